@@ -1,12 +1,14 @@
-//! Each crate's tests build alone: `cargo test -p CRATE --no-run`, as one who works on that crate runs them. In the workspace the features
-//! that other crates ask for hide what a crate does not ask for itself.
+//! Each crate's tests build alone: `cargo test -p CRATE --no-run`, as one who works on that crate
+//! runs them. In the workspace the features that other crates ask for hide what a crate does not
+//! ask for itself.
 
 use anyhow::{Result, bail};
 
 use crate::sh::Cmd;
 use crate::workspace::Package;
 
-/// Builds the tests of these crates, one crate at a time. All of them are tried; those that fail are named.
+/// Builds the tests of these crates, one crate at a time. All of them are tried; those that fail
+/// are named.
 pub fn build<'a>(packages: impl IntoIterator<Item = &'a Package>) -> Result<usize> {
     let (mut count, mut failed) = (0, Vec::new());
     for package in packages {
@@ -25,15 +27,19 @@ pub fn build<'a>(packages: impl IntoIterator<Item = &'a Package>) -> Result<usiz
 
 /// The crates that a change touches, or why that cannot be known.
 ///
-/// A change is what differs from the merge base with `origin/main`, or else with `main`; on `main` itself, from the commit before. What is
-/// not committed counts too. A change of the workspace's own manifest, lock file or lints touches no crate more than others: it is left to
+/// A change is what differs from the merge base with `origin/main`, or else with `main`; on `main`
+/// itself, from the commit before. What is not committed counts too. A change of the workspace's
+/// own manifest, lock file or lints touches no crate more than others: it is left to
 /// the other steps and the nightly run.
 pub fn touched(packages: &[Package]) -> Result<std::result::Result<Vec<&Package>, String>> {
     let Some(base) = base()? else {
-        return Ok(Err("no earlier commit to compare with; all crates are an item of the nightly run".into()));
+        return Ok(Err(
+            "no earlier commit to compare with; all crates are an item of the nightly run".into(),
+        ));
     };
-    let names =
-        |line: &str| -> Result<Vec<String>> { Ok(Cmd::new(line).read()?.split('\0').map(String::from).collect()) };
+    let names = |line: &str| -> Result<Vec<String>> {
+        Ok(Cmd::new(line).read()?.split('\0').map(String::from).collect())
+    };
     let mut files: Vec<String> = names(&format!("git diff --name-only -z {base}"))?;
     files.extend(names("git ls-files --others --exclude-standard -z")?);
     Ok(Ok(touched_by(packages, &files)))
@@ -41,12 +47,15 @@ pub fn touched(packages: &[Package]) -> Result<std::result::Result<Vec<&Package>
 
 fn touched_by<'a>(packages: &'a [Package], files: &[String]) -> Vec<&'a Package> {
     let has = |package: &Package| {
-        files.iter().any(|file| file.strip_prefix(&package.dir).is_some_and(|rest| rest.starts_with('/')))
+        files
+            .iter()
+            .any(|file| file.strip_prefix(&package.dir).is_some_and(|rest| rest.starts_with('/')))
     };
     packages.iter().filter(|package| has(package)).collect()
 }
 
-/// The commit that the change is compared with. `None` without git, or in a clone that has only the last commit.
+/// The commit that the change is compared with. `None` without git, or in a clone that has only the
+/// last commit.
 fn base() -> Result<Option<String>> {
     let read = |line: &str| -> Result<Option<String>> {
         let (ok, text) = Cmd::new(line).try_read()?;
@@ -69,8 +78,13 @@ mod tests {
 
     #[test]
     fn a_change_touches_the_crates_whose_files_it_changes() {
-        let package = |name: &str, dir: &str| Package { name: name.into(), dir: dir.into(), ..Package::default() };
-        let packages = [package("kvtier-s3", "crates/s3"), package("kvtier-s3-tier", "crates/s3-tier")];
+        let package = |name: &str, dir: &str| Package {
+            name: name.into(),
+            dir: dir.into(),
+            ..Package::default()
+        };
+        let packages =
+            [package("kvtier-s3", "crates/s3"), package("kvtier-s3-tier", "crates/s3-tier")];
         let touched = |files: &[&str]| -> Vec<String> {
             let files: Vec<String> = files.iter().map(ToString::to_string).collect();
             touched_by(&packages, &files).iter().map(|package| package.name.clone()).collect()

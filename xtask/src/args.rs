@@ -41,7 +41,8 @@ impl Args {
     /// Takes `--name NUMBER` if it is there.
     pub fn number(&mut self, name: &str) -> Result<Option<u64>> {
         let Some(value) = self.value(name)? else { return Ok(None) };
-        let number = value.parse().with_context(|| format!("{name} wants a number, not '{value}'"))?;
+        let number =
+            value.parse().with_context(|| format!("{name} wants a number, not '{value}'"))?;
         Ok(Some(number))
     }
 

@@ -1,4 +1,5 @@
-//! The file tier after crashes of the machine: `crates/file/tests/crashes.rs`, where this machine lets us mount file systems and shut them down.
+//! The file tier after crashes of the machine: `crates/file/tests/crashes.rs`, where this machine
+//! lets us mount file systems and shut them down.
 
 use anyhow::Result;
 
@@ -18,6 +19,7 @@ pub fn run(crashes: u32) -> Result<Result<Count, String>> {
     if !refused.is_empty() {
         return Ok(Err(refused.join("; ")));
     }
-    let cmd = testing::workspace().args(["-p", "kvtier-file", "--test", "crashes", "--", "--nocapture"]);
+    let cmd =
+        testing::workspace().args(["-p", "kvtier-file", "--test", "crashes", "--", "--nocapture"]);
     testing::run(&cmd.env("KVTIER_CRASHES", crashes.to_string()).limit_s(LIMIT_S)).map(Ok)
 }

@@ -21,7 +21,8 @@ struct Mount {
     image: PathBuf,
 }
 
-/// Runs the tests on each kind; answers how many tests passed, and which kinds this machine refused, with the reason.
+/// Runs the tests on each kind; answers how many tests passed, and which kinds this machine
+/// refused, with the reason.
 pub fn run() -> Result<(Count, Vec<String>)> {
     let (mut count, mut refused) = (Count::default(), Vec::new());
     for (kind, bytes, make) in KINDS {
@@ -45,7 +46,9 @@ pub fn run() -> Result<(Count, Vec<String>)> {
 pub fn refused(kinds: &[&str]) -> Vec<String> {
     let wanted = KINDS.into_iter().filter(|(kind, ..)| kinds.contains(kind));
     wanted
-        .filter_map(|(kind, bytes, make)| Some(format!("{kind}: {:#}", Mount::new(kind, bytes, make).err()?)))
+        .filter_map(|(kind, bytes, make)| {
+            Some(format!("{kind}: {:#}", Mount::new(kind, bytes, make).err()?))
+        })
         .collect()
 }
 
@@ -56,7 +59,9 @@ impl Mount {
         fs::create_dir_all(&mount.point).context("cannot make a mount point")?;
         let (image, point) = (path(&mount.image), path(&mount.point));
         match make {
-            None => Cmd::new("mount -t tmpfs -o").args([&format!("size={bytes}"), "tmpfs", point]).read()?,
+            None => Cmd::new("mount -t tmpfs -o")
+                .args([&format!("size={bytes}"), "tmpfs", point])
+                .read()?,
             Some(make) => {
                 File::create(&mount.image)?.set_len(bytes)?;
                 Cmd::new(make).arg(image).read()?;

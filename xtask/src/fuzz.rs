@@ -1,6 +1,7 @@
 //! `cargo xtask fuzz`: the targets of `fuzz/`, which is a workspace of its own.
 //!
-//! Inputs worth keeping lie in `fuzz/seeds/TARGET`; what a run finds goes to `fuzz/corpus/TARGET`, which is not tracked.
+//! Inputs worth keeping lie in `fuzz/seeds/TARGET`; what a run finds goes to `fuzz/corpus/TARGET`,
+//! which is not tracked.
 
 use std::path::Path;
 use std::thread;
@@ -42,16 +43,19 @@ pub fn targets() -> Result<Result<Vec<String>, String>> {
     if !Cmd::new("cargo +nightly fuzz --version").works() {
         return Ok(Err("no cargo-fuzz (cargo install --locked cargo-fuzz@0.13.2)".into()));
     }
-    let json = Cmd::new("cargo metadata --no-deps --format-version 1 --manifest-path fuzz/Cargo.toml").read()?;
+    let json =
+        Cmd::new("cargo metadata --no-deps --format-version 1 --manifest-path fuzz/Cargo.toml")
+            .read()?;
     Ok(Ok(names(&serde_json::from_str(&json)?)))
 }
 
-/// How the targets are built for a smoke test: with little optimisation and without a sanitizer, which halves the time. The code that they run
-/// is safe but for a few lines.
+/// How the targets are built for a smoke test: with little optimisation and without a sanitizer,
+/// which halves the time. The code that they run is safe but for a few lines.
 const SMOKE: [&str; 3] = ["--dev", "--sanitizer", "none"];
 
-/// AddressSanitizer keeps what was freed to see that nobody uses it any more. By default that is so much that targets with large buffers run
-/// four times slower and reach libFuzzer's limit of memory within ten minutes, although nothing leaks.
+/// AddressSanitizer keeps what was freed to see that nobody uses it any more. By default that is so
+/// much that targets with large buffers run four times slower and reach libFuzzer's limit of memory
+/// within ten minutes, although nothing leaks.
 const KEEP_FREED: &str = "quarantine_size_mb=8:thread_local_quarantine_size_kb=64";
 
 /// Every target for a few seconds, as many at once as there are cores.
@@ -76,9 +80,15 @@ pub fn fuzz(target: &str, seconds: u64) -> Result<()> {
 fn run_for(target: &str, seconds: u64, options: &[&str]) -> Result<()> {
     let (corpus, seeds) = (format!("fuzz/corpus/{target}"), format!("fuzz/seeds/{target}"));
     std::fs::create_dir_all(&corpus).with_context(|| format!("cannot create {corpus}"))?;
-    let cmd = Cmd::new("cargo +nightly fuzz run").args(options.iter().copied()).args([target, &corpus]);
+    let cmd =
+        Cmd::new("cargo +nightly fuzz run").args(options.iter().copied()).args([target, &corpus]);
     let cmd = if Path::new(&seeds).exists() { cmd.arg(seeds) } else { cmd };
-    let cmd = cmd.args(["--", &format!("-max_total_time={seconds}"), "-timeout=60", "-print_final_stats=1"]);
+    let cmd = cmd.args([
+        "--",
+        &format!("-max_total_time={seconds}"),
+        "-timeout=60",
+        "-print_final_stats=1",
+    ]);
     cmd.env("ASAN_OPTIONS", KEEP_FREED).limit_s(BUILD_LIMIT_S + seconds).run()
 }
 
@@ -96,7 +106,11 @@ mod tests {
     #[test]
     fn programs_are_the_targets() {
         let target = |name, kind| serde_json::json!({"name": name, "kind": [kind]});
-        let targets = [target("kvtier_fuzz", "lib"), target("key_text", "bin"), target("facts", "bin")];
-        assert_eq!(names(&serde_json::json!({"packages": [{"targets": targets}]})), ["key_text", "facts"]);
+        let targets =
+            [target("kvtier_fuzz", "lib"), target("key_text", "bin"), target("facts", "bin")];
+        assert_eq!(
+            names(&serde_json::json!({"packages": [{"targets": targets}]})),
+            ["key_text", "facts"]
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! When a command is killed: after it stood still, or used up its CPU time. The clock alone kills nothing, so that a busy machine costs
-//! time and no failure.
+//! When a command is killed: after it stood still, or used up its CPU time. The clock alone kills
+//! nothing, so that a busy machine costs time and no failure.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 /// How long a command may neither print anything nor use [`STEP`] of CPU time.
 pub const STILL_MAX: Duration = Duration::from_secs(900);
 
-/// The CPU time that counts as progress. A program that only wakes up to see that nothing happened uses less in [`STILL_MAX`].
+/// The CPU time that counts as progress. A program that only wakes up to see that nothing happened
+/// uses less in [`STILL_MAX`].
 const STEP: Duration = Duration::from_secs(10);
 
 /// How often a command is looked at.
@@ -84,7 +85,10 @@ impl Progress {
         if bytes != self.bytes || self.cpu_most >= self.cpu + STEP {
             (self.since, self.bytes, self.cpu) = (now, bytes, self.cpu_most);
         }
-        match (self.cpu_most > self.limits.cpu, now.saturating_duration_since(self.since) > self.limits.still) {
+        match (
+            self.cpu_most > self.limits.cpu,
+            now.saturating_duration_since(self.since) > self.limits.still,
+        ) {
             (true, _) => Some(Killed::Cpu),
             (_, true) => Some(Killed::Still),
             _ => None,
@@ -114,7 +118,12 @@ fn kill(pid: u32, processes: &[Process], seen: &Seen) {
     for signal in ["-TERM", "-KILL"] {
         let quiet = |args: &[String]| {
             let mut kill = Command::new("kill");
-            _ = kill.args([signal, "--"]).args(args).stdin(Stdio::null()).stderr(Stdio::null()).status();
+            _ = kill
+                .args([signal, "--"])
+                .args(args)
+                .stdin(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
         };
         quiet(&[format!("-{pid}")]);
         quiet(&all);
@@ -140,7 +149,9 @@ struct Process {
 fn processes_of(pid: u32) -> Vec<Process> {
     let (mut found, mut by_parent) = (Vec::new(), HashMap::<u32, Vec<Process>>::new());
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(own) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Some(own) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         match parse(own, &stat) {
             Some(process) if own == pid => found.push(process),
@@ -181,7 +192,9 @@ mod tests {
         assert!((0..18_000).all(|at| progress.look(began + S * at, 0, S * at / 10).is_none()));
         let (mut progress, began) = self::progress();
         // A line every ten minutes for a day, by a program that waits for another.
-        assert!((0..1440).all(|minute| progress.look(began + 60 * S * minute, u64::from(minute / 10), S).is_none()));
+        assert!((0..1440).all(|minute| {
+            progress.look(began + 60 * S * minute, u64::from(minute / 10), S).is_none()
+        }));
     }
 
     #[test]

@@ -19,7 +19,8 @@ pub fn run(args: &mut Args) -> Result<()> {
     Ok(())
 }
 
-/// Installs LMCache where that was not done before, builds the module and tests it there. None may be skipped.
+/// Installs LMCache where that was not done before, builds the module and tests it there. None may
+/// be skipped.
 pub fn test(only: Option<&str>) -> Result<wheel::Tests> {
     let home = venv::make(&venv::LMCACHE)?;
     let module = wheel::stage("dev")?;
@@ -33,5 +34,6 @@ pub fn test(only: Option<&str>) -> Result<wheel::Tests> {
     ]);
     let cmd = wheel::with_stand_in(cmd);
     let cmd = only.into_iter().fold(cmd, |cmd, word| cmd.args(["-k", word]));
-    wheel::unittest(venv::quiet(cmd.env("PYTHONPATH", module.to_string_lossy())).limit_s(LIMIT_S))?.whole()
+    wheel::unittest(venv::quiet(cmd.env("PYTHONPATH", module.to_string_lossy())).limit_s(LIMIT_S))?
+        .whole()
 }

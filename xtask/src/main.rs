@@ -1,7 +1,7 @@
 //! The project's own build steps: `cargo xtask <step>`.
 //!
-//! `ci` is the whole of what a change must pass, `nightly` is what takes longer than a change can wait. The other
-//! steps are parts of those two that are useful alone.
+//! `ci` is the whole of what a change must pass, `nightly` is what takes longer than a change can
+//! wait. The other steps are parts of those two that are useful alone.
 
 #![forbid(unsafe_code)]
 // A command-line tool speaks through standard output; the libraries of this workspace may not.

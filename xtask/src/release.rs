@@ -11,15 +11,20 @@ use crate::workspace;
 /// A released program is smaller than this.
 const PROGRAM_BYTES_MAX: u64 = 40_000_000;
 
-/// Builds the command with all that a release has and cuts its line tables off into a file of their own.
+/// Builds the command with all that a release has and cuts its line tables off into a file of their
+/// own.
 pub fn run(args: &mut Args) -> Result<()> {
     args.end()?;
-    Cmd::new("cargo build --locked --profile dist -p kvtier-cli --bin kvtier --features aws-config").run()?;
+    Cmd::new(
+        "cargo build --locked --profile dist -p kvtier-cli --bin kvtier --features aws-config",
+    )
+    .run()?;
     let target = workspace::target_dir();
     split(&target.join("dist/kvtier"), &target.join("release-files"))
 }
 
-/// Puts the program without line tables, and a file of them that debuggers find by the program's link, into `folder`.
+/// Puts the program without line tables, and a file of them that debuggers find by the program's
+/// link, into `folder`.
 fn split(built: &Path, folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let text = |path: &Path| path.display().to_string();
@@ -29,9 +34,16 @@ fn split(built: &Path, folder: &Path) -> Result<()> {
     Cmd::new("objcopy --strip-debug").arg(link).arg(text(built)).arg(text(&program)).run()?;
     let bytes = |path: &Path| Ok::<u64, anyhow::Error>(std::fs::metadata(path)?.len());
     let (program_bytes, symbols_bytes) = (bytes(&program)?, bytes(&symbols)?);
-    println!("release: {} of {program_bytes} bytes, {} of {symbols_bytes} bytes", program.display(), symbols.display());
+    println!(
+        "release: {} of {program_bytes} bytes, {} of {symbols_bytes} bytes",
+        program.display(),
+        symbols.display()
+    );
     if program_bytes >= PROGRAM_BYTES_MAX {
-        bail!("{} has {program_bytes} bytes; it must stay below {PROGRAM_BYTES_MAX}", program.display());
+        bail!(
+            "{} has {program_bytes} bytes; it must stay below {PROGRAM_BYTES_MAX}",
+            program.display()
+        );
     }
     Ok(())
 }

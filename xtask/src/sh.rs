@@ -12,7 +12,8 @@ use anyhow::{Context, Result, bail};
 use crate::limit::{self, Killed, Limits, STILL_MAX, Seen};
 use crate::testing::cores;
 
-/// The CPU time, on each core, that one command may use before it is killed, unless it asks for another limit.
+/// The CPU time, on each core, that one command may use before it is killed, unless it asks for
+/// another limit.
 const LIMIT_S: u64 = 20 * 60;
 
 /// How a command ended.
@@ -24,7 +25,9 @@ struct Ended {
 
 /// The root of the workspace.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies one folder below the root of the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies one folder below the root of the workspace")
 }
 
 /// A command line on its way to being run.
@@ -92,12 +95,16 @@ impl Cmd {
         self.echo();
         if std::io::stdout().is_terminal() {
             // As it is, with colours and progress bars.
-            return self.check(self.finish(self.spawn(Stdio::inherit, Stdio::inherit)?, &mut |_| {}, &mut |_| {})?);
+            return self.check(self.finish(
+                self.spawn(Stdio::inherit, Stdio::inherit)?,
+                &mut |_| {},
+                &mut |_| {},
+            )?);
         }
         let child = self.spawn(Stdio::piped, Stdio::piped)?;
-        self.check(
-            self.finish(child, &mut |out| pass_on(std::io::stdout(), out), &mut |err| pass_on(std::io::stderr(), err))?,
-        )
+        self.check(self.finish(child, &mut |out| pass_on(std::io::stdout(), out), &mut |err| {
+            pass_on(std::io::stderr(), err)
+        })?)
     }
 
     /// Runs the command, passing each line of its standard output on and to `see`.
@@ -126,7 +133,8 @@ impl Cmd {
         let child = self.spawn(Stdio::piped, Stdio::piped)?;
         let mut err = |err: &[u8]| pass_on(std::io::stderr(), err);
         self.check(self.finish(child, &mut |out| text.extend_from_slice(out), &mut err)?)?;
-        String::from_utf8(text).with_context(|| format!("`{self}` printed something that is not UTF-8"))
+        String::from_utf8(text)
+            .with_context(|| format!("`{self}` printed something that is not UTF-8"))
     }
 
     /// Whether the command runs and succeeds; prints nothing.
@@ -141,7 +149,9 @@ impl Cmd {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let child = self.spawn(Stdio::piped, Stdio::piped)?;
         let ended =
-            self.finish(child, &mut |bytes| out.extend_from_slice(bytes), &mut |bytes| err.extend_from_slice(bytes))?;
+            self.finish(child, &mut |bytes| out.extend_from_slice(bytes), &mut |bytes| {
+                err.extend_from_slice(bytes)
+            })?;
         let mut text = String::from_utf8_lossy(&[out, err].concat()).into_owned();
         if let Some(killed) = ended.killed {
             text += &format!("\n{}\n", self.why(killed));
@@ -149,7 +159,8 @@ impl Cmd {
         Ok((ended.status.success() && ended.killed.is_none(), text))
     }
 
-    /// In a group of its own, so that all of it can be ended. At a terminal the group stays ours, so that Ctrl-C reaches it.
+    /// In a group of its own, so that all of it can be ended. At a terminal the group stays ours,
+    /// so that Ctrl-C reaches it.
     fn spawn(&self, out: fn() -> Stdio, err: fn() -> Stdio) -> Result<Child> {
         let Some((program, args)) = self.words.split_first() else { bail!("no command") };
         let mut command = Command::new(program);
@@ -160,26 +171,34 @@ impl Cmd {
         }
         command.current_dir(self.dir.as_deref().unwrap_or(Path::new(".")));
         command.spawn().map_err(|e| match e.kind() {
-            ErrorKind::NotFound => anyhow::anyhow!("`{self}` cannot be started: is `{program}` installed?"),
+            ErrorKind::NotFound => {
+                anyhow::anyhow!("`{self}` cannot be started: is `{program}` installed?")
+            }
             _ => anyhow::Error::new(e).context(format!("`{self}` cannot be started")),
         })
     }
 
     /// Waits for the command to end, or ends it at its limits.
     fn finish(&self, mut child: Child, out: Sink, err: Sink) -> Result<Ended> {
-        let limits = Limits { cpu: Duration::from_secs(self.limit_s) * cores() as u32, still: self.still };
+        let limits =
+            Limits { cpu: Duration::from_secs(self.limit_s) * cores() as u32, still: self.still };
         let (pid, seen) = (child.id(), &Seen::default());
         thread::scope(|scope| {
             let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
             let watcher = scope.spawn(move || limit::watch(pid, limits, seen));
-            let errors = scope.spawn(move || stderr.map_or(Ok(()), |stderr| pump(stderr, seen, err)));
+            let errors =
+                scope.spawn(move || stderr.map_or(Ok(()), |stderr| pump(stderr, seen, err)));
             let read = stdout.map_or(Ok(()), |stdout| pump(stdout, seen, out));
             let status = child.wait();
             let errors = errors.join();
             seen.end();
             let killed = watcher.join().ok().flatten();
-            read.and(errors.unwrap_or(Ok(()))).with_context(|| format!("cannot read what `{self}` prints"))?;
-            Ok(Ended { status: status.with_context(|| format!("cannot wait for `{self}`"))?, killed })
+            read.and(errors.unwrap_or(Ok(())))
+                .with_context(|| format!("cannot read what `{self}` prints"))?;
+            Ok(Ended {
+                status: status.with_context(|| format!("cannot wait for `{self}`"))?,
+                killed,
+            })
         })
     }
 
@@ -198,9 +217,15 @@ impl Cmd {
     fn why(&self, killed: Killed) -> String {
         match killed {
             Killed::Still => {
-                format!("`{self}` was killed: it printed nothing and did nothing for {} s", self.still.as_secs())
+                format!(
+                    "`{self}` was killed: it printed nothing and did nothing for {} s",
+                    self.still.as_secs()
+                )
             }
-            Killed::Cpu => format!("`{self}` was killed: it used more than {} s of CPU time a core", self.limit_s),
+            Killed::Cpu => format!(
+                "`{self}` was killed: it used more than {} s of CPU time a core",
+                self.limit_s
+            ),
         }
     }
 }
@@ -243,14 +268,25 @@ mod tests {
     fn failure_and_overtime_and_absence_are_told_apart() {
         assert!(Cmd::new("true").run().is_ok());
         assert!(Cmd::new("false").run().unwrap_err().to_string().contains("failed"));
-        let still = Cmd::new("sleep 600").still(Duration::from_secs(1)).run().unwrap_err().to_string();
+        let still =
+            Cmd::new("sleep 600").still(Duration::from_secs(1)).run().unwrap_err().to_string();
         assert!(still.contains("did nothing for 1 s"), "{still}");
-        let busy = Cmd::new("sh -c").arg("while :; do :; done & wait").limit_s(0).run().unwrap_err().to_string();
+        let busy = Cmd::new("sh -c")
+            .arg("while :; do :; done & wait")
+            .limit_s(0)
+            .run()
+            .unwrap_err()
+            .to_string();
         assert!(busy.contains("CPU time"), "{busy}");
-        let (ok, text) =
-            Cmd::new("sh -c").arg("echo here; sleep 600").still(Duration::from_secs(1)).try_read().unwrap();
+        let (ok, text) = Cmd::new("sh -c")
+            .arg("echo here; sleep 600")
+            .still(Duration::from_secs(1))
+            .try_read()
+            .unwrap();
         assert!(!ok && text.contains("here") && text.contains("killed"), "{text}");
-        assert!(Cmd::new("no-such-program-here").run().unwrap_err().to_string().contains("installed?"));
+        assert!(
+            Cmd::new("no-such-program-here").run().unwrap_err().to_string().contains("installed?")
+        );
     }
 
     #[test]

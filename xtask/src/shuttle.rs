@@ -1,7 +1,8 @@
 //! Tests under shuttle, which explores the interleavings of threads.
 //!
-//! Such tests exist only under `--cfg shuttle`: unit tests with `shuttle` in their path, and `tests/shuttle*.rs`.
-//! Only our own crates are told the flag: what they build on is the same with and without it, and is not built twice.
+//! Such tests exist only under `--cfg shuttle`: unit tests with `shuttle` in their path, and
+//! `tests/shuttle*.rs`. Only our own crates are told the flag: what they build on is the same with
+//! and without it, and is not built twice.
 
 use anyhow::Result;
 
@@ -10,16 +11,20 @@ use crate::testing::{self, Count};
 use crate::tree::Tree;
 use crate::workspace::Package;
 
-/// Runs all tests under shuttle of all crates that have any. A night's run has a limit of its own, in seconds, and
-/// tells the tests to explore more.
+/// Runs all tests under shuttle of all crates that have any. A night's run has a limit of its own,
+/// in seconds, and tells the tests to explore more.
 pub fn run(packages: &[Package], night_limit_s: Option<u64>) -> Result<Count> {
     let tree = Tree::read()?;
     let mut count = Count::default();
-    // The whole workspace is named, so that libraries have the features that they have in a plain `cargo test`.
+    // The whole workspace is named, so that libraries have the features that they have in a plain
+    // `cargo test`.
     if packages.iter().any(|package| package.name != "xtask" && has_unit_tests(package, &tree)) {
         count += testing::run(&cmd(night_limit_s).args(["--lib", "shuttle"]))?;
     }
-    if packages.iter().any(|package| package.targets_of("test").any(|target| target.name.starts_with("shuttle"))) {
+    if packages
+        .iter()
+        .any(|package| package.targets_of("test").any(|target| target.name.starts_with("shuttle")))
+    {
         count += testing::run(&cmd(night_limit_s).args(["--test", "shuttle*"]))?;
     }
     Ok(count)
@@ -36,7 +41,8 @@ fn cmd(night_limit_s: Option<u64>) -> Cmd {
 
 fn has_unit_tests(package: &Package, tree: &Tree) -> bool {
     let src = format!("{}/src/", package.dir);
-    let conditions = ["#[cfg(all(test, shuttle))]", "#[cfg(all(shuttle, test))]", "#![cfg(all(test, shuttle))]"];
+    let conditions =
+        ["#[cfg(all(test, shuttle))]", "#[cfg(all(shuttle, test))]", "#![cfg(all(test, shuttle))]"];
     let mut texts = tree.texts(&[".rs"]).filter(|(path, _)| path.starts_with(&src));
     texts.any(|(_, text)| conditions.iter().any(|condition| text.contains(condition)))
 }
@@ -49,8 +55,14 @@ mod tests {
     fn crates_with_unit_tests_under_shuttle_are_found() {
         let package = Package { dir: "crates/core".into(), ..Package::default() };
         let has = |path, text| has_unit_tests(&package, &Tree::of(&[(path, text)]));
-        assert!(has("crates/core/src/queue.rs", "#[cfg(all(test, shuttle))]\nmod shuttle_tests {}"));
+        assert!(has(
+            "crates/core/src/queue.rs",
+            "#[cfg(all(test, shuttle))]\nmod shuttle_tests {}"
+        ));
         assert!(!has("crates/core/src/sync.rs", "#[cfg(shuttle)]\nuse shuttle::sync;"));
-        assert!(!has("crates/core2/src/queue.rs", "#[cfg(all(test, shuttle))]\nmod shuttle_tests {}"));
+        assert!(!has(
+            "crates/core2/src/queue.rs",
+            "#[cfg(all(test, shuttle))]\nmod shuttle_tests {}"
+        ));
     }
 }

@@ -14,7 +14,8 @@ impl Tree {
     /// Reads the working tree.
     pub fn read() -> Result<Tree> {
         let list = Cmd::new("git ls-files -z --cached --others --exclude-standard").read();
-        let list = list.context("the list of files comes from git: run this inside a git checkout")?;
+        let list =
+            list.context("the list of files comes from git: run this inside a git checkout")?;
         let mut files = BTreeMap::new();
         for path in list.split('\0').filter(|path| !path.is_empty()) {
             // A file that is deleted but not yet committed is still in git's list.
@@ -33,7 +34,8 @@ impl Tree {
 
     /// All files that are text and whose name ends in one of `endings`.
     pub fn texts<'a>(&'a self, endings: &'a [&str]) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let texts = self.0.iter().filter_map(|(path, text)| Some((path.as_str(), text.as_deref()?)));
+        let texts =
+            self.0.iter().filter_map(|(path, text)| Some((path.as_str(), text.as_deref()?)));
         texts.filter(|(path, _)| endings.iter().any(|ending| path.ends_with(ending)))
     }
 
@@ -44,6 +46,8 @@ impl Tree {
     /// Whether `path` is a file or a folder of the tree.
     pub fn has(&self, path: &str) -> bool {
         let folder = format!("{path}/");
-        path.is_empty() || self.0.contains_key(path) || self.0.keys().any(|file| file.starts_with(&folder))
+        path.is_empty()
+            || self.0.contains_key(path)
+            || self.0.keys().any(|file| file.starts_with(&folder))
     }
 }

@@ -1,4 +1,5 @@
-//! Python environments below `rivals` in the target directory, for programs that we are measured beside or tested against.
+//! Python environments below `rivals` in the target directory, for programs that we are measured
+//! beside or tested against.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,8 +21,11 @@ pub struct Venv {
 }
 
 /// The incumbent, with its block device extension.
-pub const LMCACHE: Venv =
-    Venv { name: "lmcache", packages: &["lmcache==0.5.6", "lmcache-rust-raw-block-io==0.5.7rc2"], alone: false };
+pub const LMCACHE: Venv = Venv {
+    name: "lmcache",
+    packages: &["lmcache==0.5.6", "lmcache-rust-raw-block-io==0.5.7rc2"],
+    alone: false,
+};
 
 /// The environment's folder; made and filled if that was not done before.
 pub fn make(wanted: &Venv) -> Result<PathBuf> {
@@ -47,5 +51,7 @@ pub fn python(home: &Path) -> PathBuf {
 
 /// These programs talk a lot; what went wrong is still said.
 pub fn quiet(cmd: Cmd) -> Cmd {
-    cmd.env("PYTHONWARNINGS", "ignore").env("LMCACHE_LOG_LEVEL", "ERROR").env("NIXL_LOG_LEVEL", "ERROR")
+    cmd.env("PYTHONWARNINGS", "ignore")
+        .env("LMCACHE_LOG_LEVEL", "ERROR")
+        .env("NIXL_LOG_LEVEL", "ERROR")
 }

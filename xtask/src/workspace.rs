@@ -62,7 +62,9 @@ pub struct Target {
 /// Where cargo puts what it builds.
 pub fn target_dir() -> PathBuf {
     // A relative one counts from the root, where xtask and all that it starts run.
-    sh::root().join(std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from))
+    sh::root().join(
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from),
+    )
 }
 
 /// Reads the members from the lock file as it stands; a lock file that is out of date is an error.
@@ -74,20 +76,24 @@ pub fn read() -> Result<Vec<Package>> {
 
 /// Reads the members out of `cargo metadata`'s answer.
 fn parse(metadata: &Value, root: &str) -> Result<Vec<Package>> {
-    let mut packages =
-        list(metadata, "packages").map(|package| parse_package(package, root)).collect::<Result<Vec<_>>>()?;
+    let mut packages = list(metadata, "packages")
+        .map(|package| parse_package(package, root))
+        .collect::<Result<Vec<_>>>()?;
     packages.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(packages)
 }
 
 fn parse_package(package: &Value, root: &str) -> Result<Package> {
     let manifest = relative(&text(package, "manifest_path")?, root);
-    let features = package["features"].as_object().context("a package without a list of features")?;
+    let features =
+        package["features"].as_object().context("a package without a list of features")?;
     Ok(Package {
         name: text(package, "name")?,
         dir: manifest.trim_end_matches("Cargo.toml").trim_end_matches('/').to_owned(),
         deps: list(package, "dependencies").map(parse_dep).collect::<Result<_>>()?,
-        targets: list(package, "targets").map(|target| parse_target(target, root)).collect::<Result<_>>()?,
+        targets: list(package, "targets")
+            .map(|target| parse_target(target, root))
+            .collect::<Result<_>>()?,
         features: features.keys().filter(|name| *name != "default").cloned().collect(),
     })
 }

@@ -1,4 +1,5 @@
-//! What is known of a chunk besides its name and length, as far as its medium says. Salts are never shown, only digests of them.
+//! What is known of a chunk besides its name and length, as far as its medium says. Salts are never
+//! shown, only digests of them.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,8 @@ pub const LONG_HEAD: &str = "       BYTES   AGE  USED TENANT                    
 pub struct ChunkInfo {
     /// The model.
     pub model: Option<String>,
-    /// The first digits of the digest of the cache salt; for a key without a salt the tenant's digits, which are made of its name.
+    /// The first digits of the digest of the cache salt; for a key without a salt the tenant's
+    /// digits, which are made of its name.
     pub tenant: Option<String>,
     /// The namespace's digest.
     pub namespace: Option<Digest>,
@@ -35,13 +37,20 @@ pub struct ChunkInfo {
 impl ChunkInfo {
     /// What is known by the key.
     pub fn of_key(key: &Key) -> Self {
-        ChunkInfo { namespace: Some(key.namespace().digest()), ..ChunkInfo::of_canonical(&key.canonical()) }
+        ChunkInfo {
+            namespace: Some(key.namespace().digest()),
+            ..ChunkInfo::of_canonical(&key.canonical())
+        }
     }
 
     /// What is known by a key's canonical form, which has a salt only as a digest.
     pub fn of_canonical(canonical: &[u8]) -> Self {
-        let Some(summary) = KeySummary::from_canonical(canonical) else { return ChunkInfo::default() };
-        let digits = |digest: [u8; 32]| digest[..TENANT_DIGITS / 2].iter().map(|byte| format!("{byte:02x}")).collect();
+        let Some(summary) = KeySummary::from_canonical(canonical) else {
+            return ChunkInfo::default();
+        };
+        let digits = |digest: [u8; 32]| {
+            digest[..TENANT_DIGITS / 2].iter().map(|byte| format!("{byte:02x}")).collect()
+        };
         ChunkInfo {
             model: Some(summary.model.to_string()),
             tenant: summary.salt_digest.map(digits),
@@ -184,13 +193,20 @@ mod tests {
     fn a_salt_is_shown_as_digits_and_what_is_not_known_as_a_dash() {
         let salted = info("pepper");
         let tenant = salted.tenant.clone().unwrap();
-        assert!(tenant.len() == TENANT_DIGITS && tenant.bytes().all(|b| b.is_ascii_hexdigit()), "{tenant}");
+        assert!(
+            tenant.len() == TENANT_DIGITS && tenant.bytes().all(|b| b.is_ascii_hexdigit()),
+            "{tenant}"
+        );
         assert!(!salted.json("k", 5).to_string().contains("pepper"));
         assert_eq!(info("").tenant, None);
         let line = ChunkInfo::default().line("key", 5);
         assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["5", "-", "-", "-", "-", "key"]);
         let json = ChunkInfo::default().json("key", 5);
-        assert!(["model", "tenant", "namespace", "written_s", "used_s"].iter().all(|name| json[name].is_null()));
+        assert!(
+            ["model", "tenant", "namespace", "written_s", "used_s"]
+                .iter()
+                .all(|name| json[name].is_null())
+        );
     }
 
     #[test]
@@ -199,8 +215,11 @@ mod tests {
         groups.add(&info(""), 5);
         groups.add(&info("pepper"), 7);
         groups.add(&ChunkInfo::default(), 1);
-        let found: Vec<_> =
-            groups.groups.iter().map(|(name, group)| (name.clone(), group.chunks, group.bytes)).collect();
+        let found: Vec<_> = groups
+            .groups
+            .iter()
+            .map(|(name, group)| (name.clone(), group.chunks, group.bytes))
+            .collect();
         assert_eq!(found, [(None, 1, 1), (Some("org/m".to_owned()), 2, 12)]);
     }
 }

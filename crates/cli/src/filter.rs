@@ -7,8 +7,9 @@ use crate::BadInput;
 /// Which chunks, by the names that `kvtier ls` prints.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct FilterArgs {
-    /// Only chunks whose whole name, as `kvtier ls` prints it, matches: * is any text (also with slashes), ? one character, [a-f] one of
-    /// these, [!a-f] none of these. May be given several times: any of them.
+    /// Only chunks whose whole name, as `kvtier ls` prints it, matches: * is any text (also with
+    /// slashes), ? one character, [a-f] one of these, [!a-f] none of these. May be given
+    /// several times: any of them.
     #[arg(long, value_name = "GLOB")]
     include: Vec<String>,
     /// Not the chunks whose name matches; decides where --include matches too.
@@ -33,18 +34,24 @@ impl FilterArgs {
     pub fn filter(&self) -> Result<Filter, BadInput> {
         let globs = |flag: &str, texts: &[String]| -> Result<Vec<Glob>, BadInput> {
             let wrong = |text: &String| {
-                BadInput(format!("{flag} {text:?}: a [ has no ] after it; write [[] for the character itself"))
+                BadInput(format!(
+                    "{flag} {text:?}: a [ has no ] after it; write [[] for the character itself"
+                ))
             };
             texts.iter().map(|text| Glob::parse(text).ok_or_else(|| wrong(text))).collect()
         };
-        Ok(Filter { include: globs("--include", &self.include)?, exclude: globs("--exclude", &self.exclude)? })
+        Ok(Filter {
+            include: globs("--include", &self.include)?,
+            exclude: globs("--exclude", &self.exclude)?,
+        })
     }
 }
 
 impl Filter {
     /// Whether a chunk of this name is meant.
     pub fn takes(&self, name: &str) -> bool {
-        let included = self.include.is_empty() || self.include.iter().any(|glob| glob.matches(name));
+        let included =
+            self.include.is_empty() || self.include.iter().any(|glob| glob.matches(name));
         included && !self.exclude.iter().any(|glob| glob.matches(name))
     }
 }
@@ -118,7 +125,8 @@ impl Glob {
     }
 }
 
-/// Reads what follows a `[`, and what follows its `]`. A `]` that comes first is one of the characters.
+/// Reads what follows a `[`, and what follows its `]`. A `]` that comes first is one of the
+/// characters.
 fn class(text: &str) -> Option<(Part, &str)> {
     let (negated, body) = text.strip_prefix(['!', '^']).map_or((false, text), |body| (true, body));
     let end = body.char_indices().skip(1).find(|(_, char)| *char == ']')?.0;
@@ -141,12 +149,18 @@ fn class(text: &str) -> Option<(Part, &str)> {
 
 /// Now, in seconds since 1970.
 pub fn now_s() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }
 
 /// Reads an age such as 7d, in seconds. `flag` is named in the error.
 pub fn age(flag: &str, text: &str) -> Result<i64, BadInput> {
-    let wrong = || BadInput(format!("{flag} {text:?} is no age; write a whole number and s, m, h, d or w, such as 7d"));
+    let wrong = || {
+        BadInput(format!(
+            "{flag} {text:?} is no age; write a whole number and s, m, h, d or w, such as 7d"
+        ))
+    };
     let unit = text.chars().last().ok_or_else(wrong)?;
     let seconds: i64 = match unit {
         's' => 1,
@@ -166,7 +180,10 @@ pub fn age(flag: &str, text: &str) -> Result<i64, BadInput> {
 pub fn age_text(seconds: i64) -> String {
     let units = [(7 * 86_400, "w"), (86_400, "d"), (3600, "h"), (60, "m")];
     let found = units.into_iter().find(|(unit, _)| seconds >= 2 * unit);
-    found.map_or_else(|| format!("{}s", seconds.max(0)), |(unit, name)| format!("{}{name}", seconds / unit))
+    found.map_or_else(
+        || format!("{}s", seconds.max(0)),
+        |(unit, name)| format!("{}{name}", seconds / unit),
+    )
 }
 
 #[cfg(test)]
@@ -200,9 +217,13 @@ mod tests {
 
     #[test]
     fn what_is_excluded_is_not_taken_although_it_is_included() {
-        let args = FilterArgs { include: vec!["a*".into(), "b*".into()], exclude: vec!["*x".into()] };
+        let args =
+            FilterArgs { include: vec!["a*".into(), "b*".into()], exclude: vec!["*x".into()] };
         let filter = args.filter().unwrap();
-        assert_eq!(["a", "b1", "c", "ax"].map(|name| filter.takes(name)), [true, true, false, false]);
+        assert_eq!(
+            ["a", "b1", "c", "ax"].map(|name| filter.takes(name)),
+            [true, true, false, false]
+        );
         assert!(Filter::default().takes("anything"));
         let open = FilterArgs { include: vec!["[a".into()], exclude: Vec::new() };
         assert!(open.filter().unwrap_err().0.contains("--include"));
@@ -211,8 +232,14 @@ mod tests {
     #[test]
     fn ages_are_read_and_written() {
         let read = |text| age("--older", text).ok();
-        assert_eq!(["90s", "30m", "12h", "7d", "2w"].map(read), [90, 1800, 43_200, 604_800, 1_209_600].map(Some));
-        assert_eq!(["", "7", "d", "-1d", "+1d", "1.5d", "7y", "7é", "99999999999999999999d"].map(read), [None; 9]);
+        assert_eq!(
+            ["90s", "30m", "12h", "7d", "2w"].map(read),
+            [90, 1800, 43_200, 604_800, 1_209_600].map(Some)
+        );
+        assert_eq!(
+            ["", "7", "d", "-1d", "+1d", "1.5d", "7y", "7é", "99999999999999999999d"].map(read),
+            [None; 9]
+        );
         assert_eq!([0, 100, 7200, 200_000, -5].map(age_text), ["0s", "100s", "2h", "2d", "0s"]);
     }
 }

@@ -1,4 +1,5 @@
-//! The command line as a whole: what holds for every command, the examples that end each help text, completions, and manual pages.
+//! The command line as a whole: what holds for every command, the examples that end each help text,
+//! completions, and manual pages.
 
 mod examples;
 
@@ -35,12 +36,18 @@ pub fn command() -> Command {
     finished(crate::Args::command().max_term_width(COLUMNS), "")
 }
 
-/// Adds examples. A number below zero is a value, not a flag: whoever writes `--turns -1` is told what `--turns` takes.
+/// Adds examples. A number below zero is a value, not a flag: whoever writes `--turns -1` is told
+/// what `--turns` takes.
 fn finished(command: Command, path: &str) -> Command {
     let takes_values = |arg: &Arg| matches!(arg.get_action(), ArgAction::Set | ArgAction::Append);
-    let mut command = command.mut_args(|arg| if takes_values(&arg) { arg.allow_negative_numbers(true) } else { arg });
-    let lines: Vec<&str> =
-        EXAMPLES.iter().filter(|example| example.command == path).flat_map(|example| example.lines).copied().collect();
+    let mut command = command
+        .mut_args(|arg| if takes_values(&arg) { arg.allow_negative_numbers(true) } else { arg });
+    let lines: Vec<&str> = EXAMPLES
+        .iter()
+        .filter(|example| example.command == path)
+        .flat_map(|example| example.lines)
+        .copied()
+        .collect();
     if !lines.is_empty() {
         let before = command.get_after_help().map_or(String::new(), |text| format!("{text}\n\n"));
         command = command.after_help(format!("{before}Examples:\n  {}", lines.join("\n  ")));
@@ -61,7 +68,12 @@ pub fn completions(args: &CompletionsArgs) -> Result<()> {
 /// Prints the manual page of the command, or writes those of all commands.
 pub fn man(args: &ManArgs) -> Result<()> {
     if let Some(dir) = &args.dir {
-        let cannot = |e| BadInput(format!("cannot write manual pages to {}: {e}; name a directory", dir.display()));
+        let cannot = |e| {
+            BadInput(format!(
+                "cannot write manual pages to {}: {e}; name a directory",
+                dir.display()
+            ))
+        };
         return Ok(clap_mangen::generate_to(command(), dir).map_err(cannot)?);
     }
     let mut page = Vec::new();
@@ -88,7 +100,10 @@ mod tests {
         let mut all = Vec::new();
         paths(&command(), "", &mut all);
         for path in &all {
-            assert!(EXAMPLES.iter().any(|example| example.command == path), "{path} has no example");
+            assert!(
+                EXAMPLES.iter().any(|example| example.command == path),
+                "{path} has no example"
+            );
         }
         for example in EXAMPLES {
             assert!(
@@ -98,11 +113,25 @@ mod tests {
             );
             for line in example.lines {
                 assert!(line.len() + 2 <= COLUMNS, "{line}");
-                assert!(line.contains(&format!("kvtier {}", example.command)), "{line} is no example of its command");
-                let words = line.rsplit(" | ").next().unwrap().split(" > ").next().unwrap().split_whitespace();
+                assert!(
+                    line.contains(&format!("kvtier {}", example.command)),
+                    "{line} is no example of its command"
+                );
+                let words = line
+                    .rsplit(" | ")
+                    .next()
+                    .unwrap()
+                    .split(" > ")
+                    .next()
+                    .unwrap()
+                    .split_whitespace();
                 let taken = command().try_get_matches_from(words);
                 let taken = taken.and_then(|matches| crate::Args::from_arg_matches(&matches));
-                assert!(taken.is_ok(), "{line}: {}", taken.err().map_or(String::new(), |e| e.to_string()));
+                assert!(
+                    taken.is_ok(),
+                    "{line}: {}",
+                    taken.err().map_or(String::new(), |e| e.to_string())
+                );
             }
         }
     }
@@ -114,11 +143,15 @@ mod tests {
         for path in all {
             let mut command = command();
             command.build();
-            let found =
-                path.split_whitespace().fold(&mut command, |command, name| command.find_subcommand_mut(name).unwrap());
+            let found = path
+                .split_whitespace()
+                .fold(&mut command, |command, name| command.find_subcommand_mut(name).unwrap());
             let text = found.render_long_help().to_string();
             for line in text.lines() {
-                assert!(line.chars().count() <= COLUMNS || !line.trim().contains(' '), "{path}: {line}");
+                assert!(
+                    line.chars().count() <= COLUMNS || !line.trim().contains(' '),
+                    "{path}: {line}"
+                );
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Ctrl-C and its like end a run in order: what is under way ends, temporary files go. A second one ends it at once.
+//! Ctrl-C and its like end a run in order: what is under way ends, temporary files go. A second one
+//! ends it at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,7 +24,8 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Waits for signals from now on. Call it before other threads start: they must inherit that these signals are not theirs.
+/// Waits for signals from now on. Call it before other threads start: they must inherit that these
+/// signals are not theirs.
 pub fn watch() -> Result<()> {
     if WATCHED.swap(true, Ordering::Relaxed) {
         return Ok(());
@@ -33,13 +35,17 @@ pub fn watch() -> Result<()> {
     let wait = move || {
         let _ = signals.wait();
         ASKED.store(true, Ordering::Relaxed);
-        // The first signal asks for the end; from here on this thread takes them as they are, so that a second one kills.
+        // The first signal asks for the end; from here on this thread takes them as they are, so
+        // that a second one kills.
         let _ = signals.thread_unblock();
         loop {
             std::thread::park();
         }
     };
-    std::thread::Builder::new().name("signals".into()).spawn(wait).context("cannot start a thread for signals")?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(wait)
+        .context("cannot start a thread for signals")?;
     Ok(())
 }
 

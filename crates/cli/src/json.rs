@@ -1,7 +1,8 @@
 //! JSON values from what always is one.
 //!
-//! The macro of the same name in `serde_json` takes whatever can be serialised and unwraps the result, so a path that is not UTF-8 ends the
-//! process. This one takes only what converts without an error ([`ToJson`]): the compiler refuses a path, and [`path`] writes one.
+//! The macro of the same name in `serde_json` takes whatever can be serialised and unwraps the
+//! result, so a path that is not UTF-8 ends the process. This one takes only what converts without
+//! an error ([`ToJson`]): the compiler refuses a path, and [`path`] writes one.
 
 use std::path::Path;
 

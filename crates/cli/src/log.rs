@@ -11,7 +11,8 @@ pub struct LogArgs {
     /// Log more: -v what happens, -vv every request, -vvv everything.
     #[arg(short, long, help_heading = "Logging", global = true, action = clap::ArgAction::Count, conflicts_with = "log_level")]
     verbose: u8,
-    /// The least severe messages that are logged on standard error; requests to buckets are at debug.
+    /// The least severe messages that are logged on standard error; requests to buckets are at
+    /// debug.
     #[arg(long, help_heading = "Logging", global = true, value_enum, value_name = "LEVEL")]
     log_level: Option<Level>,
 }
@@ -40,11 +41,12 @@ impl LogArgs {
     }
 }
 
-/// Logs from now on. Only kvtier's own crates are shown, which log neither credentials nor cache salts; other libraries may log both at their finest
-/// level.
+/// Logs from now on. Only kvtier's own crates are shown, which log neither credentials nor cache
+/// salts; other libraries may log both at their finest level.
 pub fn start(args: &LogArgs) {
     let ours = Targets::new().with_target("kvtier", args.filter());
-    // Without colors: the library is built without them, and at a terminal panics or complains where they are asked for.
+    // Without colors: the library is built without them, and at a terminal panics or complains
+    // where they are asked for.
     let layer = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     // A subscriber that is there already is a test's.
     let _ = tracing_subscriber::registry().with(layer.with_filter(ours)).try_init();

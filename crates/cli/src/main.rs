@@ -1,7 +1,7 @@
 //! The `kvtier` command.
 //!
-//! Exit codes: 0 all is well; 1 the run failed or a wrong byte was seen; 2 the arguments or the input are bad;
-//! 130 a signal ended the run.
+//! Exit codes: 0 all is well; 1 the run failed or a wrong byte was seen; 2 the arguments or the
+//! input are bad; 130 a signal ended the run.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -52,9 +52,11 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Replays a request trace through host memory and files, and verifies every byte that is loaded.
+    /// Replays a request trace through host memory and files, and verifies every byte that is
+    /// loaded.
     Replay(replay::Args),
-    /// Simulates eviction policies over a request trace: hit ratios by size of the cache, and the optimum.
+    /// Simulates eviction policies over a request trace: hit ratios by size of the cache, and the
+    /// optimum.
     Sim(sim::Args),
     /// Generates a request trace: chat, agents, or questions about documents.
     GenTrace(gen_trace::Args),
@@ -73,22 +75,27 @@ enum Command {
         #[command(subcommand)]
         what: config::What,
     },
-    /// Computes whether a model's chunks in flight and the host tier fit into memory. Exit code 1 when they do not.
+    /// Computes whether a model's chunks in flight and the host tier fit into memory. Exit code 1
+    /// when they do not.
     Plan(plan::Args),
-    /// Lists the chunks of a directory or bucket: digest and bytes of payload, and what else is known of them.
+    /// Lists the chunks of a directory or bucket: digest and bytes of payload, and what else is
+    /// known of them.
     Ls(dir::LsArgs),
     /// Sums a directory or bucket up: chunks, bytes, who has it open, what failed a check.
     Stat(dir::StatArgs),
-    /// Reads every chunk of a directory or bucket and checks every byte. Exit code 1 when any is damaged.
+    /// Reads every chunk of a directory or bucket and checks every byte. Exit code 1 when any is
+    /// damaged.
     Verify(dir::VerifyArgs),
     /// Removes chunks from a directory or bucket; only says what it would do unless told --yes.
     Rm(dir::RmArgs),
-    /// Copies every chunk of a directory or bucket into another, of the same or another layout; what is there already stays. Verified on the
-    /// way.
+    /// Copies every chunk of a directory or bucket into another, of the same or another layout;
+    /// what is there already stays. Verified on the way.
     Migrate(copy::MigrateArgs),
-    /// Writes every chunk of a directory or bucket into one file, for `kvtier import`. Verified on the way.
+    /// Writes every chunk of a directory or bucket into one file, for `kvtier import`. Verified on
+    /// the way.
     Export(copy::ExportArgs),
-    /// Copies every chunk of a file that `kvtier export` wrote into a directory or bucket. Verified on the way.
+    /// Copies every chunk of a file that `kvtier export` wrote into a directory or bucket. Verified
+    /// on the way.
     Import(copy::ImportArgs),
     /// Explains names of chunks in any form, and converts between forms.
     Key(key::Args),
@@ -112,7 +119,8 @@ impl std::fmt::Display for BadInput {
 
 impl std::error::Error for BadInput {}
 
-/// Tiers that do not open are the input's fault: a directory that is not ours, no permission, no space, an engine the machine lacks.
+/// Tiers that do not open are the input's fault: a directory that is not ours, no permission, no
+/// space, an engine the machine lacks.
 fn cannot_open(error: kvtier::core::Error) -> BadInput {
     BadInput(format!("{:#}", anyhow::Error::from(error)))
 }

@@ -17,14 +17,15 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How many chunks at once, and how fast.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct PaceArgs {
-    /// Chunks at once, 1 to 1024 (default: 8 with a bucket, else 1). In `rm` on a bucket requests at once, for up to 1,000 chunks each (default:
-    /// 1).
+    /// Chunks at once, 1 to 1024 (default: 8 with a bucket, else 1). In `rm` on a bucket requests
+    /// at once, for up to 1,000 chunks each (default: 1).
     #[arg(long, value_name = "N")]
     concurrency: Option<usize>,
     /// The most bytes of chunks a second, such as 200MiB.
     #[arg(long, value_name = "SIZE")]
     bwlimit: Option<String>,
-    /// Print progress on standard error also where that is no terminal: a line every 10 seconds and one at the end.
+    /// Print progress on standard error also where that is no terminal: a line every 10 seconds
+    /// and one at the end.
     #[arg(long)]
     pub progress: bool,
 }
@@ -46,14 +47,22 @@ impl PaceArgs {
         if (1..=CONCURRENCY_MAX).contains(&workers) {
             return Ok(workers);
         }
-        Err(BadInput(format!("--concurrency {workers} is out of range; set it to 1 to {CONCURRENCY_MAX}")))
+        Err(BadInput(format!(
+            "--concurrency {workers} is out of range; set it to 1 to {CONCURRENCY_MAX}"
+        )))
     }
 
     /// Checks the arguments. `default`: how many chunks at once without them.
     pub fn pace(&self, default: usize) -> Result<Pace, BadInput> {
-        let bytes_per_s = self.bwlimit.as_deref().map(|text| crate::replay::size("--bwlimit", text)).transpose()?;
+        let bytes_per_s = self
+            .bwlimit
+            .as_deref()
+            .map(|text| crate::replay::size("--bwlimit", text))
+            .transpose()?;
         if bytes_per_s == Some(0) {
-            return Err(BadInput("--bwlimit 0 moves nothing; set it above 0, or leave it out".into()));
+            return Err(BadInput(
+                "--bwlimit 0 moves nothing; set it above 0, or leave it out".into(),
+            ));
         }
         let workers = self.workers(default)?;
         Ok(Pace { workers, bytes_per_s, progress: self.progress, next: Mutex::new(Instant::now()) })
@@ -66,7 +75,8 @@ impl Pace {
         self.bytes_per_s
     }
 
-    /// Does `work` for each item, several at once, and shows how many bytes are done. It ends with the first error, or a signal.
+    /// Does `work` for each item, several at once, and shows how many bytes are done. It ends with
+    /// the first error, or a signal.
     pub fn each<T: Sync>(
         &self,
         items: &[T],
@@ -91,12 +101,15 @@ impl Pace {
                 progress.add(bytes(item));
             }
         };
-        std::thread::scope(|scope| (0..self.workers.min(items.len())).for_each(|_| drop(scope.spawn(run))));
+        std::thread::scope(|scope| {
+            (0..self.workers.min(items.len())).for_each(|_| drop(scope.spawn(run)))
+        });
         progress.finish();
         failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    /// Waits until these bytes may go. The bytes after them wait for as long as these take at the limit.
+    /// Waits until these bytes may go. The bytes after them wait for as long as these take at the
+    /// limit.
     fn wait(&self, bytes: u64) -> Result<()> {
         let Some(rate) = self.bytes_per_s else { return Ok(()) };
         let begin = {
@@ -105,7 +118,9 @@ impl Pace {
             *next = begin + Duration::from_secs_f64(bytes as f64 / rate as f64);
             begin
         };
-        while let Some(left) = begin.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        while let Some(left) =
+            begin.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+        {
             crate::interrupt::check()?;
             std::thread::sleep(left.min(LOOK));
         }
@@ -155,9 +170,18 @@ mod tests {
     #[test]
     fn what_is_out_of_range_is_refused() {
         let says = |args: PaceArgs| args.pace(1).unwrap_err().0;
-        assert!(says(PaceArgs { concurrency: Some(0), ..PaceArgs::default() }).contains("1 to 1024"));
-        assert!(says(PaceArgs { concurrency: Some(1025), ..PaceArgs::default() }).contains("1 to 1024"));
-        assert!(says(PaceArgs { bwlimit: Some("0".into()), ..PaceArgs::default() }).contains("above 0"));
-        assert!(says(PaceArgs { bwlimit: Some("fast".into()), ..PaceArgs::default() }).contains("no size"));
+        assert!(
+            says(PaceArgs { concurrency: Some(0), ..PaceArgs::default() }).contains("1 to 1024")
+        );
+        assert!(
+            says(PaceArgs { concurrency: Some(1025), ..PaceArgs::default() }).contains("1 to 1024")
+        );
+        assert!(
+            says(PaceArgs { bwlimit: Some("0".into()), ..PaceArgs::default() }).contains("above 0")
+        );
+        assert!(
+            says(PaceArgs { bwlimit: Some("fast".into()), ..PaceArgs::default() })
+                .contains("no size")
+        );
     }
 }

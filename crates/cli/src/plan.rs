@@ -1,4 +1,5 @@
-//! `kvtier plan`: whether a model's chunks in flight and the host tier fit into memory, and what to set if not.
+//! `kvtier plan`: whether a model's chunks in flight and the host tier fit into memory, and what to
+//! set if not.
 
 use anyhow::Result;
 use kvtier::bytes::format;
@@ -75,7 +76,8 @@ impl Sum {
         (self.pinned / self.workers).saturating_sub(self.host) / self.chunk
     }
 
-    /// The most chunks in flight a worker whose buffers all lie in /dev/shm, as those of LMCache's earlier S3 connector did.
+    /// The most chunks in flight a worker whose buffers all lie in /dev/shm, as those of LMCache's
+    /// earlier S3 connector did.
     fn shm_inflight_max(&self) -> u64 {
         self.shm / self.workers / self.chunk
     }
@@ -104,7 +106,8 @@ pub fn run(args: &Args) -> Result<bool> {
     lines.iter().try_for_each(|line| crate::out::line(line))?;
     for line in advice(args, &sum) {
         // What is indented is set by itself, and short.
-        let lines = if line.starts_with(' ') { vec![line] } else { crate::table::wrapped(&line, 2) };
+        let lines =
+            if line.starts_with(' ') { vec![line] } else { crate::table::wrapped(&line, 2) };
         lines.iter().try_for_each(|line| crate::out::line(line))?;
     }
     Ok(sum.fits())
@@ -117,7 +120,10 @@ fn advice(args: &Args, sum: &Sum) -> Vec<String> {
     } else {
         lines.push("it does not fit; do one of these:".into());
         if sum.inflight_max() > 0 {
-            lines.push(format!("  s3_num_io_threads: {}   (at most so many in flight)", sum.inflight_max()));
+            lines.push(format!(
+                "  s3_num_io_threads: {}   (at most so many in flight)",
+                sum.inflight_max()
+            ));
         }
         if sum.host_max() >= 1 << 27 {
             lines.push(format!(
@@ -153,8 +159,10 @@ fn as_json(args: &Args, sum: &Sum) -> Value {
 
 fn sum(args: &Args) -> Result<Sum> {
     let geometry = geometry(args)?.with_tp(args.tp).with_chunk_tokens(args.chunk_size);
-    let wrong = |e: kvtier::key::GeometryError| BadInput(format!("this model on {} workers: {e}", args.tp));
-    let (token, chunk) = (geometry.token_bytes().map_err(wrong)?, geometry.chunk_bytes().map_err(wrong)?);
+    let wrong =
+        |e: kvtier::key::GeometryError| BadInput(format!("this model on {} workers: {e}", args.tp));
+    let (token, chunk) =
+        (geometry.token_bytes().map_err(wrong)?, geometry.chunk_bytes().map_err(wrong)?);
     let size = |flag: &str, text: &Option<String>, found: fn() -> Result<u64>| match text {
         Some(text) => crate::replay::size(flag, text).map_err(anyhow::Error::from),
         None => found(),
@@ -166,21 +174,29 @@ fn sum(args: &Args) -> Result<Sum> {
         host: crate::replay::size("--host", &args.host)?,
         workers: args.tp.max(1).into(),
         pinned: size("--pinned", &args.pinned, memory)?,
-        shm: size("--shm", &args.shm, || Ok(crate::space::of(std::path::Path::new("/dev/shm"))?.all))?,
+        shm: size("--shm", &args.shm, || {
+            Ok(crate::space::of(std::path::Path::new("/dev/shm"))?.all)
+        })?,
     })
 }
 
 fn geometry(args: &Args) -> Result<Geometry> {
     let mut geometry = match (&args.model, args.layers, args.kv_heads, args.head_dim) {
-        (Some(name), ..) => presets::geometry(name).map_err(|e| BadInput(format!("--model: {e}")))?,
+        (Some(name), ..) => {
+            presets::geometry(name).map_err(|e| BadInput(format!("--model: {e}")))?
+        }
         (None, Some(layers), Some(heads), Some(dim)) => Geometry::heads(layers, heads, dim),
-        _ => return Err(BadInput("name a --model, or --layers, --kv-heads and --head-dim".into()).into()),
+        _ => {
+            return Err(
+                BadInput("name a --model, or --layers, --kv-heads and --head-dim".into()).into()
+            );
+        }
     };
     if let Some(name) = &args.dtype {
         let dtype = DType::from_name(name).or_else(|| DType::from_torch_name(name));
-        geometry = geometry.with_dtype(
-            dtype.ok_or_else(|| BadInput(format!("--dtype {name:?} is no type; write for example bfloat16")))?,
-        );
+        geometry = geometry.with_dtype(dtype.ok_or_else(|| {
+            BadInput(format!("--dtype {name:?} is no type; write for example bfloat16"))
+        })?);
     }
     Ok(geometry)
 }
@@ -188,10 +204,12 @@ fn geometry(args: &Args) -> Result<Geometry> {
 /// The machine's memory in bytes.
 fn memory() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib =
-        text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().split(' ').next()?.parse::<u64>().ok());
-    kib.map(|kib| kib * 1024)
-        .ok_or_else(|| BadInput("this machine does not say how much memory it has; give --pinned".into()).into())
+    let kib = text.lines().find_map(|line| {
+        line.strip_prefix("MemTotal:")?.trim().split(' ').next()?.parse::<u64>().ok()
+    });
+    kib.map(|kib| kib * 1024).ok_or_else(|| {
+        BadInput("this machine does not say how much memory it has; give --pinned".into()).into()
+    })
 }
 
 #[cfg(test)]

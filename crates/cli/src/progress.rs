@@ -1,4 +1,5 @@
-//! How far a run is: a bar on standard error where that is a terminal, or plain lines where they are asked for.
+//! How far a run is: a bar on standard error where that is a terminal, or plain lines where they
+//! are asked for.
 
 use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
@@ -39,7 +40,8 @@ impl Progress {
             Unit::Chunks => "{bar:40} {pos}/{len} chunks (eta {eta})",
             Unit::Steps => "{bar:20} {pos}/{len} {elapsed} {msg}",
         };
-        let bar = ProgressBar::new(total).with_style(ProgressStyle::with_template(template).context("template")?);
+        let bar = ProgressBar::new(total)
+            .with_style(ProgressStyle::with_template(template).context("template")?);
         let lines = lines && !std::io::stderr().is_terminal();
         Ok(Progress { bar, unit, line: lines.then(|| Mutex::new(Instant::now())) })
     }
@@ -47,7 +49,11 @@ impl Progress {
     /// Says what the next step is.
     pub fn step(&self, what: String) {
         if self.line.is_some() {
-            eprintln!("kvtier: {} of {}: {what}", self.bar.position(), self.bar.length().unwrap_or(0));
+            eprintln!(
+                "kvtier: {} of {}: {what}",
+                self.bar.position(),
+                self.bar.length().unwrap_or(0)
+            );
         }
         self.bar.set_message(what);
         self.bar.tick();

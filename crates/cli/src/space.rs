@@ -22,6 +22,10 @@ impl Space {
 /// The file system that `path` is on, or will be once it is made.
 pub fn of(path: &Path) -> Result<Space> {
     let there = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
-    let stat = nix::sys::statvfs::statvfs(there).with_context(|| format!("cannot look at {}", there.display()))?;
-    Ok(Space { all: stat.blocks() * stat.fragment_size(), free: stat.blocks_available() * stat.fragment_size() })
+    let stat = nix::sys::statvfs::statvfs(there)
+        .with_context(|| format!("cannot look at {}", there.display()))?;
+    Ok(Space {
+        all: stat.blocks() * stat.fragment_size(),
+        free: stat.blocks_available() * stat.fragment_size(),
+    })
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use kvtier::s3::creds::{Provide, Source};
-use kvtier::s3::{Checksum, Config, Credentials, Endpoint, Error, ErrorKind, Http2, Place, Provider, Style, Trust};
+use kvtier::s3::{
+    Checksum, Config, Credentials, Endpoint, Error, ErrorKind, Http2, Place, Provider, Style, Trust,
+};
 use tokio::runtime::Runtime;
 
 use crate::BadInput;
@@ -13,7 +15,8 @@ use crate::BadInput;
 /// Where the flags of buckets stand in help texts.
 pub const S3_OPTIONS: &str = "S3 options";
 
-/// Which bucket, and how to reach it. Credentials come from the environment, the shared files, or wherever else the AWS SDKs look.
+/// Which bucket, and how to reach it. Credentials come from the environment, the shared files, or
+/// wherever else the AWS SDKs look.
 #[derive(clap::Args, Clone)]
 pub struct StoreArgs {
     /// http://host:port, https://host, s3://bucket, ...; without it `AWS_ENDPOINT_URL_S3` or AWS itself.
@@ -34,13 +37,15 @@ pub struct StoreArgs {
     /// Certificates (PEM) to trust instead of the system's.
     #[arg(long, help_heading = S3_OPTIONS)]
     ca_bundle: Option<PathBuf>,
-    /// The checksum to send and verify: none, crc32c, crc64nvme or sha256; without it what the provider takes.
+    /// The checksum to send and verify: none, crc32c, crc64nvme or sha256; without it what the
+    /// provider takes.
     #[arg(long, help_heading = S3_OPTIONS)]
     checksum: Option<String>,
     /// Ask the instance's metadata service for credentials at a store outside AWS too.
     #[arg(long, help_heading = S3_OPTIONS)]
     instance_metadata: bool,
-    /// Whether HTTP/2 is spoken: off (the default), auto (over TLS, where the server chooses it) or prior-knowledge.
+    /// Whether HTTP/2 is spoken: off (the default), auto (over TLS, where the server chooses it)
+    /// or prior-knowledge.
     #[arg(long, help_heading = S3_OPTIONS)]
     http2: Option<String>,
 }
@@ -108,15 +113,18 @@ impl StoreArgs {
         let (endpoint, trust) = (self.endpoint()?, self.trust()?);
         let checksum = self.checksum.as_deref().map(checksum).transpose()?;
         let http2 = self.http2.as_deref().unwrap_or("off");
-        let http2 = Http2::named(http2)
-            .ok_or_else(|| BadInput(format!("no --http2 {http2:?}; choose off, auto or prior-knowledge")))?;
-        // Roles are taken in the bucket's region where no other is named; stores of others have regions that AWS does not know.
+        let http2 = Http2::named(http2).ok_or_else(|| {
+            BadInput(format!("no --http2 {http2:?}; choose off, auto or prior-knowledge"))
+        })?;
+        // Roles are taken in the bucket's region where no other is named; stores of others have
+        // regions that AWS does not know.
         let at_aws = endpoint.provider().is_aws();
         let region = |name: &str| {
             let fitting = || (name == "AWS_REGION" && at_aws).then(|| endpoint.region().to_owned());
             lookup(name).or_else(fitting)
         };
-        let (signer, now, source) = runtime.block_on(signer(region, at_aws || self.instance_metadata))?;
+        let (signer, now, source) =
+            runtime.block_on(signer(region, at_aws || self.instance_metadata))?;
         let (access_key, expires) = (now.access_key().to_owned(), now.expires());
         Ok(Store { endpoint, signer, trust, checksum, http2, source, access_key, expires })
     }
@@ -128,14 +136,18 @@ impl StoreArgs {
 
     fn trust(&self) -> Result<Trust> {
         let Some(path) = &self.ca_bundle else { return Ok(Trust::System) };
-        let refused = |e| BadInput(format!("{} cannot be read: {e}; check --ca-bundle", path.display()));
+        let refused =
+            |e| BadInput(format!("{} cannot be read: {e}; check --ca-bundle", path.display()));
         Ok(Trust::Pem(std::fs::read(path).map_err(refused)?))
     }
 
     /// The configuration for the bucket of a path `s3://bucket/...`, which may also be a host.
     pub fn config_for(&self, bucket: &str, runtime: &Runtime) -> Result<Config> {
         if let Some(other) = self.bucket.as_deref().filter(|other| *other != bucket) {
-            return Err(BadInput(format!("--bucket {other} and s3://{bucket} are two buckets; name one")).into());
+            return Err(BadInput(format!(
+                "--bucket {other} and s3://{bucket} are two buckets; name one"
+            ))
+            .into());
         }
         let mut named = self.clone();
         let is_host = bucket.contains(['.', ':']) && self.endpoint.is_none();
@@ -163,7 +175,10 @@ impl StoreArgs {
 type Signer = (Arc<dyn Provide>, Credentials, Source);
 
 #[cfg(feature = "aws-config")]
-async fn signer(lookup: impl Fn(&str) -> Option<String>, instance_metadata: bool) -> Result<Signer> {
+async fn signer(
+    lookup: impl Fn(&str) -> Option<String>,
+    instance_metadata: bool,
+) -> Result<Signer> {
     kvtier::s3::creds::discover(lookup, instance_metadata).await.map_err(failed)
 }
 
@@ -189,7 +204,9 @@ pub fn failed(error: Error) -> anyhow::Error {
 
 fn checksum(name: &str) -> Result<Checksum> {
     let found = Checksum::named(name);
-    found.ok_or_else(|| BadInput(format!("no checksum {name:?}; choose none, crc32c, crc64nvme or sha256")).into())
+    found.ok_or_else(|| {
+        BadInput(format!("no checksum {name:?}; choose none, crc32c, crc64nvme or sha256")).into()
+    })
 }
 
 fn style(name: &str) -> Result<Style> {
@@ -202,5 +219,6 @@ fn style(name: &str) -> Result<Style> {
 
 fn provider(name: &str) -> Result<Provider> {
     let all = || Provider::ALL.map(Provider::name).join(", ");
-    Provider::named(name).ok_or_else(|| BadInput(format!("no provider {name:?}; choose one of {}", all())).into())
+    Provider::named(name)
+        .ok_or_else(|| BadInput(format!("no provider {name:?}; choose one of {}", all())).into())
 }

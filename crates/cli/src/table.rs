@@ -5,8 +5,8 @@ pub const COLUMNS: usize = 80;
 /// What stands between two columns.
 const GAP: &str = "  ";
 
-/// Lines of a table: the first column to the left, all others to the right. Columns that do not fit follow below, each part with the first
-/// column before it.
+/// Lines of a table: the first column to the left, all others to the right. Columns that do not fit
+/// follow below, each part with the first column before it.
 pub fn lines(head: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
@@ -32,18 +32,23 @@ pub fn lines(head: &[&str], rows: &[Vec<String>]) -> Vec<String> {
             line.trim_end().to_owned()
         };
         lines.push(line(head));
-        lines.extend(rows.iter().map(|row| line(&row.iter().map(String::as_str).collect::<Vec<_>>())));
+        lines.extend(
+            rows.iter().map(|row| line(&row.iter().map(String::as_str).collect::<Vec<_>>())),
+        );
         from = to;
     }
     lines
 }
 
-/// A text in lines, broken between words; those after the first are indented. A word that is longer than a line stays whole.
+/// A text in lines, broken between words; those after the first are indented. A word that is longer
+/// than a line stays whole.
 pub fn wrapped(text: &str, indent: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= COLUMNS => *line += &format!(" {word}"),
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= COLUMNS => {
+                *line += &format!(" {word}")
+            }
             Some(_) => lines.push(format!("{:indent$}{word}", "")),
             None => lines.push(word.to_owned()),
         }
@@ -56,7 +61,9 @@ pub fn labelled(label: &str, width: usize, text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= COLUMNS => *line += &format!(" {word}"),
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= COLUMNS => {
+                *line += &format!(" {word}")
+            }
             Some(_) => lines.push(format!("{:width$}{word}", "")),
             None => lines.push(format!("{label:<width$}{word}")),
         }
@@ -64,7 +71,8 @@ pub fn labelled(label: &str, width: usize, text: &str) -> Vec<String> {
     if lines.is_empty() { vec![label.to_owned()] } else { lines }
 }
 
-/// A label and parts with commas between them, in lines broken between parts; those after the first are indented.
+/// A label and parts with commas between them, in lines broken between parts; those after the first
+/// are indented.
 pub fn joined(label: &str, indent: usize, parts: &[String]) -> Vec<String> {
     let mut lines = vec![label.to_owned()];
     for (at, part) in parts.iter().enumerate() {
@@ -86,7 +94,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_stands_below_with_the_names_again() {
         let head = ["tier", "a number", "another"];
-        let rows = [["host", "1", "2"], ["file", "30", "4"]].map(|row| row.map(str::to_owned).to_vec());
+        let rows =
+            [["host", "1", "2"], ["file", "30", "4"]].map(|row| row.map(str::to_owned).to_vec());
         assert_eq!(
             lines(&head, &rows),
             ["tier  a number  another", "host         1        2", "file        30        4"]
@@ -104,7 +113,11 @@ mod tests {
         let parts: Vec<String> = (0..12).map(|n| format!("name {n}")).collect();
         let lines = joined("  1. file:", 5, &parts);
         assert!(lines.len() == 2 && lines.iter().all(|line| line.len() <= COLUMNS), "{lines:?}");
-        assert!(lines[0].starts_with("  1. file: name 0, name 1,") && lines[1].starts_with("     name "), "{lines:?}");
+        assert!(
+            lines[0].starts_with("  1. file: name 0, name 1,")
+                && lines[1].starts_with("     name "),
+            "{lines:?}"
+        );
         assert!(lines[1].ends_with("name 11"));
         assert_eq!(joined("host:", 2, &[]), ["host:"]);
     }

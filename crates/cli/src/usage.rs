@@ -6,16 +6,19 @@ use nix::sys::time::TimeValLike;
 /// CPU seconds of this process, user and system together.
 pub fn cpu_s() -> f64 {
     let seconds = |t: nix::sys::time::TimeVal| t.num_microseconds() as f64 / 1e6;
-    getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |u| seconds(u.user_time()) + seconds(u.system_time()))
+    getrusage(UsageWho::RUSAGE_SELF)
+        .map_or(0.0, |u| seconds(u.user_time()) + seconds(u.system_time()))
 }
 
 /// CPU seconds of the calling thread.
 pub fn thread_cpu_s() -> f64 {
     let seconds = |t: nix::sys::time::TimeVal| t.num_microseconds() as f64 / 1e6;
-    getrusage(UsageWho::RUSAGE_THREAD).map_or(0.0, |u| seconds(u.user_time()) + seconds(u.system_time()))
+    getrusage(UsageWho::RUSAGE_THREAD)
+        .map_or(0.0, |u| seconds(u.user_time()) + seconds(u.system_time()))
 }
 
-/// CPU seconds of this process's threads that live and whose names begin with one of `prefixes`; 0 where `/proc` cannot be read.
+/// CPU seconds of this process's threads that live and whose names begin with one of `prefixes`; 0
+/// where `/proc` cannot be read.
 pub fn threads_cpu_s(prefixes: &[&str]) -> f64 {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     tasks
@@ -32,7 +35,8 @@ pub fn threads_cpu_s(prefixes: &[&str]) -> f64 {
 
 /// CPU seconds of this process in the kernel.
 pub fn system_s() -> f64 {
-    getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |u| u.system_time().num_microseconds() as f64 / 1e6)
+    getrusage(UsageWho::RUSAGE_SELF)
+        .map_or(0.0, |u| u.system_time().num_microseconds() as f64 / 1e6)
 }
 
 /// Largest resident size of this process so far, in MiB.

@@ -43,8 +43,8 @@ impl Found {
         found
     }
 
-    /// Prints it. `set_aside`: whether the damaged were moved; `None` where there is no such choice. `next` says what becomes of them. Answers
-    /// whether none is damaged.
+    /// Prints it. `set_aside`: whether the damaged were moved; `None` where there is no such
+    /// choice. `next` says what becomes of them. Answers whether none is damaged.
     pub fn print(&self, as_json: bool, set_aside: Option<bool>, next: &str) -> Result<bool> {
         let Found { chunks, damaged, gone, unverified } = self;
         if as_json {
@@ -61,8 +61,11 @@ impl Found {
             crate::out::line(&format!("damaged {} ({})", one.label, one.damage))?;
         }
         let next = if damaged.is_empty() { "" } else { next };
-        let unproven =
-            if *unverified > 0 { format!(", {unverified} without facts, which nothing proves") } else { String::new() };
+        let unproven = if *unverified > 0 {
+            format!(", {unverified} without facts, which nothing proves")
+        } else {
+            String::new()
+        };
         let text = format!("{chunks} chunks, {} damaged{unproven}{next}", damaged.len());
         crate::table::wrapped(&text, 2).iter().try_for_each(|line| crate::out::line(line))?;
         Ok(damaged.is_empty())

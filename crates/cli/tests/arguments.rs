@@ -51,8 +51,12 @@ fn what_one_of_three_copies_cannot_use_it_does_not_take() {
     let dir = tempfile::tempdir().unwrap();
     let path = filled(dir.path());
     let archive = dir.path().join("kv.archive").to_str().unwrap().to_owned();
-    for flag in ["--to-layout=lmcache-mp", "--bytes=1GiB", "--shape=2x32x256x1024", "--to-endpoint=http://127.0.0.1:1"]
-    {
+    for flag in [
+        "--to-layout=lmcache-mp",
+        "--bytes=1GiB",
+        "--shape=2x32x256x1024",
+        "--to-endpoint=http://127.0.0.1:1",
+    ] {
         refused(&["export", &path, &archive, flag], &[flag.split_once('=').unwrap().0]);
     }
     refused(&["export", &path, "-"], &["standard input and output"]);
@@ -62,13 +66,18 @@ fn what_one_of_three_copies_cannot_use_it_does_not_take() {
     for flag in ["--from-layout=lmcache-mp", "--unverified", "--tenant=acme"] {
         refused(&["import", &archive, &to, flag], &[flag.split('=').next().unwrap()]);
     }
-    for flag in ["--to-endpoint=http://127.0.0.1:1", "--to-region=here", "--endpoint=http://127.0.0.1:1"] {
+    for flag in
+        ["--to-endpoint=http://127.0.0.1:1", "--to-region=here", "--endpoint=http://127.0.0.1:1"]
+    {
         refused(&["migrate", &path, &to, flag], &[flag.split_once('=').unwrap().0, "leave"]);
         if flag.starts_with("--endpoint") {
             refused(&["ls", &path, flag], &["--endpoint", "leave"]);
         }
     }
-    refused(&["migrate", &path, &to, "--shape", "2x32x256x1024", "--to-layout", "kvtier"], &["--shape"]);
+    refused(
+        &["migrate", &path, &to, "--shape", "2x32x256x1024", "--to-layout", "kvtier"],
+        &["--shape"],
+    );
     refused(&["migrate", &path, &to, "--shape", "2x32x256x1024"], &["--shape", "layout kvtier"]);
     refused(&["ls", &path, "--instance-metadata"], &["--instance-metadata", "leave"]);
     refused(&["migrate", &path, &to, "--instance-metadata"], &["--instance-metadata", "leave"]);
@@ -83,7 +92,16 @@ fn a_trace_is_written_in_the_form_that_its_name_says() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let make = |name: &str| {
-        let out = kvtier(&["gen-trace", "agents", "--requests", "300", "--seed", "3", "--out", &path(name)]);
+        let out = kvtier(&[
+            "gen-trace",
+            "agents",
+            "--requests",
+            "300",
+            "--seed",
+            "3",
+            "--out",
+            &path(name),
+        ]);
         assert!(out.status.success(), "{}", text(&out));
         json(&["sim", &path(name), "--policy", "default,lru,optimum", "--json"])
     };
@@ -120,7 +138,18 @@ fn numbers_below_zero_are_read_as_numbers() {
 fn sizes_are_taken_as_kubernetes_writes_them() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kv").to_str().unwrap().to_owned();
-    let words = ["replay", "--path", &path, "--chunk-bytes", "4Ki", "--requests", "2", "--file-bytes", "1Gi", "--json"];
+    let words = [
+        "replay",
+        "--path",
+        &path,
+        "--chunk-bytes",
+        "4Ki",
+        "--requests",
+        "2",
+        "--file-bytes",
+        "1Gi",
+        "--json",
+    ];
     assert_eq!(json(&words)["chunk_bytes"], 4096);
     assert_eq!(json(&["stat", &path, "--json"])["capacity_bytes"], 1u64 << 30);
 }
@@ -140,7 +169,10 @@ fn a_directory_that_is_not_there_is_an_error_that_names_it() {
 #[test]
 fn the_cpu_time_of_next_to_nothing_is_not_said_by_gigabyte() {
     let report = json(&["replay", "--requests", "2", "--chunk-bytes", "16", "--json"]);
-    assert!(report["cpu_s_per_gb"].is_null() && report["tiers"][0]["cpu_s_per_gb"].is_null(), "{report}");
+    assert!(
+        report["cpu_s_per_gb"].is_null() && report["tiers"][0]["cpu_s_per_gb"].is_null(),
+        "{report}"
+    );
     let report = json(&["replay", "--requests", "200", "--chunk-bytes", "64KiB", "--json"]);
     assert!(report["cpu_s_per_gb"].as_f64().unwrap() > 0.0, "{report}");
 }
@@ -188,12 +220,17 @@ fn web_server() -> String {
                 let (mut line, mut len) = (String::new(), 0);
                 while reader.read_line(&mut line).is_ok_and(|n| n > 2) {
                     let lower = line.to_ascii_lowercase();
-                    len = lower.strip_prefix("content-length:").map_or(len, |n| n.trim().parse().unwrap());
+                    len = lower
+                        .strip_prefix("content-length:")
+                        .map_or(len, |n| n.trim().parse().unwrap());
                     line.clear();
                 }
                 std::io::copy(&mut reader.take(len), &mut std::io::sink()).unwrap();
                 let page = "<!doctype html><html><body>It works!<br></body></html>";
-                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", page.len());
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                    page.len()
+                );
                 let _ = stream.write_all(format!("{head}{page}").as_bytes());
             });
         }
@@ -206,15 +243,23 @@ fn a_web_server_that_is_no_s3_store_is_called_so() {
     let url = web_server();
     let asked = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
-        command.args(words).env_clear().env("AWS_ACCESS_KEY_ID", "AKIDTEST").env("AWS_SECRET_ACCESS_KEY", "secret");
+        command
+            .args(words)
+            .env_clear()
+            .env("AWS_ACCESS_KEY_ID", "AKIDTEST")
+            .env("AWS_SECRET_ACCESS_KEY", "secret");
         command.env("AWS_REGION", "us-east-1").output().unwrap()
     };
-    for words in
-        [&["ls", "s3://bucket", "--endpoint", &url][..], &["doctor", "s3", "--bucket", "b", "--endpoint", &url]]
-    {
+    for words in [
+        &["ls", "s3://bucket", "--endpoint", &url][..],
+        &["doctor", "s3", "--bucket", "b", "--endpoint", &url],
+    ] {
         let out = asked(words);
         let said = text(&out);
-        assert!(!out.status.success() && said.contains("S3 store") && said.contains("endpoint"), "{said}");
+        assert!(
+            !out.status.success() && said.contains("S3 store") && said.contains("endpoint"),
+            "{said}"
+        );
         assert!(!said.contains("corrupt"), "{said}");
     }
 }
@@ -247,5 +292,8 @@ fn a_short_trace_is_simulated_at_the_default_sizes() {
     assert!(json(&["sim", &trace, "--json"]).is_object());
     let text = dir.path().join("t.txt");
     fs::write(&text, "timestamp,hash_ids\n1,2\n").unwrap();
-    refused(&["sim", text.to_str().unwrap()], &["t.txt:1: no request: not JSON: it does not begin with {"]);
+    refused(
+        &["sim", text.to_str().unwrap()],
+        &["t.txt:1: no request: not JSON: it does not begin with {"],
+    );
 }

@@ -1,4 +1,5 @@
-//! `kvtier replay|ls|stat|verify|rm` on a bucket, against a server in memory that checks signatures.
+//! `kvtier replay|ls|stat|verify|rm` on a bucket, against a server in memory that checks
+//! signatures.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -32,9 +33,11 @@ fn fill(server: &Server, chunk_bytes: &str) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kv.json");
     let tier = json!({"type": "s3", "s3_endpoint": "s3://bucket", "s3_region": "us-east-1", "prefix": "kv", "s3_num_io_threads": 8});
-    std::fs::write(&path, json!({"tiers": [{"type": "host", "bytes": "1MiB"}, tier]}).to_string()).unwrap();
+    std::fs::write(&path, json!({"tiers": [{"type": "host", "bytes": "1MiB"}, tier]}).to_string())
+        .unwrap();
     let config = path.display().to_string();
-    let words = ["replay", "--config", &config, "--requests", "20", "--chunk-bytes", chunk_bytes, "--json"];
+    let words =
+        ["replay", "--config", &config, "--requests", "20", "--chunk-bytes", chunk_bytes, "--json"];
     let report: Value = serde_json::from_str(&ok(kvtier_on(server, &words))).unwrap();
     assert_eq!(report["wrong_bytes"], 0, "{report}");
 }
@@ -51,8 +54,13 @@ fn a_bucket_is_listed_verified_and_emptied_of_chunks_only() {
     let server = filled();
     let before = chunks(&server);
     assert!(before.len() > 20, "{}", before.len());
-    let sum: Value = serde_json::from_str(&ok(kvtier_on(&server, &["stat", "s3://bucket/kv/", "--json"]))).unwrap();
-    assert_eq!((sum["chunks"].as_u64(), sum["strangers"].as_u64()), (Some(before.len() as u64), Some(1)));
+    let sum: Value =
+        serde_json::from_str(&ok(kvtier_on(&server, &["stat", "s3://bucket/kv/", "--json"])))
+            .unwrap();
+    assert_eq!(
+        (sum["chunks"].as_u64(), sum["strangers"].as_u64()),
+        (Some(before.len() as u64), Some(1))
+    );
     assert!(ok(kvtier_on(&server, &["verify", "s3://bucket/kv"])).contains(" 0 damaged"));
 
     let first = &before[0];
@@ -77,14 +85,20 @@ fn chunks_of_one_namespace_are_removed_and_others_stay() {
     let all = chunks(&server);
     assert!(all.len() > first.len());
     let layout = Digest::of("kvtier replay layout", &65_536u64.to_le_bytes());
-    let ours = Namespace::new("replay", layout).with_chunk_bytes(0, 65_536).with_partial(false).digest();
+    let ours =
+        Namespace::new("replay", layout).with_chunk_bytes(0, 65_536).with_partial(false).digest();
     let words = ["rm", "s3://bucket/kv", "--all", "--namespace", &ours.to_hex(), "--yes"];
     let would = ok(kvtier_on(&server, &words[..5]));
     assert!(would.contains(&format!("would remove {} chunks", first.len())), "{would}");
     ok(kvtier_on(&server, &words));
     let left = chunks(&server);
-    assert!(left.len() == all.len() - first.len() && left.iter().all(|label| !first.contains(label)));
-    assert_eq!(kvtier_on(&server, &["rm", "s3://bucket/kv", "--all", "--namespace", "ab"]).status.code(), Some(2));
+    assert!(
+        left.len() == all.len() - first.len() && left.iter().all(|label| !first.contains(label))
+    );
+    assert_eq!(
+        kvtier_on(&server, &["rm", "s3://bucket/kv", "--all", "--namespace", "ab"]).status.code(),
+        Some(2)
+    );
 }
 
 #[test]
@@ -129,16 +143,35 @@ fn a_configurations_bucket_is_signed_by_whatever_the_aws_sdks_find() {
     let server = Server::start(Setup::default()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let keys = json!({"Version": 1, "AccessKeyId": "AKIDTEST", "SecretAccessKey": "secret/test+key"});
+    let keys =
+        json!({"Version": 1, "AccessKeyId": "AKIDTEST", "SecretAccessKey": "secret/test+key"});
     std::fs::write(path("keys.json"), keys.to_string()).unwrap();
     // A program that prints them: only the SDKs' own chain knows what to make of that.
-    let profile = format!("[profile cluster]\ncredential_process = /bin/cat {}\n", path("keys.json"));
+    let profile =
+        format!("[profile cluster]\ncredential_process = /bin/cat {}\n", path("keys.json"));
     std::fs::write(path("config"), profile).unwrap();
     let tier = json!({"type": "s3", "s3_endpoint": server.url(), "bucket": "bucket", "s3_region": "us-east-1", "prefix": "kv"});
-    std::fs::write(path("kv.json"), json!({"tiers": [{"type": "host", "bytes": "1MiB"}, tier]}).to_string()).unwrap();
+    std::fs::write(
+        path("kv.json"),
+        json!({"tiers": [{"type": "host", "bytes": "1MiB"}, tier]}).to_string(),
+    )
+    .unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_kvtier"));
-    command.args(["replay", "--config", &path("kv.json"), "--requests", "5", "--chunk-bytes", "64KiB", "--json"]);
-    command.env_clear().env("AWS_PROFILE", "cluster").env("AWS_CONFIG_FILE", path("config")).env("HOME", path(""));
+    command.args([
+        "replay",
+        "--config",
+        &path("kv.json"),
+        "--requests",
+        "5",
+        "--chunk-bytes",
+        "64KiB",
+        "--json",
+    ]);
+    command
+        .env_clear()
+        .env("AWS_PROFILE", "cluster")
+        .env("AWS_CONFIG_FILE", path("config"))
+        .env("HOME", path(""));
     let out = command.env("PATH", "/usr/bin:/bin").output().unwrap();
     let report: Value = serde_json::from_str(&ok(out)).unwrap();
     assert_eq!(report["wrong_bytes"], 0, "{report}");

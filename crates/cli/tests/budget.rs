@@ -1,4 +1,5 @@
-//! How many system calls a chunk costs, counted by `strace`: what moves nothing and decides nothing is not called.
+//! How many system calls a chunk costs, counted by `strace`: what moves nothing and decides nothing
+//! is not called.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::collections::BTreeMap;
@@ -6,7 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const CHUNK: u64 = 256 << 10;
-/// What is done now and then while a busy machine takes its time, as a part of a chunk's; one call more for each is twice that.
+/// What is done now and then while a busy machine takes its time, as a part of a chunk's; one call
+/// more for each is twice that.
 const WHILE: f64 = 0.5;
 
 /// Calls by name of one run of the bench that moves `chunks` chunks.
@@ -15,8 +17,24 @@ fn calls(op: &str, chunks: u64, dir: &Path) -> BTreeMap<String, i64> {
     let gb = ((chunks * CHUNK) as f64 / 1e9).to_string();
     let size = CHUNK.to_string();
     let mut strace = Command::new("strace");
-    strace.args(["-f", "-qq", "-c", "-U", "name,calls", "-o"]).arg(&counts).arg(env!("CARGO_BIN_EXE_kvtier"));
-    strace.args(["bench", "file", "--op", op, "--size", &size, "--concurrency", "4", "--gb", &gb, "--json", "--path"]);
+    strace
+        .args(["-f", "-qq", "-c", "-U", "name,calls", "-o"])
+        .arg(&counts)
+        .arg(env!("CARGO_BIN_EXE_kvtier"));
+    strace.args([
+        "bench",
+        "file",
+        "--op",
+        op,
+        "--size",
+        &size,
+        "--concurrency",
+        "4",
+        "--gb",
+        &gb,
+        "--json",
+        "--path",
+    ]);
     let out = strace.arg(dir.join("kv")).stdin(Stdio::null()).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let text = std::fs::read_to_string(counts).unwrap();
@@ -39,16 +57,25 @@ fn for_a_chunk(op: &str) -> impl Fn(&str) -> f64 {
 
 #[test]
 fn a_chunk_costs_no_call_that_is_not_needed() {
-    if !Command::new("strace").args(["-o", "/dev/null", "true"]).status().is_ok_and(|status| status.success()) {
+    if !Command::new("strace")
+        .args(["-o", "/dev/null", "true"])
+        .status()
+        .is_ok_and(|status| status.success())
+    {
         eprintln!("not tried: strace is missing or may not trace here (Debian package strace)");
         return;
     }
-    // The bench removes what it saved: one unlinkat, one change of the ledger, and at most two listings of shards more than the save itself.
+    // The bench removes what it saved: one unlinkat, one change of the ledger, and at most two
+    // listings of shards more than the save itself.
     let put = for_a_chunk("put");
-    for (name, most) in [("openat", 3.0), ("fallocate", 1.0), ("renameat2", 1.0), ("close", 3.0), ("unlinkat", 1.0)] {
+    for (name, most) in
+        [("openat", 3.0), ("fallocate", 1.0), ("renameat2", 1.0), ("close", 3.0), ("unlinkat", 1.0)]
+    {
         assert!((0.7..=most + WHILE).contains(&put(name)), "put: {} {name}", put(name));
     }
-    for (name, most) in [("flock", 4.0), ("pread64", 3.0), ("pwrite64", 2.0), ("io_uring_enter", 4.0)] {
+    for (name, most) in
+        [("flock", 4.0), ("pread64", 3.0), ("pwrite64", 2.0), ("io_uring_enter", 4.0)]
+    {
         assert!(put(name) <= most + WHILE, "put: {} {name}", put(name));
     }
     // Here the put before it is not measured apart: a get costs what is over that.
@@ -59,7 +86,12 @@ fn a_chunk_costs_no_call_that_is_not_needed() {
     }
     // The listings of the shards of what is removed.
     for (name, most) in [("newfstatat", 2.0), ("lseek", 2.0), ("getdents64", 4.0)] {
-        assert!(put(name) <= most + WHILE && alone(name) <= WHILE, "put: {} {name}, get: {}", put(name), alone(name));
+        assert!(
+            put(name) <= most + WHILE && alone(name) <= WHILE,
+            "put: {} {name}, get: {}",
+            put(name),
+            alone(name)
+        );
     }
     for name in ["mmap", "munmap", "access", "faccessat2", "mkdir"] {
         assert!(

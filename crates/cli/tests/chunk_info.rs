@@ -1,4 +1,5 @@
-//! `ls --long`, `stat --by`, and the choices of `rm`, `verify` and `migrate`, over a directory and a bucket with chunks of two models.
+//! `ls --long`, `stat --by`, and the choices of `rm`, `verify` and `migrate`, over a directory and
+//! a bucket with chunks of two models.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -11,7 +12,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use kvtier::core::{Ctx, Digest, Key, Namespace, Save, Saved, Tier};
 use kvtier::file::{FileConfig, FileTier, Layout};
-use kvtier::key::{ChunkHash, DType, GdsElement, GdsHeader, KeyId, KvRank, MemoryFormat, ObjectKey};
+use kvtier::key::{
+    ChunkHash, DType, GdsElement, GdsHeader, KeyId, KvRank, MemoryFormat, ObjectKey,
+};
 use kvtier::mem::{Arena, ArenaConfig};
 use kvtier_testkit::s3::{Server, Setup};
 use serde_json::Value;
@@ -39,14 +42,17 @@ const CHUNKS: [Chunk; 5] = [
 impl Chunk {
     fn key(&self) -> Key {
         let ns = Arc::new(Namespace::new("acme", Digest::of("layout", b"tests")));
-        let id = ObjectKey::new(self.model, KvRank(0), 0, ChunkHash::new(&[self.number; 32]), self.salt).unwrap();
+        let id =
+            ObjectKey::new(self.model, KvRank(0), 0, ChunkHash::new(&[self.number; 32]), self.salt)
+                .unwrap();
         Key::new(ns, KeyId::Object(id))
     }
 }
 
 fn save(path: &Path, layout: Layout) {
     let config = FileConfig::new(path, 64 << 20).with_layout(layout);
-    let (tier, arena) = (FileTier::open(config).unwrap(), Arena::new(ArenaConfig::heap(1 << 20)).unwrap());
+    let (tier, arena) =
+        (FileTier::open(config).unwrap(), Arena::new(ArenaConfig::heap(1 << 20)).unwrap());
     for chunk in &CHUNKS {
         let mut lease = arena.lease(LEN as usize).unwrap();
         lease.write_at(0, &[chunk.number; LEN as usize]).unwrap();
@@ -137,7 +143,10 @@ impl Place for Bucket {
     fn age_model_a(&self) {
         for chunk in &CHUNKS[..3] {
             let digest = chunk.key().digest().to_hex();
-            assert!(self.0.backdate(&format!("kv/{}/{digest}", &digest[..2]), 10 * DAY.as_secs() as i64));
+            assert!(
+                self.0
+                    .backdate(&format!("kv/{}/{digest}", &digest[..2]), 10 * DAY.as_secs() as i64)
+            );
         }
     }
 }
@@ -158,19 +167,30 @@ fn ls_long_shows_model_tenant_age_and_last_use_and_never_a_salt() {
         let name = place.name();
         let text = ok(place.run(&["ls", &name, "--long"]));
         assert_eq!(text.lines().count(), 1 + CHUNKS.len(), "{text}");
-        assert!(text.lines().next().unwrap().contains("MODEL KEY") && !text.contains("pepper"), "{text}");
+        assert!(
+            text.lines().next().unwrap().contains("MODEL KEY") && !text.contains("pepper"),
+            "{text}"
+        );
         let found = lines(&ok(place.run(&["ls", &name, "--long", "--json"])));
         for chunk in &CHUNKS {
             let digest = chunk.key().digest().to_hex();
             let one = found.iter().find(|one| one["key"] == digest.as_str()).unwrap();
             assert_eq!((&one["model"], &one["bytes"]), (&chunk.model.into(), &LEN.into()), "{one}");
             assert_eq!(one["namespace"], chunk.key().namespace().digest().to_hex());
-            let salt = kvtier::key::KeySummary::from_canonical(&chunk.key().canonical()).unwrap().salt_digest;
-            let digits = salt.map(|digest| digest[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
-            // The tenant of a key without a salt is in the journals, which a copy into a bucket does not write.
+            let salt = kvtier::key::KeySummary::from_canonical(&chunk.key().canonical())
+                .unwrap()
+                .salt_digest;
+            let digits = salt.map(|digest| {
+                digest[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+            });
+            // The tenant of a key without a salt is in the journals, which a copy into a bucket
+            // does not write.
             assert!(digits.is_none_or(|digits| one["tenant"] == digits.as_str()), "{one}");
             let line = text.lines().find(|line| line.ends_with(&digest)).unwrap();
-            assert!(line.contains(chunk.model) && (chunk.model == "org/b" || line.contains(" 10d ")), "{line}");
+            assert!(
+                line.contains(chunk.model) && (chunk.model == "org/b" || line.contains(" 10d ")),
+                "{line}"
+            );
         }
     }
 }
@@ -188,7 +208,10 @@ fn the_last_use_is_what_the_journals_of_a_directory_say() {
     fs::remove_dir_all(dir.path().join(".kvtier/journal")).unwrap();
     let _ = fs::remove_file(dir.path().join(".kvtier/snapshot"));
     let found = lines(&ok(kvtier(&["ls", &dir.name(), "--long", "--json"])));
-    assert!(found.iter().all(|one| one["used_s"].is_null() && one["used_exact"].is_null()), "{found:?}");
+    assert!(
+        found.iter().all(|one| one["used_s"].is_null() && one["used_exact"].is_null()),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -202,7 +225,10 @@ fn the_last_use_in_a_bucket_is_what_its_nodes_wrote() {
     let host = serde_json::json!({"type": "host", "bytes": "1MiB"});
     fs::write(&config, serde_json::json!({"tiers": [host, tier]}).to_string()).unwrap();
     let path = config.display().to_string();
-    ok(kvtier_on(&server, &["replay", "--config", &path, "--requests", "5", "--chunk-bytes", "4096"]));
+    ok(kvtier_on(
+        &server,
+        &["replay", "--config", &path, "--requests", "5", "--chunk-bytes", "4096"],
+    ));
     let found = lines(&ok(kvtier_on(&server, &["ls", "s3://bucket/kv", "--long", "--json"])));
     let keys = server.keys("kv/.kvtier/");
     assert!(!found.is_empty(), "{keys:?}");
@@ -223,7 +249,8 @@ fn damaged_journals_of_a_bucket_cost_last_uses_and_nothing_else() {
     let out = kvtier_on(server, &list);
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(ok(out).lines().count(), CHUNKS.len() + 1, "with a head");
-    let first = format!("some last uses are missing: {} is damaged from byte 0 on (and 1 more)", name(1));
+    let first =
+        format!("some last uses are missing: {} is damaged from byte 0 on (and 1 more)", name(1));
     assert!(said.contains(&first), "{said}");
     // What does not need last uses does not read them.
     let gets = || server.seen().iter().filter(|request| request.target.contains("journal")).count();
@@ -260,15 +287,25 @@ fn a_foreign_layout_shows_what_its_names_and_facts_say() {
     let of = |model: &str| found.iter().filter(|one| one["model"] == model).count();
     assert_eq!((of("org/a"), of("org/b")), (3, 2), "{text}");
     // Without facts, as another program writes files, the namespace is not known.
-    for entry in fs::read_dir(dir.path()).unwrap().flatten().filter(|entry| entry.path().is_file()) {
+    for entry in fs::read_dir(dir.path()).unwrap().flatten().filter(|entry| entry.path().is_file())
+    {
         let bytes = fs::read(entry.path()).unwrap();
         fs::remove_file(entry.path()).unwrap();
         fs::write(entry.path(), bytes).unwrap();
     }
     let text = ok(kvtier(&["ls", &dir.name(), "--long", "--json"]));
     let found = lines(&text);
-    assert!(found.iter().all(|one| one["namespace"].is_null() && one["model"].is_string()), "{text}");
-    assert!(!found.iter().filter_map(|one| one["tenant"].as_str()).any(|tenant| tenant.contains("pepper")), "{text}");
+    assert!(
+        found.iter().all(|one| one["namespace"].is_null() && one["model"].is_string()),
+        "{text}"
+    );
+    assert!(
+        !found
+            .iter()
+            .filter_map(|one| one["tenant"].as_str())
+            .any(|tenant| tenant.contains("pepper")),
+        "{text}"
+    );
 }
 
 #[test]
@@ -285,9 +322,15 @@ fn stat_by_sums_chunks_up() {
         assert_eq!((&models["by"], &models["groups"]), (&"model".into(), &expected));
         assert_eq!(by("tenant")["groups"].as_array().unwrap().len(), 2);
         let namespace = CHUNKS[0].key().namespace().digest().to_hex();
-        assert_eq!(by("namespace")["groups"][0], serde_json::json!({"name": namespace, "chunks": 5, "bytes": 5 * LEN}));
+        assert_eq!(
+            by("namespace")["groups"][0],
+            serde_json::json!({"name": namespace, "chunks": 5, "bytes": 5 * LEN})
+        );
         let table = ok(place.run(&["stat", &name, "--by", "model"]));
-        assert!(table.starts_with("model  chunks") && table.contains("org/a       3  12 KiB"), "{table}");
+        assert!(
+            table.starts_with("model  chunks") && table.contains("org/a       3  12 KiB"),
+            "{table}"
+        );
     }
 }
 
@@ -308,15 +351,23 @@ fn rm_takes_a_model_and_an_age_together() {
             (&["--all", "--exclude", "*"], 0),
         ] {
             let said = ok(place.run(&[&["rm", &name], words].concat()));
-            assert!(said.starts_with(&format!("would remove {chosen} chunks")), "{words:?}: {said}");
+            assert!(
+                said.starts_with(&format!("would remove {chosen} chunks")),
+                "{words:?}: {said}"
+            );
         }
-        let out = ok(place.run(&["rm", &name, "--model", "org/a", "--older", "7d", "--yes", "--json"]));
+        let out =
+            ok(place.run(&["rm", &name, "--model", "org/a", "--older", "7d", "--yes", "--json"]));
         let out: Value = serde_json::from_str(&out).unwrap();
         assert_eq!(out, serde_json::json!({"removed": true, "chunks": 3, "bytes": 3 * LEN}));
         let left = ok(place.run(&["ls", &name]));
-        let stays = |chunk: &Chunk| left.contains(&chunk.key().digest().to_hex()) == (chunk.model == "org/b");
+        let stays = |chunk: &Chunk| {
+            left.contains(&chunk.key().digest().to_hex()) == (chunk.model == "org/b")
+        };
         assert!(left.lines().count() == 2 && CHUNKS.iter().all(stays), "{left}");
-        for words in [&["--older", "soon"][..], &["--include", "[a"], &["--exclude", "*"], &["--older", "7"]] {
+        for words in
+            [&["--older", "soon"][..], &["--include", "[a"], &["--exclude", "*"], &["--older", "7"]]
+        {
             let out = place.run(&[&["rm", &name], words].concat());
             assert_eq!(out.status.code(), Some(2), "{words:?}");
         }
@@ -329,7 +380,17 @@ fn filters_and_limits_hold_for_verify_migrate_and_rm() {
         let name = place.name();
         let first = CHUNKS[0].key().digest().to_hex();
         let include = format!("{}*", &first[..20]);
-        let words = ["verify", &name, "--include", &include, "--concurrency", "4", "--bwlimit", "1GiB", "--json"];
+        let words = [
+            "verify",
+            &name,
+            "--include",
+            &include,
+            "--concurrency",
+            "4",
+            "--bwlimit",
+            "1GiB",
+            "--json",
+        ];
         let verified: Value = serde_json::from_str(&ok(place.run(&words))).unwrap();
         assert_eq!(verified["chunks"], 1);
         let words = ["verify", &name, "--exclude", &include, "--json"];
@@ -345,11 +406,23 @@ fn filters_and_limits_hold_for_verify_migrate_and_rm() {
         let copied: Value = serde_json::from_str(&ok(place.run(&words))).unwrap();
         assert_eq!(copied["copied"], 3);
         assert_eq!(ok(kvtier(&["ls", &to])).lines().count(), 3);
-        let words = ["rm", &name, "--include", &include, "--concurrency", "2", "--bwlimit", "1GiB", "--yes"];
+        let words = [
+            "rm",
+            &name,
+            "--include",
+            &include,
+            "--concurrency",
+            "2",
+            "--bwlimit",
+            "1GiB",
+            "--yes",
+        ];
         assert!(ok(place.run(&words)).starts_with("removed 1 chunks"));
         assert_eq!(count(&*place), 4);
         for words in [&["--concurrency", "0"][..], &["--bwlimit", "0"], &["--bwlimit", "fast"]] {
-            for command in [&["verify", &name][..], &["rm", &name, "--all"], &["migrate", &name, &to]] {
+            for command in
+                [&["verify", &name][..], &["rm", &name, "--all"], &["migrate", &name, &to]]
+            {
                 let out = place.run(&[command, words].concat());
                 assert_eq!(out.status.code(), Some(2), "{command:?} {words:?}");
             }
@@ -385,9 +458,12 @@ fn progress_is_printed_on_standard_error_where_it_is_asked_for() {
 
 /// Runs the command at a terminal; what it printed there.
 fn at_a_terminal(words: &[&str]) -> String {
-    let command =
-        std::iter::once(env!("CARGO_BIN_EXE_kvtier")).chain(words.iter().copied()).collect::<Vec<_>>().join(" ");
-    let out = Command::new("script").args(["-qec", &command, "/dev/null"]).stdin(Stdio::null()).output();
+    let command = std::iter::once(env!("CARGO_BIN_EXE_kvtier"))
+        .chain(words.iter().copied())
+        .collect::<Vec<_>>()
+        .join(" ");
+    let out =
+        Command::new("script").args(["-qec", &command, "/dev/null"]).stdin(Stdio::null()).output();
     ok(out.expect("the program `script` of util-linux"))
 }
 
@@ -406,14 +482,19 @@ fn at_a_terminal_a_bar_shows_progress() {
 fn a_signal_ends_a_run_in_order() {
     let dir = Dir::filled(Layout::Kvtier);
     let to = dir.0.path().join("to").display().to_string();
-    for words in [&["verify", &dir.name()][..], &["migrate", &dir.name(), &to], &["rm", &dir.name(), "--all", "--yes"]]
-    {
+    for words in [
+        &["verify", &dir.name()][..],
+        &["migrate", &dir.name(), &to],
+        &["rm", &dir.name(), "--all", "--yes"],
+    ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
         // A chunk in more than an hour: it ends by the signal.
-        let child = command.args(words).args(["--bwlimit", "1"]).stdin(Stdio::null()).spawn().unwrap();
+        let child =
+            command.args(words).args(["--bwlimit", "1"]).stdin(Stdio::null()).spawn().unwrap();
         let tasks = format!("/proc/{}/task", child.id());
         let waits = |task: fs::DirEntry| {
-            fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim_end() == "signals")
+            fs::read_to_string(task.path().join("comm"))
+                .is_ok_and(|name| name.trim_end() == "signals")
         };
         while !fs::read_dir(&tasks).unwrap().flatten().any(waits) {
             std::thread::yield_now();
@@ -432,14 +513,19 @@ fn key_reads_the_file_of_a_chunk() {
     };
     let plain = answer(&dir.file(&CHUNKS[0]));
     let footer = &plain["readings"][0];
-    assert_eq!((&footer["form"], &footer["key"]["model"]), (&"kvtier-footer".into(), &"org/a".into()), "{plain}");
+    assert_eq!(
+        (&footer["form"], &footer["key"]["model"]),
+        (&"kvtier-footer".into(), &"org/a".into()),
+        "{plain}"
+    );
     assert_eq!(footer["key"]["chunk_hash"], "01".repeat(32));
     assert_eq!(footer["key"]["digest"], CHUNKS[0].key().digest().to_hex());
     assert!(footer["names"]["mp-native"].as_str().unwrap().starts_with("org/a@"), "{plain}");
     let salted = answer(&dir.file(&CHUNKS[1]));
     assert_eq!(salted["readings"][0]["key"]["model"], "org/a");
     assert!(
-        salted["readings"][0]["key"]["tenant"].as_str().unwrap().len() == 32 && !salted.to_string().contains("pepper")
+        salted["readings"][0]["key"]["tenant"].as_str().unwrap().len() == 32
+            && !salted.to_string().contains("pepper")
     );
     let path = dir.file(&CHUNKS[0]).display().to_string();
     assert!(ok(kvtier(&["key", &path, "--to", "mp-native"])).starts_with("org/a@"));
@@ -448,9 +534,11 @@ fn key_reads_the_file_of_a_chunk() {
     fs::copy(dir.file(&CHUNKS[3]), dir.file(&CHUNKS[0])).unwrap();
     let swapped = kvtier(&["key", &path]);
     assert!(String::from_utf8(swapped.stdout).unwrap().contains("the footer is of another chunk"));
-    for (name, says) in
-        [("readme.txt", "not the file of a chunk"), ("missing", "no such file"), ("", "not a regular file")]
-    {
+    for (name, says) in [
+        ("readme.txt", "not the file of a chunk"),
+        ("missing", "no such file"),
+        ("", "not a regular file"),
+    ] {
         fs::write(dir.path().join("readme.txt"), "text").unwrap();
         let out = kvtier(&["key", &dir.path().join(name).display().to_string()]);
         assert_eq!(out.status.code(), Some(1), "{name}");
@@ -458,12 +546,23 @@ fn key_reads_the_file_of_a_chunk() {
     }
 
     let dir = Dir::filled(Layout::LmcacheMp);
-    let file =
-        fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path()).find(|path| path.is_file()).unwrap();
+    let file = fs::read_dir(dir.path())
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.is_file())
+        .unwrap();
     let foreign = answer(&file);
-    let forms: Vec<&str> =
-        foreign["readings"].as_array().unwrap().iter().map(|one| one["form"].as_str().unwrap()).collect();
-    assert!(forms.contains(&"facts") && forms.iter().any(|form| form.starts_with("mp-")), "{foreign}");
+    let forms: Vec<&str> = foreign["readings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["form"].as_str().unwrap())
+        .collect();
+    assert!(
+        forms.contains(&"facts") && forms.iter().any(|form| form.starts_with("mp-")),
+        "{foreign}"
+    );
 }
 
 #[test]
@@ -476,9 +575,16 @@ fn key_reads_a_gds_header() {
     let file = folder.join("m%401%400%4012ab%40bfloat16.kvcache.safetensors");
     let payload = vec![7; header.payload_bytes().unwrap() as usize];
     fs::write(&file, [header.encode().unwrap(), payload].concat()).unwrap();
-    let answer: Value = serde_json::from_str(&ok(kvtier(&["key", "--json", file.to_str().unwrap()]))).unwrap();
+    let answer: Value =
+        serde_json::from_str(&ok(kvtier(&["key", "--json", file.to_str().unwrap()]))).unwrap();
     let readings = answer["readings"].as_array().unwrap();
-    assert_eq!((&readings[0]["form"], &readings[0]["key"]["shape"]), (&"gds-header".into(), &"2x4x16x32".into()));
+    assert_eq!(
+        (&readings[0]["form"], &readings[0]["key"]["shape"]),
+        (&"gds-header".into(), &"2x4x16x32".into())
+    );
     assert_eq!(readings[0]["key"]["payload_bytes"], 2 * 2 * 4 * 16 * 32);
-    assert!(readings.iter().any(|one| one["form"] == "gds" && one["key"]["model"] == "m"), "{answer}");
+    assert!(
+        readings.iter().any(|one| one["form"] == "gds" && one["key"]["model"] == "m"),
+        "{answer}"
+    );
 }

@@ -8,7 +8,13 @@ use serde_json::Value;
 
 fn kvtier(args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
-    for name in ["LMCACHE_CONFIG_FILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION"] {
+    for name in [
+        "LMCACHE_CONFIG_FILE",
+        "AWS_ENDPOINT_URL",
+        "AWS_ENDPOINT_URL_S3",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+    ] {
         command.env_remove(name);
     }
     command.args(args).envs(env.iter().copied()).output().unwrap()
@@ -82,7 +88,11 @@ fn check_answers_in_json_and_with_exit_code_2() {
             && said.contains("local_cpu"),
         "{said}"
     );
-    assert!(kvtier(&["config", "check", &path, "--lenient", "--set", "local_cpu=true"], &[]).status.success());
+    assert!(
+        kvtier(&["config", "check", &path, "--lenient", "--set", "local_cpu=true"], &[])
+            .status
+            .success()
+    );
     let (_dir, path) = file("serde.yaml", "remote_url: s3://b\nremote_serde: cachegen\n");
     let out = kvtier(&["config", "check", &path], &[]);
     assert_eq!(out.status.code(), Some(2));
@@ -92,19 +102,34 @@ fn check_answers_in_json_and_with_exit_code_2() {
 #[test]
 fn check_takes_adapters_and_our_own_forms() {
     let adapter = r#"{"type":"s3","s3_endpoint":"s3://my-bucket","s3_region":"us-east-1","max_capacity_gb":500,"eviction":{"eviction_policy":"LRU","trigger_watermark":0.85}}"#;
-    let out =
-        kvtier(&["config", "check", "--l2-adapter", adapter, "--l2-adapter", r#"{"type":"fs","base_path":"/x"}"#], &[]);
+    let out = kvtier(
+        &[
+            "config",
+            "check",
+            "--l2-adapter",
+            adapter,
+            "--l2-adapter",
+            r#"{"type":"fs","base_path":"/x"}"#,
+        ],
+        &[],
+    );
     let said = text(&out.stdout);
     assert!(
-        said.contains("layout lmcache-mp") && said.contains("cap 500 GiB") && said.contains("down to 0.85"),
+        said.contains("layout lmcache-mp")
+            && said.contains("cap 500 GiB")
+            && said.contains("down to 0.85"),
         "{said}"
     );
     assert!(said.contains("2. file") && said.contains("path /x"), "{said}");
-    let (_dir, path) =
-        file("kv.toml", "[[tiers]]\ntype = 's3'\nbucket = 'b'\ns3_region = 'eu-central-1'\nprefix = 'kv'\n");
+    let (_dir, path) = file(
+        "kv.toml",
+        "[[tiers]]\ntype = 's3'\nbucket = 'b'\ns3_region = 'eu-central-1'\nprefix = 'kv'\n",
+    );
     let said = text(&kvtier(&["config", "check", &path], &[]).stdout);
     assert!(
-        said.contains("form: kvtier's own") && said.contains("layout kvtier") && said.contains("b.s3.eu-central-1"),
+        said.contains("form: kvtier's own")
+            && said.contains("layout kvtier")
+            && said.contains("b.s3.eu-central-1"),
         "{said}"
     );
 }
@@ -140,7 +165,8 @@ fn what_a_plugin_uses_is_not_called_idle() {
     let (_dir, path) = file("kv.yaml", yaml);
     let said = text(&kvtier(&["config", "check", &path], &[]).stdout);
     assert!(
-        said.contains("extra_config.s3_region") && said.contains("b.s3.eu") | said.contains("region eu-central-1"),
+        said.contains("extra_config.s3_region")
+            && said.contains("b.s3.eu") | said.contains("region eu-central-1"),
         "{said}"
     );
     assert!(!said.contains("without effect"), "{said}");
@@ -156,7 +182,11 @@ fn what_stands_beside_the_tiers_is_shown_with_its_source() {
         "tiers: [{type: host, bytes: 1MiB}]\ndirty_max: 1GiB\ncomputed_per_s: 2GiB\nprices: {per_1000_writes: 0.005}\n",
     );
     let said = text(&kvtier(&["config", "check", &path], &[]).stdout);
-    for part in ["dirty_max = \"1GiB\"  (", "computed_per_s = \"2GiB\"", "prices = {\"per_1000_writes\":0.005}"] {
+    for part in [
+        "dirty_max = \"1GiB\"  (",
+        "computed_per_s = \"2GiB\"",
+        "prices = {\"per_1000_writes\":0.005}",
+    ] {
         assert!(said.contains(part), "no {part:?} in\n{said}");
     }
     let said = text(&kvtier(&["config", "check", &path, "--all"], &[]).stdout);
@@ -166,7 +196,11 @@ fn what_stands_beside_the_tiers_is_shown_with_its_source() {
 #[test]
 fn what_would_not_open_is_refused_with_its_place_and_cause() {
     for (name, body, parts) in [
-        ("a.json", r#"{"tiers":[{"type":"host","bytes":1,"write":"back"}]}"#, &["tiers[0]", "written through"][..]),
+        (
+            "a.json",
+            r#"{"tiers":[{"type":"host","bytes":1,"write":"back"}]}"#,
+            &["tiers[0]", "written through"][..],
+        ),
         (
             "f.json",
             r#"{"tiers":[{"type":"file","path":"/a","bytes":1},{"type":"file","path":"/b","bytes":1,"write":"spill"}]}"#,
@@ -185,7 +219,10 @@ fn what_would_not_open_is_refused_with_its_place_and_cause() {
         let out = kvtier(&["config", "check", &path], &[]);
         let said = text(&out.stderr);
         assert_eq!(out.status.code(), Some(2), "{body}: {said}");
-        assert!(parts.iter().all(|part| said.contains(part)) && !said.contains("TOPSECRET"), "{body}: {said}");
+        assert!(
+            parts.iter().all(|part| said.contains(part)) && !said.contains("TOPSECRET"),
+            "{body}: {said}"
+        );
     }
 }
 
@@ -199,7 +236,11 @@ fn a_dash_is_standard_input() {
     ] {
         let out = with_input(&["config", "check", "-"], input);
         let said = text(&out.stdout);
-        assert!(out.status.success() && said.lines().next() == Some(form), "{input}: {said}{}", text(&out.stderr));
+        assert!(
+            out.status.success() && said.lines().next() == Some(form),
+            "{input}: {said}{}",
+            text(&out.stderr)
+        );
     }
     let out = with_input(&["config", "check", "-"], r#"{"tiers":[{"type":"host","bytes":-1}]}"#);
     let said = text(&out.stderr);
@@ -208,7 +249,9 @@ fn a_dash_is_standard_input() {
     let said = text(&out.stdout);
     assert!(said.contains("chunk_size, in ") && said.contains("local_disk, in "), "{said}");
     let out = with_input(&["config", "explain", "-"], "chunk_sise\n");
-    assert!(out.status.code() == Some(2) && text(&out.stderr).contains("did you mean \"chunk_size\""));
+    assert!(
+        out.status.code() == Some(2) && text(&out.stderr).contains("did you mean \"chunk_size\"")
+    );
 }
 
 #[test]
@@ -217,13 +260,18 @@ fn the_cause_stands_before_the_next_step() {
     let none = dir.path().join("none.yaml").display().to_string();
     for (args, env, next) in [
         (&["config", "check", &none][..], None, "check the path"),
-        (&["config", "check"], Some(("LMCACHE_CONFIG_FILE", none.as_str())), "check the path, or LMCACHE_CONFIG_FILE"),
+        (
+            &["config", "check"],
+            Some(("LMCACHE_CONFIG_FILE", none.as_str())),
+            "check the path, or LMCACHE_CONFIG_FILE",
+        ),
         (&["replay", "--config", &none], None, "check the path"),
     ] {
         let out = kvtier(args, env.as_slice());
         let said = text(&out.stderr);
-        let expected =
-            format!("cannot read the configuration {none}: No such file or directory (os error 2); {next}\n");
+        let expected = format!(
+            "cannot read the configuration {none}: No such file or directory (os error 2); {next}\n"
+        );
         assert!(out.status.code() == Some(2) && said.ends_with(&expected), "{args:?}: {said}");
     }
 }
@@ -235,13 +283,19 @@ fn tiers_that_are_no_stack_are_refused() {
     let twice = format!(
         r#"{{"tiers":[{{"type":"file","path":"{at}","bytes":1}},{{"type":"file","path":"{at}/.","bytes":1}}]}}"#
     );
-    let upside_down = r#"{"tiers":[{"type":"file","path":"/a","bytes":1},{"type":"host","bytes":1}]}"#;
-    for (body, part) in [(twice.as_str(), "two tiers over the directory"), (upside_down, "memory first")] {
+    let upside_down =
+        r#"{"tiers":[{"type":"file","path":"/a","bytes":1},{"type":"host","bytes":1}]}"#;
+    for (body, part) in
+        [(twice.as_str(), "two tiers over the directory"), (upside_down, "memory first")]
+    {
         let (_dir, path) = file("kv.json", body);
         let out = kvtier(&["config", "check", &path], &[]);
         let said = text(&out.stderr);
         assert_eq!(out.status.code(), Some(2), "{body}: {said}");
-        assert!(said.contains(part) && said.contains("kv.json") && said.contains("tiers[1]"), "{body}: {said}");
+        assert!(
+            said.contains(part) && said.contains("kv.json") && said.contains("tiers[1]"),
+            "{body}: {said}"
+        );
     }
 }
 
@@ -250,21 +304,32 @@ fn an_endpoint_that_does_not_resolve_names_its_setting_and_file() {
     for (name, body, key) in [
         ("a.json", r#"{"type":"s3","s3_endpoint":"ftp://h/b","s3_region":"r"}"#, "s3_endpoint"),
         ("b.yaml", "tiers:\n- {type: s3, bucket: b}\n", "bucket"),
-        ("c.yaml", "remote_url: s3://b_.example.com:0\nextra_config: {s3_region: r}\n", "remote_url"),
+        (
+            "c.yaml",
+            "remote_url: s3://b_.example.com:0\nextra_config: {s3_region: r}\n",
+            "remote_url",
+        ),
     ] {
         let (_dir, path) = file(name, body);
         let out = kvtier(&["config", "check", &path], &[]);
         let said = text(&out.stderr);
         assert_eq!(out.status.code(), Some(2), "{said}");
-        assert!(said.contains(name) && said.contains(key) && said.contains("does not resolve"), "{said}");
+        assert!(
+            said.contains(name) && said.contains(key) && said.contains("does not resolve"),
+            "{said}"
+        );
     }
 }
 
 #[test]
 fn explain_says_what_is_in_force_where_a_setting_is_not_written() {
     let out = kvtier(&["config", "explain", "s3_prefer_http2", "--json"], &[]);
-    let defaults: Vec<Value> = text(&out.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(!defaults.is_empty() && defaults.iter().all(|key| key["default"] == "false"), "{defaults:?}");
+    let defaults: Vec<Value> =
+        text(&out.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(
+        !defaults.is_empty() && defaults.iter().all(|key| key["default"] == "false"),
+        "{defaults:?}"
+    );
 }
 
 #[test]
@@ -287,18 +352,25 @@ fn explain_knows_every_place() {
 #[test]
 fn what_a_plugin_asks_of_its_stack_counts_and_what_nobody_knows_is_said() {
     let plugin = |params: &str| {
-        let object =
-            format!(r#"{{"type":"plugin","module_path":"kvtier.lmcache","class_name":"X","adapter_params":{params}}}"#);
+        let object = format!(
+            r#"{{"type":"plugin","module_path":"kvtier.lmcache","class_name":"X","adapter_params":{params}}}"#
+        );
         let out = kvtier(&["config", "check", "--l2-adapter", &object], &[]);
         text(&out.stdout) + &text(&out.stderr)
     };
     let tiers = r#""tiers":[{"type":"host","bytes":1},{"type":"host","bytes":1,"write":"back"}]"#;
-    let said = plugin(&format!(r#"{{{tiers},"dirty_max":"1GiB","timeout_seconds":5,"metrics":"127.0.0.1:9464"}}"#));
+    let said = plugin(&format!(
+        r#"{{{tiers},"dirty_max":"1GiB","timeout_seconds":5,"metrics":"127.0.0.1:9464"}}"#
+    ));
     assert!(said.contains("write back"), "{said}");
     let said = plugin(&format!(r#"{{{tiers},"dirty_mac":"1GiB"}}"#));
     assert!(said.contains("adapter_params: dirty_mac") && said.contains("dirty_max"), "{said}");
     let said = plugin(r#"{"type":"fs_native","base_path":"/x","max_capacity_gbb":1}"#);
-    assert!(said.contains("adapter_params: max_capacity_gbb: unknown") && said.contains("max_capacity_gb"), "{said}");
+    assert!(
+        said.contains("adapter_params: max_capacity_gbb: unknown")
+            && said.contains("max_capacity_gb"),
+        "{said}"
+    );
     let (_dir, path) = file("kv.json", r#"{"tiers":[{"type":"host","bytes":1,"name":"mine"}]}"#);
     let said = plugin(&format!(r#"{{"config":{path:?}}}"#));
     assert!(said.contains("name mine"), "{said}");

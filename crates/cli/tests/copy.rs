@@ -1,4 +1,5 @@
-//! `kvtier migrate|export|import` with buckets: what comes out is what a tier saved, and what is damaged stays behind.
+//! `kvtier migrate|export|import` with buckets: what comes out is what a tier saved, and what is
+//! damaged stays behind.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -30,7 +31,8 @@ fn all_said(out: &Output) -> String {
 /// The exit code and what `--json` says of these fields.
 fn tally<const N: usize>(server: &Server, words: &[&str], fields: [&str; N]) -> (i32, [u64; N]) {
     let out = kvtier_on(server, &[words, &["--json"]].concat());
-    let json: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{}", all_said(&out)));
+    let json: Value =
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{}", all_said(&out)));
     (out.status.code().unwrap(), fields.map(|field| json[field].as_u64().unwrap()))
 }
 
@@ -40,9 +42,17 @@ fn key(n: u8) -> Key {
     if n == LONG {
         // Of the in-process mode, with tags of its request.
         let tags: String = (0..3).map(|tag| format!("@tag{tag}%{}", "v".repeat(800))).collect();
-        return Key::new(ns, KeyId::from_engine_text(&format!("org/model@1@0@ab@half{tags}")).unwrap());
+        return Key::new(
+            ns,
+            KeyId::from_engine_text(&format!("org/model@1@0@ab@half{tags}")).unwrap(),
+        );
     }
-    Key::new(ns, KeyId::Object(ObjectKey::new("org/model", KvRank(0), 0, ChunkHash::new(&[n; 32]), salt).unwrap()))
+    Key::new(
+        ns,
+        KeyId::Object(
+            ObjectKey::new("org/model", KvRank(0), 0, ChunkHash::new(&[n; 32]), salt).unwrap(),
+        ),
+    )
 }
 
 fn bytes(n: u8) -> Vec<u8> {
@@ -56,10 +66,14 @@ struct Store {
 
 impl Store {
     fn open(server: &Server, prefix: &str, layout: Layout) -> Self {
-        let endpoint = Place::of(server.url()).bucket("bucket").region("us-east-1").resolve().unwrap();
+        let endpoint =
+            Place::of(server.url()).bucket("bucket").region("us-east-1").resolve().unwrap();
         let client = Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key"));
         let config = TierConfig::new(client).with_prefix(prefix).with_layout(layout);
-        Store { tier: S3Tier::open(config).unwrap(), arena: Arena::new(ArenaConfig::heap(4 << 20)).unwrap() }
+        Store {
+            tier: S3Tier::open(config).unwrap(),
+            arena: Arena::new(ArenaConfig::heap(4 << 20)).unwrap(),
+        }
     }
 
     fn save(&self, n: u8) {
@@ -72,7 +86,8 @@ impl Store {
 
     fn has(&self, n: u8) -> bool {
         let op = Load { key: key(n), into: vec![self.arena.lease(LEN).unwrap()] };
-        let done = self.tier.load(&Ctx::within(Duration::from_secs(600)), vec![op]).wait().remove(0);
+        let done =
+            self.tier.load(&Ctx::within(Duration::from_secs(600)), vec![op]).wait().remove(0);
         match done.result.unwrap() {
             Loaded::Hit { .. } => {
                 assert!(done.op.into[0].as_host().unwrap() == bytes(n), "wrong bytes");
@@ -124,7 +139,10 @@ fn a_bucket_of_lmcaches_goes_into_one_of_ours_and_through_a_file_into_another() 
     let server = filled("theirs", Layout::LmcacheMp);
     let all = u64::from(CHUNKS);
     let (theirs, ours, third) = ("s3://bucket/theirs", "s3://bucket/ours", "s3://bucket/third");
-    assert_eq!(tally(&server, &["migrate", theirs, ours, "--dry-run"], COUNTS), (0, [all, 0, 0, 0, 0]));
+    assert_eq!(
+        tally(&server, &["migrate", theirs, ours, "--dry-run"], COUNTS),
+        (0, [all, 0, 0, 0, 0])
+    );
     assert!(server.keys("ours/").is_empty());
     assert_eq!(tally(&server, &["migrate", theirs, ours], COUNTS), (0, [all, 0, 0, 0, 0]));
     assert_eq!(tally(&server, &["migrate", theirs, ours], COUNTS), (0, [0, all, 0, 0, 0]));
@@ -167,14 +185,20 @@ fn chunks_go_between_buckets_and_directories() {
     // The salt of one is kept as a digest only; in a bucket of ours that is enough.
     let flat = ["migrate", &ours, &mp, "--to-layout", "lmcache-mp"];
     assert_eq!(tally(&server, &flat, COUNTS), (1, [all - 1, 0, 0, 1, 0]));
-    assert_eq!(tally(&server, &["migrate", &ours, "s3://bucket/back"], COUNTS), (0, [all, 0, 0, 0, 0]));
+    assert_eq!(
+        tally(&server, &["migrate", &ours, "s3://bucket/back"], COUNTS),
+        (0, [all, 0, 0, 0, 0])
+    );
     let store = Store::open(&server, "back", Layout::Kvtier);
     assert!((0..CHUNKS).all(|n| store.has(n)));
     assert_eq!(tally(&server, &["export", &mp, &file], COUNTS), (0, [all - 1, 0, 0, 0, 0]));
     let into = ["import", &file, "s3://bucket/again", "--to-layout", "lmcache-mp"];
     assert_eq!(tally(&server, &into, COUNTS), (0, [all - 1, 0, 0, 0, 0]));
     let names = |prefix: &str| -> Vec<String> {
-        let chunks = server.keys(prefix).into_iter().filter(|name| name.contains('@') && !name.ends_with("@pepper"));
+        let chunks = server
+            .keys(prefix)
+            .into_iter()
+            .filter(|name| name.contains('@') && !name.ends_with("@pepper"));
         chunks.map(|name| name.split_once('/').unwrap().1.to_owned()).collect()
     };
     assert_eq!(names("again/"), names("theirs/"));
@@ -188,7 +212,8 @@ fn a_bucket_of_ours_goes_through_a_file_into_a_directory() {
     let all = u64::from(CHUNKS);
     // One that a build without the header wrote.
     let endpoint = Place::of(server.url()).bucket("bucket").region("us-east-1").resolve().unwrap();
-    let client = Client::new(Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key")));
+    let client =
+        Client::new(Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key")));
     let (old, payload) = (key(CHUNKS), bytes(CHUNKS));
     let facts = Facts::plain(*old.digest(), old.namespace().digest(), BlockSums::of(&payload));
     let how = inspect::put_of(&facts, None, client.endpoint().provider());
@@ -199,7 +224,11 @@ fn a_bucket_of_ours_goes_through_a_file_into_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
     let (file, into) = (path("file"), path("into"));
-    let exported = tally(&server, &["export", "s3://bucket/ours", &file], ["copied", "unsupported", "without_key"]);
+    let exported = tally(
+        &server,
+        &["export", "s3://bucket/ours", &file],
+        ["copied", "unsupported", "without_key"],
+    );
     assert_eq!(exported, (0, [all + 1, 0, 2]), "one is old, one has a salt");
     let archive = fs::read(&file).unwrap();
     assert!(!archive.windows(6).any(|some| some == b"pepper"), "no salt in plain text");
@@ -218,20 +247,32 @@ fn a_bucket_of_ours_goes_through_a_file_into_a_directory() {
     }
     drop(tier);
     // All of them go back into a bucket of ours, with what is known of their keys.
-    assert_eq!(tally(&server, &["import", &file, "s3://bucket/back"], COUNTS), (0, [all + 1, 0, 0, 0, 0]));
-    assert_eq!(tally(&server, &["migrate", "s3://bucket/back", &into], COUNTS), (0, [0, all + 1, 0, 0, 0]));
+    assert_eq!(
+        tally(&server, &["import", &file, "s3://bucket/back"], COUNTS),
+        (0, [all + 1, 0, 0, 0, 0])
+    );
+    assert_eq!(
+        tally(&server, &["migrate", "s3://bucket/back", &into], COUNTS),
+        (0, [0, all + 1, 0, 0, 0])
+    );
     // From there they go on, into a bucket and another directory.
     let other = path("other");
-    assert_eq!(tally(&server, &["migrate", &into, &other, "--bytes", "1GiB"], COUNTS), (0, [all + 1, 0, 0, 0, 0]));
+    assert_eq!(
+        tally(&server, &["migrate", &into, &other, "--bytes", "1GiB"], COUNTS),
+        (0, [all + 1, 0, 0, 0, 0])
+    );
     let out = kvtier_on(&server, &["export", "s3://bucket/back", &path("again")]);
     assert!(
-        all_said(&out).contains("2 of them can be imported into buckets and directories of layout kvtier only"),
+        all_said(&out).contains(
+            "2 of them can be imported into buckets and directories of layout kvtier only"
+        ),
         "{}",
         all_said(&out)
     );
 }
 
-/// A footer has space for the key, the metadata of an object has not: from a bucket only its digest comes.
+/// A footer has space for the key, the metadata of an object has not: from a bucket only its digest
+/// comes.
 #[test]
 fn a_key_of_more_than_two_kilobytes_goes_through_a_file_between_directories_and_buckets() {
     assert!(key(LONG).canonical().len() > 2048);
@@ -239,16 +280,26 @@ fn a_key_of_more_than_two_kilobytes_goes_through_a_file_between_directories_and_
     let path = |name: &str| dir.path().join(name).display().to_string();
     Store::open(&server, "from", Layout::Kvtier).save(LONG);
     directory_of(&path("from"), LONG);
-    for (number, (from, without_key)) in [("s3://bucket/from", 1), (path("from").as_str(), 0)].into_iter().enumerate() {
+    for (number, (from, without_key)) in
+        [("s3://bucket/from", 1), (path("from").as_str(), 0)].into_iter().enumerate()
+    {
         let (file, into) = (path(&format!("file-{number}")), path(&format!("into-{number}")));
-        let exported = tally(&server, &["export", from, &file], ["copied", "unsupported", "without_key"]);
+        let exported =
+            tally(&server, &["export", from, &file], ["copied", "unsupported", "without_key"]);
         assert_eq!(exported, (0, [1, 0, without_key]), "{from}");
-        assert_eq!(tally(&server, &["import", &file, &into, "--bytes", "1GiB"], COUNTS), (0, [1, 0, 0, 0, 0]));
+        assert_eq!(
+            tally(&server, &["import", &file, &into, "--bytes", "1GiB"], COUNTS),
+            (0, [1, 0, 0, 0, 0])
+        );
         assert!(directory_has(&into, LONG), "{from}");
-        let again = tally(&server, &["export", &into, &path(&format!("again-{number}"))], ["without_key"]);
+        let again =
+            tally(&server, &["export", &into, &path(&format!("again-{number}"))], ["without_key"]);
         assert_eq!(again, (0, [without_key]), "{from}: a file has the key if the archive had it");
         let bucket = format!("into-{number}");
-        assert_eq!(tally(&server, &["import", &file, &format!("s3://bucket/{bucket}")], COUNTS).1, [1, 0, 0, 0, 0]);
+        assert_eq!(
+            tally(&server, &["import", &file, &format!("s3://bucket/{bucket}")], COUNTS).1,
+            [1, 0, 0, 0, 0]
+        );
         assert!(Store::open(&server, &bucket, Layout::Kvtier).has(LONG), "{from}");
         assert!(kvtier_on(&server, &["verify", &format!("s3://bucket/{bucket}")]).status.success());
     }
@@ -261,29 +312,49 @@ fn a_chunk_that_a_file_holds_twice_is_copied_once_and_present_once() {
     let path = |name: &str| dir.path().join(name).display().to_string();
     let (file, twice, into) = (path("file"), path("twice"), path("into"));
     let salted = key(0).digest().to_hex();
-    assert_eq!(tally(&server, &["export", "s3://bucket/ours", &file, "--include", &salted], COUNTS).1[0], 1);
+    assert_eq!(
+        tally(&server, &["export", "s3://bucket/ours", &file, "--include", &salted], COUNTS).1[0],
+        1
+    );
     let archive = fs::read(&file).unwrap();
     let (record, end) = (&archive[8..archive.len() - 20], &archive[archive.len() - 20..]);
     let count = 2_u64.to_le_bytes();
     let sum = BlockSums::of(&count).whole().to_le_bytes();
     fs::write(&twice, [&archive[..8], record, record, &end[..8], &count, &sum].concat()).unwrap();
     // Only the digest of its key is known.
-    assert_eq!(tally(&server, &["import", &twice, &into, "--bytes", "1GiB"], COUNTS), (0, [1, 1, 0, 0, 0]));
+    assert_eq!(
+        tally(&server, &["import", &twice, &into, "--bytes", "1GiB"], COUNTS),
+        (0, [1, 1, 0, 0, 0])
+    );
 }
 
 #[test]
 fn what_is_damaged_or_unproven_stays_behind() {
     let server = filled("theirs", Layout::LmcacheMp);
-    let names: Vec<String> = server.keys("theirs/").into_iter().filter(|name| name.contains('@')).collect();
+    let names: Vec<String> =
+        server.keys("theirs/").into_iter().filter(|name| name.contains('@')).collect();
     let theirs = server.object(&names[3]).unwrap().to_vec();
     // As LMCache writes it: without facts.
     server.put_object(&names[3], theirs);
     let from = "s3://bucket/theirs";
     let out = kvtier_on(&server, &["migrate", from, "s3://bucket/ours"]);
-    assert!(out.status.code() == Some(1) && all_said(&out).contains("--unverified"), "{}", all_said(&out));
+    assert!(
+        out.status.code() == Some(1) && all_said(&out).contains("--unverified"),
+        "{}",
+        all_said(&out)
+    );
     let all = u64::from(CHUNKS);
-    assert_eq!(tally(&server, &["migrate", from, "s3://bucket/ours"], COUNTS), (1, [0, all - 1, 1, 0, 0]));
-    let whose = ["--unverified", "--tenant", "acme", "--layout-id", &Digest::of("layout", b"tests").to_hex()];
+    assert_eq!(
+        tally(&server, &["migrate", from, "s3://bucket/ours"], COUNTS),
+        (1, [0, all - 1, 1, 0, 0])
+    );
+    let whose = [
+        "--unverified",
+        "--tenant",
+        "acme",
+        "--layout-id",
+        &Digest::of("layout", b"tests").to_hex(),
+    ];
     let words = [&["migrate", from, "s3://bucket/ours"], &whose[..]].concat();
     assert_eq!(tally(&server, &words, COUNTS), (0, [1, all - 1, 1, 0, 0]));
     let store = Store::open(&server, "ours", Layout::Kvtier);
@@ -303,7 +374,10 @@ fn what_is_damaged_or_unproven_stays_behind() {
     let at = good.len() - 100;
     flipped[at] ^= 1;
     fs::write(&file, &flipped).unwrap();
-    assert_eq!(tally(&server, &["import", &path, "s3://bucket/cut"], COUNTS), (1, [all - 1, 0, 0, 0, 1]));
+    assert_eq!(
+        tally(&server, &["import", &path, "s3://bucket/cut"], COUNTS),
+        (1, [all - 1, 0, 0, 0, 1])
+    );
     assert!(kvtier_on(&server, &["verify", "s3://bucket/cut"]).status.success());
 }
 
@@ -325,7 +399,8 @@ fn a_flat_name_is_spelled_as_the_facts_prove_or_as_it_is_told() {
     // Without facts only we can be told.
     let flat = "flat/org_my_model@1@0@ab@half";
     server.put_object(flat, server.object(flat).unwrap().to_vec());
-    let words = ["migrate", "s3://bucket/flat", "s3://bucket/b", "--unverified", "--model", "org/my_model"];
+    let words =
+        ["migrate", "s3://bucket/flat", "s3://bucket/b", "--unverified", "--model", "org/my_model"];
     assert_eq!(tally(&server, &words, COUNTS).1[0], 1);
     assert_eq!(server.keys("b/"), [format!("b/{}", name(&spelled))]);
 }

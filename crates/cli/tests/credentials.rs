@@ -16,8 +16,10 @@ fn a_source_that_this_build_cannot_ask_is_an_error_that_names_the_feature() {
         "shared",
         "[profile run]\ncredential_process = /bin/who\n[profile role]\nrole_arn = arn:aws:iam::1:role/r\n",
     );
-    let tiers =
-        file("kv.json", r#"{"tiers":[{"type":"s3","s3_endpoint":"http://127.0.0.1:9","bucket":"b","s3_region":"r"}]}"#);
+    let tiers = file(
+        "kv.json",
+        r#"{"tiers":[{"type":"s3","s3_endpoint":"http://127.0.0.1:9","bucket":"b","s3_region":"r"}]}"#,
+    );
     let commands = [
         vec!["ls", "s3://b", "--endpoint", "http://127.0.0.1:9", "--region", "r"],
         vec!["replay", "--requests", "1", "--config", &tiers],
@@ -31,7 +33,8 @@ fn a_source_that_this_build_cannot_ask_is_an_error_that_names_the_feature() {
             &[],
         ] {
             let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
-            let out = command.args(&words).env_clear().envs(variables.iter().copied()).output().unwrap();
+            let out =
+                command.args(&words).env_clear().envs(variables.iter().copied()).output().unwrap();
             let said = String::from_utf8(out.stderr).unwrap();
             assert_eq!(out.status.code(), Some(2), "{words:?} {variables:?}: {said}");
             assert!(said.contains("feature aws-config"), "{words:?} {variables:?}: {said}");

@@ -23,14 +23,27 @@ fn json(args: &[&str]) -> Value {
 /// A directory with the chunks of a short replay.
 fn filled(dir: &Path) -> String {
     let path = dir.join("kv").to_str().unwrap().to_owned();
-    let out = kvtier(&["replay", "--path", &path, "--chunk-bytes", "5000", "--requests", "20", "--peers", "0"]);
+    let out = kvtier(&[
+        "replay",
+        "--path",
+        &path,
+        "--chunk-bytes",
+        "5000",
+        "--requests",
+        "20",
+        "--peers",
+        "0",
+    ]);
     assert!(out.status.success(), "{}", text(&out));
     path
 }
 
 fn files(root: &str) -> Vec<PathBuf> {
     let shards = fs::read_dir(root).unwrap().flatten().filter(|e| e.file_name() != ".kvtier");
-    shards.flat_map(|shard| fs::read_dir(shard.path()).unwrap().flatten()).map(|file| file.path()).collect()
+    shards
+        .flat_map(|shard| fs::read_dir(shard.path()).unwrap().flatten())
+        .map(|file| file.path())
+        .collect()
 }
 
 #[test]
@@ -46,12 +59,18 @@ fn what_lies_there_is_listed_summed_up_and_removed() {
     let stat = json(&["stat", &path, "--json"]);
     assert_eq!(stat["chunks"], count);
     assert_eq!(stat["bytes"], stat["ledger_bytes"], "the ledger is right after an orderly end");
-    assert_eq!((&stat["unfinished"], stat["living"].as_array().unwrap().len()), (&Value::from(0), 0));
+    assert_eq!(
+        (&stat["unfinished"], stat["living"].as_array().unwrap().len()),
+        (&Value::from(0), 0)
+    );
     assert!(text(&kvtier(&["stat", &path])).contains("quarantine   0 files"));
 
     let which = kvtier(&["rm", &path, "--yes"]);
     let said = String::from_utf8(which.stderr).unwrap();
-    assert!(which.status.code() == Some(2) && said.contains("--key") && said.contains("--all"), "{said}");
+    assert!(
+        which.status.code() == Some(2) && said.contains("--key") && said.contains("--all"),
+        "{said}"
+    );
     let dry = kvtier(&["rm", &path, "--key", first]);
     assert!(dry.status.success() && text(&dry).contains("would remove 1 chunks"), "{}", text(&dry));
     assert_eq!(files(&path).len(), count);
@@ -68,18 +87,26 @@ fn chunks_of_one_namespace_are_removed_and_others_stay() {
     let path = filled(dir.path());
     let first = files(&path).len();
     // The same chunks of another length are another namespace's.
-    let more = ["replay", "--path", &path, "--chunk-bytes", "6000", "--requests", "20", "--peers", "0"];
+    let more =
+        ["replay", "--path", &path, "--chunk-bytes", "6000", "--requests", "20", "--peers", "0"];
     assert!(kvtier(&more).status.success());
     let all = files(&path).len();
     assert!(all > first);
     let layout = Digest::of("kvtier replay layout", &5000u64.to_le_bytes());
-    let ours = Namespace::new("replay", layout).with_chunk_bytes(0, 5000).with_partial(false).digest().to_hex();
+    let ours = Namespace::new("replay", layout)
+        .with_chunk_bytes(0, 5000)
+        .with_partial(false)
+        .digest()
+        .to_hex();
     let words = ["rm", &path, "--all", "--namespace", &ours, "--yes"];
     let would = kvtier(&words[..5]);
     assert!(text(&would).contains(&format!("would remove {first} chunks")), "{}", text(&would));
     assert!(kvtier(&words).status.success());
     let left = text(&kvtier(&["ls", &path]));
-    assert!(left.lines().count() == all - first && left.lines().all(|line| line.ends_with(" 6000")), "{left}");
+    assert!(
+        left.lines().count() == all - first && left.lines().all(|line| line.ends_with(" 6000")),
+        "{left}"
+    );
     assert_eq!(kvtier(&["rm", &path, "--all", "--namespace", "ab"]).status.code(), Some(2));
 }
 
@@ -103,8 +130,12 @@ fn every_damage_is_found_and_set_aside() {
     let out = kvtier(&["verify", &path, "--json"]);
     assert_eq!(out.status.code(), Some(1));
     let found: Value = serde_json::from_slice(&out.stdout).unwrap();
-    let mut kinds: Vec<_> =
-        found["damaged"].as_array().unwrap().iter().map(|d| d["damage"].as_str().unwrap()).collect();
+    let mut kinds: Vec<_> = found["damaged"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|d| d["damage"].as_str().unwrap())
+        .collect();
     kinds.sort_unstable();
     assert_eq!(kinds, ["bytes", "bytes", "footer", "length", "swapped"]);
     assert_eq!(kvtier(&["verify", &path, "--set-aside"]).status.code(), Some(1));
@@ -112,7 +143,11 @@ fn every_damage_is_found_and_set_aside() {
     assert_eq!(json(&["stat", &path, "--json"])["quarantine"].as_array().unwrap().len(), 5);
     let stat = json(&["stat", &path, "--json"]);
     let aside = stat["quarantine_bytes"].as_u64().unwrap();
-    assert!(aside > 0 && text(&kvtier(&["stat", &path])).contains("quarantine   5 files that failed a check, "));
+    assert!(
+        aside > 0
+            && text(&kvtier(&["stat", &path]))
+                .contains("quarantine   5 files that failed a check, ")
+    );
     assert_eq!(stat["bytes"].as_u64().unwrap() + aside, stat["ledger_bytes"].as_u64().unwrap());
 }
 
@@ -125,7 +160,9 @@ fn the_doctor_says_what_the_directory_can_do_and_leaves_nothing() {
     let list = found["findings"].as_array().unwrap();
     let whats: Vec<_> = list.iter().map(|finding| finding["what"].as_str().unwrap()).collect();
     assert!(
-        ["file system", "direct I/O", "rename swaps", "free space", "engine"].iter().all(|w| whats.contains(w)),
+        ["file system", "direct I/O", "rename swaps", "free space", "engine"]
+            .iter()
+            .all(|w| whats.contains(w)),
         "{whats:?}"
     );
     assert!(text(&kvtier(&["doctor", "file", path])).contains("settings"));
@@ -136,7 +173,15 @@ fn the_doctor_says_what_the_directory_can_do_and_leaves_nothing() {
     let mut settings = found["settings"].clone();
     settings["path"] = dir.path().join("kv").to_str().unwrap().into();
     fs::write(&config, format!("{{\"tiers\":[{settings}]}}")).unwrap();
-    let out = kvtier(&["replay", "--config", config.to_str().unwrap(), "--requests", "5", "--chunk-bytes", "4096"]);
+    let out = kvtier(&[
+        "replay",
+        "--config",
+        config.to_str().unwrap(),
+        "--requests",
+        "5",
+        "--chunk-bytes",
+        "4096",
+    ]);
     assert!(out.status.success(), "{}", text(&out));
 }
 
@@ -168,11 +213,18 @@ fn a_killed_doctor_leaves_nothing_that_is_in_the_way() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kv");
     fs::create_dir(&path).unwrap();
-    let left = || fs::read_dir(&path).unwrap().flatten().filter(|e| e.file_name() != ".kvtier").collect::<Vec<_>>();
+    let left = || {
+        fs::read_dir(&path)
+            .unwrap()
+            .flatten()
+            .filter(|e| e.file_name() != ".kvtier")
+            .collect::<Vec<_>>()
+    };
     let text = path.to_str().unwrap();
     for _ in 0..50 {
         let mut doctor = Command::new(env!("CARGO_BIN_EXE_kvtier"));
-        let mut doctor = doctor.args(["doctor", "file", text]).stdout(Stdio::null()).spawn().unwrap();
+        let mut doctor =
+            doctor.args(["doctor", "file", text]).stdout(Stdio::null()).spawn().unwrap();
         while left().iter().all(|e| !e.path().join(".kvtier/manifest").exists()) {
             if doctor.try_wait().unwrap().is_some() {
                 break;
@@ -199,11 +251,19 @@ fn what_is_no_regular_file_is_damaged_and_nobody_waits_for_it() {
     nix::unistd::mkfifo(&chunk, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let out = kvtier(&["verify", &path, "--json"]);
     let found: Value = serde_json::from_slice(&out.stdout).unwrap();
-    assert_eq!((out.status.code(), &found["damaged"][0]["damage"]), (Some(1), &Value::from("kind")));
+    assert_eq!(
+        (out.status.code(), &found["damaged"][0]["damage"]),
+        (Some(1), &Value::from("kind"))
+    );
     assert!(kvtier(&["ls", &path]).status.success() && kvtier(&["stat", &path]).status.success());
     let out = kvtier(&["migrate", &path, to.to_str().unwrap(), "--json"]);
     let tally: Value = serde_json::from_slice(&out.stdout).unwrap();
-    assert_eq!((out.status.code(), &tally["damaged"]), (Some(1), &Value::from(1)), "{}", text(&out));
+    assert_eq!(
+        (out.status.code(), &tally["damaged"]),
+        (Some(1), &Value::from(1)),
+        "{}",
+        text(&out)
+    );
     assert_eq!(kvtier(&["verify", &path, "--set-aside"]).status.code(), Some(1));
     assert!(!chunk.exists() && kvtier(&["verify", &path]).status.success());
 }
@@ -221,7 +281,16 @@ fn the_noted_cap_is_proposed_and_verifying_does_not_change_it() {
         assert_eq!(found["settings"]["bytes"], 1 << 30);
         assert!(found["reasons"]["bytes"].as_str().unwrap().contains("the directory notes"));
     }
-    let out = kvtier(&["replay", "--path", &path, "--chunk-bytes", "5000", "--requests", "20", "--verify-only"]);
+    let out = kvtier(&[
+        "replay",
+        "--path",
+        &path,
+        "--chunk-bytes",
+        "5000",
+        "--requests",
+        "20",
+        "--verify-only",
+    ]);
     assert!(out.status.success(), "{}", text(&out));
     assert_eq!(cap(), 1 << 30);
 }
@@ -233,7 +302,8 @@ fn a_bench_without_room_is_refused_and_one_with_many_in_flight_is_not() {
     let out = kvtier(&["bench", "file", "--path", &path, "--gb", "1000000"]);
     assert_eq!(out.status.code(), Some(2), "{}", text(&out));
     assert!(text(&out).contains(" fits") && !Path::new(&path).exists(), "{}", text(&out));
-    let many = ["--size", "4KiB", "--concurrency", "300", "--gb", "0.005", "--op", "put,get", "--json"];
+    let many =
+        ["--size", "4KiB", "--concurrency", "300", "--gb", "0.005", "--op", "put,get", "--json"];
     let out = kvtier(&[&["bench", "file", "--path", &path], &many[..]].concat());
     assert!(out.status.success(), "{}", text(&out));
 }

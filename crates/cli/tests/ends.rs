@@ -29,11 +29,16 @@ fn is_empty(dir: &Path) -> bool {
 #[test]
 fn without_a_directory_nothing_stays_behind() {
     let tmp = tempfile::tempdir().unwrap();
-    let out =
-        kvtier(&["replay", "--requests", "40", "--chunk-bytes", "4096"]).env("TMPDIR", tmp.path()).output().unwrap();
+    let out = kvtier(&["replay", "--requests", "40", "--chunk-bytes", "4096"])
+        .env("TMPDIR", tmp.path())
+        .output()
+        .unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let text = String::from_utf8(out.stdout).unwrap();
-    assert!(text.contains("a block is 4 KiB here; its 256 tokens are 32 MiB in llama-3.1-8b"), "{text}");
+    assert!(
+        text.contains("a block is 4 KiB here; its 256 tokens are 32 MiB in llama-3.1-8b"),
+        "{text}"
+    );
     assert!(is_empty(tmp.path()));
 }
 
@@ -42,9 +47,12 @@ fn a_signal_ends_it_in_order() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let tmp = tempfile::tempdir().unwrap();
         // More than can be done while we wait.
-        let child = kvtier(&["replay", "--requests", "2000"]).env("TMPDIR", tmp.path()).spawn().unwrap();
+        let child =
+            kvtier(&["replay", "--requests", "2000"]).env("TMPDIR", tmp.path()).spawn().unwrap();
         let patience = Instant::now() + Duration::from_secs(600);
-        let working = || fs::read_dir(tmp.path()).unwrap().flatten().any(|dir| dir.path().join("ff").exists());
+        let working = || {
+            fs::read_dir(tmp.path()).unwrap().flatten().any(|dir| dir.path().join("ff").exists())
+        };
         while !working() && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -58,7 +66,8 @@ fn a_signal_ends_it_in_order() {
 #[test]
 fn what_a_killed_replay_leaves_the_next_removes() {
     let tmp = tempfile::tempdir().unwrap();
-    let mut child = kvtier(&["replay", "--requests", "2000"]).env("TMPDIR", tmp.path()).spawn().unwrap();
+    let mut child =
+        kvtier(&["replay", "--requests", "2000"]).env("TMPDIR", tmp.path()).spawn().unwrap();
     let patience = Instant::now() + Duration::from_secs(120);
     while is_empty(tmp.path()) && Instant::now() < patience {
         std::thread::sleep(Duration::from_millis(5));
@@ -66,8 +75,10 @@ fn what_a_killed_replay_leaves_the_next_removes() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!is_empty(tmp.path()), "it was killed before it began");
-    let next =
-        kvtier(&["replay", "--requests", "10", "--chunk-bytes", "4096"]).env("TMPDIR", tmp.path()).output().unwrap();
+    let next = kvtier(&["replay", "--requests", "10", "--chunk-bytes", "4096"])
+        .env("TMPDIR", tmp.path())
+        .output()
+        .unwrap();
     assert!(next.status.success(), "{}", String::from_utf8_lossy(&next.stderr));
     assert!(is_empty(tmp.path()));
 }
@@ -76,11 +87,23 @@ fn what_a_killed_replay_leaves_the_next_removes() {
 fn a_second_run_over_a_kept_directory_verifies_what_the_first_saved() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kv");
-    let args = ["replay", "--path", path.to_str().unwrap(), "--requests", "60", "--chunk-bytes", "5000", "--json"];
+    let args = [
+        "replay",
+        "--path",
+        path.to_str().unwrap(),
+        "--requests",
+        "60",
+        "--chunk-bytes",
+        "5000",
+        "--json",
+    ];
     let first = json(&args);
     let saved = first["tiers"][1]["bytes_saved"].as_u64().unwrap();
     let second = json(&[&args[..], &["--verify-only", "--host-bytes", "64KiB"]].concat());
-    assert_eq!((second["wrong_bytes"].as_u64(), second["prefix_hit_ratio"].as_f64()), (Some(0), Some(1.0)));
+    assert_eq!(
+        (second["wrong_bytes"].as_u64(), second["prefix_hit_ratio"].as_f64()),
+        (Some(0), Some(1.0))
+    );
     assert_eq!(second["loads"], second["blocks"]);
     assert_eq!(second["tiers"][1]["bytes_saved"], 0);
     assert!(saved > 0 && second["tiers"][1]["bytes_loaded"].as_u64().unwrap() >= saved);
@@ -90,12 +113,22 @@ fn a_second_run_over_a_kept_directory_verifies_what_the_first_saved() {
 fn every_other_block_is_verified_by_the_second_process() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kv");
-    let args =
-        ["replay", "--path", path.to_str().unwrap(), "--requests", "200", "--chunk-bytes", "4096", "--peers", "1"];
+    let args = [
+        "replay",
+        "--path",
+        path.to_str().unwrap(),
+        "--requests",
+        "200",
+        "--chunk-bytes",
+        "4096",
+        "--peers",
+        "1",
+    ];
     let out = json(&[&args[..], &["--json"]].concat());
     let (all, peer) = (out["loads"].as_f64().unwrap(), out["peer_loads"].as_f64().unwrap());
     assert!(all > 100.0 && (peer / all - 0.5).abs() < 0.1, "{peer} of {all}");
-    // What the peer does not find yet is loaded here, so that some blocks are verified twice, and none not at all.
+    // What the peer does not find yet is loaded here, so that some blocks are verified twice, and
+    // none not at all.
     assert!(all >= out["prefix_hits"].as_f64().unwrap());
     assert_eq!(out["wrong_bytes"], 0);
 }
@@ -104,7 +137,15 @@ fn every_other_block_is_verified_by_the_second_process() {
 fn killed_at_any_moment_nothing_it_saved_is_wrong_and_nothing_unfinished_stays() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kv");
-    let args = ["replay", "--path", path.to_str().unwrap(), "--host-bytes", "1MiB", "--file-bytes", "24MiB"];
+    let args = [
+        "replay",
+        "--path",
+        path.to_str().unwrap(),
+        "--host-bytes",
+        "1MiB",
+        "--file-bytes",
+        "24MiB",
+    ];
     let args = [&args[..], &["--chunk-bytes", "50000", "--json"]].concat();
     let mut found = 0;
     for n in 0..50u64 {
@@ -115,9 +156,17 @@ fn killed_at_any_moment_nothing_it_saved_is_wrong_and_nothing_unfinished_stays()
         std::thread::sleep(Duration::from_millis((5 + n * 37 % 260) * slower));
         child.kill().unwrap();
         child.wait().unwrap();
-        let check = json(&[&args[..], &["--seed", &seed, "--requests", "60", "--verify-only"]].concat());
-        assert_eq!((check["wrong_bytes"].as_u64(), check["failures"].as_u64()), (Some(0), Some(0)), "kill {n}");
-        assert_eq!(check["tiers"][1]["corrupt"], 0, "kill {n} left half a chunk under a chunk's name");
+        let check =
+            json(&[&args[..], &["--seed", &seed, "--requests", "60", "--verify-only"]].concat());
+        assert_eq!(
+            (check["wrong_bytes"].as_u64(), check["failures"].as_u64()),
+            (Some(0), Some(0)),
+            "kill {n}"
+        );
+        assert_eq!(
+            check["tiers"][1]["corrupt"], 0,
+            "kill {n} left half a chunk under a chunk's name"
+        );
         assert!(is_empty(&path.join(".kvtier/tmp")), "kill {n} left an unfinished file");
         found += check["loads"].as_u64().unwrap();
     }
@@ -155,7 +204,11 @@ fn a_reader_who_had_enough_ends_nothing_with_a_panic() {
             let mut child = kvtier(&[args, more].concat()).spawn().unwrap();
             drop(child.stdout.take());
             let out = child.wait_with_output().unwrap();
-            assert_eq!((out.status.code(), String::from_utf8_lossy(&out.stderr).as_ref()), (Some(0), ""), "{args:?}");
+            assert_eq!(
+                (out.status.code(), String::from_utf8_lossy(&out.stderr).as_ref()),
+                (Some(0), ""),
+                "{args:?}"
+            );
         }
     }
 }
@@ -180,9 +233,17 @@ fn bench_and_a_verifying_replay_evict_nothing_of_a_cache_that_lies_there() {
         json(&[&bench[..], &["--case", case]].concat());
         assert_eq!(listing(path), before, "{case}");
     }
-    assert!(fs::read_dir(path).unwrap().flatten().all(|e| !e.file_name().to_string_lossy().contains("bench")));
+    assert!(
+        fs::read_dir(path)
+            .unwrap()
+            .flatten()
+            .all(|e| !e.file_name().to_string_lossy().contains("bench"))
+    );
     let check = json(&[&replay[..], &["--verify-only", "--file-bytes", "64KiB"]].concat());
-    assert_eq!((&check["wrong_bytes"], &check["tiers"][1]["evictions"]), (&Value::from(0), &Value::from(0)));
+    assert_eq!(
+        (&check["wrong_bytes"], &check["tiers"][1]["evictions"]),
+        (&Value::from(0), &Value::from(0))
+    );
     assert_eq!(listing(path), before);
 }
 

@@ -1,4 +1,5 @@
-//! What an operator meets first: help, completions, manual pages, logging, tables, and traces from standard input.
+//! What an operator meets first: help, completions, manual pages, logging, tables, and traces from
+//! standard input.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
@@ -53,7 +54,9 @@ fn the_flags_of_buckets_stand_together_and_examples_end_the_help() {
 
 #[test]
 fn every_shell_has_completions_and_every_command_a_manual_page() {
-    for (shell, says) in [("bash", "_kvtier()"), ("zsh", "#compdef kvtier"), ("fish", "complete -c kvtier")] {
+    for (shell, says) in
+        [("bash", "_kvtier()"), ("zsh", "#compdef kvtier"), ("fish", "complete -c kvtier")]
+    {
         let script = text(kvtier(&["completions", shell]));
         assert!(script.contains(says) && script.contains("gen-trace"), "{shell}");
     }
@@ -61,7 +64,8 @@ fn every_shell_has_completions_and_every_command_a_manual_page() {
     let dir = tempfile::tempdir().unwrap();
     text(kvtier(&["man", "--dir", dir.path().to_str().unwrap()]));
     for page in ["kvtier.1", "kvtier-replay.1", "kvtier-doctor-s3.1"] {
-        let page = std::fs::read_to_string(dir.path().join(page)).unwrap_or_else(|e| panic!("{page}: {e}"));
+        let page = std::fs::read_to_string(dir.path().join(page))
+            .unwrap_or_else(|e| panic!("{page}: {e}"));
         assert!(page.contains("Examples:"));
     }
     let out = kvtier(&["man", "--dir", "/nonexistent"]);
@@ -75,10 +79,19 @@ fn requests_are_logged_at_debug_and_secrets_never() {
     let logged = |flags: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
         command.args(flags).args(["ls", "s3://bucket/kv"]).env_clear();
-        command.env("AWS_ACCESS_KEY_ID", "AKIDTEST").env("AWS_SECRET_ACCESS_KEY", "secret/test+key");
-        let out = command.env("AWS_ENDPOINT_URL", server.url()).env("AWS_REGION", "us-east-1").output().unwrap();
+        command
+            .env("AWS_ACCESS_KEY_ID", "AKIDTEST")
+            .env("AWS_SECRET_ACCESS_KEY", "secret/test+key");
+        let out = command
+            .env("AWS_ENDPOINT_URL", server.url())
+            .env("AWS_REGION", "us-east-1")
+            .output()
+            .unwrap();
         assert!(out.status.success(), "{out:?}");
-        assert!(out.stdout.is_empty(), "an empty bucket: nothing on standard output, whatever is logged");
+        assert!(
+            out.stdout.is_empty(),
+            "an empty bucket: nothing on standard output, whatever is logged"
+        );
         String::from_utf8(out.stderr).unwrap()
     };
     for quiet in [&[][..], &["-v"], &["--log-level", "info"], &["--log-level", "off"]] {
@@ -86,8 +99,14 @@ fn requests_are_logged_at_debug_and_secrets_never() {
     }
     for loud in [&["-vv"][..], &["-vvv"], &["--log-level", "debug"], &["--log-level", "trace"]] {
         let log = logged(loud);
-        let line = log.lines().find(|line| line.contains("request")).unwrap_or_else(|| panic!("{loud:?}: {log}"));
-        assert!(line.contains("DEBUG") && line.contains("GET") && line.contains("status=200"), "{line}");
+        let line = log
+            .lines()
+            .find(|line| line.contains("request"))
+            .unwrap_or_else(|| panic!("{loud:?}: {log}"));
+        assert!(
+            line.contains("DEBUG") && line.contains("GET") && line.contains("status=200"),
+            "{line}"
+        );
         assert!(!log.contains("secret/test+key") && !log.contains("Signature="), "{log}");
     }
     let out = kvtier(&["ls", "/tmp", "--log-level", "loud"]);
@@ -111,8 +130,15 @@ fn the_log_of_requests_holds_no_cache_salt() {
         "--unverified",
         "-vvv",
     ]);
-    command.env_clear().env("AWS_ACCESS_KEY_ID", "AKIDTEST").env("AWS_SECRET_ACCESS_KEY", "secret/test+key");
-    let out = command.env("AWS_ENDPOINT_URL", server.url()).env("AWS_REGION", "us-east-1").output().unwrap();
+    command
+        .env_clear()
+        .env("AWS_ACCESS_KEY_ID", "AKIDTEST")
+        .env("AWS_SECRET_ACCESS_KEY", "secret/test+key");
+    let out = command
+        .env("AWS_ENDPOINT_URL", server.url())
+        .env("AWS_REGION", "us-east-1")
+        .output()
+        .unwrap();
     let log = String::from_utf8(out.stderr).unwrap();
     assert!(out.status.success(), "{log}");
     let masked = name(7).replace("pepper", "***");
@@ -132,10 +158,19 @@ fn a_trace_may_come_by_standard_input_in_any_form() {
             text(command.args(words).stdin(File::open(&path).unwrap()).output().unwrap())
         };
         let sim = ["sim", "-", "--policy", "lru", "--json"];
-        assert_eq!(piped(&sim), text(kvtier(&["sim", path.to_str().unwrap(), "--policy", "lru", "--json"])), "{name}");
+        assert_eq!(
+            piped(&sim),
+            text(kvtier(&["sim", path.to_str().unwrap(), "--policy", "lru", "--json"])),
+            "{name}"
+        );
         let report: serde_json::Value =
-            serde_json::from_str(&piped(&["replay", "-", "--chunk-bytes", "512", "--json"])).unwrap();
-        assert_eq!((report["requests"].as_u64(), report["wrong_bytes"].as_u64()), (Some(123), Some(0)), "{name}");
+            serde_json::from_str(&piped(&["replay", "-", "--chunk-bytes", "512", "--json"]))
+                .unwrap();
+        assert_eq!(
+            (report["requests"].as_u64(), report["wrong_bytes"].as_u64()),
+            (Some(123), Some(0)),
+            "{name}"
+        );
     }
     let out = kvtier(&["sim", "-"]);
     assert_eq!(out.status.code(), Some(2));
@@ -150,9 +185,25 @@ fn reports_fit_eighty_columns() {
     let here = dir.path().to_str().unwrap();
     let doctor = text(kvtier(&["doctor", "file", here]));
     // The settings are one line, to be copied.
-    fits(&doctor.lines().filter(|line| !line.starts_with("settings ")).collect::<Vec<_>>().join("\n"));
+    fits(
+        &doctor
+            .lines()
+            .filter(|line| !line.starts_with("settings "))
+            .collect::<Vec<_>>()
+            .join("\n"),
+    );
     fits(&text(kvtier(&["doctor", "gds", here])));
-    fits(&text(kvtier(&["plan", "--model", "llama-3.1-8b", "--host", "4GiB", "--pinned", "64GiB", "--shm", "64MiB"])));
+    fits(&text(kvtier(&[
+        "plan",
+        "--model",
+        "llama-3.1-8b",
+        "--host",
+        "4GiB",
+        "--pinned",
+        "64GiB",
+        "--shm",
+        "64MiB",
+    ])));
     fits(&text(kvtier(&["export", &path("kv"), &path("kv.archive")])));
     fits(&text(kvtier(&["verify", &path("kv")])));
     let name = kvtier(&["key", "no-name"]);
@@ -163,7 +214,10 @@ fn reports_fit_eighty_columns() {
 #[test]
 fn tables_fit_eighty_columns() {
     let replay = text(kvtier(&["replay", "--requests", "60", "--chunk-bytes", "64KiB"]));
-    assert!(replay.contains("CPU s/GB") && replay.contains("\nhost ") && replay.contains("\nfile "), "{replay}");
+    assert!(
+        replay.contains("CPU s/GB") && replay.contains("\nhost ") && replay.contains("\nfile "),
+        "{replay}"
+    );
     fits(&replay);
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("t.jsonl");
@@ -171,6 +225,13 @@ fn tables_fit_eighty_columns() {
     let sim = text(kvtier(&["sim", trace.to_str().unwrap()]));
     assert!(sim.contains("default-unchained") && sim.contains("block hits %"), "{sim}");
     fits(&sim);
-    let many = ["sim", trace.to_str().unwrap(), "--policy", "lru", "--sizes", "1%,2%,3%,4%,5%,6%,7%,8%,9%,10%,11%,12%"];
+    let many = [
+        "sim",
+        trace.to_str().unwrap(),
+        "--policy",
+        "lru",
+        "--sizes",
+        "1%,2%,3%,4%,5%,6%,7%,8%,9%,10%,11%,12%",
+    ];
     fits(&text(kvtier(&many)));
 }

@@ -37,11 +37,17 @@ fn a_name_is_explained() {
     assert_eq!(reading["form"], "mp-native");
     assert_eq!(reading["loss"], Value::Null);
     let key = &reading["key"];
-    assert_eq!((&key["model"], &key["cache_salt"]), (&json!("meta-llama/Llama-3.1-8B"), &json!("tenant")));
+    assert_eq!(
+        (&key["model"], &key["cache_salt"]),
+        (&json!("meta-llama/Llama-3.1-8B"), &json!("tenant"))
+    );
     assert_eq!((&key["chunk_hash"], &key["object_group"]), (&json!("a1b2c3d4"), &json!(0)));
     assert_eq!(key["kv_rank"]["world_size"], 1);
     let text = kvtier(&[NATIVE], "").1;
-    assert!(text.contains("read as mp-native") && text.contains("chunk_hash     a1b2c3d4"), "{text}");
+    assert!(
+        text.contains("read as mp-native") && text.contains("chunk_hash     a1b2c3d4"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -70,7 +76,11 @@ fn an_in_process_key_and_a_file_of_our_own_are_told_apart() {
 
 #[test]
 fn a_batch_is_answered_line_by_line() {
-    let input = format!("{}\n\n{}\n", json!(NATIVE), json!({"name": NATIVE, "from": "mp-native", "to": ["mp-fs"]}));
+    let input = format!(
+        "{}\n\n{}\n",
+        json!(NATIVE),
+        json!({"name": NATIVE, "from": "mp-native", "to": ["mp-fs"]})
+    );
     let (out, text) = kvtier(&[], &input);
     assert!(out.status.success());
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -45,15 +45,20 @@ fn written(dir: &Path, files: &BTreeMap<String, Vec<u8>>) -> String {
 #[test]
 fn directories_that_lmcache_wrote_are_read_and_copied() {
     let unhex = |hex: &str| -> Vec<u8> {
-        hex.as_bytes().chunks(2).map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap()).collect()
+        hex.as_bytes()
+            .chunks(2)
+            .map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap())
+            .collect()
     };
     for case in load::cases("fs_files.json") {
         if !["fs", "fs_native"].iter().any(|adapter| case["in"]["adapter"] == *adapter) {
             continue;
         }
         let files_of_it = case["out"]["files"].as_object().unwrap();
-        let theirs: BTreeMap<String, Vec<u8>> =
-            files_of_it.iter().map(|(name, hex)| (name.clone(), unhex(hex.as_str().unwrap()))).collect();
+        let theirs: BTreeMap<String, Vec<u8>> = files_of_it
+            .iter()
+            .map(|(name, hex)| (name.clone(), unhex(hex.as_str().unwrap())))
+            .collect();
         let bytes: usize = theirs.values().map(Vec::len).sum();
         assert_eq!(case["out"]["store_bytes"], bytes, "{}", case["in"]);
         let dir = tempfile::tempdir().unwrap();
@@ -61,7 +66,8 @@ fn directories_that_lmcache_wrote_are_read_and_copied() {
         let to = dir.path().join("copy").to_str().unwrap().to_owned();
         let stat = json_of(&kvtier(&["stat", &from, "--layout", "lmcache-mp", "--json"]));
         assert_eq!((&stat["chunks"], &stat["bytes"]), (&json!(theirs.len()), &json!(bytes)));
-        let out = kvtier(&["migrate", &from, &to, "--to-layout", "lmcache-mp", "--unverified", "--json"]);
+        let out =
+            kvtier(&["migrate", &from, &to, "--to-layout", "lmcache-mp", "--unverified", "--json"]);
         assert_eq!(json_of(&out)["copied"], theirs.len(), "{}", text(&out));
         assert_eq!(files(&to), theirs);
     }
@@ -69,7 +75,8 @@ fn directories_that_lmcache_wrote_are_read_and_copied() {
 
 fn files(dir: &str) -> BTreeMap<String, Vec<u8>> {
     let all = fs::read_dir(dir).unwrap().flatten().filter(|file| file.file_name() != ".kvtier");
-    all.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
+    all.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap()))
+        .collect()
 }
 
 #[test]
@@ -79,7 +86,8 @@ fn a_directory_of_lmcache_is_listed_summed_up_verified_and_emptied() {
     fs::write(Path::new(&path).join("notes.txt"), "mine").unwrap();
     let listed = kvtier(&["ls", &path]);
     assert!(text(&listed).contains("layout lmcache-mp"), "{}", text(&listed));
-    let lines: Vec<String> = theirs.iter().map(|(name, bytes)| format!("{name} {}", bytes.len())).collect();
+    let lines: Vec<String> =
+        theirs.iter().map(|(name, bytes)| format!("{name} {}", bytes.len())).collect();
     assert_eq!(String::from_utf8(listed.stdout).unwrap().lines().collect::<Vec<_>>(), lines);
     let stat = json_of(&kvtier(&["stat", &path, "--layout", "lmcache-mp", "--json"]));
     let bytes: usize = theirs.values().map(Vec::len).sum();
@@ -116,9 +124,10 @@ fn a_directory_of_lmcaches_gds_backend_goes_into_ours_and_out_again() {
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (theirs, ours, back) = (path("theirs"), path("ours"), path("back"));
     // Two chunks of 16 and of 3 tokens of 2 x 2 x 8 elements of 2 bytes.
-    for (name, tokens) in
-        [("18/85/org%2Fm%401%400%401a2b3c4d5e6f7788%40bfloat16", 16), ("5/m%401%400%405%40bfloat16", 3)]
-    {
+    for (name, tokens) in [
+        ("18/85/org%2Fm%401%400%401a2b3c4d5e6f7788%40bfloat16", 16),
+        ("5/m%401%400%405%40bfloat16", 3),
+    ] {
         let bytes = tokens * 64;
         let text = format!(
             r#"{{"kvcache": {{"dtype": "BF16", "shape": [2, 2, {tokens}, 8], "data_offsets": [0, {bytes}], "fmt": 1, "__metadata__": {{"lmcache_version": "1"}}}}}}"#
@@ -146,7 +155,11 @@ fn a_directory_of_lmcaches_gds_backend_goes_into_ours_and_out_again() {
     let out = kvtier(&[&to[..], &["--shape", "2x2x16x8", "--json"]].concat());
     assert_eq!(json_of(&out)["copied"], 2, "{}", text(&out));
     assert_eq!(files_below(Path::new(&back), ""), files_below(Path::new(&theirs), ""));
-    assert_eq!(json_of(&kvtier(&["verify", &back, "--json"]))["unverified"], 0, "what we write has facts");
+    assert_eq!(
+        json_of(&kvtier(&["verify", &back, "--json"]))["unverified"],
+        0,
+        "what we write has facts"
+    );
     assert!(!Path::new(&theirs).join(".kvtier").exists(), "the source is not touched");
 }
 
@@ -163,8 +176,14 @@ fn chunks_go_from_layout_to_layout_and_back() {
     let out = kvtier(&["migrate", &theirs, &ours, "--unverified", "--bytes", "1GiB", "--json"]);
     assert!(out.status.success(), "{}", text(&out));
     let tally = json_of(&out);
-    assert_eq!((&tally["copied"], &tally["unverified"], &tally["copied_bytes"]), (&json!(3), &json!(3), &json!(175)));
-    assert_eq!((&tally["from_layout"], &tally["to_layout"]), (&json!("lmcache-mp"), &json!("kvtier")));
+    assert_eq!(
+        (&tally["copied"], &tally["unverified"], &tally["copied_bytes"]),
+        (&json!(3), &json!(3), &json!(175))
+    );
+    assert_eq!(
+        (&tally["from_layout"], &tally["to_layout"]),
+        (&json!("lmcache-mp"), &json!("kvtier"))
+    );
     assert!(kvtier(&["verify", &ours]).status.success());
     let again = json_of(&kvtier(&["migrate", &theirs, &ours, "--unverified", "--json"]));
     assert_eq!((&again["copied"], &again["present"]), (&json!(0), &json!(3)));
@@ -173,13 +192,20 @@ fn chunks_go_from_layout_to_layout_and_back() {
     let out = kvtier(&["migrate", &ours, &back, "--to-layout", "lmcache-mp", "--json"]);
     assert_eq!(out.status.code(), Some(1), "{}", text(&out));
     let tally = json_of(&out);
-    assert_eq!((&tally["copied"], &tally["unverified"], &tally["unsupported"]), (&json!(2), &json!(0), &json!(1)));
+    assert_eq!(
+        (&tally["copied"], &tally["unverified"], &tally["unsupported"]),
+        (&json!(2), &json!(0), &json!(1))
+    );
     assert!(tally["unsupported_why"].as_str().unwrap().contains("salt"));
     let mut expected = before.clone();
     expected.retain(|name, _| !name.ends_with("@s.data"));
     assert_eq!(files(&back), expected);
     let verified = json_of(&kvtier(&["verify", &back, "--json"]));
-    assert_eq!((&verified["chunks"], &verified["unverified"]), (&json!(2), &json!(0)), "what we write has facts");
+    assert_eq!(
+        (&verified["chunks"], &verified["unverified"]),
+        (&json!(2), &json!(0)),
+        "what we write has facts"
+    );
 
     let out = kvtier(&["migrate", &theirs, &copy, "--to-layout", "lmcache-mp", "--unverified"]);
     assert!(out.status.success(), "{}", text(&out));
@@ -203,10 +229,18 @@ fn what_is_damaged_or_has_no_name_stays_behind() {
     bytes[0] ^= 1;
     fs::write(&first, bytes).unwrap();
     let out = migrate(&mp, &ours, "kvtier");
-    assert_eq!((out.status.code(), &json_of(&out)["damaged"]), (Some(1), &json!(1)), "{}", text(&out));
+    assert_eq!(
+        (out.status.code(), &json_of(&out)["damaged"]),
+        (Some(1), &json!(1)),
+        "{}",
+        text(&out)
+    );
     assert_eq!(json_of(&kvtier(&["stat", &ours, "--json"]))["chunks"], 2);
     let out = kvtier(&["verify", &mp, "--set-aside", "--json"]);
-    assert_eq!((out.status.code(), json_of(&out)["damaged"].as_array().unwrap().len()), (Some(1), 1));
+    assert_eq!(
+        (out.status.code(), json_of(&out)["damaged"].as_array().unwrap().len()),
+        (Some(1), 1)
+    );
     assert!(!first.exists());
     // Keys of the multi-process mode have no names in the layout of the other.
     let out = migrate(&theirs, &other, "lmcache");
@@ -226,13 +260,20 @@ fn what_nothing_proves_is_copied_only_where_that_is_asked_for() {
     let whole: Vec<u8> = (0..100_000).map(|n| (n % 251 + 1) as u8).collect();
     let zeros = |len: usize| [whole.clone(), vec![0; len - whole.len()]].concat();
     // Torn, whole, and whole but filled to the next 4096.
-    let contents = [whole[..50_000].to_vec(), whole.clone(), zeros(100_000_usize.next_multiple_of(4096))];
-    before.keys().zip(&contents).for_each(|(name, bytes)| fs::write(Path::new(&theirs).join(name), bytes).unwrap());
+    let contents =
+        [whole[..50_000].to_vec(), whole.clone(), zeros(100_000_usize.next_multiple_of(4096))];
+    before
+        .keys()
+        .zip(&contents)
+        .for_each(|(name, bytes)| fs::write(Path::new(&theirs).join(name), bytes).unwrap());
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let migrate = |to: &str, more: &[&str]| {
         let out = kvtier(&[&["migrate", &theirs, &path(to), "--json"], more].concat());
         let tally = json_of(&out);
-        (out.status.code().unwrap(), ["copied", "unverified", "left_behind"].map(|name| tally[name].as_u64().unwrap()))
+        (
+            out.status.code().unwrap(),
+            ["copied", "unverified", "left_behind"].map(|name| tally[name].as_u64().unwrap()),
+        )
     };
     assert_eq!(migrate("none", &[]), (1, [0, 3, 3]));
     assert!(!dir.path().join("none").exists());
@@ -258,7 +299,16 @@ fn a_dry_run_leaves_the_target_as_it_is() {
     assert!(kvtier(&["migrate", &theirs, &to, "--unverified", "--bytes", "1GiB"]).status.success());
     let manifest = || fs::read(Path::new(&to).join(".kvtier/manifest")).unwrap();
     let noted = manifest();
-    let out = kvtier(&["migrate", &theirs, &to, "--unverified", "--bytes", "2GiB", "--dry-run", "--json"]);
+    let out = kvtier(&[
+        "migrate",
+        &theirs,
+        &to,
+        "--unverified",
+        "--bytes",
+        "2GiB",
+        "--dry-run",
+        "--json",
+    ]);
     assert!(out.status.success(), "{}", text(&out));
     let tally = json_of(&out);
     assert_eq!((&tally["copied"], &tally["present"]), (&json!(0), &json!(before.len())));
@@ -270,7 +320,11 @@ fn a_quarantine_is_made_where_no_tier_was() {
     let dir = tempfile::tempdir().unwrap();
     let (theirs, before) = lmcache(dir.path());
     let copy = dir.path().join("copy").to_str().unwrap().to_owned();
-    assert!(kvtier(&["migrate", &theirs, &copy, "--to-layout", "lmcache-mp", "--unverified"]).status.success());
+    assert!(
+        kvtier(&["migrate", &theirs, &copy, "--to-layout", "lmcache-mp", "--unverified"])
+            .status
+            .success()
+    );
     // With facts, and nothing of ours beside them.
     fs::remove_dir_all(Path::new(&copy).join(".kvtier")).unwrap();
     let first = Path::new(&copy).join(before.keys().next().unwrap());
@@ -281,7 +335,10 @@ fn a_quarantine_is_made_where_no_tier_was() {
     assert!(!first.exists());
     assert!(kvtier(&["verify", &copy]).status.success());
     let stat = json_of(&kvtier(&["stat", &copy, "--json"]));
-    assert_eq!((&stat["chunks"], &stat["quarantine"].as_array().unwrap().len()), (&json!(before.len() - 1), &1));
+    assert_eq!(
+        (&stat["chunks"], &stat["quarantine"].as_array().unwrap().len()),
+        (&json!(before.len() - 1), &1)
+    );
     let out = kvtier(&["migrate", &theirs, &copy, "--unverified", "--json"]);
     assert!(out.status.success(), "{}", text(&out));
 }

@@ -37,9 +37,9 @@ fn trace(dir: &Path, requests: u64) -> (String, Vec<Vec<u64>>) {
         all.push(ids);
     }
     let path = dir.join("trace.jsonl");
-    let lines = all
-        .iter()
-        .map(|ids| format!("{{\"timestamp\":0,\"input_length\":1,\"output_length\":1,\"hash_ids\":{ids:?}}}\n"));
+    let lines = all.iter().map(|ids| {
+        format!("{{\"timestamp\":0,\"input_length\":1,\"output_length\":1,\"hash_ids\":{ids:?}}}\n")
+    });
     fs::write(&path, lines.collect::<String>()).unwrap();
     (path.to_str().unwrap().to_owned(), all)
 }
@@ -88,11 +88,13 @@ impl Lru {
     }
 }
 
-/// Memory over files, of so many blocks each. A block in memory is not asked of the files; one found in the files is taken into memory; a
-/// new one goes to both. Of what was loaded or saved at once, and of what a request held, the head becomes the most recent.
+/// Memory over files, of so many blocks each. A block in memory is not asked of the files; one
+/// found in the files is taken into memory; a new one goes to both. Of what was loaded or saved at
+/// once, and of what a request held, the head becomes the most recent.
 fn simulate(requests: &[Vec<u64>], caps: [usize; 2]) -> (usize, usize) {
     const AT_ONCE: usize = 16;
-    let [mut memory, mut files] = caps.map(|cap| Lru { order: VecDeque::new(), held: Vec::new(), cap });
+    let [mut memory, mut files] =
+        caps.map(|cap| Lru { order: VecDeque::new(), held: Vec::new(), cap });
     let (mut hits, mut blocks) = (0, 0);
     for ids in requests {
         let prefix = ids.iter().take_while(|id| memory.has(id) || files.has(id)).count();
@@ -124,8 +126,8 @@ fn replay(trace: &str, config: &Path) -> Value {
     json(&[&["replay", trace, "--config", config.to_str().unwrap()], &how[..]].concat())
 }
 
-/// What the simulator says a policy hits, the tier does, where one request is no large part of the cache: the tier is told of a request in
-/// batches, the simulator of all of it at once.
+/// What the simulator says a policy hits, the tier does, where one request is no large part of the
+/// cache: the tier is told of a request in batches, the simulator of all of it at once.
 #[test]
 fn the_simulator_and_the_host_tier_agree() {
     let dir = tempfile::tempdir().unwrap();
@@ -139,7 +141,11 @@ fn the_simulator_and_the_host_tier_agree() {
             let sim = json(&["sim", trace, "--policy", policy, "--sizes", sizes, "--json"]);
             for cell in sim["cells"].as_array().unwrap() {
                 let config = dir.path().join("host.json");
-                fs::write(&config, host_config(cell["blocks"].as_u64().unwrap() as usize * 4096, policy)).unwrap();
+                fs::write(
+                    &config,
+                    host_config(cell["blocks"].as_u64().unwrap() as usize * 4096, policy),
+                )
+                .unwrap();
                 let ratio = replay(trace, &config)["prefix_hit_ratio"].as_f64().unwrap();
                 let expected = cell["prefix_hit_ratio"].as_f64().unwrap();
                 assert!(
@@ -187,8 +193,12 @@ fn one_at_a_time_memory_over_files_hits_as_an_independent_simulation_does() {
         fs::write(&config, tiers.to_string()).unwrap();
         let out = replay(&trace, &config);
         let (hits, blocks) = simulate(&requests, [memory, files]);
-        let (ratio, expected) = (out["prefix_hit_ratio"].as_f64().unwrap(), hits as f64 / blocks as f64);
-        assert!((ratio - expected).abs() < 0.01, "{memory} over {files}: {ratio}, the simulation says {expected}");
+        let (ratio, expected) =
+            (out["prefix_hit_ratio"].as_f64().unwrap(), hits as f64 / blocks as f64);
+        assert!(
+            (ratio - expected).abs() < 0.01,
+            "{memory} over {files}: {ratio}, the simulation says {expected}"
+        );
     }
 }
 
@@ -197,7 +207,16 @@ fn eight_at_once_with_a_second_process_no_byte_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let (trace, _) = trace(dir.path(), 600);
     let files = dir.path().join("kv");
-    let args = ["replay", &trace, "--path", files.to_str().unwrap(), "--host-bytes", "2MiB", "--file-bytes", "24MiB"];
+    let args = [
+        "replay",
+        &trace,
+        "--path",
+        files.to_str().unwrap(),
+        "--host-bytes",
+        "2MiB",
+        "--file-bytes",
+        "24MiB",
+    ];
     let out = json(&[&args[..], &["--chunk-bytes", "50000", "--peers", "1", "--json"]].concat());
     assert_eq!(out["wrong_bytes"], 0);
     assert_eq!(out["failures"], 0);
@@ -205,8 +224,12 @@ fn eight_at_once_with_a_second_process_no_byte_is_wrong() {
     for field in ["wall_s", "cpu_s"] {
         assert!(out[field].as_f64().unwrap() > 0.0);
     }
-    let found: u64 = out["tiers"].as_array().unwrap().iter().map(|tier| tier["found"].as_u64().unwrap()).sum();
-    assert!(found >= out["prefix_hits"].as_u64().unwrap(), "some tier answered for each block of a prefix");
+    let found: u64 =
+        out["tiers"].as_array().unwrap().iter().map(|tier| tier["found"].as_u64().unwrap()).sum();
+    assert!(
+        found >= out["prefix_hits"].as_u64().unwrap(),
+        "some tier answered for each block of a prefix"
+    );
     let tier = &out["tiers"][1];
     assert_eq!(tier["name"], "file");
     assert!(tier["found"].as_u64().unwrap() > 0, "memory is too small for all");
@@ -225,8 +248,11 @@ fn bad_input_says_what_where_and_what_to_do_and_ends_with_2() {
     fs::write(path("cut.bin"), [1, 0, 0, 0, 0, 1]).unwrap();
     fs::write(path("none.bin"), [0, 0, 0, 0, 0, 1, 0, 0]).unwrap();
     let header = [[1u32, 256], [0, 0], [0, 0]].concat();
-    fs::write(path("blank.bin"), header.iter().chain(&[0]).flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>())
-        .unwrap();
+    fs::write(
+        path("blank.bin"),
+        header.iter().chain(&[0]).flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>(),
+    )
+    .unwrap();
     let (zero, blank) = (path("none.bin"), path("blank.bin"));
     fs::create_dir(path("mine")).unwrap();
     fs::write(path("mine/letter.txt"), "dear").unwrap();
@@ -252,11 +278,15 @@ fn bad_input_says_what_where_and_what_to_do_and_ends_with_2() {
         assert!(says.iter().all(|s| text.contains(s)), "{args:?}: {text}");
     }
     assert_eq!(fs::read_dir(&mine).unwrap().count(), 1);
-    // A configuration says where and how large its tiers are: what contradicts it is not passed over.
+    // A configuration says where and how large its tiers are: what contradicts it is not passed
+    // over.
     for own in [["--path", &mine], ["--host-bytes", "1MiB"], ["--file-bytes", "1MiB"]] {
         let out = kvtier(&[&["replay", "--config", &none], &own[..]].concat()).output().unwrap();
         let text = String::from_utf8(out.stderr).unwrap();
-        assert!(out.status.code() == Some(2) && text.contains("cannot be used with"), "{own:?}: {text}");
+        assert!(
+            out.status.code() == Some(2) && text.contains("cannot be used with"),
+            "{own:?}: {text}"
+        );
     }
 }
 
@@ -280,10 +310,15 @@ fn bench_file_prints_the_cells_that_were_asked_for() {
         let out = json(&[&args[..], &["--gb", "0.01", "--engine", engine, "--json"]].concat());
         let cells = out["cells"].as_array().unwrap();
         assert_eq!(cells.len(), 8);
-        for field in ["size", "concurrency", "mb_per_s", "cpu_s_per_gb", "p50_ms", "p99_ms", "rss_mib"] {
+        for field in
+            ["size", "concurrency", "mb_per_s", "cpu_s_per_gb", "p50_ms", "p99_ms", "rss_mib"]
+        {
             assert!(cells.iter().all(|c| c[field].is_number()), "{field}");
         }
     }
     let chunks = fs::read_dir(&path).unwrap().flatten().filter(|e| e.file_name() != ".kvtier");
-    assert!(chunks.flat_map(|d| fs::read_dir(d.path()).unwrap()).next().is_none(), "the bench cleans up");
+    assert!(
+        chunks.flat_map(|d| fs::read_dir(d.path()).unwrap()).next().is_none(),
+        "the bench cleans up"
+    );
 }

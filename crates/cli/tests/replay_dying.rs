@@ -1,6 +1,8 @@
-//! A trace replayed through memory, files and a bucket, while the bucket dies and returns, hangs and returns, and the directory fails and is
-//! mended: no wrong byte, no operation that outlives its deadline, hits from the tiers that are left, and from the one that is back within
-//! two seconds. A generated trace; with `KVTIER_TRACES` real ones too, of which more with `KVTIER_NIGHTLY`.
+//! A trace replayed through memory, files and a bucket, while the bucket dies and returns, hangs
+//! and returns, and the directory fails and is mended: no wrong byte, no operation that outlives
+//! its deadline, hits from the tiers that are left, and from the one that is back within
+//! two seconds. A generated trace; with `KVTIER_TRACES` real ones too, of which more with
+//! `KVTIER_NIGHTLY`.
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::print_stderr)]
 
@@ -64,12 +66,16 @@ struct World {
 }
 
 impl World {
-    /// Room for so many chunks in memory and in files. What is saved goes to both at once and to the bucket behind them.
+    /// Room for so many chunks in memory and in files. What is saved goes to both at once and to
+    /// the bucket behind them.
     fn new(chunks: [u64; 2]) -> Self {
-        let (server, dir) = (Server::start(Setup::default()).unwrap(), tempfile::tempdir().unwrap());
+        let (server, dir) =
+            (Server::start(Setup::default()).unwrap(), tempfile::tempdir().unwrap());
         let host = HostConfig::new(chunks[HOST] * COSTS[HOST]).with_policy(PolicyKind::Lru);
-        let file = FileConfig::new(dir.path().join("kv"), chunks[FILE] * COSTS[FILE]).with_policy(PolicyKind::Lru);
-        let endpoint = Place::of(server.url()).bucket("bucket").region("us-east-1").resolve().unwrap();
+        let file = FileConfig::new(dir.path().join("kv"), chunks[FILE] * COSTS[FILE])
+            .with_policy(PolicyKind::Lru);
+        let endpoint =
+            Place::of(server.url()).bucket("bucket").region("us-east-1").resolve().unwrap();
         let mut client = Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key"));
         client.stall_max = Duration::from_secs(1);
         let mut bucket = TierConfig::new(client).with_capacity(1 << 30).with_prefix("kv");
@@ -87,7 +93,10 @@ impl World {
 
     fn key(&self, id: u64) -> Key {
         let hash = ChunkHash::new(Digest::of("dying", &id.to_le_bytes()).as_bytes());
-        Key::new(Arc::clone(&self.ns), KeyId::Object(ObjectKey::new("model", KvRank(0), 0, hash, "").unwrap()))
+        Key::new(
+            Arc::clone(&self.ns),
+            KeyId::Object(ObjectKey::new("model", KvRank(0), 0, hash, "").unwrap()),
+        )
     }
 
     fn hits(&self) -> [u64; 3] {
@@ -103,8 +112,10 @@ impl World {
     fn request(&self, ids: &[u64], tally: &Mutex<Tally>) {
         let keys: Arc<[Key]> = ids.iter().map(|id| self.key(*id)).collect();
         let (ctx, held) = (Ctx::within(OP_MAX), Hold::For(OP_MAX + SLACK));
-        let found = timed(tally, || self.stack.lookup(&ctx, Arc::clone(&keys), Mode::Prefix, held).wait());
-        let found = found.map_err(|e| *tally.lock().unwrap().errors.entry(e.kind()).or_default() += 1).ok();
+        let found =
+            timed(tally, || self.stack.lookup(&ctx, Arc::clone(&keys), Mode::Prefix, held).wait());
+        let found =
+            found.map_err(|e| *tally.lock().unwrap().errors.entry(e.kind()).or_default() += 1).ok();
         let promised = found.as_ref().map_or(0, LookedUp::prefix_len);
         let loaded = self.load(&keys[..promised], tally);
         let (parent, depth) = (loaded.checked_sub(1).map(|n| *keys[n].digest()), loaded as u32);
@@ -118,16 +129,19 @@ impl World {
 
     /// Loads and looks at every byte; how many from the first are hits.
     fn load(&self, keys: &[Key], tally: &Mutex<Tally>) -> usize {
-        let into = |key: &Key| Load { key: key.clone(), into: vec![self.arena.lease(LEN).unwrap()] };
+        let into =
+            |key: &Key| Load { key: key.clone(), into: vec![self.arena.lease(LEN).unwrap()] };
         let ctx = Ctx::within(OP_MAX).with_chain(Chain { parent: None, depth: 0 });
         let ops = keys.iter().map(into).collect();
         let mut good = 0;
-        for (at, done) in timed(tally, || self.stack.load(&ctx, ops).wait()).into_iter().enumerate() {
+        for (at, done) in timed(tally, || self.stack.load(&ctx, ops).wait()).into_iter().enumerate()
+        {
             hear(tally, &done.result);
             if let Ok(Loaded::Hit { len }) = done.result {
                 let bytes = done.op.into[0].as_host().unwrap();
-                let right =
-                    len == LEN as u64 && bytes.len() == LEN && Content::of(&done.op.key).check(0, bytes).is_ok();
+                let right = len == LEN as u64
+                    && bytes.len() == LEN
+                    && Content::of(&done.op.key).check(0, bytes).is_ok();
                 tally.lock().unwrap().wrong += u64::from(!right);
                 good += usize::from(good == at);
             }
@@ -144,7 +158,8 @@ impl World {
 
     /// Replays requests, some at once; what each tier served.
     fn replay(&self, what: &str, requests: &[Request]) -> [u64; 3] {
-        let (tally, next, before) = (Mutex::new(Tally::default()), AtomicUsize::new(0), self.hits());
+        let (tally, next, before) =
+            (Mutex::new(Tally::default()), AtomicUsize::new(0), self.hits());
         std::thread::scope(|scope| {
             for _ in 0..WORKERS {
                 scope.spawn(|| {
@@ -163,7 +178,8 @@ impl World {
 
     /// Replays these again and again until the tier that is back has served one of them.
     fn is_back(&self, what: &str, tier: usize, requests: &[Request]) {
-        let (begun, before, tally) = (Instant::now(), self.hits()[tier], Mutex::new(Tally::default()));
+        let (begun, before, tally) =
+            (Instant::now(), self.hits()[tier], Mutex::new(Tally::default()));
         for request in requests.iter().cycle() {
             self.request(request, &tally);
             if self.hits()[tier] > before {
@@ -190,7 +206,8 @@ impl World {
         self.dir.path().join("away")
     }
 
-    /// Where the folders of the directory's chunks were are plain files: nothing can be opened or given a name.
+    /// Where the folders of the directory's chunks were are plain files: nothing can be opened or
+    /// given a name.
     fn break_directory(&self) {
         fs::create_dir(self.away()).unwrap();
         for folder in folders(&self.dir.path().join("kv")) {
@@ -228,14 +245,20 @@ fn hear<T>(tally: &Mutex<Tally>, result: &Result<T, kvtier::core::Error>) {
     }
 }
 
-/// No wrong byte, nothing beyond its deadline, and no error but that a deadline came while a dead tier had the memory.
+/// No wrong byte, nothing beyond its deadline, and no error but that a deadline came while a dead
+/// tier had the memory.
 fn prove(what: &str, tally: &Tally) {
     assert_eq!(tally.wrong, 0, "{what}: chunks with wrong bytes");
     assert!(tally.slowest < OP_MAX + SLACK, "{what}: an operation took {:?}", tally.slowest);
-    assert!(tally.errors.keys().all(|kind| *kind == ErrorKind::Timeout), "{what}: {:?}", tally.errors);
+    assert!(
+        tally.errors.keys().all(|kind| *kind == ErrorKind::Timeout),
+        "{what}: {:?}",
+        tally.errors
+    );
 }
 
-/// The newest requests, from the newest on, that together have more chunks than memory holds and fewer than the files do.
+/// The newest requests, from the newest on, that together have more chunks than memory holds and
+/// fewer than the files do.
 fn newest(requests: &[Request], host: u64) -> Vec<Request> {
     let (mut chunks, mut some) = (HashSet::<u64>::new(), Vec::new());
     for request in requests.iter().rev() {
@@ -257,11 +280,15 @@ fn survives(name: &str, trace: &[Request]) {
     let what = |text: &str| format!("{name}, {text}");
 
     let served = world.replay(&what("all is well"), part(0, 4));
-    assert!(served[HOST] + served[FILE] > 0 && served[S3] > 0, "{name}: hits above and below: {served:?}");
+    assert!(
+        served[HOST] + served[FILE] > 0 && served[S3] > 0,
+        "{name}: hits above and below: {served:?}"
+    );
     world.flush();
     for (at, fault) in [(4, Fault::Hangup), (5, Fault::Clog)] {
         world.kill_bucket(fault.clone());
-        let served = world.replay(&what(&format!("the bucket is dead: {fault:?}")), part(at, at + 1));
+        let served =
+            world.replay(&what(&format!("the bucket is dead: {fault:?}")), part(at, at + 1));
         assert!(served[HOST] + served[FILE] > 0, "{name}: the others serve on: {served:?}");
         assert_eq!(served[S3], 0, "{name}: it was dead");
         world.server.heal();
@@ -295,7 +322,10 @@ struct Line {
 }
 
 fn json_lines(text: &str, max: usize) -> Vec<Request> {
-    text.lines().take(max).map(|line| cut(serde_json::from_str::<Line>(line).unwrap().hash_ids)).collect()
+    text.lines()
+        .take(max)
+        .map(|line| cut(serde_json::from_str::<Line>(line).unwrap().hash_ids))
+        .collect()
 }
 
 fn cut(mut blocks: Request) -> Request {
@@ -303,7 +333,8 @@ fn cut(mut blocks: Request) -> Request {
     blocks
 }
 
-/// The binary form: number of requests, tokens of a block; for each time, session, flags, number of blocks and the blocks.
+/// The binary form: number of requests, tokens of a block; for each time, session, flags, number of
+/// blocks and the blocks.
 fn binary(file: fs::File, max: usize) -> Vec<Request> {
     let mut file = zstd::Decoder::new(file).unwrap();
     file.window_log_max(27).unwrap();
@@ -323,7 +354,8 @@ fn binary(file: fs::File, max: usize) -> Vec<Request> {
 #[test]
 fn a_generated_trace_survives_a_bucket_that_dies_and_a_directory_that_fails() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
-    let out = command.args(["gen-trace", "chat", "--requests", "300", "--seed", "7"]).output().unwrap();
+    let out =
+        command.args(["gen-trace", "chat", "--requests", "300", "--seed", "7"]).output().unwrap();
     assert!(out.status.success());
     survives("chat", &json_lines(std::str::from_utf8(&out.stdout).unwrap(), usize::MAX));
 }

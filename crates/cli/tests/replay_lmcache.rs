@@ -1,4 +1,5 @@
-//! `kvtier replay --config` over configurations of LMCache's in-process mode, as its pages print them.
+//! `kvtier replay --config` over configurations of LMCache's in-process mode, as its pages print
+//! them.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -48,7 +49,11 @@ fn report(out: &Output) -> Value {
 
 /// Every block of the trace was loaded and verified.
 fn loads_everything(report: &Value) {
-    assert_eq!((report["wrong_bytes"].as_u64(), report["failures"].as_u64()), (Some(0), Some(0)), "{report}");
+    assert_eq!(
+        (report["wrong_bytes"].as_u64(), report["failures"].as_u64()),
+        (Some(0), Some(0)),
+        "{report}"
+    );
     assert!(report["blocks"].as_u64().unwrap() > 20, "{report}");
     assert_eq!(report["loads"], report["blocks"], "{report}");
 }
@@ -62,13 +67,20 @@ fn the_page_on_s3_is_replayed_under_lmcaches_names() {
     let config = dir.path().join("lmcache.yaml");
     std::fs::write(&config, BUCKET).unwrap();
     let first = report(&replay(&config, Some(&server.url()), &[]));
-    assert_eq!((first["wrong_bytes"].as_u64(), first["failures"].as_u64()), (Some(0), Some(0)), "{first}");
+    assert_eq!(
+        (first["wrong_bytes"].as_u64(), first["failures"].as_u64()),
+        (Some(0), Some(0)),
+        "{first}"
+    );
     loads_everything(&report(&replay(&config, Some(&server.url()), &["--verify-only"])));
 
-    let names: Vec<String> = server.keys("").into_iter().filter(|name| !name.starts_with(".kvtier/")).collect();
+    let names: Vec<String> =
+        server.keys("").into_iter().filter(|name| !name.starts_with(".kvtier/")).collect();
     assert!(names.len() > 20, "{}", names.len());
     for name in names {
-        let Ok(Parsed::Lossless(KeyId::Engine(key))) = Form::Text.parse(&name) else { panic!("{name}") };
+        let Ok(Parsed::Lossless(KeyId::Engine(key))) = Form::Text.parse(&name) else {
+            panic!("{name}")
+        };
         assert_eq!((&*key.model, key.world_size, key.dtype), ("replay", 1, DType::UInt8), "{name}");
     }
 }
@@ -79,7 +91,11 @@ fn the_page_on_gds_is_replayed_without_a_gpu_into_lmcaches_files() {
     let (config, cache) = (dir.path().join("lmcache.yaml"), dir.path().join("cache"));
     std::fs::write(&config, GDS.replace("/mnt/gds/cache", &cache.display().to_string())).unwrap();
     let first = report(&replay(&config, None, &[]));
-    assert_eq!((first["wrong_bytes"].as_u64(), first["failures"].as_u64()), (Some(0), Some(0)), "{first}");
+    assert_eq!(
+        (first["wrong_bytes"].as_u64(), first["failures"].as_u64()),
+        (Some(0), Some(0)),
+        "{first}"
+    );
     loads_everything(&report(&replay(&config, None, &["--verify-only"])));
 
     let inspected = kvtier::file::inspect::Directory::open(&cache).unwrap();
@@ -91,8 +107,15 @@ fn layouts_of_both_modes_in_one_configuration_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("kv.json");
     let tier = |layout| serde_json::json!({"type": "file", "path": dir.path().join(layout), "bytes": "1GiB", "layout": layout});
-    std::fs::write(&config, serde_json::json!({"tiers": [tier("lmcache"), tier("lmcache-mp")]}).to_string()).unwrap();
+    std::fs::write(
+        &config,
+        serde_json::json!({"tiers": [tier("lmcache"), tier("lmcache-mp")]}).to_string(),
+    )
+    .unwrap();
     let out = replay(&config, None, &[]);
     let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.code() == Some(2) && said.contains("tiers[0]") && said.contains("multi-process"), "{said}");
+    assert!(
+        out.status.code() == Some(2) && said.contains("tiers[0]") && said.contains("multi-process"),
+        "{said}"
+    );
 }

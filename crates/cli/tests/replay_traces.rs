@@ -1,5 +1,6 @@
-//! Real request traces through a bucket, every loaded byte verified. They are not part of this repository: `KVTIER_TRACES` names the folder.
-//! Against the S3 Express emulator, a server in memory, and where `S3_ENDPOINT` names one (see `crates/s3/tests/real.rs`) a real server.
+//! Real request traces through a bucket, every loaded byte verified. They are not part of this
+//! repository: `KVTIER_TRACES` names the folder. Against the S3 Express emulator, a server in
+//! memory, and where `S3_ENDPOINT` names one (see `crates/s3/tests/real.rs`) a real server.
 #![allow(clippy::unwrap_used)]
 #![allow(clippy::print_stderr)]
 
@@ -23,7 +24,8 @@ fn traces() -> Vec<PathBuf> {
         eprintln!("skipped: KVTIER_TRACES names no folder with traces");
         return Vec::new();
     };
-    let all = ["conv_a.jsonl", "convA.bin.zst", "ccA.bin.zst"].map(|name| PathBuf::from(&folder).join(name));
+    let all = ["conv_a.jsonl", "convA.bin.zst", "ccA.bin.zst"]
+        .map(|name| PathBuf::from(&folder).join(name));
     let there: Vec<_> = all.into_iter().filter(|path| path.exists()).collect();
     assert!(!there.is_empty(), "{folder} has no trace");
     there
@@ -34,7 +36,11 @@ fn replay(tier: &Value, (key, secret): (&str, &str)) {
     for trace in traces() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kv.json");
-        std::fs::write(&path, json!({"tiers": [{"type": "host", "bytes": "4MiB"}, tier]}).to_string()).unwrap();
+        std::fs::write(
+            &path,
+            json!({"tiers": [{"type": "host", "bytes": "4MiB"}, tier]}).to_string(),
+        )
+        .unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
         command.arg("replay").arg(&trace).arg("--config").arg(&path);
         command.args(["--requests", requests(), "--chunk-bytes", "64KiB", "--json"]);

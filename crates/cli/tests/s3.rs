@@ -30,18 +30,30 @@ fn seen(server: &Server, method: &str) -> usize {
     let seen = server.seen();
     assert!(seen.iter().all(|request| request.status < 300));
     // One listing looks for what an earlier run left.
-    seen.iter().filter(|request| request.method == method && !request.target.contains("list-type")).count()
+    seen.iter()
+        .filter(|request| request.method == method && !request.target.contains("list-type"))
+        .count()
 }
 
 #[test]
 fn bench_prints_the_cells_that_were_asked_for_and_cleans_up() {
     let server = Server::start(Setup::default()).unwrap();
-    let words = "bench s3 --style path --op put,get,head --size 64KiB,1MiB --concurrency 1,4 --gb 0.01";
+    let words =
+        "bench s3 --style path --op put,get,head --size 64KiB,1MiB --concurrency 1,4 --gb 0.01";
     let out = json(&kvtier(&server, SECRET, words));
     let cells = out["cells"].as_array().unwrap();
     assert_eq!(cells.len(), 12);
     for cell in cells {
-        for field in ["size", "concurrency", "mb_per_s", "p50_ms", "p99_ms", "rss_mib", "ops_per_s", "cpu_us_per_op"] {
+        for field in [
+            "size",
+            "concurrency",
+            "mb_per_s",
+            "p50_ms",
+            "p99_ms",
+            "rss_mib",
+            "ops_per_s",
+            "cpu_us_per_op",
+        ] {
             assert!(cell[field].is_number(), "{field}: {cell}");
         }
         assert_eq!(cell["cpu_s_per_gb"].is_number(), cell["op"] != "head", "heads move no bytes");
@@ -51,8 +63,13 @@ fn bench_prints_the_cells_that_were_asked_for_and_cleans_up() {
     for method in ["PUT", "GET", "HEAD"] {
         assert_eq!(seen(&server, method), requests, "{method}");
     }
-    for target in server.seen().into_iter().filter(|seen| seen.method == "PUT").map(|seen| seen.target) {
-        assert!(server.object(target.trim_start_matches("/bucket/")).is_none(), "{target} was left behind");
+    for target in
+        server.seen().into_iter().filter(|seen| seen.method == "PUT").map(|seen| seen.target)
+    {
+        assert!(
+            server.object(target.trim_start_matches("/bucket/")).is_none(),
+            "{target} was left behind"
+        );
     }
 }
 
@@ -74,7 +91,8 @@ fn what_a_killed_bench_leaves_the_next_removes() {
     }
     first.kill().unwrap();
     first.wait().unwrap();
-    let left = |server: &Server| put(server).iter().filter(|key| server.object(key).is_some()).count();
+    let left =
+        |server: &Server| put(server).iter().filter(|key| server.object(key).is_some()).count();
     assert!(left(&server) > 0, "it was killed before it began");
     server.put_object("kvtier-bench/another-host.1.5f/0", vec![0; 8]);
     json(&kvtier(&server, SECRET, "bench s3 --style path --op put --size 64KiB --gb 0.001"));
@@ -108,8 +126,13 @@ fn measured_puts_write_new_keys_or_with_same_keys_only_keys_that_exist() {
         assert_eq!(written.len(), warm_up + 31, "{flag}");
         let (before, measured) = written.split_at(warm_up);
         // The listing for what an earlier run left is no part of it.
-        let asked = server.seen().into_iter().filter(|seen| !seen.target.contains("list-type")).collect::<Vec<_>>();
-        let removal = asked.iter().position(|seen| seen.method == "POST" && seen.target.contains("delete"));
+        let asked = server
+            .seen()
+            .into_iter()
+            .filter(|seen| !seen.target.contains("list-type"))
+            .collect::<Vec<_>>();
+        let removal =
+            asked.iter().position(|seen| seen.method == "POST" && seen.target.contains("delete"));
         let expected = if flag.is_empty() { warm_up } else { written.len() };
         assert_eq!(
             removal,
@@ -130,9 +153,14 @@ fn a_warm_up_pass_is_not_measured() {
     // The requests of the warm-up pass are slow: half of all or more, had they been measured.
     for (op, method, times) in [("put", "PUT", 4), ("get", "GET", 16), ("head", "HEAD", 16)] {
         let server = Server::start(Setup::default()).unwrap();
-        server.script(Rule::next(Fault::Stall(Duration::from_millis(STALL_MS))).method(method).times(times));
-        let out =
-            json(&kvtier(&server, SECRET, &format!("bench s3 --op {op} --size 64KiB --concurrency 8 --gb 0.00026")));
+        server.script(
+            Rule::next(Fault::Stall(Duration::from_millis(STALL_MS))).method(method).times(times),
+        );
+        let out = json(&kvtier(
+            &server,
+            SECRET,
+            &format!("bench s3 --op {op} --size 64KiB --concurrency 8 --gb 0.00026"),
+        ));
         let cell = &out["cells"][0];
         assert_eq!(cell["ops"], 4);
         assert!(cell["p50_ms"].as_f64().unwrap() < STALL_MS as f64, "{cell}");
@@ -153,7 +181,10 @@ fn bad_arguments_and_refusals_end_with_code_2_and_no_secret() {
         let out = kvtier(&server, secret, words);
         let text = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(2), "{words}: {text}");
-        assert!(text.contains(says) && !text.contains("wrong-secret") && !text.contains(SECRET), "{words}: {text}");
+        assert!(
+            text.contains(says) && !text.contains("wrong-secret") && !text.contains(SECRET),
+            "{words}: {text}"
+        );
     }
 }
 
@@ -170,13 +201,25 @@ fn credentials_may_come_from_wherever_the_aws_sdks_look() {
     );
     let log = home.path().join("runs");
     std::fs::write(&script, format!("echo run >> {}\necho '{pair}'", log.display())).unwrap();
-    std::fs::write(folder.join("config"), format!("[default]\ncredential_process = /bin/sh {}\n", script.display()))
-        .unwrap();
+    std::fs::write(
+        folder.join("config"),
+        format!("[default]\ncredential_process = /bin/sh {}\n", script.display()),
+    )
+    .unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
-    command.args(LOOK.split(' ')).args(["--endpoint", &server.url(), "--bucket", "bucket", "--json"]);
+    command.args(LOOK.split(' ')).args([
+        "--endpoint",
+        &server.url(),
+        "--bucket",
+        "bucket",
+        "--json",
+    ]);
     let out = json(&command.env_clear().env("HOME", home.path()).output().unwrap());
     let told = found(&out, "credentials").0;
-    assert!(told.starts_with("AKIDTEST, from the credential_process of a profile, good for another "), "{told}");
+    assert!(
+        told.starts_with("AKIDTEST, from the credential_process of a profile, good for another "),
+        "{told}"
+    );
     let runs = std::fs::read_to_string(home.path().join("runs")).unwrap().lines().count();
     assert!(
         runs <= 3,
@@ -205,12 +248,18 @@ fn doctor_finds_what_a_strict_store_can_do_and_leaves_nothing_behind() {
     let (tls, risk) = found(&out, "TLS");
     assert!(tls.contains("plain HTTP") && risk.unwrap().contains("anyone on the path"));
     for (what, is) in [
-        ("checksums", "crc32c verified and returned, crc64nvme verified and returned, sha256 verified and returned"),
+        (
+            "checksums",
+            "crc32c verified and returned, crc64nvme verified and returned, sha256 verified and returned",
+        ),
         ("conditional PUT", "honoured"),
         ("signed bodies", "not wanted"),
         ("ranges", "yes"),
         ("if-match", "yes"),
-        ("listing", "complete at once, sorted, pages as asked, start-after, folds at /, any prefix"),
+        (
+            "listing",
+            "complete at once, sorted, pages as asked, start-after, folds at /, any prefix",
+        ),
         ("many deletes", "yes"),
         ("versioning", "off"),
         ("object lock", "off"),
@@ -220,7 +269,10 @@ fn doctor_finds_what_a_strict_store_can_do_and_leaves_nothing_behind() {
         assert_eq!(found(&out, what), (is.to_owned(), None), "{what}");
     }
     assert_eq!(out["settings"]["checksum"], "crc32c");
-    assert_eq!((&out["settings"]["path_style"], &out["settings"]["s3_region"]), (&true.into(), &"us-east-1".into()));
+    assert_eq!(
+        (&out["settings"]["path_style"], &out["settings"]["s3_region"]),
+        (&true.into(), &"us-east-1".into())
+    );
     assert!([1, 4].contains(&out["settings"]["s3_max_io_concurrency"].as_u64().unwrap()));
     assert!(out["settings"]["evictor"].is_null(), "nodes agree by themselves here");
     for name in out["settings"].as_object().unwrap().keys().filter(|name| *name != "type") {
@@ -229,8 +281,12 @@ fn doctor_finds_what_a_strict_store_can_do_and_leaves_nothing_behind() {
     assert_eq!(out["rates"].as_array().unwrap().len(), 2);
     assert!(out["rates"][0]["get_mb_per_s"].as_f64().unwrap() > 0.0);
     for seen in server.seen().into_iter().filter(|seen| seen.method == "PUT") {
-        let key = seen.target.trim_start_matches("/bucket/").replace("%20", " ").replace("%2B", "+");
-        assert!(server.object(&key.replace("%25", "%").replace("%C3%A9", "é")).is_none(), "{key} was left behind");
+        let key =
+            seen.target.trim_start_matches("/bucket/").replace("%20", " ").replace("%2B", "+");
+        assert!(
+            server.object(&key.replace("%25", "%").replace("%C3%A9", "é")).is_none(),
+            "{key} was left behind"
+        );
     }
 }
 
@@ -243,10 +299,17 @@ fn settings_of_the_doctor_go_into_a_configuration() {
     let out = json(&kvtier(&server, SECRET, LOOK));
     assert_eq!(out["settings"]["evictor"], "single");
     let file = tempfile::NamedTempFile::with_suffix(".json").unwrap();
-    std::fs::write(file.path(), serde_json::json!({ "tiers": [out["settings"]] }).to_string()).unwrap();
+    std::fs::write(file.path(), serde_json::json!({ "tiers": [out["settings"]] }).to_string())
+        .unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
     command.args(["config", "check", "--json"]).arg(file.path()).env_clear();
-    json(&command.env("AWS_ACCESS_KEY_ID", "AKIDTEST").env("AWS_SECRET_ACCESS_KEY", SECRET).output().unwrap());
+    json(
+        &command
+            .env("AWS_ACCESS_KEY_ID", "AKIDTEST")
+            .env("AWS_SECRET_ACCESS_KEY", SECRET)
+            .output()
+            .unwrap(),
+    );
 }
 
 #[test]
@@ -255,7 +318,9 @@ fn bench_and_doctor_take_a_checksum_and_http2() {
     json(&kvtier(&server, SECRET, "bench s3 --op put --size 64KiB --gb 0.0001 --checksum sha256"));
     let put = server.seen().into_iter().find(|seen| seen.method == "PUT").unwrap();
     assert!(put.header("x-amz-checksum-sha256").is_some());
-    for (words, says) in [("--checksum md5", "choose none, crc32c"), ("--http2 maybe", "choose off, auto")] {
+    for (words, says) in
+        [("--checksum md5", "choose none, crc32c"), ("--http2 maybe", "choose off, auto")]
+    {
         let out = kvtier(&server, SECRET, &format!("bench s3 {words}"));
         assert_eq!(out.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&out.stderr).contains(says));
@@ -268,7 +333,8 @@ const RULE: &str = "<LifecycleConfiguration><Rule><ID>old</ID><Filter/><Status>E
 #[test]
 fn doctor_names_what_a_poor_store_lacks_and_what_to_do() {
     let mut setup = Setup::default();
-    (setup.overwrites, setup.deletes_singly, setup.refuse_unsigned, setup.versioned) = (true, true, true, true);
+    (setup.overwrites, setup.deletes_singly, setup.refuse_unsigned, setup.versioned) =
+        (true, true, true, true);
     setup.clock_ahead_s = 2 * 3600;
     setup.lifecycle = Some(RULE.into());
     let server = Server::start(setup).unwrap();
@@ -284,7 +350,10 @@ fn doctor_names_what_a_poor_store_lacks_and_what_to_do() {
         let (found, advised) = found(&out, what);
         // Between its answer and our look a second may begin.
         assert_eq!(found.replace("7199", "7200"), is);
-        assert!(advised.as_deref().is_some_and(|text| text.contains(advice)), "{what}: {advised:?}");
+        assert!(
+            advised.as_deref().is_some_and(|text| text.contains(advice)),
+            "{what}: {advised:?}"
+        );
     }
 }
 
@@ -320,10 +389,16 @@ fn doctor_speaks_to_people_too_and_refuses_what_it_cannot_do() {
     }
     assert!(!text.contains(SECRET) && !text.contains("s3_max_io_concurrency"));
     let out = kvtier_on(&server, "absent", SECRET, "doctor s3");
-    assert!(String::from_utf8(out.stderr).unwrap().contains("there is no such bucket: check its name"));
-    let out = kvtier_on(&server, "bucket", SECRET, "bench s3 --op put,head --size 1KiB --gb 0.0001");
+    assert!(
+        String::from_utf8(out.stderr).unwrap().contains("there is no such bucket: check its name")
+    );
+    let out =
+        kvtier_on(&server, "bucket", SECRET, "bench s3 --op put,head --size 1KiB --gb 0.0001");
     let table = String::from_utf8(out.stdout).unwrap();
-    assert!(table.contains("ops/s") && table.lines().last().unwrap().contains(" - "), "a head moves no bytes: {table}");
+    assert!(
+        table.contains("ops/s") && table.lines().last().unwrap().contains(" - "),
+        "a head moves no bytes: {table}"
+    );
     let out = kvtier_on(&server, "bucket", "wrong-secret", "doctor s3");
     let text = String::from_utf8(out.stderr).unwrap();
     assert_eq!(out.status.code(), Some(2), "{text}");
@@ -333,11 +408,18 @@ fn doctor_speaks_to_people_too_and_refuses_what_it_cannot_do() {
 #[test]
 fn doctor_prints_its_steps_where_that_is_asked_for() {
     let server = Server::start(Setup::default()).unwrap();
-    let said = |words: &str| String::from_utf8(kvtier_on(&server, "bucket", SECRET, words).stderr).unwrap();
+    let said = |words: &str| {
+        String::from_utf8(kvtier_on(&server, "bucket", SECRET, words).stderr).unwrap()
+    };
     let words = "doctor s3 --gb 0.002 --size 64KiB --concurrency 2";
     assert_eq!(said(words), "");
     let steps = said(&format!("{words} --progress"));
-    for line in ["0 of 3: connecting", "1 of 3: probing", "2 of 3: measuring with 2 requests in flight", "3 of 3"] {
+    for line in [
+        "0 of 3: connecting",
+        "1 of 3: probing",
+        "2 of 3: measuring with 2 requests in flight",
+        "3 of 3",
+    ] {
         assert!(steps.contains(line), "{line}: {steps}");
     }
 }
@@ -353,15 +435,23 @@ fn without_credentials(server: &Server, words: &str, metadata: &str) -> Output {
 
 #[test]
 fn without_credentials_no_instance_is_asked_and_the_next_step_is_said() {
-    let (server, metadata) = (Server::start(Setup::default()).unwrap(), Server::start(Setup::default()).unwrap());
+    let (server, metadata) =
+        (Server::start(Setup::default()).unwrap(), Server::start(Setup::default()).unwrap());
     let out = without_credentials(&server, "bench s3", &metadata.url());
     let text = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(2), "{text}");
-    assert!(text.contains("set AWS_ACCESS_KEY_ID") && text.trim_end().lines().count() == 1, "{text}");
+    assert!(
+        text.contains("set AWS_ACCESS_KEY_ID") && text.trim_end().lines().count() == 1,
+        "{text}"
+    );
     assert!(text.len() < 400, "{text}");
     assert_eq!((metadata.accepted(), server.accepted()), (0, 0));
     if cfg!(feature = "aws-config") {
-        assert!(!without_credentials(&server, "bench s3 --instance-metadata", &metadata.url()).status.success());
+        assert!(
+            !without_credentials(&server, "bench s3 --instance-metadata", &metadata.url())
+                .status
+                .success()
+        );
         assert!(metadata.accepted() > 0, "it is asked when told to");
     }
 }
@@ -379,14 +469,21 @@ fn a_bucket_that_does_not_exist_ends_a_replay_before_it_begins() {
     let replay = |bucket: &str| {
         std::fs::write(&path, tier(bucket).to_string()).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
-        command.args(["replay", "--requests", "1", "--chunk-bytes", "64KiB", "--config"]).arg(&path);
+        command
+            .args(["replay", "--requests", "1", "--chunk-bytes", "64KiB", "--config"])
+            .arg(&path);
         command.env_clear().output().unwrap()
     };
     let out = replay("absent");
     let text = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(2), "{text}");
-    assert!(text.contains("the bucket absent does not exist") && text.contains("create it"), "{text}");
-    assert!(!server.seen().iter().any(|seen| seen.method == "PUT" && !seen.target.contains(".kvtier")));
+    assert!(
+        text.contains("the bucket absent does not exist") && text.contains("create it"),
+        "{text}"
+    );
+    assert!(
+        !server.seen().iter().any(|seen| seen.method == "PUT" && !seen.target.contains(".kvtier"))
+    );
     let out = replay("bucket");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }

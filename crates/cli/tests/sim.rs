@@ -30,7 +30,9 @@ fn sim(args: &[&str]) -> Value {
 fn prefix(whole: &Value, policy: &str, size: &str) -> f64 {
     let cells = whole["cells"].as_array().unwrap();
     let cell = cells.iter().find(|cell| cell["policy"] == policy && cell["size"] == size);
-    cell.unwrap_or_else(|| panic!("no cell of {policy} at {size}"))["prefix_hit_ratio"].as_f64().unwrap()
+    cell.unwrap_or_else(|| panic!("no cell of {policy} at {size}"))["prefix_hit_ratio"]
+        .as_f64()
+        .unwrap()
 }
 
 #[test]
@@ -38,8 +40,20 @@ fn every_policy_and_the_optimum_have_a_cell_for_each_size() {
     let dir = tempfile::tempdir().unwrap();
     let trace = generated(dir.path(), "chat", "1");
     let plot = dir.path().join("plot.svg");
-    let whole = sim(&[&trace, "--policy", "all", "--sizes", "1%,10%", "--plot", plot.to_str().unwrap()]);
-    let names = ["default", "default-unchained", "lru", "mru", "fifo", "lfu", "arc", "s3-fifo", "sieve", "w-tinylfu"];
+    let whole =
+        sim(&[&trace, "--policy", "all", "--sizes", "1%,10%", "--plot", plot.to_str().unwrap()]);
+    let names = [
+        "default",
+        "default-unchained",
+        "lru",
+        "mru",
+        "fifo",
+        "lfu",
+        "arc",
+        "s3-fifo",
+        "sieve",
+        "w-tinylfu",
+    ];
     for name in names.into_iter().chain(["isolated-lru", "noop", "optimum"]) {
         for size in ["1%", "10%"] {
             let best = prefix(&whole, "optimum", size);
@@ -49,7 +63,11 @@ fn every_policy_and_the_optimum_have_a_cell_for_each_size() {
     assert_eq!(whole["cells"].as_array().unwrap().len(), 13 * 2);
     let svg = fs::read_to_string(plot).unwrap();
     assert_eq!(svg.matches("<polyline").count(), 13);
-    assert!(svg.contains(">default ") && svg.contains(">optimum ") && svg.trim_end().ends_with("</svg>"));
+    assert!(
+        svg.contains(">default ")
+            && svg.contains(">optimum ")
+            && svg.trim_end().ends_with("</svg>")
+    );
 }
 
 #[test]
@@ -57,7 +75,16 @@ fn the_table_is_printed_though_the_picture_cannot_be_written() {
     let dir = tempfile::tempdir().unwrap();
     let trace = generated(dir.path(), "chat", "1");
     let nowhere = dir.path().join("none/plot.svg");
-    let out = kvtier(&["sim", &trace, "--policy", "lru,default", "--sizes", "5%", "--plot", nowhere.to_str().unwrap()]);
+    let out = kvtier(&[
+        "sim",
+        &trace,
+        "--policy",
+        "lru,default",
+        "--sizes",
+        "5%",
+        "--plot",
+        nowhere.to_str().unwrap(),
+    ]);
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8(out.stderr).unwrap().contains(nowhere.to_str().unwrap()));
     let table = String::from_utf8(out.stdout).unwrap();
@@ -72,8 +99,9 @@ fn no_two_policies_are_drawn_in_one_color_and_one_size_is_drawn_too() {
     sim(&[&trace, "--policy", "all", "--sizes", "5%", "--plot", plot.to_str().unwrap()]);
     let svg = fs::read_to_string(plot).unwrap();
     let lines = svg.lines().filter(|line| line.starts_with("<polyline"));
-    let colors: Vec<&str> =
-        lines.map(|line| line.split(" stroke=\"").nth(1).unwrap().split('"').next().unwrap()).collect();
+    let colors: Vec<&str> = lines
+        .map(|line| line.split(" stroke=\"").nth(1).unwrap().split('"').next().unwrap())
+        .collect();
     let mut distinct = colors.clone();
     distinct.sort_unstable();
     distinct.dedup();
@@ -88,11 +116,16 @@ fn the_numbers_are_what_they_were() {
     let mut lines = Vec::new();
     for kind in ["chat", "agents", "rag"] {
         let trace = generated(dir.path(), kind, "7");
-        let whole = sim(&[&trace, "--policy", "lru,fifo,arc,sieve,default,optimum", "--sizes", "2%,20%"]);
+        let whole =
+            sim(&[&trace, "--policy", "lru,fifo,arc,sieve,default,optimum", "--sizes", "2%,20%"]);
         for cell in whole["cells"].as_array().unwrap() {
             let (policy, size) = (cell["policy"].as_str().unwrap(), cell["size"].as_str().unwrap());
             let of = |name: &str| 100.0 * cell[name].as_f64().unwrap();
-            lines.push(format!("{kind} {policy} {size} {:.3} {:.3}", of("prefix_hit_ratio"), of("block_hit_ratio")));
+            lines.push(format!(
+                "{kind} {policy} {size} {:.3} {:.3}",
+                of("prefix_hit_ratio"),
+                of("block_hit_ratio")
+            ));
         }
     }
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sim.txt");
@@ -100,7 +133,11 @@ fn the_numbers_are_what_they_were() {
     if std::env::var_os("KVTIER_BLESS").is_some() {
         fs::write(golden, &text).unwrap();
     }
-    assert_eq!(text, fs::read_to_string(golden).unwrap(), "set KVTIER_BLESS=1 to accept the change");
+    assert_eq!(
+        text,
+        fs::read_to_string(golden).unwrap(),
+        "set KVTIER_BLESS=1 to accept the change"
+    );
 }
 
 #[test]
@@ -116,7 +153,8 @@ fn the_default_policy_is_no_worse_than_lru_on_every_generated_workload() {
     }
 }
 
-/// Conversations that say nothing of their future: recency is all there is to learn, and what is learnt beside it is chance.
+/// Conversations that say nothing of their future: recency is all there is to learn, and what is
+/// learnt beside it is chance.
 #[test]
 fn where_only_recency_tells_the_default_policy_loses_little_to_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +191,10 @@ fn on_long_generated_traces_the_default_policy_stays_within_0_3_points_of_lru() 
         let whole = sim(&[&trace, "--policy", "lru,default", "--sizes", "1%,2%,5%,10%"]);
         for size in ["1%", "2%", "5%", "10%"] {
             let (lru, ours) = (prefix(&whole, "lru", size), prefix(&whole, "default", size));
-            assert!(ours >= lru - 0.003, "{requests} of {kind}, seed {seed}, at {size}: {ours} against {lru}");
+            assert!(
+                ours >= lru - 0.003,
+                "{requests} of {kind}, seed {seed}, at {size}: {ours} against {lru}"
+            );
         }
         std::fs::remove_file(trace).unwrap();
     }
@@ -164,7 +205,11 @@ fn hints_help_and_wrong_ones_do_little_harm() {
     let dir = tempfile::tempdir().unwrap();
     let trace = generated(dir.path(), "chat", "3");
     let at = |hints: &str| {
-        prefix(&sim(&[&trace, "--policy", "default", "--sizes", "5%", "--hints", hints]), "default", "5%")
+        prefix(
+            &sim(&[&trace, "--policy", "default", "--sizes", "5%", "--hints", hints]),
+            "default",
+            "5%",
+        )
     };
     let lru = prefix(&sim(&[&trace, "--policy", "lru", "--sizes", "5%"]), "lru", "5%");
     assert!(at("all") > at("none") + 0.01);
@@ -174,7 +219,8 @@ fn hints_help_and_wrong_ones_do_little_harm() {
 
 #[test]
 fn equal_seeds_make_equal_traces_and_bad_arguments_say_so() {
-    let lines = |seed: &str| kvtier(&["gen-trace", "rag", "--requests", "50", "--seed", seed]).stdout;
+    let lines =
+        |seed: &str| kvtier(&["gen-trace", "rag", "--requests", "50", "--seed", seed]).stdout;
     assert_eq!(lines("5"), lines("5"));
     assert_ne!(lines("5"), lines("6"));
     let dir = tempfile::tempdir().unwrap();
@@ -190,7 +236,11 @@ fn equal_seeds_make_equal_traces_and_bad_arguments_say_so() {
     ] {
         let Output { status, stderr, .. } = kvtier(&args);
         assert_eq!(status.code(), Some(2), "{args:?}");
-        assert!(String::from_utf8_lossy(&stderr).contains(says), "{args:?}: {}", String::from_utf8_lossy(&stderr));
+        assert!(
+            String::from_utf8_lossy(&stderr).contains(says),
+            "{args:?}: {}",
+            String::from_utf8_lossy(&stderr)
+        );
     }
     let full = kvtier(&["gen-trace", "chat", "--requests", "5", "--out", "/dev/full"]);
     let said = String::from_utf8_lossy(&full.stderr);

@@ -12,16 +12,17 @@ pub trait Codec: Debug + Send + Sync + 'static {
     /// Its name in configurations.
     fn name(&self) -> &'static str;
 
-    /// The most bytes that `raw_len` raw bytes can encode to: room that is always enough. Errors: `Invalid`, more raw
-    /// bytes than the codec takes.
+    /// The most bytes that `raw_len` raw bytes can encode to: room that is always enough. Errors:
+    /// `Invalid`, more raw bytes than the codec takes.
     fn bound(&self, raw_len: usize) -> Result<usize, Error>;
 
     /// Encodes `raw` into the front of `out` and answers how many bytes that took.
-    /// Errors: `Invalid`, `out` is too short or `raw` longer than the codec takes; what `out` holds is then undefined.
+    /// Errors: `Invalid`, `out` is too short or `raw` longer than the codec takes; what `out` holds
+    /// is then undefined.
     fn encode(&self, raw: &[u8], out: &mut [u8]) -> Result<usize, Error>;
 
-    /// Decodes all of `stored` into all of `raw`. Errors: `Corrupt`, unless `stored` is the encoding of exactly
-    /// `raw.len()` bytes; what `raw` holds is then undefined.
+    /// Decodes all of `stored` into all of `raw`. Errors: `Corrupt`, unless `stored` is the
+    /// encoding of exactly `raw.len()` bytes; what `raw` holds is then undefined.
     fn decode(&self, stored: &[u8], raw: &mut [u8]) -> Result<(), Error>;
 }
 
@@ -30,14 +31,20 @@ const ALL: [&dyn Codec; 2] = [&Naive, &Lz4];
 /// The codec that chunks with `id` were stored with. Errors: `Unsupported`, none of this build.
 pub fn by_id(id: CodecId) -> Result<&'static dyn Codec, Error> {
     let found = ALL.into_iter().find(|codec| codec.id() == id);
-    found.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("this build has no codec {}", id.0)))
+    found.ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported, format!("this build has no codec {}", id.0))
+    })
 }
 
-/// The codec that configurations call `name`. Errors: `Unsupported`, none of this build, with those there are.
+/// The codec that configurations call `name`. Errors: `Unsupported`, none of this build, with those
+/// there are.
 pub fn by_name(name: &str) -> Result<&'static dyn Codec, Error> {
     let found = ALL.into_iter().find(|codec| codec.name() == name);
     found.ok_or_else(|| {
         let known = ALL.map(|codec| codec.name()).join(", ");
-        Error::new(ErrorKind::Unsupported, format!("this build has no codec {name:?}; it has {known}"))
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("this build has no codec {name:?}; it has {known}"),
+        )
     })
 }

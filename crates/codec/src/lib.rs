@@ -1,8 +1,9 @@
 //! Payload transforms of KV-cache chunks: what LMCache calls a "serde". No I/O.
 //!
-//! A [`Codec`] writes into a buffer of its caller and never beyond it, and a decode gives exactly the raw bytes that
-//! were announced or an error: stored bytes may be torn, foreign or hostile. Which codec a chunk was stored with stands
-//! in its facts as a [`CodecId`](kvtier_key::CodecId); [`by_id`] finds it.
+//! A [`Codec`] writes into a buffer of its caller and never beyond it, and a decode gives exactly
+//! the raw bytes that were announced or an error: stored bytes may be torn, foreign or hostile.
+//! Which codec a chunk was stored with stands in its facts as a [`CodecId`](kvtier_key::CodecId);
+//! [`by_id`] finds it.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -21,7 +21,8 @@ impl Codec for Lz4 {
 
     fn bound(&self, raw_len: usize) -> Result<usize, Error> {
         if raw_len > LZ4_RAW_BYTES_MAX {
-            let why = format!("{raw_len} bytes are more than LZ4 takes at once ({LZ4_RAW_BYTES_MAX})");
+            let why =
+                format!("{raw_len} bytes are more than LZ4 takes at once ({LZ4_RAW_BYTES_MAX})");
             return Err(Error::new(ErrorKind::Invalid, why));
         }
         Ok(block::get_maximum_output_size(raw_len))

@@ -23,7 +23,10 @@ impl Codec for Naive {
         let (needs, has) = (raw.len(), out.len());
         let out = out.get_mut(..needs);
         out.ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, format!("the buffer has {has} bytes, the payload needs {needs}"))
+            Error::new(
+                ErrorKind::Invalid,
+                format!("the buffer has {has} bytes, the payload needs {needs}"),
+            )
         })?
         .copy_from_slice(raw);
         Ok(needs)

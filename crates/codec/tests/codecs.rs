@@ -22,7 +22,11 @@ fn decoded(codec: &dyn Codec, stored: &[u8], raw_len: usize) -> Result<Vec<u8>, 
 /// Half noise, half repetition, as quantised KV data is.
 fn payload(len: usize) -> Vec<u8> {
     (0..len as u32)
-        .map(|i| if i % 64 < 32 { (i.wrapping_mul(0x9e37_79b9) >> 24) as u8 } else { (i >> 9) as u8 })
+        .map(
+            |i| {
+                if i % 64 < 32 { (i.wrapping_mul(0x9e37_79b9) >> 24) as u8 } else { (i >> 9) as u8 }
+            },
+        )
         .collect()
 }
 
@@ -42,7 +46,12 @@ fn every_length_comes_back() {
     for codec in ALL {
         for len in [0, 1, 11, 12, 13, 64, 4095, 4096, 65_535, 65_536, 70_000, 1 << 20] {
             let raw = payload(len);
-            assert_eq!(decoded(codec, &encoded(codec, &raw), len).unwrap(), raw, "{} of {len}", codec.name());
+            assert_eq!(
+                decoded(codec, &encoded(codec, &raw), len).unwrap(),
+                raw,
+                "{} of {len}",
+                codec.name()
+            );
         }
     }
 }
@@ -58,7 +67,12 @@ fn another_raw_length_is_corrupt() {
         let raw = payload(5000);
         let stored = encoded(codec, &raw);
         for len in [0, 1, 4999, 5001, 10_000] {
-            assert_eq!(decoded(codec, &stored, len).unwrap_err().kind(), ErrorKind::Corrupt, "{}", codec.name());
+            assert_eq!(
+                decoded(codec, &stored, len).unwrap_err().kind(),
+                ErrorKind::Corrupt,
+                "{}",
+                codec.name()
+            );
         }
     }
 }
@@ -73,7 +87,12 @@ fn every_cut_and_every_tail_is_corrupt() {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{} cut at {cut}", codec.name());
         }
         stored.push(0);
-        assert_eq!(decoded(codec, &stored, raw.len()).unwrap_err().kind(), ErrorKind::Corrupt, "{}", codec.name());
+        assert_eq!(
+            decoded(codec, &stored, raw.len()).unwrap_err().kind(),
+            ErrorKind::Corrupt,
+            "{}",
+            codec.name()
+        );
     }
 }
 
@@ -82,7 +101,12 @@ fn a_buffer_too_short_is_refused_and_not_overrun() {
     for codec in ALL {
         let raw = payload(1000);
         let mut out = vec![0xee; 1100];
-        assert_eq!(codec.encode(&raw, &mut out[..10]).unwrap_err().kind(), ErrorKind::Invalid, "{}", codec.name());
+        assert_eq!(
+            codec.encode(&raw, &mut out[..10]).unwrap_err().kind(),
+            ErrorKind::Invalid,
+            "{}",
+            codec.name()
+        );
         assert!(out[10..].iter().all(|byte| *byte == 0xee));
     }
     assert_eq!(Lz4.bound(LZ4_RAW_BYTES_MAX + 1).unwrap_err().kind(), ErrorKind::Invalid);

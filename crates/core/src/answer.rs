@@ -6,8 +6,8 @@ use crate::sync::{Mutex, lock};
 use crate::timekeeper::Expire;
 use crate::{Clock, Completer, Error, ErrorKind, Ticket, ticket};
 
-/// The duty to answer one lookup or remove: by whoever has it, or `Timeout` when its [expiry](Answer::expiry) comes first. Dropped
-/// without an answer, it says `Closed`.
+/// The duty to answer one lookup or remove: by whoever has it, or `Timeout` when its
+/// [expiry](Answer::expiry) comes first. Dropped without an answer, it says `Closed`.
 pub struct Answer<T: Send + 'static>(Arc<Inner<T>>);
 
 struct Inner<T> {
@@ -24,10 +24,17 @@ impl<T: Send + 'static> Answer<T> {
     }
 
     /// The same on this clock.
-    pub fn new_on(clock: &Clock, op: &'static str, deadline: Instant) -> (Self, Ticket<Result<T, Error>>) {
+    pub fn new_on(
+        clock: &Clock,
+        op: &'static str,
+        deadline: Instant,
+    ) -> (Self, Ticket<Result<T, Error>>) {
         let (completer, ticket) = ticket();
         let clock = clock.clone();
-        (Answer(Arc::new(Inner { op, clock, deadline, completer: Mutex::new(Some(completer)) })), ticket)
+        (
+            Answer(Arc::new(Inner { op, clock, deadline, completer: Mutex::new(Some(completer)) })),
+            ticket,
+        )
     }
 
     /// What to register with a [`Timekeeper`](crate::Timekeeper) so that the deadline is kept.
@@ -37,7 +44,8 @@ impl<T: Send + 'static> Answer<T> {
 
     /// Whether nobody waits any more: the deadline passed, or the ticket was canceled.
     pub fn is_over(&self) -> bool {
-        self.0.clock.now() >= self.0.deadline || lock(&self.0.completer).as_ref().is_none_or(Completer::is_canceled)
+        self.0.clock.now() >= self.0.deadline
+            || lock(&self.0.completer).as_ref().is_none_or(Completer::is_canceled)
     }
 
     /// Gives the answer. `false` if the deadline came first, and nobody heard it.
@@ -48,7 +56,8 @@ impl<T: Send + 'static> Answer<T> {
     /// Ends an op that [is over](Answer::is_over).
     pub fn give_up(self) {
         let late = self.0.clock.now() >= self.0.deadline;
-        let (kind, what) = if late { (ErrorKind::Timeout, LATE) } else { (ErrorKind::Canceled, "canceled") };
+        let (kind, what) =
+            if late { (ErrorKind::Timeout, LATE) } else { (ErrorKind::Canceled, "canceled") };
         self.0.complete(Err(Error::new(kind, what).with_op(self.0.op)));
     }
 }

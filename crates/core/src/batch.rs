@@ -12,8 +12,9 @@ use crate::{Clock, Completer, Done, Error, ErrorKind, Op, Pass, Ticket, ticket};
 /// One answer an op, in order.
 type Answers<O, T> = Vec<Done<O, T>>;
 
-/// The answers of a batch as they come in. Each op gets a [`Slot`]; the ticket resolves when every slot is finished, or when the
-/// batch [expires](Expire::expire): then with `Timeout` for the rest, whose memory comes home as their slots finish.
+/// The answers of a batch as they come in. Each op gets a [`Slot`]; the ticket resolves when every
+/// slot is finished, or when the batch [expires](Expire::expire): then with `Timeout` for the rest,
+/// whose memory comes home as their slots finish.
 pub struct Batch<O: Op, T: Send + 'static>(Arc<Inner<O, T>>);
 
 struct Inner<O: Op, T: Send + 'static> {
@@ -30,7 +31,8 @@ struct State<O: Op, T: Send + 'static> {
     completer: Option<Completer<Answers<O, T>>>,
 }
 
-/// The duty to finish one op of a batch, and its share of the tier's gate. Dropped unfinished, the op ends `Closed`.
+/// The duty to finish one op of a batch, and its share of the tier's gate. Dropped unfinished, the
+/// op ends `Closed`.
 pub struct Slot<O: Op, T: Send + 'static> {
     batch: Arc<Inner<O, T>>,
     index: usize,
@@ -38,13 +40,21 @@ pub struct Slot<O: Op, T: Send + 'static> {
 }
 
 impl<O: Op, T: Send + 'static> Batch<O, T> {
-    /// A batch for ops of these keys, on the machine's clock: one slot a key, in order, and the ticket for all of them.
-    pub fn new(deadline: Instant, keys: Vec<Key>) -> (Self, Vec<Slot<O, T>>, Ticket<Answers<O, T>>) {
+    /// A batch for ops of these keys, on the machine's clock: one slot a key, in order, and the
+    /// ticket for all of them.
+    pub fn new(
+        deadline: Instant,
+        keys: Vec<Key>,
+    ) -> (Self, Vec<Slot<O, T>>, Ticket<Answers<O, T>>) {
         Batch::new_on(&Clock::real(), deadline, keys)
     }
 
     /// The same on this clock.
-    pub fn new_on(clock: &Clock, deadline: Instant, keys: Vec<Key>) -> (Self, Vec<Slot<O, T>>, Ticket<Answers<O, T>>) {
+    pub fn new_on(
+        clock: &Clock,
+        deadline: Instant,
+        keys: Vec<Key>,
+    ) -> (Self, Vec<Slot<O, T>>, Ticket<Answers<O, T>>) {
         let (completer, ticket) = ticket();
         let n = keys.len();
         let state = State {
@@ -58,7 +68,9 @@ impl<O: Op, T: Send + 'static> Batch<O, T> {
         if n == 0 {
             inner.answer(&mut lock(&inner.state)).complete();
         }
-        let slots = (0..n).map(|index| Slot { batch: Arc::clone(&inner), index, finished: false }).collect();
+        let slots = (0..n)
+            .map(|index| Slot { batch: Arc::clone(&inner), index, finished: false })
+            .collect();
         (Batch(inner), slots, ticket)
     }
 
@@ -86,7 +98,8 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
         let keys = std::mem::take(&mut state.keys);
         let done = std::mem::take(&mut state.done).into_iter().zip(keys).map(|(done, key)| {
             done.unwrap_or_else(|| {
-                let error = Error::new(ErrorKind::Timeout, "the deadline passed").with_key(*key.digest());
+                let error =
+                    Error::new(ErrorKind::Timeout, "the deadline passed").with_key(*key.digest());
                 Done { op: O::bare(key), result: Err(error) }
             })
         });
@@ -101,7 +114,8 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
         if state.completer.is_some() {
             let key = state.keys[index].clone();
             state.done[index] = Some(done.unwrap_or_else(|| {
-                let error = Error::new(ErrorKind::Closed, "the tier's worker ended without an answer");
+                let error =
+                    Error::new(ErrorKind::Closed, "the tier's worker ended without an answer");
                 Done { result: Err(error.with_key(*key.digest())), op: O::bare(key) }
             }));
         } else {
@@ -109,8 +123,9 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
         }
         let answer = if state.left == 0 { self.answer(&mut state) } else { Answer(None) };
         drop(state);
-        // Outside the lock and in this order: late memory home, room free, the waiter woken. Only then is the op over for `close`,
-        // which promises that an answer nobody waits for is gone too, with the memory in it.
+        // Outside the lock and in this order: late memory home, room free, the waiter woken. Only
+        // then is the op over for `close`, which promises that an answer nobody waits for
+        // is gone too, with the memory in it.
         drop(late);
         if let Some(pass) = &mut pass {
             pass.leave();
@@ -137,13 +152,15 @@ impl<O: Op, T: Send + 'static> Expire for Inner<O, T> {
 }
 
 impl<O: Op, T: Send + 'static> Slot<O, T> {
-    /// Hands the op back with its result. After the deadline nobody hears it, and the op's memory goes home here.
+    /// Hands the op back with its result. After the deadline nobody hears it, and the op's memory
+    /// goes home here.
     pub fn finish(mut self, op: O, result: Result<T, Error>) {
         self.finished = true;
         self.batch.finish(self.index, Some(Done { op, result }));
     }
 
-    /// Ties the op's share of the gate to it: given back when it finishes, counted as stranded after the deadline.
+    /// Ties the op's share of the gate to it: given back when it finishes, counted as stranded
+    /// after the deadline.
     pub fn carry(&self, mut pass: Pass) {
         let mut state = lock(&self.batch.state);
         let woken = state.completer.is_none().then(|| pass.strand_quietly());

@@ -10,7 +10,8 @@ pub struct Caps {
     pub name: Arc<str>,
     /// Host memory must start on a multiple of this many bytes to move without a copy.
     pub align: usize,
-    /// Whether memory that is not so aligned is taken all the same, through a bounce buffer; otherwise it is `Invalid`.
+    /// Whether memory that is not so aligned is taken all the same, through a bounce buffer;
+    /// otherwise it is `Invalid`.
     pub bounce: bool,
     /// The places it can read from and write to.
     pub places: Vec<Place>,
@@ -23,7 +24,8 @@ pub struct Caps {
 }
 
 impl Caps {
-    /// Caps of a tier of this name that takes any host memory and up to `ops_max` ops of `inflight_bytes_max` bytes together.
+    /// Caps of a tier of this name that takes any host memory and up to `ops_max` ops of
+    /// `inflight_bytes_max` bytes together.
     pub fn new(name: impl Into<Arc<str>>, ops_max: u32, inflight_bytes_max: u64) -> Self {
         Caps {
             name: name.into(),

@@ -1,11 +1,13 @@
 //! The one place where tiers read the time.
 //!
-//! A tier is opened with a [`Clock`] and asks nothing else what time it is: [`now`](Clock::now) for deadlines and
-//! intervals, [`wall`](Clock::wall) for what is written to a medium. What happens at a later time is a timer of a
-//! [`Timekeeper`](crate::Timekeeper) with the same clock, or a thread that waits with [`wait_until`](Clock::wait_until).
+//! A tier is opened with a [`Clock`] and asks nothing else what time it is: [`now`](Clock::now) for
+//! deadlines and intervals, [`wall`](Clock::wall) for what is written to a medium. What happens at
+//! a later time is a timer of a [`Timekeeper`](crate::Timekeeper) with the same clock, or a thread
+//! that waits with [`wait_until`](Clock::wait_until).
 //!
-//! The real clock is a null pointer: reading it costs one branch more than `Instant::now()`. A [`ManualClock`] stands still
-//! until a test advances it, so that a promise about time is tested without waiting and whatever the machine's speed.
+//! The real clock is a null pointer: reading it costs one branch more than `Instant::now()`. A
+//! [`ManualClock`] stands still until a test advances it, so that a promise about time is tested
+//! without waiting and whatever the machine's speed.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -67,7 +69,8 @@ impl Clock {
         }
     }
 
-    /// The time of day, for what is written to a medium or compared with what another machine wrote.
+    /// The time of day, for what is written to a medium or compared with what another machine
+    /// wrote.
     pub fn wall(&self) -> SystemTime {
         match &self.0 {
             None => SystemTime::now(),
@@ -80,7 +83,9 @@ impl Clock {
 
     /// The time of day in milliseconds since 1970; 0 before that.
     pub fn unix_ms(&self) -> u64 {
-        self.wall().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+        self.wall()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |since| since.as_millis() as u64)
     }
 
     /// How long `since` is ago; nothing if it is in the future.
@@ -88,8 +93,14 @@ impl Clock {
         self.now().saturating_duration_since(since)
     }
 
-    /// Waits for `changed` until `until` at the latest. Like the wait of a [`Condvar`], it may also end for no reason.
-    pub fn wait_until<'a, T>(&self, changed: &Condvar, guard: MutexGuard<'a, T>, until: Instant) -> MutexGuard<'a, T> {
+    /// Waits for `changed` until `until` at the latest. Like the wait of a [`Condvar`], it may also
+    /// end for no reason.
+    pub fn wait_until<'a, T>(
+        &self,
+        changed: &Condvar,
+        guard: MutexGuard<'a, T>,
+        until: Instant,
+    ) -> MutexGuard<'a, T> {
         let left = until.saturating_duration_since(self.now());
         if left.is_zero() {
             return guard;
@@ -115,7 +126,8 @@ impl Clock {
 impl ManualClock {
     /// A clock that shows the machine's time of now, and stands still.
     pub fn new() -> Self {
-        let manual = Manual { began: Instant::now(), wall: SystemTime::now(), state: Mutex::default() };
+        let manual =
+            Manual { began: Instant::now(), wall: SystemTime::now(), state: Mutex::default() };
         ManualClock(Clock(Some(Arc::new(manual))))
     }
 
@@ -129,8 +141,9 @@ impl ManualClock {
         self.0.now()
     }
 
-    /// Lets `time` pass. Returns when all that was due on [`Timekeeper`](crate::Timekeeper)s of this clock has been carried
-    /// out, so that a test sees deadlines kept right after it. Not to be called from within a timer.
+    /// Lets `time` pass. Returns when all that was due on [`Timekeeper`](crate::Timekeeper)s of
+    /// this clock has been carried out, so that a test sees deadlines kept right after it. Not
+    /// to be called from within a timer.
     pub fn advance(&self, time: Duration) {
         let Some(manual) = &self.0.0 else { return };
         let mut state = manual.lock();
@@ -193,7 +206,11 @@ mod tests {
         let (now, wall_ms) = (clock.now(), clock.unix_ms());
         assert!(before <= now && now <= Instant::now());
         assert!(wall_ms > 1_700_000_000_000);
-        assert_eq!(std::mem::size_of::<Clock>(), std::mem::size_of::<usize>(), "a pointer that is null");
+        assert_eq!(
+            std::mem::size_of::<Clock>(),
+            std::mem::size_of::<usize>(),
+            "a pointer that is null"
+        );
     }
 
     #[test]

@@ -17,16 +17,19 @@ pub struct Ctx {
     pub class: Class,
     /// What the caller knows of the future of these chunks.
     pub hint: Hint,
-    /// Where the batch lies in its prefix chain: key `i` of the batch has depth `depth + i` and key `i - 1` as parent.
+    /// Where the batch lies in its prefix chain: key `i` of the batch has depth `depth + i` and
+    /// key `i - 1` as parent.
     pub chain: Option<Chain>,
-    /// For a save: its chunks (keys, values and sidecars of the same tokens, say) are there together or not at all. Kept by tiers that know
-    /// sets, as long as they are open; each answer is still of one chunk.
+    /// For a save: its chunks (keys, values and sidecars of the same tokens, say) are there
+    /// together or not at all. Kept by tiers that know sets, as long as they are open; each
+    /// answer is still of one chunk.
     pub together: bool,
-    /// All that is there [together](Ctx::together), where the batch is only a part of it: a retry, or what one tier of several gets.
-    /// `None`: the batch is all.
+    /// All that is there [together](Ctx::together), where the batch is only a part of it: a retry,
+    /// or what one tier of several gets. `None`: the batch is all.
     pub whole: Option<Arc<[Digest]>>,
-    /// For a save: the tensor that a full chunk of this batch is, where the caller knows it; shorter chunks have fewer tokens. Only layouts
-    /// whose files describe the tensor use it, and learn from it how other chunks of the same kind look.
+    /// For a save: the tensor that a full chunk of this batch is, where the caller knows it;
+    /// shorter chunks have fewer tokens. Only layouts whose files describe the tensor use it,
+    /// and learn from it how other chunks of the same kind look.
     pub shape: Option<Arc<ChunkShape>>,
 }
 
@@ -88,14 +91,16 @@ impl Ctx {
         self
     }
 
-    /// The keys that are there together once these saves have ended, in no order that means anything; `None` where each is on its own.
+    /// The keys that are there together once these saves have ended, in no order that means
+    /// anything; `None` where each is on its own.
     pub fn set_of(&self, ops: &[Save]) -> Option<Arc<[Digest]>> {
         let all = || ops.iter().map(|op| *op.key().digest()).collect();
         self.together.then(|| self.whole.clone().unwrap_or_else(all))
     }
 
-    /// What is said of a part of a batch: those of its `keys` that are at `places`. Where they do not follow each other, their chain is
-    /// unknown; what is there together stays the whole batch.
+    /// What is said of a part of a batch: those of its `keys` that are at `places`. Where they do
+    /// not follow each other, their chain is unknown; what is there together stays the whole
+    /// batch.
     pub fn for_part(&self, keys: &[Digest], places: &[usize]) -> Self {
         let mut part = self.clone();
         part.chain = self.chain.and_then(|chain| chain.part(keys, places));
@@ -150,7 +155,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Where those of a batch's keys stand that are at `places`; `None` if they do not follow each other.
+    /// Where those of a batch's keys stand that are at `places`; `None` if they do not follow each
+    /// other.
     pub fn part(self, keys: &[Digest], places: &[usize]) -> Option<Chain> {
         let first = *places.first()?;
         let one_after_another = places.iter().enumerate().all(|(n, at)| *at == first + n);
@@ -164,7 +170,8 @@ impl Chain {
 pub enum Mode {
     /// Every key on its own.
     Each,
-    /// Only how far the unbroken prefix reaches; keys after the first miss may be answered `Unknown`.
+    /// Only how far the unbroken prefix reaches; keys after the first miss may be answered
+    /// `Unknown`.
     Prefix,
 }
 
@@ -190,7 +197,10 @@ mod tests {
         assert_eq!(chain.part(&keys, &[0, 2]), None);
         let ctx = Ctx::within(Duration::from_secs(1)).with_chain(chain).with_together();
         let part = ctx.for_part(&keys, &[2, 3]);
-        assert_eq!((part.chain, part.whole.as_deref()), (chain.part(&keys, &[2, 3]), Some(&keys[..])));
+        assert_eq!(
+            (part.chain, part.whole.as_deref()),
+            (chain.part(&keys, &[2, 3]), Some(&keys[..]))
+        );
         let part = part.for_part(&keys[2..], &[0]);
         assert_eq!((part.chain, part.whole.as_deref()), (chain.part(&keys, &[2]), Some(&keys[..])));
         assert!(Ctx::within(Duration::MAX).deadline > Instant::now());

@@ -14,7 +14,8 @@ pub enum ErrorKind {
     Unsupported,
     /// No room and nothing to evict: try later or with less.
     Full,
-    /// The medium holds bytes that are not what was saved: treat as a miss; they have been set aside.
+    /// The medium holds bytes that are not what was saved: treat as a miss; they have been set
+    /// aside.
     Corrupt,
     /// The medium failed; the source says how.
     Io,
@@ -30,8 +31,8 @@ pub enum ErrorKind {
     Canceled,
 }
 
-/// An error of a tier: a kind, what happened in words, and typed context. Pointer-sized. `Display` prints its own layer; the cause
-/// is its `source`. Never holds a secret: keys appear as digests.
+/// An error of a tier: a kind, what happened in words, and typed context. Pointer-sized. `Display`
+/// prints its own layer; the cause is its `source`. Never holds a secret: keys appear as digests.
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -49,7 +50,15 @@ const _: () = assert!(size_of::<Error>() == size_of::<usize>());
 impl Error {
     /// An error that says `what` happened and, where the reader can act, what to do.
     pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
-        Error(Box::new(Inner { kind, what: what.into(), op: None, key: None, tier: None, range: None, source: None }))
+        Error(Box::new(Inner {
+            kind,
+            what: what.into(),
+            op: None,
+            key: None,
+            tier: None,
+            range: None,
+            source: None,
+        }))
     }
 
     /// Adds the operation (`save`, `load`, ...).
@@ -77,12 +86,16 @@ impl Error {
     }
 
     /// Adds the cause.
-    pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub fn with_source(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
         self.0.source = Some(source.into());
         self
     }
 
-    /// Adds the cause and what to do about it. A message then reads "what failed: cause; next step".
+    /// Adds the cause and what to do about it. A message then reads "what failed: cause; next
+    /// step".
     pub fn with_cause(
         self,
         cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -118,7 +131,10 @@ impl Error {
 
     /// Whether the same request may succeed later without any change.
     pub fn is_retryable(&self) -> bool {
-        matches!(self.0.kind, ErrorKind::Full | ErrorKind::Io | ErrorKind::Timeout | ErrorKind::Throttled)
+        matches!(
+            self.0.kind,
+            ErrorKind::Full | ErrorKind::Io | ErrorKind::Timeout | ErrorKind::Throttled
+        )
     }
 }
 
@@ -185,7 +201,8 @@ mod tests {
     #[test]
     fn the_next_step_stands_behind_the_cause() {
         let cause = Error::new(ErrorKind::Io, "outer").with_source(std::io::Error::other("inner"));
-        let error = Error::new(ErrorKind::Invalid, "cannot read it").with_cause(cause, "check the path");
+        let error =
+            Error::new(ErrorKind::Invalid, "cannot read it").with_cause(cause, "check the path");
         let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
         let texts: Vec<_> = causes.map(ToString::to_string).collect();
         assert_eq!(texts, ["cannot read it", "outer; check the path", "inner"]);

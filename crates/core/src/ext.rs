@@ -4,7 +4,8 @@ use std::time::Instant;
 use kvtier_key::{Digest, Key};
 
 use crate::{
-    Ctx, Done, Error, ErrorKind, Hold, Load, Loaded, LookedUp, Mode, Op, Removed, Save, Saved, ShedReason, Tier,
+    Ctx, Done, Error, ErrorKind, Hold, Load, Loaded, LookedUp, Mode, Op, Removed, Save, Saved,
+    ShedReason, Tier,
 };
 
 /// What callers of any tier want beside the bare verbs.
@@ -22,13 +23,22 @@ pub trait TierExt: Tier {
     }
 
     /// How many of `keys`, from the first, are here without a gap.
-    fn prefix_len(&self, ctx: &Ctx, keys: Arc<[Key]>) -> impl Future<Output = Result<usize, Error>> + Send {
+    fn prefix_len(
+        &self,
+        ctx: &Ctx,
+        keys: Arc<[Key]>,
+    ) -> impl Future<Output = Result<usize, Error>> + Send {
         let ticket = self.lookup(ctx, keys, Mode::Prefix, Hold::None);
         async move { Ok(ticket.await?.prefix_len()) }
     }
 
-    /// Loads a batch, offering what was throttled again until it is taken or the deadline passes. Answers in order.
-    fn load_waiting(&self, ctx: &Ctx, ops: Vec<Load>) -> impl Future<Output = Vec<Done<Load, Loaded>>> + Send {
+    /// Loads a batch, offering what was throttled again until it is taken or the deadline passes.
+    /// Answers in order.
+    fn load_waiting(
+        &self,
+        ctx: &Ctx,
+        ops: Vec<Load>,
+    ) -> impl Future<Output = Vec<Done<Load, Loaded>>> + Send {
         async move {
             let throttled = |d: &Done<Load, Loaded>| matches!(d.result, Ok(Loaded::Throttled));
             let keys = digests_of(&ops);
@@ -42,10 +52,16 @@ pub trait TierExt: Tier {
         }
     }
 
-    /// Saves a batch, offering what was throttled again until it is taken or the deadline passes. Answers in order.
-    fn save_waiting(&self, ctx: &Ctx, ops: Vec<Save>) -> impl Future<Output = Vec<Done<Save, Saved>>> + Send {
+    /// Saves a batch, offering what was throttled again until it is taken or the deadline passes.
+    /// Answers in order.
+    fn save_waiting(
+        &self,
+        ctx: &Ctx,
+        ops: Vec<Save>,
+    ) -> impl Future<Output = Vec<Done<Save, Saved>>> + Send {
         async move {
-            let throttled = |d: &Done<Save, Saved>| matches!(d.result, Ok(Saved::Shed(ShedReason::Throttled)));
+            let throttled =
+                |d: &Done<Save, Saved>| matches!(d.result, Ok(Saved::Shed(ShedReason::Throttled)));
             let keys = digests_of(&ops);
             let mut all: Vec<_> = self.save(ctx, ops).await;
             while self.may_retry(ctx, all.iter().any(throttled)).await {
@@ -57,7 +73,8 @@ pub trait TierExt: Tier {
         }
     }
 
-    /// Looks keys up, asking again when the tier takes no more work, until it does or the deadline passes.
+    /// Looks keys up, asking again when the tier takes no more work, until it does or the deadline
+    /// passes.
     fn lookup_waiting(
         &self,
         ctx: &Ctx,
@@ -75,8 +92,13 @@ pub trait TierExt: Tier {
         }
     }
 
-    /// Removes keys, asking again when the tier takes no more work, until it does or the deadline passes.
-    fn remove_waiting(&self, ctx: &Ctx, keys: Arc<[Key]>) -> impl Future<Output = Result<Removed, Error>> + Send {
+    /// Removes keys, asking again when the tier takes no more work, until it does or the deadline
+    /// passes.
+    fn remove_waiting(
+        &self,
+        ctx: &Ctx,
+        keys: Arc<[Key]>,
+    ) -> impl Future<Output = Result<Removed, Error>> + Send {
         async move {
             loop {
                 let answer = self.remove(ctx, Arc::clone(&keys)).await;
@@ -105,7 +127,10 @@ fn digests_of<O: Op>(ops: &[O]) -> Vec<Digest> {
 }
 
 /// Takes out the ops whose answers are `picked`, with their places.
-fn take_if<O: Op, T>(all: &mut [Done<O, T>], picked: impl Fn(&Done<O, T>) -> bool) -> (Vec<usize>, Vec<O>) {
+fn take_if<O: Op, T>(
+    all: &mut [Done<O, T>],
+    picked: impl Fn(&Done<O, T>) -> bool,
+) -> (Vec<usize>, Vec<O>) {
     let take = |(i, done): (usize, &mut Done<O, T>)| {
         picked(done).then(|| {
             let bare = O::bare(done.op.key().clone());

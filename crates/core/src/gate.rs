@@ -44,8 +44,9 @@ pub struct GateStats {
     pub stranded_total: u64,
 }
 
-/// Lets work in up to its limits; a clone is the same gate. Ops past their deadline move to a budget of their own, so that a slow
-/// medium does not stop the tier at once; when that is full nothing more comes in until memory comes home.
+/// Lets work in up to its limits; a clone is the same gate. Ops past their deadline move to a
+/// budget of their own, so that a slow medium does not stop the tier at once; when that is full
+/// nothing more comes in until memory comes home.
 #[derive(Clone)]
 pub struct Gate(Arc<Inner>);
 
@@ -61,7 +62,8 @@ struct State {
     idle: Vec<Completer<Result<(), Error>>>,
     all: u32,
     closed: bool,
-    /// Somebody was turned away and nothing has moved since: who asks again would be turned away again.
+    /// Somebody was turned away and nothing has moved since: who asks again would be turned away
+    /// again.
     refused: bool,
 }
 
@@ -95,7 +97,8 @@ impl Gate {
         Gate(Arc::new(Inner { limits, state: Mutex::default() }))
     }
 
-    /// Room for one op of `bytes`, `Throttled` when there is none now, `Closed` after [`close`](Gate::close).
+    /// Room for one op of `bytes`, `Throttled` when there is none now, `Closed` after
+    /// [`close`](Gate::close).
     pub fn enter(&self, bytes: u64) -> Result<Pass, ErrorKind> {
         let mut state = lock(&self.0.state);
         if state.closed {
@@ -112,8 +115,9 @@ impl Gate {
         Ok(Pass { gate: Arc::clone(&self.0), bytes, share: Share::Awaited })
     }
 
-    /// Resolves when there is room for something, at the deadline with `Timeout`, or with `Closed`. After an op was turned away, when
-    /// some other has ended: room for less than that op needs would only have its caller ask again and again. The tier's
+    /// Resolves when there is room for something, at the deadline with `Timeout`, or with `Closed`.
+    /// After an op was turned away, when some other has ended: room for less than that op needs
+    /// would only have its caller ask again and again. The tier's
     /// [`Timekeeper`](crate::Timekeeper) must know [`expiry`](Gate::expiry).
     pub fn ready(&self, deadline: Instant) -> Ticket<Result<(), Error>> {
         let mut state = lock(&self.0.state);
@@ -124,7 +128,10 @@ impl Gate {
             return Ticket::now(Ok(()));
         }
         if state.waiters.len() >= self.0.limits.waiters_max {
-            let what = format!("{} callers already wait for room; lower the concurrency", self.0.limits.waiters_max);
+            let what = format!(
+                "{} callers already wait for room; lower the concurrency",
+                self.0.limits.waiters_max
+            );
             return Ticket::now(Err(Error::new(ErrorKind::Throttled, what)));
         }
         let (completer, ticket) = ticket();
@@ -158,7 +165,8 @@ impl Gate {
         lock(&self.0.state).now
     }
 
-    /// What to register with the tier's timekeeper for each deadline given to [`ready`](Gate::ready).
+    /// What to register with the tier's timekeeper for each deadline given to
+    /// [`ready`](Gate::ready).
     pub fn expiry(&self) -> Arc<dyn Expire> {
         self.0.clone()
     }
@@ -169,7 +177,8 @@ fn closed() -> Error {
 }
 
 impl Inner {
-    /// An op larger than the whole budget passes alone, so that it is refused by name elsewhere and never waits for ever here.
+    /// An op larger than the whole budget passes alone, so that it is refused by name elsewhere and
+    /// never waits for ever here.
     fn has_room(&self, state: &State, bytes: u64) -> bool {
         let now = &state.now;
         now.ops < self.limits.ops_max
@@ -185,14 +194,18 @@ impl Expire for Inner {
         let next = state.waiters.iter().map(|(deadline, _)| *deadline).min();
         drop(state);
         for (_, waiter) in late {
-            waiter.complete(Err(Error::new(ErrorKind::Timeout, "no room in the tier before the deadline")));
+            waiter.complete(Err(Error::new(
+                ErrorKind::Timeout,
+                "no room in the tier before the deadline",
+            )));
         }
         next
     }
 }
 
 impl Inner {
-    /// Every waiter is told when room came: who comes first takes it, the others are turned away and wait again.
+    /// Every waiter is told when room came: who comes first takes it, the others are turned away
+    /// and wait again.
     fn wake(&self, state: &mut State) -> Woken {
         state.refused = false;
         Woken(if self.has_room(state, 1) { std::mem::take(&mut state.waiters) } else { Vec::new() })
@@ -247,7 +260,11 @@ impl Drop for Pass {
         self.leave();
         let mut state = lock(&self.gate.state);
         state.all -= 1;
-        let idle = if state.all == 0 && state.closed { std::mem::take(&mut state.idle) } else { Vec::new() };
+        let idle = if state.all == 0 && state.closed {
+            std::mem::take(&mut state.idle)
+        } else {
+            Vec::new()
+        };
         drop(state);
         idle.into_iter().for_each(|waiter| waiter.complete(Ok(())));
     }

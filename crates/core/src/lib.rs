@@ -1,9 +1,11 @@
-//! What every tier of kvtier speaks: the [`Tier`] and [`Observe`] traits, operations and their context, tickets, errors.
+//! What every tier of kvtier speaks: the [`Tier`] and [`Observe`] traits, operations and their
+//! context, tickets, errors.
 //!
-//! Completion inside, `async` outside, batch first. A tier takes a batch of ops and answers with a [`Ticket`]: a future
-//! that a plain thread can also [`wait`](Ticket::wait) for. The op owns its memory until the medium is done with it; the
-//! ticket owns only the answer. So dropping a ticket loses nothing but the answer, and a deadline answers at once while
-//! memory the kernel still holds comes home later, counted by the [`Gate`].
+//! Completion inside, `async` outside, batch first. A tier takes a batch of ops and answers with a
+//! [`Ticket`]: a future that a plain thread can also [`wait`](Ticket::wait) for. The op owns its
+//! memory until the medium is done with it; the ticket owns only the answer. So dropping a ticket
+//! loses nothing but the answer, and a deadline answers at once while memory the kernel still holds
+//! comes home later, counted by the [`Gate`].
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -41,7 +43,10 @@ pub use kvtier_mem as mem;
 pub use kvtier_mem::{Lease, Place, View};
 pub use listeners::Listeners;
 pub use observe::{Cursor, Event, KeyInfo, KeyPage, Listener, Observe, Status, TenantUsage, Usage};
-pub use op::{Done, HoldId, Load, Loaded, LookedUp, MissReason, Op, Presence, Removed, Save, Saved, ShedReason};
+pub use op::{
+    Done, HoldId, Load, Loaded, LookedUp, MissReason, Op, Presence, Removed, Save, Saved,
+    ShedReason,
+};
 pub use ticket::{Completer, Lost, Ticket, ticket};
 pub use tier::{OTHER_TENANTS, Spill, Spilled, Tier};
 pub use timekeeper::{Expire, Timekeeper};

@@ -4,11 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Event, Listener};
 
-/// The most events that wait for the listeners; what comes beyond is dropped, and counted in one [`Event::Missed`].
+/// The most events that wait for the listeners; what comes beyond is dropped, and counted in one
+/// [`Event::Missed`].
 const WAITING_MAX: usize = 1 << 16;
 
-/// Who listens to a tier. What happens to a key is [noted](Listeners::note) in the moment it does, under the lock that orders what happens to
-/// it, and [told](Listeners::tell) when the tier holds no lock: in the order in which it was noted, by one thread at a time.
+/// Who listens to a tier. What happens to a key is [noted](Listeners::note) in the moment it does,
+/// under the lock that orders what happens to it, and [told](Listeners::tell) when the tier holds
+/// no lock: in the order in which it was noted, by one thread at a time.
 #[derive(Default)]
 pub struct Listeners {
     state: Mutex<State>,
@@ -34,11 +36,13 @@ impl Listeners {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Notes what has just happened. Quick, and calls nobody: it may be called under locks of the tier's own.
+    /// Notes what has just happened. Quick, and calls nobody: it may be called under locks of the
+    /// tier's own.
     pub fn note(&self, event: Event) {
         if self.any.load(Ordering::Acquire) {
             let mut state = self.state();
-            // Once one is dropped all are until the listeners return: what they hear is a beginning of what happened.
+            // Once one is dropped all are until the listeners return: what they hear is a beginning
+            // of what happened.
             if state.missed > 0 || state.waiting.len() >= WAITING_MAX {
                 state.missed += 1;
             } else {
@@ -47,7 +51,8 @@ impl Listeners {
         }
     }
 
-    /// Tells what was noted, unless another thread is telling: that one does it then. A listener may call its tier.
+    /// Tells what was noted, unless another thread is telling: that one does it then. A listener
+    /// may call its tier.
     pub fn tell(&self) {
         if !self.any.load(Ordering::Acquire) {
             return;
@@ -132,7 +137,11 @@ mod tests {
             let mut there = there.lock().unwrap();
             there[n] = !there[n];
             let (key, len) = (key(n as u8), 1);
-            listeners.note(if there[n] { Event::Stored { key, len } } else { Event::Gone { key, len } });
+            listeners.note(if there[n] {
+                Event::Stored { key, len }
+            } else {
+                Event::Gone { key, len }
+            });
         };
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -173,7 +182,11 @@ mod tests {
         let touched = Event::Touched { key: key(1) };
         listeners.note(touched);
         listeners.tell();
-        assert_eq!(*caller.0.lock().unwrap(), [touched, Event::Gone { key: key(1), len: 7 }], "and nothing of before");
+        assert_eq!(
+            *caller.0.lock().unwrap(),
+            [touched, Event::Gone { key: key(1), len: 7 }],
+            "and nothing of before"
+        );
     }
 
     /// Does not return from its first call before it may.

@@ -8,7 +8,8 @@ use crate::{Bitmap, Error};
 pub struct Load {
     /// Which chunk.
     pub key: Key,
-    /// Where to; together at least as long as the chunk. On a hit their initialised length says how far they are filled.
+    /// Where to; together at least as long as the chunk. On a hit their initialised length says
+    /// how far they are filled.
     pub into: Vec<Lease>,
 }
 
@@ -21,7 +22,8 @@ pub struct Save {
     pub from: Vec<View>,
 }
 
-/// An op of a batch: it has a key, and a form without memory for when the memory cannot be handed back yet.
+/// An op of a batch: it has a key, and a form without memory for when the memory cannot be handed
+/// back yet.
 pub trait Op: Send + 'static {
     /// The key it is about.
     fn key(&self) -> &Key;
@@ -55,8 +57,9 @@ impl Op for Save {
     }
 }
 
-/// An op and how it ended. The op hands its leases back, except after `Timeout` and `Closed`, when memory that the kernel or a
-/// driver still holds is not in the answer and returns to its arena by itself.
+/// An op and how it ended. The op hands its leases back, except after `Timeout` and `Closed`, when
+/// memory that the kernel or a driver still holds is not in the answer and returns to its arena by
+/// itself.
 #[must_use]
 #[derive(Debug)]
 pub struct Done<O, T> {
@@ -123,11 +126,13 @@ pub enum ShedReason {
     NotWorth,
     /// It is larger than all that its tenant may have.
     Quota,
-    /// It is to be there together with others or not at all, and of such sets too many chunks are missing already.
+    /// It is to be there together with others or not at all, and of such sets too many chunks are
+    /// missing already.
     Sets,
     /// The medium is read-only; what it has is served.
     ReadOnly,
-    /// The medium itself is full, below the cap of the tier, and nothing that could be evicted made room on it.
+    /// The medium itself is full, below the cap of the tier, and nothing that could be evicted made
+    /// room on it.
     DeviceFull,
 }
 
@@ -165,8 +170,9 @@ pub struct LookedUp {
     pub found: Vec<Presence>,
     /// The hold on the hits, if one was asked for and anything was hit.
     pub hold: Option<HoldId>,
-    /// From a stack: for each of its tiers, the fastest first, which of the keys it answers for. A key that several tiers have is the
-    /// fastest one's, since no other is asked for it. Empty from a tier that is one medium.
+    /// From a stack: for each of its tiers, the fastest first, which of the keys it answers for. A
+    /// key that several tiers have is the fastest one's, since no other is asked for it. Empty
+    /// from a tier that is one medium.
     pub tiers: Vec<Bitmap>,
 }
 
@@ -182,7 +188,8 @@ impl LookedUp {
         self
     }
 
-    /// The tier of a stack that answers for key `n`, 0 the fastest; `None` where none does, and from a tier that is one medium.
+    /// The tier of a stack that answers for key `n`, 0 the fastest; `None` where none does, and
+    /// from a tier that is one medium.
     pub fn tier_of(&self, n: usize) -> Option<usize> {
         self.tiers.iter().position(|keys| keys.has(n))
     }

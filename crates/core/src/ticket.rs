@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 use crate::sync::{Arc, Condvar, Mutex, atomic, lock};
 use crate::{Done, Error, ErrorKind};
 
-/// An answer that will come: a future, and something a plain thread can wait for. Dropping it forgets the answer and nothing
-/// else; `cancel` asks for the end.
+/// An answer that will come: a future, and something a plain thread can wait for. Dropping it
+/// forgets the answer and nothing else; `cancel` asks for the end.
 #[must_use = "dropping a ticket forgets the answer"]
 pub struct Ticket<T>(Arc<Shared<T>>);
 
@@ -76,8 +76,8 @@ impl<T> Ticket<T> {
         matches!(*lock(&self.0.state), State::Ready(_))
     }
 
-    /// Lets `look` see the answer when it comes, on the thread that gives it, or now if it is there. For decorators, each of which may look, the
-    /// inner ones first.
+    /// Lets `look` see the answer when it comes, on the thread that gives it, or now if it is
+    /// there. For decorators, each of which may look, the inner ones first.
     pub fn then_look(self, look: impl FnOnce(&T) + Send + 'static) -> Self
     where
         T: 'static,
@@ -100,13 +100,15 @@ impl<T> Ticket<T> {
         self
     }
 
-    /// Calls `undo` with the answer if the ticket is dropped before it is taken, so that what the answer grants is released.
+    /// Calls `undo` with the answer if the ticket is dropped before it is taken, so that what the
+    /// answer grants is released.
     pub fn or_undo(self, undo: impl FnOnce(T) + Send + 'static) -> Self {
         *lock(&self.0.undo) = Some(Box::new(undo));
         self
     }
 
-    /// Asks for the end: what has not begun ends `Canceled`, what the medium is at ends as it will. The answer still comes.
+    /// Asks for the end: what has not begun ends `Canceled`, what the medium is at ends as it will.
+    /// The answer still comes.
     pub fn cancel(&self) {
         self.0.canceled.store(true, atomic::Ordering::Release);
     }

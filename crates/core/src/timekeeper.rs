@@ -11,12 +11,14 @@ use crate::clock::Timers;
 
 /// Something with a deadline.
 pub trait Expire: Send + Sync {
-    /// Called when its time may have come: ends it if so. Answers when to call again, `None` for never.
+    /// Called when its time may have come: ends it if so. Answers when to call again, `None` for
+    /// never.
     fn expire(&self, now: Instant) -> Option<Instant>;
 }
 
-/// A tier's own timers: one thread that ends what has reached its deadline. It holds nothing alive but what waits, and that
-/// weakly: what was answered in time costs it nothing more than a wake-up skipped.
+/// A tier's own timers: one thread that ends what has reached its deadline. It holds nothing alive
+/// but what waits, and that weakly: what was answered in time costs it nothing more than a wake-up
+/// skipped.
 pub struct Timekeeper {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -53,10 +55,16 @@ impl Timekeeper {
     pub fn start_on(clock: Clock, name: &str) -> std::io::Result<Self> {
         let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
             clock.register(me.clone());
-            Shared { clock, queue: Mutex::default(), changed: Condvar::new(), carried_out: Condvar::new() }
+            Shared {
+                clock,
+                queue: Mutex::default(),
+                changed: Condvar::new(),
+                carried_out: Condvar::new(),
+            }
         });
         let theirs = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name(format!("{name}-time")).spawn(move || theirs.run())?;
+        let thread =
+            std::thread::Builder::new().name(format!("{name}-time")).spawn(move || theirs.run())?;
         Ok(Timekeeper { shared, thread: Some(thread) })
     }
 
@@ -89,8 +97,8 @@ impl Queue {
         self.heap.peek().is_some_and(|Reverse(first)| first.0 <= now || first.2.strong_count() == 0)
     }
 
-    /// Drops timers of what was answered in time, whenever their number has doubled: a few steps a timer, and never more than twice as
-    /// many timers as objects that wait.
+    /// Drops timers of what was answered in time, whenever their number has doubled: a few steps a
+    /// timer, and never more than twice as many timers as objects that wait.
     fn forget_the_answered(&mut self) {
         if self.heap.len() >= self.full.max(TIMERS_MIN) {
             self.heap.retain(|Reverse(timer)| timer.2.strong_count() > 0);
@@ -133,7 +141,8 @@ impl Shared {
         let Some(Reverse(Timer(_, _, what))) = queue.heap.pop() else { return queue };
         queue.firing = true;
         drop(queue);
-        // Ending something wakes whoever waits for it, which is code of others: its panic must not stop the clock for all.
+        // Ending something wakes whoever waits for it, which is code of others: its panic must not
+        // stop the clock for all.
         let expire = || what.upgrade().and_then(|what| what.expire(now));
         let again = catch_unwind(AssertUnwindSafe(expire)).unwrap_or(None);
         let mut queue = self.lock();

@@ -1,4 +1,5 @@
-//! What tickets, batches, the gate and the timekeeper promise, with real threads. What is promised about time is tested on a manual clock.
+//! What tickets, batches, the gate and the timekeeper promise, with real threads. What is promised
+//! about time is tested on a manual clock.
 #![cfg(not(shuttle))]
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use common::{arena, home, load};
 use kvtier_core::{
-    Batch, Clock, Error, ErrorKind, Expire, Gate, GateLimits, Load, Loaded, ManualClock, Ticket, Timekeeper, ticket,
+    Batch, Clock, Error, ErrorKind, Expire, Gate, GateLimits, Load, Loaded, ManualClock, Ticket,
+    Timekeeper, ticket,
 };
 
 const HIT: Loaded = Loaded::Hit { len: 1 };
@@ -55,7 +57,8 @@ fn a_dropped_completer_answers_closed() {
 #[test]
 fn a_dropped_slot_answers_closed_for_its_op_alone() {
     let arena = arena();
-    let (_, mut slots, ticket) = Batch::<Load, Loaded>::new(far(), vec![common::key(0), common::key(1)]);
+    let (_, mut slots, ticket) =
+        Batch::<Load, Loaded>::new(far(), vec![common::key(0), common::key(1)]);
     drop(slots.pop().unwrap());
     assert!(!ticket.is_done());
     slots.pop().unwrap().finish(load(&arena, 0), Ok(HIT));
@@ -73,7 +76,10 @@ fn a_batch_answers_in_order_whatever_the_order_of_finishing() {
         slot.finish(load(&arena, n as u64), Ok(Loaded::Hit { len: n as u64 }));
     }
     for (n, done) in (0..8).zip(ticket.wait()) {
-        assert_eq!((done.op.key.clone(), done.result.unwrap()), (common::key(n), Loaded::Hit { len: n }));
+        assert_eq!(
+            (done.op.key.clone(), done.result.unwrap()),
+            (common::key(n), Loaded::Hit { len: n })
+        );
     }
 }
 
@@ -91,7 +97,8 @@ fn the_deadline_answers_at_once_and_the_memory_comes_home_later() {
     let timers = Timekeeper::start_on(time.clock(), "test").unwrap();
     let gate = Gate::new(GateLimits::new(4, 1 << 20));
     let deadline = time.now() + Duration::from_millis(20);
-    let (batch, mut slots, ticket) = Batch::<Load, Loaded>::new_on(&time.clock(), deadline, vec![common::key(0)]);
+    let (batch, mut slots, ticket) =
+        Batch::<Load, Loaded>::new_on(&time.clock(), deadline, vec![common::key(0)]);
     timers.at(deadline, &batch.expiry());
     let slot = slots.pop().unwrap();
     slot.carry(gate.enter(4096).unwrap());
@@ -250,7 +257,8 @@ fn what_was_answered_in_time_leaves_no_timers_behind() {
         assert_eq!(ticket.wait().len(), 1);
     }
     let text = format!("{clock:?}");
-    let timers: usize = text.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap();
+    let timers: usize =
+        text.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap();
     assert!(timers < 1000, "{text}");
 }
 

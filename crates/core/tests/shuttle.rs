@@ -86,7 +86,8 @@ fn cancel_races_the_worker_and_is_answered_either_way() {
     });
 }
 
-/// The deadline and the medium both end the op: one of them answers, and the memory is in the answer or back home.
+/// The deadline and the medium both end the op: one of them answers, and the memory is in the
+/// answer or back home.
 #[test]
 fn a_deadline_that_races_completion_answers_once() {
     explore(|| {
@@ -108,7 +109,9 @@ fn a_deadline_that_races_completion_answers_once() {
         for done in answers {
             match done.result {
                 Ok(loaded) => assert_eq!((loaded, done.op.into.len()), (HIT, 1)),
-                Err(error) => assert_eq!((error.kind(), done.op.into.len()), (ErrorKind::Timeout, 0)),
+                Err(error) => {
+                    assert_eq!((error.kind(), done.op.into.len()), (ErrorKind::Timeout, 0))
+                }
             }
         }
         assert_eq!(clock.join().unwrap(), None, "nothing to call again for");

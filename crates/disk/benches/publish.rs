@@ -1,14 +1,17 @@
-//! What it costs to give a chunk a file and a name, by each way there is: the reason for the one the tier takes.
+//! What it costs to give a chunk a file and a name, by each way there is: the reason for the one
+//! the tier takes.
 //!
-//! `cargo bench -p kvtier-disk --bench publish`: microseconds of CPU and of wall time a file of 1 MiB, its room set aside, nothing written;
-//! medians of turns that alternate.
+//! `cargo bench -p kvtier-disk --bench publish`: microseconds of CPU and of wall time a file of 1
+//! MiB, its room set aside, nothing written; medians of turns that alternate.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
-use nix::fcntl::{AT_FDCWD, AtFlags, FallocateFlags, OFlag, RenameFlags, fallocate, open, renameat2};
+use nix::fcntl::{
+    AT_FDCWD, AtFlags, FallocateFlags, OFlag, RenameFlags, fallocate, open, renameat2,
+};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::stat::Mode;
 use nix::unistd::linkat;
@@ -46,7 +49,8 @@ fn main() {
 
 type Way = fn(&Path, u64);
 
-/// (CPU, wall) microseconds a file of one turn in an empty directory, where the way finds what it needs.
+/// (CPU, wall) microseconds a file of one turn in an empty directory, where the way finds what it
+/// needs.
 fn turn(dir: &Path, files: u64, (way, from_old): (Way, bool)) -> (f64, f64) {
     let own = tempfile::tempdir_in(dir).unwrap();
     for n in (0..files).filter(|_| from_old) {
@@ -68,7 +72,14 @@ fn make(path: &Path) -> File {
 fn by_rename(dir: &Path, n: u64) {
     let draft = dir.join("draft");
     drop(make(&draft));
-    renameat2(AT_FDCWD, &draft, AT_FDCWD, &dir.join(format!("new-{n}")), RenameFlags::RENAME_NOREPLACE).unwrap();
+    renameat2(
+        AT_FDCWD,
+        &draft,
+        AT_FDCWD,
+        &dir.join(format!("new-{n}")),
+        RenameFlags::RENAME_NOREPLACE,
+    )
+    .unwrap();
 }
 
 fn by_rename_over(dir: &Path, n: u64) {
@@ -87,8 +98,17 @@ fn by_link(dir: &Path, n: u64) {
 fn by_recycling(dir: &Path, n: u64) {
     let draft = dir.join("draft");
     std::fs::rename(dir.join(format!("old-{n}")), &draft).unwrap();
-    drop(open(&draft, OFlag::O_WRONLY | OFlag::O_DIRECT | OFlag::O_CLOEXEC, Mode::empty()).unwrap());
-    renameat2(AT_FDCWD, &draft, AT_FDCWD, &dir.join(format!("new-{n}")), RenameFlags::RENAME_NOREPLACE).unwrap();
+    drop(
+        open(&draft, OFlag::O_WRONLY | OFlag::O_DIRECT | OFlag::O_CLOEXEC, Mode::empty()).unwrap(),
+    );
+    renameat2(
+        AT_FDCWD,
+        &draft,
+        AT_FDCWD,
+        &dir.join(format!("new-{n}")),
+        RenameFlags::RENAME_NOREPLACE,
+    )
+    .unwrap();
 }
 
 fn cpu_us() -> f64 {

@@ -16,12 +16,15 @@ impl<M: Mover> Shared<M> {
 
     /// Deletes what has been in quarantine for long, and learns what others put there.
     pub fn trim_aside(&self) {
-        self.account(|own| quarantine::trim(own, quarantine::bytes_max(self.capacity_bytes), self.clock.wall()));
+        self.account(|own| {
+            quarantine::trim(own, quarantine::bytes_max(self.capacity_bytes), self.clock.wall())
+        });
     }
 
     fn account(&self, clear: impl FnOnce(&Path) -> io::Result<Cleared>) -> u64 {
         let (_moving, since) = (self.ledger_check.moving(), self.ledger.generation());
-        let cleared = clear(&self.home.own()).unwrap_or_else(|e| Cleared { bytes: 0, failed: Some(e) });
+        let cleared =
+            clear(&self.home.own()).unwrap_or_else(|e| Cleared { bytes: 0, failed: Some(e) });
         let gone = cleared.bytes;
         if let Some(e) = cleared.failed {
             self.fault(format!("cannot clear the quarantine: {e}"));

@@ -5,13 +5,15 @@ use crate::mover::Part;
 use crate::name::PAGE;
 use crate::save::not_aligned;
 
-/// How the payload of one load reaches the caller's leases: which parts are read directly, and what is copied afterwards. The whole
-/// pages come first, then the page pair [last partial page | footer].
+/// How the payload of one load reaches the caller's leases: which parts are read directly, and what
+/// is copied afterwards. The whole pages come first, then the page pair [last partial page |
+/// footer].
 #[derive(Debug)]
 pub struct Landing {
     /// The caller's leases that are no parts of the transfer, in their order.
     kept: Vec<Kept>,
-    /// How many of the transfer's parts before the page pair are the caller's leases; otherwise the one before it is bounce memory.
+    /// How many of the transfer's parts before the page pair are the caller's leases; otherwise
+    /// the one before it is bounce memory.
     direct: usize,
     len: usize,
 }
@@ -25,8 +27,9 @@ struct Kept {
 }
 
 impl Landing {
-    /// Plans a load of `len` bytes into `leases` (long enough together) and `tail`. Bounce memory is taken when the leases' own is
-    /// not aligned. Gives the leases back when there is none now, with an error when there is never enough.
+    /// Plans a load of `len` bytes into `leases` (long enough together) and `tail`. Bounce memory
+    /// is taken when the leases' own is not aligned. Gives the leases back when there is none
+    /// now, with an error when there is never enough.
     pub fn plan(
         leases: Vec<Lease>,
         len: usize,
@@ -53,13 +56,20 @@ impl Landing {
             Landing { kept, direct: parts.len(), len }
         } else {
             if whole > bounce_bytes {
-                return Err((leases, Some(Error::new(ErrorKind::Invalid, not_aligned(bounce_bytes)))));
+                return Err((
+                    leases,
+                    Some(Error::new(ErrorKind::Invalid, not_aligned(bounce_bytes))),
+                ));
             }
             match bounce.lease(whole) {
                 Ok(into) => parts.push(Part::Read { at: 0, into, len: whole }),
                 Err(_) => return Err((leases, None)),
             }
-            let kept = leases.into_iter().enumerate().map(|(position, lease)| Kept { position, lease }).collect();
+            let kept = leases
+                .into_iter()
+                .enumerate()
+                .map(|(position, lease)| Kept { position, lease })
+                .collect();
             Landing { kept, direct: 0, len }
         };
         let pair = PAGE as usize + if len > whole { PAGE as usize } else { 0 };
@@ -67,7 +77,8 @@ impl Landing {
         Ok((landing, parts))
     }
 
-    /// Takes the parts back and gives (the caller's leases in the caller's order, bounce memory if any, the page pair).
+    /// Takes the parts back and gives (the caller's leases in the caller's order, bounce memory if
+    /// any, the page pair).
     pub fn unpack(self, parts: Vec<Part>) -> (Vec<Lease>, Option<Lease>, Option<Lease>) {
         let mut memory: Vec<Lease> = parts
             .into_iter()
@@ -79,7 +90,9 @@ impl Landing {
         let tail = memory.pop();
         let bounced = if self.direct == 0 { memory.pop() } else { None };
         // In ascending order, each finds all that come before it in place.
-        self.kept.into_iter().for_each(|kept| memory.insert(kept.position.min(memory.len()), kept.lease));
+        self.kept
+            .into_iter()
+            .for_each(|kept| memory.insert(kept.position.min(memory.len()), kept.lease));
         (memory, bounced, tail)
     }
 
@@ -89,8 +102,8 @@ impl Landing {
     }
 }
 
-/// The first `whole` bytes into memory that the CPU cannot reach, of whatever alignment. What nothing is read into is part of the transfer
-/// too: it may be waited for.
+/// The first `whole` bytes into memory that the CPU cannot reach, of whatever alignment. What
+/// nothing is read into is part of the transfer too: it may be waited for.
 fn far_parts(leases: Vec<Lease>, whole: usize) -> impl Iterator<Item = Part> {
     let mut at = 0;
     leases.into_iter().map(move |into| {
@@ -111,7 +124,8 @@ fn is_aligned(leases: &[Lease], whole: usize) -> bool {
     })
 }
 
-/// Copies `bytes`, which begin at `at` of the payload, to where they belong in the leases, by `write`.
+/// Copies `bytes`, which begin at `at` of the payload, to where they belong in the leases, by
+/// `write`.
 pub fn scatter<E>(
     leases: &mut [Lease],
     mut at: usize,

@@ -10,11 +10,13 @@ use kvtier_key::ChunkShape;
 
 use crate::layout::{Layout, Verify};
 
-/// When a save is answered. Whatever it is, a load never gives a wrong byte: what a crash tore is a miss.
+/// When a save is answered. Whatever it is, a load never gives a wrong byte: what a crash tore is a
+/// miss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
-    /// When the chunk is written and named. A crash of the machine may lose it; a crash of the process does not.
+    /// When the chunk is written and named. A crash of the machine may lose it; a crash of the
+    /// process does not.
     #[default]
     None,
     /// When the chunk and its name are on the device, each by itself.
@@ -32,7 +34,8 @@ impl FromStr for Durability {
             "fdatasync" => Ok(Durability::Fdatasync),
             "syncfs" => Ok(Durability::Syncfs),
             _ => {
-                let what = format!("no durability is called {text:?}; choose none, fdatasync or syncfs");
+                let what =
+                    format!("no durability is called {text:?}; choose none, fdatasync or syncfs");
                 Err(Error::new(ErrorKind::Invalid, what))
             }
         }
@@ -47,14 +50,17 @@ pub struct DiskConfig {
     pub path: PathBuf,
     /// The cap in bytes of files, padding and footers included.
     pub capacity_bytes: u64,
-    /// The cap as a share of the file system's bytes, above 0 and at most 1; then `capacity_bytes` means nothing.
+    /// The cap as a share of the file system's bytes, above 0 and at most 1; then `capacity_bytes`
+    /// means nothing.
     pub capacity_share: Option<f64>,
-    /// Whether a directory that holds more than the cap, and whose noted cap is larger, or that others have open with another cap, may be
-    /// opened all the same: chunks are deleted.
+    /// Whether a directory that holds more than the cap, and whose noted cap is larger, or that
+    /// others have open with another cap, may be opened all the same: chunks are deleted.
     pub shrink: bool,
-    /// Whose chunks these are and what they look like. Given, the directory is opened only if it was never opened with other chunk sizes or
-    /// another rule for partial chunks for the same tenant and layout. Files of a foreign layout do not tell whose they are: there a tenant
-    /// has one layout, and with `None` the first key says it. A namespace with salts as tenants stands for those of all salts there.
+    /// Whose chunks these are and what they look like. Given, the directory is opened only if it
+    /// was never opened with other chunk sizes or another rule for partial chunks for the same
+    /// tenant and layout. Files of a foreign layout do not tell whose they are: there a tenant
+    /// has one layout, and with `None` the first key says it. A namespace with salts as tenants
+    /// stands for those of all salts there.
     pub namespace: Option<Arc<Namespace>>,
     /// The tier's name in errors and reports.
     pub name: String,
@@ -62,7 +68,8 @@ pub struct DiskConfig {
     pub ops_max: u32,
     /// The most bytes in flight.
     pub inflight_bytes_max: u64,
-    /// Memory for chunks whose own memory is not aligned, in bytes; they are copied once through it.
+    /// Memory for chunks whose own memory is not aligned, in bytes; they are copied once through
+    /// it.
     pub bounce_bytes: usize,
     /// Which chunks go first.
     pub policy: PolicyKind,
@@ -72,12 +79,15 @@ pub struct DiskConfig {
     pub compat: Option<Compat>,
     /// What a save that was answered is worth after a crash of the machine.
     pub durability: Durability,
-    /// When the file system has less free than this many bytes, chunks go although the cap would let them stay. `None`: one hundredth of
-    /// the file system, at most 1 GiB. As much as the file system has, or more, is `Invalid`.
+    /// When the file system has less free than this many bytes, chunks go although the cap would
+    /// let them stay. `None`: one hundredth of the file system, at most 1 GiB. As much as the
+    /// file system has, or more, is `Invalid`.
     pub free_min_bytes: Option<u64>,
-    /// The most chunks a second that go in the background for `free_min_bytes`, so that their deletes do not hold up saves and loads.
+    /// The most chunks a second that go in the background for `free_min_bytes`, so that their
+    /// deletes do not hold up saves and loads.
     pub deletes_per_second_max: u32,
-    /// How often the journal of use is written; what happened since is forgotten by a process that is killed.
+    /// How often the journal of use is written; what happened since is forgotten by a process that
+    /// is killed.
     pub flush_every: Duration,
     /// Threads for open, allocate, rename and unlink.
     pub threads: usize,
@@ -85,12 +95,13 @@ pub struct DiskConfig {
     pub layout: Layout,
     /// What becomes of chunks that nothing proves; only foreign layouts have such.
     pub verify: Verify,
-    /// The tensor that a full chunk is, for layouts whose files say it; without, what files that are there already say of theirs holds for
-    /// others of the same model and worker.
+    /// The tensor that a full chunk is, for layouts whose files say it; without, what files that
+    /// are there already say of theirs holds for others of the same model and worker.
     pub chunk_shape: Option<ChunkShape>,
     /// How often the files of a foreign layout, which others write and delete, are counted.
     pub sweep_every: Duration,
-    /// How long a save waits for room that others are freeing before it is shed. For tests: longer than a machine may stand still.
+    /// How long a save waits for room that others are freeing before it is shed. For tests: longer
+    /// than a machine may stand still.
     #[doc(hidden)]
     pub room_wait_max: Duration,
     /// The clock that deadlines, holds, hints and the tier's own rounds go by.
@@ -135,7 +146,10 @@ impl DiskConfig {
             ));
         }
         if self.capacity_bytes < 8192 && self.capacity_share.is_none() {
-            return bad(format!("a capacity of {} bytes holds no chunk; give at least 8192", self.capacity_bytes));
+            return bad(format!(
+                "a capacity of {} bytes holds no chunk; give at least 8192",
+                self.capacity_bytes
+            ));
         }
         if self.ops_max == 0 || self.threads == 0 || self.inflight_bytes_max == 0 {
             return bad("ops_max, threads and inflight_bytes_max must be at least 1".into());

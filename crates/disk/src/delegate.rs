@@ -6,8 +6,8 @@ macro_rules! tier_of_disk {
             use std::sync::Arc;
 
             use $crate::kvtier_core::{
-                Caps, Ctx, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp,
-                Mode, Observe, Removed, Save, Saved, Status, Ticket, Tier, Usage,
+                Caps, Ctx, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load,
+                Loaded, LookedUp, Mode, Observe, Removed, Save, Saved, Status, Ticket, Tier, Usage,
             };
 
             impl Tier for $tier {

@@ -2,9 +2,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use kvtier_core::{
-    Answer, Batch, Caps, Clock, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key,
-    KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Observe, Op, Removed, Save, Saved,
-    ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
+    Answer, Batch, Caps, Clock, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits,
+    Hold, HoldId, Key, KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS,
+    Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier,
+    Timekeeper, Usage,
 };
 use kvtier_index::{Chunk, Index, IndexConfig, Inserted, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
@@ -38,48 +39,62 @@ pub struct Disk<M: Mover> {
 }
 
 impl<M: Mover> Disk<M> {
-    /// Opens the directory: registers this process there, clears what dead ones left, lists the chunks, puts them into the order of use
-    /// that was noted, and brings them under the cap.
+    /// Opens the directory: registers this process there, clears what dead ones left, lists the
+    /// chunks, puts them into the order of use that was noted, and brings them under the cap.
     pub fn open(mut config: DiskConfig, mover: M) -> Result<Self, Error> {
         config.check()?;
         let home = Home::open(&config.path, foreign_of(&config))?;
         measure_cap(&mut config)?;
         refuse_reserve(&config)?;
         refuse_without_facts(&home)?;
-        let failed = |what: &'static str| move |e: std::io::Error| Error::new(ErrorKind::Io, what).with_source(e);
+        let failed = |what: &'static str| {
+            move |e: std::io::Error| Error::new(ErrorKind::Io, what).with_source(e)
+        };
         let memory = |bytes| {
-            Arena::new(ArenaConfig::huge(bytes))
-                .map_err(|e| Error::new(ErrorKind::Full, "no memory for the tier's own buffers").with_source(e))
+            Arena::new(ArenaConfig::huge(bytes)).map_err(|e| {
+                Error::new(ErrorKind::Full, "no memory for the tier's own buffers").with_source(e)
+            })
         };
         let index_config = IndexConfig::new(config.capacity_bytes).with_high_mark(1.0);
-        let policy = if config.compat.is_some() { config.policy.build_compat() } else { config.policy.build() };
+        let policy = if config.compat.is_some() {
+            config.policy.build_compat()
+        } else {
+            config.policy.build()
+        };
         let index = Index::new(index_config, policy);
-        let mut index = index.map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
+        let mut index = index
+            .map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
         let (books, reader) = open_books(home, &config, &mut index)?;
         let gate = Gate::new(GateLimits::new(config.ops_max, config.inflight_bytes_max));
         let mut caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
         caps.align = PAGE as usize;
         caps.bounce = config.bounce_bytes > 0;
-        let clock =
-            Timekeeper::start_on(config.clock.clone(), &config.name).map_err(failed("cannot start a thread"))?;
-        // Twice: an op past its deadline may still hold its pair while another takes its place at the gate.
+        let clock = Timekeeper::start_on(config.clock.clone(), &config.name)
+            .map_err(failed("cannot start a thread"))?;
+        // Twice: an op past its deadline may still hold its pair while another takes its place at
+        // the gate.
         let tails = memory(2 * config.ops_max as usize * 2 * PAGE as usize)?;
         let bounce = memory(config.bounce_bytes)?;
         let (quotas, compat) = (config.quotas.clone(), config.compat);
-        let shared = Arc::new(Shared::new(caps, &config, mover, books, (index, gate, tails, bounce)));
+        let shared =
+            Arc::new(Shared::new(caps, &config, mover, books, (index, gate, tails, bounce)));
         shared.limit(&quotas);
         shared.index().set_compat(compat);
         let listed = list_known(&shared)?;
         shared.fit_under_the_cap();
-        let pool = Pool::start(&config.name, config.threads).map_err(failed("cannot start a thread"))?;
+        let pool =
+            Pool::start(&config.name, config.threads).map_err(failed("cannot start a thread"))?;
         let theirs = Arc::clone(&shared);
         let syncer = Syncer::start(&config.name, move || theirs.home.sync_all());
         let syncer = syncer.map_err(failed("cannot start a thread"))?;
-        let hands = Hands { pool: Arc::new(pool), syncer: Arc::new(syncer), clock: Arc::new(clock) };
-        let sweeper = shared.home.foreign().map(|_| Sweeper::start(&shared, config.sweep_every, listed));
+        let hands =
+            Hands { pool: Arc::new(pool), syncer: Arc::new(syncer), clock: Arc::new(clock) };
+        let sweeper =
+            shared.home.foreign().map(|_| Sweeper::start(&shared, config.sweep_every, listed));
         let sweeper = sweeper.transpose().map_err(failed("cannot start a thread"))?;
         let free_min_bytes = config.free_min_bytes.map_or_else(|| free_min(&config.path), Ok);
-        let chores = free_min_bytes.and_then(|free| Chores::new(&shared, reader, config.flush_every, free));
+        let chores =
+            free_min_bytes.and_then(|free| Chores::new(&shared, reader, config.flush_every, free));
         let keeper = chores.and_then(Keeper::start).map_err(failed("cannot keep the directory"))?;
         Ok(Disk { shared, hands, keeper, sweeper })
     }
@@ -96,13 +111,18 @@ impl<M: Mover> Disk<M> {
     }
 
     /// Gives the hold of a lookup back if its answer is never taken.
-    fn or_release(&self, ticket: Ticket<Result<LookedUp, Error>>, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+    fn or_release(
+        &self,
+        ticket: Ticket<Result<LookedUp, Error>>,
+        hold: Hold,
+    ) -> Ticket<Result<LookedUp, Error>> {
         if hold == Hold::None {
             return ticket;
         }
         let shared = Arc::downgrade(&self.shared);
         ticket.or_undo(move |answer| {
-            if let (Ok(LookedUp { hold: Some(id), .. }), Some(shared)) = (answer, shared.upgrade()) {
+            if let (Ok(LookedUp { hold: Some(id), .. }), Some(shared)) = (answer, shared.upgrade())
+            {
                 shared.index().release(kvtier_index::HoldId::from_u64(id.0));
             }
         })
@@ -127,18 +147,28 @@ impl<M: Mover> Disk<M> {
             }
             Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled)),
             Err(kind) => {
-                slot.finish(op, Err(Error::new(kind, "the tier is closed").with_tier(self.shared.caps.name.clone())))
+                slot.finish(
+                    op,
+                    Err(Error::new(kind, "the tier is closed")
+                        .with_tier(self.shared.caps.name.clone())),
+                )
             }
         }
         None
     }
 }
 
-/// Takes what the directory lists and its journals tell into the index, and opens all that is kept there besides chunks.
-fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Books, Reader), Error> {
+/// Takes what the directory lists and its journals tell into the index, and opens all that is kept
+/// there besides chunks.
+fn open_books(
+    home: Home,
+    config: &DiskConfig,
+    index: &mut Index,
+) -> Result<(Books, Reader), Error> {
     let what = format!("cannot read {}", home.root().display());
     let failed = move |e: std::io::Error| {
-        Error::new(crate::kind_of(&e), what.clone()).with_cause(e, "check its permissions and free space")
+        Error::new(crate::kind_of(&e), what.clone())
+            .with_cause(e, "check its permissions and free space")
     };
     let own = home.own();
     home.join(config.capacity_bytes, config.shrink)?;
@@ -165,7 +195,8 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
         if has_ledger && Ledger::peek(&own).is_ok_and(|total| total.is_none()) {
             home.note_damage(format!("{}/ledger is damaged; it is counted anew", own.display()));
         }
-        let ledger = if may_write { Ledger::open(&own, is_local)? } else { Ledger::detached(is_local) };
+        let ledger =
+            if may_write { Ledger::open(&own, is_local)? } else { Ledger::detached(is_local) };
         let used = index.usage().used;
         let ledger_check = match may_write {
             true => count_at_start(&home, &ledger, used + aside_bytes, twins_bytes > 0)?,
@@ -175,14 +206,26 @@ fn open_books(home: Home, config: &DiskConfig, index: &mut Index) -> Result<(Boo
     };
     let (ledger, ledger_check, reader, aside_bytes) = open().map_err(failed)?;
     // Without a corner nothing is written until there is one.
-    let journal = Journal::new(&own, home.corner().as_ref().map_or("", |corner| corner.name()), &config.clock);
+    let journal = Journal::new(
+        &own,
+        home.corner().as_ref().map_or("", |corner| corner.name()),
+        &config.clock,
+    );
     let geometry = Geometry::new(&manifest);
-    Ok((Books { home, ledger, ledger_check, journal, changes, tenants, aside_bytes, geometry }, reader))
+    Ok((
+        Books { home, ledger, ledger_check, journal, changes, tenants, aside_bytes, geometry },
+        reader,
+    ))
 }
 
-/// Sets the ledger to what is `listed`, where no other process has the directory open. Otherwise they keep the total, unless something was
-/// `changed` beside them.
-fn count_at_start(home: &Home, ledger: &Ledger, listed: u64, changed: bool) -> std::io::Result<LedgerCheck> {
+/// Sets the ledger to what is `listed`, where no other process has the directory open. Otherwise
+/// they keep the total, unless something was `changed` beside them.
+fn count_at_start(
+    home: &Home,
+    ledger: &Ledger,
+    listed: u64,
+    changed: bool,
+) -> std::io::Result<LedgerCheck> {
     let counted = home.at_the_door(|alone| match alone {
         true => ledger.recount(true, || Ok(listed)).map(|done| LedgerCheck::new(done, false)),
         false => {
@@ -213,7 +256,8 @@ fn open_changes(home: &Home, is_local: bool, clock: &Clock) -> std::io::Result<C
     Ok(changes)
 }
 
-/// Enters all chunks that lie there; of one that lies there with two lengths, the newer. Answers the bytes of the files that went for it.
+/// Enters all chunks that lie there; of one that lies there with two lengths, the newer. Answers
+/// the bytes of the files that went for it.
 fn list_into(home: &Home, index: &mut Index) -> std::io::Result<u64> {
     let (mut twins, mut bytes) = (Vec::new(), 0);
     if home.foreign().is_some() {
@@ -239,10 +283,13 @@ fn foreign_of(config: &DiskConfig) -> Option<Foreign> {
 
 /// A strict tier over a file system that keeps no facts would refuse what it saves itself.
 fn refuse_without_facts(home: &Home) -> Result<(), Error> {
-    if home.is_read_only() || home.foreign().is_none_or(|foreign| foreign.verify != Verify::Strict) {
+    if home.is_read_only() || home.foreign().is_none_or(|foreign| foreign.verify != Verify::Strict)
+    {
         return Ok(());
     }
-    let at = |e: std::io::Error| Error::new(crate::kind_of(&e), "cannot probe the file system").with_source(e);
+    let at = |e: std::io::Error| {
+        Error::new(crate::kind_of(&e), "cannot probe the file system").with_source(e)
+    };
     if layout::probe_facts(&home.own()).map_err(at)? {
         return Ok(());
     }
@@ -253,11 +300,17 @@ fn refuse_without_facts(home: &Home) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Unsupported, what))
 }
 
-/// Lists the names of a foreign layout, if it is known whose chunks they are. Answers whether they are listed.
+/// Lists the names of a foreign layout, if it is known whose chunks they are. Answers whether they
+/// are listed.
 fn list_known<M: Mover>(shared: &Shared<M>) -> Result<bool, Error> {
-    let Some(foreign) = shared.home.foreign().filter(|foreign| foreign.namespace().is_some()) else { return Ok(false) };
+    let Some(foreign) = shared.home.foreign().filter(|foreign| foreign.namespace().is_some())
+    else {
+        return Ok(false);
+    };
     let what = || format!("cannot list {}", shared.home.root().display());
-    shared.list_foreign(foreign).map_err(|e| Error::new(crate::kind_of(&e), what()).with_source(e))?;
+    shared
+        .list_foreign(foreign)
+        .map_err(|e| Error::new(crate::kind_of(&e), what()).with_source(e))?;
     Ok(true)
 }
 
@@ -346,9 +399,17 @@ impl<M: Mover> Tier for Disk<M> {
         &self.shared.caps
     }
 
-    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+    fn lookup(
+        &self,
+        ctx: &Ctx,
+        keys: Arc<[Key]>,
+        mode: Mode,
+        hold: Hold,
+    ) -> Ticket<Result<LookedUp, Error>> {
         if self.shared.gate.is_closed() {
-            return Ticket::now(Err(Error::new(ErrorKind::Closed, "the tier is closed").with_op("lookup")));
+            return Ticket::now(Err(
+                Error::new(ErrorKind::Closed, "the tier is closed").with_op("lookup")
+            ));
         }
         if let Some(refused) = keys.iter().find_map(|key| self.refusal(key, "lookup")) {
             return Ticket::now(Err(refused));
@@ -357,12 +418,15 @@ impl<M: Mover> Tier for Disk<M> {
         let knows_all = self.shared.follow_few_changes();
         // Where much is new, it is read first, on another thread.
         if (knows_all || self.shared.asks_names())
-            && let Some(answer) = lookup::lookup(&self.shared, &keys, (mode, hold), |_| knows_all.then_some(None))
+            && let Some(answer) =
+                lookup::lookup(&self.shared, &keys, (mode, hold), |_| knows_all.then_some(None))
         {
             return self.or_release(Ticket::now(answer), hold);
         }
         let Ok(pass) = self.shared.gate.enter(0) else {
-            return Ticket::now(Err(Error::new(ErrorKind::Throttled, "too much in flight").with_op("lookup")));
+            return Ticket::now(Err(
+                Error::new(ErrorKind::Throttled, "too much in flight").with_op("lookup")
+            ));
         };
         let (answer, ticket) = Answer::new_on(&self.shared.clock, "lookup", ctx.deadline);
         self.hands.clock.at(ctx.deadline, &answer.expiry());
@@ -377,7 +441,8 @@ impl<M: Mover> Tier for Disk<M> {
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let (batch, slots, ticket) = Batch::new_on(&self.shared.clock, ctx.deadline, keys_of(&ops));
         self.hands.clock.at(ctx.deadline, &batch.expiry());
-        // Together and before the answers, which come in any order: the head of a chain is to stay longer than its tail.
+        // Together and before the answers, which come in any order: the head of a chain is to stay
+        // longer than its tail.
         self.shared.adopt(ops.iter().map(|op| &op.key));
         self.shared.used(&ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>(), &ctx.hint);
         for (op, slot) in ops.into_iter().zip(slots) {
@@ -386,7 +451,9 @@ impl<M: Mover> Tier for Disk<M> {
             let refusal = refusal.or_else(|| self.shared.misfit(&op.key, None));
             if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
                 let (shared, hands) = (Arc::clone(&self.shared), self.hands.clone());
-                self.hands.pool.push(Lane::Read, move || load::begin(&shared, &hands, (op, slot), None));
+                self.hands
+                    .pool
+                    .push(Lane::Read, move || load::begin(&shared, &hands, (op, slot), None));
             }
         }
         ticket
@@ -405,10 +472,13 @@ impl<M: Mover> Tier for Disk<M> {
         };
         let announced = self.shared.announce(ctx.chain, &ops);
         for ((op, slot), announced) in ops.into_iter().zip(slots).zip(announced) {
-            let refusal = save::refusal(&op.key, &op.from, &self.shared.mover, self.shared.bounce_bytes);
+            let refusal =
+                save::refusal(&op.key, &op.from, &self.shared.mover, self.shared.bounce_bytes);
             let refusal = refusal.or_else(|| self.refusal(&op.key, "save"));
             let refusal = refusal.or_else(|| self.shared.misfit(&op.key, Some(op.bytes())));
-            if let Some((op, slot)) = self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled)) {
+            if let Some((op, slot)) =
+                self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled))
+            {
                 let (shared, hands) = (Arc::clone(&self.shared), self.hands.clone());
                 let together = Arc::clone(&together);
                 let asked = save::Asked { op, slot, announced, together, shape: ctx.shape.clone() };
@@ -423,13 +493,18 @@ impl<M: Mover> Tier for Disk<M> {
             return Ticket::now(Err(refused));
         }
         if self.shared.home.is_read_only() {
-            let what = format!("{} is read-only: make its file system writable", self.shared.home.root().display());
+            let what = format!(
+                "{} is read-only: make its file system writable",
+                self.shared.home.root().display()
+            );
             return Ticket::now(Err(Error::new(ErrorKind::Denied, what).with_op("remove")));
         }
         let pass = match self.shared.gate.enter(0) {
             Ok(pass) => pass,
             Err(kind) => {
-                return Ticket::now(Err(Error::new(kind, "the tier takes no more work now").with_op("remove")));
+                return Ticket::now(Err(
+                    Error::new(kind, "the tier takes no more work now").with_op("remove")
+                ));
             }
         };
         let (answer, ticket) = Answer::new_on(&self.shared.clock, "remove", ctx.deadline);
@@ -492,9 +567,14 @@ impl<M: Mover> Observe for Disk<M> {
     }
 
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
-        let page = self.shared.index().keys_page(kvtier_index::Cursor::from_u32(from.0 as u32), max);
+        let page =
+            self.shared.index().keys_page(kvtier_index::Cursor::from_u32(from.0 as u32), max);
         KeyPage {
-            keys: page.chunks.iter().map(|c| KeyInfo { key: c.digest, len: self.shared.told_len(c) }).collect(),
+            keys: page
+                .chunks
+                .iter()
+                .map(|c| KeyInfo { key: c.digest, len: self.shared.told_len(c) })
+                .collect(),
             next: page.next.map(|cursor| Cursor(cursor.as_u32().into())),
         }
     }
@@ -520,13 +600,15 @@ impl<M: Mover> Observe for Disk<M> {
         let gate = self.shared.gate.stats();
         counters.extend([("queue_us", self.hands.pool.waited_us())]);
         counters.extend([("throttled", gate.throttled), ("stranded", gate.stranded_total)]);
-        let healthy = !self.shared.gate.is_closed() && !self.shared.medium.sheds(&self.shared.clock);
+        let healthy =
+            !self.shared.gate.is_closed() && !self.shared.medium.sheds(&self.shared.clock);
         Status::new(healthy, reasons, counters)
     }
 }
 
 impl<M: Mover> Drop for Disk<M> {
-    /// Ends what is under way: memory goes home, unfinished files go, waiters hear `Closed` or how it ended.
+    /// Ends what is under way: memory goes home, unfinished files go, waiters hear `Closed` or how
+    /// it ended.
     fn drop(&mut self) {
         drop(self.shared.gate.close());
         self.shared.for_room.close();

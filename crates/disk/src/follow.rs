@@ -1,4 +1,5 @@
-//! What other processes publish and delete, taken over from the [change log](crate::changes) into the index.
+//! What other processes publish and delete, taken over from the [change log](crate::changes) into
+//! the index.
 
 use kvtier_core::Event;
 use kvtier_index::Chunk;
@@ -9,35 +10,38 @@ use crate::mover::Mover;
 use crate::name;
 use crate::shared::Shared;
 
-/// The most bytes of records that a lookup reads on its caller's thread; more are read on a thread of the tier.
+/// The most bytes of records that a lookup reads on its caller's thread; more are read on a thread
+/// of the tier.
 const INLINE_BYTES_MAX: u64 = 64 << 10;
 /// How many files the index takes in before other users of the index get it.
 const ENTERED_AT_ONCE: usize = 4096;
-/// How many entries of the index are compared with a listing before other users of the index get it.
+/// How many entries of the index are compared with a listing before other users of the index get
+/// it.
 const COMPARED_AT_ONCE: usize = 4096;
 
 impl<M: Mover> Shared<M> {
-    /// Whether a chunk of another process can be found by its name alone: then a lookup asks for each name. Otherwise the change log says
-    /// which chunks there are.
+    /// Whether a chunk of another process can be found by its name alone: then a lookup asks for
+    /// each name. Otherwise the change log says which chunks there are.
     pub fn asks_names(&self) -> bool {
         self.home.foreign().is_some() || !self.changes.is_prompt()
     }
 
-    /// The same as [`follow_changes`](Self::follow_changes) on a caller's thread. Answers whether the index has all that the directory has;
-    /// where much is new, nothing is read.
+    /// The same as [`follow_changes`](Self::follow_changes) on a caller's thread. Answers whether
+    /// the index has all that the directory has; where much is new, nothing is read.
     pub fn follow_few_changes(&self) -> bool {
         !self.asks_names() && self.follow_up_to(INLINE_BYTES_MAX).is_complete
     }
 
-    /// Appends to the change log that a chunk was published or deleted. In a layout of another program, which has no such log, names are
-    /// asked for.
+    /// Appends to the change log that a chunk was published or deleted. In a layout of another
+    /// program, which has no such log, names are asked for.
     pub fn announce_change(&self, record: Record) {
         if self.home.foreign().is_none() {
             self.changes.append(record);
         }
     }
 
-    /// Takes over what others published and deleted until now. No chunk's [name](Shared::name) is held.
+    /// Takes over what others published and deleted until now. No chunk's [name](Shared::name) is
+    /// held.
     pub fn follow_changes(&self) -> Caught {
         self.follow_up_to(u64::MAX)
     }
@@ -106,8 +110,9 @@ impl<M: Mover> Shared<M> {
         self.learn_length(len);
     }
 
-    /// Brings the index into agreement with a listing of the directory: takes in what it does not have and drops what is not there. Answers
-    /// whether that succeeded; only then a miss of the change log is settled.
+    /// Brings the index into agreement with a listing of the directory: takes in what it does not
+    /// have and drops what is not there. Answers whether that succeeded; only then a miss of
+    /// the change log is settled.
     pub fn reconcile(&self) -> bool {
         let missed = self.changes.missed();
         if let Some(foreign) = self.home.foreign() {
@@ -119,13 +124,17 @@ impl<M: Mover> Shared<M> {
         }
         let position = self.changes.position();
         let mut listed = Vec::new();
-        if !self.reported("list the directory", self.home.list(|digest, len| listed.push((digest, len)))) {
+        if !self.reported(
+            "list the directory",
+            self.home.list(|digest, len| listed.push((digest, len))),
+        ) {
             return false;
         }
         listed.sort_unstable();
         self.take_in(&listed);
         self.drop_unlisted(&listed);
-        // What changed while the directory was listed may be taken in or dropped wrongly: its records are read again.
+        // What changed while the directory was listed may be taken in or dropped wrongly: its
+        // records are read again.
         self.changes.rewind(position);
         self.follow_changes();
         self.changes.settle(missed);
@@ -143,7 +152,8 @@ impl<M: Mover> Shared<M> {
                     _ if index.is_suspect(&digest) => to_compare.push((digest, len)),
                     _ if index.is_leaving(&digest) => {}
                     None => {
-                        // Published a moment ago, or put there by another program: then the ledger does not count it.
+                        // Published a moment ago, or put there by another program: then the ledger
+                        // does not count it.
                         self.ledger_check.suspect();
                         let _ = index.insert(Chunk::new(digest, len, name::file_len(len)));
                         self.listeners.note(Event::Stored { key: digest, len });
@@ -163,7 +173,10 @@ impl<M: Mover> Shared<M> {
         let mut next = Some(kvtier_index::Cursor::default());
         while let Some(cursor) = next {
             let page = self.index().keys_page(cursor, COMPARED_AT_ONCE);
-            let gone = page.chunks.iter().filter(|chunk| listed.binary_search(&(chunk.digest, chunk.len)).is_err());
+            let gone = page
+                .chunks
+                .iter()
+                .filter(|chunk| listed.binary_search(&(chunk.digest, chunk.len)).is_err());
             gone.for_each(|chunk| self.vanished(&chunk.digest, chunk.len));
             next = page.next;
         }

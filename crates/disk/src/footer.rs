@@ -7,13 +7,15 @@ use crate::name::PAGE;
 const MAGIC: [u8; 8] = *b"KVTFOOT1";
 const HEAD: usize = MAGIC.len() + 4;
 
-/// The last 4 KiB of a chunk's file: magic, length of the key, facts record, canonical key, zeros. All of it is checked: facts by their own
-/// CRC, the key through its digest in the facts, the rest by value.
+/// The last 4 KiB of a chunk's file: magic, length of the key, facts record, canonical key, zeros.
+/// All of it is checked: facts by their own CRC, the key through its digest in the facts, the rest
+/// by value.
 pub fn encode(facts: &Facts, key: &Key) -> Result<[u8; PAGE as usize], FactsError> {
     encode_parts(facts, &key.canonical())
 }
 
-/// The same for a key of which only the canonical form is known, or, where `name` is empty, only the digest in the facts.
+/// The same for a key of which only the canonical form is known, or, where `name` is empty, only
+/// the digest in the facts.
 pub fn encode_parts(facts: &Facts, name: &[u8]) -> Result<[u8; PAGE as usize], FactsError> {
     let record = facts.encode();
     let mut page = [0; PAGE as usize];
@@ -40,7 +42,8 @@ pub fn decode(page: &[u8]) -> Result<(Facts, &[u8]), FactsError> {
     name_len.copy_from_slice(&page[MAGIC.len()..HEAD]);
     let (facts, used) = Facts::decode_prefix(&page[HEAD..])?;
     let start = HEAD + used;
-    let end = start.checked_add(u32::from_le_bytes(name_len) as usize).filter(|end| *end <= page.len());
+    let end =
+        start.checked_add(u32::from_le_bytes(name_len) as usize).filter(|end| *end <= page.len());
     let end = end.ok_or(FactsError::Length)?;
     if page[end..].iter().any(|b| *b != 0) {
         return Err(FactsError::Fields);

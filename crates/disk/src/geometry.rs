@@ -1,5 +1,5 @@
-//! What the chunks of those who share a directory look like: pinned in the manifest by the first save, so that whoever is configured
-//! otherwise is told instead of served.
+//! What the chunks of those who share a directory look like: pinned in the manifest by the first
+//! save, so that whoever is configured otherwise is told instead of served.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -28,10 +28,14 @@ struct Shape {
 }
 
 impl Shape {
-    /// What the namespace says of chunks like this one; a save of `len` bytes tells more where partial ones are not allowed.
+    /// What the namespace says of chunks like this one; a save of `len` bytes tells more where
+    /// partial ones are not allowed.
     fn of(key: &Key, len: Option<u64>) -> Self {
         let ns = key.namespace();
-        Shape { bytes: key.full_bytes().or(len.filter(|_| !ns.allow_partial())), partial: ns.allow_partial() }
+        Shape {
+            bytes: key.full_bytes().or(len.filter(|_| !ns.allow_partial())),
+            partial: ns.allow_partial(),
+        }
     }
 
     /// What both together know; `None` when they contradict each other.
@@ -73,7 +77,10 @@ pub struct Geometry {
 impl Geometry {
     /// What a manifest says.
     pub fn new(manifest: &Manifest) -> Self {
-        let kinds = manifest.agreed.iter().filter_map(|(name, text)| Some((name.clone(), Shape::parse(text)?)));
+        let kinds = manifest
+            .agreed
+            .iter()
+            .filter_map(|(name, text)| Some((name.clone(), Shape::parse(text)?)));
         let known = RwLock::new(kinds.filter(|(name, _)| name.starts_with("chunk ")).collect());
         Geometry { known, is_full: AtomicBool::new(manifest.agreed.len() >= KINDS_MAX) }
     }
@@ -83,10 +90,18 @@ impl Geometry {
         self.is_full.load(Ordering::Relaxed).then(too_many)
     }
 
-    /// Why a chunk cannot be shared here, as far as is known without asking the medium. `len` is that of a save.
-    pub fn refusal(&self, home: &Home, tenants: &Tenants, key: &Key, len: Option<u64>) -> Option<Error> {
+    /// Why a chunk cannot be shared here, as far as is known without asking the medium. `len` is
+    /// that of a save.
+    pub fn refusal(
+        &self,
+        home: &Home,
+        tenants: &Tenants,
+        key: &Key,
+        len: Option<u64>,
+    ) -> Option<Error> {
         let (name, root) = (kind(key, tenants), home.root());
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&name).copied()?;
+        let known =
+            self.known.read().unwrap_or_else(PoisonError::into_inner).get(&name).copied()?;
         match (known.and(Shape::of(key, len)), len) {
             (None, _) => Some(clash(root, &name, known.text(), Shape::of(key, len).text())),
             (Some(Shape { bytes: Some(full), .. }), Some(len)) if len > full => {
@@ -96,15 +111,17 @@ impl Geometry {
         }
     }
 
-    /// Notes what a save tells of its kind, where that is new. `Invalid` when somebody noted something else meanwhile, `Io` when the manifest
-    /// cannot be read or written.
+    /// Notes what a save tells of its kind, where that is new. `Invalid` when somebody noted
+    /// something else meanwhile, `Io` when the manifest cannot be read or written.
     pub fn learn(&self, home: &Home, tenants: &Tenants, key: &Key, len: u64) -> Result<(), Error> {
         let (name, ours) = (kind(key, tenants), Shape::of(key, Some(len)));
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&name).copied();
         if known.is_some_and(|known| known.and(ours) == Some(known)) {
             return Ok(());
         }
-        if known.is_none() && self.known.read().unwrap_or_else(PoisonError::into_inner).len() >= KNOWN_MAX {
+        if known.is_none()
+            && self.known.read().unwrap_or_else(PoisonError::into_inner).len() >= KNOWN_MAX
+        {
             self.say_full();
             return Ok(());
         }
@@ -112,7 +129,9 @@ impl Geometry {
         home.edit_manifest(DOOR_WAIT_MAX, |manifest| {
             let noted = manifest.agreed.get(&name).and_then(|text| Shape::parse(text));
             match (noted, noted.map_or(Some(ours), |noted| noted.and(ours))) {
-                (Some(noted), None) => refused = Some(clash(home.root(), &name, noted.text(), ours.text())),
+                (Some(noted), None) => {
+                    refused = Some(clash(home.root(), &name, noted.text(), ours.text()))
+                }
                 (None, _) if ours.is_any() => {}
                 (None, _) if manifest.agreed.len() >= KINDS_MAX => self.say_full(),
                 (_, agreed) => {
@@ -122,8 +141,11 @@ impl Geometry {
             }
             Ok(())
         })
-        // Not `Invalid`, which is what a clash is: here the medium has the fault, and may be asked again.
-        .map_err(|e| Error::new(ErrorKind::Io, "cannot read or write the manifest").with_source(e))?;
+        // Not `Invalid`, which is what a clash is: here the medium has the fault, and may be asked
+        // again.
+        .map_err(|e| {
+            Error::new(ErrorKind::Io, "cannot read or write the manifest").with_source(e)
+        })?;
         if let Some(refused) = refused {
             return Err(refused);
         }
@@ -141,14 +163,16 @@ impl Geometry {
 
 /// Notes the namespace with which a tier opens, or finds that the directory is another's.
 pub fn agree_on_namespace(home: &Home, tenants: &Tenants, ns: &Namespace) -> Result<(), Error> {
-    let sizes: Vec<String> = ns.all_chunk_bytes().iter().map(|(group, bytes)| format!("{group}={bytes}")).collect();
+    let sizes: Vec<String> =
+        ns.all_chunk_bytes().iter().map(|(group, bytes)| format!("{group}={bytes}")).collect();
     let sizes = if sizes.is_empty() { "any".into() } else { sizes.join(",") };
     let ours = format!("{sizes} {}", partial_text(ns.allow_partial()));
     let tenant = format!("namespace {} ", tenants.word(ns.tenant()));
     let name = format!("{tenant}{}", ns.layout().to_hex());
     home.edit_manifest(ENTRY_WAIT_MAX, |manifest| {
         // Files of a foreign layout do not say which of a tenant's layouts they have: there is one.
-        let same = |noted: &str| noted == name || (home.foreign().is_some() && noted.starts_with(&tenant));
+        let same =
+            |noted: &str| noted == name || (home.foreign().is_some() && noted.starts_with(&tenant));
         match manifest.agreed.iter().find(|(noted, _)| same(noted)) {
             Some((noted, theirs)) if (noted, theirs) != (&name, &ours) => {
                 return Err(clash(home.root(), noted, theirs.clone(), format!("{name}: {ours}")));
@@ -168,7 +192,9 @@ pub fn hide_tenants(manifest: &mut Manifest, tenants: &Tenants) {
     for name in old {
         let value = manifest.agreed.remove(&name);
         let mut words = name.splitn(3, ' ');
-        if let (Some(value), Some(kind), Some(tenant), Some(rest)) = (value, words.next(), words.next(), words.next()) {
+        if let (Some(value), Some(kind), Some(tenant), Some(rest)) =
+            (value, words.next(), words.next(), words.next())
+        {
             let name = format!("{kind} {} {rest}", tenants.word(&unescape(tenant)));
             manifest.agreed.entry(name).or_insert(value);
         }
@@ -184,7 +210,12 @@ fn kind(key: &Key, tenants: &Tenants) -> String {
         _ => return "chunk other".into(),
     };
     let ns = key.namespace();
-    format!("chunk {} {} {} {rank} {group}", tenants.word(ns.tenant()), ns.layout().to_hex(), escape(model))
+    format!(
+        "chunk {} {} {} {rank} {group}",
+        tenants.word(ns.tenant()),
+        ns.layout().to_hex(),
+        escape(model)
+    )
 }
 
 fn clash(root: &Path, name: &str, theirs: String, ours: String) -> Error {

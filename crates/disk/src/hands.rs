@@ -15,8 +15,9 @@ pub struct Hands {
 }
 
 impl Hands {
-    /// Puts an op into a line; `go_on` continues it on the pool when it is called, with the turn it got. `turn` is the one it had, if it was
-    /// called before, and `seen` what [`Line::seen`] said before it found that it has to wait, `None` if it did not try.
+    /// Puts an op into a line; `go_on` continues it on the pool when it is called, with the turn it
+    /// got. `turn` is the one it had, if it was called before, and `seen` what [`Line::seen`]
+    /// said before it found that it has to wait, `None` if it did not try.
     pub fn wait(
         &self,
         line: &Line,

@@ -1,5 +1,5 @@
-//! A directory looked at from outside, while no tier is open or beside those that are: nothing is registered, and nothing is changed but by
-//! [`Directory::remove`] and [`Directory::set_aside`].
+//! A directory looked at from outside, while no tier is open or beside those that are: nothing is
+//! registered, and nothing is changed but by [`Directory::remove`] and [`Directory::set_aside`].
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind as Io, Read};
@@ -49,7 +49,8 @@ pub struct Directory {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Named {
-    /// The key's digest; zeros in a foreign layout, whose names tell the key but not the namespace.
+    /// The key's digest; zeros in a foreign layout, whose names tell the key but not the
+    /// namespace.
     pub digest: Digest,
     /// The file's name in a foreign layout.
     pub name: Option<Arc<str>>,
@@ -96,7 +97,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Bytes of payload.
     pub payload_bytes: u64,
-    /// What the ledger says is there and being written; `None` where there is none or it is damaged.
+    /// What the ledger says is there and being written; `None` where there is none or it is
+    /// damaged.
     pub ledger_bytes: Option<u64>,
     /// Files of the shards that are no chunks: name and length.
     pub strangers: Vec<(PathBuf, u64)>,
@@ -124,7 +126,8 @@ impl Directory {
         Ok(Directory::new(root, layout, capacity_bytes))
     }
 
-    /// Opens a directory of a foreign layout that need not have a manifest. `Invalid` where a manifest says another layout.
+    /// Opens a directory of a foreign layout that need not have a manifest. `Invalid` where a
+    /// manifest says another layout.
     pub fn open_as(root: impl Into<PathBuf>, layout: Layout) -> Result<Self, Error> {
         let root = root.into();
         if !layout.is_foreign() || root.join(".kvtier/manifest").exists() {
@@ -135,18 +138,22 @@ impl Directory {
             let what = format!("{} has layout {}, not {layout}", it.root.display(), it.layout);
             return Err(Error::new(kvtier_core::ErrorKind::Invalid, what));
         }
-        let fail = |e: io::Error| Error::new(kind_of(&e), format!("cannot list {}", root.display())).with_source(e);
+        let fail = |e: io::Error| {
+            Error::new(kind_of(&e), format!("cannot list {}", root.display())).with_source(e)
+        };
         fs::read_dir(&root).map_err(fail)?;
         Ok(Directory::new(root, layout, None))
     }
 
-    /// The foreign layout that the names in a directory without a manifest are of: that of the first name that is any's.
+    /// The foreign layout that the names in a directory without a manifest are of: that of the
+    /// first name that is any's.
     pub fn guess(root: &Path) -> io::Result<Option<Layout>> {
         foreign::guess(root)
     }
 
-    /// The shape of a chunk that lies in a directory of a layout with headers; `None` where none there states one, and for a directory that
-    /// does not exist. A chunk may be shorter than a full one.
+    /// The shape of a chunk that lies in a directory of a layout with headers; `None` where none
+    /// there states one, and for a directory that does not exist. A chunk may be shorter than a
+    /// full one.
     pub fn find_shape(root: &Path, layout: Layout) -> io::Result<Option<ChunkShape>> {
         if layout.has_headers() { foreign::find_shape(root, layout) } else { Ok(None) }
     }
@@ -182,8 +189,9 @@ impl Directory {
         read_footer(&file, chunk)
     }
 
-    /// Reads a chunk's file whole and checks all that a load checks, but for the key, which a load knows and we do not. Damaged is what shows
-    /// the same damage twice: a tier that has the directory open may take the file away or write over it while we read. `NotFound` when it
+    /// Reads a chunk's file whole and checks all that a load checks, but for the key, which a load
+    /// knows and we do not. Damaged is what shows the same damage twice: a tier that has the
+    /// directory open may take the file away or write over it while we read. `NotFound` when it
     /// did.
     pub fn verify(&self, chunk: &Named) -> io::Result<Result<(), Damage>> {
         self.examine(chunk).map(|(_, found)| found)
@@ -194,7 +202,9 @@ impl Directory {
         for _ in 0..LOOKS_MAX {
             let (file, found) = self.read_whole(chunk)?;
             let still = FileId::of(&fs::symlink_metadata(self.path(chunk))?) == file;
-            if matches!(found, Ok(()) | Err(Damage::Unverified)) || (still && before == Some((file, found))) {
+            if matches!(found, Ok(()) | Err(Damage::Unverified))
+                || (still && before == Some((file, found)))
+            {
                 return Ok((file, found));
             }
             before = Some((file, found));
@@ -222,8 +232,9 @@ impl Directory {
         }
     }
 
-    /// Deletes a chunk's file; `false` when there was none. Tiers that have the directory open read that in the change log; those of a foreign
-    /// layout see it at their next load. To be [finished](Self::finish) after the last.
+    /// Deletes a chunk's file; `false` when there was none. Tiers that have the directory open read
+    /// that in the change log; those of a foreign layout see it at their next load. To be
+    /// [finished](Self::finish) after the last.
     ///
     /// # Errors
     /// The medium's; then the chunk is still there.
@@ -242,8 +253,9 @@ impl Directory {
         Ok(true)
     }
 
-    /// Writes into the ledger and the change log what could not be written with the changes. Tiers that have the directory open find a removed
-    /// chunk missing when they load it, also where this fails.
+    /// Writes into the ledger and the change log what could not be written with the changes. Tiers
+    /// that have the directory open find a removed chunk missing when they load it, also where
+    /// this fails.
     ///
     /// # Errors
     /// The medium's, with the file that could not be written. What was removed is removed.
@@ -252,8 +264,9 @@ impl Directory {
         accounting.as_ref().map_or(Ok(()), |accounting| accounting.finish())
     }
 
-    /// Moves a damaged chunk's file into quarantine, as a load that meets it does: where it has no place there, it goes. `false` when there
-    /// is none, or it is damaged no more. To be [finished](Self::finish) after the last.
+    /// Moves a damaged chunk's file into quarantine, as a load that meets it does: where it has no
+    /// place there, it goes. `false` when there is none, or it is damaged no more. To be
+    /// [finished](Self::finish) after the last.
     pub fn set_aside(&self, chunk: &Named) -> io::Result<bool> {
         let (path, own) = (self.path(chunk), self.own());
         let seen = match self.examine(chunk) {
@@ -270,10 +283,12 @@ impl Directory {
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             other => other?,
         }
-        let release = |bytes| accounting.iter().for_each(|accounting| accounting.release(bytes, since));
+        let release =
+            |bytes| accounting.iter().for_each(|accounting| accounting.release(bytes, since));
         let counted = self.file_len(chunk);
         if FileId::of(&fs::symlink_metadata(&taken)?) != seen {
-            // A tier wrote the chunk anew between our look and our hand: back with it, or, where there is a newer one, away.
+            // A tier wrote the chunk anew between our look and our hand: back with it, or, where
+            // there is a newer one, away.
             if !quarantine::move_to_free(&taken, &path) {
                 fs::remove_file(&taken)?;
                 release(counted);
@@ -328,7 +343,10 @@ impl Directory {
         }
         for kept in quarantine::list(&self.own())? {
             sum.quarantine_bytes += kept.bytes;
-            sum.quarantine.push((kept.path.file_name().unwrap_or_default().to_string_lossy().into_owned(), kept.bytes));
+            sum.quarantine.push((
+                kept.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+                kept.bytes,
+            ));
         }
         sum.capacity_bytes = self.capacity_bytes;
         sum.ledger_bytes = Ledger::peek(&self.own())?;
@@ -345,7 +363,10 @@ impl Directory {
     }
 
     /// Every entry of every shard: with its metadata only where its name is no chunk's.
-    fn walk(&self, mut each: impl FnMut(&Path, Option<fs::Metadata>, Option<Named>)) -> io::Result<()> {
+    fn walk(
+        &self,
+        mut each: impl FnMut(&Path, Option<fs::Metadata>, Option<Named>),
+    ) -> io::Result<()> {
         if self.layout.is_foreign() {
             return foreign::walk(&self.root, self.layout, each);
         }
@@ -374,14 +395,23 @@ impl Directory {
     }
 
     fn file_len(&self, chunk: &Named) -> u64 {
-        if self.layout.is_foreign() { chunk.len + self.layout.extra_bytes() } else { file_len(chunk.len) }
+        if self.layout.is_foreign() {
+            chunk.len + self.layout.extra_bytes()
+        } else {
+            file_len(chunk.len)
+        }
     }
 
     /// What changes are entered in; `None` where no tier ever opened the directory.
     fn accounting(&self) -> io::Result<Option<Arc<Accounting>>> {
-        let (own, mut kept) = (self.own(), self.accounting.lock().unwrap_or_else(PoisonError::into_inner));
+        let (own, mut kept) =
+            (self.own(), self.accounting.lock().unwrap_or_else(PoisonError::into_inner));
         if kept.as_ref().is_none_or(|kept| !kept.is_current()) {
-            *kept = if own.exists() { Some(Accounting::open(&own, self.layout.is_foreign())?.into()) } else { None };
+            *kept = if own.exists() {
+                Some(Accounting::open(&own, self.layout.is_foreign())?.into())
+            } else {
+                None
+            };
         }
         Ok(kept.clone())
     }
@@ -391,7 +421,8 @@ impl Directory {
     }
 }
 
-/// Opens a regular file without ever waiting for somebody at the other end of a pipe. What is none is told by its id.
+/// Opens a regular file without ever waiting for somebody at the other end of a pipe. What is none
+/// is told by its id.
 fn regular(path: &Path) -> io::Result<Result<File, FileId>> {
     use std::os::unix::fs::OpenOptionsExt;
     let there = fs::symlink_metadata(path)?;
@@ -411,7 +442,8 @@ fn read_footer(file: &File, chunk: &Named) -> io::Result<Result<Footer, Damage>>
     let mut page = [0; PAGE as usize];
     std::os::unix::fs::FileExt::read_exact_at(file, &mut page, file_len(chunk.len) - PAGE)?;
     let Ok((facts, key)) = footer::decode(&page) else { return Ok(Err(Damage::Footer)) };
-    // The checksum of the facts does not cover the key's canonical form, whose digest does: else its bytes would be taken for another key's.
+    // The checksum of the facts does not cover the key's canonical form, whose digest does: else
+    // its bytes would be taken for another key's.
     if !key.is_empty() && Key::digest_of(&facts.namespace, key) != facts.key {
         return Ok(Err(Damage::Footer));
     }
@@ -419,7 +451,11 @@ fn read_footer(file: &File, chunk: &Named) -> io::Result<Result<Footer, Damage>>
 }
 
 /// Checks a file that has the right length.
-fn read_and_check(file: &mut File, chunk: &Named, each: &mut dyn FnMut(&[u8])) -> io::Result<Result<(), Damage>> {
+fn read_and_check(
+    file: &mut File,
+    chunk: &Named,
+    each: &mut dyn FnMut(&[u8]),
+) -> io::Result<Result<(), Damage>> {
     let facts = match read_footer(file, chunk)? {
         Ok((facts, _)) => facts,
         Err(damage) => return Ok(Err(damage)),
@@ -438,6 +474,7 @@ fn read_and_check(file: &mut File, chunk: &Named, each: &mut dyn FnMut(&[u8])) -
     }
     let padding = (file_len(chunk.len) - PAGE - chunk.len) as usize;
     file.read_exact(&mut piece[..padding])?;
-    let right = sums.finish().is_some_and(|found| found == facts.sums) && piece[..padding].iter().all(|b| *b == 0);
+    let right = sums.finish().is_some_and(|found| found == facts.sums)
+        && piece[..padding].iter().all(|b| *b == 0);
     Ok(if right { Ok(()) } else { Err(Damage::Bytes) })
 }

@@ -1,4 +1,5 @@
-//! What has to be done now and then, on a thread of its own: flush the journal, share the ledger, take snapshots, tidy up.
+//! What has to be done now and then, on a thread of its own: flush the journal, share the ledger,
+//! take snapshots, tidy up.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,9 +15,11 @@ use crate::home::{Corner, living, open_rw};
 use crate::mover::Mover;
 use crate::shared::Shared;
 
-/// How often free space is looked at, the ledger of a file system with slow locks is shared, and anything is done at all.
+/// How often free space is looked at, the ledger of a file system with slow locks is shared, and
+/// anything is done at all.
 const TICK: Duration = Duration::from_secs(1);
-/// The same on a network mount, where what others did is learned only then: two such pauses are less than a second.
+/// The same on a network mount, where what others did is learned only then: two such pauses are
+/// less than a second.
 const NETWORK_TICK: Duration = Duration::from_millis(400);
 /// How often the quarantine and the neighbours are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -40,7 +43,8 @@ impl Keeper {
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let (stop, bell) = &*theirs;
             let mut stopped = stop.lock().unwrap_or_else(PoisonError::into_inner);
-            // The last round comes after the word to stop, also when that comes in the middle of another.
+            // The last round comes after the word to stop, also when that comes in the middle of
+            // another.
             let mut last = false;
             while !last {
                 let due = chores.shared.clock.now() + chores.tick;
@@ -56,7 +60,8 @@ impl Keeper {
         Ok(Keeper { stop, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Everything once more, then the end. A listener may drop the tier on this very thread: then that comes after this returns.
+    /// Everything once more, then the end. A listener may drop the tier on this very thread: then
+    /// that comes after this returns.
     pub fn close(&self) {
         *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.stop.1.notify_all();
@@ -148,12 +153,12 @@ impl<M: Mover> Chores<M> {
                 chores.shared.home.corner()?.show(&chores.shared.clock)?;
                 chores.shared.journal.flush()
             });
-            self.leads = self.leads || self.evictor.as_ref().is_some_and(|evictor| evictor.try_lock().is_ok());
+            self.leads = self.leads
+                || self.evictor.as_ref().is_some_and(|evictor| evictor.try_lock().is_ok());
             if self.leads {
-                self.tell(
-                    "take a snapshot",
-                    |chores| if chores.needs_snapshot(last)? { chores.snapshot() } else { Ok(()) },
-                );
+                self.tell("take a snapshot", |chores| {
+                    if chores.needs_snapshot(last)? { chores.snapshot() } else { Ok(()) }
+                });
             }
         }
         self.evict_as_lmcache_does();
@@ -173,7 +178,8 @@ impl<M: Mover> Chores<M> {
         }
     }
 
-    /// Somebody deleted `.kvtier`, and it is made again: what it held besides names is written again.
+    /// Somebody deleted `.kvtier`, and it is made again: what it held besides names is written
+    /// again.
     fn begin_anew(&mut self) -> io::Result<()> {
         self.evictor = Some(open_rw(&self.shared.home.own().join("evictor"))?);
         (self.leads, self.inherited) = (false, true);
@@ -211,7 +217,8 @@ impl<M: Mover> Chores<M> {
         self.reader.forget(&living, (name, number))
     }
 
-    /// Old quarantine goes, what dead processes left goes, and a ledger that may be wrong is compared with the directory.
+    /// Old quarantine goes, what dead processes left goes, and a ledger that may be wrong is
+    /// compared with the directory.
     fn look_after(&mut self) -> io::Result<()> {
         let shared = &self.shared;
         shared.trim_aside();
@@ -235,11 +242,13 @@ impl<M: Mover> Chores<M> {
         }
     }
 
-    /// A medium that others fill gets some of our room before it is full: the oldest chunks, so many a second.
+    /// A medium that others fill gets some of our room before it is full: the oldest chunks, so
+    /// many a second.
     fn watch_free_space(&mut self) -> io::Result<()> {
         let shared = &self.shared;
         let now = shared.clock.now();
-        let since = now.saturating_duration_since(std::mem::replace(&mut self.watched, now)).min(TICK);
+        let since =
+            now.saturating_duration_since(std::mem::replace(&mut self.watched, now)).min(TICK);
         let free = shared.home.free_bytes()?;
         let mut short = self.free_min_bytes.saturating_sub(free);
         if short == 0 || !shared.may_evict() {

@@ -1,32 +1,44 @@
-//! One total that all processes over a directory share: the bytes that lie there or are about to be written. It holds the cap.
+//! One total that all processes over a directory share: the bytes that lie there or are about to be
+//! written. It holds the cap.
 //!
-//! The invariant: **the total is never less than the bytes on the medium**, whatever process is stopped or killed at whatever moment. As a
-//! total above the cap is never granted, the bytes stay below it. The invariant holds because:
+//! The invariant: **the total is never less than the bytes on the medium**, whatever process is
+//! stopped or killed at whatever moment. As a total above the cap is never granted, the bytes stay
+//! below it. The invariant holds because:
 //!
-//! 1. *Bytes grow only by a claim.* Under the ledger's lock, if they fit below the cap, a process makes an empty unfinished file in its own
-//!    staging directory, whose name states the bytes that it is for, and adds them to the total. Only then it allocates or writes. So each
-//!    claim is a file as well as a number. A process that is stopped keeps its claims, however long, because it keeps its files.
-//! 2. *The total shrinks after the bytes do.* A file is unlinked or cut first and released second. A process that dies between the two
-//!    leaves the total too high.
-//! 3. *Renames change nothing.* A file that is published, replaced or taken over for another chunk keeps its bytes counted.
-//! 4. *A death releases what it proves.* Liveness is the kernel's lock on the staging directory's `alive`. Unfinished files of a dead process
-//!    that have a length were granted: they are unlinked, then released. A claim that it had no time to allocate is released by a recount.
-//! 5. *A recount counts too much rather than too little.* It holds the lock, so that nobody grants meanwhile, and counts each unfinished file
-//!    by the larger of its stated and its real length, then each file with a name, then the quarantine. A file that is renamed while the
-//!    directory is read is counted where it is seen first; what a pass misses because it moved behind the reader is found by the next,
-//!    until a pass finds nothing new (`home/census.rs`). Threads of the own process stand still meanwhile (`ledger_check.rs`).
-//! 6. *A release from before a recount does not count.* Each recount begins a generation. A process notes the generation that it saw last
-//!    before it unlinks; if the ledger has another when it releases, the recount may have missed the file already, and the release is
-//!    dropped. That leaves the total too high at worst, which is noticed (`may_be_high`), and recounted.
-//! 7. *A file found gone is released once.* Who deleted it releases it. A process alone in the directory may do so for a process that died
-//!    between the two, and only if no other process has changed the total since the recount that matched its index: each change has a number.
-//! 8. *What cannot be read is not zero.* A ledger that is missing, cut, zeroed, torn or of another version fails its checksum: nothing is
-//!    granted before it is recounted. An error of the file, or a lock that another process keeps, grants nothing either, except bytes that
-//!    this process itself freed since and has not released: that exchange leaves the total right.
+//! 1. *Bytes grow only by a claim.* Under the ledger's lock, if they fit below the cap, a process
+//!    makes an empty unfinished file in its own staging directory, whose name states the bytes that
+//!    it is for, and adds them to the total. Only then it allocates or writes. So each claim is a
+//!    file as well as a number. A process that is stopped keeps its claims, however long, because
+//!    it keeps its files.
+//! 2. *The total shrinks after the bytes do.* A file is unlinked or cut first and released second.
+//!    A process that dies between the two leaves the total too high.
+//! 3. *Renames change nothing.* A file that is published, replaced or taken over for another chunk
+//!    keeps its bytes counted.
+//! 4. *A death releases what it proves.* Liveness is the kernel's lock on the staging directory's
+//!    `alive`. Unfinished files of a dead process that have a length were granted: they are
+//!    unlinked, then released. A claim that it had no time to allocate is released by a recount.
+//! 5. *A recount counts too much rather than too little.* It holds the lock, so that nobody grants
+//!    meanwhile, and counts each unfinished file by the larger of its stated and its real length,
+//!    then each file with a name, then the quarantine. A file that is renamed while the directory
+//!    is read is counted where it is seen first; what a pass misses because it moved behind the
+//!    reader is found by the next, until a pass finds nothing new (`home/census.rs`). Threads of
+//!    the own process stand still meanwhile (`ledger_check.rs`).
+//! 6. *A release from before a recount does not count.* Each recount begins a generation. A process
+//!    notes the generation that it saw last before it unlinks; if the ledger has another when it
+//!    releases, the recount may have missed the file already, and the release is dropped. That
+//!    leaves the total too high at worst, which is noticed (`may_be_high`), and recounted.
+//! 7. *A file found gone is released once.* Who deleted it releases it. A process alone in the
+//!    directory may do so for a process that died between the two, and only if no other process has
+//!    changed the total since the recount that matched its index: each change has a number.
+//! 8. *What cannot be read is not zero.* A ledger that is missing, cut, zeroed, torn or of another
+//!    version fails its checksum: nothing is granted before it is recounted. An error of the file,
+//!    or a lock that another process keeps, grants nothing either, except bytes that this process
+//!    itself freed since and has not released: that exchange leaves the total right.
 //!
-//! So errors are one-sided: too high a total costs room until the next recount, too low a one does not occur. What other programs write into
-//! the directory is not claimed; it is counted by the next recount. On a file system where a lock is a message to a server the total is
-//! exchanged now and then instead of at each claim, and the cap holds up to what is written in between.
+//! So errors are one-sided: too high a total costs room until the next recount, too low a one does
+//! not occur. What other programs write into the directory is not claimed; it is counted by the
+//! next recount. On a file system where a lock is a message to a server the total is exchanged now
+//! and then instead of at each claim, and the cap holds up to what is written in between.
 
 use std::fs::File;
 use std::io;
@@ -44,8 +56,8 @@ const MAGIC: [u8; 8] = *b"KVTLEDG2";
 /// Magic, total, generation, number of changes, CRC32C of these.
 const BYTES: usize = 32;
 const SUMMED: usize = 28;
-/// How long a change waits for the lock before it is put off. A process that has it may wait for a busy medium or for a processor; only one
-/// that is stopped keeps it longer.
+/// How long a change waits for the lock before it is put off. A process that has it may wait for a
+/// busy medium or for a processor; only one that is stopped keeps it longer.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long the next changes wait, until the lock was free once.
 const KEPT_WAIT_MAX: Duration = Duration::from_millis(1);
@@ -130,7 +142,8 @@ struct Found {
 }
 
 impl Ledger {
-    /// Opens the ledger. `exact` is for file systems where a lock costs microseconds; elsewhere changes wait for [`fold`](Ledger::fold).
+    /// Opens the ledger. `exact` is for file systems where a lock costs microseconds; elsewhere
+    /// changes wait for [`fold`](Ledger::fold).
     pub fn open(own: &Path, exact: bool) -> io::Result<Self> {
         let ledger = Ledger::detached(exact);
         ledger.reopen(own)?;
@@ -143,16 +156,23 @@ impl Ledger {
         Ledger { state: Mutex::default(), exact, generation, dropped }
     }
 
-    /// The generation that the ledger had last: to be asked before files are unlinked, cut or renamed for which bytes are released afterwards.
+    /// The generation that the ledger had last: to be asked before files are unlinked, cut or
+    /// renamed for which bytes are released afterwards.
     pub fn generation(&self) -> Generation {
         Generation(self.generation.load(Ordering::Acquire))
     }
 
-    /// Counts `bytes` more, unless the total would then be over `cap`, or `make`, which makes the unfinished file for them, answers `false`.
+    /// Counts `bytes` more, unless the total would then be over `cap`, or `make`, which makes the
+    /// unfinished file for them, answers `false`.
     ///
     /// # Errors
     /// What the file system answers; then nothing is counted.
-    pub fn claim(&self, bytes: u64, cap: u64, make: &mut dyn FnMut() -> bool) -> io::Result<Claimed> {
+    pub fn claim(
+        &self,
+        bytes: u64,
+        cap: u64,
+        make: &mut dyn FnMut() -> bool,
+    ) -> io::Result<Claimed> {
         let mut state = self.state();
         let fit = |total: u64| total.checked_add(bytes).filter(|total| *total <= cap);
         if !self.exact {
@@ -186,11 +206,14 @@ impl Ledger {
         }
     }
 
-    /// Counts `bytes` less that this process found gone, if no other process has changed the total since the recount of this one that began
-    /// the generation `since`. Answers whether it did: otherwise whoever deleted the file may have released them.
+    /// Counts `bytes` less that this process found gone, if no other process has changed the total
+    /// since the recount of this one that began the generation `since`. Answers whether it did:
+    /// otherwise whoever deleted the file may have released them.
     pub fn release_found(&self, bytes: u64, since: Generation) -> io::Result<bool> {
         let own = |found: &Found| !found.is_shared && found.generation == since.0;
-        self.change(&mut self.state(), |found| own(found).then(|| found.total.saturating_sub(bytes)))
+        self.change(&mut self.state(), |found| {
+            own(found).then(|| found.total.saturating_sub(bytes))
+        })
     }
 
     /// Counts more, whatever the cap: what is counted lies there already.
@@ -207,26 +230,35 @@ impl Ledger {
 
     /// Whether the file still has its name.
     pub fn is_linked(&self) -> bool {
-        self.state().file.as_ref().is_some_and(|file| file.metadata().is_ok_and(|meta| meta.nlink() > 0))
+        self.state()
+            .file
+            .as_ref()
+            .is_some_and(|file| file.metadata().is_ok_and(|meta| meta.nlink() > 0))
     }
 
     /// Brings changes that wait into the file, and reads those of others.
     ///
     /// # Errors
-    /// `InvalidData` for a ledger that must be recounted, `WouldBlock` while another process keeps the lock; else what the file system answers.
+    /// `InvalidData` for a ledger that must be recounted, `WouldBlock` while another process keeps
+    /// the lock; else what the file system answers.
     pub fn fold(&self) -> io::Result<()> {
         self.change(&mut self.state(), |found| Some(found.total)).map(drop)
     }
 
-    /// Goes on with the file that is there now: ours was deleted or failed, or it could not be opened until now.
+    /// Goes on with the file that is there now: ours was deleted or failed, or it could not be
+    /// opened until now.
     pub fn reopen(&self, own: &Path) -> io::Result<()> {
         self.state().file = Some(open_rw(&own.join("ledger"))?);
         Ok(())
     }
 
-    /// Sets the total to what `count` finds, while no process changes it: in any case, or else only where the ledger was never written or is
-    /// damaged. `None` where it was neither.
-    pub fn recount(&self, always: bool, count: impl FnOnce() -> io::Result<u64>) -> io::Result<Option<Recounted>> {
+    /// Sets the total to what `count` finds, while no process changes it: in any case, or else only
+    /// where the ledger was never written or is damaged. `None` where it was neither.
+    pub fn recount(
+        &self,
+        always: bool,
+        count: impl FnOnce() -> io::Result<u64>,
+    ) -> io::Result<Option<Recounted>> {
         let mut state = self.state();
         let state = &mut *state;
         let file = state.file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
@@ -236,7 +268,9 @@ impl Ledger {
                 return Ok(None);
             }
             let total = count()?;
-            let seen = contents.map_or(0, |contents| contents.generation).max(self.generation.load(Ordering::Acquire));
+            let seen = contents
+                .map_or(0, |contents| contents.generation)
+                .max(self.generation.load(Ordering::Acquire));
             let next = Contents { total, generation: next_generation(seen), changes: 0 };
             write(file, next)?;
             state.is_shared = false;
@@ -256,10 +290,13 @@ impl Ledger {
         self.dropped.swap(false, Ordering::AcqRel)
     }
 
-    /// What the ledger says, without opening it to write; `None` where there is none or it is damaged.
+    /// What the ledger says, without opening it to write; `None` where there is none or it is
+    /// damaged.
     pub fn peek(own: &Path) -> io::Result<Option<u64>> {
         match bookkeeping::open_to_read(&own.join("ledger")) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound || bookkeeping::is_no_file(&e) => Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::NotFound || bookkeeping::is_no_file(&e) => {
+                Ok(None)
+            }
             file => Ok(read(&file?)?.map(|contents| contents.total)),
         }
     }
@@ -269,7 +306,11 @@ impl Ledger {
     }
 
     /// Changes that wait go first. Answers whether `change` was made.
-    fn change(&self, state: &mut State, change: impl FnOnce(&Found) -> Option<u64>) -> io::Result<bool> {
+    fn change(
+        &self,
+        state: &mut State,
+        change: impl FnOnce(&Found) -> Option<u64>,
+    ) -> io::Result<bool> {
         let file = state.file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
         let locked = lock_within(file, if state.is_kept { KEPT_WAIT_MAX } else { LOCK_WAIT_MAX });
         state.is_kept = locked.is_err();
@@ -277,10 +318,15 @@ impl Ledger {
         let changed = read(file).and_then(|contents| {
             let contents = contents.ok_or_else(damage)?;
             // A recount of another process begins at 0 again.
-            let is_own = state.changes == Some(contents.changes) && self.generation().0 == contents.generation;
+            let is_own = state.changes == Some(contents.changes)
+                && self.generation().0 == contents.generation;
             state.is_shared |= !is_own;
             let (total, is_stale) = state.pending.applied(contents);
-            let wanted = change(&Found { total, generation: contents.generation, is_shared: state.is_shared });
+            let wanted = change(&Found {
+                total,
+                generation: contents.generation,
+                is_shared: state.is_shared,
+            });
             let mut next = Contents { total: wanted.unwrap_or(total), ..contents };
             if next != contents {
                 next.changes = next.changes.wrapping_add(1);
@@ -313,8 +359,9 @@ impl State {
         (self.known + self.pending.added).saturating_sub(self.pending.removed)
     }
 
-    /// Whether this process freed as many bytes and has not released them. The file must still have the generation in which they were
-    /// counted: it can be read while another process keeps the lock.
+    /// Whether this process freed as many bytes and has not released them. The file must still have
+    /// the generation in which they were counted: it can be read while another process keeps
+    /// the lock.
     fn may_exchange(&self, bytes: u64) -> bool {
         let Some(Ok(Some(contents))) = self.file.as_ref().map(read) else { return false };
         let freed = self.pending.removed.saturating_sub(self.pending.added);
@@ -323,7 +370,8 @@ impl State {
 }
 
 impl Pending {
-    /// Notes bytes that went in a generation. Generations grow: what went in an older one than another is dropped, which this answers.
+    /// Notes bytes that went in a generation. Generations grow: what went in an older one than
+    /// another is dropped, which this answers.
     fn remove(&mut self, bytes: u64, generation: u64) -> bool {
         if generation < self.generation && self.removed > 0 {
             return true;
@@ -344,7 +392,10 @@ impl Pending {
 
 /// A ledger that must be recounted.
 fn damage() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the ledger is damaged, or of another version; it is recounted")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the ledger is damaged, or of another version; it is recounted",
+    )
 }
 
 /// Whether a ledger must be recounted, as [`Ledger::fold`] says.
@@ -358,14 +409,17 @@ fn next_generation(seen: u64) -> u64 {
     u64::try_from(now).unwrap_or(0).max(seen + 1)
 }
 
-/// What the file says; `None` for a ledger that was never written, is damaged or of another version.
+/// What the file says; `None` for a ledger that was never written, is damaged or of another
+/// version.
 fn read(file: &File) -> io::Result<Option<Contents>> {
     let mut bytes = [0; BYTES];
     match file.read_exact_at(&mut bytes, 0) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         other => other?,
     }
-    let word = |at: usize| bytes[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let word = |at: usize| {
+        bytes[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    };
     let changes = u32::from_le_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]);
     let contents = Contents { total: word(8), generation: word(16), changes };
     Ok((bytes == encode(contents)).then_some(contents))

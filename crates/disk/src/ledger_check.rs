@@ -1,8 +1,9 @@
 //! The tier's side of the [ledger](crate::ledger): what it counts, and when it counts anew.
 //!
-//! The ledger's total is never too low; here it is kept from staying too high. A process alone in the directory corrects it at once when it
-//! finds a file gone. Among several it waits for a record that another process removed the chunk; where none comes, and wherever else the
-//! total may be wrong, it compares the total with the directory, without a lock, and recounts where they differ.
+//! The ledger's total is never too low; here it is kept from staying too high. A process alone in
+//! the directory corrects it at once when it finds a file gone. Among several it waits for a record
+//! that another process removed the chunk; where none comes, and wherever else the total may be
+//! wrong, it compares the total with the directory, without a lock, and recounts where they differ.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,7 +25,8 @@ use crate::shared::Shared;
 const LOST_MAX: usize = 4096;
 /// How long such a record may take.
 const RECORD_WITHIN: Duration = Duration::from_secs(2);
-/// A total that differs from the directory by this part of the cap is wrong also while others change both.
+/// A total that differs from the directory by this part of the cap is wrong also while others
+/// change both.
 const NOISE: u64 = 128;
 /// How many entries of the index are compared with a census before other users of the index get it.
 const COMPARED_AT_ONCE: usize = 4096;
@@ -38,7 +40,8 @@ pub struct LedgerCheck {
     suspect: AtomicBool,
     /// Other processes have the directory open, as of the last look.
     has_peers: AtomicBool,
-    /// The generation in which the index has just the chunks that the ledger counts, as long as no other process opens the directory.
+    /// The generation in which the index has just the chunks that the ledger counts, as long as no
+    /// other process opens the directory.
     matched: Mutex<Option<Generation>>,
     /// Chunks that were found gone without a record.
     lost: Mutex<HashMap<Digest, Instant>>,
@@ -53,7 +56,8 @@ impl LedgerCheck {
         it
     }
 
-    /// Held by the caller while it moves, makes or deletes files that the ledger counts. Not to be asked for twice by one thread.
+    /// Held by the caller while it moves, makes or deletes files that the ledger counts. Not to be
+    /// asked for twice by one thread.
     pub fn moving(&self) -> RwLockReadGuard<'_, ()> {
         self.motion.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,8 +80,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<M: Mover> Shared<M> {
-    /// Counts `bytes` in the ledger if they fit below the cap, and `make` makes their unfinished file. A ledger that cannot be used grants
-    /// nothing.
+    /// Counts `bytes` in the ledger if they fit below the cap, and `make` makes their unfinished
+    /// file. A ledger that cannot be used grants nothing.
     pub fn claim_bytes(&self, bytes: u64, make: &mut dyn FnMut() -> bool) -> Claimed {
         self.ledger.claim(bytes, self.capacity_bytes, make).unwrap_or_else(|e| {
             self.failed("cannot use the ledger", &e);
@@ -94,8 +98,10 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// A chunk of `bytes` that the index had is gone, and this process did not delete it. Alone in the directory, and where no other process
-    /// has changed the ledger meanwhile, this process knows that the ledger counts it, and corrects that. The caller holds [`moving`](LedgerCheck::moving) since it took the chunk from the index.
+    /// A chunk of `bytes` that the index had is gone, and this process did not delete it. Alone in
+    /// the directory, and where no other process has changed the ledger meanwhile, this process
+    /// knows that the ledger counts it, and corrects that. The caller holds
+    /// [`moving`](LedgerCheck::moving) since it took the chunk from the index.
     pub fn lost(&self, digest: &Digest, bytes: u64) {
         // There a sweep counts.
         if self.home.foreign().is_some() || self.home.is_read_only() {
@@ -103,7 +109,9 @@ impl<M: Mover> Shared<M> {
         }
         if !self.ledger_check.has_peers.load(Ordering::Relaxed) {
             let (matched, mut is_released) = (*lock(&self.ledger_check.matched), false);
-            let mut release = |since| self.ledger.release_found(bytes, since).map(|released| is_released = released);
+            let mut release = |since| {
+                self.ledger.release_found(bytes, since).map(|released| is_released = released)
+            };
             match self.home.if_alone(|| matched.map_or(Ok(()), &mut release)) {
                 Ok(true) if is_released => return,
                 // A process came, removed it perhaps, and went.
@@ -143,7 +151,8 @@ impl<M: Mover> Shared<M> {
         Ok(())
     }
 
-    /// Brings changes that wait into the ledger; recounts a damaged one, and opens anew one that fails.
+    /// Brings changes that wait into the ledger; recounts a damaged one, and opens anew one that
+    /// fails.
     pub fn share_ledger(&self) -> io::Result<()> {
         match self.ledger.fold() {
             Err(e) if is_damage(&e) => self.recount(false),
@@ -157,7 +166,8 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Compares the ledger with the directory, and recounts if it is wrong. Small differences while others are at work are none.
+    /// Compares the ledger with the directory, and recounts if it is wrong. Small differences while
+    /// others are at work are none.
     pub fn check_ledger(&self) {
         // There the sweep counts.
         if self.home.foreign().is_some() {
@@ -175,7 +185,11 @@ impl<M: Mover> Shared<M> {
                 lock(&self.ledger_check.lost).clear();
                 Ok(())
             }
-            Some(total) if before != after && total.abs_diff(there) <= self.capacity_bytes / NOISE => Ok(()),
+            Some(total)
+                if before != after && total.abs_diff(there) <= self.capacity_bytes / NOISE =>
+            {
+                Ok(())
+            }
             _ => self.recount(true),
         });
         if let Err(e) = checked {
@@ -183,7 +197,8 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Counts what lies there, while no process is granted anything: in any case, or else only where the ledger is damaged.
+    /// Counts what lies there, while no process is granted anything: in any case, or else only
+    /// where the ledger is damaged.
     pub fn recount(&self, always: bool) -> io::Result<()> {
         let still = self.ledger_check.motion.write().unwrap_or_else(PoisonError::into_inner);
         let mut chunks = Vec::new();
@@ -192,7 +207,10 @@ impl<M: Mover> Shared<M> {
             chunks = census.chunks;
             Ok(census.bytes)
         };
-        let Some(Recounted { before, after, generation }) = self.ledger.recount(always, count)? else { return Ok(()) };
+        let Some(Recounted { before, after, generation }) = self.ledger.recount(always, count)?
+        else {
+            return Ok(());
+        };
         if self.home.foreign().is_none() {
             chunks.sort_unstable();
             self.forget_uncounted(&chunks);
@@ -207,13 +225,17 @@ impl<M: Mover> Shared<M> {
         Ok(())
     }
 
-    /// Takes chunks from the index that a census did not see and that are not there: the ledger does not count them.
+    /// Takes chunks from the index that a census did not see and that are not there: the ledger
+    /// does not count them.
     fn forget_uncounted(&self, counted: &[(Digest, u64)]) {
         let mut next = Some(Cursor::default());
         while let Some(cursor) = next {
             let page = self.index().keys_page(cursor, COMPARED_AT_ONCE);
             next = page.next;
-            let unseen = page.chunks.iter().filter(|chunk| counted.binary_search(&(chunk.digest, chunk.len)).is_err());
+            let unseen = page
+                .chunks
+                .iter()
+                .filter(|chunk| counted.binary_search(&(chunk.digest, chunk.len)).is_err());
             for chunk in unseen {
                 if !self.home.find(&chunk.digest, chunk.len).is_ok_and(|there| there.is_none()) {
                     continue;
@@ -226,7 +248,8 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Clears what processes that died left unfinished, and counts it no more. Answers whether there was anything.
+    /// Clears what processes that died left unfinished, and counts it no more. Answers whether
+    /// there was anything.
     pub fn bury_dead(&self) -> bool {
         let since = self.ledger.generation();
         let buried = self.home.bury_dead().unwrap_or_else(|e| {
@@ -271,7 +294,11 @@ impl<M: Mover> Shared<M> {
         let (_moving, since) = (self.ledger_check.moving(), self.ledger.generation());
         let max = quarantine::bytes_max(self.capacity_bytes);
         self.home.delete_sidecar(digest)?;
-        let kept = quarantine::keep(&self.home.own(), &self.home.root().join(self.home.at(digest, len)?), max)?;
+        let kept = quarantine::keep(
+            &self.home.own(),
+            &self.home.root().join(self.home.at(digest, len)?),
+            max,
+        )?;
         self.aside_bytes.fetch_add(kept, Ordering::Relaxed);
         // It was counted by the length in its name, and may have another.
         let counted = self.home.file_len(len);

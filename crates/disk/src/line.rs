@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use kvtier_core::{Expire, Timekeeper};
 
-/// How long the first in a line waits before it looks again uncalled: other processes free room and do not call.
+/// How long the first in a line waits before it looks again uncalled: other processes free room and
+/// do not call.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 type Call = Box<dyn FnOnce(Turn) + Send>;
 
-/// Ops that wait for what is used up, first come, first served, without keeping a thread busy. Bounded by the tier's gate.
+/// Ops that wait for what is used up, first come, first served, without keeping a thread busy.
+/// Bounded by the tier's gate.
 #[derive(Clone)]
 pub struct Line(Arc<Inner>);
 
@@ -50,7 +52,8 @@ impl Line {
         state.waiting.is_empty() && !state.called
     }
 
-    /// How often something was freed so far: to be asked before a try, so that what is freed during it is not missed.
+    /// How often something was freed so far: to be asked before a try, so that what is freed during
+    /// it is not missed.
     pub fn seen(&self) -> u64 {
         self.0.lock().freed
     }
@@ -62,8 +65,9 @@ impl Line {
         self.0.call_first(state);
     }
 
-    /// Joins the line: at its end, or, with the turn it had, at its head again. `seen` is what [`seen`](Line::seen) said before it tried;
-    /// `None` for who did not try. Answers whether somebody must [watch](Line::look_again_by) the line from now on.
+    /// Joins the line: at its end, or, with the turn it had, at its head again. `seen` is what
+    /// [`seen`](Line::seen) said before it tried; `None` for who did not try. Answers whether
+    /// somebody must [watch](Line::look_again_by) the line from now on.
     pub fn wait(&self, call: Call, turn: Option<Turn>, seen: Option<u64>) -> bool {
         let mut state = self.0.lock();
         if state.closed {
@@ -162,7 +166,13 @@ mod tests {
     use super::*;
 
     /// Waits in `line` and says its number and its turn when it is called.
-    fn join(line: &Line, tell: &SyncSender<(u8, Turn)>, n: u8, turn: Option<Turn>, seen: Option<u64>) -> bool {
+    fn join(
+        line: &Line,
+        tell: &SyncSender<(u8, Turn)>,
+        n: u8,
+        turn: Option<Turn>,
+        seen: Option<u64>,
+    ) -> bool {
         let tell = tell.clone();
         line.wait(Box::new(move |turn| drop(tell.send((n, turn)))), turn, seen)
     }

@@ -23,7 +23,12 @@ use crate::shared::Shared;
 pub type Answer = Slot<Load, Loaded>;
 
 /// A load, first half: find the file and start reading it.
-pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, (mut op, slot): (Load, Answer), turn: Option<Turn>) {
+pub fn begin<M: Mover>(
+    shared: &Arc<Shared<M>>,
+    hands: &Hands,
+    (mut op, slot): (Load, Answer),
+    turn: Option<Turn>,
+) {
     if let Some(over) = slot.is_over() {
         return slot.finish(op, Err(Error::new(over, "ended before it began").with_op("load")));
     }
@@ -45,7 +50,9 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, (mut op, slot): (
     }
     let reading = shared.readers.enter(*op.key.digest());
     match open(shared, &op, len) {
-        Ok((file, seen, true)) => read((shared, hands, turn), (op, slot, reading), file, (len, seen)),
+        Ok((file, seen, true)) => {
+            read((shared, hands, turn), (op, slot, reading), file, (len, seen))
+        }
         Ok((file, seen, false)) => {
             drop((reading, file));
             condemned(shared, op, slot, (len, seen));
@@ -55,7 +62,8 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, (mut op, slot): (
             miss(shared, op, slot, MissReason::Absent);
         }
         Err(e) => {
-            // A file that we may not read, while others may: it stays, and our next save of the chunk takes its place.
+            // A file that we may not read, while others may: it stays, and our next save of the
+            // chunk takes its place.
             if e.kind() == io::ErrorKind::PermissionDenied {
                 let one = shared.name(op.key.digest());
                 match shared.home.find(op.key.digest(), len) {
@@ -78,7 +86,8 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, (mut op, slot): (
     }
 }
 
-/// Opens the chunk's file and says whether it has the length that its name says, padding and footer included.
+/// Opens the chunk's file and says whether it has the length that its name says, padding and footer
+/// included.
 fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<(File, FileId, bool)> {
     let file = shared.home.open_chunk(op.key.digest(), len)?;
     let meta = file.metadata()?;
@@ -99,9 +108,12 @@ fn read<M: Mover>(
     };
     let (landing, parts) = match planned {
         Ok(planned) => planned,
-        Err((into, Some(error))) => return slot.finish(Load { key, into }, Err(error.with_op("load"))),
+        Err((into, Some(error))) => {
+            return slot.finish(Load { key, into }, Err(error.with_op("load")));
+        }
         Err((into, None)) => {
-            // Our own buffers are all in use. From the start when some are free: by then the file may be another.
+            // Our own buffers are all in use. From the start when some are free: by then the file
+            // may be another.
             let (shared2, hands2, op) = (Arc::clone(shared), hands.clone(), Load { key, into });
             let again = move |turn| begin(&shared2, &hands2, (op, slot), Some(turn));
             return hands.wait(&shared.for_memory, (turn, freed), Lane::Read, again);
@@ -115,32 +127,47 @@ fn read<M: Mover>(
     let ours = Arc::new(Mutex::new(Some((landing, key, slot, reading))));
     let held = Arc::clone(&ours);
     let done = Box::new(move |moved: Moved| {
-        if let Some((landing, key, slot, reading)) = held.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some((landing, key, slot, reading)) =
+            held.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
             finish(&theirs, &pool, (landing, key, slot, reading), moved, (len, seen, sums));
         }
     });
     if let Err(refused) = shared.mover.submit(transfer, done)
-        && let Some((landing, key, slot, reading)) = ours.lock().unwrap_or_else(PoisonError::into_inner).take()
+        && let Some((landing, key, slot, reading)) =
+            ours.lock().unwrap_or_else(PoisonError::into_inner).take()
     {
         let Transfer { file, parts, .. } = refused.transfer;
         drop((reading, file));
         let (into, ..) = landing.unpack(parts);
         let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("load");
-        slot.finish(Load { key, into }, if refused.closed { Err(closed) } else { Ok(Loaded::Throttled) });
+        slot.finish(
+            Load { key, into },
+            if refused.closed { Err(closed) } else { Ok(Loaded::Throttled) },
+        );
     }
 }
 
-/// Sums the payload's whole pages as they arrive; where the CPU does not look, it may be told their sums. What `parts` has beyond `payload` is no
-/// part of it.
-pub fn watch(sums: &Arc<Mutex<PieceSums>>, payload: &[Part]) -> (crate::Watch, Option<crate::Sums>) {
-    let starts =
-        payload.iter().map(|part| if let Part::Read { at, .. } = part { *at } else { 0 }).collect::<Arc<[u64]>>();
+/// Sums the payload's whole pages as they arrive; where the CPU does not look, it may be told their
+/// sums. What `parts` has beyond `payload` is no part of it.
+pub fn watch(
+    sums: &Arc<Mutex<PieceSums>>,
+    payload: &[Part],
+) -> (crate::Watch, Option<crate::Sums>) {
+    let starts = payload
+        .iter()
+        .map(|part| if let Part::Read { at, .. } = part { *at } else { 0 })
+        .collect::<Arc<[u64]>>();
     let is_far = |part: &Part| matches!(part, Part::Read { into, .. } if !into.place().is_host());
     let told = payload.iter().any(is_far).then(|| (Arc::clone(&starts), Arc::clone(sums)));
     let told = told.map(|(starts, sums)| -> crate::Sums {
         Box::new(move |part, offset, unit, crcs| {
             if let Some(start) = starts.get(part) {
-                sums.lock().unwrap_or_else(PoisonError::into_inner).units(start + offset, unit, crcs);
+                sums.lock().unwrap_or_else(PoisonError::into_inner).units(
+                    start + offset,
+                    unit,
+                    crcs,
+                );
             }
         })
     });
@@ -166,7 +193,10 @@ fn finish<M: Mover>(
     drop((reading, file));
     let bounced = landing.is_bounced();
     let (mut into, bounce, tail) = landing.unpack(parts);
-    let sums = std::mem::replace(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner), PieceSums::new(0));
+    let sums = std::mem::replace(
+        &mut *sums.lock().unwrap_or_else(PoisonError::into_inner),
+        PieceSums::new(0),
+    );
     let sums = if unseen { None } else { Some(sums) };
     let bounce = bounce.filter(|_| bounced);
     let landed = result.and_then(|_| {
@@ -180,8 +210,8 @@ fn finish<M: Mover>(
     settle(shared, pool, (Load { key, into }, slot), landed, (len, len, seen));
 }
 
-/// Brings what did not arrive in the caller's leases by itself there: what is in bounce memory, and the payload's last partial page. A failure
-/// says nothing of the file.
+/// Brings what did not arrive in the caller's leases by itself there: what is in bounce memory, and
+/// the payload's last partial page. A failure says nothing of the file.
 pub fn land<M: Mover>(
     shared: &Shared<M>,
     into: &mut [Lease],
@@ -191,16 +221,27 @@ pub fn land<M: Mover>(
     let bounce = bounce.and_then(Lease::as_host).unwrap_or_default();
     add(&shared.counters.copied_bounce_bytes, bounce.len() as u64);
     add(&shared.counters.copied_tail_bytes, end.len() as u64);
-    let near = |lease: &mut Lease, at: usize, bytes: &[u8]| lease.write_at(at, bytes).map_err(io::Error::other);
-    let write = |lease: &mut Lease, at: usize, bytes: &[u8]| {
-        if lease.place().is_host() { near(lease, at, bytes) } else { shared.mover.put(lease, at, bytes) }
+    let near = |lease: &mut Lease, at: usize, bytes: &[u8]| {
+        lease.write_at(at, bytes).map_err(io::Error::other)
     };
-    let landed = scatter(into, 0, bounce, write).and_then(|()| scatter(into, len as usize - end.len(), end, write));
-    landed.map_err(|e| io::Error::other(format!("its bytes are right, and cannot be copied to where they belong: {e}")))
+    let write = |lease: &mut Lease, at: usize, bytes: &[u8]| {
+        if lease.place().is_host() {
+            near(lease, at, bytes)
+        } else {
+            shared.mover.put(lease, at, bytes)
+        }
+    };
+    let landed = scatter(into, 0, bounce, write)
+        .and_then(|()| scatter(into, len as usize - end.len(), end, write));
+    landed.map_err(|e| {
+        io::Error::other(format!(
+            "its bytes are right, and cannot be copied to where they belong: {e}"
+        ))
+    })
 }
 
-/// Answers a load whose file was read: with a hit only if its bytes were proven and landed. The file, of `bytes` as its name or itself says,
-/// goes out of the way if they were not.
+/// Answers a load whose file was read: with a hit only if its bytes were proven and landed. The
+/// file, of `bytes` as its name or itself says, goes out of the way if they were not.
 pub fn settle<M: Mover>(
     shared: &Arc<Shared<M>>,
     pool: &Arc<Pool>,
@@ -225,15 +266,16 @@ pub fn settle<M: Mover>(
             slot.finish(op, Err(error));
         }
         _ => {
-            // Renaming blocks: not on the mover's thread. The answer waits for it, so that a save that follows is not `Present`.
+            // Renaming blocks: not on the mover's thread. The answer waits for it, so that a save
+            // that follows is not `Present`.
             let theirs = Arc::clone(shared);
             pool.push(Lane::Read, move || condemned(&theirs, op, slot, (bytes, seen)));
         }
     }
 }
 
-/// Checks key, namespace, lengths and every byte's checksum against the footer; without sums, all but those. Gives the payload's last partial
-/// page.
+/// Checks key, namespace, lengths and every byte's checksum against the footer; without sums, all
+/// but those. Gives the payload's last partial page.
 fn prove<'a>(key: &Key, len: u64, pair: &'a Lease, sums: Option<PieceSums>) -> Option<&'a [u8]> {
     let pair = pair.as_host()?;
     let (padded, page) = pair.split_at_checked(pair.len().checked_sub(PAGE as usize)?)?;
@@ -268,8 +310,9 @@ pub fn miss<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, reason: MissRe
     slot.finish(op, Ok(Loaded::Miss(reason)));
 }
 
-/// Answers for a file that failed a check: it is corrupt if the chunk still is that file; else another process took the chunk away or
-/// wrote it anew while we read, and it is a miss like any other.
+/// Answers for a file that failed a check: it is corrupt if the chunk still is that file; else
+/// another process took the chunk away or wrote it anew while we read, and it is a miss like any
+/// other.
 pub fn condemned<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, (len, seen): (u64, FileId)) {
     if !shared.condemn(op.key.digest(), len, seen) {
         return miss(shared, op, slot, MissReason::Absent);
@@ -280,13 +323,20 @@ pub fn condemned<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, (len, see
 
 /// Why a load can never succeed here, whatever the state of the tier.
 pub fn refusal(op: &Load, mover: &impl Mover, bounce_bytes: usize) -> Option<Error> {
-    let invalid = |what: String| Some(Error::new(ErrorKind::Invalid, what).with_op("load").with_key(*op.key.digest()));
+    let invalid = |what: String| {
+        Some(Error::new(ErrorKind::Invalid, what).with_op("load").with_key(*op.key.digest()))
+    };
     if let Some(lease) = op.into.iter().find(|l| !mover.reaches(l.place())) {
-        return invalid(format!("this tier does not reach memory at {:?}; use one that does", lease.place()));
+        return invalid(format!(
+            "this tier does not reach memory at {:?}; use one that does",
+            lease.place()
+        ));
     }
     let far = op.into.iter().filter(|l| !l.place().is_host()).count();
     if far > 0 {
-        return (far < op.into.len()).then(|| invalid("leases of host and GPU memory in one load".into())).flatten();
+        return (far < op.into.len())
+            .then(|| invalid("leases of host and GPU memory in one load".into()))
+            .flatten();
     }
     if bounce_bytes == 0 && op.into.iter().any(|l| !(l.addr() as u64).is_multiple_of(PAGE)) {
         return invalid(not_aligned(bounce_bytes));

@@ -7,8 +7,8 @@ use kvtier_key::Digest;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
-/// Answers a lookup: the index first, for what it does not know `ask`, which may ask the directory what another process wrote. `None` when
-/// `ask` gives up.
+/// Answers a lookup: the index first, for what it does not know `ask`, which may ask the directory
+/// what another process wrote. `None` when `ask` gives up.
 pub fn lookup<M: Mover>(
     shared: &Shared<M>,
     keys: &[Key],
@@ -43,13 +43,20 @@ pub fn lookup<M: Mover>(
             let mut index = shared.index();
             index.expire_holds(shared.now_ms());
             // What went between looking and holding is a miss after all.
-            let gone: HashSet<Digest> = hits.extract_if(.., |digest| index.get(digest).is_none()).collect();
-            for (_, presence) in keys.iter().zip(&mut found).filter(|(key, _)| gone.contains(key.digest())) {
+            let gone: HashSet<Digest> =
+                hits.extract_if(.., |digest| index.get(digest).is_none()).collect();
+            for (_, presence) in
+                keys.iter().zip(&mut found).filter(|(key, _)| gone.contains(key.digest()))
+            {
                 *presence = Presence::Miss;
             }
             match index.hold(&hits, until) {
                 Ok(id) => Some(HoldId(id.as_u64())),
-                Err(full) => return Some(Err(Error::new(ErrorKind::Throttled, "too many holds").with_source(full))),
+                Err(full) => {
+                    return Some(Err(
+                        Error::new(ErrorKind::Throttled, "too many holds").with_source(full)
+                    ));
+                }
             }
         }
         _ => None,
@@ -57,8 +64,14 @@ pub fn lookup<M: Mover>(
     Some(Ok(LookedUp::new(found, hold)))
 }
 
-/// Answers a lookup that has to ask the directory, or to read much of what others changed. A hold whose answer is not awaited any more is released.
-pub fn look<M: Mover>(shared: &Shared<M>, keys: &[Key], how: (Mode, Hold), answer: Answer<LookedUp>) {
+/// Answers a lookup that has to ask the directory, or to read much of what others changed. A hold
+/// whose answer is not awaited any more is released.
+pub fn look<M: Mover>(
+    shared: &Shared<M>,
+    keys: &[Key],
+    how: (Mode, Hold),
+    answer: Answer<LookedUp>,
+) {
     // A chunk without a record in the change log may be found by its name.
     let asks_names = !shared.follow_changes().is_complete || shared.asks_names();
     let ask = |key: &Key| match answer.is_over() {
@@ -74,7 +87,8 @@ pub fn look<M: Mover>(shared: &Shared<M>, keys: &[Key], how: (Mode, Hold), answe
     }
 }
 
-/// Removes keys that nobody holds; those of other processes too, and of a key the files of every length.
+/// Removes keys that nobody holds; those of other processes too, and of a key the files of every
+/// length.
 pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Answer<Removed>) {
     let mut counts = Removed::default();
     shared.follow_changes();
@@ -112,8 +126,8 @@ pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Answer<Removed
 }
 
 impl<M: Mover> Shared<M> {
-    /// The lengths of the files that lie there of these keys. Two processes may have saved one key with two lengths, and each knows only its
-    /// own.
+    /// The lengths of the files that lie there of these keys. Two processes may have saved one key
+    /// with two lengths, and each knows only its own.
     fn files_of(&self, keys: &[Key]) -> HashMap<Digest, Vec<u64>> {
         let mut lengths: HashMap<Digest, Vec<u64>> = HashMap::new();
         // There a key has one name, whatever the length.
@@ -122,14 +136,16 @@ impl<M: Mover> Shared<M> {
         }
         let digests: Vec<Digest> = keys.iter().map(|key| *key.digest()).collect();
         match self.home.files_of(&digests) {
-            Ok(files) => files.into_iter().for_each(|(digest, len)| lengths.entry(digest).or_default().push(len)),
+            Ok(files) => files
+                .into_iter()
+                .for_each(|(digest, len)| lengths.entry(digest).or_default().push(len)),
             Err(e) => self.failed("cannot list the files of chunks that are to be removed", &e),
         }
         lengths
     }
 
-    /// Deletes the files of a chunk that the index does not take: its bytes failed their checks, and could not be set aside. Answers whether
-    /// there was one.
+    /// Deletes the files of a chunk that the index does not take: its bytes failed their checks,
+    /// and could not be set aside. Answers whether there was one.
     fn delete_unknown(&self, digest: &Digest, lengths: &[u64]) -> bool {
         let deleted = lengths.iter().filter(|len| self.delete_other(digest, **len)).count();
         if deleted > 0 {
@@ -138,7 +154,8 @@ impl<M: Mover> Shared<M> {
         deleted > 0
     }
 
-    /// Deletes a file of a chunk that the index knows with another length, or not at all. Answers whether it was there.
+    /// Deletes a file of a chunk that the index knows with another length, or not at all. Answers
+    /// whether it was there.
     fn delete_other(&self, digest: &Digest, len: u64) -> bool {
         let _one = self.name(digest);
         // Saved again meanwhile, with this one.

@@ -15,7 +15,8 @@ pub fn file_len(len: u64) -> u64 {
     len.next_multiple_of(PAGE) + PAGE
 }
 
-/// The path of a chunk under `root`: one of 256 directories by the digest's first byte, then digest and payload length.
+/// The path of a chunk under `root`: one of 256 directories by the digest's first byte, then digest
+/// and payload length.
 pub fn path(root: &Path, digest: &Digest, len: u64) -> PathBuf {
     root.join(relative(digest, len))
 }
@@ -31,7 +32,8 @@ pub fn shard(root: &Path, shard: u8) -> PathBuf {
     root.join(format!("{shard:02x}"))
 }
 
-/// Reads a chunk's file name back; `None` for any other name, also one that spells the same chunk in another way.
+/// Reads a chunk's file name back; `None` for any other name, also one that spells the same chunk
+/// in another way.
 pub fn parse(name: &str) -> Option<(Digest, u64)> {
     let (hex, len) = name.split_once('-')?;
     let canonical = |s: &str| !s.bytes().any(|b| b.is_ascii_uppercase() || b == b'+');

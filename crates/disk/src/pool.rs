@@ -20,8 +20,9 @@ pub enum Lane {
 /// How many reads go before a write that waits.
 const READS_BEFORE_A_WRITE: u32 = 8;
 
-/// A few threads for what blocks: open, allocate, rename, unlink. Its queue is bounded by the tier's gate, which lets in no more
-/// ops than it has places; each op has at most one job here at a time. Reads go first, without starving writes.
+/// A few threads for what blocks: open, allocate, rename, unlink. Its queue is bounded by the
+/// tier's gate, which lets in no more ops than it has places; each op has at most one job here at a
+/// time. Reads go first, without starving writes.
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -56,13 +57,16 @@ impl Pool {
             let theirs = Arc::clone(&shared);
             // One for reads alone: whatever writes wait for, what is there can be loaded.
             let writes = n > 0 || threads == 1;
-            std::thread::Builder::new().name(format!("{name}-{n}")).spawn(move || theirs.run(writes))
+            std::thread::Builder::new()
+                .name(format!("{name}-{n}"))
+                .spawn(move || theirs.run(writes))
         };
         let threads = (0..threads).map(spawn).collect::<Result<Vec<_>, _>>()?;
         Ok(Pool { shared, threads: Mutex::new(threads) })
     }
 
-    /// Will run `job`; after [`close`](Pool::close) drops it, and with it the op's slot, which answers `Closed`.
+    /// Will run `job`; after [`close`](Pool::close) drops it, and with it the op's slot, which
+    /// answers `Closed`.
     pub fn push(&self, lane: Lane, job: impl FnOnce() + Send + 'static) {
         let mut queue = self.shared.lock();
         if queue.closed {
@@ -89,8 +93,10 @@ impl Pool {
         self.shared.lock().closed = true;
         self.shared.work.notify_all();
         self.shared.reads.notify_all();
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        for thread in threads.into_iter().filter(|t| t.thread().id() != std::thread::current().id()) {
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads.into_iter().filter(|t| t.thread().id() != std::thread::current().id())
+        {
             let _ = thread.join();
         }
     }
@@ -130,7 +136,9 @@ impl Shared {
                     queue = self.lock();
                 }
                 None if queue.closed => return,
-                None if writes => queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                None if writes => {
+                    queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner)
+                }
                 None => {
                     queue.reader_idle = true;
                     queue = self.reads.wait(queue).unwrap_or_else(PoisonError::into_inner);

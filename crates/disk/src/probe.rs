@@ -14,7 +14,8 @@ use crate::kind_of;
 pub struct Medium {
     /// Whether files can be opened for direct I/O.
     pub direct: bool,
-    /// What direct I/O wants memory and offsets to be multiples of, in bytes, where the file system says so.
+    /// What direct I/O wants memory and offsets to be multiples of, in bytes, where the file
+    /// system says so.
     pub direct_align: Option<(u32, u32)>,
     /// Whether files can be made that have no name yet.
     pub unnamed: bool,
@@ -53,12 +54,14 @@ impl Medium {
         let file = File::create(&one)?;
         let fallocates = fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).is_ok();
         let mut options = fs::OpenOptions::new();
-        let direct = options.read(true).write(true).custom_flags(nix::libc::O_DIRECT).open(&one).is_ok();
+        let direct =
+            options.read(true).write(true).custom_flags(nix::libc::O_DIRECT).open(&one).is_ok();
         let swap = renameat2(AT_FDCWD, &one, AT_FDCWD, &two, RenameFlags::RENAME_EXCHANGE);
         let stat = nix::sys::statvfs::statvfs(scratch)?;
         let unnamed = options.custom_flags(nix::libc::O_TMPFILE).open(scratch).is_ok();
         let attributes =
-            rustix::fs::fsetxattr(&file, c"user.kvtier", b"probe", rustix::fs::XattrFlags::empty()).is_ok();
+            rustix::fs::fsetxattr(&file, c"user.kvtier", b"probe", rustix::fs::XattrFlags::empty())
+                .is_ok();
         Ok(Medium {
             direct,
             direct_align: direct_align(&two),
@@ -74,9 +77,11 @@ impl Medium {
     }
 }
 
-/// Multiples for (memory, offsets) of direct I/O; `None` where the file system or the kernel does not say.
+/// Multiples for (memory, offsets) of direct I/O; `None` where the file system or the kernel does
+/// not say.
 fn direct_align(path: &Path) -> Option<(u32, u32)> {
     let found = statx(CWD, path, AtFlags::empty(), StatxFlags::DIOALIGN).ok()?;
     let told = found.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
-    (told && found.stx_dio_offset_align > 0).then_some((found.stx_dio_mem_align, found.stx_dio_offset_align))
+    (told && found.stx_dio_offset_align > 0)
+        .then_some((found.stx_dio_mem_align, found.stx_dio_offset_align))
 }

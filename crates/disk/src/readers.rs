@@ -3,7 +3,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtier_key::Digest;
 
-/// Which chunks are being read by this process: their files are deleted when their time comes, but not written over.
+/// Which chunks are being read by this process: their files are deleted when their time comes, but
+/// not written over.
 #[derive(Debug, Default)]
 pub struct Readers(Mutex<HashMap<Digest, u32>>);
 

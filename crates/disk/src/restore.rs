@@ -1,4 +1,5 @@
-//! `.kvtier` was deleted under an open tier, or the file system became writable: makes what is missing, so that saves go on.
+//! `.kvtier` was deleted under an open tier, or the file system became writable: makes what is
+//! missing, so that saves go on.
 
 use std::io;
 use std::sync::PoisonError;
@@ -15,17 +16,22 @@ impl<M: Mover> Shared<M> {
     pub fn tell_of_restoring(&self) -> Option<String> {
         let times = self.restored.load(Ordering::Relaxed);
         let own = self.home.own();
-        (times > 0).then(|| format!("{} was deleted and made again, so often: {times}", own.display()))
+        (times > 0)
+            .then(|| format!("{} was deleted and made again, so often: {times}", own.display()))
     }
 
-    /// Sees that `.kvtier` is complete, and makes it again if not. Answers whether it is. Callers wait for one another.
+    /// Sees that `.kvtier` is complete, and makes it again if not. Answers whether it is. Callers
+    /// wait for one another.
     pub fn restore_home(&self) -> bool {
-        // A file system that turned read-only after an error need not say so: once a write was refused, one is tried.
-        if is_read_only(self.home.root()) || (self.home.is_read_only() && !self.home.takes_writes()) {
+        // A file system that turned read-only after an error need not say so: once a write was
+        // refused, one is tried.
+        if is_read_only(self.home.root()) || (self.home.is_read_only() && !self.home.takes_writes())
+        {
             self.home.set_read_only(true);
             return false;
         }
-        // Until all of it has succeeded the next call tries again: a directory whose ledger is not attached has no cap.
+        // Until all of it has succeeded the next call tries again: a directory whose ledger is not
+        // attached has no cap.
         let mut is_due = self.restore_is_due.lock().unwrap_or_else(PoisonError::into_inner);
         // A cap below what lies there was refused when the directory was opened, if at all.
         let restored = self.home.restore().and_then(|made| {
@@ -53,7 +59,13 @@ impl<M: Mover> Shared<M> {
         });
         if let Err(e) = restored {
             let own = self.home.own();
-            self.failed(&format!("{} was deleted, or could only be read, and cannot be made again", own.display()), &e);
+            self.failed(
+                &format!(
+                    "{} was deleted, or could only be read, and cannot be made again",
+                    own.display()
+                ),
+                &e,
+            );
             return false;
         }
         *is_due = false;
@@ -67,8 +79,8 @@ impl<M: Mover> Shared<M> {
         self.journal.rename(self.home.corner()?.name());
         self.tenants.restore(&self.home)?;
         self.ledger.reopen(&own)?;
-        // The process that comes first counts what lies there. What was under way was counted in the file that is gone, and is published or
-        // released as of that generation.
+        // The process that comes first counts what lies there. What was under way was counted in
+        // the file that is gone, and is published or released as of that generation.
         self.recount(false)?;
         if self.home.foreign().is_none() {
             self.home.with_door(|| ChangeLog::create(&own, &self.clock))?;

@@ -1,4 +1,5 @@
-//! Room for a file: claimed in the index and in the ledger before it is written, made by eviction where there is none.
+//! Room for a file: claimed in the index and in the ledger before it is written, made by eviction
+//! where there is none.
 
 use std::fs::File;
 use std::io;
@@ -98,7 +99,8 @@ impl From<ShedReason> for Denied {
 impl<M: Mover> Room<M> {
     /// Room for a file; not claimed yet. `want` asks for the bytes that `size` claims.
     pub fn new(shared: &Arc<Shared<M>>, want: Want, size: Size, deadline: Instant) -> Self {
-        let (patience, tries) = (deadline.min(shared.clock.now() + shared.room_wait_max), Tries::default());
+        let (patience, tries) =
+            (deadline.min(shared.clock.now() + shared.room_wait_max), Tries::default());
         let shared = Arc::clone(shared);
         let (reservation, counted, draft, file, spare) = (None, false, None, None, None);
         Room { shared, size, want, patience, tries, reservation, counted, draft, file, spare }
@@ -131,7 +133,8 @@ impl<M: Mover> Room<M> {
                 }
                 Reserve::Evict(victims) => {
                     // Victims that cannot be deleted are there again, and would be chosen for ever.
-                    self.tries.stuck = if self.take_from(victims) { 0 } else { self.tries.stuck + 1 };
+                    self.tries.stuck =
+                        if self.take_from(victims) { 0 } else { self.tries.stuck + 1 };
                     if self.tries.stuck == STUCK_MAX {
                         return Err(ShedReason::Full.into());
                     }
@@ -201,7 +204,8 @@ impl<M: Mover> Room<M> {
         if self.shared.note_read_only(&e) {
             return Err(ShedReason::ReadOnly.into());
         }
-        let is_gone = e.kind() == io::ErrorKind::NotFound && !std::mem::replace(&mut self.tries.restored, true);
+        let is_gone = e.kind() == io::ErrorKind::NotFound
+            && !std::mem::replace(&mut self.tries.restored, true);
         if is_gone && self.shared.restore_home() { self.make() } else { Err(Denied::Failed(e)) }
     }
 
@@ -216,8 +220,9 @@ impl<M: Mover> Room<M> {
         Ok(Made::LedgerFull)
     }
 
-    /// The index has room and the ledger none: what fills the directory are files that the index does not know, unfinished files of other
-    /// processes, or files that are gone and still counted. Does something about it and answers whether to claim again at once.
+    /// The index has room and the ledger none: what fills the directory are files that the index
+    /// does not know, unfinished files of other processes, or files that are gone and still
+    /// counted. Does something about it and answers whether to claim again at once.
     fn ledger_is_full(&mut self) -> Result<bool, Denied> {
         if self.shared.follow_changes().records > 0 {
             return Ok(true);
@@ -240,8 +245,9 @@ impl<M: Mover> Room<M> {
         }
     }
 
-    /// The medium is full below the cap. Evicts as much as is wanted, and, where others were faster with what that freed, again each time the
-    /// line is called. Answers whether to claim again at once.
+    /// The medium is full below the cap. Evicts as much as is wanted, and, where others were faster
+    /// with what that freed, again each time the line is called. Answers whether to claim again
+    /// at once.
     fn medium_is_full(&mut self) -> Result<bool, Denied> {
         let shared = Arc::clone(&self.shared);
         add(&shared.counters.medium_full, 1);
@@ -273,7 +279,8 @@ impl<M: Mover> Room<M> {
         self.draft.as_ref()
     }
 
-    /// The file is published: what was claimed is now counted as there. `since` was asked before it was.
+    /// The file is published: what was claimed is now counted as there. `since` was asked before it
+    /// was.
     pub fn spend(mut self, since: Generation) -> Option<Reservation> {
         self.draft = None;
         self.counted = false;
@@ -285,14 +292,16 @@ impl<M: Mover> Room<M> {
         self.reservation.take()
     }
 
-    /// The file is deleted already: gives back what was counted for it. `since` was asked before it was deleted.
+    /// The file is deleted already: gives back what was counted for it. `since` was asked before it
+    /// was deleted.
     pub fn lose(mut self, since: Generation) {
         self.draft = None;
         self.counted = false;
         self.shared.uncount(self.size.claimed, since);
     }
 
-    /// Makes room on a medium that is full before its cap, while the file is written. Answers whether anything went.
+    /// Makes room on a medium that is full before its cap, while the file is written. Answers
+    /// whether anything went.
     pub fn squeeze(&self) -> bool {
         self.shared.medium.note_seen(&self.shared.clock);
         let cleared = self.shared.clear_aside(self.size.claimed);
@@ -312,12 +321,14 @@ impl<M: Mover> Room<M> {
         self.take_from(victims)
     }
 
-    /// Evicts; the first victim whose file has our length is not deleted but becomes ours. Answers whether any went.
+    /// Evicts; the first victim whose file has our length is not deleted but becomes ours. Answers
+    /// whether any went.
     fn take_from(&mut self, victims: Vec<Entry>) -> bool {
         let (shared, mut rest) = (Arc::clone(&self.shared), Vec::with_capacity(victims.len()));
         let mut recycled = 0;
         for victim in victims {
-            let fits = self.spare.is_none() && !self.counted && victim.chunk.bytes == self.size.claimed;
+            let fits =
+                self.spare.is_none() && !self.counted && victim.chunk.bytes == self.size.claimed;
             if fits && self.recycle(&victim.chunk) { recycled += 1 } else { rest.push(victim) }
         }
         let gone = recycled + shared.evict(rest);
@@ -384,12 +395,13 @@ impl<M: Mover> Shared<M> {
     fn fits(&self, want: &Want) -> bool {
         let index = self.index();
         let usage = index.usage();
-        let is_below_cap = usage.used.saturating_add(usage.reserved).saturating_add(want.bytes) <= usage.capacity;
+        let is_below_cap =
+            usage.used.saturating_add(usage.reserved).saturating_add(want.bytes) <= usage.capacity;
         is_below_cap && !index.is_above_quota(want)
     }
 
-    /// Brings the index and the ledger into agreement with the directory, whichever process wrote there. `false` if that failed, or was done a
-    /// moment ago.
+    /// Brings the index and the ledger into agreement with the directory, whichever process wrote
+    /// there. `false` if that failed, or was done a moment ago.
     pub fn relist(&self) -> bool {
         self.looks.now_and_then(&self.clock, || {
             let listed = self.reconcile();
@@ -405,7 +417,8 @@ impl<M: Mover> Shared<M> {
         gone
     }
 
-    /// Deletes what the index marked as leaving, and says so. What cannot be deleted stays. Answers how many are gone.
+    /// Deletes what the index marked as leaving, and says so. What cannot be deleted stays. Answers
+    /// how many are gone.
     pub fn delete(&self, victims: Vec<Entry>) -> usize {
         let gone = victims.iter().filter(|victim| self.delete_one(&victim.chunk)).count();
         if !victims.is_empty() {
@@ -427,7 +440,8 @@ impl<M: Mover> Shared<M> {
         match self.home.delete(&digest, len) {
             Ok(there) => {
                 if there {
-                    let is_counted = !self.home.foreign().is_some_and(|foreign| foreign.is_uncounted(&digest));
+                    let is_counted =
+                        !self.home.foreign().is_some_and(|foreign| foreign.is_uncounted(&digest));
                     self.uncount(if is_counted { bytes } else { 0 }, since);
                     self.announce_change(Record::Remove(digest));
                 } else {

@@ -25,7 +25,8 @@ use crate::together::{Announced, Together};
 /// How often a save evicts for a medium that is full while it writes.
 const SQUEEZES_MAX: u32 = 4;
 
-/// A save under way: the duty to answer, the room claimed, the unfinished file. Whatever ends it gives all three back.
+/// A save under way: the duty to answer, the room claimed, the unfinished file. Whatever ends it
+/// gives all three back.
 pub struct Saving<M: Mover> {
     shared: Arc<Shared<M>>,
     announced: Announced<M>,
@@ -33,7 +34,8 @@ pub struct Saving<M: Mover> {
     _together: Arc<Together<M>>,
     op: Option<(Save, Slot<Save, Saved>)>,
     room: Option<Room<M>>,
-    /// What lies beside the file in a foreign layout: facts as its attribute, in some a header in a file of its own too.
+    /// What lies beside the file in a foreign layout: facts as its attribute, in some a header in
+    /// a file of its own too.
     facts: Option<Facts>,
     header: Option<Vec<u8>>,
     sidecar: Option<Draft>,
@@ -80,8 +82,11 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
             }
         };
     }
-    // Asked for: a neighbour may have evicted it, and whoever is told `Present` will not save it again.
-    if known == Some(len) && !shared.home.find(op.key.digest(), len).is_ok_and(|there| there.is_some()) {
+    // Asked for: a neighbour may have evicted it, and whoever is told `Present` will not save it
+    // again.
+    if known == Some(len)
+        && !shared.home.find(op.key.digest(), len).is_ok_and(|there| there.is_some())
+    {
         shared.vanished(op.key.digest(), len);
         known = None;
     }
@@ -98,7 +103,8 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
     if let Some(error) = shared.misfit(&op.key, Some(len)) {
         return slot.finish(op, Err(error.with_op("save").with_tier(shared.caps.name.clone())));
     }
-    let header = shared.home.foreign().map(|foreign| foreign.header(&op.key, len, shape.as_deref()));
+    let header =
+        shared.home.foreign().map(|foreign| foreign.header(&op.key, len, shape.as_deref()));
     let header = match header.unwrap_or(Ok(None)) {
         Ok(header) => header,
         Err(Unshaped::Yet) => return shed(shared, op, slot, ShedReason::Throttled),
@@ -108,16 +114,31 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
     };
     let tenant = shared.tenants.id(op.key.namespace().tenant());
     let size = size_of(&shared.home, len);
-    let want = Want::new(size.claimed).with_place(announced.place()).with_tenant(tenant).with_digest(op.key.digest());
+    let want = Want::new(size.claimed)
+        .with_place(announced.place())
+        .with_tenant(tenant)
+        .with_digest(op.key.digest());
     let room = Some(Room::new(shared, want, size, slot.deadline()));
     let (op, shared, _together) = (Some((op, slot)), Arc::clone(shared), together);
     let (sidecar, facts, fetched, squeezed) = (None, None, None, 0);
-    let saving = Saving { shared, announced, _together, op, room, facts, header, sidecar, len, fetched, squeezed };
+    let saving = Saving {
+        shared,
+        announced,
+        _together,
+        op,
+        room,
+        facts,
+        header,
+        sidecar,
+        len,
+        fetched,
+        squeezed,
+    };
     saving.claim(hands, None);
 }
 
-/// How large the files of a chunk of `len` bytes are, at most and at last: in a foreign layout the last page is written whole, and cut before
-/// it is published.
+/// How large the files of a chunk of `len` bytes are, at most and at last: in a foreign layout the
+/// last page is written whole, and cut before it is published.
 fn size_of(home: &Home, len: u64) -> Size {
     let (published, data) = (home.file_len(len), home.data_len(len));
     let allocated = data.next_multiple_of(PAGE);
@@ -134,14 +155,21 @@ impl<M: Mover> Saving<M> {
     /// Claims room, or waits in line for it.
     fn claim(mut self, hands: &Hands, turn: Option<Turn>) {
         if let Some(over) = self.op.as_ref().and_then(|(_, slot)| slot.is_over()) {
-            return self.end(Err(Error::new(over, "ended while it waited for room").with_op("save")));
+            return self
+                .end(Err(Error::new(over, "ended while it waited for room").with_op("save")));
         }
         let (line, hands2) = (self.shared.for_room.clone(), hands.clone());
         let tried = (turn.is_some() || line.is_empty()).then(|| line.seen());
-        let claimed = if tried.is_some() { self.room.as_mut().map(Room::claim) } else { Some(Ok(Claim::Later)) };
+        let claimed = if tried.is_some() {
+            self.room.as_mut().map(Room::claim)
+        } else {
+            Some(Ok(Claim::Later))
+        };
         match claimed {
             Some(Ok(Claim::Later)) => {
-                hands.wait(&line, (turn, tried), Lane::Write, move |turn| self.claim(&hands2, Some(turn)));
+                hands.wait(&line, (turn, tried), Lane::Write, move |turn| {
+                    self.claim(&hands2, Some(turn))
+                });
             }
             Some(Err(Denied::Shed(reason))) => self.end(Ok(Saved::Shed(reason))),
             Some(Err(Denied::Failed(e))) => self.not_made(e),
@@ -168,7 +196,8 @@ impl<M: Mover> Saving<M> {
     /// Starts to write, or waits in line for memory.
     fn start(mut self, hands: &Hands, turn: Option<Turn>) {
         if let Some(over) = self.op.as_ref().and_then(|(_, slot)| slot.is_over()) {
-            return self.end(Err(Error::new(over, "ended while it waited for memory").with_op("save")));
+            return self
+                .end(Err(Error::new(over, "ended while it waited for memory").with_op("save")));
         }
         if self.is_far() {
             return self.fetch(hands);
@@ -179,14 +208,18 @@ impl<M: Mover> Saving<M> {
             Ok(transfer) => self.submit(hands, transfer),
             Err(Stop::End(end)) => self.end(end),
             Err(Stop::NoMemory) => {
-                hands.wait(&line, (turn, seen), Lane::Write, move |turn| self.start(&hands2, Some(turn)));
+                hands.wait(&line, (turn, seen), Lane::Write, move |turn| {
+                    self.start(&hands2, Some(turn))
+                });
             }
         }
     }
 
     /// Whether the bytes still have to be brought to where the CPU reaches them.
     fn is_far(&self) -> bool {
-        let far = |(op, _): &(Save, Slot<Save, Saved>)| op.from.iter().any(|view| !view.place().is_host());
+        let far = |(op, _): &(Save, Slot<Save, Saved>)| {
+            op.from.iter().any(|view| !view.place().is_host())
+        };
         self.fetched.is_none() && self.op.as_ref().is_some_and(far)
     }
 
@@ -205,9 +238,16 @@ impl<M: Mover> Saving<M> {
                     }
                     Err(e) => {
                         let key = self.op.as_ref().map(|(op, _)| op.key.clone());
-                        let error =
-                            |key: Key| self.shared.io_error("save", &key, "cannot read the chunk from the GPU", e);
-                        let error = key.map_or_else(|| Error::new(ErrorKind::Closed, "already ended"), error);
+                        let error = |key: Key| {
+                            self.shared.io_error(
+                                "save",
+                                &key,
+                                "cannot read the chunk from the GPU",
+                                e,
+                            )
+                        };
+                        let error = key
+                            .map_or_else(|| Error::new(ErrorKind::Closed, "already ended"), error);
                         self.end(Err(error));
                     }
                 });
@@ -218,10 +258,14 @@ impl<M: Mover> Saving<M> {
     /// Makes the unfinished file and all that goes into it.
     fn prepare(&mut self) -> Result<Transfer, Stop> {
         let failed = |error: Error| Stop::End(Err(error));
-        let Some((op, _)) = &self.op else { return Err(failed(Error::new(ErrorKind::Closed, "already ended"))) };
+        let Some((op, _)) = &self.op else {
+            return Err(failed(Error::new(ErrorKind::Closed, "already ended")));
+        };
         let (shared, len, key) = (Arc::clone(&self.shared), self.len, op.key.clone());
         let from = self.fetched.as_ref().unwrap_or(&op.from);
-        let Ok(mut tail) = shared.tails.lease(2 * PAGE as usize) else { return Err(Stop::NoMemory) };
+        let Ok(mut tail) = shared.tails.lease(2 * PAGE as usize) else {
+            return Err(Stop::NoMemory);
+        };
         let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums(&shared, from));
         let foreign = shared.home.foreign();
         let page = match (foreign, &self.header) {
@@ -241,7 +285,9 @@ impl<M: Mover> Saving<M> {
         let last = pair.len();
         pair.extend_from_slice(&page);
         if let Err(e) = tail.write_at(0, &pair) {
-            return Err(failed(Error::new(ErrorKind::Invalid, "page pair too small").with_source(e)));
+            return Err(failed(
+                Error::new(ErrorKind::Invalid, "page pair too small").with_source(e),
+            ));
         }
         let pair = tail.freeze();
         // A footer follows the payload, a header stands before it.
@@ -266,7 +312,8 @@ impl<M: Mover> Saving<M> {
         self.squeezed <= SQUEEZES_MAX && self.room.as_ref().is_some_and(Room::squeeze)
     }
 
-    /// The writes of the first `whole` bytes: straight from the views where they allow it, else through bounce memory.
+    /// The writes of the first `whole` bytes: straight from the views where they allow it, else
+    /// through bounce memory.
     fn payload(&self, from: &[View], whole: usize) -> Result<Vec<Part>, kvtier_mem::Error> {
         let mut parts = Vec::with_capacity(from.len() + 1);
         let mut at = 0;
@@ -311,11 +358,16 @@ impl<M: Mover> Saving<M> {
         {
             drop(refused.transfer);
             let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("save");
-            saving.end(if refused.closed { Err(closed) } else { Ok(Saved::Shed(ShedReason::Throttled)) });
+            saving.end(if refused.closed {
+                Err(closed)
+            } else {
+                Ok(Saved::Shed(ShedReason::Throttled))
+            });
         }
     }
 
-    /// A save, second half: make the file visible under its name, at once and whole, and answer when it is as durable as asked.
+    /// A save, second half: make the file visible under its name, at once and whole, and answer
+    /// when it is as durable as asked.
     fn publish(mut self, hands: &Hands, moved: Moved) {
         let Some(key) = self.op.as_ref().map(|(op, _)| op.key.clone()) else { return };
         let shared = Arc::clone(&self.shared);
@@ -332,10 +384,12 @@ impl<M: Mover> Saving<M> {
         if let Err(end) = written {
             return self.end(end);
         }
-        // Whoever was told that it took too long may have removed the key since: it must not appear after that.
+        // Whoever was told that it took too long may have removed the key since: it must not appear
+        // after that.
         if let Some(over) = self.op.as_ref().and_then(|(_, slot)| slot.is_over()) {
-            return self
-                .end(Err(Error::new(over, "ended before it was published").with_op("save").with_key(*key.digest())));
+            return self.end(Err(Error::new(over, "ended before it was published")
+                .with_op("save")
+                .with_key(*key.digest())));
         }
         let named = self.name_it(&key);
         shared.listeners.tell();
@@ -345,17 +399,21 @@ impl<M: Mover> Saving<M> {
         match shared.durability {
             Durability::None => self.stored(&key, Ok(())),
             Durability::Fdatasync => self.stored(&key, shared.home.sync_name(key.digest())),
-            Durability::Syncfs => hands.syncer.after_sync(Box::new(move |synced| self.stored(&key, synced))),
+            Durability::Syncfs => {
+                hands.syncer.after_sync(Box::new(move |synced| self.stored(&key, synced)))
+            }
         }
     }
 
-    /// What is left to write when the bytes are in the file, and all of it brought to the device if it must be there.
+    /// What is left to write when the bytes are in the file, and all of it brought to the device if
+    /// it must be there.
     fn finish_files(&mut self, key: &Key, file: &OwnedFd) -> Result<(), Result<Saved, Error>> {
         let shared = Arc::clone(&self.shared);
         self.fetched = None;
         let failed = |what: &'static str, e: io::Error| Err(shared.end_of_save(key, what, e));
         if let Some(facts) = self.facts.take()
-            && let Err(e) = layout::finish_file(&shared, file, &facts, shared.home.data_len(self.len))
+            && let Err(e) =
+                layout::finish_file(&shared, file, &facts, shared.home.data_len(self.len))
         {
             return failed("cannot finish the chunk's file", e);
         }
@@ -403,7 +461,8 @@ impl<M: Mover> Saving<M> {
         let mut replaced_bytes = shared.home.file_len(len);
         if let Some(foreign) = shared.home.foreign() {
             foreign.learn(key);
-            // One name for all lengths. What another program wrote there since the last sweep is not counted.
+            // One name for all lengths. What another program wrote there since the last sweep is
+            // not counted.
             let is_counted = !foreign.is_uncounted(digest);
             let there = shared.home.bytes_of(digest, len).ok().flatten().filter(|_| is_counted);
             replaced_bytes = there.unwrap_or(0);
@@ -430,10 +489,13 @@ impl<M: Mover> Saving<M> {
         let Some(reservation) = room.spend(since) else { return Ok(()) };
         let chunk = shared.chunk(key, len).with_place(self.announced.place());
         let inserted = shared.index().commit(reservation, chunk);
-        // What nobody counts must not lie there: a chunk the index cannot take, or one of this key with another length.
+        // What nobody counts must not lie there: a chunk the index cannot take, or one of this key
+        // with another length.
         let superfluous = match inserted {
             Inserted::Refused(_) => Some(len),
-            Inserted::Replaced { old } if shared.home.foreign().is_none() => Some(old.len).filter(|old| *old != len),
+            Inserted::Replaced { old } if shared.home.foreign().is_none() => {
+                Some(old.len).filter(|old| *old != len)
+            }
             _ => None,
         };
         if let Some(superfluous) = superfluous
@@ -481,7 +543,8 @@ impl<M: Mover> Shared<M> {
 }
 
 impl<M: Mover> Drop for Saving<M> {
-    /// Deletes the unfinished file beside the chunk's before its room is given back; the slot, dropped last, answers `Closed` if nobody did.
+    /// Deletes the unfinished file beside the chunk's before its room is given back; the slot,
+    /// dropped last, answers `Closed` if nobody did.
     fn drop(&mut self) {
         if let Some(sidecar) = self.sidecar.take() {
             let _ = self.shared.home.unlink_draft(&sidecar);
@@ -525,13 +588,18 @@ pub fn not_aligned(bounce_bytes: usize) -> String {
 
 /// Why a save can never succeed here, whatever the state of the tier.
 pub fn refusal(key: &Key, from: &[View], mover: &impl Mover, bounce_bytes: usize) -> Option<Error> {
-    let invalid = |what: String| Some(Error::new(ErrorKind::Invalid, what).with_op("save").with_key(*key.digest()));
+    let invalid = |what: String| {
+        Some(Error::new(ErrorKind::Invalid, what).with_op("save").with_key(*key.digest()))
+    };
     let len: u64 = from.iter().map(|v| v.len() as u64).sum();
     if len == 0 {
         return invalid("a chunk has at least one byte".into());
     }
     if let Some(view) = from.iter().find(|v| !mover.reaches(v.place())) {
-        return invalid(format!("this tier does not reach memory at {:?}; use one that does", view.place()));
+        return invalid(format!(
+            "this tier does not reach memory at {:?}; use one that does",
+            view.place()
+        ));
     }
     let far = from.iter().any(|v| !v.place().is_host());
     if far && len > mover.fetch_bytes_max() {
@@ -547,9 +615,11 @@ pub fn refusal(key: &Key, from: &[View], mover: &impl Mover, bounce_bytes: usize
         return invalid(not_aligned(bounce_bytes));
     }
     match key.full_bytes() {
-        Some(full) if len > full || (len < full && !key.namespace().allow_partial()) => invalid(format!(
-            "the namespace has chunks of {full} bytes, this one has {len}; fix the layout or allow partial chunks"
-        )),
+        Some(full) if len > full || (len < full && !key.namespace().allow_partial()) => {
+            invalid(format!(
+                "the namespace has chunks of {full} bytes, this one has {len}; fix the layout or allow partial chunks"
+            ))
+        }
         _ => None,
     }
 }

@@ -28,8 +28,8 @@ use crate::{DiskConfig, Mover};
 /// How many different chunk lengths are tried for a key that another process may have written.
 const LENGTHS_MAX: usize = 8;
 
-/// The most corrupt files that could not be moved away and are remembered. The chunk of one that is forgotten stays a miss here until this
-/// process saves it.
+/// The most corrupt files that could not be moved away and are remembered. The chunk of one that is
+/// forgotten stays a miss here until this process saves it.
 pub const DISTRUSTED_MAX: usize = 4096;
 
 /// How many names can change at a time.
@@ -82,7 +82,8 @@ pub struct Shared<M> {
     pub last_fault: Mutex<Option<String>>,
     /// How often `.kvtier` was deleted under us, and made again.
     pub restored: AtomicU64,
-    /// `.kvtier` was made, or can be written for the first time, and not all that follows from it has succeeded.
+    /// `.kvtier` was made, or can be written for the first time, and not all that follows from it
+    /// has succeeded.
     pub restore_is_due: Mutex<bool>,
     turn: AtomicU64,
 }
@@ -101,9 +102,16 @@ pub struct Books {
 }
 
 impl<M: Mover> Shared<M> {
-    pub fn new(caps: Caps, config: &DiskConfig, mover: M, books: Books, parts: (Index, Gate, Arena, Arena)) -> Self {
+    pub fn new(
+        caps: Caps,
+        config: &DiskConfig,
+        mover: M,
+        books: Books,
+        parts: (Index, Gate, Arena, Arena),
+    ) -> Self {
         let (index, gate, tails, bounce) = parts;
-        let Books { home, ledger, ledger_check, journal, changes, tenants, aside_bytes, geometry } = books;
+        let Books { home, ledger, ledger_check, journal, changes, tenants, aside_bytes, geometry } =
+            books;
         let read_only = home.is_read_only();
         Shared {
             caps,
@@ -148,10 +156,13 @@ impl<M: Mover> Shared<M> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Held while a file gets or loses its name and the index learns of it, so that of two who change one chunk the second sees what the
-    /// first did. Taken before the index, never on a mover's thread.
+    /// Held while a file gets or loses its name and the index learns of it, so that of two who
+    /// change one chunk the second sees what the first did. Taken before the index, never on a
+    /// mover's thread.
     pub fn name(&self, digest: &Digest) -> MutexGuard<'_, ()> {
-        self.names[digest.as_bytes()[1] as usize % NAMES].lock().unwrap_or_else(PoisonError::into_inner)
+        self.names[digest.as_bytes()[1] as usize % NAMES]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Milliseconds on the index's clock.
@@ -159,7 +170,8 @@ impl<M: Mover> Shared<M> {
         self.clock.elapsed(self.began).as_millis() as u64
     }
 
-    /// The payload length to show for an entry: where only the file can tell it, that of what the file has beside its headers.
+    /// The payload length to show for an entry: where only the file can tell it, that of what the
+    /// file has beside its headers.
     pub fn told_len(&self, chunk: &Chunk) -> u64 {
         if chunk.len > 0 {
             return chunk.len;
@@ -168,26 +180,33 @@ impl<M: Mover> Shared<M> {
         bytes.saturating_sub(self.home.file_len(0))
     }
 
-    /// The payload length of a chunk that the index knows; `None` also where only the file can tell.
+    /// The payload length of a chunk that the index knows; `None` also where only the file can
+    /// tell.
     pub fn known_len(&self, digest: &Digest) -> Option<u64> {
         self.index().get(digest).map(|entry| entry.chunk.len).filter(|len| *len > 0)
     }
 
     /// The chunk's entry in the index, tenant and place in the chain included.
     pub fn chunk(&self, key: &Key, len: u64) -> Chunk {
-        Chunk::new(*key.digest(), len, self.home.file_len(len)).with_tenant(self.tenants.id(key.namespace().tenant()))
+        Chunk::new(*key.digest(), len, self.home.file_len(len))
+            .with_tenant(self.tenants.id(key.namespace().tenant()))
     }
 
     /// Why a chunk does not fit what others of its kind look like here; `len` is that of a save.
     pub fn misfit(&self, key: &Key, len: Option<u64>) -> Option<Error> {
-        self.geometry.refusal(&self.home, &self.tenants, key, len).map(|error| error.with_key(*key.digest()))
+        self.geometry
+            .refusal(&self.home, &self.tenants, key, len)
+            .map(|error| error.with_key(*key.digest()))
     }
 
-    /// Notes for everybody what a save of `len` bytes tells of its kind of chunks. `Invalid` when others noted something else. A medium
-    /// that cannot note it now is asked again at the next save.
+    /// Notes for everybody what a save of `len` bytes tells of its kind of chunks. `Invalid` when
+    /// others noted something else. A medium that cannot note it now is asked again at the next
+    /// save.
     pub fn learn_geometry(&self, key: &Key, len: u64) -> Result<(), Error> {
         match self.geometry.learn(&self.home, &self.tenants, key, len) {
-            Err(e) if e.kind() == ErrorKind::Invalid => Err(e.with_op("save").with_key(*key.digest())),
+            Err(e) if e.kind() == ErrorKind::Invalid => {
+                Err(e.with_op("save").with_key(*key.digest()))
+            }
             Err(e) => {
                 self.fault(format!("cannot note the geometry of chunks: {e}"));
                 Ok(())
@@ -196,7 +215,8 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Remembers that chunks of this length exist, so that those of other processes are found by name.
+    /// Remembers that chunks of this length exist, so that those of other processes are found by
+    /// name.
     pub fn learn_length(&self, len: u64) {
         if self.lengths.read().unwrap_or_else(PoisonError::into_inner).contains(&len) {
             return;
@@ -209,8 +229,8 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Looks for a chunk that the index does not know: one that another process wrote, of a length that `hint` or experience
-    /// suggests. Takes it into the index.
+    /// Looks for a chunk that the index does not know: one that another process wrote, of a length
+    /// that `hint` or experience suggests. Takes it into the index.
     pub fn discover(&self, key: &Key, hint: Option<u64>) -> Option<u64> {
         let found = self.discover_quietly(key, hint);
         self.listeners.tell();
@@ -265,7 +285,8 @@ impl<M: Mover> Shared<M> {
         self.listeners.tell();
     }
 
-    /// The same where another process said that it deleted the file, and has counted that. The caller notifies the listeners.
+    /// The same where another process said that it deleted the file, and has counted that. The
+    /// caller notifies the listeners.
     pub fn removed_by_another(&self, digest: &Digest, len: u64) {
         let _one = self.name(digest);
         if self.home.find(digest, len).is_ok_and(|there| there.is_none()) {
@@ -273,8 +294,9 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// The file `seen` under this name failed its checks: distrusts the key and moves the file out of the way. `false` when another file
-    /// has the name by now, or none: then what was read is no chunk of anybody's any more.
+    /// The file `seen` under this name failed its checks: distrusts the key and moves the file out
+    /// of the way. `false` when another file has the name by now, or none: then what was read
+    /// is no chunk of anybody's any more.
     pub fn condemn(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
         let condemned = self.condemn_quietly(digest, len, seen);
         self.listeners.tell();
@@ -299,8 +321,15 @@ impl<M: Mover> Shared<M> {
         match self.set_aside(digest, len) {
             Ok(()) => {
                 self.announce_change(Record::Remove(*digest));
-                let is_torn = self.home.buried.crashed_before_s.is_some_and(|booted| seen.was_written_before(booted));
-                add(if is_torn { &self.counters.torn_by_crash } else { &self.counters.set_aside }, 1);
+                let is_torn = self
+                    .home
+                    .buried
+                    .crashed_before_s
+                    .is_some_and(|booted| seen.was_written_before(booted));
+                add(
+                    if is_torn { &self.counters.torn_by_crash } else { &self.counters.set_aside },
+                    1,
+                );
                 self.acquit(digest);
             }
             Err(e) => self.failed(&format!("cannot set the corrupt chunk {digest} aside"), &e),
@@ -308,7 +337,8 @@ impl<M: Mover> Shared<M> {
         true
     }
 
-    /// The bytes of this file are wrong, or cannot be read: the key is a miss as long as its name means this file. Its [name](Self::name) is held.
+    /// The bytes of this file are wrong, or cannot be read: the key is a miss as long as its name
+    /// means this file. Its [name](Self::name) is held.
     pub fn mark_corrupt(&self, digest: &Digest, file: FileId) {
         self.forget(digest, true);
         let mut distrusted = self.distrusted();
@@ -322,7 +352,8 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// The key is a miss no more if its name means another `file` now: another process saved the chunk again.
+    /// The key is a miss no more if its name means another `file` now: another process saved the
+    /// chunk again.
     pub fn acquit_if_new(&self, digest: &Digest, file: FileId) {
         if self.distrusted().get(digest).is_some_and(|wrong| *wrong != file) {
             self.acquit(digest);
@@ -338,14 +369,16 @@ impl<M: Mover> Shared<M> {
         self.distrusted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the chunk still is that very file, as it was written then. Who could not see the bytes of an open file must ask: another
-    /// process may have taken the name away and written over it meanwhile.
+    /// Whether the chunk still is that very file, as it was written then. Who could not see the
+    /// bytes of an open file must ask: another process may have taken the name away and written
+    /// over it meanwhile.
     pub fn is_still(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
         matches!(self.home.find(digest, len), Ok(Some(there)) if there == seen)
     }
 
-    /// The index has it, but the medium does not or not in one piece. Its [name](Self::name) is held,
-    /// and listeners are notified by the caller once it is not. Answers what the index had.
+    /// The index has it, but the medium does not or not in one piece. Its [name](Self::name) is
+    /// held, and listeners are notified by the caller once it is not. Answers what the index
+    /// had.
     pub fn forget(&self, digest: &Digest, corrupt: bool) -> Option<Chunk> {
         let mut index = self.index();
         if corrupt {
@@ -370,14 +403,16 @@ impl<M: Mover> Shared<M> {
         *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
     }
 
-    /// Counts a failed system call, and notes when it shows that the file system is read-only: that is a state and no fault.
+    /// Counts a failed system call, and notes when it shows that the file system is read-only: that
+    /// is a state and no fault.
     pub fn failed(&self, what: &str, e: &io::Error) {
         if !self.note_read_only(e) {
             self.fault(format!("{what}: {e}"));
         }
     }
 
-    /// Whether the error says that the file system is read-only; then saves are shed from now on, until it is writable again.
+    /// Whether the error says that the file system is read-only; then saves are shed from now on,
+    /// until it is writable again.
     pub fn note_read_only(&self, e: &io::Error) -> bool {
         let is_read_only = e.kind() == io::ErrorKind::ReadOnlyFilesystem;
         if is_read_only {

@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 /// Called with how the sync went.
 pub type AfterSync = Box<dyn FnOnce(io::Result<()>) + Send>;
 
-/// A thread that brings to the device, at once, all that was written while it did so the last time. Bounded by the tier's gate, as each
-/// op waits here at most once.
+/// A thread that brings to the device, at once, all that was written while it did so the last time.
+/// Bounded by the tier's gate, as each op waits here at most once.
 pub struct Syncer {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -27,14 +27,20 @@ struct Waiting {
 
 impl Syncer {
     /// Starts the thread; `sync` does the work.
-    pub fn start(name: &str, sync: impl Fn() -> io::Result<()> + Send + 'static) -> io::Result<Self> {
+    pub fn start(
+        name: &str,
+        sync: impl Fn() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let theirs = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name(format!("{name}-sync")).spawn(move || theirs.run(&sync))?;
+        let thread = std::thread::Builder::new()
+            .name(format!("{name}-sync"))
+            .spawn(move || theirs.run(&sync))?;
         Ok(Syncer { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Calls `call` when a sync that begins after now has ended. After [`close`](Syncer::close) drops it.
+    /// Calls `call` when a sync that begins after now has ended. After [`close`](Syncer::close)
+    /// drops it.
     pub fn after_sync(&self, call: AfterSync) {
         let mut waiting = self.shared.lock();
         if waiting.closed {
@@ -124,7 +130,10 @@ mod tests {
         let heard: Vec<_> = heard.iter().collect();
         assert_eq!(heard.len(), 50);
         assert_eq!(heard[0], (0, true));
-        assert!(heard[1..].iter().all(|(_, synced)| !synced), "each by a sync that began after it asked");
+        assert!(
+            heard[1..].iter().all(|(_, synced)| !synced),
+            "each by a sync that began after it asked"
+        );
         assert_eq!(syncs.load(Ordering::SeqCst), 2);
         syncer.after_sync(Box::new(|_| panic!("it is closed")));
     }

@@ -1,5 +1,6 @@
-//! Tenants of a directory. On the medium a tenant is a keyed digest of its name (its cache salt) and nothing else; the key is made once, by the
-//! process that opens the directory first, and lies in `.kvtier/tenant-key`. A key that is lost or damaged is replaced: the chunks' tenants are
+//! Tenants of a directory. On the medium a tenant is a keyed digest of its name (its cache salt)
+//! and nothing else; the key is made once, by the process that opens the directory first, and lies
+//! in `.kvtier/tenant-key`. A key that is lost or damaged is replaced: the chunks' tenants are
 //! unknown then until the chunks are used again, and nothing else is lost.
 
 use std::fs::{self, OpenOptions};
@@ -26,7 +27,8 @@ const NAMES_BEFORE: &str = "tenants";
 pub struct Tenants(RwLock<Known>);
 
 impl Tenants {
-    /// Reads the directory's key, or makes it. Names in plain text that an earlier build left are replaced.
+    /// Reads the directory's key, or makes it. Names in plain text that an earlier build left are
+    /// replaced.
     ///
     /// # Errors
     /// Where the manifest cannot be read or written. What is wrong with the key is no error.
@@ -35,10 +37,12 @@ impl Tenants {
         if home.is_read_only() {
             return Ok(Tenants::new(read(&own).unwrap_or_else(|_| TenantKey::new(random_bytes()))));
         }
-        let key = home.at_the_door(|_| Ok(settle_key(home, TenantKey::new(random_bytes())))).unwrap_or_else(|e| {
-            tracing::warn!("cannot lock {} to read its tenant key: {e}", own.display());
-            read(&own).unwrap_or_else(|_| TenantKey::new(random_bytes()))
-        });
+        let key = home
+            .at_the_door(|_| Ok(settle_key(home, TenantKey::new(random_bytes()))))
+            .unwrap_or_else(|e| {
+                tracing::warn!("cannot lock {} to read its tenant key: {e}", own.display());
+                read(&own).unwrap_or_else(|_| TenantKey::new(random_bytes()))
+            });
         let tenants = Tenants::new(key);
         home.edit_manifest(ENTRY_WAIT_MAX, |manifest| {
             hide_tenants(manifest, &tenants);
@@ -46,7 +50,10 @@ impl Tenants {
         })?;
         match fs::remove_file(own.join(NAMES_BEFORE)) {
             Err(e) if e.kind() != Io::NotFound => {
-                tracing::warn!("cannot remove {}, which has tenants' names: {e}", own.join(NAMES_BEFORE).display());
+                tracing::warn!(
+                    "cannot remove {}, which has tenants' names: {e}",
+                    own.join(NAMES_BEFORE).display()
+                );
             }
             _ => {}
         }
@@ -86,7 +93,8 @@ impl Tenants {
         if id == TenantId::NONE { String::new() } else { format!("~{id}") }
     }
 
-    /// Writes the key again where `.kvtier` was deleted. Where another process did so before, its key counts from the next start on.
+    /// Writes the key again where `.kvtier` was deleted. Where another process did so before, its
+    /// key counts from the next start on.
     pub fn restore(&self, home: &Home) -> io::Result<()> {
         let ours = self.0.read().unwrap_or_else(PoisonError::into_inner).key().clone();
         home.at_the_door(|_| Ok(settle_key(home, ours))).map(|_| ())
@@ -96,10 +104,14 @@ impl Tenants {
 /// Whether a word of a manifest is what [`Tenants::word`] answers.
 pub fn is_word(word: &str) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    word.is_empty() || word.strip_prefix('~').is_some_and(|digits| digits.len() == 32 && digits.bytes().all(is_digit))
+    word.is_empty()
+        || word
+            .strip_prefix('~')
+            .is_some_and(|digits| digits.len() == 32 && digits.bytes().all(is_digit))
 }
 
-/// The key that lies there; where there is none, or a damaged one, `new`, which is written if that is possible.
+/// The key that lies there; where there is none, or a damaged one, `new`, which is written if that
+/// is possible.
 fn settle_key(home: &Home, new: TenantKey) -> TenantKey {
     let own = home.own();
     let why = match read(&own) {
@@ -109,7 +121,10 @@ fn settle_key(home: &Home, new: TenantKey) -> TenantKey {
         // It may be a good one.
         Err(e) => {
             let path = own.join(KEY);
-            tracing::warn!("cannot read {} ({e}): tenants are counted for this process alone", path.display());
+            tracing::warn!(
+                "cannot read {} ({e}): tenants are counted for this process alone",
+                path.display()
+            );
             return new;
         }
     };
@@ -125,7 +140,10 @@ fn settle_key(home: &Home, new: TenantKey) -> TenantKey {
         // Where locks do not reach, another process may have been faster.
         Err(e) => read(&own).unwrap_or_else(|_| {
             let path = own.join(KEY);
-            tracing::warn!("cannot write {} ({e}): tenants are counted for this process alone", path.display());
+            tracing::warn!(
+                "cannot write {} ({e}): tenants are counted for this process alone",
+                path.display()
+            );
             new
         }),
     }
@@ -137,7 +155,8 @@ fn read(own: &Path) -> io::Result<TenantKey> {
     TenantKey::decode(&bytes).ok_or_else(|| io::Error::new(Io::InvalidData, "it is damaged"))
 }
 
-/// Writes the key so that a crash leaves the old file or the new one, whole. A key that is `first` does not replace another's.
+/// Writes the key so that a crash leaves the old file or the new one, whole. A key that is `first`
+/// does not replace another's.
 fn write(home: &Home, key: &TenantKey, first: bool) -> io::Result<()> {
     let corner = home.corner()?;
     // The ledger counts nothing for it, as its name says.
@@ -146,7 +165,8 @@ fn write(home: &Home, key: &TenantKey, first: bool) -> io::Result<()> {
     let mut file = bookkeeping::open(&draft, OpenOptions::new().write(true).create_new(true))?;
     file.write_all(key.encode().as_bytes())?;
     file.sync_all()?;
-    let linked = if first { fs::hard_link(&draft, own.join(KEY)) } else { Err(Io::Unsupported.into()) };
+    let linked =
+        if first { fs::hard_link(&draft, own.join(KEY)) } else { Err(Io::Unsupported.into()) };
     match linked {
         Ok(()) => fs::remove_file(&draft)?,
         Err(e) if e.kind() == Io::AlreadyExists => {
@@ -159,7 +179,8 @@ fn write(home: &Home, key: &TenantKey, first: bool) -> io::Result<()> {
 }
 
 impl<M: Mover> Shared<M> {
-    /// Whose chunks are not known, or were said to be another's by what was lost since, become their tenants' again: a key is its tenant's alone.
+    /// Whose chunks are not known, or were said to be another's by what was lost since, become
+    /// their tenants' again: a key is its tenant's alone.
     pub fn adopt<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
         let (mut last, mut adopted) = (None, Vec::new());
         let keys: Vec<(&Key, TenantId)> = keys
@@ -179,7 +200,9 @@ impl<M: Mover> Shared<M> {
         }
         let mut index = self.index();
         for (key, tenant) in keys {
-            if let Some(known) = index.known(key.digest()).filter(|known| known.chunk.tenant != tenant) {
+            if let Some(known) =
+                index.known(key.digest()).filter(|known| known.chunk.tenant != tenant)
+            {
                 let chunk: Chunk = known.chunk.with_tenant(tenant);
                 let _ = index.insert(chunk);
                 adopted.push(Record::Insert(chunk));
@@ -210,14 +233,19 @@ mod tests {
         assert_ne!(first.1.id("alice"), open(other.path()).1.id("alice"));
         let key = dir.path().join(".kvtier").join(KEY);
         assert_eq!(fs::metadata(key).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!((first.1.name(first.1.id("alice")), first.1.word("")), ("alice".to_owned(), String::new()));
+        assert_eq!(
+            (first.1.name(first.1.id("alice")), first.1.word("")),
+            ("alice".to_owned(), String::new())
+        );
         assert!(is_word(&first.1.word("alice")) && is_word("") && !is_word("~alice"));
     }
 
     #[test]
     fn names_that_collided_in_32_bits_are_two_tenants() {
-        // Found by a search: the first four bytes of the digests that made the numbers of earlier builds are the same.
-        let number = |name: &str| kvtier_key::Digest::of("kvtier tenant", name.as_bytes()).0[..4].to_vec();
+        // Found by a search: the first four bytes of the digests that made the numbers of earlier
+        // builds are the same.
+        let number =
+            |name: &str| kvtier_key::Digest::of("kvtier tenant", name.as_bytes()).0[..4].to_vec();
         let pair = ["tenant-48313", "tenant-124327"];
         assert_eq!(number(pair[0]), number(pair[1]));
         let dir = tempfile::tempdir().unwrap();

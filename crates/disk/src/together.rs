@@ -12,7 +12,8 @@ use kvtier_key::Digest;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
-/// A batch of saves: when the last of it has ended, all of it counts as used, once and in the order of its chain.
+/// A batch of saves: when the last of it has ended, all of it counts as used, once and in the order
+/// of its chain.
 #[derive(Debug)]
 pub struct Together<M: Mover> {
     shared: Arc<Shared<M>>,
@@ -22,7 +23,8 @@ pub struct Together<M: Mover> {
 }
 
 impl<M: Mover> Together<M> {
-    /// Errors when its chunks are there together or not at all, and there are too many such already.
+    /// Errors when its chunks are there together or not at all, and there are too many such
+    /// already.
     pub fn new(shared: &Arc<Shared<M>>, ctx: &Ctx, ops: &[Save]) -> Result<Arc<Self>, SetsFull> {
         let chain: Vec<Digest> = ops.iter().map(|op| *op.key.digest()).collect();
         let set = ctx.set_of(ops).map_or(Ok(None), |whole| shared.index().declare_set(&whole))?;
@@ -72,8 +74,9 @@ impl<M: Mover> Drop for Announced<M> {
 }
 
 impl<M: Mover> Shared<M> {
-    /// Announces the chunks of a batch of saves at their places: as the caller says, else as lookups told. So none of them passes for an
-    /// orphan because another thread is faster with it than with the one before.
+    /// Announces the chunks of a batch of saves at their places: as the caller says, else as
+    /// lookups told. So none of them passes for an orphan because another thread is faster with
+    /// it than with the one before.
     pub fn announce(self: &Arc<Self>, chain: Option<Chain>, ops: &[Save]) -> Vec<Announced<M>> {
         let mut index = self.index();
         let (mut before, mut depth) = chain.map_or((None, 0), |chain| (chain.parent, chain.depth));
@@ -90,12 +93,14 @@ impl<M: Mover> Shared<M> {
         ops.iter().map(&mut announce).collect()
     }
 
-    /// Notes that a request used these chunks, in the order of its chain, and what its caller expects of them.
+    /// Notes that a request used these chunks, in the order of its chain, and what its caller
+    /// expects of them.
     pub fn used(&self, chain: &[Digest], hint: &kvtier_core::Hint) {
         let mut index = self.index();
         index.touch_batch(chain);
         // Of a chunk that is not there nothing has to be known at the next start.
-        let known: Vec<Digest> = chain.iter().copied().filter(|digest| index.is_known(digest)).collect();
+        let known: Vec<Digest> =
+            chain.iter().copied().filter(|digest| index.is_known(digest)).collect();
         drop(index);
         self.note_use(&known);
         self.hint(chain, hint);
@@ -113,7 +118,8 @@ impl<M: Mover> Shared<M> {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let mut hint = Hint::new().with_priority(told.priority);
         hint.session_ended = told.session_ended;
-        (hint.expected_return_ms, hint.retention_ms) = (told.expected_return.map(ms), told.retention.map(ms));
+        (hint.expected_return_ms, hint.retention_ms) =
+            (told.expected_return.map(ms), told.retention.map(ms));
         self.index().hint_batch(self.now_ms(), chain, &hint);
     }
 }

@@ -1,4 +1,5 @@
-//! Who hears an answer may act on it at once: by then the tier has let go of the chunk's file and of the memory that it was moved with.
+//! Who hears an answer may act on it at once: by then the tier has let go of the chunk's file and
+//! of the memory that it was moved with.
 #![allow(clippy::unwrap_used)]
 
 #[allow(dead_code, reason = "of what the test files share, this one uses some")]
@@ -17,7 +18,8 @@ use kvtier_testkit::conformance::Fixture;
 
 const LEN: usize = 50_000;
 
-/// A good device whose transfers wait until they are let go, or fail with this code; it keeps an eye on what belongs to them.
+/// A good device whose transfers wait until they are let go, or fail with this code; it keeps an
+/// eye on what belongs to them.
 #[derive(Debug)]
 struct Seen {
     inner: Arc<BadDay>,
@@ -40,7 +42,8 @@ impl AsRef<[u8]> for Owner {
 
 impl Seen {
     fn new() -> Arc<Self> {
-        let (fails, open, files, memory) = (Mutex::default(), Default::default(), Mutex::default(), Mutex::default());
+        let (fails, open, files, memory) =
+            (Mutex::default(), Default::default(), Mutex::default(), Mutex::default());
         Arc::new(Seen { inner: Arc::new(BadDay::new(1, 0)), fails, open, files, memory })
     }
 
@@ -65,13 +68,21 @@ impl Mover for Watched {
         let fails = *seen.fails.lock().unwrap();
         std::thread::spawn(move || {
             drop(seen.open.1.wait_while(seen.open.0.lock().unwrap(), |open| !*open).unwrap());
-            let Some(code) = fails else { return assert!(seen.inner.submit(transfer, done).is_ok()) };
+            let Some(code) = fails else {
+                return assert!(seen.inner.submit(transfer, done).is_ok());
+            };
             if matches!(transfer.parts[0], Part::Write { .. }) {
                 let alive = Arc::new(());
                 seen.memory.lock().unwrap().push(Arc::downgrade(&alive));
-                transfer.parts.push(Part::Write { at: 0, from: View::from_owner(Owner { _alive: alive }) });
+                transfer
+                    .parts
+                    .push(Part::Write { at: 0, from: View::from_owner(Owner { _alive: alive }) });
             }
-            done(Moved { transfer, result: Err(io::Error::from_raw_os_error(code)), unseen: false });
+            done(Moved {
+                transfer,
+                result: Err(io::Error::from_raw_os_error(code)),
+                unseen: false,
+            });
         });
         Ok(())
     }
@@ -85,7 +96,8 @@ impl Mover for Watched {
     }
 }
 
-/// The one answer, and whether all was let go when it was given: looked at on the thread that gives it, before anybody else hears it.
+/// The one answer, and whether all was let go when it was given: looked at on the thread that gives
+/// it, before anybody else hears it.
 fn heard<O, T>(seen: &Arc<Seen>, ticket: Ticket<Vec<Done<O, T>>>) -> (Done<O, T>, bool)
 where
     O: Send + 'static,
@@ -108,14 +120,20 @@ fn when_an_answer_is_given_files_are_closed_and_memory_is_let_go() {
         config.layout = layout;
         let seen = Seen::new();
         let disk = Disk::open(config, Watched(Arc::clone(&seen))).unwrap();
-        let f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap())
-            .with_one_namespace();
+        let f = Fixture::new(
+            kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
+        )
+        .with_one_namespace();
         let save = |n| heard(&seen, disk.save(&f.ctx(), vec![f.save_op(&f.key(n), LEN)]));
         let load = |n| heard(&seen, disk.load(&f.ctx(), vec![f.load_op(&f.key(n), LEN)]));
         let (done, let_go) = save(1);
         assert_eq!((done.result.unwrap(), let_go), (Saved::Stored, true), "{layout:?}");
         let (done, let_go) = load(1);
-        assert_eq!((done.result.unwrap(), let_go), (Loaded::Hit { len: LEN as u64 }, true), "{layout:?}");
+        assert_eq!(
+            (done.result.unwrap(), let_go),
+            (Loaded::Hit { len: LEN as u64 }, true),
+            "{layout:?}"
+        );
         // What failed too: EIO, and ENOSPC.
         *seen.fails.lock().unwrap() = Some(5);
         let (done, let_go) = save(2);
@@ -124,7 +142,11 @@ fn when_an_answer_is_given_files_are_closed_and_memory_is_let_go() {
         assert_eq!((done.result.unwrap_err().kind(), let_go), (ErrorKind::Io, true), "{layout:?}");
         *seen.fails.lock().unwrap() = Some(28);
         let (done, let_go) = save(2);
-        assert_eq!((done.result.unwrap(), let_go), (Saved::Shed(ShedReason::DeviceFull), true), "{layout:?}");
+        assert_eq!(
+            (done.result.unwrap(), let_go),
+            (Saved::Shed(ShedReason::DeviceFull), true),
+            "{layout:?}"
+        );
         // Room on a full medium may be made and tried again.
         let saw = (seen.files.lock().unwrap().len(), seen.memory.lock().unwrap().len());
         assert!(saw.0 >= 5 && saw.0 - saw.1 == 3, "{saw:?}: it saw them all");

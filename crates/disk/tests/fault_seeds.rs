@@ -1,5 +1,5 @@
-//! A directory over a device that fails, tears and lies: never a wrong byte, every op answered, every byte of memory home, and nothing
-//! unfinished left. Each seed is another story.
+//! A directory over a device that fails, tears and lies: never a wrong byte, every op answered,
+//! every byte of memory home, and nothing unfinished left. Each seed is another story.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -34,7 +34,8 @@ fn len_of(n: u64) -> usize {
 
 /// One op of the story, or a small batch of them.
 fn step(disk: &Disk<BadDay>, f: &Fixture, seed: &mut Seed) {
-    let within = if seed.below(8) == 0 { Duration::from_millis(2) } else { Duration::from_secs(20) };
+    let within =
+        if seed.below(8) == 0 { Duration::from_millis(2) } else { Duration::from_secs(20) };
     let ctx = Ctx::within(within);
     let numbers: Vec<u64> = (0..1 + seed.below(3)).map(|_| seed.below(KEYS)).collect();
     match seed.below(10) {
@@ -42,9 +43,17 @@ fn step(disk: &Disk<BadDay>, f: &Fixture, seed: &mut Seed) {
             let ops = numbers.iter().map(|n| f.save_op(&f.key(*n), len_of(*n))).collect();
             for done in disk.save(&ctx, ops).wait() {
                 let Ok(saved) = done.result else { continue };
-                let shed = [ShedReason::Full, ShedReason::DeviceFull, ShedReason::Throttled, ShedReason::NotWorth];
+                let shed = [
+                    ShedReason::Full,
+                    ShedReason::DeviceFull,
+                    ShedReason::Throttled,
+                    ShedReason::NotWorth,
+                ];
                 let shed = shed.map(Saved::Shed);
-                assert!([Saved::Stored, Saved::Present].contains(&saved) || shed.contains(&saved), "{saved:?}");
+                assert!(
+                    [Saved::Stored, Saved::Present].contains(&saved) || shed.contains(&saved),
+                    "{saved:?}"
+                );
             }
         }
         5..=8 => {
@@ -64,7 +73,9 @@ fn step(disk: &Disk<BadDay>, f: &Fixture, seed: &mut Seed) {
 /// Bytes of all files below a directory, but for those of our own affairs.
 fn bytes_below(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).unwrap().flatten().filter(|e| e.file_name() != ".kvtier");
-    let bytes = |path: &Path| if path.is_dir() { bytes_below(path) } else { path.metadata().unwrap().len() };
+    let bytes = |path: &Path| {
+        if path.is_dir() { bytes_below(path) } else { path.metadata().unwrap().len() }
+    };
     entries.map(|entry| bytes(&entry.path())).sum()
 }
 
@@ -80,7 +91,8 @@ fn lies_there(dir: &Path) -> (u64, Vec<String>) {
     (bytes, drafts)
 }
 
-/// A directory in memory where there is one: a thousand stories make and clear a quarter of a million directories.
+/// A directory in memory where there is one: a thousand stories make and clear a quarter of a
+/// million directories.
 fn quick_dir() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -88,13 +100,16 @@ fn quick_dir() -> tempfile::TempDir {
 fn story(number: u64, layout: Layout) -> u64 {
     let dir = quick_dir();
     let mut seed = Seed::new(number);
-    let f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    let f = Fixture::new(
+        kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
+    );
     let f = if layout.has_headers() { f.with_engine_keys() } else { f };
     let disk = open(dir.path(), layout, BadDay::new(number, 300));
     (0..16).for_each(|_| step(&disk, &f, &mut seed));
     let met = disk.mover().met();
     disk.mover().heal();
-    // It comes back: with the device healthy again, a chunk can be saved and loaded at once, whatever was there before.
+    // It comes back: with the device healthy again, a chunk can be saved and loaded at once,
+    // whatever was there before.
     let n = seed.below(KEYS);
     f.eventually("a chunk saved after the faults comes back", || {
         let save = disk.save(&f.ctx(), vec![f.save_op(&f.key(n), len_of(n))]).wait().pop().unwrap();
@@ -122,13 +137,18 @@ fn story(number: u64, layout: Layout) -> u64 {
         if let Loaded::Hit { len } = done.result.unwrap() {
             assert_eq!(len, len_of(n) as u64);
             let bytes = done.op.into[0].as_host().unwrap();
-            assert_eq!(kvtier_testkit::Content::of(&done.op.key).check(0, bytes), Ok(()), "after a restart");
+            assert_eq!(
+                kvtier_testkit::Content::of(&done.op.key).check(0, bytes),
+                Ok(()),
+                "after a restart"
+            );
         }
     }
     met
 }
 
-/// A story in a layout that is not ours: of many seeds every third, since all but the names of files is the same.
+/// A story in a layout that is not ours: of many seeds every third, since all but the names of
+/// files is the same.
 fn elsewhere(number: u64, layout: Layout) -> u64 {
     if number < 100 || number.is_multiple_of(3) { story(number, layout) } else { 0 }
 }

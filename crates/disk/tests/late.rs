@@ -64,11 +64,14 @@ fn a_save_that_was_given_up_does_not_appear_after_the_remove_that_followed() {
         (config.layout, config.clock) = (layout, time.clock());
         let inner = Arc::new(BadDay::new(1, 0));
         let disk = Disk::open(config, Gated { inner, open: Arc::clone(&open), submitted }).unwrap();
-        let f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap())
-            .with_one_namespace();
+        let f = Fixture::new(
+            kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
+        )
+        .with_one_namespace();
         let keys = f.keys([1]);
         let _at_last = Opens(Arc::clone(&open));
-        let ticket = disk.save(&Ctx::within_on(&time.clock(), minute), vec![f.save_op(&keys[0], 50_000)]);
+        let ticket =
+            disk.save(&Ctx::within_on(&time.clock(), minute), vec![f.save_op(&keys[0], 50_000)]);
         submissions.recv_timeout(2 * minute).unwrap();
         time.advance(minute - Duration::from_millis(1));
         assert!(!ticket.is_done());
@@ -79,10 +82,13 @@ fn a_save_that_was_given_up_does_not_appear_after_the_remove_that_followed() {
         drop(late);
         assert_eq!(disk.remove(&f.ctx(), Arc::clone(&keys)).wait().unwrap().absent, 1);
         drop(Opens(open));
-        f.eventually("the device has given the memory back", || f.arena.stats().free == f.arena.stats().capacity);
+        f.eventually("the device has given the memory back", || {
+            f.arena.stats().free == f.arena.stats().capacity
+        });
         disk.close().wait().unwrap();
         assert_eq!(disk.usage().chunks, 0, "{layout:?}");
-        let folders = std::fs::read_dir(dir.path()).unwrap().flatten().filter(|e| e.file_name() != ".kvtier");
+        let folders =
+            std::fs::read_dir(dir.path()).unwrap().flatten().filter(|e| e.file_name() != ".kvtier");
         let files = folders.flat_map(|folder| match std::fs::read_dir(folder.path()) {
             Ok(files) => files.flatten().map(|file| file.path()).collect(),
             Err(_) => vec![folder.path()],

@@ -16,9 +16,9 @@ struct Resident {
     reserved: bool,
 }
 
-/// Adaptive replacement: those hit once (T1) and those hit again (T2), each by last use, share the room as the chunks
-/// that come back after they went (B1, B2) say they should. LMCache's ARC: it counts slots, not bytes, and its capacity
-/// is the most slots that there ever were.
+/// Adaptive replacement: those hit once (T1) and those hit again (T2), each by last use, share the
+/// room as the chunks that come back after they went (B1, B2) say they should. LMCache's ARC: it
+/// counts slots, not bytes, and its capacity is the most slots that there ever were.
 #[derive(Clone, Debug)]
 pub struct Arc {
     slots: Slots<Resident>,
@@ -68,7 +68,8 @@ impl Arc {
     fn remembered(&mut self, tag: u64) -> bool {
         let (once, often) = (self.gone_once.len() as f64, self.gone_often.len() as f64);
         if self.gone_once.remove(tag) {
-            self.once_wanted = (self.once_wanted + (often / once).max(1.0)).min(self.capacity as f64);
+            self.once_wanted =
+                (self.once_wanted + (often / once).max(1.0)).min(self.capacity as f64);
         } else if self.gone_often.remove(tag) {
             self.once_wanted = (self.once_wanted - (once / often).max(1.0)).max(0.0);
         } else {

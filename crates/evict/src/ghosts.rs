@@ -12,21 +12,28 @@ struct Ghost {
     next: u32,
 }
 
-/// Tags in the order they came, each once; the oldest is forgotten first. 32 bits of each are told apart, in at most 20
-/// bytes a ghost.
+/// Tags in the order they came, each once; the oldest is forgotten first. 32 bits of each are told
+/// apart, in at most 20 bytes a ghost.
 #[derive(Clone, Debug)]
 pub(crate) struct Ghosts {
     ghosts: Slots<Ghost>,
     order: List,
     vacant: List,
     len: usize,
-    /// The first of each chain: a power of two of them, at least half as many as there ever were ghosts.
+    /// The first of each chain: a power of two of them, at least half as many as there ever were
+    /// ghosts.
     buckets: Vec<u32>,
 }
 
 impl Ghosts {
     pub fn new() -> Self {
-        Ghosts { ghosts: Slots::new(), order: List::EMPTY, vacant: List::EMPTY, len: 0, buckets: vec![NIL] }
+        Ghosts {
+            ghosts: Slots::new(),
+            order: List::EMPTY,
+            vacant: List::EMPTY,
+            len: 0,
+            buckets: vec![NIL],
+        }
     }
 
     pub fn len(&self) -> usize {

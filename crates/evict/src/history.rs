@@ -1,4 +1,5 @@
-//! A sample of the chunks that were given up, in a bounded table: who comes back, and after how long.
+//! A sample of the chunks that were given up, in a bounded table: who comes back, and after how
+//! long.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -33,8 +34,8 @@ impl Line {
     }
 }
 
-/// The table: 8 bytes a ghost, buckets of one cache line, the oldest of a bucket makes way. Of many chunks only those
-/// whose tags fall into the sample are remembered, and each stands for all.
+/// The table: 8 bytes a ghost, buckets of one cache line, the oldest of a bucket makes way. Of many
+/// chunks only those whose tags fall into the sample are remembered, and each stands for all.
 #[derive(Clone, Debug)]
 pub(crate) struct History {
     buckets: Box<[[Line; WAYS]]>,
@@ -68,8 +69,11 @@ impl History {
     /// Remembers a tag, if it is in the sample. Answers the ghost that made way.
     pub fn push(&mut self, tag: u64, ghost: Ghost) -> Option<Ghost> {
         let (at, print) = self.place(tag)?;
-        let old = |line: &Line| if line.word == 0 { u32::MAX } else { ghost.stamp.wrapping_sub(line.stamp) };
-        let line = self.buckets[at].iter_mut().max_by_key(|line| old(line)).expect("a bucket has ways");
+        let old = |line: &Line| {
+            if line.word == 0 { u32::MAX } else { ghost.stamp.wrapping_sub(line.stamp) }
+        };
+        let line =
+            self.buckets[at].iter_mut().max_by_key(|line| old(line)).expect("a bucket has ways");
         let gone = (line.word != 0).then(|| line.ghost());
         let word = u32::from(ghost.class.bits()) | print << 9;
         *line = Line { stamp: ghost.stamp, word };
@@ -90,14 +94,19 @@ impl History {
 
     /// The ghosts of some buckets.
     pub fn ghosts(&self, buckets: core::ops::Range<usize>) -> impl Iterator<Item = Ghost> + '_ {
-        self.buckets[buckets].iter().flatten().filter(|line| line.word != 0).map(|line| line.ghost())
+        self.buckets[buckets]
+            .iter()
+            .flatten()
+            .filter(|line| line.word != 0)
+            .map(|line| line.ghost())
     }
 
     pub fn memory_bytes(&self) -> usize {
         size_of_val(&*self.buckets)
     }
 
-    /// Begins anew, in a table that suits so many residents: half as many ghosts, for [`REACH`] times as many chunks.
+    /// Begins anew, in a table that suits so many residents: half as many ghosts, for [`REACH`]
+    /// times as many chunks.
     pub fn make(&mut self, residents: usize) {
         let ghosts = (residents / 2 + 1).next_power_of_two().max(2 * GHOSTS_MIN) / 2;
         self.buckets = vec![[Line::default(); WAYS]; ghosts / WAYS].into_boxed_slice();
@@ -153,6 +162,10 @@ mod tests {
         }
         assert!(history.memory_bytes() <= 4_000_000, "{}", history.memory_bytes());
         let found = (1..=1_000_000).filter(|tag| history.take(*tag).is_some()).count() as f32;
-        assert!((found * history.weight() / 1e6 - 1.0).abs() < 0.05, "{found} of weight {}", history.weight());
+        assert!(
+            (found * history.weight() / 1e6 - 1.0).abs() < 0.05,
+            "{found} of weight {}",
+            history.weight()
+        );
     }
 }

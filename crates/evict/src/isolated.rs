@@ -17,7 +17,12 @@ struct Owned {
 impl Owned {
     fn new(entry: &Entry, pinned: bool) -> Self {
         let bytes = entry.bytes.min((1 << 48) - 1);
-        Owned { group: entry.group, bytes_low: bytes as u32, bytes_high: (bytes >> 32) as u16, pinned }
+        Owned {
+            group: entry.group,
+            bytes_low: bytes as u32,
+            bytes_high: (bytes >> 32) as u16,
+            pinned,
+        }
     }
 
     fn bytes(self) -> u64 {
@@ -33,8 +38,8 @@ struct Owner {
     slots: usize,
 }
 
-/// One LRU for each owner ([`Entry::group`]; a cache salt, say): LMCache's IsolatedLRU. Asked for a victim of no owner
-/// in particular, it takes one from whoever has the most bytes.
+/// One LRU for each owner ([`Entry::group`]; a cache salt, say): LMCache's IsolatedLRU. Asked for a
+/// victim of no owner in particular, it takes one from whoever has the most bytes.
 #[derive(Clone, Debug)]
 pub struct IsolatedLru {
     slots: Slots<Owned>,
@@ -51,7 +56,8 @@ impl IsolatedLru {
 
     /// Takes away or gives, once, a slot of so many bytes.
     fn book(&mut self, group: u32, change: impl FnOnce(&mut Owner)) {
-        let owner = self.owners.entry(group).or_insert(Owner { list: List::EMPTY, bytes: 0, slots: 0 });
+        let owner =
+            self.owners.entry(group).or_insert(Owner { list: List::EMPTY, bytes: 0, slots: 0 });
         self.by_bytes.remove(&(owner.bytes, group));
         change(owner);
         match owner.slots {
@@ -93,7 +99,9 @@ impl Policy for IsolatedLru {
         self.remove(entry.slot);
         let owned = Owned::new(&entry, pinned);
         self.slots.track(entry.slot, owned);
-        self.book(entry.group, |owner| (owner.bytes, owner.slots) = (owner.bytes + owned.bytes(), owner.slots + 1));
+        self.book(entry.group, |owner| {
+            (owner.bytes, owner.slots) = (owner.bytes + owned.bytes(), owner.slots + 1)
+        });
         self.link(entry.slot);
     }
 
@@ -115,7 +123,9 @@ impl Policy for IsolatedLru {
         }
         let owned = self.slots[slot];
         self.slots.untrack(slot);
-        self.book(owned.group, |owner| (owner.bytes, owner.slots) = (owner.bytes - owned.bytes(), owner.slots - 1));
+        self.book(owned.group, |owner| {
+            (owner.bytes, owner.slots) = (owner.bytes - owned.bytes(), owner.slots - 1)
+        });
     }
 
     fn pin(&mut self, slot: u32) {

@@ -3,7 +3,10 @@ use alloc::string::{String, ToString};
 use core::fmt;
 use core::str::FromStr;
 
-use crate::{Arc, Fifo, IsolatedLru, KvPolicy, Lfu, Lru, LruCompat, Mru, Noop, Policy, S3Fifo, Sieve, WTinyLfu};
+use crate::{
+    Arc, Fifo, IsolatedLru, KvPolicy, Lfu, Lru, LruCompat, Mru, Noop, Policy, S3Fifo, Sieve,
+    WTinyLfu,
+};
 
 /// The policies there are, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -84,7 +87,8 @@ impl PolicyKind {
         }
     }
 
-    /// The same, deciding to the letter as LMCache does where that differs: a pinned slot keeps its place.
+    /// The same, deciding to the letter as LMCache does where that differs: a pinned slot keeps its
+    /// place.
     pub fn build_compat(self) -> Box<dyn Policy> {
         match self {
             PolicyKind::Lru => Box::new(LruCompat::new()),
@@ -138,7 +142,9 @@ mod tests {
         assert_eq!("IsolatedLRU".parse(), Ok(PolicyKind::IsolatedLru));
         let error = "fifo?".parse::<PolicyKind>().unwrap_err().to_string();
         assert!(
-            error.starts_with("no eviction policy is called \"fifo?\"; there are: default lru mru fifo"),
+            error.starts_with(
+                "no eviction policy is called \"fifo?\"; there are: default lru mru fifo"
+            ),
             "{error}"
         );
     }

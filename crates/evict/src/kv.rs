@@ -33,12 +33,13 @@ const LISTS: usize = LIST_STRIDE * class::WEIGHTS;
 /// What a request is taken to use before any was seen.
 const REQUEST_CHUNKS: f32 = 16.0;
 
-/// The default policy for chunks of KV cache. It learns from the returns that it sees, of which class of chunk how many
-/// return after how long, and gives up the leaf of the prefix tree that is worth the least: expected returns for each
-/// step of time that it takes up room.
+/// The default policy for chunks of KV cache. It learns from the returns that it sees, of which
+/// class of chunk how many return after how long, and gives up the leaf of the prefix tree that is
+/// worth the least: expected returns for each step of time that it takes up room.
 ///
-/// The class of a chunk is how often it was hit, and how long its conversation paused before its last request and how much that added; or
-/// what the caller hinted, which is believed as far as it proved true. A sample of what was given up is remembered in a bounded table, so that
+/// The class of a chunk is how often it was hit, and how long its conversation paused before its
+/// last request and how much that added; or what the caller hinted, which is believed as far as it
+/// proved true. A sample of what was given up is remembered in a bounded table, so that
 /// what is learnt does not depend on what was kept.
 #[derive(Clone, Debug)]
 pub struct KvPolicy {
@@ -261,7 +262,10 @@ impl Policy for KvPolicy {
         self.now_ms = now_ms;
         while let Some(slot) = self.retained.expired(now_ms) {
             if self.nodes.is_tracked(slot) && self.nodes[slot].class().is(RETAINED) {
-                self.renew(slot, Class::seen(self.nodes[slot].class().hits(), LastRequest::new(class::NEW, 0)));
+                self.renew(
+                    slot,
+                    Class::seen(self.nodes[slot].class().hits(), LastRequest::new(class::NEW, 0)),
+                );
             }
         }
     }
@@ -318,8 +322,13 @@ impl Policy for KvPolicy {
             self.nodes[slot].set_pinned(false);
             let hottest = self.lists[node.list()].hottest;
             // A list is in the order of its stamps.
-            let is_older = hottest != NIL && self.age(self.nodes[hottest].stamp) < self.age(node.stamp);
-            self.renew_at(slot, node.class(), if is_older { self.nodes[hottest].stamp } else { node.stamp });
+            let is_older =
+                hottest != NIL && self.age(self.nodes[hottest].stamp) < self.age(node.stamp);
+            self.renew_at(
+                slot,
+                node.class(),
+                if is_older { self.nodes[hottest].stamp } else { node.stamp },
+            );
         }
     }
 
@@ -374,9 +383,11 @@ impl Policy for KvPolicy {
 
     fn order(&mut self) -> Vec<u32> {
         self.settle();
-        // Of the coldest of all lists the one that is worth the least goes, and the next of its list is the coldest then.
+        // Of the coldest of all lists the one that is worth the least goes, and the next of its
+        // list is the coldest then.
         let lists = self.lists.iter().chain([&self.parked]).filter(|list| !list.is_empty());
-        let mut coldest: BinaryHeap<_> = lists.map(|list| Reverse((self.rank(list.coldest), list.coldest))).collect();
+        let mut coldest: BinaryHeap<_> =
+            lists.map(|list| Reverse((self.rank(list.coldest), list.coldest))).collect();
         let mut order = Vec::with_capacity(self.nodes.len());
         while let Some(mut first) = coldest.peek_mut() {
             let Reverse((_, slot)) = *first;

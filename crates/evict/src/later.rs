@@ -3,9 +3,11 @@
 /// How many wait at most.
 const MOST: usize = 16;
 
-/// The last hits of single slots, or the last that were given up, in their order. To do what each asks for is to wait for memory several
-/// times; several that are done one after the other, what they need read before, wait at the same time. So they wait until there are some,
-/// or until anybody asks for what they change, or changes it in another way: nobody sees the difference.
+/// The last hits of single slots, or the last that were given up, in their order. To do what each
+/// asks for is to wait for memory several times; several that are done one after the other, what
+/// they need read before, wait at the same time. So they wait until there are some,
+/// or until anybody asks for what they change, or changes it in another way: nobody sees the
+/// difference.
 #[derive(Clone, Debug)]
 pub(crate) struct Later<T> {
     items: [T; MOST],

@@ -12,7 +12,8 @@ struct Uses {
     pinned: bool,
 }
 
-/// Least frequently used first; among equals, the one that was so first. LMCache's LFU. One list for each count of uses.
+/// Least frequently used first; among equals, the one that was so first. LMCache's LFU. One list
+/// for each count of uses.
 #[derive(Clone, Debug)]
 pub struct Lfu {
     uses: Slots<Uses>,
@@ -32,7 +33,8 @@ impl Lfu {
 
     fn unlink(&mut self, slot: u32) {
         let count = self.uses[slot].count;
-        let list = self.lists.get_mut(&count).expect("a slot that is listed is in the list of its count");
+        let list =
+            self.lists.get_mut(&count).expect("a slot that is listed is in the list of its count");
         self.uses.unlink(list, slot);
         if list.is_empty() {
             self.lists.remove(&count);

@@ -20,7 +20,8 @@ struct Links {
 /// Of a slot that is not tracked.
 const UNKNOWN: Links = Links { colder: UNTRACKED, hotter: NIL };
 
-/// Least recently used first: a doubly linked list through one flat array, 8 bytes a slot. Pinned slots leave the list.
+/// Least recently used first: a doubly linked list through one flat array, 8 bytes a slot. Pinned
+/// slots leave the list.
 #[derive(Clone, Debug)]
 pub struct Lru {
     links: Vec<Links>,

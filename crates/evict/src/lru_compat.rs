@@ -1,7 +1,7 @@
 use crate::queue::{First, Queue, policy_of_queue};
 
-/// LRU to the letter of LMCache: a slot that was pinned has the place it had, where [`Lru`](crate::Lru) takes the end
-/// of a pin for a use.
+/// LRU to the letter of LMCache: a slot that was pinned has the place it had, where
+/// [`Lru`](crate::Lru) takes the end of a pin for a use.
 #[derive(Clone, Debug)]
 pub struct LruCompat(Queue);
 

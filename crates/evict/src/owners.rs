@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 use crate::slots::{List, NIL, Slots};
 use crate::{Entry, Hint, Policy};
 
-/// So many of an owner's coldest slots are looked at for one that [may go](Policy::may_go) before the coldest goes all the same.
+/// So many of an owner's coldest slots are looked at for one that [may go](Policy::may_go) before
+/// the coldest goes all the same.
 const LOOKS_MAX: usize = 64;
 
 /// The slots of one owner.
@@ -21,8 +22,9 @@ impl Owner {
     const NEW: Owner = Owner { list: List::EMPTY, slots: 0 };
 }
 
-/// Any policy, and beside it for each owner ([`Entry::group`]) the order in which its slots were used: who goes, the policy says, and which
-/// slot of one owner goes, that order. 12 bytes a slot more than the policy takes.
+/// Any policy, and beside it for each owner ([`Entry::group`]) the order in which its slots were
+/// used: who goes, the policy says, and which slot of one owner goes, that order. 12 bytes a slot
+/// more than the policy takes.
 #[derive(Debug)]
 pub struct Owners {
     policy: Box<dyn Policy>,
@@ -32,9 +34,13 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Around a policy that tracks slots already: whose they are, and which of them are pinned, the caller knows. Until they are used, they
-    /// are in the order of the policy.
-    pub fn around(mut policy: Box<dyn Policy>, group_of: impl Fn(u32) -> u32, is_pinned: impl Fn(u32) -> bool) -> Self {
+    /// Around a policy that tracks slots already: whose they are, and which of them are pinned, the
+    /// caller knows. Until they are used, they are in the order of the policy.
+    pub fn around(
+        mut policy: Box<dyn Policy>,
+        group_of: impl Fn(u32) -> u32,
+        is_pinned: impl Fn(u32) -> bool,
+    ) -> Self {
         let (mut slots, mut owners) = (Slots::new(), BTreeMap::new());
         for of_one in policy.order().chunk_by(|a, b| group_of(*a) == group_of(*b)) {
             let group = group_of(of_one[0]);
@@ -207,7 +213,9 @@ impl Policy for Owners {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.policy.memory_bytes() + self.slots.memory_bytes() + self.owners.len() * 2 * size_of::<(u32, Owner)>()
+        self.policy.memory_bytes()
+            + self.slots.memory_bytes()
+            + self.owners.len() * 2 * size_of::<(u32, Owner)>()
     }
 }
 
@@ -229,7 +237,10 @@ mod tests {
             owners.insert(entry(slot, group));
         }
         owners.touch(0);
-        assert_eq!((owners.victim(), owners.victim_of(7), owners.victim_of(8)), (Some(0), Some(2), Some(1)));
+        assert_eq!(
+            (owners.victim(), owners.victim_of(7), owners.victim_of(8)),
+            (Some(0), Some(2), Some(1))
+        );
         owners.pin(2);
         owners.touch(2);
         assert_eq!((owners.victim_of(7), owners.victim_of(9)), (Some(0), None));
@@ -239,7 +250,11 @@ mod tests {
         assert_eq!(owners.victim_of(7), None);
         owners.unpin(2);
         owners.insert(entry(1, 7));
-        assert_eq!((owners.victim_of(7), owners.victim_of(8)), (Some(2), Some(3)), "1 has another owner");
+        assert_eq!(
+            (owners.victim_of(7), owners.victim_of(8)),
+            (Some(2), Some(3)),
+            "1 has another owner"
+        );
         [0, 1, 2].into_iter().for_each(|slot| owners.evict(slot, 1));
         assert_eq!((owners.victim_of(7), owners.owners.len(), owners.len()), (None, 1, 1));
     }
@@ -251,7 +266,10 @@ mod tests {
         policy.pin(1);
         policy.touch(0);
         let mut owners = Owners::around(policy, |slot| slot % 2, |slot| slot == 1);
-        assert_eq!((owners.victim_of(0), owners.victim_of(1), owners.victim()), (Some(2), Some(3), Some(2)));
+        assert_eq!(
+            (owners.victim_of(0), owners.victim_of(1), owners.victim()),
+            (Some(2), Some(3), Some(2))
+        );
         owners.unpin(1);
         assert_eq!(owners.order(), vec![2, 3, 4, 5, 0, 1]);
     }

@@ -16,12 +16,13 @@ pub struct Entry {
     pub depth: u32,
     /// What evicting it frees, in bytes.
     pub bytes: u64,
-    /// What computing it again costs, in a unit of the caller's that is the same for all slots; 0 = unknown.
+    /// What computing it again costs, in a unit of the caller's that is the same for all slots; 0
+    /// = unknown.
     pub cost: u32,
     /// Whose it is: policies that divide by owner (per tenant, per salt) divide by this.
     pub group: u32,
-    /// What the chunk is known by when it is not there: the head of its digest, say. Policies look it up among what they
-    /// gave up; 0 = unknown, never remembered.
+    /// What the chunk is known by when it is not there: the head of its digest, say. Policies look
+    /// it up among what they gave up; 0 = unknown, never remembered.
     pub tag: u64,
 }
 
@@ -31,7 +32,8 @@ impl Entry {
         Entry { slot, parent: None, depth: 0, bytes, cost: 0, group: 0, tag: 0 }
     }
 
-    /// Sets its place in a prefix chain: the slot before it, if present, and how many chunks lie before it.
+    /// Sets its place in a prefix chain: the slot before it, if present, and how many chunks lie
+    /// before it.
     pub fn with_chain(mut self, parent: Option<u32>, depth: u32) -> Self {
         (self.parent, self.depth) = (parent, depth);
         self
@@ -56,7 +58,8 @@ impl Entry {
     }
 }
 
-/// What the caller expects of a chunk. Every field may be left as it is; a policy may ignore all of it.
+/// What the caller expects of a chunk. Every field may be left as it is; a policy may ignore all of
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Hint {
@@ -101,20 +104,21 @@ impl Hint {
     }
 }
 
-/// Which slot goes next. Every call but [`order`](Policy::order) takes (amortised) constant time, or the logarithm of
-/// a small number, whatever the number of slots and however many are pinned.
+/// Which slot goes next. Every call but [`order`](Policy::order) takes (amortised) constant time,
+/// or the logarithm of a small number, whatever the number of slots and however many are pinned.
 ///
 /// Slots that the policy does not track are ignored by all calls but `insert`.
 pub trait Policy: Debug + Send {
     /// The name by which configurations choose it.
     fn name(&self) -> &'static str;
 
-    /// Tracks a slot, as the most recent. A slot that is tracked already is inserted anew, with these facts; if it
-    /// was pinned, it stays so. Panics where the slot is not below [`SLOTS_MAX`].
+    /// Tracks a slot, as the most recent. A slot that is tracked already is inserted anew, with
+    /// these facts; if it was pinned, it stays so. Panics where the slot is not below
+    /// [`SLOTS_MAX`].
     fn insert(&mut self, entry: Entry);
 
-    /// Tracks a slot as [`insert`](Policy::insert) does, for a chunk whose bytes have yet to come; `insert` tells that
-    /// they came, which is then no second use.
+    /// Tracks a slot as [`insert`](Policy::insert) does, for a chunk whose bytes have yet to come;
+    /// `insert` tells that they came, which is then no second use.
     fn reserve(&mut self, entry: Entry) {
         self.insert(entry);
     }
@@ -122,14 +126,15 @@ pub trait Policy: Debug + Send {
     /// The slot was hit, alone.
     fn touch(&mut self, slot: u32);
 
-    /// One request hit these slots, given in the order of their chain. Of them the first becomes the most recent and
-    /// the deepest the least recent, so that tails go before heads.
+    /// One request hit these slots, given in the order of their chain. Of them the first becomes
+    /// the most recent and the deepest the least recent, so that tails go before heads.
     fn touch_chain(&mut self, chain: &[u32]) {
         chain.iter().rev().for_each(|slot| self.touch(*slot));
     }
 
-    /// One request used these slots, as [`touch_chain`](Policy::touch_chain) has them, and `absent` further chunks after them that are not
-    /// here: misses of a load, or chunks that were shed instead of saved.
+    /// One request used these slots, as [`touch_chain`](Policy::touch_chain) has them, and `absent`
+    /// further chunks after them that are not here: misses of a load, or chunks that were shed
+    /// instead of saved.
     fn touch_request(&mut self, chain: &[u32], absent: usize) {
         let _ = absent;
         self.touch_chain(chain);
@@ -140,17 +145,18 @@ pub trait Policy: Debug + Send {
         let _ = (slot, hint);
     }
 
-    /// The time, in milliseconds of any clock that only goes forward; told as often as the caller knows it. Only hints
-    /// are measured by it.
+    /// The time, in milliseconds of any clock that only goes forward; told as often as the caller
+    /// knows it. Only hints are measured by it.
     fn at(&mut self, now_ms: u64) {
         let _ = now_ms;
     }
 
-    /// The slot is gone for a reason of its own (deleted, corrupt, replaced); pinned or not. It is not remembered.
+    /// The slot is gone for a reason of its own (deleted, corrupt, replaced); pinned or not. It is
+    /// not remembered.
     fn remove(&mut self, slot: u32);
 
-    /// The slot is gone because the policy gave it up. Policies with a memory remember `tag`, under which the chunk may
-    /// come back as [`Entry::tag`].
+    /// The slot is gone because the policy gave it up. Policies with a memory remember `tag`, under
+    /// which the chunk may come back as [`Entry::tag`].
     fn evict(&mut self, slot: u32, tag: u64) {
         let _ = tag;
         self.remove(slot);
@@ -161,52 +167,61 @@ pub trait Policy: Debug + Send {
         let _ = tag;
     }
 
-    /// From now on the slot is no victim, and no search for one passes over it twice. Pinning twice is pinning once.
+    /// From now on the slot is no victim, and no search for one passes over it twice. Pinning twice
+    /// is pinning once.
     fn pin(&mut self, slot: u32);
 
-    /// The slot was given up and is on its way out: pinned, and for what the policy counts already gone. Then it is
-    /// evicted, or removed, or unpinned and there as before.
+    /// The slot was given up and is on its way out: pinned, and for what the policy counts already
+    /// gone. Then it is evicted, or removed, or unpinned and there as before.
     fn leave(&mut self, slot: u32) {
         self.pin(slot);
     }
 
-    /// The slot is back in the running: where it was, or (LRU) as the most recent, since it was in use until now.
+    /// The slot is back in the running: where it was, or (LRU) as the most recent, since it was in
+    /// use until now.
     fn unpin(&mut self, slot: u32);
 
-    /// The slot that should go next. It stays tracked until it is removed; asked again at once, the answer is the same.
-    /// `None` when every tracked slot is pinned, and always of a policy that gives nothing up.
+    /// The slot that should go next. It stays tracked until it is removed; asked again at once, the
+    /// answer is the same. `None` when every tracked slot is pinned, and always of a policy
+    /// that gives nothing up.
     fn victim(&mut self) -> Option<u32>;
 
-    /// The slot that should go so that a chunk can be saved whose chain's chunk before it is in `parent`. `None` also
-    /// where the new chunk is not worth what it would displace: shed its save, and those of the rest of its chain.
+    /// The slot that should go so that a chunk can be saved whose chain's chunk before it is in
+    /// `parent`. `None` also where the new chunk is not worth what it would displace: shed its
+    /// save, and those of the rest of its chain.
     fn victim_for(&mut self, parent: Option<u32>) -> Option<u32> {
         let _ = parent;
         self.victim()
     }
 
-    /// The chunk of this tag was asked to be saved and was shed: there was no victim for it, or the chunk before it in its chain is missing.
-    /// A policy that learns from returns counts this one.
+    /// The chunk of this tag was asked to be saved and was shed: there was no victim for it, or the
+    /// chunk before it in its chain is missing. A policy that learns from returns counts this
+    /// one.
     fn shed(&mut self, tag: u64) {
         let _ = tag;
     }
 
-    /// Whether a chunk may displace others although the chunk before it in its chain is missing, so that nothing can use it.
+    /// Whether a chunk may displace others although the chunk before it in its chain is missing, so
+    /// that nothing can use it.
     fn takes_orphans(&self) -> bool {
         true
     }
 
-    /// Whether the slot can go before others without harm: nothing that stays is of no use without it, and nobody asked to keep it.
+    /// Whether the slot can go before others without harm: nothing that stays is of no use without
+    /// it, and nobody asked to keep it.
     fn may_go(&self, slot: u32) -> bool {
         let _ = slot;
         true
     }
 
-    /// Whether [`victim_of`](Policy::victim_of) has an answer; [`Owners`](crate::Owners) gives one to the others.
+    /// Whether [`victim_of`](Policy::victim_of) has an answer; [`Owners`](crate::Owners) gives one
+    /// to the others.
     fn knows_owners(&self) -> bool {
         false
     }
 
-    /// The slot of this owner that should go next; `None` from policies that do not divide by owner.
+    /// The slot of this owner that should go next; `None` from policies that do not divide by
+    /// owner.
     fn victim_of(&mut self, group: u32) -> Option<u32> {
         let _ = group;
         None
@@ -220,9 +235,9 @@ pub trait Policy: Debug + Send {
         self.len() == 0
     }
 
-    /// All tracked slots, the next victim first as far as that is known; the pinned ones come last, in no order. Takes
-    /// time and memory in proportion to the number of slots: for snapshots and tests. Nobody sees that it changes anything: what was put off is
-    /// done before.
+    /// All tracked slots, the next victim first as far as that is known; the pinned ones come last,
+    /// in no order. Takes time and memory in proportion to the number of slots: for snapshots
+    /// and tests. Nobody sees that it changes anything: what was put off is done before.
     fn order(&mut self) -> Vec<u32>;
 
     /// The heap memory held, in bytes.

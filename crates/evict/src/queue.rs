@@ -1,4 +1,5 @@
-//! A queue whose pinned slots keep their places: what FIFO, MRU and LMCache's literal LRU are made of.
+//! A queue whose pinned slots keep their places: what FIFO, MRU and LMCache's literal LRU are made
+//! of.
 
 use alloc::vec::Vec;
 
@@ -11,8 +12,9 @@ pub(crate) enum First {
     Newest,
 }
 
-/// Slots in one order. A pinned slot stays in the list until the search for a victim meets it; then it is parked, and
-/// unpinned it comes back to the end where the search begins: so no search passes it twice, and it loses no rank.
+/// Slots in one order. A pinned slot stays in the list until the search for a victim meets it; then
+/// it is parked, and unpinned it comes back to the end where the search begins: so no search passes
+/// it twice, and it loses no rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     /// Whether the slot is pinned.
@@ -95,7 +97,8 @@ impl Queue {
     }
 
     pub fn order(&self) -> Vec<u32> {
-        let mut order: Vec<u32> = self.pinned.iter(self.list).filter(|slot| !self.pinned[*slot]).collect();
+        let mut order: Vec<u32> =
+            self.pinned.iter(self.list).filter(|slot| !self.pinned[*slot]).collect();
         if self.first == First::Newest {
             order.reverse();
         }

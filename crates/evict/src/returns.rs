@@ -6,17 +6,20 @@ use core::ops::Range;
 
 /// Classes of chunks.
 pub(crate) const CLASSES: usize = 160;
-/// The first of them are of hits and the last request; of the others the caller hinted when they return.
+/// The first of them are of hits and the last request; of the others the caller hinted when they
+/// return.
 pub(crate) const SEEN: usize = 128;
-/// So many of those that follow each other were hit as often, and their last requests added as many chunks. They differ in the pause before.
+/// So many of those that follow each other were hit as often, and their last requests added as many
+/// chunks. They differ in the pause before.
 const SIZES: usize = 8;
 /// So many of those that follow each other were hit as often.
 const HITS: usize = 32;
 /// Ages in half octaves.
 const AGES: usize = 60;
 
-/// How much must be known of some classes before their own chances count as much as those of the classes that they are part of: in chunks of
-/// so many requests. The chunks of one request return together, so what looks like many returns was few requests.
+/// How much must be known of some classes before their own chances count as much as those of the
+/// classes that they are part of: in chunks of so many requests. The chunks of one request return
+/// together, so what looks like many returns was few requests.
 #[derive(Clone, Copy, Debug)]
 struct Trust {
     /// For each age.
@@ -75,7 +78,12 @@ impl Returns {
         let zero = || vec![[0.0; AGES]; CLASSES].into_boxed_slice();
         // Before anything is learnt, whatever is older is worth less.
         let by_age: Curve = core::array::from_fn(|age| 1.0 / (1.0 + start(age + 1)));
-        Returns { returned: zero(), lost: zero(), worth: vec![by_age; CLASSES].into_boxed_slice(), events: 0.0 }
+        Returns {
+            returned: zero(),
+            lost: zero(),
+            worth: vec![by_age; CLASSES].into_boxed_slice(),
+            events: 0.0,
+        }
     }
 
     /// A chunk of this class came back at this age; it stands for `weight`.
@@ -90,12 +98,13 @@ impl Returns {
         self.events += weight;
     }
 
-    /// How much a chunk of this class and age is worth keeping: returns to be expected for each step of time that it
-    /// takes up room, at the best moment to give it up.
+    /// How much a chunk of this class and age is worth keeping: returns to be expected for each
+    /// step of time that it takes up room, at the best moment to give it up.
     pub fn worth(&self, class: u8, age: u32) -> f32 {
         let (worth, at) = (&self.worth[usize::from(class)], bucket(age));
         let (begin, end) = (start(at), start(at + 1));
-        // A half octave is long: of two classes that are worth about the same, the older chunk goes within one too.
+        // A half octave is long: of two classes that are worth about the same, the older chunk goes
+        // within one too.
         let into = ((age as f32 - begin) / (end - begin)).clamp(0.0, 1.0);
         worth[at] + into * (worth[(at + 1).min(AGES - 1)] - worth[at])
     }
@@ -103,7 +112,8 @@ impl Returns {
     /// Learns anew from what happened and from the ages of those that are still `watched`.
     pub fn learn(&mut self, watched: &Watched, evidence: &Evidence) {
         let trust = |trust: Trust| trust.in_chunks(evidence.request_chunks.max(1.0));
-        let nothing = Prior { curve: &[0.0; AGES], trust: Trust { curve: 1.0, level: f32::INFINITY } };
+        let nothing =
+            Prior { curve: &[0.0; AGES], trust: Trust { curve: 1.0, level: f32::INFINITY } };
         let average = self.chances(watched, 0..CLASSES, nothing);
         let by_hits: [Curve; SEEN / HITS] = core::array::from_fn(|at| {
             let prior = Prior { curve: &average, trust: trust(Trust::HITS) };
@@ -123,11 +133,13 @@ impl Returns {
                 *chance = average + evidence.class_weight * (*chance - average);
             }
             self.worth[class] = worth(&chances);
-            // The oldest of a class stands for all of it: what is worth less before than at its age goes with the class. And what seems to
-            // rise was one request's return, mostly.
+            // The oldest of a class stands for all of it: what is worth less before than at its age
+            // goes with the class. And what seems to rise was one request's return,
+            // mostly.
             if class < SEEN {
-                (1..AGES)
-                    .for_each(|age| self.worth[class][age] = self.worth[class][age].min(self.worth[class][age - 1]));
+                (1..AGES).for_each(|age| {
+                    self.worth[class][age] = self.worth[class][age].min(self.worth[class][age - 1])
+                });
             }
         }
         if self.events > evidence.events_max {
@@ -141,7 +153,8 @@ impl Returns {
         let sum = |of: &[Curve]| -> Curve {
             core::array::from_fn(|age| of[classes.clone()].iter().map(|curve| curve[age]).sum())
         };
-        let seen = Seen { returned: sum(&self.returned), lost: sum(&self.lost), watched: sum(&watched.0) };
+        let seen =
+            Seen { returned: sum(&self.returned), lost: sum(&self.lost), watched: sum(&watched.0) };
         seen.chances(prior)
     }
 
@@ -173,8 +186,9 @@ struct Seen {
 }
 
 impl Seen {
-    /// The chance to return within each half octave for those that reach it. The prior's is first made as much higher or lower as these
-    /// return more or less often than it says, and then trusted for the ages of which little was seen.
+    /// The chance to return within each half octave for those that reach it. The prior's is first
+    /// made as much higher or lower as these return more or less often than it says, and then
+    /// trusted for the ages of which little was seen.
     fn chances(&self, prior: Prior<'_>) -> Curve {
         let at_risk = self.at_risk();
         let observed: f32 = self.returned.iter().sum();
@@ -183,7 +197,8 @@ impl Seen {
         let scale = if level.is_finite() { (observed + level) / (expected + level) } else { 1.0 };
         core::array::from_fn(|age| {
             let known = (scale * prior.curve[age]).min(CHANCE_MAX);
-            ((self.returned[age] + trust * known) / (at_risk[age] + trust).max(1e-6)).min(CHANCE_MAX)
+            ((self.returned[age] + trust * known) / (at_risk[age] + trust).max(1e-6))
+                .min(CHANCE_MAX)
         })
     }
 
@@ -199,7 +214,8 @@ impl Seen {
     }
 }
 
-/// From every age on, the best ratio of expected returns to expected time that any moment of giving up yields.
+/// From every age on, the best ratio of expected returns to expected time that any moment of giving
+/// up yields.
 fn worth(chances: &Curve) -> Curve {
     core::array::from_fn(|from| {
         let (mut stays, mut returns, mut time, mut best) = (1.0f32, 0.0, 0.0, 0.0f32);
@@ -238,7 +254,10 @@ mod tests {
     fn buckets_begin_where_they_begin() {
         for age in [0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 1000, 123_456] {
             let bucket = bucket(age);
-            assert!(start(bucket) <= age as f32 && age as f32 <= start(bucket + 1), "{age} in {bucket}");
+            assert!(
+                start(bucket) <= age as f32 && age as f32 <= start(bucket + 1),
+                "{age} in {bucket}"
+            );
         }
         assert_eq!(bucket(u32::MAX), AGES - 1);
     }
@@ -247,7 +266,10 @@ mod tests {
     fn what_is_older_is_worth_less_within_a_half_octave_too() {
         let returns = Returns::new();
         let worth: Vec<f32> = (0..4096).map(|age| returns.worth(1, age)).collect();
-        assert!(worth.is_sorted_by(|younger, older| older < younger), "as long as nothing else is known");
+        assert!(
+            worth.is_sorted_by(|younger, older| older < younger),
+            "as long as nothing else is known"
+        );
         assert!(returns.worth(63, u32::MAX) > 0.0);
     }
 
@@ -287,7 +309,8 @@ mod tests {
         see(3, 40);
         let mut by_chunk = returns.clone();
         by_chunk.learn(&Watched::new(), &EVIDENCE);
-        let ratio = |returns: &Returns| returns.worth(class(0, 0), 5) / returns.worth(class(0, 3), 5);
+        let ratio =
+            |returns: &Returns| returns.worth(class(0, 0), 5) / returns.worth(class(0, 3), 5);
         assert!(ratio(&by_chunk) > 2.0, "{}", ratio(&by_chunk));
         // Had the same chunks been two requests, it would be next to nothing.
         returns.learn(&Watched::new(), &Evidence { request_chunks: 200.0, ..EVIDENCE });
@@ -307,9 +330,15 @@ mod tests {
         returns.learn(&Watched::new(), &EVIDENCE);
         for class in [1, hinted] {
             assert!(returns.worth(class, 10) > 3.0 * returns.worth(2, 10));
-            assert!(returns.worth(class, 5000) < returns.worth(class, 10), "what did not return then will not");
+            assert!(
+                returns.worth(class, 5000) < returns.worth(class, 10),
+                "what did not return then will not"
+            );
         }
-        assert!(returns.worth(hinted, 800) > 5.0 * returns.worth(hinted, 10), "worth the more the closer its return");
+        assert!(
+            returns.worth(hinted, 800) > 5.0 * returns.worth(hinted, 10),
+            "worth the more the closer its return"
+        );
         assert!(
             returns.worth(1, 800) <= returns.worth(1, 10),
             "which of those that nobody hinted is left to their age"

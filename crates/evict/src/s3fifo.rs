@@ -7,8 +7,9 @@ const MAIN: usize = 1;
 /// Hits beyond these are not told apart.
 const HITS_MAX: u8 = 3;
 
-/// Three queues: new slots pass a small one (a tenth) and reach the main one if they were hit more than once in it, or
-/// if they come back soon after they went; the main one gives those that were hit another round.
+/// Three queues: new slots pass a small one (a tenth) and reach the main one if they were hit more
+/// than once in it, or if they come back soon after they went; the main one gives those that were
+/// hit another round.
 #[derive(Clone, Debug)]
 pub struct S3Fifo {
     /// Hits by slot.
@@ -74,9 +75,12 @@ impl Policy for S3Fifo {
 
     fn victim(&mut self) -> Option<u32> {
         loop {
-            let from_small = self.queues.len_of(SMALL) * 10 >= self.queues.len() || self.queues.len_of(MAIN) == 0;
+            let from_small = self.queues.len_of(SMALL) * 10 >= self.queues.len()
+                || self.queues.len_of(MAIN) == 0;
             let first = self.queues.coldest(if from_small { SMALL } else { MAIN });
-            let slot = first.or_else(|| self.queues.coldest(MAIN)).or_else(|| self.queues.coldest(SMALL))?;
+            let slot = first
+                .or_else(|| self.queues.coldest(MAIN))
+                .or_else(|| self.queues.coldest(SMALL))?;
             let hits = *self.queues.of(slot);
             match self.queues.list_of(slot) {
                 SMALL if hits > 1 => {

@@ -1,4 +1,5 @@
-//! Several lists of slots, with pinned ones out of the way: what S3-FIFO, SIEVE and W-TinyLFU are made of.
+//! Several lists of slots, with pinned ones out of the way: what S3-FIFO, SIEVE and W-TinyLFU are
+//! made of.
 
 use alloc::vec::Vec;
 
@@ -12,8 +13,8 @@ struct Member<T> {
     pinned: bool,
 }
 
-/// `N` lists. A pinned slot stays where it is until a search meets it; then it is parked, and unpinned it comes back to
-/// the cold end of its list.
+/// `N` lists. A pinned slot stays where it is until a search meets it; then it is parked, and
+/// unpinned it comes back to the cold end of its list.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments<T, const N: usize> {
     members: Slots<Member<T>>,

@@ -2,7 +2,8 @@ use crate::segments::{Segments, calls_of_segments};
 use crate::slots::NIL;
 use crate::{Entry, Policy};
 
-/// One queue and a hand that goes from old to new: what was hit since the hand last passed stays where it is.
+/// One queue and a hand that goes from old to new: what was hit since the hand last passed stays
+/// where it is.
 #[derive(Clone, Debug)]
 pub struct Sieve {
     /// Whether each slot was hit since the hand passed it.

@@ -1,4 +1,5 @@
-//! Flat memory for policies: one node a slot, linked into lists, in segments so that growing copies and wastes nothing.
+//! Flat memory for policies: one node a slot, linked into lists, in segments so that growing copies
+//! and wastes nothing.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -176,7 +177,8 @@ impl<T: Copy + Default> Slots<T> {
         }
     }
 
-    /// Reads what it takes to move these slots, of all of them at once: one after the other each would wait for memory.
+    /// Reads what it takes to move these slots, of all of them at once: one after the other each
+    /// would wait for memory.
     pub fn warm(&self, slots: &[u32]) {
         let stamp = |slot| self.node(slot).map_or(0, |node| node.colder);
         let near = |slot| self.node(slot).map_or(0, |node| stamp(node.colder) ^ stamp(node.hotter));

@@ -9,8 +9,9 @@ const WINDOW: usize = 0;
 const PROBATION: usize = 1;
 const PROTECTED: usize = 2;
 
-/// A small window by recency (a hundredth) before a main part of two segments by recency: who leaves the window stays
-/// only if it was used more often, as far as a sketch remembers, than who would go from the main part.
+/// A small window by recency (a hundredth) before a main part of two segments by recency: who
+/// leaves the window stays only if it was used more often, as far as a sketch remembers, than who
+/// would go from the main part.
 #[derive(Clone, Debug)]
 pub struct WTinyLfu {
     /// The hash of each slot's tag.
@@ -30,7 +31,8 @@ impl WTinyLfu {
         if over { self.parts.coldest(WINDOW) } else { None }
     }
 
-    /// Until something has to go there is room for all in the main part, so all but the newest belong to it.
+    /// Until something has to go there is room for all in the main part, so all but the newest
+    /// belong to it.
     fn fill_main(&mut self) {
         while let Some(slot) = self.candidate() {
             self.parts.renew(slot, PROBATION);
@@ -96,7 +98,8 @@ impl Policy for WTinyLfu {
             let main = self.parts.coldest(PROBATION).or_else(|| self.parts.coldest(PROTECTED));
             let Some(main) = main else { return self.parts.coldest(WINDOW) };
             let Some(candidate) = self.candidate() else { return Some(main) };
-            if self.sketch.uses(*self.parts.of(candidate)) <= self.sketch.uses(*self.parts.of(main)) {
+            if self.sketch.uses(*self.parts.of(candidate)) <= self.sketch.uses(*self.parts.of(main))
+            {
                 return Some(candidate);
             }
             self.parts.renew(candidate, PROBATION);
@@ -110,7 +113,8 @@ impl Policy for WTinyLfu {
     }
 }
 
-/// How often each of many was used lately, roughly, in four bits a counter: a count-min sketch of four rows.
+/// How often each of many was used lately, roughly, in four bits a counter: a count-min sketch of
+/// four rows.
 #[derive(Clone, Debug)]
 struct Sketch {
     /// A power of two of words of 16 counters.
@@ -166,10 +170,18 @@ mod tests {
         let mut policy = WTinyLfu::new();
         (0..10).for_each(|slot| policy.insert(Entry::new(slot, 1).with_tag(u64::from(slot) + 1)));
         assert_eq!(policy.victim(), Some(0));
-        assert_eq!((policy.parts.len_of(WINDOW), policy.parts.list_of(9)), (1, WINDOW), "the newest");
+        assert_eq!(
+            (policy.parts.len_of(WINDOW), policy.parts.list_of(9)),
+            (1, WINDOW),
+            "the newest"
+        );
         (0..3).for_each(|_| policy.touch(9));
         policy.insert(Entry::new(10, 1).with_tag(11));
-        assert_eq!((policy.victim(), policy.parts.list_of(9)), (Some(0), PROBATION), "used more often than 0");
+        assert_eq!(
+            (policy.victim(), policy.parts.list_of(9)),
+            (Some(0), PROBATION),
+            "used more often than 0"
+        );
         policy.remove(0);
         policy.insert(Entry::new(0, 1).with_tag(77));
         assert_eq!(policy.victim(), Some(10), "used no more often than 1");

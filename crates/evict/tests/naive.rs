@@ -39,7 +39,9 @@ fn agree(kind: PolicyKind, mut naive: impl Naive, ops: &[Op]) -> Result<(), Test
     for op in ops {
         match *op {
             Op::Use(slot) if there[slot as usize] => (policy.touch(slot), naive.touch(slot)).0,
-            Op::Use(slot) => (policy.insert(Entry::new(slot, 1).with_tag(tag(slot))), naive.insert(slot)).0,
+            Op::Use(slot) => {
+                (policy.insert(Entry::new(slot, 1).with_tag(tag(slot))), naive.insert(slot)).0
+            }
             Op::Remove(slot) if there[slot as usize] => (policy.remove(slot), naive.remove(slot)).0,
             Op::Remove(_) => {}
             Op::Evict => {
@@ -185,7 +187,8 @@ impl Naive for S3Fifo {
     }
     fn victim(&mut self) -> Option<u32> {
         loop {
-            let small = self.small.len() * 10 >= self.small.len() + self.main.len() || self.main.is_empty();
+            let small =
+                self.small.len() * 10 >= self.small.len() + self.main.len() || self.main.is_empty();
             if small && !self.small.is_empty() {
                 match self.small[0] {
                     (slot, 2..) => {

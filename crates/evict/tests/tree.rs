@@ -1,4 +1,5 @@
-//! The default policy on prefix trees: leaves before their parents, nothing is left behind, hints are heard.
+//! The default policy on prefix trees: leaves before their parents, nothing is left behind, hints
+//! are heard.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{HashMap, HashSet};
@@ -60,12 +61,16 @@ impl Tree {
     fn remove(&mut self, slot: u32) {
         self.parents.remove(&slot);
         self.pinned.remove(&slot);
-        self.parents.values_mut().filter(|parent| **parent == Some(slot)).for_each(|parent| *parent = None);
+        self.parents
+            .values_mut()
+            .filter(|parent| **parent == Some(slot))
+            .for_each(|parent| *parent = None);
         self.vacant.push(slot);
     }
 
     fn chain(&self, slot: u32) -> Vec<u32> {
-        let mut chain: Vec<u32> = std::iter::successors(Some(slot), |slot| self.parents[slot]).collect();
+        let mut chain: Vec<u32> =
+            std::iter::successors(Some(slot), |slot| self.parents[slot]).collect();
         chain.reverse();
         chain
     }

@@ -17,7 +17,8 @@ struct Driver {
     slots: HashMap<String, u32>,
     keys: Vec<Value>,
     tracked: Vec<u32>,
-    /// Given up by an earlier answer that nothing came of yet: LMCache takes their removal for that answer's.
+    /// Given up by an earlier answer that nothing came of yet: LMCache takes their removal for
+    /// that answer's.
     decided: HashSet<u32>,
 }
 
@@ -66,9 +67,16 @@ impl Driver {
     }
 
     /// Up to `n` victims, passing over the `not` ones; all of them stay tracked.
-    fn victims(&mut self, n: usize, group: Option<u32>, not: impl Fn(&Value) -> bool) -> Vec<Value> {
-        let barred: Vec<u32> = self.tracked.iter().copied().filter(|slot| not(&self.keys[*slot as usize])).collect();
-        // Places are kept whatever the order of unpinning: for that the order must be the reverse of the search's.
+    fn victims(
+        &mut self,
+        n: usize,
+        group: Option<u32>,
+        not: impl Fn(&Value) -> bool,
+    ) -> Vec<Value> {
+        let barred: Vec<u32> =
+            self.tracked.iter().copied().filter(|slot| not(&self.keys[*slot as usize])).collect();
+        // Places are kept whatever the order of unpinning: for that the order must be the reverse
+        // of the search's.
         let order = self.policy.order();
         barred.iter().for_each(|slot| self.policy.pin(*slot));
         let mut victims = Vec::new();
@@ -82,7 +90,9 @@ impl Driver {
             self.decided.insert(slot);
             victims.push(slot);
         }
-        for slot in order.iter().rev().filter(|slot| barred.contains(slot) || victims.contains(slot)) {
+        for slot in
+            order.iter().rev().filter(|slot| barred.contains(slot) || victims.contains(slot))
+        {
             self.policy.unpin(*slot);
         }
         victims.into_iter().map(|slot| self.keys[slot as usize].clone()).collect()
@@ -118,9 +128,14 @@ fn policies_of_the_engine_decide_as_lmcache() {
                 }
                 other => panic!("{other}: {whole}"),
             }
-            let mut ours: Vec<&str> =
-                driver.policy.order().iter().filter_map(|slot| driver.keys[*slot as usize].as_str()).collect();
-            let mut theirs: Vec<&str> = op["order"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+            let mut ours: Vec<&str> = driver
+                .policy
+                .order()
+                .iter()
+                .filter_map(|slot| driver.keys[*slot as usize].as_str())
+                .collect();
+            let mut theirs: Vec<&str> =
+                op["order"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
             ours.sort_unstable();
             theirs.sort_unstable();
             assert_eq!(ours, theirs, "{whole}");
@@ -154,8 +169,12 @@ fn policies_of_the_server_decide_as_lmcache() {
                 other => panic!("{other}: {whole}"),
             }
             if let Some(arc) = op["arc"].as_object() {
-                let order: Vec<Value> =
-                    driver.policy.order().iter().map(|s| driver.keys[*s as usize].clone()).collect();
+                let order: Vec<Value> = driver
+                    .policy
+                    .order()
+                    .iter()
+                    .map(|s| driver.keys[*s as usize].clone())
+                    .collect();
                 let theirs: Vec<Value> =
                     ["t1", "t2"].iter().flat_map(|t| arc[*t].as_array().unwrap().clone()).collect();
                 assert_eq!(order, theirs, "{whole}");

@@ -1,4 +1,5 @@
-//! Streams that are being captured into graphs: meanwhile a careless call of any thread fails and spoils the capture, as with CUDA's own.
+//! Streams that are being captured into graphs: meanwhile a careless call of any thread fails and
+//! spoils the capture, as with CUDA's own.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

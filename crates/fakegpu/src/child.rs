@@ -53,8 +53,9 @@ impl Fakes {
         self
     }
 
-    /// Makes calls fail: `symbol:nth:fault`, several by commas. `nth` counts from 1 or is `*`; the fault is a code of the symbol's library,
-    /// `E` and an `errno`, `S` and the bytes that it moves at most, `Z` for none, or `H` for a call that never returns.
+    /// Makes calls fail: `symbol:nth:fault`, several by commas. `nth` counts from 1 or is `*`; the
+    /// fault is a code of the symbol's library, `E` and an `errno`, `S` and the bytes that it
+    /// moves at most, `Z` for none, or `H` for a call that never returns.
     pub fn fail(mut self, faults: &str) -> Self {
         self.wrong = [&self.wrong, ",", faults].concat();
         let all = self.wrong.clone();
@@ -97,8 +98,9 @@ impl Fakes {
         self
     }
 
-    /// Runs `body` in a child: this test program again, with the one test `name`, which is the test that calls. Then `check`s what the
-    /// libraries report. Panics when the body does, or takes more than two minutes.
+    /// Runs `body` in a child: this test program again, with the one test `name`, which is the test
+    /// that calls. Then `check`s what the libraries report. Panics when the body does, or takes
+    /// more than two minutes.
     pub fn run(&self, name: &str, body: impl FnOnce(), check: impl FnOnce(&Report)) {
         if std::env::var_os(CHILD).is_some_and(|child| child == name) {
             return body();
@@ -120,13 +122,15 @@ impl Fakes {
         check(&report);
     }
 
-    /// A command for another program over the libraries; `dir`, an empty directory, is where they are shown and [`Report::read`] finds what
-    /// they report.
+    /// A command for another program over the libraries; `dir`, an empty directory, is where they
+    /// are shown and [`Report::read`] finds what they report.
     pub fn program(&self, program: &Path, dir: &Path) -> Command {
         self.show(dir);
         let mut command = Command::new(program);
         let before = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
-        command.env("LD_LIBRARY_PATH", format!("{}:{before}", dir.display())).env(REPORT, dir.join(REPORT_FILE));
+        command
+            .env("LD_LIBRARY_PATH", format!("{}:{before}", dir.display()))
+            .env(REPORT, dir.join(REPORT_FILE));
         command.envs(&self.variables);
         command
     }
@@ -134,9 +138,12 @@ impl Fakes {
     /// Shows the library under the names that this test is to find.
     fn show(&self, dir: &Path) {
         let library = library();
-        for name in [self.cuda.then_some("libcuda.so.1"), self.cufile.then_some("libcufile.so.0")].into_iter().flatten()
+        for name in [self.cuda.then_some("libcuda.so.1"), self.cufile.then_some("libcufile.so.0")]
+            .into_iter()
+            .flatten()
         {
-            std::os::unix::fs::symlink(&library, dir.join(name)).expect("a fresh directory takes a link");
+            std::os::unix::fs::symlink(&library, dir.join(name))
+                .expect("a fresh directory takes a link");
         }
     }
 }
@@ -155,7 +162,9 @@ impl Report {
     /// Reads what was reported in `dir`; where nothing was called all is 0.
     pub fn read(dir: &Path) -> Self {
         let text = fs::read_to_string(dir.join(REPORT_FILE)).unwrap_or_default();
-        let line = |line: &str| line.rsplit_once(' ').and_then(|(name, n)| Some((name.to_owned(), n.parse().ok()?)));
+        let line = |line: &str| {
+            line.rsplit_once(' ').and_then(|(name, n)| Some((name.to_owned(), n.parse().ok()?)))
+        };
         Report(text.lines().filter_map(line).collect())
     }
 
@@ -164,7 +173,8 @@ impl Report {
         self.number(&format!("calls {symbol}"))
     }
 
-    /// A number that it counted: `pageable_bytes`, `read_bytes`, `written_bytes`, `unaligned`, `unregistered`, `stale`, `opened`, `kernels`.
+    /// A number that it counted: `pageable_bytes`, `read_bytes`, `written_bytes`, `unaligned`,
+    /// `unregistered`, `stale`, `opened`, `kernels`.
     pub fn saw(&self, what: &str) -> u64 {
         self.number(&format!("saw {what}"))
     }
@@ -190,7 +200,11 @@ impl Report {
 fn library() -> PathBuf {
     let program = std::env::current_exe().expect("a running program has a path");
     let name = "libkvtier_fakegpu.so";
-    let here = program.ancestors().skip(1).take(2).flat_map(|dir| [dir.join(name), dir.join("deps").join(name)]);
+    let here = program
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .flat_map(|dir| [dir.join(name), dir.join("deps").join(name)]);
     let mut there = here.filter(|path| path.exists());
     there.next().unwrap_or_else(|| panic!("no {name} beside {}", program.display()))
 }

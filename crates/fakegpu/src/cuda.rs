@@ -122,7 +122,8 @@ unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, device: c_in
     if name.is_null() || (len as usize) < text.len() {
         return INVALID;
     }
-    // SAFETY: as CUDA demands of its caller, `len` bytes at `name` can be written, and that is enough.
+    // SAFETY: as CUDA demands of its caller, `len` bytes at `name` can be written, and that is
+    // enough.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), name, text.len()) };
     OK
 }
@@ -314,7 +315,8 @@ extern "C" fn cuEventRecord(event: usize, stream: usize) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn cuEventQuery(event: usize) -> c_int {
     fails!("cuEventQuery" minded by captures);
-    events::get(event).map_or(INVALID_HANDLE, |event| if event.has_passed() { OK } else { NOT_READY })
+    events::get(event)
+        .map_or(INVALID_HANDLE, |event| if event.has_passed() { OK } else { NOT_READY })
 }
 
 #[unsafe(no_mangle)]
@@ -340,7 +342,8 @@ extern "C" fn cuMemcpyDtoHAsync_v2(to: usize, from: u64, len: usize, stream: usi
     copy(stream, (to, from as usize, len), to)
 }
 
-/// A copy with `host` on one side: memory that is not pinned makes it no longer asynchronous, as in CUDA.
+/// A copy with `host` on one side: memory that is not pinned makes it no longer asynchronous, as in
+/// CUDA.
 fn copy(stream: usize, (to, from, len): (usize, usize, usize), host: usize) -> c_int {
     with(stream, |stream| {
         stream.push(Step::Copy { to, from, len });

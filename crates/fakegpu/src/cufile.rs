@@ -9,7 +9,8 @@ use crate::faults::{Fault, code, fault, number};
 use crate::memory;
 use crate::report::at_exit;
 
-/// The kinds of storage that the driver reaches directly, as bits; the default is NVMe, 0 is compatibility mode.
+/// The kinds of storage that the driver reaches directly, as bits; the default is NVMe, 0 is
+/// compatibility mode.
 pub const TARGETS: &str = "FAKEGPU_TARGETS";
 /// How many bytes of buffers can be registered together; the default is no limit.
 pub const BAR1: &str = "FAKEGPU_BAR1";
@@ -30,8 +31,12 @@ const GPU_MEMORY_PINNING_FAILED: c_int = 5036;
 const NO_CONTEXT: c_int = 5047;
 
 /// Flags of a descriptor that the real one refuses.
-const REFUSED_FLAGS: c_int =
-    libc::O_NOCTTY | libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_TMPFILE | libc::O_DIRECTORY;
+const REFUSED_FLAGS: c_int = libc::O_NOCTTY
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_NOFOLLOW
+    | libc::O_TMPFILE
+    | libc::O_DIRECTORY;
 
 /// What most functions answer: a code of cuFile's, and of CUDA's if it was that.
 #[repr(C)]
@@ -254,7 +259,8 @@ extern "C" fn cuFileBufRegister(at: usize, len: usize, _flags: c_int) -> Answer 
         return answer(NO_CONTEXT);
     }
     let mut state = state();
-    if state.buffers.range(..at + len).next_back().is_some_and(|(start, bytes)| start + bytes > at) {
+    if state.buffers.range(..at + len).next_back().is_some_and(|(start, bytes)| start + bytes > at)
+    {
         return answer(MEMORY_ALREADY_REGISTERED);
     }
     let used: usize = state.buffers.values().sum();
@@ -301,7 +307,9 @@ fn transfer(
     if !crate::cuda::has_context() {
         return -(CUDA_CONTEXT_MISMATCH as isize);
     }
-    let (Ok(at), Ok(_)) = (usize::try_from(at), usize::try_from(file_at)) else { return fail(INVALID_VALUE) };
+    let (Ok(at), Ok(_)) = (usize::try_from(at), usize::try_from(file_at)) else {
+        return fail(INVALID_VALUE);
+    };
     let Some(reached) = memory::behind(base + at, len) else { return fail(INVALID_VALUE) };
     note((base, base + at, len), file_at);
     let moved = move_bytes(file.fd, (reached as usize, most), file_at, writes);
@@ -324,8 +332,9 @@ fn note((base, start, len): (usize, usize, usize), file_at: i64) {
 fn move_bytes(fd: c_int, (at, len): (usize, usize), file_at: i64, writes: bool) -> isize {
     let path = format!("/proc/self/fd/{fd}\0");
     let access = if writes { libc::O_WRONLY } else { libc::O_RDONLY };
-    // SAFETY: the path ends in a zero; `at..at + len` is part of a mapping that a device allocation has until it is freed, which a caller
-    // that keeps the rules of cuFile does not do meanwhile.
+    // SAFETY: the path ends in a zero; `at..at + len` is part of a mapping that a device allocation
+    // has until it is freed, which a caller that keeps the rules of cuFile does not do
+    // meanwhile.
     unsafe {
         let own = libc::open(path.as_ptr().cast(), access | libc::O_CLOEXEC);
         if own < 0 {

@@ -34,7 +34,10 @@ struct Rule {
 
 static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
     let text = std::env::var(FAIL).unwrap_or_default();
-    text.split(',').filter(|rule| !rule.is_empty()).map(|rule| parse(rule).unwrap_or_else(|| wrong(rule))).collect()
+    text.split(',')
+        .filter(|rule| !rule.is_empty())
+        .map(|rule| parse(rule).unwrap_or_else(|| wrong(rule)))
+        .collect()
 });
 static CALLS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
@@ -46,7 +49,9 @@ pub fn fault(symbol: &'static str) -> Option<Fault> {
         *calls += 1;
         *calls
     };
-    let rule = RULES.iter().find(|rule| rule.symbol == symbol && rule.nth.is_none_or(|only| only == nth))?;
+    let rule = RULES
+        .iter()
+        .find(|rule| rule.symbol == symbol && rule.nth.is_none_or(|only| only == nth))?;
     match rule.told {
         Told::Fault(fault) => Some(fault),
         Told::Hang => loop {

@@ -9,8 +9,9 @@ use crate::report::REPORT;
 /// Lies beside the report while streams set no memory.
 const HOLD_FILE: &str = "hold";
 
-/// While it lives no stream of this process sets memory, nor does what comes after: an event behind a `cuMemsetD8Async` has not passed,
-/// however long the test takes for what it does meanwhile. For a test's body.
+/// While it lives no stream of this process sets memory, nor does what comes after: an event behind
+/// a `cuMemsetD8Async` has not passed, however long the test takes for what it does meanwhile. For
+/// a test's body.
 #[derive(Debug)]
 #[must_use]
 pub struct Hold(PathBuf);

@@ -28,7 +28,8 @@ fn loaded() -> MutexGuard<'static, (usize, BTreeMap<usize, Arc<Kernel>>)> {
     LOADED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What every call answers once a kernel touched memory that is not there: as the real one's, the context is of no use any more.
+/// What every call answers once a kernel touched memory that is not there: as the real one's, the
+/// context is of no use any more.
 pub fn broke() -> Option<c_int> {
     (FAULTS.load(Ordering::Relaxed) > 0).then_some(ILLEGAL_ADDRESS)
 }
@@ -68,11 +69,16 @@ unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char) -> c_int {
+unsafe extern "C" fn cuModuleGetFunction(
+    function: *mut usize,
+    module: usize,
+    name: *const c_char,
+) -> c_int {
     fails!("cuModuleGetFunction" in a context);
     let kernel = loaded().1.get(&module).cloned();
     // SAFETY: as CUDA demands of its caller, a text.
-    match kernel.filter(|kernel| unsafe { CStr::from_ptr(name) }.to_bytes() == kernel.name.as_bytes()) {
+    let name = unsafe { CStr::from_ptr(name) };
+    match kernel.filter(|kernel| name.to_bytes() == kernel.name.as_bytes()) {
         // A module has one function: it goes by the same handle.
         // SAFETY: as CUDA demands of its caller.
         Some(_) => unsafe { tell(function, module) },
@@ -103,14 +109,21 @@ unsafe extern "C" fn cuLaunchKernel(
 ) -> c_int {
     fails!("cuLaunchKernel" minded by captures);
     let Some(kernel) = loaded().1.get(&function).cloned() else { return INVALID_HANDLE };
-    if [blocks_y, blocks_z, threads_y, threads_z] != [1; 4] || blocks == 0 || !(1..=1024).contains(&threads) {
+    if [blocks_y, blocks_z, threads_y, threads_z] != [1; 4]
+        || blocks == 0
+        || !(1..=1024).contains(&threads)
+    {
         return INVALID;
     }
     let values = kernel.params.iter().enumerate().map(|(n, bytes)| {
         // SAFETY: as CUDA demands of its caller, a pointer to each parameter.
         unsafe {
             let at = *params.add(n);
-            if *bytes == 8 { at.cast::<u64>().read_unaligned() } else { at.cast::<u32>().read_unaligned().into() }
+            if *bytes == 8 {
+                at.cast::<u64>().read_unaligned()
+            } else {
+                at.cast::<u32>().read_unaligned().into()
+            }
         }
     });
     let values = values.collect();
@@ -146,7 +159,8 @@ impl Behind {
             Some(known) => known,
             None => {
                 let (start, len, _) = memory::device_of(at as usize)?;
-                let known = (start as u64, (start + len) as u64, memory::behind(start, len)? as usize);
+                let known =
+                    (start as u64, (start + len) as u64, memory::behind(start, len)? as usize);
                 self.known.push(known);
                 known
             }
@@ -157,7 +171,8 @@ impl Behind {
 
 impl Words for Behind {
     fn read(&mut self, at: u64) -> Option<u32> {
-        // SAFETY: it lies in an allocation of the device's, which is not freed before its streams are idle; allocations are whole pages.
+        // SAFETY: it lies in an allocation of the device's, which is not freed before its streams
+        // are idle; allocations are whole pages.
         self.word(at).map(|word| unsafe { word.read() })
     }
 

@@ -12,7 +12,8 @@ pub const MEMORY: &str = "FAKEGPU_MEMORY";
 /// As CUDA does it, allocations of some size start at multiples of this.
 const GRAIN: usize = 4096;
 
-/// An allocation on the device: at its address nobody can touch it; what is behind it is mapped elsewhere too.
+/// An allocation on the device: at its address nobody can touch it; what is behind it is mapped
+/// elsewhere too.
 struct Device {
     len: usize,
     behind: usize,
@@ -70,7 +71,8 @@ pub fn allocate(len: usize, context: usize) -> Option<usize> {
 pub fn free(at: usize) -> bool {
     let Some(gone) = memory().device.remove(&at) else { return false };
     for base in [at, gone.behind] {
-        // SAFETY: both mappings were made in `map_twice` with this length, and nobody finds them any more.
+        // SAFETY: both mappings were made in `map_twice` with this length, and nobody finds them
+        // any more.
         unsafe { libc::munmap(base as *mut c_void, gone.len) };
     }
     true
@@ -106,7 +108,8 @@ pub fn behind(at: usize, len: usize) -> Option<*mut u8> {
     (end <= start + one.len).then(|| (one.behind + (at - start)) as *mut u8)
 }
 
-/// Whether all of it is host memory that was pinned by one call: what spans two is no better than memory that is not pinned.
+/// Whether all of it is host memory that was pinned by one call: what spans two is no better than
+/// memory that is not pinned.
 pub fn is_pinned(at: usize, len: usize) -> bool {
     let memory = memory();
     let before = memory.pinned.range(..=at).next_back();
@@ -116,7 +119,8 @@ pub fn is_pinned(at: usize, len: usize) -> bool {
 /// Host memory of its own, pinned.
 pub fn allocate_pinned(len: usize) -> Option<usize> {
     let len = len.max(1).next_multiple_of(GRAIN);
-    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (access, kind) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping at an address of the kernel's choice; nothing in use is touched.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
     if at == libc::MAP_FAILED {
@@ -128,7 +132,8 @@ pub fn allocate_pinned(len: usize) -> Option<usize> {
 
 pub fn free_pinned(at: usize) -> bool {
     let Some(len) = memory().pinned.remove(&at) else { return false };
-    // SAFETY: mapped in `allocate_pinned` with this length; as with CUDA's own, its user must not touch it any more.
+    // SAFETY: mapped in `allocate_pinned` with this length; as with CUDA's own, its user must not
+    // touch it any more.
     unsafe { libc::munmap(at as *mut c_void, len) };
     true
 }
@@ -139,15 +144,19 @@ pub fn note_pageable(len: usize) {
 
 /// A mapping without access, and another one of the same pages that can be read and written.
 fn map_twice(len: usize) -> Option<(usize, usize)> {
-    // SAFETY: a new descriptor, sized, mapped twice at addresses of the kernel's choice and closed; nothing in use is touched.
+    // SAFETY: a new descriptor, sized, mapped twice at addresses of the kernel's choice and closed;
+    // nothing in use is touched.
     unsafe {
         let fd = libc::memfd_create(c"fakegpu".as_ptr(), libc::MFD_CLOEXEC);
         let sized = fd >= 0 && libc::ftruncate(fd, len as libc::off_t) == 0;
-        let map = |access| match libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, fd, 0) {
-            libc::MAP_FAILED => None,
-            at => Some(at as usize),
-        };
-        let both = sized.then(|| Some((map(libc::PROT_NONE)?, map(libc::PROT_READ | libc::PROT_WRITE)?))).flatten();
+        let map =
+            |access| match libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, fd, 0) {
+                libc::MAP_FAILED => None,
+                at => Some(at as usize),
+            };
+        let both = sized
+            .then(|| Some((map(libc::PROT_NONE)?, map(libc::PROT_READ | libc::PROT_WRITE)?)))
+            .flatten();
         libc::close(fd);
         both
     }

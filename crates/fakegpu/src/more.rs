@@ -1,9 +1,11 @@
-//! What NVIDIA's own libcufile calls beyond what we do: it runs over this library in compatibility mode.
+//! What NVIDIA's own libcufile calls beyond what we do: it runs over this library in compatibility
+//! mode.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::cuda::{
-    CONTEXT, CURRENT, INVALID, INVALID_CONTEXT, INVALID_DEVICE, NOT_SUPPORTED, OK, OUT_OF_MEMORY, devices, tell, with,
+    CONTEXT, CURRENT, INVALID, INVALID_CONTEXT, INVALID_DEVICE, NOT_SUPPORTED, OK, OUT_OF_MEMORY,
+    devices, tell, with,
 };
 use crate::streams::Step;
 use crate::{cuda, memory, streams};
@@ -23,7 +25,11 @@ fn is_there(device: c_int) -> bool {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> c_int {
+unsafe extern "C" fn cuDeviceGetAttribute(
+    value: *mut c_int,
+    attribute: c_int,
+    device: c_int,
+) -> c_int {
     if !is_there(device) {
         return INVALID_DEVICE;
     }
@@ -63,7 +69,8 @@ unsafe extern "C" fn cuDeviceGetPCIBusId(name: *mut c_char, len: c_int, device: 
     if name.is_null() || (len as usize) < text.len() {
         return INVALID;
     }
-    // SAFETY: as CUDA demands of its caller, `len` bytes at `name` can be written, and that is enough.
+    // SAFETY: as CUDA demands of its caller, `len` bytes at `name` can be written, and that is
+    // enough.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), name, text.len()) };
     OK
 }
@@ -92,7 +99,11 @@ extern "C" fn cuDevicePrimaryCtxRelease(device: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDevicePrimaryCtxGetState(device: c_int, flags: *mut c_uint, active: *mut c_int) -> c_int {
+unsafe extern "C" fn cuDevicePrimaryCtxGetState(
+    device: c_int,
+    flags: *mut c_uint,
+    active: *mut c_int,
+) -> c_int {
     // SAFETY: as CUDA demands of its caller.
     unsafe { tell(flags, 0).max(tell(active, c_int::from(cuda::is_retained(device)))) }
 }
@@ -160,7 +171,11 @@ extern "C" fn cuMemFreeHost(at: usize) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemHostGetDevicePointer_v2(device: *mut u64, host: usize, _flags: c_uint) -> c_int {
+unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
+    device: *mut u64,
+    host: usize,
+    _flags: c_uint,
+) -> c_int {
     // SAFETY: as CUDA demands of its caller.
     unsafe { tell(device, host as u64) }
 }
@@ -217,7 +232,11 @@ unsafe fn pointer_attribute(into: *mut c_void, which: c_int, at: usize) {
             1 => into.cast::<usize>().write(context),
             2 => into.cast::<c_uint>().write(kind),
             3 | 4 => into.cast::<usize>().write(if kind == 0 { 0 } else { at }),
-            9 => into.cast::<c_int>().write(if device.is_some() { (context - CONTEXT) as c_int } else { 0 }),
+            9 => into.cast::<c_int>().write(if device.is_some() {
+                (context - CONTEXT) as c_int
+            } else {
+                0
+            }),
             11 => into.cast::<usize>().write(start),
             12 => into.cast::<usize>().write(len),
             6 => into.cast::<c_uint>().write(c_uint::from(device.is_some())),
@@ -232,7 +251,11 @@ extern "C" fn cuPointerSetAttribute(_value: *const c_void, _which: c_int, _at: u
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut usize, _flags: c_uint, _priority: c_int) -> c_int {
+unsafe extern "C" fn cuStreamCreateWithPriority(
+    stream: *mut usize,
+    _flags: c_uint,
+    _priority: c_int,
+) -> c_int {
     match streams::create() {
         // SAFETY: as CUDA demands of its caller.
         Some(handle) => unsafe { tell(stream, handle) },

@@ -1,5 +1,6 @@
-//! Runs kernels: reads PTX, as much of it as our kernels are written in, and does what it says, one thread after the other. What NVIDIA's assembler
-//! would not take (registers that are not declared, or of another kind) is not understood here either; a register that was never set holds anything
+//! Runs kernels: reads PTX, as much of it as our kernels are written in, and does what it says, one
+//! thread after the other. What NVIDIA's assembler would not take (registers that are not declared,
+//! or of another kind) is not understood here either; a register that was never set holds anything
 //! on a GPU, and here ends the kernel.
 
 use std::collections::BTreeMap;
@@ -69,8 +70,11 @@ type Names<'a, T> = BTreeMap<&'a str, (usize, T)>;
 impl Kernel {
     /// The one kernel of a module. The error names what is not understood.
     pub fn read(text: &str) -> Result<Self, String> {
-        let text: String =
-            text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
+        let text: String = text
+            .lines()
+            .map(|line| line.split("//").next().unwrap_or_default())
+            .collect::<Vec<_>>()
+            .join("\n");
         let odd = || "no kernel".to_owned();
         let (_, entry) = text.split_once(".visible .entry").ok_or_else(odd)?;
         let (name, rest) = entry.split_once('(').ok_or_else(odd)?;
@@ -79,7 +83,8 @@ impl Kernel {
         // Braces inside are those of vectors.
         let (body, _) = rest.rsplit_once('}').ok_or_else(odd)?;
         let params = params.split(',').map(parameter).collect::<Result<Vec<_>, _>>()?;
-        let names = params.iter().enumerate().map(|(n, (name, bytes))| (*name, (n, *bytes))).collect();
+        let names =
+            params.iter().enumerate().map(|(n, (name, bytes))| (*name, (n, *bytes))).collect();
         let (lines, labels, registers) = lines(body)?;
         let reader = Reader { params: names, registers, labels };
         let code = lines.iter().map(|line| reader.op(line)).collect::<Result<_, _>>()?;
@@ -87,15 +92,27 @@ impl Kernel {
         Ok(Kernel { name: name.trim().to_owned(), params, code, registers: reader.registers.len() })
     }
 
-    /// Runs all threads. `None` when one touched memory that is not there, or used a register that was not set.
-    pub fn run(&self, (blocks, threads): (u32, u32), params: &[u64], words: &mut impl Words) -> Option<()> {
+    /// Runs all threads. `None` when one touched memory that is not there, or used a register that
+    /// was not set.
+    pub fn run(
+        &self,
+        (blocks, threads): (u32, u32),
+        params: &[u64],
+        words: &mut impl Words,
+    ) -> Option<()> {
         for block in 0..blocks {
-            (0..threads).try_for_each(|thread| self.thread([block, threads, thread], params, words))?;
+            (0..threads)
+                .try_for_each(|thread| self.thread([block, threads, thread], params, words))?;
         }
         Some(())
     }
 
-    fn thread(&self, [block, threads, thread]: [u32; 3], params: &[u64], words: &mut impl Words) -> Option<()> {
+    fn thread(
+        &self,
+        [block, threads, thread]: [u32; 3],
+        params: &[u64],
+        words: &mut impl Words,
+    ) -> Option<()> {
         let (mut set, mut next) = (vec![None::<u64>; self.registers], 0);
         loop {
             let get = |value: Value| match value {
@@ -204,6 +221,7 @@ impl Reader<'_> {
         self.understood(line).ok_or_else(|| format!("not understood: {line}"))
     }
 
+    // tidy: allow(fn-lines): one arm an instruction
     fn understood(&self, line: &str) -> Option<Op> {
         let (when, line) = match line.strip_prefix('@') {
             Some(rest) => {
@@ -222,11 +240,18 @@ impl Reader<'_> {
         let args = arguments(rest);
         match (name, &args.iter().map(String::as_str).collect::<Vec<_>>()[..]) {
             ("ret", []) => Some(Op::Return),
-            ("ld.param.u32", [to, from]) => Some(Op::Param(self.register(to, Kind::Word)?, self.param(from, 4)?)),
-            ("ld.param.u64", [to, from]) => Some(Op::Param(self.register(to, Kind::Long)?, self.param(from, 8)?)),
+            ("ld.param.u32", [to, from]) => {
+                Some(Op::Param(self.register(to, Kind::Word)?, self.param(from, 4)?))
+            }
+            ("ld.param.u64", [to, from]) => {
+                Some(Op::Param(self.register(to, Kind::Long)?, self.param(from, 8)?))
+            }
             ("ld.global.v4.u32", [to, from]) => {
                 let to = to.strip_prefix('{')?.strip_suffix('}')?;
-                let to: Vec<_> = to.split(',').map(|to| self.register(to.trim(), Kind::Word)).collect::<Option<_>>()?;
+                let to: Vec<_> = to
+                    .split(',')
+                    .map(|to| self.register(to.trim(), Kind::Word))
+                    .collect::<Option<_>>()?;
                 let (base, offset) = self.place(from)?;
                 (to.len() == 4).then_some(Op::Load(to, base, offset))
             }
@@ -247,17 +272,29 @@ impl Reader<'_> {
                 Some(Op::Add(self.register(to, Kind::Long)?, a, b, LONG))
             }
             ("mad.wide.u32", [to, a, b, c]) => {
-                let all = [self.value(a, Kind::Word)?, self.value(b, Kind::Word)?, self.value(c, Kind::Long)?];
+                let all = [
+                    self.value(a, Kind::Word)?,
+                    self.value(b, Kind::Word)?,
+                    self.value(c, Kind::Long)?,
+                ];
                 Some(Op::MultiplyAdd(self.register(to, Kind::Long)?, all, LONG))
             }
             ("setp.ge.u32" | "setp.ne.u32", [to, a, b]) => {
-                let (to, a, b) =
-                    (self.register(to, Kind::Bit)?, self.value(a, Kind::Word)?, self.value(b, Kind::Word)?);
-                Some(if name == "setp.ge.u32" { Op::IsAtLeast(to, a, b) } else { Op::IsOther(to, a, b) })
+                let (to, a, b) = (
+                    self.register(to, Kind::Bit)?,
+                    self.value(a, Kind::Word)?,
+                    self.value(b, Kind::Word)?,
+                );
+                Some(if name == "setp.ge.u32" {
+                    Op::IsAtLeast(to, a, b)
+                } else {
+                    Op::IsOther(to, a, b)
+                })
             }
             (_, [to, rest @ ..]) => {
                 let to = self.register(to, Kind::Word)?;
-                let rest: Vec<_> = rest.iter().map(|arg| self.value(arg, Kind::Word)).collect::<Option<_>>()?;
+                let rest: Vec<_> =
+                    rest.iter().map(|arg| self.value(arg, Kind::Word)).collect::<Option<_>>()?;
                 of_words(name, to, &rest)
             }
             _ => None,
@@ -306,7 +343,8 @@ fn of_words(name: &str, to: usize, rest: &[Value]) -> Option<Op> {
 }
 
 fn number(text: &str) -> Option<u64> {
-    text.strip_prefix("0x").map_or_else(|| text.parse().ok(), |hex| u64::from_str_radix(hex, 16).ok())
+    text.strip_prefix("0x")
+        .map_or_else(|| text.parse().ok(), |hex| u64::from_str_radix(hex, 16).ok())
 }
 
 /// Cut at commas, but for those in braces.
@@ -359,7 +397,8 @@ mod tests {
         assert_eq!((kernel.name.as_str(), &kernel.params[..]), ("k", &[8, 4][..]));
         let mut memory = Memory((0..16).map(|n| n * 0x111).collect());
         kernel.run((2, 2), &[0, 3], &mut memory).unwrap();
-        let sum = |n: u32| !(2 * (((n * 0x111) ^ ((n + 1) * 0x111)) + (((n + 2) * 0x111) >> 4 & 255)));
+        let sum =
+            |n: u32| !(2 * (((n * 0x111) ^ ((n + 1) * 0x111)) + (((n + 2) * 0x111) >> 4 & 255)));
         assert_eq!([3, 7, 11, 15].map(|n| memory.0[n]), [sum(0), sum(4), sum(8), 15 * 0x111]);
         assert_eq!(kernel.run((3, 2), &[0, 6], &mut memory), None, "memory that is not there");
         assert_eq!(kernel.run((1, 1), &[4, 1], &mut memory), None, "a vector that is not aligned");
@@ -367,8 +406,14 @@ mod tests {
 
     #[test]
     fn a_register_that_was_never_set_ends_the_kernel() {
-        for text in ["mov.u32 %a, %b; ret;", "@%p bra END; END: ret;", "st.global.u32 [%at], 1; ret;"] {
-            assert_eq!(kernel(text).unwrap().run((1, 1), &[0, 0], &mut Memory(vec![0; 4])), None, "{text}");
+        for text in
+            ["mov.u32 %a, %b; ret;", "@%p bra END; END: ret;", "st.global.u32 [%at], 1; ret;"]
+        {
+            assert_eq!(
+                kernel(text).unwrap().run((1, 1), &[0, 0], &mut Memory(vec![0; 4])),
+                None,
+                "{text}"
+            );
         }
     }
 
@@ -389,7 +434,10 @@ mod tests {
             "@%a bra HERE",
             ".reg .u32 %p",
         ] {
-            assert_eq!(kernel(&format!("HERE: {wrong};")).unwrap_err(), format!("not understood: {wrong}"));
+            assert_eq!(
+                kernel(&format!("HERE: {wrong};")).unwrap_err(),
+                format!("not understood: {wrong}")
+            );
         }
         assert!(Kernel::read("no text of a module").is_err());
     }

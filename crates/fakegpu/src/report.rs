@@ -8,7 +8,8 @@ use crate::{cuda, cufile, events, faults, kernels, memory, streams};
 /// The file that it is written to.
 pub const REPORT: &str = "FAKEGPU_REPORT";
 
-/// A thread that was just giving something back when the process came to its end has so long to do it.
+/// A thread that was just giving something back when the process came to its end has so long to do
+/// it.
 const SETTLE_MAX: Duration = Duration::from_secs(1);
 
 /// Makes the report be written at the end.
@@ -38,8 +39,9 @@ extern "C" fn write() {
     let _ = std::fs::write(path, lines.join("\n"));
 }
 
-/// Waits until all but streams, which some callers never destroy, was given back, or for so long. Memory is home when its last user says so;
-/// what it lay in goes a moment later, on whatever thread that was.
+/// Waits until all but streams, which some callers never destroy, was given back, or for so long.
+/// Memory is home when its last user says so; what it lay in goes a moment later, on whatever
+/// thread that was.
 fn settle() {
     let end = Instant::now() + SETTLE_MAX;
     let is_left = || {

@@ -89,10 +89,15 @@ impl Stream {
 impl Step {
     fn run(self) {
         match self {
-            // SAFETY: both ranges were checked when the copy was asked for; like a GPU, this trusts the caller to keep them.
-            Step::Copy { to, from, len } => unsafe { std::ptr::copy(from as *const u8, to as *mut u8, len) },
+            // SAFETY: both ranges were checked when the copy was asked for; like a GPU, this trusts
+            // the caller to keep them.
+            Step::Copy { to, from, len } => unsafe {
+                std::ptr::copy(from as *const u8, to as *mut u8, len)
+            },
             // SAFETY: as above.
-            Step::Set { to, len, byte } => unsafe { std::ptr::write_bytes(to as *mut u8, byte, len) },
+            Step::Set { to, len, byte } => unsafe {
+                std::ptr::write_bytes(to as *mut u8, byte, len)
+            },
             Step::Run { kernel, shape, params } => kernels::run(&kernel, shape, &params),
             Step::Pass(event, time) => event.pass(time),
             Step::Wait(event, time) => event.wait(time),

@@ -1,6 +1,8 @@
-//! How long a directory of many chunks takes to open, beside a bare listing of its names, and what an entry costs in memory.
+//! How long a directory of many chunks takes to open, beside a bare listing of its names, and what
+//! an entry costs in memory.
 //!
-//! `cargo bench -p kvtier-file --bench start`; cold rows only where the caches of the kernel may be dropped (root).
+//! `cargo bench -p kvtier-file --bench start`; cold rows only where the caches of the kernel may be
+//! dropped (root).
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::fs;
@@ -39,8 +41,9 @@ fn measure(files: u64) {
             println!("| {files} | cold | not measured: only root may drop the caches | | | |");
             continue;
         }
-        let (listing, opening): (Vec<_>, Vec<_>) =
-            (0..TURNS).map(|_| (timed(drop_them, || list(dir.path())), timed(drop_them, || open(dir.path())))).unzip();
+        let (listing, opening): (Vec<_>, Vec<_>) = (0..TURNS)
+            .map(|_| (timed(drop_them, || list(dir.path())), timed(drop_them, || open(dir.path()))))
+            .unzip();
         let (listing, opening) = (median(listing), median(opening));
         let ratio = opening / listing;
         println!("| {files} | {caches} | {listing:.3} | {opening:.3} | {ratio:.2} | {entry} |");

@@ -14,7 +14,8 @@ pub struct FileConfig {
 }
 
 impl FileConfig {
-    /// A tier in the directory `path` (made if it is not there) of at most `capacity_bytes`, padding and footers included.
+    /// A tier in the directory `path` (made if it is not there) of at most `capacity_bytes`,
+    /// padding and footers included.
     pub fn new(path: impl Into<PathBuf>, capacity_bytes: u64) -> Self {
         FileConfig { disk: DiskConfig::new(path, capacity_bytes), engine: EngineKind::Auto }
     }
@@ -37,14 +38,16 @@ impl FileConfig {
         self
     }
 
-    /// Allows chunks to be deleted when the directory holds more than the cap, and the cap it was opened with last is larger.
+    /// Allows chunks to be deleted when the directory holds more than the cap, and the cap it was
+    /// opened with last is larger.
     pub fn with_shrink(mut self, allow: bool) -> Self {
         self.disk.shrink = allow;
         self
     }
 
-    /// Says whose chunks these are and what they look like: a directory that was opened with another geometry for the tenant is refused.
-    /// Files of a foreign layout do not tell whose they are; without this the first key does.
+    /// Says whose chunks these are and what they look like: a directory that was opened with
+    /// another geometry for the tenant is refused. Files of a foreign layout do not tell whose
+    /// they are; without this the first key does.
     pub fn with_namespace(mut self, namespace: Arc<Namespace>) -> Self {
         self.disk.namespace = Some(namespace);
         self
@@ -62,7 +65,8 @@ impl FileConfig {
         self
     }
 
-    /// Sets how many bytes of the file system stay free, whatever the cap says; the default is one hundredth of it, at most 1 GiB.
+    /// Sets how many bytes of the file system stay free, whatever the cap says; the default is one
+    /// hundredth of it, at most 1 GiB.
     pub fn with_free_min(mut self, bytes: u64) -> Self {
         self.disk.free_min_bytes = Some(bytes);
         self
@@ -80,7 +84,8 @@ impl FileConfig {
         self
     }
 
-    /// Says what tensor a full chunk is, for layouts whose files say it (`lmcache-gds`); without, files that are there already tell.
+    /// Says what tensor a full chunk is, for layouts whose files say it (`lmcache-gds`); without,
+    /// files that are there already tell.
     pub fn with_chunk_shape(mut self, shape: ChunkShape) -> Self {
         self.disk.chunk_shape = Some(shape);
         self
@@ -92,7 +97,8 @@ impl FileConfig {
         self
     }
 
-    /// Sets the most chunks a second that go in the background so that those bytes stay free (1000).
+    /// Sets the most chunks a second that go in the background so that those bytes stay free
+    /// (1000).
     pub fn with_deletes_per_second_max(mut self, chunks: u32) -> Self {
         self.disk.deletes_per_second_max = chunks;
         self
@@ -141,7 +147,8 @@ impl FileConfig {
         self.disk
     }
 
-    /// Sets the memory, in bytes, through which chunks in unaligned memory are copied; 0 refuses such chunks as `Invalid`.
+    /// Sets the memory, in bytes, through which chunks in unaligned memory are copied; 0 refuses
+    /// such chunks as `Invalid`.
     pub fn with_bounce(mut self, bytes: usize) -> Self {
         self.disk.bounce_bytes = bytes;
         self

@@ -1,7 +1,8 @@
-//! The file tier: chunks as files of a directory, moved straight between the caller's memory and the device.
+//! The file tier: chunks as files of a directory, moved straight between the caller's memory and
+//! the device.
 //!
-//! [`FileTier`] is [`kvtier_disk::Disk`] over the engine of `kvtier-uring`: io_uring where the machine allows it, a few blocking threads
-//! where not. Several processes may share one directory.
+//! [`FileTier`] is [`kvtier_disk::Disk`] over the engine of `kvtier-uring`: io_uring where the
+//! machine allows it, a few blocking threads where not. Several processes may share one directory.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

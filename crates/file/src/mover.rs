@@ -10,7 +10,11 @@ pub struct EngineMover(pub Engine);
 impl Mover for EngineMover {
     fn submit(&self, transfer: Transfer, done: Finish) -> Result<(), Refused> {
         let finish = move |Finished { job, result, .. }: Finished| {
-            done(Moved { transfer: transfer_of(job), result: result.map_err(io_error), unseen: false });
+            done(Moved {
+                transfer: transfer_of(job),
+                result: result.map_err(io_error),
+                unseen: false,
+            });
         };
         self.0.submit(job_of(transfer), finish).map_err(|refused| Refused {
             closed: matches!(refused.why, RefusedWhy::Closed),
@@ -53,7 +57,12 @@ fn transfer_of(job: Job) -> Transfer {
         kvtier_uring::Part::Read { at, into, len } => Part::Read { at, into, len },
         kvtier_uring::Part::Write { at, from, .. } => Part::Write { at, from },
     };
-    Transfer { file: job.file, parts: job.parts.into_iter().map(part).collect(), watch: job.watch, sums: None }
+    Transfer {
+        file: job.file,
+        parts: job.parts.into_iter().map(part).collect(),
+        watch: job.watch,
+        sums: None,
+    }
 }
 
 fn io_error(e: Error) -> io::Error {

@@ -22,9 +22,11 @@ impl FileTier {
         Ok(FileTier(Disk::open(config.disk, EngineMover(engine))?))
     }
 
-    /// Registers an arena's memory with the engine, so that its leases move with less work. Without, everything works as well. Says what came of it.
+    /// Registers an arena's memory with the engine, so that its leases move with less work.
+    /// Without, everything works as well. Says what came of it.
     pub fn register(&self, arena: &Arena) -> Result<Registered, Error> {
-        let failed = |e| Error::new(ErrorKind::Io, "cannot register memory with the engine").with_source(e);
+        let failed =
+            |e| Error::new(ErrorKind::Io, "cannot register memory with the engine").with_source(e);
         self.0.mover().0.register(arena).map_err(failed)
     }
 

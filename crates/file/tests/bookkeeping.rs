@@ -1,4 +1,5 @@
-//! Damage of each kind to what a directory keeps below `.kvtier`: it costs what was kept there, is reported, and keeps no directory shut.
+//! Damage of each kind to what a directory keeps below `.kvtier`: it costs what was kept there, is
+//! reported, and keeps no directory shut.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -63,7 +64,8 @@ fn used() -> tempfile::TempDir {
     dir
 }
 
-/// The same as a process leaves it that is killed: with a snapshot of the one before it, and its own journal.
+/// The same as a process leaves it that is killed: with a snapshot of the one before it, and its
+/// own journal.
 fn left_by_the_dead() -> tempfile::TempDir {
     let dir = used();
     let f = open(dir.path(), 20);
@@ -86,14 +88,19 @@ fn journal(dir: &Path) -> Option<PathBuf> {
 /// The change log's only segment.
 fn changes(dir: &Path) -> PathBuf {
     let mut entries = fs::read_dir(dir.join(".kvtier")).unwrap().flatten();
-    entries.find(|entry| entry.file_name().to_string_lossy().starts_with("changes.")).unwrap().path()
+    entries
+        .find(|entry| entry.file_name().to_string_lossy().starts_with("changes."))
+        .unwrap()
+        .path()
 }
 
 /// Opens the directory, finds all six chunks, saves one more, and removes it.
 fn opens(dir: &Path, what: &str) -> Arc<FileTier> {
     let tier = FileTier::open(config(dir, 20));
     let tier = Arc::new(tier.unwrap_or_else(|e| panic!("{what}: {e}")));
-    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    let mut f = Fixture::new(
+        kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
+    );
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
     assert!((0..6).all(|n| !absent(&f, n)), "{what}");
     assert_eq!(f.save(&f.key(7), LEN), Saved::Stored, "{what}");
@@ -123,7 +130,11 @@ fn a_manifest_damaged_in_any_way_is_rebuilt() {
         }
         // Looked at from outside first, without writing.
         let outside = Directory::open(dir.path()).unwrap_or_else(|e| panic!("{what}: {e}"));
-        assert_eq!((outside.layout(), outside.chunks().unwrap().len()), (Layout::Kvtier, 6), "{what}");
+        assert_eq!(
+            (outside.layout(), outside.chunks().unwrap().len()),
+            (Layout::Kvtier, 6),
+            "{what}"
+        );
         let tier = opens(dir.path(), what);
         assert!(says(&tier, "manifest.damaged"), "{what}: {:?}", tier.status().reasons);
         drop(tier);
@@ -140,7 +151,8 @@ fn a_manifest_that_is_gone_is_rebuilt_from_the_chunks_and_not_without_any() {
     fs::remove_dir_all(dir.path().join(".kvtier")).unwrap();
     assert_eq!(Directory::open(dir.path()).unwrap().chunks().unwrap().len(), 6);
     drop(opens(dir.path(), "without `.kvtier`"));
-    // Beside anything else it stays somebody else's, and so do directories that only look like shards.
+    // Beside anything else it stays somebody else's, and so do directories that only look like
+    // shards.
     fs::remove_dir_all(dir.path().join(".kvtier")).unwrap();
     fs::write(dir.path().join("thesis.tex"), "years of work").unwrap();
     assert_eq!(FileTier::open(config(dir.path(), 20)).unwrap_err().kind(), ErrorKind::Invalid);
@@ -210,7 +222,9 @@ fn another_version(path: &Path) {
 fn each_damage(file: &str, path_in: fn(&Path) -> PathBuf, copy: &dyn Fn() -> tempfile::TempDir) {
     let version: Damage = ("another version", another_version);
     let to_bytes = TO_BYTES.iter().chain(std::iter::once(&version)).map(|damage| (damage, false));
-    for ((how, damage), is_replaced) in to_bytes.chain(IN_ITS_PLACE.iter().map(|damage| (damage, true))) {
+    for ((how, damage), is_replaced) in
+        to_bytes.chain(IN_ITS_PLACE.iter().map(|damage| (damage, true)))
+    {
         let (dir, what) = (copy(), format!("{file}: {how}"));
         let path = path_in(dir.path());
         if is_replaced {
@@ -219,24 +233,37 @@ fn each_damage(file: &str, path_in: fn(&Path) -> PathBuf, copy: &dyn Fn() -> tem
             damage(&path)
         }
         Directory::open(dir.path()).unwrap().summary().unwrap_or_else(|e| panic!("{what}: {e}"));
-        drop(Directory::open(dir.path()).unwrap().last_uses().unwrap_or_else(|e| panic!("{what}: {e}")));
+        drop(
+            Directory::open(dir.path())
+                .unwrap()
+                .last_uses()
+                .unwrap_or_else(|e| panic!("{what}: {e}")),
+        );
         let tier = opens(dir.path(), &what);
         let reasons = tier.status().reasons;
         // What is empty or has lost nothing but names shows no damage.
         let is_told = is_replaced
             || matches!(file, "snapshot" | "tenant-key")
             || (matches!(file, "journal" | "ledger") && *how != "empty");
-        assert!(!is_told || says(&tier, if is_replaced { ".damaged" } else { file }), "{what}: {reasons:?}");
+        assert!(
+            !is_told || says(&tier, if is_replaced { ".damaged" } else { file }),
+            "{what}: {reasons:?}"
+        );
         drop(tier);
         assert_eq!(ledger(dir.path()), files_bytes(dir.path()), "{what}");
         let again = FileTier::open(config(dir.path(), 20)).unwrap();
-        assert!(!says(&again, "damaged"), "{what}: not reported once: {:?}", again.status().reasons);
+        assert!(
+            !says(&again, "damaged"),
+            "{what}: not reported once: {:?}",
+            again.status().reasons
+        );
     }
 }
 
 #[test]
 fn no_damage_to_a_file_of_the_bookkeeping_keeps_a_directory_shut() {
-    let (own, copy): (fn(&Path, &str) -> PathBuf, _) = (|dir, name| dir.join(".kvtier").join(name), copies());
+    let (own, copy): (fn(&Path, &str) -> PathBuf, _) =
+        (|dir, name| dir.join(".kvtier").join(name), copies());
     let files: [(&str, fn(&Path) -> PathBuf); 5] = [
         ("tenant-key", |dir| dir.join(".kvtier/tenant-key")),
         ("snapshot", |dir| dir.join(".kvtier/snapshot")),
@@ -247,11 +274,13 @@ fn no_damage_to_a_file_of_the_bookkeeping_keeps_a_directory_shut() {
     // At once: each waits for the medium most of the time.
     std::thread::scope(|scope| {
         let copy = &copy;
-        let each = files.map(|(file, path_in)| scope.spawn(move || each_damage(file, path_in, copy)));
+        let each =
+            files.map(|(file, path_in)| scope.spawn(move || each_damage(file, path_in, copy)));
         each.into_iter().for_each(|one| one.join().unwrap());
     });
-    for (file, (how, damage)) in
-        ["door", "evictor", "manifest.new", "snapshot.new"].into_iter().flat_map(|f| IN_ITS_PLACE.map(|d| (f, d)))
+    for (file, (how, damage)) in ["door", "evictor", "manifest.new", "snapshot.new"]
+        .into_iter()
+        .flat_map(|f| IN_ITS_PLACE.map(|d| (f, d)))
     {
         let (dir, what) = (copy(), format!("{file}: {how}"));
         let path = own(dir.path(), file);
@@ -287,7 +316,8 @@ fn something_else_in_the_place_of_a_directory_is_renamed_away() {
         let f = open(dir.path(), 20);
         let shards: Vec<_> = (0..6).map(|n| f.key(n).digest().to_hex()[..2].to_owned()).collect();
         drop(f);
-        let shard = (0..=255).map(|n| format!("{n:02x}")).find(|shard| !shards.contains(shard)).unwrap();
+        let shard =
+            (0..=255).map(|n| format!("{n:02x}")).find(|shard| !shards.contains(shard)).unwrap();
         replace(&dir.path().join(&shard), damage);
         let tier = opens(dir.path(), how);
         assert!(says(&tier, &format!("{shard}.damaged")), "{how}: {:?}", tier.status().reasons);

@@ -1,5 +1,6 @@
-//! One cap for several processes: stopped, killed and started at any moment, over a damaged ledger and beside a program that deletes files,
-//! they never have more bytes in the directory than it allows, and they use it again afterwards. The test runs itself as the processes.
+//! One cap for several processes: stopped, killed and started at any moment, over a damaged ledger
+//! and beside a program that deletes files, they never have more bytes in the directory than it
+//! allows, and they use it again afterwards. The test runs itself as the processes.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
@@ -56,11 +57,19 @@ fn key(layout: Layout, n: u64) -> Key {
 }
 
 fn open(dir: &Path, layout: Layout, engine: EngineKind) -> FileTier {
-    let config = FileConfig::new(dir, cap(layout)).with_layout(layout).with_engine(engine).with_free_min(0);
+    let config =
+        FileConfig::new(dir, cap(layout)).with_layout(layout).with_engine(engine).with_free_min(0);
     let config = config.with_namespace(Arc::new(Namespace::new("shared", Digest::default())));
-    let config = config.with_flush_every(Duration::from_millis(50)).with_sweep_every(Duration::from_millis(200));
+    let config = config
+        .with_flush_every(Duration::from_millis(50))
+        .with_sweep_every(Duration::from_millis(200));
     let shaped = layout == Layout::LmcacheGds;
-    FileTier::open(if shaped { config.with_chunk_shape("2x2x16x512".parse().unwrap()) } else { config }).unwrap()
+    FileTier::open(if shaped {
+        config.with_chunk_shape("2x2x16x512".parse().unwrap())
+    } else {
+        config
+    })
+    .unwrap()
 }
 
 fn ctx() -> Ctx {
@@ -96,7 +105,10 @@ impl Process {
 
     fn says(&mut self, what: &str) {
         let out = BufReader::with_capacity(1, self.0.stdout.as_mut().unwrap());
-        assert!(out.lines().map(Result::unwrap).any(|line| line.ends_with(&format!("say {what}"))), "{what}");
+        assert!(
+            out.lines().map(Result::unwrap).any(|line| line.ends_with(&format!("say {what}"))),
+            "{what}"
+        );
     }
 
     fn tell(&mut self) {
@@ -104,7 +116,9 @@ impl Process {
     }
 
     fn signal(&self, name: &str) {
-        assert!(Command::new("kill").args([name, &self.0.id().to_string()]).status().unwrap().success());
+        assert!(
+            Command::new("kill").args([name, &self.0.id().to_string()]).status().unwrap().success()
+        );
     }
 
     /// Returns when all its threads stand still.
@@ -112,7 +126,8 @@ impl Process {
         self.signal("-STOP");
         let stands = |task: fs::DirEntry| {
             let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            stat.rsplit_once(')').is_none_or(|(_, state)| state.trim_start().starts_with(['T', 't']))
+            stat.rsplit_once(')')
+                .is_none_or(|(_, state)| state.trim_start().starts_with(['T', 't']))
         };
         while !fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap().flatten().all(stands) {
             std::thread::yield_now();
@@ -136,7 +151,8 @@ impl Drop for Process {
 fn the_worker() {
     let Ok(task) = std::env::var(WORKER) else { return };
     let words: Vec<&str> = task.splitn(4, ' ').collect();
-    let (layout, seed, dir) = (words[1].parse().unwrap(), words[2].parse().unwrap(), Path::new(words[3]));
+    let (layout, seed, dir) =
+        (words[1].parse().unwrap(), words[2].parse().unwrap(), Path::new(words[3]));
     match words[0] {
         "claim" => claim_much(dir, layout),
         _ => save_at_random(dir, layout, seed),
@@ -145,20 +161,27 @@ fn the_worker() {
 
 /// Saves and removes on three threads until its standard input ends.
 fn save_at_random(dir: &Path, layout: Layout, seed: u64) {
-    let tier = open(dir, layout, if seed.is_multiple_of(2) { EngineKind::Threads } else { EngineKind::Auto });
+    let tier = open(
+        dir,
+        layout,
+        if seed.is_multiple_of(2) { EngineKind::Threads } else { EngineKind::Auto },
+    );
     let stop = AtomicBool::new(false);
     println!("\nsay open");
     std::thread::scope(|scope| {
         for thread in 0..3 {
             let (tier, stop) = (&tier, &stop);
             scope.spawn(move || {
-                let (arena, mut seed) =
-                    (Arena::new(ArenaConfig::heap(4 << 20)).unwrap(), Seed::new(100 * seed + thread));
+                let (arena, mut seed) = (
+                    Arena::new(ArenaConfig::heap(4 << 20)).unwrap(),
+                    Seed::new(100 * seed + thread),
+                );
                 while !stop.load(Ordering::Relaxed) {
                     let n = seed.below(8 * CHUNKS);
                     match seed.below(10) {
                         0 => drop(tier.remove(&ctx(), [key(layout, n)].into()).wait()),
-                        // What a file that is deleted at this moment does to a save is no matter of the cap.
+                        // What a file that is deleted at this moment does to a save is no matter of
+                        // the cap.
                         _ => drop(tier.save(&ctx(), vec![save_op(&arena, layout, n)]).wait()),
                     }
                 }
@@ -173,7 +196,9 @@ fn save_at_random(dir: &Path, layout: Layout, seed: u64) {
 
 /// Saves as many chunks at once as fit, which wait for bounce memory of one chunk.
 fn claim_much(dir: &Path, layout: Layout) {
-    let config = FileConfig::new(dir, cap(layout)).with_layout(layout).with_bounce(len(layout).next_multiple_of(4096));
+    let config = FileConfig::new(dir, cap(layout))
+        .with_layout(layout)
+        .with_bounce(len(layout).next_multiple_of(4096));
     let tier = FileTier::open(config).unwrap();
     let arena = Arena::new(ArenaConfig::heap(64 << 20)).unwrap();
     println!("\nsay open");
@@ -192,7 +217,8 @@ fn claim_much(dir: &Path, layout: Layout) {
     let _ = std::io::stdin().lines().next();
 }
 
-/// Bytes of chunks, of unfinished files and of the quarantine; one that is renamed meanwhile is counted once.
+/// Bytes of chunks, of unfinished files and of the quarantine; one that is renamed meanwhile is
+/// counted once.
 fn bytes_there(dir: &Path) -> u64 {
     let mut files = BTreeMap::new();
     add_files(dir, &mut files);
@@ -205,7 +231,9 @@ fn add_files(dir: &Path, files: &mut BTreeMap<u64, u64>) {
         let name = entry.file_name();
         match entry.metadata() {
             Ok(meta) if meta.is_dir() && name != "journal" => add_files(&entry.path(), files),
-            Ok(meta) if meta.is_file() && !is_own && name != "alive" => drop(files.insert(meta.ino(), meta.len())),
+            Ok(meta) if meta.is_file() && !is_own && name != "alive" => {
+                files.insert(meta.ino(), meta.len());
+            }
             _ => {}
         }
     }
@@ -221,7 +249,8 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
 
 /// How a ledger is damaged while processes have it open.
 fn damage(dir: &Path, kind: u64) {
-    let ledger = fs::OpenOptions::new().read(true).write(true).open(dir.join(".kvtier/ledger")).unwrap();
+    let ledger =
+        fs::OpenOptions::new().read(true).write(true).open(dir.join(".kvtier/ledger")).unwrap();
     match kind {
         0 => ledger.set_len(0).unwrap(),
         1 => ledger.write_all_at(&[0; 32], 0).unwrap(),
@@ -242,7 +271,11 @@ fn never_past_the_cap(layout: Layout, seed: u64) {
         all.iter().for_each(Process::stop);
         let there = bytes_there(dir.path());
         most = most.max(there);
-        assert!(there <= cap(layout), "{layout}, look {look}: {there} bytes, and the cap is {}", cap(layout));
+        assert!(
+            there <= cap(layout),
+            "{layout}, look {look}: {there} bytes, and the cap is {}",
+            cap(layout)
+        );
         if look % 15 == 3 {
             damage(dir.path(), seed.below(4));
         }
@@ -322,7 +355,11 @@ fn what_a_killed_process_had_claimed_is_free_at_once() {
         drop(claimer(dir.path(), layout));
         let published = bytes_there(dir.path()) / file(layout);
         for n in 0..CHUNKS {
-            assert_eq!(save(&other, &arena, layout, n), Saved::Stored, "{layout}, {published} were there, chunk {n}");
+            assert_eq!(
+                save(&other, &arena, layout, n),
+                Saved::Stored,
+                "{layout}, {published} were there, chunk {n}"
+            );
         }
         assert!(bytes_there(dir.path()) > cap(layout) * 8 / 10, "{layout}");
     }
@@ -333,20 +370,31 @@ fn what_a_killed_process_had_claimed_is_free_at_once() {
 fn files_that_are_deleted_do_not_shrink_a_busy_cache() {
     for processes in [1, 2] {
         let (dir, layout) = (tempfile::tempdir().unwrap(), Layout::Kvtier);
-        let mut all: Vec<_> = (0..processes).map(|n| Process::start("save", dir.path(), layout, n)).collect();
+        let mut all: Vec<_> =
+            (0..processes).map(|n| Process::start("save", dir.path(), layout, n)).collect();
         let full = || common::files_bytes(dir.path()) >= cap(layout) * 9 / 10;
         eventually("it is full", full);
         let mut seed = Seed::new(processes);
         for _ in 0..60 {
             let mut files: Vec<_> = (0..=255)
-                .flat_map(|shard| fs::read_dir(dir.path().join(format!("{shard:02x}"))).into_iter().flatten().flatten())
+                .flat_map(|shard| {
+                    fs::read_dir(dir.path().join(format!("{shard:02x}")))
+                        .into_iter()
+                        .flatten()
+                        .flatten()
+                })
                 .collect();
             if !files.is_empty() {
-                let _ = fs::remove_file(files.swap_remove(seed.below(files.len() as u64) as usize).path());
+                let _ = fs::remove_file(
+                    files.swap_remove(seed.below(files.len() as u64) as usize).path(),
+                );
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        assert!(common::files_bytes(dir.path()) >= cap(layout) / 2, "{processes} processes, while files are deleted");
+        assert!(
+            common::files_bytes(dir.path()) >= cap(layout) / 2,
+            "{processes} processes, while files are deleted"
+        );
         eventually("it is full again, under load", full);
         for process in &mut all {
             process.tell();

@@ -33,7 +33,8 @@ mod threads {
     kvtier_testkit::conformance!(make);
 }
 
-/// The layouts of other programs: their names have no place for a namespace, and each knows keys of one mode.
+/// The layouts of other programs: their names have no place for a namespace, and each knows keys of
+/// one mode.
 fn foreign(layout: Layout) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let mut config = FileConfig::new(dir.path(), CAPACITY).with_layout(layout);
@@ -78,6 +79,10 @@ mod lmcache_gds {
 
 #[test]
 fn what_is_heard_last_of_a_key_is_so() {
-    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&tier(EngineKind::Auto));
-    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&foreign(Layout::Lmcache));
+    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&tier(
+        EngineKind::Auto,
+    ));
+    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&foreign(
+        Layout::Lmcache,
+    ));
 }

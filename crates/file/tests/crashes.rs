@@ -1,8 +1,9 @@
-//! Crashes of the machine: a file system of its own is shut down at a random moment while a process saves, and all that was not synced is
-//! lost. After each crash the directory opens, serves no wrong byte, and has every chunk whose save was answered as durable.
+//! Crashes of the machine: a file system of its own is shut down at a random moment while a process
+//! saves, and all that was not synced is lost. After each crash the directory opens, serves no
+//! wrong byte, and has every chunk whose save was answered as durable.
 //!
-//! The test runs itself again as the process that saves. `KVTIER_CRASHES` says how many crashes; without root, mkfs or xfs_io it says that it
-//! was not tried.
+//! The test runs itself again as the process that saves. `KVTIER_CRASHES` says how many crashes;
+//! without root, mkfs or xfs_io it says that it was not tried.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 use std::collections::BTreeSet;
@@ -22,7 +23,8 @@ use kvtier_testkit::conformance::Fixture;
 const WORKER: &str = "KVTIER_CRASH_WORKER";
 /// The smallest that mkfs.xfs makes.
 const IMAGE_BYTES: u64 = 310 << 20;
-/// Chunks that a worker saves at most, with those of all crashes of one file system less than it has room for.
+/// Chunks that a worker saves at most, with those of all crashes of one file system less than it
+/// has room for.
 const SAVES_MAX: u64 = 120;
 const CHUNK_BYTES_MAX: u64 = 150_000;
 /// The most crashes of one file system.
@@ -35,8 +37,10 @@ struct Kind {
     options: &'static str,
 }
 
-const KINDS: [Kind; 2] =
-    [Kind { make: "mkfs.xfs", options: "loop" }, Kind { make: "mkfs.ext4", options: "loop,noauto_da_alloc" }];
+const KINDS: [Kind; 2] = [
+    Kind { make: "mkfs.xfs", options: "loop" },
+    Kind { make: "mkfs.ext4", options: "loop,noauto_da_alloc" },
+];
 
 /// How a directory is used until its file system is made anew.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +56,11 @@ impl Use {
         // Every other save evicts.
         Use { layout: Layout::Kvtier, durability: Durability::None, capacity_bytes: 4 << 20 },
         Use { layout: Layout::Kvtier, durability: Durability::Syncfs, capacity_bytes: 1 << 30 },
-        Use { layout: Layout::LmcacheMp, durability: Durability::Fdatasync, capacity_bytes: 1 << 30 },
+        Use {
+            layout: Layout::LmcacheMp,
+            durability: Durability::Fdatasync,
+            capacity_bytes: 1 << 30,
+        },
     ];
 
     fn open(self, dir: &Path) -> Result<Fixture, kvtier_core::Error> {
@@ -83,13 +91,22 @@ struct Disk {
 
 fn run(program: &str, args: &[&str]) -> Result<(), String> {
     let out = Command::new(program).args(args).output().map_err(|e| format!("{program}: {e}"))?;
-    if out.status.success() { Ok(()) } else { Err(format!("{program}: {}", String::from_utf8_lossy(&out.stderr))) }
+    if out.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{program}: {}", String::from_utf8_lossy(&out.stderr)))
+    }
 }
 
 impl Disk {
     fn new(kind: Kind) -> Result<Self, String> {
         let dir = tempfile::tempdir().unwrap();
-        let disk = Disk { kind, image: dir.path().join("image"), point: dir.path().join("mounted"), _dir: dir };
+        let disk = Disk {
+            kind,
+            image: dir.path().join("image"),
+            point: dir.path().join("mounted"),
+            _dir: dir,
+        };
         File::create(&disk.image).unwrap().set_len(IMAGE_BYTES).unwrap();
         fs::create_dir(&disk.point).unwrap();
         run(kind.make, &["-q", disk.image.to_str().unwrap()])?;
@@ -98,7 +115,10 @@ impl Disk {
     }
 
     fn mount(&self) -> Result<(), String> {
-        run("mount", &["-o", self.kind.options, self.image.to_str().unwrap(), self.point.to_str().unwrap()])
+        run(
+            "mount",
+            &["-o", self.kind.options, self.image.to_str().unwrap(), self.point.to_str().unwrap()],
+        )
     }
 
     /// Loses what is not on the device, and mounts it again: the file system replays its journal.
@@ -134,7 +154,8 @@ struct Worker {
 }
 
 impl Worker {
-    /// This test program again, running only `the_worker`, which saves chunks from number `first` on.
+    /// This test program again, running only `the_worker`, which saves chunks from number `first`
+    /// on.
     fn start(dir: &Path, usage: usize, first: u64) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["the_worker", "--exact", "--nocapture", "--test-threads=1"])
@@ -155,7 +176,8 @@ impl Worker {
         Worker { child, said }
     }
 
-    /// Lets it answer nothing more: in a file system that was shut down, a sync of a directory may be said to have succeeded.
+    /// Lets it answer nothing more: in a file system that was shut down, a sync of a directory may
+    /// be said to have succeeded.
     fn stop(&self) {
         run("kill", &["-STOP", &self.child.id().to_string()]).unwrap();
         // Until it has left the processor.
@@ -170,7 +192,8 @@ impl Worker {
     }
 }
 
-/// Saves chunks, says each that is stored, and loads some, until it is killed; nothing when the tests are run as such.
+/// Saves chunks, says each that is stored, and loads some, until it is killed; nothing when the
+/// tests are run as such.
 #[test]
 fn the_worker() {
     let Ok(task) = std::env::var(WORKER) else { return };
@@ -244,12 +267,20 @@ fn life(disk: &Disk, usage: usize, seed: &mut Seed, crashes: u64) {
         let f = how.open(&dir).unwrap_or_else(|e| panic!("{what}: {e}"));
         let hits = (0..first).filter(|n| loads(&f, *n)).collect::<BTreeSet<u64>>();
         let lost: Vec<u64> = answered.difference(&hits).copied().collect();
-        assert!(lost.is_empty() || !how.is_durable(), "{what}: lost {lost:?} of {} answered", answered.len());
+        assert!(
+            lost.is_empty() || !how.is_durable(),
+            "{what}: lost {lost:?} of {} answered",
+            answered.len()
+        );
         // Another each time: what was removed may be there again after a crash.
         let more = (1 << 40) + crash;
         assert_eq!(f.save(&f.key(more), 5000), Saved::Stored, "{what}");
         assert_eq!(f.remove(&f.keys([more])).removed, 1, "{what}");
-        println!("{what}: {} of {} answered chunks are there", answered.len() - lost.len(), answered.len());
+        println!(
+            "{what}: {} of {} answered chunks are there",
+            answered.len() - lost.len(),
+            answered.len()
+        );
     }
 }
 

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use common::*;
 
-/// A directory whose shards became read-only: saves are shed and not tried for ever, loads go on. Nobody is refused who is root, so a
-/// directory in the place of the victim's file stands in for one that cannot be deleted.
+/// A directory whose shards became read-only: saves are shed and not tried for ever, loads go on.
+/// Nobody is refused who is root, so a directory in the place of the victim's file stands in for
+/// one that cannot be deleted.
 #[test]
 fn victims_that_cannot_be_deleted_shed_the_save() {
     let dir = tempfile::tempdir().unwrap();
@@ -79,7 +80,8 @@ fn of_two_lengths_of_one_key_the_newer_stays() {
     assert_eq!(files(dir.path()).len(), 4);
     // When the directory is full, whoever looks around finds them.
     b.store(&b.keys(10..20), LEN);
-    let lies = |n, len: usize| kvtier_disk::name::path(dir.path(), a.key(n).digest(), len as u64).exists();
+    let lies =
+        |n, len: usize| kvtier_disk::name::path(dir.path(), a.key(n).digest(), len as u64).exists();
     assert!((0..2).all(|n| !lies(n, LEN)), "the older of two lengths");
     assert_eq!(ledger(dir.path()), files_bytes(dir.path()));
     drop((a, b));
@@ -115,7 +117,11 @@ fn remove_deletes_the_files_of_every_length() {
         let other = tempfile::tempdir().unwrap();
         let g = open(other.path(), 8);
         g.store(&g.keys([9]), LEN / 3);
-        fs::copy(kvtier_disk::name::path(other.path(), g.key(9).digest(), (LEN / 3) as u64), &copied).unwrap();
+        fs::copy(
+            kvtier_disk::name::path(other.path(), g.key(9).digest(), (LEN / 3) as u64),
+            &copied,
+        )
+        .unwrap();
     }
     set_ledger(dir.path(), files_bytes(dir.path()));
     let held = f.hold(&f.keys([1]), Duration::from_secs(600)).hold.unwrap();
@@ -139,7 +145,12 @@ fn what_a_command_removed_is_released_once() {
         // Comes and goes before the tier looks for other processes.
         let outside = kvtier_disk::inspect::Directory::open(dir.path()).unwrap();
         let gone = f.key(0);
-        let chunk = outside.chunks().unwrap().into_iter().find(|chunk| chunk.digest == *gone.digest()).unwrap();
+        let chunk = outside
+            .chunks()
+            .unwrap()
+            .into_iter()
+            .find(|chunk| chunk.digest == *gone.digest())
+            .unwrap();
         assert!(outside.remove(&chunk).unwrap());
         outside.finish().unwrap();
     }
@@ -158,14 +169,19 @@ fn damage(f: &Fixture, dir: &Path, numbers: impl IntoIterator<Item = u64>) {
 }
 
 fn quarantine(dir: &Path) -> Vec<u64> {
-    fs::read_dir(dir.join(".kvtier/quarantine")).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).collect()
+    fs::read_dir(dir.join(".kvtier/quarantine"))
+        .unwrap()
+        .map(|file| file.unwrap().metadata().unwrap().len())
+        .collect()
 }
 
 #[test]
 fn the_quarantine_is_bounded_and_counted_and_the_first_to_go() {
     let dir = tempfile::tempdir().unwrap();
     let tier = Arc::new(FileTier::open(config(dir.path(), 200)).unwrap());
-    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    let mut f = Fixture::new(
+        kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
+    );
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
     f.store(&f.keys(0..6), LEN);
     damage(&f, dir.path(), 0..6);
@@ -191,7 +207,8 @@ fn set_aside_from_outside_the_quarantine_is_bounded_too() {
     damage(&f, dir.path(), 0..5);
     drop(f);
     let outside = kvtier_file::inspect::Directory::open(dir.path()).unwrap();
-    let set_aside = outside.chunks().unwrap().iter().filter(|chunk| outside.set_aside(chunk).unwrap()).count();
+    let set_aside =
+        outside.chunks().unwrap().iter().filter(|chunk| outside.set_aside(chunk).unwrap()).count();
     assert_eq!((set_aside, quarantine(dir.path())), (5, vec![FILE, FILE]));
     assert_eq!((files_bytes(dir.path()), ledger(dir.path())), (FILE, 3 * FILE));
     assert_eq!(outside.summary().unwrap().quarantine_bytes, 2 * FILE);
@@ -200,7 +217,8 @@ fn set_aside_from_outside_the_quarantine_is_bounded_too() {
     assert_eq!(fs::read_dir(dir.path().join(".kvtier/tmp")).unwrap().count(), 0);
 }
 
-/// A look from outside while victims are written over: what is taken away while it is read is gone, not damaged.
+/// A look from outside while victims are written over: what is taken away while it is read is gone,
+/// not damaged.
 #[test]
 fn a_file_being_recycled_is_not_taken_for_damaged() {
     let dir = tempfile::tempdir().unwrap();
@@ -215,7 +233,8 @@ fn a_file_being_recycled_is_not_taken_for_damaged() {
                 assert_ne!(f.save(&f.key(seed.below(6)), LEN), Saved::Shed(ShedReason::Full));
             }
         });
-        let (end, late) = (Instant::now() + Duration::from_secs(3), Instant::now() + Duration::from_secs(120));
+        let (end, late) =
+            (Instant::now() + Duration::from_secs(3), Instant::now() + Duration::from_secs(120));
         let (mut fine, mut gone, mut damaged) = (0, 0, 0);
         // A busy machine needs longer for as much.
         while Instant::now() < end || (Instant::now() < late && (fine <= 100 || gone <= 10)) {
@@ -230,7 +249,10 @@ fn a_file_being_recycled_is_not_taken_for_damaged() {
             }
         }
         stop.store(true, Ordering::Relaxed);
-        assert!(fine > 100 && gone > 10 && damaged == 0, "{fine} fine, {gone} gone, {damaged} damaged");
+        assert!(
+            fine > 100 && gone > 10 && damaged == 0,
+            "{fine} fine, {gone} gone, {damaged} damaged"
+        );
     });
     assert!(quarantine(dir.path()).is_empty());
 }
@@ -240,7 +262,8 @@ fn files_and_shards_that_others_delete_do_not_stop_saves() {
     let dir = tempfile::tempdir().unwrap();
     let f = open(dir.path(), 8);
     f.store(&f.keys(0..8), LEN);
-    for shard in fs::read_dir(dir.path()).unwrap().flatten().filter(|e| e.file_name() != ".kvtier") {
+    for shard in fs::read_dir(dir.path()).unwrap().flatten().filter(|e| e.file_name() != ".kvtier")
+    {
         fs::remove_dir_all(shard.path()).unwrap();
     }
     assert!((0..8).all(|n| absent(&f, n)));
@@ -250,7 +273,8 @@ fn files_and_shards_that_others_delete_do_not_stop_saves() {
     assert_eq!(ledger(dir.path()), files_bytes(dir.path()));
 }
 
-/// A copy of a chunk takes its key from the footer: a damaged one must not give the chunk's bytes to another key.
+/// A copy of a chunk takes its key from the footer: a damaged one must not give the chunk's bytes
+/// to another key.
 #[test]
 fn no_flipped_bit_of_a_footer_names_another_key() {
     use kvtier_file::inspect::{Directory, Source};
@@ -270,7 +294,8 @@ fn no_flipped_bit_of_a_footer_names_another_key() {
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     let mut refused = 0;
     for (at, byte) in right.iter().enumerate().skip(right.len() - 4096) {
-        let put = |byte: u8| std::os::unix::fs::FileExt::write_all_at(&file, &[byte], at as u64).unwrap();
+        let put =
+            |byte: u8| std::os::unix::fs::FileExt::write_all_at(&file, &[byte], at as u64).unwrap();
         put(byte ^ 1);
         let key = named(there.key_of(&chunk, &unknown).unwrap());
         assert!(key.is_none_or(|key| key == *f.key(0).digest()), "byte {at}");

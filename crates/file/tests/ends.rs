@@ -1,4 +1,5 @@
-//! A listener may hold a tier, and drop it wherever it is called: on the thread that follows other processes, or on the one that sweeps.
+//! A listener may hold a tier, and drop it wherever it is called: on the thread that follows other
+//! processes, or on the one that sweeps.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -62,8 +63,12 @@ fn a_tier_that_ends_on_the_thread_that_sweeps_ends() {
     let config = config(dir.path(), 20).with_layout(Layout::LmcacheMp).with_namespace(ns);
     let owner = owned(FileTier::open(config.with_sweep_every(Duration::from_millis(20))).unwrap());
     fs::write(dir.path().join("org-SEP-m@0x02010201@0@0000000000000001.data"), [1; 100]).unwrap();
-    let f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    let f = Fixture::new(
+        kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
+    );
     f.eventually("it is dropped, and returns", || owner.is_over.load(Ordering::Acquire));
     assert_eq!(owner.thread.lock().unwrap().as_deref(), Some("file-sweeper"));
-    f.eventually("its staging directory goes", || fs::read_dir(dir.path().join(".kvtier/tmp")).unwrap().count() == 0);
+    f.eventually("its staging directory goes", || {
+        fs::read_dir(dir.path().join(".kvtier/tmp")).unwrap().count() == 0
+    });
 }

@@ -1,5 +1,6 @@
-//! A medium that is full before the cap: chunks go, the save is tried once more, and only then shed. Needs a file system of its own, and so
-//! the right to mount one; where that is refused the test says so and does nothing.
+//! A medium that is full before the cap: chunks go, the save is tried once more, and only then
+//! shed. Needs a file system of its own, and so the right to mount one; where that is refused the
+//! test says so and does nothing.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::path::Path;
@@ -40,16 +41,25 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         let out = Command::new("umount").arg("-l").arg(self.path()).status();
-        assert!(std::thread::panicking() || out.is_ok_and(|status| status.success()), "cannot unmount");
+        assert!(
+            std::thread::panicking() || out.is_ok_and(|status| status.success()),
+            "cannot unmount"
+        );
     }
 }
 
 fn open(path: &Path) -> (Arc<FileTier>, Fixture) {
     let tier = Arc::new(
-        FileTier::open(FileConfig::new(path, 1 << 30).with_policy(kvtier_disk::PolicyKind::Lru).with_free_min(0))
-            .unwrap(),
+        FileTier::open(
+            FileConfig::new(path, 1 << 30)
+                .with_policy(kvtier_disk::PolicyKind::Lru)
+                .with_free_min(0),
+        )
+        .unwrap(),
     );
-    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    let mut f = Fixture::new(
+        kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
+    );
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
     (tier, f)
 }
@@ -60,21 +70,28 @@ fn a_share_of_the_file_system_is_a_cap() {
     let open = |share| FileTier::open(FileConfig::new(mount.path(), 0).with_capacity_share(share));
     assert_eq!(open(0.5).unwrap().usage().capacity_bytes, Some(SIZE as u64 / 2));
     for wrong in [0.0, 1.1, f64::NAN] {
-        assert!(open(wrong).unwrap_err().to_string().contains("share above 0 and at most 1"), "{wrong}");
+        assert!(
+            open(wrong).unwrap_err().to_string().contains("share above 0 and at most 1"),
+            "{wrong}"
+        );
     }
 }
 
 #[test]
 fn chunks_go_before_the_medium_is_full() {
     let Some(mount) = Mount::new() else { return };
-    let config =
-        FileConfig::new(mount.path(), 1 << 30).with_policy(kvtier_disk::PolicyKind::Lru).with_free_min(1 << 20);
+    let config = FileConfig::new(mount.path(), 1 << 30)
+        .with_policy(kvtier_disk::PolicyKind::Lru)
+        .with_free_min(1 << 20);
     let tier = Arc::new(FileTier::open(config).unwrap());
-    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    let mut f = Fixture::new(
+        kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
+    );
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
     f.store(&f.keys(0..10), LEN);
     let free = || {
-        let out = Command::new("stat").args(["-f", "-c", "%a %S"]).arg(mount.path()).output().unwrap();
+        let out =
+            Command::new("stat").args(["-f", "-c", "%a %S"]).arg(mount.path()).output().unwrap();
         let text = String::from_utf8(out.stdout).unwrap();
         text.split_whitespace().map(|number| number.parse::<u64>().unwrap()).product::<u64>()
     };
@@ -106,14 +123,18 @@ fn a_full_medium_costs_the_oldest_chunks_and_not_the_save() {
 
 fn open_as(path: &Path, layout: Layout) -> (Arc<FileTier>, Fixture) {
     let ns = Arc::new(Namespace::new("t", Digest::default()));
-    let config = FileConfig::new(path, 1 << 30).with_layout(layout).with_namespace(ns).with_free_min(0);
+    let config =
+        FileConfig::new(path, 1 << 30).with_layout(layout).with_namespace(ns).with_free_min(0);
     let tier = Arc::new(FileTier::open(config.with_policy(kvtier_disk::PolicyKind::Lru)).unwrap());
-    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    let mut f = Fixture::new(
+        kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
+    );
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
     (tier, f)
 }
 
-/// Batches of most of what the medium holds, each of other lengths than the one before, so that nothing can be written over.
+/// Batches of most of what the medium holds, each of other lengths than the one before, so that
+/// nothing can be written over.
 #[test]
 fn a_full_medium_keeps_whole_batches_as_a_full_tier_does() {
     for layout in [Layout::Kvtier, Layout::LmcacheMp] {
@@ -124,13 +145,22 @@ fn a_full_medium_keeps_whole_batches_as_a_full_tier_does() {
         for batch in 0..20 {
             let len = LEN - 10_000 * (batch as usize % 7);
             let ops = (0..16).map(|n| f.save_op(&key(100 * batch + n), len)).collect();
-            let answers: Vec<Saved> =
-                f.tier.save(&f.ctx(), ops).wait().into_iter().map(|done| done.result.unwrap()).collect();
+            let answers: Vec<Saved> = f
+                .tier
+                .save(&f.ctx(), ops)
+                .wait()
+                .into_iter()
+                .map(|done| done.result.unwrap())
+                .collect();
             assert_eq!(answers, [Saved::Stored; 16], "{layout}, batch {batch}");
         }
         let status = tier.status();
-        assert!(status.healthy && status.reasons.iter().any(|reason| reason.starts_with("degraded")), "{status:?}");
-        let there = (0..16).filter(|n| matches!(f.load(&key(1900 + n), LEN), Loaded::Hit { .. })).count();
+        assert!(
+            status.healthy && status.reasons.iter().any(|reason| reason.starts_with("degraded")),
+            "{status:?}"
+        );
+        let there =
+            (0..16).filter(|n| matches!(f.load(&key(1900 + n), LEN), Loaded::Hit { .. })).count();
         assert_eq!(there, 16, "{layout}");
     }
 }
@@ -183,7 +213,11 @@ fn what_failed_a_check_goes_before_chunks_do() {
     assert_eq!(aside(), 10);
     let mut n = 100;
     while aside() > 0 {
-        assert_eq!((f.save(&f.key(n), LEN), counter(&tier, "evicted")), (Saved::Stored, 0), "chunk {n}");
+        assert_eq!(
+            (f.save(&f.key(n), LEN), counter(&tier, "evicted")),
+            (Saved::Stored, 0),
+            "chunk {n}"
+        );
         n += 1;
     }
     assert!(counter(&tier, "medium_full") > 5);
@@ -199,7 +233,9 @@ fn chunks_that_go_for_free_space_go_so_many_a_second() {
         .with_deletes_per_second_max(2)
         .with_clock(time.clock());
     let tier = Arc::new(FileTier::open(config).unwrap());
-    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    let mut f = Fixture::new(
+        kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
+    );
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
     f.store(&f.keys(0..10), LEN);
     let (began, second) = (time.now(), std::time::Duration::from_secs(1));
@@ -207,7 +243,11 @@ fn chunks_that_go_for_free_space_go_so_many_a_second() {
     f.eventually("five chunks go", || {
         time.advance(second / 10);
         let evicted = counter(&tier, "evicted");
-        assert!(evicted <= 2 * (time.now() - began).as_secs(), "{evicted} after {:?}", time.now() - began);
+        assert!(
+            evicted <= 2 * (time.now() - began).as_secs(),
+            "{evicted} after {:?}",
+            time.now() - began
+        );
         evicted >= 5
     });
     assert!(time.now() - began >= 3 * second, "two each second");

@@ -1,4 +1,5 @@
-//! What others do to a directory: pipes, links and damage under chunks' names, neighbours that delete and repair, locks that are kept.
+//! What others do to a directory: pipes, links and damage under chunks' names, neighbours that
+//! delete and repair, locks that are kept.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -10,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use kvtier_core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier_core::{
-    Ctx, Digest, ErrorKind, Hold, Key, Loaded, MissReason, Mode, Namespace, Presence, Saved, ShedReason,
+    Ctx, Digest, ErrorKind, Hold, Key, Loaded, MissReason, Mode, Namespace, Presence, Saved,
+    ShedReason,
 };
 use kvtier_file::{FileConfig, FileTier};
 use kvtier_testkit::conformance::Fixture;
@@ -26,7 +28,8 @@ fn path(dir: &Path, key: &Key) -> PathBuf {
 }
 
 fn presence(f: &Fixture, key: &Key) -> Presence {
-    f.tier.lookup(&f.ctx(), Arc::from([key.clone()]), Mode::Each, Hold::None).wait().unwrap().found[0]
+    f.tier.lookup(&f.ctx(), Arc::from([key.clone()]), Mode::Each, Hold::None).wait().unwrap().found
+        [0]
 }
 
 #[test]
@@ -93,7 +96,8 @@ fn who_keeps_the_ledgers_lock_stops_neither_saves_nor_loads_nor_the_end() {
     let saves = f.tier.save(&f.ctx(), (10..18).map(|n| f.save_op(&f.key(n), LEN)).collect());
     assert!(matches!(f.load(&f.key(0), LEN), Loaded::Hit { .. }));
     let soon = Ctx::within(Duration::from_secs(600));
-    let found = f.tier.lookup(&soon, Arc::from([f.key(99)]), Mode::Each, Hold::None).wait().unwrap();
+    let found =
+        f.tier.lookup(&soon, Arc::from([f.key(99)]), Mode::Each, Hold::None).wait().unwrap();
     assert_eq!(found.found[0], Presence::Miss);
     assert!(saves.wait().iter().all(|done| *done.result.as_ref().unwrap() == Saved::Stored));
     drop(f);
@@ -114,7 +118,11 @@ fn a_save_that_failed_says_nothing_of_other_chunks() {
     assert_eq!(f.save(&key(1), 2 << 20), Saved::Shed(ShedReason::TooLarge));
     assert_eq!(f.save(&key(2), LEN), Saved::Stored);
     let other = f.tier.save(&f.ctx(), vec![f.save_op(&key(3), LEN - 1)]).wait();
-    assert_eq!(other[0].result.as_ref().unwrap_err().kind(), ErrorKind::Invalid, "now they have a length");
+    assert_eq!(
+        other[0].result.as_ref().unwrap_err().kind(),
+        ErrorKind::Invalid,
+        "now they have a length"
+    );
 }
 
 #[test]

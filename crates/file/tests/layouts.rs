@@ -1,4 +1,5 @@
-//! Directories that LMCache and we share: what it wrote serves, what we write is byte for byte what it would have written.
+//! Directories that LMCache and we share: what it wrote serves, what we write is byte for byte what
+//! it would have written.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::collections::BTreeMap;
@@ -9,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Ctx, Cursor, Digest, ErrorKind, Hold, Key, Load, Loaded, MissReason, Mode, Namespace, Observe, Presence, Save,
-    Saved, ShedReason, Tier,
+    Ctx, Cursor, Digest, ErrorKind, Hold, Key, Load, Loaded, MissReason, Mode, Namespace, Observe,
+    Presence, Save, Saved, ShedReason, Tier,
 };
 use kvtier_file::{FileConfig, FileTier, Layout, Verify};
 use kvtier_mem::{Arena, ArenaConfig};
@@ -42,7 +43,10 @@ struct Use {
 
 impl Use {
     fn open(config: FileConfig) -> Self {
-        Use { tier: FileTier::open(config).unwrap(), arena: Arena::new(ArenaConfig::heap(16 << 20)).unwrap() }
+        Use {
+            tier: FileTier::open(config).unwrap(),
+            arena: Arena::new(ArenaConfig::heap(16 << 20)).unwrap(),
+        }
     }
 
     fn ctx(&self) -> Ctx {
@@ -51,7 +55,8 @@ impl Use {
 
     fn load(&self, key: &Key, room: usize) -> (Loaded, Vec<u8>) {
         let into = vec![self.arena.lease(room).unwrap()];
-        let done = self.tier.load(&self.ctx(), vec![Load { key: key.clone(), into }]).wait().remove(0);
+        let done =
+            self.tier.load(&self.ctx(), vec![Load { key: key.clone(), into }]).wait().remove(0);
         (done.result.unwrap(), done.op.into[0].as_host().unwrap().to_vec())
     }
 
@@ -63,7 +68,8 @@ impl Use {
     }
 
     fn find(&self, key: &Key) -> Presence {
-        let looked = self.tier.lookup(&self.ctx(), [key.clone()].into(), Mode::Each, Hold::None).wait();
+        let looked =
+            self.tier.lookup(&self.ctx(), [key.clone()].into(), Mode::Each, Hold::None).wait();
         looked.unwrap().found[0]
     }
 
@@ -82,7 +88,11 @@ impl Use {
     fn eventually(&self, what: &str, done: impl Fn() -> bool) {
         let end = Instant::now() + Duration::from_secs(600);
         while !done() {
-            assert!(Instant::now() < end, "{what}: not within ten minutes; {:?}", self.tier.usage());
+            assert!(
+                Instant::now() < end,
+                "{what}: not within ten minutes; {:?}",
+                self.tier.usage()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -97,7 +107,10 @@ fn config(dir: &Path, layout: Layout) -> FileConfig {
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let all = fs::read_dir(dir).unwrap().flatten().filter(|file| file.file_name() != ".kvtier");
     // One that goes while we look is gone.
-    all.filter_map(|file| Some((file.file_name().into_string().unwrap(), fs::read(file.path()).ok()?))).collect()
+    all.filter_map(|file| {
+        Some((file.file_name().into_string().unwrap(), fs::read(file.path()).ok()?))
+    })
+    .collect()
 }
 
 fn facts(path: &Path) -> Option<Vec<u8>> {
@@ -116,10 +129,12 @@ fn cases() -> Vec<(String, BTreeMap<String, Vec<u8>>)> {
 
 fn case(case: &Value) -> (String, BTreeMap<String, Vec<u8>>) {
     let files = case["out"]["files"].as_object().unwrap();
-    let files: BTreeMap<_, _> = files.iter().map(|(name, hex)| (name.clone(), unhex(hex.as_str().unwrap()))).collect();
+    let files: BTreeMap<_, _> =
+        files.iter().map(|(name, hex)| (name.clone(), unhex(hex.as_str().unwrap()))).collect();
     // The files are what LMCache was given: a case that contradicts itself is wrong.
     if let Some(given) = case["in"]["payload_hex"].as_array() {
-        let mut given: Vec<Vec<u8>> = given.iter().map(|hex| unhex(hex.as_str().unwrap())).collect();
+        let mut given: Vec<Vec<u8>> =
+            given.iter().map(|hex| unhex(hex.as_str().unwrap())).collect();
         let mut written: Vec<Vec<u8>> = files.values().cloned().collect();
         given.sort();
         written.sort();
@@ -127,13 +142,20 @@ fn case(case: &Value) -> (String, BTreeMap<String, Vec<u8>>) {
     }
     if let Some(bytes) = case["out"]["get"]["size"].as_u64() {
         let metadata = if case["in"]["save_chunk_meta"] == true { 28 } else { 0 };
-        assert!(files.values().all(|file| file.len() as u64 == metadata + bytes), "another length: {}", case["in"]);
+        assert!(
+            files.values().all(|file| file.len() as u64 == metadata + bytes),
+            "another length: {}",
+            case["in"]
+        );
     }
     (case["in"]["adapter"].as_str().unwrap().to_owned(), files)
 }
 
 fn unhex(text: &str) -> Vec<u8> {
-    text.as_bytes().chunks(2).map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap()).collect()
+    text.as_bytes()
+        .chunks(2)
+        .map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap())
+        .collect()
 }
 
 fn layout_of(adapter: &str) -> Option<Layout> {
@@ -154,7 +176,8 @@ fn what_lmcache_wrote_serves() {
         for (name, bytes) in &theirs {
             let key = key(layout, name);
             it.hits(&key, bytes);
-            // Nothing tells a chunk that lost its end from one that was never longer: only the exact length will do.
+            // Nothing tells a chunk that lost its end from one that was never longer: only the
+            // exact length will do.
             assert_eq!(it.load(&key, bytes.len() + 1).0, Loaded::Miss(MissReason::Length));
             if bytes.len() > 1 {
                 assert_eq!(it.load(&key, bytes.len() - 1).0, Loaded::Miss(MissReason::Length));
@@ -190,14 +213,18 @@ fn files_that_are_no_chunks_of_the_layout_stay() {
     let dir = tempfile::tempdir().unwrap();
     let local_disk = cases().into_iter().filter(|(adapter, _)| adapter == "LocalDiskBackend");
     let mut strangers: BTreeMap<_, _> = local_disk.flat_map(|(_, files)| files).collect();
-    strangers.extend([("x.data".into(), vec![1]), ("org-SEP-m@0x02010201@0@00.tmp".into(), vec![2])]);
+    strangers
+        .extend([("x.data".into(), vec![1]), ("org-SEP-m@0x02010201@0@00.tmp".into(), vec![2])]);
     strangers.iter().for_each(|(name, bytes)| fs::write(dir.path().join(name), bytes).unwrap());
     fs::create_dir(dir.path().join("tmp")).unwrap();
     let it = Use::open(config(dir.path(), Layout::LmcacheMp).with_namespace(ns()));
     it.eventually("swept", || it.tier.usage().used_bytes == Some(0));
     it.tier.remove(&it.ctx(), [key(Layout::LmcacheMp, &name(1))].into()).wait().unwrap();
     drop(it);
-    assert!(strangers.keys().all(|name| dir.path().join(name).exists()) && dir.path().join("tmp").exists());
+    assert!(
+        strangers.keys().all(|name| dir.path().join(name).exists())
+            && dir.path().join("tmp").exists()
+    );
     let ours = FileTier::open(FileConfig::new(dir.path(), 1 << 30)).unwrap_err();
     assert!(ours.to_string().contains("layout: lmcache-mp"), "{ours}");
 }
@@ -222,13 +249,16 @@ fn keys_without_a_name_and_other_namespaces_are_refused() {
     assert_eq!(it.find(&other), Presence::Miss);
     assert_eq!(it.load(&other, 3).0, Loaded::Miss(MissReason::Absent));
     drop(it);
-    Use::open(config(dir.path(), Layout::LmcacheMp)).hits(&key(Layout::LmcacheMp, &name(1)), b"one");
+    Use::open(config(dir.path(), Layout::LmcacheMp))
+        .hits(&key(Layout::LmcacheMp, &name(1)), b"one");
 }
 
 #[test]
 fn salts_are_tenants_of_one_directory_and_counted_from_the_start() {
     let dir = tempfile::tempdir().unwrap();
-    let all = Arc::new(Namespace::new("", Digest::of("layout", b"x")).with_partial(false).with_salts_as_tenants());
+    let all = Arc::new(
+        Namespace::new("", Digest::of("layout", b"x")).with_partial(false).with_salts_as_tenants(),
+    );
     let key = |salt: &str, n: u64| {
         let name = format!("org-SEP-m@0x02010201@0@{n:016x}{salt}.data");
         let id = Layout::LmcacheMp.key_of(&name).unwrap();
@@ -245,13 +275,19 @@ fn salts_are_tenants_of_one_directory_and_counted_from_the_start() {
         it.hits(&key(salt, n as u64), &bytes(n as u64, 5000));
     }
     assert_eq!(it.find(&key("@alice", 0)), Presence::Miss, "another's");
-    let expected = BTreeMap::from([(String::new(), 5000), ("alice".into(), 5000), ("bob".into(), 10_000)]);
+    let expected =
+        BTreeMap::from([(String::new(), 5000), ("alice".into(), 5000), ("bob".into(), 10_000)]);
     assert_eq!(by_tenant(&it), expected);
     drop(it);
     // What LMCache stored meanwhile is its salt's too.
-    fs::write(dir.path().join("org-SEP-m@0x02010201@0@00000000000000ff@alice.data"), bytes(9, 5000)).unwrap();
+    fs::write(
+        dir.path().join("org-SEP-m@0x02010201@0@00000000000000ff@alice.data"),
+        bytes(9, 5000),
+    )
+    .unwrap();
     let it = open();
-    let expected = BTreeMap::from([(String::new(), 5000), ("alice".into(), 10_000), ("bob".into(), 10_000)]);
+    let expected =
+        BTreeMap::from([(String::new(), 5000), ("alice".into(), 10_000), ("bob".into(), 10_000)]);
     it.eventually("swept, before any key", || by_tenant(&it) == expected);
     it.hits(&key("@alice", 0xff), &bytes(9, 5000));
     it.hits(&key("@bob", 3), &bytes(3, 5000));
@@ -292,7 +328,9 @@ fn whole_page_writers_leave_zeros_and_nothing_else() {
         assert!(dir.path().join(name(n)).exists(), "it may be fine for others");
     }
     // Where the namespace knows the length, lookups say it.
-    let ns = Arc::new(Namespace::new("", Digest::default()).with_chunk_bytes(0, 5000).with_partial(false));
+    let ns = Arc::new(
+        Namespace::new("", Digest::default()).with_chunk_bytes(0, 5000).with_partial(false),
+    );
     fs::write(dir.path().join(name(4)), [bytes(4, 5000), vec![0; 3192]].concat()).unwrap();
     fs::write(dir.path().join(name(5)), bytes(5, 4999)).unwrap();
     let it = Use::open(config(dir.path(), Layout::LmcacheMp).with_namespace(Arc::clone(&ns)));
@@ -317,9 +355,15 @@ fn a_flipped_byte_and_wrong_facts_are_corrupt() {
         let swapped = facts(&path(1)).unwrap();
         rustix::fs::setxattr(path(5), XATTR, &swapped, rustix::fs::XattrFlags::empty()).unwrap();
         for n in 1..=5 {
-            assert_eq!(it.load(&key(n), len).0, Loaded::Miss(MissReason::Corrupt), "{n} of {len} bytes");
+            assert_eq!(
+                it.load(&key(n), len).0,
+                Loaded::Miss(MissReason::Corrupt),
+                "{n} of {len} bytes"
+            );
             assert_eq!(it.find(&key(n)), Presence::Miss);
-            assert!(!path(n).exists() && dir.path().join(".kvtier/quarantine").join(name(n)).exists());
+            assert!(
+                !path(n).exists() && dir.path().join(".kvtier/quarantine").join(name(n)).exists()
+            );
             assert_eq!(it.save(&key(n), &bytes(n, len)), Saved::Stored);
             it.hits(&key(n), &bytes(n, len));
         }
@@ -336,7 +380,9 @@ fn what_others_write_and_delete_is_noticed() {
     // Found by lookup and by load before any sweep, and counted by it.
     (4..8).for_each(|n| fs::write(dir.path().join(name(n)), bytes(n, 7000)).unwrap());
     (4..8).for_each(|n| it.hits(&key(n), &bytes(n, 7000)));
-    it.eventually("counted", || it.tier.usage().used_bytes == Some(4 * 13_000) && it.tier.usage().chunks == 8);
+    it.eventually("counted", || {
+        it.tier.usage().used_bytes == Some(4 * 13_000) && it.tier.usage().chunks == 8
+    });
     // Gone before a sweep can know: a miss.
     (0..2).for_each(|n| fs::remove_file(dir.path().join(name(n))).unwrap());
     (0..2).for_each(|n| assert_eq!(it.load(&key(n), 6000).0, Loaded::Miss(MissReason::Absent)));
@@ -367,23 +413,36 @@ fn usage_and_cap_return_after_a_restart() {
         let mut config = FileConfig::new(dir.path(), chunks * 50_000)
             .with_policy(kvtier_disk::PolicyKind::Lru)
             .with_layout(Layout::LmcacheMp);
-        config = config.with_flush_every(Duration::from_millis(20)).with_sweep_every(Duration::from_millis(20));
+        config = config
+            .with_flush_every(Duration::from_millis(20))
+            .with_sweep_every(Duration::from_millis(20));
         config.with_namespace(ns())
     };
     let it = Use::open(config(20));
     assert_eq!(it.tier.usage().chunks, 10, "names are listed at once");
     it.eventually("swept", || it.tier.usage().used_bytes == Some(500_000));
     drop(it);
-    // Another program writes meanwhile; a smaller cap is brought about after the sweep, in the order of use.
+    // Another program writes meanwhile; a smaller cap is brought about after the sweep, in the
+    // order of use.
     (10..12).for_each(|n| fs::write(dir.path().join(name(n)), bytes(n, 50_000)).unwrap());
     let it = Use::open(config(5));
     it.eventually("swept", || it.tier.usage().used_bytes == Some(600_000));
-    assert_eq!(it.save(&key(20), &bytes(20, 50_000)), Saved::Shed(ShedReason::Full), "nothing goes unless told to");
+    assert_eq!(
+        it.save(&key(20), &bytes(20, 50_000)),
+        Saved::Shed(ShedReason::Full),
+        "nothing goes unless told to"
+    );
     assert_eq!(files(dir.path()).len(), 12);
-    assert!(it.tier.status().reasons.iter().any(|reason| reason.contains("shrink")), "{:?}", it.tier.status());
+    assert!(
+        it.tier.status().reasons.iter().any(|reason| reason.contains("shrink")),
+        "{:?}",
+        it.tier.status()
+    );
     drop(it);
     let it = Use::open(config(5).with_shrink(true));
-    it.eventually("under the cap", || it.tier.usage().used_bytes.is_some_and(|used| used <= 250_000));
+    it.eventually("under the cap", || {
+        it.tier.usage().used_bytes.is_some_and(|used| used <= 250_000)
+    });
     assert_eq!(files(dir.path()).len(), 5);
     assert!(dir.path().join(name(0)).exists(), "the most recently used stays");
     for n in 20..40 {
@@ -412,7 +471,11 @@ fn a_file_that_cannot_be_read_is_counted_and_stops_neither_sweep_nor_eviction() 
     let work = || {
         let put = |n| fs::write(dir.path().join(name(n)), bytes(n, 50_000)).unwrap();
         (0..3).for_each(put);
-        fs::set_permissions(dir.path().join(name(1)), std::os::unix::fs::PermissionsExt::from_mode(0o0)).unwrap();
+        fs::set_permissions(
+            dir.path().join(name(1)),
+            std::os::unix::fs::PermissionsExt::from_mode(0o0),
+        )
+        .unwrap();
         as_nobody(dir.path());
         let mut config = FileConfig::new(dir.path(), 5 * 50_000)
             .with_policy(kvtier_disk::PolicyKind::Lru)
@@ -438,7 +501,8 @@ fn files_there(dir: &Path) -> usize {
 #[test]
 fn what_another_program_wrote_since_a_sweep_is_not_released_when_it_goes() {
     let dir = tempfile::tempdir().unwrap();
-    let config = FileConfig::new(dir.path(), 1 << 20).with_layout(Layout::LmcacheMp).with_namespace(ns());
+    let config =
+        FileConfig::new(dir.path(), 1 << 20).with_layout(Layout::LmcacheMp).with_namespace(ns());
     let it = Use::open(config.with_sweep_every(Duration::from_secs(3600)));
     let counted = || {
         let ledger = fs::read(dir.path().join(".kvtier/ledger")).unwrap();
@@ -493,12 +557,15 @@ fn two_tiers_and_another_program_share_one_directory() {
     };
     let (a, b) = (open(), open());
     let key = |n| key(Layout::LmcacheMp, &name(n));
-    let (end, late) = (Instant::now() + Duration::from_secs(3), Instant::now() + Duration::from_secs(120));
+    let (end, late) =
+        (Instant::now() + Duration::from_secs(3), Instant::now() + Duration::from_secs(120));
     let work = |it: &Use, mut seed: u64| {
         let mut hits = 0;
         // A busy machine needs longer for as much.
         while Instant::now() < end || (Instant::now() < late && hits <= 10) {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let (n, m) = ((seed >> 33) % 60, (seed >> 40) % 60);
             let saved = it.save(&key(n), &bytes(n, 50_000));
             assert!(matches!(saved, Saved::Stored | Saved::Present | Saved::Shed(_)), "{saved:?}");
@@ -535,7 +602,10 @@ struct Bare(tempfile::TempDir);
 impl Bare {
     fn new() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
-        let mount = std::process::Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(dir.path()).output();
+        let mount = std::process::Command::new("mount")
+            .args(["-t", "ramfs", "ramfs"])
+            .arg(dir.path())
+            .output();
         if mount.as_ref().is_ok_and(|out| out.status.success()) {
             return Some(Bare(dir));
         }
@@ -547,7 +617,10 @@ impl Bare {
 impl Drop for Bare {
     fn drop(&mut self) {
         let out = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
-        assert!(std::thread::panicking() || out.is_ok_and(|status| status.success()), "cannot unmount");
+        assert!(
+            std::thread::panicking() || out.is_ok_and(|status| status.success()),
+            "cannot unmount"
+        );
     }
 }
 
@@ -559,10 +632,14 @@ fn where_no_attributes_are_kept_chunks_are_unverified_and_strict_says_so_at_once
     let key = key(Layout::LmcacheMp, &name(1));
     assert_eq!(it.save(&key, &bytes(1, 5000)), Saved::Stored);
     it.hits(&key, &bytes(1, 5000));
-    assert_eq!((it.counter("facts_not_kept"), it.counter("unverified"), it.counter("io_errors")), (1, 1, 0));
+    assert_eq!(
+        (it.counter("facts_not_kept"), it.counter("unverified"), it.counter("io_errors")),
+        (1, 1, 0)
+    );
     assert!(it.tier.status().reasons.iter().any(|reason| reason.contains("keeps no facts")));
     drop(it);
-    let strict = FileTier::open(config(&dir, Layout::LmcacheMp).with_verify(Verify::Strict)).unwrap_err();
+    let strict =
+        FileTier::open(config(&dir, Layout::LmcacheMp).with_verify(Verify::Strict)).unwrap_err();
     assert_eq!(strict.kind(), ErrorKind::Unsupported);
     assert!(strict.to_string().contains("verify: lenient"), "{strict}");
 }

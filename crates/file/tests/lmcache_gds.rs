@@ -1,5 +1,6 @@
-//! Directories of LMCache's GDS backend: what it wrote serves, what we write is byte for byte what it would have written, and what its headers
-//! say is believed only as far as the files bear it out.
+//! Directories of LMCache's GDS backend: what it wrote serves, what we write is byte for byte what
+//! it would have written, and what its headers say is believed only as far as the files bear it
+//! out.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -8,10 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvtier_core::key::{ChunkShape, DType, GDS_HEADER_BYTES, GdsElement, GdsHeader, KeyId, MemoryFormat};
+use kvtier_core::key::{
+    ChunkShape, DType, GDS_HEADER_BYTES, GdsElement, GdsHeader, KeyId, MemoryFormat,
+};
 use kvtier_core::{
-    Ctx, Digest, ErrorKind, Hold, Key, Load, Loaded, MissReason, Mode, Namespace, Observe, Presence, Save, Saved,
-    ShedReason, Tier,
+    Ctx, Digest, ErrorKind, Hold, Key, Load, Loaded, MissReason, Mode, Namespace, Observe,
+    Presence, Save, Saved, ShedReason, Tier,
 };
 use kvtier_disk::inspect::{Damage, Directory};
 use kvtier_file::{FileConfig, FileTier, Layout, Verify};
@@ -79,9 +82,13 @@ impl Use {
 
     fn with(dir: &Path, change: impl FnOnce(FileConfig) -> FileConfig) -> Self {
         let fast = Duration::from_millis(20);
-        let config = FileConfig::new(dir, 1 << 30).with_layout(GDS).with_flush_every(fast).with_sweep_every(fast);
+        let config = FileConfig::new(dir, 1 << 30)
+            .with_layout(GDS)
+            .with_flush_every(fast)
+            .with_sweep_every(fast);
         let tier = FileTier::open(change(config.with_namespace(ns()))).unwrap();
-        let it = Use { tier, arena: Arena::new(ArenaConfig::heap(16 << 20)).unwrap(), dir: dir.into() };
+        let it =
+            Use { tier, arena: Arena::new(ArenaConfig::heap(16 << 20)).unwrap(), dir: dir.into() };
         it.eventually("swept", || it.tier.usage().used_bytes.is_some());
         it
     }
@@ -92,7 +99,8 @@ impl Use {
 
     fn load(&self, key: &Key, room: usize) -> (Loaded, Vec<u8>) {
         let into = vec![self.arena.lease(room).unwrap()];
-        let done = self.tier.load(&self.ctx(), vec![Load { key: key.clone(), into }]).wait().remove(0);
+        let done =
+            self.tier.load(&self.ctx(), vec![Load { key: key.clone(), into }]).wait().remove(0);
         (done.result.unwrap(), done.op.into[0].as_host().unwrap().to_vec())
     }
 
@@ -112,7 +120,8 @@ impl Use {
     }
 
     fn find(&self, key: &Key) -> Presence {
-        let looked = self.tier.lookup(&self.ctx(), [key.clone()].into(), Mode::Each, Hold::None).wait();
+        let looked =
+            self.tier.lookup(&self.ctx(), [key.clone()].into(), Mode::Each, Hold::None).wait();
         looked.unwrap().found[0]
     }
 
@@ -142,7 +151,11 @@ impl Use {
     fn eventually(&self, what: &str, done: impl Fn() -> bool) {
         let end = Instant::now() + Duration::from_secs(600);
         while !done() {
-            assert!(Instant::now() < end, "{what}: not within ten minutes; {:?}", self.tier.usage());
+            assert!(
+                Instant::now() < end,
+                "{what}: not within ten minutes; {:?}",
+                self.tier.usage()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -151,14 +164,17 @@ impl Use {
 #[path = "../../testkit/tests/vectors/load.rs"]
 mod load;
 
-/// Headers of the real code, whole: what tensor each is of, in our words, whether it is one that LMCache reads, and its bytes.
+/// Headers of the real code, whole: what tensor each is of, in our words, whether it is one that
+/// LMCache reads, and its bytes.
 fn vectors() -> Vec<(GdsHeader, Vec<u8>)> {
     let cases = load::cases("gds_metadata.json");
     let texts = cases.iter().filter_map(|case| case["out"]["ok"]["json"].as_str());
-    let bytes = texts.map(|text| [&4088_u64.to_le_bytes()[..], format!("{text:<4088}").as_bytes()].concat());
+    let bytes = texts
+        .map(|text| [&4088_u64.to_le_bytes()[..], format!("{text:<4088}").as_bytes()].concat());
     // What has gigabytes is another test's.
     let all = bytes.map(|bytes| (GdsHeader::decode(&bytes).unwrap(), bytes));
-    let small: Vec<_> = all.filter(|(header, _)| (1..1 << 20).contains(&header.payload_bytes().unwrap())).collect();
+    let small: Vec<_> =
+        all.filter(|(header, _)| (1..1 << 20).contains(&header.payload_bytes().unwrap())).collect();
     assert!(small.len() >= 5 || !load::is_committed(), "{}", small.len());
     small
 }
@@ -168,7 +184,12 @@ fn what_lmcache_wrote_serves_whatever_its_tensors() {
     let dir = tempfile::tempdir().unwrap();
     let all: Vec<_> = (0..).map(key).zip(vectors()).collect();
     for (n, (key, (header, bytes_of_it))) in all.iter().enumerate() {
-        put(dir.path(), key, bytes_of_it, &bytes(n as u64, header.payload_bytes().unwrap() as usize));
+        put(
+            dir.path(),
+            key,
+            bytes_of_it,
+            &bytes(n as u64, header.payload_bytes().unwrap() as usize),
+        );
     }
     let it = Use::open(dir.path());
     for (n, (key, (header, _))) in all.iter().enumerate() {
@@ -188,7 +209,10 @@ fn what_lmcache_wrote_serves_whatever_its_tensors() {
     assert_eq!((it.counter("misses_corrupt"), it.counter("io_errors")), (0, 0));
     for (n, (key, (header, bytes_of_it))) in all.iter().enumerate() {
         let payload = bytes(n as u64, header.payload_bytes().unwrap() as usize);
-        assert!(fs::read(it.path(key)).unwrap() == [&bytes_of_it[..], &payload].concat(), "nothing was changed");
+        assert!(
+            fs::read(it.path(key)).unwrap() == [&bytes_of_it[..], &payload].concat(),
+            "nothing was changed"
+        );
         assert!(fs::read(beside(&it.path(key))).unwrap() == *bytes_of_it, "nothing was changed");
     }
 }
@@ -205,8 +229,12 @@ fn what_we_write_is_what_lmcache_writes() {
         ("I16", "int16"),
     ];
     let mut written = 0;
-    for (header, whole) in vectors().iter().filter(|(header, _)| header.is_current() && header.metadata.len() == 1) {
-        let Some((_, dtype)) = words.iter().find(|(name, _)| *name == header.element.name()) else { continue };
+    for (header, whole) in
+        vectors().iter().filter(|(header, _)| header.is_current() && header.metadata.len() == 1)
+    {
+        let Some((_, dtype)) = words.iter().find(|(name, _)| *name == header.element.name()) else {
+            continue;
+        };
         if header.shape.is_empty() {
             continue;
         }
@@ -214,8 +242,10 @@ fn what_we_write_is_what_lmcache_writes() {
         let axes: Vec<String> = header.shape.iter().map(u64::to_string).collect();
         let shape = format!("{} {}", axes.join("x"), header.format);
         let it = Use::with(dir.path(), |config| config.with_chunk_shape(shape.parse().unwrap()));
-        let (key, payload) =
-            (key_of(&format!("m@1@0@1234@{dtype}")), bytes(9, header.payload_bytes().unwrap() as usize));
+        let (key, payload) = (
+            key_of(&format!("m@1@0@1234@{dtype}")),
+            bytes(9, header.payload_bytes().unwrap() as usize),
+        );
         assert_eq!(it.save(&key, &payload), Saved::Stored);
         assert!(fs::read(it.path(&key)).unwrap() == [&whole[..], &payload].concat(), "{shape}");
         assert!(fs::read(beside(&it.path(&key))).unwrap() == *whole, "{shape}");
@@ -233,13 +263,19 @@ fn chunks_of_any_number_of_tokens_come_back_in_memory_of_any_alignment() {
     for (n, tokens) in [(1, 16), (2, 1), (3, 7)] {
         let payload = bytes(n, tokens * TOKEN);
         assert_eq!(it.save(&key(n), &payload), Saved::Stored);
-        assert_eq!(fs::read(beside(&it.path(&key(n)))).unwrap(), header(&[2, 2, tokens as u64, 512]));
+        assert_eq!(
+            fs::read(beside(&it.path(&key(n)))).unwrap(),
+            header(&[2, 2, tokens as u64, 512])
+        );
         it.hits(&key(n), &payload);
         // Two leases, the first of them no whole pages.
         let into = vec![it.arena.lease(1000).unwrap(), it.arena.lease(payload.len()).unwrap()];
         let done = it.tier.load(&it.ctx(), vec![Load { key: key(n), into }]).wait().remove(0);
-        let got: Vec<u8> = done.op.into.iter().flat_map(|lease| lease.as_host().unwrap().to_vec()).collect();
-        assert!(done.result.unwrap() == Loaded::Hit { len: payload.len() as u64 } && got == payload);
+        let got: Vec<u8> =
+            done.op.into.iter().flat_map(|lease| lease.as_host().unwrap().to_vec()).collect();
+        assert!(
+            done.result.unwrap() == Loaded::Hit { len: payload.len() as u64 } && got == payload
+        );
     }
     // Elements of one byte: lengths that end within a page.
     let dir = tempfile::tempdir().unwrap();
@@ -275,7 +311,10 @@ fn without_facts_a_torn_file_and_headers_that_lie_are_corrupt() {
         fs::write(beside(&it.path(&key)), aside).unwrap();
         assert_eq!(it.load(&key, 2 * FULL).0, Loaded::Miss(MissReason::Corrupt), "{what}");
         assert_eq!(it.find(&key), Presence::Miss, "{what}");
-        assert!(!it.path(&key).exists() && !beside(&it.path(&key)).exists(), "{what}: out of LMCache's way too");
+        assert!(
+            !it.path(&key).exists() && !beside(&it.path(&key)).exists(),
+            "{what}: out of LMCache's way too"
+        );
         assert_eq!(it.save(&key, &bytes(7, FULL)), Saved::Stored, "{what}");
         it.hits(&key, &bytes(7, FULL));
     }
@@ -284,13 +323,17 @@ fn without_facts_a_torn_file_and_headers_that_lie_are_corrupt() {
     for len in [1, 4095, 4096] {
         let key = key(100 + len);
         put(dir.path(), &key, &full()[..len as usize], &[]);
-        assert!(matches!(it.load(&key, FULL).0, Loaded::Miss(_)) && it.find(&key) == Presence::Miss, "{len}");
+        assert!(
+            matches!(it.load(&key, FULL).0, Loaded::Miss(_)) && it.find(&key) == Presence::Miss,
+            "{len}"
+        );
         assert_eq!(it.save(&key, &bytes(7, FULL)), Saved::Stored);
         it.hits(&key, &bytes(7, FULL));
     }
     // Who writes whole pages only leaves zeros.
     let odd = key_of("m@1@0@77@uint8");
-    let header = GdsHeader::new(GdsElement::named("U8").unwrap(), vec![1, 1, 5000, 1], MemoryFormat::KvMla);
+    let header =
+        GdsHeader::new(GdsElement::named("U8").unwrap(), vec![1, 1, 5000, 1], MemoryFormat::KvMla);
     let padded = |last: u8| [bytes(5, 5000), vec![0; 3191], vec![last]].concat();
     put(dir.path(), &odd, &header.encode().unwrap(), &padded(0));
     it.hits(&odd, &bytes(5, 5000));
@@ -329,12 +372,15 @@ fn without_a_file_beside_it_lmcache_has_no_chunk_and_our_save_brings_one() {
     fs::remove_file(beside(&path_of(dir.path(), &key(1)))).unwrap();
     let it = Use::open(dir.path());
     it.misses(&key(1), MissReason::Absent);
-    it.eventually("counted all the same", || it.tier.usage().used_bytes == Some(FULL as u64 + EXTRA));
+    it.eventually("counted all the same", || {
+        it.tier.usage().used_bytes == Some(FULL as u64 + EXTRA)
+    });
     assert_eq!(it.save(&key(1), &bytes(2, FULL)), Saved::Stored);
     it.hits(&key(1), &bytes(2, FULL));
     assert_eq!(it.tier.usage().used_bytes, Some(FULL as u64 + EXTRA));
     drop(it);
-    // Ours, of a process that ended between its two names: proven, and not promised before it is whole.
+    // Ours, of a process that ended between its two names: proven, and not promised before it is
+    // whole.
     fs::remove_file(beside(&path_of(dir.path(), &key(1)))).unwrap();
     let it = Use::open(dir.path());
     assert_eq!(it.find(&key(1)), Presence::Miss);
@@ -376,8 +422,9 @@ fn with_facts_every_byte_of_the_payload_is_proven() {
     // Strict believes nothing without.
     put(dir.path(), &key(10), &full(), &bytes(1, FULL));
     drop(it);
-    let it =
-        Use::with(dir.path(), |config| config.with_verify(Verify::Strict).with_chunk_shape(SHAPE.parse().unwrap()));
+    let it = Use::with(dir.path(), |config| {
+        config.with_verify(Verify::Strict).with_chunk_shape(SHAPE.parse().unwrap())
+    });
     it.misses(&key(10), MissReason::Unverified);
     assert_eq!(it.save(&key(10), &bytes(1, FULL)), Saved::Stored);
     it.hits(&key(10), &bytes(1, FULL));
@@ -397,7 +444,10 @@ fn a_shape_is_learned_from_what_is_there_and_without_one_nothing_is_saved() {
     assert_eq!(it.save(&key(1), &bytes(1, FULL)), Saved::Stored);
     assert_eq!(fs::read(beside(&it.path(&key(1)))).unwrap(), full());
     let error = it.try_save(&key(3), &bytes(1, FULL + 2)).unwrap_err();
-    assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("do not fit"), "{error}");
+    assert!(
+        error.kind() == ErrorKind::Unsupported && error.to_string().contains("do not fit"),
+        "{error}"
+    );
     // Another model, another worker, another type, one layer: what is known says nothing of them.
     for other in [
         "org/n@1@0@5@bfloat16",
@@ -406,11 +456,19 @@ fn a_shape_is_learned_from_what_is_there_and_without_one_nothing_is_saved() {
         "org/m@1@0@5@half",
         "org/m@1@0@5@bfloat16@0",
     ] {
-        assert_eq!(it.try_save(&key_of(other), &bytes(1, FULL)).unwrap_err().kind(), ErrorKind::Unsupported, "{other}");
+        assert_eq!(
+            it.try_save(&key_of(other), &bytes(1, FULL)).unwrap_err().kind(),
+            ErrorKind::Unsupported,
+            "{other}"
+        );
     }
     drop(it);
     let it = Use::with(dir.path(), |config| config);
-    assert_eq!(it.save(&key(4), &bytes(4, 5 * TOKEN)), Saved::Stored, "known again after a restart");
+    assert_eq!(
+        it.save(&key(4), &bytes(4, 5 * TOKEN)),
+        Saved::Stored,
+        "known again after a restart"
+    );
     it.hits(&key(4), &bytes(4, 5 * TOKEN));
     drop(it);
     // Said of a layout whose files do not say it, it is a mistake.
@@ -423,12 +481,17 @@ fn a_shape_is_learned_from_what_is_there_and_without_one_nothing_is_saved() {
 fn a_shape_given_with_a_save_makes_its_header_and_is_learned() {
     let dir = tempfile::tempdir().unwrap();
     let it = Use::with(dir.path(), |config| config);
-    let shape_is = |word: &str| it.tier.status().reasons.iter().any(|reason| reason.contains(&format!("shape {word}")));
+    let shape_is = |word: &str| {
+        it.tier.status().reasons.iter().any(|reason| reason.contains(&format!("shape {word}")))
+    };
     assert!(shape_is("missing"), "{:?}", it.tier.status().reasons);
     let given = |shape: &ChunkShape| it.ctx().with_shape(Arc::new(shape.clone()));
     let shape: ChunkShape = SHAPE.parse().unwrap();
     // A short chunk of this shape, of 3 tokens, and then a full one without a word about it.
-    assert_eq!(it.save_within(&given(&shape), &key(1), &bytes(1, 3 * TOKEN)).unwrap(), Saved::Stored);
+    assert_eq!(
+        it.save_within(&given(&shape), &key(1), &bytes(1, 3 * TOKEN)).unwrap(),
+        Saved::Stored
+    );
     assert_eq!(fs::read(beside(&it.path(&key(1)))).unwrap(), header(&[2, 2, 3, 512]));
     assert!(shape_is("learned"), "{:?}", it.tier.status().reasons);
     assert_eq!(it.save(&key(2), &bytes(2, FULL)), Saved::Stored);
@@ -436,7 +499,10 @@ fn a_shape_given_with_a_save_makes_its_header_and_is_learned() {
     // A format in which not every axis is known, and elements of another type than the key's.
     let other = ChunkShape::new([16, 2, 512], MemoryFormat::KvT2d).with_dtype(DType::Half);
     let layer = key_of("org/m@1@0@77@bfloat16@5");
-    assert_eq!(it.save_within(&given(&other), &layer, &bytes(3, 16 * 2 * 512 * 2)).unwrap(), Saved::Stored);
+    assert_eq!(
+        it.save_within(&given(&other), &layer, &bytes(3, 16 * 2 * 512 * 2)).unwrap(),
+        Saved::Stored
+    );
     let half = GdsElement::named("F16").unwrap();
     let expected = GdsHeader::new(half, vec![16, 2, 512], MemoryFormat::KvT2d).encode().unwrap();
     assert_eq!(fs::read(beside(&it.path(&layer))).unwrap(), expected);
@@ -445,12 +511,18 @@ fn a_shape_given_with_a_save_makes_its_header_and_is_learned() {
     it.hits(&layer, &bytes(3, 16 * 2 * 512 * 2));
     // What does not fit its shape is an error that names the shape, and nothing is written.
     let error = it.save_within(&given(&shape), &key(9), &bytes(9, TOKEN + 2)).unwrap_err();
-    assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("2x2x16x512"), "{error}");
+    assert!(
+        error.kind() == ErrorKind::Unsupported && error.to_string().contains("2x2x16x512"),
+        "{error}"
+    );
     assert!(!it.path(&key(9)).exists());
     // The caller of a save knows its tensor better than the configuration does.
     let dir = tempfile::tempdir().unwrap();
-    let it = Use::with(dir.path(), |config| config.with_chunk_shape("1x1x16x1024".parse().unwrap()));
-    assert!(it.tier.status().reasons.iter().any(|reason| reason.contains("shape known: 1x1x16x1024")));
+    let it =
+        Use::with(dir.path(), |config| config.with_chunk_shape("1x1x16x1024".parse().unwrap()));
+    assert!(
+        it.tier.status().reasons.iter().any(|reason| reason.contains("shape known: 1x1x16x1024"))
+    );
     assert_eq!(it.save_within(&given(&shape), &key(1), &bytes(1, FULL)).unwrap(), Saved::Stored);
     assert_eq!(fs::read(beside(&it.path(&key(1)))).unwrap(), full());
 }
@@ -462,18 +534,35 @@ fn keys_that_have_no_such_files_are_refused() {
     let mp = Key::new(ns(), Layout::LmcacheMp.key_of("m@0x02010201@0@00.data").unwrap());
     assert_eq!(it.try_save(&mp, &bytes(1, FULL)).unwrap_err().kind(), ErrorKind::Unsupported);
     let error = it.try_save(&key_of("m@1@0@5@bool"), &bytes(1, FULL)).unwrap_err();
-    assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("bool"), "{error}");
+    assert!(
+        error.kind() == ErrorKind::Unsupported && error.to_string().contains("bool"),
+        "{error}"
+    );
     let error = it.try_save(&key(1), &bytes(1, TOKEN + 1)).unwrap_err();
-    assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("no whole tokens"), "{error}");
+    assert!(
+        error.kind() == ErrorKind::Unsupported && error.to_string().contains("no whole tokens"),
+        "{error}"
+    );
 }
 
 #[test]
 fn cap_eviction_and_restart_count_both_files_and_every_hash() {
     let dir = tempfile::tempdir().unwrap();
     // LMCache itself does not find the short and the negative ones again after a restart.
-    let hashes =
-        ["5", "-5", "-1a2b", "4d2", "1a2b3c4d5e6f", "-7271d3f93d77abe6", "ffffffffffffffff", "3039", "0", "1f"];
-    let keys: Vec<Key> = hashes.iter().map(|hash| key_of(&format!("org/m@1@0@{hash}@bfloat16"))).collect();
+    let hashes = [
+        "5",
+        "-5",
+        "-1a2b",
+        "4d2",
+        "1a2b3c4d5e6f",
+        "-7271d3f93d77abe6",
+        "ffffffffffffffff",
+        "3039",
+        "0",
+        "1f",
+    ];
+    let keys: Vec<Key> =
+        hashes.iter().map(|hash| key_of(&format!("org/m@1@0@{hash}@bfloat16"))).collect();
     let each = FULL as u64 + EXTRA;
     let it = Use::open(dir.path());
     keys.iter().for_each(|key| assert_eq!(it.save(key, &bytes(1, FULL)), Saved::Stored));
@@ -484,9 +573,13 @@ fn cap_eviction_and_restart_count_both_files_and_every_hash() {
     let capped = |chunks: u64| {
         Use::with(dir.path(), |_| {
             let fast = Duration::from_millis(20);
-            let config =
-                FileConfig::new(dir.path(), chunks * each).with_layout(GDS).with_namespace(ns()).with_shrink(true);
-            let config = config.with_chunk_shape(SHAPE.parse().unwrap()).with_policy(kvtier_disk::PolicyKind::Lru);
+            let config = FileConfig::new(dir.path(), chunks * each)
+                .with_layout(GDS)
+                .with_namespace(ns())
+                .with_shrink(true);
+            let config = config
+                .with_chunk_shape(SHAPE.parse().unwrap())
+                .with_policy(kvtier_disk::PolicyKind::Lru);
             config.with_flush_every(fast).with_sweep_every(fast)
         })
     };
@@ -504,7 +597,9 @@ fn cap_eviction_and_restart_count_both_files_and_every_hash() {
     assert!(left <= 5, "{left}");
     drop(it);
     let it = capped(3);
-    it.eventually("under the smaller cap", || it.tier.usage().used_bytes.is_some_and(|used| used <= 3 * each));
+    it.eventually("under the smaller cap", || {
+        it.tier.usage().used_bytes.is_some_and(|used| used <= 3 * each)
+    });
     let big = bytes(1, 4 * FULL);
     assert!(matches!(it.save(&key(99), &big), Saved::Shed(ShedReason::TooLarge)));
     // What LMCache adds is counted, and its files go like ours.
@@ -528,10 +623,15 @@ fn looked_at_from_outside_it_is_the_same() {
     assert_eq!(Directory::guess(dir.path()).unwrap(), Some(GDS));
     let it = Directory::open_as(dir.path(), GDS).unwrap();
     let sum = it.summary().unwrap();
-    assert_eq!((sum.chunks, sum.payload_bytes, sum.bytes), (3, 3 * FULL as u64, 3 * (FULL as u64 + EXTRA)));
+    assert_eq!(
+        (sum.chunks, sum.payload_bytes, sum.bytes),
+        (3, 3 * FULL as u64, 3 * (FULL as u64 + EXTRA))
+    );
     assert!(sum.strangers.is_empty(), "{:?}", sum.strangers);
     let chunks = it.chunks().unwrap();
-    let of = |n| chunks.iter().find(|chunk| chunk.label() == GDS.file_name(key(n).id()).unwrap()).unwrap();
+    let of = |n| {
+        chunks.iter().find(|chunk| chunk.label() == GDS.file_name(key(n).id()).unwrap()).unwrap()
+    };
     assert_eq!(it.verify(of(1)).unwrap(), Ok(()));
     assert_eq!(it.verify(of(2)).unwrap(), Err(Damage::Unverified));
     assert_eq!(it.verify(of(3)).unwrap(), Err(Damage::Header));

@@ -15,7 +15,9 @@ use common::*;
 
 fn tier_in(dir: &Path) -> (Arc<FileTier>, Fixture) {
     let tier = Arc::new(FileTier::open(config(dir, 8)).unwrap());
-    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    let mut f = Fixture::new(
+        kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
+    );
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
     (tier, f)
 }
@@ -35,11 +37,16 @@ fn a_directory_under_a_chunks_name_gives_way_to_the_chunk() {
         assert!(matches!(f.load(&f.key(n), LEN), Loaded::Hit { .. }), "{n}");
     }
     assert_eq!(ledger(dir.path()), files_bytes(dir.path()));
-    let kept = fs::read_dir(dir.path().join(".kvtier")).unwrap().flatten().map(|entry| entry.path());
+    let kept =
+        fs::read_dir(dir.path().join(".kvtier")).unwrap().flatten().map(|entry| entry.path());
     let kept: Vec<_> = kept.filter(|path| path.join("years of work").is_dir()).collect();
     assert_eq!(kept.len(), 1, "what has anything in it is kept");
     let name = kept[0].file_name().unwrap().to_str().unwrap().to_owned();
-    assert!(tier.status().reasons.iter().any(|reason| reason.contains(&name)), "{:?}", tier.status().reasons);
+    assert!(
+        tier.status().reasons.iter().any(|reason| reason.contains(&name)),
+        "{:?}",
+        tier.status().reasons
+    );
     assert_eq!(counter(&tier, "io_errors"), 0);
 }
 
@@ -53,7 +60,9 @@ fn where_the_directory_is_moved_away_the_tier_goes_on_in_the_one_that_takes_its_
     fs::rename(&dir, &away).unwrap();
     fs::create_dir(&dir).unwrap();
     let before = files(&away);
-    f.eventually("it goes on there", || dir.join(".kvtier/ledger").exists() && (0..4).all(|n| absent(&f, n)));
+    f.eventually("it goes on there", || {
+        dir.join(".kvtier/ledger").exists() && (0..4).all(|n| absent(&f, n))
+    });
     f.store(&f.keys(4..8), LEN);
     // What was under way when it went may be counted twice for a moment.
     f.eventually("all of it is counted", || ledger(&dir) == files_bytes(&dir));
@@ -71,7 +80,9 @@ fn where_the_directory_is_moved_away_the_tier_goes_on_in_the_one_that_takes_its_
     fs::rename(&away, &dir).unwrap();
     f.eventually("it finds those", || (0..4).all(|n| !absent(&f, n)));
     fs::rename(&dir, &away).unwrap();
-    f.eventually("it makes it again", || dir.join(".kvtier/ledger").exists() && (0..4).all(|n| absent(&f, n)));
+    f.eventually("it makes it again", || {
+        dir.join(".kvtier/ledger").exists() && (0..4).all(|n| absent(&f, n))
+    });
     assert_eq!(f.save(&f.key(0), LEN), Saved::Stored);
     f.eventually("all of it is counted", || ledger(&dir) == files_bytes(&dir));
     drop((tier, f));
@@ -88,7 +99,9 @@ fn another_programs_directory_in_its_place_is_not_touched() {
     fs::rename(&dir, &away).unwrap();
     fs::create_dir(&dir).unwrap();
     fs::write(dir.join("thesis.tex"), "years of work").unwrap();
-    f.eventually("it says so", || tier.status().reasons.iter().any(|reason| reason.contains("not a kvtier directory")));
+    f.eventually("it says so", || {
+        tier.status().reasons.iter().any(|reason| reason.contains("not a kvtier directory"))
+    });
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
     assert!((0..4).all(|n| !absent(&f, n)), "what was open is served");
     fs::remove_dir_all(&dir).unwrap();

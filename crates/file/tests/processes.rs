@@ -1,5 +1,5 @@
-//! Several processes on one directory, killed at random: no wrong byte, one cap for all, and whatever the dead did the living take over.
-//! The test runs itself again as the other processes.
+//! Several processes on one directory, killed at random: no wrong byte, one cap for all, and
+//! whatever the dead did the living take over. The test runs itself again as the other processes.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::fs::{self, File};
@@ -25,7 +25,10 @@ const WORKER: &str = "KVTIER_TEST_WORKER";
 const LATE: Duration = Duration::from_secs(120);
 
 fn open(dir: &Path) -> Fixture {
-    Fixture::new(FileTier::open(FileConfig::new(dir, CAP).with_flush_every(Duration::from_millis(50))).unwrap())
+    Fixture::new(
+        FileTier::open(FileConfig::new(dir, CAP).with_flush_every(Duration::from_millis(50)))
+            .unwrap(),
+    )
 }
 
 /// This test program again, running only `the_worker`.
@@ -39,7 +42,8 @@ fn worker(dir: &Path, seed: u64) -> Child {
         .unwrap()
 }
 
-/// What another process does until its standard input ends; nothing when the tests are run as such. Each hit is proven byte by byte.
+/// What another process does until its standard input ends; nothing when the tests are run as such.
+/// Each hit is proven byte by byte.
 #[test]
 fn the_worker() {
     let Ok(task) = std::env::var(WORKER) else { return };
@@ -55,7 +59,8 @@ fn the_worker() {
     let (mut hits, mut stored) = (0, 0);
     let late = Instant::now() + LATE;
     // A busy machine needs longer for as much.
-    while !stopped.load(std::sync::atomic::Ordering::Relaxed) || (Instant::now() < late && (hits <= 10 || stored <= 10))
+    while !stopped.load(std::sync::atomic::Ordering::Relaxed)
+        || (Instant::now() < late && (hits <= 10 || stored <= 10))
     {
         stored += u64::from(f.save(&f.key(seed.below(KEYS)), LEN) == Saved::Stored);
         hits += u64::from(matches!(f.load(&f.key(seed.below(KEYS)), LEN), Loaded::Hit { .. }));
@@ -67,7 +72,9 @@ fn the_worker() {
 fn hear(child: &mut Child) -> String {
     let out = child.stdout.as_mut().unwrap();
     let mut lines = BufReader::with_capacity(1, out).lines().map(Result::unwrap);
-    lines.find_map(|line| line.rsplit_once("say ").map(|(_, said)| said.to_owned())).expect("the worker spoke")
+    lines
+        .find_map(|line| line.rsplit_once("say ").map(|(_, said)| said.to_owned()))
+        .expect("the worker spoke")
 }
 
 fn ledger(dir: &Path) -> u64 {
@@ -76,7 +83,8 @@ fn ledger(dir: &Path) -> u64 {
 }
 
 fn files_bytes(dir: &Path) -> u64 {
-    let shards = fs::read_dir(dir).unwrap().flatten().filter(|entry| entry.file_name() != ".kvtier");
+    let shards =
+        fs::read_dir(dir).unwrap().flatten().filter(|entry| entry.file_name() != ".kvtier");
     let files = shards.flat_map(|shard| fs::read_dir(shard.path()).unwrap().flatten());
     files.filter_map(|file| file.metadata().ok()).map(|meta| meta.len()).sum()
 }
@@ -101,7 +109,8 @@ fn processes_that_are_killed_cost_no_byte_and_the_living_take_over() {
             most = most.max(ledger(dir.path()));
             std::thread::sleep(Duration::from_millis(1));
         }
-        // One dies at whatever it is doing; the other goes on alone for a while, and leads; then there is a new one.
+        // One dies at whatever it is doing; the other goes on alone for a while, and leads; then
+        // there is a new one.
         let victim = seed.below(2) as usize;
         workers[victim].kill().unwrap();
         workers[victim].wait().unwrap();
@@ -123,7 +132,10 @@ fn processes_that_are_killed_cost_no_byte_and_the_living_take_over() {
         assert!(child.wait().unwrap().success(), "a wrong byte, or a panic");
         assert!(hits.parse::<u64>().unwrap() > 10 && stored.parse::<u64>().unwrap() > 10, "{said}");
     }
-    assert!(kills > long / 3 && most <= CAP, "{kills} kills, {most} bytes counted under a cap of {CAP}");
+    assert!(
+        kills > long / 3 && most <= CAP,
+        "{kills} kills, {most} bytes counted under a cap of {CAP}"
+    );
     // What the dead left is found and counted anew by the next who is alone.
     drop(open(dir.path()));
     let lies = files_bytes(dir.path());

@@ -1,5 +1,5 @@
-//! A directory on a read-only file system is served, and written again once it can be. Needs the right to mount; where that is refused the
-//! test says so and does nothing.
+//! A directory on a read-only file system is served, and written again once it can be. Needs the
+//! right to mount; where that is refused the test says so and does nothing.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::path::Path;
@@ -52,21 +52,32 @@ impl View {
 impl Drop for View {
     fn drop(&mut self) {
         let out = Command::new("umount").arg("-l").arg(self.path()).status();
-        assert!(std::thread::panicking() || out.is_ok_and(|status| status.success()), "cannot unmount");
+        assert!(
+            std::thread::panicking() || out.is_ok_and(|status| status.success()),
+            "cannot unmount"
+        );
     }
 }
 
 fn config(dir: &Path, layout: Layout) -> FileConfig {
     let fast = Duration::from_millis(20);
-    let config = FileConfig::new(dir, CAP).with_layout(layout).with_flush_every(fast).with_sweep_every(fast);
-    if layout.has_headers() { config.with_chunk_shape("1x1x131072x1".parse().unwrap()) } else { config }
+    let config =
+        FileConfig::new(dir, CAP).with_layout(layout).with_flush_every(fast).with_sweep_every(fast);
+    if layout.has_headers() {
+        config.with_chunk_shape("1x1x131072x1".parse().unwrap())
+    } else {
+        config
+    }
 }
 
 fn open(dir: &Path, layout: Layout) -> (Arc<FileTier>, Fixture) {
     let tier = Arc::new(FileTier::open(config(dir, layout)).unwrap());
-    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    let mut f = Fixture::new(
+        kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
+    );
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
-    let f = if matches!(layout, Layout::Kvtier | Layout::LmcacheMp) { f } else { f.with_engine_keys() };
+    let f =
+        if matches!(layout, Layout::Kvtier | Layout::LmcacheMp) { f } else { f.with_engine_keys() };
     (tier, f)
 }
 
@@ -98,7 +109,9 @@ fn a_read_only_directory_is_served_and_written_again_when_it_can_be() {
         let (tier, reader) = open(view.path(), layout);
         assert!(is_read_only(&tier), "{layout}: {:?}", tier.status());
         assert_eq!(hits(&reader, 0..8), 4, "{layout}");
-        (0..4).for_each(|n| assert_eq!(reader.load(&reader.key(n), LEN), Loaded::Hit { len: LEN as u64 }));
+        (0..4).for_each(|n| {
+            assert_eq!(reader.load(&reader.key(n), LEN), Loaded::Hit { len: LEN as u64 })
+        });
         // Who may write does, and is followed.
         writer.store(&writer.keys(4..6), LEN);
         assert_eq!(hits(&reader, 0..8), 6, "{layout}");
@@ -115,8 +128,9 @@ fn a_read_only_directory_is_served_and_written_again_when_it_can_be() {
     }
 }
 
-/// Another mount over the directory, which is read-only: what the tier has open can be written, and what it opens cannot. The kernel refuses to
-/// make a mount read-only while files on it are open for writing.
+/// Another mount over the directory, which is read-only: what the tier has open can be written, and
+/// what it opens cannot. The kernel refuses to make a mount read-only while files on it are open
+/// for writing.
 struct Cover<'a>(&'a Path);
 
 impl<'a> Cover<'a> {
@@ -132,7 +146,10 @@ impl<'a> Cover<'a> {
 impl Drop for Cover<'_> {
     fn drop(&mut self) {
         let out = Command::new("umount").arg("-l").arg(self.0).status();
-        assert!(std::thread::panicking() || out.is_ok_and(|status| status.success()), "cannot unmount");
+        assert!(
+            std::thread::panicking() || out.is_ok_and(|status| status.success()),
+            "cannot unmount"
+        );
     }
 }
 
@@ -145,7 +162,9 @@ fn a_file_system_that_turns_read_only_is_served_until_it_is_writable_again() {
         let Some(cover) = Cover::over(dir.path()) else { return };
         eventually("the status says so", || is_read_only(&tier));
         assert_eq!(f.save(&f.key(9), LEN), Saved::Shed(ShedReason::ReadOnly), "{layout}");
-        (0..4).for_each(|n| assert_eq!(f.load(&f.key(n), LEN), Loaded::Hit { len: LEN as u64 }, "{layout}"));
+        (0..4).for_each(|n| {
+            assert_eq!(f.load(&f.key(n), LEN), Loaded::Hit { len: LEN as u64 }, "{layout}")
+        });
         assert_eq!(hits(&f, 0..8), 4, "{layout}");
         drop(cover);
         eventually("writable again", || f.save(&f.key(9), LEN) == Saved::Stored);
@@ -153,7 +172,8 @@ fn a_file_system_that_turns_read_only_is_served_until_it_is_writable_again() {
     }
 }
 
-/// A file system of its own that its kernel has made read-only after an error. Its mount flags do not show it.
+/// A file system of its own that its kernel has made read-only after an error. Its mount flags do
+/// not show it.
 #[test]
 fn a_file_system_that_refuses_writes_after_an_error_is_served() {
     let (image, at) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
@@ -170,14 +190,25 @@ fn a_file_system_that_refuses_writes_after_an_error_is_served() {
     let (tier, f) = open(&at.path().join("tier"), Layout::Kvtier);
     f.store(&f.keys(0..4), LEN);
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
-    let device =
-        mounts.lines().find_map(|line| line.split_once(&format!(" {to} "))).unwrap().0.rsplit('/').next().unwrap();
+    let device = mounts
+        .lines()
+        .find_map(|line| line.split_once(&format!(" {to} ")))
+        .unwrap()
+        .0
+        .rsplit('/')
+        .next()
+        .unwrap();
     if std::fs::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "1").is_err() {
         eprintln!("NOT TRIED, this kernel makes no errors on demand");
         return;
     }
     for n in 4..20 {
-        assert_eq!(f.save(&f.key(n), LEN), Saved::Shed(ShedReason::ReadOnly), "{:?}", tier.status());
+        assert_eq!(
+            f.save(&f.key(n), LEN),
+            Saved::Shed(ShedReason::ReadOnly),
+            "{:?}",
+            tier.status()
+        );
         assert!(is_read_only(&tier), "{:?}", tier.status());
         // Longer than a round of the background thread, which must not take it for writable.
         std::thread::sleep(Duration::from_millis(10));
@@ -212,7 +243,8 @@ fn damage_on_a_read_only_file_system_is_a_miss() {
     assert_eq!(hits(&reader, 0..2), 2);
 }
 
-/// What has to be done when the file system becomes writable fails at first: it is done later, or the cap would not hold.
+/// What has to be done when the file system becomes writable fails at first: it is done later, or
+/// the cap would not hold.
 #[test]
 fn a_ledger_that_cannot_be_opened_at_first_is_opened_later() {
     let dir = tempfile::tempdir().unwrap();
@@ -234,7 +266,12 @@ fn a_ledger_that_cannot_be_opened_at_first_is_opened_later() {
     assert!(is_read_only(&tier));
     drop(cover);
     eventually("writable again", || f.save(&f.key(6), LEN) == Saved::Stored);
-    let count = || std::fs::read(&ledger).unwrap().get(8..16).map(|n| u64::from_le_bytes(n.try_into().unwrap()));
+    let count = || {
+        std::fs::read(&ledger)
+            .unwrap()
+            .get(8..16)
+            .map(|n| u64::from_le_bytes(n.try_into().unwrap()))
+    };
     eventually("what is there is counted", || count() == Some(5 * FILE));
 }
 

@@ -1,4 +1,5 @@
-//! Tenants' names (cache salts) and what they decide: they lie nowhere on the medium, and two of them are never taken for one.
+//! Tenants' names (cache salts) and what they decide: they lie nowhere on the medium, and two of
+//! them are never taken for one.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -23,7 +24,8 @@ const SALT: &str = "user-42 secret:salt";
 fn salted(salt: &str, n: u64) -> Key {
     let hash = ChunkHash::new(&n.to_be_bytes());
     let id = KeyId::from(ObjectKey::new("org/model", KvRank(0), 0, hash, salt).unwrap());
-    let all = Arc::new(Namespace::new("", Digest([7; 32])).with_partial(false).with_salts_as_tenants());
+    let all =
+        Arc::new(Namespace::new("", Digest([7; 32])).with_partial(false).with_salts_as_tenants());
     Key::new(all.of(&id), id)
 }
 
@@ -43,9 +45,12 @@ fn all_files(dir: &Path) -> Vec<PathBuf> {
 /// Files whose name or bytes contain the text, be it spelled as the manifest spells names.
 fn files_with(dir: &Path, text: &str) -> Vec<PathBuf> {
     let spelled = [text.to_owned(), text.replace(' ', "%20").replace(':', "%3A")];
-    let has =
-        |bytes: &[u8]| spelled.iter().any(|text| bytes.windows(text.len()).any(|window| window == text.as_bytes()));
-    let is_one = |path: &PathBuf| has(path.as_os_str().as_encoded_bytes()) || fs::read(path).is_ok_and(|b| has(&b));
+    let has = |bytes: &[u8]| {
+        spelled.iter().any(|text| bytes.windows(text.len()).any(|window| window == text.as_bytes()))
+    };
+    let is_one = |path: &PathBuf| {
+        has(path.as_os_str().as_encoded_bytes()) || fs::read(path).is_ok_and(|b| has(&b))
+    };
     all_files(dir).into_iter().filter(is_one).collect()
 }
 
@@ -78,7 +83,10 @@ fn no_file_and_no_error_has_a_salt_and_what_is_in_kvtier_is_for_its_owner_alone(
     // A process that never met the tenant cannot say its name.
     let f = open(dir.path(), 20);
     let there = usage(&f);
-    assert!(there.len() == 1 && there.iter().all(|(name, n)| name.starts_with('~') && *n == 4), "{there:?}");
+    assert!(
+        there.len() == 1 && there.iter().all(|(name, n)| name.starts_with('~') && *n == 4),
+        "{there:?}"
+    );
     assert!(matches!(f.load(&salted(SALT, 1), LEN), Loaded::Hit { .. }));
     assert_eq!(usage(&f), [(SALT.to_owned(), 4)].into(), "all of it, once it was met");
 }
@@ -96,7 +104,10 @@ fn salts_whose_digests_collide_in_32_bits_have_a_quota_each() {
         assert_eq!(f.save(&salted(salt, n), LEN), Saved::Stored);
     }
     assert_eq!(usage(&f), pair.map(|salt| (salt.to_owned(), 10)).into());
-    assert!((0..10).all(|n| matches!(f.load(&salted(pair[0], n), LEN), Loaded::Hit { .. })), "the victim's");
+    assert!(
+        (0..10).all(|n| matches!(f.load(&salted(pair[0], n), LEN), Loaded::Hit { .. })),
+        "the victim's"
+    );
 }
 
 #[test]
@@ -106,7 +117,8 @@ fn names_that_an_earlier_build_left_are_replaced_when_a_writer_opens() {
     assert_eq!(f.save(&salted(SALT, 1), LEN), Saved::Stored);
     drop(f);
     let own = dir.path().join(".kvtier");
-    // As it was written before: the name in a manifest of format 1, a file of names, both for everybody to read.
+    // As it was written before: the name in a manifest of format 1, a file of names, both for
+    // everybody to read.
     let text = fs::read_to_string(own.join("manifest")).unwrap();
     let word = text.split([' ', ':']).find(|word| word.starts_with('~')).unwrap().to_owned();
     let (text, _crc) = text.rsplit_once("crc: ").unwrap();
@@ -134,7 +146,11 @@ fn a_lost_key_costs_usage_by_tenant_until_chunks_are_used_again() {
     for round in 0..2 {
         let quotas = config(dir.path(), 20).with_quotas(Quotas::new().with(SALT, 3 * FILE));
         let f = Fixture::new(FileTier::open(quotas).unwrap());
-        assert_eq!(usage(&f).get(SALT).copied().unwrap_or(0), 3 * round, "known again after the next start");
+        assert_eq!(
+            usage(&f).get(SALT).copied().unwrap_or(0),
+            3 * round,
+            "known again after the next start"
+        );
         assert!((0..3).all(|n| matches!(f.load(&salted(SALT, n), LEN), Loaded::Hit { .. })));
         assert_eq!(usage(&f), [(SALT.to_owned(), 3)].into(), "round {round}");
     }

@@ -1,4 +1,5 @@
-//! Chunks that are there together or not at all, on a medium that is asked for what the index does not show.
+//! Chunks that are there together or not at all, on a medium that is asked for what the index does
+//! not show.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -27,7 +28,12 @@ fn together(f: &Fixture, keys: &Arc<[Key]>, bad: &[usize]) -> Vec<Option<Saved>>
         len => f.save_op(key, len),
     };
     let ops = keys.iter().enumerate().map(op).collect();
-    f.tier.save(&f.ctx().with_together(), ops).wait().into_iter().map(|done| done.result.ok()).collect()
+    f.tier
+        .save(&f.ctx().with_together(), ops)
+        .wait()
+        .into_iter()
+        .map(|done| done.result.ok())
+        .collect()
 }
 
 #[test]
@@ -39,7 +45,10 @@ fn what_lies_there_of_a_set_that_is_not_whole_is_not_found_on_the_medium_either(
         assert_eq!(together(&f, &keys, &[1]), [Some(Saved::Stored), None]);
         for _ in 0..2 {
             assert_eq!(f.lookup(&keys, Mode::Each), [Presence::Miss; 2], "{layout:?}");
-            assert!(absent(&f, 1) && f.hold(&keys, Duration::from_secs(60)).hold.is_none(), "{layout:?}");
+            assert!(
+                absent(&f, 1) && f.hold(&keys, Duration::from_secs(60)).hold.is_none(),
+                "{layout:?}"
+            );
         }
         // The rest of it comes, and all is seen; one of them goes, and none is.
         assert_eq!(together(&f, &keys, &[]).last(), Some(&Some(Saved::Stored)));
@@ -61,7 +70,11 @@ fn a_part_that_is_saved_later_is_a_part_of_the_whole() {
     let save = |places: &[usize]| {
         let ops = places.iter().map(|at| f.save_op(&keys[*at], LEN)).collect();
         let ctx = ctx.for_part(&all, places);
-        f.tier.save(&ctx, ops).wait().into_iter().for_each(|done| assert_eq!(done.result.unwrap(), Saved::Stored));
+        f.tier
+            .save(&ctx, ops)
+            .wait()
+            .into_iter()
+            .for_each(|done| assert_eq!(done.result.unwrap(), Saved::Stored));
     };
     save(&[1, 2]);
     assert_eq!(f.lookup(&keys, Mode::Each), [Presence::Miss; 3]);
@@ -75,7 +88,11 @@ fn a_chunk_that_is_held_stays_a_hit_when_a_set_is_declared_over_it() {
     let f = fixture(dir.path(), Layout::Kvtier);
     let keys = f.keys([1, 2]);
     assert_eq!(f.save(&keys[0], LEN), Saved::Stored);
-    let held = f.tier.lookup(&f.ctx(), f.keys([1]), Mode::Each, Hold::For(Duration::from_secs(60))).wait().unwrap();
+    let held = f
+        .tier
+        .lookup(&f.ctx(), f.keys([1]), Mode::Each, Hold::For(Duration::from_secs(60)))
+        .wait()
+        .unwrap();
     assert_eq!(together(&f, &keys, &[1])[1], None);
     assert!(!absent(&f, 1), "the reader was told that it stays");
     f.tier.release(held.hold.unwrap());
@@ -86,10 +103,16 @@ fn a_chunk_that_is_held_stays_a_hit_when_a_set_is_declared_over_it() {
 fn when_too_much_of_sets_is_missing_more_are_shed_and_not_shown_alone() {
     let dir = tempfile::tempdir().unwrap();
     let f = fixture(dir.path(), Layout::Kvtier);
-    let many: Vec<_> = (0..1_u64 << 20).map(|n| kvtier_core::Digest::of("test", &n.to_le_bytes())).collect();
-    // All that may be missing are but one, since this save waits for nobody else and its set is not forgotten while one of it is there.
-    let ctx = f.ctx().with_part_of(many.iter().copied().skip(1).chain([*f.key(1).digest()]).collect());
-    assert_eq!(f.tier.save(&ctx, vec![f.save_op(&f.key(1), LEN)]).wait().remove(0).result.unwrap(), Saved::Stored);
+    let many: Vec<_> =
+        (0..1_u64 << 20).map(|n| kvtier_core::Digest::of("test", &n.to_le_bytes())).collect();
+    // All that may be missing are but one, since this save waits for nobody else and its set is not
+    // forgotten while one of it is there.
+    let ctx =
+        f.ctx().with_part_of(many.iter().copied().skip(1).chain([*f.key(1).digest()]).collect());
+    assert_eq!(
+        f.tier.save(&ctx, vec![f.save_op(&f.key(1), LEN)]).wait().remove(0).result.unwrap(),
+        Saved::Stored
+    );
     let shed = together(&f, &f.keys([2, 3]), &[]);
     assert_eq!(shed, [Some(Saved::Shed(ShedReason::Sets)); 2]);
     assert!(absent(&f, 2));

@@ -47,11 +47,15 @@ fn is_hit(f: &Fixture, n: u64) -> bool {
 }
 
 fn save_all(f: &Fixture) {
-    f.keys(0..CHUNKS).iter().zip(0..).for_each(|(key, n)| assert_eq!(f.save(key, len_of(n)), Saved::Stored));
+    f.keys(0..CHUNKS)
+        .iter()
+        .zip(0..)
+        .for_each(|(key, n)| assert_eq!(f.save(key, len_of(n)), Saved::Stored));
 }
 
 fn assert_all_found(reader: &Fixture, what: &str) {
-    let expected: Vec<Presence> = (0..CHUNKS).map(|n| Presence::Hit { len: len_of(n) as u64 }).collect();
+    let expected: Vec<Presence> =
+        (0..CHUNKS).map(|n| Presence::Hit { len: len_of(n) as u64 }).collect();
     assert_eq!(lookup(reader, &reader.keys(0..CHUNKS)), expected, "{what}");
 }
 
@@ -62,7 +66,10 @@ fn who_never_saved_finds_what_a_neighbour_saves_in_every_layout() {
         // The reader came first, to an empty directory.
         let (reader, late, writer) =
             (open_as(dir.path(), layout), open_as(dir.path(), layout), open_as(dir.path(), layout));
-        assert!(lookup(&reader, &reader.keys(0..CHUNKS)).iter().all(|found| !found.is_hit()), "{layout}");
+        assert!(
+            lookup(&reader, &reader.keys(0..CHUNKS)).iter().all(|found| !found.is_hit()),
+            "{layout}"
+        );
         save_all(&writer);
         assert_all_found(&reader, &layout.to_string());
         for n in 0..CHUNKS {
@@ -126,17 +133,20 @@ fn of_two_who_save_one_key_with_two_lengths_the_later_is_found_by_both() {
     assert_eq!(ledger(dir.path()), files_bytes(dir.path()));
 }
 
-/// However many keys are absent, a lookup asks for none of their names: it is answered before it returns.
+/// However many keys are absent, a lookup asks for none of their names: it is answered before it
+/// returns.
 #[test]
 fn a_lookup_of_absent_keys_is_answered_in_the_call() {
     let dir = tempfile::tempdir().unwrap();
-    let (reader, writer) = (open_as(dir.path(), Layout::Kvtier), open_as(dir.path(), Layout::Kvtier));
+    let (reader, writer) =
+        (open_as(dir.path(), Layout::Kvtier), open_as(dir.path(), Layout::Kvtier));
     for round in 0..10 {
         assert_eq!(writer.save(&writer.key(round), len_of(round)), Saved::Stored);
         let keys: Arc<[Key]> = reader.keys(0..1000);
         let ticket = reader.tier.lookup(&ctx(), keys, Mode::Each, Hold::None);
         assert!(ticket.is_done(), "round {round}");
-        let hits = ticket.wait().unwrap().found.iter().filter(|found| found.is_hit()).count() as u64;
+        let hits =
+            ticket.wait().unwrap().found.iter().filter(|found| found.is_hit()).count() as u64;
         assert_eq!(hits, round + 1);
     }
 }
@@ -144,7 +154,8 @@ fn a_lookup_of_absent_keys_is_answered_in_the_call() {
 /// Deletes the change log; `false` where there is none.
 fn delete_log(dir: &Path) -> bool {
     let own = std::fs::read_dir(dir.join(".kvtier")).unwrap().flatten();
-    let logs: Vec<_> = own.filter(|file| file.file_name().to_string_lossy().starts_with("changes.")).collect();
+    let logs: Vec<_> =
+        own.filter(|file| file.file_name().to_string_lossy().starts_with("changes.")).collect();
     // A tier may have tidied one up meanwhile.
     logs.iter().for_each(|log| drop(std::fs::remove_file(log.path())));
     !logs.is_empty()
@@ -184,7 +195,8 @@ fn without_the_log_what_others_deleted_is_forgotten() {
     assert_eq!(reader.tier.usage().chunks, 2);
 }
 
-/// A process that is killed between the rename of a file and its record leaves a chunk that no log names.
+/// A process that is killed between the rename of a file and its record leaves a chunk that no log
+/// names.
 #[test]
 fn what_a_killed_process_did_without_a_record_is_found() {
     let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -194,7 +206,14 @@ fn what_a_killed_process_did_without_a_record_is_found() {
     f.iter().for_each(|reader| assert!(!is_hit(reader, 0)));
     std::fs::copy(path_of(elsewhere.path(), &other, 0), path_of(dir.path(), &other, 0)).unwrap();
     let tmp = dir.path().join(".kvtier/tmp");
-    let living = std::fs::read_dir(&tmp).unwrap().next().unwrap().unwrap().file_name().into_string().unwrap();
+    let living = std::fs::read_dir(&tmp)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .file_name()
+        .into_string()
+        .unwrap();
     let dead = tmp.join(format!("{}.4000000.1.0", living.split('.').next().unwrap()));
     std::fs::create_dir(&dead).unwrap();
     std::fs::write(dead.join("alive"), "").unwrap();
@@ -222,10 +241,13 @@ fn what_is_removed_without_a_tier_is_forgotten_by_those_that_are_open() {
     assert_eq!(f.tier.usage().chunks, CHUNKS - 2);
 }
 
-/// Several tiers save, remove and evict at random, and lose the log now and then: in the end each has what is in the directory.
+/// Several tiers save, remove and evict at random, and lose the log now and then: in the end each
+/// has what is in the directory.
 #[test]
 fn fault_seeds_of_tiers_that_share_a_directory() {
-    let seeds = std::env::var("KVTIER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400_u64) / 100;
+    let seeds =
+        std::env::var("KVTIER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400_u64)
+            / 100;
     for seed in 0..seeds {
         let mut random = kvtier_testkit::Seed::new(seed);
         let dir = tempfile::tempdir().unwrap();
@@ -243,7 +265,8 @@ fn fault_seeds_of_tiers_that_share_a_directory() {
         for one in &f {
             one.eventually("it has what is there", || {
                 let there = files(dir.path()).len();
-                let hits = lookup(one, &one.keys(0..30)).iter().filter(|found| found.is_hit()).count();
+                let hits =
+                    lookup(one, &one.keys(0..30)).iter().filter(|found| found.is_hit()).count();
                 hits == there && one.tier.usage().chunks == there as u64
             });
         }

@@ -1,4 +1,5 @@
-//! The file tier over real files, with both engines: what comes back is what went in, and damaged files are misses.
+//! The file tier over real files, with both engines: what comes back is what went in, and damaged
+//! files are misses.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -8,7 +9,9 @@ use std::time::Duration;
 
 use kvtier_core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier_core::mem::{Arena, ArenaConfig};
-use kvtier_core::{Ctx, Digest, Hold, Key, Load, Loaded, MissReason, Mode, Namespace, Observe, Save, Saved, Tier};
+use kvtier_core::{
+    Ctx, Digest, Hold, Key, Load, Loaded, MissReason, Mode, Namespace, Observe, Save, Saved, Tier,
+};
 use kvtier_file::{EngineKind, FileConfig, FileTier, Layout};
 use kvtier_testkit::conformance::Fixture;
 
@@ -17,11 +20,22 @@ const ENGINES: [EngineKind; 2] = [EngineKind::Auto, EngineKind::Threads];
 fn key(n: u32) -> Key {
     let ns = Arc::new(Namespace::new("test", Digest::of("test", b"layout")));
     let hash = ChunkHash::new(&n.to_be_bytes());
-    Key::new(ns, KeyId::Object(ObjectKey { model: "m".into(), rank: KvRank(0), group: 0, hash, salt: "".into() }))
+    Key::new(
+        ns,
+        KeyId::Object(ObjectKey {
+            model: "m".into(),
+            rank: KvRank(0),
+            group: 0,
+            hash,
+            salt: "".into(),
+        }),
+    )
 }
 
 fn content(n: u32, len: usize) -> Vec<u8> {
-    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(n.wrapping_mul(97)) >> 13) as u8).collect()
+    (0..len as u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(n.wrapping_mul(97)) >> 13) as u8)
+        .collect()
 }
 
 fn ctx() -> Ctx {
@@ -97,7 +111,8 @@ fn unaligned_and_split_memory_is_bounced_and_right() {
     assert!(tier.status().counter("copied_bounce_bytes") > 0);
 }
 
-/// Damages one byte of every class of bytes a file has, and the file as a whole: each time a miss, counted, and the file set aside.
+/// Damages one byte of every class of bytes a file has, and the file as a whole: each time a miss,
+/// counted, and the file set aside.
 #[test]
 fn damage_of_any_kind_is_a_miss_and_the_file_is_set_aside() {
     type Damage = Box<dyn Fn(&Path, &Path)>;
@@ -111,7 +126,9 @@ fn damage_of_any_kind_is_a_miss_and_the_file_is_set_aside() {
         })
     };
     let resize = |to: u64| -> Damage {
-        Box::new(move |path, _| fs::File::options().write(true).open(path).unwrap().set_len(to).unwrap())
+        Box::new(move |path, _| {
+            fs::File::options().write(true).open(path).unwrap().set_len(to).unwrap()
+        })
     };
     let zero = |from: u64, to: u64| -> Damage {
         Box::new(move |path, _| {
@@ -121,8 +138,10 @@ fn damage_of_any_kind_is_a_miss_and_the_file_is_set_aside() {
         })
     };
     let footer = size - 4096;
-    let mut damages: Vec<Damage> = vec![Box::new(|path, other| assert!(fs::copy(other, path).unwrap() > 0))];
-    // payload: first, middle, last whole page; tail; padding; footer: magic, length, facts, sums, key, zeros.
+    let mut damages: Vec<Damage> =
+        vec![Box::new(|path, other| assert!(fs::copy(other, path).unwrap() > 0))];
+    // payload: first, middle, last whole page; tail; padding; footer: magic, length, facts, sums,
+    // key, zeros.
     for at in [
         0,
         150_000,
@@ -142,7 +161,9 @@ fn damage_of_any_kind_is_a_miss_and_the_file_is_set_aside() {
     for to in [0, 1, 4096, size - 1, size - 4096, size + 1, size + 4096, 2 * size] {
         damages.push(resize(to));
     }
-    for (from, to) in [(0, 4096), (0, size), (footer, size), (footer + 12, footer + 400), (65_536, 131_072)] {
+    for (from, to) in
+        [(0, 4096), (0, size), (footer, size), (footer + 12, footer + 400), (65_536, 131_072)]
+    {
         damages.push(zero(from, to));
     }
     for engine in ENGINES {
@@ -158,7 +179,11 @@ fn damage_of_any_kind_is_a_miss_and_the_file_is_set_aside() {
             let (loaded, bytes) = load(&tier, &arena, n, len);
             assert_eq!(loaded, Loaded::Miss(MissReason::Corrupt), "damage {i}");
             assert!(bytes.is_empty());
-            assert_eq!(save(&tier, &arena, n, len), Saved::Stored, "a suspect key is written again");
+            assert_eq!(
+                save(&tier, &arena, n, len),
+                Saved::Stored,
+                "a suspect key is written again"
+            );
             assert_eq!(load(&tier, &arena, n, len).1, content(n, len));
         }
         assert_eq!(tier.status().counter("misses_corrupt"), damages.len() as u64);
@@ -173,8 +198,10 @@ fn damage_of_any_kind_is_a_miss_and_the_file_is_set_aside() {
 fn the_cap_holds_and_the_oldest_go_first() {
     let dir = tempfile::tempdir().unwrap();
     let arena = Arena::new(ArenaConfig::heap(16 << 20)).unwrap();
-    let tier =
-        FileTier::open(FileConfig::new(dir.path(), 10 * 69_632).with_policy(kvtier_disk::PolicyKind::Lru)).unwrap();
+    let tier = FileTier::open(
+        FileConfig::new(dir.path(), 10 * 69_632).with_policy(kvtier_disk::PolicyKind::Lru),
+    )
+    .unwrap();
     for n in 0..50 {
         assert_eq!(save(&tier, &arena, n, 65_536), Saved::Stored);
         assert!(tier.usage().used_bytes.unwrap() <= 10 * 69_632);
@@ -204,7 +231,10 @@ fn a_foreign_directory_is_refused_and_nothing_in_it_is_touched() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("thesis.tex"), "years of work").unwrap();
     let e = FileTier::open(FileConfig::new(dir.path(), 1 << 30)).unwrap_err();
-    assert!(e.to_string().contains("not a kvtier directory") && e.to_string().contains("thesis.tex"), "{e}");
+    assert!(
+        e.to_string().contains("not a kvtier directory") && e.to_string().contains("thesis.tex"),
+        "{e}"
+    );
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
@@ -213,11 +243,17 @@ fn no_byte_is_copied_but_those_of_the_ledger() {
     let dir = tempfile::tempdir().unwrap();
     let arena = Arena::new(ArenaConfig::heap(4 << 20)).unwrap();
     let tier = open(dir.path(), EngineKind::Auto);
-    let counters =
-        || ["copied_tail_bytes", "copied_bounce_bytes", "summed_save_bytes"].map(|name| tier.status().counter(name));
+    let counters = || {
+        ["copied_tail_bytes", "copied_bounce_bytes", "summed_save_bytes"]
+            .map(|name| tier.status().counter(name))
+    };
     let (len, whole) = (300_001, 299_008);
     save(&tier, &arena, 1, len);
-    assert_eq!(counters(), [len as u64 - whole, 0, len as u64], "the last partial page, and one pass for the sums");
+    assert_eq!(
+        counters(),
+        [len as u64 - whole, 0, len as u64],
+        "the last partial page, and one pass for the sums"
+    );
     load(&tier, &arena, 1, len);
     assert_eq!(counters(), [2 * (len as u64 - whole), 0, len as u64]);
     save(&tier, &arena, 2, 1 << 20);
@@ -243,18 +279,28 @@ fn leases_come_back_in_their_order() {
     let f = Fixture::new(FileTier::open(FileConfig::new(dir.path(), 1 << 26)).unwrap());
     let len = 3 * 4096 + 1000;
     assert_eq!(f.save(&f.key(1), len), Saved::Stored);
-    for lens in
-        [&[0, 8192, 0, 0, 4096, 4096, 0][..], &[0, 0, 16_384], &[16_384, 0, 4096], &[0, 5000, 0, 9000], &[0, 100, 0]]
-    {
+    for lens in [
+        &[0, 8192, 0, 0, 4096, 4096, 0][..],
+        &[0, 0, 16_384],
+        &[16_384, 0, 4096],
+        &[0, 5000, 0, 9000],
+        &[0, 100, 0],
+    ] {
         let into: Vec<_> = lens.iter().map(|len| f.arena.lease(*len).unwrap()).collect();
-        let places = |into: &[kvtier_core::Lease]| into.iter().map(|l| (l.addr(), l.len())).collect::<Vec<_>>();
+        let places = |into: &[kvtier_core::Lease]| {
+            into.iter().map(|l| (l.addr(), l.len())).collect::<Vec<_>>()
+        };
         let before = places(&into);
         let done = f.load_with(Load { key: f.key(1), into });
         let fits = lens.iter().sum::<usize>() >= len;
         assert_eq!(matches!(done.result.unwrap(), Loaded::Hit { .. }), fits, "{lens:?}");
         assert_eq!(places(&done.op.into), before, "{lens:?}");
-        let bytes: Vec<u8> = done.op.into.iter().flat_map(|lease| lease.as_host().unwrap().to_vec()).collect();
-        assert!(!fits || kvtier_testkit::Content::of(&f.key(1)).check(0, &bytes[..len]) == Ok(()), "{lens:?}");
+        let bytes: Vec<u8> =
+            done.op.into.iter().flat_map(|lease| lease.as_host().unwrap().to_vec()).collect();
+        assert!(
+            !fits || kvtier_testkit::Content::of(&f.key(1)).check(0, &bytes[..len]) == Ok(()),
+            "{lens:?}"
+        );
     }
 }
 

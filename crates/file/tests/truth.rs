@@ -1,4 +1,5 @@
-//! What a directory knows of itself: the order of use and the cap hold across restarts, deaths and neighbours.
+//! What a directory knows of itself: the order of use and the cap hold across restarts, deaths and
+//! neighbours.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -36,7 +37,8 @@ fn the_order_of_use_survives_an_orderly_end() {
 fn whose_chunks_are_whose_survives_an_orderly_end_and_a_death() {
     let dir = tempfile::tempdir().unwrap();
     let tenants = |f: &Fixture| {
-        let mut all: Vec<(String, u64)> = f.tier.usage().tenants.into_iter().map(|t| (t.tenant, t.chunks)).collect();
+        let mut all: Vec<(String, u64)> =
+            f.tier.usage().tenants.into_iter().map(|t| (t.tenant, t.chunks)).collect();
         all.sort();
         all
     };
@@ -50,12 +52,18 @@ fn whose_chunks_are_whose_survives_an_orderly_end_and_a_death() {
     // Whoever did not meet a tenant cannot say its name, but tells it from others.
     let with_a = |dir: &std::path::Path, policy| {
         let quotas = Quotas::new().with("a", 2 * FILE);
-        Fixture::new(FileTier::open(config(dir, 10).with_policy(policy).with_quotas(quotas)).unwrap())
+        Fixture::new(
+            FileTier::open(config(dir, 10).with_policy(policy).with_quotas(quotas)).unwrap(),
+        )
     };
-    let is_right = |f: &Fixture| matches!(&tenants(f)[..], [(a, 2), (b, 1)] if a == "a" && b.starts_with('~'));
-    let copy = as_left_by_the_dead_at_last(dir.path(), |copy| is_right(&with_a(copy, PolicyKind::Lru)));
+    let is_right =
+        |f: &Fixture| matches!(&tenants(f)[..], [(a, 2), (b, 1)] if a == "a" && b.starts_with('~'));
+    let copy =
+        as_left_by_the_dead_at_last(dir.path(), |copy| is_right(&with_a(copy, PolicyKind::Lru)));
     drop(f);
-    for (left, policy) in [(dir.path(), PolicyKind::IsolatedLru), (copy.path(), PolicyKind::Default)] {
+    for (left, policy) in
+        [(dir.path(), PolicyKind::IsolatedLru), (copy.path(), PolicyKind::Default)]
+    {
         let f = with_a(left, policy);
         assert!(is_right(&f), "{:?}", tenants(&f));
         assert!(matches!(f.load(&f.key_of("b", 3), LEN), Loaded::Hit { .. }));
@@ -70,8 +78,9 @@ fn whose_chunks_are_whose_survives_an_orderly_end_and_a_death() {
 fn a_quota_set_at_run_time_holds_from_the_next_save_on() {
     let dir = tempfile::tempdir().unwrap();
     let f = open(dir.path(), 40);
-    let there =
-        |tenant: &str| (0..8).filter(|n| matches!(f.load(&f.key_of(tenant, *n), LEN), Loaded::Hit { .. })).count();
+    let there = |tenant: &str| {
+        (0..8).filter(|n| matches!(f.load(&f.key_of(tenant, *n), LEN), Loaded::Hit { .. })).count()
+    };
     for (tenant, n) in (0..6).flat_map(|n| [("a", n), ("b", n)]) {
         assert_eq!(f.save(&f.key_of(tenant, n), LEN), Saved::Stored);
     }
@@ -89,16 +98,23 @@ fn a_quota_set_at_run_time_holds_from_the_next_save_on() {
 #[test]
 fn many_writers_of_one_tenant_keep_to_its_quota_while_chunks_go() {
     let dir = tempfile::tempdir().unwrap();
-    let f =
-        Fixture::new(FileTier::open(config(dir.path(), 100).with_quotas(Quotas::new().with("a", 6 * FILE))).unwrap());
-    let used = || f.tier.usage().tenants.iter().find(|one| one.tenant == "a").map_or(0, |one| one.used_bytes);
+    let f = Fixture::new(
+        FileTier::open(config(dir.path(), 100).with_quotas(Quotas::new().with("a", 6 * FILE)))
+            .unwrap(),
+    );
+    let used = || {
+        f.tier.usage().tenants.iter().find(|one| one.tenant == "a").map_or(0, |one| one.used_bytes)
+    };
     std::thread::scope(|scope| {
         for writer in 0..4 {
             let (f, used) = (&f, &used);
             scope.spawn(move || {
                 for n in 0..50 {
                     let saved = f.save(&f.key_of("a", 1000 * writer + n), LEN);
-                    assert!(matches!(saved, Saved::Stored | Saved::Shed(ShedReason::Full)), "{saved:?}");
+                    assert!(
+                        matches!(saved, Saved::Stored | Saved::Shed(ShedReason::Full)),
+                        "{saved:?}"
+                    );
                     assert!(used() <= 6 * FILE, "what goes counts until it is gone");
                 }
             });
@@ -107,7 +123,8 @@ fn many_writers_of_one_tenant_keep_to_its_quota_while_chunks_go() {
     assert_eq!(f.save(&f.key_of("a", 1), LEN), Saved::Stored);
 }
 
-/// However busy its keeper is at that moment: with a flush every millisecond it is mostly in the middle of one.
+/// However busy its keeper is at that moment: with a flush every millisecond it is mostly in the
+/// middle of one.
 #[test]
 fn an_orderly_end_always_writes_the_order_of_use_down() {
     let dir = tempfile::tempdir().unwrap();
@@ -157,11 +174,18 @@ fn a_torn_snapshot_and_torn_journals_cost_order_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     for round in 0..4 {
         let f = open(dir.path(), 20);
-        (0..6).chain([10 + round]).for_each(|n| assert_ne!(f.save(&f.key(n), LEN), Saved::Shed(ShedReason::Full)));
+        (0..6)
+            .chain([10 + round])
+            .for_each(|n| assert_ne!(f.save(&f.key(n), LEN), Saved::Shed(ShedReason::Full)));
         drop(f);
         let own = dir.path().join(".kvtier");
         let snapshot = fs::read(own.join("snapshot")).unwrap();
-        let torn = [&[][..], &snapshot[..snapshot.len() / 2], &snapshot[..snapshot.len() - 1], b"not a snapshot"];
+        let torn = [
+            &[][..],
+            &snapshot[..snapshot.len() / 2],
+            &snapshot[..snapshot.len() - 1],
+            b"not a snapshot",
+        ];
         fs::write(own.join("snapshot"), torn[round as usize]).unwrap();
         fs::write(own.join("journal/gone.1.0.1"), [&snapshot[..], b"torn"].concat()).unwrap();
         fs::write(own.join("ledger"), "torn").unwrap();
@@ -175,7 +199,9 @@ fn a_torn_snapshot_and_torn_journals_cost_order_and_nothing_else() {
 fn at_the_cap_victims_are_written_over() {
     let dir = tempfile::tempdir().unwrap();
     let tier = Arc::new(FileTier::open(config(dir.path(), 4)).unwrap());
-    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    let mut f = Fixture::new(
+        kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
+    );
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
     f.store(&f.keys(0..4), LEN);
     let before = files(dir.path());
@@ -202,16 +228,21 @@ fn two_neighbours_hold_one_cap_and_serve_no_wrong_byte() {
         let mut seed = kvtier_testkit::Seed::new(seed);
         let (mut hits, mut stored) = (0, 0);
         // A busy machine needs longer for as much.
-        while !stop.load(Ordering::Relaxed) || (Instant::now() < late && (hits <= 10 || stored <= 10)) {
+        while !stop.load(Ordering::Relaxed)
+            || (Instant::now() < late && (hits <= 10 || stored <= 10))
+        {
             let key = f.key(seed.below(60));
             stored += u64::from(f.save(&key, LEN) == Saved::Stored);
-            // Proves every byte of a hit; a miss must be an honest one, even while the neighbour writes over the file.
+            // Proves every byte of a hit; a miss must be an honest one, even while the neighbour
+            // writes over the file.
             hits += u64::from(matches!(f.load(&f.key(seed.below(60)), LEN), Loaded::Hit { .. }));
         }
         (hits, stored)
     };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = [(&a, 1), (&a, 2), (&b, 3), (&b, 4)].map(|(f, n)| scope.spawn(move || work(f, n))).into();
+        let workers: Vec<_> = [(&a, 1), (&a, 2), (&b, 3), (&b, 4)]
+            .map(|(f, n)| scope.spawn(move || work(f, n)))
+            .into();
         let mut most = 0;
         while Instant::now() < end {
             most = most.max(ledger(dir.path()));
@@ -224,19 +255,29 @@ fn two_neighbours_hold_one_cap_and_serve_no_wrong_byte() {
         }
         assert!(most <= chunks * FILE + FILE / 2, "{most} bytes over a cap of {chunks} chunks");
     });
-    assert!(ledger(dir.path()) >= files_bytes(dir.path()), "it may count too much for a moment, and never too little");
-    a.eventually("what both counted is what lies there", || ledger(dir.path()) == files_bytes(dir.path()));
+    assert!(
+        ledger(dir.path()) >= files_bytes(dir.path()),
+        "it may count too much for a moment, and never too little"
+    );
+    a.eventually("what both counted is what lies there", || {
+        ledger(dir.path()) == files_bytes(dir.path())
+    });
     drop((a, b));
     assert_eq!(ledger(dir.path()), files_bytes(dir.path()));
     assert_eq!(fs::read_dir(dir.path().join(".kvtier/tmp")).unwrap().count(), 0);
-    assert!(fs::read_dir(dir.path().join(".kvtier/quarantine")).unwrap().next().is_none(), "nothing was damaged");
+    assert!(
+        fs::read_dir(dir.path().join(".kvtier/quarantine")).unwrap().next().is_none(),
+        "nothing was damaged"
+    );
 }
 
 #[test]
 fn durable_saves_come_back_with_each_way_to_sync() {
     for durability in [Durability::None, Durability::Fdatasync, Durability::Syncfs] {
         let dir = tempfile::tempdir().unwrap();
-        let f = Fixture::new(FileTier::open(config(dir.path(), 30).with_durability(durability)).unwrap());
+        let f = Fixture::new(
+            FileTier::open(config(dir.path(), 30).with_durability(durability)).unwrap(),
+        );
         let ops = (0..16).map(|n| f.save_op(&f.key(n), LEN)).collect();
         for done in f.tier.save(&f.ctx(), ops).wait() {
             assert_eq!(done.result.unwrap(), Saved::Stored);
@@ -256,7 +297,8 @@ fn what_a_killed_probe_left_is_swept_and_a_living_ones_is_not() {
     }
     let _f = open(dir.path(), 4);
     let scratch = |e: &fs::DirEntry| e.file_name().to_string_lossy().starts_with(".kvtier-");
-    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().filter(scratch).map(|e| e.path()).collect();
+    let left: Vec<_> =
+        fs::read_dir(dir.path()).unwrap().flatten().filter(scratch).map(|e| e.path()).collect();
     assert_eq!(left, [living.path()]);
 }
 
@@ -267,7 +309,8 @@ fn what_a_dead_neighbour_had_counted_is_counted_no_more_while_others_live() {
     f.store(&f.keys(0..4), LEN);
     // A process that was killed after it counted room for five chunks, and wrote one of them half.
     let tmp = dir.path().join(".kvtier/tmp");
-    let living = fs::read_dir(&tmp).unwrap().next().unwrap().unwrap().file_name().into_string().unwrap();
+    let living =
+        fs::read_dir(&tmp).unwrap().next().unwrap().unwrap().file_name().into_string().unwrap();
     let dead = tmp.join(format!("{}.4000000.1.0", living.split('.').next().unwrap()));
     fs::create_dir(&dead).unwrap();
     fs::write(dead.join("alive"), "").unwrap();
@@ -278,12 +321,14 @@ fn what_a_dead_neighbour_had_counted_is_counted_no_more_while_others_live() {
     drop(other);
 }
 
-/// As the machine's crash leaves it: the staging directory of a process that started before the machine did.
+/// As the machine's crash leaves it: the staging directory of a process that started before the
+/// machine did.
 #[test]
 fn what_a_crash_tore_is_counted_apart_from_damage() {
     let dir = tempfile::tempdir().unwrap();
     let stat = fs::read_to_string("/proc/stat").unwrap();
-    let booted: u64 = stat.lines().find_map(|line| line.strip_prefix("btime ")).unwrap().trim().parse().unwrap();
+    let booted: u64 =
+        stat.lines().find_map(|line| line.strip_prefix("btime ")).unwrap().trim().parse().unwrap();
     let mut f = open(dir.path(), 20);
     for crashed in [false, true] {
         let keys = f.keys(0..2);
@@ -303,7 +348,9 @@ fn what_a_crash_tore_is_counted_apart_from_damage() {
             fs::write(corner.join("alive"), "").unwrap();
         }
         let tier = Arc::new(FileTier::open(config(dir.path(), 20)).unwrap());
-        f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+        f = Fixture::new(
+            kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
+        );
         f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
         for n in 0..2 {
             assert_eq!(f.load(&f.key(n), LEN), Loaded::Miss(kvtier_core::MissReason::Corrupt));
@@ -319,7 +366,9 @@ fn a_file_that_is_found_deleted_is_counted_no_more_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let f = open(dir.path(), 20);
     f.store(&f.keys(0..6), LEN);
-    let delete = |n| fs::remove_file(kvtier_disk::name::path(dir.path(), f.key(n).digest(), LEN as u64)).unwrap();
+    let delete = |n| {
+        fs::remove_file(kvtier_disk::name::path(dir.path(), f.key(n).digest(), LEN as u64)).unwrap()
+    };
     // Found by a load, by a save of the same chunk, and by one that removes it.
     (0..3).for_each(delete);
     assert!(absent(&f, 0));
@@ -356,7 +405,9 @@ fn when_its_own_directory_is_deleted_it_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join(".kvtier");
     let tier = Arc::new(FileTier::open(config(dir.path(), 8)).unwrap());
-    let mut f = Fixture::new(kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap());
+    let mut f = Fixture::new(
+        kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
+    );
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
     let other = open(dir.path(), 8);
     f.store(&f.keys(0..4), LEN);
@@ -383,7 +434,10 @@ fn when_its_own_directory_is_deleted_it_comes_back() {
         delete(&own);
     }
     let failed = f.save_with(f.save_op(&f.key(7), LEN)).result.unwrap_err();
-    assert!(failed.to_string().contains("`.kvtier` was deleted and cannot be made again"), "{failed}");
+    assert!(
+        failed.to_string().contains("`.kvtier` was deleted and cannot be made again"),
+        "{failed}"
+    );
     fs::remove_file(&own).unwrap();
     assert_eq!(f.save(&f.key(7), LEN), Saved::Stored);
 }

@@ -1,4 +1,5 @@
-//! Saves that wait for room and ops that wait for the tier's own memory keep no thread: whoever asks beside them is answered in time.
+//! Saves that wait for room and ops that wait for the tier's own memory keep no thread: whoever
+//! asks beside them is answered in time.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::mem::{Arena, ArenaConfig};
-use kvtier_core::{Clock, Ctx, ErrorKind, Hold, Load, Loaded, ManualClock, Mode, Presence, Save, Saved};
+use kvtier_core::{
+    Clock, Ctx, ErrorKind, Hold, Load, Loaded, ManualClock, Mode, Presence, Save, Saved,
+};
 use kvtier_file::{FileConfig, FileTier};
 use kvtier_testkit::conformance::Fixture;
 
@@ -23,7 +26,8 @@ fn long() -> Ctx {
     Ctx::within(Duration::from_secs(300))
 }
 
-/// Another process that writes as much as there is room for: nothing of ours could be evicted for it.
+/// Another process that writes as much as there is room for: nothing of ours could be evicted for
+/// it.
 struct Neighbour<'a> {
     dir: &'a Path,
     corner: PathBuf,
@@ -54,7 +58,9 @@ fn patient(dir: &Path) -> Fixture {
 }
 
 fn patient_on(clock: &Clock, dir: &Path) -> Fixture {
-    let config = FileConfig::new(dir, CAP).with_room_wait(Duration::from_secs(300)).with_clock(clock.clone());
+    let config = FileConfig::new(dir, CAP)
+        .with_room_wait(Duration::from_secs(300))
+        .with_clock(clock.clone());
     Fixture::new(FileTier::open(config).unwrap())
 }
 
@@ -75,7 +81,8 @@ fn beside_saves_that_wait_for_room_others_are_answered_at_once() {
     assert!(saves.wait().iter().all(|done| *done.result.as_ref().unwrap() == Saved::Stored));
 }
 
-/// A neighbour stood still for so long that what it had counted was taken for a mistake; then it writes all the same.
+/// A neighbour stood still for so long that what it had counted was taken for a mistake; then it
+/// writes all the same.
 #[test]
 fn what_was_counted_in_vain_for_long_is_counted_once_it_is_written() {
     let dir = tempfile::tempdir().unwrap();
@@ -146,7 +153,12 @@ fn a_tier_that_ends_answers_saves_that_wait_for_room() {
     let saves = f.tier.save(&long(), (0..8).map(|n| f.save_op(&f.key(n), LEN)).collect());
     std::thread::sleep(Duration::from_millis(50));
     drop(f);
-    assert!(saves.wait().iter().all(|done| done.result.as_ref().unwrap_err().kind() == ErrorKind::Closed));
+    assert!(
+        saves
+            .wait()
+            .iter()
+            .all(|done| done.result.as_ref().unwrap_err().kind() == ErrorKind::Closed)
+    );
 }
 
 #[test]
@@ -162,7 +174,9 @@ fn ops_wait_for_bounce_memory_and_get_it_in_turn() {
         }
         lease
     };
-    let saves = (0..32).map(|n| Save { key: f.key(n), from: vec![odd(Some(vec![n as u8; LEN])).freeze()] }).collect();
+    let saves = (0..32)
+        .map(|n| Save { key: f.key(n), from: vec![odd(Some(vec![n as u8; LEN])).freeze()] })
+        .collect();
     let saved = f.tier.save(&f.ctx(), saves).wait();
     assert!(saved.iter().all(|done| *done.result.as_ref().unwrap() == Saved::Stored));
     drop(saved);
@@ -176,12 +190,14 @@ fn ops_wait_for_bounce_memory_and_get_it_in_turn() {
 #[test]
 fn what_no_bounce_memory_could_hold_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
-    let f = Fixture::new(FileTier::open(FileConfig::new(dir.path(), CAP).with_bounce(LEN)).unwrap());
+    let f =
+        Fixture::new(FileTier::open(FileConfig::new(dir.path(), CAP).with_bounce(LEN)).unwrap());
     let arena = Arena::new(ArenaConfig::heap(1 << 20)).unwrap();
     let key = f.key(1);
     let mut odd = arena.lease(2 * LEN + 1).unwrap().split_at(1).1;
     odd.write_at(0, &vec![1; 2 * LEN]).unwrap();
-    let saved = f.tier.save(&f.ctx(), vec![Save { key: key.clone(), from: vec![odd.freeze()] }]).wait();
+    let saved =
+        f.tier.save(&f.ctx(), vec![Save { key: key.clone(), from: vec![odd.freeze()] }]).wait();
     let error = saved[0].result.as_ref().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("bounce"), "{error}");

@@ -1,8 +1,10 @@
-//! What a machine with a GPU can do: one program without arguments or network, for `cargo xtask gpu-check`.
+//! What a machine with a GPU can do: one program without arguments or network, for `cargo xtask
+//! gpu-check`.
 //!
-//! It reports the environment, runs the conformance suite on GPU memory, through pinned memory and by cuFile, and measures. On a machine
-//! without a GPU it says so and ends well. `gpu_check [DIRECTORY [MIB [TURNS]]]`: where to put files (the current
-//! directory), how many MiB (2048), and how often to measure each way (1; the medians are printed).
+//! It reports the environment, runs the conformance suite on GPU memory, through pinned memory and
+//! by cuFile, and measures. On a machine without a GPU it says so and ends well. `gpu_check
+//! [DIRECTORY [MIB [TURNS]]]`: where to put files (the current directory), how many MiB (2048), and
+//! how often to measure each way (1; the medians are printed).
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -33,8 +35,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let pinned = Way { name: "through pinned memory", mode: Mode::Off, compat: false };
-    let mut failed = suite(pinned, &dir) + suite(Way { name: "as cuFile allows", mode: Mode::Auto, ..pinned }, &dir);
-    let cufile = Way { name: "by cuFile, also in compatibility mode", mode: Mode::Require, compat: true };
+    let mut failed = suite(pinned, &dir)
+        + suite(Way { name: "as cuFile allows", mode: Mode::Auto, ..pinned }, &dir);
+    let cufile =
+        Way { name: "by cuFile, also in compatibility mode", mode: Mode::Require, compat: true };
     match fixture(&dir, cufile) {
         Ok(_) => failed += suite(cufile, &dir),
         Err(e) => println!("conformance  - {}: not here: {e}", cufile.name),
@@ -71,7 +75,9 @@ impl Reach for Copies {
 /// Runs every promise; answers how many are broken.
 fn suite(way: Way, dir: &Path) -> usize {
     let broken = |(name, promise): &&(&str, fn(&dyn Fn() -> Fixture))| {
-        let ran = catch_unwind(AssertUnwindSafe(|| promise(&|| fixture(dir, way).expect("a tier on the GPU"))));
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            promise(&|| fixture(dir, way).expect("a tier on the GPU"))
+        }));
         if ran.is_err() {
             println!("broken: {name}");
         }
@@ -105,7 +111,9 @@ fn table(dir: &Path, mib: usize, turns: usize) -> Result<(), Box<dyn Error>> {
     config.chunk_bytes = (mib * MIB / 64).clamp(MIB, 32 * MIB);
     config.chunks = (mib * MIB / config.chunk_bytes).max(8);
     config.turns = turns;
-    println!("\n| way | GPU to file, MB/s | file to GPU, MB/s | CPU, s/GB | note |\n|---|---|---|---|---|");
+    println!(
+        "\n| way | GPU to file, MB/s | file to GPU, MB/s | CPU, s/GB | note |\n|---|---|---|---|---|"
+    );
     for rate in rates(&config)? {
         let mb = |per_s: f64| if per_s > 0.0 { format!("{:.0}", per_s / 1e6) } else { "-".into() };
         let (out, into) = (mb(rate.out_per_s), mb(rate.in_per_s));
@@ -124,7 +132,9 @@ fn rivals(dir: &Path, config: &RatesConfig) {
         .args([config.chunks, config.chunk_bytes, config.turns].map(|number| number.to_string()));
     match python.status() {
         Ok(status) if status.success() => {}
-        Ok(status) => println!("| kvikio, torch | - | - | - | not measured: python3 ended with {status} |"),
+        Ok(status) => {
+            println!("| kvikio, torch | - | - | - | not measured: python3 ended with {status} |")
+        }
         Err(e) => println!("| kvikio, torch | - | - | - | not measured: no python3: {e} |"),
     }
 }

@@ -42,7 +42,10 @@ impl FromStr for Mode {
             "off" => Ok(Mode::Off),
             "auto" => Ok(Mode::Auto),
             "require" => Ok(Mode::Require),
-            _ => Err(Error::new(ErrorKind::Invalid, format!("no mode {text:?}; choose off, auto or require"))),
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("no mode {text:?}; choose off, auto or require"),
+            )),
         }
     }
 }
@@ -58,7 +61,10 @@ impl FromStr for Proof {
             "always" => Ok(Proof::Always),
             "sample" => Ok(Proof::Sample(SAMPLE)),
             "off" => Ok(Proof::Off),
-            _ => Err(Error::new(ErrorKind::Invalid, format!("no proof {text:?}; choose always, sample or off"))),
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("no proof {text:?}; choose always, sample or off"),
+            )),
         }
     }
 }
@@ -69,21 +75,26 @@ impl FromStr for Proof {
 pub struct GdsConfig {
     /// The directory and what is kept there; the same as for a file tier.
     pub disk: DiskConfig,
-    /// Whether cuFile is used; what follows from it is decided once, when memory of a GPU first comes by.
+    /// Whether cuFile is used; what follows from it is decided once, when memory of a GPU first
+    /// comes by.
     pub mode: Mode,
-    /// The GPU with which that is decided at the start instead. Each GPU that a process touches costs memory there, so by default none is
-    /// touched before it has to be; `Mode::Require` takes GPU 0.
+    /// The GPU with which that is decided at the start instead. Each GPU that a process touches
+    /// costs memory there, so by default none is touched before it has to be; `Mode::Require`
+    /// takes GPU 0.
     pub gpu: Option<u32>,
     /// Which loads by cuFile are compared with their checksums.
     pub proof: Proof,
     /// Where libcufile lies, if not where packages and wheels put it.
     pub cufile_library: Option<PathBuf>,
-    /// Whether cuFile may be used in compatibility mode, where it goes through host memory: for comparisons.
+    /// Whether cuFile may be used in compatibility mode, where it goes through host memory: for
+    /// comparisons.
     pub compat: bool,
-    /// The longest that cuFile's driver may take to open, and to prove itself in a directory, and a GPU to prove that it takes checksums; and that
-    /// closing waits for calls of the GPU's libraries that are under way (5 s).
+    /// The longest that cuFile's driver may take to open, and to prove itself in a directory, and
+    /// a GPU to prove that it takes checksums; and that closing waits for calls of the GPU's
+    /// libraries that are under way (5 s).
     pub open_wait: Duration,
-    /// Where `/proc`, `/dev` and `/run` are looked at before cuFile is used: `/`, but for tests, for which every file system will do.
+    /// Where `/proc`, `/dev` and `/run` are looked at before cuFile is used: `/`, but for tests,
+    /// for which every file system will do.
     pub system_root: PathBuf,
     /// What reads and writes files.
     pub engine: EngineKind,
@@ -93,15 +104,17 @@ pub struct GdsConfig {
     pub pieces_ahead: usize,
     /// Pinned memory for loads, in bytes (64 MiB); at least one piece. All loads share it.
     pub buffer_bytes: usize,
-    /// Pinned memory for saves, in bytes (256 MiB), and so the longest chunk that can be saved from a GPU.
+    /// Pinned memory for saves, in bytes (256 MiB), and so the longest chunk that can be saved
+    /// from a GPU.
     pub staging_bytes: usize,
     /// Threads for each GPU (4).
     pub threads: usize,
 }
 
 impl GdsConfig {
-    /// A tier in the directory `path` (made if it is not there) of at most `capacity_bytes`, padding and footers included. Pinned memory is
-    /// taken when GPU memory is first loaded or saved.
+    /// A tier in the directory `path` (made if it is not there) of at most `capacity_bytes`,
+    /// padding and footers included. Pinned memory is taken when GPU memory is first loaded or
+    /// saved.
     pub fn new(path: impl Into<PathBuf>, capacity_bytes: u64) -> Self {
         let mut disk = DiskConfig::new(path, capacity_bytes);
         disk.name = "gds".into();
@@ -127,7 +140,9 @@ impl GdsConfig {
         let bad = |what: String| Err(Error::new(ErrorKind::Invalid, what));
         let piece = self.piece_bytes;
         if !(64 * 1024..=64 * MIB).contains(&piece) || !piece.is_multiple_of(4096) {
-            return bad(format!("piece_bytes is {piece}; choose a multiple of 4096 between 64 KiB and 64 MiB"));
+            return bad(format!(
+                "piece_bytes is {piece}; choose a multiple of 4096 between 64 KiB and 64 MiB"
+            ));
         }
         if self.buffer_bytes < piece {
             return bad(format!(
@@ -136,7 +151,10 @@ impl GdsConfig {
             ));
         }
         if self.staging_bytes < 4096 {
-            return bad(format!("staging_bytes is {}; give at least the length of a chunk", self.staging_bytes));
+            return bad(format!(
+                "staging_bytes is {}; give at least the length of a chunk",
+                self.staging_bytes
+            ));
         }
         if self.proof == Proof::Sample(0) {
             return bad("a sample of one in 0 loads is none; choose at least 1, or off".into());

@@ -19,8 +19,9 @@ pub struct Found {
     pub good: bool,
 }
 
-/// Looks at everything that decides whether loads into `ordinal`'s memory from the directory of `config` go straight there, and stops at the
-/// first thing that decides against it. The last one found is the outcome. The directory must exist; nothing stays in it.
+/// Looks at everything that decides whether loads into `ordinal`'s memory from the directory of
+/// `config` go straight there, and stops at the first thing that decides against it. The last one
+/// found is the outcome. The directory must exist; nothing stays in it.
 pub fn examine(config: &GdsConfig, ordinal: u32) -> Vec<Found> {
     let mut list = List(Vec::new());
     let outcome = look(config, ordinal, &mut list);
@@ -62,21 +63,30 @@ fn look(config: &GdsConfig, ordinal: u32, list: &mut List) -> Option<()> {
         return None;
     }
     let fine = |found: &str| ((), found.to_owned());
-    list.note("machine", machine(&config.system_root).map(|()| fine("has what cuFile looks at first")))?;
+    list.note(
+        "machine",
+        machine(&config.system_root).map(|()| fine("has what cuFile looks at first")),
+    )?;
     let dir: &Path = &config.disk.path;
     list.note(
         "file system",
-        file_system(&config.system_root, dir).map(|()| fine("not one that cuFile is known to refuse")),
+        file_system(&config.system_root, dir)
+            .map(|()| fine("not one that cuFile is known to refuse")),
     )?;
     let driver = Driver::open(config.cufile_library.as_deref(), &gpu, config.open_wait);
     let driver = list.note("cuFile", driver.map(|driver| (driver, driver.describe())))?;
     let direct = if driver.is_direct() || config.compat {
-        Ok(fine(if driver.is_direct() { "yes" } else { "no, and used all the same, as configured" }))
+        Ok(fine(if driver.is_direct() {
+            "yes"
+        } else {
+            "no, and used all the same, as configured"
+        }))
     } else {
         Err("no: in compatibility mode it is slower than pinned memory; load nvidia-fs, or enable PCI P2PDMA".into())
     };
     list.note("direct", direct)?;
     let judged = reach(&config.system_root, dir, driver.targets()).judge(config.compat);
-    let probed = judged.and_then(|found| probe(driver, &gpu, dir, config.open_wait).map(|()| ((), found)));
+    let probed =
+        judged.and_then(|found| probe(driver, &gpu, dir, config.open_wait).map(|()| ((), found)));
     list.note("probe", probed)
 }

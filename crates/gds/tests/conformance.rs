@@ -11,7 +11,8 @@ use kvtier_testkit::conformance::Fixture;
 const CAPACITY: u64 = 16 << 20;
 const MIB: usize = 1 << 20;
 
-/// Small pieces, so that the suite's chunks have several, and not more pinned memory than a few of them.
+/// Small pieces, so that the suite's chunks have several, and not more pinned memory than a few of
+/// them.
 fn config(dir: &std::path::Path) -> GdsConfig {
     let mut config = GdsConfig::new(dir, CAPACITY);
     config.piece_bytes = 64 << 10;
@@ -33,7 +34,8 @@ fn with(layout: Layout, change: impl FnOnce(&mut GdsConfig)) -> Fixture {
         // A byte a token.
         config.disk.chunk_shape = Some("1x1x65536x1".parse().unwrap());
     }
-    let fixture = Fixture::new(GdsTier::open(config).unwrap()).with_capacity(CAPACITY).with_keep(dir);
+    let fixture =
+        Fixture::new(GdsTier::open(config).unwrap()).with_capacity(CAPACITY).with_keep(dir);
     match layout {
         Layout::Kvtier => fixture,
         Layout::LmcacheMp => fixture.with_one_namespace(),

@@ -1,4 +1,5 @@
-//! Loads by cuFile: right bytes straight to the GPU, and through every fault right bytes or the pinned way.
+//! Loads by cuFile: right bytes straight to the GPU, and through every fault right bytes or the
+//! pinned way.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -16,9 +17,15 @@ fn loads_go_straight_to_registered_gpu_memory() {
     let body = || {
         let bench = Bench::direct(|config| config.mode = Mode::Require);
         let registered = bench.tier.register_gpu(&bench.arena);
-        assert_eq!((registered.bytes, registered.reason.as_str()), (16 * MIB, "registered with cuFile"));
+        assert_eq!(
+            (registered.bytes, registered.reason.as_str()),
+            (16 * MIB, "registered with cuFile")
+        );
         (0..4).for_each(|n| bench.round_trip(n, LEN));
-        assert_eq!((bench.counter("direct_bytes"), bench.counter("uploaded_bytes")), (4 * MIB as u64, 0));
+        assert_eq!(
+            (bench.counter("direct_bytes"), bench.counter("uploaded_bytes")),
+            (4 * MIB as u64, 0)
+        );
         let how = ["summed_bytes", "proven_bytes", "unseen_loads"].map(|name| bench.counter(name));
         assert_eq!(how, [4 * MIB as u64, 0, 0]);
         let words = "direct for nvme, checksums taken on the GPU, proof Always";
@@ -62,10 +69,16 @@ fn memory_of_others_is_registered_too() {
         let theirs = kvtier_mem::Arena::device(&bench.gpu, 4 * MIB).unwrap();
         let region = theirs.regions()[0];
         // SAFETY: nobody else uses it, and the arena keeps it.
-        let over =
-            |addr, len| unsafe { kvtier_mem::Arena::from_device(addr, len, std::sync::Arc::new(theirs.clone())) };
+        let over = |addr, len| unsafe {
+            kvtier_mem::Arena::from_device(addr, len, std::sync::Arc::new(theirs.clone()))
+        };
         assert!(over(region.addr + 1, region.len - 1).unwrap_err().to_string().contains("aligned"));
-        assert!(over(region.addr, region.len + 16 * MIB).unwrap_err().to_string().contains("past their allocation"));
+        assert!(
+            over(region.addr, region.len + 16 * MIB)
+                .unwrap_err()
+                .to_string()
+                .contains("past their allocation")
+        );
         bench.arena = over(region.addr, region.len).unwrap();
         assert_eq!(bench.tier.register_gpu(&bench.arena).bytes, 4 * MIB);
         (0..3).for_each(|n| bench.round_trip(n, LEN));
@@ -113,21 +126,32 @@ fn a_file_that_another_process_takes_during_a_load_is_no_hit_though_nobody_looks
         let event = set_later(&bench.gpu, &caller, (into.addr(), LEN));
         into.set_after(Some(event));
         let load = kvtier_core::Load { key: key.clone(), into: vec![into] };
-        let ticket = bench.tier.load(&kvtier_core::Ctx::within(Duration::from_secs(600)), vec![load]);
+        let ticket =
+            bench.tier.load(&kvtier_core::Ctx::within(Duration::from_secs(600)), vec![load]);
         // Then its footer was read, and its bytes wait for the event.
         while bench.counter("event_waits") == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
         let (file, taken) = (bench.file(), bench.dir.path().join("taken"));
         std::fs::rename(&file, &taken).unwrap();
-        std::fs::OpenOptions::new().write(true).open(&taken).unwrap().write_all_at(&[7; MIB], 0).unwrap();
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(&taken)
+            .unwrap()
+            .write_all_at(&[7; MIB], 0)
+            .unwrap();
         drop(hold);
         let done = ticket.wait().pop().unwrap();
-        assert_eq!((done.result.unwrap(), done.op.into[0].init_len()), (Loaded::Miss(MissReason::Absent), 0));
+        assert_eq!(
+            (done.result.unwrap(), done.op.into[0].init_len()),
+            (Loaded::Miss(MissReason::Absent), 0)
+        );
         assert_eq!(bench.counter("unseen_loads"), 1);
     };
     let fakes = Fakes::new();
-    let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own");
+    let check = |report: &Report| {
+        assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own")
+    };
     let name = "a_file_that_another_process_takes_during_a_load_is_no_hit_though_nobody_looks_at_its_bytes";
     fakes.run(name, body, check);
 }
@@ -146,7 +170,12 @@ fn survives(name: &str, fakes: &Fakes, ends: Ends, words: &str) {
         let bench = Bench::direct(|config| config.open_wait = Duration::from_secs(30));
         (0..3).for_each(|n| bench.round_trip(n, LEN));
         let direct = bench.counter("direct_bytes");
-        assert_eq!(direct > 0, ends == Ends::Direct, "{direct} bytes by cuFile; {}", bench.reasons());
+        assert_eq!(
+            direct > 0,
+            ends == Ends::Direct,
+            "{direct} bytes by cuFile; {}",
+            bench.reasons()
+        );
         assert_eq!(direct + bench.counter("uploaded_bytes"), 3 * MIB as u64);
         assert!(bench.reasons().contains(words), "{}", bench.reasons());
     });
@@ -243,7 +272,12 @@ fn what_is_required_and_not_there_is_an_error_at_the_start() {
 #[test]
 fn a_probe_that_fails_is_an_error_where_cufile_is_required() {
     let fakes = Fakes::new().fail("cuFileHandleRegister:1:5030");
-    refused("a_probe_that_fails_is_an_error_where_cufile_is_required", &fakes, true, &["5030", "volume of ext4"]);
+    refused(
+        "a_probe_that_fails_is_an_error_where_cufile_is_required",
+        &fakes,
+        true,
+        &["5030", "volume of ext4"],
+    );
 }
 
 #[test]
@@ -316,15 +350,18 @@ fn files_are_registered_once_and_deleted_ones_let_go() {
         assert_eq!(removed, Removed::new(100, 0, 0));
         // The next save looks after them.
         bench.round_trip(1000, 8192);
-        let open =
-            std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
-        let deleted: Vec<_> = open.filter(|path| path.to_string_lossy().ends_with(" (deleted)")).collect();
+        let open = std::fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+        let deleted: Vec<_> =
+            open.filter(|path| path.to_string_lossy().ends_with(" (deleted)")).collect();
         let chunks = deleted.iter().filter(|path| path.starts_with(bench.dir.path())).count();
         assert_eq!(chunks, 0, "{deleted:?}");
     };
     let check = |report: &Report| {
         report.is_clean();
-        // One for each file, the probe's and the last one's; none for the ten that were asked for again.
+        // One for each file, the probe's and the last one's; none for the ten that were asked for
+        // again.
         assert_eq!(report.calls("cuFileHandleRegister"), 102);
     };
     Fakes::new().run("files_are_registered_once_and_deleted_ones_let_go", body, check);

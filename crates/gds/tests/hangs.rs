@@ -1,4 +1,5 @@
-//! Calls of the GPU's libraries that never return, and work on a GPU that takes its time: neither stops anything else.
+//! Calls of the GPU's libraries that never return, and work on a GPU that takes its time: neither
+//! stops anything else.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +14,8 @@ use kvtier_gds::GdsTier;
 use kvtier_mem::Arena;
 use kvtier_mem::cuda::Gpu;
 
-/// How long a call may take here: one that returns does so by then, though the machine stands still meanwhile.
+/// How long a call may take here: one that returns does so by then, though the machine stands still
+/// meanwhile.
 const WAIT: Duration = Duration::from_secs(3);
 
 #[test]
@@ -23,7 +25,10 @@ fn a_probe_that_never_returns_costs_a_thread_and_no_load() {
         (0..3).for_each(|n| bench.round_trip(n, LEN));
         assert_eq!(bench.counter("direct_bytes"), 0);
         let reasons = bench.reasons();
-        assert!(reasons.contains("transfer to a file in") && reasons.contains("within 3 s"), "{reasons}");
+        assert!(
+            reasons.contains("transfer to a file in") && reasons.contains("within 3 s"),
+            "{reasons}"
+        );
     };
     let check = |report: &Report| assert_eq!(report.calls("cuFileRead"), 1, "not tried again");
     let fakes = Fakes::new().fail("cuFileRead:1:H");
@@ -69,7 +74,10 @@ fn an_event_is_seen_however_busy_the_threads_are() {
         let over = AtomicBool::new(false);
         let busy = || {
             while !over.load(Ordering::Relaxed) {
-                assert_eq!(bench.load(&other, LEN).result.unwrap(), Loaded::Hit { len: LEN as u64 });
+                assert_eq!(
+                    bench.load(&other, LEN).result.unwrap(),
+                    Loaded::Hit { len: LEN as u64 }
+                );
             }
         };
         std::thread::scope(|scope| {
@@ -80,20 +88,27 @@ fn an_event_is_seen_however_busy_the_threads_are() {
         });
     };
     let fakes = Fakes::new().delay(Duration::from_micros(500));
-    let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own");
+    let check = |report: &Report| {
+        assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own")
+    };
     fakes.run("an_event_is_seen_however_busy_the_threads_are", body, check);
 }
 
 #[test]
 fn a_library_that_is_not_found_is_not_the_last_word_of_the_process() {
     let body = || {
-        let lost = Bench::direct(|config| config.cufile_library = Some("/nowhere/libcufile.so".into()));
+        let lost =
+            Bench::direct(|config| config.cufile_library = Some("/nowhere/libcufile.so".into()));
         assert!(lost.reasons().contains("/nowhere/libcufile.so"), "{}", lost.reasons());
         let found = Bench::direct(|_| {});
         found.round_trip(1, LEN);
         assert!(found.counter("direct_bytes") > 0, "{}", found.reasons());
     };
-    Fakes::new().run("a_library_that_is_not_found_is_not_the_last_word_of_the_process", body, Report::is_clean);
+    Fakes::new().run(
+        "a_library_that_is_not_found_is_not_the_last_word_of_the_process",
+        body,
+        Report::is_clean,
+    );
 }
 
 #[test]
@@ -116,14 +131,19 @@ fn memory_of_two_gpus_in_one_load_is_an_error_and_not_mixed_up() {
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
         let second = Gpu::open(1).unwrap();
         let there = Arena::device(&second, 1 << 20).unwrap();
-        let into = vec![bench.arena.lease(128 << 10).unwrap(), there.lease(LEN - (128 << 10)).unwrap()];
+        let into =
+            vec![bench.arena.lease(128 << 10).unwrap(), there.lease(LEN - (128 << 10)).unwrap()];
         let done = bench.load_into(&key, into);
         assert_eq!(done.result.unwrap_err().kind(), ErrorKind::Io);
         assert_eq!((bench.counter("set_aside"), bench.counter("direct_bytes")), (0, 128 << 10));
         bench.prove(&key, LEN);
     };
     let fakes = Fakes::new().devices(2);
-    fakes.run("memory_of_two_gpus_in_one_load_is_an_error_and_not_mixed_up", body, Report::is_clean);
+    fakes.run(
+        "memory_of_two_gpus_in_one_load_is_an_error_and_not_mixed_up",
+        body,
+        Report::is_clean,
+    );
 }
 
 #[test]
@@ -142,15 +162,25 @@ fn a_kernel_that_one_gpu_does_not_load_holds_up_neither_a_status_nor_other_loads
         let began = Instant::now();
         assert!(bench.reasons().contains("checksums taken on the GPU"), "{}", bench.reasons());
         bench.prove(&key, LEN);
-        let meanwhile = bench.tier.load(&Ctx::within(Duration::from_secs(600)), load()).wait().pop().unwrap();
+        let meanwhile =
+            bench.tier.load(&Ctx::within(Duration::from_secs(600)), load()).wait().pop().unwrap();
         assert_eq!(meanwhile.result.unwrap(), Loaded::Hit { len: LEN as u64 });
         assert!(began.elapsed() < 2 * WAIT, "{:?}", began.elapsed());
         assert_eq!(first.wait().pop().unwrap().result.unwrap(), Loaded::Hit { len: LEN as u64 });
-        assert!(bench.reasons().contains("copied back from GPU 1 for checksums"), "{}", bench.reasons());
-        assert_eq!(["summed_bytes", "proven_bytes"].map(|name| bench.counter(name)), [MIB as u64, 2 * MIB as u64]);
+        assert!(
+            bench.reasons().contains("copied back from GPU 1 for checksums"),
+            "{}",
+            bench.reasons()
+        );
+        assert_eq!(
+            ["summed_bytes", "proven_bytes"].map(|name| bench.counter(name)),
+            [MIB as u64, 2 * MIB as u64]
+        );
     };
     // The first is GPU 0's.
     let fakes = Fakes::new().devices(2).fail("cuModuleLoadData:2:H");
     let name = "a_kernel_that_one_gpu_does_not_load_holds_up_neither_a_status_nor_other_loads";
-    fakes.run(name, body, |report| assert_eq!(report.calls("cuModuleLoadData"), 2, "nobody tries it again"));
+    fakes.run(name, body, |report| {
+        assert_eq!(report.calls("cuModuleLoadData"), 2, "nobody tries it again")
+    });
 }

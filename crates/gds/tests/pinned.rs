@@ -1,4 +1,5 @@
-//! GPU memory through pinned memory: right bytes, in order with the caller's work on the GPU, through every fault.
+//! GPU memory through pinned memory: right bytes, in order with the caller's work on the GPU,
+//! through every fault.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -47,7 +48,8 @@ fn loads_and_saves_of_many_at_once_share_little_pinned_memory() {
 fn a_save_waits_for_the_event_before_its_memory() {
     let body = || {
         let bench = Bench::new();
-        let (caller, key, mut chunk) = (foreign_stream(&bench.gpu), bench.key(1), bench.arena.lease(LEN).unwrap());
+        let (caller, key, mut chunk) =
+            (foreign_stream(&bench.gpu), bench.key(1), bench.arena.lease(LEN).unwrap());
         let hold = Hold::new();
         let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
         chunk.set_after(Some(event));
@@ -66,7 +68,9 @@ fn a_save_waits_for_the_event_before_its_memory() {
         assert!(bytes.iter().all(|byte| *byte == 0x5a), "saved before it was made");
     };
     let fakes = Fakes::new().delay(Duration::from_millis(20));
-    let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own");
+    let check = |report: &Report| {
+        assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own")
+    };
     fakes.run("a_save_waits_for_the_event_before_its_memory", body, check);
 }
 
@@ -75,18 +79,25 @@ fn a_load_waits_for_the_event_before_its_memory_however_short_it_is() {
     let body = || {
         let bench = Bench::new();
         for (n, len) in [(1, 100), (2, LEN)] {
-            let (caller, key, mut into) = (foreign_stream(&bench.gpu), bench.key(n), bench.arena.lease(len).unwrap());
+            let (caller, key, mut into) =
+                (foreign_stream(&bench.gpu), bench.key(n), bench.arena.lease(len).unwrap());
             assert_eq!(bench.save(&key, bench.chunk(&key, len)).result.unwrap(), Saved::Stored);
             let event = set_later(&bench.gpu, &caller, (into.addr(), len));
             into.set_after(Some(event));
             let back = bench.load_into(&key, vec![into]).op.into.pop().unwrap();
             let mut bytes = vec![0; len];
             bench.stream.download_lease(&back, 0, &mut bytes).unwrap();
-            assert_eq!(kvtier_testkit::Content::of(&key).check(0, &bytes), Ok(()), "the caller's work came after it");
+            assert_eq!(
+                kvtier_testkit::Content::of(&key).check(0, &bytes),
+                Ok(()),
+                "the caller's work came after it"
+            );
         }
     };
     let fakes = Fakes::new().delay(Duration::from_millis(10));
-    let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 2)], "but the caller's own");
+    let check = |report: &Report| {
+        assert_eq!(report.left(), [("streams".to_owned(), 2)], "but the caller's own")
+    };
     fakes.run("a_load_waits_for_the_event_before_its_memory_however_short_it_is", body, check);
 }
 
@@ -94,7 +105,8 @@ fn a_load_waits_for_the_event_before_its_memory_however_short_it_is() {
 fn a_deadline_does_not_wait_for_an_event_and_the_memory_comes_home() {
     let body = || {
         let bench = Bench::new();
-        let (caller, key, mut chunk) = (foreign_stream(&bench.gpu), bench.key(1), bench.arena.lease(LEN).unwrap());
+        let (caller, key, mut chunk) =
+            (foreign_stream(&bench.gpu), bench.key(1), bench.arena.lease(LEN).unwrap());
         chunk.assume_filled(LEN);
         let hold = Hold::new();
         let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
@@ -113,7 +125,9 @@ fn a_deadline_does_not_wait_for_an_event_and_the_memory_comes_home() {
         bench.round_trip(2, 5000);
     };
     let fakes = Fakes::new().delay(Duration::from_millis(5));
-    let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own");
+    let check = |report: &Report| {
+        assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own")
+    };
     fakes.run("a_deadline_does_not_wait_for_an_event_and_the_memory_comes_home", body, check);
 }
 
@@ -144,7 +158,9 @@ fn a_tier_that_is_closed_while_it_waits_gives_all_memory_back() {
         }
     };
     let fakes = Fakes::new().delay(Duration::from_millis(5));
-    let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own");
+    let check = |report: &Report| {
+        assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own")
+    };
     fakes.run("a_tier_that_is_closed_while_it_waits_gives_all_memory_back", body, check);
 }
 
@@ -155,7 +171,8 @@ fn a_damaged_chunk_is_no_hit_in_gpu_memory_either() {
             let bench = Bench::new();
             let key = bench.key(1);
             assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
-            let mut file = std::fs::OpenOptions::new().read(true).write(true).open(bench.file()).unwrap();
+            let mut file =
+                std::fs::OpenOptions::new().read(true).write(true).open(bench.file()).unwrap();
             let mut byte = [0];
             file.seek(SeekFrom::Start(at)).unwrap();
             file.read_exact(&mut byte).unwrap();
@@ -185,7 +202,9 @@ fn heals(name: &str, fault: &str) {
             let done = bench.load(&key, LEN);
             match done.result {
                 Ok(Loaded::Hit { .. }) => {}
-                Ok(Loaded::Miss(reason)) => assert!(bad > 0 && reason == MissReason::Absent, "{reason:?}"),
+                Ok(Loaded::Miss(reason)) => {
+                    assert!(bad > 0 && reason == MissReason::Absent, "{reason:?}")
+                }
                 Ok(other) => panic!("{other:?}"),
                 Err(e) => {
                     assert_eq!((e.kind(), done.op.into[0].init_len()), (ErrorKind::Io, 0), "{e:?}");
@@ -211,7 +230,10 @@ fn a_chunk_whose_end_cannot_be_copied_is_an_error_and_stays() {
         let key = bench.key(1);
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
         let done = bench.load(&key, LEN);
-        assert_eq!((done.result.unwrap_err().kind(), done.op.into[0].init_len()), (ErrorKind::Io, 0));
+        assert_eq!(
+            (done.result.unwrap_err().kind(), done.op.into[0].init_len()),
+            (ErrorKind::Io, 0)
+        );
         assert_eq!((bench.counter("set_aside"), bench.counter("misses_corrupt")), (0, 0));
         bench.prove(&key, LEN);
     };
@@ -227,7 +249,10 @@ fn a_failed_copy_from_the_gpu_is_an_error_and_passes() {
 
 #[test]
 fn memory_that_cannot_be_pinned_is_an_error_and_is_tried_again() {
-    heals("memory_that_cannot_be_pinned_is_an_error_and_is_tried_again", "cuMemHostRegister_v2:2:2");
+    heals(
+        "memory_that_cannot_be_pinned_is_an_error_and_is_tried_again",
+        "cuMemHostRegister_v2:2:2",
+    );
 }
 
 #[test]
@@ -251,12 +276,17 @@ fn without_a_gpu_it_is_a_file_tier_that_says_why() {
 
 #[test]
 fn a_chunk_longer_than_the_staging_memory_is_invalid_and_says_what_to_do() {
-    clean("a_chunk_longer_than_the_staging_memory_is_invalid_and_says_what_to_do", &Fakes::new(), || {
-        let bench = Bench::new();
-        let error = bench.save(&bench.key(1), bench.chunk(&bench.key(1), 5 * MIB)).result.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert!(error.to_string().contains("staging_bytes"), "{error}");
-    });
+    clean(
+        "a_chunk_longer_than_the_staging_memory_is_invalid_and_says_what_to_do",
+        &Fakes::new(),
+        || {
+            let bench = Bench::new();
+            let error =
+                bench.save(&bench.key(1), bench.chunk(&bench.key(1), 5 * MIB)).result.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("staging_bytes"), "{error}");
+        },
+    );
 }
 
 #[test]
@@ -268,7 +298,10 @@ fn a_chunk_of_the_gpu_is_a_chunk_of_the_host() {
         let host = kvtier_mem::Arena::new(kvtier_mem::ArenaConfig::heap(4 * MIB)).unwrap();
         let done = bench.load_into(&key, vec![host.lease(LEN).unwrap()]);
         assert_eq!(done.result.unwrap(), Loaded::Hit { len: LEN as u64 });
-        assert_eq!(kvtier_testkit::Content::of(&key).check(0, done.op.into[0].as_host().unwrap()), Ok(()));
+        assert_eq!(
+            kvtier_testkit::Content::of(&key).check(0, done.op.into[0].as_host().unwrap()),
+            Ok(())
+        );
         let mixed = vec![host.lease(MIB).unwrap(), bench.arena.lease(MIB).unwrap()];
         assert_eq!(bench.load_into(&key, mixed).result.unwrap_err().kind(), ErrorKind::Invalid);
     });
@@ -282,13 +315,16 @@ fn a_graph_that_is_captured_meanwhile_is_not_disturbed() {
     clean("a_graph_that_is_captured_meanwhile_is_not_disturbed", &Fakes::new(), || {
         const STREAM: usize = 0xabc;
         let gpu = kvtier_mem::cuda::Gpu::open(0).unwrap();
-        // SAFETY: the stand-in's library, whose functions are declared so; it takes any number for a stream here.
+        // SAFETY: the stand-in's library, whose functions are declared so; it takes any number for
+        // a stream here.
         let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
         // SAFETY: as above.
-        let began = unsafe { library.get::<Capture>("cuStreamBeginCapture_v2").unwrap()(STREAM, 0) };
+        let began =
+            unsafe { library.get::<Capture>("cuStreamBeginCapture_v2").unwrap()(STREAM, 0) };
         assert_eq!(began, 0);
         let bench = Bench::new();
-        // Pins memory, makes streams and events, copies and waits, on the tier's threads and on this one.
+        // Pins memory, makes streams and events, copies and waits, on the tier's threads and on
+        // this one.
         (0..4).for_each(|n| bench.round_trip(n, LEN));
         let event = bench.stream.event().unwrap();
         let key = bench.key(9);
@@ -298,11 +334,16 @@ fn a_graph_that_is_captured_meanwhile_is_not_disturbed() {
         // What the captured stream is given is not done: nothing can wait for it.
         // SAFETY: as above.
         let error = unsafe { gpu.event_after(STREAM) }.unwrap_err();
-        assert!(error.kind() == kvtier_mem::ErrorKind::Invalid && error.to_string().contains("captured"), "{error}");
+        assert!(
+            error.kind() == kvtier_mem::ErrorKind::Invalid
+                && error.to_string().contains("captured"),
+            "{error}"
+        );
         drop(bench);
         let mut graph = 0;
         // SAFETY: as above, and there is room for the graph.
-        let ended = unsafe { library.get::<EndCapture>("cuStreamEndCapture").unwrap()(STREAM, &mut graph) };
+        let ended =
+            unsafe { library.get::<EndCapture>("cuStreamEndCapture").unwrap()(STREAM, &mut graph) };
         assert_eq!((ended, graph != 0), (0, true), "the capture was spoiled");
     });
 }

@@ -1,5 +1,6 @@
-//! The suite over NVIDIA's own libcufile, in compatibility mode, over the stand-in for the driver: `cargo xtask ci --only cufile` brings it.
-//! `KVTIER_CUFILE` is its path; without, nothing is tried, and that is said.
+//! The suite over NVIDIA's own libcufile, in compatibility mode, over the stand-in for the driver:
+//! `cargo xtask ci --only cufile` brings it. `KVTIER_CUFILE` is its path; without, nothing is
+//! tried, and that is said.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod common;
@@ -25,7 +26,8 @@ fn real(config: &mut GdsConfig, root: &tempfile::TempDir) {
     config.open_wait = std::time::Duration::from_secs(60);
 }
 
-/// Runs `body` in a child over it. What it takes for itself it keeps till the end, so that only device memory is counted: all of that is ours.
+/// Runs `body` in a child over it. What it takes for itself it keeps till the end, so that only
+/// device memory is counted: all of that is ours.
 fn over_it(name: &str, body: &dyn Fn()) {
     if library().is_none() {
         return eprintln!("not tried: KVTIER_CUFILE does not say where libcufile is");
@@ -50,7 +52,12 @@ fn loads_go_through_it_and_every_byte_is_proven() {
         it.round_trip(2, 4096);
         let status = kvtier_core::Observe::status(&it.tier);
         assert!(it.counter("direct_bytes") >= (LEN / 4096 * 4096) as u64, "{status:?}");
-        assert_eq!((it.counter("direct_failed"), it.counter("unseen_loads")), (0, 0), "{}", it.reasons());
+        assert_eq!(
+            (it.counter("direct_failed"), it.counter("unseen_loads")),
+            (0, 0),
+            "{}",
+            it.reasons()
+        );
         // Registered memory too.
         let registered = it.tier.register_gpu(&it.arena);
         assert!(registered.bytes > 0, "{registered:?}");
@@ -68,7 +75,8 @@ fn a_disk_that_it_does_not_reach_is_said() {
         let mut config = common::config(dir.path());
         real(&mut config, &root);
         let found = kvtier_gds::examine(&config, 0);
-        let probe = found.iter().find(|step| step.what == "probe").unwrap_or_else(|| panic!("{found:?}"));
+        let probe =
+            found.iter().find(|step| step.what == "probe").unwrap_or_else(|| panic!("{found:?}"));
         assert!(probe.good && probe.found.contains("through host memory"), "{found:?}");
     });
 }

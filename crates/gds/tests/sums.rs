@@ -1,4 +1,5 @@
-//! What cuFile brought is proven on the GPU where that can be had, else at the CPU, as configured; never is a damaged chunk believed.
+//! What cuFile brought is proven on the GPU where that can be had, else at the CPU, as configured;
+//! never is a damaged chunk believed.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -24,22 +25,33 @@ fn damage(bench: &Bench, at: u64) {
 
 /// Loads of a chunk: what was summed on the GPU, copied back, and not looked at.
 fn proofs(bench: &Bench) -> [u64; 3] {
-    let [summed, proven, unseen] = ["summed_bytes", "proven_bytes", "unseen_loads"].map(|name| bench.counter(name));
+    let [summed, proven, unseen] =
+        ["summed_bytes", "proven_bytes", "unseen_loads"].map(|name| bench.counter(name));
     [summed / MIB as u64, proven / MIB as u64, unseen]
 }
 
-/// Four loads of one chunk, and one more of what became of it by one bit, for each way to prove them.
+/// Four loads of one chunk, and one more of what became of it by one bit, for each way to prove
+/// them.
 fn proves_as_configured(name: &str, fakes: &Fakes, on_gpu: bool) {
     clean(name, fakes, || {
-        for (proof, seen, unseen) in [(Proof::Always, 4, 0), (Proof::Sample(2), 2, 2), (Proof::Off, 0, 4)] {
+        for (proof, seen, unseen) in
+            [(Proof::Always, 4, 0), (Proof::Sample(2), 2, 2), (Proof::Off, 0, 4)]
+        {
             let bench = Bench::direct(|config| config.proof = proof);
             let key = bench.key(1);
             assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
             (0..4).for_each(|_| bench.prove(&key, LEN));
-            assert_eq!(proofs(&bench), if on_gpu { [seen, 0, unseen] } else { [0, seen, unseen] }, "{proof:?}");
+            assert_eq!(
+                proofs(&bench),
+                if on_gpu { [seen, 0, unseen] } else { [0, seen, unseen] },
+                "{proof:?}"
+            );
             damage(&bench, 70_000);
-            let believed =
-                if proof == Proof::Off { Loaded::Hit { len: LEN as u64 } } else { Loaded::Miss(MissReason::Corrupt) };
+            let believed = if proof == Proof::Off {
+                Loaded::Hit { len: LEN as u64 }
+            } else {
+                Loaded::Miss(MissReason::Corrupt)
+            };
             assert_eq!(bench.load(&key, LEN).result.unwrap(), believed, "{proof:?}");
         }
     });
@@ -53,7 +65,11 @@ fn loads_are_proven_on_the_gpu_as_configured() {
 #[test]
 fn a_driver_that_does_not_take_the_kernel_costs_the_way_back() {
     let fakes = Fakes::new().fail("cuModuleLoadData:*:218");
-    proves_as_configured("a_driver_that_does_not_take_the_kernel_costs_the_way_back", &fakes, false);
+    proves_as_configured(
+        "a_driver_that_does_not_take_the_kernel_costs_the_way_back",
+        &fakes,
+        false,
+    );
 }
 
 #[test]
@@ -65,12 +81,18 @@ fn a_gpu_that_sums_wrongly_is_not_believed() {
 #[test]
 fn one_wrong_bit_anywhere_is_found() {
     clean("one_wrong_bit_anywhere_is_found", &Fakes::new(), || {
-        for at in [0, 2047, 2048, 4 * 2048 + 15, MIB as u64 / 2 + 3, MIB as u64 - 1, MIB as u64 + 776] {
+        for at in
+            [0, 2047, 2048, 4 * 2048 + 15, MIB as u64 / 2 + 3, MIB as u64 - 1, MIB as u64 + 776]
+        {
             let bench = Bench::direct(|_| {});
             let key = bench.key(1);
             assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
             damage(&bench, at);
-            assert_eq!(bench.load(&key, LEN).result.unwrap(), Loaded::Miss(MissReason::Corrupt), "at {at}");
+            assert_eq!(
+                bench.load(&key, LEN).result.unwrap(),
+                Loaded::Miss(MissReason::Corrupt),
+                "at {at}"
+            );
             assert_eq!(proofs(&bench), [1, 0, 0]);
         }
     });
@@ -112,11 +134,20 @@ fn a_kernel_that_is_never_loaded_costs_a_thread_and_no_load() {
     let body = || {
         let bench = Bench::direct(|config| config.open_wait = Duration::from_secs(2));
         (0..3).for_each(|n| bench.round_trip(n, LEN));
-        assert!(bench.counter("direct_bytes") == 0 || proofs(&bench) == [0, 3, 0], "{:?}", proofs(&bench));
-        let (reasons, kernel) = (bench.reasons(), "the kernel that takes checksums has not returned within 2 s");
-        assert!(!reasons.contains(kernel) || !reasons.contains("cufile.log"), "that log knows no kernel: {reasons}");
+        assert!(
+            bench.counter("direct_bytes") == 0 || proofs(&bench) == [0, 3, 0],
+            "{:?}",
+            proofs(&bench)
+        );
+        let (reasons, kernel) =
+            (bench.reasons(), "the kernel that takes checksums has not returned within 2 s");
+        assert!(
+            !reasons.contains(kernel) || !reasons.contains("cufile.log"),
+            "that log knows no kernel: {reasons}"
+        );
     };
-    let check = |report: &Report| assert!(report.calls("cuModuleLoadData") <= 1, "nobody tries it again");
+    let check =
+        |report: &Report| assert!(report.calls("cuModuleLoadData") <= 1, "nobody tries it again");
     Fakes::new().fail("cuModuleLoadData:1:H").run(
         "a_kernel_that_is_never_loaded_costs_a_thread_and_no_load",
         body,
@@ -131,12 +162,16 @@ fn chunks_in_several_leases_are_summed_part_by_part() {
         let key = bench.key(1);
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
         let leases = [4096, 300 << 10, MIB].map(|len| bench.arena.lease(len).unwrap());
-        assert_eq!(bench.load_into(&key, leases.into()).result.unwrap(), Loaded::Hit { len: LEN as u64 });
+        assert_eq!(
+            bench.load_into(&key, leases.into()).result.unwrap(),
+            Loaded::Hit { len: LEN as u64 }
+        );
         assert_eq!(bench.counter("summed_bytes"), MIB as u64);
     });
 }
 
-/// Leases for `len` bytes and a little more: few or many, some whole pages, some not, some that begin in the middle of a page.
+/// Leases for `len` bytes and a little more: few or many, some whole pages, some not, some that
+/// begin in the middle of a page.
 fn leases(bench: &Bench, rng: &mut Seed, len: usize) -> Vec<Lease> {
     let (mut leases, mut room) = (Vec::new(), 0);
     while room < len {
@@ -150,11 +185,13 @@ fn leases(bench: &Bench, rng: &mut Seed, len: usize) -> Vec<Lease> {
     leases
 }
 
-/// Loads chunks of many lengths into leases of all kinds, some of whose reads and sums fail, and then with one wrong bit.
+/// Loads chunks of many lengths into leases of all kinds, some of whose reads and sums fail, and
+/// then with one wrong bit.
 fn right_or_corrupt(layout: Layout) {
     let bench = Bench::direct(|config| {
         config.disk.layout = layout;
-        config.disk.chunk_shape = Some("1x1x4194304x1".parse().unwrap()).filter(|_| layout.has_headers());
+        config.disk.chunk_shape =
+            Some("1x1x4194304x1".parse().unwrap()).filter(|_| layout.has_headers());
     });
     let mut rng = Seed::new(7);
     for n in 1..=10_u64 {
@@ -162,7 +199,8 @@ fn right_or_corrupt(layout: Layout) {
         let id = KeyId::from_engine_text(&text).unwrap();
         let key = Key::new(Namespace::new("sums", Digest::default()).into(), id);
         let key = if layout.has_headers() { key } else { bench.key(n) };
-        let len = [rng.below(2 * MIB as u64) as usize + 1, 4096 * (rng.below(300) as usize + 1)][n as usize % 2];
+        let len = [rng.below(2 * MIB as u64) as usize + 1, 4096 * (rng.below(300) as usize + 1)]
+            [n as usize % 2];
         assert_eq!(bench.save(&key, bench.chunk(&key, len)).result.unwrap(), Saved::Stored);
         for _ in 0..2 {
             let done = bench.load_into(&key, leases(&bench, &mut rng, len));
@@ -181,7 +219,8 @@ fn right_or_corrupt(layout: Layout) {
         let done = bench.load_into(&key, leases(&bench, &mut rng, len));
         assert_eq!(done.result.unwrap(), Loaded::Miss(MissReason::Corrupt), "{len} bytes");
     }
-    let counted = ["summed_bytes", "proven_bytes", "uploaded_bytes", "direct_failed"].map(|name| bench.counter(name));
+    let counted = ["summed_bytes", "proven_bytes", "uploaded_bytes", "direct_failed"]
+        .map(|name| bench.counter(name));
     assert!(counted.iter().all(|n| *n > 0) && bench.counter("unseen_loads") == 0, "{counted:?}");
 }
 
@@ -194,10 +233,14 @@ fn now_and_then() -> Fakes {
 
 #[test]
 fn bytes_that_came_in_several_ways_are_proven_once_each() {
-    clean("bytes_that_came_in_several_ways_are_proven_once_each", &now_and_then(), || right_or_corrupt(Layout::Kvtier));
+    clean("bytes_that_came_in_several_ways_are_proven_once_each", &now_and_then(), || {
+        right_or_corrupt(Layout::Kvtier)
+    });
 }
 
 #[test]
 fn bytes_behind_a_head_are_proven_once_each() {
-    clean("bytes_behind_a_head_are_proven_once_each", &now_and_then(), || right_or_corrupt(Layout::LmcacheGds));
+    clean("bytes_behind_a_head_are_proven_once_each", &now_and_then(), || {
+        right_or_corrupt(Layout::LmcacheGds)
+    });
 }

@@ -1,4 +1,5 @@
-//! What the index costs at 1,000,000 entries: nanoseconds a call, at random keys, so mostly out of the CPU's caches.
+//! What the index costs at 1,000,000 entries: nanoseconds a call, at random keys, so mostly out of
+//! the CPU's caches.
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,8 @@ fn mix(n: u64) -> u64 {
 
 fn full() -> Index {
     let config = IndexConfig::new(ENTRIES * BYTES).with_high_mark(1.0);
-    let mut index = Index::new(config, PolicyKind::Lru.build()).expect("the configuration is valid");
+    let mut index =
+        Index::new(config, PolicyKind::Lru.build()).expect("the configuration is valid");
     for n in 0..ENTRIES {
         assert!(matches!(index.insert(Chunk::new(key(n), BYTES, BYTES)), Inserted::New(_)));
     }
@@ -39,14 +41,20 @@ fn save(index: &mut Index, digest: Digest) -> Inserted {
     loop {
         match index.reserve(0, BYTES) {
             Reserve::Granted(room) => return index.commit(room, Chunk::new(digest, BYTES, BYTES)),
-            Reserve::Evict(victims) => victims.iter().for_each(|v| assert!(index.evicted(&v.chunk.digest))),
+            Reserve::Evict(victims) => {
+                victims.iter().for_each(|v| assert!(index.evicted(&v.chunk.digest)))
+            }
             other => panic!("{other:?}"),
         }
     }
 }
 
 /// Times `each` on keys that were made beforehand, so that making them is not measured.
-fn timed<T>(keys: impl Iterator<Item = u64>, calls: u64, mut each: impl FnMut(Digest) -> T) -> Duration {
+fn timed<T>(
+    keys: impl Iterator<Item = u64>,
+    calls: u64,
+    mut each: impl FnMut(Digest) -> T,
+) -> Duration {
     let keys: Vec<Digest> = keys.take(calls as usize).map(key).collect();
     let start = Instant::now();
     for key in keys {
@@ -65,8 +73,12 @@ fn index(c: &mut Criterion) {
     let mut group = c.benchmark_group("index");
     group.sample_size(20).throughput(Throughput::Elements(1));
     group.bench_function("get, hit", |b| b.iter_custom(|n| timed(random(), n, |k| index.get(&k))));
-    group.bench_function("get, miss", |b| b.iter_custom(|n| timed((0..).map(|k| k + (1 << 40)), n, |k| index.get(&k))));
-    group.bench_function("touch", |b| b.iter_custom(|n| timed(random(), n, |k| index.touch_batch(&[k]))));
+    group.bench_function("get, miss", |b| {
+        b.iter_custom(|n| timed((0..).map(|k| k + (1 << 40)), n, |k| index.get(&k)))
+    });
+    group.bench_function("touch", |b| {
+        b.iter_custom(|n| timed(random(), n, |k| index.touch_batch(&[k])))
+    });
     group.bench_function("hold and release", |b| {
         b.iter_custom(|n| {
             timed(random(), n, |k| {
@@ -87,7 +99,9 @@ fn index(c: &mut Criterion) {
     }
     group.throughput(Throughput::Elements(1));
     let mut fresh = ENTRIES..;
-    group.bench_function("save that evicts", |b| b.iter_custom(|n| timed(fresh.by_ref(), n, |k| save(&mut index, k))));
+    group.bench_function("save that evicts", |b| {
+        b.iter_custom(|n| timed(fresh.by_ref(), n, |k| save(&mut index, k)))
+    });
     group.finish();
     c.bench_function("index/order of all", |b| b.iter(|| black_box(index.order().len())));
 }
@@ -106,7 +120,8 @@ fn policies(c: &mut Criterion) {
         let name = format!("policy {kind}");
         let mut group = c.benchmark_group(&name);
         group.sample_size(20).throughput(Throughput::Elements(1));
-        group.bench_function("touch", |b| b.iter(|| policy.touch(slots.next().unwrap_or_default())));
+        group
+            .bench_function("touch", |b| b.iter(|| policy.touch(slots.next().unwrap_or_default())));
         group.bench_function("evict and insert", |b| {
             b.iter(|| {
                 let slot = policy.victim().expect("nothing is pinned");

@@ -9,7 +9,8 @@ use crate::{Index, Tag};
 const KNOWN_MIN: usize = 1 << 14;
 /// The most chunks that are announced and not settled.
 const COMING_MAX: usize = 1 << 16;
-/// How far back in a lookup the chunk before one may stand: so many chains may be asked for at once, key by key.
+/// How far back in a lookup the chunk before one may stand: so many chains may be asked for at
+/// once, key by key.
 const APART_MAX: usize = 64;
 /// No way up to the head of a chain is followed further than this.
 const WAY_UP_MAX: usize = 1 << 14;
@@ -40,7 +41,8 @@ impl ChainPlace {
 /// What lookups told of chunks that are not there, and which chunks are on their way in.
 #[derive(Debug, Default)]
 pub(crate) struct Chains {
-    /// Two generations: the young one becomes the old one when it is full, and the old one is forgotten.
+    /// Two generations: the young one becomes the old one when it is full, and the old one is
+    /// forgotten.
     young: HashMap<Tag, ChainPlace>,
     old: HashMap<Tag, ChainPlace>,
     coming: HashMap<Tag, Coming>,
@@ -90,18 +92,22 @@ impl Chains {
 }
 
 impl Index {
-    /// Learns from the order of a lookup which chunk comes after which: each after the one before it of the same rank and group. Saves of
-    /// what was not there can ask for it with [`place_of`](Index::place_of); of old lookups it is forgotten.
+    /// Learns from the order of a lookup which chunk comes after which: each after the one before
+    /// it of the same rank and group. Saves of what was not there can ask for it with
+    /// [`place_of`](Index::place_of); of old lookups it is forgotten.
     pub fn learn_order(&mut self, keys: &[Key]) {
         for (at, key) in keys.iter().enumerate().skip(1) {
             let line = lane(key);
             let before = keys[..at].iter().rev().take(APART_MAX).find(|other| lane(other) == line);
-            let Some(before) = before.filter(|before| before.digest() != key.digest()) else { continue };
+            let Some(before) = before.filter(|before| before.digest() != key.digest()) else {
+                continue;
+            };
             let (tag, parent) = (Tag::of(key.digest()), Tag::of(before.digest()));
             if let Some(slot) = self.find(key.digest()) {
                 self.slab[slot].learn_parent(parent, at as u32);
             } else {
-                let depth = self.chains.of(parent).map_or(at as u32, |place| place.depth.saturating_add(1));
+                let depth =
+                    self.chains.of(parent).map_or(at as u32, |place| place.depth.saturating_add(1));
                 self.chains.note(tag, ChainPlace::inferred(parent, depth));
             }
         }
@@ -112,11 +118,13 @@ impl Index {
         self.chains.of(Tag::of(key.digest())).unwrap_or_default()
     }
 
-    /// A chunk is about to be saved at this place: what comes after it is no orphan, until all saves of it have [settled](Index::settle).
-    /// `false`, and nothing is noted, when too many chunks are on their way.
+    /// A chunk is about to be saved at this place: what comes after it is no orphan, until all
+    /// saves of it have [settled](Index::settle). `false`, and nothing is noted, when too many
+    /// chunks are on their way.
     #[must_use = "what is not noted is not settled"]
     pub fn expect(&mut self, tag: Tag, place: ChainPlace) -> bool {
-        let has_room = self.chains.coming.len() < COMING_MAX || self.chains.coming.contains_key(&tag);
+        let has_room =
+            self.chains.coming.len() < COMING_MAX || self.chains.coming.contains_key(&tag);
         if has_room {
             let coming = self.chains.coming.entry(tag).or_default();
             coming.saves += 1;
@@ -139,7 +147,8 @@ impl Index {
         }
     }
 
-    /// A chunk came, and the one before it is not there: if that is on its way, the policy hears of the two then.
+    /// A chunk came, and the one before it is not there: if that is on its way, the policy hears of
+    /// the two then.
     pub(crate) fn note_early(&mut self, digest: &Digest, before: Tag) {
         if let Some(coming) = self.chains.coming.get_mut(&before) {
             coming.early = Some(Tag::of(digest));
@@ -155,7 +164,8 @@ impl Index {
         self.find_tag(early)
     }
 
-    /// The nearest chunk before a place that is there; `Err` if one in between is neither there nor on its way.
+    /// The nearest chunk before a place that is there; `Err` if one in between is neither there nor
+    /// on its way.
     pub(crate) fn ancestor(&self, place: ChainPlace) -> Result<Option<u32>, Orphan> {
         let mut next = place.parent;
         // Longer than this is a ring.
@@ -169,7 +179,8 @@ impl Index {
         Ok(None)
     }
 
-    /// Whether a slot is among those before another in its chain, as far as their chunks are there or on their way.
+    /// Whether a slot is among those before another in its chain, as far as their chunks are there
+    /// or on their way.
     pub(crate) fn leads_to(&self, slot: u32, of: Option<u32>) -> bool {
         let before = |at: &u32| {
             let parent = self.slab[*at].parent();

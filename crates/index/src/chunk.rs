@@ -8,7 +8,8 @@ use crate::ChainPlace;
 /// Chunks of this many bytes or more (256 TiB) have no place in an index.
 pub const TOO_LONG_BYTES: u64 = 1 << 48;
 
-/// Whose chunk it is: 128 bits of a keyed digest of the tenant's name, see [`TenantKey`](crate::TenantKey); 0 for none, or one that is unknown.
+/// Whose chunk it is: 128 bits of a keyed digest of the tenant's name, see
+/// [`TenantKey`](crate::TenantKey); 0 for none, or one that is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TenantId(pub u128);
 
@@ -40,7 +41,8 @@ impl fmt::Debug for TenantId {
     }
 }
 
-/// The first eight bytes of a digest: enough to find a parent that is present, never enough to name a chunk.
+/// The first eight bytes of a digest: enough to find a parent that is present, never enough to name
+/// a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tag(NonZeroU64);
 
@@ -62,7 +64,8 @@ impl Tag {
     }
 }
 
-/// What an index knows of one chunk: what a tier inserts, what a listing answers, what journal and snapshot carry.
+/// What an index knows of one chunk: what a tier inserts, what a listing answers, what journal and
+/// snapshot carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Chunk {
@@ -70,7 +73,8 @@ pub struct Chunk {
     pub digest: Digest,
     /// Length of the payload in bytes, below [`TOO_LONG_BYTES`].
     pub len: u64,
-    /// What it costs the medium in bytes (with padding, footer, headers), below [`TOO_LONG_BYTES`].
+    /// What it costs the medium in bytes (with padding, footer, headers), below
+    /// [`TOO_LONG_BYTES`].
     pub bytes: u64,
     /// Whose it is.
     pub tenant: TenantId,
@@ -81,7 +85,8 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// A chunk whose payload of `len` bytes costs the medium `bytes` bytes: of tenant 0, its chain unknown.
+    /// A chunk whose payload of `len` bytes costs the medium `bytes` bytes: of tenant 0, its chain
+    /// unknown.
     pub fn new(digest: Digest, len: u64, bytes: u64) -> Self {
         Chunk { digest, len, bytes, tenant: TenantId::NONE, parent: None, depth: 0 }
     }

@@ -5,14 +5,16 @@ use crate::{Entry, Index, InvalidConfig, VICTIMS_MAX};
 /// How often LMCache looks, in milliseconds.
 const LOOK_EVERY_MS: u64 = 1000;
 
-/// Eviction as LMCache 0.5.6 does it: once a second, when so much of the capacity is used, a share of all chunks goes at once, counted in
-/// chunks. What a save needs beyond goes just in time all the same: the capacity is kept.
+/// Eviction as LMCache 0.5.6 does it: once a second, when so much of the capacity is used, a share
+/// of all chunks goes at once, counted in chunks. What a save needs beyond goes just in time all
+/// the same: the capacity is kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Compat {
     /// Above this share of the capacity chunks go (LMCache's `trigger_watermark`).
     pub watermark: f64,
-    /// The share of the chunks that goes (LMCache's `eviction_ratio`); clamped to 0 to 1, as there.
+    /// The share of the chunks that goes (LMCache's `eviction_ratio`); clamped to 0 to 1, as
+    /// there.
     pub ratio: f64,
 }
 
@@ -33,7 +35,10 @@ impl Compat {
         if self.watermark.is_finite() && self.ratio.is_finite() && self.watermark >= 0.0 {
             return Ok(());
         }
-        Err(InvalidConfig { what: "trigger_watermark or eviction_ratio is no share", fix: "set them to 0 to 1" })
+        Err(InvalidConfig {
+            what: "trigger_watermark or eviction_ratio is no share",
+            fix: "set them to 0 to 1",
+        })
     }
 }
 
@@ -53,13 +58,15 @@ pub(crate) struct Looks {
 }
 
 impl Index {
-    /// Evicts as LMCache does from now on, or no longer. Somebody has to ask for [`compat_victims`](Self::compat_victims).
+    /// Evicts as LMCache does from now on, or no longer. Somebody has to ask for
+    /// [`compat_victims`](Self::compat_victims).
     pub fn set_compat(&mut self, compat: Option<Compat>) {
         self.compat = Looks { compat, looked_ms: None, due: 0 };
     }
 
-    /// What goes now by LMCache's rules, at most [`VICTIMS_MAX`] at a time: ask until there are none. Nothing without these rules, and no
-    /// more than one share in a second. Treat them as those of [`victims`](Self::victims).
+    /// What goes now by LMCache's rules, at most [`VICTIMS_MAX`] at a time: ask until there are
+    /// none. Nothing without these rules, and no more than one share in a second. Treat them as
+    /// those of [`victims`](Self::victims).
     pub fn compat_victims(&mut self, now_ms: u64) -> Vec<Entry> {
         let Some(compat) = self.compat.compat else { return Vec::new() };
         if self.compat.due == 0 {
@@ -77,7 +84,8 @@ impl Index {
 
     /// How many chunks are to go, once a second.
     fn compat_share(&mut self, compat: Compat, now_ms: u64) -> usize {
-        if self.compat.looked_ms.is_some_and(|looked| now_ms < looked.saturating_add(LOOK_EVERY_MS)) {
+        if self.compat.looked_ms.is_some_and(|looked| now_ms < looked.saturating_add(LOOK_EVERY_MS))
+        {
             return 0;
         }
         self.compat.looked_ms = Some(now_ms);

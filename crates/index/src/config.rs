@@ -4,11 +4,13 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct IndexConfig {
-    /// What the medium may hold, in bytes; writes in flight are counted in it. `u64::MAX`: as much as it takes.
+    /// What the medium may hold, in bytes; writes in flight are counted in it. `u64::MAX`: as much
+    /// as it takes.
     pub capacity_bytes: u64,
     /// Eviction goes down to this share of the capacity, above 0 and at most 1.
     pub high_mark: f64,
-    /// One batch of victims is at most this share of the capacity (or one victim, or what one save needs).
+    /// One batch of victims is at most this share of the capacity (or one victim, or what one save
+    /// needs).
     pub batch_max: f64,
     /// The most holds there may be at one time.
     pub holds_max: usize,
@@ -16,13 +18,15 @@ pub struct IndexConfig {
     pub held_max: usize,
     /// The most suspect keys remembered; beyond it the oldest is forgotten.
     pub suspects_max: usize,
-    /// The most members of sets that are not there, or as many as there are chunks if these are more; beyond it no set is declared.
+    /// The most members of sets that are not there, or as many as there are chunks if these are
+    /// more; beyond it no set is declared.
     pub missing_max: usize,
 }
 
 impl IndexConfig {
-    /// The defaults for a medium of `capacity_bytes` bytes: mark 0.98, batches of 0.5 %, 65,536 holds of 1,048,576
-    /// entries, 65,536 suspects, 1,048,576 members of sets that are not there.
+    /// The defaults for a medium of `capacity_bytes` bytes: mark 0.98, batches of 0.5 %, 65,536
+    /// holds of 1,048,576 entries, 65,536 suspects, 1,048,576 members of sets that are not
+    /// there.
     pub fn new(capacity_bytes: u64) -> Self {
         IndexConfig {
             capacity_bytes,
@@ -35,7 +39,8 @@ impl IndexConfig {
         }
     }
 
-    /// Sets the high mark. At 1 the whole capacity is used, and every save evicts just what it needs.
+    /// Sets the high mark. At 1 the whole capacity is used, and every save evicts just what it
+    /// needs.
     pub fn with_high_mark(mut self, share: f64) -> Self {
         self.high_mark = share;
         self
@@ -67,13 +72,22 @@ impl IndexConfig {
 
     pub(crate) fn marks(&self) -> Result<Marks, InvalidConfig> {
         if self.capacity_bytes == 0 {
-            return Err(InvalidConfig { what: "capacity_bytes is 0", fix: "give the medium a capacity" });
+            return Err(InvalidConfig {
+                what: "capacity_bytes is 0",
+                fix: "give the medium a capacity",
+            });
         }
         if !(self.high_mark > 0.0 && self.high_mark <= 1.0) {
-            return Err(InvalidConfig { what: "high_mark is not a share", fix: "set it above 0 and at most 1" });
+            return Err(InvalidConfig {
+                what: "high_mark is not a share",
+                fix: "set it above 0 and at most 1",
+            });
         }
         if !(self.batch_max > 0.0 && self.batch_max <= 1.0) {
-            return Err(InvalidConfig { what: "batch_max is not a share", fix: "set it above 0 and at most 1" });
+            return Err(InvalidConfig {
+                what: "batch_max is not a share",
+                fix: "set it above 0 and at most 1",
+            });
         }
         let capacity = self.capacity_bytes;
         let share = |share: f64| ((capacity as f64 * share) as u64).clamp(1, capacity);
@@ -115,7 +129,11 @@ mod tests {
         assert_eq!((marks.capacity, marks.high, marks.batch), (1000, 980, 5));
         let marks = IndexConfig::new(u64::MAX).with_high_mark(1.0).marks().unwrap();
         assert_eq!(marks.high, u64::MAX);
-        assert_eq!(IndexConfig::new(1).marks().unwrap().high, 1, "a medium of one byte holds one byte");
+        assert_eq!(
+            IndexConfig::new(1).marks().unwrap().high,
+            1,
+            "a medium of one byte holds one byte"
+        );
     }
 
     #[test]

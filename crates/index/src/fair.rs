@@ -16,7 +16,8 @@ pub(crate) struct Above {
 impl Above {
     /// A tenant has so many bytes more than its part now.
     pub fn note(&mut self, tenant: TenantId, excess: u64) {
-        let before = if excess > 0 { self.of.insert(tenant, excess) } else { self.of.remove(&tenant) };
+        let before =
+            if excess > 0 { self.of.insert(tenant, excess) } else { self.of.remove(&tenant) };
         if let Some(before) = before {
             self.by_excess.remove(&(before, tenant));
         }
@@ -27,16 +28,18 @@ impl Above {
 }
 
 impl Index {
-    /// Whether limits are also what tenants are sure of, from now on. The part of each tenant that has a limit of its own is that limit, or less
-    /// where all of them together are more than there is room for; of the others it is nothing. When room is short, chunks of a tenant that has
-    /// no more than its part stay while anybody has more and can give.
+    /// Whether limits are also what tenants are sure of, from now on. The part of each tenant that
+    /// has a limit of its own is that limit, or less where all of them together are more than
+    /// there is room for; of the others it is nothing. When room is short, chunks of a tenant that
+    /// has no more than its part stay while anybody has more and can give.
     pub fn share_fairly(&mut self, fair: bool) {
         self.quotas.fair = fair.then_some(self.marks.high);
         self.note_all();
     }
 
-    /// What goes before anything that the policy says when room is short: what is left of sets; and where the policy's choice is a chunk of a
-    /// tenant that has no more than its part while others have more, a chunk of the one that has the most more.
+    /// What goes before anything that the policy says when room is short: what is left of sets; and
+    /// where the policy's choice is a chunk of a tenant that has no more than its part while
+    /// others have more, a chunk of the one that has the most more.
     pub(crate) fn given(&mut self) -> Option<u32> {
         if let Some(slot) = self.leftover() {
             return Some(slot);
@@ -50,7 +53,11 @@ impl Index {
             return None;
         }
         let (slab, policy) = (&self.slab, &mut self.policy);
-        above.by_excess.iter().rev().find_map(|(_, tenant)| policy.victim_of(slab.number_of(*tenant)?))
+        above
+            .by_excess
+            .iter()
+            .rev()
+            .find_map(|(_, tenant)| policy.victim_of(slab.number_of(*tenant)?))
     }
 }
 
@@ -81,9 +88,11 @@ mod tests {
         };
         let excess = |tenant: u128| {
             let lines = (0..index.slab.end()).map(|slot| &index.slab[slot]);
-            let staying =
-                lines.filter(|line| line.state == State::Present && index.slab.tenant(line) == TenantId(tenant));
-            let bytes = staying.map(|line| line.bytes()).sum::<u64>() + index.tenant_reserved(TenantId(tenant));
+            let staying = lines.filter(|line| {
+                line.state == State::Present && index.slab.tenant(line) == TenantId(tenant)
+            });
+            let bytes = staying.map(|line| line.bytes()).sum::<u64>()
+                + index.tenant_reserved(TenantId(tenant));
             (bytes.saturating_sub(part(tenant)), TenantId(tenant))
         };
         let mut all: Vec<_> = (0..3).map(excess).filter(|(excess, _)| *excess > 0).collect();

@@ -1,4 +1,5 @@
-//! The frame that journal and snapshot share: a header of 32 bytes, then records. Integers are little-endian.
+//! The frame that journal and snapshot share: a header of 32 bytes, then records. Integers are
+//! little-endian.
 //!
 //! ```text
 //!  0  magic    4 bytes: "KVTJ" (journal) or "KVTS" (snapshot)
@@ -20,9 +21,11 @@ const VERSION: u16 = 2;
 /// Its records have 4 bytes that some other way of numbering tenants made: those are not followed.
 const VERSION_1: u16 = 1;
 pub(crate) const HEADER_BYTES: usize = 32;
-/// The most bytes of records that one frame has: what a reader may be made to look at before it finds a fault.
+/// The most bytes of records that one frame has: what a reader may be made to look at before it
+/// finds a fault.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
-/// A chunk as a record: digest 32, length u64, bytes u64, parent's tag u64 (0 = none), depth u32, tenant 16 bytes (all 0: none).
+/// A chunk as a record: digest 32, length u64, bytes u64, parent's tag u64 (0 = none), depth u32,
+/// tenant 16 bytes (all 0: none).
 pub(crate) const CHUNK_BYTES: usize = 76;
 /// The same in version 1, whose tenants had 4 bytes.
 const CHUNK_BYTES_1: usize = 64;
@@ -120,7 +123,8 @@ impl<'a> Frames<'a> {
         End::Torn { at: self.at }
     }
 
-    /// The frame that comes next, without going on to the one after: see [`advance`](Self::advance).
+    /// The frame that comes next, without going on to the one after: see
+    /// [`advance`](Self::advance).
     pub fn peek(&self) -> Result<Frame<'a>, End> {
         if self.at == self.bytes.len() {
             return Err(End::Clean);
@@ -148,7 +152,8 @@ impl<'a> Frames<'a> {
             _ => return Some(Err(End::Version { at: self.at, version })),
         };
         let (flags, at_ms) = (u16::from_le_bytes(rest.array()?), rest.u64()?);
-        let (number, records, length, stored) = (rest.u32()?, rest.u32()?, rest.u32()?, rest.u32()?);
+        let (number, records, length, stored) =
+            (rest.u32()?, rest.u32()?, rest.u32()?, rest.u32()?);
         let body = rest.take((length as usize).min(BODY_BYTES_MAX + 1))?;
         if body.len() > BODY_BYTES_MAX || crc(&header[..28], body) != stored {
             return None;

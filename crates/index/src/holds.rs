@@ -36,7 +36,10 @@ pub struct HoldsFull {
 impl fmt::Display for HoldsFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HoldsFull { holds, held } = self;
-        write!(f, "too many holds ({holds} holds of {held} entries): release some, or raise holds_max and held_max")
+        write!(
+            f,
+            "too many holds ({holds} holds of {held} entries): release some, or raise holds_max and held_max"
+        )
     }
 }
 
@@ -45,7 +48,8 @@ impl std::error::Error for HoldsFull {}
 #[derive(Debug)]
 struct Hold {
     until_ms: u64,
-    /// The slots of the keys that were named, in the order of their chain; behind them those of the other members of their sets.
+    /// The slots of the keys that were named, in the order of their chain; behind them those of
+    /// the other members of their sets.
     slots: Vec<u32>,
     /// How many of the slots were named.
     named: usize,
@@ -70,7 +74,14 @@ pub(crate) struct Holds {
 
 impl Holds {
     pub fn new(holds_max: usize, held_max: usize) -> Self {
-        Holds { by_id: HashMap::new(), by_time: BTreeSet::new(), next: 1, held: 0, holds_max, held_max }
+        Holds {
+            by_id: HashMap::new(),
+            by_time: BTreeSet::new(),
+            next: 1,
+            held: 0,
+            holds_max,
+            held_max,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -116,10 +127,12 @@ impl Holds {
 }
 
 impl Index {
-    /// Keeps these chunks from eviction and remove until `until_ms`, or until released. Give them in the order of
-    /// their chain. What [`get`](Index::get) would not find is passed over; a hold on nothing is fine.
+    /// Keeps these chunks from eviction and remove until `until_ms`, or until released. Give them
+    /// in the order of their chain. What [`get`](Index::get) would not find is passed over; a
+    /// hold on nothing is fine.
     pub fn hold(&mut self, chain: &[Digest], until_ms: u64) -> Result<HoldId, HoldsFull> {
-        let slots: Vec<u32> = chain.iter().filter_map(|digest| self.get(digest)).map(|entry| entry.slot).collect();
+        let slots: Vec<u32> =
+            chain.iter().filter_map(|digest| self.get(digest)).map(|entry| entry.slot).collect();
         let named = slots.len();
         let slots = self.with_their_sets(slots);
         if !self.holds.has_room(slots.len()) || !self.count_up(&slots) {
@@ -128,24 +141,26 @@ impl Index {
         Ok(HoldId(self.holds.add(Hold { until_ms, slots, named })))
     }
 
-    /// Ends a hold; what nothing else holds is back in the running, as most recent, the deepest first to go. Always
-    /// succeeds: an unknown, released or expired hold is none.
+    /// Ends a hold; what nothing else holds is back in the running, as most recent, the deepest
+    /// first to go. Always succeeds: an unknown, released or expired hold is none.
     pub fn release(&mut self, id: HoldId) {
         if let Some(hold) = self.holds.take(id.0) {
             self.count_down(&hold.slots);
         }
     }
 
-    /// Ends a hold for these of its keys alone, in the order of their chain; a key that was named twice is held until it was given back
-    /// twice. The rest of a set stays held while the hold keeps one of its members. Always succeeds, like [`release`](Self::release), and
-    /// with its last key the hold ends.
+    /// Ends a hold for these of its keys alone, in the order of their chain; a key that was named
+    /// twice is held until it was given back twice. The rest of a set stays held while the hold
+    /// keeps one of its members. Always succeeds, like [`release`](Self::release), and with its
+    /// last key the hold ends.
     pub fn release_keys(&mut self, id: HoldId, keys: &[Digest]) {
         let Some(hold) = self.holds.by_id.get(&id.0) else { return };
         let slots = keys.iter().filter_map(|digest| self.find(digest)).collect();
         let (mut given_back, mut named) = take_each(hold.named(), slots, |slot| *slot);
         if given_back.len() < keys.len() {
             // What vanished, or was saved anew since, is held where it was.
-            let found: Vec<Digest> = given_back.iter().map(|slot| self.slab[*slot].digest).collect();
+            let found: Vec<Digest> =
+                given_back.iter().map(|slot| self.slab[*slot].digest).collect();
             let (_, rest) = take_each(keys, found, |digest| *digest);
             let (vanished, left) = take_each(&named, rest, |slot| self.slab[*slot].digest);
             given_back.extend(vanished);
@@ -153,9 +168,11 @@ impl Index {
         }
         let others = &hold.slots[hold.named..];
         let with_sets = !others.is_empty() || !self.sets.is_empty();
-        let kept: Option<HashSet<u32>> = with_sets.then(|| self.with_their_sets(named.clone()).into_iter().collect());
+        let kept: Option<HashSet<u32>> =
+            with_sets.then(|| self.with_their_sets(named.clone()).into_iter().collect());
         let stays = |slot: &u32| kept.as_ref().is_some_and(|kept| kept.contains(slot));
-        let (stay, freed): (Vec<u32>, Vec<u32>) = given_back.iter().chain(others).copied().partition(stays);
+        let (stay, freed): (Vec<u32>, Vec<u32>) =
+            given_back.iter().chain(others).copied().partition(stays);
         self.holds.change(id.0, |hold| {
             hold.named = named.len();
             hold.slots = named;
@@ -164,7 +181,8 @@ impl Index {
         self.count_down(&freed);
     }
 
-    /// Ends the holds whose time is up at `now_ms`; answers how many. `reserve` and `victims` do so by themselves.
+    /// Ends the holds whose time is up at `now_ms`; answers how many. `reserve` and `victims` do so
+    /// by themselves.
     pub fn expire_holds(&mut self, now_ms: u64) -> usize {
         let mut expired = 0;
         while let Some(id) = self.holds.expired(now_ms) {
@@ -179,7 +197,8 @@ impl Index {
         self.find(digest).is_some_and(|slot| self.slab[slot].holds > 0)
     }
 
-    /// Counts one more hold on each; `false`, with nothing changed, if one of them can bear no more.
+    /// Counts one more hold on each; `false`, with nothing changed, if one of them can bear no
+    /// more.
     fn count_up(&mut self, slots: &[u32]) -> bool {
         for (done, slot) in slots.iter().enumerate() {
             let line = &mut self.slab[*slot];
@@ -212,9 +231,14 @@ impl Index {
     }
 }
 
-/// Splits `all` into the items whose key is among `wanted`, as many of each as it is there times, the first of them first; and the others. Both
-/// stay in their order. The work grows with the number of items, not with its product with `wanted`.
-fn take_each<T: Copy, K: Ord>(all: &[T], mut wanted: Vec<K>, key: impl Fn(&T) -> K) -> (Vec<T>, Vec<T>) {
+/// Splits `all` into the items whose key is among `wanted`, as many of each as it is there times,
+/// the first of them first; and the others. Both stay in their order. The work grows with the
+/// number of items, not with its product with `wanted`.
+fn take_each<T: Copy, K: Ord>(
+    all: &[T],
+    mut wanted: Vec<K>,
+    key: impl Fn(&T) -> K,
+) -> (Vec<T>, Vec<T>) {
     wanted.sort_unstable();
     // How many of the equal keys from a place on were used already.
     let mut used = vec![0usize; wanted.len()];
@@ -222,7 +246,8 @@ fn take_each<T: Copy, K: Ord>(all: &[T], mut wanted: Vec<K>, key: impl Fn(&T) ->
     for item in all {
         let key = key(item);
         let first = wanted.partition_point(|other| *other < key);
-        let is_free = |first: &usize| wanted.get(first + used[*first]).is_some_and(|other| *other == key);
+        let is_free =
+            |first: &usize| wanted.get(first + used[*first]).is_some_and(|other| *other == key);
         match Some(first).filter(|first| *first < wanted.len()).filter(is_free) {
             Some(first) => {
                 used[first] += 1;

@@ -12,7 +12,8 @@ use crate::slab::{Line, Slab, State};
 use crate::suspects::Suspects;
 use crate::usage::Books;
 use crate::{
-    Chunk, Entry, IndexConfig, InvalidConfig, Refusal, Reservation, TOO_LONG_BYTES, Tag, TenantId, TenantUsage, Usage,
+    Chunk, Entry, IndexConfig, InvalidConfig, Refusal, Reservation, TOO_LONG_BYTES, Tag, TenantId,
+    TenantUsage, Usage,
 };
 
 /// The most slots that one [`Index::keys_page`] looks at.
@@ -55,7 +56,8 @@ pub(crate) enum Ending {
 pub enum Inserted {
     /// The chunk was not known; this is its slot.
     New(u32),
-    /// It was known, as `old`; it keeps its slot and its holds. If it was a victim, it is one no longer.
+    /// It was known, as `old`; it keeps its slot and its holds. If it was a victim, it is one no
+    /// longer.
     Replaced {
         /// What was known before.
         old: Chunk,
@@ -128,8 +130,9 @@ impl Index {
         self.table.reserve(entries, |slot| hash(&slab[*slot].digest));
     }
 
-    /// Enters a chunk that lies on the medium (found there, or told by a journal), as the most recent. One that is
-    /// known is replaced; where `chunk` knows no chain, the known one stays. Claims no room: see [`commit`](Self::commit).
+    /// Enters a chunk that lies on the medium (found there, or told by a journal), as the most
+    /// recent. One that is known is replaced; where `chunk` knows no chain, the known one
+    /// stays. Claims no room: see [`commit`](Self::commit).
     pub fn insert(&mut self, chunk: Chunk) -> Inserted {
         if chunk.len.max(chunk.bytes) >= TOO_LONG_BYTES {
             return Inserted::Refused(Refusal::TooLarge {
@@ -143,8 +146,9 @@ impl Index {
         }
     }
 
-    /// Corrects the payload's length and the cost in bytes of a chunk that is there. Its place in the order of use stays. `false` if it is not
-    /// there, or on its way out, or longer than an index can say.
+    /// Corrects the payload's length and the cost in bytes of a chunk that is there. Its place in
+    /// the order of use stays. `false` if it is not there, or on its way out, or longer than an
+    /// index can say.
     pub fn resize(&mut self, digest: &Digest, len: u64, bytes: u64) -> bool {
         let Some(slot) = self.find(digest) else { return false };
         if self.slab[slot].state != State::Present || len.max(bytes) >= TOO_LONG_BYTES {
@@ -158,16 +162,17 @@ impl Index {
         true
     }
 
-    /// Enters a chunk that was just written into the room that `reservation` claimed. It is no suspect any more. A
-    /// chunk that costs more than was claimed is entered all the same: what lies there is counted.
+    /// Enters a chunk that was just written into the room that `reservation` claimed. It is no
+    /// suspect any more. A chunk that costs more than was claimed is entered all the same: what
+    /// lies there is counted.
     pub fn commit(&mut self, reservation: Reservation, chunk: Chunk) -> Inserted {
         self.cancel(reservation);
         self.acquit(&chunk.digest);
         self.insert(chunk)
     }
 
-    /// The entry of `digest`; `None` (a miss) also when it is suspect, a victim on its way out, or of a [set](Self::declare_set) that is not
-    /// whole.
+    /// The entry of `digest`; `None` (a miss) also when it is suspect, a victim on its way out, or
+    /// of a [set](Self::declare_set) that is not whole.
     pub fn get(&self, digest: &Digest) -> Option<Entry> {
         let slot = self.find(digest)?;
         let line = &self.slab[slot];
@@ -175,7 +180,8 @@ impl Index {
             .then(|| self.slab.entry(slot))
     }
 
-    /// The entry of a chunk that is there, be it suspect or hidden by its [set](Self::declare_set); `None` for a victim on its way out.
+    /// The entry of a chunk that is there, be it suspect or hidden by its [set](Self::declare_set);
+    /// `None` for a victim on its way out.
     pub fn known(&self, digest: &Digest) -> Option<Entry> {
         self.slot(digest).map(|slot| self.slab.entry(slot))
     }
@@ -190,8 +196,9 @@ impl Index {
         self.find(digest).filter(|slot| self.slab[*slot].state == State::Present)
     }
 
-    /// Notes that a request used these chunks, given in the order of its chain: the first becomes the most recent and
-    /// the deepest the least recent of them, so that tails are evicted before heads. Absent ones are passed over.
+    /// Notes that a request used these chunks, given in the order of its chain: the first becomes
+    /// the most recent and the deepest the least recent of them, so that tails are evicted
+    /// before heads. Absent ones are passed over.
     pub fn touch_batch(&mut self, chain: &[Digest]) {
         match chain {
             [digest] => self.find(digest).into_iter().for_each(|slot| self.policy.touch(slot)),
@@ -202,14 +209,21 @@ impl Index {
         }
     }
 
-    /// Reads from memory what it takes to look these up, of several at once: one after the other, each lookup would wait for memory by itself.
+    /// Reads from memory what it takes to look these up, of several at once: one after the other,
+    /// each lookup would wait for memory by itself.
     pub fn warm<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) {
         let mut digests = digests.into_iter();
         loop {
             let mut some = [0; AT_ONCE];
-            let n = some.iter_mut().zip(&mut digests).map(|(slot, digest)| *slot = self.likely(digest)).count();
+            let n = some
+                .iter_mut()
+                .zip(&mut digests)
+                .map(|(slot, digest)| *slot = self.likely(digest))
+                .count();
             core::hint::black_box(
-                some[..n].iter().fold(0, |all, slot| all ^ self.slab.get(*slot).map_or(0, |line| line.holds)),
+                some[..n]
+                    .iter()
+                    .fold(0, |all, slot| all ^ self.slab.get(*slot).map_or(0, |line| line.holds)),
             );
             if n < AT_ONCE {
                 return;
@@ -217,16 +231,18 @@ impl Index {
         }
     }
 
-    /// Tells the policy what the caller expects of these chunks, at this time. Absent ones are passed over.
+    /// Tells the policy what the caller expects of these chunks, at this time. Absent ones are
+    /// passed over.
     pub fn hint_batch(&mut self, now_ms: u64, chain: &[Digest], hint: &Hint) {
         self.policy.at(now_ms);
-        for slot in chain.iter().rev().filter_map(|digest| self.find(digest)).collect::<Vec<u32>>() {
+        for slot in chain.iter().rev().filter_map(|digest| self.find(digest)).collect::<Vec<u32>>()
+        {
             self.policy.hint(slot, hint);
         }
     }
 
-    /// Removes a chunk that no hold keeps. It stops being counted at once: call it when the medium has deleted the
-    /// chunk, or deletes it at once; else [`leave`](Self::leave).
+    /// Removes a chunk that no hold keeps. It stops being counted at once: call it when the medium
+    /// has deleted the chunk, or deletes it at once; else [`leave`](Self::leave).
     pub fn remove(&mut self, digest: &Digest) -> Removed {
         match self.removable(digest) {
             Ok(slot) => Removed::Gone(self.drop_entry(slot, Ending::Removed)),
@@ -234,8 +250,8 @@ impl Index {
         }
     }
 
-    /// Removes a chunk in two steps: it becomes a victim, a miss that is still counted, until [`evicted`](Self::evicted)
-    /// or [`restored`](Self::restored) is called.
+    /// Removes a chunk in two steps: it becomes a victim, a miss that is still counted, until
+    /// [`evicted`](Self::evicted) or [`restored`](Self::restored) is called.
     pub fn leave(&mut self, digest: &Digest) -> Removed {
         match self.removable(digest) {
             Ok(slot) => Removed::Gone(self.start_leaving(slot)),
@@ -243,14 +259,15 @@ impl Index {
         }
     }
 
-    /// Drops a chunk that vanished outside our sight, or was set aside as corrupt: even when it is held. Holds on it
-    /// stay valid and hold nothing; saved again, it is not held by them.
+    /// Drops a chunk that vanished outside our sight, or was set aside as corrupt: even when it is
+    /// held. Holds on it stay valid and hold nothing; saved again, it is not held by them.
     pub fn forget(&mut self, digest: &Digest) -> Option<Entry> {
         self.find(digest).map(|slot| self.drop_entry(slot, Ending::Removed))
     }
 
-    /// Notes that the bytes of this key were found wrong: a miss until its next [`commit`](Self::commit). An entry of
-    /// its stays, counted and evictable, for media that cannot set the bytes aside.
+    /// Notes that the bytes of this key were found wrong: a miss until its next
+    /// [`commit`](Self::commit). An entry of its stays, counted and evictable, for media that
+    /// cannot set the bytes aside.
     pub fn suspect(&mut self, digest: &Digest) {
         if let Some(forgotten) = self.suspects.insert(*digest) {
             self.sets.suspected(digest);
@@ -258,7 +275,8 @@ impl Index {
         }
     }
 
-    /// The wrong bytes are out of the way: what is found under this key from now on was written since.
+    /// The wrong bytes are out of the way: what is found under this key from now on was written
+    /// since.
     pub fn acquit(&mut self, digest: &Digest) {
         if self.suspects.remove(digest) {
             self.sets.acquitted(digest);
@@ -292,8 +310,8 @@ impl Index {
         self.books.tenants.iter().map(|(tenant, usage)| (*tenant, *usage))
     }
 
-    /// Up to `n` of the chunks that are there. Chunks that come or go between pages may be missed, none comes twice
-    /// unless it went and came back.
+    /// Up to `n` of the chunks that are there. Chunks that come or go between pages may be missed,
+    /// none comes twice unless it went and came back.
     pub fn keys_page(&self, cursor: Cursor, n: usize) -> Page {
         let stop = cursor.0.saturating_add(PAGE_SCAN_MAX).min(self.slab.end());
         let (mut chunks, mut at) = (Vec::new(), cursor.0);
@@ -304,19 +322,21 @@ impl Index {
         Page { chunks, next: (at < self.slab.end()).then_some(Cursor(at)) }
     }
 
-    /// All slots in the order of the policy, the next victim first, held ones last: with [`chunks_at`](Self::chunks_at)
-    /// the way to a snapshot. Takes time and memory (4 bytes) for each.
+    /// All slots in the order of the policy, the next victim first, held ones last: with
+    /// [`chunks_at`](Self::chunks_at) the way to a snapshot. Takes time and memory (4 bytes)
+    /// for each.
     pub fn order(&mut self) -> Vec<u32> {
         self.policy.order()
     }
 
-    /// The chunks that are in `slots` now, in their order; slots that are empty or on their way out are passed over.
-    /// So a snapshot can be taken in pieces, with other calls in between.
+    /// The chunks that are in `slots` now, in their order; slots that are empty or on their way out
+    /// are passed over. So a snapshot can be taken in pieces, with other calls in between.
     pub fn chunks_at<'a>(&'a self, slots: &'a [u32]) -> impl Iterator<Item = Chunk> + 'a {
         slots.iter().filter_map(|slot| self.chunk_at(*slot))
     }
 
-    /// The heap memory held by entries, table and policy, in bytes; holds, suspects and tenants not counted.
+    /// The heap memory held by entries, table and policy, in bytes; holds, suspects and tenants not
+    /// counted.
     pub fn memory_bytes(&self) -> usize {
         self.slab.memory_bytes() + self.table.allocation_size() + self.policy.memory_bytes()
     }
@@ -334,14 +354,18 @@ impl Index {
     fn find_all(&self, digests: &[Digest]) -> Vec<u32> {
         let mut slots = Vec::with_capacity(digests.len());
         for some in digests.chunks(AT_ONCE) {
-            // First what the table says of all of them, then what the slots say, so that none waits for another.
+            // First what the table says of all of them, then what the slots say, so that none waits
+            // for another.
             let mut likely = [0; AT_ONCE];
             likely.iter_mut().zip(some).for_each(|(slot, digest)| *slot = self.likely(digest));
-            let is_it = |slot: &u32, digest: &Digest| self.slab.get(*slot).is_some_and(|line| line.digest == *digest);
-            let found = likely.iter().zip(some).filter_map(|(slot, digest)| match is_it(slot, digest) {
-                true => Some(*slot),
-                false => self.find(digest),
-            });
+            let is_it = |slot: &u32, digest: &Digest| {
+                self.slab.get(*slot).is_some_and(|line| line.digest == *digest)
+            };
+            let found =
+                likely.iter().zip(some).filter_map(|(slot, digest)| match is_it(slot, digest) {
+                    true => Some(*slot),
+                    false => self.find(digest),
+                });
             slots.extend(found);
         }
         slots
@@ -371,8 +395,8 @@ impl Index {
         self.sets.returned(&digest, tenant);
     }
 
-    /// Takes an entry out of everything, remembered by the policy if that gave it up; its slot is free once no hold
-    /// refers to it.
+    /// Takes an entry out of everything, remembered by the policy if that gave it up; its slot is
+    /// free once no hold refers to it.
     pub(crate) fn drop_entry(&mut self, slot: u32, end: Ending) -> Entry {
         let (entry, state) = (self.slab.entry(slot), self.slab[slot].state);
         if state == State::Leaving {
@@ -433,7 +457,9 @@ impl Index {
             self.note_early(&chunk.digest, before);
         }
         let entry = kvtier_evict::Entry::new(slot, chunk.bytes).with_chain(parent, chunk.depth);
-        self.policy.insert(entry.with_group(self.slab[slot].tenant_number()).with_tag(hash(&chunk.digest)));
+        self.policy.insert(
+            entry.with_group(self.slab[slot].tenant_number()).with_tag(hash(&chunk.digest)),
+        );
     }
 
     /// The slot of a tenant that goes next; `None` also from policies that do not divide by tenant.

@@ -1,10 +1,12 @@
-//! The journal of one process: what it used, entered and removed, in batches that are appended every few seconds.
+//! The journal of one process: what it used, entered and removed, in batches that are appended
+//! every few seconds.
 //!
-//! A batch is one or more frames of at most 1 MiB, each with its own checksum; the order of records in it is the order
-//! of use. A record is a kind (u8) and its fields: 1 touch (digest), 2 remove (digest), 3 insert (digest 32 bytes,
-//! length u64, bytes u64, parent's tag u64 or 0, depth u32, tenant 16 bytes; 4 in frames of version 1, which say nothing). A process appends to
-//! a journal of its own, so nothing follows a torn tail: reading stops there. The number in a frame's header is the [mark](snapshot_mark) of
-//! the snapshot after which it was written, or 0.
+//! A batch is one or more frames of at most 1 MiB, each with its own checksum; the order of records
+//! in it is the order of use. A record is a kind (u8) and its fields: 1 touch (digest), 2 remove
+//! (digest), 3 insert (digest 32 bytes, length u64, bytes u64, parent's tag u64 or 0, depth u32,
+//! tenant 16 bytes; 4 in frames of version 1, which say nothing). A process appends to a journal of
+//! its own, so nothing follows a torn tail: reading stops there. The number in a frame's header is
+//! the [mark](snapshot_mark) of the snapshot after which it was written, or 0.
 
 use kvtier_key::Digest;
 
@@ -42,13 +44,15 @@ pub enum Record {
 pub struct Batch {
     /// When they were written: Unix time in milliseconds.
     pub at_ms: u64,
-    /// The [mark](snapshot_mark) of the snapshot after which they were written, as far as their writer saw; 0 where it saw none.
+    /// The [mark](snapshot_mark) of the snapshot after which they were written, as far as their
+    /// writer saw; 0 where it saw none.
     pub follows: u32,
     /// The records, in the order of use; at least one.
     pub records: Vec<Record>,
 }
 
-/// What batches name a snapshot by: the low bits of the time at which it was taken, in Unix milliseconds.
+/// What batches name a snapshot by: the low bits of the time at which it was taken, in Unix
+/// milliseconds.
 pub fn snapshot_mark(at_ms: u64) -> u32 {
     at_ms as u32
 }
@@ -58,7 +62,8 @@ pub fn encode(at_ms: u64, records: &[Record], out: &mut Vec<u8>) {
     encode_after(0, at_ms, records, out);
 }
 
-/// The same for records that are written after the snapshot with the mark `follows`. They are not in it, whatever its clock said.
+/// The same for records that are written after the snapshot with the mark `follows`. They are not
+/// in it, whatever its clock said.
 pub fn encode_after(follows: u32, at_ms: u64, records: &[Record], out: &mut Vec<u8>) {
     for records in records.chunks(RECORDS_MAX) {
         frame::encode(Head { magic: MAGIC, flags: 0, at_ms, number: follows }, out, |out| {
@@ -68,7 +73,8 @@ pub fn encode_after(follows: u32, at_ms: u64, records: &[Record], out: &mut Vec<
     }
 }
 
-/// Reads the batches in `bytes`, in order, until the end or the first fault. Any bytes may be given.
+/// Reads the batches in `bytes`, in order, until the end or the first fault. Any bytes may be
+/// given.
 pub fn decode(bytes: &[u8]) -> Batches<'_> {
     Batches { frames: Frames::new(MAGIC, bytes), end: None }
 }
@@ -131,7 +137,8 @@ fn records(frame: &Frame<'_>) -> Option<Vec<Record>> {
         return None;
     }
     let mut fields = Fields(frame.body);
-    let records: Option<Vec<Record>> = (0..frame.records).map(|_| record(&mut fields, frame.form)).collect();
+    let records: Option<Vec<Record>> =
+        (0..frame.records).map(|_| record(&mut fields, frame.form)).collect();
     records.filter(|_| fields.0.is_empty())
 }
 

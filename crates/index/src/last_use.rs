@@ -1,4 +1,5 @@
-//! When chunks were used last, as far as a snapshot and journals say: for tools that look at a medium from outside.
+//! When chunks were used last, as far as a snapshot and journals say: for tools that look at a
+//! medium from outside.
 
 use std::collections::HashMap;
 
@@ -13,8 +14,8 @@ use crate::{Chunk, TenantId};
 pub struct LastUse {
     /// Unix time in milliseconds.
     pub at_ms: u64,
-    /// Whether it was used at that time, within the seconds between two writes of a journal. If not, it was used then or earlier: a snapshot
-    /// has an order of use and no times.
+    /// Whether it was used at that time, within the seconds between two writes of a journal. If
+    /// not, it was used then or earlier: a snapshot has an order of use and no times.
     pub is_exact: bool,
     /// The tenant; [`TenantId::NONE`] where none is known.
     pub tenant: TenantId,
@@ -32,13 +33,16 @@ impl LastUses {
         }
     }
 
-    /// Adds a batch of a journal. Batches may come in any order; those from before a snapshot are in it.
+    /// Adds a batch of a journal. Batches may come in any order; those from before a snapshot are
+    /// in it.
     pub fn add_batch(&mut self, batch: &Batch) {
         for record in &batch.records {
             let used = LastUse { at_ms: batch.at_ms, is_exact: true, tenant: TenantId::NONE };
             match record {
                 Record::Touch(digest) => self.enter(*digest, used),
-                Record::Insert(chunk) => self.enter(chunk.digest, LastUse { tenant: chunk.tenant, ..used }),
+                Record::Insert(chunk) => {
+                    self.enter(chunk.digest, LastUse { tenant: chunk.tenant, ..used })
+                }
                 Record::Remove(_) => {}
             }
         }

@@ -1,14 +1,16 @@
 //! The index of one tier: which chunks are there, who holds them, and what goes when room is short.
 //!
-//! An [`Index`] maps key digests to slots, counts usage per tenant, keeps holds with their time limits, and drives
-//! eviction through a [`Policy`](kvtier_evict::Policy). It does no I/O, reads no clock (time comes in as milliseconds
-//! of any clock that only goes forward) and takes no lock: a tier keeps it in a mutex, and moves bytes outside of it.
+//! An [`Index`] maps key digests to slots, counts usage per tenant, keeps holds with their time
+//! limits, and drives eviction through a [`Policy`](kvtier_evict::Policy). It does no I/O, reads no
+//! clock (time comes in as milliseconds of any clock that only goes forward) and takes no lock: a
+//! tier keeps it in a mutex, and moves bytes outside of it.
 //!
 //! # A save
 //!
-//! 1. [`Index::reserve`] claims room before the write begins. [`Reserve::Granted`]: write. [`Reserve::Evict`]: delete
-//!    these chunks, answer [`Index::evicted`] or [`Index::restored`] for each, and ask again. [`Reserve::Busy`]:
-//!    others are deleting enough; ask again when they are done. [`Reserve::Full`]: shed the save.
+//! 1. [`Index::reserve`] claims room before the write begins. [`Reserve::Granted`]: write.
+//!    [`Reserve::Evict`]: delete these chunks, answer [`Index::evicted`] or [`Index::restored`] for
+//!    each, and ask again. [`Reserve::Busy`]: others are deleting enough; ask again when they are
+//!    done. [`Reserve::Full`]: shed the save.
 //! 2. [`Index::commit`] when the chunk is published, or [`Index::cancel`] when the write failed.
 //! 3. [`Index::victims`] with a need of 0, to go back below the high mark.
 //! 4. When the request is complete, [`Index::touch_batch`] with its whole chain.
@@ -39,8 +41,9 @@
 //!
 //! # After a restart
 //!
-//! What the medium lists goes in through [`Index::insert`]; then a [`snapshot`] and the [`journal`]s give the order in
-//! which it was used. Both formats stop at the first torn or foreign byte, and never invent a record.
+//! What the medium lists goes in through [`Index::insert`]; then a [`snapshot`] and the
+//! [`journal`]s give the order in which it was used. Both formats stop at the first torn or foreign
+//! byte, and never invent a record.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

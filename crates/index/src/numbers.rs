@@ -2,8 +2,8 @@ use hashbrown::HashMap;
 
 use crate::TenantId;
 
-/// The numbers of tenants within one index: a slot and a policy have 4 bytes for a tenant, whose identity has 16. A number is given to another
-/// tenant once no slot has it.
+/// The numbers of tenants within one index: a slot and a policy have 4 bytes for a tenant, whose
+/// identity has 16. A number is given to another tenant once no slot has it.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     of: HashMap<TenantId, u32>,
@@ -78,7 +78,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tenants_that_differ_in_the_upper_bits_alone_have_numbers_of_their_own_and_numbers_are_reused() {
+    fn tenants_that_differ_in_the_upper_bits_alone_have_numbers_of_their_own_and_numbers_are_reused()
+     {
         let mut numbers = Numbers::default();
         let [a, b] = [7, 7 + (1 << 32)].map(TenantId);
         let [first, second, again] = [a, b, a].map(|tenant| numbers.take(tenant));

@@ -55,10 +55,11 @@ impl Want {
 pub struct Quotas {
     /// Limits of single tenants, in bytes.
     pub of: BTreeMap<String, u64>,
-    /// The limit of every other tenant, in bytes; `None` for none. Chunks without a salt, or whose salt nobody knows, are of the tenant `""`,
-    /// which this does not include.
+    /// The limit of every other tenant, in bytes; `None` for none. Chunks without a salt, or whose
+    /// salt nobody knows, are of the tenant `""`, which this does not include.
     pub others: Option<u64>,
-    /// Whether the limits of single tenants are also what these are sure of: see [`Index::share_fairly`].
+    /// Whether the limits of single tenants are also what these are sure of: see
+    /// [`Index::share_fairly`].
     pub fair: bool,
 }
 
@@ -106,7 +107,8 @@ pub(crate) struct Limits {
     leaving: HashMap<TenantId, u64>,
     /// Tenants whose limits are full, or nearly: so that nobody has to look at all of them.
     full: HashSet<TenantId>,
-    /// Tenants that have more than their part, with writes in flight and without what is on its way out.
+    /// Tenants that have more than their part, with writes in flight and without what is on its
+    /// way out.
     pub above: Above,
     /// How much all parts together may be, where limits are also what tenants are sure of.
     pub fair: Option<u64>,
@@ -137,7 +139,8 @@ impl Limits {
 
     /// A tenant has so many bytes now.
     pub fn note(&mut self, tenant: TenantId, bytes: u64) {
-        let [coming, leaving] = [&self.reserved, &self.leaving].map(|of| of.get(&tenant).copied().unwrap_or(0));
+        let [coming, leaving] =
+            [&self.reserved, &self.leaving].map(|of| of.get(&tenant).copied().unwrap_or(0));
         let staying = bytes.saturating_sub(leaving).saturating_add(coming);
         self.above.note(tenant, staying.saturating_sub(self.part(tenant)));
         match self.limit(tenant).is_some_and(|limit| bytes > limit - limit / SPARE) {
@@ -163,7 +166,8 @@ impl Limits {
     }
 }
 
-/// Takes from a sum; sums of nothing are not kept. What was claimed before there were limits was not added.
+/// Takes from a sum; sums of nothing are not kept. What was claimed before there were limits was
+/// not added.
 fn take(sums: &mut HashMap<TenantId, u64>, tenant: TenantId, bytes: u64) {
     if let Some(sum) = sums.get_mut(&tenant) {
         *sum = sum.saturating_sub(bytes);
@@ -174,9 +178,10 @@ fn take(sums: &mut HashMap<TenantId, u64>, tenant: TenantId, bytes: u64) {
 }
 
 impl Index {
-    /// Limits from now on what one tenant may have, in bytes; `None` ends its limit. What is there above it goes with the tenant's next
-    /// write: its least recently used chunks, or those that the policy chooses where it knows owners. By a policy that gives nothing up,
-    /// writes above the limit are refused.
+    /// Limits from now on what one tenant may have, in bytes; `None` ends its limit. What is there
+    /// above it goes with the tenant's next write: its least recently used chunks, or those
+    /// that the policy chooses where it knows owners. By a policy that gives nothing up, writes
+    /// above the limit are refused.
     pub fn set_quota(&mut self, tenant: TenantId, bytes: Option<u64>) {
         let before = match bytes {
             Some(bytes) => {
@@ -185,7 +190,8 @@ impl Index {
             }
             None => self.quotas.of.remove(&tenant),
         };
-        self.quotas.sum = self.quotas.sum - u128::from(before.unwrap_or(0)) + u128::from(bytes.unwrap_or(0));
+        self.quotas.sum =
+            self.quotas.sum - u128::from(before.unwrap_or(0)) + u128::from(bytes.unwrap_or(0));
         match self.quotas.fair {
             // The parts of all are others now.
             Some(_) => self.note_all(),
@@ -193,7 +199,8 @@ impl Index {
         }
     }
 
-    /// Limits from now on, in bytes, what each tenant but number 0 may have that has no limit of its own; `None` is no limit.
+    /// Limits from now on, in bytes, what each tenant but number 0 may have that has no limit of
+    /// its own; `None` is no limit.
     pub fn set_quota_of_others(&mut self, bytes: Option<u64>) {
         if bytes.is_some() {
             self.begin_limits();
@@ -208,7 +215,8 @@ impl Index {
         self.quotas.full.clear();
         if self.quotas.are_set() {
             let there = self.tenants().map(|(tenant, _)| tenant);
-            let tenants: Vec<TenantId> = there.chain(self.quotas.reserved.keys().copied()).collect();
+            let tenants: Vec<TenantId> =
+                there.chain(self.quotas.reserved.keys().copied()).collect();
             tenants.into_iter().for_each(|tenant| self.note_usage(tenant));
         }
     }
@@ -253,7 +261,8 @@ impl Index {
         }
     }
 
-    /// The tenants of whose limit less than a fiftieth is free, in no order, each with a write that asks for just that.
+    /// The tenants of whose limit less than a fiftieth is free, in no order, each with a write that
+    /// asks for just that.
     pub fn full_tenants(&self) -> Vec<Want> {
         let want = |tenant: &TenantId| {
             let limit = self.quotas.limit(*tenant)?;
@@ -262,14 +271,16 @@ impl Index {
         self.quotas.full.iter().filter_map(want).collect()
     }
 
-    /// Before the first limit: sees that the policy can tell one tenant's chunks from another's, and counts what is on its way out. Who has
-    /// no limits does not pay for it.
+    /// Before the first limit: sees that the policy can tell one tenant's chunks from another's,
+    /// and counts what is on its way out. Who has no limits does not pay for it.
     fn begin_limits(&mut self) {
         if !self.quotas.are_set() {
             self.quotas.leaving.clear();
             // Nothing is, mostly: then nobody has to look.
             let end = if self.books.leaving == 0 { 0 } else { self.slab.end() };
-            for line in (0..end).map(|slot| &self.slab[slot]).filter(|line| line.state == State::Leaving) {
+            for line in
+                (0..end).map(|slot| &self.slab[slot]).filter(|line| line.state == State::Leaving)
+            {
                 *self.quotas.leaving.entry(self.slab.tenant(line)).or_default() += line.bytes();
             }
         }
@@ -279,7 +290,8 @@ impl Index {
         let policy = std::mem::replace(&mut self.policy, PolicyKind::Noop.build());
         let slab = &self.slab;
         let is_pinned = |slot: u32| slab[slot].holds > 0 || slab[slot].state == State::Leaving;
-        self.policy = Box::new(Owners::around(policy, |slot| slab[slot].tenant_number(), is_pinned));
+        self.policy =
+            Box::new(Owners::around(policy, |slot| slab[slot].tenant_number(), is_pinned));
     }
 
     /// Bytes of a tenant's writes in flight.
@@ -287,7 +299,8 @@ impl Index {
         self.quotas.reserved.get(&tenant).copied().unwrap_or(0)
     }
 
-    /// Whether a write of this tenant's needs room that its limit does not leave. What is on its way out still takes up some.
+    /// Whether a write of this tenant's needs room that its limit does not leave. What is on its
+    /// way out still takes up some.
     pub fn is_above_quota(&self, want: &Want) -> bool {
         self.quotas.limit(want.tenant).is_some_and(|limit| self.had_with(want) > limit)
     }
@@ -298,7 +311,8 @@ impl Index {
         there.saturating_add(self.tenant_reserved(want.tenant)).saturating_add(want.bytes)
     }
 
-    /// What stands against a write below the capacity: its tenant's limit. Victims are the tenant's own.
+    /// What stands against a write below the capacity: its tenant's limit. Victims are the tenant's
+    /// own.
     pub(crate) fn above_quota(&mut self, want: &Want) -> Option<Reserve> {
         let (limit, tenant) = (self.quotas.limit(want.tenant)?, want.tenant);
         if want.bytes > limit {
@@ -325,8 +339,9 @@ impl Index {
         self.had_with(want).saturating_sub(leaving).saturating_sub(limit)
     }
 
-    /// What has to go, of its tenant's, so that a write stays below its tenant's limit: at most one batch, none when the rest of it is held
-    /// or on its way out. Answer for each as for [`victims`](Self::victims).
+    /// What has to go, of its tenant's, so that a write stays below its tenant's limit: at most one
+    /// batch, none when the rest of it is held or on its way out. Answer for each as for
+    /// [`victims`](Self::victims).
     pub fn victims_of_quota(&mut self, now_ms: u64, want: &Want) -> Vec<Entry> {
         self.expire_holds(now_ms);
         match self.above_quota(want) {
@@ -338,7 +353,9 @@ impl Index {
     fn victims_of(&mut self, tenant: TenantId, wanted: u64) -> Vec<Entry> {
         let (mut victims, mut freed) = (Vec::new(), 0);
         while freed < wanted && victims.len() < VICTIMS_MAX {
-            let Some(slot) = self.leftover_of(tenant).or_else(|| self.victim_of(tenant)) else { break };
+            let Some(slot) = self.leftover_of(tenant).or_else(|| self.victim_of(tenant)) else {
+                break;
+            };
             let victim = self.start_leaving(slot);
             freed += victim.chunk.bytes;
             victims.push(victim);

@@ -11,7 +11,8 @@ use crate::{ChainPlace, Entry, Index, TOO_LONG_BYTES, TenantId, Want};
 /// The most victims in one batch.
 pub const VICTIMS_MAX: usize = 1024;
 
-/// Room that was claimed for one write. Give it to [`Index::commit`] or [`Index::cancel`]: dropped, it stays claimed.
+/// Room that was claimed for one write. Give it to [`Index::commit`] or [`Index::cancel`]: dropped,
+/// it stays claimed.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "room stays claimed until the reservation is committed or cancelled"]
 pub struct Reservation {
@@ -34,7 +35,8 @@ impl Reservation {
 pub enum Reserve {
     /// It may: this room is its own.
     Granted(Reservation),
-    /// Not before these victims are deleted. Answer [`Index::evicted`] or [`Index::restored`] for each, then ask again.
+    /// Not before these victims are deleted. Answer [`Index::evicted`] or [`Index::restored`] for
+    /// each, then ask again.
     Evict(Vec<Entry>),
     /// Not before victims that were given to others are deleted: ask again then.
     Busy,
@@ -90,14 +92,16 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl Index {
-    /// Claims room for a write that costs the medium `bytes` bytes. Grants whatever fits into the capacity; when
-    /// something has to go, it goes down to the high mark.
+    /// Claims room for a write that costs the medium `bytes` bytes. Grants whatever fits into the
+    /// capacity; when something has to go, it goes down to the high mark.
     pub fn reserve(&mut self, now_ms: u64, bytes: u64) -> Reserve {
         let bytes_max = self.marks.high.min(TOO_LONG_BYTES - 1);
         if bytes > bytes_max {
             return Reserve::Full(Refusal::TooLarge { bytes, bytes_max });
         }
-        if self.books.used.saturating_add(self.books.reserved).saturating_add(bytes) <= self.marks.capacity {
+        if self.books.used.saturating_add(self.books.reserved).saturating_add(bytes)
+            <= self.marks.capacity
+        {
             self.books.reserved += bytes;
             return Reserve::Granted(Reservation { bytes, tenant: None });
         }
@@ -108,9 +112,11 @@ impl Index {
         }
     }
 
-    /// [`reserve`](Self::reserve) for a chunk of which more is known. When something has to go for it, the policy may find it worth no more
-    /// than what would go, or nothing at all where the caller says that one comes before it which is missing: then it is refused, and so is the
-    /// rest of its chain. Above its tenant's limit what goes is the tenant's own, and counts until it is gone.
+    /// [`reserve`](Self::reserve) for a chunk of which more is known. When something has to go for
+    /// it, the policy may find it worth no more than what would go, or nothing at all where the
+    /// caller says that one comes before it which is missing: then it is refused, and so is the
+    /// rest of its chain. Above its tenant's limit what goes is the tenant's own, and counts until
+    /// it is gone.
     pub fn reserve_for(&mut self, now_ms: u64, want: &Want) -> Reserve {
         let bytes = want.bytes;
         let taken = self.books.used.saturating_add(self.books.reserved);
@@ -141,7 +147,8 @@ impl Index {
         answer
     }
 
-    /// Refuses a chunk that is worth no more than what would go for it. The policy learns from it whether such chunks come back.
+    /// Refuses a chunk that is worth no more than what would go for it. The policy learns from it
+    /// whether such chunks come back.
     fn not_worth(&mut self, want: &Want) -> Reserve {
         if let Some(digest) = &want.digest {
             self.policy.shed(hash(digest));
@@ -149,8 +156,8 @@ impl Index {
         Reserve::Full(Refusal::NotWorth)
     }
 
-    /// Whether a chunk at this place is worth what would go for it. Where nothing can go, that is no matter of worth; and to a policy that takes
-    /// orphans all chunks are worth the same.
+    /// Whether a chunk at this place is worth what would go for it. Where nothing can go, that is
+    /// no matter of worth; and to a policy that takes orphans all chunks are worth the same.
     fn is_worth(&mut self, place: ChainPlace) -> bool {
         if self.policy.takes_orphans() {
             return true;
@@ -163,7 +170,8 @@ impl Index {
         }
     }
 
-    /// Whether a chunk above its tenant's limit is worth what would go of its tenant's: not what it comes after.
+    /// Whether a chunk above its tenant's limit is worth what would go of its tenant's: not what it
+    /// comes after.
     fn is_worth_its_own(&mut self, want: &Want) -> bool {
         if self.policy.takes_orphans() {
             return true;
@@ -173,14 +181,16 @@ impl Index {
         victim.is_none_or(|victim| self.may_go_for(victim, ancestor))
     }
 
-    /// Whether a victim is none of those before a chunk that comes after `ancestor`. Only what the policy knows, or cannot know, to be before
-    /// another is looked for on the way up.
+    /// Whether a victim is none of those before a chunk that comes after `ancestor`. Only what the
+    /// policy knows, or cannot know, to be before another is looked for on the way up.
     fn may_go_for(&self, victim: u32, ancestor: Option<u32>) -> bool {
-        let may_lead = Some(victim) == ancestor || !self.policy.may_go(victim) || self.is_followed(victim);
+        let may_lead =
+            Some(victim) == ancestor || !self.policy.may_go(victim) || self.is_followed(victim);
         !(may_lead && self.leads_to(victim, ancestor))
     }
 
-    /// Claims room whatever the marks say: for those who do not evict, and keep to a limit of their own.
+    /// Claims room whatever the marks say: for those who do not evict, and keep to a limit of their
+    /// own.
     pub fn reserve_anyway(&mut self, want: &Want) -> Reservation {
         self.books.reserved += want.bytes;
         self.of_tenant(want)
@@ -210,18 +220,21 @@ impl Index {
         self.not_of_tenant(&reservation);
     }
 
-    /// What has to go so that what is there, what is claimed and `need_bytes` more stay below the high mark: at most
-    /// one batch, none when nothing has to go or all is held. Call it with 0 after a commit.
+    /// What has to go so that what is there, what is claimed and `need_bytes` more stay below the
+    /// high mark: at most one batch, none when nothing has to go or all is held. Call it with 0
+    /// after a commit.
     ///
-    /// Victims are misses, still counted, until [`evicted`](Self::evicted) or [`restored`](Self::restored) is called
-    /// for each; do so whatever became of the deleting, or their room is lost.
+    /// Victims are misses, still counted, until [`evicted`](Self::evicted) or
+    /// [`restored`](Self::restored) is called for each; do so whatever became of the deleting,
+    /// or their room is lost.
     pub fn victims(&mut self, now_ms: u64, need_bytes: u64) -> Vec<Entry> {
         let staying = (self.books.used - self.books.leaving).saturating_add(self.books.reserved);
         let over = staying.saturating_add(need_bytes).saturating_sub(self.marks.high);
         self.squeeze(now_ms, over.min(self.marks.batch.max(need_bytes)))
     }
 
-    /// Victims of `wanted` bytes or a little more, however much room the marks leave: the medium itself is short of it.
+    /// Victims of `wanted` bytes or a little more, however much room the marks leave: the medium
+    /// itself is short of it.
     pub fn squeeze(&mut self, now_ms: u64, wanted: u64) -> Vec<Entry> {
         self.expire_holds(now_ms);
         self.policy.at(now_ms);
@@ -240,8 +253,8 @@ impl Index {
         self.leaving(digest).map(|slot| self.drop_entry(slot, Ending::Evicted)).is_some()
     }
 
-    /// The victim could not be deleted and is there as before, as the most recent, so that others are tried first.
-    /// `false` if it is none.
+    /// The victim could not be deleted and is there as before, as the most recent, so that others
+    /// are tried first. `false` if it is none.
     pub fn restored(&mut self, digest: &Digest) -> bool {
         let back = self.leaving(digest);
         if let Some(slot) = back {

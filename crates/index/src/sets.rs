@@ -1,4 +1,5 @@
-//! Chunks that are there together or not at all: keys, values and sidecars of one stretch of tokens, say.
+//! Chunks that are there together or not at all: keys, values and sidecars of one stretch of
+//! tokens, say.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
@@ -15,7 +16,8 @@ use crate::{Index, TenantId};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SetId(u64);
 
-/// Too many members of sets are not there: nothing was declared, so saving these chunks might show some without the others.
+/// Too many members of sets are not there: nothing was declared, so saving these chunks might show
+/// some without the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SetsFull {
@@ -43,8 +45,9 @@ pub(crate) struct Sets {
     /// How many members are not there. What others take up in here is bounded by the index.
     missing: usize,
     next: u64,
-    /// Sets of which something is left that goes first, since they are not whole any more or did not get whole, by whose they are: and of
-    /// each, how many of its members were passed. None of those is this tenant's and free to go, so that nobody looks at them again.
+    /// Sets of which something is left that goes first, since they are not whole any more or did
+    /// not get whole, by whose they are: and of each, how many of its members were passed.
+    /// None of those is this tenant's and free to go, so that nobody looks at them again.
     leftovers: BTreeMap<(TenantId, u64), usize>,
 }
 
@@ -101,10 +104,13 @@ impl Sets {
         Some(id)
     }
 
-    /// Whether a chunk is a miss although it may be there, because another of its set is not, or was found wrong. One that somebody held when
-    /// its set was declared stays a hit for as long as that is all that is missing.
+    /// Whether a chunk is a miss although it may be there, because another of its set is not, or
+    /// was found wrong. One that somebody held when its set was declared stays a hit for as
+    /// long as that is all that is missing.
     pub fn hides(&self, digest: &Digest, is_held: impl FnOnce() -> bool) -> bool {
-        self.set(digest).is_some_and(|set| set.suspects > 0 || (!set.is_whole() && (set.was_whole || !is_held())))
+        self.set(digest).is_some_and(|set| {
+            set.suspects > 0 || (!set.is_whole() && (set.was_whole || !is_held()))
+        })
     }
 
     /// A chunk was found wrong.
@@ -140,7 +146,8 @@ impl Sets {
         self.leftovers.extend(changed.filter(|_| was_whole).map(|id| ((tenant, id), 0)));
     }
 
-    /// Nobody holds a chunk of this tenant's any more: where it is what is left of its set, it goes first.
+    /// Nobody holds a chunk of this tenant's any more: where it is what is left of its set, it goes
+    /// first.
     pub fn released(&mut self, digest: &Digest, tenant: TenantId) {
         let Some(id) = self.of.get(digest) else { return };
         if self.all.get(id).is_some_and(Set::is_left) {
@@ -183,10 +190,12 @@ impl Sets {
 }
 
 impl Index {
-    /// Declares that these chunks, which are about to be saved, are there together or not at all: misses until the last of them is
-    /// committed, and again when the first of them goes; then the others go too, before anything else does. A chunk that somebody holds
-    /// meanwhile stays a hit until it is released. Say with [`end_set`](Self::end_set) when the saves have ended, however they did. `None`
-    /// for less than two chunks, which are no set. Sets do not outlive the index. How many members are there has no maximum of its own; how
+    /// Declares that these chunks, which are about to be saved, are there together or not at all:
+    /// misses until the last of them is committed, and again when the first of them goes; then
+    /// the others go too, before anything else does. A chunk that somebody holds
+    /// meanwhile stays a hit until it is released. Say with [`end_set`](Self::end_set) when the
+    /// saves have ended, however they did. `None` for less than two chunks, which are no set.
+    /// Sets do not outlive the index. How many members are there has no maximum of its own; how
     /// many are [missing](crate::IndexConfig::missing_max) has one.
     pub fn declare_set(&mut self, members: &[Digest]) -> Result<Option<SetId>, SetsFull> {
         let mut distinct: Vec<Digest> = members.to_vec();
@@ -202,20 +211,25 @@ impl Index {
             set.saving += 1;
             return Ok(Some(SetId(id)));
         }
-        let known: Vec<&Line> =
-            distinct.iter().filter_map(|member| self.find(member)).map(|slot| &self.slab[slot]).collect();
+        let known: Vec<&Line> = distinct
+            .iter()
+            .filter_map(|member| self.find(member))
+            .map(|slot| &self.slab[slot])
+            .collect();
         let tenant = known.last().map_or(TenantId::NONE, |line| self.slab.tenant(line));
         let there = known.iter().filter(|line| line.state == State::Present).count();
         let (going, was_whole) = (known.len() - there, there == distinct.len());
         let suspects = self.suspects.count(&distinct);
-        let set = Set { members: distinct.into(), tenant, there, going, suspects, saving: 1, was_whole };
+        let set =
+            Set { members: distinct.into(), tenant, there, going, suspects, saving: 1, was_whole };
         self.add_set(set).map(|id| Some(SetId(id)))
     }
 
     /// Adds a set in the place of those that it shares members with.
     fn add_set(&mut self, set: Set) -> Result<u64, SetsFull> {
         let sets = &self.sets;
-        let others: BTreeSet<u64> = set.members.iter().filter_map(|member| sets.of.get(member)).copied().collect();
+        let others: BTreeSet<u64> =
+            set.members.iter().filter_map(|member| sets.of.get(member)).copied().collect();
         let freed: usize = others.iter().filter_map(|id| sets.all.get(id)).map(Set::missing).sum();
         if sets.missing - freed + set.missing() > self.missing_max.max(self.entries()) {
             return Err(SetsFull { missing: sets.missing });
@@ -230,7 +244,8 @@ impl Index {
         Ok(id)
     }
 
-    /// A batch of saves of a declared set has ended. When it was the last, what is there of one that is not whole goes.
+    /// A batch of saves of a declared set has ended. When it was the last, what is there of one
+    /// that is not whole goes.
     pub fn end_set(&mut self, id: SetId) {
         let Some(set) = self.sets.all.get_mut(&id.0) else { return };
         set.saving -= 1;
@@ -240,12 +255,14 @@ impl Index {
         }
     }
 
-    /// All that is declared to be there together with a chunk, itself included; `None` for one on its own.
+    /// All that is declared to be there together with a chunk, itself included; `None` for one on
+    /// its own.
     pub fn set_of(&self, digest: &Digest) -> Option<Arc<[Digest]>> {
         self.sets.set(digest).map(|set| Arc::clone(&set.members))
     }
 
-    /// Whether a chunk is a miss, wherever it lies, because another of its [set](Self::declare_set) is not there, or was found wrong.
+    /// Whether a chunk is a miss, wherever it lies, because another of its [set](Self::declare_set)
+    /// is not there, or was found wrong.
     pub fn is_hidden(&self, digest: &Digest) -> bool {
         self.sets.hides(digest, || self.is_held(digest))
     }
@@ -256,9 +273,14 @@ impl Index {
             return slots;
         }
         let mut seen: HashSet<u32> = slots.iter().copied().collect();
-        let sets: BTreeSet<u64> =
-            slots.iter().filter_map(|slot| self.sets.of.get(&self.slab[*slot].digest)).copied().collect();
-        for mate in sets.iter().filter_map(|id| self.sets.all.get(id)).flat_map(|set| set.members.iter()) {
+        let sets: BTreeSet<u64> = slots
+            .iter()
+            .filter_map(|slot| self.sets.of.get(&self.slab[*slot].digest))
+            .copied()
+            .collect();
+        for mate in
+            sets.iter().filter_map(|id| self.sets.all.get(id)).flat_map(|set| set.members.iter())
+        {
             if let Some(slot) = self.find(mate)
                 && self.slab[slot].state == State::Present
                 && seen.insert(slot)
@@ -269,7 +291,8 @@ impl Index {
         slots
     }
 
-    /// The next of what is left of sets that are not whole any more. It stays the next until it goes.
+    /// The next of what is left of sets that are not whole any more. It stays the next until it
+    /// goes.
     pub(crate) fn leftover(&mut self) -> Option<u32> {
         self.leftover_in(..)
     }
@@ -280,7 +303,9 @@ impl Index {
     }
 
     fn leftover_in(&mut self, range: impl RangeBounds<(TenantId, u64)> + Clone) -> Option<u32> {
-        'next: while let Some((&(tenant, id), &passed)) = self.sets.leftovers.range(range.clone()).next() {
+        'next: while let Some((&(tenant, id), &passed)) =
+            self.sets.leftovers.range(range.clone()).next()
+        {
             let set = self.sets.all.get(&id).filter(|set| set.is_left());
             let members = set.map_or_else(|| [].into(), |set| Arc::clone(&set.members));
             for (at, member) in members.iter().enumerate().skip(passed) {
@@ -289,8 +314,12 @@ impl Index {
                 if whose == tenant {
                     self.sets.leftovers.insert((tenant, id), at);
                     // Of whom it passed, one may come first now: who asks again is told the same.
-                    let is_first =
-                        self.sets.leftovers.range(range.clone()).next().is_some_and(|first| *first.0 == (tenant, id));
+                    let is_first = self
+                        .sets
+                        .leftovers
+                        .range(range.clone())
+                        .next()
+                        .is_some_and(|first| *first.0 == (tenant, id));
                     if is_first {
                         return Some(slot);
                     }
@@ -305,7 +334,8 @@ impl Index {
 
     /// The slot of a chunk that is there and that nobody holds.
     fn idle(&self, digest: &Digest) -> Option<u32> {
-        let is_idle = |slot: &u32| self.slab[*slot].state == State::Present && self.slab[*slot].holds == 0;
+        let is_idle =
+            |slot: &u32| self.slab[*slot].state == State::Present && self.slab[*slot].holds == 0;
         self.find(digest).filter(is_idle)
     }
 }

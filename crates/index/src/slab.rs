@@ -70,14 +70,17 @@ impl Line {
     };
 
     fn present(chunk: &Chunk, tenant: u32) -> Self {
-        let mut line = Line { digest: chunk.digest, state: State::Present, depth: 0, ..Line::VACANT };
+        let mut line =
+            Line { digest: chunk.digest, state: State::Present, depth: 0, ..Line::VACANT };
         line.set(chunk, tenant);
         line
     }
 
-    /// Takes over what `chunk` says, but for the digest; a chain that it does not know stays as it was.
+    /// Takes over what `chunk` says, but for the digest; a chain that it does not know stays as it
+    /// was.
     fn set(&mut self, chunk: &Chunk, tenant: u32) {
-        (self.len, self.bytes, self.tenant) = (Length::new(chunk.len), Length::new(chunk.bytes), tenant);
+        (self.len, self.bytes, self.tenant) =
+            (Length::new(chunk.len), Length::new(chunk.bytes), tenant);
         if chunk.parent.is_some() || chunk.depth != 0 {
             (self.parent, self.depth) = (chunk.parent, chunk.depth);
         }
@@ -193,7 +196,8 @@ impl Slab {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.segments.len() * SEGMENT * size_of::<Line>() + self.segments.capacity() * size_of::<Box<[Line]>>()
+        self.segments.len() * SEGMENT * size_of::<Line>()
+            + self.segments.capacity() * size_of::<Box<[Line]>>()
     }
 }
 
@@ -217,7 +221,8 @@ mod tests {
 
     #[test]
     fn a_line_gives_back_what_it_was_given() {
-        let chunk = Chunk::new(Digest([7; 32]), TOO_LONG_BYTES - 1, (1 << 40) + 3).with_tenant(TenantId(u128::MAX));
+        let chunk = Chunk::new(Digest([7; 32]), TOO_LONG_BYTES - 1, (1 << 40) + 3)
+            .with_tenant(TenantId(u128::MAX));
         let chunk = chunk.with_parent(&Digest([9; 32]), 77);
         let mut slab = Slab::new();
         let slot = slab.insert(&chunk).unwrap();

@@ -1,8 +1,9 @@
-//! A snapshot: the chunks of an index in the order of use, the most recent first, so that of a torn one the best part
-//! is left.
+//! A snapshot: the chunks of an index in the order of use, the most recent first, so that of a torn
+//! one the best part is left.
 //!
-//! It is a row of numbered frames, the last of them marked; a record is 76 bytes: digest 32, length u64, bytes u64,
-//! parent's tag u64 (0 = none), depth u32, tenant 16 bytes; in version 1, 4 that say nothing. It can be written in pieces: see [`Writer`].
+//! It is a row of numbered frames, the last of them marked; a record is 76 bytes: digest 32, length
+//! u64, bytes u64, parent's tag u64 (0 = none), depth u32, tenant 16 bytes; in version 1, 4 that
+//! say nothing. It can be written in pieces: see [`Writer`].
 
 use crate::frame::{self, BODY_BYTES_MAX, CHUNK_BYTES, Fields, Frame, Frames, Head};
 use crate::{Chunk, End};
@@ -39,10 +40,14 @@ impl Writer {
     }
 
     fn frame(&mut self, flags: u16, chunks: &[Chunk], out: &mut Vec<u8>) {
-        frame::encode(Head { magic: MAGIC, flags, at_ms: self.at_ms, number: self.number }, out, |out| {
-            chunks.iter().for_each(|chunk| frame::put_chunk(chunk, out));
-            chunks.len() as u32
-        });
+        frame::encode(
+            Head { magic: MAGIC, flags, at_ms: self.at_ms, number: self.number },
+            out,
+            |out| {
+                chunks.iter().for_each(|chunk| frame::put_chunk(chunk, out));
+                chunks.len() as u32
+            },
+        );
         self.number += 1;
     }
 }
@@ -52,7 +57,8 @@ pub fn decode(bytes: &[u8]) -> Pieces<'_> {
     Pieces { frames: Frames::new(MAGIC, bytes), number: 0, at_ms: None, end: None }
 }
 
-/// The pieces of a snapshot, each at most [`FRAME_CHUNKS_MAX`] chunks: the most recent first. Holds one at a time.
+/// The pieces of a snapshot, each at most [`FRAME_CHUNKS_MAX`] chunks: the most recent first. Holds
+/// one at a time.
 #[derive(Clone, Debug)]
 pub struct Pieces<'a> {
     frames: Frames<'a>,
@@ -67,7 +73,8 @@ impl<'a> Pieces<'a> {
         self.at_ms
     }
 
-    /// Where reading stopped, [`End::Clean`] only at the end of a whole snapshot; `None` before it did.
+    /// Where reading stopped, [`End::Clean`] only at the end of a whole snapshot; `None` before it
+    /// did.
     pub fn end(&self) -> Option<End> {
         self.end
     }
@@ -75,8 +82,12 @@ impl<'a> Pieces<'a> {
     /// The next frame, if it belongs to the same snapshot and comes next in it.
     fn read(&self) -> Result<(Frame<'a>, Vec<Chunk>), End> {
         // A snapshot ends with its last frame, not where the bytes do.
-        let frame = self.frames.peek().map_err(|end| if end == End::Clean { self.frames.torn() } else { end })?;
-        let follows = frame.head.number == self.number && self.at_ms.is_none_or(|at_ms| at_ms == frame.head.at_ms);
+        let frame = self
+            .frames
+            .peek()
+            .map_err(|end| if end == End::Clean { self.frames.torn() } else { end })?;
+        let follows = frame.head.number == self.number
+            && self.at_ms.is_none_or(|at_ms| at_ms == frame.head.at_ms);
         let chunks = chunks(&frame).filter(|_| follows).ok_or(self.frames.torn())?;
         Ok((frame, chunks))
     }

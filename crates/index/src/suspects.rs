@@ -2,8 +2,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use kvtier_key::Digest;
 
-/// Keys whose bytes were found wrong and not overwritten since: bounded, the oldest forgotten first. Forgetting one is
-/// safe: it is found wrong again when it is loaded again.
+/// Keys whose bytes were found wrong and not overwritten since: bounded, the oldest forgotten
+/// first. Forgetting one is safe: it is found wrong again when it is loaded again.
 #[derive(Debug)]
 pub(crate) struct Suspects {
     since: HashMap<Digest, u64>,
@@ -23,7 +23,8 @@ impl Suspects {
             return None;
         }
         let is_full = self.since.len() == self.max;
-        let forgotten = is_full.then(|| self.oldest.pop_first()).flatten().map(|(_, oldest)| oldest);
+        let forgotten =
+            is_full.then(|| self.oldest.pop_first()).flatten().map(|(_, oldest)| oldest);
         if let Some(oldest) = &forgotten {
             self.since.remove(oldest);
         }
@@ -42,7 +43,11 @@ impl Suspects {
 
     /// How many of these are suspects.
     pub fn count(&self, digests: &[Digest]) -> usize {
-        if self.since.is_empty() { 0 } else { digests.iter().filter(|digest| self.contains(digest)).count() }
+        if self.since.is_empty() {
+            0
+        } else {
+            digests.iter().filter(|digest| self.contains(digest)).count()
+        }
     }
 
     pub fn contains(&self, digest: &Digest) -> bool {
@@ -58,7 +63,10 @@ mod tests {
     fn the_oldest_suspect_is_forgotten_first() {
         let [a, b, c] = [1, 2, 3].map(|byte| Digest([byte; 32]));
         let mut suspects = Suspects::new(2);
-        assert_eq!([a, b, a, c].map(|digest| suspects.insert(digest)), [Some(None), Some(None), None, Some(Some(a))]);
+        assert_eq!(
+            [a, b, a, c].map(|digest| suspects.insert(digest)),
+            [Some(None), Some(None), None, Some(Some(a))]
+        );
         assert_eq!([a, b, c].map(|digest| suspects.contains(&digest)), [false, true, true]);
         assert!(suspects.remove(&b) && !suspects.remove(&b));
         assert_eq!(suspects.insert(a), Some(None));

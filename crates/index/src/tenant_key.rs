@@ -1,4 +1,5 @@
-//! The key that makes tenants of names: one for each directory or bucket, stored there, so that a name is the same tenant to all processes.
+//! The key that makes tenants of names: one for each directory or bucket, stored there, so that a
+//! name is the same tenant to all processes.
 //!
 //! ```text
 //! kvtier tenant key
@@ -15,8 +16,8 @@ use crate::TenantId;
 
 const HEAD: &str = "kvtier tenant key\nformat: 1\n";
 
-/// The key of the digests that tenants are called by on a medium. Names (cache salts) cannot be read from such a digest; who has the key can
-/// test whether a guessed name is right.
+/// The key of the digests that tenants are called by on a medium. Names (cache salts) cannot be
+/// read from such a digest; who has the key can test whether a guessed name is right.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TenantKey([u8; 32]);
 
@@ -48,7 +49,9 @@ impl TenantKey {
     /// Reads what [`encode`](Self::encode) wrote; `None` for anything else. Any bytes may be given.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
-        let key = TenantKey(Digest::from_hex(text.strip_prefix(HEAD)?.strip_prefix("key: ")?.get(..64)?)?.0);
+        let key = TenantKey(
+            Digest::from_hex(text.strip_prefix(HEAD)?.strip_prefix("key: ")?.get(..64)?)?.0,
+        );
         (key.encode() == text).then_some(key)
     }
 }
@@ -89,7 +92,11 @@ mod tests {
     fn a_tenant_follows_from_name_and_key() {
         let [a, b] = [1, 2].map(|n| TenantKey::new([n; 32]));
         assert_eq!(a.id(""), TenantId::NONE);
-        assert!(a.id("alice") == a.id("alice") && a.id("alice") != a.id("bob") && a.id("alice") != b.id("alice"));
+        assert!(
+            a.id("alice") == a.id("alice")
+                && a.id("alice") != a.id("bob")
+                && a.id("alice") != b.id("alice")
+        );
         assert_eq!(a.id("alice").to_string(), "11e0f42a7add419fe2060947b606cb02");
     }
 }

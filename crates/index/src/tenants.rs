@@ -7,8 +7,8 @@ use crate::{TenantId, TenantKey};
 /// Names are kept in two generations of at most so many.
 const NAMES_MAX: usize = 1 << 15;
 
-/// Tenants by name and by identity, for one process: the identity follows from the key, and the names of those that were met lately are
-/// remembered for reports. Names are kept in memory alone.
+/// Tenants by name and by identity, for one process: the identity follows from the key, and the
+/// names of those that were met lately are remembered for reports. Names are kept in memory alone.
 pub struct Tenants {
     key: TenantKey,
     /// Met since the last time that this was full, and before.
@@ -44,8 +44,8 @@ impl Tenants {
         self.young.insert(id, name.to_owned());
     }
 
-    /// What a tenant is called in reports of this process: its name; where that is unknown, `~` and its 32 hexadecimal digits; nothing for
-    /// [`TenantId::NONE`].
+    /// What a tenant is called in reports of this process: its name; where that is unknown, `~` and
+    /// its 32 hexadecimal digits; nothing for [`TenantId::NONE`].
     pub fn name(&self, id: TenantId) -> String {
         match self.young.get(&id).or_else(|| self.old.get(&id)) {
             Some(name) => name.clone(),
@@ -68,7 +68,9 @@ impl Tenants {
 /// Names are not shown.
 impl fmt::Debug for Tenants {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tenants").field("named", &(self.young.len() + self.old.len())).finish_non_exhaustive()
+        f.debug_struct("Tenants")
+            .field("named", &(self.young.len() + self.old.len()))
+            .finish_non_exhaustive()
     }
 }
 

@@ -49,7 +49,8 @@ impl Books {
 
     pub fn sub(&mut self, chunk: &Chunk) {
         self.used -= chunk.bytes;
-        let tenant = self.tenants.get_mut(&chunk.tenant).expect("a tenant with a chunk has an account");
+        let tenant =
+            self.tenants.get_mut(&chunk.tenant).expect("a tenant with a chunk has an account");
         tenant.bytes -= chunk.bytes;
         tenant.entries -= 1;
         if tenant.entries == 0 {

@@ -34,7 +34,8 @@ fn save(index: &mut Index, n: u64, place: ChainPlace) -> Result<Vec<Digest>, Ref
     loop {
         match index.reserve_for(0, &Want::new(10).with_place(place)) {
             Reserve::Granted(room) => {
-                let _ = index.commit(room, Chunk::new(*key(0, n).digest(), 8, 10).with_place(place));
+                let _ =
+                    index.commit(room, Chunk::new(*key(0, n).digest(), 8, 10).with_place(place));
                 return Ok(gone);
             }
             Reserve::Evict(victims) => {
@@ -59,7 +60,10 @@ fn a_lookup_tells_the_places_of_what_is_saved_later() {
     assert_eq!(index.place_of(&key(0, 3)), ChainPlace::default(), "nobody asked for it");
     assert_eq!(index.get(key(0, 0).digest()).unwrap().chunk.parent, None);
     index.learn_order(&[key(0, 9), key(0, 0)]);
-    assert_eq!(index.get(key(0, 0).digest()).unwrap().chunk.parent, Some(Tag::of(key(0, 9).digest())));
+    assert_eq!(
+        index.get(key(0, 0).digest()).unwrap().chunk.parent,
+        Some(Tag::of(key(0, 9).digest()))
+    );
     // A later lookup that begins in the middle of a chain goes on counting.
     index.learn_order(&[key(0, 2), key(0, 3)]);
     assert_eq!(inferred(&index, 3), (after(0, 2, 3).parent, 3));
@@ -115,9 +119,14 @@ fn nor_does_it_where_its_tenant_may_have_no_more() {
                 saved
             })
             .collect();
-        let beginning = (0..quota).take_while(|n| index.get(key(0, *n).digest()).is_some()).count() as u64;
+        let beginning =
+            (0..quota).take_while(|n| index.get(key(0, *n).digest()).is_some()).count() as u64;
         assert_eq!(beginning, quota, "{saved:?}");
-        assert_eq!(saved[quota as usize - 1], Ok(vec![*key(0, 5000).digest()]), "what nobody comes after goes");
+        assert_eq!(
+            saved[quota as usize - 1],
+            Ok(vec![*key(0, 5000).digest()]),
+            "what nobody comes after goes"
+        );
         assert!(saved[quota as usize..].iter().all(|saved| *saved == Err(Refusal::NotWorth)));
     }
 }
@@ -130,7 +139,9 @@ fn the_rest_of_a_chain_waits_for_what_goes_for_it_above_a_quota() {
     assert_eq!(save(&mut index, 0, ChainPlace::default()), Ok(vec![]));
     assert_eq!(save(&mut index, 1, after(0, 0, 1)), Ok(vec![]));
     let want = Want::new(10).with_place(after(0, 1, 2));
-    let Reserve::Evict(victims) = index.reserve_for(0, &want) else { panic!("there is one that nobody comes after") };
+    let Reserve::Evict(victims) = index.reserve_for(0, &want) else {
+        panic!("there is one that nobody comes after")
+    };
     assert_eq!(index.reserve_for(0, &want), Reserve::Busy, "nothing more has to go");
     assert!(index.evicted(&victims[0].chunk.digest));
     assert!(matches!(index.reserve_for(0, &want), Reserve::Granted(_)));
@@ -145,7 +156,11 @@ fn an_orphan_displaces_nothing_unless_the_one_before_it_is_on_its_way() {
     let coming = Tag::of(key(0, 1).digest());
     assert!(index.expect(coming, after(0, 7, 1)) && index.expect(coming, after(0, 7, 1)));
     index.settle(coming);
-    assert_eq!(save(&mut index, 2, after(0, 1, 2)).unwrap(), [*key(0, 8).digest()], "not 7, on which it stands");
+    assert_eq!(
+        save(&mut index, 2, after(0, 1, 2)).unwrap(),
+        [*key(0, 8).digest()],
+        "not 7, on which it stands"
+    );
     index.settle(coming);
     assert_eq!(save(&mut index, 3, after(0, 1, 2)), Err(Refusal::NotWorth));
     index.learn_order(&[key(0, 1), key(0, 4)]);
@@ -176,10 +191,18 @@ fn chain_in_another_order(mut index: Index) {
         let _ = index.commit(claims[n as usize - 3].take().unwrap(), chunk);
     };
     come(&mut index, 4);
-    assert_eq!(index.reserve_for(0, &want(5)), Reserve::Full(Refusal::NotWorth), "2 is before 3, which is on its way");
+    assert_eq!(
+        index.reserve_for(0, &want(5)),
+        Reserve::Full(Refusal::NotWorth),
+        "2 is before 3, which is on its way"
+    );
     come(&mut index, 3);
     come(&mut index, 5);
-    assert_eq!(index.reserve_for(0, &want(6)), Reserve::Full(Refusal::NotWorth), "3 is before 4, which came sooner");
+    assert_eq!(
+        index.reserve_for(0, &want(6)),
+        Reserve::Full(Refusal::NotWorth),
+        "3 is before 4, which came sooner"
+    );
 }
 
 #[test]
@@ -199,7 +222,11 @@ fn nor_does_it_across_a_gap_further_up() {
     let want = Want::new(10).with_place(after(0, 0, 1));
     let Reserve::Granted(_room) = index.reserve_for(0, &want) else { panic!("there is room") };
     assert!((2..4).all(|n| save(&mut index, n, after(0, n - 1, n as u32)).is_ok()));
-    assert_eq!(save(&mut index, 4, after(0, 3, 4)), Err(Refusal::NotWorth), "0 is before 1, which is on its way");
+    assert_eq!(
+        save(&mut index, 4, after(0, 3, 4)),
+        Err(Refusal::NotWorth),
+        "0 is before 1, which is on its way"
+    );
     // Once nothing is, nothing leads there any more.
     (1..5).for_each(|n| index.settle(Tag::of(key(0, n).digest())));
     assert_eq!(save(&mut index, 9, ChainPlace::new(None, 0)), Ok(vec![*key(0, 0).digest()]));

@@ -10,7 +10,8 @@ fn key(n: u8) -> Digest {
 }
 
 fn enter(index: &mut Index, chunks: std::ops::Range<u8>) {
-    chunks.for_each(|n| assert!(matches!(index.insert(Chunk::new(key(n), 8, 10)), Inserted::New(_))));
+    chunks
+        .for_each(|n| assert!(matches!(index.insert(Chunk::new(key(n), 8, 10)), Inserted::New(_))));
 }
 
 fn index(chunks: u8, compat: Compat) -> Index {
@@ -29,7 +30,11 @@ fn go(index: &mut Index, now_ms: u64) -> Vec<u8> {
 #[test]
 fn a_fifth_of_the_chunks_goes_once_a_second_above_the_watermark() {
     let mut index = index(85, Compat::new());
-    assert_eq!(go(&mut index, 5000), (0..17).collect::<Vec<u8>>(), "int(85 * 0.2), the oldest first");
+    assert_eq!(
+        go(&mut index, 5000),
+        (0..17).collect::<Vec<u8>>(),
+        "int(85 * 0.2), the oldest first"
+    );
     assert_eq!(index.usage().used, 680);
     enter(&mut index, 100..120);
     assert!(go(&mut index, 5999).is_empty(), "it looks once a second");

@@ -3,7 +3,8 @@
 
 use kvtier_evict::PolicyKind;
 use kvtier_index::{
-    Chunk, Cursor, HoldId, Index, IndexConfig, Inserted, Refusal, Removed, Reserve, TOO_LONG_BYTES, TenantId,
+    Chunk, Cursor, HoldId, Index, IndexConfig, Inserted, Refusal, Removed, Reserve, TOO_LONG_BYTES,
+    TenantId,
 };
 use kvtier_key::Digest;
 
@@ -55,7 +56,11 @@ fn the_slack_above_the_mark_is_granted_at_once_and_won_back_in_batches() {
     let mut index = configured(IndexConfig::new(1000).with_high_mark(0.9).with_batch_max(0.02));
     assert!((0..100).all(|n| save(&mut index, n).is_empty()), "nothing waits below the capacity");
     let batch = index.victims(0, 0);
-    assert_eq!(batch.iter().map(|victim| victim.chunk.digest.0[0]).collect::<Vec<_>>(), [0, 1], "2 % are 20 bytes");
+    assert_eq!(
+        batch.iter().map(|victim| victim.chunk.digest.0[0]).collect::<Vec<_>>(),
+        [0, 1],
+        "2 % are 20 bytes"
+    );
     let mut gone = 0;
     for mut victims in std::iter::once(batch).chain(std::iter::repeat_with(Vec::new)) {
         if victims.is_empty() {
@@ -97,7 +102,11 @@ fn held_chunks_stay_until_released_or_expired() {
     assert_eq!(index.remove(&key(1)), Removed::Held);
     assert_eq!(index.leave(&key(2)), Removed::Held);
     assert_eq!(index.reserve(49, 10), Reserve::Full(Refusal::Held));
-    assert_eq!((index.expire_holds(50), index.is_held(&key(1))), (1, true), "the other one still holds it");
+    assert_eq!(
+        (index.expire_holds(50), index.is_held(&key(1))),
+        (1, true),
+        "the other one still holds it"
+    );
     index.release(short);
     index.release(HoldId::from_u64(77));
     assert!(index.is_held(&key(1)), "releasing what expired or never was changes nothing");
@@ -160,7 +169,10 @@ fn a_forgotten_chunk_frees_its_slot_when_the_last_hold_ends() {
     assert!(gone.held && index.get(&key(1)).is_none() && index.forget(&key(1)).is_none());
     assert_eq!((index.usage().used, index.usage().entries), (10, 1));
     let Inserted::New(slot) = index.insert(Chunk::new(key(1), 1, 1)) else { panic!("it is new") };
-    assert!(slot != gone.slot && !index.is_held(&key(1)), "the old hold does not hold the new chunk");
+    assert!(
+        slot != gone.slot && !index.is_held(&key(1)),
+        "the old hold does not hold the new chunk"
+    );
     index.release(hold);
     assert_eq!(index.insert(Chunk::new(key(3), 1, 1)), Inserted::New(gone.slot));
 }
@@ -177,7 +189,11 @@ fn a_victim_is_a_miss_that_counts_until_it_is_gone() {
     assert!(index.restored(&key(1)) && !index.restored(&key(1)) && !index.evicted(&key(1)));
     assert!(index.get(&key(1)).is_some());
     let Reserve::Evict(victims) = index.reserve(0, 10) else { panic!("it is full") };
-    assert_eq!(victims[0].chunk.digest, key(2), "what could not be deleted is not tried again at once");
+    assert_eq!(
+        victims[0].chunk.digest,
+        key(2),
+        "what could not be deleted is not tried again at once"
+    );
     assert!(index.evicted(&key(2)) && !index.evicted(&key(2)));
     assert!(matches!(index.reserve(0, 10), Reserve::Granted(r) if r.bytes() == 10));
 }
@@ -187,7 +203,9 @@ fn a_chunk_saved_again_while_it_leaves_is_there() {
     let mut index = index(20);
     assert!(save(&mut index, 1).is_empty());
     assert!(matches!(index.leave(&key(1)), Removed::Gone(entry) if entry.chunk.digest == key(1)));
-    assert!(matches!(index.insert(Chunk::new(key(1), 3, 4)), Inserted::Replaced { old } if old.len == 8));
+    assert!(
+        matches!(index.insert(Chunk::new(key(1), 3, 4)), Inserted::Replaced { old } if old.len == 8)
+    );
     assert!(!index.evicted(&key(1)));
     assert_eq!(index.get(&key(1)).unwrap().chunk.len, 3);
     assert_eq!((index.usage().used, index.usage().leaving), (4, 0));
@@ -196,7 +214,8 @@ fn a_chunk_saved_again_while_it_leaves_is_there() {
 #[test]
 fn writes_in_flight_count_and_failed_ones_give_their_room_back() {
     let mut index = index(20);
-    let (Reserve::Granted(a), Reserve::Granted(b)) = (index.reserve(0, 10), index.reserve(0, 10)) else {
+    let (Reserve::Granted(a), Reserve::Granted(b)) = (index.reserve(0, 10), index.reserve(0, 10))
+    else {
         panic!("there is room for two")
     };
     assert_eq!(index.reserve(0, 1), Reserve::Full(Refusal::Held), "nothing is there to evict");
@@ -209,7 +228,10 @@ fn writes_in_flight_count_and_failed_ones_give_their_room_back() {
 #[test]
 fn what_can_never_fit_is_refused() {
     let mut index = configured(IndexConfig::new(1000));
-    assert_eq!(index.reserve(0, 981), Reserve::Full(Refusal::TooLarge { bytes: 981, bytes_max: 980 }));
+    assert_eq!(
+        index.reserve(0, 981),
+        Reserve::Full(Refusal::TooLarge { bytes: 981, bytes_max: 980 })
+    );
     let huge = Chunk::new(key(1), 1, TOO_LONG_BYTES);
     assert!(matches!(index.insert(huge), Inserted::Refused(Refusal::TooLarge { .. })));
     assert_eq!(index.usage().entries, 0);
@@ -241,10 +263,14 @@ fn usage_is_kept_per_tenant() {
     for (n, tenant) in [(1, a), (2, a), (3, b)] {
         let _ = index.insert(Chunk::new(key(n), 8, 10).with_tenant(tenant));
     }
-    assert_eq!((index.tenant_usage(a).bytes, index.tenant_usage(a).entries, index.tenant_usage(b).bytes), (20, 2, 10));
+    assert_eq!(
+        (index.tenant_usage(a).bytes, index.tenant_usage(a).entries, index.tenant_usage(b).bytes),
+        (20, 2, 10)
+    );
     let _ = index.insert(Chunk::new(key(2), 8, 5).with_tenant(b));
     assert!(matches!(index.remove(&key(1)), Removed::Gone(entry) if entry.chunk.tenant == a));
-    let all: Vec<_> = index.tenants().map(|(tenant, usage)| (tenant, usage.bytes, usage.entries)).collect();
+    let all: Vec<_> =
+        index.tenants().map(|(tenant, usage)| (tenant, usage.bytes, usage.entries)).collect();
     assert_eq!(all, [(b, 15, 2)]);
 }
 

@@ -1,19 +1,25 @@
-//! The driver of eviction, however chunks, chains, sets, holds, tenants and quotas come and go: no save goes round for ever, and no victim is one
-//! that may not go.
+//! The driver of eviction, however chunks, chains, sets, holds, tenants and quotas come and go: no
+//! save goes round for ever, and no victim is one that may not go.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvtier_evict::PolicyKind;
 use kvtier_index::{
-    ChainPlace, Chunk, Cursor, Entry, HoldId, Index, IndexConfig, Refusal, Reservation, Reserve, SetId, Tag, TenantId,
-    Want,
+    ChainPlace, Chunk, Cursor, Entry, HoldId, Index, IndexConfig, Refusal, Reservation, Reserve,
+    SetId, Tag, TenantId, Want,
 };
 use kvtier_key::Digest;
 use proptest::prelude::*;
 
-const OTHERS: [PolicyKind; 6] =
-    [PolicyKind::Lru, PolicyKind::IsolatedLru, PolicyKind::Arc, PolicyKind::Lfu, PolicyKind::S3Fifo, PolicyKind::Sieve];
+const OTHERS: [PolicyKind; 6] = [
+    PolicyKind::Lru,
+    PolicyKind::IsolatedLru,
+    PolicyKind::Arc,
+    PolicyKind::Lfu,
+    PolicyKind::S3Fifo,
+    PolicyKind::Sieve,
+];
 
 /// Chunk `n` of chain `c`.
 fn digest(c: u8, n: u8) -> Digest {
@@ -91,7 +97,8 @@ struct World {
     holds: Vec<HoldId>,
     sets: Vec<SetId>,
     expected: Vec<Tag>,
-    /// Who came when nothing was known of the one before it, or lost it since: the policy cannot know whose child that is.
+    /// Who came when nothing was known of the one before it, or lost it since: the policy cannot
+    /// know whose child that is.
     orphans: BTreeSet<(u8, u8)>,
 }
 
@@ -118,7 +125,9 @@ impl World {
     fn came(&mut self, (c, n): (u8, u8)) {
         let before = n.checked_sub(1).map(|n| digest(c, n));
         let is_known = before.is_none_or(|before| {
-            self.index.slot(&before).is_some() || self.expected.contains(&Tag::of(&before)) || self.is_written(&before)
+            self.index.slot(&before).is_some()
+                || self.expected.contains(&Tag::of(&before))
+                || self.is_written(&before)
         });
         if is_known {
             self.orphans.remove(&(c, n))
@@ -164,11 +173,15 @@ impl World {
                 }
                 Reserve::Full(why) => {
                     let all_held = |of: Option<TenantId>| {
-                        let mut there = there.iter().filter(|chunk| of.is_none_or(|of| chunk.tenant == of));
+                        let mut there =
+                            there.iter().filter(|chunk| of.is_none_or(|of| chunk.tenant == of));
                         there.all(|chunk| self.index.is_held(&chunk.digest))
                     };
                     match why {
-                        Refusal::Held => assert!(all_held(Some(want.tenant)) || all_held(None), "room could be made"),
+                        Refusal::Held => assert!(
+                            all_held(Some(want.tenant)) || all_held(None),
+                            "room could be made"
+                        ),
                         Refusal::NotWorth => assert_eq!(self.kind, PolicyKind::Default),
                         _ => {}
                     }
@@ -190,7 +203,9 @@ impl World {
             assert!(victim.chunk.digest != one, "{m} went for {n}");
             let coming = self.expected.contains(&Tag::of(&one)) || self.is_written(&one);
             let is_gap = !coming || self.index.is_leaving(&one);
-            if self.orphans.contains(&(c, m)) || (is_gap && there.iter().all(|chunk| chunk.digest != one)) {
+            if self.orphans.contains(&(c, m))
+                || (is_gap && there.iter().all(|chunk| chunk.digest != one))
+            {
                 return;
             }
         }
@@ -207,7 +222,9 @@ impl World {
             Op::Begin(c, n, t) => self.begin((c, n, t)),
             Op::Come(nth) => {
                 if let Some((room, c, n, t, expected)) = take(&mut self.rooms, nth) {
-                    let chunk = Chunk::new(digest(c, n), 1, 1).with_tenant(TenantId(t.into())).with_place(place(c, n));
+                    let chunk = Chunk::new(digest(c, n), 1, 1)
+                        .with_tenant(TenantId(t.into()))
+                        .with_place(place(c, n));
                     self.leaving.retain(|leaving| *leaving != chunk.digest);
                     let _ = self.index.commit(room, chunk);
                     self.came((c, n));
@@ -227,7 +244,11 @@ impl World {
             }
             Op::Answer(nth, gone) => {
                 if let Some(digest) = take(&mut self.leaving, nth) {
-                    assert!(if gone { self.index.evicted(&digest) } else { self.index.restored(&digest) });
+                    assert!(if gone {
+                        self.index.evicted(&digest)
+                    } else {
+                        self.index.restored(&digest)
+                    });
                 }
             }
             Op::AnswerAll => self.answer_all(),
@@ -243,7 +264,9 @@ impl World {
             }
             Op::Found(c, n, t) => {
                 self.leaving.retain(|leaving| *leaving != digest(c, n));
-                let chunk = Chunk::new(digest(c, n), 1, 1).with_tenant(TenantId(t.into())).with_place(place(c, n));
+                let chunk = Chunk::new(digest(c, n), 1, 1)
+                    .with_tenant(TenantId(t.into()))
+                    .with_place(place(c, n));
                 let _ = self.index.insert(chunk);
                 self.came((c, n));
             }
@@ -251,12 +274,16 @@ impl World {
                 let chain: Vec<Digest> = ns.into_iter().map(|n| digest(c, n)).collect();
                 self.holds.push(self.index.hold(&chain, 1000).unwrap());
             }
-            Op::Release(nth) => take(&mut self.holds, nth).into_iter().for_each(|hold| self.index.release(hold)),
+            Op::Release(nth) => {
+                take(&mut self.holds, nth).into_iter().for_each(|hold| self.index.release(hold))
+            }
             Op::Declare(of) => {
                 let of: Vec<Digest> = of.into_iter().map(|(c, n)| digest(c, n)).collect();
                 self.sets.extend(self.index.declare_set(&of).unwrap());
             }
-            Op::End(nth) => take(&mut self.sets, nth).into_iter().for_each(|set| self.index.end_set(set)),
+            Op::End(nth) => {
+                take(&mut self.sets, nth).into_iter().for_each(|set| self.index.end_set(set))
+            }
             Op::Quota(t, bytes) => self.index.set_quota(TenantId(t.into()), bytes),
             Op::Others(bytes) => self.index.set_quota_of_others(bytes),
             Op::Fair(fair) => self.index.share_fairly(fair),

@@ -11,14 +11,24 @@ fn chunk(n: u8) -> Chunk {
     let chunk = Chunk::new(Digest([n; 32]), u64::from(n) << 20, (u64::from(n) << 20) + 4096);
     match n % 2 {
         0 => chunk,
-        _ => chunk.with_tenant(TenantId(u128::from(n) << 96 | 7)).with_parent(&Digest([n - 1; 32]), u32::from(n)),
+        _ => chunk
+            .with_tenant(TenantId(u128::from(n) << 96 | 7))
+            .with_parent(&Digest([n - 1; 32]), u32::from(n)),
     }
 }
 
 fn small_journal() -> Vec<u8> {
     let mut bytes = Vec::new();
-    journal::encode(1_790_000_000_000, &[Record::Insert(chunk(1)), Record::Touch(Digest([2; 32]))], &mut bytes);
-    journal::encode(1_790_000_010_000, &[Record::Remove(Digest([1; 32])), Record::Insert(chunk(4))], &mut bytes);
+    journal::encode(
+        1_790_000_000_000,
+        &[Record::Insert(chunk(1)), Record::Touch(Digest([2; 32]))],
+        &mut bytes,
+    );
+    journal::encode(
+        1_790_000_010_000,
+        &[Record::Remove(Digest([1; 32])), Record::Insert(chunk(4))],
+        &mut bytes,
+    );
     bytes
 }
 
@@ -61,25 +71,40 @@ fn assert_damage_is_noticed(damaged: &[u8], journal: bool) {
 #[test]
 fn the_formats_are_what_they_were() {
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
-    for (name, bytes) in [("journal-v2.bin", small_journal()), ("snapshot-v2.bin", small_snapshot())] {
+    for (name, bytes) in
+        [("journal-v2.bin", small_journal()), ("snapshot-v2.bin", small_snapshot())]
+    {
         let path = format!("{golden}/{name}");
-        assert_eq!(std::fs::read(&path).unwrap(), bytes, "{name}: a changed format needs a new version");
+        assert_eq!(
+            std::fs::read(&path).unwrap(),
+            bytes,
+            "{name}: a changed format needs a new version"
+        );
     }
 }
 
 #[test]
 fn version_one_is_read_and_says_nothing_of_tenants() {
-    let golden = |name: &str| std::fs::read(format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let golden = |name: &str| {
+        std::fs::read(format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    };
     let unknown = |record: Record| match record {
         Record::Insert(chunk) => Record::Insert(chunk.with_tenant(TenantId::NONE)),
         other => other,
     };
     let (now, _) = read_journal(&small_journal());
-    let now: Vec<Vec<Record>> = now.into_iter().map(|batch| batch.records.into_iter().map(unknown).collect()).collect();
+    let now: Vec<Vec<Record>> =
+        now.into_iter().map(|batch| batch.records.into_iter().map(unknown).collect()).collect();
     let (then, end) = read_journal(&golden("journal-v1.bin"));
-    assert_eq!((then.into_iter().map(|batch| batch.records).collect::<Vec<_>>(), end), (now, End::Clean));
-    let now: Vec<Chunk> =
-        read_snapshot(&small_snapshot()).0.into_iter().map(|chunk| chunk.with_tenant(TenantId::NONE)).collect();
+    assert_eq!(
+        (then.into_iter().map(|batch| batch.records).collect::<Vec<_>>(), end),
+        (now, End::Clean)
+    );
+    let now: Vec<Chunk> = read_snapshot(&small_snapshot())
+        .0
+        .into_iter()
+        .map(|chunk| chunk.with_tenant(TenantId::NONE))
+        .collect();
     assert_eq!(read_snapshot(&golden("snapshot-v1.bin")), (now, End::Clean));
 }
 
@@ -87,13 +112,19 @@ fn version_one_is_read_and_says_nothing_of_tenants() {
 fn what_was_written_comes_back() {
     let (batches, end) = read_journal(&small_journal());
     assert_eq!(end, End::Clean);
-    assert_eq!(batches.iter().map(|batch| batch.at_ms).collect::<Vec<_>>(), [1_790_000_000_000, 1_790_000_010_000]);
+    assert_eq!(
+        batches.iter().map(|batch| batch.at_ms).collect::<Vec<_>>(),
+        [1_790_000_000_000, 1_790_000_010_000]
+    );
     assert_eq!(batches[0].records, [Record::Insert(chunk(1)), Record::Touch(Digest([2; 32]))]);
     assert_eq!(batches[1].records, [Record::Remove(Digest([1; 32])), Record::Insert(chunk(4))]);
     assert_eq!(read_snapshot(&small_snapshot()), (vec![chunk(3), chunk(4), chunk(5)], End::Clean));
     let bytes = small_snapshot();
     let mut pieces = snapshot::decode(&bytes);
-    assert_eq!((pieces.at_ms(), pieces.by_ref().count(), pieces.at_ms()), (None, 2, Some(1_790_000_020_000)));
+    assert_eq!(
+        (pieces.at_ms(), pieces.by_ref().count(), pieces.at_ms()),
+        (None, 2, Some(1_790_000_020_000))
+    );
 }
 
 #[test]
@@ -128,7 +159,10 @@ fn a_cut_at_any_byte_loses_the_tail_and_no_more() {
         let (batches, end) = read_journal(&bytes[..len]);
         assert_eq!(batches.len(), usize::from(len >= first), "cut at {len}");
         let clean = len == 0 || len == first;
-        assert_eq!(end, if clean { End::Clean } else { End::Torn { at: if len > first { first } else { 0 } } });
+        assert_eq!(
+            end,
+            if clean { End::Clean } else { End::Torn { at: if len > first { first } else { 0 } } }
+        );
     }
     let bytes = small_snapshot();
     (0..bytes.len()).for_each(|len| assert_damage_is_noticed(&bytes[..len], false));
@@ -154,7 +188,10 @@ fn a_later_version_is_named() {
 
 #[test]
 fn frames_of_another_snapshot_do_not_go_on_with_this_one() {
-    let (old, new) = (encode_snapshot(1, &[vec![chunk(1)], vec![chunk(2)]]), encode_snapshot(2, &[vec![chunk(3)]]));
+    let (old, new) = (
+        encode_snapshot(1, &[vec![chunk(1)], vec![chunk(2)]]),
+        encode_snapshot(2, &[vec![chunk(3)]]),
+    );
     let frame = 32 + 76;
     let spliced = [&new[..frame], &old[frame..]].concat();
     assert_eq!(read_snapshot(&spliced), (vec![chunk(3)], End::Torn { at: frame }));

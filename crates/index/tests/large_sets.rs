@@ -1,5 +1,5 @@
-//! What is asked of sets takes time in proportion to their members: the bounds below are hundreds of times what it takes, and a hundredth of
-//! what it took to look at all members for each.
+//! What is asked of sets takes time in proportion to their members: the bounds below are hundreds
+//! of times what it takes, and a hundredth of what it took to look at all members for each.
 #![allow(clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
@@ -20,7 +20,9 @@ fn whole() -> (Index, Vec<Digest>) {
     let mut index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
     let members: Vec<Digest> = (0..MEMBERS).map(digest).collect();
     let set = index.declare_set(&members).unwrap().unwrap();
-    members.iter().for_each(|member| assert!(matches!(index.insert(Chunk::new(*member, 1, 1)), Inserted::New(_))));
+    members.iter().for_each(|member| {
+        assert!(matches!(index.insert(Chunk::new(*member, 1, 1)), Inserted::New(_)))
+    });
     index.end_set(set);
     (index, members)
 }
@@ -54,7 +56,8 @@ fn keys_of_a_hold_are_given_back_in_one_pass_over_it() {
     let mut index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
     let count = MEMBERS * 4;
     let keys: Vec<Digest> = (0..count).map(digest).collect();
-    keys.iter().for_each(|key| assert!(matches!(index.insert(Chunk::new(*key, 1, 1)), Inserted::New(_))));
+    keys.iter()
+        .for_each(|key| assert!(matches!(index.insert(Chunk::new(*key, 1, 1)), Inserted::New(_))));
     let hold = index.hold(&keys, 1000).unwrap();
     let (first, last) = keys.split_at(keys.len() / 2);
     let last_first: Vec<Digest> = last.iter().rev().copied().collect();

@@ -1,4 +1,5 @@
-//! What an entry costs in memory: index and policy together, at a million entries and where growing is most wasteful.
+//! What an entry costs in memory: index and policy together, at a million entries and where growing
+//! is most wasteful.
 #![allow(clippy::unwrap_used)]
 
 use kvtier_evict::PolicyKind;
@@ -30,10 +31,16 @@ fn an_entry_costs_at_most_100_bytes() {
             if [doubled, million, last].contains(&(n + 1)) {
                 let counted = index.memory_bytes() as f64 / (n + 1) as f64;
                 let resident = (resident_bytes() - before) / (n + 1) as f64;
-                assert!(counted <= BYTES_PER_ENTRY_MAX, "{kind} at {n}: {counted:.1} bytes an entry");
+                assert!(
+                    counted <= BYTES_PER_ENTRY_MAX,
+                    "{kind} at {n}: {counted:.1} bytes an entry"
+                );
                 // Memory that an earlier index gave back cannot be told from a later one's.
                 let resident = if kind == PolicyKind::ALL[0] { resident } else { counted };
-                assert!(resident <= BYTES_PER_ENTRY_MAX + 5.0, "{kind} at {n}: {resident:.1} resident bytes an entry");
+                assert!(
+                    resident <= BYTES_PER_ENTRY_MAX + 5.0,
+                    "{kind} at {n}: {resident:.1} resident bytes an entry"
+                );
             }
         }
     }

@@ -1,11 +1,13 @@
-//! The index against a naive model: a map of keys, a vector in the order of use, and sums made anew after every step.
+//! The index against a naive model: a map of keys, a vector in the order of use, and sums made anew
+//! after every step.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use kvtier_evict::PolicyKind;
 use kvtier_index::{
-    Chunk, HoldId, Index, IndexConfig, Inserted, Refusal, Removed, Reservation, Reserve, TenantId, VICTIMS_MAX,
+    Chunk, HoldId, Index, IndexConfig, Inserted, Refusal, Removed, Reservation, Reserve, TenantId,
+    VICTIMS_MAX,
 };
 use kvtier_key::Digest;
 use proptest::prelude::*;
@@ -151,7 +153,8 @@ impl Model {
         // In the order of the hold, whatever order they are named in.
         let mut places: Vec<usize> = Vec::new();
         for key in keys {
-            let mut of_key = held.iter().enumerate().filter(|(_, (own, _))| own == key).map(|(place, _)| place);
+            let mut of_key =
+                held.iter().enumerate().filter(|(_, (own, _))| own == key).map(|(place, _)| place);
             places.extend(of_key.find(|place| !places.contains(place)));
         }
         places.sort_unstable();
@@ -175,7 +178,8 @@ impl Model {
     }
 
     fn expire(&mut self) -> usize {
-        let mut due: Vec<(u64, u64)> = self.holds.iter().map(|(id, (until, _))| (*until, *id)).collect();
+        let mut due: Vec<(u64, u64)> =
+            self.holds.iter().map(|(id, (until, _))| (*until, *id)).collect();
         due.retain(|(until, _)| *until <= self.now);
         due.sort_unstable();
         due.iter().for_each(|(_, id)| self.release(*id));
@@ -291,9 +295,11 @@ impl Pair {
 
     fn hold(&mut self, keys: &[u8], ttl: u64) {
         let until = self.model.now + ttl;
-        let id = self.index.hold(&keys.iter().copied().map(digest).collect::<Vec<_>>(), until).unwrap();
+        let id =
+            self.index.hold(&keys.iter().copied().map(digest).collect::<Vec<_>>(), until).unwrap();
         let lives = &self.model.lives;
-        let present = |key: &u8| lives.get(key).filter(|life| !life.leaving).map(|life| (*key, life.id));
+        let present =
+            |key: &u8| lives.get(key).filter(|life| !life.leaving).map(|life| (*key, life.id));
         let held: Vec<(u8, u64)> = keys.iter().filter_map(present).collect();
         self.model.order.retain(|key| !keys.contains(key));
         if !held.is_empty() {
@@ -315,7 +321,10 @@ impl Pair {
 
     fn release_keys(&mut self, nth: usize, keys: &[u8]) {
         if let Some(id) = self.nth_hold(nth) {
-            self.index.release_keys(HoldId::from_u64(id), &keys.iter().copied().map(digest).collect::<Vec<_>>());
+            self.index.release_keys(
+                HoldId::from_u64(id),
+                &keys.iter().copied().map(digest).collect::<Vec<_>>(),
+            );
             self.model.release_keys(id, keys);
         }
     }
@@ -338,7 +347,8 @@ impl Pair {
             }
             Reserve::Evict(victims) => {
                 assert!(!fits && !victims.is_empty());
-                let victims: Vec<u8> = victims.iter().map(|victim| key(&victim.chunk.digest)).collect();
+                let victims: Vec<u8> =
+                    victims.iter().map(|victim| key(&victim.chunk.digest)).collect();
                 assert_eq!(victims, self.model.victims(bytes));
             }
             refused => {
@@ -363,7 +373,8 @@ impl Pair {
         }
     }
 
-    /// Runs the driver to its end: what stays fits below the mark, unless it is held or being written.
+    /// Runs the driver to its end: what stays fits below the mark, unless it is held or being
+    /// written.
     fn settle(&mut self) {
         (0..KEYS).for_each(|key| self.step(Op::Evicted(key)));
         loop {
@@ -380,11 +391,15 @@ impl Pair {
 
     fn check(&mut self) {
         let (usage, model) = (self.index.usage(), &self.model);
-        assert_eq!((usage.used, usage.reserved, usage.leaving), (model.used(), model.reserved, model.leaving()));
+        assert_eq!(
+            (usage.used, usage.reserved, usage.leaving),
+            (model.used(), model.reserved, model.leaving())
+        );
         assert_eq!((usage.entries, usage.holds), (model.lives.len(), model.holds.len()));
         for tenant in (0..3).map(TenantId) {
             let lives = model.lives.values().filter(|life| life.chunk.tenant == tenant);
-            let (bytes, entries) = lives.fold((0, 0), |(bytes, n), life| (bytes + life.chunk.bytes, n + 1));
+            let (bytes, entries) =
+                lives.fold((0, 0), |(bytes, n), life| (bytes + life.chunk.bytes, n + 1));
             let usage = self.index.tenant_usage(tenant);
             assert_eq!((usage.bytes, usage.entries), (bytes, entries));
         }
@@ -392,11 +407,18 @@ impl Pair {
             let life = model.lives.get(&key).filter(|life| !life.leaving);
             let found = self.index.get(&digest(key)).map(|entry| (entry.chunk, entry.held));
             assert_eq!(found, life.map(|life| (life.chunk, model.held(life.id))));
-            assert_eq!(self.index.is_held(&digest(key)), life.is_some_and(|life| model.held(life.id)));
+            assert_eq!(
+                self.index.is_held(&digest(key)),
+                life.is_some_and(|life| model.held(life.id))
+            );
         }
         let order = self.index.order();
-        let running: Vec<u8> =
-            self.index.chunks_at(&order).map(|chunk| key(&chunk.digest)).take(model.order.len()).collect();
+        let running: Vec<u8> = self
+            .index
+            .chunks_at(&order)
+            .map(|chunk| key(&chunk.digest))
+            .take(model.order.len())
+            .collect();
         assert_eq!(running, model.order);
         self.model.slots_peak = model.slots_peak.max(model.slots());
     }
@@ -411,10 +433,16 @@ impl Pair {
             self.index.cancel(room);
         }
         self.check();
-        assert_eq!((self.index.usage().used, self.index.usage().reserved, self.index.tenants().count()), (0, 0, 0));
+        assert_eq!(
+            (self.index.usage().used, self.index.usage().reserved, self.index.tenants().count()),
+            (0, 0, 0)
+        );
         for n in 0..self.model.slots_peak {
             let inserted = self.index.insert(chunk(100 + n as u8, 1));
-            assert!(matches!(inserted, Inserted::New(slot) if (slot as usize) < self.model.slots_peak), "{inserted:?}");
+            assert!(
+                matches!(inserted, Inserted::New(slot) if (slot as usize) < self.model.slots_peak),
+                "{inserted:?}"
+            );
         }
     }
 }

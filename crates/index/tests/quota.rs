@@ -51,7 +51,11 @@ fn above_its_quota_a_tenants_own_chunks_go() {
     assert_eq!(save(&mut index, 4, A), Ok(vec![2]), "though there is room for all");
     assert_eq!((index.tenant_usage(A).bytes, index.tenant_usage(B).bytes), (30, 30));
     index.set_quota(A, Some(15));
-    assert_eq!(save(&mut index, 5, A), Ok(vec![3, 1, 4]), "what is above a new limit goes with the next write");
+    assert_eq!(
+        save(&mut index, 5, A),
+        Ok(vec![3, 1, 4]),
+        "what is above a new limit goes with the next write"
+    );
     index.set_quota(A, None);
     assert_eq!(save(&mut index, 6, A), Ok(vec![]));
 }
@@ -62,7 +66,10 @@ fn whose_chunks_nobody_knows_is_not_one_of_the_others() {
     index.set_quota_of_others(Some(20));
     assert!((1..=10).all(|n| save(&mut index, n, TenantId(0)) == Ok(vec![])));
     index.set_quota(TenantId(0), Some(20));
-    assert!(save(&mut index, 11, TenantId(0)).is_ok_and(|gone| gone.len() == 9), "who says so limits it");
+    assert!(
+        save(&mut index, 11, TenantId(0)).is_ok_and(|gone| gone.len() == 9),
+        "who says so limits it"
+    );
 }
 
 #[test]
@@ -84,7 +91,8 @@ fn writes_in_flight_count_and_what_is_canceled_does_not() {
     let mut index = index(100);
     index.set_quota(A, Some(20));
     let want = Want::new(10).with_tenant(A);
-    let (Reserve::Granted(one), Reserve::Granted(two)) = (index.reserve_for(0, &want), index.reserve_for(0, &want))
+    let (Reserve::Granted(one), Reserve::Granted(two)) =
+        (index.reserve_for(0, &want), index.reserve_for(0, &want))
     else {
         panic!("there is room for two")
     };
@@ -96,7 +104,9 @@ fn writes_in_flight_count_and_what_is_canceled_does_not() {
     }
     let Reserve::Evict(victims) = index.reserve_for(0, &want) else { panic!("it is full") };
     assert!(index.restored(&victims[0].chunk.digest), "it could not be deleted");
-    let Reserve::Evict(victims) = index.reserve_for(0, &want) else { panic!("it is as full as before") };
+    let Reserve::Evict(victims) = index.reserve_for(0, &want) else {
+        panic!("it is as full as before")
+    };
     assert!(index.evicted(&victims[0].chunk.digest));
     assert!(matches!(index.reserve_for(0, &want), Reserve::Granted(_)));
 }
@@ -110,7 +120,9 @@ fn what_is_on_its_way_out_counts_until_it_is_gone() {
         let want = Want::new(10).with_tenant(A);
         // Nothing can be deleted, however often it is tried.
         for _ in 0..5 {
-            let Reserve::Evict(victims) = index.reserve_for(0, &want) else { panic!("{policy}: it is full") };
+            let Reserve::Evict(victims) = index.reserve_for(0, &want) else {
+                panic!("{policy}: it is full")
+            };
             assert_eq!(
                 (victims.len(), index.reserve_for(0, &want)),
                 (1, Reserve::Busy),
@@ -121,12 +133,19 @@ fn what_is_on_its_way_out_counts_until_it_is_gone() {
             let more = Want::new(20).with_tenant(A);
             let others = index.victims_of_quota(0, &more);
             assert_eq!((others.len(), index.victims_of_quota(0, &more).len()), (1, 0), "{policy}");
-            assert!(victims.iter().chain(&others).all(|victim| index.restored(&victim.chunk.digest)), "{policy}");
+            assert!(
+                victims.iter().chain(&others).all(|victim| index.restored(&victim.chunk.digest)),
+                "{policy}"
+            );
             assert_eq!(index.tenant_usage(A).bytes, 30, "{policy}");
         }
-        let Reserve::Evict(victims) = index.reserve_for(0, &want) else { panic!("{policy}: it is full") };
+        let Reserve::Evict(victims) = index.reserve_for(0, &want) else {
+            panic!("{policy}: it is full")
+        };
         assert!(index.evicted(&victims[0].chunk.digest));
-        let Reserve::Granted(room) = index.reserve_for(0, &want) else { panic!("{policy}: there is room") };
+        let Reserve::Granted(room) = index.reserve_for(0, &want) else {
+            panic!("{policy}: there is room")
+        };
         index.cancel(room);
     }
 }
@@ -153,12 +172,19 @@ fn above_its_quota_a_tenants_own_chunks_go_by_every_policy() {
         let mut index = index_by(policy, 1000);
         index.set_quota(A, Some(30));
         (11..=40).for_each(|n| assert_eq!(save(&mut index, n, B), Ok(vec![]), "{policy}"));
-        assert!([1, 2, 3].map(|n| save(&mut index, n, A)).iter().all(|gone| *gone == Ok(vec![])), "{policy}");
+        assert!(
+            [1, 2, 3].map(|n| save(&mut index, n, A)).iter().all(|gone| *gone == Ok(vec![])),
+            "{policy}"
+        );
         index.touch_batch(&[key(1)]);
         assert_eq!(save(&mut index, 4, A), Ok(vec![2]), "{policy}: though there is room for all");
         for n in 5..10 {
             assert_eq!(save(&mut index, n, A).map(|gone| gone.len()), Ok(1), "{policy}");
-            assert_eq!((index.tenant_usage(A).bytes, index.tenant_usage(B).bytes), (30, 300), "{policy}");
+            assert_eq!(
+                (index.tenant_usage(A).bytes, index.tenant_usage(B).bytes),
+                (30, 300),
+                "{policy}"
+            );
         }
         let hold = index.hold(&[key(7), key(8), key(9)], 1000).unwrap();
         assert_eq!(save(&mut index, 10, A), Err(Refusal::Held), "{policy}");
@@ -176,23 +202,46 @@ fn quotas_change_while_chunks_are_there_held_and_on_their_way_out() {
         let hold = index.hold(&[key(1)], 1000).unwrap();
         let leaving = index.leave(&key(2));
         assert!(matches!(leaving, kvtier_index::Removed::Gone(_)));
-        // The first limit, set late: what is above it goes with the next write, but for what is held or gone already.
+        // The first limit, set late: what is above it goes with the next write, but for what is
+        // held or gone already.
         index.set_quota(A, Some(40));
         let want = Want::new(10).with_tenant(A);
-        let Reserve::Evict(gone) = index.reserve_for(0, &want) else { panic!("{policy}: it is above its limit") };
+        let Reserve::Evict(gone) = index.reserve_for(0, &want) else {
+            panic!("{policy}: it is above its limit")
+        };
         let gone: Vec<Digest> = gone.iter().map(|victim| victim.chunk.digest).collect();
-        assert_eq!((gone.len(), gone.contains(&key(1)), gone.contains(&key(2))), (2, false, false), "{policy}");
+        assert_eq!(
+            (gone.len(), gone.contains(&key(1)), gone.contains(&key(2))),
+            (2, false, false),
+            "{policy}"
+        );
         assert!(gone.iter().all(|digest| index.evicted(digest)));
-        assert_eq!(index.reserve_for(0, &want), Reserve::Busy, "{policy}: one is still on its way out");
+        assert_eq!(
+            index.reserve_for(0, &want),
+            Reserve::Busy,
+            "{policy}: one is still on its way out"
+        );
         assert!(index.evicted(&key(2)));
         assert_eq!(save(&mut index, 7, A), Ok(vec![]), "{policy}");
-        assert_eq!((index.tenant_usage(A).bytes, index.tenant_usage(B).bytes), (40, 60), "{policy}");
+        assert_eq!(
+            (index.tenant_usage(A).bytes, index.tenant_usage(B).bytes),
+            (40, 60),
+            "{policy}"
+        );
         index.set_quota(A, Some(20));
-        assert_eq!(save(&mut index, 8, A).map(|gone| gone.len()), Ok(3), "{policy}: less is allowed");
+        assert_eq!(
+            save(&mut index, 8, A).map(|gone| gone.len()),
+            Ok(3),
+            "{policy}: less is allowed"
+        );
         index.set_quota(A, None);
         assert_eq!(save(&mut index, 9, A), Ok(vec![]), "{policy}: all is allowed");
         index.set_quota_of_others(Some(30));
-        assert_eq!(save(&mut index, 17, B).map(|gone| gone.len()), Ok(4), "{policy}: of others too");
+        assert_eq!(
+            save(&mut index, 17, B).map(|gone| gone.len()),
+            Ok(4),
+            "{policy}: of others too"
+        );
         index.release(hold);
         assert!(index.get(&key(1)).is_some(), "{policy}");
     }
@@ -211,7 +260,11 @@ fn where_nothing_is_given_up_what_is_above_a_quota_is_refused() {
 fn below_their_quotas_who_goes_is_the_policys_affair() {
     let mut index = index_by(PolicyKind::Lru, 60);
     index.set_quota_of_others(Some(60));
-    assert!([1, 11, 2, 12, 3, 13].iter().all(|n| save(&mut index, *n, if *n > 10 { B } else { A }) == Ok(vec![])));
+    assert!([1, 11, 2, 12, 3, 13].iter().all(|n| save(
+        &mut index,
+        *n,
+        if *n > 10 { B } else { A }
+    ) == Ok(vec![])));
     index.touch_batch(&[key(1)]);
     assert_eq!(save(&mut index, 4, A), Ok(vec![11]), "the least recently used of all");
     assert_eq!(save(&mut index, 14, B), Ok(vec![2]));
@@ -254,7 +307,11 @@ fn of_a_set_of_two_tenants_each_gives_its_own() {
         gone
     };
     assert_eq!([next(&mut index), next(&mut index)], [key(2), key(3)]);
-    assert_eq!([6, 7].map(|n| save(&mut index, n, A)), [Ok(vec![]), Ok(vec![5])], "though 9 is older");
+    assert_eq!(
+        [6, 7].map(|n| save(&mut index, n, A)),
+        [Ok(vec![]), Ok(vec![5])],
+        "though 9 is older"
+    );
     assert_eq!([next(&mut index), next(&mut index)], [key(4), key(9)]);
 }
 
@@ -265,10 +322,13 @@ fn no_save_is_shed_for_want_of_worth_while_something_is_left_of_sets() {
         index.set_quota(A, quota);
         assert_eq!(save(&mut index, 9, A), Ok(vec![]));
         leave_behind(&mut index, &[(1, A), (2, A)]);
-        let _ = [save(&mut index, 10, if quota.is_some() { A } else { B }), save(&mut index, 11, B)];
+        let _ =
+            [save(&mut index, 10, if quota.is_some() { A } else { B }), save(&mut index, 11, B)];
         // Of what is worth anything, the chunk that it comes after is worth the least.
         let after = ChainPlace::new(Some(Tag::of(&key(9))), 1);
-        let Reserve::Evict(victims) = index.reserve_for(0, &Want::new(10).with_tenant(A).with_place(after)) else {
+        let Reserve::Evict(victims) =
+            index.reserve_for(0, &Want::new(10).with_tenant(A).with_place(after))
+        else {
             panic!("{quota:?}: 2 is there for nothing")
         };
         assert_eq!(victims[0].chunk.digest, key(2), "{quota:?}");
@@ -285,10 +345,15 @@ fn what_is_above_a_quota_goes_first_when_room_is_short() {
         index.set_quota(A, Some(30));
         // One of them is on its way out already, and counts as gone.
         assert!(matches!(index.leave(&key(3)), kvtier_index::Removed::Gone(_)));
-        let gone: Vec<TenantId> = index.squeeze(0, 10).iter().map(|victim| victim.chunk.tenant).collect();
+        let gone: Vec<TenantId> =
+            index.squeeze(0, 10).iter().map(|victim| victim.chunk.tenant).collect();
         assert_eq!(gone, [A], "{policy}");
         if policy == PolicyKind::Lru {
-            assert_eq!(index.squeeze(0, 10)[0].chunk.tenant, B, "it has no more than its quota, and was used last");
+            assert_eq!(
+                index.squeeze(0, 10)[0].chunk.tenant,
+                B,
+                "it has no more than its quota, and was used last"
+            );
         }
         let hold = index.hold(&[1, 2, 4, 5].map(key), 1000).unwrap();
         index.set_quota(A, Some(20));
@@ -317,9 +382,13 @@ fn where_quotas_are_fair_nobody_loses_its_part_while_others_have_more() {
             let kept: Vec<[u64; 3]> = (20..80).map(|n| flood(&mut index, n, A)).collect();
             assert!(!fair || kept.iter().all(|kept| kept[1] == 40), "{policy}: {kept:?}");
             // All room is theirs; who has no part gets in with one chunk, and goes on with that.
-            let kept: Vec<[u64; 3]> = (80..140).map(|n| flood(&mut index, n, TenantId(3))).collect();
+            let kept: Vec<[u64; 3]> =
+                (80..140).map(|n| flood(&mut index, n, TenantId(3))).collect();
             assert!(!fair || kept.iter().all(|kept| kept[2] == 10), "{policy}: {kept:?}");
-            assert!(fair || policy != PolicyKind::Lru || kept[59] == [0, 0, 100], "without, the policy says who goes");
+            assert!(
+                fair || policy != PolicyKind::Lru || kept[59] == [0, 0, 100],
+                "without, the policy says who goes"
+            );
             (1..=4).for_each(|n| assert!(save(&mut index, n, B).is_ok(), "{policy}"));
             assert!(!fair || flood(&mut index, 6, A) == [60, 40, 0], "{policy}: they have it back");
             // Who gives its quota back has no part.
@@ -333,7 +402,8 @@ fn where_quotas_are_fair_nobody_loses_its_part_while_others_have_more() {
 fn tenants_with_full_limits_are_known_however_chunks_and_limits_change() {
     let mut index = index_by(PolicyKind::Lru, 10_000);
     let full = |index: &Index| {
-        let mut all: Vec<(u128, u64)> = index.full_tenants().iter().map(|want| (want.tenant.0, want.bytes)).collect();
+        let mut all: Vec<(u128, u64)> =
+            index.full_tenants().iter().map(|want| (want.tenant.0, want.bytes)).collect();
         all.sort_unstable();
         all
     };
@@ -364,7 +434,10 @@ fn what_is_left_of_a_set_of_two_tenants_is_the_same_however_often_somebody_asks(
     let place = |n: u8| ChainPlace::new((n > 1).then(|| Tag::of(&key(n - 1))), u32::from(n - 1));
     let id = index.declare_set(&[1, 2, 9].map(key)).unwrap().unwrap();
     for (n, tenant) in [(1, A), (9, B), (20, B), (21, B)] {
-        let Reserve::Granted(room) = index.reserve_for(0, &Want::new(10).with_tenant(tenant)) else { panic!() };
+        let Reserve::Granted(room) = index.reserve_for(0, &Want::new(10).with_tenant(tenant))
+        else {
+            panic!()
+        };
         let _ = index.commit(room, Chunk::new(key(n), 8, 10).with_tenant(tenant));
     }
     index.end_set(id);

@@ -1,4 +1,5 @@
-//! An index that is rebuilt from a listing, a snapshot and a journal evicts in the order that the old one would have.
+//! An index that is rebuilt from a listing, a snapshot and a journal evicts in the order that the
+//! old one would have.
 #![allow(clippy::unwrap_used)]
 
 use kvtier_evict::PolicyKind;
@@ -40,7 +41,9 @@ fn apply(index: &mut Index, record: &Record) {
     match record {
         Record::Touch(digest) => index.touch_batch(&[*digest]),
         Record::Remove(digest) => drop(index.forget(digest)),
-        Record::Insert(chunk) => assert!(matches!(index.insert(*chunk), Inserted::New(_) | Inserted::Replaced { .. })),
+        Record::Insert(chunk) => {
+            assert!(matches!(index.insert(*chunk), Inserted::New(_) | Inserted::Replaced { .. }))
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -55,7 +58,12 @@ fn a_rebuilt_index_evicts_in_the_old_order() {
     old.touch_batch(&[key(60), key(61)]);
     assert!(matches!(old.insert(chunk(200)), Inserted::New(_)));
     let mut journal = Vec::new();
-    let records = [Record::Remove(key(50)), Record::Touch(key(61)), Record::Touch(key(60)), Record::Insert(chunk(200))];
+    let records = [
+        Record::Remove(key(50)),
+        Record::Touch(key(61)),
+        Record::Touch(key(60)),
+        Record::Insert(chunk(200)),
+    ];
     journal::encode(2, &records, &mut journal);
 
     let mut new = empty();
@@ -67,10 +75,14 @@ fn a_rebuilt_index_evicts_in_the_old_order() {
     let chunks: Vec<Chunk> = pieces.by_ref().flatten().collect();
     assert_eq!(pieces.end(), Some(End::Clean));
     // The listing is the authority: what it does not name is not there, whatever the snapshot says.
-    for chunk in chunks.iter().rev().filter(|chunk| new.get(&chunk.digest).is_some()).collect::<Vec<_>>() {
+    for chunk in
+        chunks.iter().rev().filter(|chunk| new.get(&chunk.digest).is_some()).collect::<Vec<_>>()
+    {
         assert!(matches!(new.insert(*chunk), Inserted::Replaced { .. }));
     }
-    journal::decode(&journal).flat_map(|batch| batch.records).for_each(|record| apply(&mut new, &record));
+    journal::decode(&journal)
+        .flat_map(|batch| batch.records)
+        .for_each(|record| apply(&mut new, &record));
 
     assert_eq!(ordered(&mut new), ordered(&mut old));
     assert_eq!(new.usage(), old.usage());

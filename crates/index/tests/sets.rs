@@ -22,7 +22,10 @@ fn save(index: &mut Index, n: u8) -> Vec<u8> {
     loop {
         match index.reserve(0, 10) {
             Reserve::Granted(room) => {
-                assert!(!matches!(index.commit(room, Chunk::new(key(n), 8, 10)), Inserted::Refused(_)));
+                assert!(!matches!(
+                    index.commit(room, Chunk::new(key(n), 8, 10)),
+                    Inserted::Refused(_)
+                ));
                 return gone;
             }
             Reserve::Evict(victims) => gone.extend(victims.iter().map(|victim| {
@@ -227,8 +230,14 @@ fn members_that_are_there_do_not_count_towards_those_that_may_be_missing() {
     let mut index = Index::new(config, PolicyKind::Lru.build()).unwrap();
     (0..10).for_each(|n| whole(&mut index, [2 * n, 2 * n + 1]));
     assert_eq!(visible(&index).len(), 20, "more than may be missing are there");
-    (40..60).for_each(|n| assert!(matches!(index.declare_set(&keys([100 + n, 60 + n])), Ok(Some(_))) == (n < 50)));
-    assert_eq!(index.declare_set(&keys([30, 31])).unwrap_err().missing, 20, "as many are missing as there are chunks");
+    (40..60).for_each(|n| {
+        assert!(matches!(index.declare_set(&keys([100 + n, 60 + n])), Ok(Some(_))) == (n < 50))
+    });
+    assert_eq!(
+        index.declare_set(&keys([30, 31])).unwrap_err().missing,
+        20,
+        "as many are missing as there are chunks"
+    );
     assert!(index.declare_set(&keys([0, 1])).is_ok(), "it is declared already");
     assert!(index.declare_set(&keys([100 + 40, 31])).is_ok(), "it takes the place of another");
 }
@@ -242,8 +251,14 @@ fn what_is_missing_is_counted_however_chunks_come_and_go() {
         let set = index.declare_set(&three).unwrap().unwrap();
         [1, 2, 3].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
         index.end_set(set);
-        assert!(matches!(index.leave(&three[0]), kvtier_index::Removed::Gone(_)) && index.restored(&three[0]));
-        assert!(matches!(index.leave(&three[1]), kvtier_index::Removed::Gone(_)) && index.evicted(&three[1]));
+        assert!(
+            matches!(index.leave(&three[0]), kvtier_index::Removed::Gone(_))
+                && index.restored(&three[0])
+        );
+        assert!(
+            matches!(index.leave(&three[1]), kvtier_index::Removed::Gone(_))
+                && index.evicted(&three[1])
+        );
         assert!(matches!(index.leave(&three[2]), kvtier_index::Removed::Gone(_)));
         // Saved again while it was on its way out, and another set over two of the three.
         assert!(save(&mut index, 3).is_empty() && index.forget(&three[2]).is_some());

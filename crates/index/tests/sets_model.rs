@@ -1,4 +1,5 @@
-//! Who is hidden by a set, however sets, chunks, holds and suspects come and go: what the index counts against what can be seen.
+//! Who is hidden by a set, however sets, chunks, holds and suspects come and go: what the index
+//! counts against what can be seen.
 #![allow(clippy::unwrap_used)]
 
 use kvtier_evict::PolicyKind;

@@ -1,4 +1,5 @@
-//! What keys cost: names both ways, digests, hash chains in tokens a second, facts records, checksums in bytes a second.
+//! What keys cost: names both ways, digests, hash chains in tokens a second, facts records,
+//! checksums in bytes a second.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::hint::black_box;
@@ -9,7 +10,8 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use kvtier_key::hash::{Algorithm, Chain, Cut};
 use kvtier_key::names::Form;
 use kvtier_key::{
-    BlockSums, CacheEngineKey, DType, Digest, EngineHash, Facts, Key, KeyId, Namespace, ObjectKey, PyInt,
+    BlockSums, CacheEngineKey, DType, Digest, EngineHash, Facts, Key, KeyId, Namespace, ObjectKey,
+    PyInt,
 };
 
 const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
@@ -20,7 +22,14 @@ fn object() -> ObjectKey {
 }
 
 fn engine() -> CacheEngineKey {
-    CacheEngineKey::new(MODEL, 8, 5, EngineHash::Int(PyInt::from(-0x1a2b_3c4d_5e6f_7788i64)), DType::BFloat16).unwrap()
+    CacheEngineKey::new(
+        MODEL,
+        8,
+        5,
+        EngineHash::Int(PyInt::from(-0x1a2b_3c4d_5e6f_7788i64)),
+        DType::BFloat16,
+    )
+    .unwrap()
 }
 
 fn names(c: &mut Criterion) {
@@ -28,7 +37,9 @@ fn names(c: &mut Criterion) {
     let mut group = c.benchmark_group("name");
     let native = object.native_name().unwrap();
     group.bench_function("native/format", |b| b.iter(|| black_box(&object).native_name()));
-    group.bench_function("native/parse", |b| b.iter(|| ObjectKey::from_native_name(black_box(&native))));
+    group.bench_function("native/parse", |b| {
+        b.iter(|| ObjectKey::from_native_name(black_box(&native)))
+    });
     let fs = object.fs_name().unwrap();
     group.bench_function("fs/format", |b| b.iter(|| black_box(&object).fs_name()));
     group.bench_function("fs/parse", |b| b.iter(|| ObjectKey::from_fs_name(black_box(&fs))));
@@ -53,17 +64,23 @@ fn chains(c: &mut Criterion) {
     let cut = Cut::full(NonZeroUsize::new(256).unwrap());
     let mut group = c.benchmark_group("chain");
     group.throughput(Throughput::Elements(tokens.len() as u64));
-    for algorithm in [Algorithm::Blake3, Algorithm::Sha256Cbor, Algorithm::Sha256Cbor64, Algorithm::Builtin] {
+    for algorithm in
+        [Algorithm::Blake3, Algorithm::Sha256Cbor, Algorithm::Sha256Cbor64, Algorithm::Builtin]
+    {
         group.bench_function(algorithm.name(), |b| {
-            b.iter(|| Chain::start(algorithm, Some("0")).unwrap().chunks(black_box(&tokens), cut).unwrap());
+            b.iter(|| {
+                Chain::start(algorithm, Some("0")).unwrap().chunks(black_box(&tokens), cut).unwrap()
+            });
         });
     }
     group.finish();
 }
 
 fn facts(c: &mut Criterion) {
-    let payload: Vec<u8> = (0..4u32 << 20).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
-    let facts = Facts::plain(Digest([1; 32]), Digest([2; 32]), BlockSums::of(&payload)).with_parent(Digest([3; 32]), 9);
+    let payload: Vec<u8> =
+        (0..4u32 << 20).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+    let facts = Facts::plain(Digest([1; 32]), Digest([2; 32]), BlockSums::of(&payload))
+        .with_parent(Digest([3; 32]), 9);
     let bytes = facts.encode();
     c.bench_function("facts/encode", |b| b.iter(|| black_box(&facts).encode()));
     c.bench_function("facts/decode", |b| b.iter(|| Facts::decode(black_box(&bytes))));

@@ -4,12 +4,13 @@ use std::str;
 use std::sync::Arc;
 
 use crate::{
-    CacheEngineKey, ChunkHash, DType, EngineHash, InvalidKey, KeyId, KvRank, LayerCacheEngineKey, ObjectKey, PyInt,
+    CacheEngineKey, ChunkHash, DType, EngineHash, InvalidKey, KeyId, KvRank, LayerCacheEngineKey,
+    ObjectKey, PyInt,
 };
 
 impl KeyId {
-    /// Reads what [`Key::canonical`](crate::Key::canonical) wrote. Errors: any other bytes; a key with a salt, of which the canonical form has
-    /// but a digest.
+    /// Reads what [`Key::canonical`](crate::Key::canonical) wrote. Errors: any other bytes; a key
+    /// with a salt, of which the canonical form has but a digest.
     pub fn from_canonical(bytes: &[u8]) -> Result<Self, InvalidKey> {
         let mut rest = Fields(bytes);
         let id = match rest.take(1).and_then(|kind| kind.first()) {
@@ -102,7 +103,8 @@ impl<'a> Fields<'a> {
 
     fn engine(&mut self) -> Option<CacheEngineKey> {
         let model = self.text()?;
-        let [world, worker] = [i64::from_le_bytes(self.array()?), i64::from_le_bytes(self.array()?)];
+        let [world, worker] =
+            [i64::from_le_bytes(self.array()?), i64::from_le_bytes(self.array()?)];
         let (kind, hash) = (self.take(1)?.first().copied()?, self.bytes()?);
         let hash = match kind {
             0 | 1 => EngineHash::Int(PyInt::from_be_bytes(kind == 1, hash)?),
@@ -111,7 +113,8 @@ impl<'a> Fields<'a> {
         };
         let dtype = DType::from_name(&self.text()?)?;
         let key = CacheEngineKey::new(model, world, worker, hash, dtype).ok()?;
-        let tags = (0..u32::from_le_bytes(self.array()?)).map(|_| Some((self.text()?, self.text()?)));
+        let tags =
+            (0..u32::from_le_bytes(self.array()?)).map(|_| Some((self.text()?, self.text()?)));
         key.with_tags(tags.collect::<Option<Vec<_>>>()?).ok()
     }
 }
@@ -125,8 +128,11 @@ mod tests {
     #[test]
     fn keys_come_back_and_cut_or_salted_ones_do_not() {
         let ns = Arc::new(Namespace::new("a", Digest::default()));
-        let mp =
-            |salt: &str| KeyId::from(ObjectKey::from_native_name(&format!("org/m@01000100@2@abcd{salt}")).unwrap());
+        let mp = |salt: &str| {
+            KeyId::from(
+                ObjectKey::from_native_name(&format!("org/m@01000100@2@abcd{salt}")).unwrap(),
+            )
+        };
         let engine = ["m@1@0@-1a2b@half", "org/m@2@1@ff@bfloat16@a%b@c%", "m@1@0@0@half@7"];
         let engine = engine.map(|text| KeyId::from_engine_text(text).unwrap());
         for id in engine.into_iter().chain([mp("")]) {
@@ -146,14 +152,22 @@ mod tests {
         let ns = Arc::new(Namespace::new("acme", Digest::of("layout", b"1")));
         let summary = |id: KeyId| {
             let canonical = Key::new(Arc::clone(&ns), id).canonical();
-            assert!((0..canonical.len()).all(|end| KeySummary::from_canonical(&canonical[..end]).is_none()));
+            assert!(
+                (0..canonical.len())
+                    .all(|end| KeySummary::from_canonical(&canonical[..end]).is_none())
+            );
             KeySummary::from_canonical(&canonical).unwrap()
         };
-        let mp = |salt: &str| ObjectKey::new("org/m", KvRank(7), 1, ChunkHash::new(b"hash"), salt).unwrap().into();
+        let mp = |salt: &str| {
+            ObjectKey::new("org/m", KvRank(7), 1, ChunkHash::new(b"hash"), salt).unwrap().into()
+        };
         let (plain, salted) = (summary(mp("")), summary(mp("pepper")));
         assert_eq!((&*plain.model, plain.salt_digest), ("org/m", None));
         assert_eq!(&*salted.model, "org/m");
-        assert_eq!(salted.salt_digest, Some(*blake3::keyed_hash(ns.digest().as_bytes(), b"pepper").as_bytes()));
+        assert_eq!(
+            salted.salt_digest,
+            Some(*blake3::keyed_hash(ns.digest().as_bytes(), b"pepper").as_bytes())
+        );
         let engine = summary(KeyId::from_engine_text("org/m@2@1@ff@bfloat16@7").unwrap());
         assert_eq!((&*engine.model, engine.salt_digest), ("org/m", None));
     }

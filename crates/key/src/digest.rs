@@ -5,7 +5,8 @@ use std::fmt;
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// The digest of `bytes` under a `domain` of its own, so that digests of different things never collide.
+    /// The digest of `bytes` under a `domain` of its own, so that digests of different things never
+    /// collide.
     pub fn of(domain: &str, bytes: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key(domain);
         hasher.update(bytes);
@@ -31,7 +32,8 @@ impl Digest {
     pub fn from_hex(text: &str) -> Option<Self> {
         let digits: &[u8; 64] = text.as_bytes().try_into().ok()?;
         let mut bytes = [0; 32];
-        // All digits before any is judged: names of random digits make every earlier exit a branch that is guessed wrong.
+        // All digits before any is judged: names of random digits make every earlier exit a branch
+        // that is guessed wrong.
         let mut bad = 0;
         for (byte, pair) in bytes.iter_mut().zip(digits.as_chunks::<2>().0) {
             let [high, low] = pair.map(|digit| NIBBLES[digit as usize]);

@@ -8,7 +8,8 @@ pub const TAGS_MAX: usize = 64;
 /// The most bytes in a tag's name or value.
 pub const TAG_BYTES_MAX: usize = 1024;
 
-/// The chunk hash of LMCache's in-process mode: a whole number, or bytes where the engine hashes to bytes.
+/// The chunk hash of LMCache's in-process mode: a whole number, or bytes where the engine hashes to
+/// bytes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -27,7 +28,10 @@ pub type Tag = (Arc<str>, Arc<str>);
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(
     feature = "serde",
-    serde(try_from = "crate::serde_forms::EngineFields", into = "crate::serde_forms::EngineFields")
+    serde(
+        try_from = "crate::serde_forms::EngineFields",
+        into = "crate::serde_forms::EngineFields"
+    )
 )]
 pub struct CacheEngineKey {
     /// The model's name; a name with `@` can be written but never read back.
@@ -53,7 +57,14 @@ impl CacheEngineKey {
         hash: EngineHash,
         dtype: DType,
     ) -> Result<Self, InvalidKey> {
-        let key = CacheEngineKey { model: model.into(), world_size, worker_id, hash, dtype, tags: Arc::new([]) };
+        let key = CacheEngineKey {
+            model: model.into(),
+            world_size,
+            worker_id,
+            hash,
+            dtype,
+            tags: Arc::new([]),
+        };
         check_model(&key.model)?;
         if let EngineHash::Bytes(bytes) = &key.hash {
             check_hash(bytes.as_bytes())?;
@@ -61,8 +72,8 @@ impl CacheEngineKey {
         Ok(key)
     }
 
-    /// Sets the tags. Of equal names the last value counts, at the first one's place, as in a Python `dict`.
-    /// Errors: more than [`TAGS_MAX`], or one longer than [`TAG_BYTES_MAX`].
+    /// Sets the tags. Of equal names the last value counts, at the first one's place, as in a
+    /// Python `dict`. Errors: more than [`TAGS_MAX`], or one longer than [`TAG_BYTES_MAX`].
     pub fn with_tags<N: AsRef<str>, V: AsRef<str>>(
         mut self,
         tags: impl IntoIterator<Item = (N, V)>,
@@ -71,7 +82,9 @@ impl CacheEngineKey {
         for (name, value) in tags {
             let (name, value) = (name.as_ref(), value.as_ref());
             if name.len().max(value.len()) > TAG_BYTES_MAX {
-                return Err(InvalidKey::new(format!("a tag's name or value is longer than {TAG_BYTES_MAX} bytes")));
+                return Err(InvalidKey::new(format!(
+                    "a tag's name or value is longer than {TAG_BYTES_MAX} bytes"
+                )));
             }
             match list.iter().position(|(known, _)| **known == *name) {
                 Some(at) => list[at].1 = value.into(),

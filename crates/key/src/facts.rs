@@ -62,7 +62,15 @@ impl std::error::Error for FactsError {}
 impl Facts {
     /// Facts of a payload stored as it is.
     pub fn plain(key: Digest, namespace: Digest, sums: BlockSums) -> Self {
-        Facts { key, namespace, raw_len: sums.len(), codec: CodecId(0), key_id: 0, parent: None, sums }
+        Facts {
+            key,
+            namespace,
+            raw_len: sums.len(),
+            codec: CodecId(0),
+            key_id: 0,
+            parent: None,
+            sums,
+        }
     }
 
     /// Sets the parent in the prefix chain and the depth.

@@ -1,4 +1,5 @@
-//! The facts record as bytes, version 1. Numbers are little-endian; every field has one fixed place:
+//! The facts record as bytes, version 1. Numbers are little-endian; every field has one fixed
+//! place:
 //!
 //! | at  | bytes | field                                                                      |
 //! |-----|-------|----------------------------------------------------------------------------|
@@ -37,7 +38,8 @@ const fn record_bytes(blocks: usize) -> usize {
 }
 
 impl Facts {
-    /// The record as bytes, at most [`FACTS_BYTES_MAX`]. It tells its own length, so other bytes may follow it.
+    /// The record as bytes, at most [`FACTS_BYTES_MAX`]. It tells its own length, so other bytes
+    /// may follow it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(record_bytes(self.sums.crcs().len()));
         let (parent, depth) = self.parent.unwrap_or_default();
@@ -68,7 +70,8 @@ impl Facts {
         }
     }
 
-    /// Reads the record that `bytes` begin with, and its length in bytes; what follows it is not looked at.
+    /// Reads the record that `bytes` begin with, and its length in bytes; what follows it is not
+    /// looked at.
     pub fn decode_prefix(bytes: &[u8]) -> Result<(Facts, usize), FactsError> {
         let (head, _) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(FactsError::Length)?;
         if head[..8] != MAGIC {
@@ -96,7 +99,9 @@ fn fields(head: &[u8; HEAD_BYTES], crc_bytes: &[u8]) -> Option<Facts> {
     let blocks = u32_at(head, 44) as usize;
     let mut crcs = [0; BLOCKS_MAX];
     let crcs = crcs.get_mut(..blocks)?;
-    if crc_bytes.len() != 4 * blocks || BlockSums::block_bytes(stored_len).ilog2() != u32_at(head, 40) {
+    if crc_bytes.len() != 4 * blocks
+        || BlockSums::block_bytes(stored_len).ilog2() != u32_at(head, 40)
+    {
         return None;
     }
     crcs.iter_mut().enumerate().for_each(|(i, crc)| *crc = u32_at(crc_bytes, 4 * i));
@@ -109,8 +114,10 @@ fn fields(head: &[u8; HEAD_BYTES], crc_bytes: &[u8]) -> Option<Facts> {
         parent: (flags == HAS_PARENT).then(|| (digest_at(head, 112), depth)),
         sums: BlockSums::from_parts(stored_len, crcs)?,
     };
-    let orphan_is_bare = facts.parent.is_some() || (depth == 0 && digest_at(head, 112) == Digest::default());
-    let plain_is_whole = facts.codec != CodecId(0) || facts.key_id != 0 || facts.raw_len == stored_len;
+    let orphan_is_bare =
+        facts.parent.is_some() || (depth == 0 && digest_at(head, 112) == Digest::default());
+    let plain_is_whole =
+        facts.codec != CodecId(0) || facts.key_id != 0 || facts.raw_len == stored_len;
     (flags & !HAS_PARENT == 0 && orphan_is_bare && plain_is_whole).then_some(facts)
 }
 

@@ -26,7 +26,8 @@ pub struct Geometry {
     pub dtype: DType,
     /// Tokens in a full chunk.
     pub chunk_tokens: u32,
-    /// Set for multi-head latent attention: one latent a token and layer, no separate values, the same on every rank.
+    /// Set for multi-head latent attention: one latent a token and layer, no separate values, the
+    /// same on every rank.
     pub mla: Option<Mla>,
     /// Ranks of tensor parallelism that share the KV heads.
     pub tp: u32,
@@ -47,8 +48,12 @@ pub enum GeometryError {
 impl fmt::Display for GeometryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            GeometryError::Zero => "layers, heads, head size, chunk tokens and ranks must be at least 1",
-            GeometryError::Ranks => "the ranks of tensor parallelism and the KV heads must divide one another",
+            GeometryError::Zero => {
+                "layers, heads, head size, chunk tokens and ranks must be at least 1"
+            }
+            GeometryError::Ranks => {
+                "the ranks of tensor parallelism and the KV heads must divide one another"
+            }
             GeometryError::Size => "a chunk of this geometry has more bytes than 64 bits count",
         })
     }
@@ -57,16 +62,33 @@ impl fmt::Display for GeometryError {
 impl std::error::Error for GeometryError {}
 
 impl Geometry {
-    /// Keys and values of `kv_heads` heads of `head_dim` elements in `layers` layers: bfloat16, chunks of 256 tokens, one
-    /// rank until told otherwise.
+    /// Keys and values of `kv_heads` heads of `head_dim` elements in `layers` layers: bfloat16,
+    /// chunks of 256 tokens, one rank until told otherwise.
     pub const fn heads(layers: u32, kv_heads: u32, head_dim: u32) -> Self {
-        Geometry { layers, kv_heads, head_dim, dtype: DType::BFloat16, chunk_tokens: 256, mla: None, tp: 1 }
+        Geometry {
+            layers,
+            kv_heads,
+            head_dim,
+            dtype: DType::BFloat16,
+            chunk_tokens: 256,
+            mla: None,
+            tp: 1,
+        }
     }
 
-    /// One latent a token in each of `layers` layers: bfloat16, chunks of 256 tokens, one rank until told otherwise.
+    /// One latent a token in each of `layers` layers: bfloat16, chunks of 256 tokens, one rank
+    /// until told otherwise.
     pub const fn latent(layers: u32, mla: Mla) -> Self {
         let head_dim = mla.latent.saturating_add(mla.rope);
-        Geometry { layers, kv_heads: 1, head_dim, dtype: DType::BFloat16, chunk_tokens: 256, mla: Some(mla), tp: 1 }
+        Geometry {
+            layers,
+            kv_heads: 1,
+            head_dim,
+            dtype: DType::BFloat16,
+            chunk_tokens: 256,
+            mla: Some(mla),
+            tp: 1,
+        }
     }
 
     /// Sets the element type.
@@ -87,21 +109,29 @@ impl Geometry {
         self
     }
 
-    /// KV heads that one rank keeps; with more ranks than heads each head is kept on several. 1 with MLA.
+    /// KV heads that one rank keeps; with more ranks than heads each head is kept on several. 1
+    /// with MLA.
     pub fn rank_heads(&self) -> Result<u32, GeometryError> {
         self.checked()?;
         Ok(if self.mla.is_some() { 1 } else { (self.kv_heads / self.tp).max(1) })
     }
 
-    /// The shape of one rank's full chunk as LMCache has it: [keys and values, layers, tokens, elements].
+    /// The shape of one rank's full chunk as LMCache has it: [keys and values, layers, tokens,
+    /// elements].
     pub fn shape(&self) -> Result<[u64; 4], GeometryError> {
         let hidden = u64::from(self.rank_heads()?) * u64::from(self.head_dim);
-        Ok([if self.mla.is_some() { 1 } else { 2 }, self.layers.into(), self.chunk_tokens.into(), hidden])
+        Ok([
+            if self.mla.is_some() { 1 } else { 2 },
+            self.layers.into(),
+            self.chunk_tokens.into(),
+            hidden,
+        ])
     }
 
     /// Bytes of one rank's full chunk, all layers together.
     pub fn chunk_bytes(&self) -> Result<u64, GeometryError> {
-        let bytes = self.shape()?.into_iter().try_fold(u64::from(self.dtype.bytes()), u64::checked_mul);
+        let bytes =
+            self.shape()?.into_iter().try_fold(u64::from(self.dtype.bytes()), u64::checked_mul);
         bytes.ok_or(GeometryError::Size)
     }
 
@@ -114,15 +144,23 @@ impl Geometry {
     pub fn canonical(&self) -> Vec<u8> {
         let mut out = vec![1];
         let mla = self.mla.unwrap_or(Mla { latent: 0, rope: 0 });
-        let counts = [self.layers, self.kv_heads, self.head_dim, self.chunk_tokens, self.tp, mla.latent, mla.rope];
+        let counts = [
+            self.layers,
+            self.kv_heads,
+            self.head_dim,
+            self.chunk_tokens,
+            self.tp,
+            mla.latent,
+            mla.rope,
+        ];
         counts.iter().for_each(|count| out.extend_from_slice(&count.to_le_bytes()));
         out.push(self.mla.is_some().into());
         out.extend_from_slice(self.dtype.name().as_bytes());
         out
     }
 
-    /// The layout's digest for a [`Namespace`](crate::Namespace): the geometry with how tokens are hashed. Engines with
-    /// other chunks, another algorithm or another seed get another digest.
+    /// The layout's digest for a [`Namespace`](crate::Namespace): the geometry with how tokens are
+    /// hashed. Engines with other chunks, another algorithm or another seed get another digest.
     pub fn layout(&self, algorithm: Algorithm, seed: Option<&str>) -> Digest {
         let mut bytes = self.canonical();
         bytes.push(0);
@@ -156,10 +194,17 @@ mod tests {
         assert_eq!(llama.shape(), Ok([2, 32, 256, 1024]));
         assert_eq!(llama.with_tp(4).chunk_bytes(), Ok(8 << 20));
         assert_eq!(llama.with_tp(16).rank_heads(), Ok(1), "each head on two ranks");
-        assert_eq!(llama.with_dtype(DType::Fp8E4M3Fn).with_chunk_tokens(16).chunk_bytes(), Ok(1 << 20));
+        assert_eq!(
+            llama.with_dtype(DType::Fp8E4M3Fn).with_chunk_tokens(16).chunk_bytes(),
+            Ok(1 << 20)
+        );
         let deepseek = Geometry::latent(61, Mla { latent: 512, rope: 64 });
         assert_eq!(deepseek.chunk_bytes(), Ok(61 * 256 * 576 * 2));
-        assert_eq!(deepseek.with_tp(8).chunk_bytes(), deepseek.chunk_bytes(), "every rank keeps the whole latent");
+        assert_eq!(
+            deepseek.with_tp(8).chunk_bytes(),
+            deepseek.chunk_bytes(),
+            "every rank keeps the whole latent"
+        );
     }
 
     #[test]
@@ -167,7 +212,10 @@ mod tests {
         let llama = Geometry::heads(32, 8, 128);
         assert_eq!(llama.with_chunk_tokens(0).chunk_bytes(), Err(GeometryError::Zero));
         assert_eq!(llama.with_tp(3).chunk_bytes(), Err(GeometryError::Ranks));
-        assert_eq!(Geometry::heads(u32::MAX, u32::MAX, u32::MAX).chunk_bytes(), Err(GeometryError::Size));
+        assert_eq!(
+            Geometry::heads(u32::MAX, u32::MAX, u32::MAX).chunk_bytes(),
+            Err(GeometryError::Size)
+        );
     }
 
     #[test]
@@ -175,13 +223,18 @@ mod tests {
         let llama = Geometry::heads(32, 8, 128);
         let deepseek = Geometry::latent(61, Mla { latent: 512, rope: 64 });
         let latent_as_head = Geometry::heads(61, 1, 576);
-        let mut layouts: Vec<Digest> = [llama, llama.with_tp(2), llama.with_chunk_tokens(16), deepseek, latent_as_head]
-            .iter()
-            .flat_map(|geometry| {
-                [(Algorithm::Blake3, None), (Algorithm::Sha256Cbor, Some("")), (Algorithm::Sha256Cbor, Some("0"))]
+        let mut layouts: Vec<Digest> =
+            [llama, llama.with_tp(2), llama.with_chunk_tokens(16), deepseek, latent_as_head]
+                .iter()
+                .flat_map(|geometry| {
+                    [
+                        (Algorithm::Blake3, None),
+                        (Algorithm::Sha256Cbor, Some("")),
+                        (Algorithm::Sha256Cbor, Some("0")),
+                    ]
                     .map(|(algorithm, seed)| geometry.layout(algorithm, seed))
-            })
-            .collect();
+                })
+                .collect();
         let count = layouts.len();
         layouts.sort_unstable();
         layouts.dedup();

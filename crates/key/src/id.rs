@@ -29,7 +29,8 @@ impl fmt::Display for InvalidKey {
 
 impl std::error::Error for InvalidKey {}
 
-/// The hash that names a chunk and, through its chain, all tokens before it. Usually 32 bytes; these are kept inline.
+/// The hash that names a chunk and, through its chain, all tokens before it. Usually 32 bytes;
+/// these are kept inline.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChunkHash(SmallBytes);
 
@@ -58,9 +59,11 @@ impl fmt::Debug for ChunkHash {
 pub struct KvRank(pub i64);
 
 impl KvRank {
-    /// Packs the four as LMCache does: 8 bits each and nothing masked, so values above 255 run into their neighbours.
+    /// Packs the four as LMCache does: 8 bits each and nothing masked, so values above 255 run into
+    /// their neighbours.
     pub fn pack(world: i32, rank: i32, local_world: i32, local_rank: i32) -> Self {
-        let [world, rank, local_world, local_rank] = [world, rank, local_world, local_rank].map(i64::from);
+        let [world, rank, local_world, local_rank] =
+            [world, rank, local_world, local_rank].map(i64::from);
         KvRank(world << 24 | rank << 16 | local_world << 8 | local_rank)
     }
 
@@ -75,7 +78,10 @@ impl KvRank {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(
     feature = "serde",
-    serde(try_from = "crate::serde_forms::ObjectFields", into = "crate::serde_forms::ObjectFields")
+    serde(
+        try_from = "crate::serde_forms::ObjectFields",
+        into = "crate::serde_forms::ObjectFields"
+    )
 )]
 pub struct ObjectKey {
     /// The model's name; may contain `/`, never `@`.
@@ -103,8 +109,9 @@ impl fmt::Debug for ObjectKey {
 }
 
 impl ObjectKey {
-    /// A key whose parts LMCache's rules and our limits allow: no `@` in the model and at most [`MODEL_BYTES_MAX`]; no
-    /// `@`, `/`, `\` or NUL in the salt and at most [`SALT_CHARS_MAX`]; a hash of at most [`HASH_BYTES_MAX`].
+    /// A key whose parts LMCache's rules and our limits allow: no `@` in the model and at most
+    /// [`MODEL_BYTES_MAX`]; no `@`, `/`, `\` or NUL in the salt and at most [`SALT_CHARS_MAX`];
+    /// a hash of at most [`HASH_BYTES_MAX`].
     pub fn new(
         model: impl Into<Arc<str>>,
         rank: KvRank,
@@ -121,13 +128,18 @@ impl ObjectKey {
     pub fn validate(&self) -> Result<(), InvalidKey> {
         check_model(&self.model)?;
         if self.model.contains('@') {
-            return Err(InvalidKey::new(format!("model name {:?} contains '@', which separates fields", self.model)));
+            return Err(InvalidKey::new(format!(
+                "model name {:?} contains '@', which separates fields",
+                self.model
+            )));
         }
         if self.salt.contains(['@', '/', '\\', '\0']) {
             return Err(InvalidKey::new("cache salt contains one of '@', '/', '\\' and NUL"));
         }
         if self.salt.chars().count() > SALT_CHARS_MAX {
-            return Err(InvalidKey::new(format!("cache salt is longer than {SALT_CHARS_MAX} characters")));
+            return Err(InvalidKey::new(format!(
+                "cache salt is longer than {SALT_CHARS_MAX} characters"
+            )));
         }
         check_hash(self.hash.as_bytes())
     }
@@ -137,14 +149,20 @@ pub(crate) fn check_model(model: &str) -> Result<(), InvalidKey> {
     if model.len() <= MODEL_BYTES_MAX {
         return Ok(());
     }
-    Err(InvalidKey::new(format!("model name of {} bytes is longer than {MODEL_BYTES_MAX}", model.len())))
+    Err(InvalidKey::new(format!(
+        "model name of {} bytes is longer than {MODEL_BYTES_MAX}",
+        model.len()
+    )))
 }
 
 pub(crate) fn check_hash(hash: &[u8]) -> Result<(), InvalidKey> {
     if hash.len() <= HASH_BYTES_MAX {
         return Ok(());
     }
-    Err(InvalidKey::new(format!("chunk hash of {} bytes is longer than {HASH_BYTES_MAX}", hash.len())))
+    Err(InvalidKey::new(format!(
+        "chunk hash of {} bytes is longer than {HASH_BYTES_MAX}",
+        hash.len()
+    )))
 }
 
 /// What a key names, in the form its origin speaks.

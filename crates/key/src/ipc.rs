@@ -24,9 +24,10 @@ pub struct IpcKey {
 }
 
 impl IpcKey {
-    /// The object keys it stands for: one list per object group, in each chunk after chunk, in each chunk rank after
-    /// rank. As LMCache does in lookups, the local world and rank equal the global ones.
-    /// Errors: a part [`ObjectKey::new`] refuses, or every rank of a world above [`IPC_WORLD_MAX`].
+    /// The object keys it stands for: one list per object group, in each chunk after chunk, in each
+    /// chunk rank after rank. As LMCache does in lookups, the local world and rank equal the
+    /// global ones. Errors: a part [`ObjectKey::new`] refuses, or every rank of a world above
+    /// [`IPC_WORLD_MAX`].
     pub fn expand(&self) -> Result<Vec<Vec<ObjectKey>>, InvalidKey> {
         let ranks = self.ranks()?;
         self.groups.iter().map(|group| self.expand_group(*group, &ranks)).collect()
@@ -36,7 +37,10 @@ impl IpcKey {
         match self.worker_id {
             Some(worker) => Ok(worker..worker.saturating_add(1)),
             None if self.world_size <= IPC_WORLD_MAX => Ok(0..self.world_size),
-            None => Err(InvalidKey::new(format!("a world of {} is larger than {IPC_WORLD_MAX}", self.world_size))),
+            None => Err(InvalidKey::new(format!(
+                "a world of {} is larger than {IPC_WORLD_MAX}",
+                self.world_size
+            ))),
         }
     }
 

@@ -9,7 +9,10 @@ const DIGEST_CONTEXT: &str = "kvtier 2026 key v1";
 /// The name of one chunk in one namespace. Cheap to clone; compared and hashed by its digest.
 #[derive(Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(from = "crate::serde_forms::KeyFields", into = "crate::serde_forms::KeyFields"))]
+#[cfg_attr(
+    feature = "serde",
+    serde(from = "crate::serde_forms::KeyFields", into = "crate::serde_forms::KeyFields")
+)]
 pub struct Key {
     ns: Arc<Namespace>,
     id: Arc<KeyId>,
@@ -26,7 +29,8 @@ impl Key {
         Key { ns, id: Arc::new(id), digest }
     }
 
-    /// The digest of the key of this [canonical form](Self::canonical) in the namespace of this digest, whatever its salt was.
+    /// The digest of the key of this [canonical form](Self::canonical) in the namespace of this
+    /// digest, whatever its salt was.
     pub fn digest_of(namespace: &Digest, canonical: &[u8]) -> Digest {
         Digest::of(DIGEST_CONTEXT, &[namespace.as_bytes(), canonical].concat())
     }
@@ -41,8 +45,9 @@ impl Key {
         &self.id
     }
 
-    /// Bytes of a full chunk of this key's kind, as its namespace declares them. Keys of LMCache's in-process mode have no group: their chunks
-    /// are of group 0. Those of single layers are shorter, and undeclared.
+    /// Bytes of a full chunk of this key's kind, as its namespace declares them. Keys of LMCache's
+    /// in-process mode have no group: their chunks are of group 0. Those of single layers are
+    /// shorter, and undeclared.
     pub fn full_bytes(&self) -> Option<u64> {
         match self.id() {
             KeyId::Object(id) => self.ns.chunk_bytes(id.group),
@@ -56,7 +61,8 @@ impl Key {
         &self.digest
     }
 
-    /// The canonical bytes, with the salt as a keyed digest: what a stored chunk carries beside its facts.
+    /// The canonical bytes, with the salt as a keyed digest: what a stored chunk carries beside its
+    /// facts.
     pub fn canonical(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(256);
         canonical(&self.ns, &self.id, &mut bytes);
@@ -64,7 +70,8 @@ impl Key {
     }
 }
 
-/// Each kind of id has a first byte of its own; fields follow in order, those of varying length after their length.
+/// Each kind of id has a first byte of its own; fields follow in order, those of varying length
+/// after their length.
 fn canonical(ns: &Namespace, id: &KeyId, out: &mut Vec<u8>) {
     match id {
         KeyId::Object(ObjectKey { model, rank, group, hash, salt }) => {
@@ -138,11 +145,18 @@ mod tests {
 
     #[test]
     fn keys_without_a_group_have_the_declared_size_of_group_0() {
-        let ns = Arc::new(Namespace::new("t", Digest::default()).with_chunk_bytes(0, 7).with_chunk_bytes(1, 9));
+        let ns = Arc::new(
+            Namespace::new("t", Digest::default()).with_chunk_bytes(0, 7).with_chunk_bytes(1, 9),
+        );
         let full = |id: KeyId| Key::new(Arc::clone(&ns), id).full_bytes();
-        let object = |group| ObjectKey::new("m", KvRank(0), group, ChunkHash::new(&[1; 32]), "").unwrap();
+        let object =
+            |group| ObjectKey::new("m", KvRank(0), group, ChunkHash::new(&[1; 32]), "").unwrap();
         assert_eq!([0, 1, 2].map(|group| full(object(group).into())), [Some(7), Some(9), None]);
         assert_eq!(full(KeyId::from_engine_text("m@1@0@5@half").unwrap()), Some(7));
-        assert_eq!(full(KeyId::from_engine_text("m@1@0@5@half@3").unwrap()), None, "one layer of a chunk");
+        assert_eq!(
+            full(KeyId::from_engine_text("m@1@0@5@half@3").unwrap()),
+            None,
+            "one layer of a chunk"
+        );
     }
 }

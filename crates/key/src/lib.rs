@@ -1,9 +1,10 @@
 //! Keys and namespaces of KV-cache chunks, and what proves that bytes are theirs.
 //!
-//! A [`Key`] names one chunk: a [`Namespace`] (whose cache, which geometry) and a [`KeyId`], one of LMCache's kinds of
-//! key. [`names`] writes and reads every name that LMCache gives a chunk, [`hash`] chains token chunks to their hashes,
-//! [`Geometry`] and [`presets`] say how large a chunk is. [`BlockSums`] are the CRC32C of a chunk's blocks, and [`Facts`]
-//! the record that travels with a stored chunk so that a load can prove every byte. Nothing here does I/O.
+//! A [`Key`] names one chunk: a [`Namespace`] (whose cache, which geometry) and a [`KeyId`], one of
+//! LMCache's kinds of key. [`names`] writes and reads every name that LMCache gives a chunk,
+//! [`hash`] chains token chunks to their hashes, [`Geometry`] and [`presets`] say how large a chunk
+//! is. [`BlockSums`] are the CRC32C of a chunk's blocks, and [`Facts`] the record that travels with
+//! a stored chunk so that a load can prove every byte. Nothing here does I/O.
 //!
 //! ```
 //! use kvtier_key::names::{Form, detect};
@@ -45,7 +46,10 @@ pub use engine::{CacheEngineKey, EngineHash, LayerCacheEngineKey, TAG_BYTES_MAX,
 pub use facts::{CodecId, FACTS_BYTES_MAX, Facts, FactsError};
 pub use gds::{ChunkShape, GDS_HEADER_BYTES, GdsElement, GdsHeader, GdsHeaderError, MemoryFormat};
 pub use geometry::{Geometry, GeometryError, Mla};
-pub use id::{ChunkHash, HASH_BYTES_MAX, InvalidKey, KeyId, KvRank, MODEL_BYTES_MAX, ObjectKey, SALT_CHARS_MAX};
+pub use id::{
+    ChunkHash, HASH_BYTES_MAX, InvalidKey, KeyId, KvRank, MODEL_BYTES_MAX, ObjectKey,
+    SALT_CHARS_MAX,
+};
 pub use ipc::{IPC_WORLD_MAX, IpcKey};
 pub use key::Key;
 pub use namespace::Namespace;

@@ -3,13 +3,16 @@ use std::sync::Arc;
 
 use crate::{Digest, KeyId};
 
-/// Whose cache this is and what its chunks look like. Given when a tier opens; two namespaces never share a chunk.
-/// `Debug` does not show the tenant, which may be a cache salt.
+/// Whose cache this is and what its chunks look like. Given when a tier opens; two namespaces never
+/// share a chunk. `Debug` does not show the tenant, which may be a cache salt.
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(
     feature = "serde",
-    serde(from = "crate::serde_forms::NamespaceFields", into = "crate::serde_forms::NamespaceFields")
+    serde(
+        from = "crate::serde_forms::NamespaceFields",
+        into = "crate::serde_forms::NamespaceFields"
+    )
 )]
 pub struct Namespace {
     tenant: String,
@@ -23,24 +26,36 @@ pub struct Namespace {
 impl fmt::Debug for Namespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Namespace");
-        shown.field("digest", &self.digest).field("layout", &self.layout).field("chunk_bytes", &self.chunk_bytes);
+        shown
+            .field("digest", &self.digest)
+            .field("layout", &self.layout)
+            .field("chunk_bytes", &self.chunk_bytes);
         shown.field("allow_partial", &self.allow_partial).field("by_salt", &self.by_salt).finish()
     }
 }
 
 impl Namespace {
-    /// A namespace of `tenant` over the geometry whose canonical form (with the hash seed) has the digest `layout`.
-    /// Partial chunks are allowed and chunk sizes unknown until told otherwise.
+    /// A namespace of `tenant` over the geometry whose canonical form (with the hash seed) has the
+    /// digest `layout`. Partial chunks are allowed and chunk sizes unknown until told
+    /// otherwise.
     pub fn new(tenant: impl Into<String>, layout: Digest) -> Self {
         let tenant = tenant.into();
         let mut bytes = Vec::with_capacity(40 + tenant.len());
         bytes.extend_from_slice(layout.as_bytes());
         bytes.extend_from_slice(tenant.as_bytes());
         let digest = Digest::of("kvtier 2026 namespace v1", &bytes);
-        Namespace { tenant, layout, chunk_bytes: Vec::new(), allow_partial: true, by_salt: false, digest }
+        Namespace {
+            tenant,
+            layout,
+            chunk_bytes: Vec::new(),
+            allow_partial: true,
+            by_salt: false,
+            digest,
+        }
     }
 
-    /// A namespace of which only the digest is known, as a stored chunk carries it: its keys are right, tenant and layout are not told.
+    /// A namespace of which only the digest is known, as a stored chunk carries it: its keys are
+    /// right, tenant and layout are not told.
     pub fn known_by(digest: Digest) -> Self {
         Namespace {
             tenant: String::new(),
@@ -67,8 +82,9 @@ impl Namespace {
         self
     }
 
-    /// Says that every cache salt is a tenant by itself: where names tell salts and no tenants, as in LMCache's layouts, this namespace then
-    /// stands for those of all salts, see [`Namespace::of`].
+    /// Says that every cache salt is a tenant by itself: where names tell salts and no tenants, as
+    /// in LMCache's layouts, this namespace then stands for those of all salts, see
+    /// [`Namespace::of`].
     pub fn with_salts_as_tenants(mut self) -> Self {
         self.by_salt = true;
         self
@@ -79,11 +95,13 @@ impl Namespace {
         self.by_salt
     }
 
-    /// The namespace of the key `id` where this is the namespace of all names: with salts as tenants the salt's own, else this one.
+    /// The namespace of the key `id` where this is the namespace of all names: with salts as
+    /// tenants the salt's own, else this one.
     pub fn of(self: &Arc<Self>, id: &KeyId) -> Arc<Namespace> {
         match id {
             KeyId::Object(id) if self.by_salt && *id.salt != *self.tenant => {
-                let mut own = Namespace::new(&*id.salt, self.layout).with_partial(self.allow_partial);
+                let mut own =
+                    Namespace::new(&*id.salt, self.layout).with_partial(self.allow_partial);
                 own.chunk_bytes.clone_from(&self.chunk_bytes);
                 Arc::new(own.with_salts_as_tenants())
             }
@@ -130,9 +148,12 @@ mod tests {
     #[test]
     fn neither_a_namespace_nor_a_key_shows_its_salt() {
         let ns = Arc::new(Namespace::new("hidden pepper", Digest::default()));
-        let id = ObjectKey::new("m", KvRank(0), 0, ChunkHash::new(&[1; 32]), "hidden pepper").unwrap();
+        let id =
+            ObjectKey::new("m", KvRank(0), 0, ChunkHash::new(&[1; 32]), "hidden pepper").unwrap();
         let key = crate::Key::new(Arc::clone(&ns), id.clone().into());
-        for shown in [format!("{ns:?}"), format!("{id:?}"), format!("{key:?}"), format!("{:?}", key.id())] {
+        for shown in
+            [format!("{ns:?}"), format!("{id:?}"), format!("{key:?}"), format!("{:?}", key.id())]
+        {
             assert!(!shown.contains("pepper"), "{shown}");
         }
     }
@@ -140,12 +161,23 @@ mod tests {
     #[test]
     fn one_namespace_stands_for_those_of_all_salts() {
         let layout = Digest::of("layout", b"x");
-        let all =
-            Arc::new(Namespace::new("", layout).with_partial(false).with_chunk_bytes(0, 7).with_salts_as_tenants());
-        let id = |salt: &str| KeyId::Object(ObjectKey::new("m", KvRank(0), 0, ChunkHash::new(&[1; 32]), salt).unwrap());
+        let all = Arc::new(
+            Namespace::new("", layout)
+                .with_partial(false)
+                .with_chunk_bytes(0, 7)
+                .with_salts_as_tenants(),
+        );
+        let id = |salt: &str| {
+            KeyId::Object(
+                ObjectKey::new("m", KvRank(0), 0, ChunkHash::new(&[1; 32]), salt).unwrap(),
+            )
+        };
         assert!(Arc::ptr_eq(&all.of(&id("")), &all));
         let alice = all.of(&id("alice"));
-        assert_eq!((alice.tenant(), alice.digest()), ("alice", Namespace::new("alice", layout).digest()));
+        assert_eq!(
+            (alice.tenant(), alice.digest()),
+            ("alice", Namespace::new("alice", layout).digest())
+        );
         assert_eq!((alice.allow_partial(), alice.chunk_bytes(0)), (false, Some(7)));
         assert_eq!(alice.of(&id("")), all, "from any of them to any other");
         let one = Arc::new(Namespace::new("t", layout));

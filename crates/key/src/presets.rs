@@ -1,4 +1,5 @@
-//! Geometries of well-known models, from their published configurations, so that an operator can name a model instead.
+//! Geometries of well-known models, from their published configurations, so that an operator can
+//! name a model instead.
 
 use std::fmt;
 
@@ -84,12 +85,14 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
 }
 
-/// The geometry of the model `name`: bfloat16, chunks of 256 tokens, one rank. Case, an organisation before a `/` and an
-/// ending like `-instruct` make no difference.
+/// The geometry of the model `name`: bfloat16, chunks of 256 tokens, one rank. Case, an
+/// organisation before a `/` and an ending like `-instruct` make no difference.
 pub fn geometry(name: &str) -> Result<Geometry, UnknownPreset> {
     let plain = plain(name);
     let found = PRESETS.iter().find(|(known, _)| *known == plain);
-    found.map(|(_, geometry)| *geometry).ok_or_else(|| UnknownPreset { name: name.to_owned(), near: near(&plain) })
+    found
+        .map(|(_, geometry)| *geometry)
+        .ok_or_else(|| UnknownPreset { name: name.to_owned(), near: near(&plain) })
 }
 
 fn plain(name: &str) -> String {
@@ -101,7 +104,8 @@ fn plain(name: &str) -> String {
 fn near(name: &str) -> Vec<&'static str> {
     // Names are short; of a long one only the beginning can be near.
     let name: Vec<char> = name.chars().take(64).collect();
-    let mut by_distance: Vec<(usize, &'static str)> = names().map(|known| (distance(&name, known), known)).collect();
+    let mut by_distance: Vec<(usize, &'static str)> =
+        names().map(|known| (distance(&name, known), known)).collect();
     by_distance.sort_by_key(|(distance, _)| *distance);
     by_distance.into_iter().take(NEAR_MAX).map(|(_, known)| known).collect()
 }
@@ -130,7 +134,10 @@ mod tests {
             assert_eq!(geometry(name).unwrap().chunk_bytes(), Ok(32 << 20), "{name}");
         }
         assert_eq!(geometry("deepseek-ai/DeepSeek-V3").unwrap().token_bytes(), Ok(61 * 576 * 2));
-        assert_eq!(geometry("meta-llama/Llama-3.1-405B").unwrap().with_tp(8).token_bytes(), Ok(126 * 128 * 2 * 2));
+        assert_eq!(
+            geometry("meta-llama/Llama-3.1-405B").unwrap().with_tp(8).token_bytes(),
+            Ok(126 * 128 * 2 * 2)
+        );
     }
 
     #[test]

@@ -6,7 +6,8 @@ use crate::small::SmallBytes;
 /// The most bytes a whole number in a key may take; LMCache's own hashes take 8.
 pub const INT_BYTES_MAX: usize = 512;
 
-/// A whole number of any size up to [`INT_BYTES_MAX`], as Python has them: LMCache's in-process chunk hashes are such.
+/// A whole number of any size up to [`INT_BYTES_MAX`], as Python has them: LMCache's in-process
+/// chunk hashes are such.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct PyInt {
     negative: bool,
@@ -19,11 +20,14 @@ impl PyInt {
     pub fn from_be_bytes(negative: bool, magnitude: &[u8]) -> Option<Self> {
         let zeros = magnitude.iter().take_while(|byte| **byte == 0).count();
         let magnitude = &magnitude[zeros..];
-        (magnitude.len() <= INT_BYTES_MAX)
-            .then(|| PyInt { negative: negative && !magnitude.is_empty(), magnitude: SmallBytes::new(magnitude) })
+        (magnitude.len() <= INT_BYTES_MAX).then(|| PyInt {
+            negative: negative && !magnitude.is_empty(),
+            magnitude: SmallBytes::new(magnitude),
+        })
     }
 
-    /// Reads hexadecimal as Python's `int(text, 16)` does; `None` where that raises and above [`INT_BYTES_MAX`].
+    /// Reads hexadecimal as Python's `int(text, 16)` does; `None` where that raises and above
+    /// [`INT_BYTES_MAX`].
     pub fn from_hex(text: &str) -> Option<Self> {
         let mut digits = [0u8; 2 * INT_BYTES_MAX];
         let mut count = 0;
@@ -43,7 +47,8 @@ impl PyInt {
         Self::from_be_bytes(negative, &magnitude[..bytes])
     }
 
-    /// Reads a decimal number: an optional minus sign and ASCII digits; `None` otherwise and above [`INT_BYTES_MAX`].
+    /// Reads a decimal number: an optional minus sign and ASCII digits; `None` otherwise and above
+    /// [`INT_BYTES_MAX`].
     pub fn from_decimal(text: &str) -> Option<Self> {
         let (negative, digits) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
         let mut magnitude: Vec<u8> = Vec::with_capacity(digits.len() / 2);
@@ -136,7 +141,10 @@ impl From<i64> for PyInt {
 impl From<u64> for PyInt {
     fn from(value: u64) -> Self {
         let bytes = value.to_be_bytes();
-        PyInt { negative: false, magnitude: SmallBytes::new(&bytes[value.leading_zeros() as usize / 8..]) }
+        PyInt {
+            negative: false,
+            magnitude: SmallBytes::new(&bytes[value.leading_zeros() as usize / 8..]),
+        }
     }
 }
 
@@ -146,7 +154,14 @@ mod tests {
 
     #[test]
     fn any_size_comes_back_in_both_bases() {
-        for text in ["0", "-1", "255", "-16", "18446744073709551615", "123456789012345678901234567890123456789012"] {
+        for text in [
+            "0",
+            "-1",
+            "255",
+            "-16",
+            "18446744073709551615",
+            "123456789012345678901234567890123456789012",
+        ] {
             let value = PyInt::from_decimal(text).unwrap();
             assert_eq!(value.to_string(), text);
             let mut hex = String::new();

@@ -1,15 +1,19 @@
-//! How Python reads and writes what LMCache puts into names: whole numbers, white space, hexadecimal bytes, URL quoting.
+//! How Python reads and writes what LMCache puts into names: whole numbers, white space,
+//! hexadecimal bytes, URL quoting.
 //!
-//! Only what names need, and to the letter: `int()` takes white space around, `_` between digits, a sign, `0x` in base
-//! 16 and the decimal digits of every script, so all of these occur in names that LMCache accepts.
+//! Only what names need, and to the letter: `int()` takes white space around, `_` between digits, a
+//! sign, `0x` in base 16 and the decimal digits of every script, so all of these occur in names
+//! that LMCache accepts.
 
-/// The first code point of every run of ten decimal digits in Unicode 14, the version of CPython 3.11.
+/// The first code point of every run of ten decimal digits in Unicode 14, the version of CPython
+/// 3.11.
 const DECIMAL_ZEROS: [u32; 66] = [
-    0x30, 0x660, 0x6f0, 0x7c0, 0x966, 0x9e6, 0xa66, 0xae6, 0xb66, 0xbe6, 0xc66, 0xce6, 0xd66, 0xde6, 0xe50, 0xed0,
-    0xf20, 0x1040, 0x1090, 0x17e0, 0x1810, 0x1946, 0x19d0, 0x1a80, 0x1a90, 0x1b50, 0x1bb0, 0x1c40, 0x1c50, 0xa620,
-    0xa8d0, 0xa900, 0xa9d0, 0xa9f0, 0xaa50, 0xabf0, 0xff10, 0x104a0, 0x10d30, 0x11066, 0x110f0, 0x11136, 0x111d0,
-    0x112f0, 0x11450, 0x114d0, 0x11650, 0x116c0, 0x11730, 0x118e0, 0x11950, 0x11c50, 0x11d50, 0x11da0, 0x16a60,
-    0x16ac0, 0x16b50, 0x1d7ce, 0x1d7d8, 0x1d7e2, 0x1d7ec, 0x1d7f6, 0x1e140, 0x1e2f0, 0x1e950, 0x1fbf0,
+    0x30, 0x660, 0x6f0, 0x7c0, 0x966, 0x9e6, 0xa66, 0xae6, 0xb66, 0xbe6, 0xc66, 0xce6, 0xd66,
+    0xde6, 0xe50, 0xed0, 0xf20, 0x1040, 0x1090, 0x17e0, 0x1810, 0x1946, 0x19d0, 0x1a80, 0x1a90,
+    0x1b50, 0x1bb0, 0x1c40, 0x1c50, 0xa620, 0xa8d0, 0xa900, 0xa9d0, 0xa9f0, 0xaa50, 0xabf0, 0xff10,
+    0x104a0, 0x10d30, 0x11066, 0x110f0, 0x11136, 0x111d0, 0x112f0, 0x11450, 0x114d0, 0x11650,
+    0x116c0, 0x11730, 0x118e0, 0x11950, 0x11c50, 0x11d50, 0x11da0, 0x16a60, 0x16ac0, 0x16b50,
+    0x1d7ce, 0x1d7d8, 0x1d7e2, 0x1d7ec, 0x1d7f6, 0x1e140, 0x1e2f0, 0x1e950, 0x1fbf0,
 ];
 
 /// The value of a decimal digit of any script.
@@ -20,8 +24,8 @@ fn decimal(c: char) -> Option<u8> {
     (value < 10).then_some(value as u8)
 }
 
-/// Whether `text` is one or more decimal digits. (`str.isdigit` also takes digits that `int` refuses; no name is then
-/// read differently, since `int` refuses it later.)
+/// Whether `text` is one or more decimal digits. (`str.isdigit` also takes digits that `int`
+/// refuses; no name is then read differently, since `int` refuses it later.)
 pub(crate) fn is_decimal(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| decimal(c).is_some())
 }
@@ -31,24 +35,34 @@ pub(crate) fn strip(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_whitespace() || ('\x1c'..='\x1f').contains(&c))
 }
 
-/// Reads `text` as `int(text, radix)` does, handing each digit's value to `digit`, most significant first. Answers
-/// whether there is a minus sign; `None` when Python would raise or `digit` refused.
-pub(crate) fn int_digits(text: &str, radix: u8, mut digit: impl FnMut(u8) -> Option<()>) -> Option<bool> {
-    // White space beyond ASCII counts; of the separators U+001C to U+001F, which `str.strip` takes, none does.
+/// Reads `text` as `int(text, radix)` does, handing each digit's value to `digit`, most significant
+/// first. Answers whether there is a minus sign; `None` when Python would raise or `digit` refused.
+pub(crate) fn int_digits(
+    text: &str,
+    radix: u8,
+    mut digit: impl FnMut(u8) -> Option<()>,
+) -> Option<bool> {
+    // White space beyond ASCII counts; of the separators U+001C to U+001F, which `str.strip` takes,
+    // none does.
     let text = text.trim_matches(|c: char| c.is_whitespace());
     let (negative, text) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
         b'+' => (false, &text[1..]),
         _ => (false, text),
     };
-    let unprefixed = if radix == 16 { text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) } else { None };
+    let unprefixed = if radix == 16 {
+        text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"))
+    } else {
+        None
+    };
     let text = unprefixed.map_or(text, |rest| rest.strip_prefix('_').unwrap_or(rest));
     let mut after_digit = false;
     for c in text.chars() {
         match c {
             '_' if after_digit => after_digit = false,
             _ => {
-                let value = if c.is_ascii() { c.to_digit(radix.into())? as u8 } else { decimal(c)? };
+                let value =
+                    if c.is_ascii() { c.to_digit(radix.into())? as u8 } else { decimal(c)? };
                 digit(value)?;
                 after_digit = true;
             }
@@ -62,7 +76,9 @@ pub(crate) fn int_i64(text: &str, radix: u8) -> Option<i64> {
     // What LMCache itself writes: a few plain digits.
     let plain = text.bytes().map(|byte| (byte as char).to_digit(radix.into()));
     if (1..=15).contains(&text.len()) && plain.clone().all(|digit| digit.is_some()) {
-        return Some(plain.flatten().fold(0, |value, digit| value * i64::from(radix) + i64::from(digit)));
+        return Some(
+            plain.flatten().fold(0, |value, digit| value * i64::from(radix) + i64::from(digit)),
+        );
     }
     let mut magnitude: i128 = 0;
     let negative = int_digits(text, radix, |value| {
@@ -72,8 +88,9 @@ pub(crate) fn int_i64(text: &str, radix: u8) -> Option<i64> {
     i64::try_from(if negative { -magnitude } else { magnitude }).ok()
 }
 
-/// `bytes.fromhex(text)` into the front of `out`: pairs of digits, ASCII white space allowed between pairs. The part that
-/// was written; `None` where Python would raise, or `out` is too short.
+/// `bytes.fromhex(text)` into the front of `out`: pairs of digits, ASCII white space allowed
+/// between pairs. The part that was written; `None` where Python would raise, or `out` is too
+/// short.
 pub(crate) fn bytes_from_hex<'a>(text: &str, out: &'a mut [u8]) -> Option<&'a [u8]> {
     let mut len = 0;
     let mut rest = text.as_bytes().iter();
@@ -103,7 +120,8 @@ fn nibble(byte: u8) -> Option<u8> {
     (byte as char).to_digit(16).map(|value| value as u8)
 }
 
-/// Appends `format(value, "0{width}x")`, with `prefix` after the sign; the width counts the sign and the prefix not.
+/// Appends `format(value, "0{width}x")`, with `prefix` after the sign; the width counts the sign
+/// and the prefix not.
 pub(crate) fn push_int_hex(out: &mut String, value: i64, prefix: &str, width: usize) {
     let mut digits = [0; 16];
     let mut at = digits.len();
@@ -132,9 +150,15 @@ pub(crate) fn push_slashes_as(out: &mut String, text: &str, with: &str) {
 pub(crate) fn push_quoted(out: &mut String, text: &str, slash_safe: bool) {
     for byte in text.bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' => out.push(byte as char),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' => {
+                out.push(byte as char)
+            }
             b'/' if slash_safe => out.push('/'),
-            _ => out.extend(['%', HEX_UPPER[(byte >> 4) as usize] as char, HEX_UPPER[(byte & 15) as usize] as char]),
+            _ => out.extend([
+                '%',
+                HEX_UPPER[(byte >> 4) as usize] as char,
+                HEX_UPPER[(byte & 15) as usize] as char,
+            ]),
         }
     }
 }
@@ -194,8 +218,16 @@ mod tests {
 
     #[test]
     fn bytes_read_as_python_reads_them() {
-        let cases =
-            [("0011", true), ("00 11", true), (" 00\x0b", true), ("0 0", false), ("0", false), ("00\x1c11", false)];
-        cases.iter().for_each(|(text, ok)| assert_eq!(bytes_from_hex(text, &mut [0; 2]).is_some(), *ok, "{text:?}"));
+        let cases = [
+            ("0011", true),
+            ("00 11", true),
+            (" 00\x0b", true),
+            ("0 0", false),
+            ("0", false),
+            ("00\x1c11", false),
+        ];
+        cases.iter().for_each(|(text, ok)| {
+            assert_eq!(bytes_from_hex(text, &mut [0; 2]).is_some(), *ok, "{text:?}")
+        });
     }
 }

@@ -1,16 +1,19 @@
-//! How keys look to serde, with feature `serde`: hashes, digests and whole numbers as text, keys as their fields, checked again when they
-//! are read. Every key comes back as it was.
+//! How keys look to serde, with feature `serde`: hashes, digests and whole numbers as text, keys as
+//! their fields, checked again when they are read. Every key comes back as it was.
 //!
-//! The forms spell the cache salt and the tenant, since a key without them would be another key. They are for the memory and the sockets of
-//! the process that has the key anyway; what is written to a medium or a log is [`Key::canonical`] or the [`Digest`].
+//! The forms spell the cache salt and the tenant, since a key without them would be another key.
+//! They are for the memory and the sockets of the process that has the key anyway; what is written
+//! to a medium or a log is [`Key::canonical`] or the [`Digest`].
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 use crate::{
-    CacheEngineKey, ChunkHash, DType, Digest, EngineHash, InvalidKey, Key, KeyId, KvRank, Namespace, ObjectKey, PyInt,
+    CacheEngineKey, ChunkHash, DType, Digest, EngineHash, InvalidKey, Key, KeyId, KvRank,
+    Namespace, ObjectKey, PyInt,
 };
 
-/// Implements both traits by a text: what writes it, what reads it, and what it is called in errors.
+/// Implements both traits by a text: what writes it, what reads it, and what it is called in
+/// errors.
 macro_rules! as_text {
     ($type:ty, $write:expr, $read:expr, $what:literal) => {
         impl Serialize for $type {
@@ -29,9 +32,19 @@ macro_rules! as_text {
 }
 
 as_text!(Digest, Digest::to_hex, Digest::from_hex, "digest of 64 hexadecimal digits");
-as_text!(ChunkHash, |hash: &ChunkHash| to_hex(hash.as_bytes()), chunk_hash, "chunk hash in hexadecimal digits");
+as_text!(
+    ChunkHash,
+    |hash: &ChunkHash| to_hex(hash.as_bytes()),
+    chunk_hash,
+    "chunk hash in hexadecimal digits"
+);
 as_text!(PyInt, PyInt::to_string, whole_number, "whole number in decimal digits");
-as_text!(DType, |dtype: &DType| dtype.name(), DType::from_name, "element type by LMCache's name for it");
+as_text!(
+    DType,
+    |dtype: &DType| dtype.name(),
+    DType::from_name,
+    "element type by LMCache's name for it"
+);
 
 fn to_hex(bytes: &[u8]) -> String {
     bytes
@@ -42,7 +55,8 @@ fn to_hex(bytes: &[u8]) -> String {
 }
 
 fn chunk_hash(text: &str) -> Option<ChunkHash> {
-    let digits: Vec<u8> = text.chars().map(|digit| Some(digit.to_digit(16)? as u8)).collect::<Option<_>>()?;
+    let digits: Vec<u8> =
+        text.chars().map(|digit| Some(digit.to_digit(16)? as u8)).collect::<Option<_>>()?;
     let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
     digits.len().is_multiple_of(2).then(|| ChunkHash::new(&bytes))
 }
@@ -138,9 +152,14 @@ impl From<Namespace> for NamespaceFields {
 
 impl From<NamespaceFields> for Namespace {
     fn from(fields: NamespaceFields) -> Self {
-        let ns = fields.known_by.map_or_else(|| Namespace::new(fields.tenant, fields.layout), Namespace::known_by);
+        let ns = fields
+            .known_by
+            .map_or_else(|| Namespace::new(fields.tenant, fields.layout), Namespace::known_by);
         let ns = ns.with_partial(fields.allow_partial);
-        let ns = fields.chunk_bytes.into_iter().fold(ns, |ns, (group, bytes)| ns.with_chunk_bytes(group, bytes));
+        let ns = fields
+            .chunk_bytes
+            .into_iter()
+            .fold(ns, |ns, (group, bytes)| ns.with_chunk_bytes(group, bytes));
         if fields.salts_as_tenants { ns.with_salts_as_tenants() } else { ns }
     }
 }

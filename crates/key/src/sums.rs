@@ -7,8 +7,8 @@ pub const BLOCKS_MAX: usize = 64;
 /// The smallest block in bytes; chunks up to this size are one block.
 pub const BLOCK_BYTES_MIN: u64 = 64 * 1024;
 
-/// CRC32C of each block of a chunk. The block size follows from the length alone: the smallest power of two, at least
-/// [`BLOCK_BYTES_MIN`], that gives at most [`BLOCKS_MAX`] blocks.
+/// CRC32C of each block of a chunk. The block size follows from the length alone: the smallest
+/// power of two, at least [`BLOCK_BYTES_MIN`], that gives at most [`BLOCKS_MAX`] blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockSums {
     len: u64,
@@ -74,20 +74,29 @@ impl BlockSums {
     }
 }
 
-/// What `crc` contributes to a sum that goes on for `bytes`, a power of two. To combine two sums of any lengths takes microseconds; this, for
-/// all of one length, nanoseconds.
+/// What `crc` contributes to a sum that goes on for `bytes`, a power of two. To combine two sums of
+/// any lengths takes microseconds; this, for all of one length, nanoseconds.
 fn shifted(crc: u32, bytes: u64) -> u32 {
     /// For each power of two, what each byte of a sum contributes, by its place.
     static TABLES: [OnceLock<Box<[[u32; 256]; 4]>>; 64] = [const { OnceLock::new() }; 64];
     let tables = TABLES[bytes.trailing_zeros() as usize % 64].get_or_init(|| {
-        let bits: [u32; 32] = std::array::from_fn(|bit| checksum_combine(Crc32Iscsi, 1 << bit, 0, bytes) as u32);
-        let of = |value: u32| (0..32).filter(|bit| value >> bit & 1 == 1).fold(0, |sum, bit| sum ^ bits[bit]);
-        Box::new(std::array::from_fn(|place| std::array::from_fn(|byte| of((byte as u32) << (8 * place)))))
+        let bits: [u32; 32] =
+            std::array::from_fn(|bit| checksum_combine(Crc32Iscsi, 1 << bit, 0, bytes) as u32);
+        let of = |value: u32| {
+            (0..32).filter(|bit| value >> bit & 1 == 1).fold(0, |sum, bit| sum ^ bits[bit])
+        };
+        Box::new(std::array::from_fn(|place| {
+            std::array::from_fn(|byte| of((byte as u32) << (8 * place)))
+        }))
     });
-    tables.iter().zip(crc.to_le_bytes()).fold(0, |sum, (table, byte)| sum ^ table[usize::from(byte)])
+    tables
+        .iter()
+        .zip(crc.to_le_bytes())
+        .fold(0, |sum, (table, byte)| sum ^ table[usize::from(byte)])
 }
 
-/// Sums of a chunk whose pieces arrive in any order: each piece may start and end anywhere, but no byte may come twice.
+/// Sums of a chunk whose pieces arrive in any order: each piece may start and end anywhere, but no
+/// byte may come twice.
 #[derive(Clone, Debug)]
 pub struct PieceSums {
     len: u64,
@@ -113,9 +122,10 @@ impl PieceSums {
         }
     }
 
-    /// Adds bytes whose sums are known: the CRC32C of each of as many units of `unit` bytes as `crcs` has, which lie at `offset` of the chunk
-    /// one behind the other. A unit is a power of two of at most [`BLOCK_BYTES_MIN`], and `offset` a multiple of it, so that none lies in two
-    /// blocks; whatever else is given is never equal to the sums of a chunk.
+    /// Adds bytes whose sums are known: the CRC32C of each of as many units of `unit` bytes as
+    /// `crcs` has, which lie at `offset` of the chunk one behind the other. A unit is a power
+    /// of two of at most [`BLOCK_BYTES_MIN`], and `offset` a multiple of it, so that none lies in
+    /// two blocks; whatever else is given is never equal to the sums of a chunk.
     pub fn units(&mut self, offset: u64, unit: u64, crcs: &[u32]) {
         if !unit.is_power_of_two() || unit > BLOCK_BYTES_MIN || !offset.is_multiple_of(unit) {
             // Twice the first byte covers no chunk exactly once.
@@ -126,7 +136,11 @@ impl PieceSums {
         while !rest.is_empty() {
             let n = ((block - at % block) / unit).min(rest.len() as u64);
             let (head, tail) = rest.split_at(n as usize);
-            self.parts.push((at, n * unit, head.iter().fold(0, |crc, next| shifted(crc, unit) ^ next)));
+            self.parts.push((
+                at,
+                n * unit,
+                head.iter().fold(0, |crc, next| shifted(crc, unit) ^ next),
+            ));
             at += n * unit;
             rest = tail;
         }
@@ -186,7 +200,11 @@ mod tests {
             sums.piece(whole as u64, &bytes[whole..]);
             sums.units((cut * unit) as u64, unit as u64, &crcs[cut..]);
             sums.units(0, unit as u64, &crcs[..cut]);
-            assert_eq!(sums.finish().unwrap(), BlockSums::of(bytes), "{len} bytes in units of {unit}");
+            assert_eq!(
+                sums.finish().unwrap(),
+                BlockSums::of(bytes),
+                "{len} bytes in units of {unit}"
+            );
         }
         for (offset, unit) in [(0, 3), (0, 131_072), (1, 2048)] {
             let mut sums = PieceSums::new(unit);

@@ -12,7 +12,8 @@ fn plain() -> Facts {
 fn full() -> Facts {
     let crcs: Vec<u32> = (1..=BLOCKS_MAX as u32).map(|i| i * 0x0101_0101).collect();
     let sums = BlockSums::from_parts(64 << 20, &crcs).unwrap();
-    let mut facts = Facts::plain(Digest([0xa1; 32]), Digest([0xa2; 32]), sums).with_parent(Digest([0xa3; 32]), 77);
+    let mut facts = Facts::plain(Digest([0xa1; 32]), Digest([0xa2; 32]), sums)
+        .with_parent(Digest([0xa3; 32]), 77);
     (facts.raw_len, facts.codec, facts.key_id) = (100 << 20, CodecId(1), 5);
     facts
 }
@@ -21,12 +22,15 @@ fn empty() -> Facts {
     Facts::plain(Digest([3; 32]), Digest([4; 32]), BlockSums::of(&[]))
 }
 
-/// Media written by version 1 stay readable: these files never change, and a new version adds files.
+/// Media written by version 1 stay readable: these files never change, and a new version adds
+/// files.
 #[test]
 fn version_1_is_what_the_golden_files_say() {
-    for (name, facts) in
-        [("facts-v1-plain.bin", plain()), ("facts-v1-full.bin", full()), ("facts-v1-empty.bin", empty())]
-    {
+    for (name, facts) in [
+        ("facts-v1-plain.bin", plain()),
+        ("facts-v1-full.bin", full()),
+        ("facts-v1-empty.bin", empty()),
+    ] {
         let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("KVTIER_WRITE_GOLDEN").is_some() {
             std::fs::write(&path, facts.encode()).unwrap();
@@ -51,7 +55,8 @@ fn the_largest_record_fits_and_may_be_followed() {
 fn every_cut_and_every_flip_is_refused() {
     for facts in [plain(), full(), empty()] {
         let good = facts.encode();
-        (0..good.len()).for_each(|n| assert!(Facts::decode_prefix(&good[..n]).is_err(), "cut at {n}"));
+        (0..good.len())
+            .for_each(|n| assert!(Facts::decode_prefix(&good[..n]).is_err(), "cut at {n}"));
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
@@ -60,7 +65,8 @@ fn every_cut_and_every_flip_is_refused() {
     }
 }
 
-/// Records with a right checksum whose fields cannot be: `at` is overwritten and the checksum made good again.
+/// Records with a right checksum whose fields cannot be: `at` is overwritten and the checksum made
+/// good again.
 #[test]
 fn fields_that_contradict_are_refused() {
     let lies: [(&str, usize, &[u8]); 7] = [

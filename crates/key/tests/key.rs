@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use kvtier_key::{
-    CacheEngineKey, ChunkHash, DType, Digest, EngineHash, Key, KeyId, KvRank, Namespace, ObjectKey, PyInt,
+    CacheEngineKey, ChunkHash, DType, Digest, EngineHash, Key, KeyId, KvRank, Namespace, ObjectKey,
+    PyInt,
 };
 
 fn namespace() -> Arc<Namespace> {
@@ -13,7 +14,9 @@ fn namespace() -> Arc<Namespace> {
 }
 
 fn object(salt: &str) -> KeyId {
-    ObjectKey::new("org/m", KvRank::pack(2, 1, 2, 1), 3, ChunkHash::new(&[0xab; 32]), salt).unwrap().into()
+    ObjectKey::new("org/m", KvRank::pack(2, 1, 2, 1), 3, ChunkHash::new(&[0xab; 32]), salt)
+        .unwrap()
+        .into()
 }
 
 fn engine(hash: EngineHash) -> CacheEngineKey {
@@ -31,7 +34,10 @@ fn digests_never_change() {
         (object(""), "58b4dbecfb4a9ebdbbd7bb34d6219fd3ad97e45e954a936a810396bb948ff66a"),
         (object("salt"), "308edfbd588ba99d3ceb55e296a96dab7beee640c0e00d468cce2fd31c651cd0"),
         (tagged.clone().into(), "6ff8b740371585cba0ce276dddcd6aff630c9cde562686734e941162b47ffeb0"),
-        (tagged.layer(7).into(), "7c38e5295622789e5f0e2e0ded00554af3ee23b86d70cfcd8cf533338016c1fd"),
+        (
+            tagged.layer(7).into(),
+            "7c38e5295622789e5f0e2e0ded00554af3ee23b86d70cfcd8cf533338016c1fd",
+        ),
     ];
     for (id, digest) in pinned {
         assert_eq!(Key::new(namespace(), id.clone()).digest().to_hex(), digest, "{id:?}");

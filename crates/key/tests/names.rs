@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use kvtier_key::names::{Form, Loss, Parsed, detect};
-use kvtier_key::{CacheEngineKey, ChunkHash, DType, EngineHash, KeyId, KvRank, MODEL_BYTES_MAX, ObjectKey, PyInt};
+use kvtier_key::{
+    CacheEngineKey, ChunkHash, DType, EngineHash, KeyId, KvRank, MODEL_BYTES_MAX, ObjectKey, PyInt,
+};
 use proptest::prelude::*;
 
 fn object(model: &str) -> KeyId {
@@ -10,7 +12,9 @@ fn object(model: &str) -> KeyId {
 }
 
 fn engine(model: &str) -> KeyId {
-    CacheEngineKey::new(model, 2, 1, EngineHash::Int(PyInt::from(0x1a2b_3c4du64)), DType::BFloat16).unwrap().into()
+    CacheEngineKey::new(model, 2, 1, EngineHash::Int(PyInt::from(0x1a2b_3c4du64)), DType::BFloat16)
+        .unwrap()
+        .into()
 }
 
 fn s3_mp(prefix: &str) -> Form {
@@ -26,8 +30,10 @@ const GDS: Form = Form::Gds { weka: false, sidecar: false };
 fn forms() -> Vec<Form> {
     let gds = [(false, false), (false, true), (true, false), (true, true)];
     let gds = gds.map(|(weka, sidecar)| Form::Gds { weka, sidecar });
-    let prefixed = ["", "pre", "a b/c"].into_iter().flat_map(|prefix| [s3_mp(prefix), s3_non_mp(prefix)]);
-    let plain = [Form::MpNative, Form::Mp3Field, Form::Fs, Form::FsNative, Form::RawBlock, Form::Text];
+    let prefixed =
+        ["", "pre", "a b/c"].into_iter().flat_map(|prefix| [s3_mp(prefix), s3_non_mp(prefix)]);
+    let plain =
+        [Form::MpNative, Form::Mp3Field, Form::Fs, Form::FsNative, Form::RawBlock, Form::Text];
     let files = [Form::FsConnector, Form::LocalDisk];
     plain.into_iter().chain(files).chain(gds).chain(prefixed).collect()
 }
@@ -72,7 +78,11 @@ fn what_a_name_does_not_tell_is_told() {
     assert!(s3_non_mp("").format(&engine("a_b")).is_ok());
     assert_eq!(lossy(Form::LocalDisk, &engine("a/b"), Loss::SlashAsDash), engine("a-b"));
     assert!(Form::LocalDisk.format(&engine("a/b")).is_err());
-    for (form, id) in [(Form::Fs, object as fn(&str) -> KeyId), (Form::FsNative, object), (Form::FsConnector, engine)] {
+    for (form, id) in [
+        (Form::Fs, object as fn(&str) -> KeyId),
+        (Form::FsNative, object),
+        (Form::FsConnector, engine),
+    ] {
         assert_eq!(lossy(form.clone(), &id("a/b"), Loss::SlashAsSep), id("a/b"));
         assert_eq!(lossy(form.clone(), &id("a-SEP-b"), Loss::SlashAsSep), id("a/b"));
         assert!(form.format(&id("a/b")).is_ok());
@@ -91,24 +101,37 @@ fn keys_that_text_cannot_carry_are_refused() {
     assert!(Form::Text.format(&bytes).is_err() && Form::Text.format_lossy(&bytes).is_ok());
     assert!(Form::Text.format(&engine("a@b")).is_err());
     assert!(Form::Mp3Field.format(&object("m")).is_ok());
-    assert!(Form::MpNative.format(&engine("m")).is_err() && Form::Text.format(&object("m")).is_err());
+    assert!(
+        Form::MpNative.format(&engine("m")).is_err() && Form::Text.format(&object("m")).is_err()
+    );
     let KeyId::Object(mut key) = object("m") else { unreachable!() };
     (key.group, key.salt) = (1, "s".into());
-    assert!(Form::Mp3Field.format_lossy(&key.clone().into()).is_err(), "no place for group and salt");
+    assert!(
+        Form::Mp3Field.format_lossy(&key.clone().into()).is_err(),
+        "no place for group and salt"
+    );
     key.salt = "a@b".into();
-    assert!(Form::MpNative.format_lossy(&key.into()).is_err(), "checked again, for keys put together by hand");
+    assert!(
+        Form::MpNative.format_lossy(&key.into()).is_err(),
+        "checked again, for keys put together by hand"
+    );
 }
 
 #[test]
 fn names_too_long_for_their_store_are_refused() {
     let long = "m".repeat(240);
-    assert!(Form::Fs.format(&object(&long)).is_err() && Form::FsConnector.format(&engine(&long)).is_err());
+    assert!(
+        Form::Fs.format(&object(&long)).is_err()
+            && Form::FsConnector.format(&engine(&long)).is_err()
+    );
     assert!(Form::LocalDisk.format(&engine(&long)).is_err() && GDS.format(&engine(&long)).is_err());
     assert!(Form::MpNative.format(&object(&long)).is_ok());
     assert!(s3_mp(&"p".repeat(800)).format(&object(&long)).is_err());
     let model = "m".repeat(MODEL_BYTES_MAX + 1);
     assert!(ObjectKey::new(model, KvRank(0), 0, ChunkHash::new(&[]), "").is_err());
-    assert!(Form::Text.parse(&"m".repeat(100_000)).is_err() && detect(&"m".repeat(100_000)).is_empty());
+    assert!(
+        Form::Text.parse(&"m".repeat(100_000)).is_err() && detect(&"m".repeat(100_000)).is_empty()
+    );
     assert!(Form::Fs.format(&object("a\0b")).is_err());
 }
 
@@ -178,7 +201,8 @@ prop_compose! {
     }
 }
 
-/// A name is given only to a key that it reads back as; `Lossless` is answered only where the name is that key's.
+/// A name is given only to a key that it reads back as; `Lossless` is answered only where the name
+/// is that key's.
 fn check_round_trips(id: &KeyId) -> Result<(), TestCaseError> {
     for form in forms() {
         let Ok(name) = form.format_lossy(id) else { continue };
@@ -189,7 +213,11 @@ fn check_round_trips(id: &KeyId) -> Result<(), TestCaseError> {
                 prop_assert_eq!(parsed.as_ref().unwrap().key(), id);
                 // Where no prefix was said, one is read as the beginning of the model.
                 let told = form != s3_mp("pre") && form != s3_mp("a b/c");
-                prop_assert!(!told || detect(&name).iter().any(|(_, parsed)| parsed.key() == id), "{}", name);
+                prop_assert!(
+                    !told || detect(&name).iter().any(|(_, parsed)| parsed.key() == id),
+                    "{}",
+                    name
+                );
             }
             Err(_) => prop_assert_ne!(parsed.as_ref().ok().map(Parsed::key), Some(id)),
         }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use kvtier_key::{
-    CacheEngineKey, ChunkHash, DType, Digest, EngineHash, Key, KeyId, KvRank, LayerCacheEngineKey, Namespace,
-    ObjectKey, PyInt,
+    CacheEngineKey, ChunkHash, DType, Digest, EngineHash, Key, KeyId, KvRank, LayerCacheEngineKey,
+    Namespace, ObjectKey, PyInt,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -22,8 +22,9 @@ fn hashes() -> impl Strategy<Value = ChunkHash> {
 
 fn engine_hashes() -> impl Strategy<Value = EngineHash> {
     let numbers = (any::<bool>(), proptest::collection::vec(any::<u8>(), 0..40));
-    let numbers =
-        numbers.prop_map(|(negative, bytes)| EngineHash::Int(PyInt::from_be_bytes(negative, &bytes).unwrap()));
+    let numbers = numbers.prop_map(|(negative, bytes)| {
+        EngineHash::Int(PyInt::from_be_bytes(negative, &bytes).unwrap())
+    });
     prop_oneof![numbers, hashes().prop_map(EngineHash::Bytes)]
 }
 
@@ -72,11 +73,15 @@ proptest! {
 
 #[test]
 fn the_forms_are_readable_and_stay() {
-    let object = ObjectKey::new("org/m", KvRank(257), 3, ChunkHash::new(&[0xab, 1]), "salt").unwrap();
+    let object =
+        ObjectKey::new("org/m", KvRank(257), 3, ChunkHash::new(&[0xab, 1]), "salt").unwrap();
     let fields = json!({"model": "org/m", "rank": 257, "group": 3, "hash": "ab01", "salt": "salt"});
     assert_eq!(serde_json::to_value(KeyId::from(object)).unwrap(), json!({ "object": fields }));
     let hash = EngineHash::Int(PyInt::from(-255i64));
-    let engine = CacheEngineKey::new("m", 2, 1, hash, DType::BFloat16).unwrap().with_tags([("a", "b")]).unwrap();
+    let engine = CacheEngineKey::new("m", 2, 1, hash, DType::BFloat16)
+        .unwrap()
+        .with_tags([("a", "b")])
+        .unwrap();
     let fields = json!({
         "model": "m", "world_size": 2, "worker_id": 1, "hash": {"int": "-255"}, "dtype": "bfloat16", "tags": [["a", "b"]],
     });

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use common::{cases, check, check_name, hex, is_committed, to_hex};
 use kvtier_key::names::{FILE_NAME_BYTES_MAX, Form, S3_NAME_BYTES_MAX};
 use kvtier_key::{
-    CacheEngineKey, ChunkHash, DType, EngineHash, InvalidKey, KeyId, LayerCacheEngineKey, MODEL_BYTES_MAX, PyInt,
+    CacheEngineKey, ChunkHash, DType, EngineHash, InvalidKey, KeyId, LayerCacheEngineKey,
+    MODEL_BYTES_MAX, PyInt,
 };
 use serde_json::{Map, Value, json};
 
@@ -42,7 +43,9 @@ fn engine_key(fields: &Value) -> Result<CacheEngineKey, InvalidKey> {
     let dtype = dtype.ok_or_else(beyond)?;
     let model = fields["model_name"].as_str().unwrap();
     let key = CacheEngineKey::new(model, number("world_size")?, number("worker_id")?, hash, dtype)?;
-    key.with_tags(tags(&fields["request_configs"]).iter().map(|(name, value)| (name, python_str(value))))
+    key.with_tags(
+        tags(&fields["request_configs"]).iter().map(|(name, value)| (name, python_str(value))),
+    )
 }
 
 /// A key as the vectors show one that was parsed.
@@ -92,11 +95,20 @@ fn check_texts(key: &CacheEngineKey, theirs: &Value, given: &Value) {
     assert_eq!(json!(key.split_layers(1).next().unwrap().text()), theirs["first_layer"]);
     assert_eq!(json!(key.layer(12).text()), theirs["layer12"]);
     assert_eq!(json!(key.clone().with_worker(7).text()), theirs["worker7"]);
-    let pairs: Vec<Value> = tags(&given["request_configs"]).iter().map(|(name, value)| json!([name, value])).collect();
+    let pairs: Vec<Value> =
+        tags(&given["request_configs"]).iter().map(|(name, value)| json!([name, value])).collect();
     assert_eq!(if pairs.is_empty() { Value::Null } else { pairs.into() }, theirs["tags"]);
-    check(CacheEngineKey::from_text(&key.text()).map(KeyId::Engine), &theirs["roundtrip"], parsed_fields);
+    check(
+        CacheEngineKey::from_text(&key.text()).map(KeyId::Engine),
+        &theirs["roundtrip"],
+        parsed_fields,
+    );
     let layer = key.layer(12).text();
-    check(LayerCacheEngineKey::from_text(&layer).map(KeyId::Layer), &theirs["roundtrip_layer12"], parsed_fields);
+    check(
+        LayerCacheEngineKey::from_text(&layer).map(KeyId::Layer),
+        &theirs["roundtrip_layer12"],
+        parsed_fields,
+    );
     // In Python a tag's value may be no text; it reads back as one.
     let only_text = tags(&given["request_configs"]).iter().all(|(_, value)| value.is_string());
     let equal = CacheEngineKey::from_text(&key.text()).map(|back| back == *key && only_text);
@@ -118,8 +130,9 @@ fn check_names(key: &CacheEngineKey, theirs: &Value) {
     in_folder(file(Form::FsConnector), "/b0/", &theirs["fs_file"]);
     in_folder(whole.fs_connector_temporary_name(), "/b0/", &theirs["fs_tmp"]);
     let base = key.fs_connector_base(3);
-    let based =
-        |folder: &str| base.clone().and_then(|base| Ok(format!("/b{base}/{folder}{}", file(Form::FsConnector)?)));
+    let based = |folder: &str| {
+        base.clone().and_then(|base| Ok(format!("/b{base}/{folder}{}", file(Form::FsConnector)?)))
+    };
     check_name(based(""), &theirs["fs3_file"], FILE_NAME_BYTES_MAX + 4);
     check_name(based("tmp/"), &theirs["fs3_tmp"], FILE_NAME_BYTES_MAX + 8);
     in_folder(file(Form::LocalDisk), "/ld/", &theirs["local_disk"]);
@@ -137,9 +150,13 @@ fn check_names(key: &CacheEngineKey, theirs: &Value) {
 
 /// LMCache shows (path, both directories as one, outer, inner).
 fn check_gds(ours: Result<String, InvalidKey>, theirs: &Value) {
-    let Some([path, both, outer, inner]) = theirs["ok"].as_array().map(|list| [0, 1, 2, 3].map(|i| list[i].as_str()))
+    let Some([path, both, outer, inner]) =
+        theirs["ok"].as_array().map(|list| [0, 1, 2, 3].map(|i| list[i].as_str()))
     else {
-        assert!(theirs["error"].is_string() && ours.is_err(), "we say {ours:?}, LMCache says {theirs}");
+        assert!(
+            theirs["error"].is_string() && ours.is_err(),
+            "we say {ours:?}, LMCache says {theirs}"
+        );
         return;
     };
     let leads_out = both.unwrap().contains('/') || inner == Some("..");
@@ -156,8 +173,10 @@ fn check_gds(ours: Result<String, InvalidKey>, theirs: &Value) {
 }
 
 fn check_gds_sidecar(id: &KeyId, weka: bool) {
-    let (data, sidecar) =
-        (Form::Gds { weka, sidecar: false }.format_lossy(id), Form::Gds { weka, sidecar: true }.format_lossy(id));
+    let (data, sidecar) = (
+        Form::Gds { weka, sidecar: false }.format_lossy(id),
+        Form::Gds { weka, sidecar: true }.format_lossy(id),
+    );
     if let Ok(sidecar) = sidecar {
         assert_eq!(sidecar, data.unwrap() + ".metadata");
     }
@@ -172,11 +191,15 @@ fn check_dict(key: &CacheEngineKey, theirs: &Value, given: &Value) {
             theirs["ok"]["chunk_hash"].clone()
         }
     };
-    let tags: Vec<Value> = key.tags.iter().map(|(name, value)| json!(format!("{TAG}{name}%{value}"))).collect();
+    let tags: Vec<Value> =
+        key.tags.iter().map(|(name, value)| json!(format!("{TAG}{name}%{value}"))).collect();
     let mut theirs = theirs["ok"].clone();
     let configs = theirs.as_object_mut().unwrap().remove("request_configs").unwrap_or(json!([]));
     let is_tag = |config: &&Value| config.as_str().unwrap().starts_with(TAG);
-    assert_eq!(tags, configs.as_array().unwrap().iter().filter(is_tag).cloned().collect::<Vec<_>>());
+    assert_eq!(
+        tags,
+        configs.as_array().unwrap().iter().filter(is_tag).cloned().collect::<Vec<_>>()
+    );
     let ours = json!({
         "__type__": "CacheEngineKey", "model_name": &*key.model, "world_size": key.world_size,
         "worker_id": key.worker_id, "chunk_hash": hash, "dtype": key.dtype.name(),
@@ -207,7 +230,8 @@ fn beyond_limits(fields: &Value) -> bool {
     long || fields["world_size"].as_i64().is_none() || fields["worker_id"].as_i64().is_none()
 }
 
-/// LMCache's numbers have no size; those of a key of ours but the hash have 64 bits, and what is beyond is refused.
+/// LMCache's numbers have no size; those of a key of ours but the hash have 64 bits, and what is
+/// beyond is refused.
 fn within_limits(theirs: &Value) -> Value {
     let beyond = ["world_size", "worker_id", "layer_id"].iter().any(|name| {
         let number = &theirs["ok"][*name];
@@ -220,7 +244,10 @@ fn within_limits(theirs: &Value) -> Value {
 fn types_are_spelled_as_lmcache_spells_them() {
     for case in cases("enums") {
         let names = case["STR_DTYPES"].as_object().unwrap();
-        assert!(!is_committed() || names.len() == DType::all().count(), "a type of ours is not among LMCache's");
+        assert!(
+            !is_committed() || names.len() == DType::all().count(),
+            "a type of ours is not among LMCache's"
+        );
         for (name, torch) in names {
             let dtype = DType::from_name(name).unwrap();
             assert_eq!(format!("torch.{}", dtype.torch_name()), torch.as_str().unwrap());
@@ -232,7 +259,9 @@ fn types_are_spelled_as_lmcache_spells_them() {
 #[test]
 fn gds_headers_name_types_and_sizes_as_we_do() {
     for case in cases("gds_metadata") {
-        let Some(dtype) = case["in"]["dtype"].as_str().and_then(DType::from_torch_name) else { continue };
+        let Some(dtype) = case["in"]["dtype"].as_str().and_then(DType::from_torch_name) else {
+            continue;
+        };
         let Some(json) = case["out"]["ok"]["json"].as_str() else {
             // Too long for its header, unless the type is the reason.
             assert!(dtype.gds_name().is_none() || case["in"]["extra"] != json!({}));
@@ -240,7 +269,11 @@ fn gds_headers_name_types_and_sizes_as_we_do() {
         };
         let header: Value = serde_json::from_str(json).unwrap();
         assert_eq!(header["kvcache"]["dtype"], json!(dtype.gds_name()));
-        let elements: u64 = case["in"]["shape"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).product();
-        assert_eq!(header["kvcache"]["data_offsets"][1], json!(elements * u64::from(dtype.bytes())));
+        let elements: u64 =
+            case["in"]["shape"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).product();
+        assert_eq!(
+            header["kvcache"]["data_offsets"][1],
+            json!(elements * u64::from(dtype.bytes()))
+        );
     }
 }

@@ -4,7 +4,10 @@
 mod common;
 
 use common::{cases, hex};
-use kvtier_key::{ChunkShape, DType, GDS_HEADER_BYTES, GdsElement, GdsHeader, GdsHeaderError, Geometry, MemoryFormat};
+use kvtier_key::{
+    ChunkShape, DType, GDS_HEADER_BYTES, GdsElement, GdsHeader, GdsHeaderError, Geometry,
+    MemoryFormat,
+};
 use serde_json::{Value, json};
 
 /// PyTorch's names of types that stand in headers and in no key.
@@ -12,7 +15,10 @@ const OTHERS: [(&str, &str); 3] = [("uint16", "U16"), ("uint32", "U32"), ("uint6
 
 fn element(torch: &str) -> Option<GdsElement> {
     let torch = torch.trim_start_matches("torch.");
-    let other = OTHERS.iter().find(|(name, _)| *name == torch).and_then(|(_, name)| GdsElement::named(name));
+    let other = OTHERS
+        .iter()
+        .find(|(name, _)| *name == torch)
+        .and_then(|(_, name)| GdsElement::named(name));
     other.or_else(|| GdsElement::of(DType::from_torch_name(torch)?))
 }
 
@@ -23,10 +29,13 @@ fn shape(value: &Value) -> Vec<u64> {
 /// Our header of what LMCache's function was given.
 fn packed(given: &Value) -> Option<Vec<u8>> {
     let format: MemoryFormat = given["fmt"].as_str().unwrap().parse().unwrap();
-    let mut header = GdsHeader::new(element(given["dtype"].as_str().unwrap())?, shape(&given["shape"]), format);
+    let mut header =
+        GdsHeader::new(element(given["dtype"].as_str().unwrap())?, shape(&given["shape"]), format);
     header.metadata[0].1 = given["lmcache_version"].as_str().unwrap().into();
     let extra = given["extra"].as_object().unwrap();
-    header = extra.iter().fold(header, |header, (name, text)| header.with_metadata(name, text.as_str().unwrap()));
+    header = extra
+        .iter()
+        .fold(header, |header, (name, text)| header.with_metadata(name, text.as_str().unwrap()));
     header.encode().ok()
 }
 
@@ -35,7 +44,8 @@ fn check_back(header: &GdsHeader, theirs: &Value) {
     assert_eq!(header.shape, shape(&theirs["shape"]));
     assert_eq!(header.offset_bytes(), theirs["nbytes"].as_i64());
     assert_eq!(header.format.name(), theirs["fmt"]);
-    let metadata: serde_json::Map<_, _> = header.metadata.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
+    let metadata: serde_json::Map<_, _> =
+        header.metadata.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
     assert_eq!(Value::Object(metadata), theirs["extra"]);
 }
 
@@ -47,7 +57,10 @@ fn headers_are_written_byte_for_byte_and_read_back() {
             assert!(ours.is_none() && theirs.is_none(), "{case}");
             continue;
         };
-        assert_eq!((ours.len(), theirs["nbytes"].as_u64().unwrap()), (GDS_HEADER_BYTES, GDS_HEADER_BYTES as u64));
+        assert_eq!(
+            (ours.len(), theirs["nbytes"].as_u64().unwrap()),
+            (GDS_HEADER_BYTES, GDS_HEADER_BYTES as u64)
+        );
         assert_eq!(ours[..8], hex(theirs["header_len_le"].as_str().unwrap()));
         let text = theirs["json"].as_str().unwrap();
         assert_eq!(str::from_utf8(&ours[8..]).unwrap(), format!("{text:<4088}"));
@@ -96,13 +109,20 @@ fn only_the_difference_of_the_offsets_counts() {
     for same in ["10, 2058", "-2048, 0", "0, 2048, 7"] {
         assert_eq!(with("0, 2048", same), Ok(good.clone()), "{same}");
     }
-    for (other, difference) in [("0, 2047", 2047), ("1, 2048", 2047), ("0, 4096", 4096), ("10, 0", -10)] {
+    for (other, difference) in
+        [("0, 2047", 2047), ("1, 2048", 2047), ("0, 4096", 4096), ("10, 0", -10)]
+    {
         let header = with("0, 2048", other).unwrap();
-        assert_eq!((header.contradiction, header.offset_bytes()), (Some(difference), Some(difference)), "{other}");
+        assert_eq!(
+            (header.contradiction, header.offset_bytes()),
+            (Some(difference), Some(difference)),
+            "{other}"
+        );
         assert_eq!(header.payload_bytes(), Some(2048), "LMCache goes by the shape");
         assert_eq!(GdsHeader::decode(&header.encode().unwrap()), Ok(header));
     }
-    for wrong in ["0", "", "0, 2048.5", "\"0\", 2048", "-9223372036854775808, 9223372036854775807"] {
+    for wrong in ["0", "", "0, 2048.5", "\"0\", 2048", "-9223372036854775808, 9223372036854775807"]
+    {
         assert_eq!(with("0, 2048", wrong), Err(GdsHeaderError::Fields), "{wrong}");
     }
 }
@@ -120,7 +140,10 @@ fn what_is_no_header_says_why() {
     assert_eq!(GdsHeader::decode(&good[..100]), Err(GdsHeaderError::Text), "cut in its JSON");
     assert_eq!(GdsHeader::decode(&good[..7]), Err(GdsHeaderError::Length));
     assert_eq!(GdsHeader::decode(&[0xff; 64]), Err(GdsHeaderError::Text));
-    assert!(GdsHeader::decode(&good[..4095]).is_ok(), "LMCache takes what there is of a header that lost blanks");
+    assert!(
+        GdsHeader::decode(&good[..4095]).is_ok(),
+        "LMCache takes what there is of a header that lost blanks"
+    );
     let version = with("\"1\"", "\"2\"").unwrap();
     assert!(!version.is_current() && GdsHeader::decode(&good).unwrap().is_current());
 }
@@ -134,7 +157,10 @@ fn a_shorter_chunk_has_fewer_tokens_and_nothing_else() {
     assert_eq!(of(&llama, 100 * (128 << 10)), Some(vec![2, 32, 100, 1024]));
     assert_eq!((of(&llama, (128 << 10) + 1), of(&llama, 1), of(&llama, 0)), (None, None, None));
     let latent: ChunkShape = "1x61x256x576".parse().unwrap();
-    assert_eq!((latent.format, of(&latent, 2 * 61 * 576)), (MemoryFormat::KvMla, Some(vec![1, 61, 1, 576])));
+    assert_eq!(
+        (latent.format, of(&latent, 2 * 61 * 576)),
+        (MemoryFormat::KvMla, Some(vec![1, 61, 1, 576]))
+    );
     // Which axis is the tokens' is not said of others: only the whole.
     let layer: ChunkShape = "256x2x1024 KV_T2D".parse().unwrap();
     assert_eq!((of(&layer, 1 << 20), of(&layer, 1 << 19)), (Some(vec![256, 2, 1024]), None));

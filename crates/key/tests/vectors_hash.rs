@@ -56,7 +56,10 @@ fn chains_are_lmcaches() {
             (Ok((root, links)), Some(theirs)) => {
                 assert_eq!(root, theirs["none_hash"]);
                 match case["kind"].as_str().unwrap() {
-                    "mp" => assert_eq!(links.into_iter().map(show).collect::<Value>(), theirs["chunk_hashes_hex"]),
+                    "mp" => assert_eq!(
+                        links.into_iter().map(show).collect::<Value>(),
+                        theirs["chunk_hashes_hex"]
+                    ),
                     _ => check_engine(&case, &links, theirs),
                 }
             }
@@ -80,7 +83,9 @@ fn check_engine(case: &Value, links: &[Link], theirs: &Value) {
         let model = case["in"]["model"].as_str().unwrap();
         let dtype = DType::from_name(case["in"]["dtype"].as_str().unwrap()).unwrap();
         let hash = link.engine_hash();
-        CacheEngineKey::new(model, number("world_size"), number("worker_id"), hash, dtype).unwrap().text()
+        CacheEngineKey::new(model, number("world_size"), number("worker_id"), hash, dtype)
+            .unwrap()
+            .text()
     };
     assert_eq!(json!(links.iter().map(key).collect::<Vec<_>>()), theirs["keys"]);
 }
@@ -89,14 +94,20 @@ fn check_engine(case: &Value, links: &[Link], theirs: &Value) {
 fn a_chain_may_be_taken_up_anywhere() {
     let tokens: Vec<u32> = (0..100).map(|i| i * 7919).collect();
     let cut = Cut::full(NonZeroUsize::new(16).unwrap()).with_partial();
-    for algorithm in [Algorithm::Blake3, Algorithm::Sha256Cbor, Algorithm::Sha256Cbor64, Algorithm::Builtin] {
+    for algorithm in
+        [Algorithm::Blake3, Algorithm::Sha256Cbor, Algorithm::Sha256Cbor64, Algorithm::Builtin]
+    {
         let mut whole = Chain::start(algorithm, Some("0")).unwrap();
         let all = whole.chunks(&tokens, cut).unwrap();
         assert_eq!((all.len(), whole.last()), (7, all[6]));
         let mut later = Chain::after(algorithm, all[2]).unwrap();
         assert_eq!(later.chunks(&tokens[48..], cut).unwrap(), all[3..]);
         let wide: Vec<i64> = tokens.iter().map(|token| i64::from(*token)).collect();
-        assert_eq!(Chain::start(algorithm, Some("0")).unwrap().chunks(&wide, cut).unwrap(), all, "any type of token");
+        assert_eq!(
+            Chain::start(algorithm, Some("0")).unwrap().chunks(&wide, cut).unwrap(),
+            all,
+            "any type of token"
+        );
     }
 }
 

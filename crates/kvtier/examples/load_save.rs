@@ -31,7 +31,8 @@ fn show(dir: &std::path::Path) -> Result<(), Box<dyn Error>> {
 
     let mut chunk = arena.lease(CHUNK)?;
     chunk.write_at(0, &[42; CHUNK])?;
-    for done in stack.save(&ctx, vec![Save { key: key.clone(), from: vec![chunk.freeze()] }]).wait() {
+    for done in stack.save(&ctx, vec![Save { key: key.clone(), from: vec![chunk.freeze()] }]).wait()
+    {
         println!("save: {:?}", done.result?);
     }
     // As if memory had been short meanwhile: the file has it still, and the load brings it back up.

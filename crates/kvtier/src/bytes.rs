@@ -1,7 +1,8 @@
 //! Sizes as people write them.
 
-/// Reads a size in bytes: a number, alone or with a unit: `K`, `M`, `G`, `T`, `P` of 1000, also with a `B` (`GB`), or of 1024 with an `i` (`Gi`,
-/// `GiB`), in any case. `None` for anything else, and for what does not fit.
+/// Reads a size in bytes: a number, alone or with a unit: `K`, `M`, `G`, `T`, `P` of 1000, also
+/// with a `B` (`GB`), or of 1024 with an `i` (`Gi`, `GiB`), in any case. `None` for anything else,
+/// and for what does not fit.
 pub fn parse(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

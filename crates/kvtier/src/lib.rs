@@ -1,7 +1,7 @@
 //! The storage layer for the KV cache of LLM inference, composed.
 //!
-//! A [`Stack`] of tiers is one tier: a [`HostTier`] over a file tier keeps what is hot in memory and everything on disk. Ops, keys and
-//! tickets are those of [`core`].
+//! A [`Stack`] of tiers is one tier: a [`HostTier`] over a file tier keeps what is hot in memory
+//! and everything on disk. Ops, keys and tickets are those of [`core`].
 //!
 //! ```
 //! # #[cfg(feature = "file")] {

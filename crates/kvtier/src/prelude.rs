@@ -1,8 +1,8 @@
 //! What a caller of any tier needs, in one line: `use kvtier::prelude::*;`.
 
 pub use kvtier_core::{
-    Class, Ctx, Digest, Done, ErrorKind, Hold, HoldId, Key, Load, Loaded, LookedUp, MissReason, Mode, Namespace,
-    Observe, Presence, Save, Saved, ShedReason, Ticket, Tier, TierExt,
+    Class, Ctx, Digest, Done, ErrorKind, Hold, HoldId, Key, Load, Loaded, LookedUp, MissReason,
+    Mode, Namespace, Observe, Presence, Save, Saved, ShedReason, Ticket, Tier, TierExt,
 };
 pub use kvtier_key::{ChunkHash, KeyId, KvRank, ObjectKey};
 pub use kvtier_mem::{Arena, ArenaConfig, Lease, View};

@@ -18,7 +18,14 @@ struct Inner<T: Send + 'static> {
 impl<T: Send + 'static> Promise<T> {
     pub fn new(clock: &Clock, deadline: Instant) -> (Self, Ticket<Answer<T>>) {
         let (completer, ticket) = ticket();
-        (Promise(Arc::new(Inner { clock: clock.clone(), deadline, completer: Mutex::new(Some(completer)) })), ticket)
+        (
+            Promise(Arc::new(Inner {
+                clock: clock.clone(),
+                deadline,
+                completer: Mutex::new(Some(completer)),
+            })),
+            ticket,
+        )
     }
 
     /// Until when it is waited for.
@@ -94,7 +101,8 @@ mod tests {
 
     #[test]
     fn in_time_it_is_the_answer() {
-        let (promise, ticket) = Promise::<u8>::new(&Clock::real(), Instant::now() + Duration::from_secs(600));
+        let (promise, ticket) =
+            Promise::<u8>::new(&Clock::real(), Instant::now() + Duration::from_secs(600));
         assert!(promise.expiry().expire(Instant::now()).is_some());
         promise.keep(Ok(1)).unwrap();
         assert_eq!(ticket.wait().unwrap(), 1);

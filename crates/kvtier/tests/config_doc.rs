@@ -1,4 +1,5 @@
-//! docs/CONFIG.md says what the table of settings in code says. `KVTIER_WRITE_DOCS=1 cargo test -p kvtier --test config_doc` writes it.
+//! docs/CONFIG.md says what the table of settings in code says. `KVTIER_WRITE_DOCS=1 cargo test -p
+//! kvtier --test config_doc` writes it.
 #![cfg(feature = "config")]
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +24,9 @@ fn the_document_is_the_table() {
 fn what_the_documents_show_is_read() {
     let mut seen = 0;
     for page in ["CONFIG.md", "GDS.md", "lmcache.md"] {
-        let text = std::fs::read_to_string(format!("{}/../../docs/{page}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let text =
+            std::fs::read_to_string(format!("{}/../../docs/{page}", env!("CARGO_MANIFEST_DIR")))
+                .unwrap();
         for block in text.split("```").skip(1).step_by(2) {
             let (form, body) = block.split_once('\n').unwrap();
             seen += shown(form, body);
@@ -46,9 +49,16 @@ fn shown(form: &str, body: &str) -> usize {
             drop(read.stack(0).unwrap());
         }
         "sh" if body.contains("--l2-adapter") => {
-            let object = body.split("--l2-adapter '").nth(1).and_then(|rest| rest.split('\'').next()).unwrap();
+            let object = body
+                .split("--l2-adapter '")
+                .nth(1)
+                .and_then(|rest| rest.split('\'').next())
+                .unwrap();
             let adapters = Adapter::list(&[object], false).unwrap();
-            assert!(adapters[0].notes().is_empty() && !adapters[0].tiers().unwrap().is_empty(), "{object}");
+            assert!(
+                adapters[0].notes().is_empty() && !adapters[0].tiers().unwrap().is_empty(),
+                "{object}"
+            );
         }
         _ => return 0,
     }

@@ -1,5 +1,5 @@
-//! What a configuration must not hold, and what it may: secrets stay out of messages, settings that nothing reads are named, and tiers that
-//! LMCache runs beside one another are no stack.
+//! What a configuration must not hold, and what it may: secrets stay out of messages, settings that
+//! nothing reads are named, and tiers that LMCache runs beside one another are no stack.
 #![cfg(all(feature = "config", feature = "gds", feature = "s3"))]
 #![allow(clippy::unwrap_used)]
 
@@ -42,11 +42,22 @@ fn credentials_in_an_endpoint_are_in_no_message() {
         ("AKID:SECRET@ftp://host/b", "null"),
         ("https://host", r#""AKID:SECRET@b""#),
     ] {
-        let said = s3_refused(&format!(r#""s3_endpoint":"{endpoint}","bucket":{bucket},"s3_region":"r""#));
-        assert!(!said.contains("SECRET") && !said.contains("AKID") && !said.contains("HIDDEN"), "{endpoint}: {said}");
-        assert!(said.contains("kv.json: tiers[0]") && said.contains("s3_endpoint"), "{endpoint}: {said}");
+        let said =
+            s3_refused(&format!(r#""s3_endpoint":"{endpoint}","bucket":{bucket},"s3_region":"r""#));
+        assert!(
+            !said.contains("SECRET") && !said.contains("AKID") && !said.contains("HIDDEN"),
+            "{endpoint}: {said}"
+        );
+        assert!(
+            said.contains("kv.json: tiers[0]") && said.contains("s3_endpoint"),
+            "{endpoint}: {said}"
+        );
     }
-    for url in ["AKID:SECRET@minio:9000/b", "redis://AKID:ab/SECRET@host:1/b", "redis://:a@b?c#SECRET@host:1"] {
+    for url in [
+        "AKID:SECRET@minio:9000/b",
+        "redis://AKID:ab/SECRET@host:1/b",
+        "redis://:a@b?c#SECRET@host:1",
+    ] {
         let shown = Value::Text(url.into()).to_string();
         assert!(!shown.contains("SECRET") && shown.contains("***@"), "{shown}");
         let said = refused(&format!("remote_url: '{url}'\n"));
@@ -69,7 +80,10 @@ fn a_file_whose_settings_name_no_storage_in_effect_is_refused() {
     ] {
         for unknown in ["storage_backends: {type: s3}", "remote_ulr: s3://b"] {
             let said = refused(&format!("{harmless}\n{unknown}\n"));
-            assert!(said.contains("names no other storage") && said.contains("kv.yaml"), "{harmless}: {said}");
+            assert!(
+                said.contains("names no other storage") && said.contains("kv.yaml"),
+                "{harmless}: {said}"
+            );
         }
     }
     for real in ["local_cpu: true", "local_disk: /kv\nmax_local_disk_size: 5"] {
@@ -90,7 +104,8 @@ fn plugin(list: &str, settings: &[&str]) -> String {
 fn settings_of_our_plugins_that_nothing_reads_are_errors() {
     let gds = ["gds_path: /kv", "bytes: 1GiB", "save_from: gpu", "metrics: 127.0.0.1:0"];
     lmcache(&plugin("storage_plugins", &gds)).unwrap();
-    lmcache(&plugin("remote_storage_plugins", &["url: fs://h:0/kv", "metrics: 127.0.0.1:0"])).unwrap();
+    lmcache(&plugin("remote_storage_plugins", &["url: fs://h:0/kv", "metrics: 127.0.0.1:0"]))
+        .unwrap();
     // Of the plugin `kv.fast`, which this file does not load.
     lmcache(&plugin("remote_storage_plugins", &["url: fs://h:0/kv", "fast.tiers: []"])).unwrap();
     for (list, setting, says) in [
@@ -108,7 +123,10 @@ fn settings_of_our_plugins_that_nothing_reads_are_errors() {
     let said = refused(&plugin("storage_plugins", &["url: fs://h:0/kv", "bytes: 1GiB"]));
     assert!(said.contains("storage_plugin.kv.bytes"), "{said}");
     let said = refused("gds_path: /kv\nextra_config: {kvtier.gds_shap: 2x2x256x8}\n");
-    assert!(said.contains("kvtier.gds_shap:") && said.contains("did you mean \"kvtier.gds_shape\"?"), "{said}");
+    assert!(
+        said.contains("kvtier.gds_shap:") && said.contains("did you mean \"kvtier.gds_shape\"?"),
+        "{said}"
+    );
     // What other programs read is theirs.
     lmcache("local_cpu: true\nextra_config: {local_cpu.pinned_align_bytes: 4096, other.plugin.byte: 1}\n").unwrap();
 }
@@ -122,11 +140,14 @@ fn a_storage_class_that_cannot_be_read_is_refused_where_it_is_written() {
         );
         let said = Config::from_json(&text, "kv.json").unwrap_err().to_string();
         assert!(said.contains("kv.json: tiers[0]") && said.contains(&written), "{said}");
-        let yaml = format!("remote_url: s3://b\nextra_config: {{s3_region: r, storage_class: '{class}'}}\n");
+        let yaml = format!(
+            "remote_url: s3://b\nextra_config: {{s3_region: r, storage_class: '{class}'}}\n"
+        );
         let said = refused(&yaml);
         assert!(said.contains("kv.yaml: extra_config") && said.contains(&written), "{said}");
     }
-    lmcache("remote_url: s3://b\nextra_config: {s3_region: r, storage_class: GLACIER_IR}\n").unwrap();
+    lmcache("remote_url: s3://b\nextra_config: {s3_region: r, storage_class: GLACIER_IR}\n")
+        .unwrap();
 }
 
 #[test]
@@ -136,7 +157,9 @@ fn settings_of_a_bucket_warn_where_no_bucket_reads_them() {
     for idle in ["local_cpu: true\n", "local_cpu: true\nremote_url: fs://h:0/kv\n"] {
         let notes = notes(&format!("{idle}{quotas}"));
         assert!(
-            notes.iter().any(|note| note.contains("extra_config.quotas") && note.contains("no effect")),
+            notes
+                .iter()
+                .any(|note| note.contains("extra_config.quotas") && note.contains("no effect")),
             "{notes:?}"
         );
     }
@@ -144,10 +167,14 @@ fn settings_of_a_bucket_warn_where_no_bucket_reads_them() {
     let read = notes(&format!("remote_url: s3://b\n{bucket}"));
     assert!(!read.iter().any(|note| note.contains("quotas")), "{read:?}");
     let place = "remote_storage_plugin.kv";
-    let own = format!("remote_storage_plugins: [kv]\n{bucket}  {place}.module_path: kvtier\n  {place}.url: s3://b\n");
+    let own = format!(
+        "remote_storage_plugins: [kv]\n{bucket}  {place}.module_path: kvtier\n  {place}.url: s3://b\n"
+    );
     assert!(!notes(&own).iter().any(|note| note.contains("quotas")), "{own}");
     // Fields of an adapter's object that are not read here.
-    let other = notes("remote_url: s3://b\nextra_config: {s3_region: r, eviction: {eviction_policy: LRU}}\n");
+    let other = notes(
+        "remote_url: s3://b\nextra_config: {s3_region: r, eviction: {eviction_policy: LRU}}\n",
+    );
     assert!(other.iter().any(|note| note.contains("extra_config.eviction")), "{other:?}");
 }
 
@@ -155,20 +182,34 @@ fn settings_of_a_bucket_warn_where_no_bucket_reads_them() {
 fn only_tiers_of_one_list_have_an_order() {
     let tiers = |tiers: &str| plugin("remote_storage_plugins", &[&format!("tiers: [{tiers}]")]);
     let disk = "local_disk: /kv/a\nmax_local_disk_size: 1\n";
-    let beside = format!("{disk}{}", tiers("{type: host, bytes: 1MiB}, {type: file, path: /kv/b, bytes: 1MiB}"));
+    let beside = format!(
+        "{disk}{}",
+        tiers("{type: host, bytes: 1MiB}, {type: file, path: /kv/b, bytes: 1MiB}")
+    );
     assert_eq!(lmcache(&beside).unwrap().config.tiers.len(), 3);
-    let said =
-        refused(&format!("{disk}{}", tiers("{type: file, path: /kv/b, bytes: 1MiB}, {type: host, bytes: 1MiB}")));
+    let said = refused(&format!(
+        "{disk}{}",
+        tiers("{type: file, path: /kv/b, bytes: 1MiB}, {type: host, bytes: 1MiB}")
+    ));
     let place = "extra_config: remote_storage_plugin.kv: tiers";
-    assert!(said.contains(&format!("kv.yaml: {place}[1] (host) is memory below {place}[0] (file)")), "{said}");
-    let said = refused(&format!("{disk}{}", tiers("{type: file, path: /kv/a/kvtier, bytes: 1MiB}")));
-    assert!(said.contains(&format!("LMCache's own settings (file) and {place}[0] (file)")), "{said}");
+    assert!(
+        said.contains(&format!("kv.yaml: {place}[1] (host) is memory below {place}[0] (file)")),
+        "{said}"
+    );
+    let said =
+        refused(&format!("{disk}{}", tiers("{type: file, path: /kv/a/kvtier, bytes: 1MiB}")));
+    assert!(
+        said.contains(&format!("LMCache's own settings (file) and {place}[0] (file)")),
+        "{said}"
+    );
     let adapters = |list: &[&str]| {
         let list: Vec<String> = list.iter().map(|&text| text.to_owned()).collect();
         Reading::new().adapters(&list).map_err(|e| e.to_string())
     };
     let plugin = |params: &str| {
-        format!(r#"{{"type":"plugin","module_path":"kvtier","class_name":"C","adapter_params":{params}}}"#)
+        format!(
+            r#"{{"type":"plugin","module_path":"kvtier","class_name":"C","adapter_params":{params}}}"#
+        )
     };
     let (fs, host) = (r#"{"type":"fs","base_path":"/kv/a"}"#, r#"{"type":"host","bytes":1}"#);
     adapters(&[fs, &plugin(host)]).unwrap();
@@ -179,7 +220,9 @@ fn only_tiers_of_one_list_have_an_order() {
 #[test]
 fn two_tiers_over_one_bucket_are_found_in_any_spelling() {
     let check = |one: &str, other: &str| {
-        let tier = |url: &str| format!(r#"{{"type":"s3","s3_endpoint":"{url}","s3_region":"eu-west-1","bucket":"b"}}"#);
+        let tier = |url: &str| {
+            format!(r#"{{"type":"s3","s3_endpoint":"{url}","s3_region":"eu-west-1","bucket":"b"}}"#)
+        };
         let text = format!(r#"{{"tiers":[{},{}]}}"#, tier(one), tier(other));
         Config::from_json(&text, "kv.json").unwrap().check().map_err(|e| e.to_string())
     };
@@ -205,7 +248,10 @@ fn two_tiers_over_one_bucket_are_found_in_any_spelling() {
 fn shapes_are_learned_where_saves_state_them_alone() {
     let dir = tempfile::tempdir().unwrap();
     let own = |kind: &str, name: &str| {
-        let tier = format!("{{type: gds, path: {}/{name}, bytes: 1MiB, layout: lmcache-gds}}", dir.path().display());
+        let tier = format!(
+            "{{type: gds, path: {}/{name}, bytes: 1MiB, layout: lmcache-gds}}",
+            dir.path().display()
+        );
         format!("  {kind}.{name}.module_path: kvtier.lmcache\n  {kind}.{name}.tiers: [{tier}]\n")
     };
     let settings = own("storage_plugin", "gpu") + &own("remote_storage_plugin", "remote");

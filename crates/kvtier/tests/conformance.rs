@@ -41,7 +41,8 @@ mod host_over_a_healed_fault_tier {
     use super::*;
 
     fn make() -> Fixture {
-        let model = Arc::new(ModelTier::open(ModelConfig::default().with_capacity(CAPACITY)).unwrap());
+        let model =
+            Arc::new(ModelTier::open(ModelConfig::default().with_capacity(CAPACITY)).unwrap());
         stack(vec![host(2 << 20), Arc::new(FaultTier::new(model, Faults::none(), 1).unwrap())])
     }
 
@@ -54,7 +55,9 @@ mod host_over_file {
 
     fn make() -> Fixture {
         let dir = tempfile::tempdir().unwrap();
-        let file = kvtier::file::FileTier::open(kvtier::file::FileConfig::new(dir.path(), CAPACITY)).unwrap();
+        let file =
+            kvtier::file::FileTier::open(kvtier::file::FileConfig::new(dir.path(), CAPACITY))
+                .unwrap();
         stack(vec![host(4 << 20), Arc::new(file)]).with_keep(dir)
     }
 

@@ -1,5 +1,5 @@
-//! A host tier over a tier that fails, stalls, loses and lies: never a wrong byte, every op answered by its deadline, every byte of
-//! memory home. Each seed is another story.
+//! A host tier over a tier that fails, stalls, loses and lies: never a wrong byte, every op
+//! answered by its deadline, every byte of memory home. Each seed is another story.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -18,17 +18,24 @@ const GRACE: Duration = Duration::from_secs(600);
 fn story(number: u64) -> u64 {
     let mut seed = Seed::new(number);
     let model = Arc::new(ModelTier::open(ModelConfig::default().with_capacity(1 << 20)).unwrap());
-    let low = Arc::new(FaultTier::new(model, Faults::all(60, Duration::from_millis(2)), number).unwrap());
+    let low =
+        Arc::new(FaultTier::new(model, Faults::all(60, Duration::from_millis(2)), number).unwrap());
     let host = Arc::new(HostTier::open(HostConfig::new(3 * LEN as u64 + 8192)).unwrap());
     let (top, below) = rules(number);
-    let config =
-        StackConfig::new("story").with_dirty_bytes_max(4 * LEN as u64).with_behind_max(Duration::from_millis(50));
-    let f = Fixture::new(Stack::open(config.with_rule(host, top).with_rule(low.clone(), below)).unwrap());
+    let config = StackConfig::new("story")
+        .with_dirty_bytes_max(4 * LEN as u64)
+        .with_behind_max(Duration::from_millis(50));
+    let f = Fixture::new(
+        Stack::open(config.with_rule(host, top).with_rule(low.clone(), below)).unwrap(),
+    );
     for _ in 0..24 {
         let ctx = Ctx::within(Duration::from_millis(25));
         let start = Instant::now();
         step(&f, &ctx, &mut seed);
-        assert!(start.elapsed() < Duration::from_millis(25) + GRACE, "an answer long after its deadline");
+        assert!(
+            start.elapsed() < Duration::from_millis(25) + GRACE,
+            "an answer long after its deadline"
+        );
     }
     low.heal();
     let n = seed.below(KEYS);
@@ -68,14 +75,19 @@ fn step(f: &Fixture, ctx: &Ctx, seed: &mut Seed) {
             for done in answers {
                 if let Ok(Loaded::Hit { len }) = done.result {
                     assert_eq!(len, LEN as u64);
-                    assert_eq!(Content::of(&done.op.key).check(0, done.op.into[0].as_host().unwrap()), Ok(()));
+                    assert_eq!(
+                        Content::of(&done.op.key).check(0, done.op.into[0].as_host().unwrap()),
+                        Ok(())
+                    );
                 }
             }
         }
         // Nobody waits: what is under way ends by itself.
         6 => drop(f.tier.load(ctx, keys.iter().map(|key| f.load_op(key, LEN)).collect())),
         _ => {
-            if let Ok(found) = f.tier.lookup(ctx, keys, Mode::Prefix, Hold::For(Duration::from_millis(5))).wait() {
+            if let Ok(found) =
+                f.tier.lookup(ctx, keys, Mode::Prefix, Hold::For(Duration::from_millis(5))).wait()
+            {
                 found.hold.into_iter().for_each(|hold| f.tier.release(hold));
             }
         }

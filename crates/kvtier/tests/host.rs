@@ -47,7 +47,11 @@ fn agrees(capacity: u64, len: impl Fn(u64) -> usize) {
     let (mut naive, mut seed, mut hits) = (Naive(VecDeque::new(), capacity), 7, 0);
     for step in 0..4000 {
         // Two of three requests go to a few chunks.
-        let n = if random(&mut seed).is_multiple_of(3) { random(&mut seed) % 200 } else { random(&mut seed) % 20 };
+        let n = if random(&mut seed).is_multiple_of(3) {
+            random(&mut seed) % 200
+        } else {
+            random(&mut seed) % 20
+        };
         let len = len(n);
         let expected = naive.request(n, (len as u64).next_multiple_of(4096));
         let loaded = load(&tier, &arena, n, len);
@@ -76,7 +80,9 @@ fn eviction_of_mixed_sizes_is_that_of_a_naive_lru_too() {
 #[test]
 fn by_lmcaches_letter_a_share_of_all_chunks_goes_once_a_second() {
     let (arena, time) = (arena(), ManualClock::new());
-    let config = HostConfig::new(40960).with_policy(PolicyKind::Lru).with_compat(Compat::new().with(0.5, 0.6));
+    let config = HostConfig::new(40960)
+        .with_policy(PolicyKind::Lru)
+        .with_compat(Compat::new().with(0.5, 0.6));
     let tier = &HostTier::open(config.with_clock(time.clock())).unwrap();
     (0..6).for_each(|n| assert_eq!(save(tier, &arena, n, 4096), Saved::Stored));
     let used = || tier.usage().used_bytes.unwrap() / 4096;
@@ -84,7 +90,11 @@ fn by_lmcaches_letter_a_share_of_all_chunks_goes_once_a_second() {
     time.advance(Duration::from_millis(1000));
     assert_eq!(save(tier, &arena, 6, 4096), Saved::Stored);
     let here: Vec<u64> = (0..7).filter(|n| load(tier, &arena, *n, 4096) == hit(4096)).collect();
-    assert_eq!((here, used()), (vec![4, 5, 6], 3), "six tenths of seven chunks went, the least recent");
+    assert_eq!(
+        (here, used()),
+        (vec![4, 5, 6], 3),
+        "six tenths of seven chunks went, the least recent"
+    );
 }
 
 #[test]
@@ -103,8 +113,9 @@ fn a_chunk_of_the_tiers_own_arena_is_kept_where_it_lies_when_it_is_a_write() {
     let (write, other) = (ctx().with_class(Class::Write), ctx());
     let here = view(tier.arena(), 1, LEN);
     let free = tier.arena().stats().free;
-    let save =
-        |ctx: &Ctx, n| tier.save(ctx, vec![Save { key: key(n), from: vec![here.clone()] }]).wait().remove(0).result;
+    let save = |ctx: &Ctx, n| {
+        tier.save(ctx, vec![Save { key: key(n), from: vec![here.clone()] }]).wait().remove(0).result
+    };
     assert_eq!(save(&write, 1).unwrap(), Saved::Stored);
     assert_eq!(tier.arena().stats().free, free, "a copy was made");
     assert_eq!(tier.status().counter("shared_save_bytes"), LEN as u64);
@@ -214,7 +225,9 @@ fn quotas_hold_by_every_policy_and_change_at_run_time() {
     let arena = arena();
     for policy in PolicyKind::ALL.into_iter().filter(|policy| *policy != PolicyKind::Noop) {
         let tier = HostTier::open(HostConfig::new(100 * COST).with_policy(policy)).unwrap();
-        for (tenant, n) in ["", "a", "b"].into_iter().flat_map(|tenant| (0..6).map(move |n| (tenant, n))) {
+        for (tenant, n) in
+            ["", "a", "b"].into_iter().flat_map(|tenant| (0..6).map(move |n| (tenant, n)))
+        {
             assert_eq!(save_of(&tier, &arena, tenant, n), Saved::Stored, "{policy}");
         }
         let chunks = || ["", "a", "b"].map(|tenant| chunks_of(&tier, tenant));
@@ -229,7 +242,8 @@ fn quotas_hold_by_every_policy_and_change_at_run_time() {
         assert_eq!(save_of(&tier, &arena, "b", 7), Saved::Shed(ShedReason::Quota), "{policy}");
         assert_eq!(save_of(&tier, &arena, "", 7), Saved::Stored, "{policy}");
         assert!(["a", "b", "*"].iter().all(|tenant| tier.limit(tenant, None)));
-        (10..20).for_each(|n| assert_eq!(save_of(&tier, &arena, "b", n), Saved::Stored, "{policy}"));
+        (10..20)
+            .for_each(|n| assert_eq!(save_of(&tier, &arena, "b", n), Saved::Stored, "{policy}"));
         assert_eq!(chunks(), [3, 4, 12], "{policy}");
     }
 }
@@ -238,7 +252,9 @@ fn quotas_hold_by_every_policy_and_change_at_run_time() {
 fn where_quotas_are_fair_nobody_takes_the_part_of_another() {
     const COST: u64 = 102_400;
     let arena = arena();
-    for (policy, fair) in [(PolicyKind::Default, true), (PolicyKind::Lru, true), (PolicyKind::Lru, false)] {
+    for (policy, fair) in
+        [(PolicyKind::Default, true), (PolicyKind::Lru, true), (PolicyKind::Lru, false)]
+    {
         // Two thirds of each is its part.
         let quotas = kvtier::Quotas::new().with("a", 10 * COST).with("b", 5 * COST).with_fair(fair);
         let config = HostConfig::new(10 * COST).with_policy(policy).with_quotas(quotas);

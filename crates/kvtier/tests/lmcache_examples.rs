@@ -1,6 +1,8 @@
-//! The configurations that LMCache's pages print, each as it stands there, each run whole against a server of ours that is reached under the
-//! bucket's production host name, or over a directory. Only TLS is left out: that server has no certificate for those names. Braces are the
-//! pages' own placeholders: they are refused, and filled in. The pages lie in `pages` of the folder `KVTIER_VECTORS`, or of the copy here.
+//! The configurations that LMCache's pages print, each as it stands there, each run whole against a
+//! server of ours that is reached under the bucket's production host name, or over a directory.
+//! Only TLS is left out: that server has no certificate for those names. Braces are the pages' own
+//! placeholders: they are refused, and filled in. The pages lie in `pages` of the folder
+//! `KVTIER_VECTORS`, or of the copy here.
 #![cfg(all(feature = "config", feature = "file", feature = "s3"))]
 #![allow(clippy::unwrap_used)]
 
@@ -32,13 +34,16 @@ struct Page {
 /// Every page of the folder.
 fn pages() -> Vec<Page> {
     let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/../testkit/vectors");
-    let folder = std::env::var_os("KVTIER_VECTORS").map_or_else(|| committed.into(), PathBuf::from).join("pages");
+    let folder = std::env::var_os("KVTIER_VECTORS")
+        .map_or_else(|| committed.into(), PathBuf::from)
+        .join("pages");
     let Ok(entries) = std::fs::read_dir(&folder) else {
         assert!(std::env::var_os("KVTIER_VECTORS").is_some(), "pages are committed");
         return Vec::new();
     };
-    let paths =
-        entries.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_some_and(|end| end != "md"));
+    let paths = entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|end| end != "md"));
     let mut pages: Vec<Page> = paths
         .map(|path| Page {
             name: path.file_name().unwrap().to_str().unwrap().to_owned(),
@@ -53,9 +58,11 @@ fn pages() -> Vec<Page> {
 impl Page {
     /// The same with its placeholders filled in.
     fn filled(&self) -> Page {
-        let values = [("BUCKET_NAME", "kv--use1-az4--x-s3"), ("AZ_ID", "use1-az4"), ("REGION", "us-east-1")];
+        let values =
+            [("BUCKET_NAME", "kv--use1-az4--x-s3"), ("AZ_ID", "use1-az4"), ("REGION", "us-east-1")];
         let values = values.into_iter().chain([("FILE_PREFIX", "team-a/kv")]);
-        let fill = |text: String, (name, value): (&str, &str)| text.replace(&format!("{{{name}}}"), value);
+        let fill =
+            |text: String, (name, value): (&str, &str)| text.replace(&format!("{{{name}}}"), value);
         Page { name: self.name.clone(), text: values.fold(self.text.clone(), fill) }
     }
 
@@ -70,9 +77,12 @@ impl Page {
 
     /// What it writes for a setting, wherever that stands.
     fn field(&self, name: &str) -> Option<String> {
-        let lines = self.text.lines().filter_map(|line| line.split(" #").next()?.trim().split_once(':'));
+        let lines =
+            self.text.lines().filter_map(|line| line.split(" #").next()?.trim().split_once(':'));
         let mut found = lines.filter(|(key, _)| key.trim_matches('"') == name);
-        found.next().map(|(_, value)| value.trim().trim_end_matches(',').trim_matches('"').to_owned())
+        found
+            .next()
+            .map(|(_, value)| value.trim().trim_end_matches(',').trim_matches('"').to_owned())
     }
 
     fn number(&self, name: &str) -> Option<u64> {
@@ -94,7 +104,9 @@ fn only<T>(mut all: Vec<T>) -> T {
 }
 
 fn bucket(tiers: Vec<TierSpec>) -> S3Spec {
-    let buckets = tiers.into_iter().filter_map(|tier| if let TierSpec::S3(spec) = tier { Some(*spec) } else { None });
+    let buckets = tiers
+        .into_iter()
+        .filter_map(|tier| if let TierSpec::S3(spec) = tier { Some(*spec) } else { None });
     only(buckets.collect())
 }
 
@@ -155,7 +167,8 @@ fn live(spec: &S3Spec, expected: &Expected) {
     let is_there = || server.keys("").iter().any(|name| name.starts_with(&expected.names_begin));
     assert!(is_there(), "{:?}", server.keys(""));
     let look = |tier: &S3Tier| {
-        let found = tier.lookup(&ctx(), Arc::from([key.clone()]), Mode::Each, Hold::None).wait().unwrap();
+        let found =
+            tier.lookup(&ctx(), Arc::from([key.clone()]), Mode::Each, Hold::None).wait().unwrap();
         found.found[0]
     };
     assert_eq!(look(&tier), Presence::Hit { len: LEN as u64 });
@@ -177,7 +190,8 @@ fn live(spec: &S3Spec, expected: &Expected) {
     }
     assert_eq!(look(&tier), Presence::Miss);
     let seen = server.seen();
-    let strangers = seen.iter().filter(|request| request.header("host") != Some(&expected.host)).count();
+    let strangers =
+        seen.iter().filter(|request| request.header("host") != Some(&expected.host)).count();
     assert_eq!((strangers, seen.iter().filter(|request| request.status == 403).count()), (0, 0));
 }
 
@@ -187,7 +201,11 @@ fn expected(page: &Page, layout: Layout) -> Expected {
     let url = page.field("remote_url").or_else(|| page.field("s3_endpoint"));
     let url = url.or_else(|| page.field("bucket")).unwrap();
     let name = url.trim_start_matches("s3://");
-    let host = if name.contains('.') { name.to_owned() } else { format!("{name}.s3.{region}.amazonaws.com") };
+    let host = if name.contains('.') {
+        name.to_owned()
+    } else {
+        format!("{name}.s3.{region}.amazonaws.com")
+    };
     let prefix = page.field("s3_file_prefix").or_else(|| page.field("prefix")).unwrap_or_default();
     let prefix = prefix.trim_end_matches('/');
     let own = match layout {
@@ -204,12 +222,19 @@ fn expected(page: &Page, layout: Layout) -> Expected {
 
 #[test]
 fn every_page_of_a_bucket_is_read_and_serves() {
-    for page in pages().iter().filter(|page| !page.is_variable() && page.field("gds_path").is_none()) {
+    for page in
+        pages().iter().filter(|page| !page.is_variable() && page.field("gds_path").is_none())
+    {
         let name = &page.name;
         if page.has_placeholders() {
             let read = page.read().unwrap();
             let error = bucket(read.config.tiers).resolve().unwrap_err().to_string();
-            assert!(error.contains("placeholder") && error.contains("remote_url") && error.contains(name), "{error}");
+            assert!(
+                error.contains("placeholder")
+                    && error.contains("remote_url")
+                    && error.contains(name),
+                "{error}"
+            );
         }
         let page = page.filled();
         let read = page.read().unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -226,13 +251,27 @@ fn every_page_of_a_bucket_is_read_and_serves() {
         let limits = ["s3_num_io_threads", "s3_max_io_concurrency", "s3_max_inflight_reqs"];
         let least = limits.iter().filter_map(|limit| page.number(limit)).min().unwrap_or(64);
         assert_eq!(spec.requests_max as u64, least, "{name}");
-        let deadline = page.number("blocking_timeout_secs").unwrap_or(if is_object { 30 } else { 10 });
+        let deadline =
+            page.number("blocking_timeout_secs").unwrap_or(if is_object { 30 } else { 10 });
         assert_eq!(spec.deadline.as_secs(), deadline, "{name}");
-        let is_on = |field: &str| page.field(field).is_some_and(|value| value.eq_ignore_ascii_case("true"));
-        assert_eq!(spec.http2, if is_on("s3_prefer_http2") { Http2::Auto } else { Http2::Off }, "{name}");
+        let is_on =
+            |field: &str| page.field(field).is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        assert_eq!(
+            spec.http2,
+            if is_on("s3_prefer_http2") { Http2::Auto } else { Http2::Off },
+            "{name}"
+        );
         assert_eq!(spec.tls, !is_on("disable_tls"), "{name}");
-        assert_eq!(spec.provider == Some(kvtier::s3::Provider::Express), is_on("s3_enable_s3express"), "{name}");
-        assert_eq!(spec.capacity_bytes, page.number("max_capacity_gb").map(|gib| gib << 30), "{name}");
+        assert_eq!(
+            spec.provider == Some(kvtier::s3::Provider::Express),
+            is_on("s3_enable_s3express"),
+            "{name}"
+        );
+        assert_eq!(
+            spec.capacity_bytes,
+            page.number("max_capacity_gb").map(|gib| gib << 30),
+            "{name}"
+        );
         assert_eq!(spec.credentials.is_some(), page.field("aws_access_key_id").is_some(), "{name}");
         if encoded {
             let serde = page.field("remote_serde").unwrap();
@@ -261,7 +300,9 @@ fn every_page_of_a_gds_directory_is_read_and_serves_once_the_shape_is_stated() {
         assert!(config.facts(0).contains(&("shape", "missing".into())), "{:?}", config.facts(0));
         let refused = config.check_shapes().unwrap_err().to_string();
         assert!(
-            refused.contains("shape") && refused.contains("kvtier.gds_shape") && refused.contains(&path),
+            refused.contains("shape")
+                && refused.contains("kvtier.gds_shape")
+                && refused.contains(&path),
             "{refused}"
         );
         // Two layers, 16 tokens, 512 elements of two bytes: the caller of the save states it.
@@ -273,7 +314,10 @@ fn every_page_of_a_gds_directory_is_read_and_serves_once_the_shape_is_stated() {
         let opened = config.open().unwrap();
         assert!(opened.top.status().reasons.iter().any(|reason| reason.contains("shape missing")));
         let shape: kvtier::key::ChunkShape = "2x2x16x512".parse().unwrap();
-        assert_eq!(save(&*opened.top, &key, &ctx().with_shape(shape.into())).unwrap(), Saved::Stored);
+        assert_eq!(
+            save(&*opened.top, &key, &ctx().with_shape(shape.into())).unwrap(),
+            Saved::Stored
+        );
         assert!(opened.top.status().reasons.iter().any(|reason| reason.contains("shape learned")));
         assert_eq!(save(&*opened.top, &chunk(Layout::Lmcache, 2), &ctx()).unwrap(), Saved::Stored);
         drop(opened);
@@ -297,7 +341,11 @@ fn a_page_that_is_a_line_of_the_environment_is_read_as_one_and_refused_as_a_file
         assert!(refused.contains(&page.name) && refused.contains("environment"), "{refused}");
         let (name, value) = page.text.trim().split_once('=').unwrap();
         let config = LmcacheConfig::read(&Inputs::new().with_variable(name, value)).unwrap();
-        assert!(config.notes().is_empty() && config.value("extra_config").as_map().is_some(), "{:?}", config.notes());
+        assert!(
+            config.notes().is_empty() && config.value("extra_config").as_map().is_some(),
+            "{:?}",
+            config.notes()
+        );
     }
 }
 
@@ -314,9 +362,14 @@ const MP: &str = r#"{"type": "s3", "s3_endpoint": "s3://my-bucket", "s3_region":
 
 #[test]
 fn short_chunks_do_not_get_under_lmcaches_names_in_a_bucket() {
-    let refused = engine(&format!("{BASIC}{REGION}save_unfull_chunk: true\n")).unwrap_err().to_string();
-    assert!(refused.contains("lmcache.yaml: save_unfull_chunk = true") && refused.contains("full"), "{refused}");
-    let forced = engine(&format!("{BASIC}{REGION}enable_blending: true\n")).unwrap_err().to_string();
+    let refused =
+        engine(&format!("{BASIC}{REGION}save_unfull_chunk: true\n")).unwrap_err().to_string();
+    assert!(
+        refused.contains("lmcache.yaml: save_unfull_chunk = true") && refused.contains("full"),
+        "{refused}"
+    );
+    let forced =
+        engine(&format!("{BASIC}{REGION}enable_blending: true\n")).unwrap_err().to_string();
     assert!(forced.contains("save_unfull_chunk") && forced.contains("enable_blending"), "{forced}");
     let own = "extra_config: {s3_region: us-east-1, layout: kvtier}\n";
     let own = engine(&format!("{BASIC}{own}save_unfull_chunk: true\n")).unwrap();
@@ -328,12 +381,24 @@ fn short_chunks_do_not_get_under_lmcaches_names_in_a_bucket() {
     let tier = open(&spec, &server);
     for len in [LEN / 2, 2 * LEN] {
         let refused = save(&tier, &chunk(spec.layout, 1), len).unwrap_err().to_string();
-        assert!(refused.contains(&LEN.to_string()) && refused.contains(&len.to_string()), "{refused}");
+        assert!(
+            refused.contains(&LEN.to_string()) && refused.contains(&len.to_string()),
+            "{refused}"
+        );
     }
-    assert!(!server.keys("").iter().any(|name| name.starts_with("meta_llama")), "{:?}", server.keys(""));
+    assert!(
+        !server.keys("").iter().any(|name| name.starts_with("meta_llama")),
+        "{:?}",
+        server.keys("")
+    );
     assert_eq!(save(&tier, &chunk(spec.layout, 1), LEN).unwrap(), Saved::Stored);
-    let wrong = engine(&format!("{BASIC}extra_config: {{s3_region: us-east-1, chunk_bytes: lots}}\n")).unwrap_err();
-    assert!(wrong.to_string().contains("chunk_bytes") && wrong.to_string().contains("lots"), "{wrong}");
+    let wrong =
+        engine(&format!("{BASIC}extra_config: {{s3_region: us-east-1, chunk_bytes: lots}}\n"))
+            .unwrap_err();
+    assert!(
+        wrong.to_string().contains("chunk_bytes") && wrong.to_string().contains("lots"),
+        "{wrong}"
+    );
 }
 
 #[test]
@@ -346,12 +411,18 @@ fn http2_and_storage_class_reach_the_client_and_the_bucket() {
     assert_eq!(of(r#""http2": "auto""#).unwrap().http2, Http2::Auto);
     assert_eq!(of(r#""s3_prefer_http2": true, "http2": "off""#).unwrap().http2, Http2::Off);
     let h2c = of(r#""http2": "prior-knowledge""#).unwrap();
-    assert_eq!((h2c.http2, h2c.client().unwrap().http2), (Http2::PriorKnowledge, Http2::PriorKnowledge));
+    assert_eq!(
+        (h2c.http2, h2c.client().unwrap().http2),
+        (Http2::PriorKnowledge, Http2::PriorKnowledge)
+    );
     let wrong = of(r#""http2": "h3""#).unwrap_err().to_string();
     assert!(wrong.contains("http2 \"h3\"") && wrong.contains("prior-knowledge"), "{wrong}");
     let native = r#"{"tiers":[{"type":"s3","s3_endpoint":"s3://b","s3_region":"r","http2":"prior-knowledge","storage_class":"STANDARD_IA"}]}"#;
     let native = bucket(kvtier::config::Config::from_json(native, "x.json").unwrap().tiers);
-    assert_eq!((native.http2, native.storage_class.as_deref()), (Http2::PriorKnowledge, Some("STANDARD_IA")));
+    assert_eq!(
+        (native.http2, native.storage_class.as_deref()),
+        (Http2::PriorKnowledge, Some("STANDARD_IA"))
+    );
 
     let spec = of(r#""storage_class": "INTELLIGENT_TIERING""#).unwrap();
     let server = serve(&spec, "my-bucket", "us-east-1");
@@ -361,7 +432,10 @@ fn http2_and_storage_class_reach_the_client_and_the_bucket() {
     let puts = server.seen().into_iter().filter(|seen| seen.method == "PUT");
     let classes: Vec<(bool, bool)> = puts
         .map(|seen| {
-            (seen.target.contains(".kvtier"), seen.header("x-amz-storage-class") == Some("INTELLIGENT_TIERING"))
+            (
+                seen.target.contains(".kvtier"),
+                seen.header("x-amz-storage-class") == Some("INTELLIGENT_TIERING"),
+            )
         })
         .collect();
     assert!(classes.contains(&(false, true)), "{classes:?}");
@@ -373,10 +447,12 @@ fn http2_and_storage_class_reach_the_client_and_the_bucket() {
 #[test]
 fn defect_7_of_lmcaches_an_invalid_value_is_an_error_that_names_it_and_never_none() {
     let read = |yaml: &str| LmcacheConfig::read(&Inputs::new().with_file("lmcache.yaml", yaml));
-    let error =
-        read(&BASIC.replace("blocking_timeout_secs: 10", "blocking_timeout_secs: soon")).unwrap_err().to_string();
+    let error = read(&BASIC.replace("blocking_timeout_secs: 10", "blocking_timeout_secs: soon"))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("blocking_timeout_secs") && error.contains("lmcache.yaml"), "{error}");
-    let error = read(&BASIC.replace("chunk_size: 256", "chunk_size: many")).unwrap_err().to_string();
+    let error =
+        read(&BASIC.replace("chunk_size: 256", "chunk_size: many")).unwrap_err().to_string();
     assert!(error.contains("chunk_size"), "{error}");
 }
 
@@ -397,7 +473,8 @@ fn a_bucket_evicts_by_the_policy_and_the_quotas_that_are_written() {
     assert_eq!(spec(theirs).unwrap().policy, PolicyKind::Arc);
     let both = spec(&format!(r#", "policy": "lru"{theirs}"#)).unwrap_err().to_string();
     assert!(both.contains("policy") && both.contains("eviction_policy"), "{both}");
-    let limited = spec(r#", "policy": "isolated-lru", "quotas": {"team-a": "1GiB", "*": 5}"#).unwrap().quotas;
+    let limited =
+        spec(r#", "policy": "isolated-lru", "quotas": {"team-a": "1GiB", "*": 5}"#).unwrap().quotas;
     assert_eq!((limited.of["team-a"], limited.others, limited.fair), (1 << 30, Some(5), false));
     assert!(spec(r#", "quotas": {"team-a": "1GiB"}, "fair": true"#).unwrap().quotas.fair);
     assert!(spec(r#", "quotas": {"a": "lots"}"#).unwrap_err().to_string().contains("lots"));
@@ -407,14 +484,17 @@ fn a_bucket_evicts_by_the_policy_and_the_quotas_that_are_written() {
 #[test]
 fn compat_takes_lmcaches_watermark_and_ratio_to_the_letter() {
     let spec = |eviction: &str| {
-        let text = MP.replace("\"eviction_ratio\": 0.2", &format!("\"eviction_ratio\": 0.2{eviction}"));
+        let text =
+            MP.replace("\"eviction_ratio\": 0.2", &format!("\"eviction_ratio\": 0.2{eviction}"));
         bucket(Adapter::list(&[&text], false).unwrap()[0].tiers().unwrap())
     };
     assert_eq!(spec("").compat, None);
     let compat = spec(", \"compat\": true").compat.unwrap();
     assert_eq!((compat.watermark, compat.ratio), (0.85, 0.2));
     let file = |compat: bool| {
-        let eviction = format!(r#"{{"eviction_policy": "LRU", "trigger_watermark": 0.5, "compat": {compat}}}"#);
+        let eviction = format!(
+            r#"{{"eviction_policy": "LRU", "trigger_watermark": 0.5, "compat": {compat}}}"#
+        );
         let text = format!(
             r#"{{"type": "fs_native", "base_path": "/nowhere", "max_capacity_gb": 1, "eviction": {eviction}}}"#
         );

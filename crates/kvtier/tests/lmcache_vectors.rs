@@ -30,14 +30,23 @@ fn inputs(case: &Json, lenient: bool) -> Inputs {
 /// Python holds 5 and 5.0, 1 and True equal.
 fn same(a: &Json, b: &Json) -> bool {
     let number = |v: &Json| {
-        v.as_f64().or_else(|| v.as_bool().map(f64::from)).or_else(|| v.as_str().and_then(|t| t.parse().ok()))
+        v.as_f64()
+            .or_else(|| v.as_bool().map(f64::from))
+            .or_else(|| v.as_str().and_then(|t| t.parse().ok()))
     };
     match (a, b) {
-        (Json::Array(a), Json::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Json::Array(a), Json::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+        }
         (Json::Object(a), Json::Object(b)) => {
             a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| same(a, b)))
         }
-        _ => a == b || (number(a).is_some() && number(a) == number(b) && (a.is_string() == b.is_string())),
+        _ => {
+            a == b
+                || (number(a).is_some()
+                    && number(a) == number(b)
+                    && (a.is_string() == b.is_string()))
+        }
     }
 }
 
@@ -47,8 +56,13 @@ fn default_of(setting: &Setting) -> Json {
 }
 
 fn changed(config: &LmcacheConfig) -> Json {
-    let all = config.settings().iter().filter(|setting| !same(&setting.value.to_json(), &default_of(setting)));
-    Json::Object(all.map(|setting| (setting.key.name.to_owned(), setting.value.to_json())).collect())
+    let all = config
+        .settings()
+        .iter()
+        .filter(|setting| !same(&setting.value.to_json(), &default_of(setting)));
+    Json::Object(
+        all.map(|setting| (setting.key.name.to_owned(), setting.value.to_json())).collect(),
+    )
 }
 
 /// The setting that a warning of LMCache's is about.
@@ -71,12 +85,18 @@ fn defaults_names_and_types_are_lmcaches() {
     for case in cases("engine_config_defaults.json") {
         let config = LmcacheConfig::read(&Inputs::new()).unwrap();
         let defaults = case["defaults"].as_object().unwrap();
-        let ours: HashSet<&str> = config.settings().iter().map(|setting| setting.key.name).collect();
+        let ours: HashSet<&str> =
+            config.settings().iter().map(|setting| setting.key.name).collect();
         let theirs: HashSet<&str> = defaults.keys().map(String::as_str).collect();
         assert!(theirs.is_subset(&ours), "unknown to us: {:?}", theirs.difference(&ours));
-        assert!(!is_committed() || ours == theirs, "unknown to LMCache: {:?}", ours.difference(&theirs));
-        for (name, theirs) in
-            defaults.iter().filter(|(_, value)| !value.as_str().is_some_and(|text| text.starts_with("<generated")))
+        assert!(
+            !is_committed() || ours == theirs,
+            "unknown to LMCache: {:?}",
+            ours.difference(&theirs)
+        );
+        for (name, theirs) in defaults
+            .iter()
+            .filter(|(_, value)| !value.as_str().is_some_and(|text| text.starts_with("<generated")))
         {
             let own = config.value(name).to_json();
             assert!(same(&own, theirs), "{name}: {own} instead of {theirs}");
@@ -98,7 +118,11 @@ fn a_lenient_reading_is_lmcaches_own() {
             continue;
         };
         let config = read.unwrap_or_else(|e| panic!("{shown}: {e}"));
-        assert!(same(&changed(&config), &ok["changed_from_defaults"]), "{shown}: {}", changed(&config));
+        assert!(
+            same(&changed(&config), &ok["changed_from_defaults"]),
+            "{shown}: {}",
+            changed(&config)
+        );
         assert_eq!(json!(config.user_set()), ok["user_set"], "{shown}");
         for warning in case["out"]["warnings"].as_array().unwrap() {
             let warning = warning.as_str().unwrap();
@@ -125,10 +149,9 @@ fn a_strict_reading_is_the_same_or_says_what_is_wrong() {
             Ok(config) => {
                 let (mut ours, theirs) = (changed(&config), &ok["changed_from_defaults"]);
                 // Names of earlier versions are read here, which LMCache drops.
-                let old = config
-                    .notes()
-                    .iter()
-                    .filter(|note| note.text.starts_with("an old name") && keys::old_name(&note.key).is_some());
+                let old = config.notes().iter().filter(|note| {
+                    note.text.starts_with("an old name") && keys::old_name(&note.key).is_some()
+                });
                 for note in old {
                     let new = keys::old_name(&note.key).unwrap();
                     if theirs.get(new).is_none() {
@@ -140,8 +163,15 @@ fn a_strict_reading_is_the_same_or_says_what_is_wrong() {
             Err(e) => {
                 refused += 1;
                 let e = e.to_string();
-                let named = keys::all().any(|key| key.form == keys::Form::Engine && e.contains(key.name));
-                assert!(named && (e.contains("<path>") || e.contains("LMCACHE_") || e.contains("override")), "{e}");
+                let named =
+                    keys::all().any(|key| key.form == keys::Form::Engine && e.contains(key.name));
+                assert!(
+                    named
+                        && (e.contains("<path>")
+                            || e.contains("LMCACHE_")
+                            || e.contains("override")),
+                    "{e}"
+                );
             }
         }
     }
@@ -170,7 +200,9 @@ fn as_lmcache(adapter: &Adapter, theirs: &Json) -> Json {
     fields.insert("__type__".into(), adapter.kind().into());
     if adapter.kind() == "raw_block" {
         let engine = theirs["io_engine"].as_str().unwrap_or_default();
-        assert!(engine == fields["io_engine"].as_str().unwrap().to_lowercase() || engine == "io_uring");
+        assert!(
+            engine == fields["io_engine"].as_str().unwrap().to_lowercase() || engine == "io_uring"
+        );
         fields.insert("io_engine".into(), engine.into());
     }
     fields.retain(|name, _| theirs.get(name).is_some());
@@ -202,8 +234,13 @@ fn adapters_are_read_as_lmcache_reads_them() {
                 let theirs = case["out"]["message"].as_str().unwrap();
                 let (ours, place) = (e.to_string(), theirs.find("--l2-adapter #").unwrap());
                 assert!(ours.contains(&theirs[place..place + 15]), "{ours}\ninstead of\n{theirs}");
-                let field = keys::all().map(|key| key.name).find(|name| theirs.contains(&format!(": {name} ")));
-                assert!(field.is_none_or(|field| ours.contains(field)), "{ours}\ninstead of\n{theirs}");
+                let field = keys::all()
+                    .map(|key| key.name)
+                    .find(|name| theirs.contains(&format!(": {name} ")));
+                assert!(
+                    field.is_none_or(|field| ours.contains(field)),
+                    "{ours}\ninstead of\n{theirs}"
+                );
             }
         }
     }
@@ -214,7 +251,10 @@ fn an_adapter_without_a_codec_or_a_tier_says_so() {
     let read = |text: &str| Adapter::list(&[text], false).and_then(|list| list[0].tiers());
     for (text, says) in [
         (r#"{"type":"fs","base_path":"/x","serde":{"type":"fp8"}}"#, "serde"),
-        (r#"{"type":"raw_block","device_path":"/dev/nvme0n1","slot_bytes":1048576}"#, "device_path"),
+        (
+            r#"{"type":"raw_block","device_path":"/dev/nvme0n1","slot_bytes":1048576}"#,
+            "device_path",
+        ),
         (r#"{"type":"plugin","module_path":"a.b","class_name":"C"}"#, "module_path"),
         (r#"{"type":"valkey"}"#, "valkey"),
     ] {
@@ -225,7 +265,9 @@ fn an_adapter_without_a_codec_or_a_tier_says_so() {
     let ours = r#"{"type":"native_plugin","module_path":"kvtier.lmcache","class_name":"C","adapter_params":{"tiers":[{"type":"host","bytes":"1MiB"}]}}"#;
     assert_eq!(read(ours).unwrap().len(), 1);
     let strict = Adapter::list(
-        &[r#"{"type":"fs","base_path":"/x","eviction":{"eviction_policy":"LRU","eviction_ratio":5}}"#],
+        &[
+            r#"{"type":"fs","base_path":"/x","eviction":{"eviction_policy":"LRU","eviction_ratio":5}}"#,
+        ],
         false,
     );
     assert!(strict.unwrap_err().to_string().contains("eviction_ratio"));
@@ -233,8 +275,11 @@ fn an_adapter_without_a_codec_or_a_tier_says_so() {
 
 #[test]
 fn a_cache_policy_is_the_tiers_own() {
-    let read = |yaml: &str| LmcacheConfig::read(&Inputs::new().with_file("x.yaml", yaml)).unwrap().stack(0);
-    let said = read("cache_policy: LFU\nmax_local_cpu_size: 0.1\n").unwrap().config.tiers[0].facts();
+    let read = |yaml: &str| {
+        LmcacheConfig::read(&Inputs::new().with_file("x.yaml", yaml)).unwrap().stack(0)
+    };
+    let said =
+        read("cache_policy: LFU\nmax_local_cpu_size: 0.1\n").unwrap().config.tiers[0].facts();
     assert!(said.contains(&("policy", "lfu".to_owned())), "{said:?}");
     assert!(read("cache_policy: ARC\n").unwrap_err().to_string().contains("LRU, LFU, FIFO or MRU"));
     let disks = "local_cpu: false\nlocal_disk: /a/,file:///b/\nmax_local_disk_size: 1\n";
@@ -248,5 +293,8 @@ fn a_cache_policy_is_the_tiers_own() {
             .1
             .clone()
     };
-    assert_eq!((path(0), path(1), path(2)), ("/a/kvtier".into(), "/b/kvtier".into(), "/a/kvtier".into()));
+    assert_eq!(
+        (path(0), path(1), path(2)),
+        ("/a/kvtier".into(), "/b/kvtier".into(), "/a/kvtier".into())
+    );
 }

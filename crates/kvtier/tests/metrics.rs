@@ -18,7 +18,9 @@ fn every_tier_shows_the_counters_of_the_table() {
     let dir = tempfile::tempdir().unwrap();
     let file = FileTier::open(FileConfig::new(dir.path(), 64 << 20)).unwrap();
     let stack = Stack::new("stack", vec![host(1 << 20)]).unwrap();
-    for (tier, status) in [("host", host(1 << 20).status()), ("file", file.status()), ("stack", stack.status())] {
+    for (tier, status) in
+        [("host", host(1 << 20).status()), ("file", file.status()), ("stack", stack.status())]
+    {
         let table: Vec<_> = metrics::all().filter(|m| m.tier == tier).map(|m| m.name).collect();
         let shown: Vec<_> = status.counters.iter().map(|(name, _)| *name).collect();
         assert_eq!(shown, table, "{tier}");
@@ -28,13 +30,18 @@ fn every_tier_shows_the_counters_of_the_table() {
 /// Run it with `KVTIER_WRITE_DOCS=1` to write the page anew.
 #[test]
 fn the_documentation_is_the_table() {
-    for (name, page) in [("METRICS.md", metrics::markdown()), ("grafana.json", metrics::dashboard())] {
+    for (name, page) in
+        [("METRICS.md", metrics::markdown()), ("grafana.json", metrics::dashboard())]
+    {
         let path = format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("KVTIER_WRITE_DOCS").is_some() {
             docs::write(&path, &page);
         }
         let written = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(written == page, "docs/{name} is out of date: run this test with KVTIER_WRITE_DOCS=1");
+        assert!(
+            written == page,
+            "docs/{name} is out of date: run this test with KVTIER_WRITE_DOCS=1"
+        );
     }
 }
 
@@ -56,7 +63,9 @@ fn a_stack_that_is_served_shows_what_happened() {
     let opened = kvtier::config::Config::from_json(&json, "x.json").unwrap().open().unwrap();
     let arena = common::arena();
     (0..20).for_each(|n| assert_eq!(common::save(&*opened.top, &arena, n, 100_000), Saved::Stored));
-    (0..20).for_each(|n| assert_eq!(common::load(&*opened.top, &arena, n, 100_000), common::hit(100_000)));
+    (0..20).for_each(|n| {
+        assert_eq!(common::load(&*opened.top, &arena, n, 100_000), common::hit(100_000))
+    });
     assert_eq!(common::load(&*opened.top, &arena, 99, 100_000), common::ABSENT);
     // The host tier has room for the newest ten; what it lacks is asked of the files.
     let keys: Arc<[Key]> = (10..30).map(common::key).collect();
@@ -71,7 +80,10 @@ fn a_stack_that_is_served_shows_what_happened() {
         "kvtier_hits_total{tier=\"stack\"} 20",
         "kvtier_healthy{tier=\"host\"} 1",
         "kvtier_capacity_bytes{tier=\"host\"} 1048576",
-        &format!("kvtier_tenant_used_bytes{{tier=\"host\",tenant=\"{}\"}}", metrics::tenant_label("tests")),
+        &format!(
+            "kvtier_tenant_used_bytes{{tier=\"host\",tenant=\"{}\"}}",
+            metrics::tenant_label("tests")
+        ),
         "kvtier_op_seconds_count{tier=\"stack\",op=\"load\"} 21",
         "kvtier_cost_dollars_total{tier=\"file\"} 0",
         "kvtier_lookup_keys_total{tier=\"stack\"} 20",
@@ -83,7 +95,8 @@ fn a_stack_that_is_served_shows_what_happened() {
         assert!(text.lines().any(|shown| shown.starts_with(line)), "{line}\n{text}");
     }
     assert!(!text.contains("\"tests\""), "the tenant's name, which may be a secret");
-    // What promtool would check: every sample has a type, announced once and before it, and a value.
+    // What promtool would check: every sample has a type, announced once and before it, and a
+    // value.
     let (mut types, mut samples) = (Vec::new(), 0);
     for line in text.split_once("\r\n\r\n").unwrap().1.lines() {
         if let Some(kind) = line.strip_prefix("# TYPE ") {
@@ -92,7 +105,10 @@ fn a_stack_that_is_served_shows_what_happened() {
             types.push(name);
         } else if !line.starts_with('#') {
             let (name, value) = (line.split('{').next().unwrap(), line.rsplit_once(' ').unwrap().1);
-            let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+            let family = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|end| name.strip_suffix(end))
+                .unwrap_or(name);
             assert_eq!(types.last().map(String::as_str), Some(family), "{line}");
             assert!(value.parse::<f64>().is_ok(), "{line}");
             assert!(!text.contains(&format!("# HELP {family} not described")), "{line}");
@@ -124,8 +140,11 @@ fn a_bucket_shows_the_counters_of_the_table() {
     use kvtier::s3::tier::{S3Tier, TierConfig};
     use kvtier::s3::{Config, Credentials, Place};
     // Nobody listens there.
-    let endpoint = Place::of("http://127.0.0.1:9").bucket("b").region("us-east-1").resolve().unwrap();
-    let status = S3Tier::open(TierConfig::new(Config::new(endpoint, Credentials::new("a", "b")))).unwrap().status();
+    let endpoint =
+        Place::of("http://127.0.0.1:9").bucket("b").region("us-east-1").resolve().unwrap();
+    let status = S3Tier::open(TierConfig::new(Config::new(endpoint, Credentials::new("a", "b"))))
+        .unwrap()
+        .status();
     let shown: Vec<_> = status.counters.iter().map(|(name, _)| *name).collect();
     let table: Vec<_> = metrics::all().filter(|m| m.tier == "s3").map(|m| m.name).collect();
     assert_eq!(shown, table);
@@ -136,7 +155,8 @@ fn a_bucket_shows_the_counters_of_the_table() {
 fn a_gpu_tier_shows_a_file_tiers_counters_and_its_own() {
     use kvtier::gds::{GdsConfig, GdsTier};
     let dir = tempfile::tempdir().unwrap();
-    let shown: Vec<_> = GdsTier::open(GdsConfig::new(dir.path(), 64 << 20)).unwrap().status().counters;
+    let shown: Vec<_> =
+        GdsTier::open(GdsConfig::new(dir.path(), 64 << 20)).unwrap().status().counters;
     let mut shown: Vec<_> = shown.iter().map(|(name, _)| *name).collect();
     // What it counts of requests is GPU memory's; those of io_uring are the file tier's own.
     let of_io_uring = ["fixed_requests", "unfixed_requests", "registered_bytes"];

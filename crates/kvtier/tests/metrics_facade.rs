@@ -1,4 +1,5 @@
-//! The tiers' numbers reach whatever recorder a program gave the `metrics` facade, all of them, whole and once.
+//! The tiers' numbers reach whatever recorder a program gave the `metrics` facade, all of them,
+//! whole and once.
 #![allow(clippy::unwrap_used)]
 #![cfg(all(feature = "metrics", feature = "config", feature = "file"))]
 
@@ -9,8 +10,8 @@ use std::sync::{Arc, Mutex};
 
 use kvtier::metrics::{Shown, record, samples};
 use metrics::{
-    Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
-    with_local_recorder,
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString,
+    Unit, with_local_recorder,
 };
 
 /// What was recorded: name and labels, as in Prometheus.
@@ -102,7 +103,9 @@ fn every_number_is_recorded_under_its_name_and_labels() {
     let opened = kvtier::config::Config::from_json(&json, "x.json").unwrap().open().unwrap();
     let (arena, writer) = (common::arena(), Writer::default());
     (0..20).for_each(|n| _ = common::save(&*opened.top, &arena, n, 100_000));
-    (0..20).for_each(|n| assert_eq!(common::load(&*opened.top, &arena, n, 100_000), common::hit(100_000)));
+    (0..20).for_each(|n| {
+        assert_eq!(common::load(&*opened.top, &arena, n, 100_000), common::hit(100_000))
+    });
     assert_eq!(common::load(&*opened.top, &arena, 99, 100_000), common::ABSENT);
     let (counters, gauges) = recorded(&writer, opened.shown());
     let of = |name: &str| counters.get(name).or_else(|| gauges.get(name)).copied();
@@ -117,16 +120,24 @@ fn every_number_is_recorded_under_its_name_and_labels() {
             Some(name) => (format!("{name}_microseconds_total"), None),
             None => (sample.name.clone(), Some(sample.value)),
         };
-        let name = line(&name, sample.labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        let name = line(
+            &name,
+            sample.labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())),
+        );
         let book = if sample.grows { &counters } else { &gauges };
         let told = book.get(&name);
         // Time goes on between the two looks.
-        assert!(told.is_some() && value.is_none_or(|value| told == Some(&value)), "{name}: {told:?}, not {value:?}");
+        assert!(
+            told.is_some() && value.is_none_or(|value| told == Some(&value)),
+            "{name}: {told:?}, not {value:?}"
+        );
     }
     assert!(counters.keys().all(|name| !name.contains("_seconds_total")), "{counters:?}");
 
     // Counters are told whole each time, and do not add up.
-    (0..5).for_each(|n| assert_eq!(common::load(&*opened.top, &arena, n, 100_000), common::hit(100_000)));
+    (0..5).for_each(|n| {
+        assert_eq!(common::load(&*opened.top, &arena, n, 100_000), common::hit(100_000))
+    });
     let (counters, _) = recorded(&writer, opened.shown());
     assert_eq!(counters["kvtier_hits_total{tier=stack}"], 25.0);
     assert_eq!(recorded(&writer, opened.shown()).0["kvtier_hits_total{tier=stack}"], 25.0);
@@ -149,5 +160,9 @@ fn dollars_are_recorded_in_millionths() {
     let (counters, _) = recorded(&Writer::default(), &shown);
     // A tenth of a megabyte at a thousand dollars a GB.
     assert_eq!(counters["kvtier_cost_microdollars_total{tier=s3}"], 100_000.0);
-    assert!(counters.keys().all(|name| !name.contains("dollars_total") || name.contains("microdollars")));
+    assert!(
+        counters
+            .keys()
+            .all(|name| !name.contains("dollars_total") || name.contains("microdollars"))
+    );
 }

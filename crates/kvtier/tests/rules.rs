@@ -1,4 +1,5 @@
-//! What rules make of a stack: write-back, spilling, admission, deadlines, and loads that are slower than computing.
+//! What rules make of a stack: write-back, spilling, admission, deadlines, and loads that are
+//! slower than computing.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -23,10 +24,16 @@ fn two(top_bytes: u64, rule: Rule, config: impl Fn(StackConfig) -> StackConfig) 
     two_on(&Clock::real(), top_bytes, rule, config)
 }
 
-fn two_on(clock: &Clock, top_bytes: u64, rule: Rule, config: impl Fn(StackConfig) -> StackConfig) -> Two {
+fn two_on(
+    clock: &Clock,
+    top_bytes: u64,
+    rule: Rule,
+    config: impl Fn(StackConfig) -> StackConfig,
+) -> Two {
     let (top, low) = (host(top_bytes), Probe::over_on(clock.clone(), host(32 << 20)));
-    let config =
-        config(StackConfig::new("two").with_clock(clock.clone())).with(top.clone()).with_rule(low.clone(), rule);
+    let config = config(StackConfig::new("two").with_clock(clock.clone()))
+        .with(top.clone())
+        .with_rule(low.clone(), rule);
     Two { top, low, stack: Stack::open(config).unwrap(), arena: arena() }
 }
 
@@ -49,7 +56,11 @@ fn a_save_does_not_wait_for_a_tier_of_write_back_which_gets_it_all_the_same() {
     t.low.open_saves(true);
     eventually("the chunk is below", || load(&*t.low.below, &t.arena, 1, LEN) == hit(LEN));
     eventually("it is counted", || t.stack.status().counter("written_behind") == 1);
-    assert_eq!(t.top.status().counter("copied_save_bytes"), LEN as u64, "and was copied once, into memory");
+    assert_eq!(
+        t.top.status().counter("copied_save_bytes"),
+        LEN as u64,
+        "and was copied once, into memory"
+    );
 }
 
 #[test]
@@ -112,7 +123,13 @@ fn usage_is_that_of_the_tier_that_has_all_or_of_those_that_share_it() {
     let low = 32u64 << 20;
     let facts = |t: &Two| {
         let usage = t.stack.usage();
-        (usage.used_bytes, usage.capacity_bytes, usage.chunks, usage.tenants[0].chunks, usage.tenants.len())
+        (
+            usage.used_bytes,
+            usage.capacity_bytes,
+            usage.chunks,
+            usage.tenants[0].chunks,
+            usage.tenants.len(),
+        )
     };
     assert_eq!(facts(&through), (Some(10 * 102_400), Some(low), 10, 10, 1));
     assert_eq!(facts(&spilled), (Some(10 * 102_400), Some(low + 4 * 102_400), 10, 10, 1));
@@ -131,7 +148,10 @@ fn a_spill_beyond_the_bound_is_lost_and_counted() {
     let t = two(2 * 102_400, spill(), |c| c.with_dirty_bytes_max(102_400));
     t.low.open_saves(false);
     (0..6).for_each(|n| assert_eq!(save(&t.stack, &t.arena, n, LEN), Saved::Stored));
-    assert_eq!((t.stack.status().counter("spilled"), t.stack.status().counter("lost_behind")), (1, 3));
+    assert_eq!(
+        (t.stack.status().counter("spilled"), t.stack.status().counter("lost_behind")),
+        (1, 3)
+    );
     t.low.open_saves(true);
     eventually("the first that went lies below", || t.low.below.usage().chunks == 1);
 }
@@ -140,13 +160,17 @@ fn a_spill_beyond_the_bound_is_lost_and_counted() {
 fn a_chunk_comes_up_when_it_was_found_often_enough() {
     let (top, low, arena) = (host(4 << 20), host(8 << 20), arena());
     let rule = Rule::new().with_admit(Admit::AfterHits(3));
-    let stack = Stack::open(StackConfig::new("s").with_rule(top.clone(), rule).with(low.clone())).unwrap();
+    let stack =
+        Stack::open(StackConfig::new("s").with_rule(top.clone(), rule).with(low.clone())).unwrap();
     save(&*low, &arena, 1, LEN);
     for (round, here) in [0, 0, 1, 1].into_iter().enumerate() {
         assert_eq!(load(&stack, &arena, 1, LEN), hit(LEN));
         assert_eq!(top.usage().chunks, here, "round {round}");
     }
-    assert_eq!((stack.status().counter("promoted"), stack.status().counter("not_admitted")), (1, 2));
+    assert_eq!(
+        (stack.status().counter("promoted"), stack.status().counter("not_admitted")),
+        (1, 2)
+    );
     let rule = Rule::new().with_admit(Admit::Never);
     let (top, low) = (host(4 << 20), low);
     let stack = Stack::open(StackConfig::new("s").with_rule(top.clone(), rule).with(low)).unwrap();
@@ -170,13 +194,18 @@ fn at_its_deadline_a_load_has_the_prefix_that_fast_tiers_hold() {
         t.low.open_gate(false);
         let load = |n| Load { key: key(n), into: vec![t.arena.lease(LEN).unwrap()] };
         let ctx = Ctx::within_on(&time.clock(), Duration::from_secs(30));
-        let ticket = t.stack.load(&ctx.with_chain(Chain { parent: None, depth: 0 }), (0..5).map(load).collect());
+        let ticket = t
+            .stack
+            .load(&ctx.with_chain(Chain { parent: None, depth: 0 }), (0..5).map(load).collect());
         eventually("the slow tier is asked", || t.low.loads.load(Ordering::SeqCst) > 0);
         time.advance(Duration::from_millis(ends_ms));
         let done = ticket.wait();
-        let hits = done.iter().take_while(|done| matches!(done.result, Ok(Loaded::Hit { .. }))).count();
+        let hits =
+            done.iter().take_while(|done| matches!(done.result, Ok(Loaded::Hit { .. }))).count();
         assert_eq!(hits, 3);
-        assert!(done[3..].iter().all(|d| d.result.as_ref().unwrap_err().kind() == ErrorKind::Timeout));
+        assert!(
+            done[3..].iter().all(|d| d.result.as_ref().unwrap_err().kind() == ErrorKind::Timeout)
+        );
         (0..3).for_each(|n| assert!(done[n].op.into[0].as_host().unwrap() == bytes(n as u64, LEN)));
         t.low.open_gate(true);
         drop(done);
@@ -196,15 +225,26 @@ fn what_is_slower_than_computing_is_a_miss_and_the_break_even_is_told() {
             save(&*t.low.below, &t.arena, n, LEN);
         });
         let loads: Vec<Loaded> = (0..30).map(|n| load(&t.stack, &t.arena, n, LEN)).collect();
-        let missed = loads.iter().filter(|loaded| **loaded == Loaded::Miss(MissReason::Slow)).count();
+        let missed =
+            loads.iter().filter(|loaded| **loaded == Loaded::Miss(MissReason::Slow)).count();
         assert_eq!(missed > 10, slow, "{missed} of 30");
         let reasons = t.stack.status().reasons.join("\n");
-        assert!(reasons.contains(if slow { "computing is quicker" } else { "it beats computing from" }), "{reasons}");
-        let found = t.stack.lookup(&ctx(), [key(0)].into(), Mode::Each, Hold::For(Duration::from_secs(60))).wait();
+        assert!(
+            reasons.contains(if slow { "computing is quicker" } else { "it beats computing from" }),
+            "{reasons}"
+        );
+        let found = t
+            .stack
+            .lookup(&ctx(), [key(0)].into(), Mode::Each, Hold::For(Duration::from_secs(60)))
+            .wait();
         let found = found.unwrap();
         if slow && found.found == [Presence::Miss] {
             let removed = t.low.below.remove(&ctx(), [key(0)].into()).wait().unwrap();
-            assert_eq!((removed.removed, found.hold), (1, None), "a hold on what is not worth loading");
+            assert_eq!(
+                (removed.removed, found.hold),
+                (1, None),
+                "a hold on what is not worth loading"
+            );
         }
         // Nobody waits for a prefetch.
         let op = Load { key: key(1), into: vec![t.arena.lease(LEN).unwrap()] };
@@ -219,18 +259,22 @@ fn rules_that_cannot_be_are_refused_by_name() {
     let arena_less = Probe::over(host(1 << 20));
     let refused = |config: StackConfig| Stack::open(config).unwrap_err().to_string();
     assert!(refused(StackConfig::new("s")).contains("at least one tier"));
-    assert!(refused(StackConfig::new("s").with_rule(host(4096), back())).contains("written through"));
+    assert!(
+        refused(StackConfig::new("s").with_rule(host(4096), back())).contains("written through")
+    );
     let spilled = StackConfig::new("s").with(arena_less).with_rule(host(1 << 20), spill());
     assert!(refused(spilled).contains("cannot hand what it evicts"));
     let many = (0..17).fold(StackConfig::new("s"), |config, _| config.with(host(4096)));
     assert!(refused(many).contains("at most 16"));
-    let zero = StackConfig::new("s").with_rule(host(4096), Rule::new().with_deadline(Duration::ZERO));
+    let zero =
+        StackConfig::new("s").with_rule(host(4096), Rule::new().with_deadline(Duration::ZERO));
     assert!(refused(zero).contains("deadline of 0"));
 }
 
 #[test]
 fn a_tier_that_takes_longer_than_its_own_deadline_is_a_miss_there_and_the_one_below_is_asked() {
-    let (top, mid, low, arena) = (host(4 << 20), Probe::over(host(4 << 20)), host(4 << 20), arena());
+    let (top, mid, low, arena) =
+        (host(4 << 20), Probe::over(host(4 << 20)), host(4 << 20), arena());
     let own = Rule::new().with_deadline(Duration::from_millis(30)).with_admit(Admit::Never);
     let config = StackConfig::new("s").with(top).with_rule(mid.clone(), own).with(low.clone());
     let stack = Stack::open(config).unwrap();
@@ -243,7 +287,8 @@ fn a_tier_that_takes_longer_than_its_own_deadline_is_a_miss_there_and_the_one_be
 
 #[test]
 fn a_promotion_ends_at_the_deadline_of_the_tier_that_it_goes_to() {
-    let (top, mid, low, arena) = (host(4 << 20), Probe::over(host(4 << 20)), host(4 << 20), arena());
+    let (top, mid, low, arena) =
+        (host(4 << 20), Probe::over(host(4 << 20)), host(4 << 20), arena());
     let own = Rule::new().with_deadline(Duration::from_secs(30));
     let time = ManualClock::new();
     let config = StackConfig::new("s").with(top).with_rule(mid.clone(), own).with(low.clone());
@@ -258,8 +303,14 @@ fn a_promotion_ends_at_the_deadline_of_the_tier_that_it_goes_to() {
 fn a_lower_tier_is_told_the_chain_and_the_set_of_what_it_gets_later() {
     let t = two(4 << 20, back(), |c| c);
     let chain = Chain { parent: None, depth: 5 };
-    let ops = |numbers: [u64; 2]| numbers.map(|n| Save { key: key(n), from: vec![view(&t.arena, n, LEN)] }).into();
-    t.stack.save(&ctx().with_chain(chain).with_together(), ops([1, 2])).wait().into_iter().for_each(drop);
+    let ops = |numbers: [u64; 2]| {
+        numbers.map(|n| Save { key: key(n), from: vec![view(&t.arena, n, LEN)] }).into()
+    };
+    t.stack
+        .save(&ctx().with_chain(chain).with_together(), ops([1, 2]))
+        .wait()
+        .into_iter()
+        .for_each(drop);
     t.stack.flush(&ctx()).wait().unwrap();
     let (got, keys) = t.low.batches().remove(0);
     assert_eq!((got.chain, keys), (Some(chain), vec![key(1), key(2)]));
@@ -274,8 +325,15 @@ fn a_lower_tier_is_told_the_chain_and_the_set_of_what_it_gets_later() {
 fn what_is_spilled_is_no_chain_and_a_set_stays_one() {
     let t = two(4 * 102_400, spill(), |c| c);
     let save_together = |numbers: &[u64]| {
-        let ops = numbers.iter().map(|n| Save { key: key(*n), from: vec![view(&t.arena, *n, LEN)] }).collect();
-        t.stack.save(&ctx().with_together(), ops).wait().into_iter().for_each(|done| assert!(done.result.is_ok()));
+        let ops = numbers
+            .iter()
+            .map(|n| Save { key: key(*n), from: vec![view(&t.arena, *n, LEN)] })
+            .collect();
+        t.stack
+            .save(&ctx().with_together(), ops)
+            .wait()
+            .into_iter()
+            .for_each(|done| assert!(done.result.is_ok()));
     };
     save_together(&[1, 2]);
     (10..13).for_each(|n| assert_eq!(save(&t.stack, &t.arena, n, LEN), Saved::Stored));
@@ -285,9 +343,17 @@ fn what_is_spilled_is_no_chain_and_a_set_stays_one() {
     assert_eq!(seen, [ABSENT; 2]);
     (13..30).for_each(|n| assert_eq!(save(&t.stack, &t.arena, n, LEN), Saved::Stored));
     t.stack.flush(&ctx()).wait().unwrap();
-    assert_eq!([1, 2].map(|n| load(&*t.low.below, &t.arena, n, LEN)), [hit(LEN); 2], "both are below");
+    assert_eq!(
+        [1, 2].map(|n| load(&*t.low.below, &t.arena, n, LEN)),
+        [hit(LEN); 2],
+        "both are below"
+    );
     for (got, keys) in t.low.batches() {
-        assert!(got.chain.is_none() && (keys.len() == 1 || got.whole.is_some()), "{} are no chain", keys.len());
+        assert!(
+            got.chain.is_none() && (keys.len() == 1 || got.whole.is_some()),
+            "{} are no chain",
+            keys.len()
+        );
     }
 }
 
@@ -295,12 +361,24 @@ fn what_is_spilled_is_no_chain_and_a_set_stays_one() {
 fn what_is_spilled_is_of_the_set_that_it_is_in_when_it_goes() {
     let t = two(4 * 102_400, spill(), |c| c);
     let save_together = |numbers: &[u64]| {
-        let ops = numbers.iter().map(|n| Save { key: key(*n), from: vec![view(&t.arena, *n, LEN)] }).collect();
-        t.stack.save(&ctx().with_together(), ops).wait().into_iter().for_each(|done| assert!(done.result.is_ok()));
+        let ops = numbers
+            .iter()
+            .map(|n| Save { key: key(*n), from: vec![view(&t.arena, *n, LEN)] })
+            .collect();
+        t.stack
+            .save(&ctx().with_together(), ops)
+            .wait()
+            .into_iter()
+            .for_each(|done| assert!(done.result.is_ok()));
     };
-    // Saved on its own and held, 1 stays as it is when it becomes a part of a set; 3 was a part of a set that ended with another's beginning.
+    // Saved on its own and held, 1 stays as it is when it becomes a part of a set; 3 was a part of
+    // a set that ended with another's beginning.
     assert_eq!(save(&t.stack, &t.arena, 1, LEN), Saved::Stored);
-    let held = t.top.lookup(&ctx(), [key(1)].into(), Mode::Each, Hold::For(Duration::from_secs(600))).wait().unwrap();
+    let held = t
+        .top
+        .lookup(&ctx(), [key(1)].into(), Mode::Each, Hold::For(Duration::from_secs(600)))
+        .wait()
+        .unwrap();
     save_together(&[1, 2]);
     save_together(&[3, 4]);
     t.top.release(held.hold.unwrap());
@@ -311,7 +389,9 @@ fn what_is_spilled_is_of_the_set_that_it_is_in_when_it_goes() {
     let told = |n: u64| {
         let (got, _) = batches.iter().find(|(_, keys)| keys.contains(&key(n))).unwrap();
         assert_eq!(got.together, got.whole.is_some());
-        got.whole.as_ref().map(|whole| (1..6).filter(|n| whole.contains(key(*n).digest())).collect::<Vec<_>>())
+        got.whole
+            .as_ref()
+            .map(|whole| (1..6).filter(|n| whole.contains(key(*n).digest())).collect::<Vec<_>>())
     };
     let expected = [Some(vec![1, 2]), Some(vec![1, 2]), None, Some(vec![4, 5]), Some(vec![4, 5])];
     assert_eq!([1, 2, 3, 4, 5].map(told), expected);

@@ -1,5 +1,6 @@
-//! Hours of work in little: memory over files under load from several threads, with tiers that die and return. What a process has in memory
-//! stays what it was. Ten minutes with KVTIER_NIGHTLY=1, two seconds without.
+//! Hours of work in little: memory over files under load from several threads, with tiers that die
+//! and return. What a process has in memory stays what it was. Ten minutes with KVTIER_NIGHTLY=1,
+//! two seconds without.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -27,7 +28,9 @@ fn request(stack: &Stack, arena: &Arena, seed: &mut Seed) -> u64 {
     let from = seed.below(KEYS / 20) * 20;
     let keys: Vec<u64> = (from..from + 2 + seed.below(8)).collect();
     let asked: Arc<[Key]> = keys.iter().map(|n| key(*n)).collect();
-    let Ok(found) = stack.lookup(&ctx(), asked, Mode::Prefix, Hold::For(Duration::from_secs(5))).wait() else {
+    let Ok(found) =
+        stack.lookup(&ctx(), asked, Mode::Prefix, Hold::For(Duration::from_secs(5))).wait()
+    else {
         return 0;
     };
     let prefix = found.prefix_len();
@@ -36,11 +39,17 @@ fn request(stack: &Stack, arena: &Arena, seed: &mut Seed) -> u64 {
     let mut hits = 0;
     for (n, done) in keys.iter().zip(done) {
         if let Ok(Loaded::Hit { .. }) = done.result {
-            assert!(done.op.into[0].as_host().unwrap() == bytes(*n, LEN), "a wrong byte in chunk {n}");
+            assert!(
+                done.op.into[0].as_host().unwrap() == bytes(*n, LEN),
+                "a wrong byte in chunk {n}"
+            );
             hits += 1;
         }
     }
-    let ops = keys[prefix..].iter().map(|n| Save { key: key(*n), from: vec![view(arena, *n, LEN)] }).collect();
+    let ops = keys[prefix..]
+        .iter()
+        .map(|n| Save { key: key(*n), from: vec![view(arena, *n, LEN)] })
+        .collect();
     stack.save(&ctx(), ops).wait().into_iter().for_each(drop);
     found.hold.into_iter().for_each(|hold| stack.release(hold));
     hits
@@ -51,7 +60,8 @@ fn memory_stays_flat_while_tiers_die_and_return() {
     let long = if std::env::var_os("KVTIER_NIGHTLY").is_some() { 600 } else { 2 };
     let (top, low) = (host(8 << 20), Probe::over(host(32 << 20)));
     let config = StackConfig::new("soak").with_dirty_bytes_max(4 << 20).with(top.clone());
-    let stack = Stack::open(config.with_rule(low.clone(), Rule::new().with_write(Write::Back))).unwrap();
+    let stack =
+        Stack::open(config.with_rule(low.clone(), Rule::new().with_write(Write::Back))).unwrap();
     let (arena, over, hits) = (arena(), AtomicBool::new(false), AtomicU64::new(0));
     let (began, end) = (Instant::now(), Duration::from_secs(long));
     let (mut after_start, mut most) = (0, 0);
@@ -78,7 +88,8 @@ fn memory_stays_flat_while_tiers_die_and_return() {
             } else {
                 low.mend()
             }
-            if began.elapsed() > end / 4 && after_start == 0 && is_full(&top) && is_full(&low.below) {
+            if began.elapsed() > end / 4 && after_start == 0 && is_full(&top) && is_full(&low.below)
+            {
                 after_start = resident();
             }
             most = most.max(resident());
@@ -91,7 +102,10 @@ fn memory_stays_flat_while_tiers_die_and_return() {
     for n in 0..50 {
         hits.fetch_add(request(&stack, &arena, &mut Seed::new(n)), Ordering::Relaxed);
     }
-    assert!(before > 100 && hits.load(Ordering::Relaxed) > before, "no hits after the tier returned");
+    assert!(
+        before > 100 && hits.load(Ordering::Relaxed) > before,
+        "no hits after the tier returned"
+    );
     assert!(after_start > 0, "the caches were never full");
     let grown = most.saturating_sub(after_start);
     assert!(

@@ -50,7 +50,11 @@ fn a_hit_below_is_promoted_and_the_leases_come_back_writable() {
     let t = two();
     assert_eq!(save(&*t.low, &t.arena, 1, LEN), Saved::Stored);
     // A lease behind the end of the chunk, and one larger than it needs to be.
-    let into = vec![t.arena.lease(60_000).unwrap(), t.arena.lease(50_000).unwrap(), t.arena.lease(4096).unwrap()];
+    let into = vec![
+        t.arena.lease(60_000).unwrap(),
+        t.arena.lease(50_000).unwrap(),
+        t.arena.lease(4096).unwrap(),
+    ];
     let mut done = t.stack.load(&ctx(), vec![Load { key: key(1), into }]).wait().remove(0);
     assert_eq!(done.result.unwrap(), hit(LEN));
     let lens: Vec<_> = done.op.into.iter().map(|l| (l.len(), l.init_len())).collect();
@@ -70,14 +74,23 @@ fn a_set_comes_up_as_a_set_in_one_load_or_in_parts() {
     for parts in [vec![vec![1, 2, 3]], vec![vec![1, 2], vec![3]]] {
         let t = two();
         let op = |n: u64| Save { key: key(n), from: vec![view(&t.arena, n, LEN)] };
-        t.low.save(&ctx().with_together(), [1, 2, 3].map(op).into()).wait().into_iter().for_each(drop);
+        t.low
+            .save(&ctx().with_together(), [1, 2, 3].map(op).into())
+            .wait()
+            .into_iter()
+            .for_each(drop);
         assert_eq!(save(&*t.low, &t.arena, 4, LEN), Saved::Stored);
         let above = || [1, 2, 3, 4].map(|n| load(&*t.top, &t.arena, n, LEN) == hit(LEN));
         for part in &parts {
             assert_eq!(above()[..3], [false; 3], "not before all of it is up");
             // And one on its own.
-            let into = part.iter().chain(&[4]).map(|n| Load { key: key(*n), into: vec![t.arena.lease(LEN).unwrap()] });
-            for (n, done) in part.iter().chain(&[4]).zip(t.stack.load(&ctx(), into.collect()).wait()) {
+            let into = part
+                .iter()
+                .chain(&[4])
+                .map(|n| Load { key: key(*n), into: vec![t.arena.lease(LEN).unwrap()] });
+            for (n, done) in
+                part.iter().chain(&[4]).zip(t.stack.load(&ctx(), into.collect()).wait())
+            {
                 assert_eq!(done.result.unwrap(), hit(LEN));
                 assert!(done.op.into[0].as_host().unwrap() == bytes(*n, LEN));
             }
@@ -160,7 +173,11 @@ fn a_lower_tier_that_fails_does_not_fail_the_stack() {
     assert_eq!(load(&t.stack, &t.arena, 2, LEN), hit(LEN));
     assert_eq!(load(&t.stack, &t.arena, 3, LEN), ABSENT);
     let found = lookup(&t.stack, &[1, 3], Mode::Each, Hold::None).found;
-    assert_eq!(found, [Presence::Hit { len: LEN as u64 }, Presence::Unknown], "nobody can say that 3 is not there");
+    assert_eq!(
+        found,
+        [Presence::Hit { len: LEN as u64 }, Presence::Unknown],
+        "nobody can say that 3 is not there"
+    );
     // A remove that may have left something says so, and has removed what it could.
     assert_eq!(t.stack.remove(&ctx(), [key(1)].into()).wait().unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(load(&*t.top, &t.arena, 1, LEN), ABSENT);
@@ -180,7 +197,10 @@ fn a_fast_tier_that_fails_is_passed_over_and_when_all_fail_it_is_said() {
     let done = stack.load(&ctx(), vec![op]).wait().remove(0);
     assert_eq!((done.result.unwrap_err().kind(), done.op.into.len()), (ErrorKind::Io, 1));
     let op = Save { key: key(2), from: vec![view(&arena, 2, LEN)] };
-    assert_eq!(stack.save(&ctx(), vec![op]).wait().remove(0).result.unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(
+        stack.save(&ctx(), vec![op]).wait().remove(0).result.unwrap_err().kind(),
+        ErrorKind::Io
+    );
     let found = stack.lookup(&ctx(), [key(1)].into(), Mode::Each, Hold::None).wait();
     assert_eq!(found.unwrap_err().kind(), ErrorKind::Io);
 }
@@ -192,7 +212,9 @@ fn holds_that_were_released_key_by_key_leave_their_places() {
     save(&*t.low, &t.arena, 1, LEN);
     // One more than a stack can have at a time.
     for _ in 0..=65_536 {
-        let held = lookup(&t.stack, &[0, 1], Mode::Each, Hold::For(Duration::from_secs(600))).hold.unwrap();
+        let held = lookup(&t.stack, &[0, 1], Mode::Each, Hold::For(Duration::from_secs(600)))
+            .hold
+            .unwrap();
         t.stack.release_keys(held, &[*key(1).digest()]);
         t.stack.release_keys(held, &[*key(0).digest()]);
     }
@@ -218,30 +240,46 @@ fn a_prefix_may_lie_in_several_tiers_and_a_hold_is_kept_where_the_bytes_are() {
 
 #[test]
 fn a_lookup_says_which_tier_answers_for_which_key() {
-    let (top, low, last, arena) = (host(4 << 20), Probe::over(host(4 << 20)), host(4 << 20), arena());
+    let (top, low, last, arena) =
+        (host(4 << 20), Probe::over(host(4 << 20)), host(4 << 20), arena());
     let stack = Stack::new("three", vec![top.clone(), low.clone(), last.clone()]).unwrap();
-    let all: [(&dyn Tier, &[u64]); 3] = [(&*top, &[0, 65]), (&*low, &[0, 1, 66]), (&*last, &[1, 2])];
+    let all: [(&dyn Tier, &[u64]); 3] =
+        [(&*top, &[0, 65]), (&*low, &[0, 1, 66]), (&*last, &[1, 2])];
     for (tier, has) in all {
         has.iter().for_each(|n| assert_eq!(save(tier, &arena, *n, LEN), Saved::Stored));
     }
     let numbers: Vec<u64> = (0..70).collect();
-    let tiers = |looked: &LookedUp| looked.tiers.iter().map(|keys| keys.iter().collect::<Vec<_>>()).collect::<Vec<_>>();
+    let tiers = |looked: &LookedUp| {
+        looked.tiers.iter().map(|keys| keys.iter().collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
     for mode in [Mode::Each, Mode::Prefix] {
         let looked = lookup(&stack, &numbers, mode, Hold::None);
-        assert_eq!(tiers(&looked), [vec![0, 65], vec![1, 66], vec![2]], "each key is with the fastest that has it");
+        assert_eq!(
+            tiers(&looked),
+            [vec![0, 65], vec![1, 66], vec![2]],
+            "each key is with the fastest that has it"
+        );
         let of: Vec<_> = (0..4).map(|n| looked.tier_of(n)).collect();
         assert_eq!((of, looked.prefix_len()), (vec![Some(0), Some(1), Some(2), None], 3));
     }
     low.break_it();
     let looked = lookup(&stack, &numbers, Mode::Each, Hold::None);
-    assert_eq!(tiers(&looked), [vec![0, 65], vec![], vec![1, 2]], "another tier has one of them too");
-    assert!(lookup(&*top, &numbers, Mode::Each, Hold::None).tiers.is_empty(), "one medium has no tiers");
+    assert_eq!(
+        tiers(&looked),
+        [vec![0, 65], vec![], vec![1, 2]],
+        "another tier has one of them too"
+    );
+    assert!(
+        lookup(&*top, &numbers, Mode::Each, Hold::None).tiers.is_empty(),
+        "one medium has no tiers"
+    );
 }
 
 #[test]
 fn a_deadline_is_kept_while_a_tier_hangs_and_the_memory_comes_home() {
     let (t, time) = (two(), ManualClock::new());
-    let config = StackConfig::new("two").with_clock(time.clock()).with(t.top.clone()).with(t.low.clone());
+    let config =
+        StackConfig::new("two").with_clock(time.clock()).with(t.top.clone()).with(t.low.clone());
     let stack = Stack::open(config).unwrap();
     save(&*t.low, &t.arena, 1, LEN);
     t.low.open_gate(false);
@@ -298,7 +336,11 @@ fn dropped_with_work_in_flight_it_answers_and_loses_no_memory() {
     (0..8).for_each(|n| assert_eq!(save(&*t.low, &t.arena, n, LEN), Saved::Stored));
     let free = t.arena.stats().free;
     t.low.open_gate(false);
-    let ops = |from| (from..from + 4).map(|n| Load { key: key(n), into: vec![t.arena.lease(LEN).unwrap()] }).collect();
+    let ops = |from| {
+        (from..from + 4)
+            .map(|n| Load { key: key(n), into: vec![t.arena.lease(LEN).unwrap()] })
+            .collect()
+    };
     let waited_for = t.stack.load(&ctx(), ops(0));
     drop(t.stack.load(&ctx(), ops(4)));
     let low = Arc::clone(&t.low);
@@ -318,12 +360,16 @@ fn dropped_with_work_in_flight_it_answers_and_loses_no_memory() {
 fn a_limit_is_one_in_each_tier_that_has_any() {
     const COST: u64 = 102_400;
     let (top, low, arena) = (host(4 << 20), host(16 << 20), arena());
-    let stack = Stack::new("two", vec![top.clone(), Probe::over(host(4 << 20)), low.clone()]).unwrap();
+    let stack =
+        Stack::new("two", vec![top.clone(), Probe::over(host(4 << 20)), low.clone()]).unwrap();
     (0..5).for_each(|n| assert_eq!(save(&stack, &arena, n, LEN), Saved::Stored));
     assert!(stack.limit("tests", Some(2 * COST)));
     assert_eq!(save(&stack, &arena, 5, LEN), Saved::Stored);
     assert_eq!((top.usage().chunks, low.usage().chunks), (2, 2));
-    assert!(!Stack::new("one", vec![Probe::over(host(4096))]).unwrap().limit("tests", Some(1)), "it limits nobody");
+    assert!(
+        !Stack::new("one", vec![Probe::over(host(4096))]).unwrap().limit("tests", Some(1)),
+        "it limits nobody"
+    );
 }
 
 #[test]
@@ -343,7 +389,8 @@ fn a_stack_of_stacks_is_a_stack() {
 fn what_is_removed_is_not_brought_up_again_by_a_load_that_is_under_way() {
     let t = two();
     assert_eq!(save(&*t.low, &t.arena, 1, LEN), Saved::Stored);
-    // The first load has read its bytes below, and comes up when the gate opens; the second waits for the first.
+    // The first load has read its bytes below, and comes up when the gate opens; the second waits
+    // for the first.
     t.low.open_answers(false);
     let op = || Load { key: key(1), into: vec![t.arena.lease(LEN).unwrap()] };
     let loads = [t.stack.load(&ctx(), vec![op()]), t.stack.load(&ctx(), vec![op()])];

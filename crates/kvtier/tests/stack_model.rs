@@ -1,5 +1,6 @@
-//! Stacks of every kind of rule against a map of what was saved: no hit that is not in it, no chunk that is lost though all have room below, no
-//! hold that does not hold, no wrong byte, and every byte of memory home in the end.
+//! Stacks of every kind of rule against a map of what was saved: no hit that is not in it, no chunk
+//! that is lost though all have room below, no hold that does not hold, no wrong byte, and every
+//! byte of memory home in the end.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -42,11 +43,17 @@ fn op() -> impl Strategy<Value = Op> {
 
 fn rules() -> impl Strategy<Value = (Rule, Rule, Rule)> {
     let write = || prop_oneof![Just(Write::Through), Just(Write::Back), Just(Write::Spill)];
-    let admit = || prop_oneof![Just(Admit::Policy), (1..4u8).prop_map(Admit::AfterHits), Just(Admit::Never)];
+    let admit = || {
+        prop_oneof![Just(Admit::Policy), (1..4u8).prop_map(Admit::AfterHits), Just(Admit::Never)]
+    };
     (admit(), write(), admit(), write()).prop_map(|(a, b, c, d)| {
         // Only memory can hand down what it evicts, and the tier in the middle is a probe.
         let last = if d == Write::Spill { Write::Back } else { d };
-        (Rule::new().with_admit(a), Rule::new().with_write(b).with_admit(c), Rule::new().with_write(last))
+        (
+            Rule::new().with_admit(a),
+            Rule::new().with_write(b).with_admit(c),
+            Rule::new().with_write(last),
+        )
     })
 }
 
@@ -70,10 +77,21 @@ impl World {
         let spills = middle.write == Write::Spill;
         let hosts: Vec<_> = [3 * COST, 1 << 20, 4 << 20].map(host).into();
         let probe = Probe::over(hosts[1].clone());
-        let config = StackConfig::new("s").with_rule(hosts[0].clone(), top).with_rule(probe.clone(), middle);
+        let config =
+            StackConfig::new("s").with_rule(hosts[0].clone(), top).with_rule(probe.clone(), middle);
         let stack = Stack::open(config.with_rule(hosts[2].clone(), last)).unwrap();
         let (there, unsure, holds) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-        World { stack, middle: probe, arena: arena(), hosts, there, unsure, holds, broken: false, spills }
+        World {
+            stack,
+            middle: probe,
+            arena: arena(),
+            hosts,
+            there,
+            unsure,
+            holds,
+            broken: false,
+            spills,
+        }
     }
 
     fn step(&mut self, op: Op) {
@@ -82,7 +100,9 @@ impl World {
             Op::Load(keys) => self.load(keys),
             Op::Remove(n) => self.remove(n),
             Op::Hold(n) => self.hold(n),
-            Op::Release(at) if at < self.holds.len() => self.stack.release(self.holds.swap_remove(at).0),
+            Op::Release(at) if at < self.holds.len() => {
+                self.stack.release(self.holds.swap_remove(at).0)
+            }
             Op::Release(_) => {}
             Op::Break(broken) => {
                 self.broken = broken;
@@ -97,9 +117,16 @@ impl World {
     }
 
     fn save(&mut self, keys: Vec<u64>) {
-        let ops = keys.iter().map(|n| Save { key: key(*n), from: vec![view(&self.arena, *n, LEN)] }).collect();
+        let ops = keys
+            .iter()
+            .map(|n| Save { key: key(*n), from: vec![view(&self.arena, *n, LEN)] })
+            .collect();
         for (n, done) in keys.iter().zip(self.stack.save(&ctx(), ops).wait()) {
-            assert!(matches!(done.result, Ok(Saved::Stored | Saved::Present | Saved::Shed(_))), "{:?}", done.result);
+            assert!(
+                matches!(done.result, Ok(Saved::Stored | Saved::Present | Saved::Shed(_))),
+                "{:?}",
+                done.result
+            );
             if self.broken {
                 self.unsure.insert(*n);
             } else if !matches!(done.result, Ok(Saved::Shed(_))) {
@@ -113,7 +140,10 @@ impl World {
         let done = self.stack.load(&ctx(), keys.iter().map(into).collect()).wait();
         for (n, done) in keys.iter().zip(done) {
             let is_hit = done.result.unwrap() == hit(LEN);
-            assert!(!is_hit || done.op.into[0].as_host().unwrap() == bytes(*n, LEN), "a wrong byte in chunk {n}");
+            assert!(
+                !is_hit || done.op.into[0].as_host().unwrap() == bytes(*n, LEN),
+                "a wrong byte in chunk {n}"
+            );
             if !self.unsure.contains(n) {
                 assert!(!is_hit || self.there.contains(n), "chunk {n} was removed or never saved");
                 assert!(is_hit || self.broken || !self.there.contains(n), "chunk {n} is lost");
@@ -124,7 +154,8 @@ impl World {
     fn remove(&mut self, n: u64) {
         let held = self.holds.iter().any(|(_, held)| held.contains(&n));
         match self.stack.remove(&ctx(), [key(n)].into()).wait() {
-            // A copy that no hold knows of, in a tier that was not asked for it, may go; the chunk stays.
+            // A copy that no hold knows of, in a tier that was not asked for it, may go; the chunk
+            // stays.
             Ok(answer) if held => {
                 assert!(answer.held == 1, "chunk {n} is held: {answer:?}");
                 self.unsure.insert(n);
@@ -143,7 +174,11 @@ impl World {
     /// Holds the prefix of so many chunks, as far as it reaches: then all of it loads.
     fn hold(&mut self, n: u64) {
         let keys: Arc<[Key]> = (0..n).map(key).collect();
-        let found = self.stack.lookup(&ctx(), keys, Mode::Prefix, Hold::For(Duration::from_secs(600))).wait().unwrap();
+        let found = self
+            .stack
+            .lookup(&ctx(), keys, Mode::Prefix, Hold::For(Duration::from_secs(600)))
+            .wait()
+            .unwrap();
         let end = found.prefix_len() as u64;
         if let Some(hold) = found.hold {
             let held = (0..n).filter(|n| found.found[*n as usize].is_hit()).collect();
@@ -153,7 +188,9 @@ impl World {
             let expected = (0..n).take_while(|n| self.there.contains(n)).count() as u64;
             let sure = (0..n).all(|n| !self.unsure.contains(&n));
             assert!(!sure || end == expected, "a prefix of {end}, and it is {expected}");
-            (0..end).for_each(|n| assert_eq!(load(&self.stack, &self.arena, n, LEN), hit(LEN), "a hole in the prefix"));
+            (0..end).for_each(|n| {
+                assert_eq!(load(&self.stack, &self.arena, n, LEN), hit(LEN), "a hole in the prefix")
+            });
         }
     }
 

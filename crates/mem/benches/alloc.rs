@@ -1,4 +1,5 @@
-//! Taking memory and giving it back: slots, any size, and the global allocator; alone and beside another thread.
+//! Taking memory and giving it back: slots, any size, and the global allocator; alone and beside
+//! another thread.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::alloc::{Layout, alloc, dealloc};

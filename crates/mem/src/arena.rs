@@ -10,7 +10,9 @@ use crate::backing::{Backing, BackingKind};
 use crate::cuda::{DeviceMemory, Gpu, Pinned};
 use crate::foreign::Foreign;
 use crate::waiting::{Line, Wait};
-use crate::{ArenaConfig, Descriptor, Error, ErrorKind, Lease, Lent, Place, Region, RegionId, View};
+use crate::{
+    ArenaConfig, Descriptor, Error, ErrorKind, Lease, Lent, Place, Region, RegionId, View,
+};
 
 /// How full an arena is, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +24,13 @@ pub struct ArenaStats {
     pub free: usize,
     /// The largest lease possible now.
     pub largest: usize,
-    /// Never to be leased again: lent to another process, and forgotten by whoever lent it ([`Lent`]).
+    /// Never to be leased again: lent to another process, and forgotten by whoever lent it
+    /// ([`Lent`]).
     pub lost: usize,
 }
 
-/// A range of memory from which leases are cut, 4 KiB-aligned. Clones share it; it lives until the last lease is back.
+/// A range of memory from which leases are cut, 4 KiB-aligned. Clones share it; it lives until the
+/// last lease is back.
 #[derive(Clone, Debug)]
 pub struct Arena(Arc<Inner>);
 
@@ -47,20 +51,23 @@ impl Arena {
         Self::over(Backing::new(&config)?, config.slot_bytes)
     }
 
-    /// Reserves host memory as configured and pins it for GPUs, `gpu` and all others; its leases are [`Place::Pinned`].
+    /// Reserves host memory as configured and pins it for GPUs, `gpu` and all others; its leases
+    /// are [`Place::Pinned`].
     #[cfg(feature = "cuda")]
     pub fn pinned(config: ArenaConfig, gpu: &Gpu) -> Result<Self, Error> {
         let slot_bytes = config.slot_bytes;
         Self::over(Backing::Pinned(Pinned::new(&config, gpu)?), slot_bytes)
     }
 
-    /// `bytes` of a GPU's memory; its leases are [`Place::Device`], which the CPU cannot reach. `Full` when the GPU has no more.
+    /// `bytes` of a GPU's memory; its leases are [`Place::Device`], which the CPU cannot reach.
+    /// `Full` when the GPU has no more.
     #[cfg(feature = "cuda")]
     pub fn device(gpu: &Gpu, bytes: usize) -> Result<Self, Error> {
         Self::over(Backing::Device(DeviceMemory::new(gpu, bytes)?), None)
     }
 
-    /// An arena over memory of others, `len` bytes at `base`, that `owner` keeps; `place` says where it lies.
+    /// An arena over memory of others, `len` bytes at `base`, that `owner` keeps; `place` says
+    /// where it lies.
     ///
     /// # Safety
     /// As for [`Lease::from_raw`].
@@ -71,23 +78,32 @@ impl Arena {
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Result<Self, Error> {
         if !base.addr().get().is_multiple_of(PAGE) || len < PAGE {
-            let what = format!("{len} bytes at {base:?} hold no aligned page of {PAGE} bytes; align the memory");
+            let what = format!(
+                "{len} bytes at {base:?} hold no aligned page of {PAGE} bytes; align the memory"
+            );
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         // SAFETY: the caller's promise.
         Self::over(Backing::Foreign(unsafe { Foreign::new(base, len, place, owner) }), None)
     }
 
-    /// The same over memory on a GPU: `len` bytes at `addr`, that `owner` keeps. `Invalid` for addresses that are not on a GPU, or reach past
-    /// an allocation.
+    /// The same over memory on a GPU: `len` bytes at `addr`, that `owner` keeps. `Invalid` for
+    /// addresses that are not on a GPU, or reach past an allocation.
     ///
     /// # Safety
     /// As for [`Lease::from_device`].
     #[cfg(feature = "cuda")]
-    pub unsafe fn from_device(addr: usize, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Result<Self, Error> {
-        let base = NonNull::new(addr as *mut u8).filter(|_| addr.is_multiple_of(PAGE) && len >= PAGE);
+    pub unsafe fn from_device(
+        addr: usize,
+        len: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Self, Error> {
+        let base =
+            NonNull::new(addr as *mut u8).filter(|_| addr.is_multiple_of(PAGE) && len >= PAGE);
         let base = base.ok_or_else(|| {
-            let what = format!("{len} bytes at {addr:#x} hold no aligned page of {PAGE} bytes; align the memory");
+            let what = format!(
+                "{len} bytes at {addr:#x} hold no aligned page of {PAGE} bytes; align the memory"
+            );
             Error::new(ErrorKind::Invalid, what)
         })?;
         let gpu = Gpu::of(addr, len)?;
@@ -97,17 +113,23 @@ impl Arena {
 
     fn over(backing: Backing, slot_bytes: Option<usize>) -> Result<Self, Error> {
         let invalid = |what: String| Error::new(ErrorKind::Invalid, what);
-        let pages = u32::try_from(backing.len() / PAGE)
-            .map_err(|_| invalid(format!("an arena of {} bytes is too large; make several", backing.len())))?;
+        let pages = u32::try_from(backing.len() / PAGE).map_err(|_| {
+            invalid(format!("an arena of {} bytes is too large; make several", backing.len()))
+        })?;
         let allocator = match slot_bytes {
             None => Allocator::general(pages),
             Some(bytes) => {
-                let slot = u32::try_from(bytes.div_ceil(PAGE)).ok().filter(|slot| (1..=pages).contains(slot));
-                let what = || format!("slots of {bytes} bytes do not fit an arena of {} bytes", backing.len());
+                let slot = u32::try_from(bytes.div_ceil(PAGE))
+                    .ok()
+                    .filter(|slot| (1..=pages).contains(slot));
+                let what = || {
+                    format!("slots of {bytes} bytes do not fit an arena of {} bytes", backing.len())
+                };
                 Allocator::slots(pages, slot.ok_or_else(|| invalid(what()))?)
             }
         };
-        let region = Region { id: RegionId::next(), addr: backing.base().addr().get(), len: backing.len() };
+        let region =
+            Region { id: RegionId::next(), addr: backing.base().addr().get(), len: backing.len() };
         let capacity = allocator.free().pages as usize * PAGE;
         Ok(Arena(Arc::new(Inner {
             backing,
@@ -119,8 +141,9 @@ impl Arena {
         })))
     }
 
-    /// A lease of `len` bytes that starts on a 4 KiB boundary, or `Full`; `Invalid` for more than the arena can ever lease. Does not look
-    /// at who waits: what serves the present goes before what can wait.
+    /// A lease of `len` bytes that starts on a 4 KiB boundary, or `Full`; `Invalid` for more than
+    /// the arena can ever lease. Does not look at who waits: what serves the present goes
+    /// before what can wait.
     pub fn lease(&self, len: usize) -> Result<Lease, Error> {
         let pages = self.pages(len)?;
         self.cut(pages, len).ok_or_else(|| {
@@ -131,8 +154,9 @@ impl Arena {
         })
     }
 
-    /// A lease of `len` bytes as soon as there is room and all who waited before are served. Dropping the future gives up the place; the
-    /// caller adds a deadline. `Invalid` for more than the arena can ever lease.
+    /// A lease of `len` bytes as soon as there is room and all who waited before are served.
+    /// Dropping the future gives up the place; the caller adds a deadline. `Invalid` for more
+    /// than the arena can ever lease.
     pub async fn lease_waiting(&self, len: usize) -> Result<Lease, Error> {
         let pages = self.pages(len)?;
         Ok(Wait::new(&self.0.line, || self.cut(pages, len)).await)
@@ -154,8 +178,9 @@ impl Arena {
         self.0.backing.kind()
     }
 
-    /// What another process needs to [attach](crate::Attached); `None` unless it is shared memory. Whoever gets it can write anywhere in the
-    /// arena, so give it only to who is trusted to touch what it was lent and nothing else.
+    /// What another process needs to [attach](crate::Attached); `None` unless it is shared memory.
+    /// Whoever gets it can write anywhere in the arena, so give it only to who is trusted to
+    /// touch what it was lent and nothing else.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.0.backing.fd()
     }
@@ -165,7 +190,8 @@ impl Arena {
         if let Backing::Named(named) = &self.0.backing { Some(named.name()) } else { None }
     }
 
-    /// Puts a lease of this arena into another process's hands. Gives it back when it is not of this arena, or the arena is not shared.
+    /// Puts a lease of this arena into another process's hands. Gives it back when it is not of
+    /// this arena, or the arena is not shared.
     pub fn lend(&self, lease: Lease) -> Result<Lent, Lease> {
         match self.descriptor(lease.region(), lease.addr(), lease.len()) {
             Some(descriptor) => Ok(Lent::new(self.clone(), lease, descriptor)),
@@ -173,15 +199,17 @@ impl Arena {
         }
     }
 
-    /// Where a view of this arena lies, for another process to read while this one may read it too. Keep the view until the other process
-    /// is done. `None` when it is not of this arena, or the arena is not shared.
+    /// Where a view of this arena lies, for another process to read while this one may read it too.
+    /// Keep the view until the other process is done. `None` when it is not of this arena, or
+    /// the arena is not shared.
     pub fn describe(&self, view: &View) -> Option<Descriptor> {
         self.descriptor(view.region(), view.addr(), view.len())
     }
 
     fn descriptor(&self, of: Option<RegionId>, addr: usize, len: usize) -> Option<Descriptor> {
         let Region { addr: base, id, .. } = self.0.region;
-        (of == Some(id) && self.fd().is_some()).then(|| Descriptor { offset: (addr - base) as u64, len: len as u64 })
+        (of == Some(id) && self.fd().is_some())
+            .then(|| Descriptor { offset: (addr - base) as u64, len: len as u64 })
     }
 
     /// Takes note of memory that nobody can tell when another process is done with.
@@ -204,15 +232,17 @@ impl Arena {
 
     fn pages(&self, len: usize) -> Result<u32, Error> {
         let most = self.0.allocator.largest_ever();
-        u32::try_from(len.div_ceil(PAGE)).ok().filter(|pages| *pages <= most).map(|pages| pages.max(1)).ok_or_else(
-            || {
+        u32::try_from(len.div_ceil(PAGE))
+            .ok()
+            .filter(|pages| *pages <= most)
+            .map(|pages| pages.max(1))
+            .ok_or_else(|| {
                 let what = format!(
                     "{len} bytes are more than the {} that this arena ever leases; make it larger",
                     most as usize * PAGE
                 );
                 Error::new(ErrorKind::Invalid, what)
-            },
-        )
+            })
     }
 
     fn cut(&self, pages: u32, len: usize) -> Option<Lease> {
@@ -220,8 +250,11 @@ impl Arena {
         // SAFETY: the allocator gives runs inside the backing.
         let at = unsafe { self.0.backing.base().add(run.page as usize * PAGE) };
         let owner = Arc::new(Taken { arena: Arc::clone(&self.0), run });
-        // SAFETY: nobody else has the run until `owner` drops; the backing, zeroed or written when it was made, lives as long.
-        let lease = unsafe { Lease::from_raw(at, len, self.0.backing.place(), Some(self.0.region.id), owner) };
+        // SAFETY: nobody else has the run until `owner` drops; the backing, zeroed or written when
+        // it was made, lives as long.
+        let lease = unsafe {
+            Lease::from_raw(at, len, self.0.backing.place(), Some(self.0.region.id), owner)
+        };
         #[cfg(feature = "cuda")]
         let lease = self.0.backing.on_device(lease);
         Some(lease)

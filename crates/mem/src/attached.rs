@@ -8,8 +8,9 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use crate::backing::{self, Mapped};
 use crate::{Descriptor, Error, ErrorKind, Lease, Place, Region, RegionId};
 
-/// Another process's arena, mapped here. Bytes are copied in and out, or used in place through a [lease](Attached::lease); only the protocol
-/// between the two processes says who may touch what when. Clones share it.
+/// Another process's arena, mapped here. Bytes are copied in and out, or used in place through a
+/// [lease](Attached::lease); only the protocol between the two processes says who may touch what
+/// when. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Attached(Arc<Inner>);
 
@@ -20,13 +21,15 @@ struct Inner {
 }
 
 impl Attached {
-    /// Maps an arena's memory by the descriptor that its process passed on: inherited, or [received](Attached::receive) over a Unix socket.
-    /// `Invalid` when its size is not sealed, as that of every [memfd](crate::ArenaConfig::memfd) arena is: memory that somebody makes
+    /// Maps an arena's memory by the descriptor that its process passed on: inherited, or
+    /// [received](Attached::receive) over a Unix socket. `Invalid` when its size is not sealed,
+    /// as that of every [memfd](crate::ArenaConfig::memfd) arena is: memory that somebody makes
     /// shorter while it is mapped kills whoever touches it.
     pub fn new(fd: OwnedFd) -> Result<Self, Error> {
         let file = File::from(fd);
         // An error for what can have no seals: no file in memory.
-        let seals = fcntl(&file, FcntlArg::F_GET_SEALS).map_or(SealFlag::empty(), SealFlag::from_bits_truncate);
+        let seals = fcntl(&file, FcntlArg::F_GET_SEALS)
+            .map_or(SealFlag::empty(), SealFlag::from_bits_truncate);
         if !seals.contains(SealFlag::F_SEAL_SHRINK) {
             let what = "the size of this memory is not sealed; pass on a memfd arena, or open a named one by its name";
             return Err(Error::new(ErrorKind::Invalid, what));
@@ -34,20 +37,25 @@ impl Attached {
         Self::of_file(file)
     }
 
-    /// Maps memory by its name in `/dev/shm`: a [named](crate::ArenaConfig::named) arena, or another program's segment.
+    /// Maps memory by its name in `/dev/shm`: a [named](crate::ArenaConfig::named) arena, or
+    /// another program's segment.
     ///
     /// # Safety
-    /// Nobody makes the segment shorter while it is mapped here: touching what is gone ends the process (SIGBUS).
+    /// Nobody makes the segment shorter while it is mapped here: touching what is gone ends the
+    /// process (SIGBUS).
     pub unsafe fn open(name: &str) -> Result<Self, Error> {
         Self::of_file(backing::open(name)?)
     }
 
     fn of_file(file: File) -> Result<Self, Error> {
-        let failed = |e| Error::new(ErrorKind::Io, "cannot use the descriptor of a shared arena").with_source(e);
+        let failed = |e| {
+            Error::new(ErrorKind::Io, "cannot use the descriptor of a shared arena").with_source(e)
+        };
         let meta = file.metadata().map_err(failed)?;
         let len = usize::try_from(meta.len()).unwrap_or(usize::MAX);
         if !meta.is_file() || len == 0 {
-            let what = "an arena is a file in memory that is not empty; pass on what Arena::fd gives";
+            let what =
+                "an arena is a file in memory that is not empty; pass on what Arena::fd gives";
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         let map = Mapped::of_file(file, len)?;
@@ -73,11 +81,12 @@ impl Attached {
     /// Copies the first bytes of what the descriptor says out to `to`.
     ///
     /// # Safety
-    /// Nobody in any process writes these bytes meanwhile: the maker lent them to us, or shows them in a view it keeps.
+    /// Nobody in any process writes these bytes meanwhile: the maker lent them to us, or shows them
+    /// in a view it keeps.
     pub unsafe fn read(&self, from: Descriptor, to: &mut [u8]) -> Result<(), Error> {
         let at = self.range(from, to.len())?;
-        // SAFETY: inside our mapping, whose size is sealed, or kept by the promise made to `open`; `to` is ours and elsewhere; nobody writes, by
-        // the caller's promise.
+        // SAFETY: inside our mapping, whose size is sealed, or kept by the promise made to `open`;
+        // `to` is ours and elsewhere; nobody writes, by the caller's promise.
         unsafe { at.copy_to_nonoverlapping(NonNull::from(&mut *to).cast(), to.len()) };
         Ok(())
     }
@@ -85,34 +94,45 @@ impl Attached {
     /// Copies `from` to the first bytes of what the descriptor says.
     ///
     /// # Safety
-    /// The maker holds a [`Lent`](crate::Lent) of exactly this descriptor, or of a range around it, and nobody else in any process uses
-    /// these bytes meanwhile: views here and there are of bytes that never change.
+    /// The maker holds a [`Lent`](crate::Lent) of exactly this descriptor, or of a range around it,
+    /// and nobody else in any process uses these bytes meanwhile: views here and there are of
+    /// bytes that never change.
     pub unsafe fn write(&self, to: Descriptor, from: &[u8]) -> Result<(), Error> {
         let at = self.range(to, from.len())?;
-        // SAFETY: inside our mapping, as for `read`; nobody else uses these bytes, by the caller's promise.
+        // SAFETY: inside our mapping, as for `read`; nobody else uses these bytes, by the caller's
+        // promise.
         unsafe { at.copy_from_nonoverlapping(NonNull::from(from).cast(), from.len()) };
         Ok(())
     }
 
-    /// What the descriptor says as a lease, without a copy. Dropping it gives nothing back: tell the maker that it is no longer used. To read
-    /// what the maker wrote, declare it [filled](Lease::assume_filled).
+    /// What the descriptor says as a lease, without a copy. Dropping it gives nothing back: tell
+    /// the maker that it is no longer used. To read what the maker wrote, declare it
+    /// [filled](Lease::assume_filled).
     ///
     /// # Safety
-    /// The maker holds a [`Lent`](crate::Lent) of exactly this descriptor, or of a range around it, until the lease and all views of it are
-    /// dropped, and nobody else in any process uses these bytes meanwhile.
+    /// The maker holds a [`Lent`](crate::Lent) of exactly this descriptor, or of a range around it,
+    /// until the lease and all views of it are dropped, and nobody else in any process uses
+    /// these bytes meanwhile.
     pub unsafe fn lease(&self, of: Descriptor) -> Result<Lease, Error> {
         let at = self.range(of, 0)?;
         let owner = Arc::clone(&self.0) as Arc<dyn std::any::Any + Send + Sync>;
-        // SAFETY: inside our mapping, which `owner` keeps, and the kernel zeroed when it was made; exclusive by the caller's promise. The
-        // length fits, because the range lies inside the mapping.
-        Ok(unsafe { Lease::from_raw(at, of.len as usize, Place::Shm, Some(self.0.region.id), owner) })
+        // SAFETY: inside our mapping, which `owner` keeps, and the kernel zeroed when it was made;
+        // exclusive by the caller's promise. The length fits, because the range lies inside
+        // the mapping.
+        Ok(unsafe {
+            Lease::from_raw(at, of.len as usize, Place::Shm, Some(self.0.region.id), owner)
+        })
     }
 
     /// The first byte of `n` bytes inside the descriptor's range and inside the mapping.
     fn range(&self, descriptor: Descriptor, n: usize) -> Result<NonNull<u8>, Error> {
-        let end = descriptor.offset.checked_add(descriptor.len).filter(|end| *end <= self.len() as u64);
+        let end =
+            descriptor.offset.checked_add(descriptor.len).filter(|end| *end <= self.len() as u64);
         if end.is_none() || n as u64 > descriptor.len {
-            let what = format!("{n} bytes of {descriptor:?} reach outside an arena of {} bytes", self.len());
+            let what = format!(
+                "{n} bytes of {descriptor:?} reach outside an arena of {} bytes",
+                self.len()
+            );
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         // SAFETY: the offset is at most the length of the mapping.

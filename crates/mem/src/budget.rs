@@ -43,20 +43,25 @@ impl Budget {
         Budget(Arc::new(Inner { bytes_max, books: Mutex::default(), line: Line::default() }))
     }
 
-    /// Takes `bytes` for `who`, or answers `Full` with what is free. Does not overtake those who wait.
+    /// Takes `bytes` for `who`, or answers `Full` with what is free. Does not overtake those who
+    /// wait.
     pub fn take(&self, who: &'static str, bytes: u64) -> Result<Permit, Error> {
         self.check(bytes)?;
         let attempt = || self.0.line.is_empty().then(|| self.attempt(who, bytes)).flatten();
         attempt().ok_or_else(|| {
             let used = lock(&self.0.books).used;
             let free = (self.0.bytes_max - used) as usize;
-            let what = format!("{bytes} bytes do not fit into a budget of {} with {used} in use", self.0.bytes_max);
+            let what = format!(
+                "{bytes} bytes do not fit into a budget of {} with {used} in use",
+                self.0.bytes_max
+            );
             Error::new(ErrorKind::Full { free, largest: free }, what)
         })
     }
 
-    /// Takes `bytes` for `who` as soon as they are free and all who asked before are served. Dropping the future gives up the place; the
-    /// caller adds a deadline. `Invalid` for more than there will ever be.
+    /// Takes `bytes` for `who` as soon as they are free and all who asked before are served.
+    /// Dropping the future gives up the place; the caller adds a deadline. `Invalid` for more
+    /// than there will ever be.
     pub async fn take_waiting(&self, who: &'static str, bytes: u64) -> Result<Permit, Error> {
         self.check(bytes)?;
         Ok(Wait::new(&self.0.line, || self.attempt(who, bytes)).await)
@@ -65,16 +70,28 @@ impl Budget {
     /// How much is in use, and by whom.
     pub fn stats(&self) -> BudgetStats {
         let books = lock(&self.0.books);
-        let by_use = books.by_use.iter().filter(|(_, bytes)| **bytes > 0).map(|(who, bytes)| (*who, *bytes)).collect();
-        BudgetStats { bytes_max: self.0.bytes_max, used: books.used, stranded: books.stranded, by_use }
+        let by_use = books
+            .by_use
+            .iter()
+            .filter(|(_, bytes)| **bytes > 0)
+            .map(|(who, bytes)| (*who, *bytes))
+            .collect();
+        BudgetStats {
+            bytes_max: self.0.bytes_max,
+            used: books.used,
+            stranded: books.stranded,
+            by_use,
+        }
     }
 
     fn check(&self, bytes: u64) -> Result<(), Error> {
         if bytes <= self.0.bytes_max {
             return Ok(());
         }
-        let what =
-            format!("{bytes} bytes are more than the whole budget of {}; raise it or ask for less", self.0.bytes_max);
+        let what = format!(
+            "{bytes} bytes are more than the whole budget of {}; raise it or ask for less",
+            self.0.bytes_max
+        );
         Err(Error::new(ErrorKind::Invalid, what))
     }
 
@@ -110,8 +127,8 @@ impl Permit {
         Permit { budget: self.budget.clone(), bytes, who: self.who }
     }
 
-    /// The user has given up, but the memory is still with the kernel or a driver: the bytes count as stranded, and as in use, until this
-    /// is dropped.
+    /// The user has given up, but the memory is still with the kernel or a driver: the bytes count
+    /// as stranded, and as in use, until this is dropped.
     pub fn strand(&mut self) {
         if let Some(who) = self.who.take() {
             let mut books = lock(&self.budget.0.books);

@@ -10,12 +10,14 @@ const BYTES_MAX: usize = (u32::MAX as usize - 1024) * PAGE;
 pub struct ArenaConfig {
     /// Size in bytes (below 16 TiB), rounded up to whole pages.
     pub bytes: usize,
-    /// What kind of memory to ask for: any but `Foreign`. Huge pages fall back to lesser ones; [`Arena::backing`](crate::Arena::backing) says
-    /// what it got. `Heap` on a chosen NUMA node is `Mapped`, because the allocator's pages have been touched before.
+    /// What kind of memory to ask for: any but `Foreign`. Huge pages fall back to lesser ones;
+    /// [`Arena::backing`](crate::Arena::backing) says what it got. `Heap` on a chosen NUMA
+    /// node is `Mapped`, because the allocator's pages have been touched before.
     pub kind: BackingKind,
     /// For `Named`: what the name begins with.
     pub prefix: String,
-    /// Cut the arena into slots of this size in bytes, rounded up to pages: for chunks that are all alike.
+    /// Cut the arena into slots of this size in bytes, rounded up to pages: for chunks that are
+    /// all alike.
     pub slot_bytes: Option<usize>,
     /// Take the pages from this NUMA node.
     pub numa_node: Option<u32>,
@@ -36,17 +38,20 @@ impl ArenaConfig {
         }
     }
 
-    /// An arena in huge pages of 2 MiB, as far as the kernel gives them; [`Arena::backing`](crate::Arena::backing) says what it got.
+    /// An arena in huge pages of 2 MiB, as far as the kernel gives them;
+    /// [`Arena::backing`](crate::Arena::backing) says what it got.
     pub fn huge(bytes: usize) -> Self {
         ArenaConfig { kind: BackingKind::HugeTlb, ..Self::heap(bytes) }
     }
 
-    /// An arena that other processes can map, given its descriptor. Nothing to clean up, whatever dies.
+    /// An arena that other processes can map, given its descriptor. Nothing to clean up, whatever
+    /// dies.
     pub fn memfd(bytes: usize) -> Self {
         ArenaConfig { kind: BackingKind::Memfd, ..Self::heap(bytes) }
     }
 
-    /// An arena that other processes can map by the name in `/dev/shm`, which begins with `prefix`; see [`sweep`](crate::sweep).
+    /// An arena that other processes can map by the name in `/dev/shm`, which begins with `prefix`;
+    /// see [`sweep`](crate::sweep).
     pub fn named(prefix: &str, bytes: usize) -> Self {
         ArenaConfig { kind: BackingKind::Named, prefix: prefix.to_owned(), ..Self::heap(bytes) }
     }
@@ -72,7 +77,10 @@ impl ArenaConfig {
     /// Whole pages, at least one.
     pub(crate) fn len(&self) -> Result<usize, Error> {
         if self.bytes > BYTES_MAX {
-            let what = format!("an arena of {} bytes is larger than the most, {BYTES_MAX}; make several", self.bytes);
+            let what = format!(
+                "an arena of {} bytes is larger than the most, {BYTES_MAX}; make several",
+                self.bytes
+            );
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         Ok(self.bytes.max(1).next_multiple_of(PAGE))

@@ -37,7 +37,8 @@ impl Error {
         self
     }
 
-    /// Adds the cause and what to do about it. A message then reads "what failed: cause; next step".
+    /// Adds the cause and what to do about it. A message then reads "what failed: cause; next
+    /// step".
     pub(crate) fn with_cause(self, cause: std::io::Error, next_step: &str) -> Self {
         self.with_source(std::io::Error::new(cause.kind(), format!("{cause}; {next_step}")))
     }

@@ -16,7 +16,8 @@ pub(crate) struct Foreign {
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: whoever made it promised that the memory is ours alone until the owner drops; the owner is Send + Sync.
+// SAFETY: whoever made it promised that the memory is ours alone until the owner drops; the owner
+// is Send + Sync.
 unsafe impl Send for Foreign {}
 // SAFETY: as above.
 unsafe impl Sync for Foreign {}
@@ -26,7 +27,12 @@ impl Foreign {
     ///
     /// # Safety
     /// As for [`Lease::from_raw`].
-    pub unsafe fn new(base: NonNull<u8>, len: usize, place: Place, owner: Arc<dyn Any + Send + Sync>) -> Self {
+    pub unsafe fn new(
+        base: NonNull<u8>,
+        len: usize,
+        place: Place,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
         Foreign {
             base,
             len,
@@ -77,15 +83,15 @@ impl std::fmt::Debug for Foreign {
 }
 
 impl Lease {
-    /// The owner's bytes, all of them data, without a copy; the owner is dropped when the last part of the lease is. They need not be aligned
-    /// to pages.
+    /// The owner's bytes, all of them data, without a copy; the owner is dropped when the last part
+    /// of the lease is. They need not be aligned to pages.
     pub fn from_owner(owner: impl AsMut<[u8]> + Send + Sync + 'static) -> Lease {
         let mut owner = Arc::new(owner);
         // The owner has its final address by now, so that bytes inside it have theirs.
         let bytes = Arc::get_mut(&mut owner).expect("nobody else has the Arc yet").as_mut();
         let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
-        // SAFETY: borrowed exclusively from the owner, who is not touched again until it is dropped, after the last use; a slice is
-        // initialised.
+        // SAFETY: borrowed exclusively from the owner, who is not touched again until it is
+        // dropped, after the last use; a slice is initialised.
         let mut lease = unsafe { Lease::from_raw(base, len, Place::Heap, None, owner) };
         lease.assume_filled(len);
         lease
@@ -93,15 +99,17 @@ impl Lease {
 }
 
 impl View {
-    /// The owner's bytes, without a copy; the owner is dropped when the last view is. [`into_lease`](View::into_lease) never gives a lease of
-    /// them: they were only lent for reading.
+    /// The owner's bytes, without a copy; the owner is dropped when the last view is.
+    /// [`into_lease`](View::into_lease) never gives a lease of them: they were only lent for
+    /// reading.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> View {
         let owner = Arc::new(owner);
         let bytes = (*owner).as_ref();
         let (base, len) = (NonNull::from(bytes).cast(), bytes.len());
-        // SAFETY: borrowed from the owner, who is not touched again until it is dropped, after the last use; a slice is initialised. A lease
-        // promises more, that the bytes may be written: this one goes into a read-only view, which only reads through it and never lets it
-        // out.
+        // SAFETY: borrowed from the owner, who is not touched again until it is dropped, after the
+        // last use; a slice is initialised. A lease promises more, that the bytes may be
+        // written: this one goes into a read-only view, which only reads through it and never lets
+        // it out.
         let mut lease = unsafe { Lease::from_raw(base, len, Place::Heap, None, owner) };
         lease.assume_filled(len);
         View::read_only(lease)

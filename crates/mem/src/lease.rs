@@ -10,8 +10,8 @@ use crate::{Error, ErrorKind, Place, RegionId, View};
 /// What keeps memory alive and takes it back when dropped.
 pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
 
-/// An exclusive, writable piece of memory. Bytes count as initialised from the start up to [`Lease::init_len`]; only those
-/// can be read. Dropping it gives the memory back.
+/// An exclusive, writable piece of memory. Bytes count as initialised from the start up to
+/// [`Lease::init_len`]; only those can be read. Dropping it gives the memory back.
 pub struct Lease {
     ptr: NonNull<u8>,
     len: usize,
@@ -42,8 +42,9 @@ impl Drop for OnDevice {
     }
 }
 
-// SAFETY: a lease is the only access to its memory (constructors demand it, `split_at` divides it without overlap), and
-// its owner is Send + Sync, so moving it to another thread moves exclusive access.
+// SAFETY: a lease is the only access to its memory (constructors demand it, `split_at` divides it
+// without overlap), and its owner is Send + Sync, so moving it to another thread moves exclusive
+// access.
 unsafe impl Send for Lease {}
 // SAFETY: `&Lease` gives only shared reads of the initialised prefix.
 unsafe impl Sync for Lease {}
@@ -52,9 +53,16 @@ impl Lease {
     /// A lease over memory that `owner` keeps alive and takes back when dropped.
     ///
     /// # Safety
-    /// `ptr..ptr + len` must be valid for reads and writes until `owner` is dropped, and nobody else may touch it meanwhile.
-    /// For host places every byte must be initialised as far as the language is concerned (zeroed or written once).
-    pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize, place: Place, region: Option<RegionId>, owner: Owner) -> Self {
+    /// `ptr..ptr + len` must be valid for reads and writes until `owner` is dropped, and nobody
+    /// else may touch it meanwhile. For host places every byte must be initialised as far as
+    /// the language is concerned (zeroed or written once).
+    pub unsafe fn from_raw(
+        ptr: NonNull<u8>,
+        len: usize,
+        place: Place,
+        region: Option<RegionId>,
+        owner: Owner,
+    ) -> Self {
         Lease {
             ptr,
             len,
@@ -97,7 +105,8 @@ impl Lease {
         self.ptr.as_ptr() as usize
     }
 
-    /// Its first byte, for handing to the kernel or a driver. Writing through it is exclusive while the lease is owned.
+    /// Its first byte, for handing to the kernel or a driver. Writing through it is exclusive while
+    /// the lease is owned.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.ptr.as_ptr()
     }
@@ -105,14 +114,19 @@ impl Lease {
     /// The initialised bytes; `None` for a place the CPU cannot reach.
     pub fn as_host(&self) -> Option<&[u8]> {
         // SAFETY: host memory, valid for `len` while we own it (from_raw), and `init <= len`.
-        self.place.is_host().then(|| unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.init) })
+        self.place
+            .is_host()
+            .then(|| unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.init) })
     }
 
-    /// All bytes for writing; those past [`Lease::init_len`] hold leftovers. Call [`Lease::assume_filled`] after writing.
-    /// `None` for a place the CPU cannot reach.
+    /// All bytes for writing; those past [`Lease::init_len`] hold leftovers. Call
+    /// [`Lease::assume_filled`] after writing. `None` for a place the CPU cannot reach.
     pub fn as_host_mut(&mut self) -> Option<&mut [u8]> {
-        // SAFETY: host memory, exclusively ours, valid for `len`, initialised in the language's sense (from_raw).
-        self.place.is_host().then(|| unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) })
+        // SAFETY: host memory, exclusively ours, valid for `len`, initialised in the language's
+        // sense (from_raw).
+        self.place
+            .is_host()
+            .then(|| unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) })
     }
 
     /// Declares that the first `len` bytes (at most all) now hold data.
@@ -120,10 +134,11 @@ impl Lease {
         self.init = len.min(self.len);
     }
 
-    /// Copies `bytes` to `offset` and extends the initialised prefix. Errors with `Invalid` when it does not fit, would leave
-    /// a hole before `offset`, or the place is not the host's.
+    /// Copies `bytes` to `offset` and extends the initialised prefix. Errors with `Invalid` when it
+    /// does not fit, would leave a hole before `offset`, or the place is not the host's.
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        let end = offset.checked_add(bytes.len()).filter(|end| *end <= self.len && offset <= self.init);
+        let end =
+            offset.checked_add(bytes.len()).filter(|end| *end <= self.len && offset <= self.init);
         let (Some(end), init) = (end, self.init) else {
             let what = format!(
                 "write of {} bytes at {offset} outside a lease of {} bytes ({} initialised)",
@@ -134,7 +149,10 @@ impl Lease {
             return Err(Error::new(ErrorKind::Invalid, what));
         };
         let Some(host) = self.as_host_mut() else {
-            return Err(Error::new(ErrorKind::Invalid, "the CPU cannot write a lease of device memory"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "the CPU cannot write a lease of device memory",
+            ));
         };
         host[offset..end].copy_from_slice(bytes);
         self.init = init.max(end);
@@ -144,7 +162,8 @@ impl Lease {
     /// Cuts it in two at `at` (at most its length); both parts keep the owner alive.
     pub fn split_at(self, at: usize) -> (Lease, Lease) {
         let at = at.min(self.len);
-        // SAFETY: `at <= len`, so the pointer stays inside or one past the end of the same allocation.
+        // SAFETY: `at <= len`, so the pointer stays inside or one past the end of the same
+        // allocation.
         let tail = unsafe { self.ptr.add(at) };
         let tail = Lease {
             ptr: tail,
@@ -172,8 +191,9 @@ impl Lease {
         self.device.as_ref()?.after.as_ref()
     }
 
-    /// Says what has to pass before anybody touches memory on a GPU: work that was given to a stream and uses it still, or makes it. A lease
-    /// that is dropped before gives its memory back only then.
+    /// Says what has to pass before anybody touches memory on a GPU: work that was given to a
+    /// stream and uses it still, or makes it. A lease that is dropped before gives its memory
+    /// back only then.
     #[cfg(feature = "cuda")]
     pub fn set_after(&mut self, event: Option<Event>) {
         if let Some(device) = &mut self.device {

@@ -1,9 +1,10 @@
 //! Registered memory for KV-cache chunks.
 //!
-//! An [`Arena`] hands out [`Lease`]s: exclusive, writable slots that know their [`Place`] and how much of them is
-//! initialised. A frozen lease is a [`View`]: shared, sliceable, immutable. Both return to their arena when the last
-//! owner drops them, whichever thread that is on. Memory of others becomes a lease through an owner that is kept
-//! until the last use. A [`Budget`] counts bytes that have no memory of their own.
+//! An [`Arena`] hands out [`Lease`]s: exclusive, writable slots that know their [`Place`] and how
+//! much of them is initialised. A frozen lease is a [`View`]: shared, sliceable, immutable. Both
+//! return to their arena when the last owner drops them, whichever thread that is on. Memory of
+//! others becomes a lease through an owner that is kept until the last use. A [`Budget`] counts
+//! bytes that have no memory of their own.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod alloc;

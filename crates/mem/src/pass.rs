@@ -12,12 +12,15 @@ use crate::{Arena, Attached, Error, ErrorKind};
 /// What goes with the descriptor: a name and a version.
 const GREETING: [u8; 8] = *b"kvtmem\0\x01";
 
-/// The most descriptors that the kernel lets one message have: with room for them all, none is cut off and leaks.
+/// The most descriptors that the kernel lets one message have: with room for them all, none is cut
+/// off and leaks.
 const FDS_MAX: usize = 253;
 
 impl Arena {
-    /// Passes a shared arena on to the process at the other end, which [receives](Attached::receive) it. Waits while the socket is full, as
-    /// long as its own timeout says. `Unsupported` unless it is a memfd arena: a named one is opened by its name. See [`Arena::fd`] for what this trusts the other with.
+    /// Passes a shared arena on to the process at the other end, which
+    /// [receives](Attached::receive) it. Waits while the socket is full, as long as its own
+    /// timeout says. `Unsupported` unless it is a memfd arena: a named one is opened by its name.
+    /// See [`Arena::fd`] for what this trusts the other with.
     pub fn send(&self, to: &UnixStream) -> Result<(), Error> {
         let Some(fd) = self.fd().filter(|_| self.name().is_none()) else {
             let what = "only memory whose size is sealed can be passed on; make the arena with ArenaConfig::memfd";
@@ -25,7 +28,9 @@ impl Arena {
         };
         let (fds, greeting) = ([fd.as_raw_fd()], [IoSlice::new(&GREETING)]);
         let rights = [ControlMessage::ScmRights(&fds)];
-        let sent = again(|| sendmsg::<UnixAddr>(to.as_raw_fd(), &greeting, &rights, MsgFlags::MSG_NOSIGNAL, None));
+        let sent = again(|| {
+            sendmsg::<UnixAddr>(to.as_raw_fd(), &greeting, &rights, MsgFlags::MSG_NOSIGNAL, None)
+        });
         match sent {
             Ok(n) if n == GREETING.len() => Ok(()),
             Ok(_) => Err(failed("send", io::ErrorKind::WriteZero.into())),
@@ -35,7 +40,8 @@ impl Arena {
 }
 
 impl Attached {
-    /// Receives an arena that the process at the other end [sent](Arena::send), and maps it. Waits as long as the socket's timeout says.
+    /// Receives an arena that the process at the other end [sent](Arena::send), and maps it. Waits
+    /// as long as the socket's timeout says.
     pub fn receive(from: &UnixStream) -> Result<Self, Error> {
         let mut greeting = [0; GREETING.len()];
         let (n, fds) = receive(from, &mut greeting).map_err(|e| failed("receive", e))?;
@@ -61,7 +67,8 @@ fn receive(from: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd
         let mut fds = Vec::new();
         for part in message.cmsgs()? {
             if let ControlMessageOwned::ScmRights(raw) = part {
-                // SAFETY: the kernel made these descriptors for us just now, and nobody else knows them.
+                // SAFETY: the kernel made these descriptors for us just now, and nobody else knows
+                // them.
                 fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
             }
         }

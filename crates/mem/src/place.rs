@@ -21,7 +21,8 @@ impl Place {
     }
 }
 
-/// Names a contiguous range of memory that may be registered with a ring or a driver. Unique in the process.
+/// Names a contiguous range of memory that may be registered with a ring or a driver. Unique in the
+/// process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct RegionId(pub u64);
 

@@ -1,8 +1,9 @@
 //! Memory of an arena in the hands of another process.
 //!
-//! The protocol: the maker of a shared arena leases as ever, and looks at its leases as ever. To let another process at the bytes, it turns
-//! a lease into a [`Lent`], which cannot be looked at, tells the other process the [`Descriptor`], and reclaims the lease when the other
-//! says that it is done, or is dead. Bytes that both only read are told by [`Arena::describe`].
+//! The protocol: the maker of a shared arena leases as ever, and looks at its leases as ever. To
+//! let another process at the bytes, it turns a lease into a [`Lent`], which cannot be looked at,
+//! tells the other process the [`Descriptor`], and reclaims the lease when the other says that it
+//! is done, or is dead. Bytes that both only read are told by [`Arena::describe`].
 
 use crate::{Arena, Lease};
 
@@ -15,11 +16,11 @@ pub struct Descriptor {
     pub len: u64,
 }
 
-/// A lease whose bytes another process reads or writes now. Nobody here can look at them until [`reclaim`](Lent::reclaim): Rust's rules on
-/// shared bytes reach no further than the process.
+/// A lease whose bytes another process reads or writes now. Nobody here can look at them until
+/// [`reclaim`](Lent::reclaim): Rust's rules on shared bytes reach no further than the process.
 ///
-/// Dropped, the memory never goes back to the arena, because nobody could say any more when the other process is done with it; it counts as
-/// [`lost`](crate::ArenaStats::lost).
+/// Dropped, the memory never goes back to the arena, because nobody could say any more when the
+/// other process is done with it; it counts as [`lost`](crate::ArenaStats::lost).
 #[derive(Debug)]
 #[must_use = "only reclaim gives the memory back"]
 pub struct Lent {
@@ -39,7 +40,8 @@ impl Lent {
         self.descriptor
     }
 
-    /// The other process said that it is done, and that it filled the first `filled` bytes; or it is dead.
+    /// The other process said that it is done, and that it filled the first `filled` bytes; or it
+    /// is dead.
     pub fn reclaim(mut self, filled: usize) -> Lease {
         let mut lease = self.lease.take().expect("only reclaim, which ends it, takes the lease");
         lease.assume_filled(filled);
@@ -62,7 +64,8 @@ impl Descriptor {
         bytes
     }
 
-    /// What [`to_bytes`](Descriptor::to_bytes) wrote. Any bytes are a descriptor; one that reaches outside the arena is refused where it is used.
+    /// What [`to_bytes`](Descriptor::to_bytes) wrote. Any bytes are a descriptor; one that reaches
+    /// outside the arena is refused where it is used.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         let both = u128::from_le_bytes(bytes);
         Descriptor { offset: both as u64, len: (both >> 64) as u64 }

@@ -6,7 +6,8 @@ pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{Mutex, MutexGuard, atomic};
 
-/// Locks, whether or not a thread panicked while it held the lock: every critical section here leaves its data whole.
+/// Locks, whether or not a thread panicked while it held the lock: every critical section here
+/// leaves its data whole.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

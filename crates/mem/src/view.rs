@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::{Lease, Place, RegionId};
 
-/// A frozen lease, shared: cheap to clone and to slice, never changed. The memory goes back when the last clone drops.
+/// A frozen lease, shared: cheap to clone and to slice, never changed. The memory goes back when
+/// the last clone drops.
 #[derive(Clone)]
 pub struct View {
     frozen: Arc<Frozen>,
@@ -67,7 +68,8 @@ impl View {
         self.frozen.lease.after()
     }
 
-    /// Its first address, for handing to the kernel or a driver; valid while this view (or a clone) lives.
+    /// Its first address, for handing to the kernel or a driver; valid while this view (or a clone)
+    /// lives.
     pub fn addr(&self) -> usize {
         self.frozen.lease.addr() + self.start
     }
@@ -84,15 +86,16 @@ impl View {
         View { frozen: Arc::clone(&self.frozen), start: self.start + start, len: end - start }
     }
 
-    /// What was learned of exactly these bytes (their checksums, say), computed at most once for the first range asked of this
-    /// memory; `None` when another range or type was remembered.
+    /// What was learned of exactly these bytes (their checksums, say), computed at most once for
+    /// the first range asked of this memory; `None` when another range or type was remembered.
     pub fn memo<T: Any + Send + Sync>(&self, compute: impl FnOnce() -> T) -> Option<&T> {
         let range = self.start..self.start + self.len;
         let (of, memo) = self.frozen.memo.get_or_init(|| (range.clone(), Box::new(compute())));
         (*of == range).then(|| memo.downcast_ref()).flatten()
     }
 
-    /// The whole writable lease back, if this is the only view of it and the memory was not lent for reading alone; otherwise itself.
+    /// The whole writable lease back, if this is the only view of it and the memory was not lent
+    /// for reading alone; otherwise itself.
     pub fn into_lease(self) -> Result<Lease, View> {
         if !self.frozen.thaws {
             return Err(self);

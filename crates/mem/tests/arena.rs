@@ -57,13 +57,17 @@ fn every_kind_of_memory_is_zeroed_aligned_and_written() {
 #[test]
 fn a_node_that_is_there_is_taken_and_another_is_refused() {
     if std::path::Path::new("/sys/devices/system/node/node0").exists() {
-        let arena = Arena::new(ArenaConfig::huge(4 << 20).with_numa_node(0).with_prefault()).unwrap();
+        let arena =
+            Arena::new(ArenaConfig::huge(4 << 20).with_numa_node(0).with_prefault()).unwrap();
         arena.lease(4 << 20).unwrap().as_host_mut().unwrap().fill(1);
     }
     let error = Arena::new(ArenaConfig::huge(4 << 20).with_numa_node(1000)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("node 1000"));
-    assert_eq!(Arena::new(ArenaConfig::heap(PAGE).with_numa_node(5000)).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(
+        Arena::new(ArenaConfig::heap(PAGE).with_numa_node(5000)).unwrap_err().kind(),
+        ErrorKind::Invalid
+    );
 }
 
 /// What the kernel says of the mapping that holds an address: one line of `/proc/self/KIND`.
@@ -126,10 +130,14 @@ fn sizes_beyond_measure_are_refused_before_any_memory_is_taken() {
     let more = shm.blocks() as usize * shm.fragment_size() as usize + PAGE;
     let error = Arena::new(ArenaConfig::named("kvtier-test-vast", more)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io, "not a SIGBUS when it is touched");
-    let source = std::error::Error::source(&error).unwrap().downcast_ref::<std::io::Error>().unwrap();
+    let source =
+        std::error::Error::source(&error).unwrap().downcast_ref::<std::io::Error>().unwrap();
     assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
     let names = std::fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name());
-    assert!(names.into_iter().all(|name| !name.to_string_lossy().starts_with("kvtier-test-vast")), "nothing is left");
+    assert!(
+        names.into_iter().all(|name| !name.to_string_lossy().starts_with("kvtier-test-vast")),
+        "nothing is left"
+    );
 }
 
 #[test]
@@ -150,10 +158,12 @@ fn full_says_what_is_free_and_what_is_in_a_row() {
 fn slots_are_all_alike() {
     let arena = Arena::new(ArenaConfig::heap(10 * PAGE).with_slots(3 * PAGE - 5)).unwrap();
     assert_eq!(arena.stats().capacity, 9 * PAGE, "one page is left over");
-    let leases: Vec<Lease> = [1, PAGE, 3 * PAGE].iter().map(|len| arena.lease(*len).unwrap()).collect();
+    let leases: Vec<Lease> =
+        [1, PAGE, 3 * PAGE].iter().map(|len| arena.lease(*len).unwrap()).collect();
     assert_eq!(arena.lease(1).unwrap_err().kind(), full(0, 0));
     assert_eq!(arena.lease(3 * PAGE + 1).unwrap_err().kind(), ErrorKind::Invalid);
-    let mut starts: Vec<usize> = leases.iter().map(|l| (l.addr() - arena.regions()[0].addr) / PAGE).collect();
+    let mut starts: Vec<usize> =
+        leases.iter().map(|l| (l.addr() - arena.regions()[0].addr) / PAGE).collect();
     starts.sort_unstable();
     assert_eq!(starts, [0, 3, 6]);
     drop(leases);
@@ -218,8 +228,11 @@ fn who_waits_for_room_is_served_in_order() {
     let waker = Waker::from(Arc::clone(&woken));
     let mut cx = Context::from_waker(&waker);
     let all = arena.lease(2 * PAGE).unwrap();
-    let (mut first, mut second, mut third) =
-        (Box::pin(arena.lease_waiting(2 * PAGE)), Box::pin(arena.lease_waiting(1)), pin!(arena.lease_waiting(1)));
+    let (mut first, mut second, mut third) = (
+        Box::pin(arena.lease_waiting(2 * PAGE)),
+        Box::pin(arena.lease_waiting(1)),
+        pin!(arena.lease_waiting(1)),
+    );
     assert!(first.as_mut().poll(&mut cx).is_pending());
     assert!(second.as_mut().poll(&mut cx).is_pending());
     assert!(third.as_mut().poll(&mut cx).is_pending());
@@ -232,7 +245,9 @@ fn who_waits_for_room_is_served_in_order() {
     drop(lease);
     assert!(matches!(third.as_mut().poll(&mut cx), Poll::Ready(Ok(_))));
     let mut never = pin!(arena.lease_waiting(3 * PAGE));
-    assert!(matches!(never.as_mut().poll(&mut cx), Poll::Ready(Err(e)) if e.kind() == ErrorKind::Invalid));
+    assert!(
+        matches!(never.as_mut().poll(&mut cx), Poll::Ready(Err(e)) if e.kind() == ErrorKind::Invalid)
+    );
 }
 
 #[test]
@@ -246,7 +261,10 @@ fn a_budget_knows_who_uses_it_and_what_was_given_up() {
     lost.strand();
     lost.strand();
     let stats = budget.stats();
-    assert_eq!((stats.used, stats.stranded, stats.by_use), (90, 20, vec![("loads", 40), ("saves", 30)]));
+    assert_eq!(
+        (stats.used, stats.stranded, stats.by_use),
+        (90, 20, vec![("loads", 40), ("saves", 30)])
+    );
     drop((saves, loads));
     assert_eq!((budget.stats().used, budget.stats().stranded), (20, 20));
 
@@ -263,7 +281,8 @@ fn a_budget_knows_who_uses_it_and_what_was_given_up() {
 /// Many threads lease, write, check and give back; what one has nobody else writes.
 #[test]
 fn many_threads_never_share_a_byte() {
-    for config in [ArenaConfig::heap(64 * PAGE), ArenaConfig::heap(64 * PAGE).with_slots(2 * PAGE)] {
+    for config in [ArenaConfig::heap(64 * PAGE), ArenaConfig::heap(64 * PAGE).with_slots(2 * PAGE)]
+    {
         let arena = Arena::new(config).unwrap();
         std::thread::scope(|scope| {
             for me in 1..=8u8 {
@@ -279,7 +298,13 @@ fn many_threads_never_share_a_byte() {
                             }
                             _ => drop((!mine.is_empty()).then(|| mine.remove(n % mine.len()))),
                         }
-                        assert!(mine.iter().all(|lease| lease.as_host().unwrap().iter().all(|b| *b == me)));
+                        assert!(
+                            mine.iter().all(|lease| lease
+                                .as_host()
+                                .unwrap()
+                                .iter()
+                                .all(|b| *b == me))
+                        );
                     }
                 });
             }

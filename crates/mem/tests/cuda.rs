@@ -17,7 +17,11 @@ fn pinned(gpu: &Gpu, bytes: usize) -> Arena {
 /// `len` bytes of a pattern in pinned memory, and a lease on the device.
 fn filled(gpu: &Gpu, len: usize) -> (Lease, Lease) {
     let mut host = pinned(gpu, len).lease(len).unwrap();
-    host.as_host_mut().unwrap().iter_mut().enumerate().for_each(|(n, byte)| *byte = (n * 31 % 251) as u8);
+    host.as_host_mut()
+        .unwrap()
+        .iter_mut()
+        .enumerate()
+        .for_each(|(n, byte)| *byte = (n * 31 % 251) as u8);
     host.assume_filled(len);
     (host, Arena::device(gpu, len).unwrap().lease(len).unwrap())
 }
@@ -35,7 +39,11 @@ fn without_a_driver_everything_is_unsupported() {
             assert!(error.to_string().contains("libcuda.so.1"), "{error}");
         }
     };
-    Fakes::new().without_cuda().run("without_a_driver_everything_is_unsupported", body, Report::is_clean);
+    Fakes::new().without_cuda().run(
+        "without_a_driver_everything_is_unsupported",
+        body,
+        Report::is_clean,
+    );
 }
 
 #[test]
@@ -47,7 +55,10 @@ fn a_driver_without_a_gpu_says_so() {
 #[test]
 fn a_gpu_that_there_is_not_is_invalid() {
     let body = || {
-        assert_eq!((Gpu::count().unwrap(), Gpu::open(1).unwrap().name().unwrap()), (2, "fake GPU 1".to_owned()));
+        assert_eq!(
+            (Gpu::count().unwrap(), Gpu::open(1).unwrap().name().unwrap()),
+            (2, "fake GPU 1".to_owned())
+        );
         assert_eq!(Gpu::open(2).unwrap_err().kind(), ErrorKind::Invalid);
     };
     Fakes::new().devices(2).run("a_gpu_that_there_is_not_is_invalid", body, Report::is_clean);
@@ -83,8 +94,9 @@ fn copies_outside_memory_or_to_another_gpu_are_invalid() {
         let (gpu, other) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
         let (host, mut device) = filled(&gpu, MIB);
         let bytes = host.as_host().unwrap();
-        let kind =
-            |stream: &Stream, device: &mut Lease, at| stream.upload(bytes, device, at, || ()).unwrap_err().kind();
+        let kind = |stream: &Stream, device: &mut Lease, at| {
+            stream.upload(bytes, device, at, || ()).unwrap_err().kind()
+        };
         assert_eq!(kind(&gpu.stream().unwrap(), &mut device, 1), ErrorKind::Invalid);
         assert_eq!(kind(&gpu.stream().unwrap(), &mut device, usize::MAX), ErrorKind::Invalid);
         assert_eq!(kind(&other.stream().unwrap(), &mut device, 0), ErrorKind::Invalid);
@@ -119,7 +131,11 @@ fn a_kernel_runs_on_its_own_gpu_and_no_other() {
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(gpu.kernel(COPY, c"paste").is_err() && gpu.kernel(c"no PTX", c"copy").is_err());
     };
-    Fakes::new().devices(2).run("a_kernel_runs_on_its_own_gpu_and_no_other", body, Report::is_clean);
+    Fakes::new().devices(2).run(
+        "a_kernel_runs_on_its_own_gpu_and_no_other",
+        body,
+        Report::is_clean,
+    );
 }
 
 #[test]
@@ -129,12 +145,23 @@ fn a_kernel_that_touches_memory_that_is_not_there_is_an_error_then_and_later() {
         let (stream, (_, device)) = (gpu.stream().unwrap(), filled(&gpu, 4096));
         let kernel = gpu.kernel(COPY, c"copy").unwrap();
         // SAFETY: none; the stand-in finds out.
-        let error = unsafe { stream.launch(&kernel, (1, 1), &[device.addr() as u64 + 4096, 0]) }.unwrap_err();
-        assert!(error.to_string().contains("cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{error}");
-        assert_eq!(stream.download_lease(&device, 0, &mut [0; 4]).unwrap_err().kind(), ErrorKind::Io);
+        let error = unsafe { stream.launch(&kernel, (1, 1), &[device.addr() as u64 + 4096, 0]) }
+            .unwrap_err();
+        assert!(
+            error.to_string().contains("cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
+            "{error}"
+        );
+        assert_eq!(
+            stream.download_lease(&device, 0, &mut [0; 4]).unwrap_err().kind(),
+            ErrorKind::Io
+        );
     };
     let check = |report: &Report| assert!(report.left().contains(&("kernel_faults".to_owned(), 1)));
-    Fakes::new().run("a_kernel_that_touches_memory_that_is_not_there_is_an_error_then_and_later", body, check);
+    Fakes::new().run(
+        "a_kernel_that_touches_memory_that_is_not_there_is_an_error_then_and_later",
+        body,
+        check,
+    );
 }
 
 #[test]
@@ -142,11 +169,18 @@ fn a_full_gpu_is_full_and_says_what_is_free() {
     let body = || {
         let gpu = Gpu::open(0).unwrap();
         let error = Arena::device(&gpu, 4 * MIB).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Full { free, .. } if free == 2 * MIB), "{error:?}");
+        assert!(
+            matches!(error.kind(), ErrorKind::Full { free, .. } if free == 2 * MIB),
+            "{error:?}"
+        );
         let arena = Arena::device(&gpu, MIB).unwrap();
         assert_eq!((arena.backing(), arena.stats().capacity), (BackingKind::Device, MIB));
     };
-    Fakes::new().memory(2 * MIB).run("a_full_gpu_is_full_and_says_what_is_free", body, Report::is_clean);
+    Fakes::new().memory(2 * MIB).run(
+        "a_full_gpu_is_full_and_says_what_is_free",
+        body,
+        Report::is_clean,
+    );
 }
 
 #[test]
@@ -158,7 +192,11 @@ fn memory_that_cannot_be_pinned_is_an_error_that_leaves_nothing() {
         assert!(Arena::pinned(ArenaConfig::heap(MIB), &gpu).is_ok());
     };
     let fakes = Fakes::new().fail("cuMemHostRegister_v2:1:2");
-    fakes.run("memory_that_cannot_be_pinned_is_an_error_that_leaves_nothing", body, Report::is_clean);
+    fakes.run(
+        "memory_that_cannot_be_pinned_is_an_error_that_leaves_nothing",
+        body,
+        Report::is_clean,
+    );
 }
 
 #[test]
@@ -170,7 +208,10 @@ fn a_failed_copy_is_an_error_with_the_drivers_words() {
         assert!(error.to_string().contains("CUDA_ERROR_INVALID_HANDLE (400)"), "{error}");
         upload(&stream, &host, &mut device);
         let error = stream.upload(host.as_host().unwrap(), &mut device, 0, || ()).unwrap_err();
-        assert!(error.to_string().contains("(4242)"), "a code that nobody knows is an error like any: {error}");
+        assert!(
+            error.to_string().contains("(4242)"),
+            "a code that nobody knows is an error like any: {error}"
+        );
     };
     let fakes = Fakes::new().fail("cuMemcpyHtoDAsync_v2:1:400,cuStreamSynchronize:3:4242");
     fakes.run("a_failed_copy_is_an_error_with_the_drivers_words", body, Report::is_clean);
@@ -191,18 +232,26 @@ fn memory_is_let_go_only_when_a_copy_is_over_though_waiting_for_it_failed() {
     };
     // The second wait fails at once; the copy takes its time.
     let fakes = Fakes::new().fail("cuStreamSynchronize:2:719").delay(Duration::from_millis(30));
-    fakes.run("memory_is_let_go_only_when_a_copy_is_over_though_waiting_for_it_failed", body, Report::is_clean);
+    fakes.run(
+        "memory_is_let_go_only_when_a_copy_is_over_though_waiting_for_it_failed",
+        body,
+        Report::is_clean,
+    );
 }
 
 #[test]
 fn tensors_of_others_keep_their_owner_and_their_event() {
     let body = || {
         let gpu = Gpu::open(0).unwrap();
-        let (stream, tensor) = (gpu.stream().unwrap(), Arena::device(&gpu, MIB).unwrap().lease(MIB).unwrap());
+        let (stream, tensor) =
+            (gpu.stream().unwrap(), Arena::device(&gpu, MIB).unwrap().lease(MIB).unwrap());
         let (addr, event) = (tensor.addr(), stream.event().unwrap());
         // SAFETY: the tensor is the owner, and nobody else uses it.
         let lease = unsafe { Lease::from_device(addr, MIB, Some(event), tensor) }.unwrap();
-        assert_eq!((lease.place(), lease.init_len(), lease.gpu()), (Place::Device(0), MIB, Some(&gpu)));
+        assert_eq!(
+            (lease.place(), lease.init_len(), lease.gpu()),
+            (Place::Device(0), MIB, Some(&gpu))
+        );
         let view = lease.freeze();
         assert_eq!(view.gpu(), Some(&gpu));
         while !view.after().unwrap().has_passed().unwrap() {
@@ -210,7 +259,8 @@ fn tensors_of_others_keep_their_owner_and_their_event() {
         }
         stream.wait_for(view.after().unwrap()).unwrap();
         // SAFETY: refused, whatever lies there.
-        let beyond = |addr, len| unsafe { Lease::from_device(addr, len, None, ()) }.unwrap_err().kind();
+        let beyond =
+            |addr, len| unsafe { Lease::from_device(addr, len, None, ()) }.unwrap_err().kind();
         assert_eq!(beyond(addr, 64 * MIB), ErrorKind::Invalid);
         assert_eq!(beyond(&raw const view as usize, 8), ErrorKind::Invalid);
     };
@@ -222,11 +272,20 @@ fn set_later(gpu: &Gpu, lease: &Lease) -> Event {
     type Create = unsafe extern "C" fn(*mut usize, u32) -> i32;
     type Set = unsafe extern "C" fn(u64, u8, usize, usize) -> i32;
     let (_entered, mut stream) = (gpu.enter().unwrap(), 0);
-    // SAFETY: the stand-in's library, whose functions are declared so; the lease waits for the event.
+    // SAFETY: the stand-in's library, whose functions are declared so; the lease waits for the
+    // event.
     unsafe {
         let library = libloading::Library::new("libcuda.so.1").unwrap();
         assert_eq!(library.get::<Create>("cuStreamCreate").unwrap()(&mut stream, 0), 0);
-        assert_eq!(library.get::<Set>("cuMemsetD8Async").unwrap()(lease.addr() as u64, 1, lease.len(), stream), 0);
+        assert_eq!(
+            library.get::<Set>("cuMemsetD8Async").unwrap()(
+                lease.addr() as u64,
+                1,
+                lease.len(),
+                stream
+            ),
+            0
+        );
         gpu.event_after(stream).unwrap()
     }
 }
@@ -237,7 +296,8 @@ fn memory_that_a_gpu_works_on_comes_home_when_it_is_done_and_not_before() {
         let gpu = Gpu::open(0).unwrap();
         let arena = Arena::device(&gpu, MIB).unwrap();
         // Whole, cut in two, and as a view.
-        let ends: [fn(Lease); 3] = [drop, |lease| drop(lease.split_at(4096)), |lease| drop(lease.freeze().slice(0..9))];
+        let ends: [fn(Lease); 3] =
+            [drop, |lease| drop(lease.split_at(4096)), |lease| drop(lease.freeze().slice(0..9))];
         for end in ends {
             let mut lease = arena.lease(MIB).unwrap();
             let hold = Hold::new();
@@ -245,7 +305,10 @@ fn memory_that_a_gpu_works_on_comes_home_when_it_is_done_and_not_before() {
             lease.set_after(Some(event.clone()));
             lease.assume_filled(MIB);
             end(lease);
-            assert!(matches!(arena.lease(4096).unwrap_err().kind(), ErrorKind::Full { free: 0, .. }));
+            assert!(matches!(
+                arena.lease(4096).unwrap_err().kind(),
+                ErrorKind::Full { free: 0, .. }
+            ));
             assert!(!event.has_passed().unwrap());
             drop(hold);
             while arena.stats().free < MIB {
@@ -254,7 +317,9 @@ fn memory_that_a_gpu_works_on_comes_home_when_it_is_done_and_not_before() {
             assert!(event.has_passed().unwrap(), "it was handed on before");
         }
     };
-    let check = |report: &Report| assert_eq!(report.left(), [("streams".to_owned(), 3)], "but the caller's own");
+    let check = |report: &Report| {
+        assert_eq!(report.left(), [("streams".to_owned(), 3)], "but the caller's own")
+    };
     let fakes = Fakes::new().delay(Duration::from_millis(20));
     fakes.run("memory_that_a_gpu_works_on_comes_home_when_it_is_done_and_not_before", body, check);
 }

@@ -1,4 +1,5 @@
-//! What leases and views promise whatever memory they are of: parts, bytes that are data, sums kept once, owners kept long enough.
+//! What leases and views promise whatever memory they are of: parts, bytes that are data, sums kept
+//! once, owners kept long enough.
 #![cfg(not(shuttle))]
 #![allow(clippy::unwrap_used)]
 
@@ -65,7 +66,10 @@ fn a_sum_is_taken_once_of_the_bytes_it_is_of() {
     };
     let view = View::from((0..100).collect::<Vec<u8>>());
     assert_eq!(sum(&view), Some(4950));
-    assert_eq!((sum(&view.clone()), sum(&view.slice(0..1000)), asked.get()), (Some(4950), Some(4950), 1));
+    assert_eq!(
+        (sum(&view.clone()), sum(&view.slice(0..1000)), asked.get()),
+        (Some(4950), Some(4950), 1)
+    );
     assert_eq!(sum(&view.slice(0..99)), None, "other bytes");
     assert_eq!((view.memo(|| "of another type"), asked.get()), (None, 1));
     let part = View::from(vec![1; 10]).slice(2..5);

@@ -1,4 +1,5 @@
-//! Shared memory between two processes, one of which is killed. The test runs itself again as the other process.
+//! Shared memory between two processes, one of which is killed. The test runs itself again as the
+//! other process.
 #![cfg(not(shuttle))]
 #![allow(clippy::unwrap_used)]
 
@@ -32,7 +33,10 @@ fn other(what: &str) -> Child {
 /// The first line of the child's output that is meant for us.
 fn hear(child: &mut Child) -> String {
     let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
-    lines.map(Result::unwrap).find_map(|line| line.rsplit_once("say ").map(|(_, said)| said.to_owned())).unwrap()
+    lines
+        .map(Result::unwrap)
+        .find_map(|line| line.rsplit_once("say ").map(|(_, said)| said.to_owned()))
+        .unwrap()
 }
 
 /// What the other process does; nothing when the tests are run as such.
@@ -47,7 +51,8 @@ fn the_other_process() {
         }
         Ok(what) if what.starts_with("connect ") => makes_and_sends(&what["connect ".len()..]),
         Ok(attach) => {
-            // "pid fd offset": the maker's descriptor, through /proc, as a socket would have passed it on.
+            // "pid fd offset": the maker's descriptor, through /proc, as a socket would have passed
+            // it on.
             let mut parts = attach.split(' ');
             let mut next = || parts.next().unwrap().to_owned();
             let path = format!("/proc/{}/fd/{}", next(), next());
@@ -67,9 +72,11 @@ fn the_other_process() {
     }
 }
 
-/// Makes an arena, lends a part of it and leaves another to be read, passes both on, and waits to be killed.
+/// Makes an arena, lends a part of it and leaves another to be read, passes both on, and waits to
+/// be killed.
 fn makes_and_sends(socket: &str) {
-    let mut socket = UnixStream::connect_addr(&SocketAddr::from_abstract_name(socket).unwrap()).unwrap();
+    let mut socket =
+        UnixStream::connect_addr(&SocketAddr::from_abstract_name(socket).unwrap()).unwrap();
     let arena = Arena::new(ArenaConfig::memfd(4 << 20)).unwrap();
     arena.send(&socket).unwrap();
     let mut lease = arena.lease(LEN).unwrap();
@@ -87,7 +94,8 @@ fn makes_and_sends(socket: &str) {
 #[test]
 fn an_arena_passed_over_a_socket_outlives_its_maker() {
     let name = format!("kvtier-test-{}", std::process::id());
-    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let listener =
+        UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
     let mut child = other(&format!("connect {name}"));
     let (mut socket, _) = listener.accept().unwrap();
     let shared = Attached::receive(&socket).unwrap();
@@ -124,8 +132,14 @@ fn what_is_no_arena_is_refused() {
     drop(here);
     while Attached::receive(&there).unwrap_err().kind() == ErrorKind::Invalid {}
     assert_eq!(Attached::receive(&there).unwrap_err().kind(), ErrorKind::Io, "nobody there");
-    assert_eq!(Arena::new(ArenaConfig::memfd(4096)).unwrap().send(&there).unwrap_err().kind(), ErrorKind::Io);
-    assert_eq!(Attached::new(std::fs::File::open("/dev").unwrap().into()).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(
+        Arena::new(ArenaConfig::memfd(4096)).unwrap().send(&there).unwrap_err().kind(),
+        ErrorKind::Io
+    );
+    assert_eq!(
+        Attached::new(std::fs::File::open("/dev").unwrap().into()).unwrap_err().kind(),
+        ErrorKind::Invalid
+    );
 }
 
 #[test]
@@ -133,7 +147,11 @@ fn a_named_arena_is_opened_by_its_name_and_never_seen_half_made() {
     let arena = Arena::new(ArenaConfig::named("kvtier-test-open", 8192)).unwrap();
     let name = arena.name().unwrap();
     let meta = std::fs::metadata(std::path::Path::new("/dev/shm").join(&name)).unwrap();
-    assert_eq!((meta.len(), meta.blocks() * 512, meta.mode() & 0o777), (8192, 8192, 0o600), "all of it is reserved");
+    assert_eq!(
+        (meta.len(), meta.blocks() * 512, meta.mode() & 0o777),
+        (8192, 8192, 0o600),
+        "all of it is reserved"
+    );
     // SAFETY: `arena` lives, and nobody else knows the name.
     let shared = unsafe { Attached::open(&name) }.unwrap();
     let mut lease = arena.lease(5).unwrap();
@@ -146,7 +164,9 @@ fn a_named_arena_is_opened_by_its_name_and_never_seen_half_made() {
     // SAFETY: as above.
     unsafe { shared.write(lent.descriptor(), b"world") }.unwrap();
     assert_eq!(lent.reclaim(5).as_host().unwrap(), b"world");
-    for (name, kind) in [("", ErrorKind::Invalid), ("../x", ErrorKind::Invalid), ("kvtier-none", ErrorKind::Io)] {
+    for (name, kind) in
+        [("", ErrorKind::Invalid), ("../x", ErrorKind::Invalid), ("kvtier-none", ErrorKind::Io)]
+    {
         // SAFETY: there is no such segment.
         assert_eq!(unsafe { Attached::open(name) }.unwrap_err().kind(), kind);
     }
@@ -173,7 +193,8 @@ fn a_lock_keeps_what_looks_dead() {
     let file = std::fs::File::create(&path).unwrap();
     file.try_lock().unwrap();
     assert_eq!(sweep("kvtier-test-lock").unwrap().kept, [name]);
-    // Unlocked, not only dropped: a test beside this one forks, and its child has the file open too for a moment.
+    // Unlocked, not only dropped: a test beside this one forks, and its child has the file open too
+    // for a moment.
     file.unlock().unwrap();
     drop(file);
     assert_eq!(sweep("kvtier-test-lock").unwrap().removed, [name]);
@@ -184,7 +205,8 @@ fn a_lock_keeps_what_looks_dead() {
 fn a_forked_child_leaves_its_parents_name_alone() {
     let arena = Arena::new(ArenaConfig::named("kvtier-test-fork", 4096)).unwrap();
     let path = std::path::Path::new("/dev/shm").join(arena.name().unwrap());
-    // SAFETY: the child only drops an arena, whose one lock is the allocator's, which glibc keeps usable after a fork, and ends.
+    // SAFETY: the child only drops an arena, whose one lock is the allocator's, which glibc keeps
+    // usable after a fork, and ends.
     match unsafe { nix::unistd::fork() }.unwrap() {
         nix::unistd::ForkResult::Child => {
             drop(arena);
@@ -240,8 +262,12 @@ fn only_segments_of_the_dead_are_swept() {
 
 #[test]
 fn names_of_others_are_left_alone() {
-    let odd =
-        ["kvtier-test-odd.x.1.1", "kvtier-test-odd.1.1", "kvtier-test-odder.999999999.1.1", "kvtier-test-odd.1.2.3.4"];
+    let odd = [
+        "kvtier-test-odd.x.1.1",
+        "kvtier-test-odd.1.1",
+        "kvtier-test-odder.999999999.1.1",
+        "kvtier-test-odd.1.2.3.4",
+    ];
     let paths = odd.map(|name| std::path::Path::new("/dev/shm").join(name));
     paths.iter().for_each(|path| std::fs::write(path, "x").unwrap());
     assert_eq!(sweep("kvtier-test-odd").unwrap().removed, [""; 0]);
@@ -249,7 +275,10 @@ fn names_of_others_are_left_alone() {
     paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
     for bad in ["", "a/b", "a.b", "ä"] {
         assert_eq!(sweep(bad).unwrap_err().kind(), ErrorKind::Invalid);
-        assert_eq!(Arena::new(ArenaConfig::named(bad, 4096)).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(
+            Arena::new(ArenaConfig::named(bad, 4096)).unwrap_err().kind(),
+            ErrorKind::Invalid
+        );
     }
 }
 

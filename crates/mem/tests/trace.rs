@@ -1,4 +1,5 @@
-//! The incumbent's allocator, replayed: of what it could place in so much memory, ours places nine tenths at least.
+//! The incumbent's allocator, replayed: of what it could place in so much memory, ours places nine
+//! tenths at least.
 #![cfg(not(shuttle))]
 #![allow(clippy::unwrap_used)]
 
@@ -29,7 +30,8 @@ impl Replay {
         let number = |v: &Value| v.as_u64().unwrap() as usize;
         let (unit, ops) = (number(&case["in"]["align"]), case["ops"].as_array().unwrap());
         let start = number(&case["in"]["size"]).next_multiple_of(unit);
-        let grown: Vec<usize> = ops.iter().filter(|op| op["op"] == "sbrk").map(|op| number(&op["heap"])).collect();
+        let grown: Vec<usize> =
+            ops.iter().filter(|op| op["op"] == "sbrk").map(|op| number(&op["heap"])).collect();
         let end = grown.last().copied().unwrap_or(start).max(start);
         let arena = Arena::new(ArenaConfig::heap(end / unit * PAGE)).unwrap();
         // A fresh arena leases from its start on.
@@ -41,7 +43,15 @@ impl Replay {
         };
         let beyond = grown.iter().map(grow).rev().collect();
         drop(first);
-        Replay { arena, unit, beyond, leases: HashMap::new(), theirs_failed: 0, ours_failed: 0, asked: 0 }
+        Replay {
+            arena,
+            unit,
+            beyond,
+            leases: HashMap::new(),
+            theirs_failed: 0,
+            ours_failed: 0,
+            asked: 0,
+        }
     }
 
     fn step(&mut self, op: &Value) {
@@ -61,7 +71,8 @@ impl Replay {
     /// All of a batch or nothing of it.
     fn alloc(&mut self, op: &Value, places: &[Value]) {
         let units = (op["size"].as_u64().unwrap() as usize).div_ceil(self.unit).max(1);
-        let leases: Result<Vec<Lease>, _> = places.iter().map(|_| self.arena.lease(units * PAGE)).collect();
+        let leases: Result<Vec<Lease>, _> =
+            places.iter().map(|_| self.arena.lease(units * PAGE)).collect();
         self.asked += 1;
         self.theirs_failed += usize::from(op["res"].is_string());
         let Ok(leases) = leases else {
@@ -78,14 +89,19 @@ impl Replay {
 
     /// What is leased and what is free are all there is, and no two leases overlap.
     fn check(&self) {
-        let mut ranges: Vec<(usize, usize)> =
-            self.leases.values().chain(self.beyond.iter().flatten()).map(|l| (l.addr(), l.len())).collect();
+        let mut ranges: Vec<(usize, usize)> = self
+            .leases
+            .values()
+            .chain(self.beyond.iter().flatten())
+            .map(|l| (l.addr(), l.len()))
+            .collect();
         ranges.sort_unstable();
         assert!(ranges.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "overlap");
     }
 }
 
-/// A trace says what the incumbent did: what is allocated and what is free are its whole heap, each byte once.
+/// A trace says what the incumbent did: what is allocated and what is free are its whole heap, each
+/// byte once.
 fn check_trace(op: &Value, unit: u64, live: &mut BTreeMap<u64, u64>) {
     let pair = |pair: &Value| (pair[0].as_u64().unwrap(), pair[1].as_u64().unwrap());
     if op["op"] == "alloc" && op["res"].is_array() {
@@ -129,8 +145,12 @@ fn the_incumbents_traces_are_placed_without_overlap() {
         drop((leases, beyond));
         assert_eq!(arena.stats().largest, arena.stats().capacity, "all joined in the end");
     }
-    // The heaps are tiny and full, so that chance decides some: first fit by address, which theirs is, and a fit in constant time differ.
-    // Of a folder with few requests ten may fail by chance alone.
+    // The heaps are tiny and full, so that chance decides some: first fit by address, which theirs
+    // is, and a fit in constant time differ. Of a folder with few requests ten may fail by
+    // chance alone.
     let by_chance = if load::is_committed() { 0 } else { 10 };
-    assert!(10 * (ours + by_chance) >= 9 * theirs, "of {asked} requests {ours} were placed, {theirs} by the incumbent");
+    assert!(
+        10 * (ours + by_chance) >= 9 * theirs,
+        "of {asked} requests {ours} were placed, {theirs} by the incumbent"
+    );
 }

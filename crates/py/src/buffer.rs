@@ -12,8 +12,8 @@ use pyo3::types::PyTuple;
 use crate::device;
 use crate::loan::{Busy, Loan, Piece};
 
-/// Buffers that a tier is done with. Giving one back to Python needs the interpreter's lock, which the tiers' threads must never wait for:
-/// whoever has the lock next gives them back.
+/// Buffers that a tier is done with. Giving one back to Python needs the interpreter's lock, which
+/// the tiers' threads must never wait for: whoever has the lock next gives them back.
 static DONE: Mutex<Vec<PyUntypedBuffer>> = Mutex::new(Vec::new());
 
 /// Gives back to Python what tiers are done with.
@@ -44,14 +44,15 @@ struct Held {
     _piece: Piece,
 }
 
-// SAFETY: the pointer is to memory that the buffer keeps alive wherever it is used; its own counters are touched only under the
-// interpreter's lock, in `give_back`.
+// SAFETY: the pointer is to memory that the buffer keeps alive wherever it is used; its own
+// counters are touched only under the interpreter's lock, in `give_back`.
 unsafe impl Send for Held {}
 // SAFETY: as above; shared, it only gives out the bytes.
 unsafe impl Sync for Held {}
 
 impl Lender<'_> {
-    /// A piece of so many bytes at an address. Errors while a load writes there: the end of one of the two would be told over bytes of the other.
+    /// A piece of so many bytes at an address. Errors while a load writes there: the end of one of
+    /// the two would be told over bytes of the other.
     pub fn piece(&self, address: usize, bytes: usize, write: bool) -> PyResult<Piece> {
         let piece = if write {
             self.loan.write(self.busy, address, bytes)
@@ -59,7 +60,9 @@ impl Lender<'_> {
             self.busy.is_free(address, bytes).then(|| self.loan.read())
         };
         piece.ok_or_else(|| {
-            PyValueError::new_err("another load is writing into this memory; wait for its end, or pass other memory")
+            PyValueError::new_err(
+                "another load is writing into this memory; wait for its end, or pass other memory",
+            )
         })
     }
 }
@@ -71,7 +74,9 @@ impl Held {
             return Err(PyValueError::new_err("the buffer is not contiguous; pass one that is"));
         }
         if write && buffer.readonly() {
-            return Err(PyValueError::new_err("the buffer to load into is read-only; pass one that can be written"));
+            return Err(PyValueError::new_err(
+                "the buffer to load into is read-only; pass one that can be written",
+            ));
         }
         let len = buffer.len_bytes();
         let base = NonNull::new(buffer.buf_ptr().cast()).unwrap_or(NonNull::dangling());
@@ -82,15 +87,17 @@ impl Held {
 
 impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the buffer spans `len` contiguous bytes at `base` and is exported as long as `self` lives, so that Python neither frees nor
-        // resizes it. Its owner was told not to write into it meanwhile; what it would write is caught by the checksums.
+        // SAFETY: the buffer spans `len` contiguous bytes at `base` and is exported as long as
+        // `self` lives, so that Python neither frees nor resizes it. Its owner was told not
+        // to write into it meanwhile; what it would write is caught by the checksums.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
 
 impl AsMut<[u8]> for Held {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and writable; its owner was told not to touch it before the load has ended.
+        // SAFETY: as above, and writable; its owner was told not to touch it before the load has
+        // ended.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
 }
@@ -106,8 +113,14 @@ impl Drop for Held {
 /// How one object lends its memory.
 type Lend<M> = fn(&Bound<'_, PyAny>, &Lender<'_>) -> PyResult<M>;
 
-/// The memory of each key, or why there is none: a buffer, or a tuple of buffers that follow each other.
-pub fn lend<M>(keys: usize, bufs: &[Bound<'_, PyAny>], busy: &Arc<Busy>, lend: Lend<M>) -> Result<Lent<M>, String> {
+/// The memory of each key, or why there is none: a buffer, or a tuple of buffers that follow each
+/// other.
+pub fn lend<M>(
+    keys: usize,
+    bufs: &[Bound<'_, PyAny>],
+    busy: &Arc<Busy>,
+    lend: Lend<M>,
+) -> Result<Lent<M>, String> {
     if keys != bufs.len() {
         return Err(format!("{keys} keys and {} buffers: give one buffer a key", bufs.len()));
     }
@@ -120,7 +133,8 @@ pub fn lend<M>(keys: usize, bufs: &[Bound<'_, PyAny>], busy: &Arc<Busy>, lend: L
     Ok(Lent { memory, loan: lender.loan })
 }
 
-/// The bytes of `object`, to be saved. Errors with `ValueError` or `BufferError` when it has none that lie together.
+/// The bytes of `object`, to be saved. Errors with `ValueError` or `BufferError` when it has none
+/// that lie together.
 pub fn view(object: &Bound<'_, PyAny>, lender: &Lender<'_>) -> PyResult<View> {
     if let Some(far) = device::view(object, lender)? {
         return Ok(far);

@@ -33,8 +33,9 @@ pub enum Source {
 }
 
 impl Source {
-    /// Just one of: `tiers`, a list of specs as the configuration file has them; `config`, such a file's path; `adapter`, what LMCache's
-    /// `--l2-adapter` takes; `engine`, settings of LMCache's in-process mode.
+    /// Just one of: `tiers`, a list of specs as the configuration file has them; `config`, such a
+    /// file's path; `adapter`, what LMCache's `--l2-adapter` takes; `engine`, settings of
+    /// LMCache's in-process mode.
     pub fn of(source: &Bound<'_, PyDict>) -> PyResult<Self> {
         let given: Vec<(String, Bound<'_, PyAny>)> = source.items().extract()?;
         let given: Vec<_> = given.into_iter().filter(|(_, value)| !value.is_none()).collect();
@@ -78,7 +79,8 @@ pub struct Options {
     pub spelling: Option<Spelling>,
     /// The address at which the tiers' metrics are served, if they are.
     pub metrics: Option<String>,
-    /// Whether metrics that cannot be served are an error. Else they are logged as one, and the tiers work without.
+    /// Whether metrics that cannot be served are an error. Else they are logged as one, and the
+    /// tiers work without.
     pub needs_metrics: bool,
 }
 
@@ -92,12 +94,19 @@ struct Started {
 /// Opens the tiers, and serves their metrics where that is asked for.
 pub fn open(py: Python<'_>, source: &Source, options: &Options) -> PyResult<Store> {
     if let Source::File(path) = source {
-        std::fs::File::open(path).map_err(|e| PyOSError::new_err(format!("cannot read {path}: {e}")))?;
+        std::fs::File::open(path)
+            .map_err(|e| PyOSError::new_err(format!("cannot read {path}: {e}")))?;
     }
-    let started = py.detach(|| start(source, options)).map_err(|e| PyValueError::new_err(whole(&e)))?;
+    let started =
+        py.detach(|| start(source, options)).map_err(|e| PyValueError::new_err(whole(&e)))?;
     started.notes.iter().for_each(|note| log::write(py, "warning", note));
     log_problems(py, &started.opened);
-    let server = match options.metrics.as_deref().map(|address| serve(py, address, &started.opened)).transpose() {
+    let server = match options
+        .metrics
+        .as_deref()
+        .map(|address| serve(py, address, &started.opened))
+        .transpose()
+    {
         Err(e) if !options.needs_metrics => {
             log::write(py, "error", &format!("{}; the tiers work without metrics", e.value(py)));
             None
@@ -107,7 +116,8 @@ pub fn open(py: Python<'_>, source: &Source, options: &Options) -> PyResult<Stor
     Ok(Store::new(started.opened, started.settings, server))
 }
 
-/// Logs what keeps a bucket from working: an error where it does not exist, else a warning. It may pass, and so refuses nothing.
+/// Logs what keeps a bucket from working: an error where it does not exist, else a warning. It may
+/// pass, and so refuses nothing.
 fn log_problems(py: Python<'_>, opened: &Opened) {
     for problem in py.detach(|| opened.check(CHECK_MAX)) {
         let level = if problem.kind() == ErrorKind::Invalid { "error" } else { "warning" };
@@ -120,16 +130,18 @@ fn start(source: &Source, options: &Options) -> Result<Started, Error> {
     let spelling = spelling(&config, options.spelling)?;
     let settings = Settings { spelling, shapes: shapes(&config), ..options.store };
     let opened = match spelling {
-        Spelling::Mp => {
-            config.with_namespace(&Arc::new(Store::namespace_of("", &settings).with_salts_as_tenants())).open()
-        }
-        // Names of buckets are read right only when a key has told how its model is spelled: its namespace comes with it.
+        Spelling::Mp => config
+            .with_namespace(&Arc::new(Store::namespace_of("", &settings).with_salts_as_tenants()))
+            .open(),
+        // Names of buckets are read right only when a key has told how its model is spelled: its
+        // namespace comes with it.
         Spelling::Engine => config.open(),
     };
     Ok(Started { opened: opened?, settings, notes })
 }
 
-/// What the tiers know of the shapes of chunks before they open: where several keep shapes, the one that knows least counts.
+/// What the tiers know of the shapes of chunks before they open: where several keep shapes, the one
+/// that knows least counts.
 fn shapes(config: &Config) -> Shapes {
     let of = |state| match state {
         ShapeState::Known(_) => Shapes::Known,
@@ -141,7 +153,8 @@ fn shapes(config: &Config) -> Shapes {
     config.tiers.iter().filter_map(TierSpec::shape_state).map(of).max().unwrap_or(Shapes::Known)
 }
 
-/// Which keys a store over these tiers takes: those that are asked for, else those that the tiers have names for, else our own.
+/// Which keys a store over these tiers takes: those that are asked for, else those that the tiers
+/// have names for, else our own.
 fn spelling(config: &Config, asked: Option<Spelling>) -> Result<Spelling, Error> {
     let named = match config.key_mode()? {
         Some(KeyMode::MultiProcess) => Some(Spelling::Mp),
@@ -187,7 +200,8 @@ pub fn options(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
         shapes: Shapes::Known,
         chunk_bytes: None,
     };
-    let mut options = Options { store: settings, spelling: None, metrics: None, needs_metrics: true };
+    let mut options =
+        Options { store: settings, spelling: None, metrics: None, needs_metrics: true };
     let settings = &mut options.store;
     for (name, value) in keywords.into_iter().flatten() {
         match name.extract::<&str>()? {

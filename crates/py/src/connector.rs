@@ -23,8 +23,9 @@ const LINES_MAX: u32 = 16;
 
 /// Batches of saves, loads, lookups and removes over tiers.
 ///
-/// Submitting never waits and never raises but in a forked child: what is wrong is told by `drain_completions`, and logged. Buffers are
-/// held until their batch has ended, whether their owner still refers to them or not.
+/// Submitting never waits and never raises but in a forked child: what is wrong is told by
+/// `drain_completions`, and logged. Buffers are held until their batch has ended, whether their
+/// owner still refers to them or not.
 #[pyclass(frozen, subclass, module = "kvtier")]
 pub struct Connector {
     desk: Desk<Told>,
@@ -70,20 +71,37 @@ impl Connector {
     }
 
     /// Saves each buffer under its key. Its completion is good only if all were saved.
-    fn submit_batch_set(&self, py: Python<'_>, keys: Vec<Name>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
+    fn submit_batch_set(
+        &self,
+        py: Python<'_>,
+        keys: Vec<Name>,
+        bufs: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
         let lent = buffer::lend(keys.len(), &bufs, &self.desk.handle.busy, buffer::view);
         self.desk.submit_with(py, keys, lent, Store::save, |end| (end.is_whole(), end.text(), None))
     }
 
     /// Loads into each buffer the chunk of just its length.
-    fn submit_batch_get(&self, py: Python<'_>, keys: Vec<Name>, bufs: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
+    fn submit_batch_get(
+        &self,
+        py: Python<'_>,
+        keys: Vec<Name>,
+        bufs: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
         let lent = buffer::lend(keys.len(), &bufs, &self.desk.handle.busy, buffer::lease);
-        self.desk.submit_with(py, keys, lent, |store, keys, into| store.load(keys, into, How::of(true, false)), each)
+        self.desk.submit_with(
+            py,
+            keys,
+            lent,
+            |store, keys, into| store.load(keys, into, How::of(true, false)),
+            each,
+        )
     }
 
     /// Which keys are there. Each that is found stays for 60 s, or until it is loaded.
     fn submit_batch_exists(&self, py: Python<'_>, keys: Vec<Name>) -> PyResult<u64> {
-        // A lookup that could not be made is a miss for each, which LMCache takes only from a good end.
+        // A lookup that could not be made is a miss for each, which LMCache takes only from a good
+        // end.
         let tell = |end| {
             let (_, error, each) = each(end);
             (true, error, each)

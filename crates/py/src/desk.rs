@@ -15,7 +15,8 @@ use crate::unlocked::unlocked;
 
 /// Takes batches over open tiers. What becomes of their ends is said by `tell`.
 pub struct Desk<T> {
-    // Dropped first: its batches hold the store too, and the last holder should be the one who drops it without Python's lock.
+    // Dropped first: its batches hold the store too, and the last holder should be the one who
+    // drops it without Python's lock.
     inbox: Inbox<T>,
     pub handle: Handle,
 }
@@ -23,7 +24,8 @@ pub struct Desk<T> {
 impl<T: Send + 'static> Desk<T> {
     /// Nothing is under way. Errors when the kernel has no event descriptor.
     pub fn new(handle: Handle) -> PyResult<Self> {
-        let inbox = Inbox::new().map_err(|e| PyOSError::new_err(format!("no event descriptor: {e}")))?;
+        let inbox =
+            Inbox::new().map_err(|e| PyOSError::new_err(format!("no event descriptor: {e}")))?;
         Ok(Desk { inbox, handle })
     }
 
@@ -67,7 +69,8 @@ impl<T: Send + 'static> Desk<T> {
         }))
     }
 
-    /// Starts a batch with memory for each key; its end comes when all of that is home. Memory that cannot be lent ends it at once.
+    /// Starts a batch with memory for each key; its end comes when all of that is home. Memory that
+    /// cannot be lent ends it at once.
     pub fn submit_with<M: Send, F>(
         &self,
         py: Python<'_>,
@@ -84,7 +87,8 @@ impl<T: Send + 'static> Desk<T> {
         let (handle, inbox) = (&self.handle, &self.inbox);
         Ok(unlocked(py, || match lent {
             Ok(Lent { memory, loan }) => {
-                let (store, work) = (handle.store(), work(handle.store(), handle.keys(keys), memory));
+                let (store, work) =
+                    (handle.store(), work(handle.store(), handle.keys(keys), memory));
                 inbox.start(async move {
                     let end = work.await;
                     loan.home(&store.clock, store.settings.home).await;

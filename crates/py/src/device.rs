@@ -1,6 +1,8 @@
-//! Memory on a GPU, lent to a tier until the GPU's work on it is done: whatever has `__cuda_array_interface__` or speaks DLPack.
+//! Memory on a GPU, lent to a tier until the GPU's work on it is done: whatever has
+//! `__cuda_array_interface__` or speaks DLPack.
 //!
-//! Nothing here needs CUDA to be there: its library is loaded when the first object of a GPU comes by.
+//! Nothing here needs CUDA to be there: its library is loaded when the first object of a GPU comes
+//! by.
 
 mod array;
 mod dlpack;
@@ -35,9 +37,11 @@ pub fn view(object: &Bound<'_, PyAny>, lender: &Lender<'_>) -> PyResult<Option<V
     Ok(lease.map(Lease::freeze))
 }
 
-/// The memory of `object` on a GPU, to be loaded into; `None` if it is no memory of a GPU's. Errors also when it is read-only.
+/// The memory of `object` on a GPU, to be loaded into; `None` if it is no memory of a GPU's. Errors
+/// also when it is read-only.
 pub fn lease(object: &Bound<'_, PyAny>, lender: &Lender<'_>) -> PyResult<Option<Lease>> {
-    let mut lease = Memory::of(object, true)?.map(|memory| memory.lend(lender, true)).transpose()?;
+    let mut lease =
+        Memory::of(object, true)?.map(|memory| memory.lend(lender, true)).transpose()?;
     lease.iter_mut().for_each(|lease| lease.assume_filled(0));
     Ok(lease)
 }
@@ -46,7 +50,8 @@ pub fn lease(object: &Bound<'_, PyAny>, lender: &Lender<'_>) -> PyResult<Option<
 struct Memory {
     address: usize,
     bytes: usize,
-    /// The stream whose work on it so far has to be done before it is touched, as the driver numbers it; `None` for no need to wait.
+    /// The stream whose work on it so far has to be done before it is touched, as the driver
+    /// numbers it; `None` for no need to wait.
     stream: Option<usize>,
     owner: Kept,
 }
@@ -71,11 +76,13 @@ impl Memory {
         }
         owner.piece = Some(lender.piece(address, bytes, write)?);
         let failed = |e: kvtier::mem::Error| wrong(e.to_string());
-        // SAFETY: the object keeps its memory as long as we keep the object; its owner was told not to touch it meanwhile, and what it would
-        // write is caught by the checksums.
-        let mut lease = unsafe { Lease::from_device(address, bytes, None, owner) }.map_err(failed)?;
+        // SAFETY: the object keeps its memory as long as we keep the object; its owner was told not
+        // to touch it meanwhile, and what it would write is caught by the checksums.
+        let mut lease =
+            unsafe { Lease::from_device(address, bytes, None, owner) }.map_err(failed)?;
         if let (Some(stream), Some(gpu)) = (stream, lease.gpu()) {
-            // SAFETY: the object says that this stream works on its memory: one of its context, alive.
+            // SAFETY: the object says that this stream works on its memory: one of its context,
+            // alive.
             let event = unsafe { gpu.event_after(stream) }.map_err(failed)?;
             lease.set_after(Some(event));
         }
@@ -87,8 +94,8 @@ fn wrong(what: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(format!("the memory on a GPU cannot be used: {what}"))
 }
 
-/// An object that keeps memory. Letting it go needs the interpreter's lock, which the tiers' threads must never wait for: whoever has the lock
-/// next lets it go.
+/// An object that keeps memory. Letting it go needs the interpreter's lock, which the tiers'
+/// threads must never wait for: whoever has the lock next lets it go.
 struct Kept {
     object: Option<Py<PyAny>>,
     /// Dropped when the object is on its way back.
@@ -109,8 +116,13 @@ impl Drop for Kept {
     }
 }
 
-/// Bytes of a tensor whose elements lie together in the order of their axes, the last the densest; strides count elements.
-fn contiguous_bytes(shape: &[i64], strides: Option<&[i64]>, element_bytes: usize) -> PyResult<usize> {
+/// Bytes of a tensor whose elements lie together in the order of their axes, the last the densest;
+/// strides count elements.
+fn contiguous_bytes(
+    shape: &[i64],
+    strides: Option<&[i64]>,
+    element_bytes: usize,
+) -> PyResult<usize> {
     let mut elements: i64 = 1;
     for (n, len) in shape.iter().enumerate().rev() {
         let stride = strides.map_or(Some(elements), |strides| strides.get(n).copied());
@@ -118,7 +130,10 @@ fn contiguous_bytes(shape: &[i64], strides: Option<&[i64]>, element_bytes: usize
         if !is_dense && !shape.contains(&0) {
             return Err(wrong("its elements do not lie together; pass what is contiguous"));
         }
-        elements = elements.checked_mul(*len).filter(|n| *n >= 0).ok_or_else(|| wrong("its shape is none"))?;
+        elements = elements
+            .checked_mul(*len)
+            .filter(|n| *n >= 0)
+            .ok_or_else(|| wrong("its shape is none"))?;
     }
     let elements = usize::try_from(elements).map_err(wrong)?;
     elements.checked_mul(element_bytes).ok_or_else(|| wrong("its shape is none"))

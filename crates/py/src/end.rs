@@ -8,8 +8,8 @@ pub const NONE: i64 = -1;
 /// How a batch ended: one answer a key, and the first thing that went wrong.
 #[derive(Debug)]
 pub struct End {
-    /// [`NONE`], or for loads and lookups the chunk's length in bytes, for saves 1 where bytes were written and 0 where they were there
-    /// already, for removes 1.
+    /// [`NONE`], or for loads and lookups the chunk's length in bytes, for saves 1 where bytes
+    /// were written and 0 where they were there already, for removes 1.
     pub answers: Vec<i64>,
     /// What went wrong first, if anything did. Misses are nothing wrong.
     pub fault: Option<Fault>,
@@ -61,7 +61,10 @@ impl End {
     }
 
     /// The good ones of `named` with their places; what is wrong with the others is noted.
-    pub fn keys<K, T>(&mut self, named: impl IntoIterator<Item = (Result<K, String>, T)>) -> (Vec<usize>, Vec<(K, T)>) {
+    pub fn keys<K, T>(
+        &mut self,
+        named: impl IntoIterator<Item = (Result<K, String>, T)>,
+    ) -> (Vec<usize>, Vec<(K, T)>) {
         let mut kept = (Vec::new(), Vec::new());
         for (at, (key, with)) in named.into_iter().enumerate() {
             match key {

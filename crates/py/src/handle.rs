@@ -12,7 +12,8 @@ use crate::store::Store;
 use crate::unlocked::Apart;
 use crate::wait::wait_until;
 
-/// How much longer than a batch may take an end may: what waits to be written to lower tiers, the last journal.
+/// How much longer than a batch may take an end may: what waits to be written to lower tiers, the
+/// last journal.
 const FAREWELL_MAX: Duration = Duration::from_secs(60);
 
 /// Open tiers, in the process that opened them.
@@ -49,8 +50,8 @@ impl Handle {
         )))
     }
 
-    /// Takes no more work, and waits until all that was taken has ended, whoever closed first. Errors with `TimeoutError` where a medium keeps
-    /// what it was given.
+    /// Takes no more work, and waits until all that was taken has ended, whoever closed first.
+    /// Errors with `TimeoutError` where a medium keeps what it was given.
     pub fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.check()?;
         py.detach(|| self.store.stop_metrics());
@@ -76,7 +77,8 @@ impl Deref for Handle {
 }
 
 impl Drop for Handle {
-    /// In a forked child the threads that an orderly end waits for do not exist: what is there is left as it is.
+    /// In a forked child the threads that an orderly end waits for do not exist: what is there is
+    /// left as it is.
     fn drop(&mut self) {
         if self.check().is_err() {
             std::mem::forget(self.store());

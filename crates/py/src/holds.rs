@@ -19,7 +19,8 @@ pub struct LetGo {
     pub is_all: bool,
 }
 
-/// The holds of one store. A hold is released key by key, with its last key as a whole, or ends by itself.
+/// The holds of one store. A hold is released key by key, with its last key as a whole, or ends by
+/// itself.
 #[derive(Debug, Default)]
 pub struct Holds {
     lasts: Duration,
@@ -48,12 +49,17 @@ impl Holds {
     }
 
     /// Ends the oldest hold of each key. Answers what to release, hold by hold.
-    pub fn let_go<'k>(&mut self, keys: impl IntoIterator<Item = &'k Digest>, now: Instant) -> Vec<LetGo> {
+    pub fn let_go<'k>(
+        &mut self,
+        keys: impl IntoIterator<Item = &'k Digest>,
+        now: Instant,
+    ) -> Vec<LetGo> {
         self.forget_ended(now);
         let mut all: HashMap<HoldId, LetGo> = HashMap::new();
         for key in keys {
             let Some(hold) = self.pop(key) else { continue };
-            let one = all.entry(hold).or_insert_with(|| LetGo { hold, keys: Vec::new(), is_all: false });
+            let one =
+                all.entry(hold).or_insert_with(|| LetGo { hold, keys: Vec::new(), is_all: false });
             one.keys.push(*key);
             one.is_all = self.count_down(hold);
         }
@@ -89,7 +95,8 @@ impl Holds {
             self.left.remove(&hold);
             for key in keys {
                 if let Some(holds) = self.by_key.get_mut(&key) {
-                    // The oldest ends first, and mostly stands in front: a key that is looked up all the time has many.
+                    // The oldest ends first, and mostly stands in front: a key that is looked up
+                    // all the time has many.
                     match holds.front() == Some(&hold) {
                         true => while holds.pop_front_if(|first| *first == hold).is_some() {},
                         false => holds.retain(|other| *other != hold),

@@ -1,4 +1,5 @@
-//! Where ends of work arrive: futures that can go on, and a descriptor that says so to whoever polls.
+//! Where ends of work arrive: futures that can go on, and a descriptor that says so to whoever
+//! polls.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -10,8 +11,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Work that is under way. It has no thread: the tiers' threads wake it, and it goes on when the caller, who was told through the descriptor,
-/// drains it.
+/// Work that is under way. It has no thread: the tiers' threads wake it, and it goes on when the
+/// caller, who was told through the descriptor, drains it.
 pub struct Inbox<T> {
     bell: Arc<Bell>,
     work: Mutex<Running<T>>,
@@ -26,8 +27,9 @@ struct Running<T> {
 /// Rings once for all that comes until it is listened to.
 struct Bell {
     fd: EventFd,
-    /// Another descriptor of the same. Others have its number, and may have closed it: then the number is that of some other file by now, which
-    /// is nothing for us to write to, nor to close.
+    /// Another descriptor of the same. Others have its number, and may have closed it: then the
+    /// number is that of some other file by now, which is nothing for us to write to, nor to
+    /// close.
     shown: RawFd,
     rung: Mutex<Rung>,
 }
@@ -84,7 +86,8 @@ impl Drop for Bell {
     }
 }
 
-/// Which event counter a descriptor stands for, as the kernel numbers them; `None` if it is something else.
+/// Which event counter a descriptor stands for, as the kernel numbers them; `None` if it is
+/// something else.
 fn counter(fd: RawFd) -> Option<String> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
     info.lines().find(|line| line.starts_with("eventfd-id:")).map(str::to_owned)
@@ -141,7 +144,9 @@ impl<T> Running<T> {
         // Woken more often than needed: it has ended already.
         let Some(work) = self.by_id.get_mut(&id) else { return false };
         let waker = Waker::from(Arc::new(Call { id, bell: Arc::clone(bell) }));
-        let Poll::Ready(end) = work.as_mut().poll(&mut Context::from_waker(&waker)) else { return false };
+        let Poll::Ready(end) = work.as_mut().poll(&mut Context::from_waker(&waker)) else {
+            return false;
+        };
         self.by_id.remove(&id);
         self.ended.push((id, end));
         true

@@ -1,8 +1,9 @@
 //! The native half of the Python package `kvtier`.
 //!
-//! `Connector` is what LMCache's `native_plugin` loads: batches of saves, loads, lookups and removes that are
-//! submitted without waiting and whose ends are told through an event descriptor. `Tiers` is what the package's own Python
-//! classes stand on. Memory comes and goes through Python's buffer protocol, without a copy.
+//! `Connector` is what LMCache's `native_plugin` loads: batches of saves, loads, lookups and
+//! removes that are submitted without waiting and whose ends are told through an event descriptor.
+//! `Tiers` is what the package's own Python classes stand on. Memory comes and goes through
+//! Python's buffer protocol, without a copy.
 
 mod buffer;
 mod config;
@@ -31,7 +32,10 @@ use pyo3::prelude::*;
 #[pyo3(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.py().import("atexit")?.call_method1("register", (wrap_pyfunction!(unlocked::ending, module)?,))?;
+    module
+        .py()
+        .import("atexit")?
+        .call_method1("register", (wrap_pyfunction!(unlocked::ending, module)?,))?;
     module.add_class::<connector::Connector>()?;
     module.add_class::<tiers::Tiers>()?;
     module.add_class::<tiers::Queue>()?;

@@ -17,7 +17,8 @@ pub struct Listing(Apart<Mutex<Names>>);
 
 #[pymethods]
 impl Listing {
-    /// The next keys, at most `max`, as LMCache spells them, each with its length in bytes; empty at the end.
+    /// The next keys, at most `max`, as LMCache spells them, each with its length in bytes; empty
+    /// at the end.
     fn page(&self, py: Python<'_>, max: usize) -> PyResult<Vec<(String, u64)>> {
         py.detach(|| {
             let mut names = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -29,7 +30,9 @@ impl Listing {
 impl Listing {
     /// Of the slowest tier, which has all that is there.
     pub fn new(py: Python<'_>, store: &Store) -> PyResult<Self> {
-        let names = py.detach(|| store.opened.names()).map_err(|e| PyNotImplementedError::new_err(whole(&e)))?;
+        let names = py
+            .detach(|| store.opened.names())
+            .map_err(|e| PyNotImplementedError::new_err(whole(&e)))?;
         Ok(Listing(Apart::new(Mutex::new(names))))
     }
 }

@@ -1,7 +1,9 @@
-//! Memory that a batch has borrowed: when all of it is home again, and that nobody else has what is being loaded into.
+//! Memory that a batch has borrowed: when all of it is home again, and that nobody else has what is
+//! being loaded into.
 //!
-//! At its deadline a tier answers, but what the kernel is still at keeps its memory. In Rust that memory is then missing from the answer; a
-//! caller in Python has it before his eyes all the time, and takes it for his own when he is told the end. So the end is told only when every
+//! At its deadline a tier answers, but what the kernel is still at keeps its memory. In Rust that
+//! memory is then missing from the answer; a caller in Python has it before his eyes all the time,
+//! and takes it for his own when he is told the end. So the end is told only when every
 //! piece is home, or when nobody waits for it any more in any case.
 
 use std::collections::BTreeMap;

@@ -10,8 +10,9 @@ use pyo3::{Borrowed, intern};
 pub enum Name {
     /// As LMCache spells it.
     Text(String),
-    /// An object with the fields of LMCache's `ObjectKey`: its parts, not checked yet. Spelling it in Python would cost more than all else that
-    /// is done with it under the interpreter's lock.
+    /// An object with the fields of LMCache's `ObjectKey`: its parts, not checked yet. Spelling it
+    /// in Python would cost more than all else that is done with it under the interpreter's
+    /// lock.
     Object(ObjectKey),
     /// Neither, and why: the batch goes on without it, and says so in the end.
     None(String),
@@ -32,7 +33,8 @@ impl Name {
             return Ok(Name::Text(object.extract()?));
         }
         let py = object.py();
-        let text = |name: &Bound<'py, PyString>| -> PyResult<String> { object.getattr(name)?.extract() };
+        let text =
+            |name: &Bound<'py, PyString>| -> PyResult<String> { object.getattr(name)?.extract() };
         let hash = object.getattr(intern!(py, "chunk_hash"))?;
         Ok(Name::Object(ObjectKey {
             model: text(intern!(py, "model_name"))?.into(),

@@ -40,12 +40,15 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// It in the terms of the tiers. Errors with `ValueError` for a format or a type that LMCache does not have.
+    /// It in the terms of the tiers. Errors with `ValueError` for a format or a type that LMCache
+    /// does not have.
     pub fn read(self) -> PyResult<Arc<ChunkShape>> {
-        let format: MemoryFormat = self.format.parse().map_err(|e| PyValueError::new_err(format!("{e}")))?;
+        let format: MemoryFormat =
+            self.format.parse().map_err(|e| PyValueError::new_err(format!("{e}")))?;
         let shape = ChunkShape::new(self.axes, format);
         let Some(name) = self.dtype else { return Ok(Arc::new(shape)) };
-        let unknown = || PyValueError::new_err(format!("LMCache writes no elements of type {name:?}"));
+        let unknown =
+            || PyValueError::new_err(format!("LMCache writes no elements of type {name:?}"));
         Ok(Arc::new(shape.with_dtype(DType::from_torch_name(&name).ok_or_else(unknown)?)))
     }
 }

@@ -46,7 +46,8 @@ pub struct Settings {
     pub partial: bool,
     /// Whether saves must say what shape their chunks have.
     pub shapes: Shapes,
-    /// Bytes of a full chunk of object group 0, where the caller knows them; else they are learned from saves.
+    /// Bytes of a full chunk of object group 0, where the caller knows them; else they are learned
+    /// from saves.
     pub chunk_bytes: Option<u64>,
 }
 
@@ -106,16 +107,22 @@ impl Store {
     fn key(&self, name: Name) -> Named {
         let none = |e| format!("a key is none of LMCache's: {e}");
         match (self.settings.spelling, name) {
-            (Spelling::Mp, Name::Text(text)) => Ok(self.of_object(ObjectKey::from_native_name(&text).map_err(none)?)),
+            (Spelling::Mp, Name::Text(text)) => {
+                Ok(self.of_object(ObjectKey::from_native_name(&text).map_err(none)?))
+            }
             (Spelling::Mp, Name::Object(id)) => {
                 // Not all of it, which is long, and whose salt is nobody's business.
-                id.validate().map_err(|e| format!("a key of the model {:?} is none of LMCache's: {e}", id.model))?;
+                id.validate().map_err(|e| {
+                    format!("a key of the model {:?} is none of LMCache's: {e}", id.model)
+                })?;
                 Ok(self.of_object(id))
             }
             (Spelling::Engine, Name::Text(text)) => {
                 Ok(Key::new(self.namespace(""), KeyId::from_engine_text(&text).map_err(none)?))
             }
-            (Spelling::Engine, Name::Object(_)) => Err("keys of LMCache's in-process mode are texts".to_owned()),
+            (Spelling::Engine, Name::Object(_)) => {
+                Err("keys of LMCache's in-process mode are texts".to_owned())
+            }
             (_, Name::None(why)) => {
                 let why: String = why.chars().take(WHY_MAX).collect();
                 Err(format!("a key is none of LMCache's: {why}"))
@@ -132,13 +139,15 @@ impl Store {
         names.into_iter().map(|name| self.key(name)).collect()
     }
 
-    /// A salt is a tenant. Chunks of a model, rank and group have one length: the declared one, or that of the first save.
+    /// A salt is a tenant. Chunks of a model, rank and group have one length: the declared one, or
+    /// that of the first save.
     pub fn namespace_of(salt: &str, settings: &Settings) -> Namespace {
         let layout: &[u8] = match settings.spelling {
             Spelling::Mp => b"lmcache-mp",
             Spelling::Engine => b"lmcache",
         };
-        let ns = Namespace::new(salt, Digest::of("kvtier layout", layout)).with_partial(settings.partial);
+        let ns = Namespace::new(salt, Digest::of("kvtier layout", layout))
+            .with_partial(settings.partial);
         match settings.chunk_bytes {
             Some(bytes) => ns.with_chunk_bytes(0, bytes),
             None => ns,

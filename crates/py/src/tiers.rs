@@ -1,4 +1,5 @@
-//! Open tiers, for our own Python code: waiting calls, queues of calls that do not wait, and what an operator asks.
+//! Open tiers, for our own Python code: waiting calls, queues of calls that do not wait, and what
+//! an operator asks.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -47,7 +48,8 @@ pub struct Tiers(Handle);
 
 #[pymethods]
 impl Tiers {
-    /// `source` has just one of `tiers`, `config`, `adapter` and `engine`; what `settings` leaves out has its default.
+    /// `source` has just one of `tiers`, `config`, `adapter` and `engine`; what `settings` leaves
+    /// out has its default.
     #[new]
     #[pyo3(signature = (source, **settings))]
     fn new(source: &Bound<'_, PyDict>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
@@ -62,7 +64,8 @@ impl Tiers {
         Ok(Queue(Desk::new(self.0.share())?))
     }
 
-    /// Saves each buffer under its key; `shape` is the tensor that a full chunk is, where the caller knows it.
+    /// Saves each buffer under its key; `shape` is the tensor that a full chunk is, where the
+    /// caller knows it.
     #[pyo3(signature = (keys, bufs, shape=None))]
     fn save(
         &self,
@@ -72,12 +75,22 @@ impl Tiers {
         shape: Option<Shape>,
     ) -> PyResult<Ended> {
         let shape = shape.map(Shape::read).transpose()?;
-        self.with(py, keys, &bufs, buffer::view, |store, keys, from| store.save_as(keys, from, shape))
+        self.with(py, keys, &bufs, buffer::view, |store, keys, from| {
+            store.save_as(keys, from, shape)
+        })
     }
 
     #[pyo3(signature = (keys, bufs, exact=true))]
-    fn load(&self, py: Python<'_>, keys: Vec<Name>, bufs: Vec<Bound<'_, PyAny>>, exact: bool) -> PyResult<Ended> {
-        self.with(py, keys, &bufs, buffer::lease, |store, keys, into| store.load(keys, into, How::of(exact, false)))
+    fn load(
+        &self,
+        py: Python<'_>,
+        keys: Vec<Name>,
+        bufs: Vec<Bound<'_, PyAny>>,
+        exact: bool,
+    ) -> PyResult<Ended> {
+        self.with(py, keys, &bufs, buffer::lease, |store, keys, into| {
+            store.load(keys, into, How::of(exact, false))
+        })
     }
 
     #[pyo3(signature = (keys, prefix=false, hold=false))]
@@ -106,7 +119,8 @@ impl Tiers {
     fn usage(&self, py: Python<'_>) -> PyResult<Usage> {
         self.0.check()?;
         let usage = py.detach(|| self.0.tier().usage());
-        let tenants = usage.tenants.into_iter().map(|t| (t.tenant, t.used_bytes, t.chunks)).collect();
+        let tenants =
+            usage.tenants.into_iter().map(|t| (t.tenant, t.used_bytes, t.chunks)).collect();
         Ok((usage.used_bytes, usage.capacity_bytes, usage.chunks, tenants))
     }
 
@@ -147,7 +161,8 @@ impl Tiers {
         self.0.settings.spelling == Spelling::Engine
     }
 
-    /// What the tiers knew, when they were opened, of the shapes of chunks that are saved without one: `known`, `learned` or `missing`.
+    /// What the tiers knew, when they were opened, of the shapes of chunks that are saved without
+    /// one: `known`, `learned` or `missing`.
     #[getter]
     fn shapes(&self) -> &'static str {
         self.0.settings.shapes.name()
@@ -159,29 +174,36 @@ impl Tiers {
         Listing::new(py, &self.0)
     }
 
-    /// Registers memory with the engines that move files, so that all that lies in it moves with less work. It must stay mapped until
-    /// `close`. Says what came of it.
+    /// Registers memory with the engines that move files, so that all that lies in it moves with
+    /// less work. It must stay mapped until `close`. Says what came of it.
     fn register(&self, py: Python<'_>, address: usize, bytes: usize) -> PyResult<Vec<String>> {
         self.0.check()?;
-        let base = NonZeroUsize::new(address).ok_or_else(|| PyValueError::new_err("memory at address 0"))?;
+        let base = NonZeroUsize::new(address)
+            .ok_or_else(|| PyValueError::new_err("memory at address 0"))?;
         py.detach(|| {
             let base = NonNull::with_exposed_provenance(base);
-            // SAFETY: no lease is ever cut from this arena, nor is it read or written through: it only names the range for the kernel, which
-            // pins its pages and checks by itself that they are there. What moves in it later comes with leases of its own.
+            // SAFETY: no lease is ever cut from this arena, nor is it read or written through: it
+            // only names the range for the kernel, which pins its pages and checks by
+            // itself that they are there. What moves in it later comes with leases of its own.
             let arena = unsafe { Arena::from_raw(base, bytes, Place::Heap, Arc::new(())) };
             let arena = arena.map_err(|e| PyValueError::new_err(e.to_string()))?;
             self.0.opened.register(&arena).map_err(|e| PyValueError::new_err(whole(&e)))
         })
     }
 
-    /// Registers memory on a GPU with cuFile, where a tier uses it. It must stay allocated until `close`. Says what came of it.
+    /// Registers memory on a GPU with cuFile, where a tier uses it. It must stay allocated until
+    /// `close`. Says what came of it.
     fn register_gpu(&self, py: Python<'_>, address: usize, bytes: usize) -> PyResult<Vec<String>> {
         self.0.check()?;
         py.detach(|| {
-            // SAFETY: no lease is ever cut from this arena, nor is it touched through it: it only names the range for cuFile. What moves in it
-            // later comes with leases of its own.
+            // SAFETY: no lease is ever cut from this arena, nor is it touched through it: it only
+            // names the range for cuFile. What moves in it later comes with leases of
+            // its own.
             let arena = unsafe { Arena::from_device(address, bytes, Arc::new(())) };
-            Ok(self.0.opened.register_gpu(&arena.map_err(|e| PyValueError::new_err(e.to_string()))?))
+            Ok(self
+                .0
+                .opened
+                .register_gpu(&arena.map_err(|e| PyValueError::new_err(e.to_string()))?))
         })
     }
 
@@ -229,7 +251,8 @@ impl Tiers {
     }
 }
 
-/// Batches that are handed in without waiting; `drain` tells of their ends, and the descriptor is readable while there are some.
+/// Batches that are handed in without waiting; `drain` tells of their ends, and the descriptor is
+/// readable while there are some.
 #[pyclass(frozen, module = "kvtier._native")]
 pub struct Queue(Desk<Ended>);
 
@@ -255,7 +278,13 @@ impl Queue {
     ) -> PyResult<u64> {
         let shape = shape.map(Shape::read).transpose()?;
         let lent = buffer::lend(keys.len(), &bufs, &self.0.handle.busy, buffer::view);
-        self.0.submit_with(py, keys, lent, |store, keys, from| store.save_as(keys, from, shape), ended)
+        self.0.submit_with(
+            py,
+            keys,
+            lent,
+            |store, keys, from| store.save_as(keys, from, shape),
+            ended,
+        )
     }
 
     #[pyo3(signature = (keys, bufs, exact=true, prefetch=false))]
@@ -267,9 +296,17 @@ impl Queue {
         exact: bool,
         prefetch: bool,
     ) -> PyResult<u64> {
-        let (lent, how) =
-            (buffer::lend(keys.len(), &bufs, &self.0.handle.busy, buffer::lease), How::of(exact, prefetch));
-        self.0.submit_with(py, keys, lent, move |store, keys, into| store.load(keys, into, how), ended)
+        let (lent, how) = (
+            buffer::lend(keys.len(), &bufs, &self.0.handle.busy, buffer::lease),
+            How::of(exact, prefetch),
+        );
+        self.0.submit_with(
+            py,
+            keys,
+            lent,
+            move |store, keys, into| store.load(keys, into, how),
+            ended,
+        )
     }
 
     #[pyo3(signature = (keys, prefix=false, hold=false))]
@@ -283,7 +320,12 @@ impl Queue {
 
     /// What ended since the last time: `(id, what went wrong, one answer a key)`. Never waits.
     fn drain(&self, py: Python<'_>) -> PyResult<Vec<(u64, Option<(String, String)>, Vec<i64>)>> {
-        Ok(self.0.drain(py)?.into_iter().map(|(id, (fault, answers))| (id, fault, answers)).collect())
+        Ok(self
+            .0
+            .drain(py)?
+            .into_iter()
+            .map(|(id, (fault, answers))| (id, fault, answers))
+            .collect())
     }
 }
 

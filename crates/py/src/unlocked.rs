@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
 
-/// Whether an interpreter is ending. From then on a thread that wants its lock back may wait for ever, and there is no other left to spare.
+/// Whether an interpreter is ending. From then on a thread that wants its lock back may wait for
+/// ever, and there is no other left to spare.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Python calls this when its interpreter begins to end.
@@ -15,8 +16,8 @@ pub fn ending() {
     ENDING.store(true, Ordering::Release);
 }
 
-/// Something whose drop may wait, for threads that end what they are at: Python drops it, with the interpreter's lock, which must not keep
-/// Python's other threads waiting too.
+/// Something whose drop may wait, for threads that end what they are at: Python drops it, with the
+/// interpreter's lock, which must not keep Python's other threads waiting too.
 #[derive(Debug)]
 pub struct Apart<T: Send>(ManuallyDrop<T>);
 

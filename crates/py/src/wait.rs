@@ -21,7 +21,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for the end of `work`. Errors with what a signal handler raised; the work then goes on unseen.
+/// Waits for the end of `work`. Errors with what a signal handler raised; the work then goes on
+/// unseen.
 pub fn wait<T: Send>(py: Python<'_>, work: impl Future<Output = T> + Send) -> PyResult<T> {
     let mut work = pin!(work);
     loop {
@@ -46,8 +47,8 @@ pub fn wait_until<T: Send>(
     }
 }
 
-/// The same for work on the caller's memory, which is not his before its end: what a signal handler raises is raised then, but the second time
-/// at once.
+/// The same for work on the caller's memory, which is not his before its end: what a signal handler
+/// raises is raised then, but the second time at once.
 pub fn wait_home<T: Send>(py: Python<'_>, work: impl Future<Output = T> + Send) -> PyResult<T> {
     let (mut work, mut raised) = (pin!(work), None);
     loop {
@@ -61,7 +62,10 @@ pub fn wait_home<T: Send>(py: Python<'_>, work: impl Future<Output = T> + Send) 
 }
 
 /// Waits a little; answers the end if it came.
-fn step<T: Send>(py: Python<'_>, mut work: Pin<&mut (impl Future<Output = T> + Send)>) -> PyResult<Option<T>> {
+fn step<T: Send>(
+    py: Python<'_>,
+    mut work: Pin<&mut (impl Future<Output = T> + Send)>,
+) -> PyResult<Option<T>> {
     buffer::give_back(py);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let ended = py.detach(|| {

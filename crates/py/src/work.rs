@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use kvtier::core::{
-    Class, Digest, ErrorKind, Hold, Key, Load, Loaded, MissReason, Mode, Presence, Save, Saved, ShedReason, TierExt,
+    Class, Digest, ErrorKind, Hold, Key, Load, Loaded, MissReason, Mode, Presence, Save, Saved,
+    ShedReason, TierExt,
 };
 use kvtier::key::ChunkShape;
 use kvtier::{Lease, View};
@@ -49,7 +50,8 @@ impl Store {
         for (at, done) in at.into_iter().zip(done) {
             match done.result {
                 Ok(Saved::Stored) => end.answers[at] = 1,
-                // What a policy chose not to keep was no failure: it is a miss when it is asked for.
+                // What a policy chose not to keep was no failure: it is a miss when it is asked
+                // for.
                 Ok(Saved::Present | Saved::Shed(ShedReason::NotWorth)) => end.answers[at] = 0,
                 Ok(Saved::Shed(why)) => {
                     let (kind, text) = shed(why);
@@ -67,7 +69,8 @@ impl Store {
         let mut end = End::of(keys.len());
         let (at, ops) = end.keys(keys.into_iter().zip(into));
         let len = |into: &[Lease]| into.iter().map(|lease| lease.len() as u64).sum::<u64>();
-        let at: Vec<(usize, u64)> = at.into_iter().zip(ops.iter().map(|(_, into)| len(into))).collect();
+        let at: Vec<(usize, u64)> =
+            at.into_iter().zip(ops.iter().map(|(_, into)| len(into))).collect();
         let ops = ops.into_iter().map(|(key, into)| Load { key, into }).collect();
         let done = self.tier().load_waiting(&self.ctx(how.class), ops).await;
         let (mut loaded, mut misfits) = (Vec::with_capacity(done.len()), Vec::new());
@@ -75,7 +78,9 @@ impl Store {
             let digest = *done.op.key.digest();
             loaded.push(digest);
             match done.result {
-                Ok(Loaded::Hit { len }) if len == wanted || !how.exact => end.answers[at] = len.cast_signed(),
+                Ok(Loaded::Hit { len }) if len == wanted || !how.exact => {
+                    end.answers[at] = len.cast_signed()
+                }
                 Ok(Loaded::Hit { len }) => {
                     let text = format!("the chunk {digest} has {len} bytes, {wanted} were wanted");
                     end.bad(ErrorKind::Invalid, text);
@@ -92,19 +97,24 @@ impl Store {
         end
     }
 
-    /// Notes an error where a chunk is longer than its buffer. `misfits` are keys whose loads missed for their length, with the bytes of their
-    /// buffers: objects of a wrong length miss so too, and those are misses and nothing more.
+    /// Notes an error where a chunk is longer than its buffer. `misfits` are keys whose loads
+    /// missed for their length, with the bytes of their buffers: objects of a wrong length miss
+    /// so too, and those are misses and nothing more.
     async fn note_lengths(&self, end: &mut End, misfits: &[(Key, u64)]) {
         if misfits.is_empty() {
             return;
         }
         let keys: Arc<[Key]> = misfits.iter().map(|(key, _)| key.clone()).collect();
         let ctx = self.ctx(Class::Demand);
-        let Ok(answer) = self.tier().lookup_waiting(&ctx, keys, Mode::Each, Hold::None).await else { return };
-        let mut too_long = misfits.iter().zip(&answer.found).filter_map(|((key, wanted), found)| match found {
-            Presence::Hit { len } if len > wanted => Some((key.digest(), *len, *wanted)),
-            _ => None,
-        });
+        let Ok(answer) = self.tier().lookup_waiting(&ctx, keys, Mode::Each, Hold::None).await
+        else {
+            return;
+        };
+        let mut too_long =
+            misfits.iter().zip(&answer.found).filter_map(|((key, wanted), found)| match found {
+                Presence::Hit { len } if len > wanted => Some((key.digest(), *len, *wanted)),
+                _ => None,
+            });
         let Some((digest, len, wanted)) = too_long.next() else { return };
         let others = match too_long.count() {
             0 => String::new(),
@@ -116,8 +126,8 @@ impl Store {
         end.bad(ErrorKind::Invalid, text);
     }
 
-    /// Which keys are there, those after the first miss left out where `mode` says so; where `hold`, they stay for the store's time, or until
-    /// they are let go.
+    /// Which keys are there, those after the first miss left out where `mode` says so; where
+    /// `hold`, they stay for the store's time, or until they are let go.
     pub async fn lookup(self: Arc<Self>, keys: Vec<Named>, mode: Mode, hold: bool) -> End {
         let mut end = End::of(keys.len());
         let (at, keys) = whole_batch(&mut end, keys);
@@ -148,13 +158,19 @@ impl Store {
         let ctx = self.ctx(Class::Background);
         let stay = match self.tier().remove_waiting(&ctx, Arc::clone(&keys)).await {
             Ok(removed) if removed.held == 0 => Ok(Vec::new()),
-            Ok(_) => self.tier().lookup_waiting(&ctx, keys, Mode::Each, Hold::None).await.map(|there| there.found),
+            Ok(_) => self
+                .tier()
+                .lookup_waiting(&ctx, keys, Mode::Each, Hold::None)
+                .await
+                .map(|there| there.found),
             Err(e) => Err(e),
         };
         match stay {
             Ok(stay) => {
                 let stays = |i: usize| stay.get(i).is_some_and(|there| there.is_hit());
-                at.into_iter().enumerate().for_each(|(i, at)| end.answers[at] = if stays(i) { NONE } else { 1 });
+                at.into_iter()
+                    .enumerate()
+                    .for_each(|(i, at)| end.answers[at] = if stays(i) { NONE } else { 1 });
             }
             Err(e) => end.error(&e),
         }
@@ -170,7 +186,9 @@ fn whole_batch(end: &mut End, keys: Vec<Named>) -> (Vec<usize>, Arc<[Key]>) {
 fn shed(why: ShedReason) -> (ErrorKind, &'static str) {
     match why {
         ShedReason::Full => (ErrorKind::Full, "no room: everything that could go is held"),
-        ShedReason::DeviceFull => (ErrorKind::Full, "the file system is full, below the cap of the tier"),
+        ShedReason::DeviceFull => {
+            (ErrorKind::Full, "the file system is full, below the cap of the tier")
+        }
         ShedReason::ReadOnly => (ErrorKind::Denied, "the medium is read-only"),
         ShedReason::TooLarge => (ErrorKind::Full, "the chunk is larger than the tier may hold"),
         _ => (ErrorKind::Throttled, "the tier took no more work before the deadline"),

@@ -1,5 +1,5 @@
-//! An object out of registered memory into a store and back: against a server in memory, or the one that `S3_ENDPOINT` names
-//! (with `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `S3_BUCKET`).
+//! An object out of registered memory into a store and back: against a server in memory, or the one
+//! that `S3_ENDPOINT` names (with `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `S3_BUCKET`).
 #![allow(clippy::print_stdout)]
 
 use kvtier_mem::{Arena, ArenaConfig};
@@ -16,7 +16,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = var("S3_ENDPOINT").unwrap_or_else(|| server.url());
     let bucket = var("S3_BUCKET").unwrap_or_else(|| "bucket".into());
     let endpoint = Place::of(url).bucket(bucket).region("us-east-1").resolve()?;
-    let credentials = from_env(var)?.unwrap_or_else(|| Credentials::new("AKIDTEST", "secret/test+key"));
+    let credentials =
+        from_env(var)?.unwrap_or_else(|| Credentials::new("AKIDTEST", "secret/test+key"));
     let client = Client::new(Config::new(endpoint, credentials));
     println!("endpoint {}", client.endpoint());
 
@@ -24,7 +25,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut lease = arena.lease(BYTES)?;
     lease.write_at(0, &vec![7; BYTES])?;
     let view = lease.freeze();
-    let stored = client.put("example/chunk", &view, &Put::default().meta("kvtier", "facts")).await?;
+    let stored =
+        client.put("example/chunk", &view, &Put::default().meta("kvtier", "facts")).await?;
     println!("stored {stored:?}");
 
     let mut lease = arena.lease(BYTES)?;

@@ -1,7 +1,9 @@
-//! What counts as the answer to a request: the status that S3 gives for it, and a document with the root element that the operation has.
+//! What counts as the answer to a request: the status that S3 gives for it, and a document with the
+//! root element that the operation has.
 //!
-//! Not everything that says 200 is the store: a proxy has pages of its own, and the store itself says 200 first and fails later, in the
-//! body. Whatever is not the document that was asked for is a failed attempt, never an empty success.
+//! Not everything that says 200 is the store: a proxy has pages of its own, and the store itself
+//! says 200 first and fails later, in the body. Whatever is not the document that was asked for is
+//! a failed attempt, never an empty success.
 
 use zeroize::Zeroizing;
 
@@ -14,7 +16,8 @@ use crate::xml::{self, Complaint};
 /// What an answer is read by.
 pub type Parse<T> = fn(&Head, &[u8]) -> Result<T, Trouble>;
 
-/// Longer documents are not read on a thread of the runtime: 8 MiB take from a tenth of a second to almost one.
+/// Longer documents are not read on a thread of the runtime: 8 MiB take from a tenth of a second to
+/// almost one.
 const READ_HERE_MAX: usize = 64 * 1024;
 
 /// Reads an answer. The body is wiped where it may hold a secret, which long ones never do.
@@ -23,17 +26,24 @@ pub async fn read<T: Send + 'static>(answer: Answer, parse: Parse<T>) -> Result<
         return parse(&answer.head, &Zeroizing::new(answer.body));
     }
     let reading = tokio::task::spawn_blocking(move || parse(&answer.head, &answer.body));
-    let ended = |e| Trouble::last(Error::new(ErrorKind::Io, "the reading of an answer broke off").with_source(e));
+    let ended = |e| {
+        Trouble::last(
+            Error::new(ErrorKind::Io, "the reading of an answer broke off").with_source(e),
+        )
+    };
     reading.await.unwrap_or_else(|e| Err(ended(e)))
 }
 
-/// An answer without a document. A body that is none of the store's errors and no page of a proxy's is passed over.
+/// An answer without a document. A body that is none of the store's errors and no page of a proxy's
+/// is passed over.
 pub fn done(_: &Head, body: &[u8]) -> Result<(), Trouble> {
     if body.trim_ascii().is_empty() {
         return Ok(());
     }
     let mut is_page = false;
-    let read = xml::each(body, |path, _| is_page |= path.len() == 1 && path[0].eq_ignore_ascii_case("html"));
+    let read = xml::each(body, |path, _| {
+        is_page |= path.len() == 1 && path[0].eq_ignore_ascii_case("html")
+    });
     match complaint(body) {
         Some(trouble) => Err(trouble),
         None if is_page || read.is_err() => Err(foreign(xml::nonsense())),
@@ -44,7 +54,9 @@ pub fn done(_: &Head, body: &[u8]) -> Result<(), Trouble> {
 /// As [`done`], of a request that stores: the version that was made, which every store names.
 pub fn stored(head: &Head, body: &[u8]) -> Result<String, Trouble> {
     done(head, body)?;
-    let unnamed = || foreign(xml::nonsense().with_source("no etag: the version that was stored is not named"));
+    let unnamed = || {
+        foreign(xml::nonsense().with_source("no etag: the version that was stored is not named"))
+    };
     head.etag().map(str::to_owned).ok_or_else(unnamed)
 }
 
@@ -54,8 +66,8 @@ pub fn deleted(head: &Head, body: &[u8]) -> Result<(), Trouble> {
     if body.trim_ascii().is_empty() { Ok(()) } else { Err(foreign(xml::nonsense())) }
 }
 
-/// Reads a document whose root element is `root`: calls `leaf` as [`xml::each`] does. Whatever else the body is, is a failed attempt: the
-/// store's own error, or no answer of the store at all.
+/// Reads a document whose root element is `root`: calls `leaf` as [`xml::each`] does. Whatever else
+/// the body is, is a failed attempt: the store's own error, or no answer of the store at all.
 pub fn document(body: &[u8], root: &str, leaf: impl FnMut(&[String], &str)) -> Result<(), Trouble> {
     match xml::each_in(body, root, leaf) {
         Ok(()) => Ok(()),
@@ -63,7 +75,8 @@ pub fn document(body: &[u8], root: &str, leaf: impl FnMut(&[String], &str)) -> R
     }
 }
 
-/// Not the store's answer: another attempt may meet the store. It says nothing of the store's health.
+/// Not the store's answer: another attempt may meet the store. It says nothing of the store's
+/// health.
 pub fn foreign(error: Error) -> Trouble {
     Trouble { error, again: Again::Backoff(None), sick: false }
 }
@@ -77,8 +90,8 @@ fn complaint(body: &[u8]) -> Option<Trouble> {
         "AccessDenied" | "SignatureDoesNotMatch" | "AccountProblem" | "AllAccessDisabled" => 403,
         "NoSuchUpload" | "NoSuchKey" | "NoSuchBucket" => 404,
         "PreconditionFailed" => 412,
-        "MalformedXML" | "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" | "EntityTooLarge"
-        | "InvalidRequest" | "InvalidArgument" => 400,
+        "MalformedXML" | "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall"
+        | "EntityTooLarge" | "InvalidRequest" | "InvalidArgument" => 400,
         "NotImplemented" | "MethodNotAllowed" => 501,
         _ => 500,
     };
@@ -87,7 +100,8 @@ fn complaint(body: &[u8]) -> Option<Trouble> {
     Some(Trouble { sick: false, ..trouble })
 }
 
-/// Whether a successful status is one that S3 has for this method; others say that something else was done, or nothing yet.
+/// Whether a successful status is one that S3 has for this method; others say that something else
+/// was done, or nothing yet.
 pub fn is_expected(method: &str, status: u16) -> bool {
     match method {
         "GET" | "HEAD" => matches!(status, 200 | 206),
@@ -108,7 +122,10 @@ mod tests {
     use super::*;
 
     fn head(headers: &str) -> Head {
-        Head::parse(format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n").as_bytes(), false).unwrap().unwrap().0
+        Head::parse(format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n").as_bytes(), false)
+            .unwrap()
+            .unwrap()
+            .0
     }
 
     #[tokio::test]
@@ -124,7 +141,9 @@ mod tests {
     fn a_page_is_neither_a_store_nor_a_delete() {
         let version = head("etag: \"v\"");
         assert_eq!(stored(&version, b"").unwrap(), "\"v\"");
-        assert!(stored(&version, b"<PutObjectResult/>").is_ok() && deleted(&version, b" \n").is_ok());
+        assert!(
+            stored(&version, b"<PutObjectResult/>").is_ok() && deleted(&version, b" \n").is_ok()
+        );
         assert!(stored(&head("x: y"), b"").is_err(), "no version");
         for page in [
             &b"<html>please log in</html>"[..],
@@ -165,7 +184,8 @@ mod tests {
         ] {
             assert_eq!(of(other), again, "{other}");
         }
-        let error = |code: &str| of(&format!("<Error><Code>{code}</Code></Error>")).map(|(kind, _)| kind);
+        let error =
+            |code: &str| of(&format!("<Error><Code>{code}</Code></Error>")).map(|(kind, _)| kind);
         assert_eq!(error("AccessDenied"), Some(ErrorKind::Denied));
         assert_eq!(error("SlowDown"), Some(ErrorKind::Throttled));
         assert_eq!(error("NoSuchUpload"), Some(ErrorKind::NotFound));

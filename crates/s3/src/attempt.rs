@@ -20,9 +20,11 @@ const COMPLAINT_BYTES_MAX: usize = 64 * 1024;
 /// And waited for no longer than this.
 const COMPLAINT_WAIT: Duration = Duration::from_secs(2);
 
-/// A store that gave its answers ids within this time gives them: an answer without one is not the store's.
+/// A store that gave its answers ids within this time gives them: an answer without one is not the
+/// store's.
 const NAMED_FOR: Duration = Duration::from_secs(60);
-/// Where a signed hash did not help, uploads that are refused are not sent once more with it for this long.
+/// Where a signed hash did not help, uploads that are refused are not sent once more with it for
+/// this long.
 const IN_VAIN_FOR: Duration = Duration::from_secs(60);
 
 /// Whether to wait until fewer requests are in flight.
@@ -53,11 +55,17 @@ pub struct Answer {
 }
 
 impl Inner {
-    /// Sends a request and reads the head of its answer. Dropping the future closes the connection. The body may begin in `room`: give
-    /// that to one request at a time only.
-    pub async fn open(self: &Arc<Self>, request: &Request<'_>, turn: Turn, room: &mut [u8]) -> Result<Open, Trouble> {
+    /// Sends a request and reads the head of its answer. Dropping the future closes the connection.
+    /// The body may begin in `room`: give that to one request at a time only.
+    pub async fn open(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        turn: Turn,
+        room: &mut [u8],
+    ) -> Result<Open, Trouble> {
         let class = request.class();
-        let admission = self.breakers.of(class).admit(Instant::now(), &self.counters).map_err(Trouble::last)?;
+        let admission =
+            self.breakers.of(class).admit(Instant::now(), &self.counters).map_err(Trouble::last)?;
         // Before the turn: a session is made by a request that takes a turn itself.
         let who = self.identity(request.signer).await.map_err(Trouble::last)?;
         let permit = match (admission, turn) {
@@ -103,11 +111,21 @@ impl Inner {
         }
         // A miss costs nothing, while what counts as deleted and stays is nowhere counted.
         let may_be_silent = request.method != "DELETE" && !site.endpoint.provider().names_answers();
-        Ok(Open { head, way, site, who, signer: request.signer, unsigned, may_be_silent, _permit: permit })
+        Ok(Open {
+            head,
+            way,
+            site,
+            who,
+            signer: request.signer,
+            unsigned,
+            may_be_silent,
+            _permit: permit,
+        })
     }
 
-    /// What failed at a region that the store named and that has proven nothing may be the region's fault: the configured endpoint is asked
-    /// again, at once where an answer said no. What has a remedy of its own, such as credentials that have expired, gets that first: only
+    /// What failed at a region that the store named and that has proven nothing may be the region's
+    /// fault: the configured endpoint is asked again, at once where an answer said no. What has
+    /// a remedy of its own, such as credentials that have expired, gets that first: only
     /// where it did not help is it the region's fault.
     fn or_elsewhere(&self, trouble: Trouble, site: &Arc<Site>) -> Trouble {
         match trouble.error.status() {
@@ -116,8 +134,12 @@ impl Inner {
                 trouble
             }
             Some(300..=399 | 400 | 401 | 403) => match trouble.again {
-                Again::No if self.sites.fail(site) => Trouble { again: Again::Elsewhere, ..trouble },
-                Again::Identity | Again::Clock if effort::is_remedied(&trouble.again) && self.sites.fail(site) => {
+                Again::No if self.sites.fail(site) => {
+                    Trouble { again: Again::Elsewhere, ..trouble }
+                }
+                Again::Identity | Again::Clock
+                    if effort::is_remedied(&trouble.again) && self.sites.fail(site) =>
+                {
                     Trouble { again: Again::Elsewhere, ..trouble }
                 }
                 Again::Backoff(_) => {
@@ -151,9 +173,14 @@ impl Inner {
         Ok(way)
     }
 
-    /// Sends a request and reads the head of its answer; whether that came early. Where the endpoint was away and is back, what still
-    /// hangs is given up.
-    async fn exchange(&self, way: &mut Way, request: &Request<'_>, room: &mut [u8]) -> Result<(Head, bool), Trouble> {
+    /// Sends a request and reads the head of its answer; whether that came early. Where the
+    /// endpoint was away and is back, what still hangs is given up.
+    async fn exchange(
+        &self,
+        way: &mut Way,
+        request: &Request<'_>,
+        room: &mut [u8],
+    ) -> Result<(Head, bool), Trouble> {
         tokio::select! {
             biased;
             answer = self.talk(way, request, room) => answer,
@@ -164,7 +191,12 @@ impl Inner {
         }
     }
 
-    async fn talk(&self, way: &mut Way, request: &Request<'_>, room: &mut [u8]) -> Result<(Head, bool), Trouble> {
+    async fn talk(
+        &self,
+        way: &mut Way,
+        request: &Request<'_>,
+        room: &mut [u8],
+    ) -> Result<(Head, bool), Trouble> {
         let stall = self.config.stall_max;
         let early = match way.send(request.body, stall).await {
             Ok(sent) => sent == Sent::Early,
@@ -204,17 +236,20 @@ impl Inner {
                 self.gates.of(class).succeeded(now, now.duration_since(sent_at), &self.counters);
             }
         }
-        if !matches!(head.status, 500 | 502 | 504) && self.breakers.of(class).succeeded(now, &self.counters) {
+        if !matches!(head.status, 500 | 502 | 504)
+            && self.breakers.of(class).succeeded(now, &self.counters)
+        {
             self.recovered.notify_waiters();
         }
     }
 }
 
-/// A success that tells neither the object's version nor its date comes from something before the store: it says nothing of the object, and
-/// the store was not reached.
+/// A success that tells neither the object's version nor its date comes from something before the
+/// store: it says nothing of the object, and the store was not reached.
 fn not_the_stores(head: &Head) -> Trouble {
     let what = "an answer without an object's etag and last-modified, which every S3 store gives: check the endpoint, and what lies before the store";
-    let error = Error::new(ErrorKind::Io, what).with_answer(head.status, None, None).retryable(true);
+    let error =
+        Error::new(ErrorKind::Io, what).with_answer(head.status, None, None).retryable(true);
     Trouble { error, again: Again::Backoff(None), sick: true }
 }
 
@@ -226,7 +261,8 @@ impl Open {
         }
         let Open { head, mut way, .. } = self;
         let mut body = Vec::new();
-        let read = way.body(head.framing, Sink::Text(&mut body, bytes_max), inner.config.stall_max).await;
+        let read =
+            way.body(head.framing, Sink::Text(&mut body, bytes_max), inner.config.stall_max).await;
         if let Way::One(conn) = &mut way {
             conn.forget();
         }
@@ -259,7 +295,10 @@ impl Open {
         let mut body = Vec::new();
         let patience = inner.config.stall_max.min(COMPLAINT_WAIT);
         // A refusal that breaks off is still a refusal.
-        if way.body(head.framing, Sink::Text(&mut body, COMPLAINT_BYTES_MAX), patience).await.is_ok()
+        if way
+            .body(head.framing, Sink::Text(&mut body, COMPLAINT_BYTES_MAX), patience)
+            .await
+            .is_ok()
             && head.framing != Framing::UntilClose
         {
             inner.pool.put(way);
@@ -274,7 +313,8 @@ impl Open {
         let silent = body.is_empty() && may_be_silent && !inner.named.is_within(now, NAMED_FOR);
         let foreign = complaint.code.is_none() && request_id.is_none() && !silent;
         // Where we are sent is followed only as far as it names a region of the same service.
-        let elsewhere = || site.endpoint.region_at(complaint.endpoint.as_deref().or(head.header("location"))?);
+        let elsewhere =
+            || site.endpoint.region_at(complaint.endpoint.as_deref().or(head.header("location"))?);
         let trouble = classify(Refusal {
             status: head.status,
             code: complaint.code,
@@ -294,9 +334,10 @@ impl Open {
     }
 }
 
-/// Logs an attempt at level `debug`: what was asked, what the store answered and when. Cache salts, which the names of objects
-/// in LMCache's layouts hold, are secret: names end where a salt begins, and of the query only the names are shown, since prefixes and markers of
-/// listings are names of objects too.
+/// Logs an attempt at level `debug`: what was asked, what the store answered and when. Cache salts,
+/// which the names of objects in LMCache's layouts hold, are secret: names end where a salt begins,
+/// and of the query only the names are shown, since prefixes and markers of listings are names of
+/// objects too.
 fn log(request: &Request<'_>, sent_at: Instant, answer: &Result<(Head, bool), Trouble>) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
@@ -307,11 +348,14 @@ fn log(request: &Request<'_>, sent_at: Instant, answer: &Result<(Head, bool), Tr
     let ms = sent_at.elapsed().as_secs_f64() * 1e3;
     match answer {
         Ok((head, _)) => tracing::debug!(method, key, ?query, status = head.status, ms, "request"),
-        Err(trouble) => tracing::debug!(method, key, ?query, ms, error = %trouble.error, "request failed"),
+        Err(trouble) => {
+            tracing::debug!(method, key, ?query, ms, error = %trouble.error, "request failed")
+        }
     }
 }
 
-/// The name of an object, `***` for what follows its fourth `@`: in LMCache's layouts a cache salt is there.
+/// The name of an object, `***` for what follows its fourth `@`: in LMCache's layouts a cache salt
+/// is there.
 fn without_salt(key: &str) -> std::borrow::Cow<'_, str> {
     match key.match_indices('@').nth(3) {
         Some((at, _)) => format!("{}@***", &key[..at]).into(),
@@ -319,8 +363,8 @@ fn without_salt(key: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// A connection that broke before its answer: if it had served before and said nothing now, the store had closed it while it was
-/// idle, which is nobody's fault.
+/// A connection that broke before its answer: if it had served before and said nothing now, the
+/// store had closed it while it was idle, which is nobody's fault.
 fn lost(way: &Way, error: Error) -> Trouble {
     let end = if let Way::Two(talk) = way { talk.end } else { Some(End::Broken { first: true }) };
     let idle = way.is_reused() && !way.has_heard() && error.kind() == ErrorKind::Io;
@@ -335,7 +379,9 @@ fn lost(way: &Way, error: Error) -> Trouble {
 fn broke(way: &Way, error: Error) -> Trouble {
     let trouble = Trouble::broken(error);
     match way {
-        Way::Two(talk) if talk.end == Some(End::Broken { first: false }) => Trouble { sick: false, ..trouble },
+        Way::Two(talk) if talk.end == Some(End::Broken { first: false }) => {
+            Trouble { sick: false, ..trouble }
+        }
         _ => trouble,
     }
 }

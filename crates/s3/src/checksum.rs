@@ -24,7 +24,11 @@ impl Checksum {
 
     /// The one of that name in configurations: `none`, `crc32c`, `crc64nvme` or `sha256`.
     pub fn named(name: &str) -> Option<Self> {
-        let found = || Checksum::ALL.into_iter().find(|sum| sum.name().is_some_and(|own| own.to_lowercase() == name));
+        let found = || {
+            Checksum::ALL
+                .into_iter()
+                .find(|sum| sum.name().is_some_and(|own| own.to_lowercase() == name))
+        };
         if name == "none" { Some(Checksum::None) } else { found() }
     }
 
@@ -61,10 +65,14 @@ impl Checksum {
         STANDARD.encode(&sum.to_be_bytes()[8 - width..])
     }
 
-    /// The first checksum of a whole object that `header` returns, and its value. Those of multipart uploads that cover the
-    /// parts' checksums (`...-3`) say nothing about the bytes in one pass.
-    pub(crate) fn returned<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<(Checksum, &'h str)> {
-        if header("x-amz-checksum-type").is_some_and(|kind| kind.eq_ignore_ascii_case("COMPOSITE")) {
+    /// The first checksum of a whole object that `header` returns, and its value. Those of
+    /// multipart uploads that cover the parts' checksums (`...-3`) say nothing about the bytes
+    /// in one pass.
+    pub(crate) fn returned<'h>(
+        header: impl Fn(&str) -> Option<&'h str>,
+    ) -> Option<(Checksum, &'h str)> {
+        if header("x-amz-checksum-type").is_some_and(|kind| kind.eq_ignore_ascii_case("COMPOSITE"))
+        {
             return None;
         }
         let found = Checksum::ALL.into_iter().find_map(|sum| Some((sum, header(sum.header()?)?)));
@@ -114,13 +122,16 @@ impl Running {
     /// As S3 writes it: base64 of the big-endian bytes.
     pub fn value(&self) -> String {
         match &self.0 {
-            State::Crc(digest, width) => STANDARD.encode(&digest.finalize().to_be_bytes()[8 - width..]),
+            State::Crc(digest, width) => {
+                STANDARD.encode(&digest.finalize().to_be_bytes()[8 - width..])
+            }
             State::Sha(sha) => STANDARD.encode(sha.clone().finalize()),
         }
     }
 }
 
-/// The value of `content-md5`, for stores that take no other checksum with a list of keys to delete.
+/// The value of `content-md5`, for stores that take no other checksum with a list of keys to
+/// delete.
 pub fn md5(bytes: &[u8]) -> String {
     use md5::Digest;
     STANDARD.encode(md5::Md5::digest(bytes))
@@ -134,20 +145,29 @@ mod tests {
     fn the_check_values_of_the_catalogues() {
         let of = |sum: Checksum| sum.of(b"123456789").unwrap();
         assert_eq!(of(Checksum::Crc32c), STANDARD.encode(0xE306_9283_u32.to_be_bytes()));
-        assert_eq!(of(Checksum::Crc64Nvme), STANDARD.encode(0xAE8B_1486_0A79_9888_u64.to_be_bytes()));
+        assert_eq!(
+            of(Checksum::Crc64Nvme),
+            STANDARD.encode(0xAE8B_1486_0A79_9888_u64.to_be_bytes())
+        );
         assert_eq!(of(Checksum::Sha256), "FeKw08M4keuw8e9gnsQZQgwg4yDOlMZfvIwzEkSOsiU=");
         assert_eq!(md5(b""), "1B2M2Y8AsgTpgAmY7PhCfg==");
         assert_eq!(Checksum::None.of(b"x"), None);
-        for (name, sum) in [("none", Checksum::None), ("crc32c", Checksum::Crc32c), ("sha256", Checksum::Sha256)] {
+        for (name, sum) in
+            [("none", Checksum::None), ("crc32c", Checksum::Crc32c), ("sha256", Checksum::Sha256)]
+        {
             assert_eq!(Checksum::named(name), Some(sum));
         }
-        assert_eq!((Checksum::named("crc64nvme"), Checksum::named("md5")), (Some(Checksum::Crc64Nvme), None));
+        assert_eq!(
+            (Checksum::named("crc64nvme"), Checksum::named("md5")),
+            (Some(Checksum::Crc64Nvme), None)
+        );
     }
 
     #[test]
     fn sums_of_parts_are_not_taken_for_sums_of_bytes() {
         let returned = |value: &'static str| {
-            Checksum::returned(move |name| (name == "x-amz-checksum-crc32c").then_some(value)).map(|(sum, _)| sum)
+            Checksum::returned(move |name| (name == "x-amz-checksum-crc32c").then_some(value))
+                .map(|(sum, _)| sum)
         };
         assert_eq!(returned("AAAAAA=="), Some(Checksum::Crc32c));
         assert_eq!(returned("AAAAAA==-3"), None);

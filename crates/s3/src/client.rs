@@ -24,9 +24,10 @@ use crate::time::Instant;
 
 /// A client of one bucket. Clones share everything but the deadline.
 ///
-/// Every operation is a future on the caller's tokio runtime (with I/O and time enabled). Dropping one closes its connection (with HTTP/2:
-/// resets its stream); nothing goes on in the background but the renewal of credentials, the giving up of multipart uploads and, with
-/// HTTP/2, the connections.
+/// Every operation is a future on the caller's tokio runtime (with I/O and time enabled). Dropping
+/// one closes its connection (with HTTP/2: resets its stream); nothing goes on in the background
+/// but the renewal of credentials, the giving up of multipart uploads and, with HTTP/2, the
+/// connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) inner: Arc<Inner>,
@@ -53,7 +54,8 @@ pub(crate) struct Inner {
     pub session: Fresh,
     /// Whether the store takes bodies whose hash is not signed.
     pub unsigned_bodies: Support,
-    /// When an upload was last refused with its hash signed too, so that the hash was not the reason.
+    /// When an upload was last refused with its hash signed too, so that the hash was not the
+    /// reason.
     pub signed_in_vain: LastSeen,
     /// When an answer last had the store's id.
     pub named: LastSeen,
@@ -86,7 +88,13 @@ impl Client {
     /// A client; nothing is sent yet.
     pub fn new(mut config: Config) -> Self {
         let resolver = std::mem::replace(&mut config.resolver, Box::new(crate::http::SystemNames));
-        let dialer = Dialer::new(resolver, config.trust.clone(), config.connect_max, config.http2, config.is_direct());
+        let dialer = Dialer::new(
+            resolver,
+            config.trust.clone(),
+            config.connect_max,
+            config.http2,
+            config.is_direct(),
+        );
         let deadline = Deadline::After(config.deadline);
         let inner = Inner {
             sites: Sites::new(config.endpoint.clone()),
@@ -126,7 +134,8 @@ impl Client {
         self.inner.counters.read()
     }
 
-    /// The endpoint: as it is configured, or in the region that the store named within the last ten minutes.
+    /// The endpoint: as it is configured, or in the region that the store named within the last ten
+    /// minutes.
     pub fn endpoint(&self) -> Endpoint {
         self.inner.site().endpoint.clone()
     }
@@ -136,17 +145,20 @@ impl Client {
         self.inner.clock.offset()
     }
 
-    /// How many GETs and HEADs may be in flight now. Writes, deletes and listings have a pace of their own, which this does not follow.
+    /// How many GETs and HEADs may be in flight now. Writes, deletes and listings have a pace of
+    /// their own, which this does not follow.
     pub fn requests_limit(&self) -> usize {
         self.inner.gates.of(Class::Read).current()
     }
 
-    /// Whether the store said last that there is no such bucket. One answer of the bucket ends that.
+    /// Whether the store said last that there is no such bucket. One answer of the bucket ends
+    /// that.
     pub fn is_bucket_missing(&self) -> bool {
         self.inner.bucket_missing.load(Ordering::Relaxed)
     }
 
-    /// Whether the store ignored the ranges of several objects in a row within the last minute: then [`Client::get_parallel`] asks for whole objects.
+    /// Whether the store ignored the ranges of several objects in a row within the last minute:
+    /// then [`Client::get_parallel`] asks for whole objects.
     pub fn ignores_ranges(&self) -> bool {
         self.inner.ranges.is_lacking(Instant::now())
     }
@@ -156,7 +168,8 @@ impl Client {
         self.inner.pool.idle_len()
     }
 
-    /// Runs an operation until its deadline. What is large is pinned by the caller, or it would be moved about here.
+    /// Runs an operation until its deadline. What is large is pinned by the caller, or it would be
+    /// moved about here.
     pub(crate) async fn run<T>(
         &self,
         (class, op): (Class, &'static str),
@@ -194,8 +207,10 @@ impl Client {
         let breaker = breakers.of(class);
         counters.deadlines.one();
         let (error, others) = (Error::new(ErrorKind::Timeout, LATE), breaker.failure_since(start));
-        let caused = |cause: Option<Error>| cause.into_iter().fold(error.clone(), Error::with_source);
-        // Waiting for a turn at a healthy endpoint says nothing against it, and neither does less time than it needs to answer.
+        let caused =
+            |cause: Option<Error>| cause.into_iter().fold(error.clone(), Error::with_source);
+        // Waiting for a turn at a healthy endpoint says nothing against it, and neither does less
+        // time than it needs to answer.
         let waited = effort.sent_at.map_or(Duration::ZERO, |sent_at| sent_at.elapsed());
         if breaker.is_silent_since(start) && waited >= self.inner.gates.of(class).patience() {
             pool.doubt(true);
@@ -206,7 +221,8 @@ impl Client {
         caused(effort.last.or(others))
     }
 
-    /// What does not work at the endpoint now, a sentence each with the last failure as the cause: while its requests are held back.
+    /// What does not work at the endpoint now, a sentence each with the last failure as the cause:
+    /// while its requests are held back.
     pub fn outages(&self) -> Vec<String> {
         Class::ALL.into_iter().filter_map(|class| self.inner.breakers.of(class).outage()).collect()
     }
@@ -230,8 +246,8 @@ impl Inner {
         if request.to_control { Arc::new(Site::of(site.endpoint.control())) } else { site }
     }
 
-    /// Goes to the region that the store named, if there is one of that name. Errors with what to do where there is not, or this endpoint
-    /// serves one region alone.
+    /// Goes to the region that the store named, if there is one of that name. Errors with what to
+    /// do where there is not, or this endpoint serves one region alone.
     pub async fn follow(&self, region: &str) -> Result<()> {
         let refusal = |what: String| Error::new(ErrorKind::Invalid, what);
         let site = self.sites.in_region(region).ok_or_else(|| {

@@ -38,8 +38,8 @@ impl Clock {
         self.learned.load(Ordering::Relaxed) != unix_now()
     }
 
-    /// Learns from a `date` header; `refused` says that the store complained. Returns whether signatures are made with
-    /// another offset from now on.
+    /// Learns from a `date` header; `refused` says that the store complained. Returns whether
+    /// signatures are made with another offset from now on.
     pub fn learn(&self, date: Option<&str>, refused: bool) -> bool {
         let now = unix_now();
         let Some(offset) = date.and_then(http_date).map(|date| date - now) else { return false };
@@ -70,10 +70,15 @@ mod tests {
         let date = |ahead: i64| {
             let stamp = crate::time::Stamp::of(unix_now() + ahead);
             let text = stamp.as_str();
-            let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+            let months = [
+                "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+            ];
             let month = months[text[4..6].parse::<usize>().unwrap() - 1];
-            let (year, day, clock) =
-                (&text[..4], &text[6..8], format!("{}:{}:{}", &text[9..11], &text[11..13], &text[13..15]));
+            let (year, day, clock) = (
+                &text[..4],
+                &text[6..8],
+                format!("{}:{}:{}", &text[9..11], &text[11..13], &text[13..15]),
+            );
             format!("Mon, {day} {month} {year} {clock} GMT")
         };
         assert!(!clock.learn(Some(&date(60)), false));

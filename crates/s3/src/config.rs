@@ -6,7 +6,8 @@ use crate::creds::{Credentials, Provide};
 use crate::endpoint::Endpoint;
 use crate::http::{Resolve, SystemNames, Trust};
 
-/// Whether HTTP/2 is spoken. It is never the default: it costs a copy, and two to four times the CPU, for bulk bodies.
+/// Whether HTTP/2 is spoken. It is never the default: it costs a copy, and two to four times the
+/// CPU, for bulk bodies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Http2 {
@@ -15,7 +16,8 @@ pub enum Http2 {
     Off,
     /// Over TLS, when the server chooses it; otherwise HTTP/1.1. Over plain HTTP never.
     Auto,
-    /// As [`Http2::Auto`] over TLS; over plain HTTP without asking, since the server is known to speak it.
+    /// As [`Http2::Auto`] over TLS; over plain HTTP without asking, since the server is known to
+    /// speak it.
     PriorKnowledge,
 }
 
@@ -62,14 +64,17 @@ pub struct Config {
     pub trust: Trust,
     /// Whether HTTP/2 is spoken.
     pub http2: Http2,
-    /// Whether records of TLS 1.3 are sealed and opened by us, straight from and into the caller's memory, with the keys that rustls
-    /// agreed on: a large GET costs a quarter less CPU time. Off, rustls does it, as it does for other versions and ciphers in any case. A
+    /// Whether records of TLS 1.3 are sealed and opened by us, straight from and into the caller's
+    /// memory, with the keys that rustls agreed on: a large GET costs a quarter less CPU time.
+    /// Off, rustls does it, as it does for other versions and ciphers in any case. A
     /// cryptography provider of your own then only shakes hands: records are AWS-LC's.
     #[cfg(feature = "tls-direct")]
     pub tls_direct: bool,
-    /// The most requests in flight, and so the most connections. Of these deletes and listings have a quarter each at most. What asks for a
-    /// session of S3 Express, or looks whether an endpoint is back, comes on top: one request each. So does one of each kind (loads, uploads,
-    /// deletes, listings) where none of it has begun or ended for a second: those in flight may hang until [`Config::stall_max`].
+    /// The most requests in flight, and so the most connections. Of these deletes and listings
+    /// have a quarter each at most. What asks for a session of S3 Express, or looks whether an
+    /// endpoint is back, comes on top: one request each. So does one of each kind (loads, uploads,
+    /// deletes, listings) where none of it has begun or ended for a second: those in flight may
+    /// hang until [`Config::stall_max`].
     pub requests_max: usize,
     /// How long an operation may take, all of it: waiting for its turn, retries, the last byte.
     pub deadline: Duration,
@@ -83,8 +88,9 @@ pub struct Config {
     pub retries_max: u32,
     /// The checksum to send with objects; if there is one, those that come back are verified.
     pub checksum: Checksum,
-    /// The storage class that uploads ask for (`x-amz-storage-class`), such as `INTELLIGENT_TIERING`, unless a [`crate::ops::Put`] names another;
-    /// `None`: that of the bucket.
+    /// The storage class that uploads ask for (`x-amz-storage-class`), such as
+    /// `INTELLIGENT_TIERING`, unless a [`crate::ops::Put`] names another; `None`: that of the
+    /// bucket.
     pub storage_class: Option<String>,
     /// Whether the body's SHA-256 is signed from the start. Otherwise only once the store insists.
     pub sign_bodies: bool,

@@ -1,5 +1,5 @@
-//! What an operation has tried: how many requests, and how the last one that failed did so. It outlives the operation's future, which the
-//! deadline drops.
+//! What an operation has tried: how many requests, and how the last one that failed did so. It
+//! outlives the operation's future, which the deadline drops.
 
 use std::cell::RefCell;
 
@@ -38,7 +38,9 @@ pub fn is_signed() -> bool {
 /// Whether the operation tried this remedy before; from now on it did.
 pub fn is_remedied(remedy: &Again) -> bool {
     let place = usize::from(*remedy == Again::Clock);
-    EFFORT.try_with(|effort| std::mem::replace(&mut effort.borrow_mut().remedied[place], true)).unwrap_or(false)
+    EFFORT
+        .try_with(|effort| std::mem::replace(&mut effort.borrow_mut().remedied[place], true))
+        .unwrap_or(false)
 }
 
 /// A request is sent.

@@ -7,7 +7,8 @@ pub fn path(out: &mut String, text: &str) {
     encode(out, text, true);
 }
 
-/// Appends `text` with everything but unreserved bytes encoded, `/` too: a name or value of a query.
+/// Appends `text` with everything but unreserved bytes encoded, `/` too: a name or value of a
+/// query.
 pub fn query(out: &mut String, text: &str) {
     encode(out, text, false);
 }
@@ -15,10 +16,14 @@ pub fn query(out: &mut String, text: &str) {
 fn encode(out: &mut String, text: &str, keep_slash: bool) {
     let mut clean = 0;
     for (at, byte) in text.bytes().enumerate() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') || (keep_slash && byte == b'/') {
+        if byte.is_ascii_alphanumeric()
+            || matches!(byte, b'-' | b'.' | b'_' | b'~')
+            || (keep_slash && byte == b'/')
+        {
             continue;
         }
-        // A byte of a longer UTF-8 character ends `clean` at the character's start, which is a boundary.
+        // A byte of a longer UTF-8 character ends `clean` at the character's start, which is a
+        // boundary.
         if clean < at {
             out.push_str(&text[clean..at]);
         }
@@ -32,8 +37,8 @@ fn encode(out: &mut String, text: &str, keep_slash: bool) {
     }
 }
 
-/// The text that was encoded with [`query`] or by a server for `encoding-type=url` (where `+` is a blank); `None` when it
-/// is not valid UTF-8 or an escape is broken.
+/// The text that was encoded with [`query`] or by a server for `encoding-type=url` (where `+` is a
+/// blank); `None` when it is not valid UTF-8 or an escape is broken.
 pub fn decode(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();

@@ -11,7 +11,8 @@ pub enum ErrorKind {
     Invalid,
     /// This store cannot do it: use another way.
     Unsupported,
-    /// The bucket or the upload is not there. (An object that is not there is an answer, not an error.)
+    /// The bucket or the upload is not there. (An object that is not there is an answer, not an
+    /// error.)
     NotFound,
     /// The object changed or a condition failed while it was being worked on: start again.
     Conflict,
@@ -25,7 +26,8 @@ pub enum ErrorKind {
     Denied,
     /// The store asks us to slow down: wait and retry.
     Throttled,
-    /// The endpoint has failed so often that we do not ask for a moment: use another tier meanwhile.
+    /// The endpoint has failed so often that we do not ask for a moment: use another tier
+    /// meanwhile.
     Unavailable,
 }
 
@@ -46,8 +48,8 @@ impl ErrorKind {
     }
 }
 
-/// An error of the client: a kind, what happened in words, and typed context. Pointer-sized. `Display` prints its own layer; the
-/// cause is its `source`. Never holds a secret.
+/// An error of the client: a kind, what happened in words, and typed context. Pointer-sized.
+/// `Display` prints its own layer; the cause is its `source`. Never holds a secret.
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -84,7 +86,19 @@ impl Error {
         let (attempts, elapsed) = (0, None);
         let what = what.into();
         let mark = Mark::None;
-        Error(Box::new(Inner { kind, what, op, status, code, request_id, retryable, attempts, elapsed, mark, source }))
+        Error(Box::new(Inner {
+            kind,
+            what,
+            op,
+            status,
+            code,
+            request_id,
+            retryable,
+            attempts,
+            elapsed,
+            mark,
+            source,
+        }))
     }
 
     /// Adds the operation (`get`, `put`, ...), unless one is there.
@@ -94,7 +108,12 @@ impl Error {
     }
 
     /// Adds what the store answered.
-    pub fn with_answer(mut self, status: u16, code: Option<String>, request_id: Option<String>) -> Self {
+    pub fn with_answer(
+        mut self,
+        status: u16,
+        code: Option<String>,
+        request_id: Option<String>,
+    ) -> Self {
         self.0.status = Some(status);
         self.0.code = code;
         self.0.request_id = request_id;
@@ -102,7 +121,10 @@ impl Error {
     }
 
     /// Adds the cause.
-    pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub fn with_source(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
         self.0.source = Some(Arc::from(source.into()));
         self
     }
@@ -115,7 +137,8 @@ impl Error {
 
     /// A part of an object was asked for, and the store sent the whole.
     pub(crate) fn ignored_range() -> Self {
-        let mut error = Error::new(ErrorKind::Unsupported, "the store ignores ranges: read whole objects");
+        let mut error =
+            Error::new(ErrorKind::Unsupported, "the store ignores ranges: read whole objects");
         error.0.mark = Mark::IgnoredRange;
         error
     }
@@ -174,7 +197,8 @@ impl Error {
         self.0.code.as_deref()
     }
 
-    /// How many requests the operation sent before it failed; 0 when the error is of no operation, or nothing was sent.
+    /// How many requests the operation sent before it failed; 0 when the error is of no operation,
+    /// or nothing was sent.
     pub fn attempts(&self) -> u32 {
         self.0.attempts
     }
@@ -184,7 +208,8 @@ impl Error {
         self.0.elapsed
     }
 
-    /// Whether the cause may lie in the connection or the server, so that attempts and time say something.
+    /// Whether the cause may lie in the connection or the server, so that attempts and time say
+    /// something.
     fn shows_effort(&self) -> bool {
         use ErrorKind::{Io, Throttled, Timeout, Unavailable};
         self.0.attempts > 1 || matches!(self.0.kind, Io | Timeout | Throttled | Unavailable)

@@ -1,4 +1,5 @@
-//! The two forms of a request's head: lines of HTTP/1.1, fields of HTTP/2. What is signed is the same.
+//! The two forms of a request's head: lines of HTTP/1.1, fields of HTTP/2. What is signed is the
+//! same.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use zeroize::Zeroizing;
@@ -7,7 +8,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// What a head is written into, in this order.
 pub trait Form {
-    /// Method, path and canonical query. On the wire a name without a value carries no `=`, though it is signed with one.
+    /// Method, path and canonical query. On the wire a name without a value carries no `=`, though
+    /// it is signed with one.
     fn line(&mut self, method: &'static str, path: &str, query: &str);
     /// One header, its name in lower case, its value written by `value`.
     fn header(&mut self, name: &str, value: &dyn Fn(&mut Vec<u8>));
@@ -76,8 +78,11 @@ impl Form for Fields {
 impl Fields {
     /// The request.
     pub fn request(self, scheme: &str, authority: &str) -> Result<http::Request<()>> {
-        let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(self.target).build();
-        let invalid = || Error::new(ErrorKind::Invalid, "the request cannot be said in HTTP/2: set http2 to off");
+        let uri =
+            Uri::builder().scheme(scheme).authority(authority).path_and_query(self.target).build();
+        let invalid = || {
+            Error::new(ErrorKind::Invalid, "the request cannot be said in HTTP/2: set http2 to off")
+        };
         let mut request = http::Request::new(());
         *request.uri_mut() = uri.map_err(|e| invalid().with_source(e))?;
         *request.method_mut() = self.method;
@@ -138,7 +143,15 @@ mod tests {
 
     #[test]
     fn paths_go_over_http2_as_they_are_signed() {
-        for path in ["/b/n//dbl", "//lead", "/b/n/./dot", "/b/n/../up", "/b/a%20b", "/b/~!*'()", "/b/%3Fx%3D1"] {
+        for path in [
+            "/b/n//dbl",
+            "//lead",
+            "/b/n/./dot",
+            "/b/n/../up",
+            "/b/a%20b",
+            "/b/~!*'()",
+            "/b/%3Fx%3D1",
+        ] {
             let mut fields = Fields::default();
             fields.line("GET", path, "list-type=2&uploads=");
             fields.header("x-amz-meta-a", &|out| put(out, &["b c"]));

@@ -38,7 +38,8 @@ impl Inner {
         }
     }
 
-    /// Fetches, or waits for the one who does. The fetch goes on when the caller is out of time: the next one needs it as much.
+    /// Fetches, or waits for the one who does. The fetch goes on when the caller is out of time:
+    /// the next one needs it as much.
     async fn first(self: &Arc<Self>, session: bool) -> Result<Credentials> {
         let turn = match self.fresh(session).turn(|| self.clock.server()).await? {
             Next::Use(credentials) => return Ok(credentials),
@@ -50,7 +51,8 @@ impl Inner {
             inner.fresh(session).fetched(inner.clock.server(), &result, turn);
             result
         });
-        let ended = |e| Error::new(ErrorKind::Io, "the source of credentials broke off").with_source(e);
+        let ended =
+            |e| Error::new(ErrorKind::Io, "the source of credentials broke off").with_source(e);
         fetch.await.unwrap_or_else(|e| Err(ended(e)))
     }
 
@@ -71,10 +73,18 @@ impl Inner {
     fn fetch(self: &Arc<Self>, session: bool) -> Fetch {
         let inner = Arc::clone(self);
         Box::pin(async move {
-            let work =
-                async { if session { inner.create_session().await } else { inner.config.credentials.provide().await } };
+            let work = async {
+                if session {
+                    inner.create_session().await
+                } else {
+                    inner.config.credentials.provide().await
+                }
+            };
             let result = tokio::time::timeout(FETCH_MAX, work).await.unwrap_or_else(|_| {
-                Err(Error::new(ErrorKind::Timeout, "the source of credentials did not answer in time"))
+                Err(Error::new(
+                    ErrorKind::Timeout,
+                    "the source of credentials did not answer in time",
+                ))
             });
             match &result {
                 Ok(_) => inner.counters.identity_renewals.one(),
@@ -87,8 +97,12 @@ impl Inner {
     async fn create_session(self: &Arc<Self>) -> Result<Credentials> {
         let mode = if self.config.read_only { "ReadOnly" } else { "ReadWrite" };
         let headers = [("x-amz-create-session-mode", mode)];
-        let request =
-            Request { query: &[("session", "")], headers: &headers, signer: Signer::Base, ..Request::new("GET", None) };
+        let request = Request {
+            query: &[("session", "")],
+            headers: &headers,
+            signer: Signer::Base,
+            ..Request::new("GET", None)
+        };
         self.ask_for(&request, SESSION_BYTES_MAX, |_, body| session_of(body)).await
     }
 }
@@ -122,7 +136,10 @@ fn session_of(body: &[u8]) -> Result<Credentials, Trouble> {
 }
 
 fn no_sessions() -> Trouble {
-    Trouble::last(Error::new(ErrorKind::Unsupported, "the store makes no sessions: it is not S3 Express"))
+    Trouble::last(Error::new(
+        ErrorKind::Unsupported,
+        "the store makes no sessions: it is not S3 Express",
+    ))
 }
 
 #[cfg(any(fuzzing, clippy))]
@@ -140,7 +157,10 @@ mod tests {
             <SecretAccessKey>s</SecretAccessKey><AccessKeyId>a</AccessKeyId><Expiration>2013-05-24T00:00:00Z</Expiration>\
             </Credentials></CreateSessionResult>";
         let session = session_of(body).unwrap();
-        assert_eq!((session.access_key(), session.token(), session.expires()), ("a", Some("t"), Some(1_369_353_600)));
+        assert_eq!(
+            (session.access_key(), session.token(), session.expires()),
+            ("a", Some("t"), Some(1_369_353_600))
+        );
         let listing = b"<ListBucketResult><Name>b</Name></ListBucketResult>";
         assert_eq!(session_of(listing).unwrap_err().error.kind(), ErrorKind::Unsupported);
     }

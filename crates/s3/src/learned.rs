@@ -1,5 +1,6 @@
-//! What answers say of the store beside what was asked. Each may have come from a proxy, from one node of many, or at a bad moment, so
-//! nothing is learned for good: it takes several answers, or the store's own word, and expires.
+//! What answers say of the store beside what was asked. Each may have come from a proxy, from one
+//! node of many, or at a bad moment, so nothing is learned for good: it takes several answers, or
+//! the store's own word, and expires.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -25,7 +26,8 @@ pub struct Support {
 }
 
 impl Support {
-    /// Ranges: three objects in a row, each read in ranges, must come as a whole. What one request learns is for its object alone.
+    /// Ranges: three objects in a row, each read in ranges, must come as a whole. What one request
+    /// learns is for its object alone.
     pub fn of_ranges() -> Self {
         Support::new(3, Duration::from_secs(60))
     }
@@ -41,7 +43,8 @@ impl Support {
         Support::new(3, CONDITIONAL_PUTS_LACK_FOR)
     }
 
-    /// Uploads whose hash is not signed: what was refused so and taken with its hash signed. To ask again costs a body that is sent twice.
+    /// Uploads whose hash is not signed: what was refused so and taken with its hash signed. To ask
+    /// again costs a body that is sent twice.
     pub fn of_unsigned_bodies() -> Self {
         Support::new(3, Duration::from_secs(600))
     }

@@ -1,8 +1,8 @@
-//! An S3 client for caches: whole objects of 64 KiB to 64 MiB straight into and out of registered memory, at the cost of the
-//! kernel's copy, and back on its feet seconds after any fault.
+//! An S3 client for caches: whole objects of 64 KiB to 64 MiB straight into and out of registered
+//! memory, at the cost of the kernel's copy, and back on its feet seconds after any fault.
 //!
-//! A [`Client`] serves one bucket. Name it by a [`Place`], resolve that to an [`Endpoint`], add credentials, and adjust the
-//! [`Config`] where its defaults do not fit:
+//! A [`Client`] serves one bucket. Name it by a [`Place`], resolve that to an [`Endpoint`], add
+//! credentials, and adjust the [`Config`] where its defaults do not fit:
 //!
 //! ```no_run
 //! # async fn example(lease: &mut kvtier_mem::Lease) -> kvtier_s3::Result<()> {
@@ -19,13 +19,15 @@
 //! ```
 //!
 //! # What is signed
-//! Requests are signed with SigV4. The body of a PUT is covered by its checksum header ([`Config::checksum`]), which is signed, and
-//! by TLS; its SHA-256 is signed only if [`Config::sign_bodies`] says so or the store insists. Over plain HTTP anyone on the
+//! Requests are signed with SigV4. The body of a PUT is covered by its checksum header
+//! ([`Config::checksum`]), which is signed, and by TLS; its SHA-256 is signed only if
+//! [`Config::sign_bodies`] says so or the store insists. Over plain HTTP anyone on the
 //! path can read everything, and change a body that has no checksum.
 //!
 //! # Deadlines and dropped futures
-//! Every operation ends by its deadline, which covers waiting for a turn, connecting, retries and the last byte. Dropping its future
-//! closes the connection at once. The caller's memory is only borrowed meanwhile: nothing writes into it afterwards.
+//! Every operation ends by its deadline, which covers waiting for a turn, connecting, retries and
+//! the last byte. Dropping its future closes the connection at once. The caller's memory is only
+//! borrowed meanwhile: nothing writes into it afterwards.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -99,12 +101,17 @@ pub mod fuzzing {
         crate::tier::fuzz_manifest(bytes);
     }
 
-    /// An endpoint as a person writes it; what resolves goes into a `host` header, and so does where a store may send us.
+    /// An endpoint as a person writes it; what resolves goes into a `host` header, and so does
+    /// where a store may send us.
     pub fn endpoint(text: &str) {
         let at_aws = crate::Place::of("s3://b").region("r").resolve();
-        if let Some((place, region)) = at_aws.ok().and_then(|place| Some((place.clone(), place.region_at(text)?))) {
+        if let Some((place, region)) =
+            at_aws.ok().and_then(|place| Some((place.clone(), place.region_at(text)?)))
+        {
             assert!(
-                place.in_region(&region).is_none_or(|place| place.target().host.ends_with(".amazonaws.com")),
+                place
+                    .in_region(&region)
+                    .is_none_or(|place| place.target().host.ends_with(".amazonaws.com")),
                 "{region}"
             );
         }
@@ -112,12 +119,17 @@ pub mod fuzzing {
         for place in [place.clone(), place.bucket("b")] {
             if let Ok(endpoint) = place.resolve() {
                 let host = endpoint.target().authority;
-                assert!(host.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/' && byte != b'@'), "{host}");
+                assert!(
+                    host.bytes()
+                        .all(|byte| byte.is_ascii_graphic() && byte != b'/' && byte != b'@'),
+                    "{host}"
+                );
             }
         }
     }
 
-    /// Records of TLS by a script: nothing lands that was not sent, whatever is done to them on the way.
+    /// Records of TLS by a script: nothing lands that was not sent, whatever is done to them on the
+    /// way.
     #[cfg(feature = "tls-direct")]
     pub fn tls_records(script: &[u8]) {
         crate::http::fuzz_records(script);
@@ -133,6 +145,8 @@ pub mod fuzzing {
                 break;
             }
         }
-        assert!(landing.filled() == bytes.len().min(room) && guard.iter().all(|byte| *byte == 0x5A));
+        assert!(
+            landing.filled() == bytes.len().min(room) && guard.iter().all(|byte| *byte == 0x5A)
+        );
     }
 }

@@ -13,17 +13,20 @@ pub enum Side {
     Second,
 }
 
-/// Runs `first`. When `start` says so before it has answered, `second` runs beside it; the first `good` answer of the two wins, and if
-/// neither is good, the last. Until `start` speaks, `second` is not touched.
+/// Runs `first`. When `start` says so before it has answered, `second` runs beside it; the first
+/// `good` answer of the two wins, and if neither is good, the last. Until `start` speaks, `second`
+/// is not touched.
 ///
-/// Neither holds the caller's memory: that goes to the winner afterwards. By then the other one is dropped, and its connection closed.
+/// Neither holds the caller's memory: that goes to the winner afterwards. By then the other one is
+/// dropped, and its connection closed.
 pub async fn race<T>(
     first: impl Future<Output = T>,
     start: impl Future<Output = bool>,
     second: impl Future<Output = T>,
     good: impl Fn(&T) -> bool,
 ) -> (Side, T) {
-    let (mut first, mut start, mut second) = (pin!(Some(first)), pin!(Some(start)), pin!(Some(second)));
+    let (mut first, mut start, mut second) =
+        (pin!(Some(first)), pin!(Some(start)), pin!(Some(second)));
     poll_fn(|cx| {
         if let Some(future) = first.as_mut().as_pin_mut()
             && let Poll::Ready(answer) = future.poll(cx)
@@ -145,7 +148,8 @@ mod shuttle_tests {
         servers.push(thread::spawn(move || clock.say(fires)));
         let asked = |wire: &Arc<Wire>| Asked(Some(Held(Arc::clone(wire))));
         let (first, second, tick) = (asked(&wires[0]), asked(&wires[1]), asked(&timer));
-        let (side, answer) = future::block_on(race(first, async { tick.await.good }, second, |answer| answer.good));
+        let (side, answer) =
+            future::block_on(race(first, async { tick.await.good }, second, |answer| answer.good));
         let (winner, loser) = match side {
             Side::First => (&wires[0], &wires[1]),
             Side::Second => (&wires[1], &wires[0]),
@@ -190,17 +194,24 @@ mod shuttle_tests {
     fn a_dropped_race_closes_both() {
         check(|| {
             let wires = [Arc::new(Wire::default()), Arc::new(Wire::default())];
-            let (one, two, gone) = (Arc::clone(&wires[0]), Arc::clone(&wires[1]), Arc::new(Wire::default()));
-            let servers = [thread::spawn(move || one.say(true)), thread::spawn(move || two.say(true))];
+            let (one, two, gone) =
+                (Arc::clone(&wires[0]), Arc::clone(&wires[1]), Arc::new(Wire::default()));
+            let servers =
+                [thread::spawn(move || one.say(true)), thread::spawn(move || two.say(true))];
             let leaver = Arc::clone(&gone);
             let leaving = thread::spawn(move || leaver.say(true));
             let asked = |wire: &Arc<Wire>| Asked(Some(Held(Arc::clone(wire))));
-            let racing = race(asked(&wires[0]), async { true }, asked(&wires[1]), |answer| answer.good);
+            let racing =
+                race(asked(&wires[0]), async { true }, asked(&wires[1]), |answer| answer.good);
             {
                 let (mut racing, mut gone) = (pin!(racing), pin!(asked(&gone)));
                 future::block_on(poll_fn(|cx| {
                     let left = gone.as_mut().poll(cx).is_ready();
-                    if left || racing.as_mut().poll(cx).is_ready() { Poll::Ready(()) } else { Poll::Pending }
+                    if left || racing.as_mut().poll(cx).is_ready() {
+                        Poll::Ready(())
+                    } else {
+                        Poll::Pending
+                    }
                 }));
             }
             assert!(wires.iter().all(|wire| wire.closed.load(Ordering::SeqCst)));

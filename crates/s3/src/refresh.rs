@@ -1,5 +1,5 @@
-//! Things that expire: fetched by one caller at a time, renewed in the background while the old one is still good, and kept as long
-//! as they are valid when renewing fails.
+//! Things that expire: fetched by one caller at a time, renewed in the background while the old one
+//! is still good, and kept as long as they are valid when renewing fails.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,20 +13,24 @@ use crate::creds::Credentials;
 use crate::error::{Error, Result};
 use crate::time::Instant;
 
-/// A caller waits for new ones only when less than this is left, in seconds, or less than a tenth of their life.
+/// A caller waits for new ones only when less than this is left, in seconds, or less than a tenth
+/// of their life.
 const MARGIN_S: i64 = 5;
-/// After a failed renewal the next is tried no sooner than this, in seconds, and no later than twice that.
+/// After a failed renewal the next is tried no sooner than this, in seconds, and no later than
+/// twice that.
 const PAUSE_S: i64 = 5;
-/// What was just given is used at least this long, in seconds, whatever it says of its end: where the store's clock is ahead of the one
-/// that counts, it seems to have ended, and asking all the time helps nobody. What really has ended the store refuses.
+/// What was just given is used at least this long, in seconds, whatever it says of its end: where
+/// the store's clock is ahead of the one that counts, it seems to have ended, and asking all the
+/// time helps nobody. What really has ended the store refuses.
 const LIFE_MIN_S: i64 = 5;
-/// A source of credentials that fails again and again is asked no sooner than this after its last failure; so is one whose credentials the
-/// store refuses.
+/// A source of credentials that fails again and again is asked no sooner than this after its last
+/// failure; so is one whose credentials the store refuses.
 pub const BASE_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// As much for sessions, which the store itself makes: it must be noticed soon that it is back.
 pub const SESSION_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// What the store refuses is dropped no sooner than this after the last drop, even if it worked: a store that takes and refuses by turns, such
-/// as one of many nodes, would have the source asked with every request.
+/// What the store refuses is dropped no sooner than this after the last drop, even if it worked: a
+/// store that takes and refuses by turns, such as one of many nodes, would have the source asked
+/// with every request.
 const DROP_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// The pause after the second failure in a row; after the first there is none.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
@@ -97,8 +101,8 @@ impl Fresh {
         Fresh { pause_max, held, dropped, turn, failed, renewing }
     }
 
-    /// What there is at `now` (the store's time in seconds since 1970). After `Due` the caller must see that
-    /// [`Fresh::renewed`] is called.
+    /// What there is at `now` (the store's time in seconds since 1970). After `Due` the caller must
+    /// see that [`Fresh::renewed`] is called.
     pub fn have(&self, now: i64) -> Have {
         let held = self.held();
         let Some(held) = held.as_ref().filter(|held| now < held.good_until) else {
@@ -124,7 +128,8 @@ impl Fresh {
         self.renewing.store(false, Ordering::Relaxed);
     }
 
-    /// Waits until nobody else fetches. `now` is asked again after the wait. Errors when the one who was waited for failed.
+    /// Waits until nobody else fetches. `now` is asked again after the wait. Errors when the one
+    /// who was waited for failed.
     pub async fn turn(&self, now: impl Fn() -> i64) -> Result<Next> {
         let since = Instant::now();
         let turn = Arc::clone(&self.turn).lock_owned().await;
@@ -132,7 +137,9 @@ impl Fresh {
             return Ok(Next::Use(credentials));
         }
         match &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(failed) if failed.at >= since || Instant::now() < failed.until => Err(failed.error.clone()),
+            Some(failed) if failed.at >= since || Instant::now() < failed.until => {
+                Err(failed.error.clone())
+            }
             _ => Ok(Next::Fetch(turn)),
         }
     }
@@ -146,15 +153,20 @@ impl Fresh {
             }
             Err(e) => {
                 let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                let (at, times) = (Instant::now(), failed.as_ref().map_or(0, |failed| failed.times).saturating_add(1));
-                *failed = Some(Failed { at, until: at + self.pause(times), times, error: e.clone() });
+                let (at, times) = (
+                    Instant::now(),
+                    failed.as_ref().map_or(0, |failed| failed.times).saturating_add(1),
+                );
+                *failed =
+                    Some(Failed { at, until: at + self.pause(times), times, error: e.clone() });
             }
         }
         drop(turn);
     }
 
-    /// Forgets what the store called expired, unless it was replaced meanwhile, or is itself a replacement that never worked and is not old:
-    /// a store that refuses all of them is not cured by more.
+    /// Forgets what the store called expired, unless it was replaced meanwhile, or is itself a
+    /// replacement that never worked and is not old: a store that refuses all of them is not
+    /// cured by more.
     pub fn forget(&self, bad: &Credentials) {
         let (mut held, now) = (self.held(), Instant::now());
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,7 +178,8 @@ impl Fresh {
         }
     }
 
-    /// None after one failure, then twice as long each time, and up to a quarter less, so that a fleet does not ask at once.
+    /// None after one failure, then twice as long each time, and up to a quarter less, so that a
+    /// fleet does not ask at once.
     fn pause(&self, failures: u32) -> Duration {
         match failures {
             0 | 1 => Duration::ZERO,
@@ -244,7 +257,10 @@ mod tests {
         let ((one, two), ()) = tokio::join!(waiting, ending);
         for told in [one, two] {
             let told = told.unwrap_err();
-            assert!(told.kind() == ErrorKind::Denied && told.to_string().contains("away"), "{told}");
+            assert!(
+                told.kind() == ErrorKind::Denied && told.to_string().contains("away"),
+                "{told}"
+            );
         }
         assert!(matches!(fresh.turn(|| 0).await, Ok(Next::Fetch(_))));
     }
@@ -269,14 +285,18 @@ mod tests {
         }
         assert!((10..25).contains(&asked) && refused > 20_000, "{asked} asked, {refused} refused");
         tokio::time::advance(BASE_PAUSE_MAX).await;
-        let Ok(Next::Fetch(turn)) = fresh.turn(|| 0).await else { panic!("it is asked again all the same") };
+        let Ok(Next::Fetch(turn)) = fresh.turn(|| 0).await else {
+            panic!("it is asked again all the same")
+        };
         fresh.fetched(0, &Ok(lasting(300)), turn);
         fresh.forget(&match fresh.have(1) {
             Have::Good(credentials) => credentials,
             _ => panic!("they are there"),
         });
         for _ in 0..2 {
-            let Ok(Next::Fetch(turn)) = fresh.turn(|| 0).await else { panic!("one failure is no reason to wait") };
+            let Ok(Next::Fetch(turn)) = fresh.turn(|| 0).await else {
+                panic!("one failure is no reason to wait")
+            };
             fresh.fetched(0, &Err(Error::new(ErrorKind::Denied, "away")), turn);
             tokio::time::advance(Duration::from_millis(4)).await;
         }
@@ -294,13 +314,22 @@ mod tests {
             let next = lasting(300);
             fresh.keep(0, next.clone());
             fresh.forget(&next);
-            assert!(matches!(fresh.have(1), Have::Good(_)), "so soon that it is not the credentials, {round}");
+            assert!(
+                matches!(fresh.have(1), Have::Good(_)),
+                "so soon that it is not the credentials, {round}"
+            );
             next.note_worked();
             fresh.forget(&next);
-            assert!(matches!(fresh.have(1), Have::Good(_)), "it worked, but was given just now, {round}");
+            assert!(
+                matches!(fresh.have(1), Have::Good(_)),
+                "it worked, but was given just now, {round}"
+            );
             tokio::time::advance(DROP_PAUSE_MIN).await;
             fresh.forget(&next);
-            assert!(matches!(fresh.have(1), Have::Nothing), "it worked and has expired since, {round}");
+            assert!(
+                matches!(fresh.have(1), Have::Nothing),
+                "it worked and has expired since, {round}"
+            );
             tokio::time::advance(BASE_PAUSE_MAX).await;
         }
     }

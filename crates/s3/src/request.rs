@@ -79,7 +79,16 @@ impl<'a> Request<'a> {
     /// One without query, headers and body.
     pub fn new(method: &'static str, key: Option<&'a str>) -> Self {
         let (signer, payload) = (Signer::Data, Payload::Hashed);
-        Request { method, key, query: &[], headers: &[], body: &[], signer, payload, to_control: false }
+        Request {
+            method,
+            key,
+            query: &[],
+            headers: &[],
+            body: &[],
+            signer,
+            payload,
+            to_control: false,
+        }
     }
 
     /// What it is for.
@@ -98,12 +107,16 @@ impl<'a> Request<'a> {
         let invalid = |what: &'static str| Err(Error::new(ErrorKind::Invalid, what));
         match self.key {
             Some("") => return invalid("an object's key cannot be empty"),
-            Some(key) if key.len() > KEY_BYTES_MAX => return invalid("an object's key has at most 1024 bytes"),
+            Some(key) if key.len() > KEY_BYTES_MAX => {
+                return invalid("an object's key has at most 1024 bytes");
+            }
             _ => {}
         }
         let printable = |value: &str| value.bytes().all(|byte| (b' '..=b'~').contains(&byte));
         let token = |name: &str| {
-            name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte))
+            name.bytes().all(|byte| {
+                byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte)
+            })
         };
         match self.headers.iter().all(|(name, value)| token(name) && printable(value)) {
             true => Ok(()),
@@ -117,7 +130,12 @@ impl<'a> Request<'a> {
             Way::One(conn) => {
                 conn.out.clear();
                 self.make_room(&mut conn.out, signing.who);
-                self.sign(&mut Lines(&mut conn.out), &conn.target.authority, &mut conn.path, signing)
+                self.sign(
+                    &mut Lines(&mut conn.out),
+                    &conn.target.authority,
+                    &mut conn.path,
+                    signing,
+                )
             }
             Way::Two(talk) => {
                 let mut fields = Fields::default();
@@ -128,19 +146,27 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Room for all of a head that has a token in it, before there is any: a buffer that grows leaves copies behind.
+    /// Room for all of a head that has a token in it, before there is any: a buffer that grows
+    /// leaves copies behind.
     fn make_room(&self, out: &mut Zeroizing<Vec<u8>>, who: &Credentials) {
         let Some(token) = who.token() else { return };
         let own = |(name, value): &(&str, &str)| name.len() + value.len();
         let said: usize = self.headers.iter().chain(self.query).map(own).sum();
-        // Behind the head it stands once more, as it is signed. Of a key or a query every byte may take three.
+        // Behind the head it stands once more, as it is signed. Of a key or a query every byte may
+        // take three.
         let bytes = 2 * (token.len() + 3 * (said + self.key.map_or(0, str::len)) + HEAD_BYTES);
         if out.capacity() < bytes {
             *out = Zeroizing::new(Vec::with_capacity(bytes));
         }
     }
 
-    fn sign(&self, form: &mut impl Form, authority: &str, path: &mut String, signing: &Signing<'_>) -> Result<()> {
+    fn sign(
+        &self,
+        form: &mut impl Form,
+        authority: &str,
+        path: &mut String,
+        signing: &Signing<'_>,
+    ) -> Result<()> {
         let Signing { site, who, stamp, sign_body } = *signing;
         let split = self.target(path, site);
         let (path, query) = path.split_at(split);
@@ -159,7 +185,11 @@ impl<'a> Request<'a> {
             "x-amz-security-token"
         };
         let token = who.token().map(|token| (token_name, token));
-        let own = [("host", authority), ("x-amz-content-sha256", payload), ("x-amz-date", stamp.as_str())];
+        let own = [
+            ("host", authority),
+            ("x-amz-content-sha256", payload),
+            ("x-amz-date", stamp.as_str()),
+        ];
         let mut headers = Headers::default();
         for (name, value) in own.into_iter().chain(token).chain(self.headers.iter().copied()) {
             if !headers.insert(name, value) {
@@ -167,12 +197,17 @@ impl<'a> Request<'a> {
             }
         }
         form.line(self.method, path, query);
-        headers.as_slice().iter().for_each(|(name, value)| form.header(name, &|out| put(out, &[value])));
+        headers
+            .as_slice()
+            .iter()
+            .for_each(|(name, value)| form.header(name, &|out| put(out, &[value])));
         if !self.body.is_empty() || matches!(self.method, "PUT" | "POST") {
             form.header("content-length", &|out| decimal(out, self.body.len()));
         }
         let parts = Parts { method: self.method, path, query, headers: &headers, payload };
-        form.header("authorization", &|out| who.authorize(out, &parts, (site.region(), site.service()), stamp));
+        form.header("authorization", &|out| {
+            who.authorize(out, &parts, (site.region(), site.service()), stamp)
+        });
         form.end();
         Ok(())
     }
@@ -230,17 +265,24 @@ mod tests {
 
     #[test]
     fn a_head_with_a_token_in_it_never_grows_out_of_its_memory() {
-        let site = crate::Place::of("http://127.0.0.1:9000").bucket("bucket").region("us-east-1").resolve().unwrap();
+        let site = crate::Place::of("http://127.0.0.1:9000")
+            .bucket("bucket")
+            .region("us-east-1")
+            .resolve()
+            .unwrap();
         let (key, meta) = ("\u{e9}".repeat(KEY_BYTES_MAX / 2), "m".repeat(2000));
         for len in [1, 1500, 20_000] {
             let who = Credentials::temporary("AKID", "s", Some("t".repeat(len)), None);
-            let signing = Signing { site: &site, who: &who, stamp: &Stamp::of(0), sign_body: false };
+            let signing =
+                Signing { site: &site, who: &who, stamp: &Stamp::of(0), sign_body: false };
             let headers = [("x-amz-meta-kvtier", meta.as_str()), ("range", "bytes=0-1")];
             let request = Request { headers: &headers, ..Request::new("GET", Some(&key)) };
             let mut out = Zeroizing::new(Vec::new());
             request.make_room(&mut out, &who);
             let room = out.capacity();
-            request.sign(&mut Lines(&mut out), "127.0.0.1:9000", &mut String::new(), &signing).unwrap();
+            request
+                .sign(&mut Lines(&mut out), "127.0.0.1:9000", &mut String::new(), &signing)
+                .unwrap();
             assert_eq!(out.capacity(), room, "a token of {len} bytes");
         }
     }

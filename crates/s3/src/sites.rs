@@ -1,9 +1,12 @@
-//! Where requests go: to the configured endpoint, or for a while to another region of it that the store named.
+//! Where requests go: to the configured endpoint, or for a while to another region of it that the
+//! store named.
 //!
-//! One wrong answer can name a region: that of a proxy, of a store that is half started, or any over plain HTTP. So a region is learned like all
-//! else that answers say. It must have the shape of one and its host must resolve; it is on trial until an answer there was a success;
-//! what fails there leads back to the configured endpoint, and so does time. The configured endpoint is never forgotten: each move starts
-//! from it, so that no chain of answers leads further than one answer could.
+//! One wrong answer can name a region: that of a proxy, of a store that is half started, or any
+//! over plain HTTP. So a region is learned like all else that answers say. It must have the shape
+//! of one and its host must resolve; it is on trial until an answer there was a success; what fails
+//! there leads back to the configured endpoint, and so does time. The configured endpoint is never
+//! forgotten: each move starts from it, so that no chain of answers leads further than one answer
+//! could.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -13,7 +16,8 @@ use crate::endpoint::Endpoint;
 use crate::http::Target;
 use crate::time::Instant;
 
-/// A region that was learned is used for this long. Then the configured endpoint is asked again: one request more.
+/// A region that was learned is used for this long. Then the configured endpoint is asked again:
+/// one request more.
 pub const LEARNED_FOR: Duration = Duration::from_secs(600);
 
 /// An endpoint and where its connections go.
@@ -61,7 +65,8 @@ impl Sites {
         }
     }
 
-    /// Where the bucket is if it is in this region; `None` where this endpoint cannot be left for it.
+    /// Where the bucket is if it is in this region; `None` where this endpoint cannot be left for
+    /// it.
     pub fn in_region(&self, region: &str) -> Option<Site> {
         let endpoint = self.configured.endpoint.in_region(region)?;
         Some(Site { is_learned: endpoint != self.configured.endpoint, ..Site::of(endpoint) })
@@ -82,13 +87,16 @@ impl Sites {
         if !site.is_learned {
             return;
         }
-        if let Some(learned) = self.read().as_ref().filter(|learned| Arc::ptr_eq(&learned.site, site)) {
+        if let Some(learned) =
+            self.read().as_ref().filter(|learned| Arc::ptr_eq(&learned.site, site))
+        {
             learned.proven.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Something failed at this site that another site might do: back to the configured one, unless this is it or was proven. Returns
-    /// whether a request that went to this site should go elsewhere now.
+    /// Something failed at this site that another site might do: back to the configured one, unless
+    /// this is it or was proven. Returns whether a request that went to this site should go
+    /// elsewhere now.
     pub fn fail(&self, site: &Arc<Site>) -> bool {
         self.leave(site, |learned| !learned.proven.load(Ordering::Relaxed))
     }
@@ -98,7 +106,8 @@ impl Sites {
         self.leave(site, |_| true)
     }
 
-    /// A whole operation had no answer: back to the configured site, unless the learned one was proven.
+    /// A whole operation had no answer: back to the configured site, unless the learned one was
+    /// proven.
     pub fn leave_unproven(&self) {
         self.write().take_if(|learned| !learned.proven.load(Ordering::Relaxed));
     }
@@ -142,10 +151,16 @@ mod tests {
     fn a_region_is_on_trial_until_it_is_proven() {
         let (sites, now) = (sites(), Instant::now());
         let configured = sites.current(now);
-        assert!(!sites.fail(&configured) && !sites.lose(&configured), "there is nowhere else to go");
+        assert!(
+            !sites.fail(&configured) && !sites.lose(&configured),
+            "there is nowhere else to go"
+        );
         for proven in [false, true] {
             assert!(sites.move_to(sites.in_region("eu-west-3").unwrap(), now));
-            assert!(!sites.move_to(sites.in_region("eu-west-3").unwrap(), now), "it is there already");
+            assert!(
+                !sites.move_to(sites.in_region("eu-west-3").unwrap(), now),
+                "it is there already"
+            );
             let learned = sites.current(now);
             if proven {
                 sites.prove(&learned);

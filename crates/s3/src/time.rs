@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The runtime's clock. All that decides by time goes by it, so that tests can pause it and let it jump (`tokio::time::pause`); a deadline
-/// of a caller is converted where it comes in.
+/// The runtime's clock. All that decides by time goes by it, so that tests can pause it and
+/// let it jump (`tokio::time::pause`); a deadline of a caller is converted where it comes in.
 pub(crate) use tokio::time::Instant;
 
 /// `YYYYMMDDTHHMMSSZ` of one instant.
@@ -61,7 +61,8 @@ pub fn http_date(text: &str) -> Option<i64> {
     let (_, rest) = text.trim().split_once(", ")?;
     let mut words = rest.split(' ');
     let day = words.next()?.parse().ok()?;
-    let names = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let names =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let name = words.next()?;
     let month = names.iter().position(|other| *other == name)?;
     let year = words.next()?.parse().ok()?;
@@ -81,8 +82,10 @@ pub fn iso(text: &str) -> Option<i64> {
 fn seconds_of([year, month, day]: [i64; 3], clock: &str) -> Option<i64> {
     let mut parts = clock.splitn(3, ':').map(|part| part.parse::<i64>().ok());
     let (hour, minute, second) = (parts.next()??, parts.next()??, parts.next()??);
-    let sane = (1970..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
-    let sane = sane && (0..24).contains(&hour) && (0..60).contains(&minute) && (0..=60).contains(&second);
+    let sane =
+        (1970..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+    let sane =
+        sane && (0..24).contains(&hour) && (0..60).contains(&minute) && (0..=60).contains(&second);
     sane.then(|| days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second)
 }
 
@@ -140,8 +143,14 @@ mod tests {
         ] {
             assert_eq!(http_date(text), None, "{text}");
         }
-        for text in ["", "2013-05-24", "2013-13-24T00:00:00Z", "2013-05-24T25:00:00Z", "T:Z", "999999-01-01T00:00:00Z"]
-        {
+        for text in [
+            "",
+            "2013-05-24",
+            "2013-13-24T00:00:00Z",
+            "2013-05-24T25:00:00Z",
+            "T:Z",
+            "999999-01-01T00:00:00Z",
+        ] {
             assert_eq!(iso(text), None, "{text}");
         }
     }

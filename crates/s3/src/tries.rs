@@ -16,16 +16,22 @@ const PAUSE_BASE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A store may ask for a pause of at most this many seconds.
 const RETRY_AFTER_MAX_S: u64 = 20;
-/// How often one operation goes to another region, or back: away and home by one wrong answer, and as often by the right one.
+/// How often one operation goes to another region, or back: away and home by one wrong answer, and
+/// as often by the right one.
 const MOVES_MAX: u32 = 4;
 
 impl Inner {
     /// Sends a request whose answer is small, until it is answered or there is no more to try.
-    pub fn ask(self: &Arc<Self>, request: &Request<'_>, bytes_max: usize) -> impl Future<Output = Result<Answer>> {
+    pub fn ask(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        bytes_max: usize,
+    ) -> impl Future<Output = Result<Answer>> {
         Tries::new(self, request.class()).ask(request, bytes_max)
     }
 
-    /// As [`Inner::ask`]; the answer is what `parse` makes of it, and what it refuses is a failed attempt.
+    /// As [`Inner::ask`]; the answer is what `parse` makes of it, and what it refuses is a failed
+    /// attempt.
     pub fn ask_for<T: Send + 'static>(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -69,7 +75,15 @@ struct Done {
 impl<'c> Tries<'c> {
     /// None yet, of requests of this class.
     pub fn new(inner: &'c Arc<Inner>, class: Class) -> Self {
-        Tries { inner, class, pauses: 0, moves: 0, done: Done::default(), region: None, refused: None }
+        Tries {
+            inner,
+            class,
+            pauses: 0,
+            moves: 0,
+            done: Done::default(),
+            region: None,
+            refused: None,
+        }
     }
 
     async fn ask_for<T: Send + 'static>(
@@ -126,7 +140,11 @@ impl<'c> Tries<'c> {
         if self.done.signed {
             let (unsigned, now) = (&self.inner.unsigned_bodies, Instant::now());
             self.inner.counters.unsigned_refused.one();
-            if self.done.is_certain { unsigned.note_refused(now) } else { unsigned.note_lacking(now) }
+            if self.done.is_certain {
+                unsigned.note_refused(now)
+            } else {
+                unsigned.note_lacking(now)
+            }
         }
     }
 
@@ -144,11 +162,19 @@ impl<'c> Tries<'c> {
             Again::Unprocessed if !std::mem::replace(&mut self.done.unprocessed, true) => {
                 self.inner.counters.retries_unprocessed.one();
             }
-            Again::Clock if !std::mem::replace(&mut self.done.clock, true) => self.inner.counters.retries.one(),
-            Again::Whole if !std::mem::replace(&mut self.done.whole, true) => self.inner.counters.retries.one(),
-            Again::Identity if !std::mem::replace(&mut self.done.identity, true) => self.inner.counters.retries.one(),
+            Again::Clock if !std::mem::replace(&mut self.done.clock, true) => {
+                self.inner.counters.retries.one()
+            }
+            Again::Whole if !std::mem::replace(&mut self.done.whole, true) => {
+                self.inner.counters.retries.one()
+            }
+            Again::Identity if !std::mem::replace(&mut self.done.identity, true) => {
+                self.inner.counters.retries.one()
+            }
             // What that region said says more than that it is named again.
-            Again::Region(region) if self.refused.is_some() && self.region.as_ref() == Some(&region) => {
+            Again::Region(region)
+                if self.refused.is_some() && self.region.as_ref() == Some(&region) =>
+            {
                 return Err(self.refused.take().unwrap_or(error));
             }
             Again::Region(region) if self.moves < MOVES_MAX => {
@@ -172,7 +198,9 @@ impl<'c> Tries<'c> {
                 self.done.is_certain = error.code() == Some("XAmzContentSHA256Mismatch");
                 self.inner.counters.retries.one();
             }
-            Again::Backoff(_) | Again::Stale | Again::Unprocessed => return self.pause(error, &again).await,
+            Again::Backoff(_) | Again::Stale | Again::Unprocessed => {
+                return self.pause(error, &again).await;
+            }
             _ => return Err(self.give_up(error)),
         }
         Ok(())

@@ -10,18 +10,23 @@ use crate::error::{Error, Result};
 /// Elements nest no deeper in anything that S3 says.
 const DEPTH_MAX: usize = 16;
 
-/// Calls `leaf` at the end of every element with its path of local names and the text directly in it. Errors with `Io`
-/// when it is not XML.
+/// Calls `leaf` at the end of every element with its path of local names and the text directly in
+/// it. Errors with `Io` when it is not XML.
 pub fn each(body: &[u8], mut leaf: impl FnMut(&[String], &str)) -> Result<()> {
     each_below(body, None, &mut leaf)
 }
 
-/// As [`each`], and errors where the root element has another name, which is then seen before the rest is read.
+/// As [`each`], and errors where the root element has another name, which is then seen before the
+/// rest is read.
 pub fn each_in(body: &[u8], root: &str, mut leaf: impl FnMut(&[String], &str)) -> Result<()> {
     each_below(body, Some(root), &mut leaf)
 }
 
-fn each_below(body: &[u8], root: Option<&str>, leaf: &mut dyn FnMut(&[String], &str)) -> Result<()> {
+fn each_below(
+    body: &[u8],
+    root: Option<&str>,
+    leaf: &mut dyn FnMut(&[String], &str),
+) -> Result<()> {
     let text = std::str::from_utf8(body).map_err(|e| nonsense().with_source(e))?;
     let mut reader = Reader::from_str(text.trim_start());
     // Among other things the keys of a session.
@@ -58,10 +63,12 @@ fn each_below(body: &[u8], root: Option<&str>, leaf: &mut dyn FnMut(&[String], &
             }
             Event::Text(piece) => inside.push_str(&piece.xml10_content()),
             Event::CData(piece) => inside.push_str(&piece.xml10_content()),
-            Event::GeneralRef(name) => match name.resolve_char_ref().map_err(|e| nonsense().with_source(e))? {
-                Some(char) => inside.push(char),
-                None => inside.push_str(resolve_predefined_entity(&name).ok_or_else(nonsense)?),
-            },
+            Event::GeneralRef(name) => {
+                match name.resolve_char_ref().map_err(|e| nonsense().with_source(e))? {
+                    Some(char) => inside.push(char),
+                    None => inside.push_str(resolve_predefined_entity(&name).ok_or_else(nonsense)?),
+                }
+            }
             Event::End(_) => {
                 leaf(&path, &inside);
                 path.pop();
@@ -87,7 +94,8 @@ pub struct Complaint {
 }
 
 impl Complaint {
-    /// Of an error body; empty for a proxy's HTML, for nothing, and for anything else that is not S3's.
+    /// Of an error body; empty for a proxy's HTML, for nothing, and for anything else that is not
+    /// S3's.
     pub fn of(body: &[u8]) -> Self {
         let mut found = Complaint::default();
         let read = each(body, |path, text| {
@@ -131,7 +139,9 @@ pub fn is_sayable(text: &str) -> bool {
 
 /// An answer that is no S3 store's: a web server's page, or one that was cut.
 pub fn nonsense() -> Error {
-    Error::foreign("the answer is not that of an S3 store: check the endpoint, and what stands between")
+    Error::foreign(
+        "the answer is not that of an S3 store: check the endpoint, and what stands between",
+    )
 }
 
 #[cfg(test)]
@@ -141,7 +151,8 @@ mod tests {
     #[test]
     fn leaves_with_entities_and_prefixes() {
         let mut seen = Vec::new();
-        let text = b"<?xml version='1.0'?>\n<a xmlns='u'><x:b>1 &amp; &#x32;<![CDATA[<3>]]></x:b><c/></a>";
+        let text =
+            b"<?xml version='1.0'?>\n<a xmlns='u'><x:b>1 &amp; &#x32;<![CDATA[<3>]]></x:b><c/></a>";
         each(text, |path, text| seen.push((path.join("/"), text.to_owned()))).unwrap();
         let of = |path: &str, text: &str| (path.to_owned(), text.to_owned());
         assert_eq!(seen, [of("a/b", "1 & 2<3>"), of("a/c", ""), of("a", "")]);
@@ -151,10 +162,17 @@ mod tests {
     fn complaints_of_stores_and_of_proxies() {
         let body = b"<Error><Code>NoSuchKey</Code><Message>x</Message><Region>eu</Region></Error>";
         let found = Complaint::of(body);
-        assert_eq!((found.code.as_deref(), found.region.as_deref()), (Some("NoSuchKey"), Some("eu")));
-        for body in
-            [&b""[..], b"<html><body>Bad gateway<br></body></html>", b"plain", b"<Error><Code>cut", b"\xff<Error/>"]
-        {
+        assert_eq!(
+            (found.code.as_deref(), found.region.as_deref()),
+            (Some("NoSuchKey"), Some("eu"))
+        );
+        for body in [
+            &b""[..],
+            b"<html><body>Bad gateway<br></body></html>",
+            b"plain",
+            b"<Error><Code>cut",
+            b"\xff<Error/>",
+        ] {
             assert_eq!(Complaint::of(body), Complaint::default());
         }
     }

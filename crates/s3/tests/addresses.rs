@@ -22,7 +22,8 @@ impl Resolve for Names {
 
 fn client_of(addresses: &[SocketAddr]) -> (Client, Names) {
     let names = Names(Arc::new(Mutex::new(addresses.to_vec())));
-    let mut config = config_of(Place::of("http://s3.test:9000").bucket("bucket").resolve().unwrap());
+    let mut config =
+        config_of(Place::of("http://s3.test:9000").bucket("bucket").resolve().unwrap());
     config.resolver = Box::new(names.clone());
     (Client::new(config), names)
 }

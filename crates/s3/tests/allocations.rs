@@ -1,4 +1,5 @@
-//! What an operation allocates does not depend on the length of its body. The server is in another process; nothing else runs here.
+//! What an operation allocates does not depend on the length of its body. The server is in another
+//! process; nothing else runs here.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -29,14 +30,16 @@ fn serve() {
     support::remote::serve();
 }
 
-/// Allocations by one of several runs, and the fewest that any of them made: a timer of the runtime or a ticket of TLS may come between.
+/// Allocations by one of several runs, and the fewest that any of them made: a timer of the runtime
+/// or a ticket of TLS may come between.
 async fn fewest(mut run: impl AsyncFnMut()) -> usize {
     let mut fewest = usize::MAX;
     for _ in 0..OPS {
         let before = ALLOCATOR.stats();
         run().await;
         let after = ALLOCATOR.stats();
-        let count = (after.allocations - before.allocations) + (after.reallocations - before.reallocations);
+        let count =
+            (after.allocations - before.allocations) + (after.reallocations - before.reallocations);
         fewest = fewest.min(count);
     }
     fewest
@@ -55,21 +58,28 @@ fn no_frame_of_a_body_costs_an_allocation() {
         let memory = Memory::new();
         let (mut small, mut large) = (memory.lease(SMALL), memory.lease(LARGE));
         let views = [memory.view(&pattern(SMALL)), memory.view(&pattern(LARGE))];
-        for (what, client) in
-            [("HTTP/1.1", remote.client(false)), ("TLS", remote.client(true)), ("HTTP/2", remote.http2())]
-        {
+        for (what, client) in [
+            ("HTTP/1.1", remote.client(false)),
+            ("TLS", remote.client(true)),
+            ("HTTP/2", remote.http2()),
+        ] {
             get(&client, &mut small).await;
             get(&client, &mut large).await;
             assert!(large.as_host().unwrap() == pattern(LARGE));
             let few = fewest(async || get(&client, &mut small).await).await;
             let many = fewest(async || get(&client, &mut large).await).await;
             let head = fewest(async || drop(client.head("65536").await.unwrap().unwrap())).await;
-            let put_few = fewest(async || drop(client.put("p", &views[0], &Put::default()).await.unwrap())).await;
-            let put_many = fewest(async || drop(client.put("p", &views[1], &Put::default()).await.unwrap())).await;
-            let told = format!("{what}: GET {few} and {many}, PUT {put_few} and {put_many}, HEAD {head}");
+            let put_few =
+                fewest(async || drop(client.put("p", &views[0], &Put::default()).await.unwrap()))
+                    .await;
+            let put_many =
+                fewest(async || drop(client.put("p", &views[1], &Put::default()).await.unwrap()))
+                    .await;
+            let told =
+                format!("{what}: GET {few} and {many}, PUT {put_few} and {put_many}, HEAD {head}");
             writeln_out(&told);
-            // The libraries' own: one for each record, or frame, that comes, and each record that goes. Those that come may be smaller
-            // when the server has to wait.
+            // The libraries' own: one for each record, or frame, that comes, and each record that
+            // goes. Those that come may be smaller when the server has to wait.
             let (ins, outs) = match what {
                 "HTTP/1.1" => (0, 0),
                 "TLS" => ((LARGE - SMALL) / FRONT_RECORD * 5 / 4, (LARGE - SMALL) / RECORD * 5 / 4),
@@ -77,7 +87,10 @@ fn no_frame_of_a_body_costs_an_allocation() {
             };
             assert!(many <= few + ins + 4, "{told}");
             assert!(put_many <= put_few + outs + 4, "{told}");
-            assert!(head <= if what == "HTTP/2" { 40 } else { 8 } && few <= 32 + SMALL / FRONT_RECORD, "{told}");
+            assert!(
+                head <= if what == "HTTP/2" { 40 } else { 8 } && few <= 32 + SMALL / FRONT_RECORD,
+                "{told}"
+            );
         }
     });
 }
@@ -86,7 +99,8 @@ fn no_frame_of_a_body_costs_an_allocation() {
 #[test]
 fn futures_are_small() {
     let memory = Memory::new();
-    let client = Client::new(config_of(Place::of("http://127.0.0.1:1").bucket("b").resolve().unwrap()));
+    let client =
+        Client::new(config_of(Place::of("http://127.0.0.1:1").bucket("b").resolve().unwrap()));
     let (mut lease, view, ways) = (memory.lease(SMALL), memory.view(b"x"), Get::default());
     let sizes = [
         size_of_val(&client.head("k")),

@@ -1,4 +1,5 @@
-//! Not everything that says 200 is the store, and not all that the store says with 200 is a success.
+//! Not everything that says 200 is the store, and not all that the store says with 200 is a
+//! success.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -37,7 +38,9 @@ fn passes(error: &Error, body: &str) {
 
 #[tokio::test]
 async fn a_list_of_deletes_is_answered_by_its_own_document_or_nothing_is_deleted() {
-    for body in NO_ANSWERS.into_iter().chain(["<DeleteResult><Error><Code>AccessDenied</Code></Error></DeleteResult>"])
+    for body in NO_ANSWERS
+        .into_iter()
+        .chain(["<DeleteResult><Error><Code>AccessDenied</Code></Error></DeleteResult>"])
     {
         let (server, client, _) = scene();
         let keys = ["a", "b", "c"];
@@ -66,18 +69,31 @@ async fn a_list_of_deletes_is_answered_by_its_own_document_or_nothing_is_deleted
 
 #[tokio::test]
 async fn a_page_deletes_and_stores_nothing() {
-    for (status, body) in [(200, "<html>please log in</html>"), (200, "maintenance"), (202, ""), (299, "")] {
+    for (status, body) in
+        [(200, "<html>please log in</html>"), (200, "maintenance"), (202, ""), (299, "")]
+    {
         let (server, client, memory) = scene();
         server.put_object("k", vec![1]);
         for times in [1, 1000] {
             server.script(Rule::next(page(status, body)).times(times));
             let deleted = client.delete("k").await;
-            assert_eq!((deleted.is_ok(), server.object("k").is_none()), (times == 1, true), "{status} {body:?}");
+            assert_eq!(
+                (deleted.is_ok(), server.object("k").is_none()),
+                (times == 1, true),
+                "{status} {body:?}"
+            );
             server.heal();
-            let tagged = Foreign { headers: vec![("etag", "\"page\"".into())], ..Foreign::new(status, body) };
+            let tagged = Foreign {
+                headers: vec![("etag", "\"page\"".into())],
+                ..Foreign::new(status, body)
+            };
             server.script(Rule::next(Fault::Foreign(tagged)).times(times));
             let stored = client.put("new", &memory.view(b"x"), &Put::default()).await;
-            assert_eq!((stored.is_ok(), server.remove_object("new")), (times == 1, times == 1), "{status} {body:?}");
+            assert_eq!(
+                (stored.is_ok(), server.remove_object("new")),
+                (times == 1, times == 1),
+                "{status} {body:?}"
+            );
             server.heal();
         }
     }
@@ -88,7 +104,10 @@ async fn a_page_deletes_and_stores_nothing() {
     // What was stored at the first attempt is there at the second.
     server.heal();
     server.script(Rule::next(Fault::Foreign(Foreign { done: true, ..Foreign::new(200, "") })));
-    assert_eq!(client.put("new", &memory.view(b"x"), &Put::if_absent()).await.unwrap(), Stored::Present);
+    assert_eq!(
+        client.put("new", &memory.view(b"x"), &Put::if_absent()).await.unwrap(),
+        Stored::Present
+    );
 }
 
 #[tokio::test]
@@ -152,9 +171,15 @@ async fn what_the_store_refuses_with_200_is_refused() {
         let error = client.put_multipart("k", &view, &Put::default(), (300, 1)).await.unwrap_err();
         assert_eq!((error.kind(), error.code()), (kind, Some(code)), "{}", error.report());
     }
-    server.script(Rule::next(Fault::OkThenError("PreconditionFailed")).method("POST").containing("uploadId"));
-    assert_eq!(client.put_multipart("k", &view, &Put::if_absent(), (300, 1)).await.unwrap(), Stored::Present);
-    server.script(Rule::next(Fault::OkThenError("AccessDenied")).method("POST").containing("delete"));
+    server.script(
+        Rule::next(Fault::OkThenError("PreconditionFailed")).method("POST").containing("uploadId"),
+    );
+    assert_eq!(
+        client.put_multipart("k", &view, &Put::if_absent(), (300, 1)).await.unwrap(),
+        Stored::Present
+    );
+    server
+        .script(Rule::next(Fault::OkThenError("AccessDenied")).method("POST").containing("delete"));
     let error = client.delete_many(&["k"]).await.unwrap_err();
     assert_eq!((error.kind(), server.keys("")), (ErrorKind::Denied, vec![]));
 }

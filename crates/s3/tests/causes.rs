@@ -1,4 +1,5 @@
-//! Why an operation failed stays visible: in its error, behind the breaker, at the deadline. Never a secret.
+//! Why an operation failed stays visible: in its error, behind the breaker, at the deadline. Never
+//! a secret.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -20,7 +21,9 @@ async fn until_refused(client: &Client) -> (Error, Error) {
     for _ in 0..100 {
         let error = client.get("k", &mut memory.lease(100), &Get::default()).await.unwrap_err();
         match error.kind() {
-            ErrorKind::Unavailable => return (before.expect("the breaker does not open at once"), error),
+            ErrorKind::Unavailable => {
+                return (before.expect("the breaker does not open at once"), error);
+            }
             _ => before = Some(error),
         }
     }
@@ -37,7 +40,11 @@ fn is_told(error: &Error, causes: &[&str]) {
 #[tokio::test]
 async fn a_refused_connection_is_told_behind_the_breaker_too() {
     let (address, _kept) = dead();
-    let endpoint = Place::of(format!("http://{address}")).bucket("bucket").region("us-east-1").resolve().unwrap();
+    let endpoint = Place::of(format!("http://{address}"))
+        .bucket("bucket")
+        .region("us-east-1")
+        .resolve()
+        .unwrap();
     let mut config = config_of(endpoint);
     config.retries_max = 2;
     let client = Client::new(config);
@@ -64,7 +71,11 @@ impl Resolve for NoNames {
 
 #[tokio::test]
 async fn a_name_that_cannot_be_resolved_is_told_behind_the_breaker_too() {
-    let endpoint = Place::of("http://store.invalid:9000").bucket("bucket").region("us-east-1").resolve().unwrap();
+    let endpoint = Place::of("http://store.invalid:9000")
+        .bucket("bucket")
+        .region("us-east-1")
+        .resolve()
+        .unwrap();
     let mut config = config_of(endpoint);
     config.resolver = Box::new(NoNames);
     let client = Client::new(config);
@@ -81,7 +92,8 @@ async fn what_failed_before_the_deadline_is_told_at_the_deadline() {
     server.script(Rule::next(Fault::Error(500, "InternalError")).times(1));
     server.script(Rule::next(Fault::Stall(Duration::from_secs(3600))).times(100));
     let (deadline, memory) = (Duration::from_secs(500), Memory::new());
-    let (client, mut lease, whole) = (client(&server).within(deadline), memory.lease(100), Get::default());
+    let (client, mut lease, whole) =
+        (client(&server).within(deadline), memory.lease(100), Get::default());
     let get = client.get("k", &mut lease, &whole);
     let error = jumping(deadline, || server.stalled() > 0, get).await.unwrap_err();
     assert_eq!((error.kind(), error.attempts()), (ErrorKind::Timeout, 2), "{}", error.report());

@@ -1,5 +1,6 @@
-//! Credentials from roles, web identities, processes, containers and instance metadata, as operators set them up: by environment and
-//! files of a process of its own, against local endpoints that answer as the real ones do.
+//! Credentials from roles, web identities, processes, containers and instance metadata, as
+//! operators set them up: by environment and files of a process of its own, against local endpoints
+//! that answer as the real ones do.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -70,8 +71,15 @@ impl Scene {
 
     fn start(self) -> Asker {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "asks", "--nocapture", "--test-threads=1"]).env_clear().envs(self.env);
-        command.env("PATH", "/usr/bin:/bin").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(["--exact", "asks", "--nocapture", "--test-threads=1"])
+            .env_clear()
+            .envs(self.env);
+        command
+            .env("PATH", "/usr/bin:/bin")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let ((lines, from), said) = (sync_channel(64), Arc::new(Mutex::new(String::new())));
         let ways: [Box<dyn std::io::Read + Send>; 2] =
@@ -95,7 +103,9 @@ impl Scene {
 impl Asker {
     /// The next answer.
     fn hear(&self) -> String {
-        self.from.recv_timeout(AWAIT).unwrap_or_else(|e| panic!("{e}: {}", self.said.lock().unwrap()))
+        self.from
+            .recv_timeout(AWAIT)
+            .unwrap_or_else(|e| panic!("{e}: {}", self.said.lock().unwrap()))
     }
 
     fn tell(&mut self, word: &str) -> String {
@@ -106,13 +116,17 @@ impl Asker {
     /// The tokens that requests bore, without repetitions.
     fn tokens(&self) -> Vec<String> {
         let seen = self.server.seen();
-        let mut tokens: Vec<String> =
-            seen.iter().filter_map(|seen| seen.header("x-amz-security-token")).map(str::to_owned).collect();
+        let mut tokens: Vec<String> = seen
+            .iter()
+            .filter_map(|seen| seen.header("x-amz-security-token"))
+            .map(str::to_owned)
+            .collect();
         tokens.dedup();
         tokens
     }
 
-    /// Ends it; of all that it said, logs at the finest level and the `Debug` of everything among it, no part is one of these.
+    /// Ends it; of all that it said, logs at the finest level and the `Debug` of everything among
+    /// it, no part is one of these.
     fn end(mut self, secrets: &[&str]) {
         self.tell("debug");
         drop(self.to);
@@ -136,23 +150,26 @@ fn asks() {
     let logs = Logs::default();
     tracing::subscriber::set_global_default(logs.clone()).unwrap();
     tracing::trace!("logs are taken");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let chain = |e: &dyn std::error::Error| {
         let causes = std::iter::successors(Some(e), |e| e.source()).map(ToString::to_string);
         causes.collect::<Vec<_>>().join(" <- ").replace('\n', " ")
     };
     let answer = |text: String| println!("\nanswer: {text}");
-    let (provider, first, source) =
-        match runtime.block_on(discover(|name| std::env::var(name).ok(), std::env::var(NO_INSTANCE).is_err())) {
-            Ok(found) => found,
-            Err(e) => {
-                answer(chain(&e));
-                println!("{e:?} {}", logs.take());
-                return;
-            }
-        };
+    let (provider, first, source) = match runtime
+        .block_on(discover(|name| std::env::var(name).ok(), std::env::var(NO_INSTANCE).is_err()))
+    {
+        Ok(found) => found,
+        Err(e) => {
+            answer(chain(&e));
+            println!("{e:?} {}", logs.take());
+            return;
+        }
+    };
     answer(format!("{} from {source}", first.access_key()));
-    let mut config = Config::with_provider(Place::of(url).bucket("bucket").resolve().unwrap(), provider);
+    let mut config =
+        Config::with_provider(Place::of(url).bucket("bucket").resolve().unwrap(), provider);
     config.deadline = Duration::from_secs(600);
     let client = Client::new(config);
     for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -170,7 +187,10 @@ fn asks() {
             "debug" => answer(format!("{client:?} {first:?} {}", logs.take().replace('\n', " "))),
             "counts" => {
                 let counts = client.counts();
-                answer(format!("{} renewals, {} failures", counts.identity_renewals, counts.identity_failures));
+                answer(format!(
+                    "{} renewals, {} failures",
+                    counts.identity_renewals, counts.identity_failures
+                ));
             }
             _ => answer(told),
         }
@@ -238,7 +258,12 @@ fn iso(seconds: u64) -> String {
     let mp = (5 * doy + 2) / 153;
     let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
     let year = yoe + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        rest / 3600,
+        rest / 60 % 60,
+        rest % 60
+    )
 }
 
 /// What a container's agent and instance metadata say.
@@ -283,7 +308,10 @@ fn a_web_identity_takes_its_role_with_the_token_of_that_moment() {
     assert_eq!(asker.tell("many"), "ok");
     let asked = fake.asked();
     assert_eq!(asked.len(), 1, "what was found is used");
-    assert!(is_sts(&asked[0], "AssumeRoleWithWebIdentity") && asked[0].header("authorization").is_none());
+    assert!(
+        is_sts(&asked[0], "AssumeRoleWithWebIdentity")
+            && asked[0].header("authorization").is_none()
+    );
     for part in ["RoleSessionName=node-7", "WebIdentityToken=jwt-of-monday", "role%2Fkv"] {
         assert!(asked[0].body.contains(part), "{part}");
     }
@@ -295,7 +323,11 @@ fn a_web_identity_takes_its_role_with_the_token_of_that_moment() {
     assert!(asked.len() == 2 && asked[1].body.contains("WebIdentityToken=jwt-of-tuesday"));
     // Of those that were sent together some with the old one may come last.
     let tokens = asker.tokens();
-    assert_eq!((tokens[0].as_str(), tokens[1].as_str()), ("session-token-0", "session-token-1"), "{tokens:?}");
+    assert_eq!(
+        (tokens[0].as_str(), tokens[1].as_str()),
+        ("session-token-0", "session-token-1"),
+        "{tokens:?}"
+    );
     asker.end(&["jwt-of-", "session-token-"]);
 }
 
@@ -311,7 +343,8 @@ fn a_containers_agent_is_asked_early_by_one_and_with_the_token_of_that_moment() 
     assert_eq!(asker.hear(), "AKIDTEST from the container's agent");
     assert_eq!(asker.tell("many"), "ok");
     std::fs::write(&token, "pod-token-2").unwrap();
-    // By the store's clock the credentials are past 70 % of their life, and good for a while yet: nobody waits, one asks.
+    // By the store's clock the credentials are past 70 % of their life, and good for a while yet:
+    // nobody waits, one asks.
     asker.server.step_clock(2600);
     assert_eq!((asker.tell("list").as_str(), asker.tell("many").as_str()), ("ok", "ok"));
     let renewed = "session-token-1".to_owned();
@@ -324,7 +357,8 @@ fn a_containers_agent_is_asked_early_by_one_and_with_the_token_of_that_moment() 
     }
     assert_eq!(asker.tell("many"), "ok");
     let asked = fake.asked();
-    let authorized: Vec<_> = asked.iter().map(|asked| asked.header("authorization").unwrap().to_owned()).collect();
+    let authorized: Vec<_> =
+        asked.iter().map(|asked| asked.header("authorization").unwrap().to_owned()).collect();
     assert_eq!(authorized, ["pod-token-1", "pod-token-2"]);
     assert!(asked.iter().all(|asked| asked.path == "/v1/credentials"));
     assert!(asker.tokens().ends_with(&[renewed]), "{:?}", asker.tokens());
@@ -340,16 +374,18 @@ fn metadata(gives: usize) -> Fake {
         match (asked.method.as_str(), asked.path.as_str()) {
             ("PUT", "/latest/api/token") => (200, "imds-token".into()),
             _ if !session => (401, String::new()),
-            (_, path) if path.contains("/iam/security-credentials") => match path.trim_end_matches('/') {
-                "/latest/meta-data/iam/security-credentials" => (200, "kv-role".into()),
-                "/latest/meta-data/iam/security-credentials/kv-role" => {
-                    match given.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
-                        before if before < gives => (200, json("session-token-0", 3600)),
-                        _ => (500, String::new()),
+            (_, path) if path.contains("/iam/security-credentials") => {
+                match path.trim_end_matches('/') {
+                    "/latest/meta-data/iam/security-credentials" => (200, "kv-role".into()),
+                    "/latest/meta-data/iam/security-credentials/kv-role" => {
+                        match given.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+                            before if before < gives => (200, json("session-token-0", 3600)),
+                            _ => (500, String::new()),
+                        }
                     }
+                    _ => (404, String::new()),
                 }
-                _ => (404, String::new()),
-            },
+            }
             _ => (404, String::new()),
         }
     })
@@ -391,8 +427,9 @@ fn roles_are_taken_one_with_another() {
     assert_eq!(asker.hear(), "AKIDTEST from a role, taken through STS");
     assert_eq!(asker.tell("many"), "ok");
     let asked = fake.asked();
-    let signed =
-        |at: usize, by: &str| asked[at].header("authorization").unwrap().contains(&format!("Credential={by}/"));
+    let signed = |at: usize, by: &str| {
+        asked[at].header("authorization").unwrap().contains(&format!("Credential={by}/"))
+    };
     assert!(asked.len() == 2 && asked.iter().all(|asked| is_sts(asked, "AssumeRole")), "{asked:?}");
     assert!(signed(0, "AKIDUSER") && signed(1, "AKIDOUTER"));
     assert_eq!(asked[1].header("x-amz-security-token"), Some("session-token-AKIDOUTER"));
@@ -409,7 +446,8 @@ fn a_process_is_run_once_for_many() {
         iso(3600)
     );
     let script = scene.file("who", &format!("echo run >> {}\necho '{pair}'\n", log.display()));
-    let command = format!("[default]\ncredential_process = /bin/sh {} --pin sesame-open\n", script.display());
+    let command =
+        format!("[default]\ncredential_process = /bin/sh {} --pin sesame-open\n", script.display());
     scene.file(".aws/config", &command);
     let mut asker = scene.start();
     assert_eq!(asker.hear(), "AKIDTEST from the credential_process of a profile");
@@ -425,24 +463,40 @@ fn sources_that_fail_are_named_and_tell_no_secret() {
     let leaky = |text: &'static str, status| Fake::start(move |_, _| (status, text.to_owned()));
     let broken = r#"{"AccessKeyId": "AKIDTEST", "SecretAccessKey": "hush-hush", "Token": "session-token-0" "#;
     let container = leaky(broken, 200);
-    let denied =
-        leaky("<ErrorResponse><Error><Code>AccessDenied</Code><Message>no</Message></Error></ErrorResponse>", 403);
+    let denied = leaky(
+        "<ErrorResponse><Error><Code>AccessDenied</Code><Message>no</Message></Error></ErrorResponse>",
+        403,
+    );
     let process = |scene: Scene, text: &str| {
         let script = scene.file("who", text);
-        scene.file(".aws/config", &format!("[default]\ncredential_process = /bin/sh {}\n", script.display()));
+        scene.file(
+            ".aws/config",
+            &format!("[default]\ncredential_process = /bin/sh {}\n", script.display()),
+        );
         scene
     };
     let identity = |scene: Scene| {
         let token = scene.file("token", "jwt-of-monday");
         let scene = scene.env("AWS_WEB_IDENTITY_TOKEN_FILE", token.to_str().unwrap());
-        scene.env("AWS_ROLE_ARN", "arn:aws:iam::1:role/kv").env("AWS_ENDPOINT_URL_STS", denied.url())
+        scene
+            .env("AWS_ROLE_ARN", "arn:aws:iam::1:role/kv")
+            .env("AWS_ENDPOINT_URL_STS", denied.url())
     };
     let scenes = [
-        (Scene::new().env("AWS_CONTAINER_CREDENTIALS_FULL_URI", container.url()), "the source of credentials failed"),
+        (
+            Scene::new().env("AWS_CONTAINER_CREDENTIALS_FULL_URI", container.url()),
+            "the source of credentials failed",
+        ),
         (identity(Scene::new()), "AccessDenied"),
-        (process(Scene::new(), "echo '{\"Version\": 1, \"SecretAccessKey\": \"hush-hush\"'"), "external process"),
+        (
+            process(Scene::new(), "echo '{\"Version\": 1, \"SecretAccessKey\": \"hush-hush\"'"),
+            "external process",
+        ),
         (process(Scene::new(), "exit 3"), "exited with code exit status: 3"),
-        (Scene::new().env("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://1.2.3.4/x"), "not refer to an allowed IP"),
+        (
+            Scene::new().env("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://1.2.3.4/x"),
+            "not refer to an allowed IP",
+        ),
         (Scene::new().env("AWS_PROFILE", "absent"), "profile absent gives no credentials"),
         (Scene::new(), "no credentials were found: set AWS_ACCESS_KEY_ID"),
     ];
@@ -468,7 +522,11 @@ fn an_instance_that_is_not_to_be_asked_is_not() {
     scene.env.retain(|(name, _)| name != "AWS_REGION");
     let mut asker = scene.env("AWS_EC2_METADATA_SERVICE_ENDPOINT", fake.url()).start();
     let told = asker.hear();
-    assert!(told.contains("no credentials were found") && told.contains("set instance_metadata to true"), "{told}");
+    assert!(
+        told.contains("no credentials were found")
+            && told.contains("set instance_metadata to true"),
+        "{told}"
+    );
     assert!(!told.contains(" <- "), "one layer: {told}");
     asker.child.wait().unwrap();
     assert!(fake.asked().is_empty(), "{:?}", fake.asked());
@@ -485,7 +543,10 @@ fn all_other_sources_are_asked_without_the_instance() {
     let scene = Scene::new().env(NO_INSTANCE, "1");
     let text = "echo '{\"Version\": 1, \"AccessKeyId\": \"AKIDTEST\", \"SecretAccessKey\": \"secret/test+key\"}'";
     let script = scene.file("who", text);
-    scene.file(".aws/config", &format!("[default]\ncredential_process = /bin/sh {}\n", script.display()));
+    scene.file(
+        ".aws/config",
+        &format!("[default]\ncredential_process = /bin/sh {}\n", script.display()),
+    );
     let mut asker = scene.start();
     assert_eq!(asker.hear(), "AKIDTEST from the credential_process of a profile");
     assert_eq!(asker.tell("list"), "ok");

@@ -19,8 +19,8 @@ const TROUBLE_MAX: Duration = Duration::from_secs(600);
 /// So many loads come through.
 const LOADS: u32 = 20;
 
-/// Loads without a pause while `trouble` goes on, which is told how many came; each must come, right and soon. Returns how long the
-/// slowest took.
+/// Loads without a pause while `trouble` goes on, which is told how many came; each must come,
+/// right and soon. Returns how long the slowest took.
 async fn load_through(scene: &Scene, trouble: impl AsyncFnOnce(Rc<Cell<u32>>)) -> Duration {
     let (loads, slowest) = (Rc::new(Cell::new(0)), Cell::new(Duration::ZERO));
     let loading = async {
@@ -29,7 +29,12 @@ async fn load_through(scene: &Scene, trouble: impl AsyncFnOnce(Rc<Cell<u32>>)) -
             let got = scene.client.get("k", &mut lease, &Get::default()).await;
             got.unwrap_or_else(|e| panic!("{e}: {:?}", scene.client.counts())).unwrap();
             assert!(lease.as_host().unwrap() == scene.bytes, "wrong bytes");
-            assert!(began.elapsed() < LOAD_MAX, "{:?}: {:?}", began.elapsed(), scene.client.counts());
+            assert!(
+                began.elapsed() < LOAD_MAX,
+                "{:?}: {:?}",
+                began.elapsed(),
+                scene.client.counts()
+            );
             slowest.set(slowest.get().max(began.elapsed()));
             loads.set(loads.get() + 1);
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -43,7 +48,8 @@ async fn load_through(scene: &Scene, trouble: impl AsyncFnOnce(Rc<Cell<u32>>)) -
     slowest.get()
 }
 
-/// Does it by many hands again and again for so long, and until what failed is `enough`; how often it failed with which kind.
+/// Does it by many hands again and again for so long, and until what failed is `enough`; how often
+/// it failed with which kind.
 async fn again_and_again<F>(
     time: Duration,
     enough: impl Fn(&[ErrorKind]) -> bool,
@@ -53,7 +59,8 @@ where
     F: Future<Output = Result<(), kvtier_s3::Error>>,
 {
     let (began, kinds) = (Instant::now(), RefCell::new(Vec::new()));
-    let goes_on = || began.elapsed() < time || began.elapsed() < TROUBLE_MAX && !enough(&kinds.borrow());
+    let goes_on =
+        || began.elapsed() < time || began.elapsed() < TROUBLE_MAX && !enough(&kinds.borrow());
     let hand = async || {
         while goes_on() {
             if let Err(e) = work().await {
@@ -91,10 +98,13 @@ async fn deletes_that_fail_never_stand_in_the_way_of_loads() {
         let client = scene.client.within(if opens { Duration::from_millis(100) } else { LOAD_MAX });
         let trouble = async |loads: Rc<Cell<u32>>| {
             let time = Duration::from_millis(700);
-            let enough =
-                |kinds: &[ErrorKind]| loads.get() >= LOADS && (!opens || kinds.contains(&ErrorKind::Unavailable));
+            let enough = |kinds: &[ErrorKind]| {
+                loads.get() >= LOADS && (!opens || kinds.contains(&ErrorKind::Unavailable))
+            };
             let one = again_and_again(time, enough, || client.delete("gone"));
-            let many = again_and_again(time, enough, async || client.delete_many(&["a", "b"]).await.map(drop));
+            let many = again_and_again(time, enough, async || {
+                client.delete_many(&["a", "b"]).await.map(drop)
+            });
             let (one, many) = tokio::join!(one, many);
             for kinds in [one, many] {
                 assert_eq!(kinds.contains(&ErrorKind::Unavailable), opens, "{fault:?}: {kinds:?}");
@@ -108,7 +118,14 @@ async fn deletes_that_fail_never_stand_in_the_way_of_loads() {
         // What failed left loads the means to repeat.
         scene.server.heal();
         scene.server.script(Rule::next(Fault::Error(500, "InternalError")).method("GET").times(3));
-        assert!(scene.client.get("k", &mut scene.memory.lease(LEN), &Get::default()).await.unwrap().is_some());
+        assert!(
+            scene
+                .client
+                .get("k", &mut scene.memory.lease(LEN), &Get::default())
+                .await
+                .unwrap()
+                .is_some()
+        );
         let healed = Instant::now();
         while client.delete("gone").await.is_err() {
             assert!(healed.elapsed() < TROUBLE_MAX, "{fault:?}: {:?}", scene.client.counts());
@@ -120,16 +137,24 @@ async fn deletes_that_fail_never_stand_in_the_way_of_loads() {
 #[tokio::test]
 async fn uploads_and_listings_that_fail_leave_loads_alone() {
     let scene = Scene::of(LEN);
-    scene.server.script(Rule::next(Fault::Error(500, "InternalError")).method("PUT").times(1_000_000));
-    let listing = Rule::next(Fault::Error(500, "InternalError")).containing("list-type").times(1_000_000);
+    scene
+        .server
+        .script(Rule::next(Fault::Error(500, "InternalError")).method("PUT").times(1_000_000));
+    let listing =
+        Rule::next(Fault::Error(500, "InternalError")).containing("list-type").times(1_000_000);
     scene.server.script(listing);
     let hasty = scene.client.within(Duration::from_millis(100));
     let view = scene.memory.view(b"x");
     load_through(&scene, async |loads: Rc<Cell<u32>>| {
         let time = Duration::from_millis(500);
-        let enough = |kinds: &[ErrorKind]| loads.get() >= LOADS && kinds.contains(&ErrorKind::Unavailable);
-        let puts = again_and_again(time, enough, async || hasty.put("new", &view, &Put::default()).await.map(drop));
-        let lists = again_and_again(time, enough, async || hasty.list(&List::default(), None).await.map(drop));
+        let enough =
+            |kinds: &[ErrorKind]| loads.get() >= LOADS && kinds.contains(&ErrorKind::Unavailable);
+        let puts = again_and_again(time, enough, async || {
+            hasty.put("new", &view, &Put::default()).await.map(drop)
+        });
+        let lists = again_and_again(time, enough, async || {
+            hasty.list(&List::default(), None).await.map(drop)
+        });
         let (puts, lists) = tokio::join!(puts, lists);
         assert!(puts.contains(&ErrorKind::Unavailable) && lists.contains(&ErrorKind::Unavailable));
     })
@@ -145,9 +170,12 @@ async fn uploads_and_listings_that_fail_leave_loads_alone() {
 #[tokio::test]
 async fn loads_that_fail_stop_loads_and_no_uploads() {
     let scene = Scene::of(LEN);
-    scene.server.script(Rule::next(Fault::Error(500, "InternalError")).method("GET").times(1_000_000));
+    scene
+        .server
+        .script(Rule::next(Fault::Error(500, "InternalError")).method("GET").times(1_000_000));
     let hasty = scene.client.within(Duration::from_millis(100));
-    let load = async || hasty.get("k", &mut scene.memory.lease(LEN), &Get::default()).await.map(drop);
+    let load =
+        async || hasty.get("k", &mut scene.memory.lease(LEN), &Get::default()).await.map(drop);
     let enough = |kinds: &[ErrorKind]| kinds.contains(&ErrorKind::Unavailable);
     let kinds = again_and_again(Duration::from_millis(200), enough, load).await;
     assert!(kinds.contains(&ErrorKind::Unavailable));

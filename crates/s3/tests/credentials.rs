@@ -29,10 +29,18 @@ where
 
 fn lasting(seconds: u64) -> Credentials {
     let end = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + seconds;
-    Credentials::temporary("AKIDTEST", "secret/test+key", Some("token/+=".into()), Some(end.try_into().unwrap()))
+    Credentials::temporary(
+        "AKIDTEST",
+        "secret/test+key",
+        Some("token/+=".into()),
+        Some(end.try_into().unwrap()),
+    )
 }
 
-fn client_of(server: &Server, answer: fn(u64) -> Result<Credentials, Error>) -> (Client, Arc<AtomicU64>) {
+fn client_of(
+    server: &Server,
+    answer: fn(u64) -> Result<Credentials, Error>,
+) -> (Client, Arc<AtomicU64>) {
     let asked = Arc::new(AtomicU64::new(0));
     let source = Arc::new(Source(Arc::clone(&asked), answer));
     let mut config = Config::with_provider(endpoint(server, "bucket"), source);
@@ -48,7 +56,9 @@ async fn the_token_is_sent_and_the_source_asked_once() {
         client.list(&List::default(), None).await.unwrap();
     }
     assert_eq!(asked.load(Ordering::SeqCst), 1);
-    assert!(server.seen().iter().all(|seen| seen.header("x-amz-security-token") == Some("token/+=")));
+    assert!(
+        server.seen().iter().all(|seen| seen.header("x-amz-security-token") == Some("token/+="))
+    );
 }
 
 #[tokio::test]
@@ -68,7 +78,13 @@ async fn what_the_store_calls_expired_is_replaced_once() {
 #[tokio::test]
 async fn what_is_still_valid_stays_in_use_while_the_source_fails() {
     let server = server(|_| {});
-    let failing = |n| if n == 0 { Ok(lasting(3600)) } else { Err(Error::new(ErrorKind::Io, "the source is away")) };
+    let failing = |n| {
+        if n == 0 {
+            Ok(lasting(3600))
+        } else {
+            Err(Error::new(ErrorKind::Io, "the source is away"))
+        }
+    };
     let (client, asked) = client_of(&server, failing);
     client.list(&List::default(), None).await.unwrap();
     // By the store's clock they are past 70 % of their life, and good for a while yet.
@@ -93,7 +109,8 @@ async fn what_is_still_valid_stays_in_use_while_the_source_fails() {
 #[tokio::test]
 async fn a_source_that_fails_at_first_is_asked_again() {
     let server = server(|_| {});
-    let late = |n| if n == 0 { Err(Error::new(ErrorKind::Io, "not yet")) } else { Ok(lasting(3600)) };
+    let late =
+        |n| if n == 0 { Err(Error::new(ErrorKind::Io, "not yet")) } else { Ok(lasting(3600)) };
     let (client, _) = client_of(&server, late);
     assert!(client.list(&List::default(), None).await.is_err());
     assert!(client.list(&List::default(), None).await.is_ok());
@@ -102,7 +119,10 @@ async fn a_source_that_fails_at_first_is_asked_again() {
 /// How often the source was asked by listings every 50 ms for twenty seconds.
 async fn asked_in_twenty_seconds(client: &Client, asked: &AtomicU64) -> u64 {
     for _ in 0..400 {
-        assert_eq!(client.list(&List::default(), None).await.unwrap_err().kind(), ErrorKind::Denied);
+        assert_eq!(
+            client.list(&List::default(), None).await.unwrap_err().kind(),
+            ErrorKind::Denied
+        );
         jump(Duration::from_millis(50)).await;
     }
     asked.load(Ordering::SeqCst)
@@ -111,7 +131,8 @@ async fn asked_in_twenty_seconds(client: &Client, asked: &AtomicU64) -> u64 {
 #[tokio::test]
 async fn a_source_that_goes_on_failing_is_asked_less_and_less() {
     let server = server(|_| {});
-    let (client, asked) = client_of(&server, |_| Err(Error::new(ErrorKind::Denied, "no role today")));
+    let (client, asked) =
+        client_of(&server, |_| Err(Error::new(ErrorKind::Denied, "no role today")));
     let times = asked_in_twenty_seconds(&client, &asked).await;
     assert!((3..15).contains(&times), "{times} times");
     assert_eq!(server.seen().len(), 0);
@@ -151,7 +172,11 @@ impl Provide for Slow {
         self.asked.fetch_add(1, Ordering::SeqCst);
         Box::pin(async {
             drop(self.may.acquire().await);
-            if self.gives { Ok(lasting(3600)) } else { Err(Error::new(ErrorKind::Denied, "no role today")) }
+            if self.gives {
+                Ok(lasting(3600))
+            } else {
+                Err(Error::new(ErrorKind::Denied, "no role today"))
+            }
         })
     }
 }
@@ -193,7 +218,10 @@ async fn one_failure_is_told_to_all_who_waited_for_it() {
         may.add_permits(1000);
     };
     for error in tokio::join!(tasks.join_all(), answer).0 {
-        assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("no role today"), "{error}");
+        assert!(
+            error.kind() == ErrorKind::Denied && error.to_string().contains("no role today"),
+            "{error}"
+        );
     }
     assert_eq!((asked.load(Ordering::SeqCst), server.seen().len()), (1, 0));
     client.list(&List::default(), None).await.unwrap_err();

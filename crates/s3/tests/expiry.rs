@@ -1,4 +1,5 @@
-//! What answers say of the store beside what was asked is believed for a while, and never after one that a proxy could have given.
+//! What answers say of the store beside what was asked is believed for a while, and never after one
+//! that a proxy could have given.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -28,7 +29,10 @@ async fn a_store_whose_answers_lose_their_ids_has_misses_again() {
     assert!(client.head("k").await.unwrap().is_some());
     server.script(Rule::next(foreign(404, "")).times(1000));
     let error = client.head("none").await.unwrap_err();
-    assert!(error.is_retryable(), "without the id that it had a moment ago it is a proxy's: {error}");
+    assert!(
+        error.is_retryable(),
+        "without the id that it had a moment ago it is a proxy's: {error}"
+    );
     jump(Duration::from_secs(61)).await;
     assert!(client.head("none").await.unwrap().is_none());
     // As soon as there are ids again, what has none is doubtful again.
@@ -43,7 +47,8 @@ async fn nothing_counts_as_deleted_by_an_answer_that_may_be_a_proxys() {
     let (server, client, _) = scene();
     server.put_object("k", vec![1]);
     server.script(Rule::next(foreign(404, "")).times(1000));
-    // There was no id yet, so that nothing speaks against the answer but what it would have us believe.
+    // There was no id yet, so that nothing speaks against the answer but what it would have us
+    // believe.
     assert!(client.head("k").await.unwrap().is_none());
     let error = client.delete("k").await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
@@ -68,7 +73,8 @@ async fn stores_that_always_give_ids_have_no_misses_without() {
     }
 }
 
-/// Puts an object; how many requests that took, and whether the last of them had the body's hash signed.
+/// Puts an object; how many requests that took, and whether the last of them had the body's hash
+/// signed.
 async fn put(server: &Server, client: &Client, memory: &Memory) -> (usize, bool) {
     let before = server.seen().len();
     drop(client.put("k", &memory.view(b"body"), &Put::default()).await);
@@ -151,9 +157,16 @@ async fn a_deadline_that_has_passed_says_nothing_about_the_store() {
     let late = client.until(std::time::Instant::now());
     for _ in 0..30 {
         let error = late.get("k", &mut lease, &Get::default()).await.unwrap_err();
-        assert_eq!((error.kind(), error.attempts(), error.op()), (ErrorKind::Timeout, 0, Some("get")));
+        assert_eq!(
+            (error.kind(), error.attempts(), error.op()),
+            (ErrorKind::Timeout, 0, Some("get"))
+        );
     }
-    assert_eq!(before, (server.seen().len(), server.accepted(), client.connections_idle()), "nothing is begun");
+    assert_eq!(
+        before,
+        (server.seen().len(), server.accepted(), client.connections_idle()),
+        "nothing is begun"
+    );
     assert_eq!((client.counts().breaker_opened, client.counts().deadlines), (0, 30));
     client.get("k", &mut lease, &Get::default()).await.unwrap();
 }

@@ -31,8 +31,13 @@ async fn data_is_signed_by_a_session_and_sessions_by_the_base_credentials() {
     assert_eq!(seen[0].header("x-amz-create-session-mode"), Some("ReadWrite"));
     for seen in &seen {
         assert_eq!(seen.status, 200, "{} {}", seen.method, seen.target);
-        assert!(seen.header("authorization").unwrap().contains("/us-east-1/s3express/aws4_request"));
-        assert_eq!(seen.header("x-amz-s3session-token").is_some(), !seen.target.contains("session"));
+        assert!(
+            seen.header("authorization").unwrap().contains("/us-east-1/s3express/aws4_request")
+        );
+        assert_eq!(
+            seen.header("x-amz-s3session-token").is_some(),
+            !seen.target.contains("session")
+        );
         assert!(seen.header("x-amz-security-token").is_none());
     }
     assert_eq!((server.sessions_made(), client.counts().checksums_verified), (1, 1));
@@ -47,7 +52,10 @@ async fn production_names_are_used_when_there_is_no_other_endpoint() {
     assert_eq!(client.endpoint().provider(), Provider::Express);
     client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap();
     let seen = server.seen();
-    assert_eq!((seen[0].target.as_str(), seen[0].header("host")), ("/?session", Some(host.as_str())));
+    assert_eq!(
+        (seen[0].target.as_str(), seen[0].header("host")),
+        ("/?session", Some(host.as_str()))
+    );
     assert_eq!(seen[1].target, "/k");
 }
 
@@ -89,7 +97,11 @@ async fn a_session_slower_than_every_caller_is_made_once_all_the_same() {
     server.script(Rule::next(Fault::Stall(Duration::from_millis(250))).containing("session"));
     let (hasty, begun) = (client.within(Duration::from_millis(50)), Instant::now());
     while hasty.list(&List::default(), None).await.is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(600), "what was made is lost: {:?}", client.counts());
+        assert!(
+            begun.elapsed() < Duration::from_secs(600),
+            "what was made is lost: {:?}",
+            client.counts()
+        );
     }
     assert_eq!(server.sessions_made(), 1);
 }
@@ -129,7 +141,9 @@ async fn the_rules_of_directory_buckets_are_kept() {
     assert_eq!((page.entries.len(), page.entries[0].key.as_str()), (7, "p/6"), "in no order");
     assert!(client.delete_many(&["p/0", "p/1"]).await.unwrap().is_empty());
     let delete = server.seen().into_iter().rfind(|seen| seen.method == "POST").unwrap();
-    assert!(delete.header("content-md5").is_none() && delete.header("x-amz-checksum-crc32c").is_some());
+    assert!(
+        delete.header("content-md5").is_none() && delete.header("x-amz-checksum-crc32c").is_some()
+    );
     let bytes = pattern(11 * MIB);
     client.put_multipart("m", &memory.view(&bytes), &Put::default(), (5 * MIB, 2)).await.unwrap();
     assert_eq!(server.object("m").as_deref(), Some(&bytes));
@@ -158,12 +172,15 @@ async fn directory_buckets_are_made_and_unmade_by_the_base_credentials_elsewhere
         assert!(client.head_bucket().await.unwrap());
     }
     let seen = server.seen();
-    let made: Vec<_> = seen.iter().filter(|seen| seen.method == "PUT" && !seen.target.ends_with("a/k")).collect();
+    let made: Vec<_> =
+        seen.iter().filter(|seen| seen.method == "PUT" && !seen.target.ends_with("a/k")).collect();
     assert_eq!(made.iter().map(|seen| seen.status).collect::<Vec<_>>(), [409, 200, 409, 200]);
     assert_eq!(made[0].header("host"), Some("s3express-control.us-east-1.amazonaws.com"));
     for request in made {
         assert_eq!(request.target, format!("/{BUCKET}"));
-        assert!(request.header("authorization").unwrap().contains("/us-east-1/s3express/aws4_request"));
+        assert!(
+            request.header("authorization").unwrap().contains("/us-east-1/s3express/aws4_request")
+        );
         assert!(request.header("x-amz-s3session-token").is_none());
     }
 }
@@ -171,7 +188,8 @@ async fn directory_buckets_are_made_and_unmade_by_the_base_credentials_elsewhere
 #[tokio::test]
 async fn a_directory_bucket_without_a_zone_in_its_name_cannot_be() {
     let server = server(|_| {});
-    let place = Place::of(server.url()).bucket("bucket").region("us-east-1").provider(Provider::Express);
+    let place =
+        Place::of(server.url()).bucket("bucket").region("us-east-1").provider(Provider::Express);
     let error = Client::new(config_of(place.resolve().unwrap())).create_bucket().await.unwrap_err();
     assert_eq!((error.kind(), error.op()), (ErrorKind::Invalid, Some("create_bucket")));
     assert!(error.to_string().contains("NAME--ZONE--x-s3") && server.seen().is_empty());
@@ -199,14 +217,16 @@ async fn a_store_without_sessions_is_told_apart() {
     assert!(matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported), "{error}");
 }
 
-/// One request of `vectors/express.jsonl` or of ours: host and method, path, query, and the names of what is signed, with the body's hash.
+/// One request of `vectors/express.jsonl` or of ours: host and method, path, query, and the names
+/// of what is signed, with the body's hash.
 type Asked = (String, String, Vec<String>, Vec<String>);
 
 fn asked<'h>(method: &str, target: &str, header: impl Fn(&str) -> &'h str) -> Asked {
     let authorization = header("authorization");
     assert!(authorization.contains("/us-east-1/s3express/aws4_request, "), "{authorization}");
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let mut query: Vec<_> = query.split('&').filter(|pair| !pair.is_empty()).map(str::to_owned).collect();
+    let mut query: Vec<_> =
+        query.split('&').filter(|pair| !pair.is_empty()).map(str::to_owned).collect();
     query.sort();
     let signed = authorization.split_once("SignedHeaders=").unwrap().1.split(',').next().unwrap();
     let hash = header("x-amz-content-sha256");
@@ -240,11 +260,16 @@ async fn requests_are_those_of_boto3() {
     writer.delete("once").await.unwrap();
     writer.delete_bucket().await.unwrap();
     writer.create_bucket().await.unwrap();
-    let seen: Vec<_> =
-        server.seen().into_iter().filter(|seen| !(seen.method == "DELETE" && seen.target == "/once")).collect();
+    let seen: Vec<_> = server
+        .seen()
+        .into_iter()
+        .filter(|seen| !(seen.method == "DELETE" && seen.target == "/once"))
+        .collect();
     assert!(seen.iter().all(|seen| seen.status < 300));
-    let mut ours: Vec<_> =
-        seen.iter().map(|seen| asked(&seen.method, &seen.target, |name| seen.header(name).unwrap())).collect();
+    let mut ours: Vec<_> = seen
+        .iter()
+        .map(|seen| asked(&seen.method, &seen.target, |name| seen.header(name).unwrap()))
+        .collect();
     let mut theirs: Vec<_> = include_str!("../vectors/express.jsonl")
         .lines()
         .map(|line| {
@@ -261,7 +286,8 @@ async fn requests_are_those_of_boto3() {
     }
     // The one difference: boto3 names the mode of a session only when told to, we always do.
     theirs.retain(|(_, _, query, signed)| {
-        query.iter().all(|pair| pair != "session") || signed.iter().any(|name| name.ends_with("mode"))
+        query.iter().all(|pair| pair != "session")
+            || signed.iter().any(|name| name.ends_with("mode"))
     });
     assert_eq!(ours, theirs);
 }

@@ -51,7 +51,10 @@ async fn faults_of_one_request_are_repaired_by_the_next() {
         let patience = async {
             if stalls {
                 soon("the server stalls", || scene.server.stalled() == 1).await;
-                jump_until(STALL_MAX, "the request is sent again", || !scene.server.seen().is_empty()).await;
+                jump_until(STALL_MAX, "the request is sent again", || {
+                    !scene.server.seen().is_empty()
+                })
+                .await;
             }
         };
         let (got, ()) = tokio::join!(scene.get(), patience);
@@ -72,10 +75,15 @@ async fn a_broken_body_goes_on_where_it_ended_and_only_of_the_same_version() {
     scene.server.script(Rule::next(Fault::Cut(LEN / 3))).script(Rule::next(Fault::Cut(LEN / 3)));
     scene.get().await.unwrap();
     let seen = scene.server.seen();
-    let ranges: Vec<_> = seen.iter().map(|seen| seen.header("range").unwrap_or_default().to_owned()).collect();
+    let ranges: Vec<_> =
+        seen.iter().map(|seen| seen.header("range").unwrap_or_default().to_owned()).collect();
     assert_eq!(
         ranges,
-        [String::new(), format!("bytes={}-{}", LEN / 3, LEN - 1), format!("bytes={}-{}", LEN / 3 * 2, LEN - 1)]
+        [
+            String::new(),
+            format!("bytes={}-{}", LEN / 3, LEN - 1),
+            format!("bytes={}-{}", LEN / 3 * 2, LEN - 1)
+        ]
     );
     assert!(seen[1].header("if-match").is_some());
     assert_eq!((scene.client.counts().resumes, scene.client.counts().bytes_in), (2, LEN as u64));
@@ -85,7 +93,10 @@ async fn a_broken_body_goes_on_where_it_ended_and_only_of_the_same_version() {
 #[tokio::test]
 async fn an_object_replaced_in_between_is_never_mixed() {
     let scene = Scene::of(LEN);
-    scene.server.script(Rule::next(Fault::Cut(LEN / 2))).script(Rule::next(Fault::Error(503, "SlowDown")).times(100));
+    scene
+        .server
+        .script(Rule::next(Fault::Cut(LEN / 2)))
+        .script(Rule::next(Fault::Error(503, "SlowDown")).times(100));
     let get = scene.get();
     let replace = async {
         soon("the first part was read", || scene.server.seen().len() >= 2).await;
@@ -100,9 +111,12 @@ async fn an_object_replaced_in_between_is_never_mixed() {
 
 #[tokio::test]
 async fn answers_that_lie_about_their_length_land_nothing_outside() {
-    for (fault, whole) in
-        [(Fault::OverLong(5000), true), (Fault::Shorter(1), false), (Fault::Longer(1), false), (Fault::Chunked, true)]
-    {
+    for (fault, whole) in [
+        (Fault::OverLong(5000), true),
+        (Fault::Shorter(1), false),
+        (Fault::Longer(1), false),
+        (Fault::Chunked, true),
+    ] {
         let scene = Scene::of(LEN);
         scene.server.script(Rule::next(fault.clone()));
         match scene.get().await {
@@ -117,7 +131,9 @@ async fn answers_that_lie_about_their_length_land_nothing_outside() {
 
 #[tokio::test]
 async fn ranges_that_are_not_the_ones_asked_for_are_not_taken() {
-    for (fault, kind) in [(Fault::WrongRange, ErrorKind::Corrupt), (Fault::IgnoreRange, ErrorKind::Unsupported)] {
+    for (fault, kind) in
+        [(Fault::WrongRange, ErrorKind::Corrupt), (Fault::IgnoreRange, ErrorKind::Unsupported)]
+    {
         let scene = Scene::with(LEN, |config| config.retries_max = 1);
         scene.server.script(Rule::next(fault).times(2));
         let mut lease = scene.memory.lease(1000);
@@ -136,7 +152,10 @@ async fn a_body_that_breaks_at_a_store_that_ignores_ranges_is_read_anew_as_a_who
     let scene = Scene::of(LEN);
     for cut in (1..LEN).step_by(LEN / 13).take(13) {
         let before = scene.server.seen().len();
-        scene.server.script(Rule::next(Fault::Cut(cut))).script(Rule::next(Fault::IgnoreRange).times(1000));
+        scene
+            .server
+            .script(Rule::next(Fault::Cut(cut)))
+            .script(Rule::next(Fault::IgnoreRange).times(1000));
         scene.get().await.unwrap_or_else(|e| panic!("cut at {cut}: {}", e.report()));
         scene.server.heal();
         let seen = scene.server.seen().split_off(before);
@@ -152,7 +171,10 @@ async fn a_body_that_breaks_at_a_store_that_ignores_ranges_is_read_anew_as_a_who
     scene.server.script(Rule::next(Fault::Cut(LEN / 2)));
     scene.get().await.unwrap();
     let seen = scene.server.seen().split_off(before);
-    assert_eq!(seen.iter().map(|seen| seen.header("range").is_some()).collect::<Vec<_>>(), [false, true, false, false]);
+    assert_eq!(
+        seen.iter().map(|seen| seen.header("range").is_some()).collect::<Vec<_>>(),
+        [false, true, false, false]
+    );
     scene.end().await;
 }
 
@@ -166,7 +188,11 @@ async fn one_answer_that_ignores_its_range_turns_off_no_other_resuming() {
     scene.server.script(Rule::next(Fault::Cut(LEN / 2)));
     scene.get().await.unwrap();
     let seen = scene.server.seen().split_off(before);
-    assert_eq!((seen.len(), seen[1].header("range").is_some()), (2, true), "what landed was thrown away");
+    assert_eq!(
+        (seen.len(), seen[1].header("range").is_some()),
+        (2, true),
+        "what landed was thrown away"
+    );
     scene.end().await;
 }
 
@@ -177,11 +203,16 @@ async fn parts_of_a_store_that_ignores_ranges_are_asked_for_once() {
     let mut lease = scene.memory.lease(LEN);
     for n in 1..=3 {
         assert!(!scene.client.ignores_ranges(), "after {} objects", n - 1);
-        assert_eq!(scene.client.get_parallel("k", &mut lease, LEN / 4, 4).await.unwrap().unwrap().len(), LEN as u64);
+        assert_eq!(
+            scene.client.get_parallel("k", &mut lease, LEN / 4, 4).await.unwrap().unwrap().len(),
+            LEN as u64
+        );
         assert!(lease.as_host().unwrap() == scene.bytes);
-        // The parts that were given up with the first may still arrive there, so requests are told apart by their header.
+        // The parts that were given up with the first may still arrive there, so requests are told
+        // apart by their header.
         let (seen, is_whole) = (scene.server.seen(), |range: Option<&str>| range.is_none());
-        let whole = seen.iter().filter(|seen| seen.method == "GET" && is_whole(seen.header("range")));
+        let whole =
+            seen.iter().filter(|seen| seen.method == "GET" && is_whole(seen.header("range")));
         assert_eq!(whole.count(), n, "one request, of the whole object");
     }
     assert!(scene.client.ignores_ranges(), "three in a row");
@@ -210,12 +241,17 @@ async fn a_request_that_the_store_did_not_have_once_is_tried_again() {
 #[tokio::test]
 async fn a_flipped_bit_is_found_and_read_again() {
     for checksum in [Checksum::Crc32c, Checksum::Crc64Nvme, Checksum::Sha256] {
-        let scene = Scene::with(LEN, |config| (config.checksum, config.retries_max) = (checksum, 2));
+        let scene =
+            Scene::with(LEN, |config| (config.checksum, config.retries_max) = (checksum, 2));
         scene.client.put("k", &scene.memory.view(&scene.bytes), &Put::default()).await.unwrap();
         scene.server.script(Rule::next(Fault::Flip));
         scene.get().await.unwrap();
         let counts = scene.client.counts();
-        assert_eq!((counts.checksum_failures, counts.checksums_verified, counts.retries), (1, 1, 1), "{checksum:?}");
+        assert_eq!(
+            (counts.checksum_failures, counts.checksums_verified, counts.retries),
+            (1, 1, 1),
+            "{checksum:?}"
+        );
         scene.server.script(Rule::next(Fault::Flip).times(100));
         assert_eq!(scene.get().await.unwrap_err().kind(), ErrorKind::Corrupt);
         scene.end().await;
@@ -224,7 +260,8 @@ async fn a_flipped_bit_is_found_and_read_again() {
 
 #[tokio::test]
 async fn a_body_that_is_not_what_its_checksum_says_is_not_stored() {
-    let scene = Scene::with(LEN, |config| (config.checksum, config.retries_max) = (Checksum::Crc32c, 1));
+    let scene =
+        Scene::with(LEN, |config| (config.checksum, config.retries_max) = (Checksum::Crc32c, 1));
     let mut put = Put::default();
     put.crc32c = Some(1);
     let error = scene.client.put("new", &scene.memory.view(&scene.bytes), &put).await.unwrap_err();
@@ -241,7 +278,8 @@ async fn a_slow_drip_is_waited_for_and_a_stall_is_not() {
     assert_eq!(scene.client.counts().retries, 0, "it moved all the time");
     let before = scene.server.seen().len();
     scene.server.script(Rule::next(Fault::Stall(ASLEEP)).times(100));
-    let (start, deadline, step) = (tokio::time::Instant::now(), Duration::from_secs(400), Duration::from_secs(10));
+    let (start, deadline, step) =
+        (tokio::time::Instant::now(), Duration::from_secs(400), Duration::from_secs(10));
     let (client, mut lease) = (scene.client.within(deadline), scene.memory.lease(LEN));
     let (whole, is_stuck) = (Get::default(), || scene.server.stalled() > 0);
     let error = jumping(step, is_stuck, client.get("k", &mut lease, &whole)).await.unwrap_err();
@@ -262,7 +300,12 @@ async fn a_store_that_stalls_for_long_is_left_alone_and_back_within_two_seconds(
         let (before, mut lease) = (scene.server.stalled(), scene.memory.lease(LEN));
         let whole = Get::default();
         let get = hasty.get("k", &mut lease, &whole);
-        kinds.push(jumping(STALL_MAX / 4, || scene.server.stalled() > before, get).await.unwrap_err().kind());
+        kinds.push(
+            jumping(STALL_MAX / 4, || scene.server.stalled() > before, get)
+                .await
+                .unwrap_err()
+                .kind(),
+        );
         assert!(start.elapsed() < SOON, "{kinds:?}");
     }
     assert_eq!(kinds[0], ErrorKind::Timeout);
@@ -286,7 +329,8 @@ async fn a_storm_of_503_cuts_the_load_and_the_retries_and_passes() {
     let limit = scene.client.requests_limit();
     let hasty = scene.client.within(Duration::from_millis(400));
     for _ in 0..20 {
-        let error = hasty.get("k", &mut scene.memory.lease(LEN), &Get::default()).await.unwrap_err();
+        let error =
+            hasty.get("k", &mut scene.memory.lease(LEN), &Get::default()).await.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Throttled | ErrorKind::Timeout), "{error}");
     }
     let counts = scene.client.counts();
@@ -313,7 +357,10 @@ async fn a_pause_that_the_store_asks_for_is_kept() {
     let start = tokio::time::Instant::now();
     let pause = async {
         soon("it is refused", || scene.server.seen().len() == 1).await;
-        jump_until(Duration::from_millis(500), "it is sent again", || scene.server.seen().len() > 1).await;
+        jump_until(Duration::from_millis(500), "it is sent again", || {
+            scene.server.seen().len() > 1
+        })
+        .await;
     };
     let (got, ()) = tokio::join!(scene.get(), pause);
     got.unwrap();
@@ -347,7 +394,10 @@ async fn an_upload_refused_early_ends_and_its_connection_with_it() {
     assert_eq!((error.kind(), error.code()), (ErrorKind::Denied, Some("AccessDenied")));
     scene.server.heal();
     scene.server.script(Rule::next(Fault::Early(503, "SlowDown")));
-    assert!(matches!(scene.client.put("new", &large, &Put::default()).await.unwrap(), Stored::New { .. }));
+    assert!(matches!(
+        scene.client.put("new", &large, &Put::default()).await.unwrap(),
+        Stored::New { .. }
+    ));
     assert!(scene.server.object("new").as_deref().map(Vec::as_slice) == large.as_host());
     assert!(scene.client.counts().early_answers >= 1, "{:?}", scene.client.counts());
     drop(large);
@@ -367,7 +417,10 @@ async fn uploads_survive_what_downloads_survive() {
         scene.server.script(Rule::next(fault.clone()));
         let view = scene.memory.view(&scene.bytes);
         assert!(
-            matches!(scene.client.put("new", &view, &Put::if_absent()).await.unwrap(), Stored::New { .. }),
+            matches!(
+                scene.client.put("new", &view, &Put::if_absent()).await.unwrap(),
+                Stored::New { .. }
+            ),
             "{fault:?}"
         );
         assert_eq!(server_bytes(&scene, "new"), scene.bytes);
@@ -394,33 +447,53 @@ async fn multipart_uploads_are_finished_or_given_up() {
     let parts = (5 * MIB, 2);
     // A success that carries an error, then a real one.
     let scene = Scene::of(LEN);
-    scene.server.script(Rule::next(Fault::OkThenError("InternalError")).method("POST").containing("uploadId"));
+    scene.server.script(
+        Rule::next(Fault::OkThenError("InternalError")).method("POST").containing("uploadId"),
+    );
     assert!(matches!(
         scene.client.put_multipart("m", &view(&scene), &Put::default(), parts).await.unwrap(),
         Stored::New { .. }
     ));
     assert_eq!((server_bytes(&scene, "m"), scene.server.uploads()), (pattern(11 * MIB), 0));
     // It was done, though the answer said otherwise.
-    scene.server.script(Rule::next(Fault::DoneThenError(200, "InternalError")).method("POST").containing("uploadId"));
+    scene.server.script(
+        Rule::next(Fault::DoneThenError(200, "InternalError"))
+            .method("POST")
+            .containing("uploadId"),
+    );
     assert!(matches!(
         scene.client.put_multipart("m2", &view(&scene), &Put::default(), parts).await.unwrap(),
         Stored::New { .. }
     ));
-    scene.server.script(Rule::next(Fault::DoneThenError(500, "InternalError")).method("POST").containing("uploadId"));
+    scene.server.script(
+        Rule::next(Fault::DoneThenError(500, "InternalError"))
+            .method("POST")
+            .containing("uploadId"),
+    );
     assert!(matches!(
         scene.client.put_multipart("m3", &view(&scene), &Put::default(), parts).await.unwrap(),
         Stored::New { .. }
     ));
     // It fails for good: at a part, at the end, by its deadline.
-    scene
-        .server
-        .script(Rule::next(Fault::Error(403, "AccessDenied")).method("PUT").containing("partNumber=2").times(2));
+    scene.server.script(
+        Rule::next(Fault::Error(403, "AccessDenied"))
+            .method("PUT")
+            .containing("partNumber=2")
+            .times(2),
+    );
     assert_eq!(
-        scene.client.put_multipart("x", &view(&scene), &Put::default(), parts).await.unwrap_err().kind(),
+        scene
+            .client
+            .put_multipart("x", &view(&scene), &Put::default(), parts)
+            .await
+            .unwrap_err()
+            .kind(),
         ErrorKind::Denied
     );
     scene.server.heal();
-    scene.server.script(Rule::next(Fault::OkThenError("AccessDenied")).method("POST").containing("uploadId"));
+    scene.server.script(
+        Rule::next(Fault::OkThenError("AccessDenied")).method("POST").containing("uploadId"),
+    );
     assert!(scene.client.put_multipart("x", &view(&scene), &Put::default(), parts).await.is_err());
     // Time enough to come that far.
     scene.server.script(Rule::next(Fault::Stall(ASLEEP)).method("PUT").containing("partNumber=3"));
@@ -441,11 +514,12 @@ async fn multipart_uploads_are_finished_or_given_up() {
 async fn a_dropped_future_closes_its_connection_and_returns_the_memory() {
     let scene = Scene::of(LEN);
     let whole = Get::default();
-    // A connection in the middle of a body is of no use, but a shared one is: unless nothing at all was heard on it, on a machine that
-    // stood still, so that it may be dead.
+    // A connection in the middle of a body is of no use, but a shared one is: unless nothing at all
+    // was heard on it, on a machine that stood still, so that it may be dead.
     let mut pauses_ms = [20, 200, 800, 3200].into_iter();
     loop {
-        let pause = pauses_ms.next().expect("a connection of HTTP/2 on which an answer came is kept");
+        let pause =
+            pauses_ms.next().expect("a connection of HTTP/2 on which an answer came is kept");
         let seen = scene.server.seen().len();
         scene.server.script(Rule::next(Fault::Drip(1000, Duration::from_millis(20))));
         let mut lease = scene.memory.lease(LEN);
@@ -508,7 +582,11 @@ async fn a_slow_answer_is_hedged_within_its_budget() {
     scene.server.script(Rule::next(Fault::Stall(Duration::from_millis(250))).times(60));
     let gets = get(12).await;
     let counts = scene.client.counts();
-    assert!(counts.hedges <= gets.div_ceil(10), "at most ten percent of the GETs: {} of {gets}", counts.hedges);
+    assert!(
+        counts.hedges <= gets.div_ceil(10),
+        "at most ten percent of the GETs: {} of {gets}",
+        counts.hedges
+    );
     soon("the losers are gone", || scene.server.connections() <= 4).await;
     scene.end().await;
 }
@@ -517,11 +595,16 @@ async fn a_slow_answer_is_hedged_within_its_budget() {
 async fn after_the_first_byte_there_is_no_hedge_but_the_rest_of_the_same_version() {
     let mut hedge = Hedge::after(Duration::from_secs(2));
     hedge.percent_max = 100;
-    let scene = Scene::with(LEN, |config| (config.hedge, config.stall_max) = (Some(hedge), 2 * hedge.after));
+    let scene = Scene::with(LEN, |config| {
+        (config.hedge, config.stall_max) = (Some(hedge), 2 * hedge.after)
+    });
     scene.server.script(Rule::next(Fault::Drip(LEN / 2, ASLEEP)));
     scene.get().await.unwrap();
     let seen = scene.server.seen();
-    assert_eq!((seen.len(), scene.client.counts().hedges, scene.client.counts().resumes), (2, 0, 1));
+    assert_eq!(
+        (seen.len(), scene.client.counts().hedges, scene.client.counts().resumes),
+        (2, 0, 1)
+    );
     assert_eq!(seen[1].header("range"), Some(format!("bytes={}-{}", LEN / 2, LEN - 1).as_str()));
     assert!(seen[1].header("if-match").is_some());
 }
@@ -536,7 +619,10 @@ async fn an_endpoint_that_is_not_there_says_so_soon() {
     let start = Instant::now();
     let error = client.head("k").await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Io, true));
-    assert!(error.to_string().contains("cannot be reached") && std::error::Error::source(&error).is_some());
+    assert!(
+        error.to_string().contains("cannot be reached")
+            && std::error::Error::source(&error).is_some()
+    );
     for _ in 0..20 {
         client.head("k").await.unwrap_err();
     }
@@ -588,7 +674,8 @@ async fn uploads_that_nobody_takes_are_given_up_when_others_are_taken() {
         tokio::join!(upload("a"), upload("b"), upload("c"));
     };
     let healing = async {
-        let (hasty, small) = (scene.client.within(Duration::from_millis(100)), scene.memory.view(b"x"));
+        let (hasty, small) =
+            (scene.client.within(Duration::from_millis(100)), scene.memory.view(b"x"));
         let start = Instant::now();
         while scene.client.counts().breaker_opened == 0 {
             hasty.put("small", &small, &put).await.unwrap_err();
@@ -616,11 +703,14 @@ async fn uploads_that_hang_leave_a_way_for_others() {
         config.deadline = PATIENT;
     });
     // They are taken, and never answered.
-    scene.server.script(Rule::next(Fault::Stall(ASLEEP)).method("PUT").containing("hung").times(100));
+    scene
+        .server
+        .script(Rule::next(Fault::Stall(ASLEEP)).method("PUT").containing("hung").times(100));
     let view = scene.memory.view(&scene.bytes);
     let (put, names) = (Put::default(), (0..15).map(|n| format!("hung-{n}")).collect::<Vec<_>>());
     let hanging = async {
-        let mut all: Vec<_> = names.iter().map(|name| Box::pin(scene.client.put(name, &view, &put))).collect();
+        let mut all: Vec<_> =
+            names.iter().map(|name| Box::pin(scene.client.put(name, &view, &put))).collect();
         std::future::poll_fn(|cx| {
             all.retain_mut(|one| one.as_mut().poll(cx).is_pending());
             if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }

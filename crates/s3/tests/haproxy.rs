@@ -1,4 +1,5 @@
-//! HTTP/2 as somebody else speaks it: haproxy with TLS before a plain server. Skipped, and said so, where haproxy is not installed.
+//! HTTP/2 as somebody else speaks it: haproxy with TLS before a plain server. Skipped, and said so,
+//! where haproxy is not installed.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -20,7 +21,10 @@ async fn every_operation_over_http2() {
     let client = front.http2(Http2::Auto);
     every_operation(&client, &server).await;
     let counts = client.counts();
-    assert!((1..=4).contains(&counts.connections_http2) && counts.connections_http11 == 0, "{counts:?}");
+    assert!(
+        (1..=4).contains(&counts.connections_http2) && counts.connections_http11 == 0,
+        "{counts:?}"
+    );
     let control = counts.copied_http2_bytes - counts.bytes_in - counts.bytes_out;
     assert!(control < 4096, "the copy ledger: {counts:?}");
 }
@@ -31,9 +35,13 @@ async fn faults_behind_it_are_repaired() {
     let Some(front) = Front::haproxy(&server, "alpn h2,http/1.1", 1 << 20) else { return };
     let bytes = pattern(300_000);
     server.put_object("k", bytes.clone());
-    for fault in
-        [Fault::Error(503, "SlowDown"), Fault::Html(502), Fault::Hangup, Fault::Cut(150_000), Fault::CloseAfter]
-    {
+    for fault in [
+        Fault::Error(503, "SlowDown"),
+        Fault::Html(502),
+        Fault::Hangup,
+        Fault::Cut(150_000),
+        Fault::CloseAfter,
+    ] {
         let client = front.http2(Http2::Auto);
         server.script(Rule::next(fault.clone()));
         let mut lease = memory.lease(bytes.len());

@@ -1,4 +1,5 @@
-//! What is special about HTTP/2: who chooses it, how connections are shared, and how a server takes back what it promised.
+//! What is special about HTTP/2: who chooses it, how connections are shared, and how a server takes
+//! back what it promised.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -29,7 +30,8 @@ async fn get(client: &Client, memory: &Memory, bytes: &[u8]) -> Result<(), kvtie
 
 #[tokio::test]
 async fn it_is_spoken_only_when_asked_for_and_chosen() {
-    let (both, old) = (server(|_| {}), kvtier_testkit::s3::Server::start(Default::default()).unwrap());
+    let (both, old) =
+        (server(|_| {}), kvtier_testkit::s3::Server::start(Default::default()).unwrap());
     // Not asked for: the server speaks nothing else, and says so.
     let error = changed(&both, |config| {
         (config.http2, config.retries_max) = (Http2::Off, 0);
@@ -148,7 +150,9 @@ async fn bodies_that_end_early_or_late_are_no_success() {
 #[tokio::test]
 async fn a_server_that_gives_no_window_is_a_timeout_and_no_hang() {
     let (server, memory) = (server(|_| {}), Memory::new());
-    let client = changed(&server, |config| (config.retries_max, config.stall_max) = (0, Duration::from_secs(1)));
+    let client = changed(&server, |config| {
+        (config.retries_max, config.stall_max) = (0, Duration::from_secs(1))
+    });
     let large = memory.view(&pattern(32 * MIB));
     server.script(Rule::next(Fault::Clog));
     let began = Instant::now();
@@ -187,9 +191,14 @@ async fn a_dropped_future_resets_its_stream() {
     for _ in 0..80 {
         give_up(&server, &client, &memory).await;
     }
-    // Streams that were not reset would fill the sixteen that the server allows on each of four connections.
+    // Streams that were not reset would fill the sixteen that the server allows on each of four
+    // connections.
     get(&client, &memory, &bytes).await.unwrap();
-    assert!(client.counts().connections < 40, "nor are connections closed: {}", client.counts().connections);
+    assert!(
+        client.counts().connections < 40,
+        "nor are connections closed: {}",
+        client.counts().connections
+    );
     assert!(memory.is_whole());
 }
 
@@ -209,7 +218,11 @@ async fn a_dropped_future_spares_its_neighbours() {
     let (results, ()) = tokio::join!(neighbours, giving_up);
     results.into_iter().for_each(|result| result.unwrap());
     let counts = client.counts();
-    assert_eq!((counts.retries, counts.retries_stale, counts.retries_unprocessed), (0, 0, 0), "{counts:?}");
+    assert_eq!(
+        (counts.retries, counts.retries_stale, counts.retries_unprocessed),
+        (0, 0, 0),
+        "{counts:?}"
+    );
 }
 
 #[tokio::test]
@@ -294,10 +307,14 @@ impl Wire {
         }
     }
 
-    /// `:status: 200`, a length of ten, and what a store says of each object: etag and last-modified.
+    /// `:status: 200`, a length of ten, and what a store says of each object: etag and
+    /// last-modified.
     fn head(&mut self, stream: u32) {
         let date = b"Mon, 23 Nov 2026 00:00:00 GMT";
-        let fields = [&[0x88, 0x0f, 0x0d, 2, b'1', b'0', 0x0f, 0x13, 1, b'e', 0x0f, 0x1d, date.len() as u8][..], date];
+        let fields = [
+            &[0x88, 0x0f, 0x0d, 2, b'1', b'0', 0x0f, 0x13, 1, b'e', 0x0f, 0x1d, date.len() as u8][..],
+            date,
+        ];
         self.frame(1, 4, stream, &fields.concat());
     }
 
@@ -356,7 +373,10 @@ async fn a_server_that_goes_away_finishes_what_it_began_and_gets_the_rest_again_
     assert_eq!((client.counts().retries_unprocessed, client.counts().retries), (1, 0));
     get(&client, &memory, b"0123456789").await.unwrap();
     let counts = client.counts();
-    assert_eq!((counts.connections_http2, counts.retries, counts.retries_stale, counts.resumes), (3, 0, 0, 0));
+    assert_eq!(
+        (counts.connections_http2, counts.retries, counts.retries_stale, counts.resumes),
+        (3, 0, 0, 0)
+    );
 }
 
 #[tokio::test]

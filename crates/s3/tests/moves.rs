@@ -48,7 +48,8 @@ impl Scene {
     /// With other settings.
     fn with(server: &Server, change: impl FnOnce(&mut Config)) -> Self {
         let names = Names(Arc::new(Mutex::new(vec![server.address()])));
-        let mut config = config_of(Place::of("http://s3.test:9000").bucket("bucket").resolve().unwrap());
+        let mut config =
+            config_of(Place::of("http://s3.test:9000").bucket("bucket").resolve().unwrap());
         config.resolver = Box::new(names.clone());
         change(&mut config);
         Scene { client: Client::new(config), names, memory: Memory::new(), bytes: pattern(LEN) }
@@ -68,8 +69,8 @@ impl Scene {
         })
     }
 
-    /// Gets without a pause by several hands until `change` has happened and each succeeded once more. Returns how long after the change
-    /// the last of them did, and how many gets failed.
+    /// Gets without a pause by several hands until `change` has happened and each succeeded once
+    /// more. Returns how long after the change the last of them did, and how many gets failed.
     async fn through(&self, change: impl FnOnce()) -> (Duration, usize) {
         let (changed, failed) = (Cell::new(None::<Instant>), Cell::new(0));
         let hand = async || {
@@ -110,7 +111,8 @@ impl Scene {
 
 #[tokio::test]
 async fn a_name_that_moves_while_bodies_are_on_their_way() {
-    // What this machine does meanwhile keeps bodies from being on their way in one of these rounds, and not in all.
+    // What this machine does meanwhile keeps bodies from being on their way in one of these rounds,
+    // and not in all.
     let mut tries = 0;
     while resumed_where_a_name_moved().await == 0 {
         tries += 1;

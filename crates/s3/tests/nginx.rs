@@ -1,4 +1,5 @@
-//! TLS as nginx speaks it, before a plain server. Skipped, and said so, where nginx is not installed.
+//! TLS as nginx speaks it, before a plain server. Skipped, and said so, where nginx is not
+//! installed.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -72,13 +73,17 @@ async fn connections_are_kept_and_sessions_resumed() {
             let idle_max = Duration::from_millis(500);
             config.idle_max = idle_max;
             let client = client(config, *direct);
-            let reused = async || client.head("k").await.unwrap().unwrap().meta("reused").map(str::to_owned);
+            let reused =
+                async || client.head("k").await.unwrap().unwrap().meta("reused").map(str::to_owned);
             // Where this machine made one wait for so long, it has another connection.
             let began = Instant::now();
             for _ in 0..5 {
                 let expected = if began.elapsed() < idle_max { "." } else { "r" };
                 let reused = reused().await;
-                assert!(reused.as_deref() == Some(expected) || began.elapsed() >= idle_max, "{versions}: {reused:?}");
+                assert!(
+                    reused.as_deref() == Some(expected) || began.elapsed() >= idle_max,
+                    "{versions}: {reused:?}"
+                );
             }
             let mut connections = client.counts().connections;
             assert!(connections == 1 || began.elapsed() >= idle_max, "{connections}");

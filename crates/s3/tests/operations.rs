@@ -3,7 +3,9 @@
 
 mod support;
 
-use kvtier_s3::{Checksum, Client, Credentials, ErrorKind, FixedNames, Get, List, Place, Provider, Put, Stored};
+use kvtier_s3::{
+    Checksum, Client, Credentials, ErrorKind, FixedNames, Get, List, Place, Provider, Put, Stored,
+};
 use support::*;
 
 #[tokio::test]
@@ -15,13 +17,18 @@ async fn objects_of_every_size_come_back_as_they_went() {
         let client = Client::new(config);
         for len in [0, 1, 1499, 1500, 2048, 65_536, 3 * MIB + 7] {
             let bytes = pattern(len);
-            let stored =
-                client.put("k", &memory.view(&bytes), &Put::default().meta("kvtier", "AbC 1==")).await.unwrap();
+            let stored = client
+                .put("k", &memory.view(&bytes), &Put::default().meta("kvtier", "AbC 1=="))
+                .await
+                .unwrap();
             let Stored::New { etag: Some(etag) } = stored else { panic!("{stored:?}") };
             let mut lease = memory.lease(len);
             let object = client.get("k", &mut lease, &Get::default()).await.unwrap().unwrap();
             assert_eq!(lease.as_host().unwrap(), bytes, "{len} {checksum:?}");
-            assert_eq!((object.len(), object.total(), object.etag()), (len as u64, len as u64, Some(etag.as_str())));
+            assert_eq!(
+                (object.len(), object.total(), object.etag()),
+                (len as u64, len as u64, Some(etag.as_str()))
+            );
             assert_eq!(object.meta("kvtier"), Some("AbC 1=="));
             assert!(object.modified().is_some());
             let head = client.head("k").await.unwrap().unwrap();
@@ -32,11 +39,18 @@ async fn objects_of_every_size_come_back_as_they_went() {
         }
         let counts = client.counts();
         assert_eq!(counts.checksums_verified, if checksum == Checksum::None { 0 } else { 7 });
-        assert_eq!((counts.connections, counts.retries), (1, 0), "one connection is enough for one at a time");
+        assert_eq!(
+            (counts.connections, counts.retries),
+            (1, 0),
+            "one connection is enough for one at a time"
+        );
     }
-    // Bodies go as they are, with their length, and their hash unsigned; several stores take nothing else.
+    // Bodies go as they are, with their length, and their hash unsigned; several stores take
+    // nothing else.
     for seen in server.seen().iter().filter(|seen| seen.method == "PUT") {
-        assert!(seen.header("content-encoding").is_none() && seen.header("transfer-encoding").is_none());
+        assert!(
+            seen.header("content-encoding").is_none() && seen.header("transfer-encoding").is_none()
+        );
         assert!(seen.header("content-length").is_some() && seen.header("content-md5").is_none());
         let len = seen.header("content-length").unwrap();
         assert_eq!(seen.header("x-amz-content-sha256") == Some("UNSIGNED-PAYLOAD"), len != "0");
@@ -55,7 +69,10 @@ async fn what_is_not_there_is_an_answer() {
     let other = Client::new(config_of(endpoint(&server, "other")));
     assert!(!other.head_bucket().await.unwrap());
     let error = other.get("k", &mut memory.lease(10), &Get::default()).await.unwrap_err();
-    assert_eq!((error.kind(), error.code(), error.op()), (ErrorKind::NotFound, Some("NoSuchBucket"), Some("get")));
+    assert_eq!(
+        (error.kind(), error.code(), error.op()),
+        (ErrorKind::NotFound, Some("NoSuchBucket"), Some("get"))
+    );
     assert_eq!(error.request_id(), Some("REQ1"));
 }
 
@@ -88,8 +105,14 @@ async fn odd_keys_are_themselves() {
         client.get(key, &mut lease, &Get::default()).await.unwrap().unwrap();
         assert_eq!(lease.as_host().unwrap(), key.as_bytes());
     }
-    let mut listed: Vec<String> =
-        client.list(&List::default(), None).await.unwrap().entries.into_iter().map(|entry| entry.key).collect();
+    let mut listed: Vec<String> = client
+        .list(&List::default(), None)
+        .await
+        .unwrap()
+        .entries
+        .into_iter()
+        .map(|entry| entry.key)
+        .collect();
     let mut expected: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
     listed.sort();
     expected.sort();
@@ -105,7 +128,8 @@ async fn ranges_land_where_they_should() {
     server.put_object("k", bytes.clone());
     let mut lease = memory.lease(1000);
     for start in [0, 1, 98_999, 99_000] {
-        let object = client.get("k", &mut lease, &Get::range(start..start + 1000)).await.unwrap().unwrap();
+        let object =
+            client.get("k", &mut lease, &Get::range(start..start + 1000)).await.unwrap().unwrap();
         assert_eq!((object.len(), object.total()), (1000, 100_000));
         assert_eq!(lease.as_host().unwrap(), &bytes[start as usize..start as usize + 1000]);
     }
@@ -115,7 +139,10 @@ async fn ranges_land_where_they_should() {
     assert_eq!((outside.kind(), outside.status()), (ErrorKind::Invalid, Some(416)));
     assert_eq!(lease.init_len(), 0);
     for range in [5..5, 0..1001] {
-        assert_eq!(client.get("k", &mut lease, &Get::range(range)).await.unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(
+            client.get("k", &mut lease, &Get::range(range)).await.unwrap_err().kind(),
+            ErrorKind::Invalid
+        );
     }
 }
 
@@ -128,7 +155,10 @@ async fn memory_of_another_length_is_refused_before_a_byte_lands() {
         let mut lease = memory.lease(len);
         lease.as_host_mut().unwrap().fill(1);
         let error = client.get("k", &mut lease, &Get::default()).await.unwrap_err();
-        assert_eq!((error.kind(), error.is_retryable(), lease.init_len()), (ErrorKind::Corrupt, false, 0));
+        assert_eq!(
+            (error.kind(), error.is_retryable(), lease.init_len()),
+            (ErrorKind::Corrupt, false, 0)
+        );
         assert!(lease.as_host_mut().unwrap().iter().all(|byte| *byte == 1));
     }
     let mut lease = memory.lease(9000);
@@ -149,7 +179,10 @@ async fn parallel_ranges_make_one_object_of_one_version() {
     assert!(client.counts().connections <= 4);
     assert!(client.get_parallel("none", &mut lease, MIB, 4).await.unwrap().is_none());
     let mut short = memory.lease(bytes.len() - 1);
-    assert_eq!(client.get_parallel("k", &mut short, MIB, 4).await.unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(
+        client.get_parallel("k", &mut short, MIB, 4).await.unwrap_err().kind(),
+        ErrorKind::Corrupt
+    );
 }
 
 #[tokio::test]
@@ -157,7 +190,10 @@ async fn versions_and_conditions_hold() {
     let (server, memory) = (server(|_| {}), Memory::new());
     let client = client(&server);
     let (one, two) = (memory.view(b"one"), memory.view(b"two"));
-    let Stored::New { etag: Some(etag) } = client.put("k", &one, &Put::if_absent()).await.unwrap() else { panic!() };
+    let Stored::New { etag: Some(etag) } = client.put("k", &one, &Put::if_absent()).await.unwrap()
+    else {
+        panic!()
+    };
     assert_eq!(client.put("k", &two, &Put::if_absent()).await.unwrap(), Stored::Present);
     let mut lease = memory.lease(3);
     assert!(client.get("k", &mut lease, &Get::default().if_match(&etag)).await.unwrap().is_some());
@@ -233,14 +269,18 @@ async fn unfinished_uploads_are_listed_page_by_page_whatever_their_keys() {
 async fn many_keys_are_deleted_and_each_refusal_is_told() {
     let server = server(|_| {});
     let client = client(&server);
-    let keys: Vec<String> =
-        (0..1000).map(|n| format!("d/{n}&<>\u{1}").replace('\u{1}', if n % 100 == 0 { "\u{1}" } else { "" })).collect();
+    let keys: Vec<String> = (0..1000)
+        .map(|n| format!("d/{n}&<>\u{1}").replace('\u{1}', if n % 100 == 0 { "\u{1}" } else { "" }))
+        .collect();
     keys.iter().for_each(|key| server.put_object(key, Vec::new()));
     server.put_object("locked", Vec::new());
     assert!(client.delete_many(&keys).await.unwrap().is_empty());
     assert_eq!(client.counts().requests, 11, "ten keys that XML cannot say go one by one");
     let refused = client.delete_many(&["locked"]).await.unwrap();
-    assert_eq!((refused.len(), refused[0].key.as_str(), refused[0].code.as_str()), (1, "locked", "AccessDenied"));
+    assert_eq!(
+        (refused.len(), refused[0].key.as_str(), refused[0].code.as_str()),
+        (1, "locked", "AccessDenied")
+    );
     assert_eq!(client.list(&List::default(), None).await.unwrap().entries.len(), 1);
     let too_many = vec!["k"; 1001];
     assert_eq!(client.delete_many(&too_many).await.unwrap_err().kind(), ErrorKind::Invalid);
@@ -288,7 +328,8 @@ async fn uploads_name_their_storage_class() {
     client.put_multipart("parts", &large, &Put::default(), (5 * MIB, 2)).await.unwrap();
     let seen = server.seen();
     let of = |method: &str, target: &str| {
-        let mut all = seen.iter().filter(|seen| seen.method == method && seen.target.contains(target));
+        let mut all =
+            seen.iter().filter(|seen| seen.method == method && seen.target.contains(target));
         all.next().unwrap().header("x-amz-storage-class").map(str::to_owned)
     };
     assert_eq!(of("PUT", "none"), None);
@@ -327,7 +368,10 @@ async fn wrong_secrets_are_denied_at_once_and_not_told() {
     assert!(!told.contains("hush") && told.contains("check credentials"), "{told}");
     let client = of("AKIDNONE", "x");
     let error = client.list(&List::default(), None).await.unwrap_err();
-    assert_eq!((error.kind(), error.code(), server.seen().len()), (ErrorKind::Denied, Some("InvalidAccessKeyId"), 3));
+    assert_eq!(
+        (error.kind(), error.code(), server.seen().len()),
+        (ErrorKind::Denied, Some("InvalidAccessKeyId"), 3)
+    );
 }
 
 #[tokio::test]
@@ -359,10 +403,14 @@ async fn a_store_that_wants_signed_bodies_gets_them_from_then_on() {
 #[tokio::test]
 async fn virtual_hosts_and_production_names_work_through_a_resolver_of_ones_own() {
     let (server, memory) = (server(|_| {}), Memory::new());
-    let endpoint = Place::of("http://s3.us-east-1.amazonaws.com").bucket("bucket").resolve().unwrap();
+    let endpoint =
+        Place::of("http://s3.us-east-1.amazonaws.com").bucket("bucket").resolve().unwrap();
     let mut config = config_of(endpoint);
     let port = server.address().port();
-    config.endpoint = Place::of(format!("http://bucket.cwlota.com:{port}")).region("us-east-1").resolve().unwrap();
+    config.endpoint = Place::of(format!("http://bucket.cwlota.com:{port}"))
+        .region("us-east-1")
+        .resolve()
+        .unwrap();
     assert_eq!(config.endpoint.provider(), Provider::Coreweave);
     config.resolver = Box::new(FixedNames(server.address()));
     let client = Client::new(config);

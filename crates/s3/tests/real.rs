@@ -1,8 +1,9 @@
 //! The same operations against a real server, where the environment names one:
 //!
-//! `S3_ENDPOINT`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, and if need be `AWS_REGION`, `S3_PROVIDER` (`ceph`, `swift`, ...), `S3_CA` (a PEM
-//! file), `S3_HTTP2` (`auto`: over HTTP/2 where it is chosen), `S3_NO_SIGNATURES` (it checks
-//! none) and `S3_VIRTUAL_HOST` (the domain before which buckets stand). A bucket of its own is made and deleted.
+//! `S3_ENDPOINT`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, and if need be `AWS_REGION`,
+//! `S3_PROVIDER` (`ceph`, `swift`, ...), `S3_CA` (a PEM file), `S3_HTTP2` (`auto`: over HTTP/2
+//! where it is chosen), `S3_NO_SIGNATURES` (it checks none) and `S3_VIRTUAL_HOST` (the domain
+//! before which buckets stand). A bucket of its own is made and deleted.
 #![allow(clippy::unwrap_used)]
 // What a store does differently is worth a line with --nocapture.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -13,8 +14,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use kvtier_s3::creds::from_env;
 use kvtier_s3::{
-    Client, Conditional, Config, Credentials, Endpoint, ErrorKind, FixedNames, Get, Http2, List, Place, Provider, Put,
-    Stored, Style, Trust,
+    Client, Conditional, Config, Credentials, Endpoint, ErrorKind, FixedNames, Get, Http2, List,
+    Place, Provider, Put, Stored, Style, Trust,
 };
 use support::*;
 
@@ -30,7 +31,8 @@ fn place() -> Option<Endpoint> {
     };
     let bucket = format!("kvtier-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let region = var("AWS_REGION").unwrap_or_else(|| "us-east-1".into());
-    let provider = var("S3_PROVIDER").map_or(Provider::Other, |name| Provider::named(&name).unwrap());
+    let provider =
+        var("S3_PROVIDER").map_or(Provider::Other, |name| Provider::named(&name).unwrap());
     Some(Place::of(url).bucket(bucket).region(region).provider(provider).resolve().unwrap())
 }
 
@@ -64,7 +66,11 @@ async fn end(client: &Client) {
     }
     client.delete_bucket().await.unwrap();
     let (counts, http2) = (client.counts(), var("S3_HTTP2").is_some_and(|http2| http2 != "off"));
-    assert_eq!((counts.connections_http2 > 0, counts.connections_http11 > 0), (http2, !http2), "{counts:?}");
+    assert_eq!(
+        (counts.connections_http2 > 0, counts.connections_http11 > 0),
+        (http2, !http2),
+        "{counts:?}"
+    );
 }
 
 #[tokio::test]
@@ -72,7 +78,10 @@ async fn objects_ranges_versions_and_conditions() {
     let (Some(client), memory) = (scene().await, Memory::new()) else { return };
     for len in [0, 1, 65_536, 5 * MIB + 3] {
         let bytes = pattern(len);
-        client.put("a/k", &memory.view(&bytes), &Put::default().meta("kvtier", "AbC 1==")).await.unwrap();
+        client
+            .put("a/k", &memory.view(&bytes), &Put::default().meta("kvtier", "AbC 1=="))
+            .await
+            .unwrap();
         let mut lease = memory.lease(len);
         let object = client.get("a/k", &mut lease, &Get::default()).await.unwrap().unwrap();
         assert!(lease.as_host().unwrap() == bytes);
@@ -86,9 +95,11 @@ async fn objects_ranges_versions_and_conditions() {
     let mut part = memory.lease(1000);
     let object = client.get("a/k", &mut part, &Get::range(77..1077)).await.unwrap().unwrap();
     assert_eq!((part.as_host().unwrap(), object.total()), (&bytes[77..1077], bytes.len() as u64));
-    let outside = client.get("a/k", &mut part, &Get::range(10 << 20..(10 << 20) + 1000)).await.unwrap_err();
+    let outside =
+        client.get("a/k", &mut part, &Get::range(10 << 20..(10 << 20) + 1000)).await.unwrap_err();
     assert_eq!((outside.kind(), outside.status()), (ErrorKind::Invalid, Some(416)));
-    let stale = client.get("a/k", &mut lease, &Get::default().if_match("\"0123\"")).await.unwrap_err();
+    let stale =
+        client.get("a/k", &mut lease, &Get::default().if_match("\"0123\"")).await.unwrap_err();
     assert_eq!(stale.kind(), ErrorKind::Conflict);
     assert!(client.get("none", &mut part, &Get::default()).await.unwrap().is_none());
     assert!(client.head("none").await.unwrap().is_none());
@@ -120,12 +131,18 @@ async fn a_probe_finds_what_the_profile_says() {
     let probe = client.probe("probe/").await.unwrap();
     println!("{probe:#?}");
     assert!(
-        probe.ranges && probe.listing.complete && probe.listing.sorted && probe.listing.pages && probe.deletes_many
+        probe.ranges
+            && probe.listing.complete
+            && probe.listing.sorted
+            && probe.listing.pages
+            && probe.deletes_many
     );
     let usual = client.endpoint().provider().conditional();
     assert!(usual == Conditional::Unknown || probe.conditional == usual);
     let sum = client.endpoint().provider().checksum();
-    assert!(probe.sums.iter().all(|found| found.checksum != sum || (found.verified && found.returned)));
+    assert!(
+        probe.sums.iter().all(|found| found.checksum != sum || (found.verified && found.returned))
+    );
     let page = client.list(&List::default(), None).await.unwrap();
     assert_eq!(page.entries.len(), 1, "{page:?}");
     end(&client).await;
@@ -180,12 +197,17 @@ async fn odd_keys_listings_and_deletes() {
 async fn multipart_uploads() {
     let (Some(client), memory) = (scene().await, Memory::new()) else { return };
     let bytes = pattern(11 * MIB);
-    client.put_multipart("m", &memory.view(&bytes), &Put::default().meta("a", "b"), (5 * MIB, 2)).await.unwrap();
+    client
+        .put_multipart("m", &memory.view(&bytes), &Put::default().meta("a", "b"), (5 * MIB, 2))
+        .await
+        .unwrap();
     let mut lease = memory.lease(bytes.len());
     let object = client.get("m", &mut lease, &Get::default()).await.unwrap().unwrap();
     assert!(lease.as_host().unwrap() == bytes && object.meta("a") == Some("b"));
-    // Parts that are too small are found out at the end; whatever the store says, no upload is left.
-    let small = client.put_multipart("s", &memory.view(&bytes[..3000]), &Put::default(), (1000, 2)).await;
+    // Parts that are too small are found out at the end; whatever the store says, no upload is
+    // left.
+    let small =
+        client.put_multipart("s", &memory.view(&bytes[..3000]), &Put::default(), (1000, 2)).await;
     println!("parts that are too small: {small:?}");
     for _ in 0..100 {
         if client.list_uploads("", None).await.unwrap().uploads.is_empty() {
@@ -207,15 +229,22 @@ async fn wrong_secrets_regions_and_buckets() {
     let denied = Client::new(thief).put("k", &view, &Put::default()).await;
     println!("wrong secret: {denied:?}");
     // Some servers for tests check no signatures.
-    assert!(denied.is_err_and(|e| e.kind() == ErrorKind::Denied) || var("S3_NO_SIGNATURES").is_some());
+    assert!(
+        denied.is_err_and(|e| e.kind() == ErrorKind::Denied) || var("S3_NO_SIGNATURES").is_some()
+    );
     let lost = Place::of(var("S3_ENDPOINT").unwrap())
         .bucket(endpoint.bucket())
         .region("eu-nowhere-9")
         .provider(endpoint.provider());
     let lost = Client::new(config(lost.resolve().unwrap()));
     assert!(lost.put("k", &view, &Put::default()).await.is_ok(), "the region is learned");
-    println!("wrong region: {} moves, now {}", lost.counts().region_moves, lost.endpoint().region());
-    let none = Place::of(var("S3_ENDPOINT").unwrap()).bucket("kvtier-none").region(endpoint.region());
+    println!(
+        "wrong region: {} moves, now {}",
+        lost.counts().region_moves,
+        lost.endpoint().region()
+    );
+    let none =
+        Place::of(var("S3_ENDPOINT").unwrap()).bucket("kvtier-none").region(endpoint.region());
     let none = Client::new(config(none.resolve().unwrap()));
     assert!(!none.head_bucket().await.unwrap());
     assert_eq!(none.list(&List::default(), None).await.unwrap_err().kind(), ErrorKind::NotFound);
@@ -224,7 +253,9 @@ async fn wrong_secrets_regions_and_buckets() {
 
 #[tokio::test]
 async fn virtual_hosts() {
-    let Some(domain) = var("S3_VIRTUAL_HOST") else { return eprintln!("skipped: S3_VIRTUAL_HOST names no domain") };
+    let Some(domain) = var("S3_VIRTUAL_HOST") else {
+        return eprintln!("skipped: S3_VIRTUAL_HOST names no domain");
+    };
     let (Some(client), memory) = (scene().await, Memory::new()) else { return };
     let url = var("S3_ENDPOINT").unwrap();
     let port = url.rsplit(':').next().unwrap().trim_end_matches('/');

@@ -1,4 +1,5 @@
-//! Another region is followed wherever a store names it; another host never, unless it is the same service of AWS.
+//! Another region is followed wherever a store names it; another host never, unless it is the same
+//! service of AWS.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -8,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kvtier_s3::creds::{Provide, Provided};
-use kvtier_s3::{Client, Config, Credentials, ErrorKind, Get, Place, Provider, Put, Resolve, Resolved};
+use kvtier_s3::{
+    Client, Config, Credentials, ErrorKind, Get, Place, Provider, Put, Resolve, Resolved,
+};
 use kvtier_testkit::s3::{Elsewhere, Fault, Rule, Server};
 use support::*;
 
@@ -56,24 +59,46 @@ async fn every_way_of_naming_the_region_is_understood() {
     let location = Some(("location", "http://bucket.s3.eu-south-7.amazonaws.com/k?x=1"));
     let ways = [
         elsewhere(301, region, "<Code>PermanentRedirect</Code>"),
-        elsewhere(301, None, "<Code>PermanentRedirect</Code><Endpoint>bucket.s3.eu-south-7.amazonaws.com</Endpoint>"),
-        elsewhere(307, None, "<Code>TemporaryRedirect</Code><Endpoint>bucket.s3-eu-south-7.amazonaws.com</Endpoint>"),
+        elsewhere(
+            301,
+            None,
+            "<Code>PermanentRedirect</Code><Endpoint>bucket.s3.eu-south-7.amazonaws.com</Endpoint>",
+        ),
+        elsewhere(
+            307,
+            None,
+            "<Code>TemporaryRedirect</Code><Endpoint>bucket.s3-eu-south-7.amazonaws.com</Endpoint>",
+        ),
         elsewhere(307, location, ""),
-        elsewhere(400, None, "<Code>AuthorizationHeaderMalformed</Code><Region>eu-south-7</Region>"),
+        elsewhere(
+            400,
+            None,
+            "<Code>AuthorizationHeaderMalformed</Code><Region>eu-south-7</Region>",
+        ),
         elsewhere(403, region, ""),
     ];
     for way in ways {
         let ((server, client, names), memory) = (scene(), Memory::new());
         server.put_object("k", vec![7; 10]);
         server.script(Rule::next(way.clone()));
-        client.get("k", &mut memory.lease(10), &Get::default()).await.unwrap_or_else(|e| panic!("{way:?}: {e}"));
+        client
+            .get("k", &mut memory.lease(10), &Get::default())
+            .await
+            .unwrap_or_else(|e| panic!("{way:?}: {e}"));
         client.put("l", &memory.view(b"x"), &Put::default()).await.unwrap();
         let (seen, counts) = (server.seen(), client.counts());
         let status: Vec<u16> = seen.iter().map(|seen| seen.status).collect();
-        assert_eq!((&status[1..], counts.region_moves), (&[200, 200][..], 1), "{way:?} is followed once");
+        assert_eq!(
+            (&status[1..], counts.region_moves),
+            (&[200, 200][..], 1),
+            "{way:?} is followed once"
+        );
         assert_eq!(client.endpoint().region(), REGION);
         let host = "bucket.s3.eu-south-7.amazonaws.com";
-        assert!(seen[1..].iter().all(|seen| seen.header("host") == Some(host)), "signed anew for {host}");
+        assert!(
+            seen[1..].iter().all(|seen| seen.header("host") == Some(host)),
+            "signed anew for {host}"
+        );
         assert!(seen[1].header("authorization").unwrap().contains("/eu-south-7/s3/"));
         assert_eq!(*names.1.lock().unwrap(), ["bucket.s3.us-east-1.amazonaws.com", host]);
     }
@@ -91,23 +116,39 @@ async fn a_head_has_only_headers_to_tell_by() {
 async fn nobody_else_is_followed() {
     let thief = server(|_| {});
     let url = format!("http://{}/k", thief.address());
-    let endpoint = format!("<Code>TemporaryRedirect</Code><Endpoint>{}</Endpoint>", thief.address());
+    let endpoint =
+        format!("<Code>TemporaryRedirect</Code><Endpoint>{}</Endpoint>", thief.address());
     let lures = [
         elsewhere(301, Some(("location", &url)), "<Code>PermanentRedirect</Code>"),
         elsewhere(302, Some(("location", &url)), ""),
         elsewhere(307, None, &endpoint),
-        elsewhere(308, Some(("location", "http://bucket.s3.eu-south-7.amazonaws.com.evil.test/k")), ""),
+        elsewhere(
+            308,
+            Some(("location", "http://bucket.s3.eu-south-7.amazonaws.com.evil.test/k")),
+            "",
+        ),
         elsewhere(301, Some(("x-amz-bucket-region", "evil.test/")), ""),
         elsewhere(301, Some(("x-amz-bucket-region", "x.evil.test")), ""),
-        elsewhere(400, None, "<Code>AuthorizationHeaderMalformed</Code><Region>a@evil.test</Region>"),
+        elsewhere(
+            400,
+            None,
+            "<Code>AuthorizationHeaderMalformed</Code><Region>a@evil.test</Region>",
+        ),
     ];
     for lure in lures {
         let ((server, client, names), memory) = (scene(), Memory::new());
         server.script(Rule::next(lure.clone()).times(100));
         let error = client.put("k", &memory.view(b"secret"), &Put::default()).await.unwrap_err();
-        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Invalid, false), "{lure:?}: {error}");
+        assert_eq!(
+            (error.kind(), error.is_retryable()),
+            (ErrorKind::Invalid, false),
+            "{lure:?}: {error}"
+        );
         assert!(server.seen().len() <= 2, "{lure:?}: {} requests", server.seen().len());
-        assert!(names.1.lock().unwrap().iter().all(|name| name == "bucket.s3.us-east-1.amazonaws.com"), "{names:?}");
+        assert!(
+            names.1.lock().unwrap().iter().all(|name| name == "bucket.s3.us-east-1.amazonaws.com"),
+            "{names:?}"
+        );
     }
     // A store of one's own sends nobody to AWS.
     let (own, memory) = (server(|_| {}), Memory::new());
@@ -132,7 +173,12 @@ async fn a_store_that_cannot_decide_is_not_followed_for_ever() {
 fn astray(region: &str) -> [Fault; 4] {
     let header = Some(("x-amz-bucket-region", region));
     let inside = format!("<Code>AuthorizationHeaderMalformed</Code><Region>{region}</Region>");
-    [elsewhere(301, header, ""), elsewhere(307, header, ""), elsewhere(400, None, &inside), elsewhere(403, header, "")]
+    [
+        elsewhere(301, header, ""),
+        elsewhere(307, header, ""),
+        elsewhere(400, None, &inside),
+        elsewhere(403, header, ""),
+    ]
 }
 
 #[tokio::test]
@@ -143,7 +189,10 @@ async fn one_wrong_answer_is_survived_by_the_operation_that_gets_it() {
             let (server, client, _) = scene_at("http://s3.us-east-1.amazonaws.com", "us-east-1");
             let memory = Memory::new();
             server.script(Rule::next(wrong.clone()));
-            client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_or_else(|e| panic!("{wrong:?}: {e}"));
+            client
+                .put("k", &memory.view(b"x"), &Put::default())
+                .await
+                .unwrap_or_else(|e| panic!("{wrong:?}: {e}"));
             assert_eq!(client.endpoint().region(), "us-east-1", "{wrong:?}");
             assert!(server.seen().len() <= 3, "{wrong:?}");
         }
@@ -153,8 +202,15 @@ async fn one_wrong_answer_is_survived_by_the_operation_that_gets_it() {
         let (server, memory) = (server(|_| {}), Memory::new());
         let client = client(&server);
         server.script(Rule::next(wrong.clone()));
-        client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_or_else(|e| panic!("{wrong:?}: {e}"));
-        assert_eq!((client.endpoint().region(), server.seen().len()), ("us-east-1", 3), "{wrong:?}");
+        client
+            .put("k", &memory.view(b"x"), &Put::default())
+            .await
+            .unwrap_or_else(|e| panic!("{wrong:?}: {e}"));
+        assert_eq!(
+            (client.endpoint().region(), server.seen().len()),
+            ("us-east-1", 3),
+            "{wrong:?}"
+        );
     }
 }
 
@@ -192,7 +248,11 @@ impl Provide for Source {
 #[tokio::test]
 async fn credentials_that_expire_at_a_region_that_is_not_proven_are_read_again() {
     let server = server(|setup| setup.region = REGION.into());
-    let place = Place::of("http://s3.us-east-1.amazonaws.com").bucket("bucket").region("us-east-1").resolve().unwrap();
+    let place = Place::of("http://s3.us-east-1.amazonaws.com")
+        .bucket("bucket")
+        .region("us-east-1")
+        .resolve()
+        .unwrap();
     let asked = Arc::new(AtomicU64::new(0));
     let mut config = Config::with_provider(place, Arc::new(Source(Arc::clone(&asked))));
     config.deadline = std::time::Duration::from_secs(3600);
@@ -202,11 +262,16 @@ async fn credentials_that_expire_at_a_region_that_is_not_proven_are_read_again()
     server.script(Rule::next(sent()));
     server.script(Rule::next(Fault::Error(400, "ExpiredToken")));
     client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap();
-    assert_eq!((asked.load(Ordering::SeqCst), server.seen().len(), client.endpoint().region()), (2, 3, REGION));
+    assert_eq!(
+        (asked.load(Ordering::SeqCst), server.seen().len(), client.endpoint().region()),
+        (2, 3, REGION)
+    );
     // Where new ones do not help either it may be the region, and what it said is the error.
     jump(std::time::Duration::from_secs(600)).await;
     let before = server.seen().len();
-    for fault in [sent(), Fault::Error(400, "ExpiredToken"), Fault::Error(400, "ExpiredToken"), sent()] {
+    for fault in
+        [sent(), Fault::Error(400, "ExpiredToken"), Fault::Error(400, "ExpiredToken"), sent()]
+    {
         server.script(Rule::next(fault));
     }
     let error = client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_err();
@@ -223,7 +288,9 @@ async fn a_region_that_cannot_be_reached_is_left() {
     struct Two(SocketAddr, SocketAddr);
     impl Resolve for Two {
         fn resolve<'a>(&'a self, host: &'a str, _: u16) -> Resolved<'a> {
-            Box::pin(async move { Ok(vec![if host.contains("us-east-1") { self.0 } else { self.1 }]) })
+            Box::pin(
+                async move { Ok(vec![if host.contains("us-east-1") { self.0 } else { self.1 }]) },
+            )
         }
     }
     config.resolver = Box::new(Two(server.address(), dead));
@@ -246,16 +313,28 @@ async fn names_that_were_chosen_for_what_they_are_are_never_left() {
             let ((server, client, names), memory) = (scene_at(host, "us-east-1"), Memory::new());
             server.script(Rule::next(wrong.clone()).times(9));
             let error = client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_err();
-            assert!(error.report().contains("name that region's endpoint"), "{host}: {}", error.report());
+            assert!(
+                error.report().contains("name that region's endpoint"),
+                "{host}: {}",
+                error.report()
+            );
             assert_eq!((error.kind(), server.seen().len()), (ErrorKind::Invalid, 2), "{host}");
-            let kept = names.1.lock().unwrap().iter().all(|name| host.ends_with(name.trim_start_matches("bucket.")));
+            let kept = names
+                .1
+                .lock()
+                .unwrap()
+                .iter()
+                .all(|name| host.ends_with(name.trim_start_matches("bucket.")));
             assert!(kept, "{host}: {names:?}");
             server.heal();
             client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap();
         }
     }
     for (host, there) in [
-        ("http://s3.dualstack.us-east-1.amazonaws.com", "bucket.s3.dualstack.eu-south-7.amazonaws.com"),
+        (
+            "http://s3.dualstack.us-east-1.amazonaws.com",
+            "bucket.s3.dualstack.eu-south-7.amazonaws.com",
+        ),
         ("http://s3-accelerate.amazonaws.com", "bucket.s3-accelerate.amazonaws.com"),
     ] {
         let ((server, client, names), memory) = (scene_at(host, REGION), Memory::new());
@@ -284,7 +363,8 @@ async fn a_region_that_was_learned_expires() {
 #[tokio::test]
 async fn buckets_are_made_in_their_region() {
     let server = server(|setup| setup.region = REGION.into());
-    let mut config = config_of(Place::of(format!("http://bucket.s3.{REGION}.amazonaws.com")).resolve().unwrap());
+    let mut config =
+        config_of(Place::of(format!("http://bucket.s3.{REGION}.amazonaws.com")).resolve().unwrap());
     config.resolver = Box::new(Names(server.address(), Arc::default()));
     let client = Client::new(config);
     client.delete_bucket().await.unwrap();

@@ -1,4 +1,5 @@
-//! The client's memory does not grow with what went through it. The server is in another process; nothing else runs here.
+//! The client's memory does not grow with what went through it. The server is in another process;
+//! nothing else runs here.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -13,7 +14,8 @@ const LEN: usize = 32 << 20;
 const KEY: &str = "33554432";
 /// How far it may stray from where it was.
 const STRAY_KIB: i64 = 2048;
-/// And over HTTP/2, whose library keeps what came while nobody had time to take it: at most 32 MiB a connection, seldom more than a tenth of it.
+/// And over HTTP/2, whose library keeps what came while nobody had time to take it: at most 32 MiB
+/// a connection, seldom more than a tenth of it.
 const STRAY_HTTP2_KIB: i64 = 8192;
 
 #[test]

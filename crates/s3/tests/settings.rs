@@ -21,7 +21,10 @@ async fn versions_locks_and_rules_are_found_and_told() {
     assert_eq!((&settings.versioning, &settings.object_lock), (&Setting::On, &Setting::On));
     let told = settings.caveats("kv/");
     let wanted = ["versioning is on", "object lock is on", "`cold` moves objects (kv/) to GLACIER"];
-    assert!(told.len() == 3 && wanted.iter().zip(&told).all(|(wanted, told)| told.contains(wanted)), "{told:?}");
+    assert!(
+        told.len() == 3 && wanted.iter().zip(&told).all(|(wanted, told)| told.contains(wanted)),
+        "{told:?}"
+    );
     assert_eq!(settings.caveats("elsewhere/").len(), 2, "a rule for other names is none of ours");
 }
 

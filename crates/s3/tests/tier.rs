@@ -15,7 +15,9 @@ fn fixture(bucket: &'static str) -> Fixture {
 
 fn fixture_of(bucket: &'static str, change: impl FnOnce(TierConfig) -> TierConfig) -> Fixture {
     let server = server(|setup| setup.bucket = bucket.into());
-    let config = TierConfig::new(config_of(endpoint(&server, bucket))).with_capacity(CAPACITY).with_prefix("kv");
+    let config = TierConfig::new(config_of(endpoint(&server, bucket)))
+        .with_capacity(CAPACITY)
+        .with_prefix("kv");
     Fixture::new(S3Tier::open(change(config)).unwrap()).with_capacity(CAPACITY).with_keep(server)
 }
 
@@ -39,7 +41,8 @@ mod lmcache_mp {
     use kvtier_s3::tier::Layout;
 
     fn make() -> super::Fixture {
-        super::fixture_of("bucket", |config| config.with_layout(Layout::LmcacheMp)).with_one_namespace()
+        super::fixture_of("bucket", |config| config.with_layout(Layout::LmcacheMp))
+            .with_one_namespace()
     }
 
     kvtier_testkit::conformance!(make);
@@ -60,7 +63,8 @@ mod lmcache {
 mod in_parts_and_if_absent {
     fn make() -> super::Fixture {
         super::fixture_of("bucket", |mut config| {
-            (config.multipart_above_bytes, config.ranges_above_bytes, config.if_absent) = (1 << 16, 1 << 16, true);
+            (config.multipart_above_bytes, config.ranges_above_bytes, config.if_absent) =
+                (1 << 16, 1 << 16, true);
             config
         })
     }
@@ -98,13 +102,20 @@ mod tls {
 
     fn make() -> Fixture {
         let server = server(|_| {});
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let front = runtime.block_on(Front::before(&server));
-        let place = Place::of(format!("https://{}", front.address)).bucket("bucket").region("us-east-1");
+        let place =
+            Place::of(format!("https://{}", front.address)).bucket("bucket").region("us-east-1");
         let mut client = config_of(place.resolve().unwrap());
         client.trust = Trust::Pem(front.ca.into_bytes());
         let config = TierConfig::new(client).with_capacity(super::CAPACITY).with_prefix("kv");
-        Fixture::new(S3Tier::open(config).unwrap()).with_capacity(super::CAPACITY).with_keep((server, runtime))
+        Fixture::new(S3Tier::open(config).unwrap())
+            .with_capacity(super::CAPACITY)
+            .with_keep((server, runtime))
     }
 
     kvtier_testkit::conformance!(make);

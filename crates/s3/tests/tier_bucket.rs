@@ -1,4 +1,5 @@
-//! A bucket that does not exist: it is said at once, with what to do, and the tier works as soon as it is there.
+//! A bucket that does not exist: it is said at once, with what to do, and the tier works as soon as
+//! it is there.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -27,7 +28,8 @@ fn a_bucket_that_does_not_exist_is_said_and_used_once_it_exists() {
         let server = plain_server();
         let admin = Client::new(config_of(endpoint(&server, "bucket")));
         runtime.block_on(admin.delete_bucket()).unwrap();
-        let mut config = TierConfig::new(config_of(endpoint(&server, "bucket"))).with_prefix(PREFIX);
+        let mut config =
+            TierConfig::new(config_of(endpoint(&server, "bucket"))).with_prefix(PREFIX);
         config.capacity_bytes = capped.then_some(64 << 20);
         let tier = Arc::new(S3Tier::open(config).unwrap());
         let mut suite = Fixture::new(kvtier_testkit::ModelTier::open(Default::default()).unwrap());
@@ -38,7 +40,10 @@ fn a_bucket_that_does_not_exist_is_said_and_used_once_it_exists() {
         let check = || tier.check(&Ctx::within(PATIENCE)).wait();
         let error = check().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert!(error.to_string().contains(SAID) && error.to_string().contains("create it"), "{error}");
+        assert!(
+            error.to_string().contains(SAID) && error.to_string().contains("create it"),
+            "{error}"
+        );
         let key = suite.key(1);
         assert!(suite.save_with(suite.save_op(&key, LEN)).result.is_err());
         assert!(said(), "capped: {capped}");
@@ -76,18 +81,24 @@ fn whether_puts_can_be_conditional_is_asked_until_it_is_known_and_one_refusal_do
         let (key, before) = (world.suite.key(next.get()), conditional());
         if refused {
             let name: &'static str = world.name(&key).leak();
-            server.script(Rule::next(Fault::Error(501, "NotImplemented")).method("PUT").containing(name));
+            server.script(
+                Rule::next(Fault::Error(501, "NotImplemented")).method("PUT").containing(name),
+            );
         }
         assert_eq!(world.suite.save(&key, LEN), Saved::Stored);
         conditional() > before
     };
     within(PATIENCE, "it is found out though the first question was refused", || save(false));
-    let probes: Vec<_> = server.seen().into_iter().filter(|seen| seen.target.contains("probe-")).collect();
+    let probes: Vec<_> =
+        server.seen().into_iter().filter(|seen| seen.target.contains("probe-")).collect();
     let methods: Vec<&str> = probes.iter().map(|seen| &*seen.method).collect();
     // What was not stored is not deleted.
     assert_eq!(methods, ["PUT", "PUT", "PUT", "DELETE"]);
     let path = |target: &str| target.split('?').next().map(str::to_owned);
-    assert!(probes.iter().all(|seen| path(&seen.target) == path(&probes[0].target)), "one name for all");
+    assert!(
+        probes.iter().all(|seen| path(&seen.target) == path(&probes[0].target)),
+        "one name for all"
+    );
     for _ in 0..2 {
         assert!(save(true) && save(false), "one refusal is none for good");
     }

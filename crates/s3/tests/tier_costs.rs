@@ -1,4 +1,5 @@
-//! What a chunk costs the tier: requests, allocations, copies, passes. The server is in another process; nothing else runs here.
+//! What a chunk costs the tier: requests, allocations, copies, passes. The server is in another
+//! process; nothing else runs here.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -31,8 +32,10 @@ fn fewest(mut run: impl FnMut()) -> (usize, usize) {
         let before = ALLOCATOR.stats();
         run();
         let after = ALLOCATOR.stats();
-        let count = (after.allocations - before.allocations) + (after.reallocations - before.reallocations);
-        fewest = (fewest.0.min(count), fewest.1.min(after.bytes_allocated - before.bytes_allocated));
+        let count =
+            (after.allocations - before.allocations) + (after.reallocations - before.reallocations);
+        fewest =
+            (fewest.0.min(count), fewest.1.min(after.bytes_allocated - before.bytes_allocated));
     }
     fewest
 }
@@ -46,7 +49,8 @@ struct World {
 impl World {
     fn new() -> Self {
         let remote = Remote::start(&[1]);
-        let tier = S3Tier::open(TierConfig::new(remote.config(false)).with_capacity(1 << 30)).unwrap();
+        let tier =
+            S3Tier::open(TierConfig::new(remote.config(false)).with_capacity(1 << 30)).unwrap();
         let suite = Fixture::new(kvtier_testkit::ModelTier::open(Default::default()).unwrap());
         suite.eventually("the first listing", || tier.status().counter("sweeps") == 1);
         World { tier, suite, _remote: remote }
@@ -93,19 +97,30 @@ fn a_chunk_costs_one_request_a_few_allocations_and_no_copy() {
         fewest(|| {
             next += 1;
             let op = Save { key: world.suite.key(next), from: vec![view.clone()] };
-            assert!(matches!(world.tier.save(&world.suite.ctx(), vec![op]).wait()[0].result, Ok(Saved::Stored)));
+            assert!(matches!(
+                world.tier.save(&world.suite.ctx(), vec![op]).wait()[0].result,
+                Ok(Saved::Stored)
+            ));
         })
     };
     let (save_small, save_large) = (saves(SMALL), saves(LARGE));
-    let told =
-        format!("(allocations, bytes): loads {small:?} and {large:?}, saves {save_small:?} and {save_large:?}\n");
+    let told = format!(
+        "(allocations, bytes): loads {small:?} and {large:?}, saves {save_small:?} and {save_large:?}\n"
+    );
     std::io::stdout().write_all(told.as_bytes()).unwrap();
     // Facts of a large chunk have 64 sums, of a small one 1.
     assert!(large.0 <= small.0 + 4 && small.0 <= 40 && large.1 <= 16 << 10, "{told}");
-    assert!(save_large.0 <= save_small.0 + 6 && save_small.0 <= 45 && save_large.1 <= 16 << 10, "{told}");
+    assert!(
+        save_large.0 <= save_small.0 + 6 && save_small.0 <= 45 && save_large.1 <= 16 << 10,
+        "{told}"
+    );
     assert_eq!(world.tier.status().counter("copied_bounce_bytes"), 0);
     let counts = world.tier.client().counts();
-    assert!(counts.copied_head_bytes <= 2048 * counts.requests, "{} bytes came with heads", counts.copied_head_bytes);
+    assert!(
+        counts.copied_head_bytes <= 2048 * counts.requests,
+        "{} bytes came with heads",
+        counts.copied_head_bytes
+    );
 }
 
 #[test]
@@ -116,9 +131,14 @@ fn a_chunk_lands_in_several_leases_without_a_copy_and_is_joined_from_several_vie
     let done = world.tier.save(&world.suite.ctx(), vec![Save { key, from }]).wait();
     assert!(matches!(done[0].result, Ok(Saved::Stored)));
     assert_eq!(world.tier.status().counter("copied_bounce_bytes"), SMALL as u64);
-    let into = world.load(1, vec![world.suite.lease(7), world.suite.lease(SMALL - 8), world.suite.lease(1)]);
+    let into = world
+        .load(1, vec![world.suite.lease(7), world.suite.lease(SMALL - 8), world.suite.lease(1)]);
     assert_eq!(into.iter().map(kvtier_mem::Lease::init_len).collect::<Vec<_>>(), [7, SMALL - 8, 1]);
-    assert_eq!(world.tier.status().counter("copied_bounce_bytes"), SMALL as u64, "a load copies nothing");
+    assert_eq!(
+        world.tier.status().counter("copied_bounce_bytes"),
+        SMALL as u64,
+        "a load copies nothing"
+    );
 }
 
 #[test]
@@ -127,7 +147,10 @@ fn a_view_that_was_summed_before_is_not_summed_again() {
     let view = world.suite.view(&world.suite.key(0), 0, LARGE);
     for n in 1..4 {
         let op = Save { key: world.suite.key(n), from: vec![view.clone()] };
-        assert!(matches!(world.tier.save(&world.suite.ctx(), vec![op]).wait()[0].result, Ok(Saved::Stored)));
+        assert!(matches!(
+            world.tier.save(&world.suite.ctx(), vec![op]).wait()[0].result,
+            Ok(Saved::Stored)
+        ));
     }
     assert_eq!(world.tier.status().counter("summed_save_bytes"), LARGE as u64);
 }

@@ -1,4 +1,5 @@
-//! What a tier still writes to the bucket at its end, so that the next evictor need not wait for a lease to run out.
+//! What a tier still writes to the bucket at its end, so that the next evictor need not wait for a
+//! lease to run out.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -19,10 +20,13 @@ fn a_node_that_ends_in_order_hands_over_at_once() {
     close(first);
     let second = World::over(Arc::clone(&server), quick);
     second.suite.eventually("the second evicts", || says(&second, "this node evicts"));
-    second.suite.eventually("older epochs are cleared up", || server.keys("kv/.kvtier/lease/").len() == 1);
+    second
+        .suite
+        .eventually("older epochs are cleared up", || server.keys("kv/.kvtier/lease/").len() == 1);
 }
 
-/// A tier ends while the store takes so long for a PUT of its own: the next one evicts long before the lease runs out.
+/// A tier ends while the store takes so long for a PUT of its own: the next one evicts long before
+/// the lease runs out.
 fn hands_over_although(marker: &'static str, takes: Duration) {
     let server = plain_server();
     let change = |mut config: TierConfig| {

@@ -1,5 +1,6 @@
-//! Every script of trouble that the client is tried with, run through the tier: loads, saves, lookups and removes meanwhile. No byte is
-//! wrong, service is back within two seconds of its end, and index and bucket are of one mind after it.
+//! Every script of trouble that the client is tried with, run through the tier: loads, saves,
+//! lookups and removes meanwhile. No byte is wrong, service is back within two seconds of its end,
+//! and index and bucket are of one mind after it.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -148,9 +149,19 @@ fn run(script: &Script) -> Duration {
     world.server.step_clock(0);
     let begun = Instant::now();
     let fresh = world.suite.key(10_000);
-    let left = || Ctx::within(BACK_LATE.saturating_sub(begun.elapsed()).max(Duration::from_millis(1)));
-    let saved = || world.suite.tier.save(&left(), vec![world.suite.save_op(&fresh, LEN)]).wait().remove(0).result;
-    let loaded = || world.suite.tier.load(&left(), vec![world.suite.load_op(&fresh, LEN)]).wait().remove(0);
+    let left =
+        || Ctx::within(BACK_LATE.saturating_sub(begun.elapsed()).max(Duration::from_millis(1)));
+    let saved = || {
+        world
+            .suite
+            .tier
+            .save(&left(), vec![world.suite.save_op(&fresh, LEN)])
+            .wait()
+            .remove(0)
+            .result
+    };
+    let loaded =
+        || world.suite.tier.load(&left(), vec![world.suite.load_op(&fresh, LEN)]).wait().remove(0);
     while !(matches!(saved(), Ok(Saved::Stored | Saved::Present)) && is_right(&loaded(), script)) {
         assert!(
             begun.elapsed() < BACK_LATE,
@@ -162,27 +173,40 @@ fn run(script: &Script) -> Duration {
     let back = begun.elapsed();
     for n in (0..8).chain(100..met) {
         let done = world.try_load(&world.suite.key(n), LEN);
-        assert!(is_right(&done, script) || matches!(done.result, Ok(Loaded::Miss(_))), "{script:?}: {:?}", done.result);
+        assert!(
+            is_right(&done, script) || matches!(done.result, Ok(Loaded::Miss(_))),
+            "{script:?}: {:?}",
+            done.result
+        );
     }
-    world.suite.eventually(&format!("{script:?}: index and bucket agree"), || world.used() == world.in_bucket());
+    world.suite.eventually(&format!("{script:?}: index and bucket agree"), || {
+        world.used() == world.in_bucket()
+    });
     back
 }
 
 #[test]
 fn every_script_of_trouble_costs_no_byte_and_service_is_back_within_two_seconds() {
     let soon = |script: &Script| {
-        let backs: Vec<_> = (0..TRIES).map(|_| run(script)).take_while(|back| *back > BACK).collect();
+        let backs: Vec<_> =
+            (0..TRIES).map(|_| run(script)).take_while(|back| *back > BACK).collect();
         assert!(backs.len() < TRIES, "{script:?}: service is back after {backs:?}");
     };
     for some in scripts().chunks(AT_ONCE) {
-        std::thread::scope(|scope| some.iter().for_each(|script| drop(scope.spawn(move || soon(script)))));
+        std::thread::scope(|scope| {
+            some.iter().for_each(|script| drop(scope.spawn(move || soon(script))))
+        });
     }
 }
 
 #[test]
 fn why_the_endpoint_is_not_asked_is_in_the_error_of_a_load_and_in_the_status() {
     let (address, _kept) = dead();
-    let endpoint = Place::of(format!("http://{address}")).bucket("bucket").region("us-east-1").resolve().unwrap();
+    let endpoint = Place::of(format!("http://{address}"))
+        .bucket("bucket")
+        .region("us-east-1")
+        .resolve()
+        .unwrap();
     let config = TierConfig::new(config_of(endpoint)).with_capacity(64 << 20);
     let tier = Arc::new(S3Tier::open(config).unwrap());
     let mut suite = Fixture::new(kvtier_testkit::ModelTier::open(Default::default()).unwrap());
@@ -195,7 +219,8 @@ fn why_the_endpoint_is_not_asked_is_in_the_error_of_a_load_and_in_the_status() {
         let causes: Vec<String> = causes.map(ToString::to_string).collect();
         assert!(causes.last().unwrap().contains("Connection refused"), "{causes:?}");
         assert!(causes.iter().any(|cause| cause.contains("attempt")), "{causes:?}");
-        refused += u32::from(causes.iter().any(|cause| cause.contains("none is sent for a moment")));
+        refused +=
+            u32::from(causes.iter().any(|cause| cause.contains("none is sent for a moment")));
         let reasons = tier.status().reasons;
         assert!(reasons.iter().any(|reason| reason.contains("Connection refused")), "{reasons:?}");
         if refused > 3 {

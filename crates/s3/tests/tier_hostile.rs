@@ -6,7 +6,9 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvtier_core::{Ctx, ErrorKind, Hold, Loaded, MissReason, Mode, Observe, Presence, Removed, Saved, TierExt};
+use kvtier_core::{
+    Ctx, ErrorKind, Hold, Loaded, MissReason, Mode, Observe, Presence, Removed, Saved, TierExt,
+};
 use kvtier_s3::tier::S3Tier;
 use kvtier_testkit::s3::{Fault, Rule};
 use support::tier::{World, timed, within};
@@ -37,7 +39,8 @@ fn a_loaded_chunk_is_one_get_and_nothing_else() {
     });
     let keys: Vec<_> = (0..20).map(|n| world.suite.key(n)).collect();
     world.suite.store(&keys, LEN);
-    let (_, asked) = world.asked(|| keys.iter().for_each(|key| assert_eq!(world.load(key, LEN), hit(LEN))));
+    let (_, asked) =
+        world.asked(|| keys.iter().for_each(|key| assert_eq!(world.load(key, LEN), hit(LEN))));
     let methods: Vec<_> = asked.iter().map(|seen| seen.method.as_str()).collect();
     assert_eq!(methods, ["GET"; 20], "requests per loaded chunk: 1.00, and none is a HEAD");
     assert!(asked.iter().all(|seen| seen.header("range").is_none()));
@@ -50,7 +53,11 @@ fn a_saved_chunk_is_one_put() {
     let (_, asked) = world.asked(|| world.suite.store(&keys, LEN));
     assert_eq!(asked.iter().map(|seen| seen.method.as_str()).collect::<Vec<_>>(), ["PUT"; 20]);
     let (saved, asked) = world.asked(|| world.save(&keys[0], LEN));
-    assert_eq!((saved, asked.len()), (Saved::Present, 0), "what is known to be there is not sent again");
+    assert_eq!(
+        (saved, asked.len()),
+        (Saved::Present, 0),
+        "what is known to be there is not sent again"
+    );
 }
 
 #[test]
@@ -59,7 +66,11 @@ fn an_object_longer_than_the_lease_never_overflows() {
     let key = world.suite.key(1);
     world.save(&key, LEN);
     let name = world.name(&key);
-    assert_eq!(world.load(&key, LEN - 1), Loaded::Miss(MissReason::Length), "a chunk for a larger lease");
+    assert_eq!(
+        world.load(&key, LEN - 1),
+        Loaded::Miss(MissReason::Length),
+        "a chunk for a larger lease"
+    );
     assert_eq!(world.load(&key, LEN), hit(LEN), "and nothing is wrong with it");
     world.spoil(&name, |bytes| bytes.extend([9; 1000]));
     assert_eq!(world.load(&key, LEN), Loaded::Miss(MissReason::Corrupt));
@@ -112,7 +123,11 @@ fn the_facts_of_another_key_are_corrupt() {
     assert_eq!(world.load(&b, LEN), Loaded::Miss(MissReason::Corrupt), "junk for facts");
     let c = world.suite.key(3);
     world.write(&world.name(&c), &bytes, None);
-    assert_eq!(world.load(&c, LEN), Loaded::Miss(MissReason::Corrupt), "no facts in our own layout");
+    assert_eq!(
+        world.load(&c, LEN),
+        Loaded::Miss(MissReason::Corrupt),
+        "no facts in our own layout"
+    );
     assert_eq!(world.lookup(&c), Presence::Miss);
 }
 
@@ -129,7 +144,11 @@ fn a_corrupt_object_that_another_node_writes_anew_is_a_hit_again() {
     assert_eq!(world.load(&key, LEN), Loaded::Miss(MissReason::Corrupt));
     assert_eq!(world.lookup(&key), Presence::Miss);
     world.spoil(&name, |bytes| *bytes = good);
-    assert_eq!(world.lookup(&key), Presence::Hit { len: LEN as u64 }, "another version is asked for and believed");
+    assert_eq!(
+        world.lookup(&key),
+        Presence::Hit { len: LEN as u64 },
+        "another version is asked for and believed"
+    );
     assert_eq!(world.load(&key, LEN), hit(LEN));
 }
 
@@ -139,9 +158,13 @@ fn an_object_replaced_while_it_is_read_is_never_a_mixture() {
     let key = world.suite.key(1);
     world.save(&key, LEN);
     let name = world.name(&key);
-    // The connection breaks in the middle, and before the rest is asked for somebody writes another version.
+    // The connection breaks in the middle, and before the rest is asked for somebody writes another
+    // version.
     let of_it = |fault| Rule::next(fault).method("GET").containing(name.clone().leak());
-    world.server.script(of_it(Fault::Cut(LEN / 2))).script(of_it(Fault::Stall(Duration::from_millis(150))));
+    world
+        .server
+        .script(of_it(Fault::Cut(LEN / 2)))
+        .script(of_it(Fault::Stall(Duration::from_millis(150))));
     let load = world.suite.tier.load(&world.suite.ctx(), vec![world.suite.load_op(&key, LEN)]);
     std::thread::sleep(Duration::from_millis(60));
     world.spoil(&name, |bytes| bytes.reverse());
@@ -160,7 +183,11 @@ fn what_was_deleted_outside_our_sight_is_a_miss_and_forgotten() {
     assert_eq!(world.load(&key, LEN), Loaded::Miss(MissReason::Absent));
     assert_eq!((world.used(), world.count("vanished")), (0, 1));
     assert_eq!(world.lookup(&key), Presence::Miss);
-    assert_eq!(world.save(&key, LEN), Saved::Stored, "a hit in the index does not keep it from being saved");
+    assert_eq!(
+        world.save(&key, LEN),
+        Saved::Stored,
+        "a hit in the index does not keep it from being saved"
+    );
 }
 
 #[test]
@@ -185,11 +212,18 @@ fn one_bad_answer_is_no_verdict_on_the_object() {
     // The tier itself asks for other things meanwhile.
     let name = world.name(&key).leak();
     world.save(&key, LEN);
-    for fault in [Fault::Flip, Fault::Cut(1000), Fault::Shorter(5), Fault::Longer(5), Fault::OverLong(7), Fault::Hangup]
-    {
+    for fault in [
+        Fault::Flip,
+        Fault::Cut(1000),
+        Fault::Shorter(5),
+        Fault::Longer(5),
+        Fault::OverLong(7),
+        Fault::Hangup,
+    ] {
         world.server.script(Rule::next(fault.clone()).method("GET").containing(name));
         let loaded = world.try_load(&key, LEN).result;
-        // Whatever it was, it was no wrong byte (the suite proves those of a hit below), and the next load is a hit.
+        // Whatever it was, it was no wrong byte (the suite proves those of a hit below), and the
+        // next load is a hit.
         drop(loaded);
         world.server.heal();
         assert_eq!(world.load(&key, LEN), hit(LEN), "{fault:?}");
@@ -205,10 +239,13 @@ fn a_silent_server_costs_no_more_than_the_deadline_and_service_is_back() {
     world.save(&key, LEN);
     // The tier itself asks for other things meanwhile.
     let name = world.name(&key).leak();
-    world.server.script(Rule::next(Fault::Stall(Duration::from_secs(3600))).method("GET").containing(name));
+    world
+        .server
+        .script(Rule::next(Fault::Stall(Duration::from_secs(3600))).method("GET").containing(name));
     let ctx = Ctx::within(Duration::from_millis(200));
-    let (answer, took) =
-        timed(|| world.suite.tier.load(&ctx, vec![world.suite.load_op(&key, LEN)]).wait().pop().unwrap());
+    let (answer, took) = timed(|| {
+        world.suite.tier.load(&ctx, vec![world.suite.load_op(&key, LEN)]).wait().pop().unwrap()
+    });
     assert_eq!(answer.result.unwrap_err().kind(), ErrorKind::Timeout);
     // A load that had not begun when its time was over brings its memory back by itself.
     drop(answer.op);
@@ -218,9 +255,9 @@ fn a_silent_server_costs_no_more_than_the_deadline_and_service_is_back() {
     let (loaded, took) = timed(|| world.load(&key, LEN));
     assert_eq!(loaded, hit(LEN));
     assert!(took < Duration::from_secs(300), "{took:?}");
-    world
-        .suite
-        .eventually("the memory is back", || world.suite.arena.stats().free == world.suite.arena.stats().capacity);
+    world.suite.eventually("the memory is back", || {
+        world.suite.arena.stats().free == world.suite.arena.stats().capacity
+    });
 }
 
 #[test]
@@ -230,8 +267,12 @@ fn a_lookup_that_waits_for_anothers_answer_ends_by_its_own_deadline() {
         config
     });
     let (long, name) = (Ctx::within(Duration::from_secs(3000)), world.name(&world.suite.key(1)));
-    world.server.script(Rule::next(Fault::Stall(Duration::from_secs(3600))).method("HEAD").containing(name.leak()));
-    let lookup = |n, ctx: &Ctx| world.suite.tier.lookup(ctx, Arc::from([world.suite.key(n)]), Mode::Each, Hold::None);
+    world.server.script(
+        Rule::next(Fault::Stall(Duration::from_secs(3600))).method("HEAD").containing(name.leak()),
+    );
+    let lookup = |n, ctx: &Ctx| {
+        world.suite.tier.lookup(ctx, Arc::from([world.suite.key(n)]), Mode::Each, Hold::None)
+    };
     let first = lookup(1, &long);
     world.suite.eventually("it is asked", || world.server.stalled() == 1);
     let second = lookup(1, &Ctx::within(Duration::from_millis(50)));
@@ -248,11 +289,16 @@ fn a_save_that_is_given_up_in_the_middle_leaves_index_and_bucket_of_one_mind() {
     let key = world.suite.key(1);
     // Carried out, but the answer comes too late.
     let name = world.name(&key).leak();
-    world.server.script(Rule::next(Fault::Stall(Duration::from_secs(4))).method("PUT").containing(name));
+    world
+        .server
+        .script(Rule::next(Fault::Stall(Duration::from_secs(4))).method("PUT").containing(name));
     let ctx = Ctx::within(Duration::from_secs(1));
-    let save = world.suite.tier.save(&ctx, vec![world.suite.save_op(&key, LEN)]).wait().pop().unwrap();
+    let save =
+        world.suite.tier.save(&ctx, vec![world.suite.save_op(&key, LEN)]).wait().pop().unwrap();
     assert_eq!(save.result.unwrap_err().kind(), ErrorKind::Timeout);
-    within(Duration::from_secs(180), "it was carried out", || world.server.object(&world.name(&key)).is_some());
+    within(Duration::from_secs(180), "it was carried out", || {
+        world.server.object(&world.name(&key)).is_some()
+    });
     world.suite.eventually("it is known to be there", || world.lookup(&key).is_hit());
     world.suite.eventually("what lies there is counted", || world.used() == world.in_bucket());
     assert_ne!(world.save(&key, LEN), Saved::Shed(kvtier_core::ShedReason::Full));
@@ -268,7 +314,9 @@ fn a_save_that_succeeded_unheard_is_found() {
     let key = world.suite.key(1);
     // The tier itself writes other things meanwhile.
     let name = world.name(&key).leak();
-    world.server.script(Rule::next(Fault::DoneThenError(500, "InternalError")).method("PUT").containing(name));
+    world.server.script(
+        Rule::next(Fault::DoneThenError(500, "InternalError")).method("PUT").containing(name),
+    );
     let done = world.suite.save_with(world.suite.save_op(&key, LEN));
     assert_eq!(done.result.unwrap_err().kind(), ErrorKind::Io);
     world.suite.eventually("it is looked for and counted", || world.used() == LEN as u64);
@@ -282,7 +330,9 @@ fn a_precondition_that_fails_is_present_unless_the_key_is_suspect() {
         config
     });
     world.suite.eventually("the probe found that it is honoured", || {
-        world.asked(|| world.save(&world.suite.key(fastrand::u64(100..)), 100)).1[0].header("if-none-match").is_some()
+        world.asked(|| world.save(&world.suite.key(fastrand::u64(100..)), 100)).1[0]
+            .header("if-none-match")
+            .is_some()
     });
     let key = world.suite.key(1);
     let other = World::over(Arc::clone(&world.server), |config| config);
@@ -303,7 +353,9 @@ fn what_keeps_a_save_from_writing_is_looked_at_before_it_counts_as_the_chunk() {
         config
     });
     world.suite.eventually("the probe found that it is honoured", || {
-        world.asked(|| world.save(&world.suite.key(fastrand::u64(100..)), 100)).1[0].header("if-none-match").is_some()
+        world.asked(|| world.save(&world.suite.key(fastrand::u64(100..)), 100)).1[0]
+            .header("if-none-match")
+            .is_some()
     });
     let [shorter, foreign, whole] = [1, 2, 3].map(|n| world.suite.key(n));
     let other = World::over(Arc::clone(&world.server), |config| config);
@@ -312,8 +364,12 @@ fn what_keeps_a_save_from_writing_is_looked_at_before_it_counts_as_the_chunk() {
     world.server.put_object(&world.name(&foreign), vec![7; LEN]);
     for key in [&shorter, &foreign] {
         let (saved, asked) = world.asked(|| world.save(key, LEN));
-        let methods: Vec<_> = asked.iter().map(|seen| (seen.method.as_str(), seen.status)).collect();
-        assert_eq!((saved, methods), (Saved::Stored, vec![("PUT", 412), ("HEAD", 200), ("PUT", 200)]));
+        let methods: Vec<_> =
+            asked.iter().map(|seen| (seen.method.as_str(), seen.status)).collect();
+        assert_eq!(
+            (saved, methods),
+            (Saved::Stored, vec![("PUT", 412), ("HEAD", 200), ("PUT", 200)])
+        );
         assert!(asked[2].header("if-none-match").is_none(), "written over");
         assert_eq!(world.load(key, LEN), hit(LEN));
     }
@@ -332,7 +388,11 @@ fn where_conditions_are_not_honoured_none_are_sent() {
         },
     );
     world.suite.eventually("the probe is over", || {
-        world.server.seen().iter().any(|seen| seen.method == "DELETE" && seen.target.contains("probe-"))
+        world
+            .server
+            .seen()
+            .iter()
+            .any(|seen| seen.method == "DELETE" && seen.target.contains("probe-"))
     });
     let (_, asked) = world.asked(|| world.save(&world.suite.key(1), LEN));
     assert!(asked.iter().all(|seen| seen.header("if-none-match").is_none()));
@@ -387,7 +447,9 @@ fn a_tier_that_is_dropped_with_work_in_flight_gives_the_memory_back() {
     let arena = suite.arena.clone();
     drop((suite, tier));
     let answers = ticket.wait();
-    assert!(answers.iter().all(|done| done.result.as_ref().unwrap_err().kind() == ErrorKind::Closed));
+    assert!(
+        answers.iter().all(|done| done.result.as_ref().unwrap_err().kind() == ErrorKind::Closed)
+    );
     drop(answers);
     let end = Instant::now() + Duration::from_secs(600);
     while arena.stats().free < arena.stats().capacity {
@@ -402,7 +464,12 @@ fn canceled_tickets_are_answered_and_cost_no_memory() {
     let world = World::new();
     world.server.script(Rule::next(Fault::Stall(Duration::from_millis(100))).times(64));
     let tickets: Vec<_> = (0..64)
-        .map(|n| world.suite.tier.load(&world.suite.ctx(), vec![world.suite.load_op(&world.suite.key(n), 10_000)]))
+        .map(|n| {
+            world
+                .suite
+                .tier
+                .load(&world.suite.ctx(), vec![world.suite.load_op(&world.suite.key(n), 10_000)])
+        })
         .collect();
     tickets.iter().for_each(|ticket| ticket.cancel());
     for ticket in tickets {
@@ -442,7 +509,11 @@ fn a_storm_of_errors_gives_no_wrong_byte_and_service_is_back_within_two_seconds(
             if let Ok(Loaded::Hit { len }) = done.result {
                 let bytes = done.op.into[0].as_host().unwrap();
                 assert_eq!(len, LEN as u64);
-                assert_eq!(kvtier_testkit::Content::of(&done.op.key).check(0, bytes), Ok(()), "{fault:?}");
+                assert_eq!(
+                    kvtier_testkit::Content::of(&done.op.key).check(0, bytes),
+                    Ok(()),
+                    "{fault:?}"
+                );
             }
         }
         world.server.heal();
@@ -450,16 +521,21 @@ fn a_storm_of_errors_gives_no_wrong_byte_and_service_is_back_within_two_seconds(
         let ctx = Ctx::within(Duration::from_secs(600));
         let mut served = false;
         while !served && begun.elapsed() < Duration::from_secs(600) {
-            let done = world.runtime.block_on(world.suite.tier.load_one(&ctx, world.suite.load_op(&keys[0], LEN)));
+            let done = world
+                .runtime
+                .block_on(world.suite.tier.load_one(&ctx, world.suite.load_op(&keys[0], LEN)));
             served = matches!(done.result, Ok(Loaded::Hit { .. } | Loaded::Miss(_)));
         }
         assert!(served, "{fault:?}: service is not back after {:?}", begun.elapsed());
         late += u32::from(begun.elapsed() > Duration::from_secs(2));
         // A store that gave wrong bytes every time has condemned what it gave; it is saved anew.
-        keys.iter().for_each(|key| assert!(matches!(world.save(key, LEN), Saved::Stored | Saved::Present)));
+        keys.iter().for_each(|key| {
+            assert!(matches!(world.save(key, LEN), Saved::Stored | Saved::Present))
+        });
         keys.iter().for_each(|key| assert_eq!(world.load(key, LEN), hit(LEN), "{fault:?}"));
     }
-    // `tier_faults.rs` looks at each by itself; here this machine may have done something else once or twice.
+    // `tier_faults.rs` looks at each by itself; here this machine may have done something else once
+    // or twice.
     assert!(late <= 3, "after {late} of them service was back late");
 }
 
@@ -472,7 +548,10 @@ fn held_keys_are_not_removed_and_stay_tracked() {
     let (removed, asked) = world.asked(|| world.suite.remove(&keys));
     assert_eq!(removed, Removed::new(2, 0, 1));
     assert_eq!(
-        asked.iter().map(|seen| (&*seen.method, seen.target.contains("delete"))).collect::<Vec<_>>(),
+        asked
+            .iter()
+            .map(|seen| (&*seen.method, seen.target.contains("delete")))
+            .collect::<Vec<_>>(),
         [("POST", true)]
     );
     assert_eq!((world.used(), world.objects().len()), (1000, 1));
@@ -496,7 +575,8 @@ fn what_the_store_does_not_delete_stays_and_is_told() {
 
 #[test]
 fn what_the_store_does_not_delete_stays_however_it_spells_the_names() {
-    let world = World::on(|setup| setup.spells_refusals = true, |config| config.with_prefix("locked"));
+    let world =
+        World::on(|setup| setup.spells_refusals = true, |config| config.with_prefix("locked"));
     let keys: Arc<[_]> = (0..3).map(|n| world.suite.key(n)).collect();
     world.suite.store(&keys, 1000);
     let error = world.suite.tier.remove(&world.suite.ctx(), Arc::clone(&keys)).wait().unwrap_err();
@@ -536,10 +616,22 @@ fn a_proxys_404_is_no_miss_and_forgets_nothing() {
         world.server.script(Rule::next(Fault::Html(404)).method(method).times(1_000_000));
         let ctx = Ctx::within(Duration::from_millis(300));
         let error = match method {
-            "GET" => world.suite.tier.load(&ctx, vec![world.suite.load_op(&key, LEN)]).wait().remove(0).result.err(),
+            "GET" => world
+                .suite
+                .tier
+                .load(&ctx, vec![world.suite.load_op(&key, LEN)])
+                .wait()
+                .remove(0)
+                .result
+                .err(),
             _ => {
                 let keys = Arc::from([key.clone()]);
-                world.suite.tier.lookup(&ctx, keys, Mode::Each, kvtier_core::Hold::None).wait().err()
+                world
+                    .suite
+                    .tier
+                    .lookup(&ctx, keys, Mode::Each, kvtier_core::Hold::None)
+                    .wait()
+                    .err()
             }
         };
         assert!(matches!(error.unwrap().kind(), ErrorKind::Io | ErrorKind::Timeout), "{method}");

@@ -1,4 +1,5 @@
-//! Nodes that are killed: real processes, real signals. The bucket's server lives in the test's own process.
+//! Nodes that are killed: real processes, real signals. The bucket's server lives in the test's own
+//! process.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -18,7 +19,8 @@ use support::tier::{PREFIX, World};
 const LEN: usize = 10_000;
 const CHUNKS: u64 = 60;
 const TERM: Duration = Duration::from_secs(5);
-/// What this machine may be late: the model of the lease knows the time itself, and that it is two terms.
+/// What this machine may be late: the model of the lease knows the time itself, and that it is two
+/// terms.
 const LATE: Duration = Duration::from_secs(300);
 const FLUSH: Duration = Duration::from_millis(300);
 const URL: &str = "KVTIER_TEST_NODE_URL";
@@ -32,18 +34,23 @@ fn settings(mut config: TierConfig) -> TierConfig {
     config.with_capacity(100 * LEN as u64)
 }
 
-/// The node that is killed: a process that writes chunks, uses some of them again, says so, and goes on until it dies.
+/// The node that is killed: a process that writes chunks, uses some of them again, says so, and
+/// goes on until it dies.
 #[test]
 fn node() {
     let Ok(url) = std::env::var(URL) else { return };
     let endpoint = Place::of(url).bucket("bucket").region("us-east-1").resolve().unwrap();
     let client = Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key"));
-    let tier = kvtier_s3::tier::S3Tier::open(settings(TierConfig::new(client).with_prefix(PREFIX))).unwrap();
-    let mut suite =
-        kvtier_testkit::conformance::Fixture::new(kvtier_testkit::ModelTier::open(Default::default()).unwrap());
+    let tier = kvtier_s3::tier::S3Tier::open(settings(TierConfig::new(client).with_prefix(PREFIX)))
+        .unwrap();
+    let mut suite = kvtier_testkit::conformance::Fixture::new(
+        kvtier_testkit::ModelTier::open(Default::default()).unwrap(),
+    );
     let tier = Arc::new(tier);
     suite.tier = Arc::clone(&tier) as Arc<_>;
-    suite.eventually("this node evicts", || tier.status().reasons.iter().any(|r| r.contains("this node evicts")));
+    suite.eventually("this node evicts", || {
+        tier.status().reasons.iter().any(|r| r.contains("this node evicts"))
+    });
     for n in 0..CHUNKS {
         assert_eq!(suite.save(&suite.key(n), LEN), Saved::Stored);
     }
@@ -53,7 +60,13 @@ fn node() {
     }
     // What is written after the first of these was written knows of all before it.
     for n in [900, 901] {
-        let journaled = || tier.status().counters.iter().find(|(name, _)| *name == "journaled").map_or(0, |(_, n)| *n);
+        let journaled = || {
+            tier.status()
+                .counters
+                .iter()
+                .find(|(name, _)| *name == "journaled")
+                .map_or(0, |(_, n)| *n)
+        };
         let before = journaled();
         assert_eq!(suite.save(&suite.key(n), LEN), Saved::Stored);
         suite.eventually("the journal is written", || journaled() > before);
@@ -129,10 +142,11 @@ fn after_kill_9_usage_and_order_are_what_they_were() {
         world.save(&world.suite.key(n), LEN);
     }
     // More may be on its way out.
-    world
-        .suite
-        .eventually("below the high mark", || world.used() <= 98 * LEN as u64 && world.used() == world.in_bucket());
-    let there = |keys: &[Key]| keys.iter().filter(|key| server.object(&world.name(key)).is_some()).count();
+    world.suite.eventually("below the high mark", || {
+        world.used() <= 98 * LEN as u64 && world.used() == world.in_bucket()
+    });
+    let there =
+        |keys: &[Key]| keys.iter().filter(|key| server.object(&world.name(key)).is_some()).count();
     assert_eq!(there(&keys[..10]), 10, "what was used last before the kill stays");
     assert!(there(&keys[10..30]) <= 2, "the oldest go first: {} of 20 stay", there(&keys[10..30]));
 }
@@ -148,12 +162,17 @@ fn of_two_nodes_the_other_evicts_within_two_terms_after_the_evictor_is_killed() 
     assert!(!evicts(&world));
     let died = node.kill();
     while !evicts(&world) {
-        assert!(world.count("evicted") == 0 && died.elapsed() < LATE + 2 * TERM, "not within two terms");
+        assert!(
+            world.count("evicted") == 0 && died.elapsed() < LATE + 2 * TERM,
+            "not within two terms"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
     for n in 3000..3100 {
         world.save(&world.suite.key(n), LEN);
     }
-    world.suite.eventually("the cap holds", || world.used() <= 98 * LEN as u64 && world.used() == world.in_bucket());
+    world.suite.eventually("the cap holds", || {
+        world.used() <= 98 * LEN as u64 && world.used() == world.in_bucket()
+    });
     assert!(world.count("evicted") > 0);
 }

@@ -5,7 +5,9 @@ mod support;
 
 use std::sync::Arc;
 
-use kvtier_core::{Digest, ErrorKind, Key, Loaded, MissReason, Namespace, Observe, Presence, Saved};
+use kvtier_core::{
+    Digest, ErrorKind, Key, Loaded, MissReason, Namespace, Observe, Presence, Saved,
+};
 use kvtier_key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier_s3::tier::{Layout, Verify};
 use serde_json::Value;
@@ -40,14 +42,20 @@ fn mp() -> World {
 }
 
 fn hex(text: &str) -> Vec<u8> {
-    (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect()
+    (0..text.len() / 2)
+        .map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap())
+        .collect()
 }
 
 fn unquoted(path: &str) -> String {
     let (mut out, bytes, mut at) = (Vec::new(), path.as_bytes(), 0);
     while at < bytes.len() {
         let quoted = bytes[at] == b'%';
-        out.push(if quoted { u8::from_str_radix(&path[at + 1..at + 3], 16).unwrap() } else { bytes[at] });
+        out.push(if quoted {
+            u8::from_str_radix(&path[at + 1..at + 3], 16).unwrap()
+        } else {
+            bytes[at]
+        });
         at += if quoted { 3 } else { 1 };
     }
     String::from_utf8(out).unwrap()
@@ -58,16 +66,24 @@ fn objects_of_the_multi_process_mode_have_lmcaches_names() {
     let (world, mut met) = (mp(), 0);
     for case in cases("object_keys") {
         let (fields, Some(ok)) = (&case["in"], case["out"].get("ok")) else { continue };
-        let (Some(rank), Some(group)) = (fields["kv_rank"].as_i64(), fields["object_group_id"].as_u64()) else {
+        let (Some(rank), Some(group)) =
+            (fields["kv_rank"].as_i64(), fields["object_group_id"].as_u64())
+        else {
             continue;
         };
         let hash = ChunkHash::new(&hex(fields["chunk_hash_hex"].as_str().unwrap()));
-        let (model, salt) = (fields["model_name"].as_str().unwrap(), fields["cache_salt"].as_str().unwrap());
-        let Ok(id) = ObjectKey::new(model, KvRank(rank), u32::try_from(group).unwrap_or(0), hash, salt) else {
+        let (model, salt) =
+            (fields["model_name"].as_str().unwrap(), fields["cache_salt"].as_str().unwrap());
+        let Ok(id) =
+            ObjectKey::new(model, KvRank(rank), u32::try_from(group).unwrap_or(0), hash, salt)
+        else {
             continue;
         };
         let name = ok["s3_object_name"].as_str().unwrap();
-        if u32::try_from(group).is_err() || name.len() > 1000 || id.native_name().as_deref() != Ok(name) {
+        if u32::try_from(group).is_err()
+            || name.len() > 1000
+            || id.native_name().as_deref() != Ok(name)
+        {
             continue;
         }
         let key = key(id);
@@ -89,7 +105,10 @@ fn objects_of_the_in_process_mode_have_lmcaches_names() {
     let mut met = 0;
     for case in cases("keys_cache_engine") {
         let Some(ok) = case["out"].get("ok") else { continue };
-        let (Some(text), Some(path)) = (ok["to_string"].as_str(), ok["s3_path"]["ok"].as_str()) else { continue };
+        let (Some(text), Some(path)) = (ok["to_string"].as_str(), ok["s3_path"]["ok"].as_str())
+        else {
+            continue;
+        };
         let Ok(id) = KeyId::from_engine_text(text) else { continue };
         // Hashes of bytes read as numbers.
         if !matches!(&id, KeyId::Engine(id) if id.text() == text) {
@@ -99,7 +118,9 @@ fn objects_of_the_in_process_mode_have_lmcaches_names() {
         let saved = world.suite.save_with(world.suite.save_op(&key, 100)).result;
         let name = unquoted(path.trim_start_matches('/'));
         match saved {
-            Ok(Saved::Stored) => assert!(world.server.object(&format!("kv/{name}")).is_some(), "{name}"),
+            Ok(Saved::Stored) => {
+                assert!(world.server.object(&format!("kv/{name}")).is_some(), "{name}")
+            }
             Ok(Saved::Present) => {}
             other => assert!(other.is_err(), "{name}: {other:?}"),
         }
@@ -123,7 +144,11 @@ fn what_lmcache_wrote_is_served_at_exactly_its_length_and_counted() {
     assert_eq!(other.lookup(&key), Presence::Hit { len: LEN as u64 });
     assert_eq!(other.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
     assert_eq!(other.count("unverified"), 1);
-    assert_eq!(other.load(&key, LEN + 1), Loaded::Miss(MissReason::Length), "shorter than the memory: not a hit");
+    assert_eq!(
+        other.load(&key, LEN + 1),
+        Loaded::Miss(MissReason::Length),
+        "shorter than the memory: not a hit"
+    );
     assert_eq!(other.load(&key, LEN - 1), Loaded::Miss(MissReason::Length));
     world.server.put_object(&name, bytes[1..].to_vec());
     assert_eq!(other.load(&key, LEN), Loaded::Miss(MissReason::Length));
@@ -146,8 +171,13 @@ fn strict_refuses_what_nothing_proves_until_a_save_brings_facts() {
 
 #[test]
 fn an_object_of_a_length_that_no_chunk_has_is_written_over() {
-    let ns = Arc::new(Namespace::new("suite", Digest::default()).with_chunk_bytes(0, LEN as u64).with_partial(false));
-    let world = World::with(|config| config.with_layout(Layout::LmcacheMp).with_namespace(Arc::clone(&ns)));
+    let ns = Arc::new(
+        Namespace::new("suite", Digest::default())
+            .with_chunk_bytes(0, LEN as u64)
+            .with_partial(false),
+    );
+    let world =
+        World::with(|config| config.with_layout(Layout::LmcacheMp).with_namespace(Arc::clone(&ns)));
     let key = Key::new(ns, object_key("m", &[7; 4]).id().clone());
     for len in [0, LEN - 1, LEN + 1] {
         world.server.put_object("kv/m@000000ff@0@07070707", vec![1; len]);
@@ -213,19 +243,36 @@ fn keys_without_a_name_are_refused_and_so_are_other_namespaces() {
         saved
     };
     let world = mp();
-    assert_eq!(refused(&world, &engine_key("m@1@0@ab@half")), ErrorKind::Unsupported, "a key of the other mode");
+    assert_eq!(
+        refused(&world, &engine_key("m@1@0@ab@half")),
+        ErrorKind::Unsupported,
+        "a key of the other mode"
+    );
     let long = "p".repeat(1024 - 2 - 8 - 12);
-    let world_long = World::with(|config| config.with_layout(Layout::LmcacheMp).with_prefix(long.as_str()));
-    assert_eq!(refused(&world_long, &object_key("m", &[1; 32])), ErrorKind::Invalid, "a name longer than S3 takes");
+    let world_long =
+        World::with(|config| config.with_layout(Layout::LmcacheMp).with_prefix(long.as_str()));
+    assert_eq!(
+        refused(&world_long, &object_key("m", &[1; 32])),
+        ErrorKind::Invalid,
+        "a name longer than S3 takes"
+    );
     let own = World::with(|config| config.with_prefix("q".repeat(1000)));
     assert_eq!(refused(&own, &object_key("m", &[1; 32])), ErrorKind::Invalid);
-    let other = Key::new(Namespace::new("other", Digest::default()).into(), object_key("m", &[1; 4]).id().clone());
-    assert_eq!(refused(&world, &other), ErrorKind::Invalid, "its chunks would have the names of ours");
+    let other = Key::new(
+        Namespace::new("other", Digest::default()).into(),
+        object_key("m", &[1; 4]).id().clone(),
+    );
+    assert_eq!(
+        refused(&world, &other),
+        ErrorKind::Invalid,
+        "its chunks would have the names of ours"
+    );
 }
 
 #[test]
 fn listed_before_the_model_was_met_a_flat_name_counts_once() {
-    let writer = World::with(|config| config.with_layout(Layout::Lmcache).with_namespace(namespace()));
+    let writer =
+        World::with(|config| config.with_layout(Layout::Lmcache).with_namespace(namespace()));
     let key = engine_key("org/m@1@0@ab@half");
     writer.save(&key, LEN);
     assert!(writer.server.object("kv/org_m@1@0@ab@half").is_some());
@@ -241,12 +288,14 @@ fn listed_before_the_model_was_met_a_flat_name_counts_once() {
 fn partial_chunks_are_refused_where_the_namespace_says_so_and_where_the_first_save_taught_it() {
     let world = World::new();
     let declared = world.full_key(1, 4096);
-    let partial = |key: &Key, len| world.suite.save_with(world.suite.save_op(key, len)).result.unwrap_err();
+    let partial =
+        |key: &Key, len| world.suite.save_with(world.suite.save_op(key, len)).result.unwrap_err();
     let error = partial(&declared, 4095);
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("4096 bytes, this one has 4095"), "{error}");
     let ns = Arc::new(Namespace::new("learned", Digest::default()).with_partial(false));
-    let [a, b, c] = [1u8, 2, 3].map(|n| Key::new(Arc::clone(&ns), object_key("m", &[n; 4]).id().clone()));
+    let [a, b, c] =
+        [1u8, 2, 3].map(|n| Key::new(Arc::clone(&ns), object_key("m", &[n; 4]).id().clone()));
     assert_eq!(world.save(&a, 2000), Saved::Stored);
     assert_eq!(partial(&b, 1999).kind(), ErrorKind::Invalid);
     assert_eq!(world.save(&b, 2000), Saved::Stored);
@@ -257,7 +306,8 @@ fn partial_chunks_are_refused_where_the_namespace_says_so_and_where_the_first_sa
 
 #[test]
 fn objects_in_folders_are_no_chunks_of_the_in_process_mode() {
-    let writer = World::with(|config| config.with_layout(Layout::Lmcache).with_namespace(namespace()));
+    let writer =
+        World::with(|config| config.with_layout(Layout::Lmcache).with_namespace(namespace()));
     // Another tier's, whose prefix is longer than ours.
     writer.server.put_object("kv/b/m@1@0@ab@half", vec![1; LEN]);
     let world = World::over(Arc::clone(&writer.server), |config| {
@@ -293,12 +343,19 @@ fn a_chunk_that_was_known_by_its_older_name_is_found_by_the_newer() {
         config.with_layout(Layout::LmcacheMp).with_namespace(namespace())
     });
     let key = object_key("m", &[5; 32]);
-    let (old, new) = (format!("kv/m@000000ff@{}", "05".repeat(32)), format!("kv/m@000000ff@0@{}", "05".repeat(32)));
+    let (old, new) = (
+        format!("kv/m@000000ff@{}", "05".repeat(32)),
+        format!("kv/m@000000ff@0@{}", "05".repeat(32)),
+    );
     world.save(&key, LEN);
     let bytes = world.server.object(&new).unwrap().to_vec();
     world.server.remove_object(&new);
     world.server.put_object(&old, bytes.clone());
-    assert_eq!(other.load(&key, LEN), Loaded::Hit { len: LEN as u64 }, "known by its older name now");
+    assert_eq!(
+        other.load(&key, LEN),
+        Loaded::Hit { len: LEN as u64 },
+        "known by its older name now"
+    );
     world.server.remove_object(&old);
     world.server.put_object(&new, bytes);
     assert!(other.lookup(&key).is_hit(), "asked for by both");
@@ -312,12 +369,16 @@ fn a_chunk_that_was_known_by_its_older_name_is_found_by_the_newer() {
 #[test]
 fn an_object_that_is_damaged_under_one_of_two_names_is_no_error_and_spares_the_other() {
     let key = object_key("m", &[5; 32]);
-    let (old, new) = (format!("kv/m@000000ff@{}", "05".repeat(32)), format!("kv/m@000000ff@0@{}", "05".repeat(32)));
+    let (old, new) = (
+        format!("kv/m@000000ff@{}", "05".repeat(32)),
+        format!("kv/m@000000ff@0@{}", "05".repeat(32)),
+    );
     for (damaged, whole) in [(&new, Some(&old)), (&old, Some(&new)), (&new, None), (&old, None)] {
         let world = mp();
         assert_eq!(world.save(&key, LEN), Saved::Stored);
         let facts = world.runtime.block_on(world.stranger.head(&new)).unwrap().unwrap();
-        let (bytes, facts) = (world.server.object(&new).unwrap().to_vec(), facts.meta("kvtier").map(str::to_owned));
+        let (bytes, facts) =
+            (world.server.object(&new).unwrap().to_vec(), facts.meta("kvtier").map(str::to_owned));
         world.server.remove_object(&new);
         let mut spoilt = bytes.clone();
         spoilt[LEN / 2] ^= 1;
@@ -327,7 +388,11 @@ fn an_object_that_is_damaged_under_one_of_two_names_is_no_error_and_spares_the_o
             config.old_names = true;
             config.with_layout(Layout::LmcacheMp).with_namespace(namespace())
         });
-        let there = if whole.is_some() { Loaded::Hit { len: LEN as u64 } } else { Loaded::Miss(MissReason::Corrupt) };
+        let there = if whole.is_some() {
+            Loaded::Hit { len: LEN as u64 }
+        } else {
+            Loaded::Miss(MissReason::Corrupt)
+        };
         assert_eq!(again.load(&key, LEN), there, "{damaged} is damaged");
         assert_eq!(again.lookup(&key).is_hit(), whole.is_some());
         assert_eq!(again.load(&key, LEN), there);
@@ -340,12 +405,17 @@ fn an_object_that_is_damaged_under_one_of_two_names_is_no_error_and_spares_the_o
 #[test]
 fn what_cannot_be_deleted_is_told_without_its_salt() {
     let world = mp();
-    let id = ObjectKey::new("locked", KvRank(255), 0, ChunkHash::new(&[6; 32]), "hush-hush").unwrap();
+    let id =
+        ObjectKey::new("locked", KvRank(255), 0, ChunkHash::new(&[6; 32]), "hush-hush").unwrap();
     let key = key(id);
     assert_eq!(world.save(&key, LEN), Saved::Stored);
-    let error = world.suite.tier.remove(&world.suite.ctx(), Arc::from([key.clone()])).wait().unwrap_err();
+    let error =
+        world.suite.tier.remove(&world.suite.ctx(), Arc::from([key.clone()])).wait().unwrap_err();
     let told = format!("{error:?} {error} {:?}", world.status());
-    assert!(told.contains("does not delete") && told.contains(&key.digest().to_hex()[..8]), "{told}");
+    assert!(
+        told.contains("does not delete") && told.contains(&key.digest().to_hex()[..8]),
+        "{told}"
+    );
     assert!(!told.contains("hush"), "{told}");
 }
 
@@ -353,9 +423,16 @@ fn what_cannot_be_deleted_is_told_without_its_salt() {
 fn a_first_chunk_that_is_partial_does_not_keep_full_ones_out() {
     let world = World::new();
     let key = |n| {
-        kvtier_testkit::conformance::Fixture::key_in(Namespace::new("suite", Digest::default()).with_partial(false), n)
+        kvtier_testkit::conformance::Fixture::key_in(
+            Namespace::new("suite", Digest::default()).with_partial(false),
+            n,
+        )
     };
-    assert_eq!(world.save(&key(1), LEN / 2), Saved::Stored, "nobody knows yet how long a full one is");
+    assert_eq!(
+        world.save(&key(1), LEN / 2),
+        Saved::Stored,
+        "nobody knows yet how long a full one is"
+    );
     assert_eq!(world.save(&key(2), LEN), Saved::Stored);
     let refused = world.suite.save_with(world.suite.save_op(&key(3), LEN / 2)).result.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);
@@ -371,13 +448,18 @@ fn a_first_chunk_that_is_partial_does_not_keep_full_ones_out() {
 
 #[test]
 fn salts_are_tenants_of_one_bucket_and_counted_and_listed_from_the_start() {
-    let all = Arc::new(Namespace::new("", Digest::of("layout", b"x")).with_partial(false).with_salts_as_tenants());
+    let all = Arc::new(
+        Namespace::new("", Digest::of("layout", b"x")).with_partial(false).with_salts_as_tenants(),
+    );
     let key = |salt: &str, n: u8| {
-        let id = KeyId::from(ObjectKey::new("org/m", KvRank(255), 0, ChunkHash::new(&[n; 4]), salt).unwrap());
+        let id = KeyId::from(
+            ObjectKey::new("org/m", KvRank(255), 0, ChunkHash::new(&[n; 4]), salt).unwrap(),
+        );
         Key::new(all.of(&id), id)
     };
-    let with =
-        |config: kvtier_s3::tier::TierConfig| config.with_layout(Layout::LmcacheMp).with_namespace(Arc::clone(&all));
+    let with = |config: kvtier_s3::tier::TierConfig| {
+        config.with_layout(Layout::LmcacheMp).with_namespace(Arc::clone(&all))
+    };
     let world = World::with(with);
     for (n, salt) in (0..).zip(["", "alice", "bob", "bob"]) {
         assert_eq!(world.save(&key(salt, n), LEN), Saved::Stored, "{salt}");
@@ -391,13 +473,20 @@ fn salts_are_tenants_of_one_bucket_and_counted_and_listed_from_the_start() {
         let tenants = other.tier.usage().tenants.into_iter().filter(|t| t.chunks > 0);
         tenants.map(|t| (t.tenant, t.chunks)).collect::<std::collections::BTreeMap<_, _>>()
     };
-    let expected = std::collections::BTreeMap::from([(String::new(), 1), ("alice".into(), 2), ("bob".into(), 2)]);
+    let expected = std::collections::BTreeMap::from([
+        (String::new(), 1),
+        ("alice".into(), 2),
+        ("bob".into(), 2),
+    ]);
     assert_eq!(by_tenant(), expected, "before any key was asked for");
     let page = other.tier.spelled_keys(&other.suite.ctx(), None).wait().unwrap();
     let names: Vec<String> = page.keys.iter().map(|(id, _)| spelled(id)).collect();
-    let mut expected: Vec<String> = [("", 0), ("@alice", 1), ("@bob", 2), ("@bob", 3), ("@alice", 0xff)]
-        .map(|(salt, n): (&str, u8)| format!("org/m@000000ff@0@{}{salt}", format!("{n:02x}").repeat(4)))
-        .into();
+    let mut expected: Vec<String> =
+        [("", 0), ("@alice", 1), ("@bob", 2), ("@bob", 3), ("@alice", 0xff)]
+            .map(|(salt, n): (&str, u8)| {
+                format!("org/m@000000ff@0@{}{salt}", format!("{n:02x}").repeat(4))
+            })
+            .into();
     expected.sort_unstable();
     assert_eq!((names, page.next), (expected, None), "in the order of the bucket");
     assert!(page.keys.iter().all(|(_, bytes)| *bytes == LEN as u64));

@@ -1,4 +1,5 @@
-//! The eviction lease of a bucket whose node ends between its claim and the confirmation: nobody waits a term for a node that ended in order.
+//! The eviction lease of a bucket whose node ends between its claim and the confirmation: nobody
+//! waits a term for a node that ended in order.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -19,7 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const LEASES: &str = "kv/.kvtier/lease/";
 
 fn config(server: &Server, term: Duration) -> TierConfig {
-    let mut config = TierConfig::new(config_of(endpoint(server, "bucket"))).with_capacity(64 << 20).with_prefix(PREFIX);
+    let mut config = TierConfig::new(config_of(endpoint(server, "bucket")))
+        .with_capacity(64 << 20)
+        .with_prefix(PREFIX);
     config.truth.lease_term = term;
     config
 }
@@ -29,10 +32,13 @@ fn claim(server: &Server) -> Option<Vec<u8>> {
     server.object(&name).map(|bytes| bytes.to_vec())
 }
 
-/// A tier whose claim is made, and that cannot see that: no listing of leases is answered after the first.
+/// A tier whose claim is made, and that cannot see that: no listing of leases is answered after the
+/// first.
 fn claimed(server: &Server) -> S3Tier {
     let of_leases = |fault| Rule::next(fault).method("GET").containing("lease");
-    server.script(of_leases(Fault::CloseAfter).times(1)).script(of_leases(Fault::Stall(FOR_EVER)).times(1000));
+    server
+        .script(of_leases(Fault::CloseAfter).times(1))
+        .script(of_leases(Fault::Stall(FOR_EVER)).times(1000));
     let tier = S3Tier::open(config(server, FOR_EVER)).unwrap();
     within(PATIENCE, "the claim is made", || claim(server).is_some());
     tier
@@ -53,7 +59,8 @@ fn unclear(server: &Server) -> S3Tier {
     server.script(of_lease("PUT", Fault::DoneThenError(500, "InternalError")).times(1));
     server.script(of_lease("GET", Fault::Stall(FOR_EVER)).times(1));
     let tier = S3Tier::open(config(server, FOR_EVER)).unwrap();
-    let repeated = || server.seen().iter().any(|seen| seen.status == 412 && seen.target.contains("/lease/"));
+    let repeated =
+        || server.seen().iter().any(|seen| seen.status == 412 && seen.target.contains("/lease/"));
     within(PATIENCE, "the claim is made, and sent again", repeated);
     tier
 }
@@ -81,7 +88,8 @@ fn the_next_node_takes_over_after_a_term_when_the_first_died_before_it_could_con
     let server = plain_server();
     let tier = claimed(&server);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    // On a runtime's thread nothing is waited for, and so nothing more is written: as if the process had died.
+    // On a runtime's thread nothing is waited for, and so nothing more is written: as if the
+    // process had died.
     runtime.block_on(async { drop(tier) });
     server.heal();
     let name = server.keys(LEASES).pop().unwrap();
@@ -112,10 +120,16 @@ fn objects_that_no_node_made_as_a_lease_stop_no_eviction_and_are_named() {
             config.with_capacity(64 << 20)
         });
         first.suite.eventually("it evicts", || says(&first, "this node evicts"));
-        assert!(says(&first, &foreign) && says(&first, "remove it"), "{:?}", first.status().reasons);
+        assert!(
+            says(&first, &foreign) && says(&first, "remove it"),
+            "{:?}",
+            first.status().reasons
+        );
         // It comes while a node holds the lease.
         server.put_object(&format!("{LEASES}00000000ffffffff"), bytes.to_vec());
-        within(PATIENCE, "both are named", || says(&first, "and 1 more") && says(&first, "this node evicts"));
+        within(PATIENCE, "both are named", || {
+            says(&first, "and 1 more") && says(&first, "this node evicts")
+        });
         server.remove_object(&foreign);
         server.remove_object(&format!("{LEASES}00000000ffffffff"));
         within(PATIENCE, "what is gone is not named any more", || !says(&first, "remove"));

@@ -1,4 +1,5 @@
-//! The defects of LMCache 0.5.6's S3 backends that its users met: each with a test that says it does not recur here.
+//! The defects of LMCache 0.5.6's S3 backends that its users met: each with a test that says it
+//! does not recur here.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -36,7 +37,10 @@ fn defect_1_a_get_never_overflows_its_destination_and_a_short_object_is_no_hit()
         guard.assume_filled(guard.len());
         let done = world.suite.load_with(kvtier_core::Load { key: key.clone(), into: vec![lease] });
         assert!(matches!(done.result, Ok(Loaded::Miss(_))), "{len} bytes: {:?}", done.result);
-        assert!(guard.as_host().unwrap().iter().all(|byte| *byte == 0x5A), "{len} bytes: written past the memory");
+        assert!(
+            guard.as_host().unwrap().iter().all(|byte| *byte == 0x5A),
+            "{len} bytes: written past the memory"
+        );
     }
 }
 
@@ -52,7 +56,10 @@ fn defect_2_a_store_that_is_back_is_used_again_for_ever() {
                 world
                     .suite
                     .tier
-                    .load(&Ctx::within(Duration::from_millis(30)), vec![world.suite.load_op(&key, LEN)])
+                    .load(
+                        &Ctx::within(Duration::from_millis(30)),
+                        vec![world.suite.load_op(&key, LEN)],
+                    )
                     .wait(),
             );
         }
@@ -113,20 +120,33 @@ fn defect_4_deleting_heeds_locks_and_says_why_it_failed() {
     world.server.script(Rule::next(Fault::Error(403, "AccessDenied")).method("POST"));
     let error = world.suite.tier.remove(&world.suite.ctx(), Arc::clone(&keys)).wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
-    assert!(std::error::Error::source(&error).unwrap().to_string().contains("AccessDenied"), "{error:?}");
+    assert!(
+        std::error::Error::source(&error).unwrap().to_string().contains("AccessDenied"),
+        "{error:?}"
+    );
     assert_eq!(world.suite.remove(&keys), Removed::new(1, 0, 0));
 }
 
 #[test]
 fn defect_8_models_that_differ_by_a_slash_never_share_an_object() {
     let world = World::with(|config| config.with_layout(Layout::Lmcache));
-    let key = |text: &str| Key::new(world.suite.key(1).namespace().clone(), KeyId::from_engine_text(text).unwrap());
+    let key = |text: &str| {
+        Key::new(world.suite.key(1).namespace().clone(), KeyId::from_engine_text(text).unwrap())
+    };
     let (a, b) = (key("org/m@1@0@ab@half"), key("org_m@1@0@ab@half"));
     assert_eq!(world.save(&a, LEN), Saved::Stored);
-    assert_eq!(world.try_load(&b, LEN).result.unwrap_err().kind(), ErrorKind::Invalid, "told, not served");
+    assert_eq!(
+        world.try_load(&b, LEN).result.unwrap_err().kind(),
+        ErrorKind::Invalid,
+        "told, not served"
+    );
     // Another process, which met the other spelling first, is served nothing either.
-    let other = World::over(Arc::clone(&world.server), |config| config.with_layout(Layout::Lmcache));
-    assert!(matches!(other.try_load(&b, LEN).result, Ok(Loaded::Miss(_))), "its facts name another key");
+    let other =
+        World::over(Arc::clone(&world.server), |config| config.with_layout(Layout::Lmcache));
+    assert!(
+        matches!(other.try_load(&b, LEN).result, Ok(Loaded::Miss(_))),
+        "its facts name another key"
+    );
     assert_eq!(world.load(&a, LEN), hit());
 }
 
@@ -178,7 +198,8 @@ fn defect_5_a_longer_object_of_another_program_is_no_hit() {
         other.resize(len, 0);
         world.server.put_object(&name, other);
         assert_eq!(
-            World::over(Arc::clone(&world.server), |config| config.with_layout(Layout::LmcacheMp)).lookup(&key),
+            World::over(Arc::clone(&world.server), |config| config.with_layout(Layout::LmcacheMp))
+                .lookup(&key),
             Presence::Miss
         );
         assert!(matches!(world.load(&key, LEN), Loaded::Miss(_)), "{len} bytes");
@@ -192,12 +213,16 @@ fn defect_6_of_a_batch_each_chunk_counts_for_itself_and_none_is_longer_than_it_w
     let world = World::new();
     let keys: Vec<Key> = (0..5).map(|n| world.suite.key(n)).collect();
     let refused = world.name(&keys[2]);
-    world
-        .server
-        .script(Rule::next(Fault::Error(403, "AccessDenied")).method("PUT").containing(refused.leak()).times(1000));
+    world.server.script(
+        Rule::next(Fault::Error(403, "AccessDenied"))
+            .method("PUT")
+            .containing(refused.leak())
+            .times(1000),
+    );
     let ops = keys.iter().map(|key| world.suite.save_op(key, LEN)).collect();
     let done = world.suite.tier.save(&world.suite.ctx(), ops).wait();
-    let stored: Vec<bool> = done.iter().map(|done| matches!(done.result, Ok(Saved::Stored))).collect();
+    let stored: Vec<bool> =
+        done.iter().map(|done| matches!(done.result, Ok(Saved::Stored))).collect();
     assert_eq!(stored, [true, true, false, true, true]);
     assert!(world.objects().iter().all(|(_, bytes)| *bytes == LEN as u64));
     drop(done);
@@ -211,11 +236,16 @@ fn defect_9_hashes_with_a_sign_and_short_ones_are_found_by_the_first_listing() {
     let world = World::with(|config| config.with_layout(Layout::Lmcache));
     let namespace = world.suite.key(1).namespace().clone();
     let hashes = ["-7271d3f93d77abe6", "0", "-1", "a", "7fffffffffffffff"];
-    let keys = hashes
-        .map(|hash| Key::new(namespace.clone(), KeyId::from_engine_text(&format!("m@1@0@{hash}@bfloat16")).unwrap()));
+    let keys = hashes.map(|hash| {
+        Key::new(
+            namespace.clone(),
+            KeyId::from_engine_text(&format!("m@1@0@{hash}@bfloat16")).unwrap(),
+        )
+    });
     keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
-    let again =
-        World::over(Arc::clone(&world.server), |config| config.with_layout(Layout::Lmcache).with_namespace(namespace));
+    let again = World::over(Arc::clone(&world.server), |config| {
+        config.with_layout(Layout::Lmcache).with_namespace(namespace)
+    });
     assert_eq!(again.used(), (hashes.len() * LEN) as u64);
     let (found, asked) = again.asked(|| again.suite.lookup(&Arc::from(keys), Mode::Each));
     assert!(found.iter().all(|presence| presence.is_hit()) && asked.is_empty());

@@ -6,7 +6,10 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvtier_core::{Chain, Ctx, Hint, Hold, Key, Loaded, Mode, Namespace, Observe, Presence, Saved, ShedReason, Tier};
+use kvtier_core::{
+    Chain, Ctx, Hint, Hold, Key, Loaded, Mode, Namespace, Observe, Presence, Saved, ShedReason,
+    Tier,
+};
 use kvtier_evict::PolicyKind;
 use kvtier_index::Quotas;
 use kvtier_s3::tier::{Compat, Evictor, TierConfig};
@@ -37,7 +40,12 @@ fn save_chain(world: &World, from: u64, to: u64) -> usize {
 
 fn prefix(world: &World, n: u64) -> usize {
     let keys = (0..n).map(|n| world.suite.key(n)).collect();
-    world.tier.lookup(&world.suite.ctx(), keys, Mode::Prefix, Hold::None).wait().unwrap().prefix_len()
+    world
+        .tier
+        .lookup(&world.suite.ctx(), keys, Mode::Prefix, Hold::None)
+        .wait()
+        .unwrap()
+        .prefix_len()
 }
 
 fn there(world: &World, n: u64) -> Vec<bool> {
@@ -62,7 +70,8 @@ fn a_chain_that_is_longer_than_the_tier_keeps_its_beginning() {
 fn a_lookup_tells_the_chain_to_saves_that_do_not() {
     let world = room_for(4, |config| config);
     assert_eq!(prefix(&world, 9), 0);
-    let kept = (0..9).take_while(|n| world.save(&world.suite.key(*n), LEN) == Saved::Stored).count();
+    let kept =
+        (0..9).take_while(|n| world.save(&world.suite.key(*n), LEN) == Saved::Stored).count();
     assert_eq!((kept, prefix(&world, 9)), (4, 4));
     // Of chunks that nobody asked for before, nothing is known but their age.
     assert_eq!(world.save(&world.suite.key(20), LEN), Saved::Stored);
@@ -86,7 +95,10 @@ fn a_chain_is_known_after_a_restart() {
     }
     world.suite.eventually("below the cap", || world.used() <= 10 * LEN as u64);
     let there = there(&world, 8);
-    assert!(there.contains(&false) && there.is_sorted_by(|a, b| a >= b), "{there:?}: what is there is a prefix");
+    assert!(
+        there.contains(&false) && there.is_sorted_by(|a, b| a >= b),
+        "{there:?}: what is there is a prefix"
+    );
 }
 
 #[test]
@@ -94,7 +106,10 @@ fn hints_reach_the_policy() {
     let world = room_for(3, |config| config);
     let mut keep = Hint::default();
     keep.retention = Some(Duration::from_secs(3600));
-    assert_eq!(save_with(&world, &world.suite.ctx().with_hint(keep), &world.suite.key(0)), Saved::Stored);
+    assert_eq!(
+        save_with(&world, &world.suite.ctx().with_hint(keep), &world.suite.key(0)),
+        Saved::Stored
+    );
     (1..9).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
     assert!(world.lookup(&world.suite.key(0)).is_hit(), "though it is the oldest");
     assert!(!world.lookup(&world.suite.key(6)).is_hit());
@@ -112,7 +127,10 @@ fn the_policy_is_that_of_the_configuration() {
     }
     let world = room_for(3, |config| config.with_policy(PolicyKind::Noop));
     let saved: Vec<Saved> = (0..5).map(|n| world.save(&world.suite.key(n), LEN)).collect();
-    assert_eq!(saved[2..], [Saved::Stored, Saved::Shed(ShedReason::Full), Saved::Shed(ShedReason::Full)]);
+    assert_eq!(
+        saved[2..],
+        [Saved::Stored, Saved::Shed(ShedReason::Full), Saved::Shed(ShedReason::Full)]
+    );
 }
 
 fn key_of(tenant: &str, n: u64) -> Key {
@@ -136,11 +154,16 @@ fn a_tenant_keeps_to_its_quota_and_spares_the_others() {
         limited(config)
     });
     // Every delete takes its time.
-    world.server.script(Rule::next(Fault::Stall(Duration::from_millis(100))).method("POST").times(1_000_000));
+    world.server.script(
+        Rule::next(Fault::Stall(Duration::from_millis(100))).method("POST").times(1_000_000),
+    );
     (0..4).for_each(|n| assert_eq!(world.save(&key_of("b", n), LEN), Saved::Stored));
     for n in 0..12 {
         assert_eq!(world.save(&key_of("a", n), LEN), Saved::Stored);
-        assert!(used_by(&world, "a") <= 5 * LEN as u64, "what goes is counted until it is deleted, and waited for");
+        assert!(
+            used_by(&world, "a") <= 5 * LEN as u64,
+            "what goes is counted until it is deleted, and waited for"
+        );
     }
     assert!(world.lookup(&key_of("a", 11)).is_hit() && !world.lookup(&key_of("a", 0)).is_hit());
     assert_eq!(used_by(&world, "b"), 4 * LEN as u64);
@@ -153,15 +176,28 @@ fn a_tenant_does_not_grow_while_what_has_to_go_cannot_be_deleted() {
         config.room_wait_max = Duration::from_millis(300);
         limited(config)
     });
-    world.server.script(Rule::next(Fault::Error(403, "AccessDenied")).method("POST").times(1_000_000));
+    world
+        .server
+        .script(Rule::next(Fault::Error(403, "AccessDenied")).method("POST").times(1_000_000));
     let ops = (0..30).map(|n| world.suite.save_op(&key_of("a", n), LEN)).collect();
-    let saved: Vec<Saved> =
-        world.tier.save(&world.suite.ctx(), ops).wait().into_iter().map(|done| done.result.unwrap()).collect();
+    let saved: Vec<Saved> = world
+        .tier
+        .save(&world.suite.ctx(), ops)
+        .wait()
+        .into_iter()
+        .map(|done| done.result.unwrap())
+        .collect();
     assert_eq!(saved.iter().filter(|saved| **saved == Saved::Stored).count(), 5, "{saved:?}");
     assert_eq!((world.in_bucket(), used_by(&world, "a")), (5 * LEN as u64, 5 * LEN as u64));
-    assert_eq!(world.save(&key_of("b", 1), LEN), Saved::Stored, "others have nothing to do with it");
+    assert_eq!(
+        world.save(&key_of("b", 1), LEN),
+        Saved::Stored,
+        "others have nothing to do with it"
+    );
     world.server.heal();
-    world.suite.eventually("a save goes through", || world.save(&key_of("a", 40), LEN) == Saved::Stored);
+    world
+        .suite
+        .eventually("a save goes through", || world.save(&key_of("a", 40), LEN) == Saved::Stored);
     assert!(used_by(&world, "a") <= 5 * LEN as u64);
 }
 
@@ -171,7 +207,9 @@ fn a_quota_changes_at_run_time_whatever_the_policy() {
     (0..6).for_each(|n| assert_eq!(world.save(&key_of("a", n), LEN), Saved::Stored));
     (0..4).for_each(|n| assert_eq!(world.save(&key_of("b", n), LEN), Saved::Stored));
     assert!(world.tier.limit("a", Some(3 * LEN as u64)));
-    world.suite.eventually("below the quota, and room for the next", || used_by(&world, "a") < 3 * LEN as u64);
+    world.suite.eventually("below the quota, and room for the next", || {
+        used_by(&world, "a") < 3 * LEN as u64
+    });
     assert_eq!(world.save(&key_of("a", 6), LEN), Saved::Stored);
     assert!(world.lookup(&key_of("a", 6)).is_hit() && !world.lookup(&key_of("a", 0)).is_hit());
     assert_eq!(used_by(&world, "b"), 4 * LEN as u64);
@@ -241,7 +279,9 @@ fn one_of_a_set_is_a_miss_for_lookups_while_the_set_is_being_saved() {
     });
     assert_eq!(other.save(&keys[0], LEN), Saved::Stored);
     for key in &*keys {
-        world.server.script(Rule::next(Fault::Stall(stall)).method("PUT").containing(world.name(key).leak()));
+        world.server.script(
+            Rule::next(Fault::Stall(stall)).method("PUT").containing(world.name(key).leak()),
+        );
     }
     let begun = Instant::now();
     let ops = keys.iter().map(|key| world.suite.save_op(key, LEN)).collect();
@@ -250,14 +290,17 @@ fn one_of_a_set_is_a_miss_for_lookups_while_the_set_is_being_saved() {
     std::thread::sleep(Duration::from_millis(500));
     let found = world.suite.lookup(&keys, Mode::Each);
     assert!(begun.elapsed() >= stall || found.iter().all(|found| !found.is_hit()), "{found:?}");
-    assert!(saving.wait().iter().all(|done| matches!(done.result, Ok(Saved::Stored | Saved::Present))));
+    assert!(
+        saving.wait().iter().all(|done| matches!(done.result, Ok(Saved::Stored | Saved::Present)))
+    );
     assert!(keys.iter().all(|key| world.lookup(key).is_hit()), "whole");
 }
 
 #[test]
 fn requests_are_counted_as_they_are_charged() {
     let world = room_for(20, |config| config);
-    let names = ["requests_put", "requests_list", "requests_get", "requests_head", "requests_delete"];
+    let names =
+        ["requests_put", "requests_list", "requests_get", "requests_head", "requests_delete"];
     let counts = || names.map(|name| world.count(name));
     let moved = |work: &dyn Fn()| {
         let before = counts();
@@ -268,9 +311,14 @@ fn requests_are_counted_as_they_are_charged() {
     let key = world.suite.key(1);
     // With the first tenant the key of tenants is asked for.
     assert_eq!(world.save(&world.suite.key(1000), LEN), Saved::Stored);
-    world.suite.eventually("it is quiet", || moved(&|| std::thread::sleep(Duration::from_secs(1))) == [0; 5]);
+    world.suite.eventually("it is quiet", || {
+        moved(&|| std::thread::sleep(Duration::from_secs(1))) == [0; 5]
+    });
     assert_eq!(moved(&|| assert_eq!(world.save(&key, LEN), Saved::Stored)), [1, 0, 0, 0, 0]);
-    assert_eq!(moved(&|| assert!(matches!(world.load(&key, LEN), Loaded::Hit { .. }))), [0, 0, 1, 0, 0]);
+    assert_eq!(
+        moved(&|| assert!(matches!(world.load(&key, LEN), Loaded::Hit { .. }))),
+        [0, 0, 1, 0, 0]
+    );
     assert_eq!(moved(&|| assert!(!world.lookup(&world.suite.key(2)).is_hit())), [0, 0, 0, 1, 0]);
     let keys: Arc<[Key]> = Arc::from([key.clone()]);
     assert_eq!(moved(&|| assert_eq!(world.suite.remove(&keys).removed, 1)), [0, 0, 0, 0, 1]);
@@ -278,7 +326,9 @@ fn requests_are_counted_as_they_are_charged() {
     assert_eq!(moved(&|| drop(world.server.object(&name))), [0; 5]);
     let (before, key) = (world.count("retries"), world.suite.key(3));
     let name: &str = world.name(&key).leak();
-    world.server.script(Rule::next(Fault::Error(500, "InternalError")).method("PUT").containing(name));
+    world
+        .server
+        .script(Rule::next(Fault::Error(500, "InternalError")).method("PUT").containing(name));
     assert_eq!(moved(&|| assert_eq!(world.save(&key, LEN), Saved::Stored)), [2, 0, 0, 0, 0]);
     assert_eq!(world.count("retries") - before, 1);
 }

@@ -42,7 +42,10 @@ fn a_login_page_in_place_of_an_answer_is_a_network_error_and_condemns_nothing() 
     let error = found.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::Timeout), "{error:?}");
     let done = world.try_load(&keys[0], LEN);
-    assert!(matches!(done.result.as_ref().unwrap_err().kind(), ErrorKind::Io | ErrorKind::Timeout), "{done:?}");
+    assert!(
+        matches!(done.result.as_ref().unwrap_err().kind(), ErrorKind::Io | ErrorKind::Timeout),
+        "{done:?}"
+    );
     // As of an endpoint that is down: it is asked less and less.
     world.suite.eventually("requests are held back", || {
         drop(world.try_load(&keys[1], LEN));
@@ -51,9 +54,9 @@ fn a_login_page_in_place_of_an_answer_is_a_network_error_and_condemns_nothing() 
     assert_eq!((world.count("condemned"), world.used()), (0, used));
     world.server.heal();
     for key in &keys {
-        world
-            .suite
-            .eventually("all is as it was", || matches!(world.try_load(key, LEN).result, Ok(Loaded::Hit { .. })));
+        world.suite.eventually("all is as it was", || {
+            matches!(world.try_load(key, LEN).result, Ok(Loaded::Hit { .. }))
+        });
         assert!(world.lookup(key).is_hit());
     }
     assert_eq!((world.count("condemned"), world.used()), (0, used));
@@ -72,7 +75,8 @@ fn what_has_another_length_than_is_listed_and_no_facts_is_an_error_until_a_listi
     // A page with a version and a date, as a web server sends its files.
     world.write(&name, b"<html>please log in</html>", None);
     assert_eq!(world.try_load(&key, LEN).result.unwrap_err().kind(), ErrorKind::Io);
-    let found = world.tier.lookup(&world.suite.ctx(), Arc::from([key.clone()]), Mode::Each, Hold::None);
+    let found =
+        world.tier.lookup(&world.suite.ctx(), Arc::from([key.clone()]), Mode::Each, Hold::None);
     assert_eq!(found.wait().unwrap_err().kind(), ErrorKind::Io);
     assert_eq!((world.count("condemned"), world.used()), (0, LEN as u64));
     world.write(&name, &good, facts.meta("kvtier"));
@@ -109,14 +113,18 @@ fn a_version_that_this_process_saw_with_facts_is_no_hit_with_other_bytes_and_non
         let done = world.try_load(&key, LEN);
         assert_eq!(done.result.unwrap_err().kind(), ErrorKind::Io, "{layout:?}");
         world.server.heal();
-        // The same version and the same bytes without facts: another program may have written them anew.
+        // The same version and the same bytes without facts: another program may have written them
+        // anew.
         world.server.script(stripped(Fault::Stripped { flipped: false }).times(1));
         assert_eq!(world.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
         assert_eq!(world.count("unverified"), 1);
         // Another version is another program's.
         world.write(name, &vec![9; LEN], None);
         let done = world.try_load(&key, LEN);
-        assert_eq!((done.result.unwrap(), world.count("unverified")), (Loaded::Hit { len: LEN as u64 }, 2));
+        assert_eq!(
+            (done.result.unwrap(), world.count("unverified")),
+            (Loaded::Hit { len: LEN as u64 }, 2)
+        );
         assert_eq!(world.count("condemned"), 0);
     }
 }

@@ -1,4 +1,5 @@
-//! The tier's suite against a real server, where the environment names one as for `real.rs`; else against the one in memory.
+//! The tier's suite against a real server, where the environment names one as for `real.rs`; else
+//! against the one in memory.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -23,8 +24,10 @@ struct Bucket(String);
 impl Bucket {
     fn config(&self) -> Option<Config> {
         let region = var("AWS_REGION").unwrap_or_else(|| "us-east-1".into());
-        let provider = var("S3_PROVIDER").map_or(Provider::Other, |name| Provider::named(&name).unwrap());
-        let place = Place::of(var("S3_ENDPOINT")?).bucket(&self.0).region(region).provider(provider);
+        let provider =
+            var("S3_PROVIDER").map_or(Provider::Other, |name| Provider::named(&name).unwrap());
+        let place =
+            Place::of(var("S3_ENDPOINT")?).bucket(&self.0).region(region).provider(provider);
         Some(Config::new(place.resolve().unwrap(), from_env(var).unwrap().unwrap()))
     }
 
@@ -51,10 +54,17 @@ impl Drop for Bucket {
 
 fn make() -> Fixture {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let bucket = Bucket(format!("kvtier-tier-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+    let bucket = Bucket(format!(
+        "kvtier-tier-{}-{}",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    ));
     let of = |config: Config| {
         // Where nodes cannot agree on who evicts, one is told to.
-        let alone = !matches!(config.endpoint.provider().conditional(), Conditional::Honoured | Conditional::Unknown);
+        let alone = !matches!(
+            config.endpoint.provider().conditional(),
+            Conditional::Honoured | Conditional::Unknown
+        );
         let mut config = TierConfig::new(config).with_capacity(CAPACITY).with_prefix("kv");
         config.truth.evictor = if alone { Evictor::Single } else { Evictor::Lease };
         S3Tier::open(config).unwrap()

@@ -33,7 +33,9 @@ fn deletes(asked: &[kvtier_testkit::s3::Seen]) -> usize {
 fn a_writer_at_full_speed_over_a_full_tier_never_stands_still_for_a_second() {
     let world = small();
     // Every delete takes its time.
-    world.server.script(Rule::next(Fault::Stall(Duration::from_millis(30))).method("POST").times(1_000_000));
+    world.server.script(
+        Rule::next(Fault::Stall(Duration::from_millis(30))).method("POST").times(1_000_000),
+    );
     let (mut slow, mut longest) = (0, Duration::ZERO);
     let (_, asked) = world.asked(|| {
         for n in 0..600 {
@@ -57,7 +59,9 @@ fn a_writer_at_full_speed_over_a_full_tier_never_stands_still_for_a_second() {
 #[test]
 fn many_writers_over_a_full_tier_share_the_deletes() {
     let world = World::with(|config| config.with_capacity(100 * LEN as u64));
-    world.server.script(Rule::next(Fault::Stall(Duration::from_millis(50))).method("POST").times(1_000_000));
+    world.server.script(
+        Rule::next(Fault::Stall(Duration::from_millis(50))).method("POST").times(1_000_000),
+    );
     let (_, asked) = world.asked(|| {
         std::thread::scope(|scope| {
             for writer in 0..8 {
@@ -66,7 +70,10 @@ fn many_writers_over_a_full_tier_share_the_deletes() {
                     for n in 0..60 {
                         let key = world.suite.key(writer * 1000 + n);
                         let (saved, took) = timed(|| world.save(&key, LEN));
-                        assert!(matches!(saved, Saved::Stored | Saved::Shed(ShedReason::Full)), "{saved:?}");
+                        assert!(
+                            matches!(saved, Saved::Stored | Saved::Shed(ShedReason::Full)),
+                            "{saved:?}"
+                        );
                         assert!(took < AT_ONCE, "a save took {took:?}");
                     }
                 });
@@ -90,7 +97,9 @@ fn deleting_is_ten_times_as_fast_as_one_request_a_key() {
     let saved = world.runtime.block_on(world.suite.tier.save_waiting(&world.suite.ctx(), ops));
     assert!(saved.iter().all(|done| matches!(done.result, Ok(Saved::Stored))));
     drop(saved);
-    let slow = |method| Rule::next(Fault::Stall(Duration::from_millis(20))).method(method).times(1_000_000);
+    let slow = |method| {
+        Rule::next(Fault::Stall(Duration::from_millis(20))).method(method).times(1_000_000)
+    };
     world.server.script(slow("POST")).script(slow("DELETE"));
     let singly: Vec<String> = keys[..100].iter().map(|key| world.name(key)).collect();
     let (_, each) = timed(|| singly.iter().for_each(|name| world.delete(name)));
@@ -110,7 +119,10 @@ fn the_least_recently_used_go_and_the_held_stay() {
     let hold = world.suite.hold(&Arc::from([keys[1].clone()]), Duration::from_secs(3600));
     (200..230).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
     assert!(world.lookup(&keys[0]).is_hit(), "used since");
-    assert!(world.lookup(&keys[1]).is_hit() && world.server.object(&world.name(&keys[1])).is_some(), "held");
+    assert!(
+        world.lookup(&keys[1]).is_hit() && world.server.object(&world.name(&keys[1])).is_some(),
+        "held"
+    );
     assert!(!world.lookup(&keys[2]).is_hit());
     world.suite.tier.release(hold.hold.unwrap());
 }
@@ -144,16 +156,29 @@ fn above_the_reject_mark_saves_are_shed_and_reads_never() {
     });
     let keys: Vec<Key> = (0..48).map(|n| world.suite.key(n)).collect();
     world.suite.store(&keys, LEN);
-    world.server.script(Rule::next(Fault::Error(403, "AccessDenied")).method("POST").times(1_000_000));
-    let saves: Vec<_> = (100..130).map(|n| timed(|| world.save(&world.suite.key(n), LEN))).collect();
-    assert!(saves.iter().any(|(saved, _)| *saved == Saved::Shed(ShedReason::Full)), "the store deletes nothing");
+    world
+        .server
+        .script(Rule::next(Fault::Error(403, "AccessDenied")).method("POST").times(1_000_000));
+    let saves: Vec<_> =
+        (100..130).map(|n| timed(|| world.save(&world.suite.key(n), LEN))).collect();
+    assert!(
+        saves.iter().any(|(saved, _)| *saved == Saved::Shed(ShedReason::Full)),
+        "the store deletes nothing"
+    );
     assert!(saves.iter().all(|(_, took)| *took < AT_ONCE));
     assert!(world.used() <= 60 * LEN as u64);
-    assert_eq!(world.load(&keys[47], LEN), Loaded::Hit { len: LEN as u64 }, "reads are served all the while");
+    assert_eq!(
+        world.load(&keys[47], LEN),
+        Loaded::Hit { len: LEN as u64 },
+        "reads are served all the while"
+    );
     world.server.heal();
     let end = std::time::Instant::now() + Duration::from_secs(600);
     while world.save(&world.suite.key(500), LEN) != Saved::Stored {
-        assert!(std::time::Instant::now() < end, "the store deletes again, and no save goes through");
+        assert!(
+            std::time::Instant::now() < end,
+            "the store deletes again, and no save goes through"
+        );
     }
     assert_eq!(world.tier().usage().capacity_bytes, Some(100 * LEN as u64));
 }
@@ -163,7 +188,8 @@ fn what_others_write_over_the_cap_goes_in_the_order_of_use() {
     let writer = World::with(|config| config.with_capacity(0));
     let keys: Vec<Key> = (0..150).map(|n| writer.suite.key(n)).collect();
     writer.suite.store(&keys, LEN);
-    let world = World::over(Arc::clone(&writer.server), |config| config.with_capacity(100 * LEN as u64));
+    let world =
+        World::over(Arc::clone(&writer.server), |config| config.with_capacity(100 * LEN as u64));
     world.suite.eventually("it is brought under the cap", || world.used() <= 98 * LEN as u64);
     assert_eq!(world.used(), world.in_bucket());
     let found = writer.suite.lookup(&keys.clone().into(), Mode::Each);
@@ -190,7 +216,9 @@ fn loads_overtake_saves_that_wait() {
     world.save(&key, LEN);
     // The first takes so long that the others and the load come meanwhile.
     let first = world.name(&world.suite.key(100)).leak();
-    world.server.script(Rule::next(Fault::Stall(Duration::from_secs(4))).method("PUT").containing(first));
+    world
+        .server
+        .script(Rule::next(Fault::Stall(Duration::from_secs(4))).method("PUT").containing(first));
     let save = |numbers: std::ops::Range<u64>| {
         let ops = numbers.map(|n| world.suite.save_op(&world.suite.key(n), LEN)).collect();
         world.suite.tier.save(&world.suite.ctx(), ops)
@@ -224,7 +252,11 @@ fn no_more_requests_are_in_flight_than_may_be() {
     let loading = world.suite.tier.load(&world.suite.ctx(), loads);
     assert!(saving.wait().iter().all(|done| matches!(done.result, Ok(Saved::Stored))));
     assert!(loading.wait().iter().all(|done| done.result.is_ok()));
-    assert!(world.server.accepted() - before <= 3, "{} connections", world.server.accepted() - before);
+    assert!(
+        world.server.accepted() - before <= 3,
+        "{} connections",
+        world.server.accepted() - before
+    );
 }
 
 #[test]
@@ -234,9 +266,13 @@ fn too_many_bytes_in_flight_are_throttled_and_waited_for() {
         config
     });
     // They are still under way when the rest comes, however busy the machine is.
-    world.server.script(Rule::next(Fault::Stall(Duration::from_millis(20))).method("PUT").times(1000));
+    world
+        .server
+        .script(Rule::next(Fault::Stall(Duration::from_millis(20))).method("PUT").times(1000));
     let ops: Vec<_> = (0..40).map(|n| world.suite.save_op(&world.suite.key(n), LEN)).collect();
-    let saved = world.runtime.block_on(world.suite.tier.save_waiting(&Ctx::within(Duration::from_secs(600)), ops));
+    let saved = world
+        .runtime
+        .block_on(world.suite.tier.save_waiting(&Ctx::within(Duration::from_secs(600)), ops));
     assert!(saved.iter().all(|done| matches!(done.result, Ok(Saved::Stored))));
     assert!(world.count("throttled") > 0);
 }
@@ -249,12 +285,20 @@ fn a_remove_takes_victims_over_that_wait_to_be_deleted() {
     });
     let keys: Vec<Key> = (0..100).map(|n| world.suite.key(n)).collect();
     world.suite.store(&keys, LEN);
-    world.server.script(Rule::next(Fault::Stall(Duration::from_secs(2))).method("POST").times(1_000_000));
+    world
+        .server
+        .script(Rule::next(Fault::Stall(Duration::from_secs(2))).method("POST").times(1_000_000));
     let there = |key: &Key| world.server.object(&world.name(key)).is_some();
-    let leaving = || keys.iter().filter(|key| world.lookup(key) == Presence::Miss && there(key)).collect::<Vec<_>>();
+    let leaving = || {
+        keys.iter()
+            .filter(|key| world.lookup(key) == Presence::Miss && there(key))
+            .collect::<Vec<_>>()
+    };
     std::thread::scope(|scope| {
         let world = &world;
-        let save = move |n, len| drop(world.suite.save_with(world.suite.save_op(&world.suite.key(n), len)));
+        let save = move |n, len| {
+            drop(world.suite.save_with(world.suite.save_op(&world.suite.key(n), len)))
+        };
         scope.spawn(move || save(200, LEN));
         world.suite.eventually("a victim is being deleted", || !leaving().is_empty());
         let first = leaving();
@@ -278,13 +322,18 @@ fn compat_evicts_by_the_second_at_the_watermark_and_a_share_of_all_chunks() {
     let keys: Vec<Key> = (0..79).map(|n| world.suite.key(n)).collect();
     world.suite.store(&keys, LEN);
     std::thread::sleep(Duration::from_millis(1500));
-    assert_eq!((world.objects().len(), world.count("evicted")), (79, 0), "nothing goes below the watermark");
+    assert_eq!(
+        (world.objects().len(), world.count("evicted")),
+        (79, 0),
+        "nothing goes below the watermark"
+    );
     assert_eq!(world.save(&world.suite.key(79), LEN), Saved::Stored);
     world.suite.eventually("a quarter of them went", || world.objects().len() == 60);
     world.suite.eventually("and are counted", || world.count("evicted") == 20);
     assert!(!world.lookup(&keys[0]).is_hit() && world.lookup(&keys[20]).is_hit(), "the oldest");
     // What does not fit below the cap waits for the next second, and not for long.
-    let saves: Vec<_> = (100..160).map(|n| timed(|| world.save(&world.suite.key(n), LEN))).collect();
+    let saves: Vec<_> =
+        (100..160).map(|n| timed(|| world.save(&world.suite.key(n), LEN))).collect();
     assert!(saves.iter().all(|(_, took)| *took < AT_ONCE));
     assert!(world.used() <= 100 * LEN as u64);
     world.suite.eventually("below the watermark again", || world.used() < 80 * LEN as u64);

@@ -1,5 +1,5 @@
-//! A tier's memory does not grow with what went through it: saves over a full cap, loads, misses, removes. The server is in another
-//! process; nothing else runs here.
+//! A tier's memory does not grow with what went through it: saves over a full cap, loads, misses,
+//! removes. The server is in another process; nothing else runs here.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -25,10 +25,12 @@ fn serve() {
     support::remote::serve();
 }
 
-/// One new chunk in, the one before out again, one that went long ago asked for; answers how many bytes moved.
+/// One new chunk in, the one before out again, one that went long ago asked for; answers how many
+/// bytes moved.
 fn round(tier: &S3Tier, suite: &Fixture, n: u64) -> u64 {
     let ctx = suite.ctx();
-    let saved = tier.save(&ctx, vec![suite.save_op(&suite.key(n), LEN)]).wait().remove(0).result.unwrap();
+    let saved =
+        tier.save(&ctx, vec![suite.save_op(&suite.key(n), LEN)]).wait().remove(0).result.unwrap();
     assert!(matches!(saved, Saved::Stored | Saved::Shed(ShedReason::Full)), "{saved:?}");
     let load = |n: u64| tier.load(&ctx, vec![suite.load_op(&suite.key(n), LEN)]).wait().remove(0);
     let hit = load(n.saturating_sub(1));
@@ -43,9 +45,11 @@ fn round(tier: &S3Tier, suite: &Fixture, n: u64) -> u64 {
 
 #[test]
 fn memory_stays_where_it_was_over_gigabytes() {
-    let bytes = if std::env::var_os("KVTIER_NIGHTLY").is_some() { 20_000_000_000 } else { 1_000_000_000 };
+    let bytes =
+        if std::env::var_os("KVTIER_NIGHTLY").is_some() { 20_000_000_000 } else { 1_000_000_000 };
     let remote = Remote::start(&[1]);
-    let mut config = TierConfig::new(remote.config(false)).with_capacity(FITS * LEN as u64).with_prefix("kv");
+    let mut config =
+        TierConfig::new(remote.config(false)).with_capacity(FITS * LEN as u64).with_prefix("kv");
     config.truth.journal_every = Duration::from_secs(1);
     config.truth.snapshot_every = Duration::from_secs(1);
     config.truth.sweep_every = Duration::from_secs(1);

@@ -1,4 +1,5 @@
-//! Tenants' names (cache salts) and what they decide: no object has them, and two of them are never taken for one.
+//! Tenants' names (cache salts) and what they decide: no object has them, and two of them are never
+//! taken for one.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -23,7 +24,8 @@ const KEY: &str = "kv/.kvtier/tenant-key";
 fn salted(salt: &str, n: u64) -> Key {
     let hash = ChunkHash::new(&n.to_be_bytes());
     let id = KeyId::from(ObjectKey::new("org/model", KvRank(0), 0, hash, salt).unwrap());
-    let all = Arc::new(Namespace::new("", Digest([7; 32])).with_partial(false).with_salts_as_tenants());
+    let all =
+        Arc::new(Namespace::new("", Digest([7; 32])).with_partial(false).with_salts_as_tenants());
     Key::new(all.of(&id), id)
 }
 
@@ -36,23 +38,34 @@ fn node(server: &Arc<Server>, change: impl FnOnce(TierConfig) -> TierConfig) -> 
 }
 
 fn used_by(world: &World, tenant: &str) -> u64 {
-    world.tier.usage().tenants.iter().find(|one| one.tenant == tenant).map_or(0, |one| one.used_bytes)
+    world
+        .tier
+        .usage()
+        .tenants
+        .iter()
+        .find(|one| one.tenant == tenant)
+        .map_or(0, |one| one.used_bytes)
 }
 
-/// What of the bucket, and of all that was sent to it, contains the text, be it in base64 or escaped.
+/// What of the bucket, and of all that was sent to it, contains the text, be it in base64 or
+/// escaped.
 fn traces(server: &Server, text: &str) -> Vec<String> {
     let escaped = [text.replace(' ', "%20").replace(':', "%3A"), text.replace(' ', "%20")];
     let has = |bytes: &[u8]| {
         let text = [text].into_iter().chain(escaped.iter().map(String::as_str));
-        text.into_iter().any(|text| bytes.windows(text.len()).any(|window| window == text.as_bytes()))
+        text.into_iter()
+            .any(|text| bytes.windows(text.len()).any(|window| window == text.as_bytes()))
     };
-    let in_objects =
-        server.keys("").into_iter().filter(|name| has(name.as_bytes()) || has(&server.object(name).unwrap()));
+    let in_objects = server
+        .keys("")
+        .into_iter()
+        .filter(|name| has(name.as_bytes()) || has(&server.object(name).unwrap()));
     let in_requests = server.seen().into_iter().filter(|seen| {
         let values = seen.headers.iter().map(|(_, value)| value);
         has(seen.target.as_bytes())
             || values.into_iter().any(|value| {
-                has(value.as_bytes()) || STANDARD.decode(value.as_bytes()).is_ok_and(|decoded| has(&decoded))
+                has(value.as_bytes())
+                    || STANDARD.decode(value.as_bytes()).is_ok_and(|decoded| has(&decoded))
             })
     });
     in_objects.chain(in_requests.map(|seen| format!("{seen:?}"))).collect()
@@ -61,11 +74,13 @@ fn traces(server: &Server, text: &str) -> Vec<String> {
 #[test]
 fn no_object_no_header_and_no_error_has_a_salt() {
     let server = plain_server();
-    let world = node(&server, |config| config.with_quotas(Quotas::new().with(SALT, 50 * LEN as u64)));
+    let world =
+        node(&server, |config| config.with_quotas(Quotas::new().with(SALT, 50 * LEN as u64)));
     (0..4).for_each(|n| assert_eq!(world.save(&salted(SALT, n), LEN), Saved::Stored));
     assert!(world.lookup(&salted(SALT, 1)).is_hit());
     world.suite.eventually("journal and snapshot are written", || {
-        server.object("kv/.kvtier/snapshot/current").is_some() && !server.keys("kv/.kvtier/journal/").is_empty()
+        server.object("kv/.kvtier/snapshot/current").is_some()
+            && !server.keys("kv/.kvtier/journal/").is_empty()
     });
     server.script(Rule::next(Fault::Error(403, "AccessDenied")).times(50));
     let failed = world.try_load(&salted(SALT, 2), LEN);
@@ -93,7 +108,9 @@ fn salts_whose_digests_collide_in_32_bits_have_a_quota_each() {
     for n in 0..30 {
         world.suite.eventually("room", || world.save(&salted(pair[1], n), LEN) == Saved::Stored);
     }
-    let there = |salt: &str| (0..30).filter(|n| server.object(&world.name(&salted(salt, *n))).is_some()).count();
+    let there = |salt: &str| {
+        (0..30).filter(|n| server.object(&world.name(&salted(salt, *n))).is_some()).count()
+    };
     assert_eq!((there(pair[0]), there(pair[1]) <= 10), (8, true), "the victim's stay");
 }
 
@@ -105,11 +122,14 @@ fn names_that_an_earlier_build_left_are_replaced_by_the_node_that_evicts() {
     first.suite.eventually("a snapshot", || server.object("kv/.kvtier/snapshot/current").is_some());
     support::tier::close(first);
     // As it was written before: the name in the manifest, and an object of its own.
-    let manifest = String::from_utf8(server.object("kv/.kvtier/snapshot/current").unwrap().to_vec()).unwrap();
+    let manifest =
+        String::from_utf8(server.object("kv/.kvtier/snapshot/current").unwrap().to_vec()).unwrap();
     let (body, _) = manifest.split_once("crc: ").unwrap();
-    let body = format!("{}tenant: 7 user-42%20secret:salt\n", body.replace("format: 2", "format: 1"));
+    let body =
+        format!("{}tenant: 7 user-42%20secret:salt\n", body.replace("format: 2", "format: 1"));
     let crc = kvtier_key::BlockSums::of(body.as_bytes()).whole();
-    server.put_object("kv/.kvtier/snapshot/current", format!("{body}crc: {crc:08x}\n").into_bytes());
+    server
+        .put_object("kv/.kvtier/snapshot/current", format!("{body}crc: {crc:08x}\n").into_bytes());
     server.put_object("kv/.kvtier/tenant/00000007", body.into_bytes());
     assert_eq!(traces(&server, SALT).len(), 2);
     let second = node(&server, |config| config);
@@ -128,13 +148,21 @@ fn a_key_that_is_lost_or_damaged_is_replaced_and_refuses_nothing() {
     for (n, damage) in [(1, None), (2, Some(&b"junk"[..])), (3, Some(&[b'x'; 5000][..]))] {
         server.remove_object(KEY);
         damage.into_iter().for_each(|bytes| server.put_object(KEY, bytes.to_vec()));
-        let world = node(&server, |config| config.with_quotas(Quotas::new().with(SALT, 50 * LEN as u64)));
+        let world =
+            node(&server, |config| config.with_quotas(Quotas::new().with(SALT, 50 * LEN as u64)));
         assert_eq!(world.save(&salted(SALT, n), LEN), Saved::Stored);
-        let is_new = || server.object(KEY).is_some_and(|now| now != last && TenantKey::decode(&now).is_some());
+        let is_new = || {
+            server.object(KEY).is_some_and(|now| now != last && TenantKey::decode(&now).is_some())
+        };
         world.suite.eventually("there is another key", is_new);
         // Chunks are their tenant's again as they are used.
         world.suite.eventually("all are counted", || {
-            (0..=n).for_each(|n| assert!(matches!(world.load(&salted(SALT, n), LEN), kvtier_core::Loaded::Hit { .. })));
+            (0..=n).for_each(|n| {
+                assert!(matches!(
+                    world.load(&salted(SALT, n), LEN),
+                    kvtier_core::Loaded::Hit { .. }
+                ))
+            });
             used_by(&world, SALT) == (n + 1) * LEN as u64
         });
         last = server.object(KEY).unwrap();
@@ -147,14 +175,21 @@ fn who_cannot_read_the_key_saves_all_the_same_and_has_it_as_soon_as_it_can() {
     let server = plain_server();
     let down = Rule::next(Fault::Error(403, "AccessDenied")).containing("/.kvtier/tenant-key");
     server.script(down.times(2));
-    let world = node(&server, |config| config.with_quotas(Quotas::new().with(SALT, 50 * LEN as u64)));
+    let world =
+        node(&server, |config| config.with_quotas(Quotas::new().with(SALT, 50 * LEN as u64)));
     assert_eq!(world.save(&salted(SALT, 1), LEN), Saved::Stored);
     world.suite.eventually("the key is written in the end", || server.object(KEY).is_some());
     assert_eq!(used_by(&world, SALT), LEN as u64);
     // Where a store refuses conditions, it is written without.
     let server = plain_server();
-    server.script(Rule::next(Fault::Error(501, "NotImplemented")).method("PUT").containing("/.kvtier/tenant-key"));
+    server.script(
+        Rule::next(Fault::Error(501, "NotImplemented"))
+            .method("PUT")
+            .containing("/.kvtier/tenant-key"),
+    );
     let world = node(&server, |config| config);
     assert_eq!(world.save(&salted(SALT, 1), LEN), Saved::Stored);
-    support::tier::within(Duration::from_secs(60), "it is written", || server.object(KEY).is_some());
+    support::tier::within(Duration::from_secs(60), "it is written", || {
+        server.object(KEY).is_some()
+    });
 }

@@ -1,4 +1,5 @@
-//! Several nodes that fill an empty bucket at the same time: how far it grows above its cap, and how much of their saves is kept.
+//! Several nodes that fill an empty bucket at the same time: how far it grows above its cap, and
+//! how much of their saves is kept.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -17,7 +18,8 @@ const NODES: u64 = 4;
 #[test]
 fn nodes_that_start_on_an_empty_bucket_fill_it_once() {
     let server = plain_server();
-    // An interval as long as the whole test: without shares nobody hears of anybody before each has filled the bucket.
+    // An interval as long as the whole test: without shares nobody hears of anybody before each has
+    // filled the bucket.
     let worlds: Vec<World> = (0..NODES)
         .map(|_| {
             World::over(Arc::clone(&server), |mut config| {
@@ -29,7 +31,8 @@ fn nodes_that_start_on_an_empty_bucket_fill_it_once() {
         })
         .collect();
     let (stop, most) = (AtomicBool::new(false), AtomicU64::new(0));
-    let in_bucket = || server.keys("kv/").iter().filter(|name| !name.contains("/.kvtier/")).count() as u64;
+    let in_bucket =
+        || server.keys("kv/").iter().filter(|name| !name.contains("/.kvtier/")).count() as u64;
     let kept = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
@@ -44,7 +47,9 @@ fn nodes_that_start_on_an_empty_bucket_fill_it_once() {
                 scope.spawn(move || {
                     let (begun, mut kept) = (Instant::now(), 0);
                     for n in 0..CAP_CHUNKS {
-                        kept += u64::from(world.save(&world.suite.key(node * 10_000 + n), LEN) == Saved::Stored);
+                        kept += u64::from(
+                            world.save(&world.suite.key(node * 10_000 + n), LEN) == Saved::Stored,
+                        );
                         if begun.elapsed() > Duration::from_secs(12) {
                             break;
                         }
@@ -58,7 +63,10 @@ fn nodes_that_start_on_an_empty_bucket_fill_it_once() {
         kept
     });
     let most = most.load(Ordering::Relaxed);
-    assert!(most <= CAP_CHUNKS * 8 / 5, "{most} chunks lay there, the cap is {CAP_CHUNKS}; kept by each: {kept:?}");
+    assert!(
+        most <= CAP_CHUNKS * 8 / 5,
+        "{most} chunks lay there, the cap is {CAP_CHUNKS}; kept by each: {kept:?}"
+    );
     assert!(kept.iter().sum::<u64>() >= CAP_CHUNKS * 3 / 5, "the bucket is filled: {kept:?}");
     worlds.iter().for_each(|world| world.tier().close().wait().unwrap());
 }

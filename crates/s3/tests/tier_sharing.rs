@@ -1,4 +1,5 @@
-//! Nodes on one bucket find what the others save, whatever they saved themselves, and ask for no key more often than they have to.
+//! Nodes on one bucket find what the others save, whatever they saved themselves, and ask for no
+//! key more often than they have to.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -21,7 +22,8 @@ const MISS_MAX: Duration = Duration::from_millis(500);
 /// As it is by default, but for the layout and whether there is a cap.
 fn node(server: &Arc<Server>, layout: Layout, capped: bool) -> World {
     World::over(Arc::clone(server), |mut config| {
-        let fresh = TierConfig::new(support::config_of(support::endpoint(server, "bucket"))).fresh_miss_max;
+        let fresh =
+            TierConfig::new(support::config_of(support::endpoint(server, "bucket"))).fresh_miss_max;
         assert_eq!(fresh, MISS_MAX, "the default");
         config.fresh_miss_max = fresh;
         config.layout = layout;
@@ -40,7 +42,10 @@ fn key(layout: Layout, n: u64) -> Key {
     if layout != Layout::Lmcache {
         return Fixture::key_in(space(), n);
     }
-    let id = KeyId::from_engine_text(&format!("org/model@1@0@{:x}@bfloat16", 0x1234_5678_9abc_0000_u64 + n));
+    let id = KeyId::from_engine_text(&format!(
+        "org/model@1@0@{:x}@bfloat16",
+        0x1234_5678_9abc_0000_u64 + n
+    ));
     Key::new(Arc::new(space()), id.unwrap())
 }
 
@@ -50,7 +55,9 @@ fn heads(server: &Server) -> usize {
 
 #[test]
 fn a_node_that_never_writes_finds_what_another_saves_in_a_bucket_that_was_empty() {
-    for (layout, capped) in Layout::ALL.into_iter().flat_map(|layout| [(layout, true), (layout, false)]) {
+    for (layout, capped) in
+        Layout::ALL.into_iter().flat_map(|layout| [(layout, true), (layout, false)])
+    {
         let server = plain_server();
         let reader = node(&server, layout, capped);
         let writer = node(&server, layout, capped);
@@ -61,14 +68,22 @@ fn a_node_that_never_writes_finds_what_another_saves_in_a_bucket_that_was_empty(
             assert_eq!(reader.lookup(&key(layout, n)), hit, "{layout}, capped: {capped}, {n}");
             assert_eq!(reader.load(&key(layout, n), LEN), Loaded::Hit { len: LEN as u64 });
         }
-        assert_eq!(server.seen().iter().filter(|seen| seen.method == "PUT" && is_chunk(&seen.target)).count(), 48);
+        assert_eq!(
+            server
+                .seen()
+                .iter()
+                .filter(|seen| seen.method == "PUT" && is_chunk(&seen.target))
+                .count(),
+            48
+        );
         for n in 100..104 {
             assert_eq!(reader.lookup(&key(layout, n)), Presence::Miss, "{layout}");
             assert_eq!(writer.save(&key(layout, n), LEN), Saved::Stored);
             let (saved, before) = (Instant::now(), heads(&server));
             within(PATIENCE, "the reader finds it", || reader.lookup(&key(layout, n)) == hit);
             let (took, asked) = (saved.elapsed(), heads(&server) - before);
-            // The miss is believed for its time and no longer, and then one question finds the chunk.
+            // The miss is believed for its time and no longer, and then one question finds the
+            // chunk.
             assert_eq!(asked, 1, "{layout}, capped: {capped}: found after {took:?}");
         }
         close(reader);
@@ -119,8 +134,12 @@ fn a_key_that_is_not_there_is_asked_for_once_in_the_time_that_a_miss_is_believed
     assert_eq!((heads(&server), world.count("heads"), world.count("listed_lookups")), (6, 6, 0));
     // So many in a bucket so small are asked for by one listing.
     let many: Arc<[Key]> = (100..140).map(|n| world.suite.key(n)).collect();
-    server
-        .script(Rule::next(Fault::Stall(Duration::from_millis(300))).method("GET").containing("list-type=2").times(1));
+    server.script(
+        Rule::next(Fault::Stall(Duration::from_millis(300)))
+            .method("GET")
+            .containing("list-type=2")
+            .times(1),
+    );
     eight(&many);
     eight(&many);
     assert_eq!((heads(&server), world.count("heads"), world.count("listed_lookups")), (6, 6, 1));
@@ -138,6 +157,9 @@ fn of_two_lookups_the_second_asks_itself_when_the_first_got_no_answer() {
     let ctx = Ctx::within(PATIENCE);
     let lookup = || world.tier.lookup(&ctx, Arc::clone(&keys), Mode::Each, Hold::None);
     let (first, second) = (lookup(), lookup());
-    let failed = [first.wait().is_err(), second.wait().is_err()].into_iter().filter(|failed| *failed).count();
+    let failed = [first.wait().is_err(), second.wait().is_err()]
+        .into_iter()
+        .filter(|failed| *failed)
+        .count();
     assert_eq!(failed, 1, "one was refused, and the other asked");
 }

@@ -1,4 +1,5 @@
-//! Who takes over the eviction of a bucket: what it knows of what other nodes used, and what it leaves alone.
+//! Who takes over the eviction of a bucket: what it knows of what other nodes used, and what it
+//! leaves alone.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -14,7 +15,8 @@ use support::tier::{World, close, plain_server, quick, says, tenants, within};
 
 const LEN: usize = 10_000;
 
-/// A node of several on one bucket for so many chunks, which learns from journals and snapshots alone.
+/// A node of several on one bucket for so many chunks, which learns from journals and snapshots
+/// alone.
 fn node_of_three(server: &Arc<Server>, evictor: Evictor, term: Duration) -> World {
     World::over(Arc::clone(server), |config| {
         let mut config = quick(config).with_capacity(100 * LEN as u64);
@@ -24,11 +26,14 @@ fn node_of_three(server: &Arc<Server>, evictor: Evictor, term: Duration) -> Worl
     })
 }
 
-/// Waits until all that other nodes noted is in the snapshot of the one that evicts, and nowhere else.
+/// Waits until all that other nodes noted is in the snapshot of the one that evicts, and nowhere
+/// else.
 fn all_is_in_the_snapshot(evictor: &World, key: &Key) {
     let node = || {
         let reasons = evictor.status().reasons;
-        reasons.iter().find_map(|reason| reason.strip_prefix("this node evicts: ").map(str::to_owned))
+        reasons
+            .iter()
+            .find_map(|reason| reason.strip_prefix("this node evicts: ").map(str::to_owned))
     };
     // Where this machine stood still for long, it has to win the lease anew.
     within(Duration::from_secs(180), "it evicts", || node().is_some());
@@ -41,7 +46,9 @@ fn all_is_in_the_snapshot(evictor: &World, key: &Key) {
 }
 
 fn save_in_time(world: &World, n: u64) {
-    within(Duration::from_secs(180), "a save finds room", || world.save(&world.suite.key(n), LEN) == Saved::Stored);
+    within(Duration::from_secs(180), "a save finds room", || {
+        world.save(&world.suite.key(n), LEN) == Saved::Stored
+    });
 }
 
 #[test]
@@ -51,8 +58,13 @@ fn who_takes_over_knows_what_third_nodes_used() {
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     let keys: Vec<Key> = (0..90).map(|n| first.suite.key(n)).collect();
     keys.iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
-    let (second, third) = (node_of_three(&server, Evictor::Lease, term), node_of_three(&server, Evictor::Never, term));
-    keys[..10].iter().for_each(|key| assert_eq!(third.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
+    let (second, third) = (
+        node_of_three(&server, Evictor::Lease, term),
+        node_of_three(&server, Evictor::Never, term),
+    );
+    keys[..10]
+        .iter()
+        .for_each(|key| assert_eq!(third.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
     within(Duration::from_secs(180), "the third says so", || third.count("journaled") >= 10);
     all_is_in_the_snapshot(&first, &keys[80]);
     close(first);
@@ -76,16 +88,22 @@ fn who_takes_over_knows_whose_the_chunks_of_third_nodes_are() {
     (0..5).for_each(|n| assert_eq!(third.save(&key(n), LEN), Saved::Stored));
     third.suite.eventually("the third wrote its journal", || third.count("journaled") >= 5);
     all_is_in_the_snapshot(&first, &key(0));
-    // It learns of the chunks by its first listing, which tells neither whose they are nor where in a chain; the snapshot that it starts with
-    // is hidden from it.
-    server.script(Rule::next(Fault::Error(404, "NoSuchKey")).method("GET").containing("/.kvtier/snapshot/").times(1));
+    // It learns of the chunks by its first listing, which tells neither whose they are nor where in
+    // a chain; the snapshot that it starts with is hidden from it.
+    server.script(
+        Rule::next(Fault::Error(404, "NoSuchKey"))
+            .method("GET")
+            .containing("/.kvtier/snapshot/")
+            .times(1),
+    );
     let second = node(Evictor::Lease);
     second.suite.eventually("the second has listed the bucket", || second.tier.usage().chunks == 5);
     assert_eq!(tenants(&second), []);
     close(first);
     within(Duration::from_secs(180), "the second knows whose they are", || {
         let known = tenants(&second);
-        says(&second, "this node evicts") && matches!(&known[..], [(_, bytes)] if *bytes == 5 * LEN as u64)
+        says(&second, "this node evicts")
+            && matches!(&known[..], [(_, bytes)] if *bytes == 5 * LEN as u64)
     });
 }
 
@@ -94,9 +112,14 @@ fn a_journal_that_can_never_be_read_keeps_nobody_from_listing_and_snapshots() {
     let server = plain_server();
     let writer = node_of_three(&server, Evictor::Never, Duration::from_secs(5));
     (0..3).for_each(|n| assert_eq!(writer.save(&writer.suite.key(n), LEN), Saved::Stored));
-    writer.suite.eventually("it wrote its journal", || !server.keys("kv/.kvtier/journal/").is_empty());
+    writer
+        .suite
+        .eventually("it wrote its journal", || !server.keys("kv/.kvtier/journal/").is_empty());
     server.script(
-        Rule::next(Fault::Error(500, "InternalError")).method("GET").containing("/.kvtier/journal/").times(u32::MAX),
+        Rule::next(Fault::Error(500, "InternalError"))
+            .method("GET")
+            .containing("/.kvtier/journal/")
+            .times(u32::MAX),
     );
     let late = node_of_three(&server, Evictor::Lease, Duration::from_secs(5));
     within(Duration::from_secs(180), "it lists", || late.tier.usage().chunks == 3);
@@ -113,12 +136,18 @@ fn a_snapshot_that_was_never_read_is_not_written_over_at_the_end() {
     close(first);
     let before = server.object("kv/.kvtier/snapshot/current").unwrap();
     server.script(
-        Rule::next(Fault::Error(503, "SlowDown")).method("GET").containing("/.kvtier/snapshot/").times(u32::MAX),
+        Rule::next(Fault::Error(503, "SlowDown"))
+            .method("GET")
+            .containing("/.kvtier/snapshot/")
+            .times(u32::MAX),
     );
     let short = node();
     short.load(&short.suite.key(0), LEN);
     close(short);
-    assert!(server.object("kv/.kvtier/snapshot/current").unwrap() == before, "what it did not know is still there");
+    assert!(
+        server.object("kv/.kvtier/snapshot/current").unwrap() == before,
+        "what it did not know is still there"
+    );
 }
 
 #[test]
@@ -128,17 +157,25 @@ fn a_take_over_brings_back_nothing_that_went_and_counts_all_that_came() {
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     let keys: Vec<Key> = (0..31).map(|n| first.suite.key(n)).collect();
     keys[..20].iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
-    let (second, third) = (node_of_three(&server, Evictor::Lease, term), node_of_three(&server, Evictor::Never, term));
+    let (second, third) = (
+        node_of_three(&server, Evictor::Lease, term),
+        node_of_three(&server, Evictor::Never, term),
+    );
     keys[20..30].iter().for_each(|key| assert_eq!(third.save(key, LEN), Saved::Stored));
     within(Duration::from_secs(180), "the third says so", || third.count("journaled") >= 10);
     all_is_in_the_snapshot(&first, &keys[1]);
-    assert!([20, 30].map(|chunks| chunks * LEN as u64).contains(&second.used()), "of the third it may have read");
+    assert!(
+        [20, 30].map(|chunks| chunks * LEN as u64).contains(&second.used()),
+        "of the third it may have read"
+    );
     close(first);
     // While nobody evicts.
     assert_eq!(second.suite.remove(&Arc::from([keys[3].clone()])).removed, 1);
     assert_eq!(second.save(&keys[30], LEN), Saved::Stored);
     within(Duration::from_secs(180), "the second evicts", || says(&second, "this node evicts"));
-    within(Duration::from_secs(180), "it knows all, and no more", || second.used() == 30 * LEN as u64);
+    within(Duration::from_secs(180), "it knows all, and no more", || {
+        second.used() == 30 * LEN as u64
+    });
     assert_eq!(second.in_bucket(), 30 * LEN as u64);
     assert_eq!(second.lookup(&keys[3]), Presence::Miss);
 }
@@ -155,7 +192,8 @@ fn two_evictors_at_once_delete_at_most_one_batch_too_many() {
     };
     let (first, second) = (node(Evictor::Single), node(Evictor::Single));
     let batch = 30;
-    // Both know of a full bucket; then somebody else writes a batch too many at once, and both see it.
+    // Both know of a full bucket; then somebody else writes a batch too many at once, and both see
+    // it.
     (0..95).for_each(|n| assert_eq!(first.save(&first.suite.key(n), LEN), Saved::Stored));
     second.suite.eventually("the second knows", || second.used() == 95 * LEN as u64);
     for n in 0..batch + 3 {
@@ -176,7 +214,8 @@ fn a_save_that_waits_for_room_wakes_when_another_node_made_some() {
     // It takes part of the bucket for all there is.
     let second = World::over(Arc::clone(&server), |config| {
         let mut config = quick(config).with_capacity(20 * LEN as u64);
-        (config.room_wait_max, config.truth.sweep_every) = (Duration::from_secs(600), Duration::from_secs(600));
+        (config.room_wait_max, config.truth.sweep_every) =
+            (Duration::from_secs(600), Duration::from_secs(600));
         config
     });
     second.suite.eventually("the second follows", || says(&second, "another node evicts"));

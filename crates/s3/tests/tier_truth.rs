@@ -1,4 +1,5 @@
-//! The truth of the bucket: what is in it whoever wrote it, in which order it was used, after a restart and beside other nodes.
+//! The truth of the bucket: what is in it whoever wrote it, in which order it was used, after a
+//! restart and beside other nodes.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -46,22 +47,31 @@ fn foreign_writes_and_deletes_during_a_run_are_discovered() {
     // Another length under the same name.
     world.write(&world.name(&keys[1]), &[1; 77], None);
     world.suite.eventually("the new length counts", || world.used() == world.in_bucket());
-    assert!(world.count("vanished") >= 1 && world.count("discovered") >= 2 && world.count("sweeps") >= 2);
+    assert!(
+        world.count("vanished") >= 1
+            && world.count("discovered") >= 2
+            && world.count("sweeps") >= 2
+    );
 }
 
 #[test]
 fn objects_that_are_no_chunks_are_left_alone_and_not_counted() {
     let server = plain_server();
-    for odd in ["kv/notes.txt", "kv/00/zz", "kv/.kvtier/lease/junk", "other/00/file", "kv/ab/.kvtier/x"] {
+    for odd in
+        ["kv/notes.txt", "kv/00/zz", "kv/.kvtier/lease/junk", "other/00/file", "kv/ab/.kvtier/x"]
+    {
         server.put_object(odd, vec![1; 100]);
     }
-    let world = World::over(Arc::clone(&server), |config| quick(config).with_capacity(20 * LEN as u64));
+    let world =
+        World::over(Arc::clone(&server), |config| quick(config).with_capacity(20 * LEN as u64));
     for n in 0..60 {
         world.save(&world.suite.key(n), LEN);
     }
     world.suite.eventually("three sweeps", || world.count("sweeps") >= 3);
     assert!(world.used() <= 20 * LEN as u64);
-    for odd in ["kv/notes.txt", "kv/00/zz", "kv/.kvtier/lease/junk", "other/00/file", "kv/ab/.kvtier/x"] {
+    for odd in
+        ["kv/notes.txt", "kv/00/zz", "kv/.kvtier/lease/junk", "other/00/file", "kv/ab/.kvtier/x"]
+    {
         assert!(server.object(odd).is_some(), "{odd} is somebody else's");
     }
 }
@@ -80,7 +90,8 @@ fn a_large_bucket_is_listed_by_prefix_on_s3_and_on_s3_express() {
         within(Duration::from_secs(180), "the bucket is listed", || tier.usage().chunks == 3000);
         within(Duration::from_secs(180), "to the end", || tier.status().counter("sweeps") == 1);
         assert_eq!(tier.usage().used_bytes, Some(30_000));
-        let by_prefix = server.seen().iter().filter(|seen| seen.target.contains("prefix=kv%2Fab%2F")).count();
+        let by_prefix =
+            server.seen().iter().filter(|seen| seen.target.contains("prefix=kv%2Fab%2F")).count();
         assert_eq!(by_prefix, 1, "on {bucket}");
     }
 }
@@ -93,16 +104,24 @@ fn a_start_serves_from_the_snapshot_while_the_bucket_is_listed_and_keeps_the_ord
     let keys: Vec<Key> = (0..90).map(|n| world.suite.key(n)).collect();
     keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
     // The first ten are used again, and so the next ten are the oldest.
-    keys[..10].iter().for_each(|key| assert_eq!(world.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
+    keys[..10]
+        .iter()
+        .for_each(|key| assert_eq!(world.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
     close_with_snapshot(world);
     // One that was being written when it was closed may have left a part as well.
     assert!(server.keys("kv/.kvtier/snapshot/").len() >= 2, "{:?}", server.keys("kv/.kvtier/"));
     // A listing takes its time now.
-    server.script(Rule::next(Fault::Stall(Duration::from_secs(120))).containing("list-type=2").times(1_000_000));
+    server.script(
+        Rule::next(Fault::Stall(Duration::from_secs(120)))
+            .containing("list-type=2")
+            .times(1_000_000),
+    );
     let client = support::config_of(endpoint(&server, "bucket"));
     let config = cap(TierConfig::new(client).with_prefix(PREFIX));
     let tier = kvtier_s3::tier::S3Tier::open(config).unwrap();
-    within(Duration::from_secs(180), "the snapshot is in", || tier.status().counter("restored") == 90);
+    within(Duration::from_secs(180), "the snapshot is in", || {
+        tier.status().counter("restored") == 90
+    });
     assert_eq!(tier.usage().used_bytes, Some(90 * LEN as u64));
     assert!(tier.status().reasons.iter().any(|reason| reason.contains("still being listed")));
     drop(tier);
@@ -110,9 +129,9 @@ fn a_start_serves_from_the_snapshot_while_the_bucket_is_listed_and_keeps_the_ord
     let world = World::over(Arc::clone(&server), |config| patient(cap(config)));
     (100..130).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
     // More may be on its way out.
-    world
-        .suite
-        .eventually("below the high mark", || world.used() <= 98 * LEN as u64 && world.used() == world.in_bucket());
+    world.suite.eventually("below the high mark", || {
+        world.used() <= 98 * LEN as u64 && world.used() == world.in_bucket()
+    });
     for key in &keys[..10] {
         assert!(server.object(&world.name(key)).is_some(), "what was used last stays");
     }
@@ -133,7 +152,8 @@ fn without_a_snapshot_the_age_of_objects_is_the_order() {
     for (at, name) in names.iter().enumerate() {
         assert!(server.backdate(name, 100 * at as i64));
     }
-    let world = World::over(Arc::clone(&server), |config| patient(config).with_capacity(70 * LEN as u64));
+    let world =
+        World::over(Arc::clone(&server), |config| patient(config).with_capacity(70 * LEN as u64));
     (100..120).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
     world.suite.eventually("below the high mark", || world.used() <= 69 * LEN as u64);
     let gone: Vec<usize> = (0..60).filter(|at| server.object(&names[*at]).is_none()).collect();
@@ -144,16 +164,21 @@ fn without_a_snapshot_the_age_of_objects_is_the_order() {
 fn a_snapshot_that_cannot_be_read_is_ignored_and_said_and_costs_no_chunk() {
     let newer = "kvtier bucket snapshot\nformat: 3\nsomething new\n".to_owned();
     let foreign = "hello\n".to_owned();
-    for (spoiled, said) in
-        [(newer, "it has format 3"), (foreign, "no snapshot of ours"), (String::new(), "no snapshot")]
-    {
+    for (spoiled, said) in [
+        (newer, "it has format 3"),
+        (foreign, "no snapshot of ours"),
+        (String::new(), "no snapshot"),
+    ] {
         let server = plain_server();
         let world = World::over(Arc::clone(&server), quick);
         (0..20).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
         close(world);
         server.put_object("kv/.kvtier/snapshot/current", spoiled.into_bytes());
         let world = World::over(Arc::clone(&server), |config| config);
-        assert!(says(&world, "snapshot of the index in the bucket was ignored") && says(&world, said), "{said}");
+        assert!(
+            says(&world, "snapshot of the index in the bucket was ignored") && says(&world, said),
+            "{said}"
+        );
         assert_eq!((world.used(), world.tier.usage().chunks), (20 * LEN as u64, 20));
     }
 }
@@ -172,7 +197,10 @@ fn a_damaged_part_costs_order_and_no_chunk() {
     assert!(says(&world, "ignored") && world.used() == 20 * LEN as u64);
     close(world);
     server.remove_object(&part);
-    server.put_object("kv/.kvtier/snapshot/current", server.object("kv/.kvtier/snapshot/current").unwrap().to_vec());
+    server.put_object(
+        "kv/.kvtier/snapshot/current",
+        server.object("kv/.kvtier/snapshot/current").unwrap().to_vec(),
+    );
     let world = World::over(Arc::clone(&server), |config| config);
     assert_eq!(world.used(), 20 * LEN as u64);
 }
@@ -193,8 +221,11 @@ fn a_node_writes_its_journal_at_most_once_an_interval_and_the_evictor_clears_up(
         let seen = world.server.seen().split_off(before);
         seen.iter().filter(|seen| seen.method == "PUT" && seen.target.contains("/journal/")).count()
     };
-    while begun.elapsed() < 4 * every || written() == 0 && begun.elapsed() < Duration::from_secs(600) {
-        keys.iter().for_each(|key| assert_eq!(world.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
+    while begun.elapsed() < 4 * every
+        || written() == 0 && begun.elapsed() < Duration::from_secs(600)
+    {
+        keys.iter()
+            .for_each(|key| assert_eq!(world.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
     }
     // One that was due before may come, and one that this machine held up.
     let intervals = begun.elapsed().as_millis() / every.as_millis() + 2;
@@ -204,7 +235,9 @@ fn a_node_writes_its_journal_at_most_once_an_interval_and_the_evictor_clears_up(
     within(Duration::from_secs(180), "old journals are deleted", || {
         world.load(&keys[0], LEN);
         let there = world.server.keys("kv/.kvtier/journal/");
-        world.count("snapshots") > 2 && !there.is_empty() && !there.iter().any(|name| name.ends_with("00000001"))
+        world.count("snapshots") > 2
+            && !there.is_empty()
+            && !there.iter().any(|name| name.ends_with("00000001"))
     });
 }
 
@@ -222,17 +255,21 @@ fn a_second_node_follows_and_both_know_what_the_other_does() {
     });
     second.suite.eventually("the second follows", || says(&second, "another node evicts"));
     for n in 0..100 {
-        // A node that does not evict is not stopped by what it has not heard yet, as long as there is room.
+        // A node that does not evict is not stopped by what it has not heard yet, as long as there
+        // is room.
         within(Duration::from_secs(180), "a save finds room", || {
             second.save(&second.suite.key(n), LEN) == Saved::Stored
         });
     }
     within(Duration::from_secs(180), "the cap holds", || first.in_bucket() <= 49 * LEN as u64);
-    within(Duration::from_secs(180), "the second knows what was evicted", || second.used() == second.in_bucket());
+    within(Duration::from_secs(180), "the second knows what was evicted", || {
+        second.used() == second.in_bucket()
+    });
     assert!(first.count("evicted") > 40 && second.count("evicted") == 0);
 }
 
-/// Saves what the evictor keeps at least on a node that follows another, and then chunks of a tenth of what there may be.
+/// Saves what the evictor keeps at least on a node that follows another, and then chunks of a tenth
+/// of what there may be.
 fn large_chunks_find_room(key: impl Fn(u64) -> Key, change: impl Fn(TierConfig) -> TierConfig) {
     let (server, all) = (plain_server(), 100 * LEN as u64);
     let first = World::over(Arc::clone(&server), |config| change(quick(config)));
@@ -246,7 +283,9 @@ fn large_chunks_find_room(key: impl Fn(u64) -> Key, change: impl Fn(TierConfig) 
         });
         assert!(second.used() <= all + 10 * LEN as u64, "one at a time");
     }
-    within(Duration::from_secs(180), "the first makes room", || first.in_bucket() <= all - all / 50);
+    within(Duration::from_secs(180), "the first makes room", || {
+        first.in_bucket() <= all - all / 50
+    });
 }
 
 #[test]
@@ -258,10 +297,13 @@ fn a_chunk_of_a_tenth_of_the_cap_finds_room_on_a_node_that_follows() {
 #[test]
 fn a_chunk_of_a_tenth_of_its_tenants_quota_finds_room_on_a_node_that_follows() {
     let of_a = |n| Fixture::key_in(Namespace::new("a", Default::default()), n);
-    large_chunks_find_room(of_a, |config| config.with_quotas(Quotas::new().with("a", 100 * LEN as u64)));
+    large_chunks_find_room(of_a, |config| {
+        config.with_quotas(Quotas::new().with("a", 100 * LEN as u64))
+    });
 }
 
-/// A node that evicts, and one that follows it and hears of it by its journals alone, of which it reads what is new every so often.
+/// A node that evicts, and one that follows it and hears of it by its journals alone, of which it
+/// reads what is new every so often.
 fn leader_and_follower(server: &Arc<Server>, hears_every: Duration) -> (World, World) {
     let first = World::over(Arc::clone(server), |config| {
         let mut config = quick(config);
@@ -272,7 +314,8 @@ fn leader_and_follower(server: &Arc<Server>, hears_every: Duration) -> (World, W
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     let second = World::over(Arc::clone(server), |config| {
         let mut config = quick(config);
-        (config.truth.sweep_every, config.truth.journal_every) = (Duration::from_secs(600), hears_every);
+        (config.truth.sweep_every, config.truth.journal_every) =
+            (Duration::from_secs(600), hears_every);
         config
     });
     second.suite.eventually("the second has listed the bucket", || second.count("sweeps") == 1);
@@ -299,7 +342,9 @@ fn journals_that_were_read_before_one_that_cannot_be_are_not_lost() {
         assert_eq!(first.save(&first.suite.key(n), LEN), Saved::Stored);
         std::thread::sleep(Duration::from_millis(300));
     }
-    within(Duration::from_secs(180), "the second hears of the first of them", || second.used() >= 2 * LEN as u64);
+    within(Duration::from_secs(180), "the second hears of the first of them", || {
+        second.used() >= 2 * LEN as u64
+    });
 }
 
 /// A node that learns from the journals alone, which are written every so often.
@@ -346,8 +391,12 @@ fn what_one_node_deleted_and_another_saved_again_at_once_is_counted_by_both() {
     assert_eq!(first.suite.remove(&Arc::from([key.clone()])).removed, 1);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(second.save(&key, LEN), Saved::Stored);
-    within(Duration::from_secs(180), "each hears of the other", || heard().0 > before.0 && heard().1 > before.1);
-    within(Duration::from_secs(180), "both count it", || [first.used(), second.used()] == [LEN as u64; 2]);
+    within(Duration::from_secs(180), "each hears of the other", || {
+        heard().0 > before.0 && heard().1 > before.1
+    });
+    within(Duration::from_secs(180), "both count it", || {
+        [first.used(), second.used()] == [LEN as u64; 2]
+    });
     assert_eq!(first.in_bucket(), LEN as u64);
 }
 
@@ -359,8 +408,11 @@ fn what_a_journal_leaves_open_is_asked_of_the_bucket() {
     let keys: Vec<Key> = (0..3).map(|n| world.suite.key(n)).collect();
     keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
     world.delete(&world.name(&keys[0]));
-    // A build that tells all of an interval under one time says that two of them went, perhaps before they were saved.
-    let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    // A build that tells all of an interval under one time says that two of them went, perhaps
+    // before they were saved.
+    let now_ms =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis()
+            as u64;
     let gone: Vec<Record> = keys[..2].iter().map(|key| Record::Remove(*key.digest())).collect();
     let mut bytes = Vec::new();
     journal::encode(now_ms, &gone, &mut bytes);
@@ -416,7 +468,9 @@ fn whose_the_chunks_are_is_known_to_nodes_that_only_heard_of_them_and_after_a_ki
             sums.sort_unstable();
             sums
         };
-        heard.suite.eventually("two tenants are told apart", || sums() == [LEN as u64, 2 * LEN as u64]);
+        heard
+            .suite
+            .eventually("two tenants are told apart", || sums() == [LEN as u64, 2 * LEN as u64]);
         assert!(tenants(heard).iter().all(|(name, _)| name.starts_with('~')), "and have no names");
         // A node that meets a tenant knows what it has in all.
         heard.suite.eventually("each is who it is to the writer", || {
@@ -442,7 +496,10 @@ fn where_conditions_are_not_honoured_nobody_evicts_unless_one_is_told_to() {
     let world = World::over(Arc::clone(&server), cap);
     world.suite.eventually("it is said", || says(&world, "set evictor to single"));
     full(&world);
-    assert!(world.count("evicted") == 0 && world.in_bucket() <= 21 * LEN as u64, "and saves are shed");
+    assert!(
+        world.count("evicted") == 0 && world.in_bucket() <= 21 * LEN as u64,
+        "and saves are shed"
+    );
     close(world);
     let world = World::over(Arc::clone(&server), |config| {
         let mut config = cap(config);
@@ -465,8 +522,11 @@ fn unfinished_uploads_of_ours_are_given_up_after_an_hour_and_others_are_left_alo
         server.begin_upload("kv/not-a-chunk", 90_000);
         server.begin_upload("elsewhere/x", 90_000);
         let client = support::config_of(endpoint(&server, bucket));
-        let tier = kvtier_s3::tier::S3Tier::open(TierConfig::new(client).with_prefix(PREFIX)).unwrap();
-        within(Duration::from_secs(180), "the old one is given up", || tier.status().counter("uploads_aborted") == 1);
+        let tier =
+            kvtier_s3::tier::S3Tier::open(TierConfig::new(client).with_prefix(PREFIX)).unwrap();
+        within(Duration::from_secs(180), "the old one is given up", || {
+            tier.status().counter("uploads_aborted") == 1
+        });
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(server.uploads(), 3);
     }
@@ -474,11 +534,14 @@ fn unfinished_uploads_of_ours_are_given_up_after_an_hour_and_others_are_left_alo
 
 #[test]
 fn what_makes_the_cap_a_fiction_is_said() {
-    let world = World::on(|setup| (setup.versioned, setup.object_lock) = (true, true), |config| config);
+    let world =
+        World::on(|setup| (setup.versioned, setup.object_lock) = (true, true), |config| config);
     world.suite.eventually("versions", || says(&world, "versioning is on"));
     assert!(says(&world, "object lock is on"));
     let world = World::on(|setup| setup.hides_settings = true, |config| config);
-    world.suite.eventually("a store that does not tell", || says(&world, "the store does not tell whether it keeps"));
+    world.suite.eventually("a store that does not tell", || {
+        says(&world, "the store does not tell whether it keeps")
+    });
     assert_eq!(world.save(&world.suite.key(1), LEN), Saved::Stored);
 }
 

@@ -33,9 +33,11 @@ async fn bytes_under_tls_are_as_right_and_sessions_are_resumed() {
 #[tokio::test]
 async fn a_survey_tells_what_the_server_would_choose() {
     let server = server(|_| {});
-    for (protocols, chosen) in
-        [(&[&b"h2"[..], b"http/1.1"][..], Some("h2")), (&[b"http/1.1"], Some("http/1.1")), (&[], None)]
-    {
+    for (protocols, chosen) in [
+        (&[&b"h2"[..], b"http/1.1"][..], Some("h2")),
+        (&[b"http/1.1"], Some("http/1.1")),
+        (&[], None),
+    ] {
         let front = Front::choosing(&server, protocols).await;
         let found = front.client(Trust::Pem(front.ca.clone().into_bytes())).survey().await.unwrap();
         assert_eq!((found.address, found.addresses), (front.address, 1));
@@ -53,12 +55,17 @@ async fn what_the_server_chooses_is_spoken() {
         [(&one, &[&b"http/1.1"[..]][..], 0), (&two, &[b"h2", b"http/1.1"], 1), (&one, &[], 0)]
     {
         let front = Front::choosing(server, protocols).await;
-        let mut config = config_of(Place::of(format!("https://{}", front.address)).bucket("bucket").resolve().unwrap());
+        let mut config = config_of(
+            Place::of(format!("https://{}", front.address)).bucket("bucket").resolve().unwrap(),
+        );
         config.trust = Trust::Pem(front.ca.clone().into_bytes());
         config.http2 = kvtier_s3::Http2::Auto;
         let client = Client::new(config);
         assert!(client.head_bucket().await.unwrap());
-        assert_eq!((client.counts().connections_http2, client.counts().connections_http11), (http2, 1 - http2));
+        assert_eq!(
+            (client.counts().connections_http2, client.counts().connections_http11),
+            (http2, 1 - http2)
+        );
     }
 }
 
@@ -66,7 +73,8 @@ async fn what_the_server_chooses_is_spoken() {
 async fn strangers_are_denied_with_advice() {
     let server = server(|_| {});
     let (front, other) = (Front::before(&server).await, Front::before(&server).await);
-    let error = front.client(Trust::Pem(other.ca.clone().into_bytes())).head("k").await.unwrap_err();
+    let error =
+        front.client(Trust::Pem(other.ca.clone().into_bytes())).head("k").await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Denied, false));
     assert!(error.to_string().contains("CA bundle"), "{error}");
     assert!(server.seen().is_empty());
@@ -75,7 +83,8 @@ async fn strangers_are_denied_with_advice() {
 #[tokio::test]
 async fn a_plain_server_under_https_is_an_error_and_no_hang() {
     let server = server(|_| {});
-    let place = Place::of(format!("https://{}", server.address())).bucket("bucket").resolve().unwrap();
+    let place =
+        Place::of(format!("https://{}", server.address())).bucket("bucket").resolve().unwrap();
     let mut config = config_of(place);
     config.trust = Trust::Pem(Front::before(&server).await.ca.into_bytes());
     config.retries_max = 0;
@@ -93,7 +102,8 @@ async fn tls_is_what_the_caller_makes_it() {
     let pem = rustls::pki_types::CertificateDer::from_pem_slice(front.ca.as_bytes()).unwrap();
     roots.add(pem).unwrap();
     let config = rustls::ClientConfig::builder_with_provider(std::sync::Arc::new(provider));
-    let config = config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+    let config =
+        config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
     let client = front.client(Trust::Custom(std::sync::Arc::new(config.with_no_client_auth())));
     assert!(client.head_bucket().await.unwrap());
     let suite = client.survey().await.unwrap().tls.unwrap().suite;

@@ -1,4 +1,5 @@
-//! Records of TLS sealed and opened by us: the same bytes, the same ends, fewer copies; beside rustls and haproxy.
+//! Records of TLS sealed and opened by us: the same bytes, the same ends, fewer copies; beside
+//! rustls and haproxy.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -15,7 +16,9 @@ fn direct(mut config: Config) -> Client {
 }
 
 fn before(front: &front::Front) -> Client {
-    let mut config = config_of(Place::of(format!("https://{}", front.address)).bucket("bucket").resolve().unwrap());
+    let mut config = config_of(
+        Place::of(format!("https://{}", front.address)).bucket("bucket").resolve().unwrap(),
+    );
     config.trust = Trust::Pem(front.ca.clone().into_bytes());
     direct(config)
 }
@@ -50,7 +53,8 @@ async fn bodies_are_not_copied() {
         client.get("k", &mut lease, &Get::default()).await.unwrap().unwrap();
         assert!(lease.as_host().unwrap() == bytes);
     }
-    // The records at both ends of a body, whose beginning comes with the head and whose end has no room for the record's type.
+    // The records at both ends of a body, whose beginning comes with the head and whose end has no
+    // room for the record's type.
     let copied = client.counts().copied_tls_bytes;
     assert!(copied <= 4 * 3 * 16_384, "{copied} bytes were copied");
 }
@@ -68,7 +72,11 @@ async fn haproxy_is_understood() {
         let client = direct(front.config());
         proxy::every_operation(&client, &server).await;
         let counts = client.counts();
-        assert_eq!(counts.connections_direct, if is_direct { counts.connections } else { 0 }, "{options}");
+        assert_eq!(
+            counts.connections_direct,
+            if is_direct { counts.connections } else { 0 },
+            "{options}"
+        );
     }
 }
 
@@ -78,9 +86,13 @@ async fn faults_are_repaired_and_nothing_leaks() {
     let front = front::Front::before(&server).await;
     let bytes = pattern(300_000);
     server.put_object("k", bytes.clone());
-    for fault in
-        [Fault::Error(503, "SlowDown"), Fault::Html(502), Fault::Hangup, Fault::Cut(150_000), Fault::CloseAfter]
-    {
+    for fault in [
+        Fault::Error(503, "SlowDown"),
+        Fault::Html(502),
+        Fault::Hangup,
+        Fault::Cut(150_000),
+        Fault::CloseAfter,
+    ] {
         let client = before(&front);
         server.script(Rule::next(fault.clone()));
         let mut lease = memory.lease(bytes.len());
@@ -105,7 +117,9 @@ async fn a_body_that_is_longer_than_the_memory_stays_outside() {
 async fn strangers_are_denied() {
     let server = server(|_| {});
     let (front, other) = (front::Front::before(&server).await, front::Front::before(&server).await);
-    let mut config = config_of(Place::of(format!("https://{}", front.address)).bucket("bucket").resolve().unwrap());
+    let mut config = config_of(
+        Place::of(format!("https://{}", front.address)).bucket("bucket").resolve().unwrap(),
+    );
     config.trust = Trust::Pem(other.ca.clone().into_bytes());
     assert_eq!(direct(config).head("k").await.unwrap_err().kind(), ErrorKind::Denied);
 }

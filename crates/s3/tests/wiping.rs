@@ -1,4 +1,5 @@
-//! When the last clone of credentials is gone, so are their secrets: the memory of a process that used them is searched from without.
+//! When the last clone of credentials is gone, so are their secrets: the memory of a process that
+//! used them is searched from without.
 #![allow(clippy::unwrap_used)]
 #![cfg(target_os = "linux")]
 
@@ -17,7 +18,8 @@ const URL: &str = "KVTIER_S3_TEST_USES_SECRETS_AT";
 const PROFILE: &str = "KVTIER_S3_TEST_PROFILE";
 const HELD: &str = "the secrets are held";
 const GONE: &str = "the secrets are gone";
-/// A secret key, a session token, and the secret key of a profile: what they are made of, and how long they are.
+/// A secret key, a session token, and the secret key of a profile: what they are made of, and how
+/// long they are.
 const SECRETS: [(u8, usize); 3] = [(3, 40), (5, 1500), (7, 40)];
 
 /// Text that no program holds before it makes it.
@@ -58,7 +60,8 @@ fn uses() {
     wait();
 }
 
-/// Where keys lay on their way into memory that is wiped, other things lie soon. Never inlined: its frame must be where theirs were.
+/// Where keys lay on their way into memory that is wiped, other things lie soon. Never inlined: its
+/// frame must be where theirs were.
 #[inline(never)]
 fn overwrite_the_stack() {
     std::hint::black_box([0xA5u8; 128 << 10]);
@@ -67,12 +70,14 @@ fn overwrite_the_stack() {
 /// How often `what` stands in what `child` may write to.
 fn found(child: &Child, what: &[u8]) -> usize {
     const PIECE: usize = 1 << 20;
-    let (maps, memory) = (format!("/proc/{}/maps", child.id()), format!("/proc/{}/mem", child.id()));
+    let (maps, memory) =
+        (format!("/proc/{}/maps", child.id()), format!("/proc/{}/mem", child.id()));
     let memory = File::open(memory).unwrap();
     let (mut count, mut piece) = (0, vec![0; PIECE + what.len() - 1]);
     for line in fs::read_to_string(maps).unwrap().lines().filter(|line| line.contains(" rw")) {
         let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
-        let (start, end) = (u64::from_str_radix(start, 16).unwrap(), u64::from_str_radix(end, 16).unwrap());
+        let (start, end) =
+            (u64::from_str_radix(start, 16).unwrap(), u64::from_str_radix(end, 16).unwrap());
         for at in (start..end).step_by(PIECE) {
             let got = memory.read_at(&mut piece, at).unwrap_or(0);
             count += piece[..got].windows(what.len()).filter(|window| *window == what).count();
@@ -85,17 +90,24 @@ fn found(child: &Child, what: &[u8]) -> usize {
 fn nothing_is_left_of_them_in_memory() {
     let (server, dir) = (server(|_| {}), tempfile::tempdir().unwrap());
     let profile = dir.path().join("credentials");
-    let text = format!("[default]\naws_access_key_id = AKIDFILE\naws_secret_access_key = {}\n", secret(SECRETS[2]));
+    let text = format!(
+        "[default]\naws_access_key_id = AKIDFILE\naws_secret_access_key = {}\n",
+        secret(SECRETS[2])
+    );
     fs::write(&profile, text).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "uses", "--nocapture", "--test-threads=1"]).env(URL, server.url()).env(PROFILE, &profile);
+    command
+        .args(["--exact", "uses", "--nocapture", "--test-threads=1"])
+        .env(URL, server.url())
+        .env(PROFILE, &profile);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut told = |what: &str| assert!(lines.any(|line| line.unwrap().contains(what)), "{what}");
 
     // What is derived from it for this day.
     let day = SystemTime::now();
-    let derived = |seed| aws_sigv4::sign::v4::generate_signing_key(&secret(seed), day, "us-east-1", "s3");
+    let derived =
+        |seed| aws_sigv4::sign::v4::generate_signing_key(&secret(seed), day, "us-east-1", "s3");
     let mut secrets: Vec<Vec<u8>> = SECRETS.iter().map(|seed| secret(*seed).into_bytes()).collect();
     secrets.extend([SECRETS[0], SECRETS[2]].map(|seed| derived(seed).as_ref().to_vec()));
     told(HELD);

@@ -4,7 +4,8 @@ use kvtier_key::Key;
 
 use crate::seed::{STEP, mix};
 
-/// The bytes of one chunk, endless, derived from a number: any piece can be made or checked by itself.
+/// The bytes of one chunk, endless, derived from a number: any piece can be made or checked by
+/// itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Content(u64);
 
@@ -23,7 +24,8 @@ impl Content {
 
     /// The content of the chunk `key`: another for every key and every namespace.
     pub fn of(key: &Key) -> Self {
-        let (first, _) = key.digest().as_bytes().split_first_chunk().expect("a digest has 32 bytes");
+        let (first, _) =
+            key.digest().as_bytes().split_first_chunk().expect("a digest has 32 bytes");
         Content::new(u64::from_le_bytes(*first))
     }
 
@@ -52,7 +54,8 @@ impl Content {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// Calls `each` with the parts of eight-byte words that lie in `offset..offset + len`, and where they lie in it.
+    /// Calls `each` with the parts of eight-byte words that lie in `offset..offset + len`, and
+    /// where they lie in it.
     fn words(&self, offset: u64, len: usize, mut each: impl FnMut(usize, &[u8])) {
         let mut at = 0;
         while at < len {

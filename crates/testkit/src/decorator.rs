@@ -2,23 +2,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kvtier_core::{
-    Caps, Ctx, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, MissReason,
-    Mode, Observe, Presence, Removed, Save, Saved, Spill, Spilled, Status, Ticket, Tier, Usage, View,
+    Caps, Ctx, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded,
+    LookedUp, MissReason, Mode, Observe, Presence, Removed, Save, Saved, Spill, Spilled, Status,
+    Ticket, Tier, Usage, View,
 };
 
 use crate::ModelTier;
 use crate::conformance::Fixture;
 
-/// Proves that a tier around a tier passes everything on, the calls that have an answer by default too. Whoever adds a call to
-/// [`Tier`](kvtier_core::Tier) or [`Observe`](kvtier_core::Observe) adds it here, and no decorator can miss it.
+/// Proves that a tier around a tier passes everything on, the calls that have an answer by default
+/// too. Whoever adds a call to [`Tier`](kvtier_core::Tier) or [`Observe`](kvtier_core::Observe)
+/// adds it here, and no decorator can miss it.
 ///
 /// # Panics
 ///
 /// When a call does not arrive in the tier inside.
 pub fn passes_everything_on(around: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>) {
-    let model = ModelTier::open(crate::ModelConfig::default()).expect("the model tier needs nothing but a thread");
+    let model = ModelTier::open(crate::ModelConfig::default())
+        .expect("the model tier needs nothing but a thread");
     let f = Fixture::new(model);
-    let inner = Arc::new(Recorder { caps: Caps::new("recorder", 8, 1 << 20), calls: Mutex::default() });
+    let inner =
+        Arc::new(Recorder { caps: Caps::new("recorder", 8, 1 << 20), calls: Mutex::default() });
     let tier = around(inner.clone());
     let (ctx, key) = (Ctx::within(Duration::from_secs(600)), f.key(1));
     let keys: Arc<[Key]> = [key.clone()].into();
@@ -91,7 +95,13 @@ impl Tier for Recorder {
         &self.caps
     }
 
-    fn lookup(&self, _: &Ctx, keys: Arc<[Key]>, _: Mode, _: Hold) -> Ticket<Result<LookedUp, Error>> {
+    fn lookup(
+        &self,
+        _: &Ctx,
+        keys: Arc<[Key]>,
+        _: Mode,
+        _: Hold,
+    ) -> Ticket<Result<LookedUp, Error>> {
         self.note("lookup");
         Ticket::now(Ok(LookedUp::new(vec![Presence::Miss; keys.len()], None)))
     }

@@ -5,14 +5,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Batch, Caps, Completer, Ctx, Cursor, Digest, Done, Error, ErrorKind, Expire, Gate, GateLimits, Hold, HoldId, Key,
-    KeyPage, Listener, Load, Loaded, LookedUp, MissReason, Mode, Observe, Op, Pass, Presence, Removed, Save, Saved,
-    ShedReason, Slot, Spill, Status, Ticket, Tier, Timekeeper, Usage, View, ticket,
+    Batch, Caps, Completer, Ctx, Cursor, Digest, Done, Error, ErrorKind, Expire, Gate, GateLimits,
+    Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, MissReason, Mode, Observe, Op,
+    Pass, Presence, Removed, Save, Saved, ShedReason, Slot, Spill, Status, Ticket, Tier,
+    Timekeeper, Usage, View, ticket,
 };
 
 use crate::Seed;
 
-/// The most batches with a fault in them at a time; each has a thread. Beyond that they are throttled.
+/// The most batches with a fault in them at a time; each has a thread. Beyond that they are
+/// throttled.
 const FAULTY_MAX: u32 = 64;
 
 /// How often what goes wrong, in thousandths of the ops.
@@ -27,7 +29,8 @@ pub struct Faults {
     pub failed: u16,
     /// The op is throttled.
     pub throttled: u16,
-    /// The op is lost: it gets no answer until its deadline, and its memory comes home a [`delay`](Faults::delay) later.
+    /// The op is lost: it gets no answer until its deadline, and its memory comes home a
+    /// [`delay`](Faults::delay) later.
     pub lost: u16,
     /// A load is a miss as if the medium held something else. A save is not concerned.
     pub corrupt: u16,
@@ -56,7 +59,8 @@ enum Fate {
     Corrupt,
 }
 
-/// A tier whose ops meet faults, drawn from a seed in the order of submission. What meets none goes straight to the tier below.
+/// A tier whose ops meet faults, drawn from a seed in the order of submission. What meets none goes
+/// straight to the tier below.
 pub struct FaultTier {
     inner: Arc<dyn Tier>,
     faults: Faults,
@@ -71,8 +75,17 @@ impl FaultTier {
     /// Faults over `inner`. Errors when the system gives no thread.
     pub fn new(inner: Arc<dyn Tier>, faults: Faults, seed: u64) -> std::io::Result<Self> {
         let seed = Mutex::new(Seed::new(seed));
-        let (gate, clock) = (Gate::new(GateLimits::new(FAULTY_MAX, u64::MAX)), Timekeeper::start("fault")?);
-        Ok(FaultTier { inner, faults, seed, healed: AtomicBool::new(false), met: AtomicU64::new(0), gate, clock })
+        let (gate, clock) =
+            (Gate::new(GateLimits::new(FAULTY_MAX, u64::MAX)), Timekeeper::start("fault")?);
+        Ok(FaultTier {
+            inner,
+            faults,
+            seed,
+            healed: AtomicBool::new(false),
+            met: AtomicU64::new(0),
+            gate,
+            clock,
+        })
     }
 
     /// Ends all faults from now on.
@@ -114,7 +127,9 @@ impl FaultTier {
     fn key_fault(&self, op: &'static str) -> Result<(), Error> {
         match self.fate() {
             Fate::Failed | Fate::Lost => Err(fault().with_op(op)),
-            Fate::Throttled => Err(Error::new(ErrorKind::Throttled, "a fault on purpose").with_op(op)),
+            Fate::Throttled => {
+                Err(Error::new(ErrorKind::Throttled, "a fault on purpose").with_op(op))
+            }
             _ => Ok(()),
         }
     }
@@ -127,7 +142,12 @@ impl FaultTier {
         let keys = ops.iter().map(|op| op.key().clone()).collect();
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys);
         self.clock.at(ctx.deadline, &batch.expiry());
-        let all: Vec<_> = ops.into_iter().zip(slots).zip(fates).map(|((op, slot), fate)| (op, slot, fate)).collect();
+        let all: Vec<_> = ops
+            .into_iter()
+            .zip(slots)
+            .zip(fates)
+            .map(|((op, slot), fate)| (op, slot, fate))
+            .collect();
         match self.gate.enter(0) {
             Ok(pass) => {
                 let (inner, expiry) = (Arc::clone(&self.inner), batch.expiry());
@@ -151,7 +171,8 @@ trait Verb: Op {
     fn submit(tier: &dyn Tier, ctx: &Ctx, ops: Vec<Self>) -> Ticket<Vec<Done<Self, Self::Answer>>>
     where
         Self: Sized;
-    /// The op and its answer where the medium holds something else; the op alone where that does not concern it.
+    /// The op and its answer where the medium holds something else; the op alone where that does
+    /// not concern it.
     fn corrupt(&mut self) -> Option<Self::Answer>;
 }
 
@@ -215,7 +236,9 @@ impl Work {
             self.expiry.expire(Instant::now());
         }
         // The medium gives the memory back at last; nobody hears the answer.
-        lost.into_iter().for_each(|(op, slot)| slot.finish(op, Err(Error::new(ErrorKind::Timeout, "a lost op"))));
+        lost.into_iter().for_each(|(op, slot)| {
+            slot.finish(op, Err(Error::new(ErrorKind::Timeout, "a lost op")))
+        });
         drop(self.pass);
     }
 }
@@ -225,10 +248,18 @@ impl Tier for FaultTier {
         self.inner.caps()
     }
 
-    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+    fn lookup(
+        &self,
+        ctx: &Ctx,
+        keys: Arc<[Key]>,
+        mode: Mode,
+        hold: Hold,
+    ) -> Ticket<Result<LookedUp, Error>> {
         match self.key_fault("lookup") {
             Ok(()) => self.inner.lookup(ctx, keys, mode, hold),
-            Err(_) if hold == Hold::None => Ticket::now(Ok(LookedUp::new(vec![Presence::Unknown; keys.len()], None))),
+            Err(_) if hold == Hold::None => {
+                Ticket::now(Ok(LookedUp::new(vec![Presence::Unknown; keys.len()], None)))
+            }
             Err(error) => Ticket::now(Err(error)),
         }
     }
@@ -323,6 +354,8 @@ mod tests {
 
     #[test]
     fn without_faults_everything_is_passed_on() {
-        crate::passes_everything_on(|inner| Arc::new(FaultTier::new(inner, Faults::none(), 1).unwrap()));
+        crate::passes_everything_on(|inner| {
+            Arc::new(FaultTier::new(inner, Faults::none(), 1).unwrap())
+        });
     }
 }

@@ -1,11 +1,15 @@
 //! What proves tiers.
 //!
-//! - [`mod@conformance`]: every promise of the [`Tier`](kvtier_core::Tier) contract as one function, and a macro that makes each a test;
-//! - [`ModelTier`]: the contract in memory, as plainly as it can be said; the reference that other tiers are compared with;
+//! - [`mod@conformance`]: every promise of the [`Tier`](kvtier_core::Tier) contract as one
+//!   function, and a macro that makes each a test;
+//! - [`ModelTier`]: the contract in memory, as plainly as it can be said; the reference that other
+//!   tiers are compared with;
 //! - [`passes_everything_on`]: what every tier around a tier promises;
 //! - [`FaultTier`]: any tier, with faults from a seed;
-//! - [`Content`]: what is in a chunk, derived from its key, so that any piece of it can be checked without a copy to compare with;
-//! - [`s3`]: an S3 server in memory that checks signatures, speaks S3 Express and fails as a script says;
+//! - [`Content`]: what is in a chunk, derived from its key, so that any piece of it can be checked
+//!   without a copy to compare with;
+//! - [`s3`]: an S3 server in memory that checks signatures, speaks S3 Express and fails as a script
+//!   says;
 //! - [`strategies`]: keys, namespaces and sizes for proptest.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -3,9 +3,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, GateStats, Hold, HoldId, Key, KeyPage,
-    Listener, Listeners, Load, Loaded, LookedUp, MissReason, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot,
-    Status, Ticket, Tier, Timekeeper, Usage,
+    Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, GateStats, Hold,
+    HoldId, Key, KeyPage, Listener, Listeners, Load, Loaded, LookedUp, MissReason, Mode, Observe,
+    Op, Removed, Save, Saved, ShedReason, Slot, Status, Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_mem::{Lease, View};
 
@@ -22,7 +22,8 @@ pub struct ModelConfig {
     pub capacity_bytes: Option<u64>,
     /// What may be in flight.
     pub limits: GateLimits,
-    /// How long every load and save takes once it has begun. Longer than a deadline, it strands the op's memory.
+    /// How long every load and save takes once it has begun. Longer than a deadline, it strands
+    /// the op's memory.
     pub delay: Duration,
 }
 
@@ -53,7 +54,8 @@ impl ModelConfig {
     }
 }
 
-/// The contract in memory, as plainly as it can be said: one worker thread, exact LRU, every list walked from end to end.
+/// The contract in memory, as plainly as it can be said: one worker thread, exact LRU, every list
+/// walked from end to end.
 pub struct ModelTier {
     caps: Caps,
     gate: Gate,
@@ -73,7 +75,8 @@ struct Shared {
 impl ModelTier {
     /// An empty tier. Errors when the system gives no thread.
     pub fn open(config: ModelConfig) -> std::io::Result<Self> {
-        let mut caps = Caps::new(config.name.as_str(), config.limits.ops_max, config.limits.bytes_max);
+        let mut caps =
+            Caps::new(config.name.as_str(), config.limits.ops_max, config.limits.bytes_max);
         caps.chunk_bytes_max = config.capacity_bytes.unwrap_or(u64::MAX).min(caps.chunk_bytes_max);
         let store = Mutex::new(Store::new(config.capacity_bytes));
         Ok(ModelTier {
@@ -167,7 +170,9 @@ impl Shared {
             return Err(Error::new(ErrorKind::Invalid, "the CPU cannot write this memory"));
         }
         op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
-        let Some(bytes) = self.store().load(op.key.digest()) else { return Ok(Loaded::Miss(MissReason::Absent)) };
+        let Some(bytes) = self.store().load(op.key.digest()) else {
+            return Ok(Loaded::Miss(MissReason::Absent));
+        };
         if bytes.len() as u64 > op.bytes() {
             return Ok(Loaded::Miss(MissReason::Length));
         }
@@ -194,7 +199,8 @@ fn scatter(mut bytes: &[u8], into: &mut [Lease]) {
 /// Why a save can never succeed.
 fn refuse(op: &Save) -> Result<(), Error> {
     let len = op.bytes();
-    let invalid = |what| Err(Error::new(ErrorKind::Invalid, what).with_op("save").with_key(*op.key.digest()));
+    let invalid =
+        |what| Err(Error::new(ErrorKind::Invalid, what).with_op("save").with_key(*op.key.digest()));
     if len == 0 {
         return invalid("a chunk has at least one byte");
     }
@@ -215,7 +221,13 @@ impl Tier for ModelTier {
         &self.caps
     }
 
-    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+    fn lookup(
+        &self,
+        ctx: &Ctx,
+        keys: Arc<[Key]>,
+        mode: Mode,
+        hold: Hold,
+    ) -> Ticket<Result<LookedUp, Error>> {
         Ticket::now(self.refusal(ctx).and_then(|()| {
             let mut store = self.shared.store();
             let found = store.lookup(&keys, mode);

@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// One thread that does jobs in order. The tier's gate bounds how many there are. Dropping it forgets the jobs that have not begun,
-/// so that their slots answer `Closed`.
+/// One thread that does jobs in order. The tier's gate bounds how many there are. Dropping it
+/// forgets the jobs that have not begun, so that their slots answer `Closed`.
 pub struct Queue {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -68,7 +68,9 @@ impl Drop for Queue {
         drop(state);
         self.shared.changed.notify_one();
         drop(forgotten);
-        if let Some(thread) = self.thread.take().filter(|t| t.thread().id() != std::thread::current().id()) {
+        if let Some(thread) =
+            self.thread.take().filter(|t| t.thread().id() != std::thread::current().id())
+        {
             let _ = thread.join();
         }
     }

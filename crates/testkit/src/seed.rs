@@ -34,20 +34,31 @@ pub(crate) fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Runs a story for each seed, four at a time, and adds up what they return: `plain` seeds in a plain `cargo test`, as many as
-/// `KVTIER_SEEDS` says where it is set. For tests whose name says `fault_seeds`.
+/// Runs a story for each seed, four at a time, and adds up what they return: `plain` seeds in a
+/// plain `cargo test`, as many as `KVTIER_SEEDS` says where it is set. For tests whose name says
+/// `fault_seeds`.
 ///
 /// # Panics
 /// Names the seed of a story that panicked.
 pub fn for_each_seed(plain: u64, story: impl Fn(u64) -> u64 + Sync) -> u64 {
-    let asked = std::env::var("KVTIER_SEEDS").ok().map(|n| n.parse().expect("KVTIER_SEEDS is a number"));
+    let asked =
+        std::env::var("KVTIER_SEEDS").ok().map(|n| n.parse().expect("KVTIER_SEEDS is a number"));
     let (end, next) = (asked.unwrap_or(plain), AtomicU64::new(0));
-    let tell =
-        |seed| catch_unwind(AssertUnwindSafe(|| story(seed))).unwrap_or_else(|_| panic!("the story of seed {seed}"));
-    let some =
-        || iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed)).take_while(|n| *n < end).map(tell).sum::<u64>();
+    let tell = |seed| {
+        catch_unwind(AssertUnwindSafe(|| story(seed)))
+            .unwrap_or_else(|_| panic!("the story of seed {seed}"))
+    };
+    let some = || {
+        iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed))
+            .take_while(|n| *n < end)
+            .map(tell)
+            .sum::<u64>()
+    };
     thread::scope(|scope| {
         let tellers: Vec<_> = (0..4).map(|_| scope.spawn(some)).collect();
-        tellers.into_iter().map(|teller| teller.join().expect("a story failed; its seed is named above")).sum()
+        tellers
+            .into_iter()
+            .map(|teller| teller.join().expect("a story failed; its seed is named above"))
+            .sum()
     })
 }

@@ -3,15 +3,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Cursor, Error, ErrorKind, Event, HoldId, Key, KeyInfo, KeyPage, LookedUp, Mode, Presence, Removed, Saved,
-    ShedReason, TenantUsage,
+    Cursor, Error, ErrorKind, Event, HoldId, Key, KeyInfo, KeyPage, LookedUp, Mode, Presence,
+    Removed, Saved, ShedReason, TenantUsage,
 };
 use kvtier_key::Digest;
 
 /// The most holds at a time.
 const HOLDS_MAX: usize = 65_536;
 
-/// The model tier's chunks, holds and recency: plain maps, every question answered by looking at everything.
+/// The model tier's chunks, holds and recency: plain maps, every question answered by looking at
+/// everything.
 #[derive(Debug, Default)]
 pub struct Store {
     chunks: HashMap<Digest, Chunk>,
@@ -101,7 +102,8 @@ impl Store {
         let mut found = vec![Presence::Unknown; keys.len()];
         for (key, presence) in keys.iter().zip(&mut found) {
             let chunk = self.chunks.get(key.digest());
-            *presence = chunk.map_or(Presence::Miss, |c| Presence::Hit { len: c.bytes.len() as u64 });
+            *presence =
+                chunk.map_or(Presence::Miss, |c| Presence::Hit { len: c.bytes.len() as u64 });
             if mode == Mode::Prefix && chunk.is_none() {
                 break;
             }
@@ -109,17 +111,26 @@ impl Store {
         found
     }
 
-    pub fn hold(&mut self, keys: &[Key], found: Vec<Presence>, time: Duration) -> Result<LookedUp, Error> {
+    pub fn hold(
+        &mut self,
+        keys: &[Key],
+        found: Vec<Presence>,
+        time: Duration,
+    ) -> Result<LookedUp, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let now = Instant::now();
         self.holds.retain(|_, (until, _)| *until > now);
-        let hits = keys.iter().zip(&found).filter(|(_, p)| p.is_hit()).map(|(key, _)| *key.digest());
+        let hits =
+            keys.iter().zip(&found).filter(|(_, p)| p.is_hit()).map(|(key, _)| *key.digest());
         let hits: Vec<_> = hits.collect();
         if hits.is_empty() {
             return Ok(LookedUp::new(found, None));
         }
         if self.holds.len() >= HOLDS_MAX {
-            return Err(Error::new(ErrorKind::Throttled, format!("{HOLDS_MAX} holds already; release some")));
+            return Err(Error::new(
+                ErrorKind::Throttled,
+                format!("{HOLDS_MAX} holds already; release some"),
+            ));
         }
         let id = HoldId(NEXT.fetch_add(1, Ordering::Relaxed));
         self.holds.insert(id, (now + time, hits));
@@ -157,7 +168,10 @@ impl Store {
 
     pub fn page(&self, from: Cursor, max: usize) -> KeyPage {
         let mut rest = self.order.range(from.0..);
-        let info = |(_, key): (&u64, &Digest)| KeyInfo { key: *key, len: self.chunks[key].bytes.len() as u64 };
+        let info = |(_, key): (&u64, &Digest)| KeyInfo {
+            key: *key,
+            len: self.chunks[key].bytes.len() as u64,
+        };
         let keys = rest.by_ref().take(max).map(info).collect();
         KeyPage { keys, next: rest.next().map(|(born, _)| Cursor(*born)) }
     }
@@ -169,8 +183,11 @@ impl Store {
             *bytes += chunk.bytes.len() as u64;
             *chunks += 1;
         }
-        let usage =
-            |(tenant, (used_bytes, chunks)): (&str, _)| TenantUsage { tenant: tenant.into(), used_bytes, chunks };
+        let usage = |(tenant, (used_bytes, chunks)): (&str, _)| TenantUsage {
+            tenant: tenant.into(),
+            used_bytes,
+            chunks,
+        };
         all.into_iter().map(usage).collect()
     }
 }

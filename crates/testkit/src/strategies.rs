@@ -19,9 +19,12 @@ pub fn namespaces() -> impl Strategy<Value = Namespace> {
 /// Object keys that [`ObjectKey::new`] takes: any model, rank, group, hash and salt.
 pub fn object_keys() -> impl Strategy<Value = ObjectKey> {
     let hash = prop::collection::vec(any::<u8>(), 0..64);
-    ("[^@]{0,40}", any::<i64>(), 0u32..4, hash, "[^@/\\\\\0]{0,20}").prop_map(|(model, rank, group, hash, salt)| {
-        ObjectKey::new(model, KvRank(rank), group, ChunkHash::new(&hash), salt).expect("drawn by the rules")
-    })
+    ("[^@]{0,40}", any::<i64>(), 0u32..4, hash, "[^@/\\\\\0]{0,20}").prop_map(
+        |(model, rank, group, hash, salt)| {
+            ObjectKey::new(model, KvRank(rank), group, ChunkHash::new(&hash), salt)
+                .expect("drawn by the rules")
+        },
+    )
 }
 
 /// Keys in a namespace.

@@ -15,7 +15,10 @@ fn every_promise_is_in_the_suite() {
         for line in fs::read_to_string(&path).unwrap().lines() {
             let Some(rest) = line.strip_prefix("pub fn ") else { continue };
             let Some((name, _)) = rest.split_once("(make: &dyn Fn() -> Fixture)") else { continue };
-            assert!(list.contains(&format!("{module}::{name},")), "{module}::{name} is not in the list");
+            assert!(
+                list.contains(&format!("{module}::{name},")),
+                "{module}::{name} is not in the list"
+            );
             promises += 1;
         }
     }

@@ -78,28 +78,41 @@ fn under_all_faults_no_byte_is_wrong_and_nothing_is_lost() {
     for seed in 0..8 {
         let (tier, f) = {
             let f = make();
-            let tier = FaultTier::new(Arc::clone(&f.tier), Faults::all(80, Duration::from_millis(3)), seed).unwrap();
+            let tier = FaultTier::new(
+                Arc::clone(&f.tier),
+                Faults::all(80, Duration::from_millis(3)),
+                seed,
+            )
+            .unwrap();
             (tier, f)
         };
         for round in 0..20 {
             let ctx = Ctx::within(Duration::from_millis(60));
             let keys = f.keys(round % 5..round % 5 + 4);
-            let saved = tier.save(&ctx, keys.iter().map(|key| f.save_op(key, LEN)).collect()).wait();
+            let saved =
+                tier.save(&ctx, keys.iter().map(|key| f.save_op(key, LEN)).collect()).wait();
             let fine = [Saved::Stored, Saved::Present, Saved::Shed(ShedReason::Throttled)];
             assert_eq!(saved.len(), 4);
             assert!(saved.iter().all(|d| d.result.as_ref().is_ok_and(|s| fine.contains(s)) || d.result.is_err()));
-            let loaded = tier.load(&ctx, keys.iter().map(|key| f.load_op(key, LEN)).collect()).wait();
+            let loaded =
+                tier.load(&ctx, keys.iter().map(|key| f.load_op(key, LEN)).collect()).wait();
             assert_eq!(loaded.len(), 4);
             for done in loaded {
                 if let Ok(Loaded::Hit { len }) = done.result {
                     assert_eq!(len, LEN as u64);
-                    assert_eq!(Content::of(&done.op.key).check(0, done.op.into[0].as_host().unwrap()), Ok(()));
+                    assert_eq!(
+                        Content::of(&done.op.key).check(0, done.op.into[0].as_host().unwrap()),
+                        Ok(())
+                    );
                 }
             }
         }
         assert!(tier.met() > 10, "{} faults", tier.met());
         tier.heal();
-        assert!(f.load(&f.key(2), LEN) == Loaded::Hit { len: LEN as u64 } || f.save(&f.key(2), LEN) == Saved::Stored);
+        assert!(
+            f.load(&f.key(2), LEN) == Loaded::Hit { len: LEN as u64 }
+                || f.save(&f.key(2), LEN) == Saved::Stored
+        );
         tier.close().wait().unwrap();
         assert_eq!(f.arena.stats().free, f.arena.stats().capacity, "memory lost with seed {seed}");
     }

@@ -7,7 +7,8 @@ use kvtier_testkit::{ModelConfig, ModelTier};
 const CAPACITY: u64 = 8 << 20;
 
 fn make() -> Fixture {
-    Fixture::new(ModelTier::open(ModelConfig::default().with_capacity(CAPACITY)).unwrap()).with_capacity(CAPACITY)
+    Fixture::new(ModelTier::open(ModelConfig::default().with_capacity(CAPACITY)).unwrap())
+        .with_capacity(CAPACITY)
 }
 
 kvtier_testkit::conformance!(make);

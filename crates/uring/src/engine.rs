@@ -36,7 +36,10 @@ impl FromStr for EngineKind {
             "auto" => Ok(EngineKind::Auto),
             "uring" => Ok(EngineKind::Uring),
             "threads" => Ok(EngineKind::Threads),
-            _ => Err(Error::new(ErrorKind::Invalid, format!("no engine {text:?}; choose auto, uring or threads"))),
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("no engine {text:?}; choose auto, uring or threads"),
+            )),
         }
     }
 }
@@ -49,8 +52,9 @@ pub struct EngineConfig {
     pub kind: EngineKind,
     /// Bytes in one request to the kernel.
     pub piece_bytes: usize,
-    /// Bytes in one write, where that is more. A write costs the file system a change of the file's extents, however long it is; reads are
-    /// looked at piece by piece while they are in the cache. In io_uring a longer write counts for as many pieces as it is long.
+    /// Bytes in one write, where that is more. A write costs the file system a change of the
+    /// file's extents, however long it is; reads are looked at piece by piece while they are
+    /// in the cache. In io_uring a longer write counts for as many pieces as it is long.
     pub write_bytes: usize,
     /// Requests at the kernel at once (io_uring).
     pub pieces_inflight: usize,
@@ -139,7 +143,8 @@ pub struct Registered {
     pub reason: String,
 }
 
-/// Moves jobs. A clone is the same engine; it ends when the last clone is dropped, or at [`close`](Engine::close).
+/// Moves jobs. A clone is the same engine; it ends when the last clone is dropped, or at
+/// [`close`](Engine::close).
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
 
@@ -156,8 +161,9 @@ enum Backend {
 }
 
 impl Engine {
-    /// Starts an engine. `Auto` tries io_uring first and says in [`reason`](Engine::reason) why it could not be. Errors: `Invalid` for a
-    /// number out of its range, `Unsupported` or `Io` where the machine refuses the kind that was chosen.
+    /// Starts an engine. `Auto` tries io_uring first and says in [`reason`](Engine::reason) why it
+    /// could not be. Errors: `Invalid` for a number out of its range, `Unsupported` or `Io`
+    /// where the machine refuses the kind that was chosen.
     pub fn new(config: EngineConfig) -> Result<Self, Error> {
         config.check()?;
         match config.kind {
@@ -178,7 +184,8 @@ impl Engine {
     }
 
     fn threads(config: &EngineConfig, reason: String) -> Result<Self, Error> {
-        let (shared, counts) = shared(config, config.threads, config.write_bytes.max(config.piece_bytes));
+        let (shared, counts) =
+            shared(config, config.threads, config.write_bytes.max(config.piece_bytes));
         let threads = Threads::start(&shared, &counts, config.threads);
         let threads = threads.map_err(|e| Error::io("cannot start an I/O thread", e))?;
         Ok(Engine(Arc::new(Inner { shared, counts, backend: Backend::Threads(threads), reason })))
@@ -197,25 +204,34 @@ impl Engine {
         &self.0.reason
     }
 
-    /// Registers an arena's memory with the kernel for as long as the engine lives, which keeps the memory mapped as long; leases
-    /// anywhere inside then move with less work. Where the kernel refuses (limit of locked memory), the arena works all the same and the
-    /// answer says so. Errors: `Closed`; `Invalid` from a callback of the engine, which would wait for itself.
+    /// Registers an arena's memory with the kernel for as long as the engine lives, which keeps the
+    /// memory mapped as long; leases anywhere inside then move with less work. Where the kernel
+    /// refuses (limit of locked memory), the arena works all the same and the answer says so.
+    /// Errors: `Closed`; `Invalid` from a callback of the engine, which would wait for itself.
     pub fn register(&self, arena: &Arena) -> Result<Registered, Error> {
         match &self.0.backend {
-            _ if self.0.on_own_thread() => {
-                Err(Error::new(ErrorKind::Invalid, "memory cannot be registered from a callback of the engine"))
-            }
+            _ if self.0.on_own_thread() => Err(Error::new(
+                ErrorKind::Invalid,
+                "memory cannot be registered from a callback of the engine",
+            )),
             _ if self.0.shared.lock().is_closed() => Err(Error::closed()),
             Backend::Uring(reactor) => reactor.register(arena),
-            Backend::Threads(_) => {
-                Ok(Registered { fixed: false, bytes: 0, reason: "blocking threads need no registration".into() })
-            }
+            Backend::Threads(_) => Ok(Registered {
+                fixed: false,
+                bytes: 0,
+                reason: "blocking threads need no registration".into(),
+            }),
         }
     }
 
-    /// Takes a job, or hands it back. Never blocks. `done` is called exactly once for a job that was taken, on a thread of the engine: it
-    /// must be quick (hand the rest to somebody else), and may submit more. What can never be done ends as `Invalid` or `Unsupported`.
-    pub fn submit(&self, job: Job, done: impl FnOnce(Finished) + Send + 'static) -> Result<(), Refused> {
+    /// Takes a job, or hands it back. Never blocks. `done` is called exactly once for a job that
+    /// was taken, on a thread of the engine: it must be quick (hand the rest to somebody else),
+    /// and may submit more. What can never be done ends as `Invalid` or `Unsupported`.
+    pub fn submit(
+        &self,
+        job: Job,
+        done: impl FnOnce(Finished) + Send + 'static,
+    ) -> Result<(), Refused> {
         self.0.shared.lock().push(job, Box::new(done))?;
         match &self.0.backend {
             Backend::Uring(reactor) => reactor.wake(),
@@ -230,16 +246,24 @@ impl Engine {
         self.0.counts.stats(queued)
     }
 
-    /// Takes no more jobs, cancels those under way, and waits until the kernel has let go of their memory (disks take no notice of a
-    /// cancel) and every `done` was called; what was not moved in time ends as `Closed`. From a callback it does not wait.
+    /// Takes no more jobs, cancels those under way, and waits until the kernel has let go of their
+    /// memory (disks take no notice of a cancel) and every `done` was called; what was not
+    /// moved in time ends as `Closed`. From a callback it does not wait.
     pub fn close(&self) {
         self.0.close();
     }
 }
 
-fn shared(config: &EngineConfig, pieces_max: usize, unit_bytes: usize) -> (Arc<Shared>, Arc<Counts>) {
+fn shared(
+    config: &EngineConfig,
+    pieces_max: usize,
+    unit_bytes: usize,
+) -> (Arc<Shared>, Arc<Counts>) {
     let counts = Arc::<Counts>::default();
-    (Arc::new(Shared::new(Sched::new(config, (pieces_max, unit_bytes), Arc::clone(&counts)))), counts)
+    (
+        Arc::new(Shared::new(Sched::new(config, (pieces_max, unit_bytes), Arc::clone(&counts)))),
+        counts,
+    )
 }
 
 fn reason_of(e: &Error) -> String {
@@ -290,7 +314,10 @@ mod tests {
 
     #[test]
     fn a_reactor_that_dies_answers_everyone() {
-        let engine = Engine::new(EngineConfig::default().with_kind(EngineKind::Uring).with_pieces_inflight(1)).unwrap();
+        let engine = Engine::new(
+            EngineConfig::default().with_kind(EngineKind::Uring).with_pieces_inflight(1),
+        )
+        .unwrap();
         let arena = Arena::new(ArenaConfig::heap(1 << 20)).unwrap();
         let (reader, _writer) = std::io::pipe().unwrap();
         let (file, (send, answers)) = (Arc::new(reader.into()), sync_channel(3));
@@ -298,7 +325,11 @@ mod tests {
         for _ in 0..3 {
             let part = Part::Read { at: 0, into: arena.lease(4096).unwrap(), len: 4096 };
             let send = send.clone();
-            engine.submit(Job::read(Arc::clone(&file)).with_part(part), move |f| send.send(f).unwrap()).unwrap();
+            engine
+                .submit(Job::read(Arc::clone(&file)).with_part(part), move |f| {
+                    send.send(f).unwrap()
+                })
+                .unwrap();
         }
         let Backend::Uring(reactor) = &engine.0.backend else { panic!("asked for io_uring") };
         while engine.stats().unfixed == 0 {
@@ -312,7 +343,11 @@ mod tests {
             parts.push(finished.job.parts.len());
         }
         parts.sort();
-        assert_eq!(parts, [0, 1, 1], "only the memory that the kernel may still write to is given up");
+        assert_eq!(
+            parts,
+            [0, 1, 1],
+            "only the memory that the kernel may still write to is given up"
+        );
         let refused = engine.submit(Job::read(file), |_| {}).unwrap_err();
         assert_eq!(refused.why, RefusedWhy::Closed);
         assert_eq!(engine.register(&arena).unwrap_err().kind(), ErrorKind::Closed);

@@ -42,7 +42,10 @@ impl Error {
     }
 
     pub(crate) fn short_read(got: u64) -> Self {
-        Error::new(ErrorKind::ShortRead { got }, format!("the file ended after {got} bytes of what was to be read"))
+        Error::new(
+            ErrorKind::ShortRead { got },
+            format!("the file ended after {got} bytes of what was to be read"),
+        )
     }
 
     /// What went wrong.

@@ -16,10 +16,12 @@ pub enum Class {
     Write,
 }
 
-/// Sees bytes as they arrive: (index of the part, offset in the part in bytes, the bytes). It is called once for each whole piece, in any
-/// order, never twice at a time, on a thread of the engine: it should take no longer than a checksum does. Pieces start at multiples of
-/// [`EngineConfig::piece_bytes`](crate::EngineConfig::piece_bytes) from the start of their part. In a job that succeeds each byte was seen
-/// exactly once; a watch that panics fails its job as `Invalid`.
+/// Sees bytes as they arrive: (index of the part, offset in the part in bytes, the bytes). It is
+/// called once for each whole piece, in any order, never twice at a time, on a thread of the
+/// engine: it should take no longer than a checksum does. Pieces start at multiples of
+/// [`EngineConfig::piece_bytes`](crate::EngineConfig::piece_bytes) from the start of their part. In
+/// a job that succeeds each byte was seen exactly once; a watch that panics fails its job as
+/// `Invalid`.
 pub type Watch = Box<dyn FnMut(usize, u64, &[u8]) + Send>;
 
 /// One contiguous piece of a job.
@@ -45,8 +47,8 @@ pub enum Part {
     },
 }
 
-/// Parts to move between memory and one open file, all in one direction. It owns its memory until [`Finished`] hands it back.
-/// Alignment for direct I/O is the caller's business.
+/// Parts to move between memory and one open file, all in one direction. It owns its memory until
+/// [`Finished`] hands it back. Alignment for direct I/O is the caller's business.
 #[non_exhaustive]
 pub struct Job {
     /// The file.
@@ -59,8 +61,9 @@ pub struct Job {
     pub class: Class,
 }
 
-/// A job that ended, with its memory; leases count as filled as far as bytes arrived without a gap. Only where the engine itself
-/// broke down while the kernel was at the job are the parts gone (leaked, since the kernel may still use them).
+/// A job that ended, with its memory; leases count as filled as far as bytes arrived without a gap.
+/// Only where the engine itself broke down while the kernel was at the job are the parts gone
+/// (leaked, since the kernel may still use them).
 pub struct Finished {
     /// The job.
     pub job: Job,
@@ -125,9 +128,13 @@ impl Job {
             match () {
                 _ if !place.is_host() => Err(Error::new(
                     ErrorKind::Unsupported,
-                    format!("this engine moves host memory only, not {place:?}: go through a host lease"),
+                    format!(
+                        "this engine moves host memory only, not {place:?}: go through a host lease"
+                    ),
                 )),
-                _ if part.is_read() != reads => invalid("one job both reads and writes: make two of it".into()),
+                _ if part.is_read() != reads => {
+                    invalid("one job both reads and writes: make two of it".into())
+                }
                 _ if len > held => invalid(format!("a part of {len} bytes in memory of {held}")),
                 _ if at.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64) => {
                     invalid(format!("no file has {len} bytes at offset {at}"))
@@ -161,7 +168,10 @@ impl Part {
 
 impl fmt::Debug for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Job").field("file", &self.file).field("parts", &self.parts).finish_non_exhaustive()
+        f.debug_struct("Job")
+            .field("file", &self.file)
+            .field("parts", &self.parts)
+            .finish_non_exhaustive()
     }
 }
 

@@ -17,7 +17,8 @@ use crate::shared::{GiveUpOnPanic, Shared};
 use crate::stats::Counts;
 use crate::{Error, ErrorKind};
 
-/// `user_data` of the read that wakes the thread, and of cancels; pieces have numbers without the top bit.
+/// `user_data` of the read that wakes the thread, and of cancels; pieces have numbers without the
+/// top bit.
 const WAKE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 /// While the engine closes: how long before the kernel is asked again to let go.
@@ -25,7 +26,8 @@ const CANCEL_AGAIN_MS: u32 = 20;
 /// Commands that wait for the thread; who comes beyond waits to hand its own over.
 const COMMANDS_MAX: usize = 16;
 
-/// The io_uring engine: one thread that builds its own ring, sleeps in it, and is woken by an eventfd read armed in it.
+/// The io_uring engine: one thread that builds its own ring, sleeps in it, and is woken by an
+/// eventfd read armed in it.
 #[derive(Debug)]
 pub struct Reactor {
     wake: File,
@@ -44,7 +46,11 @@ pub enum Command {
 }
 
 impl Reactor {
-    pub fn start(config: &EngineConfig, shared: &Arc<Shared>, counts: &Arc<Counts>) -> Result<(Self, String), Error> {
+    pub fn start(
+        config: &EngineConfig,
+        shared: &Arc<Shared>,
+        counts: &Arc<Counts>,
+    ) -> Result<(Self, String), Error> {
         let failed = |e| Error::io("cannot start an I/O thread", e);
         let wake = eventfd().map_err(failed)?;
         let theirs = wake.try_clone().map_err(failed)?;
@@ -62,7 +68,8 @@ impl Reactor {
             let _guard = GiveUpOnPanic(&shared);
             Loop::new(ring, &shared, counts, theirs, receiver).run();
         };
-        let handle = std::thread::Builder::new().name("kvtier-uring".into()).spawn(run).map_err(failed)?;
+        let handle =
+            std::thread::Builder::new().name("kvtier-uring".into()).spawn(run).map_err(failed)?;
         let died = |_| Error::new(ErrorKind::Closed, "the I/O thread died at its start");
         let how = started.recv().map_err(died)??;
         let id = handle.thread().id();
@@ -110,7 +117,8 @@ fn eventfd() -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-/// What the kernel may use as long as it has requests. Let go of only at an orderly end: a thread that dies leaves it all as it is.
+/// What the kernel may use as long as it has requests. Let go of only at an orderly end: a thread
+/// that dies leaves it all as it is.
 struct Kernel {
     ring: IoUring,
     wake_buf: Box<[u8; 8]>,
@@ -129,9 +137,23 @@ struct Loop<'a> {
 }
 
 impl<'a> Loop<'a> {
-    fn new(ring: IoUring, shared: &'a Shared, counts: Arc<Counts>, wake: File, commands: Receiver<Command>) -> Self {
+    fn new(
+        ring: IoUring,
+        shared: &'a Shared,
+        counts: Arc<Counts>,
+        wake: File,
+        commands: Receiver<Command>,
+    ) -> Self {
         let kernel = Kernel { ring, wake_buf: Box::new([0; 8]), pinned: Pinned::default() };
-        Loop { kernel: ManuallyDrop::new(kernel), shared, counts, wake, armed: false, cancelled: None, commands }
+        Loop {
+            kernel: ManuallyDrop::new(kernel),
+            shared,
+            counts,
+            wake,
+            armed: false,
+            cancelled: None,
+            commands,
+        }
     }
 
     fn run(mut self) {
@@ -162,7 +184,8 @@ impl<'a> Loop<'a> {
             }
             self.reap();
         }
-        // SAFETY: taken once, as the last thing; nothing is in flight, so the ring goes first and its memory after it.
+        // SAFETY: taken once, as the last thing; nothing is in flight, so the ring goes first and
+        // its memory after it.
         let Kernel { ring, wake_buf, pinned } = unsafe { ManuallyDrop::take(&mut self.kernel) };
         drop(ring);
         drop((wake_buf, pinned));
@@ -197,7 +220,8 @@ impl<'a> Loop<'a> {
         for request in &requests {
             let (entry, fixed) = self.kernel.pinned.entry(request);
             self.counts.request(fixed);
-            // SAFETY: the piece's memory and file belong to a job that the schedule keeps until it is told of the piece's completion.
+            // SAFETY: the piece's memory and file belong to a job that the schedule keeps until it
+            // is told of the piece's completion.
             let pushed = unsafe { self.kernel.ring.submission().push(&entry) };
             assert!(pushed.is_ok(), "there was room for {} requests", requests.len());
         }
@@ -208,12 +232,19 @@ impl<'a> Loop<'a> {
         if self.armed {
             return;
         }
-        let read = opcode::Read::new(types::Fd(self.wake.as_raw_fd()), self.kernel.wake_buf.as_mut_ptr(), 8);
-        // SAFETY: the buffer is boxed; it and the file are let go of only after this read was seen to end.
-        self.armed = unsafe { self.kernel.ring.submission().push(&read.build().user_data(WAKE)) }.is_ok();
+        let read = opcode::Read::new(
+            types::Fd(self.wake.as_raw_fd()),
+            self.kernel.wake_buf.as_mut_ptr(),
+            8,
+        );
+        // SAFETY: the buffer is boxed; it and the file are let go of only after this read was seen
+        // to end.
+        self.armed =
+            unsafe { self.kernel.ring.submission().push(&read.build().user_data(WAKE)) }.is_ok();
     }
 
-    /// A cancel that ends nothing is answered at once: asked for again with each answer, it would keep a core busy.
+    /// A cancel that ends nothing is answered at once: asked for again with each answer, it would
+    /// keep a core busy.
     fn cancel_now_and_then(&mut self) {
         let wait = Duration::from_millis(CANCEL_AGAIN_MS.into());
         let rest = self.cancelled.map_or(Duration::ZERO, |at| wait.saturating_sub(at.elapsed()));
@@ -228,7 +259,8 @@ impl<'a> Loop<'a> {
         self.cancel_all();
     }
 
-    /// Asks the kernel to end what it is at; disks take no notice, pipes do. What finds no room is asked the next time.
+    /// Asks the kernel to end what it is at; disks take no notice, pipes do. What finds no room is
+    /// asked the next time.
     fn cancel_all(&mut self) {
         let inflight = self.shared.lock().inflight();
         for number in inflight {
@@ -240,7 +272,8 @@ impl<'a> Loop<'a> {
         }
     }
 
-    /// Submits, and sleeps until something completes; while closing not for long, since a cancel may miss its target.
+    /// Submits, and sleeps until something completes; while closing not for long, since a cancel
+    /// may miss its target.
     fn enter(&self, closed: bool) -> io::Result<()> {
         let ring = &self.kernel.ring;
         let entered = if closed && ring.params().is_feature_ext_arg() {
@@ -250,7 +283,12 @@ impl<'a> Loop<'a> {
             ring.submit_and_wait(1)
         };
         match entered {
-            Err(e) if !matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ETIME)) => {
+            Err(e)
+                if !matches!(
+                    e.raw_os_error(),
+                    Some(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ETIME)
+                ) =>
+            {
                 Err(e)
             }
             _ => Ok(()),
@@ -258,7 +296,8 @@ impl<'a> Loop<'a> {
     }
 
     fn reap(&mut self) {
-        let completed: Vec<(u64, i32)> = self.kernel.ring.completion().map(|c| (c.user_data(), c.result())).collect();
+        let completed: Vec<(u64, i32)> =
+            self.kernel.ring.completion().map(|c| (c.user_data(), c.result())).collect();
         for (user_data, result) in completed {
             match user_data {
                 WAKE => self.armed = false,

@@ -15,26 +15,34 @@ pub fn build(config: &EngineConfig) -> Result<(IoUring, &'static str), Error> {
     let entries = (config.pieces_inflight as u32 * 2 + 8).next_power_of_two();
     let refused = |e: std::io::Error| {
         let why = match e.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => "forbidden by a seccomp profile or kernel.io_uring_disabled",
+            Some(libc::EPERM | libc::EACCES) => {
+                "forbidden by a seccomp profile or kernel.io_uring_disabled"
+            }
             Some(libc::ENOSYS) => "unknown to this kernel or hidden by its sandbox",
             Some(libc::ENOMEM) => "over the limit of locked memory, see ulimit -l",
             _ => "the kernel will not",
         };
         Error::io(format!("cannot set up io_uring ({why})"), e)
     };
-    let (ring, how) = match IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries) {
-        Ok(ring) => (ring, "io_uring, deferred task run"),
-        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (
-            IoUring::builder().build(entries).map_err(refused)?,
-            "io_uring, without deferred task run (kernel before 6.1)",
-        ),
-        Err(e) => return Err(refused(e)),
-    };
+    let (ring, how) =
+        match IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries) {
+            Ok(ring) => (ring, "io_uring, deferred task run"),
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (
+                IoUring::builder().build(entries).map_err(refused)?,
+                "io_uring, without deferred task run (kernel before 6.1)",
+            ),
+            Err(e) => return Err(refused(e)),
+        };
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe).map_err(refused)?;
     let needed = [opcode::Read::CODE, opcode::Write::CODE, opcode::AsyncCancel::CODE];
-    if !needed.into_iter().all(|code| probe.is_supported(code)) || !ring.params().is_feature_nodrop() {
-        return Err(Error::new(ErrorKind::Unsupported, "this kernel's io_uring is too old (before 5.6)"));
+    if !needed.into_iter().all(|code| probe.is_supported(code))
+        || !ring.params().is_feature_nodrop()
+    {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "this kernel's io_uring is too old (before 5.6)",
+        ));
     }
     Ok((ring, how))
 }
@@ -44,20 +52,28 @@ pub fn build(config: &EngineConfig) -> Result<(IoUring, &'static str), Error> {
 pub struct Pinned {
     arenas: Vec<Arena>,
     regions: Vec<RegionId>,
-    /// First address, length; the position is the slot in the kernel's table. `None` until there is a table.
+    /// First address, length; the position is the slot in the kernel's table. `None` until there
+    /// is a table.
     ranges: Option<Vec<(usize, usize)>>,
 }
 
 impl Pinned {
-    /// Pins what of an arena is not pinned yet. Memory that the kernel will not pin moves like any other.
+    /// Pins what of an arena is not pinned yet. Memory that the kernel will not pin moves like any
+    /// other.
     pub fn add(&mut self, ring: &IoUring, arena: Arena) -> Registered {
         let mut bytes = 0;
-        for region in arena.regions().into_iter().filter(|r| !self.regions.contains(&r.id)).collect::<Vec<_>>() {
+        for region in arena
+            .regions()
+            .into_iter()
+            .filter(|r| !self.regions.contains(&r.id))
+            .collect::<Vec<_>>()
+        {
             for start in (0..region.len).step_by(RANGE_BYTES_MAX) {
                 let len = RANGE_BYTES_MAX.min(region.len - start);
                 if let Err(why) = self.pin(ring, region.addr + start, len) {
                     self.arenas.push(arena);
-                    let reason = format!("{why}; {bytes} bytes registered, the rest moves unregistered");
+                    let reason =
+                        format!("{why}; {bytes} bytes registered, the rest moves unregistered");
                     return Registered { fixed: false, bytes, reason };
                 }
                 bytes += len;
@@ -79,15 +95,18 @@ impl Pinned {
             return Err(format!("more than {RANGES_MAX} ranges of memory"));
         }
         let range = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len };
-        // SAFETY: the range is the arena's, of which the caller keeps a clone in `arenas` until after the ring is gone.
-        unsafe { ring.submitter().register_buffers_update(slot as u32, &[range], None) }.map_err(|e| {
-            let hint = if e.raw_os_error() == Some(libc::ENOMEM) {
-                " (over the limit of locked memory, see ulimit -l)"
-            } else {
-                ""
-            };
-            format!("the kernel would not pin the memory: {e}{hint}")
-        })?;
+        // SAFETY: the range is the arena's, of which the caller keeps a clone in `arenas` until
+        // after the ring is gone.
+        unsafe { ring.submitter().register_buffers_update(slot as u32, &[range], None) }.map_err(
+            |e| {
+                let hint = if e.raw_os_error() == Some(libc::ENOMEM) {
+                    " (over the limit of locked memory, see ulimit -l)"
+                } else {
+                    ""
+                };
+                format!("the kernel would not pin the memory: {e}{hint}")
+            },
+        )?;
         ranges.push((addr, len));
         Ok(())
     }
@@ -103,9 +122,13 @@ impl Pinned {
         let (fd, len) = (types::Fd(request.fd), request.len as u32);
         let slot = self.slot(addr, request.len);
         let entry = match (request.read, slot) {
-            (true, Some(slot)) => opcode::ReadFixed::new(fd, addr as *mut u8, len, slot).offset(at).build(),
+            (true, Some(slot)) => {
+                opcode::ReadFixed::new(fd, addr as *mut u8, len, slot).offset(at).build()
+            }
             (true, None) => opcode::Read::new(fd, addr as *mut u8, len).offset(at).build(),
-            (false, Some(slot)) => opcode::WriteFixed::new(fd, addr as *const u8, len, slot).offset(at).build(),
+            (false, Some(slot)) => {
+                opcode::WriteFixed::new(fd, addr as *const u8, len, slot).offset(at).build()
+            }
             (false, None) => opcode::Write::new(fd, addr as *const u8, len).offset(at).build(),
         };
         (entry.user_data(number), slot.is_some())

@@ -6,7 +6,8 @@ use crate::job::Done;
 use crate::sync::Mutex;
 use crate::{Class, Error, ErrorKind, Finished, Job, Watch};
 
-/// A job that was taken, until it is answered. Its memory stays here while the kernel has pieces of it.
+/// A job that was taken, until it is answered. Its memory stays here while the kernel has pieces of
+/// it.
 pub struct Running {
     pub job: Job,
     done: Done,
@@ -21,8 +22,8 @@ pub struct Running {
     error: Option<Error>,
 }
 
-/// One request to the kernel: the memory is the job's, which the scheduler keeps until [`Sched::landed`](crate::sched::Sched::landed)
-/// is told of this number.
+/// One request to the kernel: the memory is the job's, which the scheduler keeps until
+/// [`Sched::landed`](crate::sched::Sched::landed) is told of this number.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     pub number: u64,
@@ -110,21 +111,28 @@ impl Running {
     pub fn end(mut self) -> Ended {
         let (cut_part, cut_offset) = self.next;
         for (part, reach) in self.reach.iter_mut().enumerate() {
-            let cut = if part < cut_part { usize::MAX } else { cut_offset * usize::from(part == cut_part) };
+            let cut = if part < cut_part {
+                usize::MAX
+            } else {
+                cut_offset * usize::from(part == cut_part)
+            };
             *reach = (*reach).min(cut);
             self.job.fill(part, *reach);
         }
         let moved = self.reach.iter().map(|n| *n as u64).sum();
         self.job.watch = self.watch.take().and_then(Arc::into_inner).map(unlocked);
         let result = match self.error {
-            Some(e) if matches!(e.kind(), ErrorKind::ShortRead { .. }) => Err(Error::short_read(moved)),
+            Some(e) if matches!(e.kind(), ErrorKind::ShortRead { .. }) => {
+                Err(Error::short_read(moved))
+            }
             Some(e) => Err(e),
             None => Ok(moved),
         };
         Ended { done: self.done, finished: Finished { job: self.job, result } }
     }
 
-    /// The end of a job whose memory the kernel may use for ever: the memory is given up, the answer has no parts.
+    /// The end of a job whose memory the kernel may use for ever: the memory is given up, the
+    /// answer has no parts.
     pub fn give_up(mut self) -> Ended {
         if self.inflight > 0 {
             std::mem::forget(std::mem::take(&mut self.job.parts));
@@ -142,11 +150,13 @@ fn unlocked(watch: Mutex<Watch>) -> Watch {
 impl Show {
     /// Calls the watch; answers whether it survived.
     pub fn call(&self) -> bool {
-        // SAFETY: a piece that was read whole into a lease of host memory; the scheduler keeps the job, and so the lease, until it is
-        // told that this piece was shown, and asks the kernel for nothing in this range again.
+        // SAFETY: a piece that was read whole into a lease of host memory; the scheduler keeps the
+        // job, and so the lease, until it is told that this piece was shown, and asks the
+        // kernel for nothing in this range again.
         let bytes = unsafe { std::slice::from_raw_parts(self.addr as *const u8, self.len) };
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        let survived = catch_unwind(AssertUnwindSafe(|| watch(self.part, self.offset as u64, bytes))).is_ok();
+        let survived =
+            catch_unwind(AssertUnwindSafe(|| watch(self.part, self.offset as u64, bytes))).is_ok();
         if !survived {
             tracing::error!("the watch of an I/O job panicked");
         }

@@ -14,8 +14,9 @@ const RETRIES_MAX: u32 = 16;
 /// After so many pieces of reads in a row, a waiting write gets one.
 const READS_IN_A_ROW: u32 = 3;
 
-/// Which piece goes next, and what each completion means, for both engines and without any I/O: jobs in order, reads before writes,
-/// so many pieces in flight. A piece is in flight from its cut until it has ended; the job's memory stays here as long.
+/// Which piece goes next, and what each completion means, for both engines and without any I/O:
+/// jobs in order, reads before writes, so many pieces in flight. A piece is in flight from its cut
+/// until it has ended; the job's memory stays here as long.
 pub struct Sched {
     jobs: Slab<Running>,
     pieces: Slab<Piece>,
@@ -65,7 +66,11 @@ pub enum Landed {
 
 impl Sched {
     /// So many pieces at once, each of them so many bytes.
-    pub fn new(config: &EngineConfig, (pieces_max, unit_bytes): (usize, usize), counts: Arc<Counts>) -> Self {
+    pub fn new(
+        config: &EngineConfig,
+        (pieces_max, unit_bytes): (usize, usize),
+        counts: Arc<Counts>,
+    ) -> Self {
         Sched {
             jobs: Slab::new(),
             pieces: Slab::new(),
@@ -120,7 +125,8 @@ impl Sched {
         self.pieces.numbers()
     }
 
-    /// The next request, if there is one to make. Jobs that are over without another request go to `ended`.
+    /// The next request, if there is one to make. Jobs that are over without another request go to
+    /// `ended`.
     pub fn next(&mut self, ended: &mut Vec<Ended>) -> Option<Request> {
         ended.append(&mut self.over);
         if let Some(number) = self.again.pop_front() {
@@ -145,7 +151,16 @@ impl Sched {
             };
             let units = len.div_ceil(self.unit_bytes);
             self.count(class, units);
-            let number = self.pieces.insert(Piece { job, class, units, part, offset, len, done: 0, retries: 0 });
+            let number = self.pieces.insert(Piece {
+                job,
+                class,
+                units,
+                part,
+                offset,
+                len,
+                done: 0,
+                retries: 0,
+            });
             return self.request(number);
         }
         None
@@ -156,7 +171,8 @@ impl Sched {
         !self.again.is_empty() || self.inflight < self.pieces_max && self.turn().is_some()
     }
 
-    /// What the kernel says of a piece: done, done in part, interrupted, or failed (a negative error number).
+    /// What the kernel says of a piece: done, done in part, interrupted, or failed (a negative
+    /// error number).
     pub fn landed(&mut self, number: u64, result: i32) -> Landed {
         let Some(piece) = self.pieces.get(number) else {
             tracing::error!(number, "a completion for a piece that is not there");
@@ -186,7 +202,8 @@ impl Sched {
         self.end_piece(number, (!survived).then(panicked))
     }
 
-    /// Takes no more jobs and begins no more pieces: jobs with pieces in flight end with those, the rest is over now.
+    /// Takes no more jobs and begins no more pieces: jobs with pieces in flight end with those, the
+    /// rest is over now.
     pub fn close(&mut self) {
         self.closed = true;
         let left: Vec<u64> = self.reads.drain(..).chain(self.writes.drain(..)).collect();
@@ -204,14 +221,17 @@ impl Sched {
         }
     }
 
-    /// The engine is dead: gives up memory that the kernel may still use, for ever, and ends every job.
+    /// The engine is dead: gives up memory that the kernel may still use, for ever, and ends every
+    /// job.
     pub fn give_up(&mut self) -> Vec<Ended> {
         self.close();
-        let left: Vec<Running> = self.jobs.numbers().into_iter().filter_map(|n| self.jobs.remove(n)).collect();
+        let left: Vec<Running> =
+            self.jobs.numbers().into_iter().filter_map(|n| self.jobs.remove(n)).collect();
         self.over.drain(..).chain(left.into_iter().map(Running::give_up)).collect()
     }
 
-    /// Reads go first; while they wait, writes get one piece in four, and no more of the pieces in flight than that.
+    /// Reads go first; while they wait, writes get one piece in four, and no more of the pieces in
+    /// flight than that.
     fn turn(&self) -> Option<Class> {
         let share = (self.pieces_max / (READS_IN_A_ROW as usize + 1)).max(1);
         let owed = self.reads_in_a_row >= READS_IN_A_ROW && self.writes_inflight < share;
@@ -222,12 +242,13 @@ impl Sched {
         }
     }
 
-    /// How long the next piece of a class may be: as long as there is room, and while reads wait no longer than those.
+    /// How long the next piece of a class may be: as long as there is room, and while reads wait no
+    /// longer than those.
     fn piece_bytes(&self, class: Class) -> usize {
         match class {
-            Class::Write if self.reads.is_empty() => {
-                self.write_bytes.min(self.unit_bytes.saturating_mul(self.pieces_max - self.inflight))
-            }
+            Class::Write if self.reads.is_empty() => self
+                .write_bytes
+                .min(self.unit_bytes.saturating_mul(self.pieces_max - self.inflight)),
             _ => self.piece_bytes,
         }
     }
@@ -236,7 +257,9 @@ impl Sched {
         self.inflight += units;
         match class {
             Class::Read => self.reads_in_a_row = self.reads_in_a_row.saturating_add(1),
-            Class::Write => (self.reads_in_a_row, self.writes_inflight) = (0, self.writes_inflight + units),
+            Class::Write => {
+                (self.reads_in_a_row, self.writes_inflight) = (0, self.writes_inflight + units)
+            }
         }
     }
 
@@ -294,7 +317,10 @@ impl Piece {
         match usize::try_from(result) {
             Ok(0) if whole.read => Verdict::Failed(Error::short_read(0)),
             Ok(0) => Verdict::Failed(Error::new(ErrorKind::Io, "a write moved nothing")),
-            Ok(n) if n > left => Verdict::Failed(Error::new(ErrorKind::Io, "the kernel moved more than it was asked")),
+            Ok(n) if n > left => Verdict::Failed(Error::new(
+                ErrorKind::Io,
+                "the kernel moved more than it was asked",
+            )),
             Ok(n) => {
                 self.done += n;
                 match (n == left, stopping) {
@@ -316,8 +342,11 @@ impl Piece {
                 self.retries += 1;
                 Verdict::Retry
             }
-            // Direct I/O may refuse to go on from the odd end of a file instead of saying that it is the end.
-            libc::EINVAL if whole.read && self.done > 0 && is_end(whole.fd, whole.at + self.done as u64) => {
+            // Direct I/O may refuse to go on from the odd end of a file instead of saying that it
+            // is the end.
+            libc::EINVAL
+                if whole.read && self.done > 0 && is_end(whole.fd, whole.at + self.done as u64) =>
+            {
                 Verdict::Failed(Error::short_read(0))
             }
             _ => Verdict::Failed(failed),
@@ -327,7 +356,8 @@ impl Piece {
 
 fn is_end(fd: RawFd, at: u64) -> bool {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the descriptor is the job's, which is still here; the kernel fills `stat`, whose zeroes are a valid value anyway.
+    // SAFETY: the descriptor is the job's, which is still here; the kernel fills `stat`, whose
+    // zeroes are a valid value anyway.
     let stat = unsafe {
         if libc::fstat(fd, stat.as_mut_ptr()) != 0 {
             return false;
@@ -351,8 +381,11 @@ mod tests {
         let file: Arc<std::os::fd::OwnedFd> = Arc::new(tempfile::tempfile().unwrap().into());
         let push = move |sched: &mut Sched, class, pieces: usize| {
             let len = pieces * 4096;
-            let mut job =
-                Job::read(Arc::clone(&file)).with_part(Part::Read { at: 0, into: arena.lease(len).unwrap(), len });
+            let mut job = Job::read(Arc::clone(&file)).with_part(Part::Read {
+                at: 0,
+                into: arena.lease(len).unwrap(),
+                len,
+            });
             job.class = class;
             sched.push(job, Box::new(|_| {})).unwrap();
         };
@@ -375,7 +408,8 @@ mod tests {
         let (mut sched, push) = sched();
         push(&mut sched, Write, 4);
         push(&mut sched, Read, 9);
-        let expected = [Read, Read, Read, Write, Read, Read, Read, Write, Read, Read, Read, Write, Write];
+        let expected =
+            [Read, Read, Read, Write, Read, Read, Read, Write, Read, Read, Read, Write, Write];
         assert_eq!(classes(&mut sched, 13), expected);
         assert!(sched.is_idle());
     }
@@ -392,7 +426,10 @@ mod tests {
             assert_eq!(flying.len(), 4);
             assert!(sched.writes_inflight <= 1);
             // Reads complete, the write does not.
-            let at = flying.iter().position(|r| sched.pieces.get(r.number).unwrap().class == Class::Read).unwrap();
+            let at = flying
+                .iter()
+                .position(|r| sched.pieces.get(r.number).unwrap().class == Class::Read)
+                .unwrap();
             let read = flying.remove(at).unwrap();
             let _ = sched.landed(read.number, 4096);
         }
@@ -409,14 +446,20 @@ mod tests {
         };
         sched.push(write(8), Box::new(|_| {})).unwrap();
         let mut ended = Vec::new();
-        let mut next = |sched: &mut Sched| sched.next(&mut ended).map(|request| (request.number, request.len / 4096));
+        let mut next = |sched: &mut Sched| {
+            sched.next(&mut ended).map(|request| (request.number, request.len / 4096))
+        };
         let (first, second) = (next(&mut sched).unwrap(), next(&mut sched).unwrap());
         assert_eq!((first.1, second.1, sched.inflight), (3, 1, 4), "as many as there is room for");
         assert!(next(&mut sched).is_none() && !sched.has_more());
         let _ = sched.landed(first.0, 3 * 4096);
         assert_eq!((sched.inflight, sched.writes_inflight), (1, 1));
         let lease = kvtier_mem::Lease::from(vec![0; 4 * 4096]);
-        let read = Job::read(Arc::clone(&file)).with_part(Part::Read { at: 0, into: lease, len: 4 * 4096 });
+        let read = Job::read(Arc::clone(&file)).with_part(Part::Read {
+            at: 0,
+            into: lease,
+            len: 4 * 4096,
+        });
         sched.push(read, Box::new(|_| {})).unwrap();
         assert_eq!(
             [(); 3].map(|()| next(&mut sched).unwrap().1),

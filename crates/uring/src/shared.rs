@@ -4,7 +4,8 @@ use crate::running::Ended;
 use crate::sched::{Landed, Sched};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
-/// The schedule as callers and the engine's threads share it. The lock is held for bookkeeping only: never over I/O, a watch or a callback.
+/// The schedule as callers and the engine's threads share it. The lock is held for bookkeeping
+/// only: never over I/O, a watch or a callback.
 pub struct Shared {
     sched: Mutex<Sched>,
     changed: Condvar,
@@ -32,7 +33,8 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Passes on what the kernel said of a piece, shows its bytes, answers its job: whatever is due.
+    /// Passes on what the kernel said of a piece, shows its bytes, answers its job: whatever is
+    /// due.
     pub fn landed(&self, number: u64, result: i32) {
         let mut landed = self.lock().landed(number, result);
         if let Landed::Show(show) = landed {

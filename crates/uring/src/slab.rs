@@ -1,5 +1,5 @@
-/// Values under numbers that are never mistaken for each other: a number is a place and how often that place was used before, so
-/// that a late answer for a value that is gone finds nothing.
+/// Values under numbers that are never mistaken for each other: a number is a place and how often
+/// that place was used before, so that a late answer for a value that is gone finds nothing.
 #[derive(Debug)]
 pub struct Slab<T> {
     places: Vec<(u32, Option<T>)>,
@@ -33,7 +33,8 @@ impl<T> Slab<T> {
     pub fn remove(&mut self, number: u64) -> Option<T> {
         self.get(number)?;
         let (generation, place) = self.places.get_mut(number as u32 as usize)?;
-        // Half of all generations, so that no number has its top bit set: those are the reactor's own.
+        // Half of all generations, so that no number has its top bit set: those are the reactor's
+        // own.
         *generation = (*generation + 1) & (u32::MAX >> 1);
         self.empty.push(number as u32);
         place.take()

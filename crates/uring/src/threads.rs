@@ -18,12 +18,17 @@ impl Threads {
     pub fn start(shared: &Arc<Shared>, counts: &Arc<Counts>, threads: usize) -> io::Result<Self> {
         let spawn = |n| {
             let (shared, counts) = (Arc::clone(shared), Arc::clone(counts));
-            thread::Builder::new().name(format!("kvtier-io-{n}")).spawn(move || work(&shared, &counts))
+            thread::Builder::new()
+                .name(format!("kvtier-io-{n}"))
+                .spawn(move || work(&shared, &counts))
         };
         let started: io::Result<Vec<_>> = (0..threads).map(spawn).collect();
         // Those that did start end again if one could not.
         let handles = started.inspect_err(|_| shared.close())?;
-        Ok(Threads { ids: handles.iter().map(|h| h.thread().id()).collect(), handles: Mutex::new(handles) })
+        Ok(Threads {
+            ids: handles.iter().map(|h| h.thread().id()).collect(),
+            handles: Mutex::new(handles),
+        })
     }
 
     /// Whether this is one of the engine's own threads.
@@ -69,10 +74,15 @@ fn work(shared: &Shared, counts: &Counts) {
 /// Moves one piece, or part of it; a negative error number as io_uring would give.
 fn transfer(request: &Request) -> i32 {
     let (ptr, n, at) = (request.addr as *mut libc::c_void, request.len, request.at as libc::off_t);
-    // SAFETY: `addr..addr + len` is memory of a lease or view that the schedule keeps until it is told that the piece has landed. Reads
-    // write only to leases, which are exclusive, and no two pieces overlap.
+    // SAFETY: `addr..addr + len` is memory of a lease or view that the schedule keeps until it is
+    // told that the piece has landed. Reads write only to leases, which are exclusive, and no
+    // two pieces overlap.
     let moved = unsafe {
-        if request.read { libc::pread(request.fd, ptr, n, at) } else { libc::pwrite(request.fd, ptr, n, at) }
+        if request.read {
+            libc::pread(request.fd, ptr, n, at)
+        } else {
+            libc::pwrite(request.fd, ptr, n, at)
+        }
     };
     match moved {
         0.. => moved as i32,

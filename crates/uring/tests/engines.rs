@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kvtier_mem::{Arena, ArenaConfig, View};
-use kvtier_uring::{Class, Engine, EngineConfig, EngineKind, ErrorKind, Finished, Job, Part, RefusedWhy};
+use kvtier_uring::{
+    Class, Engine, EngineConfig, EngineKind, ErrorKind, Finished, Job, Part, RefusedWhy,
+};
 
 const PATIENCE: Duration = Duration::from_secs(600);
 const PIECE: usize = 8192;
@@ -117,10 +119,17 @@ fn bytes_come_back_from_many_threads(kind: EngineKind) {
             scope.spawn(move || {
                 for round in 0..20u64 {
                     let len = 1 + (thread * 20 + round) as usize * 331 % (6 * PIECE);
-                    let (at, data) = ((thread * 20 + round) * 64 * 1024, bytes(thread * 1000 + round, len));
-                    let wrote = run(&engine, Job::write(Arc::clone(&file)).with_part(write_part(&arena, at, &data)));
+                    let (at, data) =
+                        ((thread * 20 + round) * 64 * 1024, bytes(thread * 1000 + round, len));
+                    let wrote = run(
+                        &engine,
+                        Job::write(Arc::clone(&file)).with_part(write_part(&arena, at, &data)),
+                    );
                     assert_eq!(wrote.result.unwrap(), len as u64);
-                    let read = run(&engine, Job::read(Arc::clone(&file)).with_part(read_part(&arena, at, len)));
+                    let read = run(
+                        &engine,
+                        Job::read(Arc::clone(&file)).with_part(read_part(&arena, at, len)),
+                    );
                     assert_eq!(*read.result.as_ref().unwrap(), len as u64);
                     assert!(loaded(&read, 0) == data, "thread {thread}, round {round}");
                 }
@@ -135,7 +144,10 @@ fn odd_pieces_and_many_parts(kind: EngineKind) {
     let arena = arena(8 << 20);
     let data = bytes(7, 100_003);
     for piece in [1000, 4096, 4097, 65_536, 1 << 20] {
-        let engine = Engine::new(config(kind).with_piece_bytes(piece).with_pieces_inflight(3).with_threads(3)).unwrap();
+        let engine = Engine::new(
+            config(kind).with_piece_bytes(piece).with_pieces_inflight(3).with_threads(3),
+        )
+        .unwrap();
         let (mut plain, file) = temp();
         let cuts = [0, 1, 4096, 4096, 33_333, 90_000, data.len()];
         let mut write = Job::write(Arc::clone(&file));
@@ -151,16 +163,24 @@ fn odd_pieces_and_many_parts(kind: EngineKind) {
 
         let seen = Arc::new(Mutex::new(Vec::new()));
         let see = Arc::clone(&seen);
-        let read =
-            run(&engine, read.with_watch(move |part, at, bytes| see.lock().unwrap().push((part, at, bytes.to_vec()))));
+        let read = run(
+            &engine,
+            read.with_watch(move |part, at, bytes| {
+                see.lock().unwrap().push((part, at, bytes.to_vec()))
+            }),
+        );
         assert_eq!(*read.result.as_ref().unwrap(), data.len() as u64);
         assert!(read.job.watch.is_some(), "the watch comes back with the job");
         let mut seen = seen.lock().unwrap();
         seen.sort_by_key(|(part, at, _)| (*part, *at));
         assert!(seen.iter().all(|(_, at, bytes)| at % piece as u64 == 0 && bytes.len() <= piece));
         for (part, cut) in cuts.windows(2).rev().enumerate() {
-            assert!(loaded(&read, part) == &data[cut[0]..cut[1]], "part {part} in pieces of {piece}");
-            let watched: Vec<u8> = seen.iter().filter(|s| s.0 == part).flat_map(|s| s.2.iter().copied()).collect();
+            assert!(
+                loaded(&read, part) == &data[cut[0]..cut[1]],
+                "part {part} in pieces of {piece}"
+            );
+            let watched: Vec<u8> =
+                seen.iter().filter(|s| s.0 == part).flat_map(|s| s.2.iter().copied()).collect();
             assert!(watched == data[cut[0]..cut[1]], "part {part}: each byte seen once");
         }
         drop(read);
@@ -174,9 +194,16 @@ fn a_file_that_ends_early_is_a_short_read(kind: EngineKind) {
         let (plain, file) = temp();
         let data = bytes(3, len);
         plain.write_all_at(&data, 0).unwrap();
-        let job = Job::read(file).with_part(read_part(&arena, 0, 5 * PIECE)).with_part(read_part(&arena, 1 << 30, 10));
+        let job = Job::read(file).with_part(read_part(&arena, 0, 5 * PIECE)).with_part(read_part(
+            &arena,
+            1 << 30,
+            10,
+        ));
         let read = run(&engine, job);
-        assert_eq!(read.result.as_ref().unwrap_err().kind(), ErrorKind::ShortRead { got: len as u64 });
+        assert_eq!(
+            read.result.as_ref().unwrap_err().kind(),
+            ErrorKind::ShortRead { got: len as u64 }
+        );
         assert!(loaded(&read, 0) == data, "what there was of {len} bytes is there");
         assert!(loaded(&read, 1).is_empty());
     }
@@ -197,11 +224,18 @@ fn what_can_never_be_done_says_so(kind: EngineKind) {
     assert_eq!(kind_of(Job::read(Arc::clone(&file)).with_part(long_read)), ErrorKind::Invalid);
     let long_write = Part::Write { at: 0, from: view(&arena, b"ten bytes!"), len: 11 };
     assert_eq!(kind_of(Job::write(Arc::clone(&file)).with_part(long_write)), ErrorKind::Invalid);
-    let both = Job::read(Arc::clone(&file)).with_part(read_part(&arena, 0, 5)).with_part(write_part(&arena, 0, b"x"));
+    let both = Job::read(Arc::clone(&file))
+        .with_part(read_part(&arena, 0, 5))
+        .with_part(write_part(&arena, 0, b"x"));
     assert_eq!(kind_of(both), ErrorKind::Invalid);
-    assert_eq!(kind_of(Job::read(Arc::clone(&file)).with_part(read_part(&arena, u64::MAX, 5))), ErrorKind::Invalid);
+    assert_eq!(
+        kind_of(Job::read(Arc::clone(&file)).with_part(read_part(&arena, u64::MAX, 5))),
+        ErrorKind::Invalid
+    );
     let read_only = Arc::new(File::open("/dev/null").unwrap().into());
-    let denied = run(&engine, Job::write(read_only).with_part(write_part(&arena, 0, b"x"))).result.unwrap_err();
+    let denied = run(&engine, Job::write(read_only).with_part(write_part(&arena, 0, b"x")))
+        .result
+        .unwrap_err();
     assert_eq!(denied.raw_os_error(), Some(libc::EBADF));
     all_home(&arena);
 }
@@ -211,8 +245,9 @@ fn a_closed_engine_refuses(kind: EngineKind) {
     let (_, file) = temp();
     engine.clone().close();
     engine.close();
-    let refused =
-        engine.submit(Job::read(file).with_part(read_part(&arena, 0, 5)), |_| panic!("not taken")).unwrap_err();
+    let refused = engine
+        .submit(Job::read(file).with_part(read_part(&arena, 0, 5)), |_| panic!("not taken"))
+        .unwrap_err();
     assert_eq!((refused.why, refused.job.parts.len()), (RefusedWhy::Closed, 1));
     assert_eq!(engine.register(&arena).unwrap_err().kind(), ErrorKind::Closed);
 }
@@ -274,7 +309,11 @@ fn dropping_the_engine_brings_all_memory_home(kind: EngineKind) {
         let jobs: Vec<_> = (0..40)
             .map(|n| match n % 2 {
                 0 => Job::read(Arc::clone(&file)).with_part(read_part(&arena, 0, 4 * PIECE)),
-                _ => Job::write(Arc::clone(&file)).with_part(write_part(&arena, 1 << 20, &bytes(n, 4 * PIECE))),
+                _ => Job::write(Arc::clone(&file)).with_part(write_part(
+                    &arena,
+                    1 << 20,
+                    &bytes(n, 4 * PIECE),
+                )),
             })
             .map(|job| submit(&engine, job))
             .collect();
@@ -308,7 +347,10 @@ fn registered_or_not_the_bytes_are_the_same(kind: EngineKind) {
         assert_eq!(run(&engine, write).result.unwrap(), data.len() as u64);
         // A lease that starts somewhere inside the region.
         let (_head, into) = arena.lease(data.len() + 512).unwrap().split_at(512);
-        let read = run(&engine, Job::read(Arc::clone(&file)).with_part(Part::Read { at: 3, into, len: data.len() }));
+        let read = run(
+            &engine,
+            Job::read(Arc::clone(&file)).with_part(Part::Read { at: 3, into, len: data.len() }),
+        );
         assert!(loaded(&read, 0) == data);
         let now = engine.stats();
         assert_eq!((now.fixed > seen.fixed, now.unfixed > seen.unfixed), (fixed, !fixed));
@@ -323,20 +365,25 @@ fn a_full_disk_is_told(kind: EngineKind) {
     let (engine, arena) = (engine(kind), arena(1 << 20));
     let full = Arc::new(File::options().write(true).open("/dev/full").unwrap().into());
     let error =
-        run(&engine, Job::write(full).with_part(write_part(&arena, 0, &bytes(1, 3 * PIECE)))).result.unwrap_err();
+        run(&engine, Job::write(full).with_part(write_part(&arena, 0, &bytes(1, 3 * PIECE))))
+            .result
+            .unwrap_err();
     assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::Io, Some(libc::ENOSPC)));
     let folder = Arc::new(File::open("/").unwrap().into());
-    let error = run(&engine, Job::read(folder).with_part(read_part(&arena, 0, 100))).result.unwrap_err();
+    let error =
+        run(&engine, Job::read(folder).with_part(read_part(&arena, 0, 100))).result.unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EISDIR));
 }
 
 fn a_blocked_file_does_not_block_the_end(kind: EngineKind) {
-    let (engine, arena) = (Engine::new(config(kind).with_pieces_inflight(2)).unwrap(), arena(1 << 20));
+    let (engine, arena) =
+        (Engine::new(config(kind).with_pieces_inflight(2)).unwrap(), arena(1 << 20));
     let (reader, mut writer) = std::io::pipe().unwrap();
     let file: Arc<OwnedFd> = Arc::new(reader.into());
     writer.write_all(b"not enough").unwrap();
-    let jobs: Vec<_> =
-        (0..6).map(|_| submit(&engine, Job::read(Arc::clone(&file)).with_part(read_part(&arena, 0, 100)))).collect();
+    let jobs: Vec<_> = (0..6)
+        .map(|_| submit(&engine, Job::read(Arc::clone(&file)).with_part(read_part(&arena, 0, 100))))
+        .collect();
     let began = Instant::now();
     std::thread::sleep(Duration::from_millis(50));
     engine.close();
@@ -346,7 +393,9 @@ fn a_blocked_file_does_not_block_the_end(kind: EngineKind) {
         match kind {
             // A pipe has no offsets, which blocking threads say at once.
             EngineKind::Threads => {
-                assert!(error.raw_os_error() == Some(libc::ESPIPE) || error.kind() == ErrorKind::Closed)
+                assert!(
+                    error.raw_os_error() == Some(libc::ESPIPE) || error.kind() == ErrorKind::Closed
+                )
             }
             _ => assert_eq!(error.kind(), ErrorKind::Closed),
         }
@@ -360,11 +409,14 @@ fn callbacks_may_submit_and_close(kind: EngineKind) {
     plain.write_all_at(b"12345", 0).unwrap();
     let arena = arena(1 << 20);
     let (send, receive) = sync_channel(1);
-    let (inner, job) = (engine.clone(), Job::read(Arc::clone(&file)).with_part(read_part(&arena, 0, 5)));
+    let (inner, job) =
+        (engine.clone(), Job::read(Arc::clone(&file)).with_part(read_part(&arena, 0, 5)));
     let first = move |_| {
         let again = inner.clone();
         let last = move |finished: Finished| {
-            let refused = again.register(&kvtier_mem::Arena::new(ArenaConfig::heap(4096)).unwrap()).unwrap_err();
+            let refused = again
+                .register(&kvtier_mem::Arena::new(ArenaConfig::heap(4096)).unwrap())
+                .unwrap_err();
             again.close();
             send.send((finished.result.unwrap(), refused.kind())).unwrap();
         };
@@ -401,18 +453,23 @@ fn a_large_direct_transfer_is_whole(kind: EngineKind) {
     let direct = options.clone().custom_flags(libc::O_DIRECT).open(&path);
     // Where the file system knows no direct I/O the transfer is the same through the cache.
     let file: Arc<OwnedFd> = Arc::new(direct.or_else(|_| options.open(&path)).unwrap().into());
-    let engine = Engine::new(EngineConfig::default().with_kind(kind).with_piece_bytes(1 << 20)).unwrap();
+    let engine =
+        Engine::new(EngineConfig::default().with_kind(kind).with_piece_bytes(1 << 20)).unwrap();
     let arena = arena(32 << 20);
     engine.register(&arena).unwrap();
     let data = bytes(5, (9 << 20) + 4096);
     let mut write = Job::write(Arc::clone(&file)).with_part(write_part(&arena, 0, &data));
     write.class = Class::Write;
     assert_eq!(run(&engine, write).result.unwrap(), data.len() as u64);
-    let read = run(&engine, Job::read(Arc::clone(&file)).with_part(read_part(&arena, 0, data.len())));
+    let read =
+        run(&engine, Job::read(Arc::clone(&file)).with_part(read_part(&arena, 0, data.len())));
     assert!(loaded(&read, 0) == data);
     // A file of odd length ends early, whatever its file system says of direct reads past the end.
     File::options().write(true).open(&path).unwrap().set_len((1 << 20) + 777).unwrap();
     let short = run(&engine, Job::read(file).with_part(read_part(&arena, 0, 4 << 20)));
-    assert_eq!(short.result.as_ref().unwrap_err().kind(), ErrorKind::ShortRead { got: (1 << 20) + 777 });
+    assert_eq!(
+        short.result.as_ref().unwrap_err().kind(),
+        ErrorKind::ShortRead { got: (1 << 20) + 777 }
+    );
     assert!(loaded(&short, 0) == &data[..(1 << 20) + 777]);
 }

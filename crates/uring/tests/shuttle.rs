@@ -1,5 +1,5 @@
-//! The engine's queue under shuttle: every run is another interleaving of callers, I/O threads and the one who closes. The file is real,
-//! the threads are the model checker's.
+//! The engine's queue under shuttle: every run is another interleaving of callers, I/O threads and
+//! the one who closes. The file is real, the threads are the model checker's.
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +23,8 @@ fn engine(queue_max: usize) -> Engine {
     Engine::new(config.with_queue_max(queue_max).with_piece_bytes(PAGE)).unwrap()
 }
 
-/// Two callers write and then read back through two I/O threads, from inside the answers: each is answered once and finds its own bytes.
+/// Two callers write and then read back through two I/O threads, from inside the answers: each is
+/// answered once and finds its own bytes.
 #[test]
 fn every_job_is_answered_once_with_its_own_bytes() {
     explore(|| {
@@ -40,13 +41,19 @@ fn every_job_is_answered_once_with_its_own_bytes() {
                     let mut lease = arena.lease(2 * PAGE).unwrap();
                     lease.write_at(0, &[me; 2 * PAGE]).unwrap();
                     let write = Job::write(Arc::clone(&file));
-                    let write = write.with_part(Part::Write { at, from: lease.freeze(), len: 2 * PAGE });
+                    let write =
+                        write.with_part(Part::Write { at, from: lease.freeze(), len: 2 * PAGE });
                     let into = arena.lease(2 * PAGE).unwrap();
                     let again = engine.clone();
                     let done = move |finished: kvtier_uring::Finished| {
                         assert_eq!(finished.result.unwrap(), 2 * PAGE as u64);
-                        let read = Job::read(file).with_part(Part::Read { at, into, len: 2 * PAGE });
-                        again.submit(read, move |finished| found.lock().unwrap().push((me, finished))).unwrap();
+                        let read =
+                            Job::read(file).with_part(Part::Read { at, into, len: 2 * PAGE });
+                        again
+                            .submit(read, move |finished| {
+                                found.lock().unwrap().push((me, finished))
+                            })
+                            .unwrap();
                     };
                     engine.submit(write, done).unwrap();
                 })
@@ -57,7 +64,9 @@ fn every_job_is_answered_once_with_its_own_bytes() {
             thread::yield_now();
         }
         for (me, finished) in found.lock().unwrap().drain(..) {
-            let Part::Read { into, .. } = &finished.job.parts[0] else { panic!("a read came back as a write") };
+            let Part::Read { into, .. } = &finished.job.parts[0] else {
+                panic!("a read came back as a write")
+            };
             assert!(into.as_host().unwrap().iter().all(|byte| *byte == me));
         }
         engine.close();
@@ -66,7 +75,8 @@ fn every_job_is_answered_once_with_its_own_bytes() {
     });
 }
 
-/// One closes while another submits: what was taken is answered, done or `Closed`; what was not comes back; all memory comes home.
+/// One closes while another submits: what was taken is answered, done or `Closed`; what was not
+/// comes back; all memory comes home.
 #[test]
 fn who_closes_leaves_nobody_waiting() {
     explore(|| {
@@ -82,14 +92,20 @@ fn who_closes_leaves_nobody_waiting() {
                     let mut lease = arena.lease(PAGE).unwrap();
                     lease.write_at(0, &[7; PAGE]).unwrap();
                     let at = n * PAGE as u64;
-                    let job =
-                        Job::write(Arc::clone(&file)).with_part(Part::Write { at, from: lease.freeze(), len: PAGE });
+                    let job = Job::write(Arc::clone(&file)).with_part(Part::Write {
+                        at,
+                        from: lease.freeze(),
+                        len: PAGE,
+                    });
                     let answered = Arc::clone(&answered);
                     taken += usize::from(
                         engine
                             .submit(job, move |finished| {
                                 let ended = finished.result.map_err(|e| e.kind());
-                                assert!(matches!(ended, Ok(n) if n == PAGE as u64) || ended == Err(ErrorKind::Closed));
+                                assert!(
+                                    matches!(ended, Ok(n) if n == PAGE as u64)
+                                        || ended == Err(ErrorKind::Closed)
+                                );
                                 *answered.lock().unwrap() += 1;
                             })
                             .is_ok(),

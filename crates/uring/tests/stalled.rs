@@ -1,5 +1,6 @@
-//! The end of an engine over a device that does not answer: it waits, and leaves the processor to others. Needs a file system of its own that
-//! can be frozen, and so the right to mount one; where that is refused the test says so and does nothing.
+//! The end of an engine over a device that does not answer: it waits, and leaves the processor to
+//! others. Needs a file system of its own that can be frozen, and so the right to mount one; where
+//! that is refused the test says so and does nothing.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 use std::fs::{self, File};
@@ -23,7 +24,8 @@ struct Frozen<'a>(&'a Path);
 impl<'a> Frozen<'a> {
     fn mount(image: &Path, at: &'a Path) -> Option<Self> {
         let (from, to) = (image.to_str()?, at.to_str()?);
-        (can("mkfs.ext4", &["-q", from]) && can("mount", &["-o", "loop", from, to])).then_some(Frozen(at))
+        (can("mkfs.ext4", &["-q", from]) && can("mount", &["-o", "loop", from, to]))
+            .then_some(Frozen(at))
     }
 
     fn freeze(&self, is_frozen: bool) -> bool {
@@ -65,10 +67,14 @@ fn an_engine_that_closes_over_a_stalled_device_waits_without_a_core() {
     let arena = Arena::new(ArenaConfig::heap(1 << 20)).unwrap();
     let (send, receive) = sync_channel(8);
     for n in 0..4 {
-        let from = arena.lease(4096).map(|mut lease| lease.write_at(0, &[7; 4096]).map(|()| lease.freeze()));
+        let from = arena
+            .lease(4096)
+            .map(|mut lease| lease.write_at(0, &[7; 4096]).map(|()| lease.freeze()));
         let part = Part::Write { at: 4096 * n, from: from.unwrap().unwrap(), len: 4096 };
         let send = send.clone();
-        engine.submit(Job::write(Arc::clone(&file)).with_part(part), move |_| send.send(()).unwrap()).unwrap();
+        engine
+            .submit(Job::write(Arc::clone(&file)).with_part(part), move |_| send.send(()).unwrap())
+            .unwrap();
     }
     std::thread::scope(|scope| {
         std::thread::sleep(Duration::from_millis(200));

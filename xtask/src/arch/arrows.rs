@@ -1,4 +1,5 @@
-//! Arrows between our own crates, and from them to outside libraries, as the manifests declare them.
+//! Arrows between our own crates, and from them to outside libraries, as the manifests declare
+//! them.
 
 use std::collections::BTreeSet;
 
@@ -13,12 +14,19 @@ pub fn check(packages: &[Package]) -> Vec<Problem> {
     for package in packages {
         let Some((_, allowed)) = ARROWS.iter().find(|(room, _)| *room == package.room()) else {
             let fix = "add its row to xtask/src/arch/table.rs and its line to docs/ARCHITECTURE.md";
-            problems.push(problem(package, format!("{} has no place in the table of arrows", package.name), fix));
+            problems.push(problem(
+                package,
+                format!("{} has no place in the table of arrows", package.name),
+                fix,
+            ));
             continue;
         };
         for dep in &package.deps {
-            let found =
-                if members.contains(dep.name.as_str()) { arrow(package, dep, allowed) } else { library(package, dep) };
+            let found = if members.contains(dep.name.as_str()) {
+                arrow(package, dep, allowed)
+            } else {
+                library(package, dep)
+            };
             problems.extend(found);
         }
     }
@@ -31,16 +39,35 @@ fn arrow(package: &Package, dep: &Dep, allowed: &[&str]) -> Option<Problem> {
     let in_tests = dep.kind == DepKind::Dev;
     if in_tests && to == "testkit" {
         let below = TESTED_WITHOUT_TESTKIT.contains(&from);
-        return below
-            .then(|| problem(package, "its tests use kvtier-testkit", "use proptest alone: it lies below testkit"));
+        return below.then(|| {
+            problem(
+                package,
+                "its tests use kvtier-testkit",
+                "use proptest alone: it lies below testkit",
+            )
+        });
     }
     let fine = in_tests && (from == to || to == "fakegpu");
     if !fine && !allowed.contains(&to) {
-        let list = if allowed.is_empty() { "no other crate of ours".to_owned() } else { allowed.join(", ") };
-        return Some(problem(package, format!("depends on {}", dep.name), format!("it may use {list}")));
+        let list = if allowed.is_empty() {
+            "no other crate of ours".to_owned()
+        } else {
+            allowed.join(", ")
+        };
+        return Some(problem(
+            package,
+            format!("depends on {}", dep.name),
+            format!("it may use {list}"),
+        ));
     }
     let bound = BY_FEATURE_ONLY.contains(&(from, to)) && !dep.optional && !in_tests;
-    bound.then(|| problem(package, format!("always depends on {}", dep.name), "make it optional, behind a feature"))
+    bound.then(|| {
+        problem(
+            package,
+            format!("always depends on {}", dep.name),
+            "make it optional, behind a feature",
+        )
+    })
 }
 
 /// An arrow to an outside library. Tests may use any.
@@ -64,14 +91,25 @@ mod tests {
     }
 
     fn package(room: &str, deps: Vec<Dep>) -> Package {
-        Package { name: format!("kvtier-{room}"), dir: format!("crates/{room}"), deps, ..Package::default() }
+        Package {
+            name: format!("kvtier-{room}"),
+            dir: format!("crates/{room}"),
+            deps,
+            ..Package::default()
+        }
     }
 
     /// What the rules say about `room` with one dependency, in a house that has all the rooms.
     fn problems(room: &str, dependency: Dep) -> Vec<String> {
-        let mut house: Vec<Package> =
-            ["key", "mem", "core", "file", "uring", "testkit"].iter().map(|room| package(room, Vec::new())).collect();
-        house.push(Package { name: "kvtier".into(), dir: "crates/kvtier".into(), ..Package::default() });
+        let mut house: Vec<Package> = ["key", "mem", "core", "file", "uring", "testkit"]
+            .iter()
+            .map(|room| package(room, Vec::new()))
+            .collect();
+        house.push(Package {
+            name: "kvtier".into(),
+            dir: "crates/kvtier".into(),
+            ..Package::default()
+        });
         house.retain(|other| other.room() != room);
         house.push(package(room, vec![dependency]));
         check(&house).iter().map(ToString::to_string).collect()
@@ -91,10 +129,17 @@ mod tests {
             problems("key", dep("kvtier-mem", DepKind::Normal, false)),
             ["crates/key/Cargo.toml:1: depends on kvtier-mem; it may use no other crate of ours"]
         );
-        for (room, name) in
-            [("s3", "kvtier-file"), ("file", "kvtier"), ("cli", "kvtier-mem"), ("core", "kvtier-testkit")]
-        {
-            assert_eq!(problems(room, dep(name, DepKind::Normal, false)).len(), 1, "{room} → {name}");
+        for (room, name) in [
+            ("s3", "kvtier-file"),
+            ("file", "kvtier"),
+            ("cli", "kvtier-mem"),
+            ("core", "kvtier-testkit"),
+        ] {
+            assert_eq!(
+                problems(room, dep(name, DepKind::Normal, false)).len(),
+                1,
+                "{room} → {name}"
+            );
         }
         assert_eq!(problems("mem", dep("kvtier-core", DepKind::Build, false)).len(), 1);
         assert_eq!(problems("key", dep("kvtier-core", DepKind::Dev, false)).len(), 1);
@@ -103,22 +148,35 @@ mod tests {
 
     #[test]
     fn what_a_feature_brings_is_optional() {
-        assert!(problems("s3", dep("kvtier-core", DepKind::Normal, false))[0].contains("make it optional"));
+        assert!(
+            problems("s3", dep("kvtier-core", DepKind::Normal, false))[0]
+                .contains("make it optional")
+        );
     }
 
     #[test]
     fn a_room_outside_the_plan_is_found() {
-        assert!(problems("attic", dep("kvtier-mem", DepKind::Normal, false))[0].contains("no place"));
+        assert!(
+            problems("attic", dep("kvtier-mem", DepKind::Normal, false))[0].contains("no place")
+        );
     }
 
     #[test]
     fn libraries_stay_in_their_rooms() {
         assert!(problems("uring", dep("io-uring", DepKind::Normal, false)).is_empty());
         assert!(problems("file", dep("tokio", DepKind::Dev, false)).is_empty());
-        for (room, name) in
-            [("file", "io-uring"), ("core", "tokio"), ("file", "cudarc"), ("key", "clap"), ("mem", "serde_yaml")]
-        {
-            assert_eq!(problems(room, dep(name, DepKind::Normal, false)).len(), 1, "{room} → {name}");
+        for (room, name) in [
+            ("file", "io-uring"),
+            ("core", "tokio"),
+            ("file", "cudarc"),
+            ("key", "clap"),
+            ("mem", "serde_yaml"),
+        ] {
+            assert_eq!(
+                problems(room, dep(name, DepKind::Normal, false)).len(),
+                1,
+                "{room} → {name}"
+            );
         }
     }
 }

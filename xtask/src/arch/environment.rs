@@ -1,4 +1,5 @@
-//! Only the outermost rooms read the environment: what decides behaviour is an argument everywhere else.
+//! Only the outermost rooms read the environment: what decides behaviour is an argument everywhere
+//! else.
 
 use proc_macro2::TokenTree;
 
@@ -24,7 +25,9 @@ pub fn check(source: &Source) -> Vec<Problem> {
 
 fn may_read(source: &Source) -> bool {
     let room = source.path.trim_start_matches("crates/").split('/').next().unwrap_or_default();
-    source.role != Role::Production || source.path.ends_with("/build.rs") || ENVIRONMENT.contains(&room)
+    source.role != Role::Production
+        || source.path.ends_with("/build.rs")
+        || ENVIRONMENT.contains(&room)
 }
 
 /// `env::var`, `env::var_os`, `env::vars` or `env::vars_os`, called or imported.
@@ -54,16 +57,26 @@ mod tests {
         let read = "fn a() { std::env::var(\"A\"); }";
         assert_eq!(problems("crates/file/src/a.rs", read), 1);
         assert_eq!(problems("crates/file/src/a.rs", "use std::env::{self, var_os};"), 1);
-        assert_eq!(problems("crates/file/src/a.rs", "fn a() { std::env::temp_dir(); env!(\"X\"); }"), 0);
+        assert_eq!(
+            problems("crates/file/src/a.rs", "fn a() { std::env::temp_dir(); env!(\"X\"); }"),
+            0
+        );
     }
 
     #[test]
     fn the_outermost_and_tests_do() {
         let read = "fn a() { std::env::var(\"A\"); }";
-        for path in ["crates/kvtier/src/a.rs", "crates/cli/src/a.rs", "crates/file/tests/a.rs", "crates/file/build.rs"]
-        {
+        for path in [
+            "crates/kvtier/src/a.rs",
+            "crates/cli/src/a.rs",
+            "crates/file/tests/a.rs",
+            "crates/file/build.rs",
+        ] {
             assert_eq!(problems(path, read), 0, "{path}");
         }
-        assert_eq!(problems("crates/file/src/a.rs", &format!("#[cfg(test)]\nmod tests {{ {read} }}")), 0);
+        assert_eq!(
+            problems("crates/file/src/a.rs", &format!("#[cfg(test)]\nmod tests {{ {read} }}")),
+            0
+        );
     }
 }

@@ -21,7 +21,9 @@ impl Graph {
     /// Reads the graph out of the full answer of `cargo metadata`.
     pub fn parse(metadata: &Value) -> Result<Graph> {
         let mut graph = Graph::default();
-        let id = |value: &Value| value.as_str().map(String::from).context("cargo metadata without a package id");
+        let id = |value: &Value| {
+            value.as_str().map(String::from).context("cargo metadata without a package id")
+        };
         for package in metadata["packages"].as_array().into_iter().flatten() {
             graph.names.insert(id(&package["id"])?, id(&package["name"])?);
         }
@@ -29,13 +31,17 @@ impl Graph {
             graph.members.push(id(member)?);
         }
         for node in metadata["resolve"]["nodes"].as_array().into_iter().flatten() {
-            let deps = node["deps"].as_array().into_iter().flatten().filter(|dep| !only_for_tests(dep));
-            graph.edges.insert(id(&node["id"])?, deps.map(|dep| id(&dep["pkg"])).collect::<Result<_>>()?);
+            let deps =
+                node["deps"].as_array().into_iter().flatten().filter(|dep| !only_for_tests(dep));
+            graph
+                .edges
+                .insert(id(&node["id"])?, deps.map(|dep| id(&dep["pkg"])).collect::<Result<_>>()?);
         }
         Ok(graph)
     }
 
-    /// The names on a shortest way from `start` to a package called `goal` that passes no other member.
+    /// The names on a shortest way from `start` to a package called `goal` that passes no other
+    /// member.
     fn way<'a>(&'a self, start: &'a str, goal: &str) -> Option<Vec<&'a str>> {
         let mut came_from: BTreeMap<&str, &str> = BTreeMap::new();
         let mut queue = VecDeque::from([start]);
@@ -62,17 +68,26 @@ impl Graph {
     }
 }
 
-/// Members that are built from a library that belongs to other rooms. Direct use is left to the manifests' check.
+/// Members that are built from a library that belongs to other rooms. Direct use is left to the
+/// manifests' check.
 pub fn check(graph: &Graph) -> Vec<Problem> {
     let mut problems = Vec::new();
     for member in &graph.members {
         let room = room_of(&graph.names[member]);
         for library in NOT_EVEN_INDIRECTLY {
-            let rooms = LIBRARIES.iter().find(|(names, _)| names.contains(library)).map_or(&[][..], |(_, rooms)| rooms);
+            let rooms = LIBRARIES
+                .iter()
+                .find(|(names, _)| names.contains(library))
+                .map_or(&[][..], |(_, rooms)| rooms);
             let way = if rooms.contains(&room) { None } else { graph.way(member, library) };
             if let Some(way) = way.filter(|way| way.len() > 2) {
                 let what = format!("{} is built from {library}: {}", way[0], way.join(" → "));
-                problems.push(Problem::new("Cargo.lock", 1, what, "turn off the feature that brings it in"));
+                problems.push(Problem::new(
+                    "Cargo.lock",
+                    1,
+                    what,
+                    "turn off the feature that brings it in",
+                ));
             }
         }
     }

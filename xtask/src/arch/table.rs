@@ -1,6 +1,7 @@
 //! The house plan: which room may use which, and which outside library lives in which room.
 //!
-//! `docs/ARCHITECTURE.md` explains it; a new row here is a decision about the design, not a detail of a change.
+//! `docs/ARCHITECTURE.md` explains it; a new row here is a decision about the design, not a detail
+//! of a change.
 
 /// Room → the rooms it may use, always or by feature.
 pub const ARROWS: &[(&str, &[&str])] = &[
@@ -15,7 +16,10 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("file", &["core", "disk", "mem", "uring"]),
     ("gds", &["core", "disk", "mem", "uring"]),
     ("s3", &["mem", "core", "key", "index", "evict"]),
-    ("kvtier", &["key", "codec", "mem", "core", "evict", "index", "uring", "disk", "file", "gds", "s3"]),
+    (
+        "kvtier",
+        &["key", "codec", "mem", "core", "evict", "index", "uring", "disk", "file", "gds", "s3"],
+    ),
     ("cli", &["kvtier"]),
     ("py", &["kvtier"]),
     ("benches", &["kvtier"]),
@@ -25,7 +29,8 @@ pub const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Arrows that exist only behind a feature of the room they start from.
-pub const BY_FEATURE_ONLY: &[(&str, &str)] = &[("s3", "core"), ("s3", "key"), ("s3", "index"), ("s3", "evict")];
+pub const BY_FEATURE_ONLY: &[(&str, &str)] =
+    &[("s3", "core"), ("s3", "key"), ("s3", "index"), ("s3", "evict")];
 
 /// Rooms whose tests may not use testkit, because they lie below what it is made of.
 pub const TESTED_WITHOUT_TESTKIT: &[&str] = &["index", "evict"];
@@ -35,11 +40,25 @@ pub const LIBRARIES: &[(&[&str], &[&str])] = &[
     (&["tokio", "tokio-util"], &["s3", "cli", "testkit"]),
     (&["cudarc", "libloading"], &["mem", "gds"]),
     (&["io-uring"], &["uring"]),
-    (&["hyper", "hyper-util", "rustls", "hyper-rustls", "aws-sigv4", "aws-config", "aws-lc-rs"], &["s3"]),
+    (
+        &["hyper", "hyper-util", "rustls", "hyper-rustls", "aws-sigv4", "aws-config", "aws-lc-rs"],
+        &["s3"],
+    ),
     (&["h2", "http", "httparse", "quick-xml", "tokio-rustls"], &["s3", "testkit"]),
     (&["pyo3"], &["py"]),
     (&["clap", "clap_complete", "clap_mangen", "indicatif", "tracing-subscriber"], &["cli"]),
-    (&["serde-saphyr", "serde_yaml", "serde_yaml_ng", "serde_norway", "saphyr", "saphyr-parser", "toml"], &["kvtier"]),
+    (
+        &[
+            "serde-saphyr",
+            "serde_yaml",
+            "serde_yaml_ng",
+            "serde_norway",
+            "saphyr",
+            "saphyr-parser",
+            "toml",
+        ],
+        &["kvtier"],
+    ),
     (&["proptest"], &["testkit"]),
     (&["criterion"], &["benches"]),
 ];

@@ -14,7 +14,8 @@ use crate::workspace;
 /// The longest that one benchmark program may take.
 const LIMIT_S: u64 = 60 * 60;
 
-/// `--smoke` runs each benchmark once, without optimising: it proves that they work, not how fast anything is.
+/// `--smoke` runs each benchmark once, without optimising: it proves that they work, not how fast
+/// anything is.
 pub fn run(args: &mut Args) -> Result<()> {
     let smoke = args.flag("--smoke");
     match args.word().as_deref() {
@@ -22,7 +23,9 @@ pub fn run(args: &mut Args) -> Result<()> {
         Some("lmcache") => return lmcache::run(args),
         Some("s3") => return s3::run(args),
         Some(other) => {
-            bail!("no benchmark '{other}'; there are: file, lmcache, s3, or none for all criterion programs")
+            bail!(
+                "no benchmark '{other}'; there are: file, lmcache, s3, or none for all criterion programs"
+            )
         }
         None => {}
     }
@@ -30,7 +33,9 @@ pub fn run(args: &mut Args) -> Result<()> {
     let mut count = 0;
     for package in &workspace::read()? {
         for bench in package.targets_of("bench") {
-            let cmd = Cmd::new("cargo bench --locked -p").arg(&package.name).args(["--bench", &bench.name]);
+            let cmd = Cmd::new("cargo bench --locked -p")
+                .arg(&package.name)
+                .args(["--bench", &bench.name]);
             let features = bench.required_features.join(",");
             let cmd = if features.is_empty() { cmd } else { cmd.args(["--features", &features]) };
             let cmd = if smoke { cmd.args(["--profile", "dev", "--", "--test"]) } else { cmd };

@@ -1,4 +1,5 @@
-//! `cargo xtask ci`: everything a change must pass. Cheap checks come first, so that a slip shows in seconds.
+//! `cargo xtask ci`: everything a change must pass. Cheap checks come first, so that a slip shows
+//! in seconds.
 
 mod steps;
 
@@ -69,7 +70,8 @@ pub fn run(args: &mut Args) -> Result<()> {
         STEPS.iter().for_each(|step| println!("{}", step.name));
         return Ok(());
     }
-    let chosen: Vec<&Step> = STEPS.iter().filter(|step| only.as_deref().is_none_or(|name| name == step.name)).collect();
+    let chosen: Vec<&Step> =
+        STEPS.iter().filter(|step| only.as_deref().is_none_or(|name| name == step.name)).collect();
     if chosen.is_empty() {
         bail!("no such step; see `cargo xtask ci --list`");
     }

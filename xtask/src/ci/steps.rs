@@ -1,5 +1,5 @@
-//! The steps of `cargo xtask ci`. All but fuzz share one target folder and the same RUSTFLAGS, so that
-//! nothing is compiled twice without need.
+//! The steps of `cargo xtask ci`. All but fuzz share one target folder and the same RUSTFLAGS, so
+//! that nothing is compiled twice without need.
 
 use std::path::PathBuf;
 
@@ -10,8 +10,8 @@ use crate::servers::{Kind, Way};
 use crate::sh::Cmd;
 use crate::testing::Count;
 use crate::{
-    alone, arch, crashes as machine_crashes, cufile, features, filesystems, fuzz, servers, shuttle, testing, tidy,
-    wheel, workspace,
+    alone, arch, crashes as machine_crashes, cufile, features, filesystems, fuzz, servers, shuttle,
+    testing, tidy, wheel, workspace,
 };
 
 /// The seeds that each fault schedule runs for every change.
@@ -38,8 +38,8 @@ pub fn arch(_: &mut Run) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Licences, duplicates and sources. Advisories need a database that only a network can bring: they are checked
-/// where one lies already.
+/// Licences, duplicates and sources. Advisories need a database that only a network can bring: they
+/// are checked where one lies already.
 pub fn deny(_: &mut Run) -> Result<Outcome> {
     if !Cmd::new("cargo deny --version").works() {
         bail!(
@@ -86,7 +86,9 @@ pub fn test(run: &mut Run) -> Result<Outcome> {
 }
 
 pub fn doc(_: &mut Run) -> Result<Outcome> {
-    Cmd::new("cargo doc --locked --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings").run()?;
+    Cmd::new("cargo doc --locked --workspace --no-deps")
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .run()?;
     Ok(Outcome::Passed)
 }
 
@@ -101,12 +103,15 @@ pub fn features(run: &mut Run) -> Result<Outcome> {
 pub fn alone(run: &mut Run) -> Result<Outcome> {
     match alone::touched(&run.packages)? {
         Err(why) => Ok(Outcome::Skipped(why)),
-        Ok(touched) if touched.is_empty() => Ok(Outcome::Skipped("the change touches no crate".into())),
+        Ok(touched) if touched.is_empty() => {
+            Ok(Outcome::Skipped("the change touches no crate".into()))
+        }
         Ok(touched) => Ok(Outcome::Noted(format!("{} crates", alone::build(touched)?))),
     }
 }
 
-/// The whole workspace is built at once, as `cargo test` does it: there is nothing left to build then.
+/// The whole workspace is built at once, as `cargo test` does it: there is nothing left to build
+/// then.
 pub fn examples(run: &mut Run) -> Result<Outcome> {
     Cmd::new(
         "cargo build --locked --workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config --examples",
@@ -126,7 +131,11 @@ pub fn examples(run: &mut Run) -> Result<Outcome> {
 
 /// The tests whose name contains `fault_seeds`, over many more seeds than in a plain `cargo test`.
 pub fn fault_seeds(run: &mut Run) -> Result<Outcome> {
-    let count = testing::run_at_once(&workspace_tests(), &["fault_seeds"], &[("KVTIER_SEEDS", FAULT_SEEDS)])?;
+    let count = testing::run_at_once(
+        &workspace_tests(),
+        &["fault_seeds"],
+        &[("KVTIER_SEEDS", FAULT_SEEDS)],
+    )?;
     Ok(if count.passed == 0 { Outcome::Skipped("none yet".into()) } else { tested(run, count) })
 }
 
@@ -137,7 +146,11 @@ pub fn filesystems(run: &mut Run) -> Result<Outcome> {
         return Ok(Outcome::Skipped(refused.join("; ")));
     }
     let Outcome::Noted(tests) = tested(run, count) else { return Ok(Outcome::Passed) };
-    Ok(Outcome::Noted(if refused.is_empty() { tests } else { format!("{tests}; not on {}", refused.join("; ")) }))
+    Ok(Outcome::Noted(if refused.is_empty() {
+        tests
+    } else {
+        format!("{tests}; not on {}", refused.join("; "))
+    }))
 }
 
 /// The file tier on file systems that lose what was not synced, at random moments.
@@ -158,7 +171,11 @@ pub fn real_servers(run: &mut Run) -> Result<Outcome> {
         return Ok(Outcome::Skipped(absent.join("; ")));
     }
     let Outcome::Noted(tests) = tested(run, count) else { return Ok(Outcome::Passed) };
-    Ok(Outcome::Noted(if absent.is_empty() { tests } else { format!("{tests}; without {}", absent.join("; ")) }))
+    Ok(Outcome::Noted(if absent.is_empty() {
+        tests
+    } else {
+        format!("{tests}; without {}", absent.join("; "))
+    }))
 }
 
 /// The GPU tier over NVIDIA's own libcufile, where its Python package can be had.

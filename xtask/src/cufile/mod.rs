@@ -1,4 +1,5 @@
-//! NVIDIA's own libcufile, out of its Python package, in compatibility mode over the stand-in for the driver.
+//! NVIDIA's own libcufile, out of its Python package, in compatibility mode over the stand-in for
+//! the driver.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,11 @@ pub fn test() -> Result<Result<Count, String>> {
     if !Path::new("/proc/modules").exists() {
         match shim() {
             Ok(shim) => env.push(("KVTIER_CUFILE_PRELOAD", text(&shim))),
-            Err(e) => return Ok(Err(format!("there is no /proc/modules, and no C compiler to work around it: {e:#}"))),
+            Err(e) => {
+                return Ok(Err(format!(
+                    "there is no /proc/modules, and no C compiler to work around it: {e:#}"
+                )));
+            }
         }
     }
     if !Path::new("/run/udev/data").exists() {
@@ -41,13 +46,16 @@ pub fn test() -> Result<Result<Count, String>> {
 /// The library in its environment, which is made now if it was not before.
 fn library() -> Result<PathBuf> {
     let venv = venv::make(&WHEEL)?.join("venv/lib");
-    find(&venv, "libcufile.so.0").with_context(|| format!("no libcufile.so.0 below {}", venv.display()))
+    find(&venv, "libcufile.so.0")
+        .with_context(|| format!("no libcufile.so.0 below {}", venv.display()))
 }
 
 fn find(dir: &Path, name: &str) -> Option<PathBuf> {
-    let entries: Vec<PathBuf> = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path()).collect();
+    let entries: Vec<PathBuf> =
+        fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path()).collect();
     let here = entries.iter().find(|path| path.file_name().is_some_and(|own| own == name));
-    here.cloned().or_else(|| entries.iter().filter(|path| path.is_dir()).find_map(|dir| find(dir, name)))
+    here.cloned()
+        .or_else(|| entries.iter().filter(|path| path.is_dir()).find_map(|dir| find(dir, name)))
 }
 
 /// What makes it open where the kernel has no modules.

@@ -15,14 +15,16 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 const FLAGS: &str = "-Zsanitizer=address";
 const LIMIT_S: u64 = 2 * 60 * 60;
 
-/// A program with a known fault. If it ends well, the sanitizer is off and its silence about us means nothing.
+/// A program with a known fault. If it ends well, the sanitizer is off and its silence about us
+/// means nothing.
 const CANARY: &str = "fn main() {
     let freed = { let owner = Box::new([7_u8; 64]); owner.as_ptr() };
     std::process::exit(i32::from(unsafe { std::ptr::read_volatile(freed) } == 0));
 }
 ";
 
-/// The unit and integration tests of each such crate. Doctests do not get the flags and are left out.
+/// The unit and integration tests of each such crate. Doctests do not get the flags and are left
+/// out.
 pub fn run(packages: &[Package]) -> Result<Outcome> {
     if !Cmd::new("cargo +nightly --version").works() {
         return Ok(Outcome::Skipped("no nightly toolchain on this machine".into()));
@@ -30,7 +32,8 @@ pub fn run(packages: &[Package]) -> Result<Outcome> {
     prove_it_barks()?;
     let mut count = Count::default();
     for package in packages.iter().filter(|package| CRATES.contains(&package.room())) {
-        let cmd = Cmd::new("cargo +nightly test --locked --lib --bins --tests --target-dir target/asan");
+        let cmd =
+            Cmd::new("cargo +nightly test --locked --lib --bins --tests --target-dir target/asan");
         let cmd = cmd.args(["--target", TARGET, "-p", &package.name]).rustflags(FLAGS);
         // One test wants a leak: memory that the kernel may still use when its reactor dies.
         let cmd = cmd.args(["--", "--skip", "a_reactor_that_dies_answers_everyone"]);

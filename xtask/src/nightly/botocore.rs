@@ -18,11 +18,16 @@ pub fn run(_: &[Package]) -> Result<Outcome> {
     Cmd::new("python3 -m venv").arg(at("venv")).run()?;
     let pip = Cmd::new("").arg(at("venv/bin/pip")).args(["install", "--quiet", "botocore"]);
     if pip.run().is_err() {
-        return Ok(Outcome::Skipped("botocore cannot be installed from the Python registry".into()));
+        return Ok(Outcome::Skipped(
+            "botocore cannot be installed from the Python registry".into(),
+        ));
     }
     let day = std::time::UNIX_EPOCH.elapsed()?.as_secs() / 86_400;
     let script = root().join("crates/s3/vectors/sign.py").to_string_lossy().into_owned();
-    let made = Cmd::new("").arg(at("venv/bin/python")).args([script, REQUESTS.to_owned(), day.to_string()]).read()?;
+    let made = Cmd::new("")
+        .arg(at("venv/bin/python"))
+        .args([script, REQUESTS.to_owned(), day.to_string()])
+        .read()?;
     std::fs::write(at("vectors.jsonl"), made)?;
     let cmd = Cmd::new("cargo test --locked -p kvtier-s3 --lib sign::botocore");
     testing::run(&cmd.env("KVTIER_S3_VECTORS", at("vectors.jsonl")))?;

@@ -7,7 +7,9 @@ use crate::ci::Outcome;
 use crate::sh::Cmd;
 use crate::testing::{self, Count};
 use crate::workspace::Package;
-use crate::{alone, bench, crashes as machine_crashes, fuzz as fuzzing, servers, shuttle as interleavings};
+use crate::{
+    alone, bench, crashes as machine_crashes, fuzz as fuzzing, servers, shuttle as interleavings,
+};
 
 /// The CPU time on each core that one night may spend on one item.
 const LIMIT_S: u64 = 4 * 60 * 60;
@@ -41,7 +43,8 @@ pub fn shuttle(packages: &[Package]) -> Result<Outcome> {
     interleavings::run(packages, Some(LIMIT_S)).map(tested)
 }
 
-/// The tests of allocators, arenas and leases; those of memory shared between processes have nothing that memcheck could see.
+/// The tests of allocators, arenas and leases; those of memory shared between processes have
+/// nothing that memcheck could see.
 pub fn valgrind(packages: &[Package]) -> Result<Outcome> {
     if !packages.iter().any(|package| package.room() == "mem") {
         return Ok(Outcome::Skipped("kvtier-mem is not there".into()));
@@ -49,7 +52,8 @@ pub fn valgrind(packages: &[Package]) -> Result<Outcome> {
     if !Cmd::new("valgrind --version").works() {
         return Ok(Outcome::Skipped("valgrind is not installed (Debian package valgrind)".into()));
     }
-    let runner = "valgrind --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite --quiet";
+    let runner =
+        "valgrind --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite --quiet";
     let cmd = Cmd::new("cargo test --locked -p kvtier-mem --lib --test arena");
     let cmd = cmd.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", runner);
     testing::run(&cmd.limit_s(LIMIT_S)).map(tested)
@@ -58,7 +62,10 @@ pub fn valgrind(packages: &[Package]) -> Result<Outcome> {
 /// Each crate alone, so that no neighbour's features hide what it lacks.
 pub fn clippy_each(packages: &[Package]) -> Result<Outcome> {
     for package in packages {
-        Cmd::new("cargo clippy --locked -p").arg(&package.name).args(["--", "-D", "warnings"]).run()?;
+        Cmd::new("cargo clippy --locked -p")
+            .arg(&package.name)
+            .args(["--", "-D", "warnings"])
+            .run()?;
     }
     Ok(Outcome::Noted(format!("{} crates", packages.len())))
 }
@@ -70,11 +77,14 @@ pub fn test_each(packages: &[Package]) -> Result<Outcome> {
 
 pub fn miri(packages: &[Package]) -> Result<Outcome> {
     if !Cmd::new("cargo +nightly miri --version").works() {
-        return Ok(Outcome::Skipped("no Miri on this machine (rustup +nightly component add miri rust-src)".into()));
+        return Ok(Outcome::Skipped(
+            "no Miri on this machine (rustup +nightly component add miri rust-src)".into(),
+        ));
     }
     let mut count = Count::default();
     for package in packages.iter().filter(|package| FOR_MIRI.contains(&package.room())) {
-        let cmd = Cmd::new("cargo +nightly miri test --target-dir target/miri --lib -p").arg(&package.name);
+        let cmd = Cmd::new("cargo +nightly miri test --target-dir target/miri --lib -p")
+            .arg(&package.name);
         count += testing::run(&cmd.env("MIRIFLAGS", "-Zmiri-disable-isolation").limit_s(LIMIT_S))?;
     }
     Ok(tested(count))

@@ -23,8 +23,8 @@ const DIRECTORIES: [(&str, &str); 5] = [
 /// What the script's chunks look like, for the layout whose files say it.
 const SHAPE: [&str; 2] = ["--shape", "2x2x256x64"];
 
-/// LMCache's file adapters write; `kvtier migrate` takes each directory into our layout and out again; LMCache reads that, and every file is
-/// what it was, byte for byte.
+/// LMCache's file adapters write; `kvtier migrate` takes each directory into our layout and out
+/// again; LMCache reads that, and every file is what it was, byte for byte.
 pub fn files(_: &[Package]) -> Result<Outcome> {
     let home = venv::make(&venv::LMCACHE)?;
     Cmd::new("cargo build --locked -p kvtier-cli").run()?;
@@ -56,14 +56,22 @@ fn round_trip(home: &Path, base: &Path) -> Result<usize> {
     fs::write(&script, SCRIPT)?;
     let (theirs, kept, ours) = (base.join("theirs"), base.join("kvtier"), base.join("ours"));
     let python = |mode: &str, dir: &Path| {
-        let cmd = Cmd::new("").arg(venv::python(home).to_string_lossy()).arg(script.to_string_lossy());
+        let cmd =
+            Cmd::new("").arg(venv::python(home).to_string_lossy()).arg(script.to_string_lossy());
         venv::quiet(cmd.arg(mode).arg(dir.to_string_lossy())).limit_s(LIMIT_S).run()
     };
     python("write", &theirs)?;
     let mut compared = 0;
     for (dir, layout) in DIRECTORIES {
         let path = |base: &Path| base.join(dir).to_string_lossy().into_owned();
-        kvtier(&["migrate", &path(&theirs), &path(&kept), "--from-layout", layout, "--unverified"])?;
+        kvtier(&[
+            "migrate",
+            &path(&theirs),
+            &path(&kept),
+            "--from-layout",
+            layout,
+            "--unverified",
+        ])?;
         kvtier(&["verify", &path(&kept)])?;
         let shape = if layout == "lmcache-gds" { &SHAPE[..] } else { &[] };
         kvtier(&[&["migrate", &path(&kept), &path(&ours), "--to-layout", layout], shape].concat())?;
@@ -83,7 +91,9 @@ fn same_files(theirs: &Path, ours: &Path) -> Result<usize> {
     let (expected, found) = (names(theirs)?, names(ours)?);
     ensure!(expected == found && !expected.is_empty(), "{expected:?} became {found:?}");
     for name in &expected {
-        let read = |dir: &Path| fs::read(dir.join(name)).with_context(|| format!("cannot read {}", name.display()));
+        let read = |dir: &Path| {
+            fs::read(dir.join(name)).with_context(|| format!("cannot read {}", name.display()))
+        };
         ensure!(read(theirs)? == read(ours)?, "{} has other bytes", name.display());
     }
     Ok(expected.len())

@@ -24,12 +24,36 @@ struct Item {
 }
 
 const ITEMS: &[Item] = &[
-    Item { name: "long-tests", what: "all tests with KVTIER_NIGHTLY=1: soaks and long loops", run: items::long_tests },
-    Item { name: "fault-seeds", what: "fault schedules over 10,000 seeds", run: items::fault_seeds },
-    Item { name: "crashes", what: "file systems that lose what was not synced, a thousand times", run: items::crashes },
-    Item { name: "shuttle", what: "thread interleavings with KVTIER_NIGHTLY=1", run: items::shuttle },
-    Item { name: "asan", what: "AddressSanitizer on the crates with unsafe, with a canary", run: asan::run },
-    Item { name: "valgrind", what: "memcheck on the allocators and arenas of kvtier-mem", run: items::valgrind },
+    Item {
+        name: "long-tests",
+        what: "all tests with KVTIER_NIGHTLY=1: soaks and long loops",
+        run: items::long_tests,
+    },
+    Item {
+        name: "fault-seeds",
+        what: "fault schedules over 10,000 seeds",
+        run: items::fault_seeds,
+    },
+    Item {
+        name: "crashes",
+        what: "file systems that lose what was not synced, a thousand times",
+        run: items::crashes,
+    },
+    Item {
+        name: "shuttle",
+        what: "thread interleavings with KVTIER_NIGHTLY=1",
+        run: items::shuttle,
+    },
+    Item {
+        name: "asan",
+        what: "AddressSanitizer on the crates with unsafe, with a canary",
+        run: asan::run,
+    },
+    Item {
+        name: "valgrind",
+        what: "memcheck on the allocators and arenas of kvtier-mem",
+        run: items::valgrind,
+    },
     Item { name: "miri", what: "Miri on the crates that need no kernel", run: items::miri },
     Item { name: "fuzz", what: "every fuzz target for 10 minutes", run: items::fuzz },
     Item {
@@ -37,14 +61,26 @@ const ITEMS: &[Item] = &[
         what: "the S3 client on Ceph, Swift, Garage and moto: plain, TLS, HTTP/2",
         run: items::real_servers,
     },
-    Item { name: "lmcache-files", what: "the real LMCache reads our files and we read its", run: lmcache::files },
+    Item {
+        name: "lmcache-files",
+        what: "the real LMCache reads our files and we read its",
+        run: lmcache::files,
+    },
     Item {
         name: "lmcache-bucket",
         what: "the real LMCache's S3 adapter and our tier on one bucket",
         run: lmcache::bucket,
     },
-    Item { name: "lmcache-wheel", what: "the Python module inside the real LMCache", run: lmcache::wheel },
-    Item { name: "python", what: "the Python module's tests with KVTIER_NIGHTLY=1", run: python::long },
+    Item {
+        name: "lmcache-wheel",
+        what: "the Python module inside the real LMCache",
+        run: lmcache::wheel,
+    },
+    Item {
+        name: "python",
+        what: "the Python module's tests with KVTIER_NIGHTLY=1",
+        run: python::long,
+    },
     Item {
         name: "wheel",
         what: "the wheel for manylinux_2_28 with the command, installed and tested",
@@ -55,12 +91,28 @@ const ITEMS: &[Item] = &[
         what: "memcheck on the Python module's tests, with a canary",
         run: python::valgrind,
     },
-    Item { name: "botocore", what: "the S3 client's signatures beside botocore's", run: botocore::run },
-    Item { name: "ptxas", what: "NVIDIA's assembler takes the kernel that sums on the GPU", run: ptxas::run },
-    Item { name: "clippy-each", what: "each crate is clean with its own features only", run: items::clippy_each },
+    Item {
+        name: "botocore",
+        what: "the S3 client's signatures beside botocore's",
+        run: botocore::run,
+    },
+    Item {
+        name: "ptxas",
+        what: "NVIDIA's assembler takes the kernel that sums on the GPU",
+        run: ptxas::run,
+    },
+    Item {
+        name: "clippy-each",
+        what: "each crate is clean with its own features only",
+        run: items::clippy_each,
+    },
     Item { name: "test-each", what: "the tests of each crate build alone", run: items::test_each },
     Item { name: "features", what: "all pairs of features", run: items::features },
-    Item { name: "bench-smoke", what: "every benchmark once, unoptimised", run: items::bench_smoke },
+    Item {
+        name: "bench-smoke",
+        what: "every benchmark once, unoptimised",
+        run: items::bench_smoke,
+    },
 ];
 
 /// Runs all items, or one, and goes on past failures: a night is too long to lose to the first.
@@ -73,11 +125,13 @@ pub fn run(args: &mut Args) -> Result<()> {
         return Ok(());
     }
     let packages = workspace::read()?;
-    let chosen: Vec<&Item> = ITEMS.iter().filter(|item| only.as_deref().is_none_or(|name| name == item.name)).collect();
+    let chosen: Vec<&Item> =
+        ITEMS.iter().filter(|item| only.as_deref().is_none_or(|name| name == item.name)).collect();
     if chosen.is_empty() {
         bail!("no such item; see `cargo xtask nightly --list`");
     }
-    let (lines, failed): (Vec<String>, Vec<bool>) = chosen.iter().map(|item| carry_out(item, &packages)).unzip();
+    let (lines, failed): (Vec<String>, Vec<bool>) =
+        chosen.iter().map(|item| carry_out(item, &packages)).unzip();
     println!("\n=== summary (enter it in docs/TESTING.md) ===\n{}", lines.join("\n"));
     match failed.iter().filter(|failed| **failed).count() {
         0 => Ok(()),

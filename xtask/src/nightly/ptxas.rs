@@ -1,4 +1,5 @@
-//! The GPU's kernel under NVIDIA's own assembler: what our stand-in runs is PTX to NVIDIA too, for every kind of GPU that is sold.
+//! The GPU's kernel under NVIDIA's own assembler: what our stand-in runs is PTX to NVIDIA too, for
+//! every kind of GPU that is sold.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -20,14 +21,22 @@ const GPUS: [&str; 7] = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", 
 pub fn run(_: &[Package]) -> Result<Outcome> {
     let home = match venv::make(&WHEEL) {
         Ok(home) => home,
-        Err(e) => return Ok(Outcome::Skipped(format!("the Python package {PACKAGE} cannot be had: {e:#}"))),
+        Err(e) => {
+            return Ok(Outcome::Skipped(format!(
+                "the Python package {PACKAGE} cannot be had: {e:#}"
+            )));
+        }
     };
-    let ptxas = find(&home.join("venv/lib"), "ptxas")?.with_context(|| format!("no ptxas in {PACKAGE}"))?;
+    let ptxas =
+        find(&home.join("venv/lib"), "ptxas")?.with_context(|| format!("no ptxas in {PACKAGE}"))?;
     fs::set_permissions(&ptxas, fs::Permissions::from_mode(0o755))?;
     let out = workspace::target_dir().join("crc32c.cubin");
     let text = |path: &Path| path.to_string_lossy().into_owned();
     for gpu in GPUS {
-        let cmd = Cmd::new("").arg(text(&ptxas)).args(["-v", "-arch", gpu]).arg(text(&root().join(KERNEL)));
+        let cmd = Cmd::new("")
+            .arg(text(&ptxas))
+            .args(["-v", "-arch", gpu])
+            .arg(text(&root().join(KERNEL)));
         let (fine, said) = cmd.arg("-o").arg(text(&out)).try_read()?;
         // Memory of its own would be a kernel that no longer fits the registers.
         if !fine || !said.contains("0 bytes spill stores, 0 bytes spill loads") {
@@ -40,7 +49,8 @@ pub fn run(_: &[Package]) -> Result<Outcome> {
 fn find(dir: &Path, name: &str) -> io::Result<Option<PathBuf>> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
-        let found = if path.is_dir() { find(&path, name)? } else { path.ends_with(name).then_some(path) };
+        let found =
+            if path.is_dir() { find(&path, name)? } else { path.ends_with(name).then_some(path) };
         if found.is_some() {
             return Ok(found);
         }

@@ -11,7 +11,8 @@ use crate::workspace::Package;
 
 /// The longest that memcheck may take; it runs everything on one core, some fifty times slower.
 const MEMCHECK_LIMIT_S: u64 = 2 * 60 * 60;
-/// What memcheck sees: no test that measures memory, and none that starts other interpreters, which it would not follow.
+/// What memcheck sees: no test that measures memory, and none that starts other interpreters, which
+/// it would not follow.
 const TESTS: &[&str] = &[
     "test_connector",
     "test_store",
@@ -25,7 +26,8 @@ const TESTS: &[&str] = &[
     "test_callers.Keys",
     "test_callers.Logs",
 ];
-/// A script with a known fault. If it ends well, memcheck is blind and its silence about us means nothing.
+/// A script with a known fault. If it ends well, memcheck is blind and its silence about us means
+/// nothing.
 const CANARY: &str = "import ctypes
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -44,13 +46,15 @@ pub fn long(_: &[Package]) -> Result<Outcome> {
     Ok(Outcome::Noted(tests.to_string()))
 }
 
-/// What the module does to memory of Python's and to its own. What the interpreter does by itself is not ours, and suppressed.
+/// What the module does to memory of Python's and to its own. What the interpreter does by itself
+/// is not ours, and suppressed.
 pub fn valgrind(_: &[Package]) -> Result<Outcome> {
     if !Cmd::new("valgrind --version").works() {
         return Ok(Outcome::Skipped("valgrind is not installed (Debian package valgrind)".into()));
     }
     let (python, module) = (wheel::python()?, wheel::stage("dev")?);
-    let under = memcheck(&python).env("PYTHONPATH", format!("{}:crates/py/tests", module.display()));
+    let under =
+        memcheck(&python).env("PYTHONPATH", format!("{}:crates/py/tests", module.display()));
     let (ended_well, said) = under.clone().args(["-c", CANARY]).try_read()?;
     if ended_well || !said.contains("Invalid read") {
         bail!("the canary was not caught: memcheck sees nothing here\n{said}");
@@ -63,7 +67,9 @@ pub fn valgrind(_: &[Package]) -> Result<Outcome> {
 fn memcheck(python: &Path) -> Cmd {
     let suppressions = root().join("xtask/src/nightly/python.supp");
     let cmd = Cmd::new("valgrind --quiet --error-exitcode=99 --fair-sched=yes");
-    let cmd = cmd.arg(format!("--suppressions={}", suppressions.display())).arg(python.to_string_lossy());
-    // Each object of Python's is memory of its own then. In io_uring a thread that waits would hold up all others.
+    let cmd =
+        cmd.arg(format!("--suppressions={}", suppressions.display())).arg(python.to_string_lossy());
+    // Each object of Python's is memory of its own then. In io_uring a thread that waits would hold
+    // up all others.
     cmd.env("PYTHONMALLOC", "malloc").env("KVTIER_ENGINE", "threads")
 }

@@ -1,4 +1,5 @@
-//! Ceph's RADOS gateway with the least below it that works: one monitor, and one storage daemon that keeps everything in memory.
+//! Ceph's RADOS gateway with the least below it that works: one monitor, and one storage daemon
+//! that keeps everything in memory.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +18,9 @@ const CONF: &str = "ceph.conf";
 /// Starts it in an empty directory.
 pub fn start(dir: &Path) -> Result<Started> {
     let programs = ["radosgw", "radosgw-admin", "ceph-mon", "ceph-osd", "ceph", "curl"];
-    if let Some(why) = packages::debian(&programs, &["radosgw", "ceph-mon", "ceph-osd", "ceph-common", "curl"])? {
+    if let Some(why) =
+        packages::debian(&programs, &["radosgw", "ceph-mon", "ceph-osd", "ceph-common", "curl"])?
+    {
         return Ok(Started::Absent(why));
     }
     let [port, monitor] = process::ports()?;
@@ -32,10 +35,16 @@ pub fn start(dir: &Path) -> Result<Started> {
     quiet(&user.arg(format!("--access-key={}", USER.0)).arg(format!("--secret={}", USER.1)))?;
     let mut gateway = daemon(dir, "rgw", &["radosgw", "-n", "client.admin"])?;
     await_http(port, &mut gateway, dir)?;
-    let bucket =
-        Cmd::new("curl -sSf --retry 30 --retry-delay 1 -X PUT --aws-sigv4").arg(format!("aws:amz:{REGION}:s3"));
-    let bucket = bucket.args(["-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD", "-u", &format!("{}:{}", USER.0, USER.1)]);
-    quiet(&bucket.arg(format!("http://127.0.0.1:{port}/{BUCKET}"))).context("cannot make the bucket")?;
+    let bucket = Cmd::new("curl -sSf --retry 30 --retry-delay 1 -X PUT --aws-sigv4")
+        .arg(format!("aws:amz:{REGION}:s3"));
+    let bucket = bucket.args([
+        "-H",
+        "x-amz-content-sha256: UNSIGNED-PAYLOAD",
+        "-u",
+        &format!("{}:{}", USER.0, USER.1),
+    ]);
+    quiet(&bucket.arg(format!("http://127.0.0.1:{port}/{BUCKET}")))
+        .context("cannot make the bucket")?;
     let mut found = access(port, "ceph", REGION, USER);
     found.push(("S3_VIRTUAL_HOST", DOMAIN.into()));
     Ok(Started::Up(found))
@@ -51,7 +60,9 @@ fn start_monitor(dir: &Path, fsid: &str, port: u16) -> Result<()> {
             .arg("allow *"),
     )?;
     let admin = Cmd::new("ceph-authtool").arg(&keys).args(["--gen-key", "-n", "client.admin"]);
-    let admin = ["mon", "osd", "mgr"].into_iter().fold(admin, |cmd, part| cmd.args(["--cap", part, "allow *"]));
+    let admin = ["mon", "osd", "mgr"]
+        .into_iter()
+        .fold(admin, |cmd, part| cmd.args(["--cap", part, "allow *"]));
     quiet(&admin)?;
     let address = format!("[v2:127.0.0.1:{port}/0]");
     quiet(&ceph(dir, "monmaptool --create --addv a").args([&address, "--fsid", fsid, &map]))?;
@@ -63,13 +74,18 @@ fn start_storage(dir: &Path) -> Result<()> {
     let keys = dir.join("osd/keyring").to_string_lossy().into_owned();
     let id = uuid()?;
     quiet(&ceph(dir, "ceph osd new").arg(&id))?;
-    quiet(&Cmd::new("ceph-authtool --create-keyring").arg(&keys).args("--gen-key -n osd.0".split(' ')))?;
+    quiet(
+        &Cmd::new("ceph-authtool --create-keyring")
+            .arg(&keys)
+            .args("--gen-key -n osd.0".split(' ')),
+    )?;
     let rights = ["osd", "allow *", "mon", "allow profile osd", "mgr", "allow profile osd"];
     quiet(&ceph(dir, "ceph auth add osd.0").args(rights).args(["-i", &keys]))?;
     quiet(&ceph(dir, "ceph-osd -i 0 --mkfs --osd-uuid").arg(&id))?;
     quiet(&ceph(dir, "ceph osd crush add osd.0 1.0 root=default host=localhost"))?;
     let mut storage = daemon(dir, "osd", &["ceph-osd", "-i", "0"])?;
-    let up = || quiet(&ceph(dir, "ceph osd stat").limit_s(60)).is_ok_and(|text| text.contains("1 up"));
+    let up =
+        || quiet(&ceph(dir, "ceph osd stat").limit_s(60)).is_ok_and(|text| text.contains("1 up"));
     await_that(&mut storage, dir, up)
 }
 
@@ -79,16 +95,24 @@ fn ceph(dir: &Path, line: &str) -> Cmd {
 }
 
 fn daemon(dir: &Path, name: &str, words: &[&str]) -> Result<Child> {
-    spawn(dir, name, Command::new(words[0]).args(&words[1..]).arg("-f").arg("-c").arg(dir.join(CONF)))
+    spawn(
+        dir,
+        name,
+        Command::new(words[0]).args(&words[1..]).arg("-f").arg("-c").arg(dir.join(CONF)),
+    )
 }
 
 fn uuid() -> Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/uuid").context("no random uuid")?.trim().to_owned())
+    Ok(fs::read_to_string("/proc/sys/kernel/random/uuid")
+        .context("no random uuid")?
+        .trim()
+        .to_owned())
 }
 
 fn conf(dir: &Path, fsid: &str, (port, monitor): (u16, u16)) -> String {
     let dir = dir.display();
-    // Without tcp_nodelay a small GET waits 40 ms for the kernel's timer. An admin socket's path could be too long.
+    // Without tcp_nodelay a small GET waits 40 ms for the kernel's timer. An admin socket's path
+    // could be too long.
     format!(
         "[global]
 fsid = {fsid}

@@ -1,4 +1,5 @@
-//! haproxy before a server, for what none of them speaks by itself: TLS with a CA of ours, and HTTP/2.
+//! haproxy before a server, for what none of them speaks by itself: TLS with a CA of ours, and
+//! HTTP/2.
 
 use std::fs;
 use std::net::TcpStream;
@@ -55,13 +56,19 @@ impl Front {
 
     /// One before the server that `access` names.
     pub fn start(dir: &Path, access: &Access) -> Result<Front> {
-        let url = access.iter().find(|(name, _)| *name == "S3_ENDPOINT").map(|(_, url)| url.as_str());
-        let server = url.and_then(|url| url.strip_prefix("http://")).context("a server on plain HTTP")?;
+        let url =
+            access.iter().find(|(name, _)| *name == "S3_ENDPOINT").map(|(_, url)| url.as_str());
+        let server =
+            url.and_then(|url| url.strip_prefix("http://")).context("a server on plain HTTP")?;
         certify(dir).context("no certificate")?;
         let [port] = ports()?;
         let (config, both) = (dir.join("haproxy.cfg"), dir.join("both.pem"));
-        fs::write(&both, [fs::read(dir.join("leaf.pem"))?, fs::read(dir.join("leaf.key"))?].concat())?;
-        // No connection to the server is used twice: some servers answer early and leave one that hangs.
+        fs::write(
+            &both,
+            [fs::read(dir.join("leaf.pem"))?, fs::read(dir.join("leaf.key"))?].concat(),
+        )?;
+        // No connection to the server is used twice: some servers answer early and leave one that
+        // hangs.
         let text = format!(
             "global\n  nbthread 1\n  tune.h2.initial-window-size 1048576\n\
              defaults\n  mode http\n  http-reuse never\n  timeout connect 30s\n  timeout client 60s\n  timeout server 60s\n\
@@ -70,7 +77,8 @@ impl Front {
             both.display()
         );
         fs::write(&config, text)?;
-        let mut child = spawn(dir, "haproxy", Command::new("haproxy").arg("-db").arg("-f").arg(&config))?;
+        let mut child =
+            spawn(dir, "haproxy", Command::new("haproxy").arg("-db").arg("-f").arg(&config))?;
         await_that(&mut child, dir, || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
         Ok(Front { port, ca: dir.join("ca.pem").to_string_lossy().into_owned() })
     }
@@ -84,9 +92,22 @@ fn certify(dir: &Path) -> Result<()> {
     quiet(&ca.args(["-keyout", &at("ca.key"), "-out", &at("ca.pem")]))?;
     let asked = Cmd::new("openssl req -subj /CN=localhost").args(key);
     quiet(&asked.args(["-keyout", &at("leaf.key"), "-out", &at("leaf.csr")]))?;
-    fs::write(dir.join("names"), format!("subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:*.{DOMAIN}\n"))?;
-    let signed = Cmd::new("openssl x509 -req -days 2 -CAcreateserial").args(["-CA", &at("ca.pem"), "-CAkey"]);
-    let signed = signed.arg(at("ca.key")).args(["-in", &at("leaf.csr"), "-out", &at("leaf.pem"), "-extfile"]);
+    fs::write(
+        dir.join("names"),
+        format!("subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:*.{DOMAIN}\n"),
+    )?;
+    let signed = Cmd::new("openssl x509 -req -days 2 -CAcreateserial").args([
+        "-CA",
+        &at("ca.pem"),
+        "-CAkey",
+    ]);
+    let signed = signed.arg(at("ca.key")).args([
+        "-in",
+        &at("leaf.csr"),
+        "-out",
+        &at("leaf.pem"),
+        "-extfile",
+    ]);
     quiet(&signed.arg(at("names"))).map(drop)
 }
 
@@ -100,8 +121,16 @@ mod tests {
         let access = vec![("S3_ENDPOINT", "http://127.0.0.1:80".into()), ("S3_BUCKET", "b".into())];
         assert_eq!(Way::Plain.through(&front, &access), access);
         let changed = Way::Http2.through(&front, &access);
-        let of = |name| changed.iter().find(|(other, _)| *other == name).map(|(_, value)| value.as_str());
-        assert_eq!((of("S3_ENDPOINT"), of("S3_BUCKET")), (Some("https://127.0.0.1:8443"), Some("b")));
-        assert_eq!((of("S3_CA"), of("S3_HTTP2"), changed.len()), (Some("/ca.pem"), Some("auto"), 4));
+        let of = |name| {
+            changed.iter().find(|(other, _)| *other == name).map(|(_, value)| value.as_str())
+        };
+        assert_eq!(
+            (of("S3_ENDPOINT"), of("S3_BUCKET")),
+            (Some("https://127.0.0.1:8443"), Some("b"))
+        );
+        assert_eq!(
+            (of("S3_CA"), of("S3_HTTP2"), changed.len()),
+            (Some("/ca.pem"), Some("auto"), 4)
+        );
     }
 }

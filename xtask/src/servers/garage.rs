@@ -1,4 +1,5 @@
-//! Garage: the one that verifies checksums. It is no package, and takes the better part of an hour to build: used where it lies.
+//! Garage: the one that verifies checksums. It is no package, and takes the better part of an hour
+//! to build: used where it lies.
 
 use std::fs;
 use std::path::Path;
@@ -11,20 +12,24 @@ use super::{BUCKET, DOMAIN, Started, access, packages, quiet};
 use crate::sh::Cmd;
 
 const REGION: &str = "garage";
-const USER: (&str, &str) =
-    ("GK0123456789abcdef01234567", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef");
-const INSTALL: &str =
-    "cargo install garage --version 2.5.0 --locked --no-default-features --features bundled-libs,lmdb,sqlite";
+const USER: (&str, &str) = (
+    "GK0123456789abcdef01234567",
+    "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+);
+const INSTALL: &str = "cargo install garage --version 2.5.0 --locked --no-default-features --features bundled-libs,lmdb,sqlite";
 
 /// Starts it in an empty directory, from the `garage` that the shell finds.
 pub fn start(dir: &Path) -> Result<Started> {
     if !packages::is_there("garage") {
-        return Ok(Started::Absent(format!("no program garage; `{INSTALL}` takes about 45 minutes")));
+        return Ok(Started::Absent(format!(
+            "no program garage; `{INSTALL}` takes about 45 minutes"
+        )));
     }
     let [port, rpc, admin] = process::ports()?;
     fs::write(dir.join("garage.toml"), conf(dir, (port, rpc, admin)))?;
     let command = &mut Command::new("garage");
-    let command = command.arg("-c").arg(dir.join("garage.toml")).arg("server").env("RUST_LOG", "garage=warn");
+    let command =
+        command.arg("-c").arg(dir.join("garage.toml")).arg("server").env("RUST_LOG", "garage=warn");
     let mut server = spawn(dir, "garage", command)?;
     await_that(&mut server, dir, || garage(dir, "status").works())?;
     let node = quiet(&garage(dir, "node id -q"))?;
@@ -42,7 +47,10 @@ pub fn start(dir: &Path) -> Result<Started> {
 }
 
 fn garage(dir: &Path, line: &str) -> Cmd {
-    Cmd::new("garage -c").arg(dir.join("garage.toml").to_string_lossy()).args(line.split(' ')).limit_s(300)
+    Cmd::new("garage -c")
+        .arg(dir.join("garage.toml").to_string_lossy())
+        .args(line.split(' '))
+        .limit_s(300)
 }
 
 fn conf(dir: &Path, (port, rpc, admin): (u16, u16, u16)) -> String {

@@ -1,6 +1,8 @@
-//! `cargo xtask s3-server`: real S3 servers of different lineage on loopback, for work by hand and for the S3 client's tests.
+//! `cargo xtask s3-server`: real S3 servers of different lineage on loopback, for work by hand and
+//! for the S3 client's tests.
 //!
-//! Each lives in a directory of its own under `target/`, on ports that were free, and dies by `stop`; several can run at once.
+//! Each lives in a directory of its own under `target/`, on ports that were free, and dies by
+//! `stop`; several can run at once.
 
 mod ceph;
 mod front;
@@ -92,7 +94,8 @@ pub fn run(args: &mut Args) -> Result<()> {
     let what = args.word();
     args.end()?;
     let dir = dir(kind.name());
-    let known = || fs::read_to_string(dir.join("env")).ok().filter(|_| !process::ours(&dir).is_empty());
+    let known =
+        || fs::read_to_string(dir.join("env")).ok().filter(|_| !process::ours(&dir).is_empty());
     match what.as_deref() {
         Some("start") => {
             if let Some(lines) = known() {
@@ -119,12 +122,13 @@ pub fn run(args: &mut Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs the S3 client's tests against each of `kinds`, on servers of its own, by each of `ways`; answers how many tests passed, and
-/// what this machine lacks, with the reason.
+/// Runs the S3 client's tests against each of `kinds`, on servers of its own, by each of `ways`;
+/// answers how many tests passed, and what this machine lacks, with the reason.
 pub fn test(kinds: &[Kind], ways: &[Way]) -> Result<(Count, Vec<String>)> {
     let (mut count, mut absent) = (Count::default(), Vec::new());
     let lacks = if ways == [Way::Plain] { None } else { Front::lacks()? };
-    let ways: Vec<Way> = ways.iter().copied().filter(|way| *way == Way::Plain || lacks.is_none()).collect();
+    let ways: Vec<Way> =
+        ways.iter().copied().filter(|way| *way == Way::Plain || lacks.is_none()).collect();
     absent.extend(lacks.map(|why| format!("TLS: {why}")));
     for kind in kinds {
         let dir = dir(&format!("{}-tests", kind.name()));
@@ -149,7 +153,8 @@ fn try_out(way: Way, dir: &Path, access: &Access) -> Result<Count> {
         Way::Plain => access.clone(),
         _ => way.through(&Front::start(dir, access).context("haproxy does not start")?, access),
     };
-    let env: Vec<(&str, &str)> = access.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let env: Vec<(&str, &str)> =
+        access.iter().map(|(name, value)| (*name, value.as_str())).collect();
     testing::run_of("crates/s3", tests, &env)
 }
 
@@ -208,7 +213,9 @@ mod tests {
     #[test]
     fn a_shell_can_read_the_access() {
         let text = lines(&access(7480, "ceph", "default", ("K", "s/+")));
-        assert!(text.starts_with("export S3_ENDPOINT='http://127.0.0.1:7480'\nexport S3_BUCKET='kvtier'\n"));
+        assert!(text.starts_with(
+            "export S3_ENDPOINT='http://127.0.0.1:7480'\nexport S3_BUCKET='kvtier'\n"
+        ));
         assert!(text.ends_with("export AWS_SECRET_ACCESS_KEY='s/+'\n"));
     }
 }

@@ -21,15 +21,25 @@ pub fn start(place: &Path) -> Result<Started> {
         }
         let made = Cmd::new("python3 -m venv").arg(venv.to_string_lossy()).try_read()?;
         let pip = Cmd::new(&venv.join("bin/pip").to_string_lossy()).args(["install", "-q"]);
-        let installed = made.0.then(|| pip.arg(format!("moto[server,s3]=={VERSION}")).try_read()).transpose()?;
+        let installed = made
+            .0
+            .then(|| pip.arg(format!("moto[server,s3]=={VERSION}")).try_read())
+            .transpose()?;
         if !program.exists() {
             let said = installed.map_or(made.1, |(_, said)| said);
-            let last = said.lines().rev().find(|line| !line.is_empty()).unwrap_or_default().to_owned();
-            return Ok(Started::Absent(format!("the Python package moto {VERSION} cannot be installed: {last}")));
+            let last =
+                said.lines().rev().find(|line| !line.is_empty()).unwrap_or_default().to_owned();
+            return Ok(Started::Absent(format!(
+                "the Python package moto {VERSION} cannot be installed: {last}"
+            )));
         }
     }
     let [port] = process::ports()?;
-    let mut server = spawn(place, "moto", Command::new(program).args(["-H", "127.0.0.1", "-p", &port.to_string()]))?;
+    let mut server = spawn(
+        place,
+        "moto",
+        Command::new(program).args(["-H", "127.0.0.1", "-p", &port.to_string()]),
+    )?;
     await_http(port, &mut server, place)?;
     let bucket = Cmd::new("curl -sSf -X PUT").arg(format!("http://127.0.0.1:{port}/{BUCKET}"));
     quiet(&bucket).context("cannot make the bucket")?;

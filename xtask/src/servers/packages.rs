@@ -17,14 +17,17 @@ pub fn debian(programs: &[&str], packages: &[&str]) -> Result<Option<String>> {
         return Ok(Some(by_hand));
     }
     eprintln!("installing the Debian packages {}", packages.join(" "));
-    let apt = |line: &str| Cmd::new("apt-get -o DPkg::Lock::Timeout=120").args(line.split(' ')).limit_s(LIMIT_S);
+    let apt = |line: &str| {
+        Cmd::new("apt-get -o DPkg::Lock::Timeout=120").args(line.split(' ')).limit_s(LIMIT_S)
+    };
     let install = apt("install -y -qq --no-install-recommends").args(packages.iter().copied());
     let (_, updated) = apt("update -qq").try_read()?;
     match install.env("DEBIAN_FRONTEND", "noninteractive").try_read()? {
         (true, _) if programs.iter().all(|program| is_there(program)) => Ok(None),
         (_, said) => {
             let said = [updated, said].concat();
-            let last: Vec<&str> = said.lines().rev().filter(|line| !line.is_empty()).take(2).collect();
+            let last: Vec<&str> =
+                said.lines().rev().filter(|line| !line.is_empty()).take(2).collect();
             Ok(Some(format!("{by_hand}; doing so failed: {}", last.join("; "))))
         }
     }

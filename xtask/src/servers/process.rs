@@ -1,5 +1,5 @@
-//! The servers' processes. Each carries its directory in its environment: so they are found again, with all that they forked, and
-//! no other process is ever taken for one of them.
+//! The servers' processes. Each carries its directory in its environment: so they are found again,
+//! with all that they forked, and no other process is ever taken for one of them.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -44,7 +44,8 @@ pub fn ours(dir: &Path) -> Vec<u32> {
 
 /// A process in a line.
 pub fn describe(pid: u32) -> Result<String> {
-    let line = Cmd::new("ps --no-headers -o pid,rss,etime,args -p").arg(pid.to_string()).try_read()?.1;
+    let line =
+        Cmd::new("ps --no-headers -o pid,rss,etime,args -p").arg(pid.to_string()).try_read()?.1;
     Ok(line.trim_end().to_owned())
 }
 
@@ -92,9 +93,9 @@ pub fn ports<const N: usize>() -> Result<[u16; N]> {
 pub fn await_http(port: u16, server: &mut Child, dir: &Path) -> Result<()> {
     await_that(server, dir, || {
         let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)) else { return false };
-        let asked = socket
-            .set_read_timeout(Some(Duration::from_secs(5)))
-            .and_then(|()| socket.write_all(b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"));
+        let asked = socket.set_read_timeout(Some(Duration::from_secs(5))).and_then(|()| {
+            socket.write_all(b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+        });
         let mut answer = [0; 5];
         asked.is_ok() && socket.read_exact(&mut answer).is_ok() && &answer == b"HTTP/"
     })

@@ -1,4 +1,5 @@
-//! OpenStack Swift with its S3 interface: a proxy and one server each for accounts, containers and objects.
+//! OpenStack Swift with its S3 interface: a proxy and one server each for accounts, containers and
+//! objects.
 
 use std::fs;
 use std::path::Path;
@@ -17,9 +18,15 @@ const PARTS: [&str; 3] = ["object", "container", "account"];
 
 /// Starts it in an empty directory, on a file system with extended attributes.
 pub fn start(dir: &Path) -> Result<Started> {
-    let programs = ["swift-proxy-server", "swift-account-server", "swift-container-server", "swift-object-server"];
+    let programs = [
+        "swift-proxy-server",
+        "swift-account-server",
+        "swift-container-server",
+        "swift-object-server",
+    ];
     let programs = [&programs[..], &["memcached", "curl"]].concat();
-    let wanted = ["swift-proxy", "swift-account", "swift-container", "swift-object", "memcached", "curl"];
+    let wanted =
+        ["swift-proxy", "swift-account", "swift-container", "swift-object", "memcached", "curl"];
     if let Some(why) = packages::debian(&programs, &wanted)? {
         return Ok(Started::Absent(why));
     }
@@ -33,7 +40,8 @@ pub fn start(dir: &Path) -> Result<Started> {
     }
     fs::write(dir.join("proxy-server.conf"), proxy(dir, &me, (port, memcached)))?;
     let listens =
-        ["-l", "127.0.0.1", "-p", &memcached.to_string(), "-U", "0", "-u", &me, "-m", "32"].map(str::to_owned);
+        ["-l", "127.0.0.1", "-p", &memcached.to_string(), "-U", "0", "-u", &me, "-m", "32"]
+            .map(str::to_owned);
     spawn(dir, "memcached", Command::new("memcached").args(listens))?;
     for part in PARTS {
         server(dir, part)?;
@@ -48,7 +56,8 @@ pub fn start(dir: &Path) -> Result<Started> {
 
 fn ring(dir: &Path, part: &str, port: u16) -> Result<()> {
     let builder = dir.join(format!("{part}.builder")).to_string_lossy().into_owned();
-    let ring = |words: &[&str]| Cmd::new("swift-ring-builder").arg(&builder).args(words.iter().copied());
+    let ring =
+        |words: &[&str]| Cmd::new("swift-ring-builder").arg(&builder).args(words.iter().copied());
     quiet(&ring(&["create", "4", "1", "1"]))?;
     quiet(&ring(&["add", &format!("r1z1-127.0.0.1:{port}/d1"), "1"]))?;
     // It ends with 1 when it warns, as it does about so small a ring.
@@ -64,15 +73,22 @@ fn server(dir: &Path, part: &str) -> Result<std::process::Child> {
 /// By Swift's own interface: curl cannot sign for a key with a colon.
 fn make_bucket(port: u16) -> Result<()> {
     let user = [format!("X-Auth-User: {}", USER.0), format!("X-Auth-Key: {}", USER.1)];
-    let asked = Cmd::new("curl -sSf --retry 30 --retry-delay 1 -i -H").arg(&user[0]).arg("-H").arg(&user[1]);
-    let head = quiet(&asked.arg(format!("http://127.0.0.1:{port}/auth/v1.0"))).context("no token from Swift")?;
+    let asked = Cmd::new("curl -sSf --retry 30 --retry-delay 1 -i -H")
+        .arg(&user[0])
+        .arg("-H")
+        .arg(&user[1]);
+    let head = quiet(&asked.arg(format!("http://127.0.0.1:{port}/auth/v1.0")))
+        .context("no token from Swift")?;
     let header = |name: &str| {
         let mut lines = head.lines().filter_map(|line| line.split_once(':'));
-        lines.find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim().to_owned())
+        lines
+            .find(|(other, _)| other.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.trim().to_owned())
     };
     let token = header("x-auth-token").context("Swift gave no token")?;
     let url = header("x-storage-url").context("Swift gave no address")?;
-    // Again when it says 503: on a busy machine its servers of accounts and containers come up after the proxy.
+    // Again when it says 503: on a busy machine its servers of accounts and containers come up
+    // after the proxy.
     let made = Cmd::new("curl -sSf --retry 30 --retry-delay 1 -X PUT -H")
         .arg(format!("X-Auth-Token: {token}"))
         .arg(format!("{url}/{BUCKET}"));

@@ -26,7 +26,8 @@ impl Count {
             let part = counts.split("; ").find(|part| part.ends_with(what))?;
             part.split(' ').next()?.parse().ok()
         };
-        let (passed, failed, ignored) = (number(" passed")?, number(" failed")?, number(" ignored")?);
+        let (passed, failed, ignored) =
+            (number(" passed")?, number(" failed")?, number(" ignored")?);
         Some(Count { passed, failed, ignored })
     }
 }
@@ -39,8 +40,8 @@ impl AddAssign for Count {
     }
 }
 
-/// What builds tests, always in the same way, so that they and all that they need are built once: libraries have the features that the whole
-/// workspace asks for.
+/// What builds tests, always in the same way, so that they and all that they need are built once:
+/// libraries have the features that the whole workspace asks for.
 pub fn workspace() -> Cmd {
     Cmd::new(
         "cargo test --locked --workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config",
@@ -70,9 +71,15 @@ mod tests {
     #[test]
     fn closing_lines_are_read() {
         let line = "test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.00s";
-        assert_eq!(Count::from_line(line), Some(Count { passed: 5, ignored: 1, ..Count::default() }));
+        assert_eq!(
+            Count::from_line(line),
+            Some(Count { passed: 5, ignored: 1, ..Count::default() })
+        );
         let line = "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out";
-        assert_eq!(Count::from_line(line), Some(Count { passed: 1, failed: 2, ..Count::default() }));
+        assert_eq!(
+            Count::from_line(line),
+            Some(Count { passed: 1, failed: 2, ..Count::default() })
+        );
         assert_eq!(Count::from_line("test tests::closing ... ok"), None);
     }
 }

@@ -18,8 +18,9 @@ struct Program {
     dir: PathBuf,
 }
 
-/// Builds what a `cargo test` command (without `--` and what follows) builds, and runs its programs with `args`, as many at once as there are
-/// cores, each with twice as many tests at once: many wait most of their time. Shows the output of each when it is done. All of them run, whatever
+/// Builds what a `cargo test` command (without `--` and what follows) builds, and runs its programs
+/// with `args`, as many at once as there are cores, each with twice as many tests at once: many
+/// wait most of their time. Shows the output of each when it is done. All of them run, whatever
 /// fails; what failed is named at the end and not run again.
 pub fn run_at_once(cmd: &Cmd, args: &[&str], env: &[(&str, &str)]) -> Result<Count> {
     run_programs(&build(cmd)?, args, env)
@@ -70,7 +71,10 @@ fn run_programs(programs: &[Program], args: &[&str], env: &[(&str, &str)]) -> Re
 
 impl Program {
     fn run(&self, args: &[&str], env: &[(&str, &str)]) -> Result<(bool, String)> {
-        let cmd = Cmd::new("").arg(self.path.display().to_string()).args(args.iter().copied()).dir(&self.dir);
+        let cmd = Cmd::new("")
+            .arg(self.path.display().to_string())
+            .args(args.iter().copied())
+            .dir(&self.dir);
         let cmd = cmd.env("CARGO_MANIFEST_DIR", self.dir.display().to_string());
         let cmd = cmd.env("RUST_TEST_THREADS", (2 * cores()).to_string());
         env.iter().fold(cmd, |cmd, (name, value)| cmd.env(name, *value)).try_read()
@@ -82,7 +86,11 @@ fn programs(messages: &str) -> Result<Vec<Program>> {
     let mut programs = Vec::new();
     for line in messages.lines().filter(|line| line.starts_with('{')) {
         let message: Value = serde_json::from_str(line).context("cargo's messages are JSON")?;
-        let (Some(path), true) = (message["executable"].as_str(), message["profile"]["test"] == true) else { continue };
+        let (Some(path), true) =
+            (message["executable"].as_str(), message["profile"]["test"] == true)
+        else {
+            continue;
+        };
         let manifest = message["manifest_path"].as_str().map(Path::new).and_then(Path::parent);
         let dir = manifest.context("a program without a manifest")?.into();
         programs.push(Program { path: path.into(), dir });
@@ -100,8 +108,11 @@ mod tests {
             let profile = serde_json::json!({"test": test});
             serde_json::json!({"executable": executable, "profile": profile, "manifest_path": "/w/crates/x/Cargo.toml"})
         };
-        let messages =
-            [message("/w/target/x-1".into(), true), message(Value::Null, true), message("/w/x".into(), false)];
+        let messages = [
+            message("/w/target/x-1".into(), true),
+            message(Value::Null, true),
+            message("/w/x".into(), false),
+        ];
         let text = messages.map(|message| message.to_string()).join("\n");
         let program = Program { path: "/w/target/x-1".into(), dir: "/w/crates/x".into() };
         assert_eq!(programs(&text).unwrap(), [program]);
@@ -113,17 +124,23 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let script = |name: &str, text: &str| {
             let path = dir.join(name);
-            // Another process writes it: had we its file open when a test beside this one forks, its child would for a moment too, and what
-            // somebody can write to is not run.
-            let writes = ["-c", "printf '#!/bin/sh\\n%s\\n' \"$2\" >\"$1\" && chmod 755 \"$1\"", "sh"];
+            // Another process writes it: had we its file open when a test beside this one forks,
+            // its child would for a moment too, and what somebody can write to is not
+            // run.
+            let writes =
+                ["-c", "printf '#!/bin/sh\\n%s\\n' \"$2\" >\"$1\" && chmod 755 \"$1\"", "sh"];
             let mut sh = std::process::Command::new("sh");
             assert!(sh.args(writes).arg(&path).arg(text).status().unwrap().success());
             serde_json::json!({"executable": path, "profile": {"test": true}, "manifest_path": dir.join("Cargo.toml")})
         };
-        let ok = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; test \"$1 $SEEDS\" = 'only 7'";
+        let ok =
+            "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; test \"$1 $SEEDS\" = 'only 7'";
         let all = |more: &[Value]| {
-            let messages: Vec<String> =
-                [script("a", ok), script("b", ok)].iter().chain(more).map(Value::to_string).collect();
+            let messages: Vec<String> = [script("a", ok), script("b", ok)]
+                .iter()
+                .chain(more)
+                .map(Value::to_string)
+                .collect();
             std::fs::write(dir.join("messages"), messages.join("\n")).unwrap();
             // `cat` takes the place of cargo, and `--` that of its options.
             let cmd = Cmd::new("sh -c").arg(format!("cat {}/messages", dir.display()));
@@ -134,8 +151,9 @@ mod tests {
         assert!(error.starts_with("1 test programs failed") && error.contains("/c"), "{error}");
         // A test that fails has failed, though it would pass by itself.
         let failed = "echo 'test result: FAILED. 1 passed; 1 failed; 0 ignored'; exit 101";
-        let fails_once =
-            format!("if test \"$*\" = only; then {failed}; fi; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'");
+        let fails_once = format!(
+            "if test \"$*\" = only; then {failed}; fi; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'"
+        );
         assert!(all(&[script("d", &fails_once)]).unwrap_err().to_string().contains("/d"));
         std::fs::remove_dir_all(dir).unwrap();
     }

@@ -1,4 +1,5 @@
-//! Exceptions, asked for in the code with a reason: `// tidy: allow(fn-lines): one arm a wire code`.
+//! Exceptions, asked for in the code with a reason: `// tidy: allow(fn-lines): one arm a wire
+//! code`.
 
 use super::source::Source;
 use super::{Problem, Rule};
@@ -18,11 +19,21 @@ pub fn check(source: &Source) -> Vec<Problem> {
         if !Rule::ALL.iter().any(|rule| rule.name() == name) {
             let names: Vec<&str> = Rule::ALL.iter().map(|rule| rule.name()).collect();
             let what = format!("no rule called '{name}' has exceptions");
-            problems.push(Problem::new(&source.path, line, what, format!("one of: {}", names.join(", "))));
+            problems.push(Problem::new(
+                &source.path,
+                line,
+                what,
+                format!("one of: {}", names.join(", ")),
+            ));
         }
         if reason.len() < 10 {
             let what = format!("an exception from {name} without a reason");
-            problems.push(Problem::new(&source.path, line, what, "say after the colon why the rule does not fit here"));
+            problems.push(Problem::new(
+                &source.path,
+                line,
+                what,
+                "say after the colon why the rule does not fit here",
+            ));
         }
     }
     problems
@@ -40,7 +51,8 @@ mod tests {
     use super::*;
 
     fn problems(comment: &str) -> usize {
-        check(&Source::parse("crates/a/src/a.rs", &format!("{comment}\nfn a() {{}}\n")).unwrap()).len()
+        check(&Source::parse("crates/a/src/a.rs", &format!("{comment}\nfn a() {{}}\n")).unwrap())
+            .len()
     }
 
     #[test]

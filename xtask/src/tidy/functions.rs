@@ -38,10 +38,16 @@ impl Finder<'_> {
         if let Some(body) = body {
             let lines = body.brace_token.span.close().end().line - line + 1;
             let fix = "split it into named steps (a table of match arms may ask for an exception)";
-            let found = Measured { size: lines, max: LINES_MAX, what: format!("fn {name} has {lines} lines"), fix };
+            let found = Measured {
+                size: lines,
+                max: LINES_MAX,
+                what: format!("fn {name} has {lines} lines"),
+                fix,
+            };
             self.compare(Rule::FnLines, line, found);
         }
-        let params = signature.inputs.iter().filter(|input| matches!(input, FnArg::Typed(_))).count();
+        let params =
+            signature.inputs.iter().filter(|input| matches!(input, FnArg::Typed(_))).count();
         let fix = "group those that travel together into a struct";
         let what = format!("fn {name} has {params} parameters");
         self.compare(Rule::FnParams, line, Measured { size: params, max: PARAMS_MAX, what, fix });
@@ -50,7 +56,12 @@ impl Finder<'_> {
     fn compare(&mut self, rule: Rule, line: usize, found: Measured) {
         let Measured { size, max, what, fix } = found;
         if size > max && !self.source.allows(rule.name(), line) {
-            self.problems.push(Problem::new(&self.source.path, line, format!("{what}, more than {max}"), fix));
+            self.problems.push(Problem::new(
+                &self.source.path,
+                line,
+                format!("{what}, more than {max}"),
+                fix,
+            ));
         }
     }
 }
@@ -96,12 +107,17 @@ mod tests {
     #[test]
     fn many_parameters_are_found_and_self_is_none() {
         assert!(problems("impl A { fn five(&self, a: A, b: A, c: A, d: A, e: A) {} }").is_empty());
-        assert!(problems("fn six(a: A, b: A, c: A, d: A, e: A, f: A) {}")[0].contains("6 parameters"));
+        assert!(
+            problems("fn six(a: A, b: A, c: A, d: A, e: A, f: A) {}")[0].contains("6 parameters")
+        );
     }
 
     #[test]
     fn exceptions_and_tests_are_left_alone() {
-        assert!(problems(&format!("// tidy: allow(fn-lines): one arm a wire code\n{}", long(90))).is_empty());
+        assert!(
+            problems(&format!("// tidy: allow(fn-lines): one arm a wire code\n{}", long(90)))
+                .is_empty()
+        );
         assert!(problems(&format!("#[cfg(test)]\nmod tests {{ {} }}", long(90))).is_empty());
     }
 }

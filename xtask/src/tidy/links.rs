@@ -37,7 +37,10 @@ fn without_code(text: &str) -> String {
 /// The targets of `[text](target)` and `[label]: target`.
 fn targets(text: &str) -> Vec<String> {
     let inline = text.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
-    let definition = text.strip_prefix('[').and_then(|rest| rest.split_once("]: ")).map(|(_, target)| target.trim());
+    let definition = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once("]: "))
+        .map(|(_, target)| target.trim());
     inline.chain(definition).map(|target| target.trim_matches(['<', '>']).to_owned()).collect()
 }
 
@@ -46,14 +49,16 @@ fn broken(tree: &Tree, path: &str, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
     }
-    let (file, heading) = target.split_once('#').map_or((target, None), |(file, heading)| (file, Some(heading)));
+    let (file, heading) =
+        target.split_once('#').map_or((target, None), |(file, heading)| (file, Some(heading)));
     let file = if file.is_empty() { Some(path.to_owned()) } else { resolve(path, file) };
     let Some(file) = file.filter(|file| tree.has(file)) else {
         return Some(format!("a dead link: {target}"));
     };
     let text = tree.text(&file).filter(|_| file.ends_with(".md"))?;
     let heading = heading?;
-    (!headings(text).any(|own| own == heading)).then(|| format!("a link to a heading that is not there: {target}"))
+    (!headings(text).any(|own| own == heading))
+        .then(|| format!("a link to a heading that is not there: {target}"))
 }
 
 /// The path of `target` as seen from the folder of `path`; None when it leaves the repository.

@@ -27,7 +27,12 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub fn new(file: &str, line: usize, what: impl Into<String>, fix: impl Into<String>) -> Problem {
+    pub fn new(
+        file: &str,
+        line: usize,
+        what: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Problem {
         Problem { file: file.to_owned(), line, what: what.into(), fix: fix.into() }
     }
 }
@@ -82,7 +87,10 @@ pub fn report(step: &str, problems: &[Problem]) -> Result<()> {
 
 /// Parses all Rust files and finds out which are modules of tests.
 pub fn sources(tree: &Tree) -> Result<Vec<Source>> {
-    let mut sources = tree.texts(&[".rs"]).map(|(path, text)| Source::parse(path, text)).collect::<Result<Vec<_>>>()?;
+    let mut sources = tree
+        .texts(&[".rs"])
+        .map(|(path, text)| Source::parse(path, text))
+        .collect::<Result<Vec<_>>>()?;
     let tests: Vec<usize> = (0..sources.len())
         .filter(|at| sources.iter().any(|parent| parent.declares_as_test(&sources[*at].path)))
         .collect();
@@ -119,12 +127,18 @@ mod tests {
             ("README.md", "`kvtier-key`"),
         ]);
         let bad = Tree::of(&[
-            ("crates/key/src/lib.rs", "#[cfg(test)]\nmod model;\nfn a() { b().unwrap(); unsafe {} }\n"),
+            (
+                "crates/key/src/lib.rs",
+                "#[cfg(test)]\nmod model;\nfn a() { b().unwrap(); unsafe {} }\n",
+            ),
             ("crates/key/src/model.rs", "fn a() { b().unwrap(); }\n"),
             ("README.md", "[x](gone.md)"),
         ]);
-        let package = Package { name: "kvtier-key".into(), dir: "crates/key".into(), ..Package::default() };
-        let count = |tree: &Tree| check(std::slice::from_ref(&package), tree, &sources(tree).unwrap()).len();
+        let package =
+            Package { name: "kvtier-key".into(), dir: "crates/key".into(), ..Package::default() };
+        let count = |tree: &Tree| {
+            check(std::slice::from_ref(&package), tree, &sources(tree).unwrap()).len()
+        };
         assert_eq!(count(&good), 0);
         assert_eq!(count(&bad), 4);
     }

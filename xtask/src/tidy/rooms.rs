@@ -12,7 +12,11 @@ pub fn check(packages: &[Package], tree: &Tree) -> Vec<Problem> {
     for document in DOCUMENTS {
         let Some(text) = tree.text(document) else { continue };
         for package in packages.iter().filter(|package| package.dir.starts_with("crates/")) {
-            let names = [format!("`{}`", package.name), package.dir.clone(), format!("`{}`", package.room())];
+            let names = [
+                format!("`{}`", package.name),
+                package.dir.clone(),
+                format!("`{}`", package.room()),
+            ];
             if !names.iter().any(|name| text.contains(name.as_str())) {
                 let what = format!("{} is not mentioned", package.name);
                 let fix = format!("add a line that says what `{}` is for", package.name);
@@ -37,7 +41,10 @@ mod tests {
         let packages = [package("key"), package("mem")];
         let tree = Tree::of(&[("README.md", "| `kvtier-key` | keys |\n| `kvtier-mem` | memory |")]);
         assert!(check(&packages, &tree).is_empty());
-        let tree = Tree::of(&[("README.md", "| `kvtier-key` | keys |"), ("docs/ARCHITECTURE.md", "`key`, then `mem`")]);
+        let tree = Tree::of(&[
+            ("README.md", "| `kvtier-key` | keys |"),
+            ("docs/ARCHITECTURE.md", "`key`, then `mem`"),
+        ]);
         assert_eq!(
             check(&packages, &tree)[0].to_string().split(';').next(),
             Some("README.md:1: kvtier-mem is not mentioned")

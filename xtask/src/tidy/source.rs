@@ -1,4 +1,5 @@
-//! One Rust file, read so that rules can tell production code from tests, and code from comments and strings.
+//! One Rust file, read so that rules can tell production code from tests, and code from comments
+//! and strings.
 
 use std::ops::RangeInclusive;
 
@@ -31,7 +32,8 @@ pub struct Source {
 impl Source {
     pub fn parse(path: &str, text: &str) -> Result<Source> {
         let ast = syn::parse_file(text).with_context(|| format!("{path} does not parse"))?;
-        let tokens: TokenStream = text.parse().map_err(|error| anyhow::anyhow!("{path} does not lex: {error}"))?;
+        let tokens: TokenStream =
+            text.parse().map_err(|error| anyhow::anyhow!("{path} does not lex: {error}"))?;
         let mut source = Source {
             path: path.to_owned(),
             role: role_of_path(path),
@@ -66,13 +68,15 @@ impl Source {
 
     /// Whether a comment at `line`, or right above it, allows what `rule` forbids.
     pub fn allows(&self, rule: &str, line: usize) -> bool {
-        let above = self.lines[..line - 1].iter().rev().take_while(|text| is_comment_or_attribute(text));
+        let above =
+            self.lines[..line - 1].iter().rev().take_while(|text| is_comment_or_attribute(text));
         above.chain([&self.lines[line - 1]]).any(|text| allow::is_for(text, rule))
     }
 
     /// The lines with all string literals blanked out.
     pub fn lines_without_strings(&self) -> Vec<String> {
-        let mut lines: Vec<Vec<char>> = self.lines.iter().map(|line| line.chars().collect()).collect();
+        let mut lines: Vec<Vec<char>> =
+            self.lines.iter().map(|line| line.chars().collect()).collect();
         each_token(&self.tokens, &mut |tokens| {
             if let TokenTree::Literal(literal) = &tokens[0] {
                 blank(&mut lines, literal.span().start(), literal.span().end());
@@ -90,11 +94,15 @@ impl Source {
                 let end = item.iter().position(ends_item).unwrap_or(item.len().saturating_sub(1));
                 let last = item.get(end).map_or(attribute.span_close(), |token| token.span());
                 self.tests.push(hash.span().start().line..=last.end().line);
-                self.test_modules
-                    .extend(module_name(&item[..item.len().min(end + 1)]).map(|name| module_file(&self.path, &name)));
+                self.test_modules.extend(
+                    module_name(&item[..item.len().min(end + 1)])
+                        .map(|name| module_file(&self.path, &name)),
+                );
             }
             [hash, bang, TokenTree::Group(attribute), ..]
-                if is_punct(hash, '#') && is_punct(bang, '!') && is_test_only(&attribute.stream()) =>
+                if is_punct(hash, '#')
+                    && is_punct(bang, '!')
+                    && is_test_only(&attribute.stream()) =>
             {
                 self.role = Role::Test;
             }
@@ -104,7 +112,9 @@ impl Source {
 }
 
 fn role_of_path(path: &str) -> Role {
-    let within = |folder: &str| path.starts_with(&format!("{folder}/")) || path.contains(&format!("/{folder}/"));
+    let within = |folder: &str| {
+        path.starts_with(&format!("{folder}/")) || path.contains(&format!("/{folder}/"))
+    };
     if within("tests") || within("benches") || path.starts_with("fuzz/") {
         Role::Test
     } else if within("examples") {
@@ -144,7 +154,9 @@ fn is_test_only(attribute: &TokenStream) -> bool {
     let tokens: Vec<TokenTree> = attribute.clone().into_iter().collect();
     match tokens.as_slice() {
         [test] => is_ident(test, "test"),
-        [cfg, TokenTree::Group(condition)] if is_ident(cfg, "cfg") => wants_test(condition.stream()),
+        [cfg, TokenTree::Group(condition)] if is_ident(cfg, "cfg") => {
+            wants_test(condition.stream())
+        }
         _ => false,
     }
 }
@@ -159,13 +171,16 @@ fn wants_test(condition: TokenStream) -> bool {
 }
 
 fn ends_item(token: &TokenTree) -> bool {
-    is_punct(token, ';') || matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace)
+    is_punct(token, ';')
+        || matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace)
 }
 
 /// The name in `mod name;`.
 fn module_name(item: &[TokenTree]) -> Option<String> {
     match item {
-        [.., keyword, TokenTree::Ident(name), end] if is_ident(keyword, "mod") && is_punct(end, ';') => {
+        [.., keyword, TokenTree::Ident(name), end]
+            if is_ident(keyword, "mod") && is_punct(end, ';') =>
+        {
             Some(name.to_string())
         }
         _ => None,
@@ -226,12 +241,16 @@ mod tests {
         assert!(parent.declares_as_test("crates/a/src/queue/model.rs"));
         assert!(parent.declares_as_test("crates/a/src/queue/model/deep.rs"));
         assert!(!parent.declares_as_test("crates/a/src/queue/real.rs"));
-        assert!(parse("crates/a/src/lib.rs", "#[cfg(test)]\nmod model;").declares_as_test("crates/a/src/model.rs"));
+        assert!(
+            parse("crates/a/src/lib.rs", "#[cfg(test)]\nmod model;")
+                .declares_as_test("crates/a/src/model.rs")
+        );
     }
 
     #[test]
     fn strings_are_blanked_and_comments_are_not() {
-        let source = parse("crates/a/src/a.rs", "/// doc\nconst A: &str = \"in a\nstring\"; // after\n");
+        let source =
+            parse("crates/a/src/a.rs", "/// doc\nconst A: &str = \"in a\nstring\"; // after\n");
         assert_eq!(source.lines_without_strings()[0], "/// doc");
         assert_eq!(source.lines_without_strings()[1].trim_end(), "const A: &str =");
         assert_eq!(source.lines_without_strings()[2].trim_start(), "; // after");

@@ -25,7 +25,12 @@ pub fn check(source: &Source) -> Vec<Problem> {
         let line = keyword.span().start().line;
         if !may {
             let what = "unsafe outside its rooms".to_owned();
-            problems.push(Problem::new(&source.path, line, what, format!("it may live only in {}", ROOMS.join(", "))));
+            problems.push(Problem::new(
+                &source.path,
+                line,
+                what,
+                format!("it may live only in {}", ROOMS.join(", ")),
+            ));
         } else if needs_proof(next) && !has_proof(source, line) {
             let what = "unsafe without a proof".to_owned();
             problems.push(Problem::new(
@@ -44,8 +49,10 @@ pub fn check_roots(packages: &[Package], sources: &[Source]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for package in packages.iter().filter(|package| !ROOMS.contains(&package.room())) {
         let kinds = ["lib", "bin", "proc-macro", "cdylib", "rlib"];
-        let targets =
-            package.targets.iter().filter(|target| target.kinds.iter().any(|kind| kinds.contains(&kind.as_str())));
+        let targets = package
+            .targets
+            .iter()
+            .filter(|target| target.kinds.iter().any(|kind| kinds.contains(&kind.as_str())));
         for target in targets {
             let root = sources.iter().find(|source| source.path == target.src);
             if root.is_some_and(|root| !forbids_unsafe(root)) {
@@ -62,13 +69,15 @@ pub fn check_roots(packages: &[Package], sources: &[Source]) -> Vec<Problem> {
     problems
 }
 
-/// Blocks and impls need a proof where they stand; a function's demands are in its docs, which clippy checks.
+/// Blocks and impls need a proof where they stand; a function's demands are in its docs, which
+/// clippy checks.
 fn needs_proof(next: &TokenTree) -> bool {
     let block = matches!(next, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace);
     block || is_ident(next, "impl")
 }
 
-/// Looks for `SAFETY:` on the line itself, then above it: over the beginning of the same statement, into its comment.
+/// Looks for `SAFETY:` on the line itself, then above it: over the beginning of the same statement,
+/// into its comment.
 fn has_proof(source: &Source, line: usize) -> bool {
     let mark = "SAFETY:";
     if source.lines[line - 1].contains(mark) {
@@ -76,8 +85,10 @@ fn has_proof(source: &Source, line: usize) -> bool {
     }
     let above: Vec<&str> = source.lines[..line - 1].iter().rev().map(|text| text.trim()).collect();
     let is_note = |text: &&str| text.starts_with("//") || text.starts_with("#[");
-    let statement = above.iter().take_while(|text| !is_note(text) && !text.ends_with([';', '}', '{'])).count();
-    // An opening brace may begin the statement that holds the block: `let x = loop {` or a call's closure.
+    let statement =
+        above.iter().take_while(|text| !is_note(text) && !text.ends_with([';', '}', '{'])).count();
+    // An opening brace may begin the statement that holds the block: `let x = loop {` or a call's
+    // closure.
     let comment = above.iter().skip(statement).take_while(|text| is_note(text));
     statement <= REACH_LINES && comment.into_iter().any(|text| text.contains(mark))
 }
@@ -99,12 +110,21 @@ mod tests {
     fn a_block_or_impl_needs_its_proof() {
         let path = "crates/mem/src/a.rs";
         assert_eq!(problems(path, "fn a() {\n    unsafe { b() }\n}"), 1);
-        assert_eq!(problems(path, "fn a() {\n    // SAFETY: b has no demands\n    unsafe { b() }\n}"), 0);
         assert_eq!(
-            problems(path, "fn a() {\n    // SAFETY: two\n    // lines\n    let x =\n        unsafe { b() };\n}"),
+            problems(path, "fn a() {\n    // SAFETY: b has no demands\n    unsafe { b() }\n}"),
             0
         );
-        assert_eq!(problems(path, "// SAFETY: of another\nfn z() {}\nunsafe impl Send for A {}"), 1);
+        assert_eq!(
+            problems(
+                path,
+                "fn a() {\n    // SAFETY: two\n    // lines\n    let x =\n        unsafe { b() };\n}"
+            ),
+            0
+        );
+        assert_eq!(
+            problems(path, "// SAFETY: of another\nfn z() {}\nunsafe impl Send for A {}"),
+            1
+        );
         assert_eq!(problems(path, "// SAFETY: A owns its memory\nunsafe impl Send for A {}"), 0);
         assert_eq!(problems(path, "call!(unsafe { b() });"), 1);
         assert_eq!(problems(path, "/// # Safety\n/// demands\nunsafe fn a() {}"), 0);
@@ -112,9 +132,18 @@ mod tests {
 
     #[test]
     fn other_rooms_hold_none() {
-        assert_eq!(problems("crates/key/src/a.rs", "fn a() {\n    // SAFETY: sound\n    unsafe { b() }\n}"), 1);
+        assert_eq!(
+            problems(
+                "crates/key/src/a.rs",
+                "fn a() {\n    // SAFETY: sound\n    unsafe { b() }\n}"
+            ),
+            1
+        );
         assert_eq!(problems("xtask/src/a.rs", "unsafe impl Send for A {}"), 1);
-        assert_eq!(problems("crates/key/src/a.rs", "const A: &str = \"unsafe {}\"; // unsafe {}"), 0);
+        assert_eq!(
+            problems("crates/key/src/a.rs", "const A: &str = \"unsafe {}\"; // unsafe {}"),
+            0
+        );
     }
 
     #[test]
@@ -125,7 +154,8 @@ mod tests {
             src: "crates/key/src/lib.rs".into(),
             required_features: Vec::new(),
         };
-        let package = Package { name: "kvtier-key".into(), targets: vec![target], ..Package::default() };
+        let package =
+            Package { name: "kvtier-key".into(), targets: vec![target], ..Package::default() };
         let root = |text| [Source::parse("crates/key/src/lib.rs", text).unwrap()];
         let packages = [package];
         assert_eq!(check_roots(&packages, &root("//! Keys.\npub mod a;")).len(), 1);

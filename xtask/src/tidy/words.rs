@@ -20,7 +20,9 @@ pub fn check(source: &Source) -> Vec<Problem> {
     let mut problems = Vec::new();
     each_token(&source.tokens, &mut |tokens| {
         let line = tokens[0].span().start().line;
-        if let Some((what, fix)) = unfinished(tokens).or_else(|| ignored(tokens)).or_else(|| unlinted(tokens)) {
+        if let Some((what, fix)) =
+            unfinished(tokens).or_else(|| ignored(tokens)).or_else(|| unlinted(tokens))
+        {
             problems.push(Problem::new(&source.path, line, what, fix));
         }
         if unwraps(tokens) && !source.is_test(line) && !source.allows(Rule::Unwrap.name(), line) {
@@ -51,17 +53,28 @@ pub fn check_texts(tree: &Tree) -> Vec<Problem> {
 }
 
 fn note_problem(path: &str, line: usize, note: &str) -> Problem {
-    Problem::new(path, line, format!("{note} without an owner"), format!("do it now, or name who will: {note}(name)"))
+    Problem::new(
+        path,
+        line,
+        format!("{note} without an owner"),
+        format!("do it now, or name who will: {note}(name)"),
+    )
 }
 
 fn path_problem(path: &str, line: usize, machine: &str) -> Problem {
-    Problem::new(path, line, format!("a path of one machine: {machine}"), "use a path relative to the repository")
+    Problem::new(
+        path,
+        line,
+        format!("a path of one machine: {machine}"),
+        "use a path relative to the repository",
+    )
 }
 
 fn unfinished(tokens: &[TokenTree]) -> Option<(String, &'static str)> {
     let [name, bang, TokenTree::Group(_), ..] = tokens else { return None };
     let name = ["todo", "unimplemented"].into_iter().find(|word| is_ident(name, word))?;
-    is_punct(bang, '!').then(|| (format!("{name}! is unfinished code"), "finish it, or leave the path out"))
+    is_punct(bang, '!')
+        .then(|| (format!("{name}! is unfinished code"), "finish it, or leave the path out"))
 }
 
 fn ignored(tokens: &[TokenTree]) -> Option<(String, &'static str)> {
@@ -85,9 +98,11 @@ fn unlinted(tokens: &[TokenTree]) -> Option<(String, &'static str)> {
     let inner: Vec<TokenTree> = attribute.stream().into_iter().collect();
     let [cfg, TokenTree::Group(conditions)] = inner.as_slice() else { return None };
     let conditions = conditions.stream().to_string();
-    let names = |wanted: &str| conditions.split(|c: char| !c.is_alphanumeric()).any(|word| word == wanted);
-    (is_punct(hash, '#') && is_ident(cfg, "cfg") && names("fuzzing") && !names("clippy"))
-        .then(|| ("code that the lint step does not compile".to_owned(), "write any(fuzzing, clippy)"))
+    let names =
+        |wanted: &str| conditions.split(|c: char| !c.is_alphanumeric()).any(|word| word == wanted);
+    (is_punct(hash, '#') && is_ident(cfg, "cfg") && names("fuzzing") && !names("clippy")).then(
+        || ("code that the lint step does not compile".to_owned(), "write any(fuzzing, clippy)"),
+    )
 }
 
 fn unwraps(tokens: &[TokenTree]) -> bool {
@@ -95,7 +110,8 @@ fn unwraps(tokens: &[TokenTree]) -> bool {
     is_punct(dot, '.') && is_ident(name, "unwrap") && args.stream().is_empty()
 }
 
-/// Uses of `serde_json::json!` in what is shipped: the macro unwraps what `Serialize` returns, which for a path may be an error.
+/// Uses of `serde_json::json!` in what is shipped: the macro unwraps what `Serialize` returns,
+/// which for a path may be an error.
 fn unwrapping_json(source: &Source) -> Vec<Problem> {
     let mut problems = Vec::new();
     if source.path.starts_with("xtask/") {
@@ -104,14 +120,22 @@ fn unwrapping_json(source: &Source) -> Vec<Problem> {
     each_token(&source.tokens, &mut |tokens| {
         let [module, first, second, rest, ..] = tokens else { return };
         let named = match rest {
-            TokenTree::Group(names) => names.stream().into_iter().any(|name| is_ident(&name, "json")),
+            TokenTree::Group(names) => {
+                names.stream().into_iter().any(|name| is_ident(&name, "json"))
+            }
             name => is_ident(name, "json"),
         };
         let line = module.span().start().line;
         let exempt = source.is_test(line) || source.allows(Rule::Unwrap.name(), line);
         if is_ident(module, "serde_json") && is_path_separator(first, second) && named && !exempt {
-            let fix = "build a `serde_json::Value` by `From`, as `json!` of crates/cli/src/json.rs does";
-            problems.push(Problem::new(&source.path, line, "serde_json::json! hides an unwrap", fix));
+            let fix =
+                "build a `serde_json::Value` by `From`, as `json!` of crates/cli/src/json.rs does";
+            problems.push(Problem::new(
+                &source.path,
+                line,
+                "serde_json::json! hides an unwrap",
+                fix,
+            ));
         }
     });
     problems
@@ -154,13 +178,19 @@ mod tests {
     #[test]
     fn unfinished_code_is_found_even_inside_macros() {
         assert!(problems(concat!("fn a() { to", "do!() }"))[0].contains("unfinished"));
-        assert!(problems(concat!("fn a() { select!(x => unimpl", "emented!()) }"))[0].contains("unfinished"));
+        assert!(
+            problems(concat!("fn a() { select!(x => unimpl", "emented!()) }"))[0]
+                .contains("unfinished")
+        );
         assert!(problems(concat!("const A: &str = \"to", "do!()\";")).is_empty());
     }
 
     #[test]
     fn ignored_tests_are_found() {
-        assert!(problems(concat!("#[test]\n#[ign", "ore]\nfn a() {}"))[0].starts_with("crates/a/src/a.rs:2:"));
+        assert!(
+            problems(concat!("#[test]\n#[ign", "ore]\nfn a() {}"))[0]
+                .starts_with("crates/a/src/a.rs:2:")
+        );
         assert_eq!(problems(concat!("#[ign", "ore = \"slow\"]\nfn a() {}")).len(), 1);
         assert_eq!(problems(concat!("#[cfg_attr(miri, ign", "ore)]\nfn a() {}")).len(), 1);
         assert!(problems("#[rustfmt::skip]\nfn a() {}").is_empty());
@@ -168,7 +198,9 @@ mod tests {
 
     #[test]
     fn code_for_the_fuzzers_is_linted_too() {
-        for text in ["#[cfg(fuzzing)]\nfn a() {}", "#[cfg(all(fuzzing, feature = \"x\"))]\nfn a() {}"] {
+        for text in
+            ["#[cfg(fuzzing)]\nfn a() {}", "#[cfg(all(fuzzing, feature = \"x\"))]\nfn a() {}"]
+        {
             assert!(problems(text)[0].contains("any(fuzzing, clippy)"), "{text}");
         }
         assert!(problems("#[cfg(any(fuzzing, clippy))]\npub mod fuzzing {}").is_empty());
@@ -203,14 +235,19 @@ mod tests {
         assert!(problems(concat!("// TO", "DO: later\n"))[0].contains("without an owner"));
         assert!(problems(concat!("/// FIX", "ME\nfn a() {}"))[0].contains("without an owner"));
         assert!(problems(concat!("// TO", "DO(ada): later\n")).is_empty());
-        assert!(problems(concat!("const A_TO", "DO: u32 = 1; const B: &str = \"XX", "X\";")).is_empty());
+        assert!(
+            problems(concat!("const A_TO", "DO: u32 = 1; const B: &str = \"XX", "X\";")).is_empty()
+        );
     }
 
     #[test]
     fn paths_of_one_machine_are_found() {
         assert_eq!(problems(concat!("const A: &str = \"/wo", "rk/x\";")).len(), 1);
         assert!(problems(concat!("// see crates/wo", "rk/x and my/ro", "ot/y\n")).is_empty());
-        let tree = Tree::of(&[("README.md", concat!("run `/ro", "ot/x`")), ("a.bin", concat!("/ro", "ot/"))]);
+        let tree = Tree::of(&[
+            ("README.md", concat!("run `/ro", "ot/x`")),
+            ("a.bin", concat!("/ro", "ot/")),
+        ]);
         assert_eq!(check_texts(&tree).len(), 1);
     }
 }

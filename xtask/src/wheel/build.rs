@@ -1,4 +1,5 @@
-//! `cargo xtask wheel`: the wheel that users install, with the command in it, for the glibc of manylinux_2_28.
+//! `cargo xtask wheel`: the wheel that users install, with the command in it, for the glibc of
+//! manylinux_2_28.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use crate::sh::{Cmd, root};
 use crate::venv::{self, Venv};
 use crate::workspace;
 
-/// What builds a wheel and checks its types. Zig links against the glibc that we name, whatever the machine has.
+/// What builds a wheel and checks its types. Zig links against the glibc that we name, whatever the
+/// machine has.
 const BUILDER: Venv = Venv {
     name: "wheel",
     packages: &["maturin==1.9.6", "mypy==1.18.2", "ziglang==0.15.1", "cargo-zigbuild==0.24.0"],
@@ -47,20 +49,26 @@ pub fn run(args: &mut Args) -> Result<()> {
     Ok(())
 }
 
-/// Builds the wheel for CPython 3.11 and later, and where there is a CPython 3.10 one for it too; checks that module and command run on the glibc
-/// of its name. Where it is to be tested, installs each into an environment of its own, tests it there, and checks the types. One line a wheel.
+/// Builds the wheel for CPython 3.11 and later, and where there is a CPython 3.10 one for it too;
+/// checks that module and command run on the glibc of its name. Where it is to be tested, installs
+/// each into an environment of its own, tests it there, and checks the types. One line a wheel.
 pub fn wheels(is_tested: bool) -> Result<Vec<String>> {
     let home = venv::make(&BUILDER)?;
     let builder = Builder { bin: home.join("venv/bin"), home, is_tested };
     if is_tested {
-        let types = ["--config-file", "crates/py/pyproject.toml", "crates/py/python", "examples/python"];
+        let types =
+            ["--config-file", "crates/py/pyproject.toml", "crates/py/python", "examples/python"];
         builder.tool("mypy").args(types).run()?;
     }
     builder.command()?;
     let new = Flavour { python: builder.bin.join("python3"), folder: "wheels", options: &[] };
     let mut lines = vec![builder.wheel(&new)?];
     if Cmd::new(OLD).arg("--version").works() {
-        let old = Flavour { python: OLD.into(), folder: "wheels310", options: &["--no-default-features"] };
+        let old = Flavour {
+            python: OLD.into(),
+            folder: "wheels310",
+            options: &["--no-default-features"],
+        };
         lines.push(builder.wheel(&old)?);
     } else {
         lines.push(format!("no wheel for CPython 3.10: there is no {OLD}"));
@@ -78,24 +86,45 @@ impl Builder {
     /// Builds the command, as it is released, where maturin looks for programs that a wheel brings.
     fn command(&self) -> Result<()> {
         let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-        let build = self.tool("cargo-zigbuild").args(["rustc", "--release", "--locked", "-p", "kvtier-cli"]);
+        let build = self.tool("cargo-zigbuild").args([
+            "rustc",
+            "--release",
+            "--locked",
+            "-p",
+            "kvtier-cli",
+        ]);
         let build = build.args(["--bin", COMMAND, "--features", "aws-config", "--target"]);
-        build.arg(format!("{triple}.{ALLOWED}")).args(["--", "-C", "strip=symbols"]).limit_s(LIMIT_S).run()?;
+        build
+            .arg(format!("{triple}.{ALLOWED}"))
+            .args(["--", "-C", "strip=symbols"])
+            .limit_s(LIMIT_S)
+            .run()?;
         let scripts = root().join(SCRIPTS);
         fs::create_dir_all(&scripts)?;
         let built = workspace::target_dir().join(triple).join("release").join(COMMAND);
-        fs::copy(&built, scripts.join(COMMAND)).with_context(|| format!("copying {}", built.display()))?;
+        fs::copy(&built, scripts.join(COMMAND))
+            .with_context(|| format!("copying {}", built.display()))?;
         Ok(())
     }
 
-    /// Builds a wheel for an interpreter. If it is to be tested, installs it into a fresh environment and runs the tests there.
+    /// Builds a wheel for an interpreter. If it is to be tested, installs it into a fresh
+    /// environment and runs the tests there.
     fn wheel(&self, flavour: &Flavour<'_>) -> Result<String> {
         let out = workspace::target_dir().join(flavour.folder);
         let _ = fs::remove_dir_all(&out);
+        let build = self.tool("maturin").args([
+            "build",
+            "--release",
+            "--locked",
+            "-m",
+            "crates/py/Cargo.toml",
+            "--zig",
+        ]);
+        let build = build
+            .arg("--compatibility")
+            .arg(format!("manylinux_{}_{}", ALLOWED.major, ALLOWED.minor));
         let build =
-            self.tool("maturin").args(["build", "--release", "--locked", "-m", "crates/py/Cargo.toml", "--zig"]);
-        let build = build.arg("--compatibility").arg(format!("manylinux_{}_{}", ALLOWED.major, ALLOWED.minor));
-        let build = build.arg("--out").arg(text(&out)).arg("--interpreter").arg(text(&flavour.python));
+            build.arg("--out").arg(text(&out)).arg("--interpreter").arg(text(&flavour.python));
         let build = build.args(["--features", "aws-config"]).args(flavour.options.iter().copied());
         build.args(["--", "-C"]).arg(format!("link-arg={}", unwinder()?)).limit_s(LIMIT_S).run()?;
         let wheel = only_file(&out)?;
@@ -106,7 +135,11 @@ impl Builder {
             return Ok(line);
         }
         let venv = self.home.join(format!("venv-{}", flavour.folder));
-        Cmd::new("").arg(text(&flavour.python)).args(["-m", "venv", "--clear"]).arg(text(&venv)).read()?;
+        Cmd::new("")
+            .arg(text(&flavour.python))
+            .args(["-m", "venv", "--clear"])
+            .arg(text(&venv))
+            .read()?;
         let bin = venv.join("bin");
         let python = Cmd::new("").arg(text(&bin.join("python3")));
         python.clone().args(["-m", "pip", "install", "--quiet", NUMPY]).arg(text(&wheel)).run()?;
@@ -121,8 +154,8 @@ impl Builder {
     }
 }
 
-/// The C compiler's shared unwinder. Zig would put LLVM's into the module, and threads that CPython ends by `pthread_exit` crash where two
-/// unwinders meet.
+/// The C compiler's shared unwinder. Zig would put LLVM's into the module, and threads that CPython
+/// ends by `pthread_exit` crash where two unwinders meet.
 fn unwinder() -> Result<String> {
     let path = Cmd::new("cc -print-file-name=libgcc_s.so.1").read()?;
     let path = path.trim();
@@ -132,7 +165,8 @@ fn unwinder() -> Result<String> {
     Ok(path.to_owned())
 }
 
-/// Unpacks a wheel. Errors where one of its programs or libraries needs a newer glibc than its name says, and where it lacks module or command.
+/// Unpacks a wheel. Errors where one of its programs or libraries needs a newer glibc than its name
+/// says, and where it lacks module or command.
 fn check_programs(wheel: &Path, unpacked: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(unpacked);
     Cmd::new("python3 -m zipfile -e").arg(text(wheel)).arg(text(unpacked)).read()?;
@@ -140,16 +174,21 @@ fn check_programs(wheel: &Path, unpacked: &Path) -> Result<()> {
     for path in files(unpacked)? {
         let file = fs::read(&path)?;
         if glibc::is_elf(&file) {
-            let needs =
-                glibc::newest(&file).with_context(|| format!("{} names no version of glibc", path.display()))?;
+            let needs = glibc::newest(&file)
+                .with_context(|| format!("{} names no version of glibc", path.display()))?;
             if needs > ALLOWED {
-                bail!("{} needs glibc {needs}: more than {ALLOWED}, as the wheel's name says", path.display());
+                bail!(
+                    "{} needs glibc {needs}: more than {ALLOWED}, as the wheel's name says",
+                    path.display()
+                );
             }
             println!("{} needs glibc {needs}", path.display());
             programs.push(path);
         }
     }
-    let has = |name: &str| programs.iter().any(|path| path.file_name().is_some_and(|found| *found == *name));
+    let has = |name: &str| {
+        programs.iter().any(|path| path.file_name().is_some_and(|found| *found == *name))
+    };
     if programs.len() != 2 || !has(COMMAND) {
         bail!("the wheel has not just the module and the command: {programs:?}");
     }

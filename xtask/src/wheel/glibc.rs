@@ -1,4 +1,5 @@
-//! Which glibc a program or library needs: the newest version among the symbols that it takes from it.
+//! Which glibc a program or library needs: the newest version among the symbols that it takes from
+//! it.
 
 use std::fmt;
 
@@ -28,17 +29,21 @@ pub fn is_elf(file: &[u8]) -> bool {
     file.starts_with(b"\x7fELF")
 }
 
-/// The newest version of glibc that a 64-bit little-endian ELF file needs; `None` where it needs none, or its tables cannot be read.
+/// The newest version of glibc that a 64-bit little-endian ELF file needs; `None` where it needs
+/// none, or its tables cannot be read.
 pub fn newest(file: &[u8]) -> Option<Glibc> {
     needs(file)?.iter().filter_map(|name| version(name)).max()
 }
 
-/// The names of all versions of symbols that the file needs, such as `GLIBC_2.17`, of all libraries.
+/// The names of all versions of symbols that the file needs, such as `GLIBC_2.17`, of all
+/// libraries.
 fn needs(file: &[u8]) -> Option<Vec<String>> {
     let (table, entry, entries) = (u64_at(file, 0x28)?, u16_at(file, 0x3a)?, u16_at(file, 0x3c)?);
     let header = |n: u32| usize::try_from(n).ok()?.checked_mul(entry)?.checked_add(table);
     let sections = 0..u32::try_from(entries).ok()?;
-    let Some(found) = sections.filter_map(header).find(|at| u32_at(file, at + 4) == Some(SHT_GNU_VERNEED)) else {
+    let Some(found) =
+        sections.filter_map(header).find(|at| u32_at(file, at + 4) == Some(SHT_GNU_VERNEED))
+    else {
         return Some(Vec::new());
     };
     let names = u64_at(file, header(u32_at(file, found + 0x28)?)? + 0x18)?;
@@ -118,12 +123,23 @@ mod tests {
         file[0x28..0x30].copy_from_slice(&(sections as u64).to_le_bytes());
         file[0x3a..0x3e].copy_from_slice(&[64, 0, 2, 0]);
         let text = begin + table.len();
-        [file, table, names, section(3, text, 0, 0), section(SHT_GNU_VERNEED, begin, 0, libraries.len())].concat()
+        [
+            file,
+            table,
+            names,
+            section(3, text, 0, 0),
+            section(SHT_GNU_VERNEED, begin, 0, libraries.len()),
+        ]
+        .concat()
     }
 
     #[test]
     fn the_newest_version_counts_whatever_the_order_and_the_library() {
-        let file = elf(&[&["GCC_9.0", "GCC_3.0"], &["GLIBC_2.14", "GLIBC_2.2.5", "GLIBC_2.34"], &["GLIBC_2.3"]]);
+        let file = elf(&[
+            &["GCC_9.0", "GCC_3.0"],
+            &["GLIBC_2.14", "GLIBC_2.2.5", "GLIBC_2.34"],
+            &["GLIBC_2.3"],
+        ]);
         assert_eq!(needs(&file).unwrap().len(), 6);
         assert_eq!(newest(&file), Some(Glibc { major: 2, minor: 34 }));
         assert!(newest(&file) > Some(ALLOWED));

@@ -1,4 +1,5 @@
-//! The Python module: built and tested, quickly as it stands (`ci`), or as the wheel that users install (`cargo xtask wheel`).
+//! The Python module: built and tested, quickly as it stands (`ci`), or as the wheel that users
+//! install (`cargo xtask wheel`).
 
 mod build;
 mod glibc;
@@ -23,15 +24,16 @@ const NUMPY: &str = "numpy>=2.2,<3";
 const SERVER: (&str, &str) = ("kvtier-s3-server", "KVTIER_S3_SERVER");
 /// The command, which the wheel brings.
 const COMMAND: &str = "kvtier";
-/// Why tests of real GPUs are skipped on a machine without one, as `crates/py/tests/test_gpu.py` says it.
+/// Why tests of real GPUs are skipped on a machine without one, as `crates/py/tests/test_gpu.py`
+/// says it.
 const NO_GPU: &str = "skipped 'torch finds no GPU here'";
 /// The longest that the module's tests may take.
 const TESTS_LIMIT_S: u64 = 30 * 60;
 /// With the lengths of a night.
 const LONG_TESTS_LIMIT_S: u64 = 2 * 60 * 60;
 
-/// Builds the module as the workspace stands, and runs its examples and its tests. Where NumPy cannot be had, its test is skipped, which the
-/// count tells.
+/// Builds the module as the workspace stands, and runs its examples and its tests. Where NumPy
+/// cannot be had, its test is skipped, which the count tells.
 pub fn test() -> Result<Tests> {
     let (module, python) = (stage("dev")?, python()?);
     for example in fs::read_dir(root().join("examples/python"))? {
@@ -61,27 +63,32 @@ pub fn python() -> Result<PathBuf> {
     })
 }
 
-/// Builds the module as the workspace stands, with a profile of cargo's, and puts it beside its Python files. Gives back the folder to import
-/// from.
+/// Builds the module as the workspace stands, with a profile of cargo's, and puts it beside its
+/// Python files. Gives back the folder to import from.
 pub fn stage(profile: &str) -> Result<PathBuf> {
-    // For tests all libraries with the features that `cargo test` gives them, which takes naming the examples too: little is left to build.
+    // For tests all libraries with the features that `cargo test` gives them, which takes naming
+    // the examples too: little is left to build.
     let tests = format!(
         "--workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config --examples --bin {COMMAND} --bin {}",
         SERVER.0
     );
     // What is staged for release is measured.
-    let what = if profile == "dev" { &tests } else { "-p kvtier-py --features kvtier-py/lock-clock" };
+    let what =
+        if profile == "dev" { &tests } else { "-p kvtier-py --features kvtier-py/lock-clock" };
     Cmd::new(&format!("cargo build --locked --lib --profile {profile} {what}")).run()?;
     let package = workspace::target_dir().join("py/kvtier");
     let _ = fs::remove_dir_all(&package);
     copy_sources(&root().join("crates/py/python/kvtier"), &package)?;
     fs::copy(
-        workspace::target_dir().join(if profile == "dev" { "debug" } else { profile }).join("libkvtier_py.so"),
+        workspace::target_dir()
+            .join(if profile == "dev" { "debug" } else { profile })
+            .join("libkvtier_py.so"),
         package.join("_native.abi3.so"),
     )
     .context("the built module")?;
     if profile == "dev" {
-        // Where `python -m kvtier` finds the command of packages that `pip install --target` put into a folder.
+        // Where `python -m kvtier` finds the command of packages that `pip install --target` put
+        // into a folder.
         let bin = workspace::target_dir().join("py/bin");
         fs::create_dir_all(&bin)?;
         fs::copy(workspace::target_dir().join("debug").join(COMMAND), bin.join(COMMAND))
@@ -105,7 +112,14 @@ fn copy_sources(from: &Path, to: &Path) -> Result<()> {
 }
 
 fn run_tests(python: &Path, path: Option<&Path>, env: &[(&str, &str)]) -> Result<Tests> {
-    let cmd = Cmd::new("").arg(text(python)).args(["-m", "unittest", "discover", "-v", "-s", "crates/py/tests"]);
+    let cmd = Cmd::new("").arg(text(python)).args([
+        "-m",
+        "unittest",
+        "discover",
+        "-v",
+        "-s",
+        "crates/py/tests",
+    ]);
     let cmd = path.iter().fold(cmd, |cmd, path| cmd.env("PYTHONPATH", text(path)));
     let cmd = with_stand_in(cmd);
     let cmd = env.iter().fold(cmd, |cmd, (name, value)| cmd.env(name, *value));
@@ -140,7 +154,8 @@ impl Tests {
     fn read(said: &str) -> Option<Self> {
         let line = |begin: &str| said.lines().rev().find_map(|line| line.strip_prefix(begin));
         let ran: u64 = line("Ran ")?.split(' ').next()?.parse().ok()?;
-        let skipped = line("OK (skipped=").and_then(|rest| rest.strip_suffix(')')?.parse().ok()).unwrap_or(0);
+        let skipped =
+            line("OK (skipped=").and_then(|rest| rest.strip_suffix(')')?.parse().ok()).unwrap_or(0);
         let need_gpu = said.lines().filter(|line| line.ends_with(NO_GPU)).count() as u64;
         Some(Tests { passed: ran.checked_sub(skipped)?, skipped, need_gpu })
     }
@@ -157,7 +172,8 @@ impl fmt::Display for Tests {
     }
 }
 
-/// Runs a command line of unittest, with the S3 server that the workspace has built, and shows what it says.
+/// Runs a command line of unittest, with the S3 server that the workspace has built, and shows what
+/// it says.
 pub fn unittest(cmd: Cmd) -> Result<Tests> {
     let server = workspace::target_dir().join("debug").join(SERVER.0);
     let (ok, said) = cmd.env(SERVER.1, text(&server)).try_read()?;
@@ -179,13 +195,15 @@ mod tests {
 
     #[test]
     fn the_closing_line_is_read() {
-        let read = |end: &str| Tests::read(&format!("...\n-----\nRan 20 tests in 24.7s\n\n{end}\n"));
+        let read =
+            |end: &str| Tests::read(&format!("...\n-----\nRan 20 tests in 24.7s\n\n{end}\n"));
         assert_eq!(read("OK"), Some(Tests { passed: 20, skipped: 0, need_gpu: 0 }));
         assert_eq!(read("OK (skipped=3)"), Some(Tests { passed: 17, skipped: 3, need_gpu: 0 }));
         assert!(read("OK (skipped=3)").unwrap().whole().is_err());
         let gpu = |skipped: u64| {
-            let said =
-                format!("test_a ... {NO_GPU}\ntest_b ... {NO_GPU}\nRan 20 tests in 1s\n\nOK (skipped={skipped})\n");
+            let said = format!(
+                "test_a ... {NO_GPU}\ntest_b ... {NO_GPU}\nRan 20 tests in 1s\n\nOK (skipped={skipped})\n"
+            );
             Tests::read(&said).unwrap()
         };
         assert_eq!(gpu(2).whole().unwrap().to_string(), "18 tests, 2 skipped (2 need a GPU)");

@@ -34,7 +34,9 @@ impl FromStr for Op {
     fn from_str(text: &str) -> Result<Self, BadInput> {
         let ops = [Op::Put, Op::PutSummed, Op::Get, Op::Sum];
         let found = ops.into_iter().find(|op| op.name() == text);
-        found.ok_or_else(|| BadInput(format!("no operation {text:?}; choose put, put-summed, get, sum")))
+        found.ok_or_else(|| {
+            BadInput(format!("no operation {text:?}; choose put, put-summed, get, sum"))
+        })
     }
 }
 
@@ -71,7 +73,9 @@ impl Op {
                 lease.assume_filled(lease.len());
                 let view = lease.freeze().slice(0..size);
                 let _ = view.memo(|| BlockSums::of(view.as_ref()));
-                let times = each(concurrency, range, |n| save(tier, key(n), view.clone()).map(|(ms, _)| ms));
+                let times = each(concurrency, range, |n| {
+                    save(tier, key(n), view.clone()).map(|(ms, _)| ms)
+                });
                 give_view(memory, view);
                 times
             }
@@ -99,7 +103,9 @@ fn save(tier: &FileTier, key: Key, view: View) -> Result<(f64, View)> {
     let ms = began.elapsed().as_secs_f64() * 1e3;
     let done = done.into_iter().next().context("a put was not answered")?;
     match done.result {
-        Ok(Saved::Stored) => Ok((ms, done.op.from.into_iter().next().context("a put kept its memory")?)),
+        Ok(Saved::Stored) => {
+            Ok((ms, done.op.from.into_iter().next().context("a put kept its memory")?))
+        }
         Ok(other) => bail!("a put was not stored: {other:?}"),
         Err(e) => Err(e.into()),
     }
@@ -141,7 +147,11 @@ fn context() -> Ctx {
 }
 
 /// Runs `work` for each number of `range`, `concurrency` at once; the time of each, in ms.
-pub fn each(concurrency: usize, range: Range<u64>, work: impl Fn(u64) -> Result<f64> + Sync) -> Result<Vec<f64>> {
+pub fn each(
+    concurrency: usize,
+    range: Range<u64>,
+    work: impl Fn(u64) -> Result<f64> + Sync,
+) -> Result<Vec<f64>> {
     let (next, times) = (AtomicU64::new(range.start), Mutex::new(Vec::new()));
     let thread = || -> Result<()> {
         loop {
@@ -158,7 +168,9 @@ pub fn each(concurrency: usize, range: Range<u64>, work: impl Fn(u64) -> Result<
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..concurrency).map(|_| scope.spawn(thread)).collect();
-        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| bail!("a worker panicked")))
+        threads
+            .into_iter()
+            .try_for_each(|t| t.join().unwrap_or_else(|_| bail!("a worker panicked")))
     })?;
     Ok(times.into_inner().unwrap_or_else(PoisonError::into_inner))
 }

@@ -34,14 +34,18 @@ pub struct GdsArgs {
 
 /// Measures and prints one line a way.
 pub fn run(args: &GdsArgs) -> Result<()> {
-    let size =
-        kvtier::bytes::parse(&args.size).and_then(|bytes| usize::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
-    let size = size.ok_or_else(|| BadInput(format!("--size {:?} is no size; write 32MiB, say", args.size)))?;
+    let size = kvtier::bytes::parse(&args.size)
+        .and_then(|bytes| usize::try_from(bytes).ok())
+        .filter(|bytes| *bytes > 0);
+    let size = size
+        .ok_or_else(|| BadInput(format!("--size {:?} is no size; write 32MiB, say", args.size)))?;
     let chunks = args.gb * 1e9 / size as f64;
     if !(1.0..=1e6).contains(&chunks) {
-        return Err(
-            BadInput(format!("--gb {} is not between one and a million chunks of {size} bytes", args.gb)).into()
-        );
+        return Err(BadInput(format!(
+            "--gb {} is not between one and a million chunks of {size} bytes",
+            args.gb
+        ))
+        .into());
     }
     let mut config = RatesConfig::new(&args.path);
     (config.gpu, config.chunk_bytes, config.chunks) = (args.gpu, size, chunks as usize);

@@ -7,8 +7,8 @@ use kvtier::mem::{Arena, ArenaConfig, Lease};
 /// More than a CPU caches: what comes round again has been forgotten by then.
 const COLD_BYTES: usize = 128 << 20;
 
-/// The chunks' memory, in huge pages, used in turn, so that each chunk lies in memory that the CPU has not seen for long: as one does that a
-/// GPU or a disk has just written.
+/// The chunks' memory, in huge pages, used in turn, so that each chunk lies in memory that the CPU
+/// has not seen for long: as one does that a GPU or a disk has just written.
 pub struct Memory {
     pub arena: Arena,
     slots: Mutex<VecDeque<Lease>>,
@@ -61,6 +61,9 @@ mod tests {
         let memory = Memory::new(4 << 20, 8).unwrap();
         assert_eq!(page_faults((0..32).map(|_| memory.take().unwrap())), 0);
         let untouched = Arena::new(ArenaConfig::huge(64 << 20)).unwrap();
-        assert!(page_faults([untouched.lease(64 << 20).unwrap()]) > 0, "the measure sees what is not resident");
+        assert!(
+            page_faults([untouched.lease(64 << 20).unwrap()]) > 0,
+            "the measure sees what is not resident"
+        );
     }
 }

@@ -36,9 +36,11 @@ pub struct FileArgs {
     /// The directory; what the bench writes there it removes.
     #[arg(long)]
     path: PathBuf,
-    /// Operations, in order: put, put-summed (of chunks whose checksums are known already), get, sum (a checksum pass from cold memory,
-    /// no I/O). A get reads what the put before it wrote, a first get what was written unmeasured. Each begins with a warm-up pass that is
-    /// not measured. A put writes new keys; with --case recycled it overwrites files of the same length.
+    /// Operations, in order: put, put-summed (of chunks whose checksums are known already), get,
+    /// sum (a checksum pass from cold memory, no I/O). A get reads what the put before it
+    /// wrote, a first get what was written unmeasured. Each begins with a warm-up pass that is
+    /// not measured. A put writes new keys; with --case recycled it overwrites files of the same
+    /// length.
     #[arg(long, value_delimiter = ',', default_value = "put,get")]
     op: Vec<String>,
     /// Chunk sizes.
@@ -50,8 +52,9 @@ pub struct FileArgs {
     /// GB to move in each cell.
     #[arg(long, default_value_t = 4.0)]
     gb: f64,
-    /// What puts find: fresh (room for all), churning (a full directory; victims have another length and are deleted), recycled (a full
-    /// directory; victims have the same length and are written over).
+    /// What puts find: fresh (room for all), churning (a full directory; victims have another
+    /// length and are deleted), recycled (a full directory; victims have the same length and
+    /// are written over).
     #[arg(long, default_value = "fresh")]
     case: String,
     /// The tier's cap; by default all of --gb fits, and in a full directory just so.
@@ -85,7 +88,11 @@ impl Plan {
             ops: args.op.iter().map(|op| op.parse()).collect::<Result<_, _>>()?,
             gb: args.gb,
             case: args.case.parse()?,
-            capacity: args.capacity.as_ref().map(|text| crate::replay::size("--capacity", text)).transpose()?,
+            capacity: args
+                .capacity
+                .as_ref()
+                .map(|text| crate::replay::size("--capacity", text))
+                .transpose()?,
             engine: EngineKind::from_str(&args.engine).map_err(|e| BadInput(e.to_string()))?,
         })
     }
@@ -102,11 +109,14 @@ pub fn run(what: What) -> Result<()> {
 
 fn file(args: &FileArgs) -> Result<()> {
     let plan = Plan::new(args)?;
-    let sizes: Vec<u64> = args.size.iter().map(|s| crate::replay::size("--size", s)).collect::<Result<_, _>>()?;
+    let sizes: Vec<u64> =
+        args.size.iter().map(|s| crate::replay::size("--size", s)).collect::<Result<_, _>>()?;
     if sizes.iter().any(|size| !(1..=1 << 40).contains(size))
         || args.concurrency.iter().any(|n| !(1..=4096).contains(n))
     {
-        return Err(BadInput("--size must be 1 byte to 1 TiB, --concurrency 1 to 4096".into()).into());
+        return Err(
+            BadInput("--size must be 1 byte to 1 TiB, --concurrency 1 to 4096".into()).into()
+        );
     }
     let all = sizes.iter().flat_map(|size| args.concurrency.iter().map(move |n| (*size, *n)));
     all.into_iter().try_for_each(|(size, n)| Need::of(&plan, size as usize, n).check(&plan))?;

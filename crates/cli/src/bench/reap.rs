@@ -1,8 +1,11 @@
-//! Objects that a bench which was killed left in a bucket: the next bench removes them, as that of files does with directories.
+//! Objects that a bench which was killed left in a bucket: the next bench removes them, as that of
+//! files does with directories.
 //!
-//! A bucket has no locks. A run's prefix names its process instead: by the boot of its machine, its PID namespace, its number and when it was
-//! started. Where boot and namespace are ours, the kernel says whether that process lives. Of any other run, and of one whose process is hidden
-//! (`hidepid`), the newest object must be a day old. The host's name stands in the prefix for people.
+//! A bucket has no locks. A run's prefix names its process instead: by the boot of its machine, its
+//! PID namespace, its number and when it was started. Where boot and namespace are ours, the kernel
+//! says whether that process lives. Of any other run, and of one whose process is hidden
+//! (`hidepid`), the newest object must be a day old. The host's name stands in the prefix for
+//! people.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,7 +21,8 @@ use crate::store::failed;
 
 /// What the keys of all benches begin with.
 const ROOT: &str = "kvtier-bench/";
-/// After this many seconds without a new object, a run whose process cannot be looked up is taken for dead.
+/// After this many seconds without a new object, a run whose process cannot be looked up is taken
+/// for dead.
 const UNKNOWN_DEAD_AFTER_S: i64 = 24 * 3600;
 /// The most keys that one request deletes.
 const KEYS_MAX: usize = 1000;
@@ -38,10 +42,15 @@ pub fn reap(client: &Client, runtime: &Runtime) -> Result<usize> {
     let (list, mut next) = (List::under(ROOT), None);
     loop {
         let page = runtime.block_on(client.list(&list, next.as_deref())).map_err(failed);
-        let page = page.with_context(|| format!("cannot look for objects of earlier runs under {ROOT}"))?;
+        let page =
+            page.with_context(|| format!("cannot look for objects of earlier runs under {ROOT}"))?;
         now = now.or(page.date);
         for entry in page.entries {
-            if let Some(name) = entry.key.strip_prefix(ROOT).and_then(|rest| rest.split_once('/')).map(|(name, _)| name)
+            if let Some(name) = entry
+                .key
+                .strip_prefix(ROOT)
+                .and_then(|rest| rest.split_once('/'))
+                .map(|(name, _)| name)
             {
                 let run = runs.entry(name.to_owned()).or_default();
                 run.newest = run.newest.max(entry.modified);
@@ -53,14 +62,19 @@ pub fn reap(client: &Client, runtime: &Runtime) -> Result<usize> {
             break;
         }
     }
-    let dead = runs.into_iter().filter(|(name, run)| is_dead(name, now.map(|now| now - run.newest)));
+    let dead =
+        runs.into_iter().filter(|(name, run)| is_dead(name, now.map(|now| now - run.newest)));
     let keys: Vec<String> = dead.flat_map(|(_, run)| run.keys).collect();
     for keys in keys.chunks(KEYS_MAX) {
         let refused = runtime.block_on(client.delete_many(keys)).map_err(failed);
-        let refused =
-            refused.with_context(|| format!("cannot remove objects that an earlier run left under {ROOT}"))?;
+        let refused = refused.with_context(|| {
+            format!("cannot remove objects that an earlier run left under {ROOT}")
+        })?;
         refused.iter().for_each(|refused| {
-            eprintln!("kvtier: {}, which an earlier run left, was not removed ({})", refused.key, refused.code);
+            eprintln!(
+                "kvtier: {}, which an earlier run left, was not removed ({})",
+                refused.key, refused.code
+            );
         });
     }
     Ok(keys.len())
@@ -74,12 +88,14 @@ struct Run {
     newest: i64,
 }
 
-/// Whether the run of this name is known to have ended; its newest object is `age_s` old, where the store says what time it is.
+/// Whether the run of this name is known to have ended; its newest object is `age_s` old, where the
+/// store says what time it is.
 fn is_dead(name: &str, age_s: Option<i64>) -> bool {
     has_ended(name).unwrap_or_else(|| age_s.is_some_and(|age_s| age_s > UNKNOWN_DEAD_AFTER_S))
 }
 
-/// Whether the process of a run of this boot and PID namespace has ended; `None` for other runs, and where the process is hidden.
+/// Whether the process of a run of this boot and PID namespace has ended; `None` for other runs,
+/// and where the process is hidden.
 fn has_ended(name: &str) -> Option<bool> {
     let parts: Vec<&str> = name.split('.').collect();
     let [_, boot, namespace, process, start, _] = parts.as_slice() else { return None };
@@ -95,26 +111,31 @@ fn has_ended(name: &str) -> Option<bool> {
     }
 }
 
-/// What numbers of processes are unique in: the boot of the machine and the PID namespace, as two parts of a key.
+/// What numbers of processes are unique in: the boot of the machine and the PID namespace, as two
+/// parts of a key.
 fn machine() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
     let number: String = namespace.to_str()?.chars().filter(char::is_ascii_digit).collect();
     let boot = boot.trim();
-    (!boot.is_empty() && !boot.contains(['.', '/']) && !number.is_empty()).then(|| format!("{boot}.{number}"))
+    (!boot.is_empty() && !boot.contains(['.', '/']) && !number.is_empty())
+        .then(|| format!("{boot}.{number}"))
 }
 
 /// When a process was started, in ticks since the boot; `None` where it cannot be seen.
 fn started(process: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The second field, the name in parentheses, may hold blanks and parentheses. The start is the 22nd.
+    // The second field, the name in parentheses, may hold blanks and parentheses. The start is the
+    // 22nd.
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// This host's name, as a part of a key.
 fn host() -> String {
-    let name = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = nix::unistd::gethostname()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
     name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
 }
 
@@ -150,7 +171,8 @@ mod tests {
     #[test]
     fn any_other_run_is_dead_when_its_objects_are_a_day_old() {
         let others = [
-            // Another machine, or this one before it was started again; another container; a prefix of earlier builds.
+            // Another machine, or this one before it was started again; another container; a
+            // prefix of earlier builds.
             with(1, "11111111-1111-1111-1111-111111111111"),
             with(2, "4026531000"),
             format!("{}.1.5f", host()),
@@ -160,7 +182,10 @@ mod tests {
             with(4, "0"),
         ];
         for other in others {
-            assert!(!is_dead(&other, None) && !is_dead(&other, Some(UNKNOWN_DEAD_AFTER_S)), "{other}");
+            assert!(
+                !is_dead(&other, None) && !is_dead(&other, Some(UNKNOWN_DEAD_AFTER_S)),
+                "{other}"
+            );
             assert!(is_dead(&other, Some(UNKNOWN_DEAD_AFTER_S + 1)), "{other}");
         }
     }

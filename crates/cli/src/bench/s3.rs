@@ -17,12 +17,12 @@ use crate::json::json;
 use crate::store::{StoreArgs, failed};
 use crate::usage::{cpu_s, percentile, rss_mib};
 
-/// At most this many objects are in the bucket at a time, or as many as hold [`OBJECTS_BYTES_MAX`] if that is more, so that no store must
-/// hold everything that is moved.
+/// At most this many objects are in the bucket at a time, or as many as hold [`OBJECTS_BYTES_MAX`]
+/// if that is more, so that no store must hold everything that is moved.
 const OBJECTS_MAX: u64 = 256;
 const OBJECTS_BYTES_MAX: u64 = 4 << 30;
-/// A warm-up pass has this many operations for each request in flight: connections are open and memory has been written when the clock
-/// starts.
+/// A warm-up pass has this many operations for each request in flight: connections are open and
+/// memory has been written when the clock starts.
 const WARM_UP_ROUNDS: u64 = 2;
 /// One operation may take this long.
 const OP_MAX: Duration = Duration::from_secs(120);
@@ -32,8 +32,8 @@ const OP_MAX: Duration = Duration::from_secs(120);
 pub struct S3Args {
     #[command(flatten)]
     store: StoreArgs,
-    /// Operations, in order: put, get, head. Each begins with a warm-up pass that is not measured; a first get or head finds what was
-    /// written unmeasured. A put writes new keys.
+    /// Operations, in order: put, get, head. Each begins with a warm-up pass that is not measured;
+    /// a first get or head finds what was written unmeasured. A put writes new keys.
     #[arg(long, value_delimiter = ',', default_value = "put,get")]
     op: Vec<String>,
     /// Object sizes.
@@ -45,8 +45,8 @@ pub struct S3Args {
     /// GB to move in each cell; a cell of heads makes as many requests as one of gets.
     #[arg(long, default_value_t = 4.0)]
     gb: f64,
-    /// Puts overwrite keys that the warm-up pass wrote, in place of writing new keys: the time that the store takes to grow is then not
-    /// measured.
+    /// Puts overwrite keys that the warm-up pass wrote, in place of writing new keys: the time
+    /// that the store takes to grow is then not measured.
     #[arg(long)]
     same_keys: bool,
     /// Threads that the client runs on.
@@ -66,12 +66,14 @@ pub fn run(args: &S3Args) -> Result<()> {
     crate::interrupt::watch()?;
     let runtime = runtime(args.threads)?;
     let (store, mut cells) = (args.store.find(&runtime)?, Vec::new());
-    // What is in nobody's way but takes space; a bucket that cannot be listed can be measured all the same.
+    // What is in nobody's way but takes space; a bucket that cannot be listed can be measured all
+    // the same.
     if let Err(e) = reap::reap(&Client::new(store.config()).within(OP_MAX), &runtime) {
         eprintln!("kvtier: {e:#}");
     }
     for (size, concurrency) in grid {
-        let load = Load { ops: &args.op, size, concurrency, gb: args.gb, same_keys: args.same_keys };
+        let load =
+            Load { ops: &args.op, size, concurrency, gb: args.gb, same_keys: args.same_keys };
         measure(store.config(), &runtime, &load, &mut cells)?;
     }
     print(&cells, args.json)
@@ -79,7 +81,10 @@ pub fn run(args: &S3Args) -> Result<()> {
 
 /// What a client runs on.
 pub fn runtime(threads: usize) -> Result<Runtime> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads.max(1)).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads.max(1))
+        .enable_all()
+        .build();
     runtime.context("cannot start the client's threads")
 }
 
@@ -90,7 +95,10 @@ fn grid(args: &S3Args) -> Result<Vec<(usize, usize)>> {
         let size = crate::replay::size("--size", text)? as usize;
         cells.extend(args.concurrency.iter().map(|concurrency| (size, *concurrency)));
     }
-    if cells.iter().any(|(size, concurrency)| *size == 0 || *concurrency == 0) || args.gb.is_nan() || args.gb <= 0.0 {
+    if cells.iter().any(|(size, concurrency)| *size == 0 || *concurrency == 0)
+        || args.gb.is_nan()
+        || args.gb <= 0.0
+    {
         return Err(BadInput("--size, --concurrency and --gb must be more than 0".into()).into());
     }
     Ok(cells)
@@ -103,7 +111,16 @@ fn print(cells: &[Value], as_json: bool) -> Result<()> {
     }
     crate::out::line(&format!(
         "{:<4} {:>10} {:>5} {:>10} {:>10} {:>12} {:>10} {:>9} {:>9} {:>9}",
-        "op", "size", "conc", "MB/s", "ops/s", "CPU s/GB", "CPU us/op", "p50 ms", "p99 ms", "RSS MiB"
+        "op",
+        "size",
+        "conc",
+        "MB/s",
+        "ops/s",
+        "CPU s/GB",
+        "CPU us/op",
+        "p50 ms",
+        "p99 ms",
+        "RSS MiB"
     ))?;
     cells.iter().try_for_each(|c| {
         let f = |name: &str| c[name].as_f64().unwrap_or(0.0);
@@ -155,11 +172,13 @@ pub struct Load<'a> {
 impl Load<'_> {
     /// Memory for the objects in flight, all of it resident.
     fn arena(&self) -> Result<Arena> {
-        let memory = ArenaConfig::huge(self.concurrency * self.size.next_multiple_of(4096)).with_prefault();
+        let memory =
+            ArenaConfig::huge(self.concurrency * self.size.next_multiple_of(4096)).with_prefault();
         Arena::new(memory).context("no memory for the objects in flight")
     }
 
-    /// How often the keys are used, and how many there are: at least the operations that `gb` asks for, in equal rounds.
+    /// How often the keys are used, and how many there are: at least the operations that `gb` asks
+    /// for, in equal rounds.
     fn rounds(&self) -> Rounds {
         let size = self.size as u64;
         let count = ((self.gb * 1e9 / size as f64).ceil() as u64).max(1);
@@ -176,7 +195,12 @@ struct Rounds {
 }
 
 /// The cells of one load, over one set of objects that nothing else uses.
-pub fn measure(mut config: Config, runtime: &Runtime, load: &Load<'_>, cells: &mut Vec<Value>) -> Result<()> {
+pub fn measure(
+    mut config: Config,
+    runtime: &Runtime,
+    load: &Load<'_>,
+    cells: &mut Vec<Value>,
+) -> Result<()> {
     config.requests_max = load.concurrency;
     let client = Client::new(config).within(OP_MAX);
     let arena = load.arena()?;
@@ -221,7 +245,8 @@ impl Cells<'_> {
 
     fn cell(&self, op: &str) -> Result<Value> {
         let &Load { size, concurrency, same_keys, .. } = self.load;
-        let mut measured = if op == "put" && !same_keys { self.put_new_keys()? } else { self.repeat(op)? };
+        let mut measured =
+            if op == "put" && !same_keys { self.put_new_keys()? } else { self.repeat(op)? };
         let count = measured.ms.len() as f64;
         let (moves, gb) = (op != "head", count * size as f64 / 1e9);
         Ok(json!({
@@ -234,7 +259,8 @@ impl Cells<'_> {
         }))
     }
 
-    /// Puts, none of which overwrites an object: before each round the objects of the round before are removed.
+    /// Puts, none of which overwrites an object: before each round the objects of the round before
+    /// are removed.
     fn put_new_keys(&self) -> Result<Measured> {
         self.pass("put", self.warm_up().min(self.shape.objects))?;
         let mut measured = Measured::default();
@@ -279,7 +305,9 @@ impl Cells<'_> {
         let keys: Vec<String> = (0..self.shape.objects).map(|n| format!("{prefix}{n}")).collect();
         let refused = self.runtime.block_on(client.delete_many(&keys)).map_err(failed);
         match refused.context("cannot remove the objects")?.first() {
-            Some(refused) => bail!("{} was not removed ({}): remove {prefix} by hand", refused.key, refused.code),
+            Some(refused) => {
+                bail!("{} was not removed ({}): remove {prefix} by hand", refused.key, refused.code)
+            }
             None => Ok(()),
         }
     }
@@ -335,8 +363,11 @@ impl Job {
                 self.client.put(&key, &lease.freeze(), &Put::default()).await.map_err(failed)?;
             }
             "get" => {
-                let got = self.client.get(&key, &mut lease, &Get::default()).await.map_err(failed)?;
-                got.with_context(|| format!("{key} is gone: does something else delete in this bucket?"))?;
+                let got =
+                    self.client.get(&key, &mut lease, &Get::default()).await.map_err(failed)?;
+                got.with_context(|| {
+                    format!("{key} is gone: does something else delete in this bucket?")
+                })?;
                 let right = self.start(n);
                 if lease.as_host().is_none_or(|bytes| !bytes.starts_with(&right)) {
                     bail!("a wrong byte came back for {key}");
@@ -344,7 +375,9 @@ impl Job {
             }
             _ => {
                 let found = self.client.head(&key).await.map_err(failed)?;
-                found.with_context(|| format!("{key} is gone: does something else delete in this bucket?"))?;
+                found.with_context(|| {
+                    format!("{key} is gone: does something else delete in this bucket?")
+                })?;
             }
         }
         Ok(began.elapsed().as_secs_f64() * 1e3)
@@ -357,7 +390,10 @@ impl Job {
 
     fn stamp(&self, lease: &mut Lease, n: u64) {
         let start = self.start(n);
-        lease.as_host_mut().into_iter().for_each(|bytes| bytes[..start.len()].copy_from_slice(&start));
+        lease
+            .as_host_mut()
+            .into_iter()
+            .for_each(|bytes| bytes[..start.len()].copy_from_slice(&start));
         lease.assume_filled(self.size);
     }
 }
@@ -369,7 +405,9 @@ mod tests {
 
     #[test]
     fn rounds_are_equal_and_move_what_was_asked_for() {
-        let rounds = |size: usize, gb| Load { ops: &[], size, concurrency: 1, gb, same_keys: false }.rounds();
+        let rounds = |size: usize, gb| {
+            Load { ops: &[], size, concurrency: 1, gb, same_keys: false }.rounds()
+        };
         assert_eq!(rounds(10 << 20, 0.01), Rounds { rounds: 1, objects: 1 });
         assert_eq!(rounds(10 << 20, 3.0), Rounds { rounds: 1, objects: 287 });
         assert_eq!(rounds(10 << 20, 16.0), Rounds { rounds: 4, objects: 382 });

@@ -65,16 +65,18 @@ impl Need {
         // The tier keeps below a high mark of its cap.
         let full = (count + concurrency as u64).saturating_mul(file).saturating_mul(104) / 100;
         let (capacity, bytes) = match plan.case {
-            Case::Fresh => {
-                ((count + 16).saturating_mul(file + 4096).saturating_mul(11) / 10, count.saturating_mul(file))
-            }
+            Case::Fresh => (
+                (count + 16).saturating_mul(file + 4096).saturating_mul(11) / 10,
+                count.saturating_mul(file),
+            ),
             Case::Churning | Case::Recycled => (full, full),
         };
         let capacity = plan.capacity.unwrap_or(capacity);
         Need { count, file, capacity, bytes: bytes.min(capacity) }
     }
 
-    /// Refuses what the file system has no room for: a tier that lives there too would let go of its chunks for the bench's.
+    /// Refuses what the file system has no room for: a tier that lives there too would let go of
+    /// its chunks for the bench's.
     pub fn check(&self, plan: &Plan) -> Result<()> {
         let space = crate::space::of(&plan.path)?;
         let room = space.free.saturating_sub(space.reserve());
@@ -117,10 +119,13 @@ impl Stage {
         let Need { count, file, capacity, .. } = Need::of(plan, size, concurrency);
         let fits = (capacity as f64 * 0.95 / file as f64) as u64;
         // A directory of its own: the bench's cap must not cost a cache that lies here anything.
-        let scratch = std::fs::create_dir_all(&plan.path).and_then(|()| Scratch::new(&plan.path, "bench"));
         let scratch =
-            scratch.map_err(|e| BadInput(format!("cannot write to {}: {e}; check the path", plan.path.display())))?;
-        // Every chunk that the bench has in flight is let in, and a churning directory's are a page longer.
+            std::fs::create_dir_all(&plan.path).and_then(|()| Scratch::new(&plan.path, "bench"));
+        let scratch = scratch.map_err(|e| {
+            BadInput(format!("cannot write to {}: {e}; check the path", plan.path.display()))
+        })?;
+        // Every chunk that the bench has in flight is let in, and a churning directory's are a page
+        // longer.
         let inflight = (file + 4096).saturating_mul(concurrency as u64);
         let config = FileConfig::new(scratch.path(), capacity)
             .with_engine(plan.engine)
@@ -171,7 +176,8 @@ impl Stage {
         let before = self.tier.status();
         let (began, cpu, system) = (std::time::Instant::now(), cpu_s(), system_s());
         let mut ms = self.all(op)?;
-        let (wall, cpu, system) = (began.elapsed().as_secs_f64(), cpu_s() - cpu, system_s() - system);
+        let (wall, cpu, system) =
+            (began.elapsed().as_secs_f64(), cpu_s() - cpu, system_s() - system);
         let gb = ms.len() as f64 * self.size as f64 / 1e9;
         let after = self.tier.status();
         let counted = |name| after.counter(name) - before.counter(name);
@@ -198,11 +204,14 @@ impl Stage {
             Case::Recycled => self.size,
         };
         let old = |n| self.key(self.count + n);
-        each(self.concurrency, 0..self.count + self.concurrency as u64, |n| put(&self.tier, &self.memory, size, old(n)))
-            .map(drop)
+        each(self.concurrency, 0..self.count + self.concurrency as u64, |n| {
+            put(&self.tier, &self.memory, size, old(n))
+        })
+        .map(drop)
     }
 
-    /// A pass before the clock starts: the engine, the memory and the directory have then been used once.
+    /// A pass before the clock starts: the engine, the memory and the directory have then been used
+    /// once.
     fn warm_up(&self, op: Op) -> Result<()> {
         let range = match op {
             Op::Get => self.count - self.warm_up..self.count,
@@ -211,7 +220,9 @@ impl Stage {
             Op::Put | Op::PutSummed if self.case != Case::Fresh => return Ok(()),
             Op::Put | Op::PutSummed => self.count..self.count + self.warm_up,
         };
-        op.run(&self.tier, &self.memory, (self.size, self.concurrency), range.clone(), |n| self.key(n))?;
+        op.run(&self.tier, &self.memory, (self.size, self.concurrency), range.clone(), |n| {
+            self.key(n)
+        })?;
         if op.is_put() { self.remove(range) } else { Ok(()) }
     }
 
@@ -229,7 +240,8 @@ impl Stage {
 
     fn key(&self, n: u64) -> Key {
         let hash = ChunkHash::new(&n.to_be_bytes());
-        let key = ObjectKey { model: "bench".into(), rank: KvRank(0), group: 0, hash, salt: "".into() };
+        let key =
+            ObjectKey { model: "bench".into(), rank: KvRank(0), group: 0, hash, salt: "".into() };
         Key::new(Arc::clone(&self.ns), KeyId::Object(key))
     }
 }

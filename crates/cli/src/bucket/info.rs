@@ -69,7 +69,8 @@ pub fn infos(bucket: &Bucket, chunks: &[Chunk], how: Asking) -> Result<Vec<Chunk
 /// When chunks were used last. Says which objects could not be read.
 fn read_uses(bucket: &Bucket) -> Result<LastUses> {
     let found = bucket.runtime.block_on(last_uses(&bucket.client, &bucket.root)).map_err(failed);
-    let found = found.with_context(|| format!("cannot read the order of use under {:?}", bucket.root))?;
+    let found =
+        found.with_context(|| format!("cannot read the order of use under {:?}", bucket.root))?;
     if let Some(first) = found.unread.first() {
         let more = match found.unread.len() - 1 {
             0 => String::new(),
@@ -82,25 +83,34 @@ fn read_uses(bucket: &Bucket) -> Result<LastUses> {
     Ok(found.uses)
 }
 
-/// What an object's head and name say. The namespace is in the facts; the key is in the metadata of our own layout, and in the name of
-/// LMCache's.
+/// What an object's head and name say. The namespace is in the facts; the key is in the metadata of
+/// our own layout, and in the name of LMCache's.
 fn info(bucket: &Bucket, chunk: &Chunk, object: Option<&Object>, uses: &LastUses) -> ChunkInfo {
     let written_s = chunk.written_s;
     let rest = chunk.name.strip_prefix(&bucket.root).unwrap_or(&chunk.name);
     let ids = ids_of(rest);
     let Some(facts) = object.and_then(facts_of).and_then(Result::ok) else {
         let unknown = Arc::new(Namespace::new("", Digest::default()));
-        // A name that can be read in several ways, as that of a model with `/` in its name, says nothing for sure.
+        // A name that can be read in several ways, as that of a model with `/` in its name, says
+        // nothing for sure.
         let key = <[_; 1]>::try_from(ids).ok().map(|[id]| Key::new(unknown, id));
-        return ChunkInfo { namespace: None, written_s, ..key.as_ref().map(ChunkInfo::of_key).unwrap_or_default() };
+        return ChunkInfo {
+            namespace: None,
+            written_s,
+            ..key.as_ref().map(ChunkInfo::of_key).unwrap_or_default()
+        };
     };
     let ns = Arc::new(Namespace::known_by(facts.namespace));
-    let key = ids.into_iter().map(|id| Key::new(Arc::clone(&ns), id)).find(|key| *key.digest() == facts.key);
+    let key = ids
+        .into_iter()
+        .map(|id| Key::new(Arc::clone(&ns), id))
+        .find(|key| *key.digest() == facts.key);
     let info = match key {
         Some(key) => ChunkInfo::of_key(&key),
         None => {
             let canonical = object.and_then(canonical_of);
-            let canonical = canonical.filter(|bytes| Key::digest_of(&facts.namespace, bytes) == facts.key);
+            let canonical =
+                canonical.filter(|bytes| Key::digest_of(&facts.namespace, bytes) == facts.key);
             canonical.as_deref().map(ChunkInfo::of_canonical).unwrap_or_default()
         }
     };

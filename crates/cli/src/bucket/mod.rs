@@ -35,7 +35,8 @@ pub struct Chunk {
     pub name: String,
     /// Its length in bytes.
     pub bytes: u64,
-    /// When it was written, in seconds since 1970 by the store's clock; `None` where the store did not say.
+    /// When it was written, in seconds since 1970 by the store's clock; `None` where the store did
+    /// not say.
     written_s: Option<i64>,
 }
 
@@ -92,7 +93,8 @@ impl Bucket {
         let (list, mut next) = (List::under(self.root.as_str()), None);
         loop {
             crate::interrupt::check()?;
-            let page = self.runtime.block_on(self.client.list(&list, next.as_deref())).map_err(failed)?;
+            let page =
+                self.runtime.block_on(self.client.list(&list, next.as_deref())).map_err(failed)?;
             page.entries.into_iter().for_each(|entry| self.sort(entry, &mut found));
             next = page.next;
             if next.is_none() {
@@ -107,7 +109,8 @@ impl Bucket {
         let rest = entry.key.strip_prefix(&self.root).unwrap_or(&entry.key);
         match inspect::layout_of(rest) {
             Some(layout) if self.layout.is_none_or(|only| only == layout) => {
-                let label = if layout == Layout::Kvtier { rest[3..].to_owned() } else { rest.to_owned() };
+                let label =
+                    if layout == Layout::Kvtier { rest[3..].to_owned() } else { rest.to_owned() };
                 let written_s = Some(entry.modified).filter(|at_s| *at_s > 0);
                 found.chunks.push(Chunk { label, bytes: entry.bytes, written_s, name: entry.key });
             }
@@ -123,15 +126,24 @@ pub fn ls(bucket: &Bucket, long: bool, as_json: bool) -> Result<()> {
     if !long {
         return chunks.iter().try_for_each(|chunk| {
             let line = json!({ "key": chunk.label, "bytes": chunk.bytes }).to_string();
-            crate::out::line(&if as_json { line } else { format!("{} {}", chunk.label, chunk.bytes) })
+            crate::out::line(&if as_json {
+                line
+            } else {
+                format!("{} {}", chunk.label, chunk.bytes)
+            })
         });
     }
     if !as_json {
         crate::out::line(LONG_HEAD)?;
     }
-    for (info, chunk) in info::infos(bucket, &chunks, info::Asking::default())?.iter().zip(&chunks) {
+    for (info, chunk) in info::infos(bucket, &chunks, info::Asking::default())?.iter().zip(&chunks)
+    {
         let (label, bytes) = (chunk.label.as_str(), chunk.bytes);
-        crate::out::line(&if as_json { info.json(label, bytes).to_string() } else { info.line(label, bytes) })?;
+        crate::out::line(&if as_json {
+            info.json(label, bytes).to_string()
+        } else {
+            info.line(label, bytes)
+        })?;
     }
     Ok(())
 }

@@ -11,9 +11,14 @@ use crate::store::failed;
 /// S3 takes no more at once.
 const BATCH: usize = 1000;
 
-/// Removes the chunks of a choice, or counts them. What is no chunk under the prefix is never touched.
+/// Removes the chunks of a choice, or counts them. What is no chunk under the prefix is never
+/// touched.
 pub fn rm(bucket: &Bucket, choice: &Choice, pace: &PaceArgs, yes: bool) -> Result<Outcome> {
-    let asking = Asking { at_once: pace.workers(Asking::default().at_once)?, lines: pace.progress, uses: false };
+    let asking = Asking {
+        at_once: pace.workers(Asking::default().at_once)?,
+        lines: pace.progress,
+        uses: false,
+    };
     let pace = pace.pace(1)?;
     let chunks = chosen(bucket, choice, asking)?;
     let bytes = chunks.iter().map(|chunk| chunk.bytes).sum();
@@ -27,7 +32,11 @@ pub fn rm(bucket: &Bucket, choice: &Choice, pace: &PaceArgs, yes: bool) -> Resul
         let removed = (names.len() - refused.len()) as u64;
         let gone = gone.fetch_add(removed, Ordering::Relaxed) + removed;
         match refused.first() {
-            Some(first) => anyhow::bail!("removed {gone} chunks, then the store refused {}: {}", first.key, first.code),
+            Some(first) => anyhow::bail!(
+                "removed {gone} chunks, then the store refused {}: {}",
+                first.key,
+                first.code
+            ),
             None => Ok(()),
         }
     };
@@ -35,7 +44,8 @@ pub fn rm(bucket: &Bucket, choice: &Choice, pace: &PaceArgs, yes: bool) -> Resul
     Ok(Outcome { chunks: gone.into_inner(), bytes })
 }
 
-/// Chunks of one request each: as many as S3 takes, and with a limit no more than it allows in a second.
+/// Chunks of one request each: as many as S3 takes, and with a limit no more than it allows in a
+/// second.
 fn batches<'a>(chunks: &'a [Chunk], pace: &Pace) -> Vec<&'a [Chunk]> {
     let bytes_max = pace.bytes_per_s().unwrap_or(u64::MAX);
     let (mut batches, mut rest) = (Vec::new(), chunks);
@@ -55,13 +65,19 @@ fn batches<'a>(chunks: &'a [Chunk], pace: &Pace) -> Vec<&'a [Chunk]> {
 
 fn chosen(bucket: &Bucket, choice: &Choice, asking: Asking) -> Result<Vec<Chunk>> {
     let chunks = bucket.chunks();
-    let mut chunks =
-        chunks.with_context(|| format!("cannot list {} under {:?}", bucket.client.endpoint(), bucket.root))?;
+    let mut chunks = chunks.with_context(|| {
+        format!("cannot list {} under {:?}", bucket.client.endpoint(), bucket.root)
+    })?;
     choice.check_keys(chunks.iter().map(|chunk| chunk.label.as_str()))?;
     chunks.retain(|chunk| choice.takes(&chunk.label, || chunk.written_s));
     if !choice.needs_info() {
         return Ok(chunks);
     }
     let infos = infos(bucket, &chunks, asking)?;
-    Ok(chunks.into_iter().zip(infos).filter(|(_, info)| choice.takes_info(info)).map(|(chunk, _)| chunk).collect())
+    Ok(chunks
+        .into_iter()
+        .zip(infos)
+        .filter(|(_, info)| choice.takes_info(info))
+        .map(|(chunk, _)| chunk)
+        .collect())
 }

@@ -29,7 +29,11 @@ pub fn verify(bucket: &Bucket, filter: &Filter, pace: &PaceArgs, as_json: bool) 
             Some(Err(Damage::Unverified)) if !is_own(bucket, chunk) => found.unverified += 1,
             Some(Err(damage)) => {
                 let damage = format!("{damage:?}").to_lowercase();
-                found.damaged.push(Damaged { label: chunk.label.clone(), bytes: chunk.bytes, damage });
+                found.damaged.push(Damaged {
+                    label: chunk.label.clone(),
+                    bytes: chunk.bytes,
+                    damage,
+                });
             }
         }
         Ok(())
@@ -54,7 +58,10 @@ fn one(bucket: &Bucket, chunk: &Chunk) -> Result<Option<Result<(), Damage>>> {
         return Ok(Some(Err(Damage::Length)));
     }
     let mut lease = Lease::from_owner(vec![0u8; len]);
-    let got = bucket.runtime.block_on(bucket.client.get(&chunk.name, &mut lease, &Get::at_most())).map_err(failed)?;
+    let got = bucket
+        .runtime
+        .block_on(bucket.client.get(&chunk.name, &mut lease, &Get::at_most()))
+        .map_err(failed)?;
     let Some(object) = got else { return Ok(None) };
     let bytes = lease.as_host().context("memory of the host")?;
     let held = usize::try_from(object.len())?.min(bytes.len());

@@ -11,10 +11,12 @@ use crate::json::json;
 /// `kvtier config check`.
 #[derive(clap::Args)]
 pub struct CheckArgs {
-    /// The file: ours (JSON, YAML or TOML with `tiers`), LMCache's YAML, or a list of `--l2-adapter` objects; - is standard input (JSON or
-    /// YAML). Without it `LMCACHE_CONFIG_FILE`, or the environment alone.
+    /// The file: ours (JSON, YAML or TOML with `tiers`), LMCache's YAML, or a list of
+    /// `--l2-adapter` objects; - is standard input (JSON or YAML). Without it
+    /// `LMCACHE_CONFIG_FILE`, or the environment alone.
     file: Option<PathBuf>,
-    /// A `--l2-adapter` object as LMCache's server takes it, instead of a file; several in their order.
+    /// A `--l2-adapter` object as LMCache's server takes it, instead of a file; several in their
+    /// order.
     #[arg(long, value_name = "JSON", conflicts_with = "file")]
     l2_adapter: Vec<String>,
     /// Take bad values as LMCache takes them: as not set, with a warning.
@@ -39,17 +41,23 @@ pub fn run(args: &CheckArgs) -> Result<bool> {
     let mut reading = Reading::new();
     (reading.lenient, reading.device) = (args.lenient, args.device);
     for pair in &args.set {
-        let (key, value) = pair.split_once('=').ok_or_else(|| BadInput(format!("--set {pair:?}: write KEY=VALUE")))?;
+        let (key, value) = pair
+            .split_once('=')
+            .ok_or_else(|| BadInput(format!("--set {pair:?}: write KEY=VALUE")))?;
         reading.overrides.push((key.to_owned(), Value::Text(value.to_owned())));
     }
     let read = match (&args.file, args.l2_adapter.as_slice()) {
-        (Some(path), _) if path == Path::new("-") => reading.text(&super::standard_input()?, "standard input"),
+        (Some(path), _) if path == Path::new("-") => {
+            reading.text(&super::standard_input()?, "standard input")
+        }
         (Some(path), _) => reading.file(path),
         (None, []) => reading.environment(),
         (None, adapters) => reading.adapters(adapters),
     };
     match read.and_then(reachable) {
-        Ok(read) if args.json => crate::out::line(&as_json(&read, args.all).to_string()).map(|()| true),
+        Ok(read) if args.json => {
+            crate::out::line(&as_json(&read, args.all).to_string()).map(|()| true)
+        }
         Ok(read) => print(&read, args.all).map(|()| true),
         Err(e) => {
             if args.json {
@@ -63,8 +71,9 @@ pub fn run(args: &CheckArgs) -> Result<bool> {
     }
 }
 
-/// `Invalid` where a bucket is named so that nobody could ask for it (a name, a region, or nothing to sign is missing), and where the shape of
-/// chunks is missing, without which nothing could be saved.
+/// `Invalid` where a bucket is named so that nobody could ask for it (a name, a region, or nothing
+/// to sign is missing), and where the shape of chunks is missing, without which nothing could be
+/// saved.
 fn reachable(read: Read) -> Result<Read, kvtier::core::Error> {
     for tier in &read.config.tiers {
         if let TierSpec::S3(spec) = tier {
@@ -102,9 +111,12 @@ fn print(read: &Read, all: bool) -> Result<()> {
         other => format!("LMCache's --{other}"),
     };
     crate::out::line(&format!("form: {form}"))?;
-    let (used, idle): (Vec<&Finding>, Vec<&Finding>) = shown(read, all).partition(|setting| setting.used);
+    let (used, idle): (Vec<&Finding>, Vec<&Finding>) =
+        shown(read, all).partition(|setting| setting.used);
     section("in force", &used, |s| format!("{} = {}  ({})", s.key, s.value, s.source))?;
-    section("without effect on the tiers", &idle, |s| format!("{} = {}  ({}): {}", s.key, s.value, s.source, s.why))?;
+    section("without effect on the tiers", &idle, |s| {
+        format!("{} = {}  ({}): {}", s.key, s.value, s.source, s.why)
+    })?;
     section("warnings", &read.notes, Clone::clone)?;
     crate::out::line("\ntiers, fastest first:")?;
     for at in 0..read.config.tiers.len() {

@@ -7,7 +7,8 @@ use crate::json::json;
 /// `kvtier config explain`.
 #[derive(clap::Args)]
 pub struct ExplainArgs {
-    /// The setting's name, also an older one, or its variable; - reads names from standard input, one on each line.
+    /// The setting's name, also an older one, or its variable; - reads names from standard input,
+    /// one on each line.
     key: String,
     /// Print one JSON object a place where it stands.
     #[arg(long)]
@@ -27,8 +28,9 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
 fn explain(name: &str, json: bool) -> Result<()> {
     let found = keys::named(name);
     if found.is_empty() {
-        let hint = keys::nearest(name)
-            .map_or("; docs/CONFIG.md lists all".to_owned(), |name| format!("; did you mean {name:?}?"));
+        let hint = keys::nearest(name).map_or("; docs/CONFIG.md lists all".to_owned(), |name| {
+            format!("; did you mean {name:?}?")
+        });
         return Err(BadInput(format!("no setting is called {name:?}{hint}")).into());
     }
     for key in found {

@@ -10,7 +10,8 @@ use anyhow::{Context, Result};
 /// What to do with a configuration.
 #[derive(clap::Subcommand)]
 pub enum What {
-    /// Prints the settings in force, who gave each, what is ignored and why, and the tiers that come of it. Exit code 2 when it is refused.
+    /// Prints the settings in force, who gave each, what is ignored and why, and the tiers that
+    /// come of it. Exit code 2 when it is refused.
     Check(check::CheckArgs),
     /// Explains a setting: where it stands, what it takes, its default, what it does here.
     Explain(explain::ExplainArgs),

@@ -1,4 +1,5 @@
-//! One file with chunks in it: what `kvtier export` writes and `kvtier import` reads. docs/FORMAT.md has the bytes.
+//! One file with chunks in it: what `kvtier export` writes and `kvtier import` reads.
+//! docs/FORMAT.md has the bytes.
 
 use std::fs::File;
 use std::io::Write;
@@ -23,7 +24,13 @@ const LEAD_BYTES: u64 = 8;
 /// The head of a record: the facts, and the key's canonical form where it is known.
 fn head(facts: &Facts, canonical: &[u8]) -> Vec<u8> {
     let facts = facts.encode();
-    [&(facts.len() as u32).to_le_bytes()[..], &facts, &(canonical.len() as u32).to_le_bytes(), canonical].concat()
+    [
+        &(facts.len() as u32).to_le_bytes()[..],
+        &facts,
+        &(canonical.len() as u32).to_le_bytes(),
+        canonical,
+    ]
+    .concat()
 }
 
 fn lead(head: &[u8]) -> [u8; LEAD_BYTES as usize] {
@@ -35,7 +42,9 @@ fn lead(head: &[u8]) -> [u8; LEAD_BYTES as usize] {
 
 /// The facts and the key's canonical form in a head.
 fn parse(head: &[u8]) -> Option<(Facts, &[u8])> {
-    let field = |bytes: &'_ [u8]| -> Option<usize> { Some(u32::from_le_bytes(*bytes.first_chunk()?) as usize) };
+    let field = |bytes: &'_ [u8]| -> Option<usize> {
+        Some(u32::from_le_bytes(*bytes.first_chunk()?) as usize)
+    };
     let facts = head.get(4..)?.get(..field(head)?)?;
     let rest = &head[4 + facts.len()..];
     let key = rest.get(4..)?;
@@ -51,11 +60,15 @@ pub struct Writer {
 impl Writer {
     pub fn create(path: &Path) -> Result<Self> {
         if path.exists() {
-            return Err(BadInput(format!("{} is there already; name a new file", path.display())).into());
+            return Err(
+                BadInput(format!("{} is there already; name a new file", path.display())).into()
+            );
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder =
+            path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let file = tempfile::Builder::new().prefix(".kvtier-export-").tempfile_in(folder);
-        let mut file = file.map_err(|e| BadInput(format!("cannot write to {}: {e}", folder.display())))?;
+        let mut file =
+            file.map_err(|e| BadInput(format!("cannot write to {}: {e}", folder.display())))?;
         file.write_all(&MAGIC).context("cannot write the archive")?;
         Ok(Writer { path: path.to_owned(), file: Mutex::new((file, 0)) })
     }
@@ -79,10 +92,13 @@ impl Sink for Writer {
         let (file, count) = &mut *guard;
         let end = count.to_le_bytes();
         // A head of no length: the end, and how many there were.
-        file.write_all(&[&lead(&[])[..], &end, &BlockSums::of(&end).whole().to_le_bytes()].concat())
-            .and_then(|()| file.as_file().sync_all())
-            .context("cannot write the archive")?;
-        std::fs::hard_link(file.path(), &self.path).with_context(|| format!("cannot make {}", self.path.display()))
+        file.write_all(
+            &[&lead(&[])[..], &end, &BlockSums::of(&end).whole().to_le_bytes()].concat(),
+        )
+        .and_then(|()| file.as_file().sync_all())
+        .context("cannot write the archive")?;
+        std::fs::hard_link(file.path(), &self.path)
+            .with_context(|| format!("cannot make {}", self.path.display()))
     }
 }
 
@@ -95,7 +111,8 @@ pub struct Reader {
 impl Reader {
     pub fn open(path: &Path) -> Result<Self> {
         let bad = |what: String| BadInput(format!("{}: {what}", path.display()));
-        let file = File::open(path).map_err(|e| bad(format!("cannot be read: {e}; check the path")))?;
+        let file =
+            File::open(path).map_err(|e| bad(format!("cannot be read: {e}; check the path")))?;
         let mut magic = [0; MAGIC.len()];
         if file.read_exact_at(&mut magic, 0).is_err() || magic != MAGIC {
             return Err(bad("is no file that `kvtier export` of this build wrote".into()).into());
@@ -103,7 +120,8 @@ impl Reader {
         Ok(Reader { path: path.to_owned(), file })
     }
 
-    /// All chunks, by their heads. An archive that is cut or changed is bad input: export writes none.
+    /// All chunks, by their heads. An archive that is cut or changed is bad input: export writes
+    /// none.
     pub fn wanted(&self) -> Result<Vec<Wanted>> {
         let (mut found, mut at) = (Vec::new(), MAGIC.len() as u64);
         while let Some((head, next)) = self.head(at, found.len())? {
@@ -122,7 +140,8 @@ impl Reader {
         let damaged = |_| self.damaged(count);
         let mut lead_there = [0; LEAD_BYTES as usize];
         self.file.read_exact_at(&mut lead_there, at).map_err(damaged)?;
-        let len = u32::from_le_bytes([lead_there[0], lead_there[1], lead_there[2], lead_there[3]]) as usize;
+        let len = u32::from_le_bytes([lead_there[0], lead_there[1], lead_there[2], lead_there[3]])
+            as usize;
         if len > HEAD_BYTES_MAX {
             return Err(self.damaged(count).into());
         }
@@ -130,8 +149,9 @@ impl Reader {
         self.file.read_exact_at(&mut head, at + LEAD_BYTES).map_err(damaged)?;
         if len == 0 {
             let end = (count as u64).to_le_bytes();
-            let whole =
-                lead_there == lead(&[]) && head[..8] == end && head[8..] == BlockSums::of(&end).whole().to_le_bytes();
+            let whole = lead_there == lead(&[])
+                && head[..8] == end
+                && head[8..] == BlockSums::of(&end).whole().to_le_bytes();
             return if whole { Ok(None) } else { Err(self.damaged(count).into()) };
         }
         if lead_there != lead(&head) {
@@ -144,14 +164,21 @@ impl Reader {
     pub fn read(&self, at: u64, one: &Wanted) -> Result<Read> {
         let Some((head, start)) = self.head(at, 0)? else { return Ok(Read::Gone) };
         let mut payload = vec![0; usize::try_from(one.len)?];
-        self.file.read_exact_at(&mut payload, start).with_context(|| format!("cannot read {}", self.path.display()))?;
+        self.file
+            .read_exact_at(&mut payload, start)
+            .with_context(|| format!("cannot read {}", self.path.display()))?;
         match parse(&head) {
-            Some((facts, _)) if facts.sums == BlockSums::of(&payload) => Ok(Read::Payload(payload, true)),
+            Some((facts, _)) if facts.sums == BlockSums::of(&payload) => {
+                Ok(Read::Payload(payload, true))
+            }
             _ => Ok(Read::Damaged),
         }
     }
 
     fn damaged(&self, count: usize) -> BadInput {
-        BadInput(format!("{} is cut or damaged behind {count} chunks; export it again", self.path.display()))
+        BadInput(format!(
+            "{} is cut or damaged behind {count} chunks; export it again",
+            self.path.display()
+        ))
     }
 }

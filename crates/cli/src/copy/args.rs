@@ -1,4 +1,5 @@
-//! The arguments of `kvtier migrate`, `export` and `import`: each has only those that do something there.
+//! The arguments of `kvtier migrate`, `export` and `import`: each has only those that do something
+//! there.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,8 @@ use crate::store::{S3_OPTIONS, StoreArgs};
 /// What is said of the chunks that are read.
 #[derive(clap::Args, Default)]
 pub struct FromArgs {
-    /// Whose chunks FROM holds, where a directory's manifest does not say; of a bucket only chunks of this layout are taken.
+    /// Whose chunks FROM holds, where a directory's manifest does not say; of a bucket only chunks
+    /// of this layout are taken.
     #[arg(long)]
     pub from_layout: Option<String>,
     /// The tenant of chunks that carry no facts, because another program wrote them.
@@ -25,15 +27,16 @@ pub struct FromArgs {
     /// Copy chunks without facts too, whose bytes nothing proves; without this they stay behind.
     #[arg(long)]
     pub unverified: bool,
-    /// The length of a whole chunk, such as 4MiB: of the chunks without facts only those of that length are copied. One that its writer filled
-    /// with zeros to the next 4096 bytes is cut to it.
+    /// The length of a whole chunk, such as 4MiB: of the chunks without facts only those of that
+    /// length are copied. One that its writer filled with zeros to the next 4096 bytes is cut
+    /// to it.
     #[arg(long, requires = "unverified")]
     pub chunk_bytes: Option<String>,
     /// Of the chunks without facts, copy those shorter than --chunk-bytes too.
     #[arg(long, requires = "chunk_bytes")]
     pub partial: bool,
-    /// How the model is spelled whose `/` is a `_` in the names of a bucket of layout lmcache, such as org/model; needed for chunks without
-    /// facts.
+    /// How the model is spelled whose `/` is a `_` in the names of a bucket of layout lmcache,
+    /// such as org/model; needed for chunks without facts.
     #[arg(long, requires = "unverified")]
     pub model: Vec<String>,
 }
@@ -41,14 +44,16 @@ pub struct FromArgs {
 /// What is said of the place that chunks are written to.
 #[derive(clap::Args, Default)]
 pub struct ToArgs {
-    /// Whose chunks TO is to hold: kvtier, lmcache-mp, lmcache, lmcache-gds or lmcache-gds-weka. As a directory's manifest says, else kvtier.
+    /// Whose chunks TO is to hold: kvtier, lmcache-mp, lmcache, lmcache-gds or lmcache-gds-weka.
+    /// As a directory's manifest says, else kvtier.
     #[arg(long)]
     pub to_layout: Option<String>,
-    /// With lmcache-gds, whose files say it: the tensor that a full chunk is, such as 2x32x256x1024 (keys and values, layers, tokens,
-    /// elements).
+    /// With lmcache-gds, whose files say it: the tensor that a full chunk is, such as
+    /// 2x32x256x1024 (keys and values, layers, tokens, elements).
     #[arg(long)]
     pub shape: Option<String>,
-    /// The cap of a directory TO, such as 100GiB; as its manifest says, else all of its file system. Buckets are not capped here.
+    /// The cap of a directory TO, such as 100GiB; as its manifest says, else all of its file
+    /// system. Buckets are not capped here.
     #[arg(long)]
     pub bytes: Option<String>,
 }
@@ -132,7 +137,8 @@ pub struct ExportArgs {
 pub struct ImportArgs {
     /// The file that `kvtier export` wrote.
     file: PathBuf,
-    /// Where the chunks go: a directory, which is made if it is not there, or `s3://bucket/prefix`.
+    /// Where the chunks go: a directory, which is made if it is not there, or
+    /// `s3://bucket/prefix`.
     to: PathBuf,
     #[command(flatten)]
     target: TargetArgs,
@@ -159,7 +165,15 @@ impl From<MigrateArgs> for CopyArgs {
 impl From<ExportArgs> for CopyArgs {
     fn from(args: ExportArgs) -> Self {
         let ExportArgs { from, file: to, source, how, store } = args;
-        CopyArgs { from, to, source, target: ToArgs::default(), how, store, elsewhere: ElsewhereArgs::default() }
+        CopyArgs {
+            from,
+            to,
+            source,
+            target: ToArgs::default(),
+            how,
+            store,
+            elsewhere: ElsewhereArgs::default(),
+        }
     }
 }
 
@@ -173,21 +187,33 @@ impl From<ImportArgs> for CopyArgs {
 impl CopyArgs {
     /// Refuses what would have no effect.
     pub fn check(&self, way: Way) -> Result<(), BadInput> {
-        if let Some(flow) = [&self.from, &self.to].into_iter().find(|path| path.as_os_str() == "-") {
+        if let Some(flow) = [&self.from, &self.to].into_iter().find(|path| path.as_os_str() == "-")
+        {
             let what = "standard input and output cannot be used here; name a directory, a bucket or a file";
             return Err(BadInput(format!("{}: {what}", flow.display())));
         }
         let is_bucket = |path: &Path| path.to_str().is_some_and(|path| path.starts_with("s3://"));
-        let (from, to) = (is_bucket(&self.from) && way != Way::Import, is_bucket(&self.to) && way != Way::Export);
+        let (from, to) = (
+            is_bucket(&self.from) && way != Way::Import,
+            is_bucket(&self.to) && way != Way::Export,
+        );
         let ElsewhereArgs { to_endpoint, to_region } = &self.elsewhere;
         let second = [("--to-endpoint", to_endpoint), ("--to-region", to_region)];
-        if let Some((flag, _)) = second.into_iter().find(|(_, said)| said.is_some()).filter(|_| !to) {
-            return Err(BadInput(format!("{flag}: {} is no bucket; leave {flag} out", self.to.display())));
+        if let Some((flag, _)) = second.into_iter().find(|(_, said)| said.is_some()).filter(|_| !to)
+        {
+            return Err(BadInput(format!(
+                "{flag}: {} is no bucket; leave {flag} out",
+                self.to.display()
+            )));
         }
         if let Some(flag) = self.store.first_said().filter(|_| !from && !to) {
-            return Err(BadInput(format!("{flag}: no bucket is read or written; leave {flag} out")));
+            return Err(BadInput(format!(
+                "{flag}: no bucket is read or written; leave {flag} out"
+            )));
         }
-        if self.target.shape.is_some() && (to || !self.target.to_layout.as_deref().is_none_or(is_gds)) {
+        if self.target.shape.is_some()
+            && (to || !self.target.to_layout.as_deref().is_none_or(is_gds))
+        {
             let what = "--shape is for a directory of layout lmcache-gds or lmcache-gds-weka; leave --shape out";
             return Err(BadInput(what.into()));
         }

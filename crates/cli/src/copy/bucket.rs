@@ -1,4 +1,5 @@
-//! Chunks out of a bucket and into one, by the client alone: no tier is opened, and tiers that are open find what comes by listing.
+//! Chunks out of a bucket and into one, by the client alone: no tier is opened, and tiers that are
+//! open find what comes by listing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -39,9 +40,8 @@ pub fn objects(bucket: &Bucket, trust: &Trust, tally: &mut Tally) -> Result<Vec<
             };
             let rest = chunk.name.strip_prefix(bucket.root()).unwrap_or(&chunk.name);
             let told = match inspect::facts_of(&head) {
-                Some(Ok(facts)) => {
-                    whose(rest, &facts, inspect::canonical_of(&head)).map(|whose| (whose, chunk.bytes, true))
-                }
+                Some(Ok(facts)) => whose(rest, &facts, inspect::canonical_of(&head))
+                    .map(|whose| (whose, chunk.bytes, true)),
                 Some(Err(_)) => None,
                 // In our own layout that is damage.
                 None if inspect::ids_of(rest).is_empty() => None,
@@ -72,8 +72,9 @@ fn heads(bucket: &Bucket, some: &[Chunk]) -> Result<Vec<Option<Object>>> {
         runtime.spawn(async move { client.head(&name).await })
     });
     let asked: Vec<_> = asked.collect();
-    let answers =
-        asked.into_iter().map(|head| runtime.block_on(head).context("a request was dropped")?.map_err(failed));
+    let answers = asked
+        .into_iter()
+        .map(|head| runtime.block_on(head).context("a request was dropped")?.map_err(failed));
     answers.collect()
 }
 
@@ -86,12 +87,14 @@ fn whose(rest: &str, facts: &Facts, canonical: Option<Vec<u8>>) -> Option<Whose>
         return rest.ends_with(&digest.to_hex()).then(|| Whose::of(facts, canonical, untold));
     }
     let ns = Arc::new(Namespace::known_by(namespace));
-    let key = ids.into_iter().map(|id| Key::new(Arc::clone(&ns), id)).find(|key| *key.digest() == digest);
+    let key =
+        ids.into_iter().map(|id| Key::new(Arc::clone(&ns), id)).find(|key| *key.digest() == digest);
     match (key, inspect::layout_of(rest)) {
         (Some(key), _) => Some(key.into()),
         // Its model may have had more slashes than one.
         (None, Some(Layout::Lmcache)) => {
-            let key = Err("how its model is spelled is not known: its name has `_` for `/`".to_owned());
+            let key =
+                Err("how its model is spelled is not known: its name has `_` for `/`".to_owned());
             Some(Whose { digest, namespace, key, canonical: None })
         }
         (None, _) => None,
@@ -101,8 +104,11 @@ fn whose(rest: &str, facts: &Facts, canonical: Option<Vec<u8>>) -> Option<Whose>
 /// Whose an object is by its name alone; models are spelled as we were told.
 fn unproven(rest: &str, trust: &Trust) -> Whose {
     let ids = inspect::ids_of(rest);
-    let spelled = ids.iter().find(|id| model(id).is_some_and(|model| trust.models.iter().any(|told| told == model)));
-    let id = spelled.or_else(|| ids.first()).cloned().expect("only names that tell a key are asked for");
+    let spelled = ids
+        .iter()
+        .find(|id| model(id).is_some_and(|model| trust.models.iter().any(|told| told == model)));
+    let id =
+        spelled.or_else(|| ids.first()).cloned().expect("only names that tell a key are asked for");
     Key::new(Arc::clone(&trust.namespace), id).into()
 }
 
@@ -124,7 +130,9 @@ pub fn read(bucket: &Bucket, name: &str, len: u64) -> Result<Read> {
     let got = match runtime.block_on(client.get(name, &mut lease, &Get::at_most())) {
         Ok(Some(object)) => object,
         Ok(None) => return Ok(Read::Gone),
-        Err(e) if e.kind() == kvtier::s3::ErrorKind::Corrupt && !e.is_retryable() => return Ok(Read::Damaged),
+        Err(e) if e.kind() == kvtier::s3::ErrorKind::Corrupt && !e.is_retryable() => {
+            return Ok(Read::Damaged);
+        }
         Err(e) => return Err(failed(e)).with_context(|| format!("cannot read {name}")),
     };
     let mut bytes = lease.as_host().context("memory of the host")?.to_vec();
@@ -132,7 +140,9 @@ pub fn read(bucket: &Bucket, name: &str, len: u64) -> Result<Read> {
     let rest = name.strip_prefix(bucket.root()).unwrap_or(name);
     match inspect::check(rest, &got, &bytes) {
         Ok(()) => Ok(Read::Payload(bytes, true)),
-        Err(inspect::Damage::Unverified) if !inspect::ids_of(rest).is_empty() => Ok(Read::Payload(bytes, false)),
+        Err(inspect::Damage::Unverified) if !inspect::ids_of(rest).is_empty() => {
+            Ok(Read::Payload(bytes, false))
+        }
         Err(_) => Ok(Read::Damaged),
     }
 }
@@ -159,9 +169,11 @@ impl Objects {
 
     fn name_of(&self, whose: &Whose) -> Result<String, String> {
         let id = whose.key.as_ref().ok().map(Key::id);
-        let rest = inspect::name_of(self.layout, &whose.digest, id).map_err(|e| match (&whose.key, self.layout) {
-            (Err(why), _) => why.clone(),
-            _ => format!("{:#}", anyhow!(e)),
+        let rest = inspect::name_of(self.layout, &whose.digest, id).map_err(|e| {
+            match (&whose.key, self.layout) {
+                (Err(why), _) => why.clone(),
+                _ => format!("{:#}", anyhow!(e)),
+            }
         })?;
         let name = format!("{}{rest}", self.bucket.root());
         if name.len() > NAME_BYTES_MAX {
@@ -185,7 +197,8 @@ impl Objects {
             self.bucket.chunks()?.into_iter().map(|chunk| (chunk.name, chunk.bytes)).collect();
         let mut missing = Vec::new();
         for one in wanted {
-            let present = self.name_of(&one.whose).is_ok_and(|name| there.contains(&(name, one.len)));
+            let present =
+                self.name_of(&one.whose).is_ok_and(|name| there.contains(&(name, one.len)));
             if present { tally.present += 1 } else { missing.push(one) }
         }
         Ok((missing, Some(Box::new(Open(self)))))
@@ -220,7 +233,13 @@ impl Sink for Open<'_> {
         let facts = Facts::plain(one.whose.digest, one.whose.namespace, BlockSums::of(&payload));
         let (client, runtime) = self.0.bucket.client();
         let canonical = one.whose.canonical.as_deref().filter(|_| self.0.layout == Layout::Kvtier);
-        let stored = runtime.block_on(Open::store(client, &name, View::from_owner(payload), &facts, canonical));
+        let stored = runtime.block_on(Open::store(
+            client,
+            &name,
+            View::from_owner(payload),
+            &facts,
+            canonical,
+        ));
         stored.map_err(failed).with_context(|| format!("cannot write {}", one.label))?;
         Ok(Outcome::Stored)
     }

@@ -37,17 +37,29 @@ pub struct Files {
 impl Files {
     pub fn of(args: &CopyArgs) -> Result<Self> {
         let exists = args.to.join(".kvtier/manifest").exists();
-        let asked =
-            args.target.to_layout.as_deref().map(str::parse::<Layout>).transpose().map_err(crate::cannot_open)?;
-        let there = if exists { Some(Directory::open(&args.to).map_err(crate::cannot_open)?) } else { None };
+        let asked = args
+            .target
+            .to_layout
+            .as_deref()
+            .map(str::parse::<Layout>)
+            .transpose()
+            .map_err(crate::cannot_open)?;
+        let there = if exists {
+            Some(Directory::open(&args.to).map_err(crate::cannot_open)?)
+        } else {
+            None
+        };
         let noted = there.as_ref().map(Directory::layout);
         if let (Some(asked), Some(noted)) = (asked, noted)
             && asked != noted
         {
-            return Err(BadInput(format!("{} has layout {noted}, not {asked}", args.to.display())).into());
+            return Err(
+                BadInput(format!("{} has layout {noted}, not {asked}", args.to.display())).into()
+            );
         }
         let told = args.target.bytes.as_deref().map(|text| {
-            kvtier::bytes::parse(text).ok_or_else(|| BadInput(format!("--bytes {text}: no size; write 100GiB, say")))
+            kvtier::bytes::parse(text)
+                .ok_or_else(|| BadInput(format!("--bytes {text}: no size; write 100GiB, say")))
         });
         let capacity = match (told.transpose()?, there.and_then(|there| there.capacity_bytes())) {
             (Some(told), _) => told,
@@ -80,7 +92,8 @@ impl Files {
         self.layout.file_name(key.id()).map(|_| true).map_err(|e| e.to_string())
     }
 
-    /// Leaves out what TO has, and refuses what would not fit. A dry run opens TO only to look, and without anything to write TO is not made.
+    /// Leaves out what TO has, and refuses what would not fit. A dry run opens TO only to look, and
+    /// without anything to write TO is not made.
     pub fn without_present(
         &self,
         wanted: Vec<Wanted>,
@@ -92,7 +105,8 @@ impl Files {
         }
         let tier = if args.how.dry_run { None } else { Some(self.open()?) };
         let there = Directory::open(&self.path).map_err(crate::cannot_open)?;
-        // A tier can be asked only for keys, which are not always known; names in our own layout are digests.
+        // A tier can be asked only for keys, which are not always known; names in our own layout
+        // are digests.
         let present = match tier.as_ref().filter(|_| self.layout.is_foreign()) {
             Some(tier) => looked_up(tier, &wanted)?,
             None => self.listed(&there, &wanted)?,
@@ -101,7 +115,8 @@ impl Files {
         for (one, present) in wanted.into_iter().zip(present) {
             if present { tally.present += 1 } else { missing.push(one) }
         }
-        let held = there.summary().with_context(|| format!("cannot read {}", self.path.display()))?.bytes;
+        let held =
+            there.summary().with_context(|| format!("cannot read {}", self.path.display()))?.bytes;
         // A footer and the padding before it, or two headers, where there are some.
         let each = match self.layout {
             Layout::Kvtier => 8191,
@@ -123,26 +138,41 @@ impl Files {
         let Some(tier) = tier else { return Ok((missing, None)) };
         let room = longest.next_multiple_of(4096) + 4096;
         let workers = args.how.pace.workers(super::WORKERS)?.max(super::WORKERS);
-        // Twice as much as the longest chunks take: wherever shorter ones of the other workers lie, there is a place for one more. What is
-        // not touched is no memory.
-        let arena = Arena::new(ArenaConfig::heap(2 * workers * room)).context("no memory for the chunks")?;
-        Ok((missing, Some(Box::new(Open { tier, arena, path: self.path.clone(), by_digest: OnceLock::new() }))))
+        // Twice as much as the longest chunks take: wherever shorter ones of the other workers lie,
+        // there is a place for one more. What is not touched is no memory.
+        let arena = Arena::new(ArenaConfig::heap(2 * workers * room))
+            .context("no memory for the chunks")?;
+        Ok((
+            missing,
+            Some(Box::new(Open {
+                tier,
+                arena,
+                path: self.path.clone(),
+                by_digest: OnceLock::new(),
+            })),
+        ))
     }
 
     /// Which of the chunks TO has, by its names: what a tier would find, without opening one.
     fn listed(&self, there: &Directory, wanted: &[Wanted]) -> Result<Vec<bool>> {
         let chunks = crate::dir::listed(there, &self.path)?;
-        let names: HashSet<(String, u64)> = chunks.iter().map(|chunk| (chunk.label(), chunk.len)).collect();
+        let names: HashSet<(String, u64)> =
+            chunks.iter().map(|chunk| (chunk.label(), chunk.len)).collect();
         let name = |whose: &Whose| match (self.layout.is_foreign(), &whose.key) {
             (true, Ok(key)) => self.layout.file_name(key.id()).ok(),
             (true, Err(_)) => None,
             (false, _) => Some(whose.digest.to_hex()),
         };
-        Ok(wanted.iter().map(|one| name(&one.whose).is_some_and(|name| names.contains(&(name, one.len)))).collect())
+        Ok(wanted
+            .iter()
+            .map(|one| name(&one.whose).is_some_and(|name| names.contains(&(name, one.len))))
+            .collect())
     }
 
     fn open(&self) -> Result<FileTier> {
-        let config = FileConfig::new(&self.path, self.capacity_bytes).with_layout(self.layout).with_free_min(0);
+        let config = FileConfig::new(&self.path, self.capacity_bytes)
+            .with_layout(self.layout)
+            .with_free_min(0);
         let config = self.shape.clone().into_iter().fold(config, FileConfig::with_chunk_shape);
         Ok(FileTier::open(config).map_err(crate::cannot_open)?)
     }
@@ -156,7 +186,9 @@ fn looked_up(tier: &FileTier, wanted: &[Wanted]) -> Result<Vec<bool>> {
         let keys = keys.context("a chunk whose key is not known has no name there")?;
         let looked = tier.lookup(&Ctx::within(CHUNK_TIME), keys, Mode::Each, Hold::None).wait()?;
         let found = some.iter().zip(looked.found);
-        present.extend(found.map(|(one, found)| matches!(found, Presence::Hit { len } if len == one.len)));
+        present.extend(
+            found.map(|(one, found)| matches!(found, Presence::Hit { len } if len == one.len)),
+        );
     }
     Ok(present)
 }
@@ -173,7 +205,12 @@ struct Open {
 impl Open {
     /// Writes a chunk of which the digest of its key is known, and perhaps the canonical form.
     fn put_by_digest(&self, one: &Wanted, payload: &[u8]) -> Result<Outcome> {
-        let open = || Directory::open(&self.path).map_err(|e| e.to_string())?.writer().map_err(|e| e.to_string());
+        let open = || {
+            Directory::open(&self.path)
+                .map_err(|e| e.to_string())?
+                .writer()
+                .map_err(|e| e.to_string())
+        };
         let writer = self.by_digest.get_or_init(open).as_ref();
         let writer = writer.map_err(|e| anyhow!("cannot write to {}: {e}", self.path.display()))?;
         let facts = Facts::plain(one.whose.digest, one.whose.namespace, BlockSums::of(payload));
@@ -201,14 +238,18 @@ impl Sink for Open {
                 Ok(Outcome::Unsupported(e.to_string()))
             }
             Some(Err(e)) => Err(e).with_context(|| format!("cannot write {}", one.label)),
-            Some(Ok(shed)) => bail!("{} was not taken: {shed:?}; what was copied stays, run it again", one.label),
+            Some(Ok(shed)) => {
+                bail!("{} was not taken: {shed:?}; what was copied stays, run it again", one.label)
+            }
             None => bail!("no answer for {}", one.label),
         }
     }
 
     fn finish(&self) -> Result<()> {
         if let Some(Ok(writer)) = self.by_digest.get() {
-            writer.finish().context("the chunks are copied; open tiers find them by a listing within seconds")?;
+            writer.finish().context(
+                "the chunks are copied; open tiers find them by a listing within seconds",
+            )?;
         }
         self.tier.close().wait().context("cannot close the directory")
     }

@@ -1,4 +1,5 @@
-//! `kvtier migrate|export|import`: chunks from one place to another, whatever their layouts; every byte is checked on the way.
+//! `kvtier migrate|export|import`: chunks from one place to another, whatever their layouts; every
+//! byte is checked on the way.
 
 mod archive;
 mod args;
@@ -40,13 +41,17 @@ pub fn run(args: &CopyArgs, way: Way) -> Result<bool> {
     let from = Source::of(args, way)?;
     let mut tally = Tally::default();
     let target = Target::of(args, way)?;
-    let pace = args.how.pace.pace(if from.is_remote() || target.is_remote() { WORKERS } else { 1 })?;
+    let pace =
+        args.how.pace.pace(if from.is_remote() || target.is_remote() { WORKERS } else { 1 })?;
     let filter = args.how.filter.filter()?;
     let mut found = from.wanted(args, &mut tally)?;
     found.retain(|one| filter.takes(&one.label));
     let wanted = target.select(found, &mut tally);
     if way == Way::Export {
-        wanted.iter().filter_map(|one| one.whose.key.as_ref().err()).for_each(|why| tally.without_key(why));
+        wanted
+            .iter()
+            .filter_map(|one| one.whose.key.as_ref().err())
+            .for_each(|why| tally.without_key(why));
     }
     let (wanted, sink) = target.without_present(wanted, args, &mut tally)?;
     match sink {

@@ -56,7 +56,9 @@ impl Tally {
             });
             return crate::out::line(&all.to_string());
         }
-        let said = |text: &str| crate::table::wrapped(text, 2).iter().try_for_each(|line| crate::out::line(line));
+        let said = |text: &str| {
+            crate::table::wrapped(text, 2).iter().try_for_each(|line| crate::out::line(line))
+        };
         let verb = if args.how.dry_run { "would copy" } else { "copied" };
         said(&format!(
             "{from} to {to}: {verb} {} chunks ({}), {} were there, {} damaged stay behind",
@@ -71,11 +73,18 @@ impl Tally {
         }
         if self.left_behind > 0 {
             let next = match (args.source.unverified, args.source.partial) {
-                (false, _) => "--unverified copies them as they are, with --chunk-bytes N only those of that length",
-                (true, false) => "they have not the length of --chunk-bytes; --partial copies the shorter ones",
+                (false, _) => {
+                    "--unverified copies them as they are, with --chunk-bytes N only those of that length"
+                }
+                (true, false) => {
+                    "they have not the length of --chunk-bytes; --partial copies the shorter ones"
+                }
                 (true, true) => "they are longer than --chunk-bytes",
             };
-            said(&format!("{} without facts, which nothing proves, stay behind: {next}", self.left_behind))?;
+            said(&format!(
+                "{} without facts, which nothing proves, stay behind: {next}",
+                self.left_behind
+            ))?;
         }
         if let Some(why) = &self.why_without_key {
             let count = self.without_key;

@@ -40,12 +40,14 @@ pub struct Whose {
     pub namespace: Digest,
     /// The key itself, where the medium tells it; else why it does not.
     pub key: Result<Key, String>,
-    /// The key's canonical form, which has a salt as a digest only; `None` where the medium does not tell it.
+    /// The key's canonical form, which has a salt as a digest only; `None` where the medium does
+    /// not tell it.
     pub canonical: Option<Vec<u8>>,
 }
 
 impl Whose {
-    /// Whose a chunk with facts is, of whose key the medium tells at most the canonical form; `untold` says why it does not tell that.
+    /// Whose a chunk with facts is, of whose key the medium tells at most the canonical form;
+    /// `untold` says why it does not tell that.
     pub fn of(facts: &Facts, canonical: Option<Vec<u8>>, untold: &str) -> Self {
         let (digest, namespace) = (facts.key, facts.namespace);
         let canonical = canonical.filter(|bytes| Key::digest_of(&namespace, bytes) == digest);
@@ -59,7 +61,8 @@ impl Whose {
 
 impl From<Key> for Whose {
     fn from(key: Key) -> Self {
-        let (digest, namespace, canonical) = (*key.digest(), key.namespace().digest(), Some(key.canonical()));
+        let (digest, namespace, canonical) =
+            (*key.digest(), key.namespace().digest(), Some(key.canonical()));
         Whose { digest, namespace, key: Ok(key), canonical }
     }
 }
@@ -91,13 +94,18 @@ pub struct Trust {
 
 impl Trust {
     fn of(args: &CopyArgs) -> Result<Self, BadInput> {
-        let chunk_bytes =
-            args.source.chunk_bytes.as_deref().map(|text| crate::replay::size("--chunk-bytes", text)).transpose()?;
+        let chunk_bytes = args
+            .source
+            .chunk_bytes
+            .as_deref()
+            .map(|text| crate::replay::size("--chunk-bytes", text))
+            .transpose()?;
         if chunk_bytes == Some(0) {
             return Err(BadInput("--chunk-bytes must be more than 0".into()));
         }
         let digest = args.source.layout_id.as_deref().map(|text| {
-            Digest::from_hex(text).ok_or_else(|| BadInput(format!("--layout-id {text}: not 64 hexadecimal digits")))
+            Digest::from_hex(text)
+                .ok_or_else(|| BadInput(format!("--layout-id {text}: not 64 hexadecimal digits")))
         });
         let namespace = Arc::new(Namespace::new(
             args.source.tenant.as_deref().unwrap_or_default(),
@@ -112,7 +120,8 @@ impl Trust {
         })
     }
 
-    /// The payload's length of a chunk whose file or object has `len` bytes; `None` for one that stays behind.
+    /// The payload's length of a chunk whose file or object has `len` bytes; `None` for one that
+    /// stays behind.
     pub fn payload(&self, len: u64) -> Option<u64> {
         match self.chunk_bytes {
             _ if !self.any => None,
@@ -129,10 +138,13 @@ impl Source {
             return Ok(Source::Archive(Reader::open(&args.from)?));
         }
         let layout = args.source.from_layout.as_deref();
-        if let Some(bucket) = Bucket::open(args.from.to_str().unwrap_or_default(), layout, &args.store)? {
+        if let Some(bucket) =
+            Bucket::open(args.from.to_str().unwrap_or_default(), layout, &args.store)?
+        {
             return Ok(Source::Bucket(bucket));
         }
-        if matches!((args.from.canonicalize(), args.to.canonicalize()), (Ok(from), Ok(to)) if from == to) {
+        if matches!((args.from.canonicalize(), args.to.canonicalize()), (Ok(from), Ok(to)) if from == to)
+        {
             return Err(BadInput("FROM and TO are the same directory".into()).into());
         }
         Ok(Source::Directory(crate::dir::open_as(&args.from, layout)?))
@@ -155,7 +167,9 @@ impl Source {
     pub fn wanted(&self, args: &CopyArgs, tally: &mut Tally) -> Result<Vec<Wanted>> {
         let trust = Trust::of(args)?;
         match self {
-            Source::Directory(dir) => files(crate::dir::listed(dir, &args.from)?, dir, &trust, tally),
+            Source::Directory(dir) => {
+                files(crate::dir::listed(dir, &args.from)?, dir, &trust, tally)
+            }
             Source::Bucket(bucket) => super::bucket::objects(bucket, &trust, tally),
             Source::Archive(archive) => archive.wanted(),
         }
@@ -165,7 +179,9 @@ impl Source {
     pub fn read(&self, one: &Wanted) -> Result<Read> {
         match (self, &one.at) {
             (Source::Directory(dir), At::File(named)) => file(dir, named),
-            (Source::Bucket(bucket), At::Object(name)) => super::bucket::read(bucket, name, one.len),
+            (Source::Bucket(bucket), At::Object(name)) => {
+                super::bucket::read(bucket, name, one.len)
+            }
             (Source::Archive(archive), At::Record(at)) => archive.read(*at, one),
             _ => unreachable!("a source tells where its own chunks lie"),
         }
@@ -173,12 +189,23 @@ impl Source {
 }
 
 /// The chunks whose key their file tells.
-fn files(mut chunks: Vec<Named>, from: &Directory, trust: &Trust, tally: &mut Tally) -> Result<Vec<Wanted>> {
+fn files(
+    mut chunks: Vec<Named>,
+    from: &Directory,
+    trust: &Trust,
+    tally: &mut Tally,
+) -> Result<Vec<Wanted>> {
     chunks.sort_unstable();
     let mut found = Vec::with_capacity(chunks.len());
     for chunk in chunks {
         let mut add = |whose: Whose, len: u64, proven: bool| {
-            found.push(Wanted { label: chunk.label(), at: At::File(chunk.clone()), whose, len, proven });
+            found.push(Wanted {
+                label: chunk.label(),
+                at: At::File(chunk.clone()),
+                whose,
+                len,
+                proven,
+            });
         };
         match from.key_of(&chunk, &trust.namespace) {
             Ok(Told::Key(key)) => add(key.into(), chunk.len, true),
@@ -194,7 +221,10 @@ fn files(mut chunks: Vec<Named>, from: &Directory, trust: &Trust, tally: &mut Ta
             },
             Ok(_) => tally.damaged += 1,
             Err(e) if e.kind() == Io::NotFound => tally.gone += 1,
-            Err(e) => return Err(e).with_context(|| format!("cannot read the file of {}", chunk.label())),
+            Err(e) => {
+                return Err(e)
+                    .with_context(|| format!("cannot read the file of {}", chunk.label()));
+            }
         }
     }
     Ok(found)

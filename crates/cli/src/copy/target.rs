@@ -31,8 +31,14 @@ impl Target {
         if way == Way::Export {
             return Ok(Target::Archive);
         }
-        let store = args.store.elsewhere(args.elsewhere.to_endpoint.as_deref(), args.elsewhere.to_region.as_deref());
-        match Bucket::open(args.to.to_str().unwrap_or_default(), args.target.to_layout.as_deref(), &store)? {
+        let store = args
+            .store
+            .elsewhere(args.elsewhere.to_endpoint.as_deref(), args.elsewhere.to_region.as_deref());
+        match Bucket::open(
+            args.to.to_str().unwrap_or_default(),
+            args.target.to_layout.as_deref(),
+            &store,
+        )? {
             Some(bucket) => Ok(Target::Bucket(Objects::of(bucket, args)?)),
             None => Ok(Target::Directory(Files::of(args)?)),
         }
@@ -78,7 +84,8 @@ impl Target {
         kept
     }
 
-    /// Leaves out what is there, and opens what takes the rest. A dry run only looks, and without anything to write nothing is made.
+    /// Leaves out what is there, and opens what takes the rest. A dry run only looks, and without
+    /// anything to write nothing is made.
     pub fn without_present(
         &self,
         wanted: Vec<Wanted>,

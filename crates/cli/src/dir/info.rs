@@ -8,7 +8,8 @@ use kvtier::file::inspect::{Directory, LastUses, Named, Source};
 
 use crate::chunk_info::ChunkInfo;
 
-/// Reads what a directory says of its chunks besides their names: one file's footer or facts a chunk.
+/// Reads what a directory says of its chunks besides their names: one file's footer or facts a
+/// chunk.
 pub struct InfoReader<'a> {
     dir: &'a Directory,
     uses: LastUses,
@@ -19,12 +20,18 @@ pub struct InfoReader<'a> {
 impl<'a> InfoReader<'a> {
     /// Reads all but the last uses.
     pub fn new(dir: &'a Directory) -> Self {
-        InfoReader { dir, uses: LastUses::default(), unknown: Arc::new(Namespace::new("", Digest::default())) }
+        InfoReader {
+            dir,
+            uses: LastUses::default(),
+            unknown: Arc::new(Namespace::new("", Digest::default())),
+        }
     }
 
     /// Reads the last uses too, which are in snapshot and journals.
     pub fn with_uses(dir: &'a Directory, path: &Path) -> Result<Self> {
-        let uses = dir.last_uses().with_context(|| format!("cannot read the order of use of {}", path.display()))?;
+        let uses = dir
+            .last_uses()
+            .with_context(|| format!("cannot read the order of use of {}", path.display()))?;
         Ok(InfoReader { uses, ..InfoReader::new(dir) })
     }
 
@@ -44,7 +51,10 @@ impl<'a> InfoReader<'a> {
                 _ => (chunk.digest, ChunkInfo::default()),
             }
         };
-        Ok(ChunkInfo { written_s: written_s(self.dir, chunk), ..info.with_use(self.uses.get(&digest)) })
+        Ok(ChunkInfo {
+            written_s: written_s(self.dir, chunk),
+            ..info.with_use(self.uses.get(&digest))
+        })
     }
 }
 
@@ -57,7 +67,9 @@ fn unproven(key: &Key) -> ChunkInfo {
 fn if_there<T>(read: std::io::Result<T>, chunk: &Named) -> Result<Option<T>> {
     match read {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        other => other.map(Some).with_context(|| format!("cannot read the file of {}", chunk.label())),
+        other => {
+            other.map(Some).with_context(|| format!("cannot read the file of {}", chunk.label()))
+        }
     }
 }
 

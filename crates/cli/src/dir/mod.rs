@@ -25,7 +25,8 @@ pub use verify::{VerifyArgs, verify};
 pub struct Where {
     /// The directory, or `s3://bucket/prefix`.
     path: PathBuf,
-    /// Whose files it holds, where its manifest does not say: lmcache-mp, lmcache or lmcache-gds. In a bucket: only chunks of this layout.
+    /// Whose files it holds, where its manifest does not say: lmcache-mp, lmcache or lmcache-gds.
+    /// In a bucket: only chunks of this layout.
     #[arg(long)]
     layout: Option<String>,
     #[command(flatten)]
@@ -35,9 +36,17 @@ pub struct Where {
 impl Where {
     /// The bucket, if it is one.
     fn bucket(&self) -> Result<Option<Bucket>> {
-        let bucket = Bucket::open(self.path.to_str().unwrap_or_default(), self.layout.as_deref(), &self.store)?;
+        let bucket = Bucket::open(
+            self.path.to_str().unwrap_or_default(),
+            self.layout.as_deref(),
+            &self.store,
+        )?;
         if let Some(flag) = self.store.first_said().filter(|_| bucket.is_none()) {
-            return Err(BadInput(format!("{flag}: {} is no bucket; leave {flag} out", self.path.display())).into());
+            return Err(BadInput(format!(
+                "{flag}: {} is no bucket; leave {flag} out",
+                self.path.display()
+            ))
+            .into());
         }
         Ok(bucket)
     }
@@ -48,8 +57,9 @@ impl Where {
 pub struct LsArgs {
     #[command(flatten)]
     at: Where,
-    /// Print bytes, age, last use, tenant and model before each name. `-` is what is not known, `>2h` a use at least so long ago. Tenants are
-    /// digits of a digest, of the cache salt where there is one. Reads a footer, or asks for an object's metadata, for each chunk.
+    /// Print bytes, age, last use, tenant and model before each name. `-` is what is not known,
+    /// `>2h` a use at least so long ago. Tenants are digits of a digest, of the cache salt
+    /// where there is one. Reads a footer, or asks for an object's metadata, for each chunk.
     #[arg(long)]
     long: bool,
     /// Print one JSON object a line.
@@ -62,7 +72,8 @@ pub struct LsArgs {
 pub struct StatArgs {
     #[command(flatten)]
     at: Where,
-    /// Print chunks and bytes of payload by this instead. Reads a footer, or asks for an object's metadata, for each chunk.
+    /// Print chunks and bytes of payload by this instead. Reads a footer, or asks for an object's
+    /// metadata, for each chunk.
     #[arg(long, value_enum)]
     by: Option<GroupBy>,
     /// Print one JSON object.
@@ -83,8 +94,11 @@ pub fn open_as(path: &Path, layout: Option<&str>) -> Result<Directory> {
     if !path.exists() {
         return Err(BadInput(format!("{} does not exist; check the path", path.display())).into());
     }
-    let guessed = if path.join(".kvtier").exists() { None } else { Directory::guess(path).ok().flatten() };
-    let Some(layout) = guessed else { return Ok(Directory::open(path).map_err(crate::cannot_open)?) };
+    let guessed =
+        if path.join(".kvtier").exists() { None } else { Directory::guess(path).ok().flatten() };
+    let Some(layout) = guessed else {
+        return Ok(Directory::open(path).map_err(crate::cannot_open)?);
+    };
     eprintln!(
         "kvtier: {} has no manifest; its names are those of layout {layout} (--layout says otherwise)",
         path.display()
@@ -126,7 +140,11 @@ fn ls_long(dir: &Directory, chunks: &[Named], args: &LsArgs) -> Result<()> {
     }
     for chunk in chunks {
         let (info, label) = (reader.read(chunk)?, chunk.label());
-        let line = if args.json { info.json(&label, chunk.len).to_string() } else { info.line(&label, chunk.len) };
+        let line = if args.json {
+            info.json(&label, chunk.len).to_string()
+        } else {
+            info.line(&label, chunk.len)
+        };
         crate::out::line(&line)?;
     }
     Ok(())
@@ -143,10 +161,16 @@ pub fn stat(args: &StatArgs) -> Result<()> {
     if let Some(by) = args.by {
         return stat_by(&open(&args.at)?, by, args);
     }
-    let sum = open(&args.at)?.summary().with_context(|| format!("cannot read {}", args.at.path.display()))?;
-    let quarantine: Vec<_> =
-        sum.quarantine.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes })).collect();
-    let strangers: Vec<_> = sum.strangers.iter().map(|(path, _)| path.display().to_string()).collect();
+    let sum = open(&args.at)?
+        .summary()
+        .with_context(|| format!("cannot read {}", args.at.path.display()))?;
+    let quarantine: Vec<_> = sum
+        .quarantine
+        .iter()
+        .map(|(name, bytes)| json!({ "name": name, "bytes": bytes }))
+        .collect();
+    let strangers: Vec<_> =
+        sum.strangers.iter().map(|(path, _)| path.display().to_string()).collect();
     if args.json {
         let all = json!({
             "layout": sum.layout.name(), "chunks": sum.chunks, "bytes": sum.bytes, "payload_bytes": sum.payload_bytes, "ledger_bytes": sum.ledger_bytes,
@@ -163,14 +187,32 @@ pub fn stat(args: &StatArgs) -> Result<()> {
             format(sum.bytes),
             format(sum.payload_bytes)
         ),
-        format!("ledger       {}", sum.ledger_bytes.map_or("none: the next start counts".to_owned(), format)),
+        format!(
+            "ledger       {}",
+            sum.ledger_bytes.map_or("none: the next start counts".to_owned(), format)
+        ),
         format!("open by      {}", or_nobody(&sum.living)),
-        format!("ended badly  {} (the next start clears {} unfinished files)", or_nobody(&sum.dead), sum.unfinished),
-        format!("order of use {}", if sum.snapshot { "in a snapshot and journals" } else { "in journals only" }),
+        format!(
+            "ended badly  {} (the next start clears {} unfinished files)",
+            or_nobody(&sum.dead),
+            sum.unfinished
+        ),
+        format!(
+            "order of use {}",
+            if sum.snapshot { "in a snapshot and journals" } else { "in journals only" }
+        ),
         format!("cap          {}", sum.capacity_bytes.map_or("none noted".to_owned(), format)),
-        format!("quarantine   {} files that failed a check, {}", sum.quarantine.len(), format(sum.quarantine_bytes)),
+        format!(
+            "quarantine   {} files that failed a check, {}",
+            sum.quarantine.len(),
+            format(sum.quarantine_bytes)
+        ),
     ];
-    lines.extend(sum.quarantine.iter().map(|(name, bytes)| format!("             {name} ({})", format(*bytes))));
+    lines.extend(
+        sum.quarantine
+            .iter()
+            .map(|(name, bytes)| format!("             {name} ({})", format(*bytes))),
+    );
     lines.extend(sum.strangers.iter().map(|(path, _)| format!("not ours     {}", path.display())));
     lines.iter().try_for_each(|line| crate::out::line(line))
 }
@@ -180,7 +222,11 @@ fn or_nobody(names: &[String]) -> String {
 }
 
 fn stat_by(dir: &Directory, by: GroupBy, args: &StatArgs) -> Result<()> {
-    let reader = if by.needs_uses() { InfoReader::with_uses(dir, &args.at.path)? } else { InfoReader::new(dir) };
+    let reader = if by.needs_uses() {
+        InfoReader::with_uses(dir, &args.at.path)?
+    } else {
+        InfoReader::new(dir)
+    };
     let mut groups = Groups::new(by);
     for chunk in listed(dir, &args.at.path)? {
         groups.add(&reader.read(&chunk)?, chunk.len);

@@ -23,16 +23,20 @@ pub struct RmArgs {
     /// Chunks to remove, by the names that `kvtier ls` prints.
     #[arg(long, value_delimiter = ',')]
     key: Vec<String>,
-    /// Remove all chunks, or of all chunks those that --model, --namespace, --older, --include and --exclude choose.
+    /// Remove all chunks, or of all chunks those that --model, --namespace, --older, --include and
+    /// --exclude choose.
     #[arg(long, conflicts_with = "key")]
     all: bool,
-    /// Only chunks of this model, as `kvtier ls --long` prints it. Chunks of an unknown model stay.
+    /// Only chunks of this model, as `kvtier ls --long` prints it. Chunks of an unknown model
+    /// stay.
     #[arg(long)]
     model: Option<String>,
-    /// Only chunks of this namespace, by its digest (64 hexadecimal digits), as their facts say. Chunks without facts stay.
+    /// Only chunks of this namespace, by its digest (64 hexadecimal digits), as their facts say.
+    /// Chunks without facts stay.
     #[arg(long)]
     namespace: Option<String>,
-    /// Only chunks that were written longer ago than this: a number and s, m, h, d or w (seconds to weeks), such as 7d.
+    /// Only chunks that were written longer ago than this: a number and s, m, h, d or w (seconds
+    /// to weeks), such as 7d.
     #[arg(long, value_name = "AGE")]
     older: Option<String>,
     #[command(flatten)]
@@ -67,7 +71,8 @@ impl Choice {
             return Err(BadInput(what.into()).into());
         }
         let namespace = args.namespace.as_ref().map(|text| {
-            Digest::from_hex(text).ok_or_else(|| BadInput(format!("--namespace {text}: not 64 hexadecimal digits")))
+            Digest::from_hex(text)
+                .ok_or_else(|| BadInput(format!("--namespace {text}: not 64 hexadecimal digits")))
         });
         let older = args.older.as_deref().map(|text| age("--older", text)).transpose()?;
         Ok(Choice {
@@ -79,11 +84,15 @@ impl Choice {
         })
     }
 
-    /// Whether a chunk is one of them by its name, and by when it was written, which is asked for only where that matters.
+    /// Whether a chunk is one of them by its name, and by when it was written, which is asked for
+    /// only where that matters.
     pub fn takes(&self, label: &str, written_s: impl FnOnce() -> Option<i64>) -> bool {
         let named = self.keys.is_empty() || self.keys.iter().any(|key| key == label);
         let named = named && self.filter.takes(label);
-        named && self.before_s.is_none_or(|before| written_s().is_some_and(|written| written < before))
+        named
+            && self
+                .before_s
+                .is_none_or(|before| written_s().is_some_and(|written| written < before))
     }
 
     /// Whether what is known of a chunk besides its name and age matters.
@@ -102,7 +111,9 @@ impl Choice {
         let mut absent: BTreeSet<&str> = self.keys.iter().map(String::as_str).collect();
         labels.for_each(|label| _ = absent.remove(label));
         match absent.first() {
-            Some(absent) => Err(BadInput(format!("--key {absent}: no such chunk; nothing was removed"))),
+            Some(absent) => {
+                Err(BadInput(format!("--key {absent}: no such chunk; nothing was removed")))
+            }
             None => Ok(()),
         }
     }
@@ -153,8 +164,9 @@ pub fn rm(args: &RmArgs) -> Result<()> {
         }
         let so_far = gone.load(Ordering::Relaxed);
         let removed = dir.remove(chunk);
-        let removed =
-            removed.with_context(|| format!("removed {so_far} chunks, then cannot remove {}", chunk.label()))?;
+        let removed = removed.with_context(|| {
+            format!("removed {so_far} chunks, then cannot remove {}", chunk.label())
+        })?;
         gone.fetch_add(removed.into(), Ordering::Relaxed);
         Ok(())
     };
@@ -162,7 +174,9 @@ pub fn rm(args: &RmArgs) -> Result<()> {
     let finished = dir.finish();
     removed?;
     let gone = gone.into_inner();
-    finished.with_context(|| format!("removed {gone} chunks; open tiers find them missing when they load them"))?;
+    finished.with_context(|| {
+        format!("removed {gone} chunks; open tiers find them missing when they load them")
+    })?;
     Outcome { chunks: gone, bytes }.print(args)
 }
 

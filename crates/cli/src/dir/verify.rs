@@ -55,7 +55,10 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
             }
             // A tier that has the directory open took it away meanwhile.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => found.gone += 1,
-            Err(e) => return Err(e).with_context(|| format!("cannot read the file of {}", chunk.label())),
+            Err(e) => {
+                return Err(e)
+                    .with_context(|| format!("cannot read the file of {}", chunk.label()));
+            }
         }
         Ok(())
     };
@@ -69,7 +72,9 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
         });
         let finished = dir.finish();
         moved?;
-        finished.context("the damaged are in quarantine; open tiers find them missing when they load them")?;
+        finished.context(
+            "the damaged are in quarantine; open tiers find them missing when they load them",
+        )?;
     }
     let next = match args.set_aside {
         true => "; the damaged are in quarantine",

@@ -51,11 +51,14 @@ pub fn run(args: &FileArgs) -> Result<()> {
     }
     findings.iter().try_for_each(Finding::print)?;
     let (put, get, size) = (rate.put_mb_per_s, rate.get_mb_per_s, format(CHUNK as u64));
-    let how = format!("({CHUNKS} chunks of {size}, 8 at once; `kvtier bench file` measures longer)");
+    let how =
+        format!("({CHUNKS} chunks of {size}, 8 at once; `kvtier bench file` measures longer)");
     finding::print("rate", &format!("put {put:.0} MB/s, get {get:.0} MB/s {how}"))?;
     crate::out::line(&format!("{:<16} {settings}", "settings"))?;
     let reasons = chosen.iter().filter_map(|c| Some((c.key, c.reason?)));
-    reasons.into_iter().try_for_each(|(key, reason)| finding::print("", &format!("{key}: {reason}")))
+    reasons
+        .into_iter()
+        .try_for_each(|(key, reason)| finding::print("", &format!("{key}: {reason}")))
 }
 
 /// A setting of a file tier here, and why.
@@ -70,7 +73,11 @@ fn settings(path: &Path, medium: &Medium, rate: &Rate) -> Vec<Chosen> {
     let given = |key, value| Chosen { key, value, reason: None };
     let because = |key, value, reason| Chosen { key, value, reason: Some(reason) };
     let cap = cap(path, medium.bytes.1);
-    let engine = if rate.uring { ("auto", "io_uring works here") } else { ("threads", "io_uring is refused here") };
+    let engine = if rate.uring {
+        ("auto", "io_uring works here")
+    } else {
+        ("threads", "io_uring is refused here")
+    };
     vec![
         given("type", json!("file")),
         given("path", json::path(path)),
@@ -81,7 +88,12 @@ fn settings(path: &Path, medium: &Medium, rate: &Rate) -> Vec<Chosen> {
 
 /// The cap in bytes and why: what lies here already takes room that the cap covers.
 fn cap(path: &Path, free: u64) -> (u64, &'static str) {
-    let guessed = || Directory::guess(path).ok().flatten().and_then(|layout| Directory::open_as(path, layout).ok());
+    let guessed = || {
+        Directory::guess(path)
+            .ok()
+            .flatten()
+            .and_then(|layout| Directory::open_as(path, layout).ok())
+    };
     let dir = Directory::open(path).ok().or_else(guessed);
     let sum = dir.as_ref().and_then(|dir| dir.summary().ok()).unwrap_or_default();
     let held = sum.bytes + sum.quarantine_bytes;
@@ -90,10 +102,13 @@ fn cap(path: &Path, free: u64) -> (u64, &'static str) {
         Some(noted) if noted <= share => {
             (noted, "the cap that the directory notes, which its file system has room for")
         }
-        _ if held > share => {
-            (share, "nine tenths of what is free or ours: less than lies here, so set shrink to let chunks go")
+        _ if held > share => (
+            share,
+            "nine tenths of what is free or ours: less than lies here, so set shrink to let chunks go",
+        ),
+        _ if held > 0 => {
+            (share, "nine tenths of what is free or ours: the rest keeps the file system fast")
         }
-        _ if held > 0 => (share, "nine tenths of what is free or ours: the rest keeps the file system fast"),
         _ => (share, "nine tenths of what is free: the rest keeps the file system fast"),
     }
 }
@@ -105,7 +120,8 @@ fn judged(what: &'static str, found: impl Into<String>, good: bool, advice: &str
 
 /// What is to be done about a name that no configuration file can hold.
 fn unnameable(path: &Path) -> Option<Finding> {
-    let advice = "no configuration file can name it, and what is printed here is not its name: rename it";
+    let advice =
+        "no configuration file can name it, and what is printed here is not its name: rename it";
     path.to_str().is_none().then(|| judged("name", format!("{path:?} is not UTF-8"), false, advice))
 }
 
@@ -118,24 +134,42 @@ fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
     let (all, free) = medium.bytes;
     let inodes = medium.inodes_free;
     let align = medium.direct_align;
-    let told = align.map(|(memory, offset)| format!("memory {memory} bytes, offsets {offset} bytes"));
+    let told =
+        align.map(|(memory, offset)| format!("memory {memory} bytes, offsets {offset} bytes"));
     let fits = align.is_none_or(|(memory, offset)| memory.max(offset) <= 4096);
     let counted = if inodes == 0 { "not counted".into() } else { inodes.to_string() };
-    let unnamed = if medium.unnamed { "yes (O_TMPFILE; not needed)" } else { "no (O_TMPFILE; not needed)" };
+    let unnamed =
+        if medium.unnamed { "yes (O_TMPFILE; not needed)" } else { "no (O_TMPFILE; not needed)" };
     vec![
         judged("file system", mount, true, ""),
-        able("local", medium.local, "processes learn of each other's writes once a second: leave room above the cap"),
-        able("direct I/O", medium.direct, "all goes through the page cache: slower, and it takes the engine's memory"),
+        able(
+            "local",
+            medium.local,
+            "processes learn of each other's writes once a second: leave room above the cap",
+        ),
+        able(
+            "direct I/O",
+            medium.direct,
+            "all goes through the page cache: slower, and it takes the engine's memory",
+        ),
         judged(
             "alignment",
             told.unwrap_or_else(|| "not told".into()),
             fits,
             "direct I/O wants more than the 4096 bytes that chunks are padded to: it will not be used",
         ),
-        able("rename swaps", medium.rename_swaps, "two processes that save one chunk at once may miscount one file"),
+        able(
+            "rename swaps",
+            medium.rename_swaps,
+            "two processes that save one chunk at once may miscount one file",
+        ),
         able("fallocate", medium.fallocates, "writes of new files wait for one another"),
         judged("unnamed files", unnamed, true, ""),
-        able("attributes", medium.attributes, "in the incumbent's layouts, chunks cannot carry checksums here"),
+        able(
+            "attributes",
+            medium.attributes,
+            "in the incumbent's layouts, chunks cannot carry checksums here",
+        ),
         able("locks", medium.locks, "do not share this directory between processes"),
         judged(
             "free space",
@@ -143,7 +177,12 @@ fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
             free > all / 20,
             "less than a twentieth is free: file systems slow down there",
         ),
-        judged("free inodes", counted, inodes == 0 || inodes > 100_000, "every chunk takes an inode"),
+        judged(
+            "free inodes",
+            counted,
+            inodes == 0 || inodes > 100_000,
+            "every chunk takes an inode",
+        ),
         judged("locked memory", memlock, true, ""),
     ]
 }
@@ -158,23 +197,30 @@ struct Rate {
 
 fn engine(rate: &Rate) -> Finding {
     let advice = "io_uring is refused here: see kernel.io_uring_disabled, the container's seccomp profile and the limit of locked memory";
-    Finding { what: "engine", found: rate.reason.clone(), advice: (!rate.uring).then(|| advice.to_owned()) }
+    Finding {
+        what: "engine",
+        found: rate.reason.clone(),
+        advice: (!rate.uring).then(|| advice.to_owned()),
+    }
 }
 
 /// Saves and loads a few chunks in a directory of its own.
 fn rate(path: &Path) -> Result<Rate> {
-    let scratch = Scratch::new(path, "doctor").with_context(|| format!("cannot write to {}", path.display()))?;
+    let scratch = Scratch::new(path, "doctor")
+        .with_context(|| format!("cannot write to {}", path.display()))?;
     rate_in(scratch.path())
 }
 
 fn rate_in(scratch: &Path) -> Result<Rate> {
-    let tier = FileTier::open(FileConfig::new(scratch, 2 * CHUNKS * CHUNK as u64)).map_err(crate::cannot_open)?;
+    let tier = FileTier::open(FileConfig::new(scratch, 2 * CHUNKS * CHUNK as u64))
+        .map_err(crate::cannot_open)?;
     let arena = Arena::new(ArenaConfig::huge(8 * CHUNK)).context("no memory for the probe")?;
     tier.register(&arena)?;
     let ns = Arc::new(Namespace::new("doctor", Digest::of("kvtier doctor", b"file")));
     let key = |n: u64| {
         let hash = ChunkHash::new(&n.to_be_bytes());
-        let id = ObjectKey { model: "doctor".into(), rank: KvRank(0), group: 0, hash, salt: "".into() };
+        let id =
+            ObjectKey { model: "doctor".into(), rank: KvRank(0), group: 0, hash, salt: "".into() };
         Key::new(Arc::clone(&ns), KeyId::Object(id))
     };
     let ctx = Ctx::within(Duration::from_secs(60));
@@ -187,14 +233,19 @@ fn rate_in(scratch: &Path) -> Result<Rate> {
             Ok(Save { key: key(n), from: vec![lease.freeze()] })
         });
         let done = tier.save(&ctx, ops.collect::<Result<_>>()?).wait();
-        done.into_iter().try_for_each(|done| done.result.map(drop)).context("cannot save to the directory")?;
+        done.into_iter()
+            .try_for_each(|done| done.result.map(drop))
+            .context("cannot save to the directory")?;
     }
     let put_mb_per_s = mb / began.elapsed().as_secs_f64();
     let began = Instant::now();
     for batch in 0..CHUNKS / 8 {
-        let ops = (batch * 8..batch * 8 + 8).map(|n| Ok(Load { key: key(n), into: vec![arena.lease(CHUNK)?] }));
+        let ops = (batch * 8..batch * 8 + 8)
+            .map(|n| Ok(Load { key: key(n), into: vec![arena.lease(CHUNK)?] }));
         let done = tier.load(&ctx, ops.collect::<Result<_>>()?).wait();
-        done.into_iter().try_for_each(|done| done.result.map(drop)).context("cannot load from the directory")?;
+        done.into_iter()
+            .try_for_each(|done| done.result.map(drop))
+            .context("cannot load from the directory")?;
     }
     let get_mb_per_s = mb / began.elapsed().as_secs_f64();
     let uring = tier.engine() == EngineKind::Uring;
@@ -211,13 +262,19 @@ fn mount_of(path: &Path) -> String {
         Some((fields.next()?, fields.next()?, fields.next()?, fields.next()?))
     });
     // Of mounts on one point the last is on top.
-    let best = fields.filter(|(_, point, ..)| path.starts_with(point)).max_by_key(|(_, point, ..)| point.len());
-    best.map_or("unknown".into(), |(device, point, kind, options)| format!("{kind} ({device} on {point}, {options})"))
+    let best = fields
+        .filter(|(_, point, ..)| path.starts_with(point))
+        .max_by_key(|(_, point, ..)| point.len());
+    best.map_or("unknown".into(), |(device, point, kind, options)| {
+        format!("{kind} ({device} on {point}, {options})")
+    })
 }
 
 /// A limit of this process, as the kernel prints it.
 fn limit(name: &str) -> String {
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("unknown");
-    line.split_whitespace().next().map_or("unknown".into(), |soft| soft.parse().map_or(soft.to_owned(), format))
+    line.split_whitespace()
+        .next()
+        .map_or("unknown".into(), |soft| soft.parse().map_or(soft.to_owned(), format))
 }

@@ -36,5 +36,7 @@ impl Finding {
 
 /// Prints a label and what there is to say, in lines that fit the terminal.
 pub fn print(label: &str, text: &str) -> Result<()> {
-    crate::table::labelled(label, LABEL_COLUMNS, text).iter().try_for_each(|line| crate::out::line(line))
+    crate::table::labelled(label, LABEL_COLUMNS, text)
+        .iter()
+        .try_for_each(|line| crate::out::line(line))
 }

@@ -31,10 +31,13 @@ pub fn run(args: &GdsArgs) -> Result<()> {
     config.cufile_library = args.cufile_library.clone();
     let found = examine(&config, args.gpu);
     if args.json {
-        let list = found.iter().map(|step| json!({ "what": step.what, "found": step.found, "good": step.good }));
+        let list = found
+            .iter()
+            .map(|step| json!({ "what": step.what, "found": step.found, "good": step.good }));
         let list: Vec<Value> = list.collect();
         return crate::out::line(
-            &json!({ "path": json::path(&args.path), "gpu": args.gpu, "findings": list }).to_string(),
+            &json!({ "path": json::path(&args.path), "gpu": args.gpu, "findings": list })
+                .to_string(),
         );
     }
     found.iter().try_for_each(|step| {

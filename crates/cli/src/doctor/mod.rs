@@ -15,13 +15,16 @@ use crate::BadInput;
 /// What to look at.
 #[derive(clap::Subcommand)]
 pub enum What {
-    /// A directory for the file tier: what its file system and this machine can do, how fast it is, and what to set.
+    /// A directory for the file tier: what its file system and this machine can do, how fast it is,
+    /// and what to set.
     File(file::FileArgs),
-    /// A directory for the GPU tier: whether loads go straight to the GPU, and if not, why and what to do.
+    /// A directory for the GPU tier: whether loads go straight to the GPU, and if not, why and what
+    /// to do.
     Gds(gds::GdsArgs),
     /// A bucket: who signs, what its store can do, how fast it is, and what to set.
     S3(Box<s3::S3Args>),
-    /// Shared memory: segments of LMCache's and ours that nobody uses any more; removes them if told to.
+    /// Shared memory: segments of LMCache's and ours that nobody uses any more; removes them if
+    /// told to.
     Shm(shm::ShmArgs),
 }
 

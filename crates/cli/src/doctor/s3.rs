@@ -70,7 +70,11 @@ pub fn run(args: &S3Args) -> Result<()> {
     found.rates.iter().try_for_each(|rate| {
         let text = format!(
             "{} in flight: put {:.0} MB/s, get {:.0} MB/s (p50 {:.1} ms, p99 {:.1} ms)",
-            rate.concurrency, rate.put_mb_per_s, rate.get_mb_per_s, rate.get_p50_ms, rate.get_p99_ms
+            rate.concurrency,
+            rate.put_mb_per_s,
+            rate.get_mb_per_s,
+            rate.get_p50_ms,
+            rate.get_p99_ms
         );
         finding::print("rate", &text)
     })?;
@@ -85,11 +89,14 @@ fn look(args: &S3Args) -> Result<Found> {
     let runtime = runtime(1)?;
     let store = args.store.find(&runtime)?;
     let client = Client::new(store.config());
-    let measured: Vec<usize> = args.concurrency.iter().copied().filter(|n| *n > 0 && size > 0).collect();
+    let measured: Vec<usize> =
+        args.concurrency.iter().copied().filter(|n| *n > 0 && size > 0).collect();
     let progress = Progress::start(Unit::Steps, 2 + measured.len() as u64, args.progress)?;
     progress.step("connecting".to_owned());
     let connection = runtime.block_on(client.survey()).map_err(failed)?;
-    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+    let nanos = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |d| d.as_nanos());
     let prefix = format!("kvtier-doctor/{nanos:x}-{}/", std::process::id());
     progress.add(1);
     progress.step("probing what the store supports".to_owned());
@@ -99,7 +106,8 @@ fn look(args: &S3Args) -> Result<Found> {
     for concurrency in measured {
         progress.add(1);
         progress.step(format!("measuring with {concurrency} requests in flight"));
-        let (mut cells, load) = (Vec::new(), Load { ops: &ops, size, concurrency, gb: args.gb, same_keys: false });
+        let (mut cells, load) =
+            (Vec::new(), Load { ops: &ops, size, concurrency, gb: args.gb, same_keys: false });
         measure(store.config(), &runtime, &load, &mut cells)?;
         rates.push(rate(&cells).context("a rate is missing")?);
     }
@@ -113,9 +121,13 @@ fn look(args: &S3Args) -> Result<Found> {
 
 /// How long credentials that end are good for.
 fn good_for(expires: Option<i64>) -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |now| now.as_secs());
     let left = expires.map(|end| (end.saturating_sub_unsigned(now)) / 60);
-    left.map_or_else(String::new, |minutes| format!(", good for another {minutes} min; renewed before that"))
+    left.map_or_else(String::new, |minutes| {
+        format!(", good for another {minutes} min; renewed before that")
+    })
 }
 
 fn rate(cells: &[Value]) -> Option<Rate> {
@@ -148,7 +160,10 @@ impl Found {
         };
         let clock_off = self.clock_offset_s.abs() > CLOCK_MAX_S;
         let mut all = vec![
-            Finding::new("bucket", format!("{} at {endpoint}, {} style", endpoint.bucket(), style(endpoint))),
+            Finding::new(
+                "bucket",
+                format!("{} at {endpoint}, {} style", endpoint.bucket(), style(endpoint)),
+            ),
             Finding::new("region", endpoint.region()),
             Finding::new("provider", endpoint.provider().name()).advising(
                 endpoint.provider() == Provider::Other,
@@ -158,8 +173,10 @@ impl Found {
         ];
         all.extend(self.wire());
         all.push(
-            Finding::new("clock", clock)
-                .advising(clock_off, "the client corrects it; set this machine's clock all the same"),
+            Finding::new("clock", clock).advising(
+                clock_off,
+                "the client corrects it; set this machine's clock all the same",
+            ),
         );
         all.extend([
             Finding::new("signed bodies", if probe.wants_signed_bodies { "wanted by the store" } else { "not wanted" })
@@ -197,18 +214,29 @@ impl Found {
     fn wire(&self) -> Vec<Finding> {
         let Connection { address, addresses, took, tls, .. } = &self.connection;
         let ms = took.as_secs_f64() * 1e3;
-        let others =
-            if *addresses > 1 { format!("one of {addresses} addresses") } else { "the only address".to_owned() };
-        let connection = Finding::new("connection", format!("{address}, {others}, open after {ms:.1} ms"));
+        let others = if *addresses > 1 {
+            format!("one of {addresses} addresses")
+        } else {
+            "the only address".to_owned()
+        };
+        let connection =
+            Finding::new("connection", format!("{address}, {others}, open after {ms:.1} ms"));
         let Some(tls) = tls else {
-            let risk =
-                "anyone on the path can read everything and change what has no checksum; requests cannot be forged";
+            let risk = "anyone on the path can read everything and change what has no checksum; requests cannot be forged";
             return vec![connection, Finding::new("TLS", "no: plain HTTP").advising(true, risk)];
         };
         let offers = tls.alpn.as_deref() == Some("h2");
-        let alpn = Finding::new("ALPN", tls.alpn.clone().unwrap_or_else(|| "the server does not choose".into()));
-        let why = "leave http2 off all the same: bodies of megabytes cost half the CPU over HTTP/1.1";
-        vec![connection, Finding::new("TLS", format!("{}, {}", tls.version, tls.suite)), alpn.advising(offers, why)]
+        let alpn = Finding::new(
+            "ALPN",
+            tls.alpn.clone().unwrap_or_else(|| "the server does not choose".into()),
+        );
+        let why =
+            "leave http2 off all the same: bodies of megabytes cost half the CPU over HTTP/1.1";
+        vec![
+            connection,
+            Finding::new("TLS", format!("{}, {}", tls.version, tls.suite)),
+            alpn.advising(offers, why),
+        ]
     }
 
     fn sums(&self) -> Finding {
@@ -222,8 +250,10 @@ impl Found {
             format!("{} {makes}", name(sum.checksum))
         });
         let none = self.probe.sums.iter().all(|sum| !sum.verified);
-        Finding::new("checksums", told.collect::<Vec<_>>().join(", "))
-            .advising(none, "the store does not notice a body that was damaged on its way in: a load does")
+        Finding::new("checksums", told.collect::<Vec<_>>().join(", ")).advising(
+            none,
+            "the store does not notice a body that was damaged on its way in: a load does",
+        )
     }
 
     fn conditional(&self) -> Finding {
@@ -238,7 +268,8 @@ impl Found {
             true => "this is not how the provider's profile has it: check --provider",
             false => "two writers of one object both pay for their PUT",
         };
-        Finding::new("conditional PUT", makes).advising(other || found != Conditional::Honoured, advice)
+        Finding::new("conditional PUT", makes)
+            .advising(other || found != Conditional::Honoured, advice)
     }
 
     /// Name, value and reason of what to set, as a configuration takes it.
@@ -248,17 +279,26 @@ impl Found {
         let path_style = endpoint.style() == Style::Path;
         let mut all = vec![
             ("s3_endpoint", json!(endpoint.to_string()), "it answers there".to_owned()),
-            ("bucket", json!(endpoint.bucket()), "it is there and open to these credentials".into()),
+            (
+                "bucket",
+                json!(endpoint.bucket()),
+                "it is there and open to these credentials".into(),
+            ),
             ("s3_region", json!(endpoint.region()), "the store takes signatures for it".into()),
             ("path_style", json!(path_style), "requests in this style were answered".into()),
-            ("profile", json!(endpoint.provider().name()), "it says what else is usual there".into()),
+            (
+                "profile",
+                json!(endpoint.provider().name()),
+                "it says what else is usual there".into(),
+            ),
             ("checksum", json!(name(sum)), sum_reason.into()),
         ];
         if let Some(path) = &self.ca_bundle {
             all.push(("ca_bundle", json!(path), "it trusts the server's certificate".into()));
         }
         if probe.conditional != Conditional::Honoured {
-            let reason = "the store cannot tell nodes who evicts: one node has single, all others never";
+            let reason =
+                "the store cannot tell nodes who evicts: one node has single, all others never";
             all.push(("evictor", json!("single"), reason.into()));
         }
         if let Some((rate, best)) = self.enough() {
@@ -270,14 +310,18 @@ impl Found {
 
     /// The cheapest checksum that the store makes something of.
     fn checksum(&self) -> (Checksum, &'static str) {
-        let of =
-            |good: &dyn Fn(&&kvtier::s3::probe::Sum) -> bool| self.probe.sums.iter().find(good).map(|sum| sum.checksum);
+        let of = |good: &dyn Fn(&&kvtier::s3::probe::Sum) -> bool| {
+            self.probe.sums.iter().find(good).map(|sum| sum.checksum)
+        };
         if let Some(sum) = of(&|sum| sum.verified && sum.returned) {
             return (sum, "the store verifies and returns it");
         }
         match of(&|sum| sum.verified) {
             Some(sum) => (sum, "the store verifies it"),
-            None => (Checksum::None, "the store makes nothing of any; every load is verified by the tier's own"),
+            None => (
+                Checksum::None,
+                "the store makes nothing of any; every load is verified by the tier's own",
+            ),
         }
     }
 
@@ -328,12 +372,20 @@ fn lifecycle(found: &Lifecycle) -> Finding {
                 .filter(|rule| rule.enabled && (rule.expires || rule.moves_to.is_some()))
                 .map(|rule| rule.id.as_str())
                 .collect();
-            (if acts.is_empty() { "none that touch objects".to_owned() } else { acts.join(", ") }, !acts.is_empty())
+            (
+                if acts.is_empty() {
+                    "none that touch objects".to_owned()
+                } else {
+                    acts.join(", ")
+                },
+                !acts.is_empty(),
+            )
         }
         Lifecycle::Unknown(why) => (format!("unknown ({why})"), false),
         _ => ("unknown".to_owned(), false),
     };
-    Finding::new("lifecycle rules", text).advising(acts, "the store deletes or moves objects itself, used or not")
+    Finding::new("lifecycle rules", text)
+        .advising(acts, "the store deletes or moves objects itself, used or not")
 }
 
 fn listing(listing: &Listing) -> Finding {

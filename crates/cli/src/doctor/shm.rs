@@ -11,7 +11,8 @@ use kvtier::bytes::format;
 
 use crate::json::json;
 
-/// What the names of segments begin with that LMCache, in all its versions, and kvtier leave behind.
+/// What the names of segments begin with that LMCache, in all its versions, and kvtier leave
+/// behind.
 const PREFIXES: [&str; 3] = ["my_shm_", "lmcache_l1_pool_", "kvtier"];
 
 /// `kvtier doctor shm`.
@@ -20,7 +21,8 @@ pub struct ShmArgs {
     /// Remove the stale ones; without this, only say which they are.
     #[arg(long)]
     yes: bool,
-    /// Segments younger than this many seconds are never stale: their users may be about to open them.
+    /// Segments younger than this many seconds are never stale: their users may be about to open
+    /// them.
     #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     older: u64,
     /// Where segments lie.
@@ -56,7 +58,12 @@ pub fn run(args: &ShmArgs) -> Result<()> {
         let all = json!({ "segments": list, "stale_bytes": bytes, "removed": args.yes, "all_bytes": room.all, "free_bytes": room.free });
         return crate::out::line(&all.to_string());
     }
-    crate::out::line(&format!("{} has {}, {} free", args.dir.display(), format(room.all), format(room.free)))?;
+    crate::out::line(&format!(
+        "{} has {}, {} free",
+        args.dir.display(),
+        format(room.all),
+        format(room.free)
+    ))?;
     for segment in &all {
         let state = segment.keep.unwrap_or(if args.yes { "stale: removed" } else { "stale" });
         crate::out::line(&format!("{:<40} {:>12}  {state}", segment.name, format(segment.bytes)))?;
@@ -66,7 +73,8 @@ pub fn run(args: &ShmArgs) -> Result<()> {
 }
 
 fn segments(args: &ShmArgs, used: &Used) -> Result<Vec<Segment>> {
-    let entries = fs::read_dir(&args.dir).with_context(|| format!("cannot read {}", args.dir.display()))?;
+    let entries =
+        fs::read_dir(&args.dir).with_context(|| format!("cannot read {}", args.dir.display()))?;
     let mut all = Vec::new();
     for entry in entries {
         let entry = entry.with_context(|| format!("cannot read {}", args.dir.display()))?;
@@ -75,10 +83,16 @@ fn segments(args: &ShmArgs, used: &Used) -> Result<Vec<Segment>> {
         if !meta.is_file() || !PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
             continue;
         }
-        let age = meta.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default();
+        let age = meta
+            .modified()
+            .ok()
+            .and_then(|at| SystemTime::now().duration_since(at).ok())
+            .unwrap_or_default();
         let keep = match used.has(meta.dev(), meta.ino()) {
             true => Some("in use"),
-            false if maker(&name).is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists()) => {
+            false
+                if maker(&name).is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists()) =>
+            {
                 Some("its maker lives")
             }
             false if age < Duration::from_secs(args.older) => Some("too young to tell"),
@@ -121,7 +135,8 @@ impl Used {
     fn look() -> Result<Self> {
         let mut used = Used { files: Default::default(), complete: true };
         for entry in fs::read_dir("/proc").context("cannot read /proc")?.flatten() {
-            let is_process = entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit());
+            let is_process =
+                entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit());
             if is_process {
                 used.process(&entry.path());
             }
@@ -129,15 +144,19 @@ impl Used {
         Ok(used)
     }
 
-    /// A mapping keeps its file although no descriptor is left, so both are looked at. Processes that end meanwhile use nothing.
+    /// A mapping keeps its file although no descriptor is left, so both are looked at. Processes
+    /// that end meanwhile use nothing.
     fn process(&mut self, path: &Path) {
         for list in ["fd", "map_files"] {
             match fs::read_dir(path.join(list)) {
                 Ok(entries) => {
-                    let files = entries.flatten().filter_map(|entry| fs::metadata(entry.path()).ok());
+                    let files =
+                        entries.flatten().filter_map(|entry| fs::metadata(entry.path()).ok());
                     self.files.extend(files.map(|meta| (meta.dev(), meta.ino())));
                 }
-                Err(e) if e.kind() == ErrorKind::NotFound || e.raw_os_error() == Some(nix::libc::ESRCH) => {}
+                Err(e)
+                    if e.kind() == ErrorKind::NotFound
+                        || e.raw_os_error() == Some(nix::libc::ESRCH) => {}
                 Err(_) => self.complete = false,
             }
         }

@@ -20,14 +20,16 @@ use crate::json::json;
 pub enum Kind {
     /// People chat: most ask once, some go on for several turns with minutes in between.
     Chat,
-    /// Agents work: long prompts, dozens of tool calls seconds apart, now and then a person who takes minutes.
+    /// Agents work: long prompts, dozens of tool calls seconds apart, now and then a person who
+    /// takes minutes.
     Agents,
     /// Questions about documents: a common prompt, a few popular documents, one question.
     Rag,
 }
 
-/// Generates a request trace, as JSON lines: `timestamp` (ms), `session`, `block_tokens`, `input_length`, `output_length`, `hash_ids`; or in
-/// the binary form that `replay` and `sim` read too.
+/// Generates a request trace, as JSON lines: `timestamp` (ms), `session`, `block_tokens`,
+/// `input_length`, `output_length`, `hash_ids`; or in the binary form that `replay` and `sim` read
+/// too.
 #[derive(clap::Args, Clone)]
 pub struct Args {
     /// What kind of conversations.
@@ -39,19 +41,23 @@ pub struct Args {
     /// Equal seeds and parameters make equal traces.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where to (default: standard output). A name that ends in .bin or .bin.zst gets the binary form, any other JSON lines.
+    /// Where to (default: standard output). A name that ends in .bin or .bin.zst gets the binary
+    /// form, any other JSON lines.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Conversations that begin in a minute; times between are exponential [default: chat 60, agents 4, rag 60].
+    /// Conversations that begin in a minute; times between are exponential [default: chat 60,
+    /// agents 4, rag 60].
     #[arg(long)]
     sessions_per_minute: Option<f64>,
     /// Mean requests of a conversation; geometric [default: chat 2.5, agents 40, rag 1.3].
     #[arg(long)]
     turns: Option<f64>,
-    /// Median time between an answer and a person's next request, in seconds; lognormal, σ = 1 [default: chat 60, agents 240, rag 60].
+    /// Median time between an answer and a person's next request, in seconds; lognormal, σ = 1
+    /// [default: chat 60, agents 240, rag 60].
     #[arg(long)]
     think_seconds: Option<f64>,
-    /// How many system prompts there are; the n-th is asked for in proportion to 1/n [default: chat 16, agents 4, rag 4].
+    /// How many system prompts there are; the n-th is asked for in proportion to 1/n [default:
+    /// chat 16, agents 4, rag 4].
     #[arg(long)]
     prompts: Option<usize>,
     /// How many documents there are (rag only), asked for like prompts [default: 500].
@@ -66,9 +72,12 @@ impl Args {
     fn shape(&self) -> Result<Shape, BadInput> {
         let default = Shape::of(self.kind);
         if self.documents.is_some() && self.kind != Kind::Rag {
-            return Err(BadInput("--documents is for rag; the other kinds have none, leave it out".into()));
+            return Err(BadInput(
+                "--documents is for rag; the other kinds have none, leave it out".into(),
+            ));
         }
-        let positive = |flag: &str, asked: Option<f64>, default: f64| match asked.unwrap_or(default) {
+        let positive = |flag: &str, asked: Option<f64>, default: f64| match asked.unwrap_or(default)
+        {
             value if value.is_finite() && value > 0.0 => Ok(value),
             value => Err(BadInput(format!("{flag} {value} is out of range; set it above 0"))),
         };
@@ -85,10 +94,14 @@ impl Args {
             ..default
         };
         let counted = [("--requests", self.requests), ("--prompts", shape.prompts)];
-        let counted = counted.into_iter().chain((self.kind == Kind::Rag).then_some(("--documents", shape.documents)));
+        let counted = counted
+            .into_iter()
+            .chain((self.kind == Kind::Rag).then_some(("--documents", shape.documents)));
         for (flag, n) in counted.chain([("--block-tokens", self.block_tokens as usize)]) {
             if n == 0 || n > 100_000_000 {
-                return Err(BadInput(format!("{flag} {n} is out of range; set it to 1 to 100,000,000")));
+                return Err(BadInput(format!(
+                    "{flag} {n} is out of range; set it to 1 to 100,000,000"
+                )));
             }
         }
         Ok(shape)
@@ -104,7 +117,9 @@ pub fn run(args: &Args) -> Result<()> {
         let stdout = &mut std::io::stdout().lock();
         return write_as(form, stdout, args, requests).context("cannot write to standard output");
     };
-    let cannot = |e: std::io::Error| BadInput(format!("cannot write to {}: {e}; check the path", path.display()));
+    let cannot = |e: std::io::Error| {
+        BadInput(format!("cannot write to {}: {e}; check the path", path.display()))
+    };
     let to = || format!("cannot write to {}", path.display());
     // A pipe or a device is written as it is.
     if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
@@ -112,9 +127,11 @@ pub fn run(args: &Args) -> Result<()> {
         return write_as(form, &mut file, args, requests).with_context(to);
     }
     crate::interrupt::watch()?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder =
+        path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mode = std::fs::Permissions::from_mode(0o666);
-    let file = tempfile::Builder::new().prefix(".kvtier-trace-").permissions(mode).tempfile_in(folder);
+    let file =
+        tempfile::Builder::new().prefix(".kvtier-trace-").permissions(mode).tempfile_in(folder);
     let mut file = file.map_err(cannot)?;
     let requests = requests.take_while(|_| !crate::interrupt::asked());
     write_as(form, file.as_file_mut(), args, requests).with_context(to)?;
@@ -123,7 +140,12 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn write_as(form: Form, out: &mut dyn Write, args: &Args, requests: impl Iterator<Item = Request>) -> Result<()> {
+fn write_as(
+    form: Form,
+    out: &mut dyn Write,
+    args: &Args,
+    requests: impl Iterator<Item = Request>,
+) -> Result<()> {
     let mut out = BufWriter::new(out);
     match form {
         Form::Lines => lines(&mut out, args, requests)?,

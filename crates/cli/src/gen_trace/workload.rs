@@ -93,7 +93,8 @@ pub struct Workload {
     /// Sizes of prompts, and of documents.
     prompts: Vec<u64>,
     documents: Vec<u64>,
-    /// Ids of blocks that several conversations share, by the block before and what they are part of.
+    /// Ids of blocks that several conversations share, by the block before and what they are part
+    /// of.
     shared: HashMap<(u64, u64), u64>,
     next_id: u64,
     /// Chains of conversations that go on.
@@ -111,7 +112,17 @@ impl Workload {
         let documents = sizes(shape.documents, shape.document_blocks);
         let due = BinaryHeap::from([Reverse((0, 0))]);
         let (shared, open) = (HashMap::new(), HashMap::new());
-        Workload { shape, random, prompts, documents, shared, next_id: 0, open, due, next_session: 0 }
+        Workload {
+            shape,
+            random,
+            prompts,
+            documents,
+            shared,
+            next_id: 0,
+            open,
+            due,
+            next_session: 0,
+        }
     }
 
     /// A number below `n`, each in proportion to 1/(number + 1).
@@ -143,7 +154,11 @@ impl Workload {
         if !self.documents.is_empty() {
             for _ in 0..between(&mut self.random, self.shape.documents_each) {
                 let document = self.popular(self.documents.len());
-                self.share(&mut chain, (self.prompts.len() + document) as u64, self.documents[document]);
+                self.share(
+                    &mut chain,
+                    (self.prompts.len() + document) as u64,
+                    self.documents[document],
+                );
             }
         }
         chain

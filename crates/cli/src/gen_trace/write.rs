@@ -1,5 +1,6 @@
-//! The binary form of a trace, which `kvtier replay` and `kvtier sim` read: little-endian, the number of requests (u32) and the tokens of a
-//! block (u32), then for each request its time in seconds (f64), session (u32), flags (u32, 0), number of blocks (u32) and their ids (u32).
+//! The binary form of a trace, which `kvtier replay` and `kvtier sim` read: little-endian, the
+//! number of requests (u32) and the tokens of a block (u32), then for each request its time in
+//! seconds (f64), session (u32), flags (u32, 0), number of blocks (u32) and their ids (u32).
 
 use std::io::Write;
 use std::path::Path;
@@ -27,13 +28,16 @@ const COMPRESSED: [&str; 6] = [".zst", ".gz", ".xz", ".bz2", ".lz4", ".zip"];
 impl Form {
     /// The form that the ending of a file's name says.
     pub fn of(path: Option<&Path>) -> Result<Self, BadInput> {
-        let name = path.map_or_else(Default::default, |path| path.to_string_lossy().to_ascii_lowercase());
+        let name =
+            path.map_or_else(Default::default, |path| path.to_string_lossy().to_ascii_lowercase());
         match name.as_str() {
             name if name.ends_with(".bin.zst") => Ok(Form::Compressed),
             name if name.ends_with(".bin") => Ok(Form::Binary),
-            name if COMPRESSED.iter().any(|ending| name.ends_with(ending)) => Err(BadInput(format!(
-                "--out {name}: of compressed forms only .bin.zst is written; name such a file, or one without the ending"
-            ))),
+            name if COMPRESSED.iter().any(|ending| name.ends_with(ending)) => {
+                Err(BadInput(format!(
+                    "--out {name}: of compressed forms only .bin.zst is written; name such a file, or one without the ending"
+                )))
+            }
             _ => Ok(Form::Lines),
         }
     }
@@ -48,13 +52,26 @@ pub struct Head {
 
 impl Head {
     pub fn of(args: &Args) -> Result<Self, BadInput> {
-        let too_many = |_| BadInput(format!("--requests {}: a binary trace holds at most {}", args.requests, u32::MAX));
-        Ok(Head { requests: u32::try_from(args.requests).map_err(too_many)?, block_tokens: args.block_tokens })
+        let too_many = |_| {
+            BadInput(format!(
+                "--requests {}: a binary trace holds at most {}",
+                args.requests,
+                u32::MAX
+            ))
+        };
+        Ok(Head {
+            requests: u32::try_from(args.requests).map_err(too_many)?,
+            block_tokens: args.block_tokens,
+        })
     }
 }
 
 /// Writes a binary trace.
-pub fn binary(out: &mut impl Write, head: Head, requests: impl Iterator<Item = Request>) -> Result<()> {
+pub fn binary(
+    out: &mut impl Write,
+    head: Head,
+    requests: impl Iterator<Item = Request>,
+) -> Result<()> {
     let mut word = |word: u32| out.write_all(&word.to_le_bytes());
     word(head.requests)?;
     word(head.block_tokens)?;
@@ -66,7 +83,8 @@ pub fn binary(out: &mut impl Write, head: Head, requests: impl Iterator<Item = R
         word(0)?;
         word(u32::try_from(request.blocks.len())?)?;
         for id in &request.blocks {
-            let too_large = |_| BadInput("more blocks than a binary trace can number; write JSON lines".into());
+            let too_large =
+                |_| BadInput("more blocks than a binary trace can number; write JSON lines".into());
             word(u32::try_from(*id).map_err(too_large)?)?;
         }
     }

@@ -12,7 +12,11 @@ pub struct Example {
 pub const EXAMPLES: &[Example] = &[
     Example {
         command: "",
-        lines: &["kvtier replay --requests 500", "kvtier doctor file /mnt/nvme", "kvtier -vv ls s3://kv-cache/prod"],
+        lines: &[
+            "kvtier replay --requests 500",
+            "kvtier doctor file /mnt/nvme",
+            "kvtier -vv ls s3://kv-cache/prod",
+        ],
     },
     Example {
         command: "replay",
@@ -44,10 +48,19 @@ pub const EXAMPLES: &[Example] = &[
         command: "bench file",
         lines: &["kvtier bench file --path /mnt/nvme --size 4MiB,32MiB --concurrency 1,8"],
     },
-    Example { command: "bench gds", lines: &["kvtier bench gds --path /mnt/nvme --gpu 0 --size 32MiB"] },
-    Example { command: "bench s3", lines: &["kvtier bench s3 --bucket kv-cache --op put,get,head --size 10MiB"] },
+    Example {
+        command: "bench gds",
+        lines: &["kvtier bench gds --path /mnt/nvme --gpu 0 --size 32MiB"],
+    },
+    Example {
+        command: "bench s3",
+        lines: &["kvtier bench s3 --bucket kv-cache --op put,get,head --size 10MiB"],
+    },
     Example { command: "doctor", lines: &["kvtier doctor file /mnt/nvme"] },
-    Example { command: "doctor file", lines: &["kvtier doctor file /mnt/nvme", "kvtier doctor file /mnt/nvme --json"] },
+    Example {
+        command: "doctor file",
+        lines: &["kvtier doctor file /mnt/nvme", "kvtier doctor file /mnt/nvme --json"],
+    },
     Example { command: "doctor gds", lines: &["kvtier doctor gds /mnt/nvme --gpu 1"] },
     Example {
         command: "doctor s3",
@@ -57,7 +70,10 @@ pub const EXAMPLES: &[Example] = &[
             "kvtier doctor s3 --bucket kv-cache --progress",
         ],
     },
-    Example { command: "doctor shm", lines: &["kvtier doctor shm", "kvtier doctor shm --older 3600 --yes"] },
+    Example {
+        command: "doctor shm",
+        lines: &["kvtier doctor shm", "kvtier doctor shm --older 3600 --yes"],
+    },
     Example { command: "config", lines: &["kvtier config check lmcache.yaml"] },
     Example {
         command: "config check",
@@ -67,7 +83,11 @@ pub const EXAMPLES: &[Example] = &[
     Example { command: "plan", lines: &["kvtier plan --model llama-3.1-8b --tp 4 --host 64GiB"] },
     Example {
         command: "ls",
-        lines: &["kvtier ls /mnt/nvme/kv", "kvtier ls /mnt/nvme/kv --long", "kvtier ls s3://kv-cache/prod --json"],
+        lines: &[
+            "kvtier ls /mnt/nvme/kv",
+            "kvtier ls /mnt/nvme/kv --long",
+            "kvtier ls s3://kv-cache/prod --json",
+        ],
     },
     Example {
         command: "stat",

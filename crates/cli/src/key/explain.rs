@@ -22,14 +22,17 @@ pub struct Question {
 }
 
 impl Question {
-    /// Reads a line of a batch: a name, or an object with `name`, `from` and `to`. The error says what is wrong with it.
+    /// Reads a line of a batch: a name, or an object with `name`, `from` and `to`. The error says
+    /// what is wrong with it.
     pub fn parse(line: &str) -> Result<Self, String> {
         let fields = match serde_json::from_str(line).map_err(|e| format!("not JSON: {e}"))? {
             Value::String(name) => return Ok(Question { name, from: None, to: Vec::new() }),
             Value::Object(fields) => fields,
             other => return Err(format!("it is {}", kind_of(&other))),
         };
-        if let Some(other) = fields.keys().find(|name| !["name", "from", "to"].contains(&name.as_str())) {
+        if let Some(other) =
+            fields.keys().find(|name| !["name", "from", "to"].contains(&name.as_str()))
+        {
             return Err(format!("there is no field `{other}`"));
         }
         let text = |field: &str, value: &Value| match value {
@@ -38,15 +41,26 @@ impl Question {
         };
         let to = match fields.get("to") {
             None => Vec::new(),
-            Some(Value::Array(forms)) => forms.iter().map(|form| text("to", form)).collect::<Result<_, _>>()?,
+            Some(Value::Array(forms)) => {
+                forms.iter().map(|form| text("to", form)).collect::<Result<_, _>>()?
+            }
             Some(other) => return Err(format!("`to` is {}, not a list of forms", kind_of(other))),
         };
-        let from = fields.get("from").filter(|from| !from.is_null()).map(|from| text("from", from)).transpose()?;
-        Ok(Question { name: text("name", fields.get("name").ok_or("it has no `name`")?)?, from, to })
+        let from = fields
+            .get("from")
+            .filter(|from| !from.is_null())
+            .map(|from| text("from", from))
+            .transpose()?;
+        Ok(Question {
+            name: text("name", fields.get("name").ok_or("it has no `name`")?)?,
+            from,
+            to,
+        })
     }
 }
 
-/// Answers a question: `name` and `readings`, or `name` and `error`. Errors are those of the question, not of the name.
+/// Answers a question: `name` and `readings`, or `name` and `error`. Errors are those of the
+/// question, not of the name.
 pub fn answer(question: &Question) -> Result<Value, crate::BadInput> {
     let name = question.name.as_str();
     let to = question.to.iter().map(|form| forms::parse(form)).collect::<Result<Vec<_>, _>>()?;
@@ -71,22 +85,31 @@ pub fn answer(question: &Question) -> Result<Value, crate::BadInput> {
     }
     all.extend(own_file(name));
     if all.is_empty() {
-        return Ok(json!({"name": name, "error": format!("not the name of a chunk in any form ({})", forms::ALL)}));
+        return Ok(
+            json!({"name": name, "error": format!("not the name of a chunk in any form ({})", forms::ALL)}),
+        );
     }
     Ok(json!({"name": name, "readings": all}))
 }
 
-/// Answers for a word of the command line: a name, or the path of a chunk's file, of which the file is read too.
-pub fn answer_argument(argument: &OsStr, from: Option<&str>, to: &[String]) -> Result<Value, crate::BadInput> {
-    let about =
-        |name: &str| answer(&Question { name: name.to_owned(), from: from.map(str::to_owned), to: to.to_vec() });
+/// Answers for a word of the command line: a name, or the path of a chunk's file, of which the file
+/// is read too.
+pub fn answer_argument(
+    argument: &OsStr,
+    from: Option<&str>,
+    to: &[String],
+) -> Result<Value, crate::BadInput> {
+    let about = |name: &str| {
+        answer(&Question { name: name.to_owned(), from: from.map(str::to_owned), to: to.to_vec() })
+    };
     let text = argument.to_string_lossy();
     let forms = to.iter().map(|form| forms::parse(form)).collect::<Result<Vec<_>, _>>()?;
     // Where a form is asked for, the word is a name.
     let Some(read) = from.map_or_else(|| file::read(argument, &forms), |_| None) else {
         let mut answer = about(&text)?;
         if from.is_none() && file::is_path(argument) && answer.get("error").is_some() {
-            answer["error"] = "no such file, and not the name of a chunk in any form; check the path".into();
+            answer["error"] =
+                "no such file, and not the name of a chunk in any form; check the path".into();
         }
         return Ok(answer);
     };
@@ -110,14 +133,17 @@ pub fn answer_argument(argument: &OsStr, from: Option<&str>, to: &[String]) -> R
     Ok(all.into())
 }
 
-/// The key's name in each form asked for, or an error there; where none is asked for, in each form that has one for it.
+/// The key's name in each form asked for, or an error there; where none is asked for, in each form
+/// that has one for it.
 pub fn names(key: &KeyId, to: &[Form]) -> Value {
     let wanted = if to.is_empty() { &forms::all()[..] } else { to };
     let mut names = Map::new();
     for form in wanted {
         match form.format(key) {
             Ok(name) => drop(names.insert(forms::name(form), name.into())),
-            Err(e) if !to.is_empty() => drop(names.insert(forms::name(form), json!({"error": e.to_string()}))),
+            Err(e) if !to.is_empty() => {
+                drop(names.insert(forms::name(form), json!({"error": e.to_string()})))
+            }
             Err(_) => {}
         }
     }
@@ -152,7 +178,8 @@ fn engine(key: &CacheEngineKey, layer: Option<i64>) -> Value {
         EngineHash::Int(number) => json!({"int": number.to_string()}),
         EngineHash::Bytes(bytes) => json!({"bytes": format!("{bytes:?}")}),
     };
-    let tags: Map<String, Value> = key.tags.iter().map(|(name, value)| (name.to_string(), (&**value).into())).collect();
+    let tags: Map<String, Value> =
+        key.tags.iter().map(|(name, value)| (name.to_string(), (&**value).into())).collect();
     json!({
         "mode": "in-process",
         "model": &*key.model,
@@ -165,7 +192,8 @@ fn engine(key: &CacheEngineKey, layer: Option<i64>) -> Value {
     })
 }
 
-/// A file of our own layout: its name tells the key's digest and the length; the key itself stands in the file's footer.
+/// A file of our own layout: its name tells the key's digest and the length; the key itself stands
+/// in the file's footer.
 fn own_file(name: &str) -> Option<Value> {
     let (digest, len) = name.rsplit('/').next()?.split_once('-')?;
     let hex = |text: &str| text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));

@@ -1,4 +1,5 @@
-//! What the file of a chunk says of it: its footer, the facts beside it, and the header of LMCache's GDS layouts.
+//! What the file of a chunk says of it: its footer, the facts beside it, and the header of
+//! LMCache's GDS layouts.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -48,8 +49,13 @@ fn reason(damage: kvtier::file::inspect::Damage) -> String {
     use kvtier::file::inspect::Damage::{Footer, Kind, Length};
     match damage {
         Kind => "not a regular file; name the file of a chunk".into(),
-        Length => "its footer is of a file of another length: it is damaged; loads of it are misses".into(),
-        Footer => "its attribute user.kvtier holds no facts: it is damaged; loads of it are misses".into(),
+        Length => {
+            "its footer is of a file of another length: it is damaged; loads of it are misses"
+                .into()
+        }
+        Footer => {
+            "its attribute user.kvtier holds no facts: it is damaged; loads of it are misses".into()
+        }
         other => format!("{other:?}").to_lowercase(),
     }
 }
@@ -59,7 +65,10 @@ fn readings(path: &Path, file: &ChunkFile, to: &[Form]) -> Vec<Value> {
         Some(canonical) => footer(path, facts, canonical, to),
         None => attribute(path, facts, to),
     });
-    facts.into_iter().chain(file.header.as_ref().map(|header| gds_header(header, file.file_bytes))).collect()
+    facts
+        .into_iter()
+        .chain(file.header.as_ref().map(|header| gds_header(header, file.file_bytes)))
+        .collect()
 }
 
 fn reading(form: &str, key: Map<String, Value>, loss: Option<String>, names: Value) -> Value {
@@ -69,11 +78,20 @@ fn reading(form: &str, key: Map<String, Value>, loss: Option<String>, names: Val
 fn footer(path: &Path, facts: &Facts, canonical: &[u8], to: &[Form]) -> Value {
     let id = KeyId::from_canonical(canonical).ok();
     let names = id.as_ref().map_or_else(|| Map::new().into(), |id| explain::names(id, to));
-    let named = path.file_name().and_then(OsStr::to_str).and_then(|name| Digest::from_hex(name.split_once('-')?.0));
+    let named = path
+        .file_name()
+        .and_then(OsStr::to_str)
+        .and_then(|name| Digest::from_hex(name.split_once('-')?.0));
     let loss = if Key::digest_of(&facts.namespace, canonical) != facts.key {
-        Some("the key in the footer is not the one whose digest it has: the file is damaged".to_owned())
+        Some(
+            "the key in the footer is not the one whose digest it has: the file is damaged"
+                .to_owned(),
+        )
     } else if named.is_some_and(|named| named != facts.key) {
-        Some("the footer is of another chunk than the file's name: loads of it are misses".to_owned())
+        Some(
+            "the footer is of another chunk than the file's name: loads of it are misses"
+                .to_owned(),
+        )
     } else {
         None
     };
@@ -89,7 +107,10 @@ fn footer(path: &Path, facts: &Facts, canonical: &[u8], to: &[Form]) -> Value {
 /// The facts of a file of a foreign layout: its name spells the key, which the facts prove.
 fn attribute(path: &Path, facts: &Facts, to: &[Form]) -> Value {
     let ns = Arc::new(Namespace::known_by(facts.namespace));
-    let keys = tails(path).into_iter().flat_map(|name| detect(&name)).map(|(_, parsed)| parsed.key().clone());
+    let keys = tails(path)
+        .into_iter()
+        .flat_map(|name| detect(&name))
+        .map(|(_, parsed)| parsed.key().clone());
     let key = keys.map(|id| Key::new(Arc::clone(&ns), id)).find(|key| *key.digest() == facts.key);
     let info = key.as_ref().map(ChunkInfo::of_key).unwrap_or_default();
     let loss = key.is_none().then(|| "no reading of the name is the key of these facts".to_owned());
@@ -122,7 +143,8 @@ fn gds_header(header: &GdsHeader, file_bytes: u64) -> Value {
     reading("gds-header", key, loss, Map::new().into())
 }
 
-/// What of a path may be the name of a chunk: its last part, or with the directories that some layouts put before it.
+/// What of a path may be the name of a chunk: its last part, or with the directories that some
+/// layouts put before it.
 pub fn tails(path: &Path) -> Vec<String> {
     let parts: Vec<&str> = path.iter().filter_map(OsStr::to_str).collect();
     (1..=parts.len().min(3)).map(|count| parts[parts.len() - count..].join("/")).collect()

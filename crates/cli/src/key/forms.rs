@@ -32,7 +32,9 @@ pub fn all() -> Vec<Form> {
 
 /// The form's name, which [`parse`] reads.
 pub fn name(form: &Form) -> String {
-    let prefixed = |name: &str, prefix: &str| if prefix.is_empty() { name.into() } else { format!("{name}:{prefix}") };
+    let prefixed = |name: &str, prefix: &str| {
+        if prefix.is_empty() { name.into() } else { format!("{name}:{prefix}") }
+    };
     match form {
         Form::MpNative => "mp-native".into(),
         Form::Mp3Field => "mp-3-field".into(),
@@ -45,7 +47,8 @@ pub fn name(form: &Form) -> String {
         Form::FsConnector => "fs-connector".into(),
         Form::LocalDisk => "local-disk".into(),
         Form::Gds { weka, sidecar } => {
-            ["gds", if *weka { "-weka" } else { "" }, if *sidecar { "-sidecar" } else { "" }].concat()
+            ["gds", if *weka { "-weka" } else { "" }, if *sidecar { "-sidecar" } else { "" }]
+                .concat()
         }
         other => format!("{other:?}"),
     }

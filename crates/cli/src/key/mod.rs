@@ -16,13 +16,16 @@ use crate::{BadInput, table};
 /// The longest line that is read from standard input, in bytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// Explains names of chunks in any form (LMCache's keys, file names and S3 names, kvtier's file names), and converts between forms. Of a path it
-/// reads what the file says of its chunk: footer, facts or GDS header.
+/// Explains names of chunks in any form (LMCache's keys, file names and S3 names, kvtier's file
+/// names), and converts between forms. Of a path it reads what the file says of its chunk: footer,
+/// facts or GDS header.
 #[derive(clap::Args)]
 #[command(after_help = format!("Forms: {}.", forms::ALL))]
 pub struct Args {
-    /// The names, or paths of chunks' files. Without any, or with -, standard input is read: a line is a name as a JSON string, or an object with `name`
-    /// and, if wanted, `from` (a form) and `to` (a list of forms); each is answered by one line of JSON. No files are read for these.
+    /// The names, or paths of chunks' files. Without any, or with -, standard input is read: a
+    /// line is a name as a JSON string, or an object with `name` and, if wanted, `from` (a
+    /// form) and `to` (a list of forms); each is answered by one line of JSON. No files are read
+    /// for these.
     names: Vec<OsString>,
     /// Read the names as this form only.
     #[arg(long, value_name = "FORM")]
@@ -45,7 +48,11 @@ pub fn run(args: Args) -> Result<bool> {
     for name in &args.names {
         let answer = explain::answer_argument(name, args.from.as_deref(), &args.to)?;
         good &= is_good(&answer);
-        if args.json { writeln!(out, "{answer}")? } else { text(&answer, args.to.len() == 1, &mut out)? }
+        if args.json {
+            writeln!(out, "{answer}")?
+        } else {
+            text(&answer, args.to.len() == 1, &mut out)?
+        }
     }
     Ok(good)
 }
@@ -68,7 +75,8 @@ fn batch(args: &Args, mut from: impl BufRead, out: &mut dyn Write) -> Result<boo
         }
         let question = Question::parse(&line).map_err(|e| wrong(&e))?;
         let to = if question.to.is_empty() { args.to.clone() } else { question.to };
-        let question = Question { from: question.from.or_else(|| args.from.clone()), to, ..question };
+        let question =
+            Question { from: question.from.or_else(|| args.from.clone()), to, ..question };
         let answer = answer(&question).map_err(|e| wrong(&e))?;
         good &= is_good(&answer);
         writeln!(out, "{answer}")?;
@@ -80,14 +88,16 @@ fn batch(args: &Args, mut from: impl BufRead, out: &mut dyn Write) -> Result<boo
 /// Whether the name was one and could be said in every form that was asked for.
 fn is_good(answer: &Value) -> bool {
     let readings = answer["readings"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let names = readings.iter().flat_map(|r| r["names"].as_object()).flat_map(|names| names.values());
+    let names =
+        readings.iter().flat_map(|r| r["names"].as_object()).flat_map(|names| names.values());
     answer.get("error").is_none() && !readings.is_empty() && names.into_iter().all(Value::is_string)
 }
 
 fn text(answer: &Value, only_name: bool, out: &mut dyn Write) -> Result<()> {
     let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     if only_name && is_good(answer) {
-        let first = answer["readings"][0]["names"].as_object().and_then(|names| names.values().next());
+        let first =
+            answer["readings"][0]["names"].as_object().and_then(|names| names.values().next());
         if let Some(name) = first {
             writeln!(out, "{}", plain(name))?;
             return Ok(());
@@ -101,7 +111,9 @@ fn text(answer: &Value, only_name: bool, out: &mut dyn Write) -> Result<()> {
     }
     for reading in answer["readings"].as_array().into_iter().flatten() {
         writeln!(out, "  read as {}", plain(&reading["form"]))?;
-        for (field, value) in reading["key"].as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+        for (field, value) in
+            reading["key"].as_object().into_iter().flatten().filter(|(_, value)| !value.is_null())
+        {
             writeln!(out, "    {field:<14} {}", plain(value))?;
         }
         if let Some(loss) = reading["loss"].as_str() {

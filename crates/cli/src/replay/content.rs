@@ -23,7 +23,8 @@ pub fn wrong(id: u64, bytes: &[u8]) -> u64 {
         right if right == *found => 0,
         right => differ(&right, found),
     };
-    lanes.iter().zip(0..).map(bad).sum::<u64>() + differ(&lane(id, n).to_le_bytes()[..rest.len()], rest)
+    lanes.iter().zip(0..).map(bad).sum::<u64>()
+        + differ(&lane(id, n).to_le_bytes()[..rest.len()], rest)
 }
 
 #[cfg(test)]

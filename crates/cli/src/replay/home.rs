@@ -11,7 +11,8 @@ use super::{Args, size};
 use crate::BadInput;
 use crate::json::json;
 
-/// The configuration's own places, a directory that is kept, or one that is removed when this is dropped.
+/// The configuration's own places, a directory that is kept, or one that is removed when this is
+/// dropped.
 pub enum Home {
     Config,
     Kept(std::path::PathBuf),
@@ -59,7 +60,8 @@ impl Home {
                 };
                 file.shrink |= args.shrink;
                 if file.layout.is_some_and(Layout::has_headers) {
-                    // The blocks are no tensors of the configuration's model: rows of bytes, as their keys say.
+                    // The blocks are no tensors of the configuration's model: rows of bytes, as
+                    // their keys say.
                     file.shape = Some([1, 1, 1, chunk as u64].into());
                 }
             }
@@ -68,7 +70,8 @@ impl Home {
         let (host, file) = (size("--host-bytes", &args.host_bytes)?, args.file_cap()?);
         let host = json!({"type": "host", "bytes": host});
         let files = json!({"type": "file", "path": ".", "bytes": file, "shrink": args.shrink});
-        let mut config = Config::from_json(&json!({"tiers": [host, files]}).to_string(), "the command line")?;
+        let mut config =
+            Config::from_json(&json!({"tiers": [host, files]}).to_string(), "the command line")?;
         // Not by way of the text: a directory's name need not be UTF-8.
         for tier in &mut config.tiers {
             if let (TierSpec::File(spec), Some(path)) = (tier, self.files()) {

@@ -27,18 +27,22 @@ const GENERATED_DEFAULT: usize = 2000;
 /// The most requests that are generated: they are kept in memory, about half a kilobyte each.
 const GENERATED_MAX: usize = 5_000_000;
 
-/// Replays a request trace: looks up each request's longest prefix, loads it, saves the rest, and verifies every loaded byte.
+/// Replays a request trace: looks up each request's longest prefix, loads it, saves the rest, and
+/// verifies every loaded byte.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// The trace: JSON lines with `hash_ids`, or the binary form (.bin, .bin.zst); - for standard input. Without it, a generated chat and agent workload.
+    /// The trace: JSON lines with `hash_ids`, or the binary form (.bin, .bin.zst); - for standard
+    /// input. Without it, a generated chat and agent workload.
     trace: Option<PathBuf>,
-    /// The tiers, in any form that `kvtier config check` takes: {"tiers":[{"type":"host","bytes":"512MiB"},{"type":"file","path":"DIR","bytes":"2GiB"}]}.
+    /// The tiers, in any form that `kvtier config check` takes:
+    /// {"tiers":[{"type":"host","bytes":"512MiB"},{"type":"file","path":"DIR","bytes":"2GiB"}]}.
     #[arg(long)]
     config: Option<PathBuf>,
     /// Bytes of a block (default: 256KiB, or with --model that model's true size).
     #[arg(long)]
     chunk_bytes: Option<String>,
-    /// The model whose true block size is used, or with --chunk-bytes is printed beside it: llama-3.1-8b, qwen3-32b, deepseek-v3, ...
+    /// The model whose true block size is used, or with --chunk-bytes is printed beside it:
+    /// llama-3.1-8b, qwen3-32b, deepseek-v3, ...
     #[arg(long, value_name = "PRESET")]
     model: Option<String>,
     /// Replay only the first N requests (default: all of a trace, 2000 generated ones).
@@ -56,10 +60,12 @@ pub struct Args {
     /// The file tier's cap, without --config.
     #[arg(long, default_value = "1GiB", conflicts_with = "config")]
     file_bytes: String,
-    /// The file tier's directory, without --config; kept afterwards (default: a temporary one that is removed).
+    /// The file tier's directory, without --config; kept afterwards (default: a temporary one that
+    /// is removed).
     #[arg(long, conflicts_with = "config")]
     path: Option<PathBuf>,
-    /// Let files go when the cap of a kept directory is smaller than last time; without it the directory is refused.
+    /// Let files go when the cap of a kept directory is smaller than last time; without it the
+    /// directory is refused.
     #[arg(long)]
     shrink: bool,
     /// Let a second process over the same directory do every other verifying load.
@@ -68,7 +74,8 @@ pub struct Args {
     /// Save nothing: load and verify every block of the trace that the tiers already hold.
     #[arg(long)]
     verify_only: bool,
-    /// Serve the tiers' metrics to Prometheus at this address while replaying, such as 127.0.0.1:9464.
+    /// Serve the tiers' metrics to Prometheus at this address while replaying, such as
+    /// 127.0.0.1:9464.
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<String>,
     /// Print one JSON object.
@@ -77,11 +84,14 @@ pub struct Args {
 }
 
 impl Args {
-    /// The file tier's cap in bytes. Who only verifies changes nothing, so the cap is the one that the directory notes; where none is noted,
-    /// all of the file system, so that nothing need go.
+    /// The file tier's cap in bytes. Who only verifies changes nothing, so the cap is the one that
+    /// the directory notes; where none is noted, all of the file system, so that nothing need
+    /// go.
     fn file_cap(&self) -> Result<u64> {
         let asked = size("--file-bytes", &self.file_bytes)?;
-        let Some(path) = self.path.as_deref().filter(|_| self.verify_only) else { return Ok(asked) };
+        let Some(path) = self.path.as_deref().filter(|_| self.verify_only) else {
+            return Ok(asked);
+        };
         match Directory::open(path).ok().and_then(|dir| dir.capacity_bytes()) {
             Some(noted) => Ok(noted),
             None => Ok(asked.max(crate::space::of(path)?.all)),
@@ -95,10 +105,14 @@ pub fn run(args: Args) -> Result<bool> {
         return Err(BadInput("--concurrency must be 1 to 1024".into()).into());
     }
     if args.requests == Some(0) {
-        return Err(BadInput("--requests 0 replays nothing; set it to 1 or more, or leave it out".into()).into());
+        return Err(BadInput(
+            "--requests 0 replays nothing; set it to 1 or more, or leave it out".into(),
+        )
+        .into());
     }
     let trace = requests(&args)?;
-    let size = Size::choose(args.chunk_bytes.as_deref(), args.model.as_deref(), trace.block_tokens)?;
+    let size =
+        Size::choose(args.chunk_bytes.as_deref(), args.model.as_deref(), trace.block_tokens)?;
     crate::interrupt::watch()?;
     let home = Home::choose(&args)?;
     let mut meters = Vec::new();
@@ -117,7 +131,10 @@ pub fn run(args: Args) -> Result<bool> {
         (0, _) => None,
         (_, Some(dir)) => Some(peer::Peer::start(dir, args.file_cap()?, size.chunk)?),
         (_, None) => {
-            return Err(BadInput("--peers needs the file tier of --path or the default; drop --config".into()).into());
+            return Err(BadInput(
+                "--peers needs the file tier of --path or the default; drop --config".into(),
+            )
+            .into());
         }
     };
     let job = run::Job {
@@ -134,7 +151,9 @@ pub fn run(args: Args) -> Result<bool> {
     opened.top.close().wait().context("cannot close the tiers")?;
     let failures = outcome.failures.max(meters.iter().map(|m| timed::take(m).errors).sum());
     if failures > 0 {
-        anyhow::bail!("{failures} operations failed; the report's notes name the last one of each tier");
+        anyhow::bail!(
+            "{failures} operations failed; the report's notes name the last one of each tier"
+        );
     }
     if outcome.wrong_bytes == 0 {
         printed?;
@@ -166,7 +185,8 @@ fn requests(args: &Args) -> Result<trace::Trace> {
         return Ok(trace::generate(count, args.seed.unwrap_or(1)));
     };
     if args.seed.is_some() {
-        let what = "--seed is for the generated workload; a trace has nothing random, leave --seed out";
+        let what =
+            "--seed is for the generated workload; a trace has nothing random, leave --seed out";
         return Err(BadInput(what.into()).into());
     }
     trace::read(path, args.requests.unwrap_or(usize::MAX))
@@ -176,13 +196,15 @@ fn requests(args: &Args) -> Result<trace::Trace> {
 fn serve(address: Option<&str>, opened: &Opened) -> Result<Option<Server>> {
     let Some(address) = address else { return Ok(None) };
     let server = Server::start(address, opened.shown().to_vec());
-    let server = server
-        .map_err(|e| BadInput(format!("--metrics {address}: {e}; name a free address such as 127.0.0.1:9464")))?;
+    let server = server.map_err(|e| {
+        BadInput(format!("--metrics {address}: {e}; name a free address such as 127.0.0.1:9464"))
+    })?;
     eprintln!("kvtier: metrics at http://{}/metrics", server.address());
     Ok(Some(server))
 }
 
 /// Reads a size argument.
 pub fn size(flag: &str, text: &str) -> Result<u64, BadInput> {
-    kvtier::bytes::parse(text).ok_or_else(|| BadInput(format!("{flag} {text:?} is no size; write for example 256KiB")))
+    kvtier::bytes::parse(text)
+        .ok_or_else(|| BadInput(format!("{flag} {text:?} is no size; write for example 256KiB")))
 }

@@ -24,12 +24,19 @@ pub struct Size {
 
 impl Size {
     /// The block size that was asked for, else the model's own, else a small one.
-    pub fn choose(chunk: Option<&str>, model: Option<&str>, block_tokens: u32) -> Result<Self, BadInput> {
+    pub fn choose(
+        chunk: Option<&str>,
+        model: Option<&str>,
+        block_tokens: u32,
+    ) -> Result<Self, BadInput> {
         let name = model.unwrap_or(MODEL_DEFAULT);
         let geometry = presets::geometry(name).map_err(|e| BadInput(format!("--model: {e}")))?;
         let true_bytes = geometry.with_chunk_tokens(block_tokens).chunk_bytes();
-        let true_bytes = true_bytes
-            .map_err(|e| BadInput(format!("--model {name} with the trace's blocks of {block_tokens} tokens: {e}")))?;
+        let true_bytes = true_bytes.map_err(|e| {
+            BadInput(format!(
+                "--model {name} with the trace's blocks of {block_tokens} tokens: {e}"
+            ))
+        })?;
         let bytes = match (chunk, model) {
             (Some(text), _) => super::size("--chunk-bytes", text)?,
             (None, Some(_)) => true_bytes,
@@ -37,7 +44,9 @@ impl Size {
         };
         let chunk = usize::try_from(bytes).ok().filter(|n| (1..=CHUNK_MAX).contains(n));
         let chunk = chunk.ok_or_else(|| {
-            BadInput(format!("a block of {bytes} bytes is out of range; give --chunk-bytes of 1 to 1 GiB"))
+            BadInput(format!(
+                "a block of {bytes} bytes is out of range; give --chunk-bytes of 1 to 1 GiB"
+            ))
         })?;
         Ok(Size { chunk, model: name.into(), block_tokens, true_bytes })
     }
@@ -53,9 +62,11 @@ mod tests {
         assert_eq!(size(None, None).unwrap(), (256 << 10, 64 << 20));
         assert_eq!(size(None, Some("llama-3.1-8b")).unwrap(), (64 << 20, 64 << 20));
         assert_eq!(size(Some("1MiB"), Some("llama-3.1-70b")).unwrap(), (1 << 20, 160 << 20));
-        for (chunk, model, says) in
-            [(Some("0"), None, "out of range"), (Some("2GiB"), None, "1 GiB"), (None, Some("lama"), "nearest")]
-        {
+        for (chunk, model, says) in [
+            (Some("0"), None, "out of range"),
+            (Some("2GiB"), None, "1 GiB"),
+            (None, Some("lama"), "nearest"),
+        ] {
             assert!(size(chunk, model).unwrap_err().to_string().contains(says));
         }
         assert!(Size::choose(None, None, 0).unwrap_err().to_string().contains("tokens"));

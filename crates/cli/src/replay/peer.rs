@@ -25,8 +25,8 @@ pub struct Args {
     chunk: usize,
 }
 
-/// The other end of a peer process. Questions are lines of JSON with block ids, answers one entry an id: null for a miss, else the number of
-/// wrong bytes.
+/// The other end of a peer process. Questions are lines of JSON with block ids, answers one entry
+/// an id: null for a miss, else the number of wrong bytes.
 pub struct Peer {
     child: Child,
     ask: Option<ChildStdin>,
@@ -38,13 +38,21 @@ impl Peer {
     pub fn start(dir: &Path, bytes: u64, chunk: usize) -> Result<Self> {
         let this = std::env::current_exe().context("cannot find this program to start it again")?;
         let mut child = Command::new(this)
-            .args(["replay-peer", "--bytes", &bytes.to_string(), "--chunk", &chunk.to_string(), "--path"])
+            .args([
+                "replay-peer",
+                "--bytes",
+                &bytes.to_string(),
+                "--chunk",
+                &chunk.to_string(),
+                "--path",
+            ])
             .arg(dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start the peer process")?;
-        let (ask, answers) = (child.stdin.take(), child.stdout.take().context("the peer has no output")?);
+        let (ask, answers) =
+            (child.stdin.take(), child.stdout.take().context("the peer has no output")?);
         Ok(Peer { child, ask, answers: BufReader::new(answers) })
     }
 
@@ -70,7 +78,9 @@ impl Drop for Peer {
 
 /// The peer process.
 pub fn serve(args: Args) -> Result<()> {
-    let tier = FileTier::open(FileConfig::new(args.path, super::size("--bytes", &args.bytes)?).with_name("peer"))?;
+    let tier = FileTier::open(
+        FileConfig::new(args.path, super::size("--bytes", &args.bytes)?).with_name("peer"),
+    )?;
     let arena = Arena::new(ArenaConfig::heap(run::BATCH_MAX * args.chunk.next_multiple_of(4096)))?;
     // A directory that `replay` sets up itself has our layout.
     let keys = run::Keys::new(args.chunk, KeyMode::MultiProcess);

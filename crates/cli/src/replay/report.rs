@@ -51,8 +51,10 @@ pub fn print(
             })
         })
         .collect();
-    let moved: u64 =
-        tiers.iter().map(|t| t["bytes_loaded"].as_u64().unwrap_or(0) + t["bytes_saved"].as_u64().unwrap_or(0)).sum();
+    let moved: u64 = tiers
+        .iter()
+        .map(|t| t["bytes_loaded"].as_u64().unwrap_or(0) + t["bytes_saved"].as_u64().unwrap_or(0))
+        .sum();
     let ratio = outcome.prefix_hits as f64 / (outcome.blocks as f64).max(1.0);
     let per_gb = per_gb(outcome.cpu_s, moved as f64);
     let whole = json!({
@@ -81,12 +83,14 @@ pub fn print(
     text(outcome, &tiers, size, &ratios).iter().try_for_each(|line| crate::out::line(line))
 }
 
-/// Seconds a GB; none where so little was moved that the start of the program would be counted, and not the work.
+/// Seconds a GB; none where so little was moved that the start of the program would be counted, and
+/// not the work.
 fn per_gb(seconds: f64, bytes: f64) -> Option<f64> {
     (bytes >= PER_GB_BYTES_MIN).then(|| seconds / (bytes / 1e9))
 }
 
-/// CPU seconds of a tier's threads: those that carry its name, and those of the engine if it has one. Two tiers with engines share these.
+/// CPU seconds of a tier's threads: those that carry its name, and those of the engine if it has
+/// one. Two tiers with engines share these.
 fn own_threads_cpu_s(name: &str, reasons: &[String]) -> f64 {
     let own = format!("{name}-");
     let engine = ["kvtier-uring", "kvtier-io-"];
@@ -117,13 +121,19 @@ fn text(outcome: &Outcome, tiers: &[Value], size: &Size, ratios: &Ratios) -> Vec
         String::new(),
     ];
     lines.extend(crate::table::lines(
-        &["tier", "hits", "misses", "hit %", "GB in", "GB out", "GB/s", "p50 ms", "p99 ms", "CPU s/GB", "evicted"],
+        &[
+            "tier", "hits", "misses", "hit %", "GB in", "GB out", "GB/s", "p50 ms", "p99 ms",
+            "CPU s/GB", "evicted",
+        ],
         &tiers.iter().map(|tier| row(tier, *wall_s)).collect::<Vec<_>>(),
     ));
     lines.push("GB in: saved to the tier; GB out: loaded from it".to_owned());
     for tier in tiers {
         for note in tier["notes"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            lines.extend(crate::table::wrapped(&format!("{}: {note}", tier["name"].as_str().unwrap_or_default()), 2));
+            lines.extend(crate::table::wrapped(
+                &format!("{}: {note}", tier["name"].as_str().unwrap_or_default()),
+                2,
+            ));
         }
     }
     lines

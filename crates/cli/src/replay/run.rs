@@ -7,8 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvtier::config::KeyMode;
-use kvtier::core::key::{CacheEngineKey, ChunkHash, DType, EngineHash, KeyId, KvRank, ObjectKey, PyInt};
-use kvtier::core::{Chain, Class, Ctx, Digest, Done, Hold, Key, Load, Loaded, LookedUp, Mode, Namespace, Save};
+use kvtier::core::key::{
+    CacheEngineKey, ChunkHash, DType, EngineHash, KeyId, KvRank, ObjectKey, PyInt,
+};
+use kvtier::core::{
+    Chain, Class, Ctx, Digest, Done, Hold, Key, Load, Loaded, LookedUp, Mode, Namespace, Save,
+};
 use kvtier::mem::{Arena, ArenaConfig, Lease};
 use kvtier::{Tier, TierExt};
 
@@ -80,7 +84,9 @@ impl Keys {
     /// Keys of this mode for blocks of `chunk` bytes.
     pub fn new(chunk: usize, mode: KeyMode) -> Self {
         let layout = Digest::of("kvtier replay layout", &(chunk as u64).to_le_bytes());
-        let ns = Arc::new(Namespace::new("replay", layout).with_chunk_bytes(0, chunk as u64).with_partial(false));
+        let ns = Arc::new(
+            Namespace::new("replay", layout).with_chunk_bytes(0, chunk as u64).with_partial(false),
+        );
         Keys { ns, mode }
     }
 
@@ -91,7 +97,13 @@ impl Keys {
             KeyMode::InProcess => KeyId::Engine(in_process(&hash)),
             _ => {
                 let hash = ChunkHash::new(hash.as_bytes());
-                KeyId::Object(ObjectKey { model: "replay".into(), rank: KvRank(0), group: 0, hash, salt: "".into() })
+                KeyId::Object(ObjectKey {
+                    model: "replay".into(),
+                    rank: KvRank(0),
+                    group: 0,
+                    hash,
+                    salt: "".into(),
+                })
             }
         };
         Key::new(Arc::clone(&self.ns), id)
@@ -100,7 +112,9 @@ impl Keys {
 
 /// Bytes as elements: then a block of any length is a whole number of them.
 fn in_process(hash: &Digest) -> CacheEngineKey {
-    let hash = EngineHash::Int(PyInt::from_be_bytes(false, hash.as_bytes()).expect("a digest is a short number"));
+    let hash = EngineHash::Int(
+        PyInt::from_be_bytes(false, hash.as_bytes()).expect("a digest is a short number"),
+    );
     let (model, tags) = ("replay".into(), Arc::new([]));
     CacheEngineKey { model, world_size: 1, worker_id: 0, hash, dtype: DType::UInt8, tags }
 }
@@ -125,8 +139,8 @@ pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<
         wrong: AtomicU64::new(0),
         failures: AtomicU64::new(0),
     };
-    let style =
-        ProgressStyle::with_template("{bar:40} {pos}/{len} requests {elapsed} (eta {eta})").context("template")?;
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} requests {elapsed} (eta {eta})")
+        .context("template")?;
     let bar = ProgressBar::new(requests.len() as u64).with_style(style);
     let (began, cpu, next) = (Instant::now(), crate::usage::cpu_s(), AtomicUsize::new(0));
     let work = || -> Result<()> {
@@ -136,7 +150,10 @@ pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<
             }
             replay.request(request)?;
             if let Some(what) = timed::fatal(replay.job.meters) {
-                return Err(BadInput(format!("{what}; free space or fix permissions, or use another --path")).into());
+                return Err(BadInput(format!(
+                    "{what}; free space or fix permissions, or use another --path"
+                ))
+                .into());
             }
             bar.inc(1);
         }
@@ -162,7 +179,8 @@ pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<
 }
 
 impl Replay<'_> {
-    /// One request: how far the prefix reaches, load that far, save the rest. A load that misses after all ends the prefix there.
+    /// One request: how far the prefix reaches, load that far, save the rest. A load that misses
+    /// after all ends the prefix there.
     fn request(&self, ids: &[u64]) -> Result<()> {
         let keys: Arc<[Key]> = ids.iter().map(|id| self.job.keys.key(*id)).collect();
         self.blocks.fetch_add(ids.len() as u64, Ordering::Relaxed);
@@ -182,9 +200,11 @@ impl Replay<'_> {
             }
         }
         if self.job.verify_only {
-            let beyond: Vec<usize> = (promised..ids.len()).filter(|i| found.found[*i].is_hit()).collect();
+            let beyond: Vec<usize> =
+                (promised..ids.len()).filter(|i| found.found[*i].is_hit()).collect();
             for some in beyond.chunks(self.batch) {
-                let (ids, keys): (Vec<u64>, Vec<Key>) = some.iter().map(|i| (ids[*i], keys[*i].clone())).unzip();
+                let (ids, keys): (Vec<u64>, Vec<Key>) =
+                    some.iter().map(|i| (ids[*i], keys[*i].clone())).unzip();
                 self.load(&ids, &keys)?;
             }
         }
@@ -218,7 +238,9 @@ impl Replay<'_> {
     /// Has the peer load and verify blocks if it is its turn; answers whether it found them all.
     fn load_by_peer(&self, ids: &[u64]) -> Result<bool> {
         let all = self.loads.load(Ordering::Relaxed);
-        let Some(peer) = self.peer.as_ref().filter(|_| 2 * self.peer_loads.load(Ordering::Relaxed) <= all) else {
+        let Some(peer) =
+            self.peer.as_ref().filter(|_| 2 * self.peer_loads.load(Ordering::Relaxed) <= all)
+        else {
             return Ok(false);
         };
         let answers = peer.lock().unwrap_or_else(PoisonError::into_inner).load(ids)?;
@@ -229,13 +251,20 @@ impl Replay<'_> {
         Ok(hits == ids.len())
     }
 
-    /// Loads and verifies blocks; answers how many from the first are hits. What the peer does not find is loaded here.
+    /// Loads and verifies blocks; answers how many from the first are hits. What the peer does not
+    /// find is loaded here.
     fn load(&self, ids: &[u64], keys: &[Key]) -> Result<usize> {
         if self.load_by_peer(ids)? {
             return Ok(ids.len());
         }
-        let leases = (0..ids.len()).map(|_| self.arena.lease(self.job.chunk)).collect::<Result<Vec<Lease>, _>>()?;
-        let ops = keys.iter().zip(leases).map(|(key, lease)| Load { key: key.clone(), into: vec![lease] }).collect();
+        let leases = (0..ids.len())
+            .map(|_| self.arena.lease(self.job.chunk))
+            .collect::<Result<Vec<Lease>, _>>()?;
+        let ops = keys
+            .iter()
+            .zip(leases)
+            .map(|(key, lease)| Load { key: key.clone(), into: vec![lease] })
+            .collect();
         let answers = wait(self.job.top.load_waiting(&Ctx::within(STEP_MAX), ops));
         let mut good = 0;
         for (i, (Done { op, result }, id)) in answers.into_iter().zip(ids).enumerate() {
@@ -258,7 +287,10 @@ impl Replay<'_> {
         let mut ops = Vec::with_capacity(ids.len());
         for (id, key) in ids.iter().zip(keys) {
             let mut lease = self.arena.lease(self.job.chunk)?;
-            lease.as_host_mut().map(|bytes| content::fill(*id, bytes)).context("memory of the CPU's")?;
+            lease
+                .as_host_mut()
+                .map(|bytes| content::fill(*id, bytes))
+                .context("memory of the CPU's")?;
             lease.assume_filled(self.job.chunk);
             ops.push(Save { key: key.clone(), from: vec![lease.freeze()] });
         }

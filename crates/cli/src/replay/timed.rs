@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use kvtier::Tier;
 use kvtier::core::{
-    Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp,
-    Mode, Observe, Op, Removed, Save, Saved, Spill, Status, Ticket, Usage, View,
+    Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Hold, HoldId, Key, KeyPage, Listener, Load,
+    Loaded, LookedUp, Mode, Observe, Op, Removed, Save, Saved, Spill, Status, Ticket, Usage, View,
 };
 
 use crate::usage::thread_cpu_s;
@@ -36,7 +36,8 @@ pub struct Measured {
 
 impl Measured {
     fn hear(&mut self, error: &Error) {
-        let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+        let causes =
+            std::iter::successors(std::error::Error::source(error), |cause| cause.source());
         let text = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
         self.errors += 1;
         if matches!(error.kind(), ErrorKind::Full | ErrorKind::Denied) {
@@ -46,7 +47,8 @@ impl Measured {
     }
 }
 
-/// Times batches of loads and counts what came of them. Saves are counted when the batch is answered.
+/// Times batches of loads and counts what came of them. Saves are counted when the batch is
+/// answered.
 #[derive(Debug)]
 pub struct Timed {
     inner: Arc<dyn Tier>,
@@ -64,7 +66,8 @@ impl Timed {
     fn call<T>(&self, call: impl FnOnce(&dyn Tier) -> T) -> T {
         let before = thread_cpu_s();
         let answer = call(&*self.inner);
-        self.measured.lock().unwrap_or_else(PoisonError::into_inner).calls_cpu_s += thread_cpu_s() - before;
+        self.measured.lock().unwrap_or_else(PoisonError::into_inner).calls_cpu_s +=
+            thread_cpu_s() - before;
         answer
     }
 }
@@ -84,7 +87,13 @@ impl Tier for Timed {
         self.inner.caps()
     }
 
-    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+    fn lookup(
+        &self,
+        ctx: &Ctx,
+        keys: Arc<[Key]>,
+        mode: Mode,
+        hold: Hold,
+    ) -> Ticket<Result<LookedUp, Error>> {
         self.call(|tier| tier.lookup(ctx, keys, mode, hold))
     }
 
@@ -188,7 +197,8 @@ mod tests {
 
     #[test]
     fn the_last_error_has_all_its_causes() {
-        let refused = Error::new(ErrorKind::Io, "the store cannot be reached").with_source("connection refused");
+        let refused = Error::new(ErrorKind::Io, "the store cannot be reached")
+            .with_source("connection refused");
         let mut measured = Measured::default();
         measured.hear(&Error::new(ErrorKind::Io, "the request failed").with_source(refused));
         let last = measured.last_error.expect("one was heard");

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::BadInput;
 
-/// One request: the ids of its blocks, in order. Equal ids are equal prefixes, so an id names a block and all before it.
+/// One request: the ids of its blocks, in order. Equal ids are equal prefixes, so an id names a
+/// block and all before it.
 pub type Request = Vec<u64>;
 
 /// Requests in the order they came.
@@ -30,13 +31,15 @@ const MOONCAKE_TOKENS: u32 = 512;
 /// Tokens of a block in the generated workload.
 const GENERATED_TOKENS: u32 = 256;
 
-/// Reads at most `max` requests. `.bin` and `.bin.zst` are binary, all else JSON lines; `-` is standard input, in any of these forms.
+/// Reads at most `max` requests. `.bin` and `.bin.zst` are binary, all else JSON lines; `-` is
+/// standard input, in any of these forms.
 pub fn read(path: &Path, max: usize) -> Result<Trace> {
     let name = path.to_string_lossy();
     if name == "-" {
         return standard_input(std::io::stdin().lock(), max);
     }
-    let open = File::open(path).map_err(|e| BadInput(format!("cannot open the trace {name}: {e}; check the path")));
+    let open = File::open(path)
+        .map_err(|e| BadInput(format!("cannot open the trace {name}: {e}; check the path")));
     let file = BufReader::new(open?);
     if name.ends_with(".bin.zst") {
         return compressed(file, max).with_context(|| format!("in {name}"));
@@ -50,8 +53,8 @@ pub fn read(path: &Path, max: usize) -> Result<Trace> {
 /// What a file of zstd begins with.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// A trace whose form its first eight bytes say: those of zstd; with a NUL among them, the two numbers below 2^24 that begin the binary form;
-/// JSON otherwise, which has no NUL.
+/// A trace whose form its first eight bytes say: those of zstd; with a NUL among them, the two
+/// numbers below 2^24 that begin the binary form; JSON otherwise, which has no NUL.
 fn standard_input(mut input: impl BufRead, max: usize) -> Result<Trace> {
     let name = "standard input";
     let mut first = Vec::with_capacity(8);
@@ -83,10 +86,11 @@ struct Line {
 impl Line {
     /// Reads a line, or says in the trace's own words what is wrong with it.
     fn parse(text: &str) -> Result<Self, String> {
-        let line: Value = serde_json::from_str(text).map_err(|e| match text.trim_start().starts_with('{') {
-            true => format!("not JSON: {e}"),
-            false => "not JSON: it does not begin with {".to_owned(),
-        })?;
+        let line: Value =
+            serde_json::from_str(text).map_err(|e| match text.trim_start().starts_with('{') {
+                true => format!("not JSON: {e}"),
+                false => "not JSON: it does not begin with {".to_owned(),
+            })?;
         let Value::Object(fields) = &line else {
             return Err(format!("it is {}, not an object", kind_of(&line)));
         };
@@ -99,17 +103,26 @@ impl Line {
         };
         let timestamp = match fields.get("timestamp") {
             None => 0.0,
-            Some(value) => value.as_f64().ok_or_else(|| format!("`timestamp` is {}, not a number", kind_of(value)))?,
+            Some(value) => value
+                .as_f64()
+                .ok_or_else(|| format!("`timestamp` is {}, not a number", kind_of(value)))?,
         };
         let ids = match fields.get("hash_ids") {
             Some(Value::Array(ids)) => ids,
             Some(other) => return Err(format!("`hash_ids` is {}, not a list", kind_of(other))),
             None => return Err("it has no `hash_ids`".into()),
         };
-        let id =
-            |id: &Value| id.as_u64().ok_or_else(|| format!("`hash_ids` holds {id}, which is no number of 0 or more"));
+        let id = |id: &Value| {
+            id.as_u64()
+                .ok_or_else(|| format!("`hash_ids` holds {id}, which is no number of 0 or more"))
+        };
         let hash_ids = ids.iter().map(id).collect::<Result<_, _>>()?;
-        Ok(Line { timestamp, session: small("session")?, block_tokens: small("block_tokens")?, hash_ids })
+        Ok(Line {
+            timestamp,
+            session: small("session")?,
+            block_tokens: small("block_tokens")?,
+            hash_ids,
+        })
     }
 }
 
@@ -126,27 +139,38 @@ pub fn kind_of(value: &Value) -> &'static str {
 }
 
 fn json_lines(file: impl BufRead, name: &str, max: usize) -> Result<Trace> {
-    let (mut requests, mut times_ms, mut sessions, mut block_tokens) = (Vec::new(), Vec::new(), Vec::new(), None);
+    let (mut requests, mut times_ms, mut sessions, mut block_tokens) =
+        (Vec::new(), Vec::new(), Vec::new(), None);
     for (n, line) in (1..).zip(file.lines()) {
         if requests.len() == max {
             break;
         }
-        let line = line.map_err(|e| BadInput(format!("{name}:{n}: {e}; the trace must be UTF-8 text")))?;
+        let line =
+            line.map_err(|e| BadInput(format!("{name}:{n}: {e}; the trace must be UTF-8 text")))?;
         if line.trim().is_empty() {
             continue;
         }
-        let parsed = Line::parse(&line)
-            .map_err(|e| BadInput(format!("{name}:{n}: no request: {e}; each line is an object with `hash_ids`")))?;
+        let parsed = Line::parse(&line).map_err(|e| {
+            BadInput(format!("{name}:{n}: no request: {e}; each line is an object with `hash_ids`"))
+        })?;
         requests.push(parsed.hash_ids);
         times_ms.push(parsed.timestamp as u64);
         sessions.extend(parsed.session);
         block_tokens = block_tokens.or(parsed.block_tokens);
     }
     if requests.is_empty() {
-        return Err(BadInput(format!("{name}: holds no request; each line is an object with `hash_ids`")).into());
+        return Err(BadInput(format!(
+            "{name}: holds no request; each line is an object with `hash_ids`"
+        ))
+        .into());
     }
     let sessions = (sessions.len() == requests.len()).then_some(sessions);
-    Ok(Trace { requests, times_ms, sessions, block_tokens: block_tokens.unwrap_or(MOONCAKE_TOKENS) })
+    Ok(Trace {
+        requests,
+        times_ms,
+        sessions,
+        block_tokens: block_tokens.unwrap_or(MOONCAKE_TOKENS),
+    })
 }
 
 fn binary(mut file: impl Read, max: usize) -> Result<Trace> {
@@ -162,7 +186,10 @@ fn binary(mut file: impl Read, max: usize) -> Result<Trace> {
     let count = word(&mut file)? as usize;
     let block_tokens = word(&mut file)?;
     if count == 0 {
-        return Err(BadInput("the binary trace holds no request; its first four bytes are their number".into()).into());
+        return Err(BadInput(
+            "the binary trace holds no request; its first four bytes are their number".into(),
+        )
+        .into());
     }
     let (mut requests, mut times_ms, mut sessions) = (Vec::new(), Vec::new(), Vec::new());
     for number in 1..=count.min(max) {
@@ -172,16 +199,20 @@ fn binary(mut file: impl Read, max: usize) -> Result<Trace> {
         let _flags = word(&mut file)?;
         let n = word(&mut file)?;
         if n == 0 {
-            return Err(BadInput(format!("request {number} of the binary trace names no block; each needs one")).into());
+            return Err(BadInput(format!(
+                "request {number} of the binary trace names no block; each needs one"
+            ))
+            .into());
         }
         requests.push((0..n).map(|_| word(&mut file).map(u64::from)).collect::<Result<_>>()?);
     }
     Ok(Trace { requests, times_ms, sessions: Some(sessions), block_tokens })
 }
 
-/// A multi-turn chat and agent workload. Sessions of 1 to 12 turns (geometric, mean about 4) share one of 8 system prompts of 2 to 16
-/// blocks; each turn resends all before it and adds 1 to 6 blocks. 24 sessions are open at once and a random one goes next, so that a
-/// session returns after others have passed.
+/// A multi-turn chat and agent workload. Sessions of 1 to 12 turns (geometric, mean about 4) share
+/// one of 8 system prompts of 2 to 16 blocks; each turn resends all before it and adds 1 to 6
+/// blocks. 24 sessions are open at once and a random one goes next, so that a session returns after
+/// others have passed.
 pub fn generate(requests: usize, seed: u64) -> Trace {
     let mut random = Random(seed | 1);
     let mut next_id = 1u64;
@@ -203,7 +234,12 @@ pub fn generate(requests: usize, seed: u64) -> Trace {
             open.swap_remove(at);
         }
     }
-    Trace { times_ms: vec![0; all.len()], sessions: None, requests: all, block_tokens: GENERATED_TOKENS }
+    Trace {
+        times_ms: vec![0; all.len()],
+        sessions: None,
+        requests: all,
+        block_tokens: GENERATED_TOKENS,
+    }
 }
 
 /// A small generator of good enough numbers (xorshift*), the same everywhere.
@@ -266,7 +302,8 @@ mod tests {
         for count in [0x7B, 0x20, 0x09, 0x0A, 0x0D, 20_000, 1] {
             // A pipe may give the bytes one by one.
             let input = BufReader::with_capacity(1, std::io::Cursor::new(written(count)));
-            let trace = standard_input(input, usize::MAX).unwrap_or_else(|e| panic!("{count}: {e:#}"));
+            let trace =
+                standard_input(input, usize::MAX).unwrap_or_else(|e| panic!("{count}: {e:#}"));
             assert_eq!((trace.requests.len(), trace.block_tokens), (count as usize, 16));
         }
         let lines = standard_input("\n {\"hash_ids\":[1]}\n".as_bytes(), usize::MAX).unwrap();

@@ -26,8 +26,13 @@ impl Blocks {
             }
             ends.push(all.len());
         }
-        let mut blocks =
-            Blocks { all, ends, times_ms: trace.times_ms.clone(), distinct: numbers.len(), sessions: Vec::new() };
+        let mut blocks = Blocks {
+            all,
+            ends,
+            times_ms: trace.times_ms.clone(),
+            distinct: numbers.len(),
+            sessions: Vec::new(),
+        };
         blocks.sessions = trace.sessions.clone().unwrap_or_else(|| blocks.infer_sessions());
         blocks
     }
@@ -59,15 +64,17 @@ impl Blocks {
         self.sessions[request]
     }
 
-    /// A request goes on with the conversation whose request before used its deepest known block, if it repeats at
-    /// least half of that request.
+    /// A request goes on with the conversation whose request before used its deepest known block,
+    /// if it repeats at least half of that request.
     fn infer_sessions(&self) -> Vec<u32> {
         let mut last_user: Vec<Option<usize>> = vec![None; self.distinct];
         let (mut sessions, mut next): (Vec<u32>, u32) = (Vec::new(), 0);
         for request in 0..self.requests() {
             let chain = self.chain(request);
-            let known = chain.iter().take_while(|block| last_user[**block as usize].is_some()).count();
-            let before = known.checked_sub(1).and_then(|deepest| last_user[chain[deepest] as usize]);
+            let known =
+                chain.iter().take_while(|block| last_user[**block as usize].is_some()).count();
+            let before =
+                known.checked_sub(1).and_then(|deepest| last_user[chain[deepest] as usize]);
             match before.filter(|before| 2 * known >= self.chain(*before).len()) {
                 Some(before) => sessions.push(sessions[before]),
                 None => {
@@ -87,11 +94,18 @@ mod tests {
 
     #[test]
     fn sessions_are_told_by_what_requests_repeat() {
-        let requests = vec![vec![9, 1, 2], vec![9, 5, 6, 7], vec![9, 1, 2, 3], vec![9, 5, 6, 7, 8], vec![4]];
+        let requests =
+            vec![vec![9, 1, 2], vec![9, 5, 6, 7], vec![9, 1, 2, 3], vec![9, 5, 6, 7, 8], vec![4]];
         let trace = Trace { times_ms: vec![0; 5], sessions: None, requests, block_tokens: 256 };
         let blocks = Blocks::of(&trace);
-        assert_eq!((0..5).map(|request| blocks.session(request)).collect::<Vec<_>>(), [0, 1, 0, 1, 2]);
-        assert_eq!((blocks.distinct(), blocks.chain(0), blocks.chain(4)), (9, &[0, 1, 2][..], &[8][..]));
+        assert_eq!(
+            (0..5).map(|request| blocks.session(request)).collect::<Vec<_>>(),
+            [0, 1, 0, 1, 2]
+        );
+        assert_eq!(
+            (blocks.distinct(), blocks.chain(0), blocks.chain(4)),
+            (9, &[0, 1, 2][..], &[8][..])
+        );
         assert_eq!(blocks.time_ms(3), 3);
     }
 }

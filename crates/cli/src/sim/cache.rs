@@ -16,8 +16,8 @@ pub struct Tier {
     pub mark: usize,
     /// The most victims at a time.
     pub batch: usize,
-    /// Whether the policy is told each block's place in its chain, and of each request's end. Else it sees the order of
-    /// lookups, and saves one by one.
+    /// Whether the policy is told each block's place in its chain, and of each request's end. Else
+    /// it sees the order of lookups, and saves one by one.
     pub chain_known: bool,
 }
 
@@ -75,10 +75,15 @@ pub fn run(blocks: &Blocks, kind: PolicyKind, tier: Tier, hints: &Hints) -> Hits
 
 impl Cache {
     fn slots(&self, chain: &[u32]) -> Vec<u32> {
-        chain.iter().map(|block| self.slot_of[*block as usize]).filter(|slot| *slot != NOWHERE).collect()
+        chain
+            .iter()
+            .map(|block| self.slot_of[*block as usize])
+            .filter(|slot| *slot != NOWHERE)
+            .collect()
     }
 
-    /// Looks a chain up and holds what is there of its prefix, saves the rest, and tells that all of it was used.
+    /// Looks a chain up and holds what is there of its prefix, saves the rest, and tells that all
+    /// of it was used.
     fn request(&mut self, chain: &[u32], hits: &mut Hits) {
         let is_there = |block: &&u32| self.slot_of[**block as usize] != NOWHERE;
         let prefix = chain.iter().take_while(is_there).count();
@@ -98,7 +103,8 @@ impl Cache {
         held.iter().rev().for_each(|slot| self.policy.unpin(*slot));
     }
 
-    /// Saves what is not there after the first `prefix` blocks, until the policy finds it not worth the room.
+    /// Saves what is not there after the first `prefix` blocks, until the policy finds it not worth
+    /// the room.
     fn save(&mut self, chain: &[u32], prefix: usize) {
         let mut parent = prefix.checked_sub(1).map(|last| self.slot_of[chain[last] as usize]);
         for (depth, block) in (prefix as u32..).zip(&chain[prefix..]) {
@@ -138,9 +144,11 @@ impl Cache {
         slot
     }
 
-    /// Gives up a batch, at least one; `false` if nothing can go, or should for a block after `parent`.
+    /// Gives up a batch, at least one; `false` if nothing can go, or should for a block after
+    /// `parent`.
     fn make_room(&mut self, parent: Option<u32>) -> bool {
-        let wanted = (self.len + 1 - self.tier.mark.min(self.tier.capacity)).clamp(1, self.tier.batch.max(1));
+        let wanted = (self.len + 1 - self.tier.mark.min(self.tier.capacity))
+            .clamp(1, self.tier.batch.max(1));
         for done in 0..wanted {
             let Some(slot) = self.policy.victim_for(parent) else { return done > 0 };
             let block = std::mem::replace(&mut self.block_of[slot as usize], NOWHERE);

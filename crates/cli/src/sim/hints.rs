@@ -32,7 +32,8 @@ impl Hints {
         let mut next = std::collections::HashMap::new();
         for request in (0..blocks.requests()).rev() {
             let now = blocks.time_ms(request);
-            returns[request] = next.insert(blocks.session(request), now).map(|then: u64| then.saturating_sub(now));
+            returns[request] =
+                next.insert(blocks.session(request), now).map(|then: u64| then.saturating_sub(now));
         }
         if given == Given::Wrong {
             for last in (1..returns.len()).rev() {

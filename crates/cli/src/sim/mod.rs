@@ -18,15 +18,18 @@ use self::cache::{Hits, Tier};
 use self::hints::{Given, Hints};
 use crate::BadInput;
 
-/// Simulates eviction policies over a request trace: hit ratios by size of the cache, and the optimum.
+/// Simulates eviction policies over a request trace: hit ratios by size of the cache, and the
+/// optimum.
 #[derive(clap::Args, Clone)]
 pub struct Args {
-    /// The trace: JSON lines with `hash_ids`, or the binary form (.bin, .bin.zst); - for standard input.
+    /// The trace: JSON lines with `hash_ids`, or the binary form (.bin, .bin.zst); - for standard
+    /// input.
     trace: PathBuf,
     /// `all`, or names separated by commas: default, default-unchained, lru, ..., optimum.
     #[arg(long, default_value = "all")]
     policy: String,
-    /// Sizes of the cache, separated by commas: shares of the trace's distinct blocks (5%), or numbers of blocks.
+    /// Sizes of the cache, separated by commas: shares of the trace's distinct blocks (5%), or
+    /// numbers of blocks.
     #[arg(long, default_value = "1%,5%,10%,20%,50%")]
     sizes: String,
     /// A full cache goes down to this share of its size; 1: every save evicts just what it needs.
@@ -92,19 +95,27 @@ struct Cell {
 pub fn run(args: &Args) -> Result<()> {
     for (flag, share) in [("--mark", args.mark), ("--batch", args.batch)] {
         if !(share > 0.0 && share <= 1.0) {
-            return Err(BadInput(format!("{flag} {share} is no share: set it above 0 and at most 1")).into());
+            return Err(BadInput(format!(
+                "{flag} {share} is no share: set it above 0 and at most 1"
+            ))
+            .into());
         }
     }
     if let Some(path) = &args.plot
         && !path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg"))
     {
-        return Err(
-            BadInput(format!("--plot {}: only SVG is drawn; name a file that ends in .svg", path.display())).into()
-        );
+        return Err(BadInput(format!(
+            "--plot {}: only SVG is drawn; name a file that ends in .svg",
+            path.display()
+        ))
+        .into());
     }
     let rows = rows(&args.policy)?;
     if args.requests == Some(0) {
-        return Err(BadInput("--requests 0 simulates nothing; set it to 1 or more, or leave it out".into()).into());
+        return Err(BadInput(
+            "--requests 0 simulates nothing; set it to 1 or more, or leave it out".into(),
+        )
+        .into());
     }
     let trace = crate::replay::trace::read(&args.trace, args.requests.unwrap_or(usize::MAX))?;
     let blocks = Blocks::of(&trace);
@@ -129,7 +140,9 @@ pub fn run(args: &Args) -> Result<()> {
 fn simulate(args: &Args, blocks: &Blocks, rows: &[Row], sizes: &[Size]) -> Result<Vec<Cell>> {
     let hints = Hints::new(blocks, args.hints, args.seed);
     let bar = ProgressBar::new((rows.len() * sizes.len()) as u64);
-    bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} cells, {msg} (about {eta} left)")?);
+    bar.set_style(ProgressStyle::with_template(
+        "{bar:30} {pos}/{len} cells, {msg} (about {eta} left)",
+    )?);
     let mut cells = Vec::new();
     for row in rows {
         for size in sizes {
@@ -141,7 +154,12 @@ fn simulate(args: &Args, blocks: &Blocks, rows: &[Row], sizes: &[Size]) -> Resul
                 Row::Optimum => optimum::run(blocks, size.blocks),
                 Row::Policy { kind, chain_known } => {
                     let of = |share: f64| ((size.blocks as f64 * share) as usize).max(1);
-                    let tier = Tier { capacity: size.blocks, mark: of(args.mark), batch: of(args.batch), chain_known };
+                    let tier = Tier {
+                        capacity: size.blocks,
+                        mark: of(args.mark),
+                        batch: of(args.batch),
+                        chain_known,
+                    };
                     cache::run(blocks, kind, tier, &hints)
                 }
             };
@@ -156,7 +174,8 @@ fn simulate(args: &Args, blocks: &Blocks, rows: &[Row], sizes: &[Size]) -> Resul
 fn rows(text: &str) -> Result<Vec<Row>, BadInput> {
     let unchained = Row::Policy { kind: PolicyKind::Default, chain_known: false };
     if text.eq_ignore_ascii_case("all") {
-        let mut rows = vec![Row::Policy { kind: PolicyKind::Default, chain_known: true }, unchained];
+        let mut rows =
+            vec![Row::Policy { kind: PolicyKind::Default, chain_known: true }, unchained];
         let others = PolicyKind::ALL.into_iter().filter(|kind| *kind != PolicyKind::Default);
         rows.extend(others.map(|kind| Row::Policy { kind, chain_known: true }));
         rows.push(Row::Optimum);
@@ -166,7 +185,9 @@ fn rows(text: &str) -> Result<Vec<Row>, BadInput> {
         UNCHAINED => Ok(unchained),
         OPTIMUM => Ok(Row::Optimum),
         name => {
-            let kind = name.parse().map_err(|e| BadInput(format!("--policy: {e} {UNCHAINED} {OPTIMUM} all")))?;
+            let kind = name
+                .parse()
+                .map_err(|e| BadInput(format!("--policy: {e} {UNCHAINED} {OPTIMUM} all")))?;
             Ok(Row::Policy { kind, chain_known: true })
         }
     };
@@ -202,10 +223,15 @@ mod tests {
     #[test]
     fn rows_and_sizes_are_read_as_asked() {
         let names = |text| rows(text).unwrap().into_iter().map(Row::name).collect::<Vec<_>>();
-        assert_eq!(names("lru, optimum,default-unchained"), ["lru", "optimum", "default-unchained"]);
+        assert_eq!(
+            names("lru, optimum,default-unchained"),
+            ["lru", "optimum", "default-unchained"]
+        );
         assert_eq!(names("all").len(), PolicyKind::ALL.len() + 2);
         assert!(rows("lru,lur").unwrap_err().0.contains("lur"));
-        let blocks = |text| sizes(text, 1000).map(|sizes| sizes.iter().map(|s| s.blocks).collect::<Vec<_>>());
+        let blocks = |text| {
+            sizes(text, 1000).map(|sizes| sizes.iter().map(|s| s.blocks).collect::<Vec<_>>())
+        };
         assert_eq!(blocks("0.5%, 50%,7").unwrap(), [5, 500, 7]);
         assert_eq!(blocks("0.01%").unwrap(), [1], "a share is a block at least");
         for bad in ["", "0%", "x", "-3%", "nan%"] {

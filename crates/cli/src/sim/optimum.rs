@@ -7,9 +7,9 @@ use super::cache::Hits;
 
 const NEVER: u32 = u32::MAX;
 
-/// The optimum for so many blocks: it gives up the block whose next use is furthest, of several the deepest, and need
-/// not take a block at all. A block is used no earlier than the one before it in its chain, so what it has of a request
-/// is a prefix: this is the optimum of prefix hits, too.
+/// The optimum for so many blocks: it gives up the block whose next use is furthest, of several the
+/// deepest, and need not take a block at all. A block is used no earlier than the one before it in
+/// its chain, so what it has of a request is a prefix: this is the optimum of prefix hits, too.
 pub fn run(blocks: &Blocks, capacity: usize) -> Hits {
     let next = next_uses(blocks);
     // When a block that is there is used next, +1; 0 = it is not there.
@@ -24,7 +24,10 @@ pub fn run(blocks: &Blocks, capacity: usize) -> Hits {
         for (depth, block) in (0..).zip(chain) {
             let again = next[at];
             at += 1;
-            let was = std::mem::replace(&mut there[*block as usize], if again == NEVER { 0 } else { again + 1 });
+            let was = std::mem::replace(
+                &mut there[*block as usize],
+                if again == NEVER { 0 } else { again + 1 },
+            );
             len = len + usize::from(again != NEVER) - usize::from(was != 0);
             if again != NEVER {
                 order.push((again, depth, *block));

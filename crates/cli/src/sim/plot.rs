@@ -16,11 +16,12 @@ const LINE: f64 = 15.0;
 const TICK: f64 = 36.0;
 /// One for each policy that there is: no two lines look alike.
 const COLORS: [&str; 14] = [
-    "#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#bcbd22", "#ff7f0e", "#7f7f7f",
-    "#00429d", "#93003a", "#5b8c00", "#b07aff",
+    "#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#bcbd22",
+    "#ff7f0e", "#7f7f7f", "#00429d", "#93003a", "#5b8c00", "#b07aff",
 ];
 
-/// Where sizes stand from left to right: by their logarithm, since a cache of twice the size is as far from one as that from its half.
+/// Where sizes stand from left to right: by their logarithm, since a cache of twice the size is as
+/// far from one as that from its half.
 struct Axis {
     least: f64,
     most: f64,
@@ -56,8 +57,10 @@ pub fn svg(title: &str, cells: &[Cell]) -> String {
     for (number, row) in cells.chunks(columns).enumerate() {
         let name = row[0].row.name();
         let color = if name == OPTIMUM { "#000000" } else { COLORS[number % COLORS.len()] };
-        let mut points: Vec<(f64, f64)> =
-            row.iter().map(|cell| (axis.x(cell.size.blocks), y(cell.hits.prefix_ratio()))).collect();
+        let mut points: Vec<(f64, f64)> = row
+            .iter()
+            .map(|cell| (axis.x(cell.size.blocks), y(cell.hits.prefix_ratio())))
+            .collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         curve(&mut svg, name, color, &points);
         let largest = row.iter().max_by_key(|cell| cell.size.blocks);
@@ -87,16 +90,23 @@ fn curve(svg: &mut String, name: &str, color: &str, points: &[(f64, f64)]) {
     };
     let line: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let line = line.join(" ");
-    let _ =
-        writeln!(svg, "<polyline points=\"{line}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"{width}\"{dash}/>");
+    let _ = writeln!(
+        svg,
+        "<polyline points=\"{line}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"{width}\"{dash}/>"
+    );
     for (x, y) in points {
-        let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{:.1}\" fill=\"{color}\"/>", width + 1.0);
+        let _ = writeln!(
+            svg,
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{:.1}\" fill=\"{color}\"/>",
+            width + 1.0
+        );
     }
 }
 
 /// The sizes at the foot, as far as there is a place for each.
 fn ticks(svg: &mut String, axis: &Axis, row: &[Cell]) {
-    let mut sizes: Vec<_> = row.iter().map(|cell| (axis.x(cell.size.blocks), cell.size.text.as_str())).collect();
+    let mut sizes: Vec<_> =
+        row.iter().map(|cell| (axis.x(cell.size.blocks), cell.size.text.as_str())).collect();
     sizes.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut free = f64::NEG_INFINITY;
     for (x, size) in sizes {
@@ -125,17 +135,22 @@ fn frame(svg: &mut String, title: &str, top: f64, y: impl Fn(f64) -> f64) {
     );
     for tenth in 0..=(top * 10.0).round() as u32 {
         let at = y(f64::from(tenth) / 10.0);
-        let _ = writeln!(svg, "<path d=\"M{LEFT} {at:.1} H{:.1}\" stroke=\"#ddd\"/>", WIDTH - RIGHT);
+        let _ =
+            writeln!(svg, "<path d=\"M{LEFT} {at:.1} H{:.1}\" stroke=\"#ddd\"/>", WIDTH - RIGHT);
         text(svg, (LEFT - 8.0, at + 4.0), "end", "#333", &format!("{} %", tenth * 10));
     }
 }
 
 fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, color: &str, words: &str) {
     let words = words.replace('&', "&amp;").replace('<', "&lt;");
-    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{color}\">{words}</text>");
+    let _ = writeln!(
+        svg,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{color}\">{words}</text>"
+    );
 }
 
-/// Moves names apart that would lie over each other, from the top down and back up where they leave the picture.
+/// Moves names apart that would lie over each other, from the top down and back up where they leave
+/// the picture.
 fn spread<T, U, V>(names: &mut [(f64, T, U, V)]) {
     names.sort_by(|a, b| a.0.total_cmp(&b.0));
     for at in 1..names.len() {
@@ -156,7 +171,11 @@ mod tests {
 
     fn cell(kind: kvtier::evict::PolicyKind, text: &str, blocks: usize) -> Cell {
         let row = Row::Policy { kind, chain_known: true };
-        Cell { row, size: Size { text: text.into(), blocks }, hits: Hits { asked: 100, prefix: 40, blocks: 50 } }
+        Cell {
+            row,
+            size: Size { text: text.into(), blocks },
+            hits: Hits { asked: 100, prefix: 40, blocks: 50 },
+        }
     }
 
     #[test]
@@ -172,25 +191,35 @@ mod tests {
     #[test]
     fn sizes_stand_where_their_logarithm_is_whatever_their_order() {
         let kind = kvtier::evict::PolicyKind::Default;
-        let cells = [("10%", 1000), ("1%", 100), ("100%", 10_000)].map(|(text, blocks)| cell(kind, text, blocks));
+        let cells = [("10%", 1000), ("1%", 100), ("100%", 10_000)]
+            .map(|(text, blocks)| cell(kind, text, blocks));
         let axis = Axis::of(&cells);
         let [ten, one, all] = cells.each_ref().map(|cell| axis.x(cell.size.blocks));
         assert!((ten - (one + all) / 2.0).abs() < 0.01 && one < ten, "{one} {ten} {all}");
         let drawn = svg("t", &cells);
         assert_eq!((drawn.matches("<circle").count(), drawn.matches("<polyline").count()), (3, 1));
-        assert!(drawn.contains(&format!("<polyline points=\"{one:.1},")), "the line goes from the left to the right");
+        assert!(
+            drawn.contains(&format!("<polyline points=\"{one:.1},")),
+            "the line goes from the left to the right"
+        );
     }
 
     #[test]
     fn one_size_is_drawn_too() {
         let drawn = svg("t", &[cell(kvtier::evict::PolicyKind::Default, "5%", 7)]);
-        assert!(drawn.contains("<circle") && !drawn.contains("NaN") && !drawn.contains("inf"), "{drawn}");
+        assert!(
+            drawn.contains("<circle") && !drawn.contains("NaN") && !drawn.contains("inf"),
+            "{drawn}"
+        );
     }
 
     #[test]
     fn names_lie_apart_and_within() {
         let mut names: Vec<_> = [400.0, 400.0, 100.0, 509.0, 509.0].map(|y| (y, (), (), ())).into();
         spread(&mut names);
-        assert_eq!(names.iter().map(|name| name.0).collect::<Vec<_>>(), [100.0, 400.0, 415.0, 495.0, 510.0]);
+        assert_eq!(
+            names.iter().map(|name| name.0).collect::<Vec<_>>(),
+            [100.0, 400.0, 415.0, 495.0, 510.0]
+        );
     }
 }

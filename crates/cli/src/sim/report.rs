@@ -32,9 +32,16 @@ pub fn print(cells: &[Cell], blocks: &Blocks, trace: &Trace, as_json: bool) -> R
         });
         return out::line(&whole.to_string());
     }
-    out::line(&format!("{} requests, {asked} blocks asked for, {} distinct", blocks.requests(), blocks.distinct()))?;
+    out::line(&format!(
+        "{} requests, {asked} blocks asked for, {} distinct",
+        blocks.requests(),
+        blocks.distinct()
+    ))?;
     let texts = [
-        ("prefix hits %; closed: share of the gap from lru to the optimum", table(cells, Hits::prefix_ratio, true)),
+        (
+            "prefix hits %; closed: share of the gap from lru to the optimum",
+            table(cells, Hits::prefix_ratio, true),
+        ),
         ("block hits %", table(cells, Hits::block_ratio, false)),
     ];
     for (title, lines) in texts {
@@ -52,7 +59,10 @@ fn table(cells: &[Cell], ratio: impl Fn(&Hits) -> f64, with_closed: bool) -> Vec
     let row = |row: &[Cell]| {
         let mut texts = vec![row[0].row.name().to_owned()];
         texts.extend(row.iter().map(|cell| format!("{:.2}", 100.0 * ratio(&cell.hits))));
-        let closed = || closed_in_total(cells, row).map_or(String::new(), |share| format!("{:.0} %", 100.0 * share));
+        let closed = || {
+            closed_in_total(cells, row)
+                .map_or(String::new(), |share| format!("{:.0} %", 100.0 * share))
+        };
         texts.extend(with_closed.then(closed));
         texts
     };
@@ -60,7 +70,11 @@ fn table(cells: &[Cell], ratio: impl Fn(&Hits) -> f64, with_closed: bool) -> Vec
 }
 
 fn columns(cells: &[Cell]) -> Vec<&str> {
-    cells.iter().take_while(|cell| cell.row == cells[0].row).map(|cell| cell.size.text.as_str()).collect()
+    cells
+        .iter()
+        .take_while(|cell| cell.row == cells[0].row)
+        .map(|cell| cell.size.text.as_str())
+        .collect()
 }
 
 fn prefix_of(cells: &[Cell], name: &str, size: &str) -> Option<f64> {

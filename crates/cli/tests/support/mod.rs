@@ -5,7 +5,8 @@ use std::process::{Command, Output};
 
 use kvtier_testkit::s3::Server;
 
-/// Runs `kvtier` with the credentials, endpoint and region of `server` in its environment, and nothing else.
+/// Runs `kvtier` with the credentials, endpoint and region of `server` in its environment, and
+/// nothing else.
 pub fn kvtier_on(server: &Server, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvtier"));
     command.args(words).env_clear();

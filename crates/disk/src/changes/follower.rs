@@ -13,7 +13,8 @@ use super::segment::Segment;
 
 /// The most bytes that are applied while the follower is locked, but at least one batch.
 pub const SLICE_BYTES: u64 = 64 << 10;
-/// The most bytes that are read to find one batch: twice the longest, so that one that begins in the first half is whole.
+/// The most bytes that are read to find one batch: twice the longest, so that one that begins in
+/// the first half is whole.
 const BATCH_BYTES: u64 = (2 << 20) + 4096;
 /// A batch at a segment's end that has been torn for this long is not being written any more.
 const TORN_AFTER: Duration = Duration::from_secs(1);
@@ -73,8 +74,14 @@ impl Held {
         self.torn.as_ref().is_some_and(|torn| torn.at == self.read_to)
     }
 
-    /// Applies about [`SLICE_BYTES`] of whole batches before `len`. When none is left but a torn one, [`is_torn`](Self::is_torn) says so.
-    pub fn read_slice(&mut self, len: u64, clock: &Clock, apply: &mut dyn FnMut(&Record)) -> io::Result<Read> {
+    /// Applies about [`SLICE_BYTES`] of whole batches before `len`. When none is left but a torn
+    /// one, [`is_torn`](Self::is_torn) says so.
+    pub fn read_slice(
+        &mut self,
+        len: u64,
+        clock: &Clock,
+        apply: &mut dyn FnMut(&Record),
+    ) -> io::Result<Read> {
         let (mut read, mut most, mut is_second_look) = (Read::default(), SLICE_BYTES, false);
         let mut buffer = Vec::new();
         while self.read_to < len {
@@ -92,8 +99,9 @@ impl Held {
                 continue;
             }
             match next_whole(bytes) {
-                // Writes do not overlap: before a batch that is whole, nothing is being written. But this one may have been, when the first
-                // part of the buffer was read.
+                // Writes do not overlap: before a batch that is whole, nothing is being written.
+                // But this one may have been, when the first part of the buffer was
+                // read.
                 Some(_) if !std::mem::replace(&mut is_second_look, true) => {}
                 Some(next) => return Ok(self.skip(next, read)),
                 None if left > most => return Ok(self.skip(BATCH_BYTES / 2, read)),
@@ -111,8 +119,9 @@ impl Held {
         Read { missed: true, ..read }
     }
 
-    /// A torn batch may still be in the course of being written. Answers whether it is to be reported as cut off, which happens once. It
-    /// stays where it is: it may yet become whole, or be followed by one that is.
+    /// A torn batch may still be in the course of being written. Answers whether it is to be
+    /// reported as cut off, which happens once. It stays where it is: it may yet become whole,
+    /// or be followed by one that is.
     fn note_torn(&mut self, clock: &Clock) -> bool {
         let this = Some(Reported { number: self.segment.number, at: self.read_to });
         match &self.torn {
@@ -148,8 +157,12 @@ fn apply_whole(bytes: &[u8], read: &mut Read, apply: &mut dyn FnMut(&Record)) ->
 
 /// Where the next whole batch begins, behind one that is not.
 fn next_whole(bytes: &[u8]) -> Option<u64> {
-    let begins = bytes.windows(MAGIC.len()).enumerate().skip(1).filter(|(_, window)| *window == MAGIC);
-    begins.map(|(at, _)| at).find(|at| format::decode(&bytes[*at..]).next().is_some()).map(|at| at as u64)
+    let begins =
+        bytes.windows(MAGIC.len()).enumerate().skip(1).filter(|(_, window)| *window == MAGIC);
+    begins
+        .map(|(at, _)| at)
+        .find(|at| format::decode(&bytes[*at..]).next().is_some())
+        .map(|at| at as u64)
 }
 
 /// Reads until the buffer is full or the file ends.

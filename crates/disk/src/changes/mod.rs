@@ -1,57 +1,73 @@
-//! The change log: what the processes over one directory published and deleted, in files that all of them append to and read.
+//! The change log: what the processes over one directory published and deleted, in files that all
+//! of them append to and read.
 //!
-//! A file name holds the chunk's length, so a process cannot ask the file system for a chunk whose length it does not know. Therefore each
-//! process appends a record of what it has published and deleted, and reads the records of the others before it answers that a chunk is
-//! absent. Where nothing is new that takes two system calls for a whole lookup, however many keys it has.
+//! A file name holds the chunk's length, so a process cannot ask the file system for a chunk whose
+//! length it does not know. Therefore each process appends a record of what it has published and
+//! deleted, and reads the records of the others before it answers that a chunk is absent. Where
+//! nothing is new that takes two system calls for a whole lookup, however many keys it has.
 //!
 //! # Records
 //!
-//! A record is appended after the change that it names, and it is only a hint: the reader asks the file system whether that file exists, and
-//! takes the answer into its index. So records may be read twice, and in any order. When a reader has read every record, its index agrees
-//! with the directory: the last change of each file is followed by a record, and the file did not change after that record was compared.
+//! A record is appended after the change that it names, and it is only a hint: the reader asks the
+//! file system whether that file exists, and takes the answer into its index. So records may be
+//! read twice, and in any order. When a reader has read every record, its index agrees
+//! with the directory: the last change of each file is followed by a record, and the file did not
+//! change after that record was compared.
 //!
 //! # Segments
 //!
-//! The log is a sequence of files `.kvtier/changes.<number>`. Each holds journal frames with checksums of their own, and a batch is appended
-//! with one write (`O_APPEND`), so that batches do not mix. The first number is the time in milliseconds, so that a number is not used again
-//! should `.kvtier` be deleted. It is created while `.kvtier/door` is locked: there must be one. A writer that finds the newest segment long
-//! creates the next number with `O_EXCL`, then deletes all but the last two, the oldest first. Nothing is renamed and, on a local file system,
-//! nothing else is locked: a process that is stopped at any point holds up no other. If it holds the lock and there is no segment, records
-//! wait in memory.
+//! The log is a sequence of files `.kvtier/changes.<number>`. Each holds journal frames with
+//! checksums of their own, and a batch is appended with one write (`O_APPEND`), so that batches do
+//! not mix. The first number is the time in milliseconds, so that a number is not used again should
+//! `.kvtier` be deleted. It is created while `.kvtier/door` is locked: there must be one. A writer
+//! that finds the newest segment long creates the next number with `O_EXCL`, then deletes all but
+//! the last two, the oldest first. Nothing is renamed and, on a local file system, nothing else is
+//! locked: a process that is stopped at any point holds up no other. If it holds the lock and there
+//! is no segment, records wait in memory.
 //!
-//! A *writer*, after each append to segment n, checks (1) that segment n+1 does not exist and (2) that segment n still has its name. If
-//! either fails, it appends the same batch again to the newest segment.
+//! A *writer*, after each append to segment n, checks (1) that segment n+1 does not exist and (2)
+//! that segment n still has its name. If either fails, it appends the same batch again to the
+//! newest segment.
 //!
-//! A *reader* that holds segment n opens segment n+1 first, then checks that n still has its name, then reads n to its end, and only then goes
-//! on with n+1.
+//! A *reader* that holds segment n opens segment n+1 first, then checks that n still has its name,
+//! then reads n to its end, and only then goes on with n+1.
 //!
-//! No record is lost between them. Let a batch be appended to n and not again. Its writer found (1) no n+1, and then (2) that n was still
-//! named. Segments are deleted in ascending order, so at (2) n+1 had not been deleted either, and at (1) it had not been created. A reader
-//! leaves n only after it found n+1, which was later than (1), and it reads n to the end after that. So it reads the batch.
+//! No record is lost between them. Let a batch be appended to n and not again. Its writer found (1)
+//! no n+1, and then (2) that n was still named. Segments are deleted in ascending order, so at (2)
+//! n+1 had not been deleted either, and at (1) it had not been created. A reader leaves n only
+//! after it found n+1, which was later than (1), and it reads n to the end after that. So it reads
+//! the batch.
 //!
-//! A writer that was stopped before it created n+1 may do so when n and n+1 were deleted long ago. No reader takes that file for the real
-//! n+1: it goes on to n+1 only while n has its name, and then n+1 cannot have been deleted before. Numbers after which one is missing are
-//! deleted once in a tick ([`delete_strays`](ChangeLog::delete_strays)).
+//! A writer that was stopped before it created n+1 may do so when n and n+1 were deleted long ago.
+//! No reader takes that file for the real n+1: it goes on to n+1 only while n has its name, and
+//! then n+1 cannot have been deleted before. Numbers after which one is missing are deleted once in
+//! a tick ([`delete_strays`](ChangeLog::delete_strays)).
 //!
 //! # Gaps
 //!
-//! A reader counts what it misses ([`has_missed`](ChangeLog::has_missed)), and the owner then lists the directory, which is the truth:
+//! A reader counts what it misses ([`has_missed`](ChangeLog::has_missed)), and the owner then lists
+//! the directory, which is the truth:
 //!
-//! - The segment that it holds lost its name: it was slow by more than a whole segment, or `.kvtier` was deleted.
+//! - The segment that it holds lost its name: it was slow by more than a whole segment, or
+//!   `.kvtier` was deleted.
 //! - There was no segment when it opened the log, and it finds one.
-//! - A batch is torn and a whole one follows, or its segment has a successor, or it stays torn for a second.
-//! - A writer reports that it dropped records (the record [`LOST`]): it could not append for long, or it found that another process died,
-//!   which may have published chunks without a record.
+//! - A batch is torn and a whole one follows, or its segment has a successor, or it stays torn for
+//!   a second.
+//! - A writer reports that it dropped records (the record [`LOST`]): it could not append for long,
+//!   or it found that another process died, which may have published chunks without a record.
 //! - The log cannot be read.
 //!
-//! A miss is settled only by a listing that began after it and succeeded. What changes during the listing is covered by reading the log again
-//! from where it was when the listing began ([`position`](ChangeLog::position), [`rewind`](ChangeLog::rewind)).
+//! A miss is settled only by a listing that began after it and succeeded. What changes during the
+//! listing is covered by reading the log again from where it was when the listing began
+//! ([`position`](ChangeLog::position), [`rewind`](ChangeLog::rewind)).
 //!
 //! # Network mounts
 //!
-//! There an append would cost a round trip for each save, and `O_APPEND` of two hosts is not atomic. Appends are collected and written once
-//! in a tick, under a lock on the segment. A lock that another process keeps is not waited for twice: after three seconds the writer creates the next
-//! segment, and the other appends its batch again when it goes on. Saves and lookups never wait for that lock.
+//! There an append would cost a round trip for each save, and `O_APPEND` of two hosts is not
+//! atomic. Appends are collected and written once in a tick, under a lock on the segment. A lock
+//! that another process keeps is not waited for twice: after three seconds the writer creates the
+//! next segment, and the other appends its batch again when it goes on. Saves and lookups never
+//! wait for that lock.
 
 mod follower;
 mod segment;
@@ -73,11 +89,13 @@ use crate::home::{DOOR_WAIT_MAX, lock_within};
 
 /// A longer segment is followed by a new one.
 const SEGMENT_BYTES_MAX: u64 = 4 << 20;
-/// The most records that wait because they could not be appended. When there are more, they are dropped and [`LOST`] is appended for them.
+/// The most records that wait because they could not be appended. When there are more, they are
+/// dropped and [`LOST`] is appended for them.
 const PENDING_MAX: usize = 4096;
 /// How often an append is tried again because the segment got a successor meanwhile.
 const TRIES_MAX: u32 = 8;
-/// The most slices that one call reads; two long segments have about 130. What is appended faster than it is read must not keep a caller.
+/// The most slices that one call reads; two long segments have about 130. What is appended faster
+/// than it is read must not keep a caller.
 const STEPS_MAX: usize = 1024;
 /// In the change log a touch of this digest means: records are missing here, list the directory.
 const LOST: Record = Record::Touch(Digest([0; 32]));
@@ -95,7 +113,8 @@ pub struct ChangeLog {
     /// The segment that this process appends to. Held during appends.
     writer: Mutex<Option<Segment>>,
     follower: Mutex<Option<Held>>,
-    /// How often records were missed, and how often that was when the last listing began that succeeded.
+    /// How often records were missed, and how often that was when the last listing began that
+    /// succeeded.
     missed: AtomicU64,
     settled: AtomicU64,
     is_failing: AtomicBool,
@@ -141,8 +160,8 @@ enum Step {
 }
 
 impl ChangeLog {
-    /// The log below `.kvtier`, read from its present end on. To be opened before the directory is listed. A process that may
-    /// write [creates](Self::create) it before that.
+    /// The log below `.kvtier`, read from its present end on. To be opened before the directory is
+    /// listed. A process that may write [creates](Self::create) it before that.
     pub fn open(own: &Path, is_local: bool, clock: &Clock) -> Self {
         let log = ChangeLog {
             own: own.to_owned(),
@@ -168,7 +187,8 @@ impl ChangeLog {
         log
     }
 
-    /// Makes the log's first segment where there is none, so that readers hold one from the start. The door is locked.
+    /// Makes the log's first segment where there is none, so that readers hold one from the start.
+    /// The door is locked.
     ///
     /// # Errors
     /// The medium's.
@@ -181,14 +201,16 @@ impl ChangeLog {
         self.is_local
     }
 
-    /// Goes on in the log that is there now: the directory is another one. All that it holds counts as missed.
+    /// Goes on in the log that is there now: the directory is another one. All that it holds counts
+    /// as missed.
     pub fn begin_anew(&self) {
         *self.writer.lock().unwrap_or_else(PoisonError::into_inner) = None;
         *self.follower() = None;
         self.note_missed();
     }
 
-    /// Appends what this process has just done. What cannot be appended now is with the next [`flush`](Self::flush).
+    /// Appends what this process has just done. What cannot be appended now is with the next
+    /// [`flush`](Self::flush).
     pub fn append(&self, record: Record) {
         self.pending().push(record);
         if self.is_local {
@@ -197,7 +219,8 @@ impl ChangeLog {
         }
     }
 
-    /// Appends, with the next [`flush`](Self::flush), that records are missing: all processes, this one too, list the directory.
+    /// Appends, with the next [`flush`](Self::flush), that records are missing: all processes, this
+    /// one too, list the directory.
     pub fn append_lost(&self) {
         self.pending().lost = true;
         self.note_missed();
@@ -228,8 +251,9 @@ impl ChangeLog {
         pending.lost || !pending.records.is_empty()
     }
 
-    /// Calls `apply` with what was appended since the last call: all of it, or, where that is more than `bytes_max`, nothing. Records that this process
-    /// appended may be among it. Callers wait for one another, but for no more than one slice of a long log.
+    /// Calls `apply` with what was appended since the last call: all of it, or, where that is more
+    /// than `bytes_max`, nothing. Records that this process appended may be among it. Callers
+    /// wait for one another, but for no more than one slice of a long log.
     ///
     /// # Errors
     /// The medium's. What cannot be read counts as missed, and the next call goes on behind it.
@@ -250,7 +274,8 @@ impl ChangeLog {
         Ok(Followed { is_more: true, ..followed })
     }
 
-    /// Deletes segments after whose number one is missing: they belong to no log that is read to its end.
+    /// Deletes segments after whose number one is missing: they belong to no log that is read to
+    /// its end.
     ///
     /// # Errors
     /// The medium's.
@@ -259,7 +284,8 @@ impl ChangeLog {
         before_gap.map_or(Ok(()), |number| segment::delete_up_to(&self.own, number))
     }
 
-    /// How often records were missed so far: to be given to [`settle`](Self::settle) after a listing that began now.
+    /// How often records were missed so far: to be given to [`settle`](Self::settle) after a
+    /// listing that began now.
     pub fn missed(&self) -> u64 {
         self.missed.load(Ordering::Acquire)
     }
@@ -274,7 +300,8 @@ impl ChangeLog {
         self.settled.fetch_max(missed, Ordering::AcqRel);
     }
 
-    /// Notes whether reading fails. Answers whether that has just begun, so that it is reported once.
+    /// Notes whether reading fails. Answers whether that has just begun, so that it is reported
+    /// once.
     pub fn begins_to_fail(&self, is_failing: bool) -> bool {
         !self.is_failing.swap(is_failing, Ordering::Relaxed) && is_failing
     }
@@ -288,7 +315,8 @@ impl ChangeLog {
     pub fn rewind(&self, to: Position) {
         let mut follower = self.follower();
         let reported = follower.as_ref().and_then(Held::reported);
-        *follower = to.0.map(|(segment, read_to)| Held::new(segment, read_to).with_reported(reported));
+        *follower =
+            to.0.map(|(segment, read_to)| Held::new(segment, read_to).with_reported(reported));
     }
 
     fn note_missed(&self) {
@@ -304,7 +332,12 @@ impl ChangeLog {
     }
 
     /// One slice of one segment, or the way to the next.
-    fn step(&self, bytes_max: u64, followed: &mut Followed, apply: &mut dyn FnMut(&Record)) -> io::Result<Step> {
+    fn step(
+        &self,
+        bytes_max: u64,
+        followed: &mut Followed,
+        apply: &mut dyn FnMut(&Record),
+    ) -> io::Result<Step> {
         let mut follower = self.follower();
         let Some(held) = follower.as_mut() else {
             let Some(oldest) = Segment::oldest(&self.own)? else { return Ok(Step::Done) };
@@ -318,7 +351,8 @@ impl ChangeLog {
             false => None,
         };
         let extent = held.segment.extent(&self.own, self.is_local)?;
-        let next_len = next.as_ref().map_or(Ok(0), |next| next.file.metadata().map(|meta| meta.len()))?;
+        let next_len =
+            next.as_ref().map_or(Ok(0), |next| next.file.metadata().map(|meta| meta.len()))?;
         // A torn batch that was looked at is not new.
         let torn = if held.is_torn() { extent.len - extent.len.min(held.read_to) } else { 0 };
         if (extent.len + next_len).saturating_sub(held.read_to + torn) > bytes_max {
@@ -362,7 +396,11 @@ impl ChangeLog {
     }
 
     /// Appends a batch. Answers the number of the segment if that has become too long.
-    fn append_batch(&self, writer: &mut Option<Segment>, batch: &Pending) -> io::Result<Option<u64>> {
+    fn append_batch(
+        &self,
+        writer: &mut Option<Segment>,
+        batch: &Pending,
+    ) -> io::Result<Option<u64>> {
         let bytes = batch.encode(self.clock.unix_ms());
         for _ in 0..TRIES_MAX {
             let segment = match writer.take() {
@@ -386,14 +424,21 @@ impl ChangeLog {
             if !extent.is_linked {
                 continue;
             }
-            self.pass_over_own(segment.number, read_to, Appended { bytes: bytes.len() as u64, len: extent.len });
+            self.pass_over_own(
+                segment.number,
+                read_to,
+                Appended { bytes: bytes.len() as u64, len: extent.len },
+            );
             if extent.len > self.segment_bytes_max {
                 return Ok(Some(segment.number));
             }
             *writer = Some(segment);
             return Ok(None);
         }
-        Err(io::Error::new(Io::ResourceBusy, "other processes replaced the change log again and again"))
+        Err(io::Error::new(
+            Io::ResourceBusy,
+            "other processes replaced the change log again and again",
+        ))
     }
 
     /// One write, so that batches of several processes do not mix.
@@ -407,7 +452,9 @@ impl ChangeLog {
             file.unlock()?;
         }
         match written? {
-            n if n < bytes.len() => Err(io::Error::new(Io::WriteZero, "the file system took a part of a batch only")),
+            n if n < bytes.len() => {
+                Err(io::Error::new(Io::WriteZero, "the file system took a part of a batch only"))
+            }
             _ => Ok(()),
         }
     }
@@ -418,8 +465,9 @@ impl ChangeLog {
         follower.as_ref().filter(|held| held.segment.number == number).map(|held| held.read_to)
     }
 
-    /// Passes over what this process appended itself. `read_to` is how far the segment was read before that: where it is so much
-    /// shorter than now, and was not read further, no other process appended, before or after.
+    /// Passes over what this process appended itself. `read_to` is how far the segment was read
+    /// before that: where it is so much shorter than now, and was not read further, no other
+    /// process appended, before or after.
     fn pass_over_own(&self, number: u64, read_to: Option<u64>, own: Appended) {
         let Ok(mut follower) = self.follower.try_lock() else { return };
         if let Some(held) = follower.as_mut()
@@ -431,7 +479,8 @@ impl ChangeLog {
         }
     }
 
-    /// Makes the segment after `number`, and deletes those that are not needed for readers to come from `number` to it.
+    /// Makes the segment after `number`, and deletes those that are not needed for readers to come
+    /// from `number` to it.
     fn begin_next(&self, number: u64) -> io::Result<()> {
         segment::create(&self.own, number + 1)?;
         segment::delete_up_to(&self.own, number.saturating_sub(1))
@@ -456,7 +505,8 @@ impl Pending {
 
     fn encode(&self, at_ms: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let records: Vec<Record> = self.lost.then_some(LOST).into_iter().chain(self.records.iter().copied()).collect();
+        let records: Vec<Record> =
+            self.lost.then_some(LOST).into_iter().chain(self.records.iter().copied()).collect();
         format::encode(at_ms, &records, &mut bytes);
         bytes
     }

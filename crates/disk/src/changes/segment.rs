@@ -10,9 +10,11 @@ use crate::home::lock_door_within;
 
 use crate::home::bookkeeping;
 
-/// How often a segment that was listed and is not there is looked for again. Others may be deleting at the same time.
+/// How often a segment that was listed and is not there is looked for again. Others may be deleting
+/// at the same time.
 const TRIES_MAX: u32 = 100;
-/// How long an append waits for the door where there is no segment. After that its records wait for the next append.
+/// How long an append waits for the door where there is no segment. After that its records wait for
+/// the next append.
 const FIRST_WAIT_MAX: Duration = Duration::from_millis(100);
 /// Names of segments are this and the number in decimal digits.
 const PREFIX: &str = "changes.";
@@ -42,7 +44,9 @@ impl Segment {
 
     /// Opens the segment of this number for reading; `None` where there is none.
     pub fn open(own: &Path, number: u64) -> io::Result<Option<Self>> {
-        found(bookkeeping::open_to_read(&path(own, number)))?.map(|file| Segment::new(number, file)).transpose()
+        found(bookkeeping::open_to_read(&path(own, number)))?
+            .map(|file| Segment::new(number, file))
+            .transpose()
     }
 
     /// Opens the segment of this number for appending; `None` where there is none.
@@ -51,7 +55,8 @@ impl Segment {
         found(file)?.map(|file| Segment::new(number, file)).transpose()
     }
 
-    /// Opens the newest segment for appending; where there is none, makes one with the number `first`.
+    /// Opens the newest segment for appending; where there is none, makes one with the number
+    /// `first`.
     ///
     /// # Errors
     /// `WouldBlock` where there is none and another process registers; else the medium's.
@@ -81,12 +86,15 @@ impl Segment {
         Err(unopenable(own))
     }
 
-    /// Opens the oldest segment from which all numbers up to the newest are there, for reading; `None` where there is none.
+    /// Opens the oldest segment from which all numbers up to the newest are there, for reading;
+    /// `None` where there is none.
     pub fn oldest(own: &Path) -> io::Result<Option<Self>> {
         for _ in 0..TRIES_MAX {
             let numbers = numbers(own)?;
             let before_gap = last_before_gap(&numbers);
-            let Some(number) = numbers.into_iter().find(|number| Some(*number) > before_gap) else { return Ok(None) };
+            let Some(number) = numbers.into_iter().find(|number| Some(*number) > before_gap) else {
+                return Ok(None);
+            };
             if let Some(segment) = Segment::open(own, number)? {
                 return Ok(Some(segment));
             }
@@ -94,7 +102,8 @@ impl Segment {
         Err(unopenable(own))
     }
 
-    /// Length and name. Where other hosts write (`is_local` is false), the file is opened again by its name, because that asks the server.
+    /// Length and name. Where other hosts write (`is_local` is false), the file is opened again by
+    /// its name, because that asks the server.
     pub fn extent(&self, own: &Path, is_local: bool) -> io::Result<Extent> {
         if is_local {
             let meta = self.file.metadata()?;
@@ -113,13 +122,14 @@ impl Segment {
     }
 }
 
-/// Makes the first segment where there is none. The door is locked: two first segments would make two logs, and a reader of one misses what is
-/// appended to the other.
+/// Makes the first segment where there is none. The door is locked: two first segments would make
+/// two logs, and a reader of one misses what is appended to the other.
 pub fn create_first(own: &Path, number: u64) -> io::Result<()> {
     if numbers(own)?.is_empty() { create(own, number) } else { Ok(()) }
 }
 
-/// Makes a segment, unless it exists. In one step: several processes that do so at a time go on with the same file.
+/// Makes a segment, unless it exists. In one step: several processes that do so at a time go on
+/// with the same file.
 pub fn create(own: &Path, number: u64) -> io::Result<()> {
     match bookkeeping::open(&path(own, number), OpenOptions::new().append(true).create_new(true)) {
         Err(e) if e.kind() == Io::AlreadyExists => Ok(()),
@@ -127,8 +137,8 @@ pub fn create(own: &Path, number: u64) -> io::Result<()> {
     }
 }
 
-/// Deletes the segments up to this number, the oldest first. Stops at the first that cannot be deleted, so that those that are left have no gap
-/// in their numbers.
+/// Deletes the segments up to this number, the oldest first. Stops at the first that cannot be
+/// deleted, so that those that are left have no gap in their numbers.
 pub fn delete_up_to(own: &Path, last: u64) -> io::Result<()> {
     for number in numbers(own)?.into_iter().filter(|number| *number <= last) {
         found(fs::remove_file(path(own, number)))?;
@@ -152,7 +162,8 @@ pub fn numbers(own: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// The number of the segment with this file name. Only a name that [`path`] makes is one, and one that has a successor.
+/// The number of the segment with this file name. Only a name that [`path`] makes is one, and one
+/// that has a successor.
 fn number(name: &str) -> Option<u64> {
     let number: u64 = name.strip_prefix(PREFIX)?.parse().ok()?;
     (number < u64::MAX && name == format!("{PREFIX}{number}")).then_some(number)

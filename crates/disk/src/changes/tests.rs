@@ -67,14 +67,21 @@ fn what_one_appends_the_other_reads_once() {
             log.flush().unwrap();
         }
         for log in &logs {
-            assert_eq!(log.follow(0, |_| panic!("it was read")).unwrap(), Followed { records: 0, is_more: true });
+            assert_eq!(
+                log.follow(0, |_| panic!("it was read")).unwrap(),
+                Followed { records: 0, is_more: true }
+            );
             let (records, missed) = read_and_settle(log);
             assert!(records.len() >= 3 && records.contains(&record(1)) && !missed, "{records:?}");
             assert!(!log.follow(0, |_| panic!("it was read")).unwrap().is_more);
         }
         logs[0].append(record(3));
         logs[0].flush().unwrap();
-        assert_eq!(logs.each_ref().map(read), [vec![], vec![record(3)]], "its own it need not read");
+        assert_eq!(
+            logs.each_ref().map(read),
+            [vec![], vec![record(3)]],
+            "its own it need not read"
+        );
         let late = open(dir.path(), is_local);
         assert_eq!(read_and_settle(&late), (vec![], false), "what was there before is listed");
     }
@@ -99,14 +106,20 @@ fn nothing_is_missed_when_a_long_segment_is_followed_by_another() {
     }
     read_back.extend(read(&reader));
     read_back.dedup();
-    assert!(read_back == written && !reader.has_missed(), "{} of {}", read_back.len(), written.len());
+    assert!(
+        read_back == written && !reader.has_missed(),
+        "{} of {}",
+        read_back.len(),
+        written.len()
+    );
     for number in [first + 1, first + 2] {
         let len = segment::path(dir.path(), number).metadata().unwrap().len();
         assert!(len <= SEGMENT_BYTES_MAX + 4096, "segment {number} has {len} bytes");
     }
 }
 
-/// The last records before a segment's end are read at once, not with the first append to its successor.
+/// The last records before a segment's end are read at once, not with the first append to its
+/// successor.
 #[test]
 fn the_end_of_a_segment_is_read_before_anything_is_appended_to_the_next() {
     let dir = tempfile::tempdir().unwrap();
@@ -184,7 +197,8 @@ fn a_torn_batch_is_missed_when_another_follows_or_it_stays_torn_or_its_segment_e
     assert_eq!(read_and_settle(&reader), (vec![], true));
 }
 
-/// A batch of another process that comes right behind ours, when another thread of ours has read ours already.
+/// A batch of another process that comes right behind ours, when another thread of ours has read
+/// ours already.
 #[test]
 fn only_what_this_process_appended_is_passed_over() {
     let dir = tempfile::tempdir().unwrap();
@@ -211,7 +225,9 @@ fn only_what_this_process_appended_is_passed_over() {
 fn names_that_are_no_segments_stop_no_reader() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path(), true);
-    for name in ["changes.007", "changes.+7", "changes.", "changes.18446744073709551615", "changes.1x"] {
+    for name in
+        ["changes.007", "changes.+7", "changes.", "changes.18446744073709551615", "changes.1x"]
+    {
         fs::write(dir.path().join(name), b"").unwrap();
     }
     log.append(record(0));
@@ -254,7 +270,10 @@ fn a_lock_that_is_kept_costs_one_wait_and_no_record() {
         flushes.join().unwrap().unwrap();
     });
     assert!(segment::numbers(dir.path()).unwrap() == [first, first + 1]);
-    assert!(std::fs::File::open(segment::path(dir.path(), first)).unwrap().try_lock().is_err(), "it is kept still");
+    assert!(
+        std::fs::File::open(segment::path(dir.path(), first)).unwrap().try_lock().is_err(),
+        "it is kept still"
+    );
     writer.flush().unwrap();
     let (records, missed) = read_and_settle(&reader);
     assert!(records.contains(&record(0)) && !missed);
@@ -305,7 +324,9 @@ impl World {
 
     /// Takes a record over as a tier does: by what the file system says.
     fn apply(&self, index: &mut BTreeSet<Digest>, record: &Record) {
-        let (Record::Insert(Chunk { digest: one, .. }) | Record::Remove(one)) = record else { return };
+        let (Record::Insert(Chunk { digest: one, .. }) | Record::Remove(one)) = record else {
+            return;
+        };
         let there = self.there.lock().unwrap();
         if there.iter().any(|n| digest(*n) == *one) {
             index.insert(*one)
@@ -319,11 +340,12 @@ impl World {
     }
 }
 
-/// Several readers and writers, with new segments, torn batches, dead writers, lost logs, all at random: in the end each reader has
-/// exactly what there is, or reports a miss.
+/// Several readers and writers, with new segments, torn batches, dead writers, lost logs, all at
+/// random: in the end each reader has exactly what there is, or reports a miss.
 #[test]
 fn fault_seeds_of_the_change_log() {
-    let seeds = std::env::var("KVTIER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
+    let seeds =
+        std::env::var("KVTIER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
     let (mut missed, mut exact) = (0, 0);
     for seed in 0..seeds {
         let (is_local, has_faults) = (seed % 3 != 0, seed % 2 == 0);
@@ -333,7 +355,8 @@ fn fault_seeds_of_the_change_log() {
         let world = World { there: Mutex::default() };
         let open = || open_short(dir.path(), is_local, &time.clock());
         let mut writers: Vec<ChangeLog> = (0..3).map(|_| open()).collect();
-        let mut readers: Vec<(ChangeLog, BTreeSet<Digest>)> = (0..3).map(|_| (open(), BTreeSet::new())).collect();
+        let mut readers: Vec<(ChangeLog, BTreeSet<Digest>)> =
+            (0..3).map(|_| (open(), BTreeSet::new())).collect();
         for _ in 0..300 {
             let who = random.below(3) as usize;
             match random.below(if has_faults { 24 } else { 18 }) {
@@ -344,7 +367,9 @@ fn fault_seeds_of_the_change_log() {
                     log.follow(u64::MAX, |record| world.apply(index, record)).unwrap();
                 }
                 18 => {
-                    let bytes = [&b"KVTJ"[..], &[1, 0, 0, 0], b"torn"][..1 + random.below(3) as usize].concat();
+                    let bytes = [&b"KVTJ"[..], &[1, 0, 0, 0], b"torn"]
+                        [..1 + random.below(3) as usize]
+                        .concat();
                     append_bytes(dir.path(), &bytes);
                 }
                 // A process dies. Another that finds it dead reports that records may be missing.
@@ -353,8 +378,13 @@ fn fault_seeds_of_the_change_log() {
                     writers[who].append_lost();
                 }
                 20 => {
-                    // As a writer does that was stopped before it, once with a number that is right.
-                    segment::create(dir.path(), newest(dir.path()) + 1 - random.below(2) * random.below(6)).unwrap();
+                    // As a writer does that was stopped before it, once with a number that is
+                    // right.
+                    segment::create(
+                        dir.path(),
+                        newest(dir.path()) + 1 - random.below(2) * random.below(6),
+                    )
+                    .unwrap();
                 }
                 21 if random.below(4) == 0 => segment::delete_up_to(dir.path(), u64::MAX).unwrap(),
                 21 => writers[who].delete_strays().unwrap(),
@@ -377,10 +407,16 @@ fn fault_seeds_of_the_change_log() {
             log.follow(u64::MAX, |record| world.apply(index, record)).unwrap();
             let is_exact = *index == world.list();
             assert!(is_exact || log.has_missed(), "seed {seed}: wrong, and reports no miss");
-            (missed, exact) = (missed + u64::from(log.has_missed()), exact + u64::from(is_exact && !log.has_missed()));
+            (missed, exact) = (
+                missed + u64::from(log.has_missed()),
+                exact + u64::from(is_exact && !log.has_missed()),
+            );
         }
     }
-    assert!(missed > seeds / 10 && exact > seeds / 10, "{missed} missed, {exact} exact: one of the two is not tried");
+    assert!(
+        missed > seeds / 10 && exact > seeds / 10,
+        "{missed} missed, {exact} exact: one of the two is not tried"
+    );
 }
 
 /// The same with threads: writers race for each new segment, and readers read at their own pace.

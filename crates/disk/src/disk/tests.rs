@@ -53,7 +53,10 @@ fn in_time(time: &ManualClock, what: &str, is_so: impl Fn() -> bool) {
 
 fn key(n: u8) -> Key {
     let ns = Arc::new(Namespace::new("t", Digest::default()));
-    Key::new(ns, KeyId::Object(ObjectKey::new("m", KvRank(0), 0, ChunkHash::new(&[n; 32]), "").unwrap()))
+    Key::new(
+        ns,
+        KeyId::Object(ObjectKey::new("m", KvRank(0), 0, ChunkHash::new(&[n; 32]), "").unwrap()),
+    )
 }
 
 /// Writes a chunk as another process does.
@@ -86,7 +89,10 @@ fn what_was_missed_is_no_miss_until_a_listing_succeeded() {
     write(dir.path(), &key(1));
     let path = name::path(dir.path(), key(1).digest(), LEN as u64);
     let own = dir.path().join(".kvtier");
-    let logs = fs::read_dir(&own).unwrap().flatten().filter(|e| e.file_name().to_string_lossy().starts_with("changes"));
+    let logs = fs::read_dir(&own)
+        .unwrap()
+        .flatten()
+        .filter(|e| e.file_name().to_string_lossy().starts_with("changes"));
     logs.for_each(|log| fs::remove_file(log.path()).unwrap());
     // One that no record names.
     let copied = name::path(dir.path(), key(2).digest(), LEN as u64);
@@ -101,7 +107,9 @@ fn what_was_missed_is_no_miss_until_a_listing_succeeded() {
     fs::remove_file(&shard).unwrap();
     fs::rename(&away, &shard).unwrap();
     assert!(shared.reconcile() && shared.follow_few_changes());
-    assert!(shared.known_len(key(1).digest()).is_some() && shared.known_len(key(2).digest()).is_some());
+    assert!(
+        shared.known_len(key(1).digest()).is_some() && shared.known_len(key(2).digest()).is_some()
+    );
     // What is gone is dropped as well.
     fs::remove_file(&copied).unwrap();
     assert!(shared.reconcile() && shared.known_len(key(2).digest()).is_none());
@@ -193,7 +201,10 @@ fn who_goes_on_in_a_new_directory_waits_for_the_process_that_makes_its_log() {
     let disk = open(dir.path());
     let own = dir.path().join(".kvtier");
     let segments = || -> Vec<_> {
-        let names = fs::read_dir(&own).unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap());
+        let names = fs::read_dir(&own)
+            .unwrap()
+            .flatten()
+            .map(|entry| entry.file_name().into_string().unwrap());
         names.filter(|name| name.starts_with("changes.")).collect()
     };
     segments().iter().for_each(|name| fs::remove_file(own.join(name)).unwrap());
@@ -234,11 +245,14 @@ fn journals_of_one_who_does_not_lead_go_while_it_lives() {
     let (dir, time) = (tempfile::tempdir().unwrap(), ManualClock::new());
     let own = dir.path().join(".kvtier");
     let leader = open_on(&time, dir.path());
-    in_time(&time, "it leads", || fs::File::open(own.join("evictor")).is_ok_and(|file| file.try_lock().is_err()));
+    in_time(&time, "it leads", || {
+        fs::File::open(own.join("evictor")).is_ok_and(|file| file.try_lock().is_err())
+    });
     let other = open_on(&time, dir.path());
     let name = other.shared.home.corner().unwrap().name().to_owned();
     let journals = || {
-        let names = fs::read_dir(own.join("journal")).unwrap().flatten().map(|entry| entry.file_name());
+        let names =
+            fs::read_dir(own.join("journal")).unwrap().flatten().map(|entry| entry.file_name());
         names.filter(|journal| journal.to_str().unwrap().starts_with(&name)).count()
     };
     let last = |n: u32| own.join(format!("journal/{name}.{n}"));
@@ -246,7 +260,10 @@ fn journals_of_one_who_does_not_lead_go_while_it_lives() {
     for round in 1..5_u32 {
         let digest = |n: u32| Digest::of("test", &[round.to_le_bytes(), n.to_le_bytes()].concat());
         for part in 0..3 {
-            other.shared.journal.note((0..100_000).map(|n| Record::Touch(digest(part * 100_000 + n))));
+            other
+                .shared
+                .journal
+                .note((0..100_000).map(|n| Record::Touch(digest(part * 100_000 + n))));
             other.shared.journal.flush().unwrap();
         }
         assert!(last(round).exists(), "{round}");

@@ -16,7 +16,8 @@ const WAITING_MAX: usize = 1 << 17;
 const FOLD_AT: usize = 1 << 14;
 /// A journal file longer than this is followed by a new one.
 const FILE_BYTES_MAX: u64 = 8 << 20;
-/// The most files of a process that are not merged into a snapshot. Before it begins another it deletes its oldest.
+/// The most files of a process that are not merged into a snapshot. Before it begins another it
+/// deletes its oldest.
 const FILES_MAX: usize = 4;
 
 /// This process's journal: `.kvtier/journal/<corner>.<number>`.
@@ -74,12 +75,14 @@ struct Tail {
     snapshot: Seen,
     /// Bytes written since the last snapshot, in all files.
     since_snapshot: u64,
-    /// Empty: where notes wait while those before are written. Made anew each time, it would come from another thread's memory each time.
+    /// Empty: where notes wait while those before are written. Made anew each time, it would come
+    /// from another thread's memory each time.
     spare: Vec<Record>,
 }
 
 impl Journal {
-    /// The journal of the process whose corner is `name`. Its batches have the wall time of this clock.
+    /// The journal of the process whose corner is `name`. Its batches have the wall time of this
+    /// clock.
     pub fn new(own: &Path, name: &str, clock: &Clock) -> Self {
         let (own, dir) = (own.to_owned(), own.join("journal"));
         let (clock, name) = (clock.clone(), Mutex::new(name.to_owned()));
@@ -92,8 +95,8 @@ impl Journal {
         records.into_iter().for_each(|record| waiting.note(record));
     }
 
-    /// Writes what waits. A part that could not be written is given up, and the rest goes to a new file: nothing behind a torn batch is
-    /// ever read.
+    /// Writes what waits. A part that could not be written is given up, and the rest goes to a new
+    /// file: nothing behind a torn batch is ever read.
     pub fn flush(&self) -> io::Result<()> {
         let mut tail = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).swap(&mut tail.spare);
@@ -127,7 +130,10 @@ impl Journal {
         let path = |number| self.dir.join(format!("{name}.{number}"));
         let file = loop {
             tail.number += 1;
-            match bookkeeping::open(&path(tail.number), OpenOptions::new().append(true).create_new(true)) {
+            match bookkeeping::open(
+                &path(tail.number),
+                OpenOptions::new().append(true).create_new(true),
+            ) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 other => break other?,
             }
@@ -154,7 +160,8 @@ impl Journal {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).since_snapshot
     }
 
-    /// A snapshot holds all that was flushed: a new file is begun. Answers the number before which files are not needed any more.
+    /// A snapshot holds all that was flushed: a new file is begun. Answers the number before which
+    /// files are not needed any more.
     pub fn begin_anew(&self) -> u64 {
         let mut tail = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         (tail.file, tail.bytes, tail.since_snapshot) = (None, 0, 0);
@@ -167,7 +174,9 @@ fn last_touches(records: impl DoubleEndedIterator<Item = Record>) -> Vec<Record>
     let mut seen = HashSet::new();
     let mut kept: Vec<Record> = records
         .rev()
-        .filter(|record| if let Record::Touch(digest) = record { seen.insert(*digest) } else { true })
+        .filter(
+            |record| if let Record::Touch(digest) = record { seen.insert(*digest) } else { true },
+        )
         .collect();
     kept.reverse();
     kept
@@ -196,7 +205,10 @@ mod tests {
         files.sort_unstable();
         assert_eq!(files, ["host.1.5.0.1", "host.1.5.0.2"]);
         let read = Reader::new(own.path(), 0).read(None).unwrap();
-        assert!(read.len() == 2 && digests.iter().all(|digest| read.contains(&Record::Touch(*digest))), "{read:?}");
+        assert!(
+            read.len() == 2 && digests.iter().all(|digest| read.contains(&Record::Touch(*digest))),
+            "{read:?}"
+        );
     }
 
     #[test]
@@ -233,7 +245,11 @@ mod tests {
             assert_eq!(read, [hot[0], hot[1], last].map(Record::Touch).repeat(round));
         }
         (0..2 * WAITING_MAX).for_each(|n| journal.note([Record::Touch(digest(n))]));
-        assert_eq!(journal.waiting.lock().unwrap().records.len(), WAITING_MAX, "and no more of any");
+        assert_eq!(
+            journal.waiting.lock().unwrap().records.len(),
+            WAITING_MAX,
+            "and no more of any"
+        );
     }
 
     #[test]
@@ -248,9 +264,13 @@ mod tests {
             journal.begin_anew();
         }
         let read = Reader::new(own.path(), 0).read(None).unwrap();
-        assert_eq!(read, (2 * FILES_MAX..3 * FILES_MAX).map(|n| Record::Touch(digest(n))).collect::<Vec<_>>());
+        assert_eq!(
+            read,
+            (2 * FILES_MAX..3 * FILES_MAX).map(|n| Record::Touch(digest(n))).collect::<Vec<_>>()
+        );
         // A file of another under a number of ours is not ours to delete, and costs none of ours.
-        fs::write(own.path().join(format!("journal/host.1.5.0.{}", 3 * FILES_MAX + 1)), "").unwrap();
+        fs::write(own.path().join(format!("journal/host.1.5.0.{}", 3 * FILES_MAX + 1)), "")
+            .unwrap();
         journal.note([Record::Touch(digest(0))]);
         journal.flush().unwrap();
         assert_eq!(names(&own.path().join("journal")).unwrap().len(), FILES_MAX + 1);

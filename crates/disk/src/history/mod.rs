@@ -1,5 +1,6 @@
-//! What happened to which chunk, so that the order of use survives a restart: a journal of each process, and now and then a snapshot of
-//! the index by one of them. The listing stays the authority on what is there.
+//! What happened to which chunk, so that the order of use survives a restart: a journal of each
+//! process, and now and then a snapshot of the index by one of them. The listing stays the
+//! authority on what is there.
 
 mod journal;
 mod reader;
@@ -26,8 +27,9 @@ pub struct History {
     pub damage: Vec<String>,
 }
 
-/// Puts the listed chunks of `index` into the order of use that snapshot and journals tell. What they do not tell of is least recent.
-/// Answers the reader of the journals, and what could not be read.
+/// Puts the listed chunks of `index` into the order of use that snapshot and journals tell. What
+/// they do not tell of is least recent. Answers the reader of the journals, and what could not be
+/// read.
 pub fn restore(own: &Path, index: &mut Index) -> io::Result<(Reader, Vec<String>)> {
     let History { records, reader, damage } = history(own)?;
     records.iter().for_each(|record| apply(index, record));
@@ -37,8 +39,10 @@ pub fn restore(own: &Path, index: &mut Index) -> io::Result<(Reader, Vec<String>
 /// What snapshot and journals tell, as far as they can be read.
 pub fn history(own: &Path) -> io::Result<History> {
     let snapshot = snapshot::read(own);
-    // The most recent come first, so that of a torn snapshot the best part is left; they are entered last.
-    let mut records: Vec<Record> = snapshot.chunks.iter().rev().map(|chunk| Record::Insert(*chunk)).collect();
+    // The most recent come first, so that of a torn snapshot the best part is left; they are
+    // entered last.
+    let mut records: Vec<Record> =
+        snapshot.chunks.iter().rev().map(|chunk| Record::Insert(*chunk)).collect();
     let mut reader = Reader::new(own, snapshot.at_ms);
     records.extend(reader.read(None)?);
     let damage = snapshot.damage.into_iter().chain(reader.take_damage()).collect();
@@ -58,7 +62,8 @@ pub fn apply(index: &mut Index, record: &Record) {
     match record {
         Record::Touch(digest) => index.touch_batch(&[*digest]),
         Record::Insert(chunk) => match index.get(&chunk.digest).map(|known| known.chunk) {
-            // Where only the file can tell the length, it stays so: the record may be of another one.
+            // Where only the file can tell the length, it stays so: the record may be of another
+            // one.
             Some(known) if known.len == chunk.len || known.len == 0 => {
                 let mut chunk: Chunk = *chunk;
                 (chunk.len, chunk.bytes) = (known.len, known.bytes);

@@ -15,8 +15,9 @@ const BYTES_MAX: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Reader {
     dir: PathBuf,
-    /// Batches written before are in the snapshot that was taken then, but for those that follow it: its clock may have been ahead. 0 once all
-    /// journals were read, since what comes later is in none.
+    /// Batches written before are in the snapshot that was taken then, but for those that follow
+    /// it: its clock may have been ahead. 0 once all journals were read, since what comes
+    /// later is in none.
     from_ms: u64,
     read: BTreeMap<String, Progress>,
     /// Journals whose end is not whole, and that were reported.
@@ -43,17 +44,19 @@ struct Progress {
 impl Reader {
     /// Reads what is not in the snapshot that was taken at `from_ms`.
     pub fn new(own: &Path, from_ms: u64) -> Self {
-        let (read, torn, unreadable, damage) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new(), Vec::new());
+        let (read, torn, unreadable, damage) =
+            (BTreeMap::new(), BTreeSet::new(), BTreeSet::new(), Vec::new());
         Reader { dir: own.join("journal"), from_ms, read, torn, unreadable, damage }
     }
 
-    /// What has been written since the last call, in the order of time; not the journal of the process `but`, which knows its own.
+    /// What has been written since the last call, in the order of time; not the journal of the
+    /// process `but`, which knows its own.
     pub fn read(&mut self, but: Option<&str>) -> io::Result<Vec<Record>> {
         Ok(self.batches(but)?.into_iter().flat_map(|batch| batch.records).collect())
     }
 
-    /// The same, in the batches that were written together, each with its time. A journal that cannot be read costs what it has, and is
-    /// tried again.
+    /// The same, in the batches that were written together, each with its time. A journal that
+    /// cannot be read costs what it has, and is tried again.
     pub fn batches(&mut self, but: Option<&str>) -> io::Result<Vec<Batch>> {
         let (mut batches, names) = (Vec::new(), names(&self.dir)?);
         self.read.retain(|name, _| names.contains(name));
@@ -71,7 +74,9 @@ impl Reader {
             // Before it is read: then nothing comes after what is read.
             let is_complete = names.get(n + 1).is_some_and(|next| owner(next) == owner(name));
             let read = self.read_one(name);
-            match read.or_else(|e| if bookkeeping::is_unreadable(&e) { self.read_one(name) } else { Err(e) }) {
+            match read.or_else(|e| {
+                if bookkeeping::is_unreadable(&e) { self.read_one(name) } else { Err(e) }
+            }) {
                 Ok(more) => {
                     self.unreadable.remove(name);
                     batches.extend(more.into_iter().map(|batch| {
@@ -101,7 +106,10 @@ impl Reader {
         file.seek(SeekFrom::Start(from))?;
         file.take(BYTES_MAX).read_to_end(&mut bytes)?;
         let mut journal = format::decode(&bytes);
-        let batches = journal.by_ref().filter(|batch| batch.at_ms > self.from_ms || self.follows(batch)).collect();
+        let batches = journal
+            .by_ref()
+            .filter(|batch| batch.at_ms > self.from_ms || self.follows(batch))
+            .collect();
         let read = match journal.end() {
             Some(End::Torn { at } | End::Version { at, .. }) => {
                 if self.torn.insert(name.to_owned()) {
@@ -119,7 +127,8 @@ impl Reader {
         Ok(batches)
     }
 
-    /// What it has is not waited for: it counts as unread only as far as it grows. One that no try will read goes when its process does.
+    /// What it has is not waited for: it counts as unread only as far as it grows. One that no try
+    /// will read goes when its process does.
     fn note_unreadable(&mut self, name: &str, e: &io::Error) {
         if self.unreadable.insert(name.to_owned()) {
             self.damage.push(format!("the journal {name} cannot be read: {e}"));
@@ -146,13 +155,16 @@ impl Reader {
         Ok(unread.sum())
     }
 
-    /// Deletes journals that a new snapshot made superfluous: those of processes that do not live, those that were complete when they were
-    /// read, and our own before number `ours.1`.
+    /// Deletes journals that a new snapshot made superfluous: those of processes that do not live,
+    /// those that were complete when they were read, and our own before number `ours.1`.
     pub fn forget(&mut self, living: &BTreeSet<String>, ours: (&str, u64)) -> io::Result<()> {
         let mut done = Ok(());
         for name in names(&self.dir)? {
-            let is_old = owner(&name) == ours.0 && number(&name).is_none_or(|number| number < ours.1);
-            let is_over = |read: &Progress| !read.is_awaited && (read.is_complete || !living.contains(owner(&name)));
+            let is_old =
+                owner(&name) == ours.0 && number(&name).is_none_or(|number| number < ours.1);
+            let is_over = |read: &Progress| {
+                !read.is_awaited && (read.is_complete || !living.contains(owner(&name)))
+            };
             if is_old || self.read.get(&name).is_some_and(is_over) {
                 match fs::remove_file(self.dir.join(&name)) {
                     // Its process deletes its oldest file itself where no snapshot is written.
@@ -210,12 +222,19 @@ mod tests {
         let journal = own.path().join("journal");
         fs::create_dir(&journal).unwrap();
         // It cannot be opened, and has a length.
-        std::os::unix::fs::symlink("a name that is the length of the link", journal.join("a.1.0.0.1")).unwrap();
+        std::os::unix::fs::symlink(
+            "a name that is the length of the link",
+            journal.join("a.1.0.0.1"),
+        )
+        .unwrap();
         let mut reader = Reader::new(own.path(), 0);
         assert!(reader.unread_bytes("b.1.0.0").unwrap() > 0);
         for reports in [1, 0, 0] {
             assert!(reader.read(None).unwrap().is_empty());
-            assert_eq!((reader.unread_bytes("b.1.0.0").unwrap(), reader.take_damage().len()), (0, reports));
+            assert_eq!(
+                (reader.unread_bytes("b.1.0.0").unwrap(), reader.take_damage().len()),
+                (0, reports)
+            );
         }
         let is_there = || journal.join("a.1.0.0.1").is_symlink();
         reader.forget(&["a.1.0.0".to_owned()].into(), ("b.1.0.0", 1)).unwrap();
@@ -244,7 +263,12 @@ mod tests {
         let write = |name: &str, batches: &[(u64, u64, u8)]| {
             let mut bytes = Vec::new();
             for (snapshot_ms, at_ms, n) in batches {
-                format::encode_after(format::snapshot_mark(*snapshot_ms), *at_ms, &[touch(*n)], &mut bytes);
+                format::encode_after(
+                    format::snapshot_mark(*snapshot_ms),
+                    *at_ms,
+                    &[touch(*n)],
+                    &mut bytes,
+                );
             }
             fs::write(own.path().join("journal").join(name), bytes).unwrap();
         };
@@ -259,6 +283,9 @@ mod tests {
         assert_eq!(Reader::new(own.path(), 0).read(None).unwrap().len(), 5);
         // What is written from now on is in no snapshot, and comes once.
         write("c.1.0.0.1", &[(now, now + 9, 6)]);
-        assert_eq!((reader.read(None).unwrap(), reader.read(None).unwrap()), (vec![touch(6)], vec![]));
+        assert_eq!(
+            (reader.read(None).unwrap(), reader.read(None).unwrap()),
+            (vec![touch(6)], vec![])
+        );
     }
 }

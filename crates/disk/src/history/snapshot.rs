@@ -33,7 +33,8 @@ pub fn read(own: &Path) -> Snapshot {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == Io::NotFound => return Snapshot::default(),
         Err(e) => {
-            let damage = Some(format!("{} cannot be read: {e}; the order of use is lost", path.display()));
+            let damage =
+                Some(format!("{} cannot be read: {e}; the order of use is lost", path.display()));
             return Snapshot { damage, ..Snapshot::default() };
         }
     };
@@ -41,10 +42,18 @@ pub fn read(own: &Path) -> Snapshot {
     let chunks: Vec<Chunk> = pieces.by_ref().flatten().collect();
     let damage = match pieces.end() {
         Some(End::Clean) => None,
-        Some(End::Version { version, .. }) => Some(format!("has version {version}, which this build does not read")),
+        Some(End::Version { version, .. }) => {
+            Some(format!("has version {version}, which this build does not read"))
+        }
         _ => Some("is damaged".to_owned()),
     };
-    let lost = |why| format!("{} {why}; of the order of use, that of {} chunks is left", path.display(), chunks.len());
+    let lost = |why| {
+        format!(
+            "{} {why}; of the order of use, that of {} chunks is left",
+            path.display(),
+            chunks.len()
+        )
+    };
     let damage = damage.map(lost);
     Snapshot { at_ms: pieces.at_ms().unwrap_or(0), chunks, damage }
 }
@@ -71,7 +80,8 @@ impl Seen {
     }
 }
 
-/// Writes the index, in the order of use, as of `at_ms`. The index is locked for a piece at a time; only one process does this at a time.
+/// Writes the index, in the order of use, as of `at_ms`. The index is locked for a piece at a time;
+/// only one process does this at a time.
 pub fn write(own: &Path, index: &Mutex<Index>, at_ms: u64) -> io::Result<()> {
     let lock = || index.lock().unwrap_or_else(PoisonError::into_inner);
     let mut order = lock().order();

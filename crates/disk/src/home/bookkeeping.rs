@@ -1,13 +1,16 @@
-//! The files below `.kvtier`: how they are opened and replaced, and what happens to something else that has their name.
+//! The files below `.kvtier`: how they are opened and replaced, and what happens to something else
+//! that has their name.
 //!
-//! A name can come to mean a pipe, a link or a directory. Nothing here follows a link or waits for the other end of a pipe, and only a
-//! regular file is used. When a directory is opened, [`repair`] renames whatever is in the way to `<name>.damaged`, for an operator to
-//! look at: bookkeeping that is damaged costs what it kept, never the directory.
+//! A name can come to mean a pipe, a link or a directory. Nothing here follows a link or waits for
+//! the other end of a pipe, and only a regular file is used. When a directory is opened, [`repair`]
+//! renames whatever is in the way to `<name>.damaged`, for an operator to look at: bookkeeping that
+//! is damaged costs what it kept, never the directory.
 //!
 //! # What is synced
 //!
-//! After a crash of the machine a file that was replaced by a rename can be empty: the new name may reach the device before the bytes.
-//! Therefore a file whose loss costs more than the order of use is synced before the rename, and its directory after it.
+//! After a crash of the machine a file that was replaced by a rename can be empty: the new name may
+//! reach the device before the bytes. Therefore a file whose loss costs more than the order of use
+//! is synced before the rename, and its directory after it.
 //!
 //! | rename | synced | why |
 //! |---|---|---|
@@ -19,12 +22,13 @@
 //! | a damaged chunk into quarantine | no | under its old name it fails its checks again |
 //! | `<name>` to `<name>.damaged` | no | the next start finds the same damage again |
 //!
-//! All other files are written in place or appended to: journals and change log are read as far as they are whole, and the next start
-//! counts a ledger anew.
+//! All other files are written in place or appended to: journals and change log are read as far as
+//! they are whole, and the next start counts a ledger anew.
 //!
 //! # Who may read them
 //!
-//! The owner alone: files are made with mode 600 and directories with 700, and [`make_private`] changes those of earlier builds.
+//! The owner alone: files are made with mode 600 and directories with 700, and [`make_private`]
+//! changes those of earlier builds.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, FileType, OpenOptions, Permissions};
@@ -34,17 +38,31 @@ use std::path::{Path, PathBuf};
 
 use super::exists_is_fine;
 
-/// The files that have a fixed name, and the drafts that become one of them. `tenants` is of earlier builds.
-const FILES: [&str; 9] =
-    ["door", "manifest", "manifest.new", "ledger", "evictor", "snapshot", "snapshot.new", "tenant-key", "tenants"];
+/// The files that have a fixed name, and the drafts that become one of them. `tenants` is of
+/// earlier builds.
+const FILES: [&str; 9] = [
+    "door",
+    "manifest",
+    "manifest.new",
+    "ledger",
+    "evictor",
+    "snapshot",
+    "snapshot.new",
+    "tenant-key",
+    "tenants",
+];
 /// The directories.
 const DIRS: [&str; 3] = ["tmp", "quarantine", "journal"];
 /// The names `<name>.damaged`, `<name>.damaged.1` and so on that are tried.
 const DAMAGED_MAX: u32 = 16;
 
-/// Opens a file of ours. Fails at anything but a regular file, without waiting and without following a link.
+/// Opens a file of ours. Fails at anything but a regular file, without waiting and without
+/// following a link.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    let file = options.custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK).mode(0o600).open(path)?;
+    let file = options
+        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK)
+        .mode(0o600)
+        .open(path)?;
     if file.metadata()?.is_file() {
         return Ok(file);
     }
@@ -80,8 +98,8 @@ pub fn is_no_file(e: &io::Error) -> bool {
     is_other || matches!(e.kind(), Io::InvalidData | Io::IsADirectory)
 }
 
-/// Whether the error says that the device does not give the bytes. Others (no memory, no file number, a server that does not answer) say nothing
-/// about the file.
+/// Whether the error says that the device does not give the bytes. Others (no memory, no file
+/// number, a server that does not answer) say nothing about the file.
 pub fn is_unreadable(e: &io::Error) -> bool {
     e.raw_os_error() == Some(nix::libc::EIO)
 }
@@ -90,12 +108,15 @@ pub fn is_unreadable(e: &io::Error) -> bool {
 pub fn is_there(path: &Path) -> io::Result<bool> {
     match fs::metadata(path) {
         Ok(_) => Ok(true),
-        Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) || is_no_file(&e) => Ok(false),
+        Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) || is_no_file(&e) => {
+            Ok(false)
+        }
         Err(e) => Err(e),
     }
 }
 
-/// Replaces a file of ours in one step. After a crash of the machine it holds the old bytes or the new ones.
+/// Replaces a file of ours in one step. After a crash of the machine it holds the old bytes or the
+/// new ones.
 pub fn replace_synced(own: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let draft = own.join(format!("{name}.new"));
     let mut file = create(&draft)?;
@@ -105,7 +126,8 @@ pub fn replace_synced(own: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     sync_dir(own)
 }
 
-/// Takes from the files in `.kvtier` and its journals what an earlier build allowed others. What cannot be changed, another user's, stays.
+/// Takes from the files in `.kvtier` and its journals what an earlier build allowed others. What
+/// cannot be changed, another user's, stays.
 pub fn make_private(own: &Path) {
     for dir in [own.to_owned(), own.join("journal")] {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -126,17 +148,19 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the directory `root` and those above it, and brings the names of the new ones to the device.
+/// Makes the directory `root` and those above it, and brings the names of the new ones to the
+/// device.
 pub fn make_root(root: &Path) -> io::Result<()> {
-    let new: Vec<&Path> = root.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists()).collect();
+    let new: Vec<&Path> =
+        root.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists()).collect();
     fs::create_dir_all(root)?;
-    new.into_iter()
-        .filter_map(Path::parent)
-        .try_for_each(|above| sync_dir(if above.as_os_str().is_empty() { Path::new(".") } else { above }))
+    new.into_iter().filter_map(Path::parent).try_for_each(|above| {
+        sync_dir(if above.as_os_str().is_empty() { Path::new(".") } else { above })
+    })
 }
 
-/// Renames what is at `path` to `<name>.damaged` below `.kvtier`, in the place of an earlier one of its kind. Answers that name. Fails with
-/// `NotFound` where nothing is there any more.
+/// Renames what is at `path` to `<name>.damaged` below `.kvtier`, in the place of an earlier one of
+/// its kind. Answers that name. Fails with `NotFound` where nothing is there any more.
 pub fn put_away(own: &Path, path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut last = None;
@@ -146,7 +170,12 @@ pub fn put_away(own: &Path, path: &Path) -> io::Result<PathBuf> {
         match fs::rename(path, &to) {
             Ok(()) => return Ok(to),
             // Something of another kind has that name.
-            Err(e) if matches!(e.kind(), Io::IsADirectory | Io::NotADirectory | Io::DirectoryNotEmpty) => {
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    Io::IsADirectory | Io::NotADirectory | Io::DirectoryNotEmpty
+                ) =>
+            {
                 last = Some(e)
             }
             Err(e) => return Err(e),
@@ -161,8 +190,8 @@ pub fn put_away_because(own: &Path, path: &Path, why: &str) -> io::Result<String
     Ok(format!("{} {why}; it is now {}", path.display(), to.display()))
 }
 
-/// Makes the directories below `.kvtier` that are missing, and renames whatever is in the place of a file or directory of ours. Answers a
-/// sentence for each.
+/// Makes the directories below `.kvtier` that are missing, and renames whatever is in the place of
+/// a file or directory of ours. Answers a sentence for each.
 pub fn repair(own: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     let is_other = |kind: &FileType| !kind.is_file();
@@ -176,13 +205,24 @@ pub fn repair(own: &Path) -> io::Result<Vec<String>> {
         found.extend(make_dir(own, &own.join(dir))?);
     }
     for entry in fs::read_dir(own.join("journal"))? {
-        found.extend(clear_name(own, &entry?.path(), is_other, "was no journal but something else")?);
+        found.extend(clear_name(
+            own,
+            &entry?.path(),
+            is_other,
+            "was no journal but something else",
+        )?);
     }
     Ok(found)
 }
 
-/// Renames what has this name away, if it is what `is_other` says at this moment. Another process may have removed or renamed it meanwhile.
-fn clear_name(own: &Path, path: &Path, is_other: impl Fn(&FileType) -> bool, why: &str) -> io::Result<Option<String>> {
+/// Renames what has this name away, if it is what `is_other` says at this moment. Another process
+/// may have removed or renamed it meanwhile.
+fn clear_name(
+    own: &Path,
+    path: &Path,
+    is_other: impl Fn(&FileType) -> bool,
+    why: &str,
+) -> io::Result<Option<String>> {
     let is_gone = |e: &io::Error| e.kind() == Io::NotFound;
     match fs::symlink_metadata(path) {
         Ok(meta) if !is_other(&meta.file_type()) => return Ok(None),
@@ -196,8 +236,11 @@ fn clear_name(own: &Path, path: &Path, is_other: impl Fn(&FileType) -> bool, why
 }
 
 fn is_file_name(name: &OsStr) -> bool {
-    let is_segment = |number: &str| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-    name.to_str().is_some_and(|name| FILES.contains(&name) || name.strip_prefix("changes.").is_some_and(is_segment))
+    let is_segment =
+        |number: &str| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    name.to_str().is_some_and(|name| {
+        FILES.contains(&name) || name.strip_prefix("changes.").is_some_and(is_segment)
+    })
 }
 
 /// Makes `.kvtier` and the directories below it that are missing.
@@ -213,7 +256,11 @@ pub fn make_own(own: &Path) -> io::Result<()> {
 
 /// Makes a directory; one below `.kvtier` for its owner alone.
 fn create_dir(own: &Path, dir: &Path) -> io::Result<()> {
-    if dir.starts_with(own) { DirBuilder::new().mode(0o700).create(dir) } else { fs::create_dir(dir) }
+    if dir.starts_with(own) {
+        DirBuilder::new().mode(0o700).create(dir)
+    } else {
+        fs::create_dir(dir)
+    }
 }
 
 /// Makes a directory unless it exists. Answers a sentence where something else had its name.
@@ -237,7 +284,9 @@ pub fn make_dir(own: &Path, dir: &Path) -> io::Result<Option<String>> {
 fn is_dir_behind(link: &Path) -> io::Result<bool> {
     match fs::metadata(link) {
         Ok(meta) => Ok(meta.is_dir()),
-        Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) || is_no_file(&e) => Ok(false),
+        Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) || is_no_file(&e) => {
+            Ok(false)
+        }
         Err(e) => Err(e),
     }
 }
@@ -262,7 +311,10 @@ mod tests {
             for way in ways {
                 assert!(is_no_file(&way.unwrap_err()), "{name}");
             }
-            assert!(is_no_file(&open(&at(name), OpenOptions::new().append(true)).unwrap_err()), "{name}");
+            assert!(
+                is_no_file(&open(&at(name), OpenOptions::new().append(true)).unwrap_err()),
+                "{name}"
+            );
         }
         assert_eq!(fs::read(at("elsewhere")).unwrap(), b"secret");
         drop(open_rw(&at("file")).unwrap());
@@ -287,7 +339,10 @@ mod tests {
         // What was put right since it was looked at stays.
         fs::write(own.join("door"), "").unwrap();
         let is_other = |kind: &FileType| !kind.is_file();
-        assert_eq!(clear_name(own, &own.join("door"), is_other, "was no regular file").unwrap(), None);
+        assert_eq!(
+            clear_name(own, &own.join("door"), is_other, "was no regular file").unwrap(),
+            None
+        );
         assert!(own.join("door").exists());
     }
 
@@ -302,7 +357,10 @@ mod tests {
         assert_eq!(make_dir(&own, &dir.path().join("00")).unwrap(), None);
         make_dir(&own, &dir.path().join("01")).unwrap_err();
         for link in ["00", "01"] {
-            assert!(dir.path().join(link).is_symlink() && !own.join(format!("{link}.damaged")).exists(), "{link}");
+            assert!(
+                dir.path().join(link).is_symlink() && !own.join(format!("{link}.damaged")).exists(),
+                "{link}"
+            );
         }
         symlink(dir.path().join("02"), dir.path().join("02")).unwrap();
         assert!(make_dir(&own, &dir.path().join("02")).unwrap().is_some());

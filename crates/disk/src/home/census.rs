@@ -46,11 +46,14 @@ impl Home {
         Ok(seen.bytes)
     }
 
-    /// Counts the bytes of all files, and misses none. The caller holds the ledger's lock, and the own process's threads move nothing.
+    /// Counts the bytes of all files, and misses none. The caller holds the ledger's lock, and the
+    /// own process's threads move nothing.
     pub fn count(&self) -> io::Result<Census> {
         let (mut seen, mut census) = (Seen::default(), Census::default());
-        // Others may rename what is counted: a file that moved behind the reader is found by the next pass.
-        let others = corner::living(&self.own().join("tmp"))?.len() > usize::from(self.has_corner());
+        // Others may rename what is counted: a file that moved behind the reader is found by the
+        // next pass.
+        let others =
+            corner::living(&self.own().join("tmp"))?.len() > usize::from(self.has_corner());
         for pass in 0..PASSES_MAX {
             let before = seen.bytes;
             self.pass(&mut seen, &mut census)?;
@@ -72,8 +75,11 @@ impl Home {
             })?,
             Some(foreign) => self.foreign_names(|name| {
                 // Gone by now, or no file, is nothing.
-                let meta = fs::symlink_metadata(self.root().join(name)).ok().filter(fs::Metadata::is_file);
-                if let Some(meta) = meta.filter(|meta| meta.len() > 0 && foreign.key_of(name).is_some()) {
+                let meta =
+                    fs::symlink_metadata(self.root().join(name)).ok().filter(fs::Metadata::is_file);
+                if let Some(meta) =
+                    meta.filter(|meta| meta.len() > 0 && foreign.key_of(name).is_some())
+                {
                     seen.file(meta.ino(), meta.len() + self.head_bytes());
                 }
                 Ok(())
@@ -83,7 +89,8 @@ impl Home {
     }
 }
 
-/// The unfinished files in all staging directories, with the bytes that they have or state, whichever is more.
+/// The unfinished files in all staging directories, with the bytes that they have or state,
+/// whichever is more.
 pub fn drafts(tmp: &Path, each: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
     for corner in corner::corners(tmp)? {
         each_file(&corner.path(), &mut |name, inode, bytes| {

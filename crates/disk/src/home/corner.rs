@@ -13,7 +13,8 @@ use kvtier_core::Clock;
 use super::process::Process;
 use super::{bookkeeping, is_local, open_rw};
 
-/// A corner of another host is taken for abandoned when its process has not shown itself for so long: locks may not reach across hosts.
+/// A corner of another host is taken for abandoned when its process has not shown itself for so
+/// long: locks may not reach across hosts.
 const OTHER_HOST_DEAD_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// What the file `alive` begins with.
@@ -30,7 +31,8 @@ pub struct Corner {
     path: PathBuf,
     name: String,
     dir: OwnedFd,
-    /// Held locked while we live, so that others can tell our unfinished files from a dead process's.
+    /// Held locked while we live, so that others can tell our unfinished files from a dead
+    /// process's.
     alive: File,
     next: AtomicU64,
     is_abandoned: AtomicBool,
@@ -56,7 +58,8 @@ impl Corner {
         }
     }
 
-    /// Its name, which no other corner ever had: host, process, when that started, and which of the process's tiers.
+    /// Its name, which no other corner ever had: host, process, when that started, and which of the
+    /// process's tiers.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -94,7 +97,8 @@ impl Corner {
         self.alive.set_modified(clock.wall())
     }
 
-    /// Leaves it behind when it is dropped, as a process that is killed does. A tier that finds it lists the directory.
+    /// Leaves it behind when it is dropped, as a process that is killed does. A tier that finds it
+    /// lists the directory.
     pub fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
     }
@@ -118,7 +122,8 @@ fn alive_text(capacity_bytes: Option<u64>) -> String {
     format!("{ALIVE}{}{}", process.unwrap_or_default(), cap.unwrap_or_default())
 }
 
-/// When this process started, in Unix milliseconds: in a container that starts again the process number is the same.
+/// When this process started, in Unix milliseconds: in a container that starts again the process
+/// number is the same.
 fn started_ms() -> u64 {
     static STARTED: OnceLock<u64> = OnceLock::new();
     *STARTED.get_or_init(|| started_by_proc().unwrap_or_else(|| Clock::real().unix_ms()))
@@ -154,7 +159,8 @@ pub fn living(tmp: &Path) -> io::Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// The cap with which the process of a corner has the directory open; `None` for one that opens no tier.
+/// The cap with which the process of a corner has the directory open; `None` for one that opens no
+/// tier.
 pub fn noted_cap(tmp: &Path, name: &str) -> Option<u64> {
     let bytes = bookkeeping::read(&tmp.join(name).join("alive"), ALIVE_BYTES_MAX).ok()?;
     String::from_utf8(bytes).ok()?.lines().find_map(|line| line.strip_prefix("cap: ")?.parse().ok())
@@ -173,7 +179,8 @@ pub struct Buried {
     pub corners: usize,
     /// Bytes that were granted for their unfinished files.
     pub bytes: u64,
-    /// When the machine started, in Unix seconds, if one of them was at work before that: it ended with the machine.
+    /// When the machine started, in Unix seconds, if one of them was at work before that: it ended
+    /// with the machine.
     pub crashed_before_s: Option<u64>,
 }
 
@@ -184,15 +191,17 @@ pub fn bury_dead(tmp: &Path) -> io::Result<Buried> {
         if is_dead(&corner.path(), &corner.file_name().to_string_lossy())? {
             buried.bytes += granted_bytes(&corner.path())?;
             buried.corners += 1;
-            buried.crashed_before_s =
-                buried.crashed_before_s.or(ended_with_the_machine(&corner.file_name().to_string_lossy()));
+            buried.crashed_before_s = buried
+                .crashed_before_s
+                .or(ended_with_the_machine(&corner.file_name().to_string_lossy()));
             fs::remove_dir_all(corner.path())?;
         }
     }
     Ok(buried)
 }
 
-/// When the machine started, in Unix seconds, if the process of a corner of this name had started before.
+/// When the machine started, in Unix seconds, if the process of a corner of this name had started
+/// before.
 fn ended_with_the_machine(name: &str) -> Option<u64> {
     let started_ms: u64 = name.split('.').nth(2)?.parse().ok()?;
     booted_s().filter(|booted| started_ms < booted * 1000)
@@ -210,7 +219,8 @@ pub fn claimed_by(name: &str) -> Option<u64> {
     u64::from_str_radix(bytes, 16).ok()
 }
 
-/// Bytes of the unfinished files in a corner that were granted for certain: only then a file gets a length.
+/// Bytes of the unfinished files in a corner that were granted for certain: only then a file gets a
+/// length.
 fn granted_bytes(corner: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for file in fs::read_dir(corner)? {
@@ -223,8 +233,9 @@ fn granted_bytes(corner: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Whether nobody holds the corner's lock, and, for another host's on a file system that hosts share, has not shown itself for long. On
-/// this machine's own a lock is enough, whatever the host is called: containers have a new name at each start.
+/// Whether nobody holds the corner's lock, and, for another host's on a file system that hosts
+/// share, has not shown itself for long. On this machine's own a lock is enough, whatever the host
+/// is called: containers have a new name at each start.
 fn is_dead(corner: &Path, name: &str) -> io::Result<bool> {
     let alive = corner.join("alive");
     // Where nothing may be written, a lock can be asked for all the same.
@@ -237,7 +248,8 @@ fn is_dead(corner: &Path, name: &str) -> io::Result<bool> {
     if file.try_lock().is_err() {
         // A child that a process forked has its locks too, and keeps them when that is killed.
         let bytes = bookkeeping::read(&alive, ALIVE_BYTES_MAX).unwrap_or_default();
-        let noted = String::from_utf8(bytes).ok().and_then(|text| text.lines().find_map(Process::parse));
+        let noted =
+            String::from_utf8(bytes).ok().and_then(|text| text.lines().find_map(Process::parse));
         return Ok(noted.is_some_and(|process| process.is_gone()));
     }
     // At once, not when the last of those who have it open closes it.
@@ -254,7 +266,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dead_of_another_host_name_are_buried_where_a_lock_tells_and_what_is_no_corner_is_left_alone() {
+    fn the_dead_of_another_host_name_are_buried_where_a_lock_tells_and_what_is_no_corner_is_left_alone()
+     {
         let tmp = tempfile::tempdir().unwrap();
         let pod = tmp.path().join("pod-1.1.2.3");
         fs::create_dir(&pod).unwrap();
@@ -289,7 +302,9 @@ mod tests {
         let elsewhere = Process { boot: "another machine".into(), pid: ended.id(), ..ours.clone() };
         let again = Process { started_ticks: ours.started_ticks + 1, ..ours.clone() };
         let gone = Process { pid: ended.id(), ..ours.clone() };
-        for (process, expected) in [(&ours, false), (&elsewhere, false), (&again, true), (&gone, true)] {
+        for (process, expected) in
+            [(&ours, false), (&elsewhere, false), (&again, true), (&gone, true)]
+        {
             alive.set_len(0).unwrap();
             alive.write_all_at(format!("{ALIVE}{}\n", process.text()).as_bytes(), 0).unwrap();
             assert_eq!(is_dead("host.1.1.0"), expected, "{process:?}");
@@ -307,6 +322,10 @@ mod tests {
         assert_eq!((parts.len(), parts[1]), (4, std::process::id().to_string().as_str()));
         // A test has not run for a day, and does not run in the future.
         let age = Clock::real().unix_ms().abs_diff(parts[2].parse().unwrap());
-        assert!(age < 24 * 3600 * 1000 && started_by_proc().is_none_or(|ms| ms.abs_diff(started_ms()) < 2000), "{age}");
+        assert!(
+            age < 24 * 3600 * 1000
+                && started_by_proc().is_none_or(|ms| ms.abs_diff(started_ms()) < 2000),
+            "{age}"
+        );
     }
 }

@@ -14,8 +14,8 @@ use crate::{footer, kind_of};
 /// The most files whose footers are read: one that is whole is enough.
 const LOOKS_MAX: usize = 64;
 
-/// The layout that the files in a directory have; `None` where nothing there shows one. Where names fit several layouts of other programs,
-/// the `wanted` one is chosen.
+/// The layout that the files in a directory have; `None` where nothing there shows one. Where names
+/// fit several layouts of other programs, the `wanted` one is chosen.
 pub fn layout_of(root: &Path, wanted: Layout) -> io::Result<Option<Layout>> {
     if has_chunk(root)? {
         return Ok(Some(Layout::Kvtier));
@@ -29,7 +29,8 @@ pub fn layout_of(root: &Path, wanted: Layout) -> io::Result<Option<Layout>> {
     Ok(found)
 }
 
-/// Whether all that lies in a directory without a manifest can be ours: `.kvtier` and shards, of which one has a chunk with a whole footer.
+/// Whether all that lies in a directory without a manifest can be ours: `.kvtier` and shards, of
+/// which one has a chunk with a whole footer.
 pub fn is_ours(root: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(root)? {
         let entry = entry?;
@@ -56,7 +57,10 @@ fn has_chunk(root: &Path) -> io::Result<bool> {
         };
         for entry in entries.flatten() {
             let named = entry.file_name().to_str().and_then(name::parse);
-            let Some((digest, len)) = named.filter(|(digest, _)| digest.as_bytes()[0] == shard) else { continue };
+            let Some((digest, len)) = named.filter(|(digest, _)| digest.as_bytes()[0] == shard)
+            else {
+                continue;
+            };
             let mut page = [0; PAGE as usize];
             let read = bookkeeping::open_to_read(&entry.path())
                 .and_then(|file| file.read_exact_at(&mut page, name::file_len(len) - PAGE));
@@ -76,7 +80,9 @@ fn has_chunk(root: &Path) -> io::Result<bool> {
 fn has_name_of(root: &Path, dir: &str, layout: Layout) -> io::Result<bool> {
     let depth = layout.depth() - dir.split('/').filter(|part| !part.is_empty()).count();
     let entries = match fs::read_dir(root.join(dir)) {
-        Err(e) if !dir.is_empty() && kind_of(&e) != kvtier_core::ErrorKind::Denied => return Ok(false),
+        Err(e) if !dir.is_empty() && kind_of(&e) != kvtier_core::ErrorKind::Denied => {
+            return Ok(false);
+        }
         other => other?,
     };
     for entry in entries.flatten() {

@@ -81,7 +81,9 @@ impl Home {
 
     /// Opens a file of the directory for direct reads.
     pub fn open_at(&self, path: &str) -> io::Result<File> {
-        direct_or_not(OFlag::O_RDONLY | OFlag::O_NOFOLLOW, |flags| openat(self.dir(), path, flags, Mode::empty()))
+        direct_or_not(OFlag::O_RDONLY | OFlag::O_NOFOLLOW, |flags| {
+            openat(self.dir(), path, flags, Mode::empty())
+        })
     }
 
     /// The next unfinished file, for which `bytes` are claimed in the ledger.
@@ -90,8 +92,8 @@ impl Home {
         Ok(Draft { name: draft_name(corner.number(), bytes), corner })
     }
 
-    /// Makes an unfinished file for direct writes. It is empty, and its name states the `bytes` that are claimed for it in the ledger, under
-    /// whose lock this is called.
+    /// Makes an unfinished file for direct writes. It is empty, and its name states the `bytes`
+    /// that are claimed for it in the ledger, under whose lock this is called.
     pub fn create(&self, bytes: u64) -> io::Result<(Draft, File)> {
         let draft = self.draft(bytes)?;
         let made = direct_or_not(OFlag::O_WRONLY | OFlag::O_CREAT, |flags| {
@@ -102,24 +104,28 @@ impl Home {
 
     /// Gives an unfinished file `len` bytes of room on the medium, which were granted.
     pub fn allocate(&self, file: &File, len: u64) -> io::Result<()> {
-        // Without this, direct writes that grow a file wait for one another. Where it is not supported, they just do.
+        // Without this, direct writes that grow a file wait for one another. Where it is not
+        // supported, they just do.
         match fallocate(file, FallocateFlags::empty(), 0, len.cast_signed()) {
             Err(e @ (nix::Error::ENOSPC | nix::Error::EDQUOT | nix::Error::EIO)) => Err(e.into()),
             _ => Ok(()),
         }
     }
 
-    /// Whether the file system takes writes, as a small file shows. An error other than that it is read-only says nothing of that.
+    /// Whether the file system takes writes, as a small file shows. An error other than that it is
+    /// read-only says nothing of that.
     pub fn takes_writes(&self) -> bool {
         let tried = self.create_small(b"?", false).and_then(|probe| self.unlink_draft(&probe));
         !tried.is_err_and(|e| self.has_corner() && e.kind() == Io::ReadOnlyFilesystem)
     }
 
-    /// Makes an unfinished file that holds just these few bytes; with `durable`, they are on the device.
+    /// Makes an unfinished file that holds just these few bytes; with `durable`, they are on the
+    /// device.
     pub fn create_small(&self, bytes: &[u8], durable: bool) -> io::Result<Draft> {
         let draft = self.draft(0)?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
-        let made = openat(draft.corner.dir(), draft.name.as_str(), flags, Mode::from_bits_truncate(0o644));
+        let made =
+            openat(draft.corner.dir(), draft.name.as_str(), flags, Mode::from_bits_truncate(0o644));
         let written = made.map(File::from).map_err(io::Error::from).and_then(|mut file| {
             file.write_all(bytes)?;
             if durable { file.sync_data() } else { Ok(()) }
@@ -141,18 +147,26 @@ impl Home {
 
     /// The name beside a chunk's, in a layout that has such.
     fn sidecar(&self, digest: &Digest) -> io::Result<Option<String>> {
-        let Some(foreign) = self.foreign().filter(|foreign| foreign.layout.has_headers()) else { return Ok(None) };
+        let Some(foreign) = self.foreign().filter(|foreign| foreign.layout.has_headers()) else {
+            return Ok(None);
+        };
         Ok(foreign.layout.sidecar(&self.at(digest, 0)?))
     }
 
-    /// Makes a chunk's file an unfinished one, to be written over: its blocks are there already. `None` when the chunk has no such file.
+    /// Makes a chunk's file an unfinished one, to be written over: its blocks are there already.
+    /// `None` when the chunk has no such file.
     pub fn recycle(&self, digest: &Digest, len: u64) -> io::Result<Option<Draft>> {
         // Others who read it at this moment do not check what they read.
         if self.foreign().is_some() {
             return Ok(None);
         }
         let draft = self.draft(name::file_len(len))?;
-        match renameat(self.dir(), name::relative(digest, len).as_str(), draft.corner.dir(), draft.name.as_str()) {
+        match renameat(
+            self.dir(),
+            name::relative(digest, len).as_str(),
+            draft.corner.dir(),
+            draft.name.as_str(),
+        ) {
             Ok(()) => Ok(Some(draft)),
             Err(nix::Error::ENOENT) => Ok(None),
             Err(e) => Err(e.into()),
@@ -167,7 +181,8 @@ impl Home {
         Ok((file.metadata()?.len() == len).then_some(file))
     }
 
-    /// Gives an unfinished file a chunk's name, at once and whole. Answers whether another file had that name until now.
+    /// Gives an unfinished file a chunk's name, at once and whole. Answers whether another file had
+    /// that name until now.
     pub fn publish(&self, draft: &Draft, digest: &Digest, len: u64) -> io::Result<bool> {
         let (corner, from, to) = (draft.corner.dir(), draft.name.as_str(), self.at(digest, len)?);
         let rename = |flags| renameat2(corner, from, self.dir(), to.as_str(), flags);
@@ -184,7 +199,8 @@ impl Home {
     ) -> io::Result<bool> {
         let over = || -> io::Result<bool> {
             let to = self.at(digest, len)?;
-            let rename = || renameat(draft.corner.dir(), draft.name.as_str(), self.dir(), to.as_str());
+            let rename =
+                || renameat(draft.corner.dir(), draft.name.as_str(), self.dir(), to.as_str());
             match rename() {
                 Ok(()) => Ok(true),
                 Err(nix::Error::EISDIR) => {
@@ -199,7 +215,8 @@ impl Home {
             match rename(RenameFlags::RENAME_NOREPLACE) {
                 Ok(()) => return Ok(false),
                 Err(nix::Error::EEXIST) => {}
-                // Somebody removed the shard: once more with a new one, unless it is the unfinished file that is gone.
+                // Somebody removed the shard: once more with a new one, unless it is the unfinished
+                // file that is gone.
                 Err(nix::Error::ENOENT) if !std::mem::replace(&mut made_shard, true) => {
                     std::fs::create_dir_all(self.folder(digest))?;
                 }
@@ -210,7 +227,8 @@ impl Home {
                 }
                 Err(e) => return Err(e.into()),
             }
-            // Swapped, not replaced: another process may take the old file away at this moment, and one of us must know that it did.
+            // Swapped, not replaced: another process may take the old file away at this moment, and
+            // one of us must know that it did.
             match rename(RenameFlags::RENAME_EXCHANGE) {
                 Ok(()) => return Ok(self.clear_swapped(draft)),
                 Err(nix::Error::ENOENT) => {}
@@ -221,13 +239,16 @@ impl Home {
         }
     }
 
-    /// Clears what had a chunk's name until now, and has that of the unfinished file. The chunk is published, whatever becomes of this. Answers
-    /// whether it was a file: nobody counts a directory.
+    /// Clears what had a chunk's name until now, and has that of the unfinished file. The chunk is
+    /// published, whatever becomes of this. Answers whether it was a file: nobody counts a
+    /// directory.
     fn clear_swapped(&self, draft: &Draft) -> bool {
         match unlinkat(draft.corner.dir(), draft.name.as_str(), UnlinkatFlags::NoRemoveDir) {
             Err(nix::Error::EISDIR) => {
                 if let Err(e) = self.put_directory_away(&draft.corner.path().join(&draft.name)) {
-                    self.note_damage(format!("a directory that had a chunk's name cannot be renamed away: {e}"));
+                    self.note_damage(format!(
+                        "a directory that had a chunk's name cannot be renamed away: {e}"
+                    ));
                 }
                 false
             }
@@ -236,11 +257,16 @@ impl Home {
         }
     }
 
-    /// Removes an empty directory that has the name of a file of ours; one with anything in it is kept below `.kvtier`.
+    /// Removes an empty directory that has the name of a file of ours; one with anything in it is
+    /// kept below `.kvtier`.
     fn put_directory_away(&self, path: &Path) -> io::Result<()> {
         match std::fs::remove_dir(path) {
             Err(e) if e.kind() == Io::DirectoryNotEmpty => {
-                let said = bookkeeping::put_away_because(&self.own(), path, "was a directory in the place of a chunk")?;
+                let said = bookkeeping::put_away_because(
+                    &self.own(),
+                    path,
+                    "was a directory in the place of a chunk",
+                )?;
                 self.note_damage(said);
                 Ok(())
             }
@@ -252,8 +278,13 @@ impl Home {
     pub fn sync_name(&self, digest: &Digest) -> io::Result<()> {
         let folder = self.folder(digest);
         // In a foreign layout its directories may be new too.
-        let above = folder.ancestors().take_while(|dir| self.foreign.is_some() && dir.starts_with(&self.root)).skip(1);
-        std::iter::once(folder.as_path()).chain(above).try_for_each(|dir| File::open(dir)?.sync_all())
+        let above = folder
+            .ancestors()
+            .take_while(|dir| self.foreign.is_some() && dir.starts_with(&self.root))
+            .skip(1);
+        std::iter::once(folder.as_path())
+            .chain(above)
+            .try_for_each(|dir| File::open(dir)?.sync_all())
     }
 
     /// Brings everything written to this file system to the device.
@@ -269,7 +300,8 @@ impl Home {
     /// Deletes a chunk's file. `false` when there was none.
     pub fn delete(&self, digest: &Digest, len: u64) -> io::Result<bool> {
         let Some(at) = found_only(self.at(digest, len))? else { return Ok(false) };
-        // First, so that nobody finds what is about to go, and nothing is left that no listing finds.
+        // First, so that nobody finds what is about to go, and nothing is left that no listing
+        // finds.
         self.delete_sidecar(digest)?;
         match unlinkat(self.dir(), at.as_str(), UnlinkatFlags::NoRemoveDir) {
             Ok(()) => Ok(true),
@@ -292,9 +324,12 @@ impl Home {
         Ok(self.stat(digest, len)?.map(|stat| FileId::of_stat(&stat)))
     }
 
-    /// The bytes of a chunk's file as it lies there, with those of the one beside it; `None` for none.
+    /// The bytes of a chunk's file as it lies there, with those of the one beside it; `None` for
+    /// none.
     pub fn bytes_of(&self, digest: &Digest, len: u64) -> io::Result<Option<u64>> {
-        Ok(self.stat(digest, len)?.map(|stat| stat.st_size.max(0).cast_unsigned() + self.head_bytes()))
+        Ok(self
+            .stat(digest, len)?
+            .map(|stat| stat.st_size.max(0).cast_unsigned() + self.head_bytes()))
     }
 
     fn stat(&self, digest: &Digest, len: u64) -> io::Result<Option<FileStat>> {
@@ -308,7 +343,8 @@ impl Home {
 
     /// The bytes of all files of a chunk whose payload has `len` bytes.
     pub fn file_len(&self, len: u64) -> u64 {
-        self.foreign().map_or_else(|| name::file_len(len), |foreign| len + foreign.layout.extra_bytes())
+        self.foreign()
+            .map_or_else(|| name::file_len(len), |foreign| len + foreign.layout.extra_bytes())
     }
 
     /// The length in bytes of the file that holds a payload of `len` bytes.
@@ -316,7 +352,8 @@ impl Home {
         if self.foreign.is_some() { self.head_bytes() + len } else { name::file_len(len) }
     }
 
-    /// Where a chunk's file lies, from the root on. In a foreign layout a name that nobody told is `NotFound`.
+    /// Where a chunk's file lies, from the root on. In a foreign layout a name that nobody told is
+    /// `NotFound`.
     pub fn at(&self, digest: &Digest, len: u64) -> io::Result<String> {
         match self.foreign() {
             None => Ok(name::relative(digest, len)),
@@ -335,28 +372,43 @@ impl Home {
         }
     }
 
-    /// Of a chunk's files of two lengths, which two processes wrote that did not know of each other, deletes the older. Should both be gone,
-    /// `known` is said to stay: who loads it finds out.
+    /// Of a chunk's files of two lengths, which two processes wrote that did not know of each
+    /// other, deletes the older. Should both be gone, `known` is said to stay: who loads it
+    /// finds out.
     pub fn keep_newer(&self, digest: &Digest, known: u64, other: u64) -> io::Result<Kept> {
         let written = |len| Ok::<_, io::Error>(self.find(digest, len)?.map(|file| file.written));
         let stays = if written(other)? > written(known)? { other } else { known };
         let goes = if stays == known { other } else { known };
-        let gone_bytes = if !self.is_read_only() && self.delete(digest, goes)? { name::file_len(goes) } else { 0 };
+        let gone_bytes = if !self.is_read_only() && self.delete(digest, goes)? {
+            name::file_len(goes)
+        } else {
+            0
+        };
         Ok(Kept { len: stays, gone_bytes })
     }
 
-    /// All names where a foreign layout has its files, from the root on, in no order; names that are no text are left out.
+    /// All names where a foreign layout has its files, from the root on, in no order; names that
+    /// are no text are left out.
     pub fn foreign_names(&self, mut each: impl FnMut(&str) -> io::Result<()>) -> io::Result<()> {
         self.names_below("", self.foreign().map_or(0, |foreign| foreign.layout.depth()), &mut each)
     }
 
     /// The names in a directory and `depth` directories deep below it.
-    fn names_below(&self, dir: &str, depth: usize, each: &mut dyn FnMut(&str) -> io::Result<()>) -> io::Result<()> {
+    fn names_below(
+        &self,
+        dir: &str,
+        depth: usize,
+        each: &mut dyn FnMut(&str) -> io::Result<()>,
+    ) -> io::Result<()> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let path = if dir.is_empty() { "." } else { dir };
         let mut listed = match Dir::openat(self.dir(), path, flags, Mode::empty()) {
             // No directory, or gone by now.
-            Err(nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP) if !dir.is_empty() => return Ok(()),
+            Err(nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP)
+                if !dir.is_empty() =>
+            {
+                return Ok(());
+            }
             other => other?,
         };
         let mut below = Vec::new();
@@ -371,8 +423,9 @@ impl Home {
         below.iter().try_for_each(|dir| self.names_below(dir, depth - 1, each))
     }
 
-    /// All chunks of our layout by name, in no order: nothing is opened and nothing is asked of any file. Several threads read, because the medium is slow
-    /// to answer one; `each` is called on this one.
+    /// All chunks of our layout by name, in no order: nothing is opened and nothing is asked of any
+    /// file. Several threads read, because the medium is slow to answer one; `each` is called
+    /// on this one.
     pub fn list(&self, mut each: impl FnMut(Digest, u64)) -> io::Result<()> {
         self.list_inodes(|listed| each(listed.digest, listed.len))
     }
@@ -419,10 +472,11 @@ impl Home {
 
     fn list_shard(&self, shard: u8) -> io::Result<Vec<Listed>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut dir = match Dir::openat(self.dir(), format!("{shard:02x}").as_str(), flags, Mode::empty()) {
-            Err(nix::Error::ENOENT) => return Ok(Vec::new()),
-            other => other?,
-        };
+        let mut dir =
+            match Dir::openat(self.dir(), format!("{shard:02x}").as_str(), flags, Mode::empty()) {
+                Err(nix::Error::ENOENT) => return Ok(Vec::new()),
+                other => other?,
+            };
         let mut found = Vec::new();
         for entry in dir.iter() {
             let entry = entry?;
@@ -434,7 +488,8 @@ impl Home {
     }
 }
 
-/// Whether a directory of this name may be one of those that are called after the first characters of a hash.
+/// Whether a directory of this name may be one of those that are called after the first characters
+/// of a hash.
 pub fn is_head_of_hash(name: &str) -> bool {
     (1..=2).contains(&name.chars().count()) && !name.starts_with('.')
 }
@@ -447,8 +502,12 @@ fn found_only<T>(there: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 /// Opens with `O_DIRECT`, or, on a file system without direct I/O, through the page cache.
-fn direct_or_not(flags: OFlag, open: impl Fn(OFlag) -> nix::Result<std::os::fd::OwnedFd>) -> io::Result<File> {
-    // Without blocking: what lies there may be a pipe, whose other end never comes. For files it means nothing.
+fn direct_or_not(
+    flags: OFlag,
+    open: impl Fn(OFlag) -> nix::Result<std::os::fd::OwnedFd>,
+) -> io::Result<File> {
+    // Without blocking: what lies there may be a pipe, whose other end never comes. For files it
+    // means nothing.
     let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     match open(flags | OFlag::O_DIRECT) {
         Err(nix::Error::EINVAL) => Ok(open(flags)?.into()),
@@ -476,10 +535,20 @@ mod tests {
                 let (draft, _) = home.create(8192).unwrap();
                 let to = home.at(&digest, 4096).unwrap();
                 let rename = |flags: RenameFlags| match able.contains(flags) {
-                    true => renameat2(draft.corner.dir(), draft.name.as_str(), home.dir(), to.as_str(), flags),
+                    true => renameat2(
+                        draft.corner.dir(),
+                        draft.name.as_str(),
+                        home.dir(),
+                        to.as_str(),
+                        flags,
+                    ),
                     false => Err(nix::Error::EINVAL),
                 };
-                assert_eq!(home.publish_by(&rename, &draft, &digest, 4096).unwrap(), replaced, "{able:?}");
+                assert_eq!(
+                    home.publish_by(&rename, &draft, &digest, 4096).unwrap(),
+                    replaced,
+                    "{able:?}"
+                );
                 assert_eq!(
                     std::fs::read_dir(home.corner().unwrap().path()).unwrap().count(),
                     1,

@@ -1,5 +1,6 @@
-//! The file `.kvtier/manifest`: whose directory it is, in which form, and what its users agreed on. Written anew as a whole and synced,
-//! under the door's lock, and only when it changed. One that is damaged is [rebuilt](agree): it never keeps a directory shut.
+//! The file `.kvtier/manifest`: whose directory it is, in which form, and what its users agreed on.
+//! Written anew as a whole and synced, under the door's lock, and only when it changed. One that is
+//! damaged is [rebuilt](agree): it never keeps a directory shut.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +29,8 @@ pub struct Manifest {
     pub layout: Layout,
     /// The cap of the last who opened the directory.
     pub capacity_bytes: Option<u64>,
-    /// What the chunks look like: `chunk ...` and `namespace ...` lines by what is before their colon.
+    /// What the chunks look like: `chunk ...` and `namespace ...` lines by what is before their
+    /// colon.
     pub agreed: BTreeMap<String, String>,
 }
 
@@ -47,8 +49,8 @@ impl Manifest {
     /// Looks for the manifest of the directory `root`.
     ///
     /// # Errors
-    /// `Invalid` for one of a newer build, `Denied` for one that may not be read, and those of the file system: a manifest that cannot be
-    /// read now may be a good one.
+    /// `Invalid` for one of a newer build, `Denied` for one that may not be read, and those of the
+    /// file system: a manifest that cannot be read now may be a good one.
     pub fn find(root: &Path) -> Result<Found, Error> {
         let path = root.join(".kvtier/manifest");
         Self::find_by(root, || bookkeeping::read(&path, BYTES_MAX))
@@ -80,8 +82,8 @@ impl Manifest {
         }
     }
 
-    /// Reads the manifest of the directory `root`, without writing. In the place of a damaged one, the chunks tell the layout, or else it is
-    /// the `wanted` one.
+    /// Reads the manifest of the directory `root`, without writing. In the place of a damaged one,
+    /// the chunks tell the layout, or else it is the `wanted` one.
     ///
     /// # Errors
     /// Those of [`find`](Self::find), and `Invalid` where there is neither a manifest nor a chunk.
@@ -95,8 +97,10 @@ impl Manifest {
             }
             Found::Nothing if evidence::is_ours(root).unwrap_or(false) => Ok(Manifest::default()),
             Found::Nothing => {
-                let what =
-                    format!("{} is not a kvtier directory: it has no .kvtier/manifest; check the path", root.display());
+                let what = format!(
+                    "{} is not a kvtier directory: it has no .kvtier/manifest; check the path",
+                    root.display()
+                );
                 Err(Error::new(ErrorKind::Invalid, what))
             }
         }
@@ -109,18 +113,22 @@ impl Manifest {
 
     fn text(&self) -> String {
         let capacity = self.capacity_bytes.map(|bytes| format!("capacity: {bytes}\n"));
-        let agreed: String = self.agreed.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
+        let agreed: String =
+            self.agreed.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
         with_crc(format!("{HEAD}layout: {}\n{}{agreed}", self.layout, capacity.unwrap_or_default()))
     }
 
-    /// What these bytes are. Fails with the format of a manifest that is whole and that this build does not read.
+    /// What these bytes are. Fails with the format of a manifest that is whole and that this build
+    /// does not read.
     fn parse(bytes: &[u8]) -> Result<Found, String> {
         let damaged = |why: &str| Ok(Found::Damaged(why.to_owned()));
         let Ok(text) = std::str::from_utf8(bytes) else { return damaged("is no text") };
         if let Some(manifest) = text.strip_prefix(HEAD_1).and_then(Self::parse_lines) {
             return Ok(Found::Whole(manifest));
         }
-        let Some(body) = without_crc(text) else { return damaged("is damaged: its checksum is wrong") };
+        let Some(body) = without_crc(text) else {
+            return damaged("is damaged: its checksum is wrong");
+        };
         let lines = body.strip_prefix(HEAD);
         match (lines.and_then(Self::parse_lines), body.strip_prefix(ANY_HEAD)) {
             (Some(manifest), _) => Ok(Found::Whole(manifest)),
@@ -195,18 +203,25 @@ pub fn unescape(word: &str) -> String {
     plain.iter().fold(word.to_owned(), |word, (escaped, plain)| word.replace(escaped, plain))
 }
 
-/// Refuses a directory that holds anything, no manifest of ours and no chunk of ours: it belongs to another program.
+/// Refuses a directory that holds anything, no manifest of ours and no chunk of ours: it belongs to
+/// another program.
 pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
     let path = own.join("manifest");
     match fs::symlink_metadata(&path) {
         Ok(_) => return Ok(()),
         Err(e) if e.kind() == Io::NotFound || e.kind() == Io::NotADirectory => {}
-        Err(e) => return Err(Error::new(kind_of(&e), format!("cannot use {}", path.display())).with_source(e)),
+        Err(e) => {
+            return Err(
+                Error::new(kind_of(&e), format!("cannot use {}", path.display())).with_source(e)
+            );
+        }
     }
-    // A first start that was killed before its manifest leaves `.kvtier` alone behind, or with it empty shards.
+    // A first start that was killed before its manifest leaves `.kvtier` alone behind, or with it
+    // empty shards.
     for entry in fs::read_dir(root).map_err(|e| cannot_list(root, e))?.flatten() {
         let name = entry.file_name();
-        // Another process may be making the directory at this moment: then the manifest comes before all else.
+        // Another process may be making the directory at this moment: then the manifest comes
+        // before all else.
         let ours = name == ".kvtier" || name == "lost+found" || is_scratch(&name);
         if !ours && !path.exists() && !evidence::is_ours(root).map_err(|e| cannot_list(root, e))? {
             let what = format!(
@@ -219,19 +234,27 @@ pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks that the manifest says what this build understands, and writes one where there is none. A damaged one is put away and rebuilt: the
-/// chunks tell the layout, the configuration the rest, and what the chunks look like is noted again with the next saves. The door is
-/// locked. Answers what was damaged.
+/// Checks that the manifest says what this build understands, and writes one where there is none. A
+/// damaged one is put away and rebuilt: the chunks tell the layout, the configuration the rest, and
+/// what the chunks look like is noted again with the next saves. The door is locked. Answers what
+/// was damaged.
 pub fn agree(root: &Path, own: &Path, layout: Layout) -> Result<Option<String>, Error> {
     let path = own.join("manifest");
-    let fail = |e: io::Error| Error::new(kind_of(&e), format!("cannot write {}", path.display())).with_source(e);
+    let fail = |e: io::Error| {
+        Error::new(kind_of(&e), format!("cannot write {}", path.display())).with_source(e)
+    };
     let said = match Manifest::find(root)? {
-        Found::Whole(manifest) => return refuse_layout(root, manifest.layout, layout).map(|()| None),
+        Found::Whole(manifest) => {
+            return refuse_layout(root, manifest.layout, layout).map(|()| None);
+        }
         Found::Nothing => None,
         Found::Damaged(why) => {
             let there = evidence::layout_of(root, layout).map_err(|e| cannot_list(root, e))?;
             refuse_layout(root, there.unwrap_or(layout), layout)?;
-            Some(bookkeeping::put_away_because(own, &path, &why).map_err(fail)? + ", and a new one was made")
+            Some(
+                bookkeeping::put_away_because(own, &path, &why).map_err(fail)?
+                    + ", and a new one was made",
+            )
         }
     };
     Manifest { layout, ..Manifest::default() }.write(own).map_err(fail)?;
@@ -243,7 +266,10 @@ pub fn refuse_layout(root: &Path, there: Layout, layout: Layout) -> Result<(), E
     if there == layout {
         return Ok(());
     }
-    let what = format!("{} has layout {there}, this opens it as {layout}; say layout: {there}", root.display());
+    let what = format!(
+        "{} has layout {there}, this opens it as {layout}; say layout: {there}",
+        root.display()
+    );
     Err(Error::new(ErrorKind::Invalid, what))
 }
 
@@ -269,7 +295,9 @@ mod tests {
 
     #[test]
     fn a_manifest_comes_back_and_a_change_of_any_bit_is_damage() {
-        for (capacity_bytes, layout) in [None, Some(1), Some(u64::MAX)].into_iter().cycle().zip(Layout::ALL) {
+        for (capacity_bytes, layout) in
+            [None, Some(1), Some(u64::MAX)].into_iter().cycle().zip(Layout::ALL)
+        {
             let agreed = [(format!("chunk {}", escape("a b:\n%")), "any whole".to_owned())].into();
             let manifest = Manifest { layout, capacity_bytes, agreed };
             let bytes = manifest.text().into_bytes();
@@ -277,17 +305,25 @@ mod tests {
             for (at, bit) in (0..bytes.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
                 let mut flipped = bytes.clone();
                 flipped[at] ^= 1 << bit;
-                assert!(matches!(Manifest::parse(&flipped), Ok(Found::Damaged(_))), "bit {bit} of byte {at}");
+                assert!(
+                    matches!(Manifest::parse(&flipped), Ok(Found::Damaged(_))),
+                    "bit {bit} of byte {at}"
+                );
             }
             for cut in 0..bytes.len() {
-                assert!(matches!(Manifest::parse(&bytes[..cut]), Ok(Found::Damaged(_))), "cut at {cut}");
+                assert!(
+                    matches!(Manifest::parse(&bytes[..cut]), Ok(Found::Damaged(_))),
+                    "cut at {cut}"
+                );
             }
         }
     }
 
     #[test]
     fn a_manifest_that_cannot_be_read_now_is_not_damaged() {
-        use nix::libc::{EACCES, EIO, ELOOP, EMFILE, ENFILE, ENOENT, ENOMEM, ENOTDIR, ENXIO, ESTALE, ETIMEDOUT};
+        use nix::libc::{
+            EACCES, EIO, ELOOP, EMFILE, ENFILE, ENOENT, ENOMEM, ENOTDIR, ENXIO, ESTALE, ETIMEDOUT,
+        };
         let find = |errors: &[i32]| {
             let mut errors = errors.iter();
             let whole = with_crc(format!("{HEAD}layout: kvtier\n")).into_bytes();
@@ -295,16 +331,28 @@ mod tests {
                 errors.next().map_or(Ok(whole.clone()), |e| Err(io::Error::from_raw_os_error(*e)))
             })
         };
-        for errors in [&[ESTALE][..], &[ETIMEDOUT], &[ENOMEM], &[EMFILE], &[ENFILE], &[EACCES], &[EIO, ESTALE]] {
+        for errors in [
+            &[ESTALE][..],
+            &[ETIMEDOUT],
+            &[ENOMEM],
+            &[EMFILE],
+            &[ENFILE],
+            &[EACCES],
+            &[EIO, ESTALE],
+        ] {
             let e = find(errors).unwrap_err();
             assert!(
-                std::error::Error::source(&e).is_some() && e.to_string().contains("/d/.kvtier/manifest"),
+                std::error::Error::source(&e).is_some()
+                    && e.to_string().contains("/d/.kvtier/manifest"),
                 "{errors:?}: {e}"
             );
         }
         let denied = find(&[EACCES]).unwrap_err();
         let next = std::error::Error::source(&denied).unwrap().to_string();
-        assert!(denied.kind() == ErrorKind::Denied && next.contains("run as the user who owns"), "{next}");
+        assert!(
+            denied.kind() == ErrorKind::Denied && next.contains("run as the user who owns"),
+            "{next}"
+        );
         assert!(matches!(find(&[EIO]), Ok(Found::Whole(_))), "read again");
         for errors in [&[EIO, EIO][..], &[ELOOP], &[ENXIO]] {
             assert!(matches!(find(errors), Ok(Found::Damaged(_))), "{errors:?}");
@@ -315,8 +363,14 @@ mod tests {
     #[test]
     fn what_is_whole_and_not_understood_is_of_another_build() {
         let text = |body: &str| with_crc(body.to_owned()).into_bytes();
-        assert_eq!(Manifest::parse(&text("kvtier directory\nformat: 3\nanything\n")), Err("3".to_owned()));
-        assert_eq!(Manifest::parse(&text(&format!("{HEAD}layout: kvtier\ncolour: red\n"))), Err("2".to_owned()));
+        assert_eq!(
+            Manifest::parse(&text("kvtier directory\nformat: 3\nanything\n")),
+            Err("3".to_owned())
+        );
+        assert_eq!(
+            Manifest::parse(&text(&format!("{HEAD}layout: kvtier\ncolour: red\n"))),
+            Err("2".to_owned())
+        );
         for other in ["", "kvtier", "\n", "a thesis\n", OURS.trim_end_matches("kvtier\n")] {
             assert!(matches!(Manifest::parse(other.as_bytes()), Ok(Found::Damaged(_))), "{other}");
         }

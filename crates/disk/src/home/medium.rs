@@ -8,8 +8,9 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::Home;
 
-/// Magic numbers of file systems whose locks are kept by this machine's kernel alone: ext2 to ext4, XFS, Btrfs, tmpfs, ramfs, overlayfs, F2FS,
-/// ZFS, bcachefs, JFS, ReiserFS, NILFS2, UBIFS, eCryptfs, FAT, exFAT, NTFS (two), and the read-only SquashFS and EROFS. Any other may be
+/// Magic numbers of file systems whose locks are kept by this machine's kernel alone: ext2 to ext4,
+/// XFS, Btrfs, tmpfs, ramfs, overlayfs, F2FS, ZFS, bcachefs, JFS, ReiserFS, NILFS2, UBIFS,
+/// eCryptfs, FAT, exFAT, NTFS (two), and the read-only SquashFS and EROFS. Any other may be
 /// shared by hosts: there a lock may be a message to a server, or may not reach other hosts at all.
 const LOCAL: [i64; 20] = [
     0xef53,
@@ -64,7 +65,8 @@ mod tests {
 
     #[test]
     fn what_hosts_may_share_is_not_local() {
-        // NFS, SMB, 9p, FUSE, Ceph, Lustre, BeeGFS, GPFS, OCFS2, GFS2, Weka, AFS, VirtualBox, and one that nobody has heard of.
+        // NFS, SMB, 9p, FUSE, Ceph, Lustre, BeeGFS, GPFS, OCFS2, GFS2, Weka, AFS, VirtualBox, and
+        // one that nobody has heard of.
         let shared = [
             0x6969,
             0xff53_4d42,

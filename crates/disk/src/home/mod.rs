@@ -1,4 +1,5 @@
-//! A tier's directory on disk: its manifest, its 256 shards, this process's own corner for unfinished files, and the quarantine.
+//! A tier's directory on disk: its manifest, its 256 shards, this process's own corner for
+//! unfinished files, and the quarantine.
 
 pub mod bookkeeping;
 pub mod census;
@@ -37,8 +38,9 @@ use crate::name;
 
 /// How long somebody may register or clear before the others give up waiting for it.
 pub const DOOR_WAIT_MAX: Duration = Duration::from_secs(3);
-/// How long who opens the directory waits, which else is refused: several may come at once, each of which makes files and directories on a
-/// medium that may be busy. Only who is frozen keeps the door longer.
+/// How long who opens the directory waits, which else is refused: several may come at once, each of
+/// which makes files and directories on a medium that may be busy. Only who is frozen keeps the
+/// door longer.
 pub const ENTRY_WAIT_MAX: Duration = Duration::from_secs(15);
 /// The most reports of damage that are kept for the status.
 const DAMAGE_MAX: usize = 16;
@@ -68,12 +70,14 @@ pub struct Home {
 }
 
 impl Home {
-    /// Opens or creates the directory, clears what dead processes left unfinished, and registers this process.
+    /// Opens or creates the directory, clears what dead processes left unfinished, and registers
+    /// this process.
     pub fn open(root: &Path, foreign: Option<Foreign>) -> Result<Self, Error> {
         let at = |what: &str, path: &Path| {
             let what = format!("cannot {what} {}", path.display());
             move |e: io::Error| {
-                Error::new(kind_of(&e), what).with_cause(e, "check the path, its permissions and free space")
+                Error::new(kind_of(&e), what)
+                    .with_cause(e, "check the path, its permissions and free space")
             }
         };
         let own = root.join(".kvtier");
@@ -88,12 +92,15 @@ impl Home {
         scratch::sweep(root);
         bookkeeping::make_own(&own).map_err(at("create", &own))?;
         let mut damage = repair_within(&own, ENTRY_WAIT_MAX).map_err(at("create", &own))?;
-        // One process at a time registers or clears, so that nobody takes a corner being made for an abandoned one.
+        // One process at a time registers or clears, so that nobody takes a corner being made for
+        // an abandoned one.
         let door = lock_door_within(&own, ENTRY_WAIT_MAX).map_err(at("lock", &own.join("door")))?;
         damage.extend(manifest::agree(root, &own, layout)?);
         let said = Manifest::read(root, layout)?;
         if !layout.is_foreign() {
-            damage.extend(make_shards(root, &own).map_err(at("create the 256 directories of", root))?);
+            damage.extend(
+                make_shards(root, &own).map_err(at("create the 256 directories of", root))?,
+            );
         }
         let buried = corner::bury_dead(&own.join("tmp")).map_err(at("clear", &own.join("tmp")))?;
         let corner = Corner::settle(&own.join("tmp")).map_err(at("write to", &own.join("tmp")))?;
@@ -106,17 +113,28 @@ impl Home {
     }
 
     /// Opens a directory that can only be read: nothing is made, nobody registers.
-    fn open_read_only(root: &Path, layout: Layout, foreign: Option<Foreign>) -> Result<Self, Error> {
-        let failed = |e: io::Error| Error::new(kind_of(&e), format!("cannot open {}", root.display())).with_source(e);
+    fn open_read_only(
+        root: &Path,
+        layout: Layout,
+        foreign: Option<Foreign>,
+    ) -> Result<Self, Error> {
+        let failed = |e: io::Error| {
+            Error::new(kind_of(&e), format!("cannot open {}", root.display())).with_source(e)
+        };
         // Files of another program may lie there without a manifest of ours.
-        let said = if layout.is_foreign() && !bookkeeping::is_there(&root.join(".kvtier/manifest")).map_err(failed)? {
+        let said = if layout.is_foreign()
+            && !bookkeeping::is_there(&root.join(".kvtier/manifest")).map_err(failed)?
+        {
             Manifest { layout, ..Manifest::default() }
         } else {
             Manifest::read(root, layout)?
         };
         manifest::refuse_layout(root, said.layout, layout)?;
         let dir = File::open(root).map_err(failed)?;
-        tracing::warn!("{} is mounted read-only: chunks are loaded from it and none are saved", root.display());
+        tracing::warn!(
+            "{} is mounted read-only: chunks are loaded from it and none are saved",
+            root.display()
+        );
         let home = Home::new(root, dir.into(), said, foreign);
         Ok(Home { read_only: AtomicBool::new(true), ..home })
     }
@@ -157,7 +175,11 @@ impl Home {
     /// Notes whether the directory can only be read.
     pub fn set_read_only(&self, read_only: bool) {
         if self.read_only.swap(read_only, Ordering::Relaxed) != read_only {
-            let now = if read_only { "read-only: saves are shed" } else { "writable: chunks are saved again" };
+            let now = if read_only {
+                "read-only: saves are shed"
+            } else {
+                "writable: chunks are saved again"
+            };
             tracing::warn!("{} is now {now}", self.root.display());
         }
     }
@@ -200,16 +222,23 @@ impl Home {
         work(living(&self.own().join("tmp"))?.len() == 1)
     }
 
-    /// Does something if no other process has the directory open, and while none can open it. Answers whether it was done.
+    /// Does something if no other process has the directory open, and while none can open it.
+    /// Answers whether it was done.
     pub fn if_alone(&self, work: impl FnOnce() -> io::Result<()>) -> io::Result<bool> {
         let _door = lock_door(&self.own())?;
         let is_alone = living(&self.own().join("tmp"))?.len() <= 1;
         if is_alone { work().map(|()| true) } else { Ok(false) }
     }
 
-    /// Takes `capacity_bytes` for the directory's cap and writes it down. `Invalid` for one below what is noted there, and below the `used`
-    /// bytes that lie there, unless `shrink` says that they may be deleted.
-    pub fn agree_on_cap(&self, capacity_bytes: u64, used: u64, shrink: bool) -> Result<Manifest, Error> {
+    /// Takes `capacity_bytes` for the directory's cap and writes it down. `Invalid` for one below
+    /// what is noted there, and below the `used` bytes that lie there, unless `shrink` says
+    /// that they may be deleted.
+    pub fn agree_on_cap(
+        &self,
+        capacity_bytes: u64,
+        used: u64,
+        shrink: bool,
+    ) -> Result<Manifest, Error> {
         self.edit_manifest(ENTRY_WAIT_MAX, |manifest| {
             let smaller = manifest.capacity_bytes.is_none_or(|noted| capacity_bytes < noted);
             if smaller && used > capacity_bytes && !shrink {
@@ -226,7 +255,8 @@ impl Home {
         })
     }
 
-    /// Changes the manifest in one step, while nobody else does; waits at most `most` for those. Answers what it says then.
+    /// Changes the manifest in one step, while nobody else does; waits at most `most` for those.
+    /// Answers what it says then.
     pub fn edit_manifest(
         &self,
         most: Duration,
@@ -253,7 +283,8 @@ impl Home {
         Ok(manifest)
     }
 
-    /// What the manifest says and `true`; where it was lost or damaged since, what it said last and `false`. The door is locked.
+    /// What the manifest says and `true`; where it was lost or damaged since, what it said last and
+    /// `false`. The door is locked.
     fn manifest_or_said(&self, own: &Path) -> Result<(Manifest, bool), Error> {
         let why = match Manifest::find(&self.root)? {
             Found::Whole(manifest) => return Ok((manifest, true)),
@@ -263,7 +294,9 @@ impl Home {
         let path = own.join("manifest");
         // Where it cannot be put away, the one that is written in its place may still replace it.
         let put_away = bookkeeping::put_away_because(own, &path, &why);
-        self.note_damage(put_away.unwrap_or_else(|_| format!("{} {why}; it is written again", path.display())));
+        self.note_damage(
+            put_away.unwrap_or_else(|_| format!("{} {why}; it is written again", path.display())),
+        );
         Ok((self.said.lock().unwrap_or_else(PoisonError::into_inner).clone(), false))
     }
 
@@ -282,16 +315,18 @@ impl Home {
     }
 }
 
-/// Repairs `.kvtier`, one process at a time: what is renamed may be the file that the others have locked, or are about to lock. Waits at most
-/// `most` for those.
+/// Repairs `.kvtier`, one process at a time: what is renamed may be the file that the others have
+/// locked, or are about to lock. Waits at most `most` for those.
 fn repair_within(own: &Path, most: Duration) -> io::Result<Vec<String>> {
     let dir = File::open(own)?;
     match lock_within(&dir, most) {
         Err(e) if e.kind() == Io::WouldBlock => {
-            let what = format!("another process keeps {} locked: see who has it open", own.display());
+            let what =
+                format!("another process keeps {} locked: see who has it open", own.display());
             return Err(io::Error::new(Io::WouldBlock, what));
         }
-        // Network file systems lock no directories. There each name is looked at just before it is renamed, and no more.
+        // Network file systems lock no directories. There each name is looked at just before it is
+        // renamed, and no more.
         _ => {}
     }
     let repaired = bookkeeping::repair(own);
@@ -300,7 +335,8 @@ fn repair_within(own: &Path, most: Duration) -> io::Result<Vec<String>> {
     repaired
 }
 
-/// Makes the directories of the layout's chunks, and brings the names of new ones to the device. Answers what was in their place.
+/// Makes the directories of the layout's chunks, and brings the names of new ones to the device.
+/// Answers what was in their place.
 fn make_shards(root: &Path, own: &Path) -> io::Result<Vec<String>> {
     let (mut damage, mut is_new) = (Vec::new(), false);
     for shard in 0..=255 {
@@ -330,7 +366,8 @@ pub fn kind_of(e: &io::Error) -> ErrorKind {
     }
 }
 
-/// The door's lock. Unlocked when this is dropped, not only closed: a child that this process forked meanwhile has the file open too.
+/// The door's lock. Unlocked when this is dropped, not only closed: a child that this process
+/// forked meanwhile has the file open too.
 #[derive(Debug)]
 pub struct Door(File);
 
@@ -362,14 +399,15 @@ pub fn lock_door_within(own: &Path, most: Duration) -> io::Result<Door> {
     Ok(Door(door))
 }
 
-/// Locks a file, but waits no longer than `most` for whoever has it: a process that is frozen with the lock must not stop the others.
+/// Locks a file, but waits no longer than `most` for whoever has it: a process that is frozen with
+/// the lock must not stop the others.
 pub fn lock_within(file: &File, most: Duration) -> io::Result<()> {
     let began = Instant::now();
     lock_by(file, most, || began.elapsed(), std::thread::sleep)
 }
 
-/// The same by this clock. Time in which our own thread stood still is no time in which another kept the lock: some of it must be pauses
-/// after which it was tried again.
+/// The same by this clock. Time in which our own thread stood still is no time in which another
+/// kept the lock: some of it must be pauses after which it was tried again.
 fn lock_by(
     file: &File,
     most: Duration,
@@ -420,8 +458,12 @@ mod tests {
     #[test]
     fn who_stood_still_has_not_waited_for_a_lock_and_who_has_gives_up() {
         let dir = tempfile::tempdir().unwrap();
-        let (ours, theirs) = (open_rw(&dir.path().join("lock")).unwrap(), open_rw(&dir.path().join("lock")).unwrap());
-        let (most, clock, pauses) = (Duration::from_secs(1), Cell::new(Duration::ZERO), Cell::new(0));
+        let (ours, theirs) = (
+            open_rw(&dir.path().join("lock")).unwrap(),
+            open_rw(&dir.path().join("lock")).unwrap(),
+        );
+        let (most, clock, pauses) =
+            (Duration::from_secs(1), Cell::new(Duration::ZERO), Cell::new(0));
         theirs.lock().unwrap();
         let passes = |time| clock.set(clock.get() + time);
         // Ten seconds pass at the first pause, and the lock is free at the third.

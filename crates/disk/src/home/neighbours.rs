@@ -9,23 +9,28 @@ use super::manifest::Manifest;
 use super::{ENTRY_WAIT_MAX, Home, kind_of, living};
 
 impl Home {
-    /// Says to those who have the directory open, and to those who come, with which cap this process does. `Invalid` when theirs is
-    /// another, unless `shrink` says that chunks may be deleted: the smallest cap deletes what the others save.
+    /// Says to those who have the directory open, and to those who come, with which cap this
+    /// process does. `Invalid` when theirs is another, unless `shrink` says that chunks may be
+    /// deleted: the smallest cap deletes what the others save.
     pub fn join(&self, capacity_bytes: u64, shrink: bool) -> Result<(), Error> {
         let _ = self.cap.set(capacity_bytes);
         if self.is_read_only() {
             return Ok(());
         }
-        let (tmp, failed) = (self.own().join("tmp"), |e| Error::new(kind_of(&e), "cannot register").with_source(e));
+        let (tmp, failed) =
+            (self.own().join("tmp"), |e| Error::new(kind_of(&e), "cannot register").with_source(e));
         let corner = self.corner().map_err(failed)?;
         self.edit_manifest(ENTRY_WAIT_MAX, |manifest| {
             // Whoever is gone is no neighbour.
             let living = living(&tmp).map_err(|e| {
-                Error::new(kind_of(&e), format!("cannot read {}", tmp.display())).with_cause(e, "check its permissions")
+                Error::new(kind_of(&e), format!("cannot read {}", tmp.display()))
+                    .with_cause(e, "check its permissions")
             })?;
             let others = living.iter().filter(|name| *name != corner.name());
             let caps: Vec<u64> = others.filter_map(|name| noted_cap(&tmp, name)).collect();
-            match cap_of_others(manifest, &caps).filter(|theirs| *theirs != capacity_bytes && !shrink) {
+            match cap_of_others(manifest, &caps)
+                .filter(|theirs| *theirs != capacity_bytes && !shrink)
+            {
                 Some(theirs) => Err(another_cap(self.root(), theirs, capacity_bytes)),
                 None => corner.note_cap(capacity_bytes).map_err(failed),
             }
@@ -34,7 +39,8 @@ impl Home {
     }
 }
 
-/// The cap of those who have the directory open: the noted one is the last that they agreed on, unless a dead process noted it.
+/// The cap of those who have the directory open: the noted one is the last that they agreed on,
+/// unless a dead process noted it.
 fn cap_of_others(manifest: &Manifest, caps: &[u64]) -> Option<u64> {
     manifest.capacity_bytes.filter(|noted| caps.contains(noted)).or(caps.iter().min().copied())
 }

@@ -29,7 +29,9 @@ struct Stat {
 impl Process {
     /// This one; `None` where `/proc` is not to be had.
     pub fn this() -> Option<Self> {
-        let of = |kind: &str| fs::read_link(format!("/proc/self/ns/{kind}")).ok()?.into_os_string().into_string().ok();
+        let of = |kind: &str| {
+            fs::read_link(format!("/proc/self/ns/{kind}")).ok()?.into_os_string().into_string().ok()
+        };
         // Older kernels have one time for all.
         let namespaces = [of("pid")?, of("time").unwrap_or_default()];
         Some(Process {
@@ -53,7 +55,8 @@ impl Process {
         Some(Process { pid, started_ticks, namespaces, boot })
     }
 
-    /// Whether it certainly runs no more. Of a process of another machine or container nobody can tell.
+    /// Whether it certainly runs no more. Of a process of another machine or container nobody can
+    /// tell.
     pub fn is_gone(&self) -> bool {
         let is_near = |us: &Process| us.boot == self.boot && us.namespaces == self.namespaces;
         if !Process::this().as_ref().is_some_and(is_near) {
@@ -62,10 +65,12 @@ impl Process {
         match stat(&self.pid.to_string()) {
             // Ended, and its parent has not asked how.
             Some(stat) => {
-                stat.started_ticks != self.started_ticks || (matches!(stat.state, 'Z' | 'X') && stat.threads <= 1)
+                stat.started_ticks != self.started_ticks
+                    || (matches!(stat.state, 'Z' | 'X') && stat.threads <= 1)
             }
             // `/proc` may hide the processes of others.
-            None => i32::try_from(self.pid).is_ok_and(|pid| kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH)),
+            None => i32::try_from(self.pid)
+                .is_ok_and(|pid| kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH)),
         }
     }
 }

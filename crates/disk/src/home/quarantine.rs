@@ -1,4 +1,5 @@
-//! Files that failed a check, kept for a look at what went wrong: few, for a while, and only as long as nobody needs their room.
+//! Files that failed a check, kept for a look at what went wrong: few, for a while, and only as
+//! long as nobody needs their room.
 
 use std::fs;
 use std::io::{self, ErrorKind as Io};
@@ -51,14 +52,18 @@ pub fn list(own: &Path) -> io::Result<Vec<Kept>> {
     Ok(all)
 }
 
-/// Moves a file that fails its checks out of the way; where it cannot be kept for a look, deletes it: damaged and in the way, it is worth
-/// less than its room. Answers the bytes that are kept.
+/// Moves a file that fails its checks out of the way; where it cannot be kept for a look, deletes
+/// it: damaged and in the way, it is worth less than its room. Answers the bytes that are kept.
 pub fn keep(own: &Path, file: &Path, bytes_max: u64) -> io::Result<u64> {
     let bytes = fs::symlink_metadata(file)?.len();
     let fits = list(own).is_ok_and(|all| {
-        all.len() < FILES_MAX && all.iter().map(|kept| kept.bytes).sum::<u64>().saturating_add(bytes) <= bytes_max
+        all.len() < FILES_MAX
+            && all.iter().map(|kept| kept.bytes).sum::<u64>().saturating_add(bytes) <= bytes_max
     });
-    let moved = fits && file.file_name().is_some_and(|name| move_to_free(file, &own.join("quarantine").join(name)));
+    let moved = fits
+        && file
+            .file_name()
+            .is_some_and(|name| move_to_free(file, &own.join("quarantine").join(name)));
     if moved {
         return Ok(bytes);
     }
@@ -81,7 +86,8 @@ pub struct Cleared {
     pub failed: Option<io::Error>,
 }
 
-/// Deletes what has been there for too long, and the longest of what is too much. What cannot be deleted stays, and the next goes for it.
+/// Deletes what has been there for too long, and the longest of what is too much. What cannot be
+/// deleted stays, and the next goes for it.
 pub fn trim(own: &Path, bytes_max: u64, now: SystemTime) -> io::Result<Cleared> {
     let all = list(own)?;
     let (mut files, mut bytes) = (all.len(), all.iter().map(|kept| kept.bytes).sum::<u64>());
@@ -148,7 +154,11 @@ mod tests {
         assert_eq!(put(own.path(), "no quarantine", 10, 100), 0);
         fs::create_dir(own.path().join("quarantine")).unwrap();
         assert_eq!(
-            [put(own.path(), "a", 60, 100), put(own.path(), "b", 41, 100), put(own.path(), "c", 40, 100)],
+            [
+                put(own.path(), "a", 60, 100),
+                put(own.path(), "b", 41, 100),
+                put(own.path(), "c", 40, 100)
+            ],
             [60, 0, 40]
         );
         assert_eq!(put(own.path(), "a", 1, 200), 0, "one of a name, which is counted");
@@ -156,12 +166,16 @@ mod tests {
         assert_eq!(trim(own.path(), 100, now).unwrap().bytes, 0);
         assert_eq!(trim(own.path(), 100, now + AGE_MAX / 2).unwrap().bytes, 0);
         assert!(trim(own.path(), 99, now).unwrap().bytes > 0);
-        assert!(trim(own.path(), 100, now + 2 * AGE_MAX).unwrap().bytes > 0, "what is left is old by then");
+        assert!(
+            trim(own.path(), 100, now + 2 * AGE_MAX).unwrap().bytes > 0,
+            "what is left is old by then"
+        );
         assert!(list(own.path()).unwrap().is_empty());
         assert_eq!([put(own.path(), "a", 60, 100), put(own.path(), "c", 40, 100)], [60, 40]);
         assert_eq!(make_room(own.path(), 1 << 20).unwrap().bytes % 20, 0);
         assert!(list(own.path()).unwrap().is_empty());
-        let kept = (0..FILES_MAX + 3).map(|n| put(own.path(), &n.to_string(), 1, 1 << 20)).sum::<u64>();
+        let kept =
+            (0..FILES_MAX + 3).map(|n| put(own.path(), &n.to_string(), 1, 1 << 20)).sum::<u64>();
         assert_eq!(kept, FILES_MAX as u64);
         assert_eq!((bytes_max(1000), bytes_max(u64::MAX)), (10, BYTES_MAX));
     }
@@ -170,7 +184,8 @@ mod tests {
         let own = tempfile::tempdir().unwrap();
         let aside = own.path().join("quarantine");
         // None may be kept; more is wanted than there is.
-        let trim_now: fn(&Path, u64) -> io::Result<Cleared> = |own, max| trim(own, max, SystemTime::now());
+        let trim_now: fn(&Path, u64) -> io::Result<Cleared> =
+            |own, max| trim(own, max, SystemTime::now());
         let ways = [(trim_now, 0), (make_room, u64::MAX)];
         for (clear, bytes) in ways {
             fs::create_dir_all(aside.join("a directory/not empty")).unwrap();

@@ -9,7 +9,8 @@ use std::sync::{Arc, PoisonError};
 use nix::sys::stat::fstat;
 
 use super::{
-    Corner, DOOR_WAIT_MAX, Home, bookkeeping, exists_is_fine, lock_door, make_shards, manifest, repair_within,
+    Corner, DOOR_WAIT_MAX, Home, bookkeeping, exists_is_fine, lock_door, make_shards, manifest,
+    repair_within,
 };
 
 /// What had to be made again.
@@ -24,11 +25,13 @@ pub enum Recovered {
 }
 
 impl Home {
-    /// Makes `.kvtier` again if somebody deleted it, or what we need in it; and for the first time if it could only be read until now. Where
-    /// the path leads to another directory by now, goes on there.
+    /// Makes `.kvtier` again if somebody deleted it, or what we need in it; and for the first time
+    /// if it could only be read until now. Where the path leads to another directory by now,
+    /// goes on there.
     pub fn restore(&self) -> io::Result<Recovered> {
         let is_moved = self.is_moved()?;
-        let (own, mut corner) = (self.own(), self.corner.write().unwrap_or_else(PoisonError::into_inner));
+        let (own, mut corner) =
+            (self.own(), self.corner.write().unwrap_or_else(PoisonError::into_inner));
         let manifest = bookkeeping::is_there(&own.join("manifest"))?;
         let has_corner = corner.as_ref().is_some_and(|corner| corner.is_there());
         if manifest && has_corner && !is_moved {
@@ -44,10 +47,13 @@ impl Home {
             said.write(&own)?;
         }
         if root.is_some() {
-            let damage = manifest::agree(&self.root, &own, said.layout).map_err(io::Error::other)?;
+            let damage =
+                manifest::agree(&self.root, &own, said.layout).map_err(io::Error::other)?;
             damage.into_iter().for_each(|found| self.note_damage(found));
             if !said.layout.is_foreign() {
-                make_shards(&self.root, &own)?.into_iter().for_each(|found| self.note_damage(found));
+                make_shards(&self.root, &own)?
+                    .into_iter()
+                    .for_each(|found| self.note_damage(found));
             }
         }
         if !has_corner {
@@ -72,12 +78,13 @@ impl Home {
         }
     }
 
-    /// The directory to which the path leads now, made if there is none. Only on the same file system: another may be what lies below a mount
-    /// that is gone, and is not to be filled.
+    /// The directory to which the path leads now, made if there is none. Only on the same file
+    /// system: another may be what lies below a mount that is gone, and is not to be filled.
     fn open_another(&self) -> io::Result<File> {
         let ours = fstat(self.dir().as_fd())?.st_dev;
         let exists = fs::exists(&self.root)?;
-        let checked = if exists { self.root.as_path() } else { self.root.parent().unwrap_or(&self.root) };
+        let checked =
+            if exists { self.root.as_path() } else { self.root.parent().unwrap_or(&self.root) };
         if fs::metadata(checked)?.dev() != ours {
             let what = format!(
                 "{} was taken away, and another file system is in its place: mount it again, or restart to use the other",

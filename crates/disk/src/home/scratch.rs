@@ -1,5 +1,5 @@
-//! Directories beside the chunks in which somebody tries something for a moment. Who is killed leaves one behind; the next who comes removes
-//! it.
+//! Directories beside the chunks in which somebody tries something for a moment. Who is killed
+//! leaves one behind; the next who comes removes it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -8,9 +8,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const PREFIXES: [&str; 4] = [".kvtier-doctor.", ".kvtier-probe.", ".kvtier-bench.", ".kvtier-replay."];
+const PREFIXES: [&str; 4] =
+    [".kvtier-doctor.", ".kvtier-probe.", ".kvtier-bench.", ".kvtier-replay."];
 
-/// A directory of one's own, `.kvtier-<what>.<process>.<n>`, that goes when this is dropped. It is locked while its owner lives.
+/// A directory of one's own, `.kvtier-<what>.<process>.<n>`, that goes when this is dropped. It is
+/// locked while its owner lives.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -18,7 +20,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes one in the directory `root`, for `what`: `doctor`, `probe`, `bench` or `replay`. Removes those of the dead before.
+    /// Makes one in the directory `root`, for `what`: `doctor`, `probe`, `bench` or `replay`.
+    /// Removes those of the dead before.
     pub fn new(root: &Path, what: &str) -> io::Result<Self> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         sweep(root);
@@ -33,7 +36,9 @@ impl Scratch {
             // Where there are no locks, nobody sweeps.
             let _ = lock.lock();
             // Somebody may have swept it before it was locked.
-            if fs::metadata(&path).is_ok_and(|now| lock.metadata().is_ok_and(|ours| ours.ino() == now.ino())) {
+            if fs::metadata(&path)
+                .is_ok_and(|now| lock.metadata().is_ok_and(|ours| ours.ino() == now.ino()))
+            {
                 return Ok(Scratch { path, lock });
             }
         }

@@ -1,7 +1,7 @@
 //! The ledger and the change log of a directory that is changed from outside.
 //!
-//! Both are written after a change, which stands whether or not they can be. What cannot be written waits for the next change, and for
-//! [`finish`](Accounting::finish).
+//! Both are written after a change, which stands whether or not they can be. What cannot be written
+//! waits for the next change, and for [`finish`](Accounting::finish).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,13 +26,19 @@ pub struct Accounting {
 }
 
 impl Accounting {
-    /// Opens what there is below `.kvtier`. Where this process cannot be registered (a full device, say), a tier corrects the ledger for a file
-    /// that it finds gone: then nothing is released or logged here, and the next change tries again.
+    /// Opens what there is below `.kvtier`. Where this process cannot be registered (a full device,
+    /// say), a tier corrects the ledger for a file that it finds gone: then nothing is released
+    /// or logged here, and the next change tries again.
     pub fn open(own: &Path, is_foreign: bool) -> io::Result<Self> {
         let ledger = Ledger::peek(own)?.map(|_| Ledger::open(own, true)).transpose()?;
         let registered = ledger.as_ref().and_then(|_| home::visit(own).ok());
         if ledger.is_some() && registered.is_none() {
-            return Ok(Accounting { own: own.to_owned(), ledger: None, changes: None, _registered: None });
+            return Ok(Accounting {
+                own: own.to_owned(),
+                ledger: None,
+                changes: None,
+                _registered: None,
+            });
         }
         ledger.iter().for_each(|ledger| drop(ledger.fold()));
         let is_local = home::is_local(own)?;
@@ -46,12 +52,17 @@ impl Accounting {
         ledger.recount(false, count)?;
         // What is written must be counted.
         let accounting = Accounting::open(own, false)?;
-        let unregistered =
-            || io::Error::other(format!("cannot register in {}: see whether its device is full", own.display()));
+        let unregistered = || {
+            io::Error::other(format!(
+                "cannot register in {}: see whether its device is full",
+                own.display()
+            ))
+        };
         if accounting.ledger.is_some() { Ok(accounting) } else { Err(unregistered()) }
     }
 
-    /// Whether the ledger is the file that has its name now. Another process may have deleted `.kvtier`, or counted for the first time.
+    /// Whether the ledger is the file that has its name now. Another process may have deleted
+    /// `.kvtier`, or counted for the first time.
     pub fn is_current(&self) -> bool {
         match &self.ledger {
             Some(ledger) => ledger.is_linked(),
@@ -59,8 +70,14 @@ impl Accounting {
         }
     }
 
-    /// Counts `bytes` more, unless the total would then be over `cap`, or `make` cannot make their file.
-    pub fn claim(&self, bytes: u64, cap: u64, make: &mut dyn FnMut() -> bool) -> io::Result<Claimed> {
+    /// Counts `bytes` more, unless the total would then be over `cap`, or `make` cannot make their
+    /// file.
+    pub fn claim(
+        &self,
+        bytes: u64,
+        cap: u64,
+        make: &mut dyn FnMut() -> bool,
+    ) -> io::Result<Claimed> {
         match &self.ledger {
             Some(ledger) => ledger.claim(bytes, cap, make),
             None => Ok(if make() { Claimed::Granted } else { Claimed::Full }),
@@ -105,13 +122,18 @@ impl Accounting {
     pub fn finish(&self) -> io::Result<()> {
         let failed = |what: &str, e: io::Error| {
             let own = self.own.display();
-            io::Error::new(e.kind(), format!("cannot write {what} in {own}: {e}; the chunks were changed all the same"))
+            io::Error::new(
+                e.kind(),
+                format!("cannot write {what} in {own}: {e}; the chunks were changed all the same"),
+            )
         };
         if let Some(changes) = &self.changes {
             changes.flush().map_err(|e| failed("the change log", e))?;
         }
         match &self.ledger {
-            Some(ledger) if ledger.has_pending() => ledger.fold().map_err(|e| failed("the ledger", e)),
+            Some(ledger) if ledger.has_pending() => {
+                ledger.fold().map_err(|e| failed("the ledger", e))
+            }
             _ => Ok(()),
         }
     }
@@ -139,7 +161,11 @@ mod tests {
         let writer = directory.writer().unwrap();
         for n in 0..3 {
             let facts = Facts::plain(Digest([n; 32]), Digest::default(), BlockSums::of(&[n; 100]));
-            assert!(writer.write(&Unnamed { facts: &facts, canonical: b"", payload: &[n; 100] }).unwrap());
+            assert!(
+                writer
+                    .write(&Unnamed { facts: &facts, canonical: b"", payload: &[n; 100] })
+                    .unwrap()
+            );
         }
         writer.finish().unwrap();
         (directory, ChangeLog::open(&root.join(".kvtier"), true, &Clock::real()))
@@ -202,7 +228,10 @@ mod tests {
         let obstacle = obstruct(dir.path());
         assert!(directory.remove(&named(0)).unwrap());
         let e = directory.finish().unwrap_err().to_string();
-        assert!(e.contains("cannot write the change log in ") && e.contains("the chunks were changed"), "{e}");
+        assert!(
+            e.contains("cannot write the change log in ") && e.contains("the chunks were changed"),
+            "{e}"
+        );
         fs::remove_dir(obstacle).unwrap();
         assert!(directory.remove(&named(1)).unwrap());
         directory.finish().unwrap();
@@ -215,7 +244,9 @@ mod tests {
         let (directory, log) = directory(dir.path());
         let (writer, obstacle) = (directory.writer().unwrap(), obstruct(dir.path()));
         let facts = Facts::plain(Digest([9; 32]), Digest::default(), BlockSums::of(&[9; 100]));
-        assert!(writer.write(&Unnamed { facts: &facts, canonical: b"", payload: &[9; 100] }).unwrap());
+        assert!(
+            writer.write(&Unnamed { facts: &facts, canonical: b"", payload: &[9; 100] }).unwrap()
+        );
         assert!(writer.finish().is_err());
         fs::remove_dir(obstacle).unwrap();
         writer.finish().unwrap();

@@ -1,4 +1,5 @@
-//! What one file says of the chunk in it, and what a directory notes of its chunks besides their names.
+//! What one file says of the chunk in it, and what a directory notes of its chunks besides their
+//! names.
 
 use std::fs;
 use std::io;
@@ -12,7 +13,8 @@ use super::{Damage, Directory, Named, foreign, regular};
 use crate::name::{PAGE, file_len};
 use crate::{footer, history};
 
-/// What the file of a chunk states about it. All are `None` for a file that is no chunk's, or was written by another program without a header.
+/// What the file of a chunk states about it. All are `None` for a file that is no chunk's, or was
+/// written by another program without a header.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ChunkFile {
@@ -27,8 +29,8 @@ pub struct ChunkFile {
 }
 
 impl ChunkFile {
-    /// Reads the file at `path` without its payload. `Kind` for what is no regular file, `Length` for a footer of a file of another length,
-    /// `Footer` for an attribute that holds no facts.
+    /// Reads the file at `path` without its payload. `Kind` for what is no regular file, `Length`
+    /// for a footer of a file of another length, `Footer` for an attribute that holds no facts.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -69,7 +71,8 @@ impl Directory {
         fs::symlink_metadata(self.path(chunk))?.modified()
     }
 
-    /// When chunks were used last, by the digests of their keys, as far as snapshot and journals say.
+    /// When chunks were used last, by the digests of their keys, as far as snapshot and journals
+    /// say.
     ///
     /// # Errors
     /// A file below `.kvtier` cannot be read.

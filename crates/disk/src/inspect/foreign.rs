@@ -16,18 +16,24 @@ use crate::layout::headers::{self, Told};
 /// The most chunks whose headers are read to find a shape.
 const LOOKS_MAX: u32 = 1000;
 
-/// Every entry of the directories that the layout has files in: with its metadata only where its name is no chunk's.
+/// Every entry of the directories that the layout has files in: with its metadata only where its
+/// name is no chunk's.
 pub fn walk(
     root: &Path,
     layout: Layout,
     mut each: impl FnMut(&Path, Option<fs::Metadata>, Option<Named>),
 ) -> io::Result<()> {
     entries(root, ("", layout.depth()), &mut |path, name, meta| {
-        let chunk = name.filter(|name| meta.is_file() && meta.len() > 0 && layout.key_of(name).is_some());
+        let chunk =
+            name.filter(|name| meta.is_file() && meta.len() > 0 && layout.key_of(name).is_some());
         match chunk {
             Some(name) => {
                 let len = meta.len().saturating_sub(layout.head_bytes());
-                each(path, None, Some(Named { digest: Digest::default(), name: Some(name.into()), len }));
+                each(
+                    path,
+                    None,
+                    Some(Named { digest: Digest::default(), name: Some(name.into()), len }),
+                );
             }
             None if name == Some(".kvtier") || is_beside_a_chunk(path, layout, name) => {}
             None => each(path, Some(meta), None),
@@ -50,7 +56,8 @@ pub fn guess(root: &Path) -> io::Result<Option<Layout>> {
     Ok(found)
 }
 
-/// The shape of the first chunk whose header can be read, of at most [`LOOKS_MAX`] that are looked at.
+/// The shape of the first chunk whose header can be read, of at most [`LOOKS_MAX`] that are looked
+/// at.
 pub fn find_shape(root: &Path, layout: Layout) -> io::Result<Option<ChunkShape>> {
     let mut found = None;
     let mut looks = 0;
@@ -58,13 +65,21 @@ pub fn find_shape(root: &Path, layout: Layout) -> io::Result<Option<ChunkShape>>
         if name.is_some_and(|name| layout.key_of(name).is_some()) {
             looks += 1;
             let beside = headers::read_sidecar(path)?;
-            found = beside.and_then(|beside| GdsHeader::decode(&beside).ok()).filter(GdsHeader::is_current);
+            found = beside
+                .and_then(|beside| GdsHeader::decode(&beside).ok())
+                .filter(GdsHeader::is_current);
         }
         // No error, but the end of the walk.
-        if found.is_some() || looks == LOOKS_MAX { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+        if found.is_some() || looks == LOOKS_MAX {
+            Err(io::ErrorKind::Other.into())
+        } else {
+            Ok(())
+        }
     });
     match walked {
-        Err(e) if found.is_none() && looks < LOOKS_MAX && e.kind() != io::ErrorKind::NotFound => Err(e),
+        Err(e) if found.is_none() && looks < LOOKS_MAX && e.kind() != io::ErrorKind::NotFound => {
+            Err(e)
+        }
         _ => Ok(found.map(|header| ChunkShape::new(header.shape, header.format))),
     }
 }
@@ -72,16 +87,23 @@ pub fn find_shape(root: &Path, layout: Layout) -> io::Result<Option<ChunkShape>>
 /// Who sees an entry: its path, the same from the root on if it is text, and what it is.
 type Each<'a> = &'a mut dyn FnMut(&Path, Option<&str>, fs::Metadata) -> io::Result<()>;
 
-/// Every entry of a directory, and of those `depth` deep below it that are called as LMCache calls them.
+/// Every entry of a directory, and of those `depth` deep below it that are called as LMCache calls
+/// them.
 fn entries(root: &Path, (dir, depth): (&str, usize), each: Each<'_>) -> io::Result<()> {
     for entry in fs::read_dir(root.join(dir))? {
         let entry = entry?;
         // What goes while we look is not there.
         let Ok(meta) = entry.metadata() else { continue };
         let name = entry.file_name();
-        let name = name.to_str().map(|name| if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") });
+        let name = name
+            .to_str()
+            .map(|name| if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") });
         match name.as_deref() {
-            Some(below) if depth > 0 && meta.is_dir() && is_head_of_hash(&entry.file_name().to_string_lossy()) => {
+            Some(below)
+                if depth > 0
+                    && meta.is_dir()
+                    && is_head_of_hash(&entry.file_name().to_string_lossy()) =>
+            {
                 match entries(root, (below, depth - 1), each) {
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                     other => other?,
@@ -96,8 +118,9 @@ fn entries(root: &Path, (dir, depth): (&str, usize), each: Each<'_>) -> io::Resu
 /// Whether it is the file beside a chunk's that is there.
 fn is_beside_a_chunk(path: &Path, layout: Layout, name: Option<&str>) -> bool {
     let chunk = |text: &str| Some(text.strip_suffix(".metadata")?.to_owned());
-    let ours =
-        name.and_then(chunk).is_some_and(|name| layout.sidecar(&name).is_some() && layout.key_of(&name).is_some());
+    let ours = name
+        .and_then(chunk)
+        .is_some_and(|name| layout.sidecar(&name).is_some() && layout.key_of(&name).is_some());
     ours && path.to_str().and_then(chunk).is_some_and(|chunk| Path::new(&chunk).exists())
 }
 
@@ -112,7 +135,8 @@ pub fn remove_sidecar(layout: Layout, path: &Path) -> io::Result<()> {
     }
 }
 
-/// The key of a chunk's file: its name says which, its facts in which namespace. `Swapped` if these are another key's.
+/// The key of a chunk's file: its name says which, its facts in which namespace. `Swapped` if these
+/// are another key's.
 pub fn key_of(layout: Layout, chunk: &Named, facts: &Facts) -> Result<Key, Damage> {
     let id = chunk.name.as_deref().and_then(|name| layout.key_of(name)).ok_or(Damage::Swapped)?;
     let key = Key::new(Arc::new(Namespace::known_by(facts.namespace)), id);
@@ -128,7 +152,8 @@ pub fn facts(file: &File) -> io::Result<Result<Option<Facts>, Damage>> {
     })
 }
 
-/// Reads the file at `path` whole and checks all that its facts and headers tell; each piece of the payload is shown to `each`.
+/// Reads the file at `path` whole and checks all that its facts and headers tell; each piece of the
+/// payload is shown to `each`.
 pub fn check(
     (file, path): (&mut File, &Path),
     layout: Layout,

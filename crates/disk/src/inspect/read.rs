@@ -23,22 +23,25 @@ pub enum Source {
 }
 
 impl Directory {
-    /// Says whose a chunk is, by its footer, or its name and facts; nothing else is read. A chunk without facts is taken for one of the
-    /// namespace `unverified`.
+    /// Says whose a chunk is, by its footer, or its name and facts; nothing else is read. A chunk
+    /// without facts is taken for one of the namespace `unverified`.
     pub fn key_of(&self, chunk: &Named, unverified: &Arc<Namespace>) -> io::Result<Source> {
-        let Ok(file) = regular(&self.path(chunk))? else { return Ok(Source::Damaged(Damage::Kind)) };
+        let Ok(file) = regular(&self.path(chunk))? else {
+            return Ok(Source::Damaged(Damage::Kind));
+        };
         if self.layout().is_foreign() {
             let facts = match foreign::facts(&file)? {
                 Ok(facts) => facts,
                 Err(damage) => return Ok(Source::Damaged(damage)),
             };
-            return Ok(match (facts, chunk.name.as_deref().and_then(|name| self.layout().key_of(name))) {
-                (Some(facts), _) => {
-                    foreign::key_of(self.layout(), chunk, &facts).map_or_else(Source::Damaged, Source::Key)
-                }
-                (None, Some(id)) => Source::Unproven(Key::new(Arc::clone(unverified), id)),
-                (None, None) => Source::Damaged(Damage::Swapped),
-            });
+            return Ok(
+                match (facts, chunk.name.as_deref().and_then(|name| self.layout().key_of(name))) {
+                    (Some(facts), _) => foreign::key_of(self.layout(), chunk, &facts)
+                        .map_or_else(Source::Damaged, Source::Key),
+                    (None, Some(id)) => Source::Unproven(Key::new(Arc::clone(unverified), id)),
+                    (None, None) => Source::Damaged(Damage::Swapped),
+                },
+            );
         }
         if file.metadata()?.len() != file_len(chunk.len) {
             return Ok(Source::Damaged(Damage::Length));
@@ -53,7 +56,8 @@ impl Directory {
         })
     }
 
-    /// Reads a chunk's payload and checks every byte; [`Damage::Unverified`] is not an error here, and said in the answer's second half.
+    /// Reads a chunk's payload and checks every byte; [`Damage::Unverified`] is not an error here,
+    /// and said in the answer's second half.
     pub fn read(&self, chunk: &Named) -> io::Result<Result<(Vec<u8>, bool), Damage>> {
         let Ok(mut file) = regular(&self.path(chunk))? else { return Ok(Err(Damage::Kind)) };
         let mut payload = Vec::with_capacity(chunk.len as usize);

@@ -14,8 +14,9 @@ use crate::ledger::Claimed;
 use crate::name::{self, PAGE, file_len};
 use crate::{Layout, footer};
 
-/// Writes chunks into a directory of layout `kvtier` as a tier does, from what a file there needs of a key: its digest, and its canonical form
-/// where that is known. A tier can write only chunks whose key it is given, and the medium has salts only as digests.
+/// Writes chunks into a directory of layout `kvtier` as a tier does, from what a file there needs
+/// of a key: its digest, and its canonical form where that is known. A tier can write only chunks
+/// whose key it is given, and the medium has salts only as digests.
 #[derive(Debug)]
 pub struct Writer {
     directory: Directory,
@@ -41,7 +42,8 @@ impl Directory {
     /// `Unsupported` for a directory of another layout; else the medium's.
     pub fn writer(&self) -> io::Result<Writer> {
         if self.layout() != Layout::Kvtier {
-            let what = format!("layout {} names chunks by their keys; use layout kvtier", self.layout());
+            let what =
+                format!("layout {} names chunks by their keys; use layout kvtier", self.layout());
             return Err(io::Error::new(Io::Unsupported, what));
         }
         let own = self.own();
@@ -52,19 +54,24 @@ impl Directory {
 }
 
 impl Writer {
-    /// Writes one chunk. `false` where it is there already. To be [finished](Self::finish) after the last.
+    /// Writes one chunk. `false` where it is there already. To be [finished](Self::finish) after
+    /// the last.
     ///
     /// # Errors
     /// Then the chunk is not there.
-    /// `InvalidInput` for bytes that are not those of the facts and for a key too long for a file; `StorageFull` where the directory's cap leaves no
-    /// room; else the medium's.
+    /// `InvalidInput` for bytes that are not those of the facts and for a key too long for a file;
+    /// `StorageFull` where the directory's cap leaves no room; else the medium's.
     pub fn write(&self, chunk: &Unnamed<'_>) -> io::Result<bool> {
         let Unnamed { facts, canonical, payload } = *chunk;
         let invalid = |what: &str| io::Error::new(Io::InvalidInput, what.to_owned());
-        if facts.sums != BlockSums::of(payload) || facts.raw_len != payload.len() as u64 || payload.is_empty() {
+        if facts.sums != BlockSums::of(payload)
+            || facts.raw_len != payload.len() as u64
+            || payload.is_empty()
+        {
             return Err(invalid("the bytes are not those that the facts describe"));
         }
-        let page = footer::encode_parts(facts, canonical).map_err(|_| invalid("the key is too long for a footer"))?;
+        let page = footer::encode_parts(facts, canonical)
+            .map_err(|_| invalid("the key is too long for a footer"))?;
         let (len, bytes) = (facts.raw_len, file_len(facts.raw_len));
         let path = name::path(&self.directory.root, &facts.key, len);
         if path.exists() {
@@ -73,11 +80,16 @@ impl Writer {
         let draft = self.corner.path().join(home::draft_name(self.corner.number(), bytes));
         let mut made = None;
         let mut make = || made.insert(fs::File::create_new(&draft)).is_ok();
-        let claimed = self.accounting.claim(bytes, self.directory.capacity_bytes.unwrap_or(u64::MAX), &mut make);
+        let claimed = self.accounting.claim(
+            bytes,
+            self.directory.capacity_bytes.unwrap_or(u64::MAX),
+            &mut make,
+        );
         let file = made.transpose()?;
         let (Ok(Claimed::Granted), Some(file)) = (&claimed, file) else {
             let _ = fs::remove_file(&draft);
-            let damaged = "the ledger was damaged meanwhile; a tier that opens the directory counts anew";
+            let damaged =
+                "the ledger was damaged meanwhile; a tier that opens the directory counts anew";
             return Err(match claimed? {
                 Claimed::Damaged => io::Error::new(Io::InvalidData, damaged),
                 _ => io::Error::new(Io::StorageFull, "the directory's cap leaves no room"),
@@ -103,8 +115,9 @@ impl Writer {
         is_named
     }
 
-    /// Writes into the ledger and the change log what could not be written with the chunks. Where that fails, this leaves its staging directory
-    /// behind as a killed process does, and open tiers find the chunks by a listing.
+    /// Writes into the ledger and the change log what could not be written with the chunks. Where
+    /// that fails, this leaves its staging directory behind as a killed process does, and open
+    /// tiers find the chunks by a listing.
     ///
     /// # Errors
     /// The medium's, with the file that could not be written. The chunks are there.

@@ -1,4 +1,5 @@
-//! Facts beside a file that has no room for them: the facts record in the extended attribute `user.kvtier`.
+//! Facts beside a file that has no room for them: the facts record in the extended attribute
+//! `user.kvtier`.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +19,8 @@ use crate::shared::Shared;
 /// The attribute's name.
 pub const XATTR: &str = "user.kvtier";
 
-/// What a load does with a chunk that has no facts: another program wrote it, or the file system keeps no attributes.
+/// What a load does with a chunk that has no facts: another program wrote it, or the file system
+/// keeps no attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verify {
@@ -36,7 +38,10 @@ impl std::str::FromStr for Verify {
         match text {
             "lenient" => Ok(Verify::Lenient),
             "strict" => Ok(Verify::Strict),
-            _ => Err(Error::new(ErrorKind::Invalid, format!("no verify is called {text:?}; choose lenient or strict"))),
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("no verify is called {text:?}; choose lenient or strict"),
+            )),
         }
     }
 }
@@ -70,7 +75,9 @@ impl Known {
         match got {
             Ok(len) => {
                 let facts = record.get(..len).map(Facts::decode);
-                Ok(facts.and_then(Result::ok).map_or(Known::Junk, |facts| Known::Facts(Box::new(facts))))
+                Ok(facts
+                    .and_then(Result::ok)
+                    .map_or(Known::Junk, |facts| Known::Facts(Box::new(facts))))
             }
             Err(Errno::NODATA | Errno::NOTSUP) => Ok(Known::Unverified),
             Err(Errno::RANGE) => Ok(Known::Junk),
@@ -110,8 +117,14 @@ pub fn put(file: impl AsFd, facts: &Facts) -> io::Result<bool> {
     }
 }
 
-/// Cuts a file that was written in whole pages to its payload's length, and puts the facts beside it: all before it gets its name.
-pub fn finish_file<M: Mover>(shared: &Shared<M>, file: impl AsFd, facts: &Facts, len: u64) -> io::Result<()> {
+/// Cuts a file that was written in whole pages to its payload's length, and puts the facts beside
+/// it: all before it gets its name.
+pub fn finish_file<M: Mover>(
+    shared: &Shared<M>,
+    file: impl AsFd,
+    facts: &Facts,
+    len: u64,
+) -> io::Result<()> {
     nix::unistd::ftruncate(&file, len.cast_signed())?;
     let why = match put(&file, facts) {
         Ok(true) => return Ok(()),

@@ -24,8 +24,8 @@ pub struct Found {
 }
 
 impl<M: Mover> Shared<M> {
-    /// Looks at the file of a key of a foreign layout, and tells the index. Answers the payload's length if a load can be expected to hit.
-    /// The caller notifies the listeners.
+    /// Looks at the file of a key of a foreign layout, and tells the index. Answers the payload's
+    /// length if a load can be expected to hit. The caller notifies the listeners.
     pub fn find_foreign(&self, foreign: &Foreign, key: &Key) -> Option<u64> {
         let _one = self.name(key.digest());
         if self.index().is_suspect(key.digest()) {
@@ -62,18 +62,23 @@ impl<M: Mover> Shared<M> {
             return look_at_headers(foreign, key, (&path, bytes));
         }
         let len = match Known::at(&path) {
-            Ok(Known::Unverified) => (foreign.verify == Verify::Lenient).then(|| payload_len(key, bytes)),
+            Ok(Known::Unverified) => {
+                (foreign.verify == Verify::Lenient).then(|| payload_len(key, bytes))
+            }
             // Damaged: the load that follows sets it aside.
             Ok(Known::Junk) => Some(bytes),
-            Ok(Known::Facts(facts)) => (whose(&facts, key) != Whose::AnotherNamespace).then_some(bytes),
+            Ok(Known::Facts(facts)) => {
+                (whose(&facts, key) != Whose::AnotherNamespace).then_some(bytes)
+            }
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };
         Ok(Some(Found { len, bytes }))
     }
 
-    /// Tells the index what lies there. A length of 0 stands for one that only the file can tell. The key's [name](Shared::name) is held,
-    /// and the caller notifies the listeners once it is not.
+    /// Tells the index what lies there. A length of 0 stands for one that only the file can tell.
+    /// The key's [name](Shared::name) is held, and the caller notifies the listeners once it is
+    /// not.
     pub fn found(&self, key: &Key, found: Found) {
         let foreign = self.home.foreign();
         foreign.into_iter().for_each(|foreign| foreign.learn(key));
@@ -87,23 +92,33 @@ impl<M: Mover> Shared<M> {
             Some(_) => drop(index.resize(key.digest(), len, found.bytes)),
             None => {
                 let tenant = self.tenants.id(key.namespace().tenant());
-                let _ = index.insert(Chunk::new(*key.digest(), len, found.bytes).with_tenant(tenant));
+                let _ =
+                    index.insert(Chunk::new(*key.digest(), len, found.bytes).with_tenant(tenant));
                 foreign.into_iter().for_each(|foreign| foreign.note_uncounted(key.digest()));
-                self.listeners.note(Event::Stored { key: *key.digest(), len: found.len.unwrap_or(found.bytes) });
+                self.listeners.note(Event::Stored {
+                    key: *key.digest(),
+                    len: found.len.unwrap_or(found.bytes),
+                });
             }
         }
     }
 
-    /// The file under this name is not what a load of the key could vouch for, and may be what another wants: it stays, counted.
+    /// The file under this name is not what a load of the key could vouch for, and may be what
+    /// another wants: it stays, counted.
     pub fn distrust(&self, digest: &Digest, bytes: u64) {
         let _one = self.name(digest);
         let _ = self.index().resize(digest, 0, bytes);
     }
 }
 
-/// What there is in a file with a header, of `bytes` bytes. Without the file beside it LMCache has no such chunk, and our next save shall
-/// bring that: such a chunk is counted, and none that a load can be expected to hit.
-fn look_at_headers(foreign: &Foreign, key: &Key, (path, bytes): (&Path, u64)) -> io::Result<Option<Found>> {
+/// What there is in a file with a header, of `bytes` bytes. Without the file beside it LMCache has
+/// no such chunk, and our next save shall bring that: such a chunk is counted, and none that a load
+/// can be expected to hit.
+fn look_at_headers(
+    foreign: &Foreign,
+    key: &Key,
+    (path, bytes): (&Path, u64),
+) -> io::Result<Option<Found>> {
     let known = match Known::at(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
@@ -128,8 +143,8 @@ fn payload_of_some(header: Option<&GdsHeader>, file_bytes: u64) -> Option<u64> {
     header.and_then(|header| payload_of(header, file_bytes))
 }
 
-/// The payload's length in a file of `bytes` without facts: of a chunk whose length the namespace knows, writers that write whole pages only
-/// leave a padded file.
+/// The payload's length in a file of `bytes` without facts: of a chunk whose length the namespace
+/// knows, writers that write whole pages only leave a padded file.
 fn payload_len(key: &Key, bytes: u64) -> u64 {
     match key.full_bytes() {
         Some(full) if is_padded(bytes, full) => full,

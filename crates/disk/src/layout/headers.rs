@@ -1,7 +1,8 @@
 //! Headers: what LMCache's GDS backend writes before a chunk, and again into a file beside it.
 //!
-//! LMCache takes a chunk for present where the file beside it is, and believes what that says. Here a chunk that our facts prove needs neither.
-//! One without facts is believed only where both say the same, and the file is as long as they say.
+//! LMCache takes a chunk for present where the file beside it is, and believes what that says. Here
+//! a chunk that our facts prove needs neither. One without facts is believed only where both say
+//! the same, and the file is as long as they say.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -53,7 +54,8 @@ pub fn read_sidecar(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Whether a file of `file_bytes` can be what a header says. The payload's bytes then; of a header that contradicts itself nothing is believed.
+/// Whether a file of `file_bytes` can be what a header says. The payload's bytes then; of a header
+/// that contradicts itself nothing is believed.
 pub fn payload_of(header: &GdsHeader, file_bytes: u64) -> Option<u64> {
     if header.contradiction.is_some() {
         return None;

@@ -77,8 +77,15 @@ pub fn begin<M: Mover>(
     }
 }
 
-fn plan<M: Mover>(shared: &Shared<M>, foreign: &Foreign, key: &Key, room: u64) -> io::Result<Result<Plan, No>> {
-    let Ok(name) = foreign.layout.file_name(key.id()) else { return Err(io::ErrorKind::NotFound.into()) };
+fn plan<M: Mover>(
+    shared: &Shared<M>,
+    foreign: &Foreign,
+    key: &Key,
+    room: u64,
+) -> io::Result<Result<Plan, No>> {
+    let Ok(name) = foreign.layout.file_name(key.id()) else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
     let file = shared.home.open_at(&name)?;
     let meta = file.metadata()?;
     let (bytes, seen) = (meta.len().saturating_sub(foreign.layout.head_bytes()), FileId::of(&meta));
@@ -122,8 +129,8 @@ fn plan<M: Mover>(shared: &Shared<M>, foreign: &Foreign, key: &Key, room: u64) -
     Ok(Ok(Plan { file, seen, len, bytes, sums }))
 }
 
-/// The payload's length in a file without facts, if its bytes are to be believed: what its headers say, or, where there are none, what is
-/// asked for.
+/// The payload's length in a file without facts, if its bytes are to be believed: what its headers
+/// say, or, where there are none, what is asked for.
 fn believed<M: Mover>(
     shared: &Shared<M>,
     foreign: &Foreign,
@@ -144,8 +151,8 @@ fn believed<M: Mover>(
     })
 }
 
-/// Reads the last partial page here, `wanted` bytes at `at`, as far as the file goes: for the engines a file that ends within a request is one
-/// that lost its end.
+/// Reads the last partial page here, `wanted` bytes at `at`, as far as the file goes: for the
+/// engines a file that ends within a request is one that lost its end.
 fn read_tail(file: &File, (at, wanted): (u64, usize), tail: &mut Lease) -> io::Result<usize> {
     if wanted == 0 {
         return Ok(0);
@@ -173,9 +180,12 @@ fn read<M: Mover>(
     };
     let (landing, mut parts) = match planned {
         Ok(planned) => planned,
-        Err((into, Some(error))) => return slot.finish(Load { key, into }, Err(error.with_op("load"))),
+        Err((into, Some(error))) => {
+            return slot.finish(Load { key, into }, Err(error.with_op("load")));
+        }
         Err((into, None)) => {
-            // Our own buffers are all in use. From the start when some are free: by then the file may be another.
+            // Our own buffers are all in use. From the start when some are free: by then the file
+            // may be another.
             let (shared2, hands2, op) = (Arc::clone(shared), hands.clone(), Load { key, into });
             let again = move |turn| crate::load::begin(&shared2, &hands2, (op, slot), Some(turn));
             return hands.wait(&shared.for_memory, (turn, freed), Lane::Read, again);
@@ -183,20 +193,17 @@ fn read<M: Mover>(
     };
     let mut pair = parts.pop();
     let tail = match &mut pair {
-        Some(Part::Read { into, .. }) => read_tail(&file, (head + whole, (bytes - whole) as usize), into),
+        Some(Part::Read { into, .. }) => {
+            read_tail(&file, (head + whole, (bytes - whole) as usize), into)
+        }
         _ => Err(io::Error::other("no memory for a page")),
     };
     let first = Arc::new(Mutex::new(PieceSums::new(len)));
     let ours = Landed { landing, pair, key, slot, reading, len, bytes, seen, sums, tail };
     if parts.is_empty() || ours.tail.is_err() {
-        let file = Arc::new(file.into());
-        return finish(
-            shared,
-            &hands.pool,
-            ours,
-            Moved { transfer: Transfer { file, parts, watch: None, sums: None }, result: Ok(0), unseen: false },
-            first,
-        );
+        let transfer = Transfer { file: Arc::new(file.into()), parts, watch: None, sums: None };
+        let moved = Moved { transfer, result: Ok(0), unseen: false };
+        return finish(shared, &hands.pool, ours, moved, first);
     }
     let (watch, told) = ours.sums.is_some().then(|| watch(&first, &parts)).unzip();
     behind(head, &mut parts);
@@ -217,8 +224,10 @@ fn read<M: Mover>(
         let (into, ..) = ours.landing.unpack(parts);
         drop((ours.reading, file));
         let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("load");
-        ours.slot
-            .finish(Load { key: ours.key, into }, if refused.closed { Err(closed) } else { Ok(Loaded::Throttled) });
+        ours.slot.finish(
+            Load { key: ours.key, into },
+            if refused.closed { Err(closed) } else { Ok(Loaded::Throttled) },
+        );
     }
 }
 
@@ -264,20 +273,25 @@ fn finish<M: Mover>(
     let (mut into, bounce, page) = landing.unpack(parts);
     let got = tail.as_ref().ok().copied();
     let end = page.as_ref().and_then(Lease::as_host).and_then(|page| page.get(..got?));
-    let mut sums = std::mem::replace(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner), PieceSums::new(0));
+    let mut sums = std::mem::replace(
+        &mut *sums.lock().unwrap_or_else(PoisonError::into_inner),
+        PieceSums::new(0),
+    );
     let unverified = wanted.is_none();
     // An end that is not there proves nothing.
-    let payload = end.and_then(|end| end.split_at_checked((len % PAGE) as usize)).and_then(|(payload, padding)| {
-        let right = match wanted {
-            Some(_) if unseen => shared.is_still(key.digest(), bytes, seen),
-            Some(wanted) => {
-                sums.piece(len - payload.len() as u64, payload);
-                sums.finish().is_some_and(|found| found == wanted)
-            }
-            None => padding.iter().all(|byte| *byte == 0),
-        };
-        right.then_some(payload)
-    });
+    let payload = end.and_then(|end| end.split_at_checked((len % PAGE) as usize)).and_then(
+        |(payload, padding)| {
+            let right = match wanted {
+                Some(_) if unseen => shared.is_still(key.digest(), bytes, seen),
+                Some(wanted) => {
+                    sums.piece(len - payload.len() as u64, payload);
+                    sums.finish().is_some_and(|found| found == wanted)
+                }
+                None => padding.iter().all(|byte| *byte == 0),
+            };
+            right.then_some(payload)
+        },
+    );
     let bounce = bounce.filter(|_| bounced);
     let landed = result.and(tail).and_then(|_| match payload {
         Some(end) => land(shared, &mut into, bounce.as_ref(), (len, end)).map(|()| true),

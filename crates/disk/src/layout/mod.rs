@@ -1,7 +1,9 @@
-//! Whose files a directory holds: ours, or those of a program that shares the directory with us and knows nothing of us.
+//! Whose files a directory holds: ours, or those of a program that shares the directory with us and
+//! knows nothing of us.
 //!
-//! In a foreign layout a chunk's file is byte for byte what that program writes, under the name that it gives. The length of the file is
-//! data there: no padding, no footer. What proves the bytes, the facts, lies in an extended attribute; see [`facts`].
+//! In a foreign layout a chunk's file is byte for byte what that program writes, under the name
+//! that it gives. The length of the file is data there: no padding, no footer. What proves the
+//! bytes, the facts, lies in an extended attribute; see [`facts`].
 
 pub mod facts;
 mod find;
@@ -35,7 +37,8 @@ pub enum Layout {
     LmcacheMp,
     /// Those of the FSConnector of LMCache's in-process mode.
     Lmcache,
-    /// Those of the GdsBackend of LMCache's in-process mode: a header before the payload, and the same header in a file beside it.
+    /// Those of the GdsBackend of LMCache's in-process mode: a header before the payload, and the
+    /// same header in a file beside it.
     LmcacheGds,
     /// The same as they are called on Weka's file system.
     LmcacheGdsWeka,
@@ -43,8 +46,13 @@ pub enum Layout {
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Layout; 5] =
-        [Layout::Kvtier, Layout::LmcacheMp, Layout::Lmcache, Layout::LmcacheGds, Layout::LmcacheGdsWeka];
+    pub const ALL: [Layout; 5] = [
+        Layout::Kvtier,
+        Layout::LmcacheMp,
+        Layout::Lmcache,
+        Layout::LmcacheGds,
+        Layout::LmcacheGdsWeka,
+    ];
 
     /// Its name in configurations and manifests.
     pub fn name(self) -> &'static str {
@@ -87,13 +95,15 @@ impl Layout {
         self.has_headers().then(|| format!("{file_name}.metadata"))
     }
 
-    /// The file name, with its directories if it lies in some, that a foreign layout gives a key. Errors: a key that it has no name for, or that would not read back as itself.
+    /// The file name, with its directories if it lies in some, that a foreign layout gives a key.
+    /// Errors: a key that it has no name for, or that would not read back as itself.
     pub fn file_name(self, id: &KeyId) -> Result<String, InvalidKey> {
         self.form().format(id)
     }
 
-    /// The key whose file has this name in a foreign layout; `None` for any other file, also one whose key is spelled in another way: the
-    /// program that reads these files would not find it.
+    /// The key whose file has this name in a foreign layout; `None` for any other file, also one
+    /// whose key is spelled in another way: the program that reads these files would not find
+    /// it.
     pub fn key_of(self, file_name: &str) -> Option<KeyId> {
         if !self.is_foreign() {
             return None;
@@ -150,9 +160,12 @@ mod tests {
         let own = "org-SEP-m@2@1@-1234@half.data";
         let id = Layout::Lmcache.key_of(own).unwrap();
         assert_eq!(Layout::Lmcache.file_name(&id).unwrap(), own);
-        for stranger in
-            ["org-SEP-m@0x02010201@0@00010203.tmp", ".kvtier", "x.data", "org-SEP-m@0x2010201@0@00010203.data"]
-        {
+        for stranger in [
+            "org-SEP-m@0x02010201@0@00010203.tmp",
+            ".kvtier",
+            "x.data",
+            "org-SEP-m@0x2010201@0@00010203.data",
+        ] {
             assert_eq!(Layout::LmcacheMp.key_of(stranger), None, "{stranger}");
             assert_eq!(Layout::Lmcache.key_of(stranger), None, "{stranger}");
         }
@@ -167,8 +180,13 @@ mod tests {
         let weka = Layout::LmcacheGdsWeka.file_name(&id).unwrap();
         assert!(weka.ends_with(".weka1") && Layout::LmcacheGdsWeka.key_of(&weka) == Some(id));
         let bare = name.rsplit('/').next().unwrap();
-        for stranger in [bare.into(), format!("x/{name}"), name.replace("18/", "19/"), format!("{name}.metadata"), weka]
-        {
+        for stranger in [
+            bare.into(),
+            format!("x/{name}"),
+            name.replace("18/", "19/"),
+            format!("{name}.metadata"),
+            weka,
+        ] {
             assert_eq!(Layout::LmcacheGds.key_of(&stranger), None, "{stranger}");
         }
     }

@@ -9,16 +9,19 @@ use super::shapes::Shapes;
 use super::{Layout, Verify};
 use crate::DiskConfig;
 
-/// What a directory of a foreign layout needs beside the index: its names tell keys but neither namespace nor length.
+/// What a directory of a foreign layout needs beside the index: its names tell keys but neither
+/// namespace nor length.
 #[derive(Debug)]
 pub struct Foreign {
     pub layout: Layout,
     pub verify: Verify,
-    /// Whose chunks these are: told at the start, else that of the first key. A name has no place for it, but for the salt.
+    /// Whose chunks these are: told at the start, else that of the first key. A name has no place
+    /// for it, but for the salt.
     namespace: OnceLock<Arc<Namespace>>,
     /// File names by key, for what is done to files that no op names: eviction, the sweep.
     names: RwLock<HashMap<Digest, Arc<str>>>,
-    /// Chunks that were found since a sweep counted last: another program may have written them, and then the ledger does not count them.
+    /// Chunks that were found since a sweep counted last: another program may have written them,
+    /// and then the ledger does not count them.
     uncounted: Mutex<HashSet<Digest>>,
     /// Sizes of all files are known.
     swept: AtomicBool,
@@ -61,12 +64,16 @@ impl Foreign {
         }
     }
 
-    /// Why ops on this key can never succeed here: it has no name in this layout, or it is of another namespace than the rest. The first
-    /// key decides which namespace that is, if nobody did.
+    /// Why ops on this key can never succeed here: it has no name in this layout, or it is of
+    /// another namespace than the rest. The first key decides which namespace that is, if
+    /// nobody did.
     pub fn refusal(&self, key: &Key) -> Option<Error> {
         let refused = |kind, what: String| Some(Error::new(kind, what).with_key(*key.digest()));
         if let Err(e) = self.layout.file_name(key.id()) {
-            return refused(ErrorKind::Unsupported, format!("layout {} has no name for the key: {e}", self.layout));
+            return refused(
+                ErrorKind::Unsupported,
+                format!("layout {} has no name for the key: {e}", self.layout),
+            );
         }
         let mut first = false;
         let ours = self.namespace.get_or_init(|| {
@@ -97,7 +104,8 @@ impl Foreign {
 
     /// Remembers the key's file name.
     pub fn learn(&self, key: &Key) {
-        let known = self.names.read().unwrap_or_else(PoisonError::into_inner).contains_key(key.digest());
+        let known =
+            self.names.read().unwrap_or_else(PoisonError::into_inner).contains_key(key.digest());
         if !known && let Ok(name) = self.layout.file_name(key.id()) {
             self.learn_as(*key.digest(), &name);
         }
@@ -105,7 +113,11 @@ impl Foreign {
 
     /// Remembers the name of a file that was listed.
     pub fn learn_as(&self, digest: Digest, name: &str) {
-        self.names.write().unwrap_or_else(PoisonError::into_inner).entry(digest).or_insert_with(|| name.into());
+        self.names
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(digest)
+            .or_insert_with(|| name.into());
     }
 
     /// The name of a chunk that was listed or asked for.
@@ -113,7 +125,8 @@ impl Foreign {
         self.names.read().unwrap_or_else(PoisonError::into_inner).get(digest).cloned()
     }
 
-    /// The key of a listed name. `None` when it is none of this layout, or as long as it is unknown whose chunks these are.
+    /// The key of a listed name. `None` when it is none of this layout, or as long as it is unknown
+    /// whose chunks these are.
     pub fn key_of(&self, name: &str) -> Option<Key> {
         let id = self.layout.key_of(name)?;
         Some(Key::new(self.namespace()?.of(&id), id))
@@ -176,11 +189,21 @@ impl Foreign {
     pub fn describe(&self) -> String {
         let known = match (self.is_swept(), self.may_evict()) {
             (false, _) => "; usage unknown and no eviction until all files were looked at",
-            (_, false) => "; it holds more than the cap, and nothing is evicted unless shrink allows it",
+            (_, false) => {
+                "; it holds more than the cap, and nothing is evicted unless shrink allows it"
+            }
             _ => "",
         };
-        let facts = if self.keeps_no_facts() { "; the file system keeps no facts: loads are unverified" } else { "" };
-        let shape = if self.layout.has_headers() { format!("; {}", self.shapes.describe()) } else { String::new() };
+        let facts = if self.keeps_no_facts() {
+            "; the file system keeps no facts: loads are unverified"
+        } else {
+            ""
+        };
+        let shape = if self.layout.has_headers() {
+            format!("; {}", self.shapes.describe())
+        } else {
+            String::new()
+        };
         format!("layout {}{known}{facts}{shape}", self.layout)
     }
 

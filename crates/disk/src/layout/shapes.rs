@@ -1,4 +1,5 @@
-//! What the chunks of a directory with headers look like: no key tells the shape of its tensor, and LMCache needs it to load what we save.
+//! What the chunks of a directory with headers look like: no key tells the shape of its tensor, and
+//! LMCache needs it to load what we save.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -57,13 +58,19 @@ impl Shapes {
         !given && learned.len() < KINDS_MAX && !learned.contains_key(kind)
     }
 
-    /// The header of a chunk whose saver states its shape, which other chunks of its kind then have too.
+    /// The header of a chunk whose saver states its shape, which other chunks of its kind then have
+    /// too.
     fn stated(&self, id: &KeyId, bytes: u64, shape: &ChunkShape) -> Result<GdsHeader, String> {
         let kind = Kind::of(id).ok_or("its mode has no such files")?;
         let header = shape.header(element(shape.dtype.unwrap_or(kind.3))?, bytes);
-        let header = header.ok_or_else(|| format!("{bytes} bytes are not whole tokens of the given shape {shape}"))?;
+        let header = header.ok_or_else(|| {
+            format!("{bytes} bytes are not whole tokens of the given shape {shape}")
+        })?;
         if self.is_wanted(&kind) {
-            self.learned.write().unwrap_or_else(PoisonError::into_inner).insert(kind, header.clone());
+            self.learned
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(kind, header.clone());
         }
         Ok(header)
     }
@@ -74,12 +81,18 @@ impl Shapes {
         let element = element(kind.3)?;
         if let Some(shape) = self.given.as_ref().filter(|_| !kind.4) {
             let of_it = shape.header(element, bytes);
-            let why = || format!("{bytes} bytes are no whole tokens of a chunk of shape {shape}; correct `shape`");
+            let why = || {
+                format!(
+                    "{bytes} bytes are no whole tokens of a chunk of shape {shape}; correct `shape`"
+                )
+            };
             return of_it.map(Some).ok_or_else(why);
         }
         let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
         let Some(known) = learned.get(&kind) else { return Ok(None) };
-        let why = || format!("{bytes} bytes do not fit what other files here look like, {:?}", known.shape);
+        let why = || {
+            format!("{bytes} bytes do not fit what other files here look like, {:?}", known.shape)
+        };
         known.of_bytes(bytes).map(Some).ok_or_else(why)
     }
 
@@ -88,7 +101,10 @@ impl Shapes {
         let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner).len();
         match (&self.given, learned) {
             (Some(given), _) => format!("shape known: {given}"),
-            (None, 0) => "shape missing: a save must give it, until files here state it; or set `shape`".into(),
+            (None, 0) => {
+                "shape missing: a save must give it, until files here state it; or set `shape`"
+                    .into()
+            }
             (None, 1) => "shape learned of 1 kind of chunks".into(),
             (None, kinds) => format!("shape learned of {kinds} kinds of chunks"),
         }
@@ -100,18 +116,31 @@ fn element(dtype: DType) -> Result<GdsElement, String> {
 }
 
 impl Foreign {
-    /// Learns from the headers of a chunk's file what others of its kind look like, where nobody said; `read` reads one.
+    /// Learns from the headers of a chunk's file what others of its kind look like, where nobody
+    /// said; `read` reads one.
     pub fn learn_shape(&self, id: &KeyId, read: impl FnOnce() -> Option<GdsHeader>) {
-        let Some(kind) = Kind::of(id).filter(|kind| self.layout.has_headers() && self.shapes.is_wanted(kind)) else {
+        let Some(kind) =
+            Kind::of(id).filter(|kind| self.layout.has_headers() && self.shapes.is_wanted(kind))
+        else {
             return;
         };
         if let Some(header) = read() {
-            self.shapes.learned.write().unwrap_or_else(PoisonError::into_inner).insert(kind, header);
+            self.shapes
+                .learned
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(kind, header);
         }
     }
 
-    /// The header of a chunk of `bytes` bytes, of the shape that its saver states, where it does; `None` in a layout without.
-    pub fn header(&self, key: &Key, bytes: u64, stated: Option<&ChunkShape>) -> Result<Option<Vec<u8>>, Unshaped> {
+    /// The header of a chunk of `bytes` bytes, of the shape that its saver states, where it does;
+    /// `None` in a layout without.
+    pub fn header(
+        &self,
+        key: &Key,
+        bytes: u64,
+        stated: Option<&ChunkShape>,
+    ) -> Result<Option<Vec<u8>>, Unshaped> {
         if !self.layout.has_headers() {
             return Ok(None);
         }

@@ -1,5 +1,6 @@
-//! What lies in a foreign directory, and how long it is: names tell the former at the start, a look at each file the latter, in the
-//! background and again every so often, since others write and delete there.
+//! What lies in a foreign directory, and how long it is: names tell the former at the start, a look
+//! at each file the latter, in the background and again every so often, since others write and
+//! delete there.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -39,7 +40,8 @@ impl<M: Mover> Sweeper<M> {
         Ok(Sweeper { shared: Arc::clone(shared), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Ends the thread. A listener may drop the tier on this very thread: then it ends after this returns.
+    /// Ends the thread. A listener may drop the tier on this very thread: then it ends after this
+    /// returns.
     pub fn close(&self) {
         if let Some(foreign) = self.shared.home.foreign() {
             foreign.call(|call| call.stop = true);
@@ -91,7 +93,8 @@ impl<M: Mover> Shared<M> {
         !self.home.is_read_only() && self.home.foreign().is_none_or(Foreign::may_evict)
     }
 
-    /// Enters all names, their lengths unknown, in the order of use that was noted. Nothing is asked of any file.
+    /// Enters all names, their lengths unknown, in the order of use that was noted. Nothing is
+    /// asked of any file.
     pub fn list_foreign(&self, foreign: &Foreign) -> io::Result<()> {
         let mut some = Vec::with_capacity(SOME);
         self.home.foreign_names(|name| {
@@ -124,13 +127,15 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Looks at every file: what is new is entered, what is gone forgotten, lengths are corrected, and the ledger with them.
+    /// Looks at every file: what is new is entered, what is gone forgotten, lengths are corrected,
+    /// and the ledger with them.
     pub fn sweep(&self, foreign: &Foreign) -> io::Result<()> {
         let _one = foreign.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut seen, mut first_error, mut errors) = (HashSet::new(), None, 0_u64);
         self.home.foreign_names(|name| {
             let Some(key) = foreign.key_of(name) else { return Ok(()) };
-            // A file that does not let itself be looked at must not end the sweep, and with it eviction.
+            // A file that does not let itself be looked at must not end the sweep, and with it
+            // eviction.
             let there = self.sweep_one(foreign, &key, name).unwrap_or_else(|e| {
                 errors += 1;
                 first_error.get_or_insert_with(|| format!("cannot look at {name}: {e}"));
@@ -143,7 +148,9 @@ impl<M: Mover> Shared<M> {
         })?;
         self.listeners.tell();
         if let Some(what) = first_error {
-            self.fault(format!("{what}; in all {errors} such files, they are counted and not loaded"));
+            self.fault(format!(
+                "{what}; in all {errors} such files, they are counted and not loaded"
+            ));
         }
         self.forget_all_but(&seen);
         foreign.learned().iter().for_each(|digest| self.unlearn_if_gone(foreign, digest));
@@ -165,13 +172,17 @@ impl<M: Mover> Shared<M> {
         Ok(())
     }
 
-    /// Looks at one file; `false` when there is no chunk. One whose facts cannot be read is entered all the same, unverified.
+    /// Looks at one file; `false` when there is no chunk. One whose facts cannot be read is entered
+    /// all the same, unverified.
     fn sweep_one(&self, foreign: &Foreign, key: &Key, name: &str) -> io::Result<bool> {
         foreign.learn_as(*key.digest(), name);
         let _one = self.name(key.digest());
-        let Some(bytes) = self.home.bytes_of(key.digest(), 0)?.filter(|bytes| *bytes > 0) else { return Ok(false) };
+        let Some(bytes) = self.home.bytes_of(key.digest(), 0)?.filter(|bytes| *bytes > 0) else {
+            return Ok(false);
+        };
         let known = self.index().known(key.digest()).map(|entry| entry.chunk);
-        // Seen before and not changed since: neither is its length, nor whether a load would vouch for it.
+        // Seen before and not changed since: neither is its length, nor whether a load would vouch
+        // for it.
         if known.is_none_or(|known| known.bytes != bytes) {
             match self.look_at(foreign, key) {
                 Ok(None) => return Ok(false),

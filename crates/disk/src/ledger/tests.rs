@@ -58,7 +58,13 @@ fn a_ledger_that_cannot_be_read_grants_nothing_until_it_is_recounted() {
     cases.extend((0..28).map(|at| with(at, 0x40)));
     for case in cases {
         // In place: the tiers have it open.
-        std::fs::OpenOptions::new().write(true).truncate(true).open(&path).unwrap().write_all_at(&case, 0).unwrap();
+        std::fs::OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(&path)
+            .unwrap()
+            .write_all_at(&case, 0)
+            .unwrap();
         assert_eq!(claim(&a, 1).unwrap(), Damaged, "{case:?}");
         assert!(is_damage(&a.fold().unwrap_err()));
         // What goes meanwhile went before the recount.
@@ -91,7 +97,8 @@ fn a_release_from_before_a_recount_is_dropped_and_that_is_said() {
     assert_eq!((total(dir.path()), a.may_be_high()), (1, true));
 }
 
-/// A process that has the lock may have to wait for the medium: that must not let others pass the cap.
+/// A process that has the lock may have to wait for the medium: that must not let others pass the
+/// cap.
 #[test]
 fn a_lock_that_is_kept_for_a_moment_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -117,7 +124,10 @@ fn while_a_lock_is_kept_bytes_are_exchanged_and_none_are_added() {
     let began = Instant::now();
     assert_eq!(claim(&a, 1).unwrap(), Full, "another process may have claimed the rest");
     release(&a, 20);
-    assert_eq!((claim(&a, 15).unwrap(), claim(&a, 6).unwrap(), claim(&a, 5).unwrap()), (Granted, Full, Granted));
+    assert_eq!(
+        (claim(&a, 15).unwrap(), claim(&a, 6).unwrap(), claim(&a, 5).unwrap()),
+        (Granted, Full, Granted)
+    );
     (0..100).for_each(|_| assert_eq!(claim(&a, 1).unwrap(), Full));
     assert!(began.elapsed() < 20 * LOCK_WAIT_MAX, "not so long for each");
     assert_eq!(a.fold().unwrap_err().kind(), io::ErrorKind::WouldBlock);
@@ -133,13 +143,17 @@ fn a_ledger_that_fails_grants_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (a, _) = two(dir.path(), true);
     // A file that can be locked and not read.
-    a.state().file = Some(std::fs::OpenOptions::new().write(true).open(dir.path().join("ledger")).unwrap());
+    a.state().file =
+        Some(std::fs::OpenOptions::new().write(true).open(dir.path().join("ledger")).unwrap());
     assert!(claim(&a, 1).is_err());
     release_fails(&a);
     a.reopen(dir.path()).unwrap();
     a.fold().unwrap();
     assert_eq!(total(dir.path()), 9, "what was freed meanwhile is released then");
-    assert_eq!(claim(&Ledger::detached(true), 1).unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(
+        claim(&Ledger::detached(true), 1).unwrap_err().kind(),
+        io::ErrorKind::ReadOnlyFilesystem
+    );
 }
 
 fn release_fails(ledger: &Ledger) {

@@ -18,8 +18,8 @@ const HITS_SHIFT: u32 = 5;
 /// The bits below the hits.
 const LOW: u16 = (1 << HITS_SHIFT) - 1;
 
-/// What is known of a chunk, in 9 bits: how often it was hit, how long the conversation paused before its last request and how much that
-/// request added; or what the caller hinted.
+/// What is known of a chunk, in 9 bits: how often it was hit, how long the conversation paused
+/// before its last request and how much that request added; or what the caller hinted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Class(u16);
 
@@ -58,10 +58,15 @@ impl Class {
 
     /// The last request; of a hinted chunk it is not known.
     pub fn last_request(self) -> LastRequest {
-        if self.0 & HINTED == 0 { LastRequest((self.0 & LOW) as u8) } else { LastRequest::new(NEW, 0) }
+        if self.0 & HINTED == 0 {
+            LastRequest((self.0 & LOW) as u8)
+        } else {
+            LastRequest::new(NEW, 0)
+        }
     }
 
-    /// The number under which returns of this class are counted: hits are told apart as 0, 1, 2 to 3, and more.
+    /// The number under which returns of this class are counted: hits are told apart as 0, 1, 2 to
+    /// 3, and more.
     pub fn index(self) -> u8 {
         let low = (self.0 & LOW) as u8;
         if self.0 & HINTED != 0 {
@@ -72,7 +77,8 @@ impl Class {
     }
 }
 
-/// The last request of a chunk's conversation, in 5 bits: how long the conversation paused before it, and how many chunks it added.
+/// The last request of a chunk's conversation, in 5 bits: how long the conversation paused before
+/// it, and how many chunks it added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LastRequest(u8);
 
@@ -104,7 +110,8 @@ pub(crate) fn gap_of(age: u32, residents: usize) -> u8 {
     (0..6).map(|octave| u8::from(quarters >= residents << octave)).sum()
 }
 
-/// The class of a chunk that is expected to return in so many milliseconds, in octaves from half a second to weeks.
+/// The class of a chunk that is expected to return in so many milliseconds, in octaves from half a
+/// second to weeks.
 pub(crate) fn hinted(ms: u64) -> Class {
     let octave = (u64::BITS - ms.leading_zeros()).clamp(9, 9 + 29);
     Class::hint((octave - 9) as u16)

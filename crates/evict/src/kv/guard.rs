@@ -1,9 +1,11 @@
 //! Limits what the default policy loses to LRU.
 //!
-//! Where nothing but recency predicts a return, differences between classes are chance, and to act on them costs hits. The guard compares the
-//! hits of the policy with those of a [shadow LRU](ShadowLru) while the policy runs. When LRU is ahead, the policy gives less weight to what it
-//! learnt of single classes; at weight 0 it evicts in the order of LRU. A small weight costs little where the classes mean nothing. It is kept
-//! for a while before the weight becomes 0, since it still shows whether they mean something.
+//! Where nothing but recency predicts a return, differences between classes are chance, and to act
+//! on them costs hits. The guard compares the hits of the policy with those of a [shadow
+//! LRU](ShadowLru) while the policy runs. When LRU is ahead, the policy gives less weight to what
+//! it learnt of single classes; at weight 0 it evicts in the order of LRU. A small weight costs
+//! little where the classes mean nothing. It is kept for a while before the weight becomes 0, since
+//! it still shows whether they mean something.
 
 use super::shadow::ShadowLru;
 
@@ -17,7 +19,8 @@ const AHEAD_LOW: f64 = 0.0015;
 const AHEAD_MAX: f64 = 0.0025;
 /// A weight at which the classes still show in the hits.
 const WEIGHT_LOW: f64 = 0.15;
-/// Before the first use LRU and policy are taken to have been equal for as many uses as there are chunks, times this.
+/// Before the first use LRU and policy are taken to have been equal for as many uses as there are
+/// chunks, times this.
 const USES_BEFORE: f64 = 16.0;
 /// Hits are compared over about as many uses as there are chunks, times this.
 const USES_COMPARED: f64 = 64.0;
@@ -66,7 +69,8 @@ impl Guard {
         slot.wrapping_mul(0x9E37_79B1) >> 16 & (self.stride - 1) == 0
     }
 
-    /// The chunk of a watched slot, used last at `stamp`, is used `now`. It was a hit of the policy unless its saving just became complete.
+    /// The chunk of a watched slot, used last at `stamp`, is used `now`. It was a hit of the policy
+    /// unless its saving just became complete.
     pub fn used(&mut self, stamp: u32, now: u32, is_hit: bool) {
         let weight = self.stride as f32;
         let is_hit_of_lru = self.shadow.take(stamp, now, weight);
@@ -86,14 +90,16 @@ impl Guard {
         self.shadow.take(stamp, now, self.stride as f32);
     }
 
-    /// A chunk was asked for that is not here, and was used last at `stamp`. It stands for `weight`.
+    /// A chunk was asked for that is not here, and was used last at `stamp`. It stands for
+    /// `weight`.
     pub fn missed(&mut self, stamp: u32, now: u32, weight: f32) {
         if self.shadow.take(stamp, now, weight) {
             self.ahead += f64::from(weight);
         }
     }
 
-    /// A chunk was asked for now, that LRU would have saved and the policy did not. It stands for `weight`.
+    /// A chunk was asked for now, that LRU would have saved and the policy did not. It stands for
+    /// `weight`.
     pub fn shed(&mut self, now: u32, weight: f32) {
         self.shadow.put(now, weight);
     }

@@ -10,14 +10,18 @@ use super::{Gone, KvPolicy};
 const STRIPE: usize = 1 << 15;
 
 impl KvPolicy {
-    /// Adds the latest evictions, before the table is read. Whether a tag is in the sample is seen when it was read,
-    /// which takes a while.
+    /// Adds the latest evictions, before the table is read. Whether a tag is in the sample is seen
+    /// when it was read, which takes a while.
     #[inline(never)]
     pub(super) fn bury(&mut self) {
         let (all, len) = self.gone.take();
         for gone in &all[..len] {
             if let Some(old) = self.history.push(gone.tag, gone.ghost) {
-                self.returns.lost(old.class.index(), gone.at.wrapping_sub(old.stamp), self.history.weight());
+                self.returns.lost(
+                    old.class.index(),
+                    gone.at.wrapping_sub(old.stamp),
+                    self.history.weight(),
+                );
             }
         }
     }
@@ -38,7 +42,8 @@ impl KvPolicy {
         Class::seen((ghost.class.hits() + 1).min(HITS_MAX), request)
     }
 
-    /// Forgets a tag; what was remembered of it. Of most that is nothing: they are not in the sample.
+    /// Forgets a tag; what was remembered of it. Of most that is nothing: they are not in the
+    /// sample.
     pub(super) fn recall(&mut self, tag: u64) -> Option<Ghost> {
         if !self.history.samples(tag) {
             return None;
@@ -70,7 +75,8 @@ impl KvPolicy {
         self.stripe = self.stripe.wrapping_add(1);
         let all = self.nodes.len().max(1 << 16) as f32;
         let class_weight = self.guard.class_weight(self.nodes.len());
-        let evidence = Evidence { events_max: 64.0 * all, request_chunks: self.request_chunks, class_weight };
+        let evidence =
+            Evidence { events_max: 64.0 * all, request_chunks: self.request_chunks, class_weight };
         self.returns.learn(&watched, &evidence);
     }
 }

@@ -94,12 +94,14 @@ impl Node {
     }
 
     pub fn parent_generation(self) -> u16 {
-        self.family >> PARENT_GENERATION_SHIFT & 7 | u16::from(self.bits & PARENT_GENERATION != 0) << 3
+        self.family >> PARENT_GENERATION_SHIFT & 7
+            | u16::from(self.bits & PARENT_GENERATION != 0) << 3
     }
 
     pub fn set_parent(&mut self, parent: u32, generation: u16) {
         self.parent = parent;
-        self.family = self.family & !(7 << PARENT_GENERATION_SHIFT) | (generation & 7) << PARENT_GENERATION_SHIFT;
+        self.family = self.family & !(7 << PARENT_GENERATION_SHIFT)
+            | (generation & 7) << PARENT_GENERATION_SHIFT;
         self.put(PARENT_GENERATION, generation & 8 != 0);
     }
 

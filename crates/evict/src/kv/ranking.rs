@@ -4,7 +4,8 @@ use super::KvPolicy;
 use super::class::{self, RETAINED};
 use super::node::LIST_STRIDE;
 
-/// So many chunks are one victim that is taken without a new look at which class is worth the least.
+/// So many chunks are one victim that is taken without a new look at which class is worth the
+/// least.
 const CHEAP_SHARE: usize = 1 << 16;
 
 impl KvPolicy {
@@ -13,11 +14,15 @@ impl KvPolicy {
         let node = self.nodes[slot];
         let age = self.age(node.stamp);
         let worth = self.returns.worth(node.class().index(), age) * class::factor(node.weight());
-        // The bits of floats that are not negative are in the order of the floats, and their highest is free.
-        u64::from(node.class().is(RETAINED)) << 63 | u64::from(worth.to_bits()) << 32 | u64::from(u32::MAX - age)
+        // The bits of floats that are not negative are in the order of the floats, and their
+        // highest is free.
+        u64::from(node.class().is(RETAINED)) << 63
+            | u64::from(worth.to_bits()) << 32
+            | u64::from(u32::MAX - age)
     }
 
-    /// The list whose coldest slot is worth the least, or was a few victims ago, where those few are next to nothing.
+    /// The list whose coldest slot is worth the least, or was a few victims ago, where those few
+    /// are next to nothing.
     pub(super) fn cheap(&mut self) -> Option<usize> {
         let (at, left) = self.cheap;
         if left > 0 && !self.lists[at].is_empty() {
@@ -41,7 +46,8 @@ impl KvPolicy {
                 let (weight, class) = (at / LIST_STRIDE, at % LIST_STRIDE);
                 let stamp = self.nodes[self.lists[at].coldest].stamp;
                 let kept = class as u8 == RETAINED.index();
-                let worth = self.returns.worth(class as u8, self.age(stamp)) * class::factor(weight);
+                let worth =
+                    self.returns.worth(class as u8, self.age(stamp)) * class::factor(weight);
                 let found = (kept, worth, u32::MAX - self.age(stamp), at);
                 if best.is_none_or(|best| found < best) {
                     best = Some(found);

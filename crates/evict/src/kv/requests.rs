@@ -42,7 +42,8 @@ impl KvPolicy {
                 self.attach(slot, chain[at - 1]);
             }
             let kept = node.class().is(RETAINED);
-            let class = if kept { node.class().with_hits(hits) } else { Class::seen(hits, request) };
+            let class =
+                if kept { node.class().with_hits(hits) } else { Class::seen(hits, request) };
             self.renew_at(slot, class, stamp);
         }
         self.guard.begin_request();
@@ -54,15 +55,18 @@ impl KvPolicy {
         self.nodes[slot].is_fresh() && self.age(self.nodes[slot].stamp) as usize <= soon
     }
 
-    /// What this request shows of its conversation: how long it paused, since its deepest chunk that is not new was used, and how many chunks
-    /// it added.
+    /// What this request shows of its conversation: how long it paused, since its deepest chunk
+    /// that is not new was used, and how many chunks it added.
     pub(super) fn last_request(&self, chain: &[u32]) -> LastRequest {
         let mut added = self.absent;
         for slot in chain.iter().rev().filter(|slot| self.nodes.is_tracked(**slot)) {
             let node = &self.nodes[*slot];
             if !self.completes(*slot, chain.len()) {
                 // The new chunks are its children already.
-                return LastRequest::new(self.gap_since(*slot, usize::from(added > self.absent)), added);
+                return LastRequest::new(
+                    self.gap_since(*slot, usize::from(added > self.absent)),
+                    added,
+                );
             }
             if node.class().hits() > 0 {
                 return LastRequest::new(node.class().last_request().gap(), added);
@@ -72,8 +76,9 @@ impl KvPolicy {
         LastRequest::new(class::NEW, added)
     }
 
-    /// How long the conversation that goes on after this chunk paused. After a chunk with several children, of which `own` are this
-    /// conversation's, it is one that begins: they share a prompt.
+    /// How long the conversation that goes on after this chunk paused. After a chunk with several
+    /// children, of which `own` are this conversation's, it is one that begins: they share a
+    /// prompt.
     pub(super) fn gap_since(&self, slot: u32, own: usize) -> u8 {
         let node = self.nodes[slot];
         if usize::from(node.kids()) > 1 + own {

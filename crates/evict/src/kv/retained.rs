@@ -2,8 +2,8 @@
 
 use alloc::collections::BTreeSet;
 
-/// Slots by the time until which they are kept. One that was kept again before its time was over is there twice, and
-/// kept until the first.
+/// Slots by the time until which they are kept. One that was kept again before its time was over is
+/// there twice, and kept until the first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Retained(BTreeSet<(u64, u32)>);
 
@@ -13,7 +13,11 @@ impl Retained {
         if self.0.len() > 2 * slots.max(1024) {
             let mut seen = BTreeSet::new();
             let latest = core::mem::take(&mut self.0);
-            self.0 = latest.into_iter().rev().filter(|(_, slot)| is_kept(*slot) && seen.insert(*slot)).collect();
+            self.0 = latest
+                .into_iter()
+                .rev()
+                .filter(|(_, slot)| is_kept(*slot) && seen.insert(*slot))
+                .collect();
         }
         self.0.insert((until_ms, slot));
     }

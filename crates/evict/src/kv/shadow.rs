@@ -1,8 +1,10 @@
 //! A shadow LRU: which chunks LRU would hold in the same capacity.
 //!
-//! It keeps no chunk. A chunk's last use is known from its node or its ghost, so it is enough to count the chunks by the time of their last
-//! use, in windows: LRU holds the newest windows, as many as fill the capacity. Each window holds a small share of the capacity, and of the
-//! oldest one LRU holds the newer part, so the age at which LRU would evict is exact to a fraction of a window.
+//! It keeps no chunk. A chunk's last use is known from its node or its ghost, so it is enough to
+//! count the chunks by the time of their last use, in windows: LRU holds the newest windows, as
+//! many as fill the capacity. Each window holds a small share of the capacity, and of the
+//! oldest one LRU holds the newer part, so the age at which LRU would evict is exact to a fraction
+//! of a window.
 
 /// The most windows: 1 KiB.
 const WINDOWS: usize = 128;
@@ -16,7 +18,8 @@ struct Window {
     chunks: f32,
 }
 
-/// The windows of a shadow LRU, the oldest first. Stamps are times as the policy counts them, and wrap around.
+/// The windows of a shadow LRU, the oldest first. Stamps are times as the policy counts them, and
+/// wrap around.
 #[derive(Clone, Debug)]
 pub(super) struct ShadowLru {
     windows: [Window; WINDOWS],
@@ -25,14 +28,17 @@ pub(super) struct ShadowLru {
     chunks: f64,
     /// How many chunks LRU has space for.
     capacity: f64,
-    /// The window that was found last: the chunks of one request were used together before, mostly.
+    /// The window that was found last: the chunks of one request were used together before,
+    /// mostly.
     found: usize,
-    /// LRU held what was used since this time when [`begin_request`](ShadowLru::begin_request) was called last.
+    /// LRU held what was used since this time when [`begin_request`](ShadowLru::begin_request) was
+    /// called last.
     held_since: u32,
 }
 
 impl ShadowLru {
-    /// A shadow without chunks, and without a limit until [`set_capacity`](ShadowLru::set_capacity).
+    /// A shadow without chunks, and without a limit until
+    /// [`set_capacity`](ShadowLru::set_capacity).
     pub fn new() -> Self {
         ShadowLru {
             windows: [Window::default(); WINDOWS],
@@ -54,13 +60,15 @@ impl ShadowLru {
         self.capacity = self.capacity.max(chunks as f64);
     }
 
-    /// A request begins: from here on [`take`](ShadowLru::take) answers what LRU holds now, whatever the chunks of this request displace. A
-    /// request looks all of its chunks up before it saves any.
+    /// A request begins: from here on [`take`](ShadowLru::take) answers what LRU holds now,
+    /// whatever the chunks of this request displace. A request looks all of its chunks up
+    /// before it saves any.
     pub fn begin_request(&mut self) {
         self.held_since = self.windows[0].begin;
     }
 
-    /// Takes out a chunk (`weight` of them) that was used last at `stamp`. Answers whether LRU held it when the request began.
+    /// Takes out a chunk (`weight` of them) that was used last at `stamp`. Answers whether LRU held
+    /// it when the request began.
     pub fn take(&mut self, stamp: u32, now: u32, weight: f32) -> bool {
         let age = now.wrapping_sub(stamp);
         if let Some(window) = self.find(age, now) {
@@ -71,7 +79,8 @@ impl ShadowLru {
         age <= now.wrapping_sub(self.held_since)
     }
 
-    /// Puts in a chunk (`weight` of them) that is used now. What does not fit goes, the oldest first.
+    /// Puts in a chunk (`weight` of them) that is used now. What does not fit goes, the oldest
+    /// first.
     pub fn put(&mut self, now: u32, weight: f32) {
         if self.windows[self.len - 1].chunks * PARTS > self.chunks as f32 + PARTS {
             self.open_window(now);
@@ -125,8 +134,8 @@ impl ShadowLru {
         }
     }
 
-    /// Makes one window of neighbours that together hold no more than a new one may. At most `2 * PARTS + 1` are left, since any two
-    /// neighbours hold more then.
+    /// Makes one window of neighbours that together hold no more than a new one may. At most `2 *
+    /// PARTS + 1` are left, since any two neighbours hold more then.
     fn merge(&mut self) {
         let most = self.chunks as f32 / PARTS;
         let mut last = 0;
@@ -214,7 +223,10 @@ mod tests {
             }
             shadow.put(now, 1.0);
             let sum: f32 = shadow.windows[..shadow.len].iter().map(|window| window.chunks).sum();
-            assert!((f64::from(sum) - shadow.chunks).abs() < 1.0 && shadow.chunks <= 10_000.0, "{sum} at {now}");
+            assert!(
+                (f64::from(sum) - shadow.chunks).abs() < 1.0 && shadow.chunks <= 10_000.0,
+                "{sum} at {now}"
+            );
         }
     }
 

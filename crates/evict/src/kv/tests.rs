@@ -60,9 +60,13 @@ proptest! {
 #[test]
 fn the_order_is_that_in_which_slots_go() {
     let mut policy = KvPolicy::new();
-    // A chunk with such a hint is worth more the closer its return, and is still evicted in its turn.
+    // A chunk with such a hint is worth more the closer its return, and is still evicted in its
+    // turn.
     (0..10_000).for_each(|_| policy.returns.returned(hinted(1000).index(), 900, 1.0));
-    policy.returns.learn(&Watched::new(), &Evidence { events_max: 1e9, request_chunks: 1.0, class_weight: 1.0 });
+    policy.returns.learn(
+        &Watched::new(),
+        &Evidence { events_max: 1e9, request_chunks: 1.0, class_weight: 1.0 },
+    );
     for slot in 0..1000 {
         policy.insert(Entry::new(slot, 1));
         if slot % 3 == 0 {
@@ -87,7 +91,11 @@ fn who_asks_for_the_order_has_the_hits_that_wait_settled_in_place() {
     let mut policy = KvPolicy::new();
     (0..2).for_each(|slot| policy.insert(Entry::new(slot, 1)));
     policy.touch(0);
-    assert_eq!((policy.order(), policy.hits.is_empty()), (alloc::vec![1, 0], true), "not in a copy of all");
+    assert_eq!(
+        (policy.order(), policy.hits.is_empty()),
+        (alloc::vec![1, 0], true),
+        "not in a copy of all"
+    );
 }
 
 #[test]

@@ -5,7 +5,8 @@ use crate::slots::NIL;
 use super::KvPolicy;
 use super::node::Node;
 
-/// No path to the head of a chain is followed further than this; a chunk deeper than that is not attached.
+/// No path to the head of a chain is followed further than this; a chunk deeper than that is not
+/// attached.
 const WAY_UP_MAX: usize = 1 << 14;
 
 impl KvPolicy {
@@ -18,8 +19,9 @@ impl KvPolicy {
         }
     }
 
-    /// Whether `ancestor` is among those before `slot`, or `slot` itself. Callers that name parents in a ring would keep it from ever
-    /// having a leaf. A chunk without children is no ancestor, so the path up is followed only for those that have some.
+    /// Whether `ancestor` is among those before `slot`, or `slot` itself. Callers that name parents
+    /// in a ring would keep it from ever having a leaf. A chunk without children is no
+    /// ancestor, so the path up is followed only for those that have some.
     pub(super) fn leads_to(&self, slot: u32, ancestor: u32) -> bool {
         if slot == ancestor || self.nodes[ancestor].kids() == 0 {
             return slot == ancestor;
@@ -43,7 +45,8 @@ impl KvPolicy {
         is_same.then_some(node.parent)
     }
 
-    /// Takes a slot from its parent. A parent without children is back where it was when it was parked.
+    /// Takes a slot from its parent. A parent without children is back where it was when it was
+    /// parked.
     pub(super) fn detach(&mut self, slot: u32) {
         let Node { parent, .. } = self.nodes[slot];
         if parent == NIL {

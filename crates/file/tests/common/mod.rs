@@ -39,13 +39,22 @@ pub fn counter(tier: &FileTier, name: &str) -> u64 {
 /// The directory as a process that dies at this moment leaves it: everything but its locks.
 pub fn as_left_by_the_dead(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
-    let status = std::process::Command::new("cp").arg("-a").arg(dir.join(".")).arg(copy.path()).status().unwrap();
+    let status = std::process::Command::new("cp")
+        .arg("-a")
+        .arg(dir.join("."))
+        .arg(copy.path())
+        .status()
+        .unwrap();
     assert!(status.success());
     copy
 }
 
-/// The same, once what is looked at of it `is_right`: what the living process has in mind lies there a moment later.
-pub fn as_left_by_the_dead_at_last(dir: &Path, is_right: impl Fn(&Path) -> bool) -> tempfile::TempDir {
+/// The same, once what is looked at of it `is_right`: what the living process has in mind lies
+/// there a moment later.
+pub fn as_left_by_the_dead_at_last(
+    dir: &Path,
+    is_right: impl Fn(&Path) -> bool,
+) -> tempfile::TempDir {
     let late = Instant::now() + Duration::from_secs(600);
     loop {
         let copy = as_left_by_the_dead(dir);
@@ -68,7 +77,8 @@ pub fn files_bytes(dir: &Path) -> u64 {
     files(dir).values().sum()
 }
 
-/// What all processes together say they have written and are writing; 0 while there is no ledger, because somebody makes it again.
+/// What all processes together say they have written and are writing; 0 while there is no ledger,
+/// because somebody makes it again.
 pub fn ledger(dir: &Path) -> u64 {
     loop {
         let Ok(bytes) = fs::read(dir.join(".kvtier/ledger")) else { return 0 };
@@ -78,7 +88,8 @@ pub fn ledger(dir: &Path) -> u64 {
     }
 }
 
-/// Makes them say another number: under the lock, since a tier that is just changing the ledger would undo it.
+/// Makes them say another number: under the lock, since a tier that is just changing the ledger
+/// would undo it.
 pub fn set_ledger(dir: &Path, total: u64) {
     let path = dir.join(".kvtier/ledger");
     let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();

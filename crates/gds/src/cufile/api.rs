@@ -3,8 +3,8 @@ use std::path::Path;
 
 use super::Failure;
 
-/// The names under which packages and Python wheels bring the library. Where another library of this process has loaded one already, the
-/// first finds that one.
+/// The names under which packages and Python wheels bring the library. Where another library of
+/// this process has loaded one already, the first finds that one.
 const NAMES: [&str; 5] = [
     "libcufile.so.0",
     "libcufile.so.1",
@@ -60,7 +60,14 @@ pub struct Properties {
 
 impl Default for Properties {
     fn default() -> Self {
-        Properties { major: 0, minor: 0, poll_threshold_kib: 0, direct_io_max_kib: 0, targets: 0, rest: [0; 64] }
+        Properties {
+            major: 0,
+            minor: 0,
+            poll_threshold_kib: 0,
+            direct_io_max_kib: 0,
+            targets: 0,
+            rest: [0; 64],
+        }
     }
 }
 

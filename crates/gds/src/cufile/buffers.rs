@@ -45,7 +45,8 @@ impl Buffers {
                 if let Err(failure) = answer.check("cuFileBufRegister") {
                     return (bytes, Some(failure.to_string()));
                 }
-                let registered = Registered { driver: self.driver, base, len, arena: arena.clone() };
+                let registered =
+                    Registered { driver: self.driver, base, len, arena: arena.clone() };
                 self.regions.lock().unwrap_or_else(PoisonError::into_inner).push(registered);
                 bytes += len;
             }
@@ -53,16 +54,19 @@ impl Buffers {
         (bytes, None)
     }
 
-    /// Where the beginning of `len` bytes at `addr` lies: in one registered region, as far as that goes, or in none.
+    /// Where the beginning of `len` bytes at `addr` lies: in one registered region, as far as that
+    /// goes, or in none.
     pub fn target(&self, addr: usize, len: usize) -> Target {
         let regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
-        let around = regions.iter().find(|region| (region.base..region.base + region.len).contains(&addr));
+        let around =
+            regions.iter().find(|region| (region.base..region.base + region.len).contains(&addr));
         match around {
             Some(Registered { base, len: whole, .. }) => {
                 Target { base: *base, offset: addr - base, len: len.min(base + whole - addr) }
             }
             None => {
-                let next = regions.iter().map(|region| region.base).filter(|base| *base > addr).min();
+                let next =
+                    regions.iter().map(|region| region.base).filter(|base| *base > addr).min();
                 Target { base: addr, offset: 0, len: next.map_or(len, |next| len.min(next - addr)) }
             }
         }

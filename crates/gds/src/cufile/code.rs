@@ -13,7 +13,8 @@ pub struct Failure {
 }
 
 /// Whether a failure means that this file system or machine cannot do it at all.
-const OFF: [i32; 14] = [5001, 5004, 5005, 5007, 5008, 5009, 5010, 5019, 5020, 5027, 5030, 5033, 5034, 5036];
+const OFF: [i32; 14] =
+    [5001, 5004, 5005, 5007, 5008, 5009, 5010, 5019, 5020, 5027, 5030, 5033, 5034, 5036];
 
 impl Failure {
     /// Whether it will be the same for every other file: then it is not asked again.
@@ -21,13 +22,18 @@ impl Failure {
         OFF.contains(&self.code)
     }
 
-    /// What a read or write answered: bytes, minus a code, or -1 with the code in `errno`, where cuFile puts its own codes too.
+    /// What a read or write answered: bytes, minus a code, or -1 with the code in `errno`, where
+    /// cuFile puts its own codes too.
     pub fn of_bytes(call: &'static str, answer: isize) -> Result<usize, Failure> {
         if let Ok(bytes) = usize::try_from(answer) {
             return Ok(bytes);
         }
         let errno = || io::Error::last_os_error().raw_os_error().unwrap_or(0);
-        let code = if answer == -1 { errno() } else { i32::try_from(answer.unsigned_abs()).unwrap_or(i32::MAX) };
+        let code = if answer == -1 {
+            errno()
+        } else {
+            i32::try_from(answer.unsigned_abs()).unwrap_or(i32::MAX)
+        };
         Err(Failure { call, code, cuda: 0 })
     }
 }
@@ -54,7 +60,9 @@ fn words(code: i32) -> &'static str {
         }
         5002 => "a property that the driver does not have; check cufile.json",
         5003 => "a property out of its range; check the sizes in cufile.json",
-        5004 => "nvidia-fs is of another version than libcufile; update both to the same CUDA release",
+        5004 => {
+            "nvidia-fs is of another version than libcufile; update both to the same CUDA release"
+        }
         5005 => "the version of nvidia-fs cannot be read; load the module again",
         5006 => "the driver is closing; something else in this process closed it",
         5007 => "this platform is not supported",
@@ -135,8 +143,17 @@ mod tests {
     #[test]
     fn it_reads_as_a_sentence() {
         let text = Failure { call: "cuFileHandleRegister", code: 5027, cuda: 0 }.to_string();
-        assert!(text.starts_with("cuFileHandleRegister answered 5027: ") && text.contains("/run/udev"), "{text}");
-        assert!(Failure { call: "c", code: 5011, cuda: 719 }.to_string().ends_with("(CUDA's code is 719)"));
-        assert!(Failure { call: "cuFileRead", code: 5, cuda: 0 }.to_string().contains("os error 5"));
+        assert!(
+            text.starts_with("cuFileHandleRegister answered 5027: ") && text.contains("/run/udev"),
+            "{text}"
+        );
+        assert!(
+            Failure { call: "c", code: 5011, cuda: 719 }
+                .to_string()
+                .ends_with("(CUDA's code is 719)")
+        );
+        assert!(
+            Failure { call: "cuFileRead", code: 5, cuda: 0 }.to_string().contains("os error 5")
+        );
     }
 }

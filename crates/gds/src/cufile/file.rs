@@ -29,14 +29,17 @@ pub struct Target {
 }
 
 impl File {
-    /// Registers the file behind `fd`, through a descriptor of its own: the caller's is closed when the caller likes. A context must be current.
+    /// Registers the file behind `fd`, through a descriptor of its own: the caller's is closed when
+    /// the caller likes. A context must be current.
     pub fn register(driver: Driver, fd: &OwnedFd) -> Result<Self, Failure> {
         let cannot = |e: nix::Error| Failure { call: "open", code: e as i32, cuda: 0 };
         let fd = plain(fd).map_err(cannot)?;
         let name = name_of(&fd).map_err(cannot)?;
         let (mut descr, mut handle) = (Descr::of_fd(fd.as_raw_fd()), 0);
-        // SAFETY: both are valid for the call; the descriptor stays open for as long as the handle lives.
-        unsafe { (driver.api().handle_register)(&mut handle, &mut descr) }.check("cuFileHandleRegister")?;
+        // SAFETY: both are valid for the call; the descriptor stays open for as long as the handle
+        // lives.
+        unsafe { (driver.api().handle_register)(&mut handle, &mut descr) }
+            .check("cuFileHandleRegister")?;
         let file = File { driver, handle, fd };
         // libcufile opens the file once more, by its name, which may have got another file by then.
         if leads_to(&name, &file.fd) { Ok(file) } else { Err(cannot(nix::Error::ESTALE)) }
@@ -45,11 +48,15 @@ impl File {
     /// Reads exactly `len` bytes from `at` of the file; a file that ends before is `UnexpectedEof`.
     ///
     /// # Safety
-    /// The target is memory of the GPU whose context is current, all of it, which nobody else touches until this returns.
+    /// The target is memory of the GPU whose context is current, all of it, which nobody else
+    /// touches until this returns.
     pub unsafe fn read(&self, at: u64, to: Target) -> Result<(), io::Error> {
         let read = self.driver.api().read;
-        // SAFETY: the handle is registered; the rest is the caller's promise, and `all` stays within the target.
-        self.all("cuFileRead", (at, to), |at, to, len| unsafe { read(self.handle, to.base, len, at, to.offset as i64) })
+        // SAFETY: the handle is registered; the rest is the caller's promise, and `all` stays
+        // within the target.
+        self.all("cuFileRead", (at, to), |at, to, len| unsafe {
+            read(self.handle, to.base, len, at, to.offset as i64)
+        })
     }
 
     /// Writes exactly `len` bytes at `at` of the file.
@@ -72,9 +79,11 @@ impl File {
         mut step: impl FnMut(i64, Target, usize) -> isize,
     ) -> io::Result<()> {
         while target.len > 0 {
-            let moved = Failure::of_bytes(call, step(at as i64, target, target.len)).map_err(io_error)?;
+            let moved =
+                Failure::of_bytes(call, step(at as i64, target, target.len)).map_err(io_error)?;
             if moved == 0 || moved > target.len {
-                let what = format!("{call} moved {moved} bytes of the {} that were left", target.len);
+                let what =
+                    format!("{call} moved {moved} bytes of the {} that were left", target.len);
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
             }
             at += moved as u64;
@@ -84,8 +93,9 @@ impl File {
     }
 }
 
-/// The file behind `fd`, opened again for the same access: cuFile refuses descriptors with flags that protect whoever opens by name
-/// (`O_NOFOLLOW`, `O_NONBLOCK`) or that make nameless files (`O_TMPFILE`).
+/// The file behind `fd`, opened again for the same access: cuFile refuses descriptors with flags
+/// that protect whoever opens by name (`O_NOFOLLOW`, `O_NONBLOCK`) or that make nameless files
+/// (`O_TMPFILE`).
 fn plain(fd: &OwnedFd) -> nix::Result<OwnedFd> {
     let access = OFlag::from_bits_truncate(fcntl(fd, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -105,12 +115,17 @@ fn leads_to(name: &OsStr, fd: &OwnedFd) -> bool {
 
 /// Keeps the operating system's own errors as what they are.
 fn io_error(failure: Failure) -> io::Error {
-    if failure.code < 5000 { io::Error::from_raw_os_error(failure.code) } else { io::Error::other(failure) }
+    if failure.code < 5000 {
+        io::Error::from_raw_os_error(failure.code)
+    } else {
+        io::Error::other(failure)
+    }
 }
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: registered in `register`, no transfer of it is under way; its descriptor is closed after this.
+        // SAFETY: registered in `register`, no transfer of it is under way; its descriptor is
+        // closed after this.
         unsafe { (self.driver.api().handle_deregister)(self.handle) };
     }
 }
@@ -155,7 +170,9 @@ impl Files {
     /// Lets deleted files go, whose room on the medium is free only then.
     pub fn forget_deleted(&self) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_there = |(_, file): &(Inode, Arc<File>)| fstat(file.fd.as_fd()).is_ok_and(|meta| meta.st_nlink > 0);
+        let is_there = |(_, file): &(Inode, Arc<File>)| {
+            fstat(file.fd.as_fd()).is_ok_and(|meta| meta.st_nlink > 0)
+        };
         let (there, gone) = std::mem::take(&mut *kept).into_iter().partition(is_there);
         *kept = there;
         drop(kept);

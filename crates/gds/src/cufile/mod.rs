@@ -1,7 +1,7 @@
 //! NVIDIA's cuFile: reads between files and GPU memory without the host's, where the machine can.
 //!
-//! The binding is ours and small. What is refused says so in words that an operator can act on, and before the first call whatever is known
-//! to make that call hang is looked for.
+//! The binding is ours and small. What is refused says so in words that an operator can act on, and
+//! before the first call whatever is known to make that call hang is looked for.
 
 mod api;
 mod buffers;

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use nix::sys::statfs::statfs;
 
-/// File systems that cuFile does not reach, and that containers tend to have: magic number and name.
+/// File systems that cuFile does not reach, and that containers tend to have: magic number and
+/// name.
 const REFUSED: [(i64, &str); 6] = [
     (0x0102_1994, "tmpfs"),
     (0x8584_58f6, "ramfs"),
@@ -14,8 +15,8 @@ const REFUSED: [(i64, &str); 6] = [
     (0x2fc1_2fc1, "zfs"),
 ];
 
-/// Looks for what makes cuFile hang or fail, before its first call. `root` is where `/proc`, `/dev` and `/run` are looked for; where it is not
-/// the real one, in tests, every file system will do.
+/// Looks for what makes cuFile hang or fail, before its first call. `root` is where `/proc`, `/dev`
+/// and `/run` are looked for; where it is not the real one, in tests, every file system will do.
 pub fn preflight(root: &Path, dir: &Path) -> Result<(), String> {
     machine(root)?;
     file_system(root, dir)
@@ -44,7 +45,8 @@ pub fn file_system(root: &Path, dir: &Path) -> Result<(), String> {
     if root != Path::new("/") {
         return Ok(());
     }
-    let kind = statfs(dir).map_err(|e| format!("cannot ask what file system {} is on: {e}", dir.display()))?;
+    let kind = statfs(dir)
+        .map_err(|e| format!("cannot ask what file system {} is on: {e}", dir.display()))?;
     let magic = kind.filesystem_type().0;
     if let Some((_, name)) = REFUSED.iter().find(|(refused, _)| *refused == magic) {
         let dir = dir.display();
@@ -55,16 +57,20 @@ pub fn file_system(root: &Path, dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the devices of nvidia-fs are there, and can be opened: in a container they may be listed and forbidden.
+/// Whether the devices of nvidia-fs are there, and can be opened: in a container they may be listed
+/// and forbidden.
 fn devices(dev: &Path) -> Result<(), String> {
     let names = fs::read_dir(dev).into_iter().flatten().flatten();
-    let is_one = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("nvidia-fs");
+    let is_one =
+        |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("nvidia-fs");
     let found: Vec<_> = names.filter(is_one).map(|entry| entry.path()).collect();
     if found.is_empty() {
         return Err("/dev/nvidia-fs* are missing".into());
     }
     // Not to wait for a device that is not ready.
-    let open = |path: &Path| fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path);
+    let open = |path: &Path| {
+        fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)
+    };
     let refused = found.iter().find_map(|path| Some((path, open(path).err()?)));
     refused.map_or(Ok(()), |(path, e)| Err(format!("{} cannot be opened ({e})", path.display())))
 }
@@ -103,7 +109,8 @@ mod tests {
 
     #[test]
     fn file_systems_that_it_does_not_reach_are_refused() {
-        let says = |dir: &str| file_system(Path::new("/"), Path::new(dir)).err().unwrap_or_default();
+        let says =
+            |dir: &str| file_system(Path::new("/"), Path::new(dir)).err().unwrap_or_default();
         assert!(says("/dev/shm").contains("/dev/shm is on tmpfs"));
         assert!(says("/nowhere").contains("/nowhere"));
     }

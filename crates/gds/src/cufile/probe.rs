@@ -14,8 +14,9 @@ use super::{Driver, File};
 
 const LEN: usize = 64 << 10;
 
-/// Writes and reads a file of the directory through cuFile and compares: what it promises is believed only then. The file has a name until the
-/// end, because libcufile opens it once more by that; what a killed probe leaves the next one removes. Given up, with a thread, when it takes
+/// Writes and reads a file of the directory through cuFile and compares: what it promises is
+/// believed only then. The file has a name until the end, because libcufile opens it once more by
+/// that; what a killed probe leaves the next one removes. Given up, with a thread, when it takes
 /// longer than `wait`.
 pub fn probe(driver: Driver, gpu: &Gpu, dir: &Path, wait: Duration) -> Result<(), String> {
     let failed = |e: std::io::Error| format!("no file for direct I/O in {}: {e}", dir.display());
@@ -23,7 +24,8 @@ pub fn probe(driver: Driver, gpu: &Gpu, dir: &Path, wait: Duration) -> Result<()
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).create_new(true).custom_flags(nix::libc::O_DIRECT);
     let file: OwnedFd = options.open(scratch.path().join("file")).map_err(failed)?.into();
-    let (gpu, what) = (gpu.clone(), format!("cuFile's transfer to a file in {} (see cufile.log)", dir.display()));
+    let (gpu, what) =
+        (gpu.clone(), format!("cuFile's transfer to a file in {} (see cufile.log)", dir.display()));
     watched(&what, wait, move || compare(driver, &file, &gpu))?
 }
 

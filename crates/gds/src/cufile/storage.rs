@@ -1,8 +1,11 @@
-//! Which storage a directory lies on, and whether cuFile's driver reaches it directly: a driver that reaches NVMe need not reach this directory.
+//! Which storage a directory lies on, and whether cuFile's driver reaches it directly: a driver
+//! that reaches NVMe need not reach this directory.
 //!
-//! libcufile could count which way bytes went (`cuFileGetStatsL3`), but counting needs `cuFileStatsStart`, whose thread writes to what
-//! `cuFileStatsStop` and the end of the process free: with version 1.15 on an H100 processes were killed by SIGSEGV in 2 of 4 runs that stopped
-//! it, and in 7 of 10 that did not, when they ended. So the counters are never switched on, and the kernel is asked what lies below.
+//! libcufile could count which way bytes went (`cuFileGetStatsL3`), but counting needs
+//! `cuFileStatsStart`, whose thread writes to what `cuFileStatsStop` and the end of the process
+//! free: with version 1.15 on an H100 processes were killed by SIGSEGV in 2 of 4 runs that stopped
+//! it, and in 7 of 10 that did not, when they ended. So the counters are never switched on, and the
+//! kernel is asked what lies below.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -54,10 +57,15 @@ pub enum Reach {
     Unknown,
 }
 
-/// Looks at what lies below `dir`; `targets` has a bit for each of [`KINDS`] that the driver reaches. `root` is where `/sys` is looked for.
+/// Looks at what lies below `dir`; `targets` has a bit for each of [`KINDS`] that the driver
+/// reaches. `root` is where `/sys` is looked for.
 pub fn reach(root: &Path, dir: &Path, targets: u32) -> Reach {
-    let Some((name, kinds)) = block_devices(root, dir).or_else(|| network(dir)) else { return Reach::Unknown };
-    let is_reached = |kind: &&str| KINDS.iter().position(|one| one == kind).is_some_and(|bit| targets >> bit & 1 == 1);
+    let Some((name, kinds)) = block_devices(root, dir).or_else(|| network(dir)) else {
+        return Reach::Unknown;
+    };
+    let is_reached = |kind: &&str| {
+        KINDS.iter().position(|one| one == kind).is_some_and(|bit| targets >> bit & 1 == 1)
+    };
     match kinds.iter().any(is_reached) {
         true => Reach::Direct(name),
         false => Reach::Host(name),
@@ -73,7 +81,9 @@ fn network(dir: &Path) -> Option<(String, Vec<&'static str>)> {
 /// The devices that a local file system lies on, and the kinds that all of them are.
 fn block_devices(root: &Path, dir: &Path) -> Option<(String, Vec<&'static str>)> {
     let device = fs::metadata(dir).ok()?.dev();
-    let device = fs::canonicalize(root.join(format!("sys/dev/block/{}:{}", major(device), minor(device)))).ok()?;
+    let device =
+        fs::canonicalize(root.join(format!("sys/dev/block/{}:{}", major(device), minor(device))))
+            .ok()?;
     let disk = match device.join("partition").exists() {
         true => device.parent()?.to_owned(),
         false => device,
@@ -82,18 +92,25 @@ fn block_devices(root: &Path, dir: &Path) -> Option<(String, Vec<&'static str>)>
     let kinds = disks.iter().map(|disk| kinds_of(disk)).collect::<Option<Vec<_>>>()?;
     let of_all = |kind: &&&str| kinds.iter().all(|own| own.contains(*kind));
     let shared = kinds.first()?.iter().filter(of_all).copied().collect();
-    let names: Vec<_> =
-        disks.iter().filter_map(|disk| Some(disk.file_name()?.to_string_lossy().into_owned())).collect();
+    let names: Vec<_> = disks
+        .iter()
+        .filter_map(|disk| Some(disk.file_name()?.to_string_lossy().into_owned()))
+        .collect();
     Some((names.join(", "), shared))
 }
 
 /// The disks of an array of disks (`md`), or the disk itself.
 fn members(disk: &Path) -> Vec<PathBuf> {
     let is_array = disk.file_name().is_some_and(|name| name.to_string_lossy().starts_with("md"));
-    let links = fs::read_dir(disk.join("slaves")).into_iter().flatten().flatten().filter(|_| is_array);
+    let links =
+        fs::read_dir(disk.join("slaves")).into_iter().flatten().flatten().filter(|_| is_array);
     let disk_of = |link: fs::DirEntry| {
         let device = fs::canonicalize(link.path()).ok()?;
-        if device.join("partition").exists() { device.parent().map(Path::to_owned) } else { Some(device) }
+        if device.join("partition").exists() {
+            device.parent().map(Path::to_owned)
+        } else {
+            Some(device)
+        }
     };
     let found: Vec<_> = links.filter_map(disk_of).collect();
     if found.is_empty() { vec![disk.to_owned()] } else { found }
@@ -105,7 +122,8 @@ fn kinds_of(disk: &Path) -> Option<&'static [&'static str]> {
 }
 
 impl Reach {
-    /// What a probe of this directory is worth, in words; an error where host memory of our own is faster. `compat` allows that all the same.
+    /// What a probe of this directory is worth, in words; an error where host memory of our own is
+    /// faster. `compat` allows that all the same.
     pub fn judge(self, compat: bool) -> Result<String, String> {
         match self {
             Reach::Direct(storage) => Ok(format!("64 KiB written and read back; the directory lies on {storage}")),
@@ -136,8 +154,10 @@ mod tests {
     fn machine(dir: &Path, disk: &str, partition: &str) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let device = fs::metadata(dir).unwrap().dev();
-        let (blocks, own) =
-            (root.path().join("sys/dev/block"), root.path().join("sys/devices").join(disk).join(partition));
+        let (blocks, own) = (
+            root.path().join("sys/dev/block"),
+            root.path().join("sys/devices").join(disk).join(partition),
+        );
         fs::create_dir_all(&own).unwrap();
         fs::create_dir_all(&blocks).unwrap();
         if !partition.is_empty() {
@@ -158,14 +178,19 @@ mod tests {
         assert_eq!(reached("nvme0n1", ""), Reach::Direct("nvme0n1".into()));
         assert_eq!(reached("sda", "sda1"), Reach::Host("sda".into()));
         assert_eq!(reached("vda", ""), Reach::Host("vda".into()));
-        assert_eq!(reached("dm-0", ""), Reach::Unknown, "what lies below a mapping is not looked for");
+        assert_eq!(
+            reached("dm-0", ""),
+            Reach::Unknown,
+            "what lies below a mapping is not looked for"
+        );
     }
 
     #[test]
     fn an_array_is_what_all_its_disks_are() {
-        for (second, expected) in
-            [("nvme1n1", Reach::Direct("nvme0n1, nvme1n1".into())), ("sda", Reach::Host("nvme0n1, sda".into()))]
-        {
+        for (second, expected) in [
+            ("nvme1n1", Reach::Direct("nvme0n1, nvme1n1".into())),
+            ("sda", Reach::Host("nvme0n1, sda".into())),
+        ] {
             let dir = tempfile::tempdir().unwrap();
             let root = machine(dir.path(), "md0", "");
             let slaves = root.path().join("sys/devices/md0/slaves");

@@ -47,7 +47,8 @@ impl Direct {
         preflight(&config.system_root, &config.disk.path)?;
         let driver = Driver::open(config.cufile_library.as_deref(), gpu, config.open_wait)?;
         if !driver.is_direct() && !config.compat {
-            let what = "it would run in compatibility mode, which is slower than pinned memory of our own";
+            let what =
+                "it would run in compatibility mode, which is slower than pinned memory of our own";
             return Err(format!(
                 "{}: {what}; for direct transfers load nvidia-fs, or enable PCI P2PDMA",
                 driver.describe()
@@ -61,7 +62,14 @@ impl Direct {
         if config.proof != Proof::Off {
             summers.of(gpu);
         }
-        Ok(Direct { driver, files, buffers, summers, off: Mutex::default(), loads: AtomicU64::new(0) })
+        Ok(Direct {
+            driver,
+            files,
+            buffers,
+            summers,
+            off: Mutex::default(),
+            loads: AtomicU64::new(0),
+        })
     }
 
     /// Why it is not used any more, if so.
@@ -116,7 +124,8 @@ impl Direct {
     }
 }
 
-/// Loads what pieces allow it, in parallel on the lane's threads; what cannot or does not arrive is left.
+/// Loads what pieces allow it, in parallel on the lane's threads; what cannot or does not arrive is
+/// left.
 pub async fn read(
     (inner, lane, direct): (&Inner, &Lane, &Arc<Direct>),
     file: &Arc<OwnedFd>,
@@ -145,8 +154,10 @@ pub async fn read(
         }
     };
     let shared: Shared = Arc::new(std::mem::take(parts));
-    let reads: Vec<_> =
-        fit.into_iter().map(|piece| (piece, spawn(lane, direct, (&registered, &shared), piece))).collect();
+    let reads: Vec<_> = fit
+        .into_iter()
+        .map(|piece| (piece, spawn(lane, direct, (&registered, &shared), piece)))
+        .collect();
     let mut arrived = Vec::new();
     for (piece, read) in reads {
         match read.await {
@@ -160,15 +171,18 @@ pub async fn read(
         }
     }
     // Every reader has dropped its share before it answered.
-    *parts = Arc::into_inner(shared).ok_or_else(|| io::Error::other("a direct read has not ended"))?;
+    *parts =
+        Arc::into_inner(shared).ok_or_else(|| io::Error::other("a direct read has not ended"))?;
     left.sort_unstable_by_key(|piece| piece.at);
     let moved: usize = arrived.iter().map(|piece| piece.len).sum();
     add(&inner.counts.direct_bytes, moved);
     let unseen = told.watch.is_some() && !arrived.is_empty() && !direct.proves(inner.config.proof);
     add(&inner.counts.unseen_loads, usize::from(unseen));
     if !unseen && let Some(watch) = &mut told.watch {
-        let summer = told.sums.as_mut().and_then(|sums| Some((direct.summers.of(lane.gpu())?, sums)));
-        let unsummed = summer.map(|(summer, sums)| sum((inner, lane), &summer, parts, sums, &arrived));
+        let summer =
+            told.sums.as_mut().and_then(|sums| Some((direct.summers.of(lane.gpu())?, sums)));
+        let unsummed =
+            summer.map(|(summer, sums)| sum((inner, lane), &summer, parts, sums, &arrived));
         show((inner, lane), parts, watch, &unsummed.unwrap_or(arrived)).await?;
     }
     Ok(Rest { pieces: left, moved: moved as u64, unseen })
@@ -182,7 +196,9 @@ fn cause<'a>(e: &'a (dyn std::error::Error + Send + Sync + 'static)) -> Option<&
 /// Where a piece goes, if to this GPU.
 fn target(parts: &[Option<Part>], piece: &Piece, gpu: &Gpu) -> Option<u64> {
     match parts.get(piece.part) {
-        Some(Some(Part::Read { into, .. })) if into.gpu() == Some(gpu) => Some((into.addr() + piece.offset) as u64),
+        Some(Some(Part::Read { into, .. })) if into.gpu() == Some(gpu) => {
+            Some((into.addr() + piece.offset) as u64)
+        }
         _ => None,
     }
 }
@@ -195,24 +211,33 @@ fn spawn(
     piece: Piece,
 ) -> Ticket<Result<(), Error>> {
     let (completer, ticket) = ticket();
-    let (gpu, direct, file, parts) = (lane.gpu().clone(), Arc::clone(direct), Arc::clone(file), Arc::clone(parts));
+    let (gpu, direct, file, parts) =
+        (lane.gpu().clone(), Arc::clone(direct), Arc::clone(file), Arc::clone(parts));
     lane.spawn(async move {
         let read = read_piece((&gpu, &direct), &file, &parts, piece);
         // Before the answer: who asked takes the parts apart then.
         drop((parts, file));
-        completer.complete(read.map_err(|e| Error::new(ErrorKind::Io, "a direct read failed").with_source(e)));
+        completer.complete(
+            read.map_err(|e| Error::new(ErrorKind::Io, "a direct read failed").with_source(e)),
+        );
     });
     ticket
 }
 
-fn read_piece((gpu, direct): (&Gpu, &Direct), file: &File, parts: &[Option<Part>], piece: Piece) -> io::Result<()> {
+fn read_piece(
+    (gpu, direct): (&Gpu, &Direct),
+    file: &File,
+    parts: &[Option<Part>],
+    piece: Piece,
+) -> io::Result<()> {
     let _entered = gpu.enter().map_err(io::Error::other)?;
-    let addr = target(parts, &piece, gpu).ok_or_else(|| io::Error::other("no memory for a piece"))? as usize;
+    let addr = target(parts, &piece, gpu)
+        .ok_or_else(|| io::Error::other("no memory for a piece"))? as usize;
     let mut done = 0;
     while done < piece.len {
         let to = direct.buffers.target(addr + done, piece.len - done);
-        // SAFETY: the piece lies in a lease for reading, of this GPU, which the parts keep; pieces do not overlap, and who wants the parts
-        // back waits for the answer.
+        // SAFETY: the piece lies in a lease for reading, of this GPU, which the parts keep; pieces
+        // do not overlap, and who wants the parts back waits for the answer.
         unsafe { file.read(piece.at + done as u64, to) }?;
         done += to.len;
     }
@@ -236,9 +261,13 @@ fn sum(
                 add(&inner.counts.summed_bytes, range.len);
             }
             Err(e) => {
-                tracing::debug!("the GPU did not sum {} bytes, which are copied back instead: {e}", range.len);
+                tracing::debug!(
+                    "the GPU did not sum {} bytes, which are copied back instead: {e}",
+                    range.len
+                );
                 let within = |piece: &&Piece| {
-                    piece.part == range.part && (range.offset..range.offset + range.len).contains(&piece.offset)
+                    piece.part == range.part
+                        && (range.offset..range.offset + range.len).contains(&piece.offset)
                 };
                 left.extend(pieces.iter().filter(within).copied());
             }
@@ -247,7 +276,8 @@ fn sum(
     left
 }
 
-/// Pieces, in order, that lie one behind the other as one, as long as a GPU sums at once: so it has work for all of its processors.
+/// Pieces, in order, that lie one behind the other as one, as long as a GPU sums at once: so it has
+/// work for all of its processors.
 fn ranges(pieces: &[Piece]) -> Vec<Piece> {
     let mut ranges: Vec<Piece> = Vec::new();
     for piece in pieces {
@@ -276,8 +306,10 @@ async fn show(
         return Ok(());
     }
     let memory = inner.pinned(lane.gpu())?;
-    let mut buffer = memory.buffers.lease_waiting(inner.config.piece_bytes).await.map_err(io::Error::other)?;
-    let bytes = buffer.as_host_mut().ok_or_else(|| io::Error::other("pinned memory is host memory"))?;
+    let mut buffer =
+        memory.buffers.lease_waiting(inner.config.piece_bytes).await.map_err(io::Error::other)?;
+    let bytes =
+        buffer.as_host_mut().ok_or_else(|| io::Error::other("pinned memory is host memory"))?;
     for piece in pieces {
         let Some(Some(Part::Read { into, .. })) = parts.get(piece.part) else { continue };
         let bytes = &mut bytes[..piece.len];
@@ -303,8 +335,12 @@ mod tests {
             piece(1, 9, RANGE_BYTES_MAX),
             piece(2, 9, 1),
         ];
-        let found: Vec<_> = ranges(&pieces).iter().map(|range| (range.part, range.offset, range.len)).collect();
-        assert_eq!(found, [(0, 0, 150), (0, 200, 5), (1, 0, 9), (1, 9, RANGE_BYTES_MAX), (2, 9, 1)]);
+        let found: Vec<_> =
+            ranges(&pieces).iter().map(|range| (range.part, range.offset, range.len)).collect();
+        assert_eq!(
+            found,
+            [(0, 0, 150), (0, 200, 5), (1, 0, 9), (1, 9, RANGE_BYTES_MAX), (2, 9, 1)]
+        );
         assert_eq!(ranges(&[]), []);
     }
 }

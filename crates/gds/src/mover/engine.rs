@@ -22,7 +22,8 @@ pub fn near(parts: &mut [Option<Part>]) -> Vec<(usize, Part)> {
         Part::Read { into, .. } => into.place().is_host(),
         Part::Write { from, .. } => from.place().is_host(),
     };
-    let take = |(n, part): (usize, &mut Option<Part>)| Some((n, part.take_if(|part| is_near(part))?));
+    let take =
+        |(n, part): (usize, &mut Option<Part>)| Some((n, part.take_if(|part| is_near(part))?));
     parts.iter_mut().enumerate().filter_map(take).collect()
 }
 
@@ -56,7 +57,12 @@ pub fn job_of(transfer: Transfer) -> Job {
 }
 
 pub fn transfer_of(job: Job) -> Transfer {
-    Transfer { file: job.file, parts: job.parts.into_iter().map(from_engine).collect(), watch: job.watch, sums: None }
+    Transfer {
+        file: job.file,
+        parts: job.parts.into_iter().map(from_engine).collect(),
+        watch: job.watch,
+        sums: None,
+    }
 }
 
 fn to_engine(part: Part) -> kvtier_uring::Part {

@@ -1,4 +1,5 @@
-//! Saves from GPU memory: the chunk goes to pinned memory first, where its checksums are taken and it is written from.
+//! Saves from GPU memory: the chunk goes to pinned memory first, where its checksums are taken and
+//! it is written from.
 
 use std::io;
 use std::sync::Arc;
@@ -24,8 +25,10 @@ async fn run(inner: &Inner, lane: &Lane, from: &[View]) -> io::Result<View> {
         lane.passed(event).await?;
     }
     let len = from.iter().map(View::len).sum();
-    let mut staged = inner.pinned(lane.gpu())?.staging.lease_waiting(len).await.map_err(io::Error::other)?;
-    let mut rest = staged.as_host_mut().ok_or_else(|| io::Error::other("pinned memory is host memory"))?;
+    let mut staged =
+        inner.pinned(lane.gpu())?.staging.lease_waiting(len).await.map_err(io::Error::other)?;
+    let mut rest =
+        staged.as_host_mut().ok_or_else(|| io::Error::other("pinned memory is host memory"))?;
     for view in from {
         let (into, after) = rest.split_at_mut(view.len());
         match view.as_host() {

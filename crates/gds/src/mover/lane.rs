@@ -66,7 +66,13 @@ impl Lane {
     /// Starts its threads. Closing waits `close_wait` for calls that are under way.
     pub fn start(gpu: &Gpu, threads: usize, close_wait: Duration) -> io::Result<Arc<Self>> {
         let (gpu, queue) = (gpu.clone(), Arc::<Queue>::default());
-        let lane = Arc::new(Lane { gpu, queue, streams: Mutex::default(), threads: Mutex::default(), close_wait });
+        let lane = Arc::new(Lane {
+            gpu,
+            queue,
+            streams: Mutex::default(),
+            threads: Mutex::default(),
+            close_wait,
+        });
         // Dropped half started, it ends those that were.
         (0..threads).try_for_each(|n| lane.start_thread(n))?;
         Ok(lane)
@@ -119,7 +125,10 @@ impl Lane {
         let end = Instant::now() + EVENT_WAIT_MAX;
         while !event.has_passed().map_err(io::Error::other)? {
             if Instant::now() > end {
-                let what = format!("the event before this memory has not passed within {} s", EVENT_WAIT_MAX.as_secs());
+                let what = format!(
+                    "the event before this memory has not passed within {} s",
+                    EVENT_WAIT_MAX.as_secs()
+                );
                 return Err(io::Error::new(io::ErrorKind::TimedOut, what));
             }
             self.nap().await;
@@ -140,14 +149,18 @@ impl Lane {
         })
     }
 
-    /// Ends the threads after what they are at, then drops what has not ended. Whether they all did in time: a call of the GPU's libraries that
-    /// never returns keeps its thread, and what it was called with, for good.
+    /// Ends the threads after what they are at, then drops what has not ended. Whether they all did
+    /// in time: a call of the GPU's libraries that never returns keeps its thread, and what it
+    /// was called with, for good.
     pub fn close(&self) -> bool {
         let own = self.end_threads();
         let state = self.queue.lock();
         let end = Instant::now() + self.close_wait;
-        let wait =
-            |state| self.queue.ended.wait_timeout_while(state, end - Instant::now(), |s: &mut State| s.running > own);
+        let wait = |state| {
+            self.queue
+                .ended
+                .wait_timeout_while(state, end - Instant::now(), |s: &mut State| s.running > own)
+        };
         let (mut state, _) = wait(state).unwrap_or_else(PoisonError::into_inner);
         let stuck = state.running.saturating_sub(own);
         let left: Vec<_> = state.alive.drain().map(|(_, task)| task).collect();
@@ -168,7 +181,8 @@ impl Lane {
     fn end_threads(&self) -> usize {
         self.queue.lock().closed = true;
         self.queue.changed.notify_all();
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         threads.iter().filter(|t| t.thread().id() == std::thread::current().id()).count()
     }
 }
@@ -200,7 +214,11 @@ impl Queue {
             } else if state.naps.is_empty() {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             } else {
-                state = self.changed.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+                state = self
+                    .changed
+                    .wait_timeout(state, LOOK_EVERY)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
             }
         }
         state.running -= 1;
@@ -236,7 +254,9 @@ impl Task {
         let mut job = self.job.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(future) = job.as_mut() else { return };
         let waker = Waker::from(Arc::clone(&self));
-        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(&waker))));
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            future.as_mut().poll(&mut Context::from_waker(&waker))
+        }));
         if polled.is_err() {
             tracing::error!("a transfer to or from a GPU panicked");
         }

@@ -57,7 +57,8 @@ async fn run(inner: &Inner, lane: &Lane, duty: &mut Duty) -> io::Result<(u64, bo
     let transfer = duty.transfer();
     let mut told = Told { watch: transfer.watch.take(), sums: transfer.sums.take() };
     let file = Arc::clone(&transfer.file);
-    let mut parts: Vec<Option<Part>> = std::mem::take(&mut transfer.parts).into_iter().map(Some).collect();
+    let mut parts: Vec<Option<Part>> =
+        std::mem::take(&mut transfer.parts).into_iter().map(Some).collect();
     let near = engine::near(&mut parts);
     let near = engine::start(&inner.engine, &file, near);
     let far = far(inner, lane, &file, (&mut parts, &mut told)).await;
@@ -83,8 +84,11 @@ async fn far(
         Some(direct) => direct::read((inner, lane, &direct), file, parts, told, pieces).await?,
         None => Rest { pieces, moved: 0, unseen: false },
     };
-    let copied =
-        if rest.pieces.is_empty() { 0 } else { copy(inner, lane, file, (parts, &mut told.watch), rest.pieces).await? };
+    let copied = if rest.pieces.is_empty() {
+        0
+    } else {
+        copy(inner, lane, file, (parts, &mut told.watch), rest.pieces).await?
+    };
     fill(parts);
     Ok((rest.moved + copied, rest.unseen))
 }
@@ -133,7 +137,8 @@ async fn copy(
     Ok(moved)
 }
 
-/// Starts reads as far ahead as there may be: one waits for memory if it has to, more only take what is free.
+/// Starts reads as far ahead as there may be: one waits for memory if it has to, more only take
+/// what is free.
 async fn ahead(
     inner: &Inner,
     memory: &PinnedMemory,
@@ -160,7 +165,8 @@ fn read(engine: &Engine, file: &Arc<OwnedFd>, piece: Piece, into: Lease) -> Read
     let start = piece.at - piece.at % PAGE;
     let skip = (piece.at - start) as usize;
     let len = (skip + piece.len).next_multiple_of(PAGE as usize);
-    let job = Job::read(Arc::clone(file)).with_part(kvtier_uring::Part::Read { at: start, into, len });
+    let job =
+        Job::read(Arc::clone(file)).with_part(kvtier_uring::Part::Read { at: start, into, len });
     Reading { piece, skip, read: submit(engine, job) }
 }
 
@@ -180,7 +186,8 @@ fn after(part: &Part) -> Option<kvtier_mem::cuda::Event> {
     }
 }
 
-/// The parts that are left (those out of the CPU's reach), cut at multiples of `piece_bytes` of the file, in order.
+/// The parts that are left (those out of the CPU's reach), cut at multiples of `piece_bytes` of the
+/// file, in order.
 fn pieces(parts: &[Option<Part>], piece_bytes: u64) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for (n, part) in parts.iter().enumerate() {

@@ -59,10 +59,19 @@ impl GdsMover {
             Err(e) => Some(e.to_string()),
         };
         let (direct, pinned, lanes) = (OnceLock::new(), Mutex::default(), Mutex::default());
-        GdsMover(Arc::new(Inner { engine, config, no_gpu, direct, pinned, lanes, counts: Counts::default() }))
+        GdsMover(Arc::new(Inner {
+            engine,
+            config,
+            no_gpu,
+            direct,
+            pinned,
+            lanes,
+            counts: Counts::default(),
+        }))
     }
 
-    /// Decides about cuFile now if the configuration says so. `Unsupported`, with the reason, where it requires what there is not.
+    /// Decides about cuFile now if the configuration says so. `Unsupported`, with the reason, where
+    /// it requires what there is not.
     pub fn decide(&self) -> Result<(), Error> {
         let Inner { config, .. } = &*self.0;
         if config.mode == Mode::Off {
@@ -75,11 +84,15 @@ impl GdsMover {
         let gpu = match Gpu::open(ordinal) {
             Ok(gpu) => gpu,
             Err(_) if !required && self.0.no_gpu.is_some() => return Ok(()),
-            Err(e) => return Err(Error::new(ErrorKind::Unsupported, "cannot use the GPU").with_source(e)),
+            Err(e) => {
+                return Err(Error::new(ErrorKind::Unsupported, "cannot use the GPU").with_source(e));
+            }
         };
         match self.0.decision(&gpu) {
             Err(why) if required => {
-                let what = format!("cuFile is required, and cannot be used: {why}; or choose the mode auto");
+                let what = format!(
+                    "cuFile is required, and cannot be used: {why}; or choose the mode auto"
+                );
                 Err(Error::new(ErrorKind::Unsupported, what))
             }
             _ => Ok(()),
@@ -104,7 +117,11 @@ impl GdsMover {
 
     fn submit_near(&self, transfer: Transfer, done: Finish) -> Result<(), Refused> {
         let finish = move |Finished { job, result, .. }: Finished| {
-            done(Moved { transfer: transfer_of(job), result: result.map_err(io_error), unseen: false });
+            done(Moved {
+                transfer: transfer_of(job),
+                result: result.map_err(io_error),
+                unseen: false,
+            });
         };
         self.0.engine.submit(job_of(transfer), finish).map_err(|refused| Refused {
             closed: matches!(refused.why, RefusedWhy::Closed),
@@ -120,8 +137,12 @@ impl Inner {
             let decided = Direct::new(&self.config, gpu).map(Arc::new);
             let dir = self.config.disk.path.display();
             match &decided {
-                Ok(direct) => tracing::info!("{dir}: loads into GPU memory by {}", direct.describe()),
-                Err(why) => tracing::info!("{dir}: loads into GPU memory through pinned memory, not by cuFile: {why}"),
+                Ok(direct) => {
+                    tracing::info!("{dir}: loads into GPU memory by {}", direct.describe())
+                }
+                Err(why) => tracing::info!(
+                    "{dir}: loads into GPU memory through pinned memory, not by cuFile: {why}"
+                ),
             }
             decided
         })
@@ -135,19 +156,23 @@ impl Inner {
 
     /// Which way bytes go to a GPU, and why.
     fn way(&self) -> String {
-        let pinned = format!("GPU memory through pinned pieces of {} bytes", self.config.piece_bytes);
+        let pinned =
+            format!("GPU memory through pinned pieces of {} bytes", self.config.piece_bytes);
         match (&self.no_gpu, self.direct.get()) {
             (Some(why), _) => format!("host memory only: {why}"),
             (None, None) => format!("{pinned}, unless cuFile works (mode {:?})", self.config.mode),
             (None, Some(Err(why))) => format!("{pinned}, not by cuFile: {why}"),
             (None, Some(Ok(direct))) => match direct.off() {
-                None => format!("GPU memory by {}, proof {:?}", direct.describe(), self.config.proof),
+                None => {
+                    format!("GPU memory by {}, proof {:?}", direct.describe(), self.config.proof)
+                }
                 Some(why) => format!("{pinned}, by cuFile no more: {why}"),
             },
         }
     }
 
-    /// The pinned memory, taken now if nobody needed it so far. A failure is tried again by the next who needs it.
+    /// The pinned memory, taken now if nobody needed it so far. A failure is tried again by the
+    /// next who needs it.
     fn pinned(&self, gpu: &Gpu) -> io::Result<Arc<PinnedMemory>> {
         let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(there) = &*pinned {
@@ -165,7 +190,8 @@ impl Inner {
     /// The threads of a GPU, started now if nothing of it came by so far.
     fn lane(&self, gpu: Option<&Gpu>) -> io::Result<Arc<Lane>> {
         let gpu = gpu.ok_or_else(|| {
-            let what = "GPU memory that no GPU was named for; use Arena::device or Lease::from_device";
+            let what =
+                "GPU memory that no GPU was named for; use Arena::device or Lease::from_device";
             io::Error::new(io::ErrorKind::InvalidInput, what)
         })?;
         let mut lanes = self.lanes();
@@ -211,7 +237,9 @@ impl Mover for GdsMover {
         let lane = self.0.lane(gpu);
         let duty = FetchDuty::new(done);
         match lane {
-            Ok(lane) => lane.spawn(fetch::fetch(Arc::clone(&self.0), Arc::clone(&lane), (from, duty))),
+            Ok(lane) => {
+                lane.spawn(fetch::fetch(Arc::clone(&self.0), Arc::clone(&lane), (from, duty)))
+            }
             Err(e) => duty.finish(Err(e)),
         }
     }

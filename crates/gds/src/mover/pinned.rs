@@ -20,7 +20,10 @@ impl PinnedMemory {
     pub fn new(config: &GdsConfig, gpu: &Gpu, engine: &Engine) -> io::Result<Self> {
         let buffers = ArenaConfig::huge(config.buffer_bytes).with_slots(config.piece_bytes);
         let pin = |config| Arena::pinned(config, gpu).map_err(io::Error::other);
-        let memory = PinnedMemory { buffers: pin(buffers)?, staging: pin(ArenaConfig::huge(config.staging_bytes))? };
+        let memory = PinnedMemory {
+            buffers: pin(buffers)?,
+            staging: pin(ArenaConfig::huge(config.staging_bytes))?,
+        };
         for arena in [&memory.buffers, &memory.staging] {
             let registered = engine.register(arena).map_err(io::Error::other)?;
             tracing::debug!(fixed = registered.fixed, "pinned memory: {}", registered.reason);

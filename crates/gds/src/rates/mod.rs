@@ -36,7 +36,13 @@ pub struct RatesConfig {
 impl RatesConfig {
     /// 64 chunks of 32 MiB and GPU 0, in `path`, once.
     pub fn new(path: &Path) -> Self {
-        RatesConfig { tier: GdsConfig::new(path, 0), gpu: 0, chunk_bytes: 32 << 20, chunks: 64, turns: 1 }
+        RatesConfig {
+            tier: GdsConfig::new(path, 0),
+            gpu: 0,
+            chunk_bytes: 32 << 20,
+            chunks: 64,
+            turns: 1,
+        }
     }
 }
 
@@ -56,11 +62,14 @@ pub struct Rate {
     pub note: String,
 }
 
-/// Measures copies between pinned host memory and the GPU, the disk, the tier through pinned memory, the tier by cuFile, checksums taken on the
-/// GPU, and a plain read followed by a copy. Every turn measures all ways once; the answer holds the medians. A way that cannot be measured is in
-/// the list with its reason.
+/// Measures copies between pinned host memory and the GPU, the disk, the tier through pinned
+/// memory, the tier by cuFile, checksums taken on the GPU, and a plain read followed by a copy.
+/// Every turn measures all ways once; the answer holds the medians. A way that cannot be measured
+/// is in the list with its reason.
 pub fn rates(config: &RatesConfig) -> Result<Vec<Rate>, Error> {
-    let failed = |e: kvtier_mem::Error| Error::new(ErrorKind::Unsupported, "cannot use the GPU").with_source(e);
+    let failed = |e: kvtier_mem::Error| {
+        Error::new(ErrorKind::Unsupported, "cannot use the GPU").with_source(e)
+    };
     let gpu = Gpu::open(config.gpu).map_err(failed)?;
     let (stream, memory) = (
         gpu.stream().map_err(failed)?,
@@ -68,14 +77,20 @@ pub fn rates(config: &RatesConfig) -> Result<Vec<Rate>, Error> {
     );
     let bench = Bench { config, gpu, stream, memory };
     bench.fill().map_err(failed)?;
-    let turns = (0..config.turns.max(1)).map(|_| bench.turn()).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    let turns = (0..config.turns.max(1))
+        .map(|_| bench.turn())
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(failed)?;
     Ok((0..turns[0].len()).map(|way| median_of(turns.iter().map(|turn| &turn[way]))).collect())
 }
 
 /// The median of each figure of one way; the note is the last one.
 fn median_of<'a>(turns: impl Iterator<Item = &'a Rate> + Clone) -> Rate {
     let of = |figure: fn(&Rate) -> f64| median(turns.clone().map(figure).collect());
-    let (way, note) = turns.clone().last().map_or_else(Default::default, |rate| (rate.way.clone(), rate.note.clone()));
+    let (way, note) = turns
+        .clone()
+        .last()
+        .map_or_else(Default::default, |rate| (rate.way.clone(), rate.note.clone()));
     let (out_per_s, in_per_s) = (of(|rate| rate.out_per_s), of(|rate| rate.in_per_s));
     Rate { way, out_per_s, in_per_s, cpu_s_per_gb: of(|rate| rate.cpu_s_per_gb), note }
 }
@@ -128,7 +143,8 @@ impl Bench<'_> {
             ("cuFile as it is", Mode::Require, true),
         ];
         rates.extend(ways.into_iter().map(|(way, mode, compat)| {
-            self.tier(mode, compat).map_or_else(|e| none(way, &e), |rate| Rate { way: way.into(), ..rate })
+            self.tier(mode, compat)
+                .map_or_else(|e| none(way, &e), |rate| Rate { way: way.into(), ..rate })
         }));
         rates.push(self.sums().unwrap_or_else(|e| none("checksums on the GPU", &*e)));
         rates.push(self.plain().unwrap_or_else(|e| none("plain read and copy", &e)));
@@ -143,7 +159,8 @@ impl Bench<'_> {
     fn fill(&self) -> Result<(), kvtier_mem::Error> {
         let mut bytes = vec![0; self.config.chunk_bytes];
         noise::fill(&mut bytes);
-        let mut leases: Vec<_> = (0..AT_ONCE).map(|_| self.memory.lease(bytes.len())).collect::<Result<_, _>>()?;
+        let mut leases: Vec<_> =
+            (0..AT_ONCE).map(|_| self.memory.lease(bytes.len())).collect::<Result<_, _>>()?;
         leases.iter_mut().try_for_each(|lease| self.stream.upload(&bytes, lease, 0, || ()))
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
-use kvtier_core::{Ctx, Digest, Error, ErrorKind, Key, Load, Loaded, Namespace, Observe, Save, Saved, Tier};
+use kvtier_core::{
+    Ctx, Digest, Error, ErrorKind, Key, Load, Loaded, Namespace, Observe, Save, Saved, Tier,
+};
 use kvtier_mem::Lease;
 
 use super::{AT_ONCE, Bench, Clock, Rate};
@@ -22,7 +24,8 @@ fn ctx() -> Ctx {
 impl Bench<'_> {
     fn key(n: usize) -> Key {
         let hash = ChunkHash::new(Digest::of("kvtier rates", &n.to_le_bytes()).as_bytes());
-        let id = ObjectKey { model: "rates".into(), rank: KvRank(0), group: 0, hash, salt: "".into() };
+        let id =
+            ObjectKey { model: "rates".into(), rank: KvRank(0), group: 0, hash, salt: "".into() };
         Key::new(Arc::new(Namespace::new("rates", Digest::default())), KeyId::Object(id))
     }
 
@@ -30,11 +33,12 @@ impl Bench<'_> {
         let mut config = self.config.tier.clone();
         let dir = config.disk.path.join("kvtier-rates");
         config.disk.path = dir.clone();
-        config.disk.capacity_bytes = 2 * (self.bytes() + self.config.chunk_bytes) as u64 + (1 << 20);
+        config.disk.capacity_bytes =
+            2 * (self.bytes() + self.config.chunk_bytes) as u64 + (1 << 20);
         config.staging_bytes = config.staging_bytes.max(2 * self.config.chunk_bytes);
         (config.mode, config.compat, config.gpu) = (mode, compat, Some(self.config.gpu));
-        let opened =
-            std::fs::create_dir_all(&dir).map_err(|e| Error::new(ErrorKind::Io, "no directory").with_source(e));
+        let opened = std::fs::create_dir_all(&dir)
+            .map_err(|e| Error::new(ErrorKind::Io, "no directory").with_source(e));
         let rate = opened.and_then(|()| GdsTier::open(config)).and_then(|tier| {
             tier.register_gpu(&self.memory);
             self.through(&tier)
@@ -43,7 +47,8 @@ impl Bench<'_> {
         rate
     }
 
-    /// All chunks out and in, some at once; before that one more, since the tier makes its pinned memory at the first.
+    /// All chunks out and in, some at once; before that one more, since the tier makes its pinned
+    /// memory at the first.
     fn through(&self, tier: &GdsTier) -> Result<Rate, Error> {
         let all = self.config.chunks;
         self.save(tier, all..all + 1)?;
@@ -70,7 +75,9 @@ impl Bench<'_> {
         batches(chunks, submit, |ticket| {
             ticket.wait().into_iter().try_for_each(|done| match done.result? {
                 Saved::Stored => Ok(()),
-                other => Err(Error::new(ErrorKind::Full, format!("a chunk was not stored: {other:?}"))),
+                other => {
+                    Err(Error::new(ErrorKind::Full, format!("a chunk was not stored: {other:?}")))
+                }
             })
         })
     }
@@ -83,14 +90,17 @@ impl Bench<'_> {
         batches(chunks, submit, |ticket| {
             ticket.wait().into_iter().try_for_each(|done| match done.result? {
                 Loaded::Hit { .. } => Ok(()),
-                other => Err(Error::new(ErrorKind::Corrupt, format!("a chunk was no hit: {other:?}"))),
+                other => {
+                    Err(Error::new(ErrorKind::Corrupt, format!("a chunk was no hit: {other:?}")))
+                }
             })
         })
     }
 
     /// GPU memory for a chunk.
     fn lease(&self) -> Result<Lease, Error> {
-        let full = |e: kvtier_mem::Error| Error::new(ErrorKind::Full, "no GPU memory").with_source(e);
+        let full =
+            |e: kvtier_mem::Error| Error::new(ErrorKind::Full, "no GPU memory").with_source(e);
         self.memory.lease(self.config.chunk_bytes).map_err(full)
     }
 }

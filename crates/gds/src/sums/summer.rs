@@ -18,7 +18,8 @@ const SUMS: usize = RANGE_BYTES_MAX / UNIT * SUM;
 const THREADS: u32 = 128;
 /// The four tables, in bytes.
 const TABLES: usize = 4 * 256 * SUM;
-/// Units over which a GPU must prove that it sums rightly: more than one block of threads, and the last one not whole.
+/// Units over which a GPU must prove that it sums rightly: more than one block of threads, and the
+/// last one not whole.
 const TRIED: usize = 300;
 
 const PTX: &str = concat!(include_str!("crc32c.ptx"), "\0");
@@ -36,7 +37,8 @@ pub struct Summer {
 }
 
 impl Summer {
-    /// Loads the kernel, and believes it only if it sums noise as the CPU does. Up to `at_once` ranges can be summed at the same time.
+    /// Loads the kernel, and believes it only if it sums noise as the CPU does. Up to `at_once`
+    /// ranges can be summed at the same time.
     pub fn new(gpu: &Gpu, at_once: usize) -> Result<Self, Failed> {
         let text = CStr::from_bytes_with_nul(PTX.as_bytes())?;
         let (kernel, stream) = (gpu.kernel(text, c"kvtier_crc32c")?, gpu.stream()?);
@@ -61,25 +63,35 @@ impl Summer {
         Err("this GPU does not sum as the CPU does".into())
     }
 
-    /// CRC32C of each unit of the range (start, length) of device memory, whose address and length are multiples of [`UNIT`]; at least one unit,
-    /// and at most [`RANGE_BYTES_MAX`]. Nobody else writes there meanwhile. It fails where too many are at it.
-    pub fn sum(&self, stream: &Stream, of: &Lease, (at, len): (usize, usize)) -> Result<Vec<u32>, Failed> {
-        let (from, inside) = (of.addr().wrapping_add(at), at.checked_add(len).is_some_and(|end| end <= of.len()));
+    /// CRC32C of each unit of the range (start, length) of device memory, whose address and length
+    /// are multiples of [`UNIT`]; at least one unit, and at most [`RANGE_BYTES_MAX`]. Nobody
+    /// else writes there meanwhile. It fails where too many are at it.
+    pub fn sum(
+        &self,
+        stream: &Stream,
+        of: &Lease,
+        (at, len): (usize, usize),
+    ) -> Result<Vec<u32>, Failed> {
+        let (from, inside) =
+            (of.addr().wrapping_add(at), at.checked_add(len).is_some_and(|end| end <= of.len()));
         let fits = (from | len).is_multiple_of(UNIT) && inside && of.gpu() == Some(stream.gpu());
         let units = u32::try_from(len / UNIT).ok().filter(|units| fits && *units > 0);
         let units = units.ok_or_else(|| format!("no {len} bytes at {from} can be summed"))?;
         let results = self.room(units)?;
         let args = [from, self.tables.addr(), results.addr()].map(|addr| addr as u64);
         let args = [args[0], args[1], args[2], units.into()];
-        // SAFETY: the kernel has these four parameters. It reads `units` units from `from` on, which lie in `of`, and the tables, and writes as
-        // many words to `results`, for which this call's own lease has room; all are memory of the stream's GPU and outlive the call.
+        // SAFETY: the kernel has these four parameters. It reads `units` units from `from` on,
+        // which lie in `of`, and the tables, and writes as many words to `results`, for
+        // which this call's own lease has room; all are memory of the stream's GPU and outlive the
+        // call.
         unsafe { stream.launch(&self.kernel, (units.div_ceil(THREADS), THREADS), &args) }?;
         let mut bytes = vec![0; units as usize * SUM];
         stream.download_lease(&results, 0, &mut bytes)?;
         Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
     }
 
-    /// Room for the sums of so many units: the same for few as for the most, or what short ranges leave between longer ones would be of no use.
+    /// Room for the sums of so many units: the same for few as for the most, or what short ranges
+    /// leave between longer ones would be of no use.
     fn room(&self, units: u32) -> Result<Lease, Failed> {
         if units as usize * SUM > SUMS {
             return Err(format!("{units} units are more than can be summed at once").into());
@@ -118,7 +130,11 @@ mod tests {
             summer.room(most).unwrap();
             summer.room(most + 1).unwrap_err();
         };
-        Fakes::new().run("sums::summer::tests::as_many_ranges_fit_at_once_as_were_asked_for", body, Report::is_clean);
+        Fakes::new().run(
+            "sums::summer::tests::as_many_ranges_fit_at_once_as_were_asked_for",
+            body,
+            Report::is_clean,
+        );
     }
 
     #[test]
@@ -127,15 +143,32 @@ mod tests {
             let (gpu, other) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
             let (summer, stream) = (Summer::new(&gpu, 1).unwrap(), gpu.stream().unwrap());
             let lease = Arena::device(&gpu, 8192).unwrap().lease(8192).unwrap();
-            for range in [(0, 0), (1, 2048), (0, 2049), (4096, 6144), (8192, 2048), (usize::MAX - 2047, 4096)] {
+            for range in [
+                (0, 0),
+                (1, 2048),
+                (0, 2049),
+                (4096, 6144),
+                (8192, 2048),
+                (usize::MAX - 2047, 4096),
+            ] {
                 assert!(summer.sum(&stream, &lease, range).is_err(), "{range:?}");
             }
-            assert_eq!(summer.sum(&stream, &lease, (2048, 6144)).unwrap(), [BlockSums::of(&[0; UNIT]).whole(); 3]);
+            assert_eq!(
+                summer.sum(&stream, &lease, (2048, 6144)).unwrap(),
+                [BlockSums::of(&[0; UNIT]).whole(); 3]
+            );
             let there = Arena::device(&other, 8192).unwrap().lease(8192).unwrap();
             assert!(summer.sum(&stream, &there, (0, 2048)).is_err(), "memory of another GPU");
-            assert!(summer.sum(&other.stream().unwrap(), &there, (0, 2048)).is_err(), "a stream of another GPU");
+            assert!(
+                summer.sum(&other.stream().unwrap(), &there, (0, 2048)).is_err(),
+                "a stream of another GPU"
+            );
         };
         let fakes = Fakes::new().devices(2);
-        fakes.run("sums::summer::tests::what_is_no_range_of_units_of_this_gpu_is_refused", body, Report::is_clean);
+        fakes.run(
+            "sums::summer::tests::what_is_no_range_of_units_of_this_gpu_is_refused",
+            body,
+            Report::is_clean,
+        );
     }
 }

@@ -99,7 +99,12 @@ impl Bench {
 
     pub fn counter(&self, name: &str) -> u64 {
         let status = kvtier_core::Observe::status(&self.tier);
-        status.counters.iter().find(|(own, _)| *own == name).unwrap_or_else(|| panic!("no counter {name}")).1
+        status
+            .counters
+            .iter()
+            .find(|(own, _)| *own == name)
+            .unwrap_or_else(|| panic!("no counter {name}"))
+            .1
     }
 
     /// The same on a machine that has all that cuFile needs.
@@ -176,7 +181,11 @@ pub fn foreign_stream(gpu: &Gpu) -> (libloading::Library, usize) {
 }
 
 /// Sets memory on the caller's stream, without waiting, and gives an event after it.
-pub fn set_later(gpu: &Gpu, (library, stream): &(libloading::Library, usize), (addr, len): (usize, usize)) -> Event {
+pub fn set_later(
+    gpu: &Gpu,
+    (library, stream): &(libloading::Library, usize),
+    (addr, len): (usize, usize),
+) -> Event {
     let _entered = gpu.enter().unwrap();
     // SAFETY: the memory is a lease's that waits for the event.
     let set = unsafe { library.get::<Set>("cuMemsetD8Async") }.unwrap();

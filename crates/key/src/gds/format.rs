@@ -73,6 +73,10 @@ impl FromStr for MemoryFormat {
 
     fn from_str(text: &str) -> Result<Self, InvalidKey> {
         let found = NAMES.iter().find(|(_, name)| *name == text).map(|(format, _)| *format);
-        found.ok_or_else(|| InvalidKey::new(format!("no memory format is called {text:?}; KV_2LTD and KV_MLA_FMT are")))
+        found.ok_or_else(|| {
+            InvalidKey::new(format!(
+                "no memory format is called {text:?}; KV_2LTD and KV_MLA_FMT are"
+            ))
+        })
     }
 }

@@ -1,4 +1,5 @@
-//! As much of JSON as a header needs: all of it is read, and what no header means is one kind of value.
+//! As much of JSON as a header needs: all of it is read, and what no header means is one kind of
+//! value.
 
 /// How deep values may lie in one another; a header's are three deep.
 const DEPTH_MAX: usize = 16;
@@ -28,7 +29,10 @@ impl Json {
     /// The numbers of a list that has nothing else.
     pub fn numbers(&self) -> Option<Vec<i64>> {
         let Json::List(values) = self else { return None };
-        values.iter().map(|value| if let Json::Number(n) = value { Some(*n) } else { None }).collect()
+        values
+            .iter()
+            .map(|value| if let Json::Number(n) = value { Some(*n) } else { None })
+            .collect()
     }
 }
 
@@ -68,9 +72,10 @@ impl Reader<'_> {
             b'-' if self.left.starts_with("-I") => self.takes("-Infinity").then_some(Json::Other),
             b'-' | b'0'..=b'9' => self.number(),
             // The last two are Python's.
-            _ => {
-                ["true", "false", "null", "NaN", "Infinity"].iter().any(|word| self.takes(word)).then_some(Json::Other)
-            }
+            _ => ["true", "false", "null", "NaN", "Infinity"]
+                .iter()
+                .any(|word| self.takes(word))
+                .then_some(Json::Other),
         }
     }
 
@@ -97,7 +102,11 @@ impl Reader<'_> {
     }
 
     /// What stands between two brackets, separated by commas.
-    fn several(&mut self, (open, close): (&str, &str), mut one: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+    fn several(
+        &mut self,
+        (open, close): (&str, &str),
+        mut one: impl FnMut(&mut Self) -> Option<()>,
+    ) -> Option<()> {
         if !self.takes(open) {
             return None;
         }
@@ -164,8 +173,13 @@ impl Reader<'_> {
             't' => '\t',
             'u' => {
                 let unit = self.unit()?;
-                // The second half of a pair follows; what stands alone means nothing that text could hold.
-                let low = if (0xd800..0xdc00).contains(&unit) && self.takes("\\u") { Some(self.unit()?) } else { None };
+                // The second half of a pair follows; what stands alone means nothing that text
+                // could hold.
+                let low = if (0xd800..0xdc00).contains(&unit) && self.takes("\\u") {
+                    Some(self.unit()?)
+                } else {
+                    None
+                };
                 let units = std::iter::once(unit).chain(low);
                 let mut chars = char::decode_utf16(units);
                 chars.next()?.ok().filter(|_| chars.next().is_none())?
@@ -195,7 +209,10 @@ pub fn push_text(out: &mut String, text: &str) {
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
             ' '..='~' => out.push(c),
-            c => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| out.push_str(&format!("\\u{unit:04x}"))),
+            c => c
+                .encode_utf16(&mut [0; 2])
+                .iter()
+                .for_each(|unit| out.push_str(&format!("\\u{unit:04x}"))),
         }
     }
     out.push('"');
@@ -212,13 +229,19 @@ mod tests {
         push_text(&mut out, odd);
         assert!(out.is_ascii());
         assert_eq!(parse(&out), Some(Json::Text(odd.into())));
-        assert_eq!(parse(" [0, 9223372036854775807]\n").unwrap().numbers(), Some(vec![0, i64::MAX]));
+        assert_eq!(
+            parse(" [0, 9223372036854775807]\n").unwrap().numbers(),
+            Some(vec![0, i64::MAX])
+        );
         assert_eq!(parse("[1, -1]").unwrap().numbers(), Some(vec![1, -1]));
         assert_eq!(parse("[1, 1.5]").unwrap().numbers(), None);
         for other in ["9223372036854775808", "NaN", "Infinity", "-Infinity"] {
             assert_eq!(parse(other), Some(Json::Other));
         }
-        assert_eq!(parse(r#"{"a": 1, "a": 2.5e3, "b": [true, null, {}]}"#).unwrap().member("a"), Some(&Json::Other));
+        assert_eq!(
+            parse(r#"{"a": 1, "a": 2.5e3, "b": [true, null, {}]}"#).unwrap().member("a"),
+            Some(&Json::Other)
+        );
     }
 
     #[test]

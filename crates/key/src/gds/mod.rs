@@ -1,6 +1,7 @@
 //! The header of the files of LMCache's GDS backend: what tensor follows it.
 //!
-//! It is 4 KiB: a length (little-endian, 4088), JSON, blanks. The chunk's bytes follow. The same 4 KiB stand once more in a file beside it.
+//! It is 4 KiB: a length (little-endian, 4088), JSON, blanks. The chunk's bytes follow. The same 4
+//! KiB stand once more in a file beside it.
 
 mod format;
 mod json;
@@ -19,7 +20,8 @@ pub const GDS_HEADER_BYTES: usize = 4096;
 /// Bytes before the JSON, which say how long that is.
 const LENGTH_BYTES: usize = 8;
 
-/// The version of the header that LMCache 0.5.6 writes, and the only one that it reads at its start.
+/// The version of the header that LMCache 0.5.6 writes, and the only one that it reads at its
+/// start.
 const VERSION: &str = "1";
 
 /// Names of element types in headers, and their bytes.
@@ -78,8 +80,8 @@ pub struct GdsHeader {
     pub format: MemoryFormat,
     /// Texts by name; `lmcache_version` first.
     pub metadata: Vec<(String, String)>,
-    /// The difference of its two offsets where that is not the number of bytes of the shape: the header contradicts itself. LMCache reads
-    /// such a header, too, and goes by the shape.
+    /// The difference of its two offsets where that is not the number of bytes of the shape: the
+    /// header contradicts itself. LMCache reads such a header, too, and goes by the shape.
     pub contradiction: Option<i64>,
 }
 
@@ -131,7 +133,9 @@ impl GdsHeader {
 
     /// Bytes of the tensor; `None` for more than 64 bits count.
     pub fn payload_bytes(&self) -> Option<u64> {
-        self.shape.iter().try_fold(u64::from(self.element.bytes()), |bytes, n| bytes.checked_mul(*n))
+        self.shape
+            .iter()
+            .try_fold(u64::from(self.element.bytes()), |bytes, n| bytes.checked_mul(*n))
     }
 
     /// Bytes of the tensor as the offsets say, which LMCache takes for its size.
@@ -144,8 +148,9 @@ impl GdsHeader {
         self.metadata.iter().any(|(name, text)| name == "lmcache_version" && text == VERSION)
     }
 
-    /// The header of a chunk of `bytes` bytes that looks like this one but for its tokens. `None` where there is none: it has not whole
-    /// tokens, or this one's format does not say which axis they are.
+    /// The header of a chunk of `bytes` bytes that looks like this one but for its tokens. `None`
+    /// where there is none: it has not whole tokens, or this one's format does not say which
+    /// axis they are.
     pub fn of_bytes(&self, bytes: u64) -> Option<Self> {
         let mut other = GdsHeader::new(self.element, self.shape.clone(), self.format);
         if self.payload_bytes() == Some(bytes) {
@@ -160,7 +165,9 @@ impl GdsHeader {
 
     /// Its bytes. Errors: metadata too long for it, or a tensor of more than 64 bits of bytes.
     pub fn encode(&self) -> Result<Vec<u8>, InvalidKey> {
-        let bytes = self.offset_bytes().ok_or_else(|| InvalidKey::new("a tensor of more bytes than 63 bits count"))?;
+        let bytes = self
+            .offset_bytes()
+            .ok_or_else(|| InvalidKey::new("a tensor of more bytes than 63 bits count"))?;
         let shape: Vec<String> = self.shape.iter().map(u64::to_string).collect();
         let mut text = format!(
             "{{\"kvcache\": {{\"dtype\": \"{}\", \"shape\": [{}], \"data_offsets\": [0, {bytes}], \"fmt\": {}, \"__metadata__\": {{",
@@ -187,14 +194,16 @@ impl GdsHeader {
         Ok(out)
     }
 
-    /// Reads a header at the beginning of `bytes`, as LMCache does: a length beyond the end means all that there is, and of the offsets only
-    /// the difference counts, since the payload begins behind the header whatever they say.
+    /// Reads a header at the beginning of `bytes`, as LMCache does: a length beyond the end means
+    /// all that there is, and of the offsets only the difference counts, since the payload
+    /// begins behind the header whatever they say.
     ///
     /// # Errors
     ///
     /// What LMCache does not read either, and shapes of more bytes than 64 bits count.
     pub fn decode(bytes: &[u8]) -> Result<Self, GdsHeaderError> {
-        let (len, rest) = bytes.split_first_chunk::<LENGTH_BYTES>().ok_or(GdsHeaderError::Length)?;
+        let (len, rest) =
+            bytes.split_first_chunk::<LENGTH_BYTES>().ok_or(GdsHeaderError::Length)?;
         let len = usize::try_from(u64::from_le_bytes(*len)).unwrap_or(usize::MAX);
         let text = rest.get(..len).unwrap_or(rest);
         let json = str::from_utf8(text).ok().and_then(json::parse).ok_or(GdsHeaderError::Text)?;
@@ -208,10 +217,15 @@ impl GdsHeader {
             return Err(GdsHeaderError::Fields);
         };
         let numbers = |name| member(name)?.numbers().ok_or(GdsHeaderError::Fields);
-        let shape: Option<Vec<u64>> = numbers("shape")?.into_iter().map(|n| n.try_into().ok()).collect();
-        let [start, end, ..] = numbers("data_offsets")?[..] else { return Err(GdsHeaderError::Fields) };
+        let shape: Option<Vec<u64>> =
+            numbers("shape")?.into_iter().map(|n| n.try_into().ok()).collect();
+        let [start, end, ..] = numbers("data_offsets")?[..] else {
+            return Err(GdsHeaderError::Fields);
+        };
         let difference = end.checked_sub(start).ok_or(GdsHeaderError::Fields)?;
-        let Json::Map(metadata) = member("__metadata__")? else { return Err(GdsHeaderError::Fields) };
+        let Json::Map(metadata) = member("__metadata__")? else {
+            return Err(GdsHeaderError::Fields);
+        };
         let texts = metadata.iter().filter_map(|(name, value)| match value {
             Json::Text(text) => Some((name.clone(), text.clone())),
             _ => None,
@@ -219,7 +233,10 @@ impl GdsHeader {
         let mut header = GdsHeader {
             element: GdsElement::named(element).ok_or(GdsHeaderError::Element)?,
             shape: shape.ok_or(GdsHeaderError::Fields)?,
-            format: u64::try_from(*code).ok().and_then(MemoryFormat::of_code).ok_or(GdsHeaderError::Format)?,
+            format: u64::try_from(*code)
+                .ok()
+                .and_then(MemoryFormat::of_code)
+                .ok_or(GdsHeaderError::Format)?,
             metadata: texts.collect(),
             contradiction: None,
         };
@@ -229,11 +246,13 @@ impl GdsHeader {
     }
 }
 
-/// What the chunks of a model look like, where no header tells it: the shape of a full one as LMCache has it.
+/// What the chunks of a model look like, where no header tells it: the shape of a full one as
+/// LMCache has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChunkShape {
-    /// How many elements there are along each axis, for example \[2, layers, tokens, elements of all heads\].
+    /// How many elements there are along each axis, for example \[2, layers, tokens, elements of
+    /// all heads\].
     pub axes: Vec<u64>,
     /// What the axes mean.
     pub format: MemoryFormat,
@@ -260,7 +279,8 @@ impl ChunkShape {
 }
 
 impl From<[u64; 4]> for ChunkShape {
-    /// As [`Geometry::shape`](crate::Geometry::shape) gives it: one plane of latents, or two of keys and values.
+    /// As [`Geometry::shape`](crate::Geometry::shape) gives it: one plane of latents, or two of
+    /// keys and values.
     fn from(axes: [u64; 4]) -> Self {
         let format = if axes[0] == 1 { MemoryFormat::KvMla } else { MemoryFormat::Kv2Ltd };
         ChunkShape::new(axes, format)
@@ -270,8 +290,8 @@ impl From<[u64; 4]> for ChunkShape {
 impl FromStr for ChunkShape {
     type Err = InvalidKey;
 
-    /// Reads `2x32x256x1024`: keys and values, layers, tokens, elements; with 1 in front, latents. Another format follows a blank, as in
-    /// `256x2x1024 KV_T2D`.
+    /// Reads `2x32x256x1024`: keys and values, layers, tokens, elements; with 1 in front, latents.
+    /// Another format follows a blank, as in `256x2x1024 KV_T2D`.
     fn from_str(text: &str) -> Result<Self, InvalidKey> {
         let wrong = || {
             let what = format!(
@@ -280,8 +300,10 @@ impl FromStr for ChunkShape {
             );
             InvalidKey::new(what)
         };
-        let (axes, format) = text.split_once(' ').map_or((text, None), |(axes, format)| (axes, Some(format)));
-        let axes: Option<Vec<u64>> = axes.split('x').map(|n| n.parse().ok().filter(|n| *n > 0)).collect();
+        let (axes, format) =
+            text.split_once(' ').map_or((text, None), |(axes, format)| (axes, Some(format)));
+        let axes: Option<Vec<u64>> =
+            axes.split('x').map(|n| n.parse().ok().filter(|n| *n > 0)).collect();
         let axes = axes.ok_or_else(wrong)?;
         let shape = match (format, <[u64; 4]>::try_from(axes.as_slice())) {
             (Some(format), _) => ChunkShape::new(axes, format.parse()?),

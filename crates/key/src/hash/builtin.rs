@@ -10,13 +10,17 @@ const EMPTY_TUPLE: u64 = finish(PRIME_5, 0);
 
 /// `hash((parent, (token, ...), ()))`: LMCache's in-process chunk hash.
 pub(super) fn hash<T: Token>(parent: i64, tokens: &[T]) -> i64 {
-    let tokens = finish(tokens.iter().fold(PRIME_5, |acc, token| lane(acc, token.python_hash() as u64)), tokens.len());
+    let tokens = finish(
+        tokens.iter().fold(PRIME_5, |acc, token| lane(acc, token.python_hash() as u64)),
+        tokens.len(),
+    );
     let parent = int_hash(parent.into()) as u64;
     let lanes = [parent, tokens, EMPTY_TUPLE];
     finish(lanes.iter().fold(PRIME_5, |acc, hash| lane(acc, *hash)), lanes.len()) as i64
 }
 
-/// `hash(number)`: the number modulo a Mersenne prime, keeping its sign; -1 is taken to report errors.
+/// `hash(number)`: the number modulo a Mersenne prime, keeping its sign; -1 is taken to report
+/// errors.
 pub(super) fn int_hash(number: i128) -> i64 {
     let rest = (number.unsigned_abs() % MODULUS) as i64;
     match if number < 0 { -rest } else { rest } {

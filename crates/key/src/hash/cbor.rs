@@ -21,7 +21,11 @@ pub(super) fn text_sha256(text: &str) -> [u8; 32] {
 }
 
 /// Of `(parent, (token, ...), None)`: the multi-process mode.
-pub(super) fn object_sha256<T: Token>(parent: &[u8; 32], tokens: &[T], out: &mut Vec<u8>) -> [u8; 32] {
+pub(super) fn object_sha256<T: Token>(
+    parent: &[u8; 32],
+    tokens: &[T],
+    out: &mut Vec<u8>,
+) -> [u8; 32] {
     out.clear();
     head(out, ARRAY, 3);
     head(out, BYTES, 32);
@@ -53,7 +57,8 @@ fn array<T: Token>(out: &mut Vec<u8>, tokens: &[T]) {
 
 fn integer(out: &mut Vec<u8>, value: i128) {
     // CBOR writes a negative number as -1 - n.
-    let (major, magnitude) = if value < 0 { (NEGATIVE, !value as u128) } else { (UNSIGNED, value as u128) };
+    let (major, magnitude) =
+        if value < 0 { (NEGATIVE, !value as u128) } else { (UNSIGNED, value as u128) };
     match u64::try_from(magnitude) {
         Ok(small) => head(out, major, small),
         Err(_) => {

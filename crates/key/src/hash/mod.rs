@@ -1,6 +1,6 @@
-//! Chunk-hash chains: every chunk of tokens is hashed together with the hash of the chunk before it, so one hash names
-//! a whole prefix. The algorithms are LMCache's, to the bit; a cache is shared only between engines that agree on
-//! algorithm, seed and chunk size.
+//! Chunk-hash chains: every chunk of tokens is hashed together with the hash of the chunk before
+//! it, so one hash names a whole prefix. The algorithms are LMCache's, to the bit; a cache is
+//! shared only between engines that agree on algorithm, seed and chunk size.
 
 mod builtin;
 mod cbor;
@@ -17,11 +17,13 @@ use crate::{ChunkHash, EngineHash, PyInt};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// BLAKE3 over the parent's 32 bytes and each token as 4 bytes big-endian: LMCache's default in multi-process mode.
+    /// BLAKE3 over the parent's 32 bytes and each token as 4 bytes big-endian: LMCache's default in
+    /// multi-process mode.
     Blake3,
     /// SHA-256 over canonical CBOR as vLLM does it; the multi-process mode keeps all 32 bytes.
     Sha256Cbor,
-    /// SHA-256 over canonical CBOR, of which the in-process mode keeps and chains the first 8 bytes as a number.
+    /// SHA-256 over canonical CBOR, of which the in-process mode keeps and chains the first 8 bytes
+    /// as a number.
     Sha256Cbor64,
     /// CPython's own `hash()` of a tuple: LMCache's default in in-process mode.
     Builtin,
@@ -97,10 +99,16 @@ pub enum HashError {
 impl fmt::Display for HashError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            HashError::Token => "a token is no unsigned number of 32 bits, which this algorithm needs",
-            HashError::Seed => "this algorithm starts from a seed (the engines' PYTHONHASHSEED) and none was given",
+            HashError::Token => {
+                "a token is no unsigned number of 32 bits, which this algorithm needs"
+            }
+            HashError::Seed => {
+                "this algorithm starts from a seed (the engines' PYTHONHASHSEED) and none was given"
+            }
             HashError::Parent => "the parent is no hash of this algorithm",
-            HashError::Skip => "the tokens to skip are no whole number of chunks of the given tokens",
+            HashError::Skip => {
+                "the tokens to skip are no whole number of chunks of the given tokens"
+            }
         })
     }
 }
@@ -113,7 +121,8 @@ impl std::error::Error for HashError {}
 pub struct Cut {
     /// Tokens in a full chunk.
     pub chunk_tokens: NonZeroUsize,
-    /// Tokens at the front whose chunks are hashed, because later ones build on them, but not answered.
+    /// Tokens at the front whose chunks are hashed, because later ones build on them, but not
+    /// answered.
     pub skip_tokens: usize,
     /// Whether tokens that fill no chunk make a last, shorter one.
     pub partial: bool,
@@ -147,13 +156,16 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// The chain before its first chunk. `seed` is the engines' `PYTHONHASHSEED`, which the two kinds of SHA-256 start
-    /// from (an engine without one draws a random start, which nobody can share); the others take no notice of it.
+    /// The chain before its first chunk. `seed` is the engines' `PYTHONHASHSEED`, which the two
+    /// kinds of SHA-256 start from (an engine without one draws a random start, which nobody
+    /// can share); the others take no notice of it.
     pub fn start(algorithm: Algorithm, seed: Option<&str>) -> Result<Self, HashError> {
         let last = match algorithm {
             Algorithm::Blake3 => Link::Bytes(*blake3::hash(&[0; 12]).as_bytes()),
             Algorithm::Sha256Cbor => Link::Bytes(cbor::text_sha256(seed.ok_or(HashError::Seed)?)),
-            Algorithm::Sha256Cbor64 => Link::Unsigned(fold(&cbor::text_sha256(seed.ok_or(HashError::Seed)?))),
+            Algorithm::Sha256Cbor64 => {
+                Link::Unsigned(fold(&cbor::text_sha256(seed.ok_or(HashError::Seed)?)))
+            }
             Algorithm::Builtin => Link::Signed(0),
         };
         Ok(Chain { algorithm, last, scratch: Vec::new() })
@@ -164,7 +176,9 @@ impl Chain {
         match (algorithm, parent) {
             (Algorithm::Blake3 | Algorithm::Sha256Cbor, Link::Bytes(_))
             | (Algorithm::Sha256Cbor64, Link::Unsigned(_))
-            | (Algorithm::Builtin, Link::Signed(_)) => Ok(Chain { algorithm, last: parent, scratch: Vec::new() }),
+            | (Algorithm::Builtin, Link::Signed(_)) => {
+                Ok(Chain { algorithm, last: parent, scratch: Vec::new() })
+            }
             _ => Err(HashError::Parent),
         }
     }
@@ -174,14 +188,19 @@ impl Chain {
         self.last
     }
 
-    /// Hashes one chunk, whatever its length, and moves on. On an error the chain stands where it stood.
+    /// Hashes one chunk, whatever its length, and moves on. On an error the chain stands where it
+    /// stood.
     pub fn push<T: Token>(&mut self, tokens: &[T]) -> Result<Link, HashError> {
         self.last = match self.last {
             Link::Bytes(parent) if self.algorithm == Algorithm::Blake3 => {
                 Link::Bytes(blake3_of(&parent, tokens, &mut self.scratch)?)
             }
-            Link::Bytes(parent) => Link::Bytes(cbor::object_sha256(&parent, tokens, &mut self.scratch)),
-            Link::Unsigned(parent) => Link::Unsigned(fold(&cbor::engine_sha256(parent, tokens, &mut self.scratch))),
+            Link::Bytes(parent) => {
+                Link::Bytes(cbor::object_sha256(&parent, tokens, &mut self.scratch))
+            }
+            Link::Unsigned(parent) => {
+                Link::Unsigned(fold(&cbor::engine_sha256(parent, tokens, &mut self.scratch)))
+            }
             Link::Signed(parent) => Link::Signed(builtin::hash(parent, tokens)),
         };
         Ok(self.last)
@@ -207,7 +226,11 @@ impl Chain {
     }
 }
 
-fn blake3_of<T: Token>(parent: &[u8; 32], tokens: &[T], scratch: &mut Vec<u8>) -> Result<[u8; 32], HashError> {
+fn blake3_of<T: Token>(
+    parent: &[u8; 32],
+    tokens: &[T],
+    scratch: &mut Vec<u8>,
+) -> Result<[u8; 32], HashError> {
     scratch.clear();
     scratch.extend_from_slice(parent);
     for token in tokens {

@@ -1,4 +1,5 @@
-/// A whole number that may stand for a token. Engines use 32 bits; the others are for what LMCache accepts besides.
+/// A whole number that may stand for a token. Engines use 32 bits; the others are for what LMCache
+/// accepts besides.
 pub trait Token: Copy + sealed::Sealed {
     /// The token as an unsigned number of 32 bits, if it is one.
     fn as_u32(self) -> Option<u32>;

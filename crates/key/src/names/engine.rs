@@ -1,5 +1,5 @@
-//! Names of [`CacheEngineKey`] and [`LayerCacheEngineKey`], the keys of LMCache's in-process mode. Every one of them is
-//! the text form in some disguise.
+//! Names of [`CacheEngineKey`] and [`LayerCacheEngineKey`], the keys of LMCache's in-process mode.
+//! Every one of them is the text form in some disguise.
 
 use super::{SEP, checked_file_name, checked_length, checked_s3_name};
 use crate::python::{int_i64, is_decimal, push_hex, push_quoted, strip};
@@ -13,7 +13,8 @@ pub(crate) trait EngineName {
     /// `model@world@worker@hash@dtype[@layer][@tag%value]...`, nothing escaped.
     fn text(&self) -> String {
         let (key, layer) = self.parts();
-        let tag_bytes: usize = key.tags.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+        let tag_bytes: usize =
+            key.tags.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
         let mut out = String::with_capacity(key.model.len() + tag_bytes + 80);
         out.push_str(&key.model);
         for number in [key.world_size, key.worker_id] {
@@ -52,8 +53,8 @@ pub(crate) trait EngineName {
         checked_file_name(self.text().replace('/', "-") + ".pt")
     }
 
-    /// The GdsBackend's path under its base directory: two directories after the characters of the decimal hash (the
-    /// first two and the next two; none for a hash without), then the file.
+    /// The GdsBackend's path under its base directory: two directories after the characters of the
+    /// decimal hash (the first two and the next two; none for a hash without), then the file.
     fn gds_name(&self, suffix: &str) -> Result<String, InvalidKey> {
         let head: Vec<char> = match &self.parts().0.hash {
             EngineHash::Int(hash) => hash.to_string().chars().take(4).collect(),
@@ -61,7 +62,9 @@ pub(crate) trait EngineName {
         };
         let dirs = head.chunks(2).map(String::from_iter).collect::<Vec<_>>();
         if dirs.iter().any(|dir| dir.contains('/') || dir == "." || dir == "..") {
-            return Err(InvalidKey::new("the hash would lead LMCache's GDS backend out of its directory"));
+            return Err(InvalidKey::new(
+                "the hash would lead LMCache's GDS backend out of its directory",
+            ));
         }
         let mut file = String::new();
         push_quoted(&mut file, &self.text(), false);
@@ -88,7 +91,8 @@ impl CacheEngineKey {
         EngineName::text(self)
     }
 
-    /// Reads the text form as LMCache does: a hash reads as a number, even where bytes were written.
+    /// Reads the text form as LMCache does: a hash reads as a number, even where bytes were
+    /// written.
     pub fn from_text(text: &str) -> Result<Self, InvalidKey> {
         checked_length(text)?;
         let mut parts = text.split('@');
@@ -103,14 +107,19 @@ impl CacheEngineKey {
 
     /// Which of `bases` base directories the FSConnector uses. Errors: a hash of bytes; no base.
     pub fn fs_connector_base(&self, bases: usize) -> Result<usize, InvalidKey> {
-        let base = self.int_hash()?.abs_mod(bases as u64).ok_or_else(|| InvalidKey::new("no base directory"))?;
+        let base = self
+            .int_hash()?
+            .abs_mod(bases as u64)
+            .ok_or_else(|| InvalidKey::new("no base directory"))?;
         Ok(base as usize)
     }
 
     fn int_hash(&self) -> Result<&PyInt, InvalidKey> {
         match &self.hash {
             EngineHash::Int(hash) => Ok(hash),
-            EngineHash::Bytes(_) => Err(InvalidKey::new("a hash of bytes has no number, which this store needs")),
+            EngineHash::Bytes(_) => {
+                Err(InvalidKey::new("a hash of bytes has no number, which this store needs"))
+            }
         }
     }
 }
@@ -133,37 +142,49 @@ impl LayerCacheEngineKey {
 }
 
 impl KeyId {
-    /// The name under which the FSConnector writes a file before it has its own, in the same directory.
-    /// Errors: a key of the multi-process mode; a name too long.
+    /// The name under which the FSConnector writes a file before it has its own, in the same
+    /// directory. Errors: a key of the multi-process mode; a name too long.
     pub fn fs_connector_temporary_name(&self) -> Result<String, InvalidKey> {
         match self {
             KeyId::Engine(key) => key.fs_connector_name(".tmp"),
             KeyId::Layer(key) => key.fs_connector_name(".tmp"),
-            KeyId::Object(_) => Err(InvalidKey::new("the FSConnector is of LMCache's in-process mode")),
+            KeyId::Object(_) => {
+                Err(InvalidKey::new("the FSConnector is of LMCache's in-process mode"))
+            }
         }
     }
 
-    /// Reads the text form of either kind as LMCache's dispatcher does: a sixth field of digits is a layer.
+    /// Reads the text form of either kind as LMCache's dispatcher does: a sixth field of digits is
+    /// a layer.
     pub fn from_engine_text(text: &str) -> Result<Self, InvalidKey> {
         match strip(text).split('@').nth(5) {
-            Some(layer) if is_decimal(layer) => LayerCacheEngineKey::from_text(text).map(KeyId::Layer),
+            Some(layer) if is_decimal(layer) => {
+                LayerCacheEngineKey::from_text(text).map(KeyId::Layer)
+            }
             _ => CacheEngineKey::from_text(text).map(KeyId::Engine),
         }
     }
 }
 
 /// Reads the five fields that both kinds begin with.
-fn chunk_of<'a>(text: &str, parts: &mut impl Iterator<Item = &'a str>) -> Result<CacheEngineKey, InvalidKey> {
+fn chunk_of<'a>(
+    text: &str,
+    parts: &mut impl Iterator<Item = &'a str>,
+) -> Result<CacheEngineKey, InvalidKey> {
     let (Some(model), Some(world), Some(worker), Some(hash), Some(dtype)) =
         (parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
     else {
         return Err(refused(text, "it has too few fields between '@'"));
     };
     let number = |text| int_i64(text, 10);
-    let world = number(world).ok_or_else(|| refused(text, "its world size is no number of 64 bits"))?;
-    let worker = number(worker).ok_or_else(|| refused(text, "its worker is no number of 64 bits"))?;
-    let hash = PyInt::from_hex(hash).ok_or_else(|| refused(text, "its hash is no hexadecimal number"))?;
-    let dtype = DType::from_name(dtype).ok_or_else(|| refused(text, "its element type is unknown"))?;
+    let world =
+        number(world).ok_or_else(|| refused(text, "its world size is no number of 64 bits"))?;
+    let worker =
+        number(worker).ok_or_else(|| refused(text, "its worker is no number of 64 bits"))?;
+    let hash =
+        PyInt::from_hex(hash).ok_or_else(|| refused(text, "its hash is no hexadecimal number"))?;
+    let dtype =
+        DType::from_name(dtype).ok_or_else(|| refused(text, "its element type is unknown"))?;
     CacheEngineKey::new(model, world, worker, EngineHash::Int(hash), dtype)
 }
 
@@ -195,8 +216,8 @@ fn push_decimal(out: &mut String, number: i64) {
     digits[at..].iter().for_each(|digit| out.push(*digit as char));
 }
 
-/// The first four characters of Python's `repr` of `bytes`: LMCache names GDS directories after them when a hash is
-/// bytes.
+/// The first four characters of Python's `repr` of `bytes`: LMCache names GDS directories after
+/// them when a hash is bytes.
 fn bytes_repr_head(bytes: &[u8]) -> Vec<char> {
     let quote = if bytes.contains(&b'\'') && !bytes.contains(&b'"') { '"' } else { '\'' };
     let mut out = String::from_iter(['b', quote]);

@@ -9,7 +9,8 @@ use crate::{InvalidKey, KeyId, LayerCacheEngineKey, ObjectKey};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Form {
-    /// Multi-process: `model@rank@group@hash[@salt]`, the S3 object's name and what native connectors are given.
+    /// Multi-process: `model@rank@group@hash[@salt]`, the S3 object's name and what native
+    /// connectors are given.
     MpNative,
     /// Multi-process: `model@rank@hash`, as in LMCache's public documents.
     Mp3Field,
@@ -20,13 +21,15 @@ pub enum Form {
     },
     /// Multi-process: a file of the `fs` adapter.
     Fs,
-    /// Multi-process: a file of the `fs_native` adapter; differs from [`Form::Fs`] in negative ranks only.
+    /// Multi-process: a file of the `fs_native` adapter; differs from [`Form::Fs`] in negative
+    /// ranks only.
     FsNative,
     /// Multi-process: an entry of the raw-block adapter.
     RawBlock,
     /// In-process: the text form; also the entry of the in-process raw-block backend.
     Text,
-    /// In-process: the path of the S3 request, quoted and with `/` as `_`, under an optional prefix.
+    /// In-process: the path of the S3 request, quoted and with `/` as `_`, under an optional
+    /// prefix.
     S3NonMp {
         /// What stands before the object's name, without `/` at its ends; empty for none.
         prefix: String,
@@ -92,7 +95,8 @@ pub enum Loss {
     SlashAsDash,
     /// `-SEP-` is read as `/`, but may have been meant.
     SlashAsSep,
-    /// LMCache reads the name but spells it otherwise itself: a store would not find the key under it.
+    /// LMCache reads the name but spells it otherwise itself: a store would not find the key under
+    /// it.
     Spelling,
 }
 
@@ -109,7 +113,8 @@ impl fmt::Display for Loss {
 
 impl Form {
     /// The name of `id`, which reads back as `id`: no two keys get the same name.
-    /// Errors: a key of the other mode; a name too long for its store; a key that would not read back as itself.
+    /// Errors: a key of the other mode; a name too long for its store; a key that would not read
+    /// back as itself.
     pub fn format(&self, id: &KeyId) -> Result<String, InvalidKey> {
         let name = self.format_lossy(id)?;
         match self.read(&name) {
@@ -118,7 +123,8 @@ impl Form {
         }
     }
 
-    /// The name that LMCache gives `id`, even where another key has the same. Errors: as [`Form::format`] otherwise.
+    /// The name that LMCache gives `id`, even where another key has the same. Errors: as
+    /// [`Form::format`] otherwise.
     pub fn format_lossy(&self, id: &KeyId) -> Result<String, InvalidKey> {
         match id {
             KeyId::Object(key) => self.of_object(key),
@@ -150,7 +156,9 @@ impl Form {
             Form::Fs => key.fs_name(),
             Form::FsNative => key.fs_native_name(),
             Form::RawBlock => Ok(key.raw_block_name()),
-            _ => Err(InvalidKey::new("a key of LMCache's multi-process mode has no name of this form")),
+            _ => Err(InvalidKey::new(
+                "a key of LMCache's multi-process mode has no name of this form",
+            )),
         }
     }
 
@@ -161,7 +169,9 @@ impl Form {
             Form::FsConnector => key.fs_connector_name(".data"),
             Form::LocalDisk => key.local_disk_name(),
             Form::Gds { weka, sidecar } => key.gds_name(gds_suffix(*weka, *sidecar)),
-            _ => Err(InvalidKey::new("a key of LMCache's in-process mode has no name of this form")),
+            _ => {
+                Err(InvalidKey::new("a key of LMCache's in-process mode has no name of this form"))
+            }
         }
     }
 
@@ -171,24 +181,25 @@ impl Form {
         match self {
             Form::MpNative => ObjectKey::from_native_name(name).map(plain),
             Form::Mp3Field => ObjectKey::from_three_field_name(name).map(plain),
-            Form::S3Mp { prefix } => ObjectKey::from_native_name(&object_name(prefix, name)?).map(plain),
-            Form::Fs => ObjectKey::from_fs_name(name).map(|key| (key.into(), sep_loss())),
-            Form::FsNative => {
-                ObjectKey::from_fs_name(&name.replacen("@0x-", "@-0x", 1)).map(|key| (key.into(), sep_loss()))
+            Form::S3Mp { prefix } => {
+                ObjectKey::from_native_name(&object_name(prefix, name)?).map(plain)
             }
+            Form::Fs => ObjectKey::from_fs_name(name).map(|key| (key.into(), sep_loss())),
+            Form::FsNative => ObjectKey::from_fs_name(&name.replacen("@0x-", "@-0x", 1))
+                .map(|key| (key.into(), sep_loss())),
             Form::RawBlock => ObjectKey::from_raw_block_name(name).map(plain),
             Form::Text => KeyId::from_engine_text(name).map(plain),
-            Form::S3NonMp { prefix } => {
-                KeyId::from_engine_text(&object_name(prefix, name)?).map(|key| loses(key, '_', Loss::SlashAsUnderscore))
-            }
+            Form::S3NonMp { prefix } => KeyId::from_engine_text(&object_name(prefix, name)?)
+                .map(|key| loses(key, '_', Loss::SlashAsUnderscore)),
             Form::FsConnector => {
                 let stem = stem(name, ".data")?;
                 KeyId::from_engine_text(&stem.replace(SEP, "/")).map(|key| (key, sep_loss()))
             }
-            Form::LocalDisk => {
-                KeyId::from_engine_text(stem(name, ".pt")?).map(|key| loses(key, '-', Loss::SlashAsDash))
+            Form::LocalDisk => KeyId::from_engine_text(stem(name, ".pt")?)
+                .map(|key| loses(key, '-', Loss::SlashAsDash)),
+            Form::Gds { weka, sidecar } => {
+                read_gds(self, name, gds_suffix(*weka, *sidecar)).map(plain)
             }
-            Form::Gds { weka, sidecar } => read_gds(self, name, gds_suffix(*weka, *sidecar)).map(plain),
         }
     }
 }
@@ -202,7 +213,10 @@ fn loses(key: KeyId, stand_in: char, loss: Loss) -> (KeyId, Option<Loss>) {
     let lost = match &key {
         KeyId::Engine(key) | KeyId::Layer(LayerCacheEngineKey { key, .. }) => {
             key.model.contains(stand_in)
-                || key.tags.iter().any(|(name, value)| name.contains(stand_in) || value.contains(stand_in))
+                || key
+                    .tags
+                    .iter()
+                    .any(|(name, value)| name.contains(stand_in) || value.contains(stand_in))
         }
         KeyId::Object(_) => false,
     };
@@ -210,11 +224,16 @@ fn loses(key: KeyId, stand_in: char, loss: Loss) -> (KeyId, Option<Loss>) {
 }
 
 fn stem<'a>(name: &'a str, suffix: &str) -> Result<&'a str, InvalidKey> {
-    name.strip_suffix(suffix).ok_or_else(|| InvalidKey::new(format!("{name:?} does not end with {suffix}")))
+    name.strip_suffix(suffix)
+        .ok_or_else(|| InvalidKey::new(format!("{name:?} does not end with {suffix}")))
 }
 
 fn path(prefix: &str, name: &str) -> Result<String, InvalidKey> {
-    let whole = if prefix.is_empty() { name.to_owned() } else { checked_s3_name(format!("{prefix}/{name}"))? };
+    let whole = if prefix.is_empty() {
+        name.to_owned()
+    } else {
+        checked_s3_name(format!("{prefix}/{name}"))?
+    };
     let mut out = String::with_capacity(whole.len() + 16);
     out.push('/');
     push_quoted(&mut out, &whole, true);
@@ -223,12 +242,15 @@ fn path(prefix: &str, name: &str) -> Result<String, InvalidKey> {
 
 fn object_name(prefix: &str, path: &str) -> Result<String, InvalidKey> {
     let name = path.strip_prefix('/').and_then(unquoted);
-    let name = name.ok_or_else(|| InvalidKey::new(format!("{path:?} is no quoted path of an S3 object")))?;
+    let name =
+        name.ok_or_else(|| InvalidKey::new(format!("{path:?} is no quoted path of an S3 object")))?;
     if prefix.is_empty() {
         return Ok(name);
     }
     let inner = name.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
-    inner.map(str::to_owned).ok_or_else(|| InvalidKey::new(format!("{path:?} does not begin with /{prefix}/")))
+    inner
+        .map(str::to_owned)
+        .ok_or_else(|| InvalidKey::new(format!("{path:?} does not begin with /{prefix}/")))
 }
 
 fn gds_suffix(weka: bool, sidecar: bool) -> &'static str {
@@ -240,17 +262,20 @@ fn gds_suffix(weka: bool, sidecar: bool) -> &'static str {
     }
 }
 
-/// Reads the file name at the end of `name`; directories before it, if any, must be those of its hash.
+/// Reads the file name at the end of `name`; directories before it, if any, must be those of its
+/// hash.
 fn read_gds(form: &Form, name: &str, suffix: &str) -> Result<KeyId, InvalidKey> {
-    let (dirs, file) = name.rsplit_once('/').map_or((None, name), |(dirs, file)| (Some(dirs), file));
-    let text = unquoted(stem(file, suffix)?).ok_or_else(|| InvalidKey::new(format!("{file:?} is quoted wrongly")))?;
+    let (dirs, file) =
+        name.rsplit_once('/').map_or((None, name), |(dirs, file)| (Some(dirs), file));
+    let text = unquoted(stem(file, suffix)?)
+        .ok_or_else(|| InvalidKey::new(format!("{file:?} is quoted wrongly")))?;
     let key = KeyId::from_engine_text(&text)?;
     let at_home = form.format_lossy(&key)?;
     let home = at_home.rsplit_once('/').map_or("", |(dirs, _)| dirs);
     match dirs {
-        Some(dirs) if dirs != home && !dirs.ends_with(&format!("/{home}")) => {
-            Err(InvalidKey::new(format!("{name:?} lies outside the directory of its hash, {home:?}")))
-        }
+        Some(dirs) if dirs != home && !dirs.ends_with(&format!("/{home}")) => Err(InvalidKey::new(
+            format!("{name:?} lies outside the directory of its hash, {home:?}"),
+        )),
         _ => Ok(key),
     }
 }

@@ -1,10 +1,12 @@
-//! Every name that LMCache gives a chunk, on every medium: written as LMCache 0.5.6 writes it, read as it reads it.
+//! Every name that LMCache gives a chunk, on every medium: written as LMCache 0.5.6 writes it, read
+//! as it reads it.
 //!
-//! [`Form`] is the front door. The rules lie with the keys: [`ObjectKey`](crate::ObjectKey) for the multi-process mode,
-//! [`CacheEngineKey`](crate::CacheEngineKey) and [`LayerCacheEngineKey`](crate::LayerCacheEngineKey) for the in-process
-//! mode. Some forms lose information (`/` becomes `_`, `-` or `-SEP-`): [`Form::format`] refuses a key that would not
-//! read back as itself, so no two keys it accepts share a name, and [`Form::parse`] answers [`Parsed::Lossy`] with the
-//! reason when another key could have been meant.
+//! [`Form`] is the front door. The rules lie with the keys: [`ObjectKey`](crate::ObjectKey) for the
+//! multi-process mode, [`CacheEngineKey`](crate::CacheEngineKey) and
+//! [`LayerCacheEngineKey`](crate::LayerCacheEngineKey) for the in-process mode. Some forms lose
+//! information (`/` becomes `_`, `-` or `-SEP-`): [`Form::format`] refuses a key that would not
+//! read back as itself, so no two keys it accepts share a name, and [`Form::parse`] answers
+//! [`Parsed::Lossy`] with the reason when another key could have been meant.
 
 mod detect;
 mod engine;
@@ -29,7 +31,9 @@ const SEP: &str = "-SEP-";
 fn checked_file_name(name: String) -> Result<String, InvalidKey> {
     if name.len() > FILE_NAME_BYTES_MAX {
         let len = name.len();
-        return Err(InvalidKey::new(format!("file name of {len} bytes is longer than {FILE_NAME_BYTES_MAX}")));
+        return Err(InvalidKey::new(format!(
+            "file name of {len} bytes is longer than {FILE_NAME_BYTES_MAX}"
+        )));
     }
     if name.contains(['/', '\0']) {
         return Err(InvalidKey::new("file name contains '/' or NUL"));
@@ -40,14 +44,19 @@ fn checked_file_name(name: String) -> Result<String, InvalidKey> {
 fn checked_s3_name(name: String) -> Result<String, InvalidKey> {
     if name.len() > S3_NAME_BYTES_MAX {
         let len = name.len();
-        return Err(InvalidKey::new(format!("S3 object name of {len} bytes is longer than {S3_NAME_BYTES_MAX}")));
+        return Err(InvalidKey::new(format!(
+            "S3 object name of {len} bytes is longer than {S3_NAME_BYTES_MAX}"
+        )));
     }
     Ok(name)
 }
 
 fn checked_length(text: &str) -> Result<(), InvalidKey> {
     if text.len() > NAME_BYTES_MAX {
-        return Err(InvalidKey::new(format!("a name of {} bytes is longer than {NAME_BYTES_MAX}", text.len())));
+        return Err(InvalidKey::new(format!(
+            "a name of {} bytes is longer than {NAME_BYTES_MAX}",
+            text.len()
+        )));
     }
     Ok(())
 }

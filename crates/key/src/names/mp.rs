@@ -4,14 +4,16 @@ use blake2::Blake2b;
 use blake2::digest::{Digest as _, consts::U8};
 
 use super::{SEP, checked_file_name, checked_length, checked_s3_name};
-use crate::python::{bytes_from_hex, int_i64, push_hex, push_int_hex, push_quoted, push_slashes_as, unquoted};
+use crate::python::{
+    bytes_from_hex, int_i64, push_hex, push_int_hex, push_quoted, push_slashes_as, unquoted,
+};
 use crate::{ChunkHash, HASH_BYTES_MAX, InvalidKey, KvRank, ObjectKey};
 
 const FS_SUFFIX: &str = ".data";
 
 impl ObjectKey {
-    /// `model@rank@group@hash[@salt]`: the key that native connectors are given, and the S3 object's name.
-    /// Errors: longer than [`S3_NAME_BYTES_MAX`](super::S3_NAME_BYTES_MAX).
+    /// `model@rank@group@hash[@salt]`: the key that native connectors are given, and the S3
+    /// object's name. Errors: longer than [`S3_NAME_BYTES_MAX`](super::S3_NAME_BYTES_MAX).
     pub fn native_name(&self) -> Result<String, InvalidKey> {
         let mut out = String::with_capacity(self.name_bytes());
         out.push_str(&self.model);
@@ -26,10 +28,13 @@ impl ObjectKey {
         from_fields(model, fields, name)
     }
 
-    /// `model@rank@hash`, the form that LMCache's public documents show. Errors: a group or a salt, which have no place.
+    /// `model@rank@hash`, the form that LMCache's public documents show. Errors: a group or a salt,
+    /// which have no place.
     pub fn three_field_name(&self) -> Result<String, InvalidKey> {
         if self.group != 0 || !self.salt.is_empty() {
-            return Err(InvalidKey::new("the form of three fields has no place for an object group or a salt"));
+            return Err(InvalidKey::new(
+                "the form of three fields has no place for an object group or a salt",
+            ));
         }
         let mut out = String::with_capacity(self.name_bytes());
         out.push_str(&self.model);
@@ -45,7 +50,9 @@ impl ObjectKey {
         checked_length(name)?;
         let fields: Vec<&str> = name.splitn(4, '@').collect();
         match fields[..] {
-            [model, rank, hash] => ObjectKey::new(model, rank_of(rank, name)?, 0, hash_of(hash, name)?, ""),
+            [model, rank, hash] => {
+                ObjectKey::new(model, rank_of(rank, name)?, 0, hash_of(hash, name)?, "")
+            }
             _ => Err(wrong_fields(name)),
         }
     }
@@ -60,12 +67,13 @@ impl ObjectKey {
         checked_file_name(out)
     }
 
-    /// The file name of LMCache's `fs_native` adapter: as [`fs_name`](Self::fs_name), but a negative rank is spelled
-    /// otherwise (`0x-0000001`), and LMCache cannot read that back.
+    /// The file name of LMCache's `fs_native` adapter: as [`fs_name`](Self::fs_name), but a
+    /// negative rank is spelled otherwise (`0x-0000001`), and LMCache cannot read that back.
     pub fn fs_native_name(&self) -> Result<String, InvalidKey> {
         let mut name = self.fs_name()?;
         if self.rank.0 < 0 {
-            let at = name.find("@-0x").expect("a negative rank follows the model, which has no '@'");
+            let at =
+                name.find("@-0x").expect("a negative rank follows the model, which has no '@'");
             name.replace_range(at..at + 4, "@0x-");
         }
         Ok(name)
@@ -74,7 +82,9 @@ impl ObjectKey {
     /// Reads a file name of the `fs` adapter; `-SEP-` becomes `/` wherever it stands in the model.
     pub fn from_fs_name(name: &str) -> Result<Self, InvalidKey> {
         checked_length(name)?;
-        let stem = name.strip_suffix(FS_SUFFIX).ok_or_else(|| refused(name, "it does not end with .data"))?;
+        let stem = name
+            .strip_suffix(FS_SUFFIX)
+            .ok_or_else(|| refused(name, "it does not end with .data"))?;
         let (model, fields) = stem.split_once('@').ok_or_else(|| wrong_fields(name))?;
         from_fields(&model.replace(SEP, "/"), fields, name)
     }
@@ -128,19 +138,30 @@ fn from_fields(model: &str, fields: &str, name: &str) -> Result<ObjectKey, Inval
         return Err(wrong_fields(name));
     };
     let group = int_i64(group, 16).and_then(|group| u32::try_from(group).ok());
-    let group = group.ok_or_else(|| refused(name, "its object group is no hexadecimal number of 32 bits"))?;
-    ObjectKey::new(model, rank_of(rank, name)?, group, hash_of(hash, name)?, salt.unwrap_or_default())
+    let group = group
+        .ok_or_else(|| refused(name, "its object group is no hexadecimal number of 32 bits"))?;
+    ObjectKey::new(
+        model,
+        rank_of(rank, name)?,
+        group,
+        hash_of(hash, name)?,
+        salt.unwrap_or_default(),
+    )
 }
 
 fn rank_of(text: &str, name: &str) -> Result<KvRank, InvalidKey> {
-    let rank = int_i64(text, 16).ok_or_else(|| refused(name, "its rank is no hexadecimal number of 64 bits"))?;
+    let rank = int_i64(text, 16)
+        .ok_or_else(|| refused(name, "its rank is no hexadecimal number of 64 bits"))?;
     Ok(KvRank(rank))
 }
 
 fn hash_of(text: &str, name: &str) -> Result<ChunkHash, InvalidKey> {
     let mut room = [0; HASH_BYTES_MAX];
     let bytes = bytes_from_hex(text, &mut room);
-    Ok(ChunkHash::new(bytes.ok_or_else(|| refused(name, "its chunk hash is no hexadecimal bytes, 512 at most"))?))
+    Ok(ChunkHash::new(
+        bytes
+            .ok_or_else(|| refused(name, "its chunk hash is no hexadecimal bytes, 512 at most"))?,
+    ))
 }
 
 fn wrong_fields(name: &str) -> InvalidKey {

@@ -16,7 +16,11 @@ pub fn cases(file: &str) -> Vec<Value> {
 
 /// Checks a result of ours against `{"ok": ...}` or `{"error": ...}` of the real code.
 #[track_caller]
-pub fn check<T: std::fmt::Debug>(ours: Result<T, InvalidKey>, theirs: &Value, show: impl Fn(T) -> Value) {
+pub fn check<T: std::fmt::Debug>(
+    ours: Result<T, InvalidKey>,
+    theirs: &Value,
+    show: impl Fn(T) -> Value,
+) {
     match (ours, theirs.get("ok")) {
         (Ok(ours), Some(theirs)) => assert_eq!(&show(ours), theirs),
         (Err(_), None) => assert!(theirs.get("error").is_some(), "neither ok nor error: {theirs}"),
@@ -24,7 +28,8 @@ pub fn check<T: std::fmt::Debug>(ours: Result<T, InvalidKey>, theirs: &Value, sh
     }
 }
 
-/// As [`check`], for names: where LMCache's name is too long for a file system or S3, we must refuse it.
+/// As [`check`], for names: where LMCache's name is too long for a file system or S3, we must
+/// refuse it.
 #[track_caller]
 pub fn check_name(ours: Result<String, InvalidKey>, theirs: &Value, bytes_max: usize) {
     match theirs.get("ok").and_then(Value::as_str) {
@@ -33,12 +38,16 @@ pub fn check_name(ours: Result<String, InvalidKey>, theirs: &Value, bytes_max: u
     }
 }
 
-/// A key from the five fields that LMCache shows it as. Fields beyond our limits (64-bit ranks, 32-bit groups) are errors.
+/// A key from the five fields that LMCache shows it as. Fields beyond our limits (64-bit ranks,
+/// 32-bit groups) are errors.
 pub fn object_key(fields: &Value) -> Result<ObjectKey, InvalidKey> {
     let model = fields["model_name"].as_str().unwrap();
     let beyond = || ObjectKey::new("@", KvRank(0), 0, ChunkHash::new(&[]), "").unwrap_err();
     let rank = KvRank(fields["kv_rank"].as_i64().ok_or_else(beyond)?);
-    let group = fields["object_group_id"].as_i64().and_then(|group| u32::try_from(group).ok()).ok_or_else(beyond)?;
+    let group = fields["object_group_id"]
+        .as_i64()
+        .and_then(|group| u32::try_from(group).ok())
+        .ok_or_else(beyond)?;
     let hash = ChunkHash::new(&hex(fields["chunk_hash_hex"].as_str().unwrap()));
     ObjectKey::new(model, rank, group, hash, fields["cache_salt"].as_str().unwrap())
 }
@@ -52,7 +61,10 @@ pub fn object_fields(key: ObjectKey) -> Value {
 }
 
 pub fn hex(text: &str) -> Vec<u8> {
-    text.as_bytes().chunks(2).map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap()).collect()
+    text.as_bytes()
+        .chunks(2)
+        .map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap())
+        .collect()
 }
 
 pub fn to_hex(bytes: &[u8]) -> String {

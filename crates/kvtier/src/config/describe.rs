@@ -6,7 +6,8 @@ use super::TierSpec;
 use crate::bytes::format;
 
 impl TierSpec {
-    /// What the tier is, fact by fact: `type`, `name`, `cap`, and what its type has besides. No secret is among them.
+    /// What the tier is, fact by fact: `type`, `name`, `cap`, and what its type has besides. No
+    /// secret is among them.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         match self {
             TierSpec::Host { bytes, name, policy, quotas, fair, compat } => {
@@ -34,8 +35,11 @@ impl TierSpec {
 fn limits(quotas: &Quotas, fair: bool) -> impl Iterator<Item = (&'static str, String)> {
     let of = quotas.of.iter().map(|(tenant, bytes)| format!("{tenant} {}", format(*bytes)));
     let others = quotas.others.map(|bytes| format!("each other {}", format(bytes)));
-    let limits = (!quotas.is_empty()).then(|| ("quotas", of.chain(others).collect::<Vec<_>>().join(" and ")));
-    limits.into_iter().chain(fair.then(|| ("fair", "who has more than its part gives first".into())))
+    let limits = (!quotas.is_empty())
+        .then(|| ("quotas", of.chain(others).collect::<Vec<_>>().join(" and ")));
+    limits
+        .into_iter()
+        .chain(fair.then(|| ("fair", "who has more than its part gives first".into())))
 }
 
 /// When chunks go where that is as LMCache does it.
@@ -80,13 +84,23 @@ fn gds(spec: &super::GdsSpec) -> Vec<(&'static str, String)> {
 fn s3(spec: &super::S3Spec) -> Vec<(&'static str, String)> {
     let endpoint = spec.resolve();
     let (at, provider, region) = match &endpoint {
-        Ok(endpoint) => (endpoint.to_string(), endpoint.provider().name().to_owned(), endpoint.region().to_owned()),
+        Ok(endpoint) => (
+            endpoint.to_string(),
+            endpoint.provider().name().to_owned(),
+            endpoint.region().to_owned(),
+        ),
         Err(e) => (format!("unresolved: {e}"), String::new(), String::new()),
     };
-    let signs = if spec.credentials.is_some() { "the configuration" } else { "the environment, profiles or roles" };
+    let signs = if spec.credentials.is_some() {
+        "the configuration"
+    } else {
+        "the environment, profiles or roles"
+    };
     let eviction = spec.capacity_bytes.map(|_| match spec.compat {
         Some(compat) => letter(Compat::new().with(compat.watermark, compat.ratio)).1,
-        None => format!("down to {} of the cap, at most {} at once", spec.high_mark, spec.batch_max),
+        None => {
+            format!("down to {} of the cap, at most {} at once", spec.high_mark, spec.batch_max)
+        }
     });
     let mut facts = vec![
         ("type", "s3".into()),
@@ -116,7 +130,9 @@ fn s3(spec: &super::S3Spec) -> Vec<(&'static str, String)> {
 fn http2(http2: kvtier_s3::Http2) -> &'static str {
     match http2 {
         kvtier_s3::Http2::Auto => "where the server chooses it",
-        kvtier_s3::Http2::PriorKnowledge => "by prior knowledge over plain HTTP, where the server chooses it over TLS",
+        kvtier_s3::Http2::PriorKnowledge => {
+            "by prior knowledge over plain HTTP, where the server chooses it over TLS"
+        }
         _ => "off",
     }
 }

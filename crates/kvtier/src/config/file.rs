@@ -20,32 +20,40 @@ use super::value::Value;
 pub struct FileSpec {
     /// The directory; made if it is not there.
     pub path: PathBuf,
-    /// The cap: bytes as a number or a text such as `100GiB`, or a share of the file system such as `80%`. Also spelled `capacity`.
+    /// The cap: bytes as a number or a text such as `100GiB`, or a share of the file system such
+    /// as `80%`. Also spelled `capacity`.
     #[serde(alias = "capacity", deserialize_with = "capacity")]
     pub bytes: Capacity,
-    /// Whether chunks may be deleted because the cap is smaller than last time; without it such a directory is refused.
+    /// Whether chunks may be deleted because the cap is smaller than last time; without it such a
+    /// directory is refused.
     #[serde(default)]
     pub shrink: bool,
-    /// `kvtier` (the default), `lmcache-mp`, `lmcache`, `lmcache-gds` or `lmcache-gds-weka`: whose files the directory holds.
+    /// `kvtier` (the default), `lmcache-mp`, `lmcache`, `lmcache-gds` or `lmcache-gds-weka`: whose
+    /// files the directory holds.
     #[serde(default, deserialize_with = "named")]
     pub layout: Option<Layout>,
-    /// `lenient` (the default) or `strict`: what becomes of chunks in a foreign layout that nothing proves.
+    /// `lenient` (the default) or `strict`: what becomes of chunks in a foreign layout that
+    /// nothing proves.
     #[serde(default, deserialize_with = "named")]
     pub verify: Option<Verify>,
-    /// The tensor that a full chunk is, such as `2x32x256x1024` (keys and values, layers, tokens, elements), for layout `lmcache-gds`, whose
-    /// files say it; without, files that are there already tell.
+    /// The tensor that a full chunk is, such as `2x32x256x1024` (keys and values, layers, tokens,
+    /// elements), for layout `lmcache-gds`, whose files say it; without, files that are there
+    /// already tell.
     #[serde(default, deserialize_with = "named")]
     pub shape: Option<ChunkShape>,
     /// `auto` (the default), `uring` or `threads`.
     #[serde(default, deserialize_with = "named")]
     pub engine: Option<EngineKind>,
-    /// `none` (the default), `fdatasync` or `syncfs`: what a save that was answered is worth after a crash of the machine.
+    /// `none` (the default), `fdatasync` or `syncfs`: what a save that was answered is worth after
+    /// a crash of the machine.
     #[serde(default, deserialize_with = "named")]
     pub durability: Option<Durability>,
-    /// Bytes of the file system that stay free, whatever the cap; the default is one hundredth of it, at most 1 GiB.
+    /// Bytes of the file system that stay free, whatever the cap; the default is one hundredth of
+    /// it, at most 1 GiB.
     #[serde(default, deserialize_with = "size")]
     pub free_min: Option<u64>,
-    /// Memory in bytes for chunks whose own is not aligned to pages (64 MiB); 0 refuses such chunks.
+    /// Memory in bytes for chunks whose own is not aligned to pages (64 MiB); 0 refuses such
+    /// chunks.
     #[serde(default, deserialize_with = "size")]
     pub bounce: Option<u64>,
     /// Which chunks go first; without it the default policy says so.
@@ -62,10 +70,12 @@ pub struct FileSpec {
     pub compat: Option<Compat>,
     /// The tier's name; the default is `file`.
     pub name: Option<String>,
-    /// Whose chunks a directory of a foreign layout holds; without it the first key says so. No setting of files: whoever opens it knows.
+    /// Whose chunks a directory of a foreign layout holds; without it the first key says so. No
+    /// setting of files: whoever opens it knows.
     #[serde(skip)]
     pub namespace: Option<Arc<Namespace>>,
-    /// Whether the caller of saves states the shape of its chunks, in a layout whose files do. No setting of files: the caller knows.
+    /// Whether the caller of saves states the shape of its chunks, in a layout whose files do. No
+    /// setting of files: the caller knows.
     #[serde(skip)]
     pub saves_state_shape: bool,
 }
@@ -100,7 +110,9 @@ impl FileSpec {
         config = config.with_policy(self.policy.unwrap_or_default());
         config = config.with_quotas(self.quotas.clone().with_fair(self.fair));
         config = config.with_engine(self.engine.unwrap_or(EngineKind::Auto));
-        config = config.with_layout(self.layout.unwrap_or_default()).with_verify(self.verify.unwrap_or_default());
+        config = config
+            .with_layout(self.layout.unwrap_or_default())
+            .with_verify(self.verify.unwrap_or_default());
         config = config.with_durability(self.durability.unwrap_or_default());
         if let Some(compat) = self.compat {
             config = config.with_compat(compat);
@@ -109,7 +121,9 @@ impl FileSpec {
             config = config.with_chunk_shape(shape.clone());
         }
         // Ours tells by itself whose chunks it holds.
-        if let Some(namespace) = self.namespace.as_ref().filter(|_| self.layout.is_some_and(Layout::is_foreign)) {
+        if let Some(namespace) =
+            self.namespace.as_ref().filter(|_| self.layout.is_some_and(Layout::is_foreign))
+        {
             config = config.with_namespace(Arc::clone(namespace));
         }
         if let Some(bytes) = self.free_min {
@@ -117,7 +131,9 @@ impl FileSpec {
         }
         if let Some(bytes) = self.bounce {
             let bytes = usize::try_from(bytes);
-            config = config.with_bounce(bytes.map_err(|_| Error::new(ErrorKind::Invalid, "bounce is out of range"))?);
+            config = config.with_bounce(
+                bytes.map_err(|_| Error::new(ErrorKind::Invalid, "bounce is out of range"))?,
+            );
         }
         Ok(config.with_name(self.name.as_deref().unwrap_or("file")))
     }
@@ -194,7 +210,10 @@ mod tests {
         assert_eq!(read("bytes", "7").unwrap(), Capacity::Bytes(7));
         for wrong in [r#""0%""#, r#""101%""#, r#""%""#, r#""NaN%""#, "-1", "true"] {
             let e = read("capacity", wrong).unwrap_err().to_string();
-            assert!(e.contains("80%") && e.contains("x.json") && e.contains(&format!("{wrong} is no")), "{wrong}: {e}");
+            assert!(
+                e.contains("80%") && e.contains("x.json") && e.contains(&format!("{wrong} is no")),
+                "{wrong}: {e}"
+            );
         }
     }
 
@@ -207,8 +226,14 @@ mod tests {
         let all = r#""layout":"lmcache-mp","verify":"strict","engine":"threads","durability":"syncfs","free_min":"1GiB","bounce":0"#;
         match &read(all).unwrap().tiers[0] {
             TierSpec::File(spec) => {
-                assert_eq!((spec.layout, spec.verify), (Some(Layout::LmcacheMp), Some(Verify::Strict)));
-                assert_eq!((spec.engine, spec.durability), (Some(EngineKind::Threads), Some(Durability::Syncfs)));
+                assert_eq!(
+                    (spec.layout, spec.verify),
+                    (Some(Layout::LmcacheMp), Some(Verify::Strict))
+                );
+                assert_eq!(
+                    (spec.engine, spec.durability),
+                    (Some(EngineKind::Threads), Some(Durability::Syncfs))
+                );
                 assert_eq!((spec.free_min, spec.bounce), (Some(1 << 30), Some(0)));
             }
             _ => panic!("a file tier"),

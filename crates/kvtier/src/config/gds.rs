@@ -28,10 +28,12 @@ pub struct GpuSpec {
     /// `off`, `auto` (the default) or `require`: whether cuFile is used.
     #[serde(default, deserialize_with = "named")]
     pub cufile: Option<Mode>,
-    /// `always` (the default), `sample` or `off`: which loads by cuFile are compared with their checksums.
+    /// `always` (the default), `sample` or `off`: which loads by cuFile are compared with their
+    /// checksums.
     #[serde(default, alias = "verify", deserialize_with = "named")]
     pub proof: Option<Proof>,
-    /// The GPU with which it is decided at the start whether cuFile is used; without it that is decided when memory of one comes by.
+    /// The GPU with which it is decided at the start whether cuFile is used; without it that is
+    /// decided when memory of one comes by.
     #[serde(default)]
     pub gpu: Option<u32>,
     /// Where libcufile lies, if not where packages and wheels put it.
@@ -52,11 +54,13 @@ pub struct GpuSpec {
 }
 
 /// The settings that a file tier does not have.
-const OWN: [&str; 8] = ["cufile", "proof", "gpu", "cufile_library", "piece", "buffers", "staging", "threads"];
+const OWN: [&str; 8] =
+    ["cufile", "proof", "gpu", "cufile_library", "piece", "buffers", "staging", "threads"];
 
 /// `verify` with a word that files alone do not know is another name for `proof`.
 fn says_proof(key: &str, value: &Value) -> bool {
-    key == "verify" && value.as_text().is_some_and(|word| ["always", "sample", "off"].contains(&word))
+    key == "verify"
+        && value.as_text().is_some_and(|word| ["always", "sample", "off"].contains(&word))
 }
 
 impl GdsSpec {
@@ -67,8 +71,10 @@ impl GdsSpec {
 
     /// Reads a tier's settings; the error says what is wrong with them.
     pub(super) fn read(value: &Value) -> Result<Self, serde_json::Error> {
-        let all = value.as_map().unwrap_or_default().iter().filter(|(key, _)| key != "type").cloned();
-        let is_own = |(key, value): &(String, Value)| OWN.contains(&key.as_str()) || says_proof(key, value);
+        let all =
+            value.as_map().unwrap_or_default().iter().filter(|(key, _)| key != "type").cloned();
+        let is_own =
+            |(key, value): &(String, Value)| OWN.contains(&key.as_str()) || says_proof(key, value);
         let (own, file): (Vec<_>, Vec<_>) = all.partition(is_own);
         let gpu = GpuSpec::deserialize(Value::Map(own).to_json())?;
         Ok(GdsSpec { file: FileSpec::deserialize(Value::Map(file).to_json())?, gpu })
@@ -80,7 +86,8 @@ impl GdsSpec {
     }
 
     pub(super) fn open(&self) -> Result<GdsTier, Error> {
-        let GpuSpec { cufile, proof, gpu, cufile_library, piece, buffers, staging, threads } = self.gpu.clone();
+        let GpuSpec { cufile, proof, gpu, cufile_library, piece, buffers, staging, threads } =
+            self.gpu.clone();
         let mut config = GdsConfig::new(&self.file.path, 0);
         config.disk = self.file.config()?.into_disk();
         config.disk.name = self.name().into();
@@ -126,7 +133,10 @@ mod tests {
         assert_eq!((spec.gpu.cufile, spec.gpu.gpu), (Some(Mode::Require), Some(1)));
         assert!(matches!(spec.gpu.proof, Some(Proof::Sample(_))));
         assert_eq!((spec.gpu.piece, spec.gpu.threads), (Some(8 << 20), Some(8)));
-        assert_eq!((read("").unwrap().name(), read(r#","name":"g""#).unwrap().name()), ("gds", "g"));
+        assert_eq!(
+            (read("").unwrap().name(), read(r#","name":"g""#).unwrap().name()),
+            ("gds", "g")
+        );
     }
 
     #[test]
@@ -157,8 +167,12 @@ mod tests {
     /// The GPU tier that LMCache's settings mean for GPU number 1, or the error.
     fn of_lmcache(yaml: &str) -> Result<GdsSpec, String> {
         use crate::config::lmcache::{Inputs, LmcacheConfig};
-        let inputs = Inputs::new().with_file("x.yaml", format!("local_cpu: false\n{yaml}")).with_lenient(true);
-        let planned = LmcacheConfig::read(&inputs).and_then(|config| config.stack(1)).map_err(|e| e.to_string())?;
+        let inputs = Inputs::new()
+            .with_file("x.yaml", format!("local_cpu: false\n{yaml}"))
+            .with_lenient(true);
+        let planned = LmcacheConfig::read(&inputs)
+            .and_then(|config| config.stack(1))
+            .map_err(|e| e.to_string())?;
         match planned.config.tiers.into_iter().next() {
             Some(TierSpec::Gds(spec)) => Ok(*spec),
             other => Err(format!("{other:?}")),
@@ -169,13 +183,28 @@ mod tests {
     fn lmcaches_settings_of_both_generations_mean_its_files() {
         let layout = Some(kvtier_file::Layout::LmcacheGds);
         let new = of_lmcache("gds_path: /a, /b\ngds_buffer_size: 1024\n").unwrap();
-        assert_eq!((new.file.path.to_str(), new.file.layout, new.gpu.cufile), (Some("/b"), layout, Some(Mode::Auto)));
-        assert_eq!(of_lmcache("gds_path: /a\nuse_gds: false\n").unwrap().gpu.cufile, Some(Mode::Off));
-        let old = of_lmcache("gds_path: /a\ncufile_buffer_size: 1024\nextra_config: {use_cufile: true}\n").unwrap();
-        assert_eq!((old.file.path.to_str(), old.file.layout, old.gpu.cufile), (Some("/a"), layout, Some(Mode::Auto)));
-        let off = of_lmcache("gds_path: /a\nextra_config: {use_cufile: false, use_direct_io: true}\n").unwrap();
+        assert_eq!(
+            (new.file.path.to_str(), new.file.layout, new.gpu.cufile),
+            (Some("/b"), layout, Some(Mode::Auto))
+        );
+        assert_eq!(
+            of_lmcache("gds_path: /a\nuse_gds: false\n").unwrap().gpu.cufile,
+            Some(Mode::Off)
+        );
+        let old = of_lmcache(
+            "gds_path: /a\ncufile_buffer_size: 1024\nextra_config: {use_cufile: true}\n",
+        )
+        .unwrap();
+        assert_eq!(
+            (old.file.path.to_str(), old.file.layout, old.gpu.cufile),
+            (Some("/a"), layout, Some(Mode::Auto))
+        );
+        let off =
+            of_lmcache("gds_path: /a\nextra_config: {use_cufile: false, use_direct_io: true}\n")
+                .unwrap();
         assert_eq!(off.gpu.cufile, Some(Mode::Off));
-        let both = of_lmcache("gds_path: /a\nuse_gds: true\nextra_config: {use_cufile: false}\n").unwrap_err();
+        let both = of_lmcache("gds_path: /a\nuse_gds: true\nextra_config: {use_cufile: false}\n")
+            .unwrap_err();
         assert!(both.contains("use_cufile") && both.contains("x.yaml"), "{both}");
         assert!(of_lmcache("gds_path: /a\ngds_backend: hipfile\n").unwrap_err().contains("cufile"));
     }
@@ -189,14 +218,21 @@ mod tests {
             ))
         };
         let spec = plugin(&format!("{place}.gds_path: '/a, /b', {place}.bytes: 800GiB")).unwrap();
-        assert_eq!((spec.file.path.to_str(), spec.file.bytes), (Some("/b"), Capacity::Bytes(800 << 30)));
-        assert_eq!((spec.file.layout, spec.gpu.cufile), (Some(kvtier_file::Layout::LmcacheGds), Some(Mode::Off)));
+        assert_eq!(
+            (spec.file.path.to_str(), spec.file.bytes),
+            (Some("/b"), Capacity::Bytes(800 << 30))
+        );
+        assert_eq!(
+            (spec.file.layout, spec.gpu.cufile),
+            (Some(kvtier_file::Layout::LmcacheGds), Some(Mode::Off))
+        );
         let spec = plugin(&format!("{place}.gds_path: /a")).unwrap();
         assert_eq!(spec.file.bytes, Capacity::Share(1.0));
         let wrong = plugin(&format!("{place}.gds_path: /a, {place}.bytes: much")).unwrap_err();
         assert!(wrong.contains("bytes") && wrong.contains("much"), "{wrong}");
         for cap in ["", ", storage_plugin.kv.bytes: 1GiB"] {
-            let both = plugin(&format!("{place}.gds_path: /a, {place}.tiers: []{cap}")).unwrap_err();
+            let both =
+                plugin(&format!("{place}.gds_path: /a, {place}.tiers: []{cap}")).unwrap_err();
             assert!(both.contains("are there together; keep one"), "{both}");
             let none = plugin(&format!("{place}.class_name: C{cap}")).unwrap_err();
             assert!(none.contains("are missing; write one"), "{none}");
@@ -208,9 +244,11 @@ mod tests {
     #[test]
     fn the_shape_of_a_chunk_is_said_below_extra_config() {
         assert_eq!(of_lmcache("gds_path: /a\n").unwrap().file.shape, None);
-        let said = of_lmcache("gds_path: /a\nextra_config: {kvtier.gds_shape: 2x32x256x1024}\n").unwrap();
+        let said =
+            of_lmcache("gds_path: /a\nextra_config: {kvtier.gds_shape: 2x32x256x1024}\n").unwrap();
         assert_eq!(said.file.shape.unwrap().axes, [2, 32, 256, 1024]);
-        let wrong = of_lmcache("gds_path: /a\nextra_config: {kvtier.gds_shape: large}\n").unwrap_err();
+        let wrong =
+            of_lmcache("gds_path: /a\nextra_config: {kvtier.gds_shape: large}\n").unwrap_err();
         assert!(wrong.contains("kvtier.gds_shape") && wrong.contains("large"), "{wrong}");
         assert!(read(r#","shape":"2x2""#).unwrap_err().contains("2x32x256x1024"));
         let spec = read(r#","layout":"lmcache-gds","shape":"1x61x256x576""#).unwrap();

@@ -42,7 +42,8 @@ impl Config {
     ///
     /// `Invalid` where two tiers have layouts of different modes: no key has a name in both.
     pub fn key_mode(&self) -> Result<Option<KeyMode>, Error> {
-        let modes = self.tiers.iter().enumerate().filter_map(|(at, tier)| Some((at, tier.key_mode()?)));
+        let modes =
+            self.tiers.iter().enumerate().filter_map(|(at, tier)| Some((at, tier.key_mode()?)));
         let mut found: Option<(usize, KeyMode)> = None;
         for (at, mode) in modes {
             match found {
@@ -95,7 +96,9 @@ mod tests {
     use super::*;
 
     fn mode_of(layouts: &[&str]) -> Result<Option<KeyMode>, String> {
-        let tier = |layout: &&str| format!(r#"{{"type":"file","path":"/{layout}","bytes":1,"layout":"{layout}"}}"#);
+        let tier = |layout: &&str| {
+            format!(r#"{{"type":"file","path":"/{layout}","bytes":1,"layout":"{layout}"}}"#)
+        };
         let tiers: Vec<_> = layouts.iter().map(tier).collect();
         let text = format!(r#"{{"tiers":[{{"type":"host","bytes":1}},{}]}}"#, tiers.join(","));
         Config::from_json(&text, "x.json").unwrap().key_mode().map_err(|e| e.to_string())
@@ -109,7 +112,12 @@ mod tests {
             assert_eq!(mode_of(&[layout, "kvtier"]), Ok(Some(KeyMode::InProcess)), "{layout}");
         }
         let both = mode_of(&["lmcache-gds", "lmcache-mp"]).unwrap_err();
-        assert!(both.contains("tiers[1]") && both.contains("tiers[2]") && both.contains("layout kvtier"), "{both}");
+        assert!(
+            both.contains("tiers[1]")
+                && both.contains("tiers[2]")
+                && both.contains("layout kvtier"),
+            "{both}"
+        );
     }
 
     #[cfg(feature = "s3")]

@@ -1,4 +1,5 @@
-//! Configurations: our own, a list of tiers, the first the fastest, as JSON, YAML or TOML; and [LMCache's](lmcache) as they stand.
+//! Configurations: our own, a list of tiers, the first the fastest, as JSON, YAML or TOML; and
+//! [LMCache's](lmcache) as they stand.
 //!
 //! ```json
 //! {"tiers": [{"type": "host", "bytes": "1GiB"}, {"type": "file", "path": "/mnt/nvme/kv", "bytes": "100GiB", "engine": "auto"}]}
@@ -52,7 +53,8 @@ pub mod fuzzing {
     /// A file, in every form that a file may have.
     pub fn file(text: &str) {
         for lenient in [false, true] {
-            let read = LmcacheConfig::read(&Inputs::new().with_file("x.yaml", text).with_lenient(lenient));
+            let read =
+                LmcacheConfig::read(&Inputs::new().with_file("x.yaml", text).with_lenient(lenient));
             if let Ok(config) = read {
                 let _ = config.stack(1);
             }
@@ -68,6 +70,8 @@ pub mod fuzzing {
     /// One setting by environment and override.
     pub fn setting(name: &str, value: &str) {
         let inputs = Inputs::new().with_variable(format!("LMCACHE_{name}"), value);
-        let _ = LmcacheConfig::read(&inputs.with_override(name.to_lowercase(), Value::Text(value.into())));
+        let _ = LmcacheConfig::read(
+            &inputs.with_override(name.to_lowercase(), Value::Text(value.into())),
+        );
     }
 }

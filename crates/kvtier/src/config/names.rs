@@ -12,7 +12,8 @@ mod bucket;
 #[cfg(feature = "file")]
 mod directory;
 
-/// The next chunk of a medium: its key, if that can be told, and its length in bytes. Nothing at the end.
+/// The next chunk of a medium: its key, if that can be told, and its length in bytes. Nothing at
+/// the end.
 type Following = Result<Option<Option<(KeyId, u64)>>, Error>;
 
 /// A medium that is read chunk by chunk.
@@ -32,7 +33,9 @@ impl Names {
             Some(TierSpec::File(spec)) => Names::of_directory(spec),
             #[cfg(feature = "gds")]
             Some(TierSpec::Gds(spec)) => Names::of_directory(&spec.file),
-            _ => Err(unsupported("host memory knows its keys by digests alone; put a tier of files below it")),
+            _ => Err(unsupported(
+                "host memory knows its keys by digests alone; put a tier of files below it",
+            )),
         }
     }
 
@@ -52,8 +55,9 @@ impl Names {
         }
     }
 
-    /// The next keys, as LMCache spells them, with the lengths of their chunks in bytes: as many as are left, at most `max`. Chunks that went
-    /// meanwhile are left out, and in our own layout those with a salt, of which the medium has but a digest.
+    /// The next keys, as LMCache spells them, with the lengths of their chunks in bytes: as many as
+    /// are left, at most `max`. Chunks that went meanwhile are left out, and in our own layout
+    /// those with a salt, of which the medium has but a digest.
     pub fn page(&mut self, max: usize) -> Result<Vec<(String, u64)>, Error> {
         let mut page = Vec::new();
         while page.len() < max {

@@ -17,8 +17,9 @@ const BESIDE: [&str; 5] = ["tiers", "name", "dirty_max", "computed_per_s", "pric
 
 /// Reads a text in the form that the ending of its name says, JSON where it says none.
 pub(super) fn text(text: &str, name: &str) -> Result<Value, Error> {
-    let wrong =
-        |form: &str, e: String| invalid(format!("{name}: not {form}: {e}; see docs/CONFIG.md for the accepted form"));
+    let wrong = |form: &str, e: String| {
+        invalid(format!("{name}: not {form}: {e}; see docs/CONFIG.md for the accepted form"))
+    };
     match name.rsplit_once('.').map(|(_, ending)| ending) {
         Some("yaml" | "yml") => match yaml::parse(text) {
             Ok(document) => once(document, name),
@@ -30,9 +31,12 @@ pub(super) fn text(text: &str, name: &str) -> Result<Value, Error> {
             serde_json::to_value(table).map(Value::from).map_err(|e| wrong("TOML", e.to_string()))
         }
         Some("json") => json(text).map_err(|e| wrong("JSON", e.to_string())),
-        // No known ending: a mapping or a list of YAML is no JSON, and text that is neither is called no JSON.
+        // No known ending: a mapping or a list of YAML is no JSON, and text that is neither is
+        // called no JSON.
         _ => json(text).or_else(|e| match yaml::parse(text) {
-            Ok(document) if matches!(document.value, Value::Map(_) | Value::List(_)) => once(document, name),
+            Ok(document) if matches!(document.value, Value::Map(_) | Value::List(_)) => {
+                once(document, name)
+            }
             _ => Err(wrong("JSON", e.to_string())),
         }),
     }
@@ -50,21 +54,28 @@ fn once(document: yaml::Document, name: &str) -> Result<Value, Error> {
     }
 }
 
-/// What is wrong with a text of TOML, and where. The line itself, which may hold a secret, is not shown.
+/// What is wrong with a text of TOML, and where. The line itself, which may hold a secret, is not
+/// shown.
 fn placed(e: &toml::de::Error, text: &str) -> String {
     let before = e.span().and_then(|span| text.get(..span.start));
-    let line = before.map_or(String::new(), |before| format!(" at line {}", before.matches('\n').count() + 1));
+    let line = before
+        .map_or(String::new(), |before| format!(" at line {}", before.matches('\n').count() + 1));
     e.message().to_owned() + &line
 }
 
 /// A whole configuration.
 pub(super) fn config(value: &Value, name: &str) -> Result<Config, Error> {
     let Some(map) = value.as_map() else {
-        return Err(invalid(format!("{name}: a {} instead of a mapping; see docs/CONFIG.md", value.type_name())));
+        return Err(invalid(format!(
+            "{name}: a {} instead of a mapping; see docs/CONFIG.md",
+            value.type_name()
+        )));
     };
     if let Some((unknown, _)) = map.iter().find(|(key, _)| !BESIDE.contains(&key.as_str())) {
         let hint = near::hint(unknown, BESIDE.iter().copied());
-        return Err(invalid(format!("{name}: {unknown}: no setting is called that{hint}; see docs/CONFIG.md")));
+        return Err(invalid(format!(
+            "{name}: {unknown}: no setting is called that{hint}; see docs/CONFIG.md"
+        )));
     }
     let title = match value.field("name") {
         None => None,
@@ -81,16 +92,27 @@ pub(super) fn config(value: &Value, name: &str) -> Result<Config, Error> {
         })
         .collect::<Result<_, Error>>()?;
     let dirty_bytes_max = rules::size(value, "dirty_max", name)?;
-    let computed_bytes_per_s = rules::size(value, "computed_per_s", name)?.map(|bytes| bytes as f64);
+    let computed_bytes_per_s =
+        rules::size(value, "computed_per_s", name)?.map(|bytes| bytes as f64);
     let prices = rules::prices(value, name)?;
-    let config = Config { tiers, rules, name: title, dirty_bytes_max, computed_bytes_per_s, prices, lists: Vec::new() };
+    let config = Config {
+        tiers,
+        rules,
+        name: title,
+        dirty_bytes_max,
+        computed_bytes_per_s,
+        prices,
+        lists: Vec::new(),
+    };
     rules::check(&config, name).map(|()| config)
 }
 
 fn list<'a>(value: &'a Value, place: &str) -> Result<&'a [Value], Error> {
     let list = value.field("tiers").and_then(Value::as_list);
     let list = list.ok_or_else(|| {
-        invalid(format!("{place}: `tiers` is missing or no list; write the tiers, the first the fastest"))
+        invalid(format!(
+            "{place}: `tiers` is missing or no list; write the tiers, the first the fastest"
+        ))
     })?;
     if list.is_empty() {
         return Err(invalid(format!("{place}: `tiers` is empty; name at least one tier")));
@@ -101,10 +123,14 @@ fn list<'a>(value: &'a Value, place: &str) -> Result<&'a [Value], Error> {
 /// One tier.
 pub(super) fn tier(value: &Value, place: &str) -> Result<TierSpec, Error> {
     let name = value.field("type").and_then(Value::as_text);
-    let Some(name) = name else { return Err(invalid(format!("{place}: `type` is missing; {}", known()))) };
+    let Some(name) = name else {
+        return Err(invalid(format!("{place}: `type` is missing; {}", known())));
+    };
     if OURS.contains(&name) {
         let spec = if name == "gds" { gds(value) } else { TierSpec::deserialize(value.to_json()) };
-        return spec.map_err(|e| invalid(format!("{place} ('{name}'): {e}; see docs/CONFIG.md for the accepted form")));
+        return spec.map_err(|e| {
+            invalid(format!("{place} ('{name}'): {e}; see docs/CONFIG.md for the accepted form"))
+        });
     }
     if !TYPES.contains(&name) {
         let hint = near::hint(name, OURS.iter().chain(TYPES).copied());
@@ -124,11 +150,14 @@ fn gds(value: &Value) -> Result<TierSpec, serde_json::Error> {
 
 #[cfg(not(feature = "gds"))]
 fn gds(_: &Value) -> Result<TierSpec, serde_json::Error> {
-    Err(serde::de::Error::custom("this build has no GPU tier; build with the feature `gds`, or write `file`"))
+    Err(serde::de::Error::custom(
+        "this build has no GPU tier; build with the feature `gds`, or write `file`",
+    ))
 }
 
 fn known() -> String {
-    let kinds: Vec<&str> = OURS.iter().chain(TYPES).copied().filter(|kind| !kind.ends_with("plugin")).collect();
+    let kinds: Vec<&str> =
+        OURS.iter().chain(TYPES).copied().filter(|kind| !kind.ends_with("plugin")).collect();
     format!("known are {}", kinds.join(", "))
 }
 

@@ -2,8 +2,12 @@
 pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: Vec<char> = word.to_lowercase().chars().take(64).collect();
     let most = (word.len() / 3).max(1);
-    let by_distance = names.into_iter().map(|name| (distance(&word, &name.chars().collect::<Vec<_>>()), name));
-    by_distance.min_by_key(|(distance, _)| *distance).filter(|(distance, _)| *distance <= most).map(|(_, name)| name)
+    let by_distance =
+        names.into_iter().map(|name| (distance(&word, &name.chars().collect::<Vec<_>>()), name));
+    by_distance
+        .min_by_key(|(distance, _)| *distance)
+        .filter(|(distance, _)| *distance <= most)
+        .map(|(_, name)| name)
 }
 
 /// `; did you mean "x"?`, where something is near.
@@ -18,7 +22,9 @@ fn distance(a: &[char], b: &[char]) -> usize {
         let mut row = vec![i];
         for j in 1..=b.len() {
             let above = &rows[i - 1];
-            let mut best = (above[j - 1] + usize::from(a[i - 1] != b[j - 1])).min(above[j] + 1).min(row[j - 1] + 1);
+            let mut best = (above[j - 1] + usize::from(a[i - 1] != b[j - 1]))
+                .min(above[j] + 1)
+                .min(row[j - 1] + 1);
             if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
                 best = best.min(rows[i - 2][j - 2] + 1);
             }

@@ -31,8 +31,9 @@ impl Opened {
         &self.shown
     }
 
-    /// Asks the store of each bucket whether the bucket is there, for at most this long. What keeps a tier from working, with what to do:
-    /// `Invalid` where the bucket does not exist; empty where nothing does. The tiers try again by themselves.
+    /// Asks the store of each bucket whether the bucket is there, for at most this long. What keeps
+    /// a tier from working, with what to do: `Invalid` where the bucket does not exist; empty
+    /// where nothing does. The tiers try again by themselves.
     pub fn check(&self, time: Duration) -> Vec<Error> {
         #[cfg(feature = "s3")]
         {
@@ -47,21 +48,26 @@ impl Opened {
         }
     }
 
-    /// Registers an arena's memory with the engines that move files, so that what lies in it moves with less work. Without, everything works
-    /// as well. Says for each tier of files what came of it.
+    /// Registers an arena's memory with the engines that move files, so that what lies in it moves
+    /// with less work. Without, everything works as well. Says for each tier of files what came
+    /// of it.
     #[cfg(feature = "file")]
     pub fn register(&self, arena: &kvtier_mem::Arena) -> Result<Vec<String>, Error> {
-        let one =
-            |file: &Arc<kvtier_file::FileTier>| Ok(format!("{}: {}", file.caps().name, file.register(arena)?.reason));
+        let one = |file: &Arc<kvtier_file::FileTier>| {
+            Ok(format!("{}: {}", file.caps().name, file.register(arena)?.reason))
+        };
         let files = self.files.iter().map(one);
         #[cfg(feature = "gds")]
-        let files =
-            files.chain(self.gds.iter().map(|gds| Ok(format!("{}: {}", gds.caps().name, gds.register(arena)?.reason))));
+        let files = files.chain(
+            self.gds
+                .iter()
+                .map(|gds| Ok(format!("{}: {}", gds.caps().name, gds.register(arena)?.reason))),
+        );
         files.collect()
     }
 
-    /// Registers an arena on a GPU with cuFile, where a tier uses it; without, everything works as well. Says for each GPU tier what came of
-    /// it.
+    /// Registers an arena on a GPU with cuFile, where a tier uses it; without, everything works as
+    /// well. Says for each GPU tier what came of it.
     #[cfg(feature = "gds")]
     pub fn register_gpu(&self, arena: &kvtier_mem::Arena) -> Vec<String> {
         let one = |gds: &Arc<kvtier_gds::GdsTier>| {
@@ -71,7 +77,8 @@ impl Opened {
         self.gds.iter().map(one).collect()
     }
 
-    /// The keys of the slowest tier, through which everything passes. `Unsupported` where its medium does not tell whose chunk is whose.
+    /// The keys of the slowest tier, through which everything passes. `Unsupported` where its
+    /// medium does not tell whose chunk is whose.
     pub fn names(&self) -> Result<Names, Error> {
         let slowest = self.config.tiers.last();
         #[cfg(feature = "s3")]

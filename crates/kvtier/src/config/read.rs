@@ -77,8 +77,8 @@ impl Reading {
         Reading::default()
     }
 
-    /// Reads a file: in the native form if it has `tiers`, as adapters if it is a list or one object with `type`, else as LMCache's with the
-    /// environment over it.
+    /// Reads a file: in the native form if it has `tiers`, as adapters if it is a list or one
+    /// object with `type`, else as LMCache's with the environment over it.
     pub fn file(&self, path: &Path) -> Result<Read, Error> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|e| {
@@ -88,7 +88,8 @@ impl Reading {
         self.text(&text, &name)
     }
 
-    /// Reads a text as [`file`](Self::file) does. `name` is what messages call it; TOML is expected where it ends in `.toml`.
+    /// Reads a text as [`file`](Self::file) does. `name` is what messages call it; TOML is expected
+    /// where it ends in `.toml`.
     pub fn text(&self, text: &str, name: &str) -> Result<Read, Error> {
         let read = match looks(text, name) {
             Form::Native => self.native(text, name),
@@ -118,7 +119,8 @@ impl Reading {
         let planned = config.stack(self.device)?;
         let notes = config.notes().iter().map(ToString::to_string).collect();
         let place = inputs.file.as_ref().map_or("the environment", |(name, _)| name.as_str());
-        Read { form: Form::Lmcache, config: planned.config, settings: planned.findings, notes }.checked(place)
+        Read { form: Form::Lmcache, config: planned.config, settings: planned.findings, notes }
+            .checked(place)
     }
 
     fn native(&self, text: &str, name: &str) -> Result<Read, Error> {
@@ -135,9 +137,12 @@ impl Reading {
 
     fn adapters_of(&self, value: &Value, name: &str) -> Result<Read, Error> {
         let rules = Rules::Lmcache { lenient: self.lenient };
-        let Some(list) = value.as_list() else { return self.adapted(vec![Adapter::read(value, name, rules)?]) };
+        let Some(list) = value.as_list() else {
+            return self.adapted(vec![Adapter::read(value, name, rules)?]);
+        };
         let list = list.iter().enumerate();
-        let list = list.map(|(at, object)| Adapter::read(object, &format!("{name} #{}", at + 1), rules));
+        let list =
+            list.map(|(at, object)| Adapter::read(object, &format!("{name} #{}", at + 1), rules));
         self.adapted(list.collect::<Result<_, _>>()?)
     }
 
@@ -146,15 +151,26 @@ impl Reading {
         for adapter in &adapters {
             let own = adapter.config()?;
             config.append(if own.lists.is_empty() { own.at(adapter.place()) } else { own });
-            let given =
-                adapter.fields().iter().map(|field| (field.key.name.to_owned(), field.value.clone(), field.given));
-            let object =
-                Value::Map(given.filter(|(_, _, given)| *given).map(|(name, value, _)| (name, value)).collect());
+            let given = adapter
+                .fields()
+                .iter()
+                .map(|field| (field.key.name.to_owned(), field.value.clone(), field.given));
+            let object = Value::Map(
+                given
+                    .filter(|(_, _, given)| *given)
+                    .map(|(name, value, _)| (name, value))
+                    .collect(),
+            );
             settings.extend(findings(adapter.kind(), &object, adapter.kind(), adapter.place()));
-            notes.extend(adapter.notes().into_iter().map(|note| format!("{}: {note}", adapter.place())));
+            notes.extend(
+                adapter.notes().into_iter().map(|note| format!("{}: {note}", adapter.place())),
+            );
         }
         if config.tiers.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, "no adapter, and so no tier; give at least one"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "no adapter, and so no tier; give at least one",
+            ));
         }
         Ok(Read { form: Form::Adapters, config, settings, notes })
     }
@@ -192,7 +208,9 @@ fn findings(kind: &str, object: &Value, at: &str, source: &str) -> Vec<Finding> 
         _ => false,
     });
     own.map(|key| {
-        let given = object.field(key.name).or_else(|| object.field("capacity").filter(|_| key.name == "bytes"));
+        let given = object
+            .field(key.name)
+            .or_else(|| object.field("capacity").filter(|_| key.name == "bytes"));
         finding(key, format!("{at}.{}", key.name), given, source)
     })
     .collect()
@@ -208,7 +226,11 @@ fn finding(key: &keys::Key, name: String, given: Option<&Value>, source: &str) -
     };
     Finding {
         key: name,
-        value: if hidden { Value::Text("***".into()) } else { given.map_or_else(|| fallback(key), Value::masked) },
+        value: if hidden {
+            Value::Text("***".into())
+        } else {
+            given.map_or_else(|| fallback(key), Value::masked)
+        },
         source: if given.is_some() { Source::File(source.into()) } else { Source::Default },
         used: key.role == Role::Used,
         why,
@@ -218,7 +240,8 @@ fn finding(key: &keys::Key, name: String, given: Option<&Value>, source: &str) -
 fn fallback(key: &keys::Key) -> Value {
     match key.default_here() {
         "null" | "" => Value::Null,
-        text => serde_json::from_str::<serde_json::Value>(text).map_or_else(|_| Value::Text(text.into()), Value::from),
+        text => serde_json::from_str::<serde_json::Value>(text)
+            .map_or_else(|_| Value::Text(text.into()), Value::from),
     }
 }
 
@@ -242,7 +265,12 @@ mod tests {
     fn a_file_says_whose_form_it_has() {
         let native = read("a.json", r#"{"tiers":[{"type":"host","bytes":"1MiB"}]}"#);
         assert_eq!((native.form, native.config.tiers.len()), (Form::Native, 1));
-        assert!(native.settings.iter().any(|s| s.key == "tiers[0].bytes" && s.source != Source::Default));
+        assert!(
+            native
+                .settings
+                .iter()
+                .any(|s| s.key == "tiers[0].bytes" && s.source != Source::Default)
+        );
         assert_eq!(read("b.toml", "[[tiers]]\ntype = 'host'\nbytes = 4096\n").form, Form::Native);
         assert_eq!(read("c.yaml", "tiers: [{type: host, bytes: 1MiB}]").form, Form::Native);
         assert_eq!(read("d.yaml", "max_local_cpu_size: 0.5\n").form, Form::Lmcache);

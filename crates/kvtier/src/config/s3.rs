@@ -23,6 +23,7 @@ pub(super) fn spec(adapter: &Adapter) -> Result<TierSpec, Error> {
 
 #[cfg(not(feature = "s3"))]
 pub(super) fn spec(adapter: &Adapter) -> Result<TierSpec, Error> {
-    let what = format!("{}: this build has no S3 tier; build with the feature `s3`", adapter.place());
+    let what =
+        format!("{}: this build has no S3 tier; build with the feature `s3`", adapter.place());
     Err(Error::new(kvtier_core::ErrorKind::Unsupported, what))
 }

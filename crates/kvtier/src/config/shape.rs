@@ -8,13 +8,15 @@ use kvtier_key::ChunkShape;
 
 use super::{Config, FileSpec, TierSpec};
 
-/// What is known of the shape of a tier's chunks before it opens. Its text begins with `known`, `learned` or `missing`.
+/// What is known of the shape of a tier's chunks before it opens. Its text begins with `known`,
+/// `learned` or `missing`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShapeState {
     /// The configuration states it.
     Known(ChunkShape),
-    /// It is learned from files that are already in the directory: this is the shape of one of them.
+    /// It is learned from files that are already in the directory: this is the shape of one of
+    /// them.
     Files(ChunkShape),
     /// It is learned from the first save: the caller of saves states it.
     Saves,
@@ -34,7 +36,8 @@ impl fmt::Display for ShapeState {
 }
 
 impl FileSpec {
-    /// Where the shape of the tier's chunks comes from; `None` in layouts whose files do not state it. Looks into the directory.
+    /// Where the shape of the tier's chunks comes from; `None` in layouts whose files do not state
+    /// it. Looks into the directory.
     pub fn shape_state(&self) -> Option<ShapeState> {
         let layout = self.layout.filter(|layout| layout.has_headers())?;
         if let Some(shape) = &self.shape {
@@ -68,13 +71,15 @@ impl TierSpec {
 }
 
 impl Config {
-    /// Checks that every tier whose files state the shape of their chunks knows where that comes from.
+    /// Checks that every tier whose files state the shape of their chunks knows where that comes
+    /// from.
     ///
     /// # Errors
-    /// `Invalid` for a tier whose shape is missing. It opens all the same: a caller that states the shape with each save can use it
-    /// ([`Ctx::with_shape`](kvtier_core::Ctx::with_shape)).
+    /// `Invalid` for a tier whose shape is missing. It opens all the same: a caller that states the
+    /// shape with each save can use it ([`Ctx::with_shape`](kvtier_core::Ctx::with_shape)).
     pub fn check_shapes(&self) -> Result<(), Error> {
-        let missing = self.tiers.iter().position(|tier| tier.shape_state() == Some(ShapeState::Missing));
+        let missing =
+            self.tiers.iter().position(|tier| tier.shape_state() == Some(ShapeState::Missing));
         let Some(spec) = missing.and_then(|at| self.tiers[at].files()) else { return Ok(()) };
         let what = format!(
             "the shape of chunks in {} is missing: files of layout {} state it, no file there does yet, and nothing else says it, so that \

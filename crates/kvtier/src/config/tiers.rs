@@ -27,11 +27,13 @@ pub struct Config {
     pub tiers: Vec<TierSpec>,
     /// The stack's name in errors and reports; the default is `stack`.
     pub name: Option<String>,
-    /// What is asked of each tier as a part of the stack; the default where there are fewer than tiers.
+    /// What is asked of each tier as a part of the stack; the default where there are fewer than
+    /// tiers.
     pub rules: Vec<Rule>,
     /// The most bytes that wait to be written to lower tiers; the default is 256 MiB.
     pub dirty_bytes_max: Option<u64>,
-    /// How many bytes of KV cache the engine computes in a second, if loads that take longer are to be misses.
+    /// How many bytes of KV cache the engine computes in a second, if loads that take longer are
+    /// to be misses.
     pub computed_bytes_per_s: Option<f64>,
     /// What tiers that count requests are charged.
     pub prices: Prices,
@@ -102,7 +104,14 @@ impl Config {
 
     /// Adds host memory of at most `bytes` below what is there.
     pub fn with_host(self, bytes: u64) -> Self {
-        self.with(TierSpec::Host { bytes, name: None, policy: None, quotas: Quotas::new(), fair: false, compat: None })
+        self.with(TierSpec::Host {
+            bytes,
+            name: None,
+            policy: None,
+            quotas: Quotas::new(),
+            fair: false,
+            compat: None,
+        })
     }
 
     /// Adds files of at most `bytes` in the directory `path`.
@@ -129,7 +138,8 @@ impl Config {
         self
     }
 
-    /// Adds all of another configuration below what is there, as a list of its own. Where both say how the stack is to be, this one counts.
+    /// Adds all of another configuration below what is there, as a list of its own. Where both say
+    /// how the stack is to be, this one counts.
     pub(super) fn append(&mut self, below: Config) {
         self.rules.resize(self.tiers.len(), Rule::new());
         self.rules.extend(below.rules);
@@ -138,7 +148,8 @@ impl Config {
         }
         let first = self.tiers.len();
         let lists = if below.lists.is_empty() { vec![TierList::default()] } else { below.lists };
-        self.lists.extend(lists.into_iter().map(|list| TierList { start: first + list.start, ..list }));
+        self.lists
+            .extend(lists.into_iter().map(|list| TierList { start: first + list.start, ..list }));
         self.tiers.extend(below.tiers);
         self.name = self.name.take().or(below.name);
         self.dirty_bytes_max = self.dirty_bytes_max.or(below.dirty_bytes_max);
@@ -148,23 +159,31 @@ impl Config {
         }
     }
 
-    /// Says whose chunks lie in tiers of LMCache's layouts, whose names do not tell that: so that what is there is counted from the start, not
-    /// from the first key on. With salts as tenants, chunks of every salt are served and counted by salt.
+    /// Says whose chunks lie in tiers of LMCache's layouts, whose names do not tell that: so that
+    /// what is there is counted from the start, not from the first key on. With salts as
+    /// tenants, chunks of every salt are served and counted by salt.
     #[must_use]
     pub fn with_namespace(mut self, namespace: &Arc<Namespace>) -> Self {
-        self.tiers.iter_mut().filter_map(TierSpec::namespace).for_each(|place| *place = Some(Arc::clone(namespace)));
+        self.tiers
+            .iter_mut()
+            .filter_map(TierSpec::namespace)
+            .for_each(|place| *place = Some(Arc::clone(namespace)));
         self
     }
 
     /// Reads JSON; `source` names it in errors.
     pub fn from_json(text: &str, source: &str) -> Result<Self, Error> {
         let json: serde_json::Value = serde_json::from_str(text).map_err(|e| {
-            Error::new(ErrorKind::Invalid, format!("{source}: {e}; see docs/CONFIG.md for the accepted form"))
+            Error::new(
+                ErrorKind::Invalid,
+                format!("{source}: {e}; see docs/CONFIG.md for the accepted form"),
+            )
         })?;
         native::config(&json.into(), source)
     }
 
-    /// Reads JSON, YAML (`.yaml`, `.yml`) or TOML (`.toml`), as the ending of `name` says; JSON where it says none of these.
+    /// Reads JSON, YAML (`.yaml`, `.yml`) or TOML (`.toml`), as the ending of `name` says; JSON
+    /// where it says none of these.
     ///
     /// ```
     /// let yaml = "tiers:\n- {type: host, bytes: 64MiB}\n";
@@ -186,7 +205,10 @@ impl Config {
     }
 
     /// Opens the tiers; `wrap` may put a decorator around each.
-    pub fn open_with(&self, wrap: impl Fn(Arc<dyn Tier>) -> Arc<dyn Tier>) -> Result<Opened, Error> {
+    pub fn open_with(
+        &self,
+        wrap: impl Fn(Arc<dyn Tier>) -> Arc<dyn Tier>,
+    ) -> Result<Opened, Error> {
         self.check()?;
         let mut started = Started::default();
         let mut shown = Vec::with_capacity(self.tiers.len() + 1);
@@ -198,8 +220,15 @@ impl Config {
         };
         let tiers = named.iter().map(&mut open).collect::<Result<Vec<_>, Error>>()?;
         let top: Arc<dyn Tier> = match tiers.as_slice() {
-            [] => return Err(Error::new(ErrorKind::Invalid, "a configuration without a tier; add one")),
-            [one] if self.rule(0) == Rule::new() && self.computed_bytes_per_s.is_none() => Arc::clone(one),
+            [] => {
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    "a configuration without a tier; add one",
+                ));
+            }
+            [one] if self.rule(0) == Rule::new() && self.computed_bytes_per_s.is_none() => {
+                Arc::clone(one)
+            }
             many => {
                 let (stack, meter) = Measured::around(Arc::new(Stack::open(self.stack(many))?));
                 shown.push(Shown::new(Arc::clone(&stack)).with_meter(meter));
@@ -220,14 +249,16 @@ impl Config {
         })
     }
 
-    /// The tiers, each with a name of its own: of those that are called the same the second is `file-2`. Metrics tell tiers by their names.
+    /// The tiers, each with a name of its own: of those that are called the same the second is
+    /// `file-2`. Metrics tell tiers by their names.
     fn named(&self) -> Vec<TierSpec> {
         let mut tiers = self.tiers.clone();
         let mut taken: Vec<String> = self.tiers.iter().map(TierSpec::name).collect();
         for at in 1..tiers.len() {
             let name = taken[at].clone();
             if taken[..at].contains(&name) {
-                let free = (2..).map(|n| format!("{name}-{n}")).find(|other| !taken.contains(other));
+                let free =
+                    (2..).map(|n| format!("{name}-{n}")).find(|other| !taken.contains(other));
                 taken[at] = free.unwrap_or(name);
                 tiers[at].rename(&taken[at]);
             }
@@ -364,7 +395,8 @@ pub(super) fn quotas<'de, D: Deserializer<'de>>(from: D) -> Result<Quotas, D::Er
     let map: BTreeMap<String, serde_json::Value> = BTreeMap::deserialize(from)?;
     let mut quotas = Quotas::new();
     for (tenant, size) in map {
-        let size = bytes(size).map_err(|e| serde::de::Error::custom(format!("quotas: {tenant:?}: {e}")))?;
+        let size = bytes(size)
+            .map_err(|e| serde::de::Error::custom(format!("quotas: {tenant:?}: {e}")))?;
         quotas = if tenant == "*" { quotas.with_others(size) } else { quotas.with(&tenant, size) };
     }
     Ok(quotas)
@@ -393,14 +425,17 @@ impl Default for Shares {
 
 /// Whether to evict as LMCache does, and at which marks.
 pub(super) fn compat<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Compat>, D::Error> {
-    let wrong = || serde::de::Error::custom("compat is true, or {watermark, ratio}, shares from 0 to 1");
+    let wrong =
+        || serde::de::Error::custom("compat is true, or {watermark, ratio}, shares from 0 to 1");
     let Shares { watermark, ratio } = match Marks::deserialize(from).map_err(|_| wrong())? {
         Marks::Usual(false) => return Ok(None),
         Marks::Usual(true) => Shares::default(),
         Marks::Given(shares) => shares,
     };
     let fits = |share: f64| (0.0..=1.0).contains(&share);
-    (fits(watermark) && fits(ratio)).then_some(Some(Compat::new().with(watermark, ratio))).ok_or_else(wrong)
+    (fits(watermark) && fits(ratio))
+        .then_some(Some(Compat::new().with(watermark, ratio)))
+        .ok_or_else(wrong)
 }
 
 /// A number of bytes, or a text that says one.
@@ -414,8 +449,11 @@ pub(super) fn size(given: &Value) -> Option<u64> {
 
 pub(super) fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let given = Value::from(serde_json::Value::deserialize(from)?);
-    let wrong =
-        || serde::de::Error::custom(format!("{given} is no size; write a number of bytes or a text like \"512MiB\""));
+    let wrong = || {
+        serde::de::Error::custom(format!(
+            "{given} is no size; write a number of bytes or a text like \"512MiB\""
+        ))
+    };
     size(&given).ok_or_else(wrong)
 }
 
@@ -435,7 +473,8 @@ mod tests {
 
     #[test]
     fn a_configuration_is_read_and_wrong_ones_say_what_and_where() {
-        let config = Config::from_json(r#"{"tiers":[{"type":"host","bytes":"1MiB"}]}"#, "x.json").unwrap();
+        let config =
+            Config::from_json(r#"{"tiers":[{"type":"host","bytes":"1MiB"}]}"#, "x.json").unwrap();
         assert!(matches!(config.tiers[0], TierSpec::Host { bytes: 1_048_576, .. }));
         assert_eq!(config.open().unwrap().tiers.len(), 1);
         assert_eq!(Config::new().open().unwrap_err().kind(), ErrorKind::Invalid);

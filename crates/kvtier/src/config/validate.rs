@@ -24,9 +24,10 @@ impl Medium {
         match (self, other) {
             (Medium::Directory(one), Medium::Directory(other)) => one == other,
             #[cfg(feature = "s3")]
-            (Medium::Bucket { endpoint, prefix }, Medium::Bucket { endpoint: other, prefix: other_prefix }) => {
-                endpoint.is_same_bucket(other) && prefix == other_prefix
-            }
+            (
+                Medium::Bucket { endpoint, prefix },
+                Medium::Bucket { endpoint: other, prefix: other_prefix },
+            ) => endpoint.is_same_bucket(other) && prefix == other_prefix,
             #[cfg(feature = "s3")]
             _ => false,
         }
@@ -34,8 +35,9 @@ impl Medium {
 }
 
 impl Config {
-    /// Checks the tiers together: memory must be above files and buckets of the same list, and no two tiers may share a directory, or a bucket
-    /// and prefix. Tiers of several plugins or adapters are several lists, since LMCache uses each by itself. Opening checks the same.
+    /// Checks the tiers together: memory must be above files and buckets of the same list, and no
+    /// two tiers may share a directory, or a bucket and prefix. Tiers of several plugins or
+    /// adapters are several lists, since LMCache uses each by itself. Opening checks the same.
     ///
     /// # Errors
     /// `Invalid`, naming the two tiers and a remedy.
@@ -56,16 +58,24 @@ impl Config {
             }
             let medium = medium(tier);
             let Some(medium) = medium else { continue };
-            let shared = above.iter().position(|other| self::medium(other).is_some_and(|other| other.is_same(&medium)));
+            let shared = above
+                .iter()
+                .position(|other| self::medium(other).is_some_and(|other| other.is_same(&medium)));
             if let Some(other) = shared {
                 let what = match medium {
-                    Medium::Directory(path) => format!("the directory {}; give each its own", path.display()),
+                    Medium::Directory(path) => {
+                        format!("the directory {}; give each its own", path.display())
+                    }
                     #[cfg(feature = "s3")]
                     Medium::Bucket { endpoint, prefix } => {
                         format!("the bucket {endpoint}/{prefix}; give each its own prefix")
                     }
                 };
-                let what = format!("{} and {} are two tiers over {what}", self.title(other), self.title(at));
+                let what = format!(
+                    "{} and {} are two tiers over {what}",
+                    self.title(other),
+                    self.title(at)
+                );
                 return Err(Error::new(ErrorKind::Invalid, what));
             }
         }
@@ -81,7 +91,9 @@ impl Config {
     fn title(&self, at: usize) -> String {
         let kind = self.tiers[at].facts().first().map(|(_, kind)| kind.clone()).unwrap_or_default();
         match self.list(at) {
-            Some(list) if list.is_indexed => format!("{}: tiers[{}] ({kind})", list.place, at - list.start),
+            Some(list) if list.is_indexed => {
+                format!("{}: tiers[{}] ({kind})", list.place, at - list.start)
+            }
             Some(list) if !list.place.is_empty() => format!("{} ({kind})", list.place),
             list => format!("tiers[{}] ({kind})", at - list.map_or(0, |list| list.start)),
         }
@@ -124,7 +136,11 @@ mod tests {
         let config = Config::from_json(&text, "x.json").map_err(|e| e.to_string())?;
         let checked = config.check().map_err(|e| e.to_string());
         if checked.is_err() {
-            assert_eq!(config.open().unwrap_err().to_string(), checked.clone().unwrap_err(), "opening says the same");
+            assert_eq!(
+                config.open().unwrap_err().to_string(),
+                checked.clone().unwrap_err(),
+                "opening says the same"
+            );
         }
         checked
     }
@@ -143,10 +159,18 @@ mod tests {
         check(&[host.clone(), host.clone(), file(&at("a")), file(&at("b"))]).unwrap();
         check(&[file(&at("a")), file(&at("a/below"))]).unwrap();
         let e = check(&[file(&at("a")), host.clone()]).unwrap_err();
-        assert!(e.contains("tiers[1] (host)") && e.contains("tiers[0] (file)") && e.contains("memory first"), "{e}");
+        assert!(
+            e.contains("tiers[1] (host)")
+                && e.contains("tiers[0] (file)")
+                && e.contains("memory first"),
+            "{e}"
+        );
         for same in [at("a"), at("a/"), at("./a"), at("link"), at("link/")] {
             let e = check(&[host.clone(), file(&at("a")), file(&same)]).unwrap_err();
-            assert!(e.contains("tiers[1] (file) and tiers[2] (file)") && e.contains("directory"), "{same}: {e}");
+            assert!(
+                e.contains("tiers[1] (file) and tiers[2] (file)") && e.contains("directory"),
+                "{same}: {e}"
+            );
         }
     }
 
@@ -154,10 +178,13 @@ mod tests {
     #[test]
     fn two_tiers_over_one_prefix_of_a_bucket_are_refused() {
         let s3 = |url: &str, prefix: &str| {
-            format!(r#"{{"type":"s3","s3_endpoint":"{url}","s3_region":"eu-west-1","prefix":"{prefix}"}}"#)
+            format!(
+                r#"{{"type":"s3","s3_endpoint":"{url}","s3_region":"eu-west-1","prefix":"{prefix}"}}"#
+            )
         };
         check(&[s3("s3://b", "x"), s3("s3://b", "y"), s3("s3://c", "x")]).unwrap();
-        let e = check(&[s3("s3://b", "x"), s3("https://b.s3.eu-west-1.amazonaws.com", "x/")]).unwrap_err();
+        let e = check(&[s3("s3://b", "x"), s3("https://b.s3.eu-west-1.amazonaws.com", "x/")])
+            .unwrap_err();
         assert!(e.contains("tiers[0] (s3) and tiers[1] (s3)") && e.contains("prefix"), "{e}");
     }
 }

@@ -2,7 +2,8 @@ use std::fmt;
 
 use serde_json::Value as Json;
 
-/// A setting's value as YAML, JSON and the environment can give it, in Python's types: LMCache's rules are written in them.
+/// A setting's value as YAML, JSON and the environment can give it, in Python's types: LMCache's
+/// rules are written in them.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
@@ -103,11 +104,14 @@ impl Value {
             Value::Float(n) => Json::from(n.to_string()),
             Value::Text(text) => Json::from(text.as_str()),
             Value::List(list) => Json::Array(list.iter().map(Value::to_json).collect()),
-            Value::Map(map) => Json::Object(map.iter().map(|(key, value)| (key.clone(), value.to_json())).collect()),
+            Value::Map(map) => Json::Object(
+                map.iter().map(|(key, value)| (key.clone(), value.to_json())).collect(),
+            ),
         }
     }
 
-    /// The same with `***` for whatever is secret by its name, and for passwords in URLs. What is printed goes through here.
+    /// The same with `***` for whatever is secret by its name, and for passwords in URLs. What is
+    /// printed goes through here.
     pub fn masked(&self) -> Value {
         match self {
             Value::Text(text) => Value::Text(mask_url(text)),
@@ -125,7 +129,8 @@ impl Value {
     }
 }
 
-/// What names of secrets have in them. Other plugins' settings are printed too, so there are more than ours.
+/// What names of secrets have in them. Other plugins' settings are printed too, so there are more
+/// than ours.
 const SECRETS: [&str; 11] = [
     "secret",
     "password",
@@ -149,8 +154,9 @@ pub(crate) fn is_secret(name: &str) -> bool {
     SECRETS.iter().any(|part| name.contains(part)) && !COUNTS.contains(&name.as_str())
 }
 
-/// A URL, or `user:password@host` without a scheme, without the user and the password. Passwords may hold `/`, `?`, `#` and `@`, so that all
-/// before the last `@` is hidden where a `:` stands in it; else only what stands before the host.
+/// A URL, or `user:password@host` without a scheme, without the user and the password. Passwords
+/// may hold `/`, `?`, `#` and `@`, so that all before the last `@` is hidden where a `:` stands in
+/// it; else only what stands before the host.
 pub(crate) fn mask_url(text: &str) -> String {
     let (scheme, rest) = match text.find("://") {
         // In `user:password@https://host` the password stands before the scheme.
@@ -181,7 +187,9 @@ impl From<Json> for Value {
             },
             Json::String(text) => Value::Text(text),
             Json::Array(list) => Value::List(list.into_iter().map(Value::from).collect()),
-            Json::Object(map) => Value::Map(map.into_iter().map(|(key, value)| (key, value.into())).collect()),
+            Json::Object(map) => {
+                Value::Map(map.into_iter().map(|(key, value)| (key, value.into())).collect())
+            }
         }
     }
 }
@@ -213,10 +221,13 @@ mod tests {
             "aws_secret_access_key": "TOP", "n": 1, "url": "redis://me:TOP@host:1/x", "list": [{"auth_token": "TOP"}], "s3_region": "r",
             "password": null,
         });
-        for text in [format!("{}", Value::from(value.clone())), format!("{:?}", Value::from(value))] {
+        for text in [format!("{}", Value::from(value.clone())), format!("{:?}", Value::from(value))]
+        {
             assert!(!text.contains("TOP"), "{text}");
             assert!(
-                text.contains("***") && text.contains("redis://***@host:1/x") && text.contains("\"password\":null")
+                text.contains("***")
+                    && text.contains("redis://***@host:1/x")
+                    && text.contains("\"password\":null")
             );
         }
         assert_eq!(mask_url("s3://bucket/a@b"), "s3://bucket/a@b");
@@ -230,10 +241,13 @@ mod tests {
         ] {
             assert_eq!(mask_url(text), masked);
         }
-        for hidden in ["AWS_SESSION_TOKEN", "api_key", "ssl_passphrase", "tls.private_key", "authorization"] {
+        for hidden in
+            ["AWS_SESSION_TOKEN", "api_key", "ssl_passphrase", "tls.private_key", "authorization"]
+        {
             assert!(is_secret(hidden), "{hidden}");
         }
-        for shown in ["min_retrieve_tokens", "blend_min_tokens", "chunk_size", "s3_region", "path"] {
+        for shown in ["min_retrieve_tokens", "blend_min_tokens", "chunk_size", "s3_region", "path"]
+        {
             assert!(!is_secret(shown), "{shown}");
         }
     }

@@ -1,4 +1,5 @@
-//! YAML as Python's `yaml.safe_load` reads it, which is YAML 1.1: `yes` is true, `010` is eight, `1e3` is a text.
+//! YAML as Python's `yaml.safe_load` reads it, which is YAML 1.1: `yes` is true, `010` is eight,
+//! `1e3` is a text.
 
 use std::collections::HashMap;
 
@@ -29,8 +30,11 @@ pub(crate) fn parse(text: &str) -> Result<Document, String> {
         if matches!(event, Event::DocumentStart(_)) {
             documents += 1;
         }
-        let taken = if documents > 1 { Err("a second document".to_owned()) } else { builder.take(event) };
-        taken.map_err(|what| format!("line {} column {}: {what}", span.start.line(), span.start.col() + 1))?;
+        let taken =
+            if documents > 1 { Err("a second document".to_owned()) } else { builder.take(event) };
+        taken.map_err(|what| {
+            format!("line {} column {}: {what}", span.start.line(), span.start.col() + 1)
+        })?;
     }
     Ok(Document { value: builder.root.unwrap_or(Value::Null), repeated: builder.repeated })
 }
@@ -63,16 +67,18 @@ impl Builder {
                 self.done(value, anchor)
             }
             Event::Alias(anchor) => {
-                let (value, size) = self.anchors.get(&anchor).cloned().ok_or("an alias of what is not finished")?;
+                let (value, size) =
+                    self.anchors.get(&anchor).cloned().ok_or("an alias of what is not finished")?;
                 self.values += size;
                 self.done(value, 0)
             }
             Event::SequenceStart(anchor, _) => self.open(anchor, Unfinished::List(Vec::new())),
-            Event::MappingStart(anchor, _) => {
-                self.open(anchor, Unfinished::Map { pairs: Vec::new(), merged: Vec::new(), key: None })
-            }
+            Event::MappingStart(anchor, _) => self
+                .open(anchor, Unfinished::Map { pairs: Vec::new(), merged: Vec::new(), key: None }),
             Event::SequenceEnd | Event::MappingEnd => {
-                let Some(open) = self.stack.pop() else { return Err("an end without a start".into()) };
+                let Some(open) = self.stack.pop() else {
+                    return Err("an end without a start".into());
+                };
                 let value = match open.what {
                     Unfinished::List(list) => Value::List(list),
                     Unfinished::Map { pairs, merged, .. } => self.map(pairs, merged)?,
@@ -125,7 +131,9 @@ impl Builder {
                 all.push((key, value));
             }
         }
-        for value in merged.into_iter().flat_map(|value| if let Value::List(list) = value { list } else { vec![value] })
+        for value in merged
+            .into_iter()
+            .flat_map(|value| if let Value::List(list) = value { list } else { vec![value] })
         {
             let Value::Map(pairs) = value else { return Err("`<<` needs a mapping".into()) };
             for (key, value) in pairs {
@@ -147,7 +155,8 @@ fn size(value: &Value) -> usize {
     }
 }
 
-/// A mapping's key. All settings have texts for names; a number that stands there is that number's text.
+/// A mapping's key. All settings have texts for names; a number that stands there is that number's
+/// text.
 fn name(key: Value) -> Result<String, String> {
     match key {
         Value::Text(text) => Ok(text),
@@ -166,8 +175,12 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, St
         (true, "str") => Ok(Value::Text(text.to_owned())),
         (_, "") => Ok(Value::Text(text.to_owned())),
         (true, "null") => Ok(Value::Null),
-        (true, "bool") => Some(scalar::resolve(text)).filter(|v| v.as_bool().is_some()).ok_or_else(wrong),
-        (true, "int") => Some(scalar::resolve(text)).filter(|v| v.as_int().is_some()).ok_or_else(wrong),
+        (true, "bool") => {
+            Some(scalar::resolve(text)).filter(|v| v.as_bool().is_some()).ok_or_else(wrong)
+        }
+        (true, "int") => {
+            Some(scalar::resolve(text)).filter(|v| v.as_int().is_some()).ok_or_else(wrong)
+        }
         (true, "float") => scalar::resolve(text).as_f64().map(Value::Float).ok_or_else(wrong),
         _ => Err(format!("the tag {tag} is not known here")),
     }
@@ -190,8 +203,14 @@ mod tests {
             read("a: yes\nb: 'yes'\nc: Off\nd: ~\ne:\n"),
             json!({"a": true, "b": "yes", "c": false, "d": null, "e": null})
         );
-        assert_eq!(read("[010, 0x1F, 0b11, 1_000, 1:30, -7, 08]"), json!([8, 31, 3, 1000, 90, -7, "08"]));
-        assert_eq!(read("[1.5, .5, 1e-1, 1.0e+2, 1.0e2, .inf]"), json!([1.5, 0.5, "1e-1", 100.0, "1.0e2", "inf"]));
+        assert_eq!(
+            read("[010, 0x1F, 0b11, 1_000, 1:30, -7, 08]"),
+            json!([8, 31, 3, 1000, 90, -7, "08"])
+        );
+        assert_eq!(
+            read("[1.5, .5, 1e-1, 1.0e+2, 1.0e2, .inf]"),
+            json!([1.5, 0.5, "1e-1", 100.0, "1.0e2", "inf"])
+        );
         assert_eq!(
             read("a: &x {b: 1, c: 2}\nd:\n  <<: *x\n  c: 3\n"),
             json!({"a": {"b": 1, "c": 2}, "d": {"c": 3, "b": 1}})
@@ -206,7 +225,10 @@ mod tests {
     #[test]
     fn what_is_said_twice_is_noticed_and_the_last_holds() {
         let document = parse("a: 1\na: 2\n").unwrap();
-        assert_eq!((document.value.to_json(), document.repeated), (json!({"a": 2}), vec!["a".to_owned()]));
+        assert_eq!(
+            (document.value.to_json(), document.repeated),
+            (json!({"a": 2}), vec!["a".to_owned()])
+        );
     }
 
     #[test]

@@ -3,7 +3,9 @@ use std::sync::Arc;
 
 use kvtier_core::{Event, Listeners, OTHER_TENANTS, Spilled};
 use kvtier_evict::Hint;
-use kvtier_index::{ChainPlace, Chunk, Entry, Index, Inserted, Quotas, Reservation, Reserve, TenantId, Want};
+use kvtier_index::{
+    ChainPlace, Chunk, Entry, Index, Inserted, Quotas, Reservation, Reserve, TenantId, Want,
+};
 use kvtier_key::{BlockSums, Digest, Key};
 use kvtier_mem::View;
 
@@ -19,7 +21,8 @@ pub struct Gone {
     pub chunks: Vec<Spilled>,
 }
 
-/// Which chunks there are and where their bytes lie: kept in step, so that every entry of the index has bytes.
+/// Which chunks there are and where their bytes lie: kept in step, so that every entry of the index
+/// has bytes.
 #[derive(Debug)]
 pub struct Chunks {
     pub index: Index,
@@ -70,7 +73,8 @@ impl Chunks {
         self.index.get(digest).is_some_and(|entry| entry.chunk.len == len)
     }
 
-    /// Notes that a request used these chunks, in the order of its chain, and what its caller expects of them.
+    /// Notes that a request used these chunks, in the order of its chain, and what its caller
+    /// expects of them.
     pub fn used(&mut self, now_ms: u64, chain: &[Digest], hint: &kvtier_core::Hint) {
         self.index.touch_batch(chain);
         if let Some(hint) = hint_of(hint) {
@@ -92,7 +96,12 @@ impl Chunks {
     }
 
     /// Room for a chunk of `bytes` at this place of its chain, and what had to go for it.
-    pub fn reserve(&mut self, now_ms: u64, (key, bytes): (&Key, u64), place: ChainPlace) -> (Reserve, Gone) {
+    pub fn reserve(
+        &mut self,
+        now_ms: u64,
+        (key, bytes): (&Key, u64),
+        place: ChainPlace,
+    ) -> (Reserve, Gone) {
         let tenant = self.tenant(key.namespace().tenant());
         let want = Want::new(bytes).with_place(place).with_tenant(tenant).with_digest(key.digest());
         let mut gone = Gone::default();
@@ -115,11 +124,13 @@ impl Chunks {
         gone
     }
 
-    /// Drops about `bytes` of the least recent chunks although the cap allows them: the arena is in pieces.
+    /// Drops about `bytes` of the least recent chunks although the cap allows them: the arena is in
+    /// pieces.
     pub fn make_space(&mut self, now_ms: u64, bytes: u64) -> Gone {
         let usage = self.index.usage();
         let below_cap = usage.capacity.saturating_sub(usage.used + usage.reserved);
-        let (victims, mut gone) = (self.index.victims(now_ms, below_cap.saturating_add(bytes)), Gone::default());
+        let (victims, mut gone) =
+            (self.index.victims(now_ms, below_cap.saturating_add(bytes)), Gone::default());
         self.drop_all(&victims, &mut gone);
         gone
     }
@@ -133,7 +144,8 @@ impl Chunks {
             self.index.evicted(&victim.chunk.digest);
             self.listeners.note(Event::Gone { key: victim.chunk.digest, len: victim.chunk.len });
             gone.count += 1;
-            gone.chunks.extend(stored.map(|stored| Spilled::new(stored.key, stored.bytes).with_set(set)));
+            gone.chunks
+                .extend(stored.map(|stored| Spilled::new(stored.key, stored.bytes).with_set(set)));
         }
     }
 
@@ -163,6 +175,7 @@ fn hint_of(told: &kvtier_core::Hint) -> Option<Hint> {
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let mut hint = Hint::new().with_priority(told.priority);
     hint.session_ended = told.session_ended;
-    (hint.expected_return_ms, hint.retention_ms) = (told.expected_return.map(ms), told.retention.map(ms));
+    (hint.expected_return_ms, hint.retention_ms) =
+        (told.expected_return.map(ms), told.retention.map(ms));
     Some(hint)
 }

@@ -10,8 +10,8 @@ pub struct HostConfig {
     pub bytes: u64,
     /// The tier's name in errors and reports.
     pub name: String,
-    /// After a save, chunks go until what is there is below this share of the cap (above 0, at most 1). At 1, the default, every save
-    /// evicts just what it needs.
+    /// After a save, chunks go until what is there is below this share of the cap (above 0, at
+    /// most 1). At 1, the default, every save evicts just what it needs.
     pub high_mark: f64,
     /// Which chunks go first.
     pub policy: PolicyKind,

@@ -7,13 +7,16 @@ const PIECE: usize = 64 << 10;
 /// The checksums of a chunk that lies in several views: what a view remembers, or one pass.
 pub fn sums_of(from: &[View]) -> BlockSums {
     match from {
-        [one] => one.memo(|| BlockSums::of(one.as_ref())).cloned().unwrap_or_else(|| BlockSums::of(one.as_ref())),
+        [one] => one
+            .memo(|| BlockSums::of(one.as_ref()))
+            .cloned()
+            .unwrap_or_else(|| BlockSums::of(one.as_ref())),
         many => BlockSums::of_pieces(many.iter().map(View::as_ref)),
     }
 }
 
-/// Copies `all` to the leases and proves with `sums` what arrived there. `false` if it is not what was saved; then the leases count
-/// as empty. They must be host memory with room for it.
+/// Copies `all` to the leases and proves with `sums` what arrived there. `false` if it is not what
+/// was saved; then the leases count as empty. They must be host memory with room for it.
 pub fn copy_checked(all: &[u8], sums: &BlockSums, into: &mut [Lease]) -> bool {
     let (mut arrived, mut at) = (PieceSums::new(sums.len()), 0);
     for lease in into.iter_mut() {

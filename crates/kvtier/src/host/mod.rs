@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use kvtier_core::{
-    Caps, Clock, Ctx, Digest, Done, Error, ErrorKind, Hint, Hold, HoldId, Key, Listeners, Load, Loaded, LookedUp, Mode,
-    Presence, Removed, Save, Saved, ShedReason, Spill, Ticket, Tier, View,
+    Caps, Clock, Ctx, Digest, Done, Error, ErrorKind, Hint, Hold, HoldId, Key, Listeners, Load,
+    Loaded, LookedUp, Mode, Presence, Removed, Save, Saved, ShedReason, Spill, Ticket, Tier, View,
 };
 use kvtier_index::{ChainPlace, Index, IndexConfig};
 use kvtier_mem::{Arena, ArenaConfig};
@@ -22,12 +22,14 @@ use crate::metrics::HostCounters;
 use chunks::{Chunks, Gone};
 pub use config::HostConfig;
 
-/// Beyond the cap the arena has a sixteenth and this much, in bytes: for chunks that are still read while evicted, and for gaps.
+/// Beyond the cap the arena has a sixteenth and this much, in bytes: for chunks that are still read
+/// while evicted, and for gaps.
 const SPARE_BYTES: u64 = 1 << 20;
 
-/// Chunks in host memory: an arena of its own, and a policy that says which go. A save copies once (ledger: payload), unless the chunk lies in the tier's own
-/// arena already and its class is [`Write`](kvtier_core::Class::Write), when the view is kept as it is; a load copies once and proves
-/// every block where it arrives. Everything is answered before the call returns.
+/// Chunks in host memory: an arena of its own, and a policy that says which go. A save copies once
+/// (ledger: payload), unless the chunk lies in the tier's own arena already and its class is
+/// [`Write`](kvtier_core::Class::Write), when the view is kept as it is; a load copies once and
+/// proves every block where it arrives. Everything is answered before the call returns.
 #[derive(Debug)]
 pub struct HostTier {
     caps: Caps,
@@ -42,13 +44,21 @@ pub struct HostTier {
 }
 
 impl HostTier {
-    /// Reserves the memory: the cap, a sixteenth and 1 MiB. `Invalid` for a cap or mark that cannot be, `Full` when there is not so much.
+    /// Reserves the memory: the cap, a sixteenth and 1 MiB. `Invalid` for a cap or mark that cannot
+    /// be, `Full` when there is not so much.
     pub fn open(config: HostConfig) -> Result<Self, Error> {
-        let invalid = |what: &'static str| Error::new(ErrorKind::Invalid, what).with_tier(config.name.as_str().into());
-        let policy = if config.compat.is_some() { config.policy.build_compat() } else { config.policy.build() };
+        let invalid = |what: &'static str| {
+            Error::new(ErrorKind::Invalid, what).with_tier(config.name.as_str().into())
+        };
+        let policy = if config.compat.is_some() {
+            config.policy.build_compat()
+        } else {
+            config.policy.build()
+        };
         let limits = IndexConfig::new(config.bytes).with_high_mark(config.high_mark);
-        let index = Index::new(limits, policy)
-            .map_err(|e| invalid("the host tier cannot have this size or high mark").with_source(e))?;
+        let index = Index::new(limits, policy).map_err(|e| {
+            invalid("the host tier cannot have this size or high mark").with_source(e)
+        })?;
         let listeners = Arc::<Listeners>::default();
         let mut chunks = Chunks::new(index, Arc::clone(&listeners));
         chunks.limit(&config.quotas);
@@ -57,9 +67,13 @@ impl HostTier {
             .map_or(Ok(()), |compat| compat.check())
             .map_err(|e| invalid("these shares cannot be").with_source(e))?;
         chunks.index.set_compat(config.compat);
-        let bytes = config.bytes.checked_add(config.bytes / 16 + SPARE_BYTES).and_then(|n| usize::try_from(n).ok());
+        let bytes = config
+            .bytes
+            .checked_add(config.bytes / 16 + SPARE_BYTES)
+            .and_then(|n| usize::try_from(n).ok());
         let bytes = bytes.filter(|n| *n < isize::MAX as usize - SPARE_BYTES as usize);
-        let bytes = bytes.ok_or_else(|| invalid("no machine has so much memory; make the host tier smaller"))?;
+        let bytes = bytes
+            .ok_or_else(|| invalid("no machine has so much memory; make the host tier smaller"))?;
         let arena = Arena::new(ArenaConfig::huge(bytes)).map_err(|e| {
             let error = Error::new(ErrorKind::Full, "no memory for the host tier");
             error.with_tier(config.name.as_str().into()).with_source(e)
@@ -79,8 +93,9 @@ impl HostTier {
         })
     }
 
-    /// The tier's arena: chunks made in it are kept without a copy when saved with [`Write`](kvtier_core::Class::Write). It is little
-    /// larger than the cap, so memory that callers lease from it for long is missing to the tier.
+    /// The tier's arena: chunks made in it are kept without a copy when saved with
+    /// [`Write`](kvtier_core::Class::Write). It is little larger than the cap, so memory that
+    /// callers lease from it for long is missing to the tier.
     pub fn arena(&self) -> &Arena {
         &self.arena
     }
@@ -169,8 +184,18 @@ impl Tier for HostTier {
         &self.caps
     }
 
-    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
-        Ticket::now(self.gate(ctx).and_then(|()| self.find(&keys, mode, hold)).map_err(|e| e.with_op("lookup")))
+    fn lookup(
+        &self,
+        ctx: &Ctx,
+        keys: Arc<[Key]>,
+        mode: Mode,
+        hold: Hold,
+    ) -> Ticket<Result<LookedUp, Error>> {
+        Ticket::now(
+            self.gate(ctx)
+                .and_then(|()| self.find(&keys, mode, hold))
+                .map_err(|e| e.with_op("lookup")),
+        )
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
@@ -189,14 +214,16 @@ impl Tier for HostTier {
             let result = self.gate(ctx).and_then(|()| self.save_one(ctx, &op, place));
             Done { result: result.map_err(|e| e.with_op("save").with_key(*op.key.digest())), op }
         };
-        let (places, chain) = (self.places(ctx, &ops), ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
-        let set = match whole.as_ref().map_or(Ok(None), |whole| self.chunks().index.declare_set(whole)) {
-            Ok(set) => set,
-            Err(_) => {
-                let shed = |op| Done { op, result: Ok(self.shed(ShedReason::Sets)) };
-                return Ticket::now(ops.into_iter().map(shed).collect());
-            }
-        };
+        let (places, chain) =
+            (self.places(ctx, &ops), ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
+        let set =
+            match whole.as_ref().map_or(Ok(None), |whole| self.chunks().index.declare_set(whole)) {
+                Ok(set) => set,
+                Err(_) => {
+                    let shed = |op| Done { op, result: Ok(self.shed(ShedReason::Sets)) };
+                    return Ticket::now(ops.into_iter().map(shed).collect());
+                }
+            };
         let done: Vec<_> = ops.into_iter().zip(places).map(one).collect();
         set.into_iter().for_each(|set| self.chunks().index.end_set(set));
         let is_one_more = matches!(done.as_slice(), [Done { result: Ok(Saved::Stored), .. }]);

@@ -1,6 +1,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kvtier_core::{Class, Ctx, Error, ErrorKind, Event, Load, Loaded, MissReason, Op, Save, Saved, ShedReason};
+use kvtier_core::{
+    Class, Ctx, Error, ErrorKind, Event, Load, Loaded, MissReason, Op, Save, Saved, ShedReason,
+};
 use kvtier_index::{ChainPlace, Refusal, Reservation, Reserve, Tag};
 use kvtier_key::{Digest, Key};
 use kvtier_mem::View;
@@ -18,13 +20,15 @@ impl HostTier {
         self.chunks().used(self.now_ms(), chain, &ctx.hint);
     }
 
-    /// Where the chunks of a batch of saves stand in their chains: as the caller says, else as lookups told.
+    /// Where the chunks of a batch of saves stand in their chains: as the caller says, else as
+    /// lookups told.
     pub(super) fn places(&self, ctx: &Ctx, ops: &[Save]) -> Vec<ChainPlace> {
         let Some(chain) = ctx.chain else {
             let chunks = self.chunks();
             return ops.iter().map(|op| chunks.index.place_of(&op.key)).collect();
         };
-        let before = std::iter::once(chain.parent).chain(ops.iter().map(|op| Some(*op.key.digest())));
+        let before =
+            std::iter::once(chain.parent).chain(ops.iter().map(|op| Some(*op.key.digest())));
         let depths = (0..).map(|n| chain.depth.saturating_add(n));
         before
             .zip(depths)
@@ -35,7 +39,10 @@ impl HostTier {
 
     pub(super) fn load_one(&self, op: &mut Load) -> Result<Loaded, Error> {
         if op.into.iter().any(|lease| !lease.place().is_host()) {
-            return Err(self.error(ErrorKind::Unsupported, "the CPU cannot write this memory; use a tier that can"));
+            return Err(self.error(
+                ErrorKind::Unsupported,
+                "the CPU cannot write this memory; use a tier that can",
+            ));
         }
         op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
         let digest = *op.key.digest();
@@ -98,7 +105,8 @@ impl HostTier {
         Saved::Shed(reason)
     }
 
-    /// Tells of what was evicted, and hands it to whoever takes it: as much as leaves memory for the next chunks.
+    /// Tells of what was evicted, and hands it to whoever takes it: as much as leaves memory for
+    /// the next chunks.
     fn give_up(&self, gone: Gone) {
         if gone.count == 0 {
             return;
@@ -119,7 +127,8 @@ impl HostTier {
         spill.take(chunks);
     }
 
-    /// How full the arena may be for what goes to be handed over: half of what it has beyond chunks and claims stays for the next ones.
+    /// How full the arena may be for what goes to be handed over: half of what it has beyond chunks
+    /// and claims stays for the next ones.
     fn spill_room(&self) -> u64 {
         let (capacity, usage) = (self.arena.stats().capacity as u64, self.chunks().index.usage());
         usage.used + usage.reserved + capacity.saturating_sub(usage.capacity) / 2
@@ -164,7 +173,8 @@ impl HostTier {
         Some(lease.freeze())
     }
 
-    /// A lease for a chunk whose room is claimed. Chunks of mixed sizes leave gaps: then more of them go.
+    /// A lease for a chunk whose room is claimed. Chunks of mixed sizes leave gaps: then more of
+    /// them go.
     fn space(&self, len: u64) -> Option<kvtier_mem::Lease> {
         let len_host = usize::try_from(len).ok()?;
         for _ in 0..SPACE_ROUNDS_MAX {
@@ -196,7 +206,10 @@ fn refusal(op: &Save, len: u64) -> Option<(ErrorKind, String)> {
         return Some((ErrorKind::Invalid, "a chunk has at least one byte".into()));
     }
     if op.from.iter().any(|view| view.as_host().is_none()) {
-        return Some((ErrorKind::Unsupported, "the CPU cannot read this memory; use a tier that can".into()));
+        return Some((
+            ErrorKind::Unsupported,
+            "the CPU cannot read this memory; use a tier that can".into(),
+        ));
     }
     let (full, ns) = (op.key.full_bytes()?, op.key.namespace());
     (len > full || (len < full && !ns.allow_partial())).then(|| {

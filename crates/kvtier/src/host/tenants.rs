@@ -5,7 +5,8 @@ use kvtier_index::TenantId;
 /// How many tenants are remembered at least, whether they have something here or not.
 const TENANTS_MIN: usize = 1024;
 
-/// The names behind the index's numbers for tenants. Those of tenants that have nothing here any more are forgotten now and then.
+/// The names behind the index's numbers for tenants. Those of tenants that have nothing here any
+/// more are forgotten now and then.
 #[derive(Debug, Default)]
 pub struct Tenants {
     ids: HashMap<String, TenantId>,
@@ -18,7 +19,8 @@ pub struct Tenants {
 }
 
 impl Tenants {
-    /// The number of a tenant, 0 for the one without a name; `has_some` says who has something here.
+    /// The number of a tenant, 0 for the one without a name; `has_some` says who has something
+    /// here.
     pub fn id(&mut self, name: &str, has_some: impl Fn(TenantId) -> bool) -> TenantId {
         if name.is_empty() {
             return TenantId(0);

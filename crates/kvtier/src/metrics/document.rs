@@ -9,8 +9,10 @@ pub fn markdown() -> String {
     for m in all() {
         let (name, reason) = prometheus_name(m.name);
         let label = reason.map(|reason| format!("{{reason=\"{reason}\"}}")).unwrap_or_default();
-        page +=
-            &format!("| {} | `{}` | `{name}{label}` | {} | {} | {} |\n", m.tier, m.name, m.unit, m.stability, m.help);
+        page += &format!(
+            "| {} | `{}` | `{name}{label}` | {} | {} | {} |\n",
+            m.tier, m.name, m.unit, m.stability, m.help
+        );
     }
     page += BESIDE_HEAD;
     for (name, unit, help) in BESIDE {

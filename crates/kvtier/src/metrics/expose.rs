@@ -57,7 +57,9 @@ pub struct Sample {
 pub fn prometheus_name(counter: &str) -> (String, Option<&str>) {
     match counter.strip_prefix("misses_") {
         Some(reason) => ("kvtier_misses_total".into(), Some(reason)),
-        None if counter.ends_with("_us") => (format!("kvtier_{}_seconds_total", counter.trim_end_matches("_us")), None),
+        None if counter.ends_with("_us") => {
+            (format!("kvtier_{}_seconds_total", counter.trim_end_matches("_us")), None)
+        }
         None => (format!("kvtier_{counter}_total"), None),
     }
 }
@@ -71,33 +73,48 @@ fn of_tier(shown: &Shown) -> Vec<Sample> {
     let (status, usage) = (shown.tier.status(), shown.tier.usage());
     let name = shown.tier.caps().name.to_string();
     let sample = |metric: &str, labels: &[(&'static str, String)], value: f64, grows: bool| {
-        let labels = std::iter::once(("tier", name.clone())).chain(labels.iter().cloned()).collect();
+        let labels =
+            std::iter::once(("tier", name.clone())).chain(labels.iter().cloned()).collect();
         Sample { name: metric.into(), labels, value, grows }
     };
     let gauge = |metric, value: u64| sample(metric, &[], value as f64, false);
-    let mut all = vec![gauge("kvtier_healthy", status.healthy.into()), gauge("kvtier_chunks", usage.chunks)];
+    let mut all =
+        vec![gauge("kvtier_healthy", status.healthy.into()), gauge("kvtier_chunks", usage.chunks)];
     all.extend(usage.used_bytes.map(|bytes| gauge("kvtier_used_bytes", bytes)));
     all.extend(usage.capacity_bytes.map(|bytes| gauge("kvtier_capacity_bytes", bytes)));
     let of_tenant = |tenant: &kvtier_core::TenantUsage| {
-        sample("kvtier_tenant_used_bytes", &[("tenant", tenant_label(&tenant.tenant))], tenant.used_bytes as f64, false)
+        sample(
+            "kvtier_tenant_used_bytes",
+            &[("tenant", tenant_label(&tenant.tenant))],
+            tenant.used_bytes as f64,
+            false,
+        )
     };
     all.extend(usage.tenants.iter().map(of_tenant));
     for (counter, value) in &status.counters {
         let (metric, reason) = prometheus_name(counter);
         let value = if counter.ends_with("_us") { *value as f64 / 1e6 } else { *value as f64 };
-        let labels: Vec<_> = reason.map(|reason| ("reason", reason.to_owned())).into_iter().collect();
+        let labels: Vec<_> =
+            reason.map(|reason| ("reason", reason.to_owned())).into_iter().collect();
         all.push(sample(&metric, &labels, value, true));
     }
     if shown.prices != Prices::default() {
-        all.push(sample("kvtier_cost_dollars_total", &[], shown.prices.dollars(&status.counters), true));
+        all.push(sample(
+            "kvtier_cost_dollars_total",
+            &[],
+            shown.prices.dollars(&status.counters),
+            true,
+        ));
     }
     all
 }
 
-/// How a tenant is called in metrics: by 32 hexadecimal digits of a digest of its name, which may be a cache salt and is not shown. Empty
-/// for no tenant. A tenant whose name this process did not meet (`~` and 32 digits) keeps those digits.
+/// How a tenant is called in metrics: by 32 hexadecimal digits of a digest of its name, which may
+/// be a cache salt and is not shown. Empty for no tenant. A tenant whose name this process did not
+/// meet (`~` and 32 digits) keeps those digits.
 pub fn tenant_label(name: &str) -> String {
-    let is_digest = |digits: &&str| digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_digest =
+        |digits: &&str| digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     if let Some(digits) = name.strip_prefix('~').filter(is_digest) {
         return digits.to_owned();
     }
@@ -109,7 +126,9 @@ pub fn tenant_label(name: &str) -> String {
 /// These tiers' metrics as text in Prometheus' exposition format, version 0.0.4.
 pub fn prometheus(tiers: &[Shown]) -> String {
     let mut families: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
-    samples(tiers).into_iter().for_each(|sample| families.entry(sample.name.clone()).or_default().push(sample));
+    samples(tiers)
+        .into_iter()
+        .for_each(|sample| families.entry(sample.name.clone()).or_default().push(sample));
     let mut out = String::new();
     for (name, samples) in families {
         let kind = if samples[0].grows { "counter" } else { "gauge" };
@@ -152,7 +171,11 @@ pub(super) const BESIDE: [(&str, &str, &str); 9] = [
         "keys",
         "keys whose lookup was answered with hit or miss; a tier of a stack is asked for what the tiers above it do not have; `lookup_keys` in `status()`",
     ),
-    ("kvtier_lookup_hits_total", "keys", "those of them that were there; `lookup_hits` in `status()`"),
+    (
+        "kvtier_lookup_hits_total",
+        "keys",
+        "those of them that were there; `lookup_hits` in `status()`",
+    ),
     (TIMES, "seconds", "histogram: how long a batch takes from the call to the answer; label `op`"),
 ];
 
@@ -164,11 +187,15 @@ fn help(name: &str) -> String {
         return "loads that were no hit, by reason".into();
     }
     let metric = all().find(|metric| prometheus_name(metric.name).0 == name);
-    metric.map_or_else(|| "not described".into(), |metric| metric.help.replace('\\', "\\\\").replace('\n', " "))
+    metric.map_or_else(
+        || "not described".into(),
+        |metric| metric.help.replace('\\', "\\\\").replace('\n', " "),
+    )
 }
 
 fn labels(labels: &[(&'static str, String)]) -> String {
-    let escape = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let escape =
+        |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let one = |(name, value): &(&str, String)| format!("{name}=\"{}\"", escape(value));
     labels.iter().map(one).collect::<Vec<_>>().join(",")
 }

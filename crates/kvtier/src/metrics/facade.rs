@@ -2,12 +2,15 @@
 
 use super::{Shown, samples};
 
-/// Gives the tiers' numbers, as they are now, to the recorder that the program installed. Call it as often as they are to be fresh: every few
-/// seconds, say. Histograms are not among them.
+/// Gives the tiers' numbers, as they are now, to the recorder that the program installed. Call it
+/// as often as they are to be fresh: every few seconds, say. Histograms are not among them.
 pub fn record(tiers: &[Shown]) {
     for sample in samples(tiers) {
-        let labels: Vec<_> =
-            sample.labels.into_iter().map(|(name, value)| ::metrics::Label::new(name, value)).collect();
+        let labels: Vec<_> = sample
+            .labels
+            .into_iter()
+            .map(|(name, value)| ::metrics::Label::new(name, value))
+            .collect();
         match sample.grows {
             // Counters there are whole: dollars are given in millionths.
             true if sample.name.ends_with("_dollars_total") => {

@@ -23,7 +23,10 @@ const PANELS: &[(&str, &str, &[(&str, &str)])] = &[
     (
         "Misses by reason",
         "ops",
-        &[("sum by (tier, reason) (rate(kvtier_misses_total[$__rate_interval]))", "{{tier}} {{reason}}")],
+        &[(
+            "sum by (tier, reason) (rate(kvtier_misses_total[$__rate_interval]))",
+            "{{tier}} {{reason}}",
+        )],
     ),
     ("Bytes loaded", "Bps", &[("rate(kvtier_loaded_bytes_total[$__rate_interval])", "{{tier}}")]),
     ("Bytes saved", "Bps", &[("rate(kvtier_saved_bytes_total[$__rate_interval])", "{{tier}}")]),
@@ -45,7 +48,11 @@ const PANELS: &[(&str, &str, &[(&str, &str)])] = &[
     ("How full", "percentunit", &[("kvtier_used_bytes / kvtier_capacity_bytes", "{{tier}}")]),
     ("Used by tenant", "bytes", &[("kvtier_tenant_used_bytes", "{{tier}} {{tenant}}")]),
     ("Evictions", "ops", &[("rate(kvtier_evicted_total[$__rate_interval])", "{{tier}}")]),
-    ("Wrong bytes caught", "ops", &[("rate(kvtier_misses_total{reason=\"corrupt\"}[$__rate_interval])", "{{tier}}")]),
+    (
+        "Wrong bytes caught",
+        "ops",
+        &[("rate(kvtier_misses_total{reason=\"corrupt\"}[$__rate_interval])", "{{tier}}")],
+    ),
     (
         "Faults: errors, sent again, throttled, stranded",
         "ops",
@@ -58,7 +65,11 @@ const PANELS: &[(&str, &str, &[(&str, &str)])] = &[
             ("rate(kvtier_stranded_total[$__rate_interval])", "{{tier}} stranded"),
         ],
     ),
-    ("Cost an hour", "currencyUSD", &[("3600 * rate(kvtier_cost_dollars_total[$__rate_interval])", "{{tier}}")]),
+    (
+        "Cost an hour",
+        "currencyUSD",
+        &[("3600 * rate(kvtier_cost_dollars_total[$__rate_interval])", "{{tier}}")],
+    ),
 ];
 
 /// The dashboard as JSON, for Grafana to import.
@@ -111,11 +122,15 @@ mod tests {
 
     #[test]
     fn every_query_is_about_a_metric_that_there_is() {
-        let mut known: BTreeSet<String> = all().map(|metric| prometheus_name(metric.name).0).collect();
+        let mut known: BTreeSet<String> =
+            all().map(|metric| prometheus_name(metric.name).0).collect();
         known.extend(BESIDE.iter().map(|(name, ..)| name.to_string()));
-        let queries = PANELS.iter().flat_map(|(.., queries)| queries.iter().map(|(query, _)| *query));
+        let queries =
+            PANELS.iter().flat_map(|(.., queries)| queries.iter().map(|(query, _)| *query));
         let mut seen = 0;
-        for word in queries.flat_map(|query| query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')) {
+        for word in
+            queries.flat_map(|query| query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'))
+        {
             if word.starts_with("kvtier_") {
                 assert!(known.contains(word.trim_end_matches("_bucket")), "{word}");
                 seen += 1;

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Caps, Ctx, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, Mode,
-    Observe, Presence, Removed, Save, Saved, Spill, Status, Ticket, Tier, Usage, View,
+    Caps, Ctx, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded,
+    LookedUp, Mode, Observe, Presence, Removed, Save, Saved, Spill, Status, Ticket, Tier, Usage,
+    View,
 };
 
 /// The upper ends of the buckets: powers of four from 16 µs to 17 s.
@@ -54,7 +55,11 @@ impl Measured {
         (Arc::new(Measured { inner, meter: Arc::clone(&meter) }), meter)
     }
 
-    fn timed<T: 'static>(&self, times: fn(&Meter) -> &Times, ask: impl FnOnce(&dyn Tier) -> Ticket<T>) -> Ticket<T> {
+    fn timed<T: 'static>(
+        &self,
+        times: fn(&Meter) -> &Times,
+        ask: impl FnOnce(&dyn Tier) -> Ticket<T>,
+    ) -> Ticket<T> {
         let (began, meter) = (Instant::now(), Arc::clone(&self.meter));
         ask(&*self.inner).then_look(move |_| times(&meter).add(began.elapsed()))
     }
@@ -85,17 +90,27 @@ impl Times {
             let end = end.map_or_else(|| "+Inf".to_owned(), |end| end.as_secs_f64().to_string());
             let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{end}\"}} {below}");
         }
-        let _ = writeln!(out, "{name}_sum{{{labels}}} {}\n{name}_count{{{labels}}} {below}", self.sum().as_secs_f64());
+        let _ = writeln!(
+            out,
+            "{name}_sum{{{labels}}} {}\n{name}_count{{{labels}}} {below}",
+            self.sum().as_secs_f64()
+        );
     }
 }
 
 impl Meter {
     /// The verbs, by name.
     pub fn verbs(&self) -> [(&'static str, &Times); 4] {
-        [("lookup", &self.lookup), ("load", &self.load), ("save", &self.save), ("remove", &self.remove)]
+        [
+            ("lookup", &self.lookup),
+            ("load", &self.load),
+            ("save", &self.save),
+            ("remove", &self.remove),
+        ]
     }
 
-    /// Counts a lookup's keys. Those behind the end of a prefix, and those of which nobody knows whether they are there, were not answered.
+    /// Counts a lookup's keys. Those behind the end of a prefix, and those of which nobody knows
+    /// whether they are there, were not answered.
     fn looked_up(&self, found: &[Presence]) {
         let hits = found.iter().filter(|one| one.is_hit()).count() as u64;
         let misses = found.iter().filter(|one| **one == Presence::Miss).count() as u64;
@@ -103,9 +118,11 @@ impl Meter {
         self.lookup_hits.fetch_add(hits, Ordering::Relaxed);
     }
 
-    /// The counters of lookups, by name: keys that were answered, and those of them that were there.
+    /// The counters of lookups, by name: keys that were answered, and those of them that were
+    /// there.
     pub fn lookups(&self) -> [(&'static str, u64); 2] {
-        let [keys, hits] = [&self.lookup_keys, &self.lookup_hits].map(|count| count.load(Ordering::Relaxed));
+        let [keys, hits] =
+            [&self.lookup_keys, &self.lookup_hits].map(|count| count.load(Ordering::Relaxed));
         [("lookup_keys", keys), ("lookup_hits", hits)]
     }
 
@@ -121,10 +138,18 @@ impl Tier for Measured {
         self.inner.caps()
     }
 
-    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+    fn lookup(
+        &self,
+        ctx: &Ctx,
+        keys: Arc<[Key]>,
+        mode: Mode,
+        hold: Hold,
+    ) -> Ticket<Result<LookedUp, Error>> {
         let meter = Arc::clone(&self.meter);
         let asked = self.timed(|meter| &meter.lookup, |tier| tier.lookup(ctx, keys, mode, hold));
-        asked.then_look(move |answer| answer.iter().for_each(|answer| meter.looked_up(&answer.found)))
+        asked.then_look(move |answer| {
+            answer.iter().for_each(|answer| meter.looked_up(&answer.found))
+        })
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
@@ -205,7 +230,12 @@ mod tests {
     #[test]
     fn lookups_count_the_keys_that_were_answered() {
         let meter = Meter::default();
-        meter.looked_up(&[Presence::Hit { len: 1 }, Presence::Miss, Presence::Unknown, Presence::Unknown]);
+        meter.looked_up(&[
+            Presence::Hit { len: 1 },
+            Presence::Miss,
+            Presence::Unknown,
+            Presence::Unknown,
+        ]);
         meter.looked_up(&[Presence::Hit { len: 1 }]);
         assert_eq!(meter.lookups(), [("lookup_keys", 3), ("lookup_hits", 2)]);
     }
@@ -220,6 +250,10 @@ mod tests {
             let line = out.lines().find(|line| line.contains(&format!("le=\"{end}\""))).unwrap();
             line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()
         };
-        assert_eq!((of("0.000016"), of("0.000064"), of("+Inf"), times.count()), (2, 3, 4, 4), "{out}");
+        assert_eq!(
+            (of("0.000016"), of("0.000064"), of("+Inf"), times.count()),
+            (2, 3, 4, 4),
+            "{out}"
+        );
     }
 }

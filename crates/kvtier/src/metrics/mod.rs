@@ -1,5 +1,5 @@
-//! What the tiers count, in one table: `docs/METRICS.md` is written from it. For Prometheus as text, served or not, and through the `metrics`
-//! facade.
+//! What the tiers count, in one table: `docs/METRICS.md` is written from it. For Prometheus as
+//! text, served or not, and through the `metrics` facade.
 
 mod document;
 mod expose;
@@ -73,7 +73,8 @@ macro_rules! metrics {
     };
 }
 
-/// Counters that come from a table: the fields, and what [`Status`](kvtier_core::Status) shows, in its order.
+/// Counters that come from a table: the fields, and what [`Status`](kvtier_core::Status) shows, in
+/// its order.
 macro_rules! counters {
     ($type:ident, $tier:literal: $($stability:ident $unit:ident $name:ident $help:literal,)*) => {
         #[derive(Debug, Default)]
@@ -207,8 +208,8 @@ const S3: &[Metric] = metrics! { "s3":
     Stable Ops requests_delete "requests that delete, likewise",
 };
 
-/// Every counter of every kind of tier, in the order in which the tier shows them. A `gds` tier has those of `file` besides its own, but for
-/// those of io_uring.
+/// Every counter of every kind of tier, in the order in which the tier shows them. A `gds` tier has
+/// those of `file` besides its own, but for those of io_uring.
 pub fn all() -> impl Iterator<Item = &'static Metric> {
     HostCounters::TABLE.iter().chain(FILE).chain(GDS).chain(S3).chain(StackCounters::TABLE)
 }

@@ -1,4 +1,5 @@
-/// What an object store charges, in dollars. The default is nothing: prices are the operator's to know.
+/// What an object store charges, in dollars. The default is nothing: prices are the operator's to
+/// know.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct Prices {
@@ -32,11 +33,14 @@ impl Prices {
 
     /// Dollars for what a tier counted. Tiers that count no requests cost nothing.
     pub fn dollars(&self, counters: &[(&'static str, u64)]) -> f64 {
-        let of = |name: &str| counters.iter().find(|(n, _)| *n == name).map_or(0.0, |(_, v)| *v as f64);
+        let of =
+            |name: &str| counters.iter().find(|(n, _)| *n == name).map_or(0.0, |(_, v)| *v as f64);
         let is_charged = counters.iter().any(|(name, _)| name.starts_with("requests_"));
-        let traffic = self.per_gb_read * of("loaded_bytes") + self.per_gb_written * of("saved_bytes");
+        let traffic =
+            self.per_gb_read * of("loaded_bytes") + self.per_gb_written * of("saved_bytes");
         let writes = of("requests_put") + of("requests_list");
-        let requests = self.per_1000_writes * writes + self.per_1000_reads * (of("requests_get") + of("requests_head"));
+        let requests = self.per_1000_writes * writes
+            + self.per_1000_reads * (of("requests_get") + of("requests_head"));
         if is_charged { requests / 1e3 + traffic / 1e9 } else { 0.0 }
     }
 }

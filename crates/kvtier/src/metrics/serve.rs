@@ -109,7 +109,9 @@ fn answer(client: TcpStream, tiers: &[Shown]) -> io::Result<()> {
     let asked = read(&client)?;
     let first = asked.lines().next().unwrap_or_default();
     let (status, kind, body) = match first.split(' ').collect::<Vec<_>>().as_slice() {
-        ["GET", "/metrics", ..] => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", prometheus(tiers)),
+        ["GET", "/metrics", ..] => {
+            ("200 OK", "text/plain; version=0.0.4; charset=utf-8", prometheus(tiers))
+        }
         ["GET", ..] => ("404 Not Found", "text/plain", "the metrics are at /metrics\n".to_owned()),
         _ => ("405 Method Not Allowed", "text/plain", "only GET\n".to_owned()),
     };

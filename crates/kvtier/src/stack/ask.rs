@@ -1,16 +1,25 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use kvtier_core::{Bitmap, Ctx, Digest, Error, ErrorKind, Hold, Key, LookedUp, Mode, Presence, Removed};
+use kvtier_core::{
+    Bitmap, Ctx, Digest, Error, ErrorKind, Hold, Key, LookedUp, Mode, Presence, Removed,
+};
 
 use super::flights::Flight;
 use super::holds::{HOLDS_MAX, Parts};
 use super::{Inner, add};
 
 impl Inner {
-    /// Asks the tiers from the top, each for what those above it have not, and notes who answered for what. Where one failed, what nobody
-    /// else has is `Unknown`; an error only when all of them failed.
-    pub async fn lookup(&self, ctx: &Ctx, keys: &[Key], mode: Mode, hold: Hold) -> Result<LookedUp, Error> {
+    /// Asks the tiers from the top, each for what those above it have not, and notes who answered
+    /// for what. Where one failed, what nobody else has is `Unknown`; an error only when all of
+    /// them failed.
+    pub async fn lookup(
+        &self,
+        ctx: &Ctx,
+        keys: &[Key],
+        mode: Mode,
+        hold: Hold,
+    ) -> Result<LookedUp, Error> {
         let mut found = vec![Presence::Miss; keys.len()];
         let mut tiers = vec![Bitmap::new(keys.len()); self.tiers.len()];
         let (mut held, mut failed, mut answered) = (Parts::new(), None, keys.is_empty());
@@ -25,7 +34,10 @@ impl Inner {
             match tier.lookup(&self.ctx_for(at, ctx), ask, mode, hold).await {
                 Ok(answer) if !self.is_worth(ctx, at, bytes_of(&answer)) => {
                     answered = true;
-                    add(&self.counters.too_slow, answer.found.iter().filter(|found| found.is_hit()).count() as u64);
+                    add(
+                        &self.counters.too_slow,
+                        answer.found.iter().filter(|found| found.is_hit()).count() as u64,
+                    );
                     self.release(answer.hold.map(|id| (at, id)).into_iter().collect());
                 }
                 Ok(answer) => {
@@ -44,11 +56,19 @@ impl Inner {
                 }
             }
         }
-        let hits = || keys.iter().zip(&found).filter(|(_, found)| found.is_hit()).map(|(key, _)| *key.digest());
+        let hits = || {
+            keys.iter()
+                .zip(&found)
+                .filter(|(_, found)| found.is_hit())
+                .map(|(key, _)| *key.digest())
+        };
         let hold = self.keep(held, hold, || hits().collect())?;
         match failed {
             Some(e) if !answered => return Err(e),
-            Some(_) => found.iter_mut().filter(|p| **p == Presence::Miss).for_each(|p| *p = Presence::Unknown),
+            Some(_) => found
+                .iter_mut()
+                .filter(|p| **p == Presence::Miss)
+                .for_each(|p| *p = Presence::Unknown),
             None => {}
         }
         Ok(LookedUp::new(found, hold).with_tiers(tiers))
@@ -74,8 +94,9 @@ impl Inner {
         held.into_iter().for_each(|(tier, id)| self.tiers[tier].release(id));
     }
 
-    /// Key by key, since only so the counts of several tiers add up. A tier that fails keeps none of the others from removing, but the
-    /// answer is its error: the chunk may still be there. No load brings a chunk up while it is removed.
+    /// Key by key, since only so the counts of several tiers add up. A tier that fails keeps none
+    /// of the others from removing, but the answer is its error: the chunk may still be there.
+    /// No load brings a chunk up while it is removed.
     pub async fn remove(&self, ctx: &Ctx, keys: &[Key]) -> Result<Removed, Error> {
         let (mut counts, mut failed) = (Removed::default(), None);
         for key in keys {
@@ -106,7 +127,8 @@ impl Inner {
 }
 
 impl Inner {
-    /// The flight of a key, after those that are under way have landed. `Timeout` when others go on until the deadline.
+    /// The flight of a key, after those that are under way have landed. `Timeout` when others go on
+    /// until the deadline.
     async fn alone_with(&self, ctx: &Ctx, key: &Key) -> Result<Flight, Error> {
         loop {
             match self.flights.begin(key.digest()) {
@@ -115,7 +137,9 @@ impl Inner {
             }
             if self.time.now() >= ctx.deadline {
                 let what = "it was loaded all the time until the deadline";
-                return Err(Error::new(ErrorKind::Timeout, what).with_op("remove").with_key(*key.digest()));
+                return Err(Error::new(ErrorKind::Timeout, what)
+                    .with_op("remove")
+                    .with_key(*key.digest()));
             }
         }
     }

@@ -13,12 +13,14 @@ pub struct StackConfig {
     pub name: String,
     /// The tiers and their rules, the fastest first.
     pub levels: Vec<(Arc<dyn Tier>, Rule)>,
-    /// The most bytes that wait to be written to lower tiers. What would be more is waited for; of what a tier gives up, it is lost.
+    /// The most bytes that wait to be written to lower tiers. What would be more is waited for; of
+    /// what a tier gives up, it is lost.
     pub dirty_bytes_max: u64,
     /// How long a chunk on its way to a lower tier may take before it is given up.
     pub behind_max: Duration,
-    /// How many bytes of KV cache the engine computes in a second (its prefill rate in tokens, times the bytes of a token). Given, a demand
-    /// load that would take longer than computing is a miss.
+    /// How many bytes of KV cache the engine computes in a second (its prefill rate in tokens,
+    /// times the bytes of a token). Given, a demand load that would take longer than computing
+    /// is a miss.
     pub computed_bytes_per_s: Option<f64>,
     /// The clock that deadlines and holds go by.
     pub clock: Clock,
@@ -38,7 +40,8 @@ impl StackConfig {
         }
     }
 
-    /// Adds a tier below what is there: written through, and offered every chunk that is found below it.
+    /// Adds a tier below what is there: written through, and offered every chunk that is found
+    /// below it.
     pub fn with(self, tier: Arc<dyn Tier>) -> Self {
         self.with_rule(tier, Rule::new())
     }
@@ -55,7 +58,8 @@ impl StackConfig {
         self
     }
 
-    /// Sets how long a chunk on its way to a lower tier may take (10 s): a tier that stalls holds so long what waits for it.
+    /// Sets how long a chunk on its way to a lower tier may take (10 s): a tier that stalls holds
+    /// so long what waits for it.
     pub fn with_behind_max(mut self, longest: Duration) -> Self {
         self.behind_max = longest;
         self
@@ -79,20 +83,30 @@ impl StackConfig {
             None => return invalid("a stack needs at least one tier; give it some".into()),
             Some((tier, rule)) if rule.write != Write::Through => {
                 let name = &tier.caps().name;
-                return invalid(format!("{name}: the first tier of a stack is written through; set write: through"));
+                return invalid(format!(
+                    "{name}: the first tier of a stack is written through; set write: through"
+                ));
             }
             _ => {}
         }
         if self.levels.len() > LEVELS_MAX {
-            return invalid(format!("{} tiers; a stack has at most {LEVELS_MAX}", self.levels.len()));
+            return invalid(format!(
+                "{} tiers; a stack has at most {LEVELS_MAX}",
+                self.levels.len()
+            ));
         }
-        if let Some((tier, _)) = self.levels.iter().find(|(_, rule)| rule.deadline.is_some_and(|own| own.is_zero())) {
-            return invalid(format!("{}: a deadline of 0 lets nothing through; leave it out", tier.caps().name));
+        if let Some((tier, _)) =
+            self.levels.iter().find(|(_, rule)| rule.deadline.is_some_and(|own| own.is_zero()))
+        {
+            return invalid(format!(
+                "{}: a deadline of 0 lets nothing through; leave it out",
+                tier.caps().name
+            ));
         }
         match self.computed_bytes_per_s {
-            Some(rate) if !(rate.is_finite() && rate > 0.0) => {
-                invalid(format!("{rate} bytes computed in a second cannot be; give a number above 0, or none"))
-            }
+            Some(rate) if !(rate.is_finite() && rate > 0.0) => invalid(format!(
+                "{rate} bytes computed in a second cannot be; give a number above 0, or none"
+            )),
             _ => Ok(()),
         }
     }

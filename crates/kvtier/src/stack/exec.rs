@@ -10,7 +10,8 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// One thread that drives the tickets of a stack: the smallest executor that does. The stack's gate bounds how much it has to do.
+/// One thread that drives the tickets of a stack: the smallest executor that does. The stack's gate
+/// bounds how much it has to do.
 pub struct Exec {
     spawner: Spawner,
     thread: Option<JoinHandle<()>>,
@@ -56,7 +57,8 @@ impl Exec {
 }
 
 impl Spawner {
-    /// Work that comes when the thread is about to end is dropped, unless other work is still under way.
+    /// Work that comes when the thread is about to end is dropped, unless other work is still under
+    /// way.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut queue = self.0.lock();
         if queue.closed && queue.open == 0 {
@@ -64,7 +66,10 @@ impl Spawner {
             return drop(work);
         }
         queue.open += 1;
-        queue.ready.push_back(Arc::new(Task { work: Mutex::new(Some(Box::pin(work))), shared: Arc::clone(&self.0) }));
+        queue.ready.push_back(Arc::new(Task {
+            work: Mutex::new(Some(Box::pin(work))),
+            shared: Arc::clone(&self.0),
+        }));
         drop(queue);
         self.0.work.notify_one();
     }
@@ -93,12 +98,14 @@ impl Shared {
 }
 
 impl Task {
-    /// Polls once; answers whether the work has just ended. A panic ends this work only: the slots it held answer `Closed`.
+    /// Polls once; answers whether the work has just ended. A panic ends this work only: the slots
+    /// it held answer `Closed`.
     fn step(self: &Arc<Self>) -> bool {
         let mut slot = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(work) = slot.as_mut() else { return false };
         let waker = Waker::from(Arc::clone(self));
-        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut Context::from_waker(&waker))));
+        let polled =
+            catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut Context::from_waker(&waker))));
         let done = !matches!(polled, Ok(std::task::Poll::Pending));
         if done {
             *slot = None;
@@ -120,7 +127,9 @@ impl Drop for Exec {
     fn drop(&mut self) {
         self.spawner.0.lock().closed = true;
         self.spawner.0.work.notify_one();
-        if let Some(thread) = self.thread.take().filter(|t| t.thread().id() != thread::current().id()) {
+        if let Some(thread) =
+            self.thread.take().filter(|t| t.thread().id() != thread::current().id())
+        {
             let _ = thread.join();
         }
     }

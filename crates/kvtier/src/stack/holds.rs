@@ -16,8 +16,8 @@ const PURGE_MIN: usize = 64;
 /// Holds of single tiers: which tier, and its hold.
 pub type Parts = Vec<(usize, HoldId)>;
 
-/// One hold of the stack stands for one in each tier that has some of the chunks. The tiers end theirs by themselves; what is kept here
-/// is only which they are.
+/// One hold of the stack stands for one in each tier that has some of the chunks. The tiers end
+/// theirs by themselves; what is kept here is only which they are.
 #[derive(Debug, Default)]
 pub struct Holds {
     clock: Clock,
@@ -27,7 +27,8 @@ pub struct Holds {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// At this number of holds, those whose time is up are forgotten. Holds of callers that never release them do not pile up.
+    /// At this number of holds, those whose time is up are forgotten. Holds of callers that never
+    /// release them do not pile up.
     purge_at: usize,
     all: HashMap<u64, Kept>,
 }
@@ -79,7 +80,8 @@ impl Holds {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A hold on these chunks that stands for these parts until `ttl` has passed; hands them back when there are too many.
+    /// A hold on these chunks that stands for these parts until `ttl` has passed; hands them back
+    /// when there are too many.
     pub fn keep(&self, parts: Parts, keys: Vec<Digest>, ttl: Duration) -> Result<HoldId, Parts> {
         let (mut state, now) = (self.lock(), self.clock.now());
         if state.all.len() >= state.purge_at.clamp(PURGE_MIN, HOLDS_MAX) {
@@ -105,10 +107,15 @@ impl Holds {
     /// Takes keys from a hold, which is forgotten with its last one.
     pub fn give_back(&self, id: HoldId, keys: &[Digest]) -> Rest {
         let mut state = self.lock();
-        let left = state.all.get_mut(&id.0).and_then(|kept| kept.give_back(keys).then(|| kept.parts.clone()));
+        let left = state
+            .all
+            .get_mut(&id.0)
+            .and_then(|kept| kept.give_back(keys).then(|| kept.parts.clone()));
         match left {
             Some(parts) => Rest::Some(parts),
-            None => Rest::Nothing(state.all.remove(&id.0).map(|kept| kept.parts).unwrap_or_default()),
+            None => {
+                Rest::Nothing(state.all.remove(&id.0).map(|kept| kept.parts).unwrap_or_default())
+            }
         }
     }
 }

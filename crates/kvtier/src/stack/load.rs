@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Class, Ctx, Digest, Done, Error, ErrorKind, Key, Load, Loaded, MissReason, Op, Save, Saved, Slot, Ticket, TierExt,
+    Class, Ctx, Digest, Done, Error, ErrorKind, Key, Load, Loaded, MissReason, Op, Save, Saved,
+    Slot, Ticket, TierExt,
 };
 use kvtier_mem::{Lease, View};
 
@@ -23,7 +24,8 @@ struct Falling {
     op: Load,
     slot: LoadSlot,
     verdict: Verdict,
-    /// Ends the wait of others for this key, when dropped. Who has none brings nothing up, since a remove may be on its way down.
+    /// Ends the wait of others for this key, when dropped. Who has none brings nothing up, since a
+    /// remove may be on its way down.
     flight: Option<Flight>,
 }
 
@@ -45,7 +47,8 @@ struct Rising {
     set: Option<Arc<[Digest]>>,
 }
 
-/// Loads a batch: what no other load is fetching at the moment at once, then, when they have landed, the rest.
+/// Loads a batch: what no other load is fetching at the moment at once, then, when they have
+/// landed, the rest.
 pub async fn load(stack: &Inner, ctx: &Ctx, asked: Asked<Load, Loaded>) {
     let batch = Batch { stack, ctx, keys: asked.keys };
     let (mut own, mut others) = (Vec::new(), Vec::new());
@@ -65,7 +68,8 @@ pub async fn load(stack: &Inner, ctx: &Ctx, asked: Asked<Load, Loaded>) {
         let _ = landed.await;
         rest.push(falling);
     }
-    rest.iter_mut().for_each(|falling| falling.flight = stack.flights.begin(falling.op.key.digest()).ok());
+    rest.iter_mut()
+        .for_each(|falling| falling.flight = stack.flights.begin(falling.op.key.digest()).ok());
     batch.fall(rest).await;
 }
 
@@ -96,10 +100,14 @@ impl Batch<'_> {
             let answers = stack.tiers[at].load_waiting(&ctx, ops).await;
             stack.heard(at, &answers, stack.time.elapsed(began));
             let (mut hits, mut next) = (Vec::new(), Vec::new());
-            for (Done { op, result }, (place, slot, mut verdict, flight)) in answers.into_iter().zip(rest) {
+            for (Done { op, result }, (place, slot, mut verdict, flight)) in
+                answers.into_iter().zip(rest)
+            {
                 add(&stack.counters.tier_errors, u64::from(result.is_err()));
                 match result {
-                    Ok(Loaded::Hit { len }) => hits.push((len, Falling { at: place, op, slot, verdict, flight })),
+                    Ok(Loaded::Hit { len }) => {
+                        hits.push((len, Falling { at: place, op, slot, verdict, flight }))
+                    }
                     // Its memory is still with that tier: nothing is left to offer to the next.
                     Err(e) if op.into.is_empty() => slot.finish(op, Err(e)),
                     // What only this tier had no time for, others may have.
@@ -124,8 +132,9 @@ impl Batch<'_> {
         }
     }
 
-    /// What tier `at` is told: its own deadline, a little before the stack's, so that what it has by then is still heard; and where these ops
-    /// stand in their chain, if they follow each other.
+    /// What tier `at` is told: its own deadline, a little before the stack's, so that what it has
+    /// by then is still heard; and where these ops stand in their chain, if they follow each
+    /// other.
     fn ctx_for(&self, at: usize, open: &[Falling]) -> Ctx {
         let places: Vec<usize> = open.iter().map(|f| f.at).collect();
         self.stack.ctx_for(at, self.ctx).for_part(&self.keys, &places)
@@ -146,7 +155,8 @@ impl Batch<'_> {
                 add(&self.stack.counters.hits, 1);
                 Ok(Loaded::Hit { len })
             } else {
-                // A hit says that all bytes are there, and some are in memory that cannot be handed back yet.
+                // A hit says that all bytes are there, and some are in memory that cannot be handed
+                // back yet.
                 let what = "a faster tier still copies from this memory";
                 Err(Error::new(ErrorKind::Timeout, what).with_op("load").with_key(*op.key.digest()))
             };
@@ -156,14 +166,19 @@ impl Batch<'_> {
         }
     }
 
-    /// Saves chunks that tier `from` had to the tiers above that admit them, out of the callers' own leases, and gives them back. What is there
-    /// together with others there is so above too. What a tier does not take now, it does not get: the next load finds it below again.
+    /// Saves chunks that tier `from` had to the tiers above that admit them, out of the callers'
+    /// own leases, and gives them back. What is there together with others there is so above
+    /// too. What a tier does not take now, it does not get: the next load finds it below again.
     async fn promote(&self, ops: Vec<Found>, from: usize) -> Vec<Load> {
         let stack = self.stack;
         let counted = plan::counts_hits(&stack.rules, from);
         let to = |found: &Found| {
             let hits = if counted { stack.seen.count(found.op.key.digest()) } else { 1 };
-            if found.may_rise { plan::promote_to(&stack.rules, from, hits) } else { Tiers::default() }
+            if found.may_rise {
+                plan::promote_to(&stack.rules, from, hits)
+            } else {
+                Tiers::default()
+            }
         };
         let wanted: Vec<Tiers> = ops.iter().map(to).collect();
         let all = wanted.iter().fold(Tiers::default(), |all, tiers| all.and(*tiers));
@@ -179,26 +194,37 @@ impl Batch<'_> {
         };
         let chunks: Vec<Rising> = ops.into_iter().map(frozen).collect();
         for tier in all.iter() {
-            let some = chunks.iter().zip(&wanted).filter(|(_, wanted)| wanted.iter().any(|at| at == tier));
+            let some =
+                chunks.iter().zip(&wanted).filter(|(_, wanted)| wanted.iter().any(|at| at == tier));
             let some: Vec<&Rising> = some.map(|(chunk, _)| chunk).collect();
             add(&stack.counters.not_admitted, (chunks.len() - some.len()) as u64);
             self.lift(tier, some).await;
         }
-        let thawed = |views: Vec<View>| views.into_iter().filter_map(|v| v.into_lease().ok()).collect();
-        chunks.into_iter().map(|Rising { key, views, .. }| Load { key, into: thawed(views) }).collect()
+        let thawed =
+            |views: Vec<View>| views.into_iter().filter_map(|v| v.into_lease().ok()).collect();
+        chunks
+            .into_iter()
+            .map(|Rising { key, views, .. }| Load { key, into: thawed(views) })
+            .collect()
     }
 
     /// Saves chunks to a tier above: those of one set as a part of it, and all others.
     async fn lift(&self, tier: usize, some: Vec<&Rising>) {
         let stack = self.stack;
         let mut groups: BTreeMap<Option<&Arc<[Digest]>>, Vec<&Rising>> = BTreeMap::new();
-        some.into_iter().for_each(|chunk| groups.entry(chunk.set.as_ref()).or_default().push(chunk));
+        some.into_iter()
+            .for_each(|chunk| groups.entry(chunk.set.as_ref()).or_default().push(chunk));
         let begin = |(set, group): (Option<&Arc<[Digest]>>, Vec<&Rising>)| {
             let places: Vec<usize> = group.iter().map(|chunk| chunk.at).collect();
-            // The class tells the tier that this memory goes back to the caller, so that it copies instead of keeping it.
-            let mut ctx = stack.ctx_for(tier, self.ctx).for_part(&self.keys, &places).with_class(Class::Prefetch);
+            // The class tells the tier that this memory goes back to the caller, so that it copies
+            // instead of keeping it.
+            let mut ctx = stack
+                .ctx_for(tier, self.ctx)
+                .for_part(&self.keys, &places)
+                .with_class(Class::Prefetch);
             (ctx.together, ctx.whole) = (set.is_some(), set.cloned());
-            let save = |chunk: &&Rising| Save { key: chunk.key.clone(), from: filled(&chunk.views) };
+            let save =
+                |chunk: &&Rising| Save { key: chunk.key.clone(), from: filled(&chunk.views) };
             stack.tiers[tier].save(&ctx, group.iter().map(save).collect())
         };
         let begun: Vec<Ticket<_>> = groups.into_iter().map(begin).collect();
@@ -222,7 +248,8 @@ fn still_wanted(open: Vec<Falling>) -> Vec<Falling> {
         match falling.slot.is_over() {
             None => wanted.push(falling),
             Some(kind) => {
-                let error = Error::new(kind, "the load ended before a tier had answered it").with_op("load");
+                let error = Error::new(kind, "the load ended before a tier had answered it")
+                    .with_op("load");
                 let Falling { op, slot, .. } = falling;
                 let error = error.with_key(*op.key.digest());
                 slot.finish(op, Err(error));
@@ -235,8 +262,12 @@ fn still_wanted(open: Vec<Falling>) -> Vec<Falling> {
 impl Inner {
     /// Whether loading so much from a tier is quicker than computing it, as far as that is known.
     pub fn is_worth(&self, ctx: &Ctx, at: usize, bytes: u64) -> bool {
-        // Above everything else a chunk has not even been looked for; and nobody waits for what is no demand.
-        let Some(computed_per_s) = self.computed_per_s.filter(|_| ctx.class == Class::Demand) else { return true };
+        // Above everything else a chunk has not even been looked for; and nobody waits for what is
+        // no demand.
+        let Some(computed_per_s) = self.computed_per_s.filter(|_| ctx.class == Class::Demand)
+        else {
+            return true;
+        };
         self.paces[at].beats(self.time.now(), bytes, computed_per_s)
     }
 
@@ -256,7 +287,8 @@ impl Inner {
     pub fn ctx_for(&self, at: usize, ctx: &Ctx) -> Ctx {
         let mut ctx = ctx.clone();
         ctx.deadline = self.a_little_before(ctx.deadline);
-        if let Some(own) = self.rules[at].deadline.and_then(|own| self.time.now().checked_add(own)) {
+        if let Some(own) = self.rules[at].deadline.and_then(|own| self.time.now().checked_add(own))
+        {
             ctx.deadline = ctx.deadline.min(own);
         }
         ctx

@@ -22,8 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Batch, Caps, Clock, Ctx, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, Load, Loaded,
-    LookedUp, Mode, Op, Pass, Removed, Save, Saved, ShedReason, Slot, Ticket, Tier, Timekeeper, ticket,
+    Batch, Caps, Clock, Ctx, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key,
+    Load, Loaded, LookedUp, Mode, Op, Pass, Removed, Save, Saved, ShedReason, Slot, Ticket, Tier,
+    Timekeeper, ticket,
 };
 
 use crate::metrics::StackCounters;
@@ -45,10 +46,11 @@ const BYTES_MAX: u64 = 4 << 30;
 
 /// Tiers over each other that look like one; the first is the fastest.
 ///
-/// A load falls through to the first tier that has the chunk, and a chunk found below is promoted to those above that [admit](Admit) it. A
-/// save goes to the tiers as their [rules](Write) say. Several loads of one key go below once: the others wait and are served from above. A tier that fails is a miss
-/// there; the stack answers with an error only when all tiers failed, at the caller's deadline, and for a remove. Dropping it waits for
-/// what is under way.
+/// A load falls through to the first tier that has the chunk, and a chunk found below is promoted
+/// to those above that [admit](Admit) it. A save goes to the tiers as their [rules](Write) say.
+/// Several loads of one key go below once: the others wait and are served from above. A tier that
+/// fails is a miss there; the stack answers with an error only when all tiers failed, at the
+/// caller's deadline, and for a remove. Dropping it waits for what is under way.
 #[derive(Debug)]
 pub struct Stack {
     caps: Caps,
@@ -87,10 +89,12 @@ impl Stack {
     /// A stack by these rules.
     pub fn open(config: StackConfig) -> Result<Self, Error> {
         config.check()?;
-        let StackConfig { name, levels, dirty_bytes_max, behind_max, computed_bytes_per_s, clock } = config;
+        let StackConfig { name, levels, dirty_bytes_max, behind_max, computed_bytes_per_s, clock } =
+            config;
         let (tiers, rules): (Vec<Arc<dyn Tier>>, Vec<Rule>) = levels.into_iter().unzip();
         let name = name.as_str();
-        let thread = |e| Error::new(ErrorKind::Io, "cannot start a thread for the stack").with_source(e);
+        let thread =
+            |e| Error::new(ErrorKind::Io, "cannot start a thread for the stack").with_source(e);
         let mut caps = Caps::new(name, OPS_MAX, BYTES_MAX);
         caps.chunk_bytes_max = tiers.iter().map(|t| t.caps().chunk_bytes_max).max().unwrap_or(0);
         caps.bounce = tiers.iter().all(|t| t.caps().bounce);
@@ -126,8 +130,8 @@ impl Stack {
         &self.inner.tiers
     }
 
-    /// Resolves when nothing waits any more to be written to lower tiers, or with `Timeout` at the deadline. What is saved meanwhile is waited
-    /// for too.
+    /// Resolves when nothing waits any more to be written to lower tiers, or with `Timeout` at the
+    /// deadline. What is saved meanwhile is waited for too.
     pub fn flush(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         let (promise, ticket) = Promise::new(self.clock.clock(), ctx.deadline);
         self.ask("flush", promise, |inner, promise| async move {
@@ -138,13 +142,20 @@ impl Stack {
     }
 
     /// Runs a question that is no batch, if it is let in and still of use.
-    fn ask<T, F>(&self, op: &'static str, promise: Promise<T>, work: impl FnOnce(Arc<Inner>, Promise<T>) -> F)
-    where
+    fn ask<T, F>(
+        &self,
+        op: &'static str,
+        promise: Promise<T>,
+        work: impl FnOnce(Arc<Inner>, Promise<T>) -> F,
+    ) where
         T: Send + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
-        let no =
-            |kind| Error::new(kind, "the stack does not take this now").with_op(op).with_tier(self.caps.name.clone());
+        let no = |kind| {
+            Error::new(kind, "the stack does not take this now")
+                .with_op(op)
+                .with_tier(self.caps.name.clone())
+        };
         let pass: Pass = match promise.is_over().map_or_else(|| self.gate.enter(0), Err) {
             Ok(pass) => pass,
             Err(kind) => return drop(promise.keep(Err(no(self.closed_or(kind))))),
@@ -161,7 +172,8 @@ impl Stack {
         if self.gate.is_closed() { ErrorKind::Closed } else { kind }
     }
 
-    /// Lets the ops of a batch in; those that cannot be are answered here, and nothing of them waits for the stack's thread.
+    /// Lets the ops of a batch in; those that cannot be are answered here, and nothing of them
+    /// waits for the stack's thread.
     fn admit<O: Op, T: Send + 'static>(
         &self,
         ops: Vec<O>,
@@ -176,16 +188,18 @@ impl Stack {
                     asked.taken.push((at, op, slot));
                 }
                 Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled())),
-                Err(kind) => {
-                    slot.finish(op, Err(Error::new(kind, "the stack is closed").with_tier(self.caps.name.clone())))
-                }
+                Err(kind) => slot.finish(
+                    op,
+                    Err(Error::new(kind, "the stack is closed").with_tier(self.caps.name.clone())),
+                ),
             }
         }
         asked
     }
 }
 
-/// What was asked for at once, and what of it was let in. What is said of the whole, the chain and the set, is said of all of it.
+/// What was asked for at once, and what of it was let in. What is said of the whole, the chain and
+/// the set, is said of all of it.
 struct Asked<O: Op, T: Send + 'static> {
     keys: Vec<Digest>,
     /// Each with its place among the keys.
@@ -210,7 +224,9 @@ impl Inner {
             let Some(below) = plan::spill_below(&self.rules, at) else { continue };
             if !tier.spill_to(Spiller::new(self, below)) {
                 let (name, below) = (&tier.caps().name, &self.tiers[below].caps().name);
-                let what = format!("{name} cannot hand what it evicts to {below}; set write: through or back there");
+                let what = format!(
+                    "{name} cannot hand what it evicts to {below}; set write: through or back there"
+                );
                 return Err(Error::new(ErrorKind::Unsupported, what));
             }
         }
@@ -235,7 +251,13 @@ impl Tier for Stack {
         &self.caps
     }
 
-    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+    fn lookup(
+        &self,
+        ctx: &Ctx,
+        keys: Arc<[Key]>,
+        mode: Mode,
+        hold: Hold,
+    ) -> Ticket<Result<LookedUp, Error>> {
         let (promise, ticket) = Promise::new(self.clock.clock(), ctx.deadline);
         let ctx = ctx.clone();
         self.ask("lookup", promise, move |inner, promise| async move {
@@ -305,7 +327,9 @@ impl Tier for Stack {
     /// In each tier that holds some of them.
     fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
         match self.inner.holds.give_back(hold, keys) {
-            Rest::Some(parts) => parts.into_iter().for_each(|(tier, id)| self.inner.tiers[tier].release_keys(id, keys)),
+            Rest::Some(parts) => parts
+                .into_iter()
+                .for_each(|(tier, id)| self.inner.tiers[tier].release_keys(id, keys)),
             Rest::Nothing(parts) => self.inner.release(parts),
         }
     }

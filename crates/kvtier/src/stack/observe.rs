@@ -11,7 +11,9 @@ impl Stack {
     fn waiting(&self) -> Option<String> {
         let (dirty, bytes) = (&self.inner.dirty, crate::bytes::format);
         let may_wait = self.inner.rules.iter().any(|rule| rule.write != Write::Through);
-        may_wait.then(|| format!("{} of at most {} wait to be written", bytes(dirty.used()), bytes(dirty.max())))
+        may_wait.then(|| {
+            format!("{} of at most {} wait to be written", bytes(dirty.used()), bytes(dirty.max()))
+        })
     }
 
     /// How fast the tiers load, and from how much on that beats computing.
@@ -22,7 +24,10 @@ impl Stack {
             Some(match inner.computed_per_s.map(|rate| speed.break_even_bytes(rate)) {
                 None => format!("{name}: a load takes {speed}"),
                 Some(Some(bytes)) => {
-                    format!("{name}: a load takes {speed}; it beats computing from {} on", crate::bytes::format(bytes))
+                    format!(
+                        "{name}: a load takes {speed}; it beats computing from {} on",
+                        crate::bytes::format(bytes)
+                    )
                 }
                 Some(None) => format!("{name}: a load takes {speed}; computing is quicker"),
             })
@@ -32,13 +37,19 @@ impl Stack {
 }
 
 impl Observe for Stack {
-    /// That of the slowest tier, through which everything passes; where that gets only what is spilled, together with those that spill.
+    /// That of the slowest tier, through which everything passes; where that gets only what is
+    /// spilled, together with those that spill.
     fn usage(&self) -> Usage {
         let below = plan::floor(&self.inner.rules);
-        self.inner.tiers[below..].iter().map(|tier| tier.usage()).reduce(Usage::and).unwrap_or_default()
+        self.inner.tiers[below..]
+            .iter()
+            .map(|tier| tier.usage())
+            .reduce(Usage::and)
+            .unwrap_or_default()
     }
 
-    /// Those of the slowest tier: where that gets only what is spilled, what lies above alone is not among them.
+    /// Those of the slowest tier: where that gets only what is spilled, what lies above alone is
+    /// not among them.
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
         self.inner.tiers.last().map(|t| t.keys(from, max)).unwrap_or_default()
     }
@@ -52,9 +63,12 @@ impl Observe for Stack {
 
     /// Healthy while it is open and some tier is; the reasons are those of all tiers.
     fn status(&self) -> Status {
-        let all: Vec<_> = self.inner.tiers.iter().map(|t| (t.caps().name.clone(), t.status())).collect();
-        let mut reasons: Vec<String> =
-            all.iter().flat_map(|(name, s)| s.reasons.iter().map(move |r| format!("{name}: {r}"))).collect();
+        let all: Vec<_> =
+            self.inner.tiers.iter().map(|t| (t.caps().name.clone(), t.status())).collect();
+        let mut reasons: Vec<String> = all
+            .iter()
+            .flat_map(|(name, s)| s.reasons.iter().map(move |r| format!("{name}: {r}")))
+            .collect();
         reasons.extend(self.speeds());
         reasons.extend(self.waiting());
         if self.gate.is_closed() {

@@ -8,13 +8,16 @@ use std::time::{Duration, Instant};
 const KEEP: f64 = 0.95;
 /// Nothing is said before so many loads were measured.
 const MEASURED_MIN: f64 = 4.0;
-/// In this time what was measured comes to count half. A tier that is not asked is unknown again after a while, and measured anew.
+/// In this time what was measured comes to count half. A tier that is not asked is unknown again
+/// after a while, and measured anew.
 const HALF_LIFE: Duration = Duration::from_secs(10);
-/// A tier that is too slow is tried again with the first load after so long, and those that come shortly after that: it may be faster by now.
+/// A tier that is too slow is tried again with the first load after so long, and those that come
+/// shortly after that: it may be faster by now.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 const RETRY_FOR: Duration = Duration::from_millis(100);
 
-/// The measured pace of one tier: a line through seconds by bytes, the older measurements counting less.
+/// The measured pace of one tier: a line through seconds by bytes, the older measurements counting
+/// less.
 #[derive(Debug)]
 pub struct Pace {
     state: Mutex<State>,
@@ -74,7 +77,8 @@ impl Pace {
         (sums.n >= MEASURED_MIN).then(|| sums.speed())
     }
 
-    /// Whether loading this much is quicker than computing it at so many bytes a second. What was too slow is tried again now and then.
+    /// Whether loading this much is quicker than computing it at so many bytes a second. What was
+    /// too slow is tried again now and then.
     pub fn beats(&self, now: Instant, bytes: u64, computed_per_s: f64) -> bool {
         let mut state = self.state();
         let is_known = state.sums.n * state.faded(now) >= MEASURED_MIN;
@@ -91,7 +95,8 @@ impl Pace {
 impl State {
     /// What is left by now of the weight of what was measured.
     fn faded(&self, now: Instant) -> f64 {
-        let half_lives = now.saturating_duration_since(self.heard).as_secs_f64() / HALF_LIFE.as_secs_f64();
+        let half_lives =
+            now.saturating_duration_since(self.heard).as_secs_f64() / HALF_LIFE.as_secs_f64();
         0.5_f64.powf(half_lives)
     }
 }
@@ -129,7 +134,8 @@ impl Speed {
         self.delay_s + self.s_per_byte * bytes as f64
     }
 
-    /// From how many bytes on loading is quicker than computing at so many bytes a second; `None` for never.
+    /// From how many bytes on loading is quicker than computing at so many bytes a second; `None`
+    /// for never.
     pub fn break_even_bytes(self, computed_per_s: f64) -> Option<u64> {
         let gained = 1.0 / computed_per_s - self.s_per_byte;
         (gained > 0.0).then(|| (self.delay_s / gained).ceil() as u64)
@@ -140,7 +146,12 @@ impl fmt::Display for Speed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rate = if self.s_per_byte > 0.0 { 1.0 / self.s_per_byte } else { f64::INFINITY };
         match rate.is_finite() {
-            true => write!(f, "{:.2} ms and {}/s", 1e3 * self.delay_s, crate::bytes::format(rate as u64)),
+            true => write!(
+                f,
+                "{:.2} ms and {}/s",
+                1e3 * self.delay_s,
+                crate::bytes::format(rate as u64)
+            ),
             false => write!(f, "{:.2} ms however much", 1e3 * self.delay_s),
         }
     }
@@ -162,7 +173,10 @@ mod tests {
         assert_eq!(pace.speed(), None, "too little was measured");
         (1..100).for_each(|n| pace.heard(Instant::now(), (n % 7) << 20, took((n % 7) << 20)));
         let speed = pace.speed().unwrap();
-        assert!((speed.delay_s - 0.002).abs() < 1e-5 && (speed.s_per_byte - 1e-9).abs() < 1e-12, "{speed:?}");
+        assert!(
+            (speed.delay_s - 0.002).abs() < 1e-5 && (speed.s_per_byte - 1e-9).abs() < 1e-12,
+            "{speed:?}"
+        );
         // Computed at 500 MB/s: 2 ms are gained by 2 MB.
         let even = speed.break_even_bytes(5e8).unwrap();
         assert!(even.abs_diff(2_000_000) < 20_000, "{even}");
@@ -193,7 +207,10 @@ mod tests {
         assert!(pace.beats(now + ms(500), 1 << 20, 1e3), "computing is slower still");
         let asked = |after| pace.beats(now + ms(after), 1 << 20, 1e9);
         // However the loads fall: one after a second is a trial, and so is what follows shortly.
-        assert_eq!([500, 1730, 1800, 1831, 2700, 2731, 2800].map(asked), [false, true, true, false, false, true, true]);
+        assert_eq!(
+            [500, 1730, 1800, 1831, 2700, 2731, 2800].map(asked),
+            [false, true, true, false, false, true, true]
+        );
     }
 
     #[test]

@@ -12,7 +12,8 @@ pub enum Write {
     /// A save is answered when the tier has answered.
     #[default]
     Through,
-    /// A save is answered when a tier above has the chunk; this one gets it soon after, from there. What waits is bounded.
+    /// A save is answered when a tier above has the chunk; this one gets it soon after, from there.
+    /// What waits is bounded.
     Back,
     /// The tier gets what the tier above it gives up, and what no tier above keeps.
     Spill,
@@ -75,7 +76,11 @@ pub struct Tiers(u16);
 impl Tiers {
     /// Those for which `is_one` holds.
     pub fn of(rules: &[Rule], is_one: impl Fn(usize, &Rule) -> bool) -> Self {
-        let bits = rules.iter().enumerate().filter(|(at, rule)| is_one(*at, rule)).map(|(at, _)| 1u16 << at);
+        let bits = rules
+            .iter()
+            .enumerate()
+            .filter(|(at, rule)| is_one(*at, rule))
+            .map(|(at, _)| 1u16 << at);
         Tiers(bits.fold(0, |all, bit| all | bit))
     }
 
@@ -105,7 +110,8 @@ impl Tiers {
     }
 }
 
-/// The tiers that a chunk found in tier `at` is offered to; it was found below them `hits` times, this one included.
+/// The tiers that a chunk found in tier `at` is offered to; it was found below them `hits` times,
+/// this one included.
 pub fn promote_to(rules: &[Rule], at: usize, hits: u8) -> Tiers {
     Tiers::of(&rules[..at], |_, rule| match rule.admit {
         Admit::Policy => true,
@@ -125,7 +131,8 @@ pub fn spill_below(rules: &[Rule], from: usize) -> Option<usize> {
     rules.get(below).filter(|rule| rule.write == Write::Spill).map(|_| below)
 }
 
-/// The first of the tiers that together hold all that is there: the last one, and those whose victims go down to it.
+/// The first of the tiers that together hold all that is there: the last one, and those whose
+/// victims go down to it.
 pub fn floor(rules: &[Rule]) -> usize {
     rules.iter().rposition(|rule| rule.write != Write::Spill).unwrap_or(0)
 }
@@ -135,7 +142,8 @@ pub fn floor(rules: &[Rule]) -> usize {
 pub enum SaveStep {
     /// Save to these, all at once, and [tell](SavePlan::heard) who kept it.
     Wait(Tiers),
-    /// The caller may be answered; these get it in the background, from this tier. Where that cannot be, [they are waited for](SavePlan::no_room).
+    /// The caller may be answered; these get it in the background, from this tier. Where that
+    /// cannot be, [they are waited for](SavePlan::no_room).
     Later { tiers: Tiers, from: usize },
     /// The caller may be answered.
     Done,
@@ -154,7 +162,13 @@ pub struct SavePlan {
 
 impl SavePlan {
     pub fn new() -> Self {
-        SavePlan { asked: Tiers::default(), kept: Tiers::default(), left: Tiers::default(), begun: false, room: true }
+        SavePlan {
+            asked: Tiers::default(),
+            kept: Tiers::default(),
+            left: Tiers::default(),
+            begun: false,
+            room: true,
+        }
     }
 
     /// What is next. A [`SaveStep::Later`] is given once; after it all is done.
@@ -168,7 +182,8 @@ impl SavePlan {
             // Nobody above keeps it: whoever is below and does is better than nobody.
             return self.left.first().map_or(SaveStep::Done, |at| self.wait(Tiers::only(at)));
         };
-        let back = Tiers::of(rules, |at, rule| rule.write == Write::Back && at > from).without(self.asked);
+        let back =
+            Tiers::of(rules, |at, rule| rule.write == Write::Back && at > from).without(self.asked);
         self.left = Tiers::default();
         match (back.is_empty(), self.room) {
             (true, _) => SaveStep::Done,
@@ -208,7 +223,10 @@ mod tests {
     fn all_rules() -> Vec<Vec<Rule>> {
         let mut all = vec![vec![Rule::new()]];
         for at in 0.. {
-            let Some(rules) = all.get(at).filter(|rules: &&Vec<Rule>| rules.len() < 4).cloned() else { break };
+            let Some(rules) = all.get(at).filter(|rules: &&Vec<Rule>| rules.len() < 4).cloned()
+            else {
+                break;
+            };
             for write in WRITES {
                 let mut longer = rules.clone();
                 longer.push(Rule::new().with_write(write));
@@ -218,8 +236,9 @@ mod tests {
         all
     }
 
-    /// What a save does, said in sentences: all that are written through get it; when any of them keeps it, those of write-back below the
-    /// first that did get it later (or now, without room); when none does, the others are asked in turn until one does, and those of
+    /// What a save does, said in sentences: all that are written through get it; when any of them
+    /// keeps it, those of write-back below the first that did get it later (or now, without
+    /// room); when none does, the others are asked in turn until one does, and those of
     /// write-back below that one follow.
     fn model(rules: &[Rule], takers: Tiers, room: bool) -> (Tiers, Tiers) {
         let takes = |at: usize| takers.iter().any(|taker| taker == at);
@@ -232,7 +251,8 @@ mod tests {
             }
         }
         let Some(from) = from else { return (waited, Tiers::default()) };
-        let back = Tiers::of(rules, |at, rule| rule.write == Write::Back && at > from).without(waited);
+        let back =
+            Tiers::of(rules, |at, rule| rule.write == Write::Back && at > from).without(waited);
         if room { (waited, back) } else { (waited.and(back), Tiers::default()) }
     }
 
@@ -240,19 +260,27 @@ mod tests {
     fn every_plan_of_a_save_is_that_of_the_model_whoever_takes_it() {
         let mut cases = 0;
         for rules in all_rules() {
-            for (takers, room) in (0..1u16 << rules.len()).flat_map(|bits| [(Tiers(bits), true), (Tiers(bits), false)])
+            for (takers, room) in (0..1u16 << rules.len())
+                .flat_map(|bits| [(Tiers(bits), true), (Tiers(bits), false)])
             {
-                let (mut plan, mut waited, mut later) = (SavePlan::new(), Tiers::default(), Tiers::default());
+                let (mut plan, mut waited, mut later) =
+                    (SavePlan::new(), Tiers::default(), Tiers::default());
                 for step in 0.. {
                     assert!(step < 20, "it does not end");
                     match plan.next(&rules) {
                         SaveStep::Wait(tiers) => {
-                            assert!(tiers.iter().all(|at| !waited.iter().any(|before| before == at)), "asked twice");
+                            assert!(
+                                tiers.iter().all(|at| !waited.iter().any(|before| before == at)),
+                                "asked twice"
+                            );
                             waited = waited.and(tiers);
                             plan.heard(Tiers(tiers.0 & takers.0));
                         }
                         SaveStep::Later { tiers, from } => {
-                            assert!(takers.iter().any(|taker| taker == from) && tiers.iter().all(|at| at > from));
+                            assert!(
+                                takers.iter().any(|taker| taker == from)
+                                    && tiers.iter().all(|at| at > from)
+                            );
                             if room { later = later.and(tiers) } else { plan.no_room(tiers) }
                         }
                         SaveStep::Done => break,
@@ -271,10 +299,13 @@ mod tests {
 
     #[test]
     fn who_is_promoted_to_whom() {
-        let rules =
-            [Admit::Policy, Admit::AfterHits(2), Admit::Never, Admit::Policy].map(|a| Rule::new().with_admit(a));
+        let rules = [Admit::Policy, Admit::AfterHits(2), Admit::Never, Admit::Policy]
+            .map(|a| Rule::new().with_admit(a));
         let to = |at, hits| promote_to(&rules, at, hits).iter().collect::<Vec<_>>();
-        assert_eq!((to(3, 1), to(3, 2), to(1, 1), to(0, 9)), (vec![0], vec![0, 1], vec![0], vec![]));
+        assert_eq!(
+            (to(3, 1), to(3, 2), to(1, 1), to(0, 9)),
+            (vec![0], vec![0, 1], vec![0], vec![])
+        );
         assert_eq!([0, 1, 2].map(|at| counts_hits(&rules, at)), [false, false, true]);
     }
 
@@ -282,6 +313,10 @@ mod tests {
     fn victims_go_to_the_next_tier_if_that_takes_them() {
         let rules = WRITES.map(|write| Rule::new().with_write(write));
         assert_eq!([0, 1, 2].map(|at| spill_below(&rules, at)), [None, Some(2), None]);
-        assert_eq!([1, 2, 3].map(|n| floor(&rules[..n])), [0, 1, 1], "spilled from the second to the third");
+        assert_eq!(
+            [1, 2, 3].map(|n| floor(&rules[..n])),
+            [0, 1, 1],
+            "spilled from the second to the third"
+        );
     }
 }

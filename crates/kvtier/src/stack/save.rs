@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kvtier_core::{
-    Class, Ctx, Digest, Done, Error, Key, Op, Save, Saved, ShedReason, Slot, Spill, Spilled, Ticket, Tier, TierExt,
-    View,
+    Class, Ctx, Digest, Done, Error, Key, Op, Save, Saved, ShedReason, Slot, Spill, Spilled,
+    Ticket, Tier, TierExt, View,
 };
 
 use super::dirty::Share;
@@ -74,7 +74,9 @@ pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, asked: Asked<Save, Saved>) {
         for mut saving in open {
             match next(stack, &mut saving, &mut behind) {
                 Some(tiers) => waited.entry(tiers).or_default().push(saving),
-                None => saving.slot.finish(saving.op, saving.best.unwrap_or(Ok(Saved::Shed(ShedReason::Full)))),
+                None => saving
+                    .slot
+                    .finish(saving.op, saving.best.unwrap_or(Ok(Saved::Shed(ShedReason::Full)))),
             }
         }
         open = Vec::new();
@@ -107,9 +109,11 @@ fn next(stack: &Inner, saving: &mut Saving, behind: &mut Vec<Behind>) -> Option<
 /// Saves chunks to some tiers, all at once, and notes what each made of it.
 async fn save_to(stack: &Inner, batch: &Batch, tiers: Tiers, mut some: Vec<Saving>) -> Vec<Saving> {
     let ctx = batch.part(&some.iter().map(|saving| saving.at).collect::<Vec<_>>());
-    let copies = || some.iter().map(|s| Save { key: s.op.key.clone(), from: s.op.from.clone() }).collect();
+    let copies =
+        || some.iter().map(|s| Save { key: s.op.key.clone(), from: s.op.from.clone() }).collect();
     // All have begun before the first is waited for.
-    let begun: Vec<(usize, Ticket<_>)> = tiers.iter().map(|at| (at, stack.tiers[at].save(&ctx, copies()))).collect();
+    let begun: Vec<(usize, Ticket<_>)> =
+        tiers.iter().map(|at| (at, stack.tiers[at].save(&ctx, copies()))).collect();
     for (at, ticket) in begun {
         let answers = patient(&*stack.tiers[at], &ctx, ticket.await).await;
         for (saving, answer) in some.iter_mut().zip(answers) {
@@ -127,7 +131,11 @@ async fn save_to(stack: &Inner, batch: &Batch, tiers: Tiers, mut some: Vec<Savin
 }
 
 /// A tier's answers, with those that were throttled offered again until the deadline.
-async fn patient(tier: &dyn Tier, ctx: &Ctx, answers: Vec<Done<Save, Saved>>) -> Vec<Result<Saved, Error>> {
+async fn patient(
+    tier: &dyn Tier,
+    ctx: &Ctx,
+    answers: Vec<Done<Save, Saved>>,
+) -> Vec<Result<Saved, Error>> {
     let keys: Vec<Digest> = answers.iter().map(|done| *done.op.key().digest()).collect();
     let (mut results, mut again) = (Vec::with_capacity(answers.len()), Vec::new());
     for (at, Done { op, result }) in answers.into_iter().enumerate() {
@@ -151,7 +159,9 @@ async fn write_behind(stack: Arc<Inner>, batch: Batch, chunks: Vec<Behind>) {
     let all = chunks.iter().fold(Tiers::default(), |all, chunk| all.and(chunk.tiers));
     for at in all.iter() {
         let here = chunks.iter().filter(|chunk| chunk.tiers.iter().any(|tier| tier == at));
-        let copy = |chunk: &Behind| (chunk.at, Save { key: chunk.save.key.clone(), from: chunk.save.from.clone() });
+        let copy = |chunk: &Behind| {
+            (chunk.at, Save { key: chunk.save.key.clone(), from: chunk.save.from.clone() })
+        };
         let (places, saves): (Vec<usize>, Vec<Save>) = here.map(copy).unzip();
         // A tier that hangs takes its own time, not that of the next.
         let mut ctx = batch.part(&places).with_class(Class::Write);
@@ -170,23 +180,36 @@ async fn write_behind(stack: Arc<Inner>, batch: Batch, chunks: Vec<Behind>) {
 }
 
 impl Inner {
-    /// What it takes to write a chunk of tier `from` to these tiers later; the inner `None` if that is under way already, the outer one when
-    /// it cannot be done.
+    /// What it takes to write a chunk of tier `from` to these tiers later; the inner `None` if that
+    /// is under way already, the outer one when it cannot be done.
     fn behind(&self, saving: &Saving, tiers: Tiers, from: usize) -> Option<Option<Behind>> {
         let view = self.tiers[from].peek(&saving.op.key)?;
         self.behind_view(saving.at, (saving.op.key.clone(), view), tiers)
     }
 
-    fn behind_view(&self, at: usize, (key, view): (Key, View), tiers: Tiers) -> Option<Option<Behind>> {
+    fn behind_view(
+        &self,
+        at: usize,
+        (key, view): (Key, View),
+        tiers: Tiers,
+    ) -> Option<Option<Behind>> {
         let share = self.dirty.take(view.len() as u64)?;
-        let begun = tiers.iter().filter_map(|to| Some((to, self.behind[to].begin(key.digest()).ok()?)));
+        let begun =
+            tiers.iter().filter_map(|to| Some((to, self.behind[to].begin(key.digest()).ok()?)));
         let (to, flights): (Vec<usize>, Vec<Flight>) = begun.unzip();
         let tiers = to.into_iter().fold(Tiers::default(), |all, to| all.and(Tiers::only(to)));
         let save = Save { key, from: vec![view] };
-        Some((!tiers.is_empty()).then_some(Behind { at, tiers, save, _share: share, _flights: flights }))
+        Some((!tiers.is_empty()).then_some(Behind {
+            at,
+            tiers,
+            save,
+            _share: share,
+            _flights: flights,
+        }))
     }
 
-    /// Resolves when a chunk that is on its way to lower tiers has arrived there, so that a remove takes it all.
+    /// Resolves when a chunk that is on its way to lower tiers has arrived there, so that a remove
+    /// takes it all.
     pub async fn settled(&self, key: &Key) {
         for flights in &self.behind {
             if let Some(landed) = flights.wait_for(key.digest()) {
@@ -220,7 +243,11 @@ impl Spill for Spiller {
             let batch = Batch::new(&ctx, together.iter().map(|one| *one.key.digest()).collect());
             let mut behind = Vec::with_capacity(together.len());
             for (at, one) in together.iter().enumerate() {
-                match stack.behind_view(at, (one.key.clone(), one.bytes.clone()), Tiers::only(self.below)) {
+                match stack.behind_view(
+                    at,
+                    (one.key.clone(), one.bytes.clone()),
+                    Tiers::only(self.below),
+                ) {
                     Some(one) => behind.extend(one),
                     None => add(&stack.counters.lost_behind, 1),
                 }

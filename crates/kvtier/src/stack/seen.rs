@@ -8,7 +8,8 @@ use kvtier_core::Digest;
 /// How many chunks are remembered, at least; twice that at most.
 const SEEN_MIN: usize = 1 << 15;
 
-/// Counts of hits in two generations: the young one becomes the old one when it is full, and the old one is forgotten.
+/// Counts of hits in two generations: the young one becomes the old one when it is full, and the
+/// old one is forgotten.
 #[derive(Debug, Default)]
 pub struct Seen(Mutex<[HashMap<u64, u8>; 2]>);
 
@@ -19,7 +20,8 @@ impl Seen {
         let tag = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let [young, old] = &mut *all;
-        let hits = young.get(&tag).or_else(|| old.get(&tag)).copied().unwrap_or(0).saturating_add(1);
+        let hits =
+            young.get(&tag).or_else(|| old.get(&tag)).copied().unwrap_or(0).saturating_add(1);
         if young.len() >= SEEN_MIN && !young.contains_key(&tag) {
             *old = std::mem::take(young);
         }

@@ -1,12 +1,14 @@
-//! Every interleaving that counts: one load of a key goes below, a remove takes all of a chunk, and nobody is left waiting.
+//! Every interleaving that counts: one load of a key goes below, a remove takes all of a chunk, and
+//! nobody is left waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier_core::{
-    Caps, Class, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, MissReason,
-    Mode, Namespace, Observe, Presence, Removed, Save, Saved, Status, Ticket, Tier, Usage, View, ticket,
+    Caps, Class, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded,
+    LookedUp, MissReason, Mode, Namespace, Observe, Presence, Removed, Save, Saved, Status, Ticket,
+    Tier, Usage, View, ticket,
 };
 use kvtier_mem::{Arena, ArenaConfig};
 use shuttle::sync::Mutex;
@@ -38,7 +40,9 @@ impl Slow {
 }
 
 /// Answers from a thread of its own.
-fn later<T: kvtier_core::Lost + Send + 'static>(answer: impl FnOnce() -> T + Send + 'static) -> Ticket<T> {
+fn later<T: kvtier_core::Lost + Send + 'static>(
+    answer: impl FnOnce() -> T + Send + 'static,
+) -> Ticket<T> {
     let (completer, ticket) = ticket();
     thread::spawn(move || completer.complete(answer()));
     ticket
@@ -49,7 +53,13 @@ impl Tier for Slow {
         &self.caps
     }
 
-    fn lookup(&self, _: &Ctx, keys: Arc<[Key]>, _: Mode, _: Hold) -> Ticket<Result<LookedUp, Error>> {
+    fn lookup(
+        &self,
+        _: &Ctx,
+        keys: Arc<[Key]>,
+        _: Mode,
+        _: Hold,
+    ) -> Ticket<Result<LookedUp, Error>> {
         Ticket::now(Ok(LookedUp::new(vec![Presence::Miss; keys.len()], None)))
     }
 
@@ -132,7 +142,10 @@ impl Observe for Slow {
 
 fn key() -> Key {
     let ns = Arc::new(Namespace::new("tests", Digest::of("layout", b"tests")));
-    Key::new(ns, KeyId::Object(ObjectKey::new("model", KvRank(0), 0, ChunkHash::new(&[1]), "").unwrap()))
+    Key::new(
+        ns,
+        KeyId::Object(ObjectKey::new("model", KvRank(0), 0, ChunkHash::new(&[1]), "").unwrap()),
+    )
 }
 
 fn arena() -> Arena {
@@ -207,7 +220,9 @@ fn what_is_written_behind_is_removed_too_and_waited_for_at_the_end() {
     check(|| {
         let (top, low) = (Slow::new(None), Slow::new(None));
         let back = Rule::new().with_write(Write::Back);
-        let stack = Stack::open(StackConfig::new("s").with(top.clone()).with_rule(low.clone(), back)).unwrap();
+        let stack =
+            Stack::open(StackConfig::new("s").with(top.clone()).with_rule(low.clone(), back))
+                .unwrap();
         let op = Save { key: key(), from: vec![view_of(b"a chunk")] };
         assert_eq!(stack.save(&ctx(), vec![op]).wait().remove(0).result.unwrap(), Saved::Stored);
         stack.remove(&ctx(), [key()].into()).wait().unwrap();

@@ -14,7 +14,9 @@ impl Verdict {
     /// Hears one tier's answer, which is no hit.
     pub fn hear(&mut self, answer: Result<Loaded, Error>) {
         match answer {
-            Err(e) if matches!(e.kind(), ErrorKind::Timeout | ErrorKind::Canceled) => self.ended = Some(e),
+            Err(e) if matches!(e.kind(), ErrorKind::Timeout | ErrorKind::Canceled) => {
+                self.ended = Some(e)
+            }
             Err(e) => self.error = Some(e),
             // Corrupt or too long says more than absent.
             Ok(Loaded::Miss(reason)) if self.miss.is_none_or(|old| old == MissReason::Absent) => {
@@ -35,8 +37,9 @@ impl Verdict {
         self.miss == Some(MissReason::Corrupt)
     }
 
-    /// What the stack says. One tier that answers is enough: a tier that fails beside it is a miss there. Only the ends that the caller
-    /// set are told as they are, and the error when all tiers failed.
+    /// What the stack says. One tier that answers is enough: a tier that fails beside it is a miss
+    /// there. Only the ends that the caller set are told as they are, and the error when all
+    /// tiers failed.
     pub fn sum_up(self) -> Result<Loaded, Error> {
         if let Some(ended) = self.ended {
             return Err(ended);
@@ -50,8 +53,8 @@ impl Verdict {
     }
 }
 
-/// The better of two tiers' answers to one save: stored anywhere is stored, next best is that it was there already, then a tier that
-/// chose not to keep it; an error only if nobody did better.
+/// The better of two tiers' answers to one save: stored anywhere is stored, next best is that it
+/// was there already, then a tier that chose not to keep it; an error only if nobody did better.
 pub fn better(a: Result<Saved, Error>, b: Result<Saved, Error>) -> Result<Saved, Error> {
     if rank(&b) > rank(&a) { b } else { a }
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use kvtier::core::{
-    Batch, Caps, Clock, Cursor, Error, KeyPage, Listener, LookedUp, ManualClock, Removed, Status, Timekeeper, Usage,
-    ticket,
+    Batch, Caps, Clock, Cursor, Error, KeyPage, Listener, LookedUp, ManualClock, Removed, Status,
+    Timekeeper, Usage, ticket,
 };
 use kvtier::prelude::*;
 
@@ -101,8 +101,9 @@ struct Delay {
     by: Duration,
 }
 
-/// A host tier whose loads and saves wait at gates, and which can be slow or broken. It keeps deadlines of loads. It stands for a medium that is
-/// no memory: it shows no bytes where they lie, and hands nothing on.
+/// A host tier whose loads and saves wait at gates, and which can be slow or broken. It keeps
+/// deadlines of loads. It stands for a medium that is no memory: it shows no bytes where they lie,
+/// and hands nothing on.
 #[derive(Debug)]
 pub struct Probe {
     pub below: Arc<HostTier>,
@@ -184,7 +185,13 @@ impl Tier for Probe {
         self.below.caps()
     }
 
-    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+    fn lookup(
+        &self,
+        ctx: &Ctx,
+        keys: Arc<[Key]>,
+        mode: Mode,
+        hold: Hold,
+    ) -> Ticket<Result<LookedUp, Error>> {
         match self.check() {
             Ok(()) => self.below.lookup(ctx, keys, mode, hold),
             Err(e) => Ticket::now(Err(e)),
@@ -194,14 +201,20 @@ impl Tier for Probe {
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         self.loads.fetch_add(ops.len() as u64, Ordering::SeqCst);
         if self.late.load(Ordering::SeqCst) {
-            let late = |op| Done { op, result: Err(Error::new(ErrorKind::Timeout, "late for the test")) };
+            let late =
+                |op| Done { op, result: Err(Error::new(ErrorKind::Timeout, "late for the test")) };
             return Ticket::now(ops.into_iter().map(late).collect());
         }
         if self.check().is_err() {
-            return Ticket::now(ops.into_iter().map(|op| Done { op, result: self.check().map(|()| ABSENT) }).collect());
+            return Ticket::now(
+                ops.into_iter()
+                    .map(|op| Done { op, result: self.check().map(|()| ABSENT) })
+                    .collect(),
+            );
         }
         let keys = ops.iter().map(|op| op.key.clone()).collect();
-        let (batch, slots, ticket) = Batch::<Load, Loaded>::new_on(self.clock.clock(), ctx.deadline, keys);
+        let (batch, slots, ticket) =
+            Batch::<Load, Loaded>::new_on(self.clock.clock(), ctx.deadline, keys);
         self.clock.at(ctx.deadline, &batch.expiry());
         let (below, gate, delay) =
             (Arc::clone(&self.below), Arc::clone(&self.gate), self.delay.lock().unwrap().clone());

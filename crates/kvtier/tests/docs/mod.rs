@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-/// Replaces a document at once: a test that reads it at the same time gets the old or the new one, never a part.
+/// Replaces a document at once: a test that reads it at the same time gets the old or the new one,
+/// never a part.
 pub fn write(path: &str, text: &str) {
     let new = format!("{path}.{}.new", std::process::id());
     std::fs::write(&new, text).unwrap();

@@ -1,4 +1,5 @@
-//! Who gets which pages of an arena. The bookkeeping lies outside the memory, so that it works for memory no CPU can reach.
+//! Who gets which pages of an arena. The bookkeeping lies outside the memory, so that it works for
+//! memory no CPU can reach.
 
 mod slab;
 mod tlsf;
@@ -51,7 +52,9 @@ impl Allocator {
     /// Takes `pages` pages in a row; `None` when there is no such run.
     pub fn take(&self, pages: u32) -> Option<Run> {
         match self {
-            Allocator::General(tlsf) => lock(tlsf).take(pages).map(|(page, handle)| Run { page, handle }),
+            Allocator::General(tlsf) => {
+                lock(tlsf).take(pages).map(|(page, handle)| Run { page, handle })
+            }
             Allocator::Slots(slab) if pages > slab.slot() => None,
             Allocator::Slots(slab) => slab.take().map(|n| Run { page: n * slab.slot(), handle: n }),
         }
@@ -71,7 +74,10 @@ impl Allocator {
             Allocator::General(tlsf) => lock(tlsf).free(),
             Allocator::Slots(slab) => {
                 let slots = slab.free();
-                Free { pages: slots * slab.slot(), largest: if slots > 0 { slab.slot() } else { 0 } }
+                Free {
+                    pages: slots * slab.slot(),
+                    largest: if slots > 0 { slab.slot() } else { 0 },
+                }
             }
         }
     }

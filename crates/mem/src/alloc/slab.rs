@@ -2,8 +2,8 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Slots of one size: a stack of free numbers that threads pop and push without a lock.
 ///
-/// The head is [count of pops 32 | top + 1, or 0]: the count makes a head that was popped and pushed again in between (the ABA problem) a
-/// different one.
+/// The head is [count of pops 32 | top + 1, or 0]: the count makes a head that was popped and
+/// pushed again in between (the ABA problem) a different one.
 #[derive(Debug)]
 pub(crate) struct Slab {
     head: AtomicU64,
@@ -16,8 +16,14 @@ pub(crate) struct Slab {
 impl Slab {
     /// `slots` slots of `slot` pages each, all free.
     pub fn new(slots: u32, slot: u32) -> Self {
-        let below = (0..slots).map(|n| AtomicU32::new(if n + 1 < slots { n + 2 } else { 0 })).collect();
-        Slab { head: AtomicU64::new(u64::from(slots > 0)), below, free: AtomicU32::new(slots), slot }
+        let below =
+            (0..slots).map(|n| AtomicU32::new(if n + 1 < slots { n + 2 } else { 0 })).collect();
+        Slab {
+            head: AtomicU64::new(u64::from(slots > 0)),
+            below,
+            free: AtomicU32::new(slots),
+            slot,
+        }
     }
 
     /// Pages of a slot.
@@ -37,7 +43,8 @@ impl Slab {
             let top = (head as u32).checked_sub(1)?;
             let below = self.below[top as usize].load(Ordering::Relaxed);
             let next = (((head >> 32) + 1) << 32) | u64::from(below);
-            // Acquire: what the giver wrote to `below` before its release of the head is seen, and the slot's memory too.
+            // Acquire: what the giver wrote to `below` before its release of the head is seen, and
+            // the slot's memory too.
             match self.head.compare_exchange_weak(head, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     self.free.fetch_sub(1, Ordering::Relaxed);
@@ -56,7 +63,8 @@ impl Slab {
         loop {
             self.below[slot as usize].store(head as u32, Ordering::Relaxed);
             let next = (head >> 32 << 32) | u64::from(slot + 1);
-            match self.head.compare_exchange_weak(head, next, Ordering::Release, Ordering::Relaxed) {
+            match self.head.compare_exchange_weak(head, next, Ordering::Release, Ordering::Relaxed)
+            {
                 Ok(_) => return,
                 Err(now) => head = now,
             }

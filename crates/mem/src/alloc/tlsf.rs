@@ -1,4 +1,5 @@
-//! Two-level segregated fit over page numbers: runs of free pages in lists by size, two bitmaps that find a list with a fit at once.
+//! Two-level segregated fit over page numbers: runs of free pages in lists by size, two bitmaps
+//! that find a list with a fit at once.
 
 /// Steps between one power of two and the next.
 const STEPS_LOG2: u32 = 3;
@@ -40,9 +41,25 @@ impl Tlsf {
     pub fn new(pages: u32) -> Self {
         let words = [0; LISTS.div_ceil(32)];
         let (heads, free_pages) = (vec![NONE; LISTS].into_boxed_slice(), 0);
-        let mut tlsf = Tlsf { runs: Vec::new(), spare: Vec::new(), heads, words, word_map: 0, pages, free_pages };
+        let mut tlsf = Tlsf {
+            runs: Vec::new(),
+            spare: Vec::new(),
+            heads,
+            words,
+            word_map: 0,
+            pages,
+            free_pages,
+        };
         if pages > 0 {
-            let run = tlsf.add(Run { page: 0, pages, left: NONE, right: NONE, prev: NONE, next: NONE, free: false });
+            let run = tlsf.add(Run {
+                page: 0,
+                pages,
+                left: NONE,
+                right: NONE,
+                prev: NONE,
+                next: NONE,
+                free: false,
+            });
             tlsf.list(run);
         }
         tlsf
@@ -59,8 +76,15 @@ impl Tlsf {
         self.unlist(run);
         let Run { page, pages: all, right, .. } = self.runs[run as usize];
         if all > pages {
-            let rest =
-                Run { page: page + pages, pages: all - pages, left: run, right, prev: NONE, next: NONE, free: false };
+            let rest = Run {
+                page: page + pages,
+                pages: all - pages,
+                left: run,
+                right,
+                prev: NONE,
+                next: NONE,
+                free: false,
+            };
             let rest = self.add(rest);
             if right != NONE {
                 self.runs[right as usize].left = rest;
@@ -90,11 +114,14 @@ impl Tlsf {
 
     /// How much is free, and the largest run of it.
     pub fn free(&self) -> super::Free {
-        let largest = self.last_list().map_or(0, |list| self.in_list(list).map(|run| run.1).max().unwrap_or(0));
+        let largest = self
+            .last_list()
+            .map_or(0, |list| self.in_list(list).map(|run| run.1).max().unwrap_or(0));
         super::Free { pages: self.free_pages, largest }
     }
 
-    /// A free run of at least `pages`: any of the first list whose runs all are, or else one that is by chance.
+    /// A free run of at least `pages`: any of the first list whose runs all are, or else one that
+    /// is by chance.
     fn find(&self, pages: u32) -> Option<u32> {
         if let Some(list) = self.first_list_from(list_of_at_least(pages)) {
             return Some(self.heads[list]);
@@ -125,8 +152,10 @@ impl Tlsf {
     /// The runs of a list with their sizes.
     fn in_list(&self, list: usize) -> impl Iterator<Item = (u32, u32)> + '_ {
         let known = |run: u32| (run != NONE).then_some(run);
-        std::iter::successors(known(self.heads[list]), move |run| known(self.runs[*run as usize].next))
-            .map(|run| (run, self.runs[run as usize].pages))
+        std::iter::successors(known(self.heads[list]), move |run| {
+            known(self.runs[*run as usize].next)
+        })
+        .map(|run| (run, self.runs[run as usize].pages))
     }
 
     fn list(&mut self, run: u32) {
@@ -203,8 +232,11 @@ fn list_of(pages: u32) -> usize {
 fn list_of_at_least(pages: u32) -> usize {
     let list = list_of(pages);
     // Its smallest run has these many pages; if that is not enough, the next list's has.
-    let smallest =
-        if pages < STEPS { pages } else { pages >> (pages.ilog2() - STEPS_LOG2) << (pages.ilog2() - STEPS_LOG2) };
+    let smallest = if pages < STEPS {
+        pages
+    } else {
+        pages >> (pages.ilog2() - STEPS_LOG2) << (pages.ilog2() - STEPS_LOG2)
+    };
     if smallest >= pages { list } else { list + 1 }
 }
 
@@ -218,8 +250,10 @@ mod tests {
 
     #[test]
     fn lists_are_in_the_order_of_sizes() {
-        let sizes =
-            (0..32).flat_map(|log| [(1u32 << log) - 1, 1 << log, (1 << log) + 1]).chain([u32::MAX]).filter(|n| *n > 0);
+        let sizes = (0..32)
+            .flat_map(|log| [(1u32 << log) - 1, 1 << log, (1 << log) + 1])
+            .chain([u32::MAX])
+            .filter(|n| *n > 0);
         for (a, b) in sizes.clone().zip(sizes.skip(1)) {
             assert!(list_of(a.min(b)) <= list_of(a.max(b)), "{a} {b}");
             assert!(list_of(b) < LISTS && list_of_at_least(b) <= LISTS);

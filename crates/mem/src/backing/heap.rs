@@ -19,11 +19,15 @@ unsafe impl Sync for Heap {}
 impl Heap {
     /// `len` bytes (at least 1), zeroed.
     pub fn new(len: usize) -> Result<Self, Error> {
-        let layout = Layout::from_size_align(len.max(1), PAGE)
-            .map_err(|_| Error::new(ErrorKind::Invalid, format!("an arena of {len} bytes is too large")))?;
+        let layout = Layout::from_size_align(len.max(1), PAGE).map_err(|_| {
+            Error::new(ErrorKind::Invalid, format!("an arena of {len} bytes is too large"))
+        })?;
         // SAFETY: the layout has a non-zero size.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| {
-            Error::new(ErrorKind::Full { free: 0, largest: 0 }, format!("no memory for an arena of {len} bytes"))
+            Error::new(
+                ErrorKind::Full { free: 0, largest: 0 },
+                format!("no memory for an arena of {len} bytes"),
+            )
         })?;
         Ok(Heap { base, layout })
     }

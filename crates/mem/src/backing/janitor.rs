@@ -18,8 +18,9 @@ pub struct Swept {
     pub kept: Vec<String>,
 }
 
-/// Removes named segments of `prefix` whose makers are dead: no process has their number, or another one that began at another time; and
-/// nobody holds their lock, as makers in other containers do, and processes that inherited the descriptor. Segments with names of any other
+/// Removes named segments of `prefix` whose makers are dead: no process has their number, or
+/// another one that began at another time; and nobody holds their lock, as makers in other
+/// containers do, and processes that inherited the descriptor. Segments with names of any other
 /// form are left alone.
 pub fn sweep(prefix: &str) -> Result<Swept, Error> {
     check(prefix)?;
@@ -51,7 +52,10 @@ fn lives(pid: u32, start: u64) -> bool {
 }
 
 fn remove_unlocked(path: &Path) -> io::Result<()> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
     file.try_lock()?;
     fs::remove_file(path)
 }

@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
 use libc::{
-    MADV_HUGEPAGE, MADV_POPULATE_WRITE, MAP_ANONYMOUS, MAP_FAILED, MAP_HUGETLB, MAP_PRIVATE, MAP_SHARED, PROT_READ,
-    PROT_WRITE, c_int,
+    MADV_HUGEPAGE, MADV_POPULATE_WRITE, MAP_ANONYMOUS, MAP_FAILED, MAP_HUGETLB, MAP_PRIVATE,
+    MAP_SHARED, PROT_READ, PROT_WRITE, c_int,
 };
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -39,14 +39,17 @@ impl Mapped {
         Ok(Mapped { whole: (base, len), base, len, kind: BackingKind::Mapped, file: None })
     }
 
-    /// `len` bytes in huge pages where the kernel has them: set aside, else transparent, else ordinary ones; of `node`, if given.
+    /// `len` bytes in huge pages where the kernel has them: set aside, else transparent, else
+    /// ordinary ones; of `node`, if given.
     pub fn huge(len: usize, node: Option<u32>) -> Result<Self, Error> {
         let len = len.next_multiple_of(HUGE);
         if let Ok(base) = map(len, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, None) {
-            let got = Mapped { whole: (base, len), base, len, kind: BackingKind::HugeTlb, file: None };
+            let got =
+                Mapped { whole: (base, len), base, len, kind: BackingKind::HugeTlb, file: None };
             numa::bind(&got, node)?;
-            // What is set aside counts for all nodes and control groups together: a page that is not there for us after all would be a
-            // SIGBUS when it is touched. So all are taken now, or none.
+            // What is set aside counts for all nodes and control groups together: a page that is
+            // not there for us after all would be a SIGBUS when it is touched. So all
+            // are taken now, or none.
             if populate(base, len).is_ok() {
                 return Ok(got);
             }
@@ -65,14 +68,22 @@ impl Mapped {
         // SAFETY: the range lies inside our new mapping; advice changes no contents.
         let advised = unsafe { libc::madvise(base.as_ptr().cast(), len, MADV_HUGEPAGE) } == 0;
         // The kernel takes the advice even where an operator has switched huge pages off.
-        let kind = if advised && thp::is_on() { BackingKind::TransparentHuge } else { BackingKind::Mapped };
+        let kind = if advised && thp::is_on() {
+            BackingKind::TransparentHuge
+        } else {
+            BackingKind::Mapped
+        };
         Ok(Mapped { whole: (start, whole), base, len, kind, file: None })
     }
 
-    /// `len` bytes that other processes can map, given the descriptor; of a size that nobody can change.
+    /// `len` bytes that other processes can map, given the descriptor; of a size that nobody can
+    /// change.
     pub fn memfd(len: usize) -> Result<Self, Error> {
         let make = || {
-            let file = File::from(memfd_create(c"kvtier", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
+            let file = File::from(memfd_create(
+                c"kvtier",
+                MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
+            )?);
             file.set_len(len as u64)?;
             // A file that another process cut would be a SIGBUS for whoever touches the mapping.
             fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW))?;
@@ -114,7 +125,8 @@ impl Drop for Mapped {
 fn map(len: usize, flags: c_int, fd: Option<BorrowedFd<'_>>) -> io::Result<NonNull<u8>> {
     let fd = fd.map_or(-1, |fd| fd.as_raw_fd());
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use.
-    let at = unsafe { libc::mmap(ptr::null_mut(), len.max(1), PROT_READ | PROT_WRITE, flags, fd, 0) };
+    let at =
+        unsafe { libc::mmap(ptr::null_mut(), len.max(1), PROT_READ | PROT_WRITE, flags, fd, 0) };
     if at == MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
@@ -123,7 +135,8 @@ fn map(len: usize, flags: c_int, fd: Option<BorrowedFd<'_>>) -> io::Result<NonNu
 
 /// Makes every page of the range, which is a whole backing, be there now.
 pub(crate) fn populate(base: NonNull<u8>, len: usize) -> Result<(), Error> {
-    // SAFETY: the range is a whole backing, page-aligned at its start; populating changes no contents.
+    // SAFETY: the range is a whole backing, page-aligned at its start; populating changes no
+    // contents.
     if unsafe { libc::madvise(base.as_ptr().cast(), len, MADV_POPULATE_WRITE) } == 0 {
         return Ok(());
     }

@@ -1,4 +1,5 @@
-//! Where an arena's memory comes from. Each kind is a range of bytes that stays where it is until it is dropped.
+//! Where an arena's memory comes from. Each kind is a range of bytes that stays where it is until
+//! it is dropped.
 
 mod heap;
 mod janitor;
@@ -37,7 +38,8 @@ pub enum BackingKind {
     Mapped,
     /// Memory that other processes can map: a memfd.
     Memfd,
-    /// Memory that other processes can map by name, in `/dev/shm`. All of it is reserved from the start.
+    /// Memory that other processes can map by name, in `/dev/shm`. All of it is reserved from the
+    /// start.
     Named,
     /// Somebody else's.
     Foreign,
@@ -70,8 +72,7 @@ impl Backing {
             BackingKind::Memfd => Backing::Mapped(Mapped::memfd(len)?),
             BackingKind::Named => Backing::Named(Named::new(&config.prefix, len, node)?),
             BackingKind::Foreign | BackingKind::Device => {
-                let what =
-                    "foreign and device memory are not made by a configuration; use Arena::from_raw and Arena::device";
+                let what = "foreign and device memory are not made by a configuration; use Arena::from_raw and Arena::device";
                 return Err(Error::new(ErrorKind::Invalid, what));
             }
         };

@@ -13,8 +13,9 @@ use crate::{Error, ErrorKind};
 /// Where named segments lie.
 pub(crate) const DIR: &str = "/dev/shm";
 
-/// A POSIX shared-memory segment, named `PREFIX.PID.START.N`: who made it can be told from the name, and so whether it is dead. Its maker
-/// also holds a lock on it, which says the same to who cannot see the maker, from another container.
+/// A POSIX shared-memory segment, named `PREFIX.PID.START.N`: who made it can be told from the
+/// name, and so whether it is dead. Its maker also holds a lock on it, which says the same to who
+/// cannot see the maker, from another container.
 #[derive(Debug)]
 pub(crate) struct Named {
     map: Mapped,
@@ -23,7 +24,8 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// A new segment of `len` bytes, of `node` if given; it goes when this is dropped, or, after a death, when somebody calls [`sweep`].
+    /// A new segment of `len` bytes, of `node` if given; it goes when this is dropped, or, after a
+    /// death, when somebody calls [`sweep`].
     ///
     /// [`sweep`]: crate::sweep
     pub fn new(prefix: &str, len: usize, node: Option<u32>) -> Result<Self, Error> {
@@ -62,13 +64,15 @@ impl Drop for Named {
 /// A file of `len` bytes that has no name yet, locked.
 fn nameless(len: usize) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).custom_flags(libc::O_TMPFILE).mode(0o600).open(DIR)?;
+    let file =
+        options.read(true).write(true).custom_flags(libc::O_TMPFILE).mode(0o600).open(DIR)?;
     file.set_len(len as u64)?;
     file.try_lock()?;
     Ok(file)
 }
 
-/// Reserves all pages, then gives the file its name: whoever sees the name sees it whole and locked.
+/// Reserves all pages, then gives the file its name: whoever sees the name sees it whole and
+/// locked.
 fn publish(file: &File, len: usize, path: &Path) -> io::Result<()> {
     // A page that there is no room for would otherwise be a SIGBUS when it is touched.
     fallocate(file, FallocateFlags::empty(), 0, len as libc::off_t)?;
@@ -84,7 +88,11 @@ pub(crate) fn open(name: &str) -> Result<File, Error> {
         return Err(Error::new(ErrorKind::Invalid, what));
     }
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(Path::new(DIR).join(name));
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(flags)
+        .open(Path::new(DIR).join(name));
     file.map_err(|e| failed(name, e))
 }
 
@@ -99,10 +107,12 @@ pub(super) fn maker(name: &str, prefix: &str) -> Option<(u32, u64)> {
     Some((pid.parse().ok()?, start.parse().ok()?))
 }
 
-/// When a process began, in clock ticks since boot. One that has ended and waits for its parent is not found.
+/// When a process began, in clock ticks since boot. One that has ended and waits for its parent is
+/// not found.
 pub(super) fn start_of(pid: u32) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name of the program, in brackets, may hold anything; the 20th field after it is the start time.
+    // The name of the program, in brackets, may hold anything; the 20th field after it is the start
+    // time.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     if matches!(rest.split_whitespace().next(), Some("Z" | "X")) {
         return Err(io::ErrorKind::NotFound.into());
@@ -115,7 +125,11 @@ pub(super) fn check(prefix: &str) -> Result<(), Error> {
     let fine = !prefix.is_empty()
         && prefix.len() <= 64
         && prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    let what = || format!("the prefix {prefix:?} of a shared-memory name must be 1 to 64 letters, digits, '_' or '-'");
+    let what = || {
+        format!(
+            "the prefix {prefix:?} of a shared-memory name must be 1 to 64 letters, digits, '_' or '-'"
+        )
+    };
     fine.then_some(()).ok_or_else(|| Error::new(ErrorKind::Invalid, what()))
 }
 

@@ -11,24 +11,31 @@ const MPOL_BIND: c_int = 2;
 const NODES_MAX: u32 = 1024;
 const WORD: u32 = c_ulong::BITS;
 
-/// Makes the pages of a mapping that nobody has touched yet come from one NUMA node, if one is given.
+/// Makes the pages of a mapping that nobody has touched yet come from one NUMA node, if one is
+/// given.
 pub(crate) fn bind(map: &Mapped, node: Option<u32>) -> Result<(), Error> {
     let Some(node) = node else { return Ok(()) };
     if node >= NODES_MAX {
-        return Err(Error::new(ErrorKind::Invalid, format!("NUMA node {node} is not below {NODES_MAX}")));
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("NUMA node {node} is not below {NODES_MAX}"),
+        ));
     }
     let mut mask = [0 as c_ulong; (NODES_MAX / WORD) as usize];
     mask[(node / WORD) as usize] |= 1 << (node % WORD);
     // The kernel reads one bit less than it is told.
     let bits = c_ulong::from(NODES_MAX) + 1;
     let (base, len, flags) = (map.base(), map.len() as c_ulong, 0 as c_ulong);
-    // SAFETY: the mask has as many bits as are read and outlives the call; the range is a mapping's, page-aligned; no contents change.
-    let done: c_long =
-        unsafe { libc::syscall(libc::SYS_mbind, base.as_ptr(), len, MPOL_BIND, mask.as_ptr(), bits, flags) };
+    // SAFETY: the mask has as many bits as are read and outlives the call; the range is a
+    // mapping's, page-aligned; no contents change.
+    let done: c_long = unsafe {
+        libc::syscall(libc::SYS_mbind, base.as_ptr(), len, MPOL_BIND, mask.as_ptr(), bits, flags)
+    };
     if done == 0 {
         return Ok(());
     }
     let e = io::Error::last_os_error();
-    let error = Error::new(ErrorKind::Unsupported, format!("cannot bind memory to NUMA node {node}"));
+    let error =
+        Error::new(ErrorKind::Unsupported, format!("cannot bind memory to NUMA node {node}"));
     Err(error.with_cause(e, "see /sys/devices/system/node, or leave the node out"))
 }

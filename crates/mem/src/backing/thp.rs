@@ -2,13 +2,15 @@ use std::fs;
 
 const DIR: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// Whether this kernel gives huge pages to who asks for them. Where it does not say, it is believed to.
+/// Whether this kernel gives huge pages to who asks for them. Where it does not say, it is believed
+/// to.
 pub(crate) fn is_on() -> bool {
     let read = |file: &str| fs::read_to_string(format!("{DIR}/{file}")).ok();
     is_on_by(read("hugepages-2048kB/enabled").as_deref(), read("enabled").as_deref())
 }
 
-/// By the switch for pages of 2 MiB, which newer kernels have and which may point to the one for all sizes.
+/// By the switch for pages of 2 MiB, which newer kernels have and which may point to the one for
+/// all sizes.
 fn is_on_by(this_size: Option<&str>, all_sizes: Option<&str>) -> bool {
     let never = |switch: Option<&str>| switch.is_some_and(|text| text.contains("[never]"));
     let own = this_size.filter(|text| !text.contains("[inherit]"));
@@ -23,7 +25,12 @@ mod tests {
     fn the_switch_of_the_size_goes_before_the_one_for_all() {
         let (on, off) = (Some("always [madvise] never\n"), Some("always madvise [never]\n"));
         let inherit = Some("always [inherit] madvise never\n");
-        assert!(is_on_by(None, None) && is_on_by(None, on) && is_on_by(inherit, on) && is_on_by(on, off));
+        assert!(
+            is_on_by(None, None)
+                && is_on_by(None, on)
+                && is_on_by(inherit, on)
+                && is_on_by(on, off)
+        );
         assert!(!is_on_by(None, off) && !is_on_by(inherit, off) && !is_on_by(off, on));
     }
 }

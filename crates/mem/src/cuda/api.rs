@@ -3,7 +3,8 @@ use std::sync::OnceLock;
 
 use crate::{Error, ErrorKind};
 
-/// The names under which the driver's library lies, the one that needs no development package first.
+/// The names under which the driver's library lies, the one that needs no development package
+/// first.
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
 const OUT_OF_MEMORY: c_int = 2;
@@ -79,18 +80,25 @@ impl Api {
         let mut why = Vec::new();
         let mut open = |name: &str| {
             // SAFETY: loading the driver's library runs its initialisers, which it is made for.
-            unsafe { libloading::Library::new(name) }.map_err(|e| why.push(format!("{name}: {e}"))).ok()
+            unsafe { libloading::Library::new(name) }
+                .map_err(|e| why.push(format!("{name}: {e}")))
+                .ok()
         };
         let Some(library) = NAMES.iter().find_map(|name| open(name)) else {
-            let what =
-                format!("no NVIDIA driver here ({}); install it, or in a container pass the GPUs in", why.join("; "));
+            let what = format!(
+                "no NVIDIA driver here ({}); install it, or in a container pass the GPUs in",
+                why.join("; ")
+            );
             return Err(Error::new(ErrorKind::Unsupported, what));
         };
         let api = Api::bind(Box::leak(Box::new(library)))?;
         // SAFETY: a function without demands.
         let code = unsafe { (api.init)(0) };
         api.check(code, "cuInit").map_err(|e| {
-            Error::new(ErrorKind::Unsupported, format!("the NVIDIA driver finds no GPU it can use: {e}"))
+            Error::new(
+                ErrorKind::Unsupported,
+                format!("the NVIDIA driver finds no GPU it can use: {e}"),
+            )
         })?;
         Ok(api)
     }
@@ -103,7 +111,9 @@ impl Api {
                 let (mut free, mut all) = (0, 0);
                 // SAFETY: both can be written; without a context it fails and they stay 0.
                 unsafe { (self.sizes)(&mut free, &mut all) };
-                let what = format!("{call}: no memory left on the GPU, {free} of {all} bytes are free; ask for less");
+                let what = format!(
+                    "{call}: no memory left on the GPU, {free} of {all} bytes are free; ask for less"
+                );
                 Err(Error::new(ErrorKind::Full { free, largest: free }, what))
             }
             _ => Err(Error::new(ErrorKind::Io, format!("{call}: {} ({code})", self.name(code)))),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::api::Api;
 use crate::{Error, ErrorKind};
 
-/// A GPU: its primary context, which PyTorch and the CUDA runtime use too, kept alive. Clones share it.
+/// A GPU: its primary context, which PyTorch and the CUDA runtime use too, kept alive. Clones share
+/// it.
 #[derive(Clone)]
 pub struct Gpu(Arc<Context>);
 
@@ -27,12 +28,14 @@ const ON_DEVICE: u32 = 2;
 const RELAXED: u32 = 2;
 
 impl Gpu {
-    /// GPU number `ordinal`. `Unsupported` without a driver, `Invalid` for a number that there is not.
+    /// GPU number `ordinal`. `Unsupported` without a driver, `Invalid` for a number that there is
+    /// not.
     pub fn open(ordinal: u32) -> Result<Self, Error> {
         let api = Api::get()?;
         let count = Self::count()?;
         if ordinal >= count {
-            let what = format!("no GPU {ordinal}: this process sees {count}; see CUDA_VISIBLE_DEVICES");
+            let what =
+                format!("no GPU {ordinal}: this process sees {count}; see CUDA_VISIBLE_DEVICES");
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         let (mut device, mut handle) = (0, 0);
@@ -62,7 +65,9 @@ impl Gpu {
         let mut name = [0_u8; 256];
         let len = name.len() as i32;
         // SAFETY: `len` bytes can be written.
-        let code = unsafe { (self.api().device_name)(name.as_mut_ptr().cast(), len, self.0.ordinal as i32) };
+        let code = unsafe {
+            (self.api().device_name)(name.as_mut_ptr().cast(), len, self.0.ordinal as i32)
+        };
         self.api().check(code, "cuDeviceGetName")?;
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
         Ok(String::from_utf8_lossy(&name[..end]).into_owned())
@@ -76,11 +81,13 @@ impl Gpu {
         self.api().check(code, "cuDeviceGetUuid").map(|()| uuid)
     }
 
-    /// Makes its context the calling thread's, until the guard drops. A graph that somebody captures meanwhile, on whatever thread, is not
-    /// disturbed: what is done here is no part of it.
+    /// Makes its context the calling thread's, until the guard drops. A graph that somebody
+    /// captures meanwhile, on whatever thread, is not disturbed: what is done here is no part
+    /// of it.
     pub fn enter(&self) -> Result<Entered<'_>, Error> {
         let (api, mut before, mut mode) = (self.api(), 0, RELAXED);
-        // SAFETY: `before` and `mode` can be written; the context is kept by `self`, which the guard borrows.
+        // SAFETY: `before` and `mode` can be written; the context is kept by `self`, which the
+        // guard borrows.
         unsafe {
             api.check((api.current)(&mut before), "cuCtxGetCurrent")?;
             if before != self.0.handle {
@@ -93,7 +100,8 @@ impl Gpu {
         }
     }
 
-    /// Whether memory at `addr` is on a GPU. `false` where there is no driver, too: then no memory is.
+    /// Whether memory at `addr` is on a GPU. `false` where there is no driver, too: then no memory
+    /// is.
     pub fn has_memory_at(addr: usize) -> bool {
         attribute::<u32>(KIND, addr).is_ok_and(|kind| kind == ON_DEVICE)
     }
@@ -112,7 +120,8 @@ impl Gpu {
                 "{len} bytes at {addr:#x} reach past their allocation of {size} at {start:#x}"
             )));
         }
-        // Memory that was mapped by hand, as PyTorch's expandable segments are, belongs to no context.
+        // Memory that was mapped by hand, as PyTorch's expandable segments are, belongs to no
+        // context.
         let context: usize = attribute(CONTEXT, addr)?;
         if context != 0 && context != gpu.0.handle {
             let what = "memory of a context of its own; allocate it in the GPU's primary context, as PyTorch does";
@@ -128,10 +137,14 @@ impl Gpu {
 
 fn attribute<T: Default>(which: i32, addr: usize) -> Result<T, Error> {
     let (api, mut value) = (Api::get()?, T::default());
-    // SAFETY: callers ask for the type that the attribute has, so there is room for it; the address is only looked up.
+    // SAFETY: callers ask for the type that the attribute has, so there is room for it; the address
+    // is only looked up.
     let code = unsafe { (api.attribute)((&raw mut value).cast(), which, addr as u64) };
     api.check(code, "cuPointerGetAttribute").map_err(|e| {
-        Error::new(ErrorKind::Invalid, format!("{addr:#x} is no memory that the NVIDIA driver knows: {e}"))
+        Error::new(
+            ErrorKind::Invalid,
+            format!("{addr:#x} is no memory that the NVIDIA driver knows: {e}"),
+        )
     })?;
     Ok(value)
 }
@@ -146,7 +159,8 @@ impl Eq for Gpu {}
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained once when this was made, and nobody uses the context through it any more.
+        // SAFETY: retained once when this was made, and nobody uses the context through it any
+        // more.
         unsafe { (self.api.release)(self.ordinal as i32) };
     }
 }
@@ -170,7 +184,8 @@ pub struct Entered<'a> {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        // SAFETY: the mode that the thread had, or, where it could not be exchanged, the one that it was to get.
+        // SAFETY: the mode that the thread had, or, where it could not be exchanged, the one that
+        // it was to get.
         unsafe { (self.gpu.api().capture_mode)(&mut self.mode) };
         if self.before != self.gpu.0.handle {
             // SAFETY: the context was current before, and whoever made it so keeps it.

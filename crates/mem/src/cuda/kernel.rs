@@ -19,30 +19,54 @@ impl Gpu {
         api.check(unsafe { (api.module)(&mut module, ptx.as_ptr()) }, "cuModuleLoadData")?;
         let mut kernel = Kernel { gpu: self.clone(), module, function: 0 };
         // SAFETY: as above, and the module is loaded.
-        api.check(unsafe { (api.function)(&mut kernel.function, module, name.as_ptr()) }, "cuModuleGetFunction")?;
+        let code = unsafe { (api.function)(&mut kernel.function, module, name.as_ptr()) };
+        api.check(code, "cuModuleGetFunction")?;
         Ok(kernel)
     }
 }
 
 impl Stream {
-    /// Runs `kernel` in `blocks` blocks of `threads` threads, after all that the stream was given before, and waits until it is done. An
-    /// argument of less than eight bytes is the lower ones of its word. `Invalid` for a kernel of another GPU.
+    /// Runs `kernel` in `blocks` blocks of `threads` threads, after all that the stream was given
+    /// before, and waits until it is done. An argument of less than eight bytes is the lower
+    /// ones of its word. `Invalid` for a kernel of another GPU.
     ///
     /// # Safety
-    /// There are as many `args` as the function declares, and of these kinds; whatever device memory it touches by them is alive, and what it
-    /// writes nobody else uses meanwhile.
-    pub unsafe fn launch(&self, kernel: &Kernel, (blocks, threads): (u32, u32), args: &[u64]) -> Result<(), Error> {
+    /// There are as many `args` as the function declares, and of these kinds; whatever device
+    /// memory it touches by them is alive, and what it writes nobody else uses meanwhile.
+    pub unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        (blocks, threads): (u32, u32),
+        args: &[u64],
+    ) -> Result<(), Error> {
         if kernel.gpu != *self.gpu() {
-            return Err(Error::new(ErrorKind::Invalid, "a kernel of one GPU was to run on another; load it there too"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a kernel of one GPU was to run on another; load it there too",
+            ));
         }
-        let mut places: Vec<*const c_void> = args.iter().map(|arg| std::ptr::from_ref(arg).cast()).collect();
+        let mut places: Vec<*const c_void> =
+            args.iter().map(|arg| std::ptr::from_ref(arg).cast()).collect();
         let (api, shape) = (self.gpu().api(), [blocks, 1, 1, threads, 1, 1]);
         self.and_wait(|handle| {
             let ([x, y, z, of_x, of_y, of_z], places) = (shape, places.as_mut_ptr());
-            // SAFETY: the function is loaded as long as `kernel`; the driver copies the arguments before it returns; the rest is the caller's
-            // promise, and the stream is waited for before this returns.
+            // SAFETY: the function is loaded as long as `kernel`; the driver copies the arguments
+            // before it returns; the rest is the caller's promise, and the stream is
+            // waited for before this returns.
             let code = unsafe {
-                (api.launch)(kernel.function, x, y, z, of_x, of_y, of_z, 0, handle, places, std::ptr::null())
+                (api.launch)(
+                    kernel.function,
+                    x,
+                    y,
+                    z,
+                    of_x,
+                    of_y,
+                    of_z,
+                    0,
+                    handle,
+                    places,
+                    std::ptr::null(),
+                )
             };
             api.check(code, "cuLaunchKernel")
         })

@@ -1,4 +1,5 @@
-//! Memory that was let go while work on a GPU may still use it: it goes home when that work is done.
+//! Memory that was let go while work on a GPU may still use it: it goes home when that work is
+//! done.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -11,7 +12,8 @@ use crate::lease::Owner;
 const LOOK_MIN: Duration = Duration::from_micros(100);
 const LOOK_MAX: Duration = Duration::from_millis(50);
 
-/// What waits. As many as there are leases whose work has not ended; those whose work never ends stay, which is better than to hand them on.
+/// What waits. As many as there are leases whose work has not ended; those whose work never ends
+/// stay, which is better than to hand them on.
 #[derive(Default)]
 struct Late {
     waiting: Vec<(Event, Owner)>,
@@ -21,7 +23,8 @@ struct Late {
 
 static LATE: Mutex<Late> = Mutex::new(Late { waiting: Vec::new(), watched: false });
 
-/// Keeps `owner` until `event` has passed. Where the driver cannot say, the context is dead, and so is its work.
+/// Keeps `owner` until `event` has passed. Where the driver cannot say, the context is dead, and so
+/// is its work.
 pub fn keep(event: Event, owner: Owner) {
     if !is_pending(&event) {
         return;
@@ -29,7 +32,8 @@ pub fn keep(event: Event, owner: Owner) {
     let mut late = lock();
     late.waiting.push((event, owner));
     // Where no thread can be had the next who keeps something tries again.
-    late.watched = late.watched || thread::Builder::new().name("gpu-late".into()).spawn(watch).is_ok();
+    late.watched =
+        late.watched || thread::Builder::new().name("gpu-late".into()).spawn(watch).is_ok();
 }
 
 fn watch() {
@@ -37,7 +41,8 @@ fn watch() {
     loop {
         thread::sleep(pause);
         let waiting = std::mem::take(&mut lock().waiting);
-        let (pending, over): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(event, _)| is_pending(event));
+        let (pending, over): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|(event, _)| is_pending(event));
         pause = if over.is_empty() { (pause * 2).min(LOOK_MAX) } else { LOOK_MIN };
         // Without the lock: what goes home may let other memory go.
         drop(over);

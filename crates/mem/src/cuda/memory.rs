@@ -72,10 +72,12 @@ impl DeviceMemory {
     pub fn new(gpu: &Gpu, bytes: usize) -> Result<Self, Error> {
         let len = ArenaConfig::heap(bytes).len()?;
         let (api, _entered, mut allocated) = (gpu.api(), gpu.enter()?, 0);
-        // SAFETY: `allocated` can be written. One page more, because the driver aligns to less than a page.
+        // SAFETY: `allocated` can be written. One page more, because the driver aligns to less than
+        // a page.
         api.check(unsafe { (api.alloc)(&mut allocated, len + PAGE) }, "cuMemAlloc")?;
         let base = NonNull::new((allocated as usize).next_multiple_of(PAGE) as *mut u8);
-        let base = base.ok_or_else(|| Error::new(ErrorKind::Io, "cuMemAlloc gave the address 0"))?;
+        let base =
+            base.ok_or_else(|| Error::new(ErrorKind::Io, "cuMemAlloc gave the address 0"))?;
         Ok(DeviceMemory { gpu: gpu.clone(), allocated, base, len })
     }
 
@@ -92,7 +94,8 @@ impl DeviceMemory {
     }
 }
 
-// SAFETY: an address on a device, which no thread touches by itself; the driver may be called from every thread.
+// SAFETY: an address on a device, which no thread touches by itself; the driver may be called from
+// every thread.
 unsafe impl Send for DeviceMemory {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceMemory {}
@@ -112,8 +115,9 @@ impl fmt::Debug for DeviceMemory {
 }
 
 impl Lease {
-    /// A lease of `len` bytes of somebody else's memory on a GPU, a tensor for example, that `owner` keeps. With `after`, nobody touches it
-    /// before that event has passed. All of it counts as filled. `Invalid` for addresses that are not a GPU's, or reach past an allocation.
+    /// A lease of `len` bytes of somebody else's memory on a GPU, a tensor for example, that
+    /// `owner` keeps. With `after`, nobody touches it before that event has passed. All of it
+    /// counts as filled. `Invalid` for addresses that are not a GPU's, or reach past an allocation.
     ///
     /// # Safety
     /// As for [`Lease::from_raw`]; "touches" means work on the GPU here.
@@ -124,10 +128,18 @@ impl Lease {
         owner: impl std::any::Any + Send + Sync,
     ) -> Result<Lease, Error> {
         let gpu = Gpu::of(addr, len)?;
-        let base = NonNull::new(addr as *mut u8).ok_or_else(|| Error::new(ErrorKind::Invalid, "the address 0"))?;
+        let base = NonNull::new(addr as *mut u8)
+            .ok_or_else(|| Error::new(ErrorKind::Invalid, "the address 0"))?;
         // SAFETY: the caller's promise.
-        let mut lease =
-            unsafe { Lease::from_raw(base, len, Place::Device(gpu.ordinal()), None, std::sync::Arc::new(owner)) };
+        let mut lease = unsafe {
+            Lease::from_raw(
+                base,
+                len,
+                Place::Device(gpu.ordinal()),
+                None,
+                std::sync::Arc::new(owner),
+            )
+        };
         lease.set_gpu(gpu);
         lease.set_after(after);
         lease.assume_filled(len);

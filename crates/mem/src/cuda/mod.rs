@@ -1,7 +1,8 @@
 //! GPUs through the driver's own library, which is loaded when somebody first asks for one.
 //!
-//! The binding is ours and small: result codes stay numbers, so that a newer driver's new code is an error and nothing worse, and a machine
-//! without the library, or with one that lacks a function, gets an error instead of a panic.
+//! The binding is ours and small: result codes stay numbers, so that a newer driver's new code is
+//! an error and nothing worse, and a machine without the library, or with one that lacks a
+//! function, gets an error instead of a panic.
 
 mod api;
 mod gpu;
@@ -16,8 +17,9 @@ pub(crate) use late::keep;
 pub(crate) use memory::{DeviceMemory, Pinned};
 pub use stream::{Event, Stream};
 
-/// Host memory is pinned in pieces that end at multiples of this, and copies are cut there: a copy over two pinned pieces would be as slow
-/// as one from memory that is not pinned, and one large piece would hold up everything else that maps memory while it is made.
+/// Host memory is pinned in pieces that end at multiples of this, and copies are cut there: a copy
+/// over two pinned pieces would be as slow as one from memory that is not pinned, and one large
+/// piece would hold up everything else that maps memory while it is made.
 const PINNED_PIECE_BYTES: usize = 1 << 30;
 
 /// `at..at + len` in ranges (start, length) that cross no such multiple.

@@ -38,17 +38,20 @@ impl Gpu {
         Ok(Stream { gpu: self.clone(), handle })
     }
 
-    /// An event that passes when all that `stream` was given so far is done: who made memory on that stream hands it over with it. `Invalid`
-    /// for a stream that is being captured into a graph: what it is given is not done at all.
+    /// An event that passes when all that `stream` was given so far is done: who made memory on
+    /// that stream hands it over with it. `Invalid` for a stream that is being captured into a
+    /// graph: what it is given is not done at all.
     ///
     /// # Safety
-    /// `stream` is the driver's handle of a live stream of this GPU's primary context (0 is the default stream).
+    /// `stream` is the driver's handle of a live stream of this GPU's primary context (0 is the
+    /// default stream).
     pub unsafe fn event_after(&self, stream: usize) -> Result<Event, Error> {
         let (api, _entered, mut handle, mut captures) = (self.api(), self.enter()?, 0, 0);
         // SAFETY: the stream is live by the caller's promise, and there is room for the answer.
         api.check(unsafe { (api.stream_captures)(stream, &mut captures) }, "cuStreamIsCapturing")?;
         if captures != 0 {
-            let what = "the stream is being captured into a graph; hand memory over before or after that";
+            let what =
+                "the stream is being captured into a graph; hand memory over before or after that";
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         // SAFETY: `handle` can be written.
@@ -89,11 +92,15 @@ impl Stream {
     pub fn wait_for(&self, event: &Event) -> Result<(), Error> {
         let (api, _entered) = (self.gpu.api(), self.gpu.enter()?);
         // SAFETY: both are alive; the driver keeps what it needs of the event.
-        api.check(unsafe { (api.stream_wait_event)(self.handle, event.0.handle, 0) }, "cuStreamWaitEvent")
+        api.check(
+            unsafe { (api.stream_wait_event)(self.handle, event.0.handle, 0) },
+            "cuStreamWaitEvent",
+        )
     }
 
-    /// Copies `bytes` to `at` of device memory, and runs `meanwhile` while the copy is under way. `Invalid` when they do not fit. Best from
-    /// pinned memory. Does not mark the lease as filled.
+    /// Copies `bytes` to `at` of device memory, and runs `meanwhile` while the copy is under way.
+    /// `Invalid` when they do not fit. Best from pinned memory. Does not mark the lease as
+    /// filled.
     pub fn upload<T>(
         &self,
         bytes: &[u8],
@@ -104,13 +111,16 @@ impl Stream {
         let to = self.range(into.gpu(), (into.addr(), into.len()), (at, bytes.len()))?;
         let (api, from) = (self.gpu.api(), bytes.as_ptr().addr());
         self.copy((from, bytes.len()), meanwhile, |host, len| {
-            // SAFETY: the source is borrowed and the target, in bounds, exclusively so, until the stream was waited for in `copy`.
-            let code = unsafe { (api.to_device)((to + (host - from)) as u64, host, len, self.handle) };
+            // SAFETY: the source is borrowed and the target, in bounds, exclusively so, until the
+            // stream was waited for in `copy`.
+            let code =
+                unsafe { (api.to_device)((to + (host - from)) as u64, host, len, self.handle) };
             api.check(code, "cuMemcpyHtoDAsync")
         })
     }
 
-    /// Copies bytes of device memory from `at` on into `into`, all of it. `Invalid` when there are not as many. Best into pinned memory.
+    /// Copies bytes of device memory from `at` on into `into`, all of it. `Invalid` when there are
+    /// not as many. Best into pinned memory.
     pub fn download(&self, from: &View, at: usize, into: &mut [u8]) -> Result<(), Error> {
         self.download_raw(from.gpu(), (from.addr(), from.len()), at, into)
     }
@@ -120,15 +130,23 @@ impl Stream {
         self.download_raw(from.gpu(), (from.addr(), from.len()), at, into)
     }
 
-    fn download_raw(&self, gpu: Option<&Gpu>, whole: (usize, usize), at: usize, into: &mut [u8]) -> Result<(), Error> {
+    fn download_raw(
+        &self,
+        gpu: Option<&Gpu>,
+        whole: (usize, usize),
+        at: usize,
+        into: &mut [u8],
+    ) -> Result<(), Error> {
         let from = self.range(gpu, whole, (at, into.len()))?;
         let (api, to) = (self.gpu.api(), into.as_mut_ptr().addr());
         self.copy(
             (to, into.len()),
             || (),
             |host, len| {
-                // SAFETY: the source, in bounds, and the target, exclusively, are borrowed until the stream was waited for in `copy`.
-                let code = unsafe { (api.to_host)(host, (from + (host - to)) as u64, len, self.handle) };
+                // SAFETY: the source, in bounds, and the target, exclusively, are borrowed until
+                // the stream was waited for in `copy`.
+                let code =
+                    unsafe { (api.to_host)(host, (from + (host - to)) as u64, len, self.handle) };
                 api.check(code, "cuMemcpyDtoHAsync")
             },
         )
@@ -142,7 +160,10 @@ impl Stream {
         (at, len): (usize, usize),
     ) -> Result<usize, Error> {
         if gpu != Some(&self.gpu) {
-            let what = format!("the memory is not of GPU {}, whose stream was to copy it", self.gpu.ordinal());
+            let what = format!(
+                "the memory is not of GPU {}, whose stream was to copy it",
+                self.gpu.ordinal()
+            );
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         if at.checked_add(len).is_none_or(|end| end > whole) {
@@ -154,7 +175,8 @@ impl Stream {
         Ok(addr + at)
     }
 
-    /// Starts copies over a host range, piece by piece, does something else, and waits, whatever became of either.
+    /// Starts copies over a host range, piece by piece, does something else, and waits, whatever
+    /// became of either.
     fn copy<T>(
         &self,
         (host, len): (usize, usize),
@@ -170,7 +192,10 @@ impl Stream {
     }
 
     /// Gives the stream work, by its handle, and waits for it, whatever became of it.
-    pub(super) fn and_wait(&self, start: impl FnOnce(usize) -> Result<(), Error>) -> Result<(), Error> {
+    pub(super) fn and_wait(
+        &self,
+        start: impl FnOnce(usize) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let _entered = self.gpu.enter()?;
         let waits = Waits(self);
         let started = start(self.handle);
@@ -183,8 +208,8 @@ impl Stream {
         let api = self.gpu.api();
         // SAFETY: its own handle; the caller entered the context.
         let waited = api.check(unsafe { (api.stream_wait)(self.handle) }, "cuStreamSynchronize");
-        // It may fail for what other work did, and before this stream's is done. A context that is lost answers something else than this.
-        // SAFETY: as above.
+        // It may fail for what other work did, and before this stream's is done. A context that is
+        // lost answers something else than this. SAFETY: as above.
         while waited.is_err() && unsafe { (api.stream_query)(self.handle) } == NOT_READY {
             std::thread::sleep(LOOK_EVERY);
         }

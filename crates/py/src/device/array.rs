@@ -5,15 +5,20 @@ use pyo3::types::PyDict;
 
 use super::{Kept, Memory, contiguous_bytes, wrong};
 
-/// The default stream, as the driver numbers it; in the interface it is 1, because 0 could mean anything.
+/// The default stream, as the driver numbers it; in the interface it is 1, because 0 could mean
+/// anything.
 const DEFAULT: usize = 0;
 
 /// What the object says; `None` if it does not have the interface.
 pub fn memory(object: &Bound<'_, PyAny>, write: bool) -> PyResult<Option<Memory>> {
     let Some(said) = object.getattr_opt("__cuda_array_interface__")? else { return Ok(None) };
-    let said = said.cast_into::<PyDict>().map_err(|_| wrong("its __cuda_array_interface__ is no dictionary"))?;
+    let said = said
+        .cast_into::<PyDict>()
+        .map_err(|_| wrong("its __cuda_array_interface__ is no dictionary"))?;
     let get = |name: &str| said.get_item(name).map(|found| found.filter(|value| !value.is_none()));
-    let needed = |name: &str| get(name)?.ok_or_else(|| wrong(format!("its __cuda_array_interface__ has no {name}")));
+    let needed = |name: &str| {
+        get(name)?.ok_or_else(|| wrong(format!("its __cuda_array_interface__ has no {name}")))
+    };
     let (address, read_only): (usize, bool) = needed("data")?.extract()?;
     if write && read_only {
         return Err(wrong("it is read-only; load into what can be written"));
@@ -21,9 +26,11 @@ pub fn memory(object: &Bound<'_, PyAny>, write: bool) -> PyResult<Option<Memory>
     if get("mask")?.is_some() {
         return Err(wrong("it has a mask"));
     }
-    let (shape, kind): (Vec<i64>, String) = (needed("shape")?.extract()?, needed("typestr")?.extract()?);
+    let (shape, kind): (Vec<i64>, String) =
+        (needed("shape")?.extract()?, needed("typestr")?.extract()?);
     let element = kind.get(2..).and_then(|bytes| bytes.parse().ok()).filter(|bytes| *bytes > 0);
-    let element: usize = element.ok_or_else(|| wrong(format!("its elements are of the type {kind:?}")))?;
+    let element: usize =
+        element.ok_or_else(|| wrong(format!("its elements are of the type {kind:?}")))?;
     // Theirs count bytes.
     let strides = get("strides")?.map(|strides| strides.extract::<Vec<i64>>()).transpose()?;
     let bytes_each = i64::try_from(element).map_err(wrong)?;
@@ -32,7 +39,9 @@ pub fn memory(object: &Bound<'_, PyAny>, write: bool) -> PyResult<Option<Memory>
     let bytes = contiguous_bytes(&shape, strides.as_deref(), element)?;
     let version: i64 = get("version")?.map_or(Ok(0), |version| version.extract())?;
     let stream = match get("stream")?.map(|stream| stream.extract::<usize>()).transpose()? {
-        Some(0) => return Err(wrong("its stream is 0, which means nothing; 1 is the default stream")),
+        Some(0) => {
+            return Err(wrong("its stream is 0, which means nothing; 1 is the default stream"));
+        }
         Some(1) => Some(DEFAULT),
         Some(other) => Some(other),
         // From version 3 on: no need to wait. Before, nobody could say.

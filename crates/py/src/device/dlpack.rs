@@ -10,7 +10,8 @@ use super::{Kept, Memory, contiguous_bytes, wrong};
 /// Device types: memory of a GPU's, and memory that moves between GPU and host by itself.
 const CUDA: i32 = 2;
 const CUDA_MANAGED: i32 = 13;
-/// What we say we shall work on: the producer makes its work so far come before work on the default stream.
+/// What we say we shall work on: the producer makes its work so far come before work on the default
+/// stream.
 const DEFAULT_STREAM: usize = 1;
 
 /// The beginning of `DLManagedTensor`, as DLPack's header has it.
@@ -37,10 +38,15 @@ pub fn memory(object: &Bound<'_, PyAny>) -> PyResult<Option<Memory>> {
     let asked = PyDict::new(object.py());
     asked.set_item("stream", DEFAULT_STREAM)?;
     let told = object.call_method("__dlpack__", (), Some(&asked))?;
-    let capsule = told.cast_into::<PyCapsule>().map_err(|_| wrong("its __dlpack__ gives no capsule"))?;
-    // Whoever takes the tensor out renames the capsule. We leave it in, and so the capsule lets it go when it goes itself.
-    let at = capsule.pointer_checked(Some(c"dltensor")).map_err(|_| wrong("its __dlpack__ gives no tensor"))?;
-    // SAFETY: a capsule of this name holds such a struct, until its tensor is taken out, which needs the interpreter's lock.
+    let capsule =
+        told.cast_into::<PyCapsule>().map_err(|_| wrong("its __dlpack__ gives no capsule"))?;
+    // Whoever takes the tensor out renames the capsule. We leave it in, and so the capsule lets it
+    // go when it goes itself.
+    let at = capsule
+        .pointer_checked(Some(c"dltensor"))
+        .map_err(|_| wrong("its __dlpack__ gives no tensor"))?;
+    // SAFETY: a capsule of this name holds such a struct, until its tensor is taken out, which
+    // needs the interpreter's lock.
     let tensor = unsafe { at.cast::<Managed>().as_ref() };
     let bytes = bytes_of(tensor)?;
     let start = tensor.data as usize as u64 + tensor.byte_offset;

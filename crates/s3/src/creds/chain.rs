@@ -1,7 +1,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
-use aws_config::environment::{EnvironmentVariableCredentialsProvider, EnvironmentVariableRegionProvider};
+use aws_config::environment::{
+    EnvironmentVariableCredentialsProvider, EnvironmentVariableRegionProvider,
+};
 use aws_config::meta::credentials::CredentialsProviderChain;
 use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::{ProfileFileCredentialsProvider, ProfileFileRegionProvider};
@@ -20,9 +22,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// The chain asks the network: instance metadata, a container's agent, STS.
 const FIRST_MAX: Duration = Duration::from_secs(10);
 
-/// A source of credentials, those that it gives now, and what it is: the key pair that [`locate`] finds, else the [`AwsChain`]. Errors
-/// when neither has any. The chain itself reads the environment of the process; `lookup` only tells it the region for STS.
-/// `instance_metadata`: whether the metadata service of the instance is asked too, which stores outside AWS have no use for.
+/// A source of credentials, those that it gives now, and what it is: the key pair that [`locate`]
+/// finds, else the [`AwsChain`]. Errors when neither has any. The chain itself reads the
+/// environment of the process; `lookup` only tells it the region for STS. `instance_metadata`:
+/// whether the metadata service of the instance is asked too, which stores outside AWS have no use
+/// for.
 pub async fn discover(
     lookup: impl Fn(&str) -> Option<String>,
     instance_metadata: bool,
@@ -36,18 +40,25 @@ pub async fn discover(
     let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
     let region = set("AWS_REGION").or_else(|| set("AWS_DEFAULT_REGION"));
     let first = async {
-        let chain = AwsChain::load_with(&ChainConfig { profile: None, region, instance_metadata }).await?;
+        let chain =
+            AwsChain::load_with(&ChainConfig { profile: None, region, instance_metadata }).await?;
         let (first, source) = chain.ask().await?;
-        Ok((Arc::new(Primed { first: Mutex::new(Some(first.clone())), chain }) as Arc<dyn Provide>, first, source))
+        Ok((
+            Arc::new(Primed { first: Mutex::new(Some(first.clone())), chain }) as Arc<dyn Provide>,
+            first,
+            source,
+        ))
     };
-    let slow = || Error::new(ErrorKind::Timeout, "the source of credentials did not answer in time");
+    let slow =
+        || Error::new(ErrorKind::Timeout, "the source of credentials did not answer in time");
     let found = tokio::time::timeout(FIRST_MAX, first).await.unwrap_or_else(|_| Err(slow()));
     // Where a profile was named, that is what to look at.
     found.map_err(|e| match set("AWS_PROFILE") {
-        Some(profile) => {
-            Error::new(e.kind(), format!("profile {profile} gives no credentials: check it and AWS_PROFILE"))
-                .with_source(e)
-        }
+        Some(profile) => Error::new(
+            e.kind(),
+            format!("profile {profile} gives no credentials: check it and AWS_PROFILE"),
+        )
+        .with_source(e),
         None => e,
     })
 }
@@ -69,9 +80,10 @@ impl Provide for Primed {
     }
 }
 
-/// Credentials as the AWS SDKs find them: environment, profiles with role chains and `credential_process`, web identity (the token
-/// file is read at each refresh), containers (ECS, EKS Pod Identity) and instance metadata. When to ask again is for the
-/// client to say: early, one call at a time, keeping what is valid when it fails.
+/// Credentials as the AWS SDKs find them: environment, profiles with role chains and
+/// `credential_process`, web identity (the token file is read at each refresh), containers (ECS,
+/// EKS Pod Identity) and instance metadata. When to ask again is for the client to say: early, one
+/// call at a time, keeping what is valid when it fails.
 #[derive(Clone, Debug)]
 pub struct AwsChain {
     provider: SharedCredentialsProvider,
@@ -83,9 +95,11 @@ pub struct AwsChain {
 pub struct ChainConfig {
     /// The profile; `None`: that of the environment.
     pub profile: Option<String>,
-    /// The region of the STS through which roles are taken; `None`: that of the environment or the profile.
+    /// The region of the STS through which roles are taken; `None`: that of the environment or the
+    /// profile.
     pub region: Option<String>,
-    /// Whether the metadata service of the instance is asked, where no other source has credentials.
+    /// Whether the metadata service of the instance is asked, where no other source has
+    /// credentials.
     pub instance_metadata: bool,
 }
 
@@ -96,7 +110,8 @@ impl Default for ChainConfig {
 }
 
 impl AwsChain {
-    /// The default chain, with a profile or that of the environment. Errors with `Invalid` when there is none to ask.
+    /// The default chain, with a profile or that of the environment. Errors with `Invalid` when
+    /// there is none to ask.
     pub async fn load(profile: Option<&str>) -> Result<Self> {
         let profile = profile.map(str::to_owned);
         Self::load_with(&ChainConfig { profile, ..ChainConfig::default() }).await
@@ -104,9 +119,14 @@ impl AwsChain {
 
     /// A chain of these sources. Errors with `Invalid` when there is none to ask.
     pub async fn load_with(config: &ChainConfig) -> Result<Self> {
-        let missing = || Error::new(ErrorKind::Invalid, "the AWS configuration names no source of credentials");
+        let missing = || {
+            Error::new(ErrorKind::Invalid, "the AWS configuration names no source of credentials")
+        };
         let provider = match config.instance_metadata {
-            true => all_sources(config).with_subscriber(NoSubscriber::default()).await.ok_or_else(missing)?,
+            true => all_sources(config)
+                .with_subscriber(NoSubscriber::default())
+                .await
+                .ok_or_else(missing)?,
             false => without_instance(config).with_subscriber(NoSubscriber::default()).await,
         };
         Ok(AwsChain { provider, instance_metadata: config.instance_metadata })
@@ -119,19 +139,30 @@ impl AwsChain {
 
     /// The credentials of this moment, and where they are from.
     async fn ask(&self) -> Result<(Credentials, Source)> {
-        // Unheard: at its finest level the SDK logs headers with tokens in them. What goes wrong is in the error.
-        let asked = self.provider.provide_credentials().with_subscriber(NoSubscriber::default()).await;
+        // Unheard: at its finest level the SDK logs headers with tokens in them. What goes wrong is
+        // in the error.
+        let asked =
+            self.provider.provide_credentials().with_subscriber(NoSubscriber::default()).await;
         let found = asked.map_err(|e| self.failed(&e))?;
         let expires = found.expiry().and_then(|end| end.duration_since(UNIX_EPOCH).ok());
         let expires = expires.and_then(|since| i64::try_from(since.as_secs()).ok());
         let token = found.session_token().map(str::to_owned);
         let source = source(found.get_property::<Vec<Feature>>().map_or(&[][..], Vec::as_slice));
-        Ok((Credentials::temporary(found.access_key_id(), found.secret_access_key(), token, expires), source))
+        Ok((
+            Credentials::temporary(
+                found.access_key_id(),
+                found.secret_access_key(),
+                token,
+                expires,
+            ),
+            source,
+        ))
     }
 }
 
 impl AwsChain {
-    /// What to do where there are no credentials, and at most one cause: the SDK nests many that say nothing.
+    /// What to do where there are no credentials, and at most one cause: the SDK nests many that
+    /// say nothing.
     fn failed(&self, error: &CredentialsError) -> Error {
         let next = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile or a role";
         if !matches!(error, CredentialsError::CredentialsNotLoaded(_)) {
@@ -167,7 +198,8 @@ async fn all_sources(config: &ChainConfig) -> Option<SharedCredentialsProvider> 
     loader.load().await.credentials_provider()
 }
 
-/// The sources of the SDKs' default chain but the last, the instance, which is not asked for the region either.
+/// The sources of the SDKs' default chain but the last, the instance, which is not asked for the
+/// region either.
 async fn without_instance(config: &ChainConfig) -> SharedCredentialsProvider {
     let conf = ProviderConfig::default().with_behavior_version(Some(BehaviorVersion::latest()));
     let mut region = ProfileFileRegionProvider::builder().configure(&conf);
@@ -175,14 +207,18 @@ async fn without_instance(config: &ChainConfig) -> SharedCredentialsProvider {
     if let Some(name) = &config.profile {
         (region, profile) = (region.profile_name(name), profile.profile_name(name));
     }
-    let known = RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new()).or_else(region.build());
+    let known = RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new())
+        .or_else(region.build());
     let known = known.region().await;
     let conf = conf.with_region(config.region.clone().map(Region::new).or(known));
     let web_identity = WebIdentityTokenCredentialsProvider::builder().configure(&conf).build();
-    let chain = CredentialsProviderChain::first_try("Environment", EnvironmentVariableCredentialsProvider::new())
-        .or_else("Profile", profile.configure(&conf).build())
-        .or_else("WebIdentityToken", web_identity)
-        .or_else("EcsContainer", ecs::EcsCredentialsProvider::builder().configure(&conf).build());
+    let chain = CredentialsProviderChain::first_try(
+        "Environment",
+        EnvironmentVariableCredentialsProvider::new(),
+    )
+    .or_else("Profile", profile.configure(&conf).build())
+    .or_else("WebIdentityToken", web_identity)
+    .or_else("EcsContainer", ecs::EcsCredentialsProvider::builder().configure(&conf).build());
     SharedCredentialsProvider::new(chain)
 }
 
@@ -199,7 +235,8 @@ fn source(features: &[Feature]) -> Source {
         Feature::CredentialsEnvVars => Some(Source::Environment),
         _ => None,
     };
-    // A profile that has a key pair was found before; of the others it is noted last, and alone only where a role was taken.
+    // A profile that has a key pair was found before; of the others it is noted last, and alone
+    // only where a role was taken.
     let in_profile = features.contains(&Feature::CredentialsProfile);
     features.iter().find_map(of).unwrap_or(if in_profile { Source::Role } else { Source::Chain })
 }
@@ -219,7 +256,8 @@ mod tests {
     #[tokio::test]
     async fn what_a_source_gives_arrives_whole() {
         let end = UNIX_EPOCH + Duration::from_secs(2_208_988_800);
-        let source = aws_credential_types::Credentials::new("A", "S", Some("T".into()), Some(end), "test");
+        let source =
+            aws_credential_types::Credentials::new("A", "S", Some("T".into()), Some(end), "test");
         let found = AwsChain::of(source).provide().await.unwrap();
         assert_eq!((found.access_key(), found.secret_key(), found.token()), ("A", "S", Some("T")));
         assert_eq!(found.expires(), Some(2_208_988_800));
@@ -227,7 +265,9 @@ mod tests {
 
     #[tokio::test]
     async fn key_pairs_at_hand_come_first_and_mistakes_are_told_at_once() {
-        let both = |name: &str| name.starts_with("AWS_").then(|| "x".to_owned()).filter(|_| name.contains("KEY"));
+        let both = |name: &str| {
+            name.starts_with("AWS_").then(|| "x".to_owned()).filter(|_| name.contains("KEY"))
+        };
         let (_, found, source) = discover(both, true).await.unwrap();
         assert_eq!((found.access_key(), source), ("x", Source::Environment));
         let half = |name: &str| (name == "AWS_ACCESS_KEY_ID").then(|| "x".to_owned());
@@ -252,7 +292,10 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Denied);
         assert!(error.to_string().contains("set AWS_ACCESS_KEY_ID"), "{error}");
         let source = std::error::Error::source(&error).expect("what failed");
-        assert!(source.to_string().contains("no metadata service") && source.source().is_none(), "{source}");
+        assert!(
+            source.to_string().contains("no metadata service") && source.source().is_none(),
+            "{source}"
+        );
     }
 
     #[derive(Debug)]
@@ -263,17 +306,27 @@ mod tests {
         where
             Self: 'a,
         {
-            Answer::ready(Err(CredentialsError::not_loaded("no providers in chain provided credentials")))
+            Answer::ready(Err(CredentialsError::not_loaded(
+                "no providers in chain provided credentials",
+            )))
         }
     }
 
     #[tokio::test]
-    async fn where_there_is_nothing_the_next_step_is_said_and_the_instance_named_if_it_was_not_asked() {
+    async fn where_there_is_nothing_the_next_step_is_said_and_the_instance_named_if_it_was_not_asked()
+     {
         for instance_metadata in [true, false] {
             let chain = AwsChain { instance_metadata, ..AwsChain::of(Nothing) };
             let error = chain.provide().await.unwrap_err();
-            assert!(error.to_string().contains("set AWS_ACCESS_KEY_ID") && std::error::Error::source(&error).is_none());
-            assert_eq!(error.to_string().contains("instance_metadata"), !instance_metadata, "{error}");
+            assert!(
+                error.to_string().contains("set AWS_ACCESS_KEY_ID")
+                    && std::error::Error::source(&error).is_none()
+            );
+            assert_eq!(
+                error.to_string().contains("instance_metadata"),
+                !instance_metadata,
+                "{error}"
+            );
         }
     }
 }

@@ -3,8 +3,9 @@ use zeroize::Zeroizing;
 use super::Credentials;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The credentials of the usual variables (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`), asked of `lookup`;
-/// `None` when neither half is set, `Invalid` when only one is.
+/// The credentials of the usual variables (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
+/// `AWS_SESSION_TOKEN`), asked of `lookup`; `None` when neither half is set, `Invalid` when only
+/// one is.
 pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Credentials>> {
     let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
     match (set("AWS_ACCESS_KEY_ID"), set("AWS_SECRET_ACCESS_KEY")) {
@@ -14,7 +15,8 @@ pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Creden
         (None, None) => Ok(None),
         (access, secret) => {
             drop(secret.map(Zeroizing::new));
-            let missing = if access.is_some() { "AWS_SECRET_ACCESS_KEY" } else { "AWS_ACCESS_KEY_ID" };
+            let missing =
+                if access.is_some() { "AWS_SECRET_ACCESS_KEY" } else { "AWS_ACCESS_KEY_ID" };
             Err(Error::new(
                 ErrorKind::Invalid,
                 format!("half of the credentials is in the environment: set {missing} too"),
@@ -28,12 +30,18 @@ mod tests {
     use super::*;
 
     fn of(pairs: &[(&str, &str)]) -> Result<Option<Credentials>> {
-        from_env(|name| pairs.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned()))
+        from_env(|name| {
+            pairs.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned())
+        })
     }
 
     #[test]
     fn whole_half_and_none() {
-        let whole = of(&[("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_SESSION_TOKEN", "t")]);
+        let whole = of(&[
+            ("AWS_ACCESS_KEY_ID", "a"),
+            ("AWS_SECRET_ACCESS_KEY", "s"),
+            ("AWS_SESSION_TOKEN", "t"),
+        ]);
         let whole = whole.unwrap().unwrap();
         assert_eq!((whole.access_key(), whole.secret_key(), whole.token()), ("a", "s", Some("t")));
         assert!(of(&[("AWS_ACCESS_KEY_ID", "")]).unwrap().is_none());

@@ -36,7 +36,9 @@ pub enum Source {
 impl std::fmt::Display for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Source::Environment => f.write_str("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the environment"),
+            Source::Environment => {
+                f.write_str("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the environment")
+            }
             Source::Role => f.write_str("a role, taken through STS"),
             Source::WebIdentity => f.write_str("a role, taken through STS with a web identity"),
             Source::Process => f.write_str("the credential_process of a profile"),
@@ -48,9 +50,10 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// The credentials of the environment, else those of the profile in the shared files (`AWS_PROFILE`, `AWS_SHARED_CREDENTIALS_FILE`,
-/// `AWS_CONFIG_FILE`, or the usual places), asked of `lookup`; `None` when there are none. Errors with
-/// `Unsupported` when the environment or the profile names a source that only the feature `aws-config` can ask (a role, a process, single
+/// The credentials of the environment, else those of the profile in the shared files
+/// (`AWS_PROFILE`, `AWS_SHARED_CREDENTIALS_FILE`, `AWS_CONFIG_FILE`, or the usual places), asked of
+/// `lookup`; `None` when there are none. Errors with `Unsupported` when the environment or the
+/// profile names a source that only the feature `aws-config` can ask (a role, a process, single
 /// sign-on, a web identity, a container's agent), or a profile was named that has no key pair.
 pub fn find(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Credentials>> {
     Ok(locate(lookup)?.map(|(found, _)| found))
@@ -64,7 +67,9 @@ pub fn locate(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<(Credent
     let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
     let profile = set("AWS_PROFILE");
     let home = set("HOME").map(PathBuf::from);
-    for (variable, usual) in [("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials"), ("AWS_CONFIG_FILE", ".aws/config")] {
+    for (variable, usual) in
+        [("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials"), ("AWS_CONFIG_FILE", ".aws/config")]
+    {
         let path = set(variable).map(PathBuf::from).or_else(|| Some(home.as_ref()?.join(usual)));
         let Some(path) = path else { continue };
         let Some(text) = read(&path)? else { continue };
@@ -79,7 +84,8 @@ pub fn locate(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<(Credent
     match profile {
         // Who names a profile wants that one, not whatever comes next.
         Some(profile) => {
-            let what = format!("profile {profile} has no key pair in the shared files: check AWS_PROFILE");
+            let what =
+                format!("profile {profile} has no key pair in the shared files: check AWS_PROFILE");
             Err(Error::new(ErrorKind::Unsupported, what))
         }
         None => match CHAIN_VARIABLES.into_iter().find(|name| set(name).is_some()) {
@@ -89,13 +95,20 @@ pub fn locate(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<(Credent
     }
 }
 
-/// Variables that name what only the AWS SDKs' chain can ask: a web identity, and a container's agent.
-const CHAIN_VARIABLES: [&str; 3] =
-    ["AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"];
+/// Variables that name what only the AWS SDKs' chain can ask: a web identity, and a container's
+/// agent.
+const CHAIN_VARIABLES: [&str; 3] = [
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+];
 
 /// `Unsupported`: a source is named that is not asked here.
 fn needs_chain(what: &str) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("{what}: such credentials need the feature aws-config; build with it"))
+    Error::new(
+        ErrorKind::Unsupported,
+        format!("{what}: such credentials need the feature aws-config; build with it"),
+    )
 }
 
 /// The text of a file; `None` when there is none.
@@ -115,7 +128,9 @@ mod tests {
     use super::*;
 
     fn of(pairs: &[(&str, &str)]) -> Result<Option<Credentials>> {
-        find(|name| pairs.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned()))
+        find(|name| {
+            pairs.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned())
+        })
     }
 
     #[test]
@@ -127,23 +142,33 @@ mod tests {
         let text = "[profile dev]\naws_access_key_id=D\naws_secret_access_key=s\n";
         std::fs::write(home.path().join(".aws/config"), text).unwrap();
         let home = ("HOME", home.path().to_str().unwrap());
-        let key = |found: Result<Option<Credentials>>| found.unwrap().map(|found| found.access_key().to_owned());
+        let key = |found: Result<Option<Credentials>>| {
+            found.unwrap().map(|found| found.access_key().to_owned())
+        };
         assert_eq!(key(of(&[home])).as_deref(), Some("F"));
         assert_eq!(key(of(&[home, ("AWS_PROFILE", "dev")])).as_deref(), Some("D"));
-        assert_eq!(key(of(&[home, ("AWS_ACCESS_KEY_ID", "E"), ("AWS_SECRET_ACCESS_KEY", "s")])).as_deref(), Some("E"));
+        assert_eq!(
+            key(of(&[home, ("AWS_ACCESS_KEY_ID", "E"), ("AWS_SECRET_ACCESS_KEY", "s")])).as_deref(),
+            Some("E")
+        );
         assert_eq!(key(of(&[("HOME", "/nonexistent")])), None);
         let env = |name: &str| (name == home.0).then(|| home.1.to_owned());
         let source = locate(env).unwrap().unwrap().1;
         assert_eq!(source.to_string(), format!("profile default of {}/.aws/credentials", home.1));
-        assert!(of(&[home, ("AWS_PROFILE", "none")]).unwrap_err().to_string().contains("profile none"));
-        assert!(of(&[("AWS_CONFIG_FILE", home.1)]).unwrap_err().to_string().contains("cannot be read"));
+        assert!(
+            of(&[home, ("AWS_PROFILE", "none")]).unwrap_err().to_string().contains("profile none")
+        );
+        assert!(
+            of(&[("AWS_CONFIG_FILE", home.1)]).unwrap_err().to_string().contains("cannot be read")
+        );
     }
 
     #[test]
     fn a_source_that_only_the_chain_can_ask_is_an_error_that_names_the_feature() {
         let home = tempfile::tempdir().unwrap();
         let config = home.path().join("config");
-        let text = "[profile run]\ncredential_process = /bin/who\n[profile sso]\nsso_session = me\n";
+        let text =
+            "[profile run]\ncredential_process = /bin/who\n[profile sso]\nsso_session = me\n";
         std::fs::write(&config, format!("{text}[default]\nregion = eu\n")).unwrap();
         let config = ("AWS_CONFIG_FILE", config.to_str().unwrap());
         let says = |pairs: &[(&str, &str)]| {
@@ -154,7 +179,10 @@ mod tests {
         for (pairs, source) in [
             (&[config, ("AWS_PROFILE", "run")][..], "profile run has a credential_process"),
             (&[config, ("AWS_PROFILE", "sso")], "profile sso has a sso_session"),
-            (&[config, ("AWS_WEB_IDENTITY_TOKEN_FILE", "/t")], "AWS_WEB_IDENTITY_TOKEN_FILE is set"),
+            (
+                &[config, ("AWS_WEB_IDENTITY_TOKEN_FILE", "/t")],
+                "AWS_WEB_IDENTITY_TOKEN_FILE is set",
+            ),
             (
                 &[("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://[fd00:ec2::23]/v1")],
                 "AWS_CONTAINER_CREDENTIALS_FULL_URI",

@@ -24,7 +24,8 @@ pub use env::from_env;
 pub use find::{Source, find, locate};
 pub use profile::from_profile;
 
-/// A key pair, with a session token where it is temporary. Clones share it; the secrets are wiped when the last one drops.
+/// A key pair, with a session token where it is temporary. Clones share it; the secrets are wiped
+/// when the last one drops.
 #[derive(Clone)]
 pub struct Credentials(Arc<Secret>);
 
@@ -72,14 +73,22 @@ impl Credentials {
         self.0.expires
     }
 
-    /// Appends the `authorization` value that these credentials give the request; `place` is region and service.
-    pub(crate) fn authorize(&self, out: &mut Vec<u8>, parts: &Parts<'_>, place: (&str, &str), stamp: &Stamp) {
+    /// Appends the `authorization` value that these credentials give the request; `place` is region
+    /// and service.
+    pub(crate) fn authorize(
+        &self,
+        out: &mut Vec<u8>,
+        parts: &Parts<'_>,
+        place: (&str, &str),
+        stamp: &Stamp,
+    ) {
         let scope = Scope { access_key: &self.0.access_key, region: place.0, service: place.1 };
         let key = self.0.ring.key(&self.0.secret_key, &scope, stamp);
         authorize(out, parts, &scope, stamp, &key);
     }
 
-    /// The session token, where they are temporary. A secret: it goes into one header and nowhere else.
+    /// The session token, where they are temporary. A secret: it goes into one header and nowhere
+    /// else.
     pub(crate) fn token(&self) -> Option<&str> {
         self.0.token.as_ref().map(|token| token.as_str())
     }
@@ -116,8 +125,8 @@ impl fmt::Debug for Credentials {
 /// What a [`Provide`] answers with.
 pub type Provided<'a> = Pin<Box<dyn Future<Output = Result<Credentials>> + Send + 'a>>;
 
-/// Where credentials come from. Called once at first use and again, one call at a time, before they expire or when the
-/// store calls them expired; what it returned last stays in use while it fails.
+/// Where credentials come from. Called once at first use and again, one call at a time, before they
+/// expire or when the store calls them expired; what it returned last stays in use while it fails.
 pub trait Provide: fmt::Debug + Send + Sync + 'static {
     /// The credentials of this moment.
     fn provide(&self) -> Provided<'_>;

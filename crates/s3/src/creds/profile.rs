@@ -1,13 +1,14 @@
 use super::Credentials;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The static credentials of `profile` in the text of a shared credentials or configuration file (`[name]` and
-/// `[profile name]` both count); `None` when there is no such section or it holds no key pair. Errors with `Unsupported` when it
-/// takes a role, which is for the AWS SDKs' chain.
+/// The static credentials of `profile` in the text of a shared credentials or configuration file
+/// (`[name]` and `[profile name]` both count); `None` when there is no such section or it holds no
+/// key pair. Errors with `Unsupported` when it takes a role, which is for the AWS SDKs' chain.
 pub fn from_profile(text: &str, profile: &str) -> Result<Option<Credentials>> {
     let value = |wanted: &str| value(text, profile, wanted);
     if value("role_arn").is_some() {
-        // Its own key pair, where it has one, is for taking the role: to sign with it would be to be somebody else.
+        // Its own key pair, where it has one, is for taking the role: to sign with it would be to
+        // be somebody else.
         let what = format!("profile {profile} takes a role: build with the feature aws-config");
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
@@ -18,20 +19,29 @@ pub fn from_profile(text: &str, profile: &str) -> Result<Option<Credentials>> {
         }
         (None, None) => Ok(None),
         _ => {
-            let what =
-                format!("profile {profile} has half a key pair: set aws_access_key_id and aws_secret_access_key");
+            let what = format!(
+                "profile {profile} has half a key pair: set aws_access_key_id and aws_secret_access_key"
+            );
             Err(Error::new(ErrorKind::Invalid, what))
         }
     }
 }
 
 /// Settings of a profile that make credentials without a key pair.
-const BEYOND: [&str; 5] =
-    ["credential_process", "sso_session", "sso_start_url", "web_identity_token_file", "credential_source"];
+const BEYOND: [&str; 5] = [
+    "credential_process",
+    "sso_session",
+    "sso_start_url",
+    "web_identity_token_file",
+    "credential_source",
+];
 
 /// What of `profile` gives credentials that only the AWS SDKs' chain can ask for.
 pub(super) fn beyond_key_pair(text: &str, profile: &str) -> Option<String> {
-    BEYOND.into_iter().find(|name| value(text, profile, name).is_some()).map(|name| format!("a {name}"))
+    BEYOND
+        .into_iter()
+        .find(|name| value(text, profile, name).is_some())
+        .map(|name| format!("a {name}"))
 }
 
 /// The last value of `wanted` in the sections of `profile`.
@@ -81,7 +91,10 @@ aws_secret_access_key = sk4
     #[test]
     fn sections_are_told_apart() {
         let default = from_profile(TEXT, "default").unwrap().unwrap();
-        assert_eq!((default.access_key(), default.secret_key(), default.token()), ("AK1", "sk=1/+", None));
+        assert_eq!(
+            (default.access_key(), default.secret_key(), default.token()),
+            ("AK1", "sk=1/+", None)
+        );
         let dev = from_profile(TEXT, "dev").unwrap().unwrap();
         assert_eq!((dev.access_key(), dev.secret_key(), dev.token()), ("AK2", "sk2", Some("tok")));
         assert!(from_profile(TEXT, "absent").unwrap().is_none());

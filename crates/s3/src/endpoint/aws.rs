@@ -1,7 +1,9 @@
-//! The names of AWS's hosts for S3: what each says of bucket and region, and which other names may stand for it.
+//! The names of AWS's hosts for S3: what each says of bucket and region, and which other names may
+//! stand for it.
 
-/// What kind of name a host has. Only names of the same kind may stand for each other: each of the special ones is chosen for what it
-/// promises (validated cryptography, a private network, IPv6), which another name does not keep.
+/// What kind of name a host has. Only names of the same kind may stand for each other: each of the
+/// special ones is chosen for what it promises (validated cryptography, a private network, IPv6),
+/// which another name does not keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     /// `s3.region`, and its older spellings.
@@ -12,7 +14,8 @@ enum Kind {
     Accelerate,
     /// `s3-fips...`.
     Fips,
-    /// `bucket.vpce-id.s3.region.vpce`: an endpoint in a private network, which leads to one region.
+    /// `bucket.vpce-id.s3.region.vpce`: an endpoint in a private network, which leads to one
+    /// region.
     PrivateLink,
     /// `s3express-zone.region`.
     Express,
@@ -34,14 +37,16 @@ pub struct AwsHost {
 }
 
 impl AwsHost {
-    /// `[bucket.]s3[.dualstack].region.amazonaws.com`, `s3-region`, `bucket.s3express-zone.region`, `[name.]bucket.vpce-id.s3.region.vpce`;
-    /// `None` for all others.
+    /// `[bucket.]s3[.dualstack].region.amazonaws.com`, `s3-region`, `bucket.s3express-zone.region`,
+    /// `[name.]bucket.vpce-id.s3.region.vpce`; `None` for all others.
     pub fn parse(host: &str) -> Option<Self> {
         let domain = ["amazonaws.com.cn", "amazonaws.com"]
             .into_iter()
             .find(|domain| host.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')))?;
         let labels: Vec<&str> = host[..host.len() - domain.len() - 1].split('.').collect();
-        let is_service = |label: &&str| *label == "s3" || label.starts_with("s3-") || label.starts_with("s3express-");
+        let is_service = |label: &&str| {
+            *label == "s3" || label.starts_with("s3-") || label.starts_with("s3express-")
+        };
         // From the right, since a bucket may be called s3.
         let at = labels.iter().rposition(is_service)?;
         let (before, own) = labels.split_at(at);
@@ -49,14 +54,17 @@ impl AwsHost {
             return Self::private_link(before, own, domain);
         }
         let service = own[0];
-        let rest: Vec<&str> = own[1..].iter().copied().filter(|label| *label != "dualstack").collect();
+        let rest: Vec<&str> =
+            own[1..].iter().copied().filter(|label| *label != "dualstack").collect();
         let inside = service.strip_prefix("s3-").filter(|rest| *rest != "fips");
         let kind = match inside {
             _ if service.starts_with("s3express-") => Kind::Express,
             Some("accelerate") => Kind::Accelerate,
             _ if service.starts_with("s3-fips") => Kind::Fips,
             _ if rest.len() > 1 => Kind::Other,
-            Some(inside) if !rest.is_empty() || !(is_region(inside) || inside == "external-1") => Kind::Other,
+            Some(inside) if !rest.is_empty() || !(is_region(inside) || inside == "external-1") => {
+                Kind::Other
+            }
             _ if own.len() > rest.len() + 1 => Kind::DualStack,
             _ => Kind::Regional,
         };
@@ -73,7 +81,8 @@ impl AwsHost {
         Some(AwsHost { kind, host, bucket, region: region.map(str::to_owned), domain })
     }
 
-    /// The label `bucket` before the endpoint's id is AWS's own: it says that buckets are addressed there.
+    /// The label `bucket` before the endpoint's id is AWS's own: it says that buckets are addressed
+    /// there.
     fn private_link(before: &[&str], own: &[&str], domain: &'static str) -> Option<Self> {
         let at = before.iter().rposition(|label| label.starts_with("vpce-"))?;
         let (names, id) = before.split_at(at);
@@ -83,7 +92,13 @@ impl AwsHost {
             _ => return None,
         };
         let host = format!("bucket.{}.{}.{domain}", id.join("."), own.join("."));
-        Some(AwsHost { kind: Kind::PrivateLink, host, bucket, region: Some(own[1].to_owned()), domain })
+        Some(AwsHost {
+            kind: Kind::PrivateLink,
+            host,
+            bucket,
+            region: Some(own[1].to_owned()),
+            domain,
+        })
     }
 
     /// Whether directory buckets are there.
@@ -96,10 +111,11 @@ impl AwsHost {
         self.kind == Kind::PrivateLink
     }
 
-    /// The host that serves another region as this one serves its own; `None` where there is none, and for what is no region of the same
-    /// partition of AWS.
+    /// The host that serves another region as this one serves its own; `None` where there is none,
+    /// and for what is no region of the same partition of AWS.
     pub fn in_region(&self, region: &str) -> Option<String> {
-        let is_known = is_region(region) && partition(region) == partition(self.region.as_deref().unwrap_or(""));
+        let is_known = is_region(region)
+            && partition(region) == partition(self.region.as_deref().unwrap_or(""));
         match self.kind {
             _ if !is_known => None,
             Kind::Regional => Some(format!("s3.{region}.{}", self.domain)),
@@ -110,12 +126,16 @@ impl AwsHost {
     }
 }
 
-/// Whether it has the shape of a region's name at AWS: `us-east-1`, `us-gov-west-1`, `eusc-de-east-1`.
+/// Whether it has the shape of a region's name at AWS: `us-east-1`, `us-gov-west-1`,
+/// `eusc-de-east-1`.
 fn is_region(text: &str) -> bool {
     let words: Vec<&str> = text.split('-').collect();
     let [names @ .., number] = words.as_slice() else { return false };
-    let is_name = |word: &&str| (2..=10).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_lowercase());
-    let is_number = (1..=2).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());
+    let is_name = |word: &&str| {
+        (2..=10).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_lowercase())
+    };
+    let is_number =
+        (1..=2).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());
     (2..=4).contains(&names.len()) && names.iter().all(is_name) && is_number
 }
 
@@ -136,9 +156,14 @@ mod tests {
 
     #[test]
     fn regions_have_a_shape() {
-        for region in
-            ["us-east-1", "ap-southeast-2", "us-gov-west-1", "us-isob-east-1", "eusc-de-east-1", "mx-central-1"]
-        {
+        for region in [
+            "us-east-1",
+            "ap-southeast-2",
+            "us-gov-west-1",
+            "us-isob-east-1",
+            "eusc-de-east-1",
+            "mx-central-1",
+        ] {
             assert!(is_region(region), "{region}");
         }
         for other in [
@@ -162,14 +187,23 @@ mod tests {
     fn a_name_moves_only_to_another_of_its_kind() {
         let to = |host: &str, region: &str| AwsHost::parse(host).unwrap().in_region(region);
         let eu = "eu-west-3";
-        assert_eq!(to("s3.us-east-1.amazonaws.com", eu).as_deref(), Some("s3.eu-west-3.amazonaws.com"));
+        assert_eq!(
+            to("s3.us-east-1.amazonaws.com", eu).as_deref(),
+            Some("s3.eu-west-3.amazonaws.com")
+        );
         assert_eq!(to("s3.amazonaws.com", eu).as_deref(), Some("s3.eu-west-3.amazonaws.com"));
-        assert_eq!(to("s3-us-west-2.amazonaws.com", eu).as_deref(), Some("s3.eu-west-3.amazonaws.com"));
+        assert_eq!(
+            to("s3-us-west-2.amazonaws.com", eu).as_deref(),
+            Some("s3.eu-west-3.amazonaws.com")
+        );
         assert_eq!(
             to("s3.dualstack.us-east-1.amazonaws.com", eu).as_deref(),
             Some("s3.dualstack.eu-west-3.amazonaws.com")
         );
-        assert_eq!(to("s3-accelerate.amazonaws.com", eu).as_deref(), Some("s3-accelerate.amazonaws.com"));
+        assert_eq!(
+            to("s3-accelerate.amazonaws.com", eu).as_deref(),
+            Some("s3-accelerate.amazonaws.com")
+        );
         assert_eq!(
             to("s3.cn-north-1.amazonaws.com.cn", "cn-northwest-1").as_deref(),
             Some("s3.cn-northwest-1.amazonaws.com.cn")

@@ -76,13 +76,17 @@ impl Place {
         self
     }
 
-    /// With what the usual variables say (`AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_DEFAULT_REGION`, asked of
-    /// `lookup`), where it says nothing itself. `s3://bucket` names a bucket, which may be at that endpoint.
+    /// With what the usual variables say (`AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, `AWS_REGION`,
+    /// `AWS_DEFAULT_REGION`, asked of `lookup`), where it says nothing itself. `s3://bucket`
+    /// names a bucket, which may be at that endpoint.
     pub fn or_env(mut self, lookup: impl Fn(&str) -> Option<String>) -> Self {
-        let first =
-            |names: [&str; 2]| names.into_iter().find_map(|name| lookup(name).filter(|value| !value.is_empty()));
+        let first = |names: [&str; 2]| {
+            names.into_iter().find_map(|name| lookup(name).filter(|value| !value.is_empty()))
+        };
         let plain = self.url.as_deref().and_then(|url| url.trim().strip_prefix("s3://"));
-        let plain = plain.map(|bucket| bucket.trim_end_matches('/')).filter(|bucket| !bucket.contains(['.', ':', '/']));
+        let plain = plain
+            .map(|bucket| bucket.trim_end_matches('/'))
+            .filter(|bucket| !bucket.contains(['.', ':', '/']));
         let free = self.url.as_deref().is_none_or(str::is_empty) || plain.is_some();
         if let Some(url) = first(["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]).filter(|_| free) {
             if let (None, Some(bucket)) = (&self.bucket, plain) {
@@ -138,17 +142,24 @@ impl Endpoint {
     pub fn target(&self) -> Target {
         match self.style {
             Style::Path => Target::new(self.tls, &self.host, self.port),
-            Style::Virtual => Target::new(self.tls, &format!("{}.{}", self.bucket, self.host), self.port),
+            Style::Virtual => {
+                Target::new(self.tls, &format!("{}.{}", self.bucket, self.host), self.port)
+            }
         }
     }
 
-    /// Whether both name one bucket of one service, however each is spelled: the bucket in the host or in the path, the usual port written or
-    /// not, any host of AWS, whose buckets have one name in all regions.
+    /// Whether both name one bucket of one service, however each is spelled: the bucket in the host
+    /// or in the path, the usual port written or not, any host of AWS, whose buckets have one
+    /// name in all regions.
     pub fn is_same_bucket(&self, other: &Endpoint) -> bool {
-        let is_aws =
-            |endpoint: &Endpoint| endpoint.provider == Provider::Aws && AwsHost::parse(&endpoint.host).is_some();
-        let port = |endpoint: &Endpoint| endpoint.port.filter(|port| *port != if endpoint.tls { 443 } else { 80 });
-        let is_same_host = || self.host.eq_ignore_ascii_case(&other.host) && port(self) == port(other);
+        let is_aws = |endpoint: &Endpoint| {
+            endpoint.provider == Provider::Aws && AwsHost::parse(&endpoint.host).is_some()
+        };
+        let port = |endpoint: &Endpoint| {
+            endpoint.port.filter(|port| *port != if endpoint.tls { 443 } else { 80 })
+        };
+        let is_same_host =
+            || self.host.eq_ignore_ascii_case(&other.host) && port(self) == port(other);
         self.bucket == other.bucket && ((is_aws(self) && is_aws(other)) || is_same_host())
     }
 
@@ -157,9 +168,11 @@ impl Endpoint {
         if self.provider == Provider::Express { "s3express" } else { "s3" }
     }
 
-    /// Where directory buckets are made and deleted: a host of its own at AWS, where the bucket is in the path.
+    /// Where directory buckets are made and deleted: a host of its own at AWS, where the bucket is
+    /// in the path.
     pub(crate) fn control(&self) -> Endpoint {
-        let host = parse::control_host(&self.host, &self.region).unwrap_or_else(|| self.host.clone());
+        let host =
+            parse::control_host(&self.host, &self.region).unwrap_or_else(|| self.host.clone());
         Endpoint { host, style: Style::Path, ..self.clone() }
     }
 
@@ -168,7 +181,8 @@ impl Endpoint {
         parse::zone(&self.bucket)
     }
 
-    /// The region of the url or host to which a store sends us, if that is the same service of AWS: nobody else is followed.
+    /// The region of the url or host to which a store sends us, if that is the same service of AWS:
+    /// nobody else is followed.
     pub(crate) fn region_at(&self, place: &str) -> Option<String> {
         let rest = place.split_once("://").map_or(place, |(_, rest)| rest);
         let host = rest.split(['/', '?', '#', ':']).next().unwrap_or_default();
@@ -177,14 +191,17 @@ impl Endpoint {
         of(host)?.region.filter(|_| self.provider == Provider::Aws && of(&self.host).is_some())
     }
 
-    /// The same bucket as another region of the same service has it. `None` where there is no such region, or this endpoint was chosen for
-    /// what no other is: FIPS, a private network, a zone.
+    /// The same bucket as another region of the same service has it. `None` where there is no such
+    /// region, or this endpoint was chosen for what no other is: FIPS, a private network, a
+    /// zone.
     pub(crate) fn in_region(&self, region: &str) -> Option<Endpoint> {
         let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         let host = match AwsHost::parse(&self.host) {
             Some(aws) => aws.in_region(region)?,
             // At a store of one's own a region is only a word that is signed.
-            None if (1..=64).contains(&region.len()) && region.bytes().all(sane) => self.host.clone(),
+            None if (1..=64).contains(&region.len()) && region.bytes().all(sane) => {
+                self.host.clone()
+            }
             None => return None,
         };
         Some(Endpoint { host, region: region.to_owned(), ..self.clone() })

@@ -18,7 +18,8 @@ struct Site {
     host: String,
     bucket: Option<String>,
     region: Option<String>,
-    /// Where the bucket goes, if not where the provider usually has it: certificates of endpoints in private networks name no buckets.
+    /// Where the bucket goes, if not where the provider usually has it: certificates of endpoints
+    /// in private networks name no buckets.
     style: Option<Style>,
 }
 
@@ -27,12 +28,14 @@ pub fn resolve(place: &Place) -> Result<Endpoint> {
     // Before any message that quotes a part of either.
     refuse_at_sign(text, place.bucket.as_deref().unwrap_or_default())?;
     let bucket = |name: Option<String>| match (name, &place.bucket) {
-        (Some(found), Some(given)) if found != *given => {
-            Err(invalid(format!("the endpoint names bucket {found}, the settings name {given}: drop one")))
-        }
+        (Some(found), Some(given)) if found != *given => Err(invalid(format!(
+            "the endpoint names bucket {found}, the settings name {given}: drop one"
+        ))),
         (found, given) => match found.or_else(|| given.clone()).filter(|name| !name.is_empty()) {
             Some(name) => named(name),
-            None => Err(invalid("no bucket: name it in the endpoint (s3://bucket) or in the settings")),
+            None => {
+                Err(invalid("no bucket: name it in the endpoint (s3://bucket) or in the settings"))
+            }
         },
     };
     if let Some(rest) = text.strip_prefix("s3://") {
@@ -51,14 +54,17 @@ pub fn resolve(place: &Place) -> Result<Endpoint> {
         Some(("http", rest)) => (Some(false), rest),
         Some(("https", rest)) => (Some(true), rest),
         Some((scheme, _)) => {
-            return Err(invalid(format!("an endpoint cannot begin with {scheme}://: use https, http or s3")));
+            return Err(invalid(format!(
+                "an endpoint cannot begin with {scheme}://: use https, http or s3"
+            )));
         }
         None => (None, text),
     };
     away(place, &split(rest, tls)?, bucket)
 }
 
-/// Neither hosts nor buckets have an `@`, but credentials in a URL end with one. Nothing is quoted, wherever it stands: a password may hold a `/`.
+/// Neither hosts nor buckets have an `@`, but credentials in a URL end with one. Nothing is quoted,
+/// wherever it stands: a password may hold a `/`.
 fn refuse_at_sign(url: &str, bucket: &str) -> Result<()> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let authority = rest.split('/').next().unwrap_or_default();
@@ -75,7 +81,9 @@ fn refuse_at_sign(url: &str, bucket: &str) -> Result<()> {
 }
 
 fn split(rest: &str, tls: Option<bool>) -> Result<Url<'_>> {
-    let odd = |what: &str| invalid(format!("the endpoint has {what}: write https://host[:port][/bucket]"));
+    let odd = |what: &str| {
+        invalid(format!("the endpoint has {what}: write https://host[:port][/bucket]"))
+    };
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     if rest.contains(['?', '#', ' ']) {
         return Err(odd("a query, a fragment or a blank"));
@@ -83,13 +91,27 @@ fn split(rest: &str, tls: Option<bool>) -> Result<Url<'_>> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(v6) => {
             let (host, port) = v6.split_once(']').ok_or_else(|| odd("no closing bracket"))?;
-            (host, port.strip_prefix(':').or(port.is_empty().then_some("")).ok_or_else(|| odd("no port after `]`"))?)
+            (
+                host,
+                port.strip_prefix(':')
+                    .or(port.is_empty().then_some(""))
+                    .ok_or_else(|| odd("no port after `]`"))?,
+            )
         }
-        None => authority.rsplit_once(':').filter(|(host, _)| !host.contains(':')).unwrap_or((authority, "")),
+        None => authority
+            .rsplit_once(':')
+            .filter(|(host, _)| !host.contains(':'))
+            .unwrap_or((authority, "")),
     };
     let port = match port {
         "" => None,
-        digits => Some(digits.parse().ok().filter(|port| *port > 0).ok_or_else(|| odd("a port that is no number"))?),
+        digits => Some(
+            digits
+                .parse()
+                .ok()
+                .filter(|port| *port > 0)
+                .ok_or_else(|| odd("a port that is no number"))?,
+        ),
     };
     let path = path.trim_end_matches('/');
     if path.contains('/') {
@@ -109,7 +131,8 @@ fn home(place: &Place, bucket: String) -> Result<Endpoint> {
     let provider = place.provider.unwrap_or(guess);
     let region = place.region.clone().or_else(|| provider.region().map(str::to_owned));
     let region = region.filter(|region| !region.is_empty());
-    let region = region.ok_or_else(|| invalid("no region: set it (AWS_REGION), or name an endpoint"))?;
+    let region =
+        region.ok_or_else(|| invalid("no region: set it (AWS_REGION), or name an endpoint"))?;
     let host = match (provider, zone) {
         (Provider::Express, Some(zone)) => format!("s3express-{zone}.{region}.amazonaws.com"),
         (Provider::Express, None) => {
@@ -118,7 +141,12 @@ fn home(place: &Place, bucket: String) -> Result<Endpoint> {
         (Provider::Aws, _) => format!("s3.{region}.amazonaws.com"),
         (Provider::Coreweave, _) => "cwobject.com".into(),
         (Provider::Gcs, _) => "storage.googleapis.com".into(),
-        (other, _) => return Err(invalid(format!("provider {} needs an endpoint: set its url", other.name()))),
+        (other, _) => {
+            return Err(invalid(format!(
+                "provider {} needs an endpoint: set its url",
+                other.name()
+            )));
+        }
     };
     let tls = place.tls.unwrap_or(true);
     let style = place.style.unwrap_or(usual_style(&bucket, tls, provider.style()));
@@ -126,7 +154,11 @@ fn home(place: &Place, bucket: String) -> Result<Endpoint> {
 }
 
 /// Somewhere that a host names.
-fn away(place: &Place, url: &Url<'_>, bucket: impl Fn(Option<String>) -> Result<String>) -> Result<Endpoint> {
+fn away(
+    place: &Place,
+    url: &Url<'_>,
+    bucket: impl Fn(Option<String>) -> Result<String>,
+) -> Result<Endpoint> {
     let known = site(url.host);
     if known.is_none() && url.host.contains(".vpce.amazonaws.com") {
         return Err(invalid(
@@ -139,9 +171,14 @@ fn away(place: &Place, url: &Url<'_>, bucket: impl Fn(Option<String>) -> Result<
     let s3_form = place.url.as_deref().is_some_and(|text| text.trim().starts_with("s3://"));
     if known.is_none() && !is_address {
         let given = place.bucket.as_deref().and_then(|bucket| {
-            Some((bucket, url.host.strip_prefix(bucket)?.strip_prefix('.')?)).filter(|(bucket, _)| !bucket.is_empty())
+            Some((bucket, url.host.strip_prefix(bucket)?.strip_prefix('.')?))
+                .filter(|(bucket, _)| !bucket.is_empty())
         });
-        let first = || url.host.split_once('.').filter(|_| s3_form && url.bucket.is_none() && place.bucket.is_none());
+        let first = || {
+            url.host
+                .split_once('.')
+                .filter(|_| s3_form && url.bucket.is_none() && place.bucket.is_none())
+        };
         if let Some((bucket, rest)) = given.or_else(first) {
             (in_host, host) = (Some(bucket.to_owned()), rest.to_owned());
         }
@@ -169,13 +206,17 @@ fn away(place: &Place, url: &Url<'_>, bucket: impl Fn(Option<String>) -> Result<
     if style == Style::Virtual && is_address {
         return Err(invalid("a bucket cannot stand before an IP address: use path style"));
     }
-    let region = known.and_then(|site| site.region).or_else(|| provider.region().map(str::to_owned));
+    let region =
+        known.and_then(|site| site.region).or_else(|| provider.region().map(str::to_owned));
     let region = place.region.clone().filter(|region| !region.is_empty()).or(region);
-    let region = region.ok_or_else(|| invalid("no region: the endpoint does not tell it, so set it (AWS_REGION)"))?;
+    let region = region.ok_or_else(|| {
+        invalid("no region: the endpoint does not tell it, so set it (AWS_REGION)")
+    })?;
     Ok(Endpoint { tls, host, port: url.port, bucket, region, style, provider })
 }
 
-/// A certificate's wildcard covers one label: over TLS a name with dots goes into the path, wherever it would go otherwise.
+/// A certificate's wildcard covers one label: over TLS a name with dots goes into the path,
+/// wherever it would go otherwise.
 fn usual_style(bucket: &str, tls: bool, usual: Style) -> Style {
     if tls && bucket.contains('.') { Style::Path } else { usual }
 }
@@ -193,7 +234,13 @@ fn site(host: &str) -> Option<Site> {
         ("storage.googleapis.com", Provider::Gcs),
     ] {
         if let Some(bucket) = before(suffix) {
-            return Some(Site { provider, host: suffix.to_owned(), bucket, region: None, style: None });
+            return Some(Site {
+                provider,
+                host: suffix.to_owned(),
+                bucket,
+                region: None,
+                style: None,
+            });
         }
     }
     if let Some(labels) = host.strip_suffix(".r2.cloudflarestorage.com") {
@@ -232,6 +279,8 @@ fn named(bucket: String) -> Result<String> {
     let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     match bucket.len() <= 255 && bucket.bytes().all(sane) && !bucket.starts_with('.') {
         true => Ok(bucket),
-        false => Err(invalid(format!("{bucket:?} is no name of a bucket: letters, digits, dots and dashes only"))),
+        false => Err(invalid(format!(
+            "{bucket:?} is no name of a bucket: letters, digits, dots and dashes only"
+        ))),
     }
 }

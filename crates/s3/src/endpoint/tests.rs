@@ -14,20 +14,38 @@ fn aws_in_all_its_forms() {
     let b = |url: &str| shown(Place::of(url).region("eu-west-1"));
     assert_eq!(b("s3://b"), "https://b.s3.eu-west-1.amazonaws.com eu-west-1 aws");
     assert_eq!(b("s3://b/"), "https://b.s3.eu-west-1.amazonaws.com eu-west-1 aws");
-    assert_eq!(shown(Place::default().bucket("b").region("r")), "https://b.s3.r.amazonaws.com r aws");
-    assert_eq!(shown(Place::of("s3://my.b").bucket("my.b").region("r")), "https://s3.r.amazonaws.com/my.b r aws");
-    for url in
-        ["b.s3.us-west-2.amazonaws.com", "s3://b.s3.us-west-2.amazonaws.com", "https://b.s3.us-west-2.amazonaws.com/"]
-    {
-        assert_eq!(shown(Place::of(url)), "https://b.s3.us-west-2.amazonaws.com us-west-2 aws", "{url}");
+    assert_eq!(
+        shown(Place::default().bucket("b").region("r")),
+        "https://b.s3.r.amazonaws.com r aws"
+    );
+    assert_eq!(
+        shown(Place::of("s3://my.b").bucket("my.b").region("r")),
+        "https://s3.r.amazonaws.com/my.b r aws"
+    );
+    for url in [
+        "b.s3.us-west-2.amazonaws.com",
+        "s3://b.s3.us-west-2.amazonaws.com",
+        "https://b.s3.us-west-2.amazonaws.com/",
+    ] {
+        assert_eq!(
+            shown(Place::of(url)),
+            "https://b.s3.us-west-2.amazonaws.com us-west-2 aws",
+            "{url}"
+        );
     }
     let of = |url: &str| shown(Place::of(url).bucket("b"));
-    assert_eq!(of("https://s3.us-west-2.amazonaws.com"), "https://b.s3.us-west-2.amazonaws.com us-west-2 aws");
+    assert_eq!(
+        of("https://s3.us-west-2.amazonaws.com"),
+        "https://b.s3.us-west-2.amazonaws.com us-west-2 aws"
+    );
     assert_eq!(
         of("https://s3.dualstack.us-west-2.amazonaws.com"),
         "https://b.s3.dualstack.us-west-2.amazonaws.com us-west-2 aws"
     );
-    assert_eq!(of("http://s3.cn-north-1.amazonaws.com.cn"), "http://b.s3.cn-north-1.amazonaws.com.cn cn-north-1 aws");
+    assert_eq!(
+        of("http://s3.cn-north-1.amazonaws.com.cn"),
+        "http://b.s3.cn-north-1.amazonaws.com.cn cn-north-1 aws"
+    );
     assert_eq!(of("https://s3.amazonaws.com/b"), "https://s3.amazonaws.com/b us-east-1 aws");
 }
 
@@ -41,7 +59,11 @@ fn names_of_aws_that_hold_no_region_or_another_word_before_it() {
     ] {
         assert!(refused(Place::of(url)).contains("no region"), "{url}");
         let endpoint = Place::of(url).region("eu-west-1").resolve().unwrap();
-        assert_eq!((endpoint.region.as_str(), endpoint.bucket.as_str()), ("eu-west-1", "b"), "{url}");
+        assert_eq!(
+            (endpoint.region.as_str(), endpoint.bucket.as_str()),
+            ("eu-west-1", "b"),
+            "{url}"
+        );
         assert!(endpoint.to_string().contains("s3-accelerate"), "{endpoint}");
         assert_eq!(endpoint.region_at("b.s3-accelerate.amazonaws.com"), None);
     }
@@ -54,10 +76,18 @@ fn names_of_aws_that_hold_no_region_or_another_word_before_it() {
 
 #[test]
 fn directory_buckets() {
-    let zonal = "https://kv--use1-az4--x-s3.s3express-use1-az4.us-east-1.amazonaws.com us-east-1 express";
+    let zonal =
+        "https://kv--use1-az4--x-s3.s3express-use1-az4.us-east-1.amazonaws.com us-east-1 express";
     assert_eq!(shown(Place::of("s3://kv--use1-az4--x-s3").region("us-east-1")), zonal);
-    assert_eq!(shown(Place::of("s3://kv--use1-az4--x-s3.s3express-use1-az4.us-east-1.amazonaws.com")), zonal);
-    let local = Place::of("http://127.0.0.1:9000").bucket("kv--use1-az4--x-s3").region("us-east-1").resolve().unwrap();
+    assert_eq!(
+        shown(Place::of("s3://kv--use1-az4--x-s3.s3express-use1-az4.us-east-1.amazonaws.com")),
+        zonal
+    );
+    let local = Place::of("http://127.0.0.1:9000")
+        .bucket("kv--use1-az4--x-s3")
+        .region("us-east-1")
+        .resolve()
+        .unwrap();
     assert_eq!(local.to_string(), "http://127.0.0.1:9000/kv--use1-az4--x-s3");
     assert_eq!(local.service(), "s3express");
 }
@@ -65,7 +95,8 @@ fn directory_buckets() {
 #[test]
 fn directory_buckets_are_made_elsewhere() {
     let at = |url: &str| {
-        let place = Place::of(url).bucket("kv--use1-az4--x-s3").region("us-east-1").resolve().unwrap();
+        let place =
+            Place::of(url).bucket("kv--use1-az4--x-s3").region("us-east-1").resolve().unwrap();
         (place.control().to_string(), place.zone().map(str::to_owned))
     };
     let control = "https://s3express-control.us-east-1.amazonaws.com/kv--use1-az4--x-s3";
@@ -110,8 +141,14 @@ fn other_providers_by_their_hosts() {
         "https://b.cwobject.com US-WEST-04A coreweave"
     );
     assert_eq!(b("https://storage.googleapis.com"), "https://storage.googleapis.com/b auto gcs");
-    assert_eq!(b("https://acc.r2.cloudflarestorage.com"), "https://acc.r2.cloudflarestorage.com/b auto r2");
-    assert_eq!(shown(Place::of("b.acc.r2.cloudflarestorage.com")), "https://b.acc.r2.cloudflarestorage.com auto r2");
+    assert_eq!(
+        b("https://acc.r2.cloudflarestorage.com"),
+        "https://acc.r2.cloudflarestorage.com/b auto r2"
+    );
+    assert_eq!(
+        shown(Place::of("b.acc.r2.cloudflarestorage.com")),
+        "https://b.acc.r2.cloudflarestorage.com auto r2"
+    );
 }
 
 #[test]
@@ -122,7 +159,10 @@ fn servers_of_ones_own() {
     assert_eq!(b("http://[::1]:9000"), "http://[::1]:9000/b us-east-1 other");
     assert_eq!(b("http://[::1]"), "http://[::1]/b us-east-1 other");
     assert_eq!(b("localhost:9000"), "https://localhost:9000/b us-east-1 other");
-    assert_eq!(b("https://minio.example.com:443/b/"), "https://minio.example.com/b us-east-1 other");
+    assert_eq!(
+        b("https://minio.example.com:443/b/"),
+        "https://minio.example.com/b us-east-1 other"
+    );
     assert_eq!(b("https://b.minio.example.com"), "https://b.minio.example.com us-east-1 other");
     assert_eq!(
         shown(Place::of("s3://b.minio.example.com:9000").tls(false)),
@@ -150,7 +190,10 @@ fn what_cannot_be_says_why() {
         Place::of("https://host/SECRET@b").bucket("b"),
     ] {
         let said = refused(place.region("r"));
-        assert!(said.contains("credentials") && !said.contains("SEC") && !said.contains("AKID"), "{said}");
+        assert!(
+            said.contains("credentials") && !said.contains("SEC") && !said.contains("AKID"),
+            "{said}"
+        );
     }
     let prefixed = refused(Place::of("s3://b/pre@x").region("r"));
     assert!(prefixed.contains("prefix") && !prefixed.contains("has credentials"), "{prefixed}");
@@ -160,13 +203,18 @@ fn what_cannot_be_says_why() {
     assert!(refused(Place::of("http://[::1").bucket("b")).contains("bracket"));
     assert!(refused(Place::of("http://h\r\nx").bucket("b")).contains("host"));
     assert!(refused(Place::of("http://h").bucket("a/../b")).contains("no name"));
-    assert!(refused(Place::of("http://1.2.3.4").bucket("b").style(Style::Virtual)).contains("path style"));
+    assert!(
+        refused(Place::of("http://1.2.3.4").bucket("b").style(Style::Virtual))
+            .contains("path style")
+    );
     assert!(refused(Place::of("b.s3.r.amazonaws.com/b")).contains("drop one"));
 }
 
 #[test]
 fn another_region_moves_the_host_of_aws_and_only_that() {
-    let moved = |place: Place, region: &str| place.resolve().unwrap().in_region(region).map(|found| found.to_string());
+    let moved = |place: Place, region: &str| {
+        place.resolve().unwrap().in_region(region).map(|found| found.to_string())
+    };
     let aws = || Place::of("s3://b").region("us-east-1");
     assert_eq!(moved(aws(), "eu-west-3").as_deref(), Some("https://b.s3.eu-west-3.amazonaws.com"));
     let own = || Place::of("http://h:1").bucket("b");
@@ -177,17 +225,32 @@ fn another_region_moves_the_host_of_aws_and_only_that() {
     }
     let fast = Place::of("b.s3-accelerate.amazonaws.com").region("us-east-1").resolve().unwrap();
     let fast = fast.in_region("eu-west-3").unwrap();
-    assert_eq!((fast.to_string().as_str(), fast.region()), ("https://b.s3-accelerate.amazonaws.com", "eu-west-3"));
+    assert_eq!(
+        (fast.to_string().as_str(), fast.region()),
+        ("https://b.s3-accelerate.amazonaws.com", "eu-west-3")
+    );
 }
 
 #[test]
 fn endpoints_in_private_networks() {
     const HOST: &str = "bucket.vpce-1a2b3c4d-5e6f.s3.us-east-1.vpce.amazonaws.com";
-    for url in [format!("https://{HOST}"), format!("https://{HOST}/"), HOST.replace("bucket.vpce", "vpce")] {
-        assert_eq!(shown(Place::of(&url).bucket("kv")), format!("https://{HOST}/kv us-east-1 aws"), "{url}");
+    for url in
+        [format!("https://{HOST}"), format!("https://{HOST}/"), HOST.replace("bucket.vpce", "vpce")]
+    {
+        assert_eq!(
+            shown(Place::of(&url).bucket("kv")),
+            format!("https://{HOST}/kv us-east-1 aws"),
+            "{url}"
+        );
     }
-    assert_eq!(shown(Place::of(format!("https://{HOST}/kv"))), format!("https://{HOST}/kv us-east-1 aws"));
-    assert_eq!(shown(Place::of(format!("https://kv.{HOST}"))), format!("https://kv.{HOST} us-east-1 aws"));
+    assert_eq!(
+        shown(Place::of(format!("https://{HOST}/kv"))),
+        format!("https://{HOST}/kv us-east-1 aws")
+    );
+    assert_eq!(
+        shown(Place::of(format!("https://kv.{HOST}"))),
+        format!("https://kv.{HOST} us-east-1 aws")
+    );
     assert!(refused(Place::of(format!("https://{HOST}"))).contains("no bucket"));
     let found = Place::of(format!("https://{HOST}/kv")).resolve().unwrap();
     assert_eq!((found.in_region("eu-west-3"), found.style()), (None, Style::Path));
@@ -215,11 +278,15 @@ fn over_tls_a_bucket_with_dots_is_in_the_path_however_it_is_written() {
         shown(Place::of("https://cwobject.com").bucket("my.b")),
         "https://cwobject.com/my.b us-east-1 coreweave"
     );
-    assert_eq!(shown(Place::of("https://my.b.h.test").bucket("my.b")), "https://h.test/my.b us-east-1 other");
+    assert_eq!(
+        shown(Place::of("https://my.b.h.test").bucket("my.b")),
+        "https://h.test/my.b us-east-1 other"
+    );
     // Without a certificate it makes no difference, and who asks for it gets it.
     let plain = "http://my.b.s3.us-east-1.amazonaws.com us-east-1 aws";
     assert_eq!(shown(Place::of("http://my.b.s3.us-east-1.amazonaws.com")), plain);
-    let asked = Place::of("https://s3.us-east-1.amazonaws.com").bucket("my.b").style(Style::Virtual);
+    let asked =
+        Place::of("https://s3.us-east-1.amazonaws.com").bucket("my.b").style(Style::Virtual);
     assert_eq!(shown(asked), "https://my.b.s3.us-east-1.amazonaws.com us-east-1 aws");
 }
 
@@ -234,14 +301,25 @@ fn providers_are_found_by_name() {
 #[test]
 fn the_environment_fills_what_is_not_said() {
     let env = |pairs: &'static [(&str, &str)]| {
-        move |name: &str| pairs.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned())
+        move |name: &str| {
+            pairs.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned())
+        }
     };
     let region = env(&[("AWS_REGION", "r1"), ("AWS_DEFAULT_REGION", "r2")]);
     assert_eq!(shown(Place::of("s3://b").or_env(region)), "https://b.s3.r1.amazonaws.com r1 aws");
-    assert_eq!(shown(Place::of("s3://b").region("own").or_env(region)), "https://b.s3.own.amazonaws.com own aws");
-    let local = env(&[("AWS_ENDPOINT_URL", "http://wrong:1"), ("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")]);
+    assert_eq!(
+        shown(Place::of("s3://b").region("own").or_env(region)),
+        "https://b.s3.own.amazonaws.com own aws"
+    );
+    let local = env(&[
+        ("AWS_ENDPOINT_URL", "http://wrong:1"),
+        ("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000"),
+    ]);
     assert_eq!(shown(Place::of("s3://b").or_env(local)), "http://127.0.0.1:9000/b us-east-1 other");
-    assert_eq!(shown(Place::default().bucket("b").or_env(local)), "http://127.0.0.1:9000/b us-east-1 other");
+    assert_eq!(
+        shown(Place::default().bucket("b").or_env(local)),
+        "http://127.0.0.1:9000/b us-east-1 other"
+    );
     let named = Place::of("https://b.s3.us-west-2.amazonaws.com").or_env(local);
     assert_eq!(shown(named), "https://b.s3.us-west-2.amazonaws.com us-west-2 aws");
 }

@@ -1,25 +1,28 @@
-//! Where a body goes. A sink gives room for no more bytes than it has, so nothing can land outside it.
+//! Where a body goes. A sink gives room for no more bytes than it has, so nothing can land outside
+//! it.
 
 use super::Head;
 use crate::checksum::Running;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes are summed at most this many at a time, while they are still in a cache. Less is read from a cache that is closer, and costs more all
-/// the same: a socket that is emptied at once wakes its server less often.
+/// Bytes are summed at most this many at a time, while they are still in a cache. Less is read from
+/// a cache that is closer, and costs more all the same: a socket that is emptied at once wakes its
+/// server less often.
 const WINDOW_BYTES: usize = 4 * 1024 * 1024;
 /// Control bodies grow by this much.
 const STEP_BYTES: usize = 16 * 1024;
 
 /// Sees an object as it lands, while the bytes are still in the cache.
 pub trait Watch: std::fmt::Debug + Send {
-    /// The object begins anew, as this head says. `true`: what lands is proven by whoever watches, and needs no other sum.
+    /// The object begins anew, as this head says. `true`: what lands is proven by whoever watches,
+    /// and needs no other sum.
     fn begin(&mut self, head: &Head) -> bool;
     /// The next bytes landed, in order.
     fn landed(&mut self, bytes: &[u8]);
 }
 
-/// The caller's memory for one object, in one piece or several, filled from the start. It outlives a broken connection, so that the
-/// next one goes on where the last one ended.
+/// The caller's memory for one object, in one piece or several, filled from the start. It outlives
+/// a broken connection, so that the next one goes on where the last one ended.
 #[derive(Debug)]
 pub struct Landing<'a> {
     memory: &'a mut [u8],
@@ -67,7 +70,8 @@ impl<'a> Landing<'a> {
         self.filled
     }
 
-    /// Where the next bytes go, at most so many, for whoever reads them together with what comes before.
+    /// Where the next bytes go, at most so many, for whoever reads them together with what comes
+    /// before.
     pub fn next(&mut self, bytes_max: usize) -> &mut [u8] {
         let piece = self.piece(self.filled);
         let len = piece.len().min(bytes_max);
@@ -128,7 +132,8 @@ pub enum Sink<'b, 'a> {
 }
 
 impl Sink<'_, '_> {
-    /// Room for at most `want` bytes, which [`Sink::filled`] then takes in. Errors with `Corrupt` when there is none.
+    /// Room for at most `want` bytes, which [`Sink::filled`] then takes in. Errors with `Corrupt`
+    /// when there is none.
     pub fn space(&mut self, want: usize) -> Result<&mut [u8]> {
         match self {
             Sink::Land(landing) => {
@@ -166,7 +171,10 @@ impl Sink<'_, '_> {
     pub fn landed(&mut self, mut bytes: usize) -> Result<()> {
         while bytes > 0 {
             if let Sink::Text(..) = self {
-                return Err(Error::new(ErrorKind::Corrupt, "bytes of an object came where none were wanted"));
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    "bytes of an object came where none were wanted",
+                ));
             }
             let len = self.space(bytes)?.len();
             self.filled(len, len);
@@ -189,7 +197,10 @@ impl Sink<'_, '_> {
 }
 
 fn too_long(bytes: usize) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("the body is longer than the {bytes} bytes that there is room for"))
+    Error::new(
+        ErrorKind::Corrupt,
+        format!("the body is longer than the {bytes} bytes that there is room for"),
+    )
 }
 
 #[cfg(test)]

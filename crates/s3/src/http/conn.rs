@@ -1,4 +1,5 @@
-//! One connection: a request goes out, a head comes in, a body goes where it belongs. Dropping it closes it.
+//! One connection: a request goes out, a head comes in, a body goes where it belongs. Dropping it
+//! closes it.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -45,7 +46,8 @@ pub struct Conn {
     stream: Stream,
     /// Where it leads.
     pub target: Arc<Target>,
-    /// The head under construction; kept between requests for its room, and wiped at the end, since tokens go into it.
+    /// The head under construction; kept between requests for its room, and wiped at the end,
+    /// since tokens go into it.
     pub out: Zeroizing<Vec<u8>>,
     /// The path and query under construction.
     pub path: String,
@@ -60,10 +62,12 @@ pub struct Conn {
     patience: Patience,
     low_water: LowWater,
     inbox: Inbox,
-    /// How long the head of the last answer with a bulk body was, and whether the one before was as long: then the next one
-    /// probably is too, and is read together with the body behind it.
+    /// How long the head of the last answer with a bulk body was, and whether the one before was
+    /// as long: then the next one probably is too, and is read together with the body behind
+    /// it.
     usual: (usize, bool),
-    /// Whether all of the last bulk body fitted into the memory that was read into together with its head.
+    /// Whether all of the last bulk body fitted into the memory that was read into together with
+    /// its head.
     fitted: bool,
     /// Bytes of the body that lie in the caller's memory already.
     ahead: usize,
@@ -74,7 +78,8 @@ pub struct Conn {
 impl Conn {
     /// Boxed, since it is handed on from step to step.
     pub(super) fn new(stream: Stream, target: Arc<Target>) -> Box<Self> {
-        let (out, path, inbox) = (Vec::with_capacity(1024).into(), String::with_capacity(128), Inbox::new());
+        let (out, path, inbox) =
+            (Vec::with_capacity(1024).into(), String::with_capacity(128), Inbox::new());
         let (parked, patience) = (Instant::now(), Patience::new());
         let (reused, spent) = (false, false);
         Box::new(Conn {
@@ -126,15 +131,18 @@ impl Conn {
         !self.inbox.is_empty()
     }
 
-    /// Sends [`Conn::out`] and then `body`, listening meanwhile: a server may refuse before it has read it all. Errors with
-    /// `Timeout` when nothing moves for `idle`.
+    /// Sends [`Conn::out`] and then `body`, listening meanwhile: a server may refuse before it has
+    /// read it all. Errors with `Timeout` when nothing moves for `idle`.
     pub async fn send(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
         let mut sent = 0;
         (self.copied, self.ahead, self.interim) = (0, 0, (0, 0));
         self.inbox.clear();
         self.low_water.reset(&self.stream);
         loop {
-            let rest = [&self.out[sent.min(self.out.len())..], &body[sent.saturating_sub(self.out.len())..]];
+            let rest = [
+                &self.out[sent.min(self.out.len())..],
+                &body[sent.saturating_sub(self.out.len())..],
+            ];
             let Conn { stream, inbox, patience, .. } = self;
             match patience.with(idle, |cx| poll_send(cx, stream, rest, inbox)).await {
                 Some(Ok(Some(0))) => return Ok(Sent::All),
@@ -146,14 +154,19 @@ impl Conn {
                 }
                 Some(Err(e)) => {
                     self.spent = true;
-                    return if self.last_words().await { Ok(Sent::Early) } else { Err(broken("sending", e)) };
+                    return if self.last_words().await {
+                        Ok(Sent::Early)
+                    } else {
+                        Err(broken("sending", e))
+                    };
                 }
                 None => return Err(stalled("the server takes no more bytes", idle)),
             }
         }
     }
 
-    /// Whether what came so far is only `100 Continue` and the like, which is then forgotten, or not yet a whole head.
+    /// Whether what came so far is only `100 Continue` and the like, which is then forgotten, or
+    /// not yet a whole head.
     fn is_interim(&mut self) -> Result<bool> {
         loop {
             match Head::parse(self.inbox.rest(), false) {
@@ -200,7 +213,8 @@ impl Conn {
         self.read_more(READ_BYTES, [&mut [], &mut []], (idle, doing)).await.map(drop)
     }
 
-    /// Reads at most `bytes` more into the buffer, and what comes behind them into `room` and then `spare`: how many those are.
+    /// Reads at most `bytes` more into the buffer, and what comes behind them into `room` and then
+    /// `spare`: how many those are.
     async fn read_more(
         &mut self,
         bytes: usize,
@@ -212,7 +226,11 @@ impl Conn {
         let got = match room.is_empty() {
             true => patience.with(idle, |cx| stream.poll_fill(cx, space)).await,
             false => {
-                patience.with(idle, |cx| stream.poll_read_pieces(cx, [&mut *space, &mut *room, &mut *spare])).await
+                patience
+                    .with(idle, |cx| {
+                        stream.poll_read_pieces(cx, [&mut *space, &mut *room, &mut *spare])
+                    })
+                    .await
             }
         };
         let count = got.as_ref().and_then(|got| got.as_ref().ok()).copied().unwrap_or(0);
@@ -224,11 +242,12 @@ impl Conn {
         }
     }
 
-    /// The head of the answer; interim ones are skipped. The body may begin in `room`, where the caller wants it: [`Conn::body`] knows.
-    /// Of any other answer nothing is there that counts.
+    /// The head of the answer; interim ones are skipped. The body may begin in `room`, where the
+    /// caller wants it: [`Conn::body`] knows. Of any other answer nothing is there that counts.
     pub async fn head(&mut self, bodiless: bool, idle: Duration, room: &mut [u8]) -> Result<Head> {
         const DOING: &str = "waiting for the answer";
-        // Room for one byte more than the answer should have: where that stays empty, the socket is.
+        // Room for one byte more than the answer should have: where that stays empty, the socket
+        // is.
         let (mut spare, spared) = ([0], usize::from(self.fitted));
         let got = match self.usual {
             (usual, true) if self.inbox.is_empty() && !room.is_empty() => {
@@ -246,7 +265,8 @@ impl Conn {
                     self.ahead = std::mem::take(&mut behind);
                 }
             }
-            // Otherwise it is not what was expected: what came behind is looked at like all else, and copied.
+            // Otherwise it is not what was expected: what came behind is looked at like all else,
+            // and copied.
             let more = std::mem::take(&mut behind);
             self.inbox.push(&room[..more]);
             self.inbox.push(std::mem::take(&mut spare));
@@ -267,8 +287,14 @@ impl Conn {
         }
     }
 
-    /// The body, all of it, into `sink`. On an error the connection is spent; what landed before it is right as far as it goes.
-    pub async fn body(&mut self, framing: Framing, mut sink: Sink<'_, '_>, idle: Duration) -> Result<()> {
+    /// The body, all of it, into `sink`. On an error the connection is spent; what landed before it
+    /// is right as far as it goes.
+    pub async fn body(
+        &mut self,
+        framing: Framing,
+        mut sink: Sink<'_, '_>,
+        idle: Duration,
+    ) -> Result<()> {
         let spent = std::mem::replace(&mut self.spent, true);
         match framing {
             Framing::Length(bytes) => self.take(bytes, &mut sink, idle).await?,
@@ -280,7 +306,8 @@ impl Conn {
         Ok(())
     }
 
-    /// Exactly `left` bytes: first what came with the head, then from the socket to where they belong.
+    /// Exactly `left` bytes: first what came with the head, then from the socket to where they
+    /// belong.
     async fn take(&mut self, mut left: u64, sink: &mut Sink<'_, '_>, idle: Duration) -> Result<()> {
         left -= self.ahead as u64;
         sink.landed(std::mem::take(&mut self.ahead))?;
@@ -331,7 +358,8 @@ impl Conn {
 
     /// The next line, without its end.
     async fn line(&mut self, idle: Duration) -> Result<Vec<u8>> {
-        // What is there already costs no wait: without this the tasks beside would not run until it is used up.
+        // What is there already costs no wait: without this the tasks beside would not run until it
+        // is used up.
         coop::consume_budget().await;
         loop {
             let rest = self.inbox.rest();
@@ -402,8 +430,8 @@ async fn read(
     }
 }
 
-/// The number of bytes written, 0 when there are no more and all have gone out; or `None` when the server said something, which is then
-/// in `inbox`, or closed.
+/// The number of bytes written, 0 when there are no more and all have gone out; or `None` when the
+/// server said something, which is then in `inbox`, or closed.
 fn poll_send(
     cx: &mut Context<'_>,
     stream: &mut Stream,

@@ -31,7 +31,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// That of `host` (an IPv6 address without brackets) and its port, if it is not the scheme's own.
+    /// That of `host` (an IPv6 address without brackets) and its port, if it is not the scheme's
+    /// own.
     pub fn new(tls: bool, host: &str, port: Option<u16>) -> Self {
         let usual = if tls { 443 } else { 80 };
         let shown = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
@@ -61,8 +62,15 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// Resolves by `resolver`, trusts `trust`, waits `patience` for each address. `direct`: TLS records are ours where they can be.
-    pub fn new(resolver: Box<dyn Resolve>, trust: Trust, patience: Duration, http2: Http2, direct: bool) -> Self {
+    /// Resolves by `resolver`, trusts `trust`, waits `patience` for each address. `direct`: TLS
+    /// records are ours where they can be.
+    pub fn new(
+        resolver: Box<dyn Resolve>,
+        trust: Trust,
+        patience: Duration,
+        http2: Http2,
+        direct: bool,
+    ) -> Self {
         Dialer { names: Names::new(resolver), trust, tls: OnceLock::new(), patience, http2, direct }
     }
 
@@ -85,7 +93,8 @@ impl Dialer {
         stream.chose_http2() || (!target.tls && self.http2 == Http2::PriorKnowledge)
     }
 
-    /// A new connection. Errors with `Io` or `Timeout` when no address answers, `Denied` when its certificate is not trusted.
+    /// A new connection. Errors with `Io` or `Timeout` when no address answers, `Denied` when its
+    /// certificate is not trusted.
     pub async fn connect(&self, target: &Target) -> Result<Stream> {
         let addresses = self.addresses(target).await?;
         let mut last = no_address(target);
@@ -101,7 +110,8 @@ impl Dialer {
         Err(last)
     }
 
-    /// Whether the name of `target` has an address: errors with `Io` or `Timeout` where it has none.
+    /// Whether the name of `target` has an address: errors with `Io` or `Timeout` where it has
+    /// none.
     pub async fn resolve(&self, target: &Target) -> Result<()> {
         self.addresses(target).await.map(drop)
     }
@@ -114,11 +124,16 @@ impl Dialer {
         let look = async {
             let tcp = socket(target, address).await?;
             match target.tls {
-                true => Tls::offering(&self.trust, &[b"h2", b"http/1.1"])?.survey(&target.host, tcp).await.map(Some),
+                true => Tls::offering(&self.trust, &[b"h2", b"http/1.1"])?
+                    .survey(&target.host, tcp)
+                    .await
+                    .map(Some),
                 false => Ok(None),
             }
         };
-        let tls = timeout(self.patience, look).await.unwrap_or_else(|_| Err(self.silent(target, address)))?;
+        let tls = timeout(self.patience, look)
+            .await
+            .unwrap_or_else(|_| Err(self.silent(target, address)))?;
         Ok(Connection { address, addresses: addresses.len(), took: began.elapsed(), tls })
     }
 
@@ -129,10 +144,14 @@ impl Dialer {
         let found = timeout(self.patience, self.names.addresses(&target.host, target.port)).await;
         match found {
             Ok(found) => found.map_err(|e| {
-                let what = format!("the name {} cannot be resolved: check the endpoint", target.host);
+                let what =
+                    format!("the name {} cannot be resolved: check the endpoint", target.host);
                 Error::new(ErrorKind::Io, what).with_source(e)
             }),
-            Err(_) => Err(Error::new(ErrorKind::Timeout, format!("the name {} was not resolved in time", target.host))),
+            Err(_) => Err(Error::new(
+                ErrorKind::Timeout,
+                format!("the name {} was not resolved in time", target.host),
+            )),
         }
     }
 
@@ -145,7 +164,8 @@ impl Dialer {
     }
 
     fn silent(&self, target: &Target, address: SocketAddr) -> Error {
-        let what = format!("{target} ({address}) did not answer within {} ms", self.patience.as_millis());
+        let what =
+            format!("{target} ({address}) did not answer within {} ms", self.patience.as_millis());
         Error::new(ErrorKind::Timeout, what)
     }
 
@@ -158,9 +178,12 @@ impl Dialer {
     }
 }
 
-/// What every connection is made of: requests go out at once, and do not wait for the answers to others.
+/// What every connection is made of: requests go out at once, and do not wait for the answers to
+/// others.
 async fn socket(target: &Target, address: SocketAddr) -> Result<TcpStream> {
-    let failed = |e| Error::new(ErrorKind::Io, format!("{target} ({address}) cannot be reached")).with_source(e);
+    let failed = |e| {
+        Error::new(ErrorKind::Io, format!("{target} ({address}) cannot be reached")).with_source(e)
+    };
     let tcp = TcpStream::connect(address).await.map_err(failed)?;
     tcp.set_nodelay(true).map_err(failed)?;
     Ok(tcp)
@@ -191,7 +214,10 @@ mod tests {
             let names = Box::new(crate::http::SystemNames);
             Dialer::new(names, Trust::System, Duration::from_secs(600), http2, false)
         };
-        assert!(!TcpStream::connect(address).await.unwrap().nodelay().unwrap(), "it is not so by itself");
+        assert!(
+            !TcpStream::connect(address).await.unwrap().nodelay().unwrap(),
+            "it is not so by itself"
+        );
         for http2 in [Http2::Off, Http2::PriorKnowledge] {
             let stream = dialer(http2).connect(&target).await.unwrap();
             assert!(stream.tcp().nodelay().unwrap());
@@ -208,6 +234,9 @@ mod tests {
         let names = Box::new(crate::http::SystemNames);
         let dialer = Dialer::new(names, Trust::System, Duration::from_secs(60), Http2::Off, false);
         let found = timeout(Duration::from_secs(600), dialer.survey(&target)).await;
-        assert_eq!(found.expect("it does not wait for ever").unwrap_err().kind(), ErrorKind::Timeout);
+        assert_eq!(
+            found.expect("it does not wait for ever").unwrap_err().kind(),
+            ErrorKind::Timeout
+        );
     }
 }

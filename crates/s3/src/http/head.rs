@@ -40,29 +40,33 @@ pub struct Head {
 }
 
 impl Head {
-    /// The head at the start of `bytes` and its length; `None` while it is incomplete. `bodiless` says that the request was
-    /// a HEAD. Errors with `Corrupt` when it is not HTTP/1, or says two things about its length.
+    /// The head at the start of `bytes` and its length; `None` while it is incomplete. `bodiless`
+    /// says that the request was a HEAD. Errors with `Corrupt` when it is not HTTP/1, or says
+    /// two things about its length.
     pub fn parse(bytes: &[u8], bodiless: bool) -> Result<Option<(Head, usize)>> {
         let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
         let mut response = httparse::Response::new(&mut []);
         let parser = httparse::ParserConfig::default();
-        let len = match parser.parse_response_with_uninit_headers(&mut response, bytes, &mut headers) {
-            Ok(httparse::Status::Complete(len)) => len,
-            Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES_MAX => return Ok(None),
-            Ok(httparse::Status::Partial) => return Err(nonsense("its head has no end")),
-            Err(e) => return Err(nonsense("the answer is not HTTP").with_source(e)),
-        };
+        let len =
+            match parser.parse_response_with_uninit_headers(&mut response, bytes, &mut headers) {
+                Ok(httparse::Status::Complete(len)) => len,
+                Ok(httparse::Status::Partial) if bytes.len() < HEAD_BYTES_MAX => return Ok(None),
+                Ok(httparse::Status::Partial) => return Err(nonsense("its head has no end")),
+                Err(e) => return Err(nonsense("the answer is not HTTP").with_source(e)),
+            };
         let status = response.code.unwrap_or(0);
         let mut closes = response.version == Some(0);
         let (mut length, mut chunked, mut etag, mut encodings) = (None, false, None, 0);
         for header in response.headers.iter() {
             // One comparison for all others.
-            if !matches!(header.name.len(), CONTENT_LENGTH | TRANSFER_ENCODING | CONNECTION | ETAG) {
+            if !matches!(header.name.len(), CONTENT_LENGTH | TRANSFER_ENCODING | CONNECTION | ETAG)
+            {
                 continue;
             }
             let value = || std::str::from_utf8(header.value).unwrap_or_default().trim();
             if header.name.eq_ignore_ascii_case("content-length") {
-                let number = digits(value()).ok_or_else(|| nonsense("its content-length is not a number"))?;
+                let number = digits(value())
+                    .ok_or_else(|| nonsense("its content-length is not a number"))?;
                 if length.is_some_and(|other| other != number) {
                     return Err(nonsense("it has two content-lengths"));
                 }
@@ -95,7 +99,8 @@ impl Head {
         Ok(Some((Head { status, framing, closes, length, etag, text: bytes[..len].to_vec() }, len)))
     }
 
-    /// One that came as fields, over HTTP/2. A body without a length ends with the stream, as one in chunks does with its last.
+    /// One that came as fields, over HTTP/2. A body without a length ends with the stream, as one
+    /// in chunks does with its last.
     pub fn of(status: u16, fields: &http::HeaderMap, bodiless: bool) -> Result<Head> {
         let mut text = b"HTTP/2\n".to_vec();
         let (mut length, mut etag) = (None, None);
@@ -109,7 +114,8 @@ impl Head {
             }
             if name == http::header::CONTENT_LENGTH {
                 let number = value.to_str().ok().and_then(digits);
-                let number = number.ok_or_else(|| nonsense("its content-length is not a number"))?;
+                let number =
+                    number.ok_or_else(|| nonsense("its content-length is not a number"))?;
                 if length.is_some_and(|other| other != number) {
                     return Err(nonsense("it has two content-lengths"));
                 }
@@ -128,8 +134,9 @@ impl Head {
     pub fn header(&self, name: &str) -> Option<&str> {
         let lines = self.text.split(|byte| *byte == b'\n').skip(1);
         let mut fields = lines.filter_map(|line| line.split_at_checked(name.len()));
-        let (_, rest) =
-            fields.find(|(field, rest)| field.eq_ignore_ascii_case(name.as_bytes()) && rest.starts_with(b":"))?;
+        let (_, rest) = fields.find(|(field, rest)| {
+            field.eq_ignore_ascii_case(name.as_bytes()) && rest.starts_with(b":")
+        })?;
         std::str::from_utf8(&rest[1..]).ok().map(str::trim)
     }
 
@@ -156,7 +163,9 @@ impl Head {
 
 /// A number of digits only, as HTTP wants it: no sign, no blank.
 pub fn digits(text: &str) -> Option<u64> {
-    (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok()).flatten()
+    (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| text.parse().ok())
+        .flatten()
 }
 
 fn nonsense(what: &'static str) -> Error {
@@ -173,22 +182,34 @@ mod tests {
 
     #[test]
     fn heads_and_their_framing() {
-        let (head, len) = parse("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: \"x\"\r\n\r\nhello").unwrap().unwrap();
-        assert_eq!((head.status, head.framing, head.closes, len), (200, Framing::Length(5), false, 49));
+        let (head, len) = parse("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: \"x\"\r\n\r\nhello")
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (head.status, head.framing, head.closes, len),
+            (200, Framing::Length(5), false, 49)
+        );
         assert_eq!(
             (head.header("etag"), head.header("e"), head.header("content-length")),
             (Some("\"x\""), None, Some("5"))
         );
         assert_eq!(head.etag(), head.header("etag"));
-        let (twice, _) = parse("HTTP/1.1 200 OK\r\nx: y\r\nETAG:  \"a\" \r\netag: b\r\n\r\n").unwrap().unwrap();
+        let (twice, _) =
+            parse("HTTP/1.1 200 OK\r\nx: y\r\nETAG:  \"a\" \r\netag: b\r\n\r\n").unwrap().unwrap();
         assert_eq!((twice.etag(), twice.header("etag")), (Some("\"a\""), Some("\"a\"")));
-        assert_eq!(parse("HTTP/1.1 200 OK\r\netag: \u{e9}\r\n\r\n").unwrap().unwrap().0.etag(), Some("\u{e9}"));
+        assert_eq!(
+            parse("HTTP/1.1 200 OK\r\netag: \u{e9}\r\n\r\n").unwrap().unwrap().0.etag(),
+            Some("\u{e9}")
+        );
         let (head, _) =
-            parse("HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\nconnection: x, Close\r\n\r\n").unwrap().unwrap();
+            parse("HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\nconnection: x, Close\r\n\r\n")
+                .unwrap()
+                .unwrap();
         assert_eq!((head.framing, head.closes), (Framing::Chunked, true));
         let (head, _) = parse("HTTP/1.0 200 OK\r\n\r\n").unwrap().unwrap();
         assert_eq!((head.framing, head.closes), (Framing::UntilClose, true));
-        let (head, _) = Head::parse(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", true).unwrap().unwrap();
+        let (head, _) =
+            Head::parse(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", true).unwrap().unwrap();
         assert_eq!(head.framing, Framing::Length(0));
         assert!(parse("HTTP/1.1 200 OK\r\nContent-").unwrap().is_none());
     }
@@ -210,7 +231,9 @@ mod tests {
         assert_eq!(head.etag(), Some("\"x\""));
         assert_eq!(of(&[("content-length", "5")], true).unwrap().framing, Framing::Length(0));
         assert_eq!(of(&[], false).unwrap().framing, Framing::Chunked);
-        for fields in [&[("content-length", "5"), ("content-length", "6")][..], &[("content-length", "+5")]] {
+        for fields in
+            [&[("content-length", "5"), ("content-length", "6")][..], &[("content-length", "+5")]]
+        {
             assert_eq!(of(fields, false).unwrap_err().kind(), ErrorKind::Corrupt);
         }
     }

@@ -1,9 +1,11 @@
 use zeroize::Zeroizing;
 
-/// Heads are read by this much at a time. What follows one in the same read is copied to where the body goes, so it is kept small.
+/// Heads are read by this much at a time. What follows one in the same read is copied to where the
+/// body goes, so it is kept small.
 pub const READ_BYTES: usize = 2048;
 
-/// What came from a server and was not looked at yet. Its memory is cleared once, not for each read.
+/// What came from a server and was not looked at yet. Its memory is cleared once, not for each
+/// read.
 pub struct Inbox {
     memory: Zeroizing<Vec<u8>>,
     from: usize,
@@ -87,7 +89,9 @@ mod tests {
         inbox.push(&[7; 3 * READ_BYTES]);
         inbox.skip(2 * READ_BYTES);
         inbox.wipe();
-        assert!(inbox.memory[..2 * READ_BYTES].iter().all(|byte| *byte == 0) && inbox.rest()[9] == 7);
+        assert!(
+            inbox.memory[..2 * READ_BYTES].iter().all(|byte| *byte == 0) && inbox.rest()[9] == 7
+        );
         inbox.clear();
         assert!(inbox.is_empty() && inbox.memory.capacity() < 2 * READ_BYTES);
     }

@@ -1,13 +1,15 @@
 //! How many bytes a socket collects before it wakes the task that reads a body.
 //!
-//! A reader that is faster than its server empties the socket after each segment and sleeps until the next one. Each wake-up costs an
-//! interrupt of the reader's core and a context switch: over TLS at loopback speed that is a third of the server's time, so the transfer is
-//! slower because its reader is faster. While a large body is on its way the socket therefore wakes its reader only when
-//! [`COLLECTED_BYTES`] can be read, by `SO_RCVLOWAT`. At the end of a body the mark is 1 again, since no more bytes than those of the body
-//! can be waited for.
+//! A reader that is faster than its server empties the socket after each segment and sleeps until
+//! the next one. Each wake-up costs an interrupt of the reader's core and a context switch: over
+//! TLS at loopback speed that is a third of the server's time, so the transfer is slower because
+//! its reader is faster. While a large body is on its way the socket therefore wakes its reader
+//! only when [`COLLECTED_BYTES`] can be read, by `SO_RCVLOWAT`. At the end of a body the mark is 1
+//! again, since no more bytes than those of the body can be waited for.
 //!
-//! Bytes below the mark do not wake the reader, so a slow body would look as if it had stopped. [`LowWater::disable`] is called when half of
-//! the time for which a body may stop is over: bytes that wait then are read, and the mark stays at 1 until the body ends.
+//! Bytes below the mark do not wake the reader, so a slow body would look as if it had stopped.
+//! [`LowWater::disable`] is called when half of the time for which a body may stop is over: bytes
+//! that wait then are read, and the mark stays at 1 until the body ends.
 
 use kvtier_mem::set_receive_low_water;
 
@@ -15,8 +17,8 @@ use super::stream::Stream;
 
 /// This many bytes are collected: as many as are read and decrypted at a time.
 const COLLECTED_BYTES: usize = 256 * 1024;
-/// The mark is raised only when the body has this many bytes more: under TLS some of its bytes may have been received already, as parts of
-/// records that are not complete.
+/// The mark is raised only when the body has this many bytes more: under TLS some of its bytes may
+/// have been received already, as parts of records that are not complete.
 const MARGIN_BYTES: usize = 64 * 1024;
 
 /// The mark of one connection.

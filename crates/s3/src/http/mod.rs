@@ -1,5 +1,5 @@
-//! HTTP/1.1 as S3 speaks it: a pool of connections whose bodies go from the socket straight into the caller's memory. And HTTP/2,
-//! where it is asked for and offered.
+//! HTTP/1.1 as S3 speaks it: a pool of connections whose bodies go from the socket straight into
+//! the caller's memory. And HTTP/2, where it is asked for and offered.
 
 mod body;
 mod conn;

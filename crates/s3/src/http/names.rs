@@ -77,15 +77,19 @@ impl Names {
         }
         match self.resolver.resolve(host, port).await {
             Ok(answer) if !answer.is_empty() => self.learn(host, port, &answer),
-            Ok(_) => return self.recall(host, port, FORGET).ok_or_else(|| io::ErrorKind::NotFound.into()),
+            Ok(_) => {
+                return self
+                    .recall(host, port, FORGET)
+                    .ok_or_else(|| io::ErrorKind::NotFound.into());
+            }
             // A resolver that fails for a while must not take a working endpoint down.
             Err(e) => return self.recall(host, port, FORGET).ok_or(e),
         }
         self.recall(host, port, FORGET).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Asks again before the next connection, and believes the answer alone: what was heard before led to where nobody answers. (While
-    /// the resolver fails too, it is all we have.)
+    /// Asks again before the next connection, and believes the answer alone: what was heard before
+    /// led to where nobody answers. (While the resolver fails too, it is all we have.)
     pub fn doubt(&self) {
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         all.values_mut().for_each(|known| known.doubted = true);
@@ -106,7 +110,9 @@ impl Names {
 
     fn recall(&self, host: &str, port: u16, age_max: Duration) -> Option<Vec<SocketAddr>> {
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.get_mut(&(host.to_owned(), port)).filter(|known| known.asked.elapsed() < age_max)?;
+        let known = all
+            .get_mut(&(host.to_owned(), port))
+            .filter(|known| known.asked.elapsed() < age_max)?;
         known.next = known.next.wrapping_add(1);
         let start = known.next % known.heard.len().max(1);
         let (before, after) = known.heard.split_at(start);
@@ -125,7 +131,9 @@ impl Names {
         });
         known.asked = now;
         let doubted = std::mem::take(&mut known.doubted);
-        known.heard.retain(|(address, heard)| !doubted && heard.elapsed() < FORGET && !answer.contains(address));
+        known.heard.retain(|(address, heard)| {
+            !doubted && heard.elapsed() < FORGET && !answer.contains(address)
+        });
         known.heard.extend(answer.iter().map(|address| (*address, now)));
         let surplus = known.heard.len().saturating_sub(ADDRESSES_MAX);
         known.heard.drain(..surplus);
@@ -151,7 +159,11 @@ mod tests {
 
     #[tokio::test]
     async fn connections_spread_over_all_addresses() {
-        let names = Names::new(Box::new(Script(Mutex::new(vec![Ok(vec![address(1), address(2), address(3)])]))));
+        let names = Names::new(Box::new(Script(Mutex::new(vec![Ok(vec![
+            address(1),
+            address(2),
+            address(3),
+        ])]))));
         let mut first: Vec<_> = Vec::new();
         for _ in 0..3 {
             first.push(names.addresses("h", 80).await.unwrap()[0]);
@@ -164,9 +176,12 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_heard_outlives_a_failing_resolver() {
-        let script = vec![Err(io::ErrorKind::TimedOut.into()), Ok(vec![address(2)]), Ok(vec![address(1)])];
+        let script =
+            vec![Err(io::ErrorKind::TimedOut.into()), Ok(vec![address(2)]), Ok(vec![address(1)])];
         let names = Names::new(Box::new(Script(Mutex::new(script))));
-        let age = |names: &Names| names.known.lock().unwrap().values_mut().for_each(|known| known.asked -= ASK_AGAIN);
+        let age = |names: &Names| {
+            names.known.lock().unwrap().values_mut().for_each(|known| known.asked -= ASK_AGAIN)
+        };
         assert_eq!(names.addresses("h", 80).await.unwrap(), [address(1)]);
         age(&names);
         assert_eq!(names.addresses("h", 80).await.unwrap().len(), 2);
@@ -176,7 +191,11 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_doubted_is_asked_anew_and_replaced() {
-        let script = vec![Ok(vec![address(3)]), Err(io::ErrorKind::TimedOut.into()), Ok(vec![address(1), address(2)])];
+        let script = vec![
+            Ok(vec![address(3)]),
+            Err(io::ErrorKind::TimedOut.into()),
+            Ok(vec![address(1), address(2)]),
+        ];
         let names = Names::new(Box::new(Script(Mutex::new(script))));
         assert_eq!(names.addresses("h", 80).await.unwrap().len(), 2);
         names.doubt();

@@ -8,8 +8,8 @@ use tokio::time::{Sleep, sleep};
 
 use crate::time::Instant;
 
-/// How long a connection waits while nothing moves. One timer serves all its waits, and only when there is nothing to do but wait: to
-/// set it anew costs far less than to make another.
+/// How long a connection waits while nothing moves. One timer serves all its waits, and only when
+/// there is nothing to do but wait: to set it anew costs far less than to make another.
 #[derive(Debug)]
 pub struct Patience(Pin<Box<Sleep>>);
 
@@ -19,7 +19,11 @@ impl Patience {
     }
 
     /// What `poll` has at last, or `None` when it has nothing for `idle`.
-    pub async fn with<T>(&mut self, idle: Duration, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
+    pub async fn with<T>(
+        &mut self,
+        idle: Duration,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Option<T> {
         let mut waiting = false;
         poll_fn(|cx| {
             if let Poll::Ready(done) = poll(cx) {
@@ -51,7 +55,10 @@ mod tests {
             assert!((idle..idle + Duration::from_millis(2)).contains(&waited), "{waited:?}");
         }
         let mut late = Box::pin(sleep(Duration::from_millis(50)));
-        assert_eq!(patience.with(Duration::from_secs(60), |cx| late.as_mut().poll(cx)).await, Some(()));
+        assert_eq!(
+            patience.with(Duration::from_secs(60), |cx| late.as_mut().poll(cx)).await,
+            Some(())
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -65,7 +72,8 @@ mod tests {
         };
         let (mut patience, idle) = (Patience::new(), Duration::from_millis(50));
         let mut wait = std::pin::pin!(patience.with(idle, busy));
-        let is_pending = std::future::poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx).is_pending())).await;
+        let is_pending =
+            std::future::poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx).is_pending())).await;
         assert!(is_pending);
         tokio::time::advance(idle).await;
         // A task that is never idle keeps a paused clock from going on.

@@ -23,8 +23,8 @@ pub enum Opened {
 /// Boxed as they are handed out, so that only pointers move.
 type Idle = Vec<Box<Conn>>;
 
-/// Idle connections, the last used first: those at the bottom age until they are closed. There are never more than requests were
-/// once in flight, since a new one is opened only when none is idle.
+/// Idle connections, the last used first: those at the bottom age until they are closed. There are
+/// never more than requests were once in flight, since a new one is opened only when none is idle.
 #[derive(Debug)]
 pub struct Pool {
     dialer: Dialer,
@@ -34,7 +34,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Connections are closed after `idle_max` without use, which should be less than the server's own limit.
+    /// Connections are closed after `idle_max` without use, which should be less than the server's
+    /// own limit.
     pub fn new(dialer: Dialer, idle_max: Duration) -> Self {
         Pool { dialer, idle: Mutex::default(), links: Links::default(), idle_max }
     }
@@ -49,7 +50,11 @@ impl Pool {
         let mut idle = self.idle();
         while let Some(mut conn) = idle.pop() {
             let idle = now.saturating_duration_since(conn.parked);
-            if conn.target == *target && idle < self.idle_max && conn.is_usable() && !conn.is_stale() {
+            if conn.target == *target
+                && idle < self.idle_max
+                && conn.is_usable()
+                && !conn.is_stale()
+            {
                 conn.reused = true;
                 return Some(Way::One(conn));
             }
@@ -60,7 +65,10 @@ impl Pool {
     /// A way over a new connection, or a shared one when there are as many as there may be.
     pub async fn open(&self, target: &Arc<Target>) -> Result<Opened> {
         if !self.dialer.may_speak_http2(target) {
-            return Ok(Opened::One(Conn::new(self.dialer.connect(target).await?, Arc::clone(target))));
+            return Ok(Opened::One(Conn::new(
+                self.dialer.connect(target).await?,
+                Arc::clone(target),
+            )));
         }
         let dialing = match self.links.pick(target, self.idle_max).await {
             Pick::Use(talk) => return Ok(Opened::Shared(talk)),
@@ -93,12 +101,16 @@ impl Pool {
         let now = Instant::now();
         conn.parked = now;
         let mut idle = self.idle();
-        let old = idle.iter().take_while(|conn| now.saturating_duration_since(conn.parked) >= self.idle_max).count();
+        let old = idle
+            .iter()
+            .take_while(|conn| now.saturating_duration_since(conn.parked) >= self.idle_max)
+            .count();
         idle.drain(..old);
         idle.push(conn);
     }
 
-    /// The store did not answer: its name may have moved. Where nothing moved at all (`silent`), the idle connections may be as dead.
+    /// The store did not answer: its name may have moved. Where nothing moved at all (`silent`),
+    /// the idle connections may be as dead.
     pub fn doubt(&self, silent: bool) {
         self.dialer.doubt();
         if silent {

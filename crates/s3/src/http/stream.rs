@@ -57,9 +57,14 @@ impl Stream {
         }
     }
 
-    /// Reads into three pieces, one behind the other; the last is for bytes that should not exist. A socket that does not fill it is empty,
-    /// which is then known without another call. Under TLS it is not filled: how much is read from the socket does not depend on it.
-    pub fn poll_read_pieces(&mut self, cx: &mut Context<'_>, pieces: [&mut [u8]; 3]) -> Poll<io::Result<usize>> {
+    /// Reads into three pieces, one behind the other; the last is for bytes that should not exist.
+    /// A socket that does not fill it is empty, which is then known without another call. Under
+    /// TLS it is not filled: how much is read from the socket does not depend on it.
+    pub fn poll_read_pieces(
+        &mut self,
+        cx: &mut Context<'_>,
+        pieces: [&mut [u8]; 3],
+    ) -> Poll<io::Result<usize>> {
         let tcp = match self {
             Stream::Plain(tcp) => tcp,
             Stream::Tls(tls) => {
@@ -80,18 +85,20 @@ impl Stream {
         }
     }
 
-    /// Whether an idle connection was closed by the server or holds bytes that nobody asked for, half a record of them
-    /// included. (TLS takes in tickets while it looks.)
+    /// Whether an idle connection was closed by the server or holds bytes that nobody asked for,
+    /// half a record of them included. (TLS takes in tickets while it looks.)
     pub fn is_stale(&mut self) -> bool {
         let (mut cx, mut space) = (Context::from_waker(Waker::noop()), [0]);
         // Not within the task's budget: when that is spent, every socket looks empty.
-        let looked = pin!(unconstrained(poll_fn(|cx| self.poll_fill(cx, &mut space)))).poll(&mut cx);
+        let looked =
+            pin!(unconstrained(poll_fn(|cx| self.poll_fill(cx, &mut space)))).poll(&mut cx);
         looked.is_ready() || matches!(self, Stream::Tls(tls) if tls.holds_sealed())
     }
 }
 
-/// Does `io`, which moves at most `all` bytes, as soon as the socket is ready for it. A socket that moved fewer is empty, or full: it is no
-/// longer ready then, and need not be asked to find that out.
+/// Does `io`, which moves at most `all` bytes, as soon as the socket is ready for it. A socket that
+/// moved fewer is empty, or full: it is no longer ready then, and need not be asked to find that
+/// out.
 fn poll_some(
     tcp: &TcpStream,
     interest: Interest,
@@ -100,7 +107,11 @@ fn poll_some(
     mut io: impl FnMut() -> io::Result<usize>,
 ) -> Poll<io::Result<usize>> {
     loop {
-        ready!(if interest.is_readable() { tcp.poll_read_ready(cx) } else { tcp.poll_write_ready(cx) })?;
+        ready!(if interest.is_readable() {
+            tcp.poll_read_ready(cx)
+        } else {
+            tcp.poll_write_ready(cx)
+        })?;
         let mut moved = Ok(0);
         let tried = tcp.try_io(interest, || {
             moved = io();
@@ -121,7 +132,11 @@ fn poll_some(
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
             Stream::Tls(tls) => {
@@ -136,7 +151,11 @@ impl AsyncRead for Stream {
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Stream::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
             Stream::Tls(tls) => tls.poll_write(cx, &[IoSlice::new(buf)]),

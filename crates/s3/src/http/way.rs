@@ -24,7 +24,8 @@ impl Way {
         }
     }
 
-    /// The head of the answer; interim ones are skipped. The body may begin in `room`, where the caller wants it.
+    /// The head of the answer; interim ones are skipped. The body may begin in `room`, where the
+    /// caller wants it.
     pub async fn head(&mut self, bodiless: bool, idle: Duration, room: &mut [u8]) -> Result<Head> {
         match self {
             Way::One(conn) => conn.head(bodiless, idle, room).await,
@@ -33,7 +34,12 @@ impl Way {
     }
 
     /// The body, all of it, into `sink`. What landed before an error is right as far as it goes.
-    pub async fn body(&mut self, framing: Framing, sink: Sink<'_, '_>, idle: Duration) -> Result<()> {
+    pub async fn body(
+        &mut self,
+        framing: Framing,
+        sink: Sink<'_, '_>,
+        idle: Duration,
+    ) -> Result<()> {
         match self {
             Way::One(conn) => conn.body(framing, sink, idle).await,
             Way::Two(talk) => talk.body(framing, sink, idle).await,

@@ -12,7 +12,10 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 impl Client {
     /// Whether the bucket is there and open to us. Learns its region on the way.
     pub async fn head_bucket(&self) -> Result<bool> {
-        match self.run((Class::Control, "head_bucket"), self.inner.ask(&Request::new("HEAD", None), 0)).await {
+        match self
+            .run((Class::Control, "head_bucket"), self.inner.ask(&Request::new("HEAD", None), 0))
+            .await
+        {
             Ok(_) => Ok(true),
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 // The answer to a HEAD has no code.
@@ -23,11 +26,15 @@ impl Client {
         }
     }
 
-    /// Makes the bucket; that it is ours already is fine. For tests: a bucket that matters wants more settings than this has.
+    /// Makes the bucket; that it is ours already is fine. For tests: a bucket that matters wants
+    /// more settings than this has.
     pub async fn create_bucket(&self) -> Result<()> {
         let body = wanted(&self.inner.site().endpoint)?;
         let request = Request { body: body.as_bytes(), ..self.of_bucket("PUT") };
-        match self.run((Class::Control, "create_bucket"), self.inner.ask(&request, ANSWER_BYTES_MAX)).await {
+        match self
+            .run((Class::Control, "create_bucket"), self.inner.ask(&request, ANSWER_BYTES_MAX))
+            .await
+        {
             Err(e) if e.code() != Some("BucketAlreadyOwnedByYou") => Err(e),
             _ => Ok(()),
         }
@@ -36,13 +43,17 @@ impl Client {
     /// Deletes the bucket, which must be empty; that there is none is fine.
     pub async fn delete_bucket(&self) -> Result<()> {
         let request = self.of_bucket("DELETE");
-        match self.run((Class::Control, "delete_bucket"), self.inner.ask(&request, ANSWER_BYTES_MAX)).await {
+        match self
+            .run((Class::Control, "delete_bucket"), self.inner.ask(&request, ANSWER_BYTES_MAX))
+            .await
+        {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
             _ => Ok(()),
         }
     }
 
-    /// A request that makes or unmakes the bucket. Those of S3 Express go elsewhere, and without a session: that would be of the bucket.
+    /// A request that makes or unmakes the bucket. Those of S3 Express go elsewhere, and without a
+    /// session: that would be of the bucket.
     fn of_bucket(&self, method: &'static str) -> Request<'static> {
         let to_control = self.inner.config.endpoint.provider() == Provider::Express;
         Request { signer: Signer::Base, to_control, ..Request::new(method, None) }
@@ -54,11 +65,16 @@ fn wanted(place: &Endpoint) -> Result<String> {
     let mut inside = String::new();
     if place.provider() == Provider::Express {
         let what = "a directory bucket is called NAME--ZONE--x-s3, as in kv--use1-az4--x-s3";
-        let zone = place.zone().ok_or_else(|| Error::new(ErrorKind::Invalid, what).with_op("create_bucket"))?;
+        let zone = place
+            .zone()
+            .ok_or_else(|| Error::new(ErrorKind::Invalid, what).with_op("create_bucket"))?;
         // Zones of a region have two parts (use1-az4), local zones three (usw2-lax1-az1).
         let local = zone.split('-').count() > 2;
-        let (kind, copies) =
-            if local { ("LocalZone", "SingleLocalZone") } else { ("AvailabilityZone", "SingleAvailabilityZone") };
+        let (kind, copies) = if local {
+            ("LocalZone", "SingleLocalZone")
+        } else {
+            ("AvailabilityZone", "SingleAvailabilityZone")
+        };
         inside = format!(
             "<Location><Type>{kind}</Type><Name>{zone}</Name></Location>\
              <Bucket><Type>Directory</Type><DataRedundancy>{copies}</DataRedundancy></Bucket>"

@@ -38,11 +38,14 @@ impl Client {
         }
     }
 
-    /// Deletes up to 1000 objects with one request (one each where the store has none for many, and for keys that XML cannot
-    /// say). Returns those that were not deleted.
+    /// Deletes up to 1000 objects with one request (one each where the store has none for many, and
+    /// for keys that XML cannot say). Returns those that were not deleted.
     pub async fn delete_many<K: AsRef<str>>(&self, keys: &[K]) -> Result<Vec<Refused>> {
         if keys.len() > KEYS_MAX {
-            return Err(Error::new(ErrorKind::Invalid, format!("at most {KEYS_MAX} keys can be deleted at once")));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("at most {KEYS_MAX} keys can be deleted at once"),
+            ));
         }
         let many = self.deletes_many();
         let (said, odd): (Vec<&str>, Vec<&str>) =
@@ -55,13 +58,20 @@ impl Client {
                     self.inner.deleting_many.note_there();
                     refused = some;
                 }
-                // It spells names its own way, so that nobody knows which of them stay: asked one by one it says so.
+                // It spells names its own way, so that nobody knows which of them stay: asked one
+                // by one it says so.
                 Ok(_) => refused = self.delete_each(&said).await?,
-                // Without a status it is the connection that lacks something, or no store that answered.
-                Err(e) if (e.kind() == ErrorKind::Unsupported && e.status().is_some()) || e.is_foreign() => {
+                // Without a status it is the connection that lacks something, or no store that
+                // answered.
+                Err(e)
+                    if (e.kind() == ErrorKind::Unsupported && e.status().is_some())
+                        || e.is_foreign() =>
+                {
                     let deleting_many = &self.inner.deleting_many;
                     match e.code() {
-                        Some("NotImplemented" | "MethodNotAllowed") => deleting_many.note_refused(Instant::now()),
+                        Some("NotImplemented" | "MethodNotAllowed") => {
+                            deleting_many.note_refused(Instant::now())
+                        }
                         _ => deleting_many.note_lacking(Instant::now()),
                     }
                     refused = self.delete_each(&said).await?;
@@ -81,7 +91,9 @@ impl Client {
 
     /// Deletes with one request, whatever the provider's profile says.
     pub(crate) async fn delete_said(&self, keys: &[&str]) -> Result<Vec<Refused>> {
-        let mut body = String::from("<Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Quiet>true</Quiet>");
+        let mut body = String::from(
+            "<Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Quiet>true</Quiet>",
+        );
         for key in keys {
             body.push_str("<Object><Key>");
             xml::escape(&mut body, key);
@@ -111,7 +123,10 @@ impl Client {
                 match self.delete(&key).await {
                     Err(e) if e.status().is_some() && !e.is_retryable() => {
                         let code = e.code().unwrap_or("Unknown").to_owned();
-                        refused.lock().unwrap_or_else(PoisonError::into_inner).push(Refused { key, code });
+                        refused
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .push(Refused { key, code });
                         Ok(())
                     }
                     other => other,
@@ -123,9 +138,11 @@ impl Client {
     }
 }
 
-/// The errors in a `DeleteResult`, which is a success all the same. Asked quietly, a store names no others.
+/// The errors in a `DeleteResult`, which is a success all the same. Asked quietly, a store names no
+/// others.
 pub(super) fn refusals(body: &[u8]) -> Result<Vec<Refused>, Trouble> {
-    let (mut refused, mut key, mut code, mut nameless) = (Vec::new(), String::new(), String::new(), false);
+    let (mut refused, mut key, mut code, mut nameless) =
+        (Vec::new(), String::new(), String::new(), false);
     answer::document(body, "DeleteResult", |path, text| match path {
         [_, error, field] if error == "Error" => match field.as_str() {
             "Key" => text.clone_into(&mut key),
@@ -165,7 +182,10 @@ mod tests {
             b"<DeleteResult><Error><Key>k</Key><Code/></Error></DeleteResult>",
             b"<DeleteResult><Error><Key>k</Key></Error></DeleteResult>",
         ] {
-            assert_eq!(refusals(reasonless).unwrap(), [Refused { key: "k".into(), code: "Unknown".into() }]);
+            assert_eq!(
+                refusals(reasonless).unwrap(),
+                [Refused { key: "k".into(), code: "Unknown".into() }]
+            );
         }
         for other in [
             &b"<DeleteResult><Error>"[..],

@@ -20,8 +20,8 @@ use crate::request::Request;
 use crate::retry::{Again, Class, Trouble};
 use crate::tries::Tries;
 
-/// What is read together with the head: a whole small object. Of larger ones it saves nothing, and where the head is not as it was
-/// expected, this much is copied.
+/// What is read together with the head: a whole small object. Of larger ones it saves nothing, and
+/// where the head is not as it was expected, this much is copied.
 const AHEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Which bytes to get, and of which version.
@@ -61,31 +61,45 @@ impl Get {
 }
 
 impl Client {
-    /// Gets an object into `lease`, from its start; `None` when the object is not there. Nothing is written outside the lease, whatever
-    /// the store sends. After an error or a dropped future the lease counts as empty.
+    /// Gets an object into `lease`, from its start; `None` when the object is not there. Nothing is
+    /// written outside the lease, whatever the store sends. After an error or a dropped future
+    /// the lease counts as empty.
     ///
-    /// Errors with `Corrupt` when the object does not fit (see [`Get::exact`]) or is not what the store says, `Conflict` when
-    /// another version is there than [`Get::if_match`] names.
+    /// Errors with `Corrupt` when the object does not fit (see [`Get::exact`]) or is not what the
+    /// store says, `Conflict` when another version is there than [`Get::if_match`] names.
     pub async fn get(&self, key: &str, lease: &mut Lease, get: &Get) -> Result<Option<Object>> {
         lease.assume_filled(0);
         let mut landing = slot(host(lease)?, get)?;
-        let got = self.run((Class::Read, "get"), pin!(fetch(&self.inner, key, &mut landing, get))).await?;
+        let got = self
+            .run((Class::Read, "get"), pin!(fetch(&self.inner, key, &mut landing, get)))
+            .await?;
         if let Some(object) = &got {
             lease.assume_filled(usize::try_from(object.len).unwrap_or(usize::MAX));
         }
         Ok(got)
     }
 
-    /// Gets an object of at most as many bytes into memory that somebody watches; `None` when it is not there.
+    /// Gets an object of at most as many bytes into memory that somebody watches; `None` when it is
+    /// not there.
     #[cfg(feature = "tier")]
-    pub(crate) async fn get_watched(&self, key: &str, landing: &mut Landing<'_>) -> Result<Option<Object>> {
-        self.run((Class::Read, "get"), pin!(fetch(&self.inner, key, landing, &Get::at_most()))).await
+    pub(crate) async fn get_watched(
+        &self,
+        key: &str,
+        landing: &mut Landing<'_>,
+    ) -> Result<Option<Object>> {
+        self.run((Class::Read, "get"), pin!(fetch(&self.inner, key, landing, &Get::at_most())))
+            .await
     }
 }
 
 /// The bytes of a lease.
 pub fn host(lease: &mut Lease) -> Result<&mut [u8]> {
-    let refusal = || Error::new(ErrorKind::Invalid, "a network cannot write into device memory: give host memory");
+    let refusal = || {
+        Error::new(
+            ErrorKind::Invalid,
+            "a network cannot write into device memory: give host memory",
+        )
+    };
     lease.as_host_mut().ok_or_else(refusal)
 }
 
@@ -98,10 +112,21 @@ pub fn slot<'a>(memory: &'a mut [u8], get: &Get) -> Result<Landing<'a>> {
 }
 
 /// Gets into `landing`, until it is there or there is no more to try.
-pub async fn fetch(inner: &Arc<Inner>, key: &str, landing: &mut Landing<'_>, get: &Get) -> Result<Option<Object>> {
+pub async fn fetch(
+    inner: &Arc<Inner>,
+    key: &str,
+    landing: &mut Landing<'_>,
+    get: &Get,
+) -> Result<Option<Object>> {
     let start = get.range.as_ref().map(|range| range.start);
-    let mut course =
-        Course { start, exact: get.exact, etag: get.if_match.clone(), total: None, sum: None, is_whole: false };
+    let mut course = Course {
+        start,
+        exact: get.exact,
+        etag: get.if_match.clone(),
+        total: None,
+        sum: None,
+        is_whole: false,
+    };
     let mut tries = Tries::new(inner, Class::Read);
     inner.gets.fetch_add(1, Ordering::Relaxed);
     loop {
@@ -117,14 +142,16 @@ pub async fn fetch(inner: &Arc<Inner>, key: &str, landing: &mut Landing<'_>, get
             Err(mut trouble) => {
                 if trouble.error.is_ignored_range() {
                     inner.counters.ranges_ignored.one();
-                    // From its start it can be had all the same. That is learned for this object alone: others may come from elsewhere.
+                    // From its start it can be had all the same. That is learned for this object
+                    // alone: others may come from elsewhere.
                     if landing.filled() > 0 && course.start.unwrap_or(0) == 0 {
                         (trouble.again, course.is_whole) = (Again::Whole, true);
                     }
                 }
                 if course.is_whole || !resumable(&course, landing, &trouble) {
                     landing.restart(None);
-                    course = Course { etag: get.if_match.clone(), total: None, sum: None, ..course };
+                    course =
+                        Course { etag: get.if_match.clone(), total: None, sum: None, ..course };
                 }
                 tries.after(trouble).await?;
             }
@@ -132,10 +159,13 @@ pub async fn fetch(inner: &Arc<Inner>, key: &str, landing: &mut Landing<'_>, get
     }
 }
 
-/// Whether the next attempt may go on where this one ended: what landed is right, and can be told to be of the same object.
+/// Whether the next attempt may go on where this one ended: what landed is right, and can be told
+/// to be of the same object.
 fn resumable(course: &Course, landing: &Landing<'_>, trouble: &Trouble) -> bool {
     let strong = course.etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"));
-    landing.filled() > 0 && strong && !matches!(trouble.error.kind(), ErrorKind::Corrupt | ErrorKind::Conflict)
+    landing.filled() > 0
+        && strong
+        && !matches!(trouble.error.kind(), ErrorKind::Corrupt | ErrorKind::Conflict)
 }
 
 async fn attempt(
@@ -152,7 +182,8 @@ async fn attempt(
         range.as_deref().map(|range| ("range", range)),
         verify.then_some(("x-amz-checksum-mode", "ENABLED")),
     ];
-    let count = wanted.iter().flatten().zip(&mut headers).map(|(header, slot)| *slot = *header).count();
+    let count =
+        wanted.iter().flatten().zip(&mut headers).map(|(header, slot)| *slot = *header).count();
     let request = Request { headers: &headers[..count], ..Request::new("GET", Some(key)) };
     request.check().map_err(Trouble::last)?;
     let open = match inner.config.hedge {
@@ -188,8 +219,8 @@ fn unfit(error: Error) -> Trouble {
     Trouble { error, again, sick: false }
 }
 
-/// Opens the request, and once more when the answer is slow. Neither holds the memory yet: the first good head gets it, the other
-/// connection is closed.
+/// Opens the request, and once more when the answer is slow. Neither holds the memory yet: the
+/// first good head gets it, the other connection is closed.
 async fn hedged(inner: &Arc<Inner>, request: &Request<'_>, hedge: Hedge) -> Result<Open, Trouble> {
     let first = inner.open(request, Turn::Wait, &mut []);
     let start = async {
@@ -200,7 +231,8 @@ async fn hedged(inner: &Arc<Inner>, request: &Request<'_>, hedge: Hedge) -> Resu
         inner.counters.hedges.add(u64::from(started));
         started
     };
-    let good = |open: &Result<Open, Trouble>| open.as_ref().is_ok_and(|open| open.head.status < 500);
+    let good =
+        |open: &Result<Open, Trouble>| open.as_ref().is_ok_and(|open| open.head.status < 500);
     let (side, open) = race(first, start, inner.open(request, Turn::IfFree, &mut []), good).await;
     if side == Side::Second && good(&open) {
         inner.counters.hedges_won.one();

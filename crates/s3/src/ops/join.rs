@@ -5,7 +5,8 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
 
-/// Runs all of them, `width` at a time, until all are done or one fails; then the others are dropped.
+/// Runs all of them, `width` at a time, until all are done or one fails; then the others are
+/// dropped.
 pub async fn all<F: Future<Output = Result<(), E>>, E>(
     futures: impl IntoIterator<Item = F>,
     width: usize,

@@ -28,21 +28,30 @@ impl Course {
             (None, 0) => return None,
             (start, filled) => start.unwrap_or(0) + filled as u64,
         };
-        // An object that may be shorter was asked for without an end; what is left of it is asked for in the same way.
+        // An object that may be shorter was asked for without an end; what is left of it is asked
+        // for in the same way.
         match self.start {
             None if !self.exact => Some(format!("bytes={start}-")),
-            _ => Some(format!("bytes={start}-{}", start + (landing.room() as u64).saturating_sub(1))),
+            _ => {
+                Some(format!("bytes={start}-{}", start + (landing.room() as u64).saturating_sub(1)))
+            }
         }
     }
 
     /// Checks a successful head against what was asked for and the memory that is left.
-    pub fn check(&mut self, head: &Head, landing: &mut Landing<'_>, verify: bool) -> Result<(), Error> {
+    pub fn check(
+        &mut self,
+        head: &Head,
+        landing: &mut Landing<'_>,
+        verify: bool,
+    ) -> Result<(), Error> {
         let asked = self.range(landing).is_some();
         let at = self.start.unwrap_or(0) + landing.filled() as u64;
         let (len, total) = match (head.status, asked) {
             (206, true) => self.partial(head, at)?,
             (206, false) => return Err(wrong("a part came though the whole was asked for")),
-            // A store that ignores ranges sends everything: that is right when everything was wanted.
+            // A store that ignores ranges sends everything: that is right when everything was
+            // wanted.
             (_, true) if at > 0 => return Err(Error::ignored_range()),
             (_, asked) => {
                 let len = length(head)?;
@@ -71,7 +80,8 @@ impl Course {
 
     fn partial(&self, head: &Head, at: u64) -> Result<(Option<u64>, Option<u64>), Error> {
         let range = head.header("content-range").and_then(content_range);
-        let (first, last, total) = range.ok_or_else(|| wrong("its content-range makes no sense"))?;
+        let (first, last, total) =
+            range.ok_or_else(|| wrong("its content-range makes no sense"))?;
         let len = length(head)?.unwrap_or(last - first + 1);
         match first == at && last - first + 1 == len && total.is_none_or(|total| last < total) {
             true => Ok((Some(len), total)),
@@ -82,8 +92,12 @@ impl Course {
     fn fits(&self, len: Option<u64>, landing: &Landing<'_>) -> Result<(), Error> {
         let room = landing.room() as u64;
         match len {
-            Some(len) if len > room => Err(misfit(format!("the object has {len} bytes, the memory {room}"))),
-            Some(len) if self.exact && len < room => Err(misfit(format!("the object has only {len} of {room} bytes"))),
+            Some(len) if len > room => {
+                Err(misfit(format!("the object has {len} bytes, the memory {room}")))
+            }
+            Some(len) if self.exact && len < room => {
+                Err(misfit(format!("the object has only {len} of {room} bytes")))
+            }
             _ => Ok(()),
         }
     }
@@ -91,13 +105,17 @@ impl Course {
     /// What remains to be checked when the body is there.
     pub fn finish(&self, landing: &Landing<'_>) -> Result<bool, Error> {
         if self.exact && landing.room() > 0 {
-            return Err(misfit(format!("the object is {} bytes shorter than the memory", landing.room())));
+            return Err(misfit(format!(
+                "the object is {} bytes shorter than the memory",
+                landing.room()
+            )));
         }
         match (&self.sum, landing.sum()) {
-            (Some((_, told)), Some(sum)) if *told != sum.value() => {
-                Err(Error::new(ErrorKind::Corrupt, "the bytes do not have the checksum that the store keeps for them")
-                    .retryable(true))
-            }
+            (Some((_, told)), Some(sum)) if *told != sum.value() => Err(Error::new(
+                ErrorKind::Corrupt,
+                "the bytes do not have the checksum that the store keeps for them",
+            )
+            .retryable(true)),
             (Some(_), Some(_)) => Ok(true),
             _ => Ok(false),
         }
@@ -122,7 +140,8 @@ fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
 }
 
 fn wrong(what: &'static str) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("the answer is not the one to the question: {what}")).retryable(true)
+    Error::new(ErrorKind::Corrupt, format!("the answer is not the one to the question: {what}"))
+        .retryable(true)
 }
 
 fn misfit(what: String) -> Error {
@@ -145,7 +164,8 @@ mod tests {
     fn verdict(start: Option<u64>, exact: bool, room: usize, head: &Head) -> Option<ErrorKind> {
         let mut memory = vec![0; room];
         let mut landing = Landing::new(&mut memory);
-        let mut course = Course { start, exact, etag: None, total: None, sum: None, is_whole: false };
+        let mut course =
+            Course { start, exact, etag: None, total: None, sum: None, is_whole: false };
         course.check(head, &mut landing, true).err().map(|e| e.kind())
     }
 
@@ -158,7 +178,12 @@ mod tests {
             (Some(ErrorKind::Corrupt), Some(ErrorKind::Corrupt), Some(ErrorKind::Corrupt))
         );
         assert_eq!(
-            verdict(None, true, 10, &head(206, "content-length: 10\r\ncontent-range: bytes 0-9/10")),
+            verdict(
+                None,
+                true,
+                10,
+                &head(206, "content-length: 10\r\ncontent-range: bytes 0-9/10")
+            ),
             Some(ErrorKind::Corrupt)
         );
         assert_eq!(verdict(None, true, 10, &head(200, "")), Some(ErrorKind::Corrupt));
@@ -167,7 +192,12 @@ mod tests {
     #[test]
     fn ranges_must_be_the_ones_asked_for() {
         let of = |start, range: &str| {
-            verdict(Some(start), true, 10, &head(206, &format!("content-length: 10\r\ncontent-range: {range}")))
+            verdict(
+                Some(start),
+                true,
+                10,
+                &head(206, &format!("content-length: 10\r\ncontent-range: {range}")),
+            )
         };
         assert_eq!(of(5, "bytes 5-14/100"), None);
         assert_eq!(of(5, "bytes 5-14/*"), None);
@@ -183,8 +213,14 @@ mod tests {
         ] {
             assert_eq!(of(5, range), Some(ErrorKind::Corrupt), "{range}");
         }
-        assert_eq!(verdict(Some(5), true, 10, &head(200, "content-length: 100")), Some(ErrorKind::Unsupported));
-        assert_eq!(verdict(Some(0), true, 10, &head(200, "content-length: 100")), Some(ErrorKind::Unsupported));
+        assert_eq!(
+            verdict(Some(5), true, 10, &head(200, "content-length: 100")),
+            Some(ErrorKind::Unsupported)
+        );
+        assert_eq!(
+            verdict(Some(0), true, 10, &head(200, "content-length: 100")),
+            Some(ErrorKind::Unsupported)
+        );
         assert_eq!(verdict(Some(0), true, 10, &head(200, "content-length: 10")), None);
     }
 
@@ -192,12 +228,22 @@ mod tests {
     fn a_continuation_must_be_of_the_same_object() {
         let mut memory = [0; 10];
         let mut landing = Landing::new(&mut memory);
-        let mut course = Course { start: None, exact: true, etag: None, total: None, sum: None, is_whole: false };
+        let mut course = Course {
+            start: None,
+            exact: true,
+            etag: None,
+            total: None,
+            sum: None,
+            is_whole: false,
+        };
         course.check(&head(200, "content-length: 10\r\netag: \"a\""), &mut landing, true).unwrap();
         crate::http::Sink::Land(&mut landing).copy(b"1234").unwrap();
         assert_eq!(course.range(&landing).as_deref(), Some("bytes=4-9"));
         let rest = |etag: &str, total: u64| {
-            head(206, &format!("content-length: 6\r\ncontent-range: bytes 4-9/{total}\r\netag: {etag}"))
+            head(
+                206,
+                &format!("content-length: 6\r\ncontent-range: bytes 4-9/{total}\r\netag: {etag}"),
+            )
         };
         assert!(course.clone().check(&rest("\"a\"", 10), &mut landing, true).is_ok());
         assert_eq!(

@@ -92,7 +92,8 @@ impl Client {
             && !list.prefix.is_empty()
             && !list.prefix.ends_with('/')
         {
-            return Err(Error::new(ErrorKind::Invalid, "on S3 Express a prefix ends in a slash").with_op("list"));
+            return Err(Error::new(ErrorKind::Invalid, "on S3 Express a prefix ends in a slash")
+                .with_op("list"));
         }
         let page_max = list.page_max.to_string();
         let mut query = Vec::with_capacity(7);
@@ -116,7 +117,11 @@ impl Client {
     }
 
     /// One page of the unfinished uploads under a prefix; `next` is that of the page before.
-    pub async fn list_uploads(&self, prefix: &str, next: Option<&(String, String)>) -> Result<Uploads> {
+    pub async fn list_uploads(
+        &self,
+        prefix: &str,
+        next: Option<&(String, String)>,
+    ) -> Result<Uploads> {
         let mut query = vec![("encoding-type", "url")];
         query.extend(next.map(|(key, _)| ("key-marker", key.as_str())));
         query.extend((!prefix.is_empty()).then_some(("prefix", prefix)));
@@ -146,8 +151,8 @@ fn endless() -> Error {
     Error::foreign("the store's listing does not end: its next page is the same again")
 }
 
-/// Decodes the texts of a listing; whether all of them could be. Some stores say only behind the keys that they encode them, so that this
-/// comes at the end.
+/// Decodes the texts of a listing; whether all of them could be. Some stores say only behind the
+/// keys that they encode them, so that this comes at the end.
 fn decode<'a>(texts: impl IntoIterator<Item = &'a mut String>) -> bool {
     texts.into_iter().all(|text| match encode::decode(text) {
         Some(decoded) => {
@@ -189,7 +194,11 @@ pub(super) fn page(body: &[u8]) -> Result<Page, Trouble> {
     page.next = page.next.filter(|next| truncated && !next.is_empty());
     let texts = page.entries.iter_mut().map(|entry| &mut entry.key).chain(&mut page.prefixes);
     bad |= encoded && !decode(texts);
-    if !bad && truncated == page.next.is_some() { Ok(page) } else { Err(answer::foreign(xml::nonsense())) }
+    if !bad && truncated == page.next.is_some() {
+        Ok(page)
+    } else {
+        Err(answer::foreign(xml::nonsense()))
+    }
 }
 
 pub(super) fn uploads(body: &[u8]) -> Result<Uploads, Trouble> {
@@ -215,8 +224,9 @@ pub(super) fn uploads(body: &[u8]) -> Result<Uploads, Trouble> {
     })?;
     // Where it goes on must be said, or the same page would come again.
     let lost = truncated && next.0.is_empty();
-    let bad =
-        nameless || encoded && !decode(found.uploads.iter_mut().map(|upload| &mut upload.key).chain([&mut next.0]));
+    let bad = nameless
+        || encoded
+            && !decode(found.uploads.iter_mut().map(|upload| &mut upload.key).chain([&mut next.0]));
     found.next = truncated.then_some(next);
     if bad || lost { Err(answer::foreign(xml::nonsense())) } else { Ok(found) }
 }
@@ -233,7 +243,8 @@ mod tests {
             <CommonPrefixes><Prefix>p%2F</Prefix></CommonPrefixes><EncodingType>url</EncodingType>\
             <NextContinuationToken>a+b/=</NextContinuationToken></ListBucketResult>";
         let page = page(body).unwrap();
-        let entry = Entry { key: "a/ b%".into(), bytes: 7, modified: 1_369_353_600, etag: "\"x\"".into() };
+        let entry =
+            Entry { key: "a/ b%".into(), bytes: 7, modified: 1_369_353_600, etag: "\"x\"".into() };
         assert_eq!(
             (page.entries, page.prefixes, page.next.as_deref()),
             (vec![entry], vec!["p/".to_owned()], Some("a+b/="))
@@ -269,15 +280,25 @@ mod tests {
     #[test]
     fn uploads_with_odd_keys_and_pages_that_lead_nowhere() {
         let of = |inner: &str| {
-            uploads(format!("<ListMultipartUploadsResult>{inner}</ListMultipartUploadsResult>").as_bytes())
+            uploads(
+                format!("<ListMultipartUploadsResult>{inner}</ListMultipartUploadsResult>")
+                    .as_bytes(),
+            )
         };
         let more = "<IsTruncated>true</IsTruncated><NextKeyMarker>a%2F+b%25</NextKeyMarker>";
-        let one =
-            "<Upload><Key>%C3%A9+k</Key><UploadId>i+/=</UploadId><Initiated>2013-05-24T00:00:00Z</Initiated></Upload>";
+        let one = "<Upload><Key>%C3%A9+k</Key><UploadId>i+/=</UploadId><Initiated>2013-05-24T00:00:00Z</Initiated></Upload>";
         let found = of(&format!("{more}{one}<EncodingType>url</EncodingType>")).unwrap();
-        assert_eq!(found.uploads, [Upload { key: "\u{e9} k".into(), id: "i+/=".into(), begun: 1_369_353_600 }]);
-        assert_eq!(found.next, Some(("a/ b%".into(), String::new())), "some stores mark only the key");
-        for nameless in ["<Upload><Key>k</Key></Upload>", "<Upload><UploadId>i</UploadId></Upload>"] {
+        assert_eq!(
+            found.uploads,
+            [Upload { key: "\u{e9} k".into(), id: "i+/=".into(), begun: 1_369_353_600 }]
+        );
+        assert_eq!(
+            found.next,
+            Some(("a/ b%".into(), String::new())),
+            "some stores mark only the key"
+        );
+        for nameless in ["<Upload><Key>k</Key></Upload>", "<Upload><UploadId>i</UploadId></Upload>"]
+        {
             assert!(of(nameless).is_err());
         }
         assert!(of("<IsTruncated>true</IsTruncated>").is_err());

@@ -21,7 +21,8 @@ pub use put::{Put, Stored};
 
 use crate::error::{Error, ErrorKind};
 
-/// Whether an error says that the object, and not the bucket, is missing: an answer rather than an error.
+/// Whether an error says that the object, and not the bucket, is missing: an answer rather than an
+/// error.
 fn is_missing(error: &Error) -> bool {
     error.kind() == ErrorKind::NotFound && error.code() != Some("NoSuchBucket")
 }
@@ -31,7 +32,8 @@ fn is_missing(error: &Error) -> bool {
 pub fn fuzz_check(head: &crate::http::Head) {
     let mut memory = [0; 100];
     for (start, exact) in [(None, true), (None, false), (Some(5), true)] {
-        let mut course = landing::Course { start, exact, etag: None, total: None, sum: None, is_whole: false };
+        let mut course =
+            landing::Course { start, exact, etag: None, total: None, sum: None, is_whole: false };
         let mut land = crate::http::Landing::new(&mut memory);
         drop(course.check(head, &mut land, true));
     }
@@ -40,7 +42,20 @@ pub fn fuzz_check(head: &crate::http::Head) {
 /// What the operations make of a body.
 #[cfg(any(fuzzing, clippy))]
 pub fn fuzz_answers(body: &[u8]) {
-    drop((list::page(body), list::uploads(body), delete::refusals(body), multipart::completed(body)));
-    let head = crate::http::Head::parse(b"HTTP/1.1 200 OK\r\n\r\n", false).ok().flatten().expect("a head").0;
-    drop((multipart::created(&head, body), crate::answer::stored(&head, body), crate::answer::deleted(&head, body)));
+    drop((
+        list::page(body),
+        list::uploads(body),
+        delete::refusals(body),
+        multipart::completed(body),
+    ));
+    let head = crate::http::Head::parse(b"HTTP/1.1 200 OK\r\n\r\n", false)
+        .ok()
+        .flatten()
+        .expect("a head")
+        .0;
+    drop((
+        multipart::created(&head, body),
+        crate::answer::stored(&head, body),
+        crate::answer::deleted(&head, body),
+    ));
 }

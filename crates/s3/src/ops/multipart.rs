@@ -25,8 +25,9 @@ const CLOCK_SLACK_S: i64 = 2;
 const ABORT_MAX: Duration = Duration::from_secs(10);
 
 impl Client {
-    /// Stores the view's bytes under `key` by several requests, `width` at once, each for `part_bytes` (all but the last at least
-    /// 5 MiB on most stores). Whatever goes wrong, a dropped future too, the upload is given up, so that its parts cost nothing.
+    /// Stores the view's bytes under `key` by several requests, `width` at once, each for
+    /// `part_bytes` (all but the last at least 5 MiB on most stores). Whatever goes wrong, a
+    /// dropped future too, the upload is given up, so that its parts cost nothing.
     pub async fn put_multipart(
         &self,
         key: &str,
@@ -36,7 +37,8 @@ impl Client {
     ) -> Result<Stored> {
         let bytes = host(body)?;
         if part_bytes == 0 || bytes.is_empty() || bytes.len().div_ceil(part_bytes) > PARTS_MAX {
-            let what = "a multipart upload has 1 to 10000 parts: choose the part's size by the object's";
+            let what =
+                "a multipart upload has 1 to 10000 parts: choose the part's size by the object's";
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         self.run((Class::Write, "put_multipart"), async {
@@ -57,10 +59,12 @@ impl Client {
 }
 
 async fn create(inner: &Arc<Inner>, key: &str, put: &Put) -> Result<Created> {
-    let mut headers: Vec<(&str, &str)> = put.meta.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let mut headers: Vec<(&str, &str)> =
+        put.meta.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     headers.extend(inner.config.checksum.name().map(|name| ("x-amz-checksum-algorithm", name)));
     headers.extend(put.class_header(&inner.config));
-    let request = Request { query: &[("uploads", "")], headers: &headers, ..Request::new("POST", Some(key)) };
+    let request =
+        Request { query: &[("uploads", "")], headers: &headers, ..Request::new("POST", Some(key)) };
     inner.ask_for(&request, ANSWER_BYTES_MAX, created).await
 }
 
@@ -137,14 +141,20 @@ impl Upload<'_> {
         Ok((etag, value))
     }
 
-    /// Makes an object of the parts. The store may say 200 first and fail later, in the body; a proxy may say 200; and an attempt that
-    /// failed may have succeeded all the same, so that the next one finds no upload. What cannot be known from the answer is looked for.
+    /// Makes an object of the parts. The store may say 200 first and fail later, in the body; a
+    /// proxy may say 200; and an attempt that failed may have succeeded all the same, so that
+    /// the next one finds no upload. What cannot be known from the answer is looked for.
     async fn complete(mut self, parts: &[Part], bytes: u64) -> Result<Stored> {
         let body = manifest(parts, self.inner.config.checksum);
         let query = [("uploadId", self.created.id.as_str())];
         let (condition, if_absent) = ([("if-none-match", "*")], self.put.if_absent);
         let headers = if if_absent { &condition[..] } else { &[] };
-        let request = Request { query: &query, headers, body: body.as_bytes(), ..Request::new("POST", Some(self.key)) };
+        let request = Request {
+            query: &query,
+            headers,
+            body: body.as_bytes(),
+            ..Request::new("POST", Some(self.key))
+        };
         let (mut tries, mut repeated) = (Tries::new(self.inner, Class::Write), false);
         loop {
             let trouble = match tries.once(&request, ANSWER_BYTES_MAX).await {
@@ -162,7 +172,8 @@ impl Upload<'_> {
             if if_absent && error.status() == Some(412) && error.code() != Some("InvalidRequest") {
                 return Ok(Stored::Present);
             }
-            let may_be_done = error.is_foreign() || (repeated && error.code() == Some("NoSuchUpload"));
+            let may_be_done =
+                error.is_foreign() || (repeated && error.code() == Some("NoSuchUpload"));
             if may_be_done && let Some(stored) = self.find(bytes).await? {
                 self.done = true;
                 return Ok(stored);
@@ -172,7 +183,8 @@ impl Upload<'_> {
         }
     }
 
-    /// The object that the upload has become, if it is there: of its length, with its metadata, and no older than the upload.
+    /// The object that the upload has become, if it is there: of its length, with its metadata, and
+    /// no older than the upload.
     async fn find(&self, bytes: u64) -> Result<Option<Stored>> {
         let head = match self.inner.ask(&Request::new("HEAD", Some(self.key)), 0).await {
             Ok(answer) => answer.head,
@@ -182,7 +194,9 @@ impl Upload<'_> {
         let has = |(name, value): &(String, String)| head.header(name) == Some(value.as_str());
         let modified = head.header("last-modified").and_then(http_date);
         // Stores date an object by the upload's beginning or by its end.
-        let is_new = modified.zip(self.created.date).is_none_or(|(modified, begun)| modified + CLOCK_SLACK_S >= begun);
+        let is_new = modified
+            .zip(self.created.date)
+            .is_none_or(|(modified, begun)| modified + CLOCK_SLACK_S >= begun);
         let is_it = head.length == Some(bytes) && self.put.meta.iter().all(has) && is_new;
         Ok(is_it.then(|| Stored::New { etag: head.etag().map(str::to_owned) }))
     }
@@ -204,15 +218,19 @@ impl Drop for Upload<'_> {
         if self.done {
             return;
         }
-        let (inner, key, id) = (Arc::clone(self.inner), self.key.to_owned(), std::mem::take(&mut self.created.id));
+        let (inner, key, id) =
+            (Arc::clone(self.inner), self.key.to_owned(), std::mem::take(&mut self.created.id));
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { tokio::time::timeout(ABORT_MAX, abort(&inner, &key, &id)).await });
+            runtime.spawn(async move {
+                tokio::time::timeout(ABORT_MAX, abort(&inner, &key, &id)).await
+            });
         }
     }
 }
 
 fn manifest(parts: &[Part], sum: Checksum) -> String {
-    let mut body = String::from("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
+    let mut body =
+        String::from("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
     for (number, (etag, value)) in (1..).zip(parts) {
         body.push_str(&format!("<Part><PartNumber>{number}</PartNumber><ETag>"));
         xml::escape(&mut body, etag);

@@ -18,13 +18,16 @@ const META_MAX: usize = 8;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Put {
-    /// Only if there is none of that name yet. Ask [`crate::Provider::conditional`] what the store makes of it.
+    /// Only if there is none of that name yet. Ask [`crate::Provider::conditional`] what the store
+    /// makes of it.
     pub if_absent: bool,
-    /// Metadata: names without `x-amz-meta-`, in lower case; values in printable ASCII. At most eight.
+    /// Metadata: names without `x-amz-meta-`, in lower case; values in printable ASCII. At most
+    /// eight.
     pub meta: Vec<(String, String)>,
     /// The body's CRC-32C, where the caller knows it: then it is not computed again.
     pub crc32c: Option<u32>,
-    /// The storage class of this object, such as `INTELLIGENT_TIERING`; `None`: that of [`crate::Config::storage_class`].
+    /// The storage class of this object, such as `INTELLIGENT_TIERING`; `None`: that of
+    /// [`crate::Config::storage_class`].
     pub storage_class: Option<String>,
 }
 
@@ -46,8 +49,12 @@ impl Put {
         self
     }
 
-    /// The header that names the storage class, where one is set: of this upload, else of the client.
-    pub(super) fn class_header<'a>(&'a self, config: &'a Config) -> Option<(&'static str, &'a str)> {
+    /// The header that names the storage class, where one is set: of this upload, else of the
+    /// client.
+    pub(super) fn class_header<'a>(
+        &'a self,
+        config: &'a Config,
+    ) -> Option<(&'static str, &'a str)> {
         let name = self.storage_class.as_deref().or(config.storage_class.as_deref());
         name.map(|name| ("x-amz-storage-class", name))
     }
@@ -89,14 +96,23 @@ impl Client {
             headers.push(name, value)?;
         }
         let headers = headers.as_slice();
-        let request = Request { headers, body: bytes, payload: Payload::Bulk, ..Request::new("PUT", Some(key)) };
+        let request = Request {
+            headers,
+            body: bytes,
+            payload: Payload::Bulk,
+            ..Request::new("PUT", Some(key))
+        };
         let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, answer::stored);
         match self.run((Class::Write, "put"), pin!(asked)).await {
             Ok(etag) => {
                 self.inner.counters.bytes_out.add(bytes.len() as u64);
                 Ok(Stored::New { etag: Some(etag) })
             }
-            Err(e) if put.if_absent && e.status() == Some(412) && e.code() != Some("InvalidRequest") => {
+            Err(e)
+                if put.if_absent
+                    && e.status() == Some(412)
+                    && e.code() != Some("InvalidRequest") =>
+            {
                 Ok(Stored::Present)
             }
             Err(e) => Err(e),
@@ -106,7 +122,8 @@ impl Client {
 
 /// The bytes of a view.
 pub fn host(view: &View) -> Result<&[u8]> {
-    let refusal = || Error::new(ErrorKind::Invalid, "a network cannot read device memory: give host memory");
+    let refusal =
+        || Error::new(ErrorKind::Invalid, "a network cannot read device memory: give host memory");
     view.as_host().ok_or_else(refusal)
 }
 
@@ -119,7 +136,12 @@ struct Headers<'a> {
 
 impl<'a> Headers<'a> {
     fn push(&mut self, name: &'a str, value: &'a str) -> Result<()> {
-        let full = || Error::new(ErrorKind::Invalid, format!("an object has at most {META_MAX} metadata fields"));
+        let full = || {
+            Error::new(
+                ErrorKind::Invalid,
+                format!("an object has at most {META_MAX} metadata fields"),
+            )
+        };
         *self.items.get_mut(self.len).ok_or_else(full)? = (name, value);
         self.len += 1;
         Ok(())

@@ -13,9 +13,11 @@ use crate::retry::Class;
 use crate::time::Instant;
 
 impl Client {
-    /// Gets an object that fills `lease` by several requests at once, each for `part_bytes`: lower latency for more requests. `None`
-    /// when it is not there; `Conflict` when it was replaced meanwhile, so that no mixture of versions is ever returned. Where the store
-    /// ignores ranges, one request gets the whole object; after three such objects in a row that is so at once, for a minute.
+    /// Gets an object that fills `lease` by several requests at once, each for `part_bytes`: lower
+    /// latency for more requests. `None` when it is not there; `Conflict` when it was replaced
+    /// meanwhile, so that no mixture of versions is ever returned. Where the store
+    /// ignores ranges, one request gets the whole object; after three such objects in a row that is
+    /// so at once, for a minute.
     pub async fn get_parallel(
         &self,
         key: &str,
@@ -49,32 +51,46 @@ impl Client {
         Ok(got)
     }
 
-    /// Gets an object by ranges that fill `memory`: the first part that came, with what its answer says of the object.
-    async fn in_parts(&self, key: &str, memory: &mut [u8], part_bytes: usize, width: usize) -> Result<Option<Object>> {
+    /// Gets an object by ranges that fill `memory`: the first part that came, with what its answer
+    /// says of the object.
+    async fn in_parts(
+        &self,
+        key: &str,
+        memory: &mut [u8],
+        part_bytes: usize,
+        width: usize,
+    ) -> Result<Option<Object>> {
         let (len, first) = (memory.len() as u64, Mutex::new(None::<Object>));
-        let parts = memory.chunks_mut(part_bytes).zip((0u64..).step_by(part_bytes)).map(|(memory, start)| {
-            let first = &first;
-            async move {
-                let end = start + memory.len() as u64;
-                let get = Get::range(start..end);
-                let part = fetch(&self.inner, key, &mut slot(memory, &get)?, &get).await?.ok_or_else(missing)?;
-                let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
-                if part.total != len {
-                    let what = format!("the object has {} bytes, the memory {len}", part.total);
-                    return Err(Error::new(ErrorKind::Corrupt, what));
-                }
-                match &mut *first {
-                    Some(other) if other.etag() != part.etag() || part.etag().is_none() => {
-                        Err(Error::new(ErrorKind::Conflict, "the object was replaced while it was read"))
+        let parts = memory.chunks_mut(part_bytes).zip((0u64..).step_by(part_bytes)).map(
+            |(memory, start)| {
+                let first = &first;
+                async move {
+                    let end = start + memory.len() as u64;
+                    let get = Get::range(start..end);
+                    let part = fetch(&self.inner, key, &mut slot(memory, &get)?, &get)
+                        .await?
+                        .ok_or_else(missing)?;
+                    let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+                    if part.total != len {
+                        let what = format!("the object has {} bytes, the memory {len}", part.total);
+                        return Err(Error::new(ErrorKind::Corrupt, what));
                     }
-                    Some(_) => Ok(()),
-                    none => {
-                        *none = Some(part);
-                        Ok(())
+                    match &mut *first {
+                        Some(other) if other.etag() != part.etag() || part.etag().is_none() => {
+                            Err(Error::new(
+                                ErrorKind::Conflict,
+                                "the object was replaced while it was read",
+                            ))
+                        }
+                        Some(_) => Ok(()),
+                        none => {
+                            *none = Some(part);
+                            Ok(())
+                        }
                     }
                 }
-            }
-        });
+            },
+        );
         join::all(parts, width).await?;
         Ok(first.into_inner().unwrap_or_else(PoisonError::into_inner))
     }

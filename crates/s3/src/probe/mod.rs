@@ -59,7 +59,8 @@ pub struct Secured {
 pub struct Probe {
     /// Whether a part of an object comes as asked for.
     pub ranges: bool,
-    /// Whether a GET that names another version is refused: only then can a broken body be continued.
+    /// Whether a GET that names another version is refused: only then can a broken body be
+    /// continued.
     pub if_match: bool,
     /// What `If-None-Match: *` on a PUT comes to.
     pub conditional: Conditional,
@@ -76,14 +77,16 @@ pub struct Probe {
 }
 
 impl Client {
-    /// Opens a connection as every request does, but offers HTTP/2 too, to see what the server chooses. Nothing is asked on it.
+    /// Opens a connection as every request does, but offers HTTP/2 too, to see what the server
+    /// chooses. Nothing is asked on it.
     pub async fn survey(&self) -> Result<Connection> {
         let site = self.inner.site();
         self.run((Class::Control, "survey"), self.inner.pool.survey(&site.target)).await
     }
 
-    /// Finds out what the store can do, with a few small objects under `prefix` (which ends in a slash, and under which nothing else
-    /// lies). They are removed. Errors when the store cannot even put, get and delete.
+    /// Finds out what the store can do, with a few small objects under `prefix` (which ends in a
+    /// slash, and under which nothing else lies). They are removed. Errors when the store
+    /// cannot even put, get and delete.
     pub async fn probe(&self, prefix: &str) -> Result<Probe> {
         let asked = Asker { client: self, prefix }.all().await;
         let keys = [&["a"][..], &listing::KEYS, &sums::KEYS].concat();
@@ -110,19 +113,20 @@ impl Asker<'_> {
         self.put(&key, &bytes, &[]).await?;
         let whole = self.get(&key, &[]).await?;
         if whole.body != bytes {
-            let what =
-                "what answers there gave back other bytes than it was given, so it is no S3 store: check the endpoint";
+            let what = "what answers there gave back other bytes than it was given, so it is no S3 store: check the endpoint";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let part = self.get(&key, &[("range", "bytes=1000-1999")]).await;
         let other = self.get(&key, &[("if-match", "\"0123456789abcdef\"")]).await;
         Ok(Probe {
-            ranges: part.is_ok_and(|part| part.body == bytes[1000..2000] && part.head.status == 206),
+            ranges: part
+                .is_ok_and(|part| part.body == bytes[1000..2000] && part.head.status == 206),
             if_match: other.is_err_and(|e| e.status() == Some(412)),
             conditional: self.conditional(&key, &bytes).await?,
             sums: self.sums(&bytes).await?,
             // One upload that was taken only with its hash signed is enough to say so.
-            wants_signed_bodies: self.client.inner.signs_bodies() || self.client.inner.unsigned_bodies.lacked_last(),
+            wants_signed_bodies: self.client.inner.signs_bodies()
+                || self.client.inner.unsigned_bodies.lacked_last(),
             listing: self.listing(&bytes).await?,
             deletes_many: self.deletes_many(&key).await?,
             settings: self.client.settings().await?,
@@ -130,7 +134,8 @@ impl Asker<'_> {
     }
 
     async fn put(&self, key: &str, body: &[u8], headers: &[(&str, &str)]) -> Result<Answer> {
-        let request = Request { headers, body, payload: Payload::Bulk, ..Request::new("PUT", Some(key)) };
+        let request =
+            Request { headers, body, payload: Payload::Bulk, ..Request::new("PUT", Some(key)) };
         self.ask("put", &request).await
     }
 
@@ -138,22 +143,28 @@ impl Asker<'_> {
         self.ask("get", &Request { headers, ..Request::new("GET", Some(key)) }).await
     }
 
-    /// Asks until there is an answer. Wrong checksums are asked about on purpose: that the store refuses them is one.
+    /// Asks until there is an answer. Wrong checksums are asked about on purpose: that the store
+    /// refuses them is one.
     async fn ask(&self, op: &'static str, request: &Request<'_>) -> Result<Answer> {
-        self.client.run((request.class(), op), answered(&self.client.inner, request, ANSWER_BYTES_MAX)).await
+        self.client
+            .run((request.class(), op), answered(&self.client.inner, request, ANSWER_BYTES_MAX))
+            .await
     }
 
     async fn conditional(&self, key: &str, bytes: &[u8]) -> Result<Conditional> {
         match self.put(key, bytes, &[("if-none-match", "*")]).await {
             Ok(_) => Ok(Conditional::Ignored),
-            Err(e) if e.status() == Some(412) && e.code() != Some("InvalidRequest") => Ok(Conditional::Honoured),
+            Err(e) if e.status() == Some(412) && e.code() != Some("InvalidRequest") => {
+                Ok(Conditional::Honoured)
+            }
             Err(e) if is_refusal(&e) => Ok(Conditional::Refused),
             Err(e) => Err(e),
         }
     }
 
     async fn deletes_many(&self, key: &str) -> Result<bool> {
-        match self.client.run((Class::Delete, "delete_many"), self.client.delete_said(&[key])).await {
+        match self.client.run((Class::Delete, "delete_many"), self.client.delete_said(&[key])).await
+        {
             Ok(refused) => Ok(refused.is_empty() && self.client.head(key).await?.is_none()),
             Err(e) if is_refusal(&e) => Ok(false),
             Err(e) => Err(e),
@@ -176,7 +187,10 @@ async fn answered(inner: &Arc<Inner>, request: &Request<'_>, bytes_max: usize) -
                 tries.won();
                 return Ok(answer);
             }
-            Err(trouble) if trouble.error.kind() == ErrorKind::Corrupt && trouble.error.status().is_some() => {
+            Err(trouble)
+                if trouble.error.kind() == ErrorKind::Corrupt
+                    && trouble.error.status().is_some() =>
+            {
                 return Err(trouble.error);
             }
             Err(trouble) => tries.after(trouble).await?,

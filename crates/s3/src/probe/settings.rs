@@ -1,4 +1,5 @@
-//! What a bucket makes of deleted and old objects: settings with which a cap on its bytes is a fiction.
+//! What a bucket makes of deleted and old objects: settings with which a cap on its bytes is a
+//! fiction.
 
 use super::{ANSWER_BYTES_MAX, answered, is_refusal};
 use crate::attempt::Answer;
@@ -70,7 +71,8 @@ pub struct Settings {
 }
 
 impl Client {
-    /// Asks what the bucket is set to: three requests. What the store has no call for, or denies, is an answer too.
+    /// Asks what the bucket is set to: three requests. What the store has no call for, or denies,
+    /// is an answer too.
     pub async fn settings(&self) -> Result<Settings> {
         Ok(Settings {
             versioning: self.setting("versioning", VERSIONING).await?,
@@ -98,11 +100,13 @@ impl Client {
 
     async fn ask_setting(&self, name: &str) -> Result<Answer> {
         let request = Request { query: &[(name, "")], ..Request::new("GET", None) };
-        self.run((Class::Control, "settings"), answered(&self.inner, &request, ANSWER_BYTES_MAX)).await
+        self.run((Class::Control, "settings"), answered(&self.inner, &request, ANSWER_BYTES_MAX))
+            .await
     }
 }
 
-/// Whether the bucket has no such setting; one that does not exist has none either, and that is an error.
+/// Whether the bucket has no such setting; one that does not exist has none either, and that is an
+/// error.
 fn is_unset(e: &Error) -> bool {
     e.kind() == ErrorKind::NotFound && e.code() != Some("NoSuchBucket")
 }
@@ -111,12 +115,15 @@ fn is_unset(e: &Error) -> bool {
 fn why_not(e: Error) -> Result<String> {
     let plain = is_refusal(&e) || e.kind() == ErrorKind::Denied;
     match plain {
-        true => Ok(e.code().map_or_else(|| format!("HTTP {}", e.status().unwrap_or(0)), str::to_owned)),
+        true => {
+            Ok(e.code().map_or_else(|| format!("HTTP {}", e.status().unwrap_or(0)), str::to_owned))
+        }
         false => Err(e),
     }
 }
 
-/// Some stores answer questions that they do not know with something else, such as a listing: that is no answer.
+/// Some stores answer questions that they do not know with something else, such as a listing: that
+/// is no answer.
 pub fn setting(body: &[u8], root: &str, field: &str) -> Setting {
     let mut found = Setting::Off;
     let read = xml::each_in(body, root, |path, text| match path {
@@ -161,13 +168,15 @@ impl Rule {
 
     /// Whether it is followed and about some of what begins with `prefix`.
     fn concerns(&self, prefix: &str) -> bool {
-        self.enabled && !self.tagged && (self.prefix.starts_with(prefix) || prefix.starts_with(&self.prefix))
+        self.enabled
+            && !self.tagged
+            && (self.prefix.starts_with(prefix) || prefix.starts_with(&self.prefix))
     }
 }
 
 impl Settings {
-    /// What an operator of a cache under `prefix` should know, a sentence each: why a cap on its bytes does not hold, or why chunks go
-    /// that were not evicted. None when all is well.
+    /// What an operator of a cache under `prefix` should know, a sentence each: why a cap on its
+    /// bytes does not hold, or why chunks go that were not evicted. None when all is well.
     pub fn caveats(&self, prefix: &str) -> Vec<String> {
         let mut all = Vec::new();
         let rules = match &self.lifecycle {
@@ -181,12 +190,23 @@ impl Settings {
         }));
         all.extend(rules.iter().filter(|rule| rule.concerns(prefix)).flat_map(Rule::caveats));
         let unknown = [
-            (self.versioning.unknown(), "it keeps versions of what is evicted", "s3:GetBucketVersioning"),
+            (
+                self.versioning.unknown(),
+                "it keeps versions of what is evicted",
+                "s3:GetBucketVersioning",
+            ),
             (self.object_lock.unknown(), "it locks objects", "s3:GetBucketObjectLockConfiguration"),
-            (self.lifecycle.unknown(), "it deletes or moves objects itself", "s3:GetLifecycleConfiguration"),
+            (
+                self.lifecycle.unknown(),
+                "it deletes or moves objects itself",
+                "s3:GetLifecycleConfiguration",
+            ),
         ];
         all.extend(unknown.into_iter().filter_map(|(why, what, allow)| {
-            Some(format!("the store does not tell whether {what} ({}): allow {allow}, or look for yourself", why?))
+            Some(format!(
+                "the store does not tell whether {what} ({}): allow {allow}, or look for yourself",
+                why?
+            ))
         }));
         all
     }
@@ -210,7 +230,8 @@ impl Settings {
 
 impl Rule {
     fn caveats(&self) -> impl Iterator<Item = String> {
-        let (id, under) = (&self.id, if self.prefix.is_empty() { "all objects" } else { &self.prefix });
+        let (id, under) =
+            (&self.id, if self.prefix.is_empty() { "all objects" } else { &self.prefix });
         let expires = self
             .expires
             .then(|| format!("the lifecycle rule `{id}` deletes objects ({under}) by their age: chunks in use go too"));
@@ -236,8 +257,10 @@ impl Lifecycle {
 /// Every answer about settings.
 #[cfg(any(fuzzing, clippy))]
 pub fn fuzz_settings(body: &[u8]) {
-    let (versioning, object_lock) =
-        (setting(body, VERSIONING[0], VERSIONING[1]), setting(body, OBJECT_LOCK[0], OBJECT_LOCK[1]));
+    let (versioning, object_lock) = (
+        setting(body, VERSIONING[0], VERSIONING[1]),
+        setting(body, OBJECT_LOCK[0], OBJECT_LOCK[1]),
+    );
     drop(Settings { versioning, object_lock, lifecycle: lifecycle(body) }.caveats("p/"));
 }
 
@@ -248,11 +271,18 @@ mod tests {
     #[test]
     fn settings_are_read_and_other_answers_are_not_taken_for_them() {
         let of = |body: &str| setting(body.as_bytes(), VERSIONING[0], VERSIONING[1]);
-        assert_eq!(of("<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"), Setting::On);
-        let suspended = "<VersioningConfiguration><Status>Suspended</Status></VersioningConfiguration>";
+        assert_eq!(
+            of("<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"),
+            Setting::On
+        );
+        let suspended =
+            "<VersioningConfiguration><Status>Suspended</Status></VersioningConfiguration>";
         assert_eq!(of(suspended), Setting::Suspended);
         assert_eq!(of("<VersioningConfiguration/>"), Setting::Off);
-        assert!(matches!(of("<ListBucketResult><Name>b</Name></ListBucketResult>"), Setting::Unknown(_)));
+        assert!(matches!(
+            of("<ListBucketResult><Name>b</Name></ListBucketResult>"),
+            Setting::Unknown(_)
+        ));
         assert!(matches!(of("<html"), Setting::Unknown(_)));
     }
 
@@ -290,7 +320,10 @@ mod tests {
         let silent = Lifecycle::Unknown("AccessDenied".into());
         let told = settings(Setting::Unknown("NotImplemented".into()), silent).caveats("kv/");
         assert_eq!(told.len(), 2);
-        assert!(told[0].contains("(NotImplemented)") && told[1].contains("(AccessDenied)"), "{told:?}");
+        assert!(
+            told[0].contains("(NotImplemented)") && told[1].contains("(AccessDenied)"),
+            "{told:?}"
+        );
         assert!(matches!(lifecycle(b"<ListBucketResult/>"), Lifecycle::Unknown(_)));
     }
 }

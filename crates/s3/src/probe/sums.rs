@@ -12,7 +12,8 @@ pub const KEYS: [&str; 1] = ["s"];
 pub struct Sum {
     /// Which.
     pub checksum: Checksum,
-    /// Whether it refuses a body whose checksum is wrong. Otherwise damage on the way in is stored.
+    /// Whether it refuses a body whose checksum is wrong. Otherwise damage on the way in is
+    /// stored.
     pub verified: bool,
     /// Whether it returns it with the object, so that the client can verify what comes back.
     pub returned: bool,
@@ -31,10 +32,13 @@ impl Asker<'_> {
     async fn sum(&self, checksum: Checksum, bytes: &[u8]) -> Result<Sum> {
         let key = format!("{}{}", self.prefix, KEYS[0]);
         let name = checksum.header().unwrap_or_default();
-        let (right, wrong) = (checksum.of(bytes).unwrap_or_default(), checksum.of(&bytes[1..]).unwrap_or_default());
+        let (right, wrong) =
+            (checksum.of(bytes).unwrap_or_default(), checksum.of(&bytes[1..]).unwrap_or_default());
         let verified = match self.put(&key, bytes, &[(name, &wrong)]).await {
             Ok(_) => false,
-            Err(e) if matches!(e.status(), Some(400..=499)) && e.kind() != ErrorKind::Denied => true,
+            Err(e) if matches!(e.status(), Some(400..=499)) && e.kind() != ErrorKind::Denied => {
+                true
+            }
             Err(e) if e.kind() == ErrorKind::Unsupported => false,
             Err(e) => return Err(e),
         };
@@ -42,7 +46,10 @@ impl Asker<'_> {
         if self.put(&key, bytes, &[(name, &right)]).await.is_err() {
             return Ok(Sum { checksum, verified: false, returned: false });
         }
-        let request = Request { headers: &[("x-amz-checksum-mode", "ENABLED")], ..Request::new("HEAD", Some(&key)) };
+        let request = Request {
+            headers: &[("x-amz-checksum-mode", "ENABLED")],
+            ..Request::new("HEAD", Some(&key))
+        };
         let returned = self.ask("head", &request).await?.head.header(name).map(str::to_owned);
         Ok(Sum { checksum, verified, returned: returned.as_deref() == Some(&right) })
     }

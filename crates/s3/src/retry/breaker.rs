@@ -10,7 +10,8 @@ use crate::time::Instant;
 const FAILURES_TO_OPEN: u32 = 8;
 /// How long it stays open at first; doubled with every failed probe.
 const OPEN_MIN: Duration = Duration::from_millis(100);
-/// How long it stays open at most, so that an endpoint that is back is noticed within this time and a probe.
+/// How long it stays open at most, so that an endpoint that is back is noticed within this time and
+/// a probe.
 const OPEN_MAX: Duration = Duration::from_secs(1);
 /// A probe that has not come back for this long no longer keeps others from trying.
 const PROBE_MAX: Duration = Duration::from_secs(1);
@@ -31,7 +32,8 @@ impl Breakers {
     }
 }
 
-/// Stops asking an endpoint for what fails all the time, and looks every now and then whether it is back.
+/// Stops asking an endpoint for what fails all the time, and looks every now and then whether it is
+/// back.
 #[derive(Debug)]
 pub struct Breaker {
     class: Class,
@@ -67,7 +69,13 @@ enum Open {
 impl Breaker {
     /// A closed one.
     pub fn new(class: Class) -> Self {
-        let state = State { failures: 0, pause: OPEN_MIN, open: None, last_failure: None, last_success: None };
+        let state = State {
+            failures: 0,
+            pause: OPEN_MIN,
+            open: None,
+            last_failure: None,
+            last_success: None,
+        };
         Breaker { class, state: Mutex::new(state) }
     }
 
@@ -85,9 +93,14 @@ impl Breaker {
             return Ok(Admission::Probe);
         }
         counters.breaker_refused.one();
-        let refusal =
-            Error::new(ErrorKind::Unavailable, format!("{}; none is sent for a moment", self.trouble(&state)));
-        Err(state.last_failure.iter().fold(refusal, |refusal, (_, cause)| refusal.with_source(cause.clone())))
+        let refusal = Error::new(
+            ErrorKind::Unavailable,
+            format!("{}; none is sent for a moment", self.trouble(&state)),
+        );
+        Err(state
+            .last_failure
+            .iter()
+            .fold(refusal, |refusal, (_, cause)| refusal.with_source(cause.clone())))
     }
 
     fn trouble(&self, state: &State) -> String {
@@ -156,7 +169,8 @@ mod tests {
     use super::*;
 
     fn cause(kind: ErrorKind) -> Error {
-        Error::new(kind, "http://h cannot be reached").with_source(std::io::Error::other("connection refused"))
+        Error::new(kind, "http://h cannot be reached")
+            .with_source(std::io::Error::other("connection refused"))
     }
 
     #[test]
@@ -170,8 +184,15 @@ mod tests {
         }
         let refused = breaker.admit(at(50), &counters).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable);
-        assert!(refused.to_string().contains("the last 8 reads were not answered in time"), "{refused}");
-        assert!(refused.report().ends_with("http://h cannot be reached: connection refused"), "{}", refused.report());
+        assert!(
+            refused.to_string().contains("the last 8 reads were not answered in time"),
+            "{refused}"
+        );
+        assert!(
+            refused.report().ends_with("http://h cannot be reached: connection refused"),
+            "{}",
+            refused.report()
+        );
         let outage = breaker.outage().unwrap();
         assert!(outage.contains("8 reads") && outage.ends_with("connection refused"), "{outage}");
         assert!(breaker.failure_since(at(0)).is_some() && breaker.failure_since(at(1)).is_none());
@@ -186,7 +207,10 @@ mod tests {
         assert!(breaker.admit(at(1320), &counters).is_ok());
         assert_eq!(breaker.outage(), None);
         let counts = counters.read();
-        assert_eq!((counts.breaker_opened, counts.breaker_probes, counts.breaker_closed), (1, 3, 1));
+        assert_eq!(
+            (counts.breaker_opened, counts.breaker_probes, counts.breaker_closed),
+            (1, 3, 1)
+        );
     }
 
     #[test]
@@ -196,9 +220,14 @@ mod tests {
         for (at, class) in Class::ALL.into_iter().enumerate() {
             assert_eq!((class as usize, breakers.of(class).class), (at, class));
         }
-        (0..FAILURES_TO_OPEN).for_each(|_| breakers.of(Class::Delete).failed(now, &cause(ErrorKind::Io), &counters));
+        (0..FAILURES_TO_OPEN)
+            .for_each(|_| breakers.of(Class::Delete).failed(now, &cause(ErrorKind::Io), &counters));
         for class in Class::ALL {
-            assert_eq!(breakers.of(class).admit(now, &counters).is_ok(), class != Class::Delete, "{class:?}");
+            assert_eq!(
+                breakers.of(class).admit(now, &counters).is_ok(),
+                class != Class::Delete,
+                "{class:?}"
+            );
         }
     }
 

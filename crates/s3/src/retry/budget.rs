@@ -2,8 +2,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Class;
 
-/// What all operations on one endpoint may spend on retries together, so that a storm of failures cannot become a storm of
-/// retries. Half of it is for loads alone.
+/// What all operations on one endpoint may spend on retries together, so that a storm of failures
+/// cannot become a storm of retries. Half of it is for loads alone.
 #[derive(Debug)]
 pub struct Budget(AtomicU32);
 

@@ -1,5 +1,5 @@
-/// What a request is for. Stores throttle and fail these apart from each other, so each has a health and a pace of its own:
-/// deletes that fail say nothing against loads.
+/// What a request is for. Stores throttle and fail these apart from each other, so each has a
+/// health and a pace of its own: deletes that fail say nothing against loads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// Objects and what is known of them.
@@ -16,7 +16,8 @@ pub enum Class {
 
 impl Class {
     /// All of them, each at the place of its number.
-    pub const ALL: [Class; 5] = [Class::Read, Class::Write, Class::Delete, Class::Control, Class::Session];
+    pub const ALL: [Class; 5] =
+        [Class::Read, Class::Write, Class::Delete, Class::Control, Class::Session];
 
     /// What its requests are called.
     pub fn word(self) -> &'static str {

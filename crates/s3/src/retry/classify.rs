@@ -32,19 +32,30 @@ pub fn classify(refusal: Refusal<'_>) -> Trouble {
         (_, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired" | "ExpiredTokenException") => {
             (ErrorKind::Denied, "the credentials or the session have expired", Again::Identity)
         }
-        (_, "InvalidAccessKeyId") => (ErrorKind::Denied, "the access key is unknown: check it", Again::Identity),
-        (400, "RequestTimeout") => (ErrorKind::Timeout, "the body came too slowly", Again::Backoff(None)),
+        (_, "InvalidAccessKeyId") => {
+            (ErrorKind::Denied, "the access key is unknown: check it", Again::Identity)
+        }
+        (400, "RequestTimeout") => {
+            (ErrorKind::Timeout, "the body came too slowly", Again::Backoff(None))
+        }
         (_, "XAmzContentSHA256Mismatch") if refusal.unsigned => {
             (ErrorKind::Denied, "the store wants the body's hash signed", Again::Signed)
         }
-        (_, "BadDigest" | "InvalidDigest" | "XAmzContentSHA256Mismatch") => {
-            (ErrorKind::Corrupt, "the store received other bytes than were sent", Again::Backoff(None))
-        }
+        (_, "BadDigest" | "InvalidDigest" | "XAmzContentSHA256Mismatch") => (
+            ErrorKind::Corrupt,
+            "the store received other bytes than were sent",
+            Again::Backoff(None),
+        ),
         (
             _,
-            "SlowDown" | "SlowDownRead" | "SlowDownWrite" | "ServiceUnavailable" | "Throttling" | "TooManyRequests",
+            "SlowDown" | "SlowDownRead" | "SlowDownWrite" | "ServiceUnavailable" | "Throttling"
+            | "TooManyRequests",
         )
-        | (503 | 429, _) => (ErrorKind::Throttled, "the store asks to slow down", Again::Backoff(refusal.retry_after)),
+        | (503 | 429, _) => (
+            ErrorKind::Throttled,
+            "the store asks to slow down",
+            Again::Backoff(refusal.retry_after),
+        ),
         (_, "InternalError") | (500 | 502 | 504, _) => {
             (ErrorKind::Io, "the store failed", Again::Backoff(refusal.retry_after))
         }
@@ -55,8 +66,12 @@ pub fn classify(refusal: Refusal<'_>) -> Trouble {
         (404, _) if refusal.foreign => {
             (ErrorKind::Io, "a 404 that is not S3's, as proxies send it", Again::Backoff(None))
         }
-        (_, "NotImplemented") | (405 | 501, _) => (ErrorKind::Unsupported, "the store cannot do this", Again::No),
-        (403, "AccessDenied") if refusal.unsigned => (ErrorKind::Denied, "the store refuses", Again::Signed),
+        (_, "NotImplemented") | (405 | 501, _) => {
+            (ErrorKind::Unsupported, "the store cannot do this", Again::No)
+        }
+        (403, "AccessDenied") if refusal.unsigned => {
+            (ErrorKind::Denied, "the store refuses", Again::Signed)
+        }
         _ => return plain(refusal),
     };
     finish(refusal, kind, what, again)
@@ -66,16 +81,24 @@ pub fn classify(refusal: Refusal<'_>) -> Trouble {
 fn plain(refusal: Refusal<'_>) -> Trouble {
     let elsewhere = refusal.region.clone().filter(|region| region != refusal.signed_for);
     if let Some(region) = elsewhere.filter(|_| matches!(refusal.status, 301 | 307 | 400 | 403)) {
-        return finish(refusal, ErrorKind::Invalid, "the bucket is in another region", Again::Region(region));
+        return finish(
+            refusal,
+            ErrorKind::Invalid,
+            "the bucket is in another region",
+            Again::Region(region),
+        );
     }
     let (kind, what) = match refusal.status {
-        404 if refusal.code.as_deref() == Some("NoSuchBucket") => {
-            (ErrorKind::NotFound, "there is no such bucket: check its name, the endpoint and the region")
-        }
+        404 if refusal.code.as_deref() == Some("NoSuchBucket") => (
+            ErrorKind::NotFound,
+            "there is no such bucket: check its name, the endpoint and the region",
+        ),
         404 => (ErrorKind::NotFound, "there is no such thing"),
         401 | 403 => (ErrorKind::Denied, "the store refuses: check credentials and permissions"),
         409 | 412 => (ErrorKind::Conflict, "the condition does not hold"),
-        301 | 302 | 307 | 308 => (ErrorKind::Invalid, "the bucket is elsewhere: check endpoint and region"),
+        301 | 302 | 307 | 308 => {
+            (ErrorKind::Invalid, "the bucket is elsewhere: check endpoint and region")
+        }
         416 => (ErrorKind::Invalid, "the range lies outside the object"),
         _ => (ErrorKind::Invalid, "the store does not take the request"),
     };
@@ -85,7 +108,8 @@ fn plain(refusal: Refusal<'_>) -> Trouble {
 fn finish(refusal: Refusal<'_>, kind: ErrorKind, what: &'static str, again: Again) -> Trouble {
     let retryable = matches!(again, Again::Backoff(_));
     let sick = matches!(refusal.status, 500 | 502 | 504);
-    let error = Error::new(kind, what).with_answer(refusal.status, refusal.code, refusal.request_id);
+    let error =
+        Error::new(kind, what).with_answer(refusal.status, refusal.code, refusal.request_id);
     Trouble { error: error.retryable(retryable), again, sick }
 }
 
@@ -123,7 +147,8 @@ mod tests {
 
     #[test]
     fn a_404_that_is_not_the_stores_is_a_fault() {
-        let trouble = classify(Refusal { status: 404, foreign: true, signed_for: "r", ..Refusal::default() });
+        let trouble =
+            classify(Refusal { status: 404, foreign: true, signed_for: "r", ..Refusal::default() });
         assert_eq!((trouble.error.kind(), trouble.again), (ErrorKind::Io, Again::Backoff(None)));
     }
 

@@ -1,4 +1,5 @@
-//! How many requests are in flight: grows by one a round of successes, is cut when the store asks to slow down.
+//! How many requests are in flight: grows by one a round of successes, is cut when the store asks
+//! to slow down.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,23 +19,26 @@ const CUT_TO_EIGHTHS: usize = 6;
 const SLOW_TIMES: u32 = 8;
 const SLOW_MIN: Duration = Duration::from_millis(500);
 
-/// An operation that waited less for an answer does not show that the store is silent: where its speed is unknown, ...
+/// An operation that waited less for an answer does not show that the store is silent: where its
+/// speed is unknown, ...
 const PATIENCE_UNKNOWN: Duration = Duration::from_millis(50);
 /// ... at least, ...
 const PATIENCE_MIN: Duration = Duration::from_millis(20);
 /// ... and at most.
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
 
-/// Where no request of a class has begun or ended for this long, those in flight hang: one more goes, so that the others need not wait
-/// until it is known that they never end.
+/// Where no request of a class has begun or ended for this long, those in flight hang: one more
+/// goes, so that the others need not wait until it is known that they never end.
 const HUNG_AFTER: Duration = Duration::from_secs(1);
 
-/// Deletes and listings have one of so many places at most, so that those which hang or are throttled leave the rest to others.
+/// Deletes and listings have one of so many places at most, so that those which hang or are
+/// throttled leave the rest to others.
 const MINOR_SHARE: usize = 4;
 /// Writes leave one of so many places to loads.
 const WRITES_LEAVE: usize = 16;
 
-/// The gates of one endpoint: so many requests at once, and of each class as many as the store keeps up with.
+/// The gates of one endpoint: so many requests at once, and of each class as many as the store
+/// keeps up with.
 #[derive(Debug)]
 pub struct Gates {
     all: Arc<Semaphore>,
@@ -51,7 +55,10 @@ impl Gates {
             Class::Delete | Class::Control => max.div_ceil(MINOR_SHARE),
             Class::Session => 1,
         };
-        Gates { all: Arc::new(Semaphore::new(max)), classes: Class::ALL.map(|class| Limit::new(of(class))) }
+        Gates {
+            all: Arc::new(Semaphore::new(max)),
+            classes: Class::ALL.map(|class| Limit::new(of(class))),
+        }
     }
 
     /// That of a class.
@@ -59,7 +66,8 @@ impl Gates {
         &self.classes[class as usize]
     }
 
-    /// Waits for its turn. A session waits for nobody: there is one at a time, and all others wait for it.
+    /// Waits for its turn. A session waits for nobody: there is one at a time, and all others wait
+    /// for it.
     pub async fn acquire(&self, class: Class) -> Permit {
         if class == Class::Session {
             return self.bypass(class);
@@ -164,7 +172,8 @@ impl Limit {
         self.state().limit
     }
 
-    /// How long an operation must have waited for an answer before it can say that the store is silent.
+    /// How long an operation must have waited for an answer before it can say that the store is
+    /// silent.
     pub fn patience(&self) -> Duration {
         match self.state().usual {
             Duration::ZERO => PATIENCE_UNKNOWN,
@@ -177,8 +186,10 @@ impl Limit {
         let mut state = self.state();
         let slow = state.usual * SLOW_TIMES;
         let is_slow = first_byte > SLOW_MIN && !slow.is_zero() && first_byte > slow;
-        // What stays slow becomes usual in time, or it would be cut down to one request and never grow back.
-        let counted = if slow.is_zero() { first_byte * 16 } else { state.usual * 15 + first_byte.min(slow) };
+        // What stays slow becomes usual in time, or it would be cut down to one request and never
+        // grow back.
+        let counted =
+            if slow.is_zero() { first_byte * 16 } else { state.usual * 15 + first_byte.min(slow) };
         state.usual = counted / 16;
         if is_slow {
             drop(state);
@@ -270,7 +281,9 @@ mod tests {
     async fn classes_have_a_pace_of_their_own_and_one_number_together() {
         let (gates, counters) = (Gates::new(16), Counters::default());
         let free = |class| std::iter::from_fn(|| gates.try_acquire(class)).collect::<Vec<_>>();
-        for (class, places) in [(Class::Read, 16), (Class::Write, 15), (Class::Delete, 4), (Class::Control, 4)] {
+        for (class, places) in
+            [(Class::Read, 16), (Class::Write, 15), (Class::Delete, 4), (Class::Control, 4)]
+        {
             assert_eq!(free(class).len(), places, "{class:?}");
         }
         for n in 0..20 {
@@ -289,7 +302,8 @@ mod tests {
 
     /// What it comes to without any wait.
     async fn once<F: Future + Unpin>(mut future: F) -> std::task::Poll<F::Output> {
-        std::future::poll_fn(|cx| std::task::Poll::Ready(std::pin::Pin::new(&mut future).poll(cx))).await
+        std::future::poll_fn(|cx| std::task::Poll::Ready(std::pin::Pin::new(&mut future).poll(cx)))
+            .await
     }
 
     #[tokio::test(start_paused = true)]
@@ -297,19 +311,27 @@ mod tests {
         let gates = Gates::new(16);
         let hung: Vec<_> = std::iter::from_fn(|| gates.try_acquire(Class::Write)).collect();
         let began = Instant::now();
-        let spare = tokio::time::timeout(HUNG_AFTER * 20, gates.acquire(Class::Write)).await.unwrap();
+        let spare =
+            tokio::time::timeout(HUNG_AFTER * 20, gates.acquire(Class::Write)).await.unwrap();
         let waited = began.elapsed();
-        assert!((HUNG_AFTER..HUNG_AFTER * 2).contains(&waited), "before that they do not count as hanging: {waited:?}");
+        assert!(
+            (HUNG_AFTER..HUNG_AFTER * 2).contains(&waited),
+            "before that they do not count as hanging: {waited:?}"
+        );
         let none = tokio::time::timeout(HUNG_AFTER * 2, gates.acquire(Class::Write)).await;
         assert!(none.is_err(), "there is only one");
         drop(spare);
         // One after the other, and at once: neither is there a second look at the clock.
         let mut one = Box::pin(gates.acquire(Class::Write));
         let mut two = Box::pin(gates.acquire(Class::Write));
-        let std::task::Poll::Ready(first) = once(&mut one).await else { panic!("the one place is free") };
+        let std::task::Poll::Ready(first) = once(&mut one).await else {
+            panic!("the one place is free")
+        };
         assert!(once(&mut two).await.is_pending());
         drop(first);
-        let std::task::Poll::Ready(second) = once(&mut two).await else { panic!("it is free again") };
+        let std::task::Poll::Ready(second) = once(&mut two).await else {
+            panic!("it is free again")
+        };
         drop((second, hung));
         let free: Vec<_> = std::iter::from_fn(|| gates.try_acquire(Class::Write)).collect();
         assert_eq!(free.len(), 15, "no place is lost");

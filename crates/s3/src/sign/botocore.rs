@@ -44,17 +44,38 @@ fn ours(case: &Value) -> String {
     let (stamp, express) = (Stamp::of(case["at"].as_i64().unwrap()), case["express"] == true);
     let token_name = if express { "x-amz-s3session-token" } else { "x-amz-security-token" };
     let mut headers = Headers::default();
-    let own = [("host", text(case, "host")), ("x-amz-content-sha256", &payload), ("x-amz-date", stamp.as_str())];
+    let own = [
+        ("host", text(case, "host")),
+        ("x-amz-content-sha256", &payload),
+        ("x-amz-date", stamp.as_str()),
+    ];
     let token = case["token"].as_str().map(|token| (token_name, token));
-    let extra =
-        case["headers"].as_object().unwrap().iter().map(|(name, value)| (name.as_str(), value.as_str().unwrap()));
-    own.into_iter().chain(token).chain(extra).for_each(|(name, value)| assert!(headers.insert(name, value)));
+    let extra = case["headers"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str().unwrap()));
+    own.into_iter()
+        .chain(token)
+        .chain(extra)
+        .for_each(|(name, value)| assert!(headers.insert(name, value)));
     let service = if express { "s3express" } else { "s3" };
     let scope = Scope { access_key: ACCESS, region: text(case, "region"), service };
-    let parts =
-        Parts { method: text(case, "method"), path: &path, query: &query, headers: &headers, payload: &payload };
+    let parts = Parts {
+        method: text(case, "method"),
+        path: &path,
+        query: &query,
+        headers: &headers,
+        payload: &payload,
+    };
     let mut out = Vec::new();
-    authorize(&mut out, &parts, &scope, &stamp, &Keyring::default().key(text(case, "secret"), &scope, &stamp));
+    authorize(
+        &mut out,
+        &parts,
+        &scope,
+        &stamp,
+        &Keyring::default().key(text(case, "secret"), &scope, &stamp),
+    );
     String::from_utf8(out).unwrap()
 }
 
@@ -75,17 +96,25 @@ fn what_boto3_sends_to_s3_express_is_signed_as_we_would() {
     let file = include_str!("../../vectors/express.jsonl");
     for line in file.lines() {
         let case: Value = serde_json::from_str(line).unwrap();
-        let header = |name: &str| case["headers"][name].as_str().unwrap_or_else(|| panic!("{name}: {line}"));
+        let header =
+            |name: &str| case["headers"][name].as_str().unwrap_or_else(|| panic!("{name}: {line}"));
         let theirs = header("authorization");
-        let field = |name: &str| theirs.split_once(name).unwrap().1.split([',', '/']).next().unwrap();
+        let field =
+            |name: &str| theirs.split_once(name).unwrap().1.split([',', '/']).next().unwrap();
         let mut headers = Headers::default();
-        field("SignedHeaders=").split(';').for_each(|name| assert!(headers.insert(name, header(name))));
-        let mut query: Vec<String> =
-            text(&case, "query").split('&').filter(|pair| !pair.is_empty()).map(str::to_owned).collect();
+        field("SignedHeaders=")
+            .split(';')
+            .for_each(|name| assert!(headers.insert(name, header(name))));
+        let mut query: Vec<String> = text(&case, "query")
+            .split('&')
+            .filter(|pair| !pair.is_empty())
+            .map(str::to_owned)
+            .collect();
         query.iter_mut().filter(|pair| !pair.contains('=')).for_each(|pair| pair.push('='));
         query.sort();
         let stamp = Stamp::of(case["at"].as_i64().unwrap());
-        let scope = Scope { access_key: field("Credential="), region: "us-east-1", service: "s3express" };
+        let scope =
+            Scope { access_key: field("Credential="), region: "us-east-1", service: "s3express" };
         let payload = header("x-amz-content-sha256");
         let parts = Parts {
             method: text(&case, "method"),
@@ -95,7 +124,13 @@ fn what_boto3_sends_to_s3_express_is_signed_as_we_would() {
             payload,
         };
         let mut out = Vec::new();
-        authorize(&mut out, &parts, &scope, &stamp, &Keyring::default().key(text(&case, "secret"), &scope, &stamp));
+        authorize(
+            &mut out,
+            &parts,
+            &scope,
+            &stamp,
+            &Keyring::default().key(text(&case, "secret"), &scope, &stamp),
+        );
         assert_eq!(String::from_utf8(out).unwrap(), theirs, "{line}");
     }
     assert_eq!(file.lines().count(), 13);

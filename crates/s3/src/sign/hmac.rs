@@ -11,7 +11,8 @@ pub struct Hmac {
 }
 
 impl Hmac {
-    /// With a key of at most one block, as all keys of SigV4 but the first are; longer ones are hashed first.
+    /// With a key of at most one block, as all keys of SigV4 but the first are; longer ones are
+    /// hashed first.
     pub fn new(key: &[u8]) -> Self {
         let mut block = zeroize::Zeroizing::new([0; BLOCK]);
         match key.len() {

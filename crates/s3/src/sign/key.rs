@@ -29,7 +29,8 @@ impl Scope<'_> {
     }
 }
 
-/// Keeps the last derived key of one secret. It is derived anew when the day, the region or the service changes.
+/// Keeps the last derived key of one secret. It is derived anew when the day, the region or the
+/// service changes.
 #[derive(Default)]
 pub struct Keyring(RwLock<Option<Arc<Derived>>>);
 
@@ -44,7 +45,9 @@ impl Keyring {
     /// The signing key of `secret` for the scope on the stamp's day.
     pub fn key(&self, secret: &str, scope: &Scope<'_>, stamp: &Stamp) -> Zeroizing<[u8; 32]> {
         let fits = |derived: &Derived| {
-            derived.day == *stamp.day() && derived.region == scope.region && derived.service == scope.service
+            derived.day == *stamp.day()
+                && derived.region == scope.region
+                && derived.service == scope.service
         };
         let kept = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(derived) = kept.as_ref().filter(|derived| fits(derived)) {

@@ -1,7 +1,8 @@
 //! Signature version 4 in headers, for S3.
 //!
-//! The derived key is kept per day, region and service; a request costs a handful of SHA-256 blocks and no allocation beyond
-//! the caller's buffer. Nothing is encoded here: the path and query that go onto the wire are the bytes that are signed.
+//! The derived key is kept per day, region and service; a request costs a handful of SHA-256 blocks
+//! and no allocation beyond the caller's buffer. Nothing is encoded here: the path and query that
+//! go onto the wire are the bytes that are signed.
 
 mod hmac;
 mod key;
@@ -70,8 +71,15 @@ pub struct Parts<'a> {
 }
 
 /// Appends the value of the `authorization` header to `out`.
-pub fn authorize(out: &mut Vec<u8>, parts: &Parts<'_>, scope: &Scope<'_>, stamp: &Stamp, key: &[u8; 32]) {
-    // What is hashed is written behind what is there and taken away again: one long hash costs less than many short pieces.
+pub fn authorize(
+    out: &mut Vec<u8>,
+    parts: &Parts<'_>,
+    scope: &Scope<'_>,
+    stamp: &Stamp,
+    key: &[u8; 32],
+) {
+    // What is hashed is written behind what is there and taken away again: one long hash costs less
+    // than many short pieces.
     let start = out.len();
     canonical(out, parts);
     let hash = hex_of(&Sha256::digest(&out[start..]).into());

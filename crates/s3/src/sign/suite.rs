@@ -10,14 +10,20 @@ use super::*;
 /// Where cargo keeps the source of `aws-sigv4`.
 fn suite() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let out = Command::new(cargo).args(["metadata", "--format-version", "1", "--offline"]).output().unwrap();
+    let out = Command::new(cargo)
+        .args(["metadata", "--format-version", "1", "--offline"])
+        .output()
+        .unwrap();
     let metadata: Value = serde_json::from_slice(&out.stdout).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
     let package = packages.iter().find(|package| package["name"] == "aws-sigv4").unwrap();
-    Path::new(package["manifest_path"].as_str().unwrap()).with_file_name("aws-signing-test-suite").join("v4")
+    Path::new(package["manifest_path"].as_str().unwrap())
+        .with_file_name("aws-signing-test-suite")
+        .join("v4")
 }
 
-/// The signature of a canonical request: normalisation and encoding, which S3 does otherwise than the suite, have been done.
+/// The signature of a canonical request: normalisation and encoding, which S3 does otherwise than
+/// the suite, have been done.
 fn signature(canonical: &str, context: &Value) -> String {
     let lines: Vec<&str> = canonical.split('\n').collect();
     let [method, path, query, .., signed, payload] = lines[..] else { panic!("{canonical}") };
@@ -49,7 +55,9 @@ fn every_case_of_the_suite_inside_aws_sigv4() {
         let folder = case.unwrap().path();
         let read = |name: &str| std::fs::read_to_string(folder.join(name));
         // Two cases of the crate's own are about encoding alone.
-        let (Ok(canonical), Ok(context)) = (read("header-canonical-request.txt"), read("context.json")) else {
+        let (Ok(canonical), Ok(context)) =
+            (read("header-canonical-request.txt"), read("context.json"))
+        else {
             continue;
         };
         let context = serde_json::from_str(&context).unwrap();

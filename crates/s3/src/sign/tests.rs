@@ -1,8 +1,8 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use aws_sigv4::http_request::{
-    PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningSettings, UriPathNormalizationMode,
-    sign,
+    PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningSettings,
+    UriPathNormalizationMode, sign,
 };
 use aws_sigv4::sign::v4;
 
@@ -31,7 +31,8 @@ fn example(method: &str, path: &str, query: &str, extra: &[(&str, &str)], payloa
 fn the_worked_examples_of_aws() {
     let get = example("GET", "/test.txt", "", &[("range", "bytes=0-9")], EMPTY_SHA256);
     assert_eq!(get, "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41");
-    let put = [("date", "Fri, 24 May 2013 00:00:00 GMT"), ("x-amz-storage-class", "REDUCED_REDUNDANCY")];
+    let put =
+        [("date", "Fri, 24 May 2013 00:00:00 GMT"), ("x-amz-storage-class", "REDUCED_REDUNDANCY")];
     let put = example("PUT", "/test%24file.text", "", &put, &sha256_hex(b"Welcome to Amazon S3."));
     assert_eq!(put, "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd");
     let lifecycle = example("GET", "/", "lifecycle=", &[], EMPTY_SHA256);
@@ -53,10 +54,14 @@ struct Case {
 }
 
 fn text(rng: &mut fastrand::Rng, max: usize) -> String {
-    const ODD: &[char] =
-        &['/', '.', ' ', '+', '%', '?', '=', '&', '~', '!', '*', '\'', '(', ')', 'é', '世', '"', '#', ':', '@'];
+    const ODD: &[char] = &[
+        '/', '.', ' ', '+', '%', '?', '=', '&', '~', '!', '*', '\'', '(', ')', 'é', '世', '"', '#',
+        ':', '@',
+    ];
     let len = rng.usize(0..=max);
-    (0..len).map(|_| if rng.bool() { rng.alphanumeric() } else { ODD[rng.usize(..ODD.len())] }).collect()
+    (0..len)
+        .map(|_| if rng.bool() { rng.alphanumeric() } else { ODD[rng.usize(..ODD.len())] })
+        .collect()
 }
 
 impl Case {
@@ -72,11 +77,19 @@ impl Case {
         }
         names.sort();
         names.dedup_by(|a, b| a.0 == b.0);
-        let query = names.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join("&");
-        let ascii =
-            |rng: &mut fastrand::Rng| (0..rng.usize(1..30)).map(|_| char::from(rng.u8(32..127))).collect::<String>();
-        let extra = (0..rng.usize(..5)).map(|n| (format!("x-amz-meta-{}{n}", rng.lowercase()), ascii(rng))).collect();
-        let payload = if rng.bool() { UNSIGNED.to_owned() } else { sha256_hex(text(rng, 40).as_bytes()) };
+        let query = names
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect::<Vec<_>>()
+            .join("&");
+        let ascii = |rng: &mut fastrand::Rng| {
+            (0..rng.usize(1..30)).map(|_| char::from(rng.u8(32..127))).collect::<String>()
+        };
+        let extra = (0..rng.usize(..5))
+            .map(|n| (format!("x-amz-meta-{}{n}", rng.lowercase()), ascii(rng)))
+            .collect();
+        let payload =
+            if rng.bool() { UNSIGNED.to_owned() } else { sha256_hex(text(rng, 40).as_bytes()) };
         Case {
             method: ["GET", "PUT", "HEAD", "DELETE", "POST"][rng.usize(..5)],
             path,
@@ -95,20 +108,35 @@ impl Case {
     }
 
     fn scope(&self) -> Scope<'_> {
-        Scope { access_key: ACCESS, region: "eu-west-3", service: if self.express { "s3express" } else { "s3" } }
+        Scope {
+            access_key: ACCESS,
+            region: "eu-west-3",
+            service: if self.express { "s3express" } else { "s3" },
+        }
     }
 
     fn ours(&self, ring: &Keyring) -> String {
         let stamp = Stamp::of(self.at);
         let mut headers = Headers::default();
-        let own = [HOST, ("x-amz-date", stamp.as_str()), ("x-amz-content-sha256", self.payload.as_str())];
+        let own =
+            [HOST, ("x-amz-date", stamp.as_str()), ("x-amz-content-sha256", self.payload.as_str())];
         let token = self.token.as_deref().map(|token| (self.token_name(), token));
         let extra = self.extra.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        own.into_iter().chain(token).chain(extra).for_each(|(name, value)| assert!(headers.insert(name, value)));
+        own.into_iter()
+            .chain(token)
+            .chain(extra)
+            .for_each(|(name, value)| assert!(headers.insert(name, value)));
         let (path, query) = (self.path.as_str(), self.query.as_str());
-        let parts = Parts { method: self.method, path, query, headers: &headers, payload: &self.payload };
+        let parts =
+            Parts { method: self.method, path, query, headers: &headers, payload: &self.payload };
         let mut out = Vec::new();
-        authorize(&mut out, &parts, &self.scope(), &stamp, &ring.key(&self.secret, &self.scope(), &stamp));
+        authorize(
+            &mut out,
+            &parts,
+            &self.scope(),
+            &stamp,
+            &ring.key(&self.secret, &self.scope(), &stamp),
+        );
         String::from_utf8(out).unwrap()
     }
 
@@ -119,10 +147,15 @@ impl Case {
         settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
         settings.session_token_name_override = Some(self.token_name());
         let token = self.token.clone();
-        let identity = aws_credential_types::Credentials::new(ACCESS, &self.secret, token, None, "test").into();
+        let identity =
+            aws_credential_types::Credentials::new(ACCESS, &self.secret, token, None, "test")
+                .into();
         let time = UNIX_EPOCH + Duration::from_secs(self.at.try_into().unwrap());
         let scope = self.scope();
-        let params = v4::SigningParams::builder().identity(&identity).region(scope.region).name(scope.service);
+        let params = v4::SigningParams::builder()
+            .identity(&identity)
+            .region(scope.region)
+            .name(scope.service);
         let params = params.time(time).settings(settings).build().unwrap().into();
         let uri = format!("https://{}{}?{}", HOST.1, self.path, self.query);
         let extra = self.extra.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -157,7 +190,12 @@ fn a_kept_key_is_derived_anew_when_the_scope_changes() {
     let mut rng = fastrand::Rng::with_seed(5);
     let mut case = Case::random(&mut rng);
     let ring = Keyring::default();
-    for (express, at) in [(false, 1_700_000_000), (true, 1_700_000_000), (true, 1_700_086_400), (true, 1_700_086_401)] {
+    for (express, at) in [
+        (false, 1_700_000_000),
+        (true, 1_700_000_000),
+        (true, 1_700_086_400),
+        (true, 1_700_086_401),
+    ] {
         (case.express, case.at) = (express, at);
         assert_eq!(case.ours(&ring), case.oracle());
     }

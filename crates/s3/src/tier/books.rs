@@ -27,7 +27,8 @@ pub struct Books {
     absent: HashMap<Digest, Instant>,
     /// Versions of objects that failed their checks.
     corrupt: HashMap<Digest, Corrupt>,
-    /// By slot, in layouts whose objects may have no facts: the version of the object that had them.
+    /// By slot, in layouts whose objects may have no facts: the version of the object that had
+    /// them.
     with_facts: Vec<WithFacts>,
     /// Names that do not follow from the digest.
     names: HashMap<Digest, Arc<str>>,
@@ -56,12 +57,14 @@ struct WithFacts {
     crc: u32,
 }
 
-/// When the chunk in each slot was last seen, in steps of the tier's clock; 0 for one to be asked for.
+/// When the chunk in each slot was last seen, in steps of the tier's clock; 0 for one to be asked
+/// for.
 #[derive(Debug, Default)]
 pub struct Seen(Vec<u32>);
 
 impl Seen {
-    /// When the slot's chunk was last seen, in milliseconds of the tier's clock; 0 if that is unknown.
+    /// When the slot's chunk was last seen, in milliseconds of the tier's clock; 0 if that is
+    /// unknown.
     pub fn ms(&self, slot: u32) -> u64 {
         self.0.get(slot as usize).map_or(0, |seen| u64::from(*seen) * SEEN_STEP_MS)
     }
@@ -106,7 +109,8 @@ impl Books {
             let seen_ms = self.seen.ms(entry.slot);
             let age_ms = now_ms.saturating_sub(seen_ms);
             // What is held stays; but what is in doubt has to be seen first.
-            let fresh = seen_ms > 0 && (entry.held || u128::from(age_ms) < self.fresh_hit_max.as_millis());
+            let fresh =
+                seen_ms > 0 && (entry.held || u128::from(age_ms) < self.fresh_hit_max.as_millis());
             return fresh.then_some(Some(entry.chunk.len));
         }
         if self.index.is_leaving(digest) || self.is_hidden(digest) {
@@ -117,7 +121,9 @@ impl Books {
 
     /// Whether it lies there and is a miss all the same: what belongs to it is not all there.
     pub fn is_hidden(&self, digest: &Digest) -> bool {
-        self.index.slot(digest).is_some() && !self.index.is_suspect(digest) && self.index.get(digest).is_none()
+        self.index.slot(digest).is_some()
+            && !self.index.is_suspect(digest)
+            && self.index.get(digest).is_none()
     }
 
     /// Enters a chunk that somebody tells of: whether it is there is still to be seen.
@@ -139,13 +145,15 @@ impl Books {
         self.with_facts[slot] = WithFacts { version: version(digest, etag), crc };
     }
 
-    /// The CRC-32C of this very version of the object, if it had facts. Of a version that another program wrote since, nothing is known.
+    /// The CRC-32C of this very version of the object, if it had facts. Of a version that another
+    /// program wrote since, nothing is known.
     pub fn crc_of(&self, digest: &Digest, etag: &str) -> Option<u32> {
         let known = self.index.slot(digest).and_then(|slot| self.with_facts.get(slot as usize))?;
         (known.version == version(digest, etag)).then_some(known.crc)
     }
 
-    /// The chunk's entry in the index: its tenant included, and its place in its chain as lookups told it.
+    /// The chunk's entry in the index: its tenant included, and its place in its chain as lookups
+    /// told it.
     pub fn chunk(&mut self, key: &Key, len: u64) -> Chunk {
         let (tenant, place) = (self.tenant(key.namespace().tenant()), self.index.place_of(key));
         Chunk::new(*key.digest(), len, len).with_tenant(tenant).with_place(place)
@@ -191,7 +199,9 @@ impl Books {
         }
         let tenant = self.tenant(key.namespace().tenant());
         let known = self.index.known(key.digest()).map(|known| known.chunk);
-        if let Some(chunk) = known.filter(|known| known.tenant != tenant && tenant != TenantId::NONE) {
+        if let Some(chunk) =
+            known.filter(|known| known.tenant != tenant && tenant != TenantId::NONE)
+        {
             let _ = self.index.insert(chunk.with_tenant(tenant));
         }
     }
@@ -249,7 +259,9 @@ impl Books {
 
     /// Remembers a name that the digest does not tell.
     pub fn note_name(&mut self, digest: &Digest, name: &str) {
-        if self.index.is_known(digest) && self.names.get(digest).is_none_or(|known| **known != *name) {
+        if self.index.is_known(digest)
+            && self.names.get(digest).is_none_or(|known| **known != *name)
+        {
             self.names.insert(*digest, name.into());
         }
     }
@@ -266,18 +278,23 @@ impl Books {
         if self.corrupt.len() >= CORRUPT_MAX {
             self.corrupt.clear();
         }
-        self.corrupt.insert(*digest, Corrupt { etag: etag.unwrap_or_default().into(), since: Instant::now() });
+        self.corrupt.insert(
+            *digest,
+            Corrupt { etag: etag.unwrap_or_default().into(), since: Instant::now() },
+        );
     }
 
-    /// Whether the object of this version is the one that failed its checks, as far as can be told. After a while it is to be checked anew: the
-    /// bytes may have been spoiled on the way.
+    /// Whether the object of this version is the one that failed its checks, as far as can be told.
+    /// After a while it is to be checked anew: the bytes may have been spoiled on the way.
     pub fn is_corrupt(&self, digest: &Digest, etag: Option<&str>) -> bool {
         let known = self.corrupt.get(digest).filter(|known| known.since.elapsed() < CORRUPT_FOR);
-        let is_same = |known: &Corrupt| known.etag.is_empty() || etag.is_none_or(|etag| *known.etag == *etag);
+        let is_same =
+            |known: &Corrupt| known.etag.is_empty() || etag.is_none_or(|etag| *known.etag == *etag);
         self.index.is_suspect(digest) && known.is_some_and(is_same)
     }
 
-    /// The length of a chunk that lies there, as listings, answers and saves told it; `None` where that may not be right.
+    /// The length of a chunk that lies there, as listings, answers and saves told it; `None` where
+    /// that may not be right.
     pub fn listed_len(&self, digest: &Digest) -> Option<u64> {
         let chunk = self.index.known(digest).filter(|_| !self.index.is_suspect(digest))?.chunk;
         Some(chunk.len).filter(|len| *len > 0)
@@ -311,7 +328,8 @@ impl Books {
     }
 }
 
-/// A hash of an object's version, other for each key, so that a slot may go to another chunk; never 0.
+/// A hash of an object's version, other for each key, so that a slot may go to another chunk; never
+/// 0.
 fn version(digest: &Digest, etag: &str) -> u32 {
     let [a, b, c, d, ..] = *Digest::keyed(digest.as_bytes(), etag.as_bytes()).as_bytes();
     u32::from_le_bytes([a, b, c, d]).max(1)

@@ -1,5 +1,6 @@
-//! Whether the store honours `If-None-Match`, where that is wanted and not known: it is asked with an object of one byte. Nothing that it answers
-//! against that lasts, since a proxy or one node of many may have answered, and nothing is asked all the time.
+//! Whether the store honours `If-None-Match`, where that is wanted and not known: it is asked with
+//! an object of one byte. Nothing that it answers against that lasts, since a proxy or one node of
+//! many may have answered, and nothing is asked all the time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +14,8 @@ use crate::learned::CONDITIONAL_PUTS_LACK_FOR;
 use crate::time::Instant;
 use crate::{Error, ErrorKind, Put, Stored};
 
-/// A question that the store did not answer is asked again after this long, then after twice as long each time.
+/// A question that the store did not answer is asked again after this long, then after twice as
+/// long each time.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// A store that refuses the question is asked again after this long.
@@ -139,6 +141,9 @@ mod tests {
             [of(ErrorKind::Denied), of(ErrorKind::Io), of(ErrorKind::NotFound)],
             [Answer::Denied, Answer::None, Answer::None]
         );
-        assert_eq!((of(ErrorKind::Unsupported), of(ErrorKind::Invalid)), (Answer::Lacks, Answer::Lacks));
+        assert_eq!(
+            (of(ErrorKind::Unsupported), of(ErrorKind::Invalid)),
+            (Answer::Lacks, Answer::Lacks)
+        );
     }
 }

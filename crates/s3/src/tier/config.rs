@@ -17,7 +17,8 @@ pub enum Layout {
     /// Our own: `<prefix>/<two digits of the digest>/<digest>`. An object without facts is corrupt.
     #[default]
     Kvtier,
-    /// LMCache's multi-process mode: `<prefix>/<model>@<rank>@<group>@<hash>[@<salt>]`. The older `<model>@<rank>@<hash>` is read.
+    /// LMCache's multi-process mode: `<prefix>/<model>@<rank>@<group>@<hash>[@<salt>]`. The older
+    /// `<model>@<rank>@<hash>` is read.
     LmcacheMp,
     /// LMCache's in-process mode, `<prefix>/` and the key's text with `/` as `_`.
     Lmcache,
@@ -48,7 +49,8 @@ impl FromStr for Layout {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         Layout::ALL.into_iter().find(|layout| layout.name() == text).ok_or_else(|| {
-            let what = format!("no layout is called {text:?}; choose kvtier, lmcache-mp or lmcache");
+            let what =
+                format!("no layout is called {text:?}; choose kvtier, lmcache-mp or lmcache");
             Error::new(ErrorKind::Invalid, what)
         })
     }
@@ -65,12 +67,14 @@ pub enum Verify {
     Strict,
 }
 
-/// LMCache's own eviction, to the letter: once a second, while the bucket is filled to the watermark, a share of all chunks goes at once.
+/// LMCache's own eviction, to the letter: once a second, while the bucket is filled to the
+/// watermark, a share of all chunks goes at once.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Compat {
     /// The share of the cap from which on chunks go, from 0 to 1. LMCache's `trigger_watermark`.
     pub watermark: f64,
-    /// The share of all chunks that goes then, at least one of them unless it is 0. LMCache's `eviction_ratio`.
+    /// The share of all chunks that goes then, at least one of them unless it is 0. LMCache's
+    /// `eviction_ratio`.
     pub ratio: f64,
 }
 
@@ -80,28 +84,35 @@ pub struct Compat {
 pub struct TierConfig {
     /// The tier's name in errors, metrics and reports.
     pub name: String,
-    /// The client's settings: the bucket, who signs, limits (`requests_max` is the most requests in flight).
+    /// The client's settings: the bucket, who signs, limits (`requests_max` is the most requests
+    /// in flight).
     pub client: Config,
-    /// The cap in bytes of objects; `None`: as much as the bucket takes. Then nothing is evicted and usage is unknown.
+    /// The cap in bytes of objects; `None`: as much as the bucket takes. Then nothing is evicted
+    /// and usage is unknown.
     pub capacity_bytes: Option<u64>,
-    /// Eviction goes down to this share of the cap, above 0 and at most `reject_mark`. LMCache's `trigger_watermark`.
+    /// Eviction goes down to this share of the cap, above 0 and at most `reject_mark`. LMCache's
+    /// `trigger_watermark`.
     pub high_mark: f64,
-    /// Above this share of the cap saves wait for room, `room_wait_max` at most, and are shed; above 0 and at most 1. Reads never are.
+    /// Above this share of the cap saves wait for room, `room_wait_max` at most, and are shed;
+    /// above 0 and at most 1. Reads never are.
     pub reject_mark: f64,
-    /// One batch of victims is at most this share of the cap, above 0 and at most 1. LMCache's `eviction_ratio`.
+    /// One batch of victims is at most this share of the cap, above 0 and at most 1. LMCache's
+    /// `eviction_ratio`.
     pub batch_max: f64,
-    /// Eviction as LMCache does it; `None`, the default, for just in time. The marks and batches above mean nothing then; what does not fit
-    /// below the cap is shed until the next second.
+    /// Eviction as LMCache does it; `None`, the default, for just in time. The marks and batches
+    /// above mean nothing then; what does not fit below the cap is shed until the next second.
     pub compat: Option<Compat>,
     /// Which chunks go first, where there is a cap.
     pub policy: PolicyKind,
-    /// How much each tenant may have, of objects. They need a cap. A node that does not evict keeps to them by its
-    /// own reckoning.
+    /// How much each tenant may have, of objects. They need a cap. A node that does not evict
+    /// keeps to them by its own reckoning.
     pub quotas: Quotas,
-    /// How long a save waits for room before it is shed. Less than a second, so that no writer stands still for longer.
+    /// How long a save waits for room before it is shed. Less than a second, so that no writer
+    /// stands still for longer.
     pub room_wait_max: Duration,
-    /// Whose chunks these are. Names of LMCache's layouts do not tell: there a tier has one namespace, and with `None` the first key says which.
-    /// One with salts as tenants stands for those of all salts there.
+    /// Whose chunks these are. Names of LMCache's layouts do not tell: there a tier has one
+    /// namespace, and with `None` the first key says which. One with salts as tenants stands
+    /// for those of all salts there.
     pub namespace: Option<Arc<Namespace>>,
     /// What stands before every name; slashes at its ends do not matter.
     pub prefix: String,
@@ -109,28 +120,33 @@ pub struct TierConfig {
     pub layout: Layout,
     /// What is made of objects without facts.
     pub verify: Verify,
-    /// Bytes of a full chunk where a namespace does not declare them; `None`: the longest save of a kind tells.
+    /// Bytes of a full chunk where a namespace does not declare them; `None`: the longest save of
+    /// a kind tells.
     pub chunk_bytes: Option<u64>,
     /// Whether chunks shorter than full ones are refused, whatever their namespace says.
     pub whole_chunks: bool,
-    /// The storage class of chunks (`x-amz-storage-class`); `None`: that of the client, else of the bucket. The tier's own small objects below
-    /// `.kvtier` are written over often and stay in the bucket's class.
+    /// The storage class of chunks (`x-amz-storage-class`); `None`: that of the client, else of
+    /// the bucket. The tier's own small objects below `.kvtier` are written over often and
+    /// stay in the bucket's class.
     pub storage_class: Option<String>,
-    /// Whether a save asks the store to keep an object that is there already (`If-None-Match`), except over one found corrupt. Left out
-    /// where the store is known not to honour it, or found so.
+    /// Whether a save asks the store to keep an object that is there already (`If-None-Match`),
+    /// except over one found corrupt. Left out where the store is known not to honour it, or
+    /// found so.
     pub if_absent: bool,
-    /// Whether, in layout `lmcache-mp`, a chunk of group 0 that is not there is looked for under the older name of three fields too, even
-    /// where no listing has shown such a name.
+    /// Whether, in layout `lmcache-mp`, a chunk of group 0 that is not there is looked for under
+    /// the older name of three fields too, even where no listing has shown such a name.
     pub old_names: bool,
     /// How long a chunk that was seen counts as there without asking again; zero to ask each time.
     pub fresh_hit_max: Duration,
-    /// How long a chunk that was not there counts as absent, from the moment it was asked for; no lookup asks for it again meanwhile. What
-    /// another node saves is found within this time and one HEAD. Zero to ask each time.
+    /// How long a chunk that was not there counts as absent, from the moment it was asked for; no
+    /// lookup asks for it again meanwhile. What another node saves is found within this time
+    /// and one HEAD. Zero to ask each time.
     pub fresh_miss_max: Duration,
     /// Chunks longer than this are saved in parts, several at a time; `u64::MAX` for none.
     pub multipart_above_bytes: u64,
-    /// Chunks at least this long, whose length is known and just that of the memory, are loaded by several ranges at a time: more
-    /// requests, lower latency. `u64::MAX`, the default, for none.
+    /// Chunks at least this long, whose length is known and just that of the memory, are loaded by
+    /// several ranges at a time: more requests, lower latency. `u64::MAX`, the default, for
+    /// none.
     pub ranges_above_bytes: u64,
     /// The size of a part or range in bytes, at least 5 MiB.
     pub part_bytes: usize,
@@ -236,8 +252,9 @@ impl TierConfig {
             ),
             (share(self.batch_max), "batch_max is no share; set it above 0 and at most 1"),
             (
-                self.compat
-                    .is_none_or(|compat| [compat.watermark, compat.ratio].iter().all(|n| (0.0..=1.0).contains(n))),
+                self.compat.is_none_or(|compat| {
+                    [compat.watermark, compat.ratio].iter().all(|n| (0.0..=1.0).contains(n))
+                }),
                 "compat has a watermark or ratio that is no share; set both from 0 to 1",
             ),
             (
@@ -248,7 +265,10 @@ impl TierConfig {
                 self.quotas.is_empty() || self.compat.is_none(),
                 "quotas and compat are set; LMCache's way of evicting knows no tenants: leave one out",
             ),
-            (self.part_bytes >= 5 << 20, "part_bytes is less than the 5 MiB that stores demand; raise it"),
+            (
+                self.part_bytes >= 5 << 20,
+                "part_bytes is less than the 5 MiB that stores demand; raise it",
+            ),
             (self.parts_max > 0, "parts_max is 0; let at least one part go"),
             (
                 self.storage_class.as_deref().is_none_or(Self::is_readable_class),
@@ -262,10 +282,11 @@ impl TierConfig {
         }
     }
 
-    /// Whether a storage class is a word of S3's whose objects can be read without restoring them first: others are refused.
+    /// Whether a storage class is a word of S3's whose objects can be read without restoring them
+    /// first: others are refused.
     pub fn is_readable_class(name: &str) -> bool {
-        let is_word =
-            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+        let is_word = !name.is_empty()
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
         is_word && !matches!(name, "GLACIER" | "DEEP_ARCHIVE")
     }
 }
@@ -290,7 +311,9 @@ mod tests {
         assert!(refused(&|c| c.high_mark = 1.5).contains("high_mark"));
         assert!(refused(&|c| c.reject_mark = 0.5).contains("high_mark"));
         assert!(refused(&|c| c.batch_max = f64::NAN).contains("batch_max"));
-        assert!(refused(&|c| c.compat = Some(Compat { watermark: 0.8, ratio: 2.0 })).contains("compat"));
+        assert!(
+            refused(&|c| c.compat = Some(Compat { watermark: 0.8, ratio: 2.0 })).contains("compat")
+        );
         let both = |c: &mut TierConfig| {
             (c.capacity_bytes, c.policy) = (Some(1 << 30), PolicyKind::IsolatedLru);
             c.quotas = Quotas::new().with("a", 1);
@@ -300,7 +323,10 @@ mod tests {
         assert!(refused(&|c| c.quotas = Quotas::new().with("a", 1)).contains("capacity_bytes"));
         assert!(refused(&|c| c.part_bytes = 1).contains("part_bytes"));
         for class in ["DEEP_ARCHIVE", "GLACIER", "", "A B", "x\r\ny"] {
-            assert!(refused(&|c| c.storage_class = Some(class.into())).contains("storage_class"), "{class:?}");
+            assert!(
+                refused(&|c| c.storage_class = Some(class.into())).contains("storage_class"),
+                "{class:?}"
+            );
         }
         let mut cold = config();
         cold.storage_class = Some("GLACIER_IR".into());

@@ -10,11 +10,12 @@ use super::config::TierConfig;
 /// The most kinds of chunks that are remembered.
 const KINDS_MAX: usize = 4096;
 
-/// How long a full chunk is: as the namespace says, else as the longest save of its model, rank and group says, where partial chunks are
-/// not allowed.
+/// How long a full chunk is: as the namespace says, else as the longest save of its model, rank and
+/// group says, where partial chunks are not allowed.
 ///
-/// What was learned is not kept over a restart, and need not be: every load is proven by facts, or has exactly the length that was asked
-/// for. Until the first full chunk comes a partial one may be saved; it never makes full ones look too long.
+/// What was learned is not kept over a restart, and need not be: every load is proven by facts, or
+/// has exactly the length that was asked for. Until the first full chunk comes a partial one may be
+/// saved; it never makes full ones look too long.
 #[derive(Debug, Default)]
 pub struct Geometry {
     learned: RwLock<HashMap<u64, u64>>,
@@ -27,12 +28,17 @@ pub struct Geometry {
 impl Geometry {
     /// What the configuration knows.
     pub fn new(config: &TierConfig) -> Self {
-        Geometry { learned: RwLock::default(), configured: config.chunk_bytes, whole_only: config.whole_chunks }
+        Geometry {
+            learned: RwLock::default(),
+            configured: config.chunk_bytes,
+            whole_only: config.whole_chunks,
+        }
     }
 
     /// Bytes of a full chunk of this key's kind; `None` where they are unknown.
     pub fn full(&self, key: &Key) -> Option<u64> {
-        let learned = || self.learned.read().unwrap_or_else(PoisonError::into_inner).get(&kind(key)).copied();
+        let learned =
+            || self.learned.read().unwrap_or_else(PoisonError::into_inner).get(&kind(key)).copied();
         self.declared(key).or_else(learned)
     }
 
@@ -41,7 +47,8 @@ impl Geometry {
         self.declared(key).is_some_and(|full| len > full)
     }
 
-    /// What the namespace or the configuration says. Chunks of single layers are shorter than the configured ones.
+    /// What the namespace or the configuration says. Chunks of single layers are shorter than the
+    /// configured ones.
     fn declared(&self, key: &Key) -> Option<u64> {
         let is_layer = matches!(key.id(), KeyId::Layer(_));
         key.full_bytes().or(self.configured.filter(|_| !is_layer))

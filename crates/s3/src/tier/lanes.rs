@@ -1,4 +1,5 @@
-//! Whose request goes next: loads before lookups before deletes before saves, and nobody waits for ever.
+//! Whose request goes next: loads before lookups before deletes before saves, and nobody waits for
+//! ever.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,8 @@ use crate::Client;
 
 /// So often a lane may be passed over before it is served all the same.
 const PASSED_MAX: u32 = 16;
-/// Saves and deletes leave one of so many turns, one at least, to what is asked for: those that hang would keep all loads waiting.
+/// Saves and deletes leave one of so many turns, one at least, to what is asked for: those that
+/// hang would keep all loads waiting.
 const LEAVE: usize = 16;
 
 /// What a request is for, the most urgent first.
@@ -25,7 +27,8 @@ pub enum Lane {
 
 impl Lane {
     const COUNT: usize = 5;
-    const ALL: [Lane; Lane::COUNT] = [Lane::Read, Lane::Lookup, Lane::Prefetch, Lane::Delete, Lane::Write];
+    const ALL: [Lane; Lane::COUNT] =
+        [Lane::Read, Lane::Lookup, Lane::Prefetch, Lane::Delete, Lane::Write];
 
     /// Whether nobody waits for it.
     fn can_wait(self) -> bool {
@@ -87,7 +90,9 @@ impl Lanes {
     pub async fn turn(self: &Arc<Self>, lane: Lane) -> Go {
         let turn = {
             let mut state = self.lock();
-            if state.lines.iter().all(VecDeque::is_empty) && state.take(lane, self.client.requests_limit()) {
+            if state.lines.iter().all(VecDeque::is_empty)
+                && state.take(lane, self.client.requests_limit())
+            {
                 return Go(Arc::clone(self), lane);
             }
             let (go, turn) = oneshot::channel();
@@ -118,10 +123,13 @@ impl Lanes {
         let waiting = state.lines.each_ref().map(|line| !line.is_empty());
         let starving = state.passed.map(|times| times >= PASSED_MAX);
         let who = |starves| {
-            Lane::ALL.into_iter().filter(move |lane| waiting[*lane as usize] && starving[*lane as usize] == starves)
+            Lane::ALL
+                .into_iter()
+                .filter(move |lane| waiting[*lane as usize] && starving[*lane as usize] == starves)
         };
         let lane = who(true).chain(who(false)).find(|lane| state.take(*lane, limit))?;
-        let others = Lane::ALL.into_iter().filter(|other| *other != lane && waiting[*other as usize]);
+        let others =
+            Lane::ALL.into_iter().filter(|other| *other != lane && waiting[*other as usize]);
         others.for_each(|other| state.passed[other as usize] += 1);
         state.passed[lane as usize] = 0;
         state.lines[lane as usize].pop_front().map(|next| (next, lane))
@@ -160,7 +168,8 @@ mod tests {
         let (order, done) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
         let ask = [vec![Lane::Write, Lane::Delete, Lane::Lookup], vec![Lane::Read; 40]].concat();
         for lane in &ask {
-            let (lanes, order, done, lane) = (Arc::clone(&lanes), Arc::clone(&order), Arc::clone(&done), *lane);
+            let (lanes, order, done, lane) =
+                (Arc::clone(&lanes), Arc::clone(&order), Arc::clone(&done), *lane);
             tokio::spawn(async move {
                 let go = lanes.turn(lane).await;
                 order.lock().unwrap().push(lane);
@@ -190,14 +199,20 @@ mod tests {
         let take = async |lane, count: usize| {
             let mut taken = Vec::new();
             for _ in 0..count {
-                taken.push(tokio::time::timeout(std::time::Duration::from_secs(600), lanes.turn(lane)).await.unwrap());
+                taken.push(
+                    tokio::time::timeout(std::time::Duration::from_secs(600), lanes.turn(lane))
+                        .await
+                        .unwrap(),
+                );
             }
             taken
         };
         let mut hung = take(Lane::Write, 20).await;
         hung.extend(take(Lane::Delete, 10).await);
         let mut next = Box::pin(lanes.turn(Lane::Write));
-        let mut waits = |cx: &mut std::task::Context<'_>| std::task::Poll::Ready(next.as_mut().poll(cx).is_pending());
+        let mut waits = |cx: &mut std::task::Context<'_>| {
+            std::task::Poll::Ready(next.as_mut().poll(cx).is_pending())
+        };
         assert!(std::future::poll_fn(&mut waits).await, "two turns are left to others");
         drop(take(Lane::Read, 2).await);
         assert!(std::future::poll_fn(&mut waits).await);
@@ -215,7 +230,8 @@ mod tests {
         let mut gone = Box::pin(lanes.turn(Lane::Read));
         let mut stays = Box::pin(lanes.turn(Lane::Write));
         for waiting in [&mut gone, &mut stays] {
-            let mut pending = |cx: &mut std::task::Context<'_>| waiting.as_mut().poll(cx).is_pending();
+            let mut pending =
+                |cx: &mut std::task::Context<'_>| waiting.as_mut().poll(cx).is_pending();
             assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(pending(cx))).await);
         }
         drop(first);

@@ -48,7 +48,8 @@ impl Names {
         self.layout == Layout::Kvtier
     }
 
-    /// Whether names tell their chunks: in LMCache's layouts once it is known whose chunks these are.
+    /// Whether names tell their chunks: in LMCache's layouts once it is known whose chunks these
+    /// are.
     pub fn tells(&self) -> bool {
         self.is_own() || self.namespace.get().is_some()
     }
@@ -59,25 +60,29 @@ impl Names {
         !self.is_own() && self.namespace.get().is_some_and(is_of_one)
     }
 
-    /// The name of the key's object. Errors: a key that this layout cannot spell, or of another namespace than the rest.
+    /// The name of the key's object. Errors: a key that this layout cannot spell, or of another
+    /// namespace than the rest.
     pub fn of(&self, key: &Key) -> Result<String, Error> {
         let spelled = match (self.layout, key.id()) {
             (Layout::Kvtier, _) => return self.checked(key, self.of_digest(key.digest())),
             (Layout::LmcacheMp, KeyId::Object(_)) => Form::MpNative.format(key.id()),
             (Layout::Lmcache, KeyId::Engine(_) | KeyId::Layer(_)) => Form::Text.format(key.id()),
             _ => {
-                let what = format!("layout {} has no names for keys of LMCache's other mode", self.layout);
+                let what =
+                    format!("layout {} has no names for keys of LMCache's other mode", self.layout);
                 return Err(Error::new(ErrorKind::Unsupported, what).with_key(*key.digest()));
             }
         };
         self.agree(key)?;
-        let invalid = |e| Error::new(ErrorKind::Invalid, "the key has no name in S3").with_source(e);
+        let invalid =
+            |e| Error::new(ErrorKind::Invalid, "the key has no name in S3").with_source(e);
         let name = spelled.map_err(invalid)?;
         let name = if self.layout == Layout::Lmcache { self.flat(key, &name)? } else { name };
         self.checked(key, format!("{}{name}", self.root))
     }
 
-    /// The name that older versions gave the key's object; `None` where there is none, or none was ever seen.
+    /// The name that older versions gave the key's object; `None` where there is none, or none was
+    /// ever seen.
     pub fn old(&self, key: &Key) -> Option<String> {
         if self.layout != Layout::LmcacheMp || !self.old.load(Ordering::Relaxed) {
             return None;
@@ -85,7 +90,8 @@ impl Names {
         Form::Mp3Field.format(key.id()).ok().map(|name| format!("{}{name}", self.root))
     }
 
-    /// The other of the two names that the chunk of this object may have; `None` where only one kind of names was met.
+    /// The other of the two names that the chunk of this object may have; `None` where only one
+    /// kind of names was met.
     pub fn twin(&self, name: &str) -> Option<String> {
         if self.layout != Layout::LmcacheMp || !self.old.load(Ordering::Relaxed) {
             return None;
@@ -95,16 +101,19 @@ impl Names {
             Ok(Parsed::Lossless(id)) => other.format(&id).ok(),
             _ => None,
         };
-        let twin = twin(Form::MpNative, Form::Mp3Field).or_else(|| twin(Form::Mp3Field, Form::MpNative))?;
+        let twin = twin(Form::MpNative, Form::Mp3Field)
+            .or_else(|| twin(Form::Mp3Field, Form::MpNative))?;
         Some(format!("{}{twin}", self.root))
     }
 
-    /// The name of an object of our own layout: the hash comes first, so that keys spread over the store's ranges.
+    /// The name of an object of our own layout: the hash comes first, so that keys spread over the
+    /// store's ranges.
     pub fn of_digest(&self, digest: &Digest) -> String {
         format!("{}{}", self.root, own_name(digest))
     }
 
-    /// Which chunk has this name; `None` for any other object, and as long as it is unknown whose chunks these are.
+    /// Which chunk has this name; `None` for any other object, and as long as it is unknown whose
+    /// chunks these are.
     pub fn digest(&self, name: &str) -> Option<Digest> {
         let rest = name.strip_prefix(&self.root).filter(|rest| !rest.starts_with(OWN))?;
         if self.is_own() {
@@ -120,7 +129,8 @@ impl Names {
         Some(Key::new(namespace.of(&id), id))
     }
 
-    /// What this name spells in LMCache's layouts; `None` for any other object, and in our own layout, where names are digests.
+    /// What this name spells in LMCache's layouts; `None` for any other object, and in our own
+    /// layout, where names are digests.
     pub fn id_of(&self, name: &str) -> Option<KeyId> {
         let rest = name.strip_prefix(&self.root).filter(|rest| !rest.starts_with(OWN))?;
         if self.is_own() { None } else { self.id(rest) }
@@ -148,7 +158,8 @@ impl Names {
         Some(id)
     }
 
-    /// `/` as `_`. Of two models with one name the second is refused: the name of a chunk would not tell whose it is.
+    /// `/` as `_`. Of two models with one name the second is refused: the name of a chunk would not
+    /// tell whose it is.
     fn flat(&self, key: &Key, text: &str) -> Result<String, Error> {
         let mut id = key.id().clone();
         let Some(model) = model(&mut id) else { return Ok(text.to_owned()) };
@@ -164,7 +175,9 @@ impl Names {
             None => {
                 let mut models = self.models.write().unwrap_or_else(PoisonError::into_inner);
                 if models.len() >= MODELS_MAX {
-                    let what = format!("a tier of layout lmcache has chunks of at most {MODELS_MAX} models");
+                    let what = format!(
+                        "a tier of layout lmcache has chunks of at most {MODELS_MAX} models"
+                    );
                     return Err(Error::new(ErrorKind::Invalid, what));
                 }
                 Arc::clone(models.entry(plain.clone()).or_insert_with(|| Arc::clone(model)))
@@ -207,7 +220,10 @@ impl Names {
         if name.len() <= NAME_BYTES_MAX {
             return Ok(name);
         }
-        let what = format!("the object's name has {} bytes, S3 takes {NAME_BYTES_MAX}; shorten the prefix", name.len());
+        let what = format!(
+            "the object's name has {} bytes, S3 takes {NAME_BYTES_MAX}; shorten the prefix",
+            name.len()
+        );
         Err(Error::new(ErrorKind::Invalid, what).with_key(*key.digest()))
     }
 }
@@ -232,7 +248,10 @@ mod tests {
     use super::*;
 
     fn key(text: &str) -> Key {
-        Key::new(Namespace::new("t", Digest::default()).into(), KeyId::from_engine_text(text).unwrap())
+        Key::new(
+            Namespace::new("t", Digest::default()).into(),
+            KeyId::from_engine_text(text).unwrap(),
+        )
     }
 
     #[test]
@@ -240,9 +259,17 @@ mod tests {
         let names = Names::new(Layout::Kvtier, "/a/b/", None, false);
         let digest = Digest::of("test", b"x");
         let name = names.of_digest(&digest);
-        assert_eq!(name, format!("a/b/{}/{digest}", &digest.to_hex()[..2], digest = digest.to_hex()));
+        assert_eq!(
+            name,
+            format!("a/b/{}/{digest}", &digest.to_hex()[..2], digest = digest.to_hex())
+        );
         assert_eq!(names.digest(&name), Some(digest));
-        for other in [name.replacen("a/b", "c", 1), name.to_uppercase(), format!("{name}0"), "a/b/.kvtier/x".into()] {
+        for other in [
+            name.replacen("a/b", "c", 1),
+            name.to_uppercase(),
+            format!("{name}0"),
+            "a/b/.kvtier/x".into(),
+        ] {
             assert_eq!(names.digest(&other), None, "{other}");
         }
     }

@@ -95,13 +95,22 @@ async fn get(
         };
         match answer {
             Ok(None) => return Ok(None),
-            // Of another length than was known, or the store knows no ranges: in one piece it tells.
+            // Of another length than was known, or the store knows no ranges: in one piece it
+            // tells.
             Err(e) if by_ranges && is_of_ranges(&e) => by_ranges = false,
-            // Replaced while it was read, or spoiled on the way: what is there now is read from its start, once.
+            // Replaced while it was read, or spoiled on the way: what is there now is read from its
+            // start, once.
             Err(e) if e.kind() == crate::ErrorKind::Conflict && again => again = false,
-            Ok(Some(())) if !got.sound && matches!(got.told, Some(Told::Facts(_))) && again => again = false,
-            Err(e) if e.kind() != crate::ErrorKind::Corrupt => return Err(shared.error("load", Some(&op.key), e)),
-            answer if let Some(e) = not_the_stores(shared, &op.key, &got).or_else(|| spoiled(shared, op, &got)) => {
+            Ok(Some(())) if !got.sound && matches!(got.told, Some(Told::Facts(_))) && again => {
+                again = false
+            }
+            Err(e) if e.kind() != crate::ErrorKind::Corrupt => {
+                return Err(shared.error("load", Some(&op.key), e));
+            }
+            answer
+                if let Some(e) =
+                    not_the_stores(shared, &op.key, &got).or_else(|| spoiled(shared, op, &got)) =>
+            {
                 if !std::mem::take(&mut again) {
                     return Err(shared.error("load", Some(&op.key), e));
                 }
@@ -116,18 +125,31 @@ async fn get(
             Ok(Some(())) => break got,
         }
     };
-    let verdict = judge(shared, &op.key, &got, Some(room));
-    let sight =
-        Sight { key: &op.key, name, len: got.len, etag: got.etag.as_deref(), proven: verdict == Verdict::Proven };
-    Ok(Some(match verdict {
+    Ok(Some(settle(shared, &op.key, &got, Target { name, look, room })))
+}
+
+/// Where a load looked, and for how much it has memory.
+struct Target<'a> {
+    name: &'a str,
+    look: &'a Look<'a>,
+    room: u64,
+}
+
+/// What came is judged, and the index learns of it.
+fn settle(shared: &Shared, key: &Key, got: &Got, target: Target<'_>) -> Loaded {
+    let Target { name, look, room } = target;
+    let verdict = judge(shared, key, got, Some(room));
+    let etag = got.etag.as_deref();
+    let sight = Sight { key, name, len: got.len, etag, proven: verdict == Verdict::Proven };
+    match verdict {
         Verdict::Proven | Verdict::Unverified => {
             add(&shared.counters.unverified, u64::from(verdict == Verdict::Unverified));
             if sight.proven {
-                shared.geometry.learn(&op.key, got.len);
+                shared.geometry.learn(key, got.len);
             }
             let found = shared.found(sight, look);
             if let (Some(Told::Facts(facts)), Some(etag)) = (&got.told, &got.etag) {
-                shared.note_facts(&op.key, etag, facts.sums.whole());
+                shared.note_facts(key, etag, facts.sums.whole());
             }
             match found {
                 true => Loaded::Hit { len: got.len },
@@ -139,11 +161,12 @@ async fn get(
             shared.condemn(sight, look);
             Loaded::Miss(reason)
         }
-    }))
+    }
 }
 
-/// Why an answer without facts is not the store's, as far as can be told: it has another length than listings and saves told. Where nothing is
-/// listed, nobody knows; nor in LMCache's layouts, where programs that keep no facts replace objects.
+/// Why an answer without facts is not the store's, as far as can be told: it has another length
+/// than listings and saves told. Where nothing is listed, nobody knows; nor in LMCache's layouts,
+/// where programs that keep no facts replace objects.
 pub fn not_the_stores(shared: &Shared, key: &Key, got: &Got) -> Option<crate::Error> {
     if !matches!(got.told, Some(Told::Nothing)) || shared.layout != Layout::Kvtier {
         return None;
@@ -151,12 +174,16 @@ pub fn not_the_stores(shared: &Shared, key: &Key, got: &Got) -> Option<crate::Er
     let listed = shared.capacity_bytes.and_then(|_| shared.books().listed_len(key.digest()));
     let what = "the answer has no facts and another length than the store lists: a proxy may have sent it, or another program replaced the \
                 object, which the next listing tells";
-    listed.filter(|len| *len != got.len).map(|_| crate::Error::new(crate::ErrorKind::Io, what).retryable(true))
+    listed
+        .filter(|len| *len != got.len)
+        .map(|_| crate::Error::new(crate::ErrorKind::Io, what).retryable(true))
 }
 
-/// Why bytes that came without facts are not the object's: this very version had facts when this process wrote or read it, and other bytes.
+/// Why bytes that came without facts are not the object's: this very version had facts when this
+/// process wrote or read it, and other bytes.
 fn spoiled(shared: &Shared, op: &Load, got: &Got) -> Option<crate::Error> {
-    let etag = got.etag.as_deref().filter(|_| matches!(got.told, Some(Told::Nothing)) && got.sound)?;
+    let etag =
+        got.etag.as_deref().filter(|_| matches!(got.told, Some(Told::Nothing)) && got.sound)?;
     let known = shared.books().crc_of(op.key.digest(), etag)?;
     let (mut pieces, mut left) = (Vec::new(), usize::try_from(got.len).unwrap_or(usize::MAX));
     for bytes in op.into.iter().filter_map(Lease::as_host) {
@@ -201,15 +228,19 @@ pub fn judge(shared: &Shared, key: &Key, got: &Got, room: Option<u64>) -> Verdic
         Some(Told::Facts(_)) if got.misfit => Verdict::Miss(MissReason::Length),
         Some(Told::Facts(_)) if got.sound => Verdict::Proven,
         Some(Told::Facts(_) | Told::Wrong) => Verdict::Condemned(MissReason::Corrupt),
-        Some(Told::Nothing) if shared.layout == Layout::Kvtier => Verdict::Condemned(MissReason::Corrupt),
-        Some(Told::Nothing) if shared.verify == Verify::Strict => Verdict::Condemned(MissReason::Unverified),
+        Some(Told::Nothing) if shared.layout == Layout::Kvtier => {
+            Verdict::Condemned(MissReason::Corrupt)
+        }
+        Some(Told::Nothing) if shared.verify == Verify::Strict => {
+            Verdict::Condemned(MissReason::Unverified)
+        }
         Some(Told::Nothing) => foreign(shared, key, got, room),
         None => Verdict::Miss(MissReason::Corrupt),
     }
 }
 
-/// An object of another program is served if its length is exactly right: that of a full chunk, or where it may be shorter, or nobody said
-/// how long it is, that of the memory.
+/// An object of another program is served if its length is exactly right: that of a full chunk, or
+/// where it may be shorter, or nobody said how long it is, that of the memory.
 fn foreign(shared: &Shared, key: &Key, got: &Got, room: Option<u64>) -> Verdict {
     let fits_room = room.is_none_or(|room| room == got.len);
     match shared.geometry.full(key) {
@@ -220,7 +251,8 @@ fn foreign(shared: &Shared, key: &Key, got: &Got, room: Option<u64>) -> Verdict 
         {
             Verdict::Condemned(MissReason::Length)
         }
-        // Full chunks were longer than was learned; that is for who asks for just this length to say.
+        // Full chunks were longer than was learned; that is for who asks for just this length to
+        // say.
         Some(full) if got.len > full && room != Some(got.len) => Verdict::Miss(MissReason::Length),
         Some(full) if got.len < full && !fits_room => Verdict::Miss(MissReason::Length),
         None if !fits_room => Verdict::Miss(MissReason::Length),
@@ -248,17 +280,29 @@ async fn whole(client: &Client, op: &mut Load, name: &str) -> (crate::Result<Opt
 }
 
 /// Several ranges at once; proven when all have landed.
-async fn ranges(shared: &Shared, client: &Client, op: &mut Load, name: &str) -> (crate::Result<Option<()>>, Got) {
+async fn ranges(
+    shared: &Shared,
+    client: &Client,
+    op: &mut Load,
+    name: &str,
+) -> (crate::Result<Option<()>>, Got) {
     let [lease] = &mut op.into[..] else { return (Err(far()), Got::default()) };
     add(&shared.counters.loads_in_ranges, 1);
-    let answer = client.get_parallel(name, lease, shared.manner.part_bytes, shared.manner.parts_max).await;
+    let answer =
+        client.get_parallel(name, lease, shared.manner.part_bytes, shared.manner.parts_max).await;
     let Ok(Some(object)) = &answer else { return (answer.map(|_| None), Got::default()) };
     let told = told(|name| object.header(name), Some(object.total()), &op.key);
     let sound = match (&told, lease.as_host()) {
         (Told::Facts(facts), Some(bytes)) => BlockSums::of(bytes) == facts.sums,
         (told, _) => matches!(told, Told::Nothing),
     };
-    let got = Got { told: Some(told), len: object.len(), etag: object.etag().map(str::to_owned), sound, misfit: false };
+    let got = Got {
+        told: Some(told),
+        len: object.len(),
+        etag: object.etag().map(str::to_owned),
+        sound,
+        misfit: false,
+    };
     (Ok(Some(())), got)
 }
 
@@ -296,12 +340,16 @@ fn fill_in(into: &mut [Lease], len: u64) {
 }
 
 fn far() -> crate::Error {
-    crate::Error::new(crate::ErrorKind::Invalid, "a network cannot write into device memory: give host memory")
+    crate::Error::new(
+        crate::ErrorKind::Invalid,
+        "a network cannot write into device memory: give host memory",
+    )
 }
 
 /// Why a load can never succeed here.
 pub fn refusal(op: &Load) -> Option<Error> {
     let far = op.into.iter().find(|lease| !lease.place().is_host())?;
-    let what = format!("memory at {:?} cannot be written by the CPU; use a tier that can", far.place());
+    let what =
+        format!("memory at {:?} cannot be written by the CPU; use a tier that can", far.place());
     Some(Error::new(ErrorKind::Invalid, what).with_op("load").with_key(*op.key.digest()))
 }

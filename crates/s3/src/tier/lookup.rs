@@ -25,7 +25,11 @@ const PAGE_KEYS: usize = 1000;
 const PAGE_COST: usize = 8;
 
 /// Answers from what is known and fresh; `None` when the bucket has to be asked.
-pub fn from_memory(shared: &Shared, keys: &[Key], how: (Mode, Hold)) -> Option<Result<LookedUp, Error>> {
+pub fn from_memory(
+    shared: &Shared,
+    keys: &[Key],
+    how: (Mode, Hold),
+) -> Option<Result<LookedUp, Error>> {
     let mut found = vec![Presence::Unknown; keys.len()];
     {
         let (books, now_ms) = (shared.books(), shared.now_ms());
@@ -43,7 +47,8 @@ fn presence_of(len: Option<u64>) -> Presence {
     len.map_or(Presence::Miss, |len| Presence::Hit { len })
 }
 
-/// Answers a lookup: with one listing where that is cheaper, else with heads for what is not known, several at a time.
+/// Answers a lookup: with one listing where that is cheaper, else with heads for what is not known,
+/// several at a time.
 pub async fn lookup(
     shared: Arc<Shared>,
     keys: Arc<[Key]>,
@@ -82,18 +87,24 @@ pub async fn lookup(
     hold(&shared, &keys, found, how.1)
 }
 
-/// Asks for one chunk, unless another lookup does and its answer counts. Where it failed, each asks by itself.
+/// Asks for one chunk, unless another lookup does and its answer counts. Where it failed, each asks
+/// by itself.
 async fn head_once(shared: &Shared, key: &Key, deadline: Instant) -> Result<Presence, Error> {
     // Twice: a listing may leave the key to a HEAD.
     for _ in 0..2 {
         match shared.questions.begin(key.digest()) {
             // The answer may have come since it was looked for.
-            Question::Ask(_asked) if shared.known(key.digest()).is_none() => return head(shared, key, deadline).await,
+            Question::Ask(_asked) if shared.known(key.digest()).is_none() => {
+                return head(shared, key, deadline).await;
+            }
             Question::Ask(_) => {}
             Question::Wait(answered) => {
                 // The other lookup may have more time than this one.
-                let late =
-                    |_| Error::new(ErrorKind::Timeout, "the deadline passed").with_op("lookup").with_key(*key.digest());
+                let late = |_| {
+                    Error::new(ErrorKind::Timeout, "the deadline passed")
+                        .with_op("lookup")
+                        .with_key(*key.digest())
+                };
                 timeout_at(deadline, answered).await.map_err(late)?;
             }
         }
@@ -135,7 +146,9 @@ async fn head_as(
     let _go = shared.lanes.turn(Lane::Lookup).await;
     add(&shared.counters.heads, 1);
     let object = shared.client.until(deadline).head(name).await;
-    let Some(object) = object.map_err(|e| shared.error("lookup", Some(key), e))? else { return Ok(None) };
+    let Some(object) = object.map_err(|e| shared.error("lookup", Some(key), e))? else {
+        return Ok(None);
+    };
     let told = told(|name| object.header(name), Some(object.total()), key);
     let etag = object.etag().map(str::to_owned);
     let got = Got { told: Some(told), len: object.total(), etag, sound: true, ..Got::default() };
@@ -168,16 +181,22 @@ fn is_for_a_list(shared: &Shared, keys: &[Key]) -> bool {
     if shared.capacity_bytes.is_none() || !books.is_listed() || keys.len() <= PAGE_COST * pages {
         return false;
     }
-    keys.iter().filter(|key| books.known(key.digest(), now_ms).is_none()).count() > PAGE_COST * pages
+    keys.iter().filter(|key| books.known(key.digest(), now_ms).is_none()).count()
+        > PAGE_COST * pages
 }
 
 /// Learns from one listing which of the keys are there, and how long they are.
-async fn list(shared: &Shared, keys: &[Key], deadline: Instant) -> Result<HashMap<Digest, Option<u64>>, Error> {
+async fn list(
+    shared: &Shared,
+    keys: &[Key],
+    deadline: Instant,
+) -> Result<HashMap<Digest, Option<u64>>, Error> {
     let unknown = keys.iter().filter(|key| shared.known(key.digest()).is_none());
     let digests: Vec<Digest> = unknown.map(|key| *key.digest()).collect();
     let by_digest: HashMap<&Digest, &Key> = keys.iter().map(|key| (key.digest(), key)).collect();
     let mut asked = HashMap::new();
-    // What another lookup asks for is waited for where its answer is to be had; what is known by now is not asked for again.
+    // What another lookup asks for is waited for where its answer is to be had; what is known by
+    // now is not asked for again.
     for question in shared.questions.begin_all(&digests) {
         if shared.known(question.digest()).is_none() {
             let key = by_digest[question.digest()];
@@ -192,14 +211,18 @@ async fn list(shared: &Shared, keys: &[Key], deadline: Instant) -> Result<HashMa
     let (mut next, mut answers): (Option<String>, _) = (None, HashMap::new());
     for _page in 0..=keys.len() / PAGE_COST {
         let _go = shared.lanes.turn(Lane::Lookup).await;
-        let page = client.list(&what, next.as_deref()).await.map_err(|e| shared.error("lookup", None, e))?;
+        let page = client
+            .list(&what, next.as_deref())
+            .await
+            .map_err(|e| shared.error("lookup", None, e))?;
         for entry in &page.entries {
             // Those without a length that is right are left to be asked for one by one.
             if let Some((key, look, _question)) = asked.remove(&entry.key)
                 && (shared.names.is_own() || shared.geometry.full(key) == Some(entry.bytes))
             {
                 let (name, etag) = (entry.key.as_str(), Some(entry.etag.as_str()));
-                let hit = shared.found(Sight { key, name, len: entry.bytes, etag, proven: false }, &look);
+                let hit =
+                    shared.found(Sight { key, name, len: entry.bytes, etag, proven: false }, &look);
                 answers.insert(*key.digest(), hit.then_some(entry.bytes));
             }
         }
@@ -221,7 +244,12 @@ async fn list(shared: &Shared, keys: &[Key], deadline: Instant) -> Result<HashMa
     Ok(answers)
 }
 
-fn hold(shared: &Shared, keys: &[Key], mut found: Vec<Presence>, hold: Hold) -> Result<LookedUp, Error> {
+fn hold(
+    shared: &Shared,
+    keys: &[Key],
+    mut found: Vec<Presence>,
+    hold: Hold,
+) -> Result<LookedUp, Error> {
     let Hold::For(ttl) = hold else { return Ok(LookedUp::new(found, None)) };
     let mut books = shared.books();
     books.index.expire_holds(shared.now_ms());
@@ -239,12 +267,17 @@ fn hold(shared: &Shared, keys: &[Key], mut found: Vec<Presence>, hold: Hold) -> 
     }
     let until = shared.now_ms().saturating_add(ttl.as_millis() as u64);
     let id = books.index.hold(&hits, until);
-    let id = id.map_err(|full| Error::new(ErrorKind::Throttled, "too many holds").with_source(full))?;
+    let id =
+        id.map_err(|full| Error::new(ErrorKind::Throttled, "too many holds").with_source(full))?;
     Ok(LookedUp::new(found, Some(HoldId(id.as_u64()))))
 }
 
 /// Removes keys that nobody holds; those of other writers too.
-pub async fn remove(shared: Arc<Shared>, keys: Arc<[Key]>, deadline: Instant) -> Result<Removed, Error> {
+pub async fn remove(
+    shared: Arc<Shared>,
+    keys: Arc<[Key]>,
+    deadline: Instant,
+) -> Result<Removed, Error> {
     lookup(Arc::clone(&shared), Arc::clone(&keys), (Mode::Each, Hold::None), deadline).await?;
     // In one order, so that no two removes wait for each other.
     let mut digests: Vec<Digest> = keys.iter().map(|key| *key.digest()).collect();
@@ -259,7 +292,8 @@ pub async fn remove(shared: Arc<Shared>, keys: Arc<[Key]>, deadline: Instant) ->
         let change = shared.turns.change(&digest).await;
         let mut books = shared.books();
         books.index.expire_holds(shared.now_ms());
-        // A victim that nobody is at waits to be deleted, or to be found undeletable: it is ours now.
+        // A victim that nobody is at waits to be deleted, or to be found undeletable: it is ours
+        // now.
         books.index.restored(&digest);
         match books.index.leave(&digest) {
             kvtier_index::Removed::Gone(entry) => victims.push((entry, change)),
@@ -267,7 +301,8 @@ pub async fn remove(shared: Arc<Shared>, keys: Arc<[Key]>, deadline: Instant) ->
             _ => counts.absent += 1,
         }
     }
-    // Victims must be answered for whatever becomes of the caller: the client's own deadline bounds this.
+    // Victims must be answered for whatever becomes of the caller: the client's own deadline bounds
+    // this.
     let wanted = victims.len();
     let (gone, trouble) = room::delete(&shared, victims).await;
     counts.removed = gone;

@@ -1,7 +1,8 @@
 //! A cache tier in a bucket: one PUT a save, one GET a load, never a HEAD on the way to the bytes.
 //!
-//! The payload is the object, the facts that prove it are one metadata field. The index says what is there, within bounds of
-//! freshness; what others delete or write is discovered. The tier has a small runtime of its own.
+//! The payload is the object, the facts that prove it are one metadata field. The index says what
+//! is there, within bounds of freshness; what others delete or write is discovered. The tier has a
+//! small runtime of its own.
 
 mod books;
 mod conditions;
@@ -28,9 +29,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{
-    Answer, Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key, KeyInfo,
-    KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status,
-    TenantUsage, Ticket, Tier, Timekeeper, Usage,
+    Answer, Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold,
+    HoldId, Key, KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Removed,
+    Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_evict::{Policy, PolicyKind};
 use kvtier_index::{Index, IndexConfig};
@@ -49,8 +50,8 @@ use counters::add;
 use shared::Shared;
 use together::{Place, Together};
 
-/// What a tier still writes to the bucket at its end takes no longer: some requests one after the other, of which the last lets the next node
-/// evict at once and not after a term.
+/// What a tier still writes to the bucket at its end takes no longer: some requests one after the
+/// other, of which the last lets the next node evict at once and not after a term.
 const FAREWELL_MAX: Duration = Duration::from_secs(5);
 
 /// A tier in a bucket.
@@ -66,7 +67,9 @@ impl S3Tier {
     /// Opens the tier; nothing is asked of the store yet but a listing in the background.
     pub fn open(mut config: TierConfig) -> Result<Self, Error> {
         config.check()?;
-        let failed = |what: &'static str| move |e: std::io::Error| Error::new(ErrorKind::Io, what).with_source(e);
+        let failed = |what: &'static str| {
+            move |e: std::io::Error| Error::new(ErrorKind::Io, what).with_source(e)
+        };
         let runtime = Builder::new_multi_thread()
             .worker_threads(config.threads)
             .thread_name(&config.name)
@@ -75,18 +78,23 @@ impl S3Tier {
             .map_err(failed("cannot start the S3 tier's threads"))?;
         let clock = Timekeeper::start(&config.name).map_err(failed("cannot start a thread"))?;
         let index = Index::new(limits(&config), policy(&config));
-        let index = index.map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
+        let index = index
+            .map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
         let mut bounce = ArenaConfig::heap(config.bounce_bytes.max(1));
         // Pages that come as they are touched: most tiers never need them.
         bounce.kind = BackingKind::Mapped;
         let bounce = Arena::new(bounce);
-        let bounce = bounce.map_err(|e| Error::new(ErrorKind::Full, "no memory for the tier's buffers").with_source(e));
+        let bounce = bounce.map_err(|e| {
+            Error::new(ErrorKind::Full, "no memory for the tier's buffers").with_source(e)
+        });
         let gate = Gate::new(GateLimits::new(config.ops_max, config.inflight_bytes_max));
         let caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
-        let spare = crate::Config::new(config.client.endpoint.clone(), crate::Credentials::new("", ""));
+        let spare =
+            crate::Config::new(config.client.endpoint.clone(), crate::Credentials::new("", ""));
         let mut client = std::mem::replace(&mut config.client, spare);
         client.checksum = save::checksum_for_facts(client.checksum);
-        let shared = Arc::new(Shared::new(&config, Client::new(client), (caps, index, gate, bounce?)));
+        let shared =
+            Arc::new(Shared::new(&config, Client::new(client), (caps, index, gate, bounce?)));
         shared.books().limit(&config.quotas);
         match config.compat.filter(|_| config.capacity_bytes.is_some()) {
             Some(compat) => runtime.spawn(room::evict_by_the_second(Arc::clone(&shared), compat)),
@@ -94,7 +102,12 @@ impl S3Tier {
         };
         runtime.spawn(conditions::probe(Arc::clone(&shared)));
         truth::start(&shared, &runtime);
-        Ok(S3Tier { shared, clock, bounce_bytes: config.bounce_bytes as u64, runtime: Some(runtime) })
+        Ok(S3Tier {
+            shared,
+            clock,
+            bounce_bytes: config.bounce_bytes as u64,
+            runtime: Some(runtime),
+        })
     }
 
     /// The client under the tier: its counts, its clock, its limits.
@@ -102,8 +115,9 @@ impl S3Tier {
         &self.shared.client
     }
 
-    /// Asks the store whether the bucket is there, for those who want to know it at the start. `Invalid` where it does not exist: until it
-    /// does, saves and loads fail, and the status says so. Other errors are those of the request.
+    /// Asks the store whether the bucket is there, for those who want to know it at the start.
+    /// `Invalid` where it does not exist: until it does, saves and loads fail, and the status
+    /// says so. Other errors are those of the request.
     pub fn check(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         let (shared, deadline) = (Arc::clone(&self.shared), ctx.deadline.into());
         let work = async move { shared.check(deadline).await };
@@ -137,13 +151,15 @@ impl S3Tier {
                 return Some((op, slot));
             }
             Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled)),
-            Err(kind) => slot.finish(op, Err(Error::new(kind, "the tier is closed").with_tier(name()))),
+            Err(kind) => {
+                slot.finish(op, Err(Error::new(kind, "the tier is closed").with_tier(name())))
+            }
         }
         None
     }
 
-    /// Runs a question about keys to its answer, which `hear` gives. Work that is past its deadline goes on to its end, heard or not:
-    /// victims must be accounted for.
+    /// Runs a question about keys to its answer, which `hear` gives. Work that is past its deadline
+    /// goes on to its end, heard or not: victims must be accounted for.
     fn ask<T: Send + 'static>(
         &self,
         (op, ctx): (&'static str, &Ctx),
@@ -165,7 +181,9 @@ impl S3Tier {
             }
             Err(kind) => {
                 let what = "the tier takes no more work now";
-                answer.complete(Err(Error::new(kind, what).with_op(op).with_tier(self.shared.caps.name.clone())));
+                answer.complete(Err(Error::new(kind, what)
+                    .with_op(op)
+                    .with_tier(self.shared.caps.name.clone())));
             }
         }
         ticket
@@ -203,9 +221,17 @@ impl Tier for S3Tier {
         &self.shared.caps
     }
 
-    fn lookup(&self, ctx: &Ctx, keys: Arc<[Key]>, mode: Mode, hold: Hold) -> Ticket<Result<LookedUp, Error>> {
+    fn lookup(
+        &self,
+        ctx: &Ctx,
+        keys: Arc<[Key]>,
+        mode: Mode,
+        hold: Hold,
+    ) -> Ticket<Result<LookedUp, Error>> {
         if self.shared.gate.is_closed() {
-            return Ticket::now(Err(Error::new(ErrorKind::Closed, "the tier is closed").with_op("lookup")));
+            return Ticket::now(Err(
+                Error::new(ErrorKind::Closed, "the tier is closed").with_op("lookup")
+            ));
         }
         if keys.len() > 1 {
             self.shared.books().index.learn_order(&keys);
@@ -250,16 +276,28 @@ impl Tier for S3Tier {
         self.clock.at(ctx.deadline, &batch.expiry());
         let Ok(together) = Together::new(&self.shared, ctx, &ops) else {
             add(&self.shared.counters.shed, ops.len() as u64);
-            let shed = |(op, slot): (Save, Slot<_, _>)| slot.finish(op, Ok(Saved::Shed(ShedReason::Sets)));
+            let shed =
+                |(op, slot): (Save, Slot<_, _>)| slot.finish(op, Ok(Saved::Shed(ShedReason::Sets)));
             ops.into_iter().zip(slots).for_each(shed);
             return ticket;
         };
         let announced = self.shared.announce(ctx.chain, &ops);
         let (places, begun) = (Place::of_each(ops.len()), Instant::now());
-        for (((op, slot), announced), place) in ops.into_iter().zip(slots).zip(announced).zip(places) {
+        for (((op, slot), announced), place) in
+            ops.into_iter().zip(slots).zip(announced).zip(places)
+        {
             let refusal = save::refusal(&op, self.bounce_bytes);
-            if let Some((op, slot)) = self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled)) {
-                let asked = save::Asked { op, slot, announced, together: Arc::clone(&together), place, begun };
+            if let Some((op, slot)) =
+                self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled))
+            {
+                let asked = save::Asked {
+                    op,
+                    slot,
+                    announced,
+                    together: Arc::clone(&together),
+                    place,
+                    begun,
+                };
                 self.spawn(save::save(Arc::clone(&self.shared), asked));
             }
         }
@@ -291,7 +329,8 @@ impl Tier for S3Tier {
         self.shared.books().index.set_of(key.digest())
     }
 
-    /// Not without a cap, where nobody counts, nor where LMCache's way of evicting is asked for, which knows no tenants.
+    /// Not without a cap, where nobody counts, nor where LMCache's way of evicting is asked for,
+    /// which knows no tenants.
     fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
         let may = self.shared.capacity_bytes.is_some() && !self.shared.compat;
         if may {
@@ -351,9 +390,14 @@ impl Observe for S3Tier {
         reasons.extend(missing.then(|| self.shared.missing_bucket()));
         match (self.shared.books().is_listed(), self.shared.names.tells()) {
             (true, _) => {}
-            (false, true) => reasons.push("the bucket is still being listed: usage is not complete".to_owned()),
+            (false, true) => {
+                reasons.push("the bucket is still being listed: usage is not complete".to_owned())
+            }
             (false, false) => {
-                reasons.push("usage is not known before the first key says whose chunks these are".to_owned());
+                reasons.push(
+                    "usage is not known before the first key says whose chunks these are"
+                        .to_owned(),
+                );
             }
         }
         reasons.extend(self.shared.truth.reasons(self.shared.now_ms()));
@@ -377,7 +421,8 @@ impl Observe for S3Tier {
 }
 
 impl Drop for S3Tier {
-    /// Ends what is under way: memory goes home, waiters hear `Closed`. If nothing is, what `close` writes to the bucket is written.
+    /// Ends what is under way: memory goes home, waiters hear `Closed`. If nothing is, what `close`
+    /// writes to the bucket is written.
     fn drop(&mut self) {
         let idle = self.shared.gate.close().is_done();
         if let Some(runtime) = self.runtime.take() {

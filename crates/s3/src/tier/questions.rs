@@ -1,4 +1,5 @@
-//! One HEAD a key at a time: a lookup of a key that another lookup has just asked for waits for that answer.
+//! One HEAD a key at a time: a lookup of a key that another lookup has just asked for waits for
+//! that answer.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -40,7 +41,8 @@ impl Questions {
         }
     }
 
-    /// Begins to ask for those of these keys that nobody asks for yet: at once, so that two lookups of the same keys are never both asked in part.
+    /// Begins to ask for those of these keys that nobody asks for yet: at once, so that two lookups
+    /// of the same keys are never both asked in part.
     pub fn begin_all(&self, digests: &[Digest]) -> Vec<Asked<'_>> {
         let mut all = self.lock();
         let free = digests.iter().filter(|digest| match all.entry(**digest) {
@@ -92,7 +94,8 @@ mod tests {
 
     #[test]
     fn of_two_lookups_of_the_same_keys_one_asks_for_all() {
-        let (questions, keys) = (Questions::default(), [Digest([1; 32]), Digest([2; 32]), Digest([3; 32])]);
+        let (questions, keys) =
+            (Questions::default(), [Digest([1; 32]), Digest([2; 32]), Digest([3; 32])]);
         let first = questions.begin_all(&keys[..2]);
         let second = questions.begin_all(&keys);
         assert_eq!((first.len(), second.len()), (2, 1));

@@ -104,7 +104,11 @@ impl Drop for Room<'_> {
 }
 
 /// Claims room. Waits for what has to go, but not longer than that.
-pub async fn claim<'a>(shared: &'a Shared, want: &Want, until: Instant) -> Result<Room<'a>, ShedReason> {
+pub async fn claim<'a>(
+    shared: &'a Shared,
+    want: &Want,
+    until: Instant,
+) -> Result<Room<'a>, ShedReason> {
     let mut wanted = None;
     loop {
         let freed = shared.freed.notified();
@@ -167,7 +171,8 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
                 _ => shared.truth.hurry(),
             }
         }
-        // What was chosen when another took over stays. Who waited for it to go asks as one who does not evict.
+        // What was chosen when another took over stays. Who waited for it to go asks as one who
+        // does not evict.
         let left = shared.outbox.take();
         for victim in &left {
             shared.books().index.restored(&victim.chunk.digest);
@@ -184,8 +189,9 @@ pub async fn evict_by_the_second(shared: Arc<Shared>, compat: Compat) {
     while !shared.gate.is_closed() {
         tick.tick().await;
         let usage = shared.books().index.usage();
-        let due =
-            usage.used as f64 >= compat.watermark * usage.capacity as f64 && usage.entries > 0 && compat.ratio > 0.0;
+        let due = usage.used as f64 >= compat.watermark * usage.capacity as f64
+            && usage.entries > 0
+            && compat.ratio > 0.0;
         if !due || !shared.truth.may_evict(shared.now_ms()) {
             continue;
         }
@@ -224,8 +230,8 @@ fn gather(shared: &Shared) -> Vec<Entry> {
     victims
 }
 
-/// What has to go of tenants that fill their limits: for all of their saves that wait, and some ahead, since other nodes, which delete nothing,
-/// wait for room below them too.
+/// What has to go of tenants that fill their limits: for all of their saves that wait, and some
+/// ahead, since other nodes, which delete nothing, wait for room below them too.
 fn above_limits(shared: &Shared) -> Vec<Entry> {
     let mut room = shared.outbox.wanted().clone();
     let mut books = shared.books();
@@ -261,7 +267,9 @@ async fn delete_victims(shared: &Shared, victims: Vec<Entry>) -> (usize, Option<
         let change = shared.turns.try_change(&victim.chunk.digest);
         let mut books = shared.books();
         match change {
-            Some(change) if books.index.is_leaving(&victim.chunk.digest) => ours.push((victim, change)),
+            Some(change) if books.index.is_leaving(&victim.chunk.digest) => {
+                ours.push((victim, change))
+            }
             _ => {
                 books.index.restored(&victim.chunk.digest);
             }
@@ -270,7 +278,8 @@ async fn delete_victims(shared: &Shared, victims: Vec<Entry>) -> (usize, Option<
     delete(shared, ours).await
 }
 
-/// Deletes victims that are ours to change, a thousand with a request. What could not be deleted is there as before.
+/// Deletes victims that are ours to change, a thousand with a request. What could not be deleted is
+/// there as before.
 pub async fn delete(shared: &Shared, victims: Vec<(Entry, Change<'_>)>) -> (usize, Option<Error>) {
     let outcome = Mutex::new((0, None));
     let batches = victims.chunks(BATCH_MAX).map(|batch| {
@@ -292,7 +301,8 @@ pub async fn delete(shared: &Shared, victims: Vec<(Entry, Change<'_>)>) -> (usiz
 async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize, Option<Error>) {
     let name_of = |victim: &(Entry, Change<'_>)| {
         let known = shared.books().name(&victim.0.chunk.digest);
-        known.map_or_else(|| shared.names.of_digest(&victim.0.chunk.digest), |name| name.to_string())
+        known
+            .map_or_else(|| shared.names.of_digest(&victim.0.chunk.digest), |name| name.to_string())
     };
     let names: Vec<_> = batch.iter().map(name_of).collect();
     let twins: Vec<_> = names.iter().map(|name| shared.names.twin(name)).collect();
@@ -303,7 +313,11 @@ async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize,
     let stays = batch.iter().zip(&names).find(|(_, name)| refused.contains(*name));
     if let (None, Some(((victim, _), _))) = (&trouble, stays) {
         // Not the name, which may hold a salt.
-        let what = format!("the store does not delete {} objects, {} among them", refused.len(), victim.chunk.digest);
+        let what = format!(
+            "the store does not delete {} objects, {} among them",
+            refused.len(),
+            victim.chunk.digest
+        );
         shared.fault(what);
     }
     add(&shared.counters.delete_failures, refused.len() as u64);
@@ -317,7 +331,8 @@ async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize,
             continue;
         }
         let suspect = books.index.is_suspect(&digest);
-        // The turn is ours: an entry that somebody took for undeletable meanwhile is one of an object that is gone.
+        // The turn is ours: an entry that somebody took for undeletable meanwhile is one of an
+        // object that is gone.
         if books.index.evicted(&digest) || books.index.forget(&digest).is_some() {
             books.changed(digest);
             books.note_absent(digest);
@@ -332,8 +347,13 @@ async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize,
     (names.len() - refused.len(), trouble)
 }
 
-/// Asks the store to delete objects, and what chunks have under another name. Answers the names of those that stay, or may.
-async fn ask(shared: &Shared, names: &[String], twins: &[Option<String>]) -> (HashSet<String>, Option<Error>) {
+/// Asks the store to delete objects, and what chunks have under another name. Answers the names of
+/// those that stay, or may.
+async fn ask(
+    shared: &Shared,
+    names: &[String],
+    twins: &[Option<String>],
+) -> (HashSet<String>, Option<Error>) {
     let _go = shared.lanes.turn(Lane::Delete).await;
     let mut refused = HashSet::new();
     let others: Vec<&String> = twins.iter().flatten().collect();
@@ -341,7 +361,9 @@ async fn ask(shared: &Shared, names: &[String], twins: &[Option<String>]) -> (Ha
         add(&shared.counters.delete_requests, 1);
         match shared.client.delete_many(part).await {
             Ok(some) => refused.extend(some.into_iter().map(|refused| refused.key)),
-            Err(e) => return (names.iter().cloned().collect(), Some(shared.error("remove", None, e))),
+            Err(e) => {
+                return (names.iter().cloned().collect(), Some(shared.error("remove", None, e)));
+            }
         }
     }
     let stays = |(name, twin): &(&String, &Option<String>)| {
@@ -351,7 +373,11 @@ async fn ask(shared: &Shared, names: &[String], twins: &[Option<String>]) -> (Ha
 }
 
 /// As [`ask`] where the store deletes one object with a request: each of them waits for its turn.
-async fn ask_singly(shared: &Shared, names: &[String], twins: &[Option<String>]) -> (HashSet<String>, Option<Error>) {
+async fn ask_singly(
+    shared: &Shared,
+    names: &[String],
+    twins: &[Option<String>],
+) -> (HashSet<String>, Option<Error>) {
     let outcome = Mutex::new((HashSet::new(), None));
     let one = |(name, twin): (&String, &Option<String>)| {
         let (outcome, name, twin) = (&outcome, name.clone(), twin.clone());
@@ -373,5 +399,7 @@ async fn ask_singly(shared: &Shared, names: &[String], twins: &[Option<String>])
 
 /// What a remove that deleted less than it should answers.
 pub fn not_deleted(trouble: Option<Error>) -> Error {
-    trouble.unwrap_or_else(|| Error::new(ErrorKind::Denied, "the store does not delete the objects").with_op("remove"))
+    trouble.unwrap_or_else(|| {
+        Error::new(ErrorKind::Denied, "the store does not delete the objects").with_op("remove")
+    })
 }

@@ -88,10 +88,18 @@ pub async fn save(shared: Arc<Shared>, asked: Asked) {
         Some(over) => Err(Error::new(over, "ended before it began").with_op("save")),
         None => {
             let deadline = Instant::from_std(slot.deadline());
-            let late = || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("save"));
+            let late =
+                || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("save"));
             let until = deadline.min(begun + shared.manner.room_wait_max);
             let work = async {
-                let room = match room(&shared, &op, (&announced, together.are_many()), (&mut place, until)).await? {
+                let room = match room(
+                    &shared,
+                    &op,
+                    (&announced, together.are_many()),
+                    (&mut place, until),
+                )
+                .await?
+                {
                     Ok(room) => room,
                     Err(without) => return Ok(without),
                 };
@@ -107,10 +115,13 @@ pub async fn save(shared: Arc<Shared>, asked: Asked) {
         Ok(_) => add(&shared.counters.stored, 1),
         Err(_) => {}
     }
-    // One whose outcome is unknown may have come to pass: it is looked for, so that what lies there is counted.
-    let unsettled = result.as_ref().is_err_and(|e| matches!(e.kind(), ErrorKind::Timeout | ErrorKind::Io));
+    // One whose outcome is unknown may have come to pass: it is looked for, so that what lies there
+    // is counted.
+    let unsettled =
+        result.as_ref().is_err_and(|e| matches!(e.kind(), ErrorKind::Timeout | ErrorKind::Io));
     let key = unsettled.then(|| op.key.clone()).filter(|key| shared.known(key.digest()).is_none());
-    // The index is told of the batch before its last answer is heard, and of what is missing before the next asks for room.
+    // The index is told of the batch before its last answer is heard, and of what is missing before
+    // the next asks for room.
     drop((announced, together));
     drop(place);
     slot.finish(op, result);
@@ -156,7 +167,9 @@ async fn put(
     if is_present(shared, digest, len, of_many) {
         return Ok(Saved::Present);
     }
-    let Some(body) = whole(shared, &op.from, len).await else { return Ok(Saved::Shed(ShedReason::Throttled)) };
+    let Some(body) = whole(shared, &op.from, len).await else {
+        return Ok(Saved::Shed(ShedReason::Throttled));
+    };
     let _go = shared.lanes.turn(Lane::Write).await;
     if let Some(over) = slot.is_over() {
         return Err(Error::new(over, "ended before it began").with_op("save"));
@@ -194,7 +207,8 @@ fn entered(
     Ok(Saved::Stored)
 }
 
-/// Whether the chunk is there, which counts as a use: of one in a batch when that is over, but noted for the next start now.
+/// Whether the chunk is there, which counts as a use: of one in a batch when that is over, but
+/// noted for the next start now.
 fn is_present(shared: &Shared, digest: &Digest, len: u64, of_many: bool) -> bool {
     let present = shared.known(digest) == Some(Some(len));
     match (present, of_many) {
@@ -221,14 +235,17 @@ async fn store(
     let mut how = meta(&facts, canonical.as_deref(), shared.manner.provider);
     how.crc32c = crc;
     how.storage_class.clone_from(&manner.storage_class);
-    let is_possible = manner.if_absent.load(Ordering::Relaxed) && !manner.conditions.is_lacking(Instant::now());
+    let is_possible =
+        manner.if_absent.load(Ordering::Relaxed) && !manner.conditions.is_lacking(Instant::now());
     how.if_absent = is_possible && !shared.books().index.is_suspect(key.digest());
     loop {
         add(&shared.counters.conditional_puts, how.if_absent.into());
         let parts = body.len() as u64 > manner.multipart_above_bytes;
         add(&shared.counters.saves_in_parts, parts.into());
         let stored = match parts {
-            true => client.put_multipart(name, body, &how, (manner.part_bytes, manner.parts_max)).await,
+            true => {
+                client.put_multipart(name, body, &how, (manner.part_bytes, manner.parts_max)).await
+            }
             false => client.put(name, body, &how).await,
         };
         // What is kept is looked at: unless it is the chunk, it is written over.
@@ -253,12 +270,18 @@ async fn store(
 }
 
 /// Whether the object that the store would not write over is the chunk, as far as its head tells.
-async fn is_the_chunk(shared: &Shared, client: &Client, (key, name): (&Key, &str), len: u64) -> crate::Result<bool> {
+async fn is_the_chunk(
+    shared: &Shared,
+    client: &Client,
+    (key, name): (&Key, &str),
+    len: u64,
+) -> crate::Result<bool> {
     add(&shared.counters.heads, 1);
     let Some(object) = client.head(name).await? else { return Ok(false) };
     let told = told(|name| object.header(name), Some(object.total()), key);
     let got = Got { told: Some(told), len: object.total(), sound: true, ..Got::default() };
-    Ok(got.len == len && matches!(judge(shared, key, &got, Some(len)), Verdict::Proven | Verdict::Unverified))
+    Ok(got.len == len
+        && matches!(judge(shared, key, &got, Some(len)), Verdict::Proven | Verdict::Unverified))
 }
 
 /// A write whose answer did not come.
@@ -301,7 +324,10 @@ fn sums(shared: &Shared, from: &[View]) -> BlockSums {
     match from {
         [one] => one.memo(|| sum(one)).cloned().unwrap_or_else(|| sum(one)),
         many => {
-            add(&shared.counters.summed_save_bytes, many.iter().map(|view| view.len() as u64).sum());
+            add(
+                &shared.counters.summed_save_bytes,
+                many.iter().map(|view| view.len() as u64).sum(),
+            );
             let pieces: Vec<&[u8]> = many.iter().filter_map(View::as_host).collect();
             BlockSums::of_pieces(pieces.iter().copied())
         }
@@ -311,13 +337,18 @@ fn sums(shared: &Shared, from: &[View]) -> BlockSums {
 /// Why a save can never succeed here.
 pub fn refusal(op: &Save, bounce_bytes: u64) -> Option<Error> {
     let (key, from) = (&op.key, &op.from);
-    let invalid = |what: String| Some(Error::new(ErrorKind::Invalid, what).with_op("save").with_key(*key.digest()));
+    let invalid = |what: String| {
+        Some(Error::new(ErrorKind::Invalid, what).with_op("save").with_key(*key.digest()))
+    };
     let len: u64 = from.iter().map(|v| v.len() as u64).sum();
     if len == 0 {
         return invalid("a chunk has at least one byte".into());
     }
     if let Some(view) = from.iter().find(|v| v.as_host().is_none()) {
-        return invalid(format!("memory at {:?} cannot be read by the CPU; use a tier that can", view.place()));
+        return invalid(format!(
+            "memory at {:?} cannot be read by the CPU; use a tier that can",
+            view.place()
+        ));
     }
     if from.len() > 1 && len > bounce_bytes {
         return invalid(format!(

@@ -64,7 +64,8 @@ pub struct Sight<'a> {
 impl Shared {
     pub fn new(config: &TierConfig, client: Client, parts: (Caps, Index, Gate, Arena)) -> Self {
         let (caps, index, gate, bounce) = parts;
-        let names = Names::new(config.layout, &config.prefix, config.namespace.clone(), config.old_names);
+        let names =
+            Names::new(config.layout, &config.prefix, config.namespace.clone(), config.old_names);
         Shared {
             caps,
             lanes: Lanes::new(client.clone()),
@@ -118,15 +119,16 @@ impl Shared {
         regular.into_iter().chain(self.names.old(key)).filter(|other| other != name).collect()
     }
 
-    /// Enters what was found in the bucket, unless the key changed since `look`. `false` when it is a miss all the same: the very object
-    /// that failed its checks before.
+    /// Enters what was found in the bucket, unless the key changed since `look`. `false` when it is
+    /// a miss all the same: the very object that failed its checks before.
     pub fn found(&self, sight: Sight<'_>, look: &Look<'_>) -> bool {
         let digest = sight.key.digest();
         let mut books = self.books();
         if !sight.proven && books.is_corrupt(digest, sight.etag) {
             return false;
         }
-        // It says nothing new, and its bytes are good; but what belongs to it may not be there, or not yet.
+        // It says nothing new, and its bytes are good; but what belongs to it may not be there, or
+        // not yet.
         if !look.is_current() || books.index.is_leaving(digest) {
             return !books.index.is_hidden(digest);
         }
@@ -199,7 +201,8 @@ impl Shared {
         }
     }
 
-    /// The object failed its checks, unless the key changed since `look`: a miss until it is written over. Its bytes still count.
+    /// The object failed its checks, unless the key changed since `look`: a miss until it is
+    /// written over. Its bytes still count.
     pub fn condemn(&self, sight: Sight<'_>, look: &Look<'_>) {
         let digest = sight.key.digest();
         {
@@ -269,14 +272,22 @@ impl Shared {
             crate::ErrorKind::Throttled => ErrorKind::Throttled,
             _ => ErrorKind::Io,
         };
-        let error = Error::new(kind, "the request to the bucket failed").with_op(op).with_tier(self.caps.name.clone());
+        let error = Error::new(kind, "the request to the bucket failed")
+            .with_op(op)
+            .with_tier(self.caps.name.clone());
         let error = key.iter().fold(error, |error, key| error.with_key(*key.digest()));
         error.with_source(e)
     }
 }
 
-/// Enters what was just written into the room that was claimed for it; `false` when the index cannot take it.
-pub fn enter(shared: &Shared, (key, name): (&Key, &str), len: u64, (room, place): (Reservation, ChainPlace)) -> bool {
+/// Enters what was just written into the room that was claimed for it; `false` when the index
+/// cannot take it.
+pub fn enter(
+    shared: &Shared,
+    (key, name): (&Key, &str),
+    len: u64,
+    (room, place): (Reservation, ChainPlace),
+) -> bool {
     let mut books = shared.books();
     let chunk = books.chunk(key, len).with_place(place);
     let inserted = books.index.commit(room, chunk);

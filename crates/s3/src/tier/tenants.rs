@@ -1,5 +1,6 @@
-//! The tenants that this node met, and how much each may have. On the bucket a tenant is a keyed digest of its name (its cache salt) and
-//! nothing else. The key lies in the bucket and is asked for when the first tenant is met; what it means for the index follows here, how it is
+//! The tenants that this node met, and how much each may have. On the bucket a tenant is a keyed
+//! digest of its name (its cache salt) and nothing else. The key lies in the bucket and is asked
+//! for when the first tenant is met; what it means for the index follows here, how it is
 //! read and written in `truth/tenant_key.rs`.
 
 use std::collections::{BTreeSet, HashMap};
@@ -79,7 +80,8 @@ impl Tenants {
         self.known.as_ref().map(Known::key)
     }
 
-    /// Goes on with this key. What was counted under another one is its tenant's again when it is used.
+    /// Goes on with this key. What was counted under another one is its tenant's again when it is
+    /// used.
     pub fn set_key(&mut self, key: TenantKey, index: &mut Index) {
         if self.key() == Some(&key) {
             return;
@@ -95,7 +97,8 @@ impl Tenants {
         }
     }
 
-    /// Limits what one tenant may have, or all others. Without a key a tenant's limit begins with the key.
+    /// Limits what one tenant may have, or all others. Without a key a tenant's limit begins with
+    /// the key.
     pub fn limit(&mut self, name: &str, bytes: Option<u64>, index: &mut Index) {
         if name == OTHER_TENANTS {
             self.limit_of_others = bytes;
@@ -118,7 +121,10 @@ impl Tenants {
 
     /// How much a tenant may have, in bytes. Whose chunks nobody knows is none of the others.
     pub fn limit_of(&self, id: TenantId) -> Option<u64> {
-        self.limits_by_id.get(&id).copied().or(self.limit_of_others.filter(|_| id != TenantId::NONE))
+        self.limits_by_id
+            .get(&id)
+            .copied()
+            .or(self.limit_of_others.filter(|_| id != TenantId::NONE))
     }
 }
 
@@ -147,8 +153,15 @@ mod tests {
         assert!(index.is_above_quota(&Want::new(5).with_tenant(first)));
         tenants.set_key(TenantKey::new([2; 32]), &mut index);
         let second = tenants.id("alice");
-        assert!(first != second && tenants.limit_of(first).is_none() && tenants.limit_of(second) == Some(10));
-        assert!(!index.is_above_quota(&Want::new(5).with_tenant(first)), "nobody is called so any more");
+        assert!(
+            first != second
+                && tenants.limit_of(first).is_none()
+                && tenants.limit_of(second) == Some(10)
+        );
+        assert!(
+            !index.is_above_quota(&Want::new(5).with_tenant(first)),
+            "nobody is called so any more"
+        );
         assert!(!format!("{tenants:?}").contains("alice"));
     }
 }

@@ -11,7 +11,8 @@ use tokio::sync::oneshot;
 
 use super::shared::Shared;
 
-/// A batch of saves: when the last of it has ended, all of it counts as used, once and in the order of its chain.
+/// A batch of saves: when the last of it has ended, all of it counts as used, once and in the order
+/// of its chain.
 #[derive(Debug)]
 pub struct Together {
     shared: Arc<Shared>,
@@ -21,10 +22,12 @@ pub struct Together {
 }
 
 impl Together {
-    /// Errors when its chunks are there together or not at all, and there are too many such already.
+    /// Errors when its chunks are there together or not at all, and there are too many such
+    /// already.
     pub fn new(shared: &Arc<Shared>, ctx: &Ctx, ops: &[Save]) -> Result<Arc<Self>, SetsFull> {
         let chain: Vec<Digest> = ops.iter().map(|op| *op.key.digest()).collect();
-        let set = ctx.set_of(ops).map_or(Ok(None), |whole| shared.books().index.declare_set(&whole))?;
+        let set =
+            ctx.set_of(ops).map_or(Ok(None), |whole| shared.books().index.declare_set(&whole))?;
         Ok(Arc::new(Together { shared: Arc::clone(shared), chain, hint: ctx.hint, set }))
     }
 
@@ -46,7 +49,8 @@ impl Drop for Together {
     }
 }
 
-/// The order in which the saves of a batch ask for room: each when the one before it has asked, so that the beginning of a chain gets it.
+/// The order in which the saves of a batch ask for room: each when the one before it has asked, so
+/// that the beginning of a chain gets it.
 #[derive(Debug)]
 pub struct Place(Option<oneshot::Receiver<()>>, Option<oneshot::Sender<()>>);
 
@@ -104,8 +108,9 @@ impl Drop for Announced {
 }
 
 impl Shared {
-    /// Announces the chunks of a batch of saves at their places: as the caller says, else as lookups told. So none of them passes for an
-    /// orphan because another request is faster than that of the one before.
+    /// Announces the chunks of a batch of saves at their places: as the caller says, else as
+    /// lookups told. So none of them passes for an orphan because another request is faster
+    /// than that of the one before.
     pub fn announce(self: &Arc<Self>, chain: Option<Chain>, ops: &[Save]) -> Vec<Announced> {
         let mut books = self.books();
         let (mut before, mut depth) = chain.map_or((None, 0), |chain| (chain.parent, chain.depth));
@@ -122,7 +127,8 @@ impl Shared {
         ops.iter().map(&mut announce).collect()
     }
 
-    /// Notes that a request used these chunks, in the order of its chain, and what its caller expects of them.
+    /// Notes that a request used these chunks, in the order of its chain, and what its caller
+    /// expects of them.
     pub fn used(&self, chain: &[Digest], hint: &kvtier_core::Hint) {
         self.books().index.touch_batch(chain);
         self.truth.touched(chain);
@@ -136,7 +142,8 @@ impl Shared {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let mut hint = Hint::new().with_priority(told.priority);
         hint.session_ended = told.session_ended;
-        (hint.expected_return_ms, hint.retention_ms) = (told.expected_return.map(ms), told.retention.map(ms));
+        (hint.expected_return_ms, hint.retention_ms) =
+            (told.expected_return.map(ms), told.retention.map(ms));
         self.books().index.hint_batch(self.now_ms(), chain, &hint);
     }
 }

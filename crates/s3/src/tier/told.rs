@@ -23,7 +23,8 @@ const FACTS_HEADERS: [&str; 7] = [
     "x-amz-meta-kvtier-6",
     "x-amz-meta-kvtier-7",
 ];
-/// The header that holds the key's canonical form, in our own layout, whose names are digests; and those where it goes on.
+/// The header that holds the key's canonical form, in our own layout, whose names are digests; and
+/// those where it goes on.
 const KEY_HEADERS: [&str; 7] = [
     "x-amz-meta-kvtier-key",
     "x-amz-meta-kvtier-key-2",
@@ -54,8 +55,8 @@ pub fn text_of<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<Cow<'h, s
     joined(&FACTS_HEADERS, header)
 }
 
-/// The canonical form of the key in an object's headers; `None` where there is none, because an older build wrote the object or it did not
-/// fit.
+/// The canonical form of the key in an object's headers; `None` where there is none, because an
+/// older build wrote the object or it did not fit.
 pub fn canonical_of<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<Vec<u8>> {
     STANDARD.decode(&*joined(&KEY_HEADERS, header)?).ok()
 }
@@ -66,11 +67,12 @@ fn joined<'h>(names: &[&str], header: impl Fn(&str) -> Option<&'h str>) -> Optio
     Some(texts.fold(Cow::Borrowed(first), |text, more| Cow::Owned(text.into_owned() + more)))
 }
 
-/// Reads an object's facts, by the headers of an answer, and checks all of them but the sums; `total` is the object's length, where it is
-/// known.
+/// Reads an object's facts, by the headers of an answer, and checks all of them but the sums;
+/// `total` is the object's length, where it is known.
 pub fn told<'h>(header: impl Fn(&str) -> Option<&'h str>, total: Option<u64>, key: &Key) -> Told {
     let Some(text) = text_of(header) else { return Told::Nothing };
-    let Some(facts) = STANDARD.decode(&*text).ok().and_then(|bytes| Facts::decode(&bytes).ok()) else {
+    let Some(facts) = STANDARD.decode(&*text).ok().and_then(|bytes| Facts::decode(&bytes).ok())
+    else {
         return Told::Wrong;
     };
     let len = total.unwrap_or(facts.raw_len);
@@ -83,13 +85,16 @@ pub fn told<'h>(header: impl Fn(&str) -> Option<&'h str>, total: Option<u64>, ke
     if same { Told::Facts(Box::new(facts)) } else { Told::Wrong }
 }
 
-/// What is stored with an object: its facts, and its key's canonical form, if one is given and both fit into an object's metadata. Each is in
-/// one field, or in several where the store's are short.
+/// What is stored with an object: its facts, and its key's canonical form, if one is given and both
+/// fit into an object's metadata. Each is in one field, or in several where the store's are short.
 pub fn meta(facts: &Facts, canonical: Option<&[u8]>, provider: Provider) -> Put {
-    let put = with_fields(Put::default(), &FACTS_HEADERS, &STANDARD.encode(facts.encode()), provider);
+    let put =
+        with_fields(Put::default(), &FACTS_HEADERS, &STANDARD.encode(facts.encode()), provider);
     let Some(canonical) = canonical else { return put };
     let text = STANDARD.encode(canonical);
-    let bytes = |put: &Put| put.meta.iter().map(|(name, value)| name.len() - META.len() + value.len()).sum::<usize>();
+    let bytes = |put: &Put| {
+        put.meta.iter().map(|(name, value)| name.len() - META.len() + value.len()).sum::<usize>()
+    };
     let is_cut = provider == Provider::Swift && text.len() > KEY_HEADERS.len() * SWIFT_FIELD_MAX;
     let key = with_fields(Put::default(), &KEY_HEADERS, &text, provider);
     if is_cut || bytes(&put) + bytes(&key) > META_BYTES_MAX {
@@ -122,7 +127,15 @@ pub struct Proof<'a> {
 impl<'a> Proof<'a> {
     /// Nothing has landed.
     pub fn of(key: &'a Key) -> Self {
-        Proof { key, told: None, total: None, etag: None, crc: crc_fast::Digest::new(Crc32Iscsi), fed: 0, sound: true }
+        Proof {
+            key,
+            told: None,
+            total: None,
+            etag: None,
+            crc: crc_fast::Digest::new(Crc32Iscsi),
+            fed: 0,
+            sound: true,
+        }
     }
 
     /// Whether all that landed is what the facts say.
@@ -147,7 +160,8 @@ impl Watch for Proof<'_> {
         while !bytes.is_empty() && self.fed < len {
             let index = self.fed / block;
             let end = ((index + 1) * block).min(len);
-            let (head, rest) = bytes.split_at(usize::try_from(end - self.fed).unwrap_or(usize::MAX).min(bytes.len()));
+            let (head, rest) = bytes
+                .split_at(usize::try_from(end - self.fed).unwrap_or(usize::MAX).min(bytes.len()));
             self.crc.update(head);
             self.fed += head.len() as u64;
             bytes = rest;
@@ -173,14 +187,16 @@ mod tests {
     }
 
     fn head(put: &Put, len: usize) -> Head {
-        let meta: String = put.meta.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let meta: String =
+            put.meta.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {len}\r\n{meta}\r\n");
         Head::parse(text.as_bytes(), false).unwrap().unwrap().0
     }
 
     #[test]
     fn a_proof_holds_for_the_very_bytes_only() {
-        let (key, bytes) = (key(1), (0..300_001u32).map(|n| (n * 31 + n / 1000) as u8).collect::<Vec<_>>());
+        let (key, bytes) =
+            (key(1), (0..300_001u32).map(|n| (n * 31 + n / 1000) as u8).collect::<Vec<_>>());
         let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
         let head = head(&meta(&facts, None, Provider::Aws), bytes.len());
         let proof = |bytes: &[u8], piece: usize| {
@@ -208,17 +224,21 @@ mod tests {
     fn heads_of_other_chunks_tell_so() {
         let (mine, bytes) = (key(1), [7; 100]);
         let facts = |key: &Key| {
-            let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
+            let facts =
+                Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
             meta(&facts, None, Provider::Other).meta.remove(0).1
         };
-        let told_of = |text: Option<&str>, total| told(|name| text.filter(|_| name == FACTS_HEADERS[0]), total, &mine);
+        let told_of = |text: Option<&str>, total| {
+            told(|name| text.filter(|_| name == FACTS_HEADERS[0]), total, &mine)
+        };
         assert!(matches!(told_of(None, Some(100)), Told::Nothing));
         assert!(matches!(told_of(Some(&facts(&mine)), Some(100)), Told::Facts(_)));
         assert!(matches!(told_of(Some(&facts(&mine)), None), Told::Facts(_)));
         assert!(matches!(told_of(Some(&facts(&mine)), Some(101)), Told::Wrong));
         assert!(matches!(told_of(Some(&facts(&key(2))), Some(100)), Told::Wrong));
         assert!(matches!(told_of(Some("junk"), Some(100)), Told::Wrong));
-        let elsewhere = Key::new(Namespace::new("other", Digest::default()).into(), mine.id().clone());
+        let elsewhere =
+            Key::new(Namespace::new("other", Digest::default()).into(), mine.id().clone());
         assert!(matches!(told_of(Some(&facts(&elsewhere)), Some(100)), Told::Wrong));
     }
 
@@ -227,15 +247,20 @@ mod tests {
         let (key, bytes) = (key(1), vec![3; 64 * 65_536]);
         let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
         let put = meta(&facts, None, Provider::Swift);
-        assert!(put.meta.len() > 1 && put.meta.iter().all(|(_, value)| value.len() <= SWIFT_FIELD_MAX));
+        assert!(
+            put.meta.len() > 1 && put.meta.iter().all(|(_, value)| value.len() <= SWIFT_FIELD_MAX)
+        );
         assert!(put.meta.len() <= FACTS_HEADERS.len());
         let head = head(&put, bytes.len());
         let total = Some(bytes.len() as u64);
-        assert!(matches!(told(|name| head.header(name), total, &key), Told::Facts(back) if *back == facts));
+        assert!(
+            matches!(told(|name| head.header(name), total, &key), Told::Facts(back) if *back == facts)
+        );
         assert_eq!(meta(&facts, None, Provider::Aws).meta.len(), 1);
     }
 
-    /// What another build wrote must be read for ever: the header is compared with one that was made by hand from docs/FORMAT.md.
+    /// What another build wrote must be read for ever: the header is compared with one that was
+    /// made by hand from docs/FORMAT.md.
     #[test]
     fn a_key_is_in_a_field_of_its_own_as_the_golden_file_says_and_comes_back() {
         let key = key(1);
@@ -262,7 +287,12 @@ mod tests {
     fn a_key_that_does_not_fit_beside_the_facts_is_left_out() {
         let (key, bytes) = (key(1), vec![3; 64 * 65_536]);
         let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
-        let sum = |put: &Put| put.meta.iter().map(|(name, value)| name.len() - META.len() + value.len()).sum::<usize>();
+        let sum = |put: &Put| {
+            put.meta
+                .iter()
+                .map(|(name, value)| name.len() - META.len() + value.len())
+                .sum::<usize>()
+        };
         for provider in [Provider::Aws, Provider::Swift] {
             let mut kept = 0;
             for len in 0..2000 {

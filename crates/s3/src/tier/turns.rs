@@ -1,4 +1,5 @@
-//! Who is at which key: of those who change one chunk each waits for the one before, and who looked at it meanwhile learns that it changed.
+//! Who is at which key: of those who change one chunk each waits for the one before, and who looked
+//! at it meanwhile learns that it changed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,7 +42,8 @@ pub struct Change<'a> {
 }
 
 impl Turns {
-    /// Begins to look. What is seen is true for the index only if the look [is current](Look::is_current) in the end.
+    /// Begins to look. What is seen is true for the index only if the look [is
+    /// current](Look::is_current) in the end.
     pub fn look(&self, digest: &Digest) -> Look<'_> {
         let mut all = self.lock();
         let turn = all.entry(*digest).or_default();
@@ -100,10 +102,12 @@ impl Look<'_> {
         self.began
     }
 
-    /// Whether the key is as it was seen: nobody began to change it since, or was at it. Ask with the books in hand.
+    /// Whether the key is as it was seen: nobody began to change it since, or was at it. Ask with
+    /// the books in hand.
     pub fn is_current(&self) -> bool {
         let all = self.turns.lock();
-        self.changes.is_some() && all.get(&self.digest).is_some_and(|turn| Some(turn.changes) == self.changes)
+        self.changes.is_some()
+            && all.get(&self.digest).is_some_and(|turn| Some(turn.changes) == self.changes)
     }
 }
 
@@ -173,6 +177,7 @@ mod tests {
     }
 
     async fn futures_pending<F: Future>(mut future: std::pin::Pin<&mut F>) -> bool {
-        std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx).is_pending())).await
+        std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx).is_pending()))
+            .await
     }
 }

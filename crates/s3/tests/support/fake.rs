@@ -30,7 +30,8 @@ impl Asked {
             let Some((name, value)) = line.trim_end().split_once(':') else { break };
             asked.headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
         }
-        let mut body = vec![0; asked.header("content-length").and_then(|len| len.parse().ok()).unwrap_or(0)];
+        let mut body =
+            vec![0; asked.header("content-length").and_then(|len| len.parse().ok()).unwrap_or(0)];
         from.read_exact(&mut body).ok()?;
         asked.body = String::from_utf8(body).ok()?;
         Some(asked)
@@ -48,7 +49,8 @@ pub struct Fake {
 impl Fake {
     pub fn start(answer: impl Fn(&Asked, usize) -> (u16, String) + Send + Sync + 'static) -> Self {
         let (listener, asked) = (TcpListener::bind("127.0.0.1:0").unwrap(), Arc::default());
-        let (address, answer): (_, Arc<Answer>) = (listener.local_addr().unwrap(), Arc::new(answer));
+        let (address, answer): (_, Arc<Answer>) =
+            (listener.local_addr().unwrap(), Arc::new(answer));
         let seen = Arc::clone(&asked);
         // It ends with the process.
         std::thread::spawn(move || {
@@ -80,8 +82,10 @@ fn converse(socket: TcpStream, answer: &Answer, seen: &Mutex<Vec<Asked>>) -> Opt
         let (status, body) = answer(&asked, before);
         let kind = if body.starts_with('<') { "text/xml" } else { "application/json" };
         let ttl = "x-aws-ec2-metadata-token-ttl-seconds: 21600";
-        let head =
-            format!("HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\n{ttl}\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\n{ttl}\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
         to.write_all((head + &body).as_bytes()).ok()?;
     }
     None

@@ -28,12 +28,18 @@ impl Front {
 
     /// One that chooses among these protocols.
     pub async fn choosing(server: &Server, protocols: &[&[u8]]) -> Self {
-        let certified = rcgen::generate_simple_self_signed(vec!["s3.test".into(), "127.0.0.1".into()]).unwrap();
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
+        let certified =
+            rcgen::generate_simple_self_signed(vec!["s3.test".into(), "127.0.0.1".into()]).unwrap();
+        let key =
+            PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let mut config =
-            config.with_no_client_auth().with_single_cert(vec![certified.cert.der().clone()], key).unwrap();
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let mut config = config
+            .with_no_client_auth()
+            .with_single_cert(vec![certified.cert.der().clone()], key)
+            .unwrap();
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         let (acceptor, back) = (TlsAcceptor::from(Arc::new(config)), server.address());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -48,14 +54,21 @@ impl Front {
     }
 
     pub fn client(&self, trust: Trust) -> Client {
-        let mut config = config_of(Place::of(format!("https://{}", self.address)).bucket("bucket").resolve().unwrap());
+        let mut config = config_of(
+            Place::of(format!("https://{}", self.address)).bucket("bucket").resolve().unwrap(),
+        );
         config.trust = trust;
         config.retries_max = 1;
         Client::new(config)
     }
 }
 
-async fn relay(socket: TcpStream, back: SocketAddr, acceptor: TlsAcceptor, resumed: Arc<AtomicUsize>) {
+async fn relay(
+    socket: TcpStream,
+    back: SocketAddr,
+    acceptor: TlsAcceptor,
+    resumed: Arc<AtomicUsize>,
+) {
     let Ok(mut tls) = acceptor.accept(socket).await else { return };
     if tls.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed) {
         resumed.fetch_add(1, Ordering::SeqCst);

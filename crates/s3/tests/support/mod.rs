@@ -30,8 +30,10 @@ pub fn pattern(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether this is a suite that runs over HTTP/2: those are named `http2_...` and share everything else with the ones without.
-pub const HTTP2: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), [b'h', b't', b't', b'p', b'2', ..]);
+/// Whether this is a suite that runs over HTTP/2: those are named `http2_...` and share everything
+/// else with the ones without.
+pub const HTTP2: bool =
+    matches!(env!("CARGO_CRATE_NAME").as_bytes(), [b'h', b't', b't', b'p', b'2', ..]);
 
 pub fn server(change: impl FnOnce(&mut Setup)) -> Server {
     let mut setup = Setup::default();
@@ -43,7 +45,8 @@ pub fn endpoint(server: &Server, bucket: &str) -> Endpoint {
     Place::of(server.url()).bucket(bucket).region("us-east-1").resolve().unwrap()
 }
 
-/// How long nothing may move on a connection in tests where something does stand still: [`jump_until`] passes it.
+/// How long nothing may move on a connection in tests where something does stand still:
+/// [`jump_until`] passes it.
 pub const STALL_MAX: Duration = Duration::from_secs(120);
 
 /// Settings with which nothing fails because this machine is busy.
@@ -100,7 +103,8 @@ pub async fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Lets the clock of this test's runtime jump. It runs on before and after, since servers and sockets go by the machine's.
+/// Lets the clock of this test's runtime jump. It runs on before and after, since servers and
+/// sockets go by the machine's.
 pub async fn jump(time: Duration) {
     tokio::time::pause();
     let _running = RunningAgain;
@@ -116,7 +120,8 @@ impl Drop for RunningAgain {
     }
 }
 
-/// Lets it jump until it is so. A waiter may not have begun when the first jump comes, hence the others.
+/// Lets it jump until it is so. A waiter may not have begun when the first jump comes, hence the
+/// others.
 pub async fn jump_until(time: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !is_so() {
@@ -126,8 +131,13 @@ pub async fn jump_until(time: Duration, what: &str, mut is_so: impl FnMut() -> b
     }
 }
 
-/// Runs `work` to its end, and lets the clock jump by `time` again and again from when `is_stuck` says so.
-pub async fn jumping<T>(time: Duration, is_stuck: impl FnMut() -> bool, work: impl Future<Output = T>) -> T {
+/// Runs `work` to its end, and lets the clock jump by `time` again and again from when `is_stuck`
+/// says so.
+pub async fn jumping<T>(
+    time: Duration,
+    is_stuck: impl FnMut() -> bool,
+    work: impl Future<Output = T>,
+) -> T {
     let jumps = async {
         soon("it hangs", is_stuck).await;
         jump_until(time, "it gives up", || false).await;
@@ -138,7 +148,8 @@ pub async fn jumping<T>(time: Duration, is_stuck: impl FnMut() -> bool, work: im
     }
 }
 
-/// An address where nobody listens; nobody else is given it as long as the socket is kept, such as the server of another test.
+/// An address where nobody listens; nobody else is given it as long as the socket is kept, such as
+/// the server of another test.
 pub fn dead() -> (SocketAddr, TcpSocket) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(([127, 0, 0, 1], 0).into()).unwrap();

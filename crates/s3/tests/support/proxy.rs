@@ -32,7 +32,8 @@ impl Drop for Front {
 }
 
 impl Front {
-    /// haproxy before `server`, bound with these options, which lets uploads over HTTP/2 have a window of `window` bytes.
+    /// haproxy before `server`, bound with these options, which lets uploads over HTTP/2 have a
+    /// window of `window` bytes.
     pub fn haproxy(server: &Server, options: &str, window: usize) -> Option<Self> {
         Self::start(("haproxy", "haproxy", &["-db", "-f"]), |dir, address| {
             format!(
@@ -45,8 +46,9 @@ impl Front {
         })
     }
 
-    /// nginx before `server`, listening with these options, speaking these versions of TLS. Each answer says in its metadata which
-    /// (`tls`), and whether the session was resumed (`reused`: `r`, else `.`).
+    /// nginx before `server`, listening with these options, speaking these versions of TLS. Each
+    /// answer says in its metadata which (`tls`), and whether the session was resumed
+    /// (`reused`: `r`, else `.`).
     pub fn nginx(server: &Server, options: &str, versions: &str) -> Option<Self> {
         Self::start(("nginx", "nginx-light", &["-c"]), |dir, address| {
             format!(
@@ -69,10 +71,17 @@ impl Front {
         (program, package, arguments): (&str, &str, &[&str]),
         config: impl Fn(&str, SocketAddr) -> String,
     ) -> Option<Self> {
-        if Command::new(program).arg("-v").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
+        if Command::new(program)
+            .arg("-v")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_err()
+        {
             // Not by a macro, whose words the test harness would swallow.
-            let what =
-                format!("SKIPPED: {program} is not installed (apt-get install {package}): it was not tried with\n");
+            let what = format!(
+                "SKIPPED: {program} is not installed (apt-get install {package}): it was not tried with\n"
+            );
             std::io::stderr().write_all(what.as_bytes()).unwrap();
             return None;
         }
@@ -87,7 +96,13 @@ impl Front {
         std::fs::write(&file, config(dir.path().to_str().unwrap(), address)).unwrap();
         let log = std::fs::File::create(dir.path().join("log")).unwrap();
         let mut command = Command::new(program);
-        let child = command.args(arguments).arg(&file).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        let child = command
+            .args(arguments)
+            .arg(&file)
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
         let mut front = Front { child, address, _port: port, _dir: dir };
         let began = Instant::now();
         while began.elapsed() < START_MAX && front.child.try_wait().unwrap().is_none() {
@@ -96,12 +111,17 @@ impl Front {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("{program} does not listen: {}", std::fs::read_to_string(front._dir.path().join("log")).unwrap());
+        panic!(
+            "{program} does not listen: {}",
+            std::fs::read_to_string(front._dir.path().join("log")).unwrap()
+        );
     }
 
     /// What leads to it, and trusts it.
     pub fn config(&self) -> Config {
-        let mut config = config_of(Place::of(format!("https://{}", self.address)).bucket("bucket").resolve().unwrap());
+        let mut config = config_of(
+            Place::of(format!("https://{}", self.address)).bucket("bucket").resolve().unwrap(),
+        );
         config.trust = Trust::Pem(ca_pem().into());
         config
     }
@@ -113,7 +133,8 @@ impl Front {
     }
 }
 
-/// Every operation through what stands before `server`: the bytes are right on both sides, and nothing is repeated.
+/// Every operation through what stands before `server`: the bytes are right on both sides, and
+/// nothing is repeated.
 pub async fn every_operation(client: &Client, server: &Server) {
     const KEY: &str = "a b/é+%//k";
     let memory = Memory::new();

@@ -1,7 +1,7 @@
 //! The server in a process of its own, so that what is counted in this one is the client's.
 //!
-//! The test program starts itself again as one test, `serve`, which every program that uses this has:
-//! `#[test] fn serve() { support::remote::serve() }`.
+//! The test program starts itself again as one test, `serve`, which every program that uses this
+//! has: `#[test] fn serve() { support::remote::serve() }`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -31,8 +31,11 @@ impl Remote {
         command.args(["--exact", "serve", "--nocapture"]).env(SERVE, sizes.join(" "));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = lines.find_map(|line| line.unwrap().split_once(READY).map(|(_, rest)| rest.to_owned())).unwrap();
-        let [plain, http2, tls, ca] = line.split(' ').map(str::to_owned).collect::<Vec<_>>().try_into().unwrap();
+        let line = lines
+            .find_map(|line| line.unwrap().split_once(READY).map(|(_, rest)| rest.to_owned()))
+            .unwrap();
+        let [plain, http2, tls, ca] =
+            line.split(' ').map(str::to_owned).collect::<Vec<_>>().try_into().unwrap();
         // Nobody reads on, and nothing more is written.
         std::mem::forget(lines);
         Remote { child, plain, http2, tls, ca: std::fs::read_to_string(ca).unwrap() }
@@ -72,12 +75,15 @@ impl Drop for Remote {
 #[allow(clippy::print_stdout)]
 pub fn serve() {
     let Ok(sizes) = std::env::var(SERVE) else { return };
-    let (server, http2) =
-        (Server::start(Default::default()).unwrap(), Server::start_http2(Default::default()).unwrap());
+    let (server, http2) = (
+        Server::start(Default::default()).unwrap(),
+        Server::start_http2(Default::default()).unwrap(),
+    );
     for server in [&server, &http2] {
         sizes.split(' ').for_each(|size| server.put_object(size, pattern(size.parse().unwrap())));
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let front = runtime.block_on(Front::before(&server));
     let ca = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(ca.path(), &front.ca).unwrap();

@@ -36,7 +36,10 @@ impl Scene {
         let (mut lease, mut guard) = self.memory.lease(len + 4096).split_at(len);
         guard.as_host_mut().unwrap().fill(0x5A);
         let result = self.client.get("k", &mut lease, &Get::default()).await;
-        assert!(guard.as_host_mut().unwrap().iter().all(|byte| *byte == 0x5A), "a byte landed outside");
+        assert!(
+            guard.as_host_mut().unwrap().iter().all(|byte| *byte == 0x5A),
+            "a byte landed outside"
+        );
         match result {
             Ok(object) => {
                 assert_eq!(object.unwrap().len(), len as u64);

@@ -34,7 +34,10 @@ impl World {
         Self::on(|_| {}, change)
     }
 
-    pub fn on(setup: impl FnOnce(&mut Setup), change: impl FnOnce(TierConfig) -> TierConfig) -> Self {
+    pub fn on(
+        setup: impl FnOnce(&mut Setup),
+        change: impl FnOnce(TierConfig) -> TierConfig,
+    ) -> Self {
         Self::over(Arc::new(server(setup)), change)
     }
 
@@ -49,11 +52,19 @@ impl World {
         let mut suite = Fixture::new(kvtier_testkit::ModelTier::open(Default::default()).unwrap());
         suite.tier = Arc::clone(&tier) as Arc<_>;
         let stranger = Client::new(config_of(endpoint(&server, "bucket")));
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let world = World { suite, server, stranger, runtime, tier };
         let begun = Instant::now();
         while world.status().reasons.iter().any(|reason| reason.contains("listed")) {
-            assert!(begun.elapsed() < Duration::from_secs(600), "no first listing: {:?}", world.status());
+            assert!(
+                begun.elapsed() < Duration::from_secs(600),
+                "no first listing: {:?}",
+                world.status()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
         world
@@ -84,7 +95,11 @@ impl World {
     pub fn objects(&self) -> Vec<(String, u64)> {
         let what = kvtier_s3::List::under(format!("{PREFIX}/"));
         let page = self.runtime.block_on(self.stranger.list(&what, None)).unwrap();
-        page.entries.into_iter().filter(|e| !e.key.contains("/.kvtier/")).map(|e| (e.key, e.bytes)).collect()
+        page.entries
+            .into_iter()
+            .filter(|e| !e.key.contains("/.kvtier/"))
+            .map(|e| (e.key, e.bytes))
+            .collect()
     }
 
     /// The name of the chunk's object in our own layout.
@@ -119,7 +134,8 @@ impl World {
         let before = self.server.seen().len();
         let done = work();
         let mut asked = self.server.seen().split_off(before);
-        let own = ["/.kvtier", "%2F.kvtier", "?versioning", "?object-lock", "?lifecycle", "uploads"];
+        let own =
+            ["/.kvtier", "%2F.kvtier", "?versioning", "?object-lock", "?lifecycle", "uploads"];
         asked.retain(|seen| !own.iter().any(|own| seen.target.contains(own)));
         (done, asked)
     }
@@ -143,7 +159,9 @@ impl World {
 
     /// Key number `n` of a namespace whose chunks have `len` bytes, no less.
     pub fn full_key(&self, n: u64, len: u64) -> Key {
-        let ns = Namespace::new("suite", Default::default()).with_chunk_bytes(0, len).with_partial(false);
+        let ns = Namespace::new("suite", Default::default())
+            .with_chunk_bytes(0, len)
+            .with_partial(false);
         Fixture::key_in(ns, n)
     }
 }
@@ -186,7 +204,8 @@ pub fn within(time: Duration, what: &str, is_so: impl Fn() -> bool) {
 
 /// What each tenant has, by name, but for those without one.
 pub fn tenants(world: &World) -> Vec<(String, u64)> {
-    let mut tenants: Vec<_> = world.tier.usage().tenants.into_iter().map(|one| (one.tenant, one.used_bytes)).collect();
+    let mut tenants: Vec<_> =
+        world.tier.usage().tenants.into_iter().map(|one| (one.tenant, one.used_bytes)).collect();
     tenants.retain(|(tenant, bytes)| !tenant.is_empty() && *bytes > 0);
     tenants.sort();
     tenants

@@ -1,8 +1,10 @@
 //! The S3 server of the tests as a program, for tests that are not written in Rust.
 //!
-//! `kvtier-s3-server [--bucket NAME] [--port N]` prints its address, then serves until standard input ends. Each line of standard input is a
-//! command: `requests` prints the requests since the last time (method, target, status), `keys` the names of all objects, `stall MS TIMES`
-//! lets the next requests wait; an empty line closes each answer. Its key pair is that of [`Setup::default`].
+//! `kvtier-s3-server [--bucket NAME] [--port N]` prints its address, then serves until standard
+//! input ends. Each line of standard input is a command: `requests` prints the requests since the
+//! last time (method, target, status), `keys` the names of all objects, `stall MS TIMES`
+//! lets the next requests wait; an empty line closes each answer. Its key pair is that of
+//! [`Setup::default`].
 #![forbid(unsafe_code)]
 
 use std::io::{self, BufRead, Write};
@@ -42,7 +44,10 @@ fn answer(server: &Server, line: &str, told: &mut usize) -> io::Result<Vec<Strin
         ["requests"] => {
             let seen = server.seen().split_off(*told);
             *told += seen.len();
-            Ok(seen.iter().map(|seen| format!("{} {} {}", seen.method, seen.target, seen.status)).collect())
+            Ok(seen
+                .iter()
+                .map(|seen| format!("{} {} {}", seen.method, seen.target, seen.status))
+                .collect())
         }
         ["keys"] => Ok(server.keys("")),
         ["stall", ms, times] => {

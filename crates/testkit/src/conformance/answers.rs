@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use kvtier_core::{Digest, ErrorKind, Loaded, MissReason, Mode, Namespace, Presence, Removed, Save, Saved};
+use kvtier_core::{
+    Digest, ErrorKind, Loaded, MissReason, Mode, Namespace, Presence, Removed, Save, Saved,
+};
 
 use super::Fixture;
 
@@ -43,9 +45,18 @@ pub fn the_same_id_in_another_namespace_is_another_key(make: &dyn Fn() -> Fixtur
     if f.one_namespace {
         for key in [&other, &layout] {
             let kind = |e: Option<kvtier_core::Error>| e.map(|e| e.kind());
-            let looked = f.tier.lookup(&f.ctx(), [key.clone()].into(), Mode::Each, kvtier_core::Hold::None).wait();
-            assert_eq!(kind(f.load_with(f.load_op(key, LEN)).result.err()), Some(ErrorKind::Invalid));
-            assert_eq!(kind(f.save_with(f.save_op(key, LEN)).result.err()), Some(ErrorKind::Invalid));
+            let looked = f
+                .tier
+                .lookup(&f.ctx(), [key.clone()].into(), Mode::Each, kvtier_core::Hold::None)
+                .wait();
+            assert_eq!(
+                kind(f.load_with(f.load_op(key, LEN)).result.err()),
+                Some(ErrorKind::Invalid)
+            );
+            assert_eq!(
+                kind(f.save_with(f.save_op(key, LEN)).result.err()),
+                Some(ErrorKind::Invalid)
+            );
             assert_eq!(kind(looked.err()), Some(ErrorKind::Invalid));
         }
         return;
@@ -62,11 +73,16 @@ pub fn the_same_id_in_another_namespace_is_another_key(make: &dyn Fn() -> Fixtur
 /// Where a chunk's size is known and partial ones are not allowed, no other length is taken.
 pub fn a_chunk_of_the_wrong_length_is_invalid(make: &dyn Fn() -> Fixture) {
     let f = make();
-    let ns = Namespace::new("exact", Digest::default()).with_chunk_bytes(0, 8192).with_partial(false);
+    let ns =
+        Namespace::new("exact", Digest::default()).with_chunk_bytes(0, 8192).with_partial(false);
     for len in [1, 4096, 8191, 8193, 12_288] {
         let key = f.key_within(ns.clone(), len as u64);
         let done = f.save_with(f.save_op(&key, len));
-        assert_eq!(done.result.expect_err("the wrong length").kind(), ErrorKind::Invalid, "{len} bytes");
+        assert_eq!(
+            done.result.expect_err("the wrong length").kind(),
+            ErrorKind::Invalid,
+            "{len} bytes"
+        );
         assert_eq!(done.op.from.len(), 1, "the memory comes back");
         assert_eq!(f.load(&key, len), Loaded::Miss(MissReason::Absent), "{len} bytes");
     }
@@ -96,7 +112,8 @@ pub fn a_batch_is_answered_in_order(make: &dyn Fn() -> Fixture) {
     let f = make();
     let keys = f.keys(0..24);
     let there = |n: usize| n % 3 != 1;
-    let saves = keys.iter().enumerate().filter(|(n, _)| there(*n)).map(|(n, key)| f.save_op(key, LEN + n));
+    let saves =
+        keys.iter().enumerate().filter(|(n, _)| there(*n)).map(|(n, key)| f.save_op(key, LEN + n));
     let saves: Vec<Save> = saves.collect();
     let order: Vec<_> = saves.iter().map(|op| op.key.clone()).collect();
     let saved = f.tier.save(&f.ctx(), saves).wait();
@@ -107,7 +124,8 @@ pub fn a_batch_is_answered_in_order(make: &dyn Fn() -> Fixture) {
     assert_eq!(loaded.len(), keys.len());
     for ((n, key), done) in keys.iter().enumerate().zip(loaded) {
         let len = (LEN + n) as u64;
-        let expected = if there(n) { Loaded::Hit { len } } else { Loaded::Miss(MissReason::Absent) };
+        let expected =
+            if there(n) { Loaded::Hit { len } } else { Loaded::Miss(MissReason::Absent) };
         assert_eq!((&done.op.key, done.op.into[0].len() as u64), (key, len), "answer {n}");
         assert_eq!(done.result.expect("a load"), expected, "answer {n}");
         if there(n) {
@@ -134,7 +152,8 @@ pub fn lookup_answers_each_key(make: &dyn Fn() -> Fixture) {
     assert_eq!(found, [HERE, Presence::Miss, HERE, HERE, Presence::Miss]);
 }
 
-/// `Mode::Prefix` says how far the unbroken prefix reaches; nothing behind the first miss is called a miss that is here.
+/// `Mode::Prefix` says how far the unbroken prefix reaches; nothing behind the first miss is called
+/// a miss that is here.
 pub fn lookup_of_a_prefix_ends_at_the_first_miss(make: &dyn Fn() -> Fixture) {
     let f = make();
     f.store(&f.keys([0, 1, 3]), LEN);

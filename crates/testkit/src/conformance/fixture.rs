@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{
-    Ctx, Digest, Done, Hold, Key, Load, Loaded, LookedUp, Mode, Namespace, Presence, Removed, Save, Saved, Tier,
+    Ctx, Digest, Done, Hold, Key, Load, Loaded, LookedUp, Mode, Namespace, Presence, Removed, Save,
+    Saved, Tier,
 };
 use kvtier_key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier_mem::{Arena, ArenaConfig, Lease, View};
@@ -17,11 +18,13 @@ pub struct Fixture {
     pub tier: Arc<dyn Tier>,
     /// Memory it can reach, at least 32 MiB.
     pub arena: Arena,
-    /// The tier's cap in bytes, where the suite is to test eviction; at least 1 MiB, best not much more than 16.
+    /// The tier's cap in bytes, where the suite is to test eviction; at least 1 MiB, best not much
+    /// more than 16.
     pub capacity: Option<u64>,
     /// The keys are those of LMCache's in-process mode: the tier has no names for others.
     pub engine_keys: bool,
-    /// The tier has chunks of one namespace, that of the first key, and calls keys of others invalid.
+    /// The tier has chunks of one namespace, that of the first key, and calls keys of others
+    /// invalid.
     pub one_namespace: bool,
     /// How to reach the arena's memory, if the CPU does not.
     pub reach: Option<Arc<dyn Reach>>,
@@ -140,7 +143,8 @@ impl Fixture {
     /// Key number `n` of a namespace, of LMCache's multi-process mode.
     pub fn key_in(ns: Namespace, n: u64) -> Key {
         let hash = ChunkHash::new(Digest::of("kvtier testkit chunk", &n.to_le_bytes()).as_bytes());
-        let id = ObjectKey::new("org/model", KvRank::pack(1, 0, 1, 0), 0, hash, "").expect("a valid key");
+        let id = ObjectKey::new("org/model", KvRank::pack(1, 0, 1, 0), 0, hash, "")
+            .expect("a valid key");
         Key::new(Arc::new(ns), id.into())
     }
 
@@ -199,12 +203,19 @@ impl Fixture {
 
     /// Looks keys up without a hold.
     pub fn lookup(&self, keys: &Arc<[Key]>, mode: Mode) -> Vec<Presence> {
-        self.tier.lookup(&self.ctx(), Arc::clone(keys), mode, Hold::None).wait().expect("a lookup").found
+        self.tier
+            .lookup(&self.ctx(), Arc::clone(keys), mode, Hold::None)
+            .wait()
+            .expect("a lookup")
+            .found
     }
 
     /// Looks keys up and holds the hits.
     pub fn hold(&self, keys: &Arc<[Key]>, time: Duration) -> LookedUp {
-        self.tier.lookup(&self.ctx(), Arc::clone(keys), Mode::Each, Hold::For(time)).wait().expect("a lookup")
+        self.tier
+            .lookup(&self.ctx(), Arc::clone(keys), Mode::Each, Hold::For(time))
+            .wait()
+            .expect("a lookup")
     }
 
     /// Removes keys.
@@ -217,14 +228,19 @@ impl Fixture {
         let mut at = 0;
         for lease in leases {
             let bytes = self.read(lease);
-            assert_eq!(bytes.len() as u64, (len - at).min(lease.len() as u64), "the initialised length of a lease");
+            assert_eq!(
+                bytes.len() as u64,
+                (len - at).min(lease.len() as u64),
+                "the initialised length of a lease"
+            );
             assert_eq!(Content::of(key).check(at, &bytes), Ok(()), "a wrong byte in {key:?}");
             at += bytes.len() as u64;
         }
         assert_eq!(at, len, "the leases hold the whole chunk");
     }
 
-    /// Asks `done` again and again until it says yes; fails after half a minute, which a busy machine may need.
+    /// Asks `done` again and again until it says yes; fails after half a minute, which a busy
+    /// machine may need.
     pub fn eventually(&self, what: &str, done: impl Fn() -> bool) {
         let end = std::time::Instant::now() + Duration::from_secs(600);
         while !done() {

@@ -48,7 +48,8 @@ pub fn two_holds_are_both_needed_to_end(make: &dyn Fn() -> Fixture) {
     assert_eq!(f.remove(&keys), Removed::new(1, 0, 0));
 }
 
-/// A hold on several chunks is given back chunk by chunk: what was given back goes at once, the others stay.
+/// A hold on several chunks is given back chunk by chunk: what was given back goes at once, the
+/// others stay.
 pub fn keys_of_a_hold_are_released_one_by_one(make: &dyn Fn() -> Fixture) {
     let f = make();
     let keys = f.keys(0..3);
@@ -117,7 +118,9 @@ pub fn capacity_is_kept_and_the_newest_stays(make: &dyn Fn() -> Fixture) {
     let len = len_of(capacity, 16);
     for n in 0..48 {
         press(&f, &f.keys([n]), len);
-        f.eventually("the cap is kept", || f.tier.usage().used_bytes.is_some_and(|used| used <= capacity));
+        f.eventually("the cap is kept", || {
+            f.tier.usage().used_bytes.is_some_and(|used| used <= capacity)
+        });
         assert_eq!(f.load(&f.key(n), len), Loaded::Hit { len: len as u64 }, "the chunk just saved");
     }
     assert_eq!(f.lookup(&f.keys([0]), Mode::Each), [Presence::Miss]);

@@ -1,4 +1,5 @@
-//! The suite that every tier and every decorator passes: one promise a function, each given a way to make a fresh tier.
+//! The suite that every tier and every decorator passes: one promise a function, each given a way
+//! to make a fresh tier.
 //!
 //! ```
 //! use kvtier_testkit::conformance::Fixture;
@@ -27,8 +28,9 @@ pub fn right_here(_name: &str, body: &dyn Fn()) {
     body();
 }
 
-/// Makes a test of every promise. Its argument is the name of a `fn() -> Fixture` that makes a fresh, empty tier. A second one, a
-/// `fn(&str, &dyn Fn())`, is given the path of each test and its body, and runs it elsewhere: in a child process, say.
+/// Makes a test of every promise. Its argument is the name of a `fn() -> Fixture` that makes a
+/// fresh, empty tier. A second one, a `fn(&str, &dyn Fn())`, is given the path of each test and its
+/// body, and runs it elsewhere: in a child process, say.
 #[macro_export]
 macro_rules! conformance {
     (@each $make:path, $around:path; $($module:ident :: $promise:ident,)*) => {

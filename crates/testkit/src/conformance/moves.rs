@@ -16,7 +16,10 @@ pub fn what_was_saved_is_loaded(make: &dyn Fn() -> Fixture) {
 /// Lengths of one byte, around a page, and over a mebibyte come back exactly.
 pub fn sizes_around_a_page_come_back(make: &dyn Fn() -> Fixture) {
     let f = make();
-    for (n, len) in [1, 2, 511, 4095, 4096, 4097, 8191, 8192, 12_289, MIB - 4096, MIB + 1].into_iter().enumerate() {
+    for (n, len) in [1, 2, 511, 4095, 4096, 4097, 8191, 8192, 12_289, MIB - 4096, MIB + 1]
+        .into_iter()
+        .enumerate()
+    {
         let key = f.key(n as u64);
         // In another lease than the one before, so that leftovers would show.
         assert_eq!(f.save(&key, len), Saved::Stored, "{len} bytes");
@@ -24,12 +27,14 @@ pub fn sizes_around_a_page_come_back(make: &dyn Fn() -> Fixture) {
     }
 }
 
-/// Several leases are filled in order, and several views saved in order, as if they were one buffer.
+/// Several leases are filled in order, and several views saved in order, as if they were one
+/// buffer.
 pub fn a_chunk_scatters_over_leases_and_gathers_from_views(make: &dyn Fn() -> Fixture) {
     split(&make(), &[8192, 4096, 16_384, 5000], &[4096, 20_480, 9096]);
 }
 
-/// Pieces whose lengths are no multiple of anything join as well, unless the tier says `Invalid` because it copies nothing.
+/// Pieces whose lengths are no multiple of anything join as well, unless the tier says `Invalid`
+/// because it copies nothing.
 pub fn pieces_of_any_length_join(make: &dyn Fn() -> Fixture) {
     let f = make();
     if f.tier.caps().bounce {
@@ -51,11 +56,16 @@ fn split(f: &Fixture, views: &[usize], leases: &[usize]) {
     let into = leases.iter().map(|n| f.lease(*n)).collect();
     let done = f.load_with(Load { key: key.clone(), into });
     assert_eq!(done.result.expect("a load"), Loaded::Hit { len: len as u64 });
-    assert_eq!(done.op.into.iter().map(|l| l.len()).collect::<Vec<_>>(), leases, "the same leases in the same order");
+    assert_eq!(
+        done.op.into.iter().map(|l| l.len()).collect::<Vec<_>>(),
+        leases,
+        "the same leases in the same order"
+    );
     f.verify(&key, &done.op.into, len as u64);
 }
 
-/// Where there is more room than chunk, the answer and the leases' initialised lengths say how long it is.
+/// Where there is more room than chunk, the answer and the leases' initialised lengths say how long
+/// it is.
 pub fn longer_leases_are_filled_as_far_as_the_chunk_goes(make: &dyn Fn() -> Fixture) {
     let f = make();
     assert_eq!(f.save(&f.key(1), 5000), Saved::Stored);
@@ -68,7 +78,9 @@ pub fn longer_leases_are_filled_as_far_as_the_chunk_goes(make: &dyn Fn() -> Fixt
 }
 
 /// Too little room is a miss, and not a byte behind the lease changes.
-pub fn a_chunk_longer_than_the_leases_is_a_miss_and_writes_nothing_past_them(make: &dyn Fn() -> Fixture) {
+pub fn a_chunk_longer_than_the_leases_is_a_miss_and_writes_nothing_past_them(
+    make: &dyn Fn() -> Fixture,
+) {
     let f = make();
     assert_eq!(f.save(&f.key(1), 12_288), Saved::Stored);
     let mut both = f.lease(16_384);
@@ -92,7 +104,8 @@ pub fn leftovers_in_a_lease_do_not_count_after_a_miss(make: &dyn Fn() -> Fixture
     assert_eq!(done.op.into[0].init_len(), 0);
 }
 
-/// Memory that starts at an odd address is used through a copy where [`Caps::bounce`](kvtier_core::Caps) says so, else `Invalid`.
+/// Memory that starts at an odd address is used through a copy where
+/// [`Caps::bounce`](kvtier_core::Caps) says so, else `Invalid`.
 pub fn unaligned_memory_moves_or_is_invalid(make: &dyn Fn() -> Fixture) {
     let f = make();
     let (key, len) = (f.key(1), 10_000);
@@ -107,7 +120,10 @@ pub fn unaligned_memory_moves_or_is_invalid(make: &dyn Fn() -> Fixture) {
         crate::Content::of(&other).write(0, &mut bytes[3..]);
         f.write(&mut lease, &bytes);
         let from = vec![lease.freeze().slice(3..len + 3)];
-        assert_eq!(f.save_with(Save { key: other.clone(), from }).result.expect("a save"), Saved::Stored);
+        assert_eq!(
+            f.save_with(Save { key: other.clone(), from }).result.expect("a save"),
+            Saved::Stored
+        );
         assert_eq!(f.load(&other, len), Loaded::Hit { len: len as u64 });
     } else if f.tier.caps().align > 1 {
         assert_eq!(done.result.expect_err("unaligned").kind(), ErrorKind::Invalid);

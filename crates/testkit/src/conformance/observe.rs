@@ -60,7 +60,8 @@ impl Listener for Heard {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for event in events {
             if let Event::Stored { key, .. } | Event::Gone { key, .. } = event {
-                // A listing of a shared medium may find, and tell of, what is being saved before the save is done.
+                // A listing of a shared medium may find, and tell of, what is being saved before
+                // the save is done.
                 let told = all.entry(*key).or_default();
                 if told.last() != Some(event) {
                     told.push(*event);
@@ -79,15 +80,16 @@ pub fn stored_and_gone_are_heard(make: &dyn Fn() -> Fixture) {
     f.store(&f.keys([0, 1]), LEN);
     f.remove(&f.keys([0]));
     f.store(&f.keys([0]), LEN);
-    let of = |n| heard.0.lock().unwrap_or_else(PoisonError::into_inner).get(f.key(n).digest()).cloned();
+    let of =
+        |n| heard.0.lock().unwrap_or_else(PoisonError::into_inner).get(f.key(n).digest()).cloned();
     let stored = Event::Stored { key, len };
     f.eventually("three events", || of(0).is_some_and(|events| events.len() >= 3));
     assert_eq!(of(0), Some(vec![stored, Event::Gone { key, len }, stored]));
     assert_eq!(of(1), Some(vec![Event::Stored { key: *f.key(1).digest(), len }]));
 }
 
-/// However many save and remove a key at once, what listeners hear of it last is how it is. No promise of every tier, so not in the suite:
-/// the tiers of a stack each tell of theirs.
+/// However many save and remove a key at once, what listeners hear of it last is how it is. No
+/// promise of every tier, so not in the suite: the tiers of a stack each tell of theirs.
 pub fn what_is_heard_last_of_a_key_is_so(f: &Fixture) {
     let heard = Arc::new(Heard::default());
     f.tier.listen(heard.clone());
@@ -108,8 +110,18 @@ pub fn what_is_heard_last_of_a_key_is_so(f: &Fixture) {
     });
     for n in 0..2 {
         let is_there = || f.lookup(&f.keys([n]), kvtier_core::Mode::Each)[0].is_hit();
-        let last = || heard.0.lock().unwrap_or_else(PoisonError::into_inner).get(f.key(n).digest())?.last().copied();
-        f.eventually("what was heard last is so", || matches!(last(), Some(Event::Stored { .. })) == is_there());
+        let last = || {
+            heard
+                .0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .get(f.key(n).digest())?
+                .last()
+                .copied()
+        };
+        f.eventually("what was heard last is so", || {
+            matches!(last(), Some(Event::Stored { .. })) == is_there()
+        });
     }
 }
 

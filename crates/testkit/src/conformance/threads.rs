@@ -63,6 +63,7 @@ fn crowd(step: impl Fn(&mut Seed) + Sync) {
 fn whole(f: &Fixture, seed: &mut Seed) {
     // `load` proves the bytes of a hit.
     let loaded = f.load(&f.key(seed.below(KEYS)), LEN + seed.below(3) as usize * 4096);
-    let fine = [Loaded::Hit { len: LEN as u64 }, Loaded::Miss(MissReason::Absent), Loaded::Throttled];
+    let fine =
+        [Loaded::Hit { len: LEN as u64 }, Loaded::Miss(MissReason::Absent), Loaded::Throttled];
     assert!(fine.contains(&loaded), "{loaded:?}");
 }

@@ -16,11 +16,16 @@ pub fn a_deadline_in_the_past_is_a_timeout_at_once(make: &dyn Fn() -> Fixture) {
     f.store(&f.keys([0]), LEN);
     let late = Ctx::within(Duration::ZERO);
     let start = Instant::now();
-    let loaded = f.tier.load(&late, vec![f.load_op(&f.key(0), LEN), f.load_op(&f.key(1), LEN)]).wait();
+    let loaded =
+        f.tier.load(&late, vec![f.load_op(&f.key(0), LEN), f.load_op(&f.key(1), LEN)]).wait();
     assert_eq!(loaded.len(), 2);
-    loaded.into_iter().for_each(|d| assert_eq!(d.result.expect_err("late").kind(), ErrorKind::Timeout));
+    loaded
+        .into_iter()
+        .for_each(|d| assert_eq!(d.result.expect_err("late").kind(), ErrorKind::Timeout));
     let saved = f.tier.save(&late, vec![f.save_op(&f.key(2), LEN)]).wait();
-    saved.into_iter().for_each(|d| assert_eq!(d.result.expect_err("late").kind(), ErrorKind::Timeout));
+    saved
+        .into_iter()
+        .for_each(|d| assert_eq!(d.result.expect_err("late").kind(), ErrorKind::Timeout));
     // These may have their answer at hand.
     if let Err(error) = f.tier.lookup(&late, f.keys([0]), Mode::Each, Hold::None).wait() {
         assert_eq!(error.kind(), ErrorKind::Timeout);
@@ -45,7 +50,12 @@ pub fn dropped_tickets_lose_no_memory(make: &dyn Fn() -> Fixture) {
     let f = make();
     f.store(&f.keys(0..8), LEN);
     for n in 0..32 {
-        drop(f.tier.load(&f.ctx(), vec![f.load_op(&f.key(n % 8), LEN), f.load_op(&f.key(n + 100), LEN)]));
+        drop(
+            f.tier.load(
+                &f.ctx(),
+                vec![f.load_op(&f.key(n % 8), LEN), f.load_op(&f.key(n + 100), LEN)],
+            ),
+        );
         drop(f.tier.save(&f.ctx(), vec![f.save_op(&f.key(n + 200), LEN)]));
     }
     f.tier.close().wait().expect("close");
@@ -84,7 +94,13 @@ pub fn closed_is_closed(make: &dyn Fn() -> Fixture) {
     let saved = f.save_with(f.save_op(&f.key(1), LEN));
     closed(saved.result.expect_err("closed").kind());
     assert_eq!((loaded.op.into.len(), saved.op.from.len()), (1, 1));
-    closed(f.tier.lookup(&f.ctx(), f.keys([0]), Mode::Each, Hold::None).wait().expect_err("closed").kind());
+    closed(
+        f.tier
+            .lookup(&f.ctx(), f.keys([0]), Mode::Each, Hold::None)
+            .wait()
+            .expect_err("closed")
+            .kind(),
+    );
     closed(f.tier.remove(&f.ctx(), f.keys([0])).wait().expect_err("closed").kind());
     closed(f.tier.ready(&f.ctx()).wait().expect_err("closed").kind());
     f.tier.release(kvtier_core::HoldId(1));
@@ -99,8 +115,8 @@ pub fn ready_resolves(make: &dyn Fn() -> Fixture) {
     f.tier.ready(&f.ctx()).wait().expect("ready");
 }
 
-/// More than the caps allow is answered, op by op, done or `Throttled`, while the caller never waits to submit; what was throttled
-/// can be had later.
+/// More than the caps allow is answered, op by op, done or `Throttled`, while the caller never
+/// waits to submit; what was throttled can be had later.
 pub fn too_much_is_throttled_and_never_blocks(make: &dyn Fn() -> Fixture) {
     let f = make();
     let many = f.tier.caps().ops_max.saturating_add(64);
@@ -113,7 +129,8 @@ pub fn too_much_is_throttled_and_never_blocks(make: &dyn Fn() -> Fixture) {
     let loads = f.tier.load(&f.ctx(), ops);
     let saves = f.tier.save(&f.ctx(), vec![f.save_op(&f.key(0), LEN)]);
     assert!(start.elapsed() < SOON, "submitting took {:?}", start.elapsed());
-    let allowed = [Loaded::Miss(MissReason::Absent), Loaded::Miss(MissReason::Length), Loaded::Throttled];
+    let allowed =
+        [Loaded::Miss(MissReason::Absent), Loaded::Miss(MissReason::Length), Loaded::Throttled];
     let answers = loads.wait();
     assert_eq!(answers.len(), many as usize);
     for done in answers {

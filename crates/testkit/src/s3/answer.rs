@@ -1,4 +1,5 @@
-//! Which answer a request gets, over any transport: what the script says, whether the signature is right, and what the store holds.
+//! Which answer a request gets, over any transport: what the script says, whether the signature is
+//! right, and what the store holds.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -23,8 +24,10 @@ impl Shared {
     pub(super) fn fault(&self, request: &Request) -> Option<Fault> {
         let mut rules = lock(&self.rules);
         let at = rules.iter().position(|rule| {
-            let here = |marker: &str| request.path.contains(marker) || request.query.contains(marker);
-            rule.method.is_none_or(|method| method == request.method) && rule.marker.is_none_or(here)
+            let here =
+                |marker: &str| request.path.contains(marker) || request.query.contains(marker);
+            rule.method.is_none_or(|method| method == request.method)
+                && rule.marker.is_none_or(here)
         })?;
         rules[at].times -= 1;
         match rules[at].times {
@@ -33,7 +36,12 @@ impl Shared {
         }
     }
 
-    pub(super) fn answer(&self, request: &Request, body: Vec<u8>, fault: Option<&Fault>) -> Response {
+    pub(super) fn answer(
+        &self,
+        request: &Request,
+        body: Vec<u8>,
+        fault: Option<&Fault>,
+    ) -> Response {
         match fault {
             Some(Fault::Error(status, code)) => return Response::error(*status, code),
             Some(Fault::SlowDown(seconds)) => {
@@ -72,7 +80,8 @@ impl Shared {
 
     fn handle(&self, request: &Request, body: Vec<u8>) -> Response {
         let Setup { bucket, overwrites, deletes_singly, versioned, .. } = self.setup.clone();
-        let Setup { object_lock, lifecycle, hides_settings, spells_refusals, .. } = self.setup.clone();
+        let Setup { object_lock, lifecycle, hides_settings, spells_refusals, .. } =
+            self.setup.clone();
         let express = self.is_express();
         let ways = Ways {
             express,
@@ -85,7 +94,10 @@ impl Shared {
             hides_settings,
         };
         let host = request.header("host").unwrap_or_default();
-        if express && host.starts_with("s3express-control.") != (self.is_of_control(request) && !is_local(host)) {
+        if express
+            && host.starts_with("s3express-control.")
+                != (self.is_of_control(request) && !is_local(host))
+        {
             return Response::error(405, "MethodNotAllowed");
         }
         if ways.express && request.query("session").is_some() {
@@ -104,7 +116,11 @@ impl Shared {
         store.ahead_s = self.setup.clock_ahead_s + self.clock_step_s.load(Ordering::SeqCst);
         match rest.map(|rest| rest.strip_prefix('/').unwrap_or(rest)) {
             None => Response::error(404, "NoSuchBucket"),
-            Some("") if express && virtual_host && matches!(request.method.as_str(), "PUT" | "DELETE") => {
+            Some("")
+                if express
+                    && virtual_host
+                    && matches!(request.method.as_str(), "PUT" | "DELETE") =>
+            {
                 Response::error(405, "MethodNotAllowed")
             }
             Some("") if request.method == "PUT" => {
@@ -119,7 +135,8 @@ impl Shared {
     fn verdict(&self, request: &Request, body: &[u8]) -> Result<(), Response> {
         let claim = Claim::of(request).ok_or_else(|| Response::error(403, "AccessDenied"))?;
         let express = self.is_express();
-        let in_session = express && request.query("session").is_none() && !self.is_of_control(request);
+        let in_session =
+            express && request.query("session").is_none() && !self.is_of_control(request);
         let secret = match in_session {
             true => lock(&self.sessions).find(claim.access_key, request, self.now())?.secret,
             false if claim.access_key == self.setup.access_key => self.setup.secret_key.clone(),
@@ -127,7 +144,12 @@ impl Shared {
         };
         let service = if express { "s3express" } else { "s3" };
         let (region, refuse_unsigned) = (self.setup.region.as_str(), self.setup.refuse_unsigned);
-        claim.check(request, body, &secret, &Rules { region, service, now: self.now(), refuse_unsigned })
+        claim.check(
+            request,
+            body,
+            &secret,
+            &Rules { region, service, now: self.now(), refuse_unsigned },
+        )
     }
 
     pub(super) fn dated(&self, response: Response) -> Response {
@@ -149,7 +171,8 @@ impl Shared {
         lock(&self.seen).push(Seen { method, target, headers, status });
     }
 
-    /// Whether it makes or unmakes a directory bucket: the bucket in the path, and signed without a session.
+    /// Whether it makes or unmakes a directory bucket: the bucket in the path, and signed without a
+    /// session.
     fn is_of_control(&self, request: &Request) -> bool {
         self.is_express()
             && matches!(request.method.as_str(), "PUT" | "DELETE")

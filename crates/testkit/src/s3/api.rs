@@ -48,8 +48,13 @@ pub fn bucket(store: &mut Store, request: &Request, body: &[u8], ways: Ways) -> 
                 false => multipart::list(store, request),
             }
         }
-        "GET" if ways.express && (has("versioning") || has("object-lock")) => Response::error(501, "NotImplemented"),
-        "GET" if ways.hides_settings && (has("versioning") || has("object-lock") || has("lifecycle")) => {
+        "GET" if ways.express && (has("versioning") || has("object-lock")) => {
+            Response::error(501, "NotImplemented")
+        }
+        "GET"
+            if ways.hides_settings
+                && (has("versioning") || has("object-lock") || has("lifecycle")) =>
+        {
             Response::error(403, "AccessDenied")
         }
         "GET" if has("versioning") => versioning(ways.versioned),
@@ -82,7 +87,13 @@ fn object_lock(on: bool) -> Response {
 }
 
 /// Answers a request for an object.
-pub fn object(store: &mut Store, request: &Request, key: &str, body: Vec<u8>, ways: Ways) -> Response {
+pub fn object(
+    store: &mut Store,
+    request: &Request,
+    key: &str,
+    body: Vec<u8>,
+    ways: Ways,
+) -> Response {
     if !store.bucket_exists {
         return Response::error(404, "NoSuchBucket");
     }
@@ -95,7 +106,9 @@ pub fn object(store: &mut Store, request: &Request, key: &str, body: Vec<u8>, wa
             store.objects.remove(key);
             Response::new(204, "")
         }
-        ("POST", None) if request.query("uploads").is_some() => multipart::create(store, request, key),
+        ("POST", None) if request.query("uploads").is_some() => {
+            multipart::create(store, request, key)
+        }
         ("PUT", Some(id)) => multipart::part(store, request, &id, body),
         ("POST", Some(id)) => multipart::complete(store, request, &id, &body, ways.express),
         ("DELETE", Some(id)) => multipart::abort(store, &id),
@@ -110,12 +123,18 @@ fn get(store: &Store, request: &Request, key: &str) -> Response {
     }
     let describe = |mut response: Response| {
         let sums = request.header("x-amz-checksum-mode").is_some();
-        for (name, value) in object.headers.iter().filter(|(name, _)| sums || !name.starts_with("x-amz-checksum")) {
+        for (name, value) in
+            object.headers.iter().filter(|(name, _)| sums || !name.starts_with("x-amz-checksum"))
+        {
             response = response.with(name, value.as_str());
         }
-        response.with("etag", object.etag.as_str()).with("last-modified", calendar::http(object.modified))
+        response
+            .with("etag", object.etag.as_str())
+            .with("last-modified", calendar::http(object.modified))
     };
-    let Some(range) = request.header("range") else { return describe(Response::new(200, object.bytes.to_vec())) };
+    let Some(range) = request.header("range") else {
+        return describe(Response::new(200, object.bytes.to_vec()));
+    };
     let total = object.bytes.len();
     let ends = range.strip_prefix("bytes=").and_then(|range| range.split_once('-'));
     let Some((Ok(first), last)) = ends.map(|(first, last)| (first.parse::<usize>(), last)) else {
@@ -133,7 +152,10 @@ fn put(store: &mut Store, request: &Request, key: &str, body: Vec<u8>, ways: &Wa
     if sum_is_wrong(request, &body) {
         return Response::error(400, "BadDigest");
     }
-    if !ways.overwrites && request.header("if-none-match").is_some() && store.objects.contains_key(key) {
+    if !ways.overwrites
+        && request.header("if-none-match").is_some()
+        && store.objects.contains_key(key)
+    {
         return Response::error(412, "PreconditionFailed");
     }
     let object: Stored = store.stored(body, kept_headers(request));
@@ -145,7 +167,8 @@ fn put(store: &mut Store, request: &Request, key: &str, body: Vec<u8>, ways: &Wa
 /// The headers that come back with an object.
 pub fn kept_headers(request: &Request) -> Vec<(String, String)> {
     let kept = |name: &str| {
-        name.starts_with("x-amz-meta-") || (name.starts_with("x-amz-checksum-") && name != "x-amz-checksum-algorithm")
+        name.starts_with("x-amz-meta-")
+            || (name.starts_with("x-amz-checksum-") && name != "x-amz-checksum-algorithm")
     };
     request.headers.iter().filter(|(name, _)| kept(name)).cloned().collect()
 }
@@ -153,9 +176,12 @@ pub fn kept_headers(request: &Request) -> Vec<(String, String)> {
 /// Whether a checksum came with the body and is not its own.
 pub fn sum_is_wrong(request: &Request, body: &[u8]) -> bool {
     use crc_fast::CrcAlgorithm::{Crc32Iscsi, Crc64Nvme};
-    let crc =
-        |algorithm, width: usize| STANDARD.encode(&crc_fast::checksum(algorithm, body).to_be_bytes()[8 - width..]);
-    let differs = |name: &str, sum: &dyn Fn() -> String| request.header(name).is_some_and(|told| told != sum());
+    let crc = |algorithm, width: usize| {
+        STANDARD.encode(&crc_fast::checksum(algorithm, body).to_be_bytes()[8 - width..])
+    };
+    let differs = |name: &str, sum: &dyn Fn() -> String| {
+        request.header(name).is_some_and(|told| told != sum())
+    };
     differs("x-amz-checksum-crc32c", &|| crc(Crc32Iscsi, 4))
         || differs("x-amz-checksum-crc64nvme", &|| crc(Crc64Nvme, 8))
         || differs("x-amz-checksum-sha256", &|| STANDARD.encode(Sha256::digest(body)))
@@ -167,16 +193,21 @@ fn delete_many(store: &mut Store, request: &Request, body: &[u8], ways: &Ways) -
         return Response::error(501, "NotImplemented");
     }
     let md5 = request.header("content-md5").is_some();
-    let has_sum = md5 || request.headers.iter().any(|(name, _)| name.starts_with("x-amz-checksum-"));
+    let has_sum =
+        md5 || request.headers.iter().any(|(name, _)| name.starts_with("x-amz-checksum-"));
     if !has_sum || (md5 && ways.express) || sum_is_wrong(request, body) {
         return Response::error(400, "InvalidRequest");
     }
-    let mut answer =
-        String::from("<?xml version=\"1.0\"?><DeleteResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
+    let mut answer = String::from(
+        "<?xml version=\"1.0\"?><DeleteResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">",
+    );
     for key in xml::texts(body, "Key") {
         if key.contains("locked") {
             let key = if ways.spells_refusals { key.replace('/', "%2F") } else { key };
-            answer.push_str(&format!("<Error><Key>{}</Key><Code>AccessDenied</Code></Error>", xml::escape(&key)));
+            answer.push_str(&format!(
+                "<Error><Key>{}</Key><Code>AccessDenied</Code></Error>",
+                xml::escape(&key)
+            ));
         } else {
             store.objects.remove(&key);
         }
@@ -188,19 +219,25 @@ fn delete_many(store: &mut Store, request: &Request, body: &[u8], ways: &Ways) -
 fn list(store: &Store, request: &Request, ways: &Ways) -> Response {
     let of = |name: &str| request.query(name).unwrap_or_default();
     let (prefix, delimiter) = (of("prefix"), of("delimiter"));
-    if ways.express && ((!prefix.is_empty() && !prefix.ends_with('/')) || !of("start-after").is_empty()) {
+    if ways.express
+        && ((!prefix.is_empty() && !prefix.ends_with('/')) || !of("start-after").is_empty())
+    {
         return Response::error(400, "InvalidRequest");
     }
     let max: usize = of("max-keys").parse().unwrap_or(1000).min(1000);
-    let after =
-        Some(of("continuation-token")).filter(|token| !token.is_empty()).map(|token| token.replacen("t+/=", "", 1));
+    let after = Some(of("continuation-token"))
+        .filter(|token| !token.is_empty())
+        .map(|token| token.replacen("t+/=", "", 1));
     let after = after.unwrap_or_else(|| of("start-after"));
     let (mut body, mut folded, mut count, mut last) = (String::new(), Vec::new(), 0, None);
-    let mut keys = store.objects.iter().filter(|(key, _)| key.starts_with(&prefix) && **key > after);
+    let mut keys =
+        store.objects.iter().filter(|(key, _)| key.starts_with(&prefix) && **key > after);
     for (key, object) in keys.by_ref().take(max) {
         last = Some(key.clone());
         let rest = &key[prefix.len()..];
-        if let Some((head, _)) = rest.split_once(delimiter.as_str()).filter(|_| !delimiter.is_empty()) {
+        if let Some((head, _)) =
+            rest.split_once(delimiter.as_str()).filter(|_| !delimiter.is_empty())
+        {
             folded.push(format!("{prefix}{head}{delimiter}"));
             continue;
         }
@@ -218,12 +255,20 @@ fn list(store: &Store, request: &Request, ways: &Ways) -> Response {
     let more = keys.next().is_some();
     folded.dedup();
     folded.iter().for_each(|prefix| {
-        body.push_str(&format!("<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>", xml::url(prefix)))
+        body.push_str(&format!(
+            "<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>",
+            xml::url(prefix)
+        ))
     });
     if let Some(last) = last.filter(|_| more) {
-        body.push_str(&format!("<NextContinuationToken>t+/={}</NextContinuationToken>", xml::escape(&last)));
+        body.push_str(&format!(
+            "<NextContinuationToken>t+/={}</NextContinuationToken>",
+            xml::escape(&last)
+        ));
     }
-    let head = format!("<EncodingType>url</EncodingType><KeyCount>{count}</KeyCount><IsTruncated>{more}</IsTruncated>");
+    let head = format!(
+        "<EncodingType>url</EncodingType><KeyCount>{count}</KeyCount><IsTruncated>{more}</IsTruncated>"
+    );
     Response::new(
         200,
         format!(

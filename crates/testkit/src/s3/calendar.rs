@@ -2,7 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 
 /// Seconds since 1970.
@@ -39,13 +40,21 @@ pub fn http(at: i64) -> String {
     let ((year, month, day), rest) = (date(at / 86_400), at % 86_400);
     let weekday = WEEKDAYS[usize::try_from(at / 86_400 % 7).unwrap_or(0)];
     let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{weekday}, {day:02} {} {year} {hour:02}:{minute:02}:{second:02} GMT", MONTHS[month - 1])
+    format!(
+        "{weekday}, {day:02} {} {year} {hour:02}:{minute:02}:{second:02} GMT",
+        MONTHS[month - 1]
+    )
 }
 
 /// `1994-11-06T08:49:37.000Z`.
 pub fn iso(at: i64) -> String {
     let ((year, month, day), rest) = (date(at / 86_400), at % 86_400);
-    format!("{year}-{month:02}-{day:02}T{:02}:{:02}:{:02}.000Z", rest / 3600, rest / 60 % 60, rest % 60)
+    format!(
+        "{year}-{month:02}-{day:02}T{:02}:{:02}:{:02}.000Z",
+        rest / 3600,
+        rest / 60 % 60,
+        rest % 60
+    )
 }
 
 /// `19941106T084937Z`.
@@ -68,6 +77,9 @@ mod tests {
         assert_eq!(http(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(iso(951_782_400), "2000-02-29T00:00:00.000Z");
         assert_eq!(stamp(1_369_353_600), "20130524T000000Z");
-        assert!(is_near("20130524T001000Z", 1_369_353_600, 900) && !is_near("20130524T001600Z", 1_369_353_600, 900));
+        assert!(
+            is_near("20130524T001000Z", 1_369_353_600, 900)
+                && !is_near("20130524T001600Z", 1_369_353_600, 900)
+        );
     }
 }

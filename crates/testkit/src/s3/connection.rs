@@ -43,7 +43,11 @@ impl Shared {
             lock(&self.sockets).push(clone);
         }
         thread::spawn(move || {
-            let spoken = if shared.http2 { shared.converse_http2(&socket) } else { shared.converse(&socket) };
+            let spoken = if shared.http2 {
+                shared.converse_http2(&socket)
+            } else {
+                shared.converse(&socket)
+            };
             // A client that goes away is no news.
             match spoken {
                 Err(e) if e.kind() == io::ErrorKind::ConnectionReset => shared.reset(socket),
@@ -96,8 +100,15 @@ impl Shared {
         Ok(())
     }
 
-    /// Answers without reading the body, lingers a little so that the answer is not lost, and closes.
-    fn refuse_early(&self, request: &Request, to: &mut TcpStream, status: u16, code: &str) -> io::Result<()> {
+    /// Answers without reading the body, lingers a little so that the answer is not lost, and
+    /// closes.
+    fn refuse_early(
+        &self,
+        request: &Request,
+        to: &mut TcpStream,
+        status: u16,
+        code: &str,
+    ) -> io::Result<()> {
         self.note(request, status);
         self.dated(Response::error(status, code)).with("connection", "close").write(to, false)?;
         to.flush()?;

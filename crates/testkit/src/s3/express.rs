@@ -34,9 +34,12 @@ impl Sessions {
             return Response::error(400, "InvalidArgument");
         }
         self.made += 1;
-        let (access, secret) = (format!("ASIASESSION{}", self.made), format!("session/secret+{}", self.made));
-        let (token, ends) =
-            (format!("token/{}=={}", self.made, "x".repeat(300)), now + self.life_s.unwrap_or(SESSION_S));
+        let (access, secret) =
+            (format!("ASIASESSION{}", self.made), format!("session/secret+{}", self.made));
+        let (token, ends) = (
+            format!("token/{}=={}", self.made, "x".repeat(300)),
+            now + self.life_s.unwrap_or(SESSION_S),
+        );
         let body = format!(
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<CreateSessionResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Credentials>\
              <SessionToken>{token}</SessionToken><SecretAccessKey>{secret}</SecretAccessKey><AccessKeyId>{access}</AccessKeyId>\
@@ -49,7 +52,8 @@ impl Sessions {
 
     /// The session that a request of data was made in.
     pub fn find(&self, access_key: &str, request: &Request, now: i64) -> Result<Session, Response> {
-        let session = self.live.get(access_key).ok_or_else(|| Response::error(403, "InvalidAccessKeyId"))?;
+        let session =
+            self.live.get(access_key).ok_or_else(|| Response::error(403, "InvalidAccessKeyId"))?;
         if request.header("x-amz-security-token").is_some() {
             return Err(Response::error(400, "InvalidRequest"));
         }

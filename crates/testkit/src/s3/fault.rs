@@ -49,7 +49,8 @@ pub enum Fault {
     Foreign(Foreign),
     /// The body comes in chunks.
     Chunked,
-    /// The body ends in good order after so many bytes, though more were announced. (HTTP/2 only; as `Cut` otherwise.)
+    /// The body ends in good order after so many bytes, though more were announced. (HTTP/2 only;
+    /// as `Cut` otherwise.)
     EndEarly(usize),
     /// The stream is refused, unprocessed. (HTTP/2 only; as `Hangup` otherwise.)
     Refuse,
@@ -59,7 +60,8 @@ pub enum Fault {
     CloseAfter,
 }
 
-/// What something else says in the store's place: without the store's id, and without a version unless a header has one.
+/// What something else says in the store's place: without the store's id, and without a version
+/// unless a header has one.
 #[derive(Clone, Debug, Default)]
 pub struct Foreign {
     /// The status.

@@ -48,8 +48,10 @@ fn certify() -> Result<Identity, Box<dyn std::error::Error>> {
     let leaf_pem = leaf.pem() + &leaf_key.serialize_pem();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(leaf_key.serialize_der()));
     let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
-    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    let mut config = config.with_no_client_auth().with_single_cert(vec![leaf.der().clone()], key)?;
+    let config =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let mut config =
+        config.with_no_client_auth().with_single_cert(vec![leaf.der().clone()], key)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Identity { ca: ca_pem, leaf: leaf_pem, acceptor: TlsAcceptor::from(Arc::new(config)) })
 }
@@ -105,7 +107,11 @@ struct Scene {
 }
 
 impl Scene {
-    async fn respond(&self, request: http::Request<RecvStream>, mut to: SendResponse<Bytes>) -> Result<(), h2::Error> {
+    async fn respond(
+        &self,
+        request: http::Request<RecvStream>,
+        mut to: SendResponse<Bytes>,
+    ) -> Result<(), h2::Error> {
         let (parts, mut from) = request.into_parts();
         let request = plain(&parts);
         let fault = self.shared.fault(&request);
@@ -138,7 +144,8 @@ impl Scene {
             return Ok(());
         }
         let (shared, asked, wrong) = (Arc::clone(&self.shared), request.clone(), fault.clone());
-        let answered = tokio::task::spawn_blocking(move || shared.answer(&asked, body, wrong.as_ref())).await;
+        let answered =
+            tokio::task::spawn_blocking(move || shared.answer(&asked, body, wrong.as_ref())).await;
         let Ok(response) = answered else { return Ok(()) };
         self.shared.note(&request, response.status);
         self.send(&request, response, fault, &mut to).await
@@ -165,7 +172,9 @@ impl Scene {
                 tokio::time::sleep(FLUSH).await;
                 stream.send_reset(Reason::INTERNAL_ERROR);
             }
-            Some(Fault::EndEarly(at)) => push(&mut stream, body.slice(..at.min(body.len())), true).await?,
+            Some(Fault::EndEarly(at)) => {
+                push(&mut stream, body.slice(..at.min(body.len())), true).await?
+            }
             Some(Fault::Drip(bytes, pause)) => {
                 let mut rest = body;
                 while !rest.is_empty() {
@@ -193,12 +202,15 @@ fn plain(parts: &http::request::Parts) -> Request {
     let mut headers: Vec<(String, String)> = parts
         .headers
         .iter()
-        .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        .map(|(name, value)| {
+            (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+        })
         .collect();
     if let Some(authority) = parts.uri.authority() {
         headers.push(("host".into(), authority.as_str().to_owned()));
     }
-    let (path, query) = (parts.uri.path().to_owned(), parts.uri.query().unwrap_or_default().to_owned());
+    let (path, query) =
+        (parts.uri.path().to_owned(), parts.uri.query().unwrap_or_default().to_owned());
     Request { method: parts.method.as_str().to_owned(), path, query, headers }
 }
 
@@ -213,7 +225,11 @@ fn head(response: &Response) -> http::Response<()> {
     head.body(()).expect("headers that came can go")
 }
 
-async fn push(stream: &mut SendStream<Bytes>, mut body: Bytes, ends: bool) -> Result<(), h2::Error> {
+async fn push(
+    stream: &mut SendStream<Bytes>,
+    mut body: Bytes,
+    ends: bool,
+) -> Result<(), h2::Error> {
     if body.is_empty() && ends {
         return stream.send_data(body, true);
     }

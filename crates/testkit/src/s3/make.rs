@@ -4,7 +4,8 @@ use super::store::Store;
 use super::wire::Response;
 use super::xml::texts;
 
-/// Makes the bucket, where what is said of it is right. At AWS a region other than the first is to be named.
+/// Makes the bucket, where what is said of it is right. At AWS a region other than the first is to
+/// be named.
 pub fn bucket(store: &mut Store, name: &str, region: Option<&str>, body: &[u8]) -> Response {
     let right = match name.strip_suffix("--x-s3").and_then(|rest| rest.rsplit_once("--")) {
         Some((_, zone)) => is_directory(zone, body),
@@ -26,7 +27,9 @@ fn is_directory(zone: &str, body: &[u8]) -> Result<(), &'static str> {
     if of("Location").is_empty() || of("Bucket").is_empty() {
         return Err("MalformedXML");
     }
-    match of("Type") == ["AvailabilityZone", "Directory"] && of("DataRedundancy") == ["SingleAvailabilityZone"] {
+    match of("Type") == ["AvailabilityZone", "Directory"]
+        && of("DataRedundancy") == ["SingleAvailabilityZone"]
+    {
         true if of("Name") == [zone] => Ok(()),
         true => Err("InvalidBucketName"),
         false => Err("InvalidRequest"),

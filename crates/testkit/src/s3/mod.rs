@@ -1,4 +1,5 @@
-//! An S3 server in memory, for tests: it checks every signature by its own means, speaks S3 Express, and fails as a script says.
+//! An S3 server in memory, for tests: it checks every signature by its own means, speaks S3
+//! Express, and fails as a script says.
 //!
 //! Threads and blocking sockets only, so that what is tested is not what tests it.
 

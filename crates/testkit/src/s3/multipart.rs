@@ -12,8 +12,12 @@ const PAGE_MAX: usize = 1000;
 
 pub fn create(store: &mut Store, request: &Request, key: &str) -> Response {
     let id = store.upload_id();
-    let pending =
-        Pending { key: key.to_owned(), begun: store.now(), headers: kept_headers(request), ..Pending::default() };
+    let pending = Pending {
+        key: key.to_owned(),
+        begun: store.now(),
+        headers: kept_headers(request),
+        ..Pending::default()
+    };
     store.uploads.insert(id.clone(), pending);
     let id = xml::escape(&id);
     Response::new(
@@ -42,12 +46,21 @@ pub fn part(store: &mut Store, request: &Request, id: &str, body: Vec<u8>) -> Re
     }
 }
 
-pub fn complete(store: &mut Store, request: &Request, id: &str, body: &[u8], consecutive: bool) -> Response {
-    let Some(pending) = store.uploads.get(id).cloned() else { return Response::error(404, "NoSuchUpload") };
+pub fn complete(
+    store: &mut Store,
+    request: &Request,
+    id: &str,
+    body: &[u8],
+    consecutive: bool,
+) -> Response {
+    let Some(pending) = store.uploads.get(id).cloned() else {
+        return Response::error(404, "NoSuchUpload");
+    };
     if request.header("if-none-match").is_some() && store.objects.contains_key(&pending.key) {
         return Response::error(412, "PreconditionFailed");
     }
-    let numbers: Vec<u32> = xml::texts(body, "PartNumber").iter().filter_map(|number| number.parse().ok()).collect();
+    let numbers: Vec<u32> =
+        xml::texts(body, "PartNumber").iter().filter_map(|number| number.parse().ok()).collect();
     let etags = xml::texts(body, "ETag");
     if consecutive && !numbers.iter().copied().eq(1..=u32::try_from(numbers.len()).unwrap_or(0)) {
         return Response::error(400, "InvalidPartOrder");
@@ -85,19 +98,24 @@ pub fn abort(store: &mut Store, id: &str) -> Response {
     }
 }
 
-/// A page of the unfinished uploads: those behind the markers, in an order of its own within the page.
+/// A page of the unfinished uploads: those behind the markers, in an order of its own within the
+/// page.
 pub fn list(store: &Store, request: &Request) -> Response {
     let of = |name: &str| request.query(name).unwrap_or_default();
     let (prefix, after) = (of("prefix"), (of("key-marker"), of("upload-id-marker")));
     let max = of("max-uploads").parse().unwrap_or(PAGE_MAX).min(PAGE_MAX);
-    let mut all: Vec<_> = store.uploads.iter().map(|(id, pending)| (&pending.key, id, pending.begun)).collect();
+    let mut all: Vec<_> =
+        store.uploads.iter().map(|(id, pending)| (&pending.key, id, pending.begun)).collect();
     all.retain(|(key, id, _)| key.starts_with(&prefix) && (*key, *id) > (&after.0, &after.1));
     all.sort();
     let (page, more) = all.split_at(max.min(all.len()));
-    let mut body = format!("<EncodingType>url</EncodingType><IsTruncated>{}</IsTruncated>", !more.is_empty());
+    let mut body =
+        format!("<EncodingType>url</EncodingType><IsTruncated>{}</IsTruncated>", !more.is_empty());
     if let Some((key, id, _)) = page.last().filter(|_| !more.is_empty()) {
         let (key, id) = (xml::url(key), xml::escape(id));
-        body.push_str(&format!("<NextKeyMarker>{key}</NextKeyMarker><NextUploadIdMarker>{id}</NextUploadIdMarker>"));
+        body.push_str(&format!(
+            "<NextKeyMarker>{key}</NextKeyMarker><NextUploadIdMarker>{id}</NextUploadIdMarker>"
+        ));
     }
     // As no store promises any other.
     for (key, id, begun) in page.iter().rev() {

@@ -14,7 +14,8 @@ use super::store::{Pending, Store};
 pub struct Setup {
     /// The port of 127.0.0.1 where it listens; 0 for any that is free.
     pub port: u16,
-    /// The one bucket, which exists from the start. A name that ends in `--x-s3` makes it S3 Express.
+    /// The one bucket, which exists from the start. A name that ends in `--x-s3` makes it S3
+    /// Express.
     pub bucket: String,
     /// The key pair of its one user.
     pub access_key: String,
@@ -30,7 +31,8 @@ pub struct Setup {
     pub overwrites: bool,
     /// Whether it has no DeleteObjects.
     pub deletes_singly: bool,
-    /// Whether it percent-encodes the names of what it refuses to delete (it refuses names that contain `locked`).
+    /// Whether it percent-encodes the names of what it refuses to delete (it refuses names that
+    /// contain `locked`).
     pub spells_refusals: bool,
     /// Whether it says that it keeps versions.
     pub versioned: bool,
@@ -40,7 +42,8 @@ pub struct Setup {
     pub lifecycle: Option<String>,
     /// Whether nobody may ask for its settings.
     pub hides_settings: bool,
-    /// Whether its uploads have names that need no encoding in a URL: aws-crt sends them as they come, and signs them otherwise.
+    /// Whether its uploads have names that need no encoding in a URL: aws-crt sends them as they
+    /// come, and signs them otherwise.
     pub plain_uploads: bool,
 }
 
@@ -128,7 +131,12 @@ impl Server {
         let shared = Arc::new(Shared {
             setup,
             http2,
-            store: Mutex::new(Store { bucket_exists: true, ahead_s, plain_uploads, ..Store::default() }),
+            store: Mutex::new(Store {
+                bucket_exists: true,
+                ahead_s,
+                plain_uploads,
+                ..Store::default()
+            }),
             sessions: Mutex::default(),
             rules: Mutex::default(),
             seen: Mutex::default(),
@@ -151,8 +159,9 @@ impl Server {
         Ok(Server { address, shared })
     }
 
-    /// Starts one that speaks HTTP/2 only: over TLS, with a certificate for `127.0.0.1`, `localhost` and `s3.test` signed by
-    /// [`super::ca_pem`], and on the same port without, for clients that know.
+    /// Starts one that speaks HTTP/2 only: over TLS, with a certificate for `127.0.0.1`,
+    /// `localhost` and `s3.test` signed by [`super::ca_pem`], and on the same port without, for
+    /// clients that know.
     #[cfg(feature = "http2")]
     pub fn start_http2(setup: Setup) -> io::Result<Self> {
         Self::listen(setup, true)
@@ -184,7 +193,8 @@ impl Server {
         lock(&self.shared.seen).clone()
     }
 
-    /// How many requests had to wait by [`Fault::Stall`](super::Fault::Stall) so far, or still do. Those are [seen](Self::seen) when they are answered.
+    /// How many requests had to wait by [`Fault::Stall`](super::Fault::Stall) so far, or still do.
+    /// Those are [seen](Self::seen) when they are answered.
     pub fn stalled(&self) -> usize {
         self.shared.stalled.load(Ordering::SeqCst)
     }
@@ -208,7 +218,12 @@ impl Server {
 
     /// The names of all objects that begin with `prefix`, in order.
     pub fn keys(&self, prefix: &str) -> Vec<String> {
-        lock(&self.shared.store).objects.keys().filter(|key| key.starts_with(prefix)).cloned().collect()
+        lock(&self.shared.store)
+            .objects
+            .keys()
+            .filter(|key| key.starts_with(prefix))
+            .cloned()
+            .collect()
     }
 
     /// From now on an object was written so many seconds earlier; whether it is there.
@@ -241,7 +256,9 @@ impl Server {
 
     /// Closes all idle and busy connections at once, as a restart does.
     pub fn disconnect(&self) {
-        lock(&self.shared.sockets).drain(..).for_each(|socket| drop(socket.shutdown(Shutdown::Both)));
+        lock(&self.shared.sockets)
+            .drain(..)
+            .for_each(|socket| drop(socket.shutdown(Shutdown::Both)));
     }
 
     /// From now on its clock is so many seconds ahead of what the setup says.

@@ -1,4 +1,5 @@
-//! Signatures, checked from the bytes on the wire and by code that shares nothing with the client's.
+//! Signatures, checked from the bytes on the wire and by code that shares nothing with the
+//! client's.
 
 use sha2::{Digest, Sha256};
 
@@ -30,19 +31,31 @@ pub struct Claim<'a> {
 impl<'a> Claim<'a> {
     pub fn of(request: &'a Request) -> Option<Self> {
         let text = request.header("authorization")?.strip_prefix("AWS4-HMAC-SHA256 ")?;
-        let field = |name: &str| text.split(", ").find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+        let field = |name: &str| {
+            text.split(", ").find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
+        };
         let mut scope = field("Credential")?.split('/');
-        let (access_key, day, region, service) = (scope.next()?, scope.next()?, scope.next()?, scope.next()?);
+        let (access_key, day, region, service) =
+            (scope.next()?, scope.next()?, scope.next()?, scope.next()?);
         (scope.next()? == "aws4_request").then_some(())?;
         let (names, signature) = (field("SignedHeaders")?, field("Signature")?);
         Some(Claim { access_key, day, region, service, names, signature })
     }
 
     /// The answer to a request that is not signed as it should be.
-    pub fn check(&self, request: &Request, body: &[u8], secret: &str, rules: &Rules<'_>) -> Result<(), Response> {
+    pub fn check(
+        &self,
+        request: &Request,
+        body: &[u8],
+        secret: &str,
+        rules: &Rules<'_>,
+    ) -> Result<(), Response> {
         let refuse = |status, code: &str| Err(Response::error(status, code));
         if self.region != rules.region || self.service != rules.service {
-            let inside = format!("<Code>AuthorizationHeaderMalformed</Code><Region>{}</Region>", rules.region);
+            let inside = format!(
+                "<Code>AuthorizationHeaderMalformed</Code><Region>{}</Region>",
+                rules.region
+            );
             return Err(Response::complaint(400, &inside));
         }
         let date = request.header("x-amz-date").unwrap_or_default();
@@ -51,7 +64,8 @@ impl<'a> Claim<'a> {
         }
         let must = |name: &str| name == "host" || name.starts_with("x-amz-");
         let signed: Vec<&str> = self.names.split(';').collect();
-        if request.headers.iter().any(|(name, _)| must(name) && !signed.contains(&name.as_str())) || !signed.is_sorted()
+        if request.headers.iter().any(|(name, _)| must(name) && !signed.contains(&name.as_str()))
+            || !signed.is_sorted()
         {
             return refuse(403, "AccessDenied");
         }
@@ -85,10 +99,12 @@ impl<'a> Claim<'a> {
         ]
         .join("\n");
         let scope = format!("{}/{}/{}/aws4_request", self.day, self.region, self.service);
-        let text = format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{}", hex(&Sha256::digest(canonical)));
+        let text =
+            format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{}", hex(&Sha256::digest(canonical)));
         let first = format!("AWS4{secret}").into_bytes();
-        let key =
-            [self.day, self.region, self.service, "aws4_request"].iter().fold(first, |key, part| hmac(&key, part));
+        let key = [self.day, self.region, self.service, "aws4_request"]
+            .iter()
+            .fold(first, |key, part| hmac(&key, part));
         hex(&hmac(&key, &text))
     }
 }

@@ -53,6 +53,10 @@ impl Store {
     /// A name for a new upload.
     pub fn upload_id(&mut self) -> String {
         self.counter += 1;
-        if self.plain_uploads { format!("up{}", self.counter) } else { format!("up/{}+=", self.counter) }
+        if self.plain_uploads {
+            format!("up{}", self.counter)
+        } else {
+            format!("up/{}+=", self.counter)
+        }
     }
 }

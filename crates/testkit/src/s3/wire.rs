@@ -28,12 +28,18 @@ impl Request {
         let mut words = line.trim_end().split(' ');
         let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let mut request =
-            Request { method: method.into(), path: path.into(), query: query.into(), headers: Vec::new() };
+        let mut request = Request {
+            method: method.into(),
+            path: path.into(),
+            query: query.into(),
+            headers: Vec::new(),
+        };
         loop {
             let mut line = String::new();
             from.read_line(&mut line)?;
-            let Some((name, value)) = line.trim_end().split_once(':') else { return Ok(Some(request)) };
+            let Some((name, value)) = line.trim_end().split_once(':') else {
+                return Ok(Some(request));
+            };
             request.headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
             if request.headers.len() > HEADERS_MAX {
                 return Err(io::ErrorKind::InvalidData.into());
@@ -67,7 +73,8 @@ pub fn decode(text: &str) -> String {
     let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
     while at < bytes.len() {
         let escape = bytes.get(at + 1..at + 3).and_then(|hex| std::str::from_utf8(hex).ok());
-        match escape.and_then(|hex| u8::from_str_radix(hex, 16).ok()).filter(|_| bytes[at] == b'%') {
+        match escape.and_then(|hex| u8::from_str_radix(hex, 16).ok()).filter(|_| bytes[at] == b'%')
+        {
             Some(byte) => {
                 out.push(byte);
                 at += 3;
@@ -97,7 +104,14 @@ pub struct Response {
 
 impl Response {
     pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
-        Response { status, headers: Vec::new(), body: body.into(), announced: None, chunked: false, foreign: false }
+        Response {
+            status,
+            headers: Vec::new(),
+            body: body.into(),
+            announced: None,
+            chunked: false,
+            foreign: false,
+        }
     }
 
     /// An error as S3 writes it.
@@ -107,7 +121,8 @@ impl Response {
 
     /// What is not the store's.
     pub fn foreign(of: &Foreign) -> Self {
-        let headers = of.headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let headers =
+            of.headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         Response { headers, foreign: true, ..Response::new(of.status, of.body.clone()) }
     }
 
@@ -137,7 +152,9 @@ impl Response {
             Some(Fault::Longer(by)) => self.body.resize(len + by, 0xEE),
             Some(Fault::Flip) => self.body[len / 2] ^= 1,
             Some(Fault::Stripped { flipped }) => {
-                let kept = |name: &str| !name.starts_with("x-amz-meta-") && !name.starts_with("x-amz-checksum-");
+                let kept = |name: &str| {
+                    !name.starts_with("x-amz-meta-") && !name.starts_with("x-amz-checksum-")
+                };
                 self.headers.retain(|(name, _)| kept(name));
                 self.body[len / 2] ^= u8::from(*flipped);
             }
@@ -152,10 +169,15 @@ impl Response {
     /// The head as it goes onto the wire.
     pub fn head(&self) -> String {
         let mut text = format!("HTTP/1.1 {} X\r\n", self.status);
-        self.headers.iter().for_each(|(name, value)| text.push_str(&format!("{name}: {value}\r\n")));
+        self.headers
+            .iter()
+            .for_each(|(name, value)| text.push_str(&format!("{name}: {value}\r\n")));
         match self.chunked {
             true => text.push_str("transfer-encoding: chunked\r\n\r\n"),
-            false => text.push_str(&format!("content-length: {}\r\n\r\n", self.announced.unwrap_or(self.body.len()))),
+            false => text.push_str(&format!(
+                "content-length: {}\r\n\r\n",
+                self.announced.unwrap_or(self.body.len())
+            )),
         }
         text
     }

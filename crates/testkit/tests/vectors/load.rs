@@ -1,8 +1,10 @@
-//! Reads golden vectors for the tests of several crates, which include this file by its path: `testkit` itself cannot be
-//! used by the crates below it. The folder is `KVTIER_VECTORS`, or else the committed copy.
+//! Reads golden vectors for the tests of several crates, which include this file by its path:
+//! `testkit` itself cannot be used by the crates below it. The folder is `KVTIER_VECTORS`, or else
+//! the committed copy.
 //!
-//! Any folder of the same kind will do: files may be missing, have no cases, or have other cases in another order. At
-//! least one file of the folder has cases, and of the committed copy every file that a test asks for.
+//! Any folder of the same kind will do: files may be missing, have no cases, or have other cases in
+//! another order. At least one file of the folder has cases, and of the committed copy every file
+//! that a test asks for.
 
 use std::path::{Path, PathBuf};
 
@@ -16,13 +18,15 @@ fn folder() -> PathBuf {
     std::env::var_os("KVTIER_VECTORS").map_or_else(|| committed().into(), PathBuf::from)
 }
 
-/// Whether the committed copy is read: only there do tests know how many cases there are, and what they cover.
+/// Whether the committed copy is read: only there do tests know how many cases there are, and what
+/// they cover.
 #[allow(dead_code)]
 pub fn is_committed() -> bool {
     folder().canonicalize().unwrap() == committed().canonicalize().unwrap()
 }
 
-/// The cases of one file, such as `enums.json`; none where the folder lacks the file or the file has no cases.
+/// The cases of one file, such as `enums.json`; none where the folder lacks the file or the file
+/// has no cases.
 #[allow(clippy::print_stderr)]
 pub fn cases(file: &str) -> Vec<Value> {
     let folder = folder();
@@ -41,7 +45,8 @@ fn cases_in(path: &Path) -> Vec<Value> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
         Err(e) => panic!("cannot read {}: {e}", path.display()),
     };
-    let whole: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{} is no JSON: {e}", path.display()));
+    let whole: Value = serde_json::from_str(&text)
+        .unwrap_or_else(|e| panic!("{} is no JSON: {e}", path.display()));
     match &whole["cases"] {
         Value::Null => Vec::new(),
         Value::Array(cases) => cases.clone(),
@@ -50,7 +55,10 @@ fn cases_in(path: &Path) -> Vec<Value> {
 }
 
 fn any_cases(folder: &Path) -> bool {
-    let entries = std::fs::read_dir(folder).unwrap_or_else(|e| panic!("no folder {}: {e}", folder.display()));
+    let entries =
+        std::fs::read_dir(folder).unwrap_or_else(|e| panic!("no folder {}: {e}", folder.display()));
     let paths = entries.map(|entry| entry.unwrap().path());
-    paths.filter(|path| path.extension().is_some_and(|ext| ext == "json")).any(|path| !cases_in(&path).is_empty())
+    paths
+        .filter(|path| path.extension().is_some_and(|ext| ext == "json"))
+        .any(|path| !cases_in(&path).is_empty())
 }

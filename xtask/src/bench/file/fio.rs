@@ -12,7 +12,8 @@ const MIB: u64 = 1 << 20;
 /// What the file tier has at the kernel at once.
 const INFLIGHT_BYTES: u64 = 64 * MIB;
 
-/// fio with all that makes it fast: io_uring, direct, files laid out before the time runs, registered files and buffers in huge pages.
+/// fio with all that makes it fast: io_uring, direct, files laid out before the time runs,
+/// registered files and buffers in huge pages.
 pub fn contender() -> Result<Contender> {
     if !Cmd::new("fio --version").works() {
         bail!("fio is missing (Debian package fio)");
@@ -20,7 +21,8 @@ pub fn contender() -> Result<Contender> {
     Ok(Contender { name: "fio".into(), run: Box::new(turn) })
 }
 
-/// The same with blocks as large as the file tier's and with smaller ones: the better of the two is what the disk can do.
+/// The same with blocks as large as the file tier's and with smaller ones: the better of the two is
+/// what the disk can do.
 fn turn(cell: &Cell, dir: &Path) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for block in blocks(cell.size) {
@@ -36,7 +38,9 @@ fn turn(cell: &Cell, dir: &Path) -> Result<Vec<Sample>> {
 /// Equal parts of a chunk: of at most 4 MiB, and of at most 1 MiB.
 fn blocks(size: u64) -> Vec<u64> {
     let part = |most: u64| {
-        (size.div_ceil(most)..).map(|n| size.div_ceil(n)).find(|b| size.is_multiple_of(*b) && b.is_multiple_of(4096))
+        (size.div_ceil(most)..)
+            .map(|n| size.div_ceil(n))
+            .find(|b| size.is_multiple_of(*b) && b.is_multiple_of(4096))
     };
     let mut blocks: Vec<u64> = [4 * MIB, MIB].into_iter().filter_map(part).collect();
     blocks.dedup();
@@ -46,12 +50,16 @@ fn blocks(size: u64) -> Vec<u64> {
 fn job(cell: &Cell, dir: &Path, (rw, block): (&str, u64)) -> Cmd {
     let Cell { size, inflight, chunks } = cell;
     let depth = ((inflight * size).min(INFLIGHT_BYTES) / block).max(1);
-    let cmd =
-        Cmd::new("fio --name=chunk --ioengine=io_uring --direct=1 --fixedbufs=1 --registerfiles=1 --fallocate=native");
+    let cmd = Cmd::new(
+        "fio --name=chunk --ioengine=io_uring --direct=1 --fixedbufs=1 --registerfiles=1 --fallocate=native",
+    );
     let cmd = cmd.args(["--file_service_type=sequential", "--output-format=json"]);
     let cmd = cmd.arg(format!("--directory={}", dir.display())).arg(format!("--rw={rw}"));
-    let cmd =
-        cmd.args([format!("--nrfiles={chunks}"), format!("--filesize={size}"), format!("--size={}", chunks * size)]);
+    let cmd = cmd.args([
+        format!("--nrfiles={chunks}"),
+        format!("--filesize={size}"),
+        format!("--size={}", chunks * size),
+    ]);
     let cmd = cmd.args([format!("--bs={block}"), format!("--iodepth={depth}")]);
     // malloc asks for huge pages, as our arenas do.
     cmd.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
@@ -62,7 +70,9 @@ fn sample(text: &str, (rw, op): (&str, &str), block: u64) -> Result<Sample> {
     let job = &out["jobs"][0];
     let number = |v: &Value| v.as_f64().context("a number is missing in what fio printed");
     let gb = number(&job[rw]["io_bytes"])? / 1e9;
-    let cpu_s = (number(&job["usr_cpu"])? + number(&job["sys_cpu"])?) / 100.0 * number(&job["job_runtime"])? / 1e3;
+    let cpu_s = (number(&job["usr_cpu"])? + number(&job["sys_cpu"])?) / 100.0
+        * number(&job["job_runtime"])?
+        / 1e3;
     Ok(Sample {
         op: op.into(),
         how: format!("blocks of {} KiB", block >> 10),

@@ -1,7 +1,9 @@
-//! `cargo xtask bench file`: the file tier beside fio and, where they install, rivals, turn by turn on the same directory.
+//! `cargo xtask bench file`: the file tier beside fio and, where they install, rivals, turn by turn
+//! on the same directory.
 //!
-//! The disk of a shared machine is twice as fast in one minute as in the next. So all take turns within seconds, what is printed are medians
-//! and their ratios, and CPU seconds a GB count more than MB/s.
+//! The disk of a shared machine is twice as fast in one minute as in the next. So all take turns
+//! within seconds, what is printed are medians and their ratios, and CPU seconds a GB count more
+//! than MB/s.
 
 mod fio;
 mod ours;
@@ -36,8 +38,10 @@ pub fn run(args: &mut Args) -> Result<()> {
     let (more, absent) = rivals::contenders(&plan);
     contenders.extend(more);
     absent.iter().for_each(|why| println!("not measured: {why}"));
-    fs::create_dir_all(&plan.path).with_context(|| format!("cannot make {}", plan.path.display()))?;
-    // Where ext4 is asked to, it gives each turn's directory a corner of the disk where nothing was deleted lately.
+    fs::create_dir_all(&plan.path)
+        .with_context(|| format!("cannot make {}", plan.path.display()))?;
+    // Where ext4 is asked to, it gives each turn's directory a corner of the disk where nothing was
+    // deleted lately.
     let _ = Cmd::new("chattr +T").arg(plan.path.to_string_lossy()).try_read();
     let mut samples = Samples::default();
     let measured = measure(&plan, &contenders, &mut samples);
@@ -60,12 +64,14 @@ fn measure(plan: &Plan, contenders: &[Contender], samples: &mut Samples) -> Resu
         for turn in 0..plan.pairs {
             for place in 0..contenders.len() {
                 let contender = &contenders[(turn as usize + place) % contenders.len()];
-                // A name of its own for each: ext4 places such a directory by its name, and where files were deleted within the last minute
-                // it searches long for the place of a new one.
+                // A name of its own for each: ext4 places such a directory by its name, and where
+                // files were deleted within the last minute it searches long for
+                // the place of a new one.
                 let dir = plan.path.join(format!("{}-{}-{turn}-{place}", cell.size, cell.inflight));
                 fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
                 let measured = (contender.run)(&cell, &dir);
-                fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
+                fs::remove_dir_all(&dir)
+                    .with_context(|| format!("cannot remove {}", dir.display()))?;
                 let measured = measured.with_context(|| format!("{} at {cell}", contender.name))?;
                 samples.add(&cell, &contender.name, measured);
             }
@@ -78,6 +84,11 @@ fn measure(plan: &Plan, contenders: &[Contender], samples: &mut Samples) -> Resu
 /// The machine and the medium in a line.
 fn machine(path: &Path) -> String {
     let parent = path.parent().unwrap_or(path).to_string_lossy();
-    let medium = Cmd::new("findmnt -n -o FSTYPE,SOURCE --target").arg(parent).read().unwrap_or_default();
-    format!("{}, {}", super::machine::line(), medium.split_whitespace().collect::<Vec<_>>().join(" on "))
+    let medium =
+        Cmd::new("findmnt -n -o FSTYPE,SOURCE --target").arg(parent).read().unwrap_or_default();
+    format!(
+        "{}, {}",
+        super::machine::line(),
+        medium.split_whitespace().collect::<Vec<_>>().join(" on ")
+    )
 }

@@ -57,8 +57,11 @@ impl Plan {
 
     pub fn cells(&self) -> Vec<Cell> {
         let cells = self.sizes.iter().flat_map(|size| INFLIGHT.map(|inflight| (*size, inflight)));
-        let chunks = |size: u64, inflight| ((self.gb * 1e9 / size as f64).ceil() as u64).max(inflight);
-        cells.map(|(size, inflight)| Cell { size, inflight, chunks: chunks(size, inflight) }).collect()
+        let chunks =
+            |size: u64, inflight| ((self.gb * 1e9 / size as f64).ceil() as u64).max(inflight);
+        cells
+            .map(|(size, inflight)| Cell { size, inflight, chunks: chunks(size, inflight) })
+            .collect()
     }
 }
 
@@ -70,7 +73,8 @@ pub fn bytes(text: &str) -> Result<u64> {
         Some(rest) if rest.ends_with('M') => (&rest[..rest.len() - 1], 1 << 20),
         Some(_) => bail!("'{text}' is no size; write for example 4MiB"),
     };
-    let number: u64 = number.parse().with_context(|| format!("'{text}' is no size; write for example 4MiB"))?;
+    let number: u64 =
+        number.parse().with_context(|| format!("'{text}' is no size; write for example 4MiB"))?;
     match number * unit {
         0 => bail!("'{text}' is no size of a chunk"),
         bytes if !bytes.is_multiple_of(4096) => bail!("'{text}' is not a multiple of 4 KiB"),

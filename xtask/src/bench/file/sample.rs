@@ -9,7 +9,8 @@ use super::plan::Cell;
 pub struct Sample {
     /// `put`, `put churning`, `put recycled`, `put summed`, `get` or `sum`.
     pub op: String,
-    /// What the contender did in particular: its block size, its engine. Told apart in the results.
+    /// What the contender did in particular: its block size, its engine. Told apart in the
+    /// results.
     pub how: String,
     pub mb_per_s: f64,
     pub cpu_s_per_gb: f64,
@@ -30,7 +31,8 @@ impl Samples {
         }
     }
 
-    /// The median of each number of a contender's operation; of the fastest way, where it tried several.
+    /// The median of each number of a contender's operation; of the fastest way, where it tried
+    /// several.
     pub fn best(&self, cell: &Cell, who: &str, op: &str) -> Option<Sample> {
         let ways = self.0.iter().filter(|((c, o, w, _), _)| c == cell && o == op && w == who);
         ways.map(|(_, turns)| median_of(turns)).max_by(|a, b| a.mb_per_s.total_cmp(&b.mb_per_s))
@@ -45,7 +47,10 @@ impl Samples {
     }
 
     pub fn json(&self) -> Value {
-        let row = |((cell, op, who, how), turns): (&(Cell, String, String, String), &Vec<Sample>)| {
+        let row = |((cell, op, who, how), turns): (
+            &(Cell, String, String, String),
+            &Vec<Sample>,
+        )| {
             let each = |f: &dyn Fn(&Sample) -> Option<f64>| turns.iter().map(f).collect::<Vec<_>>();
             json!({
                 "size": cell.size, "inflight": cell.inflight, "op": op, "who": who, "how": how,
@@ -78,14 +83,23 @@ mod tests {
     use super::*;
 
     fn sample(how: &str, mb_per_s: f64) -> Sample {
-        Sample { op: "put".into(), how: how.into(), mb_per_s, cpu_s_per_gb: 1.0, p50_ms: None, p99_ms: None }
+        Sample {
+            op: "put".into(),
+            how: how.into(),
+            mb_per_s,
+            cpu_s_per_gb: 1.0,
+            p50_ms: None,
+            p99_ms: None,
+        }
     }
 
     #[test]
     fn the_best_way_is_the_one_with_the_best_median() {
         let cell = Cell { size: 4096, inflight: 1, chunks: 1 };
         let mut samples = Samples::default();
-        for (how, mb_per_s) in [("a", 1.0), ("a", 100.0), ("a", 2.0), ("b", 3.0), ("b", 4.0), ("b", 5.0)] {
+        for (how, mb_per_s) in
+            [("a", 1.0), ("a", 100.0), ("a", 2.0), ("b", 3.0), ("b", 4.0), ("b", 5.0)]
+        {
             samples.add(&cell, "x", vec![sample(how, mb_per_s)]);
         }
         let best = samples.best(&cell, "x", "put").unwrap();

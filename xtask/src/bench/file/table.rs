@@ -13,7 +13,9 @@ pub fn print(plan: &Plan, samples: &Samples) {
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
     for cell in plan.cells() {
-        ROWS.iter().filter_map(|(op, rival)| row(&cell, samples, (op, rival))).for_each(|row| println!("{row}"));
+        ROWS.iter()
+            .filter_map(|(op, rival)| row(&cell, samples, (op, rival)))
+            .for_each(|row| println!("{row}"));
     }
     let rivals: Vec<String> =
         samples.contenders().into_iter().filter(|who| who != ours::NAME && who != "fio").collect();
@@ -25,7 +27,10 @@ pub fn print(plan: &Plan, samples: &Samples) {
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     for cell in plan.cells() {
-        rivals.iter().filter_map(|who| rival(&cell, samples, who)).for_each(|row| println!("{row}"));
+        rivals
+            .iter()
+            .filter_map(|who| rival(&cell, samples, who))
+            .for_each(|row| println!("{row}"));
     }
 }
 
@@ -55,7 +60,8 @@ fn row(cell: &Cell, samples: &Samples, (op, rival): (&str, &str)) -> Option<Stri
 
 fn rival(cell: &Cell, samples: &Samples, who: &str) -> Option<String> {
     let part = |op: &str| {
-        let (own, theirs): (Sample, Sample) = (samples.best(cell, ours::NAME, op)?, samples.best(cell, who, op)?);
+        let (own, theirs): (Sample, Sample) =
+            (samples.best(cell, ours::NAME, op)?, samples.best(cell, who, op)?);
         let ratio = own.mb_per_s / theirs.mb_per_s;
         Some(format!("{:.0} | {:.3} | {ratio:.2}", theirs.mb_per_s, theirs.cpu_s_per_gb))
     };

@@ -1,5 +1,5 @@
-//! `cargo xtask bench lmcache`: our adapters beside LMCache's own, inside LMCache, in turns on the same directory; with `--s3`, at the S3
-//! server in memory.
+//! `cargo xtask bench lmcache`: our adapters beside LMCache's own, inside LMCache, in turns on the
+//! same directory; with `--s3`, at the S3 server in memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -60,7 +60,8 @@ pub fn run(args: &mut Args) -> Result<()> {
     if s3 {
         plan.server = Some(Served::alone()?);
     }
-    fs::create_dir_all(&plan.path).with_context(|| format!("cannot make {}", plan.path.display()))?;
+    fs::create_dir_all(&plan.path)
+        .with_context(|| format!("cannot make {}", plan.path.display()))?;
     let samples = measure(&plan, &home, &module);
     let _ = fs::remove_dir_all(&plan.path);
     print(&plan, &samples?)
@@ -80,7 +81,8 @@ fn measure(plan: &Plan, home: &Path, module: &Path) -> Result<Samples> {
                 let kind = plan.kinds()[(turn as usize + place) % plan.kinds().len()];
                 let dir = plan.path.join(format!("{size}-{turn}-{place}"));
                 fs::create_dir(&dir)?;
-                let found = one(plan, (home, module), (*size, kind), &dir).with_context(|| format!("{kind}, {size} B"));
+                let found = one(plan, (home, module), (*size, kind), &dir)
+                    .with_context(|| format!("{kind}, {size} B"));
                 fs::remove_dir_all(&dir)?;
                 for sample in found? {
                     let op = sample["op"].as_str().unwrap_or_default().to_owned();
@@ -93,17 +95,29 @@ fn measure(plan: &Plan, home: &Path, module: &Path) -> Result<Samples> {
     Ok(samples)
 }
 
-fn one(plan: &Plan, (home, module): (&Path, &Path), (size, kind): (u64, &str), dir: &Path) -> Result<Vec<Value>> {
+fn one(
+    plan: &Plan,
+    (home, module): (&Path, &Path),
+    (size, kind): (u64, &str),
+    dir: &Path,
+) -> Result<Vec<Value>> {
     let chunks = ((plan.gb * 1e9 / size as f64).ceil() as u64).next_multiple_of(BATCH);
     // The server has the last core to itself.
     let cmd = Cmd::new(if plan.server.is_some() { "taskset -c 0" } else { "" });
-    let cmd = cmd.arg(venv::python(home).to_string_lossy()).arg(home.join("batches.py").to_string_lossy());
-    let place = plan.server.as_ref().map(|server| format!("http://127.0.0.1:{}", server.port("http")));
+    let cmd = cmd
+        .arg(venv::python(home).to_string_lossy())
+        .arg(home.join("batches.py").to_string_lossy());
+    let place =
+        plan.server.as_ref().map(|server| format!("http://127.0.0.1:{}", server.port("http")));
     let place = place.unwrap_or_else(|| dir.to_string_lossy().into_owned());
     let cmd = cmd.arg(place).args([size, BATCH, chunks].map(|n| n.to_string())).arg(kind);
     let cmd = venv::quiet(cmd).env("PYTHONPATH", module.to_string_lossy());
     let text = cmd.limit_s(TURN_LIMIT_S).read()?;
-    let last = text.lines().rev().find(|line| line.starts_with('[')).context("the driver printed no samples")?;
+    let last = text
+        .lines()
+        .rev()
+        .find(|line| line.starts_with('['))
+        .context("the driver printed no samples")?;
     Ok(serde_json::from_str(last)?)
 }
 
@@ -122,7 +136,8 @@ fn print(plan: &Plan, samples: &Samples) -> Result<()> {
     for size in &plan.sizes {
         for op in ["store", "load"] {
             for kind in plan.kinds() {
-                let turns = samples.get(&(*size, op.to_owned(), *kind)).map_or(&[][..], Vec::as_slice);
+                let turns =
+                    samples.get(&(*size, op.to_owned(), *kind)).map_or(&[][..], Vec::as_slice);
                 let median = |name: &str| median(turns, name);
                 println!(
                     "| {} MiB | {op} | {kind} | {:.0} | {:.3} | {:.1} | {:.0} | {:.1} |",

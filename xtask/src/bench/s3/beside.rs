@@ -10,7 +10,8 @@ const CLIENT: &str = "kvtier";
 const FASTER_MIN: f64 = 1.6;
 /// How much faster many objects are to be deleted than by a request for each.
 const DELETES_FASTER_MIN: f64 = 10.0;
-/// CPU seconds a GB that a tier may add to the client: for a load, and for a save, whose checksum comes before its bytes go.
+/// CPU seconds a GB that a tier may add to the client: for a load, and for a save, whose checksum
+/// comes before its bytes go.
 const ADDED_MAX: [(&str, f64); 2] = [("get", 0.03), ("put", 0.08)];
 
 /// The most that is wanted of LMCache's CPU time a GB.
@@ -31,7 +32,8 @@ pub fn print(plan: &Plan, results: &Results) {
         .filter(|cell| cell.op == "delete")
         .filter_map(|cell| deletes(cell, results))
         .for_each(|line| println!("\n{line}"));
-    let rows: Vec<String> = cells.iter().filter(|cell| !cell.is_bare()).filter_map(|cell| row(cell, results)).collect();
+    let rows: Vec<String> =
+        cells.iter().filter(|cell| !cell.is_bare()).filter_map(|cell| row(cell, results)).collect();
     if rows.is_empty() {
         return;
     }
@@ -47,7 +49,8 @@ pub fn print(plan: &Plan, results: &Results) {
 fn deletes(cell: &Cell, results: &Results) -> Option<String> {
     let of = |name| Some(results.median(cell, name, |s| s.mb_per_s)? * 1e6 / cell.size as f64);
     let (ours, singly, theirs) = (of(TIER)?, of(CLIENT)?, of(LMCACHE));
-    let theirs = theirs.map_or("-".into(), |theirs| format!("{theirs:.0} ({:.0} times)", ours / theirs));
+    let theirs =
+        theirs.map_or("-".into(), |theirs| format!("{theirs:.0} ({:.0} times)", ours / theirs));
     Some(format!(
         "Deleting {} objects, objects a second: the tier {ours:.0}; our client with a request for each, {} at once, {singly:.0} ({:.0} times; \
          wanted {DELETES_FASTER_MIN}); LMCache {theirs}",
@@ -66,8 +69,11 @@ fn row(cell: &Cell, results: &Results) -> Option<String> {
     let (ours, theirs) = (of(TIER, |s| s.cpu_s_per_gb)?, of(LMCACHE, |s| s.cpu_s_per_gb)?);
     let (fast, slow) = (of(TIER, |s| s.mb_per_s)?, of(LMCACHE, |s| s.mb_per_s)?);
     let added_max = ADDED_MAX.iter().find(|(op, _)| *op == cell.op)?.1;
-    let added = of(CLIENT, |s| s.cpu_s_per_gb).map(|client| format!("{:+.3} ({added_max})", ours - client));
-    let plain = |value: Option<f64>, digits: usize| value.map_or("-".into(), |value| format!("{value:.digits$}"));
+    let added =
+        of(CLIENT, |s| s.cpu_s_per_gb).map(|client| format!("{:+.3} ({added_max})", ours - client));
+    let plain = |value: Option<f64>, digits: usize| {
+        value.map_or("-".into(), |value| format!("{value:.digits$}"))
+    };
     Some(format!(
         "| {} | {} | {} | **{ours:.3}** | {theirs:.3} | {:.2} ({:.2}) | {} | {fast:.0} | {slow:.0} | {:.2} ({FASTER_MIN}) | {} | {} | {} | {} | \
          {} | {} |",

@@ -10,8 +10,11 @@ const OURS: &str = "kvtier";
 /// Prints a row for each of our clients in each cell in which another client was measured.
 pub fn print(plan: &Plan, names: &[String], results: &Results) {
     let ours = names.iter().filter(|name| name.starts_with(OURS));
-    let rows: Vec<String> =
-        plan.cells().iter().flat_map(|cell| ours.clone().filter_map(|name| row(cell, name, names, results))).collect();
+    let rows: Vec<String> = plan
+        .cells()
+        .iter()
+        .flat_map(|cell| ours.clone().filter_map(|name| row(cell, name, names, results)))
+        .collect();
     if rows.is_empty() {
         return;
     }
@@ -27,7 +30,8 @@ fn row(cell: &Cell, ours: &str, names: &[String], results: &Results) -> Option<S
     let is_bare = cell.is_bare();
     let rate = |s: &Sample| if is_bare { s.mb_per_s * 1e6 / cell.size as f64 } else { s.mb_per_s };
     let cost = |s: &Sample| if is_bare { s.cpu_us_per_op } else { s.cpu_s_per_gb };
-    let (our_rate, our_cost) = (results.median(cell, ours, rate)?, results.median(cell, ours, cost)?);
+    let (our_rate, our_cost) =
+        (results.median(cell, ours, rate)?, results.median(cell, ours, cost)?);
     let others = names.iter().filter(|name| !name.starts_with(OURS) && !name.starts_with("raw-"));
     let rates = others.clone().filter_map(|name| Some((results.median(cell, name, rate)?, name)));
     let costs = others.filter_map(|name| Some((results.median(cell, name, cost)?, name)));
@@ -48,7 +52,8 @@ mod tests {
 
     #[test]
     fn the_fastest_and_the_cheapest_may_be_two_clients() {
-        let cell = Cell { scheme: "https".into(), op: "get".into(), size: 1 << 20, inflight: 8, count: 1 };
+        let cell =
+            Cell { scheme: "https".into(), op: "get".into(), size: 1 << 20, inflight: 8, count: 1 };
         let mut results = Results::default();
         let names = ["raw-tokio", "kvtier", "a", "b"].map(String::from);
         for (name, mb_per_s, cpu_s_per_gb) in
@@ -57,7 +62,10 @@ mod tests {
             results.add(&cell, name, Sample { mb_per_s, cpu_s_per_gb, ..Sample::default() });
         }
         let found = row(&cell, "kvtier", &names, &results).unwrap();
-        assert_eq!(found, "| https GET | 1 MiB | 8 | kvtier | 3 | 2 a | 1.50 | 0.300 | 0.600 b | 0.50 |");
+        assert_eq!(
+            found,
+            "| https GET | 1 MiB | 8 | kvtier | 3 | 2 a | 1.50 | 0.300 | 0.600 b | 0.50 |"
+        );
         assert_eq!(row(&cell, "kvtier", &names[..2], &results), None);
     }
 }

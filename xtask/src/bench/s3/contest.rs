@@ -35,7 +35,8 @@ pub struct Sample {
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub rss_mib: f64,
-    /// By how much the memory besides the objects' own grew at most, and how many threads there were.
+    /// By how much the memory besides the objects' own grew at most, and how many threads there
+    /// were.
     pub grown_mib: Option<f64>,
     pub threads: Option<f64>,
     pub allocations_per_op: Option<f64>,
@@ -74,13 +75,24 @@ impl Contest {
             None => cmd.arg(program()).args(["run", "--peer", name]),
         };
         let cmd = cmd.args(["--op", &cell.op, "--size", &cell.size.to_string()]);
-        let cmd = cmd.args(["--concurrency", &cell.inflight.to_string(), "--count", &cell.count.to_string()]);
+        let cmd = cmd.args([
+            "--concurrency",
+            &cell.inflight.to_string(),
+            "--count",
+            &cell.count.to_string(),
+        ]);
         let cmd = cmd.arg("--endpoint").arg(format!("{socket}://127.0.0.1:{port}"));
         let cmd = if http2 { cmd.arg("--http2") } else { cmd };
-        let cmd = venv::quiet(cmd).env("SSL_CERT_FILE", &self.server.certificate).env("RUST_BACKTRACE", "0");
+        let cmd = venv::quiet(cmd)
+            .env("SSL_CERT_FILE", &self.server.certificate)
+            .env("RUST_BACKTRACE", "0");
         let out = cmd.limit_s(TURN_MAX_S).read()?;
         // Libraries print what they like before.
-        let last = out.lines().rev().find(|line| line.starts_with('{')).context("the client printed no JSON")?;
+        let last = out
+            .lines()
+            .rev()
+            .find(|line| line.starts_with('{'))
+            .context("the client printed no JSON")?;
         sample(&serde_json::from_str(last)?, cell.size)
     }
 }
@@ -91,9 +103,9 @@ fn build(plan: &Plan, absent: &mut Vec<String>) -> Result<()> {
     if plan.with_mountpoint {
         match cargo.clone().args(["--features", "mountpoint"]).run() {
             Ok(()) => return Ok(()),
-            Err(e) => {
-                absent.push(format!("{MOUNTPOINT} (does it have the Debian packages cmake and libclang-dev? {e})"))
-            }
+            Err(e) => absent.push(format!(
+                "{MOUNTPOINT} (does it have the Debian packages cmake and libclang-dev? {e})"
+            )),
         }
     } else {
         absent.push(format!("{MOUNTPOINT} (ask for it with --with-mountpoint)"));

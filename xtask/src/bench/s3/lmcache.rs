@@ -19,10 +19,13 @@ pub fn install(plan: &Plan, absent: &mut Vec<String>) -> Option<[String; 2]> {
     }
     let made = || -> Result<_> {
         let home = venv::make(&venv::LMCACHE)?;
-        for (name, text) in [("measure.py", MEASURE), ("rivals.py", RIVALS), ("lmcache_s3.py", DRIVER)] {
+        for (name, text) in
+            [("measure.py", MEASURE), ("rivals.py", RIVALS), ("lmcache_s3.py", DRIVER)]
+        {
             fs::write(home.join(name), text)?;
         }
-        Ok([venv::python(&home), home.join("lmcache_s3.py")].map(|path| path.to_string_lossy().into_owned()))
+        Ok([venv::python(&home), home.join("lmcache_s3.py")]
+            .map(|path| path.to_string_lossy().into_owned()))
     };
     made().inspect_err(|e| absent.push(format!("{LMCACHE} (it does not install: {e:#})"))).ok()
 }

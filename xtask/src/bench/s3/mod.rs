@@ -1,6 +1,8 @@
-//! `cargo xtask bench s3`: the S3 client beside bare sockets and rivals, turn by turn against one server in memory.
+//! `cargo xtask bench s3`: the S3 client beside bare sockets and rivals, turn by turn against one
+//! server in memory.
 //!
-//! Server and clients are pinned to different cores. What counts is the client's CPU time a GB: MB/s also say how fast the server's core is.
+//! Server and clients are pinned to different cores. What counts is the client's CPU time a GB:
+//! MB/s also say how fast the server's core is.
 
 mod awscrt;
 mod beside;
@@ -38,10 +40,12 @@ pub fn run(args: &mut Args) -> Result<()> {
     for cell in plan.cells() {
         for turn in 0..plan.turns {
             // Who begins a turn changes.
-            let names: Vec<&String> = contest.names.iter().filter(|name| cell.suits(name)).collect();
+            let names: Vec<&String> =
+                contest.names.iter().filter(|name| cell.suits(name)).collect();
             for place in 0..names.len() {
                 let name = names[(turn + place) % names.len()];
-                let sample = contest.measure(&cell, name).with_context(|| format!("{name} at {cell}"))?;
+                let sample =
+                    contest.measure(&cell, name).with_context(|| format!("{name} at {cell}"))?;
                 results.add(&cell, name, sample);
             }
         }

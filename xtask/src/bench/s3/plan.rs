@@ -9,7 +9,8 @@ use crate::args::Args;
 const HEADS: u64 = 20_000;
 /// HEADs are measured with so many in flight only.
 const HEADS_INFLIGHT: u64 = 64;
-/// A cell of deletes has so many objects, of this size, and where each is a request so many of them in flight.
+/// A cell of deletes has so many objects, of this size, and where each is a request so many of them
+/// in flight.
 const DELETES: (u64, u64, u64) = (4000, 64 << 10, 32);
 /// Plain and under TLS, each with HTTP/1.1 and with HTTP/2.
 const SCHEMES: [&str; 4] = ["http", "https", "h2c", "h2"];
@@ -42,7 +43,8 @@ pub struct Plan {
     pub with_boto3: bool,
     /// What is measured unless the command line says otherwise.
     pub preset: Preset,
-    /// Server and clients run at real-time priority, so that other programs do not take their cores.
+    /// Server and clients run at real-time priority, so that other programs do not take their
+    /// cores.
     pub is_realtime: bool,
     pub with_lmcache: bool,
     pub with_mountpoint: bool,
@@ -72,16 +74,21 @@ impl Cell {
         }
     }
 
-    /// Whether a client can do it, and differently: the floor with TLS is that of tokio alone, that of HTTP/2 is what HTTP/1.1 costs, and
-    /// only over TLS without HTTP/2 are there records to open directly.
+    /// Whether a client can do it, and differently: the floor with TLS is that of tokio alone, that
+    /// of HTTP/2 is what HTTP/1.1 costs, and only over TLS without HTTP/2 are there records to
+    /// open directly.
     pub fn suits(&self, name: &str) -> bool {
         match self.scheme.as_str() {
-            _ if self.op == "delete" => matches!(name, "kvtier" | TIER | LMCACHE) && self.scheme == "http",
+            _ if self.op == "delete" => {
+                matches!(name, "kvtier" | TIER | LMCACHE) && self.scheme == "http"
+            }
             _ if matches!(name, TIER | LMCACHE) => self.scheme == "http" && self.op != "head",
             "http" => name != DIRECT,
             "https" => !matches!(name, "raw-blocking" | "raw-uring"),
             "h2c" => name.starts_with("raw-") || KNOW_HTTP2.contains(&name),
-            _ => !matches!(name, "raw-blocking" | "raw-uring" | AWSCRT | BOTO3 | MOUNTPOINT | DIRECT),
+            _ => {
+                !matches!(name, "raw-blocking" | "raw-uring" | AWSCRT | BOTO3 | MOUNTPOINT | DIRECT)
+            }
         }
     }
 
@@ -115,8 +122,10 @@ impl Plan {
         let sizes = list("--sizes")?;
         let inflight = list("--inflight")?;
         let peers = list("--peers")?;
-        let mut with = |flag: &str, name: &str| args.flag(flag) || peers.iter().any(|peer| peer == name);
-        let (with_awscrt, with_mountpoint) = (with("--with-awscrt", AWSCRT), with("--with-mountpoint", MOUNTPOINT));
+        let mut with =
+            |flag: &str, name: &str| args.flag(flag) || peers.iter().any(|peer| peer == name);
+        let (with_awscrt, with_mountpoint) =
+            (with("--with-awscrt", AWSCRT), with("--with-mountpoint", MOUNTPOINT));
         let with_boto3 = with("--with-boto3", BOTO3);
         let gb = args.value("--gb")?.unwrap_or_else(|| preset.value("--gb").into());
         let plan = Plan {
@@ -139,10 +148,12 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether only ours and the floor are wanted: then the hundreds of crates of the others need not be built.
+    /// Whether only ours and the floor are wanted: then the hundreds of crates of the others need
+    /// not be built.
     pub fn is_alone(&self) -> bool {
         let few = |name: &String| {
-            matches!(name.as_str(), "kvtier" | DIRECT | TIER | AWSCRT | BOTO3 | LMCACHE) || name.starts_with("raw-")
+            matches!(name.as_str(), "kvtier" | DIRECT | TIER | AWSCRT | BOTO3 | LMCACHE)
+                || name.starts_with("raw-")
         };
         !self.with_mountpoint && !self.peers.is_empty() && self.peers.iter().all(few)
     }
@@ -159,7 +170,9 @@ impl Plan {
 
     /// What one turn moves, for people.
     pub fn amount(&self) -> String {
-        self.preset.count.map_or_else(|| format!("{} GB", self.gb), |count| format!("{count} operations"))
+        self.preset
+            .count
+            .map_or_else(|| format!("{} GB", self.gb), |count| format!("{count} operations"))
     }
 
     pub fn cells(&self) -> Vec<Cell> {
@@ -173,7 +186,13 @@ impl Plan {
                         "delete" => DELETES.0,
                         _ => self.preset.count.unwrap_or(moved.max(2 * inflight)),
                     };
-                    cells.push(Cell { scheme: scheme.clone(), op: op.clone(), size, inflight, count });
+                    cells.push(Cell {
+                        scheme: scheme.clone(),
+                        op: op.clone(),
+                        size,
+                        inflight,
+                        count,
+                    });
                 }
             }
         }
@@ -188,7 +207,10 @@ impl Plan {
         if op == "head" {
             return self.sizes.first().map(|size| (*size, HEADS_INFLIGHT)).into_iter().collect();
         }
-        self.sizes.iter().flat_map(|size| self.inflight.iter().map(|inflight| (*size, *inflight))).collect()
+        self.sizes
+            .iter()
+            .flat_map(|size| self.inflight.iter().map(|inflight| (*size, *inflight)))
+            .collect()
     }
 }
 
@@ -218,10 +240,14 @@ mod tests {
 
     #[test]
     fn heads_are_measured_once() {
-        let plan = Plan::new(&mut Args::of(&["--sizes", "64KiB,1MiB", "--inflight", "1,8"])).unwrap();
+        let plan =
+            Plan::new(&mut Args::of(&["--sizes", "64KiB,1MiB", "--inflight", "1,8"])).unwrap();
         let heads = plan.cells().into_iter().filter(|cell| cell.op == "head").count();
         assert_eq!((plan.cells().len(), heads), (3 * (2 * 2 * 2 + 1), 3));
-        assert!(!plan.is_alone() && Plan::new(&mut Args::of(&["--peers", "raw-tokio,kvtier"])).unwrap().is_alone());
+        assert!(
+            !plan.is_alone()
+                && Plan::new(&mut Args::of(&["--peers", "raw-tokio,kvtier"])).unwrap().is_alone()
+        );
         assert!(!Plan::new(&mut Args::of(&["--peers", "kvtier,opendal"])).unwrap().is_alone());
         assert!(Plan::new(&mut Args::of(&["--ops", "post"])).is_err());
         assert!(Plan::new(&mut Args::of(&["--inflight", "0"])).is_err());
@@ -234,12 +260,18 @@ mod tests {
             (cell.socket(), names.into_iter().filter(|name| cell.suits(name)).collect::<Vec<_>>())
         };
         assert_eq!(of("http").1.len(), 6);
-        assert_eq!(of("https"), ("https", vec!["raw-tokio", "kvtier", DIRECT, "opendal", AWSCRT, MOUNTPOINT]));
+        assert_eq!(
+            of("https"),
+            ("https", vec!["raw-tokio", "kvtier", DIRECT, "opendal", AWSCRT, MOUNTPOINT])
+        );
         assert_eq!(of("h2c"), ("http", vec!["raw-tokio", "raw-uring", "kvtier"]));
         assert_eq!(of("h2"), ("https", vec!["raw-tokio", "kvtier", "opendal"]));
         let plan = |flags: &[&str]| Plan::new(&mut Args::of(flags)).unwrap();
         assert!(plan(&["--with-awscrt"]).with_awscrt && !plan(&[]).with_awscrt);
-        assert!(plan(&["--peers", "kvtier,awscrt"]).with_awscrt && plan(&["--peers", "kvtier,awscrt"]).is_alone());
+        assert!(
+            plan(&["--peers", "kvtier,awscrt"]).with_awscrt
+                && plan(&["--peers", "kvtier,awscrt"]).is_alone()
+        );
         assert!(!plan(&["--peers", "kvtier", "--with-mountpoint"]).is_alone());
     }
 
@@ -247,12 +279,28 @@ mod tests {
     fn a_table_names_what_it_measures() {
         let plan = |flags: &[&str]| Plan::new(&mut Args::of(flags)).unwrap();
         let large = plan(&["--table", "large-gets", "--realtime"]);
-        assert_eq!((large.cells().len(), large.is_realtime, large.amount().as_str()), (8, true, "1 GB"));
+        assert_eq!(
+            (large.cells().len(), large.is_realtime, large.amount().as_str()),
+            (8, true, "1 GB")
+        );
         assert!(large.wants("object_store") && !large.wants("opendal") && !large.is_alone());
-        let schemes = |plan: &Plan| plan.cells().into_iter().map(|cell| cell.scheme).collect::<Vec<_>>();
+        let schemes =
+            |plan: &Plan| plan.cells().into_iter().map(|cell| cell.scheme).collect::<Vec<_>>();
         assert_eq!(schemes(&large).iter().filter(|scheme| *scheme == "http").count(), 4);
-        let one = plan(&["--table", "large-gets", "--schemes", "http", "--sizes", "4MiB", "--inflight", "2"]);
-        assert_eq!((schemes(&one).as_slice(), one.cells()[0].size), (&["http".to_owned()][..], 4 << 20));
+        let one = plan(&[
+            "--table",
+            "large-gets",
+            "--schemes",
+            "http",
+            "--sizes",
+            "4MiB",
+            "--inflight",
+            "2",
+        ]);
+        assert_eq!(
+            (schemes(&one).as_slice(), one.cells()[0].size),
+            (&["http".to_owned()][..], 4 << 20)
+        );
         assert_eq!(plan(&["--table", "uploads"]).amount(), "100 operations");
         assert!(!plan(&[]).is_realtime);
     }
@@ -261,11 +309,23 @@ mod tests {
     fn beside_lmcache_chunks_move_over_plain_http() {
         let plan = |flags: &[&str]| Plan::new(&mut Args::of(flags)).unwrap();
         let beside = plan(&["--with-lmcache"]);
-        assert!(beside.is_alone() && beside.wants(LMCACHE) && beside.wants(TIER) && !beside.wants("opendal"));
+        assert!(
+            beside.is_alone()
+                && beside.wants(LMCACHE)
+                && beside.wants(TIER)
+                && !beside.wants("opendal")
+        );
         let cells = beside.cells();
         assert_eq!(cells.len(), 7);
         assert!(cells.iter().all(|cell| cell.suits(LMCACHE) && cell.suits(TIER)));
-        assert!(cells[6].is_bare() && !cells[6].suits("raw-tokio") && cells[..6].iter().all(|cell| cell.inflight == 8));
-        assert!(!plan(&["--schemes", "https"]).cells()[0].suits(TIER), "its floor is that of the client");
+        assert!(
+            cells[6].is_bare()
+                && !cells[6].suits("raw-tokio")
+                && cells[..6].iter().all(|cell| cell.inflight == 8)
+        );
+        assert!(
+            !plan(&["--schemes", "https"]).cells()[0].suits(TIER),
+            "its floor is that of the client"
+        );
     }
 }

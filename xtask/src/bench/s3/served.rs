@@ -43,7 +43,8 @@ impl Setting {
     }
 }
 
-/// Builds the program. Not --locked: our own crates' dependencies may have grown since; the peers' versions stay as they are all the same.
+/// Builds the program. Not --locked: our own crates' dependencies may have grown since; the peers'
+/// versions stay as they are all the same.
 pub fn building() -> Cmd {
     Cmd::new("cargo build --release --manifest-path").arg(MANIFEST).limit_s(BUILD_MAX_S)
 }
@@ -68,9 +69,11 @@ impl Served {
         server.args(&words[1..]).args([&program(), "serve", "--certificate", &certificate]);
         server.args(["--latency-ms", &setting.latency_ms.to_string()]);
         let server = server.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut server = server.with_context(|| format!("cannot start `{}` (Debian package util-linux)", words[0]))?;
+        let mut server = server
+            .with_context(|| format!("cannot start `{}` (Debian package util-linux)", words[0]))?;
         let mut line = String::new();
-        BufReader::new(server.stdout.take().context("a piped standard output")?).read_line(&mut line)?;
+        BufReader::new(server.stdout.take().context("a piped standard output")?)
+            .read_line(&mut line)?;
         let ports = serde_json::from_str(&line).context("the server does not start")?;
         let stdin = server.stdin.take().context("a piped standard input")?;
         Ok(Served { ports, certificate, child: server, _ends_when_closed: stdin })

@@ -19,7 +19,8 @@ impl Results {
 
     /// The median of one number.
     pub fn median(&self, cell: &Cell, name: &str, of: impl Fn(&Sample) -> f64) -> Option<f64> {
-        let mut values: Vec<f64> = self.0.get(&(cell.clone(), name.to_owned()))?.iter().map(of).collect();
+        let mut values: Vec<f64> =
+            self.0.get(&(cell.clone(), name.to_owned()))?.iter().map(of).collect();
         values.sort_unstable_by(f64::total_cmp);
         values.get(values.len() / 2).copied()
     }
@@ -39,7 +40,8 @@ impl Results {
     pub fn json(&self) -> Value {
         let row = |((cell, name), turns): (&(Cell, String), &Vec<Sample>)| {
             let each = |f: fn(&Sample) -> f64| turns.iter().map(f).collect::<Vec<_>>();
-            let some = |f: fn(&Sample) -> Option<f64>| turns.iter().filter_map(f).collect::<Vec<_>>();
+            let some =
+                |f: fn(&Sample) -> Option<f64>| turns.iter().filter_map(f).collect::<Vec<_>>();
             json!({
                 "scheme": cell.scheme, "op": cell.op, "size": cell.size, "inflight": cell.inflight, "who": name,
                 "ops": cell.count, "mb_per_s": each(|s| s.mb_per_s), "cpu_s_per_gb": each(|s| s.cpu_s_per_gb),
@@ -61,9 +63,17 @@ pub fn print(plan: &Plan, names: &[String], results: &Results) {
     println!(
         "\nCPU s/GB (HEAD: µs each), and how many times the floor:\n\n| | objects | at once | floor |{head}\n|---|---|---|---|{lines}"
     );
-    plan.cells().iter().filter_map(|cell| cost(cell, names, &shown, results)).for_each(|row| println!("{row}"));
-    println!("\nMB/s (HEAD: a second):\n\n| | objects | at once | best socket |{head}\n|---|---|---|---|{lines}");
-    plan.cells().iter().filter_map(|cell| rate(cell, names, &shown, results)).for_each(|row| println!("{row}"));
+    plan.cells()
+        .iter()
+        .filter_map(|cell| cost(cell, names, &shown, results))
+        .for_each(|row| println!("{row}"));
+    println!(
+        "\nMB/s (HEAD: a second):\n\n| | objects | at once | best socket |{head}\n|---|---|---|---|{lines}"
+    );
+    plan.cells()
+        .iter()
+        .filter_map(|cell| rate(cell, names, &shown, results))
+        .for_each(|row| println!("{row}"));
 }
 
 /// The first three columns of a row.
@@ -81,11 +91,17 @@ fn cost(cell: &Cell, names: &[String], shown: &[&String], results: &Results) -> 
         None => " - |".to_owned(),
     };
     let who = who.trim_start_matches("raw-").to_owned();
-    Some(format!("{} {floor:.digits$} {who} |{}", title(cell), shown.iter().map(each).collect::<String>()))
+    Some(format!(
+        "{} {floor:.digits$} {who} |{}",
+        title(cell),
+        shown.iter().map(each).collect::<String>()
+    ))
 }
 
 fn rate(cell: &Cell, names: &[String], shown: &[&String], results: &Results) -> Option<String> {
-    let heads = |mb_per_s: f64| if cell.op == "head" { mb_per_s * 1e6 / cell.size as f64 } else { mb_per_s };
+    let heads = |mb_per_s: f64| {
+        if cell.op == "head" { mb_per_s * 1e6 / cell.size as f64 } else { mb_per_s }
+    };
     let of = |name: &str| results.median(cell, name, |s| heads(s.mb_per_s));
     let raw = names.iter().filter(|name| name.starts_with("raw-"));
     let best = raw.filter_map(|name| of(name)).reduce(f64::max)?;
@@ -99,9 +115,12 @@ mod tests {
 
     #[test]
     fn the_floor_is_the_cheapest_socket_by_its_median() {
-        let cell = Cell { scheme: "http".into(), op: "get".into(), size: 65536, inflight: 1, count: 1 };
+        let cell =
+            Cell { scheme: "http".into(), op: "get".into(), size: 65536, inflight: 1, count: 1 };
         let mut results = Results::default();
-        for (name, cost) in [("raw-a", 3.0), ("raw-a", 1.0), ("raw-a", 2.0), ("raw-b", 1.9), ("kvtier", 1.0)] {
+        for (name, cost) in
+            [("raw-a", 3.0), ("raw-a", 1.0), ("raw-a", 2.0), ("raw-b", 1.9), ("kvtier", 1.0)]
+        {
             results.add(&cell, name, Sample { cpu_s_per_gb: cost, ..Sample::default() });
         }
         let names = ["raw-a", "raw-b", "kvtier"].map(String::from);

@@ -1,4 +1,5 @@
-//! The table `uploads`: small objects over a server that answers late, where the time is that of the round trips.
+//! The table `uploads`: small objects over a server that answers late, where the time is that of
+//! the round trips.
 
 use super::plan::{Cell, Plan};
 use super::table::Results;
@@ -27,8 +28,10 @@ fn heading(cell: &Cell) -> String {
 fn figures(cell: &Cell, name: &str, results: &Results) -> String {
     let mb = (cell.count * cell.size) as f64 / 1e6;
     let found = |of: fn(&super::contest::Sample) -> f64| results.median(cell, name, of);
-    let Some((rate, cpu, p99)) =
-        found(|s| s.mb_per_s).zip(found(|s| s.cpu_s_per_gb)).zip(found(|s| s.p99_ms)).map(|((a, b), c)| (a, b, c))
+    let Some((rate, cpu, p99)) = found(|s| s.mb_per_s)
+        .zip(found(|s| s.cpu_s_per_gb))
+        .zip(found(|s| s.p99_ms))
+        .map(|((a, b), c)| (a, b, c))
     else {
         return " - | - | - | - |".into();
     };
@@ -49,9 +52,12 @@ mod tests {
             cells.iter().map(|cell| (cell.size, cell.inflight, cell.count)).collect::<Vec<_>>(),
             [(1_000_000, 1, 100), (1_000_000, 10, 100)]
         );
-        assert!(plan.with_awscrt && plan.with_boto3 && plan.is_alone() && plan.preset.latency_ms == 80);
+        assert!(
+            plan.with_awscrt && plan.with_boto3 && plan.is_alone() && plan.preset.latency_ms == 80
+        );
         let mut results = Results::default();
-        let sample = Sample { mb_per_s: 12.5, cpu_s_per_gb: 2.0, p99_ms: 81.0, ..Sample::default() };
+        let sample =
+            Sample { mb_per_s: 12.5, cpu_s_per_gb: 2.0, p99_ms: 81.0, ..Sample::default() };
         results.add(&cells[0], "kvtier", sample);
         assert_eq!(figures(&cells[0], "kvtier", &results), " 8.00 | 12.5 | 0.200 | 81 |");
         assert_eq!(figures(&cells[1], "kvtier", &results), " - | - | - | - |");

@@ -25,7 +25,8 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Reads an object's fields by the table. What is required and missing is an error here, unless it is in `optional`.
+    /// Reads an object's fields by the table. What is required and missing is an error here, unless
+    /// it is in `optional`.
     pub fn read(
         keys: impl Iterator<Item = &'static Key>,
         object: &[(String, Value)],
@@ -33,7 +34,8 @@ impl Fields {
     ) -> Result<Self, String> {
         let mut all = Vec::new();
         for key in keys {
-            let raw = object.iter().rev().find(|(name, _)| name == key.name).map(|(_, value)| value);
+            let raw =
+                object.iter().rev().find(|(name, _)| name == key.name).map(|(_, value)| value);
             let value = match raw {
                 Some(raw) if !(raw.is_null() && key.default == "null") => check(key, raw)?,
                 _ => default(key, optional.contains(&key.name))?,
@@ -41,18 +43,25 @@ impl Fields {
             all.push(Field { key, value, given: raw.is_some_and(|raw| !raw.is_null()) });
         }
         let known = |name: &str| all.iter().any(|field: &Field| field.key.name == name);
-        let unknown = object.iter().map(|(name, _)| name.clone()).filter(|name| !known(name)).collect();
+        let unknown =
+            object.iter().map(|(name, _)| name.clone()).filter(|name| !known(name)).collect();
         Ok(Fields { all, unknown })
     }
 
     pub fn value(&self, name: &str) -> &Value {
-        self.all.iter().find(|field| field.key.name == name).map_or(&Value::Null, |field| &field.value)
+        self.all
+            .iter()
+            .find(|field| field.key.name == name)
+            .map_or(&Value::Null, |field| &field.value)
     }
 
     /// The value, where it was written.
     #[cfg(feature = "s3")]
     pub fn given(&self, name: &str) -> Option<&Value> {
-        self.all.iter().find(|field| field.key.name == name && field.given).map(|field| &field.value)
+        self.all
+            .iter()
+            .find(|field| field.key.name == name && field.given)
+            .map(|field| &field.value)
     }
 
     pub fn text(&self, name: &str) -> Option<&str> {
@@ -82,9 +91,13 @@ fn default(key: &Key, optional: bool) -> Result<Value, String> {
     match key.default {
         "null" => Ok(Value::Null),
         "" if optional => Ok(Value::Null),
-        "" if key.kind != Kind::Text => Err(format!("{} is missing; write {}", key.name, key.kind.takes())),
+        "" if key.kind != Kind::Text => {
+            Err(format!("{} is missing; write {}", key.name, key.kind.takes()))
+        }
         _ if matches!(key.kind, Kind::Text | Kind::Word | Kind::Name) => Ok(text()),
-        json => Ok(serde_json::from_str::<serde_json::Value>(json).map_or_else(|_| text(), Value::from)),
+        json => {
+            Ok(serde_json::from_str::<serde_json::Value>(json).map_or_else(|_| text(), Value::from))
+        }
     }
 }
 
@@ -92,26 +105,33 @@ fn default(key: &Key, optional: bool) -> Result<Value, String> {
 fn check(key: &Key, raw: &Value) -> Result<Value, String> {
     let value = match (key.kind, raw) {
         (Kind::Name, Value::Text(text)) => (!text.trim().is_empty()).then(|| raw.clone()),
-        (Kind::Text | Kind::Word, Value::Text(_)) | (Kind::Switch, Value::Bool(_)) | (Kind::Object, Value::Map(_)) => {
-            Some(raw.clone())
-        }
+        (Kind::Text | Kind::Word, Value::Text(_))
+        | (Kind::Switch, Value::Bool(_))
+        | (Kind::Object, Value::Map(_)) => Some(raw.clone()),
         // LMCache lets this one through.
         (Kind::Positive, Value::Bool(true)) if key.name == "num_workers" => Some(Value::Int(1)),
         (Kind::Positive, Value::Int(n)) => (*n > 0).then(|| raw.clone()),
         (Kind::Count, Value::Int(n)) => (*n >= 0).then(|| raw.clone()),
-        (Kind::Size, _) => {
-            size(raw).filter(|bytes| *bytes > 0).and_then(|bytes| i64::try_from(bytes).ok()).map(Value::Int)
-        }
+        (Kind::Size, _) => size(raw)
+            .filter(|bytes| *bytes > 0)
+            .and_then(|bytes| i64::try_from(bytes).ok())
+            .map(Value::Int),
         (Kind::Number | Kind::Float, Value::Int(n)) => Some(Value::Float(*n as f64)),
         (Kind::Number | Kind::Float, Value::Float(_)) => Some(raw.clone()),
         (Kind::Float, Value::Text(text)) => text.trim().parse().ok().map(Value::Float),
-        (Kind::Amount, _) if !matches!(raw, Value::Bool(_)) => raw.as_f64().filter(|n| *n >= 0.0).map(Value::Float),
+        (Kind::Amount, _) if !matches!(raw, Value::Bool(_)) => {
+            raw.as_f64().filter(|n| *n >= 0.0).map(Value::Float)
+        }
         (Kind::Bool, _) => Some(Value::Bool(raw.is_truthy())),
         (Kind::Int, Value::Int(_)) => Some(raw.clone()),
         _ => None,
     };
     value.ok_or_else(|| {
-        let shown = if is_secret(key.name) { "its value".into() } else { format!("{raw} (a {})", raw.type_name()) };
+        let shown = if is_secret(key.name) {
+            "its value".into()
+        } else {
+            format!("{raw} (a {})", raw.type_name())
+        };
         format!("{} takes {}, not {shown}", key.name, key.kind.takes())
     })
 }

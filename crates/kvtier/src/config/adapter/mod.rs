@@ -1,4 +1,5 @@
-//! LMCache's `--l2-adapter` objects (0.5.6), with what we add to them. The same objects are tiers of the native form.
+//! LMCache's `--l2-adapter` objects (0.5.6), with what we add to them. The same objects are tiers
+//! of the native form.
 
 mod fields;
 mod raw_block;
@@ -38,7 +39,8 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// Reads the objects of a program's `--l2-adapter` arguments, each JSON text, in their order, which is their priority.
+    /// Reads the objects of a program's `--l2-adapter` arguments, each JSON text, in their order,
+    /// which is their priority.
     pub fn list<T: AsRef<str>>(arguments: &[T], lenient: bool) -> Result<Vec<Self>, Error> {
         let rules = Rules::Lmcache { lenient };
         let one = |(at, text): (usize, &T)| {
@@ -50,8 +52,9 @@ impl Adapter {
         arguments.iter().enumerate().map(one).collect()
     }
 
-    /// The tiers of a plugin's `adapter_params`, JSON text; `place` says where they stand. They are what `--l2-adapter` takes without us: an
-    /// object of LMCache's as it stands, or our own, or several under `tiers`.
+    /// The tiers of a plugin's `adapter_params`, JSON text; `place` says where they stand. They are
+    /// what `--l2-adapter` takes without us: an object of LMCache's as it stands, or our own,
+    /// or several under `tiers`.
     pub fn params(text: &str, place: &str) -> Result<Config, Error> {
         let json = serde_json::from_str::<serde_json::Value>(text);
         let json = json.map_err(|e| invalid(format!("{place}: not JSON: {e}")))?;
@@ -68,19 +71,27 @@ impl Adapter {
         };
         let name = match value.field("type") {
             None => {
-                return Err(invalid(format!("{place}: `type` is missing; known are {}", adapter::TYPES.join(", "))));
+                return Err(invalid(format!(
+                    "{place}: `type` is missing; known are {}",
+                    adapter::TYPES.join(", ")
+                )));
             }
             Some(Value::Text(name)) => name.as_str(),
             Some(other) => return Err(invalid(format!("{place}: type takes a text, not {other}"))),
         };
-        let Some(kind) = adapter::TYPES.iter().find(|kind| **kind == name) else { return Err(unknown(name, place)) };
+        let Some(kind) = adapter::TYPES.iter().find(|kind| **kind == name) else {
+            return Err(unknown(name, place));
+        };
         let place = format!("{place} ('{kind}')");
         let wrong = |what: String| invalid(format!("{place}: {what}"));
-        let plain: Vec<(String, Value)> = object.iter().filter(|(name, _)| name != "type").cloned().collect();
-        let optional: &[&str] = if rules == Rules::Native { &["s3_endpoint", "s3_region"] } else { &[] };
+        let plain: Vec<(String, Value)> =
+            object.iter().filter(|(name, _)| name != "type").cloned().collect();
+        let optional: &[&str] =
+            if rules == Rules::Native { &["s3_endpoint", "s3_region"] } else { &[] };
         let fields = Fields::read(adapter::of(kind), &plain, optional).map_err(wrong)?;
         let eviction = fields.value("eviction").as_map();
-        let eviction = eviction.map(|map| Fields::read(adapter::of_eviction(), map, &[])).transpose();
+        let eviction =
+            eviction.map(|map| Fields::read(adapter::of_eviction(), map, &[])).transpose();
         let eviction = eviction.map_err(|what| wrong(format!("eviction.{what}")))?;
         let read = Adapter { kind, place: place.clone(), rules, fields, eviction };
         read.check(object).map_err(wrong)?;
@@ -112,17 +123,21 @@ impl Adapter {
         let unknown = self.fields.unknown.iter();
         let unknown = unknown.filter(|name| name.as_str() != "type");
         let mut notes: Vec<String> = unknown
-            .map(|name| format!("{name}: unknown, and ignored as LMCache does{}", self.fields.hint(name)))
+            .map(|name| {
+                format!("{name}: unknown, and ignored as LMCache does{}", self.fields.hint(name))
+            })
             .collect();
         let eviction = self.eviction.iter().flat_map(|fields| &fields.all);
         let fields = self.fields.all.iter().chain(eviction).filter(|field| field.given);
         let idle = fields.filter(|field| field.key.role == Role::Ignored);
         notes.extend(tier::notes_within(self));
-        notes.extend(idle.map(|field| format!("{}: no effect: {}", field.key.name, field.key.what)));
+        notes
+            .extend(idle.map(|field| format!("{}: no effect: {}", field.key.name, field.key.what)));
         notes
     }
 
-    /// The tiers that it is, the fastest first: one, but for plugins with several. `Unsupported` names the field that has none.
+    /// The tiers that it is, the fastest first: one, but for plugins with several. `Unsupported`
+    /// names the field that has none.
     pub fn tiers(&self) -> Result<Vec<TierSpec>, Error> {
         self.config().map(|config| config.tiers)
     }
@@ -132,13 +147,20 @@ impl Adapter {
         tier::config(self)
     }
 
-    /// The cap that a capacity and the `eviction` object give together: LMCache evicts above the watermark, so that is the cap, unless it is
-    /// to be taken to the letter; under `noop` it never does, so there is none. A capacity of 0 is none either.
+    /// The cap that a capacity and the `eviction` object give together: LMCache evicts above the
+    /// watermark, so that is the cap, unless it is to be taken to the letter; under `noop` it
+    /// never does, so there is none. A capacity of 0 is none either.
     #[cfg(feature = "file")]
     pub(crate) fn cap(&self, capacity_bytes: u64) -> Option<u64> {
-        let Some(eviction) = &self.eviction else { return Some(capacity_bytes).filter(|bytes| *bytes > 0) };
+        let Some(eviction) = &self.eviction else {
+            return Some(capacity_bytes).filter(|bytes| *bytes > 0);
+        };
         let evicts = eviction.text("eviction_policy") != Some("noop");
-        let share = if eviction.is_on("compat") { 1.0 } else { eviction.number("trigger_watermark").clamp(0.0, 1.0) };
+        let share = if eviction.is_on("compat") {
+            1.0
+        } else {
+            eviction.number("trigger_watermark").clamp(0.0, 1.0)
+        };
         let bytes = (capacity_bytes as f64 * share) as u64;
         (evicts && bytes > 0).then_some(bytes)
     }
@@ -176,7 +198,10 @@ impl Adapter {
     /// What the fields must be together.
     fn check(&self, object: &[(String, Value)]) -> Result<(), String> {
         if let (Rules::Native, Some(name)) = (self.rules, self.fields.unknown.first()) {
-            return Err(format!("{name}: no setting of this tier is called that{}", self.fields.hint(name)));
+            return Err(format!(
+                "{name}: no setting of this tier is called that{}",
+                self.fields.hint(name)
+            ));
         }
         if let Some(serde) = self.fields.value("serde").as_map()
             && !serde.iter().any(|(name, _)| name == "type")
@@ -198,7 +223,10 @@ impl Adapter {
         let policies = ["LRU", "ARC", "IsolatedLRU", "noop"];
         let policy = eviction.text("eviction_policy").unwrap_or_default();
         if !policies.contains(&policy) {
-            return Err(format!("eviction.eviction_policy {policy:?} is none of {}", policies.join(", ")));
+            return Err(format!(
+                "eviction.eviction_policy {policy:?} is none of {}",
+                policies.join(", ")
+            ));
         }
         for name in ["trigger_watermark", "eviction_ratio"] {
             let n = eviction.number(name);
@@ -212,12 +240,18 @@ impl Adapter {
     fn check_s3(&self) -> Result<(), String> {
         let has = |name| self.fields.text(name).is_some();
         if has("aws_access_key_id") != has("aws_secret_access_key") && !self.is_lenient() {
-            return Err("aws_access_key_id and aws_secret_access_key go together; write both or neither".into());
+            return Err(
+                "aws_access_key_id and aws_secret_access_key go together; write both or neither"
+                    .into(),
+            );
         }
         if self.rules == Rules::Native && !has("s3_endpoint") && !has("bucket") {
             return Err("s3_endpoint is missing; write one, or the `bucket` at AWS".into());
         }
-        if has("prefix") && has("s3_file_prefix") && self.fields.text("prefix") != self.fields.text("s3_file_prefix") {
+        if has("prefix")
+            && has("s3_file_prefix")
+            && self.fields.text("prefix") != self.fields.text("s3_file_prefix")
+        {
             return Err("prefix and s3_file_prefix are the same setting and contradict each other; keep one".into());
         }
         Ok(())
@@ -226,7 +260,8 @@ impl Adapter {
 
 fn temporary(path: Option<&str>) -> Result<(), String> {
     let parts = || std::path::Path::new(path.unwrap_or_default()).components();
-    let inside = parts().all(|part| matches!(part, std::path::Component::Normal(_) | std::path::Component::CurDir));
+    let inside = parts()
+        .all(|part| matches!(part, std::path::Component::Normal(_) | std::path::Component::CurDir));
     if inside { Ok(()) } else { Err("relative_tmp_dir must stay below base_path".into()) }
 }
 
@@ -245,7 +280,10 @@ fn unknown(name: &str, place: &str) -> Error {
     }
     let names = adapter::TYPES.iter().chain(adapter::FOREIGN).copied();
     let hint = near::hint(name, names);
-    invalid(format!("{place}: no adapter is of type {name:?}{hint}; known are {}", adapter::TYPES.join(", ")))
+    invalid(format!(
+        "{place}: no adapter is of type {name:?}{hint}; known are {}",
+        adapter::TYPES.join(", ")
+    ))
 }
 
 fn invalid(what: impl Into<String>) -> Error {

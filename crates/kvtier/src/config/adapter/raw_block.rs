@@ -1,17 +1,20 @@
-//! What LMCache demands of a `raw_block` object, although a file has neither slots nor blocks: who gets it wrong there hears it here.
+//! What LMCache demands of a `raw_block` object, although a file has neither slots nor blocks: who
+//! gets it wrong there hears it here.
 
 use super::fields::Fields;
 use crate::config::value::Value;
 
 pub(super) fn check(fields: &Fields, object: &[(String, Value)]) -> Result<(), String> {
-    let given = |name: &str| object.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value);
+    let given =
+        |name: &str| object.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value);
     if given("per_tp_device_paths").is_some() {
         return Err("per_tp_device_paths has no meaning in multi-process mode".into());
     }
     if !fields.is_on("persist_enabled") {
         return Err("persist_enabled must be true: what is written stays".into());
     }
-    let (slot, align, header) = (fields.int("slot_bytes"), fields.int("block_align"), fields.int("header_bytes"));
+    let (slot, align, header) =
+        (fields.int("slot_bytes"), fields.int("block_align"), fields.int("header_bytes"));
     if !align.cast_unsigned().is_power_of_two() {
         return Err(format!("block_align {align} is no power of 2"));
     }
@@ -27,7 +30,10 @@ pub(super) fn check(fields: &Fields, object: &[(String, Value)]) -> Result<(), S
             "capacity_bytes {capacity} leaves no room for a single slot behind meta_total_bytes {meta}"
         ));
     }
-    engine(fields, given("use_iouring").or_else(|| given("use_uring")).is_some_and(Value::is_truthy))
+    engine(
+        fields,
+        given("use_iouring").or_else(|| given("use_uring")).is_some_and(Value::is_truthy),
+    )
 }
 
 fn engine(fields: &Fields, old_switch: bool) -> Result<(), String> {

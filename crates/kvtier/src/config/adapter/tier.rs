@@ -10,7 +10,10 @@ pub(super) fn config(adapter: &Adapter) -> Result<Config, Error> {
         let next = "leave it out: chunks are stored as they are";
         return Err(unsupported(
             adapter,
-            format!("serde = {}: no codec of LMCache's is built; {next}", adapter.fields.value("serde")),
+            format!(
+                "serde = {}: no codec of LMCache's is built; {next}",
+                adapter.fields.value("serde")
+            ),
         ));
     }
     match adapter.kind {
@@ -48,13 +51,14 @@ fn place(adapter: &Adapter) -> String {
 /// What is to be known of an object of LMCache's within a plugin of ours.
 pub(super) fn notes_within(adapter: &Adapter) -> Vec<String> {
     let params = own(adapter.fields.value("adapter_params"));
-    let object = (is_ours(adapter) && is_lmcaches(&params)).then(|| Adapter::read(&params, "", adapter.rules));
+    let object = (is_ours(adapter) && is_lmcaches(&params))
+        .then(|| Adapter::read(&params, "", adapter.rules));
     let notes = object.and_then(Result::ok).map(|object| object.notes()).unwrap_or_default();
     notes.into_iter().map(|note| format!("adapter_params: {note}")).collect()
 }
 
-/// What a plugin of ours is told: the native form, or the path of its file under `config`; or one tier of our own types, or an object of
-/// LMCache's as it stands, by LMCache's rules.
+/// What a plugin of ours is told: the native form, or the path of its file under `config`; or one
+/// tier of our own types, or an object of LMCache's as it stands, by LMCache's rules.
 pub(super) fn params(params: &Value, place: &str, rules: Rules) -> Result<Config, Error> {
     let params = &own(params);
     match (params.field("tiers"), params.field("config").and_then(Value::as_text)) {
@@ -70,7 +74,11 @@ const OF_PYTHON: [&str; 2] = ["timeout_seconds", "metrics"];
 
 /// The parameters without what the Python module keeps for itself.
 fn own(params: &Value) -> Value {
-    let rest = params.as_map().unwrap_or_default().iter().filter(|(name, _)| !OF_PYTHON.contains(&name.as_str()));
+    let rest = params
+        .as_map()
+        .unwrap_or_default()
+        .iter()
+        .filter(|(name, _)| !OF_PYTHON.contains(&name.as_str()));
     Value::Map(rest.cloned().collect())
 }
 
@@ -93,17 +101,21 @@ fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
     let fields = &adapter.fields;
     let (path, capacity) = match adapter.kind {
         "raw_block" => (directory(adapter)?, fields.int("capacity_bytes").cast_unsigned()),
-        _ => (fields.text("base_path").unwrap_or_default(), crate::bytes::of_gib(fields.number("max_capacity_gb"))),
+        _ => (
+            fields.text("base_path").unwrap_or_default(),
+            crate::bytes::of_gib(fields.number("max_capacity_gb")),
+        ),
     };
     let capacity = adapter.cap(capacity);
     let mut spec = FileSpec::new(path, capacity.map_or(Capacity::Share(1.0), Capacity::Bytes));
     let own = adapter.rules != Rules::Native && adapter.kind != "raw_block";
     spec.layout = own.then_some(Layout::LmcacheMp);
     spec.policy = adapter.policy();
-    spec.compat = adapter.eviction.as_ref().filter(|eviction| eviction.is_on("compat")).map(|eviction| {
-        let share = |name| eviction.number(name).clamp(0.0, 1.0);
-        Compat::new().with(share("trigger_watermark"), share("eviction_ratio"))
-    });
+    spec.compat =
+        adapter.eviction.as_ref().filter(|eviction| eviction.is_on("compat")).map(|eviction| {
+            let share = |name| eviction.number(name).clamp(0.0, 1.0);
+            Compat::new().with(share("trigger_watermark"), share("eviction_ratio"))
+        });
     Ok(TierSpec::File(spec))
 }
 
@@ -114,7 +126,10 @@ fn directory(adapter: &Adapter) -> Result<&str, Error> {
     let at = std::path::Path::new(path);
     if at.starts_with("/dev") || (at.exists() && !at.is_dir()) {
         let next = "make a file system on it and name the directory where it is mounted";
-        return Err(unsupported(adapter, format!("device_path {path:?}: a device has no file system; {next}")));
+        return Err(unsupported(
+            adapter,
+            format!("device_path {path:?}: a device has no file system; {next}"),
+        ));
     }
     Ok(path)
 }

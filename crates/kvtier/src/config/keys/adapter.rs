@@ -1,11 +1,20 @@
-//! The objects of LMCache's `--l2-adapter` (0.5.6) and what we add to them. The same objects are tiers of the native form.
+//! The objects of LMCache's `--l2-adapter` (0.5.6) and what we add to them. The same objects are
+//! tiers of the native form.
 
 use super::Form::{Adapter, Of};
-use super::Kind::{Amount, Bool, Count, Float, Int, Name, Number, Object, Positive, Size, Switch, Text, Word};
+use super::Kind::{
+    Amount, Bool, Count, Float, Int, Name, Number, Object, Positive, Size, Switch, Text, Word,
+};
 use super::Role::{Engine, Ignored, Refused, Used};
 use super::{Form, Key, Kind, Role, at};
 
-const fn every(name: &'static str, kind: Kind, default: &'static str, role: Role, what: &'static str) -> Key {
+const fn every(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    role: Role,
+    what: &'static str,
+) -> Key {
     at(Adapter, (name, kind), default, role, what)
 }
 
@@ -18,7 +27,8 @@ const NATIVE_PLUGIN: Form = Of("native_plugin");
 const EVICTION: Form = Of("eviction");
 
 /// The types that LMCache knows and that are tiers of ours.
-pub(crate) const TYPES: &[&str] = &["s3", "fs", "fs_native", "raw_block", "plugin", "native_plugin"];
+pub(crate) const TYPES: &[&str] =
+    &["s3", "fs", "fs_native", "raw_block", "plugin", "native_plugin"];
 
 /// The types that LMCache knows and that are none.
 pub(crate) const FOREIGN: &[&str] = &[

@@ -36,7 +36,10 @@ const SECTIONS: &[(Form, &str)] = &[
 ];
 
 fn section(out: &mut String, form: Form, title: &str) {
-    let _ = write!(out, "\n### {title}\n\n| key | takes | default | meaning | here |\n|---|---|---|---|---|\n");
+    let _ = write!(
+        out,
+        "\n### {title}\n\n| key | takes | default | meaning | here |\n|---|---|---|---|---|\n"
+    );
     for key in all().filter(|key| key.form == form) {
         let _ = writeln!(out, "{}", row(key));
     }

@@ -2,16 +2,29 @@
 
 use super::Form::{Engine as InEngine, Extra as InExtra};
 use super::Kind::{
-    Bool, Dict, Float, Floats, Int, Ints, Locations, Mode, Name, Object, Paths, Size, Text, Texts, Tiers, Word,
+    Bool, Dict, Float, Floats, Int, Ints, Locations, Mode, Name, Object, Paths, Size, Text, Texts,
+    Tiers, Word,
 };
 use super::Role::{Engine, Extra, Gds, Ignored, Plugin, Refused, Used};
 use super::{Form, Key, Kind, Role, at};
 
-const fn key(name: &'static str, kind: Kind, default: &'static str, role: Role, what: &'static str) -> Key {
+const fn key(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    role: Role,
+    what: &'static str,
+) -> Key {
     at(InEngine, (name, kind), default, role, what)
 }
 
-const fn extra(name: &'static str, kind: Kind, default: &'static str, role: Role, what: &'static str) -> Key {
+const fn extra(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    role: Role,
+    what: &'static str,
+) -> Key {
     at(InExtra, (name, kind), default, role, what)
 }
 
@@ -187,7 +200,8 @@ const fn ported(name: &'static str, kind: Kind, default: &'static str, what: &'s
     at(Form::Porting, (name, kind), default, Used, what)
 }
 
-/// Older names that LMCache 0.5.6 itself knows, by its table of aliases. It reads only those that it also calls deprecated.
+/// Older names that LMCache 0.5.6 itself knows, by its table of aliases. It reads only those that
+/// it also calls deprecated.
 pub(crate) const ALIASES: &[(&str, &str)] = &[
     ("enable_xpyd", "enable_pd"),
     ("nixl_peer_host", "pd_peer_host"),
@@ -206,7 +220,8 @@ pub(crate) const ALIASES: &[(&str, &str)] = &[
 /// Names that LMCache calls deprecated. The first has no successor of its own.
 pub(crate) const DEPRECATED: &[&str] = &["nixl_peer_port", "plugin_locations", "external_backends"];
 
-/// Settings of earlier versions that LMCache 0.5.6 drops with a warning, or without one, and that are read here under their new names.
+/// Settings of earlier versions that LMCache 0.5.6 drops with a warning, or without one, and that
+/// are read here under their new names.
 pub(super) const OLD: &[(&str, &str)] = &[
     ("cufile_buffer_size", "gds_buffer_size"),
     ("use_cufile", "use_gds"),
@@ -214,7 +229,8 @@ pub(super) const OLD: &[(&str, &str)] = &[
     ("external_backends", "storage_plugins"),
 ];
 
-/// Variables that begin as settings do and are none: where the file is, how LMCache logs, what it no longer reads.
+/// Variables that begin as settings do and are none: where the file is, how LMCache logs, what it
+/// no longer reads.
 pub(crate) const NOT_SETTINGS: &[&str] = &[
     "CONFIG_FILE",
     "USE_EXPERIMENTAL",

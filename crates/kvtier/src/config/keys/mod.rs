@@ -1,4 +1,5 @@
-//! Every setting there is, in one table: docs/CONFIG.md is written from it, and `kvtier config explain` reads it out.
+//! Every setting there is, in one table: docs/CONFIG.md is written from it, and `kvtier config
+//! explain` reads it out.
 
 pub(crate) mod adapter;
 mod document;
@@ -109,7 +110,8 @@ pub enum Role {
     Ignored,
     /// It is refused unless it has its default, for the reason that its description gives.
     Refused,
-    /// Of the GPUDirect Storage tier: refused unless it has its default, where that tier is not built in.
+    /// Of the GPUDirect Storage tier: refused unless it has its default, where that tier is not
+    /// built in.
     Gds,
     /// It names plugins; the tiers of those that are ours are built.
     Plugin,
@@ -118,7 +120,8 @@ pub enum Role {
 }
 
 impl Key {
-    /// The value in force here without it. It is [`Key::default`] but for settings of LMCache's whose default has no effect there.
+    /// The value in force here without it. It is [`Key::default`] but for settings of LMCache's
+    /// whose default has no effect there.
     pub fn default_here(&self) -> &'static str {
         match (self.form, self.name) {
             // LMCache's client speaks HTTP/1.1 whatever this says.
@@ -140,7 +143,9 @@ const fn at(
 
 /// Every setting.
 pub fn all() -> impl Iterator<Item = &'static Key> {
-    [engine::KEYS, engine::PORTING, engine::EXTRA, adapter::KEYS, native::KEYS].into_iter().flatten()
+    [engine::KEYS, engine::PORTING, engine::EXTRA, adapter::KEYS, native::KEYS]
+        .into_iter()
+        .flatten()
 }
 
 /// The settings below `extra_config`.
@@ -148,17 +153,23 @@ pub(crate) fn of_extra() -> impl Iterator<Item = &'static Key> {
     all().filter(|key| key.form == Form::Extra)
 }
 
-/// The settings below `extra_config` that are read for a bucket that an `s3://` URL names: those of its object.
+/// The settings below `extra_config` that are read for a bucket that an `s3://` URL names: those of
+/// its object.
 pub(crate) fn of_bucket_url() -> impl Iterator<Item = &'static Key> {
     all().filter(|key| key.form == Form::Of("s3") && key.name != "s3_endpoint")
 }
 
-/// The settings of one plugin of ours, without what stands before them: `kind` is `storage_plugin` or `remote_storage_plugin`.
+/// The settings of one plugin of ours, without what stands before them: `kind` is `storage_plugin`
+/// or `remote_storage_plugin`.
 pub(crate) fn of_our_plugin(kind: &str) -> impl Iterator<Item = &'static str> {
     let is_backend = kind == "storage_plugin";
     of_extra().filter_map(move |key| {
         let own = key.name.strip_prefix("storage_plugin.<name>.").filter(|_| is_backend);
-        own.or_else(|| key.name.strip_prefix("remote_storage_plugin.<name>.").filter(|what| *what != "base_path"))
+        own.or_else(|| {
+            key.name
+                .strip_prefix("remote_storage_plugin.<name>.")
+                .filter(|what| *what != "base_path")
+        })
     })
 }
 
@@ -174,9 +185,11 @@ pub fn named(name: &str) -> Vec<&'static Key> {
     let name = plain.as_deref().unwrap_or(name);
     let name = old_name(name).unwrap_or(name);
     let of_plugins = of_plugin(name);
-    let is_named = |key: &Key| key.name == name || of_plugins.iter().any(|other| key.name == *other);
+    let is_named =
+        |key: &Key| key.name == name || of_plugins.iter().any(|other| key.name == *other);
     // The other spelling of a directory's cap.
-    let is_cap = |key: &Key| name == "capacity" && key.name == "bytes" && key.form == Form::Of("file");
+    let is_cap =
+        |key: &Key| name == "capacity" && key.name == "bytes" && key.form == Form::Of("file");
     all().filter(|key| is_named(key) || is_cap(key)).collect()
 }
 
@@ -185,7 +198,9 @@ fn of_plugin(name: &str) -> Vec<String> {
     let own = name.strip_prefix("remote_").unwrap_or(name).strip_prefix("storage_plugin.");
     let split = own.and_then(|own| own.rsplit_once('.')).filter(|(plugin, _)| !plugin.is_empty());
     let kinds = ["remote_storage_plugin", "storage_plugin"].into_iter();
-    split.map_or_else(Vec::new, |(_, what)| kinds.map(|kind| format!("{kind}.<name>.{what}")).collect())
+    split.map_or_else(Vec::new, |(_, what)| {
+        kinds.map(|kind| format!("{kind}.<name>.{what}")).collect()
+    })
 }
 
 /// The setting whose name is nearest to `name`, if one is near enough to be meant.

@@ -50,9 +50,15 @@ fn disaggregated(config: &mut LmcacheConfig) -> Result<(), Error> {
             return Err(wrong(config, "store_location", "a receiver cannot store in PDBackend"));
         }
         let from = config.value("retrieve_locations");
-        let only = from.as_list().is_some_and(|list| matches!(list, [one] if one.as_text() == Some("PDBackend")));
+        let only = from
+            .as_list()
+            .is_some_and(|list| matches!(list, [one] if one.as_text() == Some("PDBackend")));
         if !(from.is_null() || only) {
-            return Err(wrong(config, "retrieve_locations", "a receiver retrieves from PDBackend only"));
+            return Err(wrong(
+                config,
+                "retrieve_locations",
+                "a receiver retrieves from PDBackend only",
+            ));
         }
     }
     Ok(())
@@ -61,7 +67,11 @@ fn disaggregated(config: &mut LmcacheConfig) -> Result<(), Error> {
 fn nixl(config: &LmcacheConfig) -> Result<(), Error> {
     for name in ["nixl_backend", "nixl_pool_size"] {
         if config.extra(name).is_none() {
-            return Err(wrong(config, "extra_config", &format!("enable_nixl_storage needs {name}")));
+            return Err(wrong(
+                config,
+                "extra_config",
+                &format!("enable_nixl_storage needs {name}"),
+            ));
         }
     }
     needs(config, "extra_config", &["nixl_buffer_device"])?;
@@ -92,7 +102,11 @@ fn needs(config: &LmcacheConfig, because: &str, names: &[&str]) -> Result<(), Er
 }
 
 fn wrong(config: &LmcacheConfig, name: &str, what: &str) -> Error {
-    let (source, value) =
-        config.setting(name).map_or((Source::Default, Value::Null), |s| (s.source.clone(), s.value.clone()));
-    Error::new(ErrorKind::Invalid, format!("{source}: {name} = {value}: {what}; LMCache does not start so"))
+    let (source, value) = config
+        .setting(name)
+        .map_or((Source::Default, Value::Null), |s| (s.source.clone(), s.value.clone()));
+    Error::new(
+        ErrorKind::Invalid,
+        format!("{source}: {name} = {value}: {what}; LMCache does not start so"),
+    )
 }

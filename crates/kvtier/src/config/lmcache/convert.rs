@@ -12,8 +12,12 @@ pub(super) fn convert(kind: Kind, raw: &Value) -> Result<Value, Misfit> {
         Kind::Bool => Ok(Value::Bool(python::switch(raw))),
         Kind::Int => python::int(raw).map(Value::Int),
         Kind::Float => python::float(raw).map(Value::Float),
-        Kind::Ints => list(raw, matches!(raw, Value::Int(_) | Value::Bool(_)), |v| python::int(v).map(Value::Int)),
-        Kind::Floats => list(raw, matches!(raw, Value::Float(_)), |v| python::float(v).map(Value::Float)),
+        Kind::Ints => list(raw, matches!(raw, Value::Int(_) | Value::Bool(_)), |v| {
+            python::int(v).map(Value::Int)
+        }),
+        Kind::Floats => {
+            list(raw, matches!(raw, Value::Float(_)), |v| python::float(v).map(Value::Float))
+        }
         Kind::Texts => texts(raw),
         Kind::Locations => Ok(locations(raw)),
         Kind::Paths => paths(raw),
@@ -25,11 +29,17 @@ pub(super) fn convert(kind: Kind, raw: &Value) -> Result<Value, Misfit> {
 }
 
 /// A list of numbers, a single number, or text with commas.
-fn list(raw: &Value, single: bool, one: impl Fn(&Value) -> Result<Value, Misfit>) -> Result<Value, Misfit> {
+fn list(
+    raw: &Value,
+    single: bool,
+    one: impl Fn(&Value) -> Result<Value, Misfit>,
+) -> Result<Value, Misfit> {
     let all: Result<Vec<Value>, Misfit> = match raw {
         Value::List(list) => list.iter().map(one).collect(),
         same if single => return Ok(Value::List(vec![same.clone()])),
-        other => python::split(&python::text(other)).map(|part| one(&Value::Text(part.into()))).collect(),
+        other => {
+            python::split(&python::text(other)).map(|part| one(&Value::Text(part.into()))).collect()
+        }
     };
     all.map(Value::List)
 }
@@ -37,7 +47,9 @@ fn list(raw: &Value, single: bool, one: impl Fn(&Value) -> Result<Value, Misfit>
 fn texts(raw: &Value) -> Result<Value, Misfit> {
     match raw {
         Value::List(_) => Ok(raw.clone()),
-        Value::Text(text) => Ok(Value::List(python::split(text).map(|part| Value::Text(part.into())).collect())),
+        Value::Text(text) => {
+            Ok(Value::List(python::split(text).map(|part| Value::Text(part.into())).collect()))
+        }
         other => Err(Misfit::Type(format!("a {} is no list", other.type_name()))),
     }
 }
@@ -58,8 +70,10 @@ fn paths(raw: &Value) -> Result<Value, Misfit> {
         other => return Err(Misfit::Type(format!("a {} is no path", other.type_name()))),
     };
     let parts = parts.iter().flat_map(|part| python::split(part));
-    let plain: Vec<&str> =
-        parts.map(|path| path.strip_prefix("file://").unwrap_or(path)).filter(|path| !path.is_empty()).collect();
+    let plain: Vec<&str> = parts
+        .map(|path| path.strip_prefix("file://").unwrap_or(path))
+        .filter(|path| !path.is_empty())
+        .collect();
     Ok(if plain.is_empty() { Value::Null } else { Value::Text(plain.join(",")) })
 }
 
@@ -90,16 +104,19 @@ fn mode(raw: &Value) -> Result<Value, Misfit> {
 pub(super) fn doubt(kind: Kind, raw: &Value) -> Option<&'static str> {
     match kind {
         Kind::Bool => {
-            let known = matches!(python::text(raw).trim().to_lowercase().as_str(), "true" | "1" | "false" | "0");
+            let known = matches!(
+                python::text(raw).trim().to_lowercase().as_str(),
+                "true" | "1" | "false" | "0"
+            );
             (!known).then_some("LMCache reads every word but true and 1 as false")
         }
-        Kind::Int => {
-            matches!(raw, Value::Float(n) if n.fract() != 0.0).then_some("LMCache cuts off what is behind the point")
-        }
+        Kind::Int => matches!(raw, Value::Float(n) if n.fract() != 0.0)
+            .then_some("LMCache cuts off what is behind the point"),
         Kind::Dict => {
             let empty = raw.as_text().is_some_and(|text| text.trim().is_empty());
             let other = raw.as_text().and_then(|text| serde_json::from_str::<Json>(text).ok());
-            (!empty && other.is_some_and(|json| !json.is_object() && !json.is_null())).then_some("it is no mapping")
+            (!empty && other.is_some_and(|json| !json.is_object() && !json.is_null()))
+                .then_some("it is no mapping")
         }
         _ => None,
     }

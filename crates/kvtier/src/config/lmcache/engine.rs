@@ -97,13 +97,20 @@ struct Reading {
 }
 
 impl LmcacheConfig {
-    /// Reads all sources with LMCache's precedence. Errors are `Invalid` and name the setting, where it stands, its value, and what it
-    /// takes.
+    /// Reads all sources with LMCache's precedence. Errors are `Invalid` and name the setting,
+    /// where it stands, its value, and what it takes.
     pub fn read(inputs: &Inputs) -> Result<Self, Error> {
         let settings = keys::of_engine().iter().map(default).collect();
         let lenient = inputs.lenient;
-        let config = LmcacheConfig { settings, user_set: Vec::new(), notes: Vec::new(), lenient, ported: None };
-        let mut reading = Reading { config, faults: Vec::new(), lenient, unknown_storage: Vec::new() };
+        let config = LmcacheConfig {
+            settings,
+            user_set: Vec::new(),
+            notes: Vec::new(),
+            lenient,
+            ported: None,
+        };
+        let mut reading =
+            Reading { config, faults: Vec::new(), lenient, unknown_storage: Vec::new() };
         if inputs.file.is_some() {
             reading.file(inputs)?;
             reading.config.complete()?;
@@ -155,15 +162,18 @@ impl LmcacheConfig {
         &self.notes
     }
 
-    /// Whether `remote_url` comes from the `storage_backend` of a file: no LMCache 0.5.6 reads such a file, so no other node uses its
-    /// bucket by the same configuration.
+    /// Whether `remote_url` comes from the `storage_backend` of a file: no LMCache 0.5.6 reads such
+    /// a file, so no other node uses its bucket by the same configuration.
     pub(super) fn is_ported(&self) -> bool {
-        self.ported.is_some() && self.setting("remote_url").map(|setting| &setting.source) == self.ported.as_ref()
+        self.ported.is_some()
+            && self.setting("remote_url").map(|setting| &setting.source) == self.ported.as_ref()
     }
 
     /// The encoding of the remote store that there is no codec for, if it names one.
     pub(super) fn unsupported_serde(&self) -> Option<&Setting> {
-        let is_set = |setting: &&Setting| setting.value.is_truthy() && setting.value.as_text() != Some("naive");
+        let is_set = |setting: &&Setting| {
+            setting.value.is_truthy() && setting.value.as_text() != Some("naive")
+        };
         self.setting("remote_serde").filter(is_set)
     }
 
@@ -201,8 +211,10 @@ impl LmcacheConfig {
     }
 
     fn note_unknown_extras(&mut self) {
-        let source = self.setting("extra_config").map_or(Source::Default, |setting| setting.source.clone());
-        let extras: Vec<&str> = keys::all().filter(|key| key.form == keys::Form::Extra).map(|key| key.name).collect();
+        let source =
+            self.setting("extra_config").map_or(Source::Default, |setting| setting.source.clone());
+        let extras: Vec<&str> =
+            keys::all().filter(|key| key.form == keys::Form::Extra).map(|key| key.name).collect();
         let is_bucket_setting = |name: &str| keys::of_bucket_url().any(|key| key.name == name);
         let is_read = plugins::has_bucket(self);
         let is_known = |name: &str| {
@@ -235,7 +247,8 @@ fn default(key: &'static Key) -> Setting {
         _ if key.default == "null" => Value::Null,
         Kind::Text | Kind::Mode => text(),
         Kind::Float => key.default.parse().map_or_else(|_| text(), Value::Float),
-        _ => serde_json::from_str::<serde_json::Value>(key.default).map_or_else(|_| text(), Value::from),
+        _ => serde_json::from_str::<serde_json::Value>(key.default)
+            .map_or_else(|_| text(), Value::from),
     };
     Setting { key, value, source: Source::Default }
 }
@@ -253,12 +266,14 @@ impl Reading {
             Value::Map(pairs) => pairs,
             value if !value.is_truthy() => Vec::new(),
             Value::Text(line) if line.starts_with("LMCACHE_") && line.contains('=') => {
-                let what =
-                    "a variable of the environment instead of a setting; set it there, or write `key: value` lines";
+                let what = "a variable of the environment instead of a setting; set it there, or write `key: value` lines";
                 return Err(invalid(what.into()));
             }
             other => {
-                return Err(invalid(format!("a {} instead of a mapping; write `key: value` lines", other.type_name())));
+                return Err(invalid(format!(
+                    "a {} instead of a mapping; write `key: value` lines",
+                    other.type_name()
+                )));
             }
         };
         // LMCache itself ignores the form of the porting guide, and so does a lenient reading.
@@ -278,7 +293,8 @@ impl Reading {
         inputs: &Inputs,
     ) -> Result<Vec<(String, Value)>, Error> {
         let ported = porting::read(pairs, inputs.region());
-        let ported = ported.map_err(|what| Error::new(ErrorKind::Invalid, format!("{source}: {what}")))?;
+        let ported =
+            ported.map_err(|what| Error::new(ErrorKind::Invalid, format!("{source}: {what}")))?;
         for (name, text) in ported.notes {
             self.config.note(name, source.clone(), text);
         }
@@ -289,7 +305,8 @@ impl Reading {
     /// A file whose settings of storage are all unknown would run in memory alone.
     fn refuse_unknown_storage(&mut self, inputs: &Inputs) {
         let known = self.config.settings.iter().filter(|setting| setting.source != Source::Default);
-        let is_named = known.into_iter().any(|setting| unknown::is_storage(setting.key.name, &setting.value));
+        let is_named =
+            known.into_iter().any(|setting| unknown::is_storage(setting.key.name, &setting.value));
         if self.lenient || is_named || self.unknown_storage.is_empty() {
             return;
         }
@@ -300,7 +317,10 @@ impl Reading {
 
     fn variables(&mut self, inputs: &Inputs) {
         let failing = if inputs.file.is_some() { Failing::Keep } else { Failing::Null };
-        let named = inputs.variables.iter().filter_map(|(name, value)| Some((name.strip_prefix("LMCACHE_")?, value)));
+        let named = inputs
+            .variables
+            .iter()
+            .filter_map(|(name, value)| Some((name.strip_prefix("LMCACHE_")?, value)));
         let known = |name: &str| {
             let lower = name.to_lowercase();
             keys::of_engine().iter().any(|key| key.name == lower)
@@ -308,19 +328,29 @@ impl Reading {
                 || keys::old_name(&lower).is_some()
         };
         let (settings, strangers): (Vec<_>, Vec<_>) = named.partition(|(name, _)| known(name));
-        let pairs = settings.iter().map(|(name, value)| (name.to_lowercase(), Value::Text((*value).clone()))).collect();
-        let resolved = self.resolve(pairs, |name| Source::Variable(format!("LMCACHE_{}", name.to_uppercase())));
+        let pairs = settings
+            .iter()
+            .map(|(name, value)| (name.to_lowercase(), Value::Text((*value).clone())))
+            .collect();
+        let resolved = self
+            .resolve(pairs, |name| Source::Variable(format!("LMCACHE_{}", name.to_uppercase())));
         for (key, value, source) in resolved {
             let value = Value::Text(python::unquoted(value.as_text().unwrap_or_default()));
             self.apply(key, &value, &source, failing);
         }
         for (name, _) in strangers {
-            let is_setting =
-                !keys::NOT_SETTINGS.iter().any(|other| name == *other || name.starts_with(&format!("{other}_")));
+            let is_setting = !keys::NOT_SETTINGS
+                .iter()
+                .any(|other| name == *other || name.starts_with(&format!("{other}_")));
             if is_setting {
-                let hint = near::hint(&name.to_lowercase(), keys::of_engine().iter().map(|key| key.name));
+                let hint =
+                    near::hint(&name.to_lowercase(), keys::of_engine().iter().map(|key| key.name));
                 let source = Source::Variable(format!("LMCACHE_{name}"));
-                self.config.note(&name.to_lowercase(), source, format!("unknown, and ignored as LMCache does{hint}"));
+                self.config.note(
+                    &name.to_lowercase(),
+                    source,
+                    format!("unknown, and ignored as LMCache does{hint}"),
+                );
             }
         }
     }
@@ -348,19 +378,27 @@ impl Reading {
         let mut resolved: Vec<(&'static Key, Value, Source)> = Vec::new();
         for (name, value) in pairs {
             let from = source(&name);
-            let old = keys::old_name(&name).filter(|_| !self.lenient || keys::DEPRECATED.contains(&name.as_str()));
+            let old = keys::old_name(&name)
+                .filter(|_| !self.lenient || keys::DEPRECATED.contains(&name.as_str()));
             if let Some(key) = find(&name).or_else(|| old.and_then(find)) {
                 if key.name != name {
-                    self.config.note(&name, from.clone(), format!("an old name; call it {}", key.name));
+                    self.config.note(
+                        &name,
+                        from.clone(),
+                        format!("an old name; call it {}", key.name),
+                    );
                 }
                 resolved.retain(|(other, _, _)| other.name != key.name);
                 resolved.push((key, value, from));
                 continue;
             }
-            if let Some((variable, _)) = name.split_once('=').filter(|_| name.starts_with("LMCACHE_")) {
+            if let Some((variable, _)) =
+                name.split_once('=').filter(|_| name.starts_with("LMCACHE_"))
+            {
                 let today = variable["LMCACHE_".len()..].to_lowercase();
-                let what =
-                    format!("a variable of the environment instead of a setting; set it there, or write {today}: ...");
+                let what = format!(
+                    "a variable of the environment instead of a setting; set it there, or write {today}: ..."
+                );
                 self.doubtful(variable, &from, &what);
                 continue;
             }
@@ -368,10 +406,14 @@ impl Reading {
             let is_extra = || keys::of_extra().any(|key| key.name == name);
             let hint = match new.or(keys::old_name(&name)) {
                 Some(new) => format!("; it is called {new} now"),
-                None if is_extra() => format!("; it belongs under extra_config: write extra_config: {{{name}: ...}}"),
+                None if is_extra() => {
+                    format!("; it belongs under extra_config: write extra_config: {{{name}: ...}}")
+                }
                 None if name == "nixl_peer_port" => "; it is gone".into(),
                 // Our own form is known by `tiers`: who spelled that otherwise is here.
-                None => near::hint(&name, keys::of_engine().iter().map(|key| key.name).chain(["tiers"])),
+                None => {
+                    near::hint(&name, keys::of_engine().iter().map(|key| key.name).chain(["tiers"]))
+                }
             };
             if matches!(from, Source::File(_)) && unknown::names_storage(&name, &value) {
                 self.unknown_storage.push(format!("{name}{}", hint.replacen("; ", ", ", 1)));
@@ -384,7 +426,11 @@ impl Reading {
     fn apply(&mut self, key: &'static Key, raw: &Value, source: &Source, failing: Failing) {
         if raw.is_null() {
             if key.default != "null" && key.role != Role::Engine || key.name == "chunk_size" {
-                self.doubtful(key.name, source, &format!("it is null; write {}, or leave it out", key.kind.takes()));
+                self.doubtful(
+                    key.name,
+                    source,
+                    &format!("it is null; write {}, or leave it out", key.kind.takes()),
+                );
             }
             return self.keep(key, Value::Null, source);
         }
@@ -392,13 +438,21 @@ impl Reading {
             Ok(value) => {
                 if let Some(why) = doubt(key.kind, raw) {
                     let shown = shown(key, raw);
-                    self.doubtful(key.name, source, &format!("{shown}: {why}; write {}", key.kind.takes()));
+                    self.doubtful(
+                        key.name,
+                        source,
+                        &format!("{shown}: {why}; write {}", key.kind.takes()),
+                    );
                 }
                 self.keep(key, value, source);
             }
             Err(Misfit::Value(why)) => {
                 let shown = shown(key, raw);
-                self.doubtful(key.name, source, &format!("{shown}: {why}; write {}", key.kind.takes()));
+                self.doubtful(
+                    key.name,
+                    source,
+                    &format!("{shown}: {why}; write {}", key.kind.takes()),
+                );
                 match failing {
                     Failing::Null => self.keep(key, Value::Null, source),
                     Failing::Keep => {}
@@ -421,7 +475,8 @@ impl Reading {
         self.config.set(key.name, value, source.clone());
     }
 
-    /// What LMCache lets pass with a warning at most, and is an error here unless LMCache is to be copied.
+    /// What LMCache lets pass with a warning at most, and is an error here unless LMCache is to be
+    /// copied.
     fn doubtful(&mut self, key: &str, source: &Source, what: &str) {
         if self.lenient {
             self.config.note(key, source.clone(), what);

@@ -1,4 +1,5 @@
-//! LMCache's own configuration (0.5.6), read as it stands: its YAML file, `LMCACHE_*` variables, overrides, and `--l2-adapter` objects.
+//! LMCache's own configuration (0.5.6), read as it stands: its YAML file, `LMCACHE_*` variables,
+//! overrides, and `--l2-adapter` objects.
 //!
 //! ```
 //! use kvtier::config::lmcache::{Inputs, LmcacheConfig};

@@ -11,8 +11,9 @@ use crate::config::{Config, TierSpec, keys, native, near};
 const KINDS: [(&str, &str); 2] =
     [("storage_plugins", "storage_plugin"), ("remote_storage_plugins", "remote_storage_plugin")];
 
-/// The tiers of the plugins whose module is ours (`<kind>.<name>.tiers`, in the native form, `<kind>.<name>.url`, as `remote_url` has it, or
-/// `storage_plugin.<name>.gds_path`, as the setting of that name has it), and of LMCache's own `fs` remotes.
+/// The tiers of the plugins whose module is ours (`<kind>.<name>.tiers`, in the native form,
+/// `<kind>.<name>.url`, as `remote_url` has it, or `storage_plugin.<name>.gds_path`, as the setting
+/// of that name has it), and of LMCache's own `fs` remotes.
 pub(super) fn configs(config: &LmcacheConfig, device: usize) -> Result<Vec<Config>, Error> {
     let mut all = Vec::new();
     for (list, kind) in KINDS {
@@ -23,7 +24,9 @@ pub(super) fn configs(config: &LmcacheConfig, device: usize) -> Result<Vec<Confi
                 refuse_unknown(config, kind, name)?;
                 all.push(tiers(config, &own, device)?);
             } else if list == "remote_storage_plugins" && name.split('.').next() == Some("fs") {
-                let path = setting("base_path").or_else(|| config.extra("fs_base_path")).and_then(Value::as_text);
+                let path = setting("base_path")
+                    .or_else(|| config.extra("fs_base_path"))
+                    .and_then(Value::as_text);
                 let tier = remote::directory(config, path.unwrap_or_default(), list)?;
                 all.push(Config::new().with(tier).at(&format!("extra_config: {own}")));
             }
@@ -39,7 +42,9 @@ fn tiers(config: &LmcacheConfig, own: &str, device: usize) -> Result<Config, Err
     let place = format!("extra_config: {own}");
     let cap = setting("bytes");
     let mut tiers = match (setting("tiers"), text("url"), text("gds_path")) {
-        (None, None, Some(paths)) => Config::new().with(config.gds_tier(paths, device, cap)?).at(&place),
+        (None, None, Some(paths)) => {
+            Config::new().with(config.gds_tier(paths, device, cap)?).at(&place)
+        }
         (Some(_), None, None) | (None, Some(_), None) if cap.is_some() => {
             let what = format!(
                 "{own}.bytes: it is the cap of a gds_path, which is missing; write the cap of each tier in {own}.tiers"
@@ -47,15 +52,18 @@ fn tiers(config: &LmcacheConfig, own: &str, device: usize) -> Result<Config, Err
             return Err(config.wrong("extra_config", &what));
         }
         (Some(list), None, None) => {
-            native::config(&Value::Map(vec![("tiers".into(), list.clone())]), &place)?.listed_at(&place)
+            native::config(&Value::Map(vec![("tiers".into(), list.clone())]), &place)?
+                .listed_at(&place)
         }
-        (None, Some(url), None) => {
-            Config::new().with(remote::of_url(config, url, &format!("extra_config.{own}.url"))?).at(&place)
-        }
+        (None, Some(url), None) => Config::new()
+            .with(remote::of_url(config, url, &format!("extra_config.{own}.url"))?)
+            .at(&place),
         (list, url, paths) => {
             let given = [list.is_some(), url.is_some(), paths.is_some()].iter().any(|given| *given);
-            let wrong = if given { "are there together; keep one" } else { "are missing; write one" };
-            let what = format!("{own}.tiers (the native form), {own}.url and {own}.gds_path {wrong}");
+            let wrong =
+                if given { "are there together; keep one" } else { "are missing; write one" };
+            let what =
+                format!("{own}.tiers (the native form), {own}.url and {own}.gds_path {wrong}");
             return Err(config.wrong("extra_config", &what));
         }
     };
@@ -73,12 +81,15 @@ fn refuse_unknown(config: &LmcacheConfig, kind: &str, name: &str) -> Result<(), 
     let mut own = map.iter().filter_map(|(key, _)| setting_of(key, kind, name));
     let Some(unknown) = own.find(|what| !known.contains(what)) else { return Ok(()) };
     let hint = near::hint(unknown, known.iter().copied());
-    let what =
-        format!("{kind}.{name}.{unknown}: a plugin of ours has no such setting{hint}; it has {}", known.join(", "));
+    let what = format!(
+        "{kind}.{name}.{unknown}: a plugin of ours has no such setting{hint}; it has {}",
+        known.join(", ")
+    );
     Err(config.wrong("extra_config", &what))
 }
 
-/// The name of a plugin's setting. What has another point in it belongs to a plugin with a longer name.
+/// The name of a plugin's setting. What has another point in it belongs to a plugin with a longer
+/// name.
 fn setting_of<'k>(key: &'k str, kind: &str, name: &str) -> Option<&'k str> {
     let what = key.strip_prefix(kind)?.strip_prefix('.')?.strip_prefix(name)?.strip_prefix('.')?;
     (!what.contains('.')).then_some(what)
@@ -90,7 +101,8 @@ pub(super) fn has_gds_path(config: &LmcacheConfig) -> bool {
     ours.any(|plugin| config.extra(&format!("{plugin}.gds_path")).is_some())
 }
 
-/// Whether settings of a bucket below `extra_config` are read: by `remote_url`, or by the URL of a plugin.
+/// Whether settings of a bucket below `extra_config` are read: by `remote_url`, or by the URL of a
+/// plugin.
 pub(super) fn has_bucket(config: &LmcacheConfig) -> bool {
     let remote = config.value("remote_url").as_text().unwrap_or_default();
     urls(config).chain([remote]).any(|url| url.starts_with("s3://"))
@@ -114,7 +126,9 @@ pub(super) fn is_ours(config: &LmcacheConfig, key: &str) -> bool {
 
 /// What stands before the settings of each plugin that is ours, such as `storage_plugin.kv`.
 fn ours(config: &LmcacheConfig) -> impl Iterator<Item = String> {
-    let all = KINDS.iter().flat_map(|(list, kind)| names(config, list).map(move |name| format!("{kind}.{name}")));
+    let all = KINDS
+        .iter()
+        .flat_map(|(list, kind)| names(config, list).map(move |name| format!("{kind}.{name}")));
     all.filter(|plugin| is_us(config.extra(&format!("{plugin}.module_path"))))
 }
 

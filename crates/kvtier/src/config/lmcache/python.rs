@@ -2,7 +2,8 @@
 
 use crate::config::value::Value;
 
-/// What `int()`, `float()` and the like could not take. LMCache catches the one kind and dies of the other.
+/// What `int()`, `float()` and the like could not take. LMCache catches the one kind and dies of
+/// the other.
 #[derive(Debug)]
 pub(super) enum Misfit {
     /// A `ValueError`.
@@ -46,12 +47,15 @@ pub(super) fn float(value: &Value) -> Converted<f64> {
     }
 }
 
-/// A number's text without space around it and without `_` between its digits; `None` where a `_` stands elsewhere.
+/// A number's text without space around it and without `_` between its digits; `None` where a `_`
+/// stands elsewhere.
 fn unscored(text: &str) -> Option<String> {
     let text = text.trim();
     let bytes = text.as_bytes();
     let digit = |at: Option<&u8>| at.is_some_and(u8::is_ascii_digit);
-    let well = |at: usize| bytes[at] != b'_' || (at > 0 && digit(bytes.get(at - 1)) && digit(bytes.get(at + 1)));
+    let well = |at: usize| {
+        bytes[at] != b'_' || (at > 0 && digit(bytes.get(at - 1)) && digit(bytes.get(at + 1)))
+    };
     (0..bytes.len()).all(well).then(|| text.replace('_', ""))
 }
 
@@ -84,7 +88,10 @@ fn repr(value: &Value) -> String {
         Value::Text(text) => format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'")),
         Value::List(list) => format!("[{}]", join(list.iter().map(repr).collect())),
         Value::Map(map) => {
-            format!("{{{}}}", join(map.iter().map(|(key, value)| format!("'{key}': {}", repr(value))).collect()))
+            format!(
+                "{{{}}}",
+                join(map.iter().map(|(key, value)| format!("'{key}': {}", repr(value))).collect())
+            )
         }
     }
 }
@@ -94,10 +101,14 @@ pub(super) fn split(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty())
 }
 
-/// A variable's text: space and one pair of quotes around it go, and what is escaped between the quotes is read as Python reads it.
+/// A variable's text: space and one pair of quotes around it go, and what is escaped between the
+/// quotes is read as Python reads it.
 pub(super) fn unquoted(text: &str) -> String {
     let text = text.trim();
-    let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"') && text.len() >= 2 && text.ends_with(*c));
+    let quote = text
+        .chars()
+        .next()
+        .filter(|c| matches!(c, '\'' | '"') && text.len() >= 2 && text.ends_with(*c));
     let Some(quote) = quote else { return text.to_owned() };
     let inner = &text[1..text.len() - 1];
     unescaped(inner, quote).unwrap_or_else(|| inner.to_owned())
@@ -137,7 +148,8 @@ fn unescaped(inner: &str, quote: char) -> Option<String> {
 
 fn hex(chars: &mut std::str::Chars<'_>, digits: usize) -> Option<char> {
     let text: String = chars.by_ref().take(digits).collect();
-    (text.chars().count() == digits).then(|| u32::from_str_radix(&text, 16).ok().and_then(char::from_u32))?
+    (text.chars().count() == digits)
+        .then(|| u32::from_str_radix(&text, 16).ok().and_then(char::from_u32))?
 }
 
 /// Up to three digits to the base of eight.
@@ -158,7 +170,10 @@ mod tests {
     #[test]
     fn numbers_are_pythons() {
         let int_of = |text: &str| int(&Value::Text(text.into())).ok();
-        assert_eq!([" 12 ", "1_000", "+5", "-3"].map(int_of), [Some(12), Some(1000), Some(5), Some(-3)]);
+        assert_eq!(
+            [" 12 ", "1_000", "+5", "-3"].map(int_of),
+            [Some(12), Some(1000), Some(5), Some(-3)]
+        );
         assert_eq!(["", "1__0", "_1", "1.0", "0x10", "1e3"].map(int_of), [None; 6]);
         assert_eq!(int(&Value::Float(2.9)).ok(), Some(2));
         let float_of = |text: &str| float(&Value::Text(text.into())).ok();

@@ -11,11 +11,14 @@ use crate::config::value::{Value, mask_url};
 
 /// The tier of `remote_url`, if there is one.
 pub(super) fn tier(config: &LmcacheConfig) -> Result<Option<TierSpec>, Error> {
-    let Some(url) = config.value("remote_url").as_text().filter(|url| !url.is_empty()) else { return Ok(None) };
+    let Some(url) = config.value("remote_url").as_text().filter(|url| !url.is_empty()) else {
+        return Ok(None);
+    };
     of_url(config, url, "remote_url").map(Some)
 }
 
-/// The tier of a URL that stands under `name`: `remote_url`, or a setting below `extra_config` with that before its name.
+/// The tier of a URL that stands under `name`: `remote_url`, or a setting below `extra_config` with
+/// that before its name.
 pub(super) fn of_url(config: &LmcacheConfig, url: &str, name: &str) -> Result<TierSpec, Error> {
     let setting = if name.starts_with("extra_config.") { "extra_config" } else { name };
     match url.split_once("://") {
@@ -45,26 +48,38 @@ pub(super) fn directory(config: &LmcacheConfig, path: &str, name: &str) -> Resul
 /// A bucket, by the fields of the adapter's object: `extra_config` has the same names.
 fn s3(config: &LmcacheConfig, url: &str, name: &str) -> Result<TierSpec, Error> {
     if config.extra("save_chunk_meta").is_some_and(Value::is_truthy) {
-        return Err(config.wrong("extra_config", "save_chunk_meta must be false with a bucket; LMCache refuses it too"));
+        return Err(config.wrong(
+            "extra_config",
+            "save_chunk_meta must be false with a bucket; LMCache refuses it too",
+        ));
     }
     if config.extra("s3_region").is_none() {
         return Err(config.wrong("extra_config", "s3_region is missing; write the bucket's region"));
     }
-    let mut object =
-        vec![("type".to_owned(), Value::Text("s3".into())), ("s3_endpoint".to_owned(), Value::Text(url.into()))];
+    let mut object = vec![
+        ("type".to_owned(), Value::Text("s3".into())),
+        ("s3_endpoint".to_owned(), Value::Text(url.into())),
+    ];
     for key in of_bucket_url() {
         let Some(raw) = config.extra(key.name) else { continue };
         let value = match (key.kind, raw) {
-            (Kind::Positive, Value::Text(_)) => python::int(raw).map_or_else(|_| raw.clone(), Value::Int),
+            (Kind::Positive, Value::Text(_)) => {
+                python::int(raw).map_or_else(|_| raw.clone(), Value::Int)
+            }
             (Kind::Switch, Value::Int(n @ 0..=1)) => Value::Bool(*n == 1),
             (Kind::Name | Kind::Text | Kind::Word, other) => Value::Text(python::text(other)),
             _ => raw.clone(),
         };
         object.push((key.name.to_owned(), value));
     }
-    let place =
-        config.setting("extra_config").map_or(String::new(), |setting| format!("{}: extra_config", setting.source));
-    let adapter = Adapter::read(&Value::Map(object), &place, Rules::Lmcache { lenient: config.is_lenient() })?;
+    let place = config
+        .setting("extra_config")
+        .map_or(String::new(), |setting| format!("{}: extra_config", setting.source));
+    let adapter = Adapter::read(
+        &Value::Map(object),
+        &place,
+        Rules::Lmcache { lenient: config.is_lenient() },
+    )?;
     finish(config, &adapter, name)
 }
 
@@ -76,27 +91,33 @@ fn finish(config: &LmcacheConfig, adapter: &Adapter, name: &str) -> Result<TierS
         spec.layout = layout(config, spec.layout)?;
         spec.place = place(config, name);
         spec.whole_chunks = config.value("save_unfull_chunk").as_bool() != Some(true);
-        let secs = config.value("blocking_timeout_secs").as_int().and_then(|secs| u64::try_from(secs).ok());
+        let secs = config
+            .value("blocking_timeout_secs")
+            .as_int()
+            .and_then(|secs| u64::try_from(secs).ok());
         let secs = secs.filter(|secs| *secs > 0);
-        let secs =
-            secs.ok_or_else(|| config.wrong("blocking_timeout_secs", "a deadline of no time; write seconds above 0"))?;
+        let secs = secs.ok_or_else(|| {
+            config.wrong("blocking_timeout_secs", "a deadline of no time; write seconds above 0")
+        })?;
         spec.deadline = std::time::Duration::from_secs(secs);
     }
     Ok(tier)
 }
 
-/// LMCache's own layout, unless another is written or the file names an encoding for which there is no codec: then other nodes would read what
-/// is stored under LMCache's names as encoded.
+/// LMCache's own layout, unless another is written or the file names an encoding for which there is
+/// no codec: then other nodes would read what is stored under LMCache's names as encoded.
 #[cfg(feature = "s3")]
-fn layout(config: &LmcacheConfig, written: kvtier_s3::tier::Layout) -> Result<kvtier_s3::tier::Layout, Error> {
+fn layout(
+    config: &LmcacheConfig,
+    written: kvtier_s3::tier::Layout,
+) -> Result<kvtier_s3::tier::Layout, Error> {
     use kvtier_s3::tier::Layout;
     let is_written = config.extra("layout").is_some();
     if config.unsupported_serde().is_none() {
         return Ok(if is_written { written } else { Layout::Lmcache });
     }
     if is_written && written != Layout::Kvtier {
-        let what =
-            "LMCache's encodings are not supported yet, and layout is LMCache's; write naive, or leave layout out";
+        let what = "LMCache's encodings are not supported yet, and layout is LMCache's; write naive, or leave layout out";
         return Err(config.unsupported("remote_serde", what));
     }
     Ok(Layout::Kvtier)
@@ -109,7 +130,9 @@ fn place(config: &LmcacheConfig, name: &str) -> String {
         Some(own) => ("extra_config", format!("extra_config: {own}")),
         None => (name, name.to_owned()),
     };
-    config.setting(setting).map_or_else(|| shown.clone(), |setting| format!("{}: {shown}", setting.source))
+    config
+        .setting(setting)
+        .map_or_else(|| shown.clone(), |setting| format!("{}: {shown}", setting.source))
 }
 
 #[cfg(not(feature = "s3"))]

@@ -10,7 +10,8 @@ use crate::config::keys::{self, Role};
 use crate::config::value::{Value, is_secret};
 use crate::config::{Config, TierSpec, near};
 
-/// Where the shape of a full chunk stands below `extra_config`, for the GPU tier: none of LMCache's own settings tells it.
+/// Where the shape of a full chunk stands below `extra_config`, for the GPU tier: none of LMCache's
+/// own settings tells it.
 #[cfg(feature = "gds")]
 const GDS_SHAPE: &str = "kvtier.gds_shape";
 
@@ -44,7 +45,8 @@ pub struct Finding {
 }
 
 impl LmcacheConfig {
-    /// The tiers that the settings mean, for the GPU of this number on its machine. `Unsupported` names the setting that has no tier.
+    /// The tiers that the settings mean, for the GPU of this number on its machine. `Unsupported`
+    /// names the setting that has no tier.
     pub fn stack(&self, device: usize) -> Result<Planned, Error> {
         self.settings.iter().try_for_each(|setting| self.refuse(setting))?;
         self.refuse_extras()?;
@@ -67,12 +69,16 @@ impl LmcacheConfig {
         Ok(Planned { config, findings: self.findings() })
     }
 
-    /// LMCache reads every object of a bucket at the length of a full chunk, so that a shorter one under its names is of no use to it.
+    /// LMCache reads every object of a bucket at the length of a full chunk, so that a shorter one
+    /// under its names is of no use to it.
     #[cfg(feature = "s3")]
     fn refuse_short_objects(&self, config: &Config) -> Result<(), Error> {
         use kvtier_s3::tier::Layout;
-        let is_theirs = |tier: &TierSpec| matches!(tier, TierSpec::S3(spec) if spec.layout != Layout::Kvtier);
-        if self.value("save_unfull_chunk").as_bool() != Some(true) || !config.tiers.iter().any(is_theirs) {
+        let is_theirs =
+            |tier: &TierSpec| matches!(tier, TierSpec::S3(spec) if spec.layout != Layout::Kvtier);
+        if self.value("save_unfull_chunk").as_bool() != Some(true)
+            || !config.tiers.iter().any(is_theirs)
+        {
             return Ok(());
         }
         let what = "objects of a bucket under LMCache's names are full chunks, and LMCache reads no others; write false, or \
@@ -98,8 +104,12 @@ impl LmcacheConfig {
             Role::Gds if name == "gds_path" && set && !cfg!(feature = "gds") => {
                 "this build has no GPU tier; build with the feature `gds`, or use local_disk".into()
             }
-            // Under names that other nodes read as encoded, chunks that are stored as they are would be wrong bytes.
-            _ if name == "remote_serde" && !self.is_ported() && self.unsupported_serde().is_some() => {
+            // Under names that other nodes read as encoded, chunks that are stored as they are
+            // would be wrong bytes.
+            _ if name == "remote_serde"
+                && !self.is_ported()
+                && self.unsupported_serde().is_some() =>
+            {
                 "LMCache's encodings are not supported yet; write naive, or leave it out".into()
             }
             _ => return Ok(()),
@@ -108,18 +118,26 @@ impl LmcacheConfig {
     }
 
     fn refuse_extras(&self) -> Result<(), Error> {
-        let refused = keys::all().filter(|key| key.form == keys::Form::Extra && key.role == Role::Refused);
+        let refused =
+            keys::all().filter(|key| key.form == keys::Form::Extra && key.role == Role::Refused);
         for key in refused {
             if self.extra(key.name).is_some_and(Value::is_truthy) {
-                return Err(self.unsupported("extra_config", &format!("{}: {}", key.name, key.what)));
+                return Err(
+                    self.unsupported("extra_config", &format!("{}: {}", key.name, key.what))
+                );
             }
         }
         let known = || keys::of_extra().map(|key| key.name).filter(|name| name.starts_with(OURS));
         let map = self.value("extra_config").as_map().unwrap_or_default();
-        let unknown = map.iter().find(|(name, _)| name.starts_with(OURS) && !known().any(|known| known == name));
+        let unknown = map
+            .iter()
+            .find(|(name, _)| name.starts_with(OURS) && !known().any(|known| known == name));
         if let Some((name, _)) = unknown {
             let hint = near::hint(name, known());
-            return Err(self.wrong("extra_config", &format!("{name}: kvtier has no such setting{hint}; take it out")));
+            return Err(self.wrong(
+                "extra_config",
+                &format!("{name}: kvtier has no such setting{hint}; take it out"),
+            ));
         }
         Ok(())
     }
@@ -155,11 +173,19 @@ impl LmcacheConfig {
         let bytes = crate::bytes::of_gib(self.value("max_local_cpu_size").as_f64().unwrap_or(0.0));
         let on = self.value("local_cpu").as_bool() == Some(true) && bytes > 0;
         let policy = Some(self.policy()?);
-        Ok(on.then_some(TierSpec::Host { bytes, name: None, policy, quotas: Quotas::new(), fair: false, compat: None }))
+        Ok(on.then_some(TierSpec::Host {
+            bytes,
+            name: None,
+            policy,
+            quotas: Quotas::new(),
+            fair: false,
+            compat: None,
+        }))
     }
 
-    /// LMCache gives each GPU one of the directories, in turn. It finds nothing again in them after a restart, so what is in them is not
-    /// shared with it, and the files are ours, in a folder of their own.
+    /// LMCache gives each GPU one of the directories, in turn. It finds nothing again in them after
+    /// a restart, so what is in them is not shared with it, and the files are ours, in a folder
+    /// of their own.
     fn disk(&self, device: usize) -> Result<Option<TierSpec>, Error> {
         let Some(paths) = self.value("local_disk").as_text() else { return Ok(None) };
         let sharding = self.value("local_disk_path_sharding").as_text();
@@ -170,7 +196,9 @@ impl LmcacheConfig {
         let path = std::path::Path::new(paths[device % paths.len()]).join("kvtier");
         let bytes = crate::bytes::of_gib(self.value("max_local_disk_size").as_f64().unwrap_or(0.0));
         if bytes == 0 {
-            return Err(self.wrong("max_local_disk_size", "local_disk needs a capacity in GiB above 0"));
+            return Err(
+                self.wrong("max_local_disk_size", "local_disk needs a capacity in GiB above 0")
+            );
         }
         #[cfg_attr(not(feature = "file"), allow(unused_mut))]
         let mut tier = file(path, Some(bytes), false)?;
@@ -181,15 +209,22 @@ impl LmcacheConfig {
         Ok(Some(tier))
     }
 
-    /// LMCache gives each GPU one of the directories, in turn; its files there are read, and ours are as it writes them.
+    /// LMCache gives each GPU one of the directories, in turn; its files there are read, and ours
+    /// are as it writes them.
     #[cfg(feature = "gds")]
     fn gds(&self, device: usize) -> Result<Option<TierSpec>, Error> {
         self.value("gds_path").as_text().map(|paths| self.gds_tier(paths, device, None)).transpose()
     }
 
-    /// The GPU tier over the directory of this GPU among `paths`, which commas separate, with the cap `bytes`.
+    /// The GPU tier over the directory of this GPU among `paths`, which commas separate, with the
+    /// cap `bytes`.
     #[cfg(feature = "gds")]
-    pub(super) fn gds_tier(&self, paths: &str, device: usize, bytes: Option<&Value>) -> Result<TierSpec, Error> {
+    pub(super) fn gds_tier(
+        &self,
+        paths: &str,
+        device: usize,
+        bytes: Option<&Value>,
+    ) -> Result<TierSpec, Error> {
         use crate::config::{Capacity, GdsSpec};
         if self.value("gds_path_sharding").as_text() != Some("by_gpu") {
             return Err(self.wrong("gds_path_sharding", "there is only by_gpu"));
@@ -198,19 +233,30 @@ impl LmcacheConfig {
             return Err(self.wrong("gds_backend", "there is only cufile"));
         }
         let paths: Vec<&str> = paths.split(',').map(str::trim).collect();
-        // LMCache has no cap for it; ours is what the file system holds, less what is kept free there.
+        // LMCache has no cap for it; ours is what the file system holds, less what is kept free
+        // there.
         let mut spec = GdsSpec::new(paths[device % paths.len()], Capacity::Share(1.0));
         if let Some(bytes) = bytes {
             let cap = crate::config::file::capacity(bytes.to_json());
-            spec.file.bytes = cap.map_err(|e| self.wrong("extra_config", &format!("bytes: {e}")))?;
+            spec.file.bytes =
+                cap.map_err(|e| self.wrong("extra_config", &format!("bytes: {e}")))?;
         }
         spec.file.policy = Some(self.policy()?);
         let weka = super::weka::is_on_weka(&spec.file.path);
-        spec.file.layout = Some(if weka { kvtier_gds::Layout::LmcacheGdsWeka } else { kvtier_gds::Layout::LmcacheGds });
-        let shape =
-            self.extra(GDS_SHAPE).and_then(Value::as_text).map(str::parse::<kvtier_gds::ChunkShape>).transpose();
-        spec.file.shape = shape.map_err(|e| self.wrong("extra_config", &format!("{GDS_SHAPE}: {e}")))?;
-        spec.gpu.cufile = Some(if self.wants_cufile()? { kvtier_gds::Mode::Auto } else { kvtier_gds::Mode::Off });
+        spec.file.layout = Some(if weka {
+            kvtier_gds::Layout::LmcacheGdsWeka
+        } else {
+            kvtier_gds::Layout::LmcacheGds
+        });
+        let shape = self
+            .extra(GDS_SHAPE)
+            .and_then(Value::as_text)
+            .map(str::parse::<kvtier_gds::ChunkShape>)
+            .transpose();
+        spec.file.shape =
+            shape.map_err(|e| self.wrong("extra_config", &format!("{GDS_SHAPE}: {e}")))?;
+        spec.gpu.cufile =
+            Some(if self.wants_cufile()? { kvtier_gds::Mode::Auto } else { kvtier_gds::Mode::Off });
         Ok(TierSpec::Gds(Box::new(spec)))
     }
 
@@ -220,7 +266,10 @@ impl LmcacheConfig {
         let on = self.value("use_gds").as_bool() != Some(false);
         let Some(old) = self.extra("use_cufile").map(Value::is_truthy) else { return Ok(on) };
         if old != on && self.user_set().contains(&"use_gds") {
-            return Err(self.wrong("use_gds", "extra_config.use_cufile, its earlier name, says the opposite; keep one"));
+            return Err(self.wrong(
+                "use_gds",
+                "extra_config.use_cufile, its earlier name, says the opposite; keep one",
+            ));
         }
         Ok(old)
     }
@@ -232,7 +281,8 @@ impl LmcacheConfig {
 
     #[cfg(not(feature = "gds"))]
     pub(super) fn gds_tier(&self, _: &str, _: usize, _: Option<&Value>) -> Result<TierSpec, Error> {
-        let what = "this build has no GPU tier for a plugin's gds_path; build with the feature `gds`";
+        let what =
+            "this build has no GPU tier for a plugin's gds_path; build with the feature `gds`";
         Err(self.unsupported("extra_config", what))
     }
 
@@ -240,12 +290,25 @@ impl LmcacheConfig {
         let mut all = Vec::new();
         for setting in &self.settings {
             if let (Role::Extra, Some(map)) = (setting.key.role, setting.value.as_map()) {
-                all.extend(map.iter().map(|(name, value)| self.extra_finding(name, value, &setting.source)));
+                all.extend(
+                    map.iter()
+                        .map(|(name, value)| self.extra_finding(name, value, &setting.source)),
+                );
                 continue;
             }
             let (used, why) = self.fate(setting.key);
-            let value = if is_secret(setting.key.name) { Value::Text("***".into()) } else { setting.value.masked() };
-            all.push(Finding { key: setting.key.name.into(), value, source: setting.source.clone(), used, why });
+            let value = if is_secret(setting.key.name) {
+                Value::Text("***".into())
+            } else {
+                setting.value.masked()
+            };
+            all.push(Finding {
+                key: setting.key.name.into(),
+                value,
+                source: setting.source.clone(),
+                used,
+                why,
+            });
         }
         all
     }
@@ -254,7 +317,8 @@ impl LmcacheConfig {
         let found = keys::old_name(name).unwrap_or(name);
         let key = keys::all().find(|key| key.form == keys::Form::Extra && key.name == found);
         // What is a setting of its own today stood here once.
-        let key = key.or_else(|| keys::of_engine().iter().find(|key| name != found && key.name == found));
+        let key =
+            key.or_else(|| keys::of_engine().iter().find(|key| name != found && key.name == found));
         // What we add to a bucket's object is read here too.
         let key = key.or_else(|| keys::of_bucket_url().find(|key| key.name == name));
         let (used, why) = match key {
@@ -272,10 +336,14 @@ impl LmcacheConfig {
         let urls = || plugins::urls(self).chain([remote]);
         let idle = |what: &str| (false, format!("{}, but {what}", key.what));
         match (key.role, key.name) {
-            (Role::Used, "max_local_cpu_size") if self.value("local_cpu").as_bool() != Some(true) => {
+            (Role::Used, "max_local_cpu_size")
+                if self.value("local_cpu").as_bool() != Some(true) =>
+            {
                 idle("local_cpu is off")
             }
-            (Role::Used, "max_local_disk_size" | "local_disk_path_sharding") if self.value("local_disk").is_null() => {
+            (Role::Used, "max_local_disk_size" | "local_disk_path_sharding")
+                if self.value("local_disk").is_null() =>
+            {
                 idle("there is no local_disk")
             }
             (Role::Used, "blocking_timeout_secs") if urls().all(str::is_empty) => {
@@ -306,7 +374,11 @@ impl LmcacheConfig {
 }
 
 #[cfg(feature = "file")]
-pub(super) fn file(path: impl Into<std::path::PathBuf>, bytes: Option<u64>, lmcache: bool) -> Result<TierSpec, Error> {
+pub(super) fn file(
+    path: impl Into<std::path::PathBuf>,
+    bytes: Option<u64>,
+    lmcache: bool,
+) -> Result<TierSpec, Error> {
     use crate::config::{Capacity, FileSpec};
     let mut spec = FileSpec::new(path, bytes.map_or(Capacity::Share(1.0), Capacity::Bytes));
     spec.layout = lmcache.then_some(kvtier_file::Layout::Lmcache);
@@ -314,8 +386,13 @@ pub(super) fn file(path: impl Into<std::path::PathBuf>, bytes: Option<u64>, lmca
 }
 
 #[cfg(not(feature = "file"))]
-pub(super) fn file(path: impl Into<std::path::PathBuf>, _: Option<u64>, _: bool) -> Result<TierSpec, Error> {
+pub(super) fn file(
+    path: impl Into<std::path::PathBuf>,
+    _: Option<u64>,
+    _: bool,
+) -> Result<TierSpec, Error> {
     let path = path.into();
-    let what = format!("{}: this build has no file tier; build with the feature `file`", path.display());
+    let what =
+        format!("{}: this build has no file tier; build with the feature `file`", path.display());
     Err(Error::new(ErrorKind::Unsupported, what))
 }

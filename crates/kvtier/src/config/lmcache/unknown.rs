@@ -1,4 +1,5 @@
-//! Settings that LMCache does not have, and whether a file that has only such ones meant to name storage.
+//! Settings that LMCache does not have, and whether a file that has only such ones meant to name
+//! storage.
 
 use crate::config::near;
 use crate::config::value::Value;
@@ -16,7 +17,8 @@ const STORAGE: [&str; 9] = [
     "remote_storage_plugins",
 ];
 
-/// Settings of storage that name none by themselves: a name that is close to one of them means storage all the same.
+/// Settings of storage that name none by themselves: a name that is close to one of them means
+/// storage all the same.
 const SIZES: [&str; 2] = ["max_local_cpu_size", "max_local_disk_size"];
 
 /// Words in the names of settings that name storage.
@@ -42,8 +44,8 @@ pub(super) fn is_storage(name: &str, value: &Value) -> bool {
     STORAGE.contains(&name) && value.is_truthy()
 }
 
-/// Whether an unknown setting probably names storage: by its name, or because it is a mapping, which no setting of LMCache's is but
-/// `extra_config`.
+/// Whether an unknown setting probably names storage: by its name, or because it is a mapping,
+/// which no setting of LMCache's is but `extra_config`.
 pub(super) fn names_storage(name: &str, value: &Value) -> bool {
     let lower = name.to_lowercase();
     let is_map = |value: &Value| matches!(value, Value::Map(_));
@@ -69,9 +71,14 @@ mod tests {
     #[test]
     fn names_and_mappings_tell_storage_from_the_rest() {
         let one = Value::Int(1);
-        for name in
-            ["storage_backend", "local_device", "s3_num_io_threads", "Bucket", "remote_ulr", "max_local_cpu_siez"]
-        {
+        for name in [
+            "storage_backend",
+            "local_device",
+            "s3_num_io_threads",
+            "Bucket",
+            "remote_ulr",
+            "max_local_cpu_siez",
+        ] {
             assert!(names_storage(name, &one), "{name}");
         }
         for name in ["chunk_sise", "foo", "enable_blendin", "pd_proxy"] {

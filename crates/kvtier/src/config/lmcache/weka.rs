@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
-/// Asks the system's table of mounts, as LMCache does. What is not there yet lies where the directory above it does.
+/// Asks the system's table of mounts, as LMCache does. What is not there yet lies where the
+/// directory above it does.
 pub(super) fn is_on_weka(path: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     std::path::absolute(path).is_ok_and(|path| kind_of(&mounts, &path) == Some("wekafs"))
 }
 
-/// The kind of the file system whose mount point is the longest above a path; of those mounted there one over the other, the last.
+/// The kind of the file system whose mount point is the longest above a path; of those mounted
+/// there one over the other, the last.
 fn kind_of<'m>(mounts: &'m str, path: &Path) -> Option<&'m str> {
     let lines = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(1);

@@ -16,9 +16,9 @@ pub(super) struct Listed {
 impl Listed {
     pub(super) fn new(spec: &FileSpec) -> Result<Self, Error> {
         let directory = Directory::open_as(&spec.path, spec.layout.unwrap_or_default())?;
-        let chunks = directory
-            .chunks()
-            .map_err(|e| Error::new(ErrorKind::Io, format!("cannot list {}", spec.path.display())).with_source(e))?;
+        let chunks = directory.chunks().map_err(|e| {
+            Error::new(ErrorKind::Io, format!("cannot list {}", spec.path.display())).with_source(e)
+        })?;
         Ok(Listed { directory, chunks: chunks.into_iter() })
     }
 }
@@ -31,7 +31,11 @@ impl Medium for Listed {
         }
         let footer = match self.directory.footer(&chunk) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Some(None)),
-            Err(e) => return Err(Error::new(ErrorKind::Io, "cannot read a chunk's footer").with_source(e)),
+            Err(e) => {
+                return Err(
+                    Error::new(ErrorKind::Io, "cannot read a chunk's footer").with_source(e)
+                );
+            }
             Ok(footer) => footer.ok(),
         };
         let id = footer.and_then(|(_, canonical)| KeyId::from_canonical(&canonical).ok());

@@ -1,4 +1,5 @@
-//! The AWS SDKs' chain of credentials, loaded by the first request: a configuration is read where no runtime is.
+//! The AWS SDKs' chain of credentials, loaded by the first request: a configuration is read where
+//! no runtime is.
 
 use std::sync::OnceLock;
 
@@ -23,7 +24,11 @@ impl Provide for Chain {
         Box::pin(async move {
             if self.loaded.get().is_none() {
                 let instance_metadata = self.instance_metadata;
-                let loaded = AwsChain::load_with(&ChainConfig { instance_metadata, ..ChainConfig::default() }).await?;
+                let loaded = AwsChain::load_with(&ChainConfig {
+                    instance_metadata,
+                    ..ChainConfig::default()
+                })
+                .await?;
                 // Whoever was first is as good.
                 let _ = self.loaded.set(loaded);
             }

@@ -9,17 +9,20 @@ use super::spec::S3Spec;
 use crate::config::value::mask_address;
 
 impl S3Spec {
-    /// The endpoint that it means, with what the environment says where it says nothing itself (`AWS_ENDPOINT_URL_S3`, `AWS_REGION`).
+    /// The endpoint that it means, with what the environment says where it says nothing itself
+    /// (`AWS_ENDPOINT_URL_S3`, `AWS_REGION`).
     pub fn resolve(&self) -> Result<Endpoint, Error> {
         let mut place = Place::default();
         (place.url, place.bucket) = (self.endpoint.clone(), self.bucket.clone());
-        (place.region, place.style, place.provider) = (self.region.clone(), self.style, self.provider);
+        (place.region, place.style, place.provider) =
+            (self.region.clone(), self.style, self.provider);
         place.tls = Some(self.tls).filter(|tls| !tls);
-        let written = match (self.place.is_empty(), self.endpoint.as_deref().or(self.bucket.as_deref())) {
-            (false, Some(text)) => format!("{} = {:?}: ", self.place, mask_address(text)),
-            (false, None) => format!("{}: ", self.place),
-            (true, _) => String::new(),
-        };
+        let written =
+            match (self.place.is_empty(), self.endpoint.as_deref().or(self.bucket.as_deref())) {
+                (false, Some(text)) => format!("{} = {:?}: ", self.place, mask_address(text)),
+                (false, None) => format!("{}: ", self.place),
+                (true, _) => String::new(),
+            };
         let texts = [self.endpoint.as_deref(), self.bucket.as_deref(), self.region.as_deref()];
         if let Some(text) = texts.into_iter().flatten().find(|text| text.contains(['{', '}'])) {
             let what = format!(
@@ -33,13 +36,19 @@ impl S3Spec {
         resolved.map_err(|e| self.invalid(&format!("{written}the endpoint does not resolve"), e))
     }
 
-    /// The client's settings, signed by its own credentials, or those of the environment or the shared files.
+    /// The client's settings, signed by its own credentials, or those of the environment or the
+    /// shared files.
     pub fn client(&self) -> Result<Config, Error> {
         let credentials = match &self.credentials {
             Some(own) => Some(own.clone()),
             None => match find(variable) {
                 // A profile with a role or a process: the chain knows what to make of it.
-                Err(e) if cfg!(feature = "aws-config") && e.kind() == kvtier_s3::ErrorKind::Unsupported => None,
+                Err(e)
+                    if cfg!(feature = "aws-config")
+                        && e.kind() == kvtier_s3::ErrorKind::Unsupported =>
+                {
+                    None
+                }
                 found => found.map_err(|e| self.invalid("no credentials", e))?,
             },
         };
@@ -57,7 +66,8 @@ impl S3Spec {
     #[cfg(feature = "aws-config")]
     fn chain(&self) -> Result<Config, Error> {
         let endpoint = self.resolve()?;
-        let instance_metadata = self.instance_metadata.unwrap_or_else(|| endpoint.provider().is_aws());
+        let instance_metadata =
+            self.instance_metadata.unwrap_or_else(|| endpoint.provider().is_aws());
         let chain = super::chain::Chain::new(instance_metadata);
         self.finish(Config::with_provider(endpoint, std::sync::Arc::new(chain)))
     }
@@ -75,21 +85,26 @@ impl S3Spec {
         config.checksum = self.checksum.unwrap_or(config.checksum);
         if let Some(path) = &self.ca_bundle {
             let pem = std::fs::read(path);
-            config.trust = Trust::Pem(pem.map_err(|e| self.invalid("ca_bundle cannot be read; check its path", e))?);
+            config.trust = Trust::Pem(
+                pem.map_err(|e| self.invalid("ca_bundle cannot be read; check its path", e))?,
+            );
         }
         Ok(config)
     }
 
-    /// The tier's settings around a client's. Where the client is another than [`S3Spec::client`] gives, such as one with another
-    /// resolver, [`S3Tier::open`] opens the tier.
+    /// The tier's settings around a client's. Where the client is another than [`S3Spec::client`]
+    /// gives, such as one with another resolver, [`S3Tier::open`] opens the tier.
     pub fn tier(&self, client: Config) -> TierConfig {
-        let mut config = TierConfig::new(client).with_prefix(self.prefix.as_str()).with_layout(self.layout);
-        (config.name, config.capacity_bytes, config.verify) = (self.name.clone(), self.capacity_bytes, self.verify);
+        let mut config =
+            TierConfig::new(client).with_prefix(self.prefix.as_str()).with_layout(self.layout);
+        (config.name, config.capacity_bytes, config.verify) =
+            (self.name.clone(), self.capacity_bytes, self.verify);
         config.truth.evictor = self.evictor;
         config.storage_class.clone_from(&self.storage_class);
         (config.chunk_bytes, config.whole_chunks) = (self.chunk_bytes, self.whole_chunks);
         config.namespace = self.namespace.clone();
-        (config.high_mark, config.batch_max, config.compat) = (self.high_mark, self.batch_max, self.compat);
+        (config.high_mark, config.batch_max, config.compat) =
+            (self.high_mark, self.batch_max, self.compat);
         config.with_policy(self.policy).with_quotas(self.quotas.clone())
     }
 

@@ -37,7 +37,8 @@ pub struct S3Spec {
     pub http2: Http2,
     /// Who signs; `None`: the usual chain.
     pub credentials: Option<Credentials>,
-    /// Whether the usual chain asks the metadata service of the instance; `None`: at AWS it does, elsewhere not.
+    /// Whether the usual chain asks the metadata service of the instance; `None`: at AWS it does,
+    /// elsewhere not.
     pub instance_metadata: Option<bool>,
     /// A file of certificates (PEM) to trust instead of the system's.
     pub ca_bundle: Option<PathBuf>,
@@ -75,9 +76,11 @@ pub struct S3Spec {
     pub whole_chunks: bool,
     /// The tier's name.
     pub name: String,
-    /// Where the bucket is written, for errors: a file and a setting. Empty where it is not read from a file.
+    /// Where the bucket is written, for errors: a file and a setting. Empty where it is not read
+    /// from a file.
     pub place: String,
-    /// Whose chunks lie there under names of LMCache's; without it the first key says so. No setting of files: whoever opens it knows.
+    /// Whose chunks lie there under names of LMCache's; without it the first key says so. No
+    /// setting of files: whoever opens it knows.
     pub namespace: Option<Arc<Namespace>>,
 }
 
@@ -123,32 +126,38 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
     let (fields, place) = adapter.parts();
     let text = |name: &str| fields.text(name).map(str::to_owned);
     let mut spec = S3Spec::new("");
-    (spec.endpoint, spec.bucket, spec.region) = (text("s3_endpoint"), text("bucket"), text("s3_region"));
+    (spec.endpoint, spec.bucket, spec.region) =
+        (text("s3_endpoint"), text("bucket"), text("s3_region"));
     spec.provider = word(adapter, "profile", Provider::named)?;
     if fields.is_on("s3_enable_s3express") {
         spec.provider = Some(express(spec.provider, place)?);
     }
-    spec.style =
-        fields.given("path_style").map(|_| if fields.is_on("path_style") { Style::Path } else { Style::Virtual });
+    spec.style = fields
+        .given("path_style")
+        .map(|_| if fields.is_on("path_style") { Style::Path } else { Style::Virtual });
     spec.tls = !fields.is_on("disable_tls");
     spec.http2 = http2(adapter)?;
     let keys = fields.text("aws_access_key_id").zip(fields.text("aws_secret_access_key"));
     spec.credentials = keys.map(|(key, secret)| Credentials::new(key, secret));
-    spec.instance_metadata = fields.given("instance_metadata").map(|_| fields.is_on("instance_metadata"));
+    spec.instance_metadata =
+        fields.given("instance_metadata").map(|_| fields.is_on("instance_metadata"));
     spec.ca_bundle = text("ca_bundle").map(PathBuf::from);
     spec.checksum = word(adapter, "checksum", checksum)?;
     spec.requests_max = requests_max(fields);
     spec.deadline = Duration::from_secs(fields.int("deadline_secs").cast_unsigned());
-    spec.capacity_bytes = Some(crate::bytes::of_gib(fields.number("max_capacity_gb"))).filter(|bytes| *bytes > 0);
+    spec.capacity_bytes =
+        Some(crate::bytes::of_gib(fields.number("max_capacity_gb"))).filter(|bytes| *bytes > 0);
     if let Some(eviction) = adapter.eviction_fields() {
         let marks = (eviction.number("trigger_watermark"), eviction.number("eviction_ratio"));
-        // A mark of nothing would keep nothing; LMCache's batches are bounds here, and larger ones than ours only cost hits.
+        // A mark of nothing would keep nothing; LMCache's batches are bounds here, and larger ones
+        // than ours only cost hits.
         spec.high_mark = if marks.0 > 0.0 { marks.0.min(1.0) } else { HIGH_MARK };
         spec.batch_max = if marks.1 > 0.0 { marks.1.min(BATCH_MAX) } else { BATCH_MAX };
         let share = |n: f64| n.clamp(0.0, 1.0);
         let compat = Compat { watermark: share(marks.0), ratio: share(marks.1) };
         spec.compat = eviction.is_on("compat").then_some(compat);
-        spec.capacity_bytes = spec.capacity_bytes.filter(|_| eviction.text("eviction_policy") != Some("noop"));
+        spec.capacity_bytes =
+            spec.capacity_bytes.filter(|_| eviction.text("eviction_policy") != Some("noop"));
     }
     spec.policy = policy(adapter)?;
     spec.quotas = quotas(fields.value("quotas"), place)?.with_fair(fields.is_on("fair"));
@@ -158,7 +167,9 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
     spec.verify = word(adapter, "verify", verify)?.unwrap_or_default();
     spec.evictor = word(adapter, "evictor", Evictor::named)?.unwrap_or_default();
     spec.storage_class = text("storage_class");
-    if let Some(class) = spec.storage_class.as_deref().filter(|class| !TierConfig::is_readable_class(class)) {
+    if let Some(class) =
+        spec.storage_class.as_deref().filter(|class| !TierConfig::is_readable_class(class))
+    {
         let what = format!(
             "{place}: storage_class = {class:?}: it is no word, or a class whose objects cannot be read at once (GLACIER, DEEP_ARCHIVE); \
              choose another, such as INTELLIGENT_TIERING"
@@ -172,7 +183,8 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
     Ok(spec)
 }
 
-/// `http2`, else LMCache's `s3_prefer_http2`. LMCache's default is true and has no effect there: its client speaks HTTP/1.1.
+/// `http2`, else LMCache's `s3_prefer_http2`. LMCache's default is true and has no effect there:
+/// its client speaks HTTP/1.1.
 fn http2(adapter: &Adapter) -> Result<Http2, Error> {
     let (fields, _) = adapter.parts();
     let preferred = fields.given("s3_prefer_http2").is_some() && fields.is_on("s3_prefer_http2");
@@ -205,8 +217,10 @@ fn express(said: Option<Provider>, place: &str) -> Result<Provider, Error> {
     match said {
         None | Some(Provider::Express) => Ok(Provider::Express),
         Some(other) => {
-            let what =
-                format!("{place}: s3_enable_s3express and profile {:?} contradict each other; keep one", other.name());
+            let what = format!(
+                "{place}: s3_enable_s3express and profile {:?} contradict each other; keep one",
+                other.name()
+            );
             Err(Error::new(ErrorKind::Invalid, what))
         }
     }
@@ -214,18 +228,29 @@ fn express(said: Option<Provider>, place: &str) -> Result<Provider, Error> {
 
 /// The least of what is written; the first has a default.
 pub(crate) fn requests_max(fields: &Fields) -> usize {
-    let given =
-        ["s3_num_io_threads", "s3_max_io_concurrency", "s3_max_inflight_reqs"].map(|name| fields.given(name)?.as_int());
+    let given = ["s3_num_io_threads", "s3_max_io_concurrency", "s3_max_inflight_reqs"]
+        .map(|name| fields.given(name)?.as_int());
     let least = given.into_iter().flatten().min().unwrap_or(64);
     usize::try_from(least).unwrap_or(64)
 }
 
-fn word<T>(adapter: &Adapter, name: &str, read: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Error> {
+fn word<T>(
+    adapter: &Adapter,
+    name: &str,
+    read: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, Error> {
     let (fields, place) = adapter.parts();
     let Some(word) = fields.text(name) else { return Ok(None) };
     let wrong = || {
-        let key = fields.all.iter().find(|field| field.key.name == name).map_or("", |field| field.key.what);
-        Error::new(ErrorKind::Invalid, format!("{place}: {name} {word:?} is none of its words; {key}"))
+        let key = fields
+            .all
+            .iter()
+            .find(|field| field.key.name == name)
+            .map_or("", |field| field.key.what);
+        Error::new(
+            ErrorKind::Invalid,
+            format!("{place}: {name} {word:?} is none of its words; {key}"),
+        )
     };
     read(word).map(Some).ok_or_else(wrong)
 }

@@ -6,8 +6,12 @@ use crate::config::value::Value;
 pub(super) fn resolve(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
-        "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => return Value::Bool(true),
-        "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => return Value::Bool(false),
+        "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
+            return Value::Bool(true);
+        }
+        "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
+            return Value::Bool(false);
+        }
         ".nan" | ".NaN" | ".NAN" => return Value::Float(f64::NAN),
         _ => {}
     }
@@ -33,7 +37,8 @@ fn plain(text: &str) -> String {
     text.replace('_', "")
 }
 
-/// `0b`, `0`, `0x` and decimal numbers, and those to the base of sixty. What does not fit in 64 bits stays a text.
+/// `0b`, `0`, `0x` and decimal numbers, and those to the base of sixty. What does not fit in 64
+/// bits stays a text.
 fn int(digits: &str) -> Option<i64> {
     let radix = |digits: &str, radix: u32| {
         only(digits, |byte| char::from(byte).is_digit(radix))
@@ -63,7 +68,8 @@ fn int(digits: &str) -> Option<i64> {
 }
 
 fn sixtieth(part: &str) -> Option<i64> {
-    let n = (part.len() <= 2 && part.bytes().all(|byte| byte.is_ascii_digit())).then(|| part.parse().ok())?;
+    let n = (part.len() <= 2 && part.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| part.parse().ok())?;
     n.filter(|n| *n < 60)
 }
 
@@ -90,7 +96,11 @@ fn float(digits: &str, signed: bool) -> Option<f64> {
         }
     }
     let exponent = exponent.map_or(String::new(), |exponent| format!("e{exponent}"));
-    format!("{}.{}{exponent}", if whole.is_empty() { "0".into() } else { plain(whole) }, plain(fraction) + "0")
-        .parse()
-        .ok()
+    format!(
+        "{}.{}{exponent}",
+        if whole.is_empty() { "0".into() } else { plain(whole) },
+        plain(fraction) + "0"
+    )
+    .parse()
+    .ok()
 }

@@ -35,12 +35,16 @@ async fn interim_answers_have_an_end() {
             Ok(_) => ends(conn.head(false, IDLE, &mut [])).await.unwrap_err(),
             Err(e) => e,
         };
-        assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("interim"), "{error}");
+        assert!(
+            error.kind() == ErrorKind::Corrupt && error.to_string().contains("interim"),
+            "{error}"
+        );
         assert!(!conn.is_usable());
     }
     // A few are no flood, and the next request has as many again.
     for (mut conn, mut server) in connections().await {
-        let answer = "HTTP/1.1 102 Processing\r\n\r\n".repeat(40) + "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        let answer = "HTTP/1.1 102 Processing\r\n\r\n".repeat(40)
+            + "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
         for _ in 0..3 {
             conn.out = b"GET".to_vec().into();
             conn.send(&[], IDLE).await.unwrap();
@@ -66,7 +70,11 @@ async fn interim_answers_to_an_upload_have_an_end() {
 #[tokio::test]
 async fn trailers_have_an_end() {
     for (mut conn, server) in connections().await {
-        flood(server, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", "a: b\r\n");
+        flood(
+            server,
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n",
+            "a: b\r\n",
+        );
         conn.out = b"GET".to_vec().into();
         conn.send(&[], IDLE).await.unwrap();
         let head = conn.head(false, IDLE, &mut []).await.unwrap();
@@ -74,8 +82,14 @@ async fn trailers_have_an_end() {
         let mut landing = Landing::new(&mut memory);
         let body = conn.body(head.framing, Sink::Land(&mut landing), IDLE);
         let error = ends(body).await.unwrap_err();
-        assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("trailers"), "{error}");
-        assert!(!conn.is_usable() && conn.body(head.framing, Sink::Text(&mut text, 1), IDLE).await.is_err());
+        assert!(
+            error.kind() == ErrorKind::Corrupt && error.to_string().contains("trailers"),
+            "{error}"
+        );
+        assert!(
+            !conn.is_usable()
+                && conn.body(head.framing, Sink::Text(&mut text, 1), IDLE).await.is_err()
+        );
     }
 }
 
@@ -96,7 +110,10 @@ async fn other_tasks_run_while_much_comes_in_little_pieces() {
         conn.send(&[], IDLE).await.unwrap();
         let head = conn.head(false, IDLE, &mut []).await.unwrap();
         let mut memory = vec![0; LEN];
-        let error = conn.body(head.framing, Sink::Land(&mut Landing::new(&mut memory)), IDLE).await.unwrap_err();
+        let error = conn
+            .body(head.framing, Sink::Land(&mut Landing::new(&mut memory)), IDLE)
+            .await
+            .unwrap_err();
         assert!(error.to_string().contains("longer"), "{error}");
         over.store(true, Ordering::Relaxed);
         beside.await.unwrap();

@@ -1,4 +1,5 @@
-//! Large bodies: their reader is woken for many bytes at a time, and still reads every byte in time.
+//! Large bodies: their reader is woken for many bytes at a time, and still reads every byte in
+//! time.
 
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
@@ -49,7 +50,8 @@ async fn the_reader_is_woken_for_many_segments_at_a_time() {
                 sleep(Duration::from_millis(1)).await;
             }
         };
-        let (read, ()) = tokio::join!(conn.body(found.framing, Sink::Land(&mut landing), IDLE), segments);
+        let (read, ()) =
+            tokio::join!(conn.body(found.framing, Sink::Land(&mut landing), IDLE), segments);
         read.unwrap();
         assert!(reads.0 <= 40, "{} reads for {} segments", reads.0, LEN / PIECE);
         assert!(memory.iter().all(|byte| *byte == 7));
@@ -108,7 +110,8 @@ async fn a_slow_body_waits_once_for_more_bytes_however_many_chunks_it_has() {
             write(&mut server, b"0\r\n\r\n").await;
         };
         let began = Instant::now();
-        let (read, ()) = tokio::join!(conn.body(found.framing, Sink::Land(&mut landing), IDLE), pieces);
+        let (read, ()) =
+            tokio::join!(conn.body(found.framing, Sink::Land(&mut landing), IDLE), pieces);
         read.unwrap();
         assert!(began.elapsed() < IDLE, "waited {:?}", began.elapsed());
         assert!(memory.iter().all(|byte| *byte == 7));

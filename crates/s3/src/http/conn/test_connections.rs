@@ -13,7 +13,8 @@ pub type Server = Box<dyn AsyncWrite + Send + Unpin>;
 pub async fn connections() -> Vec<(Box<Conn>, Server)> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let plain = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let mut ends: Vec<(Stream, Server)> = vec![(Stream::Plain(plain), Box::new(listener.accept().await.unwrap().0))];
+    let mut ends: Vec<(Stream, Server)> =
+        vec![(Stream::Plain(plain), Box::new(listener.accept().await.unwrap().0))];
     for direct in DIRECT {
         let (ours, server) = pair(*direct, ALL).await;
         ends.push((ours, Box::new(server)));

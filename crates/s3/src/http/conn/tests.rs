@@ -1,4 +1,5 @@
-//! Heads that are as long as expected, and all the others: every byte of a body ends up where it belongs, and none elsewhere.
+//! Heads that are as long as expected, and all the others: every byte of a body ends up where it
+//! belongs, and none elsewhere.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -86,12 +87,18 @@ async fn a_body_lands_right_whatever_head_comes_before_it() {
     for (step, (answer, copied)) in steps.iter().enumerate() {
         let mut memory = vec![0xEE; LEN + GUARD];
         let (mine, guard) = memory.split_at_mut(LEN);
-        let (status, count) = get(&mut conn, mine).await.unwrap_or_else(|e| panic!("step {step}: {e}"));
+        let (status, count) =
+            get(&mut conn, mine).await.unwrap_or_else(|e| panic!("step {step}: {e}"));
         assert!(status == 404 || mine == object(), "step {step}");
         assert!(guard.iter().all(|byte| *byte == 0xEE), "step {step}");
-        assert!(copied.is_none_or(|copied| copied == count), "step {step}: {count} bytes were copied");
         assert!(
-            answer.starts_with(b"HTTP/1.1 404") == (status == 404) && conn.is_usable() && !conn.is_stale(),
+            copied.is_none_or(|copied| copied == count),
+            "step {step}: {count} bytes were copied"
+        );
+        assert!(
+            answer.starts_with(b"HTTP/1.1 404") == (status == 404)
+                && conn.is_usable()
+                && !conn.is_stale(),
             "step {step}"
         );
     }
@@ -124,7 +131,10 @@ async fn an_object_may_be_larger_than_the_one_before() {
         let head = conn.head(false, IDLE, landing.next(10)).await.unwrap();
         conn.body(head.framing, Sink::Land(&mut landing), IDLE).await.unwrap();
         let right = if *answer == small { b"0123456789".to_vec() } else { object() };
-        assert!(memory[..len] == right && memory[len..].iter().all(|byte| *byte == 0xEE), "step {step}");
+        assert!(
+            memory[..len] == right && memory[len..].iter().all(|byte| *byte == 0xEE),
+            "step {step}"
+        );
         assert!(conn.is_usable() && !conn.is_stale(), "step {step}");
     }
 }
@@ -194,10 +204,14 @@ async fn the_last_words_of_a_server_are_waited_for_no_longer_than_they_are_worth
 
 #[tokio::test]
 async fn a_chunk_has_a_size_of_hex_digits() {
-    for (size, kind) in
-        [("1388", None), ("1388 ;a=b", None), ("+1388", Some(ErrorKind::Corrupt)), ("", Some(ErrorKind::Corrupt))]
-    {
-        let mut answer = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{size}\r\n").into_bytes();
+    for (size, kind) in [
+        ("1388", None),
+        ("1388 ;a=b", None),
+        ("+1388", Some(ErrorKind::Corrupt)),
+        ("", Some(ErrorKind::Corrupt)),
+    ] {
+        let mut answer =
+            format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{size}\r\n").into_bytes();
         answer.extend([&object()[..], b"\r\n0\r\n\r\n"].concat());
         let got = get(&mut *serving(vec![answer]).await, &mut vec![0; LEN]).await;
         assert_eq!(got.err().map(|e| e.kind()), kind, "{size}");

@@ -19,7 +19,8 @@ use crate::time::Instant;
 
 /// What the server may send of one body before we fetch it: most bodies whole.
 const STREAM_WINDOW_BYTES: u32 = 16 << 20;
-/// What it may send on one connection before we fetch it, and so the most memory that a connection ever holds.
+/// What it may send on one connection before we fetch it, and so the most memory that a connection
+/// ever holds.
 const LINK_WINDOW_BYTES: u32 = 32 << 20;
 const FRAME_BYTES_MAX: u32 = 64 << 10;
 /// What waits to be sent, for each request.
@@ -47,8 +48,13 @@ pub struct Link {
 }
 
 impl Link {
-    /// Speaks HTTP/2 over `stream`. `changed` is told whenever there may be room for another request.
-    pub async fn start(stream: Stream, target: Arc<Target>, changed: Arc<Notify>) -> Result<Arc<Self>> {
+    /// Speaks HTTP/2 over `stream`. `changed` is told whenever there may be room for another
+    /// request.
+    pub async fn start(
+        stream: Stream,
+        target: Arc<Target>,
+        changed: Arc<Notify>,
+    ) -> Result<Arc<Self>> {
         let mut builder = h2::client::Builder::new();
         builder
             .initial_window_size(STREAM_WINDOW_BYTES)
@@ -59,17 +65,19 @@ impl Link {
             // Until the server has said how many it takes.
             .initial_max_send_streams(1)
             .enable_push(false);
-        let (send, mut connection) = builder
-            .handshake(stream)
-            .await
-            .map_err(|e| Error::new(ErrorKind::Io, format!("{target} broke off before HTTP/2 began")).with_source(e))?;
+        let (send, mut connection) = builder.handshake(stream).await.map_err(|e| {
+            Error::new(ErrorKind::Io, format!("{target} broke off before HTTP/2 began"))
+                .with_source(e)
+        })?;
         let (closed, gone) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
         let (ended, left) = (Arc::clone(&closed), Arc::clone(&gone));
         let (told, ended_told) = (Arc::clone(&changed), Arc::clone(&changed));
         let mut streams_max = connection.max_concurrent_send_streams();
         let mut drive = move |cx: &mut Context<'_>| {
             let ended = Pin::new(&mut connection).poll(cx).is_ready();
-            if std::mem::replace(&mut streams_max, connection.max_concurrent_send_streams()) != streams_max {
+            if std::mem::replace(&mut streams_max, connection.max_concurrent_send_streams())
+                != streams_max
+            {
                 told.notify_waiters();
             }
             if ended { Poll::Ready(()) } else { Poll::Pending }
@@ -84,7 +92,8 @@ impl Link {
             ended_told.notify_waiters();
         });
         let (active, served, heard_us) = Default::default();
-        let (born, retired, blamed) = (Instant::now(), AtomicBool::new(false), AtomicBool::new(false));
+        let (born, retired, blamed) =
+            (Instant::now(), AtomicBool::new(false), AtomicBool::new(false));
         let stock = Stock::default();
         Ok(Arc::new(Link {
             target,
@@ -129,7 +138,9 @@ impl Link {
 
     /// How long nobody has used it.
     pub fn idle(&self) -> Duration {
-        self.born.elapsed().saturating_sub(Duration::from_micros(self.heard_us.load(Ordering::Acquire)))
+        self.born
+            .elapsed()
+            .saturating_sub(Duration::from_micros(self.heard_us.load(Ordering::Acquire)))
     }
 
     /// One more request.
@@ -137,12 +148,13 @@ impl Link {
         self.active.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One less. `silent_since` is when a request began that ends without having heard anything: if nobody else has heard anything
-    /// since then either, the connection may be dead, and gets no more requests.
+    /// One less. `silent_since` is when a request began that ends without having heard anything: if
+    /// nobody else has heard anything since then either, the connection may be dead, and gets
+    /// no more requests.
     pub fn leave(&self, silent_since: Option<Instant>) {
-        if silent_since
-            .is_some_and(|since| self.born + Duration::from_micros(self.heard_us.load(Ordering::Acquire)) <= since)
-        {
+        if silent_since.is_some_and(|since| {
+            self.born + Duration::from_micros(self.heard_us.load(Ordering::Acquire)) <= since
+        }) {
             self.retire();
         }
         self.active.fetch_sub(1, Ordering::AcqRel);
@@ -165,7 +177,8 @@ impl Link {
         self.retired.store(true, Ordering::Release);
     }
 
-    /// Whether its end has not been held against the server yet: the end of one connection is one failure, however many requests it meets.
+    /// Whether its end has not been held against the server yet: the end of one connection is one
+    /// failure, however many requests it meets.
     pub fn blame(&self) -> bool {
         !self.blamed.swap(true, Ordering::AcqRel)
     }

@@ -9,8 +9,8 @@ use super::link::Link;
 use super::talk::Talk;
 use crate::error::Result;
 
-/// The most connections that are opened to share: one alone is one congestion window and one core of the server. Fewer than failures
-/// open the breaker, so that a restart of the server does not.
+/// The most connections that are opened to share: one alone is one congestion window and one core
+/// of the server. Fewer than failures open the breaker, so that a restart of the server does not.
 const LINKS_MAX: usize = 4;
 
 /// The shared connections of one client, all to the same server.
@@ -43,7 +43,8 @@ pub enum Pick<'a> {
 pub struct Dialing<'a>(&'a Links);
 
 impl Links {
-    /// A connection that is idle, or shared when there are enough. `None` when one should be opened.
+    /// A connection that is idle, or shared when there are enough. `None` when one should be
+    /// opened.
     pub fn share(&self, target: &Arc<Target>, idle_max: Duration) -> Option<Box<Talk>> {
         let mut state = self.state();
         state.prune(target, idle_max);
@@ -53,7 +54,8 @@ impl Links {
         state.least()
     }
 
-    /// Waits until there is a connection to share or leave to open one. Only one is opened until it is known what the server speaks.
+    /// Waits until there is a connection to share or leave to open one. Only one is opened until it
+    /// is known what the server speaks.
     pub async fn pick(&self, target: &Arc<Target>, idle_max: Duration) -> Pick<'_> {
         loop {
             let changed = self.changed.notified();
@@ -131,7 +133,8 @@ impl State {
 
     /// A request on the connection with the fewest, if the server allows one more.
     fn least(&self) -> Option<Box<Talk>> {
-        let link = self.all.iter().filter(|link| link.has_room()).min_by_key(|link| link.active())?;
+        let link =
+            self.all.iter().filter(|link| link.has_room()).min_by_key(|link| link.active())?;
         Some(Talk::new(Arc::clone(link)))
     }
 }

@@ -1,7 +1,9 @@
-//! HTTP/2, where it is asked for and offered: a few connections to the server, each shared by several requests.
+//! HTTP/2, where it is asked for and offered: a few connections to the server, each shared by
+//! several requests.
 //!
-//! The bytes of a body come in frames, which the library reads into memory of its own; each is copied once into the caller's memory and
-//! only then is the server given room for more. An upload's bytes are copied on their way out. Both are counted.
+//! The bytes of a body come in frames, which the library reads into memory of its own; each is
+//! copied once into the caller's memory and only then is the server given room for more. An
+//! upload's bytes are copied on their way out. Both are counted.
 
 mod link;
 mod links;

@@ -21,7 +21,8 @@ use crate::time::Instant;
 
 type Answer = Result<Response<RecvStream>, h2::Error>;
 
-/// One request and its answer on a shared connection. Dropping it resets the stream, and leaves the connection to the others.
+/// One request and its answer on a shared connection. Dropping it resets the stream, and leaves the
+/// connection to the others.
 pub struct Talk {
     link: Arc<Link>,
     /// The request under construction.
@@ -57,7 +58,19 @@ impl Talk {
         link.enter();
         let (reused, began) = (link.has_served(), Instant::now());
         let (request, sender, answer, early, body, end) = Default::default();
-        Box::new(Talk { link, request, sender, answer, early, body, began, heard: false, reused, copied: 0, end })
+        Box::new(Talk {
+            link,
+            request,
+            sender,
+            answer,
+            early,
+            body,
+            began,
+            heard: false,
+            reused,
+            copied: 0,
+            end,
+        })
     }
 
     /// The `:authority`.
@@ -75,7 +88,8 @@ impl Talk {
         self.heard
     }
 
-    /// Sends [`Talk::request`] and then `body`, listening meanwhile. Errors with `Timeout` when the server takes nothing for `idle`.
+    /// Sends [`Talk::request`] and then `body`, listening meanwhile. Errors with `Timeout` when the
+    /// server takes nothing for `idle`.
     pub async fn send(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
         let request = self.request.take().expect("a request is written before it is sent");
         let mut link = self.link.sender();
@@ -111,7 +125,11 @@ impl Talk {
     }
 
     /// Room for the next piece; `None` when the server has answered already.
-    fn poll_room(&mut self, cx: &mut std::task::Context<'_>, left: usize) -> Poll<Option<Result<usize, h2::Error>>> {
+    fn poll_room(
+        &mut self,
+        cx: &mut std::task::Context<'_>,
+        left: usize,
+    ) -> Poll<Option<Result<usize, h2::Error>>> {
         if let Some(answer) = &mut self.answer
             && let Poll::Ready(answer) = Pin::new(answer).poll(cx)
         {
@@ -144,7 +162,9 @@ impl Talk {
                 Ok(answer) => answer,
                 Err(_) => return Err(self.stalled("the server sends nothing", idle)),
             },
-            (None, None) => return Err(Error::new(ErrorKind::Io, "the stream ended without an answer")),
+            (None, None) => {
+                return Err(Error::new(ErrorKind::Io, "the stream ended without an answer"));
+            }
         };
         self.answer = None;
         let answer = answer.map_err(|e| self.failed("waiting for the answer", e))?;
@@ -155,7 +175,12 @@ impl Talk {
     }
 
     /// The body, all of it and not a byte more, into `sink`.
-    pub async fn body(&mut self, framing: Framing, mut sink: Sink<'_, '_>, idle: Duration) -> Result<()> {
+    pub async fn body(
+        &mut self,
+        framing: Framing,
+        mut sink: Sink<'_, '_>,
+        idle: Duration,
+    ) -> Result<()> {
         let Some(mut body) = self.body.take() else { return Ok(()) };
         let mut left = match framing {
             Framing::Length(bytes) => bytes,
@@ -166,7 +191,9 @@ impl Talk {
                 Ok(None) => break,
                 Ok(Some(Ok(piece))) => piece,
                 // The library counts too, and ends the stream when there is too much or too little.
-                Ok(Some(Err(e))) if e.is_library() && e.is_reset() => return Err(misfit().with_source(e)),
+                Ok(Some(Err(e))) if e.is_library() && e.is_reset() => {
+                    return Err(misfit().with_source(e));
+                }
                 Ok(Some(Err(e))) => return Err(self.failed("reading the body", e)),
                 Err(_) => return Err(self.stalled("the body stopped", idle)),
             };
@@ -199,7 +226,8 @@ impl Talk {
     }
 
     fn failed(&mut self, doing: &'static str, e: h2::Error) -> Error {
-        let refused = e.is_remote() && (e.is_go_away() || e.reason() == Some(Reason::REFUSED_STREAM));
+        let refused =
+            e.is_remote() && (e.is_go_away() || e.reason() == Some(Reason::REFUSED_STREAM));
         if !e.is_reset() {
             self.link.retire();
         }
@@ -221,13 +249,18 @@ impl Drop for Talk {
 
 impl fmt::Debug for Talk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Talk").field("heard", &self.heard).field("end", &self.end).finish_non_exhaustive()
+        f.debug_struct("Talk")
+            .field("heard", &self.heard)
+            .field("end", &self.end)
+            .finish_non_exhaustive()
     }
 }
 
 fn failed(doing: &'static str, e: h2::Error) -> Error {
     let (kind, what) = match e.reason() {
-        Some(Reason::ENHANCE_YOUR_CALM) => (ErrorKind::Throttled, "the server asks to slow down".into()),
+        Some(Reason::ENHANCE_YOUR_CALM) => {
+            (ErrorKind::Throttled, "the server asks to slow down".into())
+        }
         Some(Reason::HTTP_1_1_REQUIRED) => {
             (ErrorKind::Unsupported, "the server wants HTTP/1.1: set http2 to off".into())
         }
@@ -238,5 +271,6 @@ fn failed(doing: &'static str, e: h2::Error) -> Error {
 }
 
 fn misfit() -> Error {
-    Error::new(ErrorKind::Corrupt, "the body is not as long as it was announced to be").retryable(true)
+    Error::new(ErrorKind::Corrupt, "the body is not as long as it was announced to be")
+        .retryable(true)
 }

@@ -34,13 +34,21 @@ impl Incoming {
         debug_assert!(self.from <= self.to);
     }
 
-    /// Reads more: how many bytes; 0 at the end of the stream. Errors with `InvalidData` when the buffer is full.
-    pub fn poll_fill(&mut self, cx: &mut Context<'_>, io: &mut (impl AsyncRead + Unpin)) -> Poll<io::Result<usize>> {
+    /// Reads more: how many bytes; 0 at the end of the stream. Errors with `InvalidData` when the
+    /// buffer is full.
+    pub fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        io: &mut (impl AsyncRead + Unpin),
+    ) -> Poll<io::Result<usize>> {
         // What is left is less than a record, except in handshakes.
         self.bytes.copy_within(self.from..self.to, 0);
         (self.from, self.to) = (0, self.to - self.from);
         if self.to == self.bytes.len() {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "the TLS handshake is too long")));
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the TLS handshake is too long",
+            )));
         }
         let mut room = ReadBuf::new(&mut self.bytes[self.to..]);
         ready!(Pin::new(io).poll_read(cx, &mut room))?;
@@ -79,7 +87,11 @@ impl Outgoing {
     }
 
     /// Sends everything.
-    pub fn poll_drain(&mut self, cx: &mut Context<'_>, io: &mut (impl AsyncWrite + Unpin)) -> Poll<io::Result<()>> {
+    pub fn poll_drain(
+        &mut self,
+        cx: &mut Context<'_>,
+        io: &mut (impl AsyncWrite + Unpin),
+    ) -> Poll<io::Result<()>> {
         while self.from < self.to {
             match ready!(Pin::new(&mut *io).poll_write(cx, &self.bytes[self.from..self.to]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -149,7 +161,8 @@ impl<'a> Room<'a> {
 /// Memory for this many is kept: the end of a record, as it is left again and again.
 const LEFT_BYTES_KEPT: usize = 16 * 1024;
 
-/// Opened bytes for which there was no room yet: the end of one record, and what came while we were sending.
+/// Opened bytes for which there was no room yet: the end of one record, and what came while we were
+/// sending.
 #[derive(Default)]
 pub struct Left {
     bytes: Vec<u8>,
@@ -197,7 +210,9 @@ mod tests {
         let mut incoming = Incoming::new(4);
         let mut source = &b"123456"[..];
         let mut fill = async |incoming: &mut Incoming| {
-            std::future::poll_fn(|cx| incoming.poll_fill(cx, &mut source)).await.map_err(|e| e.kind())
+            std::future::poll_fn(|cx| incoming.poll_fill(cx, &mut source))
+                .await
+                .map_err(|e| e.kind())
         };
         assert_eq!(fill(&mut incoming).await, Ok(4));
         assert_eq!(fill(&mut incoming).await, Err(io::ErrorKind::InvalidData));

@@ -1,13 +1,18 @@
-//! Records sealed and opened by us, under TLS 1.3, once rustls has shaken hands: the payload goes from the buffer that the socket is
-//! read into straight to where the caller wants it, and the other way. Keys and tickets stay with rustls.
+//! Records sealed and opened by us, under TLS 1.3, once rustls has shaken hands: the payload goes
+//! from the buffer that the socket is read into straight to where the caller wants it, and the
+//! other way. Keys and tickets stay with rustls.
 
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::crypto::cipher::{AeadKey, Iv};
 use rustls::kernel::KernelConnection;
-use rustls::{AlertDescription, CipherSuite, Error, InvalidMessage, PeerMisbehaved, SupportedCipherSuite};
+use rustls::{
+    AlertDescription, CipherSuite, Error, InvalidMessage, PeerMisbehaved, SupportedCipherSuite,
+};
 
 use super::buffers::{Incoming, Left, Outgoing, Room};
-use super::record::{self, ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES, Keys, MORE_BYTES, PLAIN_BYTES_MAX};
+use super::record::{
+    self, ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES, Keys, MORE_BYTES, PLAIN_BYTES_MAX,
+};
 
 /// The longest message behind the handshake: that of a ticket.
 const MESSAGE_BYTES_MAX: usize = 128 * 1024;
@@ -80,7 +85,8 @@ pub struct Direct<S> {
     /// Whether the server wants to see new keys of ours.
     owes_keys: bool,
     ended: bool,
-    /// Whether the server was told that nothing more will come, by a goodbye or an alert: it would not listen any more.
+    /// Whether the server was told that nothing more will come, by a goodbye or an alert: it would
+    /// not listen any more.
     done: bool,
 }
 
@@ -101,7 +107,8 @@ impl<S: Secrets> Direct<S> {
         Direct { secrets, opening, sealing, sealed_max, message, quiet, owes_keys, ended, done }
     }
 
-    /// Opens records while there is room and they are whole; whether the server said that nothing more will come.
+    /// Opens records while there is room and they are whole; whether the server said that nothing
+    /// more will come.
     pub fn open(
         &mut self,
         incoming: &mut Incoming,
@@ -126,7 +133,13 @@ impl<S: Secrets> Direct<S> {
     }
 
     /// One record. If its payload fits, it is opened where it belongs.
-    fn take(&mut self, header: &[u8], sealed: &mut [u8], room: &mut Room<'_>, left: &mut Left) -> Result<(), Error> {
+    fn take(
+        &mut self,
+        header: &[u8],
+        sealed: &mut [u8],
+        room: &mut Room<'_>,
+        left: &mut Left,
+    ) -> Result<(), Error> {
         let opened_len = sealed.len() - (MORE_BYTES - 1);
         let Some(space) = room.next().get_mut(..opened_len) else {
             let (kind, payload) = self.opening.open_in_place(header, sealed)?;
@@ -161,7 +174,11 @@ impl<S: Secrets> Direct<S> {
 
     fn brought_nothing(&mut self) -> Result<(), Error> {
         self.quiet += 1;
-        if self.quiet > QUIET_MAX { Err(PeerMisbehaved::TooManyEmptyFragments.into()) } else { Ok(()) }
+        if self.quiet > QUIET_MAX {
+            Err(PeerMisbehaved::TooManyEmptyFragments.into())
+        } else {
+            Ok(())
+        }
     }
 
     /// A record that is not for the caller.
@@ -173,7 +190,9 @@ impl<S: Secrets> Direct<S> {
                 self.message.extend_from_slice(payload);
                 self.messages()
             }
-            _ if !self.message.is_empty() => Err(PeerMisbehaved::MessageInterleavedWithHandshakeMessage.into()),
+            _ if !self.message.is_empty() => {
+                Err(PeerMisbehaved::MessageInterleavedWithHandshakeMessage.into())
+            }
             ALERT => self.alert(payload),
             _ => Err(InvalidMessage::InvalidContentType.into()),
         }
@@ -213,7 +232,12 @@ impl<S: Secrets> Direct<S> {
                     };
                     self.opening = self.secrets.next_to_open()?;
                 }
-                _ => return Err(InvalidMessage::UnexpectedMessage("a handshake message behind the handshake").into()),
+                _ => {
+                    return Err(InvalidMessage::UnexpectedMessage(
+                        "a handshake message behind the handshake",
+                    )
+                    .into());
+                }
             }
             self.message.drain(..len);
         }
@@ -246,7 +270,8 @@ impl<S: Secrets> Direct<S> {
             Error::AlertReceived(_) => return,
             Error::DecryptError => AlertDescription::BadRecordMac,
             Error::PeerSentOversizedRecord => AlertDescription::RecordOverflow,
-            Error::PeerMisbehaved(_) | Error::InvalidMessage(InvalidMessage::UnexpectedMessage(_)) => {
+            Error::PeerMisbehaved(_)
+            | Error::InvalidMessage(InvalidMessage::UnexpectedMessage(_)) => {
                 AlertDescription::UnexpectedMessage
             }
             Error::InvalidMessage(_) => AlertDescription::DecodeError,

@@ -1,11 +1,13 @@
-//! Records as rustls seals and opens them: in a buffer of ours, so that it keeps none of what comes.
+//! Records as rustls seals and opens them: in a buffer of ours, so that it keeps none of what
+//! comes.
 
 use std::sync::Arc;
 
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::unbuffered::{
-    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, UnbufferedStatus, WriteTraffic,
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError,
+    UnbufferedStatus, WriteTraffic,
 };
 use rustls::{ClientConfig, Error};
 
@@ -47,10 +49,16 @@ impl Library {
         Ok(Library { connection: UnbufferedClientConnection::new(config, name)?, ended: false })
     }
 
-    /// One step with the first `shown` bytes of what came, and what comes next. Leaves behind how many of them are still shown.
+    /// One step with the first `shown` bytes of what came, and what comes next. Leaves behind how
+    /// many of them are still shown.
     pub fn step(&mut self, wire: &mut Wire, shown: &mut usize) -> Result<Next, Error> {
         let Wire { incoming, outgoing, left, .. } = wire;
-        let (used, next) = self.go(&mut incoming.filled()[..*shown], |bytes| left.push(bytes), outgoing, Say::Nothing);
+        let (used, next) = self.go(
+            &mut incoming.filled()[..*shown],
+            |bytes| left.push(bytes),
+            outgoing,
+            Say::Nothing,
+        );
         incoming.consume(used);
         *shown -= used;
         next
@@ -84,12 +92,15 @@ impl Library {
     fn say<'a>(&mut self, wire: &mut Wire, what: impl Fn() -> Say<'a>) -> Result<(), Error> {
         let Wire { incoming, outgoing, left, .. } = wire;
         loop {
-            let (used, next) = self.go(incoming.filled(), |bytes| left.push(bytes), outgoing, what());
+            let (used, next) =
+                self.go(incoming.filled(), |bytes| left.push(bytes), outgoing, what());
             incoming.consume(used);
             match next? {
                 Next::Ready => return Ok(()),
                 Next::Step => {}
-                Next::Bytes | Next::End => return Err(Error::General("nothing can be sent any more".into())),
+                Next::Bytes | Next::End => {
+                    return Err(Error::General("nothing can be sent any more".into()));
+                }
             }
         }
     }
@@ -120,7 +131,9 @@ impl Library {
                     None => break Ok(Next::Step),
                 }
             },
-            Ok(ConnectionState::EncodeTlsData(mut record)) => encode(&mut record, outgoing).map(|()| Next::Step),
+            Ok(ConnectionState::EncodeTlsData(mut record)) => {
+                encode(&mut record, outgoing).map(|()| Next::Step)
+            }
             Ok(ConnectionState::TransmitTlsData(sent)) => {
                 // It goes out before anything else does.
                 sent.done();
@@ -137,7 +150,9 @@ impl Library {
                 Ok(Next::Step)
             }
             Ok(ConnectionState::Closed) => Ok(Next::End),
-            Ok(other) => Err(Error::General(format!("a state of rustls that no client has: {other:?}"))),
+            Ok(other) => {
+                Err(Error::General(format!("a state of rustls that no client has: {other:?}")))
+            }
             Err(e) => Err(e),
         };
         (discard, next)
@@ -152,13 +167,19 @@ fn encode<D>(record: &mut EncodeTlsData<'_, D>, outgoing: &mut Outgoing) -> Resu
                 outgoing.wrote(len);
                 return Ok(());
             }
-            Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size, .. })) => room = required_size,
+            Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size, .. })) => {
+                room = required_size
+            }
             Err(e) => return Err(Error::General(e.to_string())),
         }
     }
 }
 
-fn encrypt<D>(traffic: &mut WriteTraffic<'_, D>, plain: &[u8], outgoing: &mut Outgoing) -> Result<(), Error> {
+fn encrypt<D>(
+    traffic: &mut WriteTraffic<'_, D>,
+    plain: &[u8],
+    outgoing: &mut Outgoing,
+) -> Result<(), Error> {
     let room = plain.len() + plain.len().div_ceil(RECORD_BYTES) * RECORD_MORE_BYTES;
     sealed(room, outgoing, |room| traffic.encrypt(plain, room))
 }
@@ -178,7 +199,9 @@ fn sealed(
                 outgoing.wrote(len);
                 return Ok(());
             }
-            Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size, .. })) => room = required_size,
+            Err(EncryptError::InsufficientSize(InsufficientSizeError {
+                required_size, ..
+            })) => room = required_size,
             Err(EncryptError::EncryptExhausted) => return Err(Error::EncryptError),
         }
     }

@@ -44,8 +44,8 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// `direct`: records are sealed and opened by us, where that can be. Errors with `Invalid` when a provider of the caller's own gives
-    /// no keys away.
+    /// `direct`: records are sealed and opened by us, where that can be. Errors with `Invalid` when
+    /// a provider of the caller's own gives no keys away.
     pub fn new(trust: &Trust, http2: bool, direct: bool) -> Result<Self> {
         let mut tls = match trust {
             _ if http2 => Self::offering(trust, &[b"h2", b"http/1.1"])?,
@@ -78,8 +78,10 @@ impl Tls {
             Trust::Pem(pem) => pem_roots(pem)?,
         };
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let config = config.map_err(|e| Error::new(ErrorKind::Invalid, "TLS cannot be set up").with_source(e))?;
+        let config =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config
+            .map_err(|e| Error::new(ErrorKind::Invalid, "TLS cannot be set up").with_source(e))?;
         Ok(config.with_root_certificates(roots).with_no_client_auth())
     }
 
@@ -101,10 +103,12 @@ impl Tls {
 
     async fn handshake(&self, host: &str, tcp: TcpStream) -> Result<Session> {
         let name = ServerName::try_from(host.to_owned());
-        let name =
-            name.map_err(|e| Error::new(ErrorKind::Invalid, format!("{host} is no name for TLS")).with_source(e))?;
+        let name = name.map_err(|e| {
+            Error::new(ErrorKind::Invalid, format!("{host} is no name for TLS")).with_source(e)
+        })?;
         let handshake = Session::connect(Arc::clone(&self.config), name, tcp).await;
-        let handshake = if self.direct { handshake.and_then(Session::go_direct) } else { handshake };
+        let handshake =
+            if self.direct { handshake.and_then(Session::go_direct) } else { handshake };
         handshake.map_err(|e| {
             let certificate = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
             let distrust = matches!(certificate, Some(rustls::Error::InvalidCertificate(_)));
@@ -128,14 +132,18 @@ fn system_roots() -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(found.certs);
     match added {
-        0 => Err(Error::new(ErrorKind::Invalid, "the system has no CA certificates: install them or set a CA bundle")),
+        0 => Err(Error::new(
+            ErrorKind::Invalid,
+            "the system has no CA certificates: install them or set a CA bundle",
+        )),
         _ => Ok(roots),
     }
 }
 
 fn pem_roots(pem: &[u8]) -> Result<RootCertStore> {
     let broken = |e: Box<dyn std::error::Error + Send + Sync>| {
-        Error::new(ErrorKind::Invalid, "the CA bundle is not a PEM file of certificates").with_source(e)
+        Error::new(ErrorKind::Invalid, "the CA bundle is not a PEM file of certificates")
+            .with_source(e)
     };
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -152,17 +160,25 @@ fn pem_roots(pem: &[u8]) -> Result<RootCertStore> {
 mod tests {
     #[cfg(feature = "tls-direct")]
     use rustls::crypto::cipher::{
-        AeadKey, Iv, MessageDecrypter, MessageEncrypter, Tls13AeadAlgorithm, UnsupportedOperationError,
+        AeadKey, Iv, MessageDecrypter, MessageEncrypter, Tls13AeadAlgorithm,
+        UnsupportedOperationError,
     };
     #[cfg(feature = "tls-direct")]
-    use rustls::{ConnectionTrafficSecrets, SupportedCipherSuite, Tls13CipherSuite, crypto::CipherSuiteCommon};
+    use rustls::{
+        ConnectionTrafficSecrets, SupportedCipherSuite, Tls13CipherSuite, crypto::CipherSuiteCommon,
+    };
 
     use super::*;
 
     #[test]
     fn a_bundle_without_certificates_is_refused() {
-        for pem in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
-            assert_eq!(Tls::new(&Trust::Pem(pem.into()), false, false).unwrap_err().kind(), ErrorKind::Invalid);
+        for pem in
+            ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+        {
+            assert_eq!(
+                Tls::new(&Trust::Pem(pem.into()), false, false).unwrap_err().kind(),
+                ErrorKind::Invalid
+            );
         }
     }
 
@@ -181,7 +197,11 @@ mod tests {
         fn key_len(&self) -> usize {
             self.0.key_len()
         }
-        fn extract_keys(&self, _: AeadKey, _: Iv) -> Result<ConnectionTrafficSecrets, UnsupportedOperationError> {
+        fn extract_keys(
+            &self,
+            _: AeadKey,
+            _: Iv,
+        ) -> Result<ConnectionTrafficSecrets, UnsupportedOperationError> {
             Err(UnsupportedOperationError)
         }
     }
@@ -201,12 +221,19 @@ mod tests {
                 quic: None,
             })));
         }
-        for (provider, direct, refused) in [(&open, true, false), (&shut, true, true), (&shut, false, false)] {
+        for (provider, direct, refused) in
+            [(&open, true, false), (&shut, true, true), (&shut, false, false)]
+        {
             let config = ClientConfig::builder_with_provider(Arc::new(provider.clone()));
             let config = config.with_safe_default_protocol_versions().unwrap();
-            let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+            let config =
+                config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
             let made = Tls::new(&Trust::Custom(Arc::new(config)), false, direct);
-            assert_eq!(made.err().map(|e| e.kind()), refused.then_some(ErrorKind::Invalid), "{direct}");
+            assert_eq!(
+                made.err().map(|e| e.kind()),
+                refused.then_some(ErrorKind::Invalid),
+                "{direct}"
+            );
         }
     }
 }

@@ -25,7 +25,10 @@ pub const ALL: &[&SupportedProtocolVersion] = rustls::ALL_VERSIONS;
 const TICKET_BYTES: usize = 4 + 4 + 4 + 33 + 34 + 2;
 
 /// A connection, and what its other end is.
-pub async fn pair(direct: bool, versions: &[&'static SupportedProtocolVersion]) -> (Stream, TlsStream<TcpStream>) {
+pub async fn pair(
+    direct: bool,
+    versions: &[&'static SupportedProtocolVersion],
+) -> (Stream, TlsStream<TcpStream>) {
     let (tls, config) = ends(direct, versions);
     connected(&tls, config, None).await
 }
@@ -45,7 +48,10 @@ pub async fn flooded(direct: bool, tickets: usize) -> Stream {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
-        let mut server = TlsAcceptor::from(Arc::new(config)).accept(listener.accept().await.unwrap().0).await.unwrap();
+        let mut server = TlsAcceptor::from(Arc::new(config))
+            .accept(listener.accept().await.unwrap().0)
+            .await
+            .unwrap();
         drop(server.read(&mut [0]).await);
     });
     tls.connect("127.0.0.1", TcpStream::connect(address).await.unwrap()).await.unwrap()
@@ -57,9 +63,14 @@ pub async fn dialed(direct: bool) -> Stream {
     let (config, trust) = server(&certified, ALL);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let target = Target::new(true, "127.0.0.1", Some(listener.local_addr().unwrap().port()));
-    let accept =
-        async { TlsAcceptor::from(Arc::new(config)).accept(listener.accept().await.unwrap().0).await.unwrap() };
-    let dialer = Dialer::new(Box::new(SystemNames), trust, Duration::from_secs(600), Http2::Off, direct);
+    let accept = async {
+        TlsAcceptor::from(Arc::new(config))
+            .accept(listener.accept().await.unwrap().0)
+            .await
+            .unwrap()
+    };
+    let dialer =
+        Dialer::new(Box::new(SystemNames), trust, Duration::from_secs(600), Http2::Off, direct);
     let (stream, _) = tokio::join!(dialer.connect(&target), accept);
     stream.unwrap()
 }
@@ -71,15 +82,26 @@ fn ends(direct: bool, versions: &[&'static SupportedProtocolVersion]) -> (Tls, S
 }
 
 /// A server of that name, and who trusts it.
-fn server(certified: &Certified, versions: &[&'static SupportedProtocolVersion]) -> (ServerConfig, Trust) {
+fn server(
+    certified: &Certified,
+    versions: &[&'static SupportedProtocolVersion],
+) -> (ServerConfig, Trust) {
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
-    let config = config.with_no_client_auth().with_single_cert(vec![certified.cert.der().clone()], key).unwrap();
+    let config =
+        ServerConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
+    let config = config
+        .with_no_client_auth()
+        .with_single_cert(vec![certified.cert.der().clone()], key)
+        .unwrap();
     (config, Trust::Pem(certified.cert.pem().into_bytes()))
 }
 
-async fn connected(tls: &Tls, config: ServerConfig, bytes: Option<u32>) -> (Stream, TlsStream<TcpStream>) {
+async fn connected(
+    tls: &Tls,
+    config: ServerConfig,
+    bytes: Option<u32>,
+) -> (Stream, TlsStream<TcpStream>) {
     let (from, to) = (TcpSocket::new_v4().unwrap(), TcpSocket::new_v4().unwrap());
     if let Some(bytes) = bytes {
         from.set_send_buffer_size(bytes).unwrap();
@@ -88,8 +110,13 @@ async fn connected(tls: &Tls, config: ServerConfig, bytes: Option<u32>) -> (Stre
     to.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = to.listen(1).unwrap();
     let address = listener.local_addr().unwrap();
-    let accept =
-        async { TlsAcceptor::from(Arc::new(config)).accept(listener.accept().await.unwrap().0).await.unwrap() };
-    let connect = async { tls.connect("127.0.0.1", from.connect(address).await.unwrap()).await.unwrap() };
+    let accept = async {
+        TlsAcceptor::from(Arc::new(config))
+            .accept(listener.accept().await.unwrap().0)
+            .await
+            .unwrap()
+    };
+    let connect =
+        async { tls.connect("127.0.0.1", from.connect(address).await.unwrap()).await.unwrap() };
     tokio::join!(connect, accept)
 }

@@ -1,6 +1,8 @@
 //! One record of TLS 1.3, sealed or opened straight from one memory into another.
 
-use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
+use aws_lc_rs::aead::{
+    AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, UnboundKey,
+};
 use rustls::crypto::cipher::{self, Iv};
 use rustls::{ConnectionTrafficSecrets, Error, InvalidMessage, PeerMisbehaved};
 
@@ -26,8 +28,8 @@ pub struct Keys {
     pub number: u64,
 }
 
-/// The length of the first record's sealed part, if it is there whole. Every record is application data from without, once the
-/// handshake is over.
+/// The length of the first record's sealed part, if it is there whole. Every record is application
+/// data from without, once the handshake is over.
 pub fn first(bytes: &[u8]) -> Result<Option<usize>, Error> {
     let [kind, _, _, high, low, ..] = *bytes else { return Ok(None) };
     let len = usize::from(u16::from_be_bytes([high, low]));
@@ -43,7 +45,8 @@ pub fn first(bytes: &[u8]) -> Result<Option<usize>, Error> {
 }
 
 impl Keys {
-    /// From what a handshake or a key update left. Errors with `General` when the cipher is not one that we know.
+    /// From what a handshake or a key update left. Errors with `General` when the cipher is not one
+    /// that we know.
     pub fn new((number, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Self, Error> {
         let (algorithm, key, iv): (&Algorithm, _, _) = match secrets {
             ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
@@ -52,14 +55,22 @@ impl Keys {
             _ => return Err(Error::General("a cipher that cannot be gone around".into())),
         };
         // The secrets' room is that of the longest key.
-        let key = key.as_ref().get(..algorithm.key_len()).and_then(|key| UnboundKey::new(algorithm, key).ok());
+        let key = key
+            .as_ref()
+            .get(..algorithm.key_len())
+            .and_then(|key| UnboundKey::new(algorithm, key).ok());
         let key = key.ok_or_else(|| Error::General("a key of a wrong length".into()))?;
         Ok(Keys { key: LessSafeKey::new(key), iv, number })
     }
 
-    /// Opens `sealed` into `out`, which is as long as that without the tag: the payload's type and length. `out` holds nothing that
-    /// counts after an error.
-    pub fn open_into(&mut self, header: &[u8], sealed: &[u8], out: &mut [u8]) -> Result<(u8, usize), Error> {
+    /// Opens `sealed` into `out`, which is as long as that without the tag: the payload's type and
+    /// length. `out` holds nothing that counts after an error.
+    pub fn open_into(
+        &mut self,
+        header: &[u8],
+        sealed: &[u8],
+        out: &mut [u8],
+    ) -> Result<(u8, usize), Error> {
         let (sealed, tag) = sealed.split_at_checked(out.len()).ok_or(Error::DecryptError)?;
         let nonce = self.nonce(Error::DecryptError)?;
         let opened = self.key.open_separate_gather(nonce, Aad::from(header), sealed, tag, out);
@@ -68,9 +79,16 @@ impl Keys {
     }
 
     /// Opens `sealed` where it lies: the payload's type and the payload.
-    pub fn open_in_place<'a>(&mut self, header: &[u8], sealed: &'a mut [u8]) -> Result<(u8, &'a [u8]), Error> {
+    pub fn open_in_place<'a>(
+        &mut self,
+        header: &[u8],
+        sealed: &'a mut [u8],
+    ) -> Result<(u8, &'a [u8]), Error> {
         let nonce = self.nonce(Error::DecryptError)?;
-        let opened = self.key.open_in_place(nonce, Aad::from(header), sealed).map_err(|_| Error::DecryptError)?;
+        let opened = self
+            .key
+            .open_in_place(nonce, Aad::from(header), sealed)
+            .map_err(|_| Error::DecryptError)?;
         let (kind, len) = payload(opened)?;
         Ok((kind, &opened[..len]))
     }
@@ -85,7 +103,14 @@ impl Keys {
         let more = more.get_mut(..MORE_BYTES).ok_or(Error::EncryptError)?;
         head.copy_from_slice(&header);
         let nonce = self.nonce(Error::EncryptError)?;
-        let sealed = self.key.seal_out_of_place_scatter(nonce, Aad::from(header), plain, body, &[kind], more);
+        let sealed = self.key.seal_out_of_place_scatter(
+            nonce,
+            Aad::from(header),
+            plain,
+            body,
+            &[kind],
+            more,
+        );
         sealed.map_err(|_| Error::EncryptError)?;
         Ok(HEADER_BYTES + plain.len() + MORE_BYTES)
     }

@@ -1,4 +1,5 @@
-//! TLS over a socket: large pieces of ciphertext are read into a buffer of ours and opened there, record by record.
+//! TLS over a socket: large pieces of ciphertext are read into a buffer of ours and opened there,
+//! record by record.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -18,12 +19,14 @@ use super::buffers::{Incoming, Left, Outgoing, Room};
 use super::direct::{Direct, Kernel};
 use super::library::{Library, Next};
 
-/// What is read from a socket at a time: records of 16 KiB, that stay in the cache until they are opened. With less, a fast server makes
-/// us wait more often; with more nothing is gained.
+/// What is read from a socket at a time: records of 16 KiB, that stay in the cache until they are
+/// opened. With less, a fast server makes us wait more often; with more nothing is gained.
 const READ_BYTES: usize = 256 * 1024;
-/// So much is sealed before it is written: five records, so that a head and an object of 64 KiB go out at once.
+/// So much is sealed before it is written: five records, so that a head and an object of 64 KiB go
+/// out at once.
 const SEAL_BYTES: usize = 80 * 1024;
-/// The most bytes in a row that a server may send without any for the caller: tickets, other keys, records of nothing.
+/// The most bytes in a row that a server may send without any for the caller: tickets, other keys,
+/// records of nothing.
 const QUIET_BYTES_MAX: usize = 1024 * 1024;
 /// A record's type, version and length.
 const HEADER_BYTES: usize = 5;
@@ -65,7 +68,11 @@ enum Records {
 
 impl Session {
     /// Shakes hands with `name`.
-    pub async fn connect(config: Arc<ClientConfig>, name: ServerName<'static>, tcp: TcpStream) -> io::Result<Self> {
+    pub async fn connect(
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+        tcp: TcpStream,
+    ) -> io::Result<Self> {
         let mut library = Library::new(config, name).map_err(broken)?;
         let mut wire = Wire::new(tcp);
         wire.shake_hands(&mut library).await?;
@@ -87,7 +94,8 @@ impl Session {
         })
     }
 
-    /// From now on seals and opens records itself, if it can: built so, under TLS 1.3, with a cipher that it knows.
+    /// From now on seals and opens records itself, if it can: built so, under TLS 1.3, with a
+    /// cipher that it knows.
     #[cfg_attr(not(feature = "tls-direct"), allow(unused_mut))]
     pub fn go_direct(mut self) -> io::Result<Self> {
         #[cfg(feature = "tls-direct")]
@@ -108,9 +116,14 @@ impl Session {
         matches!(self.records, Records::Direct(_))
     }
 
-    /// Reads into two pieces of memory, one behind the other. As a read from a socket does, it takes part in the task's budget: what was
-    /// read from the socket before is no reason to keep other tasks waiting.
-    pub fn poll_read(&mut self, cx: &mut Context<'_>, pieces: [&mut [u8]; 2]) -> Poll<io::Result<usize>> {
+    /// Reads into two pieces of memory, one behind the other. As a read from a socket does, it
+    /// takes part in the task's budget: what was read from the socket before is no reason to
+    /// keep other tasks waiting.
+    pub fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        pieces: [&mut [u8]; 2],
+    ) -> Poll<io::Result<usize>> {
         let budget = ready!(coop::poll_proceed(cx));
         let read = self.poll_open(cx, pieces);
         if read.is_ready() {
@@ -119,7 +132,11 @@ impl Session {
         read
     }
 
-    fn poll_open(&mut self, cx: &mut Context<'_>, pieces: [&mut [u8]; 2]) -> Poll<io::Result<usize>> {
+    fn poll_open(
+        &mut self,
+        cx: &mut Context<'_>,
+        pieces: [&mut [u8]; 2],
+    ) -> Poll<io::Result<usize>> {
         let mut room = Room::new(pieces);
         self.wire.left.drain(&mut room);
         loop {
@@ -134,8 +151,9 @@ impl Session {
                 }
                 Ok(ended) => ended,
             };
-            // An answer to what was opened, if there is one. What the socket does not take now goes out with the next write, which also
-            // tells of errors: there may still be something to read.
+            // An answer to what was opened, if there is one. What the socket does not take now goes
+            // out with the next write, which also tells of errors: there may still be
+            // something to read.
             drop(self.wire.poll_drain(cx));
             if room.filled() > 0 {
                 self.quiet = 0;
@@ -145,7 +163,9 @@ impl Session {
                 return Poll::Ready(Ok(0));
             }
             if self.quiet > QUIET_BYTES_MAX {
-                return Poll::Ready(Err(self.fail(cx, PeerMisbehaved::TooManyEmptyFragments.into())));
+                return Poll::Ready(Err(
+                    self.fail(cx, PeerMisbehaved::TooManyEmptyFragments.into())
+                ));
             }
             match ready!(self.wire.poll_fill(cx))? {
                 // Whoever cuts the connection must not pass for a server that has ended.
@@ -166,7 +186,11 @@ impl Session {
     }
 
     /// Seals some of `pieces`, once the socket has taken what was sealed before.
-    pub fn poll_write(&mut self, cx: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    pub fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         ready!(self.wire.poll_drain(cx))?;
         let mut done = 0;
         for piece in pieces {
@@ -205,7 +229,8 @@ impl Session {
         }
     }
 
-    /// Opens records as long as there is room and they are whole; whether the server said that nothing more will come.
+    /// Opens records as long as there is room and they are whole; whether the server said that
+    /// nothing more will come.
     fn open(&mut self, cx: &mut Context<'_>, room: &mut Room<'_>) -> io::Result<bool> {
         if room.filled() == 0
             && let Some(e) = self.owed.take()
@@ -241,7 +266,8 @@ impl Session {
         if self.failed { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     }
 
-    /// After an error nothing is opened or sealed any more; the server is told why, if that goes out at once.
+    /// After an error nothing is opened or sealed any more; the server is told why, if that goes
+    /// out at once.
     fn fail(&mut self, cx: &mut Context<'_>, e: Error) -> io::Error {
         self.failed = true;
         match &mut self.records {
@@ -271,7 +297,12 @@ pub struct Wire {
 
 impl Wire {
     fn new(tcp: TcpStream) -> Self {
-        Wire { tcp, incoming: Incoming::new(READ_BYTES), outgoing: Outgoing::default(), left: Left::default() }
+        Wire {
+            tcp,
+            incoming: Incoming::new(READ_BYTES),
+            outgoing: Outgoing::default(),
+            left: Left::default(),
+        }
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -282,7 +313,8 @@ impl Wire {
         self.outgoing.poll_drain(cx, &mut self.tcp)
     }
 
-    /// Shows the library no record that comes behind the handshake: whoever opens those may be another.
+    /// Shows the library no record that comes behind the handshake: whoever opens those may be
+    /// another.
     async fn shake_hands(&mut self, library: &mut Library) -> io::Result<()> {
         let mut shown = 0;
         loop {

@@ -1,5 +1,5 @@
-//! What journals leave open: whether a chunk that one node deleted and another saved at about the same time is there. The bucket is asked, in
-//! the background.
+//! What journals leave open: whether a chunk that one node deleted and another saved at about the
+//! same time is there. The bucket is asked, in the background.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -57,7 +57,8 @@ impl Questions {
     }
 }
 
-/// Asks for one chunk. `false`: somebody here changes it meanwhile, and it is to be asked for again.
+/// Asks for one chunk. `false`: somebody here changes it meanwhile, and it is to be asked for
+/// again.
 async fn one(shared: &Shared, chunk: &Chunk, until: Instant) -> crate::Result<bool> {
     let look = shared.turns.look(&chunk.digest);
     let names = names(shared, &chunk.digest);
@@ -82,7 +83,8 @@ async fn one(shared: &Shared, chunk: &Chunk, until: Instant) -> crate::Result<bo
     Ok(current)
 }
 
-/// The names that the chunk may have; none where it is not in the index and its digest does not tell.
+/// The names that the chunk may have; none where it is not in the index and its digest does not
+/// tell.
 fn names(shared: &Shared, digest: &Digest) -> Vec<String> {
     let known = shared.books().name(digest).map(|name| name.to_string());
     let name = known.or_else(|| shared.names.is_own().then(|| shared.names.of_digest(digest)));

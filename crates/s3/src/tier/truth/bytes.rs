@@ -7,10 +7,13 @@ use crate::{Client, Entry, Get, List, Put, Result, Stored};
 /// A listing of our own objects has no more pages.
 pub const PAGES_MAX: usize = 64;
 
-/// An object's bytes, at most so many; `None` when it is not there. One that is longer is `Corrupt`.
+/// An object's bytes, at most so many; `None` when it is not there. One that is longer is
+/// `Corrupt`.
 pub async fn get(client: &Client, name: &str, bytes_max: usize) -> Result<Option<Vec<u8>>> {
     let mut lease = Lease::from_owner(vec![0u8; bytes_max]);
-    let Some(object) = client.get(name, &mut lease, &Get::at_most()).await? else { return Ok(None) };
+    let Some(object) = client.get(name, &mut lease, &Get::at_most()).await? else {
+        return Ok(None);
+    };
     let len = usize::try_from(object.len()).unwrap_or(bytes_max).min(bytes_max);
     Ok(lease.as_host().map(|bytes| bytes[..len.min(bytes.len())].to_vec()))
 }

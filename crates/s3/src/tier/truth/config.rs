@@ -9,11 +9,12 @@ const TERM_MIN: Duration = Duration::from_secs(4);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Evictor {
-    /// The holder of a lease in the bucket, for which nodes compete. Needs a store that honours `If-None-Match: *`; on another nobody
-    /// evicts, which the status says.
+    /// The holder of a lease in the bucket, for which nodes compete. Needs a store that honours
+    /// `If-None-Match: *`; on another nobody evicts, which the status says.
     #[default]
     Lease,
-    /// This node, without asking: for stores that do not honour it. No other node on the bucket may be set so.
+    /// This node, without asking: for stores that do not honour it. No other node on the bucket may
+    /// be set so.
     Single,
     /// Other nodes.
     Never,
@@ -38,7 +39,8 @@ impl Evictor {
     }
 }
 
-/// How a tier keeps up with what is in its bucket, whoever wrote it. Every field has a sensible value in the default.
+/// How a tier keeps up with what is in its bucket, whoever wrote it. Every field has a sensible
+/// value in the default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct TruthConfig {
@@ -46,7 +48,8 @@ pub struct TruthConfig {
     pub evictor: Evictor,
     /// The term of the lease: a node that dies is followed within two. At least 4 s.
     pub lease_term: Duration,
-    /// How often what was used and written is noted in the bucket: at most so much of it is lost when the process is killed.
+    /// How often what was used and written is noted in the bucket: at most so much of it is lost
+    /// when the process is killed.
     pub journal_every: Duration,
     /// How long after a listing of the whole bucket the next begins.
     pub sweep_every: Duration,
@@ -79,9 +82,9 @@ impl TruthConfig {
             TruthConfig { journal_every: Duration::ZERO, .. } => {
                 wrong("journal_every is 0: every use would be a PUT; give it some seconds")
             }
-            TruthConfig { listings_per_second_max: 0, .. } => {
-                wrong("listings_per_second_max is 0: the bucket would never be listed again; give it at least 1")
-            }
+            TruthConfig { listings_per_second_max: 0, .. } => wrong(
+                "listings_per_second_max is 0: the bucket would never be listed again; give it at least 1",
+            ),
             _ => Ok(()),
         }
     }

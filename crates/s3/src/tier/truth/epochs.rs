@@ -1,5 +1,6 @@
-//! Which objects in the lease's directory are epochs that nodes made. Epochs go up by one with each take-over; an object whose number is far from
-//! that is foreign. If it counted, its age alone would decide: nobody could succeed the highest number of all.
+//! Which objects in the lease's directory are epochs that nodes made. Epochs go up by one with each
+//! take-over; an object whose number is far from that is foreign. If it counted, its age alone
+//! would decide: nobody could succeed the highest number of all.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use crate::time::Instant;
 pub const FREE: &[u8] = b"free\n";
 /// The highest epoch that may be alone: a take-over every two seconds reaches it in 272 years.
 const FIRST_MAX: u64 = 1 << 32;
-/// How far an epoch may be above the next lower one. Older epochs are deleted now and then, and none is skipped.
+/// How far an epoch may be above the next lower one. Older epochs are deleted now and then, and
+/// none is skipped.
 const STEP_MAX: u64 = 1 << 20;
 
 /// The epochs of a listing.
@@ -47,7 +49,9 @@ impl<'a> Epochs<'a> {
             1 => (String::new(), "it"),
             n => (format!(" and {} more", n - 1), "them"),
         };
-        Some(format!("no node of kvtier can have made {first}{many}: ignored as a lease; remove {them}"))
+        Some(format!(
+            "no node of kvtier can have made {first}{many}: ignored as a lease; remove {them}"
+        ))
     }
 }
 
@@ -69,14 +73,20 @@ impl Unchanged {
             self.0 = None;
             return None;
         };
-        let known = self.0.as_ref().filter(|same| (same.epoch, same.modified) == (epoch, entry.modified));
+        let known =
+            self.0.as_ref().filter(|same| (same.epoch, same.modified) == (epoch, entry.modified));
         let since = known.map_or_else(Instant::now, |same| same.since);
         self.0 = Some(Same { epoch, modified: entry.modified, since });
         // A time that could not be read is no age.
         let is_read = entry.modified > 0;
         let age_s = date.filter(|_| is_read).map(|date| date.saturating_sub(entry.modified));
         let unchanged = if is_read { since.elapsed() } else { Duration::ZERO };
-        Some(Top { epoch, age_s, unchanged_ms: unchanged.as_millis() as u64, free: entry.bytes == FREE.len() as u64 })
+        Some(Top {
+            epoch,
+            age_s,
+            unchanged_ms: unchanged.as_millis() as u64,
+            free: entry.bytes == FREE.len() as u64,
+        })
     }
 }
 
@@ -100,8 +110,9 @@ mod tests {
             entry(format!("{}junk", paths.leases()), 1, 5),
             entry(paths.lease(2), 1, 5),
         ];
-        let of =
-            |entries: &[Entry], date| Unchanged::default().top(Epochs::of(entries, |name| paths.epoch(name)).top, date);
+        let of = |entries: &[Entry], date| {
+            Unchanged::default().top(Epochs::of(entries, |name| paths.epoch(name)).top, date)
+        };
         let expected = Top { epoch: 10, age_s: Some(15), unchanged_ms: 0, free: false };
         assert_eq!(of(&entries, Some(75)), Some(expected));
         assert_eq!(of(&entries, None).unwrap().age_s, None);
@@ -114,7 +125,8 @@ mod tests {
     fn numbers_that_no_node_can_have_reached_are_ignored_and_named() {
         let paths = Paths::under("");
         let of = |numbers: &[u64]| {
-            let entries: Vec<Entry> = numbers.iter().map(|n| entry(paths.lease(*n), 5, 80)).collect();
+            let entries: Vec<Entry> =
+                numbers.iter().map(|n| entry(paths.lease(*n), 5, 80)).collect();
             let epochs = Epochs::of(&entries, |name| paths.epoch(name));
             assert_eq!(epochs.advice().is_some(), !epochs.ignored.is_empty());
             (epochs.top.map(|(epoch, _)| epoch), epochs.ignored.len())
@@ -122,20 +134,30 @@ mod tests {
         assert_eq!(of(&[u64::MAX]), (None, 1));
         assert_eq!(of(&[u64::MAX, 7, 1 << 40]), (Some(7), 2));
         assert_eq!(of(&[7, 8, u64::from(u32::MAX)]), (Some(8), 1), "the distance counts");
-        assert_eq!(of(&[u64::from(u32::MAX), 1 << 32]), (Some(1 << 32), 0), "what is alone there can be succeeded");
+        assert_eq!(
+            of(&[u64::from(u32::MAX), 1 << 32]),
+            (Some(1 << 32), 0),
+            "what is alone there can be succeeded"
+        );
         assert_eq!(of(&[1 << 32, (1 << 32) + 1]), (Some((1 << 32) + 1), 0));
         assert_eq!(of(&[(1 << 32) + 1]), (None, 1), "and then all begin anew");
         assert_eq!(of(&[]), (None, 0));
         let entries = [entry(paths.lease(u64::MAX), 5, 80), entry(paths.lease(1 << 50), 5, 80)];
         let advice = Epochs::of(&entries, |name| paths.epoch(name)).advice().unwrap();
-        assert!(advice.contains(&paths.lease(1 << 50)) && advice.contains("1 more") && advice.contains("remove"));
+        assert!(
+            advice.contains(&paths.lease(1 << 50))
+                && advice.contains("1 more")
+                && advice.contains("remove")
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_object_that_stays_the_same_ages_by_this_nodes_clock() {
         let (paths, mut unchanged) = (Paths::under(""), Unchanged::default());
         let held = |epoch, modified| entry(paths.lease(epoch), modified, 80);
-        let mut seen = |entry: &Entry, epoch| unchanged.top(Some((epoch, entry)), Some(10)).unwrap().unchanged_ms;
+        let mut seen = |entry: &Entry, epoch| {
+            unchanged.top(Some((epoch, entry)), Some(10)).unwrap().unchanged_ms
+        };
         assert_eq!(seen(&held(7, 5000), 7), 0);
         tokio::time::advance(Duration::from_secs(3)).await;
         assert_eq!(seen(&held(7, 5000), 7), 3000);

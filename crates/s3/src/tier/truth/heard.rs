@@ -1,4 +1,5 @@
-//! What journals told last of chunks, of late: one node's save and another's delete may be told in the wrong order.
+//! What journals told last of chunks, of late: one node's save and another's delete may be told in
+//! the wrong order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,8 +27,8 @@ struct Word {
 }
 
 impl Heard {
-    /// A node tells that a chunk is there, or not: whether that came after the opposite that was heard of it. The journal of one node is
-    /// in order.
+    /// A node tells that a chunk is there, or not: whether that came after the opposite that was
+    /// heard of it. The journal of one node is in order.
     pub fn compare(&self, digest: &Digest, (node, when, there): (&Arc<str>, When, bool)) -> Last {
         match self.word(digest) {
             Some(word) if word.there != there && word.node != *node => when.against(&word.when),
@@ -37,7 +38,8 @@ impl Heard {
 
     /// Remembers it, unless what is known is later.
     pub fn note(&mut self, digest: Digest, (node, when, there): (&Arc<str>, When, bool)) {
-        if self.word(&digest).is_some_and(|word| word.node != *node && word.when.to_ms > when.to_ms) {
+        if self.word(&digest).is_some_and(|word| word.node != *node && word.when.to_ms > when.to_ms)
+        {
             return;
         }
         if self.young.len() >= CHUNKS_MAX / 2 {
@@ -64,16 +66,28 @@ mod tests {
     fn one_nodes_journal_is_in_order_and_two_are_as_far_as_their_times_tell() {
         let (mut heard, chunk) = (Heard::default(), Digest([7; 32]));
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        assert_eq!(heard.compare(&chunk, (&a, When::at(0), false)), Last::This, "nothing was heard");
+        assert_eq!(
+            heard.compare(&chunk, (&a, When::at(0), false)),
+            Last::This,
+            "nothing was heard"
+        );
         heard.note(chunk, (&a, When::at(100_000), true));
         assert_eq!(heard.compare(&chunk, (&a, When::at(100_000), false)), Last::This);
         assert_eq!(heard.compare(&chunk, (&b, When::at(101_000), false)), Last::Unclear);
         assert_eq!(heard.compare(&chunk, (&b, When::at(90_000), false)), Last::Other);
         assert_eq!(heard.compare(&chunk, (&b, When::at(110_000), false)), Last::This);
-        assert_eq!(heard.compare(&chunk, (&b, When::at(90_000), true)), Last::This, "it says the same");
+        assert_eq!(
+            heard.compare(&chunk, (&b, When::at(90_000), true)),
+            Last::This,
+            "it says the same"
+        );
         assert_eq!(heard.gone(&chunk), None);
         heard.note(chunk, (&b, When::at(90_000), false));
-        assert_eq!(heard.compare(&chunk, (&b, When::at(90_000), false)), Last::Other, "the later word stays");
+        assert_eq!(
+            heard.compare(&chunk, (&b, When::at(90_000), false)),
+            Last::Other,
+            "the later word stays"
+        );
         heard.note(chunk, (&b, When::at(120_000), false));
         assert_eq!(heard.gone(&chunk), Some(When::at(120_000)));
     }
@@ -84,6 +98,8 @@ mod tests {
         let digest = |n: usize| Digest::of("test", &n.to_le_bytes());
         (0..3 * CHUNKS_MAX).for_each(|n| heard.note(digest(n), (&node, When::at(0), true)));
         assert!(heard.young.len() + heard.old.len() <= CHUNKS_MAX);
-        assert!(heard.word(&digest(3 * CHUNKS_MAX - 1)).is_some() && heard.word(&digest(0)).is_none());
+        assert!(
+            heard.word(&digest(3 * CHUNKS_MAX - 1)).is_some() && heard.word(&digest(0)).is_none()
+        );
     }
 }

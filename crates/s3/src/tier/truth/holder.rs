@@ -29,8 +29,13 @@ fn node(bytes: &[u8]) -> Option<String> {
 pub async fn compete(shared: Arc<Shared>) {
     let term = shared.truth.config.lease_term;
     let client = shared.client.within(term / 4);
-    let mut player =
-        Player { client, shared: Arc::clone(&shared), claim: 0, heard: None, unchanged: Unchanged::default() };
+    let mut player = Player {
+        client,
+        shared: Arc::clone(&shared),
+        claim: 0,
+        heard: None,
+        unchanged: Unchanged::default(),
+    };
     while !shared.gate.is_closed() {
         let now_ms = shared.now_ms();
         let step = shared.truth.lease().next(now_ms);
@@ -46,7 +51,8 @@ pub async fn compete(shared: Arc<Shared>) {
         };
         match done {
             Ok(Usable::Yes) => {}
-            // The store does not honour conditions, or something before it answered once in its place.
+            // The store does not honour conditions, or something before it answered once in its
+            // place.
             Ok(Usable::No) => tokio::time::sleep(AGAIN_TERMS * term).await,
             Err(e) => {
                 drop(shared.error("lease", None, e));
@@ -57,10 +63,13 @@ pub async fn compete(shared: Arc<Shared>) {
     }
 }
 
-/// At the end of a node: marks as free what it holds, or claimed without having seen the result, so that the next node need not wait a term.
+/// At the end of a node: marks as free what it holds, or claimed without having seen the result, so
+/// that the next node need not wait a term.
 pub async fn give_up(shared: &Shared) -> crate::Result<()> {
     let _writing = shared.truth.writing.lock().await;
-    let Some(Unreleased { epoch, is_ours }) = shared.truth.lease().unreleased() else { return Ok(()) };
+    let Some(Unreleased { epoch, is_ours }) = shared.truth.lease().unreleased() else {
+        return Ok(());
+    };
     let name = shared.truth.paths.lease(epoch);
     shared.truth.lease().give_up(shared.now_ms());
     if !is_ours {
@@ -109,7 +118,9 @@ impl Player {
         let held = self.lease(|lease, now_ms| lease.held(now_ms));
         if let Some(epoch) = held.filter(|_| before.is_none()) {
             self.took_over(epoch, &entries).await;
-        } else if let Some(top) = found.filter(|top| held.is_none() && self.heard != Some(top.epoch)) {
+        } else if let Some(top) =
+            found.filter(|top| held.is_none() && self.heard != Some(top.epoch))
+        {
             let bytes = bytes::get(&self.client, &paths.lease(top.epoch), OBJECT_BYTES_MAX).await?;
             self.shared.truth.told().holder = bytes.as_deref().and_then(node);
             // Only now: what could not be read is read at the next look.
@@ -124,7 +135,8 @@ impl Player {
         self.shared.truth.took_over.notify_one();
         let paths = &self.shared.truth.paths;
         let older = |entry: &&Entry| paths.epoch(&entry.key).is_some_and(|other| other < epoch);
-        let older: Vec<&str> = entries.iter().filter(older).map(|entry| entry.key.as_str()).collect();
+        let older: Vec<&str> =
+            entries.iter().filter(older).map(|entry| entry.key.as_str()).collect();
         for some in older.chunks(1000) {
             // They cost nothing but a line in a listing: what stays is deleted by the next.
             drop(self.client.delete_many(some).await);
@@ -164,7 +176,8 @@ impl Player {
         Ok(Usable::Yes)
     }
 
-    /// Whether the store writes over an object that is there although it is told not to. It is our own, with the same bytes.
+    /// Whether the store writes over an object that is there although it is told not to. It is our
+    /// own, with the same bytes.
     async fn overwrites(&self, name: &str) -> crate::Result<bool> {
         let again = bytes::put(&self.client, name, self.object(), &Put::if_absent()).await?;
         Ok(!matches!(again, Stored::Present))
@@ -202,7 +215,13 @@ impl Player {
             return Ok(());
         }
         let sent_ms = self.shared.now_ms();
-        bytes::put(&self.client, &self.shared.truth.paths.lease(epoch), self.object(), &Put::default()).await?;
+        bytes::put(
+            &self.client,
+            &self.shared.truth.paths.lease(epoch),
+            self.object(),
+            &Put::default(),
+        )
+        .await?;
         self.lease(|lease, now_ms| lease.renewed(sent_ms, now_ms));
         Ok(())
     }
@@ -218,6 +237,9 @@ mod tests {
         assert_eq!(object("host.12.1763726400000.0.1a2b3c4d", 3), golden);
         assert_eq!(node(golden).as_deref(), Some("host.12.1763726400000.0.1a2b3c4d"));
         assert_eq!((node(b"free\n"), node(b"\xff"), node(b"")), (None, None, None));
-        assert!(object("", 0).len() > FREE.len(), "a held lease is never as short as one that is free");
+        assert!(
+            object("", 0).len() > FREE.len(),
+            "a held lease is never as short as one that is free"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! What this node used, saved and removed, until it is written to the bucket: one object at a time, each a file of kvtier-index's journal
-//! format.
+//! What this node used, saved and removed, until it is written to the bucket: one object at a time,
+//! each a file of kvtier-index's journal format.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,15 +8,18 @@ use kvtier_index::journal::{self as format, Record};
 
 use crate::time::Instant;
 
-/// The most records that wait to be written; beyond, the oldest touches are worth least and go first.
+/// The most records that wait to be written; beyond, the oldest touches are worth least and go
+/// first.
 const WAITING_MAX: usize = 1 << 16;
 /// So many go at once, so that the most recent do not each look for one.
 const SHED: usize = WAITING_MAX / 4;
 /// When something happened is noted in steps of so many milliseconds.
 const STEP_MS: u64 = 250;
-/// An object tells at most so many times apart: when it could not be written for long, steps are made longer.
+/// An object tells at most so many times apart: when it could not be written for long, steps are
+/// made longer.
 const TIMES_MAX: usize = 1 << 14;
-/// A journal object is never longer: 65,536 records of at most 77 bytes, and the heads of their frames.
+/// A journal object is never longer: 65,536 records of at most 77 bytes, and the heads of their
+/// frames.
 pub const OBJECT_BYTES_MAX: usize = 6 << 20;
 /// The most objects of one node that wait to be merged; beyond, the oldest is deleted.
 pub const OBJECTS_MAX: usize = 64;
@@ -71,7 +74,8 @@ impl Journal {
         self.waiting().noted
     }
 
-    /// What is to be written now: the object's number, and its records. `None` when nothing happened.
+    /// What is to be written now: the object's number, and its records. `None` when nothing
+    /// happened.
     pub fn take(&self) -> Option<(u64, Vec<Noted>)> {
         let mut waiting = self.waiting();
         let records = last_touches(std::mem::take(&mut waiting.records));
@@ -119,7 +123,8 @@ impl Journal {
 }
 
 impl Waiting {
-    /// Of several touches of one chunk the last stays; if that is not enough, the oldest touches go, and then the oldest of all.
+    /// Of several touches of one chunk the last stays; if that is not enough, the oldest touches
+    /// go, and then the oldest of all.
     fn shrink(&mut self) {
         self.records = last_touches(std::mem::take(&mut self.records));
         for touches_only in [true, false] {
@@ -133,7 +138,8 @@ impl Waiting {
     }
 }
 
-/// An object's bytes: a batch for each step, at its own time. Now is `at_ms` for the store, and `now_ms` since the journal began.
+/// An object's bytes: a batch for each step, at its own time. Now is `at_ms` for the store, and
+/// `now_ms` since the journal began.
 fn encode((at_ms, now_ms): (u64, u64), records: &[Noted]) -> Vec<u8> {
     let mut width = 1;
     while runs(records, width).count() > TIMES_MAX {
@@ -142,7 +148,8 @@ fn encode((at_ms, now_ms): (u64, u64), records: &[Noted]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for run in runs(records, width) {
         // A step made longer is told by its end: what went was there until then.
-        let ago_ms = run.last().map_or(0, |noted| now_ms.saturating_sub(u64::from(noted.step) * STEP_MS));
+        let ago_ms =
+            run.last().map_or(0, |noted| now_ms.saturating_sub(u64::from(noted.step) * STEP_MS));
         let some: Vec<Record> = run.iter().map(|noted| noted.record).collect();
         format::encode(at_ms.saturating_sub(ago_ms), &some, &mut bytes);
     }
@@ -157,11 +164,14 @@ fn runs(records: &[Noted], width: u32) -> impl Iterator<Item = &[Noted]> {
 /// Of several touches of one chunk the last is enough.
 fn last_touches(records: Vec<Noted>) -> Vec<Noted> {
     let mut seen = HashSet::new();
-    let mut kept: Vec<Noted> = records
-        .into_iter()
-        .rev()
-        .filter(|noted| if let Record::Touch(digest) = noted.record { seen.insert(digest) } else { true })
-        .collect();
+    let mut kept: Vec<Noted> =
+        records
+            .into_iter()
+            .rev()
+            .filter(|noted| {
+                if let Record::Touch(digest) = noted.record { seen.insert(digest) } else { true }
+            })
+            .collect();
     kept.reverse();
     kept
 }
@@ -189,7 +199,8 @@ mod tests {
     async fn what_happened_is_told_with_its_time() {
         let records = [at(0, 1), at(0, 2), at(4, 3), at(120, 4)];
         let bytes = encode((1_000_000, 30_500), &records);
-        let told: Vec<(u64, usize)> = format::decode(&bytes).map(|batch| (batch.at_ms, batch.records.len())).collect();
+        let told: Vec<(u64, usize)> =
+            format::decode(&bytes).map(|batch| (batch.at_ms, batch.records.len())).collect();
         assert_eq!(told, [(969_500, 2), (970_500, 1), (999_500, 1)]);
         let journal = Journal::default();
         journal.note([Record::Touch(digest(1))]);
@@ -207,7 +218,9 @@ mod tests {
         let bytes = encode((1 << 40, 1 << 30), &records);
         assert!(bytes.len() <= OBJECT_BYTES_MAX, "{}", bytes.len());
         let told: Vec<Record> = format::decode(&bytes).flat_map(|batch| batch.records).collect();
-        assert!(told == plain(&records) && format::decode(&bytes).is_sorted_by_key(|batch| batch.at_ms));
+        assert!(
+            told == plain(&records) && format::decode(&bytes).is_sorted_by_key(|batch| batch.at_ms)
+        );
     }
 
     #[test]
@@ -217,11 +230,17 @@ mod tests {
         let (a, b) = (digest(1), digest(2));
         journal.note([Record::Touch(a), Record::Touch(b), Record::Remove(b), Record::Touch(a)]);
         let (number, records) = journal.take().unwrap();
-        assert_eq!((number, plain(&records)), (1, vec![Record::Touch(b), Record::Remove(b), Record::Touch(a)]));
+        assert_eq!(
+            (number, plain(&records)),
+            (1, vec![Record::Touch(b), Record::Remove(b), Record::Touch(a)])
+        );
         journal.note([Record::Touch(b)]);
         journal.give_back(records);
         let (number, records) = journal.take().unwrap();
-        assert_eq!((number, plain(&records)), (2, vec![Record::Remove(b), Record::Touch(a), Record::Touch(b)]));
+        assert_eq!(
+            (number, plain(&records)),
+            (2, vec![Record::Remove(b), Record::Touch(a), Record::Touch(b)])
+        );
         assert_eq!(journal.take(), None);
     }
 
@@ -240,7 +259,8 @@ mod tests {
         let (_, records) = journal.take().unwrap();
         assert!(records.len() <= WAITING_MAX, "{}", records.len());
         assert!(journal.encode(1, &records).len() <= OBJECT_BYTES_MAX);
-        let too_many: Vec<u64> = (1..=OBJECTS_MAX as u64 + 2).filter_map(|number| journal.wrote(number)).collect();
+        let too_many: Vec<u64> =
+            (1..=OBJECTS_MAX as u64 + 2).filter_map(|number| journal.wrote(number)).collect();
         assert_eq!(too_many, [1, 2]);
     }
 }

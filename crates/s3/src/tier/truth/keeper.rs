@@ -1,4 +1,5 @@
-//! What has to be done now and then: write the journal, bring those of others in, write the index to the bucket.
+//! What has to be done now and then: write the journal, bring those of others in, write the index
+//! to the bucket.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,7 +30,8 @@ const JOURNALS_STAY: u32 = 3;
 const STARTS_MAX: u32 = 5;
 /// And so often, now and then, before it is given up for good.
 const TRIES_MAX: u32 = 20;
-/// The first round comes after one part in so many of an interval, and each next one after twice the time.
+/// The first round comes after one part in so many of an interval, and each next one after twice
+/// the time.
 const EARLY_PART: u32 = 30;
 /// Where room is short, rounds come as often as this.
 const HURRY_PART: u32 = 10;
@@ -85,7 +87,8 @@ async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
     }
 }
 
-/// Whatever the bucket is set to, and what was left unfinished in it; looked at until it is known, the latter every day.
+/// Whatever the bucket is set to, and what was left unfinished in it; looked at until it is known,
+/// the latter every day.
 pub async fn look_around(shared: Arc<Shared>) {
     let (mut known, mut pause) = (false, PAUSE);
     while !shared.gate.is_closed() {
@@ -102,11 +105,12 @@ pub async fn look_around(shared: Arc<Shared>) {
     }
 }
 
-/// The last round of an orderly end. A snapshot that takes longer than `snapshot_max` is left: the last one and the journals tell as much, and
-/// the lease is to be given up.
+/// The last round of an orderly end. A snapshot that takes longer than `snapshot_max` is left: the
+/// last one and the journals tell as much, and the lease is to be given up.
 pub async fn farewell(shared: &Shared, snapshot_max: Duration) {
     told(shared, "journal", flush(shared).await);
-    if shared.truth.may_evict(shared.now_ms()) && shared.truth.read_snapshot.load(Ordering::Relaxed) {
+    if shared.truth.may_evict(shared.now_ms()) && shared.truth.read_snapshot.load(Ordering::Relaxed)
+    {
         let written = tokio::time::timeout(snapshot_max, snapshot::write(shared)).await;
         told(shared, "snapshot", written.unwrap_or(Ok(None)).map(drop));
     }
@@ -155,12 +159,14 @@ struct Keeper {
     epoch: u64,
     /// How often in a row it could not be read.
     failed: u32,
-    /// Whom this node follows, whom it followed before, and for how many looks more at that one's journal.
+    /// Whom this node follows, whom it followed before, and for how many looks more at that one's
+    /// journal.
     follows: Option<String>,
     followed: Option<(String, u32)>,
     /// How many nodes there are, this one included, as of the last look at all journals.
     nodes: usize,
-    /// The snapshot that was read is of an earlier build, which wrote the names of tenants into it.
+    /// The snapshot that was read is of an earlier build, which wrote the names of tenants into
+    /// it.
     names_tenants: bool,
 }
 
@@ -182,14 +188,16 @@ impl Keeper {
         }
     }
 
-    /// The snapshot, once the store answers, and the journals. After some failures the listing does not wait for it any more.
+    /// The snapshot, once the store answers, and the journals. After some failures the listing does
+    /// not wait for it any more.
     async fn start(&mut self) {
         while !self.learn().await && self.failed < STARTS_MAX && !self.shared.gate.is_closed() {
             // It may take long, and the cap is to be kept.
             self.shared.truth.caught_up.store(ANY, Ordering::Relaxed);
             tokio::time::sleep(PAUSE).await;
         }
-        // Before the journals of others are listed: of two that start at a time, one at least sees the other.
+        // Before the journals of others are listed: of two that start at a time, one at least sees
+        // the other.
         told(&self.shared, "journal", show(&self.shared).await);
         let journals = self.shared.truth.paths.journals();
         self.merge(&journals).await;
@@ -230,14 +238,16 @@ impl Keeper {
         true
     }
 
-    /// Whether a snapshot that could not be read is tried again: not for ever, because it stays where it is until another takes its place.
+    /// Whether a snapshot that could not be read is tried again: not for ever, because it stays
+    /// where it is until another takes its place.
     fn tries_again(&mut self, e: &crate::Error) -> bool {
         self.failed += 1;
         e.is_retryable() && e.kind() != crate::ErrorKind::Corrupt && self.failed < TRIES_MAX
     }
 
-    /// Who has just taken over learns in which order chunks were used: of what third nodes noted, the evictor before put most into its
-    /// snapshot, and deleted the journals. Then it may delete. `false`: the snapshot is to be read again later.
+    /// Who has just taken over learns in which order chunks were used: of what third nodes noted,
+    /// the evictor before put most into its snapshot, and deleted the journals. Then it may
+    /// delete. `false`: the snapshot is to be read again later.
     async fn catch_up(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let held = shared.truth.lease().held(shared.now_ms());
@@ -258,7 +268,8 @@ impl Keeper {
         true
     }
 
-    /// The last snapshot and all journals; the order is that of the snapshot, and on top of it all use since that is known.
+    /// The last snapshot and all journals; the order is that of the snapshot, and on top of it all
+    /// use since that is known.
     async fn read_again(&mut self) -> crate::Result<()> {
         let shared = Arc::clone(&self.shared);
         let read = snapshot::read(&shared, self.known_ms, self.merger.heard()).await?;
@@ -267,7 +278,8 @@ impl Keeper {
         self.merge(&shared.truth.paths.journals()).await;
         if let Some(at_ms) = read_ms.filter(|_| read_ms != self.known_ms) {
             // Its writer had not heard of what nodes had not written yet.
-            let since_ms = at_ms.saturating_sub((2 * shared.truth.config.journal_every).as_millis() as u64);
+            let since_ms =
+                at_ms.saturating_sub((2 * shared.truth.config.journal_every).as_millis() as u64);
             self.merger.again(&shared, since_ms).await?;
             merge::use_again(&shared, &shared.truth.journal.waiting_records());
             self.known_ms = read_ms;
@@ -275,7 +287,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// One round; an `early` one looks which other nodes there are, and writes the journal only if there are some.
+    /// One round; an `early` one looks which other nodes there are, and writes the journal only if
+    /// there are some.
     async fn round(&mut self, early: bool) {
         let shared = Arc::clone(&self.shared);
         let flushes = !early || shared.truth.shares.has_others();
@@ -291,7 +304,9 @@ impl Keeper {
             _ if reads_all => Some(shared.truth.paths.journals()),
             Some(holder) => Some(shared.truth.paths.journals_of(&holder)),
             // It takes no part in the game for the lease, and so cannot know whose journal to read.
-            None if shared.truth.config.evictor == Evictor::Never => Some(shared.truth.paths.journals()),
+            None if shared.truth.config.evictor == Evictor::Never => {
+                Some(shared.truth.paths.journals())
+            }
             None => None,
         };
         if let Some(directory) = directory {
@@ -359,7 +374,8 @@ impl Keeper {
         let Some(at_ms) = snapshot::write(&shared).await? else { return Ok(()) };
         self.known_ms = Some(at_ms);
         self.snapshot = (Instant::now(), known);
-        let age_s = AGE_CUT_S + (JOURNALS_STAY * shared.truth.config.journal_every).as_secs().cast_signed();
+        let age_s =
+            AGE_CUT_S + (JOURNALS_STAY * shared.truth.config.journal_every).as_secs().cast_signed();
         let own = shared.truth.paths.journals_of(&shared.truth.node);
         for some in self.merger.superfluous(&own, age_s).chunks(1000) {
             shared.client.delete_many(some).await?;

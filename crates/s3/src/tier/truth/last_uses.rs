@@ -13,15 +13,17 @@ use crate::{Client, ErrorKind};
 pub struct BucketUses {
     /// The uses.
     pub uses: LastUses,
-    /// The objects that could not be read whole, by name, each with the reason. The uses that they hold are missing.
+    /// The objects that could not be read whole, by name, each with the reason. The uses that they
+    /// hold are missing.
     pub unread: Vec<String>,
 }
 
-/// Reads when the chunks under `root` (empty, or ending in a slash) were used last. Nodes write their journals every few seconds. What is
-/// deleted meanwhile is left out.
+/// Reads when the chunks under `root` (empty, or ending in a slash) were used last. Nodes write
+/// their journals every few seconds. What is deleted meanwhile is left out.
 ///
 /// # Errors
-/// The bucket cannot be read. Objects that are damaged or too long are no error but [`unread`](BucketUses::unread).
+/// The bucket cannot be read. Objects that are damaged or too long are no error but
+/// [`unread`](BucketUses::unread).
 pub async fn last_uses(client: &Client, root: &str) -> crate::Result<BucketUses> {
     let (paths, mut found) = (Paths::under(root), BucketUses::default());
     let manifest = found.get(client, &paths.snapshot(), manifest::BYTES_MAX).await?;
@@ -51,7 +53,12 @@ pub async fn last_uses(client: &Client, root: &str) -> crate::Result<BucketUses>
 
 impl BucketUses {
     /// An object's bytes; `None` where it is not there, or cannot be read whole.
-    async fn get(&mut self, client: &Client, name: &str, bytes_max: usize) -> crate::Result<Option<Vec<u8>>> {
+    async fn get(
+        &mut self,
+        client: &Client,
+        name: &str,
+        bytes_max: usize,
+    ) -> crate::Result<Option<Vec<u8>>> {
         match bytes::get(client, name, bytes_max).await {
             Err(e) if e.kind() == ErrorKind::Corrupt => {
                 self.unread.push(format!("{name} cannot be read: {e}"));
@@ -63,9 +70,13 @@ impl BucketUses {
 
     fn note_end(&mut self, name: &str, end: Option<End>) {
         match end {
-            Some(End::Torn { at }) => self.unread.push(format!("{name} is damaged from byte {at} on")),
+            Some(End::Torn { at }) => {
+                self.unread.push(format!("{name} is damaged from byte {at} on"))
+            }
             Some(End::Version { version, .. }) => {
-                self.unread.push(format!("{name} has version {version} of its format, which this build does not read"));
+                self.unread.push(format!(
+                    "{name} has version {version} of its format, which this build does not read"
+                ));
             }
             _ => {}
         }

@@ -1,11 +1,12 @@
 //! Who evicts and merges: the one whose epoch is the highest. A state machine without I/O.
 //!
-//! Each epoch is an object that only its maker writes. To take over is to make the next epoch's object where there is none
-//! (`If-None-Match: *`); to go on is to write one's own again. Its age is told by the store's clock alone. A holder acts only while
-//! less than half a term has passed, by its own clock, since it *sent* its last renewal that was answered; it renews only while that
-//! is so, and others take over only when the object is older than a whole term. So two never act at once, however wrong their clocks
-//! are and however long a request takes, as long as clocks run at the same speed; and if they should all the same, they delete at most
-//! one batch too many.
+//! Each epoch is an object that only its maker writes. To take over is to make the next epoch's
+//! object where there is none (`If-None-Match: *`); to go on is to write one's own again. Its age
+//! is told by the store's clock alone. A holder acts only while less than half a term has passed,
+//! by its own clock, since it *sent* its last renewal that was answered; it renews only while that
+//! is so, and others take over only when the object is older than a whole term. So two never act at
+//! once, however wrong their clocks are and however long a request takes, as long as clocks run at
+//! the same speed; and if they should all the same, they delete at most one batch too many.
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,8 @@ pub enum Step {
     Look,
     /// Make this epoch's object if there is none; answer [`Lease::claimed`].
     Claim { epoch: u64 },
-    /// See whose object this epoch's is: a claim of ours may have arrived unheard. Answer [`Lease::read`].
+    /// See whose object this epoch's is: a claim of ours may have arrived unheard. Answer
+    /// [`Lease::read`].
     Read { epoch: u64 },
     /// Write this epoch's object again; answer [`Lease::renewed`].
     Renew { epoch: u64 },
@@ -31,7 +33,8 @@ pub struct Top {
     pub epoch: u64,
     /// How old its object is by the store's clock; `None` when the store does not tell.
     pub age_s: Option<i64>,
-    /// For how long this node has seen it unchanged, by its own clock. A holder writes it again every quarter of a term.
+    /// For how long this node has seen it unchanged, by its own clock. A holder writes it again
+    /// every quarter of a term.
     pub unchanged_ms: u64,
     /// Its holder gave it up.
     pub free: bool,
@@ -64,11 +67,13 @@ enum State {
     Unclear { epoch: u64, sent_ms: u64 },
     /// A claim sent then is ours; somebody may have gone on to a higher one meanwhile.
     Made { epoch: u64, sent_ms: u64 },
-    /// We hold it; the last renewal that was answered was sent then. `look`: see whether somebody went on.
+    /// We hold it; the last renewal that was answered was sent then. `look`: see whether somebody
+    /// went on.
     Holding { epoch: u64, sent_ms: u64, look: bool, next_ms: u64 },
 }
 
-/// One node's part in the game. All times are milliseconds of one clock of this node that only goes forward.
+/// One node's part in the game. All times are milliseconds of one clock of this node that only goes
+/// forward.
 #[derive(Debug)]
 pub struct Lease {
     term_ms: u64,
@@ -97,7 +102,9 @@ impl Lease {
     /// What this node holds, or has claimed without having seen the result.
     pub fn unreleased(&self) -> Option<Unreleased> {
         match self.state {
-            State::Holding { epoch, .. } | State::Made { epoch, .. } => Some(Unreleased { epoch, is_ours: true }),
+            State::Holding { epoch, .. } | State::Made { epoch, .. } => {
+                Some(Unreleased { epoch, is_ours: true })
+            }
             State::Unclear { epoch, .. } => Some(Unreleased { epoch, is_ours: false }),
             State::Following { .. } | State::Free { .. } => None,
         }
@@ -126,11 +133,14 @@ impl Lease {
             State::Holding { epoch, sent_ms, next_ms, .. } if epoch == highest => {
                 State::Holding { epoch, sent_ms, look: false, next_ms }
             }
-            // It was there when it was made: somebody removed it, and nobody could tell that we hold it.
+            // It was there when it was made: somebody removed it, and nobody could tell that we
+            // hold it.
             State::Made { .. } | State::Holding { .. } => self.following(now_ms),
             _ => match top {
                 None => State::Free { epoch: 1 },
-                Some(top) if self.is_over(&top) => State::Free { epoch: top.epoch.saturating_add(1) },
+                Some(top) if self.is_over(&top) => {
+                    State::Free { epoch: top.epoch.saturating_add(1) }
+                }
                 Some(_) => self.following(now_ms),
             },
         };
@@ -181,7 +191,9 @@ impl Lease {
     /// Ends what too much time has passed for.
     fn lapse(&mut self, now_ms: u64) {
         let sent = match self.state {
-            State::Unclear { sent_ms, .. } | State::Made { sent_ms, .. } | State::Holding { sent_ms, .. } => sent_ms,
+            State::Unclear { sent_ms, .. }
+            | State::Made { sent_ms, .. }
+            | State::Holding { sent_ms, .. } => sent_ms,
             _ => return,
         };
         if !self.is_fresh(sent, now_ms) {
@@ -193,12 +205,15 @@ impl Lease {
         now_ms.saturating_sub(sent_ms) < self.term_ms / 2
     }
 
-    /// Whether its holder may be replaced. Both ends of an age are cut to seconds, so it can be told a second too old. An object that was
-    /// written in the future, by the store's clock, or without a time, is over when it has not changed for two terms.
+    /// Whether its holder may be replaced. Both ends of an age are cut to seconds, so it can be
+    /// told a second too old. An object that was written in the future, by the store's clock,
+    /// or without a time, is over when it has not changed for two terms.
     fn is_over(&self, top: &Top) -> bool {
         top.free
             || top.unchanged_ms >= 2 * self.term_ms
-            || top.age_s.is_some_and(|age| age.saturating_sub(1).saturating_mul(1000) >= self.term_ms.cast_signed())
+            || top.age_s.is_some_and(|age| {
+                age.saturating_sub(1).saturating_mul(1000) >= self.term_ms.cast_signed()
+            })
     }
 
     fn following(&self, now_ms: u64) -> State {

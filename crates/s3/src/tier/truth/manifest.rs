@@ -46,7 +46,9 @@ impl std::fmt::Display for Unread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Unread::Foreign => f.write_str("it is no snapshot of ours"),
-            Unread::Version(version) => write!(f, "it has format {version}, and this build reads {FORMAT}"),
+            Unread::Version(version) => {
+                write!(f, "it has format {version}, and this build reads {FORMAT}")
+            }
             Unread::Damaged => f.write_str("it is damaged"),
         }
     }
@@ -54,7 +56,8 @@ impl std::fmt::Display for Unread {
 
 impl Manifest {
     pub fn encode(&self) -> Vec<u8> {
-        let mut text = format!("{TITLE}\nformat: {FORMAT}\nlayout: {}\nat: {}\n", self.layout, self.at_ms);
+        let mut text =
+            format!("{TITLE}\nformat: {FORMAT}\nlayout: {}\nat: {}\n", self.layout, self.at_ms);
         for (name, chunks) in &self.parts {
             text.push_str(&format!("part: {name} {chunks}\n"));
         }
@@ -65,7 +68,10 @@ impl Manifest {
     /// Reads one. Any bytes may be given.
     pub fn decode(bytes: &[u8]) -> Result<Self, Unread> {
         let text = std::str::from_utf8(bytes).map_err(|_| Unread::Foreign)?;
-        let rest = text.strip_prefix(TITLE).and_then(|rest| rest.strip_prefix('\n')).ok_or(Unread::Foreign)?;
+        let rest = text
+            .strip_prefix(TITLE)
+            .and_then(|rest| rest.strip_prefix('\n'))
+            .ok_or(Unread::Foreign)?;
         let version = rest.lines().next().and_then(|line| line.strip_prefix("format: "));
         match version.and_then(|version| version.parse().ok()) {
             Some(FORMAT | FORMAT_1) => {}
@@ -76,7 +82,8 @@ impl Manifest {
         if end != format!("{:08x}\n", crc(body)) {
             return Err(Unread::Damaged);
         }
-        // What the checksum covers was written by us: a line that means nothing is from a build that knew more.
+        // What the checksum covers was written by us: a line that means nothing is from a build
+        // that knew more.
         Ok(body.lines().skip(2).fold(Manifest::default(), |manifest, line| manifest.with(line)))
     }
 
@@ -86,7 +93,9 @@ impl Manifest {
         match (name, pair) {
             ("layout", _) => value.clone_into(&mut self.layout),
             ("at", _) => self.at_ms = value.parse().unwrap_or(0),
-            ("part", Some((part, chunks))) => self.parts.extend(chunks.parse().ok().map(|n| (part.to_owned(), n))),
+            ("part", Some((part, chunks))) => {
+                self.parts.extend(chunks.parse().ok().map(|n| (part.to_owned(), n)))
+            }
             _ => {}
         }
         self
@@ -97,7 +106,8 @@ fn crc(text: &str) -> u32 {
     BlockSums::of(text.as_bytes()).whole()
 }
 
-/// Whether a manifest that can be read is of an earlier build, which wrote the names of tenants into it.
+/// Whether a manifest that can be read is of an earlier build, which wrote the names of tenants
+/// into it.
 pub fn names_tenants(bytes: &[u8]) -> bool {
     bytes.strip_prefix(TITLE.as_bytes()).is_some_and(|rest| rest.starts_with(b"\nformat: 1\n"))
 }
@@ -110,7 +120,10 @@ mod tests {
         Manifest {
             layout: "kvtier".into(),
             at_ms: 1_763_726_400_000,
-            parts: vec![("0000019aa5d3b400-0000".into(), 65_536), ("0000019aa5d3b400-0001".into(), 12)],
+            parts: vec![
+                ("0000019aa5d3b400-0000".into(), 65_536),
+                ("0000019aa5d3b400-0001".into(), 12),
+            ],
         }
     }
 

@@ -49,8 +49,8 @@ struct News {
 }
 
 impl Merger {
-    /// Takes in what lies in `directory` and was not read before; answers how many records. The node's own journal is not read: its
-    /// index knows.
+    /// Takes in what lies in `directory` and was not read before; answers how many records. The
+    /// node's own journal is not read: its index knows.
     pub async fn merge(&mut self, shared: &Shared, directory: &str) -> crate::Result<usize> {
         self.list(shared, directory).await?;
         let (mut told, mut failed, mut stuck) = (Vec::new(), None, None);
@@ -73,11 +73,13 @@ impl Merger {
         failed.map_or(Ok(count), Err)
     }
 
-    /// All use that journals tell of since then (Unix milliseconds by the store's clock), the node's own too, gives the order once more.
+    /// All use that journals tell of since then (Unix milliseconds by the store's clock), the
+    /// node's own too, gives the order once more.
     pub async fn again(&mut self, shared: &Shared, since_ms: u64) -> crate::Result<()> {
         self.list(shared, &shared.truth.paths.journals()).await?;
         // Times of the store are cut to seconds.
-        let since = |entry: &Entry| (entry.modified + 1).saturating_mul(1000) >= since_ms.cast_signed();
+        let since =
+            |entry: &Entry| (entry.modified + 1).saturating_mul(1000) >= since_ms.cast_signed();
         let mut told = Vec::new();
         for (name, batches) in read_all(shared, self.names(shared, |_, entry| since(entry))).await {
             // Deleted meanwhile, or not to be had: some order is better than none.
@@ -100,8 +102,8 @@ impl Merger {
         Ok(())
     }
 
-    /// How many nodes wrote to the bucket of late, this one included, where all journals were listed: those that have an object that is not older
-    /// than `age_s`.
+    /// How many nodes wrote to the bucket of late, this one included, where all journals were
+    /// listed: those that have an object that is not older than `age_s`.
     pub fn nodes(&self, shared: &Shared, age_s: i64) -> usize {
         let (entries, date) = &self.listed;
         let own = shared.truth.paths.journals_of(&shared.truth.node);
@@ -114,7 +116,8 @@ impl Merger {
     fn names(&self, shared: &Shared, wanted: impl Fn(bool, &Entry) -> bool) -> Vec<String> {
         let own = shared.truth.paths.journals_of(&shared.truth.node);
         let known = |entry: &Entry| self.read.contains(&entry.key) || entry.key.starts_with(&own);
-        let mut entries: Vec<&Entry> = self.listed.0.iter().filter(|entry| wanted(known(entry), entry)).collect();
+        let mut entries: Vec<&Entry> =
+            self.listed.0.iter().filter(|entry| wanted(known(entry), entry)).collect();
         // Some stores list in no order; that of a node's objects is that of what it did.
         entries.sort_unstable_by_key(|entry| &entry.key);
         let mut bytes = 0;
@@ -122,7 +125,12 @@ impl Merger {
             bytes += entry.bytes.min(OBJECT_BYTES_MAX as u64);
             bytes <= BYTES_MAX
         };
-        entries.into_iter().take(OBJECTS_MAX).take_while(fits).map(|entry| entry.key.clone()).collect()
+        entries
+            .into_iter()
+            .take(OBJECTS_MAX)
+            .take_while(fits)
+            .map(|entry| entry.key.clone())
+            .collect()
     }
 
     /// What was heard of chunks.
@@ -153,7 +161,8 @@ impl Merger {
         count
     }
 
-    /// The objects that a snapshot has made superfluous, and that lay there for at least so many seconds: others may still read them.
+    /// The objects that a snapshot has made superfluous, and that lay there for at least so many
+    /// seconds: others may still read them.
     pub fn superfluous(&self, own: &str, age_s: i64) -> Vec<&str> {
         let (entries, date) = &self.listed;
         let old = |entry: &&Entry| date.is_some_and(|date| date - entry.modified >= age_s);
@@ -183,7 +192,8 @@ async fn read(shared: &Shared, name: &str) -> crate::Result<Vec<Batch>> {
         // Merged and deleted by the evictor meanwhile.
         Ok(None) => return Ok(Vec::new()),
         Err(e) if e.kind() == crate::ErrorKind::Corrupt && !e.is_retryable() => {
-            shared.truth.told().journal = Some(format!("{name} is longer than any journal: not read"));
+            shared.truth.told().journal =
+                Some(format!("{name} is longer than any journal: not read"));
             return Ok(Vec::new());
         }
         Err(e) => return Err(e),
@@ -192,11 +202,14 @@ async fn read(shared: &Shared, name: &str) -> crate::Result<Vec<Batch>> {
     let batches = journal.by_ref().collect();
     match journal.end() {
         Some(End::Version { version, .. }) => {
-            let what = format!("{name} has version {version} of the journal's format: not read; a newer build can");
+            let what = format!(
+                "{name} has version {version} of the journal's format: not read; a newer build can"
+            );
             shared.truth.told().journal = Some(what);
         }
         Some(End::Torn { at }) => {
-            shared.truth.told().journal = Some(format!("{name} is damaged from byte {at} on: the rest is not read"));
+            shared.truth.told().journal =
+                Some(format!("{name} is damaged from byte {at} on: the rest is not read"));
         }
         _ => {}
     }
@@ -210,8 +223,8 @@ fn news(shared: &Shared, name: &str, batches: Vec<Batch>) -> Vec<News> {
 
 fn placed(name: &str, batches: Vec<Batch>, every_ms: u64) -> Vec<News> {
     let node: Arc<str> = node_of(name).into();
-    // Builds before this one tell everything under the time at which they wrote it, up to an interval later; so may one that had nothing to
-    // tell at any other time.
+    // Builds before this one tell everything under the time at which they wrote it, up to an
+    // interval later; so may one that had nothing to tell at any other time.
     let one_time = batches.iter().all(|batch| batch.at_ms == batches[0].at_ms);
     let before_ms = if one_time { every_ms } else { 0 };
     let place = |Batch { at_ms, records, .. }| News {
@@ -228,7 +241,8 @@ fn node_of(name: &str) -> &str {
     name.rsplit_once('/').map_or(name, |(node, _)| node)
 }
 
-/// Sorts by time what was read, in which each node's is in the order that it wrote: that stays, whatever became of its clock.
+/// Sorts by time what was read, in which each node's is in the order that it wrote: that stays,
+/// whatever became of its clock.
 fn in_order(told: &mut [News]) {
     let mut last: HashMap<Arc<str>, u64> = HashMap::new();
     for news in told.iter_mut() {
@@ -244,7 +258,9 @@ pub fn use_again(shared: &Shared, records: &[Record]) {
     for some in records.chunks(SOME) {
         let mut books = shared.books();
         let slot = |record: &Record| match record {
-            Record::Touch(digest) | Record::Insert(Chunk { digest, .. }) => books.index.slot(digest),
+            Record::Touch(digest) | Record::Insert(Chunk { digest, .. }) => {
+                books.index.slot(digest)
+            }
             _ => None,
         };
         let slots: Vec<u32> = some.iter().filter_map(slot).collect();
@@ -296,7 +312,9 @@ impl Desk<'_> {
             None => {}
         }
         // What went since stays so.
-        let absent = books.absent_for(&digest).map_or(Last::This, |ago| when.against(&When::ago(self.shared, ago)));
+        let absent = books
+            .absent_for(&digest)
+            .map_or(Last::This, |ago| when.against(&When::ago(self.shared, ago)));
         match absent.and(self.merger.heard.compare(&digest, (node, when, true))) {
             Last::Other => {}
             Last::Unclear => self.merger.questions.put(*chunk),
@@ -344,13 +362,16 @@ mod tests {
     }
 
     fn news_of(name: &str, times: &[u64]) -> Vec<News> {
-        let bytes: Vec<u8> = times.iter().zip(0..).flat_map(|(at_ms, n)| batch(*at_ms, n)).collect();
+        let bytes: Vec<u8> =
+            times.iter().zip(0..).flat_map(|(at_ms, n)| batch(*at_ms, n)).collect();
         placed(name, format::decode(&bytes).collect(), 30_000)
     }
 
     #[test]
     fn journals_with_one_time_may_tell_of_an_interval_and_others_tell_when_it_was() {
-        let spans = |times: &[u64]| news_of("j/a/1", times).iter().map(|n| (n.from_ms, n.to_ms)).collect::<Vec<_>>();
+        let spans = |times: &[u64]| {
+            news_of("j/a/1", times).iter().map(|n| (n.from_ms, n.to_ms)).collect::<Vec<_>>()
+        };
         assert_eq!(spans(&[50_000]), [(20_000, 50_000)]);
         assert_eq!(spans(&[50_000, 50_000]), [(20_000, 50_000); 2]);
         assert_eq!(spans(&[50_000, 50_250]), [(50_000, 50_000), (50_250, 50_250)]);

@@ -1,6 +1,7 @@
-//! The truth of the bucket, whoever writes to it: the listing is the authority on what is there; a snapshot of the index makes a start
-//! fast; journals of all nodes keep the order of use; a lease says who evicts. The bucket's own doings (versions, rules, unfinished
-//! uploads) are looked after too.
+//! The truth of the bucket, whoever writes to it: the listing is the authority on what is there; a
+//! snapshot of the index makes a start fast; journals of all nodes keep the order of use; a lease
+//! says who evicts. The bucket's own doings (versions, rules, unfinished uploads) are looked after
+//! too.
 //!
 //! Everything here happens in the background: no load, lookup or save waits for it.
 
@@ -50,8 +51,8 @@ use lease::Lease;
 use paths::Paths;
 pub use shares::Shares;
 
-/// A node that does not evict writes up to so many times the cap by its own reckoning, which learns late of what the evictor deletes; and one
-/// chunk more.
+/// A node that does not evict writes up to so many times the cap by its own reckoning, which learns
+/// late of what the evictor deletes; and one chunk more.
 const OVER: f64 = 1.05;
 
 /// How many tiers this process has opened.
@@ -74,11 +75,13 @@ pub struct Truth {
     /// Whether there is a cap: without one nobody counts, evicts or notes anything.
     capped: bool,
     over: AtomicBool,
-    /// Whether the snapshot that others left was read, or cannot be: it is not written over before.
+    /// Whether the snapshot that others left was read, or cannot be: it is not written over
+    /// before.
     read_snapshot: AtomicBool,
     /// When the last whole listing began, by the tier's clock.
     listed_ms: AtomicI64,
-    /// The epoch of ours for which the order of use that others left was looked for: nothing is deleted before.
+    /// The epoch of ours for which the order of use that others left was looked for: nothing is
+    /// deleted before.
     caught_up: AtomicU64,
     /// Told when the lease became ours.
     took_over: Notify,
@@ -142,7 +145,9 @@ impl Truth {
     /// Whether this node deletes what has to go; `now_ms` of the tier's clock.
     pub fn may_evict(&self, now_ms: u64) -> bool {
         match self.config.evictor {
-            Evictor::Lease => self.lease().held(now_ms).is_some_and(|epoch| self.has_caught_up(epoch)),
+            Evictor::Lease => {
+                self.lease().held(now_ms).is_some_and(|epoch| self.has_caught_up(epoch))
+            }
             Evictor::Single => true,
             Evictor::Never => false,
         }
@@ -155,17 +160,20 @@ impl Truth {
         }
     }
 
-    /// Whether it is known in which order chunks were used when this epoch of ours began, or cannot be known.
+    /// Whether it is known in which order chunks were used when this epoch of ours began, or cannot
+    /// be known.
     fn has_caught_up(&self, epoch: u64) -> bool {
         let caught_up = self.caught_up.load(Ordering::Relaxed);
         epoch == FIRST || caught_up == epoch || caught_up == ANY
     }
 
-    /// Room for a save of a node that does not evict, of a tenant that may have so much. While another node does, this one's reckoning may
-    /// pass cap and limit a little; by more only with one chunk at a time, or a large one would never find room: who evicts makes it when it
+    /// Room for a save of a node that does not evict, of a tenant that may have so much. While
+    /// another node does, this one's reckoning may pass cap and limit a little; by more only
+    /// with one chunk at a time, or a large one would never find room: who evicts makes it when it
     /// hears of the chunk, and not before.
     pub fn reserve(&self, index: &mut Index, want: &Want, limit: Option<u64>) -> Reserve {
-        let (usage, led) = (index.usage(), self.holder().is_some() || self.config.evictor == Evictor::Never);
+        let (usage, led) =
+            (index.usage(), self.holder().is_some() || self.config.evictor == Evictor::Never);
         let fits = |there: u64, reserved: u64, limit: u64| {
             let with = there.saturating_add(reserved).saturating_add(want.bytes);
             let little_over = if led { (limit as f64 * OVER) as u64 } else { limit };
@@ -173,7 +181,10 @@ impl Truth {
         };
         let own = (index.tenant_usage(want.tenant).bytes, index.tenant_reserved(want.tenant));
         if want.bytes > usage.capacity {
-            return Reserve::Full(Refusal::TooLarge { bytes: want.bytes, bytes_max: usage.capacity });
+            return Reserve::Full(Refusal::TooLarge {
+                bytes: want.bytes,
+                bytes_max: usage.capacity,
+            });
         }
         match limit {
             Some(limit) if want.bytes > limit => Reserve::Full(Refusal::Quota { bytes_max: limit }),
@@ -213,12 +224,22 @@ impl Truth {
         let who = match (self.config.evictor, &told.holder) {
             (Evictor::Single, _) => "this node evicts, by its settings".to_owned(),
             (Evictor::Never, _) => "other nodes evict, by this one's settings".to_owned(),
-            (Evictor::Lease, _) if self.lease().may_act(now_ms) => format!("this node evicts: {}", self.node),
+            (Evictor::Lease, _) if self.lease().may_act(now_ms) => {
+                format!("this node evicts: {}", self.node)
+            }
             (Evictor::Lease, Some(holder)) => format!("another node evicts: {holder}"),
             (Evictor::Lease, None) => "no node evicts yet".to_owned(),
         };
-        let some = [told.lease.clone(), told.foreign_leases.clone(), told.snapshot.clone(), told.journal.clone()];
-        std::iter::once(who).chain(some.into_iter().flatten()).chain(told.caveats.iter().cloned()).collect()
+        let some = [
+            told.lease.clone(),
+            told.foreign_leases.clone(),
+            told.snapshot.clone(),
+            told.journal.clone(),
+        ];
+        std::iter::once(who)
+            .chain(some.into_iter().flatten())
+            .chain(told.caveats.iter().cloned())
+            .collect()
     }
 
     fn lease(&self) -> MutexGuard<'_, Lease> {
@@ -249,7 +270,8 @@ pub fn start(shared: &Arc<Shared>, runtime: &Runtime) {
     }
 }
 
-/// Everything once more at an orderly end: so that the next start finds it, and the next evictor need not wait.
+/// Everything once more at an orderly end: so that the next start finds it, and the next evictor
+/// need not wait.
 pub async fn farewell(shared: &Arc<Shared>, time_max: Duration) {
     if shared.truth.capped && !shared.truth.over.swap(true, Ordering::Relaxed) {
         drop(tokio::time::timeout(time_max, keeper::farewell(shared, time_max / 2)).await);
@@ -260,7 +282,8 @@ fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Host, process, when, which of its tiers, and a number by chance: containers may share all of the others.
+/// Host, process, when, which of its tiers, and a number by chance: containers may share all of the
+/// others.
 fn node() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let plain = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };

@@ -1,4 +1,5 @@
-/// The names of a tier's own objects, all below `.kvtier/` under its prefix. Every directory ends in a slash, as S3 Express wants it.
+/// The names of a tier's own objects, all below `.kvtier/` under its prefix. Every directory ends
+/// in a slash, as S3 Express wants it.
 #[derive(Clone, Debug)]
 pub struct Paths {
     own: String,
@@ -75,7 +76,13 @@ mod tests {
         let paths = Paths::under("kv/");
         assert_eq!(paths.lease(255), "kv/.kvtier/lease/00000000000000ff");
         assert_eq!(paths.epoch(&paths.lease(u64::MAX)), Some(u64::MAX));
-        for odd in ["kv/.kvtier/lease/ff", "kv/.kvtier/lease/00000000000000FF", "kv/.kvtier/lease/x", "ff", ""] {
+        for odd in [
+            "kv/.kvtier/lease/ff",
+            "kv/.kvtier/lease/00000000000000FF",
+            "kv/.kvtier/lease/x",
+            "ff",
+            "",
+        ] {
             assert_eq!(paths.epoch(odd), None, "{odd}");
         }
         let bare = Paths::under("");

@@ -47,12 +47,25 @@ pub struct Round {
 }
 
 impl Round {
-    /// Takes in a page. Answers for each chunk its slot, and whether it was unknown before; nothing for what the page is too old for.
-    pub fn page(&mut self, index: &mut Index, watch: &Watch, found: &[Listed]) -> Vec<Option<(u32, bool)>> {
-        found.iter().map(|listed| (!watch.has(&listed.digest)).then(|| self.one(index, listed))?).collect()
+    /// Takes in a page. Answers for each chunk its slot, and whether it was unknown before; nothing
+    /// for what the page is too old for.
+    pub fn page(
+        &mut self,
+        index: &mut Index,
+        watch: &Watch,
+        found: &[Listed],
+    ) -> Vec<Option<(u32, bool)>> {
+        found
+            .iter()
+            .map(|listed| (!watch.has(&listed.digest)).then(|| self.one(index, listed))?)
+            .collect()
     }
 
-    fn one(&mut self, index: &mut Index, Listed { digest, len, modified, tenant }: &Listed) -> Option<(u32, bool)> {
+    fn one(
+        &mut self,
+        index: &mut Index,
+        Listed { digest, len, modified, tenant }: &Listed,
+    ) -> Option<(u32, bool)> {
         let (slot, new) = match index.get(digest) {
             Some(entry) => {
                 if entry.chunk.len != *len {
@@ -78,9 +91,10 @@ impl Round {
         Some((slot, new))
     }
 
-    /// After the last page: drops what was there before the first and was on none. Does some of it; answers what went, and where to
-    /// go on.
-    /// What `is_young` says of a slot stays: some stores list what was written a moment ago only later.
+    /// After the last page: drops what was there before the first and was on none. Does some of it;
+    /// answers what went, and where to go on.
+    /// What `is_young` says of a slot stays: some stores list what was written a moment ago only
+    /// later.
     pub fn drop_unlisted(
         &self,
         index: &mut Index,
@@ -101,8 +115,9 @@ impl Round {
         (gone, page.next)
     }
 
-    /// The order of use in slots, what goes first in front. What this listing discovered stands by when it was written: before all that
-    /// is known when that was before `known_ms` (Unix time), else behind; what was used or saved meanwhile comes last.
+    /// The order of use in slots, what goes first in front. What this listing discovered stands by
+    /// when it was written: before all that is known when that was before `known_ms` (Unix
+    /// time), else behind; what was used or saved meanwhile comes last.
     pub fn order(&mut self, index: &mut Index, watch: &Watch, known_ms: Option<u64>) -> Vec<u32> {
         self.new.sort_unstable();
         let (all, index) = (index.order(), &*index);
@@ -111,11 +126,17 @@ impl Round {
         let used = |slot: &u32| index.chunks_at(&[*slot]).any(|chunk| watch.has(&chunk.digest));
         let is_old = |at_s: u32| known_ms.is_some_and(|known| u64::from(at_s) * 1000 <= known);
         let (last, before): (Vec<u32>, Vec<u32>) = all.into_iter().partition(used);
-        let discovered =
-            |old: bool| self.new.iter().filter(move |(at_s, _)| is_old(*at_s) == old).map(|(_, slot)| *slot);
+        let discovered = |old: bool| {
+            self.new.iter().filter(move |(at_s, _)| is_old(*at_s) == old).map(|(_, slot)| *slot)
+        };
         let known = before.into_iter().filter(|slot| !new.has(*slot));
         let still = |slot: &u32| !used(slot);
-        discovered(true).filter(still).chain(known).chain(discovered(false).filter(still)).chain(last).collect()
+        discovered(true)
+            .filter(still)
+            .chain(known)
+            .chain(discovered(false).filter(still))
+            .chain(last)
+            .collect()
     }
 
     /// The slots of what was discovered, the oldest first.
@@ -125,7 +146,8 @@ impl Round {
     }
 }
 
-/// Makes some slots the most recent, the last of them most of all: as if they came now, which is no use of them.
+/// Makes some slots the most recent, the last of them most of all: as if they came now, which is no
+/// use of them.
 pub fn make_recent(index: &mut Index, slots: &[u32]) {
     let chunks: Vec<Chunk> = index.chunks_at(slots).collect();
     for chunk in chunks {
@@ -180,7 +202,10 @@ mod tests {
         let mut round = Round::default();
         let longer = Listed { len: 99, ..listed(1, 1) };
         let told = round.page(&mut index, &watch, &[listed(0, 1), longer, listed(7, 1)]);
-        assert_eq!(told.iter().map(|told| told.unwrap().1).collect::<Vec<_>>(), [false, false, true]);
+        assert_eq!(
+            told.iter().map(|told| told.unwrap().1).collect::<Vec<_>>(),
+            [false, false, true]
+        );
         assert_eq!(finish(&round, &mut index, &watch), [digest(2)]);
         assert_eq!(index.get(&digest(1)).unwrap().chunk.len, 99);
         let usage = index.usage();
@@ -203,7 +228,8 @@ mod tests {
         let (mut index, watch) = index();
         (0..2).for_each(|n| know(&mut index, n));
         let (round, young) = (Round::default(), index.get(&digest(1)).unwrap().slot);
-        let (gone, _) = round.drop_unlisted(&mut index, &watch, (Cursor::default(), |slot| slot == young));
+        let (gone, _) =
+            round.drop_unlisted(&mut index, &watch, (Cursor::default(), |slot| slot == young));
         assert_eq!(gone.iter().map(|entry| entry.chunk.digest).collect::<Vec<_>>(), [digest(0)]);
     }
 
@@ -212,7 +238,8 @@ mod tests {
         let (mut index, mut watch) = index();
         (0..3).for_each(|n| know(&mut index, n));
         let mut round = Round::default();
-        // One is saved after its page went by, one deleted before its page was made, one saved anew with another length.
+        // One is saved after its page went by, one deleted before its page was made, one saved anew
+        // with another length.
         know(&mut index, 5);
         index.forget(&digest(0));
         let _ = index.insert(Chunk::new(digest(1), 50, 50));
@@ -220,7 +247,10 @@ mod tests {
         // And one is a victim on its way out.
         let victim = index.squeeze(0, 10)[0].chunk.digest;
         let told = round.page(&mut index, &watch, &[listed(0, 1), listed(1, 1), listed(2, 1)]);
-        assert!(told.iter().all(Option::is_none) && index.is_leaving(&victim), "a page brings no victim back");
+        assert!(
+            told.iter().all(Option::is_none) && index.is_leaving(&victim),
+            "a page brings no victim back"
+        );
         assert_eq!(finish(&round, &mut index, &watch), []);
         assert!(index.get(&digest(0)).is_none(), "what was deleted stays so");
         assert!(index.get(&digest(5)).is_some(), "what was saved stays so");
@@ -245,7 +275,11 @@ mod tests {
         round.page(&mut empty, &watch, &[listed(3, 30), listed(1, 10), listed(2, 20)]);
         let slots = round.order(&mut empty, &watch, None);
         make_recent(&mut empty, &slots);
-        assert_eq!(order(&mut empty), [digest(1), digest(2), digest(3)], "without a snapshot the age alone tells");
+        assert_eq!(
+            order(&mut empty),
+            [digest(1), digest(2), digest(3)],
+            "without a snapshot the age alone tells"
+        );
     }
 
     #[test]

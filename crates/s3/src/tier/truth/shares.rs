@@ -1,10 +1,13 @@
-//! How much of the room below the cap one of several nodes may fill before they have told each other what they wrote. Each node knows of the
-//! others' saves by their journals alone: if each took all that it believes to be free, the bucket would hold as many times the cap as there
+//! How much of the room below the cap one of several nodes may fill before they have told each
+//! other what they wrote. Each node knows of the others' saves by their journals alone: if each
+//! took all that it believes to be free, the bucket would hold as many times the cap as there
 //! are nodes.
 //!
-//! An exchange is a round in which a node wrote its journal and read those of the others. Between two of them a node may write half of its part of
-//! what was free at the last one; a save beyond that asks for an exchange and waits for it. Before the first exchange nobody knows how many
-//! nodes there are. Where little is free, shares end: the evictor makes room then, and the others keep to a little above the cap.
+//! An exchange is a round in which a node wrote its journal and read those of the others. Between
+//! two of them a node may write half of its part of what was free at the last one; a save beyond
+//! that asks for an exchange and waits for it. Before the first exchange nobody knows how many
+//! nodes there are. Where little is free, shares end: the evictor makes room then, and the others
+//! keep to a little above the cap.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -21,7 +24,8 @@ pub struct Shares(Mutex<State>);
 struct State {
     /// What the last exchange showed.
     last: Option<Exchange>,
-    /// Bytes of saves that were let in since then; those before the first exchange count until the second.
+    /// Bytes of saves that were let in since then; those before the first exchange count until the
+    /// second.
     granted: u64,
 }
 
@@ -32,7 +36,8 @@ pub struct Exchange {
     pub nodes: usize,
     /// Bytes below the cap that nobody is known to have taken.
     pub free: u64,
-    /// The node started less than an interval ago: nodes that started with it may not have been seen yet.
+    /// The node started less than an interval ago: nodes that started with it may not have been
+    /// seen yet.
     pub is_early: bool,
 }
 
@@ -44,7 +49,8 @@ impl Shares {
         *state = State { last: Some(exchange), granted };
     }
 
-    /// Whether a save of so many bytes is within this node's share of a cap. One save at a time always is.
+    /// Whether a save of so many bytes is within this node's share of a cap. One save at a time
+    /// always is.
     pub fn allows(&self, bytes: u64, cap: u64) -> bool {
         let state = self.state();
         let share = match state.last {
@@ -87,9 +93,15 @@ mod tests {
         let alone = Exchange { nodes: 1, free: 740, is_early: true };
         assert!(shares.allows(100, 800), "one save");
         shares.grant(60);
-        assert!(shares.allows(40, 800) && !shares.allows(41, 800), "an eighth before it is known who is there");
+        assert!(
+            shares.allows(40, 800) && !shares.allows(41, 800),
+            "an eighth before it is known who is there"
+        );
         shares.exchanged(alone);
-        assert!(shares.allows(310, 800) && !shares.allows(311, 800), "others may start too; what was granted counts");
+        assert!(
+            shares.allows(310, 800) && !shares.allows(311, 800),
+            "others may start too; what was granted counts"
+        );
         shares.exchanged(Exchange { is_early: false, ..alone });
         shares.grant(740);
         assert!(shares.allows(740, 800) && !shares.has_others());
@@ -98,11 +110,15 @@ mod tests {
         assert!(shares.allows(40, 800) && !shares.allows(41, 800) && shares.is_filling(800));
         shares.exchanged(Exchange { nodes: 2, free: 39, is_early: false });
         shares.grant(60);
-        assert!(shares.allows(60, 800) && shares.has_others() && !shares.is_filling(800), "who evicts makes room");
+        assert!(
+            shares.allows(60, 800) && shares.has_others() && !shares.is_filling(800),
+            "who evicts makes room"
+        );
     }
 
-    /// Nodes that start within a second on an empty bucket and write as fast as they can, up to half of the cap in one step of 50 ms. In a round
-    /// a node writes its journal and reads those of the others.
+    /// Nodes that start within a second on an empty bucket and write as fast as they can, up to
+    /// half of the cap in one step of 50 ms. In a round a node writes its journal and reads
+    /// those of the others.
     #[test]
     fn several_nodes_that_start_on_an_empty_bucket_do_not_fill_it_several_times() {
         let most = (0..400).map(bytes_written).max();
@@ -131,7 +147,8 @@ mod tests {
         let mut nodes: Vec<Node> = (0..count).map(|_| new(rng.usize(0..20))).collect();
         for step in 0..2000 {
             for n in 0..count {
-                if step >= nodes[n].start && nodes[n].write(n, speed) | nodes[n].is_round_due(step) {
+                if step >= nodes[n].start && nodes[n].write(n, speed) | nodes[n].is_round_due(step)
+                {
                     round(&mut nodes, n, step);
                 }
             }
@@ -142,7 +159,8 @@ mod tests {
     impl Node {
         /// Whether it asks for an exchange.
         fn write(&mut self, own: usize, speed: u64) -> bool {
-            let others: u64 = (0..self.known.len()).filter(|n| *n != own).map(|n| self.known[n]).sum();
+            let others: u64 =
+                (0..self.known.len()).filter(|n| *n != own).map(|n| self.known[n]).sum();
             let chunk = speed.min(CAP / 1000);
             for _ in 0..(speed / chunk) {
                 if self.wrote + others + chunk > CAP {
@@ -162,7 +180,8 @@ mod tests {
         }
     }
 
-    /// Not more often than once a second, but for the first; the first rounds come soon after each other, and then one every 30 s.
+    /// Not more often than once a second, but for the first; the first rounds come soon after each
+    /// other, and then one every 30 s.
     fn round(nodes: &mut [Node], n: usize, step: usize) {
         let is_first = nodes[n].last_round.is_none();
         if nodes[n].last_round.is_some_and(|last| step - last < 20) {
@@ -174,7 +193,8 @@ mod tests {
             nodes[n].told = nodes[n].wrote;
         }
         let told: Vec<u64> = nodes.iter().map(|node| node.told).collect();
-        let used = nodes[n].wrote + (0..told.len()).filter(|m| *m != n).map(|m| told[m]).sum::<u64>();
+        let used =
+            nodes[n].wrote + (0..told.len()).filter(|m| *m != n).map(|m| told[m]).sum::<u64>();
         let node = &mut nodes[n];
         let is_early = node.pause < 600;
         node.shares.exchanged(Exchange { nodes: there, free: CAP.saturating_sub(used), is_early });

@@ -1,5 +1,5 @@
-//! The index in the bucket, so that a start need not wait for a listing: parts of kvtier-index's snapshot format, and a manifest that says
-//! which belong together.
+//! The index in the bucket, so that a start need not wait for a listing: parts of kvtier-index's
+//! snapshot format, and a manifest that says which belong together.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -27,14 +27,15 @@ pub const PART_BYTES_MAX: usize = 5 << 20;
 /// How many parts are on their way at a time while a snapshot is read.
 const AHEAD: usize = 4;
 
-/// Writes the index as it is now, in the order of use. It is locked for some chunks at a time. Answers when that was;
-/// `None` where another node evicts by now: nothing was replaced.
+/// Writes the index as it is now, in the order of use. It is locked for some chunks at a time.
+/// Answers when that was; `None` where another node evicts by now: nothing was replaced.
 pub async fn write(shared: &Shared) -> crate::Result<Option<u64>> {
     let _one = shared.truth.snapshotting.lock().await;
     let at_ms = shared.truth.server_ms(&shared.client);
     let mut order = shared.books().index.order();
     order.reverse();
-    let mut manifest = Manifest { layout: shared.layout.name().to_owned(), at_ms, ..Manifest::default() };
+    let mut manifest =
+        Manifest { layout: shared.layout.name().to_owned(), at_ms, ..Manifest::default() };
     for (number, slots) in order.chunks(PART_CHUNKS).take(manifest::LINES_MAX).enumerate() {
         let (mut writer, mut part, mut count) = (Writer::new(at_ms), Vec::new(), 0);
         for some in slots.chunks(SOME) {
@@ -53,13 +54,15 @@ pub async fn write(shared: &Shared) -> crate::Result<Option<u64>> {
     if !shared.truth.may_evict(shared.now_ms()) {
         return Ok(None);
     }
-    bytes::put(&shared.client, &shared.truth.paths.snapshot(), manifest.encode(), &Put::default()).await?;
+    bytes::put(&shared.client, &shared.truth.paths.snapshot(), manifest.encode(), &Put::default())
+        .await?;
     add(&shared.counters.snapshots, 1);
     tidy(shared, &manifest).await?;
     Ok(Some(at_ms))
 }
 
-/// Deletes the parts of older snapshots. Younger ones are of somebody else's, which is being written.
+/// Deletes the parts of older snapshots. Younger ones are of somebody else's, which is being
+/// written.
 async fn tidy(shared: &Shared, manifest: &Manifest) -> crate::Result<()> {
     let paths = &shared.truth.paths;
     let (entries, _) = bytes::list(&shared.client, &paths.snapshots()).await?;
@@ -73,16 +76,25 @@ async fn tidy(shared: &Shared, manifest: &Manifest) -> crate::Result<()> {
     Ok(())
 }
 
-/// Enters what the last snapshot tells, unless it is the one taken at `known_ms`: its order is that of the index then, and what was there and
-/// is not in it comes behind, as it was. Answers when it was taken; `None` when there is none, or none that can be read, which is said.
-pub async fn read(shared: &Arc<Shared>, known_ms: Option<u64>, heard: &Heard) -> crate::Result<Option<Read>> {
+/// Enters what the last snapshot tells, unless it is the one taken at `known_ms`: its order is that
+/// of the index then, and what was there and is not in it comes behind, as it was. Answers when it
+/// was taken; `None` when there is none, or none that can be read, which is said.
+pub async fn read(
+    shared: &Arc<Shared>,
+    known_ms: Option<u64>,
+    heard: &Heard,
+) -> crate::Result<Option<Read>> {
     for _ in 0..2 {
-        let Some(bytes) = bytes::get(&shared.client, &shared.truth.paths.snapshot(), manifest::BYTES_MAX).await? else {
+        let Some(bytes) =
+            bytes::get(&shared.client, &shared.truth.paths.snapshot(), manifest::BYTES_MAX).await?
+        else {
             return Ok(None);
         };
         let manifest = match Manifest::decode(&bytes) {
             Ok(manifest) if manifest.layout == shared.layout.name() => manifest,
-            Ok(manifest) => return Ok(ignored(shared, format!("it is of layout {}", manifest.layout))),
+            Ok(manifest) => {
+                return Ok(ignored(shared, format!("it is of layout {}", manifest.layout)));
+            }
             Err(why) => return Ok(ignored(shared, why.to_string())),
         };
         let read = Read { at_ms: manifest.at_ms, names_tenants: manifest::names_tenants(&bytes) };
@@ -94,7 +106,8 @@ pub async fn read(shared: &Arc<Shared>, known_ms: Option<u64>, heard: &Heard) ->
         let entered = enter(shared, &manifest, &mut base).await;
         // Of one that was read in part the least recent came last: all is as it was before.
         let is_whole = matches!(entered, Ok(Ok(())));
-        let stays: Vec<u32> = before.into_iter().filter(|slot| !is_whole || !base.slots.has(*slot)).collect();
+        let stays: Vec<u32> =
+            before.into_iter().filter(|slot| !is_whole || !base.slots.has(*slot)).collect();
         stays.chunks(SOME).for_each(|slots| make_recent(&mut shared.books().index, slots));
         match entered? {
             Ok(()) => return Ok(Some(read)),
@@ -125,7 +138,8 @@ pub struct Read {
 /// A part is not there.
 struct Missing;
 
-/// When a snapshot was taken. What went shortly before may be in it: its writer had not heard of that.
+/// When a snapshot was taken. What went shortly before may be in it: its writer had not heard of
+/// that.
 fn taken(shared: &Shared, manifest: &Manifest) -> When {
     let every_ms = shared.truth.config.journal_every.as_millis() as u64;
     When::between(shared, manifest.at_ms.saturating_sub(every_ms), manifest.at_ms)
@@ -143,8 +157,10 @@ impl Base<'_> {
     /// Whether a chunk that is in it and unknown here went since, as far as can be told.
     fn is_gone(&self, shared: &Shared, books: &Books, digest: &Digest) -> bool {
         let absent = books.absent_for(digest).map(|ago| When::ago(shared, ago));
-        let went =
-            absent.into_iter().chain(self.heard.gone(digest)).any(|when| self.taken.against(&when) != Last::This);
+        let went = absent
+            .into_iter()
+            .chain(self.heard.gone(digest))
+            .any(|when| self.taken.against(&when) != Last::This);
         // A listing that began clearly later would have shown it.
         let listed = When::at(shared.truth.listed_ms.load(Ordering::Relaxed));
         went || self.taken.against(&listed) == Last::Other
@@ -158,7 +174,9 @@ impl Base<'_> {
         let mut restored = 0;
         for some in all.rchunks(SOME) {
             let mut books = shared.books();
-            some.iter().rev().for_each(|chunk| restored += u64::from(self.one(shared, &mut books, chunk)));
+            some.iter()
+                .rev()
+                .for_each(|chunk| restored += u64::from(self.one(shared, &mut books, chunk)));
         }
         add(&shared.counters.restored, restored);
         pieces.end() == Some(End::Clean)
@@ -167,7 +185,8 @@ impl Base<'_> {
     /// Enters one; whether it was unknown.
     fn one(&mut self, shared: &Shared, books: &mut Books, chunk: &Chunk) -> bool {
         let digest = &chunk.digest;
-        // What is known already was learned since: the order is taken over, and what a listing does not tell.
+        // What is known already was learned since: the order is taken over, and what a listing does
+        // not tell.
         if let Some(known) = books.index.known(digest) {
             self.slots.add(known.slot);
             make_recent(&mut books.index, &[known.slot]);
@@ -178,7 +197,8 @@ impl Base<'_> {
             return false;
         }
         // What has no name yet comes with the listing.
-        if !shared.names.is_own() || books.watch.has(digest) || self.is_gone(shared, books, digest) {
+        if !shared.names.is_own() || books.watch.has(digest) || self.is_gone(shared, books, digest)
+        {
             return false;
         }
         let Inserted::New(slot) = books.hear_of(*chunk) else { return false };
@@ -187,7 +207,8 @@ impl Base<'_> {
     }
 }
 
-/// What is known of a chunk, with whose it is and where in its chain as a snapshot tells, where nobody else did.
+/// What is known of a chunk, with whose it is and where in its chain as a snapshot tells, where
+/// nobody else did.
 fn completed(mut known: Chunk, told: &Chunk) -> Chunk {
     if known.tenant == TenantId::NONE {
         known.tenant = told.tenant;
@@ -201,7 +222,11 @@ fn completed(mut known: Chunk, told: &Chunk) -> Chunk {
 type Part = JoinHandle<crate::Result<Option<Vec<u8>>>>;
 
 /// Reads the parts, the least recent first, some of them ahead.
-async fn enter(shared: &Arc<Shared>, manifest: &Manifest, base: &mut Base<'_>) -> crate::Result<Result<(), Missing>> {
+async fn enter(
+    shared: &Arc<Shared>,
+    manifest: &Manifest,
+    base: &mut Base<'_>,
+) -> crate::Result<Result<(), Missing>> {
     let mut names = manifest.parts.iter().rev().map(|(part, _)| shared.truth.paths.part(part));
     let fetch = |name: String| -> Part {
         let client = shared.client.clone();
@@ -209,7 +234,9 @@ async fn enter(shared: &Arc<Shared>, manifest: &Manifest, base: &mut Base<'_>) -
     };
     let mut ahead: VecDeque<Part> = names.by_ref().take(AHEAD).map(fetch).collect();
     while let Some(part) = ahead.pop_front() {
-        let bytes = part.await.map_err(|_| crate::Error::new(crate::ErrorKind::Io, "the tier is ending"))??;
+        let bytes = part
+            .await
+            .map_err(|_| crate::Error::new(crate::ErrorKind::Io, "the tier is ending"))??;
         let Some(bytes) = bytes else { return Ok(Err(Missing)) };
         ahead.extend(names.next().map(fetch));
         if !base.enter(shared, &bytes) {
@@ -228,9 +255,12 @@ mod tests {
     #[test]
     fn a_snapshot_completes_what_a_listing_told_and_changes_nothing_else() {
         let digest = Digest::of("test", b"1");
-        let place = |n: u32| ChainPlace::new(Some(Tag::of(&Digest::of("parent", &n.to_le_bytes()))), n);
-        let (listed, told) =
-            (Chunk::new(digest, 5, 6), Chunk::new(digest, 9, 9).with_tenant(TenantId(7)).with_place(place(3)));
+        let place =
+            |n: u32| ChainPlace::new(Some(Tag::of(&Digest::of("parent", &n.to_le_bytes()))), n);
+        let (listed, told) = (
+            Chunk::new(digest, 5, 6),
+            Chunk::new(digest, 9, 9).with_tenant(TenantId(7)).with_place(place(3)),
+        );
         assert_eq!(completed(listed, &told), listed.with_tenant(TenantId(7)).with_place(place(3)));
         let own = listed.with_tenant(TenantId(1)).with_place(place(2));
         assert_eq!(completed(own, &told), own);

@@ -1,4 +1,5 @@
-//! Lists the bucket: the authority on what is in it. In the background, the first time as fast as it goes, then now and then.
+//! Lists the bucket: the authority on what is in it. In the background, the first time as fast as
+//! it goes, then now and then.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,9 +25,11 @@ const KEY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Some stores list only later what was written a moment ago.
 const LAG_MS: u64 = 5000;
 
-/// One listing of the whole bucket. What was listed before of it was read from a snapshot taken at `known_ms` (Unix time).
+/// One listing of the whole bucket. What was listed before of it was read from a snapshot taken at
+/// `known_ms` (Unix time).
 pub async fn sweep(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> bool {
-    // Where names of objects spell salts that are tenants, their identities are to be known before they are counted.
+    // Where names of objects spell salts that are tenants, their identities are to be known before
+    // they are counted.
     let tenant = if shared.names.has_tenants() { "of a name" } else { "" };
     wait_for_tenant_key(shared, tenant, Instant::now() + KEY_WAIT_MAX).await;
     shared.books().watch.begin();
@@ -82,13 +85,16 @@ impl Sweep {
     async fn all(&self) -> bool {
         let root = List::under(self.shared.names.root());
         let Some(page) = self.page(&root, None).await else { return false };
-        // A bucket that is small, or whose names do not begin with a hash, is listed page after page.
+        // A bucket that is small, or whose names do not begin with a hash, is listed page after
+        // page.
         if page.next.is_none() || !self.shared.names.is_own() {
             return self.rest(&root, page.next).await;
         }
         let mut lists = JoinSet::new();
         for digits in 0..=255u8 {
-            if lists.len() == WIDTH && !lists.join_next().await.is_some_and(|done| done.unwrap_or(false)) {
+            if lists.len() == WIDTH
+                && !lists.join_next().await.is_some_and(|done| done.unwrap_or(false))
+            {
                 return false;
             }
             let sweep = self.clone();
@@ -115,7 +121,8 @@ impl Sweep {
         true
     }
 
-    /// One page into the index, asked for until the store gives it; `None` when the tier was closed.
+    /// One page into the index, asked for until the store gives it; `None` when the tier was
+    /// closed.
     async fn page(&self, under: &List, next: Option<&str>) -> Option<Page> {
         while !self.shared.gate.is_closed() {
             self.wait_for_turn().await;
@@ -146,8 +153,10 @@ impl Sweep {
 
     fn enter(&self, entries: &[Entry], sent_ms: u64) {
         let shared = &self.shared;
-        let found: Vec<(Listed, &str)> =
-            entries.iter().filter_map(|entry| Some((listed(shared, entry)?, entry.key.as_str()))).collect();
+        let found: Vec<(Listed, &str)> = entries
+            .iter()
+            .filter_map(|entry| Some((listed(shared, entry)?, entry.key.as_str())))
+            .collect();
         add(&shared.counters.listed, found.len() as u64);
         let mut discovered = 0;
         for some in found.chunks(SOME) {
@@ -171,18 +180,22 @@ impl Sweep {
         shared.listeners.tell();
     }
 
-    /// After the last page: what is not there any more goes, and what nobody here has used stands by its age.
+    /// After the last page: what is not there any more goes, and what nobody here has used stands
+    /// by its age.
     fn settle(&self, known_ms: Option<u64>) {
         let (shared, mut from) = (&self.shared, Some(Cursor::default()));
         while let Some(at) = from {
             let mut guard = shared.books();
             let books = &mut *guard;
             let is_young = |slot: u32| books.seen.ms(slot) + LAG_MS > self.began_ms;
-            let (gone, next) = self.round().drop_unlisted(&mut books.index, &books.watch, (at, is_young));
+            let (gone, next) =
+                self.round().drop_unlisted(&mut books.index, &books.watch, (at, is_young));
             let mut vanished = 0;
             // Suspects were gone for everybody already.
             for entry in gone.iter().filter(|entry| !books.index.is_suspect(&entry.chunk.digest)) {
-                shared.listeners.note(Event::Gone { key: entry.chunk.digest, len: entry.chunk.len });
+                shared
+                    .listeners
+                    .note(Event::Gone { key: entry.chunk.digest, len: entry.chunk.len });
                 vanished += 1;
             }
             // It may have been saved again when its page had gone by.
@@ -196,7 +209,11 @@ impl Sweep {
             let (mut guard, mut round) = (shared.books(), self.round());
             let books = &mut *guard;
             // Later ones discover what others wrote since: that is recent.
-            if self.first { round.order(&mut books.index, &books.watch, known_ms) } else { round.discovered() }
+            if self.first {
+                round.order(&mut books.index, &books.watch, known_ms)
+            } else {
+                round.discovered()
+            }
         };
         for slots in order.chunks(SOME) {
             make_recent(&mut shared.books().index, slots);

@@ -1,5 +1,6 @@
-//! The key that makes tenants of names, in the bucket at `.kvtier/tenant-key`: the node that needs it first writes it, so that a name is the same
-//! tenant to all nodes. A key that is lost or damaged is replaced: whose chunks are whose is unknown then until they are used again.
+//! The key that makes tenants of names, in the bucket at `.kvtier/tenant-key`: the node that needs
+//! it first writes it, so that a name is the same tenant to all nodes. A key that is lost or
+//! damaged is replaced: whose chunks are whose is unknown then until they are used again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +13,15 @@ use crate::Put;
 use crate::tier::shared::Shared;
 use crate::time::Instant;
 
-/// Saves of tenants wait so long for the key, and then go on with one of this process alone until the bucket's is known.
+/// Saves of tenants wait so long for the key, and then go on with one of this process alone until
+/// the bucket's is known.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// How long to wait before what failed is tried again, at first and at most.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Learns the key once it is wanted, and follows it: where the store honours no conditions, two nodes may have written one.
+/// Learns the key once it is wanted, and follows it: where the store honours no conditions, two
+/// nodes may have written one.
 pub async fn keep(shared: Arc<Shared>) {
     if !shared.truth.capped {
         // Nothing of any tenant is written, and nobody has a limit.
@@ -78,8 +81,10 @@ async fn settle(shared: &Shared) -> crate::Result<TenantKey> {
         return Ok(key);
     }
     // The key that this process has been using goes on.
-    let ours = shared.books().tenants.key().cloned().unwrap_or_else(|| TenantKey::new(random_bytes()));
-    // Where conditions are not honoured, or the key was damaged, the last to write wins, and all read that.
+    let ours =
+        shared.books().tenants.key().cloned().unwrap_or_else(|| TenantKey::new(random_bytes()));
+    // Where conditions are not honoured, or the key was damaged, the last to write wins, and all
+    // read that.
     let how = if found.is_none() { Put::if_absent() } else { Put::default() };
     let put = bytes::put(&shared.client, &path, ours.encode().into_bytes(), &how).await;
     match put {

@@ -15,7 +15,8 @@ pub struct Watch(Option<Changed>);
 #[derive(Debug, Default)]
 struct Changed {
     keys: HashSet<Digest>,
-    /// More than that: some that did not change seem to have. The listing is too old for those, and leaves them as they are.
+    /// More than that: some that did not change seem to have. The listing is too old for those,
+    /// and leaves them as they are.
     more: Vec<u64>,
 }
 
@@ -42,7 +43,8 @@ impl Watch {
         }
     }
 
-    /// Whether the key was noted since the listing began, as far as can be told; one that was noted always.
+    /// Whether the key was noted since the listing began, as far as can be told; one that was noted
+    /// always.
     pub fn has(&self, digest: &Digest) -> bool {
         let (word, bit) = place(digest);
         let noted = |Changed { keys, more }: &Changed| {

@@ -2,11 +2,13 @@ use std::time::Duration;
 
 use crate::tier::shared::Shared;
 
-/// Times of two nodes that are closer than this tell nothing. Each is off by up to a second or two, as the store's `Date` has no fractions,
-/// and what is noted when the store's answer comes was done somewhat before.
+/// Times of two nodes that are closer than this tell nothing. Each is off by up to a second or two,
+/// as the store's `Date` has no fractions, and what is noted when the store's answer comes was done
+/// somewhat before.
 const MARGIN_MS: i64 = 5000;
 
-/// Something happened then, or between these times, by this tier's clock; what was before the tier was there is below 0.
+/// Something happened then, or between these times, by this tier's clock; what was before the tier
+/// was there is below 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct When {
     pub from_ms: i64,
@@ -36,7 +38,8 @@ impl When {
 
     /// Between these times, in Unix milliseconds by the store's clock.
     pub fn between(shared: &Shared, from_ms: u64, to_ms: u64) -> Self {
-        let ahead_ms = shared.truth.server_ms(&shared.client).cast_signed() - shared.now_ms().cast_signed();
+        let ahead_ms =
+            shared.truth.server_ms(&shared.client).cast_signed() - shared.now_ms().cast_signed();
         When { from_ms: from_ms.cast_signed() - ahead_ms, to_ms: to_ms.cast_signed() - ahead_ms }
     }
 

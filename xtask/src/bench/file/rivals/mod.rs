@@ -28,8 +28,12 @@ struct Rival {
 /// Drives LMCache's own adapters.
 pub const LMCACHE_DRIVER: &str = include_str!("lmcache_l2.py");
 
-const LMCACHE: Rival =
-    Rival { name: "LMCache", venv: venv::LMCACHE, driver: LMCACHE_DRIVER, kinds: &["fs", "fs_native", "raw_block"] };
+const LMCACHE: Rival = Rival {
+    name: "LMCache",
+    venv: venv::LMCACHE,
+    driver: LMCACHE_DRIVER,
+    kinds: &["fs", "fs_native", "raw_block"],
+};
 
 const NIXL: Rival = Rival {
     name: "NIXL",
@@ -41,7 +45,8 @@ const NIXL: Rival = Rival {
 /// Rivals that could be had, and why others could not.
 pub fn contenders(plan: &Plan) -> (Vec<Contender>, Vec<String>) {
     let (mut found, mut absent) = (Vec::new(), Vec::new());
-    for (wanted, rival, flag) in [(plan.with_lmcache, LMCACHE, "--with-lmcache"), (plan.with_nixl, NIXL, "--with-nixl")]
+    for (wanted, rival, flag) in
+        [(plan.with_lmcache, LMCACHE, "--with-lmcache"), (plan.with_nixl, NIXL, "--with-nixl")]
     {
         if !wanted {
             absent.push(format!("{} (ask for it with {flag})", rival.name));
@@ -53,7 +58,9 @@ pub fn contenders(plan: &Plan) -> (Vec<Contender>, Vec<String>) {
                 for kind in rival.kinds {
                     match works(&home, kind) {
                         Ok(()) => found.push(contender(&rival, &home, kind)),
-                        Err(e) => absent.push(format!("{} {kind} (it does not run: {e:#})", rival.name)),
+                        Err(e) => {
+                            absent.push(format!("{} {kind} (it does not run: {e:#})", rival.name))
+                        }
                     }
                 }
             }
@@ -91,20 +98,32 @@ fn contender(rival: &Rival, home: &Path, kind: &'static str) -> Contender {
 }
 
 fn turn(home: &Path, kind: &str, cell: &Cell, dir: &Path) -> Result<Vec<Sample>> {
-    let cmd = Cmd::new("").arg(venv::python(home).to_string_lossy()).arg(home.join("driver.py").to_string_lossy());
-    let cmd = cmd.arg(dir.to_string_lossy()).args([cell.size, cell.inflight, cell.chunks].map(|n| n.to_string()));
+    let cmd = Cmd::new("")
+        .arg(venv::python(home).to_string_lossy())
+        .arg(home.join("driver.py").to_string_lossy());
+    let cmd = cmd
+        .arg(dir.to_string_lossy())
+        .args([cell.size, cell.inflight, cell.chunks].map(|n| n.to_string()));
     // They talk a lot; what went wrong is still said.
-    let cmd =
-        cmd.arg(kind).env("PYTHONWARNINGS", "ignore").env("LMCACHE_LOG_LEVEL", "ERROR").env("NIXL_LOG_LEVEL", "ERROR");
+    let cmd = cmd
+        .arg(kind)
+        .env("PYTHONWARNINGS", "ignore")
+        .env("LMCACHE_LOG_LEVEL", "ERROR")
+        .env("NIXL_LOG_LEVEL", "ERROR");
     let text = cmd.limit_s(TURN_LIMIT_S).read()?;
     // Libraries print what they like before; the samples come last.
-    let last = text.lines().rev().find(|line| line.starts_with('[')).context("the driver printed no samples")?;
+    let last = text
+        .lines()
+        .rev()
+        .find(|line| line.starts_with('['))
+        .context("the driver printed no samples")?;
     let samples: Value = serde_json::from_str(last)?;
     samples.as_array().context("the driver printed no list")?.iter().map(sample).collect()
 }
 
 fn sample(found: &Value) -> Result<Sample> {
-    let number = |name: &str| found[name].as_f64().with_context(|| format!("the driver printed no {name}"));
+    let number =
+        |name: &str| found[name].as_f64().with_context(|| format!("the driver printed no {name}"));
     Ok(Sample {
         op: found["op"].as_str().unwrap_or_default().into(),
         how: found["how"].as_str().unwrap_or_default().into(),

@@ -1,4 +1,5 @@
-//! A server of records by a script, for tests and fuzzers: what a client makes of them, in whatever pieces they come.
+//! A server of records by a script, for tests and fuzzers: what a client makes of them, in whatever
+//! pieces they come.
 
 use std::task::{Context, Poll, Waker};
 
@@ -111,7 +112,8 @@ impl Client {
         }
     }
 
-    /// Reads into two pieces of these lengths until nothing comes any more; whether the server has ended.
+    /// Reads into two pieces of these lengths until nothing comes any more; whether the server has
+    /// ended.
     pub fn read(&mut self, lens: [usize; 2]) -> Result<bool, Error> {
         loop {
             let mut memory = vec![GUARD; lens[0] + lens[1] + 8];
@@ -119,7 +121,8 @@ impl Client {
             let (second, _) = rest.split_at_mut(lens[1]);
             let mut room = Room::new([first, second]);
             self.left.drain(&mut room);
-            let ended = self.direct.open(&mut self.incoming, &mut room, &mut self.left, &mut self.outgoing);
+            let ended =
+                self.direct.open(&mut self.incoming, &mut room, &mut self.left, &mut self.outgoing);
             let filled = room.filled();
             assert!(memory[lens[0] + lens[1]..] == [GUARD; 8], "a byte outside the room");
             let ended = ended?;
@@ -131,8 +134,9 @@ impl Client {
     }
 }
 
-/// Plays a script: whatever records it makes, in whatever pieces they come, and whatever is done to them on the way, the caller gets what
-/// was sent, from its beginning, and nothing else. Whether all of it came.
+/// Plays a script: whatever records it makes, in whatever pieces they come, and whatever is done to
+/// them on the way, the caller gets what was sent, from its beginning, and nothing else. Whether
+/// all of it came.
 pub fn play(script: &[u8]) -> bool {
     let (mut server, mut client, mut sent) = (Server::new(), Client::new(), Vec::new());
     let mut script = script.iter().copied();
@@ -166,7 +170,10 @@ pub fn play(script: &[u8]) -> bool {
             6 => {
                 // Of any type but that of data, also behind padding.
                 let payload: Vec<u8> = data.iter().take(9).map(|byte| byte | 0x80).collect();
-                server.record(if seed == usize::from(APPLICATION_DATA) { 0 } else { seed as u8 }, &payload);
+                server.record(
+                    if seed == usize::from(APPLICATION_DATA) { 0 } else { seed as u8 },
+                    &payload,
+                );
             }
             _ => server.bytes.extend_from_slice(&data[..data.len().min(40)]),
         }

@@ -49,8 +49,11 @@ fn said(client: &mut Client, mut keys: Keys) -> Vec<(u8, Vec<u8>)> {
 fn whatever_the_pieces_all_of_it_comes() {
     let mut rng = fastrand::Rng::with_seed(7);
     for _ in 0..100 {
-        let script: Vec<u8> =
-            (0..8).flat_map(|_| [rng.u8(..) % 6, rng.u8(..), rng.u8(..), rng.u8(..), rng.u8(..), rng.u8(..)]).collect();
+        let script: Vec<u8> = (0..8)
+            .flat_map(|_| {
+                [rng.u8(..) % 6, rng.u8(..), rng.u8(..), rng.u8(..), rng.u8(..), rng.u8(..)]
+            })
+            .collect();
         assert!(play(&script), "{script:?}");
     }
 }
@@ -96,7 +99,11 @@ fn lengths_that_no_record_has_are_refused_at_once() {
         assert_eq!(error(&server), expected);
     }
     let mut server = Server::new();
-    server.record(APPLICATION_DATA, &[1; PLAIN_BYTES_MAX]).padded(APPLICATION_DATA, &[2; PLAIN_BYTES_MAX - 9], 9);
+    server.record(APPLICATION_DATA, &[1; PLAIN_BYTES_MAX]).padded(
+        APPLICATION_DATA,
+        &[2; PLAIN_BYTES_MAX - 9],
+        9,
+    );
     assert_eq!(client(&server).0.got.len(), 2 * PLAIN_BYTES_MAX - 9);
 }
 
@@ -112,7 +119,12 @@ fn a_flipped_bit_anywhere_ends_it_and_leaves_nothing() {
         let mut incoming = Incoming::new(64 * 1024);
         let mut cx = Context::from_waker(Waker::noop());
         assert!(incoming.poll_fill(&mut cx, &mut &server.bytes[..]).is_ready());
-        let opened = client.direct.open(&mut incoming, &mut room, &mut Left::default(), &mut client.outgoing);
+        let opened = client.direct.open(
+            &mut incoming,
+            &mut room,
+            &mut Left::default(),
+            &mut client.outgoing,
+        );
         assert_eq!((opened, room.filled()), (Err(Error::DecryptError), 0));
         assert!(!memory.contains(&7), "payload that was not proven stays in the caller's memory");
         client.direct.last_words(&Error::DecryptError, &mut client.outgoing);
@@ -135,7 +147,11 @@ fn records_that_come_twice_or_not_at_all_are_refused() {
 #[test]
 fn both_sides_change_their_keys() {
     let mut server = Server::new();
-    server.record(APPLICATION_DATA, b"a").change_keys(false).record(APPLICATION_DATA, b"b").change_keys(true);
+    server
+        .record(APPLICATION_DATA, b"a")
+        .change_keys(false)
+        .record(APPLICATION_DATA, b"b")
+        .change_keys(true);
     server.change_keys(true).record(APPLICATION_DATA, b"c");
     let (mut client, read) = client(&server);
     assert_eq!((read, &client.got[..]), (Ok(false), &b"abc"[..]));
@@ -182,15 +198,19 @@ fn worn_out_keys_are_changed() {
 
 #[test]
 fn alerts_end_it_one_way_or_the_other() {
-    let alert =
-        |payload: &[u8]| client(Server::new().record(APPLICATION_DATA, b"a").record(ALERT, payload).record(23, b"b"));
+    let alert = |payload: &[u8]| {
+        client(Server::new().record(APPLICATION_DATA, b"a").record(ALERT, payload).record(23, b"b"))
+    };
     let (ended, read) = alert(&[WARNING, 0]);
     assert_eq!((read, &ended.got[..]), (Ok(true), &b"a"[..]));
     let (canceled, read) = alert(&[WARNING, 90]);
     assert_eq!((read, &canceled.got[..]), (Ok(false), &b"ab"[..]));
     assert_eq!(alert(&[FATAL, 80]).1, Err(Error::AlertReceived(AlertDescription::InternalError)));
     // Whatever level it names.
-    assert_eq!(alert(&[WARNING, 40]).1, Err(Error::AlertReceived(AlertDescription::HandshakeFailure)));
+    assert_eq!(
+        alert(&[WARNING, 40]).1,
+        Err(Error::AlertReceived(AlertDescription::HandshakeFailure))
+    );
     for payload in [&[][..], &[1], &[1, 0, 0]] {
         assert!(alert(payload).1.is_err());
     }
@@ -199,7 +219,8 @@ fn alerts_end_it_one_way_or_the_other() {
 #[test]
 fn tickets_come_in_the_middle_and_in_parts() {
     let tickets: Vec<Vec<u8>> = (1..=3).map(|n| vec![n; 6000 * usize::from(n)]).collect();
-    let bytes: Vec<u8> = tickets.iter().flat_map(|ticket| Server::message(NEW_SESSION_TICKET, ticket)).collect();
+    let bytes: Vec<u8> =
+        tickets.iter().flat_map(|ticket| Server::message(NEW_SESSION_TICKET, ticket)).collect();
     let mut server = Server::new();
     server.record(APPLICATION_DATA, b"a");
     for part in bytes.chunks(10_000) {
@@ -219,8 +240,14 @@ fn messages_that_do_not_belong_here_are_refused() {
     }
     let server = |kind, payload: &[u8]| error(Server::new().record(kind, payload));
     assert_eq!(server(HANDSHAKE, &[]), InvalidMessage::InvalidEmptyPayload.into());
-    assert_eq!(server(HANDSHAKE, &[4, 255, 255, 255]), InvalidMessage::HandshakePayloadTooLarge.into());
-    assert!(matches!(server(HANDSHAKE, &[1, 0, 0, 0]), Error::InvalidMessage(InvalidMessage::UnexpectedMessage(_))));
+    assert_eq!(
+        server(HANDSHAKE, &[4, 255, 255, 255]),
+        InvalidMessage::HandshakePayloadTooLarge.into()
+    );
+    assert!(matches!(
+        server(HANDSHAKE, &[1, 0, 0, 0]),
+        Error::InvalidMessage(InvalidMessage::UnexpectedMessage(_))
+    ));
     assert_eq!(server(0, &[0; 40]), PeerMisbehaved::IllegalTlsInnerPlaintext.into());
     for kind in [20, 24, 99] {
         assert_eq!(server(kind, b"a"), InvalidMessage::InvalidContentType.into());
@@ -254,7 +281,8 @@ fn nothing_of_a_message_stays_in_the_callers_memory() {
     assert!(incoming.poll_fill(&mut cx, &mut &server.bytes[..]).is_ready());
     let mut client = Client::new();
     let mut room = Room::new([&mut memory, &mut []]);
-    let opened = client.direct.open(&mut incoming, &mut room, &mut Left::default(), &mut client.outgoing);
+    let opened =
+        client.direct.open(&mut incoming, &mut room, &mut Left::default(), &mut client.outgoing);
     assert_eq!((opened, room.filled()), (Ok(false), 0));
     assert!(!memory.contains(&7));
 }

@@ -1,4 +1,5 @@
-//! Records of ours beside another make: `openssl s_server`. Skipped, and said so, where openssl is not installed.
+//! Records of ours beside another make: `openssl s_server`. Skipped, and said so, where openssl is
+//! not installed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -28,16 +29,21 @@ impl Server {
     fn start(arguments: &[&str]) -> Option<Self> {
         let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
         let (dir, ca) = (tempfile::tempdir().unwrap(), certified.cert.pem());
-        std::fs::write(dir.path().join("both.pem"), format!("{ca}{}", certified.signing_key.serialize_pem())).unwrap();
+        std::fs::write(
+            dir.path().join("both.pem"),
+            format!("{ca}{}", certified.signing_key.serialize_pem()),
+        )
+        .unwrap();
         let mut command = Command::new("openssl");
         command
             .current_dir(dir.path())
             .args(["s_server", "-accept", "127.0.0.1:0", "-cert", "both.pem"])
             .args(arguments);
-        let Ok(mut child) = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn() else {
+        let Ok(mut child) =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
+        else {
             // Not by a macro, whose words the test harness would swallow.
-            let what =
-                "SKIPPED: openssl is not installed (apt-get install openssl): TLS records were not tried with it\n";
+            let what = "SKIPPED: openssl is not installed (apt-get install openssl): TLS records were not tried with it\n";
             std::io::stderr().write_all(what.as_bytes()).unwrap();
             return None;
         };
@@ -58,7 +64,10 @@ impl Server {
     fn shown(&mut self, what: &str) -> String {
         loop {
             let mut line = String::new();
-            assert!(self.shows.read_line(&mut line).unwrap() > 0, "openssl ended before it showed {what}");
+            assert!(
+                self.shows.read_line(&mut line).unwrap() > 0,
+                "openssl ended before it showed {what}"
+            );
             if line.contains(what) {
                 return line;
             }
@@ -79,14 +88,17 @@ async fn hear(session: &mut Session, what: &str) {
 }
 
 async fn say(session: &mut Session, what: &str) {
-    let sent = poll_fn(|cx| session.poll_write(cx, &[IoSlice::new(what.as_bytes())])).await.unwrap();
+    let sent =
+        poll_fn(|cx| session.poll_write(cx, &[IoSlice::new(what.as_bytes())])).await.unwrap();
     assert_eq!(sent, what.len());
     poll_fn(|cx| session.poll_flush(cx)).await.unwrap();
 }
 
 #[tokio::test]
 async fn keys_change_under_every_cipher() {
-    for suite in ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"] {
+    for suite in
+        ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"]
+    {
         let Some(mut server) = Server::start(&["-tls1_3", "-ciphersuites", suite]) else { return };
         let mut session = server.session(true).await;
         assert!(session.is_direct());
@@ -97,7 +109,8 @@ async fn keys_change_under_every_cipher() {
         hear(&mut session, "hello\n").await;
         for (command, word) in [("k", "theirs"), ("K", "both"), ("K", "again"), ("k", "last")] {
             server.tell(command);
-            // A command is known by being alone in what openssl reads, and has been read when there is news of it.
+            // A command is known by being alone in what openssl reads, and has been read when there
+            // is news of it.
             session.wire.tcp.peek(&mut [0]).await.unwrap();
             server.tell(word);
             hear(&mut session, &format!("{word}\n")).await;

@@ -41,7 +41,8 @@ async fn bytes_come_back_as_they_went() {
                 in_to.shutdown().await.unwrap();
             };
             let mut back = Vec::new();
-            let (_, (), came) = tokio::join!(echo, send(&mut to, &bytes), from.read_to_end(&mut back));
+            let (_, (), came) =
+                tokio::join!(echo, send(&mut to, &bytes), from.read_to_end(&mut back));
             assert_eq!(came.unwrap(), bytes.len());
             assert!(back == bytes);
         }
@@ -53,7 +54,8 @@ async fn read(stream: &mut Stream, lens: [usize; 2], total: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < total {
         let (mut one, mut two) = (vec![0; lens[0]], vec![0; lens[1]]);
-        let got = poll_fn(|cx| stream.poll_read_pieces(cx, [&mut one, &mut two, &mut []])).await.unwrap();
+        let got =
+            poll_fn(|cx| stream.poll_read_pieces(cx, [&mut one, &mut two, &mut []])).await.unwrap();
         assert!(got > 0);
         bytes.extend_from_slice(&[one, two].concat()[..got]);
     }
@@ -138,13 +140,17 @@ async fn an_end_that_is_not_announced_is_an_error() {
         server.flush().await.unwrap();
         drop(server);
         came.clear();
-        assert_eq!(client.read_to_end(&mut came).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(
+            client.read_to_end(&mut came).await.unwrap_err().kind(),
+            io::ErrorKind::UnexpectedEof
+        );
         assert_eq!(came, b"half");
     }
 }
 
 /// A record that nobody can open.
-const BAD: [u8; 30] = [23, 3, 3, 0, 25, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7];
+const BAD: [u8; 30] =
+    [23, 3, 3, 0, 25, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7];
 
 /// A connection on which a record and then a bad one have come, and a byte of the first was read.
 async fn spoilt(direct: bool, good: &[u8]) -> (Stream, TlsStream<TcpStream>) {
@@ -171,8 +177,15 @@ async fn what_came_before_an_error_is_delivered_before_it() {
                     Err(e) => break e,
                 }
             };
-            assert_eq!((&came[..], error.kind()), (&b"nswer"[..], io::ErrorKind::InvalidData), "{direct} {room}");
-            assert_eq!(client.read(&mut memory).await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+            assert_eq!(
+                (&came[..], error.kind()),
+                (&b"nswer"[..], io::ErrorKind::InvalidData),
+                "{direct} {room}"
+            );
+            assert_eq!(
+                client.read(&mut memory).await.unwrap_err().kind(),
+                io::ErrorKind::BrokenPipe
+            );
             assert_eq!(client.write(b"a").await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         }
     }
@@ -187,7 +200,8 @@ async fn an_error_that_the_goodbye_meets_is_one_for_good() {
     assert_eq!(client.shutdown().await.unwrap_err().kind(), io::ErrorKind::InvalidData);
     // The server is told why.
     let mut heard = [0];
-    let told = tokio::time::timeout(std::time::Duration::from_secs(600), server.read(&mut heard)).await;
+    let told =
+        tokio::time::timeout(std::time::Duration::from_secs(600), server.read(&mut heard)).await;
     let told = told.unwrap().unwrap_err();
     assert!(told.to_string().contains("BadRecordMac"), "{told}");
     let mut rest = [0; 2];
@@ -199,10 +213,16 @@ async fn an_error_that_the_goodbye_meets_is_one_for_good() {
 async fn a_server_that_sends_nothing_but_tickets_is_given_up() {
     for direct in DIRECT {
         let (mut client, mut memory) = (flooded(*direct, 40_000).await, [0]);
-        let read = tokio::time::timeout(std::time::Duration::from_secs(600), client.read(&mut memory)).await;
+        let read =
+            tokio::time::timeout(std::time::Duration::from_secs(600), client.read(&mut memory))
+                .await;
         let error = read.expect("it does not wait for ever").unwrap_err();
         let cause = error.get_ref().and_then(|e| e.downcast_ref::<Error>());
-        assert_eq!(cause, Some(&PeerMisbehaved::TooManyEmptyFragments.into()), "{direct}: {error:?}");
+        assert_eq!(
+            cause,
+            Some(&PeerMisbehaved::TooManyEmptyFragments.into()),
+            "{direct}: {error:?}"
+        );
     }
 }
 
@@ -237,7 +257,8 @@ async fn a_server_that_does_not_read_stops_us_and_loses_nothing() {
             let mut sending = pin!(send(&mut to, &bytes));
             // Nothing is left to do but to wait: the clock jumps.
             tokio::time::pause();
-            let waited = tokio::time::timeout(std::time::Duration::from_millis(200), &mut sending).await;
+            let waited =
+                tokio::time::timeout(std::time::Duration::from_millis(200), &mut sending).await;
             tokio::time::resume();
             assert!(waited.is_err(), "8 MiB are more than sockets hold");
             // What comes meanwhile is heard.
@@ -258,7 +279,13 @@ async fn a_server_that_does_not_read_stops_us_and_loses_nothing() {
 fn a_record_is_shown_when_it_is_whole() {
     let bytes = [22, 3, 3, 0, 2, 7, 7, 23, 3, 3, 0, 0];
     assert_eq!((0..5).find_map(|len| first_record(&bytes[..len])), None);
-    assert_eq!((first_record(&bytes[..6]), first_record(&bytes[..7]), first_record(&bytes)), (None, Some(7), Some(7)));
+    assert_eq!(
+        (first_record(&bytes[..6]), first_record(&bytes[..7]), first_record(&bytes)),
+        (None, Some(7), Some(7))
+    );
     assert_eq!(first_record(&bytes[7..]), Some(5));
-    assert_eq!((first_record(b"HTTP/1.1 400"), first_record(&[23, 3, 3, 255, 255])), (Some(12), Some(5)));
+    assert_eq!(
+        (first_record(b"HTTP/1.1 400"), first_record(&[23, 3, 3, 255, 255])),
+        (Some(12), Some(5))
+    );
 }

@@ -86,8 +86,17 @@ impl World {
         let nodes = (0..nodes).map(|_| node(&mut rng)).collect::<Vec<_>>();
         let store_offset_ms = rng.u64(0..1 << 40);
         let (events, store) = (BinaryHeap::new(), BTreeMap::new());
-        let mut world =
-            World { rng, now_ms: 1, events, scheduled: 0, nodes, store, store_offset_ms, bad, slow_ms: 500 };
+        let mut world = World {
+            rng,
+            now_ms: 1,
+            events,
+            scheduled: 0,
+            nodes,
+            store,
+            store_offset_ms,
+            bad,
+            slow_ms: 500,
+        };
         for node in 0..world.nodes.len() {
             let begins = world.rng.u64(0..TERM_MS);
             world.at(begins, Event::Turn(node));
@@ -123,8 +132,12 @@ impl World {
                     self.at(back_ms, Event::Answer { node, request, sent_ms, ask, said });
                 }
             }
-            Event::Answer { node, request, sent_ms, ask, said } => self.hear(node, request, sent_ms, ask, Some(said)),
-            Event::GiveUp { node, request, sent_ms, ask } => self.hear(node, request, sent_ms, ask, None),
+            Event::Answer { node, request, sent_ms, ask, said } => {
+                self.hear(node, request, sent_ms, ask, Some(said))
+            }
+            Event::GiveUp { node, request, sent_ms, ask } => {
+                self.hear(node, request, sent_ms, ask, None)
+            }
         }
         let acts = |node: &Node| node.alive && node.lease.may_act(self.now_ms + node.offset_ms);
         (0..self.nodes.len()).filter(|at| acts(&self.nodes[*at])).collect()
@@ -161,7 +174,9 @@ impl World {
         match ask {
             Ask::Look => {
                 let top = self.store.last_key_value();
-                let age = top.map_or(0, |(_, object)| (clock / 1000).saturating_sub(object.modified_ms / 1000));
+                let age = top.map_or(0, |(_, object)| {
+                    (clock / 1000).saturating_sub(object.modified_ms / 1000)
+                });
                 (top.map(|(epoch, _)| *epoch), age, top.is_some_and(|(_, object)| object.free))
             }
             Ask::Claim(epoch, claim) => {
@@ -170,9 +185,11 @@ impl World {
                 self.store.entry(epoch).or_insert(object);
                 (None, 0, free)
             }
-            Ask::Read(epoch, claim) => {
-                (None, 0, self.store.get(&epoch).is_some_and(|object| object.owner == (node, claim)))
-            }
+            Ask::Read(epoch, claim) => (
+                None,
+                0,
+                self.store.get(&epoch).is_some_and(|object| object.owner == (node, claim)),
+            ),
             Ask::Renew(epoch) => {
                 if let Some(object) = self.store.get_mut(&epoch) {
                     object.modified_ms = clock;
@@ -182,7 +199,14 @@ impl World {
         }
     }
 
-    fn hear(&mut self, at: usize, request: u64, sent_ms: u64, ask: Ask, said: Option<(Option<u64>, u64, bool)>) {
+    fn hear(
+        &mut self,
+        at: usize,
+        request: u64,
+        sent_ms: u64,
+        ask: Ask,
+        said: Option<(Option<u64>, u64, bool)>,
+    ) {
         let node = &mut self.nodes[at];
         if !node.alive || node.waits != request {
             return;
@@ -191,7 +215,12 @@ impl World {
         let clock = self.now_ms + node.offset_ms;
         match (ask, said) {
             (Ask::Look, Some((epoch, age, free))) => {
-                let top = epoch.map(|epoch| Top { epoch, age_s: Some(age.cast_signed()), unchanged_ms: 0, free });
+                let top = epoch.map(|epoch| Top {
+                    epoch,
+                    age_s: Some(age.cast_signed()),
+                    unchanged_ms: 0,
+                    free,
+                });
                 node.lease.looked(clock, top);
             }
             (Ask::Claim(..), Some((_, _, true))) => node.lease.claimed(sent_ms, Claimed::Ours),
@@ -219,7 +248,8 @@ fn fault_seeds_two_never_act_at_once_whatever_their_clocks_and_the_network_do() 
             let acting = world.step();
             assert!(acting.len() < 2, "seed {seed}, at {} ms: {acting:?}", world.now_ms);
             acted += acting.len() as u64;
-            changed += u64::from(acting.first().is_some_and(|who| last.replace(*who) != Some(*who)));
+            changed +=
+                u64::from(acting.first().is_some_and(|who| last.replace(*who) != Some(*who)));
             // Nodes die and come back with another clock, as new ones.
             if world.rng.u16(0..500) == 0 {
                 let node = world.rng.usize(0..world.nodes.len());
@@ -274,7 +304,11 @@ fn one_that_was_given_up_is_taken_at_once_and_a_young_one_never() {
     future.looked(8_000, same(2 * TERM_MS - 1));
     assert!(matches!(future.next(8_000), Step::Wait { .. }));
     future.looked(8_000, same(2 * TERM_MS));
-    assert_eq!(future.next(8_000), Step::Claim { epoch: 8 }, "nobody writes it any more, whatever its time says");
+    assert_eq!(
+        future.next(8_000),
+        Step::Claim { epoch: 8 },
+        "nobody writes it any more, whatever its time says"
+    );
     lease.looked(8_000, top(0, true));
     assert_eq!(lease.next(8_000), Step::Claim { epoch: 8 });
 }
@@ -292,7 +326,10 @@ fn a_holder_without_answers_stops_after_half_a_term_and_does_not_renew_any_more(
     assert!(lease.may_act(TERM_MS / 2 - 1) && !lease.may_act(TERM_MS / 2));
     assert!(!matches!(lease.next(TERM_MS / 2), Step::Renew { .. }));
     lease.renewed(TERM_MS / 2 - 1, TERM_MS / 2 + 1);
-    assert!(!lease.may_act(TERM_MS / 2 + 1), "an answer that comes after the end brings nothing back");
+    assert!(
+        !lease.may_act(TERM_MS / 2 + 1),
+        "an answer that comes after the end brings nothing back"
+    );
 }
 
 #[test]
@@ -325,7 +362,8 @@ fn a_claim_is_to_be_released_before_it_is_confirmed() {
     assert_eq!(lease.unreleased(), None);
 }
 
-/// Its maker dies between the claim and its confirmation: the object stays as it is, and only its age tells the next node.
+/// Its maker dies between the claim and its confirmation: the object stays as it is, and only its
+/// age tells the next node.
 #[test]
 fn a_claim_whose_maker_died_is_followed_within_two_terms() {
     for opened_ms in (0..=TERM_MS).step_by(250) {
@@ -336,7 +374,10 @@ fn a_claim_whose_maker_died_is_followed_within_two_terms() {
                 Step::Wait { until_ms } => now_ms = until_ms,
                 Step::Look => {
                     let age_s = Some((now_ms / 1000).cast_signed());
-                    next.looked(now_ms, Some(Top { epoch: 1, age_s, unchanged_ms: 0, free: false }));
+                    next.looked(
+                        now_ms,
+                        Some(Top { epoch: 1, age_s, unchanged_ms: 0, free: false }),
+                    );
                 }
                 Step::Claim { epoch } => {
                     assert_eq!(epoch, 2);
@@ -345,6 +386,9 @@ fn a_claim_whose_maker_died_is_followed_within_two_terms() {
                 step => panic!("{step:?} without a claim"),
             }
         };
-        assert!((TERM_MS..=2 * TERM_MS).contains(&taken_ms), "opened at {opened_ms}, taken at {taken_ms} ms");
+        assert!(
+            (TERM_MS..=2 * TERM_MS).contains(&taken_ms),
+            "opened at {opened_ms}, taken at {taken_ms} ms"
+        );
     }
 }
