@@ -126,8 +126,8 @@ pub async fn claim<'a>(
                 true => index.reserve_for(shared.now_ms(), want),
                 false => shared.truth.reserve(index, want, limit),
             };
-            if matches!(asked, Reserve::Granted(_)) {
-                shared.truth.shares.grant(want.bytes);
+            if matches!(asked, Reserve::Granted(_)) && shared.truth.shares.grant(want.bytes, cap) {
+                shared.truth.ask_for_round();
             }
             (asked, index.usage().reserved > 0)
         };

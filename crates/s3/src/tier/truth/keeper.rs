@@ -35,6 +35,8 @@ const TRIES_MAX: u32 = 20;
 const EARLY_PART: u32 = 30;
 /// Where room is short, rounds come as often as this.
 const HURRY_PART: u32 = 10;
+/// The same while no other node is known: such a round is one listing that finds nothing.
+const ALONE_PAUSE: Duration = Duration::from_millis(100);
 /// Ages and intervals are cut to seconds.
 const AGE_CUT_S: i64 = 2;
 
@@ -48,10 +50,9 @@ pub async fn keep(shared: Arc<Shared>) {
     let mut keeper = Keeper::new(Arc::clone(&shared));
     keeper.start().await;
     let listing = tokio::spawn(list(Arc::clone(&shared), keeper.known_ms));
-    // Others may start at the same time: the first rounds come soon after each other.
-    let mut pause = every / EARLY_PART;
-    let mut last = Instant::now();
-    let mut due = last + pause;
+    let began = Instant::now();
+    let mut last = began;
+    let mut due = last + every / EARLY_PART;
     while !shared.gate.is_closed() {
         tokio::select! {
             // Who takes over does so at once.
@@ -60,17 +61,23 @@ pub async fn keep(shared: Arc<Shared>) {
                 continue;
             }
             () = shared.truth.hurry.notified() => {
-                due = due.min(last + every / HURRY_PART);
+                due = due.min(last + hurried_pause(&shared));
                 continue;
             }
             () = tokio::time::sleep_until(due) => {}
         }
-        keeper.round(pause < every).await;
-        pause = (2 * pause).min(every);
+        keeper.round(began.elapsed() < every).await;
         last = Instant::now();
-        due = last + pause;
+        // Others may start at the same time: the first rounds come soon after each other.
+        due = last + began.elapsed().min(every);
     }
     listing.abort();
+}
+
+/// The shortest time between two rounds.
+fn hurried_pause(shared: &Shared) -> Duration {
+    let pause = shared.truth.config.journal_every / HURRY_PART;
+    if shared.truth.shares.has_others() { pause } else { pause.min(ALONE_PAUSE) }
 }
 
 /// Lists the bucket, again and again.
@@ -288,16 +295,16 @@ impl Keeper {
     }
 
     /// One round; an `early` one looks which other nodes there are, and writes the journal only if
-    /// there are some.
+    /// there are some, or this one wrote much.
     async fn round(&mut self, early: bool) {
         let shared = Arc::clone(&self.shared);
-        let flushes = !early || shared.truth.shares.has_others();
+        let cap = shared.books().index.usage().capacity;
+        let flushes = !early || shared.truth.shares.is_journal_due(cap);
         if flushes {
             told(&shared, "journal", flush(&shared).await);
         }
         let caught_up = self.learn().await && self.catch_up().await;
         let leads = shared.truth.may_evict(shared.now_ms());
-        let cap = shared.books().index.usage().capacity;
         // What all others write matters while much is free.
         let reads_all = leads || early || shared.truth.shares.is_filling(cap);
         let directory = match shared.truth.holder() {

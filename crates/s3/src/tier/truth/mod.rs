@@ -160,6 +160,11 @@ impl Truth {
         }
     }
 
+    /// The next round comes as soon as it may.
+    pub fn ask_for_round(&self) {
+        self.hurry.notify_one();
+    }
+
     /// Whether it is known in which order chunks were used when this epoch of ours began, or cannot
     /// be known.
     fn has_caught_up(&self, epoch: u64) -> bool {

@@ -5,8 +5,10 @@
 //!
 //! An exchange is a round in which a node wrote its journal and read those of the others. Between
 //! two of them a node may write half of its part of what was free at the last one; a save beyond
-//! that asks for an exchange and waits for it. Before the first exchange nobody knows how many
-//! nodes there are. Where little is free, shares end: the evictor makes room then, and the others
+//! that asks for an exchange and waits for it. Before the first exchange a node does not know
+//! how many nodes there are. One that finds itself alone is not limited; within its first interval
+//! it writes its journal after each eighth of the cap, because others may start a moment later, and
+//! what it wrote before the first exchange counts until the second. Where little is free, shares end: the evictor makes room then, and the others
 //! keep to a little above the cap.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -55,22 +57,33 @@ impl Shares {
         let state = self.state();
         let share = match state.last {
             None => cap / FIRST_PART,
-            Some(Exchange { nodes: 0 | 1, is_early: false, .. }) => return true,
+            Some(Exchange { nodes: 0 | 1, .. }) => return true,
             Some(Exchange { free, .. }) if free < cap / LITTLE_PART => return true,
-            Some(Exchange { nodes, free, .. }) => free / (2 * nodes.max(1) as u64),
+            Some(Exchange { nodes, free, .. }) => free / (2 * nodes as u64),
         };
         state.granted == 0 || state.granted.saturating_add(bytes) <= share
     }
 
-    /// A save of so many bytes was let in.
-    pub fn grant(&self, bytes: u64) {
+    /// A save of so many bytes was let in. Answers whether an exchange is due by that: a node that
+    /// has just started and finds itself alone is not limited, but tells at once what it wrote, to
+    /// nodes that start a moment after it.
+    pub fn grant(&self, bytes: u64, cap: u64) -> bool {
         let mut state = self.state();
         state.granted = state.granted.saturating_add(bytes);
+        state.is_early_and_alone() && state.granted > cap / FIRST_PART
     }
 
     /// Whether there are other nodes, as of the last exchange.
     pub fn has_others(&self) -> bool {
         self.state().last.is_some_and(|last| last.nodes > 1)
+    }
+
+    /// Whether this node writes its journal in an early round: others are there, or may start soon
+    /// and should know of what it wrote.
+    pub fn is_journal_due(&self, cap: u64) -> bool {
+        let state = self.state();
+        let writes_much = state.is_early_and_alone() && state.granted > cap / FIRST_PART;
+        writes_much || state.last.is_some_and(|last| last.nodes > 1)
     }
 
     /// Whether other nodes fill room of which much is left: then what each of them writes matters.
@@ -83,6 +96,12 @@ impl Shares {
     }
 }
 
+impl State {
+    fn is_early_and_alone(&self) -> bool {
+        self.last.is_some_and(|last| last.nodes <= 1 && last.is_early)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,24 +111,22 @@ mod tests {
         let shares = Shares::default();
         let alone = Exchange { nodes: 1, free: 740, is_early: true };
         assert!(shares.allows(100, 800), "one save");
-        shares.grant(60);
+        shares.grant(60, 800);
         assert!(
             shares.allows(40, 800) && !shares.allows(41, 800),
             "an eighth before it is known who is there"
         );
         shares.exchanged(alone);
-        assert!(
-            shares.allows(310, 800) && !shares.allows(311, 800),
-            "others may start too; what was granted counts"
-        );
+        assert!(shares.allows(740, 800) && !shares.is_journal_due(800));
+        assert!(!shares.grant(40, 800) && shares.grant(1, 800), "what was granted before counts");
+        assert!(shares.is_journal_due(800) && !shares.has_others());
         shares.exchanged(Exchange { is_early: false, ..alone });
-        shares.grant(740);
-        assert!(shares.allows(740, 800) && !shares.has_others());
+        assert!(!shares.grant(740, 800) && shares.allows(740, 800) && !shares.has_others());
         shares.exchanged(Exchange { nodes: 2, free: 400, is_early: false });
-        shares.grant(60);
+        shares.grant(60, 800);
         assert!(shares.allows(40, 800) && !shares.allows(41, 800) && shares.is_filling(800));
         shares.exchanged(Exchange { nodes: 2, free: 39, is_early: false });
-        shares.grant(60);
+        shares.grant(60, 800);
         assert!(
             shares.allows(60, 800) && shares.has_others() && !shares.is_filling(800),
             "who evicts makes room"
@@ -122,7 +139,7 @@ mod tests {
     #[test]
     fn several_nodes_that_start_on_an_empty_bucket_do_not_fill_it_several_times() {
         let most = (0..400).map(bytes_written).max();
-        assert!(most <= Some(CAP * 3 / 2), "{most:?} of {CAP}");
+        assert!(most <= Some(CAP * 5 / 4), "{most:?} of {CAP}");
     }
 
     const CAP: u64 = 1_000_000;
@@ -137,13 +154,12 @@ mod tests {
         /// What it knows of the others.
         known: Vec<u64>,
         last_round: Option<usize>,
-        pause: usize,
     }
 
     fn bytes_written(seed: u64) -> u64 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let (count, speed) = (rng.usize(2..9), CAP / rng.u64(2..200));
-        let new = |start| Node { start, pause: 20, known: vec![0; count], ..Node::default() };
+        let (count, speed) = (rng.usize(2..9), CAP / rng.u64(20..200));
+        let new = |start| Node { start, known: vec![0; count], ..Node::default() };
         let mut nodes: Vec<Node> = (0..count).map(|_| new(rng.usize(0..20))).collect();
         for step in 0..2000 {
             for n in 0..count {
@@ -162,45 +178,44 @@ mod tests {
             let others: u64 =
                 (0..self.known.len()).filter(|n| *n != own).map(|n| self.known[n]).sum();
             let chunk = speed.min(CAP / 1000);
+            let mut asks = false;
             for _ in 0..(speed / chunk) {
                 if self.wrote + others + chunk > CAP {
-                    return false;
+                    return asks;
                 }
                 if !self.shares.allows(chunk, CAP) {
-                    return self.shares.has_others();
+                    return asks || self.shares.has_others();
                 }
-                self.shares.grant(chunk);
+                asks |= self.shares.grant(chunk, CAP);
                 self.wrote += chunk;
             }
-            false
+            asks
         }
 
         fn is_round_due(&self, step: usize) -> bool {
-            self.last_round.is_none_or(|last| step - last >= self.pause)
+            self.last_round
+                .is_none_or(|last| step - last >= last.saturating_sub(self.start).clamp(20, 600))
         }
     }
 
-    /// Not more often than once a second, but for the first; the first rounds come soon after each
-    /// other, and then one every 30 s.
+    /// The time between rounds doubles, from a second to 30 s. One that is asked for comes after 3 s, or after 100 ms while no other node is known.
     fn round(nodes: &mut [Node], n: usize, step: usize) {
-        let is_first = nodes[n].last_round.is_none();
-        if nodes[n].last_round.is_some_and(|last| step - last < 20) {
+        let pause = if nodes[n].shares.has_others() { 60 } else { 2 };
+        let is_asked = !nodes[n].is_round_due(step);
+        if is_asked && nodes[n].last_round.is_some_and(|last| step - last < pause) {
             return;
         }
         nodes[n].last_round = Some(step);
         let there = nodes.iter().filter(|node| node.last_round.is_some()).count();
-        if there > 1 {
+        if there > 1 || nodes[n].shares.is_journal_due(CAP) {
             nodes[n].told = nodes[n].wrote;
         }
         let told: Vec<u64> = nodes.iter().map(|node| node.told).collect();
         let used =
             nodes[n].wrote + (0..told.len()).filter(|m| *m != n).map(|m| told[m]).sum::<u64>();
         let node = &mut nodes[n];
-        let is_early = node.pause < 600;
+        let is_early = step < node.start + 600;
         node.shares.exchanged(Exchange { nodes: there, free: CAP.saturating_sub(used), is_early });
         node.known = told;
-        if !is_first {
-            node.pause = (2 * node.pause).min(600);
-        }
     }
 }
