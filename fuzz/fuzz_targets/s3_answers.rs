@@ -14,6 +14,6 @@ fuzz_target!(|bytes: &[u8]| {
     fuzzing::xml(&listing);
     let deleted = [b"<DeleteResult>", bytes, b"</DeleteResult>"].concat();
     fuzzing::xml(&deleted);
-    fuzzing::manifest(bytes);
+    kvtier_s3_tier::fuzz_manifest(bytes);
     fuzzing::sink(bytes, usize::from(bytes.first().copied().unwrap_or_default()));
 });

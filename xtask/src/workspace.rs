@@ -46,7 +46,6 @@ pub enum DepKind {
 pub struct Dep {
     pub name: String,
     pub kind: DepKind,
-    pub optional: bool,
 }
 
 /// Something cargo builds out of a member.
@@ -104,8 +103,7 @@ fn parse_dep(dep: &Value) -> Result<Dep> {
         Some("build") => DepKind::Build,
         Some(_) => DepKind::Dev,
     };
-    let optional = dep["optional"].as_bool().unwrap_or(false);
-    Ok(Dep { name: text(dep, "name")?, kind, optional })
+    Ok(Dep { name: text(dep, "name")?, kind })
 }
 
 fn parse_target(target: &Value, root: &str) -> Result<Target> {
@@ -143,8 +141,8 @@ mod tests {
             "name": "kvtier-file", "manifest_path": "/here/crates/file/Cargo.toml",
             "features": {"default": ["x"], "x": []},
             "dependencies": [
-                {"name": "kvtier-core", "kind": null, "optional": false},
-                {"name": "proptest", "kind": "dev", "optional": false},
+                {"name": "kvtier-core", "kind": null},
+                {"name": "proptest", "kind": "dev"},
             ],
             "targets": [{"name": "kvtier_file", "kind": ["lib"], "src_path": "/here/crates/file/src/lib.rs"}],
         }]});

@@ -13,8 +13,8 @@ use kvtier::core::{Ctx, Digest, Key, Load, Loaded, Namespace, Save, Saved, Tier}
 use kvtier::file::{FileConfig, FileTier};
 use kvtier::key::{BlockSums, ChunkHash, Facts, KeyId, KvRank, ObjectKey};
 use kvtier::mem::{Arena, ArenaConfig, View};
-use kvtier::s3::tier::{Layout, S3Tier, TierConfig, inspect};
 use kvtier::s3::{Client, Config, Credentials, Place};
+use kvtier::s3_tier::{Layout, S3Tier, TierConfig, inspect};
 use kvtier_testkit::s3::{Server, Setup};
 use serde_json::Value;
 use support::kvtier_on;

@@ -14,7 +14,7 @@ use kvtier::core::{
 };
 use kvtier::key::{ChunkHash, KeyId, KvRank, ObjectKey};
 use kvtier::mem::{Arena, ArenaConfig};
-use kvtier::s3::tier::S3Tier;
+use kvtier::s3_tier::S3Tier;
 use kvtier_testkit::s3::{Server, Setup};
 
 /// A bucket of this name is part of our server's host, 127.0.0.1, as LMCache wants it. Our tier

@@ -56,4 +56,6 @@ pub use kvtier_mem as mem;
 pub use kvtier_mem::{Arena, ArenaConfig, Lease, View};
 #[cfg(feature = "s3")]
 pub use kvtier_s3 as s3;
+#[cfg(feature = "s3")]
+pub use kvtier_s3_tier as s3_tier;
 pub use stack::{Admit, Rule, Stack, StackConfig, Write};

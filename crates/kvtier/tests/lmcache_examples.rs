@@ -19,8 +19,8 @@ use kvtier::config::{Adapter, Capacity, Form, Read, Reading, S3Spec, TierSpec};
 use kvtier::evict::PolicyKind;
 use kvtier::key::{CacheEngineKey, DType, EngineHash};
 use kvtier::prelude::*;
-use kvtier::s3::tier::{Layout, S3Tier};
 use kvtier::s3::{Credentials, FixedNames, Http2};
+use kvtier::s3_tier::{Layout, S3Tier};
 use kvtier_testkit::s3::{Server, Setup};
 
 const LEN: usize = 192 << 10;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::checksum::Checksum;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::counters::{Counters, Counts};
@@ -135,6 +136,11 @@ impl Client {
     }
 
     /// The endpoint: as it is configured, or in the region that the store named within the last ten
+    /// The checksum that PUTs carry.
+    pub fn checksum(&self) -> Checksum {
+        self.inner.config.checksum
+    }
+
     /// minutes.
     pub fn endpoint(&self) -> Endpoint {
         self.inner.site().endpoint.clone()

@@ -8,7 +8,6 @@ use std::time::Duration;
 use crate::time::Instant;
 
 /// How long a store counts as one without conditional PUTs.
-#[cfg(feature = "tier")]
 pub const CONDITIONAL_PUTS_LACK_FOR: Duration = Duration::from_secs(600);
 
 /// Whether the store has a feature, as seen of late.
@@ -38,7 +37,6 @@ impl Support {
     }
 
     /// Uploads that ask the store to keep what is there already.
-    #[cfg(feature = "tier")]
     pub fn of_conditional_puts() -> Self {
         Support::new(3, CONDITIONAL_PUTS_LACK_FOR)
     }

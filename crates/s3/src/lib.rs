@@ -55,8 +55,6 @@ mod request;
 mod retry;
 mod sign;
 mod sites;
-#[cfg(feature = "tier")]
-pub mod tier;
 mod time;
 mod tries;
 mod xml;
@@ -68,8 +66,9 @@ pub use counters::Counts;
 pub use creds::Credentials;
 pub use endpoint::{Conditional, Endpoint, Place, Provider, Style};
 pub use error::{Error, ErrorKind, Result};
-pub use http::{FixedNames, Resolve, Resolved, SystemNames, Trust};
-pub use ops::{Entry, Get, List, Object, Page, Put, Refused, Stored, Upload, Uploads};
+pub use http::{FixedNames, Framing, Head, Landing, Resolve, Resolved, SystemNames, Trust, Watch};
+pub use learned::{CONDITIONAL_PUTS_LACK_FOR, Support};
+pub use ops::{Entry, Get, List, Object, Page, Put, Refused, Stored, Upload, Uploads, all};
 
 /// The parsers of what a server says, for the fuzzers: anything is answered, nothing panics.
 #[cfg(any(fuzzing, clippy))]
@@ -93,12 +92,6 @@ pub mod fuzzing {
         crate::ops::fuzz_answers(bytes);
         crate::probe::fuzz_settings(bytes);
         crate::identity::fuzz_session(bytes);
-    }
-
-    /// What tells which objects are a snapshot of a tier's index.
-    #[cfg(feature = "tier")]
-    pub fn manifest(bytes: &[u8]) {
-        crate::tier::fuzz_manifest(bytes);
     }
 
     /// An endpoint as a person writes it; what resolves goes into a `host` header, and so does

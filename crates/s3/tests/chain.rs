@@ -3,6 +3,8 @@
 //! that answer as the real ones do.
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/fake.rs"]
+mod fake;
 mod support;
 
 use std::fmt::Write as _;
@@ -13,10 +15,10 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fake::{Asked, Fake};
 use kvtier_s3::creds::discover;
 use kvtier_s3::{Client, Config, List, Place};
 use kvtier_testkit::s3::{Fault, Rule, Server};
-use support::fake::{Asked, Fake};
 use support::*;
 
 const ASKS: &str = "KVTIER_S3_TEST_ASKS";

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::table::{ARROWS, BY_FEATURE_ONLY, LIBRARIES, TESTED_WITHOUT_TESTKIT};
+use super::table::{ARROWS, LIBRARIES, TESTED_WITHOUT_TESTKIT};
 use crate::tidy::Problem;
 use crate::workspace::{Dep, DepKind, Package, room_of};
 
@@ -60,14 +60,7 @@ fn arrow(package: &Package, dep: &Dep, allowed: &[&str]) -> Option<Problem> {
             format!("it may use {list}"),
         ));
     }
-    let bound = BY_FEATURE_ONLY.contains(&(from, to)) && !dep.optional && !in_tests;
-    bound.then(|| {
-        problem(
-            package,
-            format!("always depends on {}", dep.name),
-            "make it optional, behind a feature",
-        )
-    })
+    None
 }
 
 /// An arrow to an outside library. Tests may use any.
@@ -86,8 +79,8 @@ fn problem(package: &Package, what: impl Into<String>, fix: impl Into<String>) -
 mod tests {
     use super::*;
 
-    fn dep(name: &str, kind: DepKind, optional: bool) -> Dep {
-        Dep { name: name.into(), kind, optional }
+    fn dep(name: &str, kind: DepKind) -> Dep {
+        Dep { name: name.into(), kind }
     }
 
     fn package(room: &str, deps: Vec<Dep>) -> Package {
@@ -117,16 +110,16 @@ mod tests {
 
     #[test]
     fn arrows_of_the_plan_pass() {
-        assert!(problems("core", dep("kvtier-mem", DepKind::Normal, false)).is_empty());
-        assert!(problems("core", dep("kvtier-testkit", DepKind::Dev, false)).is_empty());
-        assert!(problems("cli", dep("kvtier", DepKind::Normal, false)).is_empty());
-        assert!(problems("s3", dep("kvtier-core", DepKind::Normal, true)).is_empty());
+        assert!(problems("core", dep("kvtier-mem", DepKind::Normal)).is_empty());
+        assert!(problems("core", dep("kvtier-testkit", DepKind::Dev)).is_empty());
+        assert!(problems("cli", dep("kvtier", DepKind::Normal)).is_empty());
+        assert!(problems("s3-tier", dep("kvtier-core", DepKind::Normal)).is_empty());
     }
 
     #[test]
     fn arrows_against_the_plan_are_found() {
         assert_eq!(
-            problems("key", dep("kvtier-mem", DepKind::Normal, false)),
+            problems("key", dep("kvtier-mem", DepKind::Normal)),
             ["crates/key/Cargo.toml:1: depends on kvtier-mem; it may use no other crate of ours"]
         );
         for (room, name) in [
@@ -135,36 +128,22 @@ mod tests {
             ("cli", "kvtier-mem"),
             ("core", "kvtier-testkit"),
         ] {
-            assert_eq!(
-                problems(room, dep(name, DepKind::Normal, false)).len(),
-                1,
-                "{room} → {name}"
-            );
+            assert_eq!(problems(room, dep(name, DepKind::Normal)).len(), 1, "{room} → {name}");
         }
-        assert_eq!(problems("mem", dep("kvtier-core", DepKind::Build, false)).len(), 1);
-        assert_eq!(problems("key", dep("kvtier-core", DepKind::Dev, false)).len(), 1);
-        assert_eq!(problems("evict", dep("kvtier-testkit", DepKind::Dev, false)).len(), 1);
-    }
-
-    #[test]
-    fn what_a_feature_brings_is_optional() {
-        assert!(
-            problems("s3", dep("kvtier-core", DepKind::Normal, false))[0]
-                .contains("make it optional")
-        );
+        assert_eq!(problems("mem", dep("kvtier-core", DepKind::Build)).len(), 1);
+        assert_eq!(problems("key", dep("kvtier-core", DepKind::Dev)).len(), 1);
+        assert_eq!(problems("evict", dep("kvtier-testkit", DepKind::Dev)).len(), 1);
     }
 
     #[test]
     fn a_room_outside_the_plan_is_found() {
-        assert!(
-            problems("attic", dep("kvtier-mem", DepKind::Normal, false))[0].contains("no place")
-        );
+        assert!(problems("attic", dep("kvtier-mem", DepKind::Normal))[0].contains("no place"));
     }
 
     #[test]
     fn libraries_stay_in_their_rooms() {
-        assert!(problems("uring", dep("io-uring", DepKind::Normal, false)).is_empty());
-        assert!(problems("file", dep("tokio", DepKind::Dev, false)).is_empty());
+        assert!(problems("uring", dep("io-uring", DepKind::Normal)).is_empty());
+        assert!(problems("file", dep("tokio", DepKind::Dev)).is_empty());
         for (room, name) in [
             ("file", "io-uring"),
             ("core", "tokio"),
@@ -172,11 +151,7 @@ mod tests {
             ("key", "clap"),
             ("mem", "serde_yaml"),
         ] {
-            assert_eq!(
-                problems(room, dep(name, DepKind::Normal, false)).len(),
-                1,
-                "{room} → {name}"
-            );
+            assert_eq!(problems(room, dep(name, DepKind::Normal)).len(), 1, "{room} → {name}");
         }
     }
 }

@@ -15,10 +15,14 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("disk", &["core", "key", "mem", "index", "evict"]),
     ("file", &["core", "disk", "mem", "uring"]),
     ("gds", &["core", "disk", "mem", "uring"]),
-    ("s3", &["mem", "core", "key", "index", "evict"]),
+    ("s3", &["mem"]),
+    ("s3-tier", &["core", "evict", "index", "key", "mem", "s3"]),
     (
         "kvtier",
-        &["key", "codec", "mem", "core", "evict", "index", "uring", "disk", "file", "gds", "s3"],
+        &[
+            "key", "codec", "mem", "core", "evict", "index", "uring", "disk", "file", "gds", "s3",
+            "s3-tier",
+        ],
     ),
     ("cli", &["kvtier"]),
     ("py", &["kvtier"]),
@@ -28,16 +32,12 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Arrows that exist only behind a feature of the room they start from.
-pub const BY_FEATURE_ONLY: &[(&str, &str)] =
-    &[("s3", "core"), ("s3", "key"), ("s3", "index"), ("s3", "evict")];
-
 /// Rooms whose tests may not use testkit, because they lie below what it is made of.
 pub const TESTED_WITHOUT_TESTKIT: &[&str] = &["index", "evict"];
 
 /// Outside libraries → the only rooms that may use them outside tests.
 pub const LIBRARIES: &[(&[&str], &[&str])] = &[
-    (&["tokio", "tokio-util"], &["s3", "cli", "testkit"]),
+    (&["tokio", "tokio-util"], &["s3", "s3-tier", "cli", "testkit"]),
     (&["cudarc", "libloading"], &["mem", "gds"]),
     (&["io-uring"], &["uring"]),
     (

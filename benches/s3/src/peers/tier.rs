@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use kvtier_core::{Ctx, Key, Load, Loaded, Namespace, Save, Saved, Tier};
 use kvtier_key::{ChunkHash, Digest, KeyId, KvRank, ObjectKey};
 use kvtier_mem::Lease;
-use kvtier_s3::tier::{S3Tier, TierConfig};
+use kvtier_s3_tier::{S3Tier, TierConfig};
 use kvtier_s3::{Config, Credentials, Place};
 
 use super::{BUCKET, KEY, SECRET};

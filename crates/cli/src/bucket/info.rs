@@ -3,7 +3,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use kvtier::core::{Digest, Key, Namespace};
 use kvtier::s3::Object;
-use kvtier::s3::tier::inspect::{LastUses, canonical_of, facts_of, ids_of, last_uses};
+use kvtier::s3_tier::inspect::{LastUses, canonical_of, facts_of, ids_of, last_uses};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 

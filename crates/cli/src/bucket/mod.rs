@@ -6,8 +6,8 @@ mod verify;
 
 use anyhow::Result;
 use kvtier::bytes::format;
-use kvtier::s3::tier::{Layout, inspect};
 use kvtier::s3::{Client, Entry, List};
+use kvtier::s3_tier::{Layout, inspect};
 use tokio::runtime::Runtime;
 
 pub use rm::rm;

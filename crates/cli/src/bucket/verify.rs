@@ -3,7 +3,7 @@ use std::sync::Mutex;
 use anyhow::{Context, Result};
 use kvtier::mem::Lease;
 use kvtier::s3::Get;
-use kvtier::s3::tier::{Layout, inspect, inspect::Damage};
+use kvtier::s3_tier::{Layout, inspect, inspect::Damage};
 
 use super::{Bucket, Chunk};
 use crate::filter::Filter;

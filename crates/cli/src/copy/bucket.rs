@@ -8,8 +8,8 @@ use anyhow::{Context, Result, anyhow};
 use kvtier::core::{Key, Namespace};
 use kvtier::key::{BlockSums, Facts, KeyId};
 use kvtier::mem::{Lease, View};
-use kvtier::s3::tier::{Layout, inspect};
 use kvtier::s3::{Client, Get, Object};
+use kvtier::s3_tier::{Layout, inspect};
 
 use super::report::Tally;
 use super::source::{At, Read, Trust, Wanted, Whose};

@@ -73,8 +73,8 @@ impl TierSpec {
             TierSpec::Gds(spec) => of_files(&spec.file),
             #[cfg(feature = "s3")]
             TierSpec::S3(spec) => match spec.layout {
-                kvtier_s3::tier::Layout::LmcacheMp => Some(KeyMode::MultiProcess),
-                kvtier_s3::tier::Layout::Lmcache => Some(KeyMode::InProcess),
+                kvtier_s3_tier::Layout::LmcacheMp => Some(KeyMode::MultiProcess),
+                kvtier_s3_tier::Layout::Lmcache => Some(KeyMode::InProcess),
                 _ => None,
             },
         }

@@ -46,7 +46,7 @@ impl Names {
 
     /// Of the objects of a bucket, which are listed as they are read.
     #[cfg(feature = "s3")]
-    pub(super) fn of_bucket(tier: &std::sync::Arc<kvtier_s3::tier::S3Tier>) -> Result<Self, Error> {
+    pub(super) fn of_bucket(tier: &std::sync::Arc<kvtier_s3_tier::S3Tier>) -> Result<Self, Error> {
         match tier.spells_keys() {
             true => Ok(Names(Box::new(bucket::Listed::new(tier)))),
             false => Err(unsupported(

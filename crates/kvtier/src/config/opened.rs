@@ -21,7 +21,7 @@ pub struct Opened {
     #[cfg(feature = "gds")]
     pub(super) gds: Vec<Arc<kvtier_gds::GdsTier>>,
     #[cfg(feature = "s3")]
-    pub(super) s3: Vec<Arc<kvtier_s3::tier::S3Tier>>,
+    pub(super) s3: Vec<Arc<kvtier_s3_tier::S3Tier>>,
     pub(super) config: Config,
 }
 

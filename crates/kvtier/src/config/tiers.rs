@@ -348,7 +348,7 @@ struct Started {
     #[cfg(feature = "gds")]
     gds: Vec<Arc<kvtier_gds::GdsTier>>,
     #[cfg(feature = "s3")]
-    s3: Vec<Arc<kvtier_s3::tier::S3Tier>>,
+    s3: Vec<Arc<kvtier_s3_tier::S3Tier>>,
 }
 
 impl Started {

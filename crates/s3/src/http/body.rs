@@ -40,7 +40,6 @@ impl<'a> Landing<'a> {
         Landing { memory, more: Vec::new(), len, filled: 0, sum: None, watch: None }
     }
 
-    #[cfg(any(feature = "tier", test))]
     /// Goes on in these pieces where the memory ends.
     pub fn then(mut self, more: Vec<&'a mut [u8]>) -> Self {
         self.len += more.iter().map(|piece| piece.len()).sum::<usize>();
@@ -48,7 +47,6 @@ impl<'a> Landing<'a> {
         self
     }
 
-    #[cfg(any(feature = "tier", test))]
     /// Watched by `watch`.
     pub fn watched(mut self, watch: &'a mut dyn Watch) -> Self {
         self.watch = Some(watch);

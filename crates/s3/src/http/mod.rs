@@ -15,7 +15,6 @@ mod stream;
 mod tls;
 mod way;
 
-#[cfg(feature = "tier")]
 pub use body::Watch;
 pub use body::{Landing, Sink};
 pub use conn::Sent;

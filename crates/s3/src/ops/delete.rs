@@ -84,13 +84,13 @@ impl Client {
     }
 
     /// Whether the store deletes many objects with one request, as far as is known.
-    pub(crate) fn deletes_many(&self) -> bool {
+    pub fn deletes_many(&self) -> bool {
         let Inner { config, deleting_many, .. } = &*self.inner;
         config.endpoint.provider().deletes_many() && !deleting_many.is_lacking(Instant::now())
     }
 
     /// Deletes with one request, whatever the provider's profile says.
-    pub(crate) async fn delete_said(&self, keys: &[&str]) -> Result<Vec<Refused>> {
+    pub async fn delete_said(&self, keys: &[&str]) -> Result<Vec<Refused>> {
         let mut body = String::from(
             "<Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Quiet>true</Quiet>",
         );

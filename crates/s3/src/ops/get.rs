@@ -81,8 +81,7 @@ impl Client {
 
     /// Gets an object of at most as many bytes into memory that somebody watches; `None` when it is
     /// not there.
-    #[cfg(feature = "tier")]
-    pub(crate) async fn get_watched(
+    pub async fn get_watched(
         &self,
         key: &str,
         landing: &mut Landing<'_>,

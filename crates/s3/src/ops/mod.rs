@@ -14,7 +14,6 @@ mod ranges;
 pub use delete::Refused;
 pub use get::Get;
 pub use head::Object;
-#[cfg(feature = "tier")]
 pub use join::all;
 pub use list::{Entry, List, Page, Upload, Uploads};
 pub use put::{Put, Stored};

@@ -1,15 +1,11 @@
 //! What the integration tests share: a server, a client for it, memory with known bytes.
 #![allow(dead_code)]
 
-#[cfg(feature = "aws-config")]
-pub mod fake;
 pub mod front;
 pub mod proxy;
 pub mod remote;
 pub mod rss;
 pub mod scene;
-#[cfg(feature = "tier")]
-pub mod tier;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

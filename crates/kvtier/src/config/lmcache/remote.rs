@@ -109,9 +109,9 @@ fn finish(config: &LmcacheConfig, adapter: &Adapter, name: &str) -> Result<TierS
 #[cfg(feature = "s3")]
 fn layout(
     config: &LmcacheConfig,
-    written: kvtier_s3::tier::Layout,
-) -> Result<kvtier_s3::tier::Layout, Error> {
-    use kvtier_s3::tier::Layout;
+    written: kvtier_s3_tier::Layout,
+) -> Result<kvtier_s3_tier::Layout, Error> {
+    use kvtier_s3_tier::Layout;
     let is_written = config.extra("layout").is_some();
     if config.unsupported_serde().is_none() {
         return Ok(if is_written { written } else { Layout::Lmcache });

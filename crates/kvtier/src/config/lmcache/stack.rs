@@ -73,7 +73,7 @@ impl LmcacheConfig {
     /// under its names is of no use to it.
     #[cfg(feature = "s3")]
     fn refuse_short_objects(&self, config: &Config) -> Result<(), Error> {
-        use kvtier_s3::tier::Layout;
+        use kvtier_s3_tier::Layout;
         let is_theirs =
             |tier: &TierSpec| matches!(tier, TierSpec::S3(spec) if spec.layout != Layout::Kvtier);
         if self.value("save_unfull_chunk").as_bool() != Some(true)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvtier_core::{Class, Ctx};
 use kvtier_key::KeyId;
-use kvtier_s3::tier::S3Tier;
+use kvtier_s3_tier::S3Tier;
 
 use super::{Following, Medium};
 

@@ -2,8 +2,8 @@
 
 use kvtier_core::{Error, ErrorKind};
 use kvtier_s3::creds::find;
-use kvtier_s3::tier::{S3Tier, TierConfig};
 use kvtier_s3::{Config, Credentials, Endpoint, Place, Trust};
+use kvtier_s3_tier::{S3Tier, TierConfig};
 
 use super::spec::S3Spec;
 use crate::config::value::mask_address;

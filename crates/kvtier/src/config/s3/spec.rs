@@ -5,8 +5,8 @@ use std::time::Duration;
 use kvtier_core::{Error, ErrorKind, Namespace};
 use kvtier_evict::PolicyKind;
 use kvtier_index::Quotas;
-use kvtier_s3::tier::{Compat, Evictor, Layout, TierConfig, Verify};
 use kvtier_s3::{Checksum, Credentials, Http2, Provider, Style};
+use kvtier_s3_tier::{Compat, Evictor, Layout, TierConfig, Verify};
 
 use crate::config::adapter::{Adapter, Fields, Rules};
 use crate::config::rules::size;

@@ -1,0 +1,394 @@
+//! What the nodes noted, brought together.
+
+use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kvtier_core::Event;
+use kvtier_index::journal::{self as format, Batch, Record};
+use kvtier_index::{Chunk, End};
+use kvtier_key::Digest;
+use kvtier_s3::{Entry, all};
+
+use crate::background::journal::conflicts::Questions;
+use crate::background::journal::last_writes::Heard;
+use crate::background::journal::time_range::{Last, When};
+use crate::background::objects;
+use crate::background::reconcile::{SOME, make_recent};
+use crate::state::catalog::Books;
+use crate::state::counters::add;
+use crate::state::journal::OBJECT_BYTES_MAX;
+use crate::state::shared::Shared;
+
+/// The most objects that are read at a time; the rest waits for the next.
+const OBJECTS_MAX: usize = 4096;
+/// And the most bytes of them.
+const BYTES_MAX: u64 = 256 << 20;
+/// How many of them are on their way at once.
+const WIDTH: usize = 16;
+
+/// Reads journals, each object once.
+#[derive(Debug, Default)]
+pub struct Merger {
+    read: HashSet<String>,
+    /// What lay there at the last look, and when that was by the store's clock.
+    listed: (Vec<Entry>, Option<i64>),
+    heard: Heard,
+    questions: Questions,
+}
+
+/// What a node noted at one time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct News {
+    node: Arc<str>,
+    /// When that was at the earliest and at the latest, in Unix milliseconds by the store's clock.
+    from_ms: u64,
+    to_ms: u64,
+    records: Vec<Record>,
+}
+
+impl Merger {
+    /// Takes in what lies in `directory` and was not read before; answers how many records. The
+    /// node's own journal is not read: its index knows.
+    pub async fn merge(&mut self, shared: &Shared, directory: &str) -> kvtier_s3::Result<usize> {
+        self.list(shared, directory).await?;
+        let (mut told, mut failed, mut stuck) = (Vec::new(), None, None);
+        for (name, batches) in read_all(shared, self.names(shared, |known, _| !known)).await {
+            // Before one that cannot be read nothing of that node is read which comes behind it.
+            if stuck.as_deref() == Some(node_of(&name)) {
+                continue;
+            }
+            match batches {
+                Ok(batches) => {
+                    told.extend(news(shared, &name, batches));
+                    self.read.insert(name);
+                }
+                Err(e) => (failed, stuck) = (Some(e), Some(node_of(&name).to_owned())),
+            }
+        }
+        in_order(&mut told);
+        let count = self.take_in(shared, &told);
+        add(&shared.counters.merged, count as u64);
+        failed.map_or(Ok(count), Err)
+    }
+
+    /// All use that journals tell of since then (Unix milliseconds by the store's clock), the
+    /// node's own too, gives the order once more.
+    pub async fn again(&mut self, shared: &Shared, since_ms: u64) -> kvtier_s3::Result<()> {
+        self.list(shared, &shared.truth.paths.journals()).await?;
+        // Times of the store are cut to seconds.
+        let since =
+            |entry: &Entry| (entry.modified + 1).saturating_mul(1000) >= since_ms.cast_signed();
+        let mut told = Vec::new();
+        for (name, batches) in read_all(shared, self.names(shared, |_, entry| since(entry))).await {
+            // Deleted meanwhile, or not to be had: some order is better than none.
+            match batches {
+                Ok(batches) => told.extend(news(shared, &name, batches)),
+                Err(e) => drop(shared.error("journal", None, e)),
+            }
+        }
+        in_order(&mut told);
+        told.retain(|news| news.to_ms >= since_ms);
+        let used = told.iter().flat_map(|news| &news.records);
+        use_again(shared, &used.copied().collect::<Vec<Record>>());
+        Ok(())
+    }
+
+    async fn list(&mut self, shared: &Shared, directory: &str) -> kvtier_s3::Result<()> {
+        self.listed = objects::list(&shared.client, directory).await?;
+        let listed: HashSet<&String> = self.listed.0.iter().map(|entry| &entry.key).collect();
+        self.read.retain(|name| !name.starts_with(directory) || listed.contains(name));
+        Ok(())
+    }
+
+    /// How many nodes wrote to the bucket of late, this one included, where all journals were
+    /// listed: those that have an object that is not older than `age_s`.
+    pub fn nodes(&self, shared: &Shared, age_s: i64) -> usize {
+        let (entries, date) = &self.listed;
+        let own = shared.truth.paths.journals_of(&shared.truth.node);
+        let is_young = |entry: &&Entry| date.is_none_or(|date| date - entry.modified <= age_s);
+        let others = entries.iter().filter(is_young).filter(|entry| !entry.key.starts_with(&own));
+        1 + others.map(|entry| node_of(&entry.key)).collect::<HashSet<&str>>().len()
+    }
+
+    /// The names of some of what lies there: `wanted` is told whether it is known already.
+    fn names(&self, shared: &Shared, wanted: impl Fn(bool, &Entry) -> bool) -> Vec<String> {
+        let own = shared.truth.paths.journals_of(&shared.truth.node);
+        let known = |entry: &Entry| self.read.contains(&entry.key) || entry.key.starts_with(&own);
+        let mut entries: Vec<&Entry> =
+            self.listed.0.iter().filter(|entry| wanted(known(entry), entry)).collect();
+        // Some stores list in no order; that of a node's objects is that of what it did.
+        entries.sort_unstable_by_key(|entry| &entry.key);
+        let mut bytes = 0;
+        let fits = |entry: &&Entry| {
+            bytes += entry.bytes.min(OBJECT_BYTES_MAX as u64);
+            bytes <= BYTES_MAX
+        };
+        entries
+            .into_iter()
+            .take(OBJECTS_MAX)
+            .take_while(fits)
+            .map(|entry| entry.key.clone())
+            .collect()
+    }
+
+    /// What was heard of chunks.
+    pub fn heard(&self) -> &Heard {
+        &self.heard
+    }
+
+    /// Asks the bucket what journals left open.
+    pub async fn ask(&mut self, shared: &Shared) {
+        self.questions.ask(shared).await;
+    }
+
+    fn take_in(&mut self, shared: &Shared, told: &[News]) -> usize {
+        let mut count = 0;
+        for news in told {
+            let when = When::between(shared, news.from_ms, news.to_ms);
+            for some in news.records.chunks(SOME) {
+                let mut guard = shared.books();
+                let mut desk = Desk { shared, books: &mut guard, merger: self };
+                some.iter().for_each(|record| desk.apply(record, (&news.node, when)));
+                drop(guard);
+                shared.listeners.tell();
+            }
+            count += news.records.len();
+        }
+        // What went left room.
+        shared.freed.notify_waiters();
+        count
+    }
+
+    /// The objects that a snapshot has made superfluous, and that lay there for at least so many
+    /// seconds: others may still read them.
+    pub fn superfluous(&self, own: &str, age_s: i64) -> Vec<&str> {
+        let (entries, date) = &self.listed;
+        let old = |entry: &&Entry| date.is_some_and(|date| date - entry.modified >= age_s);
+        let merged = |entry: &&Entry| self.read.contains(&entry.key) || entry.key.starts_with(own);
+        entries.iter().filter(old).filter(merged).map(|entry| entry.key.as_str()).collect()
+    }
+}
+
+/// Reads objects, several at a time; in the order of their names.
+async fn read_all(
+    shared: &Shared,
+    names: Vec<String>,
+) -> Vec<(String, kvtier_s3::Result<Vec<Batch>>)> {
+    let read_some = Mutex::new(Vec::with_capacity(names.len()));
+    let done = &read_some;
+    let each = names.into_iter().map(|name| async move {
+        let batches = read(shared, &name).await;
+        done.lock().unwrap_or_else(PoisonError::into_inner).push((name, batches));
+        Ok::<_, Infallible>(())
+    });
+    let Ok(()) = all(each, WIDTH).await;
+    let mut read_some = read_some.into_inner().unwrap_or_else(PoisonError::into_inner);
+    read_some.sort_by(|(a, _), (b, _)| a.cmp(b));
+    read_some
+}
+
+async fn read(shared: &Shared, name: &str) -> kvtier_s3::Result<Vec<Batch>> {
+    let bytes = match objects::get(&shared.client, name, OBJECT_BYTES_MAX).await {
+        Ok(Some(bytes)) => bytes,
+        // Merged and deleted by the evictor meanwhile.
+        Ok(None) => return Ok(Vec::new()),
+        Err(e) if e.kind() == kvtier_s3::ErrorKind::Corrupt && !e.is_retryable() => {
+            shared.truth.told().journal =
+                Some(format!("{name} is longer than any journal: not read"));
+            return Ok(Vec::new());
+        }
+        Err(e) => return Err(e),
+    };
+    let mut journal = format::decode(&bytes);
+    let batches = journal.by_ref().collect();
+    match journal.end() {
+        Some(End::Version { version, .. }) => {
+            let what = format!(
+                "{name} has version {version} of the journal's format: not read; a newer build can"
+            );
+            shared.truth.told().journal = Some(what);
+        }
+        Some(End::Torn { at }) => {
+            shared.truth.told().journal =
+                Some(format!("{name} is damaged from byte {at} on: the rest is not read"));
+        }
+        _ => {}
+    }
+    Ok(batches)
+}
+
+/// The batches of an object, and when what they tell of happened.
+fn news(shared: &Shared, name: &str, batches: Vec<Batch>) -> Vec<News> {
+    placed(name, batches, shared.truth.config.journal_every.as_millis() as u64)
+}
+
+fn placed(name: &str, batches: Vec<Batch>, every_ms: u64) -> Vec<News> {
+    let node: Arc<str> = node_of(name).into();
+    // Builds before this one tell everything under the time at which they wrote it, up to an
+    // interval later; so may one that had nothing to tell at any other time.
+    let one_time = batches.iter().all(|batch| batch.at_ms == batches[0].at_ms);
+    let before_ms = if one_time { every_ms } else { 0 };
+    let place = |Batch { at_ms, records, .. }| News {
+        node: Arc::clone(&node),
+        from_ms: at_ms.saturating_sub(before_ms),
+        to_ms: at_ms,
+        records,
+    };
+    batches.into_iter().map(place).collect()
+}
+
+/// Whose object it is.
+fn node_of(name: &str) -> &str {
+    name.rsplit_once('/').map_or(name, |(node, _)| node)
+}
+
+/// Sorts by time what was read, in which each node's is in the order that it wrote: that stays,
+/// whatever became of its clock.
+fn in_order(told: &mut [News]) {
+    let mut last: HashMap<Arc<str>, u64> = HashMap::new();
+    for news in told.iter_mut() {
+        let last_ms = last.entry(Arc::clone(&news.node)).or_default();
+        news.to_ms = news.to_ms.max(*last_ms);
+        *last_ms = news.to_ms;
+    }
+    told.sort_by_key(|news| news.to_ms);
+}
+
+/// Chunks that were used or saved become the most recent, in that order, as if they came now.
+pub fn use_again(shared: &Shared, records: &[Record]) {
+    for some in records.chunks(SOME) {
+        let mut books = shared.books();
+        let slot = |record: &Record| match record {
+            Record::Touch(digest) | Record::Insert(Chunk { digest, .. }) => {
+                books.index.slot(digest)
+            }
+            _ => None,
+        };
+        let slots: Vec<u32> = some.iter().filter_map(slot).collect();
+        make_recent(&mut books.index, &slots);
+    }
+}
+
+/// Where what others noted is taken over, as far as it is not older than what is known here.
+struct Desk<'a> {
+    shared: &'a Shared,
+    books: &'a mut Books,
+    merger: &'a mut Merger,
+}
+
+impl Desk<'_> {
+    fn apply(&mut self, record: &Record, (node, when): (&Arc<str>, When)) {
+        match record {
+            Record::Touch(digest) => self.books.index.touch_batch(&[*digest]),
+            Record::Insert(chunk) => {
+                self.inserted(chunk, (node, when));
+                self.merger.heard.note(chunk.digest, (node, when, true));
+            }
+            Record::Remove(digest) => {
+                self.removed(digest, (node, when));
+                self.merger.heard.note(*digest, (node, when, false));
+            }
+            _ => {}
+        }
+    }
+
+    fn inserted(&mut self, chunk: &Chunk, (node, when): (&Arc<str>, When)) {
+        let (books, digest) = (&mut *self.books, chunk.digest);
+        match books.index.get(&digest) {
+            Some(entry) if entry.chunk.len == chunk.len => {
+                let _ = books.index.insert(*chunk);
+                // A page of a listing may be older.
+                return books.changed(digest);
+            }
+            // Of another length than it had when it was seen here.
+            Some(_) => {
+                books.index.touch_batch(&[digest]);
+                return books.doubt(&digest);
+            }
+            // A name that the digest does not tell comes with the next listing.
+            None if !self.shared.names.is_own() => return,
+            // Perhaps it was saved when our delete was done and not yet answered.
+            None if books.index.is_leaving(&digest) => return self.merger.questions.put(*chunk),
+            None if books.index.is_known(&digest) => return,
+            None => {}
+        }
+        // What went since stays so.
+        let absent = books
+            .absent_for(&digest)
+            .map_or(Last::This, |ago| when.against(&When::ago(self.shared, ago)));
+        match absent.and(self.merger.heard.compare(&digest, (node, when, true))) {
+            Last::Other => {}
+            Last::Unclear => self.merger.questions.put(*chunk),
+            Last::This => {
+                let _ = self.books.hear_of(*chunk);
+                self.books.watch.note(digest);
+                add(&self.shared.counters.discovered, 1);
+                self.shared.listeners.note(Event::Stored { key: digest, len: chunk.len });
+            }
+        }
+    }
+
+    fn removed(&mut self, digest: &Digest, (node, when): (&Arc<str>, When)) {
+        let Some(entry) = self.books.index.known(digest) else { return };
+        let seen = match self.books.seen.ms(entry.slot) {
+            // Nobody here saw it.
+            0 => Last::This,
+            ms => when.against(&When::at(ms.cast_signed())),
+        };
+        match seen.and(self.merger.heard.compare(digest, (node, when, false))) {
+            Last::Other => {}
+            Last::Unclear => self.merger.questions.put(entry.chunk),
+            Last::This => {
+                let suspect = self.books.index.is_suspect(digest);
+                self.books.forget(digest);
+                self.books.watch.note(*digest);
+                // A suspect was gone for everybody already.
+                add(&self.shared.counters.vanished, u64::from(!suspect));
+                if !suspect {
+                    self.shared.listeners.note(Event::Gone { key: *digest, len: entry.chunk.len });
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(at_ms: u64, n: u8) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        format::encode(at_ms, &[Record::Touch(Digest([n; 32]))], &mut bytes);
+        bytes
+    }
+
+    fn news_of(name: &str, times: &[u64]) -> Vec<News> {
+        let bytes: Vec<u8> =
+            times.iter().zip(0..).flat_map(|(at_ms, n)| batch(*at_ms, n)).collect();
+        placed(name, format::decode(&bytes).collect(), 30_000)
+    }
+
+    #[test]
+    fn journals_with_one_time_may_tell_of_an_interval_and_others_tell_when_it_was() {
+        let spans = |times: &[u64]| {
+            news_of("j/a/1", times).iter().map(|n| (n.from_ms, n.to_ms)).collect::<Vec<_>>()
+        };
+        assert_eq!(spans(&[50_000]), [(20_000, 50_000)]);
+        assert_eq!(spans(&[50_000, 50_000]), [(20_000, 50_000); 2]);
+        assert_eq!(spans(&[50_000, 50_250]), [(50_000, 50_000), (50_250, 50_250)]);
+        assert_eq!(spans(&[]), []);
+    }
+
+    #[test]
+    fn what_one_node_did_stays_in_its_order_whatever_its_clock_says() {
+        let mut all = news_of("j/a/1", &[1000, 5000]);
+        all.extend(news_of("j/a/2", &[4000, 7000]));
+        all.extend(news_of("j/b/1", &[3000, 6000]));
+        in_order(&mut all);
+        let told: Vec<(&str, u64)> = all.iter().map(|news| (&*news.node, news.to_ms)).collect();
+        let (a, b) = ("j/a", "j/b");
+        assert_eq!(told, [(a, 1000), (b, 3000), (a, 5000), (a, 5000), (b, 6000), (a, 7000)]);
+        assert_eq!(all[2].records, [Record::Touch(Digest([1; 32]))], "of equals the first first");
+    }
+}

@@ -1,0 +1,6 @@
+//! What other nodes did: their journals are read and applied.
+
+pub mod conflicts;
+pub mod last_writes;
+pub mod merge;
+pub mod time_range;

@@ -1,0 +1,86 @@
+//! When the chunks of a bucket were used last, for tools: read from its snapshot and journals.
+
+use kvtier_index::{End, LastUses, journal, snapshot as format};
+use kvtier_s3::{Client, ErrorKind};
+
+use crate::background::manifest::Manifest;
+use crate::background::snapshot::PART_BYTES_MAX;
+use crate::background::{manifest, objects};
+use crate::state::journal::OBJECT_BYTES_MAX;
+use crate::state::paths::Paths;
+
+/// When the chunks of a bucket were used last, as far as snapshot and journals there say.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct BucketUses {
+    /// The uses.
+    pub uses: LastUses,
+    /// The objects that could not be read whole, by name, each with the reason. The uses that they
+    /// hold are missing.
+    pub unread: Vec<String>,
+}
+
+/// Reads when the chunks under `root` (empty, or ending in a slash) were used last. Nodes write
+/// their journals every few seconds. What is deleted meanwhile is left out.
+///
+/// # Errors
+/// The bucket cannot be read. Objects that are damaged or too long are no error but
+/// [`unread`](BucketUses::unread).
+pub async fn last_uses(client: &Client, root: &str) -> kvtier_s3::Result<BucketUses> {
+    let (paths, mut found) = (Paths::under(root), BucketUses::default());
+    let manifest = found.get(client, &paths.snapshot(), manifest::BYTES_MAX).await?;
+    let manifest = match manifest.as_deref().map(Manifest::decode) {
+        Some(Ok(manifest)) => manifest,
+        Some(Err(_)) => {
+            found.unread.push(format!("{} is damaged, or of another build", paths.snapshot()));
+            Manifest::default()
+        }
+        None => Manifest::default(),
+    };
+    for (part, _) in &manifest.parts {
+        let name = paths.part(part);
+        let Some(bytes) = found.get(client, &name, PART_BYTES_MAX).await? else { continue };
+        let mut pieces = format::decode(&bytes);
+        pieces.by_ref().for_each(|chunks| found.uses.add_snapshot(manifest.at_ms, &chunks));
+        found.note_end(&name, pieces.end());
+    }
+    for entry in objects::list(client, &paths.journals()).await?.0 {
+        let Some(bytes) = found.get(client, &entry.key, OBJECT_BYTES_MAX).await? else { continue };
+        let mut batches = journal::decode(&bytes);
+        batches.by_ref().for_each(|batch| found.uses.add_batch(&batch));
+        found.note_end(&entry.key, batches.end());
+    }
+    Ok(found)
+}
+
+impl BucketUses {
+    /// An object's bytes; `None` where it is not there, or cannot be read whole.
+    async fn get(
+        &mut self,
+        client: &Client,
+        name: &str,
+        bytes_max: usize,
+    ) -> kvtier_s3::Result<Option<Vec<u8>>> {
+        match objects::get(client, name, bytes_max).await {
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                self.unread.push(format!("{name} cannot be read: {e}"));
+                Ok(None)
+            }
+            other => other,
+        }
+    }
+
+    fn note_end(&mut self, name: &str, end: Option<End>) {
+        match end {
+            Some(End::Torn { at }) => {
+                self.unread.push(format!("{name} is damaged from byte {at} on"))
+            }
+            Some(End::Version { version, .. }) => {
+                self.unread.push(format!(
+                    "{name} has version {version} of its format, which this build does not read"
+                ));
+            }
+            _ => {}
+        }
+    }
+}

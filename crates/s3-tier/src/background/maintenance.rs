@@ -1,0 +1,398 @@
+//! What has to be done now and then: write the journal, bring those of others in, write the index
+//! to the bucket.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kvtier_s3::Put;
+use tokio::time::Instant;
+
+use crate::background::journal::merge;
+use crate::background::journal::merge::Merger;
+use crate::background::{
+    bucket_settings, election, listing, objects, snapshot, tenant_names, uploads,
+};
+use crate::state::cluster::{ANY, FIRST};
+use crate::state::counters::add;
+use crate::state::shared::Shared;
+use crate::state::shares::Exchange;
+use crate::sync_config::Evictor;
+
+/// How often unfinished uploads are looked for.
+const UPLOADS_EVERY: Duration = Duration::from_secs(24 * 3600);
+/// A snapshot is due at once after so many records.
+const SNAPSHOT_RECORDS: u64 = 1 << 16;
+/// How long to wait before what failed at the start is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+/// And at most, after many failures.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// How often a bucket that does not exist is asked for again.
+const MISSING_PAUSE: Duration = Duration::from_secs(2);
+/// Journal objects stay for so many intervals after they were written, so that all nodes see them.
+const JOURNALS_STAY: u32 = 3;
+/// So often a snapshot that cannot be read is tried before the bucket is listed without it.
+const STARTS_MAX: u32 = 5;
+/// And so often, now and then, before it is given up for good.
+const TRIES_MAX: u32 = 20;
+/// The first round comes after one part in so many of an interval, and each next one after twice
+/// the time.
+const EARLY_PART: u32 = 30;
+/// Where room is short, rounds come as often as this.
+const HURRY_PART: u32 = 10;
+/// The same while no other node is known: such a round is one listing that finds nothing.
+const ALONE_PAUSE: Duration = Duration::from_millis(100);
+/// Ages and intervals are cut to seconds.
+const AGE_CUT_S: i64 = 2;
+
+/// Learns what is in the bucket, then keeps up with it until the tier is closed.
+pub async fn keep(shared: Arc<Shared>) {
+    if !shared.truth.capped {
+        // One page, to see whether there are names of an older form.
+        return listing::peek(&shared).await;
+    }
+    let every = shared.truth.config.journal_every;
+    let mut keeper = Keeper::new(Arc::clone(&shared));
+    keeper.start().await;
+    let listing = tokio::spawn(list(Arc::clone(&shared), keeper.known_ms));
+    let began = Instant::now();
+    let mut last = began;
+    let mut due = last + every / EARLY_PART;
+    while !shared.gate.is_closed() {
+        tokio::select! {
+            // Who takes over does so at once.
+            () = shared.truth.took_over.notified() => {
+                keeper.catch_up().await;
+                continue;
+            }
+            () = shared.truth.hurry.notified() => {
+                due = due.min(last + hurried_pause(&shared));
+                continue;
+            }
+            () = tokio::time::sleep_until(due) => {}
+        }
+        keeper.round(began.elapsed() < every).await;
+        last = Instant::now();
+        // Others may start at the same time: the first rounds come soon after each other.
+        due = last + began.elapsed().min(every);
+    }
+    listing.abort();
+}
+
+/// The shortest time between two rounds.
+fn hurried_pause(shared: &Shared) -> Duration {
+    let pause = shared.truth.config.journal_every / HURRY_PART;
+    if shared.truth.shares.has_others() { pause } else { pause.min(ALONE_PAUSE) }
+}
+
+/// Lists the bucket, again and again.
+async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
+    let mut first = true;
+    while !shared.gate.is_closed() {
+        if shared.names.tells() {
+            first &= !listing::sweep(&shared, first, known_ms).await;
+            shared.outbox.ring();
+        }
+        // Names of LMCache's layouts mean nothing before the first key says whose they are.
+        let pause = if first { PAUSE } else { shared.truth.config.sweep_every };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Whatever the bucket is set to, and what was left unfinished in it; looked at until it is known,
+/// the latter every day.
+pub async fn look_around(shared: Arc<Shared>) {
+    let (mut known, mut pause) = (false, PAUSE);
+    while !shared.gate.is_closed() {
+        if !known {
+            known = told(&shared, "settings", bucket_settings::look(&shared).await);
+        }
+        let done = told(&shared, "uploads", uploads::abort(&shared).await);
+        pause = match shared.client.is_bucket_missing() {
+            true => MISSING_PAUSE,
+            false if known && done => UPLOADS_EVERY,
+            false => (2 * pause).min(PAUSE_MAX),
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// The last round of an orderly end. A snapshot that takes longer than `snapshot_max` is left: the
+/// last one and the journals tell as much, and the lease is to be given up.
+pub async fn farewell(shared: &Shared, snapshot_max: Duration) {
+    told(shared, "journal", flush(shared).await);
+    if shared.truth.may_evict(shared.now_ms()) && shared.truth.read_snapshot.load(Ordering::Relaxed)
+    {
+        let written = tokio::time::timeout(snapshot_max, snapshot::write(shared)).await;
+        told(shared, "snapshot", written.unwrap_or(Ok(None)).map(drop));
+    }
+    told(shared, "lease", election::give_up(shared).await);
+}
+
+/// Whether it was done; what went wrong is kept for the status.
+fn told(shared: &Shared, what: &'static str, done: kvtier_s3::Result<()>) -> bool {
+    done.map_err(|e| drop(shared.error(what, None, e))).is_ok()
+}
+
+/// Shows the others that this node is there: a journal that tells of nothing.
+async fn show(shared: &Shared) -> kvtier_s3::Result<()> {
+    let name = shared.truth.paths.journal(&shared.truth.node, 0);
+    objects::put(&shared.client, &name, Vec::new(), &Put::default()).await.map(drop)
+}
+
+/// Writes what was noted since the last time.
+async fn flush(shared: &Shared) -> kvtier_s3::Result<()> {
+    let truth = &shared.truth;
+    let taken = truth.journal.take();
+    let Some((number, records)) = taken else { return Ok(()) };
+    let bytes = truth.journal.encode(truth.server_ms(&shared.client), &records);
+    let name = truth.paths.journal(&truth.node, number);
+    if let Err(e) = objects::put(&shared.client, &name, bytes, &Put::default()).await {
+        truth.journal.give_back(records);
+        return Err(e);
+    }
+    add(&shared.counters.journaled, records.len() as u64);
+    match truth.journal.wrote(number) {
+        Some(old) => shared.client.delete(&truth.paths.journal(&truth.node, old)).await,
+        None => Ok(()),
+    }
+}
+
+struct Keeper {
+    shared: Arc<Shared>,
+    merger: Merger,
+    /// When the last snapshot was taken, and of how many records it knew.
+    snapshot: (Instant, u64),
+    /// How many records of others were merged.
+    merged: u64,
+    /// When the snapshot was taken that was read or written last.
+    known_ms: Option<u64>,
+    /// The epoch of ours for which the snapshot was read again.
+    epoch: u64,
+    /// How often in a row it could not be read.
+    failed: u32,
+    /// Whom this node follows, whom it followed before, and for how many looks more at that one's
+    /// journal.
+    follows: Option<String>,
+    followed: Option<(String, u32)>,
+    /// How many nodes there are, this one included, as of the last look at all journals.
+    nodes: usize,
+    /// The snapshot that was read is of an earlier build, which wrote the names of tenants into
+    /// it.
+    names_tenants: bool,
+}
+
+impl Keeper {
+    fn new(shared: Arc<Shared>) -> Self {
+        let snapshot = (Instant::now(), 0);
+        Keeper {
+            merger: Merger::default(),
+            snapshot,
+            merged: 0,
+            known_ms: None,
+            epoch: FIRST,
+            failed: 0,
+            follows: None,
+            followed: None,
+            nodes: 1,
+            names_tenants: false,
+            shared,
+        }
+    }
+
+    /// The snapshot, once the store answers, and the journals. After some failures the listing does
+    /// not wait for it any more.
+    async fn start(&mut self) {
+        while !self.learn().await && self.failed < STARTS_MAX && !self.shared.gate.is_closed() {
+            // It may take long, and the cap is to be kept.
+            self.shared.truth.caught_up.store(ANY, Ordering::Relaxed);
+            tokio::time::sleep(PAUSE).await;
+        }
+        // Before the journals of others are listed: of two that start at a time, one at least sees
+        // the other.
+        told(&self.shared, "journal", show(&self.shared).await);
+        let journals = self.shared.truth.paths.journals();
+        self.merge(&journals).await;
+        self.exchanged(true);
+    }
+
+    /// What the others wrote is known, as far as they told: this node's share begins anew.
+    fn exchanged(&mut self, is_early: bool) {
+        let shared = &self.shared;
+        let usage = shared.books().index.usage();
+        let free = usage.capacity.saturating_sub(usage.used.saturating_add(usage.reserved));
+        shared.truth.shares.exchanged(Exchange { nodes: self.nodes, free, is_early });
+        shared.freed.notify_waiters();
+    }
+
+    /// Reads the first snapshot, unless that is done; `false` when it is to be tried again.
+    async fn learn(&mut self) -> bool {
+        let shared = Arc::clone(&self.shared);
+        if shared.truth.read_snapshot.load(Ordering::Relaxed) {
+            return true;
+        }
+        match snapshot::read(&shared, self.known_ms, self.merger.heard()).await {
+            Ok(read) => {
+                (self.known_ms, self.names_tenants) =
+                    (read.map(|read| read.at_ms), read.is_some_and(|read| read.names_tenants));
+            }
+            // Where it is given up, the listing tells all but the order of use.
+            Err(e) => {
+                let again = self.tries_again(&e);
+                drop(shared.error("restore", None, e));
+                if again {
+                    return false;
+                }
+            }
+        }
+        self.failed = 0;
+        shared.truth.read_snapshot.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether a snapshot that could not be read is tried again: not for ever, because it stays
+    /// where it is until another takes its place.
+    fn tries_again(&mut self, e: &kvtier_s3::Error) -> bool {
+        self.failed += 1;
+        e.is_retryable() && e.kind() != kvtier_s3::ErrorKind::Corrupt && self.failed < TRIES_MAX
+    }
+
+    /// Who has just taken over learns in which order chunks were used: of what third nodes noted,
+    /// the evictor before put most into its snapshot, and deleted the journals. Then it may
+    /// delete. `false`: the snapshot is to be read again later.
+    async fn catch_up(&mut self) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let held = shared.truth.lease().held(shared.now_ms());
+        let Some(epoch) = held.filter(|epoch| *epoch != self.epoch) else { return true };
+        let read = self.read_again().await;
+        // What cannot be learned is not waited for.
+        shared.truth.caught_up.store(epoch, Ordering::Relaxed);
+        shared.outbox.ring();
+        shared.freed.notify_waiters();
+        if let Err(e) = read {
+            let again = self.tries_again(&e);
+            drop(shared.error("restore", None, e));
+            if again {
+                return false;
+            }
+        }
+        (self.epoch, self.failed) = (epoch, 0);
+        true
+    }
+
+    /// The last snapshot and all journals; the order is that of the snapshot, and on top of it all
+    /// use since that is known.
+    async fn read_again(&mut self) -> kvtier_s3::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let read = snapshot::read(&shared, self.known_ms, self.merger.heard()).await?;
+        self.names_tenants |= read.is_some_and(|read| read.names_tenants);
+        let read_ms = read.map(|read| read.at_ms);
+        self.merge(&shared.truth.paths.journals()).await;
+        if let Some(at_ms) = read_ms.filter(|_| read_ms != self.known_ms) {
+            // Its writer had not heard of what nodes had not written yet.
+            let since_ms =
+                at_ms.saturating_sub((2 * shared.truth.config.journal_every).as_millis() as u64);
+            self.merger.again(&shared, since_ms).await?;
+            merge::use_again(&shared, &shared.truth.journal.waiting_records());
+            self.known_ms = read_ms;
+        }
+        Ok(())
+    }
+
+    /// One round; an `early` one looks which other nodes there are, and writes the journal only if
+    /// there are some, or this one wrote much.
+    async fn round(&mut self, early: bool) {
+        let shared = Arc::clone(&self.shared);
+        let cap = shared.books().index.usage().capacity;
+        let flushes = !early || shared.truth.shares.is_journal_due(cap);
+        if flushes {
+            told(&shared, "journal", flush(&shared).await);
+        }
+        let caught_up = self.learn().await && self.catch_up().await;
+        let leads = shared.truth.may_evict(shared.now_ms());
+        // What all others write matters while much is free.
+        let reads_all = leads || early || shared.truth.shares.is_filling(cap);
+        let directory = match shared.truth.holder() {
+            _ if reads_all => Some(shared.truth.paths.journals()),
+            Some(holder) => Some(shared.truth.paths.journals_of(&holder)),
+            // It takes no part in the game for the lease, and so cannot know whose journal to read.
+            None if shared.truth.config.evictor == Evictor::Never => {
+                Some(shared.truth.paths.journals())
+            }
+            None => None,
+        };
+        if let Some(directory) = directory {
+            self.merge(&directory).await;
+            self.hear_out().await;
+            self.merger.ask(&shared).await;
+        }
+        if !flushes && self.nodes > 1 {
+            told(&shared, "journal", flush(&shared).await);
+        }
+        self.exchanged(early);
+        // One whose order is not known is not written over.
+        if leads && caught_up && self.is_snapshot_due() {
+            told(&shared, "snapshot", self.snapshot().await);
+        }
+        if leads && shared.truth.may_name_tenants.load(Ordering::Relaxed) {
+            let removed = told(&shared, "tenants", tenant_names::remove_names(&shared).await);
+            shared.truth.may_name_tenants.store(!removed, Ordering::Relaxed);
+        }
+    }
+
+    /// The last words of whom this node followed before: the new one does not tell them again.
+    async fn hear_out(&mut self) {
+        let holder = self.shared.truth.holder();
+        if self.follows != holder {
+            let before = std::mem::replace(&mut self.follows, holder);
+            self.followed = before.map(|node| (node, JOURNALS_STAY));
+        }
+        if let Some((node, looks)) = self.followed.take_if(|(_, looks)| *looks > 0) {
+            self.merge(&self.shared.truth.paths.journals_of(&node)).await;
+            self.followed = Some((node, looks - 1));
+        }
+    }
+
+    async fn merge(&mut self, directory: &str) {
+        match self.merger.merge(&self.shared, directory).await {
+            Ok(records) => {
+                self.merged += records as u64;
+                self.shared.outbox.ring();
+                if directory == self.shared.truth.paths.journals() {
+                    let every_s = self.shared.truth.config.journal_every.as_secs().cast_signed();
+                    self.nodes = self.merger.nodes(&self.shared, AGE_CUT_S + 3 * every_s);
+                }
+            }
+            Err(e) => drop(self.shared.error("journal", None, e)),
+        }
+    }
+
+    fn known(&self) -> u64 {
+        self.merged + self.shared.truth.journal.noted()
+    }
+
+    fn is_snapshot_due(&self) -> bool {
+        let new = self.known() - self.snapshot.1;
+        // One of an earlier build has the names of tenants in it.
+        self.names_tenants
+            || new >= SNAPSHOT_RECORDS
+            || (new > 0 && self.snapshot.0.elapsed() >= self.shared.truth.config.snapshot_every)
+    }
+
+    /// Writes the index, and deletes the journals that are in it.
+    async fn snapshot(&mut self) -> kvtier_s3::Result<()> {
+        let (shared, known) = (Arc::clone(&self.shared), self.known());
+        // Journals that are in no snapshot stay.
+        let Some(at_ms) = snapshot::write(&shared).await? else { return Ok(()) };
+        self.known_ms = Some(at_ms);
+        self.snapshot = (Instant::now(), known);
+        let age_s =
+            AGE_CUT_S + (JOURNALS_STAY * shared.truth.config.journal_every).as_secs().cast_signed();
+        let own = shared.truth.paths.journals_of(&shared.truth.node);
+        for some in self.merger.superfluous(&own, age_s).chunks(1000) {
+            shared.client.delete_many(some).await?;
+        }
+        self.names_tenants = false;
+        Ok(())
+    }
+}

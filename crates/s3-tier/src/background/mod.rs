@@ -1,0 +1,53 @@
+//! Work that no caller waits for. The listing is the authority on what the bucket stores, a snapshot
+//! of the index makes a start fast, journals of all nodes keep the order of use, and a lease decides
+//! which node evicts. The bucket's settings (versions, rules, unfinished uploads) are checked too.
+
+pub mod bucket_settings;
+pub mod conditional_puts;
+pub mod election;
+pub mod epochs;
+pub mod journal;
+pub mod last_uses;
+pub mod listing;
+pub mod maintenance;
+pub mod manifest;
+pub mod objects;
+pub mod reconcile;
+pub mod snapshot;
+pub mod tenant_names;
+pub mod uploads;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+
+use crate::Evictor;
+use crate::state::shared::Shared;
+
+/// Starts everything.
+pub fn start(shared: &Arc<Shared>, runtime: &Runtime) {
+    runtime.spawn(maintenance::keep(Arc::clone(shared)));
+    runtime.spawn(maintenance::look_around(Arc::clone(shared)));
+    runtime.spawn(tenant_names::keep(Arc::clone(shared)));
+    if shared.truth.capped && shared.truth.config.evictor == Evictor::Lease {
+        runtime.spawn(election::compete(Arc::clone(shared)));
+    }
+}
+
+/// Everything once more at an orderly end: so that the next start finds it, and the next evictor
+/// need not wait.
+pub async fn farewell(shared: &Arc<Shared>, time_max: Duration) {
+    if shared.truth.capped && !shared.truth.over.swap(true, Ordering::Relaxed) {
+        drop(tokio::time::timeout(time_max, maintenance::farewell(shared, time_max / 2)).await);
+    }
+}
+
+/// A manifest that is followed says the same when it is written again.
+#[cfg(any(fuzzing, clippy))]
+pub fn fuzz_manifest(bytes: &[u8]) {
+    if let Ok(manifest) = manifest::Manifest::decode(bytes) {
+        assert_eq!(manifest::Manifest::decode(&manifest.encode()), Ok(manifest));
+    }
+}

@@ -1,0 +1,301 @@
+//! What one listing of the bucket makes of the index, without undoing what happened while it ran.
+
+use kvtier_index::{Chunk, Cursor, Entry, Index, Inserted, TenantId};
+use kvtier_key::Digest;
+
+use crate::state::changed_keys::Watch;
+
+/// How many entries are looked at before others get the index.
+pub const SOME: usize = 4096;
+
+/// A chunk in a listing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listed {
+    pub digest: Digest,
+    pub len: u64,
+    /// When it was written, in seconds since 1970 by the store's clock.
+    pub modified: i64,
+    /// Whose it is, where the name tells.
+    pub tenant: TenantId,
+}
+
+/// Some slots, a bit for each that there may be.
+#[derive(Debug, Default)]
+pub struct Slots(Vec<u64>);
+
+impl Slots {
+    pub fn add(&mut self, slot: u32) {
+        let at = slot as usize / 64;
+        if self.0.len() <= at {
+            self.0.resize((at + 1).next_power_of_two(), 0);
+        }
+        self.0[at] |= 1 << (slot % 64);
+    }
+
+    pub fn has(&self, slot: u32) -> bool {
+        self.0.get(slot as usize / 64).is_some_and(|bits| bits >> (slot % 64) & 1 == 1)
+    }
+}
+
+/// A listing under way.
+#[derive(Debug, Default)]
+pub struct Round {
+    /// The slots whose chunks were listed.
+    seen: Slots,
+    /// When what was new was written, in seconds, and its slot.
+    new: Vec<(u32, u32)>,
+}
+
+impl Round {
+    /// Takes in a page. Answers for each chunk its slot, and whether it was unknown before; nothing
+    /// for what the page is too old for.
+    pub fn page(
+        &mut self,
+        index: &mut Index,
+        watch: &Watch,
+        found: &[Listed],
+    ) -> Vec<Option<(u32, bool)>> {
+        found
+            .iter()
+            .map(|listed| (!watch.has(&listed.digest)).then(|| self.one(index, listed))?)
+            .collect()
+    }
+
+    fn one(
+        &mut self,
+        index: &mut Index,
+        Listed { digest, len, modified, tenant }: &Listed,
+    ) -> Option<(u32, bool)> {
+        let (slot, new) = match index.get(digest) {
+            Some(entry) => {
+                if entry.chunk.len != *len {
+                    index.resize(digest, *len, *len);
+                }
+                (entry.slot, false)
+            }
+            // Not to be trusted, or on its way out: what is known is newer than the page.
+            None if index.is_known(digest) => {
+                // How long it is, an answer that was not the store's may have told.
+                index.resize(digest, *len, *len);
+                index.slot(digest).into_iter().for_each(|slot| self.seen.add(slot));
+                return None;
+            }
+            None => {
+                let chunk = Chunk::new(*digest, *len, *len).with_tenant(*tenant);
+                let Inserted::New(slot) = index.insert(chunk) else { return None };
+                self.new.push((u32::try_from(*modified).unwrap_or(0), slot));
+                (slot, true)
+            }
+        };
+        self.seen.add(slot);
+        Some((slot, new))
+    }
+
+    /// After the last page: drops what was there before the first and was on none. Does some of it;
+    /// answers what went, and where to go on.
+    /// What `is_young` says of a slot stays: some stores list what was written a moment ago only
+    /// later.
+    pub fn drop_unlisted(
+        &self,
+        index: &mut Index,
+        watch: &Watch,
+        (from, is_young): (Cursor, impl Fn(u32) -> bool),
+    ) -> (Vec<Entry>, Option<Cursor>) {
+        let page = index.keys_page(from, SOME);
+        // Suspects too: what was set aside by others is not paid for any more.
+        let unlisted = |index: &Index, digest: &Digest| {
+            index.slot(digest).is_some_and(|slot| !self.seen.has(slot) && !is_young(slot))
+        };
+        let mut gone = Vec::new();
+        for Chunk { digest, .. } in &page.chunks {
+            if unlisted(index, digest) && !watch.has(digest) {
+                gone.extend(index.forget(digest));
+            }
+        }
+        (gone, page.next)
+    }
+
+    /// The order of use in slots, what goes first in front. What this listing discovered stands by
+    /// when it was written: before all that is known when that was before `known_ms` (Unix
+    /// time), else behind; what was used or saved meanwhile comes last.
+    pub fn order(&mut self, index: &mut Index, watch: &Watch, known_ms: Option<u64>) -> Vec<u32> {
+        self.new.sort_unstable();
+        let (all, index) = (index.order(), &*index);
+        let mut new = Slots::default();
+        self.new.iter().for_each(|(_, slot)| new.add(*slot));
+        let used = |slot: &u32| index.chunks_at(&[*slot]).any(|chunk| watch.has(&chunk.digest));
+        let is_old = |at_s: u32| known_ms.is_some_and(|known| u64::from(at_s) * 1000 <= known);
+        let (last, before): (Vec<u32>, Vec<u32>) = all.into_iter().partition(used);
+        let discovered = |old: bool| {
+            self.new.iter().filter(move |(at_s, _)| is_old(*at_s) == old).map(|(_, slot)| *slot)
+        };
+        let known = before.into_iter().filter(|slot| !new.has(*slot));
+        let still = |slot: &u32| !used(slot);
+        discovered(true)
+            .filter(still)
+            .chain(known)
+            .chain(discovered(false).filter(still))
+            .chain(last)
+            .collect()
+    }
+
+    /// The slots of what was discovered, the oldest first.
+    pub fn discovered(&mut self) -> Vec<u32> {
+        self.new.sort_unstable();
+        self.new.iter().map(|(_, slot)| *slot).collect()
+    }
+}
+
+/// Makes some slots the most recent, the last of them most of all: as if they came now, which is no
+/// use of them.
+pub fn make_recent(index: &mut Index, slots: &[u32]) {
+    let chunks: Vec<Chunk> = index.chunks_at(slots).collect();
+    for chunk in chunks {
+        let _ = index.insert(chunk);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtier_evict::PolicyKind;
+    use kvtier_index::IndexConfig;
+
+    use super::*;
+
+    fn index() -> (Index, Watch) {
+        let mut watch = Watch::default();
+        watch.begin();
+        (Index::new(IndexConfig::new(1 << 40), PolicyKind::Lru.build()).unwrap(), watch)
+    }
+
+    fn digest(n: u32) -> Digest {
+        Digest::of("test", &n.to_le_bytes())
+    }
+
+    fn listed(n: u32, modified: i64) -> Listed {
+        Listed { digest: digest(n), len: 10, modified, tenant: TenantId::NONE }
+    }
+
+    fn know(index: &mut Index, n: u32) {
+        let _ = index.insert(Chunk::new(digest(n), 10, 10));
+    }
+
+    fn finish(round: &Round, index: &mut Index, watch: &Watch) -> Vec<Digest> {
+        let (mut gone, mut from) = (Vec::new(), Some(Cursor::default()));
+        while let Some(at) = from {
+            let (some, next) = round.drop_unlisted(index, watch, (at, |_| false));
+            gone.extend(some.iter().map(|entry| entry.chunk.digest));
+            from = next;
+        }
+        gone
+    }
+
+    fn order(index: &mut Index) -> Vec<Digest> {
+        let slots = index.order();
+        index.chunks_at(&slots).map(|chunk| chunk.digest).collect()
+    }
+
+    #[test]
+    fn discovered_vanished_and_resized() {
+        let (mut index, watch) = index();
+        (0..3).for_each(|n| know(&mut index, n));
+        let mut round = Round::default();
+        let longer = Listed { len: 99, ..listed(1, 1) };
+        let told = round.page(&mut index, &watch, &[listed(0, 1), longer, listed(7, 1)]);
+        assert_eq!(
+            told.iter().map(|told| told.unwrap().1).collect::<Vec<_>>(),
+            [false, false, true]
+        );
+        assert_eq!(finish(&round, &mut index, &watch), [digest(2)]);
+        assert_eq!(index.get(&digest(1)).unwrap().chunk.len, 99);
+        let usage = index.usage();
+        assert_eq!((usage.used, usage.entries), (10 + 99 + 10, 3));
+    }
+
+    #[test]
+    fn the_length_of_a_suspect_is_that_of_the_listing() {
+        let (mut index, watch) = index();
+        know(&mut index, 1);
+        index.suspect(&digest(1));
+        index.resize(&digest(1), 4000, 4000);
+        let told = Round::default().page(&mut index, &watch, &[listed(1, 1)]);
+        assert_eq!((told, index.usage().used), (vec![None], 10));
+        assert!(index.is_suspect(&digest(1)), "its bytes were not seen");
+    }
+
+    #[test]
+    fn what_was_seen_a_moment_ago_stays_though_it_is_not_listed_yet() {
+        let (mut index, watch) = index();
+        (0..2).for_each(|n| know(&mut index, n));
+        let (round, young) = (Round::default(), index.get(&digest(1)).unwrap().slot);
+        let (gone, _) =
+            round.drop_unlisted(&mut index, &watch, (Cursor::default(), |slot| slot == young));
+        assert_eq!(gone.iter().map(|entry| entry.chunk.digest).collect::<Vec<_>>(), [digest(0)]);
+    }
+
+    #[test]
+    fn what_happens_while_it_runs_is_not_undone() {
+        let (mut index, mut watch) = index();
+        (0..3).for_each(|n| know(&mut index, n));
+        let mut round = Round::default();
+        // One is saved after its page went by, one deleted before its page was made, one saved anew
+        // with another length.
+        know(&mut index, 5);
+        index.forget(&digest(0));
+        let _ = index.insert(Chunk::new(digest(1), 50, 50));
+        [5, 0, 1].into_iter().for_each(|n| watch.note(digest(n)));
+        // And one is a victim on its way out.
+        let victim = index.squeeze(0, 10)[0].chunk.digest;
+        let told = round.page(&mut index, &watch, &[listed(0, 1), listed(1, 1), listed(2, 1)]);
+        assert!(
+            told.iter().all(Option::is_none) && index.is_leaving(&victim),
+            "a page brings no victim back"
+        );
+        assert_eq!(finish(&round, &mut index, &watch), []);
+        assert!(index.get(&digest(0)).is_none(), "what was deleted stays so");
+        assert!(index.get(&digest(5)).is_some(), "what was saved stays so");
+        assert_eq!(index.get(&digest(1)).map(|e| e.chunk.len), Some(50));
+    }
+
+    #[test]
+    fn what_nobody_used_here_stands_by_its_age() {
+        let (mut known, mut watch) = index();
+        (0..2).for_each(|n| know(&mut known, n));
+        let mut round = Round::default();
+        let page = [listed(12, 300), listed(0, 1), listed(10, 100), listed(1, 1), listed(11, 200)];
+        round.page(&mut known, &watch, &page);
+        // Number 0 is used while the listing runs.
+        known.touch_batch(&[digest(0)]);
+        watch.note(digest(0));
+        let slots = round.order(&mut known, &watch, Some(150_000));
+        make_recent(&mut known, &slots);
+        assert_eq!(order(&mut known), [digest(10), digest(1), digest(11), digest(12), digest(0)]);
+        let (mut empty, watch) = index();
+        let mut round = Round::default();
+        round.page(&mut empty, &watch, &[listed(3, 30), listed(1, 10), listed(2, 20)]);
+        let slots = round.order(&mut empty, &watch, None);
+        make_recent(&mut empty, &slots);
+        assert_eq!(
+            order(&mut empty),
+            [digest(1), digest(2), digest(3)],
+            "without a snapshot the age alone tells"
+        );
+    }
+
+    #[test]
+    fn a_listing_counts_however_much_changes_meanwhile() {
+        let (mut index, mut watch) = index();
+        (0..3).for_each(|n| know(&mut index, n));
+        let mut round = Round::default();
+        (0..=1u64 << 20).for_each(|n| watch.note(Digest::of("more", &n.to_le_bytes())));
+        // One is saved when its page has gone by.
+        know(&mut index, 5);
+        watch.note(digest(5));
+        let told = round.page(&mut index, &watch, &[listed(0, 1), listed(9, 1)]);
+        assert_eq!(told.iter().map(|told| told.unwrap().1).collect::<Vec<_>>(), [false, true]);
+        let mut gone = finish(&round, &mut index, &watch);
+        gone.sort_unstable_by_key(|gone| *gone == digest(2));
+        assert_eq!(gone, [digest(1), digest(2)]);
+        assert!(index.get(&digest(5)).is_some() && index.usage().entries == 3);
+    }
+}

@@ -1,0 +1,213 @@
+//! A bucket's objects looked at from outside, without a tier: which of them are chunks, and whether
+//! their bytes are proven.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use kvtier_core::{Error, ErrorKind};
+pub use kvtier_index::{LastUse, LastUses, TenantId};
+use kvtier_key::names::{Form, Parsed};
+use kvtier_key::{BlockSums, Digest, Facts, KeyId};
+use kvtier_s3::{Object, Provider, Put};
+
+use crate::Layout;
+pub use crate::background::last_uses::{BucketUses, last_uses};
+use crate::ops::metadata;
+use crate::ops::metadata::text_of;
+use crate::state::layout::{OWN, model, own_name};
+
+/// What is wrong with an object, or not known of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Damage {
+    /// Nothing proves it; in our own layout that is damage, in LMCache's another program wrote it.
+    Unverified,
+    /// Its facts cannot be read, or are another chunk's.
+    Facts,
+    /// Its length is not the one that its facts say.
+    Length,
+    /// Its bytes are not those that were saved.
+    Bytes,
+}
+
+/// Which layout an object's name has behind a tier's prefix; `None` for what is no chunk, and for
+/// what tiers keep for themselves.
+pub fn layout_of(rest: &str) -> Option<Layout> {
+    if rest.starts_with(OWN) {
+        return None;
+    }
+    let digest = rest.get(3..).and_then(Digest::from_hex);
+    if digest.is_some_and(|digest| {
+        rest.strip_prefix(&digest.to_hex()[..2]).is_some_and(|rest| rest.starts_with('/'))
+    }) {
+        return Some(Layout::Kvtier);
+    }
+    let is = |form: Form| matches!(form.parse(rest), Ok(Parsed::Lossless(_)));
+    if is(Form::MpNative) || is(Form::Mp3Field) {
+        return Some(Layout::LmcacheMp);
+    }
+    (!rest.contains('/') && is(Form::Text)).then_some(Layout::Lmcache)
+}
+
+/// The keys that an object of LMCache's layouts may be, by its name behind the prefix: in layout
+/// `lmcache` a `_` of the model may have been a `/`, at one place at most. Nothing for our own
+/// layout, whose names are digests.
+pub fn ids_of(rest: &str) -> Vec<KeyId> {
+    let read = |form: Form| match form.parse(rest) {
+        Ok(Parsed::Lossless(id)) => Some(id),
+        _ => None,
+    };
+    match layout_of(rest) {
+        Some(Layout::LmcacheMp) => {
+            read(Form::MpNative).or_else(|| read(Form::Mp3Field)).into_iter().collect()
+        }
+        Some(Layout::Lmcache) => read(Form::Text).map(spellings).unwrap_or_default(),
+        _ => Vec::new(),
+    }
+}
+
+fn spellings(mut id: KeyId) -> Vec<KeyId> {
+    let Some(flat) = model(&mut id).map(|model| model.to_string()) else { return vec![id] };
+    let spelled = |at: usize| {
+        let mut other = id.clone();
+        model(&mut other)
+            .into_iter()
+            .for_each(|model| *model = format!("{}/{}", &flat[..at], &flat[at + 1..]).into());
+        other
+    };
+    let slashed: Vec<KeyId> = flat.match_indices('_').map(|(at, _)| spelled(at)).collect();
+    std::iter::once(id).chain(slashed).collect()
+}
+
+/// What the facts in an object's metadata say, unread but for their own checksum; `None` where it
+/// has none.
+pub fn facts_of(object: &Object) -> Option<Result<Facts, Damage>> {
+    let text = text_of(|name| object.header(name))?;
+    Some(
+        STANDARD
+            .decode(&*text)
+            .ok()
+            .and_then(|bytes| Facts::decode(&bytes).ok())
+            .ok_or(Damage::Facts),
+    )
+}
+
+/// The name, behind the prefix, that a layout gives a chunk's object. `Unsupported` where the
+/// layout spells keys and this one is not known, or has no name there.
+pub fn name_of(layout: Layout, digest: &Digest, id: Option<&KeyId>) -> Result<String, Error> {
+    let unsupported = |what: &'static str| Error::new(ErrorKind::Unsupported, what);
+    if layout == Layout::Kvtier {
+        return Ok(own_name(digest));
+    }
+    let id = id.ok_or_else(|| {
+        unsupported("only the key's digest is known, and this layout spells keys")
+    })?;
+    let spelled = match (layout, id) {
+        (Layout::LmcacheMp, KeyId::Object(_)) => Form::MpNative.format(id),
+        (Layout::Lmcache, KeyId::Engine(_) | KeyId::Layer(_)) => {
+            Form::Text.format(id).map(|name| name.replace('/', "_"))
+        }
+        _ => return Err(unsupported("the layout has no names for keys of LMCache's other mode")),
+    };
+    spelled.map_err(|e| unsupported("the key has no name in S3").with_source(e))
+}
+
+/// The canonical form of an object's key, where its metadata has it: in our own layout, unless an
+/// older build wrote it or it did not fit.
+pub fn canonical_of(object: &Object) -> Option<Vec<u8>> {
+    metadata::canonical_of(|name| object.header(name))
+}
+
+/// What is stored with an object of these facts, and of the key of this canonical form if there is
+/// room for it.
+pub fn put_of(facts: &Facts, canonical: Option<&[u8]>, provider: Provider) -> Put {
+    metadata::meta(facts, canonical, provider)
+}
+
+/// Checks an object's bytes against the facts in its metadata; `rest` is its name behind the
+/// prefix.
+pub fn check(rest: &str, object: &Object, bytes: &[u8]) -> Result<(), Damage> {
+    proven(rest, text_of(|name| object.header(name)).as_deref(), bytes)
+}
+
+fn proven(rest: &str, facts: Option<&str>, bytes: &[u8]) -> Result<(), Damage> {
+    let facts = facts.ok_or(Damage::Unverified)?;
+    let facts = STANDARD
+        .decode(facts)
+        .ok()
+        .and_then(|bytes| Facts::decode(&bytes).ok())
+        .ok_or(Damage::Facts)?;
+    if layout_of(rest) == Some(Layout::Kvtier) && rest.get(3..) != Some(facts.key.to_hex().as_str())
+    {
+        return Err(Damage::Facts);
+    }
+    if facts.sums.len() != bytes.len() as u64 {
+        return Err(Damage::Length);
+    }
+    if BlockSums::of(bytes) == facts.sums { Ok(()) } else { Err(Damage::Bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_whose_they_are() {
+        let hex = Digest::of("chunk", b"1").to_hex();
+        assert_eq!(layout_of(&format!("{}/{hex}", &hex[..2])), Some(Layout::Kvtier));
+        assert_eq!(layout_of(&format!("zz/{hex}")), None);
+        assert_eq!(layout_of("m/x@00000000@0@0a0b"), Some(Layout::LmcacheMp));
+        assert_eq!(layout_of("m@1@0@12ab@bfloat16"), Some(Layout::Lmcache));
+        for no in [".kvtier/lease/1", "readme.txt", "", "é/1"] {
+            assert_eq!(layout_of(no), None, "{no}");
+        }
+    }
+
+    #[test]
+    fn names_tell_keys_and_keys_tell_names() {
+        let digest = Digest::of("chunk", b"1");
+        assert_eq!(
+            name_of(Layout::Kvtier, &digest, None).unwrap(),
+            format!("{}/{digest}", &digest.to_hex()[..2])
+        );
+        assert!(ids_of(&own_name(&digest)).is_empty());
+        let [mp] = &ids_of("org/m@000000ff@0@0a0b")[..] else { panic!("one") };
+        assert_eq!(name_of(Layout::LmcacheMp, &digest, Some(mp)).unwrap(), "org/m@000000ff@0@0a0b");
+        let flat = "a_b_c@1@0@12ab@bfloat16";
+        let ids = ids_of(flat);
+        let models: Vec<_> = ids.iter().map(|id| Form::Text.format(id).unwrap()).collect();
+        let tail = "@1@0@12ab@bfloat16";
+        assert_eq!(models, ["a_b_c", "a/b_c", "a_b/c"].map(|model| format!("{model}{tail}")));
+        ids.iter()
+            .for_each(|id| assert_eq!(name_of(Layout::Lmcache, &digest, Some(id)).unwrap(), flat));
+        for (layout, id) in [
+            (Layout::Lmcache, Some(mp)),
+            (Layout::LmcacheMp, None),
+            (Layout::LmcacheMp, Some(&ids[0])),
+        ] {
+            assert_eq!(name_of(layout, &digest, id).unwrap_err().kind(), ErrorKind::Unsupported);
+        }
+    }
+
+    #[test]
+    fn bytes_are_proven_or_the_damage_is_named() {
+        let (key, bytes) = (Digest::of("chunk", b"1"), vec![7; 5000]);
+        let name = format!("{}/{}", &key.to_hex()[..2], key.to_hex());
+        let text = |key| {
+            STANDARD
+                .encode(Facts::plain(key, Digest::of("ns", b""), BlockSums::of(&bytes)).encode())
+        };
+        let facts = text(key);
+        assert_eq!(proven(&name, Some(&facts), &bytes), Ok(()));
+        assert_eq!(proven(&name, None, &bytes), Err(Damage::Unverified));
+        assert_eq!(proven(&name, Some("nonsense"), &bytes), Err(Damage::Facts));
+        assert_eq!(
+            proven(&name, Some(&text(Digest::of("chunk", b"2"))), &bytes),
+            Err(Damage::Facts)
+        );
+        assert_eq!(proven(&name, Some(&facts), &bytes[1..]), Err(Damage::Length));
+        assert_eq!(
+            proven(&name, Some(&facts), &[vec![8], bytes[1..].to_vec()].concat()),
+            Err(Damage::Bytes)
+        );
+    }
+}

@@ -1,0 +1,311 @@
+//! Lookups and removals.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kvtier_core::{Error, ErrorKind, Hold, HoldId, Key, LookedUp, Mode, Presence, Removed};
+use kvtier_key::Digest;
+use kvtier_s3::List;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use crate::ops::evict;
+use crate::ops::load::{Got, Verdict, judge, not_the_stores};
+use crate::ops::metadata::{Told, told};
+use crate::state::counters::add;
+use crate::state::key_locks::Look;
+use crate::state::scheduler::Lane;
+use crate::state::shared::{Shared, Sight};
+use crate::state::single_flight::Question;
+
+/// How many heads are asked for at a time.
+const HEADS_MAX: usize = 32;
+/// Keys on a page of a listing.
+const PAGE_KEYS: usize = 1000;
+/// A page of a listing costs about as much as so many heads.
+const PAGE_COST: usize = 8;
+
+/// Answers from what is known and fresh; `None` when the bucket has to be asked.
+pub fn from_memory(
+    shared: &Shared,
+    keys: &[Key],
+    how: (Mode, Hold),
+) -> Option<Result<LookedUp, Error>> {
+    let mut found = vec![Presence::Unknown; keys.len()];
+    {
+        let (books, now_ms) = (shared.books(), shared.now_ms());
+        for (key, presence) in keys.iter().zip(&mut found) {
+            *presence = presence_of(books.known(key.digest(), now_ms)?);
+            if how.0 == Mode::Prefix && !presence.is_hit() {
+                break;
+            }
+        }
+    }
+    Some(hold(shared, keys, found, how.1))
+}
+
+fn presence_of(len: Option<u64>) -> Presence {
+    len.map_or(Presence::Miss, |len| Presence::Hit { len })
+}
+
+/// Answers a lookup: with one listing where that is cheaper, else with heads for what is not known,
+/// several at a time.
+pub async fn lookup(
+    shared: Arc<Shared>,
+    keys: Arc<[Key]>,
+    how: (Mode, Hold),
+    deadline: Instant,
+) -> Result<LookedUp, Error> {
+    let listed = match is_for_a_list(&shared, &keys) {
+        true => list(&shared, &keys, deadline).await?,
+        false => HashMap::new(),
+    };
+    let mut found = vec![Presence::Unknown; keys.len()];
+    for first in (0..keys.len()).step_by(HEADS_MAX) {
+        let window = first..keys.len().min(first + HEADS_MAX);
+        let mut heads = JoinSet::new();
+        for at in window.clone() {
+            let listed = || listed.get(keys[at].digest()).copied();
+            match shared.known(keys[at].digest()).or_else(listed) {
+                Some(len) => found[at] = presence_of(len),
+                None => {
+                    let (shared, key) = (Arc::clone(&shared), keys[at].clone());
+                    heads.spawn(async move { (at, head_once(&shared, &key, deadline).await) });
+                }
+            }
+            if how.0 == Mode::Prefix && found[at] == Presence::Miss {
+                break;
+            }
+        }
+        while let Some(done) = heads.join_next().await {
+            let Ok((at, presence)) = done else { continue };
+            found[at] = presence?;
+        }
+        if how.0 == Mode::Prefix && found[window].iter().any(|presence| !presence.is_hit()) {
+            break;
+        }
+    }
+    hold(&shared, &keys, found, how.1)
+}
+
+/// Asks for one chunk, unless another lookup does and its answer counts. Where it failed, each asks
+/// by itself.
+async fn head_once(shared: &Shared, key: &Key, deadline: Instant) -> Result<Presence, Error> {
+    // Twice: a listing may leave the key to a HEAD.
+    for _ in 0..2 {
+        match shared.questions.begin(key.digest()) {
+            // The answer may have come since it was looked for.
+            Question::Ask(_asked) if shared.known(key.digest()).is_none() => {
+                return head(shared, key, deadline).await;
+            }
+            Question::Ask(_) => {}
+            Question::Wait(answered) => {
+                // The other lookup may have more time than this one.
+                let late = |_| {
+                    Error::new(ErrorKind::Timeout, "the deadline passed")
+                        .with_op("lookup")
+                        .with_key(*key.digest())
+                };
+                timeout_at(deadline, answered).await.map_err(late)?;
+            }
+        }
+        if let Some(len) = shared.known(key.digest()) {
+            return Ok(presence_of(len));
+        }
+    }
+    head(shared, key, deadline).await
+}
+
+/// Asks for one chunk under all names that it may have.
+pub async fn head(shared: &Shared, key: &Key, deadline: Instant) -> Result<Presence, Error> {
+    let name = shared.name_of(key)?;
+    let look = shared.turns.look(key.digest());
+    let mut damaged = false;
+    for name in std::iter::once(name.clone()).chain(shared.names_but(key, &name)) {
+        match head_as(shared, key, (&name, &look), deadline).await? {
+            None => {}
+            // What lies under another name may be whole.
+            Some(presence) if !presence.is_hit() => damaged = true,
+            Some(presence) => return Ok(presence),
+        }
+    }
+    if damaged {
+        return Ok(Presence::Miss);
+    }
+    // Only now: it may have had another name.
+    shared.vanished(key.digest(), &look);
+    Ok(Presence::Miss)
+}
+
+/// What the object of that name tells of the chunk; `None` if there is none.
+async fn head_as(
+    shared: &Shared,
+    key: &Key,
+    (name, look): (&str, &Look<'_>),
+    deadline: Instant,
+) -> Result<Option<Presence>, Error> {
+    let _go = shared.lanes.turn(Lane::Lookup).await;
+    add(&shared.counters.heads, 1);
+    let object = shared.client.until(deadline).head(name).await;
+    let Some(object) = object.map_err(|e| shared.error("lookup", Some(key), e))? else {
+        return Ok(None);
+    };
+    let told = told(|name| object.header(name), Some(object.total()), key);
+    let etag = object.etag().map(str::to_owned);
+    let got = Got { told: Some(told), len: object.total(), etag, sound: true, ..Got::default() };
+    if let Some(e) = not_the_stores(shared, key, &got) {
+        return Err(shared.error("lookup", Some(key), e));
+    }
+    let sight = Sight { key, name, len: got.len, etag: object.etag(), proven: false };
+    let hit = match judge(shared, key, &got, None) {
+        Verdict::Proven | Verdict::Unverified => {
+            let found = shared.found(sight, look);
+            if let (Some(Told::Facts(facts)), Some(etag)) = (&got.told, object.etag()) {
+                shared.note_facts(key, etag, facts.sums.whole());
+            }
+            found
+        }
+        Verdict::Miss(_) => false,
+        Verdict::Condemned(_) => {
+            shared.condemn(sight, look);
+            false
+        }
+    };
+    Ok(Some(presence_of(hit.then_some(got.len))))
+}
+
+/// Whether listing all there is costs less than a head for each key that is not known.
+fn is_for_a_list(shared: &Shared, keys: &[Key]) -> bool {
+    let (books, now_ms) = (shared.books(), shared.now_ms());
+    let pages = books.index.usage().entries / PAGE_KEYS + 1;
+    // Without a cap nobody knows how much there is.
+    if shared.capacity_bytes.is_none() || !books.is_listed() || keys.len() <= PAGE_COST * pages {
+        return false;
+    }
+    keys.iter().filter(|key| books.known(key.digest(), now_ms).is_none()).count()
+        > PAGE_COST * pages
+}
+
+/// Learns from one listing which of the keys are there, and how long they are.
+async fn list(
+    shared: &Shared,
+    keys: &[Key],
+    deadline: Instant,
+) -> Result<HashMap<Digest, Option<u64>>, Error> {
+    let unknown = keys.iter().filter(|key| shared.known(key.digest()).is_none());
+    let digests: Vec<Digest> = unknown.map(|key| *key.digest()).collect();
+    let by_digest: HashMap<&Digest, &Key> = keys.iter().map(|key| (key.digest(), key)).collect();
+    let mut asked = HashMap::new();
+    // What another lookup asks for is waited for where its answer is to be had; what is known by
+    // now is not asked for again.
+    for question in shared.questions.begin_all(&digests) {
+        if shared.known(question.digest()).is_none() {
+            let key = by_digest[question.digest()];
+            asked.insert(shared.name_of(key)?, (key, shared.turns.look(key.digest()), question));
+        }
+    }
+    if asked.is_empty() {
+        return Ok(HashMap::new());
+    }
+    add(&shared.counters.listed_lookups, 1);
+    let (what, client) = (List::under(shared.names.root()), shared.client.until(deadline));
+    let (mut next, mut answers): (Option<String>, _) = (None, HashMap::new());
+    for _page in 0..=keys.len() / PAGE_COST {
+        let _go = shared.lanes.turn(Lane::Lookup).await;
+        let page = client
+            .list(&what, next.as_deref())
+            .await
+            .map_err(|e| shared.error("lookup", None, e))?;
+        for entry in &page.entries {
+            // Those without a length that is right are left to be asked for one by one.
+            if let Some((key, look, _question)) = asked.remove(&entry.key)
+                && (shared.names.is_own() || shared.geometry.full(key) == Some(entry.bytes))
+            {
+                let (name, etag) = (entry.key.as_str(), Some(entry.etag.as_str()));
+                let hit =
+                    shared.found(Sight { key, name, len: entry.bytes, etag, proven: false }, &look);
+                answers.insert(*key.digest(), hit.then_some(entry.bytes));
+            }
+        }
+        next = page.next;
+        if next.is_none() {
+            break;
+        }
+    }
+    // There is much more than we knew: the rest is asked for one by one.
+    if next.is_some() {
+        return Ok(answers);
+    }
+    // Those that may have another name are left to be asked for one by one too.
+    asked.retain(|_, (key, ..)| shared.names.old(key).is_none());
+    for (key, look, _question) in asked.values() {
+        shared.vanished(key.digest(), look);
+        answers.insert(*key.digest(), None);
+    }
+    Ok(answers)
+}
+
+fn hold(
+    shared: &Shared,
+    keys: &[Key],
+    mut found: Vec<Presence>,
+    hold: Hold,
+) -> Result<LookedUp, Error> {
+    let Hold::For(ttl) = hold else { return Ok(LookedUp::new(found, None)) };
+    let mut books = shared.books();
+    books.index.expire_holds(shared.now_ms());
+    let mut hits: Vec<Digest> = Vec::with_capacity(keys.len());
+    for (key, presence) in keys.iter().zip(&mut found) {
+        // What went between looking and holding is a miss after all.
+        match books.index.get(key.digest()) {
+            Some(_) if presence.is_hit() => hits.push(*key.digest()),
+            None if presence.is_hit() => *presence = Presence::Miss,
+            _ => {}
+        }
+    }
+    if hits.is_empty() {
+        return Ok(LookedUp::new(found, None));
+    }
+    let until = shared.now_ms().saturating_add(ttl.as_millis() as u64);
+    let id = books.index.hold(&hits, until);
+    let id =
+        id.map_err(|full| Error::new(ErrorKind::Throttled, "too many holds").with_source(full))?;
+    Ok(LookedUp::new(found, Some(HoldId(id.as_u64()))))
+}
+
+/// Removes keys that nobody holds; those of other writers too.
+pub async fn remove(
+    shared: Arc<Shared>,
+    keys: Arc<[Key]>,
+    deadline: Instant,
+) -> Result<Removed, Error> {
+    lookup(Arc::clone(&shared), Arc::clone(&keys), (Mode::Each, Hold::None), deadline).await?;
+    // In one order, so that no two removes wait for each other.
+    let mut digests: Vec<Digest> = keys.iter().map(|key| *key.digest()).collect();
+    digests.sort_unstable_by_key(|digest| *digest.as_bytes());
+    let (mut counts, mut victims) = (Removed::default(), Vec::new());
+    let mut last = None;
+    for digest in digests {
+        if last.replace(digest) == Some(digest) {
+            counts.absent += 1;
+            continue;
+        }
+        let change = shared.turns.change(&digest).await;
+        let mut books = shared.books();
+        books.index.expire_holds(shared.now_ms());
+        // A victim that nobody is at waits to be deleted, or to be found undeletable: it is ours
+        // now.
+        books.index.restored(&digest);
+        match books.index.leave(&digest) {
+            kvtier_index::Removed::Gone(entry) => victims.push((entry, change)),
+            kvtier_index::Removed::Held => counts.held += 1,
+            _ => counts.absent += 1,
+        }
+    }
+    // Victims must be answered for whatever becomes of the caller: the client's own deadline bounds
+    // this.
+    let wanted = victims.len();
+    let (gone, trouble) = evict::delete(&shared, victims).await;
+    counts.removed = gone;
+    if gone < wanted { Err(evict::not_deleted(trouble)) } else { Ok(counts) }
+}

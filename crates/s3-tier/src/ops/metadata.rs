@@ -1,0 +1,309 @@
+//! What an object's head says of the chunk in it, and the proof of its bytes while they land.
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
+use kvtier_core::Key;
+use kvtier_key::{BlockSums, Facts};
+use kvtier_s3::{Framing, Head, Provider, Put, Watch};
+
+/// What the names of metadata headers begin with.
+const META: &str = "x-amz-meta-";
+/// The header that holds the facts, and those where they go on in stores whose fields are shorter.
+const FACTS_HEADERS: [&str; 7] = [
+    "x-amz-meta-kvtier",
+    "x-amz-meta-kvtier-2",
+    "x-amz-meta-kvtier-3",
+    "x-amz-meta-kvtier-4",
+    "x-amz-meta-kvtier-5",
+    "x-amz-meta-kvtier-6",
+    "x-amz-meta-kvtier-7",
+];
+/// The header that holds the key's canonical form, in our own layout, whose names are digests; and
+/// those where it goes on.
+const KEY_HEADERS: [&str; 7] = [
+    "x-amz-meta-kvtier-key",
+    "x-amz-meta-kvtier-key-2",
+    "x-amz-meta-kvtier-key-3",
+    "x-amz-meta-kvtier-key-4",
+    "x-amz-meta-kvtier-key-5",
+    "x-amz-meta-kvtier-key-6",
+    "x-amz-meta-kvtier-key-7",
+];
+/// S3 takes no more metadata: bytes of the names behind `x-amz-meta-`, and of the values.
+const META_BYTES_MAX: usize = 2048;
+/// Swift's fields have at most 256 characters.
+const SWIFT_FIELD_MAX: usize = 240;
+
+/// What an object's head says of the chunk in it.
+#[derive(Debug)]
+pub enum Told {
+    /// These are its facts.
+    Facts(Box<Facts>),
+    /// Another program wrote it.
+    Nothing,
+    /// It is not the key's, or not what it says.
+    Wrong,
+}
+
+/// An object's facts as they are written in the headers of an answer, of one field or several.
+pub fn text_of<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<Cow<'h, str>> {
+    joined(&FACTS_HEADERS, header)
+}
+
+/// The canonical form of the key in an object's headers; `None` where there is none, because an
+/// older build wrote the object or it did not fit.
+pub fn canonical_of<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<Vec<u8>> {
+    STANDARD.decode(&*joined(&KEY_HEADERS, header)?).ok()
+}
+
+fn joined<'h>(names: &[&str], header: impl Fn(&str) -> Option<&'h str>) -> Option<Cow<'h, str>> {
+    let mut texts = names.iter().map_while(|name| header(name));
+    let first = texts.next()?;
+    Some(texts.fold(Cow::Borrowed(first), |text, more| Cow::Owned(text.into_owned() + more)))
+}
+
+/// Reads an object's facts, by the headers of an answer, and checks all of them but the sums;
+/// `total` is the object's length, where it is known.
+pub fn told<'h>(header: impl Fn(&str) -> Option<&'h str>, total: Option<u64>, key: &Key) -> Told {
+    let Some(text) = text_of(header) else { return Told::Nothing };
+    let Some(facts) = STANDARD.decode(&*text).ok().and_then(|bytes| Facts::decode(&bytes).ok())
+    else {
+        return Told::Wrong;
+    };
+    let len = total.unwrap_or(facts.raw_len);
+    let same = facts.key == *key.digest()
+        && facts.namespace == key.namespace().digest()
+        && facts.raw_len == len
+        && facts.sums.len() == len
+        && facts.codec.0 == 0
+        && facts.key_id == 0;
+    if same { Told::Facts(Box::new(facts)) } else { Told::Wrong }
+}
+
+/// What is stored with an object: its facts, and its key's canonical form, if one is given and both
+/// fit into an object's metadata. Each is in one field, or in several where the store's are short.
+pub fn meta(facts: &Facts, canonical: Option<&[u8]>, provider: Provider) -> Put {
+    let put =
+        with_fields(Put::default(), &FACTS_HEADERS, &STANDARD.encode(facts.encode()), provider);
+    let Some(canonical) = canonical else { return put };
+    let text = STANDARD.encode(canonical);
+    let bytes = |put: &Put| {
+        put.meta.iter().map(|(name, value)| name.len() - META.len() + value.len()).sum::<usize>()
+    };
+    let is_cut = provider == Provider::Swift && text.len() > KEY_HEADERS.len() * SWIFT_FIELD_MAX;
+    let key = with_fields(Put::default(), &KEY_HEADERS, &text, provider);
+    if is_cut || bytes(&put) + bytes(&key) > META_BYTES_MAX {
+        return put;
+    }
+    key.meta.into_iter().fold(put, |put, (name, value)| put.meta(&name[META.len()..], value))
+}
+
+fn with_fields(put: Put, names: &[&str], text: &str, provider: Provider) -> Put {
+    let piece = if provider == Provider::Swift { SWIFT_FIELD_MAX } else { text.len().max(1) };
+    let pieces = text.as_bytes().chunks(piece).map(String::from_utf8_lossy);
+    names.iter().zip(pieces).fold(put, |put, (name, piece)| put.meta(&name[META.len()..], piece))
+}
+
+/// The proof of one load: each block is compared when its last byte has landed.
+#[derive(Debug)]
+pub struct Proof<'a> {
+    key: &'a Key,
+    /// What the head said; `None` while there was none.
+    pub told: Option<Told>,
+    /// The object's length, as the head said.
+    pub total: Option<u64>,
+    /// The object's version, as the head said.
+    pub etag: Option<String>,
+    crc: crc_fast::Digest,
+    fed: u64,
+    sound: bool,
+}
+
+impl<'a> Proof<'a> {
+    /// Nothing has landed.
+    pub fn of(key: &'a Key) -> Self {
+        Proof {
+            key,
+            told: None,
+            total: None,
+            etag: None,
+            crc: crc_fast::Digest::new(Crc32Iscsi),
+            fed: 0,
+            sound: true,
+        }
+    }
+
+    /// Whether all that landed is what the facts say.
+    pub fn holds(&self) -> bool {
+        matches!(&self.told, Some(Told::Facts(facts)) if self.sound && self.fed == facts.raw_len)
+    }
+}
+
+impl Watch for Proof<'_> {
+    fn begin(&mut self, head: &Head) -> bool {
+        let total = if let Framing::Length(len) = head.framing { Some(len) } else { None };
+        let told = told(|name| head.header(name), total, self.key);
+        let known = matches!(told, Told::Facts(_));
+        let etag = head.etag().map(str::to_owned);
+        *self = Proof { told: Some(told), total, etag, ..Proof::of(self.key) };
+        known
+    }
+
+    fn landed(&mut self, mut bytes: &[u8]) {
+        let Some(Told::Facts(facts)) = &self.told else { return };
+        let (len, block) = (facts.raw_len, BlockSums::block_bytes(facts.raw_len));
+        while !bytes.is_empty() && self.fed < len {
+            let index = self.fed / block;
+            let end = ((index + 1) * block).min(len);
+            let (head, rest) = bytes
+                .split_at(usize::try_from(end - self.fed).unwrap_or(usize::MAX).min(bytes.len()));
+            self.crc.update(head);
+            self.fed += head.len() as u64;
+            bytes = rest;
+            if self.fed == end {
+                let told = facts.sums.crcs().get(index as usize).copied().map(u64::from);
+                self.sound &= told == Some(self.crc.finalize());
+                self.crc.reset();
+            }
+        }
+        self.sound &= bytes.is_empty();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtier_core::{Digest, Namespace};
+
+    use super::*;
+
+    fn key(n: u64) -> Key {
+        let id = kvtier_key::KeyId::from_engine_text(&format!("m@1@0@{n:x}@half")).unwrap();
+        Key::new(Namespace::new("t", Digest::default()).into(), id)
+    }
+
+    fn head(put: &Put, len: usize) -> Head {
+        let meta: String =
+            put.meta.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {len}\r\n{meta}\r\n");
+        Head::parse(text.as_bytes(), false).unwrap().unwrap().0
+    }
+
+    #[test]
+    fn a_proof_holds_for_the_very_bytes_only() {
+        let (key, bytes) =
+            (key(1), (0..300_001u32).map(|n| (n * 31 + n / 1000) as u8).collect::<Vec<_>>());
+        let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
+        let head = head(&meta(&facts, None, Provider::Aws), bytes.len());
+        let proof = |bytes: &[u8], piece: usize| {
+            let mut proof = Proof::of(&key);
+            assert!(proof.begin(&head));
+            bytes.chunks(piece).for_each(|piece| proof.landed(piece));
+            proof.holds()
+        };
+        for piece in [1000, 65_536, 70_000, 400_000] {
+            assert!(proof(&bytes, piece));
+            assert!(!proof(&bytes[..300_000], piece), "short");
+            assert!(!proof(&[&bytes[..], &[0]].concat(), piece), "long");
+        }
+        for at in [0, 65_535, 65_536, 300_000] {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1;
+            assert!(!proof(&flipped, 50_000), "a flipped bit at {at}");
+        }
+        let mut swapped = bytes.clone();
+        swapped[..131_072].rotate_left(65_536);
+        assert!(!proof(&swapped, 65_536), "blocks in another order");
+    }
+
+    #[test]
+    fn heads_of_other_chunks_tell_so() {
+        let (mine, bytes) = (key(1), [7; 100]);
+        let facts = |key: &Key| {
+            let facts =
+                Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
+            meta(&facts, None, Provider::Other).meta.remove(0).1
+        };
+        let told_of = |text: Option<&str>, total| {
+            told(|name| text.filter(|_| name == FACTS_HEADERS[0]), total, &mine)
+        };
+        assert!(matches!(told_of(None, Some(100)), Told::Nothing));
+        assert!(matches!(told_of(Some(&facts(&mine)), Some(100)), Told::Facts(_)));
+        assert!(matches!(told_of(Some(&facts(&mine)), None), Told::Facts(_)));
+        assert!(matches!(told_of(Some(&facts(&mine)), Some(101)), Told::Wrong));
+        assert!(matches!(told_of(Some(&facts(&key(2))), Some(100)), Told::Wrong));
+        assert!(matches!(told_of(Some("junk"), Some(100)), Told::Wrong));
+        let elsewhere =
+            Key::new(Namespace::new("other", Digest::default()).into(), mine.id().clone());
+        assert!(matches!(told_of(Some(&facts(&elsewhere)), Some(100)), Told::Wrong));
+    }
+
+    #[test]
+    fn facts_fit_the_short_fields_of_swift_and_come_back() {
+        let (key, bytes) = (key(1), vec![3; 64 * 65_536]);
+        let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
+        let put = meta(&facts, None, Provider::Swift);
+        assert!(
+            put.meta.len() > 1 && put.meta.iter().all(|(_, value)| value.len() <= SWIFT_FIELD_MAX)
+        );
+        assert!(put.meta.len() <= FACTS_HEADERS.len());
+        let head = head(&put, bytes.len());
+        let total = Some(bytes.len() as u64);
+        assert!(
+            matches!(told(|name| head.header(name), total, &key), Told::Facts(back) if *back == facts)
+        );
+        assert_eq!(meta(&facts, None, Provider::Aws).meta.len(), 1);
+    }
+
+    /// What another build wrote must be read for ever: the header is compared with one that was
+    /// made by hand from docs/FORMAT.md.
+    #[test]
+    fn a_key_is_in_a_field_of_its_own_as_the_golden_file_says_and_comes_back() {
+        let key = key(1);
+        let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&[7; 100]));
+        let golden = include_str!("golden/key_header_v1.txt").trim_end();
+        for provider in [Provider::Aws, Provider::Swift] {
+            let put = meta(&facts, Some(&key.canonical()), provider);
+            let text = |put: &Put| {
+                let lines = put.meta.iter().filter(|(name, _)| name.contains("-key"));
+                lines.map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join("\n")
+            };
+            assert_eq!(text(&put), golden);
+            let head = head(&put, 100);
+            let canonical = canonical_of(|name| head.header(name)).unwrap();
+            assert_eq!(canonical, key.canonical());
+            assert_eq!(Key::digest_of(&key.namespace().digest(), &canonical), *key.digest());
+            assert!(matches!(told(|name| head.header(name), Some(100), &key), Told::Facts(_)));
+        }
+        let old = head(&meta(&facts, None, Provider::Aws), 100);
+        assert_eq!(canonical_of(|name| old.header(name)), None);
+    }
+
+    #[test]
+    fn a_key_that_does_not_fit_beside_the_facts_is_left_out() {
+        let (key, bytes) = (key(1), vec![3; 64 * 65_536]);
+        let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
+        let sum = |put: &Put| {
+            put.meta
+                .iter()
+                .map(|(name, value)| name.len() - META.len() + value.len())
+                .sum::<usize>()
+        };
+        for provider in [Provider::Aws, Provider::Swift] {
+            let mut kept = 0;
+            for len in 0..2000 {
+                let canonical = vec![1; len];
+                let put = meta(&facts, Some(&canonical), provider);
+                assert!(sum(&put) <= META_BYTES_MAX);
+                let head = head(&put, bytes.len());
+                assert!(text_of(|name| head.header(name)).is_some());
+                let back = canonical_of(|name| head.header(name));
+                assert!(back.is_none() || back == Some(canonical), "whole or not at all");
+                kept += usize::from(back.is_some());
+            }
+            assert!((500..1500).contains(&kept), "{kept}");
+        }
+    }
+}

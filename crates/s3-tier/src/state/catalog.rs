@@ -1,0 +1,413 @@
+//! What the tier knows of the bucket: the index, how fresh each answer is, what is missing or corrupt.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtier_core::{Key, OTHER_TENANTS};
+use kvtier_index::{Chunk, Entry, Index, Inserted, Quotas, TenantId, TenantKey};
+use kvtier_key::Digest;
+use tokio::time::Instant;
+
+use crate::state::changed_keys::Watch;
+use crate::state::tenants::Tenants;
+
+/// The most keys remembered as absent.
+const ABSENT_MAX: usize = 1 << 16;
+/// For how long an object that failed its checks is not read again for lookups.
+const CORRUPT_FOR: Duration = Duration::from_secs(600);
+/// The most versions of corrupt objects remembered.
+const CORRUPT_MAX: usize = 1 << 12;
+/// What was seen is noted in steps of this many milliseconds.
+const SEEN_STEP_MS: u64 = 16;
+
+/// What is known of the bucket.
+#[derive(Debug)]
+pub struct Books {
+    pub index: Index,
+    pub seen: Seen,
+    absent: HashMap<Digest, Instant>,
+    /// Versions of objects that failed their checks.
+    corrupt: HashMap<Digest, Corrupt>,
+    /// By slot, in layouts whose objects may have no facts: the version of the object that had
+    /// them.
+    with_facts: Vec<WithFacts>,
+    /// Names that do not follow from the digest.
+    names: HashMap<Digest, Arc<str>>,
+    pub tenants: Tenants,
+    /// What changed while a listing runs, whose pages may be older.
+    pub watch: Watch,
+    /// Whether the whole bucket was listed once.
+    pub listed: bool,
+    fresh_hit_max: Duration,
+    fresh_miss_max: Duration,
+}
+
+/// An object that failed its checks.
+#[derive(Debug)]
+struct Corrupt {
+    /// Its version; empty where the store gives none.
+    etag: Box<str>,
+    since: Instant,
+}
+
+/// An object that had facts.
+#[derive(Clone, Copy, Debug, Default)]
+struct WithFacts {
+    /// A hash of its version; 0 where none is known.
+    version: u32,
+    crc: u32,
+}
+
+/// When the chunk in each slot was last seen, in steps of the tier's clock; 0 for one to be asked
+/// for.
+#[derive(Debug, Default)]
+pub struct Seen(Vec<u32>);
+
+impl Seen {
+    /// When the slot's chunk was last seen, in milliseconds of the tier's clock; 0 if that is
+    /// unknown.
+    pub fn ms(&self, slot: u32) -> u64 {
+        self.0.get(slot as usize).map_or(0, |seen| u64::from(*seen) * SEEN_STEP_MS)
+    }
+
+    /// The slot's chunk was seen then.
+    pub fn note(&mut self, slot: u32, now_ms: u64) {
+        let slot = slot as usize;
+        if self.0.len() <= slot {
+            self.0.resize(slot + 1, 0);
+        }
+        self.0[slot] = (now_ms / SEEN_STEP_MS).max(1) as u32;
+    }
+
+    fn doubt(&mut self, slot: u32) {
+        if let Some(seen) = self.0.get_mut(slot as usize) {
+            *seen = 0;
+        }
+    }
+}
+
+impl Books {
+    /// Books of a bucket about which nothing is known. What was seen counts for so long.
+    pub fn new(index: Index, (fresh_hit_max, fresh_miss_max): (Duration, Duration)) -> Self {
+        Books {
+            index,
+            seen: Seen::default(),
+            absent: HashMap::new(),
+            corrupt: HashMap::new(),
+            with_facts: Vec::new(),
+            names: HashMap::new(),
+            tenants: Tenants::default(),
+            watch: Watch::default(),
+            listed: false,
+            fresh_hit_max,
+            fresh_miss_max,
+        }
+    }
+
+    /// What is known of a key without asking: `Some(None)` that it is not there.
+    pub fn known(&self, digest: &Digest, now_ms: u64) -> Option<Option<u64>> {
+        if let Some(entry) = self.index.get(digest) {
+            let seen_ms = self.seen.ms(entry.slot);
+            let age_ms = now_ms.saturating_sub(seen_ms);
+            // What is held stays; but what is in doubt has to be seen first.
+            let fresh =
+                seen_ms > 0 && (entry.held || u128::from(age_ms) < self.fresh_hit_max.as_millis());
+            return fresh.then_some(Some(entry.chunk.len));
+        }
+        if self.index.is_leaving(digest) || self.is_hidden(digest) {
+            return Some(None);
+        }
+        self.absent.get(digest).filter(|at| at.elapsed() < self.fresh_miss_max).map(|_| None)
+    }
+
+    /// Whether it lies there and is a miss all the same: what belongs to it is not all there.
+    pub fn is_hidden(&self, digest: &Digest) -> bool {
+        self.index.slot(digest).is_some()
+            && !self.index.is_suspect(digest)
+            && self.index.get(digest).is_none()
+    }
+
+    /// Enters a chunk that somebody tells of: whether it is there is still to be seen.
+    pub fn hear_of(&mut self, chunk: Chunk) -> Inserted {
+        let inserted = self.index.insert(chunk);
+        // The slot may have been another chunk's.
+        if let Inserted::New(slot) = inserted {
+            self.seen.doubt(slot);
+        }
+        inserted
+    }
+
+    /// This version of the object had facts, and this CRC-32C.
+    pub fn note_facts(&mut self, digest: &Digest, etag: &str, crc: u32) {
+        let Some(slot) = self.index.slot(digest).map(|slot| slot as usize) else { return };
+        if self.with_facts.len() <= slot {
+            self.with_facts.resize(slot + 1, WithFacts::default());
+        }
+        self.with_facts[slot] = WithFacts { version: version(digest, etag), crc };
+    }
+
+    /// The CRC-32C of this very version of the object, if it had facts. Of a version that another
+    /// program wrote since, nothing is known.
+    pub fn crc_of(&self, digest: &Digest, etag: &str) -> Option<u32> {
+        let known = self.index.slot(digest).and_then(|slot| self.with_facts.get(slot as usize))?;
+        (known.version == version(digest, etag)).then_some(known.crc)
+    }
+
+    /// The chunk's entry in the index: its tenant included, and its place in its chain as lookups
+    /// told it.
+    pub fn chunk(&mut self, key: &Key, len: u64) -> Chunk {
+        let (tenant, place) = (self.tenant(key.namespace().tenant()), self.index.place_of(key));
+        Chunk::new(*key.digest(), len, len).with_tenant(tenant).with_place(place)
+    }
+
+    /// The identity of a tenant; that of none until the bucket's key is known.
+    pub fn tenant(&mut self, name: &str) -> TenantId {
+        self.tenants.id(name)
+    }
+
+    /// Remembers the names of the tenants of these keys; runs of one tenant are looked at once.
+    pub fn meet(&mut self, keys: &[Key]) {
+        let same = |a: &Key, b: &Key| a.namespace().tenant() == b.namespace().tenant();
+        keys.chunk_by(same).for_each(|run| _ = self.tenant(run[0].namespace().tenant()));
+    }
+
+    /// The key of the bucket's tenants is this one from now on.
+    pub fn set_tenant_key(&mut self, key: TenantKey) {
+        self.tenants.set_key(key, &mut self.index);
+    }
+
+    /// Limits what tenants may have.
+    pub fn limit(&mut self, quotas: &Quotas) {
+        self.index.share_fairly(quotas.fair);
+        self.limit_one(OTHER_TENANTS, quotas.others);
+        quotas.of.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
+    }
+
+    /// Limits what one tenant may have, or all others.
+    pub fn limit_one(&mut self, name: &str, bytes: Option<u64>) {
+        self.tenants.limit(name, bytes, &mut self.index);
+    }
+
+    /// How much a tenant may have, in bytes. Whose chunks nobody knows is none of the others.
+    pub fn limit_of(&self, tenant: TenantId) -> Option<u64> {
+        self.tenants.limit_of(tenant)
+    }
+
+    /// A chunk whose tenant is not known, or was said to be another, is its key's tenant's.
+    pub fn adopt(&mut self, key: &Key) {
+        if key.namespace().tenant().is_empty() {
+            return;
+        }
+        let tenant = self.tenant(key.namespace().tenant());
+        let known = self.index.known(key.digest()).map(|known| known.chunk);
+        if let Some(chunk) =
+            known.filter(|known| known.tenant != tenant && tenant != TenantId::NONE)
+        {
+            let _ = self.index.insert(chunk.with_tenant(tenant));
+        }
+    }
+
+    pub fn tenant_name(&self, id: TenantId) -> String {
+        self.tenants.name(id)
+    }
+
+    /// The chunk was seen just now.
+    pub fn confirm(&mut self, digest: &Digest, now_ms: u64) {
+        self.changed(*digest);
+        self.absent.remove(digest);
+        // One that its set hides too.
+        if let Some(slot) = self.index.slot(digest) {
+            self.seen.note(slot, now_ms);
+        }
+    }
+
+    /// Nobody knows what became of a request that changes the key: the next to ask asks the bucket.
+    pub fn doubt(&mut self, digest: &Digest) {
+        self.changed(*digest);
+        self.absent.remove(digest);
+        if let Some(slot) = self.index.slot(digest) {
+            self.seen.doubt(slot);
+        }
+    }
+
+    /// The bucket has no such object.
+    pub fn note_absent(&mut self, digest: Digest) {
+        self.note_absent_at(digest, Instant::now());
+    }
+
+    /// The bucket had no such object then.
+    pub fn note_absent_at(&mut self, digest: Digest, at: Instant) {
+        if self.absent.len() >= ABSENT_MAX {
+            self.absent.clear();
+        }
+        self.absent.insert(digest, at);
+        self.names.remove(&digest);
+        self.corrupt.remove(&digest);
+        self.index.acquit(&digest);
+    }
+
+    /// A victim is not remembered any more, though it is there.
+    pub fn let_go(&mut self, digest: &Digest) {
+        self.index.evicted(digest);
+        self.names.remove(digest);
+    }
+
+    /// The bucket has it no more: nothing of it stays but, of a suspect, the suspicion.
+    pub fn forget(&mut self, digest: &Digest) -> Option<Entry> {
+        self.names.remove(digest);
+        self.index.forget(digest)
+    }
+
+    /// Remembers a name that the digest does not tell.
+    pub fn note_name(&mut self, digest: &Digest, name: &str) {
+        if self.index.is_known(digest)
+            && self.names.get(digest).is_none_or(|known| **known != *name)
+        {
+            self.names.insert(*digest, name.into());
+        }
+    }
+
+    /// The name under which the key was found, where the digest does not tell it.
+    pub fn name(&self, digest: &Digest) -> Option<Arc<str>> {
+        self.names.get(digest).cloned()
+    }
+
+    /// The key's object, of that version, failed its checks: a miss until it is another.
+    pub fn note_corrupt(&mut self, digest: &Digest, etag: Option<&str>) {
+        self.doubt(digest);
+        self.index.suspect(digest);
+        if self.corrupt.len() >= CORRUPT_MAX {
+            self.corrupt.clear();
+        }
+        self.corrupt.insert(
+            *digest,
+            Corrupt { etag: etag.unwrap_or_default().into(), since: Instant::now() },
+        );
+    }
+
+    /// Whether the object of this version is the one that failed its checks, as far as can be told.
+    /// After a while it is to be checked anew: the bytes may have been spoiled on the way.
+    pub fn is_corrupt(&self, digest: &Digest, etag: Option<&str>) -> bool {
+        let known = self.corrupt.get(digest).filter(|known| known.since.elapsed() < CORRUPT_FOR);
+        let is_same =
+            |known: &Corrupt| known.etag.is_empty() || etag.is_none_or(|etag| *known.etag == *etag);
+        self.index.is_suspect(digest) && known.is_some_and(is_same)
+    }
+
+    /// The length of a chunk that lies there, as listings, answers and saves told it; `None` where
+    /// that may not be right.
+    pub fn listed_len(&self, digest: &Digest) -> Option<u64> {
+        let chunk = self.index.known(digest).filter(|_| !self.index.is_suspect(digest))?.chunk;
+        Some(chunk.len).filter(|len| *len > 0)
+    }
+
+    /// What lies there now was written since.
+    pub fn acquit(&mut self, digest: &Digest) {
+        self.corrupt.remove(digest);
+        self.index.acquit(digest);
+    }
+
+    /// How long ago the bucket was found to have no such object, or it was deleted here.
+    pub fn absent_for(&self, digest: &Digest) -> Option<Duration> {
+        self.absent.get(digest).map(Instant::elapsed)
+    }
+
+    /// The key changed: a listing that is under way may tell of it as it was before.
+    pub fn changed(&mut self, digest: Digest) {
+        self.watch.note(digest);
+    }
+
+    /// Whether the whole bucket was listed once.
+    pub fn is_listed(&self) -> bool {
+        self.listed
+    }
+
+    /// How many names are remembered.
+    #[cfg(test)]
+    pub fn names_len(&self) -> usize {
+        self.names.len()
+    }
+}
+
+/// A hash of an object's version, other for each key, so that a slot may go to another chunk; never
+/// 0.
+fn version(digest: &Digest, etag: &str) -> u32 {
+    let [a, b, c, d, ..] = *Digest::keyed(digest.as_bytes(), etag.as_bytes()).as_bytes();
+    u32::from_le_bytes([a, b, c, d]).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtier_evict::PolicyKind;
+    use kvtier_index::IndexConfig;
+
+    use super::*;
+
+    fn books() -> Books {
+        let index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
+        Books::new(index, (Duration::from_secs(60), Duration::from_secs(1)))
+    }
+
+    fn chunk(n: u32) -> Chunk {
+        Chunk::new(Digest::of("test", &n.to_le_bytes()), 10, 10)
+    }
+
+    #[test]
+    fn what_others_tell_of_is_in_doubt_whatever_had_its_slot_before() {
+        let (mut books, a, b) = (books(), chunk(1), chunk(2));
+        let Inserted::New(slot) = books.hear_of(a) else { panic!("new") };
+        books.confirm(&a.digest, 1000);
+        assert_eq!(books.known(&a.digest, 1000), Some(Some(10)));
+        books.forget(&a.digest).unwrap();
+        assert_eq!(books.hear_of(b), Inserted::New(slot), "the slot is reused");
+        assert_eq!(books.known(&b.digest, 1000), None, "nobody saw it");
+    }
+
+    #[test]
+    fn what_is_held_is_believed_however_old_but_not_when_in_doubt() {
+        let (mut books, a) = (books(), chunk(1));
+        let _ = books.hear_of(a);
+        books.index.hold(&[a.digest], u64::MAX).unwrap();
+        assert_eq!(books.known(&a.digest, 500), None, "heard of, and held");
+        books.confirm(&a.digest, 500);
+        assert_eq!(books.known(&a.digest, 10_000_000), Some(Some(10)));
+        books.doubt(&a.digest);
+        assert_eq!(books.known(&a.digest, 500), None);
+    }
+
+    #[test]
+    fn who_believes_nothing_asks_in_the_same_moment_too() {
+        let index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
+        let (mut books, a) = (Books::new(index, (Duration::ZERO, Duration::ZERO)), chunk(1));
+        let _ = books.hear_of(a);
+        for now_ms in [0, 1, SEEN_STEP_MS, 10 * SEEN_STEP_MS] {
+            books.confirm(&a.digest, now_ms);
+            assert_eq!(books.known(&a.digest, now_ms), None, "at {now_ms} ms");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_its_checks_is_checked_anew_after_a_while() {
+        let (mut books, a) = (books(), chunk(1));
+        let _ = books.hear_of(a);
+        books.note_corrupt(&a.digest, Some("one"));
+        assert!(books.is_corrupt(&a.digest, Some("one")) && books.is_corrupt(&a.digest, None));
+        assert!(!books.is_corrupt(&a.digest, Some("two")), "another version");
+        tokio::time::advance(CORRUPT_FOR).await;
+        assert!(!books.is_corrupt(&a.digest, Some("one")));
+        books.note_corrupt(&a.digest, None);
+        assert!(books.is_corrupt(&a.digest, Some("one")), "no version was told");
+    }
+
+    #[test]
+    fn names_go_with_their_chunks() {
+        let (mut books, a) = (books(), chunk(1));
+        books.note_name(&a.digest, "nobody's");
+        assert_eq!(books.names_len(), 0);
+        let _ = books.hear_of(a);
+        books.note_name(&a.digest, "m@1");
+        books.forget(&a.digest).unwrap();
+        assert_eq!(books.names_len(), 0);
+    }
+}

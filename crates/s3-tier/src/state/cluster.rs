@@ -1,0 +1,256 @@
+//! The truth of the bucket, whoever writes to it: the listing is the authority on what is there; a
+//! snapshot of the index makes a start fast; journals of all nodes keep the order of use; a lease
+//! says who evicts. The bucket's own doings (versions, rules, unfinished uploads) are looked after
+//! too.
+//!
+//! Everything here happens in the background: no load, lookup or save waits for it.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kvtier_index::journal::Record;
+use kvtier_index::{Chunk, Index, Refusal, Reserve, Want};
+use kvtier_key::Digest;
+use kvtier_s3::Client;
+use tokio::sync::Notify;
+
+use crate::TierConfig;
+use crate::state::journal::Journal;
+use crate::state::lease::Lease;
+use crate::state::paths::Paths;
+use crate::state::shares::Shares;
+use crate::sync_config::{Evictor, TruthConfig};
+
+/// A node that does not evict writes up to so many times the cap by its own reckoning, which learns
+/// late of what the evictor deletes; and one chunk more.
+const OVER: f64 = 1.05;
+
+/// How many tiers this process has opened.
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
+/// What a tier keeps about the truth of its bucket.
+#[derive(Debug)]
+pub struct Truth {
+    pub config: TruthConfig,
+    pub paths: Paths,
+    /// Which node it is: no other ever had this name.
+    pub node: String,
+    pub journal: Journal,
+    pub lease: Mutex<Lease>,
+    pub told: Mutex<Told>,
+    /// Held while the lease's object is written, so that the last word is ours.
+    pub writing: tokio::sync::Mutex<()>,
+    /// Held while a snapshot is written: one that ends later must not be the older.
+    pub snapshotting: tokio::sync::Mutex<()>,
+    /// Whether there is a cap: without one nobody counts, evicts or notes anything.
+    pub capped: bool,
+    pub over: AtomicBool,
+    /// Whether the snapshot that others left was read, or cannot be: it is not written over
+    /// before.
+    pub read_snapshot: AtomicBool,
+    /// When the last whole listing began, by the tier's clock.
+    pub listed_ms: AtomicI64,
+    /// The epoch of ours for which the order of use that others left was looked for: nothing is
+    /// deleted before.
+    pub caught_up: AtomicU64,
+    /// Told when the lease became ours.
+    pub took_over: Notify,
+    /// Notified when the key of tenants is known, or another one.
+    pub key_known: Notify,
+    /// How much of the free room this node may fill before it hears of the others.
+    pub shares: Shares,
+    /// Notified when nodes should tell each other soon what they did: room is short.
+    pub hurry: Notify,
+    /// Objects of an earlier build that name tenants may be there.
+    pub may_name_tenants: AtomicBool,
+}
+
+/// The first of all epochs: nobody evicted before.
+pub const FIRST: u64 = 1;
+/// In place of an epoch: whoever holds the lease deletes at once.
+pub const ANY: u64 = u64::MAX;
+
+/// What an operator should know.
+#[derive(Debug, Default)]
+pub struct Told {
+    pub caveats: Vec<String>,
+    /// Why there is no lease here.
+    pub lease: Option<String>,
+    /// Which node holds it.
+    pub holder: Option<String>,
+    /// Objects among the leases that no node made.
+    pub foreign_leases: Option<String>,
+    /// Why the snapshot was not used.
+    pub snapshot: Option<String>,
+    /// What is wrong with a journal.
+    pub journal: Option<String>,
+}
+
+impl Truth {
+    /// Of a bucket under this prefix, which is empty or ends in a slash.
+    pub fn new(config: &TierConfig, root: &str) -> Self {
+        let (capped, config) = (config.capacity_bytes.is_some(), config.truth);
+        Truth {
+            config,
+            paths: Paths::under(root),
+            node: node(),
+            journal: Journal::default(),
+            lease: Mutex::new(Lease::new(config.lease_term.as_millis() as u64)),
+            told: Mutex::default(),
+            writing: tokio::sync::Mutex::default(),
+            snapshotting: tokio::sync::Mutex::default(),
+            capped,
+            over: AtomicBool::new(false),
+            read_snapshot: AtomicBool::new(false),
+            listed_ms: AtomicI64::new(i64::MIN),
+            caught_up: AtomicU64::new(FIRST),
+            took_over: Notify::new(),
+            key_known: Notify::new(),
+            shares: Shares::default(),
+            hurry: Notify::new(),
+            may_name_tenants: AtomicBool::new(true),
+        }
+    }
+
+    /// Whether this node deletes what has to go; `now_ms` of the tier's clock.
+    pub fn may_evict(&self, now_ms: u64) -> bool {
+        match self.config.evictor {
+            Evictor::Lease => {
+                self.lease().held(now_ms).is_some_and(|epoch| self.has_caught_up(epoch))
+            }
+            Evictor::Single => true,
+            Evictor::Never => false,
+        }
+    }
+
+    /// Room is short, or was made: the other nodes should hear of it soon, and this one of them.
+    pub fn hurry(&self) {
+        if self.shares.has_others() {
+            self.hurry.notify_one();
+        }
+    }
+
+    /// The next round comes as soon as it may.
+    pub fn ask_for_round(&self) {
+        self.hurry.notify_one();
+    }
+
+    /// Whether it is known in which order chunks were used when this epoch of ours began, or cannot
+    /// be known.
+    pub fn has_caught_up(&self, epoch: u64) -> bool {
+        let caught_up = self.caught_up.load(Ordering::Relaxed);
+        epoch == FIRST || caught_up == epoch || caught_up == ANY
+    }
+
+    /// Room for a save of a node that does not evict, of a tenant that may have so much. While
+    /// another node does, this one's reckoning may pass cap and limit a little; by more only
+    /// with one chunk at a time, or a large one would never find room: who evicts makes it when it
+    /// hears of the chunk, and not before.
+    pub fn reserve(&self, index: &mut Index, want: &Want, limit: Option<u64>) -> Reserve {
+        let (usage, led) =
+            (index.usage(), self.holder().is_some() || self.config.evictor == Evictor::Never);
+        let fits = |there: u64, reserved: u64, limit: u64| {
+            let with = there.saturating_add(reserved).saturating_add(want.bytes);
+            let little_over = if led { (limit as f64 * OVER) as u64 } else { limit };
+            with <= little_over || (led && reserved == 0 && there <= limit)
+        };
+        let own = (index.tenant_usage(want.tenant).bytes, index.tenant_reserved(want.tenant));
+        if want.bytes > usage.capacity {
+            return Reserve::Full(Refusal::TooLarge {
+                bytes: want.bytes,
+                bytes_max: usage.capacity,
+            });
+        }
+        match limit {
+            Some(limit) if want.bytes > limit => Reserve::Full(Refusal::Quota { bytes_max: limit }),
+            Some(limit) if !fits(own.0, own.1, limit) => Reserve::Busy,
+            _ if !fits(usage.used, usage.reserved, usage.capacity) => Reserve::Busy,
+            _ => Reserve::Granted(index.reserve_anyway(want)),
+        }
+    }
+
+    /// Chunks were used, in the order of a chain: its head counts as the most recent.
+    pub fn touched(&self, chain: &[Digest]) {
+        self.note(chain.iter().rev().map(|digest| Record::Touch(*digest)));
+    }
+
+    pub fn note(&self, records: impl IntoIterator<Item = Record>) {
+        if self.capped {
+            self.journal.note(records);
+        }
+    }
+
+    /// A chunk was saved or found.
+    pub fn inserted(&self, chunk: Chunk) {
+        self.note([Record::Insert(chunk)]);
+    }
+
+    /// A chunk was deleted, or found missing.
+    pub fn removed(&self, digest: Digest) {
+        self.note([Record::Remove(digest)]);
+    }
+
+    /// What an operator should know, a sentence each.
+    pub fn reasons(&self, now_ms: u64) -> Vec<String> {
+        if !self.capped {
+            return Vec::new();
+        }
+        let told = self.told();
+        let who = match (self.config.evictor, &told.holder) {
+            (Evictor::Single, _) => "this node evicts, by its settings".to_owned(),
+            (Evictor::Never, _) => "other nodes evict, by this one's settings".to_owned(),
+            (Evictor::Lease, _) if self.lease().may_act(now_ms) => {
+                format!("this node evicts: {}", self.node)
+            }
+            (Evictor::Lease, Some(holder)) => format!("another node evicts: {holder}"),
+            (Evictor::Lease, None) => "no node evicts yet".to_owned(),
+        };
+        let some = [
+            told.lease.clone(),
+            told.foreign_leases.clone(),
+            told.snapshot.clone(),
+            told.journal.clone(),
+        ];
+        std::iter::once(who)
+            .chain(some.into_iter().flatten())
+            .chain(told.caveats.iter().cloned())
+            .collect()
+    }
+
+    pub fn lease(&self) -> MutexGuard<'_, Lease> {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn holder(&self) -> Option<String> {
+        self.told().holder.clone().filter(|holder| *holder != self.node)
+    }
+
+    /// Unix time in milliseconds by the store's clock, as far as it is known.
+    pub fn server_ms(&self, client: &Client) -> u64 {
+        unix_ms().saturating_add_signed(client.clock_offset().saturating_mul(1000))
+    }
+}
+
+pub fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Host, process, when, which of its tiers, and a number by chance: containers may share all of the
+/// others.
+fn node() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let plain = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };
+    let host: String = host.trim().chars().take(64).map(plain).collect();
+    let (process, opened) = (std::process::id(), OPENED.fetch_add(1, Ordering::Relaxed));
+    format!(
+        "{}.{process}.{}.{opened}.{:08x}",
+        if host.is_empty() { "host" } else { &host },
+        unix_ms(),
+        fastrand::u32(..)
+    )
+}

@@ -1,0 +1,58 @@
+//! What the tier counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($name:ident),* $(,)?) => {
+        /// What the tier counts; every field only grows.
+        #[derive(Debug, Default)]
+        pub struct Counters { $(pub $name: AtomicU64,)* }
+
+        impl Counters {
+            /// All counters by name, in a fixed order.
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.load(Ordering::Relaxed)),)*]
+            }
+        }
+    };
+}
+
+counters!(
+    hits,
+    misses_absent,
+    misses_corrupt,
+    misses_length,
+    misses_unverified,
+    loaded_bytes,
+    unverified,
+    stored,
+    present,
+    shed,
+    saved_bytes,
+    evicted,
+    delete_requests,
+    delete_failures,
+    condemned,
+    vanished,
+    discovered,
+    listed,
+    listed_lookups,
+    sweeps,
+    restored,
+    journaled,
+    merged,
+    snapshots,
+    uploads_aborted,
+    heads,
+    loads_in_ranges,
+    saves_in_parts,
+    conditional_puts,
+    copied_bounce_bytes,
+    summed_save_bytes,
+    errors,
+);
+
+/// Adds to a counter.
+pub fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}

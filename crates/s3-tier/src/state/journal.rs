@@ -1,0 +1,265 @@
+//! What this node used, saved and removed, until it is written to the bucket: one object at a time,
+//! each a file of kvtier-index's journal format.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kvtier_index::journal::{self as format, Record};
+use tokio::time::Instant;
+
+/// The most records that wait to be written; beyond, the oldest touches are worth least and go
+/// first.
+const WAITING_MAX: usize = 1 << 16;
+/// So many go at once, so that the most recent do not each look for one.
+const SHED: usize = WAITING_MAX / 4;
+/// When something happened is noted in steps of so many milliseconds.
+const STEP_MS: u64 = 250;
+/// An object tells at most so many times apart: when it could not be written for long, steps are
+/// made longer.
+const TIMES_MAX: usize = 1 << 14;
+/// A journal object is never longer: 65,536 records of at most 77 bytes, and the heads of their
+/// frames.
+pub const OBJECT_BYTES_MAX: usize = 6 << 20;
+/// The most objects of one node that wait to be merged; beyond, the oldest is deleted.
+pub const OBJECTS_MAX: usize = 64;
+
+/// This node's journal.
+#[derive(Debug)]
+pub struct Journal {
+    began: Instant,
+    waiting: Mutex<Waiting>,
+}
+
+/// A record, and in which step since the journal began it was noted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Noted {
+    step: u32,
+    record: Record,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    records: Vec<Noted>,
+    /// The number of the next object.
+    next: u64,
+    /// Numbers of objects that were written and may still be there.
+    written: VecDeque<u64>,
+    /// All records there ever were.
+    noted: u64,
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        Journal { began: Instant::now(), waiting: Mutex::default() }
+    }
+}
+
+impl Journal {
+    /// Notes what happened just now, in the order of use.
+    pub fn note(&self, records: impl IntoIterator<Item = Record>) {
+        let mut waiting = self.waiting();
+        let step = (self.now_ms() / STEP_MS) as u32;
+        for record in records {
+            if waiting.records.len() == WAITING_MAX {
+                waiting.shrink();
+            }
+            waiting.records.push(Noted { step, record });
+            waiting.noted += 1;
+        }
+    }
+
+    /// How much was noted in all.
+    pub fn noted(&self) -> u64 {
+        self.waiting().noted
+    }
+
+    /// What is to be written now: the object's number, and its records. `None` when nothing
+    /// happened.
+    pub fn take(&self) -> Option<(u64, Vec<Noted>)> {
+        let mut waiting = self.waiting();
+        let records = last_touches(std::mem::take(&mut waiting.records));
+        if records.is_empty() {
+            return None;
+        }
+        waiting.next += 1;
+        Some((waiting.next, records))
+    }
+
+    /// What is still to be written, in its order.
+    pub fn waiting_records(&self) -> Vec<Record> {
+        self.waiting().records.iter().map(|noted| noted.record).collect()
+    }
+
+    /// The object's bytes. `at_ms` is now, in Unix milliseconds by the store's clock.
+    pub fn encode(&self, at_ms: u64, records: &[Noted]) -> Vec<u8> {
+        encode((at_ms, self.now_ms()), records)
+    }
+
+    /// The object was written. Answers the number of one that is too many.
+    pub fn wrote(&self, number: u64) -> Option<u64> {
+        let mut waiting = self.waiting();
+        waiting.written.push_back(number);
+        (waiting.written.len() > OBJECTS_MAX).then(|| waiting.written.pop_front()).flatten()
+    }
+
+    /// It could not be written: its records wait for the next, before what happened since.
+    pub fn give_back(&self, records: Vec<Noted>) {
+        let mut waiting = self.waiting();
+        let since = std::mem::replace(&mut waiting.records, records);
+        waiting.records.extend(since);
+        if waiting.records.len() > WAITING_MAX {
+            waiting.shrink();
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+}
+
+impl Waiting {
+    /// Of several touches of one chunk the last stays; if that is not enough, the oldest touches
+    /// go, and then the oldest of all.
+    fn shrink(&mut self) {
+        self.records = last_touches(std::mem::take(&mut self.records));
+        for touches_only in [true, false] {
+            let mut over = self.records.len().saturating_sub(WAITING_MAX - SHED);
+            self.records.retain(|noted| {
+                let goes = over > 0 && (!touches_only || matches!(noted.record, Record::Touch(_)));
+                over -= usize::from(goes);
+                !goes
+            });
+        }
+    }
+}
+
+/// An object's bytes: a batch for each step, at its own time. Now is `at_ms` for the store, and
+/// `now_ms` since the journal began.
+fn encode((at_ms, now_ms): (u64, u64), records: &[Noted]) -> Vec<u8> {
+    let mut width = 1;
+    while runs(records, width).count() > TIMES_MAX {
+        width *= 2;
+    }
+    let mut bytes = Vec::new();
+    for run in runs(records, width) {
+        // A step made longer is told by its end: what went was there until then.
+        let ago_ms =
+            run.last().map_or(0, |noted| now_ms.saturating_sub(u64::from(noted.step) * STEP_MS));
+        let some: Vec<Record> = run.iter().map(|noted| noted.record).collect();
+        format::encode(at_ms.saturating_sub(ago_ms), &some, &mut bytes);
+    }
+    bytes
+}
+
+/// The records of so many steps each.
+fn runs(records: &[Noted], width: u32) -> impl Iterator<Item = &[Noted]> {
+    records.chunk_by(move |a, b| a.step / width == b.step / width)
+}
+
+/// Of several touches of one chunk the last is enough.
+fn last_touches(records: Vec<Noted>) -> Vec<Noted> {
+    let mut seen = HashSet::new();
+    let mut kept: Vec<Noted> =
+        records
+            .into_iter()
+            .rev()
+            .filter(|noted| {
+                if let Record::Touch(digest) = noted.record { seen.insert(digest) } else { true }
+            })
+            .collect();
+    kept.reverse();
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtier_index::Chunk;
+    use kvtier_key::Digest;
+
+    use super::*;
+
+    fn digest(n: usize) -> Digest {
+        Digest::of("test", &n.to_le_bytes())
+    }
+
+    fn plain(records: &[Noted]) -> Vec<Record> {
+        records.iter().map(|noted| noted.record).collect()
+    }
+
+    fn at(step: usize, n: usize) -> Noted {
+        Noted { step: step as u32, record: Record::Insert(Chunk::new(digest(n), 1, 1)) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_happened_is_told_with_its_time() {
+        let records = [at(0, 1), at(0, 2), at(4, 3), at(120, 4)];
+        let bytes = encode((1_000_000, 30_500), &records);
+        let told: Vec<(u64, usize)> =
+            format::decode(&bytes).map(|batch| (batch.at_ms, batch.records.len())).collect();
+        assert_eq!(told, [(969_500, 2), (970_500, 1), (999_500, 1)]);
+        let journal = Journal::default();
+        journal.note([Record::Touch(digest(1))]);
+        tokio::time::advance(std::time::Duration::from_millis(2 * STEP_MS)).await;
+        journal.note([Record::Touch(digest(2))]);
+        let (_, records) = journal.take().unwrap();
+        let bytes = journal.encode(1_000_000, &records);
+        let told: Vec<u64> = format::decode(&bytes).map(|batch| batch.at_ms).collect();
+        assert!(told == [1_000_000 - 2 * STEP_MS, 1_000_000], "{told:?}");
+    }
+
+    #[test]
+    fn an_object_that_waited_for_hours_is_no_longer_than_may_be() {
+        let records: Vec<Noted> = (0..WAITING_MAX).map(|n| at(n, n)).collect();
+        let bytes = encode((1 << 40, 1 << 30), &records);
+        assert!(bytes.len() <= OBJECT_BYTES_MAX, "{}", bytes.len());
+        let told: Vec<Record> = format::decode(&bytes).flat_map(|batch| batch.records).collect();
+        assert!(
+            told == plain(&records) && format::decode(&bytes).is_sorted_by_key(|batch| batch.at_ms)
+        );
+    }
+
+    #[test]
+    fn touches_are_aggregated_and_what_could_not_be_written_waits() {
+        let journal = Journal::default();
+        assert_eq!(journal.take(), None);
+        let (a, b) = (digest(1), digest(2));
+        journal.note([Record::Touch(a), Record::Touch(b), Record::Remove(b), Record::Touch(a)]);
+        let (number, records) = journal.take().unwrap();
+        assert_eq!(
+            (number, plain(&records)),
+            (1, vec![Record::Touch(b), Record::Remove(b), Record::Touch(a)])
+        );
+        journal.note([Record::Touch(b)]);
+        journal.give_back(records);
+        let (number, records) = journal.take().unwrap();
+        assert_eq!(
+            (number, plain(&records)),
+            (2, vec![Record::Remove(b), Record::Touch(a), Record::Touch(b)])
+        );
+        assert_eq!(journal.take(), None);
+    }
+
+    #[test]
+    fn it_is_bounded_in_memory_and_in_the_bucket_and_forgets_old_touches_first() {
+        let journal = Journal::default();
+        let chunk = Chunk::new(digest(0), 1, 1);
+        journal.note([Record::Insert(chunk)]);
+        journal.note((1..=200_000).map(|n| Record::Touch(digest(n))));
+        let (_, records) = journal.take().unwrap();
+        let records = plain(&records);
+        assert!(records.len() <= WAITING_MAX && records.contains(&Record::Insert(chunk)));
+        assert_eq!(records.last(), Some(&Record::Touch(digest(200_000))));
+        assert!(!records.contains(&Record::Touch(digest(1))));
+        journal.note((0..200_000).map(|n| Record::Insert(Chunk::new(digest(n), 1, 1))));
+        let (_, records) = journal.take().unwrap();
+        assert!(records.len() <= WAITING_MAX, "{}", records.len());
+        assert!(journal.encode(1, &records).len() <= OBJECT_BYTES_MAX);
+        let too_many: Vec<u64> =
+            (1..=OBJECTS_MAX as u64 + 2).filter_map(|number| journal.wrote(number)).collect();
+        assert_eq!(too_many, [1, 2]);
+    }
+}

@@ -1,0 +1,289 @@
+//! What the objects are called, and which chunk an object's name means.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use kvtier_core::{Error, ErrorKind, Key, Namespace};
+use kvtier_key::names::{Form, Parsed};
+use kvtier_key::{Digest, KeyId};
+
+use crate::Layout;
+
+/// S3 takes no longer names.
+const NAME_BYTES_MAX: usize = 1024;
+/// The most models whose spelling is remembered.
+const MODELS_MAX: usize = 1024;
+/// What begins with this, behind the prefix, is the tier's own and no chunk.
+pub const OWN: &str = ".kvtier/";
+
+/// The names of one tier's objects.
+#[derive(Debug)]
+pub struct Names {
+    layout: Layout,
+    root: String,
+    /// Whose chunks have names that do not tell: told at the start, else that of the first key.
+    namespace: OnceLock<Arc<Namespace>>,
+    /// How models are spelled whose names have `_` for `/`.
+    models: RwLock<HashMap<String, Arc<str>>>,
+    /// Names of three fields are looked for.
+    old: AtomicBool,
+}
+
+impl Names {
+    pub fn new(layout: Layout, prefix: &str, namespace: Option<Arc<Namespace>>, old: bool) -> Self {
+        let prefix = prefix.trim_matches('/');
+        let root = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
+        let namespace = namespace.map_or_else(OnceLock::new, OnceLock::from);
+        Names { layout, root, namespace, models: RwLock::default(), old: AtomicBool::new(old) }
+    }
+
+    /// What to list: empty or ending in a slash, as S3 Express wants it.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// Whether a name is made of the key's digest alone.
+    pub fn is_own(&self) -> bool {
+        self.layout == Layout::Kvtier
+    }
+
+    /// Whether names tell their chunks: in LMCache's layouts once it is known whose chunks these
+    /// are.
+    pub fn tells(&self) -> bool {
+        self.is_own() || self.namespace.get().is_some()
+    }
+
+    /// Whether what names tell of a chunk is of a tenant, or may be.
+    pub fn has_tenants(&self) -> bool {
+        let is_of_one = |ns: &Arc<Namespace>| ns.has_salts_as_tenants() || !ns.tenant().is_empty();
+        !self.is_own() && self.namespace.get().is_some_and(is_of_one)
+    }
+
+    /// The name of the key's object. Errors: a key that this layout cannot spell, or of another
+    /// namespace than the rest.
+    pub fn of(&self, key: &Key) -> Result<String, Error> {
+        let spelled = match (self.layout, key.id()) {
+            (Layout::Kvtier, _) => return self.checked(key, self.of_digest(key.digest())),
+            (Layout::LmcacheMp, KeyId::Object(_)) => Form::MpNative.format(key.id()),
+            (Layout::Lmcache, KeyId::Engine(_) | KeyId::Layer(_)) => Form::Text.format(key.id()),
+            _ => {
+                let what =
+                    format!("layout {} has no names for keys of LMCache's other mode", self.layout);
+                return Err(Error::new(ErrorKind::Unsupported, what).with_key(*key.digest()));
+            }
+        };
+        self.agree(key)?;
+        let invalid =
+            |e| Error::new(ErrorKind::Invalid, "the key has no name in S3").with_source(e);
+        let name = spelled.map_err(invalid)?;
+        let name = if self.layout == Layout::Lmcache { self.flat(key, &name)? } else { name };
+        self.checked(key, format!("{}{name}", self.root))
+    }
+
+    /// The name that older versions gave the key's object; `None` where there is none, or none was
+    /// ever seen.
+    pub fn old(&self, key: &Key) -> Option<String> {
+        if self.layout != Layout::LmcacheMp || !self.old.load(Ordering::Relaxed) {
+            return None;
+        }
+        Form::Mp3Field.format(key.id()).ok().map(|name| format!("{}{name}", self.root))
+    }
+
+    /// The other of the two names that the chunk of this object may have; `None` where only one
+    /// kind of names was met.
+    pub fn twin(&self, name: &str) -> Option<String> {
+        if self.layout != Layout::LmcacheMp || !self.old.load(Ordering::Relaxed) {
+            return None;
+        }
+        let rest = name.strip_prefix(&self.root)?;
+        let twin = |form: Form, other: Form| match form.parse(rest) {
+            Ok(Parsed::Lossless(id)) => other.format(&id).ok(),
+            _ => None,
+        };
+        let twin = twin(Form::MpNative, Form::Mp3Field)
+            .or_else(|| twin(Form::Mp3Field, Form::MpNative))?;
+        Some(format!("{}{twin}", self.root))
+    }
+
+    /// The name of an object of our own layout: the hash comes first, so that keys spread over the
+    /// store's ranges.
+    pub fn of_digest(&self, digest: &Digest) -> String {
+        format!("{}{}", self.root, own_name(digest))
+    }
+
+    /// Which chunk has this name; `None` for any other object, and as long as it is unknown whose
+    /// chunks these are.
+    pub fn digest(&self, name: &str) -> Option<Digest> {
+        let rest = name.strip_prefix(&self.root).filter(|rest| !rest.starts_with(OWN))?;
+        if self.is_own() {
+            let digest = Digest::from_hex(rest.get(3..)?)?;
+            return (self.of_digest(&digest) == name).then_some(digest);
+        }
+        self.key(name).map(|key| *key.digest())
+    }
+
+    /// The key of this name in LMCache's layouts; `None` as for [`Names::digest`].
+    pub fn key(&self, name: &str) -> Option<Key> {
+        let (namespace, id) = (self.namespace.get()?, self.id_of(name)?);
+        Some(Key::new(namespace.of(&id), id))
+    }
+
+    /// What this name spells in LMCache's layouts; `None` for any other object, and in our own
+    /// layout, where names are digests.
+    pub fn id_of(&self, name: &str) -> Option<KeyId> {
+        let rest = name.strip_prefix(&self.root).filter(|rest| !rest.starts_with(OWN))?;
+        if self.is_own() { None } else { self.id(rest) }
+    }
+
+    fn id(&self, name: &str) -> Option<KeyId> {
+        if self.layout == Layout::LmcacheMp {
+            if let Ok(Parsed::Lossless(id)) = Form::MpNative.parse(name) {
+                return Some(id);
+            }
+            let Ok(Parsed::Lossless(id)) = Form::Mp3Field.parse(name) else { return None };
+            self.old.store(true, Ordering::Relaxed);
+            return Some(id);
+        }
+        // Names of this layout have no slash: what lies in folders is somebody else's.
+        if name.contains('/') {
+            return None;
+        }
+        let Ok(Parsed::Lossless(mut id)) = Form::Text.parse(name) else { return None };
+        let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
+        let model = model(&mut id)?;
+        if let Some(spelled) = models.get(&**model) {
+            *model = Arc::clone(spelled);
+        }
+        Some(id)
+    }
+
+    /// `/` as `_`. Of two models with one name the second is refused: the name of a chunk would not
+    /// tell whose it is.
+    fn flat(&self, key: &Key, text: &str) -> Result<String, Error> {
+        let mut id = key.id().clone();
+        let Some(model) = model(&mut id) else { return Ok(text.to_owned()) };
+        let plain = model.replace('/', "_");
+        let rest = &text[model.len()..];
+        if rest.contains('/') {
+            let what = "layout lmcache has no names for keys whose tags contain a slash";
+            return Err(Error::new(ErrorKind::Unsupported, what).with_key(*key.digest()));
+        }
+        let known = self.models.read().unwrap_or_else(PoisonError::into_inner).get(&plain).cloned();
+        let spelled = match known {
+            Some(spelled) => spelled,
+            None => {
+                let mut models = self.models.write().unwrap_or_else(PoisonError::into_inner);
+                if models.len() >= MODELS_MAX {
+                    let what = format!(
+                        "a tier of layout lmcache has chunks of at most {MODELS_MAX} models"
+                    );
+                    return Err(Error::new(ErrorKind::Invalid, what));
+                }
+                Arc::clone(models.entry(plain.clone()).or_insert_with(|| Arc::clone(model)))
+            }
+        };
+        if spelled != *model {
+            let what = format!(
+                "the models {spelled} and {model} have the same object names in layout lmcache; use another prefix for one of them"
+            );
+            return Err(Error::new(ErrorKind::Invalid, what).with_key(*key.digest()));
+        }
+        Ok(plain + rest)
+    }
+
+    /// The digest under which a name was entered before anybody knew how its model is spelled.
+    pub fn misread(&self, key: &Key) -> Option<Digest> {
+        let mut id = (self.layout == Layout::Lmcache).then(|| key.id().clone())?;
+        let spelled = model(&mut id).filter(|model| model.contains('/'))?;
+        *spelled = spelled.replace('/', "_").into();
+        Some(*Key::new(Arc::clone(key.namespace()), id).digest())
+    }
+
+    fn agree(&self, key: &Key) -> Result<(), Error> {
+        let ours = self.namespace.get_or_init(|| Arc::clone(key.namespace()));
+        if ours.of(key.id()).digest() == key.namespace().digest() {
+            return Ok(());
+        }
+        let what = format!(
+            "objects of layout {} do not say whose they are, so that one tier has chunks of one namespace: this one has those of \
+             layout {}, the key is of layout {}{}; use another prefix",
+            self.layout,
+            ours.layout(),
+            key.namespace().layout(),
+            if ours.tenant() == key.namespace().tenant() { "" } else { " and of another tenant" }
+        );
+        Err(Error::new(ErrorKind::Invalid, what).with_key(*key.digest()))
+    }
+
+    fn checked(&self, key: &Key, name: String) -> Result<String, Error> {
+        if name.len() <= NAME_BYTES_MAX {
+            return Ok(name);
+        }
+        let what = format!(
+            "the object's name has {} bytes, S3 takes {NAME_BYTES_MAX}; shorten the prefix",
+            name.len()
+        );
+        Err(Error::new(ErrorKind::Invalid, what).with_key(*key.digest()))
+    }
+}
+
+/// The name of an object of our own layout, behind the prefix.
+pub fn own_name(digest: &Digest) -> String {
+    let hex = digest.to_hex();
+    format!("{}/{hex}", &hex[..2])
+}
+
+pub fn model(id: &mut KeyId) -> Option<&mut Arc<str>> {
+    match id {
+        KeyId::Object(id) => Some(&mut id.model),
+        KeyId::Engine(id) => Some(&mut id.model),
+        KeyId::Layer(id) => Some(&mut id.key.model),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> Key {
+        Key::new(
+            Namespace::new("t", Digest::default()).into(),
+            KeyId::from_engine_text(text).unwrap(),
+        )
+    }
+
+    #[test]
+    fn own_names_begin_with_the_hash_and_read_back() {
+        let names = Names::new(Layout::Kvtier, "/a/b/", None, false);
+        let digest = Digest::of("test", b"x");
+        let name = names.of_digest(&digest);
+        assert_eq!(
+            name,
+            format!("a/b/{}/{digest}", &digest.to_hex()[..2], digest = digest.to_hex())
+        );
+        assert_eq!(names.digest(&name), Some(digest));
+        for other in [
+            name.replacen("a/b", "c", 1),
+            name.to_uppercase(),
+            format!("{name}0"),
+            "a/b/.kvtier/x".into(),
+        ] {
+            assert_eq!(names.digest(&other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn flat_names_read_back_as_the_model_that_was_met_and_never_mean_two() {
+        let names = Names::new(Layout::Lmcache, "p", None, false);
+        let slashed = key("org/m@1@0@ab@half");
+        let name = names.of(&slashed).unwrap();
+        assert_eq!(name, "p/org_m@1@0@ab@half");
+        assert_eq!(names.digest(&name), Some(*slashed.digest()));
+        assert_eq!(names.misread(&slashed), Some(*key("org_m@1@0@ab@half").digest()));
+        let twin = names.of(&key("org_m@1@0@ab@half")).unwrap_err();
+        assert_eq!(twin.kind(), ErrorKind::Invalid);
+        assert!(twin.to_string().contains("org/m and org_m"), "{twin}");
+    }
+}

@@ -1,0 +1,94 @@
+//! Names of the tier's own objects in the bucket.
+
+/// The names of a tier's own objects, all below `.kvtier/` under its prefix. Every directory ends
+/// in a slash, as S3 Express wants it.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    own: String,
+}
+
+impl Paths {
+    /// Under a prefix that is empty or ends in a slash.
+    pub fn under(root: &str) -> Self {
+        Paths { own: format!("{root}.kvtier/") }
+    }
+
+    pub fn is_own(&self, name: &str) -> bool {
+        name.starts_with(&self.own)
+    }
+
+    pub fn leases(&self) -> String {
+        format!("{}lease/", self.own)
+    }
+
+    pub fn lease(&self, epoch: u64) -> String {
+        format!("{}{epoch:016x}", self.leases())
+    }
+
+    /// Which epoch's object it is.
+    pub fn epoch(&self, name: &str) -> Option<u64> {
+        let digits = name.strip_prefix(&self.leases())?;
+        let epoch = u64::from_str_radix(digits, 16).ok()?;
+        (self.lease(epoch) == name).then_some(epoch)
+    }
+
+    pub fn journals(&self) -> String {
+        format!("{}journal/", self.own)
+    }
+
+    /// Where the journal of one node lies.
+    pub fn journals_of(&self, node: &str) -> String {
+        format!("{}{node}/", self.journals())
+    }
+
+    pub fn journal(&self, node: &str, number: u64) -> String {
+        format!("{}{number:08x}", self.journals_of(node))
+    }
+
+    pub fn snapshots(&self) -> String {
+        format!("{}snapshot/", self.own)
+    }
+
+    /// What tells which parts are a whole snapshot.
+    pub fn snapshot(&self) -> String {
+        format!("{}current", self.snapshots())
+    }
+
+    /// The key that makes tenants of names.
+    pub fn tenant_key(&self) -> String {
+        format!("{}tenant-key", self.own)
+    }
+
+    /// Where earlier builds wrote what tenants are called.
+    pub fn tenant_names(&self) -> String {
+        format!("{}tenant/", self.own)
+    }
+
+    pub fn part(&self, part: &str) -> String {
+        format!("{}{part}", self.snapshots())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_read_back_and_nothing_else_does() {
+        let paths = Paths::under("kv/");
+        assert_eq!(paths.lease(255), "kv/.kvtier/lease/00000000000000ff");
+        assert_eq!(paths.epoch(&paths.lease(u64::MAX)), Some(u64::MAX));
+        for odd in [
+            "kv/.kvtier/lease/ff",
+            "kv/.kvtier/lease/00000000000000FF",
+            "kv/.kvtier/lease/x",
+            "ff",
+            "",
+        ] {
+            assert_eq!(paths.epoch(odd), None, "{odd}");
+        }
+        let bare = Paths::under("");
+        assert_eq!(bare.journal("host.1.2.0", 3), ".kvtier/journal/host.1.2.0/00000003");
+        assert!(bare.is_own(&bare.snapshot()) && !bare.is_own("00/00ff"));
+    }
+}

@@ -1,0 +1,416 @@
+//! The tier: what `kvtier-core` asks of one, over the state, the operations and the background
+//! work of this crate.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtier_core::{
+    Answer, Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold,
+    HoldId, Key, KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Removed,
+    Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
+};
+use kvtier_evict::{Policy, PolicyKind};
+use kvtier_index::{Index, IndexConfig};
+use kvtier_mem::{Arena, ArenaConfig, BackingKind};
+use kvtier_s3::Client;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::Instant;
+
+use crate::TierConfig;
+use crate::background::{self, conditional_puts};
+use crate::ops::batch::{Place, Together};
+use crate::ops::{evict, load, lookup, save};
+use crate::state::counters::add;
+use crate::state::shared::Shared;
+
+/// What a tier still writes to the bucket at its end takes no longer: some requests one after the
+/// other, of which the last lets the next node evict at once and not after a term.
+const FAREWELL_MAX: Duration = Duration::from_secs(5);
+
+/// A tier in a bucket.
+#[derive(Debug)]
+pub struct S3Tier {
+    pub(crate) shared: Arc<Shared>,
+    clock: Timekeeper,
+    bounce_bytes: u64,
+    runtime: Option<Runtime>,
+}
+
+impl S3Tier {
+    /// Opens the tier; nothing is asked of the store yet but a listing in the background.
+    pub fn open(mut config: TierConfig) -> Result<Self, Error> {
+        config.check()?;
+        let failed = |what: &'static str| {
+            move |e: std::io::Error| Error::new(ErrorKind::Io, what).with_source(e)
+        };
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(config.threads)
+            .thread_name(&config.name)
+            .enable_all()
+            .build()
+            .map_err(failed("cannot start the S3 tier's threads"))?;
+        let clock = Timekeeper::start(&config.name).map_err(failed("cannot start a thread"))?;
+        let index = Index::new(limits(&config), policy(&config));
+        let index = index
+            .map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
+        let mut bounce = ArenaConfig::heap(config.bounce_bytes.max(1));
+        // Pages that come as they are touched: most tiers never need them.
+        bounce.kind = BackingKind::Mapped;
+        let bounce = Arena::new(bounce);
+        let bounce = bounce.map_err(|e| {
+            Error::new(ErrorKind::Full, "no memory for the tier's buffers").with_source(e)
+        });
+        let gate = Gate::new(GateLimits::new(config.ops_max, config.inflight_bytes_max));
+        let caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
+        let spare = kvtier_s3::Config::new(
+            config.client.endpoint.clone(),
+            kvtier_s3::Credentials::new("", ""),
+        );
+        let mut client = std::mem::replace(&mut config.client, spare);
+        client.checksum = save::checksum_for_facts(client.checksum);
+        let shared =
+            Arc::new(Shared::new(&config, Client::new(client), (caps, index, gate, bounce?)));
+        shared.books().limit(&config.quotas);
+        match config.compat.filter(|_| config.capacity_bytes.is_some()) {
+            Some(compat) => runtime.spawn(evict::evict_by_the_second(Arc::clone(&shared), compat)),
+            None => runtime.spawn(evict::evict_ahead(Arc::clone(&shared))),
+        };
+        runtime.spawn(conditional_puts::probe(Arc::clone(&shared)));
+        background::start(&shared, &runtime);
+        Ok(S3Tier {
+            shared,
+            clock,
+            bounce_bytes: config.bounce_bytes as u64,
+            runtime: Some(runtime),
+        })
+    }
+
+    /// The client under the tier: its counts, its clock, its limits.
+    pub fn client(&self) -> &Client {
+        &self.shared.client
+    }
+
+    /// Asks the store whether the bucket is there, for those who want to know it at the start.
+    /// `Invalid` where it does not exist: until it does, saves and loads fail, and the status
+    /// says so. Other errors are those of the request.
+    pub fn check(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
+        let (shared, deadline) = (Arc::clone(&self.shared), ctx.deadline.into());
+        let work = async move { shared.check(deadline).await };
+        self.ask(("check", ctx), work, |answer, checked| {
+            answer.complete(checked);
+        })
+    }
+
+    fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(job);
+        }
+    }
+
+    /// Lets an op in, or answers it at once.
+    fn admit<O: Op, T: Send + 'static>(
+        &self,
+        op: O,
+        slot: Slot<O, T>,
+        refusal: Option<Error>,
+        throttled: T,
+    ) -> Option<(O, Slot<O, T>)> {
+        let name = || self.shared.caps.name.clone();
+        if let Some(error) = refusal {
+            slot.finish(op, Err(error.with_tier(name())));
+            return None;
+        }
+        match self.shared.gate.enter(op.bytes()) {
+            Ok(pass) => {
+                slot.carry(pass);
+                return Some((op, slot));
+            }
+            Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled)),
+            Err(kind) => {
+                slot.finish(op, Err(Error::new(kind, "the tier is closed").with_tier(name())))
+            }
+        }
+        None
+    }
+
+    /// Runs a question about keys to its answer, which `hear` gives. Work that is past its deadline
+    /// goes on to its end, heard or not: victims must be accounted for.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        (op, ctx): (&'static str, &Ctx),
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+        hear: impl FnOnce(Answer<T>, Result<T, Error>) + Send + 'static,
+    ) -> Ticket<Result<T, Error>> {
+        let (answer, ticket) = Answer::new(op, ctx.deadline);
+        match self.shared.gate.enter(0) {
+            Ok(pass) => {
+                self.clock.at(ctx.deadline, &answer.expiry());
+                self.spawn(async move {
+                    if answer.is_over() {
+                        return answer.give_up();
+                    }
+                    let result = work.await;
+                    drop(pass);
+                    hear(answer, result);
+                });
+            }
+            Err(kind) => {
+                let what = "the tier takes no more work now";
+                answer.complete(Err(Error::new(kind, what)
+                    .with_op(op)
+                    .with_tier(self.shared.caps.name.clone())));
+            }
+        }
+        ticket
+    }
+}
+
+/// The index's limits: what is above the reject mark is above its capacity.
+fn limits(config: &TierConfig) -> IndexConfig {
+    let Some(capacity) = config.capacity_bytes else { return IndexConfig::new(u64::MAX) };
+    if config.compat.is_some() {
+        return IndexConfig::new(capacity).with_high_mark(1.0);
+    }
+    let mark = config.reject_mark;
+    let bytes = if mark == 1.0 { capacity } else { ((capacity as f64 * mark) as u64).max(1) };
+    IndexConfig::new(bytes)
+        .with_high_mark((config.high_mark / mark).min(1.0))
+        .with_batch_max((config.batch_max / mark).min(1.0))
+}
+
+/// Who goes first. Without a cap that only says who is forgotten, which somebody has to be.
+fn policy(config: &TierConfig) -> Box<dyn Policy> {
+    match config.policy {
+        PolicyKind::Noop if config.capacity_bytes.is_none() => PolicyKind::Lru.build(),
+        policy if config.compat.is_some() => policy.build_compat(),
+        policy => policy.build(),
+    }
+}
+
+fn keys_of<O: Op>(ops: &[O]) -> Vec<Key> {
+    ops.iter().map(|op| op.key().clone()).collect()
+}
+
+impl Tier for S3Tier {
+    fn caps(&self) -> &Caps {
+        &self.shared.caps
+    }
+
+    fn lookup(
+        &self,
+        ctx: &Ctx,
+        keys: Arc<[Key]>,
+        mode: Mode,
+        hold: Hold,
+    ) -> Ticket<Result<LookedUp, Error>> {
+        if self.shared.gate.is_closed() {
+            return Ticket::now(Err(
+                Error::new(ErrorKind::Closed, "the tier is closed").with_op("lookup")
+            ));
+        }
+        if keys.len() > 1 {
+            self.shared.books().index.learn_order(&keys);
+        }
+        self.shared.books().meet(&keys);
+        match lookup::from_memory(&self.shared, &keys, (mode, hold)) {
+            Some(answer) => Ticket::now(answer),
+            None => {
+                let (shared, work) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
+                let work = lookup::lookup(work, keys, (mode, hold), ctx.deadline.into());
+                self.ask(("lookup", ctx), work, move |answer, found| {
+                    let hold = found.as_ref().ok().and_then(|found| found.hold);
+                    // A hold that nobody hears of is none.
+                    if !answer.complete(found)
+                        && let Some(hold) = hold
+                    {
+                        shared.books().index.release(kvtier_index::HoldId::from_u64(hold.0));
+                    }
+                })
+            }
+        }
+    }
+
+    fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
+        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
+        self.clock.at(ctx.deadline, &batch.expiry());
+        // Together and before the answers: the head of a chain is to stay longer than its tail.
+        let chain: Vec<_> = ops.iter().map(|op| *op.key.digest()).collect();
+        ops.iter().for_each(|op| self.shared.books().adopt(&op.key));
+        self.shared.used(&chain, &ctx.hint);
+        for (op, slot) in ops.into_iter().zip(slots) {
+            let refusal = load::refusal(&op);
+            if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
+                self.spawn(load::load(Arc::clone(&self.shared), op, slot, ctx.class));
+            }
+        }
+        ticket
+    }
+
+    fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
+        self.clock.at(ctx.deadline, &batch.expiry());
+        let Ok(together) = Together::new(&self.shared, ctx, &ops) else {
+            add(&self.shared.counters.shed, ops.len() as u64);
+            let shed =
+                |(op, slot): (Save, Slot<_, _>)| slot.finish(op, Ok(Saved::Shed(ShedReason::Sets)));
+            ops.into_iter().zip(slots).for_each(shed);
+            return ticket;
+        };
+        let announced = self.shared.announce(ctx.chain, &ops);
+        let (places, begun) = (Place::of_each(ops.len()), Instant::now());
+        for (((op, slot), announced), place) in
+            ops.into_iter().zip(slots).zip(announced).zip(places)
+        {
+            let refusal = save::refusal(&op, self.bounce_bytes);
+            if let Some((op, slot)) =
+                self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled))
+            {
+                let asked = save::Asked {
+                    op,
+                    slot,
+                    announced,
+                    together: Arc::clone(&together),
+                    place,
+                    begun,
+                };
+                self.spawn(save::save(Arc::clone(&self.shared), asked));
+            }
+        }
+        ticket
+    }
+
+    fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
+        let work = lookup::remove(Arc::clone(&self.shared), keys, ctx.deadline.into());
+        self.ask(("remove", ctx), work, |answer, removed| {
+            answer.complete(removed);
+        })
+    }
+
+    fn release(&self, hold: HoldId) {
+        self.shared.books().index.release(kvtier_index::HoldId::from_u64(hold.0));
+    }
+
+    fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
+        self.shared.books().index.release_keys(kvtier_index::HoldId::from_u64(hold.0), keys);
+    }
+
+    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
+        let ticket = self.shared.gate.ready(ctx.deadline);
+        self.clock.at(ctx.deadline, &self.shared.gate.expiry());
+        ticket
+    }
+
+    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.shared.books().index.set_of(key.digest())
+    }
+
+    /// Not without a cap, where nobody counts, nor where LMCache's way of evicting is asked for,
+    /// which knows no tenants.
+    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        let may = self.shared.capacity_bytes.is_some() && !self.shared.compat;
+        if may {
+            self.shared.books().limit_one(tenant, bytes);
+            self.shared.outbox.ring();
+        }
+        may
+    }
+
+    fn close(&self) -> Ticket<Result<(), Error>> {
+        let (drained, shared) = (self.shared.gate.close(), Arc::clone(&self.shared));
+        let (answer, ticket) = kvtier_core::ticket();
+        self.spawn(async move {
+            let result = drained.await;
+            background::farewell(&shared, FAREWELL_MAX).await;
+            answer.complete(result);
+        });
+        ticket
+    }
+}
+
+impl Observe for S3Tier {
+    fn usage(&self) -> Usage {
+        let books = self.shared.books();
+        let all = books.index.usage();
+        let mut usage = Usage::default();
+        // Without a cap nobody counts what others wrote.
+        usage.used_bytes = self.shared.capacity_bytes.map(|_| all.used);
+        usage.capacity_bytes = self.shared.capacity_bytes;
+        usage.chunks = all.entries as u64;
+        let tenants = books.index.tenants().map(|(id, u)| TenantUsage {
+            tenant: books.tenant_name(id),
+            used_bytes: u.bytes,
+            chunks: u.entries as u64,
+        });
+        usage.tenants = tenants.collect();
+        usage
+    }
+
+    fn keys(&self, from: Cursor, max: usize) -> KeyPage {
+        let books = self.shared.books();
+        let page = books.index.keys_page(kvtier_index::Cursor::from_u32(from.0 as u32), max);
+        let good = page.chunks.iter().filter(|chunk| !books.index.is_suspect(&chunk.digest));
+        KeyPage {
+            keys: good.map(|c| KeyInfo { key: c.digest, len: c.len }).collect(),
+            next: page.next.map(|cursor| Cursor(cursor.as_u32().into())),
+        }
+    }
+
+    fn listen(&self, listener: Arc<dyn Listener>) {
+        self.shared.listeners.add(listener);
+    }
+
+    fn status(&self) -> Status {
+        let mut reasons = Vec::new();
+        let missing = self.shared.client.is_bucket_missing();
+        reasons.extend(missing.then(|| self.shared.missing_bucket()));
+        match (self.shared.books().is_listed(), self.shared.names.tells()) {
+            (true, _) => {}
+            (false, true) => {
+                reasons.push("the bucket is still being listed: usage is not complete".to_owned())
+            }
+            (false, false) => {
+                reasons.push(
+                    "usage is not known before the first key says whose chunks these are"
+                        .to_owned(),
+                );
+            }
+        }
+        reasons.extend(self.shared.truth.reasons(self.shared.now_ms()));
+        reasons.extend(self.shared.client.outages());
+        reasons.extend(self.shared.last_fault().map(|fault| format!("last fault: {fault}")));
+        let mut counters = self.shared.counters.all();
+        let gate = self.shared.gate.stats();
+        counters.extend([("throttled", gate.throttled), ("stranded", gate.stranded_total)]);
+        let sent = self.shared.client.counts();
+        // Retries are charged like any.
+        counters.extend([
+            ("retries", sent.retries),
+            ("requests_put", sent.requests_put),
+            ("requests_list", sent.requests_list),
+            ("requests_get", sent.requests_get),
+            ("requests_head", sent.requests_head),
+            ("requests_delete", sent.requests_delete),
+        ]);
+        Status::new(!self.shared.gate.is_closed() && !missing, reasons, counters)
+    }
+}
+
+impl Drop for S3Tier {
+    /// Ends what is under way: memory goes home, waiters hear `Closed`. If nothing is, what `close`
+    /// writes to the bucket is written.
+    fn drop(&mut self) {
+        let idle = self.shared.gate.close().is_done();
+        if let Some(runtime) = self.runtime.take() {
+            match tokio::runtime::Handle::try_current() {
+                // On a runtime's thread nobody may wait for another's.
+                Ok(_) => runtime.shutdown_background(),
+                Err(_) => {
+                    if idle {
+                        runtime.block_on(background::farewell(&self.shared, FAREWELL_MAX));
+                    }
+                    runtime.shutdown_timeout(Duration::from_secs(1));
+                }
+            }
+        }
+    }
+}
