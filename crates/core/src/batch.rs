@@ -81,9 +81,9 @@ impl<O: Op, T: Send + 'static> Batch<O, T> {
 }
 
 /// An answer taken out from under the lock, to be given after it.
-struct Answer<O: Op, T: Send + 'static>(Option<(Completer<Answers<O, T>>, Answers<O, T>)>);
+struct Completion<O: Op, T: Send + 'static>(Option<(Completer<Answers<O, T>>, Answers<O, T>)>);
 
-impl<O: Op, T: Send + 'static> Answer<O, T> {
+impl<O: Op, T: Send + 'static> Completion<O, T> {
     fn complete(self) {
         if let Some((completer, answer)) = self.0 {
             completer.complete(answer);
@@ -93,8 +93,8 @@ impl<O: Op, T: Send + 'static> Answer<O, T> {
 
 impl<O: Op, T: Send + 'static> Inner<O, T> {
     /// Takes the answer if it is due: everything finished, or nobody waits for the rest any more.
-    fn answer(&self, state: &mut State<O, T>) -> Answer<O, T> {
-        let Some(completer) = state.completer.take() else { return Answer(None) };
+    fn answer(&self, state: &mut State<O, T>) -> Completion<O, T> {
+        let Some(completer) = state.completer.take() else { return Completion(None) };
         let keys = std::mem::take(&mut state.keys);
         let done = std::mem::take(&mut state.done).into_iter().zip(keys).map(|(done, key)| {
             done.unwrap_or_else(|| {
@@ -103,7 +103,7 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
                 Done { op: O::bare(key), result: Err(error) }
             })
         });
-        Answer(Some((completer, done.collect())))
+        Completion(Some((completer, done.collect())))
     }
 
     fn finish(&self, index: usize, done: Option<Done<O, T>>) {
@@ -121,7 +121,7 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
         } else {
             late = done;
         }
-        let answer = if state.left == 0 { self.answer(&mut state) } else { Answer(None) };
+        let answer = if state.left == 0 { self.answer(&mut state) } else { Completion(None) };
         drop(state);
         // Outside the lock and in this order: late memory home, room free, the waiter woken. Only
         // then is the op over for `close`, which promises that an answer nobody waits for

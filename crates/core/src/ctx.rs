@@ -23,10 +23,10 @@ pub struct Ctx {
     /// For a save: its chunks (keys, values and sidecars of the same tokens, say) are there
     /// together or not at all. Kept by tiers that know sets, as long as they are open; each
     /// answer is still of one chunk.
-    pub together: bool,
-    /// All that is there [together](Ctx::together), where the batch is only a part of it: a retry,
+    pub atomic: bool,
+    /// All that is there [together](Ctx::atomic), where the batch is only a part of it: a retry,
     /// or what one tier of several gets. `None`: the batch is all.
-    pub whole: Option<Arc<[Digest]>>,
+    pub atomic_set: Option<Arc<[Digest]>>,
     /// For a save: the tensor that a full chunk of this batch is, where the caller knows it;
     /// shorter chunks have fewer tokens. Only layouts whose files describe the tensor use it,
     /// and learn from it how other chunks of the same kind look.
@@ -47,8 +47,8 @@ impl Ctx {
             class: Class::Demand,
             hint: Hint::default(),
             chain: None,
-            together: false,
-            whole: None,
+            atomic: false,
+            atomic_set: None,
             shape: None,
         }
     }
@@ -80,22 +80,22 @@ impl Ctx {
     }
 
     /// The same for a save of chunks that are there together or not at all.
-    pub fn with_together(mut self) -> Self {
-        self.together = true;
+    pub fn with_atomic(mut self) -> Self {
+        self.atomic = true;
         self
     }
 
     /// The same for a save of a part of these chunks, which are there together or not at all.
-    pub fn with_part_of(mut self, whole: Arc<[Digest]>) -> Self {
-        (self.together, self.whole) = (true, Some(whole));
+    pub fn with_atomic_set(mut self, whole: Arc<[Digest]>) -> Self {
+        (self.atomic, self.atomic_set) = (true, Some(whole));
         self
     }
 
     /// The keys that are there together once these saves have ended, in no order that means
     /// anything; `None` where each is on its own.
-    pub fn set_of(&self, ops: &[Save]) -> Option<Arc<[Digest]>> {
+    pub fn atomic_set_of(&self, ops: &[Save]) -> Option<Arc<[Digest]>> {
         let all = || ops.iter().map(|op| *op.key().digest()).collect();
-        self.together.then(|| self.whole.clone().unwrap_or_else(all))
+        self.atomic.then(|| self.atomic_set.clone().unwrap_or_else(all))
     }
 
     /// What is said of a part of a batch: those of its `keys` that are at `places`. Where they do
@@ -104,8 +104,8 @@ impl Ctx {
     pub fn for_part(&self, keys: &[Digest], places: &[usize]) -> Self {
         let mut part = self.clone();
         part.chain = self.chain.and_then(|chain| chain.part(keys, places));
-        if self.together && self.whole.is_none() {
-            part.whole = Some(keys.into());
+        if self.atomic && self.atomic_set.is_none() {
+            part.atomic_set = Some(keys.into());
         }
         part
     }
@@ -195,15 +195,18 @@ mod tests {
         assert_eq!(chain.part(&keys, &[0, 1, 2, 3]), Some(chain));
         assert_eq!(chain.part(&keys, &[2, 3]), Some(Chain { parent: Some(keys[1]), depth: 9 }));
         assert_eq!(chain.part(&keys, &[0, 2]), None);
-        let ctx = Ctx::within(Duration::from_secs(1)).with_chain(chain).with_together();
+        let ctx = Ctx::within(Duration::from_secs(1)).with_chain(chain).with_atomic();
         let part = ctx.for_part(&keys, &[2, 3]);
         assert_eq!(
-            (part.chain, part.whole.as_deref()),
+            (part.chain, part.atomic_set.as_deref()),
             (chain.part(&keys, &[2, 3]), Some(&keys[..]))
         );
         let part = part.for_part(&keys[2..], &[0]);
-        assert_eq!((part.chain, part.whole.as_deref()), (chain.part(&keys, &[2]), Some(&keys[..])));
+        assert_eq!(
+            (part.chain, part.atomic_set.as_deref()),
+            (chain.part(&keys, &[2]), Some(&keys[..]))
+        );
         assert!(Ctx::within(Duration::MAX).deadline > Instant::now());
-        assert_eq!(Ctx::within(Duration::ZERO).for_part(&keys, &[0]).whole, None);
+        assert_eq!(Ctx::within(Duration::ZERO).for_part(&keys, &[0]).atomic_set, None);
     }
 }

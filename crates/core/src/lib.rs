@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod answer;
 mod batch;
 mod bitmap;
 mod caps;
@@ -22,12 +21,12 @@ mod gate;
 mod listeners;
 mod observe;
 mod op;
+mod reply;
 mod sync;
 mod ticket;
 mod tier;
 mod timekeeper;
 
-pub use answer::Answer;
 pub use batch::{Batch, Slot};
 pub use bitmap::Bitmap;
 pub use caps::Caps;
@@ -47,6 +46,7 @@ pub use op::{
     Done, HoldId, Load, Loaded, LookedUp, MissReason, Op, Presence, Removed, Save, Saved,
     ShedReason,
 };
+pub use reply::Reply;
 pub use ticket::{Completer, Lost, Ticket, ticket};
 pub use tier::{OTHER_TENANTS, Spill, Spilled, Tier};
 pub use timekeeper::{Expire, Timekeeper};

@@ -128,7 +128,7 @@ pub enum ShedReason {
     Quota,
     /// It is to be there together with others or not at all, and of such sets too many chunks are
     /// missing already.
-    Sets,
+    IncompleteSets,
     /// The medium is read-only; what it has is served.
     ReadOnly,
     /// The medium itself is full, below the cap of the tier, and nothing that could be evicted made

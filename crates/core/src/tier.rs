@@ -47,7 +47,7 @@ pub trait Tier: Observe + fmt::Debug + Send + Sync + 'static {
     fn release(&self, hold: HoldId);
 
     /// Ends a hold for these of its keys; its others stay held. A key that the lookup named twice
-    /// is held until it is released twice, and members of a [set](Ctx::together) until none of
+    /// is held until it is released twice, and members of a [set](Ctx::atomic) until none of
     /// them is held. Keys that it does not hold are fine, as are unknown and expired holds.
     /// With its last key a hold ends; to [`release`](Tier::release) it after that is fine.
     fn release_keys(&self, hold: HoldId, keys: &[Digest]);
@@ -65,8 +65,8 @@ pub trait Tier: Observe + fmt::Debug + Send + Sync + 'static {
 
     /// All that is there together with a chunk or not at all, itself included, in no order that
     /// means anything. `None` for a chunk on its own, for one that nobody told of, and from
-    /// tiers that know no [sets](Ctx::together).
-    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+    /// tiers that know no [sets](Ctx::atomic).
+    fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
         let _ = key;
         None
     }
@@ -106,18 +106,18 @@ pub struct Spilled {
     pub bytes: View,
     /// All that is there together with it or not at all, itself included; `None` for a chunk on
     /// its own.
-    pub set: Option<Arc<[Digest]>>,
+    pub atomic_set: Option<Arc<[Digest]>>,
 }
 
 impl Spilled {
     /// A chunk on its own.
     pub fn new(key: Key, bytes: View) -> Self {
-        Spilled { key, bytes, set: None }
+        Spilled { key, bytes, atomic_set: None }
     }
 
     /// The same as a part of a set.
-    pub fn with_set(mut self, set: Option<Arc<[Digest]>>) -> Self {
-        self.set = set;
+    pub fn with_atomic_set(mut self, set: Option<Arc<[Digest]>>) -> Self {
+        self.atomic_set = set;
         self
     }
 }

@@ -49,8 +49,8 @@ macro_rules! tier_of_disk {
                     self.0.ready(ctx)
                 }
 
-                fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
-                    self.0.set_of(key)
+                fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+                    self.0.atomic_set_of(key)
                 }
 
                 fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {

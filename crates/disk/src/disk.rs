@@ -2,9 +2,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use kvtier_core::{
-    Answer, Batch, Caps, Clock, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits,
-    Hold, HoldId, Key, KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS,
-    Observe, Op, Removed, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier,
+    Batch, Caps, Clock, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold,
+    HoldId, Key, KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Observe,
+    Op, Removed, Reply, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier,
     Timekeeper, Usage,
 };
 use kvtier_index::{Chunk, Index, IndexConfig, Inserted, Quotas};
@@ -428,7 +428,7 @@ impl<M: Mover> Tier for Disk<M> {
                 Error::new(ErrorKind::Throttled, "too much in flight").with_op("lookup")
             ));
         };
-        let (answer, ticket) = Answer::new_on(&self.shared.clock, "lookup", ctx.deadline);
+        let (answer, ticket) = Reply::new_on(&self.shared.clock, "lookup", ctx.deadline);
         self.hands.clock.at(ctx.deadline, &answer.expiry());
         let shared = Arc::clone(&self.shared);
         self.hands.pool.push(Lane::Read, move || {
@@ -467,7 +467,7 @@ impl<M: Mover> Tier for Disk<M> {
             return ticket;
         }
         let Ok(together) = Together::new(&self.shared, ctx, &ops) else {
-            shed_all(&self.shared, ops.into_iter().zip(slots), ShedReason::Sets);
+            shed_all(&self.shared, ops.into_iter().zip(slots), ShedReason::IncompleteSets);
             return ticket;
         };
         let announced = self.shared.announce(ctx.chain, &ops);
@@ -507,7 +507,7 @@ impl<M: Mover> Tier for Disk<M> {
                 ));
             }
         };
-        let (answer, ticket) = Answer::new_on(&self.shared.clock, "remove", ctx.deadline);
+        let (answer, ticket) = Reply::new_on(&self.shared.clock, "remove", ctx.deadline);
         self.hands.clock.at(ctx.deadline, &answer.expiry());
         let shared = Arc::clone(&self.shared);
         self.hands.pool.push(Lane::Write, move || {
@@ -531,7 +531,7 @@ impl<M: Mover> Tier for Disk<M> {
         ticket
     }
 
-    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+    fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
         self.shared.index().set_of(key.digest())
     }
 

@@ -1,6 +1,6 @@
 use std::collections::{HashMap, HashSet};
 
-use kvtier_core::{Answer, Error, ErrorKind, Hold, HoldId, Key, LookedUp, Mode, Presence, Removed};
+use kvtier_core::{Error, ErrorKind, Hold, HoldId, Key, LookedUp, Mode, Presence, Removed, Reply};
 use kvtier_index::journal::Record;
 use kvtier_key::Digest;
 
@@ -70,7 +70,7 @@ pub fn look<M: Mover>(
     shared: &Shared<M>,
     keys: &[Key],
     how: (Mode, Hold),
-    answer: Answer<LookedUp>,
+    answer: Reply<LookedUp>,
 ) {
     // A chunk without a record in the change log may be found by its name.
     let asks_names = !shared.follow_changes().is_complete || shared.asks_names();
@@ -89,7 +89,7 @@ pub fn look<M: Mover>(
 
 /// Removes keys that nobody holds; those of other processes too, and of a key the files of every
 /// length.
-pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Answer<Removed>) {
+pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Reply<Removed>) {
     let mut counts = Removed::default();
     shared.follow_changes();
     let files = shared.files_of(keys);

@@ -27,7 +27,8 @@ impl<M: Mover> Together<M> {
     /// already.
     pub fn new(shared: &Arc<Shared<M>>, ctx: &Ctx, ops: &[Save]) -> Result<Arc<Self>, SetsFull> {
         let chain: Vec<Digest> = ops.iter().map(|op| *op.key.digest()).collect();
-        let set = ctx.set_of(ops).map_or(Ok(None), |whole| shared.index().declare_set(&whole))?;
+        let set =
+            ctx.atomic_set_of(ops).map_or(Ok(None), |whole| shared.index().declare_set(&whole))?;
         Ok(Arc::new(Together { shared: Arc::clone(shared), chain, hint: ctx.hint, set }))
     }
 

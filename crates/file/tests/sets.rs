@@ -29,7 +29,7 @@ fn together(f: &Fixture, keys: &Arc<[Key]>, bad: &[usize]) -> Vec<Option<Saved>>
     };
     let ops = keys.iter().enumerate().map(op).collect();
     f.tier
-        .save(&f.ctx().with_together(), ops)
+        .save(&f.ctx().with_atomic(), ops)
         .wait()
         .into_iter()
         .map(|done| done.result.ok())
@@ -66,7 +66,7 @@ fn a_part_that_is_saved_later_is_a_part_of_the_whole() {
     let f = fixture(dir.path(), Layout::Kvtier);
     let keys = f.keys([1, 2, 3]);
     let all: Vec<_> = keys.iter().map(|key| *key.digest()).collect();
-    let ctx: Ctx = f.ctx().with_together();
+    let ctx: Ctx = f.ctx().with_atomic();
     let save = |places: &[usize]| {
         let ops = places.iter().map(|at| f.save_op(&keys[*at], LEN)).collect();
         let ctx = ctx.for_part(&all, places);
@@ -108,12 +108,12 @@ fn when_too_much_of_sets_is_missing_more_are_shed_and_not_shown_alone() {
     // All that may be missing are but one, since this save waits for nobody else and its set is not
     // forgotten while one of it is there.
     let ctx =
-        f.ctx().with_part_of(many.iter().copied().skip(1).chain([*f.key(1).digest()]).collect());
+        f.ctx().with_atomic_set(many.iter().copied().skip(1).chain([*f.key(1).digest()]).collect());
     assert_eq!(
         f.tier.save(&ctx, vec![f.save_op(&f.key(1), LEN)]).wait().remove(0).result.unwrap(),
         Saved::Stored
     );
     let shed = together(&f, &f.keys([2, 3]), &[]);
-    assert_eq!(shed, [Some(Saved::Shed(ShedReason::Sets)); 2]);
+    assert_eq!(shed, [Some(Saved::Shed(ShedReason::IncompleteSets)); 2]);
     assert!(absent(&f, 2));
 }

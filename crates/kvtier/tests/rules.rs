@@ -307,7 +307,7 @@ fn a_lower_tier_is_told_the_chain_and_the_set_of_what_it_gets_later() {
         numbers.map(|n| Save { key: key(n), from: vec![view(&t.arena, n, LEN)] }).into()
     };
     t.stack
-        .save(&ctx().with_chain(chain).with_together(), ops([1, 2]))
+        .save(&ctx().with_chain(chain).with_atomic(), ops([1, 2]))
         .wait()
         .into_iter()
         .for_each(drop);
@@ -315,7 +315,7 @@ fn a_lower_tier_is_told_the_chain_and_the_set_of_what_it_gets_later() {
     let (got, keys) = t.low.batches().remove(0);
     assert_eq!((got.chain, keys), (Some(chain), vec![key(1), key(2)]));
     let whole = [1, 2].map(|n| *key(n).digest());
-    assert!(got.together && got.whole.is_none_or(|got| *got == whole));
+    assert!(got.atomic && got.atomic_set.is_none_or(|got| *got == whole));
     // One goes below, and the other is not seen there either.
     assert_eq!(t.low.below.remove(&ctx(), [key(1)].into()).wait().unwrap().removed, 1);
     assert_eq!(load(&*t.low.below, &t.arena, 2, LEN), ABSENT);
@@ -330,7 +330,7 @@ fn what_is_spilled_is_no_chain_and_a_set_stays_one() {
             .map(|n| Save { key: key(*n), from: vec![view(&t.arena, *n, LEN)] })
             .collect();
         t.stack
-            .save(&ctx().with_together(), ops)
+            .save(&ctx().with_atomic(), ops)
             .wait()
             .into_iter()
             .for_each(|done| assert!(done.result.is_ok()));
@@ -350,7 +350,7 @@ fn what_is_spilled_is_no_chain_and_a_set_stays_one() {
     );
     for (got, keys) in t.low.batches() {
         assert!(
-            got.chain.is_none() && (keys.len() == 1 || got.whole.is_some()),
+            got.chain.is_none() && (keys.len() == 1 || got.atomic_set.is_some()),
             "{} are no chain",
             keys.len()
         );
@@ -366,7 +366,7 @@ fn what_is_spilled_is_of_the_set_that_it_is_in_when_it_goes() {
             .map(|n| Save { key: key(*n), from: vec![view(&t.arena, *n, LEN)] })
             .collect();
         t.stack
-            .save(&ctx().with_together(), ops)
+            .save(&ctx().with_atomic(), ops)
             .wait()
             .into_iter()
             .for_each(|done| assert!(done.result.is_ok()));
@@ -388,8 +388,8 @@ fn what_is_spilled_is_of_the_set_that_it_is_in_when_it_goes() {
     let batches = t.low.batches();
     let told = |n: u64| {
         let (got, _) = batches.iter().find(|(_, keys)| keys.contains(&key(n))).unwrap();
-        assert_eq!(got.together, got.whole.is_some());
-        got.whole
+        assert_eq!(got.atomic, got.atomic_set.is_some());
+        got.atomic_set
             .as_ref()
             .map(|whole| (1..6).filter(|n| whole.contains(key(*n).digest())).collect::<Vec<_>>())
     };

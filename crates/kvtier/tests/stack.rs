@@ -75,7 +75,7 @@ fn a_set_comes_up_as_a_set_in_one_load_or_in_parts() {
         let t = two();
         let op = |n: u64| Save { key: key(n), from: vec![view(&t.arena, n, LEN)] };
         t.low
-            .save(&ctx().with_together(), [1, 2, 3].map(op).into())
+            .save(&ctx().with_atomic(), [1, 2, 3].map(op).into())
             .wait()
             .into_iter()
             .for_each(drop);
@@ -97,7 +97,7 @@ fn a_set_comes_up_as_a_set_in_one_load_or_in_parts() {
             assert!(above()[3]);
         }
         assert_eq!(above(), [true; 4], "{parts:?}");
-        assert_eq!(t.stack.set_of(&key(1)).map(|set| set.len()), Some(3));
+        assert_eq!(t.stack.atomic_set_of(&key(1)).map(|set| set.len()), Some(3));
         assert_eq!(remove(&*t.top, 2).removed, 1);
         assert_eq!(above(), [false, false, false, true], "and when one goes, all of it is gone");
     }
@@ -111,7 +111,7 @@ fn a_part_of_a_set_that_the_stack_did_not_let_in_is_missing_all_the_same() {
     low.open_saves(false);
     // All that a stack lets in but one.
     let others = stack.save(&ctx(), (100..1123).map(op).collect());
-    let two_of_one = stack.save(&ctx().with_together(), vec![op(1), op(2)]);
+    let two_of_one = stack.save(&ctx().with_atomic(), vec![op(1), op(2)]);
     low.open_saves(true);
     let results: Vec<_> = two_of_one.wait().into_iter().map(|done| done.result.unwrap()).collect();
     assert_eq!(results, [Saved::Stored, Saved::Shed(ShedReason::Throttled)]);
@@ -119,7 +119,7 @@ fn a_part_of_a_set_that_the_stack_did_not_let_in_is_missing_all_the_same() {
     let found = || [1, 2].map(|n| load(&stack, &arena, n, 64) == hit(64));
     assert_eq!(found(), [false; 2], "one is there without the other");
     let whole = [1, 2].map(|n| *key(n).digest()).into();
-    let rest = stack.save(&ctx().with_part_of(whole), vec![op(2)]).wait().remove(0);
+    let rest = stack.save(&ctx().with_atomic_set(whole), vec![op(2)]).wait().remove(0);
     assert_eq!((rest.result.unwrap(), found()), (Saved::Stored, [true; 2]));
 }
 

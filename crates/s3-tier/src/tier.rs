@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{
-    Answer, Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold,
-    HoldId, Key, KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Removed,
-    Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
+    Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key,
+    KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Removed, Reply, Save,
+    Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_evict::{Policy, PolicyKind};
 use kvtier_index::{Index, IndexConfig};
@@ -139,9 +139,9 @@ impl S3Tier {
         &self,
         (op, ctx): (&'static str, &Ctx),
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
-        hear: impl FnOnce(Answer<T>, Result<T, Error>) + Send + 'static,
+        hear: impl FnOnce(Reply<T>, Result<T, Error>) + Send + 'static,
     ) -> Ticket<Result<T, Error>> {
-        let (answer, ticket) = Answer::new(op, ctx.deadline);
+        let (answer, ticket) = Reply::new(op, ctx.deadline);
         match self.shared.gate.enter(0) {
             Ok(pass) => {
                 self.clock.at(ctx.deadline, &answer.expiry());
@@ -251,8 +251,9 @@ impl Tier for S3Tier {
         self.clock.at(ctx.deadline, &batch.expiry());
         let Ok(together) = Together::new(&self.shared, ctx, &ops) else {
             add(&self.shared.counters.shed, ops.len() as u64);
-            let shed =
-                |(op, slot): (Save, Slot<_, _>)| slot.finish(op, Ok(Saved::Shed(ShedReason::Sets)));
+            let shed = |(op, slot): (Save, Slot<_, _>)| {
+                slot.finish(op, Ok(Saved::Shed(ShedReason::IncompleteSets)))
+            };
             ops.into_iter().zip(slots).for_each(shed);
             return ticket;
         };
@@ -300,7 +301,7 @@ impl Tier for S3Tier {
         ticket
     }
 
-    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+    fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
         self.shared.books().index.set_of(key.digest())
     }
 

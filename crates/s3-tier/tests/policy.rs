@@ -250,7 +250,7 @@ fn a_set_that_is_not_whole_is_not_there() {
     let world = room_for(20, |config| config);
     let keys: Vec<Key> = (0..3).map(|n| world.suite.key(n)).collect();
     let ops = keys.iter().map(|key| world.suite.save_op(key, LEN)).collect();
-    let done = world.tier.save(&world.suite.ctx().with_together(), ops).wait();
+    let done = world.tier.save(&world.suite.ctx().with_atomic(), ops).wait();
     assert!(done.iter().all(|done| matches!(done.result, Ok(Saved::Stored))));
     drop(done);
     keys.iter().for_each(|key| assert_eq!(world.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
@@ -285,7 +285,7 @@ fn one_of_a_set_is_a_miss_for_lookups_while_the_set_is_being_saved() {
     }
     let begun = Instant::now();
     let ops = keys.iter().map(|key| world.suite.save_op(key, LEN)).collect();
-    let saving = world.tier.save(&world.suite.ctx().with_together(), ops);
+    let saving = world.tier.save(&world.suite.ctx().with_atomic(), ops);
     // It is being written when it is asked for, as a rule.
     std::thread::sleep(Duration::from_millis(500));
     let found = world.suite.lookup(&keys, Mode::Each);

@@ -36,7 +36,7 @@ pub fn passes_everything_on(around: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>)
     drop(tier.ready(&ctx).wait());
     drop(tier.peek(&key));
     assert!(tier.spill_to(Arc::new(Nowhere)), "the answer to spill_to is not passed on");
-    assert!(tier.set_of(&key).is_some(), "the answer to set_of is not passed on");
+    assert!(tier.atomic_set_of(&key).is_some(), "the answer to atomic_set_of is not passed on");
     assert!(tier.limit("t", Some(1)), "the answer to limit is not passed on");
     drop((tier.usage(), tier.keys(Cursor::default(), 1), tier.status()));
     tier.listen(Arc::new(Nowhere));
@@ -51,7 +51,7 @@ pub fn passes_everything_on(around: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>)
         "ready",
         "peek",
         "spill_to",
-        "set_of",
+        "atomic_set_of",
         "limit",
         "usage",
         "keys",
@@ -145,8 +145,8 @@ impl Tier for Recorder {
         true
     }
 
-    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
-        self.note("set_of");
+    fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.note("atomic_set_of");
         Some([*key.digest()].into())
     }
 

@@ -299,8 +299,8 @@ impl Tier for FaultTier {
         self.inner.spill_to(spill)
     }
 
-    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
-        self.inner.set_of(key)
+    fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.inner.atomic_set_of(key)
     }
 
     fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {

@@ -155,8 +155,8 @@ impl Tier for Timed {
         self.inner.ready(ctx)
     }
 
-    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
-        self.inner.set_of(key)
+    fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.inner.atomic_set_of(key)
     }
 
     fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {

@@ -161,7 +161,7 @@ fn remove_deletes_the_files_of_a_key_that_is_distrusted() {
     assert!(disk.shared.discover(&keys[0], Some(LEN as u64)).is_none());
     let remove = || {
         let soon = std::time::Instant::now() + std::time::Duration::from_secs(300);
-        let (answer, ticket) = kvtier_core::Answer::new("remove", soon);
+        let (answer, ticket) = kvtier_core::Reply::new("remove", soon);
         crate::lookup::remove(&disk.shared, &keys, answer);
         ticket.wait().unwrap()
     };

@@ -144,8 +144,9 @@ impl Chunks {
             self.index.evicted(&victim.chunk.digest);
             self.listeners.note(Event::Gone { key: victim.chunk.digest, len: victim.chunk.len });
             gone.count += 1;
-            gone.chunks
-                .extend(stored.map(|stored| Spilled::new(stored.key, stored.bytes).with_set(set)));
+            gone.chunks.extend(
+                stored.map(|stored| Spilled::new(stored.key, stored.bytes).with_atomic_set(set)),
+            );
         }
     }
 

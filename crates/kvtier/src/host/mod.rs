@@ -209,7 +209,7 @@ impl Tier for HostTier {
     }
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
-        let whole = ctx.set_of(&ops);
+        let whole = ctx.atomic_set_of(&ops);
         let one = |(op, place): (Save, ChainPlace)| {
             let result = self.gate(ctx).and_then(|()| self.save_one(ctx, &op, place));
             Done { result: result.map_err(|e| e.with_op("save").with_key(*op.key.digest())), op }
@@ -220,7 +220,7 @@ impl Tier for HostTier {
             match whole.as_ref().map_or(Ok(None), |whole| self.chunks().index.declare_set(whole)) {
                 Ok(set) => set,
                 Err(_) => {
-                    let shed = |op| Done { op, result: Ok(self.shed(ShedReason::Sets)) };
+                    let shed = |op| Done { op, result: Ok(self.shed(ShedReason::IncompleteSets)) };
                     return Ticket::now(ops.into_iter().map(shed).collect());
                 }
             };
@@ -258,7 +258,7 @@ impl Tier for HostTier {
         self.spill.set(spill).is_ok()
     }
 
-    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+    fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
         self.chunks().index.set_of(key.digest())
     }
 

@@ -184,8 +184,8 @@ impl Tier for Measured {
         self.inner.spill_to(spill)
     }
 
-    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
-        self.inner.set_of(key)
+    fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.inner.atomic_set_of(key)
     }
 
     fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {

@@ -188,7 +188,7 @@ impl Batch<'_> {
         }
         let frozen = |Found { at, op: Load { key, into }, .. }: Found| Rising {
             at,
-            set: stack.tiers[from].set_of(&key),
+            set: stack.tiers[from].atomic_set_of(&key),
             key,
             views: into.into_iter().map(Lease::freeze).collect(),
         };
@@ -222,7 +222,7 @@ impl Batch<'_> {
                 .ctx_for(tier, self.ctx)
                 .for_part(&self.keys, &places)
                 .with_class(Class::Prefetch);
-            (ctx.together, ctx.whole) = (set.is_some(), set.cloned());
+            (ctx.atomic, ctx.atomic_set) = (set.is_some(), set.cloned());
             let save =
                 |chunk: &&Rising| Save { key: chunk.key.clone(), from: filled(&chunk.views) };
             stack.tiers[tier].save(&ctx, group.iter().map(save).collect())

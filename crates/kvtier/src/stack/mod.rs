@@ -340,8 +340,8 @@ impl Tier for Stack {
         ticket
     }
 
-    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
-        self.inner.tiers.iter().find_map(|tier| tier.set_of(key))
+    fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.inner.tiers.iter().find_map(|tier| tier.atomic_set_of(key))
     }
 
     /// In each of its tiers.

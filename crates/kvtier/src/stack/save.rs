@@ -237,9 +237,12 @@ impl Spill for Spiller {
         let Some(stack) = self.stack.upgrade() else { return };
         let spawner: Spawner = stack.spawner.clone();
         // They were nobody's batch: only those of one set have to do with each other.
-        for together in victims.chunk_by(|a, b| a.set.is_some() && a.set == b.set) {
+        for together in
+            victims.chunk_by(|a, b| a.atomic_set.is_some() && a.atomic_set == b.atomic_set)
+        {
             let mut ctx = Ctx::within(Duration::ZERO);
-            (ctx.together, ctx.whole) = (together[0].set.is_some(), together[0].set.clone());
+            (ctx.atomic, ctx.atomic_set) =
+                (together[0].atomic_set.is_some(), together[0].atomic_set.clone());
             let batch = Batch::new(&ctx, together.iter().map(|one| *one.key.digest()).collect());
             let mut behind = Vec::with_capacity(together.len());
             for (at, one) in together.iter().enumerate() {

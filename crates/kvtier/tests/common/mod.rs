@@ -270,8 +270,8 @@ impl Tier for Probe {
         self.below.release_keys(hold, keys);
     }
 
-    fn set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
-        self.below.set_of(key)
+    fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.below.atomic_set_of(key)
     }
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {

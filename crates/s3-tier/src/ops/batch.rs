@@ -26,8 +26,9 @@ impl Together {
     /// already.
     pub fn new(shared: &Arc<Shared>, ctx: &Ctx, ops: &[Save]) -> Result<Arc<Self>, SetsFull> {
         let chain: Vec<Digest> = ops.iter().map(|op| *op.key.digest()).collect();
-        let set =
-            ctx.set_of(ops).map_or(Ok(None), |whole| shared.books().index.declare_set(&whole))?;
+        let set = ctx
+            .atomic_set_of(ops)
+            .map_or(Ok(None), |whole| shared.books().index.declare_set(&whole))?;
         Ok(Arc::new(Together { shared: Arc::clone(shared), chain, hint: ctx.hint, set }))
     }
 

@@ -7,8 +7,8 @@ use crate::timekeeper::Expire;
 use crate::{Clock, Completer, Error, ErrorKind, Ticket, ticket};
 
 /// The duty to answer one lookup or remove: by whoever has it, or `Timeout` when its
-/// [expiry](Answer::expiry) comes first. Dropped without an answer, it says `Closed`.
-pub struct Answer<T: Send + 'static>(Arc<Inner<T>>);
+/// [expiry](Reply::expiry) comes first. Dropped without an answer, it says `Closed`.
+pub struct Reply<T: Send + 'static>(Arc<Inner<T>>);
 
 struct Inner<T> {
     op: &'static str,
@@ -17,10 +17,10 @@ struct Inner<T> {
     completer: Mutex<Option<Completer<Result<T, Error>>>>,
 }
 
-impl<T: Send + 'static> Answer<T> {
+impl<T: Send + 'static> Reply<T> {
     /// The duty and the ticket for it, on the machine's clock; `op` is named in the error.
     pub fn new(op: &'static str, deadline: Instant) -> (Self, Ticket<Result<T, Error>>) {
-        Answer::new_on(&Clock::real(), op, deadline)
+        Reply::new_on(&Clock::real(), op, deadline)
     }
 
     /// The same on this clock.
@@ -32,7 +32,7 @@ impl<T: Send + 'static> Answer<T> {
         let (completer, ticket) = ticket();
         let clock = clock.clone();
         (
-            Answer(Arc::new(Inner { op, clock, deadline, completer: Mutex::new(Some(completer)) })),
+            Reply(Arc::new(Inner { op, clock, deadline, completer: Mutex::new(Some(completer)) })),
             ticket,
         )
     }
@@ -53,7 +53,7 @@ impl<T: Send + 'static> Answer<T> {
         self.0.complete(answer)
     }
 
-    /// Ends an op that [is over](Answer::is_over).
+    /// Ends an op that [is over](Reply::is_over).
     pub fn give_up(self) {
         let late = self.0.clock.now() >= self.0.deadline;
         let (kind, what) =
@@ -85,9 +85,9 @@ impl<T: Send> Expire for Inner<T> {
     }
 }
 
-impl<T: Send + 'static> fmt::Debug for Answer<T> {
+impl<T: Send + 'static> fmt::Debug for Reply<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Answer({})", self.0.op)
+        write!(f, "Reply({})", self.0.op)
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
         let time = ManualClock::new();
         let timers = Timekeeper::start_on(time.clock(), "test").unwrap();
         let soon = time.now() + Duration::from_millis(20);
-        let (answer, ticket) = Answer::new_on(&time.clock(), "lookup", soon);
+        let (answer, ticket) = Reply::new_on(&time.clock(), "lookup", soon);
         timers.at(soon, &answer.expiry());
         time.advance(Duration::from_millis(19));
         assert!(!answer.is_over() && !ticket.is_done());
@@ -118,14 +118,14 @@ mod tests {
         assert!(!answer.complete(Ok(1)), "too late");
 
         let later = Instant::now() + Duration::from_secs(600);
-        let (answer, ticket) = Answer::new("lookup", later);
+        let (answer, ticket) = Reply::new("lookup", later);
         assert!(!answer.is_over());
         assert!(answer.complete(Ok(2)));
         assert_eq!(kind(ticket), Ok(2));
-        let (answer, ticket) = Answer::new("lookup", later);
+        let (answer, ticket) = Reply::new("lookup", later);
         drop(answer);
         assert_eq!(kind(ticket), Err(ErrorKind::Closed));
-        let (answer, ticket) = Answer::new("lookup", later);
+        let (answer, ticket) = Reply::new("lookup", later);
         ticket.cancel();
         assert!(answer.is_over());
         answer.give_up();
