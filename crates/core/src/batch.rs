@@ -128,7 +128,7 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
         // is gone too, with the memory in it.
         drop(late);
         if let Some(pass) = &mut pass {
-            pass.leave();
+            pass.release();
         }
         answer.complete();
         drop(pass);
@@ -142,10 +142,10 @@ impl<O: Op, T: Send + 'static> Expire for Inner<O, T> {
         if now < self.deadline {
             return Some(self.deadline);
         }
-        let woken: Vec<_> = state.passes.iter_mut().flatten().map(Pass::strand_quietly).collect();
+        let woken: Vec<_> = state.passes.iter_mut().flatten().map(Pass::mark_stranded).collect();
         let answer = self.answer(&mut state);
         drop(state);
-        woken.into_iter().for_each(Woken::tell);
+        woken.into_iter().for_each(Woken::notify);
         answer.complete();
         None
     }
@@ -161,13 +161,13 @@ impl<O: Op, T: Send + 'static> Slot<O, T> {
 
     /// Ties the op's share of the gate to it: given back when it finishes, counted as stranded
     /// after the deadline.
-    pub fn carry(&self, mut pass: Pass) {
+    pub fn attach(&self, mut pass: Pass) {
         let mut state = lock(&self.batch.state);
-        let woken = state.completer.is_none().then(|| pass.strand_quietly());
+        let woken = state.completer.is_none().then(|| pass.mark_stranded());
         let before = state.passes[self.index].replace(pass);
         drop(state);
         drop(before);
-        woken.into_iter().for_each(Woken::tell);
+        woken.into_iter().for_each(Woken::notify);
     }
 
     /// When the answer stops being of use.

@@ -18,13 +18,13 @@ impl Bitmap {
     /// # Panics
     ///
     /// Where it is not below the length.
-    pub fn set(&mut self, n: usize) {
+    pub fn insert(&mut self, n: usize) {
         assert!(n < self.len, "{n} is not below {}", self.len);
         self.words[n / 64] |= 1 << (n % 64);
     }
 
     /// Whether a number is in it; one that is not below the length is not.
-    pub fn has(&self, n: usize) -> bool {
+    pub fn contains(&self, n: usize) -> bool {
         self.words.get(n / 64).is_some_and(|word| word >> (n % 64) & 1 == 1)
     }
 
@@ -35,7 +35,7 @@ impl Bitmap {
 
     /// The numbers in it, the smallest first.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.len).filter(|n| self.has(*n))
+        (0..self.len).filter(|n| self.contains(*n))
     }
 }
 
@@ -53,9 +53,9 @@ mod tests {
     #[test]
     fn it_has_what_was_set_and_nothing_else() {
         let mut bits = Bitmap::new(130);
-        [0, 63, 64, 129, 63].into_iter().for_each(|n| bits.set(n));
+        [0, 63, 64, 129, 63].into_iter().for_each(|n| bits.insert(n));
         assert_eq!((bits.iter().collect::<Vec<_>>(), bits.count()), (vec![0, 63, 64, 129], 4));
-        assert!(!bits.has(1) && !bits.has(130) && !bits.has(usize::MAX));
+        assert!(!bits.contains(1) && !bits.contains(130) && !bits.contains(usize::MAX));
         assert_eq!(format!("{bits:?}"), "4 of 130: {0, 63, 64, 129}");
         assert_eq!(Bitmap::new(0).count(), 0);
     }

@@ -122,17 +122,17 @@ impl Gate {
     pub fn ready(&self, deadline: Instant) -> Ticket<Result<(), Error>> {
         let mut state = lock(&self.0.state);
         if state.closed {
-            return Ticket::now(Err(closed()));
+            return Ticket::ready(Err(closed()));
         }
         if !state.refused && self.0.has_room(&state, 1) {
-            return Ticket::now(Ok(()));
+            return Ticket::ready(Ok(()));
         }
         if state.waiters.len() >= self.0.limits.waiters_max {
             let what = format!(
                 "{} callers already wait for room; lower the concurrency",
                 self.0.limits.waiters_max
             );
-            return Ticket::now(Err(Error::new(ErrorKind::Throttled, what)));
+            return Ticket::ready(Err(Error::new(ErrorKind::Throttled, what)));
         }
         let (completer, ticket) = ticket();
         state.waiters.push((deadline, completer));
@@ -214,7 +214,7 @@ impl Inner {
 
 impl Woken {
     /// Tells them.
-    pub(crate) fn tell(self) {
+    pub(crate) fn notify(self) {
         self.0.into_iter().for_each(|(_, waiter)| waiter.complete(Ok(())));
     }
 }
@@ -222,11 +222,11 @@ impl Woken {
 impl Pass {
     /// Its answer is no longer awaited but the medium still holds its memory.
     pub fn strand(&mut self) {
-        self.strand_quietly().tell();
+        self.mark_stranded().notify();
     }
 
     /// The same, for callers that hold a lock.
-    pub(crate) fn strand_quietly(&mut self) -> Woken {
+    pub(crate) fn mark_stranded(&mut self) -> Woken {
         let mut state = lock(&self.gate.state);
         if self.share == Share::Awaited {
             self.share = Share::Stranded;
@@ -239,7 +239,7 @@ impl Pass {
     }
 
     /// Makes room for others, while [`close`](Gate::close) still waits for the pass to drop.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn release(&mut self) {
         let mut state = lock(&self.gate.state);
         match std::mem::replace(&mut self.share, Share::Nothing) {
             Share::Awaited => {
@@ -251,13 +251,13 @@ impl Pass {
         }
         let woken = self.gate.wake(&mut state);
         drop(state);
-        woken.tell();
+        woken.notify();
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        self.leave();
+        self.release();
         let mut state = lock(&self.gate.state);
         state.all -= 1;
         let idle = if state.all == 0 && state.closed {

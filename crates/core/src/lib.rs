@@ -47,6 +47,6 @@ pub use op::{
     ShedReason,
 };
 pub use reply::Reply;
-pub use ticket::{Completer, Lost, Ticket, ticket};
+pub use ticket::{Completer, Dropped, Ticket, ticket};
 pub use tier::{OTHER_TENANTS, Spill, Spilled, Tier};
 pub use timekeeper::{Expire, Timekeeper};

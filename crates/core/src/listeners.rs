@@ -8,8 +8,8 @@ use crate::{Event, Listener};
 /// [`Event::Missed`].
 const WAITING_MAX: usize = 1 << 16;
 
-/// Who listens to a tier. What happens to a key is [noted](Listeners::note) in the moment it does,
-/// under the lock that orders what happens to it, and [told](Listeners::tell) when the tier holds
+/// Who listens to a tier. What happens to a key is [pushed](Listeners::push) when it happens,
+/// under the lock that orders what happens to it, and [delivered](Listeners::notify) when the tier holds
 /// no lock: in the order in which it was noted, by one thread at a time.
 #[derive(Default)]
 pub struct Listeners {
@@ -38,7 +38,7 @@ impl Listeners {
 
     /// Notes what has just happened. Quick, and calls nobody: it may be called under locks of the
     /// tier's own.
-    pub fn note(&self, event: Event) {
+    pub fn push(&self, event: Event) {
         if self.any.load(Ordering::Acquire) {
             let mut state = self.state();
             // Once one is dropped all are until the listeners return: what they hear is a beginning
@@ -53,13 +53,13 @@ impl Listeners {
 
     /// Tells what was noted, unless another thread is telling: that one does it then. A listener
     /// may call its tier.
-    pub fn tell(&self) {
+    pub fn notify(&self) {
         if !self.any.load(Ordering::Acquire) {
             return;
         }
         while let Some((all, events)) = self.turn() {
             let _busy = Busy(self);
-            all.iter().for_each(|listener| listener.hear(&events));
+            all.iter().for_each(|listener| listener.on_events(&events));
         }
     }
 
@@ -110,7 +110,7 @@ mod tests {
     struct Heard(Mutex<(HashMap<Digest, bool>, usize)>);
 
     impl Listener for Heard {
-        fn hear(&self, events: &[Event]) {
+        fn on_events(&self, events: &[Event]) {
             let mut heard = self.0.lock().unwrap();
             for event in events {
                 let (key, there) = match event {
@@ -137,7 +137,7 @@ mod tests {
             let mut there = there.lock().unwrap();
             there[n] = !there[n];
             let (key, len) = (key(n as u8), 1);
-            listeners.note(if there[n] {
+            listeners.push(if there[n] {
                 Event::Stored { key, len }
             } else {
                 Event::Gone { key, len }
@@ -148,7 +148,7 @@ mod tests {
                 scope.spawn(|| {
                     (0..5000).for_each(|n| {
                         flip(n % 3);
-                        listeners.tell();
+                        listeners.notify();
                     });
                 });
             }
@@ -163,12 +163,12 @@ mod tests {
     struct Caller(Mutex<Vec<Event>>, std::sync::OnceLock<Arc<Listeners>>);
 
     impl Listener for Caller {
-        fn hear(&self, events: &[Event]) {
+        fn on_events(&self, events: &[Event]) {
             self.0.lock().unwrap().extend_from_slice(events);
             if let [Event::Touched { key }] = events {
                 let listeners = self.1.get().unwrap();
-                listeners.note(Event::Gone { key: *key, len: 7 });
-                listeners.tell();
+                listeners.push(Event::Gone { key: *key, len: 7 });
+                listeners.notify();
             }
         }
     }
@@ -176,12 +176,12 @@ mod tests {
     #[test]
     fn a_listener_that_calls_its_tier_hears_the_rest_afterwards() {
         let (listeners, caller) = (Arc::new(Listeners::default()), Arc::new(Caller::default()));
-        listeners.note(Event::Touched { key: key(9) });
+        listeners.push(Event::Touched { key: key(9) });
         caller.1.set(Arc::clone(&listeners)).unwrap();
         listeners.add(caller.clone());
         let touched = Event::Touched { key: key(1) };
-        listeners.note(touched);
-        listeners.tell();
+        listeners.push(touched);
+        listeners.notify();
         assert_eq!(
             *caller.0.lock().unwrap(),
             [touched, Event::Gone { key: key(1), len: 7 }],
@@ -194,7 +194,7 @@ mod tests {
     struct Hangs(Mutex<()>, Mutex<Vec<Event>>);
 
     impl Listener for Hangs {
-        fn hear(&self, events: &[Event]) {
+        fn on_events(&self, events: &[Event]) {
             drop(self.0.lock());
             self.1.lock().unwrap().extend_from_slice(events);
         }
@@ -205,10 +205,10 @@ mod tests {
         let (listeners, hangs) = (Arc::new(Listeners::default()), Arc::new(Hangs::default()));
         listeners.add(hangs.clone());
         let hanging = hangs.0.lock().unwrap();
-        let note = |n: usize| (0..n).for_each(|_| listeners.note(Event::Touched { key: key(1) }));
+        let note = |n: usize| (0..n).for_each(|_| listeners.push(Event::Touched { key: key(1) }));
         note(1);
         thread::scope(|scope| {
-            scope.spawn(|| listeners.tell());
+            scope.spawn(|| listeners.notify());
             while !listeners.state().waiting.is_empty() {
                 thread::yield_now();
             }
@@ -217,7 +217,7 @@ mod tests {
             drop(hanging);
         });
         note(1);
-        listeners.tell();
+        listeners.notify();
         let heard = hangs.1.lock().unwrap();
         assert_eq!(heard.len(), 1 + WAITING_MAX + 1 + 1);
         assert_eq!(heard[1 + WAITING_MAX], Event::Missed { events: 1000 });
@@ -227,7 +227,7 @@ mod tests {
     struct Panics;
 
     impl Listener for Panics {
-        fn hear(&self, _: &[Event]) {
+        fn on_events(&self, _: &[Event]) {
             panic!("as the test wants it");
         }
     }
@@ -238,8 +238,9 @@ mod tests {
         listeners.add(heard.clone());
         listeners.add(Arc::new(Panics));
         for n in 0..2 {
-            listeners.note(Event::Stored { key: key(n), len: 1 });
-            let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| listeners.tell()));
+            listeners.push(Event::Stored { key: key(n), len: 1 });
+            let told =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| listeners.notify()));
             assert!(told.is_err());
         }
         assert_eq!(heard.0.lock().unwrap().1, 2);

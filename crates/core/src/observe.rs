@@ -47,7 +47,7 @@ impl Usage {
 
     /// What is in this and another medium together; what is in both counts twice, as it takes up
     /// room twice. Unknown, and without a cap, where one of them is.
-    pub fn and(mut self, other: Usage) -> Self {
+    pub fn combine(mut self, other: Usage) -> Self {
         let sum = |a: Option<u64>, b: Option<u64>| a?.checked_add(b?);
         self.used_bytes = sum(self.used_bytes, other.used_bytes);
         self.capacity_bytes = sum(self.capacity_bytes, other.capacity_bytes);
@@ -144,7 +144,7 @@ pub trait Listener: fmt::Debug + Send + Sync {
     /// until it returns. It may call the tier, but must not wait for its answer: what is asked
     /// may need that very thread, and would only end at its deadline. What takes long, or waits,
     /// belongs on a thread of the listener's.
-    fn hear(&self, events: &[Event]);
+    fn on_events(&self, events: &[Event]);
 }
 
 /// Whether a tier works.
@@ -203,10 +203,10 @@ mod tests {
         };
         let with =
             |tenants: Vec<TenantUsage>| Usage { chunks: 3, tenants, ..usage(Some(30), Some(100)) };
-        let both = with(vec![of("a", 1), of("b", 2)]).and(with(vec![of("c", 2), of("a", 1)]));
+        let both = with(vec![of("a", 1), of("b", 2)]).combine(with(vec![of("c", 2), of("a", 1)]));
         assert_eq!((both.used_bytes, both.capacity_bytes, both.chunks), (Some(60), Some(200), 6));
         assert_eq!(both.tenants, [of("a", 2), of("b", 2), of("c", 2)]);
-        let unknown = with(vec![]).and(usage(None, None));
+        let unknown = with(vec![]).combine(usage(None, None));
         assert_eq!((unknown.used_bytes, unknown.capacity_bytes), (None, None));
     }
 }

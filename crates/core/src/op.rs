@@ -191,7 +191,7 @@ impl LookedUp {
     /// The tier of a stack that answers for key `n`, 0 the fastest; `None` where none does, and
     /// from a tier that is one medium.
     pub fn tier_of(&self, n: usize) -> Option<usize> {
-        self.tiers.iter().position(|keys| keys.has(n))
+        self.tiers.iter().position(|keys| keys.contains(n))
     }
 
     /// How many keys from the first are hits without a gap.

@@ -108,7 +108,7 @@ mod tests {
         let timers = Timekeeper::start_on(time.clock(), "test").unwrap();
         let soon = time.now() + Duration::from_millis(20);
         let (answer, ticket) = Reply::new_on(&time.clock(), "lookup", soon);
-        timers.at(soon, &answer.expiry());
+        timers.schedule(soon, &answer.expiry());
         time.advance(Duration::from_millis(19));
         assert!(!answer.is_over() && !ticket.is_done());
         time.advance(Duration::from_millis(1));

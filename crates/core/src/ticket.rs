@@ -11,13 +11,13 @@ use crate::{Done, Error, ErrorKind};
 #[must_use = "dropping a ticket forgets the answer"]
 pub struct Ticket<T>(Arc<Shared<T>>);
 
-/// The other end of a [`Ticket`]: gives the answer, once. Dropped without, it answers [`Lost`].
-pub struct Completer<T: Lost>(Option<Arc<Shared<T>>>);
+/// The other end of a [`Ticket`]: gives the answer, once. Dropped without, it answers [`Dropped`].
+pub struct Completer<T: Dropped>(Option<Arc<Shared<T>>>);
 
 /// What an answer is when whoever should give it died.
-pub trait Lost {
+pub trait Dropped {
     /// That answer.
-    fn lost() -> Self;
+    fn dropped() -> Self;
 }
 
 type Look<T> = Box<dyn FnOnce(&T) + Send>;
@@ -38,7 +38,7 @@ enum State<T> {
 }
 
 /// A ticket and its completer.
-pub fn ticket<T: Lost>() -> (Completer<T>, Ticket<T>) {
+pub fn ticket<T: Dropped>() -> (Completer<T>, Ticket<T>) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State::Pending(None)),
         look: Mutex::new(None),
@@ -49,9 +49,9 @@ pub fn ticket<T: Lost>() -> (Completer<T>, Ticket<T>) {
     (Completer(Some(Arc::clone(&shared))), Ticket(shared))
 }
 
-impl<T: Lost> Ticket<T> {
+impl<T: Dropped> Ticket<T> {
     /// A ticket that already has its answer.
-    pub fn now(answer: T) -> Self {
+    pub fn ready(answer: T) -> Self {
         let (completer, ticket) = ticket();
         completer.complete(answer);
         ticket
@@ -78,7 +78,7 @@ impl<T> Ticket<T> {
 
     /// Lets `look` see the answer when it comes, on the thread that gives it, or now if it is
     /// there. For decorators, each of which may look, the inner ones first.
-    pub fn then_look(self, look: impl FnOnce(&T) + Send + 'static) -> Self
+    pub fn inspect(self, look: impl FnOnce(&T) + Send + 'static) -> Self
     where
         T: 'static,
     {
@@ -102,7 +102,7 @@ impl<T> Ticket<T> {
 
     /// Calls `undo` with the answer if the ticket is dropped before it is taken, so that what the
     /// answer grants is released.
-    pub fn or_undo(self, undo: impl FnOnce(T) + Send + 'static) -> Self {
+    pub fn undo_if_dropped(self, undo: impl FnOnce(T) + Send + 'static) -> Self {
         *lock(&self.0.undo) = Some(Box::new(undo));
         self
     }
@@ -130,7 +130,7 @@ impl<T> Future for Ticket<T> {
     }
 }
 
-impl<T: Lost> Completer<T> {
+impl<T: Dropped> Completer<T> {
     /// Gives the answer.
     pub fn complete(mut self, answer: T) {
         if let Some(shared) = self.0.take() {
@@ -169,23 +169,23 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T: Lost> Drop for Completer<T> {
+impl<T: Dropped> Drop for Completer<T> {
     fn drop(&mut self) {
         if let Some(shared) = self.0.take() {
-            shared.complete(T::lost());
+            shared.complete(T::dropped());
         }
     }
 }
 
-impl<T> Lost for Result<T, Error> {
-    fn lost() -> Self {
+impl<T> Dropped for Result<T, Error> {
+    fn dropped() -> Self {
         Err(Error::new(ErrorKind::Closed, "the tier's worker ended without an answer"))
     }
 }
 
-impl<O, T> Lost for Vec<Done<O, T>> {
+impl<O, T> Dropped for Vec<Done<O, T>> {
     /// Never seen by callers: a [`Batch`](crate::Batch) answers `Closed` for each of its ops.
-    fn lost() -> Self {
+    fn dropped() -> Self {
         Vec::new()
     }
 }
@@ -196,7 +196,7 @@ impl<T> fmt::Debug for Ticket<T> {
     }
 }
 
-impl<T: Lost> fmt::Debug for Completer<T> {
+impl<T: Dropped> fmt::Debug for Completer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Completer")
     }

@@ -82,7 +82,7 @@ pub trait Tier: Observe + fmt::Debug + Send + Sync + 'static {
     /// limit, and [`OTHER_TENANTS`] are all that have none of their own. What is there above it
     /// goes with the tenant's next save. `false` from tiers that limit nobody; nothing changes
     /// then. A tier that is opened again has the limits of its configuration.
-    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
+    fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
         let _ = (tenant, bytes);
         false
     }
@@ -92,7 +92,7 @@ pub trait Tier: Observe + fmt::Debug + Send + Sync + 'static {
     fn close(&self) -> Ticket<Result<(), Error>>;
 }
 
-/// What [`Tier::limit`] and configurations call all tenants that have no limit of their own. The
+/// What [`Tier::set_quota`] and configurations call all tenants that have no limit of their own. The
 /// one without a name is none of them.
 pub const OTHER_TENANTS: &str = "*";
 

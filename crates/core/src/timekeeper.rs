@@ -34,7 +34,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    heap: BinaryHeap<Reverse<Timer>>,
+    heap: BinaryHeap<Reverse<ScheduledExpiry>>,
     next: u64,
     /// How many timers there may be before the next look for those whose object is gone.
     full: usize,
@@ -43,7 +43,7 @@ struct Queue {
     closed: bool,
 }
 
-struct Timer(Instant, u64, Weak<dyn Expire>);
+struct ScheduledExpiry(Instant, u64, Weak<dyn Expire>);
 
 impl Timekeeper {
     /// Starts the thread, on the machine's clock.
@@ -74,13 +74,13 @@ impl Timekeeper {
     }
 
     /// Will end `what` at `when`, unless it is gone by then.
-    pub fn at(&self, when: Instant, what: &Arc<dyn Expire>) {
+    pub fn schedule(&self, when: Instant, what: &Arc<dyn Expire>) {
         let mut queue = self.shared.lock();
         let sooner = queue.heap.peek().is_none_or(|Reverse(first)| when < first.0);
         let n = queue.next;
         queue.next += 1;
-        queue.forget_the_answered();
-        queue.heap.push(Reverse(Timer(when, n, Arc::downgrade(what))));
+        queue.drop_dead();
+        queue.heap.push(Reverse(ScheduledExpiry(when, n, Arc::downgrade(what))));
         drop(queue);
         if sooner {
             self.shared.changed.notify_one();
@@ -99,7 +99,7 @@ impl Queue {
 
     /// Drops timers of what was answered in time, whenever their number has doubled: a few steps a
     /// timer, and never more than twice as many timers as objects that wait.
-    fn forget_the_answered(&mut self) {
+    fn drop_dead(&mut self) {
         if self.heap.len() >= self.full.max(TIMERS_MIN) {
             self.heap.retain(|Reverse(timer)| timer.2.strong_count() > 0);
             self.full = 2 * self.heap.len();
@@ -138,7 +138,7 @@ impl Shared {
         mut queue: std::sync::MutexGuard<'a, Queue>,
         now: Instant,
     ) -> std::sync::MutexGuard<'a, Queue> {
-        let Some(Reverse(Timer(_, _, what))) = queue.heap.pop() else { return queue };
+        let Some(Reverse(ScheduledExpiry(_, _, what))) = queue.heap.pop() else { return queue };
         queue.firing = true;
         drop(queue);
         // Ending something wakes whoever waits for it, which is code of others: its panic must not
@@ -150,7 +150,7 @@ impl Shared {
         if let Some(when) = again {
             let n = queue.next;
             queue.next += 1;
-            queue.heap.push(Reverse(Timer(when, n, what)));
+            queue.heap.push(Reverse(ScheduledExpiry(when, n, what)));
         }
         queue
     }
@@ -179,21 +179,21 @@ impl Drop for Timekeeper {
     }
 }
 
-impl PartialEq for Timer {
+impl PartialEq for ScheduledExpiry {
     fn eq(&self, other: &Self) -> bool {
         (self.0, self.1) == (other.0, other.1)
     }
 }
 
-impl Eq for Timer {}
+impl Eq for ScheduledExpiry {}
 
-impl PartialOrd for Timer {
+impl PartialOrd for ScheduledExpiry {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Timer {
+impl Ord for ScheduledExpiry {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.0, self.1).cmp(&(other.0, other.1))
     }

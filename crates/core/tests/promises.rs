@@ -99,9 +99,9 @@ fn the_deadline_answers_at_once_and_the_memory_comes_home_later() {
     let deadline = time.now() + Duration::from_millis(20);
     let (batch, mut slots, ticket) =
         Batch::<Load, Loaded>::new_on(&time.clock(), deadline, vec![common::key(0)]);
-    timers.at(deadline, &batch.expiry());
+    timers.schedule(deadline, &batch.expiry());
     let slot = slots.pop().unwrap();
-    slot.carry(gate.enter(4096).unwrap());
+    slot.attach(gate.enter(4096).unwrap());
     let op = load(&arena, 0);
     time.advance(Duration::from_millis(19));
     assert!(!ticket.is_done() && slot.is_over().is_none(), "not before its time");
@@ -168,7 +168,7 @@ fn waiters_end_at_their_deadline_and_when_the_gate_closes() {
     let pass = gate.enter(1).unwrap();
     let soon = time.now() + Duration::from_millis(10);
     let (late, closed) = (gate.ready(soon), gate.ready(far()));
-    timers.at(soon, &gate.expiry());
+    timers.schedule(soon, &gate.expiry());
     time.advance(Duration::from_millis(10));
     assert_eq!(late.wait().unwrap_err().kind(), ErrorKind::Timeout);
     let close = gate.close();
@@ -207,9 +207,9 @@ fn the_timekeeper_calls_in_order_of_time_and_again_when_asked() {
     let (began, ms) = (time.now(), Duration::from_millis);
     let again = Arc::new(Log(Mutex::default(), Some(ms(40))));
     let (late, never) = (Arc::new(Log::default()), Arc::new(Log::default()));
-    timers.at(began + ms(25), &(late.clone() as Arc<dyn Expire>));
-    timers.at(began + ms(5), &(again.clone() as Arc<dyn Expire>));
-    timers.at(began + ms(600_000), &(never.clone() as Arc<dyn Expire>));
+    timers.schedule(began + ms(25), &(late.clone() as Arc<dyn Expire>));
+    timers.schedule(began + ms(5), &(again.clone() as Arc<dyn Expire>));
+    timers.schedule(began + ms(600_000), &(never.clone() as Arc<dyn Expire>));
     let calls = || [&again, &late, &never].map(|log| log.0.lock().unwrap().clone());
     time.advance(ms(4));
     assert_eq!(calls(), [vec![], vec![], vec![]]);
@@ -223,8 +223,8 @@ fn on_the_real_clock_a_timer_is_carried_out_by_itself_and_not_early() {
     let timers = Timekeeper::start("test").unwrap();
     let soon = Instant::now() + Duration::from_millis(5);
     let (batch, _slots, ticket) = Batch::<Load, Loaded>::new(soon, vec![common::key(0)]);
-    timers.at(far(), &batch.expiry());
-    timers.at(soon, &batch.expiry());
+    timers.schedule(far(), &batch.expiry());
+    timers.schedule(soon, &batch.expiry());
     assert_eq!(ticket.wait()[0].result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
     assert!(Clock::real().now() >= soon);
 }
@@ -239,9 +239,9 @@ fn a_panic_in_one_deadline_does_not_stop_the_clock() {
     }
     let clock = Timekeeper::start("test").unwrap();
     let panics: Arc<dyn Expire> = Arc::new(Panics);
-    clock.at(Instant::now(), &panics);
+    clock.schedule(Instant::now(), &panics);
     let (batch, _slots, ticket) = Batch::<Load, Loaded>::new(Instant::now(), vec![common::key(0)]);
-    clock.at(Instant::now(), &batch.expiry());
+    clock.schedule(Instant::now(), &batch.expiry());
     assert_eq!(ticket.wait()[0].result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
 }
 
@@ -249,10 +249,10 @@ fn a_panic_in_one_deadline_does_not_stop_the_clock() {
 fn what_was_answered_in_time_leaves_no_timers_behind() {
     let clock = Timekeeper::start("test").unwrap();
     let keep: Arc<dyn Expire> = Arc::new(Log::default());
-    clock.at(Instant::now() + Duration::from_secs(300), &keep);
+    clock.schedule(Instant::now() + Duration::from_secs(300), &keep);
     for _ in 0..10_000 {
         let (batch, slots, ticket) = Batch::<Load, Loaded>::new(far(), vec![common::key(0)]);
-        clock.at(far(), &batch.expiry());
+        clock.schedule(far(), &batch.expiry());
         drop((slots, batch));
         assert_eq!(ticket.wait().len(), 1);
     }
@@ -264,7 +264,7 @@ fn what_was_answered_in_time_leaves_no_timers_behind() {
 
 #[test]
 fn a_ticket_that_has_its_answer_is_done() {
-    let ticket = Ticket::now(Ok::<_, Error>(1));
+    let ticket = Ticket::ready(Ok::<_, Error>(1));
     assert!(ticket.is_done());
     assert_eq!(ticket.wait().unwrap(), 1);
 }

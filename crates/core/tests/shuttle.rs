@@ -58,7 +58,7 @@ fn a_dropped_ticket_loses_no_memory_and_close_waits_for_it() {
         let (arena, gate) = (arena(), Gate::new(GateLimits::new(4, 1 << 20)));
         let (_, slots, ticket) = Batch::new(far(), vec![key(0), key(1)]);
         for (n, slot) in (0..2).zip(slots) {
-            slot.carry(gate.enter(4096).unwrap());
+            slot.attach(gate.enter(4096).unwrap());
             let op = load(&arena, n);
             thread::spawn(move || slot.finish(op, Ok(HIT)));
         }
@@ -100,7 +100,7 @@ fn a_deadline_that_races_completion_answers_once() {
             let (op, gate) = (load(&arena, n), gate.clone());
             thread::spawn(move || {
                 // The gate may be entered before or after the deadline.
-                slot.carry(gate.enter(4096).unwrap());
+                slot.attach(gate.enter(4096).unwrap());
                 slot.finish(op, Ok(HIT));
             });
         }
@@ -125,7 +125,7 @@ fn stranded_memory_comes_home_and_the_gate_balances() {
         let deadline = Instant::now();
         let (batch, mut slots, ticket) = Batch::<Load, Loaded>::new(deadline, vec![key(0)]);
         let (slot, op) = (slots.pop().unwrap(), load(&arena, 0));
-        slot.carry(gate.enter(4096).unwrap());
+        slot.attach(gate.enter(4096).unwrap());
         let expiry = batch.expiry();
         let clock = thread::spawn(move || expiry.expire(deadline));
         let medium = thread::spawn(move || slot.finish(op, Ok(HIT)));

@@ -53,8 +53,8 @@ macro_rules! tier_of_disk {
                     self.0.atomic_set_of(key)
                 }
 
-                fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
-                    self.0.limit(tenant, bytes)
+                fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
+                    self.0.set_quota(tenant, bytes)
                 }
 
                 fn close(&self) -> Ticket<Result<(), Error>> {

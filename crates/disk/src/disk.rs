@@ -120,7 +120,7 @@ impl<M: Mover> Disk<M> {
             return ticket;
         }
         let shared = Arc::downgrade(&self.shared);
-        ticket.or_undo(move |answer| {
+        ticket.undo_if_dropped(move |answer| {
             if let (Ok(LookedUp { hold: Some(id), .. }), Some(shared)) = (answer, shared.upgrade())
             {
                 shared.index().release(kvtier_index::HoldId::from_u64(id.0));
@@ -142,7 +142,7 @@ impl<M: Mover> Disk<M> {
         }
         match self.shared.gate.enter(op.bytes()) {
             Ok(pass) => {
-                slot.carry(pass);
+                slot.attach(pass);
                 return Some((op, slot));
             }
             Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled)),
@@ -407,12 +407,12 @@ impl<M: Mover> Tier for Disk<M> {
         hold: Hold,
     ) -> Ticket<Result<LookedUp, Error>> {
         if self.shared.gate.is_closed() {
-            return Ticket::now(Err(
+            return Ticket::ready(Err(
                 Error::new(ErrorKind::Closed, "the tier is closed").with_op("lookup")
             ));
         }
         if let Some(refused) = keys.iter().find_map(|key| self.refusal(key, "lookup")) {
-            return Ticket::now(Err(refused));
+            return Ticket::ready(Err(refused));
         }
         self.shared.tenants.meet(&keys);
         let knows_all = self.shared.follow_few_changes();
@@ -421,15 +421,15 @@ impl<M: Mover> Tier for Disk<M> {
             && let Some(answer) =
                 lookup::lookup(&self.shared, &keys, (mode, hold), |_| knows_all.then_some(None))
         {
-            return self.or_release(Ticket::now(answer), hold);
+            return self.or_release(Ticket::ready(answer), hold);
         }
         let Ok(pass) = self.shared.gate.enter(0) else {
-            return Ticket::now(Err(
+            return Ticket::ready(Err(
                 Error::new(ErrorKind::Throttled, "too much in flight").with_op("lookup")
             ));
         };
         let (answer, ticket) = Reply::new_on(&self.shared.clock, "lookup", ctx.deadline);
-        self.hands.clock.at(ctx.deadline, &answer.expiry());
+        self.hands.clock.schedule(ctx.deadline, &answer.expiry());
         let shared = Arc::clone(&self.shared);
         self.hands.pool.push(Lane::Read, move || {
             lookup::look(&shared, &keys, (mode, hold), answer);
@@ -440,7 +440,7 @@ impl<M: Mover> Tier for Disk<M> {
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let (batch, slots, ticket) = Batch::new_on(&self.shared.clock, ctx.deadline, keys_of(&ops));
-        self.hands.clock.at(ctx.deadline, &batch.expiry());
+        self.hands.clock.schedule(ctx.deadline, &batch.expiry());
         // Together and before the answers, which come in any order: the head of a chain is to stay
         // longer than its tail.
         self.shared.adopt(ops.iter().map(|op| &op.key));
@@ -461,7 +461,7 @@ impl<M: Mover> Tier for Disk<M> {
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new_on(&self.shared.clock, ctx.deadline, keys_of(&ops));
-        self.hands.clock.at(ctx.deadline, &batch.expiry());
+        self.hands.clock.schedule(ctx.deadline, &batch.expiry());
         if self.shared.home.is_read_only() && !self.shared.gate.is_closed() {
             shed_all(&self.shared, ops.into_iter().zip(slots), ShedReason::ReadOnly);
             return ticket;
@@ -490,25 +490,25 @@ impl<M: Mover> Tier for Disk<M> {
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
         if let Some(refused) = keys.iter().find_map(|key| self.refusal(key, "remove")) {
-            return Ticket::now(Err(refused));
+            return Ticket::ready(Err(refused));
         }
         if self.shared.home.is_read_only() {
             let what = format!(
                 "{} is read-only: make its file system writable",
                 self.shared.home.root().display()
             );
-            return Ticket::now(Err(Error::new(ErrorKind::Denied, what).with_op("remove")));
+            return Ticket::ready(Err(Error::new(ErrorKind::Denied, what).with_op("remove")));
         }
         let pass = match self.shared.gate.enter(0) {
             Ok(pass) => pass,
             Err(kind) => {
-                return Ticket::now(Err(
+                return Ticket::ready(Err(
                     Error::new(kind, "the tier takes no more work now").with_op("remove")
                 ));
             }
         };
         let (answer, ticket) = Reply::new_on(&self.shared.clock, "remove", ctx.deadline);
-        self.hands.clock.at(ctx.deadline, &answer.expiry());
+        self.hands.clock.schedule(ctx.deadline, &answer.expiry());
         let shared = Arc::clone(&self.shared);
         self.hands.pool.push(Lane::Write, move || {
             lookup::remove(&shared, &keys, answer);
@@ -527,7 +527,7 @@ impl<M: Mover> Tier for Disk<M> {
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         let ticket = self.shared.gate.ready(ctx.deadline);
-        self.hands.clock.at(ctx.deadline, &self.shared.gate.expiry());
+        self.hands.clock.schedule(ctx.deadline, &self.shared.gate.expiry());
         ticket
     }
 
@@ -535,7 +535,7 @@ impl<M: Mover> Tier for Disk<M> {
         self.shared.index().set_of(key.digest())
     }
 
-    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
+    fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
         self.shared.limit_one(tenant, bytes);
         true
     }

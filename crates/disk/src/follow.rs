@@ -55,7 +55,7 @@ impl<M: Mover> Shared<M> {
         match followed {
             Ok(followed) => {
                 if followed.records > 0 {
-                    self.listeners.tell();
+                    self.listeners.notify();
                 }
                 let is_complete = !followed.is_more && !self.changes.has_missed();
                 Caught { records: followed.records, is_complete }
@@ -105,7 +105,7 @@ impl<M: Mover> Shared<M> {
         }
         chunk.bytes = name::file_len(len);
         let _ = index.insert(chunk);
-        self.listeners.note(Event::Stored { key: digest, len });
+        self.listeners.push(Event::Stored { key: digest, len });
         drop(index);
         self.learn_length(len);
     }
@@ -138,7 +138,7 @@ impl<M: Mover> Shared<M> {
         self.changes.rewind(position);
         self.follow_changes();
         self.changes.settle(missed);
-        self.listeners.tell();
+        self.listeners.notify();
         true
     }
 
@@ -156,7 +156,7 @@ impl<M: Mover> Shared<M> {
                         // does not count it.
                         self.ledger_check.suspect();
                         let _ = index.insert(Chunk::new(digest, len, name::file_len(len)));
-                        self.listeners.note(Event::Stored { key: digest, len });
+                        self.listeners.push(Event::Stored { key: digest, len });
                     }
                     Some(known) if known.chunk.len != len => to_compare.push((digest, len)),
                     Some(_) => {}

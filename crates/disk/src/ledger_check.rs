@@ -221,7 +221,7 @@ impl<M: Mover> Shared<M> {
             tracing::warn!(tier = %self.caps.name, before, after, "the ledger did not count what lies there; counted anew");
         }
         self.for_room.call();
-        self.listeners.tell();
+        self.listeners.notify();
         Ok(())
     }
 
@@ -242,7 +242,7 @@ impl<M: Mover> Shared<M> {
                 }
                 let mut index = self.index();
                 if let Some(entry) = index.forget(&chunk.digest) {
-                    self.listeners.note(Event::Gone { key: chunk.digest, len: entry.chunk.len });
+                    self.listeners.push(Event::Gone { key: chunk.digest, len: entry.chunk.len });
                 }
             }
         }

@@ -93,7 +93,7 @@ impl Line {
     /// Lets the clock call the first every now and then while anybody waits.
     pub fn look_again_by(&self, clock: &Timekeeper) {
         let watched: Arc<dyn Expire> = self.0.clone();
-        clock.at(clock.clock().now() + LOOK_AGAIN, &watched);
+        clock.schedule(clock.clock().now() + LOOK_AGAIN, &watched);
     }
 
     /// Drops whoever waits, now and from now on.

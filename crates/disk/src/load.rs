@@ -71,7 +71,7 @@ pub fn begin<M: Mover>(
                     _ => drop(shared.forget(op.key.digest(), true)),
                 }
                 drop(one);
-                shared.listeners.tell();
+                shared.listeners.notify();
             }
             // A link is nothing of ours, nor of anybody's who shares the directory.
             if e.raw_os_error() == Some(nix::libc::ELOOP)
@@ -257,8 +257,8 @@ pub fn settle<M: Mover>(
         Ok(true) => {
             add(&shared.counters.hits, 1);
             add(&shared.counters.loaded_bytes, len);
-            shared.listeners.note(Event::Touched { key: *op.key.digest() });
-            shared.listeners.tell();
+            shared.listeners.push(Event::Touched { key: *op.key.digest() });
+            shared.listeners.notify();
             slot.finish(op, Ok(Loaded::Hit { len }));
         }
         Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => {

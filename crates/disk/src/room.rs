@@ -349,11 +349,11 @@ impl<M: Mover> Room<M> {
         shared.index().evicted(digest);
         shared.journal.note([Record::Remove(*digest)]);
         shared.announce_change(Record::Remove(*digest));
-        shared.listeners.note(Event::Gone { key: *digest, len: victim.len });
+        shared.listeners.push(Event::Gone { key: *digest, len: victim.len });
         drop((moving, one));
         add(&shared.counters.evicted, 1);
         add(&shared.counters.recycled, 1);
-        shared.listeners.tell();
+        shared.listeners.notify();
         (self.spare, self.counted) = (Some(draft), true);
         true
     }
@@ -423,7 +423,7 @@ impl<M: Mover> Shared<M> {
         let gone = victims.iter().filter(|victim| self.delete_one(&victim.chunk)).count();
         if !victims.is_empty() {
             self.for_room.call();
-            self.listeners.tell();
+            self.listeners.notify();
         }
         gone
     }
@@ -450,7 +450,7 @@ impl<M: Mover> Shared<M> {
                 self.journal.note([Record::Remove(digest)]);
                 let gone = self.index().evicted(&digest);
                 if gone {
-                    self.listeners.note(Event::Gone { key: digest, len });
+                    self.listeners.push(Event::Gone { key: digest, len });
                 }
                 gone
             }

@@ -392,7 +392,7 @@ impl<M: Mover> Saving<M> {
                 .with_key(*key.digest())));
         }
         let named = self.name_it(&key);
-        shared.listeners.tell();
+        shared.listeners.notify();
         if let Err(end) = named {
             return self.end(end);
         }
@@ -510,7 +510,7 @@ impl<M: Mover> Saving<M> {
         }
         shared.journal.note([Record::Insert(chunk)]);
         shared.announce_change(Record::Insert(chunk));
-        shared.listeners.note(Event::Stored { key: *digest, len });
+        shared.listeners.push(Event::Stored { key: *digest, len });
         Ok(())
     }
 

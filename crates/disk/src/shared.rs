@@ -233,7 +233,7 @@ impl<M: Mover> Shared<M> {
     /// that `hint` or experience suggests. Takes it into the index.
     pub fn discover(&self, key: &Key, hint: Option<u64>) -> Option<u64> {
         let found = self.discover_quietly(key, hint);
-        self.listeners.tell();
+        self.listeners.notify();
         found
     }
 
@@ -261,7 +261,7 @@ impl<M: Mover> Shared<M> {
         }
         let _ = index.insert(self.chunk(key, len));
         let hidden = index.is_hidden(key.digest());
-        self.listeners.note(Event::Stored { key: *key.digest(), len });
+        self.listeners.push(Event::Stored { key: *key.digest(), len });
         drop(index);
         self.learn_length(len);
         (!hidden).then_some(len)
@@ -282,7 +282,7 @@ impl<M: Mover> Shared<M> {
             gone.into_iter().for_each(|chunk| self.lost(digest, chunk.bytes));
         }
         drop(one);
-        self.listeners.tell();
+        self.listeners.notify();
     }
 
     /// The same where another process said that it deleted the file, and has counted that. The
@@ -299,7 +299,7 @@ impl<M: Mover> Shared<M> {
     /// is no chunk of anybody's any more.
     pub fn condemn(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
         let condemned = self.condemn_quietly(digest, len, seen);
-        self.listeners.tell();
+        self.listeners.notify();
         condemned
     }
 
@@ -386,7 +386,7 @@ impl<M: Mover> Shared<M> {
         }
         let gone = index.forget(digest);
         if let Some(entry) = &gone {
-            self.listeners.note(Event::Gone { key: *digest, len: entry.chunk.len });
+            self.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
         }
         drop(index);
         self.for_room.call();

@@ -105,7 +105,7 @@ where
 {
     let (tell, told) = sync_channel(1);
     let theirs = Arc::clone(seen);
-    let ticket = ticket.then_look(move |_| tell.send(theirs.is_let_go()).unwrap());
+    let ticket = ticket.inspect(move |_| tell.send(theirs.is_let_go()).unwrap());
     seen.open(true);
     let done = ticket.wait().remove(0);
     seen.open(false);

@@ -24,7 +24,7 @@ struct Owner {
 }
 
 impl Listener for Owner {
-    fn hear(&self, _events: &[Event]) {
+    fn on_events(&self, _events: &[Event]) {
         let Some(tier) = self.tier.lock().unwrap().take() else { return };
         *self.thread.lock().unwrap() = std::thread::current().name().map(str::to_owned);
         assert!(Arc::into_inner(tier).is_some(), "it is the last one");

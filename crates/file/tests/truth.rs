@@ -84,13 +84,13 @@ fn a_quota_set_at_run_time_holds_from_the_next_save_on() {
     for (tenant, n) in (0..6).flat_map(|n| [("a", n), ("b", n)]) {
         assert_eq!(f.save(&f.key_of(tenant, n), LEN), Saved::Stored);
     }
-    assert!(f.tier.limit("a", Some(3 * FILE)));
+    assert!(f.tier.set_quota("a", Some(3 * FILE)));
     assert_eq!(f.save(&f.key_of("a", 6), LEN), Saved::Stored);
     assert_eq!((there("a"), there("b")), (3, 6));
-    assert!(f.tier.limit("*", Some(2 * FILE)) && f.tier.limit("a", None));
+    assert!(f.tier.set_quota("*", Some(2 * FILE)) && f.tier.set_quota("a", None));
     assert_eq!(f.save(&f.key_of("b", 6), LEN), Saved::Stored);
     assert_eq!((there("a"), there("b")), (3, 2));
-    assert!(f.tier.limit("*", None));
+    assert!(f.tier.set_quota("*", None));
     assert_eq!(f.save(&f.key_of("b", 7), LEN), Saved::Stored);
     assert_eq!((there("a"), there("b")), (3, 3));
 }

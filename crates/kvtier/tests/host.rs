@@ -231,17 +231,17 @@ fn quotas_hold_by_every_policy_and_change_at_run_time() {
             assert_eq!(save_of(&tier, &arena, tenant, n), Saved::Stored, "{policy}");
         }
         let chunks = || ["", "a", "b"].map(|tenant| chunks_of(&tier, tenant));
-        assert!(tier.limit("a", Some(4 * COST)));
+        assert!(tier.set_quota("a", Some(4 * COST)));
         assert_eq!(save_of(&tier, &arena, "a", 6), Saved::Stored, "{policy}");
         assert_eq!(chunks(), [6, 4, 6], "{policy}: what is above it goes with the next save");
-        assert!(tier.limit("*", Some(2 * COST)));
+        assert!(tier.set_quota("*", Some(2 * COST)));
         assert_eq!(save_of(&tier, &arena, "b", 6), Saved::Stored, "{policy}");
         assert_eq!(save_of(&tier, &arena, "", 6), Saved::Stored, "{policy}");
         assert_eq!(chunks(), [7, 4, 2], "{policy}: others are all that have a name");
-        assert!(tier.limit("b", Some(0)) && tier.limit("", Some(3 * COST)));
+        assert!(tier.set_quota("b", Some(0)) && tier.set_quota("", Some(3 * COST)));
         assert_eq!(save_of(&tier, &arena, "b", 7), Saved::Shed(ShedReason::Quota), "{policy}");
         assert_eq!(save_of(&tier, &arena, "", 7), Saved::Stored, "{policy}");
-        assert!(["a", "b", "*"].iter().all(|tenant| tier.limit(tenant, None)));
+        assert!(["a", "b", "*"].iter().all(|tenant| tier.set_quota(tenant, None)));
         (10..20)
             .for_each(|n| assert_eq!(save_of(&tier, &arena, "b", n), Saved::Stored, "{policy}"));
         assert_eq!(chunks(), [3, 4, 12], "{policy}");

@@ -416,7 +416,7 @@ fn what_waits_to_be_spilled_does_not_take_the_memory_of_saves() {
 struct Blocks(std::sync::Mutex<()>);
 
 impl kvtier::core::Listener for Blocks {
-    fn hear(&self, _events: &[kvtier::core::Event]) {
+    fn on_events(&self, _events: &[kvtier::core::Event]) {
         drop(self.0.lock());
     }
 }

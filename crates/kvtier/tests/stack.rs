@@ -363,11 +363,11 @@ fn a_limit_is_one_in_each_tier_that_has_any() {
     let stack =
         Stack::new("two", vec![top.clone(), Probe::over(host(4 << 20)), low.clone()]).unwrap();
     (0..5).for_each(|n| assert_eq!(save(&stack, &arena, n, LEN), Saved::Stored));
-    assert!(stack.limit("tests", Some(2 * COST)));
+    assert!(stack.set_quota("tests", Some(2 * COST)));
     assert_eq!(save(&stack, &arena, 5, LEN), Saved::Stored);
     assert_eq!((top.usage().chunks, low.usage().chunks), (2, 2));
     assert!(
-        !Stack::new("one", vec![Probe::over(host(4096))]).unwrap().limit("tests", Some(1)),
+        !Stack::new("one", vec![Probe::over(host(4096))]).unwrap().set_quota("tests", Some(1)),
         "it limits nobody"
     );
 }

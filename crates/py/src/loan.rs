@@ -72,7 +72,7 @@ impl Loan {
         }
         let end: Arc<dyn Expire> = self.0.clone();
         if let (Some(when), Some(clock)) = (Instant::now().checked_add(longest), clock.running()) {
-            clock.at(when, &end);
+            clock.schedule(when, &end);
         }
         poll_fn(|context| {
             let mut state = lock(&self.0.0);

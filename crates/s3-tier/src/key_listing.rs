@@ -35,7 +35,7 @@ impl S3Tier {
     ) -> Ticket<Result<SpelledPage, Error>> {
         if !self.spells_keys() {
             let what = "in its own layout a bucket has its keys' digests alone";
-            return Ticket::now(Err(Error::new(ErrorKind::Unsupported, what).with_op("list")));
+            return Ticket::ready(Err(Error::new(ErrorKind::Unsupported, what).with_op("list")));
         }
         let (shared, deadline) = (self.shared.clone(), ctx.deadline);
         let work = async move {

@@ -122,7 +122,7 @@ impl S3Tier {
         }
         match self.shared.gate.enter(op.bytes()) {
             Ok(pass) => {
-                slot.carry(pass);
+                slot.attach(pass);
                 return Some((op, slot));
             }
             Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled)),
@@ -144,7 +144,7 @@ impl S3Tier {
         let (answer, ticket) = Reply::new(op, ctx.deadline);
         match self.shared.gate.enter(0) {
             Ok(pass) => {
-                self.clock.at(ctx.deadline, &answer.expiry());
+                self.clock.schedule(ctx.deadline, &answer.expiry());
                 self.spawn(async move {
                     if answer.is_over() {
                         return answer.give_up();
@@ -204,7 +204,7 @@ impl Tier for S3Tier {
         hold: Hold,
     ) -> Ticket<Result<LookedUp, Error>> {
         if self.shared.gate.is_closed() {
-            return Ticket::now(Err(
+            return Ticket::ready(Err(
                 Error::new(ErrorKind::Closed, "the tier is closed").with_op("lookup")
             ));
         }
@@ -213,7 +213,7 @@ impl Tier for S3Tier {
         }
         self.shared.books().meet(&keys);
         match lookup::from_memory(&self.shared, &keys, (mode, hold)) {
-            Some(answer) => Ticket::now(answer),
+            Some(answer) => Ticket::ready(answer),
             None => {
                 let (shared, work) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
                 let work = lookup::lookup(work, keys, (mode, hold), ctx.deadline.into());
@@ -232,7 +232,7 @@ impl Tier for S3Tier {
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
-        self.clock.at(ctx.deadline, &batch.expiry());
+        self.clock.schedule(ctx.deadline, &batch.expiry());
         // Together and before the answers: the head of a chain is to stay longer than its tail.
         let chain: Vec<_> = ops.iter().map(|op| *op.key.digest()).collect();
         ops.iter().for_each(|op| self.shared.books().adopt(&op.key));
@@ -248,7 +248,7 @@ impl Tier for S3Tier {
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
-        self.clock.at(ctx.deadline, &batch.expiry());
+        self.clock.schedule(ctx.deadline, &batch.expiry());
         let Ok(together) = Together::new(&self.shared, ctx, &ops) else {
             add(&self.shared.counters.shed, ops.len() as u64);
             let shed = |(op, slot): (Save, Slot<_, _>)| {
@@ -297,7 +297,7 @@ impl Tier for S3Tier {
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         let ticket = self.shared.gate.ready(ctx.deadline);
-        self.clock.at(ctx.deadline, &self.shared.gate.expiry());
+        self.clock.schedule(ctx.deadline, &self.shared.gate.expiry());
         ticket
     }
 
@@ -307,7 +307,7 @@ impl Tier for S3Tier {
 
     /// Not without a cap, where nobody counts, nor where LMCache's way of evicting is asked for,
     /// which knows no tenants.
-    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
+    fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
         let may = self.shared.capacity_bytes.is_some() && !self.shared.compat;
         if may {
             self.shared.books().limit_one(tenant, bytes);

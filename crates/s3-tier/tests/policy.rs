@@ -206,21 +206,21 @@ fn a_quota_changes_at_run_time_whatever_the_policy() {
     let world = room_for(40, |config| config);
     (0..6).for_each(|n| assert_eq!(world.save(&key_of("a", n), LEN), Saved::Stored));
     (0..4).for_each(|n| assert_eq!(world.save(&key_of("b", n), LEN), Saved::Stored));
-    assert!(world.tier.limit("a", Some(3 * LEN as u64)));
+    assert!(world.tier.set_quota("a", Some(3 * LEN as u64)));
     world.suite.eventually("below the quota, and room for the next", || {
         used_by(&world, "a") < 3 * LEN as u64
     });
     assert_eq!(world.save(&key_of("a", 6), LEN), Saved::Stored);
     assert!(world.lookup(&key_of("a", 6)).is_hit() && !world.lookup(&key_of("a", 0)).is_hit());
     assert_eq!(used_by(&world, "b"), 4 * LEN as u64);
-    assert!(world.tier.limit("a", None));
+    assert!(world.tier.set_quota("a", None));
     (10..16).for_each(|n| assert_eq!(world.save(&key_of("a", n), LEN), Saved::Stored));
     assert!(used_by(&world, "a") >= 8 * LEN as u64);
     let theirs = World::with(|mut config| {
         config.compat = Some(Compat { watermark: 0.8, ratio: 0.2 });
         config
     });
-    assert!(!theirs.tier.limit("a", Some(1)), "LMCache's way of evicting knows no tenants");
+    assert!(!theirs.tier.set_quota("a", Some(1)), "LMCache's way of evicting knows no tenants");
 }
 
 #[test]

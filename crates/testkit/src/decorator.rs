@@ -37,7 +37,7 @@ pub fn passes_everything_on(around: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>)
     drop(tier.peek(&key));
     assert!(tier.spill_to(Arc::new(Nowhere)), "the answer to spill_to is not passed on");
     assert!(tier.atomic_set_of(&key).is_some(), "the answer to atomic_set_of is not passed on");
-    assert!(tier.limit("t", Some(1)), "the answer to limit is not passed on");
+    assert!(tier.set_quota("t", Some(1)), "the answer to set_quota is not passed on");
     drop((tier.usage(), tier.keys(Cursor::default(), 1), tier.status()));
     tier.listen(Arc::new(Nowhere));
     drop(tier.close().wait());
@@ -52,7 +52,7 @@ pub fn passes_everything_on(around: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>)
         "peek",
         "spill_to",
         "atomic_set_of",
-        "limit",
+        "set_quota",
         "usage",
         "keys",
         "status",
@@ -70,7 +70,7 @@ impl Spill for Nowhere {
 }
 
 impl Listener for Nowhere {
-    fn hear(&self, _: &[kvtier_core::Event]) {}
+    fn on_events(&self, _: &[kvtier_core::Event]) {}
 }
 
 /// Has nothing, and notes what it is asked.
@@ -103,23 +103,23 @@ impl Tier for Recorder {
         _: Hold,
     ) -> Ticket<Result<LookedUp, Error>> {
         self.note("lookup");
-        Ticket::now(Ok(LookedUp::new(vec![Presence::Miss; keys.len()], None)))
+        Ticket::ready(Ok(LookedUp::new(vec![Presence::Miss; keys.len()], None)))
     }
 
     fn load(&self, _: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         self.note("load");
         let miss = |op| Done { op, result: Ok(Loaded::Miss(MissReason::Absent)) };
-        Ticket::now(ops.into_iter().map(miss).collect())
+        Ticket::ready(ops.into_iter().map(miss).collect())
     }
 
     fn save(&self, _: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         self.note("save");
-        Ticket::now(ops.into_iter().map(|op| Done { op, result: Ok(Saved::Stored) }).collect())
+        Ticket::ready(ops.into_iter().map(|op| Done { op, result: Ok(Saved::Stored) }).collect())
     }
 
     fn remove(&self, _: &Ctx, _: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
         self.note("remove");
-        Ticket::now(Ok(Removed::default()))
+        Ticket::ready(Ok(Removed::default()))
     }
 
     fn release(&self, _: HoldId) {
@@ -132,7 +132,7 @@ impl Tier for Recorder {
 
     fn ready(&self, _: &Ctx) -> Ticket<Result<(), Error>> {
         self.note("ready");
-        Ticket::now(Ok(()))
+        Ticket::ready(Ok(()))
     }
 
     fn peek(&self, _: &Key) -> Option<View> {
@@ -150,14 +150,14 @@ impl Tier for Recorder {
         Some([*key.digest()].into())
     }
 
-    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
-        self.note("limit");
+    fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        self.note("set_quota");
         (tenant, bytes) == ("t", Some(1))
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {
         self.note("close");
-        Ticket::now(Ok(()))
+        Ticket::ready(Ok(()))
     }
 }
 

@@ -141,7 +141,7 @@ impl FaultTier {
         }
         let keys = ops.iter().map(|op| op.key().clone()).collect();
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys);
-        self.clock.at(ctx.deadline, &batch.expiry());
+        self.clock.schedule(ctx.deadline, &batch.expiry());
         let all: Vec<_> = ops
             .into_iter()
             .zip(slots)
@@ -258,9 +258,9 @@ impl Tier for FaultTier {
         match self.key_fault("lookup") {
             Ok(()) => self.inner.lookup(ctx, keys, mode, hold),
             Err(_) if hold == Hold::None => {
-                Ticket::now(Ok(LookedUp::new(vec![Presence::Unknown; keys.len()], None)))
+                Ticket::ready(Ok(LookedUp::new(vec![Presence::Unknown; keys.len()], None)))
             }
-            Err(error) => Ticket::now(Err(error)),
+            Err(error) => Ticket::ready(Err(error)),
         }
     }
 
@@ -275,7 +275,7 @@ impl Tier for FaultTier {
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
         match self.key_fault("remove") {
             Ok(()) => self.inner.remove(ctx, keys),
-            Err(error) => Ticket::now(Err(error)),
+            Err(error) => Ticket::ready(Err(error)),
         }
     }
 
@@ -303,8 +303,8 @@ impl Tier for FaultTier {
         self.inner.atomic_set_of(key)
     }
 
-    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
-        self.inner.limit(tenant, bytes)
+    fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        self.inner.set_quota(tenant, bytes)
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {

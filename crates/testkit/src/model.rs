@@ -104,11 +104,11 @@ impl ModelTier {
     ) -> Ticket<Vec<Done<O, T>>> {
         let keys = ops.iter().map(|op| op.key().clone()).collect();
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys);
-        self.clock.at(ctx.deadline, &batch.expiry());
+        self.clock.schedule(ctx.deadline, &batch.expiry());
         for (op, slot) in ops.into_iter().zip(slots) {
             match self.gate.enter(op.bytes()) {
                 Ok(pass) => {
-                    slot.carry(pass);
+                    slot.attach(pass);
                     let (shared, delay) = (Arc::clone(&self.shared), self.delay);
                     self.queue.push(move || run(&shared, op, slot, delay, act));
                 }
@@ -161,8 +161,8 @@ impl Shared {
 
     /// Tells listeners what happened, without a lock.
     fn tell(&self) {
-        self.store().events.drain(..).for_each(|event| self.listeners.note(event));
-        self.listeners.tell();
+        self.store().events.drain(..).for_each(|event| self.listeners.push(event));
+        self.listeners.notify();
     }
 
     fn load(&self, op: &mut Load) -> Result<Loaded, Error> {
@@ -228,7 +228,7 @@ impl Tier for ModelTier {
         mode: Mode,
         hold: Hold,
     ) -> Ticket<Result<LookedUp, Error>> {
-        Ticket::now(self.refusal(ctx).and_then(|()| {
+        Ticket::ready(self.refusal(ctx).and_then(|()| {
             let mut store = self.shared.store();
             let found = store.lookup(&keys, mode);
             match hold {
@@ -249,7 +249,7 @@ impl Tier for ModelTier {
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
         let removed = self.refusal(ctx).map(|()| self.shared.store().remove(&keys));
         self.shared.tell();
-        Ticket::now(removed)
+        Ticket::ready(removed)
     }
 
     fn release(&self, hold: HoldId) {
@@ -262,7 +262,7 @@ impl Tier for ModelTier {
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         let ticket = self.gate.ready(ctx.deadline);
-        self.clock.at(ctx.deadline, &self.gate.expiry());
+        self.clock.schedule(ctx.deadline, &self.gate.expiry());
         ticket
     }
 

@@ -100,7 +100,7 @@ impl Tier for Timed {
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let began = Instant::now();
         let measured = Arc::clone(&self.measured);
-        self.call(|tier| tier.load(ctx, ops)).then_look(move |answers: &Vec<Done<Load, Loaded>>| {
+        self.call(|tier| tier.load(ctx, ops)).inspect(move |answers: &Vec<Done<Load, Loaded>>| {
             let mut m = measured.lock().unwrap_or_else(PoisonError::into_inner);
             let before = m.hits;
             for done in answers {
@@ -122,7 +122,7 @@ impl Tier for Timed {
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let measured = Arc::clone(&self.measured);
-        self.call(|tier| tier.save(ctx, ops)).then_look(move |answers: &Vec<Done<Save, Saved>>| {
+        self.call(|tier| tier.save(ctx, ops)).inspect(move |answers: &Vec<Done<Save, Saved>>| {
             let stored = answers.iter().filter(|d| matches!(d.result, Ok(Saved::Stored)));
             let bytes = stored.map(|d| d.op.bytes()).sum::<u64>();
             let mut m = measured.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,8 +159,8 @@ impl Tier for Timed {
         self.inner.atomic_set_of(key)
     }
 
-    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
-        self.inner.limit(tenant, bytes)
+    fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        self.inner.set_quota(tenant, bytes)
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {

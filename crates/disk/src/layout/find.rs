@@ -95,7 +95,7 @@ impl<M: Mover> Shared<M> {
                 let _ =
                     index.insert(Chunk::new(*key.digest(), len, found.bytes).with_tenant(tenant));
                 foreign.into_iter().for_each(|foreign| foreign.note_uncounted(key.digest()));
-                self.listeners.note(Event::Stored {
+                self.listeners.push(Event::Stored {
                     key: *key.digest(),
                     len: found.len.unwrap_or(found.bytes),
                 });

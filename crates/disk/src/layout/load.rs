@@ -124,7 +124,7 @@ fn plan<M: Mover>(
         let one = shared.name(key.digest());
         shared.found(key, Found { len: Some(len), bytes: lying });
         drop(one);
-        shared.listeners.tell();
+        shared.listeners.notify();
     }
     Ok(Ok(Plan { file, seen, len, bytes, sums }))
 }

@@ -146,7 +146,7 @@ impl<M: Mover> Shared<M> {
             }
             Ok(())
         })?;
-        self.listeners.tell();
+        self.listeners.notify();
         if let Some(what) = first_error {
             self.fault(format!(
                 "{what}; in all {errors} such files, they are counted and not loaded"

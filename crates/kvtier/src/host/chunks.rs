@@ -90,7 +90,7 @@ impl Chunks {
         let entered = !matches!(self.index.commit(room, chunk), Inserted::Refused(_));
         if entered {
             self.bytes.insert(digest, stored);
-            self.listeners.note(Event::Stored { key: digest, len });
+            self.listeners.push(Event::Stored { key: digest, len });
         }
         entered
     }
@@ -142,7 +142,7 @@ impl Chunks {
             // The set that it is in now, which may have been declared after it was saved.
             let set = self.index.set_of(&victim.chunk.digest);
             self.index.evicted(&victim.chunk.digest);
-            self.listeners.note(Event::Gone { key: victim.chunk.digest, len: victim.chunk.len });
+            self.listeners.push(Event::Gone { key: victim.chunk.digest, len: victim.chunk.len });
             gone.count += 1;
             gone.chunks.extend(
                 stored.map(|stored| Spilled::new(stored.key, stored.bytes).with_atomic_set(set)),
@@ -154,7 +154,7 @@ impl Chunks {
     pub fn forget(&mut self, digest: &Digest) {
         self.bytes.remove(digest);
         if let Some(entry) = self.index.forget(digest) {
-            self.listeners.note(Event::Gone { key: *digest, len: entry.chunk.len });
+            self.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
         }
     }
 

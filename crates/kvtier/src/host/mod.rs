@@ -174,7 +174,7 @@ impl HostTier {
             }
         }
         drop(chunks);
-        self.listeners.tell();
+        self.listeners.notify();
         counts
     }
 }
@@ -191,7 +191,7 @@ impl Tier for HostTier {
         mode: Mode,
         hold: Hold,
     ) -> Ticket<Result<LookedUp, Error>> {
-        Ticket::now(
+        Ticket::ready(
             self.gate(ctx)
                 .and_then(|()| self.find(&keys, mode, hold))
                 .map_err(|e| e.with_op("lookup")),
@@ -205,7 +205,7 @@ impl Tier for HostTier {
         };
         // Together: the head of a chain is to stay longer than its tail.
         self.used(ctx, &ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
-        Ticket::now(ops.into_iter().map(one).collect())
+        Ticket::ready(ops.into_iter().map(one).collect())
     }
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
@@ -221,7 +221,7 @@ impl Tier for HostTier {
                 Ok(set) => set,
                 Err(_) => {
                     let shed = |op| Done { op, result: Ok(self.shed(ShedReason::IncompleteSets)) };
-                    return Ticket::now(ops.into_iter().map(shed).collect());
+                    return Ticket::ready(ops.into_iter().map(shed).collect());
                 }
             };
         let done: Vec<_> = ops.into_iter().zip(places).map(one).collect();
@@ -230,11 +230,13 @@ impl Tier for HostTier {
         if !is_one_more || ctx.hint != Hint::default() {
             self.used(ctx, &chain);
         }
-        Ticket::now(done)
+        Ticket::ready(done)
     }
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
-        Ticket::now(self.gate(ctx).map(|()| self.drop_keys(&keys)).map_err(|e| e.with_op("remove")))
+        Ticket::ready(
+            self.gate(ctx).map(|()| self.drop_keys(&keys)).map_err(|e| e.with_op("remove")),
+        )
     }
 
     fn release(&self, hold: HoldId) {
@@ -246,7 +248,7 @@ impl Tier for HostTier {
     }
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
-        Ticket::now(self.gate(ctx))
+        Ticket::ready(self.gate(ctx))
     }
 
     fn peek(&self, key: &Key) -> Option<View> {
@@ -262,13 +264,13 @@ impl Tier for HostTier {
         self.chunks().index.set_of(key.digest())
     }
 
-    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
+    fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
         self.chunks().limit_one(tenant, bytes);
         true
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {
         self.closed.store(true, Ordering::Release);
-        Ticket::now(Ok(()))
+        Ticket::ready(Ok(()))
     }
 }

@@ -54,14 +54,14 @@ impl HostTier {
         }
         if !copy_checked(stored.bytes.as_ref(), &stored.sums, &mut op.into) {
             self.chunks().forget(&digest);
-            self.listeners.tell();
+            self.listeners.notify();
             return Ok(miss(&self.counters.misses_corrupt, MissReason::Corrupt));
         }
         let len = stored.sums.len();
         add(&self.counters.hits, 1);
         add(&self.counters.loaded_bytes, len);
-        self.listeners.note(Event::Touched { key: digest });
-        self.listeners.tell();
+        self.listeners.push(Event::Touched { key: digest });
+        self.listeners.notify();
         Ok(Loaded::Hit { len })
     }
 
@@ -95,7 +95,7 @@ impl HostTier {
         drop(chunks);
         add(&self.counters.stored, 1);
         add(&self.counters.saved_bytes, len);
-        self.listeners.tell();
+        self.listeners.notify();
         self.give_up(above_mark);
         Ok(Saved::Stored)
     }
@@ -112,7 +112,7 @@ impl HostTier {
             return;
         }
         add(&self.counters.evicted, gone.count);
-        self.listeners.tell();
+        self.listeners.notify();
         let Some(spill) = self.spill.get() else { return };
         // What is handed over keeps its memory until it lies below.
         let (mut chunks, room) = (gone.chunks, self.spill_room());
@@ -139,7 +139,7 @@ impl HostTier {
         let is_spilled = self.spill.get().is_some();
         add(&self.counters.evicted, gone.count);
         add(&self.counters.spill_dropped, if is_spilled { gone.chunks.len() as u64 } else { 0 });
-        self.listeners.tell();
+        self.listeners.notify();
     }
 
     fn claim(&self, key: &Key, bytes: u64, place: ChainPlace) -> Result<Reservation, ShedReason> {

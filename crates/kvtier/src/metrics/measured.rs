@@ -61,7 +61,7 @@ impl Measured {
         ask: impl FnOnce(&dyn Tier) -> Ticket<T>,
     ) -> Ticket<T> {
         let (began, meter) = (Instant::now(), Arc::clone(&self.meter));
-        ask(&*self.inner).then_look(move |_| times(&meter).add(began.elapsed()))
+        ask(&*self.inner).inspect(move |_| times(&meter).add(began.elapsed()))
     }
 }
 
@@ -147,9 +147,7 @@ impl Tier for Measured {
     ) -> Ticket<Result<LookedUp, Error>> {
         let meter = Arc::clone(&self.meter);
         let asked = self.timed(|meter| &meter.lookup, |tier| tier.lookup(ctx, keys, mode, hold));
-        asked.then_look(move |answer| {
-            answer.iter().for_each(|answer| meter.looked_up(&answer.found))
-        })
+        asked.inspect(move |answer| answer.iter().for_each(|answer| meter.looked_up(&answer.found)))
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
@@ -188,8 +186,8 @@ impl Tier for Measured {
         self.inner.atomic_set_of(key)
     }
 
-    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
-        self.inner.limit(tenant, bytes)
+    fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        self.inner.set_quota(tenant, bytes)
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {

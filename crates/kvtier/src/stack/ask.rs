@@ -45,7 +45,7 @@ impl Inner {
                     for (i, presence) in missing.iter().zip(&answer.found) {
                         found[*i] = *presence;
                         if presence.is_hit() {
-                            tiers[at].set(*i);
+                            tiers[at].insert(*i);
                         }
                     }
                     held.extend(answer.hold.map(|id| (at, id)));

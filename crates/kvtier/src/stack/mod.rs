@@ -160,7 +160,7 @@ impl Stack {
             Ok(pass) => pass,
             Err(kind) => return drop(promise.keep(Err(no(self.closed_or(kind))))),
         };
-        self.clock.at(promise.deadline(), &promise.expiry());
+        self.clock.schedule(promise.deadline(), &promise.expiry());
         let work = work(Arc::clone(&self.inner), promise);
         self.exec.spawn(async move {
             work.await;
@@ -184,7 +184,7 @@ impl Stack {
         for (at, (op, slot)) in ops.into_iter().zip(slots).enumerate() {
             match self.gate.enter(op.bytes()) {
                 Ok(pass) => {
-                    slot.carry(pass);
+                    slot.attach(pass);
                     asked.taken.push((at, op, slot));
                 }
                 Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled())),
@@ -271,7 +271,7 @@ impl Tier for Stack {
             return ticket;
         }
         let inner = Arc::downgrade(&self.inner);
-        ticket.or_undo(move |answer| {
+        ticket.undo_if_dropped(move |answer| {
             if let (Ok(LookedUp { hold: Some(id), .. }), Some(inner)) = (answer, inner.upgrade()) {
                 inner.release(inner.holds.take(id));
             }
@@ -280,7 +280,7 @@ impl Tier for Stack {
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let (batch, slots, ticket) = Batch::new_on(self.clock.clock(), ctx.deadline, keys_of(&ops));
-        self.clock.at(ctx.deadline, &batch.expiry());
+        self.clock.schedule(ctx.deadline, &batch.expiry());
         let asked = self.admit(ops, slots, || Loaded::Throttled);
         if asked.taken.is_empty() {
             return ticket;
@@ -296,7 +296,7 @@ impl Tier for Stack {
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new_on(self.clock.clock(), ctx.deadline, keys_of(&ops));
-        self.clock.at(ctx.deadline, &batch.expiry());
+        self.clock.schedule(ctx.deadline, &batch.expiry());
         let asked = self.admit(ops, slots, || Saved::Shed(ShedReason::Throttled));
         if asked.taken.is_empty() {
             return ticket;
@@ -336,7 +336,7 @@ impl Tier for Stack {
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         let ticket = self.gate.ready(ctx.deadline);
-        self.clock.at(ctx.deadline, &self.gate.expiry());
+        self.clock.schedule(ctx.deadline, &self.gate.expiry());
         ticket
     }
 
@@ -345,8 +345,8 @@ impl Tier for Stack {
     }
 
     /// In each of its tiers.
-    fn limit(&self, tenant: &str, bytes: Option<u64>) -> bool {
-        self.inner.tiers.iter().filter(|tier| tier.limit(tenant, bytes)).count() > 0
+    fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        self.inner.tiers.iter().filter(|tier| tier.set_quota(tenant, bytes)).count() > 0
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {

@@ -44,7 +44,7 @@ impl Observe for Stack {
         self.inner.tiers[below..]
             .iter()
             .map(|tier| tier.usage())
-            .reduce(Usage::and)
+            .reduce(Usage::combine)
             .unwrap_or_default()
     }
 

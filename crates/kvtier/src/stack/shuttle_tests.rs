@@ -40,7 +40,7 @@ impl Slow {
 }
 
 /// Answers from a thread of its own.
-fn later<T: kvtier_core::Lost + Send + 'static>(
+fn later<T: kvtier_core::Dropped + Send + 'static>(
     answer: impl FnOnce() -> T + Send + 'static,
 ) -> Ticket<T> {
     let (completer, ticket) = ticket();
@@ -60,7 +60,7 @@ impl Tier for Slow {
         _: Mode,
         _: Hold,
     ) -> Ticket<Result<LookedUp, Error>> {
-        Ticket::now(Ok(LookedUp::new(vec![Presence::Miss; keys.len()], None)))
+        Ticket::ready(Ok(LookedUp::new(vec![Presence::Miss; keys.len()], None)))
     }
 
     fn load(&self, _: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
@@ -112,7 +112,7 @@ impl Tier for Slow {
     fn release_keys(&self, _: HoldId, _: &[Digest]) {}
 
     fn ready(&self, _: &Ctx) -> Ticket<Result<(), Error>> {
-        Ticket::now(Ok(()))
+        Ticket::ready(Ok(()))
     }
 
     fn peek(&self, _: &Key) -> Option<View> {
@@ -120,7 +120,7 @@ impl Tier for Slow {
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {
-        Ticket::now(Ok(()))
+        Ticket::ready(Ok(()))
     }
 }
 

@@ -194,7 +194,7 @@ impl Tier for Probe {
     ) -> Ticket<Result<LookedUp, Error>> {
         match self.check() {
             Ok(()) => self.below.lookup(ctx, keys, mode, hold),
-            Err(e) => Ticket::now(Err(e)),
+            Err(e) => Ticket::ready(Err(e)),
         }
     }
 
@@ -203,10 +203,10 @@ impl Tier for Probe {
         if self.late.load(Ordering::SeqCst) {
             let late =
                 |op| Done { op, result: Err(Error::new(ErrorKind::Timeout, "late for the test")) };
-            return Ticket::now(ops.into_iter().map(late).collect());
+            return Ticket::ready(ops.into_iter().map(late).collect());
         }
         if self.check().is_err() {
-            return Ticket::now(
+            return Ticket::ready(
                 ops.into_iter()
                     .map(|op| Done { op, result: self.check().map(|()| ABSENT) })
                     .collect(),
@@ -215,7 +215,7 @@ impl Tier for Probe {
         let keys = ops.iter().map(|op| op.key.clone()).collect();
         let (batch, slots, ticket) =
             Batch::<Load, Loaded>::new_on(self.clock.clock(), ctx.deadline, keys);
-        self.clock.at(ctx.deadline, &batch.expiry());
+        self.clock.schedule(ctx.deadline, &batch.expiry());
         let (below, gate, delay) =
             (Arc::clone(&self.below), Arc::clone(&self.gate), self.delay.lock().unwrap().clone());
         let (ctx, answers) = (ctx.clone(), Arc::clone(&self.answers));
@@ -241,7 +241,7 @@ impl Tier for Probe {
         drop(batches);
         if self.check().is_err() {
             let failed = |op| Done { op, result: self.check().map(|()| Saved::Present) };
-            return Ticket::now(ops.into_iter().map(failed).collect());
+            return Ticket::ready(ops.into_iter().map(failed).collect());
         }
         if *self.saves.0.lock().unwrap() {
             return self.below.save(ctx, ops);
@@ -258,7 +258,7 @@ impl Tier for Probe {
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
         match self.check() {
             Ok(()) => self.below.remove(ctx, keys),
-            Err(e) => Ticket::now(Err(e)),
+            Err(e) => Ticket::ready(Err(e)),
         }
     }
 

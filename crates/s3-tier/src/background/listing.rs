@@ -171,13 +171,13 @@ impl Sweep {
                     books.note_name(&listed.digest, name);
                 }
                 if new {
-                    shared.listeners.note(Event::Stored { key: listed.digest, len: listed.len });
+                    shared.listeners.push(Event::Stored { key: listed.digest, len: listed.len });
                     discovered += 1;
                 }
             }
         }
         add(&shared.counters.discovered, discovered);
-        shared.listeners.tell();
+        shared.listeners.notify();
     }
 
     /// After the last page: what is not there any more goes, and what nobody here has used stands
@@ -195,14 +195,14 @@ impl Sweep {
             for entry in gone.iter().filter(|entry| !books.index.is_suspect(&entry.chunk.digest)) {
                 shared
                     .listeners
-                    .note(Event::Gone { key: entry.chunk.digest, len: entry.chunk.len });
+                    .push(Event::Gone { key: entry.chunk.digest, len: entry.chunk.len });
                 vanished += 1;
             }
             // It may have been saved again when its page had gone by.
             gone.iter().for_each(|entry| books.note_absent_at(entry.chunk.digest, self.began));
             drop(guard);
             add(&shared.counters.vanished, vanished);
-            shared.listeners.tell();
+            shared.listeners.notify();
             from = next;
         }
         let order = {

@@ -338,12 +338,12 @@ async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize,
             books.note_absent(digest);
             shared.truth.removed(digest);
             if !suspect {
-                shared.listeners.note(Event::Gone { key: digest, len: victim.chunk.len });
+                shared.listeners.push(Event::Gone { key: digest, len: victim.chunk.len });
             }
         }
     }
     drop(books);
-    shared.listeners.tell();
+    shared.listeners.notify();
     (names.len() - refused.len(), trouble)
 }
 

@@ -36,8 +36,8 @@ pub async fn load(shared: Arc<Shared>, mut op: Load, slot: Slot<Load, Loaded>, c
         Ok(Loaded::Hit { len }) => {
             add(&counters.hits, 1);
             add(&counters.loaded_bytes, *len);
-            shared.listeners.note(Event::Touched { key: *op.key.digest() });
-            shared.listeners.tell();
+            shared.listeners.push(Event::Touched { key: *op.key.digest() });
+            shared.listeners.notify();
         }
         Ok(Loaded::Miss(MissReason::Corrupt)) => add(&counters.misses_corrupt, 1),
         Ok(Loaded::Miss(MissReason::Length)) => add(&counters.misses_length, 1),

@@ -145,7 +145,7 @@ impl Shared {
             let chunk = books.chunk(sight.key, sight.len);
             let _ = books.hear_of(chunk);
             add(&self.counters.discovered, 1);
-            self.listeners.note(Event::Stored { key: *digest, len: sight.len });
+            self.listeners.push(Event::Stored { key: *digest, len: sight.len });
         }
         books.adopt(sight.key);
         self.note(&mut books, sight.key, sight.name);
@@ -154,7 +154,7 @@ impl Shared {
         drop(books);
         if new {
             self.outbox.ring();
-            self.listeners.tell();
+            self.listeners.notify();
         }
         whole
     }
@@ -191,7 +191,7 @@ impl Shared {
             books.changed(*digest);
             let gone = books.index.forget(digest).filter(|_| !suspect);
             if let Some(entry) = &gone {
-                self.listeners.note(Event::Gone { key: *digest, len: entry.chunk.len });
+                self.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
             }
             gone.is_some()
         };
@@ -199,7 +199,7 @@ impl Shared {
         if gone {
             self.truth.removed(*digest);
             add(&self.counters.vanished, 1);
-            self.listeners.tell();
+            self.listeners.notify();
         }
     }
 
@@ -213,7 +213,7 @@ impl Shared {
                 return;
             }
             if let Some(entry) = books.index.get(digest) {
-                self.listeners.note(Event::Gone { key: *digest, len: entry.chunk.len });
+                self.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
             }
             if books.index.is_known(digest) {
                 books.index.resize(digest, sight.len, sight.len);
@@ -227,7 +227,7 @@ impl Shared {
             books.note_corrupt(digest, sight.etag);
         }
         add(&self.counters.condemned, 1);
-        self.listeners.tell();
+        self.listeners.notify();
     }
 
     /// What to do about a bucket that does not exist.
@@ -297,12 +297,12 @@ pub fn enter(
     shared.note(&mut books, key, name);
     let entered = !matches!(inserted, Inserted::Refused(_));
     if entered {
-        shared.listeners.note(Event::Stored { key: *key.digest(), len });
+        shared.listeners.push(Event::Stored { key: *key.digest(), len });
     }
     drop(books);
     if entered {
         shared.truth.inserted(chunk);
-        shared.listeners.tell();
+        shared.listeners.notify();
     }
     entered
 }

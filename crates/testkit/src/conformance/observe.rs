@@ -56,7 +56,7 @@ pub fn pages_list_every_key_once(make: &dyn Fn() -> Fixture) {
 struct Heard(Mutex<BTreeMap<Digest, Vec<Event>>>);
 
 impl Listener for Heard {
-    fn hear(&self, events: &[Event]) {
+    fn on_events(&self, events: &[Event]) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for event in events {
             if let Event::Stored { key, .. } | Event::Gone { key, .. } = event {

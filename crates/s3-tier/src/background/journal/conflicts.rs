@@ -104,7 +104,7 @@ fn found(shared: &Shared, chunk: &Chunk, (len, look): (u64, &Look<'_>)) -> bool 
         let mut chunk = *chunk;
         (chunk.len, chunk.bytes) = (len, len);
         let _ = books.hear_of(chunk);
-        shared.listeners.note(Event::Stored { key: digest, len });
+        shared.listeners.push(Event::Stored { key: digest, len });
     } else if books.index.known(&digest).is_some_and(|entry| entry.chunk.len != len) {
         books.index.resize(&digest, len, len);
     }
@@ -113,7 +113,7 @@ fn found(shared: &Shared, chunk: &Chunk, (len, look): (u64, &Look<'_>)) -> bool 
     if new {
         add(&shared.counters.discovered, 1);
         shared.outbox.ring();
-        shared.listeners.tell();
+        shared.listeners.notify();
     }
     true
 }

@@ -151,7 +151,7 @@ impl Merger {
                 let mut desk = Desk { shared, books: &mut guard, merger: self };
                 some.iter().for_each(|record| desk.apply(record, (&news.node, when)));
                 drop(guard);
-                shared.listeners.tell();
+                shared.listeners.notify();
             }
             count += news.records.len();
         }
@@ -324,7 +324,7 @@ impl Desk<'_> {
                 let _ = self.books.hear_of(*chunk);
                 self.books.watch.note(digest);
                 add(&self.shared.counters.discovered, 1);
-                self.shared.listeners.note(Event::Stored { key: digest, len: chunk.len });
+                self.shared.listeners.push(Event::Stored { key: digest, len: chunk.len });
             }
         }
     }
@@ -346,7 +346,7 @@ impl Desk<'_> {
                 // A suspect was gone for everybody already.
                 add(&self.shared.counters.vanished, u64::from(!suspect));
                 if !suspect {
-                    self.shared.listeners.note(Event::Gone { key: *digest, len: entry.chunk.len });
+                    self.shared.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
                 }
             }
         }
