@@ -2,7 +2,7 @@
 //! frame's header is also made good, so that the records behind it are reached.
 #![no_main]
 
-use kvtier_index::journal::{self, Batch};
+use kvtier_index::journal::{self, RecordBatch};
 use kvtier_index::snapshot;
 use kvtier_key::BlockSums;
 use libfuzzer_sys::fuzz_target;
@@ -34,13 +34,13 @@ fn frame(magic: &[u8; 4], flags: u16, records: u32, body: &[u8]) -> Vec<u8> {
 }
 
 fn check(bytes: &[u8]) {
-    let batches: Vec<Batch> = journal::decode(bytes).collect();
+    let batches: Vec<RecordBatch> = journal::decode(bytes).collect();
     let mut again = Vec::new();
     batches.iter().for_each(|batch| journal::encode_after(batch.follows, batch.at_ms, &batch.records, &mut again));
     assert_eq!(journal::decode(&again).collect::<Vec<_>>(), batches);
 
     let chunks: Vec<_> = snapshot::decode(bytes).flatten().collect();
-    let (mut writer, mut again) = (snapshot::Writer::new(1), Vec::new());
+    let (mut writer, mut again) = (snapshot::SnapshotEncoder::new(1), Vec::new());
     writer.write(&chunks, &mut again);
     writer.finish(&mut again);
     assert_eq!(snapshot::decode(&again).flatten().collect::<Vec<_>>(), chunks);

@@ -171,7 +171,7 @@ impl Cache for Whole {
 
     fn hit_all(&mut self, keys: &[u64]) -> bool {
         let digests: [Digest; BATCH] = std::array::from_fn(|at| digest(keys[at]));
-        self.0.warm(&digests);
+        self.0.prefetch(&digests);
         let there = digests.iter().fold(true, |all, digest| self.0.get(digest).is_some() && all);
         self.0.touch_batch(&digests);
         there
@@ -181,7 +181,7 @@ impl Cache for Whole {
         let room = loop {
             match self.0.reserve(0, 1) {
                 Reserve::Granted(room) => break room,
-                Reserve::Evict(victims) => victims.iter().for_each(|v| _ = self.0.evicted(&v.chunk.digest)),
+                Reserve::Evict(victims) => victims.iter().for_each(|v| _ = self.0.finish_evict(&v.chunk.digest)),
                 other => panic!("{other:?}"),
             }
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvtier_core::{Clock, Error, ErrorKind, Namespace};
 use kvtier_evict::PolicyKind;
-use kvtier_index::{Compat, Quotas};
+use kvtier_index::{LmcacheEviction, Quotas};
 use kvtier_key::ChunkShape;
 
 use crate::layout::{Layout, Verify};
@@ -76,7 +76,7 @@ pub struct DiskConfig {
     /// How much each tenant (cache salt) may have. Each process keeps to it by itself.
     pub quotas: Quotas,
     /// Eviction to the letter as LMCache does it, on top. Each process does it by itself.
-    pub compat: Option<Compat>,
+    pub compat: Option<LmcacheEviction>,
     /// What a save that was answered is worth after a crash of the machine.
     pub durability: Durability,
     /// When the file system has less free than this many bytes, chunks go although the cap would

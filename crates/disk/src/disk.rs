@@ -7,7 +7,7 @@ use kvtier_core::{
     Op, Removed, Reply, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier,
     Timekeeper, Usage,
 };
-use kvtier_index::{Chunk, Index, IndexConfig, Inserted, Quotas};
+use kvtier_index::{Chunk, Index, IndexConfig, InsertOutcome, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
 
 use crate::changes::ChangeLog;
@@ -264,7 +264,7 @@ fn list_into(home: &Home, index: &mut Index) -> std::io::Result<u64> {
         return Ok(0);
     }
     home.list(|digest, len| match index.insert(Chunk::new(digest, len, name::file_len(len))) {
-        Inserted::Replaced { old } if old.len != len => twins.push((digest, old.len)),
+        InsertOutcome::Replaced { old } if old.len != len => twins.push((digest, old.len)),
         _ => {}
     })?;
     for (digest, other) in twins {
@@ -350,9 +350,9 @@ fn free_min(path: &std::path::Path) -> std::io::Result<u64> {
 impl<M: Mover> Shared<M> {
     /// Limits what tenants may have.
     fn limit(&self, quotas: &Quotas) {
-        self.index().share_fairly(quotas.fair);
+        self.index().set_fair_sharing(quotas.fair);
         self.index().set_quota_of_others(quotas.others);
-        quotas.of.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
+        quotas.by_tenant.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
     }
 
     /// Limits what one tenant may have, or all others.
@@ -568,7 +568,7 @@ impl<M: Mover> Observe for Disk<M> {
 
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
         let page =
-            self.shared.index().keys_page(kvtier_index::Cursor::from_u32(from.0 as u32), max);
+            self.shared.index().keys_page(kvtier_index::SlotCursor::from_u32(from.0 as u32), max);
         KeyPage {
             keys: page
                 .chunks

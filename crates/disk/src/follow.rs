@@ -150,7 +150,7 @@ impl<M: Mover> Shared<M> {
             for (digest, len) in some.iter().copied() {
                 match index.known(&digest) {
                     _ if index.is_suspect(&digest) => to_compare.push((digest, len)),
-                    _ if index.is_leaving(&digest) => {}
+                    _ if index.is_evicting(&digest) => {}
                     None => {
                         // Published a moment ago, or put there by another program: then the ledger
                         // does not count it.
@@ -170,7 +170,7 @@ impl<M: Mover> Shared<M> {
 
     /// Drops entries of the index whose files are not there any more.
     fn drop_unlisted(&self, listed: &[(Digest, u64)]) {
-        let mut next = Some(kvtier_index::Cursor::default());
+        let mut next = Some(kvtier_index::SlotCursor::default());
         while let Some(cursor) = next {
             let page = self.index().keys_page(cursor, COMPARED_AT_ONCE);
             let gone = page

@@ -262,7 +262,7 @@ impl<M: Mover> Chores<M> {
                 break;
             }
             // One by one: those that are not due yet stay hits.
-            let victims = shared.index().squeeze(shared.now_ms(), 1);
+            let victims = shared.index().evict_bytes(shared.now_ms(), 1);
             let bytes = victims.iter().map(|victim| victim.chunk.bytes).sum::<u64>();
             if shared.evict(victims) == 0 {
                 break;

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use kvtier_core::Event;
-use kvtier_index::{Cursor, Entry};
+use kvtier_index::{IndexEntry, SlotCursor};
 use kvtier_key::Digest;
 
 use crate::home::{Buried, quarantine};
@@ -228,7 +228,7 @@ impl<M: Mover> Shared<M> {
     /// Takes chunks from the index that a census did not see and that are not there: the ledger
     /// does not count them.
     fn forget_uncounted(&self, counted: &[(Digest, u64)]) {
-        let mut next = Some(Cursor::default());
+        let mut next = Some(SlotCursor::default());
         while let Some(cursor) = next {
             let page = self.index().keys_page(cursor, COMPARED_AT_ONCE);
             next = page.next;
@@ -272,7 +272,7 @@ impl<M: Mover> Shared<M> {
     /// A chunk that we know lies there with a length `other` too: the newer stays.
     pub fn part(&self, digest: &Digest, other: u64) {
         let _one = self.name(digest);
-        let Some(Entry { mut chunk, .. }) = self.index().known(digest) else { return };
+        let Some(IndexEntry { mut chunk, .. }) = self.index().known(digest) else { return };
         if chunk.len == other {
             return;
         }

@@ -50,7 +50,7 @@ pub use home::kind_of;
 #[doc(hidden)]
 pub use kvtier_core;
 pub use kvtier_evict::PolicyKind;
-pub use kvtier_index::{Compat, Quotas};
+pub use kvtier_index::{LmcacheEviction, Quotas};
 pub use kvtier_key::ChunkShape;
 pub use layout::{Layout, Verify};
 pub use mover::{Fetched, Finish, Moved, Mover, Part, Refused, Sums, Transfer, Watch};

@@ -18,7 +18,7 @@ pub fn lookup<M: Mover>(
     let mut found = vec![Presence::Unknown; keys.len()];
     let mut hits: Vec<Digest> = Vec::with_capacity(keys.len());
     if keys.len() > 1 {
-        shared.index().warm(keys.iter().map(Key::digest));
+        shared.index().prefetch(keys.iter().map(Key::digest));
     }
     for (key, presence) in keys.iter().zip(&mut found) {
         let known = shared.known_len(key.digest());
@@ -103,17 +103,17 @@ pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Reply<Removed>
         }
         let mut index = shared.index();
         index.expire_holds(shared.now_ms());
-        match index.leave(key.digest()) {
-            kvtier_index::Removed::Gone(entry) => {
+        match index.begin_evict(key.digest()) {
+            kvtier_index::RemoveOutcome::Gone(entry) => {
                 drop(index);
                 let other = lengths.iter().filter(|len| **len != entry.chunk.len);
                 other.for_each(|len| _ = shared.delete_other(key.digest(), *len));
                 counts.removed += shared.delete(vec![entry]);
             }
-            kvtier_index::Removed::Held => counts.held += 1,
+            kvtier_index::RemoveOutcome::Held => counts.held += 1,
             _ => {
                 // A victim's file goes with it.
-                let is_leaving = index.is_leaving(key.digest());
+                let is_leaving = index.is_evicting(key.digest());
                 drop(index);
                 match !is_leaving && shared.delete_unknown(key.digest(), lengths) {
                     true => counts.removed += 1,

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use kvtier_core::{Event, ShedReason};
 use kvtier_index::journal::Record;
-use kvtier_index::{Chunk, Entry, Refusal, Reservation, Reserve, Want};
+use kvtier_index::{Chunk, IndexEntry, Refusal, Reservation, Reserve, ReserveRequest};
 
 use crate::counters::add;
 use crate::home::{Draft, is_full};
@@ -24,7 +24,7 @@ const STUCK_MAX: u32 = 8;
 pub struct Room<M: Mover> {
     shared: Arc<Shared<M>>,
     size: Size,
-    want: Want,
+    want: ReserveRequest,
     /// Until when it waits for others to free some.
     patience: Instant,
     tries: Tries,
@@ -98,7 +98,12 @@ impl From<ShedReason> for Denied {
 
 impl<M: Mover> Room<M> {
     /// Room for a file; not claimed yet. `want` asks for the bytes that `size` claims.
-    pub fn new(shared: &Arc<Shared<M>>, want: Want, size: Size, deadline: Instant) -> Self {
+    pub fn new(
+        shared: &Arc<Shared<M>>,
+        want: ReserveRequest,
+        size: Size,
+        deadline: Instant,
+    ) -> Self {
         let (patience, tries) =
             (deadline.min(shared.clock.now() + shared.room_wait_max), Tries::default());
         let shared = Arc::clone(shared);
@@ -309,7 +314,7 @@ impl<M: Mover> Room<M> {
             return cleared > 0;
         }
         let wanted = self.size.claimed.saturating_sub(cleared);
-        let victims = self.shared.index().squeeze(self.shared.now_ms(), wanted);
+        let victims = self.shared.index().evict_bytes(self.shared.now_ms(), wanted);
         self.shared.evict(victims) + cleared as usize > 0
     }
 
@@ -317,13 +322,13 @@ impl<M: Mover> Room<M> {
         if !self.shared.may_evict() {
             return false;
         }
-        let victims = self.shared.index().squeeze(self.shared.now_ms(), self.size.claimed);
+        let victims = self.shared.index().evict_bytes(self.shared.now_ms(), self.size.claimed);
         self.take_from(victims)
     }
 
     /// Evicts; the first victim whose file has our length is not deleted but becomes ours. Answers
     /// whether any went.
-    fn take_from(&mut self, victims: Vec<Entry>) -> bool {
+    fn take_from(&mut self, victims: Vec<IndexEntry>) -> bool {
         let (shared, mut rest) = (Arc::clone(&self.shared), Vec::with_capacity(victims.len()));
         let mut recycled = 0;
         for victim in victims {
@@ -342,11 +347,11 @@ impl<M: Mover> Room<M> {
         let (shared, digest) = (Arc::clone(&self.shared), &victim.digest);
         let one = shared.name(digest);
         let moving = shared.ledger_check.moving();
-        if shared.readers.has(digest) || !shared.index().is_leaving(digest) {
+        if shared.readers.has(digest) || !shared.index().is_evicting(digest) {
             return false;
         }
         let Ok(Some(draft)) = shared.home.recycle(digest, victim.len) else { return false };
-        shared.index().evicted(digest);
+        shared.index().finish_evict(digest);
         shared.journal.note([Record::Remove(*digest)]);
         shared.announce_change(Record::Remove(*digest));
         shared.listeners.push(Event::Gone { key: *digest, len: victim.len });
@@ -392,7 +397,7 @@ impl<M: Mover> Drop for Room<M> {
 
 impl<M: Mover> Shared<M> {
     /// Whether `bytes` more stay under the cap, as far as the index knows.
-    fn fits(&self, want: &Want) -> bool {
+    fn fits(&self, want: &ReserveRequest) -> bool {
         let index = self.index();
         let usage = index.usage();
         let is_below_cap =
@@ -411,7 +416,7 @@ impl<M: Mover> Shared<M> {
     }
 
     /// Deletes what eviction chose. Answers how many are gone.
-    pub fn evict(&self, victims: Vec<Entry>) -> usize {
+    pub fn evict(&self, victims: Vec<IndexEntry>) -> usize {
         let gone = self.delete(victims);
         add(&self.counters.evicted, gone as u64);
         gone
@@ -419,7 +424,7 @@ impl<M: Mover> Shared<M> {
 
     /// Deletes what the index marked as leaving, and says so. What cannot be deleted stays. Answers
     /// how many are gone.
-    pub fn delete(&self, victims: Vec<Entry>) -> usize {
+    pub fn delete(&self, victims: Vec<IndexEntry>) -> usize {
         let gone = victims.iter().filter(|victim| self.delete_one(&victim.chunk)).count();
         if !victims.is_empty() {
             self.for_room.call();
@@ -433,7 +438,7 @@ impl<M: Mover> Shared<M> {
         let Chunk { digest, len, bytes, .. } = *victim;
         let _one = self.name(&digest);
         // Saved again while it waited for its end: it stays.
-        if !self.index().is_leaving(&digest) {
+        if !self.index().is_evicting(&digest) {
             return false;
         }
         let (_moving, since) = (self.ledger_check.moving(), self.ledger.generation());
@@ -448,7 +453,7 @@ impl<M: Mover> Shared<M> {
                     self.lost(&digest, bytes);
                 }
                 self.journal.note([Record::Remove(digest)]);
-                let gone = self.index().evicted(&digest);
+                let gone = self.index().finish_evict(&digest);
                 if gone {
                     self.listeners.push(Event::Gone { key: digest, len });
                 }
@@ -456,7 +461,7 @@ impl<M: Mover> Shared<M> {
             }
             Err(e) => {
                 self.failed(&format!("cannot delete the file of {digest}"), &e);
-                self.index().restored(&digest);
+                self.index().abort_evict(&digest);
                 false
             }
         }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtier_core::{Error, ErrorKind, Event, Hint, Key, Save, Saved, ShedReason, Slot};
 use kvtier_index::journal::Record;
-use kvtier_index::{Inserted, Want};
+use kvtier_index::{InsertOutcome, ReserveRequest};
 use kvtier_key::{BlockSums, ChunkShape, Facts};
 use kvtier_mem::View;
 
@@ -114,7 +114,7 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
     };
     let tenant = shared.tenants.id(op.key.namespace().tenant());
     let size = size_of(&shared.home, len);
-    let want = Want::new(size.claimed)
+    let want = ReserveRequest::new(size.claimed)
         .with_place(announced.place())
         .with_tenant(tenant)
         .with_digest(op.key.digest());
@@ -492,8 +492,8 @@ impl<M: Mover> Saving<M> {
         // What nobody counts must not lie there: a chunk the index cannot take, or one of this key
         // with another length.
         let superfluous = match inserted {
-            Inserted::Refused(_) => Some(len),
-            Inserted::Replaced { old } if shared.home.foreign().is_none() => {
+            InsertOutcome::Refused(_) => Some(len),
+            InsertOutcome::Replaced { old } if shared.home.foreign().is_none() => {
                 Some(old.len).filter(|old| *old != len)
             }
             _ => None,
@@ -503,7 +503,7 @@ impl<M: Mover> Saving<M> {
         {
             shared.uncount(shared.home.file_len(superfluous), since);
         }
-        if matches!(inserted, Inserted::Refused(_)) {
+        if matches!(inserted, InsertOutcome::Refused(_)) {
             // Other processes may have the chunk whose file was replaced in their index.
             shared.announce_change(Record::Remove(*digest));
             return Err(Ok(Saved::Shed(ShedReason::Full)));

@@ -256,7 +256,7 @@ impl<M: Mover> Shared<M> {
         self.acquit_if_new(key.digest(), file);
         let mut index = self.index();
         // A victim's file is still there, and about to be deleted.
-        if index.is_suspect(key.digest()) || index.is_leaving(key.digest()) {
+        if index.is_suspect(key.digest()) || index.is_evicting(key.digest()) {
             return None;
         }
         let _ = index.insert(self.chunk(key, len));
@@ -362,7 +362,7 @@ impl<M: Mover> Shared<M> {
 
     fn acquit(&self, digest: &Digest) {
         self.distrusted().remove(digest);
-        self.index().acquit(digest);
+        self.index().clear_suspect(digest);
     }
 
     fn distrusted(&self) -> MutexGuard<'_, HashMap<Digest, FileId>> {
@@ -382,7 +382,7 @@ impl<M: Mover> Shared<M> {
     pub fn forget(&self, digest: &Digest, corrupt: bool) -> Option<Chunk> {
         let mut index = self.index();
         if corrupt {
-            index.suspect(digest);
+            index.mark_suspect(digest);
         }
         let gone = index.forget(digest);
         if let Some(entry) = &gone {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kvtier_core::{Chain, Ctx, Save};
 use kvtier_evict::Hint;
 use kvtier_index::journal::Record;
-use kvtier_index::{ChainPlace, SetId, SetsFull, Tag};
+use kvtier_index::{ChainPlace, DigestTag, SetId, SetsFull};
 use kvtier_key::Digest;
 
 use crate::mover::Mover;
@@ -69,7 +69,7 @@ impl<M: Mover> Announced<M> {
 impl<M: Mover> Drop for Announced<M> {
     fn drop(&mut self) {
         if self.is_noted {
-            self.shared.index().settle(Tag::of(&self.key));
+            self.shared.index().remove_pending(DigestTag::of(&self.key));
         }
     }
 }
@@ -82,13 +82,13 @@ impl<M: Mover> Shared<M> {
         let mut index = self.index();
         let (mut before, mut depth) = chain.map_or((None, 0), |chain| (chain.parent, chain.depth));
         let mut announce = |op: &Save| {
-            let (key, tag) = (*op.key.digest(), Tag::of(op.key.digest()));
+            let (key, tag) = (*op.key.digest(), DigestTag::of(op.key.digest()));
             let place = match chain {
-                Some(_) => ChainPlace::new(before.as_ref().map(Tag::of), depth),
+                Some(_) => ChainPlace::new(before.as_ref().map(DigestTag::of), depth),
                 None => index.place_of(&op.key),
             };
             (before, depth) = (Some(*op.key.digest()), depth.saturating_add(1));
-            let is_noted = index.expect(tag, place);
+            let is_noted = index.add_pending(tag, place);
             Announced { shared: Arc::clone(self), key, place, is_noted }
         };
         ops.iter().map(&mut announce).collect()

@@ -3,7 +3,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{Clock, Namespace};
-use kvtier_disk::{ChunkShape, Compat, DiskConfig, Durability, Layout, PolicyKind, Quotas, Verify};
+use kvtier_disk::{
+    ChunkShape, DiskConfig, Durability, Layout, LmcacheEviction, PolicyKind, Quotas, Verify,
+};
 use kvtier_uring::EngineKind;
 
 /// How to open a file tier.
@@ -130,7 +132,7 @@ impl FileConfig {
     }
 
     /// Evicts to the letter as LMCache does, on top.
-    pub fn with_compat(mut self, compat: Compat) -> Self {
+    pub fn with_compat(mut self, compat: LmcacheEviction) -> Self {
         self.disk.compat = Some(compat);
         self
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use kvtier_evict::{Entry, Policy, PolicyKind};
-use kvtier_index::{Chunk, Index, IndexConfig, Inserted, Reserve};
+use kvtier_index::{Chunk, Index, IndexConfig, InsertOutcome, Reserve};
 use kvtier_key::Digest;
 
 const ENTRIES: u64 = 1_000_000;
@@ -32,17 +32,17 @@ fn full() -> Index {
     let mut index =
         Index::new(config, PolicyKind::Lru.build()).expect("the configuration is valid");
     for n in 0..ENTRIES {
-        assert!(matches!(index.insert(Chunk::new(key(n), BYTES, BYTES)), Inserted::New(_)));
+        assert!(matches!(index.insert(Chunk::new(key(n), BYTES, BYTES)), InsertOutcome::New(_)));
     }
     index
 }
 
-fn save(index: &mut Index, digest: Digest) -> Inserted {
+fn save(index: &mut Index, digest: Digest) -> InsertOutcome {
     loop {
         match index.reserve(0, BYTES) {
             Reserve::Granted(room) => return index.commit(room, Chunk::new(digest, BYTES, BYTES)),
             Reserve::Evict(victims) => {
-                victims.iter().for_each(|v| assert!(index.evicted(&v.chunk.digest)))
+                victims.iter().for_each(|v| assert!(index.finish_evict(&v.chunk.digest)))
             }
             other => panic!("{other:?}"),
         }
@@ -103,7 +103,7 @@ fn index(c: &mut Criterion) {
         b.iter_custom(|n| timed(fresh.by_ref(), n, |k| save(&mut index, k)))
     });
     group.finish();
-    c.bench_function("index/order of all", |b| b.iter(|| black_box(index.order().len())));
+    c.bench_function("index/order of all", |b| b.iter(|| black_box(index.eviction_order().len())));
 }
 
 fn eprint_bytes(index: &Index) {

@@ -3,12 +3,12 @@
 use hashbrown::HashMap;
 use kvtier_key::{Digest, Key, KeyId};
 
-use crate::{Index, Tag};
+use crate::{DigestTag, Index};
 
 /// How many places of absent chunks are remembered, at least; twice that at most.
 const KNOWN_MIN: usize = 1 << 14;
 /// The most chunks that are announced and not settled.
-const COMING_MAX: usize = 1 << 16;
+const PENDING_MAX: usize = 1 << 16;
 /// How far back in a lookup the chunk before one may stand: so many chains may be asked for at
 /// once, key by key.
 const APART_MAX: usize = 64;
@@ -20,21 +20,21 @@ const WAY_UP_MAX: usize = 1 << 14;
 #[non_exhaustive]
 pub struct ChainPlace {
     /// The chunk before it; `None` for the first, or where the chain is unknown.
-    pub parent: Option<Tag>,
+    pub parent: Option<DigestTag>,
     /// How many chunks lie before it; 0 for the first, or where the chain is unknown.
     pub depth: u32,
     /// Whether the caller said so, or it was inferred.
-    pub told: bool,
+    pub explicit: bool,
 }
 
 impl ChainPlace {
     /// The place after `parent`, with `depth` chunks before it, as the caller says.
-    pub fn new(parent: Option<Tag>, depth: u32) -> Self {
-        ChainPlace { parent, depth, told: true }
+    pub fn new(parent: Option<DigestTag>, depth: u32) -> Self {
+        ChainPlace { parent, depth, explicit: true }
     }
 
-    fn inferred(parent: Tag, depth: u32) -> Self {
-        ChainPlace { parent: Some(parent), depth, told: false }
+    fn inferred(parent: DigestTag, depth: u32) -> Self {
+        ChainPlace { parent: Some(parent), depth, explicit: false }
     }
 }
 
@@ -43,43 +43,43 @@ impl ChainPlace {
 pub(crate) struct Chains {
     /// Two generations: the young one becomes the old one when it is full, and the old one is
     /// forgotten.
-    young: HashMap<Tag, ChainPlace>,
-    old: HashMap<Tag, ChainPlace>,
-    coming: HashMap<Tag, Coming>,
+    young: HashMap<DigestTag, ChainPlace>,
+    old: HashMap<DigestTag, ChainPlace>,
+    pending: HashMap<DigestTag, PendingSave>,
     /// How many of those come right after each.
-    followed: HashMap<Tag, u32>,
+    followed: HashMap<DigestTag, u32>,
 }
 
 /// A chunk that is being written.
 #[derive(Debug, Default)]
-struct Coming {
+struct PendingSave {
     /// The chunk before it.
-    before: Option<Tag>,
+    before: Option<DigestTag>,
     /// By how many saves.
     saves: u32,
     /// Who comes after it and was there sooner: the policy could not be told whose child that is.
-    early: Option<Tag>,
+    early: Option<DigestTag>,
 }
 
 impl Chains {
-    fn note(&mut self, tag: Tag, place: ChainPlace) {
+    fn note(&mut self, tag: DigestTag, place: ChainPlace) {
         if self.young.len() >= KNOWN_MIN {
             self.old = std::mem::take(&mut self.young);
         }
         self.young.insert(tag, place);
     }
 
-    fn of(&self, tag: Tag) -> Option<ChainPlace> {
+    fn of(&self, tag: DigestTag) -> Option<ChainPlace> {
         self.young.get(&tag).or_else(|| self.old.get(&tag)).copied()
     }
 
     /// One more chunk is on its way right after this one.
-    fn follow(&mut self, before: Option<Tag>) {
+    fn follow(&mut self, before: Option<DigestTag>) {
         before.into_iter().for_each(|before| *self.followed.entry(before).or_default() += 1);
     }
 
     /// One less.
-    fn unfollow(&mut self, before: Option<Tag>) {
+    fn unfollow(&mut self, before: Option<DigestTag>) {
         if let Some(before) = before
             && let Some(of) = self.followed.get_mut(&before)
         {
@@ -102,7 +102,7 @@ impl Index {
             let Some(before) = before.filter(|before| before.digest() != key.digest()) else {
                 continue;
             };
-            let (tag, parent) = (Tag::of(key.digest()), Tag::of(before.digest()));
+            let (tag, parent) = (DigestTag::of(key.digest()), DigestTag::of(before.digest()));
             if let Some(slot) = self.find(key.digest()) {
                 self.slab[slot].learn_parent(parent, at as u32);
             } else {
@@ -115,18 +115,18 @@ impl Index {
 
     /// What lookups told of the place of a chunk that is not there.
     pub fn place_of(&self, key: &Key) -> ChainPlace {
-        self.chains.of(Tag::of(key.digest())).unwrap_or_default()
+        self.chains.of(DigestTag::of(key.digest())).unwrap_or_default()
     }
 
     /// A chunk is about to be saved at this place: what comes after it is no orphan, until all
-    /// saves of it have [settled](Index::settle). `false`, and nothing is noted, when too many
+    /// saves of it have ended ([`remove_pending`](Index::remove_pending)). `false`, and nothing is noted, when too many
     /// chunks are on their way.
     #[must_use = "what is not noted is not settled"]
-    pub fn expect(&mut self, tag: Tag, place: ChainPlace) -> bool {
+    pub fn add_pending(&mut self, tag: DigestTag, place: ChainPlace) -> bool {
         let has_room =
-            self.chains.coming.len() < COMING_MAX || self.chains.coming.contains_key(&tag);
+            self.chains.pending.len() < PENDING_MAX || self.chains.pending.contains_key(&tag);
         if has_room {
-            let coming = self.chains.coming.entry(tag).or_default();
+            let coming = self.chains.pending.entry(tag).or_default();
             coming.saves += 1;
             let before = std::mem::replace(&mut coming.before, place.parent);
             self.chains.unfollow(before);
@@ -135,13 +135,13 @@ impl Index {
         has_room
     }
 
-    /// The save of a chunk that was [expected](Index::expect) has ended, however it did.
-    pub fn settle(&mut self, tag: Tag) {
-        if let Some(coming) = self.chains.coming.get_mut(&tag) {
+    /// The save of a chunk that was [pending](Index::add_pending) has ended, however it did.
+    pub fn remove_pending(&mut self, tag: DigestTag) {
+        if let Some(coming) = self.chains.pending.get_mut(&tag) {
             coming.saves -= 1;
             if coming.saves == 0 {
                 let before = coming.before;
-                self.chains.coming.remove(&tag);
+                self.chains.pending.remove(&tag);
                 self.chains.unfollow(before);
             }
         }
@@ -149,18 +149,18 @@ impl Index {
 
     /// A chunk came, and the one before it is not there: if that is on its way, the policy hears of
     /// the two then.
-    pub(crate) fn note_early(&mut self, digest: &Digest, before: Tag) {
-        if let Some(coming) = self.chains.coming.get_mut(&before) {
-            coming.early = Some(Tag::of(digest));
+    pub(crate) fn note_early(&mut self, digest: &Digest, before: DigestTag) {
+        if let Some(coming) = self.chains.pending.get_mut(&before) {
+            coming.early = Some(DigestTag::of(digest));
         }
     }
 
     /// The slot of a chunk that came sooner than this one, which is before it.
     pub(crate) fn take_early(&mut self, digest: &Digest) -> Option<u32> {
-        if self.chains.coming.is_empty() {
+        if self.chains.pending.is_empty() {
             return None;
         }
-        let early = self.chains.coming.get_mut(&Tag::of(digest))?.early.take()?;
+        let early = self.chains.pending.get_mut(&DigestTag::of(digest))?.early.take()?;
         self.find_tag(early)
     }
 
@@ -169,12 +169,12 @@ impl Index {
     pub(crate) fn ancestor(&self, place: ChainPlace) -> Result<Option<u32>, Orphan> {
         let mut next = place.parent;
         // Longer than this is a ring.
-        for _ in 0..=self.chains.coming.len() {
+        for _ in 0..=self.chains.pending.len() {
             let Some(tag) = next else { return Ok(None) };
             if let Some(slot) = self.find_tag(tag) {
                 return Ok(Some(slot));
             }
-            next = self.chains.coming.get(&tag).ok_or(Orphan)?.before;
+            next = self.chains.pending.get(&tag).ok_or(Orphan)?.before;
         }
         Ok(None)
     }
@@ -192,7 +192,7 @@ impl Index {
     /// Whether what comes right after a slot is on its way: the policy cannot know of that.
     pub(crate) fn is_followed(&self, slot: u32) -> bool {
         let followed = &self.chains.followed;
-        !followed.is_empty() && followed.contains_key(&Tag::of(&self.slab[slot].digest))
+        !followed.is_empty() && followed.contains_key(&DigestTag::of(&self.slab[slot].digest))
     }
 }
 

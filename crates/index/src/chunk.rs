@@ -6,7 +6,7 @@ use kvtier_key::Digest;
 use crate::ChainPlace;
 
 /// Chunks of this many bytes or more (256 TiB) have no place in an index.
-pub const TOO_LONG_BYTES: u64 = 1 << 48;
+pub const CHUNK_BYTES_LIMIT: u64 = 1 << 48;
 
 /// Whose chunk it is: 128 bits of a keyed digest of the tenant's name, see
 /// [`TenantKey`](crate::TenantKey); 0 for none, or one that is unknown.
@@ -44,13 +44,13 @@ impl fmt::Debug for TenantId {
 /// The first eight bytes of a digest: enough to find a parent that is present, never enough to name
 /// a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Tag(NonZeroU64);
+pub struct DigestTag(NonZeroU64);
 
-impl Tag {
+impl DigestTag {
     /// The tag of `digest`.
     pub fn of(digest: &Digest) -> Self {
         let (head, _) = digest.as_bytes().split_first_chunk().expect("a digest has 32 bytes");
-        Tag(NonZeroU64::new(u64::from_le_bytes(*head)).unwrap_or(NonZeroU64::MIN))
+        DigestTag(NonZeroU64::new(u64::from_le_bytes(*head)).unwrap_or(NonZeroU64::MIN))
     }
 
     /// The tag as the number that is stored; never 0.
@@ -60,7 +60,7 @@ impl Tag {
 
     /// Reads a stored tag; 0 is no tag.
     pub fn from_u64(tag: u64) -> Option<Self> {
-        NonZeroU64::new(tag).map(Tag)
+        NonZeroU64::new(tag).map(DigestTag)
     }
 }
 
@@ -79,7 +79,7 @@ pub struct Chunk {
     /// Whose it is.
     pub tenant: TenantId,
     /// The chunk before this one in its prefix chain, where that is known.
-    pub parent: Option<Tag>,
+    pub parent: Option<DigestTag>,
     /// How many chunks lie before it in its chain; 0 for the first, or where the chain is unknown.
     pub depth: u32,
 }
@@ -99,7 +99,7 @@ impl Chunk {
 
     /// Sets the chunk before this one in its prefix chain, and how many lie before this one.
     pub fn with_parent(self, parent: &Digest, depth: u32) -> Self {
-        self.with_parent_tag(Tag::of(parent), depth)
+        self.with_parent_tag(DigestTag::of(parent), depth)
     }
 
     /// Sets its place in its prefix chain.
@@ -109,7 +109,7 @@ impl Chunk {
     }
 
     /// [`with_parent`](Self::with_parent) where only the parent's tag is known.
-    pub fn with_parent_tag(mut self, parent: Tag, depth: u32) -> Self {
+    pub fn with_parent_tag(mut self, parent: DigestTag, depth: u32) -> Self {
         (self.parent, self.depth) = (Some(parent), depth);
         self
     }
@@ -118,7 +118,7 @@ impl Chunk {
 /// A chunk that is in the index, or was until just now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Entry {
+pub struct IndexEntry {
     /// Its slot: dense, and given to another chunk once this one is gone.
     pub slot: u32,
     /// The chunk.

@@ -1,6 +1,6 @@
 //! Eviction to the letter as LMCache does it.
 
-use crate::{Entry, Index, InvalidConfig, VICTIMS_MAX};
+use crate::{Index, IndexEntry, InvalidConfig, VICTIMS_MAX};
 
 /// How often LMCache looks, in milliseconds.
 const LOOK_EVERY_MS: u64 = 1000;
@@ -10,7 +10,7 @@ const LOOK_EVERY_MS: u64 = 1000;
 /// the same: the capacity is kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Compat {
+pub struct LmcacheEviction {
     /// Above this share of the capacity chunks go (LMCache's `trigger_watermark`).
     pub watermark: f64,
     /// The share of the chunks that goes (LMCache's `eviction_ratio`); clamped to 0 to 1, as
@@ -18,10 +18,10 @@ pub struct Compat {
     pub ratio: f64,
 }
 
-impl Compat {
+impl LmcacheEviction {
     /// LMCache's defaults: above 0.8 of the capacity 0.2 of the chunks go.
     pub fn new() -> Self {
-        Compat { watermark: 0.8, ratio: 0.2 }
+        LmcacheEviction { watermark: 0.8, ratio: 0.2 }
     }
 
     /// The same with other shares.
@@ -42,16 +42,16 @@ impl Compat {
     }
 }
 
-impl Default for Compat {
+impl Default for LmcacheEviction {
     fn default() -> Self {
-        Compat::new()
+        LmcacheEviction::new()
     }
 }
 
 /// The setting, and when it was looked at last.
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
-    compat: Option<Compat>,
+pub(crate) struct CompatState {
+    compat: Option<LmcacheEviction>,
     looked_ms: Option<u64>,
     /// How many chunks are yet to go since then.
     due: usize,
@@ -60,14 +60,14 @@ pub(crate) struct Looks {
 impl Index {
     /// Evicts as LMCache does from now on, or no longer. Somebody has to ask for
     /// [`compat_victims`](Self::compat_victims).
-    pub fn set_compat(&mut self, compat: Option<Compat>) {
-        self.compat = Looks { compat, looked_ms: None, due: 0 };
+    pub fn set_compat(&mut self, compat: Option<LmcacheEviction>) {
+        self.compat = CompatState { compat, looked_ms: None, due: 0 };
     }
 
     /// What goes now by LMCache's rules, at most [`VICTIMS_MAX`] at a time: ask until there are
     /// none. Nothing without these rules, and no more than one share in a second. Treat them as
     /// those of [`victims`](Self::victims).
-    pub fn compat_victims(&mut self, now_ms: u64) -> Vec<Entry> {
+    pub fn compat_victims(&mut self, now_ms: u64) -> Vec<IndexEntry> {
         let Some(compat) = self.compat.compat else { return Vec::new() };
         if self.compat.due == 0 {
             self.compat.due = self.compat_share(compat, now_ms);
@@ -76,14 +76,14 @@ impl Index {
         let mut victims = Vec::with_capacity(wanted);
         while victims.len() < wanted {
             let Some(slot) = self.policy.victim() else { break };
-            victims.push(self.start_leaving(slot));
+            victims.push(self.mark_evicting(slot));
         }
         self.compat.due = if victims.len() < wanted { 0 } else { self.compat.due - wanted };
         victims
     }
 
     /// How many chunks are to go, once a second.
-    fn compat_share(&mut self, compat: Compat, now_ms: u64) -> usize {
+    fn compat_share(&mut self, compat: LmcacheEviction, now_ms: u64) -> usize {
         if self.compat.looked_ms.is_some_and(|looked| now_ms < looked.saturating_add(LOOK_EVERY_MS))
         {
             return 0;

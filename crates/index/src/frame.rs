@@ -15,7 +15,7 @@
 
 use kvtier_key::{BlockSums, Digest};
 
-use crate::{Chunk, Tag, TenantId};
+use crate::{Chunk, DigestTag, TenantId};
 
 const VERSION: u16 = 2;
 /// Its records have 4 bytes that some other way of numbering tenants made: those are not followed.
@@ -33,7 +33,7 @@ const CHUNK_BYTES_1: usize = 64;
 /// Where reading stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum End {
+pub enum ReadEnd {
     /// At the end of the bytes, and nothing was lost.
     Clean,
     /// At this byte: what follows is cut off, damaged, or not ours.
@@ -52,7 +52,7 @@ pub enum End {
 
 /// What a header says, apart from lengths and sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct FrameHeader {
     pub magic: [u8; 4],
     pub flags: u16,
     pub at_ms: u64,
@@ -62,33 +62,37 @@ pub(crate) struct Head {
 /// A frame whose checksum held.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
-    pub head: Head,
+    pub head: FrameHeader,
     pub records: u32,
     pub body: &'a [u8],
-    pub form: Form,
+    pub form: ChunkEncoding,
 }
 
 /// How a chunk is spelled in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum ChunkEncoding {
     /// Version 1: whose it is remains unknown.
     Numbered,
     /// Version 2.
     Digested,
 }
 
-impl Form {
+impl ChunkEncoding {
     /// Bytes of a chunk.
     pub fn chunk_bytes(self) -> usize {
         match self {
-            Form::Numbered => CHUNK_BYTES_1,
-            Form::Digested => CHUNK_BYTES,
+            ChunkEncoding::Numbered => CHUNK_BYTES_1,
+            ChunkEncoding::Digested => CHUNK_BYTES,
         }
     }
 }
 
 /// Appends a frame whose records `write` appends to the buffer; it answers how many.
-pub(crate) fn encode(head: Head, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>) -> u32) {
+pub(crate) fn encode(
+    head: FrameHeader,
+    out: &mut Vec<u8>,
+    write: impl FnOnce(&mut Vec<u8>) -> u32,
+) {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_BYTES]);
     let records = write(out);
@@ -119,15 +123,15 @@ impl<'a> Frames<'a> {
         Frames { bytes, at: 0, magic }
     }
 
-    pub fn torn(&self) -> End {
-        End::Torn { at: self.at }
+    pub fn torn(&self) -> ReadEnd {
+        ReadEnd::Torn { at: self.at }
     }
 
     /// The frame that comes next, without going on to the one after: see
     /// [`advance`](Self::advance).
-    pub fn peek(&self) -> Result<Frame<'a>, End> {
+    pub fn peek(&self) -> Result<Frame<'a>, ReadEnd> {
         if self.at == self.bytes.len() {
-            return Err(End::Clean);
+            return Err(ReadEnd::Clean);
         }
         let mut rest = Fields(&self.bytes[self.at..]);
         self.frame(&mut rest).ok_or(self.torn())?
@@ -139,7 +143,7 @@ impl<'a> Frames<'a> {
     }
 
     /// `None`: torn.
-    fn frame(&self, rest: &mut Fields<'a>) -> Option<Result<Frame<'a>, End>> {
+    fn frame(&self, rest: &mut Fields<'a>) -> Option<Result<Frame<'a>, ReadEnd>> {
         let header = rest.0;
         let magic = rest.array()?;
         let version = u16::from_le_bytes(rest.array()?);
@@ -147,9 +151,9 @@ impl<'a> Frames<'a> {
             return None;
         }
         let form = match version {
-            VERSION => Form::Digested,
-            VERSION_1 => Form::Numbered,
-            _ => return Some(Err(End::Version { at: self.at, version })),
+            VERSION => ChunkEncoding::Digested,
+            VERSION_1 => ChunkEncoding::Numbered,
+            _ => return Some(Err(ReadEnd::Version { at: self.at, version })),
         };
         let (flags, at_ms) = (u16::from_le_bytes(rest.array()?), rest.u64()?);
         let (number, records, length, stored) =
@@ -158,7 +162,7 @@ impl<'a> Frames<'a> {
         if body.len() > BODY_BYTES_MAX || crc(&header[..28], body) != stored {
             return None;
         }
-        Some(Ok(Frame { head: Head { magic, flags, at_ms, number }, records, body, form }))
+        Some(Ok(Frame { head: FrameHeader { magic, flags, at_ms, number }, records, body, form }))
     }
 }
 
@@ -167,7 +171,7 @@ pub(crate) fn put_chunk(chunk: &Chunk, out: &mut Vec<u8>) {
     out.extend_from_slice(chunk.digest.as_bytes());
     out.extend_from_slice(&chunk.len.to_le_bytes());
     out.extend_from_slice(&chunk.bytes.to_le_bytes());
-    out.extend_from_slice(&chunk.parent.map_or(0, Tag::as_u64).to_le_bytes());
+    out.extend_from_slice(&chunk.parent.map_or(0, DigestTag::as_u64).to_le_bytes());
     out.extend_from_slice(&chunk.depth.to_le_bytes());
     out.extend_from_slice(&chunk.tenant.to_bytes());
 }
@@ -201,12 +205,12 @@ impl<'a> Fields<'a> {
         self.array().map(Digest)
     }
 
-    pub fn chunk(&mut self, form: Form) -> Option<Chunk> {
+    pub fn chunk(&mut self, form: ChunkEncoding) -> Option<Chunk> {
         let chunk = Chunk::new(self.digest()?, self.u64()?, self.u64()?);
-        let (parent, depth) = (Tag::from_u64(self.u64()?), self.u32()?);
+        let (parent, depth) = (DigestTag::from_u64(self.u64()?), self.u32()?);
         let tenant = match form {
-            Form::Digested => TenantId::from_bytes(self.array()?),
-            Form::Numbered => self.u32().map(|_| TenantId::NONE)?,
+            ChunkEncoding::Digested => TenantId::from_bytes(self.array()?),
+            ChunkEncoding::Numbered => self.u32().map(|_| TenantId::NONE)?,
         };
         Some(Chunk { parent, depth, tenant, ..chunk })
     }

@@ -46,7 +46,7 @@ impl fmt::Display for HoldsFull {
 impl std::error::Error for HoldsFull {}
 
 #[derive(Debug)]
-struct Hold {
+struct HeldSlots {
     until_ms: u64,
     /// The slots of the keys that were named, in the order of their chain; behind them those of
     /// the other members of their sets.
@@ -55,7 +55,7 @@ struct Hold {
     named: usize,
 }
 
-impl Hold {
+impl HeldSlots {
     fn named(&self) -> &[u32] {
         &self.slots[..self.named]
     }
@@ -64,7 +64,7 @@ impl Hold {
 /// Who holds what, and until when.
 #[derive(Debug)]
 pub(crate) struct Holds {
-    by_id: HashMap<u64, Hold>,
+    by_id: HashMap<u64, HeldSlots>,
     by_time: BTreeSet<(u64, u64)>,
     next: u64,
     held: usize,
@@ -92,7 +92,7 @@ impl Holds {
         self.by_id.len() < self.holds_max && self.held + entries <= self.held_max
     }
 
-    fn add(&mut self, hold: Hold) -> u64 {
+    fn add(&mut self, hold: HeldSlots) -> u64 {
         let id = self.next;
         self.next += 1;
         if !hold.slots.is_empty() {
@@ -103,7 +103,7 @@ impl Holds {
         id
     }
 
-    fn take(&mut self, id: u64) -> Option<Hold> {
+    fn take(&mut self, id: u64) -> Option<HeldSlots> {
         let hold = self.by_id.remove(&id)?;
         self.by_time.remove(&(hold.until_ms, id));
         self.held -= hold.slots.len();
@@ -111,7 +111,7 @@ impl Holds {
     }
 
     /// Changes a hold, which ends where no slot is left in it.
-    fn change(&mut self, id: u64, change: impl FnOnce(&mut Hold)) {
+    fn change(&mut self, id: u64, change: impl FnOnce(&mut HeldSlots)) {
         let Some(hold) = self.by_id.get_mut(&id) else { return };
         self.held -= hold.slots.len();
         change(hold);
@@ -138,7 +138,7 @@ impl Index {
         if !self.holds.has_room(slots.len()) || !self.count_up(&slots) {
             return Err(HoldsFull { holds: self.holds.len(), held: self.holds.held });
         }
-        Ok(HoldId(self.holds.add(Hold { until_ms, slots, named })))
+        Ok(HoldId(self.holds.add(HeldSlots { until_ms, slots, named })))
     }
 
     /// Ends a hold; what nothing else holds is back in the running, as most recent, the deepest

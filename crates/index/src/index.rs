@@ -3,17 +3,17 @@ use kvtier_evict::{Hint, Policy};
 use kvtier_key::Digest;
 
 use crate::chains::Chains;
-use crate::compat::Looks;
+use crate::compat::CompatState;
 use crate::config::Marks;
 use crate::holds::Holds;
 use crate::quota::Limits;
 use crate::sets::Sets;
-use crate::slab::{Line, Slab, State};
+use crate::slab::{Row, Slab, State};
 use crate::suspects::Suspects;
-use crate::usage::Books;
+use crate::usage::UsageTotals;
 use crate::{
-    Chunk, Entry, IndexConfig, InvalidConfig, Refusal, Reservation, TOO_LONG_BYTES, Tag, TenantId,
-    TenantUsage, Usage,
+    CHUNK_BYTES_LIMIT, Chunk, DigestTag, IndexConfig, IndexEntry, IndexUsage, InvalidConfig,
+    Refusal, Reservation, TenantId, TenantTotals,
 };
 
 /// The most slots that one [`Index::keys_page`] looks at.
@@ -29,7 +29,7 @@ pub struct Index {
     /// Slots by the tag of their digest, which is uniform and therefore its own hash.
     table: HashTable<u32>,
     pub(crate) policy: Box<dyn Policy>,
-    pub(crate) books: Books,
+    pub(crate) totals: UsageTotals,
     pub(crate) holds: Holds,
     pub(crate) suspects: Suspects,
     pub(crate) chains: Chains,
@@ -37,12 +37,12 @@ pub struct Index {
     pub(crate) sets: Sets,
     /// The most members of sets that are not there.
     pub(crate) missing_max: usize,
-    pub(crate) compat: Looks,
+    pub(crate) compat: CompatState,
 }
 
 /// Why an entry goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum RemovalCause {
     /// The policy gave it up.
     Evicted,
     /// It was removed, or vanished.
@@ -53,7 +53,7 @@ pub(crate) enum Ending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 #[non_exhaustive]
-pub enum Inserted {
+pub enum InsertOutcome {
     /// The chunk was not known; this is its slot.
     New(u32),
     /// It was known, as `old`; it keeps its slot and its holds. If it was a victim, it is one no
@@ -70,9 +70,9 @@ pub enum Inserted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 #[non_exhaustive]
-pub enum Removed {
+pub enum RemoveOutcome {
     /// This entry goes.
-    Gone(Entry),
+    Gone(IndexEntry),
     /// A hold keeps it; nothing was changed.
     Held,
     /// It is not there, or already a victim.
@@ -81,9 +81,9 @@ pub enum Removed {
 
 /// Where the next page of keys begins; the default is the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Cursor(u32);
+pub struct SlotCursor(u32);
 
-impl Cursor {
+impl SlotCursor {
     /// The number behind it, to carry it through an interface of another kind.
     pub fn as_u32(self) -> u32 {
         self.0
@@ -91,18 +91,18 @@ impl Cursor {
 
     /// The cursor of this number.
     pub fn from_u32(slot: u32) -> Self {
-        Cursor(slot)
+        SlotCursor(slot)
     }
 }
 
 /// Some of the chunks that are there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Page {
+pub struct ChunkPage {
     /// The chunks, in no order that means anything.
     pub chunks: Vec<Chunk>,
     /// Where to go on; `None` at the end. A page may be short, even empty, before the end.
-    pub next: Option<Cursor>,
+    pub next: Option<SlotCursor>,
 }
 
 impl Index {
@@ -113,14 +113,14 @@ impl Index {
             slab: Slab::new(),
             table: HashTable::new(),
             policy,
-            books: Books::default(),
+            totals: UsageTotals::default(),
             holds: Holds::new(config.holds_max, config.held_max),
             suspects: Suspects::new(config.suspects_max),
             chains: Chains::default(),
             quotas: Limits::default(),
             sets: Sets::default(),
             missing_max: config.missing_max,
-            compat: Looks::default(),
+            compat: CompatState::default(),
         })
     }
 
@@ -133,11 +133,11 @@ impl Index {
     /// Enters a chunk that lies on the medium (found there, or told by a journal), as the most
     /// recent. One that is known is replaced; where `chunk` knows no chain, the known one
     /// stays. Claims no room: see [`commit`](Self::commit).
-    pub fn insert(&mut self, chunk: Chunk) -> Inserted {
-        if chunk.len.max(chunk.bytes) >= TOO_LONG_BYTES {
-            return Inserted::Refused(Refusal::TooLarge {
+    pub fn insert(&mut self, chunk: Chunk) -> InsertOutcome {
+        if chunk.len.max(chunk.bytes) >= CHUNK_BYTES_LIMIT {
+            return InsertOutcome::Refused(Refusal::TooLarge {
                 bytes: chunk.len.max(chunk.bytes),
-                bytes_max: TOO_LONG_BYTES - 1,
+                bytes_max: CHUNK_BYTES_LIMIT - 1,
             });
         }
         match self.find(&chunk.digest) {
@@ -151,7 +151,7 @@ impl Index {
     /// index can say.
     pub fn resize(&mut self, digest: &Digest, len: u64, bytes: u64) -> bool {
         let Some(slot) = self.find(digest) else { return false };
-        if self.slab[slot].state != State::Present || len.max(bytes) >= TOO_LONG_BYTES {
+        if self.slab[slot].state != State::Present || len.max(bytes) >= CHUNK_BYTES_LIMIT {
             return false;
         }
         let old = self.slab.chunk(slot);
@@ -165,15 +165,15 @@ impl Index {
     /// Enters a chunk that was just written into the room that `reservation` claimed. It is no
     /// suspect any more. A chunk that costs more than was claimed is entered all the same: what
     /// lies there is counted.
-    pub fn commit(&mut self, reservation: Reservation, chunk: Chunk) -> Inserted {
+    pub fn commit(&mut self, reservation: Reservation, chunk: Chunk) -> InsertOutcome {
         self.cancel(reservation);
-        self.acquit(&chunk.digest);
+        self.clear_suspect(&chunk.digest);
         self.insert(chunk)
     }
 
     /// The entry of `digest`; `None` (a miss) also when it is suspect, a victim on its way out, or
     /// of a [set](Self::declare_set) that is not whole.
-    pub fn get(&self, digest: &Digest) -> Option<Entry> {
+    pub fn get(&self, digest: &Digest) -> Option<IndexEntry> {
         let slot = self.find(digest)?;
         let line = &self.slab[slot];
         (line.state == State::Present && !self.is_suspect(digest) && !self.is_hidden(digest))
@@ -182,7 +182,7 @@ impl Index {
 
     /// The entry of a chunk that is there, be it suspect or hidden by its [set](Self::declare_set);
     /// `None` for a victim on its way out.
-    pub fn known(&self, digest: &Digest) -> Option<Entry> {
+    pub fn known(&self, digest: &Digest) -> Option<IndexEntry> {
         self.slot(digest).map(|slot| self.slab.entry(slot))
     }
 
@@ -211,7 +211,7 @@ impl Index {
 
     /// Reads from memory what it takes to look these up, of several at once: one after the other,
     /// each lookup would wait for memory by itself.
-    pub fn warm<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) {
+    pub fn prefetch<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) {
         let mut digests = digests.into_iter();
         loop {
             let mut some = [0; AT_ONCE];
@@ -242,44 +242,44 @@ impl Index {
     }
 
     /// Removes a chunk that no hold keeps. It stops being counted at once: call it when the medium
-    /// has deleted the chunk, or deletes it at once; else [`leave`](Self::leave).
-    pub fn remove(&mut self, digest: &Digest) -> Removed {
+    /// has deleted the chunk, or deletes it at once; else [`begin_evict`](Self::begin_evict).
+    pub fn remove(&mut self, digest: &Digest) -> RemoveOutcome {
         match self.removable(digest) {
-            Ok(slot) => Removed::Gone(self.drop_entry(slot, Ending::Removed)),
+            Ok(slot) => RemoveOutcome::Gone(self.drop_entry(slot, RemovalCause::Removed)),
             Err(not) => not,
         }
     }
 
     /// Removes a chunk in two steps: it becomes a victim, a miss that is still counted, until
-    /// [`evicted`](Self::evicted) or [`restored`](Self::restored) is called.
-    pub fn leave(&mut self, digest: &Digest) -> Removed {
+    /// [`finish_evict`](Self::finish_evict) or [`abort_evict`](Self::abort_evict) is called.
+    pub fn begin_evict(&mut self, digest: &Digest) -> RemoveOutcome {
         match self.removable(digest) {
-            Ok(slot) => Removed::Gone(self.start_leaving(slot)),
+            Ok(slot) => RemoveOutcome::Gone(self.mark_evicting(slot)),
             Err(not) => not,
         }
     }
 
     /// Drops a chunk that vanished outside our sight, or was set aside as corrupt: even when it is
     /// held. Holds on it stay valid and hold nothing; saved again, it is not held by them.
-    pub fn forget(&mut self, digest: &Digest) -> Option<Entry> {
-        self.find(digest).map(|slot| self.drop_entry(slot, Ending::Removed))
+    pub fn forget(&mut self, digest: &Digest) -> Option<IndexEntry> {
+        self.find(digest).map(|slot| self.drop_entry(slot, RemovalCause::Removed))
     }
 
     /// Notes that the bytes of this key were found wrong: a miss until its next
     /// [`commit`](Self::commit). An entry of its stays, counted and evictable, for media that
     /// cannot set the bytes aside.
-    pub fn suspect(&mut self, digest: &Digest) {
+    pub fn mark_suspect(&mut self, digest: &Digest) {
         if let Some(forgotten) = self.suspects.insert(*digest) {
             self.sets.suspected(digest);
-            forgotten.iter().for_each(|digest| self.sets.acquitted(digest));
+            forgotten.iter().for_each(|digest| self.sets.suspect_cleared(digest));
         }
     }
 
     /// The wrong bytes are out of the way: what is found under this key from now on was written
     /// since.
-    pub fn acquit(&mut self, digest: &Digest) {
+    pub fn clear_suspect(&mut self, digest: &Digest) {
         if self.suspects.remove(digest) {
-            self.sets.acquitted(digest);
+            self.sets.suspect_cleared(digest);
         }
     }
 
@@ -289,43 +289,43 @@ impl Index {
     }
 
     /// What lies on the medium.
-    pub fn usage(&self) -> Usage {
-        Usage {
+    pub fn usage(&self) -> IndexUsage {
+        IndexUsage {
             capacity: self.marks.capacity,
-            used: self.books.used,
-            reserved: self.books.reserved,
-            leaving: self.books.leaving,
+            used: self.totals.used,
+            reserved: self.totals.reserved,
+            evicting: self.totals.evicting,
             entries: self.entries(),
             holds: self.holds.len(),
         }
     }
 
     /// What one tenant has on the medium.
-    pub fn tenant_usage(&self, tenant: TenantId) -> TenantUsage {
-        self.books.tenants.get(&tenant).copied().unwrap_or_default()
+    pub fn tenant_usage(&self, tenant: TenantId) -> TenantTotals {
+        self.totals.tenants.get(&tenant).copied().unwrap_or_default()
     }
 
     /// Every tenant that has something on the medium, in no order.
-    pub fn tenants(&self) -> impl ExactSizeIterator<Item = (TenantId, TenantUsage)> + '_ {
-        self.books.tenants.iter().map(|(tenant, usage)| (*tenant, *usage))
+    pub fn tenants(&self) -> impl ExactSizeIterator<Item = (TenantId, TenantTotals)> + '_ {
+        self.totals.tenants.iter().map(|(tenant, usage)| (*tenant, *usage))
     }
 
     /// Up to `n` of the chunks that are there. Chunks that come or go between pages may be missed,
     /// none comes twice unless it went and came back.
-    pub fn keys_page(&self, cursor: Cursor, n: usize) -> Page {
+    pub fn keys_page(&self, cursor: SlotCursor, n: usize) -> ChunkPage {
         let stop = cursor.0.saturating_add(PAGE_SCAN_MAX).min(self.slab.end());
         let (mut chunks, mut at) = (Vec::new(), cursor.0);
         while at < stop && chunks.len() < n {
             chunks.extend(self.chunk_at(at));
             at += 1;
         }
-        Page { chunks, next: (at < self.slab.end()).then_some(Cursor(at)) }
+        ChunkPage { chunks, next: (at < self.slab.end()).then_some(SlotCursor(at)) }
     }
 
     /// All slots in the order of the policy, the next victim first, held ones last: with
     /// [`chunks_at`](Self::chunks_at) the way to a snapshot. Takes time and memory (4 bytes)
     /// for each.
-    pub fn order(&mut self) -> Vec<u32> {
+    pub fn eviction_order(&mut self) -> Vec<u32> {
         self.policy.order()
     }
 
@@ -377,30 +377,30 @@ impl Index {
     }
 
     /// Makes a present entry a victim.
-    pub(crate) fn start_leaving(&mut self, slot: u32) -> Entry {
-        self.slab[slot].state = State::Leaving;
+    pub(crate) fn mark_evicting(&mut self, slot: u32) -> IndexEntry {
+        self.slab[slot].state = State::Evicting;
         let entry = self.slab.entry(slot);
-        self.count_leaving(entry.chunk.tenant, entry.chunk.bytes);
+        self.count_evicting(entry.chunk.tenant, entry.chunk.bytes);
         self.policy.leave(slot);
         self.sets.left(&entry.chunk.digest, entry.chunk.tenant);
         entry
     }
 
     /// Takes back a victim.
-    pub(crate) fn stop_leaving(&mut self, slot: u32) {
+    pub(crate) fn unmark_evicting(&mut self, slot: u32) {
         self.slab[slot].state = State::Present;
         let Chunk { digest, bytes, tenant, .. } = self.slab.chunk(slot);
-        self.uncount_leaving(tenant, bytes);
+        self.uncount_evicting(tenant, bytes);
         self.policy.unpin(slot);
         self.sets.returned(&digest, tenant);
     }
 
     /// Takes an entry out of everything, remembered by the policy if that gave it up; its slot is
     /// free once no hold refers to it.
-    pub(crate) fn drop_entry(&mut self, slot: u32, end: Ending) -> Entry {
+    pub(crate) fn drop_entry(&mut self, slot: u32, end: RemovalCause) -> IndexEntry {
         let (entry, state) = (self.slab.entry(slot), self.slab[slot].state);
-        if state == State::Leaving {
-            self.uncount_leaving(entry.chunk.tenant, entry.chunk.bytes);
+        if state == State::Evicting {
+            self.uncount_evicting(entry.chunk.tenant, entry.chunk.bytes);
         }
         self.uncount(&entry.chunk);
         // Who is on its way out has left its set already.
@@ -409,8 +409,8 @@ impl Index {
         }
         self.sets.gone(&entry.chunk.digest);
         match end {
-            Ending::Evicted => self.policy.evict(slot, hash(&entry.chunk.digest)),
-            Ending::Removed => self.policy.remove(slot),
+            RemovalCause::Evicted => self.policy.evict(slot, hash(&entry.chunk.digest)),
+            RemovalCause::Removed => self.policy.remove(slot),
         }
         let found = self.table.find_entry(hash(&entry.chunk.digest), |s| *s == slot);
         found.expect("an entry that is there is in the table").remove();
@@ -421,38 +421,40 @@ impl Index {
         entry
     }
 
-    fn add(&mut self, chunk: &Chunk) -> Inserted {
-        let Some(slot) = self.slab.insert(chunk) else { return Inserted::Refused(Refusal::NoSlot) };
+    fn add(&mut self, chunk: &Chunk) -> InsertOutcome {
+        let Some(slot) = self.slab.insert(chunk) else {
+            return InsertOutcome::Refused(Refusal::NoSlot);
+        };
         let slab = &self.slab;
         self.table.insert_unique(hash(&chunk.digest), slot, |slot| hash(&slab[*slot].digest));
         self.count(chunk);
         self.sets.entered(&chunk.digest, chunk.tenant);
-        self.tell_policy(slot);
+        self.notify_policy(slot);
         if let Some(child) = self.take_early(&chunk.digest)
             && self.slab[child].state == State::Present
         {
-            self.tell_policy(child);
+            self.notify_policy(child);
         }
-        Inserted::New(slot)
+        InsertOutcome::New(slot)
     }
 
-    fn replace(&mut self, slot: u32, chunk: &Chunk) -> Inserted {
-        if self.slab[slot].state == State::Leaving {
-            self.stop_leaving(slot);
+    fn replace(&mut self, slot: u32, chunk: &Chunk) -> InsertOutcome {
+        if self.slab[slot].state == State::Evicting {
+            self.unmark_evicting(slot);
         }
         let old = self.slab.chunk(slot);
         self.slab.set(slot, chunk);
         self.uncount(&old);
         self.count(chunk);
-        self.tell_policy(slot);
-        Inserted::Replaced { old }
+        self.notify_policy(slot);
+        InsertOutcome::Replaced { old }
     }
 
-    pub(crate) fn tell_policy(&mut self, slot: u32) {
+    pub(crate) fn notify_policy(&mut self, slot: u32) {
         let chunk = self.slab.chunk(slot);
         let parent = chunk.parent.and_then(|tag| self.find_tag(tag));
         // One that is leaving may be gone when the next save of it ends.
-        let stays = parent.is_some_and(|slot| self.slab[slot].state != State::Leaving);
+        let stays = parent.is_some_and(|slot| self.slab[slot].state != State::Evicting);
         if let (Some(before), false, false) = (chunk.parent, stays, self.policy.takes_orphans()) {
             self.note_early(&chunk.digest, before);
         }
@@ -468,18 +470,20 @@ impl Index {
         self.policy.victim_of(number)
     }
 
-    pub(crate) fn find_tag(&self, tag: Tag) -> Option<u32> {
-        self.table.find(tag.as_u64(), |slot| Tag::of(&self.slab[*slot].digest) == tag).copied()
+    pub(crate) fn find_tag(&self, tag: DigestTag) -> Option<u32> {
+        self.table
+            .find(tag.as_u64(), |slot| DigestTag::of(&self.slab[*slot].digest) == tag)
+            .copied()
     }
 
-    fn removable(&mut self, digest: &Digest) -> Result<u32, Removed> {
+    fn removable(&mut self, digest: &Digest) -> Result<u32, RemoveOutcome> {
         let Some(slot) = self.find(digest) else {
             self.policy.forget(hash(digest));
-            return Err(Removed::Absent);
+            return Err(RemoveOutcome::Absent);
         };
         match self.slab[slot] {
-            Line { state: State::Leaving, .. } => Err(Removed::Absent),
-            Line { holds: 1.., .. } => Err(Removed::Held),
+            Row { state: State::Evicting, .. } => Err(RemoveOutcome::Absent),
+            Row { holds: 1.., .. } => Err(RemoveOutcome::Held),
             _ => Ok(slot),
         }
     }
@@ -491,5 +495,5 @@ impl Index {
 }
 
 pub(crate) fn hash(digest: &Digest) -> u64 {
-    Tag::of(digest).as_u64()
+    DigestTag::of(digest).as_u64()
 }

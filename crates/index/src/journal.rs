@@ -10,15 +10,17 @@
 
 use kvtier_key::Digest;
 
-use crate::frame::{self, BODY_BYTES_MAX, CHUNK_BYTES, Fields, Form, Frame, Frames, Head};
-use crate::{Chunk, End};
+use crate::frame::{
+    self, BODY_BYTES_MAX, CHUNK_BYTES, ChunkEncoding, Fields, Frame, FrameHeader, Frames,
+};
+use crate::{Chunk, ReadEnd};
 
 const MAGIC: [u8; 4] = *b"KVTJ";
 /// The most records in one frame.
 const RECORDS_MAX: usize = BODY_BYTES_MAX / (1 + CHUNK_BYTES);
 
 /// The same as a frame of this form has.
-fn records_max(form: Form) -> usize {
+fn records_max(form: ChunkEncoding) -> usize {
     BODY_BYTES_MAX / (1 + form.chunk_bytes())
 }
 
@@ -41,7 +43,7 @@ pub enum Record {
 /// Records that were written together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Batch {
+pub struct RecordBatch {
     /// When they were written: Unix time in milliseconds.
     pub at_ms: u64,
     /// The [mark](snapshot_mark) of the snapshot after which they were written, as far as their
@@ -66,7 +68,7 @@ pub fn encode(at_ms: u64, records: &[Record], out: &mut Vec<u8>) {
 /// in it, whatever its clock said.
 pub fn encode_after(follows: u32, at_ms: u64, records: &[Record], out: &mut Vec<u8>) {
     for records in records.chunks(RECORDS_MAX) {
-        frame::encode(Head { magic: MAGIC, flags: 0, at_ms, number: follows }, out, |out| {
+        frame::encode(FrameHeader { magic: MAGIC, flags: 0, at_ms, number: follows }, out, |out| {
             records.iter().for_each(|record| put(record, out));
             records.len() as u32
         });
@@ -75,28 +77,28 @@ pub fn encode_after(follows: u32, at_ms: u64, records: &[Record], out: &mut Vec<
 
 /// Reads the batches in `bytes`, in order, until the end or the first fault. Any bytes may be
 /// given.
-pub fn decode(bytes: &[u8]) -> Batches<'_> {
-    Batches { frames: Frames::new(MAGIC, bytes), end: None }
+pub fn decode(bytes: &[u8]) -> RecordBatches<'_> {
+    RecordBatches { frames: Frames::new(MAGIC, bytes), end: None }
 }
 
 /// The batches of a journal. Holds one batch at a time.
 #[derive(Clone, Debug)]
-pub struct Batches<'a> {
+pub struct RecordBatches<'a> {
     frames: Frames<'a>,
-    end: Option<End>,
+    end: Option<ReadEnd>,
 }
 
-impl Batches<'_> {
+impl RecordBatches<'_> {
     /// Where reading stopped; `None` before it did.
-    pub fn end(&self) -> Option<End> {
+    pub fn end(&self) -> Option<ReadEnd> {
         self.end
     }
 }
 
-impl Iterator for Batches<'_> {
-    type Item = Batch;
+impl Iterator for RecordBatches<'_> {
+    type Item = RecordBatch;
 
-    fn next(&mut self) -> Option<Batch> {
+    fn next(&mut self) -> Option<RecordBatch> {
         if self.end.is_some() {
             return None;
         }
@@ -107,7 +109,7 @@ impl Iterator for Batches<'_> {
         match read {
             Ok((frame, records)) => {
                 self.frames.advance(&frame);
-                Some(Batch { at_ms: frame.head.at_ms, follows: frame.head.number, records })
+                Some(RecordBatch { at_ms: frame.head.at_ms, follows: frame.head.number, records })
             }
             Err(end) => {
                 self.end = Some(end);
@@ -142,7 +144,7 @@ fn records(frame: &Frame<'_>) -> Option<Vec<Record>> {
     records.filter(|_| fields.0.is_empty())
 }
 
-fn record(fields: &mut Fields<'_>, form: Form) -> Option<Record> {
+fn record(fields: &mut Fields<'_>, form: ChunkEncoding) -> Option<Record> {
     match fields.array()? {
         [TOUCH] => fields.digest().map(Record::Touch),
         [REMOVE] => fields.digest().map(Record::Remove),

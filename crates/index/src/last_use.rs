@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use kvtier_key::Digest;
 
-use crate::journal::{Batch, Record};
+use crate::journal::{Record, RecordBatch};
 use crate::{Chunk, TenantId};
 
 /// When a chunk was used last, and which tenant it is of.
@@ -35,7 +35,7 @@ impl LastUses {
 
     /// Adds a batch of a journal. Batches may come in any order; those from before a snapshot are
     /// in it.
-    pub fn add_batch(&mut self, batch: &Batch) {
+    pub fn add_batch(&mut self, batch: &RecordBatch) {
         for record in &batch.records {
             let used = LastUse { at_ms: batch.at_ms, is_exact: true, tenant: TenantId::NONE };
             match record {
@@ -72,7 +72,7 @@ mod tests {
     fn the_latest_use_counts_and_the_tenant_stays_known() {
         let digest = |n: u8| Digest::of("test", &[n]);
         let chunk = |n: u8| Chunk::new(digest(n), 1, 1).with_tenant(TenantId(n.into()));
-        let batch = |at_ms, records| Batch { at_ms, follows: 0, records };
+        let batch = |at_ms, records| RecordBatch { at_ms, follows: 0, records };
         let mut uses = LastUses::default();
         uses.add_snapshot(100, &[chunk(1), chunk(2)]);
         uses.add_batch(&batch(300, vec![Record::Touch(digest(1)), Record::Touch(digest(3))]));

@@ -8,7 +8,7 @@
 //! # A save
 //!
 //! 1. [`Index::reserve`] claims room before the write begins. [`Reserve::Granted`]: write.
-//!    [`Reserve::Evict`]: delete these chunks, answer [`Index::evicted`] or [`Index::restored`] for
+//!    [`Reserve::Evict`]: delete these chunks, answer [`Index::finish_evict`] or [`Index::abort_evict`] for
 //!    each, and ask again. [`Reserve::Busy`]: others are deleting enough; ask again when they are
 //!    done. [`Reserve::Full`]: shed the save.
 //! 2. [`Index::commit`] when the chunk is published, or [`Index::cancel`] when the write failed.
@@ -27,7 +27,7 @@
 //!         match index.reserve(0, chunk.bytes) {
 //!             Reserve::Granted(room) => break room, // and write the chunk, the mutex released
 //!             Reserve::Evict(victims) => victims.iter().for_each(|victim| {
-//!                 index.evicted(&victim.chunk.digest); // after the medium deleted it
+//!                 index.finish_evict(&victim.chunk.digest); // after the medium deleted it
 //!             }),
 //!             other => panic!("{other:?}"),
 //!         }
@@ -51,34 +51,34 @@ mod chains;
 mod chunk;
 mod compat;
 mod config;
-mod fair;
 mod frame;
 mod holds;
 mod index;
 pub mod journal;
 mod last_use;
-mod numbers;
+mod over_quota;
 mod quota;
-mod room;
+mod reserve;
 mod sets;
 mod slab;
 pub mod snapshot;
 mod suspects;
 mod tenant_key;
+mod tenant_numbers;
 mod tenants;
 mod usage;
 
 pub use chains::ChainPlace;
-pub use chunk::{Chunk, Entry, TOO_LONG_BYTES, Tag, TenantId};
-pub use compat::Compat;
+pub use chunk::{CHUNK_BYTES_LIMIT, Chunk, DigestTag, IndexEntry, TenantId};
+pub use compat::LmcacheEviction;
 pub use config::{IndexConfig, InvalidConfig};
-pub use frame::End;
+pub use frame::ReadEnd;
 pub use holds::{HoldId, HoldsFull};
-pub use index::{Cursor, Index, Inserted, Page, Removed};
+pub use index::{ChunkPage, Index, InsertOutcome, RemoveOutcome, SlotCursor};
 pub use last_use::{LastUse, LastUses};
-pub use quota::{Quotas, Want};
-pub use room::{Refusal, Reservation, Reserve, VICTIMS_MAX};
+pub use quota::{Quotas, ReserveRequest};
+pub use reserve::{Refusal, Reservation, Reserve, VICTIMS_MAX};
 pub use sets::{SetId, SetsFull};
 pub use tenant_key::TenantKey;
 pub use tenants::Tenants;
-pub use usage::{TenantUsage, Usage};
+pub use usage::{IndexUsage, TenantTotals};

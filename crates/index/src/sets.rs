@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use kvtier_key::Digest;
 
-use crate::slab::{Line, State};
+use crate::slab::{Row, State};
 use crate::{Index, TenantId};
 
 /// A set whose chunks are being saved.
@@ -119,7 +119,7 @@ impl Sets {
     }
 
     /// A chunk that was found wrong is no more suspect.
-    pub fn acquitted(&mut self, digest: &Digest) {
+    pub fn suspect_cleared(&mut self, digest: &Digest) {
         self.change(digest, |set| set.suspects -= 1);
     }
 
@@ -211,7 +211,7 @@ impl Index {
             set.saving += 1;
             return Ok(Some(SetId(id)));
         }
-        let known: Vec<&Line> = distinct
+        let known: Vec<&Row> = distinct
             .iter()
             .filter_map(|member| self.find(member))
             .map(|slot| &self.slab[slot])

@@ -1,8 +1,8 @@
 use kvtier_evict::SLOTS_MAX;
 use kvtier_key::Digest;
 
-use crate::numbers::Numbers;
-use crate::{Chunk, Entry, TOO_LONG_BYTES, Tag, TenantId};
+use crate::tenant_numbers::TenantNumbers;
+use crate::{CHUNK_BYTES_LIMIT, Chunk, DigestTag, IndexEntry, TenantId};
 
 /// Slots come in segments of this many (256 KiB), so that growing copies nothing and wastes little.
 const SEGMENT: usize = 4096;
@@ -17,7 +17,7 @@ pub(crate) enum State {
     /// The chunk is there.
     Present,
     /// It is a victim on its way out: a miss, but still on the medium.
-    Leaving,
+    Evicting,
     /// The chunk is gone while holds on it are not: the slot waits for them.
     Forgotten,
 }
@@ -28,7 +28,7 @@ struct Length([u8; 6]);
 
 impl Length {
     fn new(bytes: u64) -> Self {
-        debug_assert!(bytes < TOO_LONG_BYTES);
+        debug_assert!(bytes < CHUNK_BYTES_LIMIT);
         let [a, b, c, d, e, f, _, _] = bytes.to_le_bytes();
         Length([a, b, c, d, e, f])
     }
@@ -42,9 +42,9 @@ impl Length {
 /// One slot: exactly one cache line, so that a lookup touches one.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Line {
+pub(crate) struct Row {
     pub digest: Digest,
-    parent: Option<Tag>,
+    parent: Option<DigestTag>,
     depth: u32,
     /// The tenant's number in [`Numbers`].
     tenant: u32,
@@ -55,10 +55,10 @@ pub(crate) struct Line {
     pub state: State,
 }
 
-const _: () = assert!(size_of::<Line>() == 64);
+const _: () = assert!(size_of::<Row>() == 64);
 
-impl Line {
-    const VACANT: Line = Line {
+impl Row {
+    const VACANT: Row = Row {
         digest: Digest([0; 32]),
         parent: None,
         depth: NIL,
@@ -70,8 +70,7 @@ impl Line {
     };
 
     fn present(chunk: &Chunk, tenant: u32) -> Self {
-        let mut line =
-            Line { digest: chunk.digest, state: State::Present, depth: 0, ..Line::VACANT };
+        let mut line = Row { digest: chunk.digest, state: State::Present, depth: 0, ..Row::VACANT };
         line.set(chunk, tenant);
         line
     }
@@ -87,7 +86,7 @@ impl Line {
     }
 
     /// Learns which chunk is before it; what is known stays.
-    pub fn learn_parent(&mut self, parent: Tag, depth: u32) {
+    pub fn learn_parent(&mut self, parent: DigestTag, depth: u32) {
         if self.parent.is_none() {
             (self.parent, self.depth) = (Some(parent), depth);
         }
@@ -108,7 +107,7 @@ impl Line {
         self.bytes.get()
     }
 
-    pub fn parent(&self) -> Option<Tag> {
+    pub fn parent(&self) -> Option<DigestTag> {
         self.parent
     }
 
@@ -121,16 +120,16 @@ impl Line {
 /// Slots, dense and reused, the one vacated last first.
 #[derive(Debug)]
 pub(crate) struct Slab {
-    segments: Vec<Box<[Line]>>,
+    segments: Vec<Box<[Row]>>,
     /// Slots from here on were never used.
     fresh: u32,
     vacant: u32,
-    numbers: Numbers,
+    numbers: TenantNumbers,
 }
 
 impl Slab {
     pub fn new() -> Self {
-        Slab { segments: Vec::new(), fresh: 0, vacant: NIL, numbers: Numbers::default() }
+        Slab { segments: Vec::new(), fresh: 0, vacant: NIL, numbers: TenantNumbers::default() }
     }
 
     /// Fills a slot; `None` when all the numbers are taken.
@@ -138,7 +137,7 @@ impl Slab {
         let slot = self.vacant;
         if slot != NIL {
             self.vacant = self[slot].depth;
-            self[slot] = Line::present(chunk, self.numbers.take(chunk.tenant));
+            self[slot] = Row::present(chunk, self.numbers.take(chunk.tenant));
             return Some(slot);
         }
         let slot = self.fresh;
@@ -146,10 +145,10 @@ impl Slab {
             return None;
         }
         if slot as usize == self.segments.len() * SEGMENT {
-            self.segments.push(vec![Line::VACANT; SEGMENT].into_boxed_slice());
+            self.segments.push(vec![Row::VACANT; SEGMENT].into_boxed_slice());
         }
         self.fresh += 1;
-        self[slot] = Line::present(chunk, self.numbers.take(chunk.tenant));
+        self[slot] = Row::present(chunk, self.numbers.take(chunk.tenant));
         Some(slot)
     }
 
@@ -165,12 +164,12 @@ impl Slab {
         self[slot].chunk(self.tenant(&self[slot]))
     }
 
-    pub fn entry(&self, slot: u32) -> Entry {
-        Entry { slot, chunk: self.chunk(slot), held: self[slot].holds > 0 }
+    pub fn entry(&self, slot: u32) -> IndexEntry {
+        IndexEntry { slot, chunk: self.chunk(slot), held: self[slot].holds > 0 }
     }
 
     /// Whose a line's chunk is.
-    pub fn tenant(&self, line: &Line) -> TenantId {
+    pub fn tenant(&self, line: &Row) -> TenantId {
         self.numbers.tenant(line.tenant)
     }
 
@@ -181,12 +180,12 @@ impl Slab {
 
     pub fn remove(&mut self, slot: u32) {
         self.numbers.release(self[slot].tenant);
-        self[slot] = Line { depth: self.vacant, ..Line::VACANT };
+        self[slot] = Row { depth: self.vacant, ..Row::VACANT };
         self.vacant = slot;
     }
 
     /// A slot's line; `None` for a number that no slot ever had.
-    pub fn get(&self, slot: u32) -> Option<&Line> {
+    pub fn get(&self, slot: u32) -> Option<&Row> {
         self.segments.get(slot as usize / SEGMENT).map(|segment| &segment[slot as usize % SEGMENT])
     }
 
@@ -196,21 +195,21 @@ impl Slab {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.segments.len() * SEGMENT * size_of::<Line>()
-            + self.segments.capacity() * size_of::<Box<[Line]>>()
+        self.segments.len() * SEGMENT * size_of::<Row>()
+            + self.segments.capacity() * size_of::<Box<[Row]>>()
     }
 }
 
 impl std::ops::Index<u32> for Slab {
-    type Output = Line;
+    type Output = Row;
 
-    fn index(&self, slot: u32) -> &Line {
+    fn index(&self, slot: u32) -> &Row {
         &self.segments[slot as usize / SEGMENT][slot as usize % SEGMENT]
     }
 }
 
 impl std::ops::IndexMut<u32> for Slab {
-    fn index_mut(&mut self, slot: u32) -> &mut Line {
+    fn index_mut(&mut self, slot: u32) -> &mut Row {
         &mut self.segments[slot as usize / SEGMENT][slot as usize % SEGMENT]
     }
 }
@@ -221,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_line_gives_back_what_it_was_given() {
-        let chunk = Chunk::new(Digest([7; 32]), TOO_LONG_BYTES - 1, (1 << 40) + 3)
+        let chunk = Chunk::new(Digest([7; 32]), CHUNK_BYTES_LIMIT - 1, (1 << 40) + 3)
             .with_tenant(TenantId(u128::MAX));
         let chunk = chunk.with_parent(&Digest([9; 32]), 77);
         let mut slab = Slab::new();

@@ -5,8 +5,8 @@
 //! u64, bytes u64, parent's tag u64 (0 = none), depth u32, tenant 16 bytes; in version 1, 4 that
 //! say nothing. It can be written in pieces: see [`Writer`].
 
-use crate::frame::{self, BODY_BYTES_MAX, CHUNK_BYTES, Fields, Frame, Frames, Head};
-use crate::{Chunk, End};
+use crate::frame::{self, BODY_BYTES_MAX, CHUNK_BYTES, Fields, Frame, FrameHeader, Frames};
+use crate::{Chunk, ReadEnd};
 
 const MAGIC: [u8; 4] = *b"KVTS";
 const LAST: u16 = 1;
@@ -16,15 +16,15 @@ pub const FRAME_CHUNKS_MAX: usize = BODY_BYTES_MAX / CHUNK_BYTES;
 
 /// Encodes a snapshot piece by piece.
 #[derive(Clone, Debug)]
-pub struct Writer {
+pub struct SnapshotEncoder {
     at_ms: u64,
     number: u32,
 }
 
-impl Writer {
+impl SnapshotEncoder {
     /// A snapshot taken at `at_ms`, Unix time in milliseconds.
     pub fn new(at_ms: u64) -> Self {
-        Writer { at_ms, number: 0 }
+        SnapshotEncoder { at_ms, number: 0 }
     }
 
     /// Appends the next chunks, which are less recent than the ones before, to `out`.
@@ -41,7 +41,7 @@ impl Writer {
 
     fn frame(&mut self, flags: u16, chunks: &[Chunk], out: &mut Vec<u8>) {
         frame::encode(
-            Head { magic: MAGIC, flags, at_ms: self.at_ms, number: self.number },
+            FrameHeader { magic: MAGIC, flags, at_ms: self.at_ms, number: self.number },
             out,
             |out| {
                 chunks.iter().for_each(|chunk| frame::put_chunk(chunk, out));
@@ -53,39 +53,39 @@ impl Writer {
 }
 
 /// Reads the snapshot in `bytes` until its end or the first fault. Any bytes may be given.
-pub fn decode(bytes: &[u8]) -> Pieces<'_> {
-    Pieces { frames: Frames::new(MAGIC, bytes), number: 0, at_ms: None, end: None }
+pub fn decode(bytes: &[u8]) -> SnapshotChunks<'_> {
+    SnapshotChunks { frames: Frames::new(MAGIC, bytes), number: 0, at_ms: None, end: None }
 }
 
 /// The pieces of a snapshot, each at most [`FRAME_CHUNKS_MAX`] chunks: the most recent first. Holds
 /// one at a time.
 #[derive(Clone, Debug)]
-pub struct Pieces<'a> {
+pub struct SnapshotChunks<'a> {
     frames: Frames<'a>,
     number: u32,
     at_ms: Option<u64>,
-    end: Option<End>,
+    end: Option<ReadEnd>,
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> SnapshotChunks<'a> {
     /// When it was taken, Unix time in milliseconds; `None` before the first piece was read.
     pub fn at_ms(&self) -> Option<u64> {
         self.at_ms
     }
 
-    /// Where reading stopped, [`End::Clean`] only at the end of a whole snapshot; `None` before it
+    /// Where reading stopped, [`ReadEnd::Clean`] only at the end of a whole snapshot; `None` before it
     /// did.
-    pub fn end(&self) -> Option<End> {
+    pub fn end(&self) -> Option<ReadEnd> {
         self.end
     }
 
     /// The next frame, if it belongs to the same snapshot and comes next in it.
-    fn read(&self) -> Result<(Frame<'a>, Vec<Chunk>), End> {
+    fn read(&self) -> Result<(Frame<'a>, Vec<Chunk>), ReadEnd> {
         // A snapshot ends with its last frame, not where the bytes do.
         let frame = self
             .frames
             .peek()
-            .map_err(|end| if end == End::Clean { self.frames.torn() } else { end })?;
+            .map_err(|end| if end == ReadEnd::Clean { self.frames.torn() } else { end })?;
         let follows = frame.head.number == self.number
             && self.at_ms.is_none_or(|at_ms| at_ms == frame.head.at_ms);
         let chunks = chunks(&frame).filter(|_| follows).ok_or(self.frames.torn())?;
@@ -93,7 +93,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-impl Iterator for Pieces<'_> {
+impl Iterator for SnapshotChunks<'_> {
     type Item = Vec<Chunk>;
 
     fn next(&mut self) -> Option<Vec<Chunk>> {
@@ -108,8 +108,8 @@ impl Iterator for Pieces<'_> {
                 if frame.head.flags != LAST {
                     return Some(chunks);
                 }
-                let beyond = self.frames.peek().err() != Some(End::Clean);
-                self.end = Some(if beyond { self.frames.torn() } else { End::Clean });
+                let beyond = self.frames.peek().err() != Some(ReadEnd::Clean);
+                self.end = Some(if beyond { self.frames.torn() } else { ReadEnd::Clean });
             }
             Err(end) => self.end = Some(end),
         }

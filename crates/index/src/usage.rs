@@ -5,7 +5,7 @@ use crate::{Chunk, TenantId};
 /// What lies on the medium, as far as the index knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct Usage {
+pub struct IndexUsage {
     /// The medium's capacity in bytes.
     pub capacity: u64,
     /// Bytes of the chunks that are there; victims count until they are gone.
@@ -13,7 +13,7 @@ pub struct Usage {
     /// Bytes claimed by writes in flight.
     pub reserved: u64,
     /// Bytes of `used` that are victims on their way out.
-    pub leaving: u64,
+    pub evicting: u64,
     /// Chunks that are there; victims count until they are gone.
     pub entries: usize,
     /// Holds that were neither released nor found expired.
@@ -23,7 +23,7 @@ pub struct Usage {
 /// One tenant's part of [`Usage::used`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct TenantUsage {
+pub struct TenantTotals {
     /// Bytes of its chunks.
     pub bytes: u64,
     /// Its chunks.
@@ -32,14 +32,14 @@ pub struct TenantUsage {
 
 /// The sums behind [`Usage`].
 #[derive(Debug, Default)]
-pub(crate) struct Books {
+pub(crate) struct UsageTotals {
     pub used: u64,
     pub reserved: u64,
-    pub leaving: u64,
-    pub tenants: HashMap<TenantId, TenantUsage>,
+    pub evicting: u64,
+    pub tenants: HashMap<TenantId, TenantTotals>,
 }
 
-impl Books {
+impl UsageTotals {
     pub fn add(&mut self, chunk: &Chunk) {
         self.used += chunk.bytes;
         let tenant = self.tenants.entry(chunk.tenant).or_default();

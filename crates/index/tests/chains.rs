@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use kvtier_evict::{Hint, PolicyKind};
-use kvtier_index::{ChainPlace, Chunk, Index, IndexConfig, Refusal, Reserve, Tag, TenantId, Want};
+use kvtier_index::{
+    ChainPlace, Chunk, DigestTag, Index, IndexConfig, Refusal, Reserve, ReserveRequest, TenantId,
+};
 use kvtier_key::{ChunkHash, Digest, Key, KeyId, KvRank, Namespace, ObjectKey};
 
 /// Chunk `n` of a chain in one of the ranks.
@@ -15,12 +17,12 @@ fn key(rank: i64, n: u64) -> Key {
 }
 
 fn after(rank: i64, n: u64, depth: u32) -> ChainPlace {
-    ChainPlace::new(Some(Tag::of(key(rank, n).digest())), depth)
+    ChainPlace::new(Some(DigestTag::of(key(rank, n).digest())), depth)
 }
 
-fn inferred(index: &Index, n: u64) -> (Option<Tag>, u32) {
+fn inferred(index: &Index, n: u64) -> (Option<DigestTag>, u32) {
     let place = index.place_of(&key(0, n));
-    assert!(!place.told);
+    assert!(!place.explicit);
     (place.parent, place.depth)
 }
 
@@ -32,7 +34,7 @@ fn index(chunks: u64, policy: PolicyKind) -> Index {
 fn save(index: &mut Index, n: u64, place: ChainPlace) -> Result<Vec<Digest>, Refusal> {
     let mut gone = Vec::new();
     loop {
-        match index.reserve_for(0, &Want::new(10).with_place(place)) {
+        match index.reserve_for(0, &ReserveRequest::new(10).with_place(place)) {
             Reserve::Granted(room) => {
                 let _ =
                     index.commit(room, Chunk::new(*key(0, n).digest(), 8, 10).with_place(place));
@@ -40,7 +42,7 @@ fn save(index: &mut Index, n: u64, place: ChainPlace) -> Result<Vec<Digest>, Ref
             }
             Reserve::Evict(victims) => {
                 for victim in victims {
-                    assert!(index.evicted(&victim.chunk.digest));
+                    assert!(index.finish_evict(&victim.chunk.digest));
                     gone.push(victim.chunk.digest);
                 }
             }
@@ -62,7 +64,7 @@ fn a_lookup_tells_the_places_of_what_is_saved_later() {
     index.learn_order(&[key(0, 9), key(0, 0)]);
     assert_eq!(
         index.get(key(0, 0).digest()).unwrap().chunk.parent,
-        Some(Tag::of(key(0, 9).digest()))
+        Some(DigestTag::of(key(0, 9).digest()))
     );
     // A later lookup that begins in the middle of a chain goes on counting.
     index.learn_order(&[key(0, 2), key(0, 3)]);
@@ -138,12 +140,12 @@ fn the_rest_of_a_chain_waits_for_what_goes_for_it_above_a_quota() {
     assert_eq!(save(&mut index, 5000, ChainPlace::default()), Ok(vec![]));
     assert_eq!(save(&mut index, 0, ChainPlace::default()), Ok(vec![]));
     assert_eq!(save(&mut index, 1, after(0, 0, 1)), Ok(vec![]));
-    let want = Want::new(10).with_place(after(0, 1, 2));
+    let want = ReserveRequest::new(10).with_place(after(0, 1, 2));
     let Reserve::Evict(victims) = index.reserve_for(0, &want) else {
         panic!("there is one that nobody comes after")
     };
     assert_eq!(index.reserve_for(0, &want), Reserve::Busy, "nothing more has to go");
-    assert!(index.evicted(&victims[0].chunk.digest));
+    assert!(index.finish_evict(&victims[0].chunk.digest));
     assert!(matches!(index.reserve_for(0, &want), Reserve::Granted(_)));
 }
 
@@ -153,15 +155,15 @@ fn an_orphan_displaces_nothing_unless_the_one_before_it_is_on_its_way() {
     assert!([7, 8].map(|n| save(&mut index, n, ChainPlace::default())).iter().all(Result::is_ok));
     assert_eq!(save(&mut index, 2, after(0, 1, 2)), Err(Refusal::NotWorth), "1 is nowhere");
     index.touch_batch(&[*key(0, 7).digest()]);
-    let coming = Tag::of(key(0, 1).digest());
-    assert!(index.expect(coming, after(0, 7, 1)) && index.expect(coming, after(0, 7, 1)));
-    index.settle(coming);
+    let coming = DigestTag::of(key(0, 1).digest());
+    assert!(index.add_pending(coming, after(0, 7, 1)) && index.add_pending(coming, after(0, 7, 1)));
+    index.remove_pending(coming);
     assert_eq!(
         save(&mut index, 2, after(0, 1, 2)).unwrap(),
         [*key(0, 8).digest()],
         "not 7, on which it stands"
     );
-    index.settle(coming);
+    index.remove_pending(coming);
     assert_eq!(save(&mut index, 3, after(0, 1, 2)), Err(Refusal::NotWorth));
     index.learn_order(&[key(0, 1), key(0, 4)]);
     let place = index.place_of(&key(0, 4));
@@ -180,8 +182,12 @@ fn a_chain_does_not_displace_its_own_beginning_in_whatever_order_it_comes() {
 fn chain_in_another_order(mut index: Index) {
     assert!(save(&mut index, 0, ChainPlace::new(None, 0)).is_ok());
     assert!((1..3).all(|n| save(&mut index, n, after(0, n - 1, n as u32)).is_ok()));
-    assert!((3..6).all(|n| index.expect(Tag::of(key(0, n).digest()), after(0, n - 1, n as u32))));
-    let want = |n: u64| Want::new(10).with_place(after(0, n - 1, n as u32));
+    assert!(
+        (3..6).all(
+            |n| index.add_pending(DigestTag::of(key(0, n).digest()), after(0, n - 1, n as u32))
+        )
+    );
+    let want = |n: u64| ReserveRequest::new(10).with_place(after(0, n - 1, n as u32));
     let mut claims = [3, 4, 5].map(|n| match index.reserve_for(0, &want(n)) {
         Reserve::Granted(room) => Some(room),
         other => panic!("{other:?}"),
@@ -218,8 +224,12 @@ fn a_chain_may_be_as_deep_as_can_be_said() {
 fn nor_does_it_across_a_gap_further_up() {
     let mut index = index(4, PolicyKind::Default);
     assert!(save(&mut index, 0, ChainPlace::new(None, 0)).is_ok());
-    assert!((1..5).all(|n| index.expect(Tag::of(key(0, n).digest()), after(0, n - 1, n as u32))));
-    let want = Want::new(10).with_place(after(0, 0, 1));
+    assert!(
+        (1..5).all(
+            |n| index.add_pending(DigestTag::of(key(0, n).digest()), after(0, n - 1, n as u32))
+        )
+    );
+    let want = ReserveRequest::new(10).with_place(after(0, 0, 1));
     let Reserve::Granted(_room) = index.reserve_for(0, &want) else { panic!("there is room") };
     assert!((2..4).all(|n| save(&mut index, n, after(0, n - 1, n as u32)).is_ok()));
     assert_eq!(
@@ -228,7 +238,7 @@ fn nor_does_it_across_a_gap_further_up() {
         "0 is before 1, which is on its way"
     );
     // Once nothing is, nothing leads there any more.
-    (1..5).for_each(|n| index.settle(Tag::of(key(0, n).digest())));
+    (1..5).for_each(|n| index.remove_pending(DigestTag::of(key(0, n).digest())));
     assert_eq!(save(&mut index, 9, ChainPlace::new(None, 0)), Ok(vec![*key(0, 0).digest()]));
 }
 
@@ -239,7 +249,7 @@ fn whose_hold_is_over_goes_before_a_save_is_shed_for_want_of_worth() {
     assert!(save(&mut index, 9, ChainPlace::new(None, 0)).is_ok());
     let _ = index.hold(&[*key(0, 9).digest()], 1000).unwrap();
     index.hint_batch(0, &[*key(0, 0).digest()], &Hint::new().with_retention_ms(9000));
-    let want = Want::new(10).with_place(after(0, 0, 1));
+    let want = ReserveRequest::new(10).with_place(after(0, 0, 1));
     assert_eq!(index.reserve_for(999, &want), Reserve::Full(Refusal::NotWorth), "9 is held");
     assert_ne!(index.reserve_for(1000, &want), Reserve::Full(Refusal::NotWorth));
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use kvtier_evict::PolicyKind;
-use kvtier_index::{Chunk, Compat, Index, IndexConfig, Inserted};
+use kvtier_index::{Chunk, Index, IndexConfig, InsertOutcome, LmcacheEviction};
 use kvtier_key::Digest;
 
 fn key(n: u8) -> Digest {
@@ -10,11 +10,12 @@ fn key(n: u8) -> Digest {
 }
 
 fn enter(index: &mut Index, chunks: std::ops::Range<u8>) {
-    chunks
-        .for_each(|n| assert!(matches!(index.insert(Chunk::new(key(n), 8, 10)), Inserted::New(_))));
+    chunks.for_each(|n| {
+        assert!(matches!(index.insert(Chunk::new(key(n), 8, 10)), InsertOutcome::New(_)))
+    });
 }
 
-fn index(chunks: u8, compat: Compat) -> Index {
+fn index(chunks: u8, compat: LmcacheEviction) -> Index {
     let mut index = Index::new(IndexConfig::new(1000), PolicyKind::Lru.build_compat()).unwrap();
     index.set_compat(Some(compat));
     enter(&mut index, 0..chunks);
@@ -23,13 +24,13 @@ fn index(chunks: u8, compat: Compat) -> Index {
 
 fn go(index: &mut Index, now_ms: u64) -> Vec<u8> {
     let victims = index.compat_victims(now_ms);
-    victims.iter().for_each(|victim| assert!(index.evicted(&victim.chunk.digest)));
+    victims.iter().for_each(|victim| assert!(index.finish_evict(&victim.chunk.digest)));
     victims.iter().map(|victim| victim.chunk.digest.0[0]).collect()
 }
 
 #[test]
 fn a_fifth_of_the_chunks_goes_once_a_second_above_the_watermark() {
-    let mut index = index(85, Compat::new());
+    let mut index = index(85, LmcacheEviction::new());
     assert_eq!(
         go(&mut index, 5000),
         (0..17).collect::<Vec<u8>>(),
@@ -44,11 +45,14 @@ fn a_fifth_of_the_chunks_goes_once_a_second_above_the_watermark() {
 
 #[test]
 fn shares_are_clamped_as_there_and_at_least_one_goes() {
-    assert_eq!(go(&mut index(3, Compat::new().with(0.0, 0.01)), 0).len(), 1);
-    assert_eq!(go(&mut index(3, Compat::new().with(0.0, 5.0)), 0).len(), 3);
-    assert_eq!(go(&mut index(3, Compat::new().with(0.0, -1.0)), 0).len(), 0);
-    assert_eq!(go(&mut index(0, Compat::new().with(0.0, 1.0)), 0).len(), 0);
-    assert!(Compat::new().with(f64::NAN, 0.2).check().is_err() && Compat::new().check().is_ok());
+    assert_eq!(go(&mut index(3, LmcacheEviction::new().with(0.0, 0.01)), 0).len(), 1);
+    assert_eq!(go(&mut index(3, LmcacheEviction::new().with(0.0, 5.0)), 0).len(), 3);
+    assert_eq!(go(&mut index(3, LmcacheEviction::new().with(0.0, -1.0)), 0).len(), 0);
+    assert_eq!(go(&mut index(0, LmcacheEviction::new().with(0.0, 1.0)), 0).len(), 0);
+    assert!(
+        LmcacheEviction::new().with(f64::NAN, 0.2).check().is_err()
+            && LmcacheEviction::new().check().is_ok()
+    );
     let mut without = Index::new(IndexConfig::new(10), PolicyKind::Lru.build()).unwrap();
     let _ = without.insert(Chunk::new(key(1), 8, 10));
     assert!(without.compat_victims(0).is_empty());
@@ -56,7 +60,7 @@ fn shares_are_clamped_as_there_and_at_least_one_goes() {
 
 #[test]
 fn held_chunks_stay() {
-    let mut index = index(90, Compat::new());
+    let mut index = index(90, LmcacheEviction::new());
     let hold = index.hold(&[key(0), key(1)], 1 << 40).unwrap();
     let gone = go(&mut index, 0);
     assert_eq!((gone.len(), gone[0]), (18, 2));

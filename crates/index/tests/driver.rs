@@ -3,8 +3,8 @@
 
 use kvtier_evict::PolicyKind;
 use kvtier_index::{
-    Chunk, Cursor, HoldId, Index, IndexConfig, Inserted, Refusal, Removed, Reserve, TOO_LONG_BYTES,
-    TenantId,
+    CHUNK_BYTES_LIMIT, Chunk, HoldId, Index, IndexConfig, InsertOutcome, Refusal, RemoveOutcome,
+    Reserve, SlotCursor, TenantId,
 };
 use kvtier_key::Digest;
 
@@ -31,7 +31,7 @@ fn save(index: &mut Index, n: u8) -> Vec<u8> {
             }
             Reserve::Evict(victims) => {
                 for victim in victims {
-                    assert!(index.evicted(&victim.chunk.digest));
+                    assert!(index.finish_evict(&victim.chunk.digest));
                     gone.push(victim.chunk.digest.0[0]);
                 }
             }
@@ -69,7 +69,7 @@ fn the_slack_above_the_mark_is_granted_at_once_and_won_back_in_batches() {
         if victims.is_empty() {
             break;
         }
-        gone += victims.iter().filter(|victim| index.evicted(&victim.chunk.digest)).count();
+        gone += victims.iter().filter(|victim| index.finish_evict(&victim.chunk.digest)).count();
     }
     assert_eq!((gone, index.usage().used), (10, 900));
 }
@@ -99,8 +99,8 @@ fn held_chunks_stay_until_released_or_expired() {
     [1, 2].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
     let short = index.hold(&[key(1)], 50).unwrap();
     let long = index.hold(&[key(1), key(2)], 90).unwrap();
-    assert_eq!(index.remove(&key(1)), Removed::Held);
-    assert_eq!(index.leave(&key(2)), Removed::Held);
+    assert_eq!(index.remove(&key(1)), RemoveOutcome::Held);
+    assert_eq!(index.begin_evict(&key(2)), RemoveOutcome::Held);
     assert_eq!(index.reserve(49, 10), Reserve::Full(Refusal::Held));
     assert_eq!(
         (index.expire_holds(50), index.is_held(&key(1))),
@@ -123,7 +123,7 @@ fn keys_are_given_back_one_by_one_and_the_last_ends_the_hold() {
     let hold = index.hold(&[key(1), key(2), key(3), key(2)], 100).unwrap();
     index.release_keys(hold, &[key(1), key(4), key(9)]);
     assert!(!index.is_held(&key(1)) && index.is_held(&key(2)) && index.is_held(&key(3)));
-    assert!(matches!(index.remove(&key(1)), Removed::Gone(_)));
+    assert!(matches!(index.remove(&key(1)), RemoveOutcome::Gone(_)));
     index.release_keys(hold, &[key(2)]);
     assert!(index.is_held(&key(2)), "it was named twice");
     index.forget(&key(3)).unwrap();
@@ -168,13 +168,15 @@ fn a_forgotten_chunk_frees_its_slot_when_the_last_hold_ends() {
     let gone = index.forget(&key(1)).unwrap();
     assert!(gone.held && index.get(&key(1)).is_none() && index.forget(&key(1)).is_none());
     assert_eq!((index.usage().used, index.usage().entries), (10, 1));
-    let Inserted::New(slot) = index.insert(Chunk::new(key(1), 1, 1)) else { panic!("it is new") };
+    let InsertOutcome::New(slot) = index.insert(Chunk::new(key(1), 1, 1)) else {
+        panic!("it is new")
+    };
     assert!(
         slot != gone.slot && !index.is_held(&key(1)),
         "the old hold does not hold the new chunk"
     );
     index.release(hold);
-    assert_eq!(index.insert(Chunk::new(key(3), 1, 1)), Inserted::New(gone.slot));
+    assert_eq!(index.insert(Chunk::new(key(3), 1, 1)), InsertOutcome::New(gone.slot));
 }
 
 #[test]
@@ -183,10 +185,12 @@ fn a_victim_is_a_miss_that_counts_until_it_is_gone() {
     [1, 2].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
     let Reserve::Evict(victims) = index.reserve(0, 10) else { panic!("it is full") };
     assert_eq!((victims.len(), victims[0].chunk.digest), (1, key(1)));
-    assert_eq!((index.get(&key(1)), index.remove(&key(1))), (None, Removed::Absent));
-    assert_eq!((index.usage().used, index.usage().leaving), (20, 10));
+    assert_eq!((index.get(&key(1)), index.remove(&key(1))), (None, RemoveOutcome::Absent));
+    assert_eq!((index.usage().used, index.usage().evicting), (20, 10));
     assert_eq!(index.reserve(0, 10), Reserve::Busy, "the room is on its way");
-    assert!(index.restored(&key(1)) && !index.restored(&key(1)) && !index.evicted(&key(1)));
+    assert!(
+        index.abort_evict(&key(1)) && !index.abort_evict(&key(1)) && !index.finish_evict(&key(1))
+    );
     assert!(index.get(&key(1)).is_some());
     let Reserve::Evict(victims) = index.reserve(0, 10) else { panic!("it is full") };
     assert_eq!(
@@ -194,7 +198,7 @@ fn a_victim_is_a_miss_that_counts_until_it_is_gone() {
         key(2),
         "what could not be deleted is not tried again at once"
     );
-    assert!(index.evicted(&key(2)) && !index.evicted(&key(2)));
+    assert!(index.finish_evict(&key(2)) && !index.finish_evict(&key(2)));
     assert!(matches!(index.reserve(0, 10), Reserve::Granted(r) if r.bytes() == 10));
 }
 
@@ -202,13 +206,15 @@ fn a_victim_is_a_miss_that_counts_until_it_is_gone() {
 fn a_chunk_saved_again_while_it_leaves_is_there() {
     let mut index = index(20);
     assert!(save(&mut index, 1).is_empty());
-    assert!(matches!(index.leave(&key(1)), Removed::Gone(entry) if entry.chunk.digest == key(1)));
     assert!(
-        matches!(index.insert(Chunk::new(key(1), 3, 4)), Inserted::Replaced { old } if old.len == 8)
+        matches!(index.begin_evict(&key(1)), RemoveOutcome::Gone(entry) if entry.chunk.digest == key(1))
     );
-    assert!(!index.evicted(&key(1)));
+    assert!(
+        matches!(index.insert(Chunk::new(key(1), 3, 4)), InsertOutcome::Replaced { old } if old.len == 8)
+    );
+    assert!(!index.finish_evict(&key(1)));
     assert_eq!(index.get(&key(1)).unwrap().chunk.len, 3);
-    assert_eq!((index.usage().used, index.usage().leaving), (4, 0));
+    assert_eq!((index.usage().used, index.usage().evicting), (4, 0));
 }
 
 #[test]
@@ -221,7 +227,7 @@ fn writes_in_flight_count_and_failed_ones_give_their_room_back() {
     assert_eq!(index.reserve(0, 1), Reserve::Full(Refusal::Held), "nothing is there to evict");
     index.cancel(a);
     assert_eq!((index.usage().reserved, index.usage().used), (10, 0));
-    assert_eq!(index.commit(b, Chunk::new(key(1), 5, 6)), Inserted::New(0));
+    assert_eq!(index.commit(b, Chunk::new(key(1), 5, 6)), InsertOutcome::New(0));
     assert_eq!((index.usage().reserved, index.usage().used), (0, 6));
 }
 
@@ -232,19 +238,19 @@ fn what_can_never_fit_is_refused() {
         index.reserve(0, 981),
         Reserve::Full(Refusal::TooLarge { bytes: 981, bytes_max: 980 })
     );
-    let huge = Chunk::new(key(1), 1, TOO_LONG_BYTES);
-    assert!(matches!(index.insert(huge), Inserted::Refused(Refusal::TooLarge { .. })));
+    let huge = Chunk::new(key(1), 1, CHUNK_BYTES_LIMIT);
+    assert!(matches!(index.insert(huge), InsertOutcome::Refused(Refusal::TooLarge { .. })));
     assert_eq!(index.usage().entries, 0);
     let mut endless = self::index(u64::MAX);
     assert!(matches!(endless.reserve(0, u64::MAX), Reserve::Full(Refusal::TooLarge { .. })));
-    assert!(matches!(endless.reserve(0, TOO_LONG_BYTES - 1), Reserve::Granted(_)));
+    assert!(matches!(endless.reserve(0, CHUNK_BYTES_LIMIT - 1), Reserve::Granted(_)));
 }
 
 #[test]
 fn a_suspect_is_a_miss_until_it_is_saved_again() {
     let mut index = index(20);
     assert!(save(&mut index, 1).is_empty());
-    index.suspect(&key(1));
+    index.mark_suspect(&key(1));
     assert!(index.is_suspect(&key(1)) && index.get(&key(1)).is_none());
     assert_eq!(index.usage().used, 10, "it is still there");
     let hold = index.hold(&[key(1)], 10).unwrap();
@@ -268,7 +274,7 @@ fn usage_is_kept_per_tenant() {
         (20, 2, 10)
     );
     let _ = index.insert(Chunk::new(key(2), 8, 5).with_tenant(b));
-    assert!(matches!(index.remove(&key(1)), Removed::Gone(entry) if entry.chunk.tenant == a));
+    assert!(matches!(index.remove(&key(1)), RemoveOutcome::Gone(entry) if entry.chunk.tenant == a));
     let all: Vec<_> =
         index.tenants().map(|(tenant, usage)| (tenant, usage.bytes, usage.entries)).collect();
     assert_eq!(all, [(b, 15, 2)]);
@@ -280,8 +286,8 @@ fn pages_list_every_chunk_once() {
     for n in 0..200 {
         let _ = index.insert(Chunk::new(key(n), 1, 1));
     }
-    assert!((0..200).step_by(3).all(|n| matches!(index.remove(&key(n)), Removed::Gone(_))));
-    let (mut seen, mut cursor) = (Vec::new(), Some(Cursor::default()));
+    assert!((0..200).step_by(3).all(|n| matches!(index.remove(&key(n)), RemoveOutcome::Gone(_))));
+    let (mut seen, mut cursor) = (Vec::new(), Some(SlotCursor::default()));
     while let Some(from) = cursor {
         let page = index.keys_page(from, 7);
         assert!(page.chunks.len() <= 7);
@@ -297,9 +303,9 @@ fn digests_that_share_a_tag_are_different_chunks() {
     let mut twin = key(1);
     twin.0[31] = 0;
     for (digest, len) in [(key(1), 5), (twin, 6)] {
-        assert!(matches!(index.insert(Chunk::new(digest, len, 10)), Inserted::New(_)));
+        assert!(matches!(index.insert(Chunk::new(digest, len, 10)), InsertOutcome::New(_)));
     }
     assert_eq!([key(1), twin].map(|digest| index.get(&digest).unwrap().chunk.len), [5, 6]);
-    assert!(matches!(index.remove(&key(1)), Removed::Gone(entry) if entry.chunk.len == 5));
+    assert!(matches!(index.remove(&key(1)), RemoveOutcome::Gone(entry) if entry.chunk.len == 5));
     assert_eq!(index.get(&twin).unwrap().chunk.len, 6);
 }

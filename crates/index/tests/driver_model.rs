@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvtier_evict::PolicyKind;
 use kvtier_index::{
-    ChainPlace, Chunk, Cursor, Entry, HoldId, Index, IndexConfig, Refusal, Reservation, Reserve,
-    SetId, Tag, TenantId, Want,
+    ChainPlace, Chunk, DigestTag, HoldId, Index, IndexConfig, IndexEntry, Refusal, Reservation,
+    Reserve, ReserveRequest, SetId, SlotCursor, TenantId,
 };
 use kvtier_key::Digest;
 use proptest::prelude::*;
@@ -31,7 +31,7 @@ fn digest(c: u8, n: u8) -> Digest {
 fn place(c: u8, n: u8) -> ChainPlace {
     match n {
         0 => ChainPlace::new(None, 0),
-        _ => ChainPlace::new(Some(Tag::of(&digest(c, n - 1))), u32::from(n)),
+        _ => ChainPlace::new(Some(DigestTag::of(&digest(c, n - 1))), u32::from(n)),
     }
 }
 
@@ -96,7 +96,7 @@ struct World {
     leaving: Vec<Digest>,
     holds: Vec<HoldId>,
     sets: Vec<SetId>,
-    expected: Vec<Tag>,
+    expected: Vec<DigestTag>,
     /// Who came when nothing was known of the one before it, or lost it since: the policy cannot
     /// know whose child that is.
     orphans: BTreeSet<(u8, u8)>,
@@ -104,14 +104,14 @@ struct World {
 
 impl World {
     fn present(&self) -> Vec<Chunk> {
-        self.index.keys_page(Cursor::default(), 1000).chunks
+        self.index.keys_page(SlotCursor::default(), 1000).chunks
     }
 
-    fn given(&mut self, victims: &[Entry]) {
+    fn given(&mut self, victims: &[IndexEntry]) {
         for victim in victims {
             let digest = victim.chunk.digest;
             assert!(!victim.held && !self.index.is_held(&digest), "held {digest:?}");
-            assert!(self.index.is_leaving(&digest));
+            assert!(self.index.is_evicting(&digest));
             assert!(!self.leaving.contains(&digest), "given twice {digest:?}");
             self.leaving.push(digest);
             self.lost(digest);
@@ -126,7 +126,7 @@ impl World {
         let before = n.checked_sub(1).map(|n| digest(c, n));
         let is_known = before.is_none_or(|before| {
             self.index.slot(&before).is_some()
-                || self.expected.contains(&Tag::of(&before))
+                || self.expected.contains(&DigestTag::of(&before))
                 || self.is_written(&before)
         });
         if is_known {
@@ -142,15 +142,15 @@ impl World {
 
     fn answer_all(&mut self) {
         for digest in std::mem::take(&mut self.leaving) {
-            let _ = self.index.evicted(&digest);
+            let _ = self.index.finish_evict(&digest);
         }
     }
 
     /// Claims room for a chunk, to the end.
     fn begin(&mut self, (c, n, t): (u8, u8, u8)) {
         let at = place(c, n);
-        let expected = self.index.expect(Tag::of(&digest(c, n)), at);
-        let want = Want::new(1).with_place(at).with_tenant(TenantId(t.into()));
+        let expected = self.index.add_pending(DigestTag::of(&digest(c, n)), at);
+        let want = ReserveRequest::new(1).with_place(at).with_tenant(TenantId(t.into()));
         for _ in 0..200 {
             let there = self.present();
             match self.index.reserve_for(0, &want) {
@@ -167,7 +167,7 @@ impl World {
                     self.answer_all();
                 }
                 Reserve::Busy => {
-                    assert!(self.index.usage().leaving > 0, "busy with nothing");
+                    assert!(self.index.usage().evicting > 0, "busy with nothing");
                     assert!(!self.leaving.is_empty());
                     self.answer_all();
                 }
@@ -186,7 +186,7 @@ impl World {
                         _ => {}
                     }
                     if expected {
-                        self.index.settle(Tag::of(&digest(c, n)));
+                        self.index.remove_pending(DigestTag::of(&digest(c, n)));
                     }
                     return;
                 }
@@ -197,12 +197,12 @@ impl World {
     }
 
     /// What went is none of those before the chunk, as far as the policy can know.
-    fn own_beginning(&self, (c, n): (u8, u8), victim: &Entry, there: &[Chunk]) {
+    fn own_beginning(&self, (c, n): (u8, u8), victim: &IndexEntry, there: &[Chunk]) {
         for m in (0..n).rev() {
             let one = digest(c, m);
             assert!(victim.chunk.digest != one, "{m} went for {n}");
-            let coming = self.expected.contains(&Tag::of(&one)) || self.is_written(&one);
-            let is_gap = !coming || self.index.is_leaving(&one);
+            let coming = self.expected.contains(&DigestTag::of(&one)) || self.is_written(&one);
+            let is_gap = !coming || self.index.is_evicting(&one);
             if self.orphans.contains(&(c, m))
                 || (is_gap && there.iter().all(|chunk| chunk.digest != one))
             {
@@ -214,8 +214,8 @@ impl World {
     fn step(&mut self, op: Op) {
         match op {
             Op::Expect(c, n) => {
-                let tag = Tag::of(&digest(c, n));
-                if self.index.expect(tag, place(c, n)) {
+                let tag = DigestTag::of(&digest(c, n));
+                if self.index.add_pending(tag, place(c, n)) {
                     self.expected.push(tag);
                 }
             }
@@ -229,7 +229,7 @@ impl World {
                     let _ = self.index.commit(room, chunk);
                     self.came((c, n));
                     if expected {
-                        self.index.settle(Tag::of(&digest(c, n)));
+                        self.index.remove_pending(DigestTag::of(&digest(c, n)));
                     }
                 }
             }
@@ -238,22 +238,24 @@ impl World {
                     self.index.cancel(room);
                     self.lost(digest(c, n));
                     if expected {
-                        self.index.settle(Tag::of(&digest(c, n)));
+                        self.index.remove_pending(DigestTag::of(&digest(c, n)));
                     }
                 }
             }
             Op::Answer(nth, gone) => {
                 if let Some(digest) = take(&mut self.leaving, nth) {
                     assert!(if gone {
-                        self.index.evicted(&digest)
+                        self.index.finish_evict(&digest)
                     } else {
-                        self.index.restored(&digest)
+                        self.index.abort_evict(&digest)
                     });
                 }
             }
             Op::AnswerAll => self.answer_all(),
             Op::Leave(c, n) => {
-                if let kvtier_index::Removed::Gone(entry) = self.index.leave(&digest(c, n)) {
+                if let kvtier_index::RemoveOutcome::Gone(entry) =
+                    self.index.begin_evict(&digest(c, n))
+                {
                     self.given(&[entry]);
                 }
             }
@@ -286,14 +288,14 @@ impl World {
             }
             Op::Quota(t, bytes) => self.index.set_quota(TenantId(t.into()), bytes),
             Op::Others(bytes) => self.index.set_quota_of_others(bytes),
-            Op::Fair(fair) => self.index.share_fairly(fair),
+            Op::Fair(fair) => self.index.set_fair_sharing(fair),
             Op::Touch(c, n) => {
                 let chain: Vec<Digest> = (0..=n).map(|n| digest(c, n)).collect();
                 self.index.touch_batch(&chain);
             }
-            Op::Suspect(c, n) => self.index.suspect(&digest(c, n)),
+            Op::Suspect(c, n) => self.index.mark_suspect(&digest(c, n)),
             Op::Squeeze(n) => {
-                let victims = self.index.squeeze(0, n);
+                let victims = self.index.evict_bytes(0, n);
                 self.given(&victims);
             }
         }
@@ -303,7 +305,7 @@ impl World {
         let usage = self.index.usage();
         let present = self.present();
         assert_eq!(usage.used, (present.len() + self.leaving.len()) as u64);
-        assert_eq!(usage.leaving, self.leaving.len() as u64);
+        assert_eq!(usage.evicting, self.leaving.len() as u64);
         assert_eq!(usage.reserved, self.rooms.len() as u64);
         let mut of: BTreeMap<TenantId, usize> = BTreeMap::new();
         present.iter().for_each(|chunk| *of.entry(chunk.tenant).or_default() += 1);
@@ -311,7 +313,7 @@ impl World {
             let there = self.index.tenant_usage(TenantId(t)).entries;
             assert!(there >= of.get(&TenantId(t)).copied().unwrap_or(0));
         }
-        let mut order = self.index.order();
+        let mut order = self.index.eviction_order();
         assert_eq!(order.len(), usage.entries);
         order.sort_unstable();
         order.dedup();

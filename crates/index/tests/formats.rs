@@ -1,9 +1,9 @@
 //! Journal and snapshot: what was written comes back; what was not written never does.
 #![allow(clippy::unwrap_used)]
 
-use kvtier_index::journal::{self, Batch, Record};
+use kvtier_index::journal::{self, Record, RecordBatch};
 use kvtier_index::snapshot::{self, FRAME_CHUNKS_MAX};
-use kvtier_index::{Chunk, End, TenantId};
+use kvtier_index::{Chunk, ReadEnd, TenantId};
 use kvtier_key::Digest;
 use proptest::prelude::*;
 
@@ -37,20 +37,20 @@ fn small_snapshot() -> Vec<u8> {
 }
 
 fn encode_snapshot(at_ms: u64, pieces: &[Vec<Chunk>]) -> Vec<u8> {
-    let (mut bytes, mut writer) = (Vec::new(), snapshot::Writer::new(at_ms));
+    let (mut bytes, mut writer) = (Vec::new(), snapshot::SnapshotEncoder::new(at_ms));
     pieces.iter().for_each(|piece| writer.write(piece, &mut bytes));
     writer.finish(&mut bytes);
     bytes
 }
 
-fn read_journal(bytes: &[u8]) -> (Vec<Batch>, End) {
+fn read_journal(bytes: &[u8]) -> (Vec<RecordBatch>, ReadEnd) {
     let mut batches = journal::decode(bytes);
-    let all: Vec<Batch> = batches.by_ref().collect();
+    let all: Vec<RecordBatch> = batches.by_ref().collect();
     assert_eq!(batches.next(), None, "the end stays the end");
     (all, batches.end().unwrap())
 }
 
-fn read_snapshot(bytes: &[u8]) -> (Vec<Chunk>, End) {
+fn read_snapshot(bytes: &[u8]) -> (Vec<Chunk>, ReadEnd) {
     let mut pieces = snapshot::decode(bytes);
     let all: Vec<Chunk> = pieces.by_ref().flatten().collect();
     assert_eq!(pieces.next(), None, "the end stays the end");
@@ -61,10 +61,10 @@ fn read_snapshot(bytes: &[u8]) -> (Vec<Chunk>, End) {
 fn assert_damage_is_noticed(damaged: &[u8], journal: bool) {
     if journal {
         let ((got, end), (whole, _)) = (read_journal(damaged), read_journal(&small_journal()));
-        assert!(whole.starts_with(&got) && got.len() < whole.len() && end != End::Clean);
+        assert!(whole.starts_with(&got) && got.len() < whole.len() && end != ReadEnd::Clean);
     } else {
         let ((got, end), (whole, _)) = (read_snapshot(damaged), read_snapshot(&small_snapshot()));
-        assert!(whole.starts_with(&got) && end != End::Clean);
+        assert!(whole.starts_with(&got) && end != ReadEnd::Clean);
     }
 }
 
@@ -98,27 +98,30 @@ fn version_one_is_read_and_says_nothing_of_tenants() {
     let (then, end) = read_journal(&golden("journal-v1.bin"));
     assert_eq!(
         (then.into_iter().map(|batch| batch.records).collect::<Vec<_>>(), end),
-        (now, End::Clean)
+        (now, ReadEnd::Clean)
     );
     let now: Vec<Chunk> = read_snapshot(&small_snapshot())
         .0
         .into_iter()
         .map(|chunk| chunk.with_tenant(TenantId::NONE))
         .collect();
-    assert_eq!(read_snapshot(&golden("snapshot-v1.bin")), (now, End::Clean));
+    assert_eq!(read_snapshot(&golden("snapshot-v1.bin")), (now, ReadEnd::Clean));
 }
 
 #[test]
 fn what_was_written_comes_back() {
     let (batches, end) = read_journal(&small_journal());
-    assert_eq!(end, End::Clean);
+    assert_eq!(end, ReadEnd::Clean);
     assert_eq!(
         batches.iter().map(|batch| batch.at_ms).collect::<Vec<_>>(),
         [1_790_000_000_000, 1_790_000_010_000]
     );
     assert_eq!(batches[0].records, [Record::Insert(chunk(1)), Record::Touch(Digest([2; 32]))]);
     assert_eq!(batches[1].records, [Record::Remove(Digest([1; 32])), Record::Insert(chunk(4))]);
-    assert_eq!(read_snapshot(&small_snapshot()), (vec![chunk(3), chunk(4), chunk(5)], End::Clean));
+    assert_eq!(
+        read_snapshot(&small_snapshot()),
+        (vec![chunk(3), chunk(4), chunk(5)], ReadEnd::Clean)
+    );
     let bytes = small_snapshot();
     let mut pieces = snapshot::decode(&bytes);
     assert_eq!(
@@ -129,9 +132,9 @@ fn what_was_written_comes_back() {
 
 #[test]
 fn nothing_at_all_is_an_empty_journal_and_a_torn_snapshot() {
-    assert_eq!(read_journal(&[]), (vec![], End::Clean));
-    assert_eq!(read_snapshot(&[]), (vec![], End::Torn { at: 0 }));
-    assert_eq!(read_snapshot(&encode_snapshot(7, &[])), (vec![], End::Clean));
+    assert_eq!(read_journal(&[]), (vec![], ReadEnd::Clean));
+    assert_eq!(read_snapshot(&[]), (vec![], ReadEnd::Torn { at: 0 }));
+    assert_eq!(read_snapshot(&encode_snapshot(7, &[])), (vec![], ReadEnd::Clean));
     let mut bytes = Vec::new();
     journal::encode(7, &[], &mut bytes);
     assert!(bytes.is_empty());
@@ -142,12 +145,12 @@ fn more_than_a_frame_takes_several() {
     let chunks: Vec<Chunk> = (0..FRAME_CHUNKS_MAX * 2 + 1).map(|n| chunk(n as u8)).collect();
     let bytes = encode_snapshot(1, std::slice::from_ref(&chunks));
     assert_eq!(snapshot::decode(&bytes).map(|piece| piece.len()).max(), Some(FRAME_CHUNKS_MAX));
-    assert_eq!(read_snapshot(&bytes), (chunks.clone(), End::Clean));
+    assert_eq!(read_snapshot(&bytes), (chunks.clone(), ReadEnd::Clean));
     let records: Vec<Record> = chunks.into_iter().map(Record::Insert).collect();
     let mut bytes = Vec::new();
     journal::encode(1, &records, &mut bytes);
     let (batches, end) = read_journal(&bytes);
-    assert_eq!((batches.len(), end), (3, End::Clean));
+    assert_eq!((batches.len(), end), (3, ReadEnd::Clean));
     assert_eq!(batches.into_iter().flat_map(|batch| batch.records).collect::<Vec<_>>(), records);
 }
 
@@ -161,7 +164,11 @@ fn a_cut_at_any_byte_loses_the_tail_and_no_more() {
         let clean = len == 0 || len == first;
         assert_eq!(
             end,
-            if clean { End::Clean } else { End::Torn { at: if len > first { first } else { 0 } } }
+            if clean {
+                ReadEnd::Clean
+            } else {
+                ReadEnd::Torn { at: if len > first { first } else { 0 } }
+            }
         );
     }
     let bytes = small_snapshot();
@@ -183,7 +190,7 @@ fn any_flipped_bit_is_noticed() {
 fn a_later_version_is_named() {
     let mut bytes = small_journal();
     bytes[4] = 3;
-    assert_eq!(read_journal(&bytes), (vec![], End::Version { at: 0, version: 3 }));
+    assert_eq!(read_journal(&bytes), (vec![], ReadEnd::Version { at: 0, version: 3 }));
 }
 
 #[test]
@@ -194,12 +201,12 @@ fn frames_of_another_snapshot_do_not_go_on_with_this_one() {
     );
     let frame = 32 + 76;
     let spliced = [&new[..frame], &old[frame..]].concat();
-    assert_eq!(read_snapshot(&spliced), (vec![chunk(3)], End::Torn { at: frame }));
+    assert_eq!(read_snapshot(&spliced), (vec![chunk(3)], ReadEnd::Torn { at: frame }));
     let skipped = [&old[..frame], &old[2 * frame..]].concat();
-    assert_eq!(read_snapshot(&skipped), (vec![chunk(1)], End::Torn { at: frame }));
+    assert_eq!(read_snapshot(&skipped), (vec![chunk(1)], ReadEnd::Torn { at: frame }));
     let twice = [&old[..], &old[..]].concat();
-    assert_eq!(read_snapshot(&twice).1, End::Torn { at: old.len() });
-    assert_eq!(read_journal(&old), (vec![], End::Torn { at: 0 }), "a snapshot is no journal");
+    assert_eq!(read_snapshot(&twice).1, ReadEnd::Torn { at: old.len() });
+    assert_eq!(read_journal(&old), (vec![], ReadEnd::Torn { at: 0 }), "a snapshot is no journal");
 }
 
 fn any_chunk() -> impl Strategy<Value = Chunk> {
@@ -226,14 +233,14 @@ proptest! {
         let mut bytes = Vec::new();
         batches.iter().for_each(|(at_ms, records)| journal::encode(*at_ms, records, &mut bytes));
         let (read, end) = read_journal(&bytes);
-        prop_assert_eq!(end, End::Clean);
+        prop_assert_eq!(end, ReadEnd::Clean);
         prop_assert_eq!(read.into_iter().map(|batch| (batch.at_ms, batch.records)).collect::<Vec<_>>(), batches);
     }
 
     #[test]
     fn any_snapshot_comes_back(at_ms: u64, pieces in prop::collection::vec(prop::collection::vec(any_chunk(), 0..20), 0..6)) {
         let bytes = encode_snapshot(at_ms, &pieces);
-        prop_assert_eq!(read_snapshot(&bytes), (pieces.concat(), End::Clean));
+        prop_assert_eq!(read_snapshot(&bytes), (pieces.concat(), ReadEnd::Clean));
     }
 
     #[test]

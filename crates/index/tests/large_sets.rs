@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use kvtier_evict::PolicyKind;
-use kvtier_index::{Chunk, Index, IndexConfig, Inserted, Removed};
+use kvtier_index::{Chunk, Index, IndexConfig, InsertOutcome, RemoveOutcome};
 use kvtier_key::Digest;
 
 const MEMBERS: u64 = 1 << 18;
@@ -21,7 +21,7 @@ fn whole() -> (Index, Vec<Digest>) {
     let members: Vec<Digest> = (0..MEMBERS).map(digest).collect();
     let set = index.declare_set(&members).unwrap().unwrap();
     members.iter().for_each(|member| {
-        assert!(matches!(index.insert(Chunk::new(*member, 1, 1)), Inserted::New(_)))
+        assert!(matches!(index.insert(Chunk::new(*member, 1, 1)), InsertOutcome::New(_)))
     });
     index.end_set(set);
     (index, members)
@@ -30,11 +30,11 @@ fn whole() -> (Index, Vec<Digest>) {
 #[test]
 fn all_that_is_left_of_a_set_goes_in_one_pass_over_it() {
     let (mut index, members) = whole();
-    assert!(matches!(index.remove(&members[0]), Removed::Gone(_)));
+    assert!(matches!(index.remove(&members[0]), RemoveOutcome::Gone(_)));
     let (begun, mut gone) = (Instant::now(), 1);
     while gone < MEMBERS {
-        let victims = index.squeeze(0, 256);
-        assert!(victims.iter().all(|victim| index.evicted(&victim.chunk.digest)));
+        let victims = index.evict_bytes(0, 256);
+        assert!(victims.iter().all(|victim| index.finish_evict(&victim.chunk.digest)));
         gone += victims.len() as u64;
         assert!(begun.elapsed() < LONG, "{gone} of {MEMBERS} went in {:?}", begun.elapsed());
     }
@@ -43,7 +43,7 @@ fn all_that_is_left_of_a_set_goes_in_one_pass_over_it() {
 #[test]
 fn a_set_is_looked_up_in_one_pass_over_it_whatever_is_suspect_elsewhere() {
     let (mut index, members) = whole();
-    index.suspect(&digest(MEMBERS));
+    index.mark_suspect(&digest(MEMBERS));
     let begun = Instant::now();
     for (n, member) in members.iter().enumerate() {
         assert!(index.get(member).is_some());
@@ -56,8 +56,9 @@ fn keys_of_a_hold_are_given_back_in_one_pass_over_it() {
     let mut index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
     let count = MEMBERS * 4;
     let keys: Vec<Digest> = (0..count).map(digest).collect();
-    keys.iter()
-        .for_each(|key| assert!(matches!(index.insert(Chunk::new(*key, 1, 1)), Inserted::New(_))));
+    keys.iter().for_each(|key| {
+        assert!(matches!(index.insert(Chunk::new(*key, 1, 1)), InsertOutcome::New(_)))
+    });
     let hold = index.hold(&keys, 1000).unwrap();
     let (first, last) = keys.split_at(keys.len() / 2);
     let last_first: Vec<Digest> = last.iter().rev().copied().collect();

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use kvtier_evict::PolicyKind;
-use kvtier_index::{Chunk, Index, IndexConfig, Inserted};
+use kvtier_index::{Chunk, Index, IndexConfig, InsertOutcome};
 use kvtier_key::Digest;
 
 const BYTES_PER_ENTRY_MAX: f64 = 100.0;
@@ -27,7 +27,10 @@ fn an_entry_costs_at_most_100_bytes() {
         // The table is 7/8 full before it doubles, so it wastes most just after that.
         let (doubled, million, last) = ((1 << 20) * 7 / 8 + 1, 1_000_000, (1 << 20) + 1);
         for n in 0..last {
-            assert!(matches!(index.insert(Chunk::new(key(n), 1 << 20, 1 << 20)), Inserted::New(_)));
+            assert!(matches!(
+                index.insert(Chunk::new(key(n), 1 << 20, 1 << 20)),
+                InsertOutcome::New(_)
+            ));
             if [doubled, million, last].contains(&(n + 1)) {
                 let counted = index.memory_bytes() as f64 / (n + 1) as f64;
                 let resident = (resident_bytes() - before) / (n + 1) as f64;

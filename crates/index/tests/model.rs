@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use kvtier_evict::PolicyKind;
 use kvtier_index::{
-    Chunk, HoldId, Index, IndexConfig, Inserted, Refusal, Removed, Reservation, Reserve, TenantId,
-    VICTIMS_MAX,
+    Chunk, HoldId, Index, IndexConfig, InsertOutcome, Refusal, RemoveOutcome, Reservation, Reserve,
+    TenantId, VICTIMS_MAX,
 };
 use kvtier_key::Digest;
 use proptest::prelude::*;
@@ -253,7 +253,7 @@ impl Pair {
             Op::Victims(need) => assert_eq!(self.victims(need), self.model.victims(need)),
             Op::Evicted(key) => {
                 let leaving = self.model.lives.get(&key).is_some_and(|life| life.leaving);
-                assert_eq!(self.index.evicted(&digest(key)), leaving);
+                assert_eq!(self.index.finish_evict(&digest(key)), leaving);
                 leaving.then(|| self.model.drop(key));
             }
             Op::Restored(key) => self.restored(key),
@@ -268,8 +268,8 @@ impl Pair {
             None => self.index.insert(new),
         };
         match inserted {
-            Inserted::New(_) => assert_eq!(old, None),
-            Inserted::Replaced { old: replaced } => assert_eq!(Some(replaced), old),
+            InsertOutcome::New(_) => assert_eq!(old, None),
+            InsertOutcome::Replaced { old: replaced } => assert_eq!(Some(replaced), old),
             other => panic!("{other:?}"),
         }
         self.model.insert(new);
@@ -277,14 +277,14 @@ impl Pair {
 
     fn remove(&mut self, key: u8, in_two_steps: bool) {
         let removed = match in_two_steps {
-            true => self.index.leave(&digest(key)),
+            true => self.index.begin_evict(&digest(key)),
             false => self.index.remove(&digest(key)),
         };
         match self.model.lives.get(&key).copied() {
-            None | Some(Life { leaving: true, .. }) => assert_eq!(removed, Removed::Absent),
-            Some(life) if self.model.held(life.id) => assert_eq!(removed, Removed::Held),
+            None | Some(Life { leaving: true, .. }) => assert_eq!(removed, RemoveOutcome::Absent),
+            Some(life) if self.model.held(life.id) => assert_eq!(removed, RemoveOutcome::Held),
             Some(life) => {
-                assert!(matches!(removed, Removed::Gone(entry) if entry.chunk == life.chunk));
+                assert!(matches!(removed, RemoveOutcome::Gone(entry) if entry.chunk == life.chunk));
                 match in_two_steps {
                     true => self.model.leave(key),
                     false => drop(self.model.drop(key)),
@@ -366,7 +366,7 @@ impl Pair {
 
     fn restored(&mut self, key: u8) {
         let leaving = self.model.lives.get(&key).is_some_and(|life| life.leaving);
-        assert_eq!(self.index.restored(&digest(key)), leaving);
+        assert_eq!(self.index.abort_evict(&digest(key)), leaving);
         if leaving {
             self.model.lives.get_mut(&key).unwrap().leaving = false;
             self.model.heat(key);
@@ -392,7 +392,7 @@ impl Pair {
     fn check(&mut self) {
         let (usage, model) = (self.index.usage(), &self.model);
         assert_eq!(
-            (usage.used, usage.reserved, usage.leaving),
+            (usage.used, usage.reserved, usage.evicting),
             (model.used(), model.reserved, model.leaving())
         );
         assert_eq!((usage.entries, usage.holds), (model.lives.len(), model.holds.len()));
@@ -412,7 +412,7 @@ impl Pair {
                 life.is_some_and(|life| model.held(life.id))
             );
         }
-        let order = self.index.order();
+        let order = self.index.eviction_order();
         let running: Vec<u8> = self
             .index
             .chunks_at(&order)
@@ -440,7 +440,7 @@ impl Pair {
         for n in 0..self.model.slots_peak {
             let inserted = self.index.insert(chunk(100 + n as u8, 1));
             assert!(
-                matches!(inserted, Inserted::New(slot) if (slot as usize) < self.model.slots_peak),
+                matches!(inserted, InsertOutcome::New(slot) if (slot as usize) < self.model.slots_peak),
                 "{inserted:?}"
             );
         }

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use kvtier_evict::PolicyKind;
-use kvtier_index::{ChainPlace, Chunk, Index, IndexConfig, Refusal, Reserve, Tag, TenantId, Want};
+use kvtier_index::{
+    ChainPlace, Chunk, DigestTag, Index, IndexConfig, Refusal, Reserve, ReserveRequest, TenantId,
+};
 use kvtier_key::Digest;
 
 const A: TenantId = TenantId(1);
@@ -24,14 +26,14 @@ fn index_by(policy: PolicyKind, capacity: u64) -> Index {
 fn save(index: &mut Index, n: u8, tenant: TenantId) -> Result<Vec<u8>, Refusal> {
     let mut gone = Vec::new();
     loop {
-        match index.reserve_for(0, &Want::new(10).with_tenant(tenant)) {
+        match index.reserve_for(0, &ReserveRequest::new(10).with_tenant(tenant)) {
             Reserve::Granted(room) => {
                 let _ = index.commit(room, Chunk::new(key(n), 8, 10).with_tenant(tenant));
                 return Ok(gone);
             }
             Reserve::Evict(victims) => {
                 for victim in victims {
-                    assert!(index.evicted(&victim.chunk.digest));
+                    assert!(index.finish_evict(&victim.chunk.digest));
                     gone.push(victim.chunk.digest.0[0]);
                 }
             }
@@ -90,7 +92,7 @@ fn who_has_no_quota_of_its_own_has_that_of_the_others_and_zero_is_nothing() {
 fn writes_in_flight_count_and_what_is_canceled_does_not() {
     let mut index = index(100);
     index.set_quota(A, Some(20));
-    let want = Want::new(10).with_tenant(A);
+    let want = ReserveRequest::new(10).with_tenant(A);
     let (Reserve::Granted(one), Reserve::Granted(two)) =
         (index.reserve_for(0, &want), index.reserve_for(0, &want))
     else {
@@ -103,11 +105,11 @@ fn writes_in_flight_count_and_what_is_canceled_does_not() {
         let _ = index.commit(room, Chunk::new(key(n), 8, 10).with_tenant(A));
     }
     let Reserve::Evict(victims) = index.reserve_for(0, &want) else { panic!("it is full") };
-    assert!(index.restored(&victims[0].chunk.digest), "it could not be deleted");
+    assert!(index.abort_evict(&victims[0].chunk.digest), "it could not be deleted");
     let Reserve::Evict(victims) = index.reserve_for(0, &want) else {
         panic!("it is as full as before")
     };
-    assert!(index.evicted(&victims[0].chunk.digest));
+    assert!(index.finish_evict(&victims[0].chunk.digest));
     assert!(matches!(index.reserve_for(0, &want), Reserve::Granted(_)));
 }
 
@@ -117,7 +119,7 @@ fn what_is_on_its_way_out_counts_until_it_is_gone() {
         let mut index = index_by(policy, 1000);
         index.set_quota(A, Some(30));
         (1..=3).for_each(|n| assert_eq!(save(&mut index, n, A), Ok(vec![]), "{policy}"));
-        let want = Want::new(10).with_tenant(A);
+        let want = ReserveRequest::new(10).with_tenant(A);
         // Nothing can be deleted, however often it is tried.
         for _ in 0..5 {
             let Reserve::Evict(victims) = index.reserve_for(0, &want) else {
@@ -130,11 +132,11 @@ fn what_is_on_its_way_out_counts_until_it_is_gone() {
             );
             assert!(index.is_above_quota(&want), "{policy}");
             // Who wants more than is on its way out has more victims.
-            let more = Want::new(20).with_tenant(A);
+            let more = ReserveRequest::new(20).with_tenant(A);
             let others = index.victims_of_quota(0, &more);
             assert_eq!((others.len(), index.victims_of_quota(0, &more).len()), (1, 0), "{policy}");
             assert!(
-                victims.iter().chain(&others).all(|victim| index.restored(&victim.chunk.digest)),
+                victims.iter().chain(&others).all(|victim| index.abort_evict(&victim.chunk.digest)),
                 "{policy}"
             );
             assert_eq!(index.tenant_usage(A).bytes, 30, "{policy}");
@@ -142,7 +144,7 @@ fn what_is_on_its_way_out_counts_until_it_is_gone() {
         let Reserve::Evict(victims) = index.reserve_for(0, &want) else {
             panic!("{policy}: it is full")
         };
-        assert!(index.evicted(&victims[0].chunk.digest));
+        assert!(index.finish_evict(&victims[0].chunk.digest));
         let Reserve::Granted(room) = index.reserve_for(0, &want) else {
             panic!("{policy}: there is room")
         };
@@ -200,12 +202,12 @@ fn quotas_change_while_chunks_are_there_held_and_on_their_way_out() {
         (1..=6).for_each(|n| assert_eq!(save(&mut index, n, A), Ok(vec![]), "{policy}"));
         (11..=16).for_each(|n| assert_eq!(save(&mut index, n, B), Ok(vec![]), "{policy}"));
         let hold = index.hold(&[key(1)], 1000).unwrap();
-        let leaving = index.leave(&key(2));
-        assert!(matches!(leaving, kvtier_index::Removed::Gone(_)));
+        let leaving = index.begin_evict(&key(2));
+        assert!(matches!(leaving, kvtier_index::RemoveOutcome::Gone(_)));
         // The first limit, set late: what is above it goes with the next write, but for what is
         // held or gone already.
         index.set_quota(A, Some(40));
-        let want = Want::new(10).with_tenant(A);
+        let want = ReserveRequest::new(10).with_tenant(A);
         let Reserve::Evict(gone) = index.reserve_for(0, &want) else {
             panic!("{policy}: it is above its limit")
         };
@@ -215,13 +217,13 @@ fn quotas_change_while_chunks_are_there_held_and_on_their_way_out() {
             (2, false, false),
             "{policy}"
         );
-        assert!(gone.iter().all(|digest| index.evicted(digest)));
+        assert!(gone.iter().all(|digest| index.finish_evict(digest)));
         assert_eq!(
             index.reserve_for(0, &want),
             Reserve::Busy,
             "{policy}: one is still on its way out"
         );
-        assert!(index.evicted(&key(2)));
+        assert!(index.finish_evict(&key(2)));
         assert_eq!(save(&mut index, 7, A), Ok(vec![]), "{policy}");
         assert_eq!(
             (index.tenant_usage(A).bytes, index.tenant_usage(B).bytes),
@@ -302,8 +304,8 @@ fn of_a_set_of_two_tenants_each_gives_its_own() {
     assert_eq!(save(&mut index, 9, A), Ok(vec![]));
     leave_behind(&mut index, &[(1, B), (2, B), (3, A), (4, B), (5, A)]);
     let next = |index: &mut Index| {
-        let gone = index.squeeze(0, 1)[0].chunk.digest;
-        assert!(index.evicted(&gone));
+        let gone = index.evict_bytes(0, 1)[0].chunk.digest;
+        assert!(index.finish_evict(&gone));
         gone
     };
     assert_eq!([next(&mut index), next(&mut index)], [key(2), key(3)]);
@@ -325,9 +327,9 @@ fn no_save_is_shed_for_want_of_worth_while_something_is_left_of_sets() {
         let _ =
             [save(&mut index, 10, if quota.is_some() { A } else { B }), save(&mut index, 11, B)];
         // Of what is worth anything, the chunk that it comes after is worth the least.
-        let after = ChainPlace::new(Some(Tag::of(&key(9))), 1);
+        let after = ChainPlace::new(Some(DigestTag::of(&key(9))), 1);
         let Reserve::Evict(victims) =
-            index.reserve_for(0, &Want::new(10).with_tenant(A).with_place(after))
+            index.reserve_for(0, &ReserveRequest::new(10).with_tenant(A).with_place(after))
         else {
             panic!("{quota:?}: 2 is there for nothing")
         };
@@ -344,22 +346,22 @@ fn what_is_above_a_quota_goes_first_when_room_is_short() {
         (0..9).for_each(|_| index.touch_batch(&[1, 2, 3, 4, 5].map(key)));
         index.set_quota(A, Some(30));
         // One of them is on its way out already, and counts as gone.
-        assert!(matches!(index.leave(&key(3)), kvtier_index::Removed::Gone(_)));
+        assert!(matches!(index.begin_evict(&key(3)), kvtier_index::RemoveOutcome::Gone(_)));
         let gone: Vec<TenantId> =
-            index.squeeze(0, 10).iter().map(|victim| victim.chunk.tenant).collect();
+            index.evict_bytes(0, 10).iter().map(|victim| victim.chunk.tenant).collect();
         assert_eq!(gone, [A], "{policy}");
         if policy == PolicyKind::Lru {
             assert_eq!(
-                index.squeeze(0, 10)[0].chunk.tenant,
+                index.evict_bytes(0, 10)[0].chunk.tenant,
                 B,
                 "it has no more than its quota, and was used last"
             );
         }
         let hold = index.hold(&[1, 2, 4, 5].map(key), 1000).unwrap();
         index.set_quota(A, Some(20));
-        assert_eq!(index.squeeze(0, 10)[0].chunk.tenant, B, "{policy}: what is above is held");
+        assert_eq!(index.evict_bytes(0, 10)[0].chunk.tenant, B, "{policy}: what is above is held");
         index.release(hold);
-        assert_eq!(index.squeeze(0, 10)[0].chunk.tenant, A, "{policy}");
+        assert_eq!(index.evict_bytes(0, 10)[0].chunk.tenant, A, "{policy}");
     }
 }
 
@@ -368,7 +370,7 @@ fn where_quotas_are_fair_nobody_loses_its_part_while_others_have_more() {
     for policy in policies() {
         for fair in [true, false] {
             let mut index = index_by(policy, 100);
-            index.share_fairly(fair);
+            index.set_fair_sharing(fair);
             // Together twice what there is room for: half of each is its part.
             index.set_quota(A, Some(120));
             index.set_quota(B, Some(80));
@@ -431,10 +433,12 @@ fn tenants_with_full_limits_are_known_however_chunks_and_limits_change() {
 #[test]
 fn what_is_left_of_a_set_of_two_tenants_is_the_same_however_often_somebody_asks() {
     let mut index = index_by(PolicyKind::Default, 40);
-    let place = |n: u8| ChainPlace::new((n > 1).then(|| Tag::of(&key(n - 1))), u32::from(n - 1));
+    let place =
+        |n: u8| ChainPlace::new((n > 1).then(|| DigestTag::of(&key(n - 1))), u32::from(n - 1));
     let id = index.declare_set(&[1, 2, 9].map(key)).unwrap().unwrap();
     for (n, tenant) in [(1, A), (9, B), (20, B), (21, B)] {
-        let Reserve::Granted(room) = index.reserve_for(0, &Want::new(10).with_tenant(tenant))
+        let Reserve::Granted(room) =
+            index.reserve_for(0, &ReserveRequest::new(10).with_tenant(tenant))
         else {
             panic!()
         };
@@ -442,7 +446,7 @@ fn what_is_left_of_a_set_of_two_tenants_is_the_same_however_often_somebody_asks(
     }
     index.end_set(id);
     // 1 is the first of what is left, though 9 came last.
-    let want = Want::new(10).with_tenant(A).with_place(place(2));
+    let want = ReserveRequest::new(10).with_tenant(A).with_place(place(2));
     assert_eq!(index.reserve_for(0, &want), Reserve::Full(Refusal::NotWorth), "1 is before 2");
-    assert_eq!(index.squeeze(0, 1)[0].chunk.digest, key(1));
+    assert_eq!(index.evict_bytes(0, 1)[0].chunk.digest, key(1));
 }

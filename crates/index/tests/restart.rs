@@ -4,7 +4,9 @@
 
 use kvtier_evict::PolicyKind;
 use kvtier_index::journal::{self, Record};
-use kvtier_index::{Chunk, End, Index, IndexConfig, Inserted, Removed, TenantId, snapshot};
+use kvtier_index::{
+    Chunk, Index, IndexConfig, InsertOutcome, ReadEnd, RemoveOutcome, TenantId, snapshot,
+};
 use kvtier_key::Digest;
 
 fn key(n: u8) -> Digest {
@@ -22,13 +24,14 @@ fn empty() -> Index {
 }
 
 fn ordered(index: &mut Index) -> Vec<Chunk> {
-    let slots = index.order();
+    let slots = index.eviction_order();
     index.chunks_at(&slots).collect()
 }
 
 /// The least recent slots come first in the order, the most recent chunks in the snapshot.
 fn snapshot_of(index: &mut Index) -> Vec<u8> {
-    let (mut slots, mut bytes, mut writer) = (index.order(), Vec::new(), snapshot::Writer::new(1));
+    let (mut slots, mut bytes, mut writer) =
+        (index.eviction_order(), Vec::new(), snapshot::SnapshotEncoder::new(1));
     slots.reverse();
     for slots in slots.chunks(16) {
         writer.write(&index.chunks_at(slots).collect::<Vec<_>>(), &mut bytes);
@@ -42,7 +45,10 @@ fn apply(index: &mut Index, record: &Record) {
         Record::Touch(digest) => index.touch_batch(&[*digest]),
         Record::Remove(digest) => drop(index.forget(digest)),
         Record::Insert(chunk) => {
-            assert!(matches!(index.insert(*chunk), Inserted::New(_) | Inserted::Replaced { .. }))
+            assert!(matches!(
+                index.insert(*chunk),
+                InsertOutcome::New(_) | InsertOutcome::Replaced { .. }
+            ))
         }
         other => panic!("{other:?}"),
     }
@@ -51,12 +57,12 @@ fn apply(index: &mut Index, record: &Record) {
 #[test]
 fn a_rebuilt_index_evicts_in_the_old_order() {
     let mut old = empty();
-    (0..100).for_each(|n| assert!(matches!(old.insert(chunk(n)), Inserted::New(_))));
+    (0..100).for_each(|n| assert!(matches!(old.insert(chunk(n)), InsertOutcome::New(_))));
     old.touch_batch(&[key(3), key(4), key(5)]);
     let snapshot = snapshot_of(&mut old);
-    assert!(matches!(old.remove(&key(50)), Removed::Gone(_)));
+    assert!(matches!(old.remove(&key(50)), RemoveOutcome::Gone(_)));
     old.touch_batch(&[key(60), key(61)]);
-    assert!(matches!(old.insert(chunk(200)), Inserted::New(_)));
+    assert!(matches!(old.insert(chunk(200)), InsertOutcome::New(_)));
     let mut journal = Vec::new();
     let records = [
         Record::Remove(key(50)),
@@ -69,16 +75,16 @@ fn a_rebuilt_index_evicts_in_the_old_order() {
     let mut new = empty();
     for n in (0..100).filter(|n| *n != 50).chain([200]) {
         let listed = Chunk::new(key(n), 100 + u64::from(n), 4096).with_tenant(TenantId(7));
-        assert!(matches!(new.insert(listed), Inserted::New(_)));
+        assert!(matches!(new.insert(listed), InsertOutcome::New(_)));
     }
     let mut pieces = snapshot::decode(&snapshot);
     let chunks: Vec<Chunk> = pieces.by_ref().flatten().collect();
-    assert_eq!(pieces.end(), Some(End::Clean));
+    assert_eq!(pieces.end(), Some(ReadEnd::Clean));
     // The listing is the authority: what it does not name is not there, whatever the snapshot says.
     for chunk in
         chunks.iter().rev().filter(|chunk| new.get(&chunk.digest).is_some()).collect::<Vec<_>>()
     {
-        assert!(matches!(new.insert(*chunk), Inserted::Replaced { .. }));
+        assert!(matches!(new.insert(*chunk), InsertOutcome::Replaced { .. }));
     }
     journal::decode(&journal)
         .flat_map(|batch| batch.records)

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use kvtier_evict::PolicyKind;
-use kvtier_index::{Chunk, Index, IndexConfig, Inserted, Reserve};
+use kvtier_index::{Chunk, Index, IndexConfig, InsertOutcome, Reserve};
 use kvtier_key::Digest;
 
 fn key(n: u8) -> Digest {
@@ -24,12 +24,12 @@ fn save(index: &mut Index, n: u8) -> Vec<u8> {
             Reserve::Granted(room) => {
                 assert!(!matches!(
                     index.commit(room, Chunk::new(key(n), 8, 10)),
-                    Inserted::Refused(_)
+                    InsertOutcome::Refused(_)
                 ));
                 return gone;
             }
             Reserve::Evict(victims) => gone.extend(victims.iter().map(|victim| {
-                index.evicted(&victim.chunk.digest);
+                index.finish_evict(&victim.chunk.digest);
                 victim.chunk.digest.0[0]
             })),
             other => panic!("{other:?}"),
@@ -53,15 +53,15 @@ fn one_that_is_found_wrong_hides_the_others_until_it_is_written_again() {
     let mut index = index(6);
     whole(&mut index, [1, 2, 3]);
     assert!(save(&mut index, 4).is_empty());
-    index.suspect(&key(2));
+    index.mark_suspect(&key(2));
     assert_eq!(visible(&index), [4]);
     let set = index.declare_set(&keys([1, 2, 3])).unwrap().unwrap();
     assert!(save(&mut index, 2).is_empty());
     index.end_set(set);
     assert_eq!(visible(&index), [1, 2, 3, 4]);
     // Set aside, and found whole again, is as good.
-    index.suspect(&key(3));
-    index.acquit(&key(3));
+    index.mark_suspect(&key(3));
+    index.clear_suspect(&key(3));
     assert_eq!(visible(&index), [1, 2, 3, 4]);
 }
 
@@ -85,7 +85,7 @@ fn a_set_is_seen_when_the_last_of_it_is_there_and_not_when_the_first_of_it_goes(
 fn a_remove_or_a_corrupt_member_hides_the_others_until_it_is_saved_again() {
     let mut index = index(10);
     whole(&mut index, [1, 2]);
-    assert!(matches!(index.remove(&key(1)), kvtier_index::Removed::Gone(_)));
+    assert!(matches!(index.remove(&key(1)), kvtier_index::RemoveOutcome::Gone(_)));
     assert_eq!(visible(&index), []);
     assert!(save(&mut index, 1).is_empty());
     assert_eq!(visible(&index), [1, 2]);
@@ -151,8 +151,8 @@ fn what_came_or_was_released_after_it_was_passed_goes_first_all_the_same() {
     [3, 4, 5].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
     index.end_set(set);
     let next = |index: &mut Index| {
-        let victim = index.squeeze(0, 1)[0].chunk.digest;
-        assert!(index.evicted(&victim));
+        let victim = index.evict_bytes(0, 1)[0].chunk.digest;
+        assert!(index.finish_evict(&victim));
         victim.0[0]
     };
     assert_eq!([next(&mut index), next(&mut index)], [1, 3]);
@@ -169,7 +169,7 @@ fn what_came_or_was_released_after_it_was_passed_goes_first_all_the_same() {
 fn a_member_that_is_saved_again_is_not_seen_without_those_that_went_meanwhile() {
     let mut index = index(10);
     whole(&mut index, [1, 2]);
-    assert!(matches!(index.remove(&key(1)), kvtier_index::Removed::Gone(_)));
+    assert!(matches!(index.remove(&key(1)), kvtier_index::RemoveOutcome::Gone(_)));
     let again = index.declare_set(&keys([1, 2])).unwrap().unwrap();
     assert!(index.forget(&key(2)).is_some(), "the last of it went while 1 is being saved");
     assert!(save(&mut index, 1).is_empty());
@@ -185,11 +185,11 @@ fn what_could_not_be_deleted_is_not_seen_without_the_rest_of_its_set() {
     let mut index = index(10);
     whole(&mut index, [1, 2]);
     for n in [1, 2] {
-        assert!(matches!(index.leave(&key(n)), kvtier_index::Removed::Gone(_)));
+        assert!(matches!(index.begin_evict(&key(n)), kvtier_index::RemoveOutcome::Gone(_)));
     }
-    assert!(index.evicted(&key(1)) && index.restored(&key(2)));
+    assert!(index.finish_evict(&key(1)) && index.abort_evict(&key(2)));
     assert_eq!(visible(&index), []);
-    assert!(matches!(index.remove(&key(2)), kvtier_index::Removed::Gone(_)));
+    assert!(matches!(index.remove(&key(2)), kvtier_index::RemoveOutcome::Gone(_)));
     assert!(save(&mut index, 2).is_empty());
     assert_eq!(visible(&index), [2], "the set is over");
 }
@@ -252,14 +252,14 @@ fn what_is_missing_is_counted_however_chunks_come_and_go() {
         [1, 2, 3].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
         index.end_set(set);
         assert!(
-            matches!(index.leave(&three[0]), kvtier_index::Removed::Gone(_))
-                && index.restored(&three[0])
+            matches!(index.begin_evict(&three[0]), kvtier_index::RemoveOutcome::Gone(_))
+                && index.abort_evict(&three[0])
         );
         assert!(
-            matches!(index.leave(&three[1]), kvtier_index::Removed::Gone(_))
-                && index.evicted(&three[1])
+            matches!(index.begin_evict(&three[1]), kvtier_index::RemoveOutcome::Gone(_))
+                && index.finish_evict(&three[1])
         );
-        assert!(matches!(index.leave(&three[2]), kvtier_index::Removed::Gone(_)));
+        assert!(matches!(index.begin_evict(&three[2]), kvtier_index::RemoveOutcome::Gone(_)));
         // Saved again while it was on its way out, and another set over two of the three.
         assert!(save(&mut index, 3).is_empty() && index.forget(&three[2]).is_some());
         let over = index.declare_set(&keys([1, 3])).unwrap().unwrap();

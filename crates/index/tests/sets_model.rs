@@ -71,20 +71,20 @@ fn step(index: &mut Index, (saving, holds): (&mut Vec<SetId>, &mut Vec<HoldId>),
             let _ = index.forget(&digest(key));
         }
         Op::Leave(key) => {
-            let _ = index.leave(&digest(key));
+            let _ = index.begin_evict(&digest(key));
         }
         Op::Evicted(key) => {
-            let _ = index.evicted(&digest(key));
+            let _ = index.finish_evict(&digest(key));
         }
         Op::Restored(key) => {
-            let _ = index.restored(&digest(key));
+            let _ = index.abort_evict(&digest(key));
         }
-        Op::Suspect(key) => index.suspect(&digest(key)),
-        Op::Acquit(key) => index.acquit(&digest(key)),
+        Op::Suspect(key) => index.mark_suspect(&digest(key)),
+        Op::Acquit(key) => index.clear_suspect(&digest(key)),
         Op::Hold(keys) => holds.push(index.hold(&all(keys), 1).unwrap()),
         Op::Release(nth) => take(holds, nth).into_iter().for_each(|hold| index.release(hold)),
         Op::Squeeze => {
-            let _ = index.squeeze(0, 1);
+            let _ = index.evict_bytes(0, 1);
         }
     }
 }

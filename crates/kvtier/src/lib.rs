@@ -50,7 +50,7 @@ pub use kvtier_evict as evict;
 pub use kvtier_file as file;
 #[cfg(feature = "gds")]
 pub use kvtier_gds as gds;
-pub use kvtier_index::{Compat, Quotas};
+pub use kvtier_index::{LmcacheEviction, Quotas};
 pub use kvtier_key as key;
 pub use kvtier_mem as mem;
 pub use kvtier_mem::{Arena, ArenaConfig, Lease, View};

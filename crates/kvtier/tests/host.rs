@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use common::*;
-use kvtier::Compat;
+use kvtier::LmcacheEviction;
 use kvtier::core::{Chain, Hint, ManualClock};
 use kvtier::evict::PolicyKind;
 use kvtier::prelude::*;
@@ -82,7 +82,7 @@ fn by_lmcaches_letter_a_share_of_all_chunks_goes_once_a_second() {
     let (arena, time) = (arena(), ManualClock::new());
     let config = HostConfig::new(40960)
         .with_policy(PolicyKind::Lru)
-        .with_compat(Compat::new().with(0.5, 0.6));
+        .with_compat(LmcacheEviction::new().with(0.5, 0.6));
     let tier = &HostTier::open(config.with_clock(time.clock())).unwrap();
     (0..6).for_each(|n| assert_eq!(save(tier, &arena, n, 4096), Saved::Stored));
     let used = || tier.usage().used_bytes.unwrap() / 4096;

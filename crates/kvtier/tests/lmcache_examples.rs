@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{arena, ctx};
-use kvtier::Compat;
+use kvtier::LmcacheEviction;
 use kvtier::config::lmcache::{Inputs, LmcacheConfig};
 use kvtier::config::{Adapter, Capacity, Form, Read, Reading, S3Spec, TierSpec};
 use kvtier::evict::PolicyKind;
@@ -475,7 +475,10 @@ fn a_bucket_evicts_by_the_policy_and_the_quotas_that_are_written() {
     assert!(both.contains("policy") && both.contains("eviction_policy"), "{both}");
     let limited =
         spec(r#", "policy": "isolated-lru", "quotas": {"team-a": "1GiB", "*": 5}"#).unwrap().quotas;
-    assert_eq!((limited.of["team-a"], limited.others, limited.fair), (1 << 30, Some(5), false));
+    assert_eq!(
+        (limited.by_tenant["team-a"], limited.others, limited.fair),
+        (1 << 30, Some(5), false)
+    );
     assert!(spec(r#", "quotas": {"team-a": "1GiB"}, "fair": true"#).unwrap().quotas.fair);
     assert!(spec(r#", "quotas": {"a": "lots"}"#).unwrap_err().to_string().contains("lots"));
     assert!(spec(r#", "policy": "best""#).unwrap_err().to_string().contains("best"));
@@ -504,5 +507,5 @@ fn compat_takes_lmcaches_watermark_and_ratio_to_the_letter() {
         }
     };
     assert_eq!(file(false), (Capacity::Bytes(1 << 29), None), "the watermark is the cap");
-    assert_eq!(file(true), (Capacity::Bytes(1 << 30), Some(Compat::new().with(0.5, 0.2))));
+    assert_eq!(file(true), (Capacity::Bytes(1 << 30), Some(LmcacheEviction::new().with(0.5, 0.2))));
 }

@@ -348,7 +348,7 @@ impl Observe for S3Tier {
 
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
         let books = self.shared.books();
-        let page = books.index.keys_page(kvtier_index::Cursor::from_u32(from.0 as u32), max);
+        let page = books.index.keys_page(kvtier_index::SlotCursor::from_u32(from.0 as u32), max);
         let good = page.chunks.iter().filter(|chunk| !books.index.is_suspect(&chunk.digest));
         KeyPage {
             keys: good.map(|c| KeyInfo { key: c.digest, len: c.len }).collect(),

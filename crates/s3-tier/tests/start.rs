@@ -9,7 +9,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use kvtier_core::{Observe, Tier};
-use kvtier_index::snapshot::Writer;
+use kvtier_index::snapshot::SnapshotEncoder;
 use kvtier_index::{Chunk, TenantId};
 use kvtier_key::{BlockSums, Digest};
 use kvtier_s3_tier::{S3Tier, TierConfig};
@@ -40,7 +40,7 @@ fn leave_snapshot(server: &Server, chunks: usize) {
         let chunk = |n: usize| Chunk::new(Digest::of("test", &n.to_le_bytes()), 1 << 20, 1 << 20);
         let some: Vec<Chunk> =
             (first..chunks.min(first + PART)).map(|n| chunk(n).with_tenant(TenantId(7))).collect();
-        let (mut writer, mut part) = (Writer::new(at_ms), Vec::new());
+        let (mut writer, mut part) = (SnapshotEncoder::new(at_ms), Vec::new());
         writer.write(&some, &mut part);
         writer.finish(&mut part);
         server.put_object(&format!("kv/.kvtier/snapshot/{at_ms:016x}-{number:04x}"), part);

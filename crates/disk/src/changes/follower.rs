@@ -150,7 +150,9 @@ fn apply_whole(bytes: &[u8], read: &mut Read, apply: &mut dyn FnMut(&Record)) ->
         }
     }
     match batches.end() {
-        Some(kvtier_index::End::Torn { at } | kvtier_index::End::Version { at, .. }) => at as u64,
+        Some(kvtier_index::ReadEnd::Torn { at } | kvtier_index::ReadEnd::Version { at, .. }) => {
+            at as u64
+        }
         _ => bytes.len() as u64,
     }
 }

@@ -75,9 +75,12 @@ fn a_chunk_that_is_being_evicted_is_not_discovered() {
     let shared = &disk.shared;
     shared.follow_changes();
     assert_eq!(shared.known_len(key.digest()), Some(LEN as u64));
-    assert!(matches!(shared.index().leave(key.digest()), kvtier_index::Removed::Gone(_)));
+    assert!(matches!(
+        shared.index().begin_evict(key.digest()),
+        kvtier_index::RemoveOutcome::Gone(_)
+    ));
     assert_eq!(shared.discover(&key, Some(LEN as u64)), None);
-    assert!(shared.index().is_leaving(key.digest()));
+    assert!(shared.index().is_evicting(key.digest()));
 }
 
 #[test]
@@ -186,7 +189,7 @@ fn files_that_failed_a_check_are_remembered_also_after_many_that_were_saved_agai
     for n in 0..crate::shared::DISTRUSTED_MAX {
         shared.mark_corrupt(&digest(n), first);
         // As the commit of a save does.
-        shared.index().acquit(&digest(n));
+        shared.index().clear_suspect(&digest(n));
     }
     let last = digest(usize::MAX);
     shared.mark_corrupt(&last, first);

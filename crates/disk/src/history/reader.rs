@@ -3,8 +3,8 @@ use std::fs;
 use std::io::{self, ErrorKind as Io, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use kvtier_index::End;
-use kvtier_index::journal::{self as format, Batch, Record};
+use kvtier_index::ReadEnd;
+use kvtier_index::journal::{self as format, Record, RecordBatch};
 
 use crate::home::bookkeeping;
 
@@ -57,7 +57,7 @@ impl Reader {
 
     /// The same, in the batches that were written together, each with its time. A journal that
     /// cannot be read costs what it has, and is tried again.
-    pub fn batches(&mut self, but: Option<&str>) -> io::Result<Vec<Batch>> {
+    pub fn batches(&mut self, but: Option<&str>) -> io::Result<Vec<RecordBatch>> {
         let (mut batches, names) = (Vec::new(), names(&self.dir)?);
         self.read.retain(|name, _| names.contains(name));
         self.torn.retain(|name| names.contains(name));
@@ -95,12 +95,12 @@ impl Reader {
     }
 
     /// Whether a batch was written after the snapshot, as its writer saw.
-    fn follows(&self, batch: &Batch) -> bool {
+    fn follows(&self, batch: &RecordBatch) -> bool {
         batch.follows != 0 && batch.follows == format::snapshot_mark(self.from_ms)
     }
 
     /// What is new in one journal, as far as it is whole.
-    fn read_one(&mut self, name: &str) -> io::Result<Vec<Batch>> {
+    fn read_one(&mut self, name: &str) -> io::Result<Vec<RecordBatch>> {
         let mut file = bookkeeping::open_to_read(&self.dir.join(name))?;
         let (mut bytes, from) = (Vec::new(), self.read.get(name).map_or(0, |read| read.to));
         file.seek(SeekFrom::Start(from))?;
@@ -111,7 +111,7 @@ impl Reader {
             .filter(|batch| batch.at_ms > self.from_ms || self.follows(batch))
             .collect();
         let read = match journal.end() {
-            Some(End::Torn { at } | End::Version { at, .. }) => {
+            Some(ReadEnd::Torn { at } | ReadEnd::Version { at, .. }) => {
                 if self.torn.insert(name.to_owned()) {
                     let left = bytes.len() - at;
                     self.damage.push(format!(

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use kvtier_index::journal::snapshot_mark;
-use kvtier_index::snapshot::{self as format, FRAME_CHUNKS_MAX, Writer};
-use kvtier_index::{Chunk, End, Index};
+use kvtier_index::snapshot::{self as format, FRAME_CHUNKS_MAX, SnapshotEncoder};
+use kvtier_index::{Chunk, Index, ReadEnd};
 
 use crate::home::{FileId, bookkeeping};
 
@@ -41,8 +41,8 @@ pub fn read(own: &Path) -> Snapshot {
     let mut pieces = format::decode(&bytes);
     let chunks: Vec<Chunk> = pieces.by_ref().flatten().collect();
     let damage = match pieces.end() {
-        Some(End::Clean) => None,
-        Some(End::Version { version, .. }) => {
+        Some(ReadEnd::Clean) => None,
+        Some(ReadEnd::Version { version, .. }) => {
             Some(format!("has version {version}, which this build does not read"))
         }
         _ => Some("is damaged".to_owned()),
@@ -84,11 +84,11 @@ impl Seen {
 /// only one process does this at a time.
 pub fn write(own: &Path, index: &Mutex<Index>, at_ms: u64) -> io::Result<()> {
     let lock = || index.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut order = lock().order();
+    let mut order = lock().eviction_order();
     order.reverse();
     let draft = own.join("snapshot.new");
     let mut file = bookkeeping::create(&draft)?;
-    let (mut writer, mut bytes) = (Writer::new(at_ms), Vec::new());
+    let (mut writer, mut bytes) = (SnapshotEncoder::new(at_ms), Vec::new());
     for slots in order.chunks(FRAME_CHUNKS_MAX) {
         let chunks: Vec<Chunk> = lock().chunks_at(slots).collect();
         writer.write(&chunks, &mut bytes);

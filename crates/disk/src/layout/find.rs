@@ -83,7 +83,7 @@ impl<M: Mover> Shared<M> {
         let foreign = self.home.foreign();
         foreign.into_iter().for_each(|foreign| foreign.learn(key));
         let mut index = self.index();
-        if index.is_leaving(key.digest()) {
+        if index.is_evicting(key.digest()) {
             return;
         }
         let len = found.len.unwrap_or(0);

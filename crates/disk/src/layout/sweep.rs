@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kvtier_index::{Chunk, Cursor, Tag};
+use kvtier_index::{Chunk, DigestTag, SlotCursor};
 use kvtier_key::{Digest, Key};
 
 use super::Foreign;
@@ -142,7 +142,7 @@ impl<M: Mover> Shared<M> {
                 true
             });
             if there {
-                seen.insert(Tag::of(key.digest()).as_u64());
+                seen.insert(DigestTag::of(key.digest()).as_u64());
             }
             Ok(())
         })?;
@@ -209,11 +209,11 @@ impl<M: Mover> Shared<M> {
 
     /// Forgets what the index knows and a sweep did not see, if it is not there.
     fn forget_all_but(&self, seen: &HashSet<u64>) {
-        let (mut cursor, mut gone) = (Some(Cursor::default()), Vec::<Digest>::new());
+        let (mut cursor, mut gone) = (Some(SlotCursor::default()), Vec::<Digest>::new());
         while let Some(from) = cursor {
             let page = self.index().keys_page(from, SOME);
             let digests = page.chunks.iter().map(|chunk| chunk.digest);
-            gone.extend(digests.filter(|digest| !seen.contains(&Tag::of(digest).as_u64())));
+            gone.extend(digests.filter(|digest| !seen.contains(&DigestTag::of(digest).as_u64())));
             cursor = page.next;
         }
         gone.iter().for_each(|digest| self.vanished(digest, 0));

@@ -1,6 +1,6 @@
 //! What a tier is, for people and programs.
 
-use kvtier_index::{Compat, Quotas};
+use kvtier_index::{LmcacheEviction, Quotas};
 
 use super::TierSpec;
 use crate::bytes::format;
@@ -33,7 +33,7 @@ impl TierSpec {
 
 /// What tenants may have, if they have limits, and whether they are sure of it.
 fn limits(quotas: &Quotas, fair: bool) -> impl Iterator<Item = (&'static str, String)> {
-    let of = quotas.of.iter().map(|(tenant, bytes)| format!("{tenant} {}", format(*bytes)));
+    let of = quotas.by_tenant.iter().map(|(tenant, bytes)| format!("{tenant} {}", format(*bytes)));
     let others = quotas.others.map(|bytes| format!("each other {}", format(bytes)));
     let limits = (!quotas.is_empty())
         .then(|| ("quotas", of.chain(others).collect::<Vec<_>>().join(" and ")));
@@ -43,7 +43,7 @@ fn limits(quotas: &Quotas, fair: bool) -> impl Iterator<Item = (&'static str, St
 }
 
 /// When chunks go where that is as LMCache does it.
-fn letter(Compat { watermark, ratio, .. }: Compat) -> (&'static str, String) {
+fn letter(LmcacheEviction { watermark, ratio, .. }: LmcacheEviction) -> (&'static str, String) {
     ("eviction", format!("once a second, from {watermark} of the cap on, {ratio} of all chunks"))
 }
 
@@ -97,7 +97,7 @@ fn s3(spec: &super::S3Spec) -> Vec<(&'static str, String)> {
         "the environment, profiles or roles"
     };
     let eviction = spec.capacity_bytes.map(|_| match spec.compat {
-        Some(compat) => letter(Compat::new().with(compat.watermark, compat.ratio)).1,
+        Some(compat) => letter(LmcacheEviction::new().with(compat.watermark, compat.ratio)).1,
         None => {
             format!("down to {} of the cap, at most {} at once", spec.high_mark, spec.batch_max)
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kvtier_core::{Error, ErrorKind, Namespace};
 use kvtier_evict::PolicyKind;
 use kvtier_file::{ChunkShape, Durability, EngineKind, FileConfig, FileTier, Layout, Verify};
-use kvtier_index::{Compat, Quotas};
+use kvtier_index::{LmcacheEviction, Quotas};
 use serde::{Deserialize, Deserializer};
 
 use super::tiers;
@@ -67,7 +67,7 @@ pub struct FileSpec {
     pub fair: bool,
     /// Evicts to the letter as LMCache does: true, or its `watermark` and `ratio`.
     #[serde(default, deserialize_with = "tiers::compat")]
-    pub compat: Option<Compat>,
+    pub compat: Option<LmcacheEviction>,
     /// The tier's name; the default is `file`.
     pub name: Option<String>,
     /// Whose chunks a directory of a foreign layout holds; without it the first key says so. No

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvtier_core::{Error, ErrorKind, Namespace, Tier};
 use kvtier_evict::PolicyKind;
-use kvtier_index::{Compat, Quotas};
+use kvtier_index::{LmcacheEviction, Quotas};
 use serde::{Deserialize, Deserializer};
 
 #[cfg(feature = "gds")]
@@ -75,7 +75,7 @@ pub enum TierSpec {
         fair: bool,
         /// Evicts to the letter as LMCache does: true, or its `watermark` and `ratio`.
         #[serde(default, deserialize_with = "compat")]
-        compat: Option<Compat>,
+        compat: Option<LmcacheEviction>,
     },
     /// Files of a directory.
     #[cfg(feature = "file")]
@@ -418,13 +418,15 @@ struct Shares {
 
 impl Default for Shares {
     fn default() -> Self {
-        let Compat { watermark, ratio, .. } = Compat::new();
+        let LmcacheEviction { watermark, ratio, .. } = LmcacheEviction::new();
         Shares { watermark, ratio }
     }
 }
 
 /// Whether to evict as LMCache does, and at which marks.
-pub(super) fn compat<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Compat>, D::Error> {
+pub(super) fn compat<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<LmcacheEviction>, D::Error> {
     let wrong =
         || serde::de::Error::custom("compat is true, or {watermark, ratio}, shares from 0 to 1");
     let Shares { watermark, ratio } = match Marks::deserialize(from).map_err(|_| wrong())? {
@@ -434,7 +436,7 @@ pub(super) fn compat<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Compat
     };
     let fits = |share: f64| (0.0..=1.0).contains(&share);
     (fits(watermark) && fits(ratio))
-        .then_some(Some(Compat::new().with(watermark, ratio)))
+        .then_some(Some(LmcacheEviction::new().with(watermark, ratio)))
         .ok_or_else(wrong)
 }
 

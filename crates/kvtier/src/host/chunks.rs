@@ -4,7 +4,8 @@ use std::sync::Arc;
 use kvtier_core::{Event, Listeners, OTHER_TENANTS, Spilled};
 use kvtier_evict::Hint;
 use kvtier_index::{
-    ChainPlace, Chunk, Entry, Index, Inserted, Quotas, Reservation, Reserve, TenantId, Want,
+    ChainPlace, Chunk, Index, IndexEntry, InsertOutcome, Quotas, Reservation, Reserve,
+    ReserveRequest, TenantId,
 };
 use kvtier_key::{BlockSums, Digest, Key};
 use kvtier_mem::View;
@@ -47,9 +48,9 @@ impl Chunks {
 
     /// Limits what tenants may have.
     pub fn limit(&mut self, quotas: &Quotas) {
-        self.index.share_fairly(quotas.fair);
+        self.index.set_fair_sharing(quotas.fair);
         self.index.set_quota_of_others(quotas.others);
-        quotas.of.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
+        quotas.by_tenant.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
     }
 
     /// Limits what one tenant may have, or all others.
@@ -87,7 +88,7 @@ impl Chunks {
         let (digest, len) = (*stored.key.digest(), stored.sums.len());
         let tenant = self.tenant(stored.key.namespace().tenant());
         let chunk = Chunk::new(digest, len, room.bytes()).with_tenant(tenant).with_place(place);
-        let entered = !matches!(self.index.commit(room, chunk), Inserted::Refused(_));
+        let entered = !matches!(self.index.commit(room, chunk), InsertOutcome::Refused(_));
         if entered {
             self.bytes.insert(digest, stored);
             self.listeners.push(Event::Stored { key: digest, len });
@@ -103,7 +104,10 @@ impl Chunks {
         place: ChainPlace,
     ) -> (Reserve, Gone) {
         let tenant = self.tenant(key.namespace().tenant());
-        let want = Want::new(bytes).with_place(place).with_tenant(tenant).with_digest(key.digest());
+        let want = ReserveRequest::new(bytes)
+            .with_place(place)
+            .with_tenant(tenant)
+            .with_digest(key.digest());
         let mut gone = Gone::default();
         loop {
             match self.index.reserve_for(now_ms, &want) {
@@ -136,12 +140,12 @@ impl Chunks {
     }
 
     /// Drops victims of the index.
-    pub fn drop_all(&mut self, victims: &[Entry], gone: &mut Gone) {
+    pub fn drop_all(&mut self, victims: &[IndexEntry], gone: &mut Gone) {
         for victim in victims {
             let stored = self.bytes.remove(&victim.chunk.digest);
             // The set that it is in now, which may have been declared after it was saved.
             let set = self.index.set_of(&victim.chunk.digest);
-            self.index.evicted(&victim.chunk.digest);
+            self.index.finish_evict(&victim.chunk.digest);
             self.listeners.push(Event::Gone { key: victim.chunk.digest, len: victim.chunk.len });
             gone.count += 1;
             gone.chunks.extend(

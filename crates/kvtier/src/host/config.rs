@@ -1,6 +1,6 @@
 use kvtier_core::Clock;
 use kvtier_evict::PolicyKind;
-use kvtier_index::{Compat, Quotas};
+use kvtier_index::{LmcacheEviction, Quotas};
 
 /// How to open a host tier.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct HostConfig {
     /// How much each tenant (cache salt) may have.
     pub quotas: Quotas,
     /// Eviction to the letter as LMCache does it, on top.
-    pub compat: Option<Compat>,
+    pub compat: Option<LmcacheEviction>,
     /// The clock that deadlines, holds and hints go by.
     pub clock: Clock,
 }
@@ -62,7 +62,7 @@ impl HostConfig {
     }
 
     /// The same with eviction to the letter as LMCache does it. It looks when something is saved.
-    pub fn with_compat(mut self, compat: Compat) -> Self {
+    pub fn with_compat(mut self, compat: LmcacheEviction) -> Self {
         self.compat = Some(compat);
         self
     }

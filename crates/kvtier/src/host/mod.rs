@@ -131,7 +131,7 @@ impl HostTier {
         let mut found = vec![Presence::Unknown; keys.len()];
         let (mut chunks, mut hits) = (self.chunks(), Vec::new());
         if keys.len() > 1 {
-            chunks.index.warm(keys.iter().map(Key::digest));
+            chunks.index.prefetch(keys.iter().map(Key::digest));
         }
         for (key, presence) in keys.iter().zip(&mut found) {
             match chunks.index.get(key.digest()) {
@@ -164,12 +164,12 @@ impl HostTier {
         let mut chunks = self.chunks();
         chunks.index.expire_holds(self.now_ms());
         for key in keys {
-            match chunks.index.leave(key.digest()) {
-                kvtier_index::Removed::Gone(entry) => {
+            match chunks.index.begin_evict(key.digest()) {
+                kvtier_index::RemoveOutcome::Gone(entry) => {
                     chunks.drop_all(&[entry], &mut gone);
                     counts.removed += 1;
                 }
-                kvtier_index::Removed::Held => counts.held += 1,
+                kvtier_index::RemoveOutcome::Held => counts.held += 1,
                 _ => counts.absent += 1,
             }
         }

@@ -12,7 +12,7 @@ impl Observe for HostTier {
         usage.used_bytes = Some(all.used);
         usage.capacity_bytes = Some(all.capacity);
         usage.chunks = all.entries as u64;
-        let of = |(id, u): (_, kvtier_index::TenantUsage)| {
+        let of = |(id, u): (_, kvtier_index::TenantTotals)| {
             let tenant = chunks.tenant_name(id);
             TenantUsage { tenant, used_bytes: u.bytes, chunks: u.entries as u64 }
         };
@@ -23,7 +23,7 @@ impl Observe for HostTier {
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
         // A cursor that no page gave lies past the end.
         let from = u32::try_from(from.0).unwrap_or(u32::MAX);
-        let page = self.chunks().index.keys_page(kvtier_index::Cursor::from_u32(from), max);
+        let page = self.chunks().index.keys_page(kvtier_index::SlotCursor::from_u32(from), max);
         KeyPage {
             keys: page.chunks.iter().map(|c| KeyInfo { key: c.digest, len: c.len }).collect(),
             next: page.next.map(|cursor| Cursor(cursor.as_u32().into())),

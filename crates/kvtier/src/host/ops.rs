@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kvtier_core::{
     Class, Ctx, Error, ErrorKind, Event, Load, Loaded, MissReason, Op, Save, Saved, ShedReason,
 };
-use kvtier_index::{ChainPlace, Refusal, Reservation, Reserve, Tag};
+use kvtier_index::{ChainPlace, DigestTag, Refusal, Reservation, Reserve};
 use kvtier_key::{Digest, Key};
 use kvtier_mem::View;
 
@@ -33,7 +33,7 @@ impl HostTier {
         before
             .zip(depths)
             .take(ops.len())
-            .map(|(parent, depth)| ChainPlace::new(parent.as_ref().map(Tag::of), depth))
+            .map(|(parent, depth)| ChainPlace::new(parent.as_ref().map(DigestTag::of), depth))
             .collect()
     }
 

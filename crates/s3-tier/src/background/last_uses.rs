@@ -1,6 +1,6 @@
 //! When the chunks of a bucket were used last, for tools: read from its snapshot and journals.
 
-use kvtier_index::{End, LastUses, journal, snapshot as format};
+use kvtier_index::{LastUses, ReadEnd, journal, snapshot as format};
 use kvtier_s3::{Client, ErrorKind};
 
 use crate::background::manifest::Manifest;
@@ -70,12 +70,12 @@ impl BucketUses {
         }
     }
 
-    fn note_end(&mut self, name: &str, end: Option<End>) {
+    fn note_end(&mut self, name: &str, end: Option<ReadEnd>) {
         match end {
-            Some(End::Torn { at }) => {
+            Some(ReadEnd::Torn { at }) => {
                 self.unread.push(format!("{name} is damaged from byte {at} on"))
             }
-            Some(End::Version { version, .. }) => {
+            Some(ReadEnd::Version { version, .. }) => {
                 self.unread.push(format!(
                     "{name} has version {version} of its format, which this build does not read"
                 ));

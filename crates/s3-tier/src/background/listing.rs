@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kvtier_core::Event;
-use kvtier_index::{Cursor, TenantId};
+use kvtier_index::{SlotCursor, TenantId};
 use kvtier_s3::{Entry, List, Page};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -183,7 +183,7 @@ impl Sweep {
     /// After the last page: what is not there any more goes, and what nobody here has used stands
     /// by its age.
     fn settle(&self, known_ms: Option<u64>) {
-        let (shared, mut from) = (&self.shared, Some(Cursor::default()));
+        let (shared, mut from) = (&self.shared, Some(SlotCursor::default()));
         while let Some(at) = from {
             let mut guard = shared.books();
             let books = &mut *guard;

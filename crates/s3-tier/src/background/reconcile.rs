@@ -1,6 +1,6 @@
 //! What one listing of the bucket makes of the index, without undoing what happened while it ran.
 
-use kvtier_index::{Chunk, Cursor, Entry, Index, Inserted, TenantId};
+use kvtier_index::{Chunk, Index, IndexEntry, InsertOutcome, SlotCursor, TenantId};
 use kvtier_key::Digest;
 
 use crate::state::changed_keys::Watch;
@@ -82,7 +82,7 @@ impl Round {
             }
             None => {
                 let chunk = Chunk::new(*digest, *len, *len).with_tenant(*tenant);
-                let Inserted::New(slot) = index.insert(chunk) else { return None };
+                let InsertOutcome::New(slot) = index.insert(chunk) else { return None };
                 self.new.push((u32::try_from(*modified).unwrap_or(0), slot));
                 (slot, true)
             }
@@ -99,8 +99,8 @@ impl Round {
         &self,
         index: &mut Index,
         watch: &Watch,
-        (from, is_young): (Cursor, impl Fn(u32) -> bool),
-    ) -> (Vec<Entry>, Option<Cursor>) {
+        (from, is_young): (SlotCursor, impl Fn(u32) -> bool),
+    ) -> (Vec<IndexEntry>, Option<SlotCursor>) {
         let page = index.keys_page(from, SOME);
         // Suspects too: what was set aside by others is not paid for any more.
         let unlisted = |index: &Index, digest: &Digest| {
@@ -120,7 +120,7 @@ impl Round {
     /// time), else behind; what was used or saved meanwhile comes last.
     pub fn order(&mut self, index: &mut Index, watch: &Watch, known_ms: Option<u64>) -> Vec<u32> {
         self.new.sort_unstable();
-        let (all, index) = (index.order(), &*index);
+        let (all, index) = (index.eviction_order(), &*index);
         let mut new = Slots::default();
         self.new.iter().for_each(|(_, slot)| new.add(*slot));
         let used = |slot: &u32| index.chunks_at(&[*slot]).any(|chunk| watch.has(&chunk.digest));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     fn finish(round: &Round, index: &mut Index, watch: &Watch) -> Vec<Digest> {
-        let (mut gone, mut from) = (Vec::new(), Some(Cursor::default()));
+        let (mut gone, mut from) = (Vec::new(), Some(SlotCursor::default()));
         while let Some(at) = from {
             let (some, next) = round.drop_unlisted(index, watch, (at, |_| false));
             gone.extend(some.iter().map(|entry| entry.chunk.digest));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     fn order(index: &mut Index) -> Vec<Digest> {
-        let slots = index.order();
+        let slots = index.eviction_order();
         index.chunks_at(&slots).map(|chunk| chunk.digest).collect()
     }
 
@@ -216,7 +216,7 @@ mod tests {
     fn the_length_of_a_suspect_is_that_of_the_listing() {
         let (mut index, watch) = index();
         know(&mut index, 1);
-        index.suspect(&digest(1));
+        index.mark_suspect(&digest(1));
         index.resize(&digest(1), 4000, 4000);
         let told = Round::default().page(&mut index, &watch, &[listed(1, 1)]);
         assert_eq!((told, index.usage().used), (vec![None], 10));
@@ -229,7 +229,7 @@ mod tests {
         (0..2).for_each(|n| know(&mut index, n));
         let (round, young) = (Round::default(), index.get(&digest(1)).unwrap().slot);
         let (gone, _) =
-            round.drop_unlisted(&mut index, &watch, (Cursor::default(), |slot| slot == young));
+            round.drop_unlisted(&mut index, &watch, (SlotCursor::default(), |slot| slot == young));
         assert_eq!(gone.iter().map(|entry| entry.chunk.digest).collect::<Vec<_>>(), [digest(0)]);
     }
 
@@ -245,10 +245,10 @@ mod tests {
         let _ = index.insert(Chunk::new(digest(1), 50, 50));
         [5, 0, 1].into_iter().for_each(|n| watch.note(digest(n)));
         // And one is a victim on its way out.
-        let victim = index.squeeze(0, 10)[0].chunk.digest;
+        let victim = index.evict_bytes(0, 10)[0].chunk.digest;
         let told = round.page(&mut index, &watch, &[listed(0, 1), listed(1, 1), listed(2, 1)]);
         assert!(
-            told.iter().all(Option::is_none) && index.is_leaving(&victim),
+            told.iter().all(Option::is_none) && index.is_evicting(&victim),
             "a page brings no victim back"
         );
         assert_eq!(finish(&round, &mut index, &watch), []);

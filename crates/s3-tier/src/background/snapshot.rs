@@ -5,8 +5,8 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use kvtier_index::snapshot::{self as format, FRAME_CHUNKS_MAX, Writer};
-use kvtier_index::{Chunk, End, Inserted, TenantId};
+use kvtier_index::snapshot::{self as format, FRAME_CHUNKS_MAX, SnapshotEncoder};
+use kvtier_index::{Chunk, InsertOutcome, ReadEnd, TenantId};
 use kvtier_key::Digest;
 use kvtier_s3::Put;
 use tokio::task::JoinHandle;
@@ -32,12 +32,12 @@ const AHEAD: usize = 4;
 pub async fn write(shared: &Shared) -> kvtier_s3::Result<Option<u64>> {
     let _one = shared.truth.snapshotting.lock().await;
     let at_ms = shared.truth.server_ms(&shared.client);
-    let mut order = shared.books().index.order();
+    let mut order = shared.books().index.eviction_order();
     order.reverse();
     let mut manifest =
         Manifest { layout: shared.layout.name().to_owned(), at_ms, ..Manifest::default() };
     for (number, slots) in order.chunks(PART_CHUNKS).take(manifest::LINES_MAX).enumerate() {
-        let (mut writer, mut part, mut count) = (Writer::new(at_ms), Vec::new(), 0);
+        let (mut writer, mut part, mut count) = (SnapshotEncoder::new(at_ms), Vec::new(), 0);
         for some in slots.chunks(SOME) {
             let chunks: Vec<Chunk> = shared.books().index.chunks_at(some).collect();
             count += chunks.len();
@@ -108,7 +108,7 @@ pub async fn read(
         if known_ms == Some(manifest.at_ms) {
             return Ok(Some(read));
         }
-        let before = shared.books().index.order();
+        let before = shared.books().index.eviction_order();
         let mut base = Base { heard, taken: taken(shared, &manifest), slots: Slots::default() };
         let entered = enter(shared, &manifest, &mut base).await;
         // Of one that was read in part the least recent came last: all is as it was before.
@@ -186,7 +186,7 @@ impl Base<'_> {
                 .for_each(|chunk| restored += u64::from(self.one(shared, &mut books, chunk)));
         }
         add(&shared.counters.restored, restored);
-        pieces.end() == Some(End::Clean)
+        pieces.end() == Some(ReadEnd::Clean)
     }
 
     /// Enters one; whether it was unknown.
@@ -198,7 +198,7 @@ impl Base<'_> {
             self.slots.add(known.slot);
             make_recent(&mut books.index, &[known.slot]);
             let told = completed(known.chunk, chunk);
-            if told != known.chunk && !books.index.is_leaving(digest) {
+            if told != known.chunk && !books.index.is_evicting(digest) {
                 let _ = books.index.insert(told);
             }
             return false;
@@ -208,7 +208,7 @@ impl Base<'_> {
         {
             return false;
         }
-        let Inserted::New(slot) = books.hear_of(*chunk) else { return false };
+        let InsertOutcome::New(slot) = books.hear_of(*chunk) else { return false };
         self.slots.add(slot);
         true
     }
@@ -255,15 +255,16 @@ async fn enter(
 
 #[cfg(test)]
 mod tests {
-    use kvtier_index::{ChainPlace, Tag};
+    use kvtier_index::{ChainPlace, DigestTag};
 
     use super::*;
 
     #[test]
     fn a_snapshot_completes_what_a_listing_told_and_changes_nothing_else() {
         let digest = Digest::of("test", b"1");
-        let place =
-            |n: u32| ChainPlace::new(Some(Tag::of(&Digest::of("parent", &n.to_le_bytes()))), n);
+        let place = |n: u32| {
+            ChainPlace::new(Some(DigestTag::of(&Digest::of("parent", &n.to_le_bytes()))), n)
+        };
         let (listed, told) = (
             Chunk::new(digest, 5, 6),
             Chunk::new(digest, 9, 9).with_tenant(TenantId(7)).with_place(place(3)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvtier_core::{Chain, Ctx, Save};
 use kvtier_evict::Hint;
-use kvtier_index::{ChainPlace, SetId, SetsFull, Tag};
+use kvtier_index::{ChainPlace, DigestTag, SetId, SetsFull};
 use kvtier_key::Digest;
 use tokio::sync::oneshot;
 
@@ -103,7 +103,7 @@ impl Announced {
 impl Drop for Announced {
     fn drop(&mut self) {
         if self.is_noted {
-            self.shared.books().index.settle(Tag::of(&self.key));
+            self.shared.books().index.remove_pending(DigestTag::of(&self.key));
         }
     }
 }
@@ -116,13 +116,13 @@ impl Shared {
         let mut books = self.books();
         let (mut before, mut depth) = chain.map_or((None, 0), |chain| (chain.parent, chain.depth));
         let mut announce = |op: &Save| {
-            let (key, tag) = (*op.key.digest(), Tag::of(op.key.digest()));
+            let (key, tag) = (*op.key.digest(), DigestTag::of(op.key.digest()));
             let place = match chain {
-                Some(_) => ChainPlace::new(before.as_ref().map(Tag::of), depth),
+                Some(_) => ChainPlace::new(before.as_ref().map(DigestTag::of), depth),
                 None => books.index.place_of(&op.key),
             };
             (before, depth) = (Some(key), depth.saturating_add(1));
-            let is_noted = books.index.expect(tag, place);
+            let is_noted = books.index.add_pending(tag, place);
             Announced { shared: Arc::clone(self), key, place, is_noted }
         };
         ops.iter().map(&mut announce).collect()

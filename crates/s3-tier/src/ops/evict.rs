@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind, Event, ShedReason};
-use kvtier_index::{Entry, Refusal, Reservation, Reserve, TenantId, Want};
+use kvtier_index::{IndexEntry, Refusal, Reservation, Reserve, ReserveRequest, TenantId};
 use kvtier_s3::all;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -32,7 +32,7 @@ const KEYS_MAX: usize = 1 << 20;
 /// Victims that saves could not wait for, and the bell of the task that deletes.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    victims: Mutex<Vec<Entry>>,
+    victims: Mutex<Vec<IndexEntry>>,
     /// Bytes of the saves that wait for room, by whose they are.
     wanted: Mutex<HashMap<TenantId, u64>>,
     bell: Notify,
@@ -44,12 +44,12 @@ impl Outbox {
         self.bell.notify_one();
     }
 
-    fn put(&self, victims: Vec<Entry>) {
+    fn put(&self, victims: Vec<IndexEntry>) {
         self.victims.lock().unwrap_or_else(PoisonError::into_inner).extend(victims);
         self.ring();
     }
 
-    fn take(&self) -> Vec<Entry> {
+    fn take(&self) -> Vec<IndexEntry> {
         std::mem::take(&mut *self.victims.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -59,10 +59,10 @@ impl Outbox {
 }
 
 /// A save that waits for room, so that what has to go goes for all who wait at once.
-struct Wanted<'a>(&'a Outbox, Want);
+struct Wanted<'a>(&'a Outbox, ReserveRequest);
 
 impl<'a> Wanted<'a> {
-    fn new(outbox: &'a Outbox, want: Want) -> Self {
+    fn new(outbox: &'a Outbox, want: ReserveRequest) -> Self {
         *outbox.wanted().entry(want.tenant).or_default() += want.bytes;
         Wanted(outbox, want)
     }
@@ -70,7 +70,7 @@ impl<'a> Wanted<'a> {
 
 impl Drop for Wanted<'_> {
     fn drop(&mut self) {
-        let (mut all, Want { tenant, bytes, .. }) = (self.0.wanted(), self.1);
+        let (mut all, ReserveRequest { tenant, bytes, .. }) = (self.0.wanted(), self.1);
         if let Some(sum) = all.get_mut(&tenant) {
             *sum -= bytes;
             if *sum == 0 {
@@ -106,7 +106,7 @@ impl Drop for Room<'_> {
 /// Claims room. Waits for what has to go, but not longer than that.
 pub async fn claim<'a>(
     shared: &'a Shared,
-    want: &Want,
+    want: &ReserveRequest,
     until: Instant,
 ) -> Result<Room<'a>, ShedReason> {
     let mut wanted = None;
@@ -175,7 +175,7 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
         // does not evict.
         let left = shared.outbox.take();
         for victim in &left {
-            shared.books().index.restored(&victim.chunk.digest);
+            shared.books().index.abort_evict(&victim.chunk.digest);
         }
         if !left.is_empty() {
             shared.freed.notify_waiters();
@@ -200,7 +200,7 @@ pub async fn evict_by_the_second(shared: Arc<Shared>, compat: Compat) {
             let mut victims = Vec::new();
             // Those without a byte come many at a time.
             while victims.len() < wanted.min(BATCH_MAX) {
-                let more = shared.books().index.squeeze(shared.now_ms(), 1);
+                let more = shared.books().index.evict_bytes(shared.now_ms(), 1);
                 if more.is_empty() {
                     break;
                 }
@@ -216,7 +216,7 @@ pub async fn evict_by_the_second(shared: Arc<Shared>, compat: Compat) {
     }
 }
 
-fn gather(shared: &Shared) -> Vec<Entry> {
+fn gather(shared: &Shared) -> Vec<IndexEntry> {
     let mut victims = shared.outbox.take();
     victims.extend(above_limits(shared));
     while victims.len() < BATCH_MAX * BATCHES_MAX {
@@ -232,7 +232,7 @@ fn gather(shared: &Shared) -> Vec<Entry> {
 
 /// What has to go of tenants that fill their limits: for all of their saves that wait, and some
 /// ahead, since other nodes, which delete nothing, wait for room below them too.
-fn above_limits(shared: &Shared) -> Vec<Entry> {
+fn above_limits(shared: &Shared) -> Vec<IndexEntry> {
     let mut room = shared.outbox.wanted().clone();
     let mut books = shared.books();
     for spare in books.index.full_tenants() {
@@ -242,7 +242,7 @@ fn above_limits(shared: &Shared) -> Vec<Entry> {
     let mut victims = Vec::new();
     for (tenant, bytes) in room {
         let Some(limit) = books.limit_of(tenant) else { continue };
-        let want = Want::new(limit.min(bytes)).with_tenant(tenant);
+        let want = ReserveRequest::new(limit.min(bytes)).with_tenant(tenant);
         victims.extend(books.index.victims_of_quota(shared.now_ms(), &want));
     }
     victims
@@ -252,7 +252,7 @@ fn above_limits(shared: &Shared) -> Vec<Entry> {
 fn forget_beyond(shared: &Shared, keys_max: usize) {
     let mut books = shared.books();
     while books.index.usage().entries > keys_max {
-        let victims = books.index.squeeze(shared.now_ms(), 1);
+        let victims = books.index.evict_bytes(shared.now_ms(), 1);
         if victims.is_empty() {
             return;
         }
@@ -261,17 +261,17 @@ fn forget_beyond(shared: &Shared, keys_max: usize) {
 }
 
 /// Deletes victims of the index that nobody is at; the others stay. Answers how many went.
-async fn delete_victims(shared: &Shared, victims: Vec<Entry>) -> (usize, Option<Error>) {
+async fn delete_victims(shared: &Shared, victims: Vec<IndexEntry>) -> (usize, Option<Error>) {
     let mut ours = Vec::with_capacity(victims.len());
     for victim in victims {
         let change = shared.turns.try_change(&victim.chunk.digest);
         let mut books = shared.books();
         match change {
-            Some(change) if books.index.is_leaving(&victim.chunk.digest) => {
+            Some(change) if books.index.is_evicting(&victim.chunk.digest) => {
                 ours.push((victim, change))
             }
             _ => {
-                books.index.restored(&victim.chunk.digest);
+                books.index.abort_evict(&victim.chunk.digest);
             }
         }
     }
@@ -280,7 +280,10 @@ async fn delete_victims(shared: &Shared, victims: Vec<Entry>) -> (usize, Option<
 
 /// Deletes victims that are ours to change, a thousand with a request. What could not be deleted is
 /// there as before.
-pub async fn delete(shared: &Shared, victims: Vec<(Entry, Change<'_>)>) -> (usize, Option<Error>) {
+pub async fn delete(
+    shared: &Shared,
+    victims: Vec<(IndexEntry, Change<'_>)>,
+) -> (usize, Option<Error>) {
     let outcome = Mutex::new((0, None));
     let batches = victims.chunks(BATCH_MAX).map(|batch| {
         let outcome = &outcome;
@@ -298,8 +301,11 @@ pub async fn delete(shared: &Shared, victims: Vec<(Entry, Change<'_>)>) -> (usiz
     outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize, Option<Error>) {
-    let name_of = |victim: &(Entry, Change<'_>)| {
+async fn delete_batch(
+    shared: &Shared,
+    batch: &[(IndexEntry, Change<'_>)],
+) -> (usize, Option<Error>) {
+    let name_of = |victim: &(IndexEntry, Change<'_>)| {
         let known = shared.books().name(&victim.0.chunk.digest);
         known
             .map_or_else(|| shared.names.of_digest(&victim.0.chunk.digest), |name| name.to_string())
@@ -326,14 +332,14 @@ async fn delete_batch(shared: &Shared, batch: &[(Entry, Change<'_>)]) -> (usize,
         let digest = victim.chunk.digest;
         if refused.contains(name) {
             // It may be gone all the same.
-            books.index.restored(&digest);
+            books.index.abort_evict(&digest);
             books.doubt(&digest);
             continue;
         }
         let suspect = books.index.is_suspect(&digest);
         // The turn is ours: an entry that somebody took for undeletable meanwhile is one of an
         // object that is gone.
-        if books.index.evicted(&digest) || books.index.forget(&digest).is_some() {
+        if books.index.finish_evict(&digest) || books.index.forget(&digest).is_some() {
             books.changed(digest);
             books.note_absent(digest);
             shared.truth.removed(digest);

@@ -295,10 +295,10 @@ pub async fn remove(
         books.index.expire_holds(shared.now_ms());
         // A victim that nobody is at waits to be deleted, or to be found undeletable: it is ours
         // now.
-        books.index.restored(&digest);
-        match books.index.leave(&digest) {
-            kvtier_index::Removed::Gone(entry) => victims.push((entry, change)),
-            kvtier_index::Removed::Held => counts.held += 1,
+        books.index.abort_evict(&digest);
+        match books.index.begin_evict(&digest) {
+            kvtier_index::RemoveOutcome::Gone(entry) => victims.push((entry, change)),
+            kvtier_index::RemoveOutcome::Held => counts.held += 1,
             _ => counts.absent += 1,
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind, Hint, Key, Op, Save, Saved, ShedReason, Slot};
-use kvtier_index::Want;
+use kvtier_index::ReserveRequest;
 use kvtier_key::{BlockSums, Digest, Facts};
 use kvtier_mem::View;
 use kvtier_s3::{Checksum, Client, Conditional, Provider, Stored, Support};
@@ -150,7 +150,10 @@ async fn room<'a>(
     let tenant = op.key.namespace().tenant();
     wait_for_tenant_key(shared, tenant, until).await;
     let tenant = shared.books().tenant(tenant);
-    let want = Want::new(len).with_place(announced.place()).with_tenant(tenant).with_digest(digest);
+    let want = ReserveRequest::new(len)
+        .with_place(announced.place())
+        .with_tenant(tenant)
+        .with_digest(digest);
     place.turn().await;
     let claimed = claim(shared, &want, until).await;
     Ok(claimed.map_err(Saved::Shed))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{Key, OTHER_TENANTS};
-use kvtier_index::{Chunk, Entry, Index, Inserted, Quotas, TenantId, TenantKey};
+use kvtier_index::{Chunk, Index, IndexEntry, InsertOutcome, Quotas, TenantId, TenantKey};
 use kvtier_key::Digest;
 use tokio::time::Instant;
 
@@ -115,7 +115,7 @@ impl Books {
                 seen_ms > 0 && (entry.held || u128::from(age_ms) < self.fresh_hit_max.as_millis());
             return fresh.then_some(Some(entry.chunk.len));
         }
-        if self.index.is_leaving(digest) || self.is_hidden(digest) {
+        if self.index.is_evicting(digest) || self.is_hidden(digest) {
             return Some(None);
         }
         self.absent.get(digest).filter(|at| at.elapsed() < self.fresh_miss_max).map(|_| None)
@@ -129,10 +129,10 @@ impl Books {
     }
 
     /// Enters a chunk that somebody tells of: whether it is there is still to be seen.
-    pub fn hear_of(&mut self, chunk: Chunk) -> Inserted {
+    pub fn hear_of(&mut self, chunk: Chunk) -> InsertOutcome {
         let inserted = self.index.insert(chunk);
         // The slot may have been another chunk's.
-        if let Inserted::New(slot) = inserted {
+        if let InsertOutcome::New(slot) = inserted {
             self.seen.doubt(slot);
         }
         inserted
@@ -179,9 +179,9 @@ impl Books {
 
     /// Limits what tenants may have.
     pub fn limit(&mut self, quotas: &Quotas) {
-        self.index.share_fairly(quotas.fair);
+        self.index.set_fair_sharing(quotas.fair);
         self.limit_one(OTHER_TENANTS, quotas.others);
-        quotas.of.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
+        quotas.by_tenant.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
     }
 
     /// Limits what one tenant may have, or all others.
@@ -244,17 +244,17 @@ impl Books {
         self.absent.insert(digest, at);
         self.names.remove(&digest);
         self.corrupt.remove(&digest);
-        self.index.acquit(&digest);
+        self.index.clear_suspect(&digest);
     }
 
     /// A victim is not remembered any more, though it is there.
     pub fn let_go(&mut self, digest: &Digest) {
-        self.index.evicted(digest);
+        self.index.finish_evict(digest);
         self.names.remove(digest);
     }
 
     /// The bucket has it no more: nothing of it stays but, of a suspect, the suspicion.
-    pub fn forget(&mut self, digest: &Digest) -> Option<Entry> {
+    pub fn forget(&mut self, digest: &Digest) -> Option<IndexEntry> {
         self.names.remove(digest);
         self.index.forget(digest)
     }
@@ -276,7 +276,7 @@ impl Books {
     /// The key's object, of that version, failed its checks: a miss until it is another.
     pub fn note_corrupt(&mut self, digest: &Digest, etag: Option<&str>) {
         self.doubt(digest);
-        self.index.suspect(digest);
+        self.index.mark_suspect(digest);
         if self.corrupt.len() >= CORRUPT_MAX {
             self.corrupt.clear();
         }
@@ -305,7 +305,7 @@ impl Books {
     /// What lies there now was written since.
     pub fn acquit(&mut self, digest: &Digest) {
         self.corrupt.remove(digest);
-        self.index.acquit(digest);
+        self.index.clear_suspect(digest);
     }
 
     /// How long ago the bucket was found to have no such object, or it was deleted here.
@@ -356,11 +356,11 @@ mod tests {
     #[test]
     fn what_others_tell_of_is_in_doubt_whatever_had_its_slot_before() {
         let (mut books, a, b) = (books(), chunk(1), chunk(2));
-        let Inserted::New(slot) = books.hear_of(a) else { panic!("new") };
+        let InsertOutcome::New(slot) = books.hear_of(a) else { panic!("new") };
         books.confirm(&a.digest, 1000);
         assert_eq!(books.known(&a.digest, 1000), Some(Some(10)));
         books.forget(&a.digest).unwrap();
-        assert_eq!(books.hear_of(b), Inserted::New(slot), "the slot is reused");
+        assert_eq!(books.hear_of(b), InsertOutcome::New(slot), "the slot is reused");
         assert_eq!(books.known(&b.digest, 1000), None, "nobody saw it");
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use kvtier_index::Tag;
+use kvtier_index::DigestTag;
 use kvtier_key::Digest;
 
 /// The most keys noted one by one while one listing runs.
@@ -58,7 +58,7 @@ impl Watch {
 
 /// The word of a digest, and its bit in it: digests are uniform.
 fn place(digest: &Digest) -> (usize, u64) {
-    let at = Tag::of(digest).as_u64() % BITS;
+    let at = DigestTag::of(digest).as_u64() % BITS;
     ((at / 64) as usize, 1 << (at % 64))
 }
 

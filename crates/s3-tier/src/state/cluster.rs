@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use kvtier_index::journal::Record;
-use kvtier_index::{Chunk, Index, Refusal, Reserve, Want};
+use kvtier_index::{Chunk, Index, Refusal, Reserve, ReserveRequest};
 use kvtier_key::Digest;
 use kvtier_s3::Client;
 use tokio::sync::Notify;
@@ -147,7 +147,7 @@ impl Truth {
     /// another node does, this one's reckoning may pass cap and limit a little; by more only
     /// with one chunk at a time, or a large one would never find room: who evicts makes it when it
     /// hears of the chunk, and not before.
-    pub fn reserve(&self, index: &mut Index, want: &Want, limit: Option<u64>) -> Reserve {
+    pub fn reserve(&self, index: &mut Index, want: &ReserveRequest, limit: Option<u64>) -> Reserve {
         let (usage, led) =
             (index.usage(), self.holder().is_some() || self.config.evictor == Evictor::Never);
         let fits = |there: u64, reserved: u64, limit: u64| {
@@ -166,7 +166,7 @@ impl Truth {
             Some(limit) if want.bytes > limit => Reserve::Full(Refusal::Quota { bytes_max: limit }),
             Some(limit) if !fits(own.0, own.1, limit) => Reserve::Busy,
             _ if !fits(usage.used, usage.reserved, usage.capacity) => Reserve::Busy,
-            _ => Reserve::Granted(index.reserve_anyway(want)),
+            _ => Reserve::Granted(index.force_reserve(want)),
         }
     }
 

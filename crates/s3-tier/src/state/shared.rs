@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, Key, Listeners};
-use kvtier_index::{ChainPlace, Index, Inserted, Reservation};
+use kvtier_index::{ChainPlace, Index, InsertOutcome, Reservation};
 use kvtier_key::Digest;
 use kvtier_mem::Arena;
 use kvtier_s3::Client;
@@ -131,7 +131,7 @@ impl Shared {
         }
         // It says nothing new, and its bytes are good; but what belongs to it may not be there, or
         // not yet.
-        if !look.is_current() || books.index.is_leaving(digest) {
+        if !look.is_current() || books.index.is_evicting(digest) {
             return !books.index.is_hidden(digest);
         }
         // Of a set that is not whole.
@@ -295,7 +295,7 @@ pub fn enter(
     let inserted = books.index.commit(room, chunk);
     books.acquit(key.digest());
     shared.note(&mut books, key, name);
-    let entered = !matches!(inserted, Inserted::Refused(_));
+    let entered = !matches!(inserted, InsertOutcome::Refused(_));
     if entered {
         shared.listeners.push(Event::Stored { key: *key.digest(), len });
     }

@@ -131,7 +131,7 @@ impl Tenants {
 #[cfg(test)]
 mod tests {
     use kvtier_evict::PolicyKind;
-    use kvtier_index::{Chunk, IndexConfig, Want};
+    use kvtier_index::{Chunk, IndexConfig, ReserveRequest};
     use kvtier_key::Digest;
 
     use super::*;
@@ -150,7 +150,7 @@ mod tests {
         let first = tenants.id("alice");
         assert_eq!((tenants.limit_of(first), tenants.name(first)), (Some(10), "alice".to_owned()));
         let _ = index.insert(Chunk::new(Digest([1; 32]), 8, 8).with_tenant(first));
-        assert!(index.is_above_quota(&Want::new(5).with_tenant(first)));
+        assert!(index.is_above_quota(&ReserveRequest::new(5).with_tenant(first)));
         tenants.set_key(TenantKey::new([2; 32]), &mut index);
         let second = tenants.id("alice");
         assert!(
@@ -159,7 +159,7 @@ mod tests {
                 && tenants.limit_of(second) == Some(10)
         );
         assert!(
-            !index.is_above_quota(&Want::new(5).with_tenant(first)),
+            !index.is_above_quota(&ReserveRequest::new(5).with_tenant(first)),
             "nobody is called so any more"
         );
         assert!(!format!("{tenants:?}").contains("alice"));

@@ -95,7 +95,7 @@ fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
 #[cfg(feature = "file")]
 fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
     use kvtier_file::Layout;
-    use kvtier_index::Compat;
+    use kvtier_index::LmcacheEviction;
 
     use crate::config::{Capacity, FileSpec};
     let fields = &adapter.fields;
@@ -114,7 +114,7 @@ fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
     spec.compat =
         adapter.eviction.as_ref().filter(|eviction| eviction.is_on("compat")).map(|eviction| {
             let share = |name| eviction.number(name).clamp(0.0, 1.0);
-            Compat::new().with(share("trigger_watermark"), share("eviction_ratio"))
+            LmcacheEviction::new().with(share("trigger_watermark"), share("eviction_ratio"))
         });
     Ok(TierSpec::File(spec))
 }

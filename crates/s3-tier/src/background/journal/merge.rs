@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtier_core::Event;
-use kvtier_index::journal::{self as format, Batch, Record};
-use kvtier_index::{Chunk, End};
+use kvtier_index::journal::{self as format, Record, RecordBatch};
+use kvtier_index::{Chunk, ReadEnd};
 use kvtier_key::Digest;
 use kvtier_s3::{Entry, all};
 
@@ -174,7 +174,7 @@ impl Merger {
 async fn read_all(
     shared: &Shared,
     names: Vec<String>,
-) -> Vec<(String, kvtier_s3::Result<Vec<Batch>>)> {
+) -> Vec<(String, kvtier_s3::Result<Vec<RecordBatch>>)> {
     let read_some = Mutex::new(Vec::with_capacity(names.len()));
     let done = &read_some;
     let each = names.into_iter().map(|name| async move {
@@ -188,7 +188,7 @@ async fn read_all(
     read_some
 }
 
-async fn read(shared: &Shared, name: &str) -> kvtier_s3::Result<Vec<Batch>> {
+async fn read(shared: &Shared, name: &str) -> kvtier_s3::Result<Vec<RecordBatch>> {
     let bytes = match objects::get(&shared.client, name, OBJECT_BYTES_MAX).await {
         Ok(Some(bytes)) => bytes,
         // Merged and deleted by the evictor meanwhile.
@@ -203,13 +203,13 @@ async fn read(shared: &Shared, name: &str) -> kvtier_s3::Result<Vec<Batch>> {
     let mut journal = format::decode(&bytes);
     let batches = journal.by_ref().collect();
     match journal.end() {
-        Some(End::Version { version, .. }) => {
+        Some(ReadEnd::Version { version, .. }) => {
             let what = format!(
                 "{name} has version {version} of the journal's format: not read; a newer build can"
             );
             shared.truth.told().journal = Some(what);
         }
-        Some(End::Torn { at }) => {
+        Some(ReadEnd::Torn { at }) => {
             shared.truth.told().journal =
                 Some(format!("{name} is damaged from byte {at} on: the rest is not read"));
         }
@@ -219,17 +219,17 @@ async fn read(shared: &Shared, name: &str) -> kvtier_s3::Result<Vec<Batch>> {
 }
 
 /// The batches of an object, and when what they tell of happened.
-fn news(shared: &Shared, name: &str, batches: Vec<Batch>) -> Vec<News> {
+fn news(shared: &Shared, name: &str, batches: Vec<RecordBatch>) -> Vec<News> {
     placed(name, batches, shared.truth.config.journal_every.as_millis() as u64)
 }
 
-fn placed(name: &str, batches: Vec<Batch>, every_ms: u64) -> Vec<News> {
+fn placed(name: &str, batches: Vec<RecordBatch>, every_ms: u64) -> Vec<News> {
     let node: Arc<str> = node_of(name).into();
     // Builds before this one tell everything under the time at which they wrote it, up to an
     // interval later; so may one that had nothing to tell at any other time.
     let one_time = batches.iter().all(|batch| batch.at_ms == batches[0].at_ms);
     let before_ms = if one_time { every_ms } else { 0 };
-    let place = |Batch { at_ms, records, .. }| News {
+    let place = |RecordBatch { at_ms, records, .. }| News {
         node: Arc::clone(&node),
         from_ms: at_ms.saturating_sub(before_ms),
         to_ms: at_ms,
@@ -309,7 +309,7 @@ impl Desk<'_> {
             // A name that the digest does not tell comes with the next listing.
             None if !self.shared.names.is_own() => return,
             // Perhaps it was saved when our delete was done and not yet answered.
-            None if books.index.is_leaving(&digest) => return self.merger.questions.put(*chunk),
+            None if books.index.is_evicting(&digest) => return self.merger.questions.put(*chunk),
             None if books.index.is_known(&digest) => return,
             None => {}
         }

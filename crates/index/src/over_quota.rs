@@ -8,14 +8,14 @@ use crate::{Index, TenantId};
 
 /// Tenants that have more than their part, by how much more.
 #[derive(Debug, Default)]
-pub(crate) struct Above {
+pub(crate) struct OverQuota {
     by_excess: BTreeSet<(u64, TenantId)>,
     of: HashMap<TenantId, u64>,
 }
 
-impl Above {
+impl OverQuota {
     /// A tenant has so many bytes more than its part now.
-    pub fn note(&mut self, tenant: TenantId, excess: u64) {
+    pub fn set_excess(&mut self, tenant: TenantId, excess: u64) {
         let before =
             if excess > 0 { self.of.insert(tenant, excess) } else { self.of.remove(&tenant) };
         if let Some(before) = before {
@@ -32,19 +32,19 @@ impl Index {
     /// has a limit of its own is that limit, or less where all of them together are more than
     /// there is room for; of the others it is nothing. When room is short, chunks of a tenant that
     /// has no more than its part stay while anybody has more and can give.
-    pub fn share_fairly(&mut self, fair: bool) {
+    pub fn set_fair_sharing(&mut self, fair: bool) {
         self.quotas.fair = fair.then_some(self.marks.high);
-        self.note_all();
+        self.update_all_quotas();
     }
 
     /// What goes before anything that the policy says when room is short: what is left of sets; and
     /// where the policy's choice is a chunk of a tenant that has no more than its part while
     /// others have more, a chunk of the one that has the most more.
-    pub(crate) fn given(&mut self) -> Option<u32> {
+    pub(crate) fn preferred_victim(&mut self) -> Option<u32> {
         if let Some(slot) = self.leftover() {
             return Some(slot);
         }
-        let above = &self.quotas.above;
+        let above = &self.quotas.over_quota;
         if above.of.is_empty() {
             return None;
         }
@@ -70,7 +70,7 @@ mod tests {
     use proptest::prelude::*;
 
     use crate::slab::State;
-    use crate::{Chunk, Index, IndexConfig, Reserve, TenantId, Want};
+    use crate::{Chunk, Index, IndexConfig, Reserve, ReserveRequest, TenantId};
 
     /// What every tenant has more than its part, counted anew.
     fn counted(index: &Index, quotas: &BTreeMap<u128, u64>, fair: bool) -> Vec<(u64, TenantId)> {
@@ -110,20 +110,20 @@ mod tests {
         ) {
             let config = IndexConfig::new(100).with_high_mark(1.0);
             let mut index = Index::new(config, PolicyKind::Lru.build()).unwrap();
-            index.share_fairly(fair);
+            index.set_fair_sharing(fair);
             let (mut quotas, mut rooms) = (BTreeMap::new(), Vec::new());
             for (op, key, tenant, bytes) in ops {
                 let (digest, id) = (Digest([key; 32]), TenantId(tenant));
                 let chunk = Chunk::new(digest, 1, bytes).with_tenant(id);
                 match op {
-                    0 | 1 => if let Reserve::Granted(room) = index.reserve_for(0, &Want::new(bytes).with_tenant(id)) {
+                    0 | 1 => if let Reserve::Granted(room) = index.reserve_for(0, &ReserveRequest::new(bytes).with_tenant(id)) {
                         rooms.push(room);
                     }
                     2 => if let Some(room) = rooms.pop() { let _ = index.commit(room, chunk); }
                     3 => if let Some(room) = rooms.pop() { index.cancel(room) }
                     4 => { let _ = index.insert(chunk); }
-                    5 => { let _ = (index.leave(&digest), index.resize(&digest, 1, bytes)); }
-                    6 => { let _ = if bytes < 20 { index.evicted(&digest) } else { index.restored(&digest) }; }
+                    5 => { let _ = (index.begin_evict(&digest), index.resize(&digest, 1, bytes)); }
+                    6 => { let _ = if bytes < 20 { index.finish_evict(&digest) } else { index.abort_evict(&digest) }; }
                     7 => { index.forget(&digest); }
                     _ => {
                         let bytes = Some(4 * bytes).filter(|_| key > 1);
@@ -132,7 +132,7 @@ mod tests {
                     }
                 }
                 // Room that was claimed while nobody had a limit is on nobody's account.
-                let above: Vec<_> = index.quotas.above.by_excess.iter().copied().collect();
+                let above: Vec<_> = index.quotas.over_quota.by_excess.iter().copied().collect();
                 prop_assert_eq!(above, counted(&index, &quotas, fair));
             }
         }

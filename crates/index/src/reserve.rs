@@ -4,9 +4,9 @@ use std::fmt;
 
 use kvtier_key::Digest;
 
-use crate::index::{Ending, hash};
+use crate::index::{RemovalCause, hash};
 use crate::slab::State;
-use crate::{ChainPlace, Entry, Index, TOO_LONG_BYTES, TenantId, Want};
+use crate::{CHUNK_BYTES_LIMIT, ChainPlace, Index, IndexEntry, ReserveRequest, TenantId};
 
 /// The most victims in one batch.
 pub const VICTIMS_MAX: usize = 1024;
@@ -35,9 +35,9 @@ impl Reservation {
 pub enum Reserve {
     /// It may: this room is its own.
     Granted(Reservation),
-    /// Not before these victims are deleted. Answer [`Index::evicted`] or [`Index::restored`] for
+    /// Not before these victims are deleted. Answer [`Index::finish_evict`] or [`Index::abort_evict`] for
     /// each, then ask again.
-    Evict(Vec<Entry>),
+    Evict(Vec<IndexEntry>),
     /// Not before victims that were given to others are deleted: ask again then.
     Busy,
     /// It may not: shed it.
@@ -95,19 +95,19 @@ impl Index {
     /// Claims room for a write that costs the medium `bytes` bytes. Grants whatever fits into the
     /// capacity; when something has to go, it goes down to the high mark.
     pub fn reserve(&mut self, now_ms: u64, bytes: u64) -> Reserve {
-        let bytes_max = self.marks.high.min(TOO_LONG_BYTES - 1);
+        let bytes_max = self.marks.high.min(CHUNK_BYTES_LIMIT - 1);
         if bytes > bytes_max {
             return Reserve::Full(Refusal::TooLarge { bytes, bytes_max });
         }
-        if self.books.used.saturating_add(self.books.reserved).saturating_add(bytes)
+        if self.totals.used.saturating_add(self.totals.reserved).saturating_add(bytes)
             <= self.marks.capacity
         {
-            self.books.reserved += bytes;
+            self.totals.reserved += bytes;
             return Reserve::Granted(Reservation { bytes, tenant: None });
         }
         match self.victims(now_ms, bytes) {
             victims if !victims.is_empty() => Reserve::Evict(victims),
-            _ if self.books.leaving > 0 => Reserve::Busy,
+            _ if self.totals.evicting > 0 => Reserve::Busy,
             _ => Reserve::Full(Refusal::Held),
         }
     }
@@ -117,9 +117,9 @@ impl Index {
     /// caller says that one comes before it which is missing: then it is refused, and so is the
     /// rest of its chain. Above its tenant's limit what goes is the tenant's own, and counts until
     /// it is gone.
-    pub fn reserve_for(&mut self, now_ms: u64, want: &Want) -> Reserve {
+    pub fn reserve_for(&mut self, now_ms: u64, want: &ReserveRequest) -> Reserve {
         let bytes = want.bytes;
-        let taken = self.books.used.saturating_add(self.books.reserved);
+        let taken = self.totals.used.saturating_add(self.totals.reserved);
         let fits = taken.saturating_add(bytes) <= self.marks.capacity;
         if !fits || self.quotas.are_set() {
             // Before anybody asks who would go: whose time is up may.
@@ -127,7 +127,7 @@ impl Index {
             self.policy.at(now_ms);
         }
         if self.quotas.are_set() {
-            if self.over_quota(want) > 0 && !self.is_worth_its_own(want) {
+            if self.quota_excess(want) > 0 && !self.is_worth_its_own(want) {
                 return self.not_worth(want);
             }
             if let Some(not_yet) = self.above_quota(want) {
@@ -149,7 +149,7 @@ impl Index {
 
     /// Refuses a chunk that is worth no more than what would go for it. The policy learns from it
     /// whether such chunks come back.
-    fn not_worth(&mut self, want: &Want) -> Reserve {
+    fn not_worth(&mut self, want: &ReserveRequest) -> Reserve {
         if let Some(digest) = &want.digest {
             self.policy.shed(hash(digest));
         }
@@ -163,8 +163,8 @@ impl Index {
             return true;
         }
         // Who only inferred that something is missing may be wrong.
-        let Ok(ancestor) = self.ancestor(place) else { return !place.told };
-        match self.given().or_else(|| self.policy.victim_for(ancestor)) {
+        let Ok(ancestor) = self.ancestor(place) else { return !place.explicit };
+        match self.preferred_victim().or_else(|| self.policy.victim_for(ancestor)) {
             Some(victim) => self.may_go_for(victim, ancestor),
             None => self.policy.victim().is_none(),
         }
@@ -172,11 +172,11 @@ impl Index {
 
     /// Whether a chunk above its tenant's limit is worth what would go of its tenant's: not what it
     /// comes after.
-    fn is_worth_its_own(&mut self, want: &Want) -> bool {
+    fn is_worth_its_own(&mut self, want: &ReserveRequest) -> bool {
         if self.policy.takes_orphans() {
             return true;
         }
-        let Ok(ancestor) = self.ancestor(want.place) else { return !want.place.told };
+        let Ok(ancestor) = self.ancestor(want.place) else { return !want.place.explicit };
         let victim = self.leftover_of(want.tenant).or_else(|| self.victim_of(want.tenant));
         victim.is_none_or(|victim| self.may_go_for(victim, ancestor))
     }
@@ -191,17 +191,17 @@ impl Index {
 
     /// Claims room whatever the marks say: for those who do not evict, and keep to a limit of their
     /// own.
-    pub fn reserve_anyway(&mut self, want: &Want) -> Reservation {
-        self.books.reserved += want.bytes;
+    pub fn force_reserve(&mut self, want: &ReserveRequest) -> Reservation {
+        self.totals.reserved += want.bytes;
         self.of_tenant(want)
     }
 
     /// Room that was claimed already, on its tenant's account.
-    fn of_tenant(&mut self, want: &Want) -> Reservation {
+    fn of_tenant(&mut self, want: &ReserveRequest) -> Reservation {
         let counted = self.quotas.are_set();
         if counted {
             self.quotas.reserve(want.tenant, want.bytes);
-            self.note_usage(want.tenant);
+            self.update_quota(want.tenant);
         }
         Reservation { bytes: want.bytes, tenant: counted.then_some(want.tenant) }
     }
@@ -210,13 +210,13 @@ impl Index {
     fn not_of_tenant(&mut self, reservation: &Reservation) {
         if let Some(tenant) = reservation.tenant {
             self.quotas.unreserve(tenant, reservation.bytes);
-            self.note_usage(tenant);
+            self.update_quota(tenant);
         }
     }
 
     /// Gives claimed room back: the write failed or was given up.
     pub fn cancel(&mut self, reservation: Reservation) {
-        self.books.reserved -= reservation.bytes;
+        self.totals.reserved -= reservation.bytes;
         self.not_of_tenant(&reservation);
     }
 
@@ -224,24 +224,27 @@ impl Index {
     /// high mark: at most one batch, none when nothing has to go or all is held. Call it with 0
     /// after a commit.
     ///
-    /// Victims are misses, still counted, until [`evicted`](Self::evicted) or
-    /// [`restored`](Self::restored) is called for each; do so whatever became of the deleting,
+    /// Victims are misses, still counted, until [`finish_evict`](Self::finish_evict) or
+    /// [`abort_evict`](Self::abort_evict) is called for each; do so whatever became of the deleting,
     /// or their room is lost.
-    pub fn victims(&mut self, now_ms: u64, need_bytes: u64) -> Vec<Entry> {
-        let staying = (self.books.used - self.books.leaving).saturating_add(self.books.reserved);
+    pub fn victims(&mut self, now_ms: u64, need_bytes: u64) -> Vec<IndexEntry> {
+        let staying =
+            (self.totals.used - self.totals.evicting).saturating_add(self.totals.reserved);
         let over = staying.saturating_add(need_bytes).saturating_sub(self.marks.high);
-        self.squeeze(now_ms, over.min(self.marks.batch.max(need_bytes)))
+        self.evict_bytes(now_ms, over.min(self.marks.batch.max(need_bytes)))
     }
 
     /// Victims of `wanted` bytes or a little more, however much room the marks leave: the medium
     /// itself is short of it.
-    pub fn squeeze(&mut self, now_ms: u64, wanted: u64) -> Vec<Entry> {
+    pub fn evict_bytes(&mut self, now_ms: u64, wanted: u64) -> Vec<IndexEntry> {
         self.expire_holds(now_ms);
         self.policy.at(now_ms);
         let (mut victims, mut freed) = (Vec::new(), 0);
         while freed < wanted && victims.len() < VICTIMS_MAX {
-            let Some(slot) = self.given().or_else(|| self.policy.victim()) else { break };
-            let victim = self.start_leaving(slot);
+            let Some(slot) = self.preferred_victim().or_else(|| self.policy.victim()) else {
+                break;
+            };
+            let victim = self.mark_evicting(slot);
             freed += victim.chunk.bytes;
             victims.push(victim);
         }
@@ -249,27 +252,27 @@ impl Index {
     }
 
     /// The victim is deleted. `false` if it is none: saved again meanwhile, or forgotten.
-    pub fn evicted(&mut self, digest: &Digest) -> bool {
-        self.leaving(digest).map(|slot| self.drop_entry(slot, Ending::Evicted)).is_some()
+    pub fn finish_evict(&mut self, digest: &Digest) -> bool {
+        self.leaving(digest).map(|slot| self.drop_entry(slot, RemovalCause::Evicted)).is_some()
     }
 
     /// The victim could not be deleted and is there as before, as the most recent, so that others
     /// are tried first. `false` if it is none.
-    pub fn restored(&mut self, digest: &Digest) -> bool {
+    pub fn abort_evict(&mut self, digest: &Digest) -> bool {
         let back = self.leaving(digest);
         if let Some(slot) = back {
-            self.stop_leaving(slot);
-            self.tell_policy(slot);
+            self.unmark_evicting(slot);
+            self.notify_policy(slot);
         }
         back.is_some()
     }
 
     /// Whether the chunk is a victim on its way out.
-    pub fn is_leaving(&self, digest: &Digest) -> bool {
+    pub fn is_evicting(&self, digest: &Digest) -> bool {
         self.leaving(digest).is_some()
     }
 
     fn leaving(&self, digest: &Digest) -> Option<u32> {
-        self.find(digest).filter(|slot| self.slab[*slot].state == State::Leaving)
+        self.find(digest).filter(|slot| self.slab[*slot].state == State::Evicting)
     }
 }

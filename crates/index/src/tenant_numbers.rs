@@ -5,7 +5,7 @@ use crate::TenantId;
 /// The numbers of tenants within one index: a slot and a policy have 4 bytes for a tenant, whose
 /// identity has 16. A number is given to another tenant once no slot has it.
 #[derive(Debug)]
-pub(crate) struct Numbers {
+pub(crate) struct TenantNumbers {
     of: HashMap<TenantId, u32>,
     all: Vec<Numbered>,
     vacant: Vec<u32>,
@@ -17,15 +17,15 @@ struct Numbered {
     slots: u32,
 }
 
-impl Default for Numbers {
+impl Default for TenantNumbers {
     fn default() -> Self {
         // Number 0 is always that of no tenant.
         let none = Numbered { tenant: TenantId::NONE, slots: 0 };
-        Numbers { of: HashMap::new(), all: vec![none], vacant: Vec::new() }
+        TenantNumbers { of: HashMap::new(), all: vec![none], vacant: Vec::new() }
     }
 }
 
-impl Numbers {
+impl TenantNumbers {
     /// The number of a tenant, for one slot more.
     pub fn take(&mut self, tenant: TenantId) -> u32 {
         if tenant == TenantId::NONE {
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn tenants_that_differ_in_the_upper_bits_alone_have_numbers_of_their_own_and_numbers_are_reused()
      {
-        let mut numbers = Numbers::default();
+        let mut numbers = TenantNumbers::default();
         let [a, b] = [7, 7 + (1 << 32)].map(TenantId);
         let [first, second, again] = [a, b, a].map(|tenant| numbers.take(tenant));
         assert!(first == again && first != second && first != 0 && second != 0);
