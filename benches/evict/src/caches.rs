@@ -1,7 +1,7 @@
 //! The caches that are compared.
 
 use hashbrown::HashTable;
-use kvtier_evict::{Arc, Entry, KvPolicy, Lru, Policy, PolicyKind, S3Fifo, Sieve};
+use kvtier_evict::{ArcPolicy, SlotInfo, KvPolicy, Lru, Policy, PolicyKind, S3Fifo, Sieve};
 use kvtier_index::{Chunk, Index, IndexConfig, Reserve};
 use kvtier_key::Digest;
 
@@ -29,7 +29,7 @@ pub fn all() -> Vec<(&'static str, Box<dyn Cache>)> {
         ("schnellru", Box::new(schnellru::LruMap::<u64, u64>::new(schnellru::ByLength::new(ENTRIES as u32)))),
         ("kvtier lru", Box::new(Slots::new(Lru::new()))),
         ("kvtier default", Box::new(Slots::new(KvPolicy::new()))),
-        ("kvtier arc", Box::new(Slots::new(Arc::new()))),
+        ("kvtier arc", Box::new(Slots::new(ArcPolicy::new()))),
         ("kvtier s3-fifo", Box::new(Slots::new(S3Fifo::new()))),
         ("kvtier sieve", Box::new(Slots::new(Sieve::new()))),
         ("quick_cache", Box::new(quick_cache::unsync::Cache::<u64, u64>::new(ENTRIES))),
@@ -137,7 +137,7 @@ impl<P: Policy> Cache for Slots<P> {
         }
         assert!(self.table.capacity() > self.table.len(), "a table that is hashed anew moves its slots");
         let slot = self.table.insert_unique(key, (key, key), |(key, _)| *key).bucket_index() as u32;
-        self.policy.insert(Entry::new(slot, 1).with_tag(key));
+        self.policy.insert(SlotInfo::new(slot, 1).with_tag(key));
     }
 
     fn bytes(&self) -> Option<usize> {

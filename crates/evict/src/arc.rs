@@ -2,7 +2,7 @@ use alloc::vec::Vec;
 
 use crate::ghosts::Ghosts;
 use crate::slots::{List, NIL, Slots};
-use crate::{Entry, Policy};
+use crate::{Policy, SlotInfo};
 
 /// What ARC keeps of a slot.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,7 +20,7 @@ struct Resident {
 /// room as the chunks that come back after they went (B1, B2) say they should. LMCache's ARC: it
 /// counts slots, not bytes, and its capacity is the most slots that there ever were.
 #[derive(Clone, Debug)]
-pub struct Arc {
+pub struct ArcPolicy {
     slots: Slots<Resident>,
     once: List,
     often: List,
@@ -33,10 +33,10 @@ pub struct Arc {
     capacity: usize,
 }
 
-impl Arc {
+impl ArcPolicy {
     /// A policy without slots.
     pub fn new() -> Self {
-        Arc {
+        ArcPolicy {
             slots: Slots::new(),
             once: List::EMPTY,
             often: List::EMPTY,
@@ -78,7 +78,7 @@ impl Arc {
         true
     }
 
-    fn add(&mut self, entry: &Entry, reserved: bool) {
+    fn add(&mut self, entry: &SlotInfo, reserved: bool) {
         let often = self.remembered(entry.tag);
         self.slots.track(entry.slot, Resident { reserved, ..Resident::default() });
         self.link(entry.slot, often && !reserved);
@@ -109,18 +109,18 @@ impl Arc {
     }
 }
 
-impl Default for Arc {
+impl Default for ArcPolicy {
     fn default() -> Self {
-        Arc::new()
+        ArcPolicy::new()
     }
 }
 
-impl Policy for Arc {
+impl Policy for ArcPolicy {
     fn name(&self) -> &'static str {
         "arc"
     }
 
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: SlotInfo) {
         let slot = entry.slot;
         if !self.slots.is_tracked(slot) {
             self.add(&entry, false);
@@ -131,7 +131,7 @@ impl Policy for Arc {
         }
     }
 
-    fn reserve(&mut self, entry: Entry) {
+    fn reserve(&mut self, entry: SlotInfo) {
         let slot = entry.slot;
         let pinned = self.slots.is_tracked(slot) && self.slots[slot].pinned;
         self.remove(slot);
@@ -177,7 +177,7 @@ impl Policy for Arc {
         }
     }
 
-    fn leave(&mut self, slot: u32) {
+    fn begin_evict(&mut self, slot: u32) {
         if !self.slots.is_tracked(slot) || self.slots[slot].leaving {
             return;
         }
@@ -207,7 +207,7 @@ impl Policy for Arc {
         self.slots.len()
     }
 
-    fn order(&mut self) -> Vec<u32> {
+    fn eviction_order(&mut self) -> Vec<u32> {
         let listed = || [self.once, self.often].into_iter().flat_map(|list| self.slots.iter(list));
         let mut order: Vec<u32> = listed().filter(|slot| !self.slots[*slot].pinned).collect();
         order.extend(listed().filter(|slot| self.slots[*slot].pinned));

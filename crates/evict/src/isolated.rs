@@ -2,7 +2,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use crate::slots::{List, NIL, Slots};
-use crate::{Entry, Policy};
+use crate::{Policy, SlotInfo};
 
 /// What the policy keeps of a slot.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,10 +15,10 @@ struct Owned {
 }
 
 impl Owned {
-    fn new(entry: &Entry, pinned: bool) -> Self {
+    fn new(entry: &SlotInfo, pinned: bool) -> Self {
         let bytes = entry.bytes.min((1 << 48) - 1);
         Owned {
-            group: entry.group,
+            group: entry.tenant,
             bytes_low: bytes as u32,
             bytes_high: (bytes >> 32) as u16,
             pinned,
@@ -32,18 +32,18 @@ impl Owned {
 
 /// The slots of one owner.
 #[derive(Clone, Copy, Debug)]
-struct Owner {
+struct TenantQueue {
     list: List,
     bytes: u64,
     slots: usize,
 }
 
-/// One LRU for each owner ([`Entry::group`]; a cache salt, say): LMCache's IsolatedLRU. Asked for a
+/// One LRU for each owner ([`SlotInfo::tenant`]; a cache salt, say): LMCache's IsolatedLRU. Asked for a
 /// victim of no owner in particular, it takes one from whoever has the most bytes.
 #[derive(Clone, Debug)]
 pub struct IsolatedLru {
     slots: Slots<Owned>,
-    owners: BTreeMap<u32, Owner>,
+    owners: BTreeMap<u32, TenantQueue>,
     /// Owners by their bytes.
     by_bytes: BTreeSet<(u64, u32)>,
 }
@@ -55,9 +55,12 @@ impl IsolatedLru {
     }
 
     /// Takes away or gives, once, a slot of so many bytes.
-    fn book(&mut self, group: u32, change: impl FnOnce(&mut Owner)) {
-        let owner =
-            self.owners.entry(group).or_insert(Owner { list: List::EMPTY, bytes: 0, slots: 0 });
+    fn book(&mut self, group: u32, change: impl FnOnce(&mut TenantQueue)) {
+        let owner = self.owners.entry(group).or_insert(TenantQueue {
+            list: List::EMPTY,
+            bytes: 0,
+            slots: 0,
+        });
         self.by_bytes.remove(&(owner.bytes, group));
         change(owner);
         match owner.slots {
@@ -94,12 +97,12 @@ impl Policy for IsolatedLru {
         "isolated-lru"
     }
 
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: SlotInfo) {
         let pinned = self.slots.is_tracked(entry.slot) && self.slots[entry.slot].pinned;
         self.remove(entry.slot);
         let owned = Owned::new(&entry, pinned);
         self.slots.track(entry.slot, owned);
-        self.book(entry.group, |owner| {
+        self.book(entry.tenant, |owner| {
             (owner.bytes, owner.slots) = (owner.bytes + owned.bytes(), owner.slots + 1)
         });
         self.link(entry.slot);
@@ -151,18 +154,18 @@ impl Policy for IsolatedLru {
         let mut before = (u64::MAX, u32::MAX);
         loop {
             let largest = *self.by_bytes.range(..before).next_back()?;
-            if let Some(slot) = self.victim_of(largest.1) {
+            if let Some(slot) = self.tenant_victim(largest.1) {
                 return Some(slot);
             }
             before = largest;
         }
     }
 
-    fn knows_owners(&self) -> bool {
+    fn tracks_tenants(&self) -> bool {
         true
     }
 
-    fn victim_of(&mut self, group: u32) -> Option<u32> {
+    fn tenant_victim(&mut self, group: u32) -> Option<u32> {
         loop {
             let slot = self.owners.get(&group)?.list.coldest;
             if slot == NIL {
@@ -179,7 +182,7 @@ impl Policy for IsolatedLru {
         self.slots.len()
     }
 
-    fn order(&mut self) -> Vec<u32> {
+    fn eviction_order(&mut self) -> Vec<u32> {
         let by_size = || self.by_bytes.iter().rev().filter_map(|(_, group)| self.owners.get(group));
         let listed = || by_size().flat_map(|owner| self.slots.iter(owner.list));
         let mut order: Vec<u32> = listed().filter(|slot| !self.slots[*slot].pinned).collect();
@@ -189,6 +192,7 @@ impl Policy for IsolatedLru {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.slots.memory_bytes() + self.owners.len() * 2 * size_of::<(u32, Owner, u64, u32)>()
+        self.slots.memory_bytes()
+            + self.owners.len() * 2 * size_of::<(u32, TenantQueue, u64, u32)>()
     }
 }

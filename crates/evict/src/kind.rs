@@ -4,7 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::{
-    Arc, Fifo, IsolatedLru, KvPolicy, Lfu, Lru, LruCompat, Mru, Noop, Policy, S3Fifo, Sieve,
+    ArcPolicy, Fifo, IsolatedLru, KvPolicy, Lfu, Lru, LruCompat, Mru, Noop, Policy, S3Fifo, Sieve,
     WTinyLfu,
 };
 
@@ -78,7 +78,7 @@ impl PolicyKind {
             PolicyKind::Mru => Box::new(Mru::new()),
             PolicyKind::Fifo => Box::new(Fifo::new()),
             PolicyKind::Lfu => Box::new(Lfu::new()),
-            PolicyKind::Arc => Box::new(Arc::new()),
+            PolicyKind::Arc => Box::new(ArcPolicy::new()),
             PolicyKind::S3Fifo => Box::new(S3Fifo::new()),
             PolicyKind::Sieve => Box::new(Sieve::new()),
             PolicyKind::WTinyLfu => Box::new(WTinyLfu::new()),

@@ -6,11 +6,11 @@ use alloc::collections::binary_heap::PeekMut;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
+use crate::deferred::Deferred;
 use crate::history::{Ghost, History};
-use crate::later::Later;
-use crate::returns::Returns;
+use crate::reuse_model::ReuseModel;
 use crate::slots::{List, NIL, Slots};
-use crate::{Entry, Hint, Policy};
+use crate::{EvictionHint, Policy, SlotInfo};
 
 mod class;
 mod guard;
@@ -51,7 +51,7 @@ pub struct KvPolicy {
     /// Slots that had children when they were the coldest.
     parked: List,
     history: History,
-    returns: Returns,
+    returns: ReuseModel,
     guard: Guard,
     weight: Weight,
     retained: Retained,
@@ -69,9 +69,9 @@ pub struct KvPolicy {
     stripe: usize,
     /// The list that was found the cheapest, and for how many more victims it is taken for that.
     cheap: (usize, usize),
-    hits: Later<u32>,
+    hits: Deferred<u32>,
     /// Who went of late and is not in `history` yet.
-    gone: Later<Gone>,
+    gone: Deferred<Gone>,
 }
 
 /// New chunks that were saved one after the other, each the child of the one before.
@@ -98,7 +98,7 @@ impl KvPolicy {
             filled: [0; LISTS / 64],
             parked: List::EMPTY,
             history: History::new(),
-            returns: Returns::new(),
+            returns: ReuseModel::new(),
             guard: Guard::new(),
             weight: Weight::default(),
             retained: Retained::default(),
@@ -111,8 +111,8 @@ impl KvPolicy {
             learnt_at: 0,
             stripe: 0,
             cheap: (0, 0),
-            hits: Later::new(),
-            gone: Later::new(),
+            hits: Deferred::new(),
+            gone: Deferred::new(),
         }
     }
 
@@ -189,7 +189,7 @@ impl Policy for KvPolicy {
         "default"
     }
 
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: SlotInfo) {
         self.settle();
         let slot = entry.slot;
         self.now = self.now.wrapping_add(1);
@@ -230,20 +230,20 @@ impl Policy for KvPolicy {
         self.absent = 0;
     }
 
-    fn hint(&mut self, slot: u32, hint: &Hint) {
+    fn hint(&mut self, slot: u32, hint: &EvictionHint) {
         self.settle();
         if !self.nodes.is_tracked(slot) {
             return;
         }
         let class = match *hint {
-            Hint { retention_ms: Some(ms), .. } => {
+            EvictionHint { retention_ms: Some(ms), .. } => {
                 let (nodes, until_ms) = (&self.nodes, self.now_ms.saturating_add(ms));
                 let is_kept = |slot| nodes.is_tracked(slot) && nodes[slot].class().is(RETAINED);
                 self.retained.keep(slot, until_ms, nodes.len(), is_kept);
                 RETAINED
             }
-            Hint { expected_return_ms: Some(ms), .. } => hinted(ms),
-            Hint { session_ended: true, .. } => ENDED,
+            EvictionHint { expected_return_ms: Some(ms), .. } => hinted(ms),
+            EvictionHint { session_ended: true, .. } => ENDED,
             _ => self.nodes[slot].class(),
         };
         let class = class.with_hits(self.nodes[slot].class().hits());
@@ -257,7 +257,7 @@ impl Policy for KvPolicy {
         }
     }
 
-    fn at(&mut self, now_ms: u64) {
+    fn set_time(&mut self, now_ms: u64) {
         self.settle();
         self.now_ms = now_ms;
         while let Some(slot) = self.retained.expired(now_ms) {
@@ -307,7 +307,7 @@ impl Policy for KvPolicy {
         }
     }
 
-    fn leave(&mut self, slot: u32) {
+    fn begin_evict(&mut self, slot: u32) {
         self.settle();
         if self.nodes.is_tracked(slot) {
             self.pin(slot);
@@ -368,11 +368,11 @@ impl Policy for KvPolicy {
         self.remember(tag, Ghost { stamp: self.now, class });
     }
 
-    fn takes_orphans(&self) -> bool {
+    fn accepts_orphans(&self) -> bool {
         false
     }
 
-    fn may_go(&self, slot: u32) -> bool {
+    fn is_evictable(&self, slot: u32) -> bool {
         let node = self.nodes.is_tracked(slot).then(|| self.nodes[slot]);
         node.is_none_or(|node| matches!(node.kids(), 0 | KIDS_MAX) && !node.class().is(RETAINED))
     }
@@ -381,7 +381,7 @@ impl Policy for KvPolicy {
         self.nodes.len()
     }
 
-    fn order(&mut self) -> Vec<u32> {
+    fn eviction_order(&mut self) -> Vec<u32> {
         self.settle();
         // Of the coldest of all lists the one that is worth the least goes, and the next of its
         // list is the coldest then.
@@ -413,7 +413,7 @@ impl Policy for KvPolicy {
 
 impl KvPolicy {
     /// Tracks a slot that was not, with what is remembered of its chunk.
-    fn enter(&mut self, entry: &Entry, weight: usize) {
+    fn enter(&mut self, entry: &SlotInfo, weight: usize) {
         if entry.parent.is_none_or(|parent| parent != self.filled_last) {
             self.guard.begin_request();
         }

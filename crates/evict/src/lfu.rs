@@ -2,7 +2,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::slots::{List, Slots};
-use crate::{Entry, Policy};
+use crate::{Policy, SlotInfo};
 
 /// What LFU keeps of a slot.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,7 +53,7 @@ impl Policy for Lfu {
         "lfu"
     }
 
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: SlotInfo) {
         let slot = entry.slot;
         if self.uses.is_tracked(slot) {
             return self.touch(slot);
@@ -113,7 +113,7 @@ impl Policy for Lfu {
         self.uses.len()
     }
 
-    fn order(&mut self) -> Vec<u32> {
+    fn eviction_order(&mut self) -> Vec<u32> {
         let listed = || self.lists.values().flat_map(|list| self.uses.iter(*list));
         let mut order: Vec<u32> = listed().filter(|slot| !self.uses[*slot].pinned).collect();
         order.extend(listed().filter(|slot| self.uses[*slot].pinned));

@@ -1,7 +1,7 @@
 use alloc::vec::Vec;
 
-use crate::later::Later;
-use crate::{Entry, Policy, SLOTS_MAX};
+use crate::deferred::Deferred;
+use crate::{Policy, SLOTS_MAX, SlotInfo};
 
 /// Ends the list on either side.
 const NIL: u32 = u32::MAX;
@@ -28,13 +28,13 @@ pub struct Lru {
     coldest: u32,
     hottest: u32,
     len: usize,
-    hits: Later<u32>,
+    hits: Deferred<u32>,
 }
 
 impl Lru {
     /// An empty list.
     pub fn new() -> Self {
-        Lru { links: Vec::new(), coldest: NIL, hottest: NIL, len: 0, hits: Later::new() }
+        Lru { links: Vec::new(), coldest: NIL, hottest: NIL, len: 0, hits: Deferred::new() }
     }
 
     /// Moves the slots whose hits wait: before anything but another hit.
@@ -113,7 +113,7 @@ impl Policy for Lru {
         "lru"
     }
 
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: SlotInfo) {
         let slot = entry.slot;
         assert!(slot < SLOTS_MAX, "slots are numbered below SLOTS_MAX");
         self.settle();
@@ -167,7 +167,7 @@ impl Policy for Lru {
         self.len
     }
 
-    fn order(&mut self) -> Vec<u32> {
+    fn eviction_order(&mut self) -> Vec<u32> {
         self.settle();
         let mut order = Vec::with_capacity(self.len);
         let mut at = self.coldest;
@@ -192,19 +192,19 @@ mod tests {
 
     fn lru(slots: impl IntoIterator<Item = u32>) -> Lru {
         let mut lru = Lru::new();
-        slots.into_iter().for_each(|slot| lru.insert(Entry::new(slot, 1)));
+        slots.into_iter().for_each(|slot| lru.insert(SlotInfo::new(slot, 1)));
         lru
     }
 
     #[test]
     fn the_oldest_goes_first() {
         let mut lru = lru([3, 0, 2]);
-        assert_eq!((lru.order(), lru.victim()), (vec![3, 0, 2], Some(3)));
+        assert_eq!((lru.eviction_order(), lru.victim()), (vec![3, 0, 2], Some(3)));
         lru.touch(3);
-        assert_eq!((lru.order(), lru.victim()), (vec![0, 2, 3], Some(0)));
+        assert_eq!((lru.eviction_order(), lru.victim()), (vec![0, 2, 3], Some(0)));
         lru.remove(2);
-        lru.insert(Entry::new(0, 1));
-        assert_eq!((lru.order(), lru.len()), (vec![3, 0], 2));
+        lru.insert(SlotInfo::new(0, 1));
+        assert_eq!((lru.eviction_order(), lru.len()), (vec![3, 0], 2));
     }
 
     #[test]
@@ -212,24 +212,28 @@ mod tests {
         let mut lru = lru([0, 1, 2]);
         lru.pin(0);
         lru.touch(0);
-        lru.insert(Entry::new(0, 9));
-        assert_eq!((lru.order(), lru.victim(), lru.len()), (vec![1, 2, 0], Some(1), 3));
+        lru.insert(SlotInfo::new(0, 9));
+        assert_eq!((lru.eviction_order(), lru.victim(), lru.len()), (vec![1, 2, 0], Some(1), 3));
         lru.pin(1);
         lru.pin(2);
         assert_eq!(lru.victim(), None);
         lru.unpin(0);
         lru.unpin(2);
-        assert_eq!(lru.order(), vec![0, 2, 1]);
+        assert_eq!(lru.eviction_order(), vec![0, 2, 1]);
         lru.remove(1);
         lru.unpin(1);
-        assert_eq!((lru.order(), lru.len()), (vec![0, 2], 2));
+        assert_eq!((lru.eviction_order(), lru.len()), (vec![0, 2], 2));
     }
 
     #[test]
     fn who_asks_for_the_order_has_the_hits_that_wait_settled_in_place() {
         let mut lru = lru([0, 1]);
         lru.touch(0);
-        assert_eq!((lru.order(), lru.hits.is_empty()), (vec![1, 0], true), "not in a copy of all");
+        assert_eq!(
+            (lru.eviction_order(), lru.hits.is_empty()),
+            (vec![1, 0], true),
+            "not in a copy of all"
+        );
     }
 
     #[test]
@@ -241,7 +245,7 @@ mod tests {
             lru.unpin(slot);
             lru.remove(slot);
         }
-        assert_eq!((lru.order(), lru.len()), (vec![1], 1));
+        assert_eq!((lru.eviction_order(), lru.len()), (vec![1], 1));
         lru.remove(1);
         assert_eq!((lru.victim(), lru.is_empty()), (None, true));
     }

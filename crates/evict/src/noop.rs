@@ -1,7 +1,7 @@
 use alloc::vec::Vec;
 
 use crate::slots::Slots;
-use crate::{Entry, Policy};
+use crate::{Policy, SlotInfo};
 
 /// Never a victim: a medium that is full takes nothing more. LMCache's noop.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ impl Policy for Noop {
         "noop"
     }
 
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: SlotInfo) {
         self.0.track(entry.slot, ());
     }
 
@@ -46,7 +46,7 @@ impl Policy for Noop {
     }
 
     /// Nobody's slots go.
-    fn knows_owners(&self) -> bool {
+    fn tracks_tenants(&self) -> bool {
         true
     }
 
@@ -54,7 +54,7 @@ impl Policy for Noop {
         self.0.len()
     }
 
-    fn order(&mut self) -> Vec<u32> {
+    fn eviction_order(&mut self) -> Vec<u32> {
         self.0.unlisted().collect()
     }
 

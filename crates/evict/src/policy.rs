@@ -7,7 +7,7 @@ pub const SLOTS_MAX: u32 = u32::MAX - 16;
 /// What a policy is told of one slot when it is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Entry {
+pub struct SlotInfo {
     /// The slot's number, below [`SLOTS_MAX`].
     pub slot: u32,
     /// The slot of the chunk before this one in its prefix chain, where that is known and present.
@@ -20,16 +20,16 @@ pub struct Entry {
     /// = unknown.
     pub cost: u32,
     /// Whose it is: policies that divide by owner (per tenant, per salt) divide by this.
-    pub group: u32,
+    pub tenant: u32,
     /// What the chunk is known by when it is not there: the head of its digest, say. Policies look
     /// it up among what they gave up; 0 = unknown, never remembered.
     pub tag: u64,
 }
 
-impl Entry {
+impl SlotInfo {
     /// An entry of `bytes` bytes in `slot`: no known parent, cost or owner.
     pub fn new(slot: u32, bytes: u64) -> Self {
-        Entry { slot, parent: None, depth: 0, bytes, cost: 0, group: 0, tag: 0 }
+        SlotInfo { slot, parent: None, depth: 0, bytes, cost: 0, tenant: 0, tag: 0 }
     }
 
     /// Sets its place in a prefix chain: the slot before it, if present, and how many chunks lie
@@ -46,8 +46,8 @@ impl Entry {
     }
 
     /// Sets whose it is.
-    pub fn with_group(mut self, group: u32) -> Self {
-        self.group = group;
+    pub fn with_tenant(mut self, group: u32) -> Self {
+        self.tenant = group;
         self
     }
 
@@ -62,7 +62,7 @@ impl Entry {
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct Hint {
+pub struct EvictionHint {
     /// The conversation is over.
     pub session_ended: bool,
     /// In how many milliseconds from now the chunk will likely be asked for again.
@@ -73,10 +73,10 @@ pub struct Hint {
     pub retention_ms: Option<u64>,
 }
 
-impl Hint {
+impl EvictionHint {
     /// A hint that says nothing.
     pub fn new() -> Self {
-        Hint::default()
+        EvictionHint::default()
     }
 
     /// The conversation is over.
@@ -104,7 +104,7 @@ impl Hint {
     }
 }
 
-/// Which slot goes next. Every call but [`order`](Policy::order) takes (amortised) constant time,
+/// Which slot goes next. Every call but [`eviction_order`](Policy::eviction_order) takes (amortised) constant time,
 /// or the logarithm of a small number, whatever the number of slots and however many are pinned.
 ///
 /// Slots that the policy does not track are ignored by all calls but `insert`.
@@ -115,11 +115,11 @@ pub trait Policy: Debug + Send {
     /// Tracks a slot, as the most recent. A slot that is tracked already is inserted anew, with
     /// these facts; if it was pinned, it stays so. Panics where the slot is not below
     /// [`SLOTS_MAX`].
-    fn insert(&mut self, entry: Entry);
+    fn insert(&mut self, entry: SlotInfo);
 
     /// Tracks a slot as [`insert`](Policy::insert) does, for a chunk whose bytes have yet to come;
     /// `insert` tells that they came, which is then no second use.
-    fn reserve(&mut self, entry: Entry) {
+    fn reserve(&mut self, entry: SlotInfo) {
         self.insert(entry);
     }
 
@@ -141,13 +141,13 @@ pub trait Policy: Debug + Send {
     }
 
     /// What the caller expects of a slot, from now on and until it is hit or hinted again.
-    fn hint(&mut self, slot: u32, hint: &Hint) {
+    fn hint(&mut self, slot: u32, hint: &EvictionHint) {
         let _ = (slot, hint);
     }
 
     /// The time, in milliseconds of any clock that only goes forward; told as often as the caller
     /// knows it. Only hints are measured by it.
-    fn at(&mut self, now_ms: u64) {
+    fn set_time(&mut self, now_ms: u64) {
         let _ = now_ms;
     }
 
@@ -156,7 +156,7 @@ pub trait Policy: Debug + Send {
     fn remove(&mut self, slot: u32);
 
     /// The slot is gone because the policy gave it up. Policies with a memory remember `tag`, under
-    /// which the chunk may come back as [`Entry::tag`].
+    /// which the chunk may come back as [`SlotInfo::tag`].
     fn evict(&mut self, slot: u32, tag: u64) {
         let _ = tag;
         self.remove(slot);
@@ -173,7 +173,7 @@ pub trait Policy: Debug + Send {
 
     /// The slot was given up and is on its way out: pinned, and for what the policy counts already
     /// gone. Then it is evicted, or removed, or unpinned and there as before.
-    fn leave(&mut self, slot: u32) {
+    fn begin_evict(&mut self, slot: u32) {
         self.pin(slot);
     }
 
@@ -203,26 +203,26 @@ pub trait Policy: Debug + Send {
 
     /// Whether a chunk may displace others although the chunk before it in its chain is missing, so
     /// that nothing can use it.
-    fn takes_orphans(&self) -> bool {
+    fn accepts_orphans(&self) -> bool {
         true
     }
 
     /// Whether the slot can go before others without harm: nothing that stays is of no use without
     /// it, and nobody asked to keep it.
-    fn may_go(&self, slot: u32) -> bool {
+    fn is_evictable(&self, slot: u32) -> bool {
         let _ = slot;
         true
     }
 
-    /// Whether [`victim_of`](Policy::victim_of) has an answer; [`Owners`](crate::Owners) gives one
+    /// Whether [`tenant_victim`](Policy::tenant_victim) has an answer; [`PerTenant`](crate::PerTenant) gives one
     /// to the others.
-    fn knows_owners(&self) -> bool {
+    fn tracks_tenants(&self) -> bool {
         false
     }
 
     /// The slot of this owner that should go next; `None` from policies that do not divide by
     /// owner.
-    fn victim_of(&mut self, group: u32) -> Option<u32> {
+    fn tenant_victim(&mut self, group: u32) -> Option<u32> {
         let _ = group;
         None
     }
@@ -238,7 +238,7 @@ pub trait Policy: Debug + Send {
     /// All tracked slots, the next victim first as far as that is known; the pinned ones come last,
     /// in no order. Takes time and memory in proportion to the number of slots: for snapshots
     /// and tests. Nobody sees that it changes anything: what was put off is done before.
-    fn order(&mut self) -> Vec<u32>;
+    fn eviction_order(&mut self) -> Vec<u32>;
 
     /// The heap memory held, in bytes.
     fn memory_bytes(&self) -> usize;

@@ -96,7 +96,7 @@ impl Queue {
         self.pinned.len()
     }
 
-    pub fn order(&self) -> Vec<u32> {
+    pub fn eviction_order(&self) -> Vec<u32> {
         let mut order: Vec<u32> =
             self.pinned.iter(self.list).filter(|slot| !self.pinned[*slot]).collect();
         if self.first == First::Newest {
@@ -120,7 +120,7 @@ macro_rules! policy_of_queue {
                 $name
             }
 
-            fn insert(&mut self, entry: crate::Entry) {
+            fn insert(&mut self, entry: crate::SlotInfo) {
                 self.0.insert(entry.slot);
             }
 
@@ -149,8 +149,8 @@ macro_rules! policy_of_queue {
                 self.0.len()
             }
 
-            fn order(&mut self) -> alloc::vec::Vec<u32> {
-                self.0.order()
+            fn eviction_order(&mut self) -> alloc::vec::Vec<u32> {
+                self.0.eviction_order()
             }
 
             fn memory_bytes(&self) -> usize {

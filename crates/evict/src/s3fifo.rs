@@ -1,6 +1,6 @@
 use crate::ghosts::Ghosts;
 use crate::segments::{Segments, calls_of_segments};
-use crate::{Entry, Policy};
+use crate::{Policy, SlotInfo};
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;
@@ -35,7 +35,7 @@ impl Policy for S3Fifo {
         "s3-fifo"
     }
 
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: SlotInfo) {
         if self.queues.is_tracked(entry.slot) {
             return self.touch(entry.slot);
         }
@@ -110,11 +110,12 @@ mod tests {
     #[test]
     fn one_hit_wonders_leave_by_the_small_queue_and_who_comes_back_is_in_the_main_one() {
         let mut policy = S3Fifo::new();
-        (0..10).for_each(|slot| policy.insert(Entry::new(slot, 1).with_tag(u64::from(slot) + 1)));
+        (0..10)
+            .for_each(|slot| policy.insert(SlotInfo::new(slot, 1).with_tag(u64::from(slot) + 1)));
         (0..2).for_each(|_| policy.touch(0));
         assert_eq!(policy.victim(), Some(1), "0 was hit and moved on");
         policy.evict(1, 2);
-        policy.insert(Entry::new(1, 1).with_tag(2));
+        policy.insert(SlotInfo::new(1, 1).with_tag(2));
         assert_eq!((policy.queues.list_of(0), policy.queues.list_of(1)), (MAIN, MAIN));
         assert_eq!(policy.victim(), Some(2));
     }

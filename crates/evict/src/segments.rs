@@ -111,7 +111,7 @@ impl<T: Copy + Default, const N: usize> Segments<T, N> {
     }
 
     /// All slots, list after list, pinned ones last.
-    pub fn order(&self) -> Vec<u32> {
+    pub fn eviction_order(&self) -> Vec<u32> {
         let listed = || self.lists.iter().flat_map(|list| self.members.iter(*list));
         let mut order: Vec<u32> = listed().filter(|slot| !self.members[*slot].pinned).collect();
         order.extend(listed().filter(|slot| self.members[*slot].pinned));
@@ -146,8 +146,8 @@ macro_rules! calls_of_segments {
             self.$field.len()
         }
 
-        fn order(&mut self) -> alloc::vec::Vec<u32> {
-            self.$field.order()
+        fn eviction_order(&mut self) -> alloc::vec::Vec<u32> {
+            self.$field.eviction_order()
         }
     };
 }

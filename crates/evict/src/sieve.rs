@@ -1,6 +1,6 @@
 use crate::segments::{Segments, calls_of_segments};
 use crate::slots::NIL;
-use crate::{Entry, Policy};
+use crate::{Policy, SlotInfo};
 
 /// One queue and a hand that goes from old to new: what was hit since the hand last passed stays
 /// where it is.
@@ -30,7 +30,7 @@ impl Policy for Sieve {
         "sieve"
     }
 
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: SlotInfo) {
         if self.queue.is_tracked(entry.slot) {
             return self.touch(entry.slot);
         }
@@ -78,14 +78,14 @@ mod tests {
     #[test]
     fn the_hand_passes_what_was_hit_and_goes_on_from_there() {
         let mut policy = Sieve::new();
-        (0..5).for_each(|slot| policy.insert(Entry::new(slot, 1)));
+        (0..5).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
         [0, 1, 3].into_iter().for_each(|slot| policy.touch(slot));
         let mut victims = alloc::vec::Vec::new();
         while let Some(slot) = policy.victim() {
             victims.push(slot);
             policy.remove(slot);
             if victims.len() == 1 {
-                policy.insert(Entry::new(9, 1));
+                policy.insert(SlotInfo::new(9, 1));
             }
         }
         assert_eq!(victims, [2, 4, 9, 0, 1, 3]);

@@ -3,7 +3,7 @@ use alloc::vec::Vec;
 
 use crate::ghosts::hash;
 use crate::segments::{Segments, calls_of_segments};
-use crate::{Entry, Policy};
+use crate::{Policy, SlotInfo};
 
 const WINDOW: usize = 0;
 const PROBATION: usize = 1;
@@ -60,7 +60,7 @@ impl Policy for WTinyLfu {
         "w-tinylfu"
     }
 
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: SlotInfo) {
         if self.parts.is_tracked(entry.slot) {
             return self.touch(entry.slot);
         }
@@ -168,7 +168,8 @@ mod tests {
     #[test]
     fn a_newcomer_stays_only_if_it_is_used_more_than_who_would_go() {
         let mut policy = WTinyLfu::new();
-        (0..10).for_each(|slot| policy.insert(Entry::new(slot, 1).with_tag(u64::from(slot) + 1)));
+        (0..10)
+            .for_each(|slot| policy.insert(SlotInfo::new(slot, 1).with_tag(u64::from(slot) + 1)));
         assert_eq!(policy.victim(), Some(0));
         assert_eq!(
             (policy.parts.len_of(WINDOW), policy.parts.list_of(9)),
@@ -176,14 +177,14 @@ mod tests {
             "the newest"
         );
         (0..3).for_each(|_| policy.touch(9));
-        policy.insert(Entry::new(10, 1).with_tag(11));
+        policy.insert(SlotInfo::new(10, 1).with_tag(11));
         assert_eq!(
             (policy.victim(), policy.parts.list_of(9)),
             (Some(0), PROBATION),
             "used more often than 0"
         );
         policy.remove(0);
-        policy.insert(Entry::new(0, 1).with_tag(77));
+        policy.insert(SlotInfo::new(0, 1).with_tag(77));
         assert_eq!(policy.victim(), Some(10), "used no more often than 1");
     }
 

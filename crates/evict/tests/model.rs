@@ -1,7 +1,7 @@
 //! Every policy keeps the promises of `Policy`; LRU is compared with a plain vector, order and all.
 use std::collections::{HashMap, HashSet};
 
-use kvtier_evict::{Entry, Owners, PolicyKind};
+use kvtier_evict::{PerTenant, PolicyKind, SlotInfo};
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ proptest! {
         let (mut lru, mut model) = (PolicyKind::Lru.build(), Model::default());
         for op in ops {
             match op {
-                Op::Insert(s) => { lru.insert(Entry::new(s, 1)); model.move_to_hot(s) }
+                Op::Insert(s) => { lru.insert(SlotInfo::new(s, 1)); model.move_to_hot(s) }
                 Op::Touch(s) => { lru.touch(s); if model.order.contains(&s) { model.move_to_hot(s) } }
                 Op::Remove(s) => { lru.remove(s); model.remove(s) }
                 Op::Pin(s) => { lru.pin(s); if model.order.contains(&s) { model.pinned.insert(s); } }
@@ -68,7 +68,7 @@ proptest! {
                     victim.into_iter().for_each(|s| { lru.remove(s); model.remove(s) });
                 }
             }
-            let order = lru.order();
+            let order = lru.eviction_order();
             let running = model.running();
             prop_assert_eq!(&order[..running.len()], &running[..]);
             prop_assert_eq!(order[running.len()..].iter().copied().collect::<HashSet<_>>(), model.pinned.clone());
@@ -81,15 +81,15 @@ proptest! {
         for kind in PolicyKind::ALL {
             for around in [false, true] {
                 let mut policy = kind.build();
-                if around && !policy.knows_owners() {
-                    policy = Box::new(Owners::around(policy, |_| 0, |_| false));
+                if around && !policy.tracks_tenants() {
+                    policy = Box::new(PerTenant::around(policy, |_| 0, |_| false));
                 }
                 let (mut model, mut owner) = (Model::default(), HashMap::new());
                 for (n, op) in (0..).zip(&ops) {
                     match *op {
                         // One that comes again may be another's now.
                         Op::Insert(s) => {
-                            policy.insert(Entry::new(s, 1).with_group(n % 3));
+                            policy.insert(SlotInfo::new(s, 1).with_tenant(n % 3));
                             model.move_to_hot(s);
                             owner.insert(s, n % 3);
                         }
@@ -103,12 +103,12 @@ proptest! {
                     prop_assert_eq!(victim, policy.victim(), "asking changes nothing");
                     prop_assert_eq!(victim.is_some(), !model.running().is_empty() && kind != PolicyKind::Noop);
                     prop_assert!(victim.is_none_or(|s| model.running().contains(&s)));
-                    let order = policy.order();
+                    let order = policy.eviction_order();
                     prop_assert_eq!(order.len(), policy.len());
                     prop_assert_eq!(order.into_iter().collect::<HashSet<_>>(), model.order.iter().copied().collect());
-                    for group in 0..if policy.knows_owners() { 3 } else { 0 } {
+                    for group in 0..if policy.tracks_tenants() { 3 } else { 0 } {
                         let running: Vec<u32> = model.running().into_iter().filter(|s| owner[s] == group).collect();
-                        let victim = policy.victim_of(group);
+                        let victim = policy.tenant_victim(group);
                         prop_assert_eq!(victim.is_some(), !running.is_empty() && kind != PolicyKind::Noop, "{}", kind);
                         prop_assert!(victim.is_none_or(|s| running.contains(&s)));
                     }
@@ -119,7 +119,7 @@ proptest! {
 
     #[test]
     fn what_hits_of_single_slots_do_later_nobody_sees(ops in prop::collection::vec(op(), 1..200)) {
-        let known = |s: u32| Entry::new(s, 1).with_tag(u64::from(s) + 1).with_chain((!s.is_multiple_of(4)).then(|| s - 1), s % 4);
+        let known = |s: u32| SlotInfo::new(s, 1).with_tag(u64::from(s) + 1).with_chain((!s.is_multiple_of(4)).then(|| s - 1), s % 4);
         for kind in PolicyKind::ALL {
             let (mut single, mut at_once) = (kind.build(), kind.build());
             for op in &ops {
@@ -138,7 +138,7 @@ proptest! {
                         }
                     }
                 }
-                prop_assert_eq!(single.order(), at_once.order(), "{}", kind);
+                prop_assert_eq!(single.eviction_order(), at_once.eviction_order(), "{}", kind);
             }
         }
     }

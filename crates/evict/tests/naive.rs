@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use kvtier_evict::{Entry, PolicyKind};
+use kvtier_evict::{PolicyKind, SlotInfo};
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ fn agree(kind: PolicyKind, mut naive: impl Naive, ops: &[Op]) -> Result<(), Test
         match *op {
             Op::Use(slot) if there[slot as usize] => (policy.touch(slot), naive.touch(slot)).0,
             Op::Use(slot) => {
-                (policy.insert(Entry::new(slot, 1).with_tag(tag(slot))), naive.insert(slot)).0
+                (policy.insert(SlotInfo::new(slot, 1).with_tag(tag(slot))), naive.insert(slot)).0
             }
             Op::Remove(slot) if there[slot as usize] => (policy.remove(slot), naive.remove(slot)).0,
             Op::Remove(_) => {}
@@ -48,7 +48,7 @@ fn agree(kind: PolicyKind, mut naive: impl Naive, ops: &[Op]) -> Result<(), Test
                 let victim = policy.victim();
                 prop_assert_eq!(victim, naive.victim(), "{}", kind);
                 if let Some(slot) = victim {
-                    policy.leave(slot);
+                    policy.begin_evict(slot);
                     policy.evict(slot, tag(slot));
                     naive.evict(slot);
                     there[slot as usize] = false;

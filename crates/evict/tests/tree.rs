@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use kvtier_evict::{Entry, Hint, Policy, PolicyKind};
+use kvtier_evict::{EvictionHint, Policy, PolicyKind, SlotInfo};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ fn evict(policy: &mut dyn Policy, tree: &mut Tree) -> Result<bool, TestCaseError
     prop_assert!(tree.parents.contains_key(&victim) && free(&victim));
     let leaves = tree.parents.keys().any(|slot| free(slot) && tree.is_leaf(*slot));
     prop_assert!(tree.is_leaf(victim) || !leaves, "a leaf goes before its parent");
-    policy.leave(victim);
+    policy.begin_evict(victim);
     policy.evict(victim, u64::from(victim) + 1);
     tree.remove(victim);
     Ok(true)
@@ -103,13 +103,13 @@ proptest! {
     fn leaves_go_before_their_parents_and_everything_can_go(ops in prop::collection::vec(op(), 1..200)) {
         let (mut policy, mut tree) = (PolicyKind::Default.build(), Tree::default());
         for (time, op) in (0..).zip(ops) {
-            policy.at(time * 100);
+            policy.set_time(time * 100);
             match op {
                 Op::Save { from, n } => {
                     let mut parent = tree.pick(from);
                     for depth in 0..n as u32 {
                         let slot = tree.add(parent);
-                        policy.insert(Entry::new(slot, 1).with_chain(parent, depth).with_tag(u64::from(slot) + 1));
+                        policy.insert(SlotInfo::new(slot, 1).with_chain(parent, depth).with_tag(u64::from(slot) + 1));
                         parent = Some(slot);
                     }
                     policy.touch_chain(&tree.chain(parent.unwrap()));
@@ -131,16 +131,16 @@ proptest! {
                 }
                 Op::Hint(at, hint) => if let Some(slot) = tree.pick(at) {
                     let hints = [
-                        Hint::new().with_session_ended(),
-                        Hint::new().with_expected_return_ms(1 << (at % 40)),
-                        Hint::new().with_priority(at as i8),
-                        Hint::new().with_retention_ms(at as u64),
+                        EvictionHint::new().with_session_ended(),
+                        EvictionHint::new().with_expected_return_ms(1 << (at % 40)),
+                        EvictionHint::new().with_priority(at as i8),
+                        EvictionHint::new().with_retention_ms(at as u64),
                     ];
                     policy.hint(slot, &hints[usize::from(hint)]);
                 }
             }
             prop_assert_eq!(policy.len(), tree.parents.len());
-            prop_assert_eq!(policy.order().len(), tree.parents.len());
+            prop_assert_eq!(policy.eviction_order().len(), tree.parents.len());
         }
         std::mem::take(&mut tree.pinned).into_iter().for_each(|slot| policy.unpin(slot));
         while evict(&mut *policy, &mut tree)? {}
@@ -150,24 +150,24 @@ proptest! {
 
 fn saved(n: u32) -> Box<dyn Policy> {
     let mut policy = PolicyKind::Default.build();
-    (0..n).for_each(|slot| policy.insert(Entry::new(slot, 1).with_tag(u64::from(slot) + 1)));
+    (0..n).for_each(|slot| policy.insert(SlotInfo::new(slot, 1).with_tag(u64::from(slot) + 1)));
     policy
 }
 
 #[test]
 fn retained_chunks_go_last_until_their_time_is_over() {
     let mut policy = saved(3);
-    policy.at(1000);
-    policy.hint(0, &Hint::new().with_retention_ms(500));
+    policy.set_time(1000);
+    policy.hint(0, &EvictionHint::new().with_retention_ms(500));
     policy.touch(0);
-    policy.at(1499);
-    assert_eq!((policy.victim(), policy.order()), (Some(1), vec![1, 2, 0]));
+    policy.set_time(1499);
+    assert_eq!((policy.victim(), policy.eviction_order()), (Some(1), vec![1, 2, 0]));
     policy.remove(1);
     policy.remove(2);
     assert_eq!(policy.victim(), Some(0), "kept, but not against all else");
-    policy.insert(Entry::new(1, 1));
+    policy.insert(SlotInfo::new(1, 1));
     assert_eq!(policy.victim(), Some(1));
-    policy.at(1500);
+    policy.set_time(1500);
     policy.touch(1);
     assert_eq!(policy.victim(), Some(0));
 }
@@ -175,10 +175,10 @@ fn retained_chunks_go_last_until_their_time_is_over() {
 #[test]
 fn priority_outlasts_recency_a_while() {
     let mut policy = saved(3);
-    policy.hint(0, &Hint::new().with_priority(2));
+    policy.hint(0, &EvictionHint::new().with_priority(2));
     assert_eq!(policy.victim(), Some(1));
-    policy.hint(2, &Hint::new().with_priority(-1));
-    assert_eq!(policy.order().last(), Some(&0));
+    policy.hint(2, &EvictionHint::new().with_priority(-1));
+    assert_eq!(policy.eviction_order().last(), Some(&0));
 }
 
 #[test]
@@ -186,11 +186,11 @@ fn a_chunk_that_costs_more_for_its_bytes_stays_longer() {
     let mut policy = PolicyKind::Default.build();
     for slot in 0..40 {
         let cost = if slot == 0 { 4000 } else { 1000 };
-        policy.insert(Entry::new(slot, 1000).with_cost(if slot < 2 { cost } else { 1000 }));
+        policy.insert(SlotInfo::new(slot, 1000).with_cost(if slot < 2 { cost } else { 1000 }));
     }
-    policy.insert(Entry::new(40, 1000).with_cost(9000));
-    policy.insert(Entry::new(41, 1000).with_cost(1000));
-    let order = policy.order();
+    policy.insert(SlotInfo::new(40, 1000).with_cost(9000));
+    policy.insert(SlotInfo::new(41, 1000).with_cost(1000));
+    let order = policy.eviction_order();
     let at = |slot: u32| order.iter().position(|s| *s == slot).unwrap();
     assert!(at(40) > at(41), "costs more to compute again");
 }
@@ -198,7 +198,7 @@ fn a_chunk_that_costs_more_for_its_bytes_stays_longer() {
 #[test]
 fn what_comes_after_the_least_worthy_chunk_is_not_worth_its_room() {
     let mut policy = PolicyKind::Default.build();
-    policy.insert(Entry::new(0, 1));
+    policy.insert(SlotInfo::new(0, 1));
     assert_eq!((policy.victim_for(None), policy.victim_for(Some(0))), (Some(0), None));
     assert_eq!(policy.victim_for(Some(7)), Some(0));
 }
@@ -210,9 +210,9 @@ fn a_slot_takes_20_bytes_and_the_memory_of_the_gone_at_most_4() {
     let before = policy.memory_bytes();
     assert!(before <= 21 * slots as usize, "{before}");
     for slot in 0..slots {
-        policy.leave(slot);
+        policy.begin_evict(slot);
         policy.evict(slot, u64::from(slot) + 1);
-        policy.insert(Entry::new(slot, 1).with_tag(u64::from(slot) + u64::from(slots) + 1));
+        policy.insert(SlotInfo::new(slot, 1).with_tag(u64::from(slot) + u64::from(slots) + 1));
     }
     assert!(policy.memory_bytes() <= before + 4 * slots as usize, "{}", policy.memory_bytes());
 }

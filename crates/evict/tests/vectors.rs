@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use kvtier_evict::{Entry, Policy, PolicyKind};
+use kvtier_evict::{Policy, PolicyKind, SlotInfo};
 use serde_json::Value;
 
 #[path = "../../testkit/tests/vectors/load.rs"]
@@ -43,10 +43,13 @@ impl Driver {
         slot
     }
 
-    fn insert(&mut self, key: &Value, how: fn(&mut (dyn Policy + 'static), Entry)) {
+    fn insert(&mut self, key: &Value, how: fn(&mut (dyn Policy + 'static), SlotInfo)) {
         let slot = self.slot(key);
         let group = key[1].as_str().unwrap_or("").bytes().map(u32::from).sum();
-        how(&mut *self.policy, Entry::new(slot, 1).with_group(group).with_tag(u64::from(slot) + 1));
+        how(
+            &mut *self.policy,
+            SlotInfo::new(slot, 1).with_tenant(group).with_tag(u64::from(slot) + 1),
+        );
         self.decided.remove(&slot);
         if !self.tracked.contains(&slot) {
             self.tracked.push(slot);
@@ -77,16 +80,16 @@ impl Driver {
             self.tracked.iter().copied().filter(|slot| not(&self.keys[*slot as usize])).collect();
         // Places are kept whatever the order of unpinning: for that the order must be the reverse
         // of the search's.
-        let order = self.policy.order();
+        let order = self.policy.eviction_order();
         barred.iter().for_each(|slot| self.policy.pin(*slot));
         let mut victims = Vec::new();
         while victims.len() < n {
             let next = match group {
-                Some(group) => self.policy.victim_of(group),
+                Some(group) => self.policy.tenant_victim(group),
                 None => self.policy.victim(),
             };
             let Some(slot) = next else { break };
-            self.policy.leave(slot);
+            self.policy.begin_evict(slot);
             self.decided.insert(slot);
             victims.push(slot);
         }
@@ -130,7 +133,7 @@ fn policies_of_the_engine_decide_as_lmcache() {
             }
             let mut ours: Vec<&str> = driver
                 .policy
-                .order()
+                .eviction_order()
                 .iter()
                 .filter_map(|slot| driver.keys[*slot as usize].as_str())
                 .collect();
@@ -171,7 +174,7 @@ fn policies_of_the_server_decide_as_lmcache() {
             if let Some(arc) = op["arc"].as_object() {
                 let order: Vec<Value> = driver
                     .policy
-                    .order()
+                    .eviction_order()
                     .iter()
                     .map(|s| driver.keys[*s as usize].clone())
                     .collect();

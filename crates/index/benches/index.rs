@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use kvtier_evict::{Entry, Policy, PolicyKind};
+use kvtier_evict::{Policy, PolicyKind, SlotInfo};
 use kvtier_index::{Chunk, Index, IndexConfig, InsertOutcome, Reserve};
 use kvtier_key::Digest;
 
@@ -115,7 +115,7 @@ fn eprint_bytes(index: &Index) {
 fn policies(c: &mut Criterion) {
     for kind in PolicyKind::ALL {
         let mut policy: Box<dyn Policy> = kind.build();
-        (0..ENTRIES as u32).for_each(|slot| policy.insert(Entry::new(slot, BYTES)));
+        (0..ENTRIES as u32).for_each(|slot| policy.insert(SlotInfo::new(slot, BYTES)));
         let mut slots = random().map(|n| n as u32);
         let name = format!("policy {kind}");
         let mut group = c.benchmark_group(&name);
@@ -126,7 +126,7 @@ fn policies(c: &mut Criterion) {
             b.iter(|| {
                 let slot = policy.victim().expect("nothing is pinned");
                 policy.remove(slot);
-                policy.insert(Entry::new(slot, BYTES));
+                policy.insert(SlotInfo::new(slot, BYTES));
             })
         });
         group.finish();

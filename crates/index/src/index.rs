@@ -1,5 +1,5 @@
 use hashbrown::HashTable;
-use kvtier_evict::{Hint, Policy};
+use kvtier_evict::{EvictionHint, Policy};
 use kvtier_key::Digest;
 
 use crate::chains::Chains;
@@ -233,8 +233,8 @@ impl Index {
 
     /// Tells the policy what the caller expects of these chunks, at this time. Absent ones are
     /// passed over.
-    pub fn hint_batch(&mut self, now_ms: u64, chain: &[Digest], hint: &Hint) {
-        self.policy.at(now_ms);
+    pub fn hint_batch(&mut self, now_ms: u64, chain: &[Digest], hint: &EvictionHint) {
+        self.policy.set_time(now_ms);
         for slot in chain.iter().rev().filter_map(|digest| self.find(digest)).collect::<Vec<u32>>()
         {
             self.policy.hint(slot, hint);
@@ -326,7 +326,7 @@ impl Index {
     /// [`chunks_at`](Self::chunks_at) the way to a snapshot. Takes time and memory (4 bytes)
     /// for each.
     pub fn eviction_order(&mut self) -> Vec<u32> {
-        self.policy.order()
+        self.policy.eviction_order()
     }
 
     /// The chunks that are in `slots` now, in their order; slots that are empty or on their way out
@@ -381,7 +381,7 @@ impl Index {
         self.slab[slot].state = State::Evicting;
         let entry = self.slab.entry(slot);
         self.count_evicting(entry.chunk.tenant, entry.chunk.bytes);
-        self.policy.leave(slot);
+        self.policy.begin_evict(slot);
         self.sets.left(&entry.chunk.digest, entry.chunk.tenant);
         entry
     }
@@ -455,19 +455,19 @@ impl Index {
         let parent = chunk.parent.and_then(|tag| self.find_tag(tag));
         // One that is leaving may be gone when the next save of it ends.
         let stays = parent.is_some_and(|slot| self.slab[slot].state != State::Evicting);
-        if let (Some(before), false, false) = (chunk.parent, stays, self.policy.takes_orphans()) {
+        if let (Some(before), false, false) = (chunk.parent, stays, self.policy.accepts_orphans()) {
             self.note_early(&chunk.digest, before);
         }
-        let entry = kvtier_evict::Entry::new(slot, chunk.bytes).with_chain(parent, chunk.depth);
+        let entry = kvtier_evict::SlotInfo::new(slot, chunk.bytes).with_chain(parent, chunk.depth);
         self.policy.insert(
-            entry.with_group(self.slab[slot].tenant_number()).with_tag(hash(&chunk.digest)),
+            entry.with_tenant(self.slab[slot].tenant_number()).with_tag(hash(&chunk.digest)),
         );
     }
 
     /// The slot of a tenant that goes next; `None` also from policies that do not divide by tenant.
-    pub(crate) fn victim_of(&mut self, tenant: TenantId) -> Option<u32> {
+    pub(crate) fn tenant_victim(&mut self, tenant: TenantId) -> Option<u32> {
         let number = self.slab.number_of(tenant)?;
-        self.policy.victim_of(number)
+        self.policy.tenant_victim(number)
     }
 
     pub(crate) fn find_tag(&self, tag: DigestTag) -> Option<u32> {

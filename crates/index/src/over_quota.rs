@@ -57,7 +57,7 @@ impl Index {
             .by_excess
             .iter()
             .rev()
-            .find_map(|(_, tenant)| policy.victim_of(slab.number_of(*tenant)?))
+            .find_map(|(_, tenant)| policy.tenant_victim(slab.number_of(*tenant)?))
     }
 }
 

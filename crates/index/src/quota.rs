@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hashbrown::{HashMap, HashSet};
-use kvtier_evict::{Owners, PolicyKind};
+use kvtier_evict::{PerTenant, PolicyKind};
 use kvtier_key::Digest;
 
 use crate::over_quota::OverQuota;
@@ -284,14 +284,14 @@ impl Index {
                 *self.quotas.evicting.entry(self.slab.tenant(line)).or_default() += line.bytes();
             }
         }
-        if self.policy.knows_owners() {
+        if self.policy.tracks_tenants() {
             return;
         }
         let policy = std::mem::replace(&mut self.policy, PolicyKind::Noop.build());
         let slab = &self.slab;
         let is_pinned = |slot: u32| slab[slot].holds > 0 || slab[slot].state == State::Evicting;
         self.policy =
-            Box::new(Owners::around(policy, |slot| slab[slot].tenant_number(), is_pinned));
+            Box::new(PerTenant::around(policy, |slot| slab[slot].tenant_number(), is_pinned));
     }
 
     /// Bytes of a tenant's writes in flight.
@@ -353,7 +353,7 @@ impl Index {
     fn victims_of(&mut self, tenant: TenantId, wanted: u64) -> Vec<IndexEntry> {
         let (mut victims, mut freed) = (Vec::new(), 0);
         while freed < wanted && victims.len() < VICTIMS_MAX {
-            let Some(slot) = self.leftover_of(tenant).or_else(|| self.victim_of(tenant)) else {
+            let Some(slot) = self.leftover_of(tenant).or_else(|| self.tenant_victim(tenant)) else {
                 break;
             };
             let victim = self.mark_evicting(slot);

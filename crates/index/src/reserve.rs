@@ -124,7 +124,7 @@ impl Index {
         if !fits || self.quotas.are_set() {
             // Before anybody asks who would go: whose time is up may.
             self.expire_holds(now_ms);
-            self.policy.at(now_ms);
+            self.policy.set_time(now_ms);
         }
         if self.quotas.are_set() {
             if self.quota_excess(want) > 0 && !self.is_worth_its_own(want) {
@@ -159,7 +159,7 @@ impl Index {
     /// Whether a chunk at this place is worth what would go for it. Where nothing can go, that is
     /// no matter of worth; and to a policy that takes orphans all chunks are worth the same.
     fn is_worth(&mut self, place: ChainPlace) -> bool {
-        if self.policy.takes_orphans() {
+        if self.policy.accepts_orphans() {
             return true;
         }
         // Who only inferred that something is missing may be wrong.
@@ -173,19 +173,20 @@ impl Index {
     /// Whether a chunk above its tenant's limit is worth what would go of its tenant's: not what it
     /// comes after.
     fn is_worth_its_own(&mut self, want: &ReserveRequest) -> bool {
-        if self.policy.takes_orphans() {
+        if self.policy.accepts_orphans() {
             return true;
         }
         let Ok(ancestor) = self.ancestor(want.place) else { return !want.place.explicit };
-        let victim = self.leftover_of(want.tenant).or_else(|| self.victim_of(want.tenant));
+        let victim = self.leftover_of(want.tenant).or_else(|| self.tenant_victim(want.tenant));
         victim.is_none_or(|victim| self.may_go_for(victim, ancestor))
     }
 
     /// Whether a victim is none of those before a chunk that comes after `ancestor`. Only what the
     /// policy knows, or cannot know, to be before another is looked for on the way up.
     fn may_go_for(&self, victim: u32, ancestor: Option<u32>) -> bool {
-        let may_lead =
-            Some(victim) == ancestor || !self.policy.may_go(victim) || self.is_followed(victim);
+        let may_lead = Some(victim) == ancestor
+            || !self.policy.is_evictable(victim)
+            || self.is_followed(victim);
         !(may_lead && self.leads_to(victim, ancestor))
     }
 
@@ -238,7 +239,7 @@ impl Index {
     /// itself is short of it.
     pub fn evict_bytes(&mut self, now_ms: u64, wanted: u64) -> Vec<IndexEntry> {
         self.expire_holds(now_ms);
-        self.policy.at(now_ms);
+        self.policy.set_time(now_ms);
         let (mut victims, mut freed) = (Vec::new(), 0);
         while freed < wanted && victims.len() < VICTIMS_MAX {
             let Some(slot) = self.preferred_victim().or_else(|| self.policy.victim()) else {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kvtier_evict::{Hint, PolicyKind};
+use kvtier_evict::{EvictionHint, PolicyKind};
 use kvtier_index::{
     ChainPlace, Chunk, DigestTag, Index, IndexConfig, Refusal, Reserve, ReserveRequest, TenantId,
 };
@@ -248,7 +248,7 @@ fn whose_hold_is_over_goes_before_a_save_is_shed_for_want_of_worth() {
     assert!(save(&mut index, 0, ChainPlace::new(None, 0)).is_ok());
     assert!(save(&mut index, 9, ChainPlace::new(None, 0)).is_ok());
     let _ = index.hold(&[*key(0, 9).digest()], 1000).unwrap();
-    index.hint_batch(0, &[*key(0, 0).digest()], &Hint::new().with_retention_ms(9000));
+    index.hint_batch(0, &[*key(0, 0).digest()], &EvictionHint::new().with_retention_ms(9000));
     let want = ReserveRequest::new(10).with_place(after(0, 0, 1));
     assert_eq!(index.reserve_for(999, &want), Reserve::Full(Refusal::NotWorth), "9 is held");
     assert_ne!(index.reserve_for(1000, &want), Reserve::Full(Refusal::NotWorth));

@@ -1,6 +1,6 @@
 //! One policy over a trace: what a tier of so many blocks would have hit.
 
-use kvtier::evict::{Entry, Policy, PolicyKind};
+use kvtier::evict::{Policy, PolicyKind, SlotInfo};
 
 use super::blocks::Blocks;
 use super::hints::Hints;
@@ -63,7 +63,7 @@ pub fn run(blocks: &Blocks, kind: PolicyKind, tier: Tier, hints: &Hints) -> Hits
     };
     let mut hits = Hits::default();
     for request in 0..blocks.requests() {
-        cache.policy.at(blocks.time_ms(request));
+        cache.policy.set_time(blocks.time_ms(request));
         cache.request(blocks.chain(request), &mut hits);
         if let Some(hint) = hints.of(request) {
             let slots = cache.slots(blocks.chain(request));
@@ -121,7 +121,7 @@ impl Cache {
                 return;
             }
             let slot = self.fill(*block);
-            let entry = Entry::new(slot, 1).with_tag(u64::from(*block) + 1);
+            let entry = SlotInfo::new(slot, 1).with_tag(u64::from(*block) + 1);
             let (known, at) = if self.tier.chain_known { (parent, depth) } else { (None, 0) };
             self.policy.insert(entry.with_chain(known, at));
             parent = Some(slot);
@@ -153,7 +153,7 @@ impl Cache {
             let Some(slot) = self.policy.victim_for(parent) else { return done > 0 };
             let block = std::mem::replace(&mut self.block_of[slot as usize], NOWHERE);
             self.slot_of[block as usize] = NOWHERE;
-            self.policy.leave(slot);
+            self.policy.begin_evict(slot);
             self.policy.evict(slot, u64::from(block) + 1);
             self.vacant.push(slot);
             self.len -= 1;

@@ -1,6 +1,6 @@
 //! Hints as a caller would give them that knows the future more or less.
 
-use kvtier::evict::Hint;
+use kvtier::evict::EvictionHint;
 
 use super::blocks::Blocks;
 use crate::replay::trace::Random;
@@ -20,7 +20,7 @@ pub enum Given {
 
 /// The hint of each request.
 #[derive(Debug)]
-pub struct Hints(Vec<Option<Hint>>);
+pub struct Hints(Vec<Option<EvictionHint>>);
 
 impl Hints {
     pub fn new(blocks: &Blocks, given: Given, seed: u64) -> Self {
@@ -44,15 +44,17 @@ impl Hints {
             let noise = random.normal().exp();
             let said = given != Given::Half || random.below(2) == 0;
             let hint = match ms {
-                Some(ms) => Hint::new().with_expected_return_ms((*ms as f64 * noise) as u64),
-                None => Hint::new().with_session_ended(),
+                Some(ms) => {
+                    EvictionHint::new().with_expected_return_ms((*ms as f64 * noise) as u64)
+                }
+                None => EvictionHint::new().with_session_ended(),
             };
             said.then_some(hint)
         };
         Hints(returns.iter().map(&mut hint).collect())
     }
 
-    pub fn of(&self, request: usize) -> Option<Hint> {
+    pub fn of(&self, request: usize) -> Option<EvictionHint> {
         self.0.get(request).copied().flatten()
     }
 }

@@ -5,7 +5,7 @@ pub(crate) const HITS_MAX: u8 = 7;
 /// The pause of a conversation that is new.
 pub(crate) const NEW: u8 = 7;
 /// Classes of hits and pauses; hinted ones come after.
-const SEEN: u8 = crate::returns::SEEN as u8;
+const SEEN: u8 = crate::reuse_model::SEEN as u8;
 /// The class of chunks whose conversation is over.
 pub(crate) const ENDED: Class = Class::hint(30);
 /// The class of chunks that are kept until a time: none of them goes while another can.

@@ -1,7 +1,7 @@
 //! What is learnt from: chunks that return, those that were given up, and those that are watched.
 
 use crate::history::Ghost;
-use crate::returns::{Evidence, Watched};
+use crate::reuse_model::{Evidence, Watched};
 
 use super::class::{Class, HITS_MAX, gap_of};
 use super::{Gone, KvPolicy};

@@ -13,7 +13,8 @@ impl KvPolicy {
     pub(super) fn rank(&self, slot: u32) -> u64 {
         let node = self.nodes[slot];
         let age = self.age(node.stamp);
-        let worth = self.returns.worth(node.class().index(), age) * class::factor(node.weight());
+        let worth =
+            self.returns.hit_density(node.class().index(), age) * class::factor(node.weight());
         // The bits of floats that are not negative are in the order of the floats, and their
         // highest is free.
         u64::from(node.class().is(RETAINED)) << 63
@@ -47,7 +48,7 @@ impl KvPolicy {
                 let stamp = self.nodes[self.lists[at].coldest].stamp;
                 let kept = class as u8 == RETAINED.index();
                 let worth =
-                    self.returns.worth(class as u8, self.age(stamp)) * class::factor(weight);
+                    self.returns.hit_density(class as u8, self.age(stamp)) * class::factor(weight);
                 let found = (kept, worth, u32::MAX - self.age(stamp), at);
                 if best.is_none_or(|best| found < best) {
                     best = Some(found);

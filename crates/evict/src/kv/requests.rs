@@ -1,6 +1,6 @@
 //! What a request shows: which chunks it used, and the class that they have after it.
 
-use crate::Entry;
+use crate::SlotInfo;
 use crate::slots::NIL;
 
 use super::class::{self, Class, HITS_MAX, LastRequest, RETAINED, gap_of};
@@ -88,7 +88,7 @@ impl KvPolicy {
     }
 
     /// The class of a chunk that nothing is known of, until its request is complete.
-    pub(super) fn begins(&mut self, entry: &Entry) -> Class {
+    pub(super) fn begins(&mut self, entry: &SlotInfo) -> Class {
         let parent = entry.parent.filter(|parent| self.nodes.is_tracked(*parent));
         let goes_on = self.run.chunks > 0 && entry.parent == Some(self.run.last);
         self.run = Run { last: entry.slot, chunks: if goes_on { self.run.chunks + 1 } else { 1 } };

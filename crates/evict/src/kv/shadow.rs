@@ -158,7 +158,7 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
-    use crate::{Entry, Lru, Policy};
+    use crate::{Lru, Policy, SlotInfo};
 
     /// The hits of the real policy and of its shadow.
     struct Hits {
@@ -190,7 +190,7 @@ mod tests {
                     vacant.push(victim);
                 }
                 let slot = vacant.pop().unwrap();
-                lru.insert(Entry::new(slot, 1));
+                lru.insert(SlotInfo::new(slot, 1));
                 slot_of.insert(key, slot);
             }
             shadow.begin_request();

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::returns::{Evidence, Watched};
+use crate::reuse_model::{Evidence, Watched};
 
 /// Every slot's way up ends, and every parent knows how many children it has.
 fn check(policy: &KvPolicy) -> Result<(), TestCaseError> {
@@ -43,12 +43,12 @@ proptest! {
         let mut policy = KvPolicy::new();
         for op in ops {
             match op {
-                Op::Insert(slot, parent) => policy.insert(Entry::new(slot, 1).with_chain(parent, 0)),
+                Op::Insert(slot, parent) => policy.insert(SlotInfo::new(slot, 1).with_chain(parent, 0)),
                 Op::Touch(chain) => policy.touch_chain(&chain),
                 Op::Remove(slot) => policy.remove(slot),
-                Op::Leave(slot) => policy.leave(slot),
+                Op::Leave(slot) => policy.begin_evict(slot),
                 Op::Evict => if let Some(victim) = policy.victim() {
-                    policy.leave(victim);
+                    policy.begin_evict(victim);
                     policy.evict(victim, 1);
                 }
             }
@@ -68,19 +68,19 @@ fn the_order_is_that_in_which_slots_go() {
         &Evidence { events_max: 1e9, request_chunks: 1.0, class_weight: 1.0 },
     );
     for slot in 0..1000 {
-        policy.insert(Entry::new(slot, 1));
+        policy.insert(SlotInfo::new(slot, 1));
         if slot % 3 == 0 {
-            policy.hint(slot, &Hint::new().with_expected_return_ms(1000));
+            policy.hint(slot, &EvictionHint::new().with_expected_return_ms(1000));
         }
         if slot % 7 == 0 {
             policy.touch(slot / 2);
         }
     }
     [4, 5, 900].into_iter().for_each(|slot| policy.pin(slot));
-    let order = policy.order();
+    let order = policy.eviction_order();
     for slot in &order[..997] {
         assert_eq!(policy.victim(), Some(*slot));
-        policy.leave(*slot);
+        policy.begin_evict(*slot);
         policy.evict(*slot, 0);
     }
     assert_eq!((&order[997..], policy.victim()), (&[4, 5, 900][..], None));
@@ -89,10 +89,10 @@ fn the_order_is_that_in_which_slots_go() {
 #[test]
 fn who_asks_for_the_order_has_the_hits_that_wait_settled_in_place() {
     let mut policy = KvPolicy::new();
-    (0..2).for_each(|slot| policy.insert(Entry::new(slot, 1)));
+    (0..2).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
     policy.touch(0);
     assert_eq!(
-        (policy.order(), policy.hits.is_empty()),
+        (policy.eviction_order(), policy.hits.is_empty()),
         (alloc::vec![1, 0], true),
         "not in a copy of all"
     );
@@ -101,22 +101,22 @@ fn who_asks_for_the_order_has_the_hits_that_wait_settled_in_place() {
 #[test]
 fn who_comes_back_at_once_is_known_again() {
     let mut policy = KvPolicy::new();
-    (0..4).for_each(|slot| policy.insert(Entry::new(slot, 1)));
+    (0..4).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
     policy.evict(0, 77);
-    policy.insert(Entry::new(0, 1).with_tag(77));
+    policy.insert(SlotInfo::new(0, 1).with_tag(77));
     assert_eq!(policy.nodes[0].class().hits(), 1);
     policy.evict(0, 77);
     policy.forget(77);
-    policy.insert(Entry::new(0, 1).with_tag(77));
+    policy.insert(SlotInfo::new(0, 1).with_tag(77));
     assert_eq!(policy.nodes[0].class().hits(), 0);
 }
 
 #[test]
 fn chunks_whose_parents_are_a_ring_go_in_their_turn() {
     let mut policy = KvPolicy::new();
-    policy.insert(Entry::new(0, 1));
-    policy.insert(Entry::new(1, 1).with_chain(Some(0), 1));
-    policy.insert(Entry::new(0, 1).with_chain(Some(1), 2));
-    policy.insert(Entry::new(2, 1));
+    policy.insert(SlotInfo::new(0, 1));
+    policy.insert(SlotInfo::new(1, 1).with_chain(Some(0), 1));
+    policy.insert(SlotInfo::new(0, 1).with_chain(Some(1), 2));
+    policy.insert(SlotInfo::new(2, 1));
     assert_eq!(policy.victim(), Some(1));
 }

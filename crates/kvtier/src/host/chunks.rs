@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kvtier_core::{Event, Listeners, OTHER_TENANTS, Spilled};
-use kvtier_evict::Hint;
+use kvtier_evict::EvictionHint;
 use kvtier_index::{
     ChainPlace, Chunk, Index, IndexEntry, InsertOutcome, Quotas, Reservation, Reserve,
     ReserveRequest, TenantId,
@@ -173,12 +173,12 @@ impl Chunks {
 }
 
 /// A caller's hint in the policies' words; `None` for one that says nothing.
-fn hint_of(told: &kvtier_core::Hint) -> Option<Hint> {
+fn hint_of(told: &kvtier_core::Hint) -> Option<EvictionHint> {
     if *told == kvtier_core::Hint::default() {
         return None;
     }
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let mut hint = Hint::new().with_priority(told.priority);
+    let mut hint = EvictionHint::new().with_priority(told.priority);
     hint.session_ended = told.session_ended;
     (hint.expected_return_ms, hint.retention_ms) =
         (told.expected_return.map(ms), told.retention.map(ms));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{Chain, Ctx, Save};
-use kvtier_evict::Hint;
+use kvtier_evict::EvictionHint;
 use kvtier_index::{ChainPlace, DigestTag, SetId, SetsFull};
 use kvtier_key::Digest;
 use tokio::sync::oneshot;
@@ -141,7 +141,7 @@ impl Shared {
             return;
         }
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let mut hint = Hint::new().with_priority(told.priority);
+        let mut hint = EvictionHint::new().with_priority(told.priority);
         hint.session_ended = told.session_ended;
         (hint.expected_return_ms, hint.retention_ms) =
             (told.expected_return.map(ms), told.retention.map(ms));

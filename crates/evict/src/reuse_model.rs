@@ -66,19 +66,19 @@ type Curve = [f32; AGES];
 
 /// Returns and losses by class and age, and what they say of every class at every age.
 #[derive(Clone, Debug)]
-pub(crate) struct Returns {
+pub(crate) struct ReuseModel {
     returned: Box<[Curve]>,
     lost: Box<[Curve]>,
     worth: Box<[Curve]>,
     events: f32,
 }
 
-impl Returns {
+impl ReuseModel {
     pub fn new() -> Self {
         let zero = || vec![[0.0; AGES]; CLASSES].into_boxed_slice();
         // Before anything is learnt, whatever is older is worth less.
         let by_age: Curve = core::array::from_fn(|age| 1.0 / (1.0 + start(age + 1)));
-        Returns {
+        ReuseModel {
             returned: zero(),
             lost: zero(),
             worth: vec![by_age; CLASSES].into_boxed_slice(),
@@ -100,7 +100,7 @@ impl Returns {
 
     /// How much a chunk of this class and age is worth keeping: returns to be expected for each
     /// step of time that it takes up room, at the best moment to give it up.
-    pub fn worth(&self, class: u8, age: u32) -> f32 {
+    pub fn hit_density(&self, class: u8, age: u32) -> f32 {
         let (worth, at) = (&self.worth[usize::from(class)], bucket(age));
         let (begin, end) = (start(at), start(at + 1));
         // A half octave is long: of two classes that are worth about the same, the older chunk goes
@@ -264,13 +264,13 @@ mod tests {
 
     #[test]
     fn what_is_older_is_worth_less_within_a_half_octave_too() {
-        let returns = Returns::new();
-        let worth: Vec<f32> = (0..4096).map(|age| returns.worth(1, age)).collect();
+        let returns = ReuseModel::new();
+        let worth: Vec<f32> = (0..4096).map(|age| returns.hit_density(1, age)).collect();
         assert!(
             worth.is_sorted_by(|younger, older| older < younger),
             "as long as nothing else is known"
         );
-        assert!(returns.worth(63, u32::MAX) > 0.0);
+        assert!(returns.hit_density(63, u32::MAX) > 0.0);
     }
 
     /// A class of these hits and this size of the last request.
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_class_that_was_seen_little_counts_as_those_of_the_same_hits_and_size() {
-        let mut returns = Returns::new();
+        let mut returns = ReuseModel::new();
         for (size, age) in [(0, 10), (1, 10_000)] {
             (0..2000).for_each(|_| returns.returned(class(1, size), age, 1.0));
         }
@@ -290,12 +290,14 @@ mod tests {
         (0..20).for_each(|_| returns.returned(class(1, 0) + 1, 10_000, 1.0));
         (0..20).for_each(|_| returns.returned(class(1, 1) + 1, 10, 1.0));
         returns.learn(&Watched::new(), &EVIDENCE);
-        assert!(returns.worth(class(1, 0) + 1, 5) > 2.0 * returns.worth(class(1, 1) + 1, 5));
+        assert!(
+            returns.hit_density(class(1, 0) + 1, 5) > 2.0 * returns.hit_density(class(1, 1) + 1, 5)
+        );
     }
 
     #[test]
     fn a_size_that_returns_more_often_is_worth_more_after_few_requests() {
-        let mut returns = Returns::new();
+        let mut returns = ReuseModel::new();
         let mut see = |size, back: usize| {
             (0..200).for_each(|n| {
                 if n < back {
@@ -309,8 +311,9 @@ mod tests {
         see(3, 40);
         let mut by_chunk = returns.clone();
         by_chunk.learn(&Watched::new(), &EVIDENCE);
-        let ratio =
-            |returns: &Returns| returns.worth(class(0, 0), 5) / returns.worth(class(0, 3), 5);
+        let ratio = |returns: &ReuseModel| {
+            returns.hit_density(class(0, 0), 5) / returns.hit_density(class(0, 3), 5)
+        };
         assert!(ratio(&by_chunk) > 2.0, "{}", ratio(&by_chunk));
         // Had the same chunks been two requests, it would be next to nothing.
         returns.learn(&Watched::new(), &Evidence { request_chunks: 200.0, ..EVIDENCE });
@@ -319,8 +322,8 @@ mod tests {
 
     #[test]
     fn a_class_that_returns_is_worth_more_than_one_that_does_not() {
-        let mut returns = Returns::new();
-        let before = (returns.worth(1, 10), returns.worth(1, 1000));
+        let mut returns = ReuseModel::new();
+        let before = (returns.hit_density(1, 10), returns.hit_density(1, 1000));
         assert!(before.0 > before.1, "older is worth less until more is known");
         let hinted = SEEN as u8;
         for class in [1, hinted] {
@@ -329,18 +332,18 @@ mod tests {
         (0..10_000).for_each(|_| returns.lost(2, 5000, 1.0));
         returns.learn(&Watched::new(), &EVIDENCE);
         for class in [1, hinted] {
-            assert!(returns.worth(class, 10) > 3.0 * returns.worth(2, 10));
+            assert!(returns.hit_density(class, 10) > 3.0 * returns.hit_density(2, 10));
             assert!(
-                returns.worth(class, 5000) < returns.worth(class, 10),
+                returns.hit_density(class, 5000) < returns.hit_density(class, 10),
                 "what did not return then will not"
             );
         }
         assert!(
-            returns.worth(hinted, 800) > 5.0 * returns.worth(hinted, 10),
+            returns.hit_density(hinted, 800) > 5.0 * returns.hit_density(hinted, 10),
             "worth the more the closer its return"
         );
         assert!(
-            returns.worth(1, 800) <= returns.worth(1, 10),
+            returns.hit_density(1, 800) <= returns.hit_density(1, 10),
             "which of those that nobody hinted is left to their age"
         );
     }

@@ -9,14 +9,14 @@ const MOST: usize = 16;
 /// or until anybody asks for what they change, or changes it in another way: nobody sees the
 /// difference.
 #[derive(Clone, Debug)]
-pub(crate) struct Later<T> {
+pub(crate) struct Deferred<T> {
     items: [T; MOST],
     len: usize,
 }
 
-impl<T: Copy + Default> Later<T> {
+impl<T: Copy + Default> Deferred<T> {
     pub fn new() -> Self {
-        Later { items: [T::default(); MOST], len: 0 }
+        Deferred { items: [T::default(); MOST], len: 0 }
     }
 
     /// Notes one. Answers whether no more can wait.
