@@ -7,39 +7,50 @@ use crate::{Clock, Op, Save};
 
 const A_CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// What every operation carries: until when, how urgent, and what the caller knows.
+/// The context of an operation: its deadline, its class, and what the caller expects of the chunks.
+///
+/// ```
+/// use std::time::Duration;
+/// use kvtier_core::{Class, Ctx, Hint};
+///
+/// let mut hint = Hint::default();
+/// hint.priority = 1;
+/// let ctx = Ctx::within(Duration::from_millis(50)).with_class(Class::Prefetch).with_hint(hint);
+/// assert_eq!((ctx.class, ctx.hint.priority, ctx.atomic), (Class::Prefetch, 1, false));
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Ctx {
-    /// When the answer stops being of use. Every op has one.
+    /// When the result stops being of use. Every op has a deadline.
     pub deadline: Instant,
-    /// Who waits for it.
+    /// How urgent the op is.
     pub class: Class,
-    /// What the caller knows of the future of these chunks.
+    /// What the caller expects of the chunks' future.
     pub hint: Hint,
-    /// Where the batch lies in its prefix chain: key `i` of the batch has depth `depth + i` and
-    /// key `i - 1` as parent.
+    /// The batch's position in its prefix chain: key `i` of the batch has depth `depth + i`, and
+    /// key `i - 1` is its parent.
     pub chain: Option<Chain>,
-    /// For a save: its chunks (keys, values and sidecars of the same tokens, say) are there
-    /// together or not at all. Kept by tiers that know sets, as long as they are open; each
-    /// answer is still of one chunk.
+    /// For a save: the chunks of the batch form an atomic set, say keys, values and sidecars of the
+    /// same tokens. All of them are hits, or none is. Tiers that support atomic sets keep them as
+    /// long as they are open. Each chunk still has its own result.
     pub atomic: bool,
-    /// All that is there [together](Ctx::atomic), where the batch is only a part of it: a retry,
-    /// or what one tier of several gets. `None`: the batch is all.
+    /// All members of the [atomic set](Ctx::atomic), where the batch is only a part of it: a retry,
+    /// or the share of one tier of several. `None`: the batch is the whole set.
     pub atomic_set: Option<Arc<[Digest]>>,
-    /// For a save: the tensor that a full chunk of this batch is, where the caller knows it;
-    /// shorter chunks have fewer tokens. Only layouts whose files describe the tensor use it,
-    /// and learn from it how other chunks of the same kind look.
+    /// For a save: the tensor that a full chunk of this batch holds, if the caller has it. Shorter
+    /// chunks have fewer tokens. Only layouts whose files describe the tensor use it; they derive
+    /// the shape of other chunks of the same kind from it.
     pub shape: Option<Arc<ChunkShape>>,
 }
 
 impl Ctx {
-    /// A demand op that must answer within `timeout`; one beyond all time stands for a century.
+    /// A demand op with a deadline `timeout` from now. A timeout beyond the range of `Instant`
+    /// means a century.
     pub fn within(timeout: Duration) -> Self {
         Ctx::within_on(&Clock::real(), timeout)
     }
 
-    /// The same on this clock, which is that of the tier.
+    /// Like [`within`](Ctx::within), on this clock, which must be the tier's.
     pub fn within_on(clock: &Clock, timeout: Duration) -> Self {
         let now = clock.now();
         Ctx {
@@ -53,7 +64,7 @@ impl Ctx {
         }
     }
 
-    /// The same for a save of chunks of this shape, see [`Ctx::shape`].
+    /// Sets the tensor of a full chunk, see [`Ctx::shape`].
     ///
     /// ```
     /// # use kvtier_core::{Ctx, key::ChunkShape};
@@ -67,40 +78,39 @@ impl Ctx {
         self
     }
 
-    /// The same with another class.
+    /// Sets the class.
     pub fn with_class(mut self, class: Class) -> Self {
         self.class = class;
         self
     }
 
-    /// The same with hints.
+    /// Sets the hints.
     pub fn with_hint(mut self, hint: Hint) -> Self {
         self.hint = hint;
         self
     }
 
-    /// The same for a save of chunks that are there together or not at all.
+    /// Makes the chunks of a save an [atomic set](Ctx::atomic).
     pub fn with_atomic(mut self) -> Self {
         self.atomic = true;
         self
     }
 
-    /// The same for a save of a part of these chunks, which are there together or not at all.
+    /// Makes the chunks of a save a part of this [atomic set](Ctx::atomic_set).
     pub fn with_atomic_set(mut self, whole: Arc<[Digest]>) -> Self {
         (self.atomic, self.atomic_set) = (true, Some(whole));
         self
     }
 
-    /// The keys that are there together once these saves have ended, in no order that means
-    /// anything; `None` where each is on its own.
+    /// The members of the atomic set that these saves belong to, in no particular order; `None` for
+    /// chunks that are independent of each other.
     pub fn atomic_set_of(&self, ops: &[Save]) -> Option<Arc<[Digest]>> {
         let all = || ops.iter().map(|op| *op.key().digest()).collect();
         self.atomic.then(|| self.atomic_set.clone().unwrap_or_else(all))
     }
 
-    /// What is said of a part of a batch: those of its `keys` that are at `places`. Where they do
-    /// not follow each other, their chain is unknown; what is there together stays the whole
-    /// batch.
+    /// The context for a part of a batch: the keys at `places` of `keys`. The chain is dropped
+    /// where the places are not consecutive. The atomic set stays the whole batch.
     pub fn for_part(&self, keys: &[Digest], places: &[usize]) -> Self {
         let mut part = self.clone();
         part.chain = self.chain.and_then(|chain| chain.part(keys, places));
@@ -110,53 +120,53 @@ impl Ctx {
         part
     }
 
-    /// The same at a place in a prefix chain.
+    /// Sets the position in a prefix chain.
     pub fn with_chain(mut self, chain: Chain) -> Self {
         self.chain = Some(chain);
         self
     }
 }
 
-/// Who waits for an op; the order of service under load.
+/// The urgency of an op; under load, tiers serve in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Class {
-    /// A request stands still until it is answered.
+    /// A request is blocked on the result.
     Demand,
-    /// Will be wanted soon.
+    /// The chunks will be needed soon.
     Prefetch,
-    /// New chunks on their way down.
+    /// New chunks.
     Write,
-    /// Housekeeping.
+    /// Maintenance.
     Background,
 }
 
-/// What the caller knows of the chunks' future. All optional; feeds eviction.
+/// What the caller expects of the chunks' future. All fields are optional; they guide eviction.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct Hint {
-    /// The conversation is over.
+    /// The conversation has ended.
     pub session_ended: bool,
-    /// When the chunks will likely be asked for again.
+    /// How long until the chunks are probably requested again.
     pub expected_return: Option<Duration>,
-    /// Higher stays longer; 0 is normal.
+    /// Chunks of a higher priority stay longer; 0 is normal.
     pub priority: i8,
-    /// Keep at least this long, then treat as normal.
+    /// How long to keep the chunks at least. After that they are treated as normal.
     pub retention: Option<Duration>,
 }
 
-/// The place of a batch's first key in its prefix chain.
+/// The position of a batch's first key in its prefix chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chain {
-    /// The key before the first, `None` at the root.
+    /// The key before the first one; `None` at the root.
     pub parent: Option<Digest>,
-    /// How many chunks lie before the first.
+    /// The number of chunks before the first one.
     pub depth: u32,
 }
 
 impl Chain {
-    /// Where those of a batch's keys stand that are at `places`; `None` if they do not follow each
-    /// other.
+    /// The position of the keys at `places` of a batch; `None` where the places are not
+    /// consecutive.
     pub fn part(self, keys: &[Digest], places: &[usize]) -> Option<Chain> {
         let first = *places.first()?;
         let one_after_another = places.iter().enumerate().all(|(n, at)| *at == first + n);
@@ -165,22 +175,21 @@ impl Chain {
     }
 }
 
-/// What a lookup is to answer.
+/// Which keys a lookup must answer for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// Every key on its own.
+    /// Every key by itself.
     Each,
-    /// Only how far the unbroken prefix reaches; keys after the first miss may be answered
-    /// `Unknown`.
+    /// Only the length of the unbroken prefix. Keys after the first miss may be `Unknown`.
     Prefix,
 }
 
-/// Whether a lookup keeps what it found from eviction and remove.
+/// Whether a lookup protects its hits from eviction and removal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hold {
-    /// No.
+    /// It does not.
     None,
-    /// Until released, at most this long.
+    /// Until the hold is released, and at most this long.
     For(Duration),
 }
 

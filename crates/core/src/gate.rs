@@ -1,3 +1,22 @@
+//! Admission to a tier: limits on the ops and bytes in flight.
+//!
+//! Each admitted op holds a [`Pass`]. While its result is awaited, the op counts in `ops` and
+//! `bytes`. When its deadline passes and the medium still holds its memory, the pass is *stranded*:
+//! it leaves those two budgets and counts in `stranded_bytes`. So a slow medium does not block new
+//! work at once, but a medium that never returns memory does, when the stranded budget is full.
+//!
+//! Why no waiter is lost: `ready` appends to `waiters` under the lock under which every change of
+//! the counters happens, and every change that may free capacity takes all waiters out (`wake`).
+//! Woken waiters compete; those that lose wait again. `refused` closes the loop that this would
+//! allow: after a refusal `ready` resolves only when something has changed, because the capacity
+//! that remains was already too small for that caller.
+//!
+//! Wakers are code of the caller, so they run after the lock is released ([`Woken`]).
+//!
+//! `close` waits for all passes, stranded ones too. A pass therefore leaves in two steps: `release`
+//! returns its capacity, and only its drop, which comes after the result is sent, lets `close`
+//! resolve.
+
 use std::fmt;
 use std::time::Instant;
 
@@ -7,7 +26,7 @@ use crate::sync::{Mutex, lock};
 use crate::timekeeper::Expire;
 use crate::{Completer, Error, ErrorKind, Ticket, ticket};
 
-/// The named maxima of a tier's work in flight.
+/// The limits of a tier on its work in flight.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct GateLimits {
@@ -15,38 +34,49 @@ pub struct GateLimits {
     pub ops_max: u32,
     /// Bytes in flight.
     pub bytes_max: u64,
-    /// Bytes of ops past their deadline that the medium still holds.
+    /// Bytes of ops past their deadline whose memory the medium still holds.
     pub stranded_bytes_max: u64,
-    /// Callers waiting for room.
+    /// Callers that wait in [`Gate::ready`].
     pub waiters_max: usize,
 }
 
 impl GateLimits {
-    /// Limits on ops and bytes; as many bytes again may be stranded, and 1024 callers may wait.
+    /// Limits on ops and bytes. As many bytes again may be stranded, and 1024 callers may wait.
     pub fn new(ops_max: u32, bytes_max: u64) -> Self {
         GateLimits { ops_max, bytes_max, stranded_bytes_max: bytes_max, waiters_max: 1024 }
     }
 }
 
-/// What goes through a gate now.
+/// The load of a gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GateStats {
-    /// Ops in flight whose answer is still awaited.
+    /// Ops in flight whose result is awaited.
     pub ops: u32,
-    /// Their bytes.
+    /// The bytes of these ops.
     pub bytes: u64,
-    /// Bytes of ops past their deadline that the medium still holds.
+    /// Bytes of ops past their deadline whose memory the medium still holds.
     pub stranded_bytes: u64,
-    /// Ops turned away so far.
+    /// Ops refused so far.
     pub throttled: u64,
     /// Ops stranded so far.
     pub stranded_total: u64,
 }
 
-/// Lets work in up to its limits; a clone is the same gate. Ops past their deadline move to a
-/// budget of their own, so that a slow medium does not stop the tier at once; when that is full
-/// nothing more comes in until memory comes home.
+/// Admits ops up to its limits. A clone is the same gate. Ops past their deadline move to a budget
+/// of their own, so that a slow medium does not block the tier at once; while that budget is full,
+/// no new op is admitted.
+///
+/// ```
+/// use kvtier_core::{ErrorKind, Gate, GateLimits};
+///
+/// let gate = Gate::new(GateLimits::new(8, 1 << 20));
+/// let pass = gate.enter(1 << 20)?; // held while the op is in flight
+/// assert_eq!(gate.enter(1).err(), Some(ErrorKind::Throttled));
+/// drop(pass);
+/// assert!(gate.enter(1).is_ok());
+/// # Ok::<(), ErrorKind>(())
+/// ```
 #[derive(Clone)]
 pub struct Gate(Arc<Inner>);
 
@@ -60,32 +90,32 @@ struct State {
     now: GateStats,
     waiters: Vec<Waiter>,
     idle: Vec<Completer<Result<(), Error>>>,
+    /// Passes that exist.
     all: u32,
     closed: bool,
-    /// Somebody was turned away and nothing has moved since: who asks again would be turned away
-    /// again.
+    /// An op was refused and nothing has changed since: to try again would fail again.
     refused: bool,
 }
 
-/// One op's share of a gate, given back on drop.
+/// One op's share of a gate, returned on drop.
 pub struct Pass {
     gate: Arc<Inner>,
     bytes: u64,
     share: Share,
 }
 
-/// What a pass takes up.
+/// What a pass occupies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Share {
-    /// Its op is awaited.
+    /// Capacity for an op whose result is awaited.
     Awaited,
-    /// Its op is past its deadline.
+    /// Capacity for an op past its deadline.
     Stranded,
-    /// No room any more; only `close` still waits for it.
+    /// No capacity; only `close` still waits for the pass.
     Nothing,
 }
 
-/// Waiters to be told that there is room, once no lock is held: their wakers are code of others.
+/// Waiters to wake once no lock is held, since their wakers are the callers' code.
 #[must_use]
 pub(crate) struct Woken(Vec<Waiter>);
 
@@ -97,14 +127,18 @@ impl Gate {
         Gate(Arc::new(Inner { limits, state: Mutex::default() }))
     }
 
-    /// Room for one op of `bytes`, `Throttled` when there is none now, `Closed` after
+    /// Admits one op of `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// `Throttled` when the limits are reached; wait for [`ready`](Gate::ready). `Closed` after
     /// [`close`](Gate::close).
     pub fn enter(&self, bytes: u64) -> Result<Pass, ErrorKind> {
         let mut state = lock(&self.0.state);
         if state.closed {
             return Err(ErrorKind::Closed);
         }
-        if !self.0.has_room(&state, bytes) {
+        if !self.0.has_capacity(&state, bytes) {
             state.now.throttled += 1;
             state.refused = true;
             return Err(ErrorKind::Throttled);
@@ -115,21 +149,25 @@ impl Gate {
         Ok(Pass { gate: Arc::clone(&self.0), bytes, share: Share::Awaited })
     }
 
-    /// Resolves when there is room for something, at the deadline with `Timeout`, or with `Closed`.
-    /// After an op was turned away, when some other has ended: room for less than that op needs
-    /// would only have its caller ask again and again. The tier's
-    /// [`Timekeeper`](crate::Timekeeper) must know [`expiry`](Gate::expiry).
+    /// Resolves when the gate may admit another op. After a refusal it resolves when another op has
+    /// ended, since the free capacity was already too small. Register [`expiry`](Gate::expiry) with
+    /// the tier's [`Timekeeper`](crate::Timekeeper) at `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// `Timeout` at `deadline`, `Closed` after [`close`](Gate::close), `Throttled` when too many
+    /// callers wait.
     pub fn ready(&self, deadline: Instant) -> Ticket<Result<(), Error>> {
         let mut state = lock(&self.0.state);
         if state.closed {
             return Ticket::ready(Err(closed()));
         }
-        if !state.refused && self.0.has_room(&state, 1) {
+        if !state.refused && self.0.has_capacity(&state, 1) {
             return Ticket::ready(Ok(()));
         }
         if state.waiters.len() >= self.0.limits.waiters_max {
             let what = format!(
-                "{} callers already wait for room; lower the concurrency",
+                "{} callers already wait for capacity; lower the concurrency",
                 self.0.limits.waiters_max
             );
             return Ticket::ready(Err(Error::new(ErrorKind::Throttled, what)));
@@ -139,7 +177,7 @@ impl Gate {
         ticket
     }
 
-    /// Lets nothing more in; resolves when all that is in flight, stranded ops too, has ended.
+    /// Admits nothing more. Resolves when all ops in flight have ended, stranded ones too.
     pub fn close(&self) -> Ticket<Result<(), Error>> {
         let mut state = lock(&self.0.state);
         state.closed = true;
@@ -155,18 +193,17 @@ impl Gate {
         ticket
     }
 
-    /// Whether it was closed.
+    /// Whether [`close`](Gate::close) was called.
     pub fn is_closed(&self) -> bool {
         lock(&self.0.state).closed
     }
 
-    /// What goes through now.
+    /// The current load.
     pub fn stats(&self) -> GateStats {
         lock(&self.0.state).now
     }
 
-    /// What to register with the tier's timekeeper for each deadline given to
-    /// [`ready`](Gate::ready).
+    /// Register this with the tier's timekeeper at each deadline given to [`ready`](Gate::ready).
     pub fn expiry(&self) -> Arc<dyn Expire> {
         self.0.clone()
     }
@@ -177,9 +214,9 @@ fn closed() -> Error {
 }
 
 impl Inner {
-    /// An op larger than the whole budget passes alone, so that it is refused by name elsewhere and
-    /// never waits for ever here.
-    fn has_room(&self, state: &State, bytes: u64) -> bool {
+    /// An op larger than the whole byte budget is admitted alone. The tier then refuses it by name;
+    /// here it would wait for ever.
+    fn has_capacity(&self, state: &State, bytes: u64) -> bool {
         let now = &state.now;
         now.ops < self.limits.ops_max
             && (now.bytes == 0 || now.bytes.saturating_add(bytes) <= self.limits.bytes_max)
@@ -196,7 +233,7 @@ impl Expire for Inner {
         for (_, waiter) in late {
             waiter.complete(Err(Error::new(
                 ErrorKind::Timeout,
-                "no room in the tier before the deadline",
+                "the tier had no capacity before the deadline; lower the concurrency or raise the deadline",
             )));
         }
         next
@@ -204,28 +241,33 @@ impl Expire for Inner {
 }
 
 impl Inner {
-    /// Every waiter is told when room came: who comes first takes it, the others are turned away
-    /// and wait again.
+    /// Takes all waiters out after capacity was freed. The first to enter gets it; the others wait
+    /// again.
     fn wake(&self, state: &mut State) -> Woken {
         state.refused = false;
-        Woken(if self.has_room(state, 1) { std::mem::take(&mut state.waiters) } else { Vec::new() })
+        Woken(if self.has_capacity(state, 1) {
+            std::mem::take(&mut state.waiters)
+        } else {
+            Vec::new()
+        })
     }
 }
 
 impl Woken {
-    /// Tells them.
+    /// Wakes them.
     pub(crate) fn notify(self) {
         self.0.into_iter().for_each(|(_, waiter)| waiter.complete(Ok(())));
     }
 }
 
 impl Pass {
-    /// Its answer is no longer awaited but the medium still holds its memory.
+    /// Moves the op to the stranded budget: its result is no longer awaited, but the medium still
+    /// holds its memory.
     pub fn strand(&mut self) {
         self.mark_stranded().notify();
     }
 
-    /// The same, for callers that hold a lock.
+    /// Like [`strand`](Pass::strand) for callers that hold a lock: they wake the waiters later.
     pub(crate) fn mark_stranded(&mut self) -> Woken {
         let mut state = lock(&self.gate.state);
         if self.share == Share::Awaited {
@@ -238,7 +280,7 @@ impl Pass {
         self.gate.wake(&mut state)
     }
 
-    /// Makes room for others, while [`close`](Gate::close) still waits for the pass to drop.
+    /// Returns the capacity. [`close`](Gate::close) still waits for the pass to drop.
     pub(crate) fn release(&mut self) {
         let mut state = lock(&self.gate.state);
         match std::mem::replace(&mut self.share, Share::Nothing) {

@@ -1,11 +1,17 @@
-//! What every tier of kvtier speaks: the [`Tier`] and [`Observe`] traits, operations and their
-//! context, tickets, errors.
+//! The traits and types that all tiers of kvtier share: [`Tier`] and [`Observe`], operations, their
+//! context, tickets and errors.
 //!
-//! Completion inside, `async` outside, batch first. A tier takes a batch of ops and answers with a
-//! [`Ticket`]: a future that a plain thread can also [`wait`](Ticket::wait) for. The op owns its
-//! memory until the medium is done with it; the ticket owns only the answer. So dropping a ticket
-//! loses nothing but the answer, and a deadline answers at once while memory the kernel still holds
-//! comes home later, counted by the [`Gate`].
+//! Completion inside, `async` outside, batch first. A tier takes a batch of ops and returns a
+//! [`Ticket`]: a future that a plain thread can also [`wait`](Ticket::wait) for.
+//!
+//! An op owns its memory until the medium is done with it; the ticket owns only the result. Two
+//! rules follow. Dropping a ticket loses the result and nothing else. And a ticket resolves at its
+//! deadline even when the kernel still holds the op's memory: that memory returns to its owner
+//! later, and the [`Gate`] counts it as stranded until then.
+//!
+//! - To call a tier, start with [`Ctx`], [`Load`], [`Save`] and [`TierExt`].
+//! - To write a tier, start with the example of [`Tier`]; [`Gate`], [`Batch`], [`Reply`] and
+//!   [`Timekeeper`] implement limits, deadlines and completion.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -4,17 +4,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Event, Listener};
 
-/// The most events that wait for the listeners; what comes beyond is dropped, and counted in one
+/// The most events that wait for the listeners. Later ones are dropped and counted in one
 /// [`Event::Missed`].
 const WAITING_MAX: usize = 1 << 16;
 
-/// Who listens to a tier. What happens to a key is [pushed](Listeners::push) when it happens,
-/// under the lock that orders what happens to it, and [delivered](Listeners::notify) when the tier holds
-/// no lock: in the order in which it was noted, by one thread at a time.
+/// The listeners of a tier, and the events on their way to them.
+///
+/// Events reach the listeners in the order of the changes, although many threads change keys at
+/// once and listeners run without any lock of the tier. Two steps make that so. A tier
+/// [pushes](Listeners::push) an event under the same lock that orders the change itself, so the
+/// queue has the order of the changes. It then calls [`notify`](Listeners::notify) when it holds no
+/// lock. Only one thread at a time delivers; another thread that calls `notify` meanwhile returns
+/// at once, because the delivering thread looks at the queue again before it stops. A listener may
+/// therefore call its tier, which may push further events, without a deadlock.
 #[derive(Default)]
 pub struct Listeners {
     state: Mutex<State>,
-    /// Whether there are any: without, nothing is noted.
+    /// Whether there are any listeners. If not, `push` does nothing.
     any: AtomicBool,
 }
 
@@ -22,27 +28,27 @@ pub struct Listeners {
 struct State {
     all: Arc<[Arc<dyn Listener>]>,
     waiting: Vec<Event>,
-    /// Events dropped since these.
+    /// Events dropped since the ones in `waiting`.
     missed: u64,
-    /// Somebody is telling them something; what comes meanwhile the same thread tells afterwards.
+    /// A thread is delivering events. It also delivers what is pushed meanwhile.
     busy: bool,
 }
 
 impl Listeners {
-    /// One more, which hears of what is noted from now on.
+    /// Adds a listener, which receives the events pushed from now on.
     pub fn add(&self, listener: Arc<dyn Listener>) {
         let mut state = self.state();
         state.all = state.all.iter().cloned().chain([listener]).collect();
         self.any.store(true, Ordering::Release);
     }
 
-    /// Notes what has just happened. Quick, and calls nobody: it may be called under locks of the
-    /// tier's own.
+    /// Queues an event for a change that has just been made. Fast, and calls no listener: a tier
+    /// calls it under its own locks.
     pub fn push(&self, event: Event) {
         if self.any.load(Ordering::Acquire) {
             let mut state = self.state();
-            // Once one is dropped all are until the listeners return: what they hear is a beginning
-            // of what happened.
+            // Once one event is dropped, drop all until the queue is delivered: what listeners
+            // receive is then a prefix of what happened, followed by `Missed`.
             if state.missed > 0 || state.waiting.len() >= WAITING_MAX {
                 state.missed += 1;
             } else {
@@ -51,20 +57,19 @@ impl Listeners {
         }
     }
 
-    /// Tells what was noted, unless another thread is telling: that one does it then. A listener
-    /// may call its tier.
+    /// Delivers the queued events, unless another thread is delivering, which then does it.
     pub fn notify(&self) {
         if !self.any.load(Ordering::Acquire) {
             return;
         }
-        while let Some((all, events)) = self.turn() {
+        while let Some((all, events)) = self.begin_delivery() {
             let _busy = Busy(self);
             all.iter().for_each(|listener| listener.on_events(&events));
         }
     }
 
-    /// What is to be told, by the caller alone.
-    fn turn(&self) -> Option<(Arc<[Arc<dyn Listener>]>, Vec<Event>)> {
+    /// The events to deliver, for the one thread that may.
+    fn begin_delivery(&self) -> Option<(Arc<[Arc<dyn Listener>]>, Vec<Event>)> {
         let mut state = self.state();
         if state.busy || state.waiting.is_empty() {
             return None;
@@ -81,7 +86,7 @@ impl Listeners {
     }
 }
 
-/// A thread that tells; a listener that panics does not silence the others for good.
+/// Held by the delivering thread. A listener that panics must not stop later deliveries.
 struct Busy<'a>(&'a Listeners);
 
 impl Drop for Busy<'_> {
@@ -105,21 +110,21 @@ mod tests {
     use super::*;
     use crate::Digest;
 
-    /// Whether each key is there, as heard; panics when it hears twice the same.
+    /// Whether each key is present according to its events; panics on two equal events in a row.
     #[derive(Debug, Default)]
-    struct Heard(Mutex<(HashMap<Digest, bool>, usize)>);
+    struct Recorder(Mutex<(HashMap<Digest, bool>, usize)>);
 
-    impl Listener for Heard {
+    impl Listener for Recorder {
         fn on_events(&self, events: &[Event]) {
-            let mut heard = self.0.lock().unwrap();
+            let mut recorder = self.0.lock().unwrap();
             for event in events {
                 let (key, there) = match event {
                     Event::Stored { key, .. } => (*key, true),
                     Event::Gone { key, .. } => (*key, false),
                     _ => continue,
                 };
-                assert_ne!(heard.0.insert(key, there), Some(there), "out of order");
-                heard.1 += 1;
+                assert_ne!(recorder.0.insert(key, there), Some(there), "out of order");
+                recorder.1 += 1;
             }
         }
     }
@@ -129,9 +134,9 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_to_a_key_is_told_in_that_order_whoever_tells() {
-        let (listeners, heard) = (Listeners::default(), Arc::new(Heard::default()));
-        listeners.add(heard.clone());
+    fn events_of_a_key_arrive_in_order_whichever_thread_delivers() {
+        let (listeners, recorder) = (Listeners::default(), Arc::new(Recorder::default()));
+        listeners.add(recorder.clone());
         let there = Mutex::new([false; 3]);
         let flip = |n: usize| {
             let mut there = there.lock().unwrap();
@@ -153,12 +158,12 @@ mod tests {
                 });
             }
         });
-        let heard = heard.0.lock().unwrap();
-        assert_eq!(heard.1, 4 * 5000, "all of it");
-        (0..3).for_each(|n| assert_eq!(heard.0[&key(n as u8)], there.lock().unwrap()[n]));
+        let recorder = recorder.0.lock().unwrap();
+        assert_eq!(recorder.1, 4 * 5000, "all of it");
+        (0..3).for_each(|n| assert_eq!(recorder.0[&key(n as u8)], there.lock().unwrap()[n]));
     }
 
-    /// Calls its tier, which tells it more.
+    /// Calls its tier, which pushes further events.
     #[derive(Debug, Default)]
     struct Caller(Mutex<Vec<Event>>, std::sync::OnceLock<Arc<Listeners>>);
 
@@ -174,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_calls_its_tier_hears_the_rest_afterwards() {
+    fn a_listener_that_calls_its_tier_receives_the_new_events_afterwards() {
         let (listeners, caller) = (Arc::new(Listeners::default()), Arc::new(Caller::default()));
         listeners.push(Event::Touched { key: key(9) });
         caller.1.set(Arc::clone(&listeners)).unwrap();
@@ -189,7 +194,7 @@ mod tests {
         );
     }
 
-    /// Does not return from its first call before it may.
+    /// Does not return from its first call until the test unlocks it.
     #[derive(Debug, Default)]
     struct Hangs(Mutex<()>, Mutex<Vec<Event>>);
 
@@ -201,26 +206,26 @@ mod tests {
     }
 
     #[test]
-    fn under_one_that_hangs_so_many_events_wait_and_it_is_told_of_the_rest() {
+    fn events_beyond_the_limit_are_counted_as_missed() {
         let (listeners, hangs) = (Arc::new(Listeners::default()), Arc::new(Hangs::default()));
         listeners.add(hangs.clone());
         let hanging = hangs.0.lock().unwrap();
-        let note = |n: usize| (0..n).for_each(|_| listeners.push(Event::Touched { key: key(1) }));
-        note(1);
+        let push = |n: usize| (0..n).for_each(|_| listeners.push(Event::Touched { key: key(1) }));
+        push(1);
         thread::scope(|scope| {
             scope.spawn(|| listeners.notify());
             while !listeners.state().waiting.is_empty() {
                 thread::yield_now();
             }
-            note(WAITING_MAX + 1000);
+            push(WAITING_MAX + 1000);
             assert_eq!(listeners.state().waiting.len(), WAITING_MAX);
             drop(hanging);
         });
-        note(1);
+        push(1);
         listeners.notify();
-        let heard = hangs.1.lock().unwrap();
-        assert_eq!(heard.len(), 1 + WAITING_MAX + 1 + 1);
-        assert_eq!(heard[1 + WAITING_MAX], Event::Missed { events: 1000 });
+        let recorder = hangs.1.lock().unwrap();
+        assert_eq!(recorder.len(), 1 + WAITING_MAX + 1 + 1);
+        assert_eq!(recorder[1 + WAITING_MAX], Event::Missed { events: 1000 });
     }
 
     #[derive(Debug)]
@@ -228,21 +233,21 @@ mod tests {
 
     impl Listener for Panics {
         fn on_events(&self, _: &[Event]) {
-            panic!("as the test wants it");
+            panic!("expected by the test");
         }
     }
 
     #[test]
-    fn one_that_panics_does_not_silence_the_tier() {
-        let (listeners, heard) = (Listeners::default(), Arc::new(Heard::default()));
-        listeners.add(heard.clone());
+    fn a_listener_that_panics_does_not_stop_later_deliveries() {
+        let (listeners, recorder) = (Listeners::default(), Arc::new(Recorder::default()));
+        listeners.add(recorder.clone());
         listeners.add(Arc::new(Panics));
         for n in 0..2 {
             listeners.push(Event::Stored { key: key(n), len: 1 });
-            let told =
+            let delivered =
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| listeners.notify()));
-            assert!(told.is_err());
+            assert!(delivered.is_err());
         }
-        assert_eq!(heard.0.lock().unwrap().1, 2);
+        assert_eq!(recorder.0.lock().unwrap().1, 2);
     }
 }

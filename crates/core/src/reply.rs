@@ -6,8 +6,9 @@ use crate::sync::{Mutex, lock};
 use crate::timekeeper::Expire;
 use crate::{Clock, Completer, Error, ErrorKind, Ticket, ticket};
 
-/// The duty to answer one lookup or remove: by whoever has it, or `Timeout` when its
-/// [expiry](Reply::expiry) comes first. Dropped without an answer, it says `Closed`.
+/// The sending side of one lookup or remove: a tier keeps it until it has the result. If the
+/// deadline comes first, the [expiry](Reply::expiry) sends `Timeout`. If it is dropped, the caller
+/// gets `Closed`.
 pub struct Reply<T: Send + 'static>(Arc<Inner<T>>);
 
 struct Inner<T> {
@@ -18,12 +19,12 @@ struct Inner<T> {
 }
 
 impl<T: Send + 'static> Reply<T> {
-    /// The duty and the ticket for it, on the machine's clock; `op` is named in the error.
+    /// A reply and its ticket, on the machine's clock. Errors name `op`.
     pub fn new(op: &'static str, deadline: Instant) -> (Self, Ticket<Result<T, Error>>) {
         Reply::new_on(&Clock::real(), op, deadline)
     }
 
-    /// The same on this clock.
+    /// Like [`new`](Reply::new), on this clock.
     pub fn new_on(
         clock: &Clock,
         op: &'static str,
@@ -37,23 +38,23 @@ impl<T: Send + 'static> Reply<T> {
         )
     }
 
-    /// What to register with a [`Timekeeper`](crate::Timekeeper) so that the deadline is kept.
+    /// Register this with a [`Timekeeper`](crate::Timekeeper) for the deadline.
     pub fn expiry(&self) -> Arc<dyn Expire> {
         self.0.clone()
     }
 
-    /// Whether nobody waits any more: the deadline passed, or the ticket was canceled.
+    /// Whether the result is no longer awaited: the deadline passed, or the ticket was cancelled.
     pub fn is_over(&self) -> bool {
         self.0.clock.now() >= self.0.deadline
             || lock(&self.0.completer).as_ref().is_none_or(Completer::is_canceled)
     }
 
-    /// Gives the answer. `false` if the deadline came first, and nobody heard it.
+    /// Sends the result. Returns `false` if the deadline came first and the result was discarded.
     pub fn complete(self, answer: Result<T, Error>) -> bool {
         self.0.complete(answer)
     }
 
-    /// Ends an op that [is over](Reply::is_over).
+    /// Sends `Timeout` or `Canceled` for an op that [is over](Reply::is_over).
     pub fn give_up(self) {
         let late = self.0.clock.now() >= self.0.deadline;
         let (kind, what) =

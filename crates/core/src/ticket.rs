@@ -1,3 +1,13 @@
+//! Completion of an operation: a [`Ticket`] for the caller and a [`Completer`] for the tier.
+//!
+//! Both share one slot under a mutex. The completer stores the result and then wakes: `notify_one`
+//! for a thread in `wait`, the stored waker for a task. A task stores its waker under the same
+//! mutex before it returns `Pending`, so the wake-up cannot be missed.
+//!
+//! Callbacks (`inspect`, `undo_if_dropped`) have mutexes of their own, because they run while the
+//! slot is locked or gone. The undo runs in the drop of the shared state: only then neither side
+//! can take the result any more.
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -6,17 +16,29 @@ use std::task::{Context, Poll, Waker};
 use crate::sync::{Arc, Condvar, Mutex, atomic, lock};
 use crate::{Done, Error, ErrorKind};
 
-/// An answer that will come: a future, and something a plain thread can wait for. Dropping it
-/// forgets the answer and nothing else; `cancel` asks for the end.
+/// The pending result of an operation: a future, and something a plain thread can wait for.
+/// Dropping it discards the result and nothing else; [`cancel`](Ticket::cancel) asks the tier to
+/// stop.
+///
+/// ```
+/// use kvtier_core::{Error, Ticket, ticket};
+///
+/// let (completer, ticket) = ticket::<Result<u32, Error>>();
+/// std::thread::spawn(move || completer.complete(Ok(7)));
+/// assert_eq!(ticket.wait()?, 7); // or `ticket.await`
+/// assert!(Ticket::<Result<u32, Error>>::ready(Ok(8)).is_done());
+/// # Ok::<(), Error>(())
+/// ```
 #[must_use = "dropping a ticket forgets the answer"]
 pub struct Ticket<T>(Arc<Shared<T>>);
 
-/// The other end of a [`Ticket`]: gives the answer, once. Dropped without, it answers [`Dropped`].
+/// The sending side of a [`Ticket`]: completes it once. If it is dropped first, the ticket resolves
+/// to [`Dropped::dropped`].
 pub struct Completer<T: Dropped>(Option<Arc<Shared<T>>>);
 
-/// What an answer is when whoever should give it died.
+/// The result of an operation whose [`Completer`] was dropped.
 pub trait Dropped {
-    /// That answer.
+    /// That result.
     fn dropped() -> Self;
 }
 
@@ -50,7 +72,7 @@ pub fn ticket<T: Dropped>() -> (Completer<T>, Ticket<T>) {
 }
 
 impl<T: Dropped> Ticket<T> {
-    /// A ticket that already has its answer.
+    /// A ticket that already has its result.
     pub fn ready(answer: T) -> Self {
         let (completer, ticket) = ticket();
         completer.complete(answer);
@@ -59,7 +81,7 @@ impl<T: Dropped> Ticket<T> {
 }
 
 impl<T> Ticket<T> {
-    /// Blocks this thread until the answer is there.
+    /// Blocks this thread until the result is there.
     pub fn wait(self) -> T {
         let mut state = lock(&self.0.state);
         loop {
@@ -71,13 +93,13 @@ impl<T> Ticket<T> {
         }
     }
 
-    /// Whether the answer is there, so that `wait` would not block.
+    /// Whether the result is there, so that `wait` would not block.
     pub fn is_done(&self) -> bool {
         matches!(*lock(&self.0.state), State::Ready(_))
     }
 
-    /// Lets `look` see the answer when it comes, on the thread that gives it, or now if it is
-    /// there. For decorators, each of which may look, the inner ones first.
+    /// Calls `look` with a reference to the result when it arrives, on the thread that completes
+    /// the ticket; at once if it is there. Several may be added; they run in that order.
     pub fn inspect(self, look: impl FnOnce(&T) + Send + 'static) -> Self
     where
         T: 'static,
@@ -100,15 +122,15 @@ impl<T> Ticket<T> {
         self
     }
 
-    /// Calls `undo` with the answer if the ticket is dropped before it is taken, so that what the
-    /// answer grants is released.
+    /// Calls `undo` with the result if nothing takes it before the ticket is dropped, so that what
+    /// the result grants is released.
     pub fn undo_if_dropped(self, undo: impl FnOnce(T) + Send + 'static) -> Self {
         *lock(&self.0.undo) = Some(Box::new(undo));
         self
     }
 
-    /// Asks for the end: what has not begun ends `Canceled`, what the medium is at ends as it will.
-    /// The answer still comes.
+    /// Asks the tier to stop: work that has not begun ends `Canceled`, work on the medium ends as
+    /// it does. The ticket still resolves.
     pub fn cancel(&self) {
         self.0.canceled.store(true, atomic::Ordering::Release);
     }
@@ -131,14 +153,14 @@ impl<T> Future for Ticket<T> {
 }
 
 impl<T: Dropped> Completer<T> {
-    /// Gives the answer.
+    /// Sends the result.
     pub fn complete(mut self, answer: T) {
         if let Some(shared) = self.0.take() {
             shared.complete(answer);
         }
     }
 
-    /// Whether the ticket's owner asked for the end.
+    /// Whether the ticket's owner cancelled it.
     pub fn is_canceled(&self) -> bool {
         self.0.as_ref().is_some_and(|s| s.canceled.load(atomic::Ordering::Acquire))
     }
@@ -178,6 +200,7 @@ impl<T: Dropped> Drop for Completer<T> {
 }
 
 impl<T> Dropped for Result<T, Error> {
+    /// Callers do not see this value: a [`Batch`](crate::Batch) sends `Closed` for each of its ops.
     fn dropped() -> Self {
         Err(Error::new(ErrorKind::Closed, "the tier's worker ended without an answer"))
     }
