@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
         let len = whole.len() as u16;
         whole[8..12].copy_from_slice(&[1, 0, len as u8, (len >> 8) as u8]);
         let body = whole.len() - 4;
-        let crc = BlockSums::of(&whole[..body]).whole();
+        let crc = BlockSums::from_bytes(&whole[..body]).whole();
         whole[body..].copy_from_slice(&crc.to_le_bytes());
         check(&whole);
     }

@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
         let facts = &mut page[HEAD..HEAD + record];
         facts[..8].copy_from_slice(b"KVTFACTS");
         facts[8..12].copy_from_slice(&[1, 0, record as u8, (record >> 8) as u8]);
-        let crc = BlockSums::of(&facts[..record - 4]).whole();
+        let crc = BlockSums::from_bytes(&facts[..record - 4]).whole();
         facts[record - 4..].copy_from_slice(&crc.to_le_bytes());
         page[8..HEAD].copy_from_slice(&((len - record) as u32).to_le_bytes());
         check(&page);

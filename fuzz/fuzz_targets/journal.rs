@@ -27,7 +27,7 @@ fn frame(magic: &[u8; 4], flags: u16, records: u32, body: &[u8]) -> Vec<u8> {
     frame[6..8].copy_from_slice(&flags.to_le_bytes());
     frame[20..24].copy_from_slice(&records.to_le_bytes());
     frame[24..28].copy_from_slice(&(body.len() as u32).to_le_bytes());
-    let crc = BlockSums::of(&[&frame[..28], body].concat()).whole();
+    let crc = BlockSums::from_bytes(&[&frame[..28], body].concat()).whole();
     frame[28..].copy_from_slice(&crc.to_le_bytes());
     frame.extend_from_slice(body);
     frame

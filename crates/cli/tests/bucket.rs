@@ -84,7 +84,7 @@ fn chunks_of_one_namespace_are_removed_and_others_stay() {
     fill(&server, "32KiB");
     let all = chunks(&server);
     assert!(all.len() > first.len());
-    let layout = Digest::of("kvtier replay layout", &65_536u64.to_le_bytes());
+    let layout = Digest::derive("kvtier replay layout", &65_536u64.to_le_bytes());
     let ours =
         Namespace::new("replay", layout).with_chunk_bytes(0, 65_536).with_partial(false).digest();
     let words = ["rm", "s3://bucket/kv", "--all", "--namespace", &ours.to_hex(), "--yes"];

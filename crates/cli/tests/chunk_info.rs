@@ -41,7 +41,7 @@ const CHUNKS: [Chunk; 5] = [
 
 impl Chunk {
     fn key(&self) -> Key {
-        let ns = Arc::new(Namespace::new("acme", Digest::of("layout", b"tests")));
+        let ns = Arc::new(Namespace::new("acme", Digest::derive("layout", b"tests")));
         let id =
             ObjectKey::new(self.model, KvRank(0), 0, ChunkHash::new(&[self.number; 32]), self.salt)
                 .unwrap();

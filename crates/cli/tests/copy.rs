@@ -37,7 +37,7 @@ fn tally<const N: usize>(server: &Server, words: &[&str], fields: [&str; N]) -> 
 }
 
 fn key(n: u8) -> Key {
-    let ns = Arc::new(Namespace::new("acme", Digest::of("layout", b"tests")));
+    let ns = Arc::new(Namespace::new("acme", Digest::derive("layout", b"tests")));
     let salt = if n == 0 { "pepper" } else { "" };
     if n == LONG {
         // Of the in-process mode, with tags of its request.
@@ -215,7 +215,8 @@ fn a_bucket_of_ours_goes_through_a_file_into_a_directory() {
     let client =
         Client::new(Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key")));
     let (old, payload) = (key(CHUNKS), bytes(CHUNKS));
-    let facts = Facts::plain(*old.digest(), old.namespace().digest(), BlockSums::of(&payload));
+    let facts =
+        Facts::plain(*old.digest(), old.namespace().digest(), BlockSums::from_bytes(&payload));
     let how = inspect::put_of(&facts, None, client.endpoint().provider());
     let name = format!("ours/{}", inspect::name_of(Layout::Kvtier, old.digest(), None).unwrap());
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -319,7 +320,7 @@ fn a_chunk_that_a_file_holds_twice_is_copied_once_and_present_once() {
     let archive = fs::read(&file).unwrap();
     let (record, end) = (&archive[8..archive.len() - 20], &archive[archive.len() - 20..]);
     let count = 2_u64.to_le_bytes();
-    let sum = BlockSums::of(&count).whole().to_le_bytes();
+    let sum = BlockSums::from_bytes(&count).whole().to_le_bytes();
     fs::write(&twice, [&archive[..8], record, record, &end[..8], &count, &sum].concat()).unwrap();
     // Only the digest of its key is known.
     assert_eq!(
@@ -353,7 +354,7 @@ fn what_is_damaged_or_unproven_stays_behind() {
         "--tenant",
         "acme",
         "--layout-id",
-        &Digest::of("layout", b"tests").to_hex(),
+        &Digest::derive("layout", b"tests").to_hex(),
     ];
     let words = [&["migrate", from, "s3://bucket/ours"], &whose[..]].concat();
     assert_eq!(tally(&server, &words, COUNTS), (0, [1, all - 1, 1, 0, 0]));

@@ -87,12 +87,12 @@ impl World {
         let config = StackConfig::new("stack").with(Arc::clone(&host)).with(Arc::clone(&file));
         let stack = Stack::open(config.with_rule(Arc::clone(&bucket), behind)).unwrap();
         let arena = Arena::new(ArenaConfig::heap(128 << 20)).unwrap();
-        let ns = Arc::new(Namespace::new("dying", Digest::of("layout", b"dying")));
+        let ns = Arc::new(Namespace::new("dying", Digest::derive("layout", b"dying")));
         World { server, dir, stack, tiers: [host, file, bucket], arena, ns }
     }
 
     fn key(&self, id: u64) -> Key {
-        let hash = ChunkHash::new(Digest::of("dying", &id.to_le_bytes()).as_bytes());
+        let hash = ChunkHash::new(Digest::derive("dying", &id.to_le_bytes()).as_bytes());
         Key::new(
             Arc::clone(&self.ns),
             KeyId::Object(ObjectKey::new("model", KvRank(0), 0, hash, "").unwrap()),

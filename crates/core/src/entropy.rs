@@ -13,7 +13,7 @@ pub fn random_bytes() -> [u8; 32] {
     }
     let seeds: Vec<u8> =
         (0..8u8).flat_map(|n| RandomState::new().hash_one(n).to_le_bytes()).collect();
-    Digest::of("kvtier entropy", &seeds).0
+    Digest::derive("kvtier entropy", &seeds).0
 }
 
 #[cfg(test)]

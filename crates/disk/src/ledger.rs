@@ -435,7 +435,7 @@ fn encode(contents: Contents) -> [u8; BYTES] {
     bytes[8..16].copy_from_slice(&contents.total.to_le_bytes());
     bytes[16..24].copy_from_slice(&contents.generation.to_le_bytes());
     bytes[24..SUMMED].copy_from_slice(&contents.changes.to_le_bytes());
-    let sum = BlockSums::of(&bytes[..SUMMED]).whole();
+    let sum = BlockSums::from_bytes(&bytes[..SUMMED]).whole();
     bytes[SUMMED..SUMMED + 4].copy_from_slice(&sum.to_le_bytes());
     bytes
 }

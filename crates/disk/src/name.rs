@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn names_come_back_and_nothing_else_is_a_name() {
-        let digest = Digest::of("test", b"x");
+        let digest = Digest::derive("test", b"x");
         let path = path(Path::new("/r"), &digest, 262_144);
         let name = path.file_name().unwrap().to_str().unwrap();
         assert_eq!(parse(name), Some((digest, 262_144)));

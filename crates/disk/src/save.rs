@@ -556,13 +556,13 @@ impl<M: Mover> Drop for Saving<M> {
 fn sums<M: Mover>(shared: &Shared<M>, from: &[View]) -> BlockSums {
     let sum = |bytes: &[u8]| {
         add(&shared.counters.summed_save_bytes, bytes.len() as u64);
-        BlockSums::of(bytes)
+        BlockSums::from_bytes(bytes)
     };
     match from {
         [one] => one.memo(|| sum(one.as_ref())).cloned().unwrap_or_else(|| sum(one.as_ref())),
         many => {
             add(&shared.counters.summed_save_bytes, many.iter().map(|v| v.len() as u64).sum());
-            BlockSums::of_pieces(many.iter().map(View::as_ref))
+            BlockSums::from_pieces(many.iter().map(View::as_ref))
         }
     }
 }

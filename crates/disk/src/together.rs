@@ -69,7 +69,7 @@ impl<M: Mover> Announced<M> {
 impl<M: Mover> Drop for Announced<M> {
     fn drop(&mut self) {
         if self.is_noted {
-            self.shared.index().remove_pending(DigestTag::of(&self.key));
+            self.shared.index().remove_pending(DigestTag::from_digest(&self.key));
         }
     }
 }
@@ -82,9 +82,9 @@ impl<M: Mover> Shared<M> {
         let mut index = self.index();
         let (mut before, mut depth) = chain.map_or((None, 0), |chain| (chain.parent, chain.depth));
         let mut announce = |op: &Save| {
-            let (key, tag) = (*op.key.digest(), DigestTag::of(op.key.digest()));
+            let (key, tag) = (*op.key.digest(), DigestTag::from_digest(op.key.digest()));
             let place = match chain {
-                Some(_) => ChainPlace::new(before.as_ref().map(DigestTag::of), depth),
+                Some(_) => ChainPlace::new(before.as_ref().map(DigestTag::from_digest), depth),
                 None => index.place_of(&op.key),
             };
             (before, depth) = (Some(*op.key.digest()), depth.saturating_add(1));

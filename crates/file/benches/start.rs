@@ -58,7 +58,7 @@ fn open(dir: &Path) -> FileTier {
 fn fill(dir: &Path, files: u64) {
     (0..=255).for_each(|shard| fs::create_dir_all(name::shard(dir, shard)).unwrap());
     for n in 0..files {
-        let digest = Digest::of("bench start", &n.to_le_bytes());
+        let digest = Digest::derive("bench start", &n.to_le_bytes());
         fs::File::create(name::path(dir, &digest, LEN)).unwrap();
     }
 }

@@ -187,7 +187,7 @@ fn kinds_of_chunks_beyond_the_most_are_saved_and_not_noted() {
     let many: String = (0..4096).map(|n| format!("chunk t 0 m {n} 0: 4096 whole\n")).collect();
     // Before the line with the checksum, which is made anew.
     let body = head[..head.rfind("crc: ").unwrap()].to_owned() + &many;
-    let crc = kvtier_core::key::BlockSums::of(body.as_bytes()).whole();
+    let crc = kvtier_core::key::BlockSums::from_bytes(body.as_bytes()).whole();
     fs::write(&manifest, format!("{body}crc: {crc:08x}\n")).unwrap();
     let full = || tier.status().reasons.iter().any(|reason| reason.contains("4096 kinds"));
     assert!(!full());

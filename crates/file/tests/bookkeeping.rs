@@ -182,7 +182,7 @@ fn a_damaged_manifest_makes_no_directory_one_of_another_layout() {
 fn a_manifest_of_a_newer_build_is_refused_and_kept() {
     let dir = used();
     let newer = "kvtier directory\nformat: 3\nwhatever: it says\n";
-    let crc = kvtier_core::key::BlockSums::of(newer.as_bytes()).whole();
+    let crc = kvtier_core::key::BlockSums::from_bytes(newer.as_bytes()).whole();
     let newer = format!("{newer}crc: {crc:08x}\n");
     fs::write(manifest(dir.path()), &newer).unwrap();
     let e = FileTier::open(config(dir.path(), 20)).unwrap_err();

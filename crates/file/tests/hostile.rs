@@ -109,7 +109,8 @@ fn a_save_that_failed_says_nothing_of_other_chunks() {
     let dir = tempfile::tempdir().unwrap();
     let f = Fixture::new(FileTier::open(FileConfig::new(dir.path(), 1 << 20)).unwrap());
     // Whole chunks only, of a length that the first one tells.
-    let ns = Arc::new(Namespace::new("whole", Digest::of("test", b"layout")).with_partial(false));
+    let ns =
+        Arc::new(Namespace::new("whole", Digest::derive("test", b"layout")).with_partial(false));
     let key = |n: u64| {
         let hash = ChunkHash::new(&n.to_be_bytes());
         let id = ObjectKey { model: "m".into(), rank: KvRank(0), group: 0, hash, salt: "".into() };

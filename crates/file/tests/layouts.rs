@@ -257,7 +257,9 @@ fn keys_without_a_name_and_other_namespaces_are_refused() {
 fn salts_are_tenants_of_one_directory_and_counted_from_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let all = Arc::new(
-        Namespace::new("", Digest::of("layout", b"x")).with_partial(false).with_salts_as_tenants(),
+        Namespace::new("", Digest::derive("layout", b"x"))
+            .with_partial(false)
+            .with_salts_as_tenants(),
     );
     let key = |salt: &str, n: u64| {
         let name = format!("org-SEP-m@0x02010201@0@{n:016x}{salt}.data");

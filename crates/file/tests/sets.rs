@@ -104,7 +104,7 @@ fn when_too_much_of_sets_is_missing_more_are_shed_and_not_shown_alone() {
     let dir = tempfile::tempdir().unwrap();
     let f = fixture(dir.path(), Layout::Kvtier);
     let many: Vec<_> =
-        (0..1_u64 << 20).map(|n| kvtier_core::Digest::of("test", &n.to_le_bytes())).collect();
+        (0..1_u64 << 20).map(|n| kvtier_core::Digest::derive("test", &n.to_le_bytes())).collect();
     // All that may be missing are but one, since this save waits for nobody else and its set is not
     // forgotten while one of it is there.
     let ctx =

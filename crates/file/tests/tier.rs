@@ -18,7 +18,7 @@ use kvtier_testkit::conformance::Fixture;
 const ENGINES: [EngineKind; 2] = [EngineKind::Auto, EngineKind::Threads];
 
 fn key(n: u32) -> Key {
-    let ns = Arc::new(Namespace::new("test", Digest::of("test", b"layout")));
+    let ns = Arc::new(Namespace::new("test", Digest::derive("test", b"layout")));
     let hash = ChunkHash::new(&n.to_be_bytes());
     Key::new(
         ns,

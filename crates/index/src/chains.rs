@@ -102,7 +102,8 @@ impl Index {
             let Some(before) = before.filter(|before| before.digest() != key.digest()) else {
                 continue;
             };
-            let (tag, parent) = (DigestTag::of(key.digest()), DigestTag::of(before.digest()));
+            let (tag, parent) =
+                (DigestTag::from_digest(key.digest()), DigestTag::from_digest(before.digest()));
             if let Some(slot) = self.find(key.digest()) {
                 self.slab[slot].learn_parent(parent, at as u32);
             } else {
@@ -115,7 +116,7 @@ impl Index {
 
     /// What lookups told of the place of a chunk that is not there.
     pub fn place_of(&self, key: &Key) -> ChainPlace {
-        self.chains.of(DigestTag::of(key.digest())).unwrap_or_default()
+        self.chains.of(DigestTag::from_digest(key.digest())).unwrap_or_default()
     }
 
     /// A chunk is about to be saved at this place: what comes after it is no orphan, until all
@@ -151,7 +152,7 @@ impl Index {
     /// the two then.
     pub(crate) fn note_early(&mut self, digest: &Digest, before: DigestTag) {
         if let Some(coming) = self.chains.pending.get_mut(&before) {
-            coming.early = Some(DigestTag::of(digest));
+            coming.early = Some(DigestTag::from_digest(digest));
         }
     }
 
@@ -160,7 +161,7 @@ impl Index {
         if self.chains.pending.is_empty() {
             return None;
         }
-        let early = self.chains.pending.get_mut(&DigestTag::of(digest))?.early.take()?;
+        let early = self.chains.pending.get_mut(&DigestTag::from_digest(digest))?.early.take()?;
         self.find_tag(early)
     }
 
@@ -192,7 +193,8 @@ impl Index {
     /// Whether what comes right after a slot is on its way: the policy cannot know of that.
     pub(crate) fn is_followed(&self, slot: u32) -> bool {
         let followed = &self.chains.followed;
-        !followed.is_empty() && followed.contains_key(&DigestTag::of(&self.slab[slot].digest))
+        !followed.is_empty()
+            && followed.contains_key(&DigestTag::from_digest(&self.slab[slot].digest))
     }
 }
 

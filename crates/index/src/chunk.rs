@@ -48,7 +48,7 @@ pub struct DigestTag(NonZeroU64);
 
 impl DigestTag {
     /// The tag of `digest`.
-    pub fn of(digest: &Digest) -> Self {
+    pub fn from_digest(digest: &Digest) -> Self {
         let (head, _) = digest.as_bytes().split_first_chunk().expect("a digest has 32 bytes");
         DigestTag(NonZeroU64::new(u64::from_le_bytes(*head)).unwrap_or(NonZeroU64::MIN))
     }
@@ -99,7 +99,7 @@ impl Chunk {
 
     /// Sets the chunk before this one in its prefix chain, and how many lie before this one.
     pub fn with_parent(self, parent: &Digest, depth: u32) -> Self {
-        self.with_parent_tag(DigestTag::of(parent), depth)
+        self.with_parent_tag(DigestTag::from_digest(parent), depth)
     }
 
     /// Sets its place in its prefix chain.

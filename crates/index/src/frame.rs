@@ -217,5 +217,5 @@ impl<'a> Fields<'a> {
 }
 
 fn crc(header: &[u8], body: &[u8]) -> u32 {
-    BlockSums::of_pieces([header, body]).whole()
+    BlockSums::from_pieces([header, body]).whole()
 }

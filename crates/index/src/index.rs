@@ -472,7 +472,7 @@ impl Index {
 
     pub(crate) fn find_tag(&self, tag: DigestTag) -> Option<u32> {
         self.table
-            .find(tag.as_u64(), |slot| DigestTag::of(&self.slab[*slot].digest) == tag)
+            .find(tag.as_u64(), |slot| DigestTag::from_digest(&self.slab[*slot].digest) == tag)
             .copied()
     }
 
@@ -495,5 +495,5 @@ impl Index {
 }
 
 pub(crate) fn hash(digest: &Digest) -> u64 {
-    DigestTag::of(digest).as_u64()
+    DigestTag::from_digest(digest).as_u64()
 }

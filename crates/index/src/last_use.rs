@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn the_latest_use_counts_and_the_tenant_stays_known() {
-        let digest = |n: u8| Digest::of("test", &[n]);
+        let digest = |n: u8| Digest::derive("test", &[n]);
         let chunk = |n: u8| Chunk::new(digest(n), 1, 1).with_tenant(TenantId(n.into()));
         let batch = |at_ms, records| RecordBatch { at_ms, follows: 0, records };
         let mut uses = LastUses::default();

@@ -22,7 +22,7 @@
 //!
 //! let mut index = Index::new(IndexConfig::new(10_000).with_high_mark(1.0), PolicyKind::Lru.build())?;
 //! for n in 0..8u8 {
-//!     let chunk = Chunk::new(Digest::of("example", &[n]), 1000, 2000); // 1000 bytes that cost the medium 2000
+//!     let chunk = Chunk::new(Digest::derive("example", &[n]), 1000, 2000); // 1000 bytes that cost the medium 2000
 //!     let room = loop {
 //!         match index.reserve(0, chunk.bytes) {
 //!             Reserve::Granted(room) => break room, // and write the chunk, the mutex released
@@ -35,7 +35,7 @@
 //!     let _ = index.commit(room, chunk);
 //! }
 //! assert_eq!((index.usage().used, index.usage().entries), (10_000, 5));
-//! assert!(index.get(&Digest::of("example", &[2])).is_none() && index.get(&Digest::of("example", &[3])).is_some());
+//! assert!(index.get(&Digest::derive("example", &[2])).is_none() && index.get(&Digest::derive("example", &[3])).is_some());
 //! # Ok::<(), kvtier_index::InvalidConfig>(())
 //! ```
 //!

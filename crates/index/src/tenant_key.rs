@@ -64,7 +64,7 @@ impl fmt::Debug for TenantKey {
 }
 
 fn crc(text: &str) -> u32 {
-    BlockSums::of(text.as_bytes()).whole()
+    BlockSums::from_bytes(text.as_bytes()).whole()
 }
 
 #[cfg(test)]

@@ -11,13 +11,13 @@ use kvtier_key::{ChunkHash, Digest, Key, KeyId, KvRank, Namespace, ObjectKey};
 
 /// Chunk `n` of a chain in one of the ranks.
 fn key(rank: i64, n: u64) -> Key {
-    let ns = Arc::new(Namespace::new("tests", Digest::of("layout", b"tests")));
-    let hash = ChunkHash::new(Digest::of("chunk", &n.to_le_bytes()).as_bytes());
+    let ns = Arc::new(Namespace::new("tests", Digest::derive("layout", b"tests")));
+    let hash = ChunkHash::new(Digest::derive("chunk", &n.to_le_bytes()).as_bytes());
     Key::new(ns, KeyId::Object(ObjectKey::new("model", KvRank(rank), 0, hash, "").unwrap()))
 }
 
 fn after(rank: i64, n: u64, depth: u32) -> ChainPlace {
-    ChainPlace::new(Some(DigestTag::of(key(rank, n).digest())), depth)
+    ChainPlace::new(Some(DigestTag::from_digest(key(rank, n).digest())), depth)
 }
 
 fn inferred(index: &Index, n: u64) -> (Option<DigestTag>, u32) {
@@ -64,7 +64,7 @@ fn a_lookup_tells_the_places_of_what_is_saved_later() {
     index.learn_order(&[key(0, 9), key(0, 0)]);
     assert_eq!(
         index.get(key(0, 0).digest()).unwrap().chunk.parent,
-        Some(DigestTag::of(key(0, 9).digest()))
+        Some(DigestTag::from_digest(key(0, 9).digest()))
     );
     // A later lookup that begins in the middle of a chain goes on counting.
     index.learn_order(&[key(0, 2), key(0, 3)]);
@@ -155,7 +155,7 @@ fn an_orphan_displaces_nothing_unless_the_one_before_it_is_on_its_way() {
     assert!([7, 8].map(|n| save(&mut index, n, ChainPlace::default())).iter().all(Result::is_ok));
     assert_eq!(save(&mut index, 2, after(0, 1, 2)), Err(Refusal::NotWorth), "1 is nowhere");
     index.touch_batch(&[*key(0, 7).digest()]);
-    let coming = DigestTag::of(key(0, 1).digest());
+    let coming = DigestTag::from_digest(key(0, 1).digest());
     assert!(index.add_pending(coming, after(0, 7, 1)) && index.add_pending(coming, after(0, 7, 1)));
     index.remove_pending(coming);
     assert_eq!(
@@ -182,11 +182,9 @@ fn a_chain_does_not_displace_its_own_beginning_in_whatever_order_it_comes() {
 fn chain_in_another_order(mut index: Index) {
     assert!(save(&mut index, 0, ChainPlace::new(None, 0)).is_ok());
     assert!((1..3).all(|n| save(&mut index, n, after(0, n - 1, n as u32)).is_ok()));
-    assert!(
-        (3..6).all(
-            |n| index.add_pending(DigestTag::of(key(0, n).digest()), after(0, n - 1, n as u32))
-        )
-    );
+    assert!((3..6).all(|n| {
+        index.add_pending(DigestTag::from_digest(key(0, n).digest()), after(0, n - 1, n as u32))
+    }));
     let want = |n: u64| ReserveRequest::new(10).with_place(after(0, n - 1, n as u32));
     let mut claims = [3, 4, 5].map(|n| match index.reserve_for(0, &want(n)) {
         Reserve::Granted(room) => Some(room),
@@ -224,11 +222,9 @@ fn a_chain_may_be_as_deep_as_can_be_said() {
 fn nor_does_it_across_a_gap_further_up() {
     let mut index = index(4, PolicyKind::Default);
     assert!(save(&mut index, 0, ChainPlace::new(None, 0)).is_ok());
-    assert!(
-        (1..5).all(
-            |n| index.add_pending(DigestTag::of(key(0, n).digest()), after(0, n - 1, n as u32))
-        )
-    );
+    assert!((1..5).all(|n| {
+        index.add_pending(DigestTag::from_digest(key(0, n).digest()), after(0, n - 1, n as u32))
+    }));
     let want = ReserveRequest::new(10).with_place(after(0, 0, 1));
     let Reserve::Granted(_room) = index.reserve_for(0, &want) else { panic!("there is room") };
     assert!((2..4).all(|n| save(&mut index, n, after(0, n - 1, n as u32)).is_ok()));
@@ -238,7 +234,7 @@ fn nor_does_it_across_a_gap_further_up() {
         "0 is before 1, which is on its way"
     );
     // Once nothing is, nothing leads there any more.
-    (1..5).for_each(|n| index.remove_pending(DigestTag::of(key(0, n).digest())));
+    (1..5).for_each(|n| index.remove_pending(DigestTag::from_digest(key(0, n).digest())));
     assert_eq!(save(&mut index, 9, ChainPlace::new(None, 0)), Ok(vec![*key(0, 0).digest()]));
 }
 

@@ -31,7 +31,7 @@ fn digest(c: u8, n: u8) -> Digest {
 fn place(c: u8, n: u8) -> ChainPlace {
     match n {
         0 => ChainPlace::new(None, 0),
-        _ => ChainPlace::new(Some(DigestTag::of(&digest(c, n - 1))), u32::from(n)),
+        _ => ChainPlace::new(Some(DigestTag::from_digest(&digest(c, n - 1))), u32::from(n)),
     }
 }
 
@@ -126,7 +126,7 @@ impl World {
         let before = n.checked_sub(1).map(|n| digest(c, n));
         let is_known = before.is_none_or(|before| {
             self.index.slot(&before).is_some()
-                || self.expected.contains(&DigestTag::of(&before))
+                || self.expected.contains(&DigestTag::from_digest(&before))
                 || self.is_written(&before)
         });
         if is_known {
@@ -149,7 +149,7 @@ impl World {
     /// Claims room for a chunk, to the end.
     fn begin(&mut self, (c, n, t): (u8, u8, u8)) {
         let at = place(c, n);
-        let expected = self.index.add_pending(DigestTag::of(&digest(c, n)), at);
+        let expected = self.index.add_pending(DigestTag::from_digest(&digest(c, n)), at);
         let want = ReserveRequest::new(1).with_place(at).with_tenant(TenantId(t.into()));
         for _ in 0..200 {
             let there = self.present();
@@ -186,7 +186,7 @@ impl World {
                         _ => {}
                     }
                     if expected {
-                        self.index.remove_pending(DigestTag::of(&digest(c, n)));
+                        self.index.remove_pending(DigestTag::from_digest(&digest(c, n)));
                     }
                     return;
                 }
@@ -201,7 +201,8 @@ impl World {
         for m in (0..n).rev() {
             let one = digest(c, m);
             assert!(victim.chunk.digest != one, "{m} went for {n}");
-            let coming = self.expected.contains(&DigestTag::of(&one)) || self.is_written(&one);
+            let coming =
+                self.expected.contains(&DigestTag::from_digest(&one)) || self.is_written(&one);
             let is_gap = !coming || self.index.is_evicting(&one);
             if self.orphans.contains(&(c, m))
                 || (is_gap && there.iter().all(|chunk| chunk.digest != one))
@@ -214,7 +215,7 @@ impl World {
     fn step(&mut self, op: Op) {
         match op {
             Op::Expect(c, n) => {
-                let tag = DigestTag::of(&digest(c, n));
+                let tag = DigestTag::from_digest(&digest(c, n));
                 if self.index.add_pending(tag, place(c, n)) {
                     self.expected.push(tag);
                 }
@@ -229,7 +230,7 @@ impl World {
                     let _ = self.index.commit(room, chunk);
                     self.came((c, n));
                     if expected {
-                        self.index.remove_pending(DigestTag::of(&digest(c, n)));
+                        self.index.remove_pending(DigestTag::from_digest(&digest(c, n)));
                     }
                 }
             }
@@ -238,7 +239,7 @@ impl World {
                     self.index.cancel(room);
                     self.lost(digest(c, n));
                     if expected {
-                        self.index.remove_pending(DigestTag::of(&digest(c, n)));
+                        self.index.remove_pending(DigestTag::from_digest(&digest(c, n)));
                     }
                 }
             }

@@ -12,7 +12,7 @@ const MEMBERS: u64 = 1 << 18;
 const LONG: Duration = Duration::from_secs(60);
 
 fn digest(n: u64) -> Digest {
-    Digest::of("kvtier index large sets test", &n.to_le_bytes())
+    Digest::derive("kvtier index large sets test", &n.to_le_bytes())
 }
 
 /// One set, all of which is there.

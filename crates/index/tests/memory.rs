@@ -9,7 +9,7 @@ use kvtier_key::Digest;
 const BYTES_PER_ENTRY_MAX: f64 = 100.0;
 
 fn key(n: u64) -> Digest {
-    Digest::of("kvtier index memory test", &n.to_le_bytes())
+    Digest::derive("kvtier index memory test", &n.to_le_bytes())
 }
 
 /// What the process has in memory, in bytes.

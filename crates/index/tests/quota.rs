@@ -327,7 +327,7 @@ fn no_save_is_shed_for_want_of_worth_while_something_is_left_of_sets() {
         let _ =
             [save(&mut index, 10, if quota.is_some() { A } else { B }), save(&mut index, 11, B)];
         // Of what is worth anything, the chunk that it comes after is worth the least.
-        let after = ChainPlace::new(Some(DigestTag::of(&key(9))), 1);
+        let after = ChainPlace::new(Some(DigestTag::from_digest(&key(9))), 1);
         let Reserve::Evict(victims) =
             index.reserve_for(0, &ReserveRequest::new(10).with_tenant(A).with_place(after))
         else {
@@ -433,8 +433,9 @@ fn tenants_with_full_limits_are_known_however_chunks_and_limits_change() {
 #[test]
 fn what_is_left_of_a_set_of_two_tenants_is_the_same_however_often_somebody_asks() {
     let mut index = index_by(PolicyKind::Default, 40);
-    let place =
-        |n: u8| ChainPlace::new((n > 1).then(|| DigestTag::of(&key(n - 1))), u32::from(n - 1));
+    let place = |n: u8| {
+        ChainPlace::new((n > 1).then(|| DigestTag::from_digest(&key(n - 1))), u32::from(n - 1))
+    };
     let id = index.declare_set(&[1, 2, 9].map(key)).unwrap().unwrap();
     for (n, tenant) in [(1, A), (9, B), (20, B), (21, B)] {
         let Reserve::Granted(room) =

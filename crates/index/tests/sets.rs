@@ -211,7 +211,7 @@ fn what_somebody_holds_stays_a_hit_when_a_set_is_declared_over_it() {
 #[test]
 fn sets_that_come_and_go_leave_nothing_behind_and_too_many_are_refused() {
     let mut index = index(1 << 20);
-    let digest = |n: u64| Digest::of("test", &n.to_le_bytes());
+    let digest = |n: u64| Digest::derive("test", &n.to_le_bytes());
     let pair = |n: u64| [digest(2 * n), digest(2 * n + 1)];
     for n in 0..1000 {
         let set = index.declare_set(&pair(n)).unwrap().unwrap();

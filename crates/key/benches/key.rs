@@ -79,14 +79,14 @@ fn chains(c: &mut Criterion) {
 fn facts(c: &mut Criterion) {
     let payload: Vec<u8> =
         (0..4u32 << 20).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
-    let facts = Facts::plain(Digest([1; 32]), Digest([2; 32]), BlockSums::of(&payload))
+    let facts = Facts::plain(Digest([1; 32]), Digest([2; 32]), BlockSums::from_bytes(&payload))
         .with_parent(Digest([3; 32]), 9);
     let bytes = facts.encode();
     c.bench_function("facts/encode", |b| b.iter(|| black_box(&facts).encode()));
     c.bench_function("facts/decode", |b| b.iter(|| Facts::decode(black_box(&bytes))));
     let mut group = c.benchmark_group("sums");
     group.throughput(Throughput::Bytes(payload.len() as u64));
-    group.bench_function("4 MiB", |b| b.iter(|| BlockSums::of(black_box(&payload))));
+    group.bench_function("4 MiB", |b| b.iter(|| BlockSums::from_bytes(black_box(&payload))));
     group.finish();
 }
 

@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_summary_has_the_model_and_of_the_salt_its_digest() {
-        let ns = Arc::new(Namespace::new("acme", Digest::of("layout", b"1")));
+        let ns = Arc::new(Namespace::new("acme", Digest::derive("layout", b"1")));
         let summary = |id: KeyId| {
             let canonical = Key::new(Arc::clone(&ns), id).canonical();
             assert!(

@@ -7,7 +7,7 @@ pub struct Digest(pub [u8; 32]);
 impl Digest {
     /// The digest of `bytes` under a `domain` of its own, so that digests of different things never
     /// collide.
-    pub fn of(domain: &str, bytes: &[u8]) -> Self {
+    pub fn derive(domain: &str, bytes: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key(domain);
         hasher.update(bytes);
         Digest(*hasher.finalize().as_bytes())

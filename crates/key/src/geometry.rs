@@ -170,7 +170,7 @@ impl Geometry {
             bytes.push(1);
             bytes.extend_from_slice(seed.as_bytes());
         }
-        Digest::of("kvtier 2026 layout v1", &bytes)
+        Digest::derive("kvtier 2026 layout v1", &bytes)
     }
 
     fn checked(&self) -> Result<(), GeometryError> {

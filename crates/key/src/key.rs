@@ -25,14 +25,14 @@ impl Key {
         let mut bytes = Vec::with_capacity(256);
         bytes.extend_from_slice(ns.digest().as_bytes());
         canonical(&ns, &id, &mut bytes);
-        let digest = Digest::of(DIGEST_CONTEXT, &bytes);
+        let digest = Digest::derive(DIGEST_CONTEXT, &bytes);
         Key { ns, id: Arc::new(id), digest }
     }
 
     /// The digest of the key of this [canonical form](Self::canonical) in the namespace of this
     /// digest, whatever its salt was.
     pub fn digest_of(namespace: &Digest, canonical: &[u8]) -> Digest {
-        Digest::of(DIGEST_CONTEXT, &[namespace.as_bytes(), canonical].concat())
+        Digest::derive(DIGEST_CONTEXT, &[namespace.as_bytes(), canonical].concat())
     }
 
     /// Its namespace.

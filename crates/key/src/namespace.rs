@@ -43,7 +43,7 @@ impl Namespace {
         let mut bytes = Vec::with_capacity(40 + tenant.len());
         bytes.extend_from_slice(layout.as_bytes());
         bytes.extend_from_slice(tenant.as_bytes());
-        let digest = Digest::of("kvtier 2026 namespace v1", &bytes);
+        let digest = Digest::derive("kvtier 2026 namespace v1", &bytes);
         Namespace {
             tenant,
             layout,
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn one_namespace_stands_for_those_of_all_salts() {
-        let layout = Digest::of("layout", b"x");
+        let layout = Digest::derive("layout", b"x");
         let all = Arc::new(
             Namespace::new("", layout)
                 .with_partial(false)

@@ -27,13 +27,13 @@ impl BlockSums {
     }
 
     /// Sums contiguous bytes in one pass.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn from_bytes(bytes: &[u8]) -> Self {
         let block = Self::block_bytes(bytes.len() as u64) as usize;
         BlockSums { len: bytes.len() as u64, crcs: bytes.chunks(block).map(crc32c).collect() }
     }
 
     /// Sums a chunk that lies in several pieces, in order, in one pass.
-    pub fn of_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]> + Clone) -> Self {
+    pub fn from_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]> + Clone) -> Self {
         let len = pieces.clone().into_iter().map(|p| p.len() as u64).sum();
         let mut sums = PieceSums::new(len);
         let mut offset = 0;
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn pieces_in_any_order_sum_to_the_whole() {
         let bytes: Vec<u8> = (0..300_001u32).map(|i| (i * 31) as u8).collect();
-        let whole = BlockSums::of(&bytes);
+        let whole = BlockSums::from_bytes(&bytes);
         let mut sums = PieceSums::new(bytes.len() as u64);
         for range in [(100_000, 300_001), (0, 7), (7, 100_000)] {
             sums.piece(range.0 as u64, &bytes[range.0..range.1]);
@@ -202,7 +202,7 @@ mod tests {
             sums.units(0, unit as u64, &crcs[..cut]);
             assert_eq!(
                 sums.finish().unwrap(),
-                BlockSums::of(bytes),
+                BlockSums::from_bytes(bytes),
                 "{len} bytes in units of {unit}"
             );
         }
@@ -217,7 +217,11 @@ mod tests {
     fn blocks_combine_to_the_sum_of_the_whole() {
         let bytes: Vec<u8> = (0..9 << 20u32).map(|i| (i * 31 + i / 1000) as u8).collect();
         for len in [0, 1, 65_535, 65_536, 65_537, 131_072, 4 << 20, (4 << 20) + 1, 9 << 20] {
-            assert_eq!(BlockSums::of(&bytes[..len]).whole(), crc32c(&bytes[..len]), "{len} bytes");
+            assert_eq!(
+                BlockSums::from_bytes(&bytes[..len]).whole(),
+                crc32c(&bytes[..len]),
+                "{len} bytes"
+            );
         }
     }
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 fn plain() -> Facts {
     let payload: Vec<u8> = (0..200_000u32).map(|i| (i * 7) as u8).collect();
-    Facts::plain(Digest([1; 32]), Digest([2; 32]), BlockSums::of(&payload))
+    Facts::plain(Digest([1; 32]), Digest([2; 32]), BlockSums::from_bytes(&payload))
 }
 
 fn full() -> Facts {
@@ -19,7 +19,7 @@ fn full() -> Facts {
 }
 
 fn empty() -> Facts {
-    Facts::plain(Digest([3; 32]), Digest([4; 32]), BlockSums::of(&[]))
+    Facts::plain(Digest([3; 32]), Digest([4; 32]), BlockSums::from_bytes(&[]))
 }
 
 /// Media written by version 1 stay readable: these files never change, and a new version adds
@@ -82,7 +82,7 @@ fn fields_that_contradict_are_refused() {
         let mut bytes = plain().encode();
         bytes[at..at + value.len()].copy_from_slice(value);
         let body = bytes.len() - 4;
-        let crc = BlockSums::of(&bytes[..body]).whole();
+        let crc = BlockSums::from_bytes(&bytes[..body]).whole();
         bytes[body..].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(Facts::decode(&bytes), Err(FactsError::Fields), "{lie}");
     }

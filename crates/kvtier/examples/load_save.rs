@@ -24,7 +24,7 @@ fn show(dir: &std::path::Path) -> Result<(), Box<dyn Error>> {
     let arena = Arena::new(ArenaConfig::heap(1 << 20))?;
     file.register(&arena)?;
 
-    let ns = Arc::new(Namespace::new("example", Digest::of("layout", b"llama")));
+    let ns = Arc::new(Namespace::new("example", Digest::derive("layout", b"llama")));
     let id = ObjectKey::new("llama", KvRank(0), 0, ChunkHash::new(&[1; 32]), "")?;
     let key = Key::new(ns, KeyId::Object(id));
     let ctx = Ctx::within(Duration::from_secs(10));

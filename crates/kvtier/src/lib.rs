@@ -15,7 +15,7 @@
 //! let arena = host.arena().clone();
 //! let stack = Stack::new("stack", vec![host, Arc::new(FileTier::open(FileConfig::new(&dir, 64 << 20))?)])?;
 //!
-//! let ns = Arc::new(Namespace::new("example", Digest::of("layout", b"llama")));
+//! let ns = Arc::new(Namespace::new("example", Digest::derive("layout", b"llama")));
 //! let id = ObjectKey { model: "llama".into(), rank: KvRank(0), group: 0, hash: ChunkHash::new(&[1; 32]), salt: "".into() };
 //! let key = kvtier::Key::new(ns, KeyId::Object(id));
 //! let ctx = Ctx::within(Duration::from_secs(10));

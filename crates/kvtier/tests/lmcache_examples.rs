@@ -111,8 +111,8 @@ fn bucket(tiers: Vec<TierSpec>) -> S3Spec {
 }
 
 fn chunk(layout: Layout, n: u64) -> Key {
-    let ns = Arc::new(Namespace::new("tests", Digest::of("layout", b"tests")));
-    let hash = ChunkHash::new(Digest::of("chunk", &n.to_le_bytes()).as_bytes());
+    let ns = Arc::new(Namespace::new("tests", Digest::derive("layout", b"tests")));
+    let hash = ChunkHash::new(Digest::derive("chunk", &n.to_le_bytes()).as_bytes());
     let id = match layout {
         Layout::Lmcache => {
             let hash = EngineHash::Int((0x1234_5678_9abc_i64 + n.cast_signed()).into());

@@ -146,7 +146,7 @@ impl Store {
             Spelling::Mp => b"lmcache-mp",
             Spelling::Engine => b"lmcache",
         };
-        let ns = Namespace::new(salt, Digest::of("kvtier layout", layout))
+        let ns = Namespace::new(salt, Digest::derive("kvtier layout", layout))
             .with_partial(settings.partial);
         match settings.chunk_bytes {
             Some(bytes) => ns.with_chunk_bytes(0, bytes),

@@ -143,7 +143,7 @@ fn proven(rest: &str, facts: Option<&str>, bytes: &[u8]) -> Result<(), Damage> {
     if facts.sums.len() != bytes.len() as u64 {
         return Err(Damage::Length);
     }
-    if BlockSums::of(bytes) == facts.sums { Ok(()) } else { Err(Damage::Bytes) }
+    if BlockSums::from_bytes(bytes) == facts.sums { Ok(()) } else { Err(Damage::Bytes) }
 }
 
 #[cfg(test)]
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn names_say_whose_they_are() {
-        let hex = Digest::of("chunk", b"1").to_hex();
+        let hex = Digest::derive("chunk", b"1").to_hex();
         assert_eq!(layout_of(&format!("{}/{hex}", &hex[..2])), Some(Layout::Kvtier));
         assert_eq!(layout_of(&format!("zz/{hex}")), None);
         assert_eq!(layout_of("m/x@00000000@0@0a0b"), Some(Layout::LmcacheMp));
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn names_tell_keys_and_keys_tell_names() {
-        let digest = Digest::of("chunk", b"1");
+        let digest = Digest::derive("chunk", b"1");
         assert_eq!(
             name_of(Layout::Kvtier, &digest, None).unwrap(),
             format!("{}/{digest}", &digest.to_hex()[..2])
@@ -190,18 +190,20 @@ mod tests {
 
     #[test]
     fn bytes_are_proven_or_the_damage_is_named() {
-        let (key, bytes) = (Digest::of("chunk", b"1"), vec![7; 5000]);
+        let (key, bytes) = (Digest::derive("chunk", b"1"), vec![7; 5000]);
         let name = format!("{}/{}", &key.to_hex()[..2], key.to_hex());
         let text = |key| {
-            STANDARD
-                .encode(Facts::plain(key, Digest::of("ns", b""), BlockSums::of(&bytes)).encode())
+            STANDARD.encode(
+                Facts::plain(key, Digest::derive("ns", b""), BlockSums::from_bytes(&bytes))
+                    .encode(),
+            )
         };
         let facts = text(key);
         assert_eq!(proven(&name, Some(&facts), &bytes), Ok(()));
         assert_eq!(proven(&name, None, &bytes), Err(Damage::Unverified));
         assert_eq!(proven(&name, Some("nonsense"), &bytes), Err(Damage::Facts));
         assert_eq!(
-            proven(&name, Some(&text(Digest::of("chunk", b"2"))), &bytes),
+            proven(&name, Some(&text(Digest::derive("chunk", b"2"))), &bytes),
             Err(Damage::Facts)
         );
         assert_eq!(proven(&name, Some(&facts), &bytes[1..]), Err(Damage::Length));

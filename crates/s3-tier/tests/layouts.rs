@@ -449,7 +449,9 @@ fn a_first_chunk_that_is_partial_does_not_keep_full_ones_out() {
 #[test]
 fn salts_are_tenants_of_one_bucket_and_counted_and_listed_from_the_start() {
     let all = Arc::new(
-        Namespace::new("", Digest::of("layout", b"x")).with_partial(false).with_salts_as_tenants(),
+        Namespace::new("", Digest::derive("layout", b"x"))
+            .with_partial(false)
+            .with_salts_as_tenants(),
     );
     let key = |salt: &str, n: u8| {
         let id = KeyId::from(

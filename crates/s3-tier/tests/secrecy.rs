@@ -94,7 +94,7 @@ fn no_object_no_header_and_no_error_has_a_salt() {
 fn salts_whose_digests_collide_in_32_bits_have_a_quota_each() {
     // The first four bytes of what made the numbers of earlier builds are the same.
     let pair = ["tenant-48313", "tenant-124327"];
-    let number = |name: &str| Digest::of("kvtier tenant", name.as_bytes()).0[..4].to_vec();
+    let number = |name: &str| Digest::derive("kvtier tenant", name.as_bytes()).0[..4].to_vec();
     assert_eq!(number(pair[0]), number(pair[1]));
     let server = plain_server();
     let quotas = || Quotas::new().with_others(10 * LEN as u64);
@@ -127,7 +127,7 @@ fn names_that_an_earlier_build_left_are_replaced_by_the_node_that_evicts() {
     let (body, _) = manifest.split_once("crc: ").unwrap();
     let body =
         format!("{}tenant: 7 user-42%20secret:salt\n", body.replace("format: 2", "format: 1"));
-    let crc = kvtier_key::BlockSums::of(body.as_bytes()).whole();
+    let crc = kvtier_key::BlockSums::from_bytes(body.as_bytes()).whole();
     server
         .put_object("kv/.kvtier/snapshot/current", format!("{body}crc: {crc:08x}\n").into_bytes());
     server.put_object("kv/.kvtier/tenant/00000007", body.into_bytes());

@@ -37,7 +37,8 @@ fn leave_snapshot(server: &Server, chunks: usize) {
     let at_ms = 1_700_000_000_000u64;
     let mut manifest = format!("kvtier bucket snapshot\nformat: 1\nlayout: kvtier\nat: {at_ms}\n");
     for (number, first) in (0..chunks).step_by(PART).enumerate() {
-        let chunk = |n: usize| Chunk::new(Digest::of("test", &n.to_le_bytes()), 1 << 20, 1 << 20);
+        let chunk =
+            |n: usize| Chunk::new(Digest::derive("test", &n.to_le_bytes()), 1 << 20, 1 << 20);
         let some: Vec<Chunk> =
             (first..chunks.min(first + PART)).map(|n| chunk(n).with_tenant(TenantId(7))).collect();
         let (mut writer, mut part) = (SnapshotEncoder::new(at_ms), Vec::new());
@@ -47,7 +48,7 @@ fn leave_snapshot(server: &Server, chunks: usize) {
         manifest.push_str(&format!("part: {at_ms:016x}-{number:04x} {}\n", some.len()));
     }
     manifest.push_str("tenant: 7 somebody\n");
-    let crc = BlockSums::of(manifest.as_bytes()).whole();
+    let crc = BlockSums::from_bytes(manifest.as_bytes()).whole();
     server.put_object(
         "kv/.kvtier/snapshot/current",
         format!("{manifest}crc: {crc:08x}\n").into_bytes(),

@@ -81,7 +81,7 @@ fn a_large_bucket_is_listed_by_prefix_on_s3_and_on_s3_express() {
     for bucket in ["bucket", "kv--use1-az4--x-s3"] {
         let server = server(|setup| setup.bucket = bucket.into());
         for n in 0..3000u32 {
-            let hex = kvtier_key::Digest::of("test", &n.to_le_bytes()).to_hex();
+            let hex = kvtier_key::Digest::derive("test", &n.to_le_bytes()).to_hex();
             server.put_object(&format!("kv/{}/{hex}", &hex[..2]), vec![0; 10]);
         }
         let client = support::config_of(endpoint(&server, bucket));
@@ -515,7 +515,7 @@ fn where_conditions_are_not_honoured_nobody_evicts_unless_one_is_told_to() {
 fn unfinished_uploads_of_ours_are_given_up_after_an_hour_and_others_are_left_alone() {
     for bucket in ["bucket", "kv--use1-az4--x-s3"] {
         let server = server(|setup| (setup.bucket, setup.clock_ahead_s) = (bucket.into(), -7200));
-        let hex = kvtier_key::Digest::of("test", b"x").to_hex();
+        let hex = kvtier_key::Digest::derive("test", b"x").to_hex();
         let ours = format!("kv/{}/{hex}", &hex[..2]);
         server.begin_upload(&ours, 7300);
         server.begin_upload(&ours, 60);

@@ -72,7 +72,7 @@ impl Op {
                 let mut lease = memory.take()?;
                 lease.assume_filled(lease.len());
                 let view = lease.freeze().slice(0..size);
-                let _ = view.memo(|| BlockSums::of(view.as_ref()));
+                let _ = view.memo(|| BlockSums::from_bytes(view.as_ref()));
                 let times = each(concurrency, range, |n| {
                     save(tier, key(n), view.clone()).map(|(ms, _)| ms)
                 });
@@ -130,7 +130,7 @@ fn sum(memory: &Memory, size: usize) -> Result<f64> {
     lease.assume_filled(lease.len());
     let bytes = lease.as_host().context("host memory")?;
     let began = Instant::now();
-    std::hint::black_box(BlockSums::of(&bytes[..size]));
+    std::hint::black_box(BlockSums::from_bytes(&bytes[..size]));
     let ms = began.elapsed().as_secs_f64() * 1e3;
     memory.give(lease);
     Ok(ms)

@@ -136,7 +136,7 @@ impl Stage {
         tier.register(&memory.arena)?;
         // Keys of this run alone: what an earlier one left behind must not be found.
         let now = format!("{:?}{}", std::time::SystemTime::now(), std::process::id());
-        let ns = Arc::new(Namespace::new("bench", Digest::of("kvtier bench", now.as_bytes())));
+        let ns = Arc::new(Namespace::new("bench", Digest::derive("kvtier bench", now.as_bytes())));
         let kept = fits.clamp(1, count);
         Ok(Stage {
             tier,

@@ -36,7 +36,7 @@ fn head(facts: &Facts, canonical: &[u8]) -> Vec<u8> {
 fn lead(head: &[u8]) -> [u8; LEAD_BYTES as usize] {
     let mut lead = [0; LEAD_BYTES as usize];
     lead[..4].copy_from_slice(&(head.len() as u32).to_le_bytes());
-    lead[4..].copy_from_slice(&BlockSums::of(head).whole().to_le_bytes());
+    lead[4..].copy_from_slice(&BlockSums::from_bytes(head).whole().to_le_bytes());
     lead
 }
 
@@ -76,7 +76,8 @@ impl Writer {
 
 impl Sink for Writer {
     fn put(&self, one: &Wanted, payload: Vec<u8>) -> Result<Outcome> {
-        let facts = Facts::plain(one.whose.digest, one.whose.namespace, BlockSums::of(&payload));
+        let facts =
+            Facts::plain(one.whose.digest, one.whose.namespace, BlockSums::from_bytes(&payload));
         let head = head(&facts, one.whose.canonical.as_deref().unwrap_or_default());
         let mut guard = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let (file, count) = &mut *guard;
@@ -93,7 +94,7 @@ impl Sink for Writer {
         let end = count.to_le_bytes();
         // A head of no length: the end, and how many there were.
         file.write_all(
-            &[&lead(&[])[..], &end, &BlockSums::of(&end).whole().to_le_bytes()].concat(),
+            &[&lead(&[])[..], &end, &BlockSums::from_bytes(&end).whole().to_le_bytes()].concat(),
         )
         .and_then(|()| file.as_file().sync_all())
         .context("cannot write the archive")?;
@@ -151,7 +152,7 @@ impl Reader {
             let end = (count as u64).to_le_bytes();
             let whole = lead_there == lead(&[])
                 && head[..8] == end
-                && head[8..] == BlockSums::of(&end).whole().to_le_bytes();
+                && head[8..] == BlockSums::from_bytes(&end).whole().to_le_bytes();
             return if whole { Ok(None) } else { Err(self.damaged(count).into()) };
         }
         if lead_there != lead(&head) {
@@ -168,7 +169,7 @@ impl Reader {
             .read_exact_at(&mut payload, start)
             .with_context(|| format!("cannot read {}", self.path.display()))?;
         match parse(&head) {
-            Some((facts, _)) if facts.sums == BlockSums::of(&payload) => {
+            Some((facts, _)) if facts.sums == BlockSums::from_bytes(&payload) => {
                 Ok(Read::Payload(payload, true))
             }
             _ => Ok(Read::Damaged),

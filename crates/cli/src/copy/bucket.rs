@@ -230,7 +230,8 @@ impl Sink for Open<'_> {
             Ok(name) => name,
             Err(why) => return Ok(Outcome::Unsupported(why)),
         };
-        let facts = Facts::plain(one.whose.digest, one.whose.namespace, BlockSums::of(&payload));
+        let facts =
+            Facts::plain(one.whose.digest, one.whose.namespace, BlockSums::from_bytes(&payload));
         let (client, runtime) = self.0.bucket.client();
         let canonical = one.whose.canonical.as_deref().filter(|_| self.0.layout == Layout::Kvtier);
         let stored = runtime.block_on(Open::store(

@@ -216,7 +216,7 @@ fn rate_in(scratch: &Path) -> Result<Rate> {
         .map_err(crate::cannot_open)?;
     let arena = Arena::new(ArenaConfig::huge(8 * CHUNK)).context("no memory for the probe")?;
     tier.register(&arena)?;
-    let ns = Arc::new(Namespace::new("doctor", Digest::of("kvtier doctor", b"file")));
+    let ns = Arc::new(Namespace::new("doctor", Digest::derive("kvtier doctor", b"file")));
     let key = |n: u64| {
         let hash = ChunkHash::new(&n.to_be_bytes());
         let id =

@@ -83,7 +83,7 @@ pub struct Keys {
 impl Keys {
     /// Keys of this mode for blocks of `chunk` bytes.
     pub fn new(chunk: usize, mode: KeyMode) -> Self {
-        let layout = Digest::of("kvtier replay layout", &(chunk as u64).to_le_bytes());
+        let layout = Digest::derive("kvtier replay layout", &(chunk as u64).to_le_bytes());
         let ns = Arc::new(
             Namespace::new("replay", layout).with_chunk_bytes(0, chunk as u64).with_partial(false),
         );
@@ -92,7 +92,7 @@ impl Keys {
 
     /// The key of block `id`.
     pub fn key(&self, id: u64) -> Key {
-        let hash = Digest::of("kvtier replay block", &id.to_le_bytes());
+        let hash = Digest::derive("kvtier replay block", &id.to_le_bytes());
         let id = match self.mode {
             KeyMode::InProcess => KeyId::Engine(in_process(&hash)),
             _ => {

@@ -11,7 +11,7 @@ use super::*;
 use crate::home::open_rw;
 
 fn digest(n: u64) -> Digest {
-    Digest::of("test", &n.to_le_bytes())
+    Digest::derive("test", &n.to_le_bytes())
 }
 
 fn record(n: u64) -> Record {

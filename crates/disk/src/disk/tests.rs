@@ -62,7 +62,8 @@ fn key(n: u8) -> Key {
 /// Writes a chunk as another process does.
 fn write(dir: &Path, key: &Key) {
     let payload = [7; LEN];
-    let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&payload));
+    let facts =
+        Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&payload));
     let chunk = Unnamed { facts: &facts, canonical: &key.canonical(), payload: &payload };
     assert!(Directory::open(dir).unwrap().writer().unwrap().write(&chunk).unwrap());
 }
@@ -185,7 +186,7 @@ fn files_that_failed_a_check_are_remembered_also_after_many_that_were_saved_agai
         fs::write(&path, name).unwrap();
         crate::home::FileId::of(&fs::metadata(path).unwrap())
     });
-    let digest = |n: usize| Digest::of("test", &n.to_le_bytes());
+    let digest = |n: usize| Digest::derive("test", &n.to_le_bytes());
     for n in 0..crate::shared::DISTRUSTED_MAX {
         shared.mark_corrupt(&digest(n), first);
         // As the commit of a save does.
@@ -261,7 +262,8 @@ fn journals_of_one_who_does_not_lead_go_while_it_lives() {
     let last = |n: u32| own.join(format!("journal/{name}.{n}"));
     // More than a file's worth in each round, so that the next round begins another.
     for round in 1..5_u32 {
-        let digest = |n: u32| Digest::of("test", &[round.to_le_bytes(), n.to_le_bytes()].concat());
+        let digest =
+            |n: u32| Digest::derive("test", &[round.to_le_bytes(), n.to_le_bytes()].concat());
         for part in 0..3 {
             other
                 .shared

@@ -195,7 +195,7 @@ mod tests {
     fn a_journal_of_another_with_our_name_is_read_and_not_written_to() {
         let own = tempfile::tempdir().unwrap();
         fs::create_dir(own.path().join("journal")).unwrap();
-        let digests = [Digest::of("test", b"theirs"), Digest::of("test", b"ours")];
+        let digests = [Digest::derive("test", b"theirs"), Digest::derive("test", b"ours")];
         for digest in digests {
             let journal = Journal::new(own.path(), "host.1.5.0", &Clock::real());
             journal.note([Record::Touch(digest)]);
@@ -234,7 +234,7 @@ mod tests {
         let own = tempfile::tempdir().unwrap();
         fs::create_dir(own.path().join("journal")).unwrap();
         let journal = Journal::new(own.path(), "host.1.5.0", &Clock::real());
-        let digest = |n: usize| Digest::of("test", &n.to_le_bytes());
+        let digest = |n: usize| Digest::derive("test", &n.to_le_bytes());
         let (hot, last) = ([digest(0), digest(1)], digest(2));
         for round in 1..3 {
             (0..2 * WAITING_MAX).for_each(|n| journal.note([Record::Touch(hot[n % 2])]));
@@ -257,7 +257,7 @@ mod tests {
         let own = tempfile::tempdir().unwrap();
         fs::create_dir(own.path().join("journal")).unwrap();
         let journal = Journal::new(own.path(), "host.1.5.0", &Clock::real());
-        let digest = |n: usize| Digest::of("test", &n.to_le_bytes());
+        let digest = |n: usize| Digest::derive("test", &n.to_le_bytes());
         for n in 0..3 * FILES_MAX {
             journal.note([Record::Touch(digest(n))]);
             journal.flush().unwrap();

@@ -163,7 +163,7 @@ impl Manifest {
 
 /// The text and a last line with its checksum.
 fn with_crc(text: String) -> String {
-    format!("{text}crc: {:08x}\n", BlockSums::of(text.as_bytes()).whole())
+    format!("{text}crc: {:08x}\n", BlockSums::from_bytes(text.as_bytes()).whole())
 }
 
 /// The text before its last line, if that has the right checksum.

@@ -160,7 +160,8 @@ mod tests {
         let directory = Directory::open(root).unwrap();
         let writer = directory.writer().unwrap();
         for n in 0..3 {
-            let facts = Facts::plain(Digest([n; 32]), Digest::default(), BlockSums::of(&[n; 100]));
+            let facts =
+                Facts::plain(Digest([n; 32]), Digest::default(), BlockSums::from_bytes(&[n; 100]));
             assert!(
                 writer
                     .write(&Unnamed { facts: &facts, canonical: b"", payload: &[n; 100] })
@@ -243,7 +244,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (directory, log) = directory(dir.path());
         let (writer, obstacle) = (directory.writer().unwrap(), obstruct(dir.path()));
-        let facts = Facts::plain(Digest([9; 32]), Digest::default(), BlockSums::of(&[9; 100]));
+        let facts =
+            Facts::plain(Digest([9; 32]), Digest::default(), BlockSums::from_bytes(&[9; 100]));
         assert!(
             writer.write(&Unnamed { facts: &facts, canonical: b"", payload: &[9; 100] }).unwrap()
         );

@@ -64,7 +64,7 @@ impl Writer {
     pub fn write(&self, chunk: &Unnamed<'_>) -> io::Result<bool> {
         let Unnamed { facts, canonical, payload } = *chunk;
         let invalid = |what: &str| io::Error::new(Io::InvalidInput, what.to_owned());
-        if facts.sums != BlockSums::of(payload)
+        if facts.sums != BlockSums::from_bytes(payload)
             || facts.raw_len != payload.len() as u64
             || payload.is_empty()
         {
@@ -159,7 +159,7 @@ mod tests {
         for (canonical, len) in [(&b"canonical"[..], 5000), (b"", 4096)] {
             let (payload, namespace) = (vec![7; len], Digest::default());
             let key = Key::digest_of(&namespace, canonical);
-            let facts = Facts::plain(key, namespace, BlockSums::of(&payload));
+            let facts = Facts::plain(key, namespace, BlockSums::from_bytes(&payload));
             let chunk = Unnamed { facts: &facts, canonical, payload: &payload };
             assert!(writer.write(&chunk).unwrap() && !writer.write(&chunk).unwrap());
             let named = Named { digest: key, name: None, len: len as u64 };
@@ -181,7 +181,8 @@ mod tests {
         let mut written = 0;
         for n in 0..3 {
             let payload = [n; 100];
-            let facts = Facts::plain(Digest([n; 32]), Digest::default(), BlockSums::of(&payload));
+            let facts =
+                Facts::plain(Digest([n; 32]), Digest::default(), BlockSums::from_bytes(&payload));
             match writer.write(&Unnamed { facts: &facts, canonical: b"", payload: &payload }) {
                 Ok(true) => written += 1,
                 other => assert_eq!(other.unwrap_err().kind(), Io::StorageFull),

@@ -142,7 +142,7 @@ impl<M: Mover> Shared<M> {
                 true
             });
             if there {
-                seen.insert(DigestTag::of(key.digest()).as_u64());
+                seen.insert(DigestTag::from_digest(key.digest()).as_u64());
             }
             Ok(())
         })?;
@@ -213,7 +213,9 @@ impl<M: Mover> Shared<M> {
         while let Some(from) = cursor {
             let page = self.index().keys_page(from, SOME);
             let digests = page.chunks.iter().map(|chunk| chunk.digest);
-            gone.extend(digests.filter(|digest| !seen.contains(&DigestTag::of(digest).as_u64())));
+            gone.extend(
+                digests.filter(|digest| !seen.contains(&DigestTag::from_digest(digest).as_u64())),
+            );
             cursor = page.next;
         }
         gone.iter().for_each(|digest| self.vanished(digest, 0));

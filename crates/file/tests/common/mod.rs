@@ -98,7 +98,7 @@ pub fn set_ledger(dir: &Path, total: u64) {
     let mut bytes = [0; 28];
     file.read_exact_at(&mut bytes, 0).unwrap();
     bytes[8..16].copy_from_slice(&total.to_le_bytes());
-    let sum = kvtier_core::key::BlockSums::of(&bytes).whole();
+    let sum = kvtier_core::key::BlockSums::from_bytes(&bytes).whole();
     file.write_all_at(&[&bytes[..], &sum.to_le_bytes()].concat(), 0).unwrap();
     file.unlock().unwrap();
 }

@@ -23,7 +23,7 @@ fn ctx() -> Ctx {
 
 impl Bench<'_> {
     fn key(n: usize) -> Key {
-        let hash = ChunkHash::new(Digest::of("kvtier rates", &n.to_le_bytes()).as_bytes());
+        let hash = ChunkHash::new(Digest::derive("kvtier rates", &n.to_le_bytes()).as_bytes());
         let id =
             ObjectKey { model: "rates".into(), rank: KvRank(0), group: 0, hash, salt: "".into() };
         Key::new(Arc::new(Namespace::new("rates", Digest::default())), KeyId::Object(id))

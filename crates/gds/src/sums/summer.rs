@@ -56,7 +56,7 @@ impl Summer {
         let mut lease = Arena::device(gpu, noise.len())?.lease(noise.len())?;
         stream.upload(&noise, &mut lease, 0, || ())?;
         let sums = self.sum(stream, &lease, (0, noise.len()))?;
-        let right = noise.chunks(UNIT).map(|unit| BlockSums::of(unit).whole());
+        let right = noise.chunks(UNIT).map(|unit| BlockSums::from_bytes(unit).whole());
         if sums.iter().copied().eq(right) {
             return Ok(());
         }
@@ -155,7 +155,7 @@ mod tests {
             }
             assert_eq!(
                 summer.sum(&stream, &lease, (2048, 6144)).unwrap(),
-                [BlockSums::of(&[0; UNIT]).whole(); 3]
+                [BlockSums::from_bytes(&[0; UNIT]).whole(); 3]
             );
             let there = Arena::device(&other, 8192).unwrap().lease(8192).unwrap();
             assert!(summer.sum(&stream, &there, (0, 2048)).is_err(), "memory of another GPU");

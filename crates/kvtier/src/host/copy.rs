@@ -8,10 +8,10 @@ const PIECE: usize = 64 << 10;
 pub fn sums_of(from: &[View]) -> BlockSums {
     match from {
         [one] => one
-            .memo(|| BlockSums::of(one.as_ref()))
+            .memo(|| BlockSums::from_bytes(one.as_ref()))
             .cloned()
-            .unwrap_or_else(|| BlockSums::of(one.as_ref())),
-        many => BlockSums::of_pieces(many.iter().map(View::as_ref)),
+            .unwrap_or_else(|| BlockSums::from_bytes(one.as_ref())),
+        many => BlockSums::from_pieces(many.iter().map(View::as_ref)),
     }
 }
 
@@ -45,7 +45,7 @@ mod tests {
     fn scattered_bytes_are_proven_and_a_flip_is_seen() {
         let arena = Arena::new(ArenaConfig::heap(4 << 20)).unwrap();
         let bytes: Vec<u8> = (0..300_001u32).map(|i| (i * 31) as u8).collect();
-        let sums = BlockSums::of(&bytes);
+        let sums = BlockSums::from_bytes(&bytes);
         let mut into: Vec<_> = [1, 70_000, 229_000, 5000].map(|n| arena.lease(n).unwrap()).into();
         assert!(copy_checked(&bytes, &sums, &mut into));
         assert_eq!(into.iter().filter_map(Lease::as_host).collect::<Vec<_>>().concat(), bytes);

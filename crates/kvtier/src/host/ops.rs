@@ -33,7 +33,9 @@ impl HostTier {
         before
             .zip(depths)
             .take(ops.len())
-            .map(|(parent, depth)| ChainPlace::new(parent.as_ref().map(DigestTag::of), depth))
+            .map(|(parent, depth)| {
+                ChainPlace::new(parent.as_ref().map(DigestTag::from_digest), depth)
+            })
             .collect()
     }
 

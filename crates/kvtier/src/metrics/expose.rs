@@ -119,7 +119,7 @@ pub fn tenant_label(name: &str) -> String {
         return digits.to_owned();
     }
     let digits = if name.is_empty() { 0 } else { 32 };
-    let digest = Digest::of("kvtier tenant label", name.as_bytes()).to_string();
+    let digest = Digest::derive("kvtier tenant label", name.as_bytes()).to_string();
     digest.chars().take(digits).collect()
 }
 

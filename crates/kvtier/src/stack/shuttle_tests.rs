@@ -141,7 +141,7 @@ impl Observe for Slow {
 }
 
 fn key() -> Key {
-    let ns = Arc::new(Namespace::new("tests", Digest::of("layout", b"tests")));
+    let ns = Arc::new(Namespace::new("tests", Digest::derive("layout", b"tests")));
     Key::new(
         ns,
         KeyId::Object(ObjectKey::new("model", KvRank(0), 0, ChunkHash::new(&[1]), "").unwrap()),

@@ -30,8 +30,8 @@ pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
 }
 
 pub fn key(n: u64) -> Key {
-    let ns = Arc::new(Namespace::new("tests", Digest::of("layout", b"tests")));
-    let hash = ChunkHash::new(Digest::of("chunk", &n.to_le_bytes()).as_bytes());
+    let ns = Arc::new(Namespace::new("tests", Digest::derive("layout", b"tests")));
+    let hash = ChunkHash::new(Digest::derive("chunk", &n.to_le_bytes()).as_bytes());
     Key::new(ns, KeyId::Object(ObjectKey::new("model", KvRank(0), 0, hash, "").unwrap()))
 }
 

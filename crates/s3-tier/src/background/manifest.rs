@@ -103,7 +103,7 @@ impl Manifest {
 }
 
 fn crc(text: &str) -> u32 {
-    BlockSums::of(text.as_bytes()).whole()
+    BlockSums::from_bytes(text.as_bytes()).whole()
 }
 
 /// Whether a manifest that can be read is of an earlier build, which wrote the names of tenants

@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn digest(n: u32) -> Digest {
-        Digest::of("test", &n.to_le_bytes())
+        Digest::derive("test", &n.to_le_bytes())
     }
 
     fn listed(n: u32, modified: i64) -> Listed {
@@ -287,7 +287,7 @@ mod tests {
         let (mut index, mut watch) = index();
         (0..3).for_each(|n| know(&mut index, n));
         let mut round = Round::default();
-        (0..=1u64 << 20).for_each(|n| watch.note(Digest::of("more", &n.to_le_bytes())));
+        (0..=1u64 << 20).for_each(|n| watch.note(Digest::derive("more", &n.to_le_bytes())));
         // One is saved when its page has gone by.
         know(&mut index, 5);
         watch.note(digest(5));

@@ -261,9 +261,12 @@ mod tests {
 
     #[test]
     fn a_snapshot_completes_what_a_listing_told_and_changes_nothing_else() {
-        let digest = Digest::of("test", b"1");
+        let digest = Digest::derive("test", b"1");
         let place = |n: u32| {
-            ChainPlace::new(Some(DigestTag::of(&Digest::of("parent", &n.to_le_bytes()))), n)
+            ChainPlace::new(
+                Some(DigestTag::from_digest(&Digest::derive("parent", &n.to_le_bytes()))),
+                n,
+            )
         };
         let (listed, told) = (
             Chunk::new(digest, 5, 6),

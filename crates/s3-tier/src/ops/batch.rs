@@ -103,7 +103,7 @@ impl Announced {
 impl Drop for Announced {
     fn drop(&mut self) {
         if self.is_noted {
-            self.shared.books().index.remove_pending(DigestTag::of(&self.key));
+            self.shared.books().index.remove_pending(DigestTag::from_digest(&self.key));
         }
     }
 }
@@ -116,9 +116,9 @@ impl Shared {
         let mut books = self.books();
         let (mut before, mut depth) = chain.map_or((None, 0), |chain| (chain.parent, chain.depth));
         let mut announce = |op: &Save| {
-            let (key, tag) = (*op.key.digest(), DigestTag::of(op.key.digest()));
+            let (key, tag) = (*op.key.digest(), DigestTag::from_digest(op.key.digest()));
             let place = match chain {
-                Some(_) => ChainPlace::new(before.as_ref().map(DigestTag::of), depth),
+                Some(_) => ChainPlace::new(before.as_ref().map(DigestTag::from_digest), depth),
                 None => books.index.place_of(&op.key),
             };
             (before, depth) = (Some(key), depth.saturating_add(1));

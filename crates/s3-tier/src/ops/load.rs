@@ -193,7 +193,7 @@ fn spoiled(shared: &Shared, op: &Load, got: &Got) -> Option<kvtier_s3::Error> {
         left -= here;
     }
     let what = "the answer has neither the facts nor the bytes that this version of the object had: something before the store changes answers";
-    let is_same = BlockSums::of_pieces(pieces).whole() == known;
+    let is_same = BlockSums::from_pieces(pieces).whole() == known;
     (!is_same).then(|| kvtier_s3::Error::new(kvtier_s3::ErrorKind::Io, what).retryable(true))
 }
 
@@ -294,7 +294,7 @@ async fn ranges(
     let Ok(Some(object)) = &answer else { return (answer.map(|_| None), Got::default()) };
     let told = told(|name| object.header(name), Some(object.total()), &op.key);
     let sound = match (&told, lease.as_host()) {
-        (Told::Facts(facts), Some(bytes)) => BlockSums::of(bytes) == facts.sums,
+        (Told::Facts(facts), Some(bytes)) => BlockSums::from_bytes(bytes) == facts.sums,
         (told, _) => matches!(told, Told::Nothing),
     };
     let got = Got {

@@ -195,7 +195,8 @@ mod tests {
     fn a_proof_holds_for_the_very_bytes_only() {
         let (key, bytes) =
             (key(1), (0..300_001u32).map(|n| (n * 31 + n / 1000) as u8).collect::<Vec<_>>());
-        let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
+        let facts =
+            Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&bytes));
         let head = head(&meta(&facts, None, Provider::Aws), bytes.len());
         let proof = |bytes: &[u8], piece: usize| {
             let mut proof = Proof::of(&key);
@@ -222,8 +223,11 @@ mod tests {
     fn heads_of_other_chunks_tell_so() {
         let (mine, bytes) = (key(1), [7; 100]);
         let facts = |key: &Key| {
-            let facts =
-                Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
+            let facts = Facts::plain(
+                *key.digest(),
+                key.namespace().digest(),
+                BlockSums::from_bytes(&bytes),
+            );
             meta(&facts, None, Provider::Other).meta.remove(0).1
         };
         let told_of = |text: Option<&str>, total| {
@@ -243,7 +247,8 @@ mod tests {
     #[test]
     fn facts_fit_the_short_fields_of_swift_and_come_back() {
         let (key, bytes) = (key(1), vec![3; 64 * 65_536]);
-        let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
+        let facts =
+            Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&bytes));
         let put = meta(&facts, None, Provider::Swift);
         assert!(
             put.meta.len() > 1 && put.meta.iter().all(|(_, value)| value.len() <= SWIFT_FIELD_MAX)
@@ -262,7 +267,8 @@ mod tests {
     #[test]
     fn a_key_is_in_a_field_of_its_own_as_the_golden_file_says_and_comes_back() {
         let key = key(1);
-        let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&[7; 100]));
+        let facts =
+            Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&[7; 100]));
         let golden = include_str!("golden/key_header_v1.txt").trim_end();
         for provider in [Provider::Aws, Provider::Swift] {
             let put = meta(&facts, Some(&key.canonical()), provider);
@@ -284,7 +290,8 @@ mod tests {
     #[test]
     fn a_key_that_does_not_fit_beside_the_facts_is_left_out() {
         let (key, bytes) = (key(1), vec![3; 64 * 65_536]);
-        let facts = Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::of(&bytes));
+        let facts =
+            Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&bytes));
         let sum = |put: &Put| {
             put.meta
                 .iter()

@@ -323,7 +323,7 @@ async fn whole(shared: &Shared, from: &[View], len: u64) -> Option<View> {
 fn sums(shared: &Shared, from: &[View]) -> BlockSums {
     let sum = |view: &View| {
         add(&shared.counters.summed_save_bytes, view.len() as u64);
-        BlockSums::of(view.as_host().unwrap_or_default())
+        BlockSums::from_bytes(view.as_host().unwrap_or_default())
     };
     match from {
         [one] => one.memo(|| sum(one)).cloned().unwrap_or_else(|| sum(one)),
@@ -333,7 +333,7 @@ fn sums(shared: &Shared, from: &[View]) -> BlockSums {
                 many.iter().map(|view| view.len() as u64).sum(),
             );
             let pieces: Vec<&[u8]> = many.iter().filter_map(View::as_host).collect();
-            BlockSums::of_pieces(pieces.iter().copied())
+            BlockSums::from_pieces(pieces.iter().copied())
         }
     }
 }

@@ -350,7 +350,7 @@ mod tests {
     }
 
     fn chunk(n: u32) -> Chunk {
-        Chunk::new(Digest::of("test", &n.to_le_bytes()), 10, 10)
+        Chunk::new(Digest::derive("test", &n.to_le_bytes()), 10, 10)
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Watch {
 
 /// The word of a digest, and its bit in it: digests are uniform.
 fn place(digest: &Digest) -> (usize, u64) {
-    let at = DigestTag::of(digest).as_u64() % BITS;
+    let at = DigestTag::from_digest(digest).as_u64() % BITS;
     ((at / 64) as usize, 1 << (at % 64))
 }
 
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     fn digest(n: usize) -> Digest {
-        Digest::of("test", &n.to_le_bytes())
+        Digest::derive("test", &n.to_le_bytes())
     }
 
     #[test]

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     fn digest(n: usize) -> Digest {
-        Digest::of("test", &n.to_le_bytes())
+        Digest::derive("test", &n.to_le_bytes())
     }
 
     fn plain(records: &[Noted]) -> Vec<Record> {

@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn own_names_begin_with_the_hash_and_read_back() {
         let names = Names::new(Layout::Kvtier, "/a/b/", None, false);
-        let digest = Digest::of("test", b"x");
+        let digest = Digest::derive("test", b"x");
         let name = names.of_digest(&digest);
         assert_eq!(
             name,

@@ -134,7 +134,7 @@ impl Fixture {
         if !self.engine_keys {
             return Fixture::key_in(ns, n);
         }
-        let number = Digest::of("kvtier testkit chunk", &n.to_le_bytes()).to_hex();
+        let number = Digest::derive("kvtier testkit chunk", &n.to_le_bytes()).to_hex();
         // Of bytes: where a layout wants whole elements, every length is one of those.
         let text = format!("org/model@1@0@{}@uint8", number[..16].trim_start_matches('0'));
         Key::new(Arc::new(ns), KeyId::from_engine_text(&text).expect("a valid key"))
@@ -142,7 +142,8 @@ impl Fixture {
 
     /// Key number `n` of a namespace, of LMCache's multi-process mode.
     pub fn key_in(ns: Namespace, n: u64) -> Key {
-        let hash = ChunkHash::new(Digest::of("kvtier testkit chunk", &n.to_le_bytes()).as_bytes());
+        let hash =
+            ChunkHash::new(Digest::derive("kvtier testkit chunk", &n.to_le_bytes()).as_bytes());
         let id = ObjectKey::new("org/model", KvRank::pack(1, 0, 1, 0), 0, hash, "")
             .expect("a valid key");
         Key::new(Arc::new(ns), id.into())

@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn no_more_questions_wait_than_may() {
         let mut questions = Questions::default();
-        let chunk = |n: usize| Chunk::new(Digest::of("test", &n.to_le_bytes()), 1, 1);
+        let chunk = |n: usize| Chunk::new(Digest::derive("test", &n.to_le_bytes()), 1, 1);
         (0..2 * WAITING_MAX).for_each(|n| questions.put(chunk(n)));
         assert_eq!(questions.0.len(), WAITING_MAX);
         questions.put(Chunk::new(chunk(0).digest, 2, 2));

@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn it_is_bounded_and_forgets_the_oldest() {
         let (mut heard, node) = (Heard::default(), Arc::from("a"));
-        let digest = |n: usize| Digest::of("test", &n.to_le_bytes());
+        let digest = |n: usize| Digest::derive("test", &n.to_le_bytes());
         (0..3 * CHUNKS_MAX).for_each(|n| heard.note(digest(n), (&node, When::at(0), true)));
         assert!(heard.young.len() + heard.old.len() <= CHUNKS_MAX);
         assert!(
