@@ -1,16 +1,16 @@
 //! Every parser of names answers every text; what it calls lossless is exactly the name of the key it answers.
 #![no_main]
 
-use kvtier_key::names::{Form, Parsed, detect};
+use kvtier_key::names::{NameForm, Parsed, detect};
 use libfuzzer_sys::fuzz_target;
 
-fn forms() -> Vec<Form> {
+fn forms() -> Vec<NameForm> {
     let gds = [(false, false), (false, true), (true, false), (true, true)];
-    let gds = gds.map(|(weka, sidecar)| Form::Gds { weka, sidecar });
+    let gds = gds.map(|(weka, sidecar)| NameForm::Gds { weka, sidecar });
     let paths = ["", "p"].map(String::from);
-    let paths = paths.into_iter().flat_map(|prefix| [Form::S3Mp { prefix: prefix.clone() }, Form::S3NonMp { prefix }]);
-    let plain = [Form::MpNative, Form::Mp3Field, Form::Fs, Form::FsNative, Form::RawBlock, Form::Text];
-    plain.into_iter().chain([Form::FsConnector, Form::LocalDisk]).chain(gds).chain(paths).collect()
+    let paths = paths.into_iter().flat_map(|prefix| [NameForm::S3Mp { prefix: prefix.clone() }, NameForm::S3NonMp { prefix }]);
+    let plain = [NameForm::MpNative, NameForm::Mp3Field, NameForm::Fs, NameForm::FsNative, NameForm::RawBlock, NameForm::Text];
+    plain.into_iter().chain([NameForm::FsConnector, NameForm::LocalDisk]).chain(gds).chain(paths).collect()
 }
 
 fuzz_target!(|name: &str| {

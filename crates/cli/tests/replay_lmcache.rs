@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use kvtier::file::Layout;
-use kvtier::key::names::{Form, Parsed};
+use kvtier::key::names::{NameForm, Parsed};
 use kvtier::key::{DType, KeyId};
 use kvtier_testkit::s3::{Server, Setup};
 use serde_json::Value;
@@ -78,7 +78,7 @@ fn the_page_on_s3_is_replayed_under_lmcaches_names() {
         server.keys("").into_iter().filter(|name| !name.starts_with(".kvtier/")).collect();
     assert!(names.len() > 20, "{}", names.len());
     for name in names {
-        let Ok(Parsed::Lossless(KeyId::Engine(key))) = Form::Text.parse(&name) else {
+        let Ok(Parsed::Lossless(KeyId::Engine(key))) = NameForm::Text.parse(&name) else {
             panic!("{name}")
         };
         assert_eq!((&*key.model, key.world_size, key.dtype), ("replay", 1, DType::UInt8), "{name}");

@@ -1,7 +1,7 @@
 use alloc::vec::Vec;
 
 use crate::ghosts::Ghosts;
-use crate::slots::{List, NIL, Slots};
+use crate::slots::{NIL, SlotList, Slots};
 use crate::{Policy, SlotInfo};
 
 /// What ARC keeps of a slot.
@@ -22,8 +22,8 @@ struct Resident {
 #[derive(Clone, Debug)]
 pub struct ArcPolicy {
     slots: Slots<Resident>,
-    once: List,
-    often: List,
+    once: SlotList,
+    often: SlotList,
     /// Slots in T1, parked ones included, leaving ones not.
     once_len: usize,
     gone_once: Ghosts,
@@ -38,8 +38,8 @@ impl ArcPolicy {
     pub fn new() -> Self {
         ArcPolicy {
             slots: Slots::new(),
-            once: List::EMPTY,
-            often: List::EMPTY,
+            once: SlotList::EMPTY,
+            often: SlotList::EMPTY,
             once_len: 0,
             gone_once: Ghosts::new(),
             gone_often: Ghosts::new(),

@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::slots::{List, NIL, Slots};
+use crate::slots::{NIL, SlotList, Slots};
 
 /// One tag, and the next of its bucket.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,8 +17,8 @@ struct Ghost {
 #[derive(Clone, Debug)]
 pub(crate) struct Ghosts {
     ghosts: Slots<Ghost>,
-    order: List,
-    vacant: List,
+    order: SlotList,
+    vacant: SlotList,
     len: usize,
     /// The first of each chain: a power of two of them, at least half as many as there ever were
     /// ghosts.
@@ -29,8 +29,8 @@ impl Ghosts {
     pub fn new() -> Self {
         Ghosts {
             ghosts: Slots::new(),
-            order: List::EMPTY,
-            vacant: List::EMPTY,
+            order: SlotList::EMPTY,
+            vacant: SlotList::EMPTY,
             len: 0,
             buckets: vec![NIL],
         }

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 
 use crate::ghosts::hash;
-use crate::kv::Class;
+use crate::kv::ReuseClass;
 
 const WAYS: usize = 8;
 /// The smallest table: 512 KiB.
@@ -17,20 +17,20 @@ const REACH: usize = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ghost {
     pub stamp: u32,
-    pub class: Class,
+    pub class: ReuseClass,
 }
 
 /// A ghost in 8 bytes; all 0 is none.
 #[derive(Clone, Copy, Debug, Default)]
-struct Line {
+struct HistoryBucket {
     stamp: u32,
     /// From the lowest: class 9 bits, fingerprint 23, never 0 where there is a ghost.
     word: u32,
 }
 
-impl Line {
+impl HistoryBucket {
     fn ghost(self) -> Ghost {
-        Ghost { stamp: self.stamp, class: Class::from_bits(self.word as u16) }
+        Ghost { stamp: self.stamp, class: ReuseClass::from_bits(self.word as u16) }
     }
 }
 
@@ -38,7 +38,7 @@ impl Line {
 /// chunks only those whose tags fall into the sample are remembered, and each stands for all.
 #[derive(Clone, Debug)]
 pub(crate) struct History {
-    buckets: Box<[[Line; WAYS]]>,
+    buckets: Box<[[HistoryBucket; WAYS]]>,
     /// One in 2^shift is remembered.
     shift: u32,
     /// For so many resident chunks the table was made.
@@ -69,14 +69,14 @@ impl History {
     /// Remembers a tag, if it is in the sample. Answers the ghost that made way.
     pub fn push(&mut self, tag: u64, ghost: Ghost) -> Option<Ghost> {
         let (at, print) = self.place(tag)?;
-        let old = |line: &Line| {
+        let old = |line: &HistoryBucket| {
             if line.word == 0 { u32::MAX } else { ghost.stamp.wrapping_sub(line.stamp) }
         };
         let line =
             self.buckets[at].iter_mut().max_by_key(|line| old(line)).expect("a bucket has ways");
         let gone = (line.word != 0).then(|| line.ghost());
         let word = u32::from(ghost.class.bits()) | print << 9;
-        *line = Line { stamp: ghost.stamp, word };
+        *line = HistoryBucket { stamp: ghost.stamp, word };
         gone
     }
 
@@ -109,7 +109,7 @@ impl History {
     /// times as many chunks.
     pub fn make(&mut self, residents: usize) {
         let ghosts = (residents / 2 + 1).next_power_of_two().max(2 * GHOSTS_MIN) / 2;
-        self.buckets = vec![[Line::default(); WAYS]; ghosts / WAYS].into_boxed_slice();
+        self.buckets = vec![[HistoryBucket::default(); WAYS]; ghosts / WAYS].into_boxed_slice();
         self.shift = (REACH * residents).div_ceil(ghosts).next_power_of_two().trailing_zeros();
         self.made_for = residents;
     }
@@ -135,7 +135,7 @@ mod tests {
         let mut history = History::new();
         assert_eq!(history.take(5), None);
         history.make(100);
-        let ghost = |stamp| Ghost { stamp, class: Class::from_bits(0x1FF) };
+        let ghost = |stamp| Ghost { stamp, class: ReuseClass::from_bits(0x1FF) };
         assert_eq!(history.push(5, ghost(9)), None);
         assert_eq!((history.take(5), history.take(5)), (Some(ghost(9)), None));
         assert_eq!((history.push(0, ghost(9)), history.take(0)), (None, None), "0 is nobody's tag");
@@ -146,7 +146,7 @@ mod tests {
         let mut history = History::new();
         history.make(10_000);
         for tag in 1..=1_000_000u32 {
-            history.push(u64::from(tag), Ghost { stamp: tag, class: Class::default() });
+            history.push(u64::from(tag), Ghost { stamp: tag, class: ReuseClass::default() });
         }
         assert_eq!(history.memory_bytes(), GHOSTS_MIN * 8);
         assert!((1..=500_000).all(|tag| history.take(tag).is_none()), "long forgotten");
@@ -158,7 +158,7 @@ mod tests {
         let mut history = History::new();
         history.make(1_000_000);
         for tag in 1..=1_000_000u32 {
-            history.push(u64::from(tag), Ghost { stamp: tag, class: Class::default() });
+            history.push(u64::from(tag), Ghost { stamp: tag, class: ReuseClass::default() });
         }
         assert!(history.memory_bytes() <= 4_000_000, "{}", history.memory_bytes());
         let found = (1..=1_000_000).filter(|tag| history.take(*tag).is_some()).count() as f32;

@@ -1,7 +1,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use crate::slots::{List, NIL, Slots};
+use crate::slots::{NIL, SlotList, Slots};
 use crate::{Policy, SlotInfo};
 
 /// What the policy keeps of a slot.
@@ -33,7 +33,7 @@ impl Owned {
 /// The slots of one owner.
 #[derive(Clone, Copy, Debug)]
 struct TenantQueue {
-    list: List,
+    list: SlotList,
     bytes: u64,
     slots: usize,
 }
@@ -57,7 +57,7 @@ impl IsolatedLru {
     /// Takes away or gives, once, a slot of so many bytes.
     fn book(&mut self, group: u32, change: impl FnOnce(&mut TenantQueue)) {
         let owner = self.owners.entry(group).or_insert(TenantQueue {
-            list: List::EMPTY,
+            list: SlotList::EMPTY,
             bytes: 0,
             slots: 0,
         });
@@ -69,7 +69,7 @@ impl IsolatedLru {
         }
     }
 
-    fn list(&mut self, slot: u32) -> &mut List {
+    fn list(&mut self, slot: u32) -> &mut SlotList {
         &mut self.owners.get_mut(&self.slots[slot].group).expect("a tracked slot has an owner").list
     }
 

@@ -9,7 +9,7 @@ use core::cmp::Reverse;
 use crate::deferred::Deferred;
 use crate::history::{Ghost, History};
 use crate::reuse_model::ReuseModel;
-use crate::slots::{List, NIL, Slots};
+use crate::slots::{NIL, SlotList, Slots};
 use crate::{EvictionHint, Policy, SlotInfo};
 
 mod class;
@@ -22,7 +22,7 @@ mod retained;
 mod shadow;
 mod tree;
 
-pub(crate) use class::Class;
+pub(crate) use class::ReuseClass;
 use class::{ENDED, LastRequest, RETAINED, Weight, hinted};
 use guard::Guard;
 use node::{KIDS_MAX, LIST_STRIDE, Node};
@@ -45,11 +45,11 @@ const REQUEST_CHUNKS: f32 = 16.0;
 pub struct KvPolicy {
     nodes: Slots<Node>,
     /// One for each class and weight.
-    lists: Box<[List; LISTS]>,
+    lists: Box<[SlotList; LISTS]>,
     /// Which of `lists` are not empty: three words for each weight.
     filled: [u64; LISTS / 64],
     /// Slots that had children when they were the coldest.
-    parked: List,
+    parked: SlotList,
     history: History,
     returns: ReuseModel,
     guard: Guard,
@@ -94,9 +94,9 @@ impl KvPolicy {
     pub fn new() -> Self {
         KvPolicy {
             nodes: Slots::new(),
-            lists: Box::new([List::EMPTY; LISTS]),
+            lists: Box::new([SlotList::EMPTY; LISTS]),
             filled: [0; LISTS / 64],
-            parked: List::EMPTY,
+            parked: SlotList::EMPTY,
             history: History::new(),
             returns: ReuseModel::new(),
             guard: Guard::new(),
@@ -161,12 +161,12 @@ impl KvPolicy {
     }
 
     /// Makes a slot the most recent of its class.
-    fn renew(&mut self, slot: u32, class: Class) {
+    fn renew(&mut self, slot: u32, class: ReuseClass) {
         self.renew_at(slot, class, self.now);
     }
 
     /// Makes a slot the most recent of its class, as used at `stamp`.
-    fn renew_at(&mut self, slot: u32, class: Class, stamp: u32) {
+    fn renew_at(&mut self, slot: u32, class: ReuseClass, stamp: u32) {
         self.unlink(slot);
         let node = &mut self.nodes[slot];
         node.set_class(class);
@@ -264,7 +264,10 @@ impl Policy for KvPolicy {
             if self.nodes.is_tracked(slot) && self.nodes[slot].class().is(RETAINED) {
                 self.renew(
                     slot,
-                    Class::seen(self.nodes[slot].class().hits(), LastRequest::new(class::NEW, 0)),
+                    ReuseClass::seen(
+                        self.nodes[slot].class().hits(),
+                        LastRequest::new(class::NEW, 0),
+                    ),
                 );
             }
         }
@@ -285,7 +288,7 @@ impl Policy for KvPolicy {
         let Some(node) = self.nodes.tracked(slot) else { return };
         self.cheap.1 = self.cheap.1.saturating_sub(1);
         if self.history.is_small_for(self.nodes.len()) {
-            self.bury();
+            self.flush_ghosts();
             self.history.make(self.nodes.len());
         }
         let ghost = Ghost { stamp: node.stamp, class: node.class() };
@@ -296,7 +299,7 @@ impl Policy for KvPolicy {
 
     fn forget(&mut self, tag: u64) {
         self.settle();
-        self.recall(tag);
+        self.take_ghost(tag);
     }
 
     fn pin(&mut self, slot: u32) {
@@ -358,9 +361,9 @@ impl Policy for KvPolicy {
 
     fn shed(&mut self, tag: u64) {
         self.settle();
-        let class = match self.recall(tag) {
+        let class = match self.take_ghost(tag) {
             Some(ghost) => self.returned(ghost),
-            None => Class::seen(0, LastRequest::new(class::NEW, usize::MAX)),
+            None => ReuseClass::seen(0, LastRequest::new(class::NEW, usize::MAX)),
         };
         if self.history.samples(tag) {
             self.guard.shed(self.now, self.history.weight());
@@ -418,7 +421,7 @@ impl KvPolicy {
             self.guard.begin_request();
         }
         self.filled_last = entry.slot;
-        let class = match self.recall(entry.tag) {
+        let class = match self.take_ghost(entry.tag) {
             Some(ghost) => self.returned(ghost),
             None => self.begins(entry),
         };

@@ -1,7 +1,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::slots::{List, Slots};
+use crate::slots::{SlotList, Slots};
 use crate::{Policy, SlotInfo};
 
 /// What LFU keeps of a slot.
@@ -17,7 +17,7 @@ struct Uses {
 #[derive(Clone, Debug)]
 pub struct Lfu {
     uses: Slots<Uses>,
-    lists: BTreeMap<u32, List>,
+    lists: BTreeMap<u32, SlotList>,
 }
 
 impl Lfu {
@@ -27,7 +27,7 @@ impl Lfu {
     }
 
     fn link(&mut self, slot: u32) {
-        let list = self.lists.entry(self.uses[slot].count).or_insert(List::EMPTY);
+        let list = self.lists.entry(self.uses[slot].count).or_insert(SlotList::EMPTY);
         self.uses.push_hottest(list, slot);
     }
 
@@ -94,7 +94,7 @@ impl Policy for Lfu {
         }
         self.uses[slot].pinned = false;
         if !self.uses.is_listed(slot) {
-            let list = self.lists.entry(self.uses[slot].count).or_insert(List::EMPTY);
+            let list = self.lists.entry(self.uses[slot].count).or_insert(SlotList::EMPTY);
             self.uses.push_coldest(list, slot);
         }
     }
@@ -122,6 +122,6 @@ impl Policy for Lfu {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.uses.memory_bytes() + self.lists.len() * 2 * size_of::<(u32, List)>()
+        self.uses.memory_bytes() + self.lists.len() * 2 * size_of::<(u32, SlotList)>()
     }
 }

@@ -2,7 +2,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::slots::{List, NIL, Slots};
+use crate::slots::{NIL, SlotList, Slots};
 use crate::{EvictionHint, Policy, SlotInfo};
 
 /// So many of an owner's coldest slots are looked at for one that [may go](Policy::is_evictable) before
@@ -13,13 +13,13 @@ const LOOKS_MAX: usize = 64;
 #[derive(Clone, Copy, Debug)]
 struct TenantSlots {
     /// Those that are not pinned.
-    list: List,
+    list: SlotList,
     /// Pinned ones too.
     slots: usize,
 }
 
 impl TenantSlots {
-    const NEW: TenantSlots = TenantSlots { list: List::EMPTY, slots: 0 };
+    const NEW: TenantSlots = TenantSlots { list: SlotList::EMPTY, slots: 0 };
 }
 
 /// Any policy, and beside it for each owner ([`SlotInfo::tenant`]) the order in which its slots were

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use crate::slots::{List, NIL, Slots};
+use crate::slots::{NIL, SlotList, Slots};
 
 /// Which end of a queue goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,13 +19,13 @@ pub(crate) enum First {
 pub(crate) struct Queue {
     /// Whether the slot is pinned.
     pinned: Slots<bool>,
-    list: List,
+    list: SlotList,
     first: First,
 }
 
 impl Queue {
     pub fn new(first: First) -> Self {
-        Queue { pinned: Slots::new(), list: List::EMPTY, first }
+        Queue { pinned: Slots::new(), list: SlotList::EMPTY, first }
     }
 
     /// Tracks a slot as the newest.

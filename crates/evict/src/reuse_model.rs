@@ -21,23 +21,23 @@ const AGES: usize = 60;
 /// classes that they are part of: in chunks of so many requests. The chunks of one request return
 /// together, so what looks like many returns was few requests.
 #[derive(Clone, Copy, Debug)]
-struct Trust {
+struct PriorWeight {
     /// For each age.
     curve: f32,
     /// For how much more or less likely than the others they return, at whatever age.
     level: f32,
 }
 
-impl Trust {
-    const HITS: Trust = Trust { curve: 1300.0, level: 10.0 };
-    const SIZES: Trust = Trust { curve: 300.0, level: 10.0 };
-    const CLASS: Trust = Trust { curve: 300.0, level: 10.0 };
+impl PriorWeight {
+    const HITS: PriorWeight = PriorWeight { curve: 1300.0, level: 10.0 };
+    const SIZES: PriorWeight = PriorWeight { curve: 300.0, level: 10.0 };
+    const CLASS: PriorWeight = PriorWeight { curve: 300.0, level: 10.0 };
     /// The caller says what a hint means, so a hinted class is soon taken for what it is.
-    const HINT: Trust = Trust { curve: 4.0, level: f32::INFINITY };
+    const HINT: PriorWeight = PriorWeight { curve: 4.0, level: f32::INFINITY };
 
     /// The same in chunks, where a request uses so many.
-    fn in_chunks(self, request_chunks: f32) -> Trust {
-        Trust { curve: self.curve * request_chunks, level: self.level * request_chunks }
+    fn in_chunks(self, request_chunks: f32) -> PriorWeight {
+        PriorWeight { curve: self.curve * request_chunks, level: self.level * request_chunks }
     }
 }
 
@@ -48,7 +48,7 @@ const CHANCE_MAX: f32 = 0.999;
 #[derive(Clone, Copy, Debug)]
 struct Prior<'a> {
     curve: &'a Curve,
-    trust: Trust,
+    trust: PriorWeight,
 }
 
 /// What [`Returns::learn`] weighs its evidence by.
@@ -111,22 +111,23 @@ impl ReuseModel {
 
     /// Learns anew from what happened and from the ages of those that are still `watched`.
     pub fn learn(&mut self, watched: &Watched, evidence: &Evidence) {
-        let trust = |trust: Trust| trust.in_chunks(evidence.request_chunks.max(1.0));
+        let trust = |trust: PriorWeight| trust.in_chunks(evidence.request_chunks.max(1.0));
         let nothing =
-            Prior { curve: &[0.0; AGES], trust: Trust { curve: 1.0, level: f32::INFINITY } };
+            Prior { curve: &[0.0; AGES], trust: PriorWeight { curve: 1.0, level: f32::INFINITY } };
         let average = self.chances(watched, 0..CLASSES, nothing);
         let by_hits: [Curve; SEEN / HITS] = core::array::from_fn(|at| {
-            let prior = Prior { curve: &average, trust: trust(Trust::HITS) };
+            let prior = Prior { curve: &average, trust: trust(PriorWeight::HITS) };
             self.chances(watched, at * HITS..(at + 1) * HITS, prior)
         });
         let by_size: [Curve; SEEN / SIZES] = core::array::from_fn(|at| {
-            let prior = Prior { curve: &by_hits[at * SIZES / HITS], trust: trust(Trust::SIZES) };
+            let prior =
+                Prior { curve: &by_hits[at * SIZES / HITS], trust: trust(PriorWeight::SIZES) };
             self.chances(watched, at * SIZES..(at + 1) * SIZES, prior)
         });
         for class in 0..CLASSES {
             let prior = match by_size.get(class / SIZES) {
-                Some(curve) => Prior { curve, trust: trust(Trust::CLASS) },
-                None => Prior { curve: &average, trust: trust(Trust::HINT) },
+                Some(curve) => Prior { curve, trust: trust(PriorWeight::CLASS) },
+                None => Prior { curve: &average, trust: trust(PriorWeight::HINT) },
             };
             let mut chances = self.chances(watched, class..class + 1, prior);
             for (chance, average) in chances.iter_mut().zip(&average) {
@@ -193,7 +194,7 @@ impl Seen {
         let at_risk = self.at_risk();
         let observed: f32 = self.returned.iter().sum();
         let expected: f32 = prior.curve.iter().zip(&at_risk).map(|(chance, n)| chance * n).sum();
-        let Trust { curve: trust, level } = prior.trust;
+        let PriorWeight { curve: trust, level } = prior.trust;
         let scale = if level.is_finite() { (observed + level) / (expected + level) } else { 1.0 };
         core::array::from_fn(|age| {
             let known = (scale * prior.curve[age]).min(CHANCE_MAX);

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use crate::slots::{List, NIL, Slots};
+use crate::slots::{NIL, SlotList, Slots};
 
 /// What is kept of a slot: the list that is its own, and the policy's facts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,14 +18,14 @@ struct Member<T> {
 #[derive(Clone, Debug)]
 pub(crate) struct Segments<T, const N: usize> {
     members: Slots<Member<T>>,
-    lists: [List; N],
+    lists: [SlotList; N],
     /// Slots of each list, parked ones counted.
     lens: [usize; N],
 }
 
 impl<T: Copy + Default, const N: usize> Segments<T, N> {
     pub fn new() -> Self {
-        Segments { members: Slots::new(), lists: [List::EMPTY; N], lens: [0; N] }
+        Segments { members: Slots::new(), lists: [SlotList::EMPTY; N], lens: [0; N] }
     }
 
     pub fn is_tracked(&self, slot: u32) -> bool {

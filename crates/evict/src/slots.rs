@@ -35,13 +35,13 @@ pub(crate) struct Slots<T> {
 
 /// One list: the coldest end goes first.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct List {
+pub(crate) struct SlotList {
     pub coldest: u32,
     pub hottest: u32,
 }
 
-impl List {
-    pub const EMPTY: List = List { coldest: NIL, hottest: NIL };
+impl SlotList {
+    pub const EMPTY: SlotList = SlotList { coldest: NIL, hottest: NIL };
 
     pub fn is_empty(self) -> bool {
         self.coldest == NIL
@@ -102,7 +102,7 @@ impl<T: Copy + Default> Slots<T> {
     }
 
     /// Begins to track a slot that is in no list, as the hottest of a list.
-    pub fn track_hottest(&mut self, list: &mut List, slot: u32, of: T) {
+    pub fn track_hottest(&mut self, list: &mut SlotList, slot: u32, of: T) {
         self.put(slot, Node { colder: list.hottest, hotter: NIL, of });
         match list.hottest {
             NIL => list.coldest = slot,
@@ -139,7 +139,7 @@ impl<T: Copy + Default> Slots<T> {
         self.len -= 1;
     }
 
-    pub fn push_hottest(&mut self, list: &mut List, slot: u32) {
+    pub fn push_hottest(&mut self, list: &mut SlotList, slot: u32) {
         debug_assert!(self.is_tracked(slot) && !self.is_listed(slot));
         let node = self.node_mut(slot);
         (node.colder, node.hotter) = (list.hottest, NIL);
@@ -150,7 +150,7 @@ impl<T: Copy + Default> Slots<T> {
         list.hottest = slot;
     }
 
-    pub fn push_coldest(&mut self, list: &mut List, slot: u32) {
+    pub fn push_coldest(&mut self, list: &mut SlotList, slot: u32) {
         debug_assert!(self.is_tracked(slot) && !self.is_listed(slot));
         let node = self.node_mut(slot);
         (node.colder, node.hotter) = (NIL, list.coldest);
@@ -162,7 +162,7 @@ impl<T: Copy + Default> Slots<T> {
     }
 
     /// Takes a slot out of the list that it is in.
-    pub fn unlink(&mut self, list: &mut List, slot: u32) {
+    pub fn unlink(&mut self, list: &mut SlotList, slot: u32) {
         debug_assert!(self.is_listed(slot));
         let node = self.node_mut(slot);
         let (colder, hotter) = (node.colder, node.hotter);
@@ -191,7 +191,7 @@ impl<T: Copy + Default> Slots<T> {
     }
 
     /// The slots of a list, the coldest first.
-    pub fn iter(&self, list: List) -> impl Iterator<Item = u32> + '_ {
+    pub fn iter(&self, list: SlotList) -> impl Iterator<Item = u32> + '_ {
         let next = |slot: u32| (slot != NIL).then_some(slot);
         core::iter::successors(next(list.coldest), move |slot| next(self.hotter(*slot)))
     }

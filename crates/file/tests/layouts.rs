@@ -264,7 +264,7 @@ fn salts_are_tenants_of_one_directory_and_counted_from_the_start() {
     let key = |salt: &str, n: u64| {
         let name = format!("org-SEP-m@0x02010201@0@{n:016x}{salt}.data");
         let id = Layout::LmcacheMp.key_of(&name).unwrap();
-        Key::new(all.of(&id), id)
+        Key::new(all.for_key(&id), id)
     };
     let open = || Use::open(config(dir.path(), Layout::LmcacheMp).with_namespace(Arc::clone(&all)));
     let by_tenant = |it: &Use| {

@@ -26,7 +26,7 @@ fn salted(salt: &str, n: u64) -> Key {
     let id = KeyId::from(ObjectKey::new("org/model", KvRank(0), 0, hash, salt).unwrap());
     let all =
         Arc::new(Namespace::new("", Digest([7; 32])).with_partial(false).with_salts_as_tenants());
-    Key::new(all.of(&id), id)
+    Key::new(all.for_key(&id), id)
 }
 
 fn all_files(dir: &Path) -> Vec<PathBuf> {

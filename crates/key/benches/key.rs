@@ -7,8 +7,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use kvtier_key::hash::{Algorithm, Chain, Cut};
-use kvtier_key::names::Form;
+use kvtier_key::hash::{Algorithm, Chunking, HashChain};
+use kvtier_key::names::NameForm;
 use kvtier_key::{
     BlockSums, CacheEngineKey, DType, Digest, EngineHash, Facts, Key, KeyId, Namespace, ObjectKey,
     PyInt,
@@ -46,7 +46,7 @@ fn names(c: &mut Criterion) {
     let text = engine.text();
     group.bench_function("text/format", |b| b.iter(|| black_box(&engine).text()));
     group.bench_function("text/parse", |b| b.iter(|| KeyId::from_engine_text(black_box(&text))));
-    let gds = Form::Gds { weka: false, sidecar: false };
+    let gds = NameForm::Gds { weka: false, sidecar: false };
     let id = KeyId::Engine(engine);
     group.bench_function("gds/format", |b| b.iter(|| gds.format_lossy(black_box(&id))));
     group.bench_function("gds/format strictly", |b| b.iter(|| gds.format(black_box(&id))));
@@ -61,7 +61,7 @@ fn digests(c: &mut Criterion) {
 
 fn chains(c: &mut Criterion) {
     let tokens: Vec<u32> = (0..16_384u32).map(|i| i.wrapping_mul(0x9e37_79b9) % 150_000).collect();
-    let cut = Cut::full(NonZeroUsize::new(256).unwrap());
+    let cut = Chunking::full(NonZeroUsize::new(256).unwrap());
     let mut group = c.benchmark_group("chain");
     group.throughput(Throughput::Elements(tokens.len() as u64));
     for algorithm in
@@ -69,7 +69,10 @@ fn chains(c: &mut Criterion) {
     {
         group.bench_function(algorithm.name(), |b| {
             b.iter(|| {
-                Chain::start(algorithm, Some("0")).unwrap().chunks(black_box(&tokens), cut).unwrap()
+                HashChain::start(algorithm, Some("0"))
+                    .unwrap()
+                    .chunks(black_box(&tokens), cut)
+                    .unwrap()
             });
         });
     }

@@ -84,7 +84,7 @@ impl Namespace {
 
     /// Says that every cache salt is a tenant by itself: where names tell salts and no tenants, as
     /// in LMCache's layouts, this namespace then stands for those of all salts, see
-    /// [`Namespace::of`].
+    /// [`Namespace::for_key`].
     pub fn with_salts_as_tenants(mut self) -> Self {
         self.by_salt = true;
         self
@@ -97,7 +97,7 @@ impl Namespace {
 
     /// The namespace of the key `id` where this is the namespace of all names: with salts as
     /// tenants the salt's own, else this one.
-    pub fn of(self: &Arc<Self>, id: &KeyId) -> Arc<Namespace> {
+    pub fn for_key(self: &Arc<Self>, id: &KeyId) -> Arc<Namespace> {
         match id {
             KeyId::Object(id) if self.by_salt && *id.salt != *self.tenant => {
                 let mut own =
@@ -172,15 +172,15 @@ mod tests {
                 ObjectKey::new("m", KvRank(0), 0, ChunkHash::new(&[1; 32]), salt).unwrap(),
             )
         };
-        assert!(Arc::ptr_eq(&all.of(&id("")), &all));
-        let alice = all.of(&id("alice"));
+        assert!(Arc::ptr_eq(&all.for_key(&id("")), &all));
+        let alice = all.for_key(&id("alice"));
         assert_eq!(
             (alice.tenant(), alice.digest()),
             ("alice", Namespace::new("alice", layout).digest())
         );
         assert_eq!((alice.allow_partial(), alice.chunk_bytes(0)), (false, Some(7)));
-        assert_eq!(alice.of(&id("")), all, "from any of them to any other");
+        assert_eq!(alice.for_key(&id("")), all, "from any of them to any other");
         let one = Arc::new(Namespace::new("t", layout));
-        assert!(Arc::ptr_eq(&one.of(&id("alice")), &one), "its tenant is not the salt");
+        assert!(Arc::ptr_eq(&one.for_key(&id("alice")), &one), "its tenant is not the salt");
     }
 }

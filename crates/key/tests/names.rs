@@ -1,7 +1,7 @@
 //! Names that come back, names that do not, and names whose form is not known.
 #![allow(clippy::unwrap_used)]
 
-use kvtier_key::names::{Form, Loss, Parsed, detect};
+use kvtier_key::names::{Loss, NameForm, Parsed, detect};
 use kvtier_key::{
     CacheEngineKey, ChunkHash, DType, EngineHash, KeyId, KvRank, MODEL_BYTES_MAX, ObjectKey, PyInt,
 };
@@ -17,24 +17,30 @@ fn engine(model: &str) -> KeyId {
         .into()
 }
 
-fn s3_mp(prefix: &str) -> Form {
-    Form::S3Mp { prefix: prefix.into() }
+fn s3_mp(prefix: &str) -> NameForm {
+    NameForm::S3Mp { prefix: prefix.into() }
 }
 
-fn s3_non_mp(prefix: &str) -> Form {
-    Form::S3NonMp { prefix: prefix.into() }
+fn s3_non_mp(prefix: &str) -> NameForm {
+    NameForm::S3NonMp { prefix: prefix.into() }
 }
 
-const GDS: Form = Form::Gds { weka: false, sidecar: false };
+const GDS: NameForm = NameForm::Gds { weka: false, sidecar: false };
 
-fn forms() -> Vec<Form> {
+fn forms() -> Vec<NameForm> {
     let gds = [(false, false), (false, true), (true, false), (true, true)];
-    let gds = gds.map(|(weka, sidecar)| Form::Gds { weka, sidecar });
+    let gds = gds.map(|(weka, sidecar)| NameForm::Gds { weka, sidecar });
     let prefixed =
         ["", "pre", "a b/c"].into_iter().flat_map(|prefix| [s3_mp(prefix), s3_non_mp(prefix)]);
-    let plain =
-        [Form::MpNative, Form::Mp3Field, Form::Fs, Form::FsNative, Form::RawBlock, Form::Text];
-    let files = [Form::FsConnector, Form::LocalDisk];
+    let plain = [
+        NameForm::MpNative,
+        NameForm::Mp3Field,
+        NameForm::Fs,
+        NameForm::FsNative,
+        NameForm::RawBlock,
+        NameForm::Text,
+    ];
+    let files = [NameForm::FsConnector, NameForm::LocalDisk];
     plain.into_iter().chain(files).chain(gds).chain(prefixed).collect()
 }
 
@@ -45,18 +51,18 @@ fn every_form_spells_as_documented() {
     let engine = engine("org/m_1");
     let text = "org/m_1@2@1@1a2b3c4d@bfloat16";
     let spelled = [
-        (Form::MpNative, &object, format!("org/m-1@02010201@0@{hash}")),
-        (Form::Mp3Field, &object, format!("org/m-1@02010201@{hash}")),
+        (NameForm::MpNative, &object, format!("org/m-1@02010201@0@{hash}")),
+        (NameForm::Mp3Field, &object, format!("org/m-1@02010201@{hash}")),
         (s3_mp(""), &object, format!("/org/m-1%4002010201%400%40{hash}")),
         (s3_mp("a b/c"), &object, format!("/a%20b/c/org/m-1%4002010201%400%40{hash}")),
-        (Form::Fs, &object, format!("org-SEP-m-1@0x02010201@0@{hash}.data")),
-        (Form::FsNative, &object, format!("org-SEP-m-1@0x02010201@0@{hash}.data")),
-        (Form::RawBlock, &object, format!("org%2Fm-1@0x02010201@0@{hash}")),
-        (Form::Text, &engine, text.into()),
+        (NameForm::Fs, &object, format!("org-SEP-m-1@0x02010201@0@{hash}.data")),
+        (NameForm::FsNative, &object, format!("org-SEP-m-1@0x02010201@0@{hash}.data")),
+        (NameForm::RawBlock, &object, format!("org%2Fm-1@0x02010201@0@{hash}")),
+        (NameForm::Text, &engine, text.into()),
         (s3_non_mp(""), &engine, "/org_m_1%402%401%401a2b3c4d%40bfloat16".into()),
         (s3_non_mp("pre"), &engine, "/pre/org_m_1%402%401%401a2b3c4d%40bfloat16".into()),
-        (Form::FsConnector, &engine, "org-SEP-m_1@2@1@1a2b3c4d@bfloat16.data".into()),
-        (Form::LocalDisk, &engine, "org-m_1@2@1@1a2b3c4d@bfloat16.pt".into()),
+        (NameForm::FsConnector, &engine, "org-SEP-m_1@2@1@1a2b3c4d@bfloat16.data".into()),
+        (NameForm::LocalDisk, &engine, "org-m_1@2@1@1a2b3c4d@bfloat16.pt".into()),
         (GDS, &engine, "43/90/org%2Fm_1%402%401%401a2b3c4d%40bfloat16.kvcache.safetensors".into()),
     ];
     for (form, id, name) in spelled {
@@ -66,7 +72,7 @@ fn every_form_spells_as_documented() {
 
 #[test]
 fn what_a_name_does_not_tell_is_told() {
-    let lossy = |form: Form, id: &KeyId, loss: Loss| {
+    let lossy = |form: NameForm, id: &KeyId, loss: Loss| {
         let name = form.format_lossy(id).unwrap();
         assert_eq!(form.parse(&name).unwrap().loss(), Some(loss), "{name}");
         form.parse(&name).unwrap().into_key()
@@ -76,12 +82,12 @@ fn what_a_name_does_not_tell_is_told() {
     assert_eq!(lossy(s3_non_mp(""), &engine("a_b"), Loss::SlashAsUnderscore), engine("a_b"));
     assert!(s3_non_mp("").format(&engine("a/b")).is_err());
     assert!(s3_non_mp("").format(&engine("a_b")).is_ok());
-    assert_eq!(lossy(Form::LocalDisk, &engine("a/b"), Loss::SlashAsDash), engine("a-b"));
-    assert!(Form::LocalDisk.format(&engine("a/b")).is_err());
+    assert_eq!(lossy(NameForm::LocalDisk, &engine("a/b"), Loss::SlashAsDash), engine("a-b"));
+    assert!(NameForm::LocalDisk.format(&engine("a/b")).is_err());
     for (form, id) in [
-        (Form::Fs, object as fn(&str) -> KeyId),
-        (Form::FsNative, object),
-        (Form::FsConnector, engine),
+        (NameForm::Fs, object as fn(&str) -> KeyId),
+        (NameForm::FsNative, object),
+        (NameForm::FsConnector, engine),
     ] {
         assert_eq!(lossy(form.clone(), &id("a/b"), Loss::SlashAsSep), id("a/b"));
         assert_eq!(lossy(form.clone(), &id("a-SEP-b"), Loss::SlashAsSep), id("a/b"));
@@ -90,29 +96,30 @@ fn what_a_name_does_not_tell_is_told() {
         assert!(form.format(&id("a-SEP/b")).is_err(), "the first -SEP- is not the slash");
         assert!(matches!(form.parse(&form.format(&id("plain")).unwrap()), Ok(Parsed::Lossless(_))));
     }
-    assert_eq!(Form::MpNative.parse("m@ff@0@AB").unwrap().loss(), Some(Loss::Spelling));
-    assert_eq!(Form::Text.parse("m@1@0@0xff@half").unwrap().loss(), Some(Loss::Spelling));
+    assert_eq!(NameForm::MpNative.parse("m@ff@0@AB").unwrap().loss(), Some(Loss::Spelling));
+    assert_eq!(NameForm::Text.parse("m@1@0@0xff@half").unwrap().loss(), Some(Loss::Spelling));
 }
 
 #[test]
 fn keys_that_text_cannot_carry_are_refused() {
     let bytes = EngineHash::Bytes(ChunkHash::new(&[1, 2]));
     let bytes: KeyId = CacheEngineKey::new("m", 1, 0, bytes, DType::Half).unwrap().into();
-    assert!(Form::Text.format(&bytes).is_err() && Form::Text.format_lossy(&bytes).is_ok());
-    assert!(Form::Text.format(&engine("a@b")).is_err());
-    assert!(Form::Mp3Field.format(&object("m")).is_ok());
+    assert!(NameForm::Text.format(&bytes).is_err() && NameForm::Text.format_lossy(&bytes).is_ok());
+    assert!(NameForm::Text.format(&engine("a@b")).is_err());
+    assert!(NameForm::Mp3Field.format(&object("m")).is_ok());
     assert!(
-        Form::MpNative.format(&engine("m")).is_err() && Form::Text.format(&object("m")).is_err()
+        NameForm::MpNative.format(&engine("m")).is_err()
+            && NameForm::Text.format(&object("m")).is_err()
     );
     let KeyId::Object(mut key) = object("m") else { unreachable!() };
     (key.group, key.salt) = (1, "s".into());
     assert!(
-        Form::Mp3Field.format_lossy(&key.clone().into()).is_err(),
+        NameForm::Mp3Field.format_lossy(&key.clone().into()).is_err(),
         "no place for group and salt"
     );
     key.salt = "a@b".into();
     assert!(
-        Form::MpNative.format_lossy(&key.into()).is_err(),
+        NameForm::MpNative.format_lossy(&key.into()).is_err(),
         "checked again, for keys put together by hand"
     );
 }
@@ -121,18 +128,21 @@ fn keys_that_text_cannot_carry_are_refused() {
 fn names_too_long_for_their_store_are_refused() {
     let long = "m".repeat(240);
     assert!(
-        Form::Fs.format(&object(&long)).is_err()
-            && Form::FsConnector.format(&engine(&long)).is_err()
+        NameForm::Fs.format(&object(&long)).is_err()
+            && NameForm::FsConnector.format(&engine(&long)).is_err()
     );
-    assert!(Form::LocalDisk.format(&engine(&long)).is_err() && GDS.format(&engine(&long)).is_err());
-    assert!(Form::MpNative.format(&object(&long)).is_ok());
+    assert!(
+        NameForm::LocalDisk.format(&engine(&long)).is_err() && GDS.format(&engine(&long)).is_err()
+    );
+    assert!(NameForm::MpNative.format(&object(&long)).is_ok());
     assert!(s3_mp(&"p".repeat(800)).format(&object(&long)).is_err());
     let model = "m".repeat(MODEL_BYTES_MAX + 1);
     assert!(ObjectKey::new(model, KvRank(0), 0, ChunkHash::new(&[]), "").is_err());
     assert!(
-        Form::Text.parse(&"m".repeat(100_000)).is_err() && detect(&"m".repeat(100_000)).is_empty()
+        NameForm::Text.parse(&"m".repeat(100_000)).is_err()
+            && detect(&"m".repeat(100_000)).is_empty()
     );
-    assert!(Form::Fs.format(&object("a\0b")).is_err());
+    assert!(NameForm::Fs.format(&object("a\0b")).is_err());
 }
 
 #[test]
@@ -161,19 +171,23 @@ fn a_name_of_unknown_form_is_explained() {
         assert_eq!(found.len(), 1, "{found:?}");
         found[0].clone()
     };
-    for form in [Form::MpNative, Form::Mp3Field, Form::Fs, Form::RawBlock, s3_mp("")] {
+    for form in
+        [NameForm::MpNative, NameForm::Mp3Field, NameForm::Fs, NameForm::RawBlock, s3_mp("")]
+    {
         let (found, parsed) = only(&form.format(&o).unwrap());
         assert_eq!((found, parsed.into_key()), (form, o.clone()));
     }
-    for form in [Form::Text, Form::FsConnector, GDS, Form::Gds { weka: true, sidecar: true }] {
+    for form in
+        [NameForm::Text, NameForm::FsConnector, GDS, NameForm::Gds { weka: true, sidecar: true }]
+    {
         let (found, parsed) = only(&form.format(&e).unwrap());
         assert_eq!((found, parsed.into_key()), (form, e.clone()));
     }
     assert_eq!(only("/pre/fix/org_m%402%401%401a2b3c4d%40bfloat16").0, s3_non_mp("pre/fix"));
     assert_eq!(only("/data/kv/org-m@2@1@1a2b3c4d@bfloat16.pt").1.loss(), Some(Loss::SlashAsDash));
-    assert_eq!(only("/data/kv/m@0x-0000001@0@ab.data").0, Form::FsNative);
+    assert_eq!(only("/data/kv/m@0x-0000001@0@ab.data").0, NameForm::FsNative);
     let both = detect("m@00000001@0@ab@half");
-    assert_eq!(both.iter().map(|(form, _)| form.clone()).collect::<Vec<_>>(), [Form::MpNative]);
+    assert_eq!(both.iter().map(|(form, _)| form.clone()).collect::<Vec<_>>(), [NameForm::MpNative]);
     assert!(detect("").is_empty() && detect("README.md").is_empty() && detect("/").is_empty());
 }
 
@@ -231,7 +245,7 @@ fn check_round_trips(id: &KeyId) -> Result<(), TestCaseError> {
 proptest! {
     #[test]
     fn object_keys_come_back_from_every_name(id in any_object()) {
-        for form in [Form::MpNative, s3_mp(""), s3_mp("p"), Form::RawBlock] {
+        for form in [NameForm::MpNative, s3_mp(""), s3_mp("p"), NameForm::RawBlock] {
             let name = form.format(&id).unwrap();
             prop_assert_eq!(form.parse(&name), Ok(Parsed::Lossless(id.clone())));
         }

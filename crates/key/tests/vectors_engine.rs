@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{cases, check, check_name, hex, is_committed, to_hex};
-use kvtier_key::names::{FILE_NAME_BYTES_MAX, Form, S3_NAME_BYTES_MAX};
+use kvtier_key::names::{FILE_NAME_BYTES_MAX, NameForm, S3_NAME_BYTES_MAX};
 use kvtier_key::{
     CacheEngineKey, ChunkHash, DType, EngineHash, InvalidKey, KeyId, LayerCacheEngineKey,
     MODEL_BYTES_MAX, PyInt,
@@ -117,27 +117,28 @@ fn check_texts(key: &CacheEngineKey, theirs: &Value, given: &Value) {
 
 fn check_names(key: &CacheEngineKey, theirs: &Value) {
     let (whole, layer) = (KeyId::Engine(key.clone()), KeyId::Layer(key.layer(12)));
-    let file = |form: Form| form.format_lossy(&whole);
+    let file = |form: NameForm| form.format_lossy(&whole);
     let in_folder = |name: Result<String, InvalidKey>, folder: &str, theirs: &Value| {
         let max = FILE_NAME_BYTES_MAX + folder.len();
         check_name(name.map(|name| format!("{folder}{name}")), theirs, max);
     };
     for (id, theirs) in [(&whole, &theirs["s3_path"]), (&layer, &theirs["s3_path_layer12"])] {
-        let ours = Form::S3NonMp { prefix: String::new() }.format_lossy(id);
-        let too_long = Form::Text.format_lossy(id).unwrap().len() > S3_NAME_BYTES_MAX;
+        let ours = NameForm::S3NonMp { prefix: String::new() }.format_lossy(id);
+        let too_long = NameForm::Text.format_lossy(id).unwrap().len() > S3_NAME_BYTES_MAX;
         check_name(ours, theirs, if too_long { 0 } else { usize::MAX });
     }
-    in_folder(file(Form::FsConnector), "/b0/", &theirs["fs_file"]);
+    in_folder(file(NameForm::FsConnector), "/b0/", &theirs["fs_file"]);
     in_folder(whole.fs_connector_temporary_name(), "/b0/", &theirs["fs_tmp"]);
     let base = key.fs_connector_base(3);
     let based = |folder: &str| {
-        base.clone().and_then(|base| Ok(format!("/b{base}/{folder}{}", file(Form::FsConnector)?)))
+        base.clone()
+            .and_then(|base| Ok(format!("/b{base}/{folder}{}", file(NameForm::FsConnector)?)))
     };
     check_name(based(""), &theirs["fs3_file"], FILE_NAME_BYTES_MAX + 4);
     check_name(based("tmp/"), &theirs["fs3_tmp"], FILE_NAME_BYTES_MAX + 8);
-    in_folder(file(Form::LocalDisk), "/ld/", &theirs["local_disk"]);
+    in_folder(file(NameForm::LocalDisk), "/ld/", &theirs["local_disk"]);
     for (weka, theirs) in [(false, &theirs["gds"]), (true, &theirs["gds_weka"])] {
-        check_gds(file(Form::Gds { weka, sidecar: false }), theirs);
+        check_gds(file(NameForm::Gds { weka, sidecar: false }), theirs);
         check_gds_sidecar(&whole, weka);
     }
     let legacy = key.raw_block_identity().map(|identity| (key.text(), identity.to_string()));
@@ -174,8 +175,8 @@ fn check_gds(ours: Result<String, InvalidKey>, theirs: &Value) {
 
 fn check_gds_sidecar(id: &KeyId, weka: bool) {
     let (data, sidecar) = (
-        Form::Gds { weka, sidecar: false }.format_lossy(id),
-        Form::Gds { weka, sidecar: true }.format_lossy(id),
+        NameForm::Gds { weka, sidecar: false }.format_lossy(id),
+        NameForm::Gds { weka, sidecar: true }.format_lossy(id),
     );
     if let Ok(sidecar) = sidecar {
         assert_eq!(sidecar, data.unwrap() + ".metadata");
@@ -219,7 +220,7 @@ fn texts_read_as_lmcache_reads_them() {
         check(engine, &within_limits(&case["CacheEngineKey.from_string"]), parsed_fields);
         check(layer, &within_limits(&case["LayerCacheEngineKey.from_string"]), parsed_fields);
         if within_limits(&case["parse_cache_key"]).get("ok").is_some() {
-            let again = either.and_then(|id| Form::Text.format_lossy(&id));
+            let again = either.and_then(|id| NameForm::Text.format_lossy(&id));
             check(again, &case["reserialized"], Value::String);
         }
     }

@@ -6,7 +6,7 @@ mod common;
 use std::num::NonZeroUsize;
 
 use common::{cases, to_hex};
-use kvtier_key::hash::{Algorithm, Chain, Cut, HashError, Link};
+use kvtier_key::hash::{Algorithm, Chunking, HashChain, HashError, HashLink};
 use kvtier_key::{CacheEngineKey, DType, EngineHash, PyInt};
 use serde_json::{Value, json};
 
@@ -27,18 +27,18 @@ fn tokens(case: &Value) -> Vec<i128> {
     tokens[..end].to_vec()
 }
 
-fn cut(case: &Value) -> Cut {
+fn cut(case: &Value) -> Chunking {
     let skip = case["in"]["start"].as_u64().or(case["in"]["mask_false_prefix"].as_u64()).unwrap();
     let chunk = NonZeroUsize::new(case["in"]["chunk_size"].as_u64().unwrap() as usize).unwrap();
-    let cut = Cut::full(chunk).skipping(skip as usize);
+    let cut = Chunking::full(chunk).skipping(skip as usize);
     if case["in"]["save_unfull_chunk"] == json!(true) { cut.with_partial() } else { cut }
 }
 
-fn start(case: &Value) -> Result<Chain, HashError> {
-    Chain::start(algorithm(case), case["env"]["PYTHONHASHSEED"].as_str())
+fn start(case: &Value) -> Result<HashChain, HashError> {
+    HashChain::start(algorithm(case), case["env"]["PYTHONHASHSEED"].as_str())
 }
 
-fn show(link: Link) -> Value {
+fn show(link: HashLink) -> Value {
     match link.engine_hash() {
         EngineHash::Bytes(bytes) => to_hex(bytes.as_bytes()).into(),
         EngineHash::Int(number) => number.to_string().into(),
@@ -70,16 +70,16 @@ fn chains_are_lmcaches() {
 }
 
 /// LMCache answers (first token, last token, hash) and the keys.
-fn check_engine(case: &Value, links: &[Link], theirs: &Value) {
+fn check_engine(case: &Value, links: &[HashLink], theirs: &Value) {
     let (cut, tokens) = (cut(case), tokens(case).len());
     let size = cut.chunk_tokens.get();
-    let chunk = |(i, link): (usize, &Link)| {
+    let chunk = |(i, link): (usize, &HashLink)| {
         let from = cut.skip_tokens + i * size;
         json!([from, (from + size).min(tokens), show(*link)])
     };
     assert_eq!(links.iter().enumerate().map(chunk).collect::<Value>(), theirs["chunks"]);
     let number = |name: &str| case["in"][name].as_i64().unwrap();
-    let key = |link: &Link| {
+    let key = |link: &HashLink| {
         let model = case["in"]["model"].as_str().unwrap();
         let dtype = DType::from_name(case["in"]["dtype"].as_str().unwrap()).unwrap();
         let hash = link.engine_hash();
@@ -93,18 +93,18 @@ fn check_engine(case: &Value, links: &[Link], theirs: &Value) {
 #[test]
 fn a_chain_may_be_taken_up_anywhere() {
     let tokens: Vec<u32> = (0..100).map(|i| i * 7919).collect();
-    let cut = Cut::full(NonZeroUsize::new(16).unwrap()).with_partial();
+    let cut = Chunking::full(NonZeroUsize::new(16).unwrap()).with_partial();
     for algorithm in
         [Algorithm::Blake3, Algorithm::Sha256Cbor, Algorithm::Sha256Cbor64, Algorithm::Builtin]
     {
-        let mut whole = Chain::start(algorithm, Some("0")).unwrap();
+        let mut whole = HashChain::start(algorithm, Some("0")).unwrap();
         let all = whole.chunks(&tokens, cut).unwrap();
         assert_eq!((all.len(), whole.last()), (7, all[6]));
-        let mut later = Chain::after(algorithm, all[2]).unwrap();
+        let mut later = HashChain::after(algorithm, all[2]).unwrap();
         assert_eq!(later.chunks(&tokens[48..], cut).unwrap(), all[3..]);
         let wide: Vec<i64> = tokens.iter().map(|token| i64::from(*token)).collect();
         assert_eq!(
-            Chain::start(algorithm, Some("0")).unwrap().chunks(&wide, cut).unwrap(),
+            HashChain::start(algorithm, Some("0")).unwrap().chunks(&wide, cut).unwrap(),
             all,
             "any type of token"
         );
@@ -113,13 +113,16 @@ fn a_chain_may_be_taken_up_anywhere() {
 
 #[test]
 fn what_cannot_be_hashed_is_refused() {
-    assert_eq!(Chain::start(Algorithm::Sha256Cbor, None).unwrap_err(), HashError::Seed);
-    assert_eq!(Chain::after(Algorithm::Builtin, Link::Unsigned(1)).unwrap_err(), HashError::Parent);
-    let mut chain = Chain::start(Algorithm::Blake3, None).unwrap();
+    assert_eq!(HashChain::start(Algorithm::Sha256Cbor, None).unwrap_err(), HashError::Seed);
+    assert_eq!(
+        HashChain::after(Algorithm::Builtin, HashLink::Unsigned(1)).unwrap_err(),
+        HashError::Parent
+    );
+    let mut chain = HashChain::start(Algorithm::Blake3, None).unwrap();
     let before = chain.last();
     assert_eq!(chain.push(&[1i64 << 32]), Err(HashError::Token));
     assert_eq!(chain.last(), before);
-    let cut = Cut::full(NonZeroUsize::new(4).unwrap());
+    let cut = Chunking::full(NonZeroUsize::new(4).unwrap());
     assert_eq!(chain.chunks(&[1u32; 8], cut.skipping(3)), Err(HashError::Skip));
     assert_eq!(chain.chunks(&[1u32; 8], cut.skipping(12)), Err(HashError::Skip));
     assert_eq!(chain.chunks(&[1u32; 8], cut.skipping(8)), Ok(vec![]));
@@ -127,7 +130,7 @@ fn what_cannot_be_hashed_is_refused() {
 
 #[test]
 fn hashes_enter_keys_as_lmcache_has_them() {
-    assert_eq!(Link::Signed(-1).chunk_hash().as_bytes(), [0xff; 8]);
-    assert_eq!(Link::Signed(-1).engine_hash(), EngineHash::Int(PyInt::from(-1i64)));
-    assert_eq!(Link::Unsigned(1).chunk_hash().as_bytes(), [0, 0, 0, 0, 0, 0, 0, 1]);
+    assert_eq!(HashLink::Signed(-1).chunk_hash().as_bytes(), [0xff; 8]);
+    assert_eq!(HashLink::Signed(-1).engine_hash(), EngineHash::Int(PyInt::from(-1i64)));
+    assert_eq!(HashLink::Unsigned(1).chunk_hash().as_bytes(), [0, 0, 0, 0, 0, 0, 0, 1]);
 }

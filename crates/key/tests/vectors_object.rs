@@ -4,7 +4,7 @@
 mod common;
 
 use common::{cases, check, check_name, hex, object_fields, object_key};
-use kvtier_key::names::{FILE_NAME_BYTES_MAX, Form, S3_NAME_BYTES_MAX};
+use kvtier_key::names::{FILE_NAME_BYTES_MAX, NameForm, S3_NAME_BYTES_MAX};
 use kvtier_key::{ChunkHash, InvalidKey, IpcKey, KeyId, KvRank, MODEL_BYTES_MAX, ObjectKey};
 use serde_json::{Value, json};
 
@@ -31,12 +31,12 @@ fn check_names(key: &ObjectKey, theirs: &Value) {
     let same = |ours: Result<String, InvalidKey>, theirs: &Value, max| {
         check_name(ours, &json!({ "ok": theirs }), max)
     };
-    let format = |form: Form| form.format_lossy(&KeyId::Object(key.clone()));
+    let format = |form: NameForm| form.format_lossy(&KeyId::Object(key.clone()));
     same(key.native_name(), &theirs["s3_object_name"], S3_NAME_BYTES_MAX);
     same(key.native_name(), &theirs["native_key"], S3_NAME_BYTES_MAX);
     if theirs["s3_object_name"].as_str().unwrap().len() <= S3_NAME_BYTES_MAX {
         check_name(
-            format(Form::S3Mp { prefix: String::new() }),
+            format(NameForm::S3Mp { prefix: String::new() }),
             &theirs["s3_http_path"],
             usize::MAX,
         );
@@ -52,8 +52,8 @@ fn check_names(key: &ObjectKey, theirs: &Value) {
         let equal = back.as_ref() == Ok(key);
         assert_eq!(theirs["fs_parse_back_equal"], json!(equal));
         assert_eq!(
-            format(Form::Fs).is_ok() && equal,
-            Form::Fs.format(&KeyId::Object(key.clone())).is_ok()
+            format(NameForm::Fs).is_ok() && equal,
+            NameForm::Fs.format(&KeyId::Object(key.clone())).is_ok()
         );
         assert_eq!(back.map_or(Value::Null, object_fields), theirs["fs_parse_back"]);
     }

@@ -9,7 +9,7 @@ use crate::backing::{Backing, BackingKind};
 #[cfg(feature = "cuda")]
 use crate::cuda::{DeviceMemory, Gpu, Pinned};
 use crate::foreign::Foreign;
-use crate::waiting::{Line, Wait};
+use crate::wait_queue::{Wait, WaitQueue};
 use crate::{
     ArenaConfig, Descriptor, Error, ErrorKind, Lease, Lent, Place, Region, RegionId, View,
 };
@@ -26,7 +26,7 @@ pub struct ArenaStats {
     pub largest: usize,
     /// Never to be leased again: lent to another process, and forgotten by whoever lent it
     /// ([`Lent`]).
-    pub lost: usize,
+    pub leaked: usize,
 }
 
 /// A range of memory from which leases are cut, 4 KiB-aligned. Clones share it; it lives until the
@@ -42,7 +42,7 @@ struct Inner {
     /// Pages that the allocator has, in bytes: all but what is left over by slots.
     capacity: usize,
     lost: AtomicUsize,
-    line: Line,
+    line: WaitQueue,
 }
 
 impl Arena {
@@ -137,7 +137,7 @@ impl Arena {
             allocator,
             capacity,
             lost: AtomicUsize::new(0),
-            line: Line::default(),
+            line: WaitQueue::default(),
         })))
     }
 
@@ -213,7 +213,7 @@ impl Arena {
     }
 
     /// Takes note of memory that nobody can tell when another process is done with.
-    pub(crate) fn lose(&self, lease: Lease) {
+    pub(crate) fn leak(&self, lease: Lease) {
         self.0.lost.fetch_add(lease.len(), Ordering::Relaxed);
         std::mem::forget(lease);
     }
@@ -226,7 +226,7 @@ impl Arena {
             capacity: self.0.capacity,
             free: bytes(free.pages),
             largest: bytes(free.largest),
-            lost: self.0.lost.load(Ordering::Relaxed),
+            leaked: self.0.lost.load(Ordering::Relaxed),
         }
     }
 

@@ -3,7 +3,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::sync::{Mutex, lock};
-use crate::waiting::{Line, Wait};
+use crate::wait_queue::{Wait, WaitQueue};
 use crate::{Error, ErrorKind};
 
 /// So many bytes that may be in use at a time, and who uses them. Clones share it.
@@ -12,12 +12,12 @@ pub struct Budget(Arc<Inner>);
 
 struct Inner {
     bytes_max: u64,
-    books: Mutex<Books>,
-    line: Line,
+    books: Mutex<BudgetState>,
+    line: WaitQueue,
 }
 
 #[derive(Default)]
-struct Books {
+struct BudgetState {
     used: u64,
     stranded: u64,
     by_use: BTreeMap<&'static str, u64>,
@@ -40,12 +40,12 @@ pub struct BudgetStats {
 impl Budget {
     /// A budget of `bytes_max` bytes.
     pub fn new(bytes_max: u64) -> Self {
-        Budget(Arc::new(Inner { bytes_max, books: Mutex::default(), line: Line::default() }))
+        Budget(Arc::new(Inner { bytes_max, books: Mutex::default(), line: WaitQueue::default() }))
     }
 
     /// Takes `bytes` for `who`, or answers `Full` with what is free. Does not overtake those who
     /// wait.
-    pub fn take(&self, who: &'static str, bytes: u64) -> Result<Permit, Error> {
+    pub fn acquire(&self, who: &'static str, bytes: u64) -> Result<Permit, Error> {
         self.check(bytes)?;
         let attempt = || self.0.line.is_empty().then(|| self.attempt(who, bytes)).flatten();
         attempt().ok_or_else(|| {
@@ -62,7 +62,7 @@ impl Budget {
     /// Takes `bytes` for `who` as soon as they are free and all who asked before are served.
     /// Dropping the future gives up the place; the caller adds a deadline. `Invalid` for more
     /// than there will ever be.
-    pub async fn take_waiting(&self, who: &'static str, bytes: u64) -> Result<Permit, Error> {
+    pub async fn acquire_waiting(&self, who: &'static str, bytes: u64) -> Result<Permit, Error> {
         self.check(bytes)?;
         Ok(Wait::new(&self.0.line, || self.attempt(who, bytes)).await)
     }
@@ -138,7 +138,7 @@ impl Permit {
     }
 }
 
-impl Books {
+impl BudgetState {
     fn leave(&mut self, who: &'static str, bytes: u64) {
         if let Some(used) = self.by_use.get_mut(who) {
             *used -= bytes;

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
-use crate::cuda::{Event, Gpu};
+use crate::cuda::{Gpu, GpuEvent};
 use crate::{Error, ErrorKind, Place, RegionId, View};
 
 /// What keeps memory alive and takes it back when dropped.
@@ -28,7 +28,7 @@ pub struct Lease {
 #[derive(Clone)]
 struct OnDevice {
     gpu: Gpu,
-    after: Option<Event>,
+    after: Option<GpuEvent>,
     /// That of the lease, which is not let go before the event has passed.
     owner: Owner,
 }
@@ -187,7 +187,7 @@ impl Lease {
 
     /// What has to pass before anybody touches it.
     #[cfg(feature = "cuda")]
-    pub fn after(&self) -> Option<&Event> {
+    pub fn after(&self) -> Option<&GpuEvent> {
         self.device.as_ref()?.after.as_ref()
     }
 
@@ -195,7 +195,7 @@ impl Lease {
     /// stream and uses it still, or makes it. A lease that is dropped before gives its memory
     /// back only then.
     #[cfg(feature = "cuda")]
-    pub fn set_after(&mut self, event: Option<Event>) {
+    pub fn set_after(&mut self, event: Option<GpuEvent>) {
         if let Some(device) = &mut self.device {
             device.after = event;
         }

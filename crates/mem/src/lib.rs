@@ -16,15 +16,15 @@ mod config;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod error;
+mod fd_passing;
 mod foreign;
 mod lease;
-mod pass;
 mod place;
 mod shared;
 mod socket;
 mod sync;
 mod view;
-mod waiting;
+mod wait_queue;
 
 pub use arena::{Arena, ArenaStats};
 pub use attached::Attached;

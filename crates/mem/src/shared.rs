@@ -20,7 +20,7 @@ pub struct Descriptor {
 /// [`reclaim`](Lent::reclaim): Rust's rules on shared bytes reach no further than the process.
 ///
 /// Dropped, the memory never goes back to the arena, because nobody could say any more when the
-/// other process is done with it; it counts as [`lost`](crate::ArenaStats::lost).
+/// other process is done with it; it counts as [`leaked`](crate::ArenaStats::leaked).
 #[derive(Debug)]
 #[must_use = "only reclaim gives the memory back"]
 pub struct Lent {
@@ -51,7 +51,7 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        self.lease.take().into_iter().for_each(|lease| self.arena.lose(lease));
+        self.lease.take().into_iter().for_each(|lease| self.arena.leak(lease));
     }
 }
 

@@ -64,7 +64,7 @@ impl View {
 
     /// What has to pass before the bytes are there.
     #[cfg(feature = "cuda")]
-    pub fn after(&self) -> Option<&crate::cuda::Event> {
+    pub fn after(&self) -> Option<&crate::cuda::GpuEvent> {
         self.frozen.lease.after()
     }
 

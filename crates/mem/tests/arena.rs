@@ -253,10 +253,10 @@ fn who_waits_for_room_is_served_in_order() {
 #[test]
 fn a_budget_knows_who_uses_it_and_what_was_given_up() {
     let budget = Budget::new(100);
-    let mut loads = budget.take("loads", 60).unwrap();
-    let saves = budget.take("saves", 30).unwrap();
-    assert_eq!(budget.take("saves", 11).unwrap_err().kind(), full(10, 10));
-    assert_eq!(budget.take("saves", 101).unwrap_err().kind(), ErrorKind::Invalid);
+    let mut loads = budget.acquire("loads", 60).unwrap();
+    let saves = budget.acquire("saves", 30).unwrap();
+    assert_eq!(budget.acquire("saves", 11).unwrap_err().kind(), full(10, 10));
+    assert_eq!(budget.acquire("saves", 101).unwrap_err().kind(), ErrorKind::Invalid);
     let mut lost = loads.split(20);
     lost.strand();
     lost.strand();
@@ -270,9 +270,9 @@ fn a_budget_knows_who_uses_it_and_what_was_given_up() {
 
     let waker = Waker::from(Arc::new(Woken::default()));
     let mut cx = Context::from_waker(&waker);
-    let mut waiting = pin!(budget.take_waiting("loads", 90));
+    let mut waiting = pin!(budget.acquire_waiting("loads", 90));
     assert!(waiting.as_mut().poll(&mut cx).is_pending());
-    assert!(budget.take("saves", 1).is_err(), "nobody overtakes who waits");
+    assert!(budget.acquire("saves", 1).is_err(), "nobody overtakes who waits");
     drop(lost);
     let Poll::Ready(Ok(permit)) = waiting.as_mut().poll(&mut cx) else { panic!("there is room") };
     assert_eq!(permit.bytes(), 90);

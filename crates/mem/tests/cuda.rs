@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::time::Duration;
 
 use kvtier_fakegpu::{Fakes, Hold, Report};
-use kvtier_mem::cuda::{Event, Gpu, Stream};
+use kvtier_mem::cuda::{Gpu, GpuEvent, GpuStream};
 use kvtier_mem::{Arena, ArenaConfig, BackingKind, ErrorKind, Lease, Place};
 
 const MIB: usize = 1 << 20;
@@ -26,7 +26,7 @@ fn filled(gpu: &Gpu, len: usize) -> (Lease, Lease) {
     (host, Arena::device(gpu, len).unwrap().lease(len).unwrap())
 }
 
-fn upload(stream: &Stream, host: &Lease, device: &mut Lease) {
+fn upload(stream: &GpuStream, host: &Lease, device: &mut Lease) {
     stream.upload(host.as_host().unwrap(), device, 0, || ()).unwrap();
     device.assume_filled(host.len());
 }
@@ -94,7 +94,7 @@ fn copies_outside_memory_or_to_another_gpu_are_invalid() {
         let (gpu, other) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
         let (host, mut device) = filled(&gpu, MIB);
         let bytes = host.as_host().unwrap();
-        let kind = |stream: &Stream, device: &mut Lease, at| {
+        let kind = |stream: &GpuStream, device: &mut Lease, at| {
             stream.upload(bytes, device, at, || ()).unwrap_err().kind()
         };
         assert_eq!(kind(&gpu.stream().unwrap(), &mut device, 1), ErrorKind::Invalid);
@@ -268,7 +268,7 @@ fn tensors_of_others_keep_their_owner_and_their_event() {
 }
 
 /// Sets memory on a stream of the caller's without waiting, and gives an event after it.
-fn set_later(gpu: &Gpu, lease: &Lease) -> Event {
+fn set_later(gpu: &Gpu, lease: &Lease) -> GpuEvent {
     type Create = unsafe extern "C" fn(*mut usize, u32) -> i32;
     type Set = unsafe extern "C" fn(u64, u8, usize, usize) -> i32;
     let (_entered, mut stream) = (gpu.enter().unwrap(), 0);

@@ -177,7 +177,7 @@ fn memory_that_was_lent_and_forgotten_is_never_leased_again() {
     let arena = Arena::new(ArenaConfig::memfd(4 * 4096)).unwrap();
     drop(arena.lend(arena.lease(4096).unwrap()).unwrap());
     let stats = arena.stats();
-    assert_eq!((stats.free, stats.lost), (3 * 4096, 4096));
+    assert_eq!((stats.free, stats.leaked), (3 * 4096, 4096));
     drop(arena.lend(arena.lease(4096).unwrap()).unwrap().reclaim(0));
     assert_eq!(arena.stats(), stats);
     let other = Arena::new(ArenaConfig::memfd(4096)).unwrap();

@@ -59,18 +59,18 @@ fn nobody_who_waits_for_memory_is_forgotten() {
 fn giving_up_makes_way() {
     explore(|| {
         let budget = Budget::new(10);
-        let held = budget.take("first", 10).unwrap();
+        let held = budget.acquire("first", 10).unwrap();
         let gives_up = {
             let budget = budget.clone();
             thread::spawn(move || {
-                let mut wait = Box::pin(budget.take_waiting("second", 10));
+                let mut wait = Box::pin(budget.acquire_waiting("second", 10));
                 let waker = std::task::Waker::noop();
                 drop(wait.as_mut().poll(&mut std::task::Context::from_waker(waker)));
             })
         };
         let waits = {
             let budget = budget.clone();
-            thread::spawn(move || drop(block_on(budget.take_waiting("third", 10)).unwrap()))
+            thread::spawn(move || drop(block_on(budget.acquire_waiting("third", 10)).unwrap()))
         };
         drop(held);
         gives_up.join().unwrap();

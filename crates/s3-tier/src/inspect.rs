@@ -5,7 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use kvtier_core::{Error, ErrorKind};
 pub use kvtier_index::{LastUse, LastUses, TenantId};
-use kvtier_key::names::{Form, Parsed};
+use kvtier_key::names::{NameForm, Parsed};
 use kvtier_key::{BlockSums, Digest, Facts, KeyId};
 use kvtier_s3::{Object, Provider, Put};
 
@@ -41,26 +41,26 @@ pub fn layout_of(rest: &str) -> Option<Layout> {
     }) {
         return Some(Layout::Kvtier);
     }
-    let is = |form: Form| matches!(form.parse(rest), Ok(Parsed::Lossless(_)));
-    if is(Form::MpNative) || is(Form::Mp3Field) {
+    let is = |form: NameForm| matches!(form.parse(rest), Ok(Parsed::Lossless(_)));
+    if is(NameForm::MpNative) || is(NameForm::Mp3Field) {
         return Some(Layout::LmcacheMp);
     }
-    (!rest.contains('/') && is(Form::Text)).then_some(Layout::Lmcache)
+    (!rest.contains('/') && is(NameForm::Text)).then_some(Layout::Lmcache)
 }
 
 /// The keys that an object of LMCache's layouts may be, by its name behind the prefix: in layout
 /// `lmcache` a `_` of the model may have been a `/`, at one place at most. Nothing for our own
 /// layout, whose names are digests.
 pub fn ids_of(rest: &str) -> Vec<KeyId> {
-    let read = |form: Form| match form.parse(rest) {
+    let read = |form: NameForm| match form.parse(rest) {
         Ok(Parsed::Lossless(id)) => Some(id),
         _ => None,
     };
     match layout_of(rest) {
         Some(Layout::LmcacheMp) => {
-            read(Form::MpNative).or_else(|| read(Form::Mp3Field)).into_iter().collect()
+            read(NameForm::MpNative).or_else(|| read(NameForm::Mp3Field)).into_iter().collect()
         }
-        Some(Layout::Lmcache) => read(Form::Text).map(spellings).unwrap_or_default(),
+        Some(Layout::Lmcache) => read(NameForm::Text).map(spellings).unwrap_or_default(),
         _ => Vec::new(),
     }
 }
@@ -102,9 +102,9 @@ pub fn name_of(layout: Layout, digest: &Digest, id: Option<&KeyId>) -> Result<St
         unsupported("only the key's digest is known, and this layout spells keys")
     })?;
     let spelled = match (layout, id) {
-        (Layout::LmcacheMp, KeyId::Object(_)) => Form::MpNative.format(id),
+        (Layout::LmcacheMp, KeyId::Object(_)) => NameForm::MpNative.format(id),
         (Layout::Lmcache, KeyId::Engine(_) | KeyId::Layer(_)) => {
-            Form::Text.format(id).map(|name| name.replace('/', "_"))
+            NameForm::Text.format(id).map(|name| name.replace('/', "_"))
         }
         _ => return Err(unsupported("the layout has no names for keys of LMCache's other mode")),
     };
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(name_of(Layout::LmcacheMp, &digest, Some(mp)).unwrap(), "org/m@000000ff@0@0a0b");
         let flat = "a_b_c@1@0@12ab@bfloat16";
         let ids = ids_of(flat);
-        let models: Vec<_> = ids.iter().map(|id| Form::Text.format(id).unwrap()).collect();
+        let models: Vec<_> = ids.iter().map(|id| NameForm::Text.format(id).unwrap()).collect();
         let tail = "@1@0@12ab@bfloat16";
         assert_eq!(models, ["a_b_c", "a/b_c", "a_b/c"].map(|model| format!("{model}{tail}")));
         ids.iter()

@@ -457,7 +457,7 @@ fn salts_are_tenants_of_one_bucket_and_counted_and_listed_from_the_start() {
         let id = KeyId::from(
             ObjectKey::new("org/m", KvRank(255), 0, ChunkHash::new(&[n; 4]), salt).unwrap(),
         );
-        Key::new(all.of(&id), id)
+        Key::new(all.for_key(&id), id)
     };
     let with = |config: kvtier_s3_tier::TierConfig| {
         config.with_layout(Layout::LmcacheMp).with_namespace(Arc::clone(&all))

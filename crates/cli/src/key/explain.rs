@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use kvtier::core::key::names::{Form, detect};
+use kvtier::core::key::names::{NameForm, detect};
 use kvtier::core::key::{CacheEngineKey, EngineHash, KeyId, KvRank};
 use serde_json::{Map, Value};
 
@@ -135,7 +135,7 @@ pub fn answer_argument(
 
 /// The key's name in each form asked for, or an error there; where none is asked for, in each form
 /// that has one for it.
-pub fn names(key: &KeyId, to: &[Form]) -> Value {
+pub fn names(key: &KeyId, to: &[NameForm]) -> Value {
     let wanted = if to.is_empty() { &forms::all()[..] } else { to };
     let mut names = Map::new();
     for form in wanted {

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
-use kvtier::core::key::names::{Form, detect};
+use kvtier::core::key::names::{NameForm, detect};
 use kvtier::core::{Digest, Key, Namespace};
 use kvtier::file::inspect::ChunkFile;
 use kvtier::key::{Facts, GdsHeader, KeyId};
@@ -24,7 +24,7 @@ pub struct FileReadings {
 }
 
 /// Reads the file that an argument names; `None` where it names none and does not look like a path.
-pub fn read(argument: &OsStr, to: &[Form]) -> Option<FileReadings> {
+pub fn read(argument: &OsStr, to: &[NameForm]) -> Option<FileReadings> {
     let path = Path::new(argument);
     if !is_path(argument) && !path.is_file() {
         return None;
@@ -60,7 +60,7 @@ fn reason(damage: kvtier::file::inspect::Damage) -> String {
     }
 }
 
-fn readings(path: &Path, file: &ChunkFile, to: &[Form]) -> Vec<Value> {
+fn readings(path: &Path, file: &ChunkFile, to: &[NameForm]) -> Vec<Value> {
     let facts = file.facts.as_ref().map(|facts| match &file.canonical {
         Some(canonical) => footer(path, facts, canonical, to),
         None => attribute(path, facts, to),
@@ -75,7 +75,7 @@ fn reading(form: &str, key: Map<String, Value>, loss: Option<String>, names: Val
     json!({"form": form, "key": key, "loss": loss, "names": names})
 }
 
-fn footer(path: &Path, facts: &Facts, canonical: &[u8], to: &[Form]) -> Value {
+fn footer(path: &Path, facts: &Facts, canonical: &[u8], to: &[NameForm]) -> Value {
     let id = KeyId::from_canonical(canonical).ok();
     let names = id.as_ref().map_or_else(|| Map::new().into(), |id| explain::names(id, to));
     let named = path
@@ -105,7 +105,7 @@ fn footer(path: &Path, facts: &Facts, canonical: &[u8], to: &[Form]) -> Value {
 }
 
 /// The facts of a file of a foreign layout: its name spells the key, which the facts prove.
-fn attribute(path: &Path, facts: &Facts, to: &[Form]) -> Value {
+fn attribute(path: &Path, facts: &Facts, to: &[NameForm]) -> Value {
     let ns = Arc::new(Namespace::known_by(facts.namespace));
     let keys = tails(path)
         .into_iter()

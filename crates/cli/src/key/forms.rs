@@ -1,6 +1,6 @@
 //! What the forms of names are called on the command line.
 
-use kvtier::core::key::names::Form;
+use kvtier::core::key::names::NameForm;
 
 use crate::BadInput;
 
@@ -9,20 +9,20 @@ pub const ALL: &str = "mp-native, mp-3-field, mp-s3, mp-fs, mp-fs-native, mp-raw
                        gds-weka, gds-weka-sidecar; mp-s3 and s3 take a prefix: s3:PREFIX";
 
 /// Every form, S3's without a prefix.
-pub fn all() -> Vec<Form> {
+pub fn all() -> Vec<NameForm> {
     let prefix = String::new;
-    let gds = |weka, sidecar| Form::Gds { weka, sidecar };
+    let gds = |weka, sidecar| NameForm::Gds { weka, sidecar };
     vec![
-        Form::MpNative,
-        Form::Mp3Field,
-        Form::S3Mp { prefix: prefix() },
-        Form::Fs,
-        Form::FsNative,
-        Form::RawBlock,
-        Form::Text,
-        Form::S3NonMp { prefix: prefix() },
-        Form::FsConnector,
-        Form::LocalDisk,
+        NameForm::MpNative,
+        NameForm::Mp3Field,
+        NameForm::S3Mp { prefix: prefix() },
+        NameForm::Fs,
+        NameForm::FsNative,
+        NameForm::RawBlock,
+        NameForm::Text,
+        NameForm::S3NonMp { prefix: prefix() },
+        NameForm::FsConnector,
+        NameForm::LocalDisk,
         gds(false, false),
         gds(false, true),
         gds(true, false),
@@ -31,22 +31,22 @@ pub fn all() -> Vec<Form> {
 }
 
 /// The form's name, which [`parse`] reads.
-pub fn name(form: &Form) -> String {
+pub fn name(form: &NameForm) -> String {
     let prefixed = |name: &str, prefix: &str| {
         if prefix.is_empty() { name.into() } else { format!("{name}:{prefix}") }
     };
     match form {
-        Form::MpNative => "mp-native".into(),
-        Form::Mp3Field => "mp-3-field".into(),
-        Form::S3Mp { prefix } => prefixed("mp-s3", prefix),
-        Form::Fs => "mp-fs".into(),
-        Form::FsNative => "mp-fs-native".into(),
-        Form::RawBlock => "mp-raw-block".into(),
-        Form::Text => "text".into(),
-        Form::S3NonMp { prefix } => prefixed("s3", prefix),
-        Form::FsConnector => "fs-connector".into(),
-        Form::LocalDisk => "local-disk".into(),
-        Form::Gds { weka, sidecar } => {
+        NameForm::MpNative => "mp-native".into(),
+        NameForm::Mp3Field => "mp-3-field".into(),
+        NameForm::S3Mp { prefix } => prefixed("mp-s3", prefix),
+        NameForm::Fs => "mp-fs".into(),
+        NameForm::FsNative => "mp-fs-native".into(),
+        NameForm::RawBlock => "mp-raw-block".into(),
+        NameForm::Text => "text".into(),
+        NameForm::S3NonMp { prefix } => prefixed("s3", prefix),
+        NameForm::FsConnector => "fs-connector".into(),
+        NameForm::LocalDisk => "local-disk".into(),
+        NameForm::Gds { weka, sidecar } => {
             ["gds", if *weka { "-weka" } else { "" }, if *sidecar { "-sidecar" } else { "" }]
                 .concat()
         }
@@ -55,13 +55,13 @@ pub fn name(form: &Form) -> String {
 }
 
 /// Reads a form's name, with a prefix where the form has one.
-pub fn parse(text: &str) -> Result<Form, BadInput> {
+pub fn parse(text: &str) -> Result<NameForm, BadInput> {
     let (bare, prefix) = text.split_once(':').unwrap_or((text, ""));
     let prefix = prefix.trim_matches('/').to_owned();
     let found = all().into_iter().find(|form| name(form) == bare);
     match found {
-        Some(Form::S3Mp { .. }) => Ok(Form::S3Mp { prefix }),
-        Some(Form::S3NonMp { .. }) => Ok(Form::S3NonMp { prefix }),
+        Some(NameForm::S3Mp { .. }) => Ok(NameForm::S3Mp { prefix }),
+        Some(NameForm::S3NonMp { .. }) => Ok(NameForm::S3NonMp { prefix }),
         Some(form) if prefix.is_empty() => Ok(form),
         _ => Err(BadInput(format!("no form {text:?}; choose one of {ALL}"))),
     }
@@ -77,7 +77,7 @@ mod tests {
             assert_eq!(parse(&name(&form)).unwrap(), form);
             assert!(ALL.contains(&name(&form)));
         }
-        let prefixed = Form::S3NonMp { prefix: "kv/cache".into() };
+        let prefixed = NameForm::S3NonMp { prefix: "kv/cache".into() };
         assert_eq!(parse("s3:/kv/cache/").unwrap(), prefixed);
         assert_eq!(parse(&name(&prefixed)).unwrap(), prefixed);
         for bad in ["", "fs", "text:x", "gds:"] {

@@ -17,7 +17,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use kvtier_core::{Error, ErrorKind};
-use kvtier_key::names::{Form, Loss, Parsed};
+use kvtier_key::names::{Loss, NameForm, Parsed};
 use kvtier_key::{GDS_HEADER_BYTES, InvalidKey, KeyId};
 
 pub use facts::{Verify, finish_file, probe_facts};
@@ -114,12 +114,12 @@ impl Layout {
         }
     }
 
-    fn form(self) -> Form {
+    fn form(self) -> NameForm {
         match self {
-            Layout::Lmcache => Form::FsConnector,
-            Layout::LmcacheGds => Form::Gds { weka: false, sidecar: false },
-            Layout::LmcacheGdsWeka => Form::Gds { weka: true, sidecar: false },
-            _ => Form::Fs,
+            Layout::Lmcache => NameForm::FsConnector,
+            Layout::LmcacheGds => NameForm::Gds { weka: false, sidecar: false },
+            Layout::LmcacheGdsWeka => NameForm::Gds { weka: true, sidecar: false },
+            _ => NameForm::Fs,
         }
     }
 }

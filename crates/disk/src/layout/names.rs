@@ -83,7 +83,7 @@ impl Foreign {
         if first {
             self.call(|call| call.now = true);
         }
-        if ours.of(key.id()).digest() == key.namespace().digest() {
+        if ours.for_key(key.id()).digest() == key.namespace().digest() {
             return None;
         }
         let what = format!(
@@ -129,7 +129,7 @@ impl Foreign {
     /// whose chunks these are.
     pub fn key_of(&self, name: &str) -> Option<Key> {
         let id = self.layout.key_of(name)?;
-        Some(Key::new(self.namespace()?.of(&id), id))
+        Some(Key::new(self.namespace()?.for_key(&id), id))
     }
 
     /// The keys whose names are remembered.

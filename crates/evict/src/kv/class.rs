@@ -7,9 +7,9 @@ pub(crate) const NEW: u8 = 7;
 /// Classes of hits and pauses; hinted ones come after.
 const SEEN: u8 = crate::reuse_model::SEEN as u8;
 /// The class of chunks whose conversation is over.
-pub(crate) const ENDED: Class = Class::hint(30);
+pub(crate) const ENDED: ReuseClass = ReuseClass::hint(30);
 /// The class of chunks that are kept until a time: none of them goes while another can.
-pub(crate) const RETAINED: Class = Class::hint(31);
+pub(crate) const RETAINED: ReuseClass = ReuseClass::hint(31);
 /// How many weights there are.
 pub(crate) const WEIGHTS: usize = 4;
 
@@ -21,22 +21,22 @@ const LOW: u16 = (1 << HITS_SHIFT) - 1;
 /// What is known of a chunk, in 9 bits: how often it was hit, how long the conversation paused
 /// before its last request and how much that request added; or what the caller hinted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Class(u16);
+pub(crate) struct ReuseClass(u16);
 
-impl Class {
+impl ReuseClass {
     pub const BITS: u32 = 9;
 
     /// The class of a chunk with so many hits, up to 7, whose conversation had this last request.
     pub fn seen(hits: u8, request: LastRequest) -> Self {
-        Class(u16::from(hits) << HITS_SHIFT | u16::from(request.0))
+        ReuseClass(u16::from(hits) << HITS_SHIFT | u16::from(request.0))
     }
 
     const fn hint(number: u16) -> Self {
-        Class(HINTED | number)
+        ReuseClass(HINTED | number)
     }
 
     pub fn from_bits(bits: u16) -> Self {
-        Class(bits & ((1 << Class::BITS) - 1))
+        ReuseClass(bits & ((1 << ReuseClass::BITS) - 1))
     }
 
     pub fn bits(self) -> u16 {
@@ -48,11 +48,11 @@ impl Class {
     }
 
     pub fn with_hits(self, hits: u8) -> Self {
-        Class(self.0 & !(7 << HITS_SHIFT) | u16::from(hits) << HITS_SHIFT)
+        ReuseClass(self.0 & !(7 << HITS_SHIFT) | u16::from(hits) << HITS_SHIFT)
     }
 
     /// Whether this is the class of `hint`, whatever the hits.
-    pub fn is(self, hint: Class) -> bool {
+    pub fn is(self, hint: ReuseClass) -> bool {
         self.with_hits(0) == hint
     }
 
@@ -112,9 +112,9 @@ pub(crate) fn gap_of(age: u32, residents: usize) -> u8 {
 
 /// The class of a chunk that is expected to return in so many milliseconds, in octaves from half a
 /// second to weeks.
-pub(crate) fn hinted(ms: u64) -> Class {
+pub(crate) fn hinted(ms: u64) -> ReuseClass {
     let octave = (u64::BITS - ms.leading_zeros()).clamp(9, 9 + 29);
-    Class::hint((octave - 9) as u16)
+    ReuseClass::hint((octave - 9) as u16)
 }
 
 /// How much the return of a chunk saves for each byte that it takes up, against the average.

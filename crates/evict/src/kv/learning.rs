@@ -3,7 +3,7 @@
 use crate::history::Ghost;
 use crate::reuse_model::{Evidence, Watched};
 
-use super::class::{Class, HITS_MAX, gap_of};
+use super::class::{HITS_MAX, ReuseClass, gap_of};
 use super::{Gone, KvPolicy};
 
 /// No look at all chunks looks at more than this many at a time.
@@ -13,7 +13,7 @@ impl KvPolicy {
     /// Adds the latest evictions, before the table is read. Whether a tag is in the sample is seen
     /// when it was read, which takes a while.
     #[inline(never)]
-    pub(super) fn bury(&mut self) {
+    pub(super) fn flush_ghosts(&mut self) {
         let (all, len) = self.gone.take();
         for gone in &all[..len] {
             if let Some(old) = self.history.push(gone.tag, gone.ghost) {
@@ -29,33 +29,33 @@ impl KvPolicy {
     /// Remembers what was given up, or shed.
     pub(super) fn remember(&mut self, tag: u64, ghost: Ghost) {
         if self.gone.push(Gone { tag, ghost, at: self.now }) {
-            self.bury();
+            self.flush_ghosts();
         }
     }
 
     /// Learns from the return of an evicted chunk. Answers its class from now on.
-    pub(super) fn returned(&mut self, ghost: Ghost) -> Class {
+    pub(super) fn returned(&mut self, ghost: Ghost) -> ReuseClass {
         let age = self.age(ghost.stamp);
         self.guard.missed(ghost.stamp, self.now, self.history.weight());
         self.returns.returned(ghost.class.index(), age, self.history.weight());
         let request = ghost.class.last_request().with_gap(gap_of(age, self.nodes.len()));
-        Class::seen((ghost.class.hits() + 1).min(HITS_MAX), request)
+        ReuseClass::seen((ghost.class.hits() + 1).min(HITS_MAX), request)
     }
 
     /// Forgets a tag; what was remembered of it. Of most that is nothing: they are not in the
     /// sample.
-    pub(super) fn recall(&mut self, tag: u64) -> Option<Ghost> {
+    pub(super) fn take_ghost(&mut self, tag: u64) -> Option<Ghost> {
         if !self.history.samples(tag) {
             return None;
         }
-        self.bury();
+        self.flush_ghosts();
         self.history.take(tag)
     }
 
     /// Looks at a part of what is watched, and learns.
     pub(super) fn learn(&mut self) {
         self.learnt_at = self.now;
-        self.bury();
+        self.flush_ghosts();
         let mut watched = Watched::new();
         let share = |all: usize| (all.div_ceil(STRIPE), all.min(STRIPE));
         let (parts, len) = share(self.nodes.end());

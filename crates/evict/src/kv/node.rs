@@ -1,6 +1,6 @@
 use crate::slots::NIL;
 
-use super::class::Class;
+use super::class::ReuseClass;
 
 /// Lists of one weight.
 pub(crate) const LIST_STRIDE: usize = 192;
@@ -39,18 +39,18 @@ impl Default for Node {
 
 impl Node {
     /// A slot that was just filled, of this generation.
-    pub fn fresh(stamp: u32, weight: usize, class: Class, generation: u16) -> Self {
+    pub fn fresh(stamp: u32, weight: usize, class: ReuseClass, generation: u16) -> Self {
         let mut node = Node { stamp, ..Node::default() };
         node.bits = FRESH | (weight as u16) << WEIGHT_SHIFT | class.bits();
         node.set_generation(generation);
         node
     }
 
-    pub fn class(self) -> Class {
-        Class::from_bits(self.bits & CLASS)
+    pub fn class(self) -> ReuseClass {
+        ReuseClass::from_bits(self.bits & CLASS)
     }
 
-    pub fn set_class(&mut self, class: Class) {
+    pub fn set_class(&mut self, class: ReuseClass) {
         self.bits = self.bits & !CLASS | class.bits();
     }
 

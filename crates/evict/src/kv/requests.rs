@@ -3,7 +3,7 @@
 use crate::SlotInfo;
 use crate::slots::NIL;
 
-use super::class::{self, Class, HITS_MAX, LastRequest, RETAINED, gap_of};
+use super::class::{self, HITS_MAX, LastRequest, RETAINED, ReuseClass, gap_of};
 use super::{KvPolicy, Run};
 
 /// The mean is over about this many requests.
@@ -43,7 +43,7 @@ impl KvPolicy {
             }
             let kept = node.class().is(RETAINED);
             let class =
-                if kept { node.class().with_hits(hits) } else { Class::seen(hits, request) };
+                if kept { node.class().with_hits(hits) } else { ReuseClass::seen(hits, request) };
             self.renew_at(slot, class, stamp);
         }
         self.guard.begin_request();
@@ -88,7 +88,7 @@ impl KvPolicy {
     }
 
     /// The class of a chunk that nothing is known of, until its request is complete.
-    pub(super) fn begins(&mut self, entry: &SlotInfo) -> Class {
+    pub(super) fn begins(&mut self, entry: &SlotInfo) -> ReuseClass {
         let parent = entry.parent.filter(|parent| self.nodes.is_tracked(*parent));
         let goes_on = self.run.chunks > 0 && entry.parent == Some(self.run.last);
         self.run = Run { last: entry.slot, chunks: if goes_on { self.run.chunks + 1 } else { 1 } };
@@ -97,6 +97,6 @@ impl KvPolicy {
             Some(parent) => self.gap_since(parent, 0),
             None => class::NEW,
         };
-        Class::seen(0, LastRequest::new(gap, self.run.chunks))
+        ReuseClass::seen(0, LastRequest::new(gap, self.run.chunks))
     }
 }

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kvtier_mem::cuda::{Event, Gpu, Stream};
+use kvtier_mem::cuda::{Gpu, GpuEvent, GpuStream};
 
 /// How often events are looked at while somebody waits for one.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
@@ -28,7 +28,7 @@ pub struct Lane {
     gpu: Gpu,
     queue: Arc<Queue>,
     /// Those nobody copies with now; never more than threads.
-    streams: Mutex<Vec<Stream>>,
+    streams: Mutex<Vec<GpuStream>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The longest that closing waits for calls that are under way.
     close_wait: Duration,
@@ -109,7 +109,7 @@ impl Lane {
     }
 
     /// Does something with a stream that nobody else uses meanwhile.
-    pub fn with_stream<T, E>(&self, work: impl FnOnce(&Stream) -> Result<T, E>) -> io::Result<T>
+    pub fn with_stream<T, E>(&self, work: impl FnOnce(&GpuStream) -> Result<T, E>) -> io::Result<T>
     where
         E: Into<Box<dyn Error + Send + Sync>>,
     {
@@ -121,7 +121,7 @@ impl Lane {
     }
 
     /// Waits until an event has passed, on no thread.
-    pub async fn passed(&self, event: &Event) -> io::Result<()> {
+    pub async fn passed(&self, event: &GpuEvent) -> io::Result<()> {
         let end = Instant::now() + EVENT_WAIT_MAX;
         while !event.has_passed().map_err(io::Error::other)? {
             if Instant::now() > end {

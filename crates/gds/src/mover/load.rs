@@ -179,7 +179,7 @@ pub fn submit(engine: &Engine, job: Job) -> Ticket<Result<Finished, Error>> {
 }
 
 /// What must pass before a part's memory is touched.
-fn after(part: &Part) -> Option<kvtier_mem::cuda::Event> {
+fn after(part: &Part) -> Option<kvtier_mem::cuda::GpuEvent> {
     match part {
         Part::Read { into, .. } => into.after().cloned(),
         Part::Write { from, .. } => from.after().cloned(),

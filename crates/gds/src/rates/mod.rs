@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use kvtier_core::{Error, ErrorKind};
 use kvtier_mem::Arena;
-use kvtier_mem::cuda::{Gpu, Stream};
+use kvtier_mem::cuda::{Gpu, GpuStream};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
@@ -108,7 +108,7 @@ fn none(way: &str, e: &dyn std::error::Error) -> Rate {
 struct Bench<'a> {
     config: &'a RatesConfig,
     gpu: Gpu,
-    stream: Stream,
+    stream: GpuStream,
     memory: Arena,
 }
 

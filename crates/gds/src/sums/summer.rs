@@ -2,7 +2,7 @@ use std::error::Error;
 use std::ffi::CStr;
 
 use kvtier_core::key::BlockSums;
-use kvtier_mem::cuda::{Gpu, Kernel, Stream};
+use kvtier_mem::cuda::{Gpu, GpuKernel, GpuStream};
 use kvtier_mem::{Arena, Lease};
 
 /// Bytes that one thread sums, as the kernel has it.
@@ -30,7 +30,7 @@ type Failed = Box<dyn Error + Send + Sync>;
 /// Takes CRC32C of memory of one GPU.
 #[derive(Debug)]
 pub struct Summer {
-    kernel: Kernel,
+    kernel: GpuKernel,
     tables: Lease,
     /// For sums on their way to the host.
     results: Arena,
@@ -50,7 +50,7 @@ impl Summer {
         Ok(summer)
     }
 
-    fn proves_itself(&self, gpu: &Gpu, stream: &Stream) -> Result<(), Failed> {
+    fn proves_itself(&self, gpu: &Gpu, stream: &GpuStream) -> Result<(), Failed> {
         let mut noise = vec![0; TRIED * UNIT];
         crate::noise::fill(&mut noise);
         let mut lease = Arena::device(gpu, noise.len())?.lease(noise.len())?;
@@ -68,7 +68,7 @@ impl Summer {
     /// else writes there meanwhile. It fails where too many are at it.
     pub fn sum(
         &self,
-        stream: &Stream,
+        stream: &GpuStream,
         of: &Lease,
         (at, len): (usize, usize),
     ) -> Result<Vec<u32>, Failed> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kvtier_core::{Ctx, Done, Key, Load, Loaded, Save, Saved, Tier};
 use kvtier_fakegpu::{Fakes, Report};
 use kvtier_gds::{GdsConfig, GdsTier};
-use kvtier_mem::cuda::{Event, Gpu, Stream};
+use kvtier_mem::cuda::{Gpu, GpuEvent, GpuStream};
 use kvtier_mem::{Arena, Lease};
 use kvtier_testkit::Content;
 use kvtier_testkit::conformance::{Fixture, Reach};
@@ -29,7 +29,7 @@ pub fn config(dir: &std::path::Path) -> GdsConfig {
 pub struct Bench {
     pub tier: GdsTier,
     pub gpu: Gpu,
-    pub stream: Stream,
+    pub stream: GpuStream,
     pub arena: Arena,
     pub dir: tempfile::TempDir,
 }
@@ -185,7 +185,7 @@ pub fn set_later(
     gpu: &Gpu,
     (library, stream): &(libloading::Library, usize),
     (addr, len): (usize, usize),
-) -> Event {
+) -> GpuEvent {
     let _entered = gpu.enter().unwrap();
     // SAFETY: the memory is a lease's that waits for the event.
     let set = unsafe { library.get::<Set>("cuMemsetD8Async") }.unwrap();

@@ -43,7 +43,7 @@ impl Algorithm {
 
 /// The hash of one chunk: what names it, and what the next chunk is chained to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Link {
+pub enum HashLink {
     /// 32 bytes, of [`Algorithm::Blake3`] and [`Algorithm::Sha256Cbor`].
     Bytes([u8; 32]),
     /// A number, of [`Algorithm::Sha256Cbor64`].
@@ -52,32 +52,32 @@ pub enum Link {
     Signed(i64),
 }
 
-impl Link {
+impl HashLink {
     /// The hash as an `ObjectKey` holds it: numbers as 8 bytes big-endian.
     pub fn chunk_hash(self) -> ChunkHash {
         match self {
-            Link::Bytes(bytes) => ChunkHash::new(&bytes),
-            Link::Unsigned(number) => ChunkHash::new(&number.to_be_bytes()),
-            Link::Signed(number) => ChunkHash::new(&number.to_be_bytes()),
+            HashLink::Bytes(bytes) => ChunkHash::new(&bytes),
+            HashLink::Unsigned(number) => ChunkHash::new(&number.to_be_bytes()),
+            HashLink::Signed(number) => ChunkHash::new(&number.to_be_bytes()),
         }
     }
 
     /// The hash as a `CacheEngineKey` holds it.
     pub fn engine_hash(self) -> EngineHash {
         match self {
-            Link::Bytes(bytes) => EngineHash::Bytes(ChunkHash::new(&bytes)),
-            Link::Unsigned(number) => EngineHash::Int(PyInt::from(number)),
-            Link::Signed(number) => EngineHash::Int(PyInt::from(number)),
+            HashLink::Bytes(bytes) => EngineHash::Bytes(ChunkHash::new(&bytes)),
+            HashLink::Unsigned(number) => EngineHash::Int(PyInt::from(number)),
+            HashLink::Signed(number) => EngineHash::Int(PyInt::from(number)),
         }
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for HashLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Link::Bytes(bytes) => bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}")),
-            Link::Unsigned(number) => write!(f, "{number}"),
-            Link::Signed(number) => write!(f, "{number}"),
+            HashLink::Bytes(bytes) => bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}")),
+            HashLink::Unsigned(number) => write!(f, "{number}"),
+            HashLink::Signed(number) => write!(f, "{number}"),
         }
     }
 }
@@ -118,7 +118,7 @@ impl std::error::Error for HashError {}
 /// Which chunks of a token slice are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Cut {
+pub struct Chunking {
     /// Tokens in a full chunk.
     pub chunk_tokens: NonZeroUsize,
     /// Tokens at the front whose chunks are hashed, because later ones build on them, but not
@@ -128,10 +128,10 @@ pub struct Cut {
     pub partial: bool,
 }
 
-impl Cut {
+impl Chunking {
     /// Every full chunk of `chunk_tokens` tokens.
     pub fn full(chunk_tokens: NonZeroUsize) -> Self {
-        Cut { chunk_tokens, skip_tokens: 0, partial: false }
+        Chunking { chunk_tokens, skip_tokens: 0, partial: false }
     }
 
     /// Leaves the first `tokens` out of the answer.
@@ -149,65 +149,71 @@ impl Cut {
 
 /// A chain of chunk hashes and where it stands: each chunk moves it on.
 #[derive(Clone, Debug)]
-pub struct Chain {
+pub struct HashChain {
     algorithm: Algorithm,
-    last: Link,
+    last: HashLink,
     scratch: Vec<u8>,
 }
 
-impl Chain {
+impl HashChain {
     /// The chain before its first chunk. `seed` is the engines' `PYTHONHASHSEED`, which the two
     /// kinds of SHA-256 start from (an engine without one draws a random start, which nobody
     /// can share); the others take no notice of it.
     pub fn start(algorithm: Algorithm, seed: Option<&str>) -> Result<Self, HashError> {
         let last = match algorithm {
-            Algorithm::Blake3 => Link::Bytes(*blake3::hash(&[0; 12]).as_bytes()),
-            Algorithm::Sha256Cbor => Link::Bytes(cbor::text_sha256(seed.ok_or(HashError::Seed)?)),
-            Algorithm::Sha256Cbor64 => {
-                Link::Unsigned(fold(&cbor::text_sha256(seed.ok_or(HashError::Seed)?)))
+            Algorithm::Blake3 => HashLink::Bytes(*blake3::hash(&[0; 12]).as_bytes()),
+            Algorithm::Sha256Cbor => {
+                HashLink::Bytes(cbor::text_sha256(seed.ok_or(HashError::Seed)?))
             }
-            Algorithm::Builtin => Link::Signed(0),
+            Algorithm::Sha256Cbor64 => {
+                HashLink::Unsigned(fold(&cbor::text_sha256(seed.ok_or(HashError::Seed)?)))
+            }
+            Algorithm::Builtin => HashLink::Signed(0),
         };
-        Ok(Chain { algorithm, last, scratch: Vec::new() })
+        Ok(HashChain { algorithm, last, scratch: Vec::new() })
     }
 
     /// The chain after the chunk whose hash is `parent`. Errors: a hash of another algorithm.
-    pub fn after(algorithm: Algorithm, parent: Link) -> Result<Self, HashError> {
+    pub fn after(algorithm: Algorithm, parent: HashLink) -> Result<Self, HashError> {
         match (algorithm, parent) {
-            (Algorithm::Blake3 | Algorithm::Sha256Cbor, Link::Bytes(_))
-            | (Algorithm::Sha256Cbor64, Link::Unsigned(_))
-            | (Algorithm::Builtin, Link::Signed(_)) => {
-                Ok(Chain { algorithm, last: parent, scratch: Vec::new() })
+            (Algorithm::Blake3 | Algorithm::Sha256Cbor, HashLink::Bytes(_))
+            | (Algorithm::Sha256Cbor64, HashLink::Unsigned(_))
+            | (Algorithm::Builtin, HashLink::Signed(_)) => {
+                Ok(HashChain { algorithm, last: parent, scratch: Vec::new() })
             }
             _ => Err(HashError::Parent),
         }
     }
 
     /// The hash of the last chunk, or what the first one is chained to.
-    pub fn last(&self) -> Link {
+    pub fn last(&self) -> HashLink {
         self.last
     }
 
     /// Hashes one chunk, whatever its length, and moves on. On an error the chain stands where it
     /// stood.
-    pub fn push<T: Token>(&mut self, tokens: &[T]) -> Result<Link, HashError> {
+    pub fn push<T: Token>(&mut self, tokens: &[T]) -> Result<HashLink, HashError> {
         self.last = match self.last {
-            Link::Bytes(parent) if self.algorithm == Algorithm::Blake3 => {
-                Link::Bytes(blake3_of(&parent, tokens, &mut self.scratch)?)
+            HashLink::Bytes(parent) if self.algorithm == Algorithm::Blake3 => {
+                HashLink::Bytes(blake3_of(&parent, tokens, &mut self.scratch)?)
             }
-            Link::Bytes(parent) => {
-                Link::Bytes(cbor::object_sha256(&parent, tokens, &mut self.scratch))
+            HashLink::Bytes(parent) => {
+                HashLink::Bytes(cbor::object_sha256(&parent, tokens, &mut self.scratch))
             }
-            Link::Unsigned(parent) => {
-                Link::Unsigned(fold(&cbor::engine_sha256(parent, tokens, &mut self.scratch)))
+            HashLink::Unsigned(parent) => {
+                HashLink::Unsigned(fold(&cbor::engine_sha256(parent, tokens, &mut self.scratch)))
             }
-            Link::Signed(parent) => Link::Signed(builtin::hash(parent, tokens)),
+            HashLink::Signed(parent) => HashLink::Signed(builtin::hash(parent, tokens)),
         };
         Ok(self.last)
     }
 
     /// Hashes the chunks of `tokens` that `cut` asks for, in order, and moves behind the last.
-    pub fn chunks<T: Token>(&mut self, tokens: &[T], cut: Cut) -> Result<Vec<Link>, HashError> {
+    pub fn chunks<T: Token>(
+        &mut self,
+        tokens: &[T],
+        cut: Chunking,
+    ) -> Result<Vec<HashLink>, HashError> {
         let size = cut.chunk_tokens.get();
         if cut.skip_tokens > tokens.len() || !cut.skip_tokens.is_multiple_of(size) {
             return Err(HashError::Skip);

@@ -1,42 +1,42 @@
-use super::{Form, Loss, NAME_BYTES_MAX, Parsed};
+use super::{Loss, NAME_BYTES_MAX, NameForm, Parsed};
 
 /// Every reading of a name whose form is not known, likeliest first; empty when it is no name of a
 /// chunk. Paths may stand before file names. The prefix of a multi-process S3 path cannot be told
 /// from the model's own `/` and is read as part of it. A form in which LMCache would spell the key
 /// otherwise is named only if no other fits.
-pub fn detect(name: &str) -> Vec<(Form, Parsed)> {
+pub fn detect(name: &str) -> Vec<(NameForm, Parsed)> {
     if name.len() > NAME_BYTES_MAX {
         return Vec::new();
     }
     let file = name.rsplit('/').next().unwrap_or(name);
-    let in_file = [Form::Fs, Form::FsNative, Form::FsConnector, Form::LocalDisk];
+    let in_file = [NameForm::Fs, NameForm::FsNative, NameForm::FsConnector, NameForm::LocalDisk];
     let whole = [
-        Form::MpNative,
-        Form::Text,
-        Form::RawBlock,
-        Form::Mp3Field,
-        Form::S3Mp { prefix: String::new() },
+        NameForm::MpNative,
+        NameForm::Text,
+        NameForm::RawBlock,
+        NameForm::Mp3Field,
+        NameForm::S3Mp { prefix: String::new() },
     ];
     let gds = [(false, false), (false, true), (true, false), (true, true)];
-    let gds = gds.map(|(weka, sidecar)| Form::Gds { weka, sidecar });
+    let gds = gds.map(|(weka, sidecar)| NameForm::Gds { weka, sidecar });
     let candidates = (in_file.into_iter().map(|form| (form, file)))
         .chain(gds.into_iter().map(|form| (form, name)))
         .chain(whole.into_iter().map(|form| (form, name)))
         .chain([(s3_non_mp(name), name)]);
-    let mut found: Vec<(Form, Parsed)> = candidates
+    let mut found: Vec<(NameForm, Parsed)> = candidates
         .filter_map(|(form, text)| form.parse(text).ok().map(|parsed| (form, parsed)))
         .collect();
     if found.iter().any(|(_, parsed)| parsed.loss() != Some(Loss::Spelling)) {
         found.retain(|(_, parsed)| parsed.loss() != Some(Loss::Spelling));
     }
-    let by_fs = found.iter().any(|(form, _)| *form == Form::Fs);
-    found.retain(|(form, _)| !(by_fs && *form == Form::FsNative));
+    let by_fs = found.iter().any(|(form, _)| *form == NameForm::Fs);
+    found.retain(|(form, _)| !(by_fs && *form == NameForm::FsNative));
     found
 }
 
 /// An in-process S3 name holds no `/` of its own: what stands before the last one is the prefix.
-fn s3_non_mp(path: &str) -> Form {
+fn s3_non_mp(path: &str) -> NameForm {
     let dirs = path.rsplit_once('/').map_or("", |(dirs, _)| dirs);
     let prefix = dirs.strip_prefix('/').unwrap_or(dirs);
-    Form::S3NonMp { prefix: crate::python::unquoted(prefix).unwrap_or_default() }
+    NameForm::S3NonMp { prefix: crate::python::unquoted(prefix).unwrap_or_default() }
 }

@@ -8,7 +8,7 @@ use crate::{InvalidKey, KeyId, LayerCacheEngineKey, ObjectKey};
 /// A way to name chunks, after the store that names them so.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Form {
+pub enum NameForm {
     /// Multi-process: `model@rank@group@hash[@salt]`, the S3 object's name and what native
     /// connectors are given.
     MpNative,
@@ -21,7 +21,7 @@ pub enum Form {
     },
     /// Multi-process: a file of the `fs` adapter.
     Fs,
-    /// Multi-process: a file of the `fs_native` adapter; differs from [`Form::Fs`] in negative
+    /// Multi-process: a file of the `fs_native` adapter; differs from [`NameForm::Fs`] in negative
     /// ranks only.
     FsNative,
     /// Multi-process: an entry of the raw-block adapter.
@@ -111,7 +111,7 @@ impl fmt::Display for Loss {
     }
 }
 
-impl Form {
+impl NameForm {
     /// The name of `id`, which reads back as `id`: no two keys get the same name.
     /// Errors: a key of the other mode; a name too long for its store; a key that would not read
     /// back as itself.
@@ -124,7 +124,7 @@ impl Form {
     }
 
     /// The name that LMCache gives `id`, even where another key has the same. Errors: as
-    /// [`Form::format`] otherwise.
+    /// [`NameForm::format`] otherwise.
     pub fn format_lossy(&self, id: &KeyId) -> Result<String, InvalidKey> {
         match id {
             KeyId::Object(key) => self.of_object(key),
@@ -150,12 +150,12 @@ impl Form {
     fn of_object(&self, key: &ObjectKey) -> Result<String, InvalidKey> {
         key.validate()?;
         match self {
-            Form::MpNative => key.native_name(),
-            Form::Mp3Field => key.three_field_name(),
-            Form::S3Mp { prefix } => path(prefix, &key.native_name()?),
-            Form::Fs => key.fs_name(),
-            Form::FsNative => key.fs_native_name(),
-            Form::RawBlock => Ok(key.raw_block_name()),
+            NameForm::MpNative => key.native_name(),
+            NameForm::Mp3Field => key.three_field_name(),
+            NameForm::S3Mp { prefix } => path(prefix, &key.native_name()?),
+            NameForm::Fs => key.fs_name(),
+            NameForm::FsNative => key.fs_native_name(),
+            NameForm::RawBlock => Ok(key.raw_block_name()),
             _ => Err(InvalidKey::new(
                 "a key of LMCache's multi-process mode has no name of this form",
             )),
@@ -164,11 +164,11 @@ impl Form {
 
     fn of_engine(&self, key: &impl EngineName) -> Result<String, InvalidKey> {
         match self {
-            Form::Text => Ok(key.text()),
-            Form::S3NonMp { prefix } => path(prefix, &key.s3_name()?),
-            Form::FsConnector => key.fs_connector_name(".data"),
-            Form::LocalDisk => key.local_disk_name(),
-            Form::Gds { weka, sidecar } => key.gds_name(gds_suffix(*weka, *sidecar)),
+            NameForm::Text => Ok(key.text()),
+            NameForm::S3NonMp { prefix } => path(prefix, &key.s3_name()?),
+            NameForm::FsConnector => key.fs_connector_name(".data"),
+            NameForm::LocalDisk => key.local_disk_name(),
+            NameForm::Gds { weka, sidecar } => key.gds_name(gds_suffix(*weka, *sidecar)),
             _ => {
                 Err(InvalidKey::new("a key of LMCache's in-process mode has no name of this form"))
             }
@@ -179,25 +179,25 @@ impl Form {
     fn read(&self, name: &str) -> Result<(KeyId, Option<Loss>), InvalidKey> {
         let sep_loss = || name.contains(SEP).then_some(Loss::SlashAsSep);
         match self {
-            Form::MpNative => ObjectKey::from_native_name(name).map(plain),
-            Form::Mp3Field => ObjectKey::from_three_field_name(name).map(plain),
-            Form::S3Mp { prefix } => {
+            NameForm::MpNative => ObjectKey::from_native_name(name).map(plain),
+            NameForm::Mp3Field => ObjectKey::from_three_field_name(name).map(plain),
+            NameForm::S3Mp { prefix } => {
                 ObjectKey::from_native_name(&object_name(prefix, name)?).map(plain)
             }
-            Form::Fs => ObjectKey::from_fs_name(name).map(|key| (key.into(), sep_loss())),
-            Form::FsNative => ObjectKey::from_fs_name(&name.replacen("@0x-", "@-0x", 1))
+            NameForm::Fs => ObjectKey::from_fs_name(name).map(|key| (key.into(), sep_loss())),
+            NameForm::FsNative => ObjectKey::from_fs_name(&name.replacen("@0x-", "@-0x", 1))
                 .map(|key| (key.into(), sep_loss())),
-            Form::RawBlock => ObjectKey::from_raw_block_name(name).map(plain),
-            Form::Text => KeyId::from_engine_text(name).map(plain),
-            Form::S3NonMp { prefix } => KeyId::from_engine_text(&object_name(prefix, name)?)
+            NameForm::RawBlock => ObjectKey::from_raw_block_name(name).map(plain),
+            NameForm::Text => KeyId::from_engine_text(name).map(plain),
+            NameForm::S3NonMp { prefix } => KeyId::from_engine_text(&object_name(prefix, name)?)
                 .map(|key| loses(key, '_', Loss::SlashAsUnderscore)),
-            Form::FsConnector => {
+            NameForm::FsConnector => {
                 let stem = stem(name, ".data")?;
                 KeyId::from_engine_text(&stem.replace(SEP, "/")).map(|key| (key, sep_loss()))
             }
-            Form::LocalDisk => KeyId::from_engine_text(stem(name, ".pt")?)
+            NameForm::LocalDisk => KeyId::from_engine_text(stem(name, ".pt")?)
                 .map(|key| loses(key, '-', Loss::SlashAsDash)),
-            Form::Gds { weka, sidecar } => {
+            NameForm::Gds { weka, sidecar } => {
                 read_gds(self, name, gds_suffix(*weka, *sidecar)).map(plain)
             }
         }
@@ -264,7 +264,7 @@ fn gds_suffix(weka: bool, sidecar: bool) -> &'static str {
 
 /// Reads the file name at the end of `name`; directories before it, if any, must be those of its
 /// hash.
-fn read_gds(form: &Form, name: &str, suffix: &str) -> Result<KeyId, InvalidKey> {
+fn read_gds(form: &NameForm, name: &str, suffix: &str) -> Result<KeyId, InvalidKey> {
     let (dirs, file) =
         name.rsplit_once('/').map_or((None, name), |(dirs, file)| (Some(dirs), file));
     let text = unquoted(stem(file, suffix)?)

@@ -1,11 +1,11 @@
 //! Every name that LMCache gives a chunk, on every medium: written as LMCache 0.5.6 writes it, read
 //! as it reads it.
 //!
-//! [`Form`] is the front door. The rules lie with the keys: [`ObjectKey`](crate::ObjectKey) for the
+//! [`NameForm`] is the front door. The rules lie with the keys: [`ObjectKey`](crate::ObjectKey) for the
 //! multi-process mode, [`CacheEngineKey`](crate::CacheEngineKey) and
 //! [`LayerCacheEngineKey`](crate::LayerCacheEngineKey) for the in-process mode. Some forms lose
-//! information (`/` becomes `_`, `-` or `-SEP-`): [`Form::format`] refuses a key that would not
-//! read back as itself, so no two keys it accepts share a name, and [`Form::parse`] answers
+//! information (`/` becomes `_`, `-` or `-SEP-`): [`NameForm::format`] refuses a key that would not
+//! read back as itself, so no two keys it accepts share a name, and [`NameForm::parse`] answers
 //! [`Parsed::Lossy`] with the reason when another key could have been meant.
 
 mod detect;
@@ -14,7 +14,7 @@ mod form;
 mod mp;
 
 pub use detect::detect;
-pub use form::{Form, Loss, Parsed};
+pub use form::{Loss, NameForm, Parsed};
 
 use crate::InvalidKey;
 

@@ -1,11 +1,11 @@
 use std::ffi::{CStr, c_void};
 use std::fmt;
 
-use super::{Gpu, Stream};
+use super::{Gpu, GpuStream};
 use crate::{Error, ErrorKind};
 
 /// A function that a GPU runs, out of PTX, which the driver compiles for it.
-pub struct Kernel {
+pub struct GpuKernel {
     gpu: Gpu,
     module: usize,
     function: usize,
@@ -13,11 +13,11 @@ pub struct Kernel {
 
 impl Gpu {
     /// Compiles `ptx` and finds the function `name` in it. Nothing of it runs by that.
-    pub fn kernel(&self, ptx: &CStr, name: &CStr) -> Result<Kernel, Error> {
+    pub fn kernel(&self, ptx: &CStr, name: &CStr) -> Result<GpuKernel, Error> {
         let (api, _entered, mut module) = (self.api(), self.enter()?, 0);
         // SAFETY: `module` can be written, and the text ends with a zero byte.
         api.check(unsafe { (api.module)(&mut module, ptx.as_ptr()) }, "cuModuleLoadData")?;
-        let mut kernel = Kernel { gpu: self.clone(), module, function: 0 };
+        let mut kernel = GpuKernel { gpu: self.clone(), module, function: 0 };
         // SAFETY: as above, and the module is loaded.
         let code = unsafe { (api.function)(&mut kernel.function, module, name.as_ptr()) };
         api.check(code, "cuModuleGetFunction")?;
@@ -25,7 +25,7 @@ impl Gpu {
     }
 }
 
-impl Stream {
+impl GpuStream {
     /// Runs `kernel` in `blocks` blocks of `threads` threads, after all that the stream was given
     /// before, and waits until it is done. An argument of less than eight bytes is the lower
     /// ones of its word. `Invalid` for a kernel of another GPU.
@@ -35,7 +35,7 @@ impl Stream {
     /// memory it touches by them is alive, and what it writes nobody else uses meanwhile.
     pub unsafe fn launch(
         &self,
-        kernel: &Kernel,
+        kernel: &GpuKernel,
         (blocks, threads): (u32, u32),
         args: &[u64],
     ) -> Result<(), Error> {
@@ -73,7 +73,7 @@ impl Stream {
     }
 }
 
-impl Drop for Kernel {
+impl Drop for GpuKernel {
     fn drop(&mut self) {
         let _entered = self.gpu.enter();
         // SAFETY: loaded in `Gpu::kernel`; what ran of it was waited for.
@@ -81,7 +81,7 @@ impl Drop for Kernel {
     }
 }
 
-impl fmt::Debug for Kernel {
+impl fmt::Debug for GpuKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Kernel({:?})", self.gpu)
     }

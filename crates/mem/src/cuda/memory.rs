@@ -1,7 +1,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::{Event, Gpu, pieces};
+use super::{Gpu, GpuEvent, pieces};
 use crate::alloc::PAGE;
 use crate::backing::Backing;
 use crate::{ArenaConfig, Error, ErrorKind, Lease, Place};
@@ -124,7 +124,7 @@ impl Lease {
     pub unsafe fn from_device(
         addr: usize,
         len: usize,
-        after: Option<Event>,
+        after: Option<GpuEvent>,
         owner: impl std::any::Any + Send + Sync,
     ) -> Result<Lease, Error> {
         let gpu = Gpu::of(addr, len)?;

@@ -5,17 +5,17 @@
 //! function, gets an error instead of a panic.
 
 mod api;
+mod deferred_free;
 mod gpu;
 mod kernel;
-mod late;
 mod memory;
 mod stream;
 
+pub(crate) use deferred_free::keep;
 pub use gpu::Gpu;
-pub use kernel::Kernel;
-pub(crate) use late::keep;
+pub use kernel::GpuKernel;
 pub(crate) use memory::{DeviceMemory, Pinned};
-pub use stream::{Event, Stream};
+pub use stream::{GpuEvent, GpuStream};
 
 /// Host memory is pinned in pieces that end at multiples of this, and copies are cut there: a copy
 /// over two pinned pieces would be as slow as one from memory that is not pinned, and one large

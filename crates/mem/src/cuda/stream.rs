@@ -15,14 +15,14 @@ const NO_TIMING: u32 = 2;
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// A stream of one's own: copies between host and device, each awaited before the call returns.
-pub struct Stream {
+pub struct GpuStream {
     gpu: Gpu,
     handle: usize,
 }
 
 /// A point in a stream's work. Clones are the same one.
 #[derive(Clone)]
-pub struct Event(Arc<Recorded>);
+pub struct GpuEvent(Arc<Recorded>);
 
 struct Recorded {
     gpu: Gpu,
@@ -31,11 +31,11 @@ struct Recorded {
 
 impl Gpu {
     /// A new stream.
-    pub fn stream(&self) -> Result<Stream, Error> {
+    pub fn stream(&self) -> Result<GpuStream, Error> {
         let (api, _entered, mut handle) = (self.api(), self.enter()?, 0);
         // SAFETY: `handle` can be written.
         api.check(unsafe { (api.stream)(&mut handle, NON_BLOCKING) }, "cuStreamCreate")?;
-        Ok(Stream { gpu: self.clone(), handle })
+        Ok(GpuStream { gpu: self.clone(), handle })
     }
 
     /// An event that passes when all that `stream` was given so far is done: who made memory on
@@ -45,7 +45,7 @@ impl Gpu {
     /// # Safety
     /// `stream` is the driver's handle of a live stream of this GPU's primary context (0 is the
     /// default stream).
-    pub unsafe fn event_after(&self, stream: usize) -> Result<Event, Error> {
+    pub unsafe fn event_after(&self, stream: usize) -> Result<GpuEvent, Error> {
         let (api, _entered, mut handle, mut captures) = (self.api(), self.enter()?, 0, 0);
         // SAFETY: the stream is live by the caller's promise, and there is room for the answer.
         api.check(unsafe { (api.stream_captures)(stream, &mut captures) }, "cuStreamIsCapturing")?;
@@ -56,14 +56,14 @@ impl Gpu {
         }
         // SAFETY: `handle` can be written.
         api.check(unsafe { (api.event)(&mut handle, NO_TIMING) }, "cuEventCreate")?;
-        let event = Event(Arc::new(Recorded { gpu: self.clone(), handle }));
+        let event = GpuEvent(Arc::new(Recorded { gpu: self.clone(), handle }));
         // SAFETY: the event is new, the stream live by the caller's promise.
         api.check(unsafe { (api.event_record)(handle, stream) }, "cuEventRecord")?;
         Ok(event)
     }
 }
 
-impl Event {
+impl GpuEvent {
     /// Whether the work before it is done.
     pub fn has_passed(&self) -> Result<bool, Error> {
         let Recorded { gpu, handle } = &*self.0;
@@ -76,20 +76,20 @@ impl Event {
     }
 }
 
-impl Stream {
+impl GpuStream {
     /// The GPU it works on.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
     /// An event after all that it was given.
-    pub fn event(&self) -> Result<Event, Error> {
+    pub fn event(&self) -> Result<GpuEvent, Error> {
         // SAFETY: its own handle, alive as long as `self`.
         unsafe { self.gpu.event_after(self.handle) }
     }
 
     /// Work that is given to it from now on waits for `event`.
-    pub fn wait_for(&self, event: &Event) -> Result<(), Error> {
+    pub fn wait_for(&self, event: &GpuEvent) -> Result<(), Error> {
         let (api, _entered) = (self.gpu.api(), self.gpu.enter()?);
         // SAFETY: both are alive; the driver keeps what it needs of the event.
         api.check(
@@ -218,7 +218,7 @@ impl Stream {
 }
 
 /// Waits for the stream before memory that it was given is let go, in a panic too.
-struct Waits<'a>(&'a Stream);
+struct Waits<'a>(&'a GpuStream);
 
 impl Waits<'_> {
     fn now(self) -> Result<(), Error> {
@@ -234,7 +234,7 @@ impl Drop for Waits<'_> {
     }
 }
 
-impl Drop for Stream {
+impl Drop for GpuStream {
     fn drop(&mut self) {
         let _entered = self.gpu.enter();
         // SAFETY: made in `Gpu::stream`, and idle: every copy was awaited.
@@ -250,13 +250,13 @@ impl Drop for Recorded {
     }
 }
 
-impl fmt::Debug for Stream {
+impl fmt::Debug for GpuStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Stream({:?})", self.gpu)
     }
 }
 
-impl fmt::Debug for Event {
+impl fmt::Debug for GpuEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Event({:?})", self.0.gpu)
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use kvtier_core::{Error, ErrorKind, Key, Namespace};
-use kvtier_key::names::{Form, Parsed};
+use kvtier_key::names::{NameForm, Parsed};
 use kvtier_key::{Digest, KeyId};
 
 use crate::Layout;
@@ -65,8 +65,10 @@ impl Names {
     pub fn of(&self, key: &Key) -> Result<String, Error> {
         let spelled = match (self.layout, key.id()) {
             (Layout::Kvtier, _) => return self.checked(key, self.of_digest(key.digest())),
-            (Layout::LmcacheMp, KeyId::Object(_)) => Form::MpNative.format(key.id()),
-            (Layout::Lmcache, KeyId::Engine(_) | KeyId::Layer(_)) => Form::Text.format(key.id()),
+            (Layout::LmcacheMp, KeyId::Object(_)) => NameForm::MpNative.format(key.id()),
+            (Layout::Lmcache, KeyId::Engine(_) | KeyId::Layer(_)) => {
+                NameForm::Text.format(key.id())
+            }
             _ => {
                 let what =
                     format!("layout {} has no names for keys of LMCache's other mode", self.layout);
@@ -87,7 +89,7 @@ impl Names {
         if self.layout != Layout::LmcacheMp || !self.old.load(Ordering::Relaxed) {
             return None;
         }
-        Form::Mp3Field.format(key.id()).ok().map(|name| format!("{}{name}", self.root))
+        NameForm::Mp3Field.format(key.id()).ok().map(|name| format!("{}{name}", self.root))
     }
 
     /// The other of the two names that the chunk of this object may have; `None` where only one
@@ -97,12 +99,12 @@ impl Names {
             return None;
         }
         let rest = name.strip_prefix(&self.root)?;
-        let twin = |form: Form, other: Form| match form.parse(rest) {
+        let twin = |form: NameForm, other: NameForm| match form.parse(rest) {
             Ok(Parsed::Lossless(id)) => other.format(&id).ok(),
             _ => None,
         };
-        let twin = twin(Form::MpNative, Form::Mp3Field)
-            .or_else(|| twin(Form::Mp3Field, Form::MpNative))?;
+        let twin = twin(NameForm::MpNative, NameForm::Mp3Field)
+            .or_else(|| twin(NameForm::Mp3Field, NameForm::MpNative))?;
         Some(format!("{}{twin}", self.root))
     }
 
@@ -126,7 +128,7 @@ impl Names {
     /// The key of this name in LMCache's layouts; `None` as for [`Names::digest`].
     pub fn key(&self, name: &str) -> Option<Key> {
         let (namespace, id) = (self.namespace.get()?, self.id_of(name)?);
-        Some(Key::new(namespace.of(&id), id))
+        Some(Key::new(namespace.for_key(&id), id))
     }
 
     /// What this name spells in LMCache's layouts; `None` for any other object, and in our own
@@ -138,10 +140,10 @@ impl Names {
 
     fn id(&self, name: &str) -> Option<KeyId> {
         if self.layout == Layout::LmcacheMp {
-            if let Ok(Parsed::Lossless(id)) = Form::MpNative.parse(name) {
+            if let Ok(Parsed::Lossless(id)) = NameForm::MpNative.parse(name) {
                 return Some(id);
             }
-            let Ok(Parsed::Lossless(id)) = Form::Mp3Field.parse(name) else { return None };
+            let Ok(Parsed::Lossless(id)) = NameForm::Mp3Field.parse(name) else { return None };
             self.old.store(true, Ordering::Relaxed);
             return Some(id);
         }
@@ -149,7 +151,7 @@ impl Names {
         if name.contains('/') {
             return None;
         }
-        let Ok(Parsed::Lossless(mut id)) = Form::Text.parse(name) else { return None };
+        let Ok(Parsed::Lossless(mut id)) = NameForm::Text.parse(name) else { return None };
         let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
         let model = model(&mut id)?;
         if let Some(spelled) = models.get(&**model) {
@@ -202,7 +204,7 @@ impl Names {
 
     fn agree(&self, key: &Key) -> Result<(), Error> {
         let ours = self.namespace.get_or_init(|| Arc::clone(key.namespace()));
-        if ours.of(key.id()).digest() == key.namespace().digest() {
+        if ours.for_key(key.id()).digest() == key.namespace().digest() {
             return Ok(());
         }
         let what = format!(

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::Event;
+use super::GpuEvent;
 use crate::lease::Owner;
 
 /// How often events are looked at, at first; less often the longer they take.
@@ -15,17 +15,18 @@ const LOOK_MAX: Duration = Duration::from_millis(50);
 /// What waits. As many as there are leases whose work has not ended; those whose work never ends
 /// stay, which is better than to hand them on.
 #[derive(Default)]
-struct Late {
-    waiting: Vec<(Event, Owner)>,
+struct DeferredFrees {
+    waiting: Vec<(GpuEvent, Owner)>,
     /// Whether a thread looks after them.
     watched: bool,
 }
 
-static LATE: Mutex<Late> = Mutex::new(Late { waiting: Vec::new(), watched: false });
+static LATE: Mutex<DeferredFrees> =
+    Mutex::new(DeferredFrees { waiting: Vec::new(), watched: false });
 
 /// Keeps `owner` until `event` has passed. Where the driver cannot say, the context is dead, and so
 /// is its work.
-pub fn keep(event: Event, owner: Owner) {
+pub fn keep(event: GpuEvent, owner: Owner) {
     if !is_pending(&event) {
         return;
     }
@@ -55,10 +56,10 @@ fn watch() {
     }
 }
 
-fn is_pending(event: &Event) -> bool {
+fn is_pending(event: &GpuEvent) -> bool {
     matches!(event.has_passed(), Ok(false))
 }
 
-fn lock() -> MutexGuard<'static, Late> {
+fn lock() -> MutexGuard<'static, DeferredFrees> {
     LATE.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,7 +10,7 @@ use crate::sync::{Mutex, lock};
 
 /// Who waits, in order. Each waits for as long as it likes: the caller adds a deadline.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct WaitQueue {
     /// How many wait; read without the lock by those who give room back.
     waiting: AtomicUsize,
     tasks: Mutex<Tasks>,
@@ -22,7 +22,7 @@ struct Tasks {
     line: VecDeque<(u64, Waker)>,
 }
 
-impl Line {
+impl WaitQueue {
     /// Room came back: whoever is first tries again. Cheap when nobody waits.
     pub fn wake(&self) {
         // Against the fence of `stand`: either we see that it waits, or its try sees the room.
@@ -77,13 +77,13 @@ impl Line {
 
 /// Waits in a [`Line`] until `attempt` gives something.
 pub(crate) struct Wait<'a, F> {
-    line: &'a Line,
+    line: &'a WaitQueue,
     place: Option<u64>,
     attempt: F,
 }
 
 impl<'a, F> Wait<'a, F> {
-    pub fn new(line: &'a Line, attempt: F) -> Self {
+    pub fn new(line: &'a WaitQueue, attempt: F) -> Self {
         Wait { line, place: None, attempt }
     }
 }
