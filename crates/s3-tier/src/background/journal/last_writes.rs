@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use kvtier_key::Digest;
 
+use crate::background::journal::progress::node_of;
 use crate::background::journal::time_range::{Last, When};
 
 /// The most chunks that are remembered.
@@ -21,31 +22,45 @@ pub struct Heard {
 
 #[derive(Clone, Debug)]
 struct Word {
-    node: Arc<str>,
+    /// The object that said so.
+    object: Arc<str>,
     when: When,
     there: bool,
 }
 
+impl Word {
+    /// Whether an object of the same node says it, and then whether that comes after this word's:
+    /// the numbers of a node's objects are in order.
+    fn is_before(&self, object: &str) -> Option<bool> {
+        (node_of(&self.object) == node_of(object)).then(|| *self.object <= *object)
+    }
+}
+
 impl Heard {
-    /// A node tells that a chunk is there, or not: whether that came after the opposite that was
-    /// heard of it. The journal of one node is in order.
-    pub fn compare(&self, digest: &Digest, (node, when, there): (&Arc<str>, When, bool)) -> Last {
-        match self.word(digest) {
-            Some(word) if word.there != there && word.node != *node => when.against(&word.when),
-            _ => Last::This,
+    /// An object tells that a chunk is there, or not: whether that came after the opposite that was
+    /// heard of it. What one node tells is in the order of its objects, however they are read.
+    pub fn compare(&self, digest: &Digest, (object, when, there): (&Arc<str>, When, bool)) -> Last {
+        match self.word(digest).filter(|word| word.there != there) {
+            None => Last::This,
+            Some(word) => match word.is_before(object) {
+                Some(true) => Last::This,
+                Some(false) => Last::Other,
+                None => when.against(&word.when),
+            },
         }
     }
 
     /// Remembers it, unless what is known is later.
-    pub fn note(&mut self, digest: Digest, (node, when, there): (&Arc<str>, When, bool)) {
-        if self.word(&digest).is_some_and(|word| word.node != *node && word.when.to_ms > when.to_ms)
-        {
+    pub fn note(&mut self, digest: Digest, (object, when, there): (&Arc<str>, When, bool)) {
+        let is_older =
+            |word: &Word| !word.is_before(object).unwrap_or(word.when.to_ms <= when.to_ms);
+        if self.word(&digest).is_some_and(is_older) {
             return;
         }
         if self.young.len() >= CHUNKS_MAX / 2 {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert(digest, Word { node: Arc::clone(node), when, there });
+        self.young.insert(digest, Word { object: Arc::clone(object), when, there });
     }
 
     /// When the chunk went, if that is what was heard last.
@@ -90,6 +105,17 @@ mod tests {
         );
         heard.note(chunk, (&b, When::at(120_000), false));
         assert_eq!(heard.gone(&chunk), Some(When::at(120_000)));
+    }
+
+    #[test]
+    fn an_object_that_is_read_late_undoes_nothing_that_its_node_said_since() {
+        let (mut heard, chunk) = (Heard::default(), Digest([7; 32]));
+        let (one, two): (Arc<str>, Arc<str>) = ("j/a/1".into(), "j/a/2".into());
+        heard.note(chunk, (&two, When::at(0), false));
+        assert_eq!(heard.compare(&chunk, (&one, When::at(100_000), true)), Last::Other);
+        heard.note(chunk, (&one, When::at(100_000), true));
+        assert_eq!(heard.gone(&chunk), Some(When::at(0)), "the later word stays");
+        assert_eq!(heard.compare(&chunk, (&two, When::at(0), true)), Last::This);
     }
 
     #[test]

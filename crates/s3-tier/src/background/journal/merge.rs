@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtier_core::Event;
@@ -12,6 +13,7 @@ use kvtier_s3::{Entry, all};
 
 use crate::background::journal::conflicts::Questions;
 use crate::background::journal::last_writes::Heard;
+use crate::background::journal::progress::{Progress, node_of};
 use crate::background::journal::time_range::{Last, When};
 use crate::background::objects;
 use crate::background::reconcile::{SOME, make_recent};
@@ -30,7 +32,7 @@ const WIDTH: usize = 16;
 /// Reads journals, each object once.
 #[derive(Debug, Default)]
 pub struct Merger {
-    read: HashSet<String>,
+    progress: Progress,
     /// What lay there at the last look, and when that was by the store's clock.
     listed: (Vec<Entry>, Option<i64>),
     heard: Heard,
@@ -40,7 +42,10 @@ pub struct Merger {
 /// What a node noted at one time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct News {
-    node: Arc<str>,
+    /// The object that says so.
+    object: Arc<str>,
+    /// A later object of that node was read before.
+    late: bool,
     /// When that was at the earliest and at the latest, in Unix milliseconds by the store's clock.
     from_ms: u64,
     to_ms: u64,
@@ -59,13 +64,25 @@ impl Merger {
                 continue;
             }
             match batches {
-                Ok(batches) => {
-                    told.extend(news(shared, &name, batches));
-                    self.read.insert(name);
+                Ok(Found { what, is_torn, .. }) if is_torn && self.progress.failed(&name) => {
+                    // On its way, perhaps: nothing of it counts until it is read once more.
+                    self.progress.note(&name, what);
+                    stuck = Some(node_of(&name).to_owned());
                 }
-                Err(e) => (failed, stuck) = (Some(e), Some(node_of(&name).to_owned())),
+                Ok(found) => {
+                    let late = self.progress.is_late(&name);
+                    let some = news(shared, &name, found.batches);
+                    told.extend(some.into_iter().map(|news| News { late, ..news }));
+                    self.progress.note(&name, found.what);
+                    self.progress.done(name);
+                }
+                Err(e) => {
+                    let waits = self.progress.failed(&name);
+                    (failed, stuck) = (Some(e), waits.then(|| node_of(&name).to_owned()));
+                }
             }
         }
+        shared.truth.told().journal = self.progress.complaint().cloned();
         in_order(&mut told);
         let count = self.take_in(shared, &told);
         add(&shared.counters.merged, count as u64);
@@ -83,7 +100,7 @@ impl Merger {
         for (name, batches) in read_all(shared, self.names(shared, |_, entry| since(entry))).await {
             // Deleted meanwhile, or not to be had: some order is better than none.
             match batches {
-                Ok(batches) => told.extend(news(shared, &name, batches)),
+                Ok(found) => told.extend(news(shared, &name, found.batches)),
                 Err(e) => drop(shared.error("journal", None, e)),
             }
         }
@@ -97,7 +114,7 @@ impl Merger {
     async fn list(&mut self, shared: &Shared, directory: &str) -> kvtier_s3::Result<()> {
         self.listed = objects::list(&shared.client, directory).await?;
         let listed: HashSet<&String> = self.listed.0.iter().map(|entry| &entry.key).collect();
-        self.read.retain(|name| !name.starts_with(directory) || listed.contains(name));
+        self.progress.keep(directory, &listed);
         Ok(())
     }
 
@@ -114,7 +131,8 @@ impl Merger {
     /// The names of some of what lies there: `wanted` is told whether it is known already.
     fn names(&self, shared: &Shared, wanted: impl Fn(bool, &Entry) -> bool) -> Vec<String> {
         let own = shared.truth.paths.journals_of(&shared.truth.node);
-        let known = |entry: &Entry| self.read.contains(&entry.key) || entry.key.starts_with(&own);
+        let known =
+            |entry: &Entry| self.progress.is_read(&entry.key) || entry.key.starts_with(&own);
         let mut entries: Vec<&Entry> =
             self.listed.0.iter().filter(|entry| wanted(known(entry), entry)).collect();
         // Some stores list in no order; that of a node's objects is that of what it did.
@@ -146,10 +164,11 @@ impl Merger {
         let mut count = 0;
         for news in told {
             let when = When::between(shared, news.from_ms, news.to_ms);
+            let from = Source { object: &news.object, when, late: news.late };
             for some in news.records.chunks(SOME) {
                 let mut guard = shared.books();
                 let mut desk = Desk { shared, books: &mut guard, merger: self };
-                some.iter().for_each(|record| desk.apply(record, (&news.node, when)));
+                some.iter().for_each(|record| desk.apply(record, from));
                 drop(guard);
                 shared.listeners.notify();
             }
@@ -165,16 +184,14 @@ impl Merger {
     pub fn superfluous(&self, own: &str, age_s: i64) -> Vec<&str> {
         let (entries, date) = &self.listed;
         let old = |entry: &&Entry| date.is_some_and(|date| date - entry.modified >= age_s);
-        let merged = |entry: &&Entry| self.read.contains(&entry.key) || entry.key.starts_with(own);
+        let merged =
+            |entry: &&Entry| self.progress.is_read(&entry.key) || entry.key.starts_with(own);
         entries.iter().filter(old).filter(merged).map(|entry| entry.key.as_str()).collect()
     }
 }
 
 /// Reads objects, several at a time; in the order of their names.
-async fn read_all(
-    shared: &Shared,
-    names: Vec<String>,
-) -> Vec<(String, kvtier_s3::Result<Vec<RecordBatch>>)> {
+async fn read_all(shared: &Shared, names: Vec<String>) -> Vec<(String, kvtier_s3::Result<Found>)> {
     let read_some = Mutex::new(Vec::with_capacity(names.len()));
     let done = &read_some;
     let each = names.into_iter().map(|name| async move {
@@ -188,34 +205,40 @@ async fn read_all(
     read_some
 }
 
-async fn read(shared: &Shared, name: &str) -> kvtier_s3::Result<Vec<RecordBatch>> {
+/// What an object holds.
+#[derive(Debug, Default)]
+struct Found {
+    batches: Vec<RecordBatch>,
+    /// What is wrong with it.
+    what: Option<String>,
+    /// It is damaged behind these batches.
+    is_torn: bool,
+}
+
+async fn read(shared: &Shared, name: &str) -> kvtier_s3::Result<Found> {
     let bytes = match objects::get(&shared.client, name, OBJECT_BYTES_MAX).await {
         Ok(Some(bytes)) => bytes,
         // Merged and deleted by the evictor meanwhile.
-        Ok(None) => return Ok(Vec::new()),
+        Ok(None) => return Ok(Found::default()),
         Err(e) if e.kind() == kvtier_s3::ErrorKind::Corrupt && !e.is_retryable() => {
-            shared.truth.told().journal =
-                Some(format!("{name} is longer than any journal: not read"));
-            return Ok(Vec::new());
+            let what = Some(format!("{name} is longer than any journal: not read"));
+            return Ok(Found { what, is_torn: true, ..Found::default() });
         }
         Err(e) => return Err(e),
     };
     let mut journal = format::decode(&bytes);
     let batches = journal.by_ref().collect();
-    match journal.end() {
-        Some(ReadEnd::Version { version, .. }) => {
-            let what = format!(
-                "{name} has version {version} of the journal's format: not read; a newer build can"
-            );
-            shared.truth.told().journal = Some(what);
-        }
+    let end = journal.end();
+    let what = match &end {
+        Some(ReadEnd::Version { version, .. }) => Some(format!(
+            "{name} has version {version} of the journal's format: not read; a newer build can"
+        )),
         Some(ReadEnd::Torn { at }) => {
-            shared.truth.told().journal =
-                Some(format!("{name} is damaged from byte {at} on: the rest is not read"));
+            Some(format!("{name} is damaged from byte {at} on: the rest is not read"))
         }
-        _ => {}
-    }
-    Ok(batches)
+        _ => None,
+    };
+    Ok(Found { batches, what, is_torn: matches!(end, Some(ReadEnd::Torn { .. })) })
 }
 
 /// The batches of an object, and when what they tell of happened.
@@ -224,13 +247,14 @@ fn news(shared: &Shared, name: &str, batches: Vec<RecordBatch>) -> Vec<News> {
 }
 
 fn placed(name: &str, batches: Vec<RecordBatch>, every_ms: u64) -> Vec<News> {
-    let node: Arc<str> = node_of(name).into();
+    let object: Arc<str> = name.into();
     // Builds before this one tell everything under the time at which they wrote it, up to an
     // interval later; so may one that had nothing to tell at any other time.
     let one_time = batches.iter().all(|batch| batch.at_ms == batches[0].at_ms);
     let before_ms = if one_time { every_ms } else { 0 };
     let place = |RecordBatch { at_ms, records, .. }| News {
-        node: Arc::clone(&node),
+        object: Arc::clone(&object),
+        late: false,
         from_ms: at_ms.saturating_sub(before_ms),
         to_ms: at_ms,
         records,
@@ -238,17 +262,12 @@ fn placed(name: &str, batches: Vec<RecordBatch>, every_ms: u64) -> Vec<News> {
     batches.into_iter().map(place).collect()
 }
 
-/// Whose object it is.
-fn node_of(name: &str) -> &str {
-    name.rsplit_once('/').map_or(name, |(node, _)| node)
-}
-
 /// Sorts by time what was read, in which each node's is in the order that it wrote: that stays,
 /// whatever became of its clock.
 fn in_order(told: &mut [News]) {
-    let mut last: HashMap<Arc<str>, u64> = HashMap::new();
+    let mut last: HashMap<String, u64> = HashMap::new();
     for news in told.iter_mut() {
-        let last_ms = last.entry(Arc::clone(&news.node)).or_default();
+        let last_ms = last.entry(node_of(&news.object).to_owned()).or_default();
         news.to_ms = news.to_ms.max(*last_ms);
         *last_ms = news.to_ms;
     }
@@ -270,6 +289,22 @@ pub fn use_again(shared: &Shared, records: &[Record]) {
     }
 }
 
+/// Where something was noted, and when.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    object: &'a Arc<str>,
+    when: When,
+    /// A later object of that node was read before: what nobody here has any other word of, only
+    /// the bucket can tell.
+    late: bool,
+}
+
+impl Source<'_> {
+    fn judge(&self, last: Last) -> Last {
+        if self.late { last.and(Last::Unclear) } else { last }
+    }
+}
+
 /// Where what others noted is taken over, as far as it is not older than what is known here.
 struct Desk<'a> {
     shared: &'a Shared,
@@ -278,25 +313,30 @@ struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    fn apply(&mut self, record: &Record, (node, when): (&Arc<str>, When)) {
+    fn apply(&mut self, record: &Record, from: Source<'_>) {
         match record {
+            // Who used it since comes behind, wherever that was noted.
+            Record::Touch(_) if from.late => {}
             Record::Touch(digest) => self.books.index.touch_batch(&[*digest]),
             Record::Insert(chunk) => {
-                self.inserted(chunk, (node, when));
-                self.merger.heard.note(chunk.digest, (node, when, true));
+                self.inserted(chunk, from);
+                self.merger.heard.note(chunk.digest, (from.object, from.when, true));
             }
             Record::Remove(digest) => {
-                self.removed(digest, (node, when));
-                self.merger.heard.note(*digest, (node, when, false));
+                self.removed(digest, from);
+                self.merger.heard.note(*digest, (from.object, from.when, false));
             }
             _ => {}
         }
     }
 
-    fn inserted(&mut self, chunk: &Chunk, (node, when): (&Arc<str>, When)) {
+    fn inserted(&mut self, chunk: &Chunk, from: Source<'_>) {
         let (books, digest) = (&mut *self.books, chunk.digest);
         match books.index.get(&digest) {
             Some(entry) if entry.chunk.len == chunk.len => {
+                if from.late {
+                    return;
+                }
                 let _ = books.index.insert(*chunk);
                 // A page of a listing may be older.
                 return books.changed(digest);
@@ -313,11 +353,17 @@ impl Desk<'_> {
             None if books.index.is_known(&digest) => return,
             None => {}
         }
-        // What went since stays so.
+        // What went since stays so, and a listing that began clearly later would have shown it.
         let absent = books
             .absent_for(&digest)
-            .map_or(Last::This, |ago| when.against(&When::ago(self.shared, ago)));
-        match absent.and(self.merger.heard.compare(&digest, (node, when, true))) {
+            .map_or(Last::This, |ago| from.when.against(&When::ago(self.shared, ago)));
+        let listed = When::at(self.shared.truth.listed_ms.load(Ordering::Relaxed));
+        let unlisted = match from.when.against(&listed) {
+            Last::Other => Last::Other,
+            _ => Last::This,
+        };
+        let heard = self.merger.heard.compare(&digest, (from.object, from.when, true));
+        match from.judge(absent.and(unlisted).and(heard)) {
             Last::Other => {}
             Last::Unclear => self.merger.questions.put(*chunk),
             Last::This => {
@@ -329,14 +375,15 @@ impl Desk<'_> {
         }
     }
 
-    fn removed(&mut self, digest: &Digest, (node, when): (&Arc<str>, When)) {
+    fn removed(&mut self, digest: &Digest, from: Source<'_>) {
         let Some(entry) = self.books.index.known(digest) else { return };
         let seen = match self.books.seen.ms(entry.slot) {
             // Nobody here saw it.
             0 => Last::This,
-            ms => when.against(&When::at(ms.cast_signed())),
+            ms => from.when.against(&When::at(ms.cast_signed())),
         };
-        match seen.and(self.merger.heard.compare(digest, (node, when, false))) {
+        let heard = self.merger.heard.compare(digest, (from.object, from.when, false));
+        match from.judge(seen.and(heard)) {
             Last::Other => {}
             Last::Unclear => self.merger.questions.put(entry.chunk),
             Last::This => {
@@ -386,7 +433,8 @@ mod tests {
         all.extend(news_of("j/a/2", &[4000, 7000]));
         all.extend(news_of("j/b/1", &[3000, 6000]));
         in_order(&mut all);
-        let told: Vec<(&str, u64)> = all.iter().map(|news| (&*news.node, news.to_ms)).collect();
+        let told: Vec<(&str, u64)> =
+            all.iter().map(|news| (node_of(&news.object), news.to_ms)).collect();
         let (a, b) = ("j/a", "j/b");
         assert_eq!(told, [(a, 1000), (b, 3000), (a, 5000), (a, 5000), (b, 6000), (a, 7000)]);
         assert_eq!(all[2].records, [Record::Touch(Digest([1; 32]))], "of equals the first first");

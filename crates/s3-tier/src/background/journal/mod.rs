@@ -3,4 +3,5 @@
 pub mod conflicts;
 pub mod last_writes;
 pub mod merge;
+pub mod progress;
 pub mod time_range;
