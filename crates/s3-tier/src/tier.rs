@@ -101,6 +101,24 @@ impl S3Tier {
         })
     }
 
+    /// Releases the hold of a lookup whose answer is never taken.
+    fn or_release(
+        &self,
+        ticket: Ticket<Result<LookedUp, Error>>,
+        hold: Hold,
+    ) -> Ticket<Result<LookedUp, Error>> {
+        if hold == Hold::None {
+            return ticket;
+        }
+        let shared = Arc::downgrade(&self.shared);
+        ticket.or_undo(move |answer| {
+            if let (Ok(LookedUp { hold: Some(id), .. }), Some(shared)) = (answer, shared.upgrade())
+            {
+                shared.books().index.release(kvtier_index::HoldId::from_u64(id.0));
+            }
+        })
+    }
+
     fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = &self.runtime {
             runtime.spawn(job);
@@ -212,7 +230,7 @@ impl Tier for S3Tier {
             self.shared.books().index.learn_order(&keys);
         }
         self.shared.books().meet(&keys);
-        match lookup::from_memory(&self.shared, &keys, (mode, hold)) {
+        let ticket = match lookup::from_memory(&self.shared, &keys, (mode, hold)) {
             Some(answer) => Ticket::ready(answer),
             None => {
                 let (shared, work) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
@@ -227,7 +245,8 @@ impl Tier for S3Tier {
                     }
                 })
             }
-        }
+        };
+        self.or_release(ticket, hold)
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {

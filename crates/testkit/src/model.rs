@@ -228,14 +228,22 @@ impl Tier for ModelTier {
         mode: Mode,
         hold: Hold,
     ) -> Ticket<Result<LookedUp, Error>> {
-        Ticket::ready(self.refusal(ctx).and_then(|()| {
+        let found = self.refusal(ctx).and_then(|()| {
             let mut store = self.shared.store();
             let found = store.lookup(&keys, mode);
             match hold {
                 Hold::For(time) => store.hold(&keys, found, time),
                 Hold::None => Ok(LookedUp::new(found, None)),
             }
-        }))
+        });
+        let shared = Arc::downgrade(&self.shared);
+        Ticket::ready(found).or_undo(move |answer| {
+            if let (Ok(LookedUp { hold: Some(hold), .. }), Some(shared)) =
+                (answer, shared.upgrade())
+            {
+                shared.store().release(hold);
+            }
+        })
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {

@@ -34,7 +34,8 @@ const SPARE_BYTES: u64 = 1 << 20;
 pub struct HostTier {
     caps: Caps,
     arena: Arena,
-    chunks: Mutex<Chunks>,
+    /// Shared with the answers of lookups, whose holds end with them.
+    chunks: Arc<Mutex<Chunks>>,
     closed: AtomicBool,
     clock: Clock,
     began: Instant,
@@ -83,7 +84,7 @@ impl HostTier {
         Ok(HostTier {
             caps,
             arena,
-            chunks: Mutex::new(chunks),
+            chunks: Arc::new(Mutex::new(chunks)),
             closed: AtomicBool::new(false),
             began: config.clock.now(),
             clock: config.clock,
@@ -101,7 +102,7 @@ impl HostTier {
     }
 
     fn chunks(&self) -> MutexGuard<'_, Chunks> {
-        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.chunks)
     }
 
     fn is_closed(&self) -> bool {
@@ -179,6 +180,10 @@ impl HostTier {
     }
 }
 
+fn lock(chunks: &Mutex<Chunks>) -> MutexGuard<'_, Chunks> {
+    chunks.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Tier for HostTier {
     fn caps(&self) -> &Caps {
         &self.caps
@@ -191,11 +196,21 @@ impl Tier for HostTier {
         mode: Mode,
         hold: Hold,
     ) -> Ticket<Result<LookedUp, Error>> {
-        Ticket::ready(
-            self.gate(ctx)
-                .and_then(|()| self.find(&keys, mode, hold))
-                .map_err(|e| e.with_op("lookup")),
-        )
+        let found = self.gate(ctx).and_then(|()| self.find(&keys, mode, hold));
+        let held = found.as_ref().is_ok_and(|found| found.hold.is_some());
+        let ticket = Ticket::ready(found.map_err(|e| e.with_op("lookup")));
+        if !held {
+            return ticket;
+        }
+        // A hold whose answer is never taken is released by nobody else.
+        let chunks = Arc::downgrade(&self.chunks);
+        ticket.or_undo(move |answer| {
+            if let (Ok(LookedUp { hold: Some(hold), .. }), Some(chunks)) =
+                (answer, chunks.upgrade())
+            {
+                lock(&chunks).index.release(kvtier_index::HoldId::from_u64(hold.0));
+            }
+        })
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {

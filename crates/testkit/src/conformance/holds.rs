@@ -1,8 +1,10 @@
 //! Holds and eviction: what is held stays, and the cap is kept.
 
+use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
-use kvtier_core::{HoldId, Key, Loaded, Mode, Presence, Removed, Saved, ShedReason};
+use kvtier_core::{Hold, HoldId, Key, Loaded, Mode, Presence, Removed, Saved, ShedReason};
 
 use super::Fixture;
 
@@ -31,6 +33,25 @@ pub fn a_hold_expires(make: &dyn Fn() -> Fixture) {
     let hold = f.hold(&keys, Duration::from_millis(50)).hold.expect("a hold");
     f.eventually("the hold expires", || f.remove(&keys).removed == 1);
     f.tier.release(hold);
+}
+
+/// A lookup that is dropped before its answer, or with it, holds nothing.
+pub fn a_hold_whose_answer_is_never_taken_ends(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    let keys = f.keys(0..4);
+    f.store(&keys[..3], LEN);
+    for mode in [Mode::Each, Mode::Prefix] {
+        let ask = || f.tier.lookup(&f.ctx(), Arc::clone(&keys), mode, Hold::For(LONG));
+        drop(ask());
+        let answered = ask();
+        f.eventually("an answer", || answered.is_done());
+        drop(answered);
+    }
+    let removed = Cell::new(0);
+    f.eventually("nothing is held", || {
+        removed.set(removed.get() + f.remove(&keys).removed);
+        removed.get() == 3
+    });
 }
 
 /// A chunk held twice is free when both holds have ended.

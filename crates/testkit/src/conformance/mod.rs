@@ -89,6 +89,7 @@ macro_rules! promises {
             answers::removed_is_gone,
             holds::a_hold_keeps_from_remove_until_released,
             holds::a_hold_expires,
+            holds::a_hold_whose_answer_is_never_taken_ends,
             holds::two_holds_are_both_needed_to_end,
             holds::keys_of_a_hold_are_released_one_by_one,
             holds::nothing_hit_is_nothing_held,
