@@ -111,7 +111,7 @@ impl S3Tier {
             return ticket;
         }
         let shared = Arc::downgrade(&self.shared);
-        ticket.or_undo(move |answer| {
+        ticket.undo_if_dropped(move |answer| {
             if let (Ok(LookedUp { hold: Some(id), .. }), Some(shared)) = (answer, shared.upgrade())
             {
                 shared.books().index.release(kvtier_index::HoldId::from_u64(id.0));

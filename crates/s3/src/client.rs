@@ -186,7 +186,7 @@ impl Client {
             Deadline::After(time) => start.checked_add(time),
             Deadline::At(instant) => Some(instant),
         };
-        let mut work = std::pin::pin!(EFFORT.scope(RefCell::default(), work));
+        let mut work = std::pin::pin!(EFFORT.scope(RefCell::new(Effort::starting(start)), work));
         let result = match end {
             // Nothing is begun that cannot be ended.
             Some(end) if end <= start => {

@@ -15,6 +15,8 @@ tokio::task_local! {
 /// One operation's attempts.
 #[derive(Debug, Default)]
 pub struct Effort {
+    /// When the operation began.
+    began: Option<Instant>,
     pub attempts: u32,
     /// When the last of them began.
     pub sent_at: Option<Instant>,
@@ -23,6 +25,18 @@ pub struct Effort {
     signed: bool,
     /// Whether it had an answer against its credentials, and one against its clock.
     remedied: [bool; 2],
+}
+
+impl Effort {
+    /// None yet, of an operation that begins now.
+    pub fn starting(now: Instant) -> Self {
+        Effort { began: Some(now), ..Effort::default() }
+    }
+}
+
+/// When the operation began; now outside of one.
+pub fn op_began() -> Instant {
+    EFFORT.try_with(|effort| effort.borrow().began).ok().flatten().unwrap_or_else(Instant::now)
 }
 
 /// From now on the operation signs the hashes of its bodies.

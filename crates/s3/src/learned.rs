@@ -1,6 +1,6 @@
 //! What answers say of the store beside what was asked. Each may have come from a proxy, from one
-//! node of many, or at a bad moment, so nothing is learned for good: it takes several answers, or
-//! the store's own word, and expires.
+//! node of many, or at a bad moment, so nothing is learned for good: it takes several operations that
+//! did not overlap, or the store's own word, and expires.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,12 +14,14 @@ pub const CONDITIONAL_PUTS_LACK_FOR: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Support {
     began: Instant,
-    /// So many answers in a row must lack it.
+    /// So many operations in a row must lack it.
     lacks_min: u32,
     /// How long it counts as lacking; then it is asked for again.
     lacks_for: Duration,
-    /// Answers that lacked it since the last that had it.
+    /// Operations that lacked it since the last that had it.
     lacked: AtomicU32,
+    /// When the last of them was counted, in nanoseconds since `began`.
+    counted_ns: AtomicU64,
     /// In milliseconds since `began`; 0 when it was there last.
     lacking_until_ms: AtomicU64,
 }
@@ -48,12 +50,25 @@ impl Support {
     }
 
     fn new(lacks_min: u32, lacks_for: Duration) -> Self {
-        let (lacked, lacking_until_ms) = Default::default();
-        Support { began: Instant::now(), lacks_min, lacks_for, lacked, lacking_until_ms }
+        let (lacked, counted_ns, lacking_until_ms) = Default::default();
+        Support {
+            began: Instant::now(),
+            lacks_min,
+            lacks_for,
+            lacked,
+            counted_ns,
+            lacking_until_ms,
+        }
     }
 
-    /// An answer lacked it just now.
-    pub fn note_lacking(&self, now: Instant) {
+    /// An operation that began then lacked it just now. Operations at the same time, such as the
+    /// parts of an upload, may all have met one bad node: they count once.
+    pub fn note_lacking(&self, op_began: Instant, now: Instant) {
+        let ns = |at: Instant| at.saturating_duration_since(self.began).as_nanos() as u64;
+        let is_after = |counted_ns: u64| (ns(op_began) >= counted_ns).then(|| ns(now));
+        if self.counted_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_after).is_err() {
+            return;
+        }
         let before = self.lacked.fetch_add(1, Ordering::Relaxed);
         if before + 1 >= self.lacks_min {
             self.note_refused(now);
@@ -137,23 +152,37 @@ mod tests {
     fn one_object_says_nothing_of_others_and_what_was_learned_expires() {
         let support = Support::of_ranges();
         let now = Instant::now();
-        support.note_lacking(now);
-        support.note_lacking(now);
+        support.note_lacking(now, now);
+        support.note_lacking(now, now);
         assert!(!support.is_lacking(now));
         support.note_there();
-        support.note_lacking(now);
-        support.note_lacking(now);
+        support.note_lacking(now, now);
+        support.note_lacking(now, now);
         assert!(!support.is_lacking(now), "not in a row");
-        support.note_lacking(now);
+        support.note_lacking(now, now);
         assert!(support.is_lacking(now) && support.is_lacking(now + support.lacks_for / 2));
         let after = now + support.lacks_for + Duration::from_millis(1);
         assert!(!support.is_lacking(after));
-        support.note_lacking(after);
+        support.note_lacking(after, after);
         assert!(!support.is_lacking(after));
-        support.note_lacking(after);
-        support.note_lacking(after);
+        support.note_lacking(after, after);
+        support.note_lacking(after, after);
         assert!(support.is_lacking(after));
         support.note_there();
         assert!(!support.is_lacking(after));
+    }
+
+    #[test]
+    fn operations_at_the_same_time_count_once() {
+        let (support, start) = (Support::of_unsigned_bodies(), Instant::now());
+        let at = |ms| start + Duration::from_millis(ms);
+        // One bad node is met by all that are under way, and by what began before the first failed.
+        (10..30).for_each(|ms| support.note_lacking(at(9), at(ms)));
+        assert!(!support.is_lacking(at(30)));
+        support.note_lacking(at(10), at(40));
+        support.note_lacking(at(39), at(41));
+        assert!(!support.is_lacking(at(41)), "two of them");
+        support.note_lacking(at(40), at(42));
+        assert!(support.is_lacking(at(42)), "one after the other");
     }
 }

@@ -73,6 +73,13 @@ async fn stores_that_always_give_ids_have_no_misses_without() {
     }
 }
 
+/// A node that takes bodies only with their hash signed.
+fn refuses_unsigned() -> Rule {
+    Rule::next(Fault::Error(403, "AccessDenied"))
+        .with("x-amz-content-sha256", "UNSIGNED-PAYLOAD")
+        .times(u32::MAX)
+}
+
 /// Puts an object; how many requests that took, and whether the last of them had the body's hash
 /// signed.
 async fn put(server: &Server, client: &Client, memory: &Memory) -> (usize, bool) {
@@ -104,6 +111,34 @@ async fn one_refusal_does_not_have_all_bodies_hashed() {
     assert_eq!((put().await, put().await), ((2, true), (1, true)));
     jump(Duration::from_secs(601)).await;
     assert_eq!(put().await, (1, false));
+}
+
+#[tokio::test]
+async fn one_upload_in_parts_through_a_bad_node_does_not_have_all_bodies_hashed() {
+    let (server, client, memory) = scene();
+    let view = memory.view(&pattern(4 * 5 * MIB));
+    server.script(refuses_unsigned());
+    client.put_multipart("k", &view, &Put::default(), (5 * MIB, 4)).await.unwrap();
+    assert!(client.counts().unsigned_refused >= 1, "parts were sent again");
+    server.heal();
+    assert_eq!(put(&server, &client, &memory).await, (1, false));
+}
+
+#[tokio::test]
+async fn uploads_at_the_same_time_through_a_bad_node_count_once() {
+    let (server, client, memory) = scene();
+    server.script(refuses_unsigned());
+    let (view, how) = (&memory.view(b"body"), &Put::default());
+    let (a, b, c, d) = tokio::join!(
+        client.put("a", view, how),
+        client.put("b", view, how),
+        client.put("c", view, how),
+        client.put("d", view, how)
+    );
+    assert!([a, b, c, d].iter().all(Result::is_ok));
+    assert_eq!(client.counts().unsigned_refused, 4);
+    server.heal();
+    assert_eq!(put(&server, &client, &memory).await, (1, false));
 }
 
 #[tokio::test]

@@ -237,7 +237,7 @@ impl Tier for ModelTier {
             }
         });
         let shared = Arc::downgrade(&self.shared);
-        Ticket::ready(found).or_undo(move |answer| {
+        Ticket::ready(found).undo_if_dropped(move |answer| {
             if let (Ok(LookedUp { hold: Some(hold), .. }), Some(shared)) =
                 (answer, shared.upgrade())
             {

@@ -204,7 +204,7 @@ impl Tier for HostTier {
         }
         // A hold whose answer is never taken is released by nobody else.
         let chunks = Arc::downgrade(&self.chunks);
-        ticket.or_undo(move |answer| {
+        ticket.undo_if_dropped(move |answer| {
             if let (Ok(LookedUp { hold: Some(hold), .. }), Some(chunks)) =
                 (answer, chunks.upgrade())
             {

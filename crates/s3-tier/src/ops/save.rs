@@ -230,7 +230,7 @@ async fn store(
     body: &View,
     (deadline, sums): (Instant, BlockSums),
 ) -> kvtier_s3::Result<Stored> {
-    let manner = &shared.manner;
+    let (manner, began) = (&shared.manner, Instant::now());
     let client = shared.client.until(deadline);
     let crc = (client.checksum() == Checksum::Crc32c).then(|| sums.whole());
     let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums);
@@ -260,7 +260,7 @@ async fn store(
         }
         match stored {
             Err(e) if how.if_absent && e.kind() == kvtier_s3::ErrorKind::Unsupported => {
-                manner.conditions.note_lacking(Instant::now());
+                manner.conditions.note_lacking(began, Instant::now());
                 how.if_absent = false;
             }
             stored => {

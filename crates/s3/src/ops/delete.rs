@@ -47,7 +47,7 @@ impl Client {
                 format!("at most {KEYS_MAX} keys can be deleted at once"),
             ));
         }
-        let many = self.deletes_many();
+        let (many, began) = (self.deletes_many(), Instant::now());
         let (said, odd): (Vec<&str>, Vec<&str>) =
             keys.iter().map(AsRef::as_ref).partition(|key| many && xml::is_sayable(key));
         let mut refused = Vec::new();
@@ -72,7 +72,7 @@ impl Client {
                         Some("NotImplemented" | "MethodNotAllowed") => {
                             deleting_many.note_refused(Instant::now())
                         }
-                        _ => deleting_many.note_lacking(Instant::now()),
+                        _ => deleting_many.note_lacking(began, Instant::now()),
                     }
                     refused = self.delete_each(&said).await?;
                 }

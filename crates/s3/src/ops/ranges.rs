@@ -25,6 +25,7 @@ impl Client {
         part_bytes: usize,
         width: usize,
     ) -> Result<Option<Object>> {
+        let began = Instant::now();
         lease.assume_filled(0);
         let (len, memory) = (lease.len(), host(lease)?);
         if part_bytes == 0 || len <= part_bytes || self.ignores_ranges() {
@@ -37,7 +38,7 @@ impl Client {
                     Ok(first.map(|object| Object { len: len as u64, ..object }))
                 }
                 Err(e) if e.is_ignored_range() => {
-                    self.inner.ranges.note_lacking(Instant::now());
+                    self.inner.ranges.note_lacking(began, Instant::now());
                     fetch(&self.inner, key, &mut Landing::new(memory), &Get::default()).await
                 }
                 Err(e) if e.kind() == ErrorKind::NotFound && e.status().is_none() => Ok(None),

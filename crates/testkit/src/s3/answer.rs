@@ -28,6 +28,7 @@ impl Shared {
                 |marker: &str| request.path.contains(marker) || request.query.contains(marker);
             rule.method.is_none_or(|method| method == request.method)
                 && rule.marker.is_none_or(here)
+                && rule.header.is_none_or(|(name, value)| request.header(name) == Some(value))
         })?;
         rules[at].times -= 1;
         match rules[at].times {

@@ -97,6 +97,7 @@ pub struct Elsewhere {
 pub struct Rule {
     pub(super) method: Option<&'static str>,
     pub(super) marker: Option<&'static str>,
+    pub(super) header: Option<(&'static str, &'static str)>,
     pub(super) fault: Fault,
     pub(super) times: u32,
 }
@@ -104,7 +105,7 @@ pub struct Rule {
 impl Rule {
     /// The next request, whatever it is.
     pub fn next(fault: Fault) -> Self {
-        Rule { method: None, marker: None, fault, times: 1 }
+        Rule { method: None, marker: None, header: None, fault, times: 1 }
     }
 
     /// Only requests with this method.
@@ -116,6 +117,12 @@ impl Rule {
     /// Only requests whose path or query contains this.
     pub fn containing(mut self, marker: &'static str) -> Self {
         self.marker = Some(marker);
+        self
+    }
+
+    /// Only requests with this header: its name in lower case, and its value.
+    pub fn with(mut self, name: &'static str, value: &'static str) -> Self {
+        self.header = Some((name, value));
         self
     }
 
