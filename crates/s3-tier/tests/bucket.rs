@@ -1,5 +1,5 @@
 //! A bucket that does not exist: it is said at once, with what to do, and the tier works as soon as
-//! it is there.
+//! it is there. And one whose listing does not end.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -12,8 +12,8 @@ use kvtier_core::{Ctx, ErrorKind, Loaded, Observe, Saved, Tier};
 use kvtier_s3::Client;
 use kvtier_s3_tier::{S3Tier, TierConfig};
 use kvtier_testkit::conformance::Fixture;
-use kvtier_testkit::s3::{Fault, Rule};
-use support::tier::{PREFIX, World, plain_server, within};
+use kvtier_testkit::s3::{Fault, Foreign, Rule};
+use support::tier::{PREFIX, World, plain_server, quick, within};
 use support::{config_of, endpoint};
 
 const LEN: usize = 10_000;
@@ -103,4 +103,29 @@ fn whether_puts_can_be_conditional_is_asked_until_it_is_known_and_one_refusal_do
         assert!(save(true) && save(false), "one refusal is none for good");
     }
     assert!(save(true) && save(true) && save(true) && !save(false), "three in a row are");
+}
+
+#[test]
+fn a_listing_that_goes_round_is_left_and_tried_again_with_pauses() {
+    let world = World::with(quick);
+    let page = |next: &str| {
+        let body = format!(
+            "<ListBucketResult><IsTruncated>true</IsTruncated>\
+             <NextContinuationToken>{next}</NextContinuationToken></ListBucketResult>"
+        );
+        Rule::next(Fault::Foreign(Foreign::new(200, body))).containing("list-type")
+    };
+    for _ in 0..2000 {
+        world.server.script(page("a"));
+        world.server.script(page("b"));
+    }
+    let asked = || world.server.seen().iter().filter(|s| s.target.contains("list-type")).count();
+    let before = asked();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(asked() - before < 500, "{} listings", asked() - before);
+    assert!(world.count("sweeps") > 0);
+    world.server.heal();
+    let key = world.suite.key(1);
+    world.write(&world.name(&key), &[7; 500], None);
+    world.suite.eventually("the bucket is listed again", || world.used() == 500);
 }

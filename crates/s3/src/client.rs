@@ -17,6 +17,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::{Dialer, Pool};
 use crate::learned::{LastSeen, Support};
+use crate::ops::Listings;
 use crate::refresh::{BASE_PAUSE_MAX, Fresh, SESSION_PAUSE_MAX};
 use crate::request::Request;
 use crate::retry::{Breakers, Budget, Class, Gates};
@@ -64,6 +65,8 @@ pub(crate) struct Inner {
     pub deleting_many: Support,
     pub gets: AtomicU64,
     pub ranges: Support,
+    /// The listings that are under way.
+    pub listings: Listings,
     /// The store said last that there is no such bucket.
     pub bucket_missing: AtomicBool,
     /// Wakes the requests that hang at an endpoint that is back, so that they are sent again.
@@ -113,6 +116,7 @@ impl Client {
             deleting_many: Support::of_deleting_many(),
             gets: AtomicU64::new(0),
             ranges: Support::of_ranges(),
+            listings: Listings::default(),
             bucket_missing: AtomicBool::new(false),
             recovered: Notify::new(),
             config,

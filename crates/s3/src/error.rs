@@ -74,6 +74,7 @@ enum Mark {
     None,
     IgnoredRange,
     Foreign,
+    Endless,
 }
 
 const _: () = assert!(size_of::<Error>() == size_of::<usize>());
@@ -153,6 +154,20 @@ impl Error {
         let mut error = Error::new(ErrorKind::Io, what).retryable(true);
         error.0.mark = Mark::Foreign;
         error
+    }
+
+    /// A listing that does not end.
+    pub(crate) fn endless() -> Self {
+        let what = "the store's listing does not end: pages of it come again; list anew later";
+        let mut error = Error::new(ErrorKind::Io, what).retryable(true);
+        error.0.mark = Mark::Endless;
+        error
+    }
+
+    /// Whether it is [`Error::endless`].
+    #[cfg(feature = "tier")]
+    pub(crate) fn is_endless(&self) -> bool {
+        self.0.mark == Mark::Endless
     }
 
     /// Whether it is [`Error::foreign`].

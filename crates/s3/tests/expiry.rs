@@ -240,3 +240,30 @@ async fn a_listing_that_repeats_its_token_ends() {
     let error = client.list_uploads("", first.next.as_ref()).await.unwrap_err();
     assert!(error.to_string().contains("does not end"), "{error}");
 }
+
+#[tokio::test]
+async fn a_listing_that_goes_round_ends_with_an_error_and_is_whole_when_the_store_is_well() {
+    let (server, client, _) = scene();
+    let page = |next: u32| {
+        let body = format!(
+            "<ListBucketResult><IsTruncated>true</IsTruncated>\
+             <NextContinuationToken>t{next}</NextContinuationToken></ListBucketResult>"
+        );
+        Rule::next(foreign(200, &body)).containing("list-type")
+    };
+    // Tokens 0, 1, and then 2, 3, 4 for ever.
+    for n in 0..40u32 {
+        server.script(page(if n < 2 { n } else { 2 + (n - 2) % 3 }));
+    }
+    let mut next = None;
+    let error = loop {
+        match client.list(&List::default(), next.as_deref()).await {
+            Ok(page) => next = page.next,
+            Err(e) => break e,
+        }
+        assert!(server.seen().len() <= 20, "it goes on");
+    };
+    assert!(error.is_retryable() && error.to_string().contains("does not end"), "{error}");
+    server.heal();
+    assert_eq!(client.list(&List::default(), None).await.unwrap().next, None);
+}

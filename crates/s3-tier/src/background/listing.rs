@@ -20,6 +20,8 @@ use crate::state::shared::Shared;
 const WIDTH: usize = 16;
 /// How long to wait after a listing that failed.
 const PAUSE: Duration = Duration::from_secs(1);
+/// A listing whose pages come again is given up after so many tries at the same page.
+const ENDLESS_TRIES: u32 = 3;
 /// How long a listing waits for the key of tenants.
 const KEY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Some stores list only later what was written a moment ago.
@@ -81,7 +83,7 @@ impl Sweep {
         self.round.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lists everything; `false` when the tier was closed before the end.
+    /// Lists everything; `false` when the tier was closed before the end, or there is none.
     async fn all(&self) -> bool {
         let root = List::under(self.shared.names.root());
         let Some(page) = self.page(&root, None).await else { return false };
@@ -122,9 +124,10 @@ impl Sweep {
     }
 
     /// One page into the index, asked for until the store gives it; `None` when the tier was
-    /// closed.
+    /// closed, or the listing does not end.
     async fn page(&self, under: &List, next: Option<&str>) -> Option<Page> {
-        while !self.shared.gate.is_closed() {
+        let mut endless = 0;
+        while !self.shared.gate.is_closed() && endless < ENDLESS_TRIES {
             self.wait_for_turn().await;
             let sent_ms = self.shared.now_ms();
             match self.shared.client.list(under, next).await {
@@ -133,6 +136,7 @@ impl Sweep {
                     return Some(page);
                 }
                 Err(e) => {
+                    endless += u32::from(e.is_endless());
                     drop(self.shared.error("list", None, e));
                     tokio::time::sleep(PAUSE).await;
                 }

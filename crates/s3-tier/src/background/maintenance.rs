@@ -87,14 +87,27 @@ fn hurried_pause(shared: &Shared) -> Duration {
 
 /// Lists the bucket, again and again.
 async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
-    let mut first = true;
+    let (mut first, mut again) = (true, PAUSE);
+    let every = shared.truth.config.sweep_every;
     while !shared.gate.is_closed() {
+        let mut listed = None;
         if shared.names.tells() {
-            first &= !listing::sweep(&shared, first, known_ms).await;
+            let done = listing::sweep(&shared, first, known_ms).await;
+            listed = Some(done);
+            first &= !done;
             shared.outbox.ring();
         }
-        // Names of LMCache's layouts mean nothing before the first key says whose they are.
-        let pause = if first { PAUSE } else { shared.truth.config.sweep_every };
+        let pause = match listed {
+            // Names of LMCache's layouts mean nothing before the first key says whose they are.
+            None => PAUSE,
+            Some(true) => every,
+            // It costs many requests, and did not end.
+            Some(false) => again,
+        };
+        again = match listed {
+            Some(false) => (2 * again).min(every.max(PAUSE)),
+            _ => PAUSE,
+        };
         tokio::time::sleep(pause).await;
     }
 }

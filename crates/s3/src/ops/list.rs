@@ -1,3 +1,4 @@
+use super::cycle::Step;
 use crate::answer;
 use crate::client::Client;
 use crate::encode;
@@ -86,7 +87,8 @@ pub struct Uploads {
 }
 
 impl Client {
-    /// One page of a listing; `next` is that of the page before.
+    /// One page of a listing; `next` is that of the page before. A listing that comes to where it
+    /// was before is an error, however far back that is.
     pub async fn list(&self, list: &List, next: Option<&str>) -> Result<Page> {
         if self.inner.config.endpoint.provider() == Provider::Express
             && !list.prefix.is_empty()
@@ -108,9 +110,14 @@ impl Client {
             let found = self.inner.ask_for(&request, ANSWER_BYTES_MAX, |head, body| {
                 page(body).map(|page| Page { date: date(head), ..page })
             });
-            found.await.and_then(|found| match next.is_some() && found.next.as_deref() == next {
-                true => Err(endless()),
-                false => Ok(found),
+            found.await.and_then(|page| {
+                let names = page.entries.iter().map(|entry| entry.key.as_str());
+                let names: Vec<&str> =
+                    names.chain(page.prefixes.iter().map(String::as_str)).collect();
+                let what = (&list.prefix, &list.start_after, &list.delimiter, list.page_max);
+                let content = (page.next.is_some() && !names.is_empty()).then_some(names);
+                let step = Step { what, from: next, next: page.next.as_deref(), content };
+                if self.inner.listings.is_cycle(step) { Err(Error::endless()) } else { Ok(page) }
             })
         };
         self.run((Class::Control, "list"), asked).await
@@ -132,9 +139,16 @@ impl Client {
             let found = self.inner.ask_for(&request, ANSWER_BYTES_MAX, |head, body| {
                 uploads(body).map(|found| Uploads { date: date(head), ..found })
             });
-            found.await.and_then(|found| match next.is_some() && found.next.as_ref() == next {
-                true => Err(endless()),
-                false => Ok(found),
+            found.await.and_then(|page| {
+                let ids: Vec<&str> = page.uploads.iter().map(|upload| upload.id.as_str()).collect();
+                let content = (!ids.is_empty()).then_some(ids);
+                let step = Step {
+                    what: ("uploads", prefix),
+                    from: next,
+                    next: page.next.as_ref(),
+                    content,
+                };
+                if self.inner.listings.is_cycle(step) { Err(Error::endless()) } else { Ok(page) }
             })
         };
         self.run((Class::Control, "list_uploads"), asked).await
@@ -144,11 +158,6 @@ impl Client {
 /// When the store answered.
 fn date(head: &Head) -> Option<i64> {
     head.header("date").and_then(http_date)
-}
-
-/// A listing whose next page begins where this one did.
-fn endless() -> Error {
-    Error::foreign("the store's listing does not end: its next page is the same again")
 }
 
 /// Decodes the texts of a listing; whether all of them could be. Some stores say only behind the

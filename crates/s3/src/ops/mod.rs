@@ -1,6 +1,7 @@
 //! What can be asked of a bucket.
 
 mod bucket;
+mod cycle;
 mod delete;
 mod get;
 mod head;
@@ -11,6 +12,7 @@ mod multipart;
 mod put;
 mod ranges;
 
+pub use cycle::Listings;
 pub use delete::Refused;
 pub use get::Get;
 pub use head::Object;
