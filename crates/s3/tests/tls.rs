@@ -109,3 +109,49 @@ async fn tls_is_what_the_caller_makes_it() {
     let suite = client.survey().await.unwrap().tls.unwrap().suite;
     assert!(suite.contains("CHACHA20"), "{suite}");
 }
+
+#[tokio::test]
+async fn a_ca_bundle_that_is_replaced_is_read_again() {
+    let (server, dir) = (server(|_| {}), tempfile::tempdir().unwrap());
+    let mut front = Front::before(&server).await;
+    let path = dir.path().join("ca.pem");
+    std::fs::write(&path, &front.ca).unwrap();
+    let client = front.client(Trust::PemFile(path.clone()));
+    assert!(client.head_bucket().await.unwrap());
+    // The server comes first.
+    front.rotate();
+    server.disconnect();
+    assert_eq!(client.head_bucket().await.unwrap_err().kind(), ErrorKind::Denied);
+    std::fs::write(&path, &front.ca).unwrap();
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
+    std::fs::File::options().append(true).open(&path).unwrap().set_modified(later).unwrap();
+    assert!(client.head_bucket().await.unwrap(), "it was written since");
+    // What is no bundle, or gone, changes nothing.
+    std::fs::write(&path, "nonsense").unwrap();
+    server.disconnect();
+    assert!(client.head_bucket().await.unwrap());
+    std::fs::remove_file(&path).unwrap();
+    server.disconnect();
+    assert!(client.head_bucket().await.unwrap());
+}
+
+#[tokio::test]
+async fn a_ca_bundle_is_read_again_where_the_server_is_not_trusted() {
+    let (server, dir) = (server(|_| {}), tempfile::tempdir().unwrap());
+    let mut front = Front::before(&server).await;
+    let path = dir.path().join("ca.pem");
+    let then = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    let write = |ca: &str| {
+        std::fs::write(&path, ca).unwrap();
+        std::fs::File::options().append(true).open(&path).unwrap().set_modified(then).unwrap();
+    };
+    write(&front.ca);
+    let client = front.client(Trust::PemFile(path.clone()));
+    assert!(client.head_bucket().await.unwrap());
+    // A copy that kept its time.
+    front.rotate();
+    write(&front.ca);
+    server.disconnect();
+    assert!(client.head_bucket().await.unwrap());
+    assert_eq!(client.counts().retries, 0, "no operation had to be repeated");
+}

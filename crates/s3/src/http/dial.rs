@@ -1,6 +1,5 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -8,7 +7,7 @@ use tokio::time::timeout;
 
 use super::names::{Names, Resolve};
 use super::stream::Stream;
-use super::tls::{Tls, Trust};
+use super::tls::{Current, Tls, Trust};
 use crate::config::Http2;
 use crate::error::{Error, ErrorKind, Result};
 use crate::probe::Connection;
@@ -54,11 +53,9 @@ impl fmt::Display for Target {
 #[derive(Debug)]
 pub struct Dialer {
     names: Names,
-    trust: Trust,
-    tls: OnceLock<Tls>,
+    tls: Current,
     patience: Duration,
     http2: Http2,
-    direct: bool,
 }
 
 impl Dialer {
@@ -71,7 +68,8 @@ impl Dialer {
         http2: Http2,
         direct: bool,
     ) -> Self {
-        Dialer { names: Names::new(resolver), trust, tls: OnceLock::new(), patience, http2, direct }
+        let tls = Current::new(trust, http2 != Http2::Off, direct);
+        Dialer { names: Names::new(resolver), tls, patience, http2 }
     }
 
     /// Whether a connection with `target` may come to speak HTTP/2.
@@ -99,7 +97,14 @@ impl Dialer {
         let addresses = self.addresses(target).await?;
         let mut last = no_address(target);
         for address in addresses.into_iter().take(TRIES_MAX) {
-            match timeout(self.patience, self.dial(target, address)).await {
+            let mut dialed = timeout(self.patience, self.dial(target, address)).await;
+            // The server's certificate may be of a new authority.
+            if matches!(&dialed, Ok(Err(e)) if e.kind() == ErrorKind::Denied)
+                && self.tls.read_again(Instant::now())
+            {
+                dialed = timeout(self.patience, self.dial(target, address)).await;
+            }
+            match dialed {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(e)) if !e.is_retryable() => return Err(e),
                 Ok(Err(e)) => last = e,
@@ -124,7 +129,7 @@ impl Dialer {
         let look = async {
             let tcp = socket(target, address).await?;
             match target.tls {
-                true => Tls::offering(&self.trust, &[b"h2", b"http/1.1"])?
+                true => Tls::offering(self.tls.trust(), &[b"h2", b"http/1.1"])?
                     .survey(&target.host, tcp)
                     .await
                     .map(Some),
@@ -158,7 +163,7 @@ impl Dialer {
     async fn dial(&self, target: &Target, address: SocketAddr) -> Result<Stream> {
         let tcp = socket(target, address).await?;
         match target.tls {
-            true => self.tls()?.connect(&target.host, tcp).await,
+            true => self.tls.tls()?.connect(&target.host, tcp).await,
             false => Ok(Stream::Plain(tcp)),
         }
     }
@@ -167,14 +172,6 @@ impl Dialer {
         let what =
             format!("{target} ({address}) did not answer within {} ms", self.patience.as_millis());
         Error::new(ErrorKind::Timeout, what)
-    }
-
-    fn tls(&self) -> Result<&Tls> {
-        if let Some(tls) = self.tls.get() {
-            return Ok(tls);
-        }
-        let made = Tls::new(&self.trust, self.http2 != Http2::Off, self.direct)?;
-        Ok(self.tls.get_or_init(|| made))
     }
 }
 

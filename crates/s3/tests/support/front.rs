@@ -2,8 +2,8 @@
 #![allow(dead_code)]
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use kvtier_s3::{Client, Place, Trust};
 use kvtier_testkit::s3::Server;
@@ -19,6 +19,7 @@ pub struct Front {
     pub address: SocketAddr,
     pub ca: String,
     pub resumed: Arc<AtomicUsize>,
+    acceptor: Arc<Mutex<TlsAcceptor>>,
 }
 
 impl Front {
@@ -28,29 +29,25 @@ impl Front {
 
     /// One that chooses among these protocols.
     pub async fn choosing(server: &Server, protocols: &[&[u8]]) -> Self {
-        let certified =
-            rcgen::generate_simple_self_signed(vec!["s3.test".into(), "127.0.0.1".into()]).unwrap();
-        let key =
-            PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap();
-        let mut config = config
-            .with_no_client_auth()
-            .with_single_cert(vec![certified.cert.der().clone()], key)
-            .unwrap();
-        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-        let (acceptor, back) = (TlsAcceptor::from(Arc::new(config)), server.address());
+        let (certified, acceptor) = certified(protocols);
+        let (acceptor, back) = (Arc::new(Mutex::new(acceptor)), server.address());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, resumed) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
-        let count = Arc::clone(&resumed);
+        let (count, accepts) = (Arc::clone(&resumed), Arc::clone(&acceptor));
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                tokio::spawn(relay(socket, back, acceptor.clone(), Arc::clone(&count)));
+                let acceptor = accepts.lock().unwrap().clone();
+                tokio::spawn(relay(socket, back, acceptor, Arc::clone(&count)));
             }
         });
-        Front { address, ca: certified.cert.pem(), resumed }
+        Front { address, ca: certified, resumed, acceptor }
+    }
+
+    /// From now on with a certificate of another authority.
+    pub fn rotate(&mut self) {
+        let (ca, acceptor) = certified(&[b"http/1.1"]);
+        self.ca = ca;
+        *self.acceptor.lock().unwrap() = acceptor;
     }
 
     pub fn client(&self, trust: Trust) -> Client {
@@ -61,6 +58,23 @@ impl Front {
         config.retries_max = 1;
         Client::new(config)
     }
+}
+
+/// A certificate that signs itself, and who shows it.
+fn certified(protocols: &[&[u8]]) -> (String, TlsAcceptor) {
+    let certified =
+        rcgen::generate_simple_self_signed(vec!["s3.test".into(), "127.0.0.1".into()]).unwrap();
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    let mut config = config
+        .with_no_client_auth()
+        .with_single_cert(vec![certified.cert.der().clone()], key)
+        .unwrap();
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+    (certified.cert.pem(), TlsAcceptor::from(Arc::new(config)))
 }
 
 async fn relay(

@@ -84,10 +84,9 @@ impl S3Spec {
         (config.requests_max, config.deadline) = (self.requests_max, self.deadline);
         config.checksum = self.checksum.unwrap_or(config.checksum);
         if let Some(path) = &self.ca_bundle {
-            let pem = std::fs::read(path);
-            config.trust = Trust::Pem(
-                pem.map_err(|e| self.invalid("ca_bundle cannot be read; check its path", e))?,
-            );
+            std::fs::metadata(path)
+                .map_err(|e| self.invalid("ca_bundle cannot be read; check its path", e))?;
+            config.trust = Trust::PemFile(path.clone());
         }
         Ok(config)
     }

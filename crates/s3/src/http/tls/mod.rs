@@ -1,6 +1,7 @@
 //! TLS by rustls, over buffers of ours.
 
 mod buffers;
+mod current;
 #[cfg(feature = "tls-direct")]
 mod direct;
 mod library;
@@ -10,6 +11,7 @@ pub mod pair;
 mod record;
 mod session;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
@@ -17,6 +19,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 
+pub use self::current::Current;
 #[cfg(all(any(fuzzing, clippy), feature = "tls-direct"))]
 pub use self::direct::model::play as fuzz_records;
 pub use self::session::Session;
@@ -33,6 +36,9 @@ pub enum Trust {
     System,
     /// The certificates in this PEM text, and no others.
     Pem(Vec<u8>),
+    /// The certificates in this file of PEM text, and no others. It is read again when it was
+    /// written, and when a server is not trusted.
+    PemFile(PathBuf),
     /// A whole configuration of rustls, with a provider of your own.
     Custom(Arc<ClientConfig>),
 }
@@ -76,6 +82,7 @@ impl Tls {
             Trust::Custom(config) => return Ok(ClientConfig::clone(config)),
             Trust::System => system_roots()?,
             Trust::Pem(pem) => pem_roots(pem)?,
+            Trust::PemFile(path) => file_roots(path)?,
         };
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config =
@@ -138,6 +145,15 @@ fn system_roots() -> Result<RootCertStore> {
         )),
         _ => Ok(roots),
     }
+}
+
+fn file_roots(path: &Path) -> Result<RootCertStore> {
+    let failed = |what: &str| format!("the CA bundle {} {what}", path.display());
+    let pem = std::fs::read(path).map_err(|e| {
+        Error::new(ErrorKind::Invalid, failed("cannot be read: check its path")).with_source(e)
+    })?;
+    pem_roots(&pem)
+        .map_err(|e| Error::new(ErrorKind::Invalid, failed("is of no use")).with_source(e))
 }
 
 fn pem_roots(pem: &[u8]) -> Result<RootCertStore> {

@@ -1,0 +1,127 @@
+//! The TLS configuration of now. Certificates change while a process lives: a bundle in a file is
+//! read again when it was written, and whatever is trusted when a server is not.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use super::{Tls, Trust};
+use crate::error::Result;
+use crate::time::Instant;
+
+/// Because of a server that is not trusted, certificates are read again at most this often.
+const AGAIN_MIN: Duration = Duration::from_secs(10);
+
+/// What connections are made with.
+#[derive(Debug)]
+pub struct Current {
+    trust: Trust,
+    http2: bool,
+    direct: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    tls: Option<Arc<Tls>>,
+    /// When the file that was read was written.
+    written: Option<SystemTime>,
+    /// When certificates were last read again because of a server.
+    again: Option<Instant>,
+}
+
+impl Current {
+    /// Nothing is read yet.
+    pub fn new(trust: Trust, http2: bool, direct: bool) -> Self {
+        Current { trust, http2, direct, state: Mutex::default() }
+    }
+
+    /// What is trusted.
+    pub fn trust(&self) -> &Trust {
+        &self.trust
+    }
+
+    /// For a new connection. A file that was written since it was read is read again; one that
+    /// cannot be read any more, or holds nothing of use, changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` when nothing could ever be read.
+    pub fn tls(&self) -> Result<Arc<Tls>> {
+        let (mut state, written) = (self.state(), self.written());
+        match &state.tls {
+            Some(tls) if written.is_none() || written == state.written => Ok(Arc::clone(tls)),
+            Some(tls) => {
+                let tls = self.make().unwrap_or_else(|_| Arc::clone(tls));
+                (state.tls, state.written) = (Some(Arc::clone(&tls)), written);
+                Ok(tls)
+            }
+            None => {
+                let tls = self.make()?;
+                (state.tls, state.written) = (Some(Arc::clone(&tls)), written);
+                Ok(tls)
+            }
+        }
+    }
+
+    /// A server is not trusted: reads certificates again, unless that was just done. Whether there
+    /// may be others now.
+    pub fn read_again(&self, now: Instant) -> bool {
+        let mut state = self.state();
+        let is_soon = state.again.is_some_and(|last| now.duration_since(last) < AGAIN_MIN);
+        if is_soon || !matches!(self.trust, Trust::System | Trust::PemFile(_)) {
+            return false;
+        }
+        state.again = Some(now);
+        let written = self.written();
+        let made = self.make();
+        let is_new = made.is_ok();
+        if let Ok(tls) = made {
+            (state.tls, state.written) = (Some(tls), written);
+        }
+        is_new
+    }
+
+    fn make(&self) -> Result<Arc<Tls>> {
+        Tls::new(&self.trust, self.http2, self.direct).map(Arc::new)
+    }
+
+    fn written(&self) -> Option<SystemTime> {
+        let Trust::PemFile(path) = &self.trust else { return None };
+        std::fs::metadata(path).and_then(|file| file.modified()).ok()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bundle() -> String {
+        rcgen::generate_simple_self_signed(vec!["s3.test".into()]).unwrap().cert.pem()
+    }
+
+    #[test]
+    fn servers_that_are_not_trusted_have_certificates_read_again_now_and_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ca.pem");
+        let (current, now) =
+            (Current::new(Trust::PemFile(path.clone()), false, false), Instant::now());
+        let error = current.tls().unwrap_err();
+        assert!(error.to_string().contains("ca.pem"), "{error}");
+        std::fs::write(&path, bundle()).unwrap();
+        let first = current.tls().unwrap();
+        assert!(Arc::ptr_eq(&first, &current.tls().unwrap()), "read once");
+        assert!(current.read_again(now));
+        assert!(!Arc::ptr_eq(&first, &current.tls().unwrap()));
+        assert!(!current.read_again(now + AGAIN_MIN / 2), "so soon");
+        assert!(current.read_again(now + AGAIN_MIN));
+        std::fs::write(&path, "nonsense").unwrap();
+        assert!(!current.read_again(now + 2 * AGAIN_MIN), "there is nothing new");
+        assert!(current.tls().is_ok());
+        let fixed = Current::new(Trust::Pem(bundle().into_bytes()), false, false);
+        assert!(!fixed.read_again(now));
+    }
+}
