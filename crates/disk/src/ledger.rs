@@ -23,8 +23,8 @@
 //!    is read is counted where it is seen first; what a pass misses because it moved behind the
 //!    reader is found by the next, until a pass finds nothing new (`home/census.rs`). Threads of
 //!    the own process stand still meanwhile (`ledger_check.rs`).
-//! 6. *A release from before a recount does not count.* Each recount begins a generation. A process
-//!    notes the generation that it saw last before it unlinks; if the ledger has another when it
+//! 6. *A release from before a recount does not count.* Each recount begins a generation, which it
+//!    writes into the ledger before it counts the first file. A process notes the generation that it saw last before it unlinks; if the ledger has another when it
 //!    releases, the recount may have missed the file already, and the release is dropped. That
 //!    leaves the total too high at worst, which is noticed (`may_be_high`), and recounted.
 //! 7. *A file found gone is released once.* Who deleted it releases it. A process alone in the
@@ -33,16 +33,23 @@
 //! 8. *What cannot be read is not zero.* A ledger that is missing, cut, zeroed, torn or of another
 //!    version fails its checksum: nothing is granted before it is recounted. An error of the file,
 //!    or a lock that another process keeps, grants nothing either, except bytes that this process
-//!    itself freed since and has not released: that exchange leaves the total right.
+//!    itself freed since and has not released: that exchange leaves the total right. Its unfinished
+//!    file is made first, and then the generation must still be the one in which the bytes were
+//!    freed: otherwise the process that keeps the lock may have counted without either file.
+//!
+//! A model test (`shuttle_tests.rs`) runs these rules against processes that are stopped and killed
+//! between any two of their steps.
 //!
 //! So errors are one-sided: too high a total costs room until the next recount, too low a one does
 //! not occur. What other programs write into the directory is not claimed; it is counted by the
 //! next recount. On a file system where a lock is a message to a server the total is exchanged now
 //! and then instead of at each claim, and the cap holds up to what is written in between.
 
+mod storage;
+
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -50,7 +57,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kvtier_key::BlockSums;
 
-use crate::home::{DOOR_WAIT_MAX, bookkeeping, lock_within, open_rw};
+use self::storage::Storage;
+use crate::home::{DOOR_WAIT_MAX, bookkeeping, open_rw};
 
 const MAGIC: [u8; 8] = *b"KVTLEDG2";
 /// Magic, total, generation, number of changes, CRC32C of these.
@@ -64,8 +72,8 @@ const KEPT_WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// The file `.kvtier/ledger`, see the [module](self).
 #[derive(Debug)]
-pub struct Ledger {
-    state: Mutex<State>,
+pub struct Ledger<S = File> {
+    state: Mutex<State<S>>,
     /// Change the file at once; otherwise when [`fold`](Ledger::fold) is called.
     exact: bool,
     /// The generation that the file had last.
@@ -74,10 +82,10 @@ pub struct Ledger {
     dropped: AtomicBool,
 }
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Debug)]
+struct State<S> {
     /// `None` while the directory has been read-only since it was opened: then nothing is granted.
-    file: Option<File>,
+    file: Option<S>,
     pending: Pending,
     /// The total that the file had last.
     known: u64,
@@ -141,7 +149,7 @@ struct Found {
     is_shared: bool,
 }
 
-impl Ledger {
+impl Ledger<File> {
     /// Opens the ledger. `exact` is for file systems where a lock costs microseconds; elsewhere
     /// changes wait for [`fold`](Ledger::fold).
     pub fn open(own: &Path, exact: bool) -> io::Result<Self> {
@@ -152,8 +160,48 @@ impl Ledger {
 
     /// A ledger without a file, until [`reopen`](Ledger::reopen).
     pub fn detached(exact: bool) -> Self {
+        Ledger::with_file(None, exact)
+    }
+
+    /// Whether the file still has its name.
+    pub fn is_linked(&self) -> bool {
+        self.state()
+            .file
+            .as_ref()
+            .is_some_and(|file| file.metadata().is_ok_and(|meta| meta.nlink() > 0))
+    }
+
+    /// Goes on with the file that is there now: ours was deleted or failed, or it could not be
+    /// opened until now.
+    pub fn reopen(&self, own: &Path) -> io::Result<()> {
+        self.state().file = Some(open_rw(&own.join("ledger"))?);
+        Ok(())
+    }
+
+    /// What the ledger says, without opening it to write; `None` where there is none or it is
+    /// damaged.
+    pub fn peek(own: &Path) -> io::Result<Option<u64>> {
+        match bookkeeping::open_to_read(&own.join("ledger")) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound || bookkeeping::is_no_file(&e) => {
+                Ok(None)
+            }
+            file => Ok(read(&file?)?.map(|contents| contents.total)),
+        }
+    }
+}
+
+impl<S: Storage> Ledger<S> {
+    fn with_file(file: Option<S>, exact: bool) -> Self {
+        let state = State {
+            file,
+            pending: Pending::default(),
+            known: 0,
+            changes: None,
+            is_shared: false,
+            is_kept: false,
+        };
         let (generation, dropped) = (AtomicU64::new(0), AtomicBool::new(false));
-        Ledger { state: Mutex::default(), exact, generation, dropped }
+        Ledger { state: Mutex::new(state), exact, generation, dropped }
     }
 
     /// The generation that the ledger had last: to be asked before files are unlinked, cut or
@@ -184,7 +232,8 @@ impl Ledger {
             Ok(true) => Ok(Claimed::Granted),
             Ok(false) => Ok(Claimed::Full),
             Err(e) if is_damage(&e) => Ok(Claimed::Damaged),
-            Err(_) if state.may_exchange(bytes) && make() => {
+            // The file first: a recount that begins after the look sees it.
+            Err(_) if state.has_freed(bytes) && make() && state.is_not_recounted() => {
                 state.pending.added += bytes;
                 Ok(Claimed::Granted)
             }
@@ -228,14 +277,6 @@ impl Ledger {
         state.pending.added > 0 || state.pending.removed > 0
     }
 
-    /// Whether the file still has its name.
-    pub fn is_linked(&self) -> bool {
-        self.state()
-            .file
-            .as_ref()
-            .is_some_and(|file| file.metadata().is_ok_and(|meta| meta.nlink() > 0))
-    }
-
     /// Brings changes that wait into the file, and reads those of others.
     ///
     /// # Errors
@@ -243,13 +284,6 @@ impl Ledger {
     /// the lock; else what the file system answers.
     pub fn fold(&self) -> io::Result<()> {
         self.change(&mut self.state(), |found| Some(found.total)).map(drop)
-    }
-
-    /// Goes on with the file that is there now: ours was deleted or failed, or it could not be
-    /// opened until now.
-    pub fn reopen(&self, own: &Path) -> io::Result<()> {
-        self.state().file = Some(open_rw(&own.join("ledger"))?);
-        Ok(())
     }
 
     /// Sets the total to what `count` finds, while no process changes it: in any case, or else only
@@ -262,17 +296,24 @@ impl Ledger {
         let mut state = self.state();
         let state = &mut *state;
         let file = state.file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
-        lock_within(file, DOOR_WAIT_MAX)?;
+        file.lock_within(DOOR_WAIT_MAX)?;
         let done = read(file).and_then(|contents| {
             if contents.is_some() && !always {
                 return Ok(None);
             }
-            let total = count()?;
             let seen = contents
                 .map_or(0, |contents| contents.generation)
                 .max(self.generation.load(Ordering::Acquire));
-            let next = Contents { total, generation: next_generation(seen), changes: 0 };
+            let mut next = Contents { total: 0, generation: next_generation(seen), changes: 0 };
+            if let Some(contents) = contents {
+                // Others see that it has begun: an exchange from before does not count.
+                next.total = state.pending.applied(contents).0;
+                write(file, next)?;
+                state.pending = Pending::default();
+            }
+            next.total = count()?;
             write(file, next)?;
+            let total = next.total;
             state.is_shared = false;
             // All of it lies there, and is counted.
             state.pending = Pending::default();
@@ -290,29 +331,18 @@ impl Ledger {
         self.dropped.swap(false, Ordering::AcqRel)
     }
 
-    /// What the ledger says, without opening it to write; `None` where there is none or it is
-    /// damaged.
-    pub fn peek(own: &Path) -> io::Result<Option<u64>> {
-        match bookkeeping::open_to_read(&own.join("ledger")) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound || bookkeeping::is_no_file(&e) => {
-                Ok(None)
-            }
-            file => Ok(read(&file?)?.map(|contents| contents.total)),
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State<S>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes that wait go first. Answers whether `change` was made.
     fn change(
         &self,
-        state: &mut State,
+        state: &mut State<S>,
         change: impl FnOnce(&Found) -> Option<u64>,
     ) -> io::Result<bool> {
         let file = state.file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
-        let locked = lock_within(file, if state.is_kept { KEPT_WAIT_MAX } else { LOCK_WAIT_MAX });
+        let locked = file.lock_within(if state.is_kept { KEPT_WAIT_MAX } else { LOCK_WAIT_MAX });
         state.is_kept = locked.is_err();
         locked?;
         let changed = read(file).and_then(|contents| {
@@ -353,19 +383,22 @@ impl Ledger {
     }
 }
 
-impl State {
+impl<S: Storage> State<S> {
     /// The total as far as this process can tell.
     fn expected(&self) -> u64 {
         (self.known + self.pending.added).saturating_sub(self.pending.removed)
     }
 
-    /// Whether this process freed as many bytes and has not released them. The file must still have
-    /// the generation in which they were counted: it can be read while another process keeps
-    /// the lock.
-    fn may_exchange(&self, bytes: u64) -> bool {
-        let Some(Ok(Some(contents))) = self.file.as_ref().map(read) else { return false };
-        let freed = self.pending.removed.saturating_sub(self.pending.added);
-        contents.generation == self.pending.generation && freed >= bytes
+    /// Whether this process freed as many bytes and has not released them.
+    fn has_freed(&self, bytes: u64) -> bool {
+        self.pending.removed.saturating_sub(self.pending.added) >= bytes
+    }
+
+    /// Whether no recount has begun since these bytes were freed: then the file still has the
+    /// generation in which they were. It can be read while another process keeps the lock.
+    fn is_not_recounted(&self) -> bool {
+        let contents = self.file.as_ref().map(read);
+        matches!(contents, Some(Ok(Some(now))) if now.generation == self.pending.generation)
     }
 }
 
@@ -411,9 +444,9 @@ fn next_generation(seen: u64) -> u64 {
 
 /// What the file says; `None` for a ledger that was never written, is damaged or of another
 /// version.
-fn read(file: &File) -> io::Result<Option<Contents>> {
+fn read(file: &impl Storage) -> io::Result<Option<Contents>> {
     let mut bytes = [0; BYTES];
-    match file.read_exact_at(&mut bytes, 0) {
+    match file.read(&mut bytes) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         other => other?,
     }
@@ -425,8 +458,8 @@ fn read(file: &File) -> io::Result<Option<Contents>> {
     Ok((bytes == encode(contents)).then_some(contents))
 }
 
-fn write(file: &File, contents: Contents) -> io::Result<()> {
-    file.write_all_at(&encode(contents), 0)
+fn write(file: &impl Storage, contents: Contents) -> io::Result<()> {
+    file.write(&encode(contents))
 }
 
 fn encode(contents: Contents) -> [u8; BYTES] {
@@ -440,5 +473,7 @@ fn encode(contents: Contents) -> [u8; BYTES] {
     bytes
 }
 
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 #[cfg(test)]
 mod tests;

@@ -25,13 +25,14 @@ pub struct Census {
 
 /// Files by their inodes: a renamed file is the same, and is counted where it is seen first.
 #[derive(Debug, Default)]
-struct Seen {
+pub struct Seen {
     inodes: HashSet<u64>,
     bytes: u64,
 }
 
 impl Seen {
-    fn file(&mut self, inode: u64, bytes: u64) {
+    /// A file with this inode was seen.
+    pub fn file(&mut self, inode: u64, bytes: u64) {
         if self.inodes.insert(inode) {
             self.bytes += bytes;
         }
@@ -49,19 +50,10 @@ impl Home {
     /// Counts the bytes of all files, and misses none. The caller holds the ledger's lock, and the
     /// own process's threads move nothing.
     pub fn count(&self) -> io::Result<Census> {
-        let (mut seen, mut census) = (Seen::default(), Census::default());
-        // Others may rename what is counted: a file that moved behind the reader is found by the
-        // next pass.
+        let mut census = Census::default();
         let others =
             corner::living(&self.own().join("tmp"))?.len() > usize::from(self.has_corner());
-        for pass in 0..PASSES_MAX {
-            let before = seen.bytes;
-            self.pass(&mut seen, &mut census)?;
-            if !others || (pass > 0 && seen.bytes == before) {
-                break;
-            }
-        }
-        census.bytes = seen.bytes;
+        census.bytes = count(others, |seen| self.pass(seen, &mut census))?;
         Ok(census)
     }
 
@@ -87,6 +79,20 @@ impl Home {
         }
         each_file(&self.own().join("quarantine"), &mut |_, inode, bytes| seen.file(inode, bytes))
     }
+}
+
+/// Counts the bytes of all files that `pass` finds. `others` may rename what is counted: a file that
+/// moved behind the reader is found by the next pass.
+pub fn count(others: bool, mut pass: impl FnMut(&mut Seen) -> io::Result<()>) -> io::Result<u64> {
+    let mut seen = Seen::default();
+    for number in 0..PASSES_MAX {
+        let before = seen.bytes;
+        pass(&mut seen)?;
+        if !others || (number > 0 && seen.bytes == before) {
+            break;
+        }
+    }
+    Ok(seen.bytes)
 }
 
 /// The unfinished files in all staging directories, with the bytes that they have or state,

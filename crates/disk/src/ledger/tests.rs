@@ -138,6 +138,40 @@ fn while_a_lock_is_kept_bytes_are_exchanged_and_none_are_added() {
     assert_eq!((total(dir.path()), claim(&b, 47).unwrap()), (53, Granted));
 }
 
+/// The recount may have read the staging directory of the process already, and does not see the
+/// file that the process frees.
+#[test]
+fn while_another_process_recounts_no_bytes_are_exchanged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = two(dir.path(), true);
+    // It has waited for the lock for long.
+    a.state().is_kept = true;
+    let count = || {
+        release(&a, 5);
+        let mut made = 0;
+        let mut make = || {
+            made += 1;
+            true
+        };
+        assert_eq!(a.claim(5, 100, &mut make).unwrap(), Full);
+        assert_eq!(made, 1, "a file that the caller deletes");
+        Ok(5)
+    };
+    b.recount(true, count).unwrap();
+    a.fold().unwrap();
+    assert_eq!((total(dir.path()), a.may_be_high()), (5, true), "the release is dropped");
+}
+
+#[test]
+fn a_recount_that_fails_counts_what_waits_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, _) = two(dir.path(), true);
+    a.state().pending.added = 7;
+    a.recount(true, || Err(io::ErrorKind::Other.into())).unwrap_err();
+    a.fold().unwrap();
+    assert_eq!(total(dir.path()), 17);
+}
+
 #[test]
 fn a_ledger_that_fails_grants_nothing() {
     let dir = tempfile::tempdir().unwrap();
