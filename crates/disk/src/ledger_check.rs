@@ -16,6 +16,7 @@ use kvtier_index::{IndexEntry, SlotCursor};
 use kvtier_key::Digest;
 
 use crate::home::{Buried, quarantine};
+use crate::layout::Foreign;
 use crate::ledger::{Claimed, Generation, Ledger, Recounted, is_damage};
 use crate::mover::Mover;
 use crate::name;
@@ -289,8 +290,9 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Moves a chunk's damaged file out of the way. Its [name](Self::name) is held.
-    pub fn set_aside(&self, digest: &Digest, len: u64) -> io::Result<()> {
+    /// Moves a chunk's damaged file out of the way. Its [name](Self::name) is held. In a foreign
+    /// layout the ledger counts what the index knew, and not what another program wrote since.
+    pub fn set_aside(&self, digest: &Digest, len: u64, was_known: bool) -> io::Result<()> {
         let (_moving, since) = (self.ledger_check.moving(), self.ledger.generation());
         let max = quarantine::bytes_max(self.capacity_bytes);
         self.home.delete_sidecar(digest)?;
@@ -301,7 +303,11 @@ impl<M: Mover> Shared<M> {
         )?;
         self.aside_bytes.fetch_add(kept, Ordering::Relaxed);
         // It was counted by the length in its name, and may have another.
-        let counted = self.home.file_len(len);
+        let is_counted = |foreign: &Foreign| was_known && !foreign.is_uncounted(digest);
+        let counted = match self.home.foreign().is_none_or(is_counted) {
+            true => self.home.file_len(len),
+            false => 0,
+        };
         self.ledger.release_later(counted.saturating_sub(kept), since);
         self.ledger.add(kept.saturating_sub(counted))
     }

@@ -67,7 +67,7 @@ pub fn begin<M: Mover>(
             if e.kind() == io::ErrorKind::PermissionDenied {
                 let one = shared.name(op.key.digest());
                 match shared.home.find(op.key.digest(), len) {
-                    Ok(Some(file)) => shared.mark_corrupt(op.key.digest(), file),
+                    Ok(Some(file)) => _ = shared.mark_corrupt(op.key.digest(), file),
                     _ => drop(shared.forget(op.key.digest(), true)),
                 }
                 drop(one);

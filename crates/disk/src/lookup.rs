@@ -4,6 +4,7 @@ use kvtier_core::{Error, ErrorKind, Hold, HoldId, Key, LookedUp, Mode, Presence,
 use kvtier_index::journal::Record;
 use kvtier_key::Digest;
 
+use crate::layout::Foreign;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
@@ -115,7 +116,7 @@ pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Reply<Removed>
                 // A victim's file goes with it.
                 let is_leaving = index.is_evicting(key.digest());
                 drop(index);
-                match !is_leaving && shared.delete_unknown(key.digest(), lengths) {
+                match !is_leaving && shared.delete_unknown(key, lengths) {
                     true => counts.removed += 1,
                     false => counts.absent += 1,
                 }
@@ -146,12 +147,44 @@ impl<M: Mover> Shared<M> {
 
     /// Deletes the files of a chunk that the index does not take: its bytes failed their checks,
     /// and could not be set aside. Answers whether there was one.
-    fn delete_unknown(&self, digest: &Digest, lengths: &[u64]) -> bool {
-        let deleted = lengths.iter().filter(|len| self.delete_other(digest, **len)).count();
+    fn delete_unknown(&self, key: &Key, lengths: &[u64]) -> bool {
+        let digest = key.digest();
+        let deleted = match self.home.foreign() {
+            Some(foreign) => {
+                foreign.learn(key);
+                usize::from(self.delete_foreign(foreign, digest))
+            }
+            None => lengths.iter().filter(|len| self.delete_other(digest, **len)).count(),
+        };
         if deleted > 0 {
             self.for_room.call();
         }
         deleted > 0
+    }
+
+    /// Deletes the files of a chunk of a foreign layout that the index does not know. Answers
+    /// whether there were any.
+    fn delete_foreign(&self, foreign: &Foreign, digest: &Digest) -> bool {
+        let _one = self.name(digest);
+        // Saved again meanwhile.
+        if self.index().is_known(digest) {
+            return false;
+        }
+        let _moving = self.ledger_check.moving();
+        match self.home.delete(digest, 0) {
+            Ok(there) => {
+                if there {
+                    // Whether the ledger counted it is not known: a sweep counts anew.
+                    foreign.call(|call| call.now = true);
+                    self.announce_change(Record::Remove(*digest));
+                }
+                there
+            }
+            Err(e) => {
+                self.failed(&format!("cannot delete the file of {digest}"), &e);
+                false
+            }
+        }
     }
 
     /// Deletes a file of a chunk that the index knows with another length, or not at all. Answers

@@ -305,7 +305,7 @@ impl<M: Mover> Shared<M> {
 
     fn condemn_quietly(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
         let _one = self.name(digest);
-        match self.home.find(digest, len) {
+        let was_known = match self.home.find(digest, len) {
             Ok(Some(there)) if there != seen => return false,
             Ok(None) => {
                 let _moving = self.ledger_check.moving();
@@ -314,11 +314,11 @@ impl<M: Mover> Shared<M> {
                 return false;
             }
             _ => self.mark_corrupt(digest, seen),
-        }
+        };
         if self.home.is_read_only() {
             return true;
         }
-        match self.set_aside(digest, len) {
+        match self.set_aside(digest, len, was_known) {
             Ok(()) => {
                 self.announce_change(Record::Remove(*digest));
                 let is_torn = self
@@ -338,9 +338,9 @@ impl<M: Mover> Shared<M> {
     }
 
     /// The bytes of this file are wrong, or cannot be read: the key is a miss as long as its name
-    /// means this file. Its [name](Self::name) is held.
-    pub fn mark_corrupt(&self, digest: &Digest, file: FileId) {
-        self.forget(digest, true);
+    /// means this file. Its [name](Self::name) is held. Answers whether the index had it.
+    pub fn mark_corrupt(&self, digest: &Digest, file: FileId) -> bool {
+        let was_known = self.forget(digest, true).is_some();
         let mut distrusted = self.distrusted();
         if distrusted.len() >= DISTRUSTED_MAX {
             // A save of our own made the others good.
@@ -350,6 +350,7 @@ impl<M: Mover> Shared<M> {
         if distrusted.len() < DISTRUSTED_MAX || distrusted.contains_key(digest) {
             distrusted.insert(*digest, file);
         }
+        was_known
     }
 
     /// The key is a miss no more if its name means another `file` now: another process saved the

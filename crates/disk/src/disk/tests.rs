@@ -8,6 +8,7 @@ use kvtier_index::journal::Record;
 use kvtier_key::{BlockSums, ChunkHash, Facts, KeyId, KvRank, ObjectKey};
 
 use super::*;
+use crate::Layout;
 use crate::inspect::{Directory, Unnamed};
 use crate::mover::{Finish, Refused, Transfer};
 
@@ -276,4 +277,81 @@ fn journals_of_one_who_does_not_lead_go_while_it_lives() {
         assert!(last(round).exists(), "{round}: it may yet be written to");
     }
     drop((leader, other));
+}
+
+/// A tier over a directory of LMCache's whose own sweep found it empty, and a file that LMCache
+/// wrote since, with what lies beside it.
+fn foreign(layout: Layout, name: &str, dir: &Path) -> (Disk<Idle>, Key, std::path::PathBuf) {
+    let ns = Arc::new(Namespace::new("t", Digest::default()));
+    let mut config = DiskConfig::new(dir, 1 << 20);
+    (config.layout, config.namespace) = (layout, Some(Arc::clone(&ns)));
+    config.clock = ManualClock::new().clock();
+    let disk = Disk::open(config, Idle).unwrap();
+    let late = std::time::Instant::now() + std::time::Duration::from_secs(300);
+    while !disk.shared.home.foreign().unwrap().may_evict() {
+        assert!(std::time::Instant::now() < late, "it is swept");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let path = dir.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, [7; LEN]).unwrap();
+    if let Some(beside) = layout.sidecar(name) {
+        fs::write(dir.join(beside), [7; 4096]).unwrap();
+    }
+    let key = Key::new(ns, layout.key_of(name).unwrap());
+    disk.shared.home.foreign().unwrap().learn(&key);
+    (disk, key, path)
+}
+
+const FOREIGN: [(Layout, &str); 3] = [
+    (Layout::LmcacheMp, "org-SEP-m@0x02010201@0@00010203.data"),
+    (Layout::Lmcache, "org-SEP-m@2@1@-1234@half.data"),
+    (Layout::LmcacheGds, "18/85/org%2Fm%401%400%401a2b3c4d5e6f7788%40bfloat16.kvcache.safetensors"),
+];
+
+#[test]
+fn a_remove_deletes_what_failed_its_checks_and_stayed_in_layouts_of_lmcache() {
+    for (layout, name) in FOREIGN {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, key, path) = foreign(layout, name, dir.path());
+        let (shared, ctx) = (&disk.shared, Ctx::within(std::time::Duration::from_secs(600)));
+        let file = shared.home.find(key.digest(), 0).unwrap().unwrap();
+        assert!(!shared.mark_corrupt(key.digest(), file), "{layout}: no sweep saw it");
+        let remove = || disk.remove(&ctx, [key.clone()].into()).wait().unwrap();
+        assert_eq!(remove().removed, 1, "{layout}");
+        assert!(!path.exists() && !dir.path().join(format!("{name}.metadata")).exists());
+        assert_eq!(remove().absent, 1, "{layout}");
+        assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(0), "{layout}");
+    }
+}
+
+#[test]
+fn what_lmcache_writes_over_a_file_that_failed_its_checks_is_found() {
+    for (layout, name) in &FOREIGN[..2] {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, key, path) = foreign(*layout, name, dir.path());
+        let shared = &disk.shared;
+        let file = shared.home.find(key.digest(), 0).unwrap().unwrap();
+        shared.mark_corrupt(key.digest(), file);
+        assert_eq!(shared.discover(&key, None), None, "{layout}");
+        fs::write(dir.path().join("new"), [8; LEN]).unwrap();
+        fs::rename(dir.path().join("new"), &path).unwrap();
+        assert_eq!(shared.discover(&key, None), Some(LEN as u64), "{layout}");
+    }
+}
+
+/// The ledger did not count it: nothing is released for it.
+#[test]
+fn a_file_that_lmcache_wrote_and_no_sweep_counted_leaves_the_total_alone_when_it_is_set_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let (layout, name) = FOREIGN[0];
+    let (disk, key, path) = foreign(layout, name, dir.path());
+    let shared = &disk.shared;
+    shared.ledger.add(50_000).unwrap();
+    // No place to keep it.
+    fs::remove_dir(dir.path().join(".kvtier/quarantine")).unwrap();
+    let file = shared.home.find(key.digest(), 0).unwrap().unwrap();
+    assert!(shared.condemn(key.digest(), LEN as u64, file) && !path.exists());
+    shared.ledger.fold().unwrap();
+    assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(50_000));
 }

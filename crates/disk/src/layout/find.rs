@@ -28,7 +28,7 @@ impl<M: Mover> Shared<M> {
     /// length if a load can be expected to hit. The caller notifies the listeners.
     pub fn find_foreign(&self, foreign: &Foreign, key: &Key) -> Option<u64> {
         let _one = self.name(key.digest());
-        if self.index().is_suspect(key.digest()) {
+        if self.is_still_suspect(foreign, key) {
             return None;
         }
         match self.look_at(foreign, key) {
@@ -46,6 +46,19 @@ impl<M: Mover> Shared<M> {
                 None
             }
         }
+    }
+
+    /// Whether the key is a miss because the file under its name failed its checks. A file that
+    /// another program wrote there since is no such file. The key's [name](Shared::name) is held.
+    pub fn is_still_suspect(&self, foreign: &Foreign, key: &Key) -> bool {
+        if !self.index().is_suspect(key.digest()) {
+            return false;
+        }
+        foreign.learn(key);
+        if let Ok(Some(file)) = self.home.find(key.digest(), 0) {
+            self.acquit_if_new(key.digest(), file);
+        }
+        self.index().is_suspect(key.digest())
     }
 
     /// What there is under the key's name; `None` for nothing or no chunk.

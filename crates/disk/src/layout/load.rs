@@ -50,9 +50,14 @@ pub fn begin<M: Mover>(
     turn: Option<Turn>,
 ) {
     let index = shared.index();
-    let is_none = index.is_suspect(op.key.digest()) || index.is_hidden(op.key.digest());
+    let (is_suspect, is_hidden) =
+        (index.is_suspect(op.key.digest()), index.is_hidden(op.key.digest()));
     drop(index);
-    if is_none {
+    let is_suspect = is_suspect && {
+        let _one = shared.name(op.key.digest());
+        shared.is_still_suspect(foreign, &op.key)
+    };
+    if is_suspect || is_hidden {
         return miss(shared, op, slot, MissReason::Absent);
     }
     let room = op.into.iter().map(|l| l.len() as u64).sum();
