@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -11,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::counters::add;
 use crate::history::{self, Reader};
-use crate::home::{Corner, living, open_rw};
+use crate::home::{Corner, living};
+use crate::leadership::Leadership;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
@@ -84,21 +84,13 @@ pub struct Chores<M: Mover> {
     free_min_bytes: u64,
     /// When free space was looked at last.
     watched: Instant,
-    /// Whoever holds this file's lock merges journals and takes snapshots.
-    /// `None` while the directory has been read-only since it was opened.
-    evictor: Option<File>,
-    leads: bool,
+    /// Whoever leads merges journals and takes snapshots. `None` while the directory has been
+    /// read-only since it was opened.
+    leadership: Option<Leadership>,
     /// Our corner when we looked last.
     corner: Option<Arc<Corner>>,
     /// Journals of dead processes wait to be merged into a snapshot.
     inherited: bool,
-}
-
-impl<M: Mover> Drop for Chores<M> {
-    /// Unlocked, not only closed: a child that this process forked has the file open too.
-    fn drop(&mut self) {
-        let _ = self.evictor.as_ref().map(File::unlock);
-    }
 }
 
 impl<M: Mover> Chores<M> {
@@ -110,7 +102,7 @@ impl<M: Mover> Chores<M> {
         free_min_bytes: u64,
     ) -> io::Result<Self> {
         let may_write = !shared.home.is_read_only();
-        let evictor = may_write.then(|| open_rw(&shared.home.own().join("evictor"))).transpose()?;
+        let leadership = may_write.then(|| Leadership::open(&shared.home.own())).transpose()?;
         let (flushed, inherited) = (shared.clock.now(), reader.others() > 0);
         let (shared, corner) = (Arc::clone(shared), shared.home.corner().ok());
         let tick = if shared.changes.is_prompt() { TICK } else { NETWORK_TICK };
@@ -125,8 +117,7 @@ impl<M: Mover> Chores<M> {
             looked,
             free_min_bytes,
             watched: flushed,
-            evictor,
-            leads: false,
+            leadership,
             corner,
             inherited,
         })
@@ -153,13 +144,13 @@ impl<M: Mover> Chores<M> {
                 chores.shared.home.corner()?.show(&chores.shared.clock)?;
                 chores.shared.journal.flush()
             });
-            self.leads = self.leads
-                || self.evictor.as_ref().is_some_and(|evictor| evictor.try_lock().is_ok());
-            if self.leads {
-                self.tell("take a snapshot", |chores| {
-                    if chores.needs_snapshot(last)? { chores.snapshot() } else { Ok(()) }
-                });
-            }
+            self.tell("take a snapshot", |chores| {
+                let leads = match &mut chores.leadership {
+                    Some(leadership) => leadership.lead(&chores.shared.home)?,
+                    None => false,
+                };
+                if leads && chores.needs_snapshot(last)? { chores.snapshot() } else { Ok(()) }
+            });
         }
         self.evict_as_lmcache_does();
         self.tell("watch the free space", Chores::watch_free_space);
@@ -181,8 +172,8 @@ impl<M: Mover> Chores<M> {
     /// Somebody deleted `.kvtier`, and it is made again: what it held besides names is written
     /// again.
     fn begin_anew(&mut self) -> io::Result<()> {
-        self.evictor = Some(open_rw(&self.shared.home.own().join("evictor"))?);
-        (self.leads, self.inherited) = (false, true);
+        self.leadership = Some(Leadership::open(&self.shared.home.own())?);
+        self.inherited = true;
         Ok(())
     }
 

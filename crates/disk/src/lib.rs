@@ -24,6 +24,7 @@ mod home;
 pub mod inspect;
 mod keeper;
 mod layout;
+mod leadership;
 mod ledger;
 mod ledger_check;
 mod line;

@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -67,6 +68,68 @@ fn the_worker() {
     }
     drop(f);
     println!("say {hits} {stored}");
+}
+
+/// Locks two files, forks a child that shares the locks, and says so.
+const FORKS: &str = r#"exec 8>>"$1" 9>>"$2"; flock 8; flock 9; (while :; do sleep 1; done) & echo "say forked"; wait"#;
+
+/// The line by which a process is known to others, as `docs/FORMAT.md` has it.
+fn line_of(pid: u32) -> String {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let started = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().to_owned();
+    let namespace = |kind: &str| {
+        let link = fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap_or_default();
+        link.to_str().unwrap().to_owned()
+    };
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    format!("process: {pid} {started} {}{} {boot}", namespace("pid"), namespace("time"))
+}
+
+/// Ends what is left of a process group.
+struct Group(nix::unistd::Pid);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = nix::sys::signal::killpg(self.0, nix::sys::signal::Signal::SIGKILL);
+    }
+}
+
+#[test]
+fn a_leader_that_is_killed_is_followed_though_its_child_keeps_its_locks() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    let own = dir.path().join(".kvtier");
+    let (corner, evictor) = (own.join("tmp/host.1.1.0"), own.join("evictor"));
+    fs::create_dir(&corner).unwrap();
+    let mut leader = Command::new("bash")
+        .args(["-c", FORKS, "-"])
+        .args([&corner.join("alive"), &evictor])
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let group = Group(nix::unistd::Pid::from_raw(leader.id().cast_signed()));
+    assert_eq!(hear(&mut leader), "forked");
+    let line = line_of(leader.id());
+    [corner.join("alive"), evictor.clone()].iter().for_each(|file| fs::write(file, &line).unwrap());
+
+    // It lives: nobody takes its place.
+    let f = open(dir.path());
+    f.store(&f.keys(0..2), LEN);
+    drop(f);
+    assert!(corner.exists() && fs::read_to_string(&evictor).unwrap() == line);
+
+    leader.kill().unwrap();
+    leader.wait().unwrap();
+    assert!(somebody_leads(dir.path()), "its child has the lock");
+    let f = open(dir.path());
+    assert!(!corner.exists(), "it is dead");
+    let ours = line_of(std::process::id());
+    f.eventually("we lead", || fs::read_to_string(&evictor).is_ok_and(|by| by == ours));
+    assert!(somebody_leads(dir.path()));
+    drop(f);
+    assert!(!somebody_leads(dir.path()), "though the child still lives");
+    drop(group);
 }
 
 fn hear(child: &mut Child) -> String {

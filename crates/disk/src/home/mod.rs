@@ -29,6 +29,7 @@ pub use corner::{Buried, Corner, draft_name, living};
 pub use files::{Draft, FileId, is_full, is_head_of_hash};
 pub use manifest::Manifest;
 pub use medium::{is_local, is_read_only, sizes};
+pub use process::Process;
 pub use recovery::Recovered;
 pub use scratch::Scratch;
 

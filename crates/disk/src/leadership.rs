@@ -1,0 +1,172 @@
+//! Which process merges journals and writes snapshots: the one that has `.kvtier/evictor` locked.
+//!
+//! A child that a process forks shares its lock, and keeps it when the process is killed. Therefore
+//! the file names the process that locked it. Where that certainly runs no more, the next process
+//! puts a new file in the place of the locked one. All of this happens under the registration lock
+//! and with the file that has the name at that moment, so that two processes never lead over two
+//! files, and none reads the name of the leader before.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use crate::home::{Home, Process, bookkeeping, draft_name, open_rw};
+
+/// The most bytes of the file that are read.
+const BYTES_MAX: u64 = 4096;
+
+/// This process's part in that.
+#[derive(Debug)]
+pub struct Leadership {
+    path: PathBuf,
+    /// The file as it was when it was opened last.
+    file: File,
+    leads: bool,
+}
+
+impl Leadership {
+    /// Opens the file in `.kvtier`; nobody leads yet.
+    pub fn open(own: &Path) -> io::Result<Self> {
+        let path = own.join("evictor");
+        let file = open_rw(&path)?;
+        Ok(Leadership { path, file, leads: false })
+    }
+
+    /// Whether this process leads, if need be after a try to.
+    pub fn lead(&mut self, home: &Home) -> io::Result<bool> {
+        if self.leads || !self.may_be_free() {
+            return Ok(self.leads);
+        }
+        home.with_door(|| self.take(home))?;
+        Ok(self.leads)
+    }
+
+    /// Whether it is worth a try: most of the time another process leads.
+    fn may_be_free(&self) -> bool {
+        let is_free = self.file.try_lock().is_ok();
+        if is_free {
+            let _ = self.file.unlock();
+        }
+        is_free || is_leader_gone(&self.path)
+    }
+
+    /// Takes the file's lock if it is free, or a new file's. The registration lock is held.
+    fn take(&mut self, home: &Home) -> io::Result<()> {
+        self.file = open_rw(&self.path)?;
+        if self.file.try_lock().is_ok() {
+            // Before others read whose it was.
+            write_name(&mut self.file)?;
+        } else if is_leader_gone(&self.path) {
+            self.file = self.replace(home)?;
+        } else {
+            return Ok(());
+        }
+        self.leads = true;
+        Ok(())
+    }
+
+    /// A new file, locked and written to before it has the name.
+    fn replace(&self, home: &Home) -> io::Result<File> {
+        let corner = home.corner()?;
+        let draft = corner.path().join(draft_name(corner.number(), 0));
+        let mut file =
+            bookkeeping::open(&draft, OpenOptions::new().read(true).write(true).create_new(true))?;
+        let done = file.try_lock().map_err(io::Error::from);
+        let done = done.and_then(|()| write_name(&mut file));
+        match done.and_then(|()| fs::rename(&draft, &self.path)) {
+            Ok(()) => Ok(file),
+            Err(e) => {
+                let _ = fs::remove_file(&draft);
+                Err(e)
+            }
+        }
+    }
+}
+
+impl Drop for Leadership {
+    /// Unlocked, not only closed: a child that this process forked has the file open too.
+    fn drop(&mut self) {
+        if self.leads {
+            let _ = self.file.unlock();
+        }
+    }
+}
+
+fn write_name(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.seek(SeekFrom::Start(0))?;
+    // Where there is no `/proc`, the lock alone decides.
+    let name = Process::this().map(|process| format!("{}\n", process.text()));
+    file.write_all(name.unwrap_or_default().as_bytes())
+}
+
+/// Whether the process that locked the file certainly runs no more.
+fn is_leader_gone(path: &Path) -> bool {
+    let bytes = bookkeeping::read(path, BYTES_MAX).unwrap_or_default();
+    String::from_utf8(bytes)
+        .ok()
+        .and_then(|text| text.lines().find_map(Process::parse))
+        .is_some_and(|process| process.is_gone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lock that somebody else keeps, and the process that the file names.
+    fn locked_by(own: &Path, process: &Process) -> File {
+        let mut file = open_rw(&own.join("evictor")).unwrap();
+        file.lock().unwrap();
+        file.set_len(0).unwrap();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        file.write_all(process.text().as_bytes()).unwrap();
+        file
+    }
+
+    fn gone() -> Process {
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        Process { pid: ended.id(), ..Process::this().unwrap() }
+    }
+
+    #[test]
+    fn one_leads_and_the_next_when_it_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::open(dir.path(), None).unwrap();
+        let [mut a, mut b] = [(); 2].map(|()| Leadership::open(&home.own()).unwrap());
+        assert!(a.lead(&home).unwrap() && !b.lead(&home).unwrap() && a.lead(&home).unwrap());
+        drop(a);
+        assert!(b.lead(&home).unwrap());
+    }
+
+    #[test]
+    fn a_leader_that_is_gone_is_followed_though_its_lock_is_kept_and_by_one_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::open(dir.path(), None).unwrap();
+        let own = home.own();
+        let [mut a, mut b] = [(); 2].map(|()| Leadership::open(&own).unwrap());
+        let ours = Process::this().unwrap();
+        let elsewhere = Process { boot: "another machine".into(), ..gone() };
+        for lives in [ours.clone(), elsewhere] {
+            let kept = locked_by(&own, &lives);
+            assert!(!a.lead(&home).unwrap(), "{lives:?}");
+            kept.unlock().unwrap();
+        }
+        let kept = locked_by(&own, &gone());
+        assert!(a.lead(&home).unwrap() && !b.lead(&home).unwrap());
+        // The child of the one before ends, too. Its file has the name no more.
+        kept.unlock().unwrap();
+        assert!(!b.lead(&home).unwrap());
+        let files = fs::read_dir(home.corner().unwrap().path()).unwrap().count();
+        assert_eq!(files, 1, "only `alive` is left");
+    }
+
+    #[test]
+    fn the_name_of_the_leader_before_is_not_taken_for_that_of_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::open(dir.path(), None).unwrap();
+        locked_by(&home.own(), &gone()).unlock().unwrap();
+        let [mut a, mut b] = [(); 2].map(|()| Leadership::open(&home.own()).unwrap());
+        assert!(a.lead(&home).unwrap() && !b.lead(&home).unwrap());
+    }
+}
