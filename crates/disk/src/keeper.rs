@@ -205,6 +205,7 @@ impl<M: Mover> Chores<M> {
         }
         let number = shared.journal.begin_anew();
         history::write_snapshot(&own, &shared.index, at_ms)?;
+        self.reader.merged(at_ms);
         self.reader.forget(&living, (name, number))
     }
 

@@ -22,8 +22,9 @@ pub struct Reader {
     read: BTreeMap<String, Progress>,
     /// Journals whose end is not whole, and that were reported.
     torn: BTreeSet<String>,
-    /// Journals that could not be read when it was tried last, and that were reported.
-    unreadable: BTreeSet<String>,
+    /// Journals that could not be read when it was tried last, and that were reported. Of what
+    /// they have, only the rest after this is still of use: the order of use has newer batches.
+    unreadable: BTreeMap<String, Since>,
     /// What could not be read, since it was last taken.
     damage: Vec<String>,
 }
@@ -41,11 +42,25 @@ struct Progress {
     is_awaited: bool,
 }
 
+/// A point in the order of use.
+#[derive(Clone, Copy, Debug, Default)]
+struct Since {
+    at_ms: u64,
+    /// The mark of the snapshot that was taken then, if one was.
+    mark: Option<u32>,
+}
+
+impl Since {
+    fn is_before(&self, batch: &Batch) -> bool {
+        batch.at_ms > self.at_ms || (batch.follows != 0 && Some(batch.follows) == self.mark)
+    }
+}
+
 impl Reader {
     /// Reads what is not in the snapshot that was taken at `from_ms`.
     pub fn new(own: &Path, from_ms: u64) -> Self {
         let (read, torn, unreadable, damage) =
-            (BTreeMap::new(), BTreeSet::new(), BTreeSet::new(), Vec::new());
+            (BTreeMap::new(), BTreeSet::new(), BTreeMap::new(), Vec::new());
         Reader { dir: own.join("journal"), from_ms, read, torn, unreadable, damage }
     }
 
@@ -61,7 +76,8 @@ impl Reader {
         let (mut batches, names) = (Vec::new(), names(&self.dir)?);
         self.read.retain(|name, _| names.contains(name));
         self.torn.retain(|name| names.contains(name));
-        self.unreadable.retain(|name| names.contains(name));
+        self.unreadable.retain(|name, _| names.contains(name));
+        let mut failed = BTreeSet::new();
         // Of one process what was written later comes later, also where its clock was set back.
         let mut last = (String::new(), (false, 0));
         for (n, name) in names.iter().enumerate() {
@@ -86,8 +102,16 @@ impl Reader {
                     self.read.entry(name.clone()).or_default().is_complete = is_complete;
                 }
                 Err(e) if e.kind() == Io::NotFound => {}
-                Err(e) => self.note_unreadable(name, &e),
+                Err(e) => {
+                    self.note_unreadable(name, &e);
+                    failed.insert(name);
+                }
             }
+        }
+        // What they have of the time until now would be entered after what is newer.
+        let newest = batches.iter().map(|(_, batch)| batch.at_ms).max().unwrap_or(0);
+        for (_, since) in self.unreadable.iter_mut().filter(|(name, _)| failed.contains(name)) {
+            since.at_ms = since.at_ms.max(newest).max(self.from_ms);
         }
         self.from_ms = 0;
         batches.sort_by_key(|(order, _)| *order);
@@ -106,10 +130,11 @@ impl Reader {
         file.seek(SeekFrom::Start(from))?;
         file.take(BYTES_MAX).read_to_end(&mut bytes)?;
         let mut journal = format::decode(&bytes);
-        let batches = journal
-            .by_ref()
-            .filter(|batch| batch.at_ms > self.from_ms || self.follows(batch))
-            .collect();
+        let is_new = |batch: &Batch| match self.unreadable.get(name) {
+            Some(since) => since.is_before(batch),
+            None => batch.at_ms > self.from_ms || self.follows(batch),
+        };
+        let batches = journal.by_ref().filter(is_new).collect();
         let read = match journal.end() {
             Some(ReadEnd::Torn { at } | ReadEnd::Version { at, .. }) => {
                 if self.torn.insert(name.to_owned()) {
@@ -130,13 +155,21 @@ impl Reader {
     /// What it has is not waited for: it counts as unread only as far as it grows. One that no try
     /// will read goes when its process does.
     fn note_unreadable(&mut self, name: &str, e: &io::Error) {
-        if self.unreadable.insert(name.to_owned()) {
+        if !self.unreadable.contains_key(name) {
+            self.unreadable.insert(name.to_owned(), Since::default());
             self.damage.push(format!("the journal {name} cannot be read: {e}"));
         }
         let read = self.read.entry(name.to_owned()).or_default();
         read.len = fs::symlink_metadata(self.dir.join(name)).map_or(read.len, |meta| meta.len());
         read.is_complete = false;
         read.is_awaited = !(bookkeeping::is_unreadable(e) || bookkeeping::is_no_file(e));
+    }
+
+    /// A snapshot was taken at `at_ms` that has what was read until now. A journal that could not
+    /// be read then counts only from there on.
+    pub fn merged(&mut self, at_ms: u64) {
+        let since = Since { at_ms, mark: Some(format::snapshot_mark(at_ms)) };
+        self.unreadable.values_mut().for_each(|known| *known = since);
     }
 
     /// What could not be read since the last call.
@@ -253,6 +286,47 @@ mod tests {
         fs::write(journal.join("c.1.0.0.1"), bytes).unwrap();
         assert!(reader.unread_bytes("b.1.0.0").unwrap() > 0);
         assert_eq!(reader.read(None).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_a_journal_that_could_not_be_read_had_does_not_undo_what_is_newer() {
+        let own = tempfile::tempdir().unwrap();
+        let journal = own.path().join("journal");
+        fs::create_dir(&journal).unwrap();
+        let touch = |n: u8| Record::Touch(Digest([n; 32]));
+        let add = |name: &str, batches: &[(u64, u64, u8)]| {
+            let mut bytes = fs::read(journal.join(name)).unwrap_or_default();
+            for (snapshot_ms, at_ms, n) in batches {
+                let follows =
+                    if *snapshot_ms == 0 { 0 } else { format::snapshot_mark(*snapshot_ms) };
+                format::encode_after(follows, *at_ms, &[touch(*n)], &mut bytes);
+            }
+            fs::write(journal.join(name), bytes).unwrap();
+        };
+        let hide = |name: &str| {
+            fs::rename(journal.join(name), own.path().join(name)).unwrap();
+            std::os::unix::fs::symlink("nowhere", journal.join(name)).unwrap();
+        };
+        let show = |name: &str| fs::rename(own.path().join(name), journal.join(name)).unwrap();
+        // Before the snapshot, since it, and since the newest that is known.
+        add("a.1.0.0.1", &[(0, 400, 1), (0, 600, 2), (0, 800, 3)]);
+        hide("a.1.0.0.1");
+        add("b.1.0.0.1", &[(0, 700, 4)]);
+        let mut reader = Reader::new(own.path(), 500);
+        assert_eq!(reader.read(None).unwrap(), [touch(4)]);
+        show("a.1.0.0.1");
+        assert_eq!(reader.read(None).unwrap(), [touch(3)]);
+        // A snapshot is taken while one cannot be read, by a clock that is ahead of the writer's.
+        add("a.1.0.0.1", &[(0, 900, 5)]);
+        hide("a.1.0.0.1");
+        assert!(reader.read(None).unwrap().is_empty());
+        reader.merged(1000);
+        show("a.1.0.0.1");
+        add("a.1.0.0.1", &[(0, 990, 6), (1000, 995, 7), (1000, 1005, 8)]);
+        assert_eq!(reader.read(None).unwrap(), [touch(7), touch(8)]);
+        // From then on it is read as any other.
+        add("a.1.0.0.1", &[(0, 980, 9)]);
+        assert_eq!(reader.read(None).unwrap(), [touch(9)]);
     }
 
     #[test]
