@@ -213,6 +213,13 @@ impl<M: Mover> Chores<M> {
     /// compared with the directory.
     fn look_after(&mut self) -> io::Result<()> {
         let shared = &self.shared;
+        if shared.home.repair_shards().unwrap_or_else(|e| {
+            shared.failed("cannot repair the directories of chunks", &e);
+            false
+        }) {
+            // Chunks behind a link are gone.
+            shared.ledger_check.suspect();
+        }
         shared.trim_aside();
         shared.bury_dead();
         shared.look_for_peers()?;

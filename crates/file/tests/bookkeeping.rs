@@ -310,8 +310,8 @@ fn something_else_in_the_place_of_a_directory_is_renamed_away() {
         assert!(says(&tier, &format!("{name}.damaged")), "{what}: {:?}", tier.status().reasons);
         assert!(path.is_dir() && !path.is_symlink(), "{what}");
     }
-    // A shard; a link to a directory is left, it may be somewhere else on purpose.
-    for (how, damage) in in_its_place.into_iter().take(3) {
+    // A shard.
+    for (how, damage) in in_its_place {
         let dir = copy();
         let f = open(dir.path(), 20);
         let shards: Vec<_> = (0..6).map(|n| f.key(n).digest().to_hex()[..2].to_owned()).collect();
@@ -322,6 +322,47 @@ fn something_else_in_the_place_of_a_directory_is_renamed_away() {
         let tier = opens(dir.path(), how);
         assert!(says(&tier, &format!("{shard}.damaged")), "{how}: {:?}", tier.status().reasons);
         assert!(dir.path().join(&shard).is_dir(), "{how}");
+        assert!(!dir.path().join(&shard).is_symlink(), "{how}");
+    }
+}
+
+/// The shard of a chunk, moved elsewhere.
+fn moved_shard(f: &Fixture, dir: &Path, n: u64, to: &Path) -> PathBuf {
+    let shard = dir.join(&f.key(n).digest().to_hex()[..2]);
+    fs::rename(&shard, to).unwrap();
+    shard
+}
+
+#[test]
+fn a_link_in_the_place_of_a_shard_is_not_followed_and_what_it_leads_to_is_left_alone() {
+    let (dir, elsewhere) = (used(), tempfile::tempdir().unwrap());
+    let moved = elsewhere.path().join("moved");
+    let f = open(dir.path(), 20);
+    let shard = moved_shard(&f, dir.path(), 0, &moved);
+    drop(f);
+    symlink(&moved, &shard).unwrap();
+    let there = fs::read_dir(&moved).unwrap().count();
+    let f = open(dir.path(), 20);
+    let name = shard.file_name().unwrap().to_str().unwrap();
+    let link = dir.path().join(format!(".kvtier/{name}.damaged"));
+    assert_eq!(fs::read_link(link).unwrap(), moved);
+    assert!(f.tier.status().reasons.iter().any(|said| said.contains(".damaged")) && absent(&f, 0));
+    assert_eq!(f.save(&f.key(0), LEN), Saved::Stored);
+    assert!(!absent(&f, 0) && shard.is_dir() && !shard.is_symlink());
+    assert_eq!(fs::read_dir(&moved).unwrap().count(), there);
+    assert_eq!(ledger(dir.path()), files_bytes(dir.path()));
+}
+
+#[test]
+fn what_takes_the_place_of_a_shard_while_a_tier_runs_keeps_no_save_from_it() {
+    for (how, damage) in IN_ITS_PLACE {
+        let (dir, elsewhere) = (used(), tempfile::tempdir().unwrap());
+        let f = open(dir.path(), 20);
+        let shard = moved_shard(&f, dir.path(), 0, &elsewhere.path().join("moved"));
+        damage(&shard);
+        f.remove(&f.keys([0]));
+        assert_eq!(f.save(&f.key(0), LEN), Saved::Stored, "{how}");
+        assert!(!absent(&f, 0) && shard.is_dir() && !shard.is_symlink(), "{how}");
     }
 }
 

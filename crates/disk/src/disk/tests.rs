@@ -355,3 +355,23 @@ fn a_file_that_lmcache_wrote_and_no_sweep_counted_leaves_the_total_alone_when_it
     shared.ledger.fold().unwrap();
     assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(50_000));
 }
+
+#[test]
+fn a_link_that_takes_the_place_of_a_shard_is_found_and_costs_what_is_behind_it() {
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (time, key) = (ManualClock::new(), key(1));
+    let disk = open_on(&time, dir.path());
+    write(dir.path(), &key);
+    disk.shared.follow_changes();
+    let shard = name::shard(dir.path(), key.digest().as_bytes()[0]);
+    let moved = elsewhere.path().join("moved");
+    fs::rename(&shard, &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, &shard).unwrap();
+    let total = || Ledger::peek(&dir.path().join(".kvtier")).unwrap();
+    in_time(&time, "the link is renamed, and nothing behind it is counted", || {
+        !shard.is_symlink() && total() == Some(0)
+    });
+    assert!(shard.is_dir() && disk.shared.known_len(key.digest()).is_none());
+    assert_eq!(fs::read_dir(moved).unwrap().count(), 1);
+    drop(disk);
+}

@@ -272,23 +272,9 @@ pub fn make_dir(own: &Path, dir: &Path) -> io::Result<Option<String>> {
     if fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir()) {
         return Ok(None);
     }
-    // A link to a directory may be meant, for a shard.
-    let is_meant = !dir.starts_with(own) && is_dir_behind(dir)?;
-    let is_other = |kind: &FileType| !(kind.is_dir() || (is_meant && kind.is_symlink()));
-    let said = clear_name(own, dir, is_other, "was no directory")?;
+    let said = clear_name(own, dir, |kind| !kind.is_dir(), "was no directory")?;
     create_dir(own, dir).or_else(exists_is_fine)?;
     Ok(said)
-}
-
-/// Whether a link leads to a directory; fails where that cannot be seen now.
-fn is_dir_behind(link: &Path) -> io::Result<bool> {
-    match fs::metadata(link) {
-        Ok(meta) => Ok(meta.is_dir()),
-        Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) || is_no_file(&e) => {
-            Ok(false)
-        }
-        Err(e) => Err(e),
-    }
 }
 
 #[cfg(test)]
@@ -347,24 +333,22 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_looked_at_now_is_not_renamed() {
+    fn a_link_in_the_place_of_a_directory_is_renamed_wherever_it_leads() {
         let dir = tempfile::tempdir().unwrap();
         let (own, elsewhere) = (dir.path().join(".kvtier"), dir.path().join("elsewhere"));
         make_dirs(&own).unwrap();
         fs::create_dir(&elsewhere).unwrap();
-        symlink(&elsewhere, dir.path().join("00")).unwrap();
-        symlink(dir.path().join("x".repeat(300)), dir.path().join("01")).unwrap();
-        assert_eq!(make_dir(&own, &dir.path().join("00")).unwrap(), None);
-        make_dir(&own, &dir.path().join("01")).unwrap_err();
-        for link in ["00", "01"] {
-            assert!(
-                dir.path().join(link).is_symlink() && !own.join(format!("{link}.damaged")).exists(),
-                "{link}"
-            );
+        fs::write(elsewhere.join("file"), "").unwrap();
+        let nowhere = dir.path().join("x".repeat(300));
+        for (name, to) in [("00", elsewhere), ("01", nowhere), ("02", dir.path().join("02"))] {
+            let path = dir.path().join(name);
+            symlink(&to, &path).unwrap();
+            assert!(make_dir(&own, &path).unwrap().is_some());
+            assert_eq!(make_dir(&own, &path).unwrap(), None);
+            assert!(path.is_dir() && !path.is_symlink(), "{name}");
+            assert_eq!(fs::read_link(own.join(format!("{name}.damaged"))).unwrap(), to);
         }
-        symlink(dir.path().join("02"), dir.path().join("02")).unwrap();
-        assert!(make_dir(&own, &dir.path().join("02")).unwrap().is_some());
-        assert!(dir.path().join("02").is_dir());
+        assert!(dir.path().join("elsewhere/file").exists());
     }
 
     #[test]

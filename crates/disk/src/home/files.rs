@@ -217,8 +217,11 @@ impl Home {
                 Err(nix::Error::EEXIST) => {}
                 // Somebody removed the shard: once more with a new one, unless it is the unfinished
                 // file that is gone.
-                Err(nix::Error::ENOENT) if !std::mem::replace(&mut made_shard, true) => {
-                    std::fs::create_dir_all(self.folder(digest))?;
+                // Or put something else in its place.
+                Err(nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP)
+                    if !std::mem::replace(&mut made_shard, true) =>
+                {
+                    self.make_folder(digest)?;
                 }
                 // A file system that cannot rename and tell in one step.
                 Err(nix::Error::EINVAL) => {
@@ -362,7 +365,7 @@ impl Home {
     }
 
     /// The directory in which a chunk's file lies.
-    fn folder(&self, digest: &Digest) -> PathBuf {
+    pub(super) fn folder(&self, digest: &Digest) -> PathBuf {
         match self.foreign() {
             None => name::shard(&self.root, digest.as_bytes()[0]),
             Some(foreign) => {
@@ -474,7 +477,8 @@ impl Home {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut dir =
             match Dir::openat(self.dir(), format!("{shard:02x}").as_str(), flags, Mode::empty()) {
-                Err(nix::Error::ENOENT) => return Ok(Vec::new()),
+                // Gone, or a link to itself, behind which nothing is.
+                Err(nix::Error::ENOENT | nix::Error::ELOOP) => return Ok(Vec::new()),
                 other => other?,
             };
         let mut found = Vec::new();

@@ -13,6 +13,7 @@ mod process;
 pub mod quarantine;
 mod recovery;
 mod scratch;
+mod shards;
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind as Io};
@@ -34,8 +35,8 @@ pub use recovery::Recovered;
 pub use scratch::Scratch;
 
 use self::manifest::Found;
+use self::shards::make_shards;
 use crate::layout::{Foreign, Layout};
-use crate::name;
 
 /// How long somebody may register or clear before the others give up waiting for it.
 pub const DOOR_WAIT_MAX: Duration = Duration::from_secs(3);
@@ -334,21 +335,6 @@ fn repair_within(own: &Path, most: Duration) -> io::Result<Vec<String>> {
     // Also where a child that this process forked has it open too.
     let _ = dir.unlock();
     repaired
-}
-
-/// Makes the directories of the layout's chunks, and brings the names of new ones to the device.
-/// Answers what was in their place.
-fn make_shards(root: &Path, own: &Path) -> io::Result<Vec<String>> {
-    let (mut damage, mut is_new) = (Vec::new(), false);
-    for shard in 0..=255 {
-        let shard = name::shard(root, shard);
-        is_new |= !shard.is_dir();
-        damage.extend(bookkeeping::make_dir(own, &shard)?);
-    }
-    if is_new {
-        bookkeeping::sync_dir(root)?;
-    }
-    Ok(damage)
 }
 
 /// A corner for somebody who opens no tier.

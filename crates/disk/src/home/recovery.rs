@@ -9,8 +9,8 @@ use std::sync::{Arc, PoisonError};
 use nix::sys::stat::fstat;
 
 use super::{
-    Corner, DOOR_WAIT_MAX, Home, bookkeeping, exists_is_fine, lock_door, make_shards, manifest,
-    repair_within,
+    Corner, DOOR_WAIT_MAX, Home, bookkeeping, exists_is_fine, lock_door, manifest, repair_within,
+    shards::make_shards,
 };
 
 /// What had to be made again.

@@ -1,0 +1,83 @@
+//! The 256 directories of the layout's chunks. Each is a directory of this file system: a link in
+//! its place is not followed, wherever it leads. It is renamed to `.kvtier/<name>.damaged`, and what
+//! it leads to is left alone. Chunks are published by renames, which do not reach other file
+//! systems, and a medium that comes and goes would take a part of the chunks with it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, ErrorKind as Io};
+use std::path::Path;
+
+use kvtier_key::Digest;
+
+use super::{Home, bookkeeping};
+use crate::name;
+
+/// Makes them, and brings the names of new ones to the device. Answers what was in their place. The
+/// registration lock is held.
+pub fn make_shards(root: &Path, own: &Path) -> io::Result<Vec<String>> {
+    let (mut damage, mut is_new) = (Vec::new(), false);
+    for shard in 0..=255 {
+        let shard = name::shard(root, shard);
+        is_new |= !shard.is_dir();
+        damage.extend(bookkeeping::make_dir(own, &shard)?);
+    }
+    if is_new {
+        bookkeeping::sync_dir(root)?;
+    }
+    Ok(damage)
+}
+
+fn is_shard(name: &OsStr) -> bool {
+    name.to_str()
+        .and_then(|name| u8::from_str_radix(name, 16).ok())
+        .is_some_and(|number| name::shard(Path::new(""), number).as_os_str() == name)
+}
+
+impl Home {
+    /// Puts right what has the name of such a directory now and is none. Answers whether there was
+    /// anything.
+    pub fn repair_shards(&self) -> io::Result<bool> {
+        if self.foreign.is_some() || self.is_read_only() {
+            return Ok(false);
+        }
+        let mut wrong = Vec::new();
+        for entry in fs::read_dir(&self.root)? {
+            let entry = entry?;
+            if is_shard(&entry.file_name()) && !entry.file_type()?.is_dir() {
+                wrong.push(entry.path());
+            }
+        }
+        if wrong.is_empty() {
+            return Ok(false);
+        }
+        self.with_door(|| wrong.iter().try_for_each(|shard| self.repair_shard(shard)))?;
+        Ok(true)
+    }
+
+    /// Makes the directory of a chunk, which is not there.
+    pub fn make_folder(&self, digest: &Digest) -> io::Result<()> {
+        let folder = self.folder(digest);
+        match fs::create_dir_all(&folder) {
+            // Something else has its name: a file, or a link that leads nowhere.
+            Err(e)
+                if matches!(e.kind(), Io::AlreadyExists | Io::NotADirectory)
+                    || bookkeeping::is_no_file(&e) =>
+            {
+                if self.foreign.is_some() {
+                    return Err(e);
+                }
+                self.with_door(|| self.repair_shard(&folder))
+            }
+            other => other,
+        }
+    }
+
+    /// The registration lock is held.
+    fn repair_shard(&self, shard: &Path) -> io::Result<()> {
+        bookkeeping::make_dir(&self.own(), shard)?
+            .into_iter()
+            .for_each(|found| self.note_damage(found));
+        Ok(())
+    }
+}
