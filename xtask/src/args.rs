@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_takes_is_an_error() {
+    fn leftover_arguments_are_an_error() {
         assert!(args("--fast").end().is_err());
         assert!(args("--seconds").number("--seconds").is_err());
         assert!(args("--seconds soon").number("--seconds").is_err());

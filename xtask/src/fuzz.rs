@@ -53,7 +53,7 @@ pub fn targets() -> Result<Result<Vec<String>, String>> {
 /// which halves the time. The code that they run is safe but for a few lines.
 const SMOKE: [&str; 3] = ["--dev", "--sanitizer", "none"];
 
-/// AddressSanitizer keeps what was freed to see that nobody uses it any more. By default that is so
+/// AddressSanitizer keeps what was freed to find later uses of it. By default that is so
 /// much that targets with large buffers run four times slower and reach libFuzzer's limit of memory
 /// within ten minutes, although nothing leaks.
 const KEEP_FREED: &str = "quarantine_size_mb=8:thread_local_quarantine_size_kb=64";
@@ -67,7 +67,7 @@ pub fn smoke(targets: &[String]) -> Result<()> {
             for target in some {
                 runs.push(scope.spawn(|| run_for(target, SMOKE_S, &SMOKE)));
             }
-            runs.into_iter().try_for_each(|run| run.join().expect("nobody panics in it"))
+            runs.into_iter().try_for_each(|run| run.join().expect("the runs do not panic"))
         })
     })
 }

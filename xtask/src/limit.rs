@@ -48,7 +48,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// It printed so many bytes more.
+    /// Adds bytes that it printed.
     pub fn printed(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }

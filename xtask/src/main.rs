@@ -44,7 +44,8 @@ Usage: cargo xtask <step> [options]
 
   ci [--only STEP] [--list]          everything a change must pass, fast checks first
   nightly [--only NAME] [--list]     the long checks, each named in docs/TESTING.md
-  tidy                               sizes, SAFETY notes, links, forbidden words
+  tidy [--words DIR] [--write-words] sizes, SAFETY notes, links, words; --words lists those to avoid in DIR,
+                                     --write-words lowers the budgets in xtask/words.toml
   arch                               which crate may use which
   features [--depth 2]               the feature combinations that matter
   bench [--smoke]                    all benchmarks; --smoke runs each once, unoptimised
@@ -80,7 +81,7 @@ fn run(args: &mut Args) -> Result<()> {
     match args.word().as_deref() {
         Some("ci") => ci::run(args),
         Some("nightly") => nightly::run(args),
-        Some("tidy") => args.end().and_then(|()| tidy::run()),
+        Some("tidy") => tidy::command(args),
         Some("arch") => args.end().and_then(|()| arch::run()),
         Some("features") => features::run(args),
         Some("bench") => bench::run(args),

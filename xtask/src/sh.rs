@@ -27,7 +27,7 @@ struct Ended {
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
-        .expect("xtask lies one folder below the root of the workspace")
+        .expect("xtask is one folder below the root of the workspace")
 }
 
 /// A command line on its way to being run.
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failure_and_overtime_and_absence_are_told_apart() {
+    fn failure_and_overtime_and_absence_differ() {
         assert!(Cmd::new("true").run().is_ok());
         assert!(Cmd::new("false").run().unwrap_err().to_string().contains("failed"));
         let still =

@@ -1,7 +1,7 @@
 //! Tests under shuttle, which explores the interleavings of threads.
 //!
 //! Such tests exist only under `--cfg shuttle`: unit tests with `shuttle` in their path, and
-//! `tests/shuttle*.rs`. Only our own crates are told the flag: what they build on is the same with
+//! `tests/shuttle*.rs`. Only the workspace's crates get the flag: what they build on is the same with
 //! and without it, and is not built twice.
 
 use anyhow::Result;
@@ -12,7 +12,7 @@ use crate::tree::Tree;
 use crate::workspace::Package;
 
 /// Runs all tests under shuttle of all crates that have any. A night's run has a limit of its own,
-/// in seconds, and tells the tests to explore more.
+/// in seconds, and makes the tests explore more.
 pub fn run(packages: &[Package], night_limit_s: Option<u64>) -> Result<Count> {
     let tree = Tree::read()?;
     let mut count = Count::default();

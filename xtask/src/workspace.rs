@@ -1,4 +1,4 @@
-//! The members of the workspace, as `cargo metadata` tells them.
+//! The members of the workspace, as `cargo metadata` lists them.
 
 use std::path::PathBuf;
 
@@ -19,9 +19,9 @@ pub struct Package {
 }
 
 impl Package {
-    /// The short noun of a room: `key` for `kvtier-key`; the facade stays `kvtier`.
-    pub fn room(&self) -> &str {
-        room_of(&self.name)
+    /// The short noun of a crate: `key` for `kvtier-key`; the facade stays `kvtier`.
+    pub fn short_name(&self) -> &str {
+        short_name_of(&self.name)
     }
 
     pub fn targets_of<'a>(&'a self, kind: &'a str) -> impl Iterator<Item = &'a Target> {
@@ -30,7 +30,7 @@ impl Package {
 }
 
 /// The short noun of a package's name.
-pub fn room_of(name: &str) -> &str {
+pub fn short_name_of(name: &str) -> &str {
     name.strip_prefix("kvtier-").unwrap_or(name)
 }
 
@@ -149,7 +149,7 @@ mod tests {
         let packages = parse(&json, "/here").unwrap();
         let file = &packages[0];
         assert_eq!(
-            (file.room(), file.dir.as_str(), file.features.as_slice()),
+            (file.short_name(), file.dir.as_str(), file.features.as_slice()),
             ("file", "crates/file", &["x".into()][..])
         );
         assert_eq!((file.deps[0].kind, file.deps[1].kind), (DepKind::Normal, DepKind::Dev));

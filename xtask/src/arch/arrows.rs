@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 
 use super::table::{ARROWS, LIBRARIES, TESTED_WITHOUT_TESTKIT};
 use crate::tidy::Problem;
-use crate::workspace::{Dep, DepKind, Package, room_of};
+use crate::workspace::{Dep, DepKind, Package, short_name_of};
 
 /// Every dependency of every member against the table.
 pub fn check(packages: &[Package]) -> Vec<Problem> {
     let members: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
     let mut problems = Vec::new();
     for package in packages {
-        let Some((_, allowed)) = ARROWS.iter().find(|(room, _)| *room == package.room()) else {
+        let Some((_, allowed)) = ARROWS.iter().find(|(member, _)| *member == package.short_name())
+        else {
             let fix = "add its row to xtask/src/arch/table.rs and its line to docs/ARCHITECTURE.md";
             problems.push(problem(
                 package,
@@ -35,7 +36,7 @@ pub fn check(packages: &[Package]) -> Vec<Problem> {
 
 /// An arrow to another member.
 fn arrow(package: &Package, dep: &Dep, allowed: &[&str]) -> Option<Problem> {
-    let (from, to) = (package.room(), room_of(&dep.name));
+    let (from, to) = (package.short_name(), short_name_of(&dep.name));
     let in_tests = dep.kind == DepKind::Dev;
     if in_tests && to == "testkit" {
         let below = TESTED_WITHOUT_TESTKIT.contains(&from);
@@ -43,7 +44,7 @@ fn arrow(package: &Package, dep: &Dep, allowed: &[&str]) -> Option<Problem> {
             problem(
                 package,
                 "its tests use kvtier-testkit",
-                "use proptest alone: it lies below testkit",
+                "use proptest alone: it is below testkit",
             )
         });
     }
@@ -65,9 +66,9 @@ fn arrow(package: &Package, dep: &Dep, allowed: &[&str]) -> Option<Problem> {
 
 /// An arrow to an outside library. Tests may use any.
 fn library(package: &Package, dep: &Dep) -> Option<Problem> {
-    let (_, rooms) = LIBRARIES.iter().find(|(names, _)| names.contains(&dep.name.as_str()))?;
-    let forbidden = dep.kind != DepKind::Dev && !rooms.contains(&package.room());
-    let fix = format!("only these may use it outside tests: {}", rooms.join(", "));
+    let (_, crates) = LIBRARIES.iter().find(|(names, _)| names.contains(&dep.name.as_str()))?;
+    let forbidden = dep.kind != DepKind::Dev && !crates.contains(&package.short_name());
+    let fix = format!("only these may use it outside tests: {}", crates.join(", "));
     forbidden.then(|| problem(package, format!("depends on {}", dep.name), fix))
 }
 
@@ -83,29 +84,29 @@ mod tests {
         Dep { name: name.into(), kind }
     }
 
-    fn package(room: &str, deps: Vec<Dep>) -> Package {
+    fn package(member: &str, deps: Vec<Dep>) -> Package {
         Package {
-            name: format!("kvtier-{room}"),
-            dir: format!("crates/{room}"),
+            name: format!("kvtier-{member}"),
+            dir: format!("crates/{member}"),
             deps,
             ..Package::default()
         }
     }
 
-    /// What the rules say about `room` with one dependency, in a house that has all the rooms.
-    fn problems(room: &str, dependency: Dep) -> Vec<String> {
-        let mut house: Vec<Package> = ["key", "mem", "core", "file", "uring", "testkit"]
+    /// Checks a workspace of all crates in which `member` has one dependency.
+    fn problems(member: &str, dependency: Dep) -> Vec<String> {
+        let mut workspace: Vec<Package> = ["key", "mem", "core", "file", "uring", "testkit"]
             .iter()
-            .map(|room| package(room, Vec::new()))
+            .map(|member| package(member, Vec::new()))
             .collect();
-        house.push(Package {
+        workspace.push(Package {
             name: "kvtier".into(),
             dir: "crates/kvtier".into(),
             ..Package::default()
         });
-        house.retain(|other| other.room() != room);
-        house.push(package(room, vec![dependency]));
-        check(&house).iter().map(ToString::to_string).collect()
+        workspace.retain(|other| other.short_name() != member);
+        workspace.push(package(member, vec![dependency]));
+        check(&workspace).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -122,13 +123,13 @@ mod tests {
             problems("key", dep("kvtier-mem", DepKind::Normal)),
             ["crates/key/Cargo.toml:1: depends on kvtier-mem; it may use no other crate of ours"]
         );
-        for (room, name) in [
+        for (member, name) in [
             ("s3", "kvtier-file"),
             ("file", "kvtier"),
             ("cli", "kvtier-mem"),
             ("core", "kvtier-testkit"),
         ] {
-            assert_eq!(problems(room, dep(name, DepKind::Normal)).len(), 1, "{room} → {name}");
+            assert_eq!(problems(member, dep(name, DepKind::Normal)).len(), 1, "{member} → {name}");
         }
         assert_eq!(problems("mem", dep("kvtier-core", DepKind::Build)).len(), 1);
         assert_eq!(problems("key", dep("kvtier-core", DepKind::Dev)).len(), 1);
@@ -136,22 +137,22 @@ mod tests {
     }
 
     #[test]
-    fn a_room_outside_the_plan_is_found() {
+    fn a_crate_outside_the_plan_is_found() {
         assert!(problems("attic", dep("kvtier-mem", DepKind::Normal))[0].contains("no place"));
     }
 
     #[test]
-    fn libraries_stay_in_their_rooms() {
+    fn libraries_stay_in_their_crates() {
         assert!(problems("uring", dep("io-uring", DepKind::Normal)).is_empty());
         assert!(problems("file", dep("tokio", DepKind::Dev)).is_empty());
-        for (room, name) in [
+        for (member, name) in [
             ("file", "io-uring"),
             ("core", "tokio"),
             ("file", "cudarc"),
             ("key", "clap"),
             ("mem", "serde_yaml"),
         ] {
-            assert_eq!(problems(room, dep(name, DepKind::Normal)).len(), 1, "{room} → {name}");
+            assert_eq!(problems(member, dep(name, DepKind::Normal)).len(), 1, "{member} → {name}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Only the outermost rooms read the environment: what decides behaviour is an argument everywhere
+//! Only the outermost crates read the environment: what decides behaviour is an argument everywhere
 //! else.
 
 use proc_macro2::TokenTree;
@@ -7,7 +7,7 @@ use super::table::ENVIRONMENT;
 use crate::tidy::Problem;
 use crate::tidy::source::{Role, Source, each_token, is_ident, is_path_separator};
 
-/// Reads of environment variables outside tests, outside the rooms that may.
+/// Reads of environment variables outside tests, outside the crates that may.
 pub fn check(source: &Source) -> Vec<Problem> {
     let mut problems = Vec::new();
     if may_read(source) {
@@ -24,10 +24,10 @@ pub fn check(source: &Source) -> Vec<Problem> {
 }
 
 fn may_read(source: &Source) -> bool {
-    let room = source.path.trim_start_matches("crates/").split('/').next().unwrap_or_default();
+    let member = source.path.trim_start_matches("crates/").split('/').next().unwrap_or_default();
     source.role != Role::Production
         || source.path.ends_with("/build.rs")
-        || ENVIRONMENT.contains(&room)
+        || ENVIRONMENT.contains(&member)
 }
 
 /// `env::var`, `env::var_os`, `env::vars` or `env::vars_os`, called or imported.
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn inner_rooms_do_not_read_the_environment() {
+    fn inner_crates_do_not_read_the_environment() {
         let read = "fn a() { std::env::var(\"A\"); }";
         assert_eq!(problems("crates/file/src/a.rs", read), 1);
         assert_eq!(problems("crates/file/src/a.rs", "use std::env::{self, var_os};"), 1);

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::table::{LIBRARIES, NOT_EVEN_INDIRECTLY};
 use crate::tidy::Problem;
-use crate::workspace::room_of;
+use crate::workspace::short_name_of;
 
 /// Package id → its name, and the ids of what it is built from (tests left out).
 #[derive(Debug, Default)]
@@ -68,18 +68,18 @@ impl Graph {
     }
 }
 
-/// Members that are built from a library that belongs to other rooms. Direct use is left to the
+/// Members that are built from a library that belongs to other crates. Direct use is left to the
 /// manifests' check.
 pub fn check(graph: &Graph) -> Vec<Problem> {
     let mut problems = Vec::new();
     for member in &graph.members {
-        let room = room_of(&graph.names[member]);
+        let name = short_name_of(&graph.names[member]);
         for library in NOT_EVEN_INDIRECTLY {
-            let rooms = LIBRARIES
+            let crates = LIBRARIES
                 .iter()
                 .find(|(names, _)| names.contains(library))
-                .map_or(&[][..], |(_, rooms)| rooms);
-            let way = if rooms.contains(&room) { None } else { graph.way(member, library) };
+                .map_or(&[][..], |(_, crates)| crates);
+            let way = if crates.contains(&name) { None } else { graph.way(member, library) };
             if let Some(way) = way.filter(|way| way.len() > 2) {
                 let what = format!("{} is built from {library}: {}", way[0], way.join(" → "));
                 problems.push(Problem::new(

@@ -1,4 +1,4 @@
-//! `cargo xtask arch`: which crate may use which, and what belongs in which room.
+//! `cargo xtask arch`: which crate may use which, and what belongs in which crate.
 
 mod arrows;
 mod environment;

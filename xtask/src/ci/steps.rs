@@ -39,7 +39,7 @@ pub fn arch(_: &mut Run) -> Result<Outcome> {
 }
 
 /// Licences, duplicates and sources. Advisories need a database that only a network can bring: they
-/// are checked where one lies already.
+/// are checked where one is present.
 pub fn deny(_: &mut Run) -> Result<Outcome> {
     if !Cmd::new("cargo deny --version").works() {
         bail!(

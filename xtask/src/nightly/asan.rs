@@ -31,7 +31,7 @@ pub fn run(packages: &[Package]) -> Result<Outcome> {
     }
     prove_it_barks()?;
     let mut count = Count::default();
-    for package in packages.iter().filter(|package| CRATES.contains(&package.room())) {
+    for package in packages.iter().filter(|package| CRATES.contains(&package.short_name())) {
         let cmd =
             Cmd::new("cargo +nightly test --locked --lib --bins --tests --target-dir target/asan");
         let cmd = cmd.args(["--target", TARGET, "-p", &package.name]).rustflags(FLAGS);

@@ -46,7 +46,7 @@ pub fn shuttle(packages: &[Package]) -> Result<Outcome> {
 /// The tests of allocators, arenas and leases; those of memory shared between processes have
 /// nothing that memcheck could see.
 pub fn valgrind(packages: &[Package]) -> Result<Outcome> {
-    if !packages.iter().any(|package| package.room() == "mem") {
+    if !packages.iter().any(|package| package.short_name() == "mem") {
         return Ok(Outcome::Skipped("kvtier-mem is not there".into()));
     }
     if !Cmd::new("valgrind --version").works() {
@@ -59,7 +59,7 @@ pub fn valgrind(packages: &[Package]) -> Result<Outcome> {
     testing::run(&cmd.limit_s(LIMIT_S)).map(tested)
 }
 
-/// Each crate alone, so that no neighbour's features hide what it lacks.
+/// Each crate alone, so that no other crate's features hide what it lacks.
 pub fn clippy_each(packages: &[Package]) -> Result<Outcome> {
     for package in packages {
         Cmd::new("cargo clippy --locked -p")
@@ -82,7 +82,7 @@ pub fn miri(packages: &[Package]) -> Result<Outcome> {
         ));
     }
     let mut count = Count::default();
-    for package in packages.iter().filter(|package| FOR_MIRI.contains(&package.room())) {
+    for package in packages.iter().filter(|package| FOR_MIRI.contains(&package.short_name())) {
         let cmd = Cmd::new("cargo +nightly miri test --target-dir target/miri --lib -p")
             .arg(&package.name);
         count += testing::run(&cmd.env("MIRIFLAGS", "-Zmiri-disable-isolation").limit_s(LIMIT_S))?;

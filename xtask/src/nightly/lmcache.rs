@@ -86,7 +86,7 @@ fn kvtier(words: &[&str]) -> Result<()> {
     Cmd::new("").arg(program.to_string_lossy()).args(words.iter().copied()).run()
 }
 
-/// Every file of `theirs` lies in `ours` with the same bytes, and no other does but our own corner.
+/// Every file of `theirs` is in `ours` with the same bytes; other files of `ours` are all in `.kvtier`.
 fn same_files(theirs: &Path, ours: &Path) -> Result<usize> {
     let (expected, found) = (names(theirs)?, names(ours)?);
     ensure!(expected == found && !expected.is_empty(), "{expected:?} became {found:?}");

@@ -159,7 +159,7 @@ fn carry_out(item: &Item, packages: &[Package]) -> (String, bool) {
 mod tests {
     use super::*;
 
-    /// What a night proves is worth nothing if nobody can see when it was last proven.
+    /// What a night proves is worth nothing if it is not recorded when it was last proven.
     #[test]
     fn every_item_has_a_row_in_the_testing_document() {
         let text = std::fs::read_to_string(crate::sh::root().join("docs/TESTING.md")).unwrap();

@@ -1,5 +1,5 @@
 //! Garage: the one that verifies checksums. It is no package, and takes the better part of an hour
-//! to build: used where it lies.
+//! to build: used where it is installed.
 
 use std::fs;
 use std::path::Path;

@@ -79,7 +79,7 @@ pub fn stop(dir: &Path) -> Result<()> {
     }
 }
 
-/// Ports that nobody listens on now.
+/// Ports without a listener now.
 pub fn ports<const N: usize>() -> Result<[u16; N]> {
     let listeners = [(); N].map(|()| TcpListener::bind(("127.0.0.1", 0)));
     let mut ports = [0; N];
@@ -124,7 +124,7 @@ mod tests {
     fn only_marked_processes_are_ours_and_they_end() {
         let dir = std::env::temp_dir().join(format!("kvtier-servers-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
-        let mut stranger = Command::new("sleep").arg("60").spawn().unwrap();
+        let mut unrelated = Command::new("sleep").arg("60").spawn().unwrap();
         let mut own = spawn(&dir, "sleep", Command::new("sleep").arg("60")).unwrap();
         while ours(&dir).is_empty() {
             sleep(Duration::from_millis(5));
@@ -133,9 +133,9 @@ mod tests {
         assert!(describe(own.id()).unwrap().contains("sleep"));
         stop(&dir).unwrap();
         assert!(own.wait().unwrap().code().is_none() && !dir.exists());
-        assert!(stranger.try_wait().unwrap().is_none());
-        stranger.kill().unwrap();
-        stranger.wait().unwrap();
+        assert!(unrelated.try_wait().unwrap().is_none());
+        unrelated.kill().unwrap();
+        unrelated.wait().unwrap();
     }
 
     #[test]

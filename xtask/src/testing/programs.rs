@@ -47,7 +47,9 @@ fn run_programs(programs: &[Program], args: &[&str], env: &[(&str, &str)]) -> Re
         for _ in 0..cores() {
             let (queue, done) = (&queue, done.clone());
             scope.spawn(move || {
-                while let Some(program) = { queue.lock().expect("nobody panics with it").next() } {
+                while let Some(program) =
+                    { queue.lock().expect("no thread panics while it holds the lock").next() }
+                {
                     _ = done.send((program, program.run(args, env)));
                 }
             });
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_programs_are_told_from_others() {
+    fn test_programs_are_recognised() {
         let message = |executable: Value, test: bool| {
             let profile = serde_json::json!({"test": test});
             serde_json::json!({"executable": executable, "profile": profile, "manifest_path": "/w/crates/x/Cargo.toml"})
@@ -125,7 +127,7 @@ mod tests {
         let script = |name: &str, text: &str| {
             let path = dir.join(name);
             // Another process writes it: had we its file open when a test beside this one forks,
-            // its child would for a moment too, and what somebody can write to is not
+            // its child would for a moment too, and a file that is open for writing is not
             // run.
             let writes =
                 ["-c", "printf '#!/bin/sh\\n%s\\n' \"$2\" >\"$1\" && chmod 755 \"$1\"", "sh"];

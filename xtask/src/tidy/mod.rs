@@ -1,12 +1,13 @@
-//! `cargo xtask tidy`: the house rules that neither rustfmt nor clippy checks.
+//! `cargo xtask tidy`: the project's rules that neither rustfmt nor clippy checks.
 
 mod allow;
+mod crate_docs;
 mod functions;
 mod links;
-mod rooms;
 mod sizes;
 pub mod source;
 mod unsafety;
+mod vocabulary;
 mod words;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use std::fmt;
 use anyhow::{Result, bail};
 
 use self::source::{Role, Source};
+use crate::args::Args;
 use crate::tree::Tree;
 use crate::workspace::{self, Package};
 
@@ -65,6 +67,20 @@ impl Rule {
     }
 }
 
+/// `cargo xtask tidy` with its options.
+pub fn command(args: &mut Args) -> Result<()> {
+    let (list, write) = (args.value("--words")?, args.flag("--write-words"));
+    args.end()?;
+    if let Some(dir) = list {
+        return vocabulary::list(&Tree::read()?, dir.trim_end_matches('/'));
+    }
+    if write {
+        let text = vocabulary::rewritten(&Tree::read()?)?;
+        std::fs::write(vocabulary::FILE, text)?;
+    }
+    run()
+}
+
 /// Checks the working tree.
 pub fn run() -> Result<()> {
     let (packages, tree) = (workspace::read()?, Tree::read()?);
@@ -111,8 +127,9 @@ fn check(packages: &[Package], tree: &Tree, sources: &[Source]) -> Vec<Problem> 
     problems.extend(sizes::check(sources));
     problems.extend(unsafety::check_roots(packages, sources));
     problems.extend(words::check_texts(tree));
+    problems.extend(vocabulary::check(tree));
     problems.extend(links::check(tree));
-    problems.extend(rooms::check(packages, tree));
+    problems.extend(crate_docs::check(packages, tree));
     problems
 }
 
@@ -122,9 +139,12 @@ mod tests {
 
     #[test]
     fn the_rules_come_together() {
+        let words =
+            (vocabulary::FILE, "[words]\ngnome = \"dwarf\"\n[allow]\n[budget]\nxtask = 1\n");
         let good = Tree::of(&[
             ("crates/key/src/lib.rs", "#![forbid(unsafe_code)]\nfn a() {}\n"),
             ("README.md", "`kvtier-key`"),
+            words,
         ]);
         let bad = Tree::of(&[
             (
@@ -132,7 +152,8 @@ mod tests {
                 "#[cfg(test)]\nmod model;\nfn a() { b().unwrap(); unsafe {} }\n",
             ),
             ("crates/key/src/model.rs", "fn a() { b().unwrap(); }\n"),
-            ("README.md", "[x](gone.md)"),
+            ("README.md", "[x](gone.md) gnome"),
+            words,
         ]);
         let package =
             Package { name: "kvtier-key".into(), dir: "crates/key".into(), ..Package::default() };
@@ -140,7 +161,7 @@ mod tests {
             check(std::slice::from_ref(&package), tree, &sources(tree).unwrap()).len()
         };
         assert_eq!(count(&good), 0);
-        assert_eq!(count(&bad), 4);
+        assert_eq!(count(&bad), 5);
     }
 
     #[test]

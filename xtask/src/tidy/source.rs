@@ -1,4 +1,4 @@
-//! One Rust file, read so that rules can tell production code from tests, and code from comments
+//! One Rust file, read so that rules can distinguish production code from tests, and code from comments
 //! and strings.
 
 use std::ops::RangeInclusive;
@@ -187,7 +187,7 @@ fn module_name(item: &[TokenTree]) -> Option<String> {
     }
 }
 
-/// Where `mod name;` in `path` lies, without `.rs`.
+/// Where `mod name;` in `path` is, without `.rs`.
 fn module_file(path: &str, name: &str) -> String {
     let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
     match file {

@@ -1,4 +1,4 @@
-//! `unsafe` lives in few rooms, and each use carries its proof.
+//! `unsafe` is allowed in few crates, and each use carries its proof.
 
 use proc_macro2::{Delimiter, TokenTree};
 
@@ -7,16 +7,16 @@ use super::source::{Source, each_token, is_ident};
 use crate::workspace::Package;
 
 /// The crates that may hold `unsafe`. All others forbid it.
-const ROOMS: &[&str] = &["mem", "uring", "gds", "py", "fakegpu"];
+const CRATES_WITH_UNSAFE: &[&str] = &["mem", "uring", "gds", "py", "fakegpu"];
 
 /// How many lines of one statement may lie between the comment and its `unsafe`.
 const REACH_LINES: usize = 6;
 
-/// Uses of `unsafe` without a proof, or in the wrong room.
+/// Uses of `unsafe` without a proof, or in the wrong crate.
 pub fn check(source: &Source) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let room = source.path.strip_prefix("crates/").and_then(|rest| rest.split('/').next());
-    let may = room.is_some_and(|room| ROOMS.contains(&room));
+    let member = source.path.strip_prefix("crates/").and_then(|rest| rest.split('/').next());
+    let may = member.is_some_and(|member| CRATES_WITH_UNSAFE.contains(&member));
     each_token(&source.tokens, &mut |tokens| {
         let [keyword, next, ..] = tokens else { return };
         if !is_ident(keyword, "unsafe") {
@@ -24,12 +24,12 @@ pub fn check(source: &Source) -> Vec<Problem> {
         }
         let line = keyword.span().start().line;
         if !may {
-            let what = "unsafe outside its rooms".to_owned();
+            let what = "unsafe outside its crates".to_owned();
             problems.push(Problem::new(
                 &source.path,
                 line,
                 what,
-                format!("it may live only in {}", ROOMS.join(", ")),
+                format!("it is allowed only in {}", CRATES_WITH_UNSAFE.join(", ")),
             ));
         } else if needs_proof(next) && !has_proof(source, line) {
             let what = "unsafe without a proof".to_owned();
@@ -47,7 +47,9 @@ pub fn check(source: &Source) -> Vec<Problem> {
 /// Roots of libraries and programs that do not forbid `unsafe` although they hold none.
 pub fn check_roots(packages: &[Package], sources: &[Source]) -> Vec<Problem> {
     let mut problems = Vec::new();
-    for package in packages.iter().filter(|package| !ROOMS.contains(&package.room())) {
+    for package in
+        packages.iter().filter(|package| !CRATES_WITH_UNSAFE.contains(&package.short_name()))
+    {
         let kinds = ["lib", "bin", "proc-macro", "cdylib", "rlib"];
         let targets = package
             .targets
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn other_rooms_hold_none() {
+    fn other_crates_hold_none() {
         assert_eq!(
             problems(
                 "crates/key/src/a.rs",
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn other_rooms_say_so_in_their_roots() {
+    fn other_crates_say_so_in_their_roots() {
         let target = Target {
             name: "kvtier_key".into(),
             kinds: vec!["lib".into()],

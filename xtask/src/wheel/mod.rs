@@ -33,7 +33,7 @@ const TESTS_LIMIT_S: u64 = 30 * 60;
 const LONG_TESTS_LIMIT_S: u64 = 2 * 60 * 60;
 
 /// Builds the module as the workspace stands, and runs its examples and its tests. Where NumPy
-/// cannot be had, its test is skipped, which the count tells.
+/// cannot be had, its test is skipped, which the count shows.
 pub fn test() -> Result<Tests> {
     let (module, python) = (stage("dev")?, python()?);
     for example in fs::read_dir(root().join("examples/python"))? {
@@ -126,7 +126,7 @@ fn run_tests(python: &Path, path: Option<&Path>, env: &[(&str, &str)]) -> Result
     unittest(cmd.limit_s(if env.is_empty() { TESTS_LIMIT_S } else { LONG_TESTS_LIMIT_S }))
 }
 
-/// Tells tests where the stand-in for the driver's library is, if it was built.
+/// The variable that holds the path of the stand-in for the driver's library, if it was built.
 pub fn with_stand_in(cmd: Cmd) -> Cmd {
     let stand_in = workspace::target_dir().join("debug/libkvtier_fakegpu.so");
     if stand_in.exists() { cmd.env("KVTIER_FAKEGPU", text(&stand_in)) } else { cmd }

@@ -40,7 +40,7 @@ pub fn run(args: &mut Args) -> Result<()> {
     absent.iter().for_each(|why| println!("not measured: {why}"));
     fs::create_dir_all(&plan.path)
         .with_context(|| format!("cannot make {}", plan.path.display()))?;
-    // Where ext4 is asked to, it gives each turn's directory a corner of the disk where nothing was
+    // Where ext4 is asked to, it gives each turn's directory a region of the disk where nothing was
     // deleted lately.
     let _ = Cmd::new("chattr +T").arg(plan.path.to_string_lossy()).try_read();
     let mut samples = Samples::default();

@@ -9,12 +9,12 @@ use super::plan::Cell;
 pub struct Sample {
     /// `put`, `put churning`, `put recycled`, `put summed`, `get` or `sum`.
     pub op: String,
-    /// What the contender did in particular: its block size, its engine. Told apart in the
-    /// results.
+    /// What the contender did in particular: its block size, its engine. A column of
+    /// its own in the results.
     pub how: String,
     pub mb_per_s: f64,
     pub cpu_s_per_gb: f64,
-    /// Latency of a chunk, where the contender tells.
+    /// Latency of a chunk, where the contender reports it.
     pub p50_ms: Option<f64>,
     pub p99_ms: Option<f64>,
 }

@@ -29,7 +29,7 @@ def adapter_of(kind, where, size, chunks, arena):
         spec = {"type": kind, "s3_endpoint": where.removeprefix("http://"), "disable_tls": True, **BUCKET}
     else:
         module, name = PLUGINS[kind]
-        # Room for all: what is measured is moving, as with the others, who have no cap.
+        # Space for all: moving is measured, as with the other rivals, which have no cap.
         tier = {"type": "file", "path": where, "bytes": 2 * size * (chunks + 16), "free_min": 0}
         if is_bucket:
             tier = {"type": "s3", "s3_endpoint": where, "bucket": "bench", "layout": "lmcache-mp", **BUCKET}
@@ -82,7 +82,7 @@ def main():
     slots = rivals.slots_of(memory, size, batch)
     arena = L1MemoryDesc(measure.address(memory), size * batch, measure.PAGE, size * batch)
     adapter = adapter_of(kind, directory, size, chunks, arena)
-    # Of what was not stored before, the server tells from the name how long it is.
+    # Of what was not stored before, the server derives the length from the name.
     model = f"{size}/bench" if directory.startswith("http://") else "bench"
     keys = lambda numbers: [ObjectKey(n.to_bytes(32, "big"), model, 0) for n in numbers]
 

@@ -5,12 +5,12 @@ use anyhow::{Context, Result, bail};
 use super::preset::Preset;
 use crate::args::Args;
 
-/// A cell of HEADs has so many.
+/// The requests of a cell of HEADs.
 const HEADS: u64 = 20_000;
-/// HEADs are measured with so many in flight only.
+/// The HEADs in flight at once.
 const HEADS_INFLIGHT: u64 = 64;
-/// A cell of deletes has so many objects, of this size, and where each is a request so many of them
-/// in flight.
+/// A cell of deletes: its objects, the size of each, and the requests in flight where each object
+/// is a request of its own.
 const DELETES: (u64, u64, u64) = (4000, 64 << 10, 32);
 /// Plain and under TLS, each with HTTP/1.1 and with HTTP/2.
 const SCHEMES: [&str; 4] = ["http", "https", "h2c", "h2"];
@@ -53,7 +53,7 @@ pub struct Plan {
     pub json: Option<String>,
 }
 
-/// One operation on one size, so many at once, with or without TLS.
+/// One operation on one size, with a number of requests in flight, with or without TLS.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cell {
     pub scheme: String,

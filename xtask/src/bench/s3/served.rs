@@ -19,7 +19,7 @@ const BUILD_MAX_S: u64 = 60 * 60;
 pub struct Served {
     /// By scheme.
     ports: Value,
-    /// Where its certificate lies.
+    /// The path of its certificate.
     pub certificate: String,
     child: Child,
     _ends_when_closed: ChildStdin,

@@ -42,7 +42,7 @@ def cpu_seconds():
 
 
 class Stage:
-    """Times what happens between `with` and its end, and keeps the latency of every chunk it is told."""
+    """Times what happens between `with` and its end, and keeps the latency of every chunk that is reported."""
 
     def __init__(self, op, how, size, chunks):
         self.op, self.how, self.size, self.chunks, self.seconds = op, how, size, chunks, []

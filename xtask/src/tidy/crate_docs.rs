@@ -1,4 +1,4 @@
-//! Every crate has a line in the documents that show the house.
+//! Every crate has a line in the documents that list the crates.
 
 use super::Problem;
 use crate::tree::Tree;
@@ -6,7 +6,7 @@ use crate::workspace::Package;
 
 const DOCUMENTS: &[&str] = &["README.md", "docs/ARCHITECTURE.md"];
 
-/// Crates that a document of the house does not mention.
+/// Crates that one of these documents does not mention.
 pub fn check(packages: &[Package], tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
     for document in DOCUMENTS {
@@ -15,7 +15,7 @@ pub fn check(packages: &[Package], tree: &Tree) -> Vec<Problem> {
             let names = [
                 format!("`{}`", package.name),
                 package.dir.clone(),
-                format!("`{}`", package.room()),
+                format!("`{}`", package.short_name()),
             ];
             if !names.iter().any(|name| text.contains(name.as_str())) {
                 let what = format!("{} is not mentioned", package.name);
@@ -33,9 +33,9 @@ mod tests {
 
     #[test]
     fn a_crate_without_a_line_is_found() {
-        let package = |room: &str| Package {
-            name: format!("kvtier-{room}"),
-            dir: format!("crates/{room}"),
+        let package = |member: &str| Package {
+            name: format!("kvtier-{member}"),
+            dir: format!("crates/{member}"),
             ..Package::default()
         };
         let packages = [package("key"), package("mem")];
