@@ -59,7 +59,8 @@ Usage: cargo xtask <step> [options]
                                      the S3 client beside sockets and rivals, on a server of its own, in turns
   fuzz [--smoke | TARGET --seconds N]  every target for 5 seconds, or one for longer
   gpu-check [--dev]                  one program that tests and measures on a machine with a GPU, tried here without one
-  release                            the command as it is released, with a file of its line tables beside it
+  release [--check]                  the command as it is released, with a file of its line tables beside it;
+                                     --check packs the crates as they are published, offline
   s3-server ceph|swift|garage|moto start|stop|status
                                      a real S3 server on loopback; prints how to reach it as lines for a shell
   test-lmcache [-k WORD]             the Python module inside the real LMCache, in an environment of its own

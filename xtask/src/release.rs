@@ -1,4 +1,5 @@
-//! `cargo xtask release`: the command as it is released, and what debuggers need beside it.
+//! `cargo xtask release`: the command as it is released, and what debuggers need beside it;
+//! `--check` packs the crates as they are published.
 
 use std::path::Path;
 
@@ -6,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::args::Args;
 use crate::sh::Cmd;
-use crate::workspace;
+use crate::workspace::{self, Package};
 
 /// A released program is smaller than this.
 const PROGRAM_BYTES_MAX: u64 = 40_000_000;
@@ -14,13 +15,32 @@ const PROGRAM_BYTES_MAX: u64 = 40_000_000;
 /// Builds the command with all that a release has and cuts its line tables off into a file of their
 /// own.
 pub fn run(args: &mut Args) -> Result<()> {
+    let check = args.flag("--check");
     args.end()?;
+    if check {
+        return pack();
+    }
     Cmd::new(
         "cargo build --locked --profile dist -p kvtier-cli --bin kvtier --features aws-config",
     )
     .run()?;
     let target = workspace::target_dir();
     split(&target.join("dist/kvtier"), &target.join("release-files"))
+}
+
+/// Packs every published crate as `cargo publish` would upload it, without a network and without
+/// building it: crates of this workspace are resolved from one another's packed files.
+fn pack() -> Result<()> {
+    let packages = workspace::read()?;
+    let published: Vec<&Package> = packages.iter().filter(|package| package.published).collect();
+    if let Some(package) = published.iter().find(|package| !package.missing.is_empty()) {
+        bail!("{} lacks {}", package.name, package.missing.join(", "));
+    }
+    let names = published.iter().flat_map(|package| ["-p", package.name.as_str()]);
+    Cmd::new("cargo package --locked --offline --no-verify --allow-dirty").args(names).run()?;
+    let folder = workspace::target_dir().join("package");
+    println!("release: {} crates packed in {}", published.len(), folder.display());
+    Ok(())
 }
 
 /// Puts the program without line tables, and a file of them that debuggers find by the program's

@@ -16,6 +16,10 @@ pub struct Package {
     pub deps: Vec<Dep>,
     pub targets: Vec<Target>,
     pub features: Vec<String>,
+    /// Whether it goes to a registry.
+    pub published: bool,
+    /// What a registry shows of a crate and its manifest lacks.
+    pub missing: Vec<&'static str>,
 }
 
 impl Package {
@@ -94,7 +98,28 @@ fn parse_package(package: &Value, root: &str) -> Result<Package> {
             .map(|target| parse_target(target, root))
             .collect::<Result<_>>()?,
         features: features.keys().filter(|name| *name != "default").cloned().collect(),
+        published: package["publish"].is_null(),
+        missing: missing(package),
     })
+}
+
+/// What a registry shows of a crate and this package's manifest lacks.
+fn missing(package: &Value) -> Vec<&'static str> {
+    let empty = |value: &Value| match value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    };
+    let mut missing: Vec<&'static str> =
+        ["description", "readme", "license", "repository", "keywords", "categories"]
+            .into_iter()
+            .filter(|name| empty(&package[*name]))
+            .collect();
+    if empty(&package["metadata"]["docs"]["rs"]) {
+        missing.push("package.metadata.docs.rs");
+    }
+    missing
 }
 
 fn parse_dep(dep: &Value) -> Result<Dep> {
@@ -139,6 +164,8 @@ mod tests {
     fn metadata_is_read_into_packages() {
         let json = serde_json::json!({"packages": [{
             "name": "kvtier-file", "manifest_path": "/here/crates/file/Cargo.toml",
+            "publish": null, "description": "files", "readme": "README.md", "license": "Apache-2.0",
+            "repository": "https://x", "keywords": [], "categories": ["caching"],
             "features": {"default": ["x"], "x": []},
             "dependencies": [
                 {"name": "kvtier-core", "kind": null},
@@ -152,6 +179,8 @@ mod tests {
             (file.short_name(), file.dir.as_str(), file.features.as_slice()),
             ("file", "crates/file", &["x".into()][..])
         );
+        assert!(file.published);
+        assert_eq!(file.missing, ["keywords", "package.metadata.docs.rs"]);
         assert_eq!((file.deps[0].kind, file.deps[1].kind), (DepKind::Normal, DepKind::Dev));
         assert_eq!(file.targets_of("lib").next().unwrap().src, "crates/file/src/lib.rs");
     }

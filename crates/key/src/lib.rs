@@ -55,3 +55,8 @@ pub use key::Key;
 pub use namespace::Namespace;
 pub use pyint::{INT_BYTES_MAX, PyInt};
 pub use sums::{BLOCK_BYTES_MIN, BLOCKS_MAX, BlockSums, PieceSums};
+
+/// The examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -5,6 +5,7 @@
 
 mod docs;
 
+use kvtier::config::Adapter;
 use kvtier::config::keys::{self, BEGIN, END};
 
 #[test]
@@ -23,24 +24,24 @@ fn the_document_is_the_table() {
 #[test]
 fn what_the_documents_show_is_read() {
     let mut seen = 0;
-    for page in ["CONFIG.md", "GDS.md", "lmcache.md"] {
-        let text =
-            std::fs::read_to_string(format!("{}/../../docs/{page}", env!("CARGO_MANIFEST_DIR")))
-                .unwrap();
+    for page in ["README.md", "docs/CONFIG.md", "docs/GDS.md", "docs/lmcache.md"] {
+        let text = std::fs::read_to_string(format!("{}/../../{page}", env!("CARGO_MANIFEST_DIR")))
+            .unwrap();
         for block in text.split("```").skip(1).step_by(2) {
             let (form, body) = block.split_once('\n').unwrap();
             seen += shown(form, body);
         }
     }
-    assert!(seen >= 13, "{seen} examples");
+    assert!(seen >= 14, "{seen} examples");
 }
 
 /// Reads what a block of this form shows; how many configurations that were.
 fn shown(form: &str, body: &str) -> usize {
+    use kvtier::config::Config;
     use kvtier::config::lmcache::{Inputs, LmcacheConfig};
-    use kvtier::config::{Adapter, Config};
     let own = body.lines().any(|line| line.starts_with("tiers:"));
     match form {
+        "json" if body.contains("class_name") => adapter(body.trim()),
         "json" | "toml" => drop(Config::from_text(body, &format!("x.{form}")).unwrap()),
         "yaml" if own => drop(Config::from_text(body, "x.yaml").unwrap()),
         "yaml" => {
@@ -54,13 +55,16 @@ fn shown(form: &str, body: &str) -> usize {
                 .nth(1)
                 .and_then(|rest| rest.split('\'').next())
                 .unwrap();
-            let adapters = Adapter::list(&[object], false).unwrap();
-            assert!(
-                adapters[0].notes().is_empty() && !adapters[0].tiers().unwrap().is_empty(),
-                "{object}"
-            );
+            adapter(object);
         }
         _ => return 0,
     }
     1
+}
+
+/// Reads the object of an adapter of LMCache's server.
+fn adapter(object: &str) {
+    let adapters = Adapter::list(&[object], false).unwrap();
+    let (notes, tiers) = (adapters[0].notes(), adapters[0].tiers().unwrap());
+    assert!(notes.is_empty() && !tiers.is_empty(), "{object}");
 }

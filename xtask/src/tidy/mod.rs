@@ -143,7 +143,7 @@ mod tests {
             (vocabulary::FILE, "[words]\ngnome = \"dwarf\"\n[allow]\n[budget]\nxtask = 1\n");
         let good = Tree::of(&[
             ("crates/key/src/lib.rs", "#![forbid(unsafe_code)]\nfn a() {}\n"),
-            ("README.md", "`kvtier-key`"),
+            ("docs/EMBEDDING.md", "`kvtier-key`"),
             words,
         ]);
         let bad = Tree::of(&[
@@ -152,7 +152,7 @@ mod tests {
                 "#[cfg(test)]\nmod model;\nfn a() { b().unwrap(); unsafe {} }\n",
             ),
             ("crates/key/src/model.rs", "fn a() { b().unwrap(); }\n"),
-            ("README.md", "[x](gone.md) gnome"),
+            ("docs/EMBEDDING.md", "[x](gone.md) gnome"),
             words,
         ]);
         let package =
