@@ -4,6 +4,7 @@ mod allow;
 mod crate_docs;
 mod functions;
 mod links;
+mod sentences;
 mod sizes;
 pub mod source;
 mod unsafety;
@@ -129,6 +130,7 @@ fn check(packages: &[Package], tree: &Tree, sources: &[Source]) -> Vec<Problem> 
     problems.extend(words::check_texts(tree));
     problems.extend(vocabulary::check(tree));
     problems.extend(links::check(tree));
+    problems.extend(sentences::check(tree));
     problems.extend(crate_docs::check(packages, tree));
     problems
 }
