@@ -11,7 +11,7 @@ const MIB: usize = 1 << 20;
 /// Whether cuFile is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Mode {
+pub enum CufileMode {
     /// Never.
     Off,
     /// Where it works without going through host memory; else pinned memory, and the tier says why.
@@ -34,17 +34,17 @@ pub enum Proof {
     Off,
 }
 
-impl FromStr for Mode {
+impl FromStr for CufileMode {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
         match text {
-            "off" => Ok(Mode::Off),
-            "auto" => Ok(Mode::Auto),
-            "require" => Ok(Mode::Require),
+            "off" => Ok(CufileMode::Off),
+            "auto" => Ok(CufileMode::Auto),
+            "require" => Ok(CufileMode::Require),
             _ => Err(Error::new(
                 ErrorKind::Invalid,
-                format!("no mode {text:?}; choose off, auto or require"),
+                format!("no cuFile mode {text:?}; choose off, auto or require"),
             )),
         }
     }
@@ -77,9 +77,9 @@ pub struct GdsConfig {
     pub disk: DiskConfig,
     /// Whether cuFile is used; what follows from it is decided once, when memory of a GPU first
     /// comes by.
-    pub mode: Mode,
+    pub cufile: CufileMode,
     /// The GPU with which that is decided at the start instead. Each GPU that a process touches
-    /// costs memory there, so by default none is touched before it has to be; `Mode::Require`
+    /// costs memory there, so by default none is touched before it has to be; `CufileMode::Require`
     /// takes GPU 0.
     pub gpu: Option<u32>,
     /// Which loads by cuFile are compared with their checksums.
@@ -92,7 +92,7 @@ pub struct GdsConfig {
     /// The longest that cuFile's driver may take to open, and to prove itself in a directory, and
     /// a GPU to prove that it takes checksums; and that closing waits for calls of the GPU's
     /// libraries that are under way (5 s).
-    pub open_wait: Duration,
+    pub open_timeout: Duration,
     /// Where `/proc`, `/dev` and `/run` are looked at before cuFile is used: `/`, but for tests,
     /// for which every file system will do.
     pub system_root: PathBuf,
@@ -101,7 +101,7 @@ pub struct GdsConfig {
     /// Bytes that are read at once on their way to a GPU (4 MiB; 64 KiB to 64 MiB, whole pages).
     pub piece_bytes: usize,
     /// How many pieces of one chunk are read or copied at a time (3).
-    pub pieces_ahead: usize,
+    pub read_ahead_pieces: usize,
     /// Pinned memory for loads, in bytes (64 MiB); at least one piece. All loads share it.
     pub buffer_bytes: usize,
     /// Pinned memory for saves, in bytes (256 MiB), and so the longest chunk that can be saved
@@ -120,16 +120,16 @@ impl GdsConfig {
         disk.name = "gds".into();
         GdsConfig {
             disk,
-            mode: Mode::Auto,
+            cufile: CufileMode::Auto,
             gpu: None,
             proof: Proof::Always,
             cufile_library: None,
             compat: false,
-            open_wait: Duration::from_secs(5),
+            open_timeout: Duration::from_secs(5),
             system_root: "/".into(),
             engine: EngineKind::Auto,
             piece_bytes: 4 * MIB,
-            pieces_ahead: 3,
+            read_ahead_pieces: 3,
             buffer_bytes: 64 * MIB,
             staging_bytes: 256 * MIB,
             threads: 4,
@@ -159,8 +159,8 @@ impl GdsConfig {
         if self.proof == Proof::Sample(0) {
             return bad("a sample of one in 0 loads is none; choose at least 1, or off".into());
         }
-        if !(1..=64).contains(&self.pieces_ahead) || !(1..=64).contains(&self.threads) {
-            return bad("pieces_ahead and threads are 1 to 64".into());
+        if !(1..=64).contains(&self.read_ahead_pieces) || !(1..=64).contains(&self.threads) {
+            return bad("read_ahead_pieces and threads are 1 to 64".into());
         }
         Ok(())
     }

@@ -9,18 +9,18 @@
 //! memory moves as it does there.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod bench;
 mod config;
 mod cufile;
-mod examine;
+mod diagnose;
 mod mover;
-mod noise;
-mod rates;
+mod random;
 mod sums;
 mod tier;
 
-pub use config::{GdsConfig, Mode, Proof};
-pub use examine::{Found, examine};
+pub use bench::{BenchConfig, Throughput, measure};
+pub use config::{CufileMode, GdsConfig, Proof};
+pub use diagnose::{DiagnosticStep, diagnose};
 pub use kvtier_disk::{ChunkShape, Durability, Layout, Verify};
 pub use kvtier_uring::{EngineKind, Registered};
-pub use rates::{Rate, RatesConfig, rates};
-pub use tier::{GdsTier, GpuRegistered};
+pub use tier::{GdsTier, GpuRegistration};

@@ -9,7 +9,7 @@ use crate::mover::GdsMover;
 /// What came of registering GPU memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct GpuRegistered {
+pub struct GpuRegistration {
     /// How many bytes were registered.
     pub bytes: usize,
     /// Why not all, or with what.
@@ -39,9 +39,9 @@ impl GdsTier {
     /// Registers an arena on a GPU with cuFile, in regions of at most 16 MiB, until the tier is
     /// dropped. Without, and where cuFile is not used, everything works as well. Says what came
     /// of it.
-    pub fn register_gpu(&self, arena: &Arena) -> GpuRegistered {
+    pub fn register_gpu(&self, arena: &Arena) -> GpuRegistration {
         let (bytes, reason) = self.0.mover().register_gpu(arena);
-        GpuRegistered { bytes, reason }
+        GpuRegistration { bytes, reason }
     }
 
     /// Registers an arena of host memory with the engine, so that its leases move with less work.

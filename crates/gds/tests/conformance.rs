@@ -5,7 +5,7 @@ mod common;
 
 use common::device;
 use kvtier_fakegpu::{Fakes, Report};
-use kvtier_gds::{GdsConfig, GdsTier, Layout, Mode};
+use kvtier_gds::{CufileMode, GdsConfig, GdsTier, Layout};
 use kvtier_testkit::conformance::Fixture;
 
 const CAPACITY: u64 = 16 << 20;
@@ -116,7 +116,7 @@ fn by_cufile(layout: Layout) -> Fixture {
     std::fs::write(root.path().join("proc/modules"), "").unwrap();
     std::fs::create_dir_all(root.path().join("run/udev/data")).unwrap();
     device(with(layout, |config| {
-        config.mode = Mode::Require;
+        config.cufile = CufileMode::Require;
         config.system_root = root.path().to_owned();
     }))
 }

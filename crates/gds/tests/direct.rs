@@ -10,12 +10,12 @@ use std::time::Duration;
 use common::{Bench, LEN, MIB, clean, config, disk_of, foreign_stream, machine, set_later};
 use kvtier_core::{ErrorKind, Loaded, MissReason, Removed, Saved, Tier};
 use kvtier_fakegpu::{Fakes, Hold, Report};
-use kvtier_gds::{GdsTier, Mode, Proof};
+use kvtier_gds::{CufileMode, GdsTier, Proof};
 
 #[test]
 fn loads_go_straight_to_registered_gpu_memory() {
     let body = || {
-        let bench = Bench::direct(|config| config.mode = Mode::Require);
+        let bench = Bench::direct(|config| config.cufile = CufileMode::Require);
         let registered = bench.tier.register_gpu(&bench.arena);
         assert_eq!(
             (registered.bytes, registered.reason.as_str()),
@@ -167,7 +167,7 @@ enum Ends {
 fn survives(name: &str, fakes: &Fakes, ends: Ends, words: &str) {
     clean(name, fakes, || {
         // Nothing hangs here.
-        let bench = Bench::direct(|config| config.open_wait = Duration::from_secs(30));
+        let bench = Bench::direct(|config| config.open_timeout = Duration::from_secs(30));
         (0..3).for_each(|n| bench.round_trip(n, LEN));
         let direct = bench.counter("direct_bytes");
         assert_eq!(
@@ -214,7 +214,7 @@ survives! {
 #[test]
 fn a_driver_that_never_opens_costs_a_thread_and_its_context_and_no_load() {
     let body = || {
-        let bench = Bench::direct(|config| config.open_wait = Duration::from_secs(3));
+        let bench = Bench::direct(|config| config.open_timeout = Duration::from_secs(3));
         (0..3).for_each(|n| bench.round_trip(n, LEN));
         assert!(bench.reasons().contains("has not returned within 3 s"), "{}", bench.reasons());
     };
@@ -246,7 +246,7 @@ fn refused(name: &str, fakes: &Fakes, whole: bool, words: &[&str]) {
     clean(name, fakes, || {
         let (dir, root) = (tempfile::tempdir().unwrap(), machine());
         let mut config = config(dir.path());
-        config.mode = Mode::Require;
+        config.cufile = CufileMode::Require;
         if whole {
             config.system_root = root.path().to_owned();
         } else {
@@ -294,7 +294,7 @@ fn without_a_gpu_what_requires_cufile_is_an_error() {
 #[test]
 fn switched_off_it_is_not_touched() {
     let body = || {
-        let bench = Bench::direct(|config| config.mode = Mode::Off);
+        let bench = Bench::direct(|config| config.cufile = CufileMode::Off);
         bench.round_trip(1, LEN);
         assert!(bench.reasons().contains("switched off"), "{}", bench.reasons());
     };
@@ -317,7 +317,7 @@ fn a_directory_on_storage_that_it_does_not_reach_goes_through_pinned_memory() {
         let reasons = kvtier_core::Observe::status(&tier).reasons.join("\n");
         assert!(reasons.contains("lies on vda, which cuFile does not reach directly"), "{reasons}");
         drop(tier);
-        config.mode = Mode::Require;
+        config.cufile = CufileMode::Require;
         let refused = GdsTier::open(config).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
         assert!(refused.to_string().contains("lies on vda"), "{refused}");

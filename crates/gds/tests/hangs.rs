@@ -21,7 +21,7 @@ const WAIT: Duration = Duration::from_secs(3);
 #[test]
 fn a_probe_that_never_returns_costs_a_thread_and_no_load() {
     let body = || {
-        let bench = Bench::direct(|config| config.open_wait = WAIT);
+        let bench = Bench::direct(|config| config.open_timeout = WAIT);
         (0..3).for_each(|n| bench.round_trip(n, LEN));
         assert_eq!(bench.counter("direct_bytes"), 0);
         let reasons = bench.reasons();
@@ -38,7 +38,7 @@ fn a_probe_that_never_returns_costs_a_thread_and_no_load() {
 #[test]
 fn a_read_that_never_returns_ends_at_its_deadline_and_does_not_hold_up_the_end() {
     let body = || {
-        let bench = Bench::direct(|config| config.open_wait = WAIT);
+        let bench = Bench::direct(|config| config.open_timeout = WAIT);
         let key = bench.key(1);
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
         let before = bench.arena.stats().free;
@@ -116,7 +116,7 @@ fn switched_off_no_gpu_is_touched_at_the_start() {
     let body = || {
         let dir = tempfile::tempdir().unwrap();
         let mut config = common::config(dir.path());
-        (config.mode, config.gpu) = (kvtier_gds::Mode::Off, Some(0));
+        (config.cufile, config.gpu) = (kvtier_gds::CufileMode::Off, Some(0));
         drop(GdsTier::open(config).unwrap());
     };
     let check = |report: &Report| assert_eq!(report.calls("cuDevicePrimaryCtxRetain"), 0);
@@ -149,7 +149,7 @@ fn memory_of_two_gpus_in_one_load_is_an_error_and_not_mixed_up() {
 #[test]
 fn a_kernel_that_one_gpu_does_not_load_holds_up_neither_a_status_nor_other_loads() {
     let body = || {
-        let bench = Bench::direct(|config| config.open_wait = 3 * WAIT);
+        let bench = Bench::direct(|config| config.open_timeout = 3 * WAIT);
         let (key, second) = (bench.key(1), Gpu::open(1).unwrap());
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
         let there = Arena::device(&second, 4 * MIB).unwrap();

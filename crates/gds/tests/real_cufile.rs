@@ -7,7 +7,7 @@ mod common;
 
 use common::{Bench, LEN, device, machine};
 use kvtier_fakegpu::{Fakes, Report};
-use kvtier_gds::{GdsConfig, GdsTier, Mode};
+use kvtier_gds::{CufileMode, GdsConfig, GdsTier};
 use kvtier_testkit::conformance::Fixture;
 
 const CAPACITY: u64 = 16 << 20;
@@ -18,12 +18,12 @@ fn library() -> Option<String> {
 
 /// Uses it whatever it says of itself: here it can have no direct way.
 fn real(config: &mut GdsConfig, root: &tempfile::TempDir) {
-    config.mode = Mode::Require;
+    config.cufile = CufileMode::Require;
     config.compat = true;
     config.cufile_library = library().map(Into::into);
     config.system_root = root.path().to_owned();
     // Its first call looks at the whole machine.
-    config.open_wait = std::time::Duration::from_secs(60);
+    config.open_timeout = std::time::Duration::from_secs(60);
 }
 
 /// Runs `body` in a child over it. What it takes for itself it keeps till the end, so that only
@@ -74,10 +74,10 @@ fn a_disk_that_it_does_not_reach_is_said() {
         common::disk_of(dir.path(), root.path(), "vda");
         let mut config = common::config(dir.path());
         real(&mut config, &root);
-        let found = kvtier_gds::examine(&config, 0);
+        let found = kvtier_gds::diagnose(&config, 0);
         let probe =
-            found.iter().find(|step| step.what == "probe").unwrap_or_else(|| panic!("{found:?}"));
-        assert!(probe.good && probe.found.contains("through host memory"), "{found:?}");
+            found.iter().find(|step| step.name == "probe").unwrap_or_else(|| panic!("{found:?}"));
+        assert!(probe.passed && probe.detail.contains("through host memory"), "{found:?}");
     });
 }
 

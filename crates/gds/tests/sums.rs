@@ -132,7 +132,7 @@ fn what_a_gpu_fails_to_sum_once_is_copied_back() {
 #[test]
 fn a_kernel_that_is_never_loaded_costs_a_thread_and_no_load() {
     let body = || {
-        let bench = Bench::direct(|config| config.open_wait = Duration::from_secs(2));
+        let bench = Bench::direct(|config| config.open_timeout = Duration::from_secs(2));
         (0..3).for_each(|n| bench.round_trip(n, LEN));
         assert!(
             bench.counter("direct_bytes") == 0 || proofs(&bench) == [0, 3, 0],

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use kvtier::gds::{RatesConfig, rates};
+use kvtier::gds::{BenchConfig, measure};
 use serde_json::Value;
 
 use crate::BadInput;
@@ -47,23 +47,23 @@ pub fn run(args: &GdsArgs) -> Result<()> {
         ))
         .into());
     }
-    let mut config = RatesConfig::new(&args.path);
+    let mut config = BenchConfig::new(&args.path);
     (config.gpu, config.chunk_bytes, config.chunks) = (args.gpu, size, chunks as usize);
-    config.turns = usize::from(args.turns);
-    for rate in rates(&config).map_err(crate::cannot_open)? {
-        let (out, into) = (rate.out_per_s / 1e6, rate.in_per_s / 1e6);
+    config.rounds = usize::from(args.turns);
+    for rate in measure(&config).map_err(crate::cannot_open)? {
+        let (out, into) = (rate.to_file_per_s / 1e6, rate.to_gpu_per_s / 1e6);
         let line = if args.json {
             let measured = |rate: f64| if rate > 0.0 { Value::from(rate) } else { Value::Null };
-            json!({ "way": rate.way, "to_file_mb_per_s": measured(out), "to_gpu_mb_per_s": measured(into),
+            json!({ "way": rate.data_path, "to_file_mb_per_s": measured(out), "to_gpu_mb_per_s": measured(into),
                     "cpu_s_per_gb": rate.cpu_s_per_gb, "note": rate.note })
             .to_string()
         } else if into > 0.0 {
             format!(
                 "{:<34} to file {out:>7.0} MB/s   to GPU {into:>7.0} MB/s   {:.3} s/GB   {}",
-                rate.way, rate.cpu_s_per_gb, rate.note
+                rate.data_path, rate.cpu_s_per_gb, rate.note
             )
         } else {
-            format!("{:<34} not measured: {}", rate.way, rate.note)
+            format!("{:<34} not measured: {}", rate.data_path, rate.note)
         };
         crate::out::line(&line)?;
     }

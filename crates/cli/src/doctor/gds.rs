@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use kvtier::gds::{GdsConfig, examine};
+use kvtier::gds::{GdsConfig, diagnose};
 use serde_json::Value;
 
 use crate::json::{self, json};
@@ -29,11 +29,11 @@ pub fn run(args: &GdsArgs) -> Result<()> {
     super::exists(&args.path)?;
     let mut config = GdsConfig::new(&args.path, 0);
     config.cufile_library = args.cufile_library.clone();
-    let found = examine(&config, args.gpu);
+    let found = diagnose(&config, args.gpu);
     if args.json {
         let list = found
             .iter()
-            .map(|step| json!({ "what": step.what, "found": step.found, "good": step.good }));
+            .map(|step| json!({ "what": step.name, "found": step.detail, "good": step.passed }));
         let list: Vec<Value> = list.collect();
         return crate::out::line(
             &json!({ "path": json::path(&args.path), "gpu": args.gpu, "findings": list })
@@ -41,7 +41,7 @@ pub fn run(args: &GdsArgs) -> Result<()> {
         );
     }
     found.iter().try_for_each(|step| {
-        let sign = if step.good { "" } else { "! " };
-        super::finding::print(step.what, &format!("{sign}{}", step.found))
+        let sign = if step.passed { "" } else { "! " };
+        super::finding::print(step.name, &format!("{sign}{}", step.detail))
     })
 }

@@ -45,7 +45,7 @@ impl Direct {
     /// Finds out whether cuFile works for the tier's directory, or says why not.
     pub fn new(config: &GdsConfig, gpu: &Gpu) -> Result<Self, String> {
         preflight(&config.system_root, &config.disk.path)?;
-        let driver = Driver::open(config.cufile_library.as_deref(), gpu, config.open_wait)?;
+        let driver = Driver::open(config.cufile_library.as_deref(), gpu, config.open_timeout)?;
         if !driver.is_direct() && !config.compat {
             let what =
                 "it would run in compatibility mode, which is slower than pinned memory of our own";
@@ -56,9 +56,9 @@ impl Direct {
         }
         let reach = reach(&config.system_root, &config.disk.path, driver.targets());
         reach.judge(config.compat).map_err(|why| format!("{}: {why}", driver.describe()))?;
-        probe(driver, gpu, &config.disk.path.join(".kvtier"), config.open_wait)?;
+        probe(driver, gpu, &config.disk.path.join(".kvtier"), config.open_timeout)?;
         let (files, buffers) = (Files::default(), Buffers::new(driver));
-        let summers = Summers::new(config.threads, config.open_wait);
+        let summers = Summers::new(config.threads, config.open_timeout);
         if config.proof != Proof::Off {
             summers.of(gpu);
         }

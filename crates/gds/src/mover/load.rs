@@ -145,7 +145,7 @@ async fn ahead(
     file: &Arc<OwnedFd>,
     (left, reading): (&mut std::vec::IntoIter<Piece>, &mut VecDeque<Reading>),
 ) -> io::Result<()> {
-    while reading.len() < inner.config.pieces_ahead && !left.as_slice().is_empty() {
+    while reading.len() < inner.config.read_ahead_pieces && !left.as_slice().is_empty() {
         let slot = inner.config.piece_bytes;
         let buffer = if reading.is_empty() {
             memory.buffers.lease_waiting(slot).await.map_err(io::Error::other)?

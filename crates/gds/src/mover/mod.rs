@@ -24,7 +24,7 @@ use self::duty::{Duty, FetchDuty, closed};
 use self::engine::{io_error, job_of, transfer_of};
 use self::lane::Lane;
 use self::pinned::PinnedMemory;
-use crate::config::{GdsConfig, Mode};
+use crate::config::{CufileMode, GdsConfig};
 
 /// The mover of the GPU tier.
 #[derive(Debug)]
@@ -74,12 +74,12 @@ impl GdsMover {
     /// it requires what there is not.
     pub fn decide(&self) -> Result<(), Error> {
         let Inner { config, .. } = &*self.0;
-        if config.mode == Mode::Off {
+        if config.cufile == CufileMode::Off {
             // Not a GPU is touched for it.
             let _ = self.0.direct.set(Err("cuFile is switched off by the configuration".into()));
             return Ok(());
         }
-        let required = config.mode == Mode::Require;
+        let required = config.cufile == CufileMode::Require;
         let Some(ordinal) = config.gpu.or(required.then_some(0)) else { return Ok(()) };
         let gpu = match Gpu::open(ordinal) {
             Ok(gpu) => gpu,
@@ -160,7 +160,9 @@ impl Inner {
             format!("GPU memory through pinned pieces of {} bytes", self.config.piece_bytes);
         match (&self.no_gpu, self.direct.get()) {
             (Some(why), _) => format!("host memory only: {why}"),
-            (None, None) => format!("{pinned}, unless cuFile works (mode {:?})", self.config.mode),
+            (None, None) => {
+                format!("{pinned}, unless cuFile works (mode {:?})", self.config.cufile)
+            }
             (None, Some(Err(why))) => format!("{pinned}, not by cuFile: {why}"),
             (None, Some(Ok(direct))) => match direct.off() {
                 None => {
@@ -201,7 +203,7 @@ impl Inner {
         if let Some(lane) = lanes.all.iter().find(|lane| lane.gpu() == gpu) {
             return Ok(Arc::clone(lane));
         }
-        let lane = Lane::start(gpu, self.config.threads, self.config.open_wait)?;
+        let lane = Lane::start(gpu, self.config.threads, self.config.open_timeout)?;
         lanes.all.push(Arc::clone(&lane));
         Ok(lane)
     }

@@ -52,7 +52,7 @@ impl Summer {
 
     fn proves_itself(&self, gpu: &Gpu, stream: &GpuStream) -> Result<(), Failed> {
         let mut noise = vec![0; TRIED * UNIT];
-        crate::noise::fill(&mut noise);
+        crate::random::fill_random(&mut noise);
         let mut lease = Arena::device(gpu, noise.len())?.lease(noise.len())?;
         stream.upload(&noise, &mut lease, 0, || ())?;
         let sums = self.sum(stream, &lease, (0, noise.len()))?;

@@ -22,7 +22,7 @@ pub fn config(dir: &std::path::Path) -> GdsConfig {
     config.piece_bytes = 64 << 10;
     config.buffer_bytes = MIB;
     config.staging_bytes = 4 * MIB;
-    config.open_wait = Duration::from_secs(30);
+    config.open_timeout = Duration::from_secs(30);
     config
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use kvtier_core::{Error, ErrorKind};
-use kvtier_gds::{GdsConfig, GdsTier, Mode, Proof};
+use kvtier_gds::{CufileMode, GdsConfig, GdsTier, Proof};
 use serde::Deserialize;
 
 use super::file::{named, size};
@@ -27,7 +27,7 @@ pub struct GdsSpec {
 pub struct GpuSpec {
     /// `off`, `auto` (the default) or `require`: whether cuFile is used.
     #[serde(default, deserialize_with = "named")]
-    pub cufile: Option<Mode>,
+    pub cufile: Option<CufileMode>,
     /// `always` (the default), `sample` or `off`: which loads by cuFile are compared with their
     /// checksums.
     #[serde(default, alias = "verify", deserialize_with = "named")]
@@ -92,7 +92,7 @@ impl GdsSpec {
         config.disk = self.file.config()?.into_disk();
         config.disk.name = self.name().into();
         config.engine = self.file.engine.unwrap_or(config.engine);
-        config.mode = cufile.unwrap_or_default();
+        config.cufile = cufile.unwrap_or_default();
         config.proof = proof.unwrap_or_default();
         (config.gpu, config.cufile_library) = (gpu, cufile_library);
         config.threads = threads.unwrap_or(config.threads);
@@ -130,7 +130,7 @@ mod tests {
         let rest = r#","layout":"lmcache-mp","cufile":"require","proof":"sample","gpu":1,"piece":"8MiB","buffers":"128MiB","staging":"1GiB","threads":8"#;
         let spec = read(rest).unwrap();
         assert_eq!(spec.file.layout, Some(kvtier_file::Layout::LmcacheMp));
-        assert_eq!((spec.gpu.cufile, spec.gpu.gpu), (Some(Mode::Require), Some(1)));
+        assert_eq!((spec.gpu.cufile, spec.gpu.gpu), (Some(CufileMode::Require), Some(1)));
         assert!(matches!(spec.gpu.proof, Some(Proof::Sample(_))));
         assert_eq!((spec.gpu.piece, spec.gpu.threads), (Some(8 << 20), Some(8)));
         assert_eq!(
@@ -185,11 +185,11 @@ mod tests {
         let new = of_lmcache("gds_path: /a, /b\ngds_buffer_size: 1024\n").unwrap();
         assert_eq!(
             (new.file.path.to_str(), new.file.layout, new.gpu.cufile),
-            (Some("/b"), layout, Some(Mode::Auto))
+            (Some("/b"), layout, Some(CufileMode::Auto))
         );
         assert_eq!(
             of_lmcache("gds_path: /a\nuse_gds: false\n").unwrap().gpu.cufile,
-            Some(Mode::Off)
+            Some(CufileMode::Off)
         );
         let old = of_lmcache(
             "gds_path: /a\ncufile_buffer_size: 1024\nextra_config: {use_cufile: true}\n",
@@ -197,12 +197,12 @@ mod tests {
         .unwrap();
         assert_eq!(
             (old.file.path.to_str(), old.file.layout, old.gpu.cufile),
-            (Some("/a"), layout, Some(Mode::Auto))
+            (Some("/a"), layout, Some(CufileMode::Auto))
         );
         let off =
             of_lmcache("gds_path: /a\nextra_config: {use_cufile: false, use_direct_io: true}\n")
                 .unwrap();
-        assert_eq!(off.gpu.cufile, Some(Mode::Off));
+        assert_eq!(off.gpu.cufile, Some(CufileMode::Off));
         let both = of_lmcache("gds_path: /a\nuse_gds: true\nextra_config: {use_cufile: false}\n")
             .unwrap_err();
         assert!(both.contains("use_cufile") && both.contains("x.yaml"), "{both}");
@@ -224,7 +224,7 @@ mod tests {
         );
         assert_eq!(
             (spec.file.layout, spec.gpu.cufile),
-            (Some(kvtier_file::Layout::LmcacheGds), Some(Mode::Off))
+            (Some(kvtier_file::Layout::LmcacheGds), Some(CufileMode::Off))
         );
         let spec = plugin(&format!("{place}.gds_path: /a")).unwrap();
         assert_eq!(spec.file.bytes, Capacity::Share(1.0));

@@ -255,8 +255,11 @@ impl LmcacheConfig {
             .transpose();
         spec.file.shape =
             shape.map_err(|e| self.wrong("extra_config", &format!("{GDS_SHAPE}: {e}")))?;
-        spec.gpu.cufile =
-            Some(if self.wants_cufile()? { kvtier_gds::Mode::Auto } else { kvtier_gds::Mode::Off });
+        spec.gpu.cufile = Some(if self.wants_cufile()? {
+            kvtier_gds::CufileMode::Auto
+        } else {
+            kvtier_gds::CufileMode::Off
+        });
         Ok(TierSpec::Gds(Box::new(spec)))
     }
 

@@ -1,4 +1,4 @@
-//! Without a tier.
+//! Baselines without a tier: what the GPU, the disk and plain reads reach by themselves.
 
 use std::error::Error;
 use std::fs::File;
@@ -10,21 +10,19 @@ use std::sync::mpsc::sync_channel;
 use kvtier_mem::{Arena, ArenaConfig, Lease};
 use kvtier_uring::{Engine, EngineConfig, Finished, Job, Part};
 
-use super::{Bench, Clock, Rate};
-use crate::noise;
+use super::{Bench, Speed, Stopwatch, Throughput};
+use crate::random::fill_random;
 use crate::sums::{RANGE_BYTES_MAX, Summer, UNIT};
 
-/// Requests to the disk at once.
+/// Requests to the disk in flight.
 const INFLIGHT: usize = 16;
 
 impl Bench<'_> {
-    /// Between pinned host memory and the GPU, which is the most that any way through host memory
-    /// can give.
-    pub(super) fn copies(&self) -> Result<Rate, kvtier_mem::Error> {
-        let (len, pinned) = (
-            self.config.tier.piece_bytes,
-            self.config.tier.piece_bytes.min(self.config.chunk_bytes),
-        );
+    /// Copies between pinned host memory and the GPU: the upper bound of every data path through
+    /// host memory.
+    pub(super) fn copies(&self) -> Result<Throughput, kvtier_mem::Error> {
+        let len = self.config.tier.piece_bytes;
+        let pinned = len.min(self.config.chunk_bytes);
         let host = Arena::pinned(ArenaConfig::huge(len), &self.gpu)?;
         let (mut host, mut device) = (host.lease(pinned)?, self.memory.lease(pinned)?);
         host.assume_filled(pinned);
@@ -35,33 +33,33 @@ impl Bench<'_> {
             self.stream.upload(bytes, &mut device, 0, || ())
         };
         copy()?;
-        let clock = Clock::start();
+        let watch = Stopwatch::start();
         (0..count).try_for_each(|_| copy())?;
-        let (in_per_s, cpu_s_per_gb) = clock.stop(count * pinned);
-        let clock = Clock::start();
+        let Speed { bytes_per_s: to_gpu_per_s, cpu_s_per_gb } = watch.stop(count * pinned);
+        let watch = Stopwatch::start();
         for _ in 0..count {
             self.stream.download_lease(&device, 0, host.as_host_mut().unwrap_or_default())?;
         }
-        let (out_per_s, _) = clock.stop(count * pinned);
+        let to_file_per_s = watch.stop(count * pinned).bytes_per_s;
         let note = format!("pieces of {pinned} bytes, one at a time");
-        Ok(Rate {
-            way: "copies from and to pinned memory".into(),
-            out_per_s,
-            in_per_s,
+        Ok(Throughput {
+            data_path: "copies from and to pinned memory".into(),
+            to_file_per_s,
+            to_gpu_per_s,
             cpu_s_per_gb,
             note,
         })
     }
 
-    /// Between a file and pinned host memory, by direct I/O with many requests at once: the most
-    /// that the disk can give.
-    pub(super) fn disk(&self) -> Result<Rate, Box<dyn Error>> {
+    /// Direct I/O between a file and pinned host memory with many requests in flight: the upper
+    /// bound of the disk.
+    pub(super) fn disk(&self) -> Result<Throughput, Box<dyn Error>> {
         let piece = self.config.tier.piece_bytes.min(self.config.chunk_bytes);
         let engine = Engine::new(EngineConfig::default().with_kind(self.config.tier.engine))?;
         let memory =
             Arena::pinned(ArenaConfig::huge((INFLIGHT + 1) * piece).with_slots(piece), &self.gpu)?;
         engine.register(&memory)?;
-        let path = self.config.tier.disk.path.join("kvtier-rates.bin");
+        let path = self.config.tier.disk.path.join("kvtier-bench.bin");
         let mut options = File::options();
         let file = options
             .read(true)
@@ -70,9 +68,11 @@ impl Bench<'_> {
             .custom_flags(nix::libc::O_DIRECT)
             .open(&path)?;
         std::fs::remove_file(&path)?;
-        let (file, count) = (Arc::new(OwnedFd::from(file)), self.bytes() / piece);
+        let file = Arc::new(OwnedFd::from(file));
+        let count = self.bytes() / piece;
+        let pieces = Pieces { count, bytes: piece };
         let mut filled = memory.lease(piece)?;
-        noise::fill(filled.as_host_mut().unwrap_or_default());
+        fill_random(filled.as_host_mut().unwrap_or_default());
         filled.assume_filled(piece);
         let from = filled.freeze();
         let write = |at, _| {
@@ -82,9 +82,9 @@ impl Bench<'_> {
                 len: piece,
             })
         };
-        let clock = Clock::start();
-        window(&engine, (count, piece), (0..INFLIGHT).map(|_| None).collect(), write)?;
-        let (out_per_s, _) = clock.stop(count * piece);
+        let watch = Stopwatch::start();
+        move_pieces(&engine, pieces, (0..INFLIGHT).map(|_| None).collect(), write)?;
+        let to_file_per_s = watch.stop(count * piece).bytes_per_s;
         let read = |at, into| match into {
             Some(into) => {
                 Job::read(Arc::clone(&file)).with_part(Part::Read { at, into, len: piece })
@@ -93,81 +93,101 @@ impl Bench<'_> {
         };
         let buffers =
             (0..INFLIGHT).map(|_| memory.lease(piece).map(Some)).collect::<Result<_, _>>()?;
-        let clock = Clock::start();
-        window(&engine, (count, piece), buffers, read)?;
-        let (in_per_s, cpu_s_per_gb) = clock.stop(count * piece);
+        let watch = Stopwatch::start();
+        move_pieces(&engine, pieces, buffers, read)?;
+        let Speed { bytes_per_s: to_gpu_per_s, cpu_s_per_gb } = watch.stop(count * piece);
         let note = format!(
             "direct I/O, pieces of {piece} bytes, {INFLIGHT} at once, engine {:?}",
             engine.kind()
         );
-        Ok(Rate { way: "file to pinned memory".into(), out_per_s, in_per_s, cpu_s_per_gb, note })
-    }
-
-    /// Of memory on the GPU alone, by the kernel that proves what cuFile loads; a GPU that sums
-    /// wrongly is an error.
-    pub(super) fn sums(&self) -> Result<Rate, Box<dyn Error + Send + Sync>> {
-        let (summer, len) = (Summer::new(&self.gpu, 1)?, self.config.chunk_bytes);
-        let (range, chunk) =
-            ((0, (len - len % UNIT).min(RANGE_BYTES_MAX)), self.memory.lease(len)?);
-        let count = self.bytes().div_ceil(range.1.max(1));
-        summer.sum(&self.stream, &chunk, range)?;
-        let clock = Clock::start();
-        (0..count).try_for_each(|_| summer.sum(&self.stream, &chunk, range).map(drop))?;
-        let (in_per_s, cpu_s_per_gb) = clock.stop(count * range.1);
-        let note = format!("{} bytes at once, which the GPU sums as the CPU does", range.1);
-        Ok(Rate {
-            way: "checksums on the GPU".into(),
-            out_per_s: 0.0,
-            in_per_s,
+        Ok(Throughput {
+            data_path: "file to pinned memory".into(),
+            to_file_per_s,
+            to_gpu_per_s,
             cpu_s_per_gb,
             note,
         })
     }
 
-    /// What a program without any of this does: reads through the page cache, copies from memory
-    /// that is not pinned.
-    pub(super) fn plain(&self) -> std::io::Result<Rate> {
-        let path = self.config.tier.disk.path.join("kvtier-rates.bin");
+    /// Checksums of GPU memory by the kernel that verifies cuFile's loads. A GPU that computes wrong
+    /// checksums is an error.
+    pub(super) fn sums(&self) -> Result<Throughput, Box<dyn Error + Send + Sync>> {
+        let summer = Summer::new(&self.gpu, 1)?;
+        let len = self.config.chunk_bytes;
+        let range = (0, (len - len % UNIT).min(RANGE_BYTES_MAX));
+        let chunk = self.memory.lease(len)?;
+        let count = self.bytes().div_ceil(range.1.max(1));
+        summer.sum(&self.stream, &chunk, range)?;
+        let watch = Stopwatch::start();
+        (0..count).try_for_each(|_| summer.sum(&self.stream, &chunk, range).map(drop))?;
+        let Speed { bytes_per_s: to_gpu_per_s, cpu_s_per_gb } = watch.stop(count * range.1);
+        let note =
+            format!("{} bytes at once, whose checksums on the GPU equal those of the CPU", range.1);
+        Ok(Throughput {
+            data_path: "checksums on the GPU".into(),
+            to_file_per_s: 0.0,
+            to_gpu_per_s,
+            cpu_s_per_gb,
+            note,
+        })
+    }
+
+    /// A plain program: reads through the page cache and copies from memory that is not pinned.
+    pub(super) fn plain(&self) -> std::io::Result<Throughput> {
+        let path = self.config.tier.disk.path.join("kvtier-bench.bin");
         let file = File::options().read(true).write(true).create_new(true).open(&path)?;
         std::fs::remove_file(&path)?;
         let mut bytes = vec![0; self.config.chunk_bytes];
         let mut device = self.memory.lease(bytes.len()).map_err(std::io::Error::other)?;
         let at = |n: usize| (n * self.config.chunk_bytes) as u64;
-        let clock = Clock::start();
+        let watch = Stopwatch::start();
         for n in 0..self.config.chunks {
             self.stream.download_lease(&device, 0, &mut bytes).map_err(std::io::Error::other)?;
             file.write_all_at(&bytes, at(n))?;
         }
         file.sync_data()?;
-        let (out_per_s, _) = clock.stop(self.bytes());
+        let to_file_per_s = watch.stop(self.bytes()).bytes_per_s;
         nix::fcntl::posix_fadvise(
             &file,
             0,
             0,
             nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED,
         )?;
-        let clock = Clock::start();
+        let watch = Stopwatch::start();
         for n in 0..self.config.chunks {
             file.read_exact_at(&mut bytes, at(n))?;
             self.stream.upload(&bytes, &mut device, 0, || ()).map_err(std::io::Error::other)?;
         }
-        let (in_per_s, cpu_s_per_gb) = clock.stop(self.bytes());
+        let Speed { bytes_per_s: to_gpu_per_s, cpu_s_per_gb } = watch.stop(self.bytes());
         let note = "one chunk at a time, through the page cache, not pinned".into();
-        Ok(Rate { way: "plain read and copy".into(), out_per_s, in_per_s, cpu_s_per_gb, note })
+        Ok(Throughput {
+            data_path: "plain read and copy".into(),
+            to_file_per_s,
+            to_gpu_per_s,
+            cpu_s_per_gb,
+            note,
+        })
     }
 }
 
-/// Moves `count` pieces one after the other, as many at once as there are buffers.
-fn window(
+/// A file as `count` pieces of `bytes` bytes.
+#[derive(Clone, Copy)]
+struct Pieces {
+    count: usize,
+    bytes: usize,
+}
+
+/// Moves all pieces in order, with one request in flight per buffer.
+fn move_pieces(
     engine: &Engine,
-    (count, piece): (usize, usize),
+    pieces: Pieces,
     buffers: Vec<Option<Lease>>,
     job: impl Fn(u64, Option<Lease>) -> Job,
 ) -> Result<(), kvtier_uring::Error> {
     let (free, ended) = sync_channel::<Result<Option<Lease>, kvtier_uring::Error>>(buffers.len());
     let at_once = buffers.len();
     buffers.into_iter().for_each(|buffer| _ = free.send(Ok(buffer)));
-    for n in 0..count {
+    for n in 0..pieces.count {
         let Ok(buffer) = ended.recv() else { break };
         let free = free.clone();
         let done = move |Finished { mut job, result, .. }: Finished| {
@@ -177,8 +197,8 @@ fn window(
             };
             _ = free.send(result.map(|_| buffer));
         };
-        // Refused, as the engine does when it broke down, it ends here: nobody sends any more.
-        if engine.submit(job((n * piece) as u64, buffer?), done).is_err() {
+        // An engine that failed refuses jobs. No completion follows a refused job: stop here.
+        if engine.submit(job((n * pieces.bytes) as u64, buffer?), done).is_err() {
             break;
         }
     }

@@ -1,4 +1,4 @@
-//! Through a tier.
+//! Throughput of the tier itself.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,10 +11,10 @@ use kvtier_core::{
 };
 use kvtier_mem::Lease;
 
-use super::{AT_ONCE, Bench, Clock, Rate};
-use crate::{GdsTier, Mode};
+use super::{Bench, CONCURRENCY, Speed, Stopwatch, Throughput};
+use crate::{CufileMode, GdsTier};
 
-/// How many batches are under way at once: while one is waited for, another moves.
+/// Batches in flight: while the bench waits for one, another moves.
 const BATCHES: usize = 2;
 
 fn ctx() -> Ctx {
@@ -23,44 +23,44 @@ fn ctx() -> Ctx {
 
 impl Bench<'_> {
     fn key(n: usize) -> Key {
-        let hash = ChunkHash::new(Digest::derive("kvtier rates", &n.to_le_bytes()).as_bytes());
+        let hash = ChunkHash::new(Digest::derive("kvtier bench", &n.to_le_bytes()).as_bytes());
         let id =
-            ObjectKey { model: "rates".into(), rank: KvRank(0), group: 0, hash, salt: "".into() };
-        Key::new(Arc::new(Namespace::new("rates", Digest::default())), KeyId::Object(id))
+            ObjectKey { model: "bench".into(), rank: KvRank(0), group: 0, hash, salt: "".into() };
+        Key::new(Arc::new(Namespace::new("bench", Digest::default())), KeyId::Object(id))
     }
 
-    pub(super) fn tier(&self, mode: Mode, compat: bool) -> Result<Rate, Error> {
+    pub(super) fn tier(&self, mode: CufileMode, compat: bool) -> Result<Throughput, Error> {
         let mut config = self.config.tier.clone();
-        let dir = config.disk.path.join("kvtier-rates");
+        let dir = config.disk.path.join("kvtier-bench");
         config.disk.path = dir.clone();
         config.disk.capacity_bytes =
             2 * (self.bytes() + self.config.chunk_bytes) as u64 + (1 << 20);
         config.staging_bytes = config.staging_bytes.max(2 * self.config.chunk_bytes);
-        (config.mode, config.compat, config.gpu) = (mode, compat, Some(self.config.gpu));
+        (config.cufile, config.compat, config.gpu) = (mode, compat, Some(self.config.gpu));
         let opened = std::fs::create_dir_all(&dir)
             .map_err(|e| Error::new(ErrorKind::Io, "no directory").with_source(e));
         let rate = opened.and_then(|()| GdsTier::open(config)).and_then(|tier| {
             tier.register_gpu(&self.memory);
-            self.through(&tier)
+            self.save_and_load(&tier)
         });
         let _ = std::fs::remove_dir_all(&dir);
         rate
     }
 
-    /// All chunks out and in, some at once; before that one more, since the tier makes its pinned
-    /// memory at the first.
-    fn through(&self, tier: &GdsTier) -> Result<Rate, Error> {
+    /// Saves and loads all chunks. One more chunk goes first, because the tier allocates its pinned
+    /// memory for the first transfer.
+    fn save_and_load(&self, tier: &GdsTier) -> Result<Throughput, Error> {
         let all = self.config.chunks;
         self.save(tier, all..all + 1)?;
         self.load(tier, all..all + 1)?;
-        let clock = Clock::start();
+        let watch = Stopwatch::start();
         self.save(tier, 0..all)?;
-        let (out_per_s, _) = clock.stop(self.bytes());
-        let clock = Clock::start();
+        let to_file_per_s = watch.stop(self.bytes()).bytes_per_s;
+        let watch = Stopwatch::start();
         self.load(tier, 0..all)?;
-        let (in_per_s, cpu_s_per_gb) = clock.stop(self.bytes());
+        let Speed { bytes_per_s: to_gpu_per_s, cpu_s_per_gb } = watch.stop(self.bytes());
         let note = tier.status().reasons.into_iter().next().unwrap_or_default();
-        Ok(Rate { way: String::new(), out_per_s, in_per_s, cpu_s_per_gb, note })
+        Ok(Throughput { data_path: String::new(), to_file_per_s, to_gpu_per_s, cpu_s_per_gb, note })
     }
 
     fn save(&self, tier: &GdsTier, chunks: Range<usize>) -> Result<(), Error> {
@@ -105,20 +105,20 @@ impl Bench<'_> {
     }
 }
 
-/// Submits all chunks in batches, some batches ahead of the one that is waited for.
+/// Submits all chunks in batches, [`BATCHES`] in flight.
 fn batches<T>(
     chunks: Range<usize>,
     submit: impl Fn(Range<usize>) -> Result<T, Error>,
     wait: impl Fn(T) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let mut under_way = VecDeque::new();
-    for start in chunks.clone().step_by(AT_ONCE / BATCHES) {
-        if under_way.len() == BATCHES
-            && let Some(first) = under_way.pop_front()
+    let mut in_flight = VecDeque::new();
+    for start in chunks.clone().step_by(CONCURRENCY / BATCHES) {
+        if in_flight.len() == BATCHES
+            && let Some(first) = in_flight.pop_front()
         {
             wait(first)?;
         }
-        under_way.push_back(submit(start..chunks.end.min(start + AT_ONCE / BATCHES))?);
+        in_flight.push_back(submit(start..chunks.end.min(start + CONCURRENCY / BATCHES))?);
     }
-    under_way.into_iter().try_for_each(wait)
+    in_flight.into_iter().try_for_each(wait)
 }

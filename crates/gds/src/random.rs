@@ -1,5 +1,5 @@
-/// Fills memory with what no disk can make less of.
-pub fn fill(bytes: &mut [u8]) {
+/// Fills memory with pseudorandom bytes, which no storage device can compress or deduplicate.
+pub fn fill_random(bytes: &mut [u8]) {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for word in bytes.chunks_mut(8) {
         state ^= state << 13;
