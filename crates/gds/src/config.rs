@@ -28,7 +28,7 @@ pub enum Proof {
     /// All: the GPU takes the checksums of what arrived there, or it is copied back for them.
     #[default]
     Always,
-    /// Every n-th; the others are counted as `unseen_loads`.
+    /// Every n-th; the others are counted as `unverified_loads`.
     Sample(u32),
     /// None; all are counted.
     Off,

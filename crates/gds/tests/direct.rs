@@ -26,7 +26,8 @@ fn loads_go_straight_to_registered_gpu_memory() {
             (bench.counter("direct_bytes"), bench.counter("uploaded_bytes")),
             (4 * MIB as u64, 0)
         );
-        let how = ["summed_bytes", "proven_bytes", "unseen_loads"].map(|name| bench.counter(name));
+        let how = ["verified_gpu_bytes", "verified_host_bytes", "unverified_loads"]
+            .map(|name| bench.counter(name));
         assert_eq!(how, [4 * MIB as u64, 0, 0]);
         let words = "direct for nvme, checksums taken on the GPU, proof Always";
         assert!(bench.reasons().contains(words), "{}", bench.reasons());
@@ -146,7 +147,7 @@ fn a_file_that_another_process_takes_during_a_load_is_no_hit_though_nobody_looks
             (done.result.unwrap(), done.op.into[0].init_len()),
             (Loaded::Miss(MissReason::Absent), 0)
         );
-        assert_eq!(bench.counter("unseen_loads"), 1);
+        assert_eq!(bench.counter("unverified_loads"), 1);
     };
     let fakes = Fakes::new();
     let check = |report: &Report| {

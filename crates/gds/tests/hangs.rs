@@ -173,7 +173,7 @@ fn a_kernel_that_one_gpu_does_not_load_holds_up_neither_a_status_nor_other_loads
             bench.reasons()
         );
         assert_eq!(
-            ["summed_bytes", "proven_bytes"].map(|name| bench.counter(name)),
+            ["verified_gpu_bytes", "verified_host_bytes"].map(|name| bench.counter(name)),
             [MIB as u64, 2 * MIB as u64]
         );
     };

@@ -53,7 +53,7 @@ fn loads_go_through_it_and_every_byte_is_proven() {
         let status = kvtier_core::Observe::status(&it.tier);
         assert!(it.counter("direct_bytes") >= (LEN / 4096 * 4096) as u64, "{status:?}");
         assert_eq!(
-            (it.counter("direct_failed"), it.counter("unseen_loads")),
+            (it.counter("direct_failed"), it.counter("unverified_loads")),
             (0, 0),
             "{}",
             it.reasons()
@@ -63,7 +63,12 @@ fn loads_go_through_it_and_every_byte_is_proven() {
         assert!(registered.bytes > 0, "{registered:?}");
         it.round_trip(3, LEN);
         assert_eq!(it.counter("direct_failed"), 0, "{}", it.reasons());
-        assert_eq!(it.counter("summed_bytes"), it.counter("direct_bytes"), "{}", it.reasons());
+        assert_eq!(
+            it.counter("verified_gpu_bytes"),
+            it.counter("direct_bytes"),
+            "{}",
+            it.reasons()
+        );
     });
 }
 

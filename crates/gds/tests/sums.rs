@@ -26,7 +26,8 @@ fn damage(bench: &Bench, at: u64) {
 /// Loads of a chunk: what was summed on the GPU, copied back, and not looked at.
 fn proofs(bench: &Bench) -> [u64; 3] {
     let [summed, proven, unseen] =
-        ["summed_bytes", "proven_bytes", "unseen_loads"].map(|name| bench.counter(name));
+        ["verified_gpu_bytes", "verified_host_bytes", "unverified_loads"]
+            .map(|name| bench.counter(name));
     [summed / MIB as u64, proven / MIB as u64, unseen]
 }
 
@@ -166,7 +167,7 @@ fn chunks_in_several_leases_are_summed_part_by_part() {
             bench.load_into(&key, leases.into()).result.unwrap(),
             Loaded::Hit { len: LEN as u64 }
         );
-        assert_eq!(bench.counter("summed_bytes"), MIB as u64);
+        assert_eq!(bench.counter("verified_gpu_bytes"), MIB as u64);
     });
 }
 
@@ -219,9 +220,12 @@ fn right_or_corrupt(layout: Layout) {
         let done = bench.load_into(&key, leases(&bench, &mut rng, len));
         assert_eq!(done.result.unwrap(), Loaded::Miss(MissReason::Corrupt), "{len} bytes");
     }
-    let counted = ["summed_bytes", "proven_bytes", "uploaded_bytes", "direct_failed"]
+    let counted = ["verified_gpu_bytes", "verified_host_bytes", "uploaded_bytes", "direct_failed"]
         .map(|name| bench.counter(name));
-    assert!(counted.iter().all(|n| *n > 0) && bench.counter("unseen_loads") == 0, "{counted:?}");
+    assert!(
+        counted.iter().all(|n| *n > 0) && bench.counter("unverified_loads") == 0,
+        "{counted:?}"
+    );
 }
 
 /// Reads and runs that fail now and then, all but the first of each, which are those of the start.

@@ -10,11 +10,11 @@ pub struct Counts {
     /// Reads by cuFile that failed and went through pinned memory.
     pub direct_failed: AtomicU64,
     /// Bytes that cuFile had loaded and that were copied back to compare their checksums.
-    pub proven_bytes: AtomicU64,
+    pub verified_host_bytes: AtomicU64,
     /// Bytes that cuFile had loaded and whose checksums the GPU took.
-    pub summed_bytes: AtomicU64,
+    pub verified_gpu_bytes: AtomicU64,
     /// Loads by cuFile that were not compared with their checksums, as configured.
-    pub unseen_loads: AtomicU64,
+    pub unverified_loads: AtomicU64,
     /// Bytes brought from GPU memory to be saved.
     pub fetched_bytes: AtomicU64,
     /// Times that work on a GPU waited for an event of the caller's.
@@ -28,9 +28,9 @@ impl Counts {
             ("uploaded_bytes", get(&self.uploaded_bytes)),
             ("direct_bytes", get(&self.direct_bytes)),
             ("direct_failed", get(&self.direct_failed)),
-            ("proven_bytes", get(&self.proven_bytes)),
-            ("summed_bytes", get(&self.summed_bytes)),
-            ("unseen_loads", get(&self.unseen_loads)),
+            ("verified_host_bytes", get(&self.verified_host_bytes)),
+            ("verified_gpu_bytes", get(&self.verified_gpu_bytes)),
+            ("unverified_loads", get(&self.unverified_loads)),
             ("fetched_bytes", get(&self.fetched_bytes)),
             ("event_waits", get(&self.event_waits)),
         ]

@@ -177,7 +177,7 @@ pub async fn read(
     let moved: usize = arrived.iter().map(|piece| piece.len).sum();
     add(&inner.counts.direct_bytes, moved);
     let unseen = told.watch.is_some() && !arrived.is_empty() && !direct.proves(inner.config.proof);
-    add(&inner.counts.unseen_loads, usize::from(unseen));
+    add(&inner.counts.unverified_loads, usize::from(unseen));
     if !unseen && let Some(watch) = &mut told.watch {
         let summer =
             told.sums.as_mut().and_then(|sums| Some((direct.summers.of(lane.gpu())?, sums)));
@@ -258,7 +258,7 @@ fn sum(
         match lane.with_stream(|stream| summer.sum(stream, into, (range.offset, range.len))) {
             Ok(crcs) => {
                 sums(range.part, range.offset as u64, UNIT as u64, &crcs);
-                add(&inner.counts.summed_bytes, range.len);
+                add(&inner.counts.verified_gpu_bytes, range.len);
             }
             Err(e) => {
                 tracing::debug!(
@@ -315,7 +315,7 @@ async fn show(
         let bytes = &mut bytes[..piece.len];
         lane.with_stream(|stream| stream.download_lease(into, piece.offset, bytes))?;
         watch(piece.part, piece.offset as u64, bytes);
-        add(&inner.counts.proven_bytes, piece.len);
+        add(&inner.counts.verified_host_bytes, piece.len);
     }
     Ok(())
 }
