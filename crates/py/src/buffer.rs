@@ -1,4 +1,4 @@
-//! Python's memory, lent to a tier until the medium is done with it.
+//! Borrows Python's buffers for a tier, without a copy, until the medium is done with them.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,57 +9,60 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::borrow::{BatchBorrow, BorrowedRange, LoadTargets};
 use crate::device;
-use crate::loan::{Busy, Loan, Piece};
 
-/// Buffers that a tier is done with. Giving one back to Python needs the interpreter's lock, which
-/// the tiers' threads must never wait for: whoever has the lock next gives them back.
-static DONE: Mutex<Vec<PyUntypedBuffer>> = Mutex::new(Vec::new());
+/// Buffers that a tier is done with. Releasing one needs the GIL, for which a tier's thread must
+/// never wait: the next thread with the GIL releases them.
+static RETURNED: Mutex<Vec<PyUntypedBuffer>> = Mutex::new(Vec::new());
 
-/// Gives back to Python what tiers are done with.
-pub fn give_back(py: Python<'_>) {
-    let done = std::mem::take(&mut *DONE.lock().unwrap_or_else(PoisonError::into_inner));
-    done.into_iter().for_each(|buffer| buffer.release(py));
-    device::give_back(py);
+/// Releases the buffers and GPU objects that tiers are done with.
+pub fn release_returned(py: Python<'_>) {
+    let returned = std::mem::take(&mut *RETURNED.lock().unwrap_or_else(PoisonError::into_inner));
+    returned.into_iter().for_each(|buffer| buffer.release(py));
+    device::release_returned(py);
 }
 
-/// Who lends the memory of one batch.
-pub struct Lender<'a> {
-    loan: Loan,
-    busy: &'a Arc<Busy>,
+/// Borrows the memory of one batch.
+pub struct Borrower<'a> {
+    borrow: BatchBorrow,
+    targets: &'a Arc<LoadTargets>,
 }
 
-/// The memory of each key of a batch, and when it is home.
-pub struct Lent<M> {
+/// The memory of each key of a batch.
+pub struct BorrowedMemory<M> {
     pub memory: Vec<Vec<M>>,
-    pub loan: Loan,
+    pub borrow: BatchBorrow,
 }
 
-/// A buffer that Python keeps where it is, for as long as this lives.
-struct Held {
+/// A buffer that Python keeps at its address while this exists.
+struct HostBuffer {
     buffer: Option<PyUntypedBuffer>,
     base: NonNull<u8>,
     len: usize,
-    /// Dropped when the buffer is on its way back.
-    _piece: Piece,
+    /// Dropped after the buffer is in `RETURNED`.
+    _range: BorrowedRange,
 }
 
 // SAFETY: the pointer is to memory that the buffer keeps alive wherever it is used; its own
-// counters are touched only under the interpreter's lock, in `give_back`.
-unsafe impl Send for Held {}
-// SAFETY: as above; shared, it only gives out the bytes.
-unsafe impl Sync for Held {}
+// counters are touched only under the GIL, in `release_returned`.
+unsafe impl Send for HostBuffer {}
+// SAFETY: as above; a shared reference gives access to the bytes only.
+unsafe impl Sync for HostBuffer {}
 
-impl Lender<'_> {
-    /// A piece of so many bytes at an address. Errors while a load writes there: the end of one of
-    /// the two would be told over bytes of the other.
-    pub fn piece(&self, address: usize, bytes: usize, write: bool) -> PyResult<Piece> {
-        let piece = if write {
-            self.loan.write(self.busy, address, bytes)
+impl Borrower<'_> {
+    /// Borrows `bytes` bytes at an address.
+    ///
+    /// # Errors
+    /// `ValueError` while a load writes into them: the result of one of the two batches would
+    /// describe bytes of the other.
+    pub fn range(&self, address: usize, bytes: usize, write: bool) -> PyResult<BorrowedRange> {
+        let range = if write {
+            self.borrow.write(self.targets, address, bytes)
         } else {
-            self.busy.is_free(address, bytes).then(|| self.loan.read())
+            self.targets.is_free(address, bytes).then(|| self.borrow.read())
         };
-        piece.ok_or_else(|| {
+        range.ok_or_else(|| {
             PyValueError::new_err(
                 "another load is writing into this memory; wait for its end, or pass other memory",
             )
@@ -67,8 +70,8 @@ impl Lender<'_> {
     }
 }
 
-impl Held {
-    fn new(object: &Bound<'_, PyAny>, lender: &Lender<'_>, write: bool) -> PyResult<Self> {
+impl HostBuffer {
+    fn new(object: &Bound<'_, PyAny>, borrower: &Borrower<'_>, write: bool) -> PyResult<Self> {
         let buffer = PyUntypedBuffer::get(object)?;
         if !buffer.is_c_contiguous() {
             return Err(PyValueError::new_err("the buffer is not contiguous; pass one that is"));
@@ -80,74 +83,81 @@ impl Held {
         }
         let len = buffer.len_bytes();
         let base = NonNull::new(buffer.buf_ptr().cast()).unwrap_or(NonNull::dangling());
-        let piece = lender.piece(base.addr().get(), len, write)?;
-        Ok(Held { buffer: Some(buffer), base, len, _piece: piece })
+        let range = borrower.range(base.addr().get(), len, write)?;
+        Ok(HostBuffer { buffer: Some(buffer), base, len, _range: range })
     }
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for HostBuffer {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the buffer spans `len` contiguous bytes at `base` and is exported as long as
-        // `self` lives, so that Python neither frees nor resizes it. Its owner was told not
-        // to write into it meanwhile; what it would write is caught by the checksums.
+        // `self` lives, so Python neither frees nor resizes it. The documentation forbids its owner
+        // to write into it meanwhile; checksums detect a write.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
 
-impl AsMut<[u8]> for Held {
+impl AsMut<[u8]> for HostBuffer {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and writable; its owner was told not to touch it before the load has
-        // ended.
+        // SAFETY: as above, and writable; the documentation forbids its owner to access it before
+        // the load has ended.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
 }
 
-impl Drop for Held {
+impl Drop for HostBuffer {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
-            DONE.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+            RETURNED.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
         }
     }
 }
 
-/// How one object lends its memory.
-type Lend<M> = fn(&Bound<'_, PyAny>, &Lender<'_>) -> PyResult<M>;
+/// Borrows the memory of one object.
+type BorrowOne<M> = fn(&Bound<'_, PyAny>, &Borrower<'_>) -> PyResult<M>;
 
-/// The memory of each key, or why there is none: a buffer, or a tuple of buffers that follow each
-/// other.
-pub fn lend<M>(
+/// Borrows the memory of each key: a buffer, or a tuple of buffers that together hold the chunk.
+///
+/// # Errors
+/// The reason, if the numbers of keys and buffers differ or a buffer cannot be borrowed.
+pub fn borrow_all<M>(
     keys: usize,
     bufs: &[Bound<'_, PyAny>],
-    busy: &Arc<Busy>,
-    lend: Lend<M>,
-) -> Result<Lent<M>, String> {
+    targets: &Arc<LoadTargets>,
+    borrow_one: BorrowOne<M>,
+) -> Result<BorrowedMemory<M>, String> {
     if keys != bufs.len() {
         return Err(format!("{keys} keys and {} buffers: give one buffer a key", bufs.len()));
     }
-    let lender = Lender { loan: Loan::default(), busy };
-    let one = |object: &Bound<'_, PyAny>| match object.cast::<PyTuple>() {
-        Ok(pieces) => pieces.iter().map(|piece| lend(&piece, &lender)).collect(),
-        Err(_) => Ok(vec![lend(object, &lender)?]),
+    let borrower = Borrower { borrow: BatchBorrow::default(), targets };
+    let of_key = |object: &Bound<'_, PyAny>| match object.cast::<PyTuple>() {
+        Ok(parts) => parts.iter().map(|part| borrow_one(&part, &borrower)).collect(),
+        Err(_) => Ok(vec![borrow_one(object, &borrower)?]),
     };
-    let memory = bufs.iter().map(one).collect::<PyResult<_>>().map_err(|e| e.to_string())?;
-    Ok(Lent { memory, loan: lender.loan })
+    let memory = bufs.iter().map(of_key).collect::<PyResult<_>>().map_err(|e| e.to_string())?;
+    Ok(BorrowedMemory { memory, borrow: borrower.borrow })
 }
 
-/// The bytes of `object`, to be saved. Errors with `ValueError` or `BufferError` when it has none
-/// that lie together.
-pub fn view(object: &Bound<'_, PyAny>, lender: &Lender<'_>) -> PyResult<View> {
-    if let Some(far) = device::view(object, lender)? {
-        return Ok(far);
+/// The bytes of `object`, to be saved.
+///
+/// # Errors
+/// `ValueError` or `BufferError` if it has no contiguous bytes, or a load writes into them.
+pub fn view(object: &Bound<'_, PyAny>, borrower: &Borrower<'_>) -> PyResult<View> {
+    if let Some(on_gpu) = device::view(object, borrower)? {
+        return Ok(on_gpu);
     }
-    Ok(View::from_owner(Held::new(object, lender, false)?))
+    Ok(View::from_owner(HostBuffer::new(object, borrower, false)?))
 }
 
-/// The memory of `object`, to be loaded into. Errors also when it is read-only.
-pub fn lease(object: &Bound<'_, PyAny>, lender: &Lender<'_>) -> PyResult<Lease> {
-    if let Some(far) = device::lease(object, lender)? {
-        return Ok(far);
+/// The memory of `object`, to be loaded into.
+///
+/// # Errors
+/// As for [`view`], and if it is read-only.
+pub fn lease(object: &Bound<'_, PyAny>, borrower: &Borrower<'_>) -> PyResult<Lease> {
+    if let Some(on_gpu) = device::lease(object, borrower)? {
+        return Ok(on_gpu);
     }
-    let mut lease = Lease::from_owner(Held::new(object, lender, true)?);
+    let mut lease = Lease::from_owner(HostBuffer::new(object, borrower, true)?);
     lease.assume_filled(0);
     Ok(lease)
 }

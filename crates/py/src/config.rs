@@ -1,4 +1,4 @@
-//! From a constructor's keywords to tiers.
+//! Opens tiers from the keywords of a Python constructor.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,56 +12,56 @@ use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::end::whole;
 use crate::log;
-use crate::shape::Shapes;
-use crate::store::{Settings, Spelling, Store};
+use crate::result::error_chain;
+use crate::shape::ShapeSource;
+use crate::store::{LmcacheMode, Store, StoreSettings};
 
-/// How long a bucket may take at the start to say whether it is there.
-const CHECK_MAX: Duration = Duration::from_secs(2);
+/// The longest that opening waits for the check whether the buckets exist.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What names the tiers.
-pub enum Source {
-    /// A list of specs, as JSON.
+/// Where the configuration of the tiers comes from.
+pub enum TierSource {
+    /// A list of tier specs as JSON.
     Tiers(String),
-    /// A file.
+    /// A configuration file.
     File(String),
-    /// The parameters of an adapter of LMCache's, as JSON.
+    /// The parameters of an LMCache adapter as JSON.
     Adapter(String),
-    /// Settings of LMCache's in-process mode, as JSON.
+    /// Settings of LMCache's in-process mode as JSON.
     Engine(String),
 }
 
-impl Source {
-    /// Just one of: `tiers`, a list of specs as the configuration file has them; `config`, such a
-    /// file's path; `adapter`, what LMCache's `--l2-adapter` takes; `engine`, settings of
+impl TierSource {
+    /// Reads exactly one of: `tiers`, a list of specs as in the configuration file; `config`, the
+    /// path of such a file; `adapter`, an object for LMCache's `--l2-adapter`; `engine`, settings of
     /// LMCache's in-process mode.
-    pub fn of(source: &Bound<'_, PyDict>) -> PyResult<Self> {
+    pub fn from_dict(source: &Bound<'_, PyDict>) -> PyResult<Self> {
         let given: Vec<(String, Bound<'_, PyAny>)> = source.items().extract()?;
         let given: Vec<_> = given.into_iter().filter(|(_, value)| !value.is_none()).collect();
         match given.as_slice() {
             [(name, tiers)] if name == "tiers" => {
                 let all = PyDict::new(tiers.py());
                 all.set_item("tiers", tiers)?;
-                Ok(Source::Tiers(json(&all)?))
+                Ok(TierSource::Tiers(json(&all)?))
             }
-            [(name, path)] if name == "config" => Ok(Source::File(path.extract()?)),
-            [(name, adapter)] if name == "adapter" => Ok(Source::Adapter(json(adapter)?)),
-            [(name, engine)] if name == "engine" => Ok(Source::Engine(json(engine)?)),
+            [(name, path)] if name == "config" => Ok(TierSource::File(path.extract()?)),
+            [(name, adapter)] if name == "adapter" => Ok(TierSource::Adapter(json(adapter)?)),
+            [(name, engine)] if name == "engine" => Ok(TierSource::Engine(json(engine)?)),
             _ => Err(PyValueError::new_err("give either tiers=[...] or config=\"FILE\"")),
         }
     }
 
-    /// The tiers, and warnings about what names them.
+    /// The configuration, and warnings about it.
     fn read(&self) -> Result<(Config, Vec<String>), Error> {
         let config = match self {
-            Source::Tiers(text) => Config::from_text(text, "tiers")?,
-            Source::File(path) => {
+            TierSource::Tiers(text) => Config::from_text(text, "tiers")?,
+            TierSource::File(path) => {
                 let read = Reading::new().file(path.as_ref())?;
                 return Ok((read.config, read.notes));
             }
-            Source::Adapter(text) => Adapter::params(text, "adapter_params")?,
-            Source::Engine(text) => {
+            TierSource::Adapter(text) => Adapter::params(text, "adapter_params")?,
+            TierSource::Engine(text) => {
                 let inputs = Inputs::new().with_override("local_cpu", Value::Bool(false));
                 LmcacheConfig::read(&inputs.with_overrides(text)?)?.stack(0)?.config
             }
@@ -70,35 +70,38 @@ impl Source {
     }
 }
 
-/// How to open tiers, and what to make of them.
+/// The keywords of a constructor.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// How the store behaves.
-    pub store: Settings,
-    /// Which keys it takes; `None` for those that the tiers have names for.
-    pub spelling: Option<Spelling>,
-    /// The address at which the tiers' metrics are served, if they are.
+pub struct OpenOptions {
+    /// The settings of the store.
+    pub store: StoreSettings,
+    /// Whose keys it takes; `None`: those for which the layouts of the tiers have names.
+    pub mode: Option<LmcacheMode>,
+    /// The address of the metrics server; `None` without one.
     pub metrics: Option<String>,
-    /// Whether metrics that cannot be served are an error. Else they are logged as one, and the
-    /// tiers work without.
+    /// Whether opening fails if the metrics server does. Otherwise the error is logged.
     pub needs_metrics: bool,
 }
 
 /// Tiers that were opened.
-struct Started {
+struct StartedTiers {
     opened: Opened,
-    settings: Settings,
+    settings: StoreSettings,
     notes: Vec<String>,
 }
 
-/// Opens the tiers, and serves their metrics where that is asked for.
-pub fn open(py: Python<'_>, source: &Source, options: &Options) -> PyResult<Store> {
-    if let Source::File(path) = source {
+/// Opens the tiers and starts the metrics server if configured.
+///
+/// # Errors
+/// `OSError` if the configuration file cannot be read or the metrics server cannot start;
+/// `ValueError` if the configuration is wrong or a tier cannot be opened.
+pub fn open(py: Python<'_>, source: &TierSource, options: &OpenOptions) -> PyResult<Store> {
+    if let TierSource::File(path) = source {
         std::fs::File::open(path)
             .map_err(|e| PyOSError::new_err(format!("cannot read {path}: {e}")))?;
     }
     let started =
-        py.detach(|| start(source, options)).map_err(|e| PyValueError::new_err(whole(&e)))?;
+        py.detach(|| start(source, options)).map_err(|e| PyValueError::new_err(error_chain(&e)))?;
     started.notes.iter().for_each(|note| log::write(py, "warning", note));
     log_problems(py, &started.opened);
     let server = match options
@@ -116,56 +119,57 @@ pub fn open(py: Python<'_>, source: &Source, options: &Options) -> PyResult<Stor
     Ok(Store::new(started.opened, started.settings, server))
 }
 
-/// Logs what keeps a bucket from working: an error where it does not exist, else a warning. It may
-/// pass, and so refuses nothing.
+/// Logs problems of a bucket: an error if it does not exist, else a warning. A problem may be
+/// temporary, so opening succeeds.
 fn log_problems(py: Python<'_>, opened: &Opened) {
-    for problem in py.detach(|| opened.check(CHECK_MAX)) {
+    for problem in py.detach(|| opened.check(CHECK_TIMEOUT)) {
         let level = if problem.kind() == ErrorKind::Invalid { "error" } else { "warning" };
-        log::write(py, level, &whole(&problem));
+        log::write(py, level, &error_chain(&problem));
     }
 }
 
-fn start(source: &Source, options: &Options) -> Result<Started, Error> {
+fn start(source: &TierSource, options: &OpenOptions) -> Result<StartedTiers, Error> {
     let (config, notes) = source.read()?;
-    let spelling = spelling(&config, options.spelling)?;
-    let settings = Settings { spelling, shapes: shapes(&config), ..options.store };
-    let opened = match spelling {
-        Spelling::Mp => config
+    let mode = key_mode(&config, options.mode)?;
+    let settings = StoreSettings { mode, shapes: shape_source(&config), ..options.store };
+    let opened = match mode {
+        LmcacheMode::MultiProcess => config
             .with_namespace(&Arc::new(Store::namespace_of("", &settings).with_salts_as_tenants()))
             .open(),
-        // Names of buckets are read right only when a key has told how its model is spelled: its
-        // namespace comes with it.
-        Spelling::Engine => config.open(),
+        // Object names of a bucket abbreviate the model. Only a key states it in full, so the first
+        // key brings the namespace.
+        LmcacheMode::InProcess => config.open(),
     };
-    Ok(Started { opened: opened?, settings, notes })
+    Ok(StartedTiers { opened: opened?, settings, notes })
 }
 
-/// What the tiers know of the shapes of chunks before they open: where several keep shapes, the one
-/// that knows least counts.
-fn shapes(config: &Config) -> Shapes {
-    let of = |state| match state {
-        ShapeState::Known(_) => Shapes::Known,
-        // What was saved here as bytes says nothing of the next chunk.
-        ShapeState::Files(shape) if shape.format == MemoryFormat::Binary => Shapes::Missing,
-        ShapeState::Missing => Shapes::Missing,
-        _ => Shapes::Learned,
+/// Where the shape of a chunk comes from. With several tiers that store shapes, the one with the
+/// least information decides.
+fn shape_source(config: &Config) -> ShapeSource {
+    let source = |state| match state {
+        ShapeState::Known(_) => ShapeSource::Configured,
+        // Files of plain bytes do not state the shape of the next chunk.
+        ShapeState::Files(shape) if shape.format == MemoryFormat::Binary => ShapeSource::Missing,
+        ShapeState::Missing => ShapeSource::Missing,
+        _ => ShapeSource::Files,
     };
-    config.tiers.iter().filter_map(TierSpec::shape_state).map(of).max().unwrap_or(Shapes::Known)
+    let sources = config.tiers.iter().filter_map(TierSpec::shape_state).map(source);
+    sources.max().unwrap_or(ShapeSource::Configured)
 }
 
-/// Which keys a store over these tiers takes: those that are asked for, else those that the tiers
-/// have names for, else our own.
-fn spelling(config: &Config, asked: Option<Spelling>) -> Result<Spelling, Error> {
-    let named = match config.key_mode()? {
-        Some(KeyMode::MultiProcess) => Some(Spelling::Mp),
-        Some(KeyMode::InProcess) => Some(Spelling::Engine),
+/// Whose keys the store takes: as requested, else as the layouts of the tiers need, else those of
+/// the multi-process mode.
+fn key_mode(config: &Config, requested: Option<LmcacheMode>) -> Result<LmcacheMode, Error> {
+    let needed = match config.key_mode()? {
+        Some(KeyMode::MultiProcess) => Some(LmcacheMode::MultiProcess),
+        Some(KeyMode::InProcess) => Some(LmcacheMode::InProcess),
         _ => None,
     };
-    match (asked, named) {
-        (Some(asked), Some(named)) if asked != named => {
-            let (has, gets, layout) = match named {
-                Spelling::Mp => ("multi-process", "in-process", "lmcache"),
-                Spelling::Engine => ("in-process", "multi-process", "lmcache-mp"),
+    match (requested, needed) {
+        (Some(requested), Some(needed)) if requested != needed => {
+            let (has, gets, layout) = match needed {
+                LmcacheMode::MultiProcess => ("multi-process", "in-process", "lmcache"),
+                LmcacheMode::InProcess => ("in-process", "multi-process", "lmcache-mp"),
             };
             let what = format!(
                 "the layout of these tiers has names for keys of LMCache's {has} mode alone, and they get keys of its {gets} mode: write \
@@ -173,7 +177,7 @@ fn spelling(config: &Config, asked: Option<Spelling>) -> Result<Spelling, Error>
             );
             Err(Error::new(ErrorKind::Invalid, what))
         }
-        (asked, named) => Ok(asked.or(named).unwrap_or(Spelling::Mp)),
+        (requested, needed) => Ok(requested.or(needed).unwrap_or(LmcacheMode::MultiProcess)),
     }
 }
 
@@ -187,41 +191,46 @@ fn serve(py: Python<'_>, address: &str, opened: &Opened) -> PyResult<Server> {
     Ok(server)
 }
 
-/// How a store behaves, where that is not said otherwise: as LMCache's connector wants it.
-pub fn options(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
-    let settings = Settings {
+/// Reads the keywords. The defaults are those that LMCache's connector needs.
+///
+/// # Errors
+/// `TypeError` for an unknown keyword; `ValueError` for a time that is not above 0.
+pub fn options(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<OpenOptions> {
+    let settings = StoreSettings {
         timeout: Duration::from_secs(30),
-        // So long LMCache keeps memory for a load at most; then it gives it to others by itself.
-        home: Duration::from_secs(600),
+        // LMCache reserves memory for a load for at most this long, then it reuses it.
+        return_timeout: Duration::from_secs(600),
         hold: Duration::from_secs(60),
         load_releases: true,
-        spelling: Spelling::Mp,
+        mode: LmcacheMode::MultiProcess,
         partial: false,
-        shapes: Shapes::Known,
+        shapes: ShapeSource::Configured,
         chunk_bytes: None,
     };
     let mut options =
-        Options { store: settings, spelling: None, metrics: None, needs_metrics: true };
+        OpenOptions { store: settings, mode: None, metrics: None, needs_metrics: true };
     let settings = &mut options.store;
     for (name, value) in keywords.into_iter().flatten() {
         match name.extract::<&str>()? {
             "timeout_seconds" => settings.timeout = seconds("timeout_seconds", value.extract()?)?,
-            "home_seconds" => settings.home = seconds("home_seconds", value.extract()?)?,
+            "return_timeout_seconds" => {
+                settings.return_timeout = seconds("return_timeout_seconds", value.extract()?)?
+            }
             "hold_seconds" => settings.hold = seconds("hold_seconds", value.extract()?)?,
             "load_releases" => settings.load_releases = value.extract()?,
             "partial" => settings.partial = value.extract()?,
-            "engine_keys" if value.extract()? => options.spelling = Some(Spelling::Engine),
-            "engine_keys" => options.spelling = Some(Spelling::Mp),
+            "engine_keys" if value.extract()? => options.mode = Some(LmcacheMode::InProcess),
+            "engine_keys" => options.mode = Some(LmcacheMode::MultiProcess),
             "chunk_bytes" => settings.chunk_bytes = value.extract()?,
             "metrics" => options.metrics = value.extract()?,
             "needs_metrics" => options.needs_metrics = value.extract()?,
-            other => return Err(PyTypeError::new_err(format!("no setting is called {other}"))),
+            other => return Err(PyTypeError::new_err(format!("unknown setting {other}"))),
         }
     }
     Ok(options)
 }
 
-/// A time above 0.
+/// Converts a time above 0.
 pub fn seconds(name: &str, value: f64) -> PyResult<Duration> {
     let time = Duration::try_from_secs_f64(value).ok().filter(|time| !time.is_zero());
     time.ok_or_else(|| PyValueError::new_err(format!("{name} must be above 0")))

@@ -9,133 +9,148 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::config::{self, Options};
-use crate::desk::Desk;
-use crate::end::End;
-use crate::handle::Handle;
-use crate::name::Name;
-use crate::store::{Spelling, Store};
-use crate::work::How;
+use crate::completion::Completion;
+use crate::config::{self, OpenOptions};
+use crate::handle::StoreHandle;
+use crate::name::KeyName;
+use crate::ops::LoadOptions;
+use crate::result::BatchResult;
+use crate::store::{LmcacheMode, Store};
+use crate::submission::SubmissionQueue;
 use crate::{buffer, log};
 
-/// At most this many errors are logged a second; the others are counted.
-const LINES_MAX: u32 = 16;
+/// The most errors that are logged per second; further ones are counted.
+const LOG_LINES_PER_SECOND: u32 = 16;
 
 /// Batches of saves, loads, lookups and removes over tiers.
 ///
-/// Submitting never waits and never raises but in a forked child: what is wrong is told by
-/// `drain_completions`, and logged. Buffers are held until their batch has ended, whether their
-/// owner still refers to them or not.
+/// Submitting never waits. It raises only in a forked child: errors of a batch are part of its
+/// completion, and logged. Buffers are kept alive until their batch has completed, whether or not
+/// their owner still refers to them.
 #[pyclass(frozen, subclass, module = "kvtier")]
 pub struct Connector {
-    desk: Desk<Told>,
-    said: Mutex<Said>,
+    queue: SubmissionQueue<ConnectorResult>,
+    log_limit: Mutex<LogLimit>,
 }
 
-/// What was logged in this second, and what was not.
-struct Said {
+/// The errors that were logged in the current second, and those that were not.
+struct LogLimit {
     since: Instant,
     lines: u32,
-    unsaid: u64,
+    suppressed: u64,
 }
 
-/// Whether a batch succeeded, what went wrong, one answer a key.
-type Told = (bool, String, Option<Vec<bool>>);
-/// What `drain_completions` tells of one batch: its id, and how it ended.
-type Completion = (u64, bool, String, Option<Vec<bool>>);
+/// The result of a batch for LMCache.
+struct ConnectorResult {
+    is_ok: bool,
+    error: String,
+    /// For each key whether it succeeded; `None` for saves.
+    successes: Option<Vec<bool>>,
+}
+
+/// A completion as LMCache's contract defines it: id, success, error, and one flag per key.
+type LmcacheCompletion = (u64, bool, String, Option<Vec<bool>>);
 
 #[pymethods]
 impl Connector {
-    /// `source` has just one of `tiers` and `config`; `settings` are those of a store.
+    /// `source` has exactly one of `tiers` and `config`; `settings` are those of a store.
     #[new]
     #[pyo3(signature = (source, **settings))]
     fn new(source: &Bound<'_, PyDict>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let options = config::options(settings)?;
-        if options.spelling == Some(Spelling::Engine) {
+        if options.mode == Some(LmcacheMode::InProcess) {
             return Err(PyValueError::new_err(
                 "engine_keys = True: a Connector takes keys of LMCache's multi-process mode alone; leave engine_keys out, or use a Store",
             ));
         }
-        // LMCache loads it as a plugin, which a busy port must not cost its tiers.
-        let options = Options { spelling: Some(Spelling::Mp), needs_metrics: false, ..options };
-        let store = config::open(source.py(), &config::Source::of(source)?, &options)?;
+        // A metrics port in use must not disable a plugin of LMCache.
+        let options =
+            OpenOptions { mode: Some(LmcacheMode::MultiProcess), needs_metrics: false, ..options };
+        let store = config::open(source.py(), &config::TierSource::from_dict(source)?, &options)?;
         Ok(Connector {
-            desk: Desk::new(Handle::new(Arc::new(store)))?,
-            said: Mutex::new(Said { since: Instant::now(), lines: 0, unsaid: 0 }),
+            queue: SubmissionQueue::new(StoreHandle::new(Arc::new(store)))?,
+            log_limit: Mutex::new(LogLimit { since: Instant::now(), lines: 0, suppressed: 0 }),
         })
     }
 
-    /// A descriptor that is readable while completions wait. `drain_completions` clears it.
+    /// A descriptor that is readable while completions are available. `drain_completions` clears it.
     fn event_fd(&self) -> PyResult<i32> {
-        self.desk.fd()
+        self.queue.event_fd()
     }
 
-    /// Saves each buffer under its key. Its completion is good only if all were saved.
+    /// Saves each buffer under its key. The batch succeeds only if every chunk was saved.
     fn submit_batch_set(
         &self,
         py: Python<'_>,
-        keys: Vec<Name>,
+        keys: Vec<KeyName>,
         bufs: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
-        let lent = buffer::lend(keys.len(), &bufs, &self.desk.handle.busy, buffer::view);
-        self.desk.submit_with(py, keys, lent, Store::save, |end| (end.is_whole(), end.text(), None))
+        let targets = &self.queue.handle.load_targets;
+        let borrowed = buffer::borrow_all(keys.len(), &bufs, targets, buffer::view);
+        self.queue.submit_with_buffers(py, keys, borrowed, Store::save, |result| ConnectorResult {
+            is_ok: result.is_complete(),
+            error: result.error_text(),
+            successes: None,
+        })
     }
 
-    /// Loads into each buffer the chunk of just its length.
+    /// Loads into each buffer a chunk of exactly its length.
     fn submit_batch_get(
         &self,
         py: Python<'_>,
-        keys: Vec<Name>,
+        keys: Vec<KeyName>,
         bufs: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
-        let lent = buffer::lend(keys.len(), &bufs, &self.desk.handle.busy, buffer::lease);
-        self.desk.submit_with(
+        let targets = &self.queue.handle.load_targets;
+        let borrowed = buffer::borrow_all(keys.len(), &bufs, targets, buffer::lease);
+        self.queue.submit_with_buffers(
             py,
             keys,
-            lent,
-            |store, keys, into| store.load(keys, into, How::of(true, false)),
-            each,
+            borrowed,
+            |store, keys, into| store.load(keys, into, LoadOptions::new(true, false)),
+            with_successes,
         )
     }
 
-    /// Which keys are there. Each that is found stays for 60 s, or until it is loaded.
-    fn submit_batch_exists(&self, py: Python<'_>, keys: Vec<Name>) -> PyResult<u64> {
-        // A lookup that could not be made is a miss for each, which LMCache takes only from a good
-        // end.
-        let tell = |end| {
-            let (_, error, each) = each(end);
-            (true, error, each)
-        };
-        self.desk.submit(py, keys, |store, keys| store.lookup(keys, Mode::Each, true), tell)
+    /// Looks up which keys are stored. A found chunk is held for 60 s or until it is loaded.
+    fn submit_batch_exists(&self, py: Python<'_>, keys: Vec<KeyName>) -> PyResult<u64> {
+        // A failed lookup is a miss of each key. LMCache reads the flags only of a successful batch.
+        let always_ok = |result| ConnectorResult { is_ok: true, ..with_successes(result) };
+        self.queue.submit(py, keys, |store, keys| store.lookup(keys, Mode::Each, true), always_ok)
     }
 
-    /// Removes keys that nobody holds.
-    fn submit_batch_delete(&self, py: Python<'_>, keys: Vec<Name>) -> PyResult<u64> {
-        self.desk.submit(py, keys, Store::remove, each)
+    /// Removes chunks that are not held.
+    fn submit_batch_delete(&self, py: Python<'_>, keys: Vec<KeyName>) -> PyResult<u64> {
+        self.queue.submit(py, keys, Store::remove, with_successes)
     }
 
-    /// What ended since the last time: `(id, ok, error, one bool a key or None)`. Never waits.
-    fn drain_completions(&self, py: Python<'_>) -> PyResult<Vec<Completion>> {
-        let ends = self.desk.drain(py)?;
-        for (id, (_, error, _)) in ends.iter().filter(|(_, (_, error, _))| !error.is_empty()) {
-            self.warn(py, *id, error);
+    /// The batches that completed since the last call: `(id, ok, error, one bool a key or None)`.
+    /// Never waits.
+    fn drain_completions(&self, py: Python<'_>) -> PyResult<Vec<LmcacheCompletion>> {
+        let completed = self.queue.poll(py)?;
+        for Completion { id, result } in completed.iter().filter(|c| !c.result.error.is_empty()) {
+            self.warn(py, *id, &result.error);
         }
-        Ok(ends.into_iter().map(|(id, (ok, error, each))| (id, ok, error, each)).collect())
+        let to_tuple = |Completion { id, result }| {
+            let ConnectorResult { is_ok, error, successes } = result;
+            (id, is_ok, error, successes)
+        };
+        Ok(completed.into_iter().map(to_tuple).collect())
     }
 
-    /// How many batches are under way or wait to be drained.
+    /// The number of batches whose completions were not drained yet.
     #[getter]
     fn pending(&self) -> PyResult<usize> {
-        self.desk.pending()
+        self.queue.pending()
     }
 
-    /// Takes no more work, and waits until all that was taken has ended.
+    /// Rejects new work and waits until all submitted work has ended.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.desk.handle.close(py)
+        self.queue.handle.close(py)
     }
 
     fn __repr__(&self) -> String {
-        format!("<kvtier.Connector over {:?}>", self.desk.handle.tier().caps().name)
+        format!("<kvtier.Connector over {:?}>", self.queue.handle.tier().caps().name)
     }
 }
 
@@ -148,24 +163,26 @@ impl fmt::Debug for Connector {
 impl Connector {
     /// Logs an error, since LMCache drops a completion's text.
     fn warn(&self, py: Python<'_>, id: u64, error: &str) {
-        let unsaid = {
-            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-            if said.since.elapsed() >= Duration::from_secs(1) {
-                *said = Said { since: Instant::now(), lines: 0, unsaid: said.unsaid };
+        let suppressed = {
+            let mut limit = self.log_limit.lock().unwrap_or_else(PoisonError::into_inner);
+            if limit.since.elapsed() >= Duration::from_secs(1) {
+                let suppressed = limit.suppressed;
+                *limit = LogLimit { since: Instant::now(), lines: 0, suppressed };
             }
-            if said.lines == LINES_MAX {
-                said.unsaid += 1;
+            if limit.lines == LOG_LINES_PER_SECOND {
+                limit.suppressed += 1;
                 return;
             }
-            said.lines += 1;
-            std::mem::take(&mut said.unsaid)
+            limit.lines += 1;
+            std::mem::take(&mut limit.suppressed)
         };
-        // A log that raises must not cost those who wait for these ends.
-        log::write(py, "warning", &format!("batch {id}: {error} (and {unsaid} unsaid before it)"));
+        let text = format!("batch {id}: {error} ({suppressed} earlier errors not logged)");
+        log::write(py, "warning", &text);
     }
 }
 
-fn each(end: End) -> Told {
-    let each = end.each();
-    (end.fault.is_none(), end.text(), Some(each))
+fn with_successes(result: BatchResult) -> ConnectorResult {
+    let is_ok = result.error.is_none();
+    let successes = Some(result.successes());
+    ConnectorResult { is_ok, error: result.error_text(), successes }
 }

@@ -1,10 +1,9 @@
-//! Lines for Python's log, under the name `kvtier`: the package's Python half decides where they
-//! go.
+//! Writes to Python's logger `kvtier`, which the package's Python half configures.
 
 use pyo3::prelude::*;
 
-/// Writes a line at a level that is named as the logger's method is. A log that raises costs nobody
-/// more than the line.
+/// Writes a line. `level` is the name of the logger's method. A logger that raises costs only the
+/// line.
 pub fn write(py: Python<'_>, level: &str, text: &str) {
     let written = || -> PyResult<()> {
         let logger = PyModule::import(py, "logging")?.call_method1("getLogger", ("kvtier",))?;

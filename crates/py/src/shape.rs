@@ -1,4 +1,4 @@
-//! The tensor that a chunk is, as Python states it.
+//! The tensor that a chunk holds, as Python states it.
 
 use std::sync::Arc;
 
@@ -6,42 +6,44 @@ use kvtier::key::{ChunkShape, DType, MemoryFormat};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// What tiers know of the shapes of chunks that are saved without one.
+/// Where tiers take the shape of a chunk from that is saved without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Shapes {
-    /// All that they need: the configuration states it, or their files do not.
-    Known,
-    /// That of chunks like those that are there already.
-    Learned,
-    /// Nothing.
+pub enum ShapeSource {
+    /// The configuration states it, or the layout stores none.
+    Configured,
+    /// The existing files of the tier state it.
+    Files,
+    /// No source: the save must state it.
     Missing,
 }
 
-impl Shapes {
-    /// It for Python.
+impl ShapeSource {
+    /// The name that the Python half uses.
     pub fn name(self) -> &'static str {
         match self {
-            Shapes::Known => "known",
-            Shapes::Learned => "learned",
-            Shapes::Missing => "missing",
+            ShapeSource::Configured => "configured",
+            ShapeSource::Files => "files",
+            ShapeSource::Missing => "missing",
         }
     }
 }
 
 /// An object with the fields of `kvtier.Shape`.
 #[derive(Debug, FromPyObject)]
-pub struct Shape {
-    /// How many elements there are along each axis.
+pub struct PyShape {
+    /// The number of elements along each axis.
     axes: Vec<u64>,
-    /// LMCache's name of what the axes mean.
+    /// LMCache's name for the meaning of the axes.
     format: String,
-    /// Torch's name of the type of the elements; `None`: the type that each key names.
+    /// Torch's name for the element type; `None`: the type that each key names.
     dtype: Option<String>,
 }
 
-impl Shape {
-    /// It in the terms of the tiers. Errors with `ValueError` for a format or a type that LMCache
-    /// does not have.
+impl PyShape {
+    /// Converts it for the tiers.
+    ///
+    /// # Errors
+    /// `ValueError` for a format or an element type that LMCache does not have.
     pub fn read(self) -> PyResult<Arc<ChunkShape>> {
         let format: MemoryFormat =
             self.format.parse().map_err(|e| PyValueError::new_err(format!("{e}")))?;

@@ -1,4 +1,4 @@
-//! The tiers as Python sees them: keys by their names, holds by their keys.
+//! Open tiers as Python uses them: resolves key names, and holds by key.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,85 +10,84 @@ use kvtier::core::{Class, Ctx, Digest, HoldId, Key, Namespace, Tier};
 use kvtier::key::{KeyId, ObjectKey};
 use kvtier::metrics::Server;
 
-use crate::holds::{Holds, LetGo};
-use crate::loan::{Busy, Clock};
-use crate::name::Name;
-use crate::shape::Shapes;
+use crate::borrow::{LoadTargets, ReturnTimer};
+use crate::holds::{Holds, ReleasedKeys};
+use crate::name::KeyName;
+use crate::shape::ShapeSource;
 
-/// At most this many salts' namespaces are remembered; beyond, they are made anew each time.
+/// The most namespaces that are cached; those of further salts are created for each batch.
 const NAMESPACES_MAX: usize = 4096;
-/// So many characters of why an object is no key are told.
-const WHY_MAX: usize = 256;
+/// The most characters of the reason why an object is no key.
+const REASON_CHARS_MAX: usize = 256;
 
-/// Which keys a store takes.
+/// LMCache's mode, whose keys a store takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Spelling {
-    /// Those of LMCache's multi-process mode: `model@rank@group@hash[@salt]`.
-    Mp,
-    /// Those of its in-process mode: `model@world@worker@hash@dtype...`.
-    Engine,
+pub enum LmcacheMode {
+    /// Keys `model@rank@group@hash[@salt]`.
+    MultiProcess,
+    /// Keys `model@world@worker@hash@dtype...`.
+    InProcess,
 }
 
-/// How a store behaves.
+/// The settings of a store.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// How long a batch may take.
+pub struct StoreSettings {
+    /// The deadline of a batch, from its submission.
     pub timeout: Duration,
-    /// How long the end of a batch waits at most for memory that a medium keeps.
-    pub home: Duration,
-    /// How long a lookup keeps what it found from eviction, at most.
+    /// The longest that a batch waits for buffers that a medium still uses.
+    pub return_timeout: Duration,
+    /// The longest that a lookup protects the chunks that it found from eviction.
     pub hold: Duration,
     /// Whether the load of a key ends its hold; otherwise only a release does.
     pub load_releases: bool,
-    /// Which keys it takes.
-    pub spelling: Spelling,
+    /// Whose keys it takes.
+    pub mode: LmcacheMode,
     /// Whether chunks may be shorter than the first of their kind.
     pub partial: bool,
-    /// Whether saves must say what shape their chunks have.
-    pub shapes: Shapes,
-    /// Bytes of a full chunk of object group 0, where the caller knows them; else they are learned
-    /// from saves.
+    /// Whether a save must state the shape of its chunks.
+    pub shapes: ShapeSource,
+    /// Bytes of a full chunk of object group 0; `None`: the first save decides.
     pub chunk_bytes: Option<u64>,
 }
 
 /// Open tiers.
 #[derive(Debug)]
 pub struct Store {
-    /// Serves the tiers' metrics, where that was asked for, until the store is closed.
+    /// The metrics server, if configured, until the store is closed.
     server: Mutex<Option<Server>>,
     pub opened: Opened,
-    pub settings: Settings,
-    /// The memory that loads write into.
-    pub busy: Arc<Busy>,
-    /// Ends waits for memory that a medium keeps.
-    pub clock: Clock,
+    pub settings: StoreSettings,
+    /// The memory into which loads write.
+    pub load_targets: Arc<LoadTargets>,
+    /// Limits the wait for buffers that a medium still uses.
+    pub return_timer: ReturnTimer,
     namespaces: Mutex<HashMap<String, Arc<Namespace>>>,
     holds: Mutex<Holds>,
 }
 
-/// A key as LMCache spells it, or why it is none.
-pub type Named = Result<Key, String>;
+/// A valid key, or the reason why its name is invalid.
+pub type ParsedKey = Result<Key, String>;
 
 impl Store {
-    /// Over these tiers.
-    pub fn new(opened: Opened, settings: Settings, server: Option<Server>) -> Self {
+    /// A store over open tiers.
+    pub fn new(opened: Opened, settings: StoreSettings, server: Option<Server>) -> Self {
         Store {
             server: Mutex::new(server),
             opened,
             settings,
-            busy: Arc::default(),
-            clock: Clock::default(),
+            load_targets: Arc::default(),
+            return_timer: ReturnTimer::default(),
             namespaces: Mutex::default(),
-            holds: Mutex::new(Holds::lasting(settings.hold)),
+            holds: Mutex::new(Holds::new(settings.hold)),
         }
     }
 
-    /// Where its metrics are served; `None` where they are not.
+    /// The address of the metrics server; `None` without one.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.server().as_ref().map(Server::address)
     }
 
-    /// Serves no metrics any more.
+    /// Stops the metrics server.
     pub fn stop_metrics(&self) {
         let server = self.server().take();
         drop(server);
@@ -98,53 +97,52 @@ impl Store {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All tiers as one.
+    /// All tiers as one tier.
     pub fn tier(&self) -> &dyn Tier {
         &*self.opened.top
     }
 
-    /// The key of this name.
-    fn key(&self, name: Name) -> Named {
-        let none = |e| format!("a key is none of LMCache's: {e}");
-        match (self.settings.spelling, name) {
-            (Spelling::Mp, Name::Text(text)) => {
-                Ok(self.of_object(ObjectKey::from_native_name(&text).map_err(none)?))
+    fn parse_key(&self, name: KeyName) -> ParsedKey {
+        let invalid = |e| format!("a key is none of LMCache's: {e}");
+        match (self.settings.mode, name) {
+            (LmcacheMode::MultiProcess, KeyName::Text(text)) => {
+                Ok(self.object_key(ObjectKey::from_native_name(&text).map_err(invalid)?))
             }
-            (Spelling::Mp, Name::Object(id)) => {
-                // Not all of it, which is long, and whose salt is nobody's business.
+            (LmcacheMode::MultiProcess, KeyName::Object(id)) => {
+                // The text names the model only: the key is long, and its salt may be a secret.
                 id.validate().map_err(|e| {
                     format!("a key of the model {:?} is none of LMCache's: {e}", id.model)
                 })?;
-                Ok(self.of_object(id))
+                Ok(self.object_key(id))
             }
-            (Spelling::Engine, Name::Text(text)) => {
-                Ok(Key::new(self.namespace(""), KeyId::from_engine_text(&text).map_err(none)?))
+            (LmcacheMode::InProcess, KeyName::Text(text)) => {
+                Ok(Key::new(self.namespace(""), KeyId::from_engine_text(&text).map_err(invalid)?))
             }
-            (Spelling::Engine, Name::Object(_)) => {
+            (LmcacheMode::InProcess, KeyName::Object(_)) => {
                 Err("keys of LMCache's in-process mode are texts".to_owned())
             }
-            (_, Name::None(why)) => {
-                let why: String = why.chars().take(WHY_MAX).collect();
-                Err(format!("a key is none of LMCache's: {why}"))
+            (_, KeyName::Invalid(reason)) => {
+                let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
+                Err(format!("a key is none of LMCache's: {reason}"))
             }
         }
     }
 
-    fn of_object(&self, id: ObjectKey) -> Key {
+    fn object_key(&self, id: ObjectKey) -> Key {
         Key::new(self.namespace(&id.salt), KeyId::Object(id))
     }
 
-    /// The keys of these names.
-    pub fn keys(&self, names: Vec<Name>) -> Vec<Named> {
-        names.into_iter().map(|name| self.key(name)).collect()
+    /// Parses and validates the names of a batch.
+    pub fn parse_keys(&self, names: Vec<KeyName>) -> Vec<ParsedKey> {
+        names.into_iter().map(|name| self.parse_key(name)).collect()
     }
 
-    /// A salt is a tenant. Chunks of a model, rank and group have one length: the declared one, or
-    /// that of the first save.
-    pub fn namespace_of(salt: &str, settings: &Settings) -> Namespace {
-        let layout: &[u8] = match settings.spelling {
-            Spelling::Mp => b"lmcache-mp",
-            Spelling::Engine => b"lmcache",
+    /// The namespace of a salt, which is a tenant. Chunks of a model, rank and group have one length:
+    /// the configured one, or that of the first save.
+    pub fn namespace_of(salt: &str, settings: &StoreSettings) -> Namespace {
+        let layout: &[u8] = match settings.mode {
+            LmcacheMode::MultiProcess => b"lmcache-mp",
+            LmcacheMode::InProcess => b"lmcache",
         };
         let ns = Namespace::new(salt, Digest::derive("kvtier layout", layout))
             .with_partial(settings.partial);
@@ -155,32 +153,32 @@ impl Store {
     }
 
     fn namespace(&self, salt: &str) -> Arc<Namespace> {
-        let mut known = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(there) = known.get(salt) {
-            return Arc::clone(there);
+        let mut cache = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cached) = cache.get(salt) {
+            return Arc::clone(cached);
         }
-        let made = Arc::new(Store::namespace_of(salt, &self.settings));
-        if known.len() < NAMESPACES_MAX {
-            known.insert(salt.to_owned(), Arc::clone(&made));
+        let namespace = Arc::new(Store::namespace_of(salt, &self.settings));
+        if cache.len() < NAMESPACES_MAX {
+            cache.insert(salt.to_owned(), Arc::clone(&namespace));
         }
-        made
+        namespace
     }
 
-    /// What a batch of this class may take.
+    /// The context of a batch: deadline and priority.
     pub fn ctx(&self, class: Class) -> Ctx {
         Ctx::within(self.settings.timeout).with_class(class)
     }
 
-    /// A lookup holds these from now on.
+    /// Adds the hold of a lookup.
     pub fn hold(&self, hold: HoldId, keys: Vec<Digest>) {
         self.holds().add(hold, keys, Instant::now());
     }
 
     /// Ends one hold of each key; unknown ones are fine.
     pub fn release<'k>(&self, keys: impl IntoIterator<Item = &'k Digest>) {
-        let let_go = self.holds().let_go(keys, Instant::now());
-        for LetGo { hold, keys, is_all } in let_go {
-            match is_all {
+        let released = self.holds().release(keys, Instant::now());
+        for ReleasedKeys { hold, keys, is_whole_hold } in released {
+            match is_whole_hold {
                 true => self.tier().release(hold),
                 false => self.tier().release_keys(hold, &keys),
             }

@@ -1,5 +1,4 @@
-//! Open tiers, for our own Python code: waiting calls, queues of calls that do not wait, and what
-//! an operator asks.
+//! Open tiers for the package's own Python code: calls that wait, queues, status and usage.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -12,25 +11,28 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::buffer::{self, Lender, Lent};
+use crate::buffer::{self, BorrowedMemory, Borrower};
+use crate::completion::Completion;
 use crate::config;
-use crate::desk::Desk;
-use crate::end::{End, whole};
-use crate::handle::Handle;
+use crate::gil::without_gil;
+use crate::handle::StoreHandle;
 use crate::listing::Listing;
-use crate::name::Name;
-use crate::shape::Shape;
-use crate::store::{Named, Spelling, Store};
-use crate::unlocked::unlocked;
-use crate::wait::{wait, wait_home};
-use crate::work::How;
+use crate::name::KeyName;
+use crate::ops::LoadOptions;
+use crate::result::{BatchResult, error_chain};
+use crate::shape::PyShape;
+use crate::store::{LmcacheMode, ParsedKey, Store};
+use crate::submission::SubmissionQueue;
+use crate::wait::{wait, wait_for_buffers};
 
-/// How a batch ended: the kind and the text of the first thing that went wrong, one answer a key.
-type Ended = (Option<(String, String)>, Vec<i64>);
-/// Bytes used, the cap in bytes, chunks; and per tenant its name, bytes and chunks.
-type Usage = (Option<u64>, Option<u64>, u64, Vec<(String, u64, u64)>);
+/// A [`BatchResult`] for Python: kind and text of the first error, and one answer per key.
+type PyBatchResult = (Option<(String, String)>, Vec<i64>);
+/// A [`Completion`] for Python: id, first error, and one answer per key.
+type PyCompletion = (u64, Option<(String, String)>, Vec<i64>);
+/// Bytes used, the cap in bytes, the number of chunks; and name, bytes and chunks of each tenant.
+type PyUsage = (Option<u64>, Option<u64>, u64, Vec<(String, u64, u64)>);
 
-/// One tier's state. Python gets it as a dict.
+/// The status of one tier, a dict in Python.
 #[derive(IntoPyObject)]
 struct TierStatus {
     name: String,
@@ -42,41 +44,40 @@ struct TierStatus {
     chunks: u64,
 }
 
-/// Tiers that are open, as one.
+/// Open tiers, used as one.
 #[pyclass(frozen, module = "kvtier._native")]
-pub struct Tiers(Handle);
+pub struct Tiers(StoreHandle);
 
 #[pymethods]
 impl Tiers {
-    /// `source` has just one of `tiers`, `config`, `adapter` and `engine`; what `settings` leaves
-    /// out has its default.
+    /// `source` has exactly one of `tiers`, `config`, `adapter` and `engine`; settings that are
+    /// missing have their defaults.
     #[new]
     #[pyo3(signature = (source, **settings))]
     fn new(source: &Bound<'_, PyDict>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let options = config::options(settings)?;
-        let store = config::open(source.py(), &config::Source::of(source)?, &options)?;
-        Ok(Tiers(Handle::new(Arc::new(store))))
+        let store = config::open(source.py(), &config::TierSource::from_dict(source)?, &options)?;
+        Ok(Tiers(StoreHandle::new(Arc::new(store))))
     }
 
-    /// A queue of batches with an event descriptor of its own.
+    /// A new queue, with an event descriptor of its own.
     fn queue(&self) -> PyResult<Queue> {
         self.0.check()?;
-        Ok(Queue(Desk::new(self.0.share())?))
+        Ok(Queue(SubmissionQueue::new(self.0.share())?))
     }
 
-    /// Saves each buffer under its key; `shape` is the tensor that a full chunk is, where the
-    /// caller knows it.
+    /// Saves each buffer under its key; `shape` is that of each chunk, for layouts that store it.
     #[pyo3(signature = (keys, bufs, shape=None))]
     fn save(
         &self,
         py: Python<'_>,
-        keys: Vec<Name>,
+        keys: Vec<KeyName>,
         bufs: Vec<Bound<'_, PyAny>>,
-        shape: Option<Shape>,
-    ) -> PyResult<Ended> {
-        let shape = shape.map(Shape::read).transpose()?;
-        self.with(py, keys, &bufs, buffer::view, |store, keys, from| {
-            store.save_as(keys, from, shape)
+        shape: Option<PyShape>,
+    ) -> PyResult<PyBatchResult> {
+        let shape = shape.map(PyShape::read).transpose()?;
+        self.run_with_buffers(py, keys, &bufs, buffer::view, |store, keys, from| {
+            store.save_with_shape(keys, from, shape)
         })
     }
 
@@ -84,39 +85,45 @@ impl Tiers {
     fn load(
         &self,
         py: Python<'_>,
-        keys: Vec<Name>,
+        keys: Vec<KeyName>,
         bufs: Vec<Bound<'_, PyAny>>,
         exact: bool,
-    ) -> PyResult<Ended> {
-        self.with(py, keys, &bufs, buffer::lease, |store, keys, into| {
-            store.load(keys, into, How::of(exact, false))
+    ) -> PyResult<PyBatchResult> {
+        self.run_with_buffers(py, keys, &bufs, buffer::lease, |store, keys, into| {
+            store.load(keys, into, LoadOptions::new(exact, false))
         })
     }
 
     #[pyo3(signature = (keys, prefix=false, hold=false))]
-    fn lookup(&self, py: Python<'_>, keys: Vec<Name>, prefix: bool, hold: bool) -> PyResult<Ended> {
+    fn lookup(
+        &self,
+        py: Python<'_>,
+        keys: Vec<KeyName>,
+        prefix: bool,
+        hold: bool,
+    ) -> PyResult<PyBatchResult> {
         self.0.check()?;
-        let keys = self.named(py, keys);
-        wait(py, self.0.store().lookup(keys, mode(prefix), hold)).map(ended)
+        let keys = self.parse_keys(py, keys);
+        wait(py, self.0.store().lookup(keys, mode(prefix), hold)).map(to_python)
     }
 
-    fn remove(&self, py: Python<'_>, keys: Vec<Name>) -> PyResult<Ended> {
+    fn remove(&self, py: Python<'_>, keys: Vec<KeyName>) -> PyResult<PyBatchResult> {
         self.0.check()?;
-        let keys = self.named(py, keys);
-        wait(py, self.0.store().remove(keys)).map(ended)
+        let keys = self.parse_keys(py, keys);
+        wait(py, self.0.store().remove(keys)).map(to_python)
     }
 
-    /// Ends one hold of each key. Never fails: unknown keys are fine.
-    fn release(&self, py: Python<'_>, keys: Vec<Name>) -> PyResult<()> {
+    /// Ends one hold of each key. Unknown keys are ignored.
+    fn release(&self, py: Python<'_>, keys: Vec<KeyName>) -> PyResult<()> {
         self.0.check()?;
         py.detach(|| {
-            let keys = self.0.keys(keys);
+            let keys = self.0.parse_keys(keys);
             self.0.release(keys.iter().flatten().map(kvtier::Key::digest));
         });
         Ok(())
     }
 
-    fn usage(&self, py: Python<'_>) -> PyResult<Usage> {
+    fn usage(&self, py: Python<'_>) -> PyResult<PyUsage> {
         self.0.check()?;
         let usage = py.detach(|| self.0.tier().usage());
         let tenants =
@@ -124,17 +131,17 @@ impl Tiers {
         Ok((usage.used_bytes, usage.capacity_bytes, usage.chunks, tenants))
     }
 
-    /// Whether they work, what an operator should know, and counters.
+    /// Health, the reasons for it, and counters.
     fn status(&self, py: Python<'_>) -> PyResult<(bool, Vec<String>, Vec<(&'static str, u64)>)> {
         self.0.check()?;
         let status = py.detach(|| self.0.tier().status());
         Ok((status.healthy, status.reasons, status.counters))
     }
 
-    /// The same for each tier, with its name and how full it is, the fastest first.
+    /// The status and usage of each tier, the fastest first.
     fn tier_status(&self, py: Python<'_>) -> PyResult<Vec<TierStatus>> {
         self.0.check()?;
-        let of = |tier: &Arc<dyn kvtier::Tier>| {
+        let status_of = |tier: &Arc<dyn kvtier::Tier>| {
             let (status, usage) = (tier.status(), tier.usage());
             TierStatus {
                 name: tier.caps().name.to_string(),
@@ -146,59 +153,58 @@ impl Tiers {
                 chunks: usage.chunks,
             }
         };
-        Ok(py.detach(|| self.0.opened.tiers.iter().map(of).collect()))
+        Ok(py.detach(|| self.0.opened.tiers.iter().map(status_of).collect()))
     }
 
-    /// Where metrics are served, as `HOST:PORT`; `None` where they are not.
+    /// The address of the metrics server as `HOST:PORT`; `None` without one.
     #[getter]
     fn metrics_address(&self) -> Option<String> {
         self.0.metrics_address().map(|address| address.to_string())
     }
 
-    /// Whether keys are those of LMCache's in-process mode.
+    /// Whether the tiers take keys of LMCache's in-process mode.
     #[getter]
     fn takes_engine_keys(&self) -> bool {
-        self.0.settings.spelling == Spelling::Engine
+        self.0.settings.mode == LmcacheMode::InProcess
     }
 
-    /// What the tiers knew, when they were opened, of the shapes of chunks that are saved without
-    /// one: `known`, `learned` or `missing`.
+    /// Where the shape of a chunk comes from that is saved without one, as of the time when the
+    /// tiers were opened: `configured`, `files` or `missing`.
     #[getter]
     fn shapes(&self) -> &'static str {
         self.0.settings.shapes.name()
     }
 
-    /// The keys that are there now, to be read page by page.
+    /// Lists the keys that are stored now.
     fn listing(&self, py: Python<'_>) -> PyResult<Listing> {
         self.0.check()?;
         Listing::new(py, &self.0)
     }
 
-    /// Registers memory with the engines that move files, so that all that lies in it moves with
-    /// less work. It must stay mapped until `close`. Says what came of it.
+    /// Registers host memory with the I/O engines, which then transfer to and from it with less work.
+    /// It must stay mapped until `close`. Returns a text per tier with the outcome.
     fn register(&self, py: Python<'_>, address: usize, bytes: usize) -> PyResult<Vec<String>> {
         self.0.check()?;
         let base = NonZeroUsize::new(address)
             .ok_or_else(|| PyValueError::new_err("memory at address 0"))?;
         py.detach(|| {
             let base = NonNull::with_exposed_provenance(base);
-            // SAFETY: no lease is ever cut from this arena, nor is it read or written through: it
-            // only names the range for the kernel, which pins its pages and checks by
-            // itself that they are there. What moves in it later comes with leases of its own.
+            // SAFETY: this arena hands out no lease and is never read or written through. It only
+            // names the range for the kernel, which pins the pages and checks that they are mapped.
+            // Transfers to and from the range have leases of their own.
             let arena = unsafe { Arena::from_raw(base, bytes, Place::Heap, Arc::new(())) };
             let arena = arena.map_err(|e| PyValueError::new_err(e.to_string()))?;
-            self.0.opened.register(&arena).map_err(|e| PyValueError::new_err(whole(&e)))
+            self.0.opened.register(&arena).map_err(|e| PyValueError::new_err(error_chain(&e)))
         })
     }
 
-    /// Registers memory on a GPU with cuFile, where a tier uses it. It must stay allocated until
-    /// `close`. Says what came of it.
+    /// Registers GPU memory with cuFile, in the tiers that use it. It must stay allocated until
+    /// `close`. Returns a text per tier with the outcome.
     fn register_gpu(&self, py: Python<'_>, address: usize, bytes: usize) -> PyResult<Vec<String>> {
         self.0.check()?;
         py.detach(|| {
-            // SAFETY: no lease is ever cut from this arena, nor is it touched through it: it only
-            // names the range for cuFile. What moves in it later comes with leases of
-            // its own.
+            // SAFETY: this arena hands out no lease and is never accessed through. It only names the
+            // range for cuFile. Transfers to and from the range have leases of their own.
             let arena = unsafe { Arena::from_device(address, bytes, Arc::new(())) };
             Ok(self
                 .0
@@ -207,7 +213,7 @@ impl Tiers {
         })
     }
 
-    /// What stands above others in messages.
+    /// The name of the tiers in messages.
     #[getter]
     fn name(&self) -> String {
         self.0.tier().caps().name.to_string()
@@ -225,42 +231,43 @@ impl fmt::Debug for Tiers {
 }
 
 impl Tiers {
-    /// Reading thousands of names keeps no other thread of Python's waiting.
-    fn named(&self, py: Python<'_>, keys: Vec<Name>) -> Vec<Named> {
-        unlocked(py, || self.0.keys(keys))
+    /// Without the GIL, since a batch may have thousands of names.
+    fn parse_keys(&self, py: Python<'_>, keys: Vec<KeyName>) -> Vec<ParsedKey> {
+        without_gil(py, || self.0.parse_keys(keys))
     }
 
-    fn with<M: Send, F: Future<Output = End> + Send>(
+    /// Runs an operation on borrowed buffers and waits until they were returned.
+    fn run_with_buffers<M: Send, F: Future<Output = BatchResult> + Send>(
         &self,
         py: Python<'_>,
-        keys: Vec<Name>,
+        keys: Vec<KeyName>,
         bufs: &[Bound<'_, PyAny>],
-        lend: fn(&Bound<'_, PyAny>, &Lender<'_>) -> PyResult<M>,
-        work: impl FnOnce(Arc<Store>, Vec<Named>, Vec<Vec<M>>) -> F,
-    ) -> PyResult<Ended> {
+        borrow_one: fn(&Bound<'_, PyAny>, &Borrower<'_>) -> PyResult<M>,
+        op: impl FnOnce(Arc<Store>, Vec<ParsedKey>, Vec<Vec<M>>) -> F,
+    ) -> PyResult<PyBatchResult> {
         self.0.check()?;
-        let lent = buffer::lend(keys.len(), bufs, &self.0.busy, lend);
-        let Lent { memory, loan } = lent.map_err(PyValueError::new_err)?;
-        let work = work(self.0.store(), self.named(py, keys), memory);
-        let home = async move {
-            let end = work.await;
-            loan.home(&self.0.clock, self.0.settings.home).await;
-            end
+        let borrowed = buffer::borrow_all(keys.len(), bufs, &self.0.load_targets, borrow_one);
+        let BorrowedMemory { memory, borrow } = borrowed.map_err(PyValueError::new_err)?;
+        let batch = op(self.0.store(), self.parse_keys(py, keys), memory);
+        let until_returned = async move {
+            let result = batch.await;
+            borrow.returned(&self.0.return_timer, self.0.settings.return_timeout).await;
+            result
         };
-        wait_home(py, home).map(ended)
+        wait_for_buffers(py, until_returned).map(to_python)
     }
 }
 
-/// Batches that are handed in without waiting; `drain` tells of their ends, and the descriptor is
+/// Submits batches without waiting. `poll` returns those that completed; the event descriptor is
 /// readable while there are some.
 #[pyclass(frozen, module = "kvtier._native")]
-pub struct Queue(Desk<Ended>);
+pub struct Queue(SubmissionQueue<PyBatchResult>);
 
 #[pymethods]
 impl Queue {
     #[getter]
-    fn fd(&self) -> PyResult<i32> {
-        self.0.fd()
+    fn event_fd(&self) -> PyResult<i32> {
+        self.0.event_fd()
     }
 
     #[getter]
@@ -272,18 +279,19 @@ impl Queue {
     fn save(
         &self,
         py: Python<'_>,
-        keys: Vec<Name>,
+        keys: Vec<KeyName>,
         bufs: Vec<Bound<'_, PyAny>>,
-        shape: Option<Shape>,
+        shape: Option<PyShape>,
     ) -> PyResult<u64> {
-        let shape = shape.map(Shape::read).transpose()?;
-        let lent = buffer::lend(keys.len(), &bufs, &self.0.handle.busy, buffer::view);
-        self.0.submit_with(
+        let shape = shape.map(PyShape::read).transpose()?;
+        let targets = &self.0.handle.load_targets;
+        let borrowed = buffer::borrow_all(keys.len(), &bufs, targets, buffer::view);
+        self.0.submit_with_buffers(
             py,
             keys,
-            lent,
-            |store, keys, from| store.save_as(keys, from, shape),
-            ended,
+            borrowed,
+            |store, keys, from| store.save_with_shape(keys, from, shape),
+            to_python,
         )
     }
 
@@ -291,41 +299,48 @@ impl Queue {
     fn load(
         &self,
         py: Python<'_>,
-        keys: Vec<Name>,
+        keys: Vec<KeyName>,
         bufs: Vec<Bound<'_, PyAny>>,
         exact: bool,
         prefetch: bool,
     ) -> PyResult<u64> {
-        let (lent, how) = (
-            buffer::lend(keys.len(), &bufs, &self.0.handle.busy, buffer::lease),
-            How::of(exact, prefetch),
-        );
-        self.0.submit_with(
+        let options = LoadOptions::new(exact, prefetch);
+        let targets = &self.0.handle.load_targets;
+        let borrowed = buffer::borrow_all(keys.len(), &bufs, targets, buffer::lease);
+        self.0.submit_with_buffers(
             py,
             keys,
-            lent,
-            move |store, keys, into| store.load(keys, into, how),
-            ended,
+            borrowed,
+            move |store, keys, into| store.load(keys, into, options),
+            to_python,
         )
     }
 
     #[pyo3(signature = (keys, prefix=false, hold=false))]
-    fn lookup(&self, py: Python<'_>, keys: Vec<Name>, prefix: bool, hold: bool) -> PyResult<u64> {
-        self.0.submit(py, keys, move |store, keys| store.lookup(keys, mode(prefix), hold), ended)
+    fn lookup(
+        &self,
+        py: Python<'_>,
+        keys: Vec<KeyName>,
+        prefix: bool,
+        hold: bool,
+    ) -> PyResult<u64> {
+        self.0.submit(
+            py,
+            keys,
+            move |store, keys| store.lookup(keys, mode(prefix), hold),
+            to_python,
+        )
     }
 
-    fn remove(&self, py: Python<'_>, keys: Vec<Name>) -> PyResult<u64> {
-        self.0.submit(py, keys, Store::remove, ended)
+    fn remove(&self, py: Python<'_>, keys: Vec<KeyName>) -> PyResult<u64> {
+        self.0.submit(py, keys, Store::remove, to_python)
     }
 
-    /// What ended since the last time: `(id, what went wrong, one answer a key)`. Never waits.
-    fn drain(&self, py: Python<'_>) -> PyResult<Vec<(u64, Option<(String, String)>, Vec<i64>)>> {
-        Ok(self
-            .0
-            .drain(py)?
-            .into_iter()
-            .map(|(id, (fault, answers))| (id, fault, answers))
-            .collect())
+    /// The batches that completed since the last call. Never waits.
+    fn poll(&self, py: Python<'_>) -> PyResult<Vec<PyCompletion>> {
+        let completed = self.0.poll(py)?;
+        let to_tuple = |Completion { id, result: (error, answers) }| (id, error, answers);
+        Ok(completed.into_iter().map(to_tuple).collect())
     }
 }
 
@@ -339,6 +354,6 @@ fn mode(prefix: bool) -> Mode {
     if prefix { Mode::Prefix } else { Mode::Each }
 }
 
-fn ended(end: End) -> Ended {
-    (end.fault.map(|fault| (format!("{:?}", fault.kind), fault.text)), end.answers)
+fn to_python(result: BatchResult) -> PyBatchResult {
+    (result.error.map(|error| (format!("{:?}", error.kind), error.text)), result.answers)
 }

@@ -1,4 +1,4 @@
-//! Waiting for work on a thread of Python's, without its lock.
+//! Waits for a future on a Python thread without the GIL, and runs signal handlers meanwhile.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -10,50 +10,62 @@ use pyo3::prelude::*;
 
 use crate::buffer;
 
-/// How long a signal, such as Ctrl-C, may wait to be heard.
-const SIGNAL_EVERY: Duration = Duration::from_millis(50);
+/// The longest delay until the handler of a signal such as Ctrl-C runs.
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-struct Unpark(Thread);
+struct UnparkWaker(Thread);
 
-impl Wake for Unpark {
+impl Wake for UnparkWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
 }
 
-/// Waits for the end of `work`. Errors with what a signal handler raised; the work then goes on
-/// unseen.
-pub fn wait<T: Send>(py: Python<'_>, work: impl Future<Output = T> + Send) -> PyResult<T> {
-    let mut work = pin!(work);
+/// Waits for a future.
+///
+/// # Errors
+/// What a signal handler raised. The operation continues, but its result is lost.
+pub fn wait<T: Send>(py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
+    let mut future = pin!(future);
     loop {
-        if let Some(end) = step(py, work.as_mut())? {
-            return Ok(end);
+        if let Some(output) = wait_once(py, future.as_mut())? {
+            return Ok(output);
         }
     }
 }
 
-/// The same, until a time at most: then `None`.
+/// Waits for a future until the deadline; `None` if it has not resolved by then.
+///
+/// # Errors
+/// As for [`wait`].
 pub fn wait_until<T: Send>(
     py: Python<'_>,
-    work: impl Future<Output = T> + Send,
-    until: Option<Instant>,
+    future: impl Future<Output = T> + Send,
+    deadline: Option<Instant>,
 ) -> PyResult<Option<T>> {
-    let mut work = pin!(work);
+    let mut future = pin!(future);
     loop {
-        let end = step(py, work.as_mut())?;
-        if end.is_some() || until.is_some_and(|until| Instant::now() >= until) {
-            return Ok(end);
+        let output = wait_once(py, future.as_mut())?;
+        if output.is_some() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Ok(output);
         }
     }
 }
 
-/// The same for work on the caller's memory, which is not his before its end: what a signal handler
-/// raises is raised then, but the second time at once.
-pub fn wait_home<T: Send>(py: Python<'_>, work: impl Future<Output = T> + Send) -> PyResult<T> {
-    let (mut work, mut raised) = (pin!(work), None);
+/// Waits for an operation that uses the caller's buffers.
+///
+/// # Errors
+/// What a signal handler raised, but only after the operation has ended: until then the buffers
+/// must not be reused. A second signal is raised at once.
+pub fn wait_for_buffers<T: Send>(
+    py: Python<'_>,
+    future: impl Future<Output = T> + Send,
+) -> PyResult<T> {
+    let mut future = pin!(future);
+    let mut raised = None;
     loop {
-        match step(py, work.as_mut()) {
-            Ok(Some(end)) => return raised.map_or(Ok(end), Err),
+        match wait_once(py, future.as_mut()) {
+            Ok(Some(output)) => return raised.map_or(Ok(output), Err),
             Ok(None) => {}
             Err(e) if raised.is_none() => raised = Some(e),
             Err(e) => return Err(e),
@@ -61,25 +73,25 @@ pub fn wait_home<T: Send>(py: Python<'_>, work: impl Future<Output = T> + Send) 
     }
 }
 
-/// Waits a little; answers the end if it came.
-fn step<T: Send>(
+/// Polls once and waits for a wake-up or the next check for signals.
+fn wait_once<T: Send>(
     py: Python<'_>,
-    mut work: Pin<&mut (impl Future<Output = T> + Send)>,
+    mut future: Pin<&mut (impl Future<Output = T> + Send)>,
 ) -> PyResult<Option<T>> {
-    buffer::give_back(py);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let ended = py.detach(|| {
+    buffer::release_returned(py);
+    let waker = Waker::from(Arc::new(UnparkWaker(thread::current())));
+    let output = py.detach(|| {
         let mut context = Context::from_waker(&waker);
-        if let Poll::Ready(end) = work.as_mut().poll(&mut context) {
-            return Some(end);
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return Some(output);
         }
-        thread::park_timeout(SIGNAL_EVERY);
+        thread::park_timeout(SIGNAL_CHECK_INTERVAL);
         None
     });
-    match ended {
-        Some(end) => {
-            buffer::give_back(py);
-            Ok(Some(end))
+    match output {
+        Some(output) => {
+            buffer::release_returned(py);
+            Ok(Some(output))
         }
         None => py.check_signals().map(|()| None),
     }

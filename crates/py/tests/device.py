@@ -192,8 +192,8 @@ def refusals():
     at = memory.at.value
     with store() as tiers:
         for what, more in [
-            ("do not lie together", {"shape": (16, 16), "strides": (32, 1)}),
-            ("do not lie together", {"shape": (16, 16), "strides": (1, 16)}),
+            ("not contiguous", {"shape": (16, 16), "strides": (32, 1)}),
+            ("not contiguous", {"shape": (16, 16), "strides": (1, 16)}),
             ("of the type", {"typestr": "?"}),
             ("no bytes", {"shape": (0,)}),
             ("shape", {"shape": (-4,)}),
@@ -226,7 +226,7 @@ def capsules():
         into = Dl(target, strides=(64, 1))
         assert tiers.load([key(1)], [into]) == [size]
         assert target.read() == data
-        refused(tiers.load, "do not lie together", [key(1)], [Dl(target, strides=(128, 1))])
+        refused(tiers.load, "not contiguous", [key(1)], [Dl(target, strides=(128, 1))])
         refused(tiers.save, "bytes-like", [key(2)], [Dl(target, device=1)])
         alive = weakref.ref(into)
         del into, tensor

@@ -85,7 +85,7 @@ class Ends(Lent):
     def test_but_it_does_not_wait_for_ever(self):
         store, keys = self.with_chunks(4)
         store.close()
-        tiers = kvtier._native.Tiers({"tiers": [self.spec()]}, timeout_seconds=0.004, home_seconds=0.001)
+        tiers = kvtier._native.Tiers({"tiers": [self.spec()]}, timeout_seconds=0.004, return_timeout_seconds=0.001)
         self.addCleanup(tiers.close)
         names = [str(keys[n % 4]) for n in range(24)]
         for _ in range(20):

@@ -1,6 +1,6 @@
 """The storage layer for the KV cache of LLM inference.
 
-``Store`` is for programs of your own. ``kvtier.lmcache`` has what LMCache loads as plugins.
+``Store`` is for your own programs. ``kvtier.lmcache`` has the plugins for LMCache.
 
 ``Connector`` is a client for LMCache's ``native_plugin``::
 
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from . import _log, _native, _outer, _told, errors
+from . import _log, _native, _plugin_config, errors
 from ._native import __version__
 from ._shapes import Shape
 from .keys import EngineKey, Key
@@ -24,9 +24,9 @@ __all__ = ["Connector", "EngineKey", "Key", "Shape", "Status", "Store", "TierSta
 class Connector(_native.Connector):
     """Batches of saves, loads, lookups and removes over tiers, submitted without waiting.
 
-    ``tiers`` is a list of specs, the fastest first; ``config`` is the path of a file that holds them. A batch that takes longer than
-    ``timeout_seconds`` ends with what it has, as soon as no medium is at its buffers any more
-    (or ten minutes later). At ``metrics``, an address such as ``127.0.0.1:9464``, Prometheus finds the tiers' numbers.
+    ``tiers`` is a list of specs, the fastest first; ``config`` is the path of a configuration file. A batch that takes longer than
+    ``timeout_seconds`` completes with the results that it has, as soon as no medium uses its buffers any more, at most ten minutes later.
+    ``metrics`` is the address of a Prometheus endpoint, such as ``127.0.0.1:9464``.
     """
 
     def __new__(
@@ -37,10 +37,10 @@ class Connector(_native.Connector):
         timeout_seconds: float = 30.0,
         metrics: Optional[str] = None,
     ) -> "Connector":
-        _outer.refuse_two_capacities(_outer.config_of(sys._getframe().f_back))
+        _plugin_config.refuse_two_capacities(_plugin_config.from_frame(sys._getframe().f_back))
         if "lmcache" in sys.modules:
             _log.follow_lmcache()
         source = {"tiers": tiers, "config": config}
-        made = super().__new__(cls, source, timeout_seconds=timeout_seconds, metrics=metrics)
-        _told.opened(made)
-        return made
+        connector = super().__new__(cls, source, timeout_seconds=timeout_seconds, metrics=metrics)
+        _log.opened(connector)
+        return connector

@@ -1,4 +1,4 @@
-"""``python -m kvtier``: the command, which the wheel brings as a program."""
+"""``python -m kvtier`` runs the command ``kvtier``, a program in the wheel."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 
 def find() -> str:
-    """Where the program is: beside this interpreter, or where ``pip install --user`` and ``--target`` put it."""
+    """The path of the program: beside this interpreter, or where ``pip install --user`` or ``--target`` put it."""
     package = os.path.dirname(os.path.abspath(__file__))
     user = sysconfig.get_path("scripts", scheme=sysconfig.get_preferred_scheme("user"))
     folders = [sysconfig.get_path("scripts"), user, os.path.join(os.path.dirname(package), "bin")]
@@ -19,7 +19,7 @@ def find() -> str:
 
 
 def main() -> NoReturn:
-    """Becomes the program."""
+    """Replaces this process with the program."""
     try:
         program = find()
     except FileNotFoundError as e:

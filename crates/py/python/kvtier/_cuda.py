@@ -1,19 +1,19 @@
-"""Torch's tensors on GPUs, shown to the native half."""
+"""Torch tensors on GPUs, in a form that the native module accepts."""
 
 from typing import Any
 
 
 class Tensor:
-    """A contiguous tensor's bytes, and the stream that worked on them.
+    """The bytes of a contiguous tensor, and the stream with pending work on them.
 
-    Torch's own ``__cuda_array_interface__`` says nothing of streams, and has no word for some types of elements.
+    Torch's own ``__cuda_array_interface__`` names no stream and does not support some element types.
     """
 
     def __init__(self, tensor: Any) -> None:
         import torch
 
         self.tensor = tensor
-        # 0 is the default stream there, and means nothing here, where that is 1.
+        # Torch numbers the default stream 0; the interface numbers it 1.
         stream = torch.cuda.current_stream(tensor.device).cuda_stream or 1
         self.__cuda_array_interface__ = {
             "shape": (tensor.numel() * tensor.element_size(),),

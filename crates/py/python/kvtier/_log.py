@@ -1,14 +1,43 @@
-"""Where kvtier's log lines go: to the host's handlers, and where the host has none to standard error, with time, level and name."""
+"""kvtier's log lines. They go to the host's handlers; without such a handler they go to standard error, with time, level and name.
 
+The functions that write a line never raise, whatever a handler of the host does: their callers are about to return a result, and must not
+lose it.
+"""
+
+import contextlib
 import logging
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Optional
 
 logger = logging.getLogger("kvtier")
 
 
+def batch_error(what: str, error: Optional[tuple[str, str]]) -> None:
+    """Logs the error of a batch, if it has one."""
+    if error is not None:
+        with contextlib.suppress(Exception):
+            logger.warning("%s: %s: %s", what, *error)
+
+
+def opened(tiers: object) -> None:
+    """Logs that tiers were opened."""
+    with contextlib.suppress(Exception):
+        logger.info("opened %s", tiers)
+
+
+@contextlib.contextmanager
+def listener_errors() -> Iterator[None]:
+    """Logs what a listener of the host raises, and continues."""
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(Exception):
+            logger.exception("a listener failed")
+
+
 class _Fallback(logging.Handler):
-    """Prints what no handler of the host's takes. Python's own last resort would print the bare text."""
+    """Prints lines that no handler of the host receives. Python's handler of last resort prints the bare text only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +53,7 @@ class _Fallback(logging.Handler):
 
 
 def _host_has_handlers() -> bool:
-    """Whether anybody else's handler gets our lines."""
+    """Whether a handler other than the fallback receives kvtier's lines."""
     at: Any = logger
     while at is not None:
         if any(not isinstance(handler, _Fallback) for handler in at.handlers):
@@ -34,8 +63,11 @@ def _host_has_handlers() -> bool:
 
 
 def follow_lmcache() -> None:
-    """Gives our lines the handler, the form and the level that LMCache gives its own. It configures each of its loggers by itself and leaves
-    the root logger alone, so that nothing of it would reach us. Where the host configured ours or the root, that stays."""
+    """Gives the logger ``kvtier`` the handler, format and level of LMCache's loggers.
+
+    LMCache configures each of its loggers separately and not the root logger, so that kvtier's would inherit nothing. A configuration of the
+    host, of this logger or of the root, stays as it is.
+    """
     if _host_has_handlers():
         return
     from lmcache.logging import init_logger

@@ -1,26 +1,26 @@
-"""What can go wrong, by what the caller may do about it."""
+"""Errors, by the remedy that the caller has."""
 
 from typing import Optional
 
 
 class Error(Exception):
-    """Anything that went wrong below."""
+    """An operation failed."""
 
 
 class Invalid(Error, ValueError):
-    """It can never succeed as it stands: fix the argument or the configuration."""
+    """The operation can never succeed: fix the argument or the configuration."""
 
 
 class Unsupported(Error):
-    """This tier, build or machine cannot do it."""
+    """This tier, build or machine does not support the operation."""
 
 
 class Full(Error):
-    """No room, and nothing that could go."""
+    """The tier is full, and no chunk can be evicted."""
 
 
 class Corrupt(Error):
-    """What lay there is not what was saved; it was set aside."""
+    """The stored bytes are not those that were saved; the chunk was quarantined."""
 
 
 class Io(Error, OSError):
@@ -28,23 +28,23 @@ class Io(Error, OSError):
 
 
 class Timeout(Error, TimeoutError):
-    """The deadline passed first."""
+    """The deadline passed."""
 
 
 class Denied(Error, PermissionError):
-    """The medium refused us: fix credentials or permissions."""
+    """The medium denied access: fix credentials or permissions."""
 
 
 class Throttled(Error):
-    """Too much in flight: wait, and try again."""
+    """Too many operations are in flight: try again later."""
 
 
 class Closed(Error):
-    """It was closed: open another."""
+    """The store was closed: open another."""
 
 
 class Canceled(Error):
-    """Somebody asked for the end."""
+    """The operation was cancelled."""
 
 
 _KINDS: dict[str, type[Error]] = {
@@ -53,13 +53,13 @@ _KINDS: dict[str, type[Error]] = {
 }
 
 
-def of(fault: tuple[str, str]) -> Error:
+def from_batch(error: tuple[str, str]) -> Error:
     """The exception for a kind and a text."""
-    kind, text = fault
+    kind, text = error
     return _KINDS.get(kind, Error)(text)
 
 
-def check(fault: Optional[tuple[str, str]]) -> None:
-    """Raises what went wrong, if anything did."""
-    if fault is not None:
-        raise of(fault)
+def check(error: Optional[tuple[str, str]]) -> None:
+    """Raises the error of a batch, if it has one."""
+    if error is not None:
+        raise from_batch(error)

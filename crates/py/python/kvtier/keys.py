@@ -5,7 +5,7 @@ from typing import Union
 
 from . import errors
 
-# The fields of a text are parted by it.
+# Separates the fields of a key in its text.
 _SEPARATOR = "@"
 _RANK_MAX = 2**63 - 1
 _GROUP_MAX = 2**32 - 1
@@ -13,9 +13,9 @@ _GROUP_MAX = 2**32 - 1
 
 @dataclass(frozen=True)
 class Key:
-    """Names a chunk: whose model, which rank and object group of it, and the hash of all tokens up to the chunk's end.
+    """The key of a chunk: model, rank, object group, and the hash of all tokens up to the chunk's end.
 
-    Two salts never see each other's chunks. A salt may be a secret: ``repr`` leaves it out, ``str`` spells it.
+    Chunks with different salts are separate. A salt may be a secret: ``repr`` omits it, ``str`` contains it.
     """
 
     model: str
@@ -42,9 +42,9 @@ class Key:
 
 @dataclass(frozen=True)
 class EngineKey:
-    """Names a chunk as LMCache's in-process mode does, for tiers of its layouts: what ``remote_url`` and ``gds_path`` mean.
+    """The key of a chunk in LMCache's in-process mode, for tiers of its layouts, as with ``remote_url`` and ``gds_path``.
 
-    ``hash`` is a whole number, ``dtype`` LMCache's word for the elements, such as ``bfloat16``; ``tags`` are names and values.
+    ``hash`` is an integer, ``dtype`` LMCache's name of the element type, such as ``bfloat16``; ``tags`` are pairs of name and value.
     """
 
     model: str
@@ -70,7 +70,7 @@ AnyKey = Union[Key, EngineKey, str]
 
 
 def text(key: AnyKey, is_engine: bool) -> str:
-    """A key as LMCache spells it. A text of one mode may read as one of the other's, so that only the right class is taken."""
+    """The text of a key in LMCache's form. The forms of the two modes are ambiguous as text, so the class must match the tiers' mode."""
     if isinstance(key, (EngineKey if is_engine else Key, str)):
         return str(key)
     if isinstance(key, EngineKey):
@@ -84,7 +84,7 @@ def text(key: AnyKey, is_engine: bool) -> str:
 
 
 def parse(name: str, is_engine: bool) -> AnyKey:
-    """The key of a text. Texts of one layer's chunks stay texts."""
+    """Parses the text of a key. The text of a single layer's chunk is returned as it is."""
     model, *parts = name.split(_SEPARATOR)
     if not is_engine:
         rank, group, digest, *salt = parts
@@ -97,7 +97,7 @@ def parse(name: str, is_engine: bool) -> AnyKey:
 
 
 def listed(name: str, is_engine: bool) -> AnyKey:
-    """The key of a text that was read from a medium, where anybody may have put it: one that no key spells stays a text."""
+    """Parses a name from a medium, which may hold foreign files: a name that is no key is returned as a text."""
     try:
         key = parse(name, is_engine)
     except ValueError:
@@ -106,15 +106,15 @@ def listed(name: str, is_engine: bool) -> AnyKey:
 
 
 def _check_text(name: str, value: object) -> None:
-    """The message has no value: a salt may be a secret, and a text in the place of a model may hold one."""
+    """The message omits the value: a salt may be a secret, and a text passed as the model may contain one."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is a text, not {type(value).__name__}")
     if _SEPARATOR in value:
-        raise ValueError(f"{name} contains {_SEPARATOR!r}, which parts the fields of a key: leave it out")
+        raise ValueError(f"{name} contains {_SEPARATOR!r}, which separates the fields of a key: leave it out")
 
 
 def _check_int(name: str, value: object, least: int = -(2**63), most: int = 2**4096) -> None:
     if not isinstance(value, int):
-        raise TypeError(f"{name} is a whole number, not {type(value).__name__}")
+        raise TypeError(f"{name} is an integer, not {type(value).__name__}")
     if not least <= value <= most:
         raise ValueError(f"{name} = {value} is out of range: {least} to {most}")

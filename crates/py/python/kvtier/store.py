@@ -8,14 +8,14 @@ from types import TracebackType
 from typing import Any, Optional, Union
 
 from . import _cuda, _native, errors, keys as _keys
-from ._asking import Asking, Ended
+from ._aio import AsyncQueue, BatchResult
 from ._shapes import Group, Shape, by_shape
 from .keys import AnyKey, EngineKey, Key
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How full a store is. ``None`` is what nobody knows, or a cap that there is not."""
+    """The usage of a store. ``None`` is an unknown value, or no cap."""
 
     used_bytes: Optional[int]
     capacity_bytes: Optional[int]
@@ -25,7 +25,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class TierStatus:
-    """One tier of a store: whether it works, what it counted, and how full it is, ``None`` where nobody knows or there is no cap."""
+    """The status of one tier: health, counters and usage. ``None`` is an unknown value, or no cap."""
 
     name: str
     healthy: bool
@@ -38,7 +38,7 @@ class TierStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """Whether a store works, what an operator should know, and the same of each tier, the fastest first."""
+    """The status of a store: health with reasons, counters, and the status of each tier, the fastest first."""
 
     healthy: bool
     reasons: list[str]
@@ -46,18 +46,18 @@ class Status:
     tiers: list[TierStatus]
 
 
-# Keys that are read at once where all are listed.
+# Keys per page of a listing.
 PAGE = 1000
 
-# A method of the store is called `list`: inside its class the word means that.
-Found = list[Optional[int]]
+# Inside the class, `list` is a method of the store.
+Lengths = list[Optional[int]]
 Flags = list[bool]
 Names = list[str]
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Chunks of one shape, with their names and their memory."""
+    """Chunks of one shape, with their names and buffers."""
 
     group: Group
     names: Names
@@ -68,25 +68,25 @@ Batches = list[_Batch]
 
 
 class Store:
-    """Tiers that are open, the fastest first, as one.
+    """Open tiers, the fastest first, used as one.
 
-    Every call takes a batch: keys, and a buffer for each, which is anything with Python's buffer protocol, a NumPy array or a torch tensor, or,
-    over a tier of type ``gds``, memory of a GPU: a torch tensor there, and whatever has ``__cuda_array_interface__`` or speaks DLPack. Nothing
-    is copied that needs not be. A buffer that is being saved must not be written, one that is being loaded not be touched, before the call
-    has returned; two loads under way at once need two buffers. What ends in an error for one chunk raises after all others have ended.
+    Every call takes a batch: keys, and a buffer for each. A buffer is an object with Python's buffer protocol, a NumPy array or a torch tensor.
+    Over a tier of type ``gds`` it may be GPU memory: a torch tensor, or an object with ``__cuda_array_interface__`` or DLPack. Until the call has
+    returned, a buffer that is saved must not be written and one that is loaded must not be accessed. Concurrent loads need separate buffers. An
+    error of one chunk raises after all others have ended.
 
-    A call returns when the buffers are the caller's again, also where it took too long, was cancelled, or a signal came: if a medium hangs
-    with a buffer, that is up to ten minutes later than ``timeout_seconds``. A second signal is raised at once, and the buffers are then not to be used again.
+    A call returns only when no medium uses the buffers any more, also after a timeout, a cancellation or a signal. If a medium hangs, that is up
+    to ten minutes after ``timeout_seconds``. A second signal is raised at once; the buffers must then not be used again.
 
-    ``tiers`` is a list of specs; ``config`` is the path of a file: ours, LMCache's YAML, or objects as ``--l2-adapter`` takes them. Where its tiers
-    have the layout of LMCache's in-process mode, as those of ``remote_url`` and ``gds_path``, keys are ``EngineKey``, else ``Key``; or the text of either.
+    ``tiers`` is a list of specs; ``config`` is the path of a file: kvtier's own, LMCache's YAML, or objects for ``--l2-adapter``. Tiers with a
+    layout of LMCache's in-process mode, as those of ``remote_url`` and ``gds_path``, take ``EngineKey``, others ``Key``; or the text of either.
 
-    Files of ``gds_path`` state the shape of their tensor. It is that of ``kvtier.gds_shape`` in the file, or the ``shape`` of a save, such as
-    ``"2x32x256x1024"`` or a ``Shape``; without both it is that of the buffer, where that is an array or tensor of four axes (keys and values or
-    latents, layers, tokens, elements), else that of files that are there. Where none says it, chunks are saved as bytes (``BINARY``), which
-    stores load as they are, and LMCache refuses.
+    Files of ``gds_path`` state the shape of their tensor. It is ``kvtier.gds_shape`` of the file, or the ``shape`` of a save, such as
+    ``"2x32x256x1024"`` or a ``Shape``. Without both it is the shape of the buffer, if that has four axes (keys and values or latents, layers,
+    tokens, elements), else that of the existing files. Without any of these, chunks are saved as bytes (``BINARY``), which stores load and LMCache
+    refuses.
 
-    At ``metrics``, an address such as ``127.0.0.1:9464``, Prometheus finds the tiers' numbers until the store is closed; port 0 is any that is free.
+    ``metrics`` is the address of a Prometheus endpoint, such as ``127.0.0.1:9464``, served until the store is closed; port 0 selects a free one.
     """
 
     def __init__(
@@ -100,70 +100,73 @@ class Store:
         source = {"tiers": tiers, "config": config}
         self._tiers = _native.Tiers(source, partial=True, timeout_seconds=timeout_seconds, metrics=metrics)
         self._is_engine = self._tiers.takes_engine_keys
-        self._asking: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Asking]" = weakref.WeakKeyDictionary()
+        self._queues: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncQueue]" = weakref.WeakKeyDictionary()
 
     def save(self, keys: Sequence[AnyKey], buffers: Sequence[Any], *, shape: Union[Shape, str, None] = None) -> Flags:
-        """Saves each buffer under its key. Answers what was written, ``False`` being what was there already. ``shape`` is the tensor that each
-        buffer is, for layouts that keep it."""
+        """Saves each buffer under its key. Returns for each whether it was written; ``False`` means that the chunk existed already. ``shape`` is
+        the shape of each buffer, for layouts that store it."""
         batches = self._batches(keys, buffers, shape)
         return _merged(batches, [self._tiers.save(batch.names, batch.memory, batch.group.shape) for batch in batches])
 
-    def load(self, keys: Sequence[AnyKey], buffers: Sequence[Any]) -> Found:
-        """Loads each chunk into its buffer, which may be longer. Answers the chunk's length in bytes, or ``None`` for a miss. A buffer that is
+    def load(self, keys: Sequence[AnyKey], buffers: Sequence[Any]) -> Lengths:
+        """Loads each chunk into its buffer, which may be longer. Returns the chunk's length in bytes, or ``None`` for a miss. A buffer that is
         shorter than its chunk is an error."""
-        return _found(self._tiers.load(self._names(keys), _bytes(buffers), exact=False))
+        return _lengths(self._tiers.load(self._names(keys), _bytes(buffers), exact=False))
 
-    def lookup(self, keys: Sequence[AnyKey], *, prefix: bool = False) -> Found:
-        """Answers the length in bytes of each chunk that is there, or ``None``. With ``prefix``, nothing is asked behind the first miss."""
-        return _found(self._tiers.lookup(self._names(keys), prefix=prefix))
+    def lookup(self, keys: Sequence[AnyKey], *, prefix: bool = False) -> Lengths:
+        """Returns the length in bytes of each stored chunk, or ``None``. With ``prefix``, stops at the first miss."""
+        return _lengths(self._tiers.lookup(self._names(keys), prefix=prefix))
 
     def remove(self, keys: Sequence[AnyKey]) -> Flags:
-        """Removes chunks. ``False`` is one that somebody holds."""
-        return [answer is not None for answer in _found(self._tiers.remove(self._names(keys)))]
+        """Removes chunks. ``False`` is a chunk that is held."""
+        return [answer is not None for answer in _lengths(self._tiers.remove(self._names(keys)))]
 
     async def asave(
         self, keys: Sequence[AnyKey], buffers: Sequence[Any], *, shape: Union[Shape, str, None] = None
     ) -> Flags:
         """As ``save``."""
-        ask, batches = self._ask(), self._batches(keys, buffers, shape)
-        submitted = [ask.queue.save(batch.names, batch.memory, batch.group.shape) for batch in batches]
-        return _merged(batches, await ask.all_home(submitted))
+        queue = self._async_queue()
+        batches = self._batches(keys, buffers, shape)
+        submitted = [queue.native.save(batch.names, batch.memory, batch.group.shape) for batch in batches]
+        return _merged(batches, await queue.shielded_all(submitted))
 
-    async def aload(self, keys: Sequence[AnyKey], buffers: Sequence[Any], *, prefetch: bool = False) -> Found:
-        """As ``load``; with ``prefetch``, after those for whom somebody waits now."""
-        ask = self._ask()
-        return _found(await ask.home(ask.queue.load(self._names(keys), _bytes(buffers), exact=False, prefetch=prefetch)))
+    async def aload(self, keys: Sequence[AnyKey], buffers: Sequence[Any], *, prefetch: bool = False) -> Lengths:
+        """As ``load``; with ``prefetch``, at a lower priority."""
+        queue = self._async_queue()
+        batch = queue.native.load(self._names(keys), _bytes(buffers), exact=False, prefetch=prefetch)
+        return _lengths(await queue.shielded(batch))
 
-    async def alookup(self, keys: Sequence[AnyKey], *, prefix: bool = False) -> Found:
+    async def alookup(self, keys: Sequence[AnyKey], *, prefix: bool = False) -> Lengths:
         """As ``lookup``."""
-        ask = self._ask()
-        return _found(await ask.future(ask.queue.lookup(self._names(keys), prefix=prefix)))
+        queue = self._async_queue()
+        return _lengths(await queue.completion(queue.native.lookup(self._names(keys), prefix=prefix)))
 
     async def aremove(self, keys: Sequence[AnyKey]) -> Flags:
         """As ``remove``."""
-        ask = self._ask()
-        return [answer is not None for answer in _found(await ask.future(ask.queue.remove(self._names(keys))))]
+        queue = self._async_queue()
+        return [answer is not None for answer in _lengths(await queue.completion(queue.native.remove(self._names(keys))))]
 
     def usage(self) -> Usage:
-        """How full it is, whoever wrote it."""
+        """The usage of the store, by all processes that share it."""
         used, capacity, chunks, tenants = self._tiers.usage()
-        return Usage(used, capacity, chunks, {salt: there for salt, there, _ in tenants if there > 0})
+        return Usage(used, capacity, chunks, {salt: used for salt, used, _ in tenants if used > 0})
 
     def status(self) -> Status:
-        """Whether it works."""
+        """The status of the store and its tiers."""
         healthy, reasons, counters = self._tiers.status()
         tiers = [TierStatus(**{**tier, "counters": dict(tier["counters"])}) for tier in self._tiers.tier_status()]
         return Status(healthy, reasons, dict(counters), tiers)
 
     @property
     def metrics_address(self) -> Optional[str]:
-        """Where its metrics are served, as ``HOST:PORT``; ``None`` where they are not."""
+        """The address of the Prometheus endpoint as ``HOST:PORT``; ``None`` without one."""
         return self._tiers.metrics_address
 
     def list(self, *, model: Optional[str] = None) -> Iterator[tuple[AnyKey, int]]:
-        """The chunks that the slowest tier has, which all saves reach, whoever saved them: each key and its length in bytes, in no order. Read
-        page by page; what goes meanwhile may be missing. In the layout ``kvtier`` salts are kept as digests only, and chunks with one left out.
-        A name on the medium that no key spells is its text."""
+        """Lists the chunks of the slowest tier, which every save reaches: each key and its length in bytes, in no order.
+
+        The listing is read page by page; a chunk that is removed meanwhile may be missing. The layout ``kvtier`` stores only digests of salts, so
+        chunks with a salt are omitted. A name on the medium that is no key is returned as a text."""
         try:
             listing = self._tiers.listing()
         except NotImplementedError as e:
@@ -171,7 +174,7 @@ class Store:
         return _listed(listing, self._is_engine, model)
 
     def close(self) -> None:
-        """Takes no more work, and waits until all that was taken has ended."""
+        """Rejects new work and waits until all submitted work has ended."""
         self._tiers.close()
 
     def __enter__(self) -> "Store":
@@ -191,7 +194,7 @@ class Store:
         return [_keys.text(key, self._is_engine) for key in keys]
 
     def _batches(self, keys: Sequence[AnyKey], buffers: Sequence[Any], shape: Union[Shape, str, None]) -> Batches:
-        """One for the chunks of each shape."""
+        """One batch per shape."""
         names, memory = self._names(keys), _bytes(buffers)
         if len(names) != len(memory):
             return [_Batch(Group(None, []), names, memory)]
@@ -200,15 +203,15 @@ class Store:
             return [_Batch(groups[0], names, memory)]
         return [_Batch(group, [names[at] for at in group.at], [memory[at] for at in group.at]) for group in groups]
 
-    def _ask(self) -> Asking:
+    def _async_queue(self) -> AsyncQueue:
         loop = asyncio.get_running_loop()
-        asking = self._asking.get(loop)
-        if asking is None:
-            # What still waits for a loop that was closed would keep it.
-            for gone in [other for other in self._asking if other.is_closed()]:
-                del self._asking[gone]
-            asking = self._asking[loop] = Asking(self._tiers.queue(), loop)
-        return asking
+        queue = self._queues.get(loop)
+        if queue is None:
+            # Futures of a closed loop, still waiting in its queue, would keep the loop alive.
+            for closed in [other for other in self._queues if other.is_closed()]:
+                del self._queues[closed]
+            queue = self._queues[loop] = AsyncQueue(self._tiers.queue(), loop)
+        return queue
 
 
 def _listed(listing: _native.Listing, is_engine: bool, model: Optional[str]) -> Iterator[tuple[AnyKey, int]]:
@@ -219,7 +222,7 @@ def _listed(listing: _native.Listing, is_engine: bool, model: Optional[str]) -> 
 
 
 def _bytes(buffers: Sequence[Any]) -> list[Any]:
-    """Torch tensors have no buffer protocol, but NumPy arrays over the same memory, of whatever type of element."""
+    """Replaces torch tensors, which have no buffer protocol, by NumPy arrays over the same memory."""
     if isinstance(buffers, (bytes, bytearray, memoryview)):
         raise TypeError(f"buffers are a list, one a key, not one {type(buffers).__name__}: write [buffer]")
     return [buffer if not hasattr(buffer, "data_ptr") else _of_tensor(buffer) for buffer in buffers]
@@ -237,15 +240,15 @@ def _of_tensor(tensor: Any) -> Any:
     return tensor.detach().view(-1).view(torch.uint8).numpy()
 
 
-def _merged(batches: Batches, ends: Sequence[Ended]) -> Flags:
-    """What was written of all batches, in the order of their buffers."""
-    for fault, _ in ends:
-        errors.check(fault)
-    written = {at: answer == 1 for batch, (_, answers) in zip(batches, ends) for at, answer in zip(batch.group.at, answers)}
+def _merged(batches: Batches, results: Sequence[BatchResult]) -> Flags:
+    """Which chunks of all batches were written, in the order of their buffers."""
+    for error, _ in results:
+        errors.check(error)
+    written = {at: answer == 1 for batch, (_, answers) in zip(batches, results) for at, answer in zip(batch.group.at, answers)}
     return [written[at] for at in sorted(written)]
 
 
-def _found(ended: Ended) -> Found:
-    fault, answers = ended
-    errors.check(fault)
+def _lengths(result: BatchResult) -> Lengths:
+    error, answers = result
+    errors.check(error)
     return [answer if answer >= 0 else None for answer in answers]

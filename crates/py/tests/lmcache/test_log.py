@@ -14,8 +14,8 @@ import json, sys
 from scene import adapter
 a = adapter(json.loads(sys.argv[1]))
 a.delete([])
-from kvtier import _told
-_told.fault("store", ("Full", "no room"))
+from kvtier import _log
+_log.batch_error("store", ("Full", "no room"))
 a.close()
 """
 

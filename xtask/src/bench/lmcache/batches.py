@@ -47,10 +47,10 @@ def python_seconds():
     return total / 1e9
 
 
-def unlocked_seconds():
+def seconds_without_gil():
     """What of that time our module spent without the interpreter's lock."""
     module = sys.modules.get("kvtier._native")
-    return module.seconds_unlocked() if module else 0.0
+    return module.seconds_without_gil() if module else 0.0
 
 
 def one_by_one(stage, batch, submit, fd, finished):
@@ -108,10 +108,10 @@ def main():
         ("load", adapter.submit_load_task, adapter.get_load_event_fd(), loaded),
     ]:
         stage = measure.Stage(op, kind, size, chunks)
-        before = python_seconds() - unlocked_seconds()
+        before = python_seconds() - seconds_without_gil()
         with stage:
             busy = one_by_one(stage, batch, lambda n: submit(keys(n), slots[: len(n)]), fd, finished)
-        stages.append((stage, busy, python_seconds() - unlocked_seconds() - before))
+        stages.append((stage, busy, python_seconds() - seconds_without_gil() - before))
     per_chunk = lambda stage, seconds: seconds * 1e6 / stage.chunks
     lines = [
         {**stage.sample(), "python_us_per_chunk": per_chunk(stage, busy), "python_cpu_us_per_chunk": per_chunk(stage, cpu)}

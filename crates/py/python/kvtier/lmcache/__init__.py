@@ -1,12 +1,13 @@
-"""What LMCache loads as plugins, over the same tiers.
+"""Plugins for LMCache over the same tiers.
 
 ``KvtierL2Adapter`` is for the multi-process server's ``plugin``::
 
     {"type": "plugin", "module_path": "kvtier.lmcache", "class_name": "KvtierL2Adapter",
      "adapter_params": {"type": "s3", "s3_endpoint": "s3://bucket", "s3_region": "us-east-1"}}
 
-where ``adapter_params`` is the object that stood there before, or ours. ``KvtierRemoteConnector`` is for ``remote_storage_plugins`` of the
-in-process mode, ``KvtierGdsBackend`` for its ``storage_plugins``. Each part is imported when it is asked for: none needs the others' parts of LMCache.
+where ``adapter_params`` is LMCache's own object for an adapter, or a kvtier configuration. ``KvtierRemoteConnector`` is for
+``remote_storage_plugins`` of the in-process mode, ``KvtierGdsBackend`` for its ``storage_plugins``. Each class is imported on first use, because
+each needs other parts of LMCache.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Whether LMCache gives a chunk the same name in every process. Without that nothing that was saved is found again."""
+"""Checks that LMCache hashes a chunk to the same key in every process. Otherwise no saved chunk is found after a restart."""
 
 import importlib
 import os
@@ -6,18 +6,18 @@ from typing import Any, Optional
 
 from .._log import logger
 
-# What vLLM has by name.
+# Hash algorithms that vLLM implements.
 SHA = ("sha256", "sha256_cbor", "sha256_cbor_64bit")
 XXHASH = ("xxhash", "xxhash_cbor")
 
 
 def unstable(config: Any) -> Optional[str]:
-    """Why the in-process mode names the same tokens differently after a restart; ``None`` where it does not.
+    """The reason why the in-process mode hashes the same tokens differently after a restart; ``None`` if it does not.
 
-    Every chain of chunk hashes begins at ``NONE_HASH``. Where vLLM has ``init_none_hash``, LMCache lets it choose that: a hash of
-    ``PYTHONHASHSEED``, or without this variable of a fixed text (vLLM 0.32: not for xxhash) or of random bytes (earlier ones). Python's own
-    hash of a text differs in each process without the variable; LMCache takes it for every algorithm that is not vLLM's. Without vLLM
-    ``NONE_HASH`` is 0, and hashes of numbers do not depend on the seed.
+    Every chain of chunk hashes begins with ``NONE_HASH``. If vLLM has ``init_none_hash``, LMCache calls it: the value is a hash of
+    ``PYTHONHASHSEED``. Without the variable it is a hash of a fixed text (vLLM 0.32, except xxhash) or of random bytes (earlier versions).
+    Python's own hash of a text, which LMCache uses for algorithms that vLLM does not implement, differs per process without the variable.
+    Without vLLM ``NONE_HASH`` is 0, and hashes of numbers do not depend on the seed.
     """
     try:
         utils = importlib.import_module("vllm.v1.core.kv_cache_utils")
@@ -34,11 +34,11 @@ def unstable(config: Any) -> Optional[str]:
 
 
 def warn(config: Any) -> None:
-    """Logs an error where the cache is of no use after a restart."""
-    why = unstable(config)
-    if why is not None:
+    """Logs an error if chunks that are saved now cannot be found after a restart."""
+    reason = unstable(config)
+    if reason is not None:
         logger.error(
             "nothing that is saved now can be found after a restart, nor by other processes: %s; set PYTHONHASHSEED=0 for every process of "
             "the fleet, before they start",
-            why,
+            reason,
         )

@@ -1,4 +1,4 @@
-"""LMCache's memory objects, and the tensors that chunks are."""
+"""LMCache's memory objects, and the tensors of chunks."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from .._shapes import Shape
 
 @dataclass(frozen=True)
 class Group:
-    """The tensor that a chunk holds for one group of layers."""
+    """The tensor of a chunk for one group of layers."""
 
     axes: tuple[int, ...]
     dtype: torch.dtype
@@ -32,7 +32,7 @@ class Group:
 
 
 class OnGpu:
-    """Memory of an object on a GPU, for the native half, and the stream after whose work ours comes."""
+    """The GPU memory of an object, for the native module, and the stream with pending work on it."""
 
     def __init__(self, obj: MemoryObj, stream: int) -> None:
         self.obj = obj
@@ -41,13 +41,13 @@ class OnGpu:
             "typestr": "|u1",
             "data": (obj.data_ptr, False),
             "version": 3,
-            # 0 is torch's default stream, and means nothing here, where that is 1.
+            # Torch numbers the default stream 0; the interface numbers it 1.
             "stream": stream or 1,
         }
 
 
 def groups(key: CacheEngineKey, metadata: LMCacheMetadata, config: LMCacheEngineConfig) -> tuple[list[Group], MemoryFormat]:
-    """What a chunk of this key looks like, each tensor with one token."""
+    """The tensors of a chunk of this key, each with one token, and their format."""
     if not isinstance(key, LayerCacheEngineKey):
         fmt = MemoryFormat.KV_MLA_FMT if metadata.use_mla else MemoryFormat.KV_2LTD
         shapes = zip(metadata.get_shapes(1), metadata.get_dtypes())
@@ -61,28 +61,28 @@ def groups(key: CacheEngineKey, metadata: LMCacheMetadata, config: LMCacheEngine
 
 
 def memory(objs: Sequence[Any]) -> list[Any]:
-    """Where the bytes of objects are: the driver knows which addresses are on a GPU. All work on these GPUs so far comes before ours."""
+    """The buffers of objects, in host or GPU memory as the driver reports. Pending work on these GPUs is ordered before kvtier's."""
     is_on_gpu = [_native.is_on_gpu(obj.data_ptr) for obj in objs]
-    streams = _synchronized({obj.raw_tensor.device for obj, is_there in zip(objs, is_on_gpu) if is_there})
+    streams = _synchronized({obj.raw_tensor.device for obj, on_gpu in zip(objs, is_on_gpu) if on_gpu})
     return [
-        OnGpu(obj, streams.get(obj.raw_tensor.device, 0)) if is_there else obj.byte_array
-        for obj, is_there in zip(objs, is_on_gpu)
+        OnGpu(obj, streams.get(obj.raw_tensor.device, 0)) if on_gpu else obj.byte_array
+        for obj, on_gpu in zip(objs, is_on_gpu)
     ]
 
 
 def _synchronized(devices: set[torch.device]) -> dict[torch.device, int]:
-    """Waits for these GPUs, and gives the current stream of each. The calling thread's current device may be another."""
+    """Waits for these GPUs, and returns the current stream of each. The calling thread's current device may be another."""
     streams: dict[torch.device, int] = {}
     if torch.cuda.is_initialized():
         for device in devices:
-            # LMCache may have filled the objects on a stream of its own, which nothing names here.
+            # LMCache may have filled the objects on a stream that it does not expose.
             torch.cuda.synchronize(device)
             streams[device] = torch.cuda.current_stream(device).cuda_stream
     return streams
 
 
 def shape(obj: MemoryObj) -> Optional[Shape]:
-    """``None`` for what is no single tensor: a header can state just one."""
+    """The shape of an object; ``None`` unless it is a single tensor, since a header states one shape."""
     shapes, dtype = obj.metadata.shapes, obj.get_dtype()
     if dtype is None or (shapes is not None and len(shapes) > 1):
         return None
@@ -90,7 +90,7 @@ def shape(obj: MemoryObj) -> Optional[Shape]:
 
 
 def keep(objs: list[Optional[MemoryObj]], at: list[int], answers: list[int]) -> None:
-    """Gives back the memory of what was not loaded."""
+    """Releases the objects whose chunks were not loaded."""
     loaded = {n for n, answer in zip(at, answers) if answer >= 0}
     for n, obj in enumerate(objs):
         if obj is not None and n not in loaded:

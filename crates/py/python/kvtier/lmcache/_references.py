@@ -1,4 +1,4 @@
-"""References of LMCache's memory objects, and when they are released. An object whose reference is lost occupies LMCache's memory for ever."""
+"""Counts references of LMCache's memory objects. An object whose reference is lost occupies LMCache's memory for ever."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ def release(objs: MaybeObjs) -> None:
 
 @contextlib.contextmanager
 def released_unless_done(objs: MaybeObjs) -> Iterator[None]:
-    """Releases the objects that are in the list where the block fails or is cancelled."""
+    """Releases the objects of the list if the block fails or is cancelled."""
     try:
         yield
     except BaseException:
@@ -32,8 +32,8 @@ def released_unless_done(objs: MaybeObjs) -> Iterator[None]:
 
 
 async def allocated(allocate: Callable[[], MaybeObjs]) -> MaybeObjs:
-    """Allocates on a thread, since it may wait for memory that only the event loop releases. Where the caller is cancelled meanwhile, the
-    objects are released as soon as the thread has them."""
+    """Allocates on a thread, since the allocation may wait for memory that only the event loop releases. If the caller is cancelled meanwhile,
+    the thread releases the objects."""
     lock, objs, is_cancelled = threading.Lock(), MaybeObjs(), False
 
     def on_thread() -> None:
@@ -56,14 +56,14 @@ async def allocated(allocate: Callable[[], MaybeObjs]) -> MaybeObjs:
 
 @dataclass(frozen=True)
 class Saving:
-    """One chunk that is being saved."""
+    """A save in flight."""
 
     key: CacheEngineKey
     obj: MemoryObj
 
 
 class Saves:
-    """The chunks that are being saved, with a reference of each object until its save has ended."""
+    """The saves in flight, each with a reference of its object until it has ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,7 +74,7 @@ class Saves:
             return key in self._keys
 
     def begin(self, keys: Sequence[CacheEngineKey], objs: Sequence[MemoryObj]) -> list[Saving]:
-        """Those that are not being saved already. ``end`` must be called for each of them."""
+        """Begins the saves of keys that have none in flight, and returns them. The caller must call ``end`` for each."""
         new = []
         with self._lock:
             for key, obj in zip(keys, objs):
@@ -85,7 +85,7 @@ class Saves:
         return new
 
     def end(self, saves: Sequence[Saving]) -> None:
-        """Releases their objects; their keys may be saved again."""
+        """Releases the objects. Their keys can be saved again."""
         with self._lock:
             self._keys.difference_update(saving.key for saving in saves)
         for saving in saves:

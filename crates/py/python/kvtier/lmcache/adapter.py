@@ -1,4 +1,4 @@
-"""An L2 adapter of LMCache's multi-process server."""
+"""An L2 adapter for LMCache's multi-process server."""
 
 import itertools
 import sys
@@ -13,20 +13,20 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.distributed.l2_adapters.config import L2AdapterConfigBase
 from lmcache.v1.memory_management import MemoryObj
 
-from .. import _log, _native, _outer, _told
+from .. import _log, _native, _plugin_config
 
 _log.follow_lmcache()
 
-# LMCache keeps what it has found locked for as long as a read lock of its first level lasts; then it has forgotten about it itself.
+# LMCache holds a lookup lock for at most the lifetime of its first level's read lock, and then drops it.
 LOCK_SECONDS = 300.0
-# Parameters that name no tier: how long a batch may take, and where metrics are served.
+# Parameters that belong to no tier.
 OWN_PARAMS = ("timeout_seconds", "metrics")
-# At most so many listings are under way at once; beyond, the oldest ends.
+# The most listings in progress; one more ends the oldest.
 LISTINGS_MAX = 4
 
 
 class KvtierL2AdapterConfig(L2AdapterConfigBase):  # type: ignore[misc]
-    """``adapter_params``: an object as ``--l2-adapter`` takes it without us, or one of our tiers, or several under ``tiers``."""
+    """``adapter_params``: LMCache's own object for ``--l2-adapter``, one kvtier tier, or several under ``tiers``."""
 
     def __init__(self, params: dict[str, Any]) -> None:
         self.params = params
@@ -34,7 +34,7 @@ class KvtierL2AdapterConfig(L2AdapterConfigBase):  # type: ignore[misc]
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> "KvtierL2AdapterConfig":
         if not d:
-            raise ValueError("adapter_params is empty: put in the object that stood there before, or `tiers`")
+            raise ValueError("adapter_params is empty: write the object of the former adapter, or `tiers`")
         return cls(d)
 
     @classmethod
@@ -46,25 +46,24 @@ class KvtierL2AdapterConfig(L2AdapterConfigBase):  # type: ignore[misc]
 
 
 class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
-    """Storing, looking up and loading over tiers. It has no thread: the tiers' threads ring the three descriptors themselves."""
+    """Stores, looks up and loads chunks over tiers. It has no thread: the tiers' threads signal the three descriptors."""
 
     def __init__(self, config: KvtierL2AdapterConfig, l1_memory_desc: Optional[L1MemoryDesc] = None) -> None:
-        _outer.refuse_global_eviction(_outer.config_of(sys._getframe().f_back))
-        # No capacity for the base class: it would count only what this process stores, and LMCache would evict by that.
+        _plugin_config.refuse_global_eviction(_plugin_config.from_frame(sys._getframe().f_back))
+        # No capacity for the base class: it counts only what this process stores, and LMCache would evict by that number.
         super().__init__(max_capacity_bytes=0)
-        # Only `submit_unlock` ends a lock.
         params = config.params
         own = {name: value for name, value in params.items() if name in OWN_PARAMS}
         rest = {name: value for name, value in params.items() if name not in OWN_PARAMS}
         self._tiers = _native.Tiers(
             {"adapter": rest},
             engine_keys=False,
-            load_releases=False,
+            load_releases=False,  # Only `submit_unlock` ends a lock.
             hold_seconds=LOCK_SECONDS,
             needs_metrics=False,
             **own,
         )
-        _told.opened(f"kvtier.lmcache.KvtierL2Adapter over {self._tiers.name!r}")
+        _log.opened(f"kvtier.lmcache.KvtierL2Adapter over {self._tiers.name!r}")
         self._stores, self._lookups, self._loads = (self._tiers.queue() for _ in range(3))
         self._lock = threading.Lock()
         self._storing: dict[int, tuple[list[ObjectKey], list[int]]] = {}
@@ -77,22 +76,22 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         self._registered = self._register(l1_memory_desc)
 
     def _register(self, desc: Optional[L1MemoryDesc]) -> list[str]:
-        """Pins the first level's memory, so that what lies in it moves without being looked up page by page."""
+        """Registers the first level's memory, so that the kernel does not look up its pages for each transfer."""
         if desc is None:
             return ["no host memory to register"]
         stable = desc.stable_registration_size
         if not stable:
-            return ["LMCache tells of no range that stays where it is: memory moves unregistered"]
+            return ["LMCache names no stable memory range: transfers use unregistered memory"]
         return self._tiers.register(desc.ptr, stable)
 
     def get_store_event_fd(self) -> int:
-        return self._stores.fd
+        return self._stores.event_fd
 
     def get_lookup_and_lock_event_fd(self) -> int:
-        return self._lookups.fd
+        return self._lookups.event_fd
 
     def get_load_event_fd(self) -> int:
-        return self._loads.fd
+        return self._loads.event_fd
 
     def submit_store_task(self, keys: list[ObjectKey], objects: list[MemoryObj]) -> int:
         with self._lock:
@@ -104,16 +103,16 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     def pop_completed_store_tasks(self) -> dict[int, L2StoreResult]:
         results: dict[int, L2StoreResult] = {}
         with self._lock:
-            ends = [(*end, *self._storing.pop(end[0])) for end in self._stores.drain()]
-        for task, fault, answers, keys, sizes in ends:
-            _told.fault("store", fault)
+            completed = [(*done, *self._storing.pop(done[0])) for done in self._stores.poll()]
+        for task, error, answers, keys, sizes in completed:
+            _log.batch_error("store", error)
             if answers.count(1) < len(answers):
-                # A chunk that was there already adds no byte, but was used.
+                # A chunk that existed already adds no bytes, but counts as stored.
                 kept = [(key, size * answer) for key, size, answer in zip(keys, sizes, answers) if answer >= 0]
                 keys, sizes = [key for key, _ in kept], [size for _, size in kept]
             results[task] = L2StoreResult(len(keys) == len(answers), sum(sizes))
             if keys:
-                with _told.listeners():
+                with _log.listener_errors():
                     self._notify_keys_stored(keys, sizes)
         return results
 
@@ -125,8 +124,8 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     def query_lookup_and_lock_result(self, task_id: int) -> Optional[Bitmap]:
         with self._lock:
-            for task, fault, answers in self._lookups.drain():
-                _told.fault("lookup", fault)
+            for task, error, answers in self._lookups.poll():
+                _log.batch_error("lookup", error)
                 self._found[task] = _bitmap(answers)
                 del self._looking[task]
             return self._found.pop(task_id, None)
@@ -143,31 +142,31 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     def query_load_result(self, task_id: int) -> Optional[Bitmap]:
         accessed: list[ObjectKey] = []
         with self._lock:
-            for task, fault, answers in self._loads.drain():
-                _told.fault("load", fault)
+            for task, error, answers in self._loads.poll():
+                _log.batch_error("load", error)
                 self._loaded[task] = _bitmap(answers)
                 keys = self._loading.pop(task)
                 accessed += [key for key, answer in zip(keys, answers) if answer >= 0] if -1 in answers else keys
             result = self._loaded.pop(task_id, None)
         if accessed:
-            with _told.listeners():
+            with _log.listener_errors():
                 self._notify_keys_accessed(accessed)
         return result
 
     def delete(self, keys: list[ObjectKey]) -> None:
-        """Deletes what nobody has locked, here or in another process on the same directory."""
+        """Deletes chunks that are not locked, by this or another process on the same directory."""
         _, sizes = self._tiers.lookup(keys)
-        fault, answers = self._tiers.remove(keys)
-        _told.fault("delete", fault)
-        gone = [at for at, answer in enumerate(answers) if answer >= 0 and sizes[at] >= 0]
-        if gone:
-            with _told.listeners():
-                self._notify_keys_deleted([keys[at] for at in gone], [sizes[at] for at in gone])
+        error, answers = self._tiers.remove(keys)
+        _log.batch_error("delete", error)
+        removed = [at for at, answer in enumerate(answers) if answer >= 0 and sizes[at] >= 0]
+        if removed:
+            with _log.listener_errors():
+                self._notify_keys_deleted([keys[at] for at in removed], [sizes[at] for at in removed])
 
     def list_l2_keys(
         self, model_name: Optional[str] = None, page_size: int = 500, cursor: Optional[str] = None
     ) -> KeyListPage:
-        """What is there, whoever stored it, as it was when the first page was asked for. A cursor serves once."""
+        """Lists the stored chunks of all processes, as of the request for the first page. A cursor is valid once."""
         if page_size <= 0:
             raise ValueError(f"page_size must be above 0, not {page_size}")
         listing = self._tiers.listing() if cursor is None else self._listing(cursor)
@@ -185,7 +184,7 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         with self._lock:
             listing = self._listings.pop(cursor, None)
         if listing is None:
-            raise ValueError(f"cursor {cursor!r} is none of ours, or was used, or is too old: begin anew")
+            raise ValueError(f"cursor {cursor!r} is unknown, used or expired: start a new listing")
         found: _native.Listing = listing[0]
         return found
 
@@ -198,12 +197,12 @@ class KvtierL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return cursor
 
     def get_usage(self) -> AdapterUsage:
-        """What is there, whoever stored it and when; a capacity of 0 where there is none or nobody knows."""
+        """The usage by all processes; the capacity is 0 if there is none or the usage is unknown."""
         used, capacity, _, tenants = self._tiers.usage()
         return AdapterUsage(
             total_bytes_used=used or 0,
             total_capacity_bytes=capacity or 0 if used is not None else 0,
-            bytes_by_cache_salt=MappingProxyType({salt: there for salt, there, _ in tenants if there > 0}),
+            bytes_by_cache_salt=MappingProxyType({salt: used for salt, used, _ in tenants if used > 0}),
         )
 
     def report_status(self) -> dict[str, Any]:

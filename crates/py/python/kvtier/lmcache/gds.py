@@ -1,4 +1,4 @@
-"""A storage plugin of LMCache's in-process mode for memory of GPUs."""
+"""A storage plugin for LMCache's in-process mode and GPU memory."""
 
 import asyncio
 import functools
@@ -14,8 +14,8 @@ from lmcache.v1.memory_management import MemoryAllocatorInterface, MemoryFormat,
 from lmcache.v1.metadata import LMCacheMetadata
 from lmcache.v1.storage_backend.abstract_backend import AllocatorBackendInterface, StoragePluginInterface
 
-from .. import _log, _native, _told, errors
-from .._asking import Asking
+from .. import _log, _native, errors
+from .._aio import AsyncQueue
 from .._log import logger
 from .._shapes import Shape
 from . import _gds_settings, _hashes
@@ -28,12 +28,12 @@ Keys = list[CacheEngineKey]
 Objs = list[MemoryObj]
 OnSaved = Optional[Callable[[CacheEngineKey], None]]
 
-# Direct I/O wants pages, and so does cuFile.
+# The alignment that direct I/O and cuFile need.
 PAGE = 4096
 
 
 class Closed:
-    """In the place of tiers that were closed, which LMCache may keep for long: nothing is there, and no memory is held for it."""
+    """Replaces closed tiers, since LMCache may use the plugin after ``close``. Nothing is stored, and the tiers' memory is freed."""
 
     name = "closed tiers"
 
@@ -47,7 +47,7 @@ class Closed:
         return self.lookup(names)
 
     def release(self, names: list[str]) -> None:
-        """Nothing is held."""
+        """Does nothing: there are no holds."""
 
     def queue(self) -> _native.Queue:
         raise errors.Closed("the storage plugin is closed")
@@ -56,15 +56,15 @@ class Closed:
         return False, ["closed"], []
 
     def close(self) -> None:
-        """It is."""
+        """Does nothing."""
 
 
 class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # type: ignore[misc]
-    """Chunks in the directory of ``extra_config["storage_plugin.<name>.gds_path"]``, which is what ``gds_path`` was: LMCache's own files. Or
-    in the tiers of ``storage_plugin.<name>.tiers``, which are ours.
+    """Stores chunks in the directory of ``extra_config["storage_plugin.<name>.gds_path"]`` (formerly ``gds_path``) as LMCache's own files, or
+    in the kvtier tiers of ``storage_plugin.<name>.tiers``.
 
-    Memory objects on a GPU go to and from the tier where they are, by cuFile or through the tier's pinned memory; those in LMCache's pinned
-    memory go by direct I/O. With ``gds_buffer_size`` loads go into that much GPU memory, as far as it is free, else into LMCache's pinned memory.
+    Objects in GPU memory are transferred by cuFile or through the tier's pinned memory; those in LMCache's pinned memory by direct I/O. With
+    ``gds_buffer_size``, loads go into that much GPU memory while it is free, else into LMCache's pinned memory.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
     ) -> None:
         super().__init__(dst_device, config, metadata, local_cpu_backend, loop)
         name = _gds_settings.own_name(config, type(self).__name__)
-        # Opened before there is GPU memory, and so also released before it.
+        # Opened before GPU memory is allocated, and so released before it.
         self._tiers: Union[_native.Tiers, Closed] = _native.Tiers(
             {"engine": _gds_settings.settings(config, name, dst_device)},
             engine_keys=True,
@@ -88,10 +88,10 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
             metrics=_gds_settings.metrics_address(config, name, metadata),
             needs_metrics=False,
         )
-        _told.opened(self)
+        _log.opened(self)
         _hashes.warn(config)
         self._save_from = _gds_settings.save_from(config, name)
-        self._asking: Optional[Asking] = None
+        self._queue: Optional[AsyncQueue] = None
         self._saves = Saves()
         self._gpu = self.initialize_allocator(config, metadata)
         if self._gpu is None and local_cpu_backend is None and metadata.role != "scheduler":
@@ -101,14 +101,14 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
     def initialize_allocator(
         self, config: LMCacheEngineConfig, metadata: LMCacheMetadata
     ) -> Optional[MemoryAllocatorInterface]:
-        """``gds_buffer_size`` MiB on the GPU; ``None`` where loads go into LMCache's pinned memory."""
+        """Allocates ``gds_buffer_size`` MiB on the GPU; ``None`` if loads go into LMCache's pinned memory."""
         if not config.gds_buffer_size or metadata.role == "scheduler":
             return None
         if not self.dst_device.startswith("cuda"):
             logger.warning("gds_buffer_size has no effect on %s: loads go into pinned memory", self.dst_device)
             return None
         if config.local_cpu and self.local_cpu_backend is not None:
-            # What LMCache keeps there would keep the buffer full.
+            # LMCache would cache the loaded objects in the buffer and keep it full.
             logger.warning(
                 "gds_buffer_size has no effect: with local_cpu: true LMCache keeps what was loaded in its cache of host memory, so loads go "
                 "there; set local_cpu: false to load to the GPU"
@@ -120,15 +120,15 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
         return self.batched_contains([key], pin) == 1
 
     def batched_contains(self, keys: Keys, pin: bool = False) -> int:
-        """How many are there from the first on."""
-        fault, lens = self._tiers.lookup(_names(keys), prefix=True, hold=pin)
-        _told.fault("lookup", fault)
+        """The number of keys found before the first miss."""
+        error, lens = self._tiers.lookup(_names(keys), prefix=True, hold=pin)
+        _log.batch_error("lookup", error)
         return _prefix(lens)
 
     async def batched_async_contains(self, lookup_id: str, keys: Keys, pin: bool = False) -> int:
-        ask = self._ask()
-        fault, lens = await ask.future(ask.queue.lookup(_names(keys), prefix=True, hold=pin))
-        _told.fault("lookup", fault)
+        queue = self._async_queue()
+        error, lens = await queue.completion(queue.native.lookup(_names(keys), prefix=True, hold=pin))
+        _log.batch_error("lookup", error)
         return _prefix(lens)
 
     def exists_in_put_tasks(self, key: CacheEngineKey) -> bool:
@@ -141,8 +141,8 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
         transfer_spec: Any = None,
         on_complete_callback: OnSaved = None,
     ) -> Optional[list["Future[None]"]]:
-        """Saves in the background. The reference of an object is released when its save has ended, also where that was cancelled or failed;
-        ``on_complete_callback`` is called for each chunk that is stored. The future can be cancelled only until the saves begin."""
+        """Saves in the background. The reference of an object is released when its save has ended, also after a cancellation or a failure.
+        ``on_complete_callback`` is called for each stored chunk. The future can be cancelled only until the saves begin."""
         new = self._saves.begin(keys, objs)
         if not new:
             return None
@@ -159,32 +159,32 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
         return self.batched_get_blocking([key])[0]
 
     def batched_get_blocking(self, keys: Keys) -> MaybeObjs:
-        fault, lens = self._tiers.lookup(_names(keys))
-        _told.fault("lookup", fault)
+        error, lens = self._tiers.lookup(_names(keys))
+        _log.batch_error("lookup", error)
         objs = self._allocate_each(keys, lens)
         at = [n for n, obj in enumerate(objs) if obj is not None]
         answers: list[int] = []
         try:
             if at:
-                fault, answers = self._tiers.load(_names([keys[n] for n in at]), memory([objs[n] for n in at]))
-                _told.fault("load", fault)
+                error, answers = self._tiers.load(_names([keys[n] for n in at]), memory([objs[n] for n in at]))
+                _log.batch_error("load", error)
         finally:
             keep(objs, at, answers)
         return objs
 
     async def batched_get_non_blocking(self, lookup_id: str, keys: Keys, transfer_spec: Any = None) -> Objs:
-        """What is there from the first key on, up to the first that is not; positions are kept."""
-        ask = self._ask()
-        fault, lens = await ask.future(ask.queue.lookup(_names(keys), prefix=True))
-        _told.fault("lookup", fault)
+        """Loads the chunks before the first miss, in the order of the keys."""
+        queue = self._async_queue()
+        error, lens = await queue.completion(queue.native.lookup(_names(keys), prefix=True))
+        _log.batch_error("lookup", error)
         objs = await allocated(lambda: self._allocate_each(keys, lens))
         at = [n for n, obj in enumerate(objs) if obj is not None]
         answers: list[int] = []
         try:
             if at:
                 names, into = _names([keys[n] for n in at]), memory([objs[n] for n in at])
-                fault, answers = await ask.home(ask.queue.load(names, into, prefetch=True))
-                _told.fault("load", fault)
+                error, answers = await queue.shielded(queue.native.load(names, into, prefetch=True))
+                _log.batch_error("load", error)
         finally:
             keep(objs, at, answers)
         first_miss = next((n for n, obj in enumerate(objs) if obj is None), len(objs))
@@ -202,16 +202,17 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
         return self.batched_remove([key], force) == 1
 
     def batched_remove(self, keys: Keys, force: bool = True) -> int:
-        """How many are gone. What is pinned stays."""
-        fault, answers = self._tiers.remove(_names(keys))
-        _told.fault("remove", fault)
+        """Removes chunks that are not pinned, and returns their number."""
+        error, answers = self._tiers.remove(_names(keys))
+        _log.batch_error("remove", error)
         return sum(answer >= 0 for answer in answers)
 
     def touch_cache(self) -> None:
-        """The tiers note by themselves what is used."""
+        """Does nothing: the tiers record accesses themselves."""
 
     def get_allocator_backend(self) -> AllocatorBackendInterface:
-        """Whose objects LMCache hands to saves: its own pinned ones, which it has filled anyway, or with ``save_from: gpu`` copies on the GPU."""
+        """The allocator of the objects that LMCache saves: its own pinned ones, which it fills anyway, or with ``save_from: gpu`` copies on the
+        GPU."""
         if self.local_cpu_backend is None or (self._save_from == "gpu" and self._gpu is not None):
             return self
         return self.local_cpu_backend
@@ -227,7 +228,7 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
         eviction: bool = True,
         busy_loop: bool = True,
     ) -> Optional[MemoryObj]:
-        """On the GPU where there is room, else in pinned memory."""
+        """Allocates on the GPU while memory is free, else in pinned memory."""
         obj = None if self._gpu is None else self._gpu.allocate(shapes, dtypes, fmt)
         if obj is None and self.local_cpu_backend is not None:
             obj = self.local_cpu_backend.allocate(shapes, dtypes, fmt, eviction=eviction, busy_loop=busy_loop)
@@ -242,7 +243,7 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
         eviction: bool = True,
         busy_loop: bool = True,
     ) -> Optional[Objs]:
-        """All of them on the GPU or all in pinned memory."""
+        """Allocates all objects on the GPU, or all in pinned memory."""
         objs = None if self._gpu is None else self._gpu.batched_allocate(shapes, dtypes, batch_size, fmt)
         if objs is None and self.local_cpu_backend is not None:
             objs = self.local_cpu_backend.batched_allocate(
@@ -251,17 +252,17 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
         return objs
 
     def status(self) -> tuple[bool, list[str], dict[str, int]]:
-        """Whether the tiers work, what an operator should know, and counters."""
+        """Health of the tiers, the reasons for it, and counters."""
         healthy, reasons, counters = self._tiers.status()
         return healthy, reasons, dict(counters)
 
     def close(self) -> None:
-        """Waits until all I/O has ended. Where a medium does not end it, that is an error, and the memory on the GPU stays allocated."""
+        """Waits until all I/O has ended. If a medium hangs, that is an error, and the GPU memory stays allocated."""
         tiers, self._tiers = self._tiers, Closed()
         if isinstance(tiers, Closed):
             return
         tiers.close()
-        self._stop_asking()
+        self._detach_queue()
         if self._gpu is not None:
             self._gpu.close()
 
@@ -271,59 +272,60 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
     def __repr__(self) -> str:
         return f"<{type(self).__name__} over {self._tiers.name!r}>"
 
-    def _ask(self) -> Asking:
-        """LMCache's loop is not running yet when we are made."""
-        if self._asking is None:
-            self._asking = Asking(self._tiers.queue(), asyncio.get_running_loop())
-        return self._asking
+    def _async_queue(self) -> AsyncQueue:
+        """Creates the queue on first use, since LMCache's loop does not run yet when the plugin is created."""
+        if self._queue is None:
+            self._queue = AsyncQueue(self._tiers.queue(), asyncio.get_running_loop())
+        return self._queue
 
-    def _stop_asking(self) -> None:
-        asking, self._asking = self._asking, None
-        if asking is not None:
-            asking.stop_soon()
+    def _detach_queue(self) -> None:
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.detach_threadsafe()
 
     def _register(self, tiers: _native.Tiers) -> None:
-        """GPU memory with cuFile, and LMCache's pinned memory with the kernel. Without, all works as well."""
+        """Registers GPU memory with cuFile, and LMCache's pinned memory with the kernel. A failure costs only speed."""
         pinned = getattr(getattr(self.local_cpu_backend, "memory_allocator", None), "buffer", None)
         on_gpu = getattr(self._gpu, "tensor", None)
         for arena, register in ((on_gpu, tiers.register_gpu), (pinned, tiers.register)):
             if isinstance(arena, torch.Tensor) and arena.numel() > 0:
                 try:
-                    came = register(arena.data_ptr(), arena.numel() * arena.element_size())
+                    outcome = register(arena.data_ptr(), arena.numel() * arena.element_size())
                 except ValueError as e:
-                    came = [str(e)]
-                logger.info("memory of LMCache's: %s", "; ".join(came))
+                    outcome = [str(e)]
+                logger.info("register LMCache's memory: %s", "; ".join(outcome))
 
     def _start_saves(self, new: list[Saving], callback: OnSaved, ended: "Future[None]") -> None:
-        """On the loop. It ends saves in callbacks of tasks: a task that is cancelled before it starts runs no code of its own."""
+        """Runs on the loop. Callbacks of the tasks end the saves, because a task that is cancelled before it starts runs no code."""
         if not ended.set_running_or_notify_cancel():
             self._saves.end(new)
             return
         tasks = []
-        for one, group in self._by_shape(new):
-            tasks.append(self.loop.create_task(self._save(one, group)))
+        for chunk_shape, group in self._by_shape(new):
+            tasks.append(self.loop.create_task(self._save(chunk_shape, group)))
             tasks[-1].add_done_callback(functools.partial(self._end_saves, group, callback))
         all_tasks = asyncio.gather(*tasks, return_exceptions=True)
         all_tasks.add_done_callback(lambda _: ended.set_result(None))
 
     def _by_shape(self, new: list[Saving]) -> list[tuple[Optional[Shape], list[Saving]]]:
-        """One batch for the chunks of each shape, which the headers of their files state."""
-        alike: dict[Optional[Shape], list[Saving]] = {}
+        """One batch per shape, since the header of a file states the shape."""
+        by_shape: dict[Optional[Shape], list[Saving]] = {}
         for saving in new:
             try:
-                alike.setdefault(shape(saving.obj), []).append(saving)
+                by_shape.setdefault(shape(saving.obj), []).append(saving)
             except Exception:
-                # Without the rest of the key, which may have a tag that is a secret.
+                # The rest of the key may contain a tag that is a secret.
                 chunk = saving.key.chunk_hash_hex
-                logger.exception("save: LMCache does not say what shape the chunk %s has; it is not saved", chunk)
+                logger.exception("save: LMCache names no shape for the chunk %s; it is not saved", chunk)
                 self._saves.end([saving])
-        return list(alike.items())
+        return list(by_shape.items())
 
-    async def _save(self, one: Optional[Shape], group: list[Saving]) -> list[int]:
-        ask = self._ask()
-        names, from_ = _names([saving.key for saving in group]), memory([saving.obj for saving in group])
-        fault, answers = await ask.home(ask.queue.save(names, from_, one))
-        _told.fault("save", fault)
+    async def _save(self, chunk_shape: Optional[Shape], group: list[Saving]) -> list[int]:
+        queue = self._async_queue()
+        names = _names([saving.key for saving in group])
+        from_ = memory([saving.obj for saving in group])
+        error, answers = await queue.shielded(queue.native.save(names, from_, chunk_shape))
+        _log.batch_error("save", error)
         return answers
 
     def _end_saves(self, group: list[Saving], callback: OnSaved, task: "asyncio.Task[list[int]]") -> None:
@@ -332,16 +334,16 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
             return
         error = task.exception()
         if error is not None:
-            known = isinstance(error, (ValueError, errors.Error))
-            logger.warning("save: %s", error, exc_info=None if known else error)
+            is_expected = isinstance(error, (ValueError, errors.Error))
+            logger.warning("save: %s", error, exc_info=None if is_expected else error)
             return
         for saving, answer in zip(group, task.result()):
             if callback is not None and answer >= 0:
-                with _told.listeners():
+                with _log.listener_errors():
                     callback(saving.key)
 
     def _allocate_each(self, keys: Keys, lens: list[int]) -> MaybeObjs:
-        """Memory for each chunk that is there. Only the first waits for memory: a batch that is larger than all of it would wait for ever."""
+        """Allocates memory for each chunk that was found. Only the first waits: a batch that exceeds all memory would wait for ever."""
         objs: MaybeObjs = []
         with released_unless_done(objs):
             for key, chunk_bytes in zip(keys, lens):
@@ -354,7 +356,7 @@ class KvtierGdsBackend(StoragePluginInterface, AllocatorBackendInterface):  # ty
         token_bytes = sum(group.token_bytes() for group in parts)
         tokens, rest = divmod(chunk_bytes, token_bytes)
         if rest != 0:
-            logger.warning("load: a chunk of %d bytes has not whole tokens of %d bytes", chunk_bytes, token_bytes)
+            logger.warning("load: a chunk of %d bytes is not a multiple of %d bytes per token", chunk_bytes, token_bytes)
             return None
         obj = self.allocate(
             [group.shape(tokens) for group in parts], [group.dtype for group in parts], fmt, busy_loop=waits

@@ -1,4 +1,4 @@
-"""A remote connector of LMCache's in-process mode."""
+"""A remote connector for LMCache's in-process mode."""
 
 import asyncio
 import contextlib
@@ -15,27 +15,27 @@ from lmcache.v1.protocol import RemoteMetadata
 from lmcache.v1.storage_backend.connector import ConnectorAdapter, ConnectorContext, extract_plugin_type
 from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 
-from .. import _log, _native, _told, errors
-from .._asking import Asking
+from .. import _log, _native, errors
+from .._aio import AsyncQueue
 from .._log import logger
-from . import _hashes, _plugin_settings
+from . import _extra_config, _hashes
 from ._references import MaybeObjs, release, released_unless_done
 
 _log.follow_lmcache()
 
-# A method of the connector is called `list`: inside its class the word means that.
+# Inside the class, `list` is a method of the connector.
 Keys = list[CacheEngineKey]
 Objs = list[MemoryObj]
 Bufs = list[Any]
 Lens = list[int]
 Names = list[str]
 
-# What the plugin reads below `remote_storage_plugin.<name>`, LMCache's own settings for it included.
+# The settings below `remote_storage_plugin.<name>`, including those that LMCache reads itself.
 SETTINGS = ("module_path", "class_name", "tiers", "url", "metrics")
 
 
 class KvtierConnectorAdapter(ConnectorAdapter):  # type: ignore[misc]
-    """Makes connectors for the plugins ``kvtier`` and ``kvtier.<any name>``, each with settings of its own."""
+    """Creates connectors for the plugins ``kvtier`` and ``kvtier.<any name>``, each with its own settings."""
 
     def __init__(self) -> None:
         super().__init__("plugin://kvtier")
@@ -50,10 +50,10 @@ class KvtierConnectorAdapter(ConnectorAdapter):  # type: ignore[misc]
 
 
 class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
-    """Getting, putting and looking up over the tiers of ``extra_config["remote_storage_plugin.<name>.url"]``, which is what ``remote_url``
-    was, or of ``remote_storage_plugin.<name>.tiers``, which are ours.
+    """Loads, saves and looks up chunks over the tier of ``extra_config["remote_storage_plugin.<name>.url"]`` (formerly ``remote_url``), or over
+    the kvtier tiers of ``remote_storage_plugin.<name>.tiers``.
 
-    All of it runs on LMCache's loop and waits for a descriptor that the tiers' threads ring.
+    It runs on LMCache's loop, which watches a descriptor that the tiers' threads signal.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
         metadata: Optional[LMCacheMetadata] = None,
         plugin_name: Optional[str] = None,
     ) -> None:
-        # LMCache logs any other error and goes on without a connection.
+        # LMCache logs any other error and continues without a connection.
         with _irrecoverable():
             name = plugin_name or _own_name(config)
             metadata = metadata or getattr(local_cpu_backend, "metadata", None)
             if metadata is None:
-                raise ValueError("this role of LMCache's gives no metadata: name KvtierConnectorAdapter as class_name")
+                raise ValueError("LMCache passes no metadata in this role: name KvtierConnectorAdapter as class_name")
             super().__init__(config, metadata)
             if _is_bucket(config, name):
-                # LMCache's connector for buckets writes no headers, though the base class has them by default.
+                # LMCache's connector for buckets writes no headers, although the base class does by default.
                 self.save_chunk_meta = False
             self.loop = loop
             self.local_cpu_backend = local_cpu_backend
@@ -83,14 +83,14 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
                 engine_keys=True,
                 partial=partial,
                 timeout_seconds=float(config.blocking_timeout_secs),
-                # The model says how long a full chunk is, so that even the first save of another length is refused.
+                # The model defines the length of a full chunk, so that even a first save of another length is refused.
                 chunk_bytes=None if partial else chunk_bytes,
-                metrics=_plugin_settings.metrics_address(dict(config.extra_config or {}), _place(name), metadata),
+                metrics=_extra_config.metrics_address(dict(config.extra_config or {}), _place(name), metadata),
                 needs_metrics=False,
             )
-            _told.opened(self)
+            _log.opened(self)
         _hashes.warn(config)
-        self._asking: Optional[Asking] = None
+        self._queue: Optional[AsyncQueue] = None
 
     async def exists(self, key: CacheEngineKey) -> bool:
         return (await self._lookup([key]))[0] >= 0
@@ -102,8 +102,8 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
         return True
 
     def batched_contains(self, keys: Keys) -> int:
-        fault, answers = self._tiers.lookup(_names(keys), prefix=True)
-        _told.fault("lookup", fault)
+        error, answers = self._tiers.lookup(_names(keys), prefix=True)
+        _log.batch_error("lookup", error)
         return _prefix(answers)
 
     async def batched_async_contains(self, lookup_id: str, keys: Keys, pin: bool = False) -> int:
@@ -119,7 +119,7 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
         return await self._get(keys)
 
     async def batched_get_non_blocking(self, lookup_id: str, keys: Keys) -> Objs:
-        """What is there from the first key on, up to the first that is not; positions are kept."""
+        """Loads the chunks before the first miss, in the order of the keys."""
         found = await self._get(keys, prefetch=True)
         first_miss = next((at for at, obj in enumerate(found) if obj is None), len(found))
         release(found[first_miss:])
@@ -132,11 +132,12 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
         return True
 
     async def batched_put(self, keys: Keys, memory_objs: Objs) -> None:
-        """Whoever calls us gives up his reference when we are done, which a cancelled call is not: we keep our own until then."""
-        ask, memory_objs = self._ask(), list(memory_objs)
-        batch = ask.queue.save(_names(keys), [self._with_header(obj) for obj in memory_objs])
-        fault, _ = await self._until_done(ask.future(batch), memory_objs)
-        errors.check(fault)
+        """The caller drops its references when the call returns, also if it was cancelled. The batch has its own until it completes."""
+        queue = self._async_queue()
+        memory_objs = list(memory_objs)
+        batch = queue.native.save(_names(keys), [self._with_header(obj) for obj in memory_objs])
+        error, _ = await self._keep_until(queue.completion(batch), memory_objs)
+        errors.check(error)
 
     async def list(self) -> Names:
         listing, names = self._tiers.listing(), Names()
@@ -145,8 +146,8 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
         return names
 
     def remove_sync(self, key: CacheEngineKey) -> bool:
-        fault, answers = self._tiers.remove(_names([key]))
-        _told.fault("remove", fault)
+        error, answers = self._tiers.remove(_names([key]))
+        _log.batch_error("remove", error)
         return answers[0] >= 0
 
     def support_ping(self) -> bool:
@@ -158,36 +159,36 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
 
     async def close(self) -> None:
         await asyncio.to_thread(self._tiers.close)
-        if self._asking is not None:
-            self._asking.stop()
-            self._asking = None
+        if self._queue is not None:
+            self._queue.detach()
+            self._queue = None
 
     def __repr__(self) -> str:
         return f"<KvtierRemoteConnector over {self._tiers.name!r}>"
 
-    def _ask(self) -> Asking:
-        """LMCache's loop is not running yet when we are made."""
-        if self._asking is None:
-            self._asking = Asking(self._tiers.queue(), asyncio.get_running_loop())
-        return self._asking
+    def _async_queue(self) -> AsyncQueue:
+        """Creates the queue on first use, since LMCache's loop does not run yet when the connector is created."""
+        if self._queue is None:
+            self._queue = AsyncQueue(self._tiers.queue(), asyncio.get_running_loop())
+        return self._queue
 
     async def _lookup(self, keys: Keys, prefix: bool = False, hold: bool = False) -> Lens:
-        ask = self._ask()
-        fault, answers = await ask.future(ask.queue.lookup(_names(keys), prefix=prefix, hold=hold))
-        _told.fault("lookup", fault)
+        queue = self._async_queue()
+        error, answers = await queue.completion(queue.native.lookup(_names(keys), prefix=prefix, hold=hold))
+        _log.batch_error("lookup", error)
         return answers
 
-    async def _until_done(self, ended: Any, objs: Objs) -> Any:
-        """Keeps a reference of each object until the tiers are done with its memory, also where the caller no longer waits."""
+    async def _keep_until(self, completion: Any, objs: Objs) -> Any:
+        """Holds a reference of each object until the batch completes, also if the caller is cancelled."""
         for obj in objs:
             obj.ref_count_up()
 
-        def give_back(_: Any) -> None:
+        def release_all(_: Any) -> None:
             for obj in objs:
                 obj.ref_count_down()
 
-        ended.add_done_callback(give_back)
-        return await asyncio.shield(ended)
+        completion.add_done_callback(release_all)
+        return await asyncio.shield(completion)
 
     async def _get(self, keys: Keys, prefetch: bool = False) -> MaybeObjs:
         if self.save_chunk_meta:
@@ -204,22 +205,22 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
     async def _load(
         self, keys: Keys, objs: MaybeObjs, bufs: Bufs, prefetch: bool
     ) -> Lens:
-        """Loads where there is memory. Answers lengths, of misses -1. The objects stay the caller's, which releases them when this fails."""
+        """Loads into the objects that were allocated. Returns lengths, -1 for a miss. The caller owns the objects and releases them on failure."""
         at = [n for n, obj in enumerate(objs) if obj is not None]
         if not at:
             return [-1] * len(keys)
         lens = [-1] * len(keys)
-        ask = self._ask()
+        queue = self._async_queue()
         names, into = _names([keys[n] for n in at]), [bufs[n] for n in at]
-        batch = ask.queue.load(names, into, exact=False, prefetch=prefetch)
-        fault, answers = await self._until_done(ask.future(batch), [objs[n] for n in at])
-        _told.fault("load", fault)
+        batch = queue.native.load(names, into, exact=False, prefetch=prefetch)
+        error, answers = await self._keep_until(queue.completion(batch), [objs[n] for n in at])
+        _log.batch_error("load", error)
         for n, answer in zip(at, answers):
             lens[n] = answer
         return lens
 
     def _cut(self, obj: Optional[MemoryObj], len: int) -> Optional[MemoryObj]:
-        """A chunk of fewer tokens is an object of fewer tokens; one of part of a token is none."""
+        """Shortens an object to the tokens of its chunk; ``None`` for a miss or a length that is not a multiple of a token."""
         if obj is None:
             return None
         if len >= 0:
@@ -237,21 +238,21 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
         return (header.serialize(), obj.byte_array)
 
     async def _get_with_headers(self, keys: Keys, prefetch: bool) -> MaybeObjs:
-        """Where a header says what the chunk looks like, one of full length is taken to be a full chunk, and looked at again when its header
-        is there; any other takes the way through memory of ours."""
-        there = await self._lookup(keys, hold=True)
+        """Loads chunks with headers. A chunk of full length is loaded straight into an object, and kept if its header confirms a full chunk. All
+        others are loaded into temporary memory first."""
+        stored = await self._lookup(keys, hold=True)
         full = self.remote_metadata_bytes + self.full_chunk_size_bytes
         objs: MaybeObjs = [None] * len(keys)
         with released_unless_done(objs):
-            await self._get_full(keys, [n for n, len_there in enumerate(there) if len_there == full], objs, prefetch)
-            odd = [n for n, len_there in enumerate(there) if objs[n] is None and len_there > self.remote_metadata_bytes]
-            found = await self._get_odd([keys[n] for n in odd], [there[n] for n in odd], prefetch)
+            await self._get_full(keys, [n for n, stored_len in enumerate(stored) if stored_len == full], objs, prefetch)
+            odd = [n for n, stored_len in enumerate(stored) if objs[n] is None and stored_len > self.remote_metadata_bytes]
+            found = await self._get_odd([keys[n] for n in odd], [stored[n] for n in odd], prefetch)
         for n, obj in zip(odd, found):
             objs[n] = obj
         return objs
 
     async def _get_full(self, keys: Keys, at: Lens, objs: MaybeObjs, prefetch: bool) -> None:
-        """Fills `objs` at these places with chunks whose headers say that they are full ones."""
+        """Loads full chunks into ``objs`` at these indices, and drops those whose headers do not confirm it."""
         headers = [bytearray(self.remote_metadata_bytes) for _ in keys]
         for n in at:
             objs[n] = self.local_cpu_backend.allocate(self.meta_shapes, self.meta_dtypes, self.meta_fmt)
@@ -264,35 +265,36 @@ class KvtierRemoteConnector(RemoteConnector):  # type: ignore[misc]
                 obj.ref_count_down()
 
     def _is_full(self, header: bytearray) -> bool:
-        told = _header(header)
+        metadata = _header(header)
         return (
-            told is not None
-            and told.length == self.full_chunk_size_bytes
-            and list(told.shapes) == list(self.meta_shapes)
-            and list(told.dtypes) == list(self.meta_dtypes)
-            and told.fmt == self.meta_fmt
+            metadata is not None
+            and metadata.length == self.full_chunk_size_bytes
+            and list(metadata.shapes) == list(self.meta_shapes)
+            and list(metadata.dtypes) == list(self.meta_dtypes)
+            and metadata.fmt == self.meta_fmt
         )
 
     async def _get_odd(
         self, keys: Keys, lens: Lens, prefetch: bool
     ) -> MaybeObjs:
-        whole = [bytearray(len_there) for len_there in lens]
-        ask = self._ask()
-        fault, found = await ask.future(ask.queue.load(_names(keys), whole, prefetch=prefetch))
-        _told.fault("load", fault)
+        whole = [bytearray(stored_len) for stored_len in lens]
+        queue = self._async_queue()
+        error, found = await queue.completion(queue.native.load(_names(keys), whole, prefetch=prefetch))
+        _log.batch_error("load", error)
         objs: MaybeObjs = []
         with released_unless_done(objs):
             for read, answer in zip(whole, found):
-                objs.append(self._of_whole(read) if answer >= 0 else None)
+                objs.append(self._from_bytes(read) if answer >= 0 else None)
         return objs
 
-    def _of_whole(self, read: bytearray) -> Optional[MemoryObj]:
-        told, data = _header(read[: self.remote_metadata_bytes]), memoryview(read)[self.remote_metadata_bytes :]
-        if told is None or told.length != len(data) or _bytes_of(told) != len(data):
-            # Asked for what such a header says, LMCache would look for that much memory until there is some.
-            logger.warning("load: a chunk of %d bytes has no header that fits", len(read))
+    def _from_bytes(self, read: bytearray) -> Optional[MemoryObj]:
+        metadata = _header(read[: self.remote_metadata_bytes])
+        data = memoryview(read)[self.remote_metadata_bytes :]
+        if metadata is None or metadata.length != len(data) or _tensor_bytes(metadata) != len(data):
+            # LMCache would wait until it can allocate what such a header states.
+            logger.warning("load: a chunk of %d bytes has no matching header", len(read))
             return None
-        obj = self.local_cpu_backend.allocate(told.shapes, told.dtypes, told.fmt)
+        obj = self.local_cpu_backend.allocate(metadata.shapes, metadata.dtypes, metadata.fmt)
         if obj is None:
             return None
         if obj.get_size() != len(data):
@@ -312,29 +314,29 @@ def _irrecoverable() -> Iterator[None]:
 
 
 def _own_name(config: LMCacheEngineConfig) -> str:
-    """Which plugin is us, where LMCache does not say."""
+    """The name of this plugin if LMCache does not pass it: the one that names the class."""
     extra = config.extra_config or {}
     names = config.remote_storage_plugins or []
-    ours = [n for n in names if str(extra.get(f"remote_storage_plugin.{n}.class_name")) == "KvtierRemoteConnector"]
-    if len(ours) != 1:
+    own = [n for n in names if str(extra.get(f"remote_storage_plugin.{n}.class_name")) == "KvtierRemoteConnector"]
+    if len(own) != 1:
         raise ValueError(
-            f"{len(ours)} plugins name KvtierRemoteConnector: with several, name KvtierConnectorAdapter as class_name of each"
+            f"{len(own)} plugins name KvtierRemoteConnector: with several, name KvtierConnectorAdapter as class_name of each"
         )
-    return str(ours[0])
+    return str(own[0])
 
 
 def _settings(config: LMCacheEngineConfig, name: str, chunk_bytes: int) -> dict[str, Any]:
-    """What of LMCache's settings means tiers here: those of this plugin alone. A full chunk has `chunk_bytes` bytes."""
+    """The settings that configure the tiers: only those of this plugin. A full chunk has ``chunk_bytes`` bytes."""
     extra, place = dict(config.extra_config or {}), _place(name)
     url = extra.get(f"{place}.url")
     if config.remote_url:
-        shown = _plugin_settings.masked(str(config.remote_url))
+        shown = _extra_config.masked(str(config.remote_url))
         raise ValueError(
-            f"remote_url = {shown!r} starts LMCache's own connector beside ours, on the same store: move it to "
+            f"remote_url = {shown!r} starts LMCache's own connector on the same store as kvtier's: move it to "
             f"extra_config[{place + '.url'!r}]"
         )
     others = [_place(str(other)) for other in config.remote_storage_plugins or []]
-    _plugin_settings.refuse_unknown(extra, place, SETTINGS, others)
+    _extra_config.refuse_unknown(extra, place, SETTINGS, others)
     if url is None and f"{place}.tiers" not in extra:
         raise ValueError(f"extra_config[{place + '.url'!r}] is missing: write there what remote_url was")
     extra[f"{place}.module_path"] = "kvtier.lmcache"
@@ -343,11 +345,11 @@ def _settings(config: LMCacheEngineConfig, name: str, chunk_bytes: int) -> dict[
         if config.use_layerwise:
             raise ValueError(
                 "use_layerwise: true with a bucket under LMCache's names: objects there are full chunks, not layers; write false, or put the "
-                f"bucket into extra_config[{place + '.tiers'!r}], in a layout of ours"
+                f"bucket into extra_config[{place + '.tiers'!r}], in a kvtier layout"
             )
-        # LMCache's own default for a bucket, which knows no headers.
+        # LMCache's own default for a bucket, whose objects have no headers.
         extra.setdefault("save_chunk_meta", False)
-        # The model says how long a full chunk is, so that even the first save of another length is refused.
+        # The model defines the length of a full chunk, so that even a first save of another length is refused.
         extra.setdefault("chunk_bytes", chunk_bytes)
     return {
         "remote_storage_plugins": [name],
@@ -358,12 +360,12 @@ def _settings(config: LMCacheEngineConfig, name: str, chunk_bytes: int) -> dict[
 
 
 def _place(name: str) -> str:
-    """What stands before the plugin's settings in ``extra_config``."""
+    """The prefix of the plugin's settings in ``extra_config``."""
     return f"remote_storage_plugin.{name}"
 
 
 def _is_bucket(config: LMCacheEngineConfig, name: str) -> bool:
-    """Whether `url` names a bucket, whose objects are what LMCache's own connector writes."""
+    """Whether ``url`` names a bucket with objects in the form of LMCache's own connector."""
     return str((config.extra_config or {}).get(f"{_place(name)}.url", "")).startswith("s3://")
 
 
@@ -383,6 +385,6 @@ def _header(text: bytearray) -> Optional[RemoteMetadata]:
         return None
 
 
-def _bytes_of(told: RemoteMetadata) -> int:
-    """What its tensors take."""
-    return sum(math.prod(shape) * (dtype.itemsize if dtype else 1) for shape, dtype in zip(told.shapes, told.dtypes))
+def _tensor_bytes(metadata: RemoteMetadata) -> int:
+    """The size of its tensors."""
+    return sum(math.prod(shape) * (dtype.itemsize if dtype else 1) for shape, dtype in zip(metadata.shapes, metadata.dtypes))

@@ -1,4 +1,4 @@
-"""What all in-process plugins read of LMCache's ``extra_config`` in the same way."""
+"""Settings of LMCache's ``extra_config`` that all in-process plugins have."""
 
 import difflib
 from collections.abc import Collection, Iterable
@@ -6,13 +6,13 @@ from typing import Any, Optional
 
 from lmcache.v1.metadata import LMCacheMetadata
 
-# What begins with `kvtier.`: settings of ours that belong to no plugin.
+# Settings of kvtier that belong to no single plugin.
 OWN = ("kvtier.gds_shape",)
 
 
 def refuse_unknown(extra: dict[str, Any], place: str, known: Collection[str], others: Iterable[str] = ()) -> None:
-    """Refuses settings below `place` that the plugin does not read: a misspelled cap would be none. `others` are the places of other plugins,
-    which may begin with this one's."""
+    """Refuses unknown settings below ``place``: a misspelled cap would mean no cap. ``others`` are the prefixes of other plugins, which may
+    begin with this one's."""
     longer = [f"{other}." for other in others if other.startswith(f"{place}.")]
     own = {f"{place}.{name}" for name in known}
     for name in map(str, extra):
@@ -24,25 +24,25 @@ def refuse_unknown(extra: dict[str, Any], place: str, known: Collection[str], ot
 
 
 def metrics_address(extra: dict[str, Any], place: str, metadata: LMCacheMetadata) -> Optional[str]:
-    """Where to serve metrics, if anywhere. Each worker of a host is a process of its own: its number is added to the port."""
+    """The address of the metrics server; ``None`` without one. The worker's number is added to the port, since each worker is a process."""
     address = extra.get(f"{place}.metrics")
     if address is None:
         return None
     host, colon, port = str(address).rpartition(":")
     if not colon or not port.isdecimal():
-        raise ValueError(f"extra_config['{place}.metrics'] = {address!r} is no address: write HOST:PORT, such as 127.0.0.1:9464")
+        raise ValueError(f"extra_config['{place}.metrics'] = {address!r} is not an address: write HOST:PORT, such as 127.0.0.1:9464")
     own = int(port) + (metadata.worker_id if int(port) else 0)
     return f"{host}:{own}"
 
 
 def masked(url: str) -> str:
-    """A URL without what may be secret in it: the query, and all before the last ``@``, since passwords may hold any character. With a ``?``
-    before that ``@`` either may be part of the secret: only the scheme is shown."""
+    """Masks what may be secret in a URL: the query, and everything before the last ``@``, since a password may contain any character. With a
+    ``?`` before that ``@`` the parts are ambiguous, and only the scheme is shown."""
     scheme, colon, rest = url.partition("://")
     if not (colon and scheme.isalnum()):
         scheme, colon, rest = "", "", url
-    before, at, behind = rest.rpartition("@")
+    before, at, after = rest.rpartition("@")
     if "?" in before:
         return f"{scheme}{colon}***"
-    path, mark, _ = behind.partition("?")
+    path, mark, _ = after.partition("?")
     return f"{scheme}{colon}{'***@' if at else ''}{path}{'?***' if mark else ''}"

@@ -1,0 +1,175 @@
+//! The completion side of a queue: batches as futures without a thread, and an event descriptor.
+//!
+//! A tier's thread that finishes an operation wakes the batch's future. The waker only records the
+//! batch's id and signals the descriptor: it takes no Python lock and polls nothing, so a tier's
+//! thread never waits for Python. The caller sees the descriptor readable and calls
+//! [`CompletionQueue::poll`], which polls the futures that were woken, on the caller's thread.
+//!
+//! No wake-up is lost. `EventSignal` clears the descriptor and takes the recorded ids under one
+//! lock, under which `notify` records an id and signals. An id recorded after the clear therefore
+//! signals again, and one recorded before it is among those taken. A future that is woken while it
+//! is polled is recorded again and polled by the next call. A batch that completes while it is
+//! started signals without an id, so that the caller collects its result.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+type BatchFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A batch that completed.
+#[derive(Debug)]
+pub struct Completion<T> {
+    /// The id that its submission returned.
+    pub id: u64,
+    pub result: T,
+}
+
+/// Batches that were started and whose results were not collected yet.
+pub struct CompletionQueue<T> {
+    signal: Arc<EventSignal>,
+    batches: Mutex<Batches<T>>,
+}
+
+struct Batches<T> {
+    last_id: u64,
+    running: HashMap<u64, BatchFuture<T>>,
+    completed: Vec<Completion<T>>,
+}
+
+/// An event descriptor, signalled once for all wake-ups until they are taken.
+struct EventSignal {
+    fd: EventFd,
+    /// A duplicate for the caller, who knows its number and may have closed it. The number then
+    /// belongs to another file, so nothing is written to it, and it is closed only after a check.
+    caller_fd: RawFd,
+    woken: Mutex<Woken>,
+}
+
+#[derive(Default)]
+struct Woken {
+    is_signalled: bool,
+    ids: Vec<u64>,
+}
+
+struct BatchWaker {
+    id: u64,
+    signal: Arc<EventSignal>,
+}
+
+impl Wake for BatchWaker {
+    fn wake(self: Arc<Self>) {
+        self.signal.notify(Some(self.id));
+    }
+}
+
+impl EventSignal {
+    fn new() -> std::io::Result<Self> {
+        let fd = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        let caller_fd = fd.as_fd().try_clone_to_owned()?.into_raw_fd();
+        Ok(EventSignal { fd, caller_fd, woken: Mutex::default() })
+    }
+
+    /// Makes the descriptor readable and records the batch that was woken, if one was.
+    fn notify(&self, id: Option<u64>) {
+        let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        woken.ids.extend(id);
+        if !std::mem::replace(&mut woken.is_signalled, true) {
+            // Fails only if the counter is full, and then the descriptor is readable anyway.
+            let _ = self.fd.write(1);
+        }
+    }
+
+    /// Clears the descriptor and takes the ids of the batches that were woken.
+    fn take(&self) -> Vec<u64> {
+        let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut woken.is_signalled) {
+            let _ = self.fd.read();
+        }
+        std::mem::take(&mut woken.ids)
+    }
+}
+
+impl Drop for EventSignal {
+    fn drop(&mut self) {
+        let own = eventfd_id(self.fd.as_fd().as_raw_fd());
+        if own.is_some() && own == eventfd_id(self.caller_fd) {
+            // SAFETY: the number still names the duplicate made in `new`, which nothing else owns.
+            drop(unsafe { OwnedFd::from_raw_fd(self.caller_fd) });
+        }
+    }
+}
+
+/// The kernel's id of the event counter behind a descriptor; `None` for any other file.
+fn eventfd_id(fd: RawFd) -> Option<String> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
+    info.lines().find(|line| line.starts_with("eventfd-id:")).map(str::to_owned)
+}
+
+impl<T> CompletionQueue<T> {
+    /// An empty queue.
+    ///
+    /// # Errors
+    /// The kernel refuses an event descriptor.
+    pub fn new() -> std::io::Result<Self> {
+        let batches = Batches { last_id: 0, running: HashMap::new(), completed: Vec::new() };
+        Ok(CompletionQueue { signal: Arc::new(EventSignal::new()?), batches: Mutex::new(batches) })
+    }
+
+    /// The descriptor that is readable while [`CompletionQueue::poll`] has something to do.
+    pub fn event_fd(&self) -> RawFd {
+        self.signal.caller_fd
+    }
+
+    /// Starts a batch and returns its id, which is unique within this queue.
+    pub fn start(&self, batch: impl Future<Output = T> + Send + 'static) -> u64 {
+        let mut batches = self.batches();
+        batches.last_id += 1;
+        let id = batches.last_id;
+        batches.running.insert(id, Box::pin(batch));
+        if batches.poll(id, &self.signal) {
+            self.signal.notify(None);
+        }
+        id
+    }
+
+    /// The batches that completed since the last call, in the order of their completion. Never
+    /// waits.
+    pub fn poll(&self) -> Vec<Completion<T>> {
+        let woken = self.signal.take();
+        let mut batches = self.batches();
+        for id in woken {
+            batches.poll(id, &self.signal);
+        }
+        std::mem::take(&mut batches.completed)
+    }
+
+    /// The number of batches whose results were not collected yet.
+    pub fn pending(&self) -> usize {
+        let batches = self.batches();
+        batches.running.len() + batches.completed.len()
+    }
+
+    fn batches(&self) -> MutexGuard<'_, Batches<T>> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Batches<T> {
+    /// Polls a batch; returns whether it completed.
+    fn poll(&mut self, id: u64, signal: &Arc<EventSignal>) -> bool {
+        // A batch may be woken again after it completed.
+        let Some(batch) = self.running.get_mut(&id) else { return false };
+        let waker = Waker::from(Arc::new(BatchWaker { id, signal: Arc::clone(signal) }));
+        let Poll::Ready(result) = batch.as_mut().poll(&mut Context::from_waker(&waker)) else {
+            return false;
+        };
+        self.running.remove(&id);
+        self.completed.push(Completion { id, result });
+        true
+    }
+}
