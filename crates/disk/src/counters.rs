@@ -31,7 +31,7 @@ counters! {
     /// Loads that met a chunk without facts, in a foreign layout; refused or not.
     unverified,
     /// Saves whose facts the file system could not keep, in a foreign layout.
-    facts_not_kept,
+    facts_write_failed,
     /// Payload bytes loaded.
     loaded_bytes,
     /// Chunks written and published.
@@ -45,11 +45,11 @@ counters! {
     /// Chunks evicted for room.
     evicted,
     /// Writes that found the medium full below the cap.
-    medium_full,
+    device_full,
     /// Evicted chunks whose files were written over instead of deleted.
     recycled,
     /// Files set aside because they failed a check, but for those that a crash of the machine explains.
-    set_aside,
+    quarantined,
     /// Files set aside because they failed a check that were written before a crash of the machine.
     torn_by_crash,
     /// Transfers or system calls that failed.

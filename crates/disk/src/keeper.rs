@@ -253,7 +253,7 @@ impl<M: Mover> Chores<M> {
         if short == 0 || !shared.may_evict() {
             return Ok(());
         }
-        add(&shared.counters.medium_full, 1);
+        add(&shared.counters.device_full, 1);
         short = short.saturating_sub(shared.clear_aside(short));
         let due = (f64::from(shared.deletes_per_second_max) * since.as_secs_f64()).ceil() as u64;
         for _ in 0..due {

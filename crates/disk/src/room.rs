@@ -255,7 +255,7 @@ impl<M: Mover> Room<M> {
     /// at once.
     fn medium_is_full(&mut self) -> Result<bool, Denied> {
         let shared = Arc::clone(&self.shared);
-        add(&shared.counters.medium_full, 1);
+        add(&shared.counters.device_full, 1);
         shared.medium.note_seen(&shared.clock);
         if shared.clear_aside(self.size.claimed) > 0 {
             return Ok(true);

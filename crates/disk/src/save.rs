@@ -307,7 +307,7 @@ impl<M: Mover> Saving<M> {
 
     /// Evicts for a medium that says it is full; answers whether to try again.
     fn squeeze(&mut self) -> bool {
-        add(&self.shared.counters.medium_full, 1);
+        add(&self.shared.counters.device_full, 1);
         self.squeezed += 1;
         self.squeezed <= SQUEEZES_MAX && self.room.as_ref().is_some_and(Room::squeeze)
     }

@@ -327,7 +327,7 @@ impl<M: Mover> Shared<M> {
                     .crashed_before_s
                     .is_some_and(|booted| seen.was_written_before(booted));
                 add(
-                    if is_torn { &self.counters.torn_by_crash } else { &self.counters.set_aside },
+                    if is_torn { &self.counters.torn_by_crash } else { &self.counters.quarantined },
                     1,
                 );
                 self.acquit(digest);

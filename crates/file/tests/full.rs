@@ -117,7 +117,7 @@ fn a_full_medium_costs_the_oldest_chunks_and_not_the_save() {
         assert_eq!(f.save(&f.key(n), LEN), Saved::Stored, "chunk {n}");
         assert_eq!(f.load(&f.key(n), LEN), Loaded::Hit { len: LEN as u64 });
     }
-    assert!(counter(&tier, "medium_full") > 10);
+    assert!(counter(&tier, "device_full") > 10);
     assert!(matches!(f.load(&f.key(0), LEN), Loaded::Miss(_)));
 }
 
@@ -170,7 +170,7 @@ fn where_all_that_could_go_is_held_a_full_medium_is_the_reason() {
     let Some(mount) = Mount::new() else { return };
     let (tier, f) = open(mount.path());
     let mut n = 0;
-    while counter(&tier, "medium_full") == 0 {
+    while counter(&tier, "device_full") == 0 {
         assert_eq!(f.save(&f.key(n), LEN), Saved::Stored);
         n += 1;
     }
@@ -220,7 +220,7 @@ fn what_failed_a_check_goes_before_chunks_do() {
         );
         n += 1;
     }
-    assert!(counter(&tier, "medium_full") > 5);
+    assert!(counter(&tier, "device_full") > 5);
 }
 
 #[test]

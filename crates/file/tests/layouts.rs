@@ -202,7 +202,7 @@ fn what_we_write_is_what_lmcache_writes() {
             assert!(facts(&dir.path().join(name)).is_some());
         }
         assert_eq!(files(dir.path()), theirs, "{adapter}");
-        assert_eq!((it.counter("unverified"), it.counter("facts_not_kept")), (0, 0));
+        assert_eq!((it.counter("unverified"), it.counter("facts_write_failed")), (0, 0));
         drop(it);
         assert_eq!(files(dir.path()), theirs, "{adapter}");
     }
@@ -369,7 +369,7 @@ fn a_flipped_byte_and_wrong_facts_are_corrupt() {
             assert_eq!(it.save(&key(n), &bytes(n, len)), Saved::Stored);
             it.hits(&key(n), &bytes(n, len));
         }
-        assert_eq!((it.counter("set_aside"), it.counter("misses_corrupt")), (5, 5));
+        assert_eq!((it.counter("quarantined"), it.counter("misses_corrupt")), (5, 5));
     }
 }
 
@@ -635,7 +635,7 @@ fn where_no_attributes_are_kept_chunks_are_unverified_and_strict_says_so_at_once
     assert_eq!(it.save(&key, &bytes(1, 5000)), Saved::Stored);
     it.hits(&key, &bytes(1, 5000));
     assert_eq!(
-        (it.counter("facts_not_kept"), it.counter("unverified"), it.counter("io_errors")),
+        (it.counter("facts_write_failed"), it.counter("unverified"), it.counter("io_errors")),
         (1, 1, 0)
     );
     assert!(it.tier.status().reasons.iter().any(|reason| reason.contains("keeps no facts")));

@@ -250,7 +250,7 @@ fn what_we_write_is_what_lmcache_writes() {
         assert!(fs::read(it.path(&key)).unwrap() == [&whole[..], &payload].concat(), "{shape}");
         assert!(fs::read(beside(&it.path(&key))).unwrap() == *whole, "{shape}");
         it.hits(&key, &payload);
-        assert_eq!((it.counter("unverified"), it.counter("facts_not_kept")), (0, 0));
+        assert_eq!((it.counter("unverified"), it.counter("facts_write_failed")), (0, 0));
         written += 1;
     }
     assert!(written >= 4 || !load::is_committed(), "{written}");
@@ -318,7 +318,7 @@ fn without_facts_a_torn_file_and_headers_that_lie_are_corrupt() {
         assert_eq!(it.save(&key, &bytes(7, FULL)), Saved::Stored, "{what}");
         it.hits(&key, &bytes(7, FULL));
     }
-    assert_eq!(it.counter("set_aside"), torn.len() as u64);
+    assert_eq!(it.counter("quarantined"), torn.len() as u64);
     // Too short for a header, and a header alone.
     for len in [1, 4095, 4096] {
         let key = key(100 + len);
@@ -357,7 +357,7 @@ fn offsets_that_do_not_begin_at_zero_move_no_byte_of_the_payload() {
     put(dir.path(), &key(1), &header, &bytes(1, FULL));
     let it = Use::open(dir.path());
     it.hits(&key(1), &bytes(1, FULL));
-    assert_eq!((it.counter("set_aside"), it.counter("misses_corrupt")), (0, 0));
+    assert_eq!((it.counter("quarantined"), it.counter("misses_corrupt")), (0, 0));
     // Its end is missing, or there is more than it says: as with any other header.
     for len in [FULL - 10, FULL + 10] {
         put(dir.path(), &key(2), &header, &bytes(2, len));

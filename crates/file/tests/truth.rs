@@ -355,7 +355,7 @@ fn what_a_crash_tore_is_counted_apart_from_damage() {
         for n in 0..2 {
             assert_eq!(f.load(&f.key(n), LEN), Loaded::Miss(kvtier_core::MissReason::Corrupt));
         }
-        let counted = (counter(&tier, "set_aside"), counter(&tier, "torn_by_crash"));
+        let counted = (counter(&tier, "quarantined"), counter(&tier, "torn_by_crash"));
         assert_eq!(counted, if crashed { (1, 1) } else { (2, 0) });
     }
 }

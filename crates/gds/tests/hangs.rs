@@ -135,7 +135,7 @@ fn memory_of_two_gpus_in_one_load_is_an_error_and_not_mixed_up() {
             vec![bench.arena.lease(128 << 10).unwrap(), there.lease(LEN - (128 << 10)).unwrap()];
         let done = bench.load_into(&key, into);
         assert_eq!(done.result.unwrap_err().kind(), ErrorKind::Io);
-        assert_eq!((bench.counter("set_aside"), bench.counter("direct_bytes")), (0, 128 << 10));
+        assert_eq!((bench.counter("quarantined"), bench.counter("direct_bytes")), (0, 128 << 10));
         bench.prove(&key, LEN);
     };
     let fakes = Fakes::new().devices(2);

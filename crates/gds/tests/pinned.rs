@@ -234,7 +234,7 @@ fn a_chunk_whose_end_cannot_be_copied_is_an_error_and_stays() {
             (done.result.unwrap_err().kind(), done.op.into[0].init_len()),
             (ErrorKind::Io, 0)
         );
-        assert_eq!((bench.counter("set_aside"), bench.counter("misses_corrupt")), (0, 0));
+        assert_eq!((bench.counter("quarantined"), bench.counter("misses_corrupt")), (0, 0));
         bench.prove(&key, LEN);
     };
     // The chunk that is made, its sixteen pieces, and then its last 777 bytes.

@@ -106,7 +106,7 @@ fn what_memory_gives_up_is_spilled_and_comes_back() {
     for n in 0..20 {
         assert_eq!(load(&t.stack, &t.arena, n, LEN), hit(LEN), "chunk {n}");
     }
-    assert_eq!(t.stack.status().counter("lost_behind"), 0);
+    assert_eq!(t.stack.status().counter("writeback_dropped"), 0);
     assert!(t.stack.status().counter("spilled") >= 16);
 }
 
@@ -149,7 +149,7 @@ fn a_spill_beyond_the_bound_is_lost_and_counted() {
     t.low.open_saves(false);
     (0..6).for_each(|n| assert_eq!(save(&t.stack, &t.arena, n, LEN), Saved::Stored));
     assert_eq!(
-        (t.stack.status().counter("spilled"), t.stack.status().counter("lost_behind")),
+        (t.stack.status().counter("spilled"), t.stack.status().counter("writeback_dropped")),
         (1, 3)
     );
     t.low.open_saves(true);

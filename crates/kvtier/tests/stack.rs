@@ -147,7 +147,7 @@ fn loads_of_one_key_go_below_once() {
         .map(|batch| t.stack.load(&ctx(), batch.into_iter().map(load).collect()))
         .into();
     // All of them have begun: those that go below, and those that wait for them.
-    while t.low.loads.load(Ordering::SeqCst) < 4 || t.stack.status().counter("joined") < 8 {
+    while t.low.loads.load(Ordering::SeqCst) < 4 || t.stack.status().counter("coalesced") < 8 {
         std::thread::yield_now();
     }
     t.low.open_gate(true);
@@ -159,7 +159,7 @@ fn loads_of_one_key_go_below_once() {
     }
     // Each of three keys once; the one that is nowhere once for each that asked.
     assert_eq!(t.low.loads.load(Ordering::SeqCst), 5);
-    assert_eq!(t.stack.status().counter("joined"), 8);
+    assert_eq!(t.stack.status().counter("coalesced"), 8);
     assert_eq!(t.stack.status().counter("promoted"), 3);
 }
 

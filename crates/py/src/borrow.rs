@@ -89,7 +89,7 @@ impl BatchBorrow {
         if let (Some(deadline), Some(timer)) =
             (Instant::now().checked_add(timeout), timer.started())
         {
-            timer.at(deadline, &expire);
+            timer.schedule(deadline, &expire);
         }
         poll_fn(|context| {
             let mut state = lock(&self.0.0);

@@ -181,7 +181,7 @@ fn what_was_deleted_outside_our_sight_is_a_miss_and_forgotten() {
     assert_eq!(world.used(), LEN as u64);
     world.delete(&world.name(&key));
     assert_eq!(world.load(&key, LEN), Loaded::Miss(MissReason::Absent));
-    assert_eq!((world.used(), world.count("vanished")), (0, 1));
+    assert_eq!((world.used(), world.count("deleted_externally")), (0, 1));
     assert_eq!(world.lookup(&key), Presence::Miss);
     assert_eq!(
         world.save(&key, LEN),

@@ -51,7 +51,7 @@ fn a_login_page_in_place_of_an_answer_is_a_network_error_and_condemns_nothing() 
         drop(world.try_load(&keys[1], LEN));
         world.tier().client().counts().breaker_opened > 0
     });
-    assert_eq!((world.count("condemned"), world.used()), (0, used));
+    assert_eq!((world.count("corrupt_objects"), world.used()), (0, used));
     world.server.heal();
     for key in &keys {
         world.suite.eventually("all is as it was", || {
@@ -59,7 +59,7 @@ fn a_login_page_in_place_of_an_answer_is_a_network_error_and_condemns_nothing() 
         });
         assert!(world.lookup(key).is_hit());
     }
-    assert_eq!((world.count("condemned"), world.used()), (0, used));
+    assert_eq!((world.count("corrupt_objects"), world.used()), (0, used));
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn what_has_another_length_than_is_listed_and_no_facts_is_an_error_until_a_listi
     let found =
         world.tier.lookup(&world.suite.ctx(), Arc::from([key.clone()]), Mode::Each, Hold::None);
     assert_eq!(found.wait().unwrap_err().kind(), ErrorKind::Io);
-    assert_eq!((world.count("condemned"), world.used()), (0, LEN as u64));
+    assert_eq!((world.count("corrupt_objects"), world.used()), (0, LEN as u64));
     world.write(&name, &good, facts.meta("kvtier"));
     assert!(world.lookup(&key).is_hit());
     assert_eq!(world.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
@@ -125,6 +125,6 @@ fn a_version_that_this_process_saw_with_facts_is_no_hit_with_other_bytes_and_non
             (done.result.unwrap(), world.count("unverified")),
             (Loaded::Hit { len: LEN as u64 }, 2)
         );
-        assert_eq!(world.count("condemned"), 0);
+        assert_eq!(world.count("corrupt_objects"), 0);
     }
 }

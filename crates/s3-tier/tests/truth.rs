@@ -48,8 +48,8 @@ fn foreign_writes_and_deletes_during_a_run_are_discovered() {
     world.write(&world.name(&keys[1]), &[1; 77], None);
     world.suite.eventually("the new length counts", || world.used() == world.in_bucket());
     assert!(
-        world.count("vanished") >= 1
-            && world.count("discovered") >= 2
+        world.count("deleted_externally") >= 1
+            && world.count("added_externally") >= 2
             && world.count("sweeps") >= 2
     );
 }
@@ -421,7 +421,7 @@ fn what_a_journal_leaves_open_is_asked_of_the_bucket() {
     within(Duration::from_secs(180), "the bucket is asked", || world.count("heads") >= 2);
     // It is counted a moment after it went.
     within(Duration::from_secs(180), "one of them is gone", || {
-        (world.used(), world.count("vanished")) == (2 * LEN as u64, 1)
+        (world.used(), world.count("deleted_externally")) == (2 * LEN as u64, 1)
     });
     assert_eq!(world.in_bucket(), 2 * LEN as u64);
 }

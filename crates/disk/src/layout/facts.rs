@@ -131,7 +131,7 @@ pub fn finish_file<M: Mover>(
         Ok(false) => "the file system keeps no user attributes".to_owned(),
         Err(e) => e.to_string(),
     };
-    add(&shared.counters.facts_not_kept, 1);
+    add(&shared.counters.facts_write_failed, 1);
     if shared.home.foreign().is_some_and(Foreign::is_without_facts) {
         tracing::warn!(tier = %shared.caps.name, "chunks are saved without facts, their loads are unverified: {why}");
     }

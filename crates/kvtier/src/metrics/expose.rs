@@ -150,41 +150,41 @@ pub fn prometheus(tiers: &[Shown]) -> String {
 /// The histogram of how long batches take.
 pub(super) const TIMES: &str = "kvtier_op_seconds";
 
-/// What is no counter of a tier: name, unit, meaning.
-pub(super) const BESIDE: [(&str, &str, &str); 9] = [
-    ("kvtier_healthy", "1 or 0", "whether the tier takes and answers work"),
-    ("kvtier_chunks", "chunks", "chunks that are there"),
-    ("kvtier_used_bytes", "bytes", "what is there, whoever wrote it; not shown while unknown"),
-    ("kvtier_capacity_bytes", "bytes", "the cap; not shown where there is none"),
+/// Metrics that are not counters of a tier: name, unit, meaning.
+pub(super) const OTHER: [(&str, &str, &str); 9] = [
+    ("kvtier_healthy", "1 or 0", "whether the tier accepts work"),
+    ("kvtier_chunks", "chunks", "chunks stored"),
+    ("kvtier_used_bytes", "bytes", "bytes stored, by any program or node; absent while unknown"),
+    ("kvtier_capacity_bytes", "bytes", "the cap; absent without a cap"),
     (
         "kvtier_tenant_used_bytes",
         "bytes",
-        "what one tenant (cache salt) has there; label `tenant`: 32 digits of a digest of its name",
+        "bytes stored for one tenant (cache salt); label `tenant`: 32 digits of a digest of its name",
     ),
     (
         "kvtier_cost_dollars_total",
         "dollars",
-        "what requests and traffic cost by the price table; not shown without one",
+        "cost of requests and traffic by the price table; absent without one",
     ),
     (
         "kvtier_lookup_keys_total",
         "keys",
-        "keys whose lookup was answered with hit or miss; a tier of a stack is asked for what the tiers above it do not have; `lookup_keys` in `status()`",
+        "keys whose lookup was answered with hit or miss; in a stack each tier is asked for the keys that the tiers above do not have; `lookup_keys` in `status()`",
     ),
     (
         "kvtier_lookup_hits_total",
         "keys",
-        "those of them that were there; `lookup_hits` in `status()`",
+        "keys whose lookup was a hit; `lookup_hits` in `status()`",
     ),
-    (TIMES, "seconds", "histogram: how long a batch takes from the call to the answer; label `op`"),
+    (TIMES, "seconds", "histogram: time of a batch from the call to the answer; label `op`"),
 ];
 
 fn help(name: &str) -> String {
-    if let Some((.., help)) = BESIDE.iter().find(|(beside, ..)| *beside == name) {
+    if let Some((.., help)) = OTHER.iter().find(|(other, ..)| *other == name) {
         return (*help).into();
     }
     if name == "kvtier_misses_total" {
-        return "loads that were no hit, by reason".into();
+        return "loads that were not hits, by reason".into();
     }
     let metric = all().find(|metric| prometheus_name(metric.name).0 == name);
     metric.map_or_else(

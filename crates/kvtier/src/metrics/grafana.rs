@@ -117,14 +117,14 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::metrics::expose::BESIDE;
+    use crate::metrics::expose::OTHER;
     use crate::metrics::{all, prometheus_name};
 
     #[test]
     fn every_query_is_about_a_metric_that_there_is() {
         let mut known: BTreeSet<String> =
             all().map(|metric| prometheus_name(metric.name).0).collect();
-        known.extend(BESIDE.iter().map(|(name, ..)| name.to_string()));
+        known.extend(OTHER.iter().map(|(name, ..)| name.to_string()));
         let queries =
             PANELS.iter().flat_map(|(.., queries)| queries.iter().map(|(query, _)| *query));
         let mut seen = 0;

@@ -35,7 +35,7 @@ impl Inner {
                 Ok(answer) if !self.is_worth(ctx, at, bytes_of(&answer)) => {
                     answered = true;
                     add(
-                        &self.counters.too_slow,
+                        &self.counters.skipped_slow,
                         answer.found.iter().filter(|found| found.is_hit()).count() as u64,
                     );
                     self.release(answer.hold.map(|id| (at, id)).into_iter().collect());

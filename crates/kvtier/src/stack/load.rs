@@ -60,7 +60,7 @@ pub async fn load(stack: &Inner, ctx: &Ctx, asked: Asked<Load, Loaded>) {
             Err(landed) => others.push((falling(None), landed)),
         }
     }
-    add(&stack.counters.joined, others.len() as u64);
+    add(&stack.counters.coalesced, others.len() as u64);
     batch.fall(own).await;
     let mut rest = Vec::with_capacity(others.len());
     for (falling, landed) in others {
@@ -89,7 +89,7 @@ impl Batch<'_> {
                 return;
             }
             if !stack.is_worth(self.ctx, at, open.iter().map(|f| f.op.bytes()).sum()) {
-                add(&stack.counters.too_slow, open.len() as u64);
+                add(&stack.counters.skipped_slow, open.len() as u64);
                 open.iter_mut().for_each(|f| f.verdict.hear(Ok(Loaded::Miss(MissReason::Slow))));
                 continue;
             }

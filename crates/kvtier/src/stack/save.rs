@@ -169,9 +169,9 @@ async fn write_behind(stack: Arc<Inner>, batch: Batch, chunks: Vec<Behind>) {
         for done in stack.tiers[at].save_waiting(&ctx, saves).await {
             match done.result {
                 Ok(Saved::Stored | Saved::Present) => add(&stack.counters.written_behind, 1),
-                Ok(_) => add(&stack.counters.lost_behind, 1),
+                Ok(_) => add(&stack.counters.writeback_dropped, 1),
                 Err(_) => {
-                    add(&stack.counters.lost_behind, 1);
+                    add(&stack.counters.writeback_dropped, 1);
                     add(&stack.counters.tier_errors, 1);
                 }
             }
@@ -252,7 +252,7 @@ impl Spill for Spiller {
                     Tiers::only(self.below),
                 ) {
                     Some(one) => behind.extend(one),
-                    None => add(&stack.counters.lost_behind, 1),
+                    None => add(&stack.counters.writeback_dropped, 1),
                 }
             }
             add(&stack.counters.spilled, behind.len() as u64);

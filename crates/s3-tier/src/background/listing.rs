@@ -180,7 +180,7 @@ impl Sweep {
                 }
             }
         }
-        add(&shared.counters.discovered, discovered);
+        add(&shared.counters.added_externally, discovered);
         shared.listeners.notify();
     }
 
@@ -205,7 +205,7 @@ impl Sweep {
             // It may have been saved again when its page had gone by.
             gone.iter().for_each(|entry| books.note_absent_at(entry.chunk.digest, self.began));
             drop(guard);
-            add(&shared.counters.vanished, vanished);
+            add(&shared.counters.deleted_externally, vanished);
             shared.listeners.notify();
             from = next;
         }

@@ -144,7 +144,7 @@ impl Shared {
             // What lies there is counted, whatever the cap says.
             let chunk = books.chunk(sight.key, sight.len);
             let _ = books.hear_of(chunk);
-            add(&self.counters.discovered, 1);
+            add(&self.counters.added_externally, 1);
             self.listeners.push(Event::Stored { key: *digest, len: sight.len });
         }
         books.adopt(sight.key);
@@ -198,7 +198,7 @@ impl Shared {
         self.freed.notify_waiters();
         if gone {
             self.truth.removed(*digest);
-            add(&self.counters.vanished, 1);
+            add(&self.counters.deleted_externally, 1);
             self.listeners.notify();
         }
     }
@@ -226,7 +226,7 @@ impl Shared {
             }
             books.note_corrupt(digest, sight.etag);
         }
-        add(&self.counters.condemned, 1);
+        add(&self.counters.corrupt_objects, 1);
         self.listeners.notify();
     }
 

@@ -111,7 +111,7 @@ fn found(shared: &Shared, chunk: &Chunk, (len, look): (u64, &Look<'_>)) -> bool 
     books.confirm(&digest, shared.now_ms());
     drop(books);
     if new {
-        add(&shared.counters.discovered, 1);
+        add(&shared.counters.added_externally, 1);
         shared.outbox.ring();
         shared.listeners.notify();
     }

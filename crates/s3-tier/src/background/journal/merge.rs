@@ -369,7 +369,7 @@ impl Desk<'_> {
             Last::This => {
                 let _ = self.books.hear_of(*chunk);
                 self.books.watch.note(digest);
-                add(&self.shared.counters.discovered, 1);
+                add(&self.shared.counters.added_externally, 1);
                 self.shared.listeners.push(Event::Stored { key: digest, len: chunk.len });
             }
         }
@@ -391,7 +391,7 @@ impl Desk<'_> {
                 self.books.forget(digest);
                 self.books.watch.note(*digest);
                 // A suspect was gone for everybody already.
-                add(&self.shared.counters.vanished, u64::from(!suspect));
+                add(&self.shared.counters.deleted_externally, u64::from(!suspect));
                 if !suspect {
                     self.shared.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
                 }
