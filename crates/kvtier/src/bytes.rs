@@ -28,7 +28,7 @@ pub fn parse(text: &str) -> Option<u64> {
 }
 
 /// So many GiB in bytes, 0 for what is below 0 or no number.
-pub fn of_gib(gib: f64) -> u64 {
+pub fn from_gib(gib: f64) -> u64 {
     (gib * (1u64 << 30) as f64) as u64
 }
 

@@ -6,14 +6,14 @@
 mod docs;
 
 use kvtier::config::Adapter;
-use kvtier::config::keys::{self, BEGIN, END};
+use kvtier::config::settings::{self, BEGIN, END};
 
 #[test]
 fn the_document_is_the_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONFIG.md");
     let text = std::fs::read_to_string(path).unwrap();
     let (begin, end) = (text.find(BEGIN).unwrap(), text.find(END).unwrap() + END.len());
-    let wanted = keys::document();
+    let wanted = settings::document();
     if std::env::var_os("KVTIER_WRITE_DOCS").is_some() {
         docs::write(path, &format!("{}{wanted}{}", &text[..begin], &text[end..]));
         return;

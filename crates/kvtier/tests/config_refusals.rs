@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use kvtier::config::lmcache::Inputs;
-use kvtier::config::{Config, Read, Reading, ShapeState, TierSpec, Value};
+use kvtier::config::{Config, ConfigReader, ParsedConfig, ShapeState, TierSpec, Value};
 
 /// An error and its causes.
 fn chain(error: &dyn std::error::Error) -> String {
@@ -13,8 +13,8 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// LMCache's settings, as `kv.yaml` would have them.
-fn lmcache(yaml: &str) -> Result<Read, String> {
-    Reading::new().lmcache(Inputs::new().with_file("kv.yaml", yaml)).map_err(|e| chain(&e))
+fn lmcache(yaml: &str) -> Result<ParsedConfig, String> {
+    ConfigReader::new().lmcache(Inputs::new().with_file("kv.yaml", yaml)).map_err(|e| chain(&e))
 }
 
 fn refused(yaml: &str) -> String {
@@ -204,7 +204,7 @@ fn only_tiers_of_one_list_have_an_order() {
     );
     let adapters = |list: &[&str]| {
         let list: Vec<String> = list.iter().map(|&text| text.to_owned()).collect();
-        Reading::new().adapters(&list).map_err(|e| e.to_string())
+        ConfigReader::new().adapters(&list).map_err(|e| e.to_string())
     };
     let plugin = |params: &str| {
         format!(

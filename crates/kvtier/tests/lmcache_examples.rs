@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use common::{arena, ctx};
 use kvtier::LmcacheEviction;
 use kvtier::config::lmcache::{Inputs, LmcacheConfig};
-use kvtier::config::{Adapter, Capacity, Form, Read, Reading, S3Spec, TierSpec};
+use kvtier::config::{
+    Adapter, Capacity, ConfigFormat, ConfigReader, ParsedConfig, S3Spec, TierSpec,
+};
 use kvtier::evict::PolicyKind;
 use kvtier::key::{CacheEngineKey, DType, EngineHash};
 use kvtier::prelude::*;
@@ -90,11 +92,11 @@ impl Page {
     }
 
     /// Reads it from a file of its own name.
-    fn read(&self) -> Result<Read, String> {
+    fn read(&self) -> Result<ParsedConfig, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(&self.name);
         std::fs::write(&path, &self.text).unwrap();
-        Reading::new().file(&path).map_err(|e| e.to_string())
+        ConfigReader::new().file(&path).map_err(|e| e.to_string())
     }
 }
 
@@ -247,7 +249,11 @@ fn every_page_of_a_bucket_is_read_and_serves() {
             (false, false) => Layout::Lmcache,
         };
         assert_eq!(spec.layout, layout, "{name}");
-        assert_eq!(read.form, if is_object { Form::Adapters } else { Form::Lmcache }, "{name}");
+        assert_eq!(
+            read.form,
+            if is_object { ConfigFormat::Adapters } else { ConfigFormat::Lmcache },
+            "{name}"
+        );
         let limits = ["s3_num_io_threads", "s3_max_io_concurrency", "s3_max_inflight_reqs"];
         let least = limits.iter().filter_map(|limit| page.number(limit)).min().unwrap_or(64);
         assert_eq!(spec.requests_max as u64, least, "{name}");

@@ -4,8 +4,8 @@
 
 use std::collections::HashSet;
 
-use kvtier::config::lmcache::{Inputs, LmcacheConfig, Setting};
-use kvtier::config::{Adapter, Field, keys};
+use kvtier::config::lmcache::{EffectiveSetting, Inputs, LmcacheConfig};
+use kvtier::config::{Adapter, Field, settings};
 use serde_json::{Map, Value as Json, json};
 
 #[path = "../../testkit/tests/vectors/load.rs"]
@@ -50,9 +50,9 @@ fn same(a: &Json, b: &Json) -> bool {
     }
 }
 
-fn default_of(setting: &Setting) -> Json {
+fn default_of(setting: &EffectiveSetting) -> Json {
     let fresh = LmcacheConfig::read(&Inputs::new()).unwrap();
-    fresh.setting(setting.key.name).unwrap().value.to_json()
+    fresh.setting(setting.definition.name).unwrap().value.to_json()
 }
 
 fn changed(config: &LmcacheConfig) -> Json {
@@ -61,7 +61,7 @@ fn changed(config: &LmcacheConfig) -> Json {
         .iter()
         .filter(|setting| !same(&setting.value.to_json(), &default_of(setting)));
     Json::Object(
-        all.map(|setting| (setting.key.name.to_owned(), setting.value.to_json())).collect(),
+        all.map(|setting| (setting.definition.name.to_owned(), setting.value.to_json())).collect(),
     )
 }
 
@@ -86,7 +86,7 @@ fn defaults_names_and_types_are_lmcaches() {
         let config = LmcacheConfig::read(&Inputs::new()).unwrap();
         let defaults = case["defaults"].as_object().unwrap();
         let ours: HashSet<&str> =
-            config.settings().iter().map(|setting| setting.key.name).collect();
+            config.settings().iter().map(|setting| setting.definition.name).collect();
         let theirs: HashSet<&str> = defaults.keys().map(String::as_str).collect();
         assert!(theirs.is_subset(&ours), "unknown to us: {:?}", theirs.difference(&ours));
         assert!(
@@ -103,7 +103,7 @@ fn defaults_names_and_types_are_lmcaches() {
         }
         for (old, new) in case["aliases"].as_object().unwrap() {
             let deprecated = case["deprecated"].get(old).is_some();
-            assert!(!deprecated || keys::old_name(old) == new.as_str(), "{old}");
+            assert!(!deprecated || settings::old_name(old) == new.as_str(), "{old}");
         }
     }
 }
@@ -128,7 +128,7 @@ fn a_lenient_reading_is_lmcaches_own() {
             let warning = warning.as_str().unwrap();
             let about = subject(warning).trim_start_matches("LMCACHE_").to_lowercase();
             assert!(
-                config.notes().iter().any(|note| note.key == about),
+                config.notes().iter().any(|note| note.name == about),
                 "{shown}: no note for {warning:?}: {:?}",
                 config.notes()
             );
@@ -148,12 +148,12 @@ fn a_strict_reading_is_the_same_or_says_what_is_wrong() {
         match LmcacheConfig::read(&inputs(&case, false)) {
             Ok(config) => {
                 let (mut ours, theirs) = (changed(&config), &ok["changed_from_defaults"]);
-                // Names of earlier versions are read here, which LMCache drops.
+                // KeyListing of earlier versions are read here, which LMCache drops.
                 let old = config.notes().iter().filter(|note| {
-                    note.text.starts_with("an old name") && keys::old_name(&note.key).is_some()
+                    note.text.starts_with("an old name") && settings::old_name(&note.name).is_some()
                 });
                 for note in old {
-                    let new = keys::old_name(&note.key).unwrap();
+                    let new = settings::old_name(&note.name).unwrap();
                     if theirs.get(new).is_none() {
                         ours.as_object_mut().unwrap().remove(new);
                     }
@@ -163,8 +163,8 @@ fn a_strict_reading_is_the_same_or_says_what_is_wrong() {
             Err(e) => {
                 refused += 1;
                 let e = e.to_string();
-                let named =
-                    keys::all().any(|key| key.form == keys::Form::Engine && e.contains(key.name));
+                let named = settings::all()
+                    .any(|key| key.section == settings::Section::Engine && e.contains(key.name));
                 assert!(
                     named
                         && (e.contains("<path>")
@@ -179,7 +179,7 @@ fn a_strict_reading_is_the_same_or_says_what_is_wrong() {
 }
 
 fn plain(fields: &[Field]) -> Map<String, Json> {
-    fields.iter().map(|field| (field.key.name.to_owned(), field.value.to_json())).collect()
+    fields.iter().map(|field| (field.definition.name.to_owned(), field.value.to_json())).collect()
 }
 
 /// What we read, in the shape in which LMCache keeps it. Fields of ours are left out.
@@ -234,7 +234,7 @@ fn adapters_are_read_as_lmcache_reads_them() {
                 let theirs = case["out"]["message"].as_str().unwrap();
                 let (ours, place) = (e.to_string(), theirs.find("--l2-adapter #").unwrap());
                 assert!(ours.contains(&theirs[place..place + 15]), "{ours}\ninstead of\n{theirs}");
-                let field = keys::all()
+                let field = settings::all()
                     .map(|key| key.name)
                     .find(|name| theirs.contains(&format!(": {name} ")));
                 assert!(

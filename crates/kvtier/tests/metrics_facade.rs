@@ -8,7 +8,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use kvtier::metrics::{Shown, record, samples};
+use kvtier::metrics::{MonitoredTier, record, samples};
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString,
     Unit, with_local_recorder,
@@ -88,7 +88,10 @@ impl Recorder for Writer {
 }
 
 /// What a recorder holds after it was told of these tiers.
-fn recorded(writer: &Writer, shown: &[Shown]) -> (BTreeMap<String, f64>, BTreeMap<String, f64>) {
+fn recorded(
+    writer: &Writer,
+    shown: &[MonitoredTier],
+) -> (BTreeMap<String, f64>, BTreeMap<String, f64>) {
     with_local_recorder(writer, || record(shown));
     (writer.counters.lock().unwrap().clone(), writer.gauges.lock().unwrap().clone())
 }
@@ -107,7 +110,7 @@ fn every_number_is_recorded_under_its_name_and_labels() {
         assert_eq!(common::load(&*opened.top, &arena, n, 100_000), common::hit(100_000))
     });
     assert_eq!(common::load(&*opened.top, &arena, 99, 100_000), common::ABSENT);
-    let (counters, gauges) = recorded(&writer, opened.shown());
+    let (counters, gauges) = recorded(&writer, opened.monitored());
     let of = |name: &str| counters.get(name).or_else(|| gauges.get(name)).copied();
     assert_eq!(of("kvtier_hits_total{tier=stack}"), Some(20.0));
     assert_eq!(of("kvtier_misses_total{tier=file,reason=absent}"), Some(1.0));
@@ -115,7 +118,7 @@ fn every_number_is_recorded_under_its_name_and_labels() {
     assert_eq!(gauges.get("kvtier_healthy{tier=host}"), Some(&1.0));
     assert_eq!(gauges.get("kvtier_capacity_bytes{tier=host}"), Some(&1_048_576.0));
     // Each sample is there; what is no whole number goes in millionths, under a name that says so.
-    for sample in samples(opened.shown()) {
+    for sample in samples(opened.monitored()) {
         let (name, value) = match sample.name.strip_suffix("_seconds_total") {
             Some(name) => (format!("{name}_microseconds_total"), None),
             None => (sample.name.clone(), Some(sample.value)),
@@ -124,7 +127,7 @@ fn every_number_is_recorded_under_its_name_and_labels() {
             &name,
             sample.labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())),
         );
-        let book = if sample.grows { &counters } else { &gauges };
+        let book = if sample.is_counter { &counters } else { &gauges };
         let told = book.get(&name);
         // Time goes on between the two looks.
         assert!(
@@ -138,9 +141,9 @@ fn every_number_is_recorded_under_its_name_and_labels() {
     (0..5).for_each(|n| {
         assert_eq!(common::load(&*opened.top, &arena, n, 100_000), common::hit(100_000))
     });
-    let (counters, _) = recorded(&writer, opened.shown());
+    let (counters, _) = recorded(&writer, opened.monitored());
     assert_eq!(counters["kvtier_hits_total{tier=stack}"], 25.0);
-    assert_eq!(recorded(&writer, opened.shown()).0["kvtier_hits_total{tier=stack}"], 25.0);
+    assert_eq!(recorded(&writer, opened.monitored()).0["kvtier_hits_total{tier=stack}"], 25.0);
 }
 
 /// A tier that counts what a bucket charges for: its dollars go in millionths.
@@ -156,7 +159,7 @@ fn dollars_are_recorded_in_millionths() {
     let tier: Arc<dyn kvtier::Tier> = Arc::new(S3Tier::open(TierConfig::new(client)).unwrap());
     let arena = common::arena();
     assert_eq!(common::save(&*tier, &arena, 1, 100_000), kvtier::core::Saved::Stored);
-    let shown = [Shown::new(tier).with_prices(Prices::new().with_traffic(0.0, 1000.0))];
+    let shown = [MonitoredTier::new(tier).with_prices(Prices::new().with_traffic(0.0, 1000.0))];
     let (counters, _) = recorded(&Writer::default(), &shown);
     // A tenth of a megabyte at a thousand dollars a GB.
     assert_eq!(counters["kvtier_cost_microdollars_total{tier=s3}"], 100_000.0);

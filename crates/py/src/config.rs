@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier::config::lmcache::{Inputs, LmcacheConfig};
-use kvtier::config::{Adapter, Config, KeyMode, Opened, Reading, ShapeState, TierSpec, Value};
+use kvtier::config::{
+    Adapter, Config, ConfigReader, KeyMode, OpenTiers, ShapeState, TierSpec, Value,
+};
 use kvtier::core::{Error, ErrorKind};
 use kvtier::key::MemoryFormat;
 use kvtier::metrics::Server;
@@ -57,7 +59,7 @@ impl TierSource {
         let config = match self {
             TierSource::Tiers(text) => Config::from_text(text, "tiers")?,
             TierSource::File(path) => {
-                let read = Reading::new().file(path.as_ref())?;
+                let read = ConfigReader::new().file(path.as_ref())?;
                 return Ok((read.config, read.notes));
             }
             TierSource::Adapter(text) => Adapter::params(text, "adapter_params")?,
@@ -85,7 +87,7 @@ pub struct OpenOptions {
 
 /// Tiers that were opened.
 struct StartedTiers {
-    opened: Opened,
+    opened: OpenTiers,
     settings: StoreSettings,
     notes: Vec<String>,
 }
@@ -121,7 +123,7 @@ pub fn open(py: Python<'_>, source: &TierSource, options: &OpenOptions) -> PyRes
 
 /// Logs problems of a bucket: an error if it does not exist, else a warning. A problem may be
 /// temporary, so opening succeeds.
-fn log_problems(py: Python<'_>, opened: &Opened) {
+fn log_problems(py: Python<'_>, opened: &OpenTiers) {
     for problem in py.detach(|| opened.check(CHECK_TIMEOUT)) {
         let level = if problem.kind() == ErrorKind::Invalid { "error" } else { "warning" };
         log::write(py, level, &error_chain(&problem));
@@ -181,8 +183,8 @@ fn key_mode(config: &Config, requested: Option<LmcacheMode>) -> Result<LmcacheMo
     }
 }
 
-fn serve(py: Python<'_>, address: &str, opened: &Opened) -> PyResult<Server> {
-    let server = py.detach(|| Server::start(address, opened.shown().to_vec())).map_err(|e| {
+fn serve(py: Python<'_>, address: &str, opened: &OpenTiers) -> PyResult<Server> {
+    let server = py.detach(|| Server::start(address, opened.monitored().to_vec())).map_err(|e| {
         PyOSError::new_err(format!(
             "cannot serve metrics at {address:?}: {e}; name a free address such as 127.0.0.1:9464"
         ))

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use kvtier::config::Names;
+use kvtier::config::KeyListing;
 use pyo3::exceptions::{PyNotImplementedError, PyOSError};
 use pyo3::prelude::*;
 
@@ -13,7 +13,7 @@ use crate::store::Store;
 /// The keys that were stored when the listing began.
 #[pyclass(frozen, module = "kvtier._native")]
 #[derive(Debug)]
-pub struct Listing(DropWithoutGil<Mutex<Names>>);
+pub struct Listing(DropWithoutGil<Mutex<KeyListing>>);
 
 #[pymethods]
 impl Listing {
@@ -31,7 +31,7 @@ impl Listing {
     /// Lists the slowest tier, which every save reaches.
     pub fn new(py: Python<'_>, store: &Store) -> PyResult<Self> {
         let names = py
-            .detach(|| store.opened.names())
+            .detach(|| store.opened.list_keys())
             .map_err(|e| PyNotImplementedError::new_err(error_chain(&e)))?;
         Ok(Listing(DropWithoutGil::new(Mutex::new(names))))
     }

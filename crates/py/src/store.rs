@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use kvtier::config::Opened;
+use kvtier::config::OpenTiers;
 use kvtier::core::{Class, Ctx, Digest, HoldId, Key, Namespace, Tier};
 use kvtier::key::{KeyId, ObjectKey};
 use kvtier::metrics::Server;
@@ -55,7 +55,7 @@ pub struct StoreSettings {
 pub struct Store {
     /// The metrics server, if configured, until the store is closed.
     server: Mutex<Option<Server>>,
-    pub opened: Opened,
+    pub opened: OpenTiers,
     pub settings: StoreSettings,
     /// The memory into which loads write.
     pub load_targets: Arc<LoadTargets>,
@@ -70,7 +70,7 @@ pub type ParsedKey = Result<Key, String>;
 
 impl Store {
     /// A store over open tiers.
-    pub fn new(opened: Opened, settings: StoreSettings, server: Option<Server>) -> Self {
+    pub fn new(opened: OpenTiers, settings: StoreSettings, server: Option<Server>) -> Self {
         Store {
             server: Mutex::new(server),
             opened,

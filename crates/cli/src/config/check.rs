@@ -1,8 +1,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use kvtier::config::lmcache::{Finding, Source};
-use kvtier::config::{Read, Reading, TierSpec, Value};
+use kvtier::config::lmcache::{SettingEffect, SettingSource};
+use kvtier::config::{ConfigReader, ParsedConfig, TierSpec, Value};
 use serde_json::{Map, Value as Json};
 
 use crate::BadInput;
@@ -38,21 +38,21 @@ pub struct CheckArgs {
 
 /// Reads and prints; answers whether the configuration holds.
 pub fn run(args: &CheckArgs) -> Result<bool> {
-    let mut reading = Reading::new();
-    (reading.lenient, reading.device) = (args.lenient, args.device);
+    let mut reader = ConfigReader::new();
+    (reader.lenient, reader.device) = (args.lenient, args.device);
     for pair in &args.set {
         let (key, value) = pair
             .split_once('=')
             .ok_or_else(|| BadInput(format!("--set {pair:?}: write KEY=VALUE")))?;
-        reading.overrides.push((key.to_owned(), Value::Text(value.to_owned())));
+        reader.overrides.push((key.to_owned(), Value::Text(value.to_owned())));
     }
     let read = match (&args.file, args.l2_adapter.as_slice()) {
         (Some(path), _) if path == Path::new("-") => {
-            reading.text(&super::standard_input()?, "standard input")
+            reader.text(&super::standard_input()?, "standard input")
         }
-        (Some(path), _) => reading.file(path),
-        (None, []) => reading.environment(),
-        (None, adapters) => reading.adapters(adapters),
+        (Some(path), _) => reader.file(path),
+        (None, []) => reader.environment(),
+        (None, adapters) => reader.adapters(adapters),
     };
     match read.and_then(reachable) {
         Ok(read) if args.json => {
@@ -74,7 +74,7 @@ pub fn run(args: &CheckArgs) -> Result<bool> {
 /// `Invalid` where a bucket is named so that nobody could ask for it (a name, a region, or nothing
 /// to sign is missing), and where the shape of chunks is missing, without which nothing could be
 /// saved.
-fn reachable(read: Read) -> Result<Read, kvtier::core::Error> {
+fn reachable(read: ParsedConfig) -> Result<ParsedConfig, kvtier::core::Error> {
     for tier in &read.config.tiers {
         if let TierSpec::S3(spec) = tier {
             spec.resolve()?;
@@ -85,12 +85,12 @@ fn reachable(read: Read) -> Result<Read, kvtier::core::Error> {
 }
 
 /// The settings worth showing: those that somebody set, and with `all` the defaults.
-fn shown(read: &Read, all: bool) -> impl Iterator<Item = &Finding> {
-    read.settings.iter().filter(move |setting| all || setting.source != Source::Default)
+fn shown(read: &ParsedConfig, all: bool) -> impl Iterator<Item = &SettingEffect> {
+    read.settings.iter().filter(move |setting| all || setting.source != SettingSource::Default)
 }
 
-fn as_json(read: &Read, all: bool) -> Json {
-    let setting = |s: &Finding| json!({ "key": s.key, "value": s.value.to_json(), "source": s.source.to_string(), "used": s.used, "why": s.why });
+fn as_json(read: &ParsedConfig, all: bool) -> Json {
+    let setting = |s: &SettingEffect| json!({ "key": s.name, "value": s.value.to_json(), "source": s.source.to_string(), "used": s.used, "why": s.why });
     let tier = |facts: Vec<(&str, String)>| {
         let map: Map<String, Json> =
             facts.into_iter().map(|(name, value)| (name.replace(' ', "_"), value.into())).collect();
@@ -104,18 +104,18 @@ fn as_json(read: &Read, all: bool) -> Json {
     })
 }
 
-fn print(read: &Read, all: bool) -> Result<()> {
+fn print(read: &ParsedConfig, all: bool) -> Result<()> {
     let form = match read.form.to_string().as_str() {
         "native" => "kvtier's own".to_owned(),
         "lmcache" => "LMCache's".to_owned(),
         other => format!("LMCache's --{other}"),
     };
     crate::out::line(&format!("form: {form}"))?;
-    let (used, idle): (Vec<&Finding>, Vec<&Finding>) =
+    let (used, idle): (Vec<&SettingEffect>, Vec<&SettingEffect>) =
         shown(read, all).partition(|setting| setting.used);
-    section("in force", &used, |s| format!("{} = {}  ({})", s.key, s.value, s.source))?;
+    section("in force", &used, |s| format!("{} = {}  ({})", s.name, s.value, s.source))?;
     section("without effect on the tiers", &idle, |s| {
-        format!("{} = {}  ({}): {}", s.key, s.value, s.source, s.why)
+        format!("{} = {}  ({}): {}", s.name, s.value, s.source, s.why)
     })?;
     section("warnings", &read.notes, Clone::clone)?;
     crate::out::line("\ntiers, fastest first:")?;

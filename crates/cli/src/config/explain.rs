@@ -1,5 +1,5 @@
 use anyhow::Result;
-use kvtier::config::keys::{self, Key};
+use kvtier::config::settings::{self, Setting};
 
 use crate::BadInput;
 use crate::json::json;
@@ -26,21 +26,22 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
 }
 
 fn explain(name: &str, json: bool) -> Result<()> {
-    let found = keys::named(name);
+    let found = settings::named(name);
     if found.is_empty() {
-        let hint = keys::nearest(name).map_or("; docs/CONFIG.md lists all".to_owned(), |name| {
-            format!("; did you mean {name:?}?")
-        });
+        let hint = settings::nearest(name)
+            .map_or("; docs/CONFIG.md lists all".to_owned(), |name| {
+                format!("; did you mean {name:?}?")
+            });
         return Err(BadInput(format!("no setting is called {name:?}{hint}")).into());
     }
     for key in found {
-        let old = (key.name != name).then(|| keys::old_name(name)).flatten().map(|_| name);
+        let old = (key.name != name).then(|| settings::old_name(name)).flatten().map(|_| name);
         if json { as_json(key, old)? } else { print(key, old)? }
     }
     Ok(())
 }
 
-fn default(key: &Key) -> &str {
+fn default(key: &Setting) -> &str {
     match key.default_here() {
         "" => "required",
         "null" => "none",
@@ -48,18 +49,18 @@ fn default(key: &Key) -> &str {
     }
 }
 
-fn as_json(key: &Key, old: Option<&str>) -> Result<()> {
+fn as_json(key: &Setting, old: Option<&str>) -> Result<()> {
     let all = json!({
-        "key": key.name, "old_name": old, "where": key.form.to_string(), "takes": key.kind.takes(), "default": default(key),
+        "key": key.name, "old_name": old, "where": key.section.to_string(), "takes": key.kind.takes(), "default": default(key),
         "here": key.role.says(), "meaning": key.what,
     });
     crate::out::line(&all.to_string())
 }
 
-fn print(key: &Key, old: Option<&str>) -> Result<()> {
+fn print(key: &Setting, old: Option<&str>) -> Result<()> {
     let old = old.map_or(String::new(), |old| format!(" (formerly {old})"));
     let lines = [
-        format!("{}{old}, in {}", key.name, key.form),
+        format!("{}{old}, in {}", key.name, key.section),
         format!("  meaning  {}", key.what),
         format!("  takes    {}", key.kind.takes()),
         format!("  default  {}", default(key)),

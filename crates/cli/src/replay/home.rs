@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use kvtier::config::{Config, Reading, TierSpec};
+use kvtier::config::{Config, ConfigReader, TierSpec};
 use kvtier::file::Layout;
 use kvtier::file::inspect::Scratch;
 
@@ -49,7 +49,7 @@ impl Home {
     /// The tiers, for blocks of `chunk` bytes.
     pub fn config(&self, args: &Args, chunk: usize) -> Result<Config> {
         if let Some(file) = &args.config {
-            let read = Reading::new().file(file).map_err(crate::cannot_open)?;
+            let read = ConfigReader::new().file(file).map_err(crate::cannot_open)?;
             read.notes.iter().for_each(|note| eprintln!("kvtier: {note}"));
             let mut config = read.config;
             for tier in &mut config.tiers {

@@ -12,7 +12,7 @@ pub mod trace;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use kvtier::config::{KeyMode, Opened};
+use kvtier::config::{KeyMode, OpenTiers};
 use kvtier::file::inspect::Directory;
 use kvtier::metrics::Server;
 
@@ -124,7 +124,7 @@ pub fn run(args: Args) -> Result<bool> {
         cell.borrow_mut().push(meter);
         std::sync::Arc::new(timed)
     });
-    let opened: Opened = opened.map_err(crate::cannot_open)?;
+    let opened: OpenTiers = opened.map_err(crate::cannot_open)?;
     check(&opened)?;
     let _server = serve(args.metrics.as_deref(), &opened)?;
     let peer = match (args.peers, home.files()) {
@@ -162,7 +162,7 @@ pub fn run(args: Args) -> Result<bool> {
 }
 
 /// Refuses a bucket that does not exist; what else its store says now may pass.
-fn check(opened: &Opened) -> Result<(), BadInput> {
+fn check(opened: &OpenTiers) -> Result<(), BadInput> {
     for problem in opened.check(CHECK_MAX) {
         if problem.kind() == kvtier::core::ErrorKind::Invalid {
             return Err(BadInput(format!("{:#}", anyhow::Error::from(problem))));
@@ -193,9 +193,9 @@ fn requests(args: &Args) -> Result<trace::Trace> {
 }
 
 /// Serves the metrics, if somebody asked for them.
-fn serve(address: Option<&str>, opened: &Opened) -> Result<Option<Server>> {
+fn serve(address: Option<&str>, opened: &OpenTiers) -> Result<Option<Server>> {
     let Some(address) = address else { return Ok(None) };
-    let server = Server::start(address, opened.shown().to_vec());
+    let server = Server::start(address, opened.monitored().to_vec());
     let server = server.map_err(|e| {
         BadInput(format!("--metrics {address}: {e}; name a free address such as 127.0.0.1:9464"))
     })?;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
-use kvtier::config::Opened;
+use kvtier::config::OpenTiers;
 use serde_json::Value;
 
 use super::model::Size;
@@ -18,7 +18,7 @@ const PER_GB_BYTES_MIN: f64 = 10e6;
 /// Prints the outcome as a table, or as one JSON object.
 pub fn print(
     outcome: &Outcome,
-    opened: &Opened,
+    opened: &OpenTiers,
     meters: &[Arc<Mutex<Measured>>],
     (size, as_json): (&Size, bool),
 ) -> Result<()> {

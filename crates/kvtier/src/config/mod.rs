@@ -5,38 +5,36 @@
 //! {"tiers": [{"type": "host", "bytes": "1GiB"}, {"type": "file", "path": "/mnt/nvme/kv", "bytes": "100GiB", "engine": "auto"}]}
 //! ```
 
-mod adapter;
 mod describe;
+mod detect;
 #[cfg(feature = "file")]
 mod file;
 #[cfg(feature = "gds")]
 mod gds;
+mod key_listing;
 mod key_mode;
-pub mod keys;
 pub mod lmcache;
-mod names;
 mod native;
-mod near;
-mod opened;
-mod read;
-mod rules;
+mod open;
 mod s3;
+pub mod settings;
 #[cfg(feature = "file")]
 mod shape;
+mod suggest;
 mod tiers;
 mod validate;
 mod value;
 mod yaml;
 
-pub use adapter::{Adapter, Field};
+pub use detect::{ConfigFormat, ConfigReader, ParsedConfig};
 #[cfg(feature = "file")]
 pub use file::{Capacity, FileSpec};
 #[cfg(feature = "gds")]
 pub use gds::{GdsSpec, GpuSpec};
+pub use key_listing::KeyListing;
 pub use key_mode::KeyMode;
-pub use names::Names;
-pub use opened::Opened;
-pub use read::{Form, Read, Reading};
+pub use lmcache::{Adapter, Field};
+pub use open::OpenTiers;
 #[cfg(feature = "s3")]
 pub use s3::S3Spec;
 #[cfg(feature = "file")]

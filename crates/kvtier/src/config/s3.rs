@@ -3,7 +3,7 @@
 use kvtier_core::Error;
 
 use super::TierSpec;
-use super::adapter::Adapter;
+use super::lmcache::Adapter;
 
 #[cfg(feature = "aws-config")]
 mod chain;

@@ -9,14 +9,14 @@ use serde::{Deserialize, Deserializer};
 
 #[cfg(feature = "gds")]
 use super::GdsSpec;
-use super::opened::Opened;
+use super::native;
+use super::open::OpenTiers;
 #[cfg(feature = "s3")]
 use super::s3::S3Spec;
 use super::value::Value;
 #[cfg(feature = "file")]
 use super::{Capacity, FileSpec};
-use super::{native, rules};
-use crate::metrics::{Measured, Prices, Shown};
+use crate::metrics::{Metered, MonitoredTier, Prices};
 use crate::{HostConfig, HostTier, Rule, Stack, StackConfig};
 
 /// A checked configuration.
@@ -208,14 +208,16 @@ impl Config {
     pub fn open_with(
         &self,
         wrap: impl Fn(Arc<dyn Tier>) -> Arc<dyn Tier>,
-    ) -> Result<Opened, Error> {
+    ) -> Result<OpenTiers, Error> {
         self.check()?;
-        let mut started = Started::default();
+        let mut started = TierHandles::default();
         let mut shown = Vec::with_capacity(self.tiers.len() + 1);
         let named = self.named();
         let mut open = |spec| {
-            let (tier, meter) = Measured::around(started.open(spec)?);
-            shown.push(Shown::new(Arc::clone(&tier)).with_meter(meter).with_prices(self.prices));
+            let (tier, meter) = Metered::wrap(started.open(spec)?);
+            shown.push(
+                MonitoredTier::new(Arc::clone(&tier)).with_meter(meter).with_prices(self.prices),
+            );
             Ok(wrap(tier))
         };
         let tiers = named.iter().map(&mut open).collect::<Result<Vec<_>, Error>>()?;
@@ -230,12 +232,12 @@ impl Config {
                 Arc::clone(one)
             }
             many => {
-                let (stack, meter) = Measured::around(Arc::new(Stack::open(self.stack(many))?));
-                shown.push(Shown::new(Arc::clone(&stack)).with_meter(meter));
+                let (stack, meter) = Metered::wrap(Arc::new(Stack::open(self.stack(many))?));
+                shown.push(MonitoredTier::new(Arc::clone(&stack)).with_meter(meter));
                 stack
             }
         };
-        Ok(Opened {
+        Ok(OpenTiers {
             top,
             tiers,
             shown,
@@ -283,12 +285,12 @@ impl Config {
     /// What tier `at` is, fact by fact, and what is asked of it as a part of the stack.
     pub fn facts(&self, at: usize) -> Vec<(&'static str, String)> {
         let mut facts = self.named().get(at).map(TierSpec::facts).unwrap_or_default();
-        facts.extend(rules::describe(&self.rule(at)));
+        facts.extend(native::stack::describe(&self.rule(at)));
         facts
     }
 
     /// Opens the tiers.
-    pub fn open(&self) -> Result<Opened, Error> {
+    pub fn open(&self) -> Result<OpenTiers, Error> {
         self.open_with(|tier| tier)
     }
 }
@@ -342,7 +344,7 @@ impl TierSpec {
 
 /// What opening tiers leaves behind besides them.
 #[derive(Default)]
-struct Started {
+struct TierHandles {
     #[cfg(feature = "file")]
     files: Vec<Arc<kvtier_file::FileTier>>,
     #[cfg(feature = "gds")]
@@ -351,7 +353,7 @@ struct Started {
     s3: Vec<Arc<kvtier_s3_tier::S3Tier>>,
 }
 
-impl Started {
+impl TierHandles {
     fn open(&mut self, spec: &TierSpec) -> Result<Arc<dyn Tier>, Error> {
         match spec {
             TierSpec::Host { bytes, name, policy, quotas, fair, compat } => {

@@ -1,6 +1,6 @@
 //! Writes `docs/METRICS.md`.
 
-use super::expose::{OTHER, prometheus_name};
+use super::prometheus::{OTHER, prometheus_name};
 use super::{Unit, all};
 
 /// The whole page.

@@ -2,24 +2,22 @@
 //! text, served or not, and through the `metrics` facade.
 
 mod document;
-mod expose;
+mod metered;
+mod prices;
+mod prometheus;
 #[cfg(feature = "metrics")]
-mod facade;
-mod grafana;
-mod measured;
-mod price;
-mod serve;
+mod recorder;
+mod server;
 
 use std::fmt;
 
 pub use document::markdown;
-pub use expose::{Sample, Shown, prometheus, prometheus_name, samples, tenant_label};
+pub use metered::{LatencyHistogram, Meter, Metered};
+pub use prices::Prices;
+pub use prometheus::{MonitoredTier, Sample, prometheus, prometheus_name, samples, tenant_label};
 #[cfg(feature = "metrics")]
-pub use facade::record;
-pub use grafana::dashboard;
-pub use measured::{Measured, Meter, Times};
-pub use price::Prices;
-pub use serve::Server;
+pub use recorder::record;
+pub use server::Server;
 
 /// What a counter counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

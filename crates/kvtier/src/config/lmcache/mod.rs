@@ -11,19 +11,11 @@
 //! # Ok::<(), kvtier::core::Error>(())
 //! ```
 
-mod check;
-mod convert;
+mod adapter;
 mod engine;
-mod inputs;
-mod plugins;
-mod porting;
-mod python;
-mod remote;
-mod stack;
-mod unknown;
-#[cfg(feature = "gds")]
-mod weka;
 
-pub use engine::{LmcacheConfig, Note, Setting, Source};
-pub use inputs::Inputs;
-pub use stack::{Finding, Planned};
+pub use adapter::{Adapter, Field};
+pub(crate) use adapter::{Dialect, Fields};
+pub use engine::{
+    EffectiveSetting, Inputs, LmcacheConfig, Note, PlannedTiers, SettingEffect, SettingSource,
+};

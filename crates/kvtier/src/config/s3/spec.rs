@@ -8,8 +8,8 @@ use kvtier_index::Quotas;
 use kvtier_s3::{Checksum, Credentials, Http2, Provider, Style};
 use kvtier_s3_tier::{Compat, Evictor, Layout, TierConfig, Verify};
 
-use crate::config::adapter::{Adapter, Fields, Rules};
-use crate::config::rules::size;
+use crate::config::lmcache::{Adapter, Dialect, Fields};
+use crate::config::native::stack::size;
 use crate::config::value::Value;
 
 /// Eviction goes down to this share of the cap, where nothing else is said.
@@ -146,7 +146,7 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
     spec.requests_max = requests_max(fields);
     spec.deadline = Duration::from_secs(fields.int("deadline_secs").cast_unsigned());
     spec.capacity_bytes =
-        Some(crate::bytes::of_gib(fields.number("max_capacity_gb"))).filter(|bytes| *bytes > 0);
+        Some(crate::bytes::from_gib(fields.number("max_capacity_gb"))).filter(|bytes| *bytes > 0);
     if let Some(eviction) = adapter.eviction_fields() {
         let marks = (eviction.number("trigger_watermark"), eviction.number("eviction_ratio"));
         // A mark of nothing would keep nothing; LMCache's batches are bounds here, and larger ones
@@ -162,7 +162,7 @@ pub(super) fn of(adapter: &Adapter) -> Result<S3Spec, Error> {
     spec.policy = policy(adapter)?;
     spec.quotas = quotas(fields.value("quotas"), place)?.with_fair(fields.is_on("fair"));
     spec.prefix = text("prefix").or_else(|| text("s3_file_prefix")).unwrap_or_default();
-    let own = if adapter.rules() == Rules::Native { Layout::Kvtier } else { Layout::LmcacheMp };
+    let own = if adapter.dialect() == Dialect::Native { Layout::Kvtier } else { Layout::LmcacheMp };
     spec.layout = word(adapter, "layout", |name| name.parse().ok())?.unwrap_or(own);
     spec.verify = word(adapter, "verify", verify)?.unwrap_or_default();
     spec.evictor = word(adapter, "evictor", Evictor::named)?.unwrap_or_default();
@@ -245,8 +245,8 @@ fn word<T>(
         let key = fields
             .all
             .iter()
-            .find(|field| field.key.name == name)
-            .map_or("", |field| field.key.what);
+            .find(|field| field.definition.name == name)
+            .map_or("", |field| field.definition.what);
         Error::new(
             ErrorKind::Invalid,
             format!("{place}: {name} {word:?} is none of its words; {key}"),

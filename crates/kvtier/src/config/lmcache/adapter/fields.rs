@@ -1,0 +1,141 @@
+//! The fields of one object, checked against the table.
+
+use crate::config::settings::{Kind, Setting};
+use crate::config::suggest;
+use crate::config::tiers::size;
+use crate::config::value::{Value, is_secret};
+
+/// A field, checked.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Field {
+    /// Which.
+    pub definition: &'static Setting,
+    /// Its value.
+    pub value: Value,
+    /// Whether it was written; otherwise it is the default.
+    pub given: bool,
+}
+
+/// All fields of an object, and the names in it that nobody knows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fields {
+    pub all: Vec<Field>,
+    pub unknown: Vec<String>,
+}
+
+impl Fields {
+    /// Reads an object's fields by the table. What is required and missing is an error here, unless
+    /// it is in `optional`.
+    pub fn read(
+        keys: impl Iterator<Item = &'static Setting>,
+        object: &[(String, Value)],
+        optional: &[&str],
+    ) -> Result<Self, String> {
+        let mut all = Vec::new();
+        for key in keys {
+            let raw =
+                object.iter().rev().find(|(name, _)| name == key.name).map(|(_, value)| value);
+            let value = match raw {
+                Some(raw) if !(raw.is_null() && key.default == "null") => check(key, raw)?,
+                _ => default(key, optional.contains(&key.name))?,
+            };
+            all.push(Field {
+                definition: key,
+                value,
+                given: raw.is_some_and(|raw| !raw.is_null()),
+            });
+        }
+        let known = |name: &str| all.iter().any(|field: &Field| field.definition.name == name);
+        let unknown =
+            object.iter().map(|(name, _)| name.clone()).filter(|name| !known(name)).collect();
+        Ok(Fields { all, unknown })
+    }
+
+    pub fn value(&self, name: &str) -> &Value {
+        self.all
+            .iter()
+            .find(|field| field.definition.name == name)
+            .map_or(&Value::Null, |field| &field.value)
+    }
+
+    /// The value, where it was written.
+    #[cfg(feature = "s3")]
+    pub fn given(&self, name: &str) -> Option<&Value> {
+        self.all
+            .iter()
+            .find(|field| field.definition.name == name && field.given)
+            .map(|field| &field.value)
+    }
+
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.value(name).as_text().filter(|text| !text.is_empty())
+    }
+
+    pub fn is_on(&self, name: &str) -> bool {
+        self.value(name).as_bool() == Some(true)
+    }
+
+    pub fn int(&self, name: &str) -> i64 {
+        self.value(name).as_int().unwrap_or(0)
+    }
+
+    pub fn number(&self, name: &str) -> f64 {
+        self.value(name).as_f64().unwrap_or(0.0)
+    }
+
+    /// A message about an unknown name.
+    pub fn hint(&self, name: &str) -> String {
+        suggest::hint(name, self.all.iter().map(|field| field.definition.name))
+    }
+}
+
+fn default(key: &Setting, optional: bool) -> Result<Value, String> {
+    let text = || Value::Text(key.default.into());
+    match key.default {
+        "null" => Ok(Value::Null),
+        "" if optional => Ok(Value::Null),
+        "" if key.kind != Kind::Text => {
+            Err(format!("{} is missing; write {}", key.name, key.kind.takes()))
+        }
+        _ if matches!(key.kind, Kind::Text | Kind::Word | Kind::Name) => Ok(text()),
+        json => {
+            Ok(serde_json::from_str::<serde_json::Value>(json).map_or_else(|_| text(), Value::from))
+        }
+    }
+}
+
+/// A value of the key's kind, or what is wrong with it.
+fn check(key: &Setting, raw: &Value) -> Result<Value, String> {
+    let value = match (key.kind, raw) {
+        (Kind::Name, Value::Text(text)) => (!text.trim().is_empty()).then(|| raw.clone()),
+        (Kind::Text | Kind::Word, Value::Text(_))
+        | (Kind::Switch, Value::Bool(_))
+        | (Kind::Object, Value::Map(_)) => Some(raw.clone()),
+        // LMCache lets this one through.
+        (Kind::Positive, Value::Bool(true)) if key.name == "num_workers" => Some(Value::Int(1)),
+        (Kind::Positive, Value::Int(n)) => (*n > 0).then(|| raw.clone()),
+        (Kind::Count, Value::Int(n)) => (*n >= 0).then(|| raw.clone()),
+        (Kind::Size, _) => size(raw)
+            .filter(|bytes| *bytes > 0)
+            .and_then(|bytes| i64::try_from(bytes).ok())
+            .map(Value::Int),
+        (Kind::Number | Kind::Float, Value::Int(n)) => Some(Value::Float(*n as f64)),
+        (Kind::Number | Kind::Float, Value::Float(_)) => Some(raw.clone()),
+        (Kind::Float, Value::Text(text)) => text.trim().parse().ok().map(Value::Float),
+        (Kind::Amount, _) if !matches!(raw, Value::Bool(_)) => {
+            raw.as_f64().filter(|n| *n >= 0.0).map(Value::Float)
+        }
+        (Kind::Bool, _) => Some(Value::Bool(raw.is_truthy())),
+        (Kind::Int, Value::Int(_)) => Some(raw.clone()),
+        _ => None,
+    };
+    value.ok_or_else(|| {
+        let shown = if is_secret(key.name) {
+            "its value".into()
+        } else {
+            format!("{raw} (a {})", raw.type_name())
+        };
+        format!("{} takes {}, not {shown}", key.name, key.kind.takes())
+    })
+}

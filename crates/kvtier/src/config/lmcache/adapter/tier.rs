@@ -1,0 +1,135 @@
+//! The tier that an object is.
+
+use kvtier_core::{Error, ErrorKind};
+
+use super::{Adapter, Dialect};
+use crate::config::{Config, TierSpec, Value, native};
+
+pub(super) fn config(adapter: &Adapter) -> Result<Config, Error> {
+    if !adapter.fields.value("serde").is_null() {
+        let next = "leave it out: chunks are stored as they are";
+        return Err(unsupported(
+            adapter,
+            format!(
+                "serde = {}: no codec of LMCache's is built; {next}",
+                adapter.fields.value("serde")
+            ),
+        ));
+    }
+    match adapter.kind {
+        "s3" => crate::config::s3::spec(adapter).map(|tier| Config::new().with(tier)),
+        "fs" | "fs_native" | "raw_block" => file(adapter).map(|tier| Config::new().with(tier)),
+        _ => plugin(adapter),
+    }
+}
+
+fn unsupported(adapter: &Adapter, what: String) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("{}: {what}", adapter.place))
+}
+
+/// A plugin that names us says which tiers it is.
+fn plugin(adapter: &Adapter) -> Result<Config, Error> {
+    let module = adapter.fields.text("module_path").unwrap_or_default();
+    if !is_ours(adapter) {
+        let what = format!(
+            "module_path {module:?} is not ours: LMCache loads it itself; name kvtier, or take it out of what we read"
+        );
+        return Err(unsupported(adapter, what));
+    }
+    self::params(adapter.fields.value("adapter_params"), &place(adapter), adapter.dialect)
+}
+
+fn is_ours(adapter: &Adapter) -> bool {
+    let module = adapter.fields.text("module_path").unwrap_or_default();
+    module == "kvtier" || module.starts_with("kvtier.")
+}
+
+fn place(adapter: &Adapter) -> String {
+    format!("{}: adapter_params", adapter.place)
+}
+
+/// What is to be known of an object of LMCache's within a plugin of ours.
+pub(super) fn notes_within(adapter: &Adapter) -> Vec<String> {
+    let params = own(adapter.fields.value("adapter_params"));
+    let object = (is_ours(adapter) && is_lmcaches(&params))
+        .then(|| Adapter::read(&params, "", adapter.dialect));
+    let notes = object.and_then(Result::ok).map(|object| object.notes()).unwrap_or_default();
+    notes.into_iter().map(|note| format!("adapter_params: {note}")).collect()
+}
+
+/// What a plugin of ours is told: the native form, or the path of its file under `config`; or one
+/// tier of our own types, or an object of LMCache's as it stands, by LMCache's rules.
+pub(super) fn params(params: &Value, place: &str, dialect: Dialect) -> Result<Config, Error> {
+    let params = &own(params);
+    match (params.field("tiers"), params.field("config").and_then(Value::as_text)) {
+        (Some(_), _) => Ok(native::config(params, place)?.listed_at(place)),
+        (None, Some(path)) => Ok(Config::read(path.as_ref())?.listed_at(path)),
+        (None, None) if is_lmcaches(params) => config(&Adapter::read(params, place, dialect)?),
+        (None, None) => native::tier(params, place).map(|tier| Config::new().with(tier)),
+    }
+}
+
+/// Parameters of the Python module itself: how long a batch may take, and where metrics are served.
+const OF_PYTHON: [&str; 2] = ["timeout_seconds", "metrics"];
+
+/// The parameters without what the Python module keeps for itself.
+fn own(params: &Value) -> Value {
+    let rest = params
+        .as_map()
+        .unwrap_or_default()
+        .iter()
+        .filter(|(name, _)| !OF_PYTHON.contains(&name.as_str()));
+    Value::Map(rest.cloned().collect())
+}
+
+fn is_lmcaches(params: &Value) -> bool {
+    let kind = params.field("type").and_then(Value::as_text).unwrap_or_default();
+    params.field("tiers").is_none() && matches!(kind, "fs" | "fs_native" | "raw_block" | "s3")
+}
+
+#[cfg(not(feature = "file"))]
+fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
+    Err(unsupported(adapter, "this build has no file tier; build with the feature `file`".into()))
+}
+
+#[cfg(feature = "file")]
+fn file(adapter: &Adapter) -> Result<TierSpec, Error> {
+    use kvtier_file::Layout;
+    use kvtier_index::LmcacheEviction;
+
+    use crate::config::{Capacity, FileSpec};
+    let fields = &adapter.fields;
+    let (path, capacity) = match adapter.kind {
+        "raw_block" => (directory(adapter)?, fields.int("capacity_bytes").cast_unsigned()),
+        _ => (
+            fields.text("base_path").unwrap_or_default(),
+            crate::bytes::from_gib(fields.number("max_capacity_gb")),
+        ),
+    };
+    let capacity = adapter.cap(capacity);
+    let mut spec = FileSpec::new(path, capacity.map_or(Capacity::Share(1.0), Capacity::Bytes));
+    let own = adapter.dialect != Dialect::Native && adapter.kind != "raw_block";
+    spec.layout = own.then_some(Layout::LmcacheMp);
+    spec.policy = adapter.policy();
+    spec.compat =
+        adapter.eviction.as_ref().filter(|eviction| eviction.is_on("compat")).map(|eviction| {
+            let share = |name| eviction.number(name).clamp(0.0, 1.0);
+            LmcacheEviction::new().with(share("trigger_watermark"), share("eviction_ratio"))
+        });
+    Ok(TierSpec::File(spec))
+}
+
+/// The directory of a `raw_block` object.
+#[cfg(feature = "file")]
+fn directory(adapter: &Adapter) -> Result<&str, Error> {
+    let path = adapter.fields.text("device_path").unwrap_or_default();
+    let at = std::path::Path::new(path);
+    if at.starts_with("/dev") || (at.exists() && !at.is_dir()) {
+        let next = "make a file system on it and name the directory where it is mounted";
+        return Err(unsupported(
+            adapter,
+            format!("device_path {path:?}: a device has no file system; {next}"),
+        ));
+    }
+    Ok(path)
+}

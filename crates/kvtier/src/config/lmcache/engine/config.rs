@@ -1,0 +1,514 @@
+use std::fmt;
+
+use kvtier_core::{Error, ErrorKind};
+
+use super::convert::{convert, doubt};
+use super::python::{self, Misfit};
+use super::{Inputs, check, plugins, porting, unknown};
+use crate::config::settings::{self, Kind, Role, Setting};
+use crate::config::value::{Value, is_secret};
+use crate::config::{suggest, yaml};
+
+/// Where a setting's value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SettingSource {
+    /// Nobody gave one.
+    Default,
+    /// This file.
+    File(String),
+    /// This environment variable.
+    Variable(String),
+    /// The program that reads the configuration.
+    Override,
+    /// It follows from this other setting.
+    Because(&'static str),
+}
+
+impl fmt::Display for SettingSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SettingSource::Default => f.write_str("default"),
+            SettingSource::File(name) => f.write_str(name),
+            SettingSource::Variable(name) => f.write_str(name),
+            SettingSource::Override => f.write_str("override"),
+            SettingSource::Because(key) => write!(f, "follows from {key}"),
+        }
+    }
+}
+
+/// A setting in force.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EffectiveSetting {
+    /// Which.
+    pub definition: &'static Setting,
+    /// Its value.
+    pub value: Value,
+    /// Who gave it.
+    pub source: SettingSource,
+}
+
+/// A warning about one setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Note {
+    /// The setting's name, as it was written.
+    pub name: String,
+    /// Where it was written.
+    pub source: SettingSource,
+    /// What is to be known.
+    pub text: String,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.source, self.name, self.text)
+    }
+}
+
+/// LMCache's settings, all of them, as LMCache would have them.
+#[derive(Clone, Debug)]
+pub struct LmcacheConfig {
+    pub(super) settings: Vec<EffectiveSetting>,
+    pub(super) user_set: Vec<&'static str>,
+    pub(super) notes: Vec<Note>,
+    lenient: bool,
+    /// The file that names the bucket of `remote_url` by `storage_backend`.
+    ported: Option<SettingSource>,
+}
+
+/// What becomes of a value that does not fit.
+#[derive(Clone, Copy, PartialEq)]
+enum OnMisfit {
+    /// The setting becomes null.
+    Null,
+    /// The setting keeps the value that it has.
+    Keep,
+}
+
+/// What is read so far, and what is wrong with it.
+struct SourceMerge {
+    config: LmcacheConfig,
+    faults: Vec<String>,
+    lenient: bool,
+    /// Unknown settings of the file that probably name storage, with hints.
+    unknown_storage: Vec<String>,
+}
+
+impl LmcacheConfig {
+    /// Reads all sources with LMCache's precedence. Errors are `Invalid` and name the setting,
+    /// where it stands, its value, and what it takes.
+    pub fn read(inputs: &Inputs) -> Result<Self, Error> {
+        let settings = settings::of_engine().iter().map(default).collect();
+        let lenient = inputs.lenient;
+        let config = LmcacheConfig {
+            settings,
+            user_set: Vec::new(),
+            notes: Vec::new(),
+            lenient,
+            ported: None,
+        };
+        let mut reading =
+            SourceMerge { config, faults: Vec::new(), lenient, unknown_storage: Vec::new() };
+        if inputs.file.is_some() {
+            reading.file(inputs)?;
+            reading.config.complete()?;
+        }
+        reading.variables(inputs);
+        reading.config.complete()?;
+        reading.overrides(inputs);
+        reading.config.complete()?;
+        reading.config.note_unknown_extras();
+        reading.config.note_unencoded();
+        reading.refuse_unknown_storage(inputs);
+        if reading.faults.is_empty() {
+            Ok(reading.config)
+        } else {
+            Err(Error::new(ErrorKind::Invalid, reading.faults.join("\n")))
+        }
+    }
+
+    /// Every setting, in the order of LMCache's table.
+    pub fn settings(&self) -> &[EffectiveSetting] {
+        &self.settings
+    }
+
+    /// The setting of this name, if LMCache has one.
+    pub fn setting(&self, name: &str) -> Option<&EffectiveSetting> {
+        self.settings.iter().find(|setting| setting.definition.name == name)
+    }
+
+    /// The value of a setting; `Null` where there is none.
+    pub fn value(&self, name: &str) -> &Value {
+        self.setting(name).map_or(&Value::Null, |setting| &setting.value)
+    }
+
+    /// What `extra_config` holds under a name.
+    pub fn extra(&self, name: &str) -> Option<&Value> {
+        self.value("extra_config").field(name).filter(|value| !value.is_null())
+    }
+
+    /// The settings that the file or the environment gave, in alphabetical order.
+    pub fn user_set(&self) -> Vec<&'static str> {
+        let mut names = self.user_set.clone();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// The warnings.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    /// Whether `remote_url` comes from the `storage_backend` of a file: no LMCache 0.5.6 reads such
+    /// a file, so no other node uses its bucket by the same configuration.
+    pub(super) fn is_ported(&self) -> bool {
+        self.ported.is_some()
+            && self.setting("remote_url").map(|setting| &setting.source) == self.ported.as_ref()
+    }
+
+    /// The encoding of the remote store that there is no codec for, if it names one.
+    pub(super) fn unsupported_serde(&self) -> Option<&EffectiveSetting> {
+        let is_set = |setting: &&EffectiveSetting| {
+            setting.value.is_truthy() && setting.value.as_text() != Some("naive")
+        };
+        self.setting("remote_serde").filter(is_set)
+    }
+
+    fn note_unencoded(&mut self) {
+        let Some(serde) = self.unsupported_serde().filter(|_| self.is_ported()) else { return };
+        let text = format!(
+            "{} is not supported yet: chunks are stored as they are, without encoding, under kvtier's own names, which no LMCache reads as \
+             encoded; write naive for LMCache's names",
+            serde.value
+        );
+        let source = serde.source.clone();
+        self.note("remote_serde", source, text);
+    }
+
+    pub(super) fn is_lenient(&self) -> bool {
+        self.lenient
+    }
+
+    pub(super) fn note(&mut self, key: &str, source: SettingSource, text: impl Into<String>) {
+        let note = Note { name: key.into(), source, text: text.into() };
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    pub(super) fn set(&mut self, name: &str, value: Value, source: SettingSource) {
+        if let Some(setting) =
+            self.settings.iter_mut().find(|setting| setting.definition.name == name)
+        {
+            (setting.value, setting.source) = (value, source);
+        }
+    }
+
+    /// What LMCache checks, and what follows from other settings.
+    fn complete(&mut self) -> Result<(), Error> {
+        check::check(self)
+    }
+
+    fn note_unknown_extras(&mut self) {
+        let source = self
+            .setting("extra_config")
+            .map_or(SettingSource::Default, |setting| setting.source.clone());
+        let extras: Vec<&str> = settings::all()
+            .filter(|key| key.section == settings::Section::Extra)
+            .map(|key| key.name)
+            .collect();
+        let is_bucket_setting = |name: &str| settings::of_bucket_url().any(|key| key.name == name);
+        let is_read = plugins::has_bucket(self);
+        let is_known = |name: &str| {
+            extras.contains(&name)
+                || is_bucket_setting(name)
+                || settings::old_name(name).is_some()
+                || name.contains('.')
+                || name.starts_with("nixl_")
+        };
+        let map = self.value("extra_config").as_map().unwrap_or_default();
+        let texts = map.iter().filter_map(|(name, _)| {
+            let text = match is_known(name) {
+                false => format!("no storage setting is called that{}", suggest::hint(name, extras.iter().copied())),
+                true if is_read || extras.contains(&name.as_str()) || !is_bucket_setting(name) => return None,
+                true => "no effect: it is a setting of a bucket, and neither remote_url nor a plugin's url is an s3:// URL; a tier under \
+                         `tiers` has such settings itself"
+                    .to_owned(),
+            };
+            Some((format!("extra_config.{name}"), text))
+        });
+        for (key, text) in texts.collect::<Vec<_>>() {
+            self.note(&key, source.clone(), text);
+        }
+    }
+}
+
+fn default(key: &'static Setting) -> EffectiveSetting {
+    let text = || Value::Text(key.default.into());
+    let value = match key.kind {
+        _ if key.default == "null" => Value::Null,
+        Kind::Text | Kind::Mode => text(),
+        Kind::Float => key.default.parse().map_or_else(|_| text(), Value::Float),
+        _ => serde_json::from_str::<serde_json::Value>(key.default)
+            .map_or_else(|_| text(), Value::from),
+    };
+    EffectiveSetting { definition: key, value, source: SettingSource::Default }
+}
+
+impl SourceMerge {
+    fn file(&mut self, inputs: &Inputs) -> Result<(), Error> {
+        let Some((name, text)) = &inputs.file else { return Ok(()) };
+        let invalid = |what: String| Error::new(ErrorKind::Invalid, format!("{name}: {what}"));
+        let document = yaml::parse(text).map_err(|e| invalid(format!("not YAML: {e}")))?;
+        let source = SettingSource::File(name.clone());
+        for key in document.repeated {
+            self.doubtful(&key, &source, "it is there twice; LMCache takes the last; keep one");
+        }
+        let pairs = match document.value {
+            Value::Map(pairs) => pairs,
+            value if !value.is_truthy() => Vec::new(),
+            Value::Text(line) if line.starts_with("LMCACHE_") && line.contains('=') => {
+                let what = "a variable of the environment instead of a setting; set it there, or write `key: value` lines";
+                return Err(invalid(what.into()));
+            }
+            other => {
+                return Err(invalid(format!(
+                    "a {} instead of a mapping; write `key: value` lines",
+                    other.type_name()
+                )));
+            }
+        };
+        // LMCache itself ignores the form of the porting guide, and so does a lenient reading.
+        let pairs = if self.lenient { pairs } else { self.ported(pairs, &source, inputs)? };
+        let resolved = self.resolve(pairs, |_| source.clone());
+        for (key, value, source) in resolved {
+            self.apply(key, &value, &source, OnMisfit::Null);
+        }
+        Ok(())
+    }
+
+    /// The settings of a file with those of the porting guide's form under today's names.
+    fn ported(
+        &mut self,
+        pairs: Vec<(String, Value)>,
+        source: &SettingSource,
+        inputs: &Inputs,
+    ) -> Result<Vec<(String, Value)>, Error> {
+        let ported = porting::read(pairs, inputs.region());
+        let ported =
+            ported.map_err(|what| Error::new(ErrorKind::Invalid, format!("{source}: {what}")))?;
+        for (name, text) in ported.notes {
+            self.config.note(name, source.clone(), text);
+        }
+        self.config.ported = ported.has_bucket.then(|| source.clone());
+        Ok(ported.pairs)
+    }
+
+    /// A file whose settings of storage are all unknown would run in memory alone.
+    fn refuse_unknown_storage(&mut self, inputs: &Inputs) {
+        let known =
+            self.config.settings.iter().filter(|setting| setting.source != SettingSource::Default);
+        let is_named = known
+            .into_iter()
+            .any(|setting| unknown::is_storage(setting.definition.name, &setting.value));
+        if self.lenient || is_named || self.unknown_storage.is_empty() {
+            return;
+        }
+        if let Some((name, _)) = &inputs.file {
+            self.faults.push(unknown::refusal(name, &self.unknown_storage));
+        }
+    }
+
+    fn variables(&mut self, inputs: &Inputs) {
+        let failing = if inputs.file.is_some() { OnMisfit::Keep } else { OnMisfit::Null };
+        let named = inputs
+            .variables
+            .iter()
+            .filter_map(|(name, value)| Some((name.strip_prefix("LMCACHE_")?, value)));
+        let known = |name: &str| {
+            let lower = name.to_lowercase();
+            settings::of_engine().iter().any(|key| key.name == lower)
+                || settings::ALIASES.iter().any(|(old, _)| *old == lower)
+                || settings::old_name(&lower).is_some()
+        };
+        let (settings, strangers): (Vec<_>, Vec<_>) = named.partition(|(name, _)| known(name));
+        let pairs = settings
+            .iter()
+            .map(|(name, value)| (name.to_lowercase(), Value::Text((*value).clone())))
+            .collect();
+        let resolved = self.resolve(pairs, |name| {
+            SettingSource::Variable(format!("LMCACHE_{}", name.to_uppercase()))
+        });
+        for (key, value, source) in resolved {
+            let value = Value::Text(python::unquoted(value.as_text().unwrap_or_default()));
+            self.apply(key, &value, &source, failing);
+        }
+        for (name, _) in strangers {
+            let is_setting = !settings::NOT_SETTINGS
+                .iter()
+                .any(|other| name == *other || name.starts_with(&format!("{other}_")));
+            if is_setting {
+                let hint = suggest::hint(
+                    &name.to_lowercase(),
+                    settings::of_engine().iter().map(|key| key.name),
+                );
+                let source = SettingSource::Variable(format!("LMCACHE_{name}"));
+                self.config.note(
+                    &name.to_lowercase(),
+                    source,
+                    format!("unknown, and ignored as LMCache does{hint}"),
+                );
+            }
+        }
+    }
+
+    fn overrides(&mut self, inputs: &Inputs) {
+        for (name, value) in &inputs.overrides {
+            let Some(key) = settings::of_engine().iter().find(|key| key.name == name) else {
+                let hint = suggest::hint(name, settings::of_engine().iter().map(|key| key.name));
+                self.config.note(
+                    name,
+                    SettingSource::Override,
+                    format!("unknown, and ignored{hint}"),
+                );
+                continue;
+            };
+            let before = self.config.user_set.len();
+            self.apply(key, value, &SettingSource::Override, OnMisfit::Null);
+            self.config.user_set.truncate(before);
+        }
+    }
+
+    /// KeyListing become settings; those that LMCache no longer knows are noted.
+    fn resolve(
+        &mut self,
+        pairs: Vec<(String, Value)>,
+        source: impl Fn(&str) -> SettingSource,
+    ) -> Vec<(&'static Setting, Value, SettingSource)> {
+        let find = |name: &str| settings::of_engine().iter().find(|key| key.name == name);
+        let mut resolved: Vec<(&'static Setting, Value, SettingSource)> = Vec::new();
+        for (name, value) in pairs {
+            let from = source(&name);
+            let old = settings::old_name(&name)
+                .filter(|_| !self.lenient || settings::DEPRECATED.contains(&name.as_str()));
+            if let Some(key) = find(&name).or_else(|| old.and_then(find)) {
+                if key.name != name {
+                    self.config.note(
+                        &name,
+                        from.clone(),
+                        format!("an old name; call it {}", key.name),
+                    );
+                }
+                resolved.retain(|(other, _, _)| other.name != key.name);
+                resolved.push((key, value, from));
+                continue;
+            }
+            if let Some((variable, _)) =
+                name.split_once('=').filter(|_| name.starts_with("LMCACHE_"))
+            {
+                let today = variable["LMCACHE_".len()..].to_lowercase();
+                let what = format!(
+                    "a variable of the environment instead of a setting; set it there, or write {today}: ..."
+                );
+                self.doubtful(variable, &from, &what);
+                continue;
+            }
+            let new = settings::ALIASES.iter().find(|(old, _)| *old == name).map(|(_, new)| *new);
+            let is_extra = || settings::of_extra().any(|key| key.name == name);
+            let hint = match new.or(settings::old_name(&name)) {
+                Some(new) => format!("; it is called {new} now"),
+                None if is_extra() => {
+                    format!("; it belongs under extra_config: write extra_config: {{{name}: ...}}")
+                }
+                None if name == "nixl_peer_port" => "; it is gone".into(),
+                // Our own form is known by `tiers`: who spelled that otherwise is here.
+                None => suggest::hint(
+                    &name,
+                    settings::of_engine().iter().map(|key| key.name).chain(["tiers"]),
+                ),
+            };
+            if matches!(from, SettingSource::File(_)) && unknown::names_storage(&name, &value) {
+                self.unknown_storage.push(format!("{name}{}", hint.replacen("; ", ", ", 1)));
+            }
+            self.config.note(&name, from, format!("unknown, and ignored as LMCache does{hint}"));
+        }
+        resolved
+    }
+
+    fn apply(
+        &mut self,
+        key: &'static Setting,
+        raw: &Value,
+        source: &SettingSource,
+        failing: OnMisfit,
+    ) {
+        if raw.is_null() {
+            if key.default != "null" && key.role != Role::Engine || key.name == "chunk_size" {
+                self.doubtful(
+                    key.name,
+                    source,
+                    &format!("it is null; write {}, or leave it out", key.kind.takes()),
+                );
+            }
+            return self.keep(key, Value::Null, source);
+        }
+        match convert(key.kind, raw) {
+            Ok(value) => {
+                if let Some(why) = doubt(key.kind, raw) {
+                    let shown = shown(key, raw);
+                    self.doubtful(
+                        key.name,
+                        source,
+                        &format!("{shown}: {why}; write {}", key.kind.takes()),
+                    );
+                }
+                self.keep(key, value, source);
+            }
+            Err(Misfit::Value(why)) => {
+                let shown = shown(key, raw);
+                self.doubtful(
+                    key.name,
+                    source,
+                    &format!("{shown}: {why}; write {}", key.kind.takes()),
+                );
+                match failing {
+                    OnMisfit::Null => self.keep(key, Value::Null, source),
+                    OnMisfit::Keep => {}
+                }
+            }
+            // LMCache itself does not survive this.
+            Err(Misfit::Type(why)) => {
+                self.faults.push(format!(
+                    "{source}: {} = {}: {why}; write {}",
+                    key.name,
+                    shown(key, raw),
+                    key.kind.takes()
+                ));
+            }
+        }
+    }
+
+    fn keep(&mut self, key: &'static Setting, value: Value, source: &SettingSource) {
+        self.config.user_set.push(key.name);
+        self.config.set(key.name, value, source.clone());
+    }
+
+    /// What LMCache lets pass with a warning at most, and is an error here unless LMCache is to be
+    /// copied.
+    fn doubtful(&mut self, key: &str, source: &SettingSource, what: &str) {
+        if self.lenient {
+            self.config.note(key, source.clone(), what);
+        } else {
+            self.faults.push(format!("{source}: {key}: {what}; --lenient does as LMCache does"));
+        }
+    }
+}
+
+/// A raw value in a message. A mapping that is not read yet may hold anything.
+fn shown(key: &Setting, raw: &Value) -> String {
+    let hide = is_secret(key.name) || (key.kind == Kind::Dict && raw.as_map().is_none());
+    if hide { "***".into() } else { raw.to_string() }
+}

@@ -1,0 +1,156 @@
+//! The objects of LMCache's `--l2-adapter` (0.5.6) and what we add to them. The same objects are
+//! tiers of the native form.
+
+use super::Kind::{
+    Amount, Bool, Count, Float, Int, Name, Number, Object, Positive, Size, Switch, Text, Word,
+};
+use super::Role::{Engine, Ignored, Refused, Used};
+use super::Section::{Adapter, Of};
+use super::{Kind, Role, Section, Setting, at};
+
+const fn every(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    role: Role,
+    what: &'static str,
+) -> Setting {
+    at(Adapter, (name, kind), default, role, what)
+}
+
+const S3: Section = Of("s3");
+const FS: Section = Of("fs");
+const NATIVE_FS: Section = Of("fs_native");
+const RAW: Section = Of("raw_block");
+const PLUGIN: Section = Of("plugin");
+const NATIVE_PLUGIN: Section = Of("native_plugin");
+const EVICTION: Section = Of("eviction");
+
+/// The types that LMCache knows and that are tiers of ours.
+pub(crate) const TYPES: &[&str] =
+    &["s3", "fs", "fs_native", "raw_block", "plugin", "native_plugin"];
+
+/// The types that LMCache knows and that are none.
+pub(crate) const FOREIGN: &[&str] = &[
+    "aerospike",
+    "bigtable",
+    "dax",
+    "fault_inject",
+    "hf3fs",
+    "hfbucket",
+    "mock",
+    "mooncake_store",
+    "nixl_native",
+    "nixl_store",
+    "nixl_store_dynamic",
+    "p2p",
+    "resp",
+    "sagemaker-hyperpod",
+    "valkey",
+];
+
+/// The settings of an object of this type.
+pub(crate) fn of(kind: &str) -> impl Iterator<Item = &'static Setting> {
+    KEYS.iter()
+        .filter(move |key| key.section == Adapter || matches!(key.section, Of(own) if own == kind))
+}
+
+/// The settings of an `eviction` object.
+pub(crate) fn of_eviction() -> impl Iterator<Item = &'static Setting> {
+    KEYS.iter().filter(|key| key.section == EVICTION)
+}
+
+#[rustfmt::skip]
+pub(super) const KEYS: &[Setting] = &[
+    every("affinity_tag", Name, "_default", Engine, "which workers use the adapter"),
+    every("shared", Bool, "false", Engine, "whether LMCache treats what is stored as seen by all"),
+    every("persist_enabled", Bool, "true", Ignored, "what is stored stays when the process ends"),
+    every("serde", Object, "null", Refused, "LMCache's encodings of chunks have no codec here yet"),
+    every("eviction", Object, "null", Used, "when and in which order chunks go; its fields are below"),
+
+    at(EVICTION, ("eviction_policy", Word), "", Used, "`LRU`, `ARC`, `IsolatedLRU` or `noop`, in exactly this spelling; under `noop` there is no cap"),
+    at(EVICTION, ("trigger_watermark", Float), "0.8", Used, "the share of the capacity that is the cap"),
+    at(EVICTION, ("eviction_ratio", Float), "0.2", Used, "the largest share of the chunks that go at once; fewer go where fewer suffice"),
+    at(EVICTION, ("compat", Bool), "false", Used, "ours: watermark and ratio mean what they mean to LMCache: once a second, at the watermark, that share of all chunks goes; the capacity is the cap"),
+    at(EVICTION, ("extra_logging_enabled", Bool), "false", Ignored, "evictions are counted in the metrics"),
+    at(EVICTION, ("extra_logging_interval", Float), "10.0", Ignored, "evictions are counted in the metrics"),
+
+    at(S3, ("s3_endpoint", Name), "", Used, "`s3://bucket`, `bucket.host`, `https://host:port/bucket`, ...; in the native form it may be left out where `bucket` names one at AWS"),
+    at(S3, ("s3_region", Name), "", Used, "the region to sign for; in the native form it may be left out where the host or the provider says it"),
+    at(S3, ("s3_num_io_threads", Positive), "64", Used, "the most requests in flight, and the most connections; of this and the next two the least counts, and none sizes a thread pool"),
+    at(S3, ("s3_max_io_concurrency", Positive), "null", Used, "ours: the most requests in flight"),
+    at(S3, ("s3_max_inflight_reqs", Positive), "null", Used, "ours: the most requests in flight"),
+    at(S3, ("s3_prefer_http2", Switch), "true", Used, "offer HTTP/2 over TLS; unwritten it is off here, though LMCache's own default is true: HTTP/1.1 costs less and is what LMCache's client speaks in effect"),
+    at(S3, ("http2", Word), "null", Used, "ours: whether HTTP/2 is spoken: `off`; `auto`, over TLS where the server chooses it; `prior-knowledge` (h2c), over plain HTTP without asking, over TLS as `auto`; outranks `s3_prefer_http2`"),
+    at(S3, ("s3_enable_s3express", Switch), "false", Used, "the bucket is an S3 Express directory bucket"),
+    at(S3, ("disable_tls", Switch), "false", Used, "plain HTTP"),
+    at(S3, ("aws_access_key_id", Text), "null", Used, "who signs; with its secret, or neither: then the usual chain (environment, profiles, roles)"),
+    at(S3, ("aws_secret_access_key", Text), "null", Used, "the secret of `aws_access_key_id`"),
+    at(S3, ("instance_metadata", Switch), "null", Used, "ours: whether the metadata service of the instance is asked for credentials where no other source has any; by default it is at AWS and at no other store"),
+    at(S3, ("max_capacity_gb", Number), "0.0", Used, "the cap in GiB; 0 and less: none, usage is unknown and nothing is evicted"),
+    at(S3, ("bucket", Name), "null", Used, "ours: the bucket, where the endpoint does not name it"),
+    at(S3, ("path_style", Switch), "null", Used, "ours: whether the bucket stands in the path instead of before the host"),
+    at(S3, ("prefix", Text), "null", Used, "ours: what stands before every name; also as `s3_file_prefix`"),
+    at(S3, ("s3_file_prefix", Text), "null", Used, "ours: another name for `prefix`"),
+    at(S3, ("ca_bundle", Name), "null", Used, "ours: a file of certificates (PEM) to trust instead of the system's"),
+    at(S3, ("profile", Word), "null", Used, "ours: whose service it is, where the host does not tell: `aws`, `express`, `coreweave`, `ceph`, `swift`, `garage`, `minio`, `gcs`, `r2` or `other`"),
+    at(S3, ("layout", Word), "null", Used, "ours: `kvtier`, `lmcache-mp` or `lmcache`; `lmcache-mp` in an `--l2-adapter`, `kvtier` in the native form"),
+    at(S3, ("verify", Word), "lenient", Used, "ours: chunks of a foreign layout that nothing proves: `lenient` loads them at exactly the length wanted and counts them, `strict` refuses them"),
+    at(S3, ("evictor", Word), "lease", Used, "ours: which of the nodes on one bucket deletes what has to go: `lease`, one that they agree on, `single`, this one, or `never`, others; a store that does not honour `If-None-Match` needs one that is `single`"),
+    at(S3, ("policy", Word), "default", Used, "ours: which chunks go first, where there is a cap: `default`, `lru`, `mru`, `fifo`, `lfu`, `arc`, `isolated-lru`, `noop` or another that `kvtier sim` knows; `eviction_policy` says the same in LMCache's words, and only one of them may be there"),
+    at(S3, ("quotas", Object), "null", Used, "ours: how much each tenant (cache salt) may have, as sizes by tenant, `*` for every other salt (chunks without one, or whose salt nobody knows, are the tenant of the empty name); above it the tenant's own chunks go, by whatever policy; when room is short what is above a quota goes first, and then the policy says whose, `isolated-lru` those of the tenant with the most; needs a cap"),
+    at(S3, ("fair", Switch), "false", Used, "ours: whether a tenant that `quotas` names is sure of its quota, or where they add up to more than the cap of its part of that: when room is short, chunks of tenants that have more than theirs go first, and of those that it does not name"),
+    at(S3, ("checksum", Word), "null", Used, "ours: what the store checks: `none`, `crc32c`, `crc64nvme` or `sha256`; the default is what the provider takes"),
+    at(S3, ("storage_class", Name), "null", Used, "ours: the storage class of chunks (`x-amz-storage-class`), such as `INTELLIGENT_TIERING`; the default is the bucket's; classes that must be restored before they are read (`GLACIER`, `DEEP_ARCHIVE`) are refused"),
+    at(S3, ("chunk_bytes", Size), "null", Used, "ours: the size of a full chunk; saves of another size are refused, but for shorter ones where these are allowed; without it the longest save of a kind tells"),
+    at(S3, ("deadline_secs", Positive), "30", Used, "ours: how long an operation may take, retries included"),
+    at(S3, ("name", Name), "s3", Used, "ours: the tier's name in errors and reports"),
+
+    at(FS, ("base_path", Name), "", Used, "the directory"),
+    at(FS, ("relative_tmp_dir", Text), "null", Ignored, "a file that is not finished lies where this tier puts it, and is cleared at the next start"),
+    at(FS, ("read_ahead_size", Positive), "null", Ignored, "a chunk is read at once"),
+    at(FS, ("use_odirect", Switch), "false", Ignored, "the file tier chooses what the machine does best"),
+    at(NATIVE_FS, ("base_path", Name), "", Used, "the directory"),
+    at(NATIVE_FS, ("num_workers", Positive), "4", Ignored, "the file tier needs no pool of threads"),
+    at(NATIVE_FS, ("relative_tmp_dir", Text), "", Ignored, "a file that is not finished lies where this tier puts it, and is cleared at the next start"),
+    at(NATIVE_FS, ("use_odirect", Switch), "false", Ignored, "the file tier chooses what the machine does best"),
+    at(NATIVE_FS, ("read_ahead_size", Positive), "null", Ignored, "a chunk is read at once"),
+    at(NATIVE_FS, ("max_capacity_gb", Amount), "0.0", Used, "the cap in GiB; 0: what the file system has"),
+
+    at(RAW, ("device_path", Name), "", Used, "a directory for the file tier, which needs a file system; a device itself is refused"),
+    at(RAW, ("slot_bytes", Positive), "", Ignored, "the largest chunk; files have no slots"),
+    at(RAW, ("capacity_bytes", Count), "0", Used, "the cap in bytes; 0: what the file system has"),
+    at(RAW, ("use_odirect", Bool), "true", Ignored, "the file tier chooses what the machine does best"),
+    at(RAW, ("block_align", Positive), "4096", Ignored, "files are aligned to pages"),
+    at(RAW, ("header_bytes", Count), "4096", Ignored, "of LMCache's format on the device"),
+    at(RAW, ("meta_total_bytes", Count), "268435456", Ignored, "of LMCache's format on the device"),
+    at(RAW, ("meta_magic", Text), "LMCIDX01", Ignored, "of LMCache's format on the device"),
+    at(RAW, ("meta_version", Int), "1", Ignored, "of LMCache's format on the device"),
+    at(RAW, ("meta_checkpoint_interval_sec", Float), "60", Ignored, "the journal of use is written within 10 s"),
+    at(RAW, ("meta_idle_quiet_ms", Int), "100", Ignored, "the journal of use is written within 10 s"),
+    at(RAW, ("meta_enable_periodic", Bool), "true", Ignored, "the journal of use is written within 10 s"),
+    at(RAW, ("load_checkpoint_on_init", Bool), "true", Ignored, "what lies there is always found again"),
+    at(RAW, ("meta_verify_on_load", Bool), "true", Ignored, "every load is verified"),
+    at(RAW, ("enable_zero_copy", Bool), "true", Ignored, "bytes move once"),
+    at(RAW, ("io_engine", Word), "posix", Ignored, "`posix` or `io_uring`; the file tier chooses what the machine does best"),
+    at(RAW, ("iouring_queue_depth", Positive), "256", Ignored, "the file tier chooses"),
+    at(RAW, ("use_uring_cmd", Bool), "false", Ignored, "files have no passthrough"),
+    at(RAW, ("max_data_transfer_size", Count), "0", Ignored, "the kernel knows"),
+    at(RAW, ("fdp_enabled", Bool), "false", Ignored, "of devices"),
+    at(RAW, ("fdp_placement_ids", Text), "null", Ignored, "of devices"),
+    at(RAW, ("fdp_data_placement_policy", Text), "none", Ignored, "of devices"),
+    at(RAW, ("fdp_slot_reuse_policy", Text), "none", Ignored, "of devices"),
+    at(RAW, ("meta_checkpoint_placement_id", Int), "null", Ignored, "of devices"),
+    at(RAW, ("num_store_workers", Positive), "2", Ignored, "the file tier needs no pool of threads"),
+    at(RAW, ("num_lookup_workers", Positive), "1", Ignored, "the file tier needs no pool of threads"),
+    at(RAW, ("num_load_workers", Positive), "4", Ignored, "the file tier needs no pool of threads"),
+
+    at(PLUGIN, ("module_path", Name), "", Used, "the Python module; `kvtier` and what is below it are ours, others LMCache loads itself"),
+    at(PLUGIN, ("class_name", Name), "", Engine, "the class"),
+    at(PLUGIN, ("adapter_params", Object), "{}", Used, "where the module is ours: one tier, or `tiers`, in the native form"),
+    at(PLUGIN, ("config_class_name", Text), "null", Engine, "the class of its settings"),
+    at(NATIVE_PLUGIN, ("module_path", Name), "", Used, "the Python module; `kvtier` and what is below it are ours, others LMCache loads itself"),
+    at(NATIVE_PLUGIN, ("class_name", Name), "", Engine, "the class"),
+    at(NATIVE_PLUGIN, ("adapter_params", Object), "{}", Used, "where the module is ours: one tier, or `tiers`, in the native form"),
+    at(NATIVE_PLUGIN, ("max_capacity_gb", Amount), "0.0", Engine, "what LMCache believes the capacity to be; ours is in `adapter_params`"),
+];

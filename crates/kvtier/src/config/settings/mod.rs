@@ -1,0 +1,280 @@
+//! Every setting there is, in one table: docs/CONFIG.md is written from it, and `kvtier config
+//! explain` reads it out.
+
+pub(crate) mod adapter;
+mod document;
+mod engine;
+mod native;
+
+use std::fmt;
+
+pub use document::{BEGIN, END, document};
+
+/// One setting.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Setting {
+    /// Its name, as it is written.
+    pub name: &'static str,
+    /// Where it stands.
+    pub section: Section,
+    /// What it takes.
+    pub kind: Kind,
+    /// The value without it, as text; `null` where there is none, empty where it must be given.
+    pub default: &'static str,
+    /// What becomes of it.
+    pub role: Role,
+    /// What it does, in a few words.
+    pub what: &'static str,
+}
+
+/// Where a setting stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Section {
+    /// LMCache's file, its environment (`LMCACHE_` and the name in capitals) and overrides.
+    Engine,
+    /// LMCache's file, in the form of its guide for porting to S3, which LMCache 0.5.6 ignores.
+    Porting,
+    /// Under `extra_config` there.
+    Extra,
+    /// An `--l2-adapter` object or a native tier, of any type.
+    Adapter,
+    /// Such an object of this type.
+    Of(&'static str),
+    /// The native form, beside `tiers`.
+    Stack,
+    /// The native form, in a tier of any type: what the stack asks of it.
+    Level,
+}
+
+/// What a setting takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// True or false.
+    Bool,
+    /// A whole number.
+    Int,
+    /// A number.
+    Float,
+    /// A text.
+    Text,
+    /// Paths, separated by commas, with or without `file://`.
+    Paths,
+    /// Whole numbers: a list, or separated by commas.
+    Ints,
+    /// Numbers: a list, or separated by commas.
+    Floats,
+    /// Texts: a list, or separated by commas.
+    Texts,
+    /// Texts: a list, or a single one.
+    Locations,
+    /// A mapping, or one as JSON text.
+    Dict,
+    /// `prefix_strict` or `skip_missing_chunks`.
+    Mode,
+    /// Bytes: a number, or a text such as `512MiB`.
+    Size,
+    /// One of the words that its description names.
+    Word,
+    /// A text that is not empty.
+    Name,
+    /// true or false, and no other word for it.
+    Switch,
+    /// A whole number above 0.
+    Positive,
+    /// A whole number from 0.
+    Count,
+    /// A number, and no text.
+    Number,
+    /// A number from 0, and no text.
+    Amount,
+    /// A mapping, and no text.
+    Object,
+    /// A list of tiers.
+    Tiers,
+    /// True or false, or a mapping of `watermark` and `ratio`.
+    Marks,
+}
+
+/// What becomes of a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Role {
+    /// It decides about the tiers.
+    Used,
+    /// LMCache itself acts on it; the tiers do not care.
+    Engine,
+    /// It has no effect here, for the reason that its description gives.
+    Ignored,
+    /// It is refused unless it has its default, for the reason that its description gives.
+    Refused,
+    /// Of the GPUDirect Storage tier: refused unless it has its default, where that tier is not
+    /// built in.
+    Gds,
+    /// It names plugins; the tiers of those that are ours are built.
+    Plugin,
+    /// It holds more settings.
+    Extra,
+}
+
+impl Setting {
+    /// The value in force here without it. It is [`Setting::default`] but for settings of LMCache's
+    /// whose default has no effect there.
+    pub fn default_here(&self) -> &'static str {
+        match (self.section, self.name) {
+            // LMCache's client speaks HTTP/1.1 whatever this says.
+            (Section::Of("s3"), "s3_prefer_http2") => "false",
+            _ => self.default,
+        }
+    }
+}
+
+const fn at(
+    section: Section,
+    (name, kind): (&'static str, Kind),
+    default: &'static str,
+    role: Role,
+    what: &'static str,
+) -> Setting {
+    Setting { name, section, kind, default, role, what }
+}
+
+/// Every setting.
+pub fn all() -> impl Iterator<Item = &'static Setting> {
+    [engine::KEYS, engine::PORTING, engine::EXTRA, adapter::KEYS, native::KEYS]
+        .into_iter()
+        .flatten()
+}
+
+/// The settings below `extra_config`.
+pub(crate) fn of_extra() -> impl Iterator<Item = &'static Setting> {
+    all().filter(|key| key.section == Section::Extra)
+}
+
+/// The settings below `extra_config` that are read for a bucket that an `s3://` URL names: those of
+/// its object.
+pub(crate) fn of_bucket_url() -> impl Iterator<Item = &'static Setting> {
+    all().filter(|key| key.section == Section::Of("s3") && key.name != "s3_endpoint")
+}
+
+/// The settings of one plugin of ours, without what stands before them: `kind` is `storage_plugin`
+/// or `remote_storage_plugin`.
+pub(crate) fn of_our_plugin(kind: &str) -> impl Iterator<Item = &'static str> {
+    let is_backend = kind == "storage_plugin";
+    of_extra().filter_map(move |key| {
+        let own = key.name.strip_prefix("storage_plugin.<name>.").filter(|_| is_backend);
+        own.or_else(|| {
+            key.name
+                .strip_prefix("remote_storage_plugin.<name>.")
+                .filter(|what| *what != "base_path")
+        })
+    })
+}
+
+/// The settings of LMCache's file.
+pub(crate) fn of_engine() -> &'static [Setting] {
+    engine::KEYS
+}
+
+/// The settings of this name, in any form. Also by an older name.
+pub fn named(name: &str) -> Vec<&'static Setting> {
+    let name = name.trim_start_matches("extra_config.");
+    let plain = name.strip_prefix("LMCACHE_").map(str::to_lowercase);
+    let name = plain.as_deref().unwrap_or(name);
+    let name = old_name(name).unwrap_or(name);
+    let of_plugins = of_plugin(name);
+    let is_named =
+        |key: &Setting| key.name == name || of_plugins.iter().any(|other| key.name == *other);
+    // The other spelling of a directory's cap.
+    let is_cap = |key: &Setting| {
+        name == "capacity" && key.name == "bytes" && key.section == Section::Of("file")
+    };
+    all().filter(|key| is_named(key) || is_cap(key)).collect()
+}
+
+/// A setting of a plugin, by the names that the table has for those of all plugins.
+fn of_plugin(name: &str) -> Vec<String> {
+    let own = name.strip_prefix("remote_").unwrap_or(name).strip_prefix("storage_plugin.");
+    let split = own.and_then(|own| own.rsplit_once('.')).filter(|(plugin, _)| !plugin.is_empty());
+    let kinds = ["remote_storage_plugin", "storage_plugin"].into_iter();
+    split.map_or_else(Vec::new, |(_, what)| {
+        kinds.map(|kind| format!("{kind}.<name>.{what}")).collect()
+    })
+}
+
+/// The setting whose name is nearest to `name`, if one is near enough to be meant.
+pub fn nearest(name: &str) -> Option<&'static str> {
+    super::suggest::nearest(name, all().map(|key| key.name))
+}
+
+/// What a setting of an earlier LMCache is called now.
+pub fn old_name(name: &str) -> Option<&'static str> {
+    let pair = engine::OLD.iter().find(|(old, _)| *old == name);
+    pair.map(|(_, new)| *new)
+}
+
+pub(crate) use engine::{ALIASES, DEPRECATED, NOT_SETTINGS};
+
+impl Kind {
+    /// The accepted form, for people.
+    pub fn takes(self) -> &'static str {
+        match self {
+            Kind::Bool => "true or false",
+            Kind::Int => "a whole number",
+            Kind::Float => "a number",
+            Kind::Text => "a text",
+            Kind::Paths => "a path, or several separated by commas",
+            Kind::Ints => "whole numbers: a list, or separated by commas",
+            Kind::Floats => "numbers: a list, or separated by commas",
+            Kind::Texts => "texts: a list, or separated by commas",
+            Kind::Locations => "a text, or a list of texts",
+            Kind::Dict => "a mapping, or a JSON object as text",
+            Kind::Mode => "prefix_strict or skip_missing_chunks",
+            Kind::Size => "a number of bytes, or a text such as \"512MiB\"",
+            Kind::Word => "one of these words",
+            Kind::Name => "a text that is not empty",
+            Kind::Switch => "true or false",
+            Kind::Positive => "a whole number above 0",
+            Kind::Count => "a whole number, 0 or more",
+            Kind::Number => "a number",
+            Kind::Amount => "a number, 0 or more",
+            Kind::Object => "a mapping",
+            Kind::Tiers => "a list of tiers",
+            Kind::Marks => "true or false, or a mapping",
+        }
+    }
+}
+
+impl Role {
+    /// What becomes of the setting, for people.
+    pub fn says(self) -> &'static str {
+        match self {
+            Role::Used => "decides about the tiers",
+            Role::Engine => "LMCache's own; the tiers do not care",
+            Role::Ignored => "without effect here",
+            Role::Refused => "refused unless it has its default",
+            Role::Gds => "for the GPUDirect Storage tier; refused where that is not built in",
+            Role::Plugin => "names plugins; those that name kvtier are read",
+            Role::Extra => "holds more settings",
+        }
+    }
+}
+
+impl fmt::Display for Section {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Section::Engine => f.write_str("LMCache's file or environment"),
+            Section::Porting => f.write_str("LMCache's file, the form of its porting guide"),
+            Section::Extra => f.write_str("extra_config"),
+            Section::Adapter => f.write_str("every tier but host, file and gds"),
+            Section::Of("eviction") => f.write_str("the object eviction"),
+            Section::Of("file") => f.write_str("tiers file and gds"),
+            Section::Of(kind @ ("plugin" | "native_plugin")) => write!(f, "adapter {kind}"),
+            Section::Of(kind) => write!(f, "tier {kind}"),
+            Section::Stack => f.write_str("the native form, beside `tiers`"),
+            Section::Level => f.write_str("the native form, every tier"),
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! A tier that measures the tier inside it: how long batches take.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use kvtier_core::{
+    Caps, Ctx, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded,
+    LookedUp, Mode, Observe, Presence, Removed, Save, Saved, Spill, Status, Ticket, Tier, Usage,
+    View,
+};
+
+/// The upper ends of the buckets: powers of four from 16 µs to 17 s.
+const BUCKET_ENDS: [Duration; 11] = {
+    let mut ends = [Duration::from_micros(16); 11];
+    let mut at = 1;
+    while at < ends.len() {
+        ends[at] = Duration::from_micros(16 << (2 * at));
+        at += 1;
+    }
+    ends
+};
+
+/// How long batches of one verb took.
+#[derive(Debug, Default)]
+pub struct LatencyHistogram {
+    /// One a bucket, and one for what took longer than all.
+    counts: [AtomicU64; BUCKET_ENDS.len() + 1],
+    sum_us: AtomicU64,
+}
+
+/// How long a tier's batches took, from the call to the answer, and what its lookups found.
+#[derive(Debug, Default)]
+pub struct Meter {
+    lookup: LatencyHistogram,
+    load: LatencyHistogram,
+    save: LatencyHistogram,
+    remove: LatencyHistogram,
+    lookup_keys: AtomicU64,
+    lookup_hits: AtomicU64,
+}
+
+/// Measures a tier; all else is the tier's own.
+#[derive(Debug)]
+pub struct Metered {
+    inner: Arc<dyn Tier>,
+    meter: Arc<Meter>,
+}
+
+impl Metered {
+    /// Puts it wrap a tier; the second part says what was measured.
+    pub fn wrap(inner: Arc<dyn Tier>) -> (Arc<dyn Tier>, Arc<Meter>) {
+        let meter = Arc::<Meter>::default();
+        (Arc::new(Metered { inner, meter: Arc::clone(&meter) }), meter)
+    }
+
+    fn timed<T: 'static>(
+        &self,
+        times: fn(&Meter) -> &LatencyHistogram,
+        ask: impl FnOnce(&dyn Tier) -> Ticket<T>,
+    ) -> Ticket<T> {
+        let (began, meter) = (Instant::now(), Arc::clone(&self.meter));
+        ask(&*self.inner).inspect(move |_| times(&meter).add(began.elapsed()))
+    }
+}
+
+impl LatencyHistogram {
+    fn add(&self, took: Duration) {
+        let bucket = BUCKET_ENDS.iter().position(|end| took <= *end).unwrap_or(BUCKET_ENDS.len());
+        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        self.sum_us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// How long they took together.
+    pub fn sum(&self) -> Duration {
+        Duration::from_micros(self.sum_us.load(Ordering::Relaxed))
+    }
+
+    /// A Prometheus histogram; `labels` without braces.
+    fn expose(&self, name: &str, labels: &str, out: &mut String) {
+        let mut below = 0;
+        for (count, end) in self.counts.iter().zip(BUCKET_ENDS.iter().map(Some).chain([None])) {
+            below += count.load(Ordering::Relaxed);
+            let end = end.map_or_else(|| "+Inf".to_owned(), |end| end.as_secs_f64().to_string());
+            let _ = writeln!(out, "{name}_bucket{{{labels},le=\"{end}\"}} {below}");
+        }
+        let _ = writeln!(
+            out,
+            "{name}_sum{{{labels}}} {}\n{name}_count{{{labels}}} {below}",
+            self.sum().as_secs_f64()
+        );
+    }
+}
+
+impl Meter {
+    /// The ops, by name.
+    pub fn ops(&self) -> [(&'static str, &LatencyHistogram); 4] {
+        [
+            ("lookup", &self.lookup),
+            ("load", &self.load),
+            ("save", &self.save),
+            ("remove", &self.remove),
+        ]
+    }
+
+    /// Counts a lookup's keys. Those behind the end of a prefix, and those of which nobody knows
+    /// whether they are there, were not answered.
+    fn looked_up(&self, found: &[Presence]) {
+        let hits = found.iter().filter(|one| one.is_hit()).count() as u64;
+        let misses = found.iter().filter(|one| **one == Presence::Miss).count() as u64;
+        self.lookup_keys.fetch_add(hits + misses, Ordering::Relaxed);
+        self.lookup_hits.fetch_add(hits, Ordering::Relaxed);
+    }
+
+    /// The counters of lookups, by name: keys that were answered, and those of them that were
+    /// there.
+    pub fn lookups(&self) -> [(&'static str, u64); 2] {
+        let [keys, hits] =
+            [&self.lookup_keys, &self.lookup_hits].map(|count| count.load(Ordering::Relaxed));
+        [("lookup_keys", keys), ("lookup_hits", hits)]
+    }
+
+    pub(super) fn expose(&self, name: &str, labels: &str, out: &mut String) {
+        for (verb, times) in self.ops() {
+            times.expose(name, &format!("{labels},op=\"{verb}\""), out);
+        }
+    }
+}
+
+impl Tier for Metered {
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+
+    fn lookup(
+        &self,
+        ctx: &Ctx,
+        keys: Arc<[Key]>,
+        mode: Mode,
+        hold: Hold,
+    ) -> Ticket<Result<LookedUp, Error>> {
+        let meter = Arc::clone(&self.meter);
+        let ticket = self.timed(|meter| &meter.lookup, |tier| tier.lookup(ctx, keys, mode, hold));
+        ticket.inspect(move |answer| {
+            answer.iter().for_each(|answer| meter.looked_up(&answer.found))
+        })
+    }
+
+    fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
+        self.timed(|meter| &meter.load, |tier| tier.load(ctx, ops))
+    }
+
+    fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+        self.timed(|meter| &meter.save, |tier| tier.save(ctx, ops))
+    }
+
+    fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
+        self.timed(|meter| &meter.remove, |tier| tier.remove(ctx, keys))
+    }
+
+    fn release(&self, hold: HoldId) {
+        self.inner.release(hold);
+    }
+
+    fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
+        self.inner.release_keys(hold, keys);
+    }
+
+    fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
+        self.inner.ready(ctx)
+    }
+
+    fn peek(&self, key: &Key) -> Option<View> {
+        self.inner.peek(key)
+    }
+
+    fn spill_to(&self, spill: Arc<dyn Spill>) -> bool {
+        self.inner.spill_to(spill)
+    }
+
+    fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
+        self.inner.atomic_set_of(key)
+    }
+
+    fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
+        self.inner.set_quota(tenant, bytes)
+    }
+
+    fn close(&self) -> Ticket<Result<(), Error>> {
+        self.inner.close()
+    }
+}
+
+impl Observe for Metered {
+    fn usage(&self) -> Usage {
+        self.inner.usage()
+    }
+
+    fn keys(&self, from: Cursor, max: usize) -> KeyPage {
+        self.inner.keys(from, max)
+    }
+
+    fn listen(&self, listener: Arc<dyn Listener>) {
+        self.inner.listen(listener);
+    }
+
+    /// With what its lookups found.
+    fn status(&self) -> Status {
+        let mut status = self.inner.status();
+        status.counters.extend(self.meter.lookups());
+        status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_else_is_the_tiers_own() {
+        kvtier_testkit::passes_everything_on(|inner| Metered::wrap(inner).0);
+    }
+
+    #[test]
+    fn lookups_count_the_keys_that_were_answered() {
+        let meter = Meter::default();
+        meter.looked_up(&[
+            Presence::Hit { len: 1 },
+            Presence::Miss,
+            Presence::Unknown,
+            Presence::Unknown,
+        ]);
+        meter.looked_up(&[Presence::Hit { len: 1 }]);
+        assert_eq!(meter.lookups(), [("lookup_keys", 3), ("lookup_hits", 2)]);
+    }
+
+    #[test]
+    fn buckets_add_up() {
+        let times = LatencyHistogram::default();
+        [5, 16, 17, 1 << 40].into_iter().for_each(|us| times.add(Duration::from_micros(us)));
+        let mut out = String::new();
+        times.expose("x", "tier=\"t\"", &mut out);
+        let of = |end: &str| {
+            let line = out.lines().find(|line| line.contains(&format!("le=\"{end}\""))).unwrap();
+            line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()
+        };
+        assert_eq!(
+            (of("0.000016"), of("0.000064"), of("+Inf"), times.count()),
+            (2, 3, 4, 4),
+            "{out}"
+        );
+    }
+}

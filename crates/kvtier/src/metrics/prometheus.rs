@@ -1,0 +1,201 @@
+//! What the tiers counted, as Prometheus reads it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use kvtier_core::{Digest, Tier};
+
+use super::{Meter, Prices, all};
+
+/// A tier whose metrics are shown.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct MonitoredTier {
+    /// The tier.
+    pub tier: Arc<dyn Tier>,
+    /// How long its batches took, where somebody measures it.
+    pub meter: Option<Arc<Meter>>,
+    /// What it is charged.
+    pub prices: Prices,
+}
+
+impl MonitoredTier {
+    /// A tier that nobody measures and charges.
+    pub fn new(tier: Arc<dyn Tier>) -> Self {
+        MonitoredTier { tier, meter: None, prices: Prices::default() }
+    }
+
+    /// The same with how long its batches take.
+    pub fn with_meter(mut self, meter: Arc<Meter>) -> Self {
+        self.meter = Some(meter);
+        self
+    }
+
+    /// The same with what it is charged.
+    pub fn with_prices(mut self, prices: Prices) -> Self {
+        self.prices = prices;
+        self
+    }
+}
+
+/// One number of one tier, at one moment.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct Sample {
+    /// The name, with its unit last.
+    pub name: String,
+    /// Labels and their values.
+    pub labels: Vec<(&'static str, String)>,
+    /// The value.
+    pub value: f64,
+    /// Whether it only is_counter.
+    pub is_counter: bool,
+}
+
+/// A counter's name in Prometheus, and the reason that is a label there.
+pub fn prometheus_name(counter: &str) -> (String, Option<&str>) {
+    match counter.strip_prefix("misses_") {
+        Some(reason) => ("kvtier_misses_total".into(), Some(reason)),
+        None if counter.ends_with("_us") => {
+            (format!("kvtier_{}_seconds_total", counter.trim_end_matches("_us")), None)
+        }
+        None => (format!("kvtier_{counter}_total"), None),
+    }
+}
+
+/// All numbers of these tiers but histograms.
+pub fn samples(tiers: &[MonitoredTier]) -> Vec<Sample> {
+    tiers.iter().flat_map(of_tier).collect()
+}
+
+fn of_tier(shown: &MonitoredTier) -> Vec<Sample> {
+    let (status, usage) = (shown.tier.status(), shown.tier.usage());
+    let name = shown.tier.caps().name.to_string();
+    let sample = |metric: &str, labels: &[(&'static str, String)], value: f64, is_counter: bool| {
+        let labels =
+            std::iter::once(("tier", name.clone())).chain(labels.iter().cloned()).collect();
+        Sample { name: metric.into(), labels, value, is_counter }
+    };
+    let gauge = |metric, value: u64| sample(metric, &[], value as f64, false);
+    let mut all =
+        vec![gauge("kvtier_healthy", status.healthy.into()), gauge("kvtier_chunks", usage.chunks)];
+    all.extend(usage.used_bytes.map(|bytes| gauge("kvtier_used_bytes", bytes)));
+    all.extend(usage.capacity_bytes.map(|bytes| gauge("kvtier_capacity_bytes", bytes)));
+    let of_tenant = |tenant: &kvtier_core::TenantUsage| {
+        sample(
+            "kvtier_tenant_used_bytes",
+            &[("tenant", tenant_label(&tenant.tenant))],
+            tenant.used_bytes as f64,
+            false,
+        )
+    };
+    all.extend(usage.tenants.iter().map(of_tenant));
+    for (counter, value) in &status.counters {
+        let (metric, reason) = prometheus_name(counter);
+        let value = if counter.ends_with("_us") { *value as f64 / 1e6 } else { *value as f64 };
+        let labels: Vec<_> =
+            reason.map(|reason| ("reason", reason.to_owned())).into_iter().collect();
+        all.push(sample(&metric, &labels, value, true));
+    }
+    if shown.prices != Prices::default() {
+        all.push(sample(
+            "kvtier_cost_dollars_total",
+            &[],
+            shown.prices.dollars(&status.counters),
+            true,
+        ));
+    }
+    all
+}
+
+/// How a tenant is called in metrics: by 32 hexadecimal digits of a digest of its name, which may
+/// be a cache salt and is not shown. Empty for no tenant. A tenant whose name this process did not
+/// meet (`~` and 32 digits) keeps those digits.
+pub fn tenant_label(name: &str) -> String {
+    let is_digest =
+        |digits: &&str| digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if let Some(digits) = name.strip_prefix('~').filter(is_digest) {
+        return digits.to_owned();
+    }
+    let digits = if name.is_empty() { 0 } else { 32 };
+    let digest = Digest::derive("kvtier tenant label", name.as_bytes()).to_string();
+    digest.chars().take(digits).collect()
+}
+
+/// These tiers' metrics as text in Prometheus' exposition format, version 0.0.4.
+pub fn prometheus(tiers: &[MonitoredTier]) -> String {
+    let mut families: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
+    samples(tiers)
+        .into_iter()
+        .for_each(|sample| families.entry(sample.name.clone()).or_default().push(sample));
+    let mut out = String::new();
+    for (name, samples) in families {
+        let kind = if samples[0].is_counter { "counter" } else { "gauge" };
+        let _ = writeln!(out, "# HELP {name} {}\n# TYPE {name} {kind}", help(&name));
+        for sample in samples {
+            let _ = writeln!(out, "{name}{{{}}} {}", labels(&sample.labels), sample.value);
+        }
+    }
+    if tiers.iter().any(|shown| shown.meter.is_some()) {
+        let _ = writeln!(out, "# HELP {TIMES} {}\n# TYPE {TIMES} histogram", help(TIMES));
+        for shown in tiers {
+            let tier = labels(&[("tier", shown.tier.caps().name.to_string())]);
+            shown.meter.iter().for_each(|meter| meter.expose(TIMES, &tier, &mut out));
+        }
+    }
+    out
+}
+
+/// The histogram of how long batches take.
+pub(super) const TIMES: &str = "kvtier_op_seconds";
+
+/// Metrics that are not counters of a tier: name, unit, meaning.
+pub(super) const OTHER: [(&str, &str, &str); 9] = [
+    ("kvtier_healthy", "1 or 0", "whether the tier accepts work"),
+    ("kvtier_chunks", "chunks", "chunks stored"),
+    ("kvtier_used_bytes", "bytes", "bytes stored, by any program or node; absent while unknown"),
+    ("kvtier_capacity_bytes", "bytes", "the cap; absent without a cap"),
+    (
+        "kvtier_tenant_used_bytes",
+        "bytes",
+        "bytes stored for one tenant (cache salt); label `tenant`: 32 digits of a digest of its name",
+    ),
+    (
+        "kvtier_cost_dollars_total",
+        "dollars",
+        "cost of requests and traffic by the price table; absent without one",
+    ),
+    (
+        "kvtier_lookup_keys_total",
+        "keys",
+        "keys whose lookup was answered with hit or miss; in a stack each tier is asked for the keys that the tiers above do not have; `lookup_keys` in `status()`",
+    ),
+    (
+        "kvtier_lookup_hits_total",
+        "keys",
+        "keys whose lookup was a hit; `lookup_hits` in `status()`",
+    ),
+    (TIMES, "seconds", "histogram: time of a batch from the call to the answer; label `op`"),
+];
+
+fn help(name: &str) -> String {
+    if let Some((.., help)) = OTHER.iter().find(|(other, ..)| *other == name) {
+        return (*help).into();
+    }
+    if name == "kvtier_misses_total" {
+        return "loads that were not hits, by reason".into();
+    }
+    let metric = all().find(|metric| prometheus_name(metric.name).0 == name);
+    metric.map_or_else(
+        || "not described".into(),
+        |metric| metric.help.replace('\\', "\\\\").replace('\n', " "),
+    )
+}
+
+fn labels(labels: &[(&'static str, String)]) -> String {
+    let escape =
+        |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let one = |(name, value): &(&str, String)| format!("{name}=\"{}\"", escape(value));
+    labels.iter().map(one).collect::<Vec<_>>().join(",")
+}
