@@ -24,7 +24,7 @@ fn story(number: u64) -> u64 {
     let (top, below) = rules(number);
     let config = StackConfig::new("story")
         .with_dirty_bytes_max(4 * LEN as u64)
-        .with_behind_max(Duration::from_millis(50));
+        .with_write_back_timeout(Duration::from_millis(50));
     let f = Fixture::new(
         Stack::open(config.with_rule(host, top).with_rule(low.clone(), below)).unwrap(),
     );

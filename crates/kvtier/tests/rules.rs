@@ -230,7 +230,11 @@ fn what_is_slower_than_computing_is_a_miss_and_the_break_even_is_told() {
         assert_eq!(missed > 10, slow, "{missed} of 30");
         let reasons = t.stack.status().reasons.join("\n");
         assert!(
-            reasons.contains(if slow { "computing is quicker" } else { "it beats computing from" }),
+            reasons.contains(if slow {
+                "computing is faster"
+            } else {
+                "faster than computing from"
+            }),
             "{reasons}"
         );
         let found = t
@@ -263,7 +267,7 @@ fn rules_that_cannot_be_are_refused_by_name() {
         refused(StackConfig::new("s").with_rule(host(4096), back())).contains("written through")
     );
     let spilled = StackConfig::new("s").with(arena_less).with_rule(host(1 << 20), spill());
-    assert!(refused(spilled).contains("cannot hand what it evicts"));
+    assert!(refused(spilled).contains("cannot pass evicted chunks"));
     let many = (0..17).fold(StackConfig::new("s"), |config, _| config.with(host(4096)));
     assert!(refused(many).contains("at most 16"));
     let zero =
@@ -436,7 +440,7 @@ fn what_a_stack_refuses_does_not_wait_for_its_thread() {
     let first = stack.load(&ctx(), vec![Load { key: key(1), into: vec![lease] }]);
     let open = || -> u64 {
         let text = format!("{stack:?}");
-        text.split_once("Exec(").unwrap().1.split_once(' ').unwrap().0.parse().unwrap()
+        text.split_once("Executor(").unwrap().1.split_once(' ').unwrap().0.parse().unwrap()
     };
     let (waiting, refused) = (loads(1024), loads(5000));
     assert!(refused.iter().all(|ticket| ticket.is_done()) && open() <= 1025, "{}", open());

@@ -5,7 +5,7 @@ use kvtier_core::{Clock, Error, ErrorKind, Tier};
 
 use super::plan::{LEVELS_MAX, Rule, Write};
 
-/// How to build a stack: its tiers, the fastest first, and what is asked of each.
+/// The settings of a stack: its tiers, fastest first, and their rules.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StackConfig {
@@ -13,40 +13,39 @@ pub struct StackConfig {
     pub name: String,
     /// The tiers and their rules, the fastest first.
     pub levels: Vec<(Arc<dyn Tier>, Rule)>,
-    /// The most bytes that wait to be written to lower tiers. What would be more is waited for; of
-    /// what a tier gives up, it is lost.
+    /// The most bytes that wait to be written to lower tiers. A save that would exceed it waits for
+    /// the tier; an evicted chunk that would exceed it is dropped.
     pub dirty_bytes_max: u64,
-    /// How long a chunk on its way to a lower tier may take before it is given up.
-    pub behind_max: Duration,
-    /// How many bytes of KV cache the engine computes in a second (its prefill rate in tokens,
-    /// times the bytes of a token). Given, a demand load that would take longer than computing
-    /// is a miss.
+    /// The deadline of a write to a lower tier in the background.
+    pub write_back_timeout: Duration,
+    /// The bytes of KV cache that the engine computes in a second: its prefill rate in tokens times
+    /// the bytes of a token. If set, a demand load that would take longer than computing is a
+    /// miss.
     pub computed_bytes_per_s: Option<f64>,
-    /// The clock that deadlines and holds go by.
+    /// The clock for deadlines and holds.
     pub clock: Clock,
 }
 
 impl StackConfig {
-    /// A stack without tiers yet, of at most 256 MiB dirty bytes.
+    /// A stack without tiers, with at most 256 MiB waiting to be written.
     pub fn new(name: &str) -> Self {
-        let (dirty_bytes_max, behind_max) = (256 << 20, Duration::from_secs(10));
+        let (dirty_bytes_max, write_back_timeout) = (256 << 20, Duration::from_secs(10));
         StackConfig {
             name: name.into(),
             levels: Vec::new(),
             dirty_bytes_max,
-            behind_max,
+            write_back_timeout,
             computed_bytes_per_s: None,
             clock: Clock::real(),
         }
     }
 
-    /// Adds a tier below what is there: written through, and offered every chunk that is found
-    /// below it.
+    /// Adds a tier below the others, with the default [`Rule`].
     pub fn with(self, tier: Arc<dyn Tier>) -> Self {
         self.with_rule(tier, Rule::new())
     }
 
-    /// Adds a tier with its rules.
+    /// Adds a tier below the others, with this rule.
     pub fn with_rule(mut self, tier: Arc<dyn Tier>, rule: Rule) -> Self {
         self.levels.push((tier, rule));
         self
@@ -58,10 +57,9 @@ impl StackConfig {
         self
     }
 
-    /// Sets how long a chunk on its way to a lower tier may take (10 s): a tier that stalls holds
-    /// so long what waits for it.
-    pub fn with_behind_max(mut self, longest: Duration) -> Self {
-        self.behind_max = longest;
+    /// Sets the deadline of a write to a lower tier in the background (10 s).
+    pub fn with_write_back_timeout(mut self, longest: Duration) -> Self {
+        self.write_back_timeout = longest;
         self
     }
 
@@ -71,7 +69,7 @@ impl StackConfig {
         self
     }
 
-    /// Sets the clock that deadlines and holds go by, for tests. Those of the tiers are their own.
+    /// Sets the clock for deadlines and holds, for tests. The tiers have clocks of their own.
     pub fn with_clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
@@ -99,13 +97,13 @@ impl StackConfig {
             self.levels.iter().find(|(_, rule)| rule.deadline.is_some_and(|own| own.is_zero()))
         {
             return invalid(format!(
-                "{}: a deadline of 0 lets nothing through; leave it out",
+                "{}: a deadline of 0 ends every op; leave it out",
                 tier.caps().name
             ));
         }
         match self.computed_bytes_per_s {
             Some(rate) if !(rate.is_finite() && rate > 0.0) => invalid(format!(
-                "{rate} bytes computed in a second cannot be; give a number above 0, or none"
+                "{rate} bytes computed in a second is out of range; give a number above 0, or none"
             )),
             _ => Ok(()),
         }

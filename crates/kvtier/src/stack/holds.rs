@@ -7,17 +7,17 @@ use kvtier_core::{Clock, Digest, HoldId};
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// The most holds of a stack at one time.
+/// The most holds of a stack at once.
 pub const HOLDS_MAX: usize = 65_536;
 
-/// Fewer holds are not looked through for expired ones.
+/// Expired holds are purged only above this number.
 const PURGE_MIN: usize = 64;
 
-/// Holds of single tiers: which tier, and its hold.
+/// Holds of single tiers: the index of the tier, and its hold.
 pub type Parts = Vec<(usize, HoldId)>;
 
-/// One hold of the stack stands for one in each tier that has some of the chunks. The tiers end
-/// theirs by themselves; what is kept here is only which they are.
+/// The holds of a stack. Each stands for one hold in every tier that has some of the chunks. The
+/// tiers expire their holds themselves; this map only names them.
 #[derive(Debug, Default)]
 pub struct Holds {
     clock: Clock,
@@ -27,25 +27,25 @@ pub struct Holds {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// At this number of holds, those whose time is up are forgotten. Holds of callers that never
-    /// release them do not pile up.
+    /// At this number of holds the expired ones are purged, so that holds which no caller releases
+    /// do not accumulate.
     purge_at: usize,
-    all: HashMap<u64, Kept>,
+    all: HashMap<u64, HeldParts>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct HeldParts {
     until: Instant,
     parts: Parts,
     /// The chunks that it holds, until some are released.
     keys: Vec<Digest>,
-    /// From then on: how often each is held still.
+    /// From then on: how often each is still held.
     left: HashMap<Digest, usize>,
 }
 
-impl Kept {
-    /// Takes these from its chunks, one time each; whether any is left.
-    fn give_back(&mut self, keys: &[Digest]) -> bool {
+impl HeldParts {
+    /// Releases each of these keys once; returns whether any key is left.
+    fn release_keys(&mut self, keys: &[Digest]) -> bool {
         for key in self.keys.drain(..) {
             *self.left.entry(key).or_default() += 1;
         }
@@ -61,17 +61,17 @@ impl Kept {
     }
 }
 
-/// What a hold of the stack stands for after some of its keys were released.
+/// The parts of a hold after some of its keys were released.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Others are held: these parts go on, without the released keys.
+    /// Other keys are still held: these parts continue without the released ones.
     Some(Parts),
-    /// They have ended with it.
+    /// The hold has ended: these parts are to be released.
     Nothing(Parts),
 }
 
 impl Holds {
-    /// None yet, on this clock.
+    /// No holds, on this clock.
     pub fn new(clock: Clock) -> Self {
         Holds { clock, state: Mutex::default() }
     }
@@ -80,8 +80,8 @@ impl Holds {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A hold on these chunks that stands for these parts until `ttl` has passed; hands them back
-    /// when there are too many.
+    /// Records a hold on these chunks that stands for these parts until `ttl` has passed. Returns
+    /// the parts if there are too many holds.
     pub fn keep(&self, parts: Parts, keys: Vec<Digest>, ttl: Duration) -> Result<HoldId, Parts> {
         let (mut state, now) = (self.lock(), self.clock.now());
         if state.all.len() >= state.purge_at.clamp(PURGE_MIN, HOLDS_MAX) {
@@ -95,22 +95,22 @@ impl Holds {
         let id = state.next;
         // A hold without end in sight is kept for a century.
         let until = now.checked_add(ttl).unwrap_or(now + Duration::from_secs(3_000_000_000));
-        state.all.insert(id, Kept { until, parts, keys, left: HashMap::new() });
+        state.all.insert(id, HeldParts { until, parts, keys, left: HashMap::new() });
         Ok(HoldId(id))
     }
 
-    /// Forgets a hold; what it stood for, nothing if it is unknown.
+    /// Removes a hold and returns its parts; none if it is unknown.
     pub fn take(&self, id: HoldId) -> Parts {
         self.lock().all.remove(&id.0).map(|kept| kept.parts).unwrap_or_default()
     }
 
-    /// Takes keys from a hold, which is forgotten with its last one.
-    pub fn give_back(&self, id: HoldId, keys: &[Digest]) -> Rest {
+    /// Releases keys of a hold, which ends with its last one.
+    pub fn release_keys(&self, id: HoldId, keys: &[Digest]) -> Rest {
         let mut state = self.lock();
         let left = state
             .all
             .get_mut(&id.0)
-            .and_then(|kept| kept.give_back(keys).then(|| kept.parts.clone()));
+            .and_then(|kept| kept.release_keys(keys).then(|| kept.parts.clone()));
         match left {
             Some(parts) => Rest::Some(parts),
             None => {
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hold_is_taken_once_and_expired_ones_make_room() {
+    fn a_hold_is_taken_once_and_expired_ones_are_purged() {
         let time = ManualClock::new();
         let holds = Holds::new(time.clock());
         let keep = |parts, ttl| holds.keep(parts, vec![Digest([1; 32])], ttl);
@@ -136,7 +136,7 @@ mod tests {
         assert!(holds.take(id).is_empty());
         let minute = Duration::from_secs(60);
         (0..HOLDS_MAX).for_each(|_| assert!(keep(vec![], minute).is_ok()));
-        assert!(keep(vec![(3, HoldId(3))], minute).is_err(), "all of them still hold");
+        assert!(keep(vec![(3, HoldId(3))], minute).is_err(), "none has expired");
         time.advance(minute);
         assert!(keep(vec![(1, HoldId(1))], Duration::from_secs(60)).is_ok());
         (1..HOLDS_MAX).for_each(|_| assert!(keep(vec![], Duration::from_secs(60)).is_ok()));
@@ -144,15 +144,15 @@ mod tests {
     }
 
     #[test]
-    fn with_its_last_key_a_hold_is_forgotten() {
+    fn a_hold_ends_with_its_last_key() {
         let holds = Holds::default();
         let [a, b, c] = [1, 2, 3].map(|n| Digest([n; 32]));
         let parts = || vec![(0, HoldId(7)), (1, HoldId(8))];
         let id = holds.keep(parts(), vec![a, b, a], Duration::MAX).unwrap();
-        assert_eq!(holds.give_back(id, &[a, c]), Rest::Some(parts()));
-        assert_eq!(holds.give_back(id, &[b, b, c]), Rest::Some(parts()), "it was named twice");
-        assert_eq!(holds.give_back(id, &[a]), Rest::Nothing(parts()));
-        assert_eq!(holds.give_back(id, &[a]), Rest::Nothing(vec![]));
+        assert_eq!(holds.release_keys(id, &[a, c]), Rest::Some(parts()));
+        assert_eq!(holds.release_keys(id, &[b, b, c]), Rest::Some(parts()), "it was held twice");
+        assert_eq!(holds.release_keys(id, &[a]), Rest::Nothing(parts()));
+        assert_eq!(holds.release_keys(id, &[a]), Rest::Nothing(vec![]));
         assert!(holds.lock().all.is_empty() && holds.take(id).is_empty());
     }
 }

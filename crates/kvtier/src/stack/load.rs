@@ -1,4 +1,10 @@
-//! Loads: down until a tier has the chunk, and up again into the tiers above.
+//! Loads: the tiers are tried in order, and a chunk found below is promoted to the tiers above.
+//!
+//! The memory of a load belongs to one tier at a time: an op is offered to the next tier only with
+//! the leases that the tier before returned. If a tier keeps them past its deadline, the op ends
+//! there with that tier's error. A promotion reads the caller's own leases, frozen to views, and
+//! turns them back into leases before the caller gets them; a tier above that still reads one keeps
+//! it, and the load ends with `Timeout` instead of a hit with part of its memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,67 +16,67 @@ use kvtier_core::{
 };
 use kvtier_mem::{Lease, View};
 
-use super::flights::Flight;
+use super::merge::LoadMerge;
 use super::plan::{self, Tiers};
-use super::verdict::Verdict;
-use super::{Asked, Inner, add};
+use super::single_flight::Flight;
+use super::{Admitted, Inner, add};
 
 type LoadSlot = Slot<Load, Loaded>;
 
-/// A load on its way down.
-struct Falling {
-    /// Its place in the batch.
+/// A load that no tier has answered yet.
+struct PendingLoad {
+    /// Its index in the batch.
     at: usize,
     op: Load,
     slot: LoadSlot,
-    verdict: Verdict,
-    /// Ends the wait of others for this key, when dropped. Who has none brings nothing up, since a
-    /// remove may be on its way down.
+    merge: LoadMerge,
+    /// Dropping it wakes the other loads of this key. A load without a flight promotes nothing,
+    /// because a remove of the key may be under way.
     flight: Option<Flight>,
 }
 
-/// A chunk that was found, and where it may go.
+/// A load that hit.
 struct Found {
-    /// Its place in the batch.
+    /// Its index in the batch.
     at: usize,
     op: Load,
-    may_rise: bool,
+    may_promote: bool,
 }
 
-/// A chunk on its way up.
-struct Rising {
-    /// Its place in the batch.
+/// A chunk that is being promoted.
+struct Promotion {
+    /// Its index in the batch.
     at: usize,
     key: Key,
     views: Vec<View>,
-    /// All that is there together with it, where it was found.
+    /// The atomic set that it belongs to in the tier where it was found.
     set: Option<Arc<[Digest]>>,
 }
 
-/// Loads a batch: what no other load is fetching at the moment at once, then, when they have
-/// landed, the rest.
-pub async fn load(stack: &Inner, ctx: &Ctx, asked: Asked<Load, Loaded>) {
-    let batch = Batch { stack, ctx, keys: asked.keys };
+/// Loads a batch: first the keys that no other load is fetching, then, once those flights have
+/// ended, the rest.
+pub async fn load(stack: &Inner, ctx: &Ctx, admitted: Admitted<Load, Loaded>) {
+    let batch = Batch { stack, ctx, keys: admitted.keys };
     let (mut own, mut others) = (Vec::new(), Vec::new());
-    for (at, op, slot) in asked.taken {
+    for (at, op, slot) in admitted.ops {
         let begun = stack.flights.begin(op.key.digest());
-        let falling = |flight| Falling { at, op, slot, verdict: Verdict::default(), flight };
+        let pending = |flight| PendingLoad { at, op, slot, merge: LoadMerge::default(), flight };
         match begun {
-            Ok(flight) => own.push(falling(Some(flight))),
-            Err(landed) => others.push((falling(None), landed)),
+            Ok(flight) => own.push(pending(Some(flight))),
+            Err(landed) => others.push((pending(None), landed)),
         }
     }
     add(&stack.counters.coalesced, others.len() as u64);
-    batch.fall(own).await;
+    batch.load_from_tiers(own).await;
     let mut rest = Vec::with_capacity(others.len());
-    for (falling, landed) in others {
-        // How it ended is of no matter: the chunk is above now, or it is not.
+    for (pending, landed) in others {
+        // The result is not needed: either the chunk is above now, or this load tries itself.
         let _ = landed.await;
-        rest.push(falling);
+        rest.push(pending);
     }
     rest.iter_mut()
-        .for_each(|falling| falling.flight = stack.flights.begin(falling.op.key.digest()).ok());
-    batch.fall(rest).await;
+        .for_each(|pending| pending.flight = stack.flights.begin(pending.op.key.digest()).ok());
+    batch.load_from_tiers(rest).await;
 }
 
 struct Batch<'a> {
@@ -81,72 +87,71 @@ struct Batch<'a> {
 
 impl Batch<'_> {
     /// Offers ops to tier after tier until one has the chunk.
-    async fn fall(&self, mut open: Vec<Falling>) {
+    async fn load_from_tiers(&self, mut open: Vec<PendingLoad>) {
         let stack = self.stack;
         for at in 0..stack.tiers.len() {
-            open = still_wanted(open);
+            open = end_canceled(open);
             if open.is_empty() {
                 return;
             }
             if !stack.is_worth(self.ctx, at, open.iter().map(|f| f.op.bytes()).sum()) {
                 add(&stack.counters.skipped_slow, open.len() as u64);
-                open.iter_mut().for_each(|f| f.verdict.hear(Ok(Loaded::Miss(MissReason::Slow))));
+                open.iter_mut().for_each(|f| f.merge.add(Ok(Loaded::Miss(MissReason::Slow))));
                 continue;
             }
             let (ctx, began) = (self.ctx_for(at, &open), stack.time.now());
-            let end = stack.a_little_before(self.ctx.deadline);
+            let end = stack.before_deadline(self.ctx.deadline);
             let (ops, rest): (Vec<_>, Vec<_>) =
-                open.into_iter().map(|f| (f.op, (f.at, f.slot, f.verdict, f.flight))).unzip();
+                open.into_iter().map(|f| (f.op, (f.at, f.slot, f.merge, f.flight))).unzip();
             let answers = stack.tiers[at].load_waiting(&ctx, ops).await;
-            stack.heard(at, &answers, stack.time.elapsed(began));
+            stack.measure(at, &answers, stack.time.elapsed(began));
             let (mut hits, mut next) = (Vec::new(), Vec::new());
-            for (Done { op, result }, (place, slot, mut verdict, flight)) in
+            for (Done { op, result }, (place, slot, mut merge, flight)) in
                 answers.into_iter().zip(rest)
             {
                 add(&stack.counters.tier_errors, u64::from(result.is_err()));
                 match result {
                     Ok(Loaded::Hit { len }) => {
-                        hits.push((len, Falling { at: place, op, slot, verdict, flight }))
+                        hits.push((len, PendingLoad { at: place, op, slot, merge, flight }))
                     }
-                    // Its memory is still with that tier: nothing is left to offer to the next.
+                    // That tier still has the memory, so no other tier can be offered the op.
                     Err(e) if op.into.is_empty() => slot.finish(op, Err(e)),
-                    // What only this tier had no time for, others may have.
+                    // Only this tier ran out of time; others may still answer.
                     Err(e) if e.kind() == ErrorKind::Timeout && stack.time.now() < end => {
-                        verdict.hear_own(e);
-                        next.push(Falling { at: place, op, slot, verdict, flight });
+                        merge.add_tier_error(e);
+                        next.push(PendingLoad { at: place, op, slot, merge, flight });
                     }
                     other => {
-                        verdict.hear(other);
-                        next.push(Falling { at: place, op, slot, verdict, flight });
+                        merge.add(other);
+                        next.push(PendingLoad { at: place, op, slot, merge, flight });
                     }
                 }
             }
             self.finish_hits(at, hits).await;
             open = next;
         }
-        for Falling { op, slot, verdict, .. } in open {
-            add(&stack.counters.corrupt, u64::from(verdict.is_corrupt()));
-            let answer = verdict.sum_up();
+        for PendingLoad { op, slot, merge, .. } in open {
+            add(&stack.counters.corrupt, u64::from(merge.is_corrupt()));
+            let answer = merge.finish();
             add(&stack.counters.misses, u64::from(matches!(answer, Ok(Loaded::Miss(_)))));
             slot.finish(op, answer);
         }
     }
 
-    /// What tier `at` is told: its own deadline, a little before the stack's, so that what it has
-    /// by then is still heard; and where these ops stand in their chain, if they follow each
-    /// other.
-    fn ctx_for(&self, at: usize, open: &[Falling]) -> Ctx {
+    /// The context for tier `at`: its deadline, slightly before the stack's, and the position of
+    /// these ops in their chain, if they follow each other.
+    fn ctx_for(&self, at: usize, open: &[PendingLoad]) -> Ctx {
         let places: Vec<usize> = open.iter().map(|f| f.at).collect();
         self.stack.ctx_for(at, self.ctx).for_part(&self.keys, &places)
     }
 
-    /// Answers hits of tier `at`, after they were promoted to the tiers above.
-    async fn finish_hits(&self, at: usize, hits: Vec<(u64, Falling)>) {
+    /// Promotes the hits of tier `at` to the tiers above, then answers them.
+    async fn finish_hits(&self, at: usize, hits: Vec<(u64, PendingLoad)>) {
         let (mut ops, mut rest) = (Vec::with_capacity(hits.len()), Vec::with_capacity(hits.len()));
-        for (len, Falling { at: place, op, slot, verdict, flight }) in hits {
-            add(&self.stack.counters.corrupt, u64::from(verdict.is_corrupt()));
+        for (len, PendingLoad { at: place, op, slot, merge, flight }) in hits {
+            add(&self.stack.counters.corrupt, u64::from(merge.is_corrupt()));
             let leases = op.into.len();
-            ops.push(Found { at: place, may_rise: flight.is_some(), op });
+            ops.push(Found { at: place, may_promote: flight.is_some(), op });
             rest.push((len, leases, slot, flight));
         }
         let ops = self.promote(ops, at).await;
@@ -155,8 +160,7 @@ impl Batch<'_> {
                 add(&self.stack.counters.hits, 1);
                 Ok(Loaded::Hit { len })
             } else {
-                // A hit says that all bytes are there, and some are in memory that cannot be handed
-                // back yet.
+                // A hit promises the caller all of its memory, and some cannot be returned yet.
                 let what = "a faster tier still copies from this memory";
                 Err(Error::new(ErrorKind::Timeout, what).with_op("load").with_key(*op.key.digest()))
             };
@@ -166,15 +170,15 @@ impl Batch<'_> {
         }
     }
 
-    /// Saves chunks that tier `from` had to the tiers above that admit them, out of the callers'
-    /// own leases, and gives them back. What is there together with others there is so above
-    /// too. What a tier does not take now, it does not get: the next load finds it below again.
+    /// Saves chunks found in tier `from` to the tiers above that admit them, from the callers' own
+    /// leases, and returns the leases. Chunks of an atomic set are saved as parts of it. A chunk
+    /// that a tier rejects is not offered again; the next load finds it below.
     async fn promote(&self, ops: Vec<Found>, from: usize) -> Vec<Load> {
         let stack = self.stack;
         let counted = plan::counts_hits(&stack.rules, from);
         let to = |found: &Found| {
-            let hits = if counted { stack.seen.count(found.op.key.digest()) } else { 1 };
-            if found.may_rise {
+            let hits = if counted { stack.hit_counter.count(found.op.key.digest()) } else { 1 };
+            if found.may_promote {
                 plan::promote_to(&stack.rules, from, hits)
             } else {
                 Tiers::default()
@@ -186,45 +190,44 @@ impl Batch<'_> {
             add(&stack.counters.not_admitted, if from > 0 { ops.len() as u64 } else { 0 });
             return ops.into_iter().map(|found| found.op).collect();
         }
-        let frozen = |Found { at, op: Load { key, into }, .. }: Found| Rising {
+        let frozen = |Found { at, op: Load { key, into }, .. }: Found| Promotion {
             at,
             set: stack.tiers[from].atomic_set_of(&key),
             key,
             views: into.into_iter().map(Lease::freeze).collect(),
         };
-        let chunks: Vec<Rising> = ops.into_iter().map(frozen).collect();
+        let chunks: Vec<Promotion> = ops.into_iter().map(frozen).collect();
         for tier in all.iter() {
             let some =
                 chunks.iter().zip(&wanted).filter(|(_, wanted)| wanted.iter().any(|at| at == tier));
-            let some: Vec<&Rising> = some.map(|(chunk, _)| chunk).collect();
+            let some: Vec<&Promotion> = some.map(|(chunk, _)| chunk).collect();
             add(&stack.counters.not_admitted, (chunks.len() - some.len()) as u64);
-            self.lift(tier, some).await;
+            self.save_promoted(tier, some).await;
         }
         let thawed =
             |views: Vec<View>| views.into_iter().filter_map(|v| v.into_lease().ok()).collect();
         chunks
             .into_iter()
-            .map(|Rising { key, views, .. }| Load { key, into: thawed(views) })
+            .map(|Promotion { key, views, .. }| Load { key, into: thawed(views) })
             .collect()
     }
 
-    /// Saves chunks to a tier above: those of one set as a part of it, and all others.
-    async fn lift(&self, tier: usize, some: Vec<&Rising>) {
+    /// Saves chunks to a tier above, grouped by atomic set.
+    async fn save_promoted(&self, tier: usize, some: Vec<&Promotion>) {
         let stack = self.stack;
-        let mut groups: BTreeMap<Option<&Arc<[Digest]>>, Vec<&Rising>> = BTreeMap::new();
+        let mut groups: BTreeMap<Option<&Arc<[Digest]>>, Vec<&Promotion>> = BTreeMap::new();
         some.into_iter()
             .for_each(|chunk| groups.entry(chunk.set.as_ref()).or_default().push(chunk));
-        let begin = |(set, group): (Option<&Arc<[Digest]>>, Vec<&Rising>)| {
+        let begin = |(set, group): (Option<&Arc<[Digest]>>, Vec<&Promotion>)| {
             let places: Vec<usize> = group.iter().map(|chunk| chunk.at).collect();
-            // The class tells the tier that this memory goes back to the caller, so that it copies
-            // instead of keeping it.
+            // With this class the tier copies: the memory is returned to the caller.
             let mut ctx = stack
                 .ctx_for(tier, self.ctx)
                 .for_part(&self.keys, &places)
                 .with_class(Class::Prefetch);
             (ctx.atomic, ctx.atomic_set) = (set.is_some(), set.cloned());
             let save =
-                |chunk: &&Rising| Save { key: chunk.key.clone(), from: filled(&chunk.views) };
+                |chunk: &&Promotion| Save { key: chunk.key.clone(), from: filled(&chunk.views) };
             stack.tiers[tier].save(&ctx, group.iter().map(save).collect())
         };
         let begun: Vec<Ticket<_>> = groups.into_iter().map(begin).collect();
@@ -241,16 +244,16 @@ fn filled(views: &[View]) -> Vec<View> {
     views.iter().filter(|v| !v.is_empty()).cloned().collect()
 }
 
-/// Ends the ops that nobody waits for any more; they have not begun in the tier that would be next.
-fn still_wanted(open: Vec<Falling>) -> Vec<Falling> {
+/// Ends the ops that were canceled or are past their deadline, before the next tier gets them.
+fn end_canceled(open: Vec<PendingLoad>) -> Vec<PendingLoad> {
     let mut wanted = Vec::with_capacity(open.len());
-    for falling in open {
-        match falling.slot.is_over() {
-            None => wanted.push(falling),
+    for pending in open {
+        match pending.slot.is_over() {
+            None => wanted.push(pending),
             Some(kind) => {
-                let error = Error::new(kind, "the load ended before a tier had answered it")
-                    .with_op("load");
-                let Falling { op, slot, .. } = falling;
+                let error =
+                    Error::new(kind, "the load ended before a tier answered").with_op("load");
+                let PendingLoad { op, slot, .. } = pending;
                 let error = error.with_key(*op.key.digest());
                 slot.finish(op, Err(error));
             }
@@ -260,33 +263,33 @@ fn still_wanted(open: Vec<Falling>) -> Vec<Falling> {
 }
 
 impl Inner {
-    /// Whether loading so much from a tier is quicker than computing it, as far as that is known.
+    /// Whether loading this much from a tier is faster than computing it, as far as is known.
     pub fn is_worth(&self, ctx: &Ctx, at: usize, bytes: u64) -> bool {
-        // Above everything else a chunk has not even been looked for; and nobody waits for what is
-        // no demand.
+        // Only a demand load has a caller that would compute instead.
         let Some(computed_per_s) = self.computed_per_s.filter(|_| ctx.class == Class::Demand)
         else {
             return true;
         };
-        self.paces[at].beats(self.time.now(), bytes, computed_per_s)
+        self.latencies[at].is_faster_than_computing(self.time.now(), bytes, computed_per_s)
     }
 
-    /// Measures a tier's pace by what it has just answered.
-    fn heard(&self, at: usize, answers: &[Done<Load, Loaded>], took: Duration) {
+    /// Records how long a tier's loads took.
+    fn measure(&self, at: usize, answers: &[Done<Load, Loaded>], took: Duration) {
         let bytes = |done: &Done<Load, Loaded>| match done.result {
             Ok(Loaded::Hit { len }) => len,
             _ => 0,
         };
         match answers.iter().map(bytes).sum() {
             0 => {}
-            bytes => self.paces[at].heard(self.time.now(), bytes, took),
+            bytes => self.latencies[at].record(self.time.now(), bytes, took),
         }
     }
 
-    /// The deadline that a tier is given: its own if it has one, and a little before the stack's.
+    /// The context for a tier, with its deadline: its own if it has one, and slightly before the
+    /// stack's.
     pub fn ctx_for(&self, at: usize, ctx: &Ctx) -> Ctx {
         let mut ctx = ctx.clone();
-        ctx.deadline = self.a_little_before(ctx.deadline);
+        ctx.deadline = self.before_deadline(ctx.deadline);
         if let Some(own) = self.rules[at].deadline.and_then(|own| self.time.now().checked_add(own))
         {
             ctx.deadline = ctx.deadline.min(own);
@@ -294,12 +297,12 @@ impl Inner {
         ctx
     }
 
-    /// When a tier is to have answered so that the stack can answer in time.
-    fn a_little_before(&self, deadline: Instant) -> Instant {
+    /// The deadline of a tier, early enough that the stack can answer in time.
+    fn before_deadline(&self, deadline: Instant) -> Instant {
         let left = deadline.saturating_duration_since(self.time.now());
         deadline - (left / 16).min(MARGIN_MAX)
     }
 }
 
-/// How much earlier than the stack a tier below it answers, at most.
+/// The longest margin between a tier's deadline and the stack's.
 const MARGIN_MAX: Duration = Duration::from_millis(20);

@@ -1,20 +1,32 @@
-//! Tiers over each other that look like one.
+//! A stack: several tiers that act as one.
+//!
+//! [`plan`] decides without I/O which tiers get a chunk; `load` and `save` carry it out on one
+//! thread ([`executor`]). Three rules keep a stack consistent:
+//!
+//! - Chunks move between tiers only within a flight of their key ([`single_flight`]). A remove takes
+//!   the flight first, so no chunk reappears after it was removed.
+//! - Each tier gets a deadline slightly before the caller's, so that answers which are already in
+//!   can be merged in time. An op that has passed its deadline is answered by the timekeeper; late
+//!   answers of tiers release their holds and memory.
+//! - Bytes in memory are bounded: batches by the gate, chunks that wait for lower tiers by
+//!   [`write_back`].
 
-mod ask;
 mod config;
-mod dirty;
-mod exec;
-mod flights;
+mod executor;
+mod hit_counter;
 mod holds;
+mod latency;
 mod load;
+mod lookup;
+mod merge;
 mod observe;
-mod pace;
 mod plan;
+mod remove;
 mod save;
-mod seen;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
-mod verdict;
+mod single_flight;
+mod write_back;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -30,67 +42,80 @@ use kvtier_core::{
 use crate::metrics::StackCounters;
 use crate::promise::Promise;
 pub use config::StackConfig;
-use dirty::Dirty;
-use exec::{Exec, Spawner};
-use flights::Flights;
+use executor::{Executor, Spawner};
+use hit_counter::HitCounter;
 use holds::{Holds, Rest};
-use pace::Pace;
+use latency::LatencyModel;
 pub use plan::{Admit, Rule, Write};
 use save::Spiller;
-use seen::Seen;
+use single_flight::SingleFlight;
+use write_back::DirtyBytes;
 
 /// The most ops of a stack in flight.
 const OPS_MAX: u32 = 1024;
 /// The most bytes of a stack in flight.
 const BYTES_MAX: u64 = 4 << 30;
 
-/// Tiers over each other that look like one; the first is the fastest.
+/// Several tiers that act as one; the first is the fastest.
 ///
-/// A load falls through to the first tier that has the chunk, and a chunk found below is promoted
-/// to those above that [admit](Admit) it. A save goes to the tiers as their [rules](Write) say.
-/// Several loads of one key go below once: the others wait and are served from above. A tier that
-/// fails is a miss there; the stack answers with an error only when all tiers failed, at the
-/// caller's deadline, and for a remove. Dropping it waits for what is under way.
+/// A load tries the tiers in order until one has the chunk. A chunk found below is promoted to the
+/// tiers above that [admit](Admit) it. A save goes to the tiers as their [rules](Write) say.
+/// Concurrent loads of one key read it from below once; the others wait and are served from above.
+/// A tier that fails counts as a miss. The stack answers with an error only if all tiers failed, at
+/// the caller's deadline, and for a remove. Dropping a stack waits for ops under way.
 #[derive(Debug)]
 pub struct Stack {
     caps: Caps,
     inner: Arc<Inner>,
     gate: Gate,
-    // Dropped before the clock, so that deadlines are kept while it waits for what is under way.
-    exec: Exec,
+    // Dropped before the clock, so that deadlines hold while it waits for open tasks.
+    executor: Executor,
     clock: Timekeeper,
 }
 
 #[derive(Debug)]
 struct Inner {
     tiers: Vec<Arc<dyn Tier>>,
-    /// One for each tier, and so are `paces`.
+    /// One for each tier, like `latencies`.
     rules: Vec<Rule>,
-    paces: Vec<Pace>,
+    latencies: Vec<LatencyModel>,
     computed_per_s: Option<f64>,
-    dirty: Arc<Dirty>,
-    behind_max: Duration,
-    /// For each tier, chunks on their way to it that nobody waits for but removes.
-    behind: Vec<Flights>,
-    seen: Seen,
+    dirty: Arc<DirtyBytes>,
+    write_back_timeout: Duration,
+    /// For each tier, the chunks that are being written to it in the background.
+    write_backs: Vec<SingleFlight>,
+    hit_counter: HitCounter,
     spawner: Spawner,
-    flights: Flights,
+    flights: SingleFlight,
     holds: Holds,
     time: Clock,
     counters: StackCounters,
 }
 
 impl Stack {
-    /// A stack of at least one tier, all of them written through.
+    /// A stack of at least one tier, all of them write-through.
+    ///
+    /// # Errors
+    /// `Invalid` without a tier or with too many, `Io` if no thread can be started.
     pub fn new(name: &str, tiers: Vec<Arc<dyn Tier>>) -> Result<Self, Error> {
         Stack::open(tiers.into_iter().fold(StackConfig::new(name), StackConfig::with))
     }
 
-    /// A stack by these rules.
+    /// Builds a stack.
+    ///
+    /// # Errors
+    /// `Invalid` for a configuration that cannot work, `Unsupported` if a tier above one with
+    /// [`Write::Spill`] cannot pass on what it evicts, `Io` if no thread can be started.
     pub fn open(config: StackConfig) -> Result<Self, Error> {
         config.check()?;
-        let StackConfig { name, levels, dirty_bytes_max, behind_max, computed_bytes_per_s, clock } =
-            config;
+        let StackConfig {
+            name,
+            levels,
+            dirty_bytes_max,
+            write_back_timeout,
+            computed_bytes_per_s,
+            clock,
+        } = config;
         let (tiers, rules): (Vec<Arc<dyn Tier>>, Vec<Rule>) = levels.into_iter().unzip();
         let name = name.as_str();
         let thread =
@@ -99,28 +124,28 @@ impl Stack {
         caps.chunk_bytes_max = tiers.iter().map(|t| t.caps().chunk_bytes_max).max().unwrap_or(0);
         caps.bounce = tiers.iter().all(|t| t.caps().bounce);
         caps.align = tiers.iter().map(|t| t.caps().align).max().unwrap_or(1);
-        let exec = Exec::start(name).map_err(thread)?;
+        let executor = Executor::start(name).map_err(thread)?;
         let inner = Arc::new(Inner {
-            paces: tiers.iter().map(|_| Pace::new(clock.now())).collect(),
-            behind: tiers.iter().map(|_| Flights::default()).collect(),
+            latencies: tiers.iter().map(|_| LatencyModel::new(clock.now())).collect(),
+            write_backs: tiers.iter().map(|_| SingleFlight::default()).collect(),
             tiers,
             rules,
             computed_per_s: computed_bytes_per_s,
-            dirty: Dirty::new(dirty_bytes_max),
-            behind_max,
-            seen: Seen::default(),
-            spawner: exec.spawner().clone(),
-            flights: Flights::default(),
+            dirty: DirtyBytes::new(dirty_bytes_max),
+            write_back_timeout,
+            hit_counter: HitCounter::default(),
+            spawner: executor.spawner().clone(),
+            flights: SingleFlight::default(),
             holds: Holds::new(clock.clone()),
             time: clock.clone(),
             counters: StackCounters::default(),
         });
-        inner.take_what_is_spilled()?;
+        inner.connect_spills()?;
         Ok(Stack {
             caps,
             inner,
             gate: Gate::new(GateLimits::new(OPS_MAX, BYTES_MAX)),
-            exec,
+            executor,
             clock: Timekeeper::start_on(clock, name).map_err(thread)?,
         })
     }
@@ -130,19 +155,21 @@ impl Stack {
         &self.inner.tiers
     }
 
-    /// Resolves when nothing waits any more to be written to lower tiers, or with `Timeout` at the
-    /// deadline. What is saved meanwhile is waited for too.
+    /// Waits until no chunk waits to be written to lower tiers, including chunks saved meanwhile.
+    ///
+    /// # Errors
+    /// `Timeout` at the deadline, `Closed` or `Throttled` if the stack does not accept the call.
     pub fn flush(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         let (promise, ticket) = Promise::new(self.clock.clock(), ctx.deadline);
-        self.ask("flush", promise, |inner, promise| async move {
+        self.spawn("flush", promise, |inner, promise| async move {
             inner.flush().await;
             drop(promise.keep(Ok(())));
         });
         ticket
     }
 
-    /// Runs a question that is no batch, if it is let in and still of use.
-    fn ask<T, F>(
+    /// Runs an op that is not a batch, if the gate admits it and its deadline is not over.
+    fn spawn<T, F>(
         &self,
         op: &'static str,
         promise: Promise<T>,
@@ -152,7 +179,7 @@ impl Stack {
         F: Future<Output = ()> + Send + 'static,
     {
         let no = |kind| {
-            Error::new(kind, "the stack does not take this now")
+            Error::new(kind, "the stack does not accept this op now")
                 .with_op(op)
                 .with_tier(self.caps.name.clone())
         };
@@ -162,7 +189,7 @@ impl Stack {
         };
         self.clock.schedule(promise.deadline(), &promise.expiry());
         let work = work(Arc::clone(&self.inner), promise);
-        self.exec.spawn(async move {
+        self.executor.spawn(async move {
             work.await;
             drop(pass);
         });
@@ -172,20 +199,20 @@ impl Stack {
         if self.gate.is_closed() { ErrorKind::Closed } else { kind }
     }
 
-    /// Lets the ops of a batch in; those that cannot be are answered here, and nothing of them
-    /// waits for the stack's thread.
+    /// Admits the ops of a batch. Those that the gate rejects are answered here, without waiting for
+    /// the stack's thread.
     fn admit<O: Op, T: Send + 'static>(
         &self,
         ops: Vec<O>,
         slots: Vec<Slot<O, T>>,
         throttled: fn() -> T,
-    ) -> Asked<O, T> {
-        let mut asked = Asked { keys: digests_of(&ops), taken: Vec::with_capacity(ops.len()) };
+    ) -> Admitted<O, T> {
+        let mut admitted = Admitted { keys: digests_of(&ops), ops: Vec::with_capacity(ops.len()) };
         for (at, (op, slot)) in ops.into_iter().zip(slots).enumerate() {
             match self.gate.enter(op.bytes()) {
                 Ok(pass) => {
                     slot.attach(pass);
-                    asked.taken.push((at, op, slot));
+                    admitted.ops.push((at, op, slot));
                 }
                 Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled())),
                 Err(kind) => slot.finish(
@@ -194,38 +221,38 @@ impl Stack {
                 ),
             }
         }
-        asked
+        admitted
     }
 }
 
-/// What was asked for at once, and what of it was let in. What is said of the whole, the chain and
-/// the set, is said of all of it.
-struct Asked<O: Op, T: Send + 'static> {
+/// A batch, and those of its ops that were admitted. The chain and the atomic set of its context
+/// refer to all of its keys.
+struct Admitted<O: Op, T: Send + 'static> {
     keys: Vec<Digest>,
     /// Each with its place among the keys.
-    taken: Vec<(usize, O, Slot<O, T>)>,
+    ops: Vec<(usize, O, Slot<O, T>)>,
 }
 
 impl Inner {
     async fn flush(&self) {
-        while let Some(landed) = self.behind.iter().find_map(Flights::any) {
+        while let Some(landed) = self.write_backs.iter().find_map(SingleFlight::any) {
             let _ = landed.await;
         }
     }
 
-    /// Counts what a batch waited for the stack's thread.
+    /// Counts the time that a batch waited for the stack's thread.
     fn waited(&self, since: Instant) {
         add(&self.counters.queue_us, self.time.elapsed(since).as_micros() as u64);
     }
 
-    /// Connects each tier that gets what the one above it gives up to that one.
-    fn take_what_is_spilled(self: &Arc<Self>) -> Result<(), Error> {
+    /// Connects each tier with [`Write::Spill`] to the tier above it.
+    fn connect_spills(self: &Arc<Self>) -> Result<(), Error> {
         for (at, tier) in self.tiers.iter().enumerate() {
             let Some(below) = plan::spill_below(&self.rules, at) else { continue };
             if !tier.spill_to(Spiller::new(self, below)) {
                 let (name, below) = (&tier.caps().name, &self.tiers[below].caps().name);
                 let what = format!(
-                    "{name} cannot hand what it evicts to {below}; set write: through or back there"
+                    "{name} cannot pass evicted chunks to {below}; set write: through or back there"
                 );
                 return Err(Error::new(ErrorKind::Unsupported, what));
             }
@@ -260,9 +287,9 @@ impl Tier for Stack {
     ) -> Ticket<Result<LookedUp, Error>> {
         let (promise, ticket) = Promise::new(self.clock.clock(), ctx.deadline);
         let ctx = ctx.clone();
-        self.ask("lookup", promise, move |inner, promise| async move {
+        self.spawn("lookup", promise, move |inner, promise| async move {
             let found = inner.lookup(&ctx, &keys, mode, hold).await;
-            // Nobody would release what came too late.
+            // The caller does not get a late answer, so its hold is released here.
             if let Err(Ok(LookedUp { hold: Some(id), .. })) = promise.keep(found) {
                 inner.release(inner.holds.take(id));
             }
@@ -281,15 +308,15 @@ impl Tier for Stack {
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let (batch, slots, ticket) = Batch::new_on(self.clock.clock(), ctx.deadline, keys_of(&ops));
         self.clock.schedule(ctx.deadline, &batch.expiry());
-        let asked = self.admit(ops, slots, || Loaded::Throttled);
-        if asked.taken.is_empty() {
+        let admitted = self.admit(ops, slots, || Loaded::Throttled);
+        if admitted.ops.is_empty() {
             return ticket;
         }
         let (inner, ctx) = (Arc::clone(&self.inner), ctx.clone());
         let since = self.clock.clock().now();
-        self.exec.spawn(async move {
+        self.executor.spawn(async move {
             inner.waited(since);
-            load::load(&inner, &ctx, asked).await;
+            load::load(&inner, &ctx, admitted).await;
         });
         ticket
     }
@@ -297,15 +324,15 @@ impl Tier for Stack {
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new_on(self.clock.clock(), ctx.deadline, keys_of(&ops));
         self.clock.schedule(ctx.deadline, &batch.expiry());
-        let asked = self.admit(ops, slots, || Saved::Shed(ShedReason::Throttled));
-        if asked.taken.is_empty() {
+        let admitted = self.admit(ops, slots, || Saved::Shed(ShedReason::Throttled));
+        if admitted.ops.is_empty() {
             return ticket;
         }
         let (inner, ctx) = (Arc::clone(&self.inner), ctx.clone());
         let since = self.clock.clock().now();
-        self.exec.spawn(async move {
+        self.executor.spawn(async move {
             inner.waited(since);
-            save::save(&inner, &ctx, asked).await;
+            save::save(&inner, &ctx, admitted).await;
         });
         ticket
     }
@@ -313,7 +340,7 @@ impl Tier for Stack {
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
         let (promise, ticket) = Promise::new(self.clock.clock(), ctx.deadline);
         let ctx = ctx.clone();
-        self.ask("remove", promise, move |inner, promise| async move {
+        self.spawn("remove", promise, move |inner, promise| async move {
             let removed = inner.remove(&ctx, &keys).await;
             drop(promise.keep(removed));
         });
@@ -324,9 +351,9 @@ impl Tier for Stack {
         self.inner.release(self.inner.holds.take(hold));
     }
 
-    /// In each tier that holds some of them.
+    /// Releases them in each tier that holds some of them.
     fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
-        match self.inner.holds.give_back(hold, keys) {
+        match self.inner.holds.release_keys(hold, keys) {
             Rest::Some(parts) => parts
                 .into_iter()
                 .for_each(|(tier, id)| self.inner.tiers[tier].release_keys(id, keys)),
@@ -344,7 +371,7 @@ impl Tier for Stack {
         self.inner.tiers.iter().find_map(|tier| tier.atomic_set_of(key))
     }
 
-    /// In each of its tiers.
+    /// Sets the limit in each of its tiers.
     fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
         self.inner.tiers.iter().filter(|tier| tier.set_quota(tenant, bytes)).count() > 0
     }
@@ -352,7 +379,7 @@ impl Tier for Stack {
     fn close(&self) -> Ticket<Result<(), Error>> {
         let (answer, ticket) = ticket();
         let (own, inner) = (self.gate.close(), Arc::clone(&self.inner));
-        self.exec.spawn(async move {
+        self.executor.spawn(async move {
             let mut result = own.await;
             inner.flush().await;
             for tier in &inner.tiers {

@@ -2,12 +2,12 @@ use std::sync::Arc;
 
 use kvtier_core::{Cursor, KeyPage, Listener, Observe, Status, Tier, Usage};
 
-use super::pace::Pace;
+use super::latency::LatencyModel;
 use super::plan;
 use super::{Stack, Write};
 
 impl Stack {
-    /// What waits to be written to lower tiers, where anything may.
+    /// The bytes that wait to be written to lower tiers; `None` if every tier is written through.
     fn waiting(&self) -> Option<String> {
         let (dirty, bytes) = (&self.inner.dirty, crate::bytes::format);
         let may_wait = self.inner.rules.iter().any(|rule| rule.write != Write::Through);
@@ -16,29 +16,29 @@ impl Stack {
         })
     }
 
-    /// How fast the tiers load, and from how much on that beats computing.
+    /// How fast the tiers load, and from which size loading is faster than computing.
     fn speeds(&self) -> Vec<String> {
         let inner = &self.inner;
-        let one = |(tier, pace): (&Arc<dyn Tier>, &Pace)| {
-            let (name, speed) = (&tier.caps().name, pace.speed()?);
+        let one = |(tier, model): (&Arc<dyn Tier>, &LatencyModel)| {
+            let (name, speed) = (&tier.caps().name, model.speed()?);
             Some(match inner.computed_per_s.map(|rate| speed.break_even_bytes(rate)) {
                 None => format!("{name}: a load takes {speed}"),
                 Some(Some(bytes)) => {
                     format!(
-                        "{name}: a load takes {speed}; it beats computing from {} on",
+                        "{name}: a load takes {speed}; faster than computing from {}",
                         crate::bytes::format(bytes)
                     )
                 }
-                Some(None) => format!("{name}: a load takes {speed}; computing is quicker"),
+                Some(None) => format!("{name}: a load takes {speed}; computing is faster"),
             })
         };
-        inner.tiers.iter().zip(&inner.paces).filter_map(one).collect()
+        inner.tiers.iter().zip(&inner.latencies).filter_map(one).collect()
     }
 }
 
 impl Observe for Stack {
-    /// That of the slowest tier, through which everything passes; where that gets only what is
-    /// spilled, together with those that spill.
+    /// The usage of the slowest tier, which gets every chunk. If it gets only evicted chunks, its
+    /// usage plus that of the tiers that spill to it.
     fn usage(&self) -> Usage {
         let below = plan::floor(&self.inner.rules);
         self.inner.tiers[below..]
@@ -48,20 +48,20 @@ impl Observe for Stack {
             .unwrap_or_default()
     }
 
-    /// Those of the slowest tier: where that gets only what is spilled, what lies above alone is
-    /// not among them.
+    /// The keys of the slowest tier. If it gets only evicted chunks, keys that only a faster tier
+    /// has are missing.
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
         self.inner.tiers.last().map(|t| t.keys(from, max)).unwrap_or_default()
     }
 
-    /// To the slowest tier: what is gone there is gone.
+    /// Listens to the slowest tier: a chunk gone from it is gone from the stack.
     fn listen(&self, listener: Arc<dyn Listener>) {
         if let Some(tier) = self.inner.tiers.last() {
             tier.listen(listener);
         }
     }
 
-    /// Healthy while it is open and some tier is; the reasons are those of all tiers.
+    /// Healthy while the stack is open and a tier is healthy. The reasons are those of all tiers.
     fn status(&self) -> Status {
         let all: Vec<_> =
             self.inner.tiers.iter().map(|t| (t.caps().name.clone(), t.status())).collect();

@@ -1,4 +1,4 @@
-//! What a stack does with a chunk: decisions without I/O, made for one chunk at a time.
+//! Decides, without I/O, which tiers get a chunk that is saved or found.
 
 use std::time::Duration;
 
@@ -9,67 +9,67 @@ pub const LEVELS_MAX: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Write {
-    /// A save is answered when the tier has answered.
+    /// A save waits for the tier.
     #[default]
     Through,
-    /// A save is answered when a tier above has the chunk; this one gets it soon after, from there.
-    /// What waits is bounded.
+    /// A save does not wait for the tier once a tier above has the chunk; the chunk is copied from
+    /// there soon after. The bytes that wait are bounded.
     Back,
-    /// The tier gets what the tier above it gives up, and what no tier above keeps.
+    /// The tier gets the chunks that the tier above evicts, and those that no tier above accepts.
     Spill,
 }
 
-/// Which of the chunks that were found below a tier come up to it.
+/// Which chunks found below a tier are promoted to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Admit {
-    /// All are offered; the tier's own policy says which are worth the room.
+    /// All are offered; the tier's own policy decides.
     #[default]
     Policy,
-    /// Those that were found below so many times.
+    /// Those found below at least this often.
     AfterHits(u8),
     /// None.
     Never,
 }
 
-/// What is asked of one tier of a stack.
+/// The rules for one tier of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Rule {
     /// How saves reach it.
     pub write: Write,
-    /// Which chunks that were found below come up to it.
+    /// Which chunks found below are promoted to it.
     pub admit: Admit,
-    /// How long a lookup or load may take in it; `None` for as long as the caller waits.
+    /// How long a lookup or load may take in it; `None` for the caller's deadline.
     pub deadline: Option<Duration>,
 }
 
 impl Rule {
-    /// Write-through, every chunk offered, no deadline of its own.
+    /// Write-through, every chunk promoted, no deadline of its own.
     pub fn new() -> Self {
         Rule::default()
     }
 
-    /// The same with another way for saves.
+    /// Sets how saves reach the tier.
     pub fn with_write(mut self, write: Write) -> Self {
         self.write = write;
         self
     }
 
-    /// The same with another admission.
+    /// Sets which chunks are promoted to it.
     pub fn with_admit(mut self, admit: Admit) -> Self {
         self.admit = admit;
         self
     }
 
-    /// The same with a deadline of its own.
+    /// Sets a deadline of its own.
     pub fn with_deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 }
 
-/// Some tiers of a stack.
+/// A set of tiers of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Tiers(u16);
 
@@ -110,8 +110,8 @@ impl Tiers {
     }
 }
 
-/// The tiers that a chunk found in tier `at` is offered to; it was found below them `hits` times,
-/// this one included.
+/// The tiers to which a chunk found in tier `at` is promoted, if it was found below them `hits`
+/// times, this one included.
 pub fn promote_to(rules: &[Rule], at: usize, hits: u8) -> Tiers {
     Tiers::of(&rules[..at], |_, rule| match rule.admit {
         Admit::Policy => true,
@@ -120,58 +120,58 @@ pub fn promote_to(rules: &[Rule], at: usize, hits: u8) -> Tiers {
     })
 }
 
-/// Whether it matters how often a chunk that tier `at` has was found.
+/// Whether the number of hits of a chunk in tier `at` affects its promotion.
 pub fn counts_hits(rules: &[Rule], at: usize) -> bool {
     rules[..at].iter().any(|rule| matches!(rule.admit, Admit::AfterHits(_)))
 }
 
-/// Where what tier `from` gives up goes.
+/// The tier that gets the chunks which tier `from` evicts.
 pub fn spill_below(rules: &[Rule], from: usize) -> Option<usize> {
     let below = from + 1;
     rules.get(below).filter(|rule| rule.write == Write::Spill).map(|_| below)
 }
 
-/// The first of the tiers that together hold all that is there: the last one, and those whose
-/// victims go down to it.
+/// The first of the tiers that together hold every chunk: the last tier, and those above it whose
+/// evicted chunks reach it.
 pub fn floor(rules: &[Rule]) -> usize {
     rules.iter().rposition(|rule| rule.write != Write::Spill).unwrap_or(0)
 }
 
-/// What is to be done for a save.
+/// The next step of a save.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SaveStep {
-    /// Save to these, all at once, and [tell](SavePlan::heard) who kept it.
+    /// Save to these tiers at once, and report [which accepted it](SavePlan::kept_by).
     Wait(Tiers),
-    /// The caller may be answered; these get it in the background, from this tier. Where that
-    /// cannot be, [they are waited for](SavePlan::no_room).
+    /// Answer the caller, and write to these tiers in the background, from tier `from`. If that is
+    /// impossible, [wait for them](SavePlan::cannot_defer).
     Later { tiers: Tiers, from: usize },
-    /// The caller may be answered.
+    /// Answer the caller.
     Done,
 }
 
-/// One save on its way through the tiers.
+/// The plan of one save.
 #[derive(Clone, Copy, Debug)]
 pub struct SavePlan {
-    /// Asked already.
-    asked: Tiers,
+    /// Admitted already.
+    offered: Tiers,
     kept: Tiers,
     left: Tiers,
     begun: bool,
-    room: bool,
+    may_defer: bool,
 }
 
 impl SavePlan {
     pub fn new() -> Self {
         SavePlan {
-            asked: Tiers::default(),
+            offered: Tiers::default(),
             kept: Tiers::default(),
             left: Tiers::default(),
             begun: false,
-            room: true,
+            may_defer: true,
         }
     }
 
-    /// What is next. A [`SaveStep::Later`] is given once; after it all is done.
+    /// The next step. [`SaveStep::Later`] is returned once; after it the plan is done.
     pub fn next(&mut self, rules: &[Rule]) -> SaveStep {
         if !self.begun {
             self.begun = true;
@@ -179,35 +179,36 @@ impl SavePlan {
             return self.wait(Tiers::of(rules, |_, rule| rule.write == Write::Through));
         }
         let Some(from) = self.kept.first() else {
-            // Nobody above keeps it: whoever is below and does is better than nobody.
+            // No tier above accepted it: any tier below that does is better than none.
             return self.left.first().map_or(SaveStep::Done, |at| self.wait(Tiers::only(at)));
         };
-        let back =
-            Tiers::of(rules, |at, rule| rule.write == Write::Back && at > from).without(self.asked);
+        let back = Tiers::of(rules, |at, rule| rule.write == Write::Back && at > from)
+            .without(self.offered);
         self.left = Tiers::default();
-        match (back.is_empty(), self.room) {
+        match (back.is_empty(), self.may_defer) {
             (true, _) => SaveStep::Done,
             (false, false) => self.wait(back),
             (false, true) => {
-                self.asked = self.asked.and(back);
+                self.offered = self.offered.and(back);
                 SaveStep::Later { tiers: back, from }
             }
         }
     }
 
-    /// These of the tiers that were asked have it.
-    pub fn heard(&mut self, kept: Tiers) {
+    /// Records which of the tiers accepted it.
+    pub fn kept_by(&mut self, kept: Tiers) {
         self.kept = self.kept.and(kept);
     }
 
-    /// What was to be done later cannot wait: nothing above can show it, or too much waits already.
-    pub fn no_room(&mut self, tiers: Tiers) {
-        self.asked = self.asked.without(tiers);
-        self.room = false;
+    /// Records that write-back is impossible: no tier above can return the chunk, or the write-back
+    /// queue is full.
+    pub fn cannot_defer(&mut self, tiers: Tiers) {
+        self.offered = self.offered.without(tiers);
+        self.may_defer = false;
     }
 
     fn wait(&mut self, tiers: Tiers) -> SaveStep {
-        self.asked = self.asked.and(tiers);
+        self.offered = self.offered.and(tiers);
         self.left = self.left.without(tiers);
         SaveStep::Wait(tiers)
     }
@@ -236,11 +237,11 @@ mod tests {
         all
     }
 
-    /// What a save does, said in sentences: all that are written through get it; when any of them
-    /// keeps it, those of write-back below the first that did get it later (or now, without
-    /// room); when none does, the others are asked in turn until one does, and those of
-    /// write-back below that one follow.
-    fn model(rules: &[Rule], takers: Tiers, room: bool) -> (Tiers, Tiers) {
+    /// The specification of a save. All write-through tiers get it. If one of them accepts it, the
+    /// write-back tiers below the first such tier get it later, or at once if nothing may be
+    /// deferred. If none does, the other tiers are offered it in turn until one accepts it, and the
+    /// write-back tiers below that one follow.
+    fn model(rules: &[Rule], takers: Tiers, may_defer: bool) -> (Tiers, Tiers) {
         let takes = |at: usize| takers.iter().any(|taker| taker == at);
         let mut waited = Tiers::of(rules, |_, rule| rule.write == Write::Through);
         let mut from = waited.iter().find(|at| takes(*at));
@@ -253,43 +254,47 @@ mod tests {
         let Some(from) = from else { return (waited, Tiers::default()) };
         let back =
             Tiers::of(rules, |at, rule| rule.write == Write::Back && at > from).without(waited);
-        if room { (waited, back) } else { (waited.and(back), Tiers::default()) }
+        if may_defer { (waited, back) } else { (waited.and(back), Tiers::default()) }
     }
 
     #[test]
-    fn every_plan_of_a_save_is_that_of_the_model_whoever_takes_it() {
+    fn every_plan_of_a_save_matches_the_model() {
         let mut cases = 0;
         for rules in all_rules() {
-            for (takers, room) in (0..1u16 << rules.len())
+            for (takers, may_defer) in (0..1u16 << rules.len())
                 .flat_map(|bits| [(Tiers(bits), true), (Tiers(bits), false)])
             {
                 let (mut plan, mut waited, mut later) =
                     (SavePlan::new(), Tiers::default(), Tiers::default());
                 for step in 0.. {
-                    assert!(step < 20, "it does not end");
+                    assert!(step < 20, "the plan does not end");
                     match plan.next(&rules) {
                         SaveStep::Wait(tiers) => {
                             assert!(
                                 tiers.iter().all(|at| !waited.iter().any(|before| before == at)),
-                                "asked twice"
+                                "offered twice"
                             );
                             waited = waited.and(tiers);
-                            plan.heard(Tiers(tiers.0 & takers.0));
+                            plan.kept_by(Tiers(tiers.0 & takers.0));
                         }
                         SaveStep::Later { tiers, from } => {
                             assert!(
                                 takers.iter().any(|taker| taker == from)
                                     && tiers.iter().all(|at| at > from)
                             );
-                            if room { later = later.and(tiers) } else { plan.no_room(tiers) }
+                            if may_defer {
+                                later = later.and(tiers)
+                            } else {
+                                plan.cannot_defer(tiers)
+                            }
                         }
                         SaveStep::Done => break,
                     }
                 }
                 assert_eq!(
                     (waited, later),
-                    model(&rules, takers, room),
-                    "{rules:?}, taken by {takers:?}, room: {room}"
+                    model(&rules, takers, may_defer),
+                    "{rules:?}, taken by {takers:?}, may_defer: {may_defer}"
                 );
                 cases += 1;
             }
@@ -298,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_promoted_to_whom() {
+    fn chunks_are_promoted_as_the_rules_say() {
         let rules = [Admit::Policy, Admit::AfterHits(2), Admit::Never, Admit::Policy]
             .map(|a| Rule::new().with_admit(a));
         let to = |at, hits| promote_to(&rules, at, hits).iter().collect::<Vec<_>>();
@@ -310,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn victims_go_to_the_next_tier_if_that_takes_them() {
+    fn victims_go_to_the_next_tier_if_its_rule_is_spill() {
         let rules = WRITES.map(|write| Rule::new().with_write(write));
         assert_eq!([0, 1, 2].map(|at| spill_below(&rules, at)), [None, Some(2), None]);
         assert_eq!(

@@ -1,4 +1,8 @@
-//! Saves: to the tiers that are waited for, and behind them to those that are not.
+//! Saves: first to the tiers that the caller waits for, then to the others in the background.
+//!
+//! A chunk in the background is read from the tier above through a view, so that the caller's memory
+//! is returned with the answer. It holds a reservation of [`write_back`](super::write_back) and one
+//! flight per target tier, both released when it is dropped, also if the executor ends first.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -9,16 +13,16 @@ use kvtier_core::{
     Ticket, Tier, TierExt, View,
 };
 
-use super::dirty::Share;
-use super::exec::Spawner;
-use super::flights::Flight;
+use super::executor::Spawner;
+use super::merge::better;
 use super::plan::{SavePlan, SaveStep, Tiers};
-use super::verdict::better;
-use super::{Asked, Inner, add};
+use super::single_flight::Flight;
+use super::write_back::DirtyShare;
+use super::{Admitted, Inner, add};
 
-/// A save on its way through the tiers.
-struct Saving {
-    /// Its place in the batch.
+/// A save that is not answered yet.
+struct PendingSave {
+    /// Its index in the batch.
     at: usize,
     op: Save,
     slot: Slot<Save, Saved>,
@@ -26,18 +30,18 @@ struct Saving {
     best: Option<Result<Saved, Error>>,
 }
 
-/// A chunk that a lower tier gets in the background.
-struct Behind {
-    /// Its place in the batch.
+/// A chunk to be written to lower tiers in the background.
+struct WriteBack {
+    /// Its index in the batch.
     at: usize,
     tiers: Tiers,
     save: Save,
-    _share: Share,
-    /// End the wait of removes for this key, when dropped: one for each tier.
+    _share: DirtyShare,
+    /// One for each tier: dropping them wakes the removes of this key.
     _flights: Vec<Flight>,
 }
 
-/// What is said of all chunks of a batch.
+/// The context of a batch, and all of its keys.
 struct Batch {
     ctx: Ctx,
     keys: Vec<Digest>,
@@ -48,19 +52,19 @@ impl Batch {
         Batch { ctx: ctx.clone(), keys }
     }
 
-    /// What a tier is told that gets the chunks at these places.
+    /// The context for a tier that gets the chunks at these indices.
     fn part(&self, places: &[usize]) -> Ctx {
         self.ctx.for_part(&self.keys, places)
     }
 }
 
 /// Saves a batch.
-pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, asked: Asked<Save, Saved>) {
-    let batch = Batch::new(ctx, asked.keys);
-    let mut open = Vec::with_capacity(asked.taken.len());
-    for (at, op, slot) in asked.taken {
+pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, admitted: Admitted<Save, Saved>) {
+    let batch = Batch::new(ctx, admitted.keys);
+    let mut open = Vec::with_capacity(admitted.ops.len());
+    for (at, op, slot) in admitted.ops {
         match slot.is_over() {
-            None => open.push(Saving { at, op, slot, plan: SavePlan::new(), best: None }),
+            None => open.push(PendingSave { at, op, slot, plan: SavePlan::new(), best: None }),
             Some(kind) => {
                 let error = Error::new(kind, "the save ended before it began").with_op("save");
                 let error = error.with_key(*op.key.digest());
@@ -68,11 +72,11 @@ pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, asked: Asked<Save, Saved>) {
             }
         }
     }
-    let mut behind = Vec::new();
+    let mut deferred = Vec::new();
     while !open.is_empty() {
-        let mut waited: BTreeMap<Tiers, Vec<Saving>> = BTreeMap::new();
+        let mut waited: BTreeMap<Tiers, Vec<PendingSave>> = BTreeMap::new();
         for mut saving in open {
-            match next(stack, &mut saving, &mut behind) {
+            match next(stack, &mut saving, &mut deferred) {
                 Some(tiers) => waited.entry(tiers).or_default().push(saving),
                 None => saving
                     .slot
@@ -84,42 +88,47 @@ pub async fn save(stack: &Arc<Inner>, ctx: &Ctx, asked: Asked<Save, Saved>) {
             open.extend(save_to(stack, &batch, tiers, some).await);
         }
     }
-    if !behind.is_empty() {
-        stack.spawner.spawn(write_behind(Arc::clone(stack), batch, behind));
+    if !deferred.is_empty() {
+        stack.spawner.spawn(run_write_back(Arc::clone(stack), batch, deferred));
     }
 }
 
-/// The tiers that a save is to wait for next; `None` when it may be answered.
-fn next(stack: &Inner, saving: &mut Saving, behind: &mut Vec<Behind>) -> Option<Tiers> {
+/// The tiers that a save waits for next; `None` if it can be answered.
+fn next(stack: &Inner, saving: &mut PendingSave, deferred: &mut Vec<WriteBack>) -> Option<Tiers> {
     loop {
         match saving.plan.next(&stack.rules) {
             SaveStep::Wait(tiers) => return Some(tiers),
             SaveStep::Done => return None,
-            SaveStep::Later { tiers, from } => match stack.behind(saving, tiers, from) {
-                Some(one) => behind.extend(one),
+            SaveStep::Later { tiers, from } => match stack.write_back(saving, tiers, from) {
+                Some(one) => deferred.extend(one),
                 None => {
                     add(&stack.counters.dirty_full, 1);
-                    saving.plan.no_room(tiers);
+                    saving.plan.cannot_defer(tiers);
                 }
             },
         }
     }
 }
 
-/// Saves chunks to some tiers, all at once, and notes what each made of it.
-async fn save_to(stack: &Inner, batch: &Batch, tiers: Tiers, mut some: Vec<Saving>) -> Vec<Saving> {
+/// Saves chunks to some tiers at once, and records each tier's answer.
+async fn save_to(
+    stack: &Inner,
+    batch: &Batch,
+    tiers: Tiers,
+    mut some: Vec<PendingSave>,
+) -> Vec<PendingSave> {
     let ctx = batch.part(&some.iter().map(|saving| saving.at).collect::<Vec<_>>());
     let copies =
         || some.iter().map(|s| Save { key: s.op.key.clone(), from: s.op.from.clone() }).collect();
-    // All have begun before the first is waited for.
+    // All tiers begin before the first is waited for.
     let begun: Vec<(usize, Ticket<_>)> =
         tiers.iter().map(|at| (at, stack.tiers[at].save(&ctx, copies()))).collect();
     for (at, ticket) in begun {
-        let answers = patient(&*stack.tiers[at], &ctx, ticket.await).await;
+        let answers = retry_throttled(&*stack.tiers[at], &ctx, ticket.await).await;
         for (saving, answer) in some.iter_mut().zip(answers) {
             add(&stack.counters.tier_errors, u64::from(answer.is_err()));
             if matches!(answer, Ok(Saved::Stored | Saved::Present)) {
-                saving.plan.heard(Tiers::only(at));
+                saving.plan.kept_by(Tiers::only(at));
             }
             saving.best = Some(match saving.best.take() {
                 Some(before) => better(before, answer),
@@ -130,8 +139,8 @@ async fn save_to(stack: &Inner, batch: &Batch, tiers: Tiers, mut some: Vec<Savin
     some
 }
 
-/// A tier's answers, with those that were throttled offered again until the deadline.
-async fn patient(
+/// A tier's answers, after throttled ops were retried until the deadline.
+async fn retry_throttled(
     tier: &dyn Tier,
     ctx: &Ctx,
     answers: Vec<Done<Save, Saved>>,
@@ -154,18 +163,18 @@ async fn patient(
     results
 }
 
-/// Writes chunks to lower tiers. What cannot be written is lost to them, and counted.
-async fn write_behind(stack: Arc<Inner>, batch: Batch, chunks: Vec<Behind>) {
+/// Writes chunks to lower tiers. Chunks that cannot be written are counted and dropped.
+async fn run_write_back(stack: Arc<Inner>, batch: Batch, chunks: Vec<WriteBack>) {
     let all = chunks.iter().fold(Tiers::default(), |all, chunk| all.and(chunk.tiers));
     for at in all.iter() {
         let here = chunks.iter().filter(|chunk| chunk.tiers.iter().any(|tier| tier == at));
-        let copy = |chunk: &Behind| {
+        let copy = |chunk: &WriteBack| {
             (chunk.at, Save { key: chunk.save.key.clone(), from: chunk.save.from.clone() })
         };
         let (places, saves): (Vec<usize>, Vec<Save>) = here.map(copy).unzip();
-        // A tier that hangs takes its own time, not that of the next.
+        // Each tier has a deadline of its own, so that one that hangs does not delay the next.
         let mut ctx = batch.part(&places).with_class(Class::Write);
-        ctx.deadline = Ctx::within_on(&stack.time, stack.behind_max).deadline;
+        ctx.deadline = Ctx::within_on(&stack.time, stack.write_back_timeout).deadline;
         for done in stack.tiers[at].save_waiting(&ctx, saves).await {
             match done.result {
                 Ok(Saved::Stored | Saved::Present) => add(&stack.counters.written_behind, 1),
@@ -180,26 +189,33 @@ async fn write_behind(stack: Arc<Inner>, batch: Batch, chunks: Vec<Behind>) {
 }
 
 impl Inner {
-    /// What it takes to write a chunk of tier `from` to these tiers later; the inner `None` if that
-    /// is under way already, the outer one when it cannot be done.
-    fn behind(&self, saving: &Saving, tiers: Tiers, from: usize) -> Option<Option<Behind>> {
+    /// Prepares to write a chunk of tier `from` to these tiers later. The inner `None` says that it
+    /// is under way already, the outer one that it is impossible.
+    fn write_back(
+        &self,
+        saving: &PendingSave,
+        tiers: Tiers,
+        from: usize,
+    ) -> Option<Option<WriteBack>> {
         let view = self.tiers[from].peek(&saving.op.key)?;
-        self.behind_view(saving.at, (saving.op.key.clone(), view), tiers)
+        self.write_back_of(saving.at, saving.op.key.clone(), view, tiers)
     }
 
-    fn behind_view(
+    fn write_back_of(
         &self,
         at: usize,
-        (key, view): (Key, View),
+        key: Key,
+        view: View,
         tiers: Tiers,
-    ) -> Option<Option<Behind>> {
+    ) -> Option<Option<WriteBack>> {
         let share = self.dirty.take(view.len() as u64)?;
-        let begun =
-            tiers.iter().filter_map(|to| Some((to, self.behind[to].begin(key.digest()).ok()?)));
+        let begun = tiers
+            .iter()
+            .filter_map(|to| Some((to, self.write_backs[to].begin(key.digest()).ok()?)));
         let (to, flights): (Vec<usize>, Vec<Flight>) = begun.unzip();
         let tiers = to.into_iter().fold(Tiers::default(), |all, to| all.and(Tiers::only(to)));
         let save = Save { key, from: vec![view] };
-        Some((!tiers.is_empty()).then_some(Behind {
+        Some((!tiers.is_empty()).then_some(WriteBack {
             at,
             tiers,
             save,
@@ -208,10 +224,9 @@ impl Inner {
         }))
     }
 
-    /// Resolves when a chunk that is on its way to lower tiers has arrived there, so that a remove
-    /// takes it all.
+    /// Waits until no write of this key to a lower tier is under way.
     pub async fn settled(&self, key: &Key) {
-        for flights in &self.behind {
+        for flights in &self.write_backs {
             if let Some(landed) = flights.wait_for(key.digest()) {
                 let _ = landed.await;
             }
@@ -219,7 +234,7 @@ impl Inner {
     }
 }
 
-/// Takes what a tier gives up to the tier below it.
+/// Writes the chunks that a tier evicts to the tier below it.
 #[derive(Debug)]
 pub struct Spiller {
     stack: Weak<Inner>,
@@ -244,20 +259,21 @@ impl Spill for Spiller {
             (ctx.atomic, ctx.atomic_set) =
                 (together[0].atomic_set.is_some(), together[0].atomic_set.clone());
             let batch = Batch::new(&ctx, together.iter().map(|one| *one.key.digest()).collect());
-            let mut behind = Vec::with_capacity(together.len());
+            let mut deferred = Vec::with_capacity(together.len());
             for (at, one) in together.iter().enumerate() {
-                match stack.behind_view(
+                match stack.write_back_of(
                     at,
-                    (one.key.clone(), one.bytes.clone()),
+                    one.key.clone(),
+                    one.bytes.clone(),
                     Tiers::only(self.below),
                 ) {
-                    Some(one) => behind.extend(one),
+                    Some(one) => deferred.extend(one),
                     None => add(&stack.counters.writeback_dropped, 1),
                 }
             }
-            add(&stack.counters.spilled, behind.len() as u64);
-            if !behind.is_empty() {
-                spawner.spawn(write_behind(Arc::clone(&stack), batch, behind));
+            add(&stack.counters.spilled, deferred.len() as u64);
+            if !deferred.is_empty() {
+                spawner.spawn(run_write_back(Arc::clone(&stack), batch, deferred));
             }
         }
     }

@@ -1,3 +1,14 @@
+//! Single flight: of several ops on one key, one runs and the others wait for its end.
+//!
+//! A stack has one `SingleFlight` for loads, and one per tier for write-back to that tier. The rule
+//! that keeps removes right: an op that moves a chunk between tiers holds the key's [`Flight`] from
+//! before it reads the chunk in one tier until the other tier has answered. A remove takes the
+//! flight of the load first and waits for write-back tier by tier. So no chunk can reach a tier
+//! after the remove has passed it.
+//!
+//! A flight ends when its guard is dropped, also by a panic or a canceled future. Waiters are
+//! completed outside the lock, so a waiter may begin the next flight at once.
+
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
@@ -7,18 +18,18 @@ use crate::sync::{Mutex, MutexGuard};
 
 type Waiters = Vec<Completer<Result<(), Error>>>;
 
-/// Which keys are on their way up from a lower tier, and who waits for them.
+/// The keys whose flight is under way, with the completers of those that wait.
 #[derive(Clone, Debug, Default)]
-pub struct Flights(Arc<Mutex<HashMap<Digest, Waiters>>>);
+pub struct SingleFlight(Arc<Mutex<HashMap<Digest, Waiters>>>);
 
-/// The one flight of a key. Landing, or being dropped, wakes those who wait.
+/// The one flight of a key. Dropping it ends the flight and wakes the waiters.
 #[derive(Debug)]
 pub struct Flight {
-    flights: Flights,
+    flights: SingleFlight,
     key: Digest,
 }
 
-impl Flights {
+impl SingleFlight {
     fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Waiters>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,8 +75,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_flies_and_the_others_wait() {
-        let (flights, key) = (Flights::default(), Digest([1; 32]));
+    fn the_first_runs_and_the_others_wait() {
+        let (flights, key) = (SingleFlight::default(), Digest([1; 32]));
         let flight = flights.begin(&key).unwrap();
         let waiting = flights.begin(&key).unwrap_err();
         assert!(!waiting.is_done());

@@ -1,20 +1,20 @@
-//! How often chunks were found below, of late.
+//! Counts how often chunks were found below a tier recently, for `admit: N`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use kvtier_core::Digest;
 
-/// How many chunks are remembered, at least; twice that at most.
-const SEEN_MIN: usize = 1 << 15;
+/// The fewest chunks that are remembered; the most is twice that.
+const REMEMBERED_MIN: usize = 1 << 15;
 
-/// Counts of hits in two generations: the young one becomes the old one when it is full, and the
-/// old one is forgotten.
+/// Counts of hits in two generations. When the young one is full it becomes the old one, and the
+/// old one is dropped.
 #[derive(Debug, Default)]
-pub struct Seen(Mutex<[HashMap<u64, u8>; 2]>);
+pub struct HitCounter(Mutex<[HashMap<u64, u8>; 2]>);
 
-impl Seen {
-    /// Counts one more hit; how many there were, this one included.
+impl HitCounter {
+    /// Counts a hit; returns how many there were, this one included.
     pub fn count(&self, key: &Digest) -> u8 {
         let [a, b, c, d, e, f, g, h, ..] = *key.as_bytes();
         let tag = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
@@ -22,7 +22,7 @@ impl Seen {
         let [young, old] = &mut *all;
         let hits =
             young.get(&tag).or_else(|| old.get(&tag)).copied().unwrap_or(0).saturating_add(1);
-        if young.len() >= SEEN_MIN && !young.contains_key(&tag) {
+        if young.len() >= REMEMBERED_MIN && !young.contains_key(&tag) {
             *old = std::mem::take(young);
         }
         young.insert(tag, hits);
@@ -36,10 +36,12 @@ mod tests {
 
     #[test]
     fn hits_are_counted_and_forgotten_in_time() {
-        let (seen, key) = (Seen::default(), |n: u64| Digest::derive("test", &n.to_le_bytes()));
+        let (seen, key) = (HitCounter::default(), |n: u64| Digest::derive("test", &n.to_le_bytes()));
         assert_eq!([1, 2, 1].map(|n| seen.count(&key(n))), [1, 1, 2]);
-        (10..10 + 3 * SEEN_MIN as u64).for_each(|n| assert_eq!(seen.count(&key(n)), 1));
+        (10..10 + 3 * REMEMBERED_MIN as u64).for_each(|n| assert_eq!(seen.count(&key(n)), 1));
         assert_eq!(seen.count(&key(1)), 1);
-        assert!(seen.0.lock().unwrap().iter().map(HashMap::len).sum::<usize>() <= 2 * SEEN_MIN);
+        assert!(
+            seen.0.lock().unwrap().iter().map(HashMap::len).sum::<usize>() <= 2 * REMEMBERED_MIN
+        );
     }
 }

@@ -1,3 +1,10 @@
+//! The stack's executor: one thread that polls the futures of batches.
+//!
+//! A task is polled by the thread only, and its waker puts it back into the queue. A task may be in
+//! the queue twice if it is woken while it runs; polling a finished task does nothing. The thread
+//! ends once the executor is dropped and no task is open: each op of a task has a deadline, so that
+//! this always happens.
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,14 +17,13 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// One thread that drives the tickets of a stack: the smallest executor that does. The stack's gate
-/// bounds how much it has to do.
-pub struct Exec {
+/// One thread that polls the tickets of a stack. The stack's gate bounds the number of tasks.
+pub struct Executor {
     spawner: Spawner,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Gives the thread work, as long as it takes some.
+/// Adds tasks to an executor.
 #[derive(Clone)]
 pub struct Spawner(Arc<Shared>);
 
@@ -39,12 +45,12 @@ struct Task {
     shared: Arc<Shared>,
 }
 
-impl Exec {
+impl Executor {
     pub fn start(name: &str) -> std::io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new().name(name.into()).spawn(move || theirs.run())?;
-        Ok(Exec { spawner: Spawner(shared), thread: Some(thread) })
+        Ok(Executor { spawner: Spawner(shared), thread: Some(thread) })
     }
 
     pub fn spawner(&self) -> &Spawner {
@@ -57,8 +63,8 @@ impl Exec {
 }
 
 impl Spawner {
-    /// Work that comes when the thread is about to end is dropped, unless other work is still under
-    /// way.
+    /// Adds a task. Once the executor was dropped and has no other task, the task is dropped
+    /// instead.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let mut queue = self.0.lock();
         if queue.closed && queue.open == 0 {
@@ -98,8 +104,8 @@ impl Shared {
 }
 
 impl Task {
-    /// Polls once; answers whether the work has just ended. A panic ends this work only: the slots
-    /// it held answer `Closed`.
+    /// Polls once; returns whether the task has just ended. A panic ends this task only: the slots
+    /// that it held are answered `Closed`.
     fn step(self: &Arc<Self>) -> bool {
         let mut slot = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(work) = slot.as_mut() else { return false };
@@ -122,8 +128,8 @@ impl Wake for Task {
     }
 }
 
-impl Drop for Exec {
-    /// Waits for what is under way: every op below has a deadline, so this ends.
+impl Drop for Executor {
+    /// Waits for the open tasks. Every op of a tier has a deadline, so this ends.
     fn drop(&mut self) {
         self.spawner.0.lock().closed = true;
         self.spawner.0.work.notify_one();
@@ -135,9 +141,9 @@ impl Drop for Exec {
     }
 }
 
-impl fmt::Debug for Exec {
+impl fmt::Debug for Executor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Exec({} open)", self.spawner.0.lock().open)
+        write!(f, "Executor({} open)", self.spawner.0.lock().open)
     }
 }
 

@@ -1,39 +1,39 @@
-//! What waits to be written to lower tiers, and how much of it there may be.
+//! Bounds the chunks that wait to be written to lower tiers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// No chunk counts as less: what waits is not only bytes.
+/// No chunk counts as less: a waiting chunk takes memory besides its bytes.
 const SHARE_MIN: u64 = 4096;
 
-/// The most chunks that wait: each takes memory of its own, however small it is.
+/// The most chunks that wait, however small they are.
 const CHUNKS_MAX: u64 = 4096;
 
-/// A bounded sum of bytes.
+/// The bytes that wait, and their bound.
 #[derive(Debug)]
-pub struct Dirty {
+pub struct DirtyBytes {
     max: u64,
     used: AtomicU64,
 }
 
-/// A part of it, given back when dropped.
+/// A reserved part of the bound, released when dropped.
 #[derive(Debug)]
-pub struct Share {
-    of: Arc<Dirty>,
+pub struct DirtyShare {
+    of: Arc<DirtyBytes>,
     bytes: u64,
 }
 
-impl Dirty {
+impl DirtyBytes {
     pub fn new(max: u64) -> Arc<Self> {
-        Arc::new(Dirty { max, used: AtomicU64::new(0) })
+        Arc::new(DirtyBytes { max, used: AtomicU64::new(0) })
     }
 
-    /// Room for `bytes` more; `None` when there is none.
-    pub fn take(self: &Arc<Self>, bytes: u64) -> Option<Share> {
+    /// Reserves `bytes`; `None` if that would exceed the bound.
+    pub fn take(self: &Arc<Self>, bytes: u64) -> Option<DirtyShare> {
         let bytes = bytes.max(SHARE_MIN).max(self.max / CHUNKS_MAX);
         let more = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.max);
         self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-        Some(Share { of: Arc::clone(self), bytes })
+        Some(DirtyShare { of: Arc::clone(self), bytes })
     }
 
     pub fn used(&self) -> u64 {
@@ -45,7 +45,7 @@ impl Dirty {
     }
 }
 
-impl Drop for Share {
+impl Drop for DirtyShare {
     fn drop(&mut self) {
         self.of.used.fetch_sub(self.bytes, Ordering::AcqRel);
     }
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn there_is_never_more_than_the_bound_and_all_of_it_comes_back() {
-        let dirty = Dirty::new(10_000);
+        let dirty = DirtyBytes::new(10_000);
         let (one, two) = (dirty.take(1).unwrap(), dirty.take(5000).unwrap());
         assert!(dirty.take(1).is_none() && dirty.take(u64::MAX).is_none());
         drop(two);
@@ -69,8 +69,8 @@ mod tests {
 
     #[test]
     fn chunks_of_one_byte_are_bounded_too() {
-        let dirty = Dirty::new(256 << 20);
-        let shares: Vec<Share> = std::iter::from_fn(|| dirty.take(1)).take(100_000).collect();
+        let dirty = DirtyBytes::new(256 << 20);
+        let shares: Vec<DirtyShare> = std::iter::from_fn(|| dirty.take(1)).take(100_000).collect();
         assert_eq!(shares.len() as u64, CHUNKS_MAX);
     }
 }

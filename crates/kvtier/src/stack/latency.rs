@@ -1,34 +1,33 @@
-//! How fast tiers load, as measured, and whether that beats computing.
+//! Measures how fast tiers load, and decides whether loading is faster than computing.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How much what was measured before counts beside a new measurement.
+/// The weight of earlier measurements beside a new one.
 const KEEP: f64 = 0.95;
-/// Nothing is said before so many loads were measured.
+/// The fewest measurements for an estimate.
 const MEASURED_MIN: f64 = 4.0;
-/// In this time what was measured comes to count half. A tier that is not asked is unknown again
-/// after a while, and measured anew.
+/// The time in which the weight of a measurement halves. The speed of a tier that is not used
+/// becomes unknown after a while and is measured again.
 const HALF_LIFE: Duration = Duration::from_secs(10);
-/// A tier that is too slow is tried again with the first load after so long, and those that come
-/// shortly after that: it may be faster by now.
+/// A tier that is too slow is tried again this often, for a short time: it may be faster by now.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 const RETRY_FOR: Duration = Duration::from_millis(100);
 
-/// The measured pace of one tier: a line through seconds by bytes, the older measurements counting
-/// less.
+/// The latency of one tier's loads: a line fitted through seconds over bytes, in which older
+/// measurements count less.
 #[derive(Debug)]
-pub struct Pace {
+pub struct LatencyModel {
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
     sums: Sums,
-    /// When something was measured last.
-    heard: Instant,
-    /// When it was tried last although it was too slow.
+    /// The last measurement.
+    measured: Instant,
+    /// The last time that it was tried although it was too slow.
     tried: Instant,
 }
 
@@ -41,26 +40,28 @@ struct Sums {
     product: f64,
 }
 
-/// What a load takes: a delay, and so much a byte.
+/// The time of a load: a delay, and a time per byte.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Speed {
     pub delay_s: f64,
     pub s_per_byte: f64,
 }
 
-impl Pace {
+impl LatencyModel {
     pub fn new(now: Instant) -> Self {
-        Pace { state: Mutex::new(State { sums: Sums::default(), heard: now, tried: now }) }
+        LatencyModel {
+            state: Mutex::new(State { sums: Sums::default(), measured: now, tried: now }),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A batch of loads of so many bytes took so long.
-    pub fn heard(&self, now: Instant, bytes: u64, took: Duration) {
+    /// Records that loads of `bytes` together took this long.
+    pub fn record(&self, now: Instant, bytes: u64, took: Duration) {
         let (x, y, mut state) = (bytes as f64, took.as_secs_f64(), self.state());
-        let old = state.sums.times(KEEP * state.faded(now));
+        let old = state.sums.times(KEEP * state.decay(now));
         state.sums = Sums {
             n: old.n + 1.0,
             bytes: old.bytes + x,
@@ -68,20 +69,20 @@ impl Pace {
             bytes_squared: old.bytes_squared + x * x,
             product: old.product + x * y,
         };
-        state.heard = now;
+        state.measured = now;
     }
 
-    /// What loads took of late; `None` before enough were measured.
+    /// The speed of recent loads; `None` before enough were measured.
     pub fn speed(&self) -> Option<Speed> {
         let sums = self.state().sums;
         (sums.n >= MEASURED_MIN).then(|| sums.speed())
     }
 
-    /// Whether loading this much is quicker than computing it at so many bytes a second. What was
-    /// too slow is tried again now and then.
-    pub fn beats(&self, now: Instant, bytes: u64, computed_per_s: f64) -> bool {
+    /// Whether loading `bytes` is faster than computing them at `computed_per_s` bytes a second. A
+    /// tier that is too slow is tried again now and then.
+    pub fn is_faster_than_computing(&self, now: Instant, bytes: u64, computed_per_s: f64) -> bool {
         let mut state = self.state();
-        let is_known = state.sums.n * state.faded(now) >= MEASURED_MIN;
+        let is_known = state.sums.n * state.decay(now) >= MEASURED_MIN;
         if !is_known || state.sums.speed().takes_s(bytes) <= bytes as f64 / computed_per_s {
             return true;
         }
@@ -93,10 +94,10 @@ impl Pace {
 }
 
 impl State {
-    /// What is left by now of the weight of what was measured.
-    fn faded(&self, now: Instant) -> f64 {
+    /// The remaining weight of the measurements.
+    fn decay(&self, now: Instant) -> f64 {
         let half_lives =
-            now.saturating_duration_since(self.heard).as_secs_f64() / HALF_LIFE.as_secs_f64();
+            now.saturating_duration_since(self.measured).as_secs_f64() / HALF_LIFE.as_secs_f64();
         0.5_f64.powf(half_lives)
     }
 }
@@ -115,7 +116,7 @@ impl Sums {
     fn speed(self) -> Speed {
         let spread = self.n * self.bytes_squared - self.bytes * self.bytes;
         let flat = Speed { delay_s: 0.0, s_per_byte: self.seconds / self.bytes.max(1.0) };
-        // All of one size: nothing tells delay and bandwidth apart.
+        // Loads of one size do not separate delay and bandwidth.
         if spread <= 1e-3 * self.n * self.bytes_squared {
             return flat;
         }
@@ -134,8 +135,8 @@ impl Speed {
         self.delay_s + self.s_per_byte * bytes as f64
     }
 
-    /// From how many bytes on loading is quicker than computing at so many bytes a second; `None`
-    /// for never.
+    /// The size from which loading is faster than computing at `computed_per_s` bytes a second;
+    /// `None` for never.
     pub fn break_even_bytes(self, computed_per_s: f64) -> Option<u64> {
         let gained = 1.0 / computed_per_s - self.s_per_byte;
         (gained > 0.0).then(|| (self.delay_s / gained).ceil() as u64)
@@ -152,7 +153,7 @@ impl fmt::Display for Speed {
                 1e3 * self.delay_s,
                 crate::bytes::format(rate as u64)
             ),
-            false => write!(f, "{:.2} ms however much", 1e3 * self.delay_s),
+            false => write!(f, "{:.2} ms at any size", 1e3 * self.delay_s),
         }
     }
 }
@@ -167,12 +168,12 @@ mod tests {
     }
 
     #[test]
-    fn delay_and_bandwidth_are_told_apart_and_give_a_break_even() {
-        let pace = Pace::new(Instant::now());
-        (1..4).for_each(|n| pace.heard(Instant::now(), n << 20, took(n << 20)));
-        assert_eq!(pace.speed(), None, "too little was measured");
-        (1..100).for_each(|n| pace.heard(Instant::now(), (n % 7) << 20, took((n % 7) << 20)));
-        let speed = pace.speed().unwrap();
+    fn delay_and_bandwidth_are_separated_and_give_a_break_even() {
+        let model = LatencyModel::new(Instant::now());
+        (1..4).for_each(|n| model.record(Instant::now(), n << 20, took(n << 20)));
+        assert_eq!(model.speed(), None, "too little was measured");
+        (1..100).for_each(|n| model.record(Instant::now(), (n % 7) << 20, took((n % 7) << 20)));
+        let speed = model.speed().unwrap();
         assert!(
             (speed.delay_s - 0.002).abs() < 1e-5 && (speed.s_per_byte - 1e-9).abs() < 1e-12,
             "{speed:?}"
@@ -186,42 +187,49 @@ mod tests {
 
     #[test]
     fn loads_of_one_size_are_bandwidth_alone_and_the_latest_count_most() {
-        let pace = Pace::new(Instant::now());
-        (0..50).for_each(|_| pace.heard(Instant::now(), 1 << 20, Duration::from_secs(1)));
-        (0..200).for_each(|_| pace.heard(Instant::now(), 1 << 20, Duration::from_millis(1)));
-        let speed = pace.speed().unwrap();
+        let model = LatencyModel::new(Instant::now());
+        (0..50).for_each(|_| model.record(Instant::now(), 1 << 20, Duration::from_secs(1)));
+        (0..200).for_each(|_| model.record(Instant::now(), 1 << 20, Duration::from_millis(1)));
+        let speed = model.speed().unwrap();
         assert!(speed.delay_s == 0.0 && (speed.takes_s(1 << 20) - 0.001).abs() < 1e-4, "{speed:?}");
     }
 
-    fn slow(now: Instant) -> Pace {
-        let pace = Pace::new(Instant::now());
-        (0..20).for_each(|_| pace.heard(now, 1 << 20, Duration::from_secs(1)));
-        pace.state().tried = now;
-        pace
+    fn slow(now: Instant) -> LatencyModel {
+        let model = LatencyModel::new(Instant::now());
+        (0..20).for_each(|_| model.record(now, 1 << 20, Duration::from_secs(1)));
+        model.state().tried = now;
+        model
     }
 
     #[test]
     fn a_slow_tier_is_tried_again_whenever_the_next_load_comes() {
         let (now, ms) = (Instant::now(), Duration::from_millis);
-        let pace = slow(now);
-        assert!(pace.beats(now + ms(500), 1 << 20, 1e3), "computing is slower still");
-        let asked = |after| pace.beats(now + ms(after), 1 << 20, 1e9);
-        // However the loads fall: one after a second is a trial, and so is what follows shortly.
+        let model = slow(now);
+        assert!(
+            model.is_faster_than_computing(now + ms(500), 1 << 20, 1e3),
+            "computing is slower still"
+        );
+        let tried = |after| model.is_faster_than_computing(now + ms(after), 1 << 20, 1e9);
+        // The first load after a second is a trial, and so are those shortly after it.
         assert_eq!(
-            [500, 1730, 1800, 1831, 2700, 2731, 2800].map(asked),
+            [500, 1730, 1800, 1831, 2700, 2731, 2800].map(tried),
             [false, true, true, false, false, true, true]
         );
     }
 
     #[test]
-    fn a_tier_that_is_not_asked_is_unknown_again_and_one_that_is_faster_by_now_is_soon_believed() {
+    fn an_unused_tier_is_measured_again_and_a_faster_one_is_used_soon() {
         let now = Instant::now();
-        let (pace, later) = (slow(now), now + 3 * HALF_LIFE);
-        pace.state().tried = later;
-        assert!(pace.beats(later, 1 << 20, 1e9));
-        (0..4).for_each(|_| pace.heard(later, 1 << 20, Duration::from_millis(1)));
-        (4..8).for_each(|_| pace.heard(later + 2 * HALF_LIFE, 1 << 20, Duration::from_millis(1)));
-        pace.state().tried = later + 2 * HALF_LIFE;
-        assert!(pace.beats(later + 2 * HALF_LIFE + RETRY_FOR, 1 << 20, 1e7), "{:?}", pace.speed());
+        let (model, later) = (slow(now), now + 3 * HALF_LIFE);
+        model.state().tried = later;
+        assert!(model.is_faster_than_computing(later, 1 << 20, 1e9));
+        (0..4).for_each(|_| model.record(later, 1 << 20, Duration::from_millis(1)));
+        (4..8).for_each(|_| model.record(later + 2 * HALF_LIFE, 1 << 20, Duration::from_millis(1)));
+        model.state().tried = later + 2 * HALF_LIFE;
+        assert!(
+            model.is_faster_than_computing(later + 2 * HALF_LIFE + RETRY_FOR, 1 << 20, 1e7),
+            "{:?}",
+            model.speed()
+        );
     }
 }

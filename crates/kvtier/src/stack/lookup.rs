@@ -1,18 +1,19 @@
+//! Lookups: each tier is asked for the keys that the tiers above it do not have.
+
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use kvtier_core::{
-    Bitmap, Ctx, Digest, Error, ErrorKind, Hold, Key, LookedUp, Mode, Presence, Removed,
-};
+use kvtier_core::{Bitmap, Ctx, Digest, Error, ErrorKind, Hold, Key, LookedUp, Mode, Presence};
 
-use super::flights::Flight;
 use super::holds::{HOLDS_MAX, Parts};
 use super::{Inner, add};
 
 impl Inner {
-    /// Asks the tiers from the top, each for what those above it have not, and notes who answered
-    /// for what. Where one failed, what nobody else has is `Unknown`; an error only when all of
-    /// them failed.
+    /// Asks the tiers from the top, each for the keys that the tiers above it do not have, and
+    /// records which tier has which key. If a tier fails, a key that no other tier has is
+    /// `Unknown`.
+    ///
+    /// # Errors
+    /// The last tier's error, if every tier failed.
     pub async fn lookup(
         &self,
         ctx: &Ctx,
@@ -29,7 +30,7 @@ impl Inner {
                 break;
             }
             let ask: Arc<[Key]> = missing.iter().map(|i| keys[*i].clone()).collect();
-            // Only the last tier may stop at its first miss: for it alone a miss ends the prefix.
+            // Only in the last tier does a miss end the prefix: a tier below may still have the key.
             let mode = if at + 1 == self.tiers.len() { mode } else { Mode::Each };
             match tier.lookup(&self.ctx_for(at, ctx), ask, mode, hold).await {
                 Ok(answer) if !self.is_worth(ctx, at, bytes_of(&answer)) => {
@@ -92,56 +93,6 @@ impl Inner {
 
     pub fn release(&self, held: Parts) {
         held.into_iter().for_each(|(tier, id)| self.tiers[tier].release(id));
-    }
-
-    /// Key by key, since only so the counts of several tiers add up. A tier that fails keeps none
-    /// of the others from removing, but the answer is its error: the chunk may still be there.
-    /// No load brings a chunk up while it is removed.
-    pub async fn remove(&self, ctx: &Ctx, keys: &[Key]) -> Result<Removed, Error> {
-        let (mut counts, mut failed) = (Removed::default(), None);
-        for key in keys {
-            let (mut removed, mut held) = (0, 0);
-            let _flight = self.alone_with(ctx, key).await?;
-            for tier in &self.tiers {
-                // What the tier above gave up meanwhile is on its way to this one.
-                self.settled(key).await;
-                match tier.remove(ctx, [key.clone()].into()).await {
-                    Ok(answer) => {
-                        removed += answer.removed;
-                        held += answer.held;
-                    }
-                    Err(e) => {
-                        self.counters.tier_errors.fetch_add(1, Ordering::Relaxed);
-                        failed = Some(e);
-                    }
-                }
-            }
-            match (held, removed) {
-                (1.., _) => counts.held += 1,
-                (0, 1..) => counts.removed += 1,
-                (0, 0) => counts.absent += 1,
-            }
-        }
-        failed.map_or(Ok(counts), Err)
-    }
-}
-
-impl Inner {
-    /// The flight of a key, after those that are under way have landed. `Timeout` when others go on
-    /// until the deadline.
-    async fn alone_with(&self, ctx: &Ctx, key: &Key) -> Result<Flight, Error> {
-        loop {
-            match self.flights.begin(key.digest()) {
-                Ok(flight) => return Ok(flight),
-                Err(landed) => drop(landed.await),
-            }
-            if self.time.now() >= ctx.deadline {
-                let what = "it was loaded all the time until the deadline";
-                return Err(Error::new(ErrorKind::Timeout, what)
-                    .with_op("remove")
-                    .with_key(*key.digest()));
-            }
-        }
     }
 }
 
