@@ -31,6 +31,7 @@ mod ipc;
 mod key;
 pub mod names;
 mod namespace;
+mod plain;
 pub mod presets;
 mod pyint;
 mod python;

@@ -1,37 +1,33 @@
 //! The storage layer for the KV cache of LLM inference, composed.
 //!
-//! A [`Stack`] of tiers is one tier: a [`HostTier`] over a file tier keeps what is hot in memory
-//! and everything on disk. Ops, keys and tickets are those of [`core`].
+//! A tier stores chunks under keys: [`HostTier`] in memory, `file::FileTier` in a directory, an S3
+//! tier in a bucket. A [`Stack`] of tiers is a tier too. [`Blocking`] saves and loads whole chunks as
+//! bytes:
 //!
 //! ```
 //! # #[cfg(feature = "file")] {
-//! use std::{sync::Arc, time::Duration};
-//! use kvtier::{HostConfig, HostTier, Stack, Tier, file::{FileConfig, FileTier}};
-//! use kvtier::core::{Ctx, Digest, Load, Loaded, Namespace, Save};
-//! use kvtier::core::key::{ChunkHash, KeyId, KvRank, ObjectKey};
+//! use kvtier::file::{FileConfig, FileTier};
+//! use kvtier::{Blocking, Key, Namespace};
 //!
-//! let dir = std::env::temp_dir().join(format!("kvtier-doc-{}", std::process::id()));
-//! let host = Arc::new(HostTier::open(HostConfig::new(16 << 20))?);
-//! let arena = host.arena().clone();
-//! let stack = Stack::new("stack", vec![host, Arc::new(FileTier::open(FileConfig::new(&dir, 64 << 20))?)])?;
-//!
-//! let ns = Arc::new(Namespace::new("example", Digest::derive("layout", b"llama")));
-//! let id = ObjectKey { model: "llama".into(), rank: KvRank(0), group: 0, hash: ChunkHash::new(&[1; 32]), salt: "".into() };
-//! let key = kvtier::Key::new(ns, KeyId::Object(id));
-//! let ctx = Ctx::within(Duration::from_secs(10));
-//!
-//! let mut chunk = arena.lease(256 << 10)?;
-//! chunk.write_at(0, &[42; 256 << 10])?;
-//! let _ = stack.save(&ctx, vec![Save { key: key.clone(), from: vec![chunk.freeze()] }]).wait();
-//! let done = stack.load(&ctx, vec![Load { key, into: vec![arena.lease(256 << 10)?] }]).wait();
-//! assert!(matches!(done[0].result, Ok(Loaded::Hit { len: 262_144 })));
-//! # drop(stack); let _ = std::fs::remove_dir_all(&dir);
+//! # let dir = std::env::temp_dir().join(format!("kvtier-doc-{}", std::process::id()));
+//! let tier = FileTier::open(FileConfig::new(&dir, 64 << 20))?;
+//! let ns = Namespace::from_name("llama-3-8b bf16, 256 tokens");
+//! let key = Key::from_name(&ns, "prompt 7, chunk 0");
+//! tier.save_bytes(&key, vec![42; 256 << 10])?;
+//! assert_eq!(tier.load_bytes(&key)?, Some(vec![42; 256 << 10]));
+//! # drop(tier); let _ = std::fs::remove_dir_all(&dir);
 //! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Engines use batches instead: [`Tier::save`] and [`Tier::load`] move many chunks between a medium
+//! and memory that the caller owns ([`Lease`], [`View`]), and return a ticket that is a future. The
+//! programs in `examples/` show each part: `file_tier`, `s3_tier`, `stack_from_yaml`, `host_tier`,
+//! `own_memory`, `async_batches`, `metrics`, `own_tier`.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod blocking;
 pub mod bytes;
 #[cfg(feature = "config")]
 pub mod config;
@@ -42,9 +38,10 @@ mod promise;
 mod stack;
 mod sync;
 
+pub use blocking::Blocking;
 pub use host::{HostConfig, HostTier};
 pub use kvtier_core as core;
-pub use kvtier_core::{Key, Observe, Tier, TierExt};
+pub use kvtier_core::{Key, Namespace, Observe, Tier, TierExt};
 pub use kvtier_evict as evict;
 #[cfg(feature = "file")]
 pub use kvtier_file as file;

@@ -7,4 +7,4 @@ pub use kvtier_core::{
 pub use kvtier_key::{ChunkHash, KeyId, KvRank, ObjectKey};
 pub use kvtier_mem::{Arena, ArenaConfig, Lease, View};
 
-pub use crate::{HostConfig, HostTier, Stack};
+pub use crate::{Blocking, HostConfig, HostTier, Stack};

@@ -164,9 +164,8 @@ impl Error {
         error
     }
 
-    /// Whether it is [`Error::endless`].
-    #[cfg(feature = "tier")]
-    pub(crate) fn is_endless(&self) -> bool {
+    /// Whether a listing did not end: its pages came again.
+    pub fn is_endless(&self) -> bool {
         self.0.mark == Mark::Endless
     }
 

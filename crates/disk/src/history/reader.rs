@@ -51,7 +51,7 @@ struct Since {
 }
 
 impl Since {
-    fn is_before(&self, batch: &Batch) -> bool {
+    fn is_before(&self, batch: &RecordBatch) -> bool {
         batch.at_ms > self.at_ms || (batch.follows != 0 && Some(batch.follows) == self.mark)
     }
 }
@@ -130,7 +130,7 @@ impl Reader {
         file.seek(SeekFrom::Start(from))?;
         file.take(BYTES_MAX).read_to_end(&mut bytes)?;
         let mut journal = format::decode(&bytes);
-        let is_new = |batch: &Batch| match self.unreadable.get(name) {
+        let is_new = |batch: &RecordBatch| match self.unreadable.get(name) {
             Some(since) => since.is_before(batch),
             None => batch.at_ms > self.from_ms || self.follows(batch),
         };

@@ -147,9 +147,8 @@ impl Tier for Metered {
     ) -> Ticket<Result<LookedUp, Error>> {
         let meter = Arc::clone(&self.meter);
         let ticket = self.timed(|meter| &meter.lookup, |tier| tier.lookup(ctx, keys, mode, hold));
-        ticket.inspect(move |answer| {
-            answer.iter().for_each(|answer| meter.looked_up(&answer.found))
-        })
+        ticket
+            .inspect(move |answer| answer.iter().for_each(|answer| meter.looked_up(&answer.found)))
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {

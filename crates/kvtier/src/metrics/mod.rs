@@ -156,19 +156,11 @@ const GDS: &[Metric] = metrics! { "gds":
     Stable Bytes uploaded_bytes "payload loaded into GPU memory through pinned memory",
     Stable Bytes direct_bytes "payload loaded into GPU memory by cuFile",
     Stable Ops direct_failed "reads by cuFile that failed; the bytes went through pinned memory",
-<<<<<<< HEAD
-    Stable Bytes verified_host_bytes "payload loaded by cuFile and verified in host memory",
-    Stable Bytes verified_gpu_bytes "payload loaded by cuFile and verified on the GPU",
-    Stable Ops unverified_loads "loads by cuFile that were not verified, as `proof` allows",
-    Stable Bytes fetched_bytes "payload brought from GPU memory to be saved",
-    Stable Ops event_waits "times that work on a GPU waited for an event of the caller's",
-=======
     Stable Bytes verified_host_bytes "payload loaded by cuFile and copied back to host memory to verify its checksums",
     Stable Bytes verified_gpu_bytes "payload loaded by cuFile whose checksums the GPU computed",
     Stable Ops unverified_loads "loads by cuFile that were not verified, as `proof` allows",
     Stable Bytes fetched_bytes "payload copied from GPU memory to be saved",
     Stable Ops event_waits "times that work on a GPU waited for an event of the caller",
->>>>>>> 26ac63a (metrics: name counters by what happened, in the field's terms)
 };
 
 const S3: &[Metric] = metrics! { "s3":
