@@ -74,6 +74,7 @@ impl Inner {
             (_, Turn::IfFree) => self.gates.try_acquire(class).ok_or_else(no_turn)?,
         };
         effort::begun();
+        self.ask_for_region();
         let site = self.site_for(request);
         let now = Instant::now();
         let (mut way, sent_at) = match self.pool.reuse(&site.target, now) {

@@ -139,13 +139,12 @@ impl Client {
         self.inner.counters.read()
     }
 
-    /// The endpoint: as it is configured, or in the region that the store named within the last ten
     /// The checksum that PUTs carry.
     pub fn checksum(&self) -> Checksum {
         self.inner.config.checksum
     }
 
-    /// minutes.
+    /// The endpoint: as it is configured, or in the region that the store named.
     pub fn endpoint(&self) -> Endpoint {
         self.inner.site().endpoint.clone()
     }
@@ -247,11 +246,14 @@ fn late(op: &'static str, start: Instant) -> Error {
 
 impl Inner {
     pub fn site(&self) -> Arc<Site> {
-        self.sites.current(Instant::now())
+        self.sites.current()
     }
 
     /// Where a request goes.
     pub fn site_for(&self, request: &Request<'_>) -> Arc<Site> {
+        if request.to_configured {
+            return self.sites.configured();
+        }
         let site = self.site();
         if request.to_control { Arc::new(Site::of(site.endpoint.control())) } else { site }
     }

@@ -51,6 +51,7 @@ mod ops;
 pub mod probe;
 mod race;
 mod refresh;
+mod region;
 mod request;
 mod retry;
 mod sign;

@@ -68,6 +68,8 @@ pub struct Request<'a> {
     pub payload: Payload,
     /// Whether it goes where directory buckets are made.
     pub to_control: bool,
+    /// Whether it goes to the configured endpoint, wherever others go.
+    pub to_configured: bool,
 }
 
 impl<'a> Request<'a> {
@@ -88,6 +90,7 @@ impl<'a> Request<'a> {
             signer,
             payload,
             to_control: false,
+            to_configured: false,
         }
     }
 

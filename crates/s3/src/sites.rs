@@ -4,7 +4,8 @@
 //! One wrong answer can name a region: that of a proxy, of a store that is half started, or any
 //! over plain HTTP. So a region is learned like all else that answers say. It must have the shape
 //! of one and its host must resolve; it is on trial until an answer there was a success; what fails
-//! there leads back to the configured endpoint, and so does time. The configured endpoint is never
+//! there leads back to the configured endpoint. Now and then one request of ours asks the configured
+//! endpoint again, while all others go on. The configured endpoint is never
 //! forgotten: each move starts from it, so that no chain of answers leads further than one answer
 //! could.
 
@@ -16,9 +17,11 @@ use crate::endpoint::Endpoint;
 use crate::http::Target;
 use crate::time::Instant;
 
-/// A region that was learned is used for this long. Then the configured endpoint is asked again:
+/// A region that was learned is used for this long. Then the configured endpoint is asked again, by
 /// one request more.
 pub const LEARNED_FOR: Duration = Duration::from_secs(600);
+/// Where that request never ends, there is another after this long.
+const ASKED_AGAIN: Duration = Duration::from_secs(60);
 
 /// An endpoint and where its connections go.
 #[derive(Debug)]
@@ -46,7 +49,7 @@ pub struct Sites {
 #[derive(Debug)]
 struct Learned {
     site: Arc<Site>,
-    until: Instant,
+    ask_at: Instant,
     /// Whether an answer there was a success.
     proven: AtomicBool,
 }
@@ -57,11 +60,38 @@ impl Sites {
         Sites { configured: Arc::new(Site::of(configured)), learned: RwLock::default() }
     }
 
-    /// Where requests go at `now`.
-    pub fn current(&self, now: Instant) -> Arc<Site> {
-        match &*self.read() {
-            Some(learned) if now < learned.until => Arc::clone(&learned.site),
-            _ => Arc::clone(&self.configured),
+    /// Where requests go.
+    pub fn current(&self) -> Arc<Site> {
+        let learned = self.read();
+        Arc::clone(learned.as_ref().map_or(&self.configured, |learned| &learned.site))
+    }
+
+    /// As it is configured.
+    pub fn configured(&self) -> Arc<Site> {
+        Arc::clone(&self.configured)
+    }
+
+    /// The learned site, where it is time to ask the configured endpoint again: for one caller.
+    pub fn due(&self, now: Instant) -> Option<Arc<Site>> {
+        let is_due = |learned: &Learned| now >= learned.ask_at;
+        if !self.read().as_ref().is_some_and(is_due) {
+            return None;
+        }
+        let mut learned = self.write();
+        let learned = learned.as_mut().filter(|learned| is_due(learned))?;
+        learned.ask_at = now + ASKED_AGAIN;
+        Some(Arc::clone(&learned.site))
+    }
+
+    /// The learned site stays for as long again. Where nobody confirmed it, it is on trial again.
+    pub fn stay(&self, site: &Arc<Site>, is_confirmed: bool, now: Instant) {
+        if let Some(learned) =
+            self.write().as_mut().filter(|learned| Arc::ptr_eq(&learned.site, site))
+        {
+            learned.ask_at = now + LEARNED_FOR;
+            if !is_confirmed {
+                learned.proven.store(false, Ordering::Relaxed);
+            }
         }
     }
 
@@ -74,11 +104,11 @@ impl Sites {
 
     /// Goes there from now on; whether that is not where requests go already.
     pub fn move_to(&self, site: Site, now: Instant) -> bool {
-        if self.current(now).endpoint == site.endpoint {
+        if self.current().endpoint == site.endpoint {
             return false;
         }
-        let (until, proven) = (now + LEARNED_FOR, AtomicBool::new(false));
-        *self.write() = site.is_learned.then(|| Learned { site: Arc::new(site), until, proven });
+        let (ask_at, proven) = (now + LEARNED_FOR, AtomicBool::new(false));
+        *self.write() = site.is_learned.then(|| Learned { site: Arc::new(site), ask_at, proven });
         true
     }
 
@@ -150,7 +180,7 @@ mod tests {
     #[test]
     fn a_region_is_on_trial_until_it_is_proven() {
         let (sites, now) = (sites(), Instant::now());
-        let configured = sites.current(now);
+        let configured = sites.current();
         assert!(
             !sites.fail(&configured) && !sites.lose(&configured),
             "there is nowhere else to go"
@@ -161,14 +191,14 @@ mod tests {
                 !sites.move_to(sites.in_region("eu-west-3").unwrap(), now),
                 "it is there already"
             );
-            let learned = sites.current(now);
+            let learned = sites.current();
             if proven {
                 sites.prove(&learned);
             }
             sites.leave_unproven();
-            assert_eq!(Arc::ptr_eq(&sites.current(now), &learned), proven);
+            assert_eq!(Arc::ptr_eq(&sites.current(), &learned), proven);
             assert!(sites.fail(&learned) != proven && sites.lose(&learned));
-            assert!(Arc::ptr_eq(&sites.current(now), &configured));
+            assert!(Arc::ptr_eq(&sites.current(), &configured));
             assert!(sites.fail(&learned), "a request that is late goes elsewhere too");
         }
     }
@@ -179,10 +209,21 @@ mod tests {
         let to = |region: &str| sites.move_to(sites.in_region(region).unwrap(), now);
         assert!(!to("us-east-1"));
         assert!(to("eu-west-3") && to("ap-south-2"));
-        assert_eq!(sites.current(now).endpoint.region(), "ap-south-2");
-        assert_eq!(sites.current(now + LEARNED_FOR).endpoint.region(), "us-east-1");
+        assert_eq!(sites.current().endpoint.region(), "ap-south-2");
+        let after = now + LEARNED_FOR;
+        assert!(sites.due(after - Duration::from_millis(1)).is_none());
+        let learned = sites.due(after).unwrap();
+        assert!(sites.due(after).is_none(), "one asks");
+        assert!(sites.due(after + ASKED_AGAIN).is_some(), "it never ended");
+        sites.prove(&learned);
+        sites.stay(&learned, true, after);
+        assert!(sites.due(after + ASKED_AGAIN).is_none() && !sites.fail(&learned));
+        sites.stay(&learned, false, after);
+        assert!(sites.fail(&learned), "on trial");
+        assert_eq!(sites.current().endpoint.region(), "us-east-1");
+        assert!(to("ap-south-2"));
         assert!(to("us-east-1"));
-        assert_eq!(sites.current(now).endpoint.region(), "us-east-1");
+        assert_eq!(sites.current().endpoint.region(), "us-east-1");
         assert!(sites.in_region("us-nowhere").is_none());
     }
 }

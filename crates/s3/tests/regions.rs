@@ -12,7 +12,7 @@ use kvtier_s3::creds::{Provide, Provided};
 use kvtier_s3::{
     Client, Config, Credentials, ErrorKind, Get, Place, Provider, Put, Resolve, Resolved,
 };
-use kvtier_testkit::s3::{Elsewhere, Fault, Rule, Server};
+use kvtier_testkit::s3::{Elsewhere, Fault, Foreign, Rule, Server};
 use support::*;
 
 const REGION: &str = "eu-south-7";
@@ -254,10 +254,14 @@ async fn credentials_that_expire_at_a_region_that_is_not_proven_are_read_again()
         .resolve()
         .unwrap();
     let asked = Arc::new(AtomicU64::new(0));
-    let mut config = Config::with_provider(place, Arc::new(Source(Arc::clone(&asked))));
-    config.deadline = std::time::Duration::from_secs(3600);
-    config.resolver = Box::new(Names(server.address(), Arc::default()));
-    let (client, memory) = (Client::new(config), Memory::new());
+    let client = || {
+        let source = Arc::new(Source(Arc::clone(&asked)));
+        let mut config = Config::with_provider(place.clone(), source);
+        config.deadline = std::time::Duration::from_secs(3600);
+        config.resolver = Box::new(Names(server.address(), Arc::default()));
+        Client::new(config)
+    };
+    let (make, client, memory) = (&client, client(), Memory::new());
     let sent = || elsewhere(301, Some(("x-amz-bucket-region", REGION)), "");
     server.script(Rule::next(sent()));
     server.script(Rule::next(Fault::Error(400, "ExpiredToken")));
@@ -267,15 +271,14 @@ async fn credentials_that_expire_at_a_region_that_is_not_proven_are_read_again()
         (2, 3, REGION)
     );
     // Where new ones do not help either it may be the region, and what it said is the error.
-    jump(std::time::Duration::from_secs(600)).await;
-    let before = server.seen().len();
+    let (client, before) = (make(), server.seen().len());
     for fault in
         [sent(), Fault::Error(400, "ExpiredToken"), Fault::Error(400, "ExpiredToken"), sent()]
     {
         server.script(Rule::next(fault));
     }
     let error = client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_err();
-    assert_eq!((error.code(), asked.load(Ordering::SeqCst)), (Some("ExpiredToken"), 3));
+    assert_eq!((error.code(), asked.load(Ordering::SeqCst)), (Some("ExpiredToken"), 4));
     assert_eq!((server.seen().len() - before, client.endpoint().region()), (4, "us-east-1"));
 }
 
@@ -344,20 +347,47 @@ async fn names_that_were_chosen_for_what_they_are_are_never_left() {
     }
 }
 
-#[tokio::test]
-async fn a_region_that_was_learned_expires() {
+/// A client that learned a region, ten minutes later; what the configured endpoint says then. Eight
+/// uploads at a time go to the learned region, each by one request, and one request asks.
+async fn expired(answer: Fault, region: &str) {
     let ((server, client, _), memory) = (scene(), Memory::new());
-    let put = async || client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap();
-    let sent = || Rule::next(elsewhere(301, Some(("x-amz-bucket-region", REGION)), ""));
-    server.script(sent());
+    let view = memory.view(b"x");
+    let put = async || client.put("k", &view, &Put::default()).await.unwrap();
+    server.script(Rule::next(elsewhere(301, Some(("x-amz-bucket-region", REGION)), "")));
     put().await;
     put().await;
     assert_eq!((client.endpoint().region(), server.seen().len()), (REGION, 3));
     jump(std::time::Duration::from_secs(600)).await;
-    assert_eq!(client.endpoint().region(), "us-east-1");
-    server.script(sent());
-    put().await;
-    assert_eq!((client.endpoint().region(), server.seen().len()), (REGION, 5));
+    server.script(Rule::next(answer).method("HEAD"));
+    tokio::join!(put(), put(), put(), put(), put(), put(), put(), put());
+    soon("the answer", || server.seen().iter().any(|seen| seen.method == "HEAD")).await;
+    soon("it counts", || client.endpoint().region() == region).await;
+    if region == REGION {
+        tokio::join!(put(), put(), put(), put());
+        assert_eq!(server.seen().len(), 3 + 8 + 1 + 4);
+    }
+    let heads = server.seen().iter().filter(|seen| seen.method == "HEAD").count();
+    assert_eq!((heads, client.counts().retries), (1, 1), "the retry is that of the first upload");
+}
+
+#[tokio::test]
+async fn a_region_that_was_learned_is_asked_for_again_by_one_request() {
+    expired(elsewhere(301, Some(("x-amz-bucket-region", REGION)), ""), REGION).await;
+    expired(elsewhere(400, Some(("x-amz-bucket-region", REGION)), ""), REGION).await;
+}
+
+#[tokio::test]
+async fn a_region_that_works_stays_where_the_configured_endpoint_says_nothing_of_use() {
+    for fault in
+        [Fault::Error(500, "InternalError"), Fault::Error(403, "AccessDenied"), Fault::Html(502)]
+    {
+        expired(fault, REGION).await;
+    }
+}
+
+#[tokio::test]
+async fn a_bucket_that_is_at_the_configured_endpoint_again_is_used_there() {
+    expired(Fault::Foreign(Foreign::new(200, "")), "us-east-1").await;
 }
 
 #[tokio::test]

@@ -1,0 +1,53 @@
+//! Whether the bucket is still in the region that was learned: now and then the configured endpoint
+//! is asked, by one request in the background. No operation waits for it, or fails by it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::attempt::Turn;
+use crate::client::Inner;
+use crate::request::Request;
+use crate::retry::{Again, Trouble};
+use crate::sites::Site;
+use crate::time::Instant;
+
+/// The answer is waited for no longer than this.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+impl Inner {
+    /// Asks for the region again, where that is due.
+    pub fn ask_for_region(self: &Arc<Self>) {
+        let Some(learned) = self.sites.due(Instant::now()) else { return };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let inner = Arc::clone(self);
+            runtime.spawn(async move { inner.confirm(&learned).await });
+        }
+    }
+
+    /// What the configured endpoint says: that the bucket is there, or in which region it is. Where
+    /// it says neither, what works stays.
+    async fn confirm(self: &Arc<Self>, learned: &Arc<Site>) {
+        let request = Request { to_configured: true, ..Request::new("HEAD", None) };
+        let asked = async {
+            let open = self.open(&request, Turn::Wait, &mut []).await?;
+            open.collect(self, 0).await.map(drop)
+        };
+        // Boxed: what opens a request may ask for the region.
+        let asked: std::pin::Pin<Box<dyn Future<Output = Result<(), Trouble>> + Send>> =
+            Box::pin(asked);
+        let now = Instant::now();
+        match tokio::time::timeout(WAIT_MAX, asked).await {
+            Ok(Ok(())) => {
+                self.sites.lose(learned);
+            }
+            Ok(Err(Trouble { again: Again::Region(region), .. })) => {
+                let is_same = learned.endpoint.region() == region;
+                if !is_same && self.follow(&region).await.is_ok() {
+                    return;
+                }
+                self.sites.stay(learned, is_same, now);
+            }
+            _ => self.sites.stay(learned, false, now),
+        }
+    }
+}
