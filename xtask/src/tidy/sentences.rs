@@ -14,6 +14,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/CLI.md",
     "docs/EMBEDDING.md",
     "docs/RELEASING.md",
+    "docs/S3.md",
     "docs/SEMANTICS.md",
     "docs/STYLE.md",
 ];
