@@ -13,6 +13,7 @@ const DOCUMENTS: &[&str] = &[
     "README.md",
     "docs/CLI.md",
     "docs/EMBEDDING.md",
+    "docs/EVICTION.md",
     "docs/OPERATIONS.md",
     "docs/RELEASING.md",
     "docs/S3.md",
