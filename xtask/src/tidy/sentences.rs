@@ -14,6 +14,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/CLI.md",
     "docs/EMBEDDING.md",
     "docs/EVICTION.md",
+    "docs/FORMAT.md",
     "docs/OPERATIONS.md",
     "docs/RELEASING.md",
     "docs/S3.md",
