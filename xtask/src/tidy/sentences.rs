@@ -15,6 +15,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/EMBEDDING.md",
     "docs/EVICTION.md",
     "docs/FORMAT.md",
+    "docs/GDS.md",
     "docs/OPERATIONS.md",
     "docs/RELEASING.md",
     "docs/S3.md",
