@@ -21,6 +21,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/S3.md",
     "docs/SEMANTICS.md",
     "docs/STYLE.md",
+    "docs/lmcache.md",
 ];
 
 const MEDIAN_MAX: usize = 20;
