@@ -11,6 +11,7 @@ use crate::tree::Tree;
 const DOCUMENTS: &[&str] = &[
     "CONTRIBUTING.md",
     "README.md",
+    "docs/ARCHITECTURE.md",
     "docs/CLI.md",
     "docs/EMBEDDING.md",
     "docs/EVICTION.md",
@@ -19,6 +20,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/OPERATIONS.md",
     "docs/RELEASING.md",
     "docs/S3.md",
+    "docs/SECURITY.md",
     "docs/SEMANTICS.md",
     "docs/STYLE.md",
     "docs/lmcache.md",
