@@ -12,11 +12,11 @@ const GDS: Section = Of("gds");
 
 const POLICY: &str = "which chunks go first: `default`, `lru`, `mru`, `fifo`, `lfu`, `arc`, `isolated-lru`, `noop` or another that `kvtier sim` knows";
 
-const QUOTAS: &str = "how much each tenant (cache salt) may have, as sizes by tenant, `*` for every other salt (chunks without one, or whose salt nobody knows, are the tenant of the empty name); above it the tenant's own chunks go, by whatever policy; when room is short what is above a quota goes first, and then the policy says whose, `isolated-lru` those of the tenant with the most";
+const QUOTAS: &str = "the most bytes of each tenant (cache salt), as sizes by tenant, `*` for every other salt. Chunks without a salt, or with an unknown one, are the tenant of the empty name. Above its quota a tenant's own chunks are evicted, under every policy. When space is short chunks above a quota are evicted first; then the policy decides, `isolated-lru` for the tenant with the most bytes";
 
 const COMPAT: &str = "evicts to the letter as LMCache does: once a second, at `watermark` (0.8) a share `ratio` (0.2) of all chunks; `true`, or a mapping of these two";
 
-const FAIR: &str = "whether a tenant that `quotas` names is sure of its quota, or where they add up to more than the cap of its part of that: when room is short, chunks of tenants that have more than theirs go first, and of those that it does not name";
+const FAIR: &str = "guarantees each tenant in `quotas` its quota, or its share of the cap where quotas add up to more. When space is short, chunks of tenants above theirs, and of tenants that it does not name, are evicted first";
 
 #[rustfmt::skip]
 pub(super) const KEYS: &[Setting] = &[
@@ -38,7 +38,7 @@ pub(super) const KEYS: &[Setting] = &[
     at(FILE, ("bytes", Size), "", Used, "the cap; also spelled `capacity`; here it may also be a share of the file system, such as `80%`"),
     at(FILE, ("shrink", Switch), "false", Used, "allow chunks to be deleted when `bytes` is smaller than last time and the directory holds more; otherwise it is refused"),
     at(FILE, ("layout", Word), "kvtier", Used, "whose files the directory holds: `kvtier`, or byte for byte those of LMCache 0.5.6: `lmcache-mp` (adapters `fs`, `fs_native`), `lmcache` (FSConnector, one base path), `lmcache-gds` (GdsBackend), `lmcache-gds-weka` (the same on Weka's file system); see FORMAT.md"),
-    at(FILE, ("shape", Text), "null", Used, "with `lmcache-gds`, whose files say it: the tensor that a full chunk is, as axes joined by `x`: `2x32x256x1024` is keys and values, layers, tokens, elements; `1x...` with multi-head latent attention; another of LMCache's formats stands behind a blank; without it, the first save whose caller states its shape tells, or files of the same model and worker that are there already; until then nothing can be saved"),
+    at(FILE, ("shape", Text), "null", Used, "with `lmcache-gds`, whose files contain it: the tensor of a full chunk, as axes joined by `x`. `2x32x256x1024` is keys and values, layers, tokens, elements; `1x...` with multi-head latent attention. Another of LMCache's formats follows after a blank. Without it the shape is that of the first save whose caller sets one, or of existing files of the same model and worker. Until then nothing can be saved"),
     at(FILE, ("verify", Word), "lenient", Used, "chunks of a foreign layout that nothing proves, because another program wrote them: `lenient` loads them at exactly the length wanted and counts them, `strict` refuses them"),
     at(FILE, ("engine", Word), "auto", Used, "`auto`, `uring` or `threads`"),
     at(FILE, ("durability", Word), "none", Used, "when a save is answered: `none`, when the chunk is written and named; `fdatasync`, when it is on the device; `syncfs`, the same for all that was saved meanwhile at once"),
