@@ -1,3 +1,16 @@
+//! Collects the results of a batch.
+//!
+//! Each op of a batch has a [`Slot`]; a worker owns the slot and the op's memory until the medium
+//! is done. The ticket resolves once: when the last slot finishes, or at the deadline. Both take
+//! the completer out of the shared state under its mutex, so exactly one of them sends.
+//!
+//! At the deadline the unfinished ops are answered `Timeout` without their memory. Their slots stay
+//! alive, and their passes move to the gate's stranded budget. When such a slot finishes, its
+//! memory is dropped, and so returns to its arena, before the pass is released.
+//!
+//! Code of others runs only after the mutex is released: the drop of late memory, the wakers of the
+//! gate, the ticket's waker.
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,12 +22,12 @@ use crate::sync::{Mutex, lock};
 use crate::timekeeper::Expire;
 use crate::{Clock, Completer, Done, Error, ErrorKind, Op, Pass, Ticket, ticket};
 
-/// One answer an op, in order.
+/// One result per op, in order.
 type Answers<O, T> = Vec<Done<O, T>>;
 
-/// The answers of a batch as they come in. Each op gets a [`Slot`]; the ticket resolves when every
-/// slot is finished, or when the batch [expires](Expire::expire): then with `Timeout` for the rest,
-/// whose memory comes home as their slots finish.
+/// A batch in flight. Each op gets a [`Slot`]. The ticket resolves when every slot is finished, or
+/// when the batch [expires](Expire::expire): then the unfinished ops get `Timeout`, and their
+/// memory returns when their slots finish.
 pub struct Batch<O: Op, T: Send + 'static>(Arc<Inner<O, T>>);
 
 struct Inner<O: Op, T: Send + 'static> {
@@ -31,8 +44,8 @@ struct State<O: Op, T: Send + 'static> {
     completer: Option<Completer<Answers<O, T>>>,
 }
 
-/// The duty to finish one op of a batch, and its share of the tier's gate. Dropped unfinished, the
-/// op ends `Closed`.
+/// One op of a batch in flight: a worker finishes it once. It may own the op's share of the tier's
+/// gate. If it is dropped unfinished, the op ends `Closed`.
 pub struct Slot<O: Op, T: Send + 'static> {
     batch: Arc<Inner<O, T>>,
     index: usize,
@@ -40,7 +53,7 @@ pub struct Slot<O: Op, T: Send + 'static> {
 }
 
 impl<O: Op, T: Send + 'static> Batch<O, T> {
-    /// A batch for ops of these keys, on the machine's clock: one slot a key, in order, and the
+    /// A batch of ops on these keys, on the machine's clock: one slot per key, in order, and the
     /// ticket for all of them.
     pub fn new(
         deadline: Instant,
@@ -49,7 +62,7 @@ impl<O: Op, T: Send + 'static> Batch<O, T> {
         Batch::new_on(&Clock::real(), deadline, keys)
     }
 
-    /// The same on this clock.
+    /// Like [`new`](Batch::new), on this clock.
     pub fn new_on(
         clock: &Clock,
         deadline: Instant,
@@ -74,13 +87,13 @@ impl<O: Op, T: Send + 'static> Batch<O, T> {
         (Batch(inner), slots, ticket)
     }
 
-    /// What to register with a [`Timekeeper`](crate::Timekeeper) so that the deadline is kept.
+    /// Register this with a [`Timekeeper`](crate::Timekeeper) for the deadline.
     pub fn expiry(&self) -> Arc<dyn Expire> {
         self.0.clone()
     }
 }
 
-/// An answer taken out from under the lock, to be given after it.
+/// Results taken out under the lock, to be sent after it is released.
 struct Completion<O: Op, T: Send + 'static>(Option<(Completer<Answers<O, T>>, Answers<O, T>)>);
 
 impl<O: Op, T: Send + 'static> Completion<O, T> {
@@ -92,7 +105,7 @@ impl<O: Op, T: Send + 'static> Completion<O, T> {
 }
 
 impl<O: Op, T: Send + 'static> Inner<O, T> {
-    /// Takes the answer if it is due: everything finished, or nobody waits for the rest any more.
+    /// Takes the results out: every slot is finished, or the deadline passed.
     fn answer(&self, state: &mut State<O, T>) -> Completion<O, T> {
         let Some(completer) = state.completer.take() else { return Completion(None) };
         let keys = std::mem::take(&mut state.keys);
@@ -123,9 +136,9 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
         }
         let answer = if state.left == 0 { self.answer(&mut state) } else { Completion(None) };
         drop(state);
-        // Outside the lock and in this order: late memory home, room free, the waiter woken. Only
-        // then is the op over for `close`, which promises that an answer nobody waits for
-        // is gone too, with the memory in it.
+        // Outside the lock, in this order: return late memory, release the gate's capacity, wake
+        // the waiter. Only then drop the pass: `close` promises that results that are not awaited,
+        // and the memory in them, are gone when it resolves.
         drop(late);
         if let Some(pass) = &mut pass {
             pass.release();
@@ -152,15 +165,15 @@ impl<O: Op, T: Send + 'static> Expire for Inner<O, T> {
 }
 
 impl<O: Op, T: Send + 'static> Slot<O, T> {
-    /// Hands the op back with its result. After the deadline nobody hears it, and the op's memory
-    /// goes home here.
+    /// Hands the op back with its result. After the deadline the result is discarded, and the op's
+    /// memory is released here.
     pub fn finish(mut self, op: O, result: Result<T, Error>) {
         self.finished = true;
         self.batch.finish(self.index, Some(Done { op, result }));
     }
 
-    /// Ties the op's share of the gate to it: given back when it finishes, counted as stranded
-    /// after the deadline.
+    /// Ties the op's share of the gate to this slot: it is released when the op finishes, and
+    /// counts as stranded after the deadline.
     pub fn attach(&self, mut pass: Pass) {
         let mut state = lock(&self.batch.state);
         let woken = state.completer.is_none().then(|| pass.mark_stranded());
@@ -170,12 +183,12 @@ impl<O: Op, T: Send + 'static> Slot<O, T> {
         woken.into_iter().for_each(Woken::notify);
     }
 
-    /// When the answer stops being of use.
+    /// When the result stops being of use.
     pub fn deadline(&self) -> Instant {
         self.batch.deadline
     }
 
-    /// Why an op that has not begun need not begin: canceled, or past its deadline.
+    /// Why an op that has not begun need not begin: `Canceled`, or `Timeout` past its deadline.
     pub fn is_over(&self) -> Option<ErrorKind> {
         match &lock(&self.batch.state).completer {
             None => Some(ErrorKind::Timeout),

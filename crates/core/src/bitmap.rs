@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// Some of the numbers below a length that is fixed: which keys of a lookup a tier has, say.
+/// A set of numbers below a fixed length: the keys of a lookup that a tier has, say.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Bitmap {
     words: Vec<u64>,
@@ -8,7 +8,7 @@ pub struct Bitmap {
 }
 
 impl Bitmap {
-    /// None of the numbers below `len`.
+    /// The empty set of numbers below `len`.
     pub fn new(len: usize) -> Self {
         Bitmap { words: vec![0; len.div_ceil(64)], len }
     }
@@ -17,23 +17,23 @@ impl Bitmap {
     ///
     /// # Panics
     ///
-    /// Where it is not below the length.
+    /// If the number is not below the length.
     pub fn insert(&mut self, n: usize) {
         assert!(n < self.len, "{n} is not below {}", self.len);
         self.words[n / 64] |= 1 << (n % 64);
     }
 
-    /// Whether a number is in it; one that is not below the length is not.
+    /// Whether the number is in the set.
     pub fn contains(&self, n: usize) -> bool {
         self.words.get(n / 64).is_some_and(|word| word >> (n % 64) & 1 == 1)
     }
 
-    /// How many numbers are in it.
+    /// How many numbers are in the set.
     pub fn count(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// The numbers in it, the smallest first.
+    /// The numbers in the set, smallest first.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.len).filter(|n| self.contains(*n))
     }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_has_what_was_set_and_nothing_else() {
+    fn a_bitmap_contains_the_inserted_numbers_only() {
         let mut bits = Bitmap::new(130);
         [0, 63, 64, 129, 63].into_iter().for_each(|n| bits.insert(n));
         assert_eq!((bits.iter().collect::<Vec<_>>(), bits.count()), (vec![0, 63, 64, 129], 4));

@@ -2,18 +2,18 @@ use std::sync::Arc;
 
 use kvtier_mem::Place;
 
-/// What a tier can take. Callers plan with it instead of guessing.
+/// The limits of a tier, for callers to plan with.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Caps {
     /// The tier's name in errors, metrics and reports.
     pub name: Arc<str>,
-    /// Host memory must start on a multiple of this many bytes to move without a copy.
+    /// The alignment in bytes that host memory needs to move without a copy.
     pub align: usize,
-    /// Whether memory that is not so aligned is taken all the same, through a bounce buffer;
-    /// otherwise it is `Invalid`.
+    /// Whether the tier accepts memory of a lesser alignment and copies it through a bounce buffer.
+    /// If not, such memory is `Invalid`.
     pub bounce: bool,
-    /// The places it can read from and write to.
+    /// The memory that it can read from and write to.
     pub places: Vec<Place>,
     /// The most ops in flight.
     pub ops_max: u32,
@@ -24,8 +24,8 @@ pub struct Caps {
 }
 
 impl Caps {
-    /// Caps of a tier of this name that takes any host memory and up to `ops_max` ops of
-    /// `inflight_bytes_max` bytes together.
+    /// A tier of this name that accepts any host memory and `ops_max` ops of `inflight_bytes_max`
+    /// bytes together.
     pub fn new(name: impl Into<Arc<str>>, ops_max: u32, inflight_bytes_max: u64) -> Self {
         Caps {
             name: name.into(),

@@ -1,26 +1,26 @@
-//! The one place where tiers read the time.
+//! The source of time of a tier.
 //!
-//! A tier is opened with a [`Clock`] and asks nothing else what time it is: [`now`](Clock::now) for
-//! deadlines and intervals, [`wall`](Clock::wall) for what is written to a medium. What happens at
-//! a later time is a timer of a [`Timekeeper`](crate::Timekeeper) with the same clock, or a thread
-//! that waits with [`wait_until`](Clock::wait_until).
+//! A tier is opened with a [`Clock`] and reads the time from nothing else: [`now`](Clock::now) for
+//! deadlines and intervals, [`wall`](Clock::wall) for timestamps on a medium. Later actions are
+//! timers of a [`Timekeeper`](crate::Timekeeper) with the same clock, or a thread that waits with
+//! [`wait_until`](Clock::wait_until).
 //!
 //! The real clock is a null pointer: reading it costs one branch more than `Instant::now()`. A
-//! [`ManualClock`] stands still until a test advances it, so that a promise about time is tested
-//! without waiting and whatever the machine's speed.
+//! [`ManualClock`] stands still until a test advances it. So a test can verify a promise about time
+//! without waiting, and independently of the machine's speed.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often a thread that waits on a manual clock looks at it, in real time.
+/// How often a thread that waits on a manual clock reads it, in real time.
 const POLL: Duration = Duration::from_millis(1);
 
-/// A source of time: the machine's, or a test's [`ManualClock`]. A clone is the same clock.
+/// A source of time: the machine's clock, or a test's [`ManualClock`]. A clone is the same clock.
 #[derive(Clone, Default)]
 pub struct Clock(Option<Arc<Manual>>);
 
-/// A clock that only moves when it is told to.
+/// A clock that moves only when a test advances it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -44,14 +44,14 @@ struct Manual {
 #[derive(Default)]
 struct State {
     passed: Duration,
-    /// How far the wall clock was set ahead, in all, beside what passed.
+    /// The sum of all jumps of the wall clock.
     jumped: Duration,
     timers: Vec<Weak<dyn Timers>>,
 }
 
-/// Whatever has timers on a clock.
+/// Timers that depend on a clock.
 pub(crate) trait Timers: Send + Sync {
-    /// The clock moved: carries out what is due, and returns when that is done.
+    /// The clock has moved: carries out what is due, and returns when that is done.
     fn carry_out(&self);
 }
 
@@ -69,8 +69,7 @@ impl Clock {
         }
     }
 
-    /// The time of day, for what is written to a medium or compared with what another machine
-    /// wrote.
+    /// The time of day, for timestamps on a medium and comparisons with those of other machines.
     pub fn wall(&self) -> SystemTime {
         match &self.0 {
             None => SystemTime::now(),
@@ -81,20 +80,20 @@ impl Clock {
         }
     }
 
-    /// The time of day in milliseconds since 1970; 0 before that.
+    /// Milliseconds since 1970; 0 before that.
     pub fn unix_ms(&self) -> u64 {
         self.wall()
             .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |since| since.as_millis() as u64)
     }
 
-    /// How long `since` is ago; nothing if it is in the future.
+    /// The time since `since`; zero if that is in the future.
     pub fn elapsed(&self, since: Instant) -> Duration {
         self.now().saturating_duration_since(since)
     }
 
-    /// Waits for `changed` until `until` at the latest. Like the wait of a [`Condvar`], it may also
-    /// end for no reason.
+    /// Waits for `changed`, until `until` at the latest. Wake-ups may be spurious, as for a
+    /// [`Condvar`].
     pub fn wait_until<'a, T>(
         &self,
         changed: &Condvar,
@@ -109,7 +108,7 @@ impl Clock {
         changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Has `timers` told when a manual clock moves. The real clock moves by itself.
+    /// Notifies `timers` when a manual clock moves. The real clock needs no notification.
     pub(crate) fn register(&self, timers: Weak<dyn Timers>) {
         if let Some(manual) = &self.0 {
             let mut state = manual.lock();
@@ -124,26 +123,26 @@ impl Clock {
 }
 
 impl ManualClock {
-    /// A clock that shows the machine's time of now, and stands still.
+    /// A clock that shows the machine's current time and stands still.
     pub fn new() -> Self {
         let manual =
             Manual { began: Instant::now(), wall: SystemTime::now(), state: Mutex::default() };
         ManualClock(Clock(Some(Arc::new(manual))))
     }
 
-    /// What to open a tier with.
+    /// The clock to open a tier with.
     pub fn clock(&self) -> Clock {
         self.0.clone()
     }
 
-    /// The time on it.
+    /// Its time.
     pub fn now(&self) -> Instant {
         self.0.now()
     }
 
-    /// Lets `time` pass. Returns when all that was due on [`Timekeeper`](crate::Timekeeper)s of
-    /// this clock has been carried out, so that a test sees deadlines kept right after it. Not
-    /// to be called from within a timer.
+    /// Lets `time` pass. Returns when the [`Timekeeper`](crate::Timekeeper)s of this clock have
+    /// carried out everything that is due, so a test can check deadlines right after it. Must not
+    /// be called from a timer.
     pub fn advance(&self, time: Duration) {
         let Some(manual) = &self.0.0 else { return };
         let mut state = manual.lock();
@@ -153,7 +152,7 @@ impl ManualClock {
         timers.iter().for_each(|timers| timers.carry_out());
     }
 
-    /// Sets the wall clock ahead, and leaves the monotonic clock as it is.
+    /// Moves the wall clock ahead; the monotonic clock stays.
     pub fn jump(&self, time: Duration) {
         if let Some(manual) = &self.0.0 {
             manual.lock().jumped += time;
@@ -187,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manual_clock_stands_still_until_it_is_advanced() {
+    fn a_manual_clock_moves_only_when_advanced() {
         let time = ManualClock::new();
         let (clock, hour) = (time.clock(), Duration::from_secs(3600));
         let (now, wall) = (clock.now(), clock.wall());
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_waits_until_the_clock_is_there() {
+    fn a_thread_waits_until_the_clock_reaches_the_time() {
         let time = ManualClock::new();
         let (clock, until) = (time.clock(), time.now() + Duration::from_secs(86_400));
         let waiter = std::thread::spawn(move || {

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_a_batch_has_its_own_place_in_the_chain_and_stays_part_of_the_whole() {
+    fn a_part_of_a_batch_has_its_own_chain_position_and_keeps_the_atomic_set() {
         let keys = [1, 2, 3, 4].map(|n| Digest([n; 32]));
         let chain = Chain { parent: Some(Digest([0; 32])), depth: 7 };
         assert_eq!(chain.part(&keys, &[0, 1, 2, 3]), Some(chain));

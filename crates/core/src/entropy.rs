@@ -4,8 +4,8 @@ use std::io::Read;
 
 use kvtier_key::Digest;
 
-/// 32 bytes of the system's random source. Where that cannot be read, those of the standard
-/// library's hash keys stand in, which the system made.
+/// 32 bytes of the system's random source. If that cannot be read, they derive from the standard
+/// library's hash keys, which the system made too.
 pub fn random_bytes() -> [u8; 32] {
     let mut bytes = [0; 32];
     if File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)).is_ok() {
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_are_the_same() {
+    fn random_bytes_differ() {
         assert_ne!(random_bytes(), random_bytes());
     }
 }

@@ -4,35 +4,34 @@ use std::sync::Arc;
 
 use kvtier_key::Digest;
 
-/// What the caller can do next.
+/// What the caller can do about an error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The request can never succeed as it stands: fix the argument or the configuration.
+    /// The request can never succeed: fix the argument or the configuration.
     Invalid,
-    /// This tier, build or machine cannot do it: ask another.
+    /// This tier, build or machine cannot do it: use another.
     Unsupported,
-    /// No room and nothing to evict: try later or with less.
+    /// No space, and nothing to evict: retry later or with less.
     Full,
-    /// The medium holds bytes that are not what was saved: treat as a miss; they have been set
-    /// aside.
+    /// The medium holds other bytes than were saved: treat it as a miss. The bytes are quarantined.
     Corrupt,
-    /// The medium failed; the source says how.
+    /// The medium failed; the source has the details.
     Io,
-    /// The deadline passed before the answer: recompute.
+    /// The deadline passed first: recompute.
     Timeout,
-    /// The medium refused us: fix credentials or permissions.
+    /// The medium denied access: fix credentials or permissions.
     Denied,
     /// Too much in flight: wait and retry.
     Throttled,
-    /// The tier was closed or its thread died: open another.
+    /// The tier was closed, or its thread died: open another.
     Closed,
-    /// The caller asked for the end.
+    /// The caller cancelled the operation.
     Canceled,
 }
 
-/// An error of a tier: a kind, what happened in words, and typed context. Pointer-sized. `Display`
-/// prints its own layer; the cause is its `source`. Never holds a secret: keys appear as digests.
+/// An error of a tier: a kind, a message, and typed context. Pointer-sized. `Display` prints its
+/// own layer; the cause is its `source`. It never contains a secret: keys appear as digests.
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -48,7 +47,7 @@ struct Inner {
 const _: () = assert!(size_of::<Error>() == size_of::<usize>());
 
 impl Error {
-    /// An error that says `what` happened and, where the reader can act, what to do.
+    /// An error that says `what` failed and, where the reader can act, what to do.
     pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         Error(Box::new(Inner {
             kind,
@@ -79,7 +78,7 @@ impl Error {
         self
     }
 
-    /// Adds the offset and length in bytes that were worked on.
+    /// Adds the offset and length in bytes.
     pub fn with_range(mut self, offset: u64, len: u64) -> Self {
         self.0.range = Some((offset, len));
         self
@@ -129,7 +128,7 @@ impl Error {
         self.0.range
     }
 
-    /// Whether the same request may succeed later without any change.
+    /// Whether the same request may succeed later unchanged.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self.0.kind,
@@ -199,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_step_stands_behind_the_cause() {
+    fn the_next_step_follows_the_cause() {
         let cause = Error::new(ErrorKind::Io, "outer").with_source(std::io::Error::other("inner"));
         let error =
             Error::new(ErrorKind::Invalid, "cannot read it").with_cause(cause, "check the path");

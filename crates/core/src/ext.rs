@@ -8,7 +8,7 @@ use crate::{
     ShedReason, Tier,
 };
 
-/// What callers of any tier want beside the bare verbs.
+/// Conveniences for callers of any tier: single ops, and ops that wait while the tier is full.
 pub trait TierExt: Tier {
     /// Loads one chunk.
     fn load_one(&self, ctx: &Ctx, op: Load) -> impl Future<Output = Done<Load, Loaded>> + Send {
@@ -22,7 +22,11 @@ pub trait TierExt: Tier {
         async move { ticket.await.pop().expect("a batch of one is answered by one") }
     }
 
-    /// How many of `keys`, from the first, are here without a gap.
+    /// The number of `keys` that are hits before the first one that is not.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tier::lookup`].
     fn prefix_len(
         &self,
         ctx: &Ctx,
@@ -32,8 +36,8 @@ pub trait TierExt: Tier {
         async move { Ok(ticket.await?.prefix_len()) }
     }
 
-    /// Loads a batch, offering what was throttled again until it is taken or the deadline passes.
-    /// Answers in order.
+    /// Loads a batch. Ops that are throttled are submitted again until they are accepted or the
+    /// deadline passes. Results are in order.
     fn load_waiting(
         &self,
         ctx: &Ctx,
@@ -52,8 +56,8 @@ pub trait TierExt: Tier {
         }
     }
 
-    /// Saves a batch, offering what was throttled again until it is taken or the deadline passes.
-    /// Answers in order.
+    /// Saves a batch. Ops that are throttled are submitted again until they are accepted or the
+    /// deadline passes. Results are in order.
     fn save_waiting(
         &self,
         ctx: &Ctx,
@@ -73,8 +77,11 @@ pub trait TierExt: Tier {
         }
     }
 
-    /// Looks keys up, asking again when the tier takes no more work, until it does or the deadline
-    /// passes.
+    /// Looks keys up. While the tier throttles, it asks again until the deadline passes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tier::lookup`]; `Throttled` when the deadline passed first.
     fn lookup_waiting(
         &self,
         ctx: &Ctx,
@@ -92,8 +99,11 @@ pub trait TierExt: Tier {
         }
     }
 
-    /// Removes keys, asking again when the tier takes no more work, until it does or the deadline
-    /// passes.
+    /// Removes keys. While the tier throttles, it asks again until the deadline passes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Tier::remove`]; `Throttled` when the deadline passed first.
     fn remove_waiting(
         &self,
         ctx: &Ctx,
@@ -109,7 +119,7 @@ pub trait TierExt: Tier {
         }
     }
 
-    /// Whether there is something to retry, room for it, and time left.
+    /// Whether there is something to retry, capacity for it, and time left.
     #[doc(hidden)]
     fn may_retry(&self, ctx: &Ctx, needed: bool) -> impl Future<Output = bool> + Send {
         async move { needed && Instant::now() < ctx.deadline && self.ready(ctx).await.is_ok() }
@@ -126,7 +136,7 @@ fn digests_of<O: Op>(ops: &[O]) -> Vec<Digest> {
     ops.iter().map(|op| *op.key().digest()).collect()
 }
 
-/// Takes out the ops whose answers are `picked`, with their places.
+/// Takes the ops out whose results are `picked`, with their places.
 fn take_if<O: Op, T>(
     all: &mut [Done<O, T>],
     picked: impl Fn(&Done<O, T>) -> bool,

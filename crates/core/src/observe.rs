@@ -4,55 +4,70 @@ use std::sync::Arc;
 
 use kvtier_key::Digest;
 
-/// What an operator or a coordinator can ask any tier.
+/// What an operator or a coordinator can ask of any tier.
 pub trait Observe {
-    /// How much is in it, whoever wrote it.
+    /// The space in use, whichever process wrote it.
     fn usage(&self) -> Usage;
 
-    /// A page of at most `max` keys from `from` (the default is the beginning), in an order of the
-    /// tier's own that stays the same while it is open. A key stored or removed meanwhile may
-    /// or may not appear.
+    /// A page of at most `max` keys from `from` (the default is the start). The order is the tier's
+    /// own and stays the same while the tier is open. A key stored or removed meanwhile may or may
+    /// not appear.
+    ///
+    /// ```
+    /// use kvtier_core::{Cursor, Digest, Observe};
+    ///
+    /// fn all_keys(tier: &dyn Observe) -> Vec<Digest> {
+    ///     let mut keys = Vec::new();
+    ///     let mut from = Some(Cursor::default());
+    ///     while let Some(cursor) = from {
+    ///         let page = tier.keys(cursor, 1000);
+    ///         keys.extend(page.keys.iter().map(|info| info.key));
+    ///         from = page.next;
+    ///     }
+    ///     keys
+    /// }
+    /// ```
     fn keys(&self, from: Cursor, max: usize) -> KeyPage;
 
-    /// Tells `listener` of everything stored, touched and gone from now on. Called without locks
-    /// held, on the tier's threads: be quick.
+    /// Sends `listener` every later event. The tier calls it on its own threads, without locks
+    /// held: return fast.
     fn listen(&self, listener: Arc<dyn Listener>);
 
-    /// Whether it works, and if not, why.
+    /// Whether the tier works, and if not, why.
     fn status(&self) -> Status;
 }
 
-/// How full a tier is.
+/// The space in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
     /// Bytes on the medium; `None` while unknown.
     pub used_bytes: Option<u64>,
-    /// The cap in bytes; `None` for none.
+    /// Capacity in bytes; `None` if unlimited.
     pub capacity_bytes: Option<u64>,
     /// Number of chunks.
     pub chunks: u64,
-    /// Per tenant.
+    /// Usage per tenant.
     pub tenants: Vec<TenantUsage>,
 }
 
 impl Usage {
-    /// The share of the cap that is used, above 1 when more lies there than may: LMCache's
-    /// `get_usage()`. `None` (-1 there) without a cap, with a cap of 0, and while nobody knows
-    /// what is used.
+    /// Used bytes divided by capacity; above 1 when the medium is over its capacity. This is
+    /// LMCache's `get_usage()`. `None` (-1 there) without a capacity, with a capacity of 0, and
+    /// while the used bytes are unknown.
     pub fn fraction(&self) -> Option<f64> {
         let capacity = self.capacity_bytes.filter(|bytes| *bytes > 0)?;
         self.used_bytes.map(|used| used as f64 / capacity as f64)
     }
 
-    /// What is in this and another medium together; what is in both counts twice, as it takes up
-    /// room twice. Unknown, and without a cap, where one of them is.
+    /// The usage of this and another medium together. A chunk on both counts twice, as it occupies
+    /// both. Unknown or unlimited where one of them is.
     pub fn combine(mut self, other: Usage) -> Self {
         let sum = |a: Option<u64>, b: Option<u64>| a?.checked_add(b?);
         self.used_bytes = sum(self.used_bytes, other.used_bytes);
         self.capacity_bytes = sum(self.capacity_bytes, other.capacity_bytes);
         self.chunks += other.chunks;
-        // There may be as many tenants as users.
+        // There may be as many tenants as users, so find them by hash.
         let places = self.tenants.iter().enumerate().map(|(at, one)| (one.tenant.clone(), at));
         let places: HashMap<String, usize> = places.collect();
         for more in other.tenants {
@@ -69,7 +84,7 @@ impl Usage {
     }
 }
 
-/// What one tenant uses.
+/// The usage of one tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantUsage {
     /// The tenant's name.
@@ -80,8 +95,8 @@ pub struct TenantUsage {
     pub chunks: u64,
 }
 
-/// Where a page of keys begins; means something only to the tier that gave it. The default is the
-/// beginning.
+/// The start of a page of keys; valid only for the tier that returned it. The default is the start
+/// of the listing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(pub u64);
 
@@ -99,51 +114,49 @@ pub struct KeyInfo {
 pub struct KeyPage {
     /// The keys.
     pub keys: Vec<KeyInfo>,
-    /// Where the next page begins; `None` at the end. A page may be short, even empty, before the
-    /// end.
+    /// The start of the next page; `None` at the end. A page before the end may be short or empty.
     pub next: Option<Cursor>,
 }
 
-/// Something that happened to a key.
+/// A change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// Now here, with this payload length in bytes.
+    /// The chunk is there now.
     Stored {
-        /// Which key.
+        /// The key.
         key: Digest,
         /// Payload length in bytes.
         len: u64,
     },
-    /// Asked for and found.
+    /// The chunk was requested and found.
     Touched {
-        /// Which key.
+        /// The key.
         key: Digest,
     },
-    /// Gone: evicted, removed, set aside as corrupt, or found missing.
+    /// The chunk is gone: evicted, removed, quarantined as corrupt, or found missing.
     Gone {
-        /// Which key.
+        /// The key.
         key: Digest,
         /// Payload length in bytes.
         len: u64,
     },
-    /// Events were dropped here, because too many waited for the listeners: list the keys to know
-    /// what is there.
+    /// Events were dropped here because too many waited for the listeners. List the keys to
+    /// resynchronise.
     Missed {
-        /// How many.
+        /// Their number.
         events: u64,
     },
 }
 
-/// Hears of events.
+/// Receives the events of a tier.
 pub trait Listener: fmt::Debug + Send + Sync {
-    /// Events in the order they happened to each key, one call at a time; perhaps a moment after
-    /// who did it was answered.
+    /// Receives events, each key's in the order of its changes; one call at a time. An event may
+    /// arrive a moment after the operation that caused it was answered.
     ///
-    /// It is called on a thread of the tier's own or of one of its callers, which does nothing else
-    /// until it returns. It may call the tier, but must not wait for its answer: what is asked
-    /// may need that very thread, and would only end at its deadline. What takes long, or waits,
-    /// belongs on a thread of the listener's.
+    /// The call runs on a thread of the tier or of one of its callers, which is blocked until it
+    /// returns. A listener may call the tier but must not wait for the result: the operation may
+    /// need the very thread that is blocked. Move long work to a thread of your own.
     fn on_events(&self, events: &[Event]);
 }
 
@@ -151,10 +164,10 @@ pub trait Listener: fmt::Debug + Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// Takes and answers work.
+    /// The tier accepts work and completes it.
     pub healthy: bool,
-    /// What an operator should know, healthy or not: the engine chosen and why, faults seen, what
-    /// to do.
+    /// Notes for the operator, healthy or not: the engine and why it was chosen, faults, next
+    /// steps.
     pub reasons: Vec<String>,
     /// Named counters, in a fixed order.
     pub counters: Vec<(&'static str, u64)>,
@@ -166,7 +179,7 @@ impl Status {
         Status { healthy, reasons, counters }
     }
 
-    /// The counter of this name; 0 when there is none.
+    /// The counter of this name; 0 if there is none.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, v)| *v)
     }
@@ -181,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_share_is_used_is_unknown_without_a_cap() {
+    fn the_used_fraction_is_unknown_without_a_capacity() {
         assert_eq!(usage(Some(30), Some(120)).fraction(), Some(0.25));
         assert_eq!(usage(Some(180), Some(120)).fraction(), Some(1.5));
         for unknown in [

@@ -3,33 +3,33 @@ use kvtier_mem::{Lease, View};
 
 use crate::{Bitmap, Error};
 
-/// Load the chunk `key` into the leases, in order, as if they were one buffer.
+/// Loads the chunk `key` into the leases, in order, as if they were one buffer.
 #[derive(Debug)]
 pub struct Load {
-    /// Which chunk.
+    /// The chunk.
     pub key: Key,
-    /// Where to; together at least as long as the chunk. On a hit their initialised length says
-    /// how far they are filled.
+    /// The destination; together at least as long as the chunk. On a hit, their initialised lengths
+    /// cover the chunk.
     pub into: Vec<Lease>,
 }
 
-/// Save the bytes of the views, in order, as the chunk `key`.
+/// Saves the bytes of the views, in order, as the chunk `key`.
 #[derive(Debug)]
 pub struct Save {
-    /// Which chunk.
+    /// The chunk.
     pub key: Key,
     /// Its bytes.
     pub from: Vec<View>,
 }
 
-/// An op of a batch: it has a key, and a form without memory for when the memory cannot be handed
-/// back yet.
+/// An op of a batch. It has a key, and a form without memory for results that come before the
+/// medium has released the memory.
 pub trait Op: Send + 'static {
-    /// The key it is about.
+    /// Its key.
     fn key(&self) -> &Key;
-    /// The same op without its memory.
+    /// The same op without memory.
     fn bare(key: Key) -> Self;
-    /// How many bytes of memory it carries.
+    /// The bytes of memory that it carries.
     fn bytes(&self) -> u64;
 }
 
@@ -57,30 +57,29 @@ impl Op for Save {
     }
 }
 
-/// An op and how it ended. The op hands its leases back, except after `Timeout` and `Closed`, when
-/// memory that the kernel or a driver still holds is not in the answer and returns to its arena by
-/// itself.
+/// An op and its result. The op returns its memory, except after `Timeout` and `Closed`: memory
+/// that the kernel or a driver still holds then returns to its arena by itself.
 #[must_use]
 #[derive(Debug)]
 pub struct Done<O, T> {
     /// The op, with its memory.
     pub op: O,
-    /// How it ended.
+    /// Its result.
     pub result: Result<T, Error>,
 }
 
-/// How a load ended.
+/// The result of a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Loaded {
-    /// The leases hold exactly what was saved.
+    /// The leases contain exactly the bytes that were saved.
     Hit {
-        /// Its length in bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// The tier has no such chunk that it can vouch for. The leases hold nothing.
+    /// The tier has no valid bytes for the chunk. The leases contain nothing.
     Miss(MissReason),
-    /// Too much in flight; wait for `Tier::ready` and try again.
+    /// Too much in flight: wait for [`Tier::ready`](crate::Tier::ready) and retry.
     Throttled,
 }
 
@@ -88,27 +87,27 @@ pub enum Loaded {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum MissReason {
-    /// It is not here.
+    /// The chunk is not in the tier.
     Absent,
-    /// Something is here that fails its checks; it has been set aside.
+    /// The stored bytes fail their checks and have been quarantined.
     Corrupt,
-    /// It is longer than the leases, or not of the length its namespace demands.
+    /// The chunk is longer than the leases, or not of its namespace's length.
     Length,
-    /// Another program wrote it and nothing proves its bytes, which this tier was told to demand.
+    /// Another program wrote the chunk without checksums, and the configuration requires them.
     Unverified,
-    /// It is here, but loading it would take longer than computing it.
+    /// Loading the chunk would take longer than computing it.
     Slow,
 }
 
-/// How a save ended.
+/// The result of a save.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Saved {
-    /// It is on the medium.
+    /// The chunk is on the medium.
     Stored,
-    /// It already was.
+    /// The chunk already was on the medium.
     Present,
-    /// The tier chose not to keep it.
+    /// The tier did not keep the chunk.
     Shed(ShedReason),
 }
 
@@ -116,104 +115,103 @@ pub enum Saved {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ShedReason {
-    /// Too much in flight; wait for `Tier::ready` and try again.
+    /// Too much in flight: wait for [`Tier::ready`](crate::Tier::ready) and retry.
     Throttled,
-    /// No room: everything that could go is held.
+    /// No space: every chunk that could be evicted is held.
     Full,
-    /// It is larger than the tier may hold at all.
+    /// The chunk is larger than the tier accepts at all.
     TooLarge,
-    /// What would have to go for it is likelier to be asked for.
+    /// The chunks that would be evicted for it are likelier to be requested again.
     NotWorth,
-    /// It is larger than all that its tenant may have.
+    /// The chunk is larger than the whole quota of its tenant.
     Quota,
-    /// It is to be there together with others or not at all, and of such sets too many chunks are
-    /// missing already.
+    /// The chunk belongs to an [atomic set](crate::Ctx::atomic), and the tier already tracks its
+    /// maximum of missing members.
     IncompleteSets,
-    /// The medium is read-only; what it has is served.
+    /// The medium is read-only; its chunks are still served.
     ReadOnly,
-    /// The medium itself is full, below the cap of the tier, and nothing that could be evicted made
-    /// room on it.
+    /// The device is full below the tier's capacity, and evicting freed nothing.
     DeviceFull,
 }
 
-/// What a lookup says of one key.
+/// What a lookup says about one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Presence {
-    /// It is here, with this payload length in bytes.
+    /// The chunk is there.
     Hit {
         /// Payload length in bytes.
         len: u64,
     },
-    /// It is not here.
+    /// The chunk is not there.
     Miss,
-    /// Nobody looked (after the first miss of a prefix), or the tier cannot tell.
+    /// Not looked up, after the first miss of a prefix; or the tier cannot say.
     Unknown,
 }
 
 impl Presence {
-    /// Whether the key is here.
+    /// Whether the chunk is there.
     pub fn is_hit(self) -> bool {
         matches!(self, Presence::Hit { .. })
     }
 }
 
-/// Names a hold until it is released or expires. Unique in the process.
+/// Identifies a hold until it is released or expires. Unique in the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HoldId(pub u64);
 
-/// The answer to a lookup.
+/// The result of a lookup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LookedUp {
-    /// One answer a key, in order.
+    /// One result per key, in order.
     pub found: Vec<Presence>,
-    /// The hold on the hits, if one was asked for and anything was hit.
+    /// The hold on the hits, if one was requested and there are hits.
     pub hold: Option<HoldId>,
-    /// From a stack: for each of its tiers, the fastest first, which of the keys it answers for. A
-    /// key that several tiers have is the fastest one's, since no other is asked for it. Empty
-    /// from a tier that is one medium.
+    /// From a stack: for each of its tiers, fastest first, the keys that it serves. A key in
+    /// several tiers belongs to the fastest, since only that one is asked for it. Empty from a
+    /// single medium.
     pub tiers: Vec<Bitmap>,
 }
 
 impl LookedUp {
-    /// An answer.
+    /// A result without tiers.
     pub fn new(found: Vec<Presence>, hold: Option<HoldId>) -> Self {
         LookedUp { found, hold, tiers: Vec::new() }
     }
 
-    /// The same with which tier of a stack answers for which key.
+    /// Adds the keys that each tier of a stack serves.
     pub fn with_tiers(mut self, tiers: Vec<Bitmap>) -> Self {
         self.tiers = tiers;
         self
     }
 
-    /// The tier of a stack that answers for key `n`, 0 the fastest; `None` where none does, and
-    /// from a tier that is one medium.
+    /// The tier of a stack that serves key `n`, 0 the fastest; `None` if none does, and from a
+    /// single medium.
     pub fn tier_of(&self, n: usize) -> Option<usize> {
         self.tiers.iter().position(|keys| keys.contains(n))
     }
 
-    /// How many keys from the first are hits without a gap.
+    /// The number of hits before the first key that is no hit.
     pub fn prefix_len(&self) -> usize {
         self.found.iter().take_while(|p| p.is_hit()).count()
     }
 }
 
-/// What became of a batch of keys to remove.
+/// The counts of a remove.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Removed {
-    /// Gone now.
+    /// Chunks that are gone now.
     pub removed: usize,
-    /// Were not here.
+    /// Chunks that were not there.
     pub absent: usize,
-    /// Are held by somebody and stay.
+    /// Chunks that are held and stay.
     pub held: usize,
 }
 
 impl Removed {
-    /// Counts.
+    /// These counts.
     pub fn new(removed: usize, absent: usize, held: usize) -> Self {
         Removed { removed, absent, held }
     }

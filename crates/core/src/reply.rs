@@ -68,11 +68,11 @@ const LATE: &str = "the deadline passed";
 impl<T> Inner<T> {
     fn complete(&self, answer: Result<T, Error>) -> bool {
         let completer = lock(&self.completer).take();
-        let heard = completer.is_some();
+        let is_sent = completer.is_some();
         if let Some(completer) = completer {
             completer.complete(answer);
         }
-        heard
+        is_sent
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_answered_once_at_the_latest_by_its_deadline() {
+    fn a_reply_is_sent_once_and_by_its_deadline() {
         let time = ManualClock::new();
         let timers = Timekeeper::start_on(time.clock(), "test").unwrap();
         let soon = time.now() + Duration::from_millis(20);
@@ -114,7 +114,7 @@ mod tests {
         assert!(!answer.is_over() && !ticket.is_done());
         time.advance(Duration::from_millis(1));
         assert!(ticket.is_done());
-        assert_eq!(kind(ticket), Err(ErrorKind::Timeout), "though nobody answers");
+        assert_eq!(kind(ticket), Err(ErrorKind::Timeout), "without a completion");
         assert!(answer.is_over());
         assert!(!answer.complete(Ok(1)), "too late");
 

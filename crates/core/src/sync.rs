@@ -1,4 +1,4 @@
-//! The one place that chooses between std's primitives and the model checker's.
+//! Chooses between std's primitives and the model checker's.
 
 #[cfg(not(shuttle))]
 pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard, atomic};

@@ -9,23 +9,174 @@ use crate::{
     Saved, Ticket,
 };
 
-/// One medium that keeps chunks, or several that look like one. This is the implementor's contract,
-/// small and total; callers find the conveniences in [`TierExt`](crate::TierExt).
+/// One medium that stores chunks, or several that look like one. This is the contract for
+/// implementors, small and total; callers find conveniences in [`TierExt`](crate::TierExt).
 ///
-/// - Every op of a batch is answered, in order, exactly once. A batch is no transaction.
-/// - Submitting never blocks. Beyond [`Caps`] limits ops come back `Throttled`;
-///   [`ready`](Tier::ready) tells when to try again.
+/// - Every op of a batch is answered exactly once, in order. A batch is no transaction.
+/// - Submitting never blocks. Beyond the limits of [`Caps`] ops are answered `Throttled`;
+///   [`ready`](Tier::ready) resolves when it is time to retry.
 /// - At `ctx.deadline` a ticket resolves, with `Timeout` for what is not done.
-/// - What `load` calls a hit is exactly what `save` was given for that key. Everything else is a
-///   miss.
-/// - Nobody sees half a chunk: a save becomes visible at once and whole, or not at all.
-/// - Dropping a ticket forgets the answer and nothing else.
+/// - A hit contains exactly the bytes that `save` received for that key. Everything else is a miss.
+/// - A save becomes visible whole and at once, or not at all.
+/// - Dropping a ticket discards the result and nothing else.
+///
+/// The conformance suite of `kvtier-testkit` checks this contract for any tier.
+///
+/// # Example
+///
+/// A tier in a map, without limits, holds or deadlines:
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::sync::{Arc, Mutex};
+/// use std::time::Duration;
+///
+/// use kvtier_core::*;
+/// use kvtier_core::key::{ChunkHash, KvRank, ObjectKey};
+///
+/// #[derive(Debug)]
+/// struct MapTier {
+///     caps: Caps,
+///     chunks: Mutex<HashMap<Digest, Vec<u8>>>,
+///     listeners: Listeners,
+/// }
+///
+/// impl MapTier {
+///     fn load_chunk(&self, mut op: Load) -> Done<Load, Loaded> {
+///         let chunks = self.chunks.lock().unwrap();
+///         let loaded = match (chunks.get(op.key.digest()), &mut op.into[..]) {
+///             (None, _) => Loaded::Miss(MissReason::Absent),
+///             (Some(bytes), [lease]) if bytes.len() <= lease.len() => {
+///                 lease.as_host_mut().unwrap()[..bytes.len()].copy_from_slice(bytes);
+///                 lease.assume_filled(bytes.len());
+///                 Loaded::Hit { len: bytes.len() as u64 }
+///             }
+///             _ => Loaded::Miss(MissReason::Length),
+///         };
+///         Done { op, result: Ok(loaded) }
+///     }
+///
+///     fn save_chunk(&self, op: Save) -> Done<Save, Saved> {
+///         let bytes: Vec<u8> = op.from.iter().flat_map(|view| view.as_host().unwrap()).copied().collect();
+///         let (key, len) = (*op.key.digest(), bytes.len() as u64);
+///         let mut chunks = self.chunks.lock().unwrap();
+///         if chunks.insert(key, bytes).is_some() {
+///             return Done { op, result: Ok(Saved::Present) };
+///         }
+///         self.listeners.push(Event::Stored { key, len }); // under the lock that orders the changes
+///         Done { op, result: Ok(Saved::Stored) }
+///     }
+/// }
+///
+/// impl Tier for MapTier {
+///     fn caps(&self) -> &Caps {
+///         &self.caps
+///     }
+///
+///     fn load(&self, _: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
+///         Ticket::ready(ops.into_iter().map(|op| self.load_chunk(op)).collect())
+///     }
+///
+///     fn save(&self, _: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
+///         let done = ops.into_iter().map(|op| self.save_chunk(op)).collect();
+///         self.listeners.notify(); // without any lock
+///         Ticket::ready(done)
+///     }
+///
+///     fn lookup(
+///         &self,
+///         _: &Ctx,
+///         keys: Arc<[Key]>,
+///         _: Mode,
+///         _: Hold,
+///     ) -> Ticket<Result<LookedUp, Error>> {
+///         let chunks = self.chunks.lock().unwrap();
+///         let presence = |key: &Key| match chunks.get(key.digest()) {
+///             Some(bytes) => Presence::Hit { len: bytes.len() as u64 },
+///             None => Presence::Miss,
+///         };
+///         Ticket::ready(Ok(LookedUp::new(keys.iter().map(presence).collect(), None)))
+///     }
+///
+///     fn remove(&self, _: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
+///         let mut removed = Removed::default();
+///         for key in keys.iter().map(Key::digest) {
+///             match self.chunks.lock().unwrap().remove(key) {
+///                 Some(bytes) => {
+///                     removed.removed += 1;
+///                     self.listeners.push(Event::Gone { key: *key, len: bytes.len() as u64 });
+///                 }
+///                 None => removed.absent += 1,
+///             }
+///         }
+///         self.listeners.notify();
+///         Ticket::ready(Ok(removed))
+///     }
+///
+///     fn release(&self, _: HoldId) {}
+///
+///     fn release_keys(&self, _: HoldId, _: &[Digest]) {}
+///
+///     fn ready(&self, _: &Ctx) -> Ticket<Result<(), Error>> {
+///         Ticket::ready(Ok(()))
+///     }
+///
+///     fn close(&self) -> Ticket<Result<(), Error>> {
+///         Ticket::ready(Ok(()))
+///     }
+/// }
+///
+/// impl Observe for MapTier {
+///     fn usage(&self) -> Usage {
+///         let mut usage = Usage::default();
+///         usage.chunks = self.chunks.lock().unwrap().len() as u64;
+///         usage
+///     }
+///
+///     fn keys(&self, _: Cursor, _: usize) -> KeyPage {
+///         let chunks = self.chunks.lock().unwrap();
+///         let info = |(key, bytes): (&Digest, &Vec<u8>)| KeyInfo { key: *key, len: bytes.len() as u64 };
+///         KeyPage { keys: chunks.iter().map(info).collect(), next: None }
+///     }
+///
+///     fn listen(&self, listener: Arc<dyn Listener>) {
+///         self.listeners.add(listener);
+///     }
+///
+///     fn status(&self) -> Status {
+///         Status::new(true, Vec::new(), Vec::new())
+///     }
+/// }
+///
+/// let tier = MapTier {
+///     caps: Caps::new("map", 64, 1 << 30),
+///     chunks: Mutex::default(),
+///     listeners: Listeners::default(),
+/// };
+/// let namespace = Arc::new(Namespace::new("tenant", Digest::default()));
+/// let id = ObjectKey::new("model", KvRank(0), 0, ChunkHash::new(&[1; 8]), "")?;
+/// let key = Key::new(namespace, id.into());
+/// let ctx = Ctx::within(Duration::from_secs(1));
+///
+/// let saved = tier.save(&ctx, vec![Save { key: key.clone(), from: vec![vec![7; 4096].into()] }]);
+/// assert!(matches!(saved.wait()[0].result, Ok(Saved::Stored)));
+/// let mut loaded = tier.load(&ctx, vec![Load { key, into: vec![vec![0; 4096].into()] }]).wait();
+/// let done = loaded.remove(0);
+/// assert!(matches!(done.result, Ok(Loaded::Hit { len: 4096 })));
+/// assert_eq!(done.op.into[0].as_host().unwrap(), [7; 4096]);
+/// # Ok::<(), key::InvalidKey>(())
+/// ```
 pub trait Tier: Observe + fmt::Debug + Send + Sync + 'static {
-    /// What the tier can take; constant.
+    /// The limits of the tier; constant.
     fn caps(&self) -> &Caps;
 
-    /// Which of `keys` are here. With a hold, the hits are kept from eviction and remove until
-    /// [`release`](Tier::release) or the hold's end.
+    /// Finds which of `keys` are in the tier. With a hold, the hits are safe from eviction and
+    /// removal until [`release`](Tier::release) or the hold's end.
+    ///
+    /// # Errors
+    ///
+    /// `Throttled`, `Timeout`, `Canceled`, `Closed`, and what the medium answers. A missing chunk
+    /// is no error.
     fn lookup(
         &self,
         ctx: &Ctx,
@@ -34,98 +185,118 @@ pub trait Tier: Observe + fmt::Debug + Send + Sync + 'static {
         hold: Hold,
     ) -> Ticket<Result<LookedUp, Error>>;
 
-    /// Loads chunks into the ops' leases.
+    /// Loads chunks into the leases of the ops. A chunk that is missing, corrupt or of another
+    /// length is a [`Loaded::Miss`].
+    ///
+    /// # Errors
+    ///
+    /// Per op: `Invalid` for memory that the tier cannot use ([`Caps`]), `Timeout` at the deadline,
+    /// `Canceled`, `Closed`, and what the medium answers, as `Io` or `Denied`. After any of them
+    /// the leases contain nothing.
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>>;
 
-    /// Saves chunks. No durability is promised: after a crash an entry may be gone, never wrong.
+    /// Saves chunks. Durability is not promised: after a crash an entry may be gone, but is never
+    /// wrong.
+    ///
+    /// # Errors
+    ///
+    /// Per op, as for [`load`](Tier::load). A chunk that the tier chooses not to keep is no error
+    /// but [`Saved::Shed`].
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>>;
 
     /// Removes chunks, except those that are held.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lookup`](Tier::lookup). Some of the chunks may be gone all the same.
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>>;
 
-    /// Ends a hold. Unknown and expired ones are fine.
+    /// Ends a hold. Unknown and expired holds are ignored.
     fn release(&self, hold: HoldId);
 
-    /// Ends a hold for these of its keys; its others stay held. A key that the lookup named twice
-    /// is held until it is released twice, and members of a [set](Ctx::atomic) until none of
-    /// them is held. Keys that it does not hold are fine, as are unknown and expired holds.
-    /// With its last key a hold ends; to [`release`](Tier::release) it after that is fine.
+    /// Releases these keys of a hold; its other keys stay held. A key that the lookup named twice
+    /// must be released twice. Members of an [atomic set](Ctx::atomic) stay held while one of them
+    /// is held. Unknown keys and unknown or expired holds are ignored. A hold ends with its last
+    /// key.
     fn release_keys(&self, hold: HoldId, keys: &[Digest]);
 
-    /// Resolves when the tier may take more work, or with `Timeout` at `ctx.deadline`, or `Closed`.
+    /// Resolves when the tier may accept more work.
+    ///
+    /// # Errors
+    ///
+    /// `Timeout` at `ctx.deadline`, `Closed` after [`close`](Tier::close).
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>>;
 
-    /// The bytes of a chunk where they lie, whole and without a copy, for another tier to save;
-    /// they stay while the view lives. `None` where it is not here, and from media that are no
+    /// The bytes of a chunk in the tier's own memory, whole and without a copy, for another tier to
+    /// save. They stay while the view is alive. `None` if the chunk is absent or the medium is not
     /// memory.
     fn peek(&self, key: &Key) -> Option<View> {
         let _ = key;
         None
     }
 
-    /// All that is there together with a chunk or not at all, itself included, in no order that
-    /// means anything. `None` for a chunk on its own, for one that nobody told of, and from
-    /// tiers that know no [sets](Ctx::atomic).
+    /// The [atomic set](Ctx::atomic) of a chunk, itself included, in no particular order. `None`
+    /// for a chunk without a set, and from tiers that do not support sets.
     fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
         let _ = key;
         None
     }
 
-    /// Hands what it evicts to `spill` from now on, before the bytes go. `false` from tiers that
-    /// cannot.
+    /// From now on, hands evicted chunks to `spill` before their bytes are deleted. `false` from
+    /// tiers that cannot.
     fn spill_to(&self, spill: Arc<dyn Spill>) -> bool {
         let _ = spill;
         false
     }
 
-    /// Limits from now on what one tenant (cache salt) may have here, in bytes; `None` ends its
-    /// limit, and [`OTHER_TENANTS`] are all that have none of their own. What is there above it
-    /// goes with the tenant's next save. `false` from tiers that limit nobody; nothing changes
-    /// then. A tier that is opened again has the limits of its configuration.
+    /// Sets or ends (`None`) the quota of one tenant (cache salt), in bytes. [`OTHER_TENANTS`]
+    /// stands for all tenants without a quota of their own. Bytes above the quota are evicted with
+    /// the tenant's next save. The change is not persistent: a reopened tier has the quotas of its
+    /// configuration. `false` from tiers without quotas, which change nothing.
     fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
         let _ = (tenant, bytes);
         false
     }
 
-    /// Takes no more work and resolves when all that was taken has ended and memory is back. Ops
-    /// after it answer `Closed`.
+    /// Accepts no more work. Resolves when all accepted work has ended and its memory is back.
+    /// Later ops are answered `Closed`.
     fn close(&self) -> Ticket<Result<(), Error>>;
 }
 
-/// What [`Tier::set_quota`] and configurations call all tenants that have no limit of their own. The
-/// one without a name is none of them.
+/// The name in [`Tier::set_quota`] and configurations for all tenants without a quota of their own.
+/// It does not include the tenant with the empty name.
 pub const OTHER_TENANTS: &str = "*";
 
-/// A chunk that a tier gave up.
+/// An evicted chunk.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Spilled {
     /// Its key.
     pub key: Key,
-    /// Its bytes, whole.
+    /// All of its bytes.
     pub bytes: View,
-    /// All that is there together with it or not at all, itself included; `None` for a chunk on
-    /// its own.
+    /// The [atomic set](Ctx::atomic) it belongs to, itself included; `None` for a chunk without a
+    /// set.
     pub atomic_set: Option<Arc<[Digest]>>,
 }
 
 impl Spilled {
-    /// A chunk on its own.
+    /// A chunk without a set.
     pub fn new(key: Key, bytes: View) -> Self {
         Spilled { key, bytes, atomic_set: None }
     }
 
-    /// The same as a part of a set.
+    /// Adds the set that the chunk belongs to.
     pub fn with_atomic_set(mut self, set: Option<Arc<[Digest]>>) -> Self {
         self.atomic_set = set;
         self
     }
 }
 
-/// Takes what a tier gives up.
+/// Receives the chunks that a tier evicts.
 pub trait Spill: fmt::Debug + Send + Sync {
-    /// Evicted chunks with their bytes. Called without locks held, on the thread that made room: be
-    /// quick, and keep no more than there is memory for.
+    /// Receives evicted chunks with their bytes. Called without locks held, on the thread that
+    /// evicts: return fast, and keep no more than memory allows.
     fn take(&self, victims: Vec<Spilled>);
 }
 

@@ -1,3 +1,12 @@
+//! Timers of a tier: one thread that calls [`Expire::expire`] when a deadline passes.
+//!
+//! The queue holds weak references. An op that finishes in time drops its object; the timer then
+//! costs one skipped entry, and `drop_dead` removes such entries whenever the queue has doubled. So
+//! the queue stays within twice the number of live objects, at a constant cost per timer.
+//!
+//! On a [`ManualClock`](crate::ManualClock) the thread does not sleep for a time. `advance` calls
+//! `carry_out`, which wakes the thread and waits until nothing due is left and nothing is firing.
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
@@ -11,14 +20,12 @@ use crate::clock::Timers;
 
 /// Something with a deadline.
 pub trait Expire: Send + Sync {
-    /// Called when its time may have come: ends it if so. Answers when to call again, `None` for
-    /// never.
+    /// Called when the deadline may have passed: ends the object if so. Returns when to call again;
+    /// `None` for never.
     fn expire(&self, now: Instant) -> Option<Instant>;
 }
 
-/// A tier's own timers: one thread that ends what has reached its deadline. It holds nothing alive
-/// but what waits, and that weakly: what was answered in time costs it nothing more than a wake-up
-/// skipped.
+/// The timers of a tier, on one thread. It keeps nothing alive: it refers weakly to the objects.
 pub struct Timekeeper {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -28,7 +35,7 @@ struct Shared {
     clock: Clock,
     queue: Mutex<Queue>,
     changed: Condvar,
-    /// On a manual clock: something was carried out.
+    /// On a manual clock: a timer was carried out.
     carried_out: Condvar,
 }
 
@@ -36,9 +43,9 @@ struct Shared {
 struct Queue {
     heap: BinaryHeap<Reverse<ScheduledExpiry>>,
     next: u64,
-    /// How many timers there may be before the next look for those whose object is gone.
+    /// The number of timers at which dead ones are next removed.
     full: usize,
-    /// One is being carried out.
+    /// A timer is being carried out.
     firing: bool,
     closed: bool,
 }
@@ -47,11 +54,15 @@ struct ScheduledExpiry(Instant, u64, Weak<dyn Expire>);
 
 impl Timekeeper {
     /// Starts the thread, on the machine's clock.
+    ///
+    /// # Errors
+    ///
+    /// The system's error where it cannot start a thread.
     pub fn start(name: &str) -> std::io::Result<Self> {
         Timekeeper::start_on(Clock::real(), name)
     }
 
-    /// Starts the thread, on this clock.
+    /// Like [`start`](Timekeeper::start), on this clock.
     pub fn start_on(clock: Clock, name: &str) -> std::io::Result<Self> {
         let shared = Arc::new_cyclic(|me: &Weak<Shared>| {
             clock.register(me.clone());
@@ -68,12 +79,12 @@ impl Timekeeper {
         Ok(Timekeeper { shared, thread: Some(thread) })
     }
 
-    /// The clock that it goes by.
+    /// Its clock.
     pub fn clock(&self) -> &Clock {
         &self.shared.clock
     }
 
-    /// Will end `what` at `when`, unless it is gone by then.
+    /// Calls `what.expire` at `when`, unless the object is gone by then.
     pub fn schedule(&self, when: Instant, what: &Arc<dyn Expire>) {
         let mut queue = self.shared.lock();
         let sooner = queue.heap.peek().is_none_or(|Reverse(first)| when < first.0);
@@ -88,17 +99,16 @@ impl Timekeeper {
     }
 }
 
-/// Fewer timers than this are not worth a look.
+/// With fewer timers, dead ones are not searched for.
 const TIMERS_MIN: usize = 256;
 
 impl Queue {
-    /// Whether the first timer's time has come, or its object is gone.
+    /// Whether the first timer is due, or its object is gone.
     fn is_due(&self, now: Instant) -> bool {
         self.heap.peek().is_some_and(|Reverse(first)| first.0 <= now || first.2.strong_count() == 0)
     }
 
-    /// Drops timers of what was answered in time, whenever their number has doubled: a few steps a
-    /// timer, and never more than twice as many timers as objects that wait.
+    /// Removes the timers of objects that are gone, whenever the number of timers has doubled.
     fn drop_dead(&mut self) {
         if self.heap.len() >= self.full.max(TIMERS_MIN) {
             self.heap.retain(|Reverse(timer)| timer.2.strong_count() > 0);
@@ -141,8 +151,8 @@ impl Shared {
         let Some(Reverse(ScheduledExpiry(_, _, what))) = queue.heap.pop() else { return queue };
         queue.firing = true;
         drop(queue);
-        // Ending something wakes whoever waits for it, which is code of others: its panic must not
-        // stop the clock for all.
+        // `expire` wakes tasks, which is code of the caller: its panic must not stop the timers of
+        // others.
         let expire = || what.upgrade().and_then(|what| what.expire(now));
         let again = catch_unwind(AssertUnwindSafe(expire)).unwrap_or(None);
         let mut queue = self.lock();

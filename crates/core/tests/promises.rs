@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{arena, home, load};
+use common::{all_free, arena, load};
 use kvtier_core::{
     Batch, Clock, Error, ErrorKind, Expire, Gate, GateLimits, Load, Loaded, ManualClock, Ticket,
     Timekeeper, ticket,
@@ -92,7 +92,7 @@ fn cancel_is_seen_by_what_has_not_begun() {
 }
 
 #[test]
-fn the_deadline_answers_at_once_and_the_memory_comes_home_later() {
+fn at_the_deadline_the_ticket_resolves_and_the_memory_returns_later() {
     let (arena, time) = (arena(), ManualClock::new());
     let timers = Timekeeper::start_on(time.clock(), "test").unwrap();
     let gate = Gate::new(GateLimits::new(4, 1 << 20));
@@ -116,12 +116,12 @@ fn the_deadline_answers_at_once_and_the_memory_comes_home_later() {
     assert!(!closed.is_done(), "stranded ops are waited for");
     slot.finish(op, Ok(HIT));
     closed.wait().unwrap();
-    assert!(home(&arena));
+    assert!(all_free(&arena));
     assert_eq!(gate.stats().stranded_bytes, 0);
 }
 
 #[test]
-fn a_full_stranded_budget_throttles_until_memory_comes_home() {
+fn a_full_stranded_budget_throttles_until_memory_returns() {
     let mut limits = GateLimits::new(64, 1 << 20);
     limits.stranded_bytes_max = 8192;
     let gate = Gate::new(limits);
@@ -144,17 +144,17 @@ fn stranding_an_op_lets_waiters_in() {
     let ready = gate.ready(far());
     assert!(!ready.is_done());
     pass.strand();
-    assert!(ready.is_done(), "the op in its way waits for nobody now");
+    assert!(ready.is_done(), "the op in its way is stranded now");
     assert!(gate.enter(10).is_ok());
 }
 
 #[test]
-fn who_was_turned_away_is_not_told_to_come_back_at_once() {
+fn after_a_refusal_ready_waits_until_another_op_has_ended() {
     let gate = Gate::new(GateLimits::new(8, 100));
     let small = gate.enter(60).unwrap();
     assert_eq!(gate.enter(80).unwrap_err(), ErrorKind::Throttled);
     let ready = gate.ready(far());
-    assert!(!ready.is_done(), "there is room, but not for 80");
+    assert!(!ready.is_done(), "there is capacity, but not for 80");
     drop(small);
     ready.wait().unwrap();
     assert!(gate.enter(80).is_ok());
@@ -180,7 +180,7 @@ fn waiters_end_at_their_deadline_and_when_the_gate_closes() {
 }
 
 #[test]
-fn callers_beyond_the_most_that_may_wait_are_turned_away() {
+fn callers_beyond_the_limit_of_waiters_are_refused() {
     let mut limits = GateLimits::new(1, 100);
     limits.waiters_max = 1;
     let gate = Gate::new(limits);
@@ -219,7 +219,7 @@ fn the_timekeeper_calls_in_order_of_time_and_again_when_asked() {
 
 /// The one test of the timekeeper on the machine's clock: it wakes up by itself.
 #[test]
-fn on_the_real_clock_a_timer_is_carried_out_by_itself_and_not_early() {
+fn on_the_real_clock_a_timer_fires_by_itself_and_not_early() {
     let timers = Timekeeper::start("test").unwrap();
     let soon = Instant::now() + Duration::from_millis(5);
     let (batch, _slots, ticket) = Batch::<Load, Loaded>::new(soon, vec![common::key(0)]);
@@ -230,7 +230,7 @@ fn on_the_real_clock_a_timer_is_carried_out_by_itself_and_not_early() {
 }
 
 #[test]
-fn a_panic_in_one_deadline_does_not_stop_the_clock() {
+fn a_panic_in_one_timer_does_not_stop_the_others() {
     struct Panics;
     impl Expire for Panics {
         fn expire(&self, _: Instant) -> Option<Instant> {
@@ -246,7 +246,7 @@ fn a_panic_in_one_deadline_does_not_stop_the_clock() {
 }
 
 #[test]
-fn what_was_answered_in_time_leaves_no_timers_behind() {
+fn ops_that_end_in_time_leave_no_timers() {
     let clock = Timekeeper::start("test").unwrap();
     let keep: Arc<dyn Expire> = Arc::new(Log::default());
     clock.schedule(Instant::now() + Duration::from_secs(300), &keep);
@@ -263,7 +263,7 @@ fn what_was_answered_in_time_leaves_no_timers_behind() {
 }
 
 #[test]
-fn a_ticket_that_has_its_answer_is_done() {
+fn a_ticket_with_its_result_is_done() {
     let ticket = Ticket::ready(Ok::<_, Error>(1));
     assert!(ticket.is_done());
     assert_eq!(ticket.wait().unwrap(), 1);

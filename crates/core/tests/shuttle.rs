@@ -6,7 +6,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{arena, home, key, load};
+use common::{all_free, arena, key, load};
 use kvtier_core::{Batch, Error, ErrorKind, Gate, GateLimits, Load, Loaded, ticket};
 use shuttle::thread;
 
@@ -64,7 +64,7 @@ fn a_dropped_ticket_loses_no_memory_and_close_waits_for_it() {
         }
         drop(ticket);
         gate.close().wait().unwrap();
-        assert!(home(&arena), "close resolved before the memory was back");
+        assert!(all_free(&arena), "close resolved before the memory was back");
     });
 }
 
@@ -87,7 +87,7 @@ fn cancel_races_the_worker_and_is_answered_either_way() {
 }
 
 /// The deadline and the medium both end the op: one of them answers, and the memory is in the
-/// answer or back home.
+/// result or back in its arena.
 #[test]
 fn a_deadline_that_races_completion_answers_once() {
     explore(|| {
@@ -119,7 +119,7 @@ fn a_deadline_that_races_completion_answers_once() {
 }
 
 #[test]
-fn stranded_memory_comes_home_and_the_gate_balances() {
+fn stranded_memory_returns_and_the_gate_balances() {
     explore(|| {
         let (arena, gate) = (arena(), Gate::new(GateLimits::new(1, 1 << 20)));
         let deadline = Instant::now();
@@ -131,7 +131,7 @@ fn stranded_memory_comes_home_and_the_gate_balances() {
         let medium = thread::spawn(move || slot.finish(op, Ok(HIT)));
         drop(ticket);
         gate.close().wait().unwrap();
-        assert!(home(&arena));
+        assert!(all_free(&arena));
         let now = gate.stats();
         assert_eq!((now.ops, now.bytes, now.stranded_bytes), (0, 0, 0));
         clock.join().unwrap();
@@ -157,7 +157,7 @@ fn a_full_stranded_budget_throttles_and_waiters_are_woken_when_it_empties() {
 
 /// Many callers over a gate of one: each gets in, by asking, being turned away, and waiting.
 #[test]
-fn nobody_waits_for_ever_at_the_gate() {
+fn no_waiter_of_the_gate_is_lost() {
     explore(|| {
         let gate = Gate::new(GateLimits::new(1, 100));
         let callers: Vec<_> = [60, 80, 10]

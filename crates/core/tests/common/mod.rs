@@ -23,6 +23,6 @@ pub fn load(arena: &Arena, n: u64) -> Load {
 }
 
 /// Whether all memory is back.
-pub fn home(arena: &Arena) -> bool {
+pub fn all_free(arena: &Arena) -> bool {
     arena.stats().free == arena.stats().capacity
 }
