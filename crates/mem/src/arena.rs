@@ -24,13 +24,24 @@ pub struct ArenaStats {
     pub free: usize,
     /// The largest lease possible now.
     pub largest: usize,
-    /// Never to be leased again: lent to another process, and forgotten by whoever lent it
-    /// ([`Lent`]).
+    /// Never to be leased again: lent to another process, and the [`Lent`] was dropped without a
+    /// reclaim.
     pub leaked: usize,
 }
 
-/// A range of memory from which leases are cut, 4 KiB-aligned. Clones share it; it lives until the
-/// last lease is back.
+/// A range of memory that is cut into leases, each aligned to 4 KiB. Clones share it; it lives
+/// until the last lease is back.
+///
+/// ```
+/// use kvtier_mem::{Arena, ArenaConfig, ErrorKind};
+///
+/// let arena = Arena::new(ArenaConfig::heap(8192))?;
+/// let (first, _second) = (arena.lease(4096)?, arena.lease(4096)?);
+/// assert!(matches!(arena.lease(1).unwrap_err().kind(), ErrorKind::Full { free: 0, .. }));
+/// drop(first);
+/// assert!(arena.lease(1).is_ok());
+/// # Ok::<(), kvtier_mem::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Arena(Arc<Inner>);
 
@@ -39,19 +50,24 @@ struct Inner {
     backing: Backing,
     region: Region,
     allocator: Allocator,
-    /// Pages that the allocator has, in bytes: all but what is left over by slots.
+    /// Bytes of the pages that the allocator has: all but the remainder after the last slot.
     capacity: usize,
     lost: AtomicUsize,
-    line: WaitQueue,
+    queue: WaitQueue,
 }
 
 impl Arena {
-    /// Reserves the memory.
+    /// Allocates the memory.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for a configuration that no memory can satisfy, `Io` where the kernel refuses,
+    /// `Unsupported` where this machine lacks the kind of memory.
     pub fn new(config: ArenaConfig) -> Result<Self, Error> {
         Self::over(Backing::new(&config)?, config.slot_bytes)
     }
 
-    /// Reserves host memory as configured and pins it for GPUs, `gpu` and all others; its leases
+    /// Allocates host memory as configured and pins it for GPUs, `gpu` and all others. Its leases
     /// are [`Place::Pinned`].
     #[cfg(feature = "cuda")]
     pub fn pinned(config: ArenaConfig, gpu: &Gpu) -> Result<Self, Error> {
@@ -59,15 +75,18 @@ impl Arena {
         Self::over(Backing::Pinned(Pinned::new(&config, gpu)?), slot_bytes)
     }
 
-    /// `bytes` of a GPU's memory; its leases are [`Place::Device`], which the CPU cannot reach.
-    /// `Full` when the GPU has no more.
+    /// Allocates `bytes` of a GPU's memory. Its leases are [`Place::Device`], which the CPU cannot
+    /// reach. `Full` when the GPU has no more.
     #[cfg(feature = "cuda")]
     pub fn device(gpu: &Gpu, bytes: usize) -> Result<Self, Error> {
         Self::over(Backing::Device(DeviceMemory::new(gpu, bytes)?), None)
     }
 
-    /// An arena over memory of others, `len` bytes at `base`, that `owner` keeps; `place` says
-    /// where it lies.
+    /// An arena over foreign memory: `len` bytes at `base`, at `place`, kept alive by `owner`.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for memory without an aligned page.
     ///
     /// # Safety
     /// As for [`Lease::from_raw`].
@@ -87,8 +106,12 @@ impl Arena {
         Self::over(Backing::Foreign(unsafe { Foreign::new(base, len, place, owner) }), None)
     }
 
-    /// The same over memory on a GPU: `len` bytes at `addr`, that `owner` keeps. `Invalid` for
-    /// addresses that are not on a GPU, or reach past an allocation.
+    /// Like [`from_raw`](Arena::from_raw) for memory on a GPU: `len` bytes at `addr`, kept alive by
+    /// `owner`.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for addresses that are not on a GPU, or reach past an allocation.
     ///
     /// # Safety
     /// As for [`Lease::from_device`].
@@ -137,13 +160,18 @@ impl Arena {
             allocator,
             capacity,
             lost: AtomicUsize::new(0),
-            line: WaitQueue::default(),
+            queue: WaitQueue::default(),
         })))
     }
 
-    /// A lease of `len` bytes that starts on a 4 KiB boundary, or `Full`; `Invalid` for more than
-    /// the arena can ever lease. Does not look at who waits: what serves the present goes
-    /// before what can wait.
+    /// A lease of `len` bytes, aligned to 4 KiB. It overtakes tasks in
+    /// [`lease_waiting`](Arena::lease_waiting): work that needs memory at once goes before work
+    /// that can wait.
+    ///
+    /// # Errors
+    ///
+    /// `Full` while no run of free pages is that long, `Invalid` for more than the arena can ever
+    /// lease.
     pub fn lease(&self, len: usize) -> Result<Lease, Error> {
         let pages = self.pages(len)?;
         self.cut(pages, len).ok_or_else(|| {
@@ -154,12 +182,15 @@ impl Arena {
         })
     }
 
-    /// A lease of `len` bytes as soon as there is room and all who waited before are served.
-    /// Dropping the future gives up the place; the caller adds a deadline. `Invalid` for more
-    /// than the arena can ever lease.
+    /// A lease of `len` bytes as soon as there is memory and all earlier waiters are served.
+    /// Dropping the future leaves the queue; the caller adds a deadline.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for more than the arena can ever lease.
     pub async fn lease_waiting(&self, len: usize) -> Result<Lease, Error> {
         let pages = self.pages(len)?;
-        Ok(Wait::new(&self.0.line, || self.cut(pages, len)).await)
+        Ok(Wait::new(&self.0.queue, || self.cut(pages, len)).await)
     }
 
     /// The ranges to register with a ring or a driver.
@@ -167,20 +198,20 @@ impl Arena {
         vec![self.0.region]
     }
 
-    /// The GPU that its memory lies on.
+    /// The GPU that holds its memory.
     #[cfg(feature = "cuda")]
     pub fn gpu(&self) -> Option<&Gpu> {
         self.0.backing.gpu()
     }
 
-    /// What kind of memory it got.
+    /// The kind of memory that it got.
     pub fn backing(&self) -> BackingKind {
         self.0.backing.kind()
     }
 
-    /// What another process needs to [attach](crate::Attached); `None` unless it is shared memory.
-    /// Whoever gets it can write anywhere in the arena, so give it only to who is trusted to
-    /// touch what it was lent and nothing else.
+    /// The descriptor that another process needs to [attach](crate::Attached); `None` unless the
+    /// memory is shared. A process with the descriptor can write anywhere in the arena. Give it
+    /// only to processes that you trust to touch nothing but what they were lent.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.0.backing.fd()
     }
@@ -190,8 +221,8 @@ impl Arena {
         if let Backing::Named(named) = &self.0.backing { Some(named.name()) } else { None }
     }
 
-    /// Puts a lease of this arena into another process's hands. Gives it back when it is not of
-    /// this arena, or the arena is not shared.
+    /// Hands a lease of this arena to another process. Returns the lease if it is not of this
+    /// arena, or the arena is not shared.
     pub fn lend(&self, lease: Lease) -> Result<Lent, Lease> {
         match self.descriptor(lease.region(), lease.addr(), lease.len()) {
             Some(descriptor) => Ok(Lent::new(self.clone(), lease, descriptor)),
@@ -199,9 +230,9 @@ impl Arena {
         }
     }
 
-    /// Where a view of this arena lies, for another process to read while this one may read it too.
-    /// Keep the view until the other process is done. `None` when it is not of this arena, or
-    /// the arena is not shared.
+    /// The position of a view in this arena, so that another process can read it too. Keep the view
+    /// until the other process is done. `None` if the view is not of this arena, or the arena is
+    /// not shared.
     pub fn describe(&self, view: &View) -> Option<Descriptor> {
         self.descriptor(view.region(), view.addr(), view.len())
     }
@@ -212,7 +243,7 @@ impl Arena {
             .then(|| Descriptor { offset: (addr - base) as u64, len: len as u64 })
     }
 
-    /// Takes note of memory that nobody can tell when another process is done with.
+    /// Counts memory that can never be freed, because another process may still use it.
     pub(crate) fn leak(&self, lease: Lease) {
         self.0.lost.fetch_add(lease.len(), Ordering::Relaxed);
         std::mem::forget(lease);
@@ -250,7 +281,7 @@ impl Arena {
         // SAFETY: the allocator gives runs inside the backing.
         let at = unsafe { self.0.backing.base().add(run.page as usize * PAGE) };
         let owner = Arc::new(Taken { arena: Arc::clone(&self.0), run });
-        // SAFETY: nobody else has the run until `owner` drops; the backing, zeroed or written when
+        // SAFETY: the run is exclusively ours until `owner` drops; the backing, zeroed or written when
         // it was made, lives as long.
         let lease = unsafe {
             Lease::from_raw(at, len, self.0.backing.place(), Some(self.0.region.id), owner)
@@ -261,7 +292,7 @@ impl Arena {
     }
 }
 
-/// A run of pages of an arena, until it is dropped.
+/// A run of pages of an arena, returned on drop.
 struct Taken {
     arena: Arc<Inner>,
     run: Run,
@@ -270,6 +301,6 @@ struct Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         self.arena.allocator.give(self.run);
-        self.arena.line.wake();
+        self.arena.queue.wake();
     }
 }

@@ -8,9 +8,9 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use crate::backing::{self, Mapped};
 use crate::{Descriptor, Error, ErrorKind, Lease, Place, Region, RegionId};
 
-/// Another process's arena, mapped here. Bytes are copied in and out, or used in place through a
-/// [lease](Attached::lease); only the protocol between the two processes says who may touch what
-/// when. Clones share it.
+/// The arena of another process, mapped here. Bytes are copied in and out, or used in place through
+/// a [lease](Attached::lease). The protocol between the two processes must say which one may access
+/// which bytes when; nothing else does. Clones share the mapping.
 #[derive(Clone, Debug)]
 pub struct Attached(Arc<Inner>);
 
@@ -21,10 +21,14 @@ struct Inner {
 }
 
 impl Attached {
-    /// Maps an arena's memory by the descriptor that its process passed on: inherited, or
-    /// [received](Attached::receive) over a Unix socket. `Invalid` when its size is not sealed,
-    /// as that of every [memfd](crate::ArenaConfig::memfd) arena is: memory that somebody makes
-    /// shorter while it is mapped kills whoever touches it.
+    /// Maps an arena by the descriptor that its process passed on: inherited, or
+    /// [received](Attached::receive) over a Unix socket.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` when the size of the memory is not sealed, as it is for every
+    /// [memfd](crate::ArenaConfig::memfd) arena. Memory that shrinks while it is mapped kills the
+    /// process that accesses it. `Io` where the kernel refuses.
     pub fn new(fd: OwnedFd) -> Result<Self, Error> {
         let file = File::from(fd);
         // An error for what can have no seals: no file in memory.
@@ -41,7 +45,7 @@ impl Attached {
     /// another program's segment.
     ///
     /// # Safety
-    /// Nobody makes the segment shorter while it is mapped here: touching what is gone ends the
+    /// No process may shrink the segment while it is mapped here: access beyond its end ends the
     /// process (SIGBUS).
     pub unsafe fn open(name: &str) -> Result<Self, Error> {
         Self::of_file(backing::open(name)?)
@@ -78,41 +82,41 @@ impl Attached {
         self.0.region
     }
 
-    /// Copies the first bytes of what the descriptor says out to `to`.
+    /// Copies the first bytes of the descriptor's range to `to`.
     ///
     /// # Safety
-    /// Nobody in any process writes these bytes meanwhile: the maker lent them to us, or shows them
-    /// in a view it keeps.
+    /// No process may write these bytes meanwhile: the maker lent them to us, or keeps a view of
+    /// them.
     pub unsafe fn read(&self, from: Descriptor, to: &mut [u8]) -> Result<(), Error> {
         let at = self.range(from, to.len())?;
         // SAFETY: inside our mapping, whose size is sealed, or kept by the promise made to `open`;
-        // `to` is ours and elsewhere; nobody writes, by the caller's promise.
+        // `to` is ours and elsewhere; no process writes, by the caller's promise.
         unsafe { at.copy_to_nonoverlapping(NonNull::from(&mut *to).cast(), to.len()) };
         Ok(())
     }
 
-    /// Copies `from` to the first bytes of what the descriptor says.
+    /// Copies `from` to the start of the descriptor's range.
     ///
     /// # Safety
     /// The maker holds a [`Lent`](crate::Lent) of exactly this descriptor, or of a range around it,
-    /// and nobody else in any process uses these bytes meanwhile: views here and there are of
-    /// bytes that never change.
+    /// and no process may use these bytes otherwise meanwhile: views promise that their bytes never
+    /// change.
     pub unsafe fn write(&self, to: Descriptor, from: &[u8]) -> Result<(), Error> {
         let at = self.range(to, from.len())?;
-        // SAFETY: inside our mapping, as for `read`; nobody else uses these bytes, by the caller's
+        // SAFETY: inside our mapping, as for `read`; nothing else uses these bytes, by the caller's
         // promise.
         unsafe { at.copy_from_nonoverlapping(NonNull::from(from).cast(), from.len()) };
         Ok(())
     }
 
-    /// What the descriptor says as a lease, without a copy. Dropping it gives nothing back: tell
-    /// the maker that it is no longer used. To read what the maker wrote, declare it
+    /// The descriptor's range as a lease, without a copy. Dropping it does not inform the maker:
+    /// report to it that the bytes are no longer used. To read what the maker wrote, declare it
     /// [filled](Lease::assume_filled).
     ///
     /// # Safety
     /// The maker holds a [`Lent`](crate::Lent) of exactly this descriptor, or of a range around it,
-    /// until the lease and all views of it are dropped, and nobody else in any process uses
-    /// these bytes meanwhile.
+    /// until the lease and all its views are dropped, and no process may use these bytes otherwise
+    /// meanwhile.
     pub unsafe fn lease(&self, of: Descriptor) -> Result<Lease, Error> {
         let at = self.range(of, 0)?;
         let owner = Arc::clone(&self.0) as Arc<dyn std::any::Any + Send + Sync>;

@@ -6,14 +6,25 @@ use crate::sync::{Mutex, lock};
 use crate::wait_queue::{Wait, WaitQueue};
 use crate::{Error, ErrorKind};
 
-/// So many bytes that may be in use at a time, and who uses them. Clones share it.
+/// A limit on bytes in use, with the use of each named user. Clones share it.
+///
+/// ```
+/// use kvtier_mem::Budget;
+///
+/// let budget = Budget::new(100);
+/// let permit = budget.acquire("loads", 80)?;
+/// assert!(budget.acquire("saves", 40).is_err());
+/// drop(permit);
+/// assert_eq!(budget.stats().used, 0);
+/// # Ok::<(), kvtier_mem::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Budget(Arc<Inner>);
 
 struct Inner {
     bytes_max: u64,
-    books: Mutex<BudgetState>,
-    line: WaitQueue,
+    state: Mutex<BudgetState>,
+    queue: WaitQueue,
 }
 
 #[derive(Default)]
@@ -27,29 +38,32 @@ struct BudgetState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BudgetStats {
-    /// All of it.
+    /// The whole budget.
     pub bytes_max: u64,
     /// In use, stranded bytes included.
     pub used: u64,
-    /// Given up by their users but not come home.
+    /// Released by their users, but still held by the kernel or a driver.
     pub stranded: u64,
-    /// In use by whom, stranded bytes not included.
+    /// In use, per user, without stranded bytes.
     pub by_use: Vec<(&'static str, u64)>,
 }
 
 impl Budget {
     /// A budget of `bytes_max` bytes.
     pub fn new(bytes_max: u64) -> Self {
-        Budget(Arc::new(Inner { bytes_max, books: Mutex::default(), line: WaitQueue::default() }))
+        Budget(Arc::new(Inner { bytes_max, state: Mutex::default(), queue: WaitQueue::default() }))
     }
 
-    /// Takes `bytes` for `who`, or answers `Full` with what is free. Does not overtake those who
-    /// wait.
-    pub fn acquire(&self, who: &'static str, bytes: u64) -> Result<Permit, Error> {
+    /// Takes `bytes` for `user`. Does not overtake tasks that wait.
+    ///
+    /// # Errors
+    ///
+    /// `Full` with the free bytes, `Invalid` for more than the whole budget.
+    pub fn acquire(&self, user: &'static str, bytes: u64) -> Result<Permit, Error> {
         self.check(bytes)?;
-        let attempt = || self.0.line.is_empty().then(|| self.attempt(who, bytes)).flatten();
+        let attempt = || self.0.queue.is_empty().then(|| self.attempt(user, bytes)).flatten();
         attempt().ok_or_else(|| {
-            let used = lock(&self.0.books).used;
+            let used = lock(&self.0.state).used;
             let free = (self.0.bytes_max - used) as usize;
             let what = format!(
                 "{bytes} bytes do not fit into a budget of {} with {used} in use",
@@ -59,27 +73,30 @@ impl Budget {
         })
     }
 
-    /// Takes `bytes` for `who` as soon as they are free and all who asked before are served.
-    /// Dropping the future gives up the place; the caller adds a deadline. `Invalid` for more
-    /// than there will ever be.
-    pub async fn acquire_waiting(&self, who: &'static str, bytes: u64) -> Result<Permit, Error> {
+    /// Takes `bytes` for `user` as soon as they are free and all earlier requests are served.
+    /// Dropping the future leaves the queue; the caller adds a deadline.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for more than the whole budget.
+    pub async fn acquire_waiting(&self, user: &'static str, bytes: u64) -> Result<Permit, Error> {
         self.check(bytes)?;
-        Ok(Wait::new(&self.0.line, || self.attempt(who, bytes)).await)
+        Ok(Wait::new(&self.0.queue, || self.attempt(user, bytes)).await)
     }
 
-    /// How much is in use, and by whom.
+    /// The bytes in use, per user.
     pub fn stats(&self) -> BudgetStats {
-        let books = lock(&self.0.books);
-        let by_use = books
+        let state = lock(&self.0.state);
+        let by_use = state
             .by_use
             .iter()
             .filter(|(_, bytes)| **bytes > 0)
-            .map(|(who, bytes)| (*who, *bytes))
+            .map(|(user, bytes)| (*user, *bytes))
             .collect();
         BudgetStats {
             bytes_max: self.0.bytes_max,
-            used: books.used,
-            stranded: books.stranded,
+            used: state.used,
+            stranded: state.stranded,
             by_use,
         }
     }
@@ -95,13 +112,13 @@ impl Budget {
         Err(Error::new(ErrorKind::Invalid, what))
     }
 
-    fn attempt(&self, who: &'static str, bytes: u64) -> Option<Permit> {
-        let mut books = lock(&self.0.books);
-        let used = books.used.checked_add(bytes).filter(|used| *used <= self.0.bytes_max)?;
-        books.used = used;
-        *books.by_use.entry(who).or_default() += bytes;
-        drop(books);
-        Some(Permit { budget: self.clone(), bytes, who: Some(who) })
+    fn attempt(&self, user: &'static str, bytes: u64) -> Option<Permit> {
+        let mut state = lock(&self.0.state);
+        let used = state.used.checked_add(bytes).filter(|used| *used <= self.0.bytes_max)?;
+        state.used = used;
+        *state.by_use.entry(user).or_default() += bytes;
+        drop(state);
+        Some(Permit { budget: self.clone(), bytes, user: Some(user) })
     }
 }
 
@@ -110,37 +127,37 @@ impl Budget {
 pub struct Permit {
     budget: Budget,
     bytes: u64,
-    /// `None` once it is stranded.
-    who: Option<&'static str>,
+    /// `None` once the bytes are stranded.
+    user: Option<&'static str>,
 }
 
 impl Permit {
-    /// How many bytes.
+    /// The number of bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Cuts `bytes` (at most all) off.
+    /// Splits `bytes` (at most all) off.
     pub fn split(&mut self, bytes: u64) -> Permit {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        Permit { budget: self.budget.clone(), bytes, who: self.who }
+        Permit { budget: self.budget.clone(), bytes, user: self.user }
     }
 
-    /// The user has given up, but the memory is still with the kernel or a driver: the bytes count
-    /// as stranded, and as in use, until this is dropped.
+    /// The user is done, but the kernel or a driver still holds the memory: the bytes count as
+    /// stranded, and as in use, until this is dropped.
     pub fn strand(&mut self) {
-        if let Some(who) = self.who.take() {
-            let mut books = lock(&self.budget.0.books);
-            books.leave(who, self.bytes);
-            books.stranded += self.bytes;
+        if let Some(user) = self.user.take() {
+            let mut state = lock(&self.budget.0.state);
+            state.subtract(user, self.bytes);
+            state.stranded += self.bytes;
         }
     }
 }
 
 impl BudgetState {
-    fn leave(&mut self, who: &'static str, bytes: u64) {
-        if let Some(used) = self.by_use.get_mut(who) {
+    fn subtract(&mut self, user: &'static str, bytes: u64) {
+        if let Some(used) = self.by_use.get_mut(user) {
             *used -= bytes;
         }
     }
@@ -148,14 +165,14 @@ impl BudgetState {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut books = lock(&self.budget.0.books);
-        books.used -= self.bytes;
-        match self.who {
-            Some(who) => books.leave(who, self.bytes),
-            None => books.stranded -= self.bytes,
+        let mut state = lock(&self.budget.0.state);
+        state.used -= self.bytes;
+        match self.user {
+            Some(user) => state.subtract(user, self.bytes),
+            None => state.stranded -= self.bytes,
         }
-        drop(books);
-        self.budget.0.line.wake();
+        drop(state);
+        self.budget.0.queue.wake();
     }
 }
 
@@ -167,6 +184,6 @@ impl fmt::Debug for Budget {
 
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Permit({} bytes for {})", self.bytes, self.who.unwrap_or("nobody any more"))
+        write!(f, "Permit({} bytes for {})", self.bytes, self.user.unwrap_or("no user: stranded"))
     }
 }

@@ -9,10 +9,10 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, 
 
 use crate::{Arena, Attached, Error, ErrorKind};
 
-/// What goes with the descriptor: a name and a version.
+/// The bytes beside the descriptor: a name and a version.
 const GREETING: [u8; 8] = *b"kvtmem\0\x01";
 
-/// The most descriptors that the kernel lets one message have: with room for them all, none is cut
+/// The most descriptors that the kernel lets one message have: with space for all of them, none is cut
 /// off and leaks.
 const FDS_MAX: usize = 253;
 
@@ -20,7 +20,7 @@ impl Arena {
     /// Passes a shared arena on to the process at the other end, which
     /// [receives](Attached::receive) it. Waits while the socket is full, as long as its own
     /// timeout says. `Unsupported` unless it is a memfd arena: a named one is opened by its name.
-    /// See [`Arena::fd`] for what this trusts the other with.
+    /// See [`Arena::fd`] for the trust that this implies.
     pub fn send(&self, to: &UnixStream) -> Result<(), Error> {
         let Some(fd) = self.fd().filter(|_| self.name().is_none()) else {
             let what = "only memory whose size is sealed can be passed on; make the arena with ArenaConfig::memfd";
@@ -51,7 +51,7 @@ impl Attached {
             (_, Some(fd), None) if greeting == GREETING => Self::new(fd),
             _ => Err(Error::new(
                 ErrorKind::Invalid,
-                "what came over the socket is no arena; use Arena::send at the other end",
+                "the received message is not an arena; send it with Arena::send",
             )),
         }
     }
@@ -67,7 +67,7 @@ fn receive(from: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd
         let mut fds = Vec::new();
         for part in message.cmsgs()? {
             if let ControlMessageOwned::ScmRights(raw) = part {
-                // SAFETY: the kernel made these descriptors for us just now, and nobody else knows
+                // SAFETY: the kernel made these descriptors for us just now, and nothing else has
                 // them.
                 fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
             }
@@ -77,7 +77,7 @@ fn receive(from: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd
     Ok(message?)
 }
 
-/// Once more whenever a signal came in between.
+/// Repeats the call while signals interrupt it.
 fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {

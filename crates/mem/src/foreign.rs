@@ -1,4 +1,4 @@
-//! Memory of others: kept by whoever owns it until the last use.
+//! Foreign memory: kept alive by its owner until the last use.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::{Lease, Place, View};
 
-/// Somebody else's memory, as an arena's backing.
+/// Foreign memory as the backing of an arena.
 pub(crate) struct Foreign {
     base: NonNull<u8>,
     len: usize,
@@ -16,8 +16,8 @@ pub(crate) struct Foreign {
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: whoever made it promised that the memory is ours alone until the owner drops; the owner
-// is Send + Sync.
+// SAFETY: the constructor's caller promised that the memory is exclusively ours until the owner
+// drops; the owner is Send + Sync.
 unsafe impl Send for Foreign {}
 // SAFETY: as above.
 unsafe impl Sync for Foreign {}
@@ -43,7 +43,7 @@ impl Foreign {
         }
     }
 
-    /// The same on a GPU.
+    /// Like [`new`](Foreign::new) for memory on a GPU.
     ///
     /// # Safety
     /// As for [`Lease::from_device`].
@@ -57,7 +57,7 @@ impl Foreign {
         Foreign { base, len, place: Place::Device(gpu.ordinal()), gpu: Some(gpu), _owner: owner }
     }
 
-    /// The GPU that it lies on.
+    /// The GPU that holds it.
     #[cfg(feature = "cuda")]
     pub fn gpu(&self) -> Option<&crate::cuda::Gpu> {
         self.gpu.as_ref()
@@ -83,12 +83,12 @@ impl std::fmt::Debug for Foreign {
 }
 
 impl Lease {
-    /// The owner's bytes, all of them data, without a copy; the owner is dropped when the last part
-    /// of the lease is. They need not be aligned to pages.
+    /// The owner's bytes, all of them data, without a copy. The owner is dropped with the last part
+    /// of the lease. The bytes need not be page-aligned.
     pub fn from_owner(owner: impl AsMut<[u8]> + Send + Sync + 'static) -> Lease {
         let mut owner = Arc::new(owner);
         // The owner has its final address by now, so that bytes inside it have theirs.
-        let bytes = Arc::get_mut(&mut owner).expect("nobody else has the Arc yet").as_mut();
+        let bytes = Arc::get_mut(&mut owner).expect("the Arc is new").as_mut();
         let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
         // SAFETY: borrowed exclusively from the owner, who is not touched again until it is
         // dropped, after the last use; a slice is initialised.
@@ -99,9 +99,8 @@ impl Lease {
 }
 
 impl View {
-    /// The owner's bytes, without a copy; the owner is dropped when the last view is.
-    /// [`into_lease`](View::into_lease) never gives a lease of them: they were only lent for
-    /// reading.
+    /// The owner's bytes, without a copy. The owner is dropped with the last view. They are
+    /// borrowed for reading, so [`into_lease`](View::into_lease) never returns a lease of them.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> View {
         let owner = Arc::new(owner);
         let bytes = (*owner).as_ref();

@@ -7,11 +7,22 @@ use std::sync::Arc;
 use crate::cuda::{Gpu, GpuEvent};
 use crate::{Error, ErrorKind, Place, RegionId, View};
 
-/// What keeps memory alive and takes it back when dropped.
+/// Keeps memory alive, and takes it back when dropped.
 pub(crate) type Owner = Arc<dyn Any + Send + Sync>;
 
-/// An exclusive, writable piece of memory. Bytes count as initialised from the start up to
-/// [`Lease::init_len`]; only those can be read. Dropping it gives the memory back.
+/// An exclusive, writable piece of memory. Bytes from the start up to [`Lease::init_len`] count as
+/// initialised; only those can be read. Dropping it returns the memory.
+///
+/// Memory of your own becomes a lease without a copy; the owner is dropped after the last use:
+///
+/// ```
+/// use kvtier_mem::{Lease, View};
+///
+/// let mut lease = Lease::from(vec![0u8; 4096]); // or Lease::from_owner(any AsMut<[u8]>)
+/// lease.as_host_mut().unwrap()[..5].copy_from_slice(b"bytes");
+/// let view: View = lease.freeze();
+/// assert_eq!(&view.as_host().unwrap()[..5], b"bytes");
+/// ```
 pub struct Lease {
     ptr: NonNull<u8>,
     len: usize,
@@ -23,13 +34,13 @@ pub struct Lease {
     owner: Owner,
 }
 
-/// What is known of memory on a GPU.
+/// What is known about memory on a GPU.
 #[cfg(feature = "cuda")]
 #[derive(Clone)]
 struct OnDevice {
     gpu: Gpu,
     after: Option<GpuEvent>,
-    /// That of the lease, which is not let go before the event has passed.
+    /// The owner of the lease, which must live until the event has passed.
     owner: Owner,
 }
 
@@ -50,12 +61,12 @@ unsafe impl Send for Lease {}
 unsafe impl Sync for Lease {}
 
 impl Lease {
-    /// A lease over memory that `owner` keeps alive and takes back when dropped.
+    /// A lease of memory that `owner` keeps alive and takes back when dropped.
     ///
     /// # Safety
-    /// `ptr..ptr + len` must be valid for reads and writes until `owner` is dropped, and nobody
-    /// else may touch it meanwhile. For host places every byte must be initialised as far as
-    /// the language is concerned (zeroed or written once).
+    /// `ptr..ptr + len` must be valid for reads and writes until `owner` is dropped, and nothing
+    /// else may access it meanwhile. For host places every byte must be initialised for the
+    /// language: zeroed or written once.
     pub unsafe fn from_raw(
         ptr: NonNull<u8>,
         len: usize,
@@ -85,17 +96,17 @@ impl Lease {
         self.len == 0
     }
 
-    /// How many bytes from the start hold data.
+    /// The number of bytes from the start that hold data.
     pub fn init_len(&self) -> usize {
         self.init
     }
 
-    /// Where it lies.
+    /// The kind of memory.
     pub fn place(&self) -> Place {
         self.place
     }
 
-    /// The registered region it lies in, if any.
+    /// The registered region that contains it, if any.
     pub fn region(&self) -> Option<RegionId> {
         self.region
     }
@@ -179,21 +190,21 @@ impl Lease {
         (head, tail)
     }
 
-    /// The GPU that it lies on.
+    /// The GPU that holds the memory.
     #[cfg(feature = "cuda")]
     pub fn gpu(&self) -> Option<&Gpu> {
         self.device.as_ref().map(|device| &device.gpu)
     }
 
-    /// What has to pass before anybody touches it.
+    /// The event that must pass before the memory is accessed.
     #[cfg(feature = "cuda")]
     pub fn after(&self) -> Option<&GpuEvent> {
         self.device.as_ref()?.after.as_ref()
     }
 
-    /// Says what has to pass before anybody touches memory on a GPU: work that was given to a
-    /// stream and uses it still, or makes it. A lease that is dropped before gives its memory
-    /// back only then.
+    /// Sets the event that must pass before memory on a GPU is accessed: work in a stream that
+    /// still uses or fills it. A lease that is dropped earlier returns its memory only after the
+    /// event.
     #[cfg(feature = "cuda")]
     pub fn set_after(&mut self, event: Option<GpuEvent>) {
         if let Some(device) = &mut self.device {

@@ -1,10 +1,23 @@
 //! Registered memory for KV-cache chunks.
 //!
-//! An [`Arena`] hands out [`Lease`]s: exclusive, writable slots that know their [`Place`] and how
-//! much of them is initialised. A frozen lease is a [`View`]: shared, sliceable, immutable. Both
-//! return to their arena when the last owner drops them, whichever thread that is on. Memory of
-//! others becomes a lease through an owner that is kept until the last use. A [`Budget`] counts
-//! bytes that have no memory of their own.
+//! An [`Arena`] hands out [`Lease`]s: exclusive, writable slots with a [`Place`] and an initialised
+//! length. A frozen lease is a [`View`]: shared, sliceable, immutable. Both return to their arena
+//! when the last owner drops them, on whichever thread. Foreign memory becomes a lease through an
+//! owner that is kept until the last use. A [`Budget`] limits bytes that have no memory of their
+//! own.
+//!
+//! ```
+//! use kvtier_mem::{Arena, ArenaConfig};
+//!
+//! let arena = Arena::new(ArenaConfig::heap(1 << 20).with_slots(4096))?;
+//! let mut lease = arena.lease(4096)?;
+//! lease.write_at(0, b"key and value")?;
+//! let view = lease.freeze(); // shared and immutable from here on
+//! assert_eq!(view.slice(4..7).as_host(), Some(&b"and"[..]));
+//! drop(view);
+//! assert_eq!(arena.stats().free, arena.stats().capacity);
+//! # Ok::<(), kvtier_mem::Error>(())
+//! ```
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod alloc;

@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where memory lies, and so who can reach it.
+/// The kind of memory, which decides what can access it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Place {
@@ -21,8 +21,8 @@ impl Place {
     }
 }
 
-/// Names a contiguous range of memory that may be registered with a ring or a driver. Unique in the
-/// process.
+/// Identifies a contiguous range of memory that may be registered with a ring or a driver. Unique
+/// in the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct RegionId(pub u64);
 
@@ -37,7 +37,7 @@ impl RegionId {
 /// A contiguous range of memory that lives as long as its arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// Its name.
+    /// Its identifier.
     pub id: RegionId,
     /// First address.
     pub addr: usize,

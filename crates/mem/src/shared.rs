@@ -1,13 +1,14 @@
-//! Memory of an arena in the hands of another process.
+//! Memory of an arena that another process uses.
 //!
-//! The protocol: the maker of a shared arena leases as ever, and looks at its leases as ever. To
-//! let another process at the bytes, it turns a lease into a [`Lent`], which cannot be looked at,
-//! tells the other process the [`Descriptor`], and reclaims the lease when the other says that it
-//! is done, or is dead. Bytes that both only read are told by [`Arena::describe`].
+//! The protocol: the maker of a shared arena leases and reads as always. To give another process
+//! access to bytes, it turns a lease into a [`Lent`], whose bytes cannot be read here, and sends
+//! the [`Descriptor`] to the other process. It reclaims the lease when the other process reports
+//! that it is done, or is dead. [`Arena::describe`] gives the descriptor of bytes that both
+//! processes only read.
 
 use crate::{Arena, Lease};
 
-/// Where a lease lies in its arena, for telling another process.
+/// The position of a lease in its arena, to send to another process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Descriptor {
     /// First byte, from the start of the arena's memory.
@@ -16,11 +17,11 @@ pub struct Descriptor {
     pub len: u64,
 }
 
-/// A lease whose bytes another process reads or writes now. Nobody here can look at them until
-/// [`reclaim`](Lent::reclaim): Rust's rules on shared bytes reach no further than the process.
+/// A lease that another process reads or writes now. This process cannot access the bytes until
+/// [`reclaim`](Lent::reclaim): Rust's aliasing rules do not reach across processes.
 ///
-/// Dropped, the memory never goes back to the arena, because nobody could say any more when the
-/// other process is done with it; it counts as [`leaked`](crate::ArenaStats::leaked).
+/// If it is dropped, the memory never returns to the arena, because the other process may use it
+/// for ever. It counts as [`leaked`](crate::ArenaStats::leaked).
 #[derive(Debug)]
 #[must_use = "only reclaim gives the memory back"]
 pub struct Lent {
@@ -35,13 +36,13 @@ impl Lent {
         Lent { arena, lease: Some(lease), descriptor }
     }
 
-    /// What to tell the other process.
+    /// The descriptor to send to the other process.
     pub fn descriptor(&self) -> Descriptor {
         self.descriptor
     }
 
-    /// The other process said that it is done, and that it filled the first `filled` bytes; or it
-    /// is dead.
+    /// The other process reported that it is done and filled the first `filled` bytes; or it is
+    /// dead.
     pub fn reclaim(mut self, filled: usize) -> Lease {
         let mut lease = self.lease.take().expect("only reclaim, which ends it, takes the lease");
         lease.assume_filled(filled);
@@ -56,7 +57,7 @@ impl Drop for Lent {
 }
 
 impl Descriptor {
-    /// Its form on a wire: offset and length, little-endian.
+    /// The wire form: offset and length, little-endian.
     pub fn to_bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.offset.to_le_bytes());
@@ -64,7 +65,7 @@ impl Descriptor {
         bytes
     }
 
-    /// What [`to_bytes`](Descriptor::to_bytes) wrote. Any bytes are a descriptor; one that reaches
+    /// Parses [`to_bytes`](Descriptor::to_bytes). Any bytes are a descriptor; one that reaches
     /// outside the arena is refused where it is used.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         let both = u128::from_le_bytes(bytes);

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_readable_from_the_mark_on() {
+    fn a_socket_is_readable_at_the_mark() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let reader = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut writer = listener.accept().unwrap().0;
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_is_refused() {
+    fn a_file_without_socket_options_is_refused() {
         assert!(set_receive_low_water(std::fs::File::open("/dev/null").unwrap(), 1).is_err());
     }
 }

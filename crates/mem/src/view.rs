@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::{Lease, Place, RegionId};
 
-/// A frozen lease, shared: cheap to clone and to slice, never changed. The memory goes back when
-/// the last clone drops.
+/// A frozen lease, shared: cheap to clone and to slice, never changed. The memory returns when the
+/// last clone drops.
 #[derive(Clone)]
 pub struct View {
     frozen: Arc<Frozen>,
@@ -16,7 +16,7 @@ pub struct View {
 
 struct Frozen {
     lease: Lease,
-    /// Not so for bytes that were never ours to write.
+    /// Whether the lease may be taken out again: not for bytes that were never ours to write.
     thaws: bool,
     memo: OnceLock<(Range<usize>, Box<dyn Any + Send + Sync>)>,
 }
@@ -26,7 +26,7 @@ impl View {
         Self::frozen(lease, true)
     }
 
-    /// A view whose lease never comes out again.
+    /// A view that never returns its lease.
     pub(crate) fn read_only(lease: Lease) -> Self {
         Self::frozen(lease, false)
     }
@@ -46,23 +46,23 @@ impl View {
         self.len == 0
     }
 
-    /// Where it lies.
+    /// The kind of memory.
     pub fn place(&self) -> Place {
         self.frozen.lease.place()
     }
 
-    /// The registered region it lies in, if any.
+    /// The registered region that contains it, if any.
     pub fn region(&self) -> Option<RegionId> {
         self.frozen.lease.region()
     }
 
-    /// The GPU that it lies on.
+    /// The GPU that holds the memory.
     #[cfg(feature = "cuda")]
     pub fn gpu(&self) -> Option<&crate::cuda::Gpu> {
         self.frozen.lease.gpu()
     }
 
-    /// What has to pass before the bytes are there.
+    /// The event that must pass before the bytes are there.
     #[cfg(feature = "cuda")]
     pub fn after(&self) -> Option<&crate::cuda::GpuEvent> {
         self.frozen.lease.after()
@@ -79,23 +79,23 @@ impl View {
         self.frozen.lease.as_host().map(|all| &all[self.start..self.start + self.len])
     }
 
-    /// The part `range` of it (clipped to its length), sharing the memory.
+    /// The part `range` of it, clipped to its length; shares the memory.
     pub fn slice(&self, range: Range<usize>) -> View {
         let end = range.end.min(self.len);
         let start = range.start.min(end);
         View { frozen: Arc::clone(&self.frozen), start: self.start + start, len: end - start }
     }
 
-    /// What was learned of exactly these bytes (their checksums, say), computed at most once for
-    /// the first range asked of this memory; `None` when another range or type was remembered.
+    /// A value derived from exactly these bytes, their checksums say, computed at most once for the
+    /// first range of this memory. `None` if a value of another range or type is stored.
     pub fn memo<T: Any + Send + Sync>(&self, compute: impl FnOnce() -> T) -> Option<&T> {
         let range = self.start..self.start + self.len;
         let (of, memo) = self.frozen.memo.get_or_init(|| (range.clone(), Box::new(compute())));
         (*of == range).then(|| memo.downcast_ref()).flatten()
     }
 
-    /// The whole writable lease back, if this is the only view of it and the memory was not lent
-    /// for reading alone; otherwise itself.
+    /// The whole writable lease, if this is its only view and the memory is writable; otherwise the
+    /// view itself.
     pub fn into_lease(self) -> Result<Lease, View> {
         if !self.frozen.thaws {
             return Err(self);

@@ -1,4 +1,13 @@
-//! A queue of tasks that wait for room: first come, first served, and nobody is forgotten.
+//! A queue of tasks that wait for memory, first in, first out.
+//!
+//! The first task in the queue tries; the others sleep. A thread that returns memory wakes the first task
+//! only. To stay cheap without waiters, `wake` reads the counter `waiting` without the lock. No
+//! wake-up is lost, because each side writes first and reads second, with a sequentially consistent
+//! fence in between. A task enqueues itself, then tries. The other side frees memory, then reads
+//! `waiting`. So either the task's attempt sees the memory, or `wake` sees the task.
+//!
+//! A task that got its memory, or whose future is dropped, dequeues itself and wakes the next one:
+//! there may be memory for that one too.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -8,10 +17,10 @@ use std::task::{Context, Poll, Waker};
 use crate::sync::atomic::{AtomicUsize, Ordering, fence};
 use crate::sync::{Mutex, lock};
 
-/// Who waits, in order. Each waits for as long as it likes: the caller adds a deadline.
+/// The waiting tasks, in order. A task waits without a limit; the caller adds a deadline.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue {
-    /// How many wait; read without the lock by those who give room back.
+    /// The number of waiting tasks, read without the lock by those that free memory.
     waiting: AtomicUsize,
     tasks: Mutex<Tasks>,
 }
@@ -19,72 +28,73 @@ pub(crate) struct WaitQueue {
 #[derive(Debug, Default)]
 struct Tasks {
     next: u64,
-    line: VecDeque<(u64, Waker)>,
+    waiters: VecDeque<(u64, Waker)>,
 }
 
 impl WaitQueue {
-    /// Room came back: whoever is first tries again. Cheap when nobody waits.
+    /// Memory was freed: the first task tries again. Cheap without waiters.
     pub fn wake(&self) {
-        // Against the fence of `stand`: either we see that it waits, or its try sees the room.
+        // Pairs with the fence in `enqueue`: either we see the task, or its attempt sees the
+        // memory.
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let first = lock(&self.tasks).line.front().map(|(_, waker)| waker.clone());
+        let first = lock(&self.tasks).waiters.front().map(|(_, waker)| waker.clone());
         if let Some(waker) = first {
             waker.wake();
         }
     }
 
-    /// Whether anybody waits.
+    /// Whether no task waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes a place at the end, or keeps the one it has; answers whether it is the first.
-    fn stand(&self, place: &mut Option<u64>, waker: &Waker) -> bool {
+    /// Appends the task, or updates its waker. Returns whether it is the first.
+    fn enqueue(&self, place: &mut Option<u64>, waker: &Waker) -> bool {
         let mut tasks = lock(&self.tasks);
         match place {
             Some(n) => {
-                if let Some(mine) = tasks.line.iter_mut().find(|(other, _)| other == n) {
+                if let Some(mine) = tasks.waiters.iter_mut().find(|(other, _)| other == n) {
                     mine.1.clone_from(waker);
                 }
             }
             None => {
                 let n = tasks.next;
                 tasks.next += 1;
-                tasks.line.push_back((n, waker.clone()));
+                tasks.waiters.push_back((n, waker.clone()));
                 *place = Some(n);
                 self.waiting.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let first = tasks.line.front().map(|(n, _)| *n) == *place;
+        let first = tasks.waiters.front().map(|(n, _)| *n) == *place;
         drop(tasks);
         fence(Ordering::SeqCst);
         first
     }
 
-    /// Gives a place up; whoever is then first tries its luck.
-    fn leave(&self, place: u64) {
+    /// Removes the task; the next one tries.
+    fn dequeue(&self, place: u64) {
         let mut tasks = lock(&self.tasks);
-        let before = tasks.line.len();
-        tasks.line.retain(|(n, _)| *n != place);
-        self.waiting.fetch_sub(before - tasks.line.len(), Ordering::Relaxed);
+        let before = tasks.waiters.len();
+        tasks.waiters.retain(|(n, _)| *n != place);
+        self.waiting.fetch_sub(before - tasks.waiters.len(), Ordering::Relaxed);
         drop(tasks);
         self.wake();
     }
 }
 
-/// Waits in a [`Line`] until `attempt` gives something.
+/// Waits in a [`WaitQueue`] until `attempt` succeeds.
 pub(crate) struct Wait<'a, F> {
-    line: &'a WaitQueue,
+    queue: &'a WaitQueue,
     place: Option<u64>,
     attempt: F,
 }
 
 impl<'a, F> Wait<'a, F> {
-    pub fn new(line: &'a WaitQueue, attempt: F) -> Self {
-        Wait { line, place: None, attempt }
+    pub fn new(queue: &'a WaitQueue, attempt: F) -> Self {
+        Wait { queue, place: None, attempt }
     }
 }
 
@@ -93,12 +103,12 @@ impl<T, F: FnMut() -> Option<T> + Unpin> Future for Wait<'_, F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let this = &mut *self;
-        if !this.line.stand(&mut this.place, cx.waker()) {
+        if !this.queue.enqueue(&mut this.place, cx.waker()) {
             return Poll::Pending;
         }
         match (this.attempt)() {
             Some(got) => {
-                this.place.take().into_iter().for_each(|place| this.line.leave(place));
+                this.place.take().into_iter().for_each(|place| this.queue.dequeue(place));
                 Poll::Ready(got)
             }
             None => Poll::Pending,
@@ -107,8 +117,8 @@ impl<T, F: FnMut() -> Option<T> + Unpin> Future for Wait<'_, F> {
 }
 
 impl<F> Drop for Wait<'_, F> {
-    /// Whoever gives up makes way for the next.
+    /// A task that gives up makes way for the next one.
     fn drop(&mut self) {
-        self.place.take().into_iter().for_each(|place| self.line.leave(place));
+        self.place.take().into_iter().for_each(|place| self.queue.dequeue(place));
     }
 }

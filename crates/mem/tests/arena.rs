@@ -55,7 +55,7 @@ fn every_kind_of_memory_is_zeroed_aligned_and_written() {
 }
 
 #[test]
-fn a_node_that_is_there_is_taken_and_another_is_refused() {
+fn an_existing_numa_node_is_used_and_another_is_refused() {
     if std::path::Path::new("/sys/devices/system/node/node0").exists() {
         let arena =
             Arena::new(ArenaConfig::huge(4 << 20).with_numa_node(0).with_prefault()).unwrap();
@@ -116,7 +116,7 @@ fn memory_is_what_the_arena_says_it_is() {
 }
 
 #[test]
-fn sizes_beyond_measure_are_refused_before_any_memory_is_taken() {
+fn oversized_arenas_are_refused_before_any_memory_is_allocated() {
     type Make = fn(usize) -> ArenaConfig;
     let kinds: [Make; 4] = [ArenaConfig::heap, ArenaConfig::huge, ArenaConfig::memfd, |bytes| {
         ArenaConfig::named("kvtier-test-vast", bytes)
@@ -141,7 +141,7 @@ fn sizes_beyond_measure_are_refused_before_any_memory_is_taken() {
 }
 
 #[test]
-fn full_says_what_is_free_and_what_is_in_a_row() {
+fn full_reports_free_bytes_and_the_largest_run() {
     let arena = Arena::new(ArenaConfig::heap(4 * PAGE)).unwrap();
     let mut leases: Vec<Lease> = (0..4).map(|_| arena.lease(1).unwrap()).collect();
     assert_eq!(arena.lease(1).unwrap_err().kind(), full(0, 0));
@@ -175,7 +175,7 @@ fn slots_are_all_alike() {
 }
 
 #[test]
-fn memory_outlives_its_arena_and_parts_their_whole() {
+fn leases_outlive_their_arena_and_parts_their_lease() {
     let arena = Arena::new(ArenaConfig::huge(1 << 20)).unwrap();
     let mut lease = arena.lease(3 * PAGE).unwrap();
     lease.write_at(0, &[1; 3 * PAGE]).unwrap();
@@ -208,7 +208,7 @@ fn foreign_memory_is_kept_until_the_last_lease() {
     let mut memory = Memory(vec![0; 5 * PAGE], Arc::clone(&dropped));
     let skip = memory.0.as_ptr().align_offset(PAGE);
     let base = std::ptr::NonNull::from(&mut memory.0[skip..]).cast();
-    // SAFETY: four whole pages of the vector, which its owner keeps and nobody else touches.
+    // SAFETY: four whole pages of the vector, which its owner keeps and nothing else touches.
     let arena = unsafe { Arena::from_raw(base, 4 * PAGE, Place::Heap, Arc::new(memory)) }.unwrap();
     assert_eq!(arena.backing(), BackingKind::Foreign);
     let lease = arena.lease(2 * PAGE).unwrap();
@@ -222,7 +222,7 @@ fn foreign_memory_is_kept_until_the_last_lease() {
 }
 
 #[test]
-fn who_waits_for_room_is_served_in_order() {
+fn waiters_for_memory_are_served_in_order() {
     let arena = Arena::new(ArenaConfig::heap(2 * PAGE)).unwrap();
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
@@ -239,7 +239,7 @@ fn who_waits_for_room_is_served_in_order() {
     drop(all);
     assert!(woken.0.load(Ordering::SeqCst) > 0);
     assert!(second.as_mut().poll(&mut cx).is_pending(), "the first has not had its turn");
-    let Poll::Ready(Ok(lease)) = first.as_mut().poll(&mut cx) else { panic!("there is room") };
+    let Poll::Ready(Ok(lease)) = first.as_mut().poll(&mut cx) else { panic!("there is memory") };
     drop(second);
     assert!(third.as_mut().poll(&mut cx).is_pending());
     drop(lease);
@@ -251,7 +251,7 @@ fn who_waits_for_room_is_served_in_order() {
 }
 
 #[test]
-fn a_budget_knows_who_uses_it_and_what_was_given_up() {
+fn a_budget_counts_each_user_and_stranded_bytes() {
     let budget = Budget::new(100);
     let mut loads = budget.acquire("loads", 60).unwrap();
     let saves = budget.acquire("saves", 30).unwrap();
@@ -272,13 +272,13 @@ fn a_budget_knows_who_uses_it_and_what_was_given_up() {
     let mut cx = Context::from_waker(&waker);
     let mut waiting = pin!(budget.acquire_waiting("loads", 90));
     assert!(waiting.as_mut().poll(&mut cx).is_pending());
-    assert!(budget.acquire("saves", 1).is_err(), "nobody overtakes who waits");
+    assert!(budget.acquire("saves", 1).is_err(), "nothing overtakes a waiter");
     drop(lost);
-    let Poll::Ready(Ok(permit)) = waiting.as_mut().poll(&mut cx) else { panic!("there is room") };
+    let Poll::Ready(Ok(permit)) = waiting.as_mut().poll(&mut cx) else { panic!("there is memory") };
     assert_eq!(permit.bytes(), 90);
 }
 
-/// Many threads lease, write, check and give back; what one has nobody else writes.
+/// Many threads lease, write, check and free; no two write the same memory.
 #[test]
 fn many_threads_never_share_a_byte() {
     for config in [ArenaConfig::heap(64 * PAGE), ArenaConfig::heap(64 * PAGE).with_slots(2 * PAGE)]

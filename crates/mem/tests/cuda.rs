@@ -53,7 +53,7 @@ fn a_driver_without_a_gpu_says_so() {
 }
 
 #[test]
-fn a_gpu_that_there_is_not_is_invalid() {
+fn a_missing_gpu_is_invalid() {
     let body = || {
         assert_eq!(
             (Gpu::count().unwrap(), Gpu::open(1).unwrap().name().unwrap()),
@@ -61,7 +61,7 @@ fn a_gpu_that_there_is_not_is_invalid() {
         );
         assert_eq!(Gpu::open(2).unwrap_err().kind(), ErrorKind::Invalid);
     };
-    Fakes::new().devices(2).run("a_gpu_that_there_is_not_is_invalid", body, Report::is_clean);
+    Fakes::new().devices(2).run("a_missing_gpu_is_invalid", body, Report::is_clean);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn bytes_go_to_the_device_and_back_through_pinned_memory() {
         report.is_clean();
         assert_eq!(report.saw("pageable_bytes"), 0, "all of it was pinned");
     };
-    // Slow enough that whoever does not wait sees leftovers.
+    // Slow enough that a reader that does not wait sees leftovers.
     let fakes = Fakes::new().delay(Duration::from_millis(5));
     fakes.run("bytes_go_to_the_device_and_back_through_pinned_memory", body, check);
 }
@@ -139,7 +139,7 @@ fn a_kernel_runs_on_its_own_gpu_and_no_other() {
 }
 
 #[test]
-fn a_kernel_that_touches_memory_that_is_not_there_is_an_error_then_and_later() {
+fn a_kernel_that_accesses_invalid_memory_is_an_error_then_and_later() {
     let body = || {
         let gpu = Gpu::open(0).unwrap();
         let (stream, (_, device)) = (gpu.stream().unwrap(), filled(&gpu, 4096));
@@ -158,7 +158,7 @@ fn a_kernel_that_touches_memory_that_is_not_there_is_an_error_then_and_later() {
     };
     let check = |report: &Report| assert!(report.left().contains(&("kernel_faults".to_owned(), 1)));
     Fakes::new().run(
-        "a_kernel_that_touches_memory_that_is_not_there_is_an_error_then_and_later",
+        "a_kernel_that_accesses_invalid_memory_is_an_error_then_and_later",
         body,
         check,
     );
@@ -200,7 +200,7 @@ fn memory_that_cannot_be_pinned_is_an_error_that_leaves_nothing() {
 }
 
 #[test]
-fn a_failed_copy_is_an_error_with_the_drivers_words() {
+fn a_failed_copy_is_an_error_with_the_drivers_message() {
     let body = || {
         let gpu = Gpu::open(0).unwrap();
         let (stream, (host, mut device)) = (gpu.stream().unwrap(), filled(&gpu, MIB));
@@ -210,15 +210,15 @@ fn a_failed_copy_is_an_error_with_the_drivers_words() {
         let error = stream.upload(host.as_host().unwrap(), &mut device, 0, || ()).unwrap_err();
         assert!(
             error.to_string().contains("(4242)"),
-            "a code that nobody knows is an error like any: {error}"
+            "an unknown code is an ordinary error: {error}"
         );
     };
     let fakes = Fakes::new().fail("cuMemcpyHtoDAsync_v2:1:400,cuStreamSynchronize:3:4242");
-    fakes.run("a_failed_copy_is_an_error_with_the_drivers_words", body, Report::is_clean);
+    fakes.run("a_failed_copy_is_an_error_with_the_drivers_message", body, Report::is_clean);
 }
 
 #[test]
-fn memory_is_let_go_only_when_a_copy_is_over_though_waiting_for_it_failed() {
+fn memory_is_released_only_after_the_copy_even_if_waiting_for_it_failed() {
     let body = || {
         let gpu = Gpu::open(0).unwrap();
         let (stream, (host, mut device)) = (gpu.stream().unwrap(), filled(&gpu, 64 << 10));
@@ -233,20 +233,20 @@ fn memory_is_let_go_only_when_a_copy_is_over_though_waiting_for_it_failed() {
     // The second wait fails at once; the copy takes its time.
     let fakes = Fakes::new().fail("cuStreamSynchronize:2:719").delay(Duration::from_millis(30));
     fakes.run(
-        "memory_is_let_go_only_when_a_copy_is_over_though_waiting_for_it_failed",
+        "memory_is_released_only_after_the_copy_even_if_waiting_for_it_failed",
         body,
         Report::is_clean,
     );
 }
 
 #[test]
-fn tensors_of_others_keep_their_owner_and_their_event() {
+fn foreign_tensors_keep_their_owner_and_their_event() {
     let body = || {
         let gpu = Gpu::open(0).unwrap();
         let (stream, tensor) =
             (gpu.stream().unwrap(), Arena::device(&gpu, MIB).unwrap().lease(MIB).unwrap());
         let (addr, event) = (tensor.addr(), stream.event().unwrap());
-        // SAFETY: the tensor is the owner, and nobody else uses it.
+        // SAFETY: the tensor is the owner, and nothing else uses it.
         let lease = unsafe { Lease::from_device(addr, MIB, Some(event), tensor) }.unwrap();
         assert_eq!(
             (lease.place(), lease.init_len(), lease.gpu()),
@@ -258,13 +258,13 @@ fn tensors_of_others_keep_their_owner_and_their_event() {
             std::thread::yield_now();
         }
         stream.wait_for(view.after().unwrap()).unwrap();
-        // SAFETY: refused, whatever lies there.
+        // SAFETY: refused, whatever is there.
         let beyond =
             |addr, len| unsafe { Lease::from_device(addr, len, None, ()) }.unwrap_err().kind();
         assert_eq!(beyond(addr, 64 * MIB), ErrorKind::Invalid);
         assert_eq!(beyond(&raw const view as usize, 8), ErrorKind::Invalid);
     };
-    Fakes::new().run("tensors_of_others_keep_their_owner_and_their_event", body, Report::is_clean);
+    Fakes::new().run("foreign_tensors_keep_their_owner_and_their_event", body, Report::is_clean);
 }
 
 /// Sets memory on a stream of the caller's without waiting, and gives an event after it.
@@ -291,7 +291,7 @@ fn set_later(gpu: &Gpu, lease: &Lease) -> GpuEvent {
 }
 
 #[test]
-fn memory_that_a_gpu_works_on_comes_home_when_it_is_done_and_not_before() {
+fn memory_in_use_by_a_gpu_is_freed_only_when_its_work_is_done() {
     let body = || {
         let gpu = Gpu::open(0).unwrap();
         let arena = Arena::device(&gpu, MIB).unwrap();
@@ -321,7 +321,7 @@ fn memory_that_a_gpu_works_on_comes_home_when_it_is_done_and_not_before() {
         assert_eq!(report.left(), [("streams".to_owned(), 3)], "but the caller's own")
     };
     let fakes = Fakes::new().delay(Duration::from_millis(20));
-    fakes.run("memory_that_a_gpu_works_on_comes_home_when_it_is_done_and_not_before", body, check);
+    fakes.run("memory_in_use_by_a_gpu_is_freed_only_when_its_work_is_done", body, check);
 }
 
 #[test]

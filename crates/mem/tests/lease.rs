@@ -54,7 +54,7 @@ fn only_bytes_that_are_data_can_be_read() {
 }
 
 #[test]
-fn a_sum_is_taken_once_of_the_bytes_it_is_of() {
+fn a_memo_is_computed_once_for_its_bytes() {
     let asked = Cell::new(0);
     let sum = |view: &View| {
         let sum = |view: &View| view.as_ref().iter().map(|b| u64::from(*b)).sum::<u64>();
@@ -78,7 +78,7 @@ fn a_sum_is_taken_once_of_the_bytes_it_is_of() {
 }
 
 #[test]
-fn a_sum_is_forgotten_when_the_bytes_can_change() {
+fn a_memo_is_dropped_when_the_bytes_can_change() {
     let view = View::from(vec![1_u8; 8]);
     assert_eq!(view.memo(|| view.as_ref()[0]), Some(&1));
     let mut lease = view.into_lease().unwrap();

@@ -31,7 +31,7 @@ fn other(what: &str) -> Child {
 }
 
 /// The first line of the child's output that is meant for us.
-fn hear(child: &mut Child) -> String {
+fn read_line(child: &mut Child) -> String {
     let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
     lines
         .map(Result::unwrap)
@@ -99,9 +99,9 @@ fn an_arena_passed_over_a_socket_outlives_its_maker() {
     let mut child = other(&format!("connect {name}"));
     let (mut socket, _) = listener.accept().unwrap();
     let shared = Attached::receive(&socket).unwrap();
-    let mut told = [[0; 16]; 2];
-    told.iter_mut().for_each(|bytes| socket.read_exact(bytes).unwrap());
-    let [lent, shown] = told.map(Descriptor::from_bytes);
+    let mut received = [[0; 16]; 2];
+    received.iter_mut().for_each(|bytes| socket.read_exact(bytes).unwrap());
+    let [lent, shown] = received.map(Descriptor::from_bytes);
     child.kill().unwrap();
     child.wait().unwrap();
 
@@ -121,7 +121,7 @@ fn an_arena_passed_over_a_socket_outlives_its_maker() {
 }
 
 #[test]
-fn what_is_no_arena_is_refused() {
+fn memory_that_is_not_an_arena_is_refused() {
     let (mut here, there) = UnixStream::pair().unwrap();
     here.set_read_timeout(Some(std::time::Duration::from_millis(10))).unwrap();
     assert_eq!(Attached::receive(&here).unwrap_err().kind(), ErrorKind::Io, "nothing came");
@@ -131,7 +131,7 @@ fn what_is_no_arena_is_refused() {
     assert_eq!(Attached::receive(&there).unwrap_err().kind(), ErrorKind::Invalid, "other words");
     drop(here);
     while Attached::receive(&there).unwrap_err().kind() == ErrorKind::Invalid {}
-    assert_eq!(Attached::receive(&there).unwrap_err().kind(), ErrorKind::Io, "nobody there");
+    assert_eq!(Attached::receive(&there).unwrap_err().kind(), ErrorKind::Io, "no peer");
     assert_eq!(
         Arena::new(ArenaConfig::memfd(4096)).unwrap().send(&there).unwrap_err().kind(),
         ErrorKind::Io
@@ -152,7 +152,7 @@ fn a_named_arena_is_opened_by_its_name_and_never_seen_half_made() {
         (8192, 8192, 0o600),
         "all of it is reserved"
     );
-    // SAFETY: `arena` lives, and nobody else knows the name.
+    // SAFETY: `arena` lives, and nothing else has the name.
     let shared = unsafe { Attached::open(&name) }.unwrap();
     let mut lease = arena.lease(5).unwrap();
     lease.write_at(0, b"hello").unwrap();
@@ -173,7 +173,7 @@ fn a_named_arena_is_opened_by_its_name_and_never_seen_half_made() {
 }
 
 #[test]
-fn memory_that_was_lent_and_forgotten_is_never_leased_again() {
+fn leaked_memory_is_never_leased_again() {
     let arena = Arena::new(ArenaConfig::memfd(4 * 4096)).unwrap();
     drop(arena.lend(arena.lease(4096).unwrap()).unwrap());
     let stats = arena.stats();
@@ -186,7 +186,7 @@ fn memory_that_was_lent_and_forgotten_is_never_leased_again() {
 }
 
 #[test]
-fn a_lock_keeps_what_looks_dead() {
+fn a_locked_segment_is_kept_even_if_its_maker_seems_dead() {
     // As the maker in another container would: its number says nothing here.
     let name = "kvtier-test-lock.4294967295.1.0";
     let path = std::path::Path::new("/dev/shm").join(name);
@@ -223,7 +223,7 @@ fn a_forked_child_leaves_its_parents_name_alone() {
 }
 
 #[test]
-fn what_one_lends_the_other_reads_and_writes_and_survives_its_death() {
+fn lent_memory_is_shared_and_survives_the_other_process() {
     let arena = Arena::new(ArenaConfig::memfd(4 << 20)).unwrap();
     let _before = arena.lease(8192).unwrap();
     let mut lease = arena.lease(LEN).unwrap();
@@ -232,7 +232,7 @@ fn what_one_lends_the_other_reads_and_writes_and_survives_its_death() {
     assert_eq!(lent.descriptor().offset, 8192);
     let fd = arena.fd().unwrap().as_raw_fd();
     let mut child = other(&format!("{} {fd} {}", std::process::id(), lent.descriptor().offset));
-    assert_eq!(hear(&mut child), "done");
+    assert_eq!(read_line(&mut child), "done");
     child.kill().unwrap();
     child.wait().unwrap();
     let lease = lent.reclaim(LEN);
@@ -242,10 +242,10 @@ fn what_one_lends_the_other_reads_and_writes_and_survives_its_death() {
 }
 
 #[test]
-fn only_segments_of_the_dead_are_swept() {
+fn only_segments_of_dead_processes_are_swept() {
     let alive = Arena::new(ArenaConfig::named("kvtier-test-dying", 1 << 20)).unwrap();
     let mut child = other("name");
-    let name = hear(&mut child);
+    let name = read_line(&mut child);
     let first = sweep("kvtier-test-dying").unwrap();
     assert!(first.kept.contains(&name) && first.kept.contains(&alive.name().unwrap()));
     child.kill().unwrap();
@@ -261,7 +261,7 @@ fn only_segments_of_the_dead_are_swept() {
 }
 
 #[test]
-fn names_of_others_are_left_alone() {
+fn segments_of_other_programs_are_kept() {
     let odd = [
         "kvtier-test-odd.x.1.1",
         "kvtier-test-odd.1.1",
@@ -290,7 +290,7 @@ fn descriptors_that_reach_outside_are_refused() {
     let mut byte = [0];
     let cases = [(0, 8193), (8192, 1), (u64::MAX, 1), (1, u64::MAX), (0, 0)];
     for (offset, len) in cases {
-        // SAFETY: nobody writes to this arena.
+        // SAFETY: nothing writes to this arena.
         let read = unsafe { shared.read(Descriptor { offset, len }, &mut byte) };
         assert_eq!(read.unwrap_err().kind(), ErrorKind::Invalid);
     }
@@ -302,7 +302,7 @@ fn descriptors_that_reach_outside_are_refused() {
     file.write_all(b"x").unwrap();
     let none = std::fs::File::open("/dev/null").unwrap().into();
     assert!(Attached::new(none).is_err());
-    // What somebody could cut short under us.
+    // Memory that another process could shrink.
     let named = Arena::new(ArenaConfig::named("kvtier-test-unsealed", 8192)).unwrap();
     let fd = named.fd().unwrap().try_clone_to_owned().unwrap();
     assert_eq!(Attached::new(fd).unwrap_err().kind(), ErrorKind::Invalid);

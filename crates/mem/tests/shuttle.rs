@@ -16,9 +16,9 @@ fn explore(run: impl Fn() + Send + Sync + 'static) {
     shuttle::check_pct(run, runs, 3);
 }
 
-/// Two slots, three threads that take, write and give: no slot is in two hands, none is lost.
+/// Two slots, three threads that lease, write and free: no slot is leased twice, none is lost.
 #[test]
-fn a_slot_is_in_one_hand_at_a_time() {
+fn a_slot_is_leased_once_at_a_time() {
     explore(|| {
         let arena = Arena::new(ArenaConfig::heap(2 * PAGE).with_slots(PAGE)).unwrap();
         let work = |me: u8| {
@@ -41,7 +41,7 @@ fn a_slot_is_in_one_hand_at_a_time() {
 }
 
 #[test]
-fn nobody_who_waits_for_memory_is_forgotten() {
+fn no_waiter_for_memory_is_lost() {
     explore(|| {
         let arena = Arena::new(ArenaConfig::heap(PAGE)).unwrap();
         let work = || {
@@ -54,7 +54,7 @@ fn nobody_who_waits_for_memory_is_forgotten() {
     });
 }
 
-/// One gives up while another gives back: whoever is left is served.
+/// A waiter gives up while memory is freed: the next waiter is served.
 #[test]
 fn giving_up_makes_way() {
     explore(|| {

@@ -1,4 +1,4 @@
-//! Who gets which pages of an arena. The bookkeeping lies outside the memory, so that it works for
+//! Allocates the pages of an arena. The bookkeeping is outside the memory, so that it works for
 //! memory no CPU can reach.
 
 mod slab;
@@ -26,7 +26,7 @@ pub(crate) enum Allocator {
 pub(crate) struct Run {
     /// The first page.
     pub page: u32,
-    /// What the allocator knows it by.
+    /// The handle by which the allocator frees it.
     handle: u32,
 }
 

@@ -31,7 +31,7 @@ impl Slab {
         self.slot
     }
 
-    /// How many slots are free; exact when nobody takes or gives.
+    /// How many slots are free; exact without concurrent calls.
     pub fn free(&self) -> u32 {
         self.free.load(Ordering::Relaxed)
     }

@@ -70,7 +70,7 @@ impl Tlsf {
         self.pages
     }
 
-    /// Takes `pages` (at least 1) pages in a row: (first page, number to give back).
+    /// Takes `pages` (at least 1) pages in a row: (first page, number to free).
     pub fn take(&mut self, pages: u32) -> Option<(u32, u32)> {
         let run = self.find(pages)?;
         self.unlist(run);
@@ -228,7 +228,7 @@ fn list_of(pages: u32) -> usize {
     ((log - STEPS_LOG2 + 1) * STEPS + step) as usize
 }
 
-/// The first list all of whose runs have at least `pages`.
+/// The first list in which every run has at least `pages`.
 fn list_of_at_least(pages: u32) -> usize {
     let list = list_of(pages);
     // Its smallest run has these many pages; if that is not enough, the next list's has.

@@ -11,7 +11,7 @@ pub(crate) struct Heap {
     layout: Layout,
 }
 
-// SAFETY: it owns its memory and gives nobody access; whoever uses the address answers for it.
+// SAFETY: it owns its memory and gives no access; users of the address are `unsafe`.
 unsafe impl Send for Heap {}
 // SAFETY: as above.
 unsafe impl Sync for Heap {}

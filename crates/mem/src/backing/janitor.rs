@@ -1,4 +1,4 @@
-//! Removes what the dead left behind in `/dev/shm`, and nothing of the living.
+//! Removes the segments of dead processes in `/dev/shm`.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -14,13 +14,13 @@ use crate::Error;
 pub struct Swept {
     /// Names of segments that were removed: their makers are dead.
     pub removed: Vec<String>,
-    /// Names of segments whose makers live, or cannot be told to be dead.
+    /// Names of segments whose makers live, or may live.
     pub kept: Vec<String>,
 }
 
-/// Removes named segments of `prefix` whose makers are dead: no process has their number, or
-/// another one that began at another time; and nobody holds their lock, as makers in other
-/// containers do, and processes that inherited the descriptor. Segments with names of any other
+/// Removes named segments of `prefix` whose makers are dead: no process has their pid, or
+/// one that started at another time, and their lock is free. Makers in other
+/// containers hold it, and so do processes that inherited the descriptor. Segments with names of any other
 /// form are left alone.
 pub fn sweep(prefix: &str) -> Result<Swept, Error> {
     check(prefix)?;
@@ -43,7 +43,7 @@ pub fn sweep(prefix: &str) -> Result<Swept, Error> {
     Ok(swept)
 }
 
-/// Whether the process is there, as far as this one can see; when in doubt, it is.
+/// Whether the process is alive; also if this process cannot see.
 fn lives(pid: u32, start: u64) -> bool {
     match start_of(pid) {
         Ok(now) => now == start,

@@ -27,7 +27,7 @@ pub(crate) struct Mapped {
     file: Option<File>,
 }
 
-// SAFETY: it owns its mapping and gives nobody access; whoever uses the address answers for it.
+// SAFETY: it owns its mapping and gives no access; users of the address are `unsafe`.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
@@ -39,7 +39,7 @@ impl Mapped {
         Ok(Mapped { whole: (base, len), base, len, kind: BackingKind::Mapped, file: None })
     }
 
-    /// `len` bytes in huge pages where the kernel has them: set aside, else transparent, else
+    /// `len` bytes in huge pages where the kernel has them: reserved, else transparent, else
     /// ordinary ones; of `node`, if given.
     pub fn huge(len: usize, node: Option<u32>) -> Result<Self, Error> {
         let len = len.next_multiple_of(HUGE);
@@ -47,7 +47,7 @@ impl Mapped {
             let got =
                 Mapped { whole: (base, len), base, len, kind: BackingKind::HugeTlb, file: None };
             numa::bind(&got, node)?;
-            // What is set aside counts for all nodes and control groups together: a page that is
+            // Reserved pages count for all nodes and control groups together: a page that is
             // not there for us after all would be a SIGBUS when it is touched. So all
             // are taken now, or none.
             if populate(base, len).is_ok() {
@@ -65,7 +65,7 @@ impl Mapped {
         let start = map(whole, MAP_PRIVATE | MAP_ANONYMOUS, None).map_err(|e| no_memory(len, e))?;
         // SAFETY: the first aligned address is less than HUGE above the start of len + HUGE bytes.
         let base = unsafe { start.add(start.as_ptr().align_offset(HUGE)) };
-        // SAFETY: the range lies inside our new mapping; advice changes no contents.
+        // SAFETY: the range is inside our new mapping; advice changes no contents.
         let advised = unsafe { libc::madvise(base.as_ptr().cast(), len, MADV_HUGEPAGE) } == 0;
         // The kernel takes the advice even where an operator has switched huge pages off.
         let kind = if advised && thp::is_on() {
@@ -76,7 +76,7 @@ impl Mapped {
         Ok(Mapped { whole: (start, whole), base, len, kind, file: None })
     }
 
-    /// `len` bytes that other processes can map, given the descriptor; of a size that nobody can
+    /// `len` bytes that other processes can map, given the descriptor; its size cannot
     /// change.
     pub fn memfd(len: usize) -> Result<Self, Error> {
         let make = || {
@@ -85,7 +85,7 @@ impl Mapped {
                 MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
             )?);
             file.set_len(len as u64)?;
-            // A file that another process cut would be a SIGBUS for whoever touches the mapping.
+            // A file that another process cut would be a SIGBUS on access to the mapping.
             fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW))?;
             Ok(file)
         };

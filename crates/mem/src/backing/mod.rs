@@ -1,4 +1,4 @@
-//! Where an arena's memory comes from. Each kind is a range of bytes that stays where it is until
+//! The memory of an arena. Each kind is a range of bytes that stays in place until
 //! it is dropped.
 
 mod heap;
@@ -24,13 +24,13 @@ use crate::cuda::{DeviceMemory, Pinned};
 use crate::foreign::Foreign;
 use crate::{ArenaConfig, Error, ErrorKind, Place};
 
-/// What kind of memory an arena has, and got.
+/// The kind of memory of an arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BackingKind {
     /// Pages of 4 KiB from the allocator.
     Heap,
-    /// Huge pages that the kernel had set aside (`vm.nr_hugepages`). All are there from the start.
+    /// Huge pages that the kernel had reserved (`vm.nr_hugepages`). All are there from the start.
     HugeTlb,
     /// Memory for which huge pages were asked; the kernel gives them as it can.
     TransparentHuge,
@@ -41,7 +41,7 @@ pub enum BackingKind {
     /// Memory that other processes can map by name, in `/dev/shm`. All of it is reserved from the
     /// start.
     Named,
-    /// Somebody else's.
+    /// Foreign memory.
     Foreign,
     /// A GPU's.
     Device,
@@ -127,7 +127,7 @@ impl Backing {
         }
     }
 
-    /// Where leases of it lie.
+    /// The place of its leases.
     pub fn place(&self) -> Place {
         match self {
             Backing::Foreign(foreign) => foreign.place(),
@@ -140,7 +140,7 @@ impl Backing {
         }
     }
 
-    /// Tells a lease of it which GPU it lies on, if it does.
+    /// Sets the GPU of a lease of it, if it is on one.
     #[cfg(feature = "cuda")]
     pub fn on_device(&self, mut lease: Lease) -> Lease {
         if let Some(gpu) = self.gpu() {
@@ -149,7 +149,7 @@ impl Backing {
         lease
     }
 
-    /// The GPU that it lies on.
+    /// The GPU that holds it.
     #[cfg(feature = "cuda")]
     pub fn gpu(&self) -> Option<&crate::cuda::Gpu> {
         match self {

@@ -10,12 +10,12 @@ use nix::unistd::linkat;
 use super::{Mapped, numa};
 use crate::{Error, ErrorKind};
 
-/// Where named segments lie.
+/// The directory of named segments.
 pub(crate) const DIR: &str = "/dev/shm";
 
-/// A POSIX shared-memory segment, named `PREFIX.PID.START.N`: who made it can be told from the
-/// name, and so whether it is dead. Its maker also holds a lock on it, which says the same to who
-/// cannot see the maker, from another container.
+/// A POSIX shared-memory segment, named `PREFIX.PID.START.N`: the name identifies the maker,
+/// and so whether it is dead. Its maker also holds a lock on it, for processes in other
+/// containers, which cannot see the maker.
 #[derive(Debug)]
 pub(crate) struct Named {
     map: Mapped,
@@ -24,8 +24,8 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// A new segment of `len` bytes, of `node` if given; it goes when this is dropped, or, after a
-    /// death, when somebody calls [`sweep`].
+    /// A new segment of `len` bytes, of `node` if given; it is removed when this is dropped, or, after a
+    /// crash, by [`sweep`].
     ///
     /// [`sweep`]: crate::sweep
     pub fn new(prefix: &str, len: usize, node: Option<u32>) -> Result<Self, Error> {
@@ -71,10 +71,10 @@ fn nameless(len: usize) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reserves all pages, then gives the file its name: whoever sees the name sees it whole and
+/// Reserves all pages, then links the file to its name: a file with a name is complete and
 /// locked.
 fn publish(file: &File, len: usize, path: &Path) -> io::Result<()> {
-    // A page that there is no room for would otherwise be a SIGBUS when it is touched.
+    // Without this, a page without memory would be a SIGBUS when it is accessed.
     fallocate(file, FallocateFlags::empty(), 0, len as libc::off_t)?;
     let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
     linkat(AT_FDCWD, own.as_str(), AT_FDCWD, path, AtFlags::AT_SYMLINK_FOLLOW)?;

@@ -7,11 +7,11 @@ use crate::{Error, ErrorKind};
 
 /// From `linux/mempolicy.h`: pages come from these nodes and no others.
 const MPOL_BIND: c_int = 2;
-/// The most nodes that a mask has room for.
+/// The number of nodes in a mask.
 const NODES_MAX: u32 = 1024;
 const WORD: u32 = c_ulong::BITS;
 
-/// Makes the pages of a mapping that nobody has touched yet come from one NUMA node, if one is
+/// Takes the pages of an untouched mapping from one NUMA node, if one is
 /// given.
 pub(crate) fn bind(map: &Mapped, node: Option<u32>) -> Result<(), Error> {
     let Some(node) = node else { return Ok(()) };
@@ -23,7 +23,7 @@ pub(crate) fn bind(map: &Mapped, node: Option<u32>) -> Result<(), Error> {
     }
     let mut mask = [0 as c_ulong; (NODES_MAX / WORD) as usize];
     mask[(node / WORD) as usize] |= 1 << (node % WORD);
-    // The kernel reads one bit less than it is told.
+    // The kernel reads one bit less than `maxnode` says.
     let bits = c_ulong::from(NODES_MAX) + 1;
     let (base, len, flags) = (map.base(), map.len() as c_ulong, 0 as c_ulong);
     // SAFETY: the mask has as many bits as are read and outlives the call; the range is a

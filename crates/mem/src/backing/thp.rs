@@ -2,8 +2,7 @@ use std::fs;
 
 const DIR: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// Whether this kernel gives huge pages to who asks for them. Where it does not say, it is believed
-/// to.
+/// Whether this kernel gives huge pages on request; `true` if it does not say.
 pub(crate) fn is_on() -> bool {
     let read = |file: &str| fs::read_to_string(format!("{DIR}/{file}")).ok();
     is_on_by(read("hugepages-2048kB/enabled").as_deref(), read("enabled").as_deref())

@@ -3,7 +3,7 @@ use std::sync::OnceLock;
 
 use crate::{Error, ErrorKind};
 
-/// The names under which the driver's library lies, the one that needs no development package
+/// The file names of the driver's library, the one that needs no development package
 /// first.
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 

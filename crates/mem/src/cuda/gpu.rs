@@ -22,9 +22,9 @@ const KIND: i32 = 2;
 const ORDINAL: i32 = 9;
 const START: i32 = 11;
 const SIZE: i32 = 12;
-/// The kind of memory that lies on a device.
+/// The kind of memory that is on a device.
 const ON_DEVICE: u32 = 2;
-/// The mode of a thread whose calls are no part of any graph that somebody captures.
+/// The mode of a thread whose calls are no part of any graph that is being captured.
 const RELAXED: u32 = 2;
 
 impl Gpu {
@@ -73,7 +73,7 @@ impl Gpu {
         Ok(String::from_utf8_lossy(&name[..end]).into_owned())
     }
 
-    /// What tells it from all others.
+    /// Its UUID.
     pub fn uuid(&self) -> Result<[u8; 16], Error> {
         let mut uuid = [0; 16];
         // SAFETY: 16 bytes can be written.
@@ -81,8 +81,8 @@ impl Gpu {
         self.api().check(code, "cuDeviceGetUuid").map(|()| uuid)
     }
 
-    /// Makes its context the calling thread's, until the guard drops. A graph that somebody
-    /// captures meanwhile, on whatever thread, is not disturbed: what is done here is no part
+    /// Makes its context the calling thread's, until the guard drops. A graph that is
+    /// captured meanwhile, on any thread, is not disturbed: what is done here is no part
     /// of it.
     pub fn enter(&self) -> Result<Entered<'_>, Error> {
         let (api, mut before, mut mode) = (self.api(), 0, RELAXED);
@@ -106,7 +106,7 @@ impl Gpu {
         attribute::<u32>(KIND, addr).is_ok_and(|kind| kind == ON_DEVICE)
     }
 
-    /// Checks that `addr..addr + len` lies in one allocation on a device, and gives that device.
+    /// Checks that `addr..addr + len` is in one allocation on a device, and gives that device.
     pub(crate) fn of(addr: usize, len: usize) -> Result<Self, Error> {
         let invalid = |what: String| Error::new(ErrorKind::Invalid, what);
         let (kind, ordinal): (u32, i32) = (attribute(KIND, addr)?, attribute(ORDINAL, addr)?);
@@ -137,14 +137,11 @@ impl Gpu {
 
 fn attribute<T: Default>(which: i32, addr: usize) -> Result<T, Error> {
     let (api, mut value) = (Api::get()?, T::default());
-    // SAFETY: callers ask for the type that the attribute has, so there is room for it; the address
+    // SAFETY: callers ask for the type that the attribute has, so it fits; the address
     // is only looked up.
     let code = unsafe { (api.attribute)((&raw mut value).cast(), which, addr as u64) };
     api.check(code, "cuPointerGetAttribute").map_err(|e| {
-        Error::new(
-            ErrorKind::Invalid,
-            format!("{addr:#x} is no memory that the NVIDIA driver knows: {e}"),
-        )
+        Error::new(ErrorKind::Invalid, format!("{addr:#x} is not memory of the NVIDIA driver: {e}"))
     })?;
     Ok(value)
 }
@@ -159,7 +156,7 @@ impl Eq for Gpu {}
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained once when this was made, and nobody uses the context through it any
+        // SAFETY: retained once when this was made, and the context is not used through it any
         // more.
         unsafe { (self.api.release)(self.ordinal as i32) };
     }
@@ -188,7 +185,7 @@ impl Drop for Entered<'_> {
         // it was to get.
         unsafe { (self.gpu.api().capture_mode)(&mut self.mode) };
         if self.before != self.gpu.0.handle {
-            // SAFETY: the context was current before, and whoever made it so keeps it.
+            // SAFETY: the context was current before, and its user keeps it.
             unsafe { (self.gpu.api().set_current)(self.before) };
         }
     }

@@ -32,7 +32,7 @@ impl GpuStream {
     ///
     /// # Safety
     /// There are as many `args` as the function declares, and of these kinds; whatever device
-    /// memory it touches by them is alive, and what it writes nobody else uses meanwhile.
+    /// memory it touches by them is alive, and nothing else uses what it writes meanwhile.
     pub unsafe fn launch(
         &self,
         kernel: &GpuKernel,

@@ -115,8 +115,8 @@ impl fmt::Debug for DeviceMemory {
 }
 
 impl Lease {
-    /// A lease of `len` bytes of somebody else's memory on a GPU, a tensor for example, that
-    /// `owner` keeps. With `after`, nobody touches it before that event has passed. All of it
+    /// A lease of `len` bytes of foreign memory on a GPU, a tensor for example, that
+    /// `owner` keeps. With `after`, it is accessed only after that event has passed. All of it
     /// counts as filled. `Invalid` for addresses that are not a GPU's, or reach past an allocation.
     ///
     /// # Safety

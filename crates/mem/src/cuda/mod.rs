@@ -1,8 +1,8 @@
-//! GPUs through the driver's own library, which is loaded when somebody first asks for one.
+//! GPUs through the driver's own library, which is loaded on first use.
 //!
-//! The binding is ours and small: result codes stay numbers, so that a newer driver's new code is
-//! an error and nothing worse, and a machine without the library, or with one that lacks a
-//! function, gets an error instead of a panic.
+//! The binding is small: result codes stay numbers, so an unknown code of a newer driver is an
+//! ordinary error. A machine without the library, or with one that lacks a function, gets an error
+//! and no panic.
 
 mod api;
 mod deferred_free;

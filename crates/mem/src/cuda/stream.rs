@@ -38,8 +38,8 @@ impl Gpu {
         Ok(GpuStream { gpu: self.clone(), handle })
     }
 
-    /// An event that passes when all that `stream` was given so far is done: who made memory on
-    /// that stream hands it over with it. `Invalid` for a stream that is being captured into a
+    /// An event that passes when all that `stream` was given so far is done: the producer of memory on
+    /// that stream hands it over with the event. `Invalid` for a stream that is being captured into a
     /// graph: what it is given is not done at all.
     ///
     /// # Safety
@@ -47,7 +47,7 @@ impl Gpu {
     /// default stream).
     pub unsafe fn event_after(&self, stream: usize) -> Result<GpuEvent, Error> {
         let (api, _entered, mut handle, mut captures) = (self.api(), self.enter()?, 0, 0);
-        // SAFETY: the stream is live by the caller's promise, and there is room for the answer.
+        // SAFETY: the stream is live by the caller's promise, and the result fits.
         api.check(unsafe { (api.stream_captures)(stream, &mut captures) }, "cuStreamIsCapturing")?;
         if captures != 0 {
             let what =
