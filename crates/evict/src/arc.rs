@@ -7,24 +7,24 @@ use crate::{Policy, SlotInfo};
 /// What ARC keeps of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Resident {
-    /// Hit since it came: in T2, else in T1.
+    /// Hit since it was inserted: in T2, else in T1.
     often: bool,
     pinned: bool,
-    /// Given up, and not yet gone: counted out of T1.
-    leaving: bool,
-    /// Room was made for it; that its bytes came will be no hit.
+    /// Being evicted: no longer counted in T1.
+    evicting: bool,
+    /// Reserved for a chunk that is being written; its completion is no hit.
     reserved: bool,
 }
 
-/// Adaptive replacement: those hit once (T1) and those hit again (T2), each by last use, share the
-/// room as the chunks that come back after they went (B1, B2) say they should. LMCache's ARC: it
-/// counts slots, not bytes, and its capacity is the most slots that there ever were.
+/// Adaptive replacement. Slots hit once (T1) and slots hit again (T2) share the cache, each in the
+/// order of last use. Evicted chunks that return (B1, B2) shift the balance. LMCache's ARC: it
+/// counts slots instead of bytes, and its capacity is the most slots there ever were.
 #[derive(Clone, Debug)]
 pub struct ArcPolicy {
     slots: Slots<Resident>,
     once: SlotList,
     often: SlotList,
-    /// Slots in T1, parked ones included, leaving ones not.
+    /// Slots in T1, parked ones included, those being evicted not.
     once_len: usize,
     gone_once: Ghosts,
     gone_often: Ghosts,
@@ -50,21 +50,21 @@ impl ArcPolicy {
 
     /// Takes a slot out of its list and out of the count of T1.
     fn unlink(&mut self, slot: u32) {
-        let Resident { often, leaving, .. } = self.slots[slot];
+        let Resident { often, evicting, .. } = self.slots[slot];
         if self.slots.is_listed(slot) {
             self.slots.unlink(if often { &mut self.often } else { &mut self.once }, slot);
         }
-        self.once_len -= usize::from(!often && !leaving);
+        self.once_len -= usize::from(!often && !evicting);
     }
 
     /// Puts a slot at the hot end of a list.
     fn link(&mut self, slot: u32, often: bool) {
         self.slots[slot].often = often;
-        self.once_len += usize::from(!often && !self.slots[slot].leaving);
+        self.once_len += usize::from(!often && !self.slots[slot].evicting);
         self.slots.push_hottest(if often { &mut self.often } else { &mut self.once }, slot);
     }
 
-    /// A chunk came: whether it is remembered. Where it is, T1 was too small or too large.
+    /// Whether a new chunk is among the ghosts. If so, T1 was too small or too large.
     fn remembered(&mut self, tag: u64) -> bool {
         let (once, often) = (self.gone_once.len() as f64, self.gone_often.len() as f64);
         if self.gone_once.remove(tag) {
@@ -86,7 +86,7 @@ impl ArcPolicy {
         self.trim();
     }
 
-    /// Forgets what is too old to say anything.
+    /// Drops the oldest ghosts.
     fn trim(&mut self) {
         let resident = self.slots.len();
         while self.once_len + self.gone_once.len() > self.capacity && self.gone_once.pop() {}
@@ -178,20 +178,20 @@ impl Policy for ArcPolicy {
     }
 
     fn begin_evict(&mut self, slot: u32) {
-        if !self.slots.is_tracked(slot) || self.slots[slot].leaving {
+        if !self.slots.is_tracked(slot) || self.slots[slot].evicting {
             return;
         }
         self.once_len -= usize::from(!self.slots[slot].often);
-        (self.slots[slot].pinned, self.slots[slot].leaving) = (true, true);
+        (self.slots[slot].pinned, self.slots[slot].evicting) = (true, true);
     }
 
     fn unpin(&mut self, slot: u32) {
         if !self.slots.is_tracked(slot) {
             return;
         }
-        let Resident { often, leaving, .. } = self.slots[slot];
-        self.once_len += usize::from(leaving && !often);
-        (self.slots[slot].pinned, self.slots[slot].leaving) = (false, false);
+        let Resident { often, evicting, .. } = self.slots[slot];
+        self.once_len += usize::from(evicting && !often);
+        (self.slots[slot].pinned, self.slots[slot].evicting) = (false, false);
         if !self.slots.is_listed(slot) {
             self.slots.push_coldest(if often { &mut self.often } else { &mut self.once }, slot);
         }

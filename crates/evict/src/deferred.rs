@@ -1,37 +1,37 @@
-//! What has yet to be done.
+//! A small buffer of deferred updates.
 
-/// How many wait at most.
-const MOST: usize = 16;
+/// The capacity of the buffer.
+const CAPACITY: usize = 16;
 
-/// The last hits of single slots, or the last that were given up, in their order. To do what each
-/// asks for is to wait for memory several times; several that are done one after the other, what
-/// they need read before, wait at the same time. So they wait until there are some,
-/// or until anybody asks for what they change, or changes it in another way: nobody sees the
-/// difference.
+/// Updates that are applied together: the last hits of single slots, or the last evictions, in
+/// order. One update reads memory several times, each read waiting for the one before. Several
+/// updates in a row wait at the same time, since their reads are issued first. The owner applies
+/// them when the buffer is full, and before anything that depends on them, so the delay has no
+/// visible effect.
 #[derive(Clone, Debug)]
 pub(crate) struct Deferred<T> {
-    items: [T; MOST],
+    items: [T; CAPACITY],
     len: usize,
 }
 
 impl<T: Copy + Default> Deferred<T> {
     pub fn new() -> Self {
-        Deferred { items: [T::default(); MOST], len: 0 }
+        Deferred { items: [T::default(); CAPACITY], len: 0 }
     }
 
-    /// Notes one. Answers whether no more can wait.
+    /// Appends an update. Returns whether the buffer is full.
     pub fn push(&mut self, item: T) -> bool {
         self.items[self.len] = item;
         self.len += 1;
-        self.len == MOST
+        self.len == CAPACITY
     }
 
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Those that waited, and how many of these they are; now none waits.
-    pub fn take(&mut self) -> ([T; MOST], usize) {
+    /// The updates and their number; the buffer is empty then.
+    pub fn take(&mut self) -> ([T; CAPACITY], usize) {
         (self.items, core::mem::take(&mut self.len))
     }
 }

@@ -1,13 +1,13 @@
-use crate::queue::{First, Queue, policy_of_queue};
+use crate::queue::{First, SlotQueue, policy_of_queue};
 
 /// First in, first out: hits change nothing. LMCache's FIFO.
 #[derive(Clone, Debug)]
-pub struct Fifo(Queue);
+pub struct Fifo(SlotQueue);
 
 impl Fifo {
     /// An empty queue.
     pub fn new() -> Self {
-        Fifo(Queue::new(First::Oldest))
+        Fifo(SlotQueue::new(First::Oldest))
     }
 }
 

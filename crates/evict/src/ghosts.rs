@@ -1,22 +1,22 @@
-//! What is remembered of slots that were given up.
+//! The tags of evicted slots.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::slots::{NIL, SlotList, Slots};
 
-/// One tag, and the next of its bucket.
+/// One tag, and the next one of its bucket.
 #[derive(Clone, Copy, Debug, Default)]
-struct Ghost {
+struct GhostTag {
     print: u32,
     next: u32,
 }
 
-/// Tags in the order they came, each once; the oldest is forgotten first. 32 bits of each are told
-/// apart, in at most 20 bytes a ghost.
+/// Tags in the order of arrival, each once; the oldest is dropped first. Tags are compared by 32
+/// bits, in at most 20 bytes a ghost.
 #[derive(Clone, Debug)]
 pub(crate) struct Ghosts {
-    ghosts: Slots<Ghost>,
+    ghosts: Slots<GhostTag>,
     order: SlotList,
     vacant: SlotList,
     len: usize,
@@ -40,27 +40,27 @@ impl Ghosts {
         self.len
     }
 
-    /// Remembers a tag as the newest; 0 is nobody's tag.
+    /// Adds a tag as the newest; 0 is no tag.
     pub fn push(&mut self, tag: u64) {
         if tag == 0 {
             return;
         }
         self.remove(tag);
-        let at = self.room();
+        let at = self.free_entry();
         let print = print(tag);
         let bucket = self.bucket(print);
-        self.ghosts[at] = Ghost { print, next: self.buckets[bucket] };
+        self.ghosts[at] = GhostTag { print, next: self.buckets[bucket] };
         self.buckets[bucket] = at;
         self.ghosts.push_hottest(&mut self.order, at);
         self.len += 1;
     }
 
-    /// Forgets a tag; whether it was there.
+    /// Removes a tag; whether it was there.
     pub fn remove(&mut self, tag: u64) -> bool {
         tag != 0 && self.remove_print(print(tag))
     }
 
-    /// Forgets the oldest; whether there was one.
+    /// Removes the oldest; whether there was one.
     pub fn pop(&mut self) -> bool {
         self.order.coldest != NIL && self.remove_print(self.ghosts[self.order.coldest].print)
     }
@@ -93,8 +93,8 @@ impl Ghosts {
         true
     }
 
-    /// A place for one more, in no list.
-    fn room(&mut self) -> u32 {
+    /// A free entry, in no list.
+    fn free_entry(&mut self) -> u32 {
         if !self.vacant.is_empty() {
             let at = self.vacant.coldest;
             self.ghosts.unlink(&mut self.vacant, at);
@@ -104,7 +104,7 @@ impl Ghosts {
             self.spread();
         }
         let at = self.ghosts.len() as u32;
-        self.ghosts.track(at, Ghost::default());
+        self.ghosts.track(at, GhostTag::default());
         at
     }
 
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_is_forgotten_first_and_none_is_there_twice() {
+    fn the_oldest_ghost_is_dropped_first_and_each_is_unique() {
         let mut ghosts = Ghosts::new();
         [7, 8, 0, 9, 7].into_iter().for_each(|tag| ghosts.push(tag));
         assert_eq!(ghosts.len(), 3);

@@ -1,5 +1,4 @@
-//! A sample of the chunks that were given up, in a bounded table: who comes back, and after how
-//! long.
+//! A sample of the evicted chunks in a bounded table: which of them return, and after how long.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -13,14 +12,14 @@ const GHOSTS_MIN: usize = 1 << 16;
 /// The table remembers about this many times as many chunks as are resident.
 const REACH: usize = 4;
 
-/// One chunk that was given up: when it was used last, and what was known of it.
+/// An evicted chunk: its last use and its class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ghost {
     pub stamp: u32,
     pub class: ReuseClass,
 }
 
-/// A ghost in 8 bytes; all 0 is none.
+/// A ghost in 8 bytes; all 0 means none.
 #[derive(Clone, Copy, Debug, Default)]
 struct HistoryBucket {
     stamp: u32,
@@ -34,39 +33,39 @@ impl HistoryBucket {
     }
 }
 
-/// The table: 8 bytes a ghost, buckets of one cache line, the oldest of a bucket makes way. Of many
-/// chunks only those whose tags fall into the sample are remembered, and each stands for all.
+/// The table: 8 bytes a ghost, in buckets of one cache line; a new ghost replaces the oldest of its
+/// bucket. With many chunks, only tags in the sample are remembered, and each stands for several.
 #[derive(Clone, Debug)]
 pub(crate) struct History {
     buckets: Box<[[HistoryBucket; WAYS]]>,
     /// One in 2^shift is remembered.
     shift: u32,
-    /// For so many resident chunks the table was made.
+    /// The residents that the table was made for.
     made_for: usize,
 }
 
 impl History {
-    /// Remembers nothing, in no memory.
+    /// An empty table, without memory.
     pub fn new() -> Self {
         History { buckets: Box::default(), shift: 0, made_for: 0 }
     }
 
-    /// How many chunks one ghost stands for.
+    /// The number of chunks that one ghost stands for.
     pub fn weight(&self) -> f32 {
         (1u32 << self.shift) as f32
     }
 
-    /// Whether so many residents are too many for the table.
+    /// Whether the table is too small for this many residents.
     pub fn is_small_for(&self, residents: usize) -> bool {
         residents > 4 * self.made_for
     }
 
-    /// Whether a tag is in the sample. Tells it without a look at the table.
+    /// Whether a tag is in the sample. Does not read the table.
     pub fn samples(&self, tag: u64) -> bool {
         self.place(tag).is_some()
     }
 
-    /// Remembers a tag, if it is in the sample. Answers the ghost that made way.
+    /// Remembers a tag, if it is in the sample. Returns the ghost that it replaced.
     pub fn push(&mut self, tag: u64, ghost: Ghost) -> Option<Ghost> {
         let (at, print) = self.place(tag)?;
         let old = |line: &HistoryBucket| {
@@ -80,14 +79,14 @@ impl History {
         gone
     }
 
-    /// Forgets a tag; what was remembered of it.
+    /// Removes a tag and returns its ghost.
     pub fn take(&mut self, tag: u64) -> Option<Ghost> {
         let (at, print) = self.place(tag)?;
         let line = self.buckets[at].iter_mut().find(|line| line.word >> 9 == print)?;
         Some(core::mem::take(line).ghost())
     }
 
-    /// How many buckets there are.
+    /// The number of buckets.
     pub fn buckets(&self) -> usize {
         self.buckets.len()
     }
@@ -105,8 +104,8 @@ impl History {
         size_of_val(&*self.buckets)
     }
 
-    /// Begins anew, in a table that suits so many residents: half as many ghosts, for [`REACH`]
-    /// times as many chunks.
+    /// Starts again with a table for this many residents: half as many ghosts, for [`REACH`] times
+    /// as many chunks.
     pub fn make(&mut self, residents: usize) {
         let ghosts = (residents / 2 + 1).next_power_of_two().max(2 * GHOSTS_MIN) / 2;
         self.buckets = vec![[HistoryBucket::default(); WAYS]; ghosts / WAYS].into_boxed_slice();
@@ -131,18 +130,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_pushed_is_taken_once() {
+    fn a_ghost_is_taken_once() {
         let mut history = History::new();
         assert_eq!(history.take(5), None);
         history.make(100);
         let ghost = |stamp| Ghost { stamp, class: ReuseClass::from_bits(0x1FF) };
         assert_eq!(history.push(5, ghost(9)), None);
         assert_eq!((history.take(5), history.take(5)), (Some(ghost(9)), None));
-        assert_eq!((history.push(0, ghost(9)), history.take(0)), (None, None), "0 is nobody's tag");
+        assert_eq!((history.push(0, ghost(9)), history.take(0)), (None, None), "0 is no tag");
     }
 
     #[test]
-    fn the_oldest_makes_way_and_memory_is_bounded() {
+    fn the_oldest_ghost_is_replaced_and_memory_is_bounded() {
         let mut history = History::new();
         history.make(10_000);
         for tag in 1..=1_000_000u32 {

@@ -7,8 +7,8 @@ use crate::{Policy, SlotInfo};
 /// What the policy keeps of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Owned {
-    group: u32,
-    /// The bytes in 48 bits, so that a node has 20 bytes: more than anybody keeps in one slot.
+    tenant: u32,
+    /// The bytes in 48 bits, so that a node has 20 bytes; no slot holds more.
     bytes_low: u32,
     bytes_high: u16,
     pinned: bool,
@@ -18,7 +18,7 @@ impl Owned {
     fn new(entry: &SlotInfo, pinned: bool) -> Self {
         let bytes = entry.bytes.min((1 << 48) - 1);
         Owned {
-            group: entry.tenant,
+            tenant: entry.tenant,
             bytes_low: bytes as u32,
             bytes_high: (bytes >> 32) as u16,
             pinned,
@@ -30,7 +30,7 @@ impl Owned {
     }
 }
 
-/// The slots of one owner.
+/// The slots of one tenant.
 #[derive(Clone, Copy, Debug)]
 struct TenantQueue {
     list: SlotList,
@@ -38,39 +38,43 @@ struct TenantQueue {
     slots: usize,
 }
 
-/// One LRU for each owner ([`SlotInfo::tenant`]; a cache salt, say): LMCache's IsolatedLRU. Asked for a
-/// victim of no owner in particular, it takes one from whoever has the most bytes.
+/// One LRU for each tenant ([`SlotInfo::tenant`]; a cache salt, say): LMCache's IsolatedLRU. A
+/// victim of no particular tenant is one of the tenant with the most bytes.
 #[derive(Clone, Debug)]
 pub struct IsolatedLru {
     slots: Slots<Owned>,
-    owners: BTreeMap<u32, TenantQueue>,
-    /// Owners by their bytes.
+    tenants: BTreeMap<u32, TenantQueue>,
+    /// Tenants by their bytes.
     by_bytes: BTreeSet<(u64, u32)>,
 }
 
 impl IsolatedLru {
     /// A policy without slots.
     pub fn new() -> Self {
-        IsolatedLru { slots: Slots::new(), owners: BTreeMap::new(), by_bytes: BTreeSet::new() }
+        IsolatedLru { slots: Slots::new(), tenants: BTreeMap::new(), by_bytes: BTreeSet::new() }
     }
 
-    /// Takes away or gives, once, a slot of so many bytes.
-    fn book(&mut self, group: u32, change: impl FnOnce(&mut TenantQueue)) {
-        let owner = self.owners.entry(group).or_insert(TenantQueue {
+    /// Adds a slot to a tenant's counts or subtracts it.
+    fn update_tenant(&mut self, tenant: u32, change: impl FnOnce(&mut TenantQueue)) {
+        let queue = self.tenants.entry(tenant).or_insert(TenantQueue {
             list: SlotList::EMPTY,
             bytes: 0,
             slots: 0,
         });
-        self.by_bytes.remove(&(owner.bytes, group));
-        change(owner);
-        match owner.slots {
-            0 => drop(self.owners.remove(&group)),
-            _ => drop(self.by_bytes.insert((owner.bytes, group))),
+        self.by_bytes.remove(&(queue.bytes, tenant));
+        change(queue);
+        match queue.slots {
+            0 => drop(self.tenants.remove(&tenant)),
+            _ => drop(self.by_bytes.insert((queue.bytes, tenant))),
         }
     }
 
     fn list(&mut self, slot: u32) -> &mut SlotList {
-        &mut self.owners.get_mut(&self.slots[slot].group).expect("a tracked slot has an owner").list
+        &mut self
+            .tenants
+            .get_mut(&self.slots[slot].tenant)
+            .expect("a tracked slot has a tenant")
+            .list
     }
 
     fn link(&mut self, slot: u32) {
@@ -102,8 +106,8 @@ impl Policy for IsolatedLru {
         self.remove(entry.slot);
         let owned = Owned::new(&entry, pinned);
         self.slots.track(entry.slot, owned);
-        self.book(entry.tenant, |owner| {
-            (owner.bytes, owner.slots) = (owner.bytes + owned.bytes(), owner.slots + 1)
+        self.update_tenant(entry.tenant, |queue| {
+            (queue.bytes, queue.slots) = (queue.bytes + owned.bytes(), queue.slots + 1)
         });
         self.link(entry.slot);
     }
@@ -126,8 +130,8 @@ impl Policy for IsolatedLru {
         }
         let owned = self.slots[slot];
         self.slots.untrack(slot);
-        self.book(owned.group, |owner| {
-            (owner.bytes, owner.slots) = (owner.bytes - owned.bytes(), owner.slots - 1)
+        self.update_tenant(owned.tenant, |queue| {
+            (queue.bytes, queue.slots) = (queue.bytes - owned.bytes(), queue.slots - 1)
         });
     }
 
@@ -150,10 +154,11 @@ impl Policy for IsolatedLru {
     }
 
     fn victim(&mut self) -> Option<u32> {
-        // The owners before the first that has a victim have nothing but pinned slots.
+        // The tenants before the first that has a victim have nothing but pinned slots.
         let mut before = (u64::MAX, u32::MAX);
         loop {
             let largest = *self.by_bytes.range(..before).next_back()?;
+            // The tenants before the first one with a victim have only pinned slots.
             if let Some(slot) = self.tenant_victim(largest.1) {
                 return Some(slot);
             }
@@ -165,9 +170,9 @@ impl Policy for IsolatedLru {
         true
     }
 
-    fn tenant_victim(&mut self, group: u32) -> Option<u32> {
+    fn tenant_victim(&mut self, tenant: u32) -> Option<u32> {
         loop {
-            let slot = self.owners.get(&group)?.list.coldest;
+            let slot = self.tenants.get(&tenant)?.list.coldest;
             if slot == NIL {
                 return None;
             }
@@ -183,8 +188,9 @@ impl Policy for IsolatedLru {
     }
 
     fn eviction_order(&mut self) -> Vec<u32> {
-        let by_size = || self.by_bytes.iter().rev().filter_map(|(_, group)| self.owners.get(group));
-        let listed = || by_size().flat_map(|owner| self.slots.iter(owner.list));
+        let by_size =
+            || self.by_bytes.iter().rev().filter_map(|(_, tenant)| self.tenants.get(tenant));
+        let listed = || by_size().flat_map(|queue| self.slots.iter(queue.list));
         let mut order: Vec<u32> = listed().filter(|slot| !self.slots[*slot].pinned).collect();
         order.extend(listed().filter(|slot| self.slots[*slot].pinned));
         order.extend(self.slots.unlisted());
@@ -193,6 +199,6 @@ impl Policy for IsolatedLru {
 
     fn memory_bytes(&self) -> usize {
         self.slots.memory_bytes()
-            + self.owners.len() * 2 * size_of::<(u32, TenantQueue, u64, u32)>()
+            + self.tenants.len() * 2 * size_of::<(u32, TenantQueue, u64, u32)>()
     }
 }

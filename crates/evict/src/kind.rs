@@ -8,11 +8,11 @@ use crate::{
     WTinyLfu,
 };
 
-/// The policies there are, by name.
+/// The policies, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum PolicyKind {
-    /// Least worth keeping first, as learnt from what returns: made for chunks of KV cache.
+    /// Lowest hit density first, learnt from the chunks that return: made for KV-cache chunks.
     #[default]
     Default,
     /// Least recently used first.
@@ -23,17 +23,17 @@ pub enum PolicyKind {
     Fifo,
     /// Least frequently used first.
     Lfu,
-    /// Adaptive replacement: recency against frequency, by what comes back.
+    /// Adaptive replacement: balances recency and frequency by the evicted chunks that return.
     Arc,
-    /// Three queues: a small one, the main one, and who went.
+    /// Three queues: a small one, the main one, and the ghosts of evicted slots.
     S3Fifo,
     /// One queue and a hand.
     Sieve,
     /// A window by recency before a main part by frequency.
     WTinyLfu,
-    /// One LRU for each owner; the owner with the most bytes gives first.
+    /// One LRU per tenant; the tenant with the most bytes is evicted from first.
     IsolatedLru,
-    /// Nothing is given up.
+    /// Never evicts.
     Noop,
 }
 
@@ -53,7 +53,7 @@ impl PolicyKind {
         PolicyKind::Noop,
     ];
 
-    /// The name by which configurations choose it.
+    /// Its name in configurations.
     pub fn name(self) -> &'static str {
         match self {
             PolicyKind::Default => "default",
@@ -87,8 +87,8 @@ impl PolicyKind {
         }
     }
 
-    /// The same, deciding to the letter as LMCache does where that differs: a pinned slot keeps its
-    /// place.
+    /// Like [`build`](PolicyKind::build), with exactly LMCache's decisions where these differ: a
+    /// pinned slot keeps its position.
     pub fn build_compat(self) -> Box<dyn Policy> {
         match self {
             PolicyKind::Lru => Box::new(LruCompat::new()),
@@ -106,7 +106,7 @@ impl fmt::Display for PolicyKind {
 impl FromStr for PolicyKind {
     type Err = UnknownPolicy;
 
-    /// Reads a name, in any case and with or without its hyphens (LMCache writes `IsolatedLRU`).
+    /// Parses a name, in any case and with or without hyphens (LMCache writes `IsolatedLRU`).
     fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
         let plain = |name: &str| name.replace('-', "").to_ascii_lowercase();
         let found = PolicyKind::ALL.into_iter().find(|kind| plain(kind.name()) == plain(text));
@@ -114,7 +114,7 @@ impl FromStr for PolicyKind {
     }
 }
 
-/// A name that no policy has.
+/// A name of no policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy {
     name: String,
@@ -122,7 +122,7 @@ pub struct UnknownPolicy {
 
 impl fmt::Display for UnknownPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no eviction policy is called {:?}; there are:", self.name)?;
+        write!(f, "unknown eviction policy {:?}; choose one of:", self.name)?;
         PolicyKind::ALL.iter().try_for_each(|kind| write!(f, " {kind}"))
     }
 }
@@ -143,7 +143,7 @@ mod tests {
         let error = "fifo?".parse::<PolicyKind>().unwrap_err().to_string();
         assert!(
             error.starts_with(
-                "no eviction policy is called \"fifo?\"; there are: default lru mru fifo"
+                "unknown eviction policy \"fifo?\"; choose one of: default lru mru fifo"
             ),
             "{error}"
         );

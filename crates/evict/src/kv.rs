@@ -1,4 +1,21 @@
 //! The default policy.
+//!
+//! Slots are grouped into lists by class and weight; each list is in the order of last use. Within
+//! a class the hit density falls with age, so the coldest slot of each list is its best victim. A
+//! victim is the coldest slot with the lowest density over all lists ([`ranking`]), which takes
+//! time in the number of classes and not of slots.
+//!
+//! The policy evicts leaves of the prefix tree only, since a chunk without its predecessors is
+//! useless. A slot that has children when a search meets it is parked, and returns to its list with
+//! its last child's eviction.
+//!
+//! The densities come from the [reuse model](ReuseModel). It learns from three sources: chunks that
+//! return while present, evicted chunks that return (a bounded [`History`] of ghosts), and chunks
+//! that are still being watched. The [guard] compares the policy with LRU all the time, and reduces
+//! the differences between classes when LRU is ahead.
+//!
+//! Hits of single slots and evictions are deferred and applied in groups ([`Deferred`]). Every call
+//! that depends on them applies them first.
 
 use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
@@ -25,25 +42,25 @@ mod tree;
 pub(crate) use class::ReuseClass;
 use class::{ENDED, LastRequest, RETAINED, Weight, hinted};
 use guard::Guard;
-use node::{KIDS_MAX, LIST_STRIDE, Node};
+use node::{CHILDREN_MAX, LIST_STRIDE, TreeNode};
 use retained::Retained;
 
 const LISTS: usize = LIST_STRIDE * class::WEIGHTS;
 
-/// What a request is taken to use before any was seen.
+/// The assumed chunks of a request before any was observed.
 const REQUEST_CHUNKS: f32 = 16.0;
 
-/// The default policy for chunks of KV cache. It learns from the returns that it sees, of which
-/// class of chunk how many return after how long, and gives up the leaf of the prefix tree that is
-/// worth the least: expected returns for each step of time that it takes up room.
+/// The default policy for chunks of KV cache. It learns which classes of chunks return after how
+/// long, and evicts the leaf of the prefix tree with the lowest hit density: expected hits per unit
+/// of time in the cache.
 ///
-/// The class of a chunk is how often it was hit, and how long its conversation paused before its
-/// last request and how much that added; or what the caller hinted, which is believed as far as it
-/// proved true. A sample of what was given up is remembered in a bounded table, so that
-/// what is learnt does not depend on what was kept.
+/// The class of a chunk is its number of hits, the pause of its conversation before the last
+/// request and the chunks which that request added. Or it is a hint of the caller, which counts as
+/// far as it proves true. A sample of the evicted chunks is remembered in a bounded table, so that
+/// the model does not depend on what was kept.
 #[derive(Clone, Debug)]
 pub struct KvPolicy {
-    nodes: Slots<Node>,
+    nodes: Slots<TreeNode>,
     /// One for each class and weight.
     lists: Box<[SlotList; LISTS]>,
     /// Which of `lists` are not empty: three words for each weight.
@@ -55,35 +72,35 @@ pub struct KvPolicy {
     guard: Guard,
     weight: Weight,
     retained: Retained,
-    run: Run,
+    run: SaveRun,
     /// The slot that was filled last.
     filled_last: u32,
-    /// How many chunks of the request that is being learnt from are not here.
+    /// How many chunks of the current request are absent.
     absent: usize,
-    /// The mean number of chunks that a request uses, of late.
+    /// The mean number of chunks of recent requests.
     request_chunks: f32,
     /// Counts uses of chunks.
     now: u32,
     now_ms: u64,
     learnt_at: u32,
     stripe: usize,
-    /// The list that was found the cheapest, and for how many more victims it is taken for that.
+    /// The cheapest list, and for how many more victims it is used without a new search.
     cheap: (usize, usize),
     hits: Deferred<u32>,
-    /// Who went of late and is not in `history` yet.
-    gone: Deferred<Gone>,
+    /// Recent evictions that are not in `history` yet.
+    evicted: Deferred<EvictedChunk>,
 }
 
 /// New chunks that were saved one after the other, each the child of the one before.
 #[derive(Clone, Copy, Debug, Default)]
-struct Run {
+struct SaveRun {
     last: u32,
     chunks: usize,
 }
 
-/// A chunk that was given up: what it is known by, what to remember of it, and when it went.
+/// An evicted chunk: its tag, its ghost, and when it was evicted.
 #[derive(Clone, Copy, Debug, Default)]
-struct Gone {
+struct EvictedChunk {
     tag: u64,
     ghost: Ghost,
     at: u32,
@@ -102,7 +119,7 @@ impl KvPolicy {
             guard: Guard::new(),
             weight: Weight::default(),
             retained: Retained::default(),
-            run: Run::default(),
+            run: SaveRun::default(),
             filled_last: NIL,
             absent: 0,
             request_chunks: REQUEST_CHUNKS,
@@ -112,21 +129,21 @@ impl KvPolicy {
             stripe: 0,
             cheap: (0, 0),
             hits: Deferred::new(),
-            gone: Deferred::new(),
+            evicted: Deferred::new(),
         }
     }
 
-    /// Does what the hits that wait are to do: before anything but another hit.
-    fn settle(&mut self) {
+    /// Applies the deferred hits: before anything but another hit.
+    fn apply_hits(&mut self) {
         if !self.hits.is_empty() {
-            self.settle_all();
+            self.apply_all_hits();
         }
     }
 
     #[inline(never)]
-    fn settle_all(&mut self) {
+    fn apply_all_hits(&mut self) {
         let (slots, len) = self.hits.take();
-        self.nodes.warm(&slots[..len]);
+        self.nodes.prefetch(&slots[..len]);
         slots[..len].iter().for_each(|slot| self.use_chain(&[*slot]));
     }
 
@@ -134,7 +151,7 @@ impl KvPolicy {
         self.now.wrapping_sub(stamp)
     }
 
-    /// Takes a slot out of the list that it is in, if any.
+    /// Removes a slot from its list, if it is in one.
     fn unlink(&mut self, slot: u32) {
         let Some(node) = self.nodes.listed(slot) else { return };
         if node.is_parked() {
@@ -190,7 +207,7 @@ impl Policy for KvPolicy {
     }
 
     fn insert(&mut self, entry: SlotInfo) {
-        self.settle();
+        self.apply_hits();
         let slot = entry.slot;
         self.now = self.now.wrapping_add(1);
         let weight = self.weight.of(entry.cost, entry.bytes);
@@ -212,26 +229,26 @@ impl Policy for KvPolicy {
 
     fn touch(&mut self, slot: u32) {
         if self.hits.push(slot) {
-            self.settle_all();
+            self.apply_all_hits();
         }
     }
 
     fn touch_chain(&mut self, chain: &[u32]) {
-        self.settle();
-        self.nodes.warm(chain);
+        self.apply_hits();
+        self.nodes.prefetch(chain);
         self.use_chain(chain);
     }
 
     fn touch_request(&mut self, chain: &[u32], absent: usize) {
-        self.settle();
-        self.nodes.warm(chain);
+        self.apply_hits();
+        self.nodes.prefetch(chain);
         self.absent = absent;
         self.use_chain(chain);
         self.absent = 0;
     }
 
     fn hint(&mut self, slot: u32, hint: &EvictionHint) {
-        self.settle();
+        self.apply_hits();
         if !self.nodes.is_tracked(slot) {
             return;
         }
@@ -258,7 +275,7 @@ impl Policy for KvPolicy {
     }
 
     fn set_time(&mut self, now_ms: u64) {
-        self.settle();
+        self.apply_hits();
         self.now_ms = now_ms;
         while let Some(slot) = self.retained.expired(now_ms) {
             if self.nodes.is_tracked(slot) && self.nodes[slot].class().is(RETAINED) {
@@ -274,7 +291,7 @@ impl Policy for KvPolicy {
     }
 
     fn remove(&mut self, slot: u32) {
-        self.settle();
+        self.apply_hits();
         if let Some(node) = self.nodes.tracked(slot) {
             if self.guard.watches(slot) {
                 self.guard.removed(node.stamp, self.now);
@@ -284,7 +301,7 @@ impl Policy for KvPolicy {
     }
 
     fn evict(&mut self, slot: u32, tag: u64) {
-        self.settle();
+        self.apply_hits();
         let Some(node) = self.nodes.tracked(slot) else { return };
         self.cheap.1 = self.cheap.1.saturating_sub(1);
         if self.history.is_small_for(self.nodes.len()) {
@@ -298,12 +315,12 @@ impl Policy for KvPolicy {
     }
 
     fn forget(&mut self, tag: u64) {
-        self.settle();
+        self.apply_hits();
         self.take_ghost(tag);
     }
 
     fn pin(&mut self, slot: u32) {
-        self.settle();
+        self.apply_hits();
         if self.nodes.is_tracked(slot) {
             self.unlink(slot);
             self.nodes[slot].set_pinned(true);
@@ -311,7 +328,7 @@ impl Policy for KvPolicy {
     }
 
     fn begin_evict(&mut self, slot: u32) {
-        self.settle();
+        self.apply_hits();
         if self.nodes.is_tracked(slot) {
             self.pin(slot);
             self.detach(slot);
@@ -319,7 +336,7 @@ impl Policy for KvPolicy {
     }
 
     fn unpin(&mut self, slot: u32) {
-        self.settle();
+        self.apply_hits();
         if self.nodes.is_tracked(slot) && self.nodes[slot].is_pinned() {
             let node = self.nodes[slot];
             self.nodes[slot].set_pinned(false);
@@ -336,31 +353,31 @@ impl Policy for KvPolicy {
     }
 
     fn victim(&mut self) -> Option<u32> {
-        self.settle();
+        self.apply_hits();
         let period = (self.nodes.len() / 8).max(4096) as u32;
         if self.age(self.learnt_at) >= period {
             self.learn();
         }
         while let Some(at) = self.cheap() {
             let slot = self.lists[at].coldest;
-            if matches!(self.nodes[slot].kids(), 0 | KIDS_MAX) {
+            if matches!(self.nodes[slot].children(), 0 | CHILDREN_MAX) {
                 return Some(slot);
             }
             self.unlink(slot);
             self.nodes[slot].set_parked(true);
             self.nodes.push_hottest(&mut self.parked, slot);
         }
-        // All leaves are pinned: better a hole than no room.
+        // All leaves are pinned: a hole is better than no space.
         (self.parked.coldest != NIL).then_some(self.parked.coldest)
     }
 
     fn victim_for(&mut self, parent: Option<u32>) -> Option<u32> {
-        // What comes after the least worthy chunk of all is worth no more.
+        // A chunk after the one of the lowest density is worth no more.
         self.victim().filter(|victim| Some(*victim) != parent)
     }
 
     fn shed(&mut self, tag: u64) {
-        self.settle();
+        self.apply_hits();
         let class = match self.take_ghost(tag) {
             Some(ghost) => self.returned(ghost),
             None => ReuseClass::seen(0, LastRequest::new(class::NEW, usize::MAX)),
@@ -377,7 +394,9 @@ impl Policy for KvPolicy {
 
     fn is_evictable(&self, slot: u32) -> bool {
         let node = self.nodes.is_tracked(slot).then(|| self.nodes[slot]);
-        node.is_none_or(|node| matches!(node.kids(), 0 | KIDS_MAX) && !node.class().is(RETAINED))
+        node.is_none_or(|node| {
+            matches!(node.children(), 0 | CHILDREN_MAX) && !node.class().is(RETAINED)
+        })
     }
 
     fn len(&self) -> usize {
@@ -385,9 +404,9 @@ impl Policy for KvPolicy {
     }
 
     fn eviction_order(&mut self) -> Vec<u32> {
-        self.settle();
-        // Of the coldest of all lists the one that is worth the least goes, and the next of its
-        // list is the coldest then.
+        self.apply_hits();
+        // The coldest slot of the lowest density over all lists comes first, then the next of its
+        // list becomes the coldest.
         let lists = self.lists.iter().chain([&self.parked]).filter(|list| !list.is_empty());
         let mut coldest: BinaryHeap<_> =
             lists.map(|list| Reverse((self.rank(list.coldest), list.coldest))).collect();
@@ -415,7 +434,7 @@ impl Policy for KvPolicy {
 }
 
 impl KvPolicy {
-    /// Tracks a slot that was not, with what is remembered of its chunk.
+    /// Tracks a new slot, with what is remembered of its chunk.
     fn enter(&mut self, entry: &SlotInfo, weight: usize) {
         if entry.parent.is_none_or(|parent| parent != self.filled_last) {
             self.guard.begin_request();
@@ -425,8 +444,8 @@ impl KvPolicy {
             Some(ghost) => self.returned(ghost),
             None => self.begins(entry),
         };
-        let generation = self.nodes.of_any(entry.slot).map_or(0, Node::generation);
-        let node = Node::fresh(self.now, weight, class, generation);
+        let generation = self.nodes.of_any(entry.slot).map_or(0, TreeNode::generation);
+        let node = TreeNode::fresh(self.now, weight, class, generation);
         let at = node.list();
         self.filled[at / 64] |= 1 << (at % 64);
         self.nodes.track_hottest(&mut self.lists[at], entry.slot, node);

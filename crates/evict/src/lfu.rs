@@ -12,8 +12,8 @@ struct Uses {
     pinned: bool,
 }
 
-/// Least frequently used first; among equals, the one that was so first. LMCache's LFU. One list
-/// for each count of uses.
+/// Least frequently used first; ties by age at that count. LMCache's LFU. One list per count of
+/// uses.
 #[derive(Clone, Debug)]
 pub struct Lfu {
     uses: Slots<Uses>,

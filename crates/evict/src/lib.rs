@@ -1,9 +1,23 @@
 //! Eviction policies as pure bookkeeping over dense `u32` slots.
 //!
-//! A [`Policy`] is told what happened to slots (inserted, touched, pinned, removed) and answers one
-//! question: which slot goes next. It knows no keys, no clock, no lock and no I/O; whoever numbers
-//! the slots (`kvtier-index`) owns those. Slots are small numbers that are reused, so a policy
-//! keeps flat arrays, at most 32 bytes a slot.
+//! A [`Policy`] records what happens to slots (inserted, touched, pinned, removed) and answers one
+//! question: which slot to evict next. It has no keys, no clock, no lock and no I/O. The caller
+//! (`kvtier-index`) numbers the slots. Slots are small numbers that are reused, so a policy keeps
+//! flat arrays of at most 32 bytes a slot.
+//!
+//! ```
+//! use kvtier_evict::{PolicyKind, SlotInfo};
+//!
+//! let mut policy = PolicyKind::Lru.build();
+//! for slot in 0..3 {
+//!     policy.insert(SlotInfo::new(slot, 4096));
+//! }
+//! policy.touch(0);
+//! policy.pin(1);
+//! assert_eq!(policy.victim(), Some(2));
+//! policy.evict(2, 0); // after the medium has deleted the chunk
+//! assert_eq!(policy.victim(), Some(0));
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -10,21 +10,21 @@ const UNTRACKED: u32 = u32::MAX - 1;
 /// In `colder`: the slot is tracked but out of the list, because it is pinned.
 const PINNED: u32 = u32::MAX - 2;
 
-/// The neighbours of one slot in the list.
+/// The slots before and after one slot in the list.
 #[derive(Clone, Copy, Debug)]
-struct Links {
+struct LruLinks {
     colder: u32,
     hotter: u32,
 }
 
 /// Of a slot that is not tracked.
-const UNKNOWN: Links = Links { colder: UNTRACKED, hotter: NIL };
+const UNKNOWN: LruLinks = LruLinks { colder: UNTRACKED, hotter: NIL };
 
 /// Least recently used first: a doubly linked list through one flat array, 8 bytes a slot. Pinned
 /// slots leave the list.
 #[derive(Clone, Debug)]
 pub struct Lru {
-    links: Vec<Links>,
+    links: Vec<LruLinks>,
     coldest: u32,
     hottest: u32,
     len: usize,
@@ -37,20 +37,20 @@ impl Lru {
         Lru { links: Vec::new(), coldest: NIL, hottest: NIL, len: 0, hits: Deferred::new() }
     }
 
-    /// Moves the slots whose hits wait: before anything but another hit.
-    fn settle(&mut self) {
+    /// Applies the deferred hits: before anything but another hit.
+    fn apply_hits(&mut self) {
         if !self.hits.is_empty() {
-            self.settle_all();
+            self.apply_all_hits();
         }
     }
 
     #[inline(never)]
-    fn settle_all(&mut self) {
+    fn apply_all_hits(&mut self) {
         let (slots, len) = self.hits.take();
-        // Reads what it takes to move them, of all of them at once.
+        // Issues all reads that moving them needs at once.
         let links = |slot: u32| self.links.get(slot as usize).copied().unwrap_or(UNKNOWN);
         let near = |all: u32, slot: &u32| {
-            let Links { colder, hotter } = links(*slot);
+            let LruLinks { colder, hotter } = links(*slot);
             all ^ links(colder).hotter ^ links(hotter).colder
         };
         core::hint::black_box(slots[..len].iter().fold(0, near));
@@ -68,21 +68,21 @@ impl Lru {
     }
 
     /// The links of a tracked slot.
-    fn tracked(&self, slot: u32) -> Option<Links> {
+    fn tracked(&self, slot: u32) -> Option<LruLinks> {
         self.links.get(slot as usize).copied().filter(|links| links.colder != UNTRACKED)
     }
 
     /// The links of a slot that is in the list: tracked and not pinned.
-    fn listed(&self, slot: u32) -> Option<Links> {
+    fn listed(&self, slot: u32) -> Option<LruLinks> {
         self.tracked(slot).filter(|links| links.colder != PINNED)
     }
 
     fn mark(&mut self, slot: u32, marker: u32) {
-        self.links[slot as usize] = Links { colder: marker, hotter: NIL };
+        self.links[slot as usize] = LruLinks { colder: marker, hotter: NIL };
     }
 
     fn push_hottest(&mut self, slot: u32) {
-        self.links[slot as usize] = Links { colder: self.hottest, hotter: NIL };
+        self.links[slot as usize] = LruLinks { colder: self.hottest, hotter: NIL };
         match self.hottest {
             NIL => self.coldest = slot,
             last => self.links[last as usize].hotter = slot,
@@ -90,7 +90,7 @@ impl Lru {
         self.hottest = slot;
     }
 
-    fn unlink(&mut self, Links { colder, hotter }: Links) {
+    fn unlink(&mut self, LruLinks { colder, hotter }: LruLinks) {
         match colder {
             NIL => self.coldest = hotter,
             slot => self.links[slot as usize].hotter = hotter,
@@ -116,7 +116,7 @@ impl Policy for Lru {
     fn insert(&mut self, entry: SlotInfo) {
         let slot = entry.slot;
         assert!(slot < SLOTS_MAX, "slots are numbered below SLOTS_MAX");
-        self.settle();
+        self.apply_hits();
         if self.tracked(slot).is_some() {
             return self.renew(slot);
         }
@@ -129,12 +129,12 @@ impl Policy for Lru {
 
     fn touch(&mut self, slot: u32) {
         if self.hits.push(slot) {
-            self.settle_all();
+            self.apply_all_hits();
         }
     }
 
     fn remove(&mut self, slot: u32) {
-        self.settle();
+        self.apply_hits();
         let Some(links) = self.tracked(slot) else { return };
         if links.colder != PINNED {
             self.unlink(links);
@@ -144,7 +144,7 @@ impl Policy for Lru {
     }
 
     fn pin(&mut self, slot: u32) {
-        self.settle();
+        self.apply_hits();
         if let Some(links) = self.listed(slot) {
             self.unlink(links);
             self.mark(slot, PINNED);
@@ -152,14 +152,14 @@ impl Policy for Lru {
     }
 
     fn unpin(&mut self, slot: u32) {
-        self.settle();
+        self.apply_hits();
         if self.tracked(slot).is_some_and(|links| links.colder == PINNED) {
             self.push_hottest(slot);
         }
     }
 
     fn victim(&mut self) -> Option<u32> {
-        self.settle();
+        self.apply_hits();
         (self.coldest != NIL).then_some(self.coldest)
     }
 
@@ -168,7 +168,7 @@ impl Policy for Lru {
     }
 
     fn eviction_order(&mut self) -> Vec<u32> {
-        self.settle();
+        self.apply_hits();
         let mut order = Vec::with_capacity(self.len);
         let mut at = self.coldest;
         while at != NIL {
@@ -181,7 +181,7 @@ impl Policy for Lru {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.links.capacity() * size_of::<Links>()
+        self.links.capacity() * size_of::<LruLinks>()
     }
 }
 
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_the_order_has_the_hits_that_wait_settled_in_place() {
+    fn reading_the_order_applies_deferred_hits() {
         let mut lru = lru([0, 1]);
         lru.touch(0);
         assert_eq!(
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn eight_bytes_a_slot() {
-        assert_eq!(size_of::<Links>(), 8);
+        assert_eq!(size_of::<LruLinks>(), 8);
         let full = lru(0..1 << 16);
         assert_eq!(full.memory_bytes(), 8 << 16);
     }

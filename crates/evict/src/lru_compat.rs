@@ -1,14 +1,14 @@
-use crate::queue::{First, Queue, policy_of_queue};
+use crate::queue::{First, SlotQueue, policy_of_queue};
 
-/// LRU to the letter of LMCache: a slot that was pinned has the place it had, where
-/// [`Lru`](crate::Lru) takes the end of a pin for a use.
+/// LRU with exactly LMCache's decisions: a slot that was pinned keeps its position. In
+/// [`Lru`](crate::Lru) the end of a pin counts as a use.
 #[derive(Clone, Debug)]
-pub struct LruCompat(Queue);
+pub struct LruCompat(SlotQueue);
 
 impl LruCompat {
     /// An empty queue.
     pub fn new() -> Self {
-        LruCompat(Queue::new(First::Oldest))
+        LruCompat(SlotQueue::new(First::Oldest))
     }
 }
 

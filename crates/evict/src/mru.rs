@@ -1,13 +1,13 @@
-use crate::queue::{First, Queue, policy_of_queue};
+use crate::queue::{First, SlotQueue, policy_of_queue};
 
 /// Most recently used first. LMCache's MRU.
 #[derive(Clone, Debug)]
-pub struct Mru(Queue);
+pub struct Mru(SlotQueue);
 
 impl Mru {
     /// An empty queue.
     pub fn new() -> Self {
-        Mru(Queue::new(First::Newest))
+        Mru(SlotQueue::new(First::Newest))
     }
 }
 

@@ -3,12 +3,12 @@ use alloc::vec::Vec;
 use crate::slots::Slots;
 use crate::{Policy, SlotInfo};
 
-/// Never a victim: a medium that is full takes nothing more. LMCache's noop.
+/// Never evicts: a full medium accepts nothing more. LMCache's noop.
 #[derive(Clone, Debug)]
 pub struct Noop(Slots<()>);
 
 impl Noop {
-    /// A policy that gives nothing up.
+    /// A policy that never evicts.
     pub fn new() -> Self {
         Noop(Slots::new())
     }
@@ -45,7 +45,7 @@ impl Policy for Noop {
         None
     }
 
-    /// Nobody's slots go.
+    /// True: no tenant has a victim, whatever wraps this policy.
     fn tracks_tenants(&self) -> bool {
         true
     }

@@ -5,16 +5,16 @@ use alloc::vec::Vec;
 use crate::slots::{NIL, SlotList, Slots};
 use crate::{EvictionHint, Policy, SlotInfo};
 
-/// So many of an owner's coldest slots are looked at for one that [may go](Policy::is_evictable) before
-/// the coldest goes all the same.
-const LOOKS_MAX: usize = 64;
+/// The number of a tenant's coldest slots that are checked for an [evictable](Policy::is_evictable)
+/// one before the coldest is chosen all the same.
+const SCAN_MAX: usize = 64;
 
-/// The slots of one owner.
+/// The slots of one tenant.
 #[derive(Clone, Copy, Debug)]
 struct TenantSlots {
     /// Those that are not pinned.
     list: SlotList,
-    /// Pinned ones too.
+    /// Their number, pinned ones included.
     slots: usize,
 }
 
@@ -22,88 +22,88 @@ impl TenantSlots {
     const NEW: TenantSlots = TenantSlots { list: SlotList::EMPTY, slots: 0 };
 }
 
-/// Any policy, and beside it for each owner ([`SlotInfo::tenant`]) the order in which its slots were
-/// used: who goes, the policy says, and which slot of one owner goes, that order. 12 bytes a slot
-/// more than the policy takes.
+/// Any policy, extended by a use order per tenant ([`SlotInfo::tenant`]). The policy decides which
+/// slot is evicted in general; the use order decides which slot of one tenant is. 12 bytes a slot
+/// in addition to the policy's own.
 #[derive(Debug)]
 pub struct PerTenant {
     policy: Box<dyn Policy>,
-    /// Whose each slot is; in its owner's list unless it is pinned.
+    /// The tenant of each slot; the slot is in its tenant's list unless it is pinned.
     slots: Slots<u32>,
-    owners: BTreeMap<u32, TenantSlots>,
+    tenants: BTreeMap<u32, TenantSlots>,
 }
 
 impl PerTenant {
-    /// Around a policy that tracks slots already: whose they are, and which of them are pinned, the
-    /// caller knows. Until they are used, they are in the order of the policy.
+    /// Extends a policy that may track slots already: `tenant_of` gives their tenants, `is_pinned`
+    /// which of them are pinned. Until they are used, they are in the order of the policy.
     pub fn around(
         mut policy: Box<dyn Policy>,
-        group_of: impl Fn(u32) -> u32,
+        tenant_of: impl Fn(u32) -> u32,
         is_pinned: impl Fn(u32) -> bool,
     ) -> Self {
-        let (mut slots, mut owners) = (Slots::new(), BTreeMap::new());
-        for of_one in policy.eviction_order().chunk_by(|a, b| group_of(*a) == group_of(*b)) {
-            let group = group_of(of_one[0]);
-            // Slots that stand together have one owner, mostly.
-            let owner = owners.entry(group).or_insert(TenantSlots::NEW);
-            owner.slots += of_one.len();
+        let (mut slots, mut tenants) = (Slots::new(), BTreeMap::new());
+        for of_one in policy.eviction_order().chunk_by(|a, b| tenant_of(*a) == tenant_of(*b)) {
+            let tenant = tenant_of(of_one[0]);
+            // Consecutive slots mostly have one tenant.
+            let slots_of = tenants.entry(tenant).or_insert(TenantSlots::NEW);
+            slots_of.slots += of_one.len();
             for slot in of_one.iter().copied() {
-                slots.track(slot, group);
+                slots.track(slot, tenant);
                 if !is_pinned(slot) {
-                    slots.push_hottest(&mut owner.list, slot);
+                    slots.push_hottest(&mut slots_of.list, slot);
                 }
             }
         }
-        PerTenant { policy, slots, owners }
+        PerTenant { policy, slots, tenants }
     }
 
-    /// Makes a slot this owner's, as the hottest. One that is pinned stays so.
-    fn own(&mut self, slot: u32, group: u32) {
+    /// Assigns a slot to a tenant, as its hottest. A pinned slot stays pinned.
+    fn assign(&mut self, slot: u32, tenant: u32) {
         let pinned = self.slots.is_tracked(slot) && !self.slots.is_listed(slot);
-        self.disown(slot);
-        self.slots.track(slot, group);
-        self.owners.entry(group).or_insert(TenantSlots::NEW).slots += 1;
+        self.unassign(slot);
+        self.slots.track(slot, tenant);
+        self.tenants.entry(tenant).or_insert(TenantSlots::NEW).slots += 1;
         if !pinned {
             self.link(slot);
         }
     }
 
-    fn disown(&mut self, slot: u32) {
+    fn unassign(&mut self, slot: u32) {
         if !self.slots.is_tracked(slot) {
             return;
         }
         self.unlink(slot);
-        let group = self.slots[slot];
+        let tenant = self.slots[slot];
         self.slots.untrack(slot);
-        let owner = self.owner(group);
-        owner.slots -= 1;
-        if owner.slots == 0 {
-            self.owners.remove(&group);
+        let slots_of = self.slots_of(tenant);
+        slots_of.slots -= 1;
+        if slots_of.slots == 0 {
+            self.tenants.remove(&tenant);
         }
     }
 
-    fn owner(&mut self, group: u32) -> &mut TenantSlots {
-        self.owners.get_mut(&group).expect("a tracked slot has an owner")
+    fn slots_of(&mut self, tenant: u32) -> &mut TenantSlots {
+        self.tenants.get_mut(&tenant).expect("a tracked slot has a tenant")
     }
 
-    /// Makes a slot the hottest of its owner's, if it is tracked and in no list.
+    /// Makes a slot the hottest of its tenant, if it is tracked and in no list.
     fn link(&mut self, slot: u32) {
         if self.slots.is_tracked(slot) && !self.slots.is_listed(slot) {
-            let group = self.slots[slot];
-            let mut list = self.owner(group).list;
+            let tenant = self.slots[slot];
+            let mut list = self.slots_of(tenant).list;
             self.slots.push_hottest(&mut list, slot);
-            self.owner(group).list = list;
+            self.slots_of(tenant).list = list;
         }
     }
 
-    /// Takes a slot out of its owner's list, if it is there. Answers whether it was.
+    /// Removes a slot from its tenant's list. Returns whether it was there.
     fn unlink(&mut self, slot: u32) -> bool {
         let listed = self.slots.is_listed(slot);
         if listed {
-            let group = self.slots[slot];
-            let mut list = self.owner(group).list;
+            let tenant = self.slots[slot];
+            let mut list = self.slots_of(tenant).list;
             self.slots.unlink(&mut list, slot);
-            self.owner(group).list = list;
+            self.slots_of(tenant).list = list;
         }
         listed
     }
@@ -122,12 +122,12 @@ impl Policy for PerTenant {
 
     fn insert(&mut self, entry: SlotInfo) {
         self.policy.insert(entry);
-        self.own(entry.slot, entry.tenant);
+        self.assign(entry.slot, entry.tenant);
     }
 
     fn reserve(&mut self, entry: SlotInfo) {
         self.policy.reserve(entry);
-        self.own(entry.slot, entry.tenant);
+        self.assign(entry.slot, entry.tenant);
     }
 
     fn touch(&mut self, slot: u32) {
@@ -150,12 +150,12 @@ impl Policy for PerTenant {
 
     fn remove(&mut self, slot: u32) {
         self.policy.remove(slot);
-        self.disown(slot);
+        self.unassign(slot);
     }
 
     fn evict(&mut self, slot: u32, tag: u64) {
         self.policy.evict(slot, tag);
-        self.disown(slot);
+        self.unassign(slot);
     }
 
     fn forget(&mut self, tag: u64) {
@@ -198,12 +198,12 @@ impl Policy for PerTenant {
         true
     }
 
-    fn tenant_victim(&mut self, group: u32) -> Option<u32> {
-        let list = self.owners.get(&group)?.list;
+    fn tenant_victim(&mut self, tenant: u32) -> Option<u32> {
+        let list = self.tenants.get(&tenant)?.list;
         let coldest = (list.coldest != NIL).then_some(list.coldest);
         self.slots
             .iter(list)
-            .take(LOOKS_MAX)
+            .take(SCAN_MAX)
             .find(|slot| self.policy.is_evictable(*slot))
             .or(coldest)
     }
@@ -219,7 +219,7 @@ impl Policy for PerTenant {
     fn memory_bytes(&self) -> usize {
         self.policy.memory_bytes()
             + self.slots.memory_bytes()
-            + self.owners.len() * 2 * size_of::<(u32, TenantSlots)>()
+            + self.tenants.len() * 2 * size_of::<(u32, TenantSlots)>()
     }
 }
 
@@ -230,37 +230,37 @@ mod tests {
     use super::*;
     use crate::PolicyKind;
 
-    fn entry(slot: u32, group: u32) -> SlotInfo {
-        SlotInfo::new(slot, 1).with_tenant(group)
+    fn entry(slot: u32, tenant: u32) -> SlotInfo {
+        SlotInfo::new(slot, 1).with_tenant(tenant)
     }
 
     #[test]
-    fn of_one_owner_the_least_recently_used_goes_whatever_the_policy_says_of_all() {
-        let mut owners = PerTenant::around(PolicyKind::Fifo.build(), |_| 0, |_| false);
-        for (slot, group) in [(0, 7), (1, 8), (2, 7), (3, 8)] {
-            owners.insert(entry(slot, group));
+    fn the_least_recently_used_slot_of_a_tenant_is_its_victim_under_any_policy() {
+        let mut tenants = PerTenant::around(PolicyKind::Fifo.build(), |_| 0, |_| false);
+        for (slot, tenant) in [(0, 7), (1, 8), (2, 7), (3, 8)] {
+            tenants.insert(entry(slot, tenant));
         }
-        owners.touch(0);
+        tenants.touch(0);
         assert_eq!(
-            (owners.victim(), owners.tenant_victim(7), owners.tenant_victim(8)),
+            (tenants.victim(), tenants.tenant_victim(7), tenants.tenant_victim(8)),
             (Some(0), Some(2), Some(1))
         );
-        owners.pin(2);
-        owners.touch(2);
-        assert_eq!((owners.tenant_victim(7), owners.tenant_victim(9)), (Some(0), None));
-        owners.insert(entry(2, 7));
-        assert_eq!(owners.tenant_victim(7), Some(0), "pinned, it stays so");
-        owners.begin_evict(0);
-        assert_eq!(owners.tenant_victim(7), None);
-        owners.unpin(2);
-        owners.insert(entry(1, 7));
+        tenants.pin(2);
+        tenants.touch(2);
+        assert_eq!((tenants.tenant_victim(7), tenants.tenant_victim(9)), (Some(0), None));
+        tenants.insert(entry(2, 7));
+        assert_eq!(tenants.tenant_victim(7), Some(0), "pinned, it stays so");
+        tenants.begin_evict(0);
+        assert_eq!(tenants.tenant_victim(7), None);
+        tenants.unpin(2);
+        tenants.insert(entry(1, 7));
         assert_eq!(
-            (owners.tenant_victim(7), owners.tenant_victim(8)),
+            (tenants.tenant_victim(7), tenants.tenant_victim(8)),
             (Some(2), Some(3)),
-            "1 has another owner"
+            "1 has another tenant"
         );
-        [0, 1, 2].into_iter().for_each(|slot| owners.evict(slot, 1));
-        assert_eq!((owners.tenant_victim(7), owners.owners.len(), owners.len()), (None, 1, 1));
+        [0, 1, 2].into_iter().for_each(|slot| tenants.evict(slot, 1));
+        assert_eq!((tenants.tenant_victim(7), tenants.tenants.len(), tenants.len()), (None, 1, 1));
     }
 
     #[test]
@@ -269,35 +269,36 @@ mod tests {
         (0..6).for_each(|slot| policy.insert(entry(slot, slot % 2)));
         policy.pin(1);
         policy.touch(0);
-        let mut owners = PerTenant::around(policy, |slot| slot % 2, |slot| slot == 1);
+        let mut tenants = PerTenant::around(policy, |slot| slot % 2, |slot| slot == 1);
         assert_eq!(
-            (owners.tenant_victim(0), owners.tenant_victim(1), owners.victim()),
+            (tenants.tenant_victim(0), tenants.tenant_victim(1), tenants.victim()),
             (Some(2), Some(3), Some(2))
         );
-        owners.unpin(1);
-        assert_eq!(owners.eviction_order(), vec![2, 3, 4, 5, 0, 1]);
+        tenants.unpin(1);
+        assert_eq!(tenants.eviction_order(), vec![2, 3, 4, 5, 0, 1]);
     }
 
     #[test]
     fn tails_of_chains_go_before_heads_and_what_is_retained_last() {
-        let mut owners = PerTenant::around(PolicyKind::Default.build(), |_| 0, |_| false);
-        owners.set_time(0);
-        (0..4).for_each(|slot| owners.insert(entry(slot, 7).with_chain(slot.checked_sub(1), slot)));
-        owners.insert(entry(9, 7));
+        let mut tenants = PerTenant::around(PolicyKind::Default.build(), |_| 0, |_| false);
+        tenants.set_time(0);
+        (0..4)
+            .for_each(|slot| tenants.insert(entry(slot, 7).with_chain(slot.checked_sub(1), slot)));
+        tenants.insert(entry(9, 7));
         let mut gone = vec![];
-        owners.hint(9, &EvictionHint::new().with_retention_ms(1000));
-        while let Some(slot) = owners.tenant_victim(7) {
-            owners.begin_evict(slot);
-            owners.evict(slot, 1);
+        tenants.hint(9, &EvictionHint::new().with_retention_ms(1000));
+        while let Some(slot) = tenants.tenant_victim(7) {
+            tenants.begin_evict(slot);
+            tenants.evict(slot, 1);
             gone.push(slot);
         }
         assert_eq!(gone, [3, 2, 1, 0, 9]);
     }
 
     #[test]
-    fn owners_take_twelve_bytes_a_slot() {
-        let mut owners = PerTenant::around(PolicyKind::Default.build(), |_| 0, |_| false);
-        (0..1 << 16).for_each(|slot| owners.insert(entry(slot, slot % 3)));
-        assert!(owners.memory_bytes() - owners.policy.memory_bytes() <= (12 << 16) + 2048);
+    fn tenants_take_twelve_bytes_a_slot() {
+        let mut tenants = PerTenant::around(PolicyKind::Default.build(), |_| 0, |_| false);
+        (0..1 << 16).for_each(|slot| tenants.insert(entry(slot, slot % 3)));
+        assert!(tenants.memory_bytes() - tenants.policy.memory_bytes() <= (12 << 16) + 2048);
     }
 }

@@ -1,31 +1,31 @@
-//! A queue whose pinned slots keep their places: what FIFO, MRU and LMCache's literal LRU are made
-//! of.
+//! A queue whose pinned slots keep their positions: the basis of FIFO, MRU and LMCache's literal
+//! LRU.
 
 use alloc::vec::Vec;
 
 use crate::slots::{NIL, SlotList, Slots};
 
-/// Which end of a queue goes first.
+/// The end of a queue that is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum First {
     Oldest,
     Newest,
 }
 
-/// Slots in one order. A pinned slot stays in the list until the search for a victim meets it; then
-/// it is parked, and unpinned it comes back to the end where the search begins: so no search passes
-/// it twice, and it loses no rank.
+/// Slots in one order. A pinned slot stays in the list until a search for a victim reaches it. Then
+/// it is parked; when it is unpinned it returns to the end where searches begin. So no search
+/// passes it twice, and it loses no rank.
 #[derive(Clone, Debug)]
-pub(crate) struct Queue {
+pub(crate) struct SlotQueue {
     /// Whether the slot is pinned.
     pinned: Slots<bool>,
     list: SlotList,
     first: First,
 }
 
-impl Queue {
+impl SlotQueue {
     pub fn new(first: First) -> Self {
-        Queue { pinned: Slots::new(), list: SlotList::EMPTY, first }
+        SlotQueue { pinned: Slots::new(), list: SlotList::EMPTY, first }
     }
 
     /// Tracks a slot as the newest.
@@ -112,7 +112,7 @@ impl Queue {
     }
 }
 
-/// Implements [`Policy`](crate::Policy) for a struct around a [`Queue`]; `$hit` is what a hit does.
+/// Implements [`Policy`](crate::Policy) for a struct around a [`SlotQueue`]; `$hit` is what a hit does.
 macro_rules! policy_of_queue {
     ($name:literal, $policy:ty, |$queue:ident, $slot:ident| $hit:expr) => {
         impl crate::Policy for $policy {

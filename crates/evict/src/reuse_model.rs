@@ -1,30 +1,38 @@
-//! What is learnt of chunks: how likely those of a class return, given for how long they did not.
+//! The reuse model of the default policy: the probability that a chunk of a class returns, by age.
+//!
+//! A class's *hit density* at an age is the expected number of hits per unit of time that the chunk
+//! occupies space, at the best moment to evict it. It is the concept of LHD (Beckmann, Chen and
+//! Cidon, NSDI 2018), computed as a Gittins index over half octaves of age. The policy evicts the
+//! chunk with the lowest hit density.
+//!
+//! Few observations make bad estimates, so a class starts from a prior and moves away from it as
+//! evidence grows: classes of one size lean on those with the same hits, these on the average of
+//! all classes. Evidence is counted in requests, since the chunks of one request return together.
 
 use alloc::boxed::Box;
 use alloc::vec;
 use core::ops::Range;
 
-/// Classes of chunks.
+/// The number of classes.
 pub(crate) const CLASSES: usize = 160;
-/// The first of them are of hits and the last request; of the others the caller hinted when they
-/// return.
+/// Classes below this are of hits and the last request. The others are of hinted returns.
 pub(crate) const SEEN: usize = 128;
-/// So many of those that follow each other were hit as often, and their last requests added as many
-/// chunks. They differ in the pause before.
+/// This many consecutive classes share the hits and the size of the last request. They differ in
+/// the pause before it.
 const SIZES: usize = 8;
-/// So many of those that follow each other were hit as often.
+/// This many consecutive classes share the hits.
 const HITS: usize = 32;
 /// Ages in half octaves.
 const AGES: usize = 60;
 
-/// How much must be known of some classes before their own chances count as much as those of the
-/// classes that they are part of: in chunks of so many requests. The chunks of one request return
-/// together, so what looks like many returns was few requests.
+/// How much evidence some classes need before their own estimates count as much as the prior: in
+/// chunks of this many requests. The chunks of one request return together, so many returns may be
+/// few requests.
 #[derive(Clone, Copy, Debug)]
 struct PriorWeight {
     /// For each age.
     curve: f32,
-    /// For how much more or less likely than the others they return, at whatever age.
+    /// For the overall rate of returns, at whatever age.
     level: f32,
 }
 
@@ -32,10 +40,10 @@ impl PriorWeight {
     const HITS: PriorWeight = PriorWeight { curve: 1300.0, level: 10.0 };
     const SIZES: PriorWeight = PriorWeight { curve: 300.0, level: 10.0 };
     const CLASS: PriorWeight = PriorWeight { curve: 300.0, level: 10.0 };
-    /// The caller says what a hint means, so a hinted class is soon taken for what it is.
+    /// The caller defines a hint, so a hinted class is soon judged by its own returns.
     const HINT: PriorWeight = PriorWeight { curve: 4.0, level: f32::INFINITY };
 
-    /// The same in chunks, where a request uses so many.
+    /// The same in chunks, for requests of this many chunks.
     fn in_chunks(self, request_chunks: f32) -> PriorWeight {
         PriorWeight { curve: self.curve * request_chunks, level: self.level * request_chunks }
     }
@@ -44,72 +52,71 @@ impl PriorWeight {
 /// No return is certain.
 const CHANCE_MAX: f32 = 0.999;
 
-/// What some classes are taken for as long as little is known of them.
+/// The estimate for some classes while there is little evidence.
 #[derive(Clone, Copy, Debug)]
 struct Prior<'a> {
     curve: &'a Curve,
     trust: PriorWeight,
 }
 
-/// What [`Returns::learn`] weighs its evidence by.
+/// The weights of [`ReuseModel::learn`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evidence {
-    /// When more has happened than this, half of it is forgotten.
+    /// With more events than this, half of them are dropped.
     pub events_max: f32,
-    /// How many chunks a request uses.
+    /// The chunks of a request.
     pub request_chunks: f32,
-    /// What the differences between classes count: at 0 all classes are like the average.
+    /// The weight of the differences between classes: at 0 all classes are like the average.
     pub class_weight: f32,
 }
 
 type Curve = [f32; AGES];
 
-/// Returns and losses by class and age, and what they say of every class at every age.
+/// Returns and losses by class and age, and the hit density of every class at every age.
 #[derive(Clone, Debug)]
 pub(crate) struct ReuseModel {
     returned: Box<[Curve]>,
     lost: Box<[Curve]>,
-    worth: Box<[Curve]>,
+    density: Box<[Curve]>,
     events: f32,
 }
 
 impl ReuseModel {
     pub fn new() -> Self {
         let zero = || vec![[0.0; AGES]; CLASSES].into_boxed_slice();
-        // Before anything is learnt, whatever is older is worth less.
+        // Before any evidence, older chunks are worth less.
         let by_age: Curve = core::array::from_fn(|age| 1.0 / (1.0 + start(age + 1)));
         ReuseModel {
             returned: zero(),
             lost: zero(),
-            worth: vec![by_age; CLASSES].into_boxed_slice(),
+            density: vec![by_age; CLASSES].into_boxed_slice(),
             events: 0.0,
         }
     }
 
-    /// A chunk of this class came back at this age; it stands for `weight`.
+    /// A chunk of this class returned at this age; it stands for `weight`.
     pub fn returned(&mut self, class: u8, age: u32, weight: f32) {
         self.returned[usize::from(class)][bucket(age)] += weight;
         self.events += weight;
     }
 
-    /// A chunk of this class was watched up to this age and no longer.
+    /// A chunk of this class was observed up to this age and no longer.
     pub fn lost(&mut self, class: u8, age: u32, weight: f32) {
         self.lost[usize::from(class)][bucket(age)] += weight;
         self.events += weight;
     }
 
-    /// How much a chunk of this class and age is worth keeping: returns to be expected for each
-    /// step of time that it takes up room, at the best moment to give it up.
+    /// The hit density of a chunk of this class and age.
     pub fn hit_density(&self, class: u8, age: u32) -> f32 {
-        let (worth, at) = (&self.worth[usize::from(class)], bucket(age));
+        let (density, at) = (&self.density[usize::from(class)], bucket(age));
         let (begin, end) = (start(at), start(at + 1));
-        // A half octave is long: of two classes that are worth about the same, the older chunk goes
-        // within one too.
+        // A half octave is long. Interpolate, so that of two similar classes the older chunk is
+        // evicted first within one too.
         let into = ((age as f32 - begin) / (end - begin)).clamp(0.0, 1.0);
-        worth[at] + into * (worth[(at + 1).min(AGES - 1)] - worth[at])
+        density[at] + into * (density[(at + 1).min(AGES - 1)] - density[at])
     }
 
-    /// Learns anew from what happened and from the ages of those that are still `watched`.
+    /// Recomputes the hit densities from the events and from the ages of the chunks in `watched`.
     pub fn learn(&mut self, watched: &Watched, evidence: &Evidence) {
         let trust = |trust: PriorWeight| trust.in_chunks(evidence.request_chunks.max(1.0));
         let nothing =
@@ -133,13 +140,14 @@ impl ReuseModel {
             for (chance, average) in chances.iter_mut().zip(&average) {
                 *chance = average + evidence.class_weight * (*chance - average);
             }
-            self.worth[class] = worth(&chances);
-            // The oldest of a class stands for all of it: what is worth less before than at its age
-            // goes with the class. And what seems to rise was one request's return,
-            // mostly.
+            self.density[class] = hit_densities(&chances);
+            // The oldest chunk of a class stands for all of it: a younger chunk of lower density
+            // goes with the class. A density that seems to rise with age is mostly the return of
+            // one request.
             if class < SEEN {
                 (1..AGES).for_each(|age| {
-                    self.worth[class][age] = self.worth[class][age].min(self.worth[class][age - 1])
+                    self.density[class][age] =
+                        self.density[class][age].min(self.density[class][age - 1])
                 });
             }
         }
@@ -149,7 +157,7 @@ impl ReuseModel {
         }
     }
 
-    /// The chances of some classes together.
+    /// The return probabilities of some classes together.
     fn chances(&self, watched: &Watched, classes: Range<usize>, prior: Prior<'_>) -> Curve {
         let sum = |of: &[Curve]| -> Curve {
             core::array::from_fn(|age| of[classes.clone()].iter().map(|curve| curve[age]).sum())
@@ -160,11 +168,11 @@ impl ReuseModel {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        3 * size_of_val(&*self.worth)
+        3 * size_of_val(&*self.density)
     }
 }
 
-/// How many chunks of each class are how old and did not return yet.
+/// The chunks that have not returned yet, by class and age.
 #[derive(Debug)]
 pub(crate) struct Watched(Box<[Curve]>);
 
@@ -178,7 +186,7 @@ impl Watched {
     }
 }
 
-/// What was seen of some classes, by age.
+/// The observations of some classes, by age.
 #[derive(Debug)]
 struct Seen {
     returned: Curve,
@@ -187,9 +195,9 @@ struct Seen {
 }
 
 impl Seen {
-    /// The chance to return within each half octave for those that reach it. The prior's is first
-    /// made as much higher or lower as these return more or less often than it says, and then
-    /// trusted for the ages of which little was seen.
+    /// The probability to return within each half octave, for chunks that reach it. The prior is
+    /// first scaled to the rate of returns observed here, and then fills in for ages with little
+    /// evidence.
     fn chances(&self, prior: Prior<'_>) -> Curve {
         let at_risk = self.at_risk();
         let observed: f32 = self.returned.iter().sum();
@@ -203,7 +211,7 @@ impl Seen {
         })
     }
 
-    /// How many reached each half octave. Those that were watched for a part of it count half.
+    /// How many reached each half octave. Those observed for a part of it count half.
     fn at_risk(&self) -> Curve {
         let (mut at_risk, mut reached) = ([0.0; AGES], 0.0);
         for age in (0..AGES).rev() {
@@ -215,9 +223,8 @@ impl Seen {
     }
 }
 
-/// From every age on, the best ratio of expected returns to expected time that any moment of giving
-/// up yields.
-fn worth(chances: &Curve) -> Curve {
+/// For every age, the best ratio of expected returns to expected time over all moments of eviction.
+fn hit_densities(chances: &Curve) -> Curve {
     core::array::from_fn(|from| {
         let (mut stays, mut returns, mut time, mut best) = (1.0f32, 0.0, 0.0, 0.0f32);
         for (age, chance) in chances.iter().copied().enumerate().skip(from) {
@@ -234,7 +241,7 @@ fn worth(chances: &Curve) -> Curve {
 fn bucket(age: u32) -> usize {
     let age = u64::from(age) + 1;
     let octave = age.ilog2();
-    // The bit below the highest, without a branch: nobody could foretell it.
+    // The bit below the highest, without a branch, since none could be predicted.
     let upper = (age << 1 >> octave & 1) as u32;
     ((octave * 2 + upper) as usize).min(AGES - 1)
 }
@@ -252,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_begin_where_they_begin() {
+    fn each_age_is_within_its_bucket() {
         for age in [0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 1000, 123_456] {
             let bucket = bucket(age);
             assert!(
@@ -264,13 +271,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_is_worth_less_within_a_half_octave_too() {
+    fn hit_density_falls_with_age_within_a_half_octave_too() {
         let returns = ReuseModel::new();
-        let worth: Vec<f32> = (0..4096).map(|age| returns.hit_density(1, age)).collect();
-        assert!(
-            worth.is_sorted_by(|younger, older| older < younger),
-            "as long as nothing else is known"
-        );
+        let density: Vec<f32> = (0..4096).map(|age| returns.hit_density(1, age)).collect();
+        assert!(density.is_sorted_by(|younger, older| older < younger), "without evidence");
         assert!(returns.hit_density(63, u32::MAX) > 0.0);
     }
 
@@ -282,7 +286,7 @@ mod tests {
     const EVIDENCE: Evidence = Evidence { events_max: 1e9, request_chunks: 1.0, class_weight: 1.0 };
 
     #[test]
-    fn a_class_that_was_seen_little_counts_as_those_of_the_same_hits_and_size() {
+    fn a_class_with_little_evidence_follows_those_of_the_same_hits_and_size() {
         let mut returns = ReuseModel::new();
         for (size, age) in [(0, 10), (1, 10_000)] {
             (0..2000).for_each(|_| returns.returned(class(1, size), age, 1.0));
@@ -297,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_returns_more_often_is_worth_more_after_few_requests() {
+    fn hit_density_follows_the_returns_of_a_size_only_after_enough_requests() {
         let mut returns = ReuseModel::new();
         let mut see = |size, back: usize| {
             (0..200).for_each(|n| {
@@ -322,10 +326,10 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_returns_is_worth_more_than_one_that_does_not() {
+    fn a_class_that_returns_has_the_higher_hit_density() {
         let mut returns = ReuseModel::new();
         let before = (returns.hit_density(1, 10), returns.hit_density(1, 1000));
-        assert!(before.0 > before.1, "older is worth less until more is known");
+        assert!(before.0 > before.1, "older is worth less without evidence");
         let hinted = SEEN as u8;
         for class in [1, hinted] {
             (0..10_000).for_each(|_| returns.returned(class, 900, 1.0));
@@ -341,11 +345,11 @@ mod tests {
         }
         assert!(
             returns.hit_density(hinted, 800) > 5.0 * returns.hit_density(hinted, 10),
-            "worth the more the closer its return"
+            "rises as the hinted return comes closer"
         );
         assert!(
             returns.hit_density(1, 800) <= returns.hit_density(1, 10),
-            "which of those that nobody hinted is left to their age"
+            "without hints only age decides"
         );
     }
 }

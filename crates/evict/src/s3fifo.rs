@@ -4,12 +4,12 @@ use crate::{Policy, SlotInfo};
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;
-/// Hits beyond these are not told apart.
+/// Hits are counted up to this.
 const HITS_MAX: u8 = 3;
 
-/// Three queues: new slots pass a small one (a tenth) and reach the main one if they were hit more
-/// than once in it, or if they come back soon after they went; the main one gives those that were
-/// hit another round.
+/// Three queues. New slots enter a small queue (a tenth of all). They move to the main queue if
+/// they are hit more than once there, or if they return soon after their eviction. The main queue
+/// gives slots that were hit another round.
 #[derive(Clone, Debug)]
 pub struct S3Fifo {
     /// Hits by slot.
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_hit_wonders_leave_by_the_small_queue_and_who_comes_back_is_in_the_main_one() {
+    fn one_hit_wonders_leave_by_the_small_queue_and_returning_ones_enter_the_main_queue() {
         let mut policy = S3Fifo::new();
         (0..10)
             .for_each(|slot| policy.insert(SlotInfo::new(slot, 1).with_tag(u64::from(slot) + 1)));

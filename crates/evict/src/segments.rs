@@ -1,11 +1,11 @@
-//! Several lists of slots, with pinned ones out of the way: what S3-FIFO, SIEVE and W-TinyLFU are
-//! made of.
+//! Several lists of slots, with pinned ones out of the way: the basis of S3-FIFO, SIEVE and
+//! W-TinyLFU.
 
 use alloc::vec::Vec;
 
 use crate::slots::{NIL, SlotList, Slots};
 
-/// What is kept of a slot: the list that is its own, and the policy's facts.
+/// What is kept of a slot: its list, and the policy's facts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Member<T> {
     of: T,
@@ -13,8 +13,8 @@ struct Member<T> {
     pinned: bool,
 }
 
-/// `N` lists. A pinned slot stays where it is until a search meets it; then it is parked, and
-/// unpinned it comes back to the cold end of its list.
+/// `N` lists. A pinned slot stays in place until a search reaches it. Then it is parked; when it is
+/// unpinned it returns to the cold end of its list.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments<T, const N: usize> {
     members: Slots<Member<T>>,
@@ -97,7 +97,7 @@ impl<T: Copy + Default, const N: usize> Segments<T, N> {
         (slot != NIL).then_some(slot)
     }
 
-    /// The neighbour on the hotter side; `NIL` at the end.
+    /// The next slot on the hotter side; `NIL` at the end.
     pub fn hotter(&self, slot: u32) -> u32 {
         self.members.hotter(slot)
     }

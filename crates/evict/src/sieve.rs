@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hand_passes_what_was_hit_and_goes_on_from_there() {
+    fn the_hand_passes_hit_slots_and_continues_from_there() {
         let mut policy = Sieve::new();
         (0..5).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
         [0, 1, 3].into_iter().for_each(|slot| policy.touch(slot));

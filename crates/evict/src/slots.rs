@@ -1,5 +1,5 @@
-//! Flat memory for policies: one node a slot, linked into lists, in segments so that growing copies
-//! and wastes nothing.
+//! Flat memory for policies: one node per slot, linked into lists, in segments so that growing
+//! neither copies nor wastes memory.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -15,12 +15,12 @@ const UNTRACKED: u32 = u32::MAX - 1;
 /// In `colder`: the slot is tracked, and in no list.
 const UNLISTED: u32 = u32::MAX - 2;
 
-/// Few enough segments that what points to them stays in the nearest cache.
+/// Few enough segments that the pointers to them stay in the first-level cache.
 const SEGMENT: usize = 8192;
 
-/// What a policy keeps of one slot: its neighbours in a list, and the policy's own facts.
+/// What a policy keeps of one slot: its links in a list, and the policy's own facts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Node<T> {
+pub(crate) struct ListNode<T> {
     colder: u32,
     hotter: u32,
     pub of: T,
@@ -29,7 +29,7 @@ pub(crate) struct Node<T> {
 /// All nodes of a policy.
 #[derive(Clone, Debug)]
 pub(crate) struct Slots<T> {
-    segments: Vec<Box<[Node<T>; SEGMENT]>>,
+    segments: Vec<Box<[ListNode<T>; SEGMENT]>>,
     len: usize,
 }
 
@@ -58,15 +58,15 @@ impl<T: Copy + Default> Slots<T> {
         self.len
     }
 
-    fn node(&self, slot: u32) -> Option<&Node<T>> {
+    fn node(&self, slot: u32) -> Option<&ListNode<T>> {
         self.segments.get(slot as usize / SEGMENT).map(|segment| &segment[slot as usize % SEGMENT])
     }
 
-    fn node_mut(&mut self, slot: u32) -> &mut Node<T> {
+    fn node_mut(&mut self, slot: u32) -> &mut ListNode<T> {
         &mut self.segments[slot as usize / SEGMENT][slot as usize % SEGMENT]
     }
 
-    /// What is kept of a slot, or was when it was tracked last.
+    /// What is kept of a slot, or was when it was last tracked.
     pub fn of_any(&self, slot: u32) -> Option<T> {
         self.node(slot).map(|node| node.of)
     }
@@ -92,18 +92,18 @@ impl<T: Copy + Default> Slots<T> {
 
     /// What is kept of a slot that is tracked and in a list.
     pub fn listed(&self, slot: u32) -> Option<T> {
-        let is_listed = |node: &&Node<T>| node.colder != UNTRACKED && node.colder != UNLISTED;
+        let is_listed = |node: &&ListNode<T>| node.colder != UNTRACKED && node.colder != UNLISTED;
         self.node(slot).filter(is_listed).map(|node| node.of)
     }
 
     /// Begins to track a slot, in no list.
     pub fn track(&mut self, slot: u32, of: T) {
-        self.put(slot, Node { colder: UNLISTED, hotter: NIL, of });
+        self.put(slot, ListNode { colder: UNLISTED, hotter: NIL, of });
     }
 
     /// Begins to track a slot that is in no list, as the hottest of a list.
     pub fn track_hottest(&mut self, list: &mut SlotList, slot: u32, of: T) {
-        self.put(slot, Node { colder: list.hottest, hotter: NIL, of });
+        self.put(slot, ListNode { colder: list.hottest, hotter: NIL, of });
         match list.hottest {
             NIL => list.coldest = slot,
             last => self.node_mut(last).hotter = slot,
@@ -111,7 +111,7 @@ impl<T: Copy + Default> Slots<T> {
         list.hottest = slot;
     }
 
-    fn put(&mut self, slot: u32, node: Node<T>) {
+    fn put(&mut self, slot: u32, node: ListNode<T>) {
         assert!(slot < SLOTS_MAX, "slots are numbered below SLOTS_MAX");
         if self.segments.len() <= slot as usize / SEGMENT {
             self.grow(slot);
@@ -126,7 +126,7 @@ impl<T: Copy + Default> Slots<T> {
     #[inline(never)]
     fn grow(&mut self, slot: u32) {
         while self.segments.len() <= slot as usize / SEGMENT {
-            let vacant = Node { colder: UNTRACKED, hotter: NIL, of: T::default() };
+            let vacant = ListNode { colder: UNTRACKED, hotter: NIL, of: T::default() };
             let segment = vec![vacant; SEGMENT].into_boxed_slice();
             self.segments.push(segment.try_into().ok().expect("a segment has its length"));
         }
@@ -177,15 +177,15 @@ impl<T: Copy + Default> Slots<T> {
         }
     }
 
-    /// Reads what it takes to move these slots, of all of them at once: one after the other each
-    /// would wait for memory.
-    pub fn warm(&self, slots: &[u32]) {
+    /// Issues the reads that moving these slots needs all at once: one after the other, each would
+    /// wait for memory.
+    pub fn prefetch(&self, slots: &[u32]) {
         let stamp = |slot| self.node(slot).map_or(0, |node| node.colder);
         let near = |slot| self.node(slot).map_or(0, |node| stamp(node.colder) ^ stamp(node.hotter));
         core::hint::black_box(slots.iter().fold(0, |all, slot| all ^ near(*slot)));
     }
 
-    /// The neighbour on the hotter side; [`NIL`] at the end.
+    /// The next slot on the hotter side; [`NIL`] at the end.
     pub fn hotter(&self, slot: u32) -> u32 {
         self.node(slot).map_or(NIL, |node| node.hotter)
     }
@@ -205,8 +205,8 @@ impl<T: Copy + Default> Slots<T> {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.segments.len() * SEGMENT * size_of::<Node<T>>()
-            + self.segments.capacity() * size_of::<Box<[Node<T>; SEGMENT]>>()
+        self.segments.len() * SEGMENT * size_of::<ListNode<T>>()
+            + self.segments.capacity() * size_of::<Box<[ListNode<T>; SEGMENT]>>()
     }
 }
 

@@ -9,9 +9,9 @@ const WINDOW: usize = 0;
 const PROBATION: usize = 1;
 const PROTECTED: usize = 2;
 
-/// A small window by recency (a hundredth) before a main part of two segments by recency: who
-/// leaves the window stays only if it was used more often, as far as a sketch remembers, than who
-/// would go from the main part.
+/// A small window by recency (a hundredth) before a main part of two segments by recency. A slot
+/// that leaves the window stays only if it was used more often, according to a sketch, than the
+/// victim of the main part.
 #[derive(Clone, Debug)]
 pub struct WTinyLfu {
     /// The hash of each slot's tag.
@@ -25,14 +25,13 @@ impl WTinyLfu {
         WTinyLfu { parts: Segments::new(), sketch: Sketch::new() }
     }
 
-    /// The slot that has to leave the window, if one has to.
+    /// The slot that has to leave the window, if any.
     fn candidate(&mut self) -> Option<u32> {
         let over = self.parts.len_of(WINDOW) * 100 > self.parts.len().max(100);
         if over { self.parts.coldest(WINDOW) } else { None }
     }
 
-    /// Until something has to go there is room for all in the main part, so all but the newest
-    /// belong to it.
+    /// While there is space, the main part takes all slots but the newest.
     fn fill_main(&mut self) {
         while let Some(slot) = self.candidate() {
             self.parts.renew(slot, PROBATION);
@@ -64,7 +63,7 @@ impl Policy for WTinyLfu {
         if self.parts.is_tracked(entry.slot) {
             return self.touch(entry.slot);
         }
-        // Who has no tag is known by the slot.
+        // Slots without a tag are identified by their number.
         let tag = if entry.tag == 0 { u64::from(entry.slot) } else { entry.tag };
         let print = (hash(tag) >> 32) as u32;
         self.parts.insert(entry.slot, WINDOW, print);
@@ -136,7 +135,7 @@ impl Sketch {
     /// Counts a use. Once there were ten for each of `residents`, all counts are halved.
     fn count(&mut self, print: u32, residents: usize) {
         if residents > 2 * self.words.len() {
-            // Grown, it begins anew.
+            // A larger sketch starts empty.
             self.words = vec![0; 2 * self.words.len()];
         }
         for row in 0..4 {
@@ -166,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_newcomer_stays_only_if_it_is_used_more_than_who_would_go() {
+    fn a_newcomer_stays_only_if_used_more_than_the_victim() {
         let mut policy = WTinyLfu::new();
         (0..10)
             .for_each(|slot| policy.insert(SlotInfo::new(slot, 1).with_tag(u64::from(slot) + 1)));

@@ -77,21 +77,21 @@ proptest! {
     }
 
     #[test]
-    fn every_policy_tracks_what_it_is_told_and_never_gives_a_pinned_victim(ops in prop::collection::vec(op(), 1..200)) {
+    fn every_policy_tracks_its_slots_and_never_evicts_a_pinned_one(ops in prop::collection::vec(op(), 1..200)) {
         for kind in PolicyKind::ALL {
             for around in [false, true] {
                 let mut policy = kind.build();
                 if around && !policy.tracks_tenants() {
                     policy = Box::new(PerTenant::around(policy, |_| 0, |_| false));
                 }
-                let (mut model, mut owner) = (Model::default(), HashMap::new());
+                let (mut model, mut tenants) = (Model::default(), HashMap::new());
                 for (n, op) in (0..).zip(&ops) {
                     match *op {
-                        // One that comes again may be another's now.
+                        // A slot that is inserted again may have another tenant.
                         Op::Insert(s) => {
                             policy.insert(SlotInfo::new(s, 1).with_tenant(n % 3));
                             model.move_to_hot(s);
-                            owner.insert(s, n % 3);
+                            tenants.insert(s, n % 3);
                         }
                         Op::Touch(s) => policy.touch(s),
                         Op::Remove(s) => { policy.remove(s); model.remove(s) }
@@ -106,9 +106,9 @@ proptest! {
                     let order = policy.eviction_order();
                     prop_assert_eq!(order.len(), policy.len());
                     prop_assert_eq!(order.into_iter().collect::<HashSet<_>>(), model.order.iter().copied().collect());
-                    for group in 0..if policy.tracks_tenants() { 3 } else { 0 } {
-                        let running: Vec<u32> = model.running().into_iter().filter(|s| owner[s] == group).collect();
-                        let victim = policy.tenant_victim(group);
+                    for tenant in 0..if policy.tracks_tenants() { 3 } else { 0 } {
+                        let running: Vec<u32> = model.running().into_iter().filter(|s| tenants[s] == tenant).collect();
+                        let victim = policy.tenant_victim(tenant);
                         prop_assert_eq!(victim.is_some(), !running.is_empty() && kind != PolicyKind::Noop, "{}", kind);
                         prop_assert!(victim.is_none_or(|s| running.contains(&s)));
                     }
@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn what_hits_of_single_slots_do_later_nobody_sees(ops in prop::collection::vec(op(), 1..200)) {
+    fn deferred_hits_have_no_visible_effect(ops in prop::collection::vec(op(), 1..200)) {
         let known = |s: u32| SlotInfo::new(s, 1).with_tag(u64::from(s) + 1).with_chain((!s.is_multiple_of(4)).then(|| s - 1), s % 4);
         for kind in PolicyKind::ALL {
             let (mut single, mut at_once) = (kind.build(), kind.build());

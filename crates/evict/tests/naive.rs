@@ -121,7 +121,7 @@ struct Sieve {
 
 impl Naive for Sieve {
     fn insert(&mut self, slot: u32) {
-        // A hand that ran past the end begins anew at the oldest, not at who comes next.
+        // A hand that ran past the end starts again at the oldest, not at the next slot.
         if self.hand >= self.queue.len() {
             self.hand = 0;
         }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// A chain of so many chunks goes on from some chunk that is there.
+    /// A chain of this many chunks continues from a present chunk.
     Save {
         from: usize,
         n: usize,
@@ -116,7 +116,7 @@ proptest! {
                 }
                 Op::Use(at) => tree.pick(at).into_iter().for_each(|slot| policy.touch_chain(&tree.chain(slot))),
                 Op::Evict => _ = evict(&mut *policy, &mut tree)?,
-                // Whoever removes out of order makes holes, and slots whose children are orphans are filled again.
+                // Removing out of order makes holes, and slots whose children are orphans are filled again.
                 Op::Remove(at) => if let Some(slot) = tree.pick(at) {
                     policy.remove(slot);
                     tree.remove(slot);
@@ -155,7 +155,7 @@ fn saved(n: u32) -> Box<dyn Policy> {
 }
 
 #[test]
-fn retained_chunks_go_last_until_their_time_is_over() {
+fn retained_chunks_are_evicted_last_until_their_time() {
     let mut policy = saved(3);
     policy.set_time(1000);
     policy.hint(0, &EvictionHint::new().with_retention_ms(500));
@@ -196,7 +196,7 @@ fn a_chunk_that_costs_more_for_its_bytes_stays_longer() {
 }
 
 #[test]
-fn what_comes_after_the_least_worthy_chunk_is_not_worth_its_room() {
+fn chunks_after_the_one_of_lowest_density_are_shed() {
     let mut policy = PolicyKind::Default.build();
     policy.insert(SlotInfo::new(0, 1));
     assert_eq!((policy.victim_for(None), policy.victim_for(Some(0))), (Some(0), None));

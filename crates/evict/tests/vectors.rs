@@ -17,7 +17,7 @@ struct Driver {
     slots: HashMap<String, u32>,
     keys: Vec<Value>,
     tracked: Vec<u32>,
-    /// Given up by an earlier answer that nothing came of yet: LMCache takes their removal for
+    /// Chosen by an earlier call and not removed yet: LMCache takes their removal for
     /// that answer's.
     decided: HashSet<u32>,
 }

@@ -1,14 +1,14 @@
 //! Classes of chunks: hits and pause, or what the caller hinted.
 
-/// The most hits that are told apart.
+/// The most hits that are distinguished.
 pub(crate) const HITS_MAX: u8 = 7;
 /// The pause of a conversation that is new.
 pub(crate) const NEW: u8 = 7;
 /// Classes of hits and pauses; hinted ones come after.
 const SEEN: u8 = crate::reuse_model::SEEN as u8;
-/// The class of chunks whose conversation is over.
+/// The class of chunks whose conversation has ended.
 pub(crate) const ENDED: ReuseClass = ReuseClass::hint(30);
-/// The class of chunks that are kept until a time: none of them goes while another can.
+/// The class of chunks that are kept until a time: evicted only after all others.
 pub(crate) const RETAINED: ReuseClass = ReuseClass::hint(31);
 /// How many weights there are.
 pub(crate) const WEIGHTS: usize = 4;
@@ -18,15 +18,15 @@ const HITS_SHIFT: u32 = 5;
 /// The bits below the hits.
 const LOW: u16 = (1 << HITS_SHIFT) - 1;
 
-/// What is known of a chunk, in 9 bits: how often it was hit, how long the conversation paused
-/// before its last request and how much that request added; or what the caller hinted.
+/// The class of a chunk, in 9 bits: its hits, the pause of the conversation before its last request
+/// and the chunks which that request added; or what the caller hinted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReuseClass(u16);
 
 impl ReuseClass {
     pub const BITS: u32 = 9;
 
-    /// The class of a chunk with so many hits, up to 7, whose conversation had this last request.
+    /// The class of a chunk with this many hits, up to 7, whose conversation had this last request.
     pub fn seen(hits: u8, request: LastRequest) -> Self {
         ReuseClass(u16::from(hits) << HITS_SHIFT | u16::from(request.0))
     }
@@ -56,7 +56,7 @@ impl ReuseClass {
         self.with_hits(0) == hint
     }
 
-    /// The last request; of a hinted chunk it is not known.
+    /// The last request; unknown for a hinted chunk.
     pub fn last_request(self) -> LastRequest {
         if self.0 & HINTED == 0 {
             LastRequest((self.0 & LOW) as u8)
@@ -65,8 +65,7 @@ impl ReuseClass {
         }
     }
 
-    /// The number under which returns of this class are counted: hits are told apart as 0, 1, 2 to
-    /// 3, and more.
+    /// The index of this class in the reuse model, which distinguishes 0, 1, 2 to 3, and more hits.
     pub fn index(self) -> u8 {
         let low = (self.0 & LOW) as u8;
         if self.0 & HINTED != 0 {
@@ -83,7 +82,7 @@ impl ReuseClass {
 pub(crate) struct LastRequest(u8);
 
 impl LastRequest {
-    /// A request after a pause of this octave (see [`gap_of`]), that added so many chunks.
+    /// A request after a pause of this octave (see [`gap_of`]) that added this many chunks.
     pub fn new(gap: u8, added: usize) -> Self {
         let size = match added {
             0..=1 => 0,
@@ -106,18 +105,18 @@ impl LastRequest {
 /// A pause in octaves, against the time in which as many chunks are used as there are.
 pub(crate) fn gap_of(age: u32, residents: usize) -> u8 {
     let (quarters, residents) = (4 * u64::from(age), residents as u64 + 1);
-    // Compared, since to divide takes longer.
+    // Compares, since a division takes longer.
     (0..6).map(|octave| u8::from(quarters >= residents << octave)).sum()
 }
 
-/// The class of a chunk that is expected to return in so many milliseconds, in octaves from half a
-/// second to weeks.
+/// The class of a chunk that is expected to return in this many milliseconds, in octaves from half
+/// a second to weeks.
 pub(crate) fn hinted(ms: u64) -> ReuseClass {
     let octave = (u64::BITS - ms.leading_zeros()).clamp(9, 9 + 29);
     ReuseClass::hint((octave - 9) as u16)
 }
 
-/// How much the return of a chunk saves for each byte that it takes up, against the average.
+/// How much the return of a chunk saves per byte that it occupies, relative to the average.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weight {
     /// The average cost for a byte, learnt.

@@ -19,7 +19,7 @@ const AHEAD_LOW: f64 = 0.0015;
 const AHEAD_MAX: f64 = 0.0025;
 /// A weight at which the classes still show in the hits.
 const WEIGHT_LOW: f64 = 0.15;
-/// Before the first use LRU and policy are taken to have been equal for as many uses as there are
+/// Before the first use LRU and policy are assumed equal for as many uses as there are
 /// chunks, times this.
 const USES_BEFORE: f64 = 16.0;
 /// Hits are compared over about as many uses as there are chunks, times this.
@@ -59,7 +59,7 @@ impl Guard {
         self.shadow.begin_request();
     }
 
-    /// A request asked for this many chunks.
+    /// A request used this many chunks.
     pub fn count_uses(&mut self, chunks: usize) {
         self.uses += chunks as f64;
     }
@@ -90,7 +90,7 @@ impl Guard {
         self.shadow.take(stamp, now, self.stride as f32);
     }
 
-    /// A chunk was asked for that is not here, and was used last at `stamp`. It stands for
+    /// An absent chunk was requested, and was used last at `stamp`. It stands for
     /// `weight`.
     pub fn missed(&mut self, stamp: u32, now: u32, weight: f32) {
         if self.shadow.take(stamp, now, weight) {
@@ -98,7 +98,7 @@ impl Guard {
         }
     }
 
-    /// A chunk was asked for now, that LRU would have saved and the policy did not. It stands for
+    /// A chunk was requested now that LRU would have saved and the policy did not. It stands for
     /// `weight`.
     pub fn shed(&mut self, now: u32, weight: f32) {
         self.shadow.put(now, weight);

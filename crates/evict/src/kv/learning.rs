@@ -1,20 +1,20 @@
-//! What is learnt from: chunks that return, those that were given up, and those that are watched.
+//! The sources of the reuse model: chunks that return, evicted chunks, and chunks being watched.
 
 use crate::history::Ghost;
 use crate::reuse_model::{Evidence, Watched};
 
 use super::class::{HITS_MAX, ReuseClass, gap_of};
-use super::{Gone, KvPolicy};
+use super::{EvictedChunk, KvPolicy};
 
-/// No look at all chunks looks at more than this many at a time.
+/// The most chunks scanned at a time.
 const STRIPE: usize = 1 << 15;
 
 impl KvPolicy {
-    /// Adds the latest evictions, before the table is read. Whether a tag is in the sample is seen
-    /// when it was read, which takes a while.
+    /// Moves the deferred evictions into the table, before the table is read. Whether a tag is in
+    /// the sample was checked when it was pushed.
     #[inline(never)]
     pub(super) fn flush_ghosts(&mut self) {
-        let (all, len) = self.gone.take();
+        let (all, len) = self.evicted.take();
         for gone in &all[..len] {
             if let Some(old) = self.history.push(gone.tag, gone.ghost) {
                 self.returns.lost(
@@ -26,14 +26,14 @@ impl KvPolicy {
         }
     }
 
-    /// Remembers what was given up, or shed.
+    /// Remembers an evicted chunk, or one whose save was shed.
     pub(super) fn remember(&mut self, tag: u64, ghost: Ghost) {
-        if self.gone.push(Gone { tag, ghost, at: self.now }) {
+        if self.evicted.push(EvictedChunk { tag, ghost, at: self.now }) {
             self.flush_ghosts();
         }
     }
 
-    /// Learns from the return of an evicted chunk. Answers its class from now on.
+    /// Learns from the return of an evicted chunk. Returns its new class.
     pub(super) fn returned(&mut self, ghost: Ghost) -> ReuseClass {
         let age = self.age(ghost.stamp);
         self.guard.missed(ghost.stamp, self.now, self.history.weight());
@@ -42,8 +42,7 @@ impl KvPolicy {
         ReuseClass::seen((ghost.class.hits() + 1).min(HITS_MAX), request)
     }
 
-    /// Forgets a tag; what was remembered of it. Of most that is nothing: they are not in the
-    /// sample.
+    /// Removes a tag and returns its ghost. Most tags have none: they are not in the sample.
     pub(super) fn take_ghost(&mut self, tag: u64) -> Option<Ghost> {
         if !self.history.samples(tag) {
             return None;
@@ -52,7 +51,7 @@ impl KvPolicy {
         self.history.take(tag)
     }
 
-    /// Looks at a part of what is watched, and learns.
+    /// Scans a part of the watched chunks, and updates the model.
     pub(super) fn learn(&mut self) {
         self.learnt_at = self.now;
         self.flush_ghosts();

@@ -7,40 +7,40 @@ pub(crate) const LIST_STRIDE: usize = 192;
 
 const CLASS: u16 = 0x1FF;
 const WEIGHT_SHIFT: u32 = 9;
-/// Generations are numbers of four bits: three lie with the kids, the highest here.
+/// Generations are numbers of four bits: three lie with the children, the highest here.
 const GENERATION: u16 = 1 << 12;
 const PARENT_GENERATION: u16 = 1 << 13;
 const GENERATION_SHIFT: u32 = 10;
 const PARENT_GENERATION_SHIFT: u32 = 13;
-/// The most kids that are counted.
-pub(crate) const KIDS_MAX: u16 = (1 << GENERATION_SHIFT) - 1;
+/// The most children that are counted.
+pub(crate) const CHILDREN_MAX: u16 = (1 << GENERATION_SHIFT) - 1;
 const PINNED: u16 = 1 << 14;
 const FRESH: u16 = 1 << 15;
 const PARKED: u16 = 1 << 11;
 
 /// What the default policy keeps of a slot: 12 bytes, 20 with its links.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Node {
+pub(crate) struct TreeNode {
     /// The slot before it in its chain; `NIL` where there is none.
     pub parent: u32,
     /// When it was used last.
     pub stamp: u32,
-    /// From the lowest: kids 10 bits, generation 3, parent's generation 3.
+    /// From the lowest: children 10 bits, generation 3, parent's generation 3.
     family: u16,
     /// From the lowest: class 9 bits, weight 2, and flags.
     bits: u16,
 }
 
-impl Default for Node {
+impl Default for TreeNode {
     fn default() -> Self {
-        Node { parent: NIL, stamp: 0, family: 0, bits: 0 }
+        TreeNode { parent: NIL, stamp: 0, family: 0, bits: 0 }
     }
 }
 
-impl Node {
+impl TreeNode {
     /// A slot that was just filled, of this generation.
     pub fn fresh(stamp: u32, weight: usize, class: ReuseClass, generation: u16) -> Self {
-        let mut node = Node { stamp, ..Node::default() };
+        let mut node = TreeNode { stamp, ..TreeNode::default() };
         node.bits = FRESH | (weight as u16) << WEIGHT_SHIFT | class.bits();
         node.set_generation(generation);
         node
@@ -68,22 +68,23 @@ impl Node {
     }
 
     /// How many slots have this one as parent; stays at the maximum once there.
-    pub fn kids(self) -> u16 {
-        self.family & KIDS_MAX
+    pub fn children(self) -> u16 {
+        self.family & CHILDREN_MAX
     }
 
-    pub fn add_kid(&mut self) {
-        self.family += u16::from(self.kids() < KIDS_MAX);
+    pub fn add_child(&mut self) {
+        self.family += u16::from(self.children() < CHILDREN_MAX);
     }
 
-    /// One kid less; whether that was the last.
-    pub fn sub_kid(&mut self) -> bool {
-        let counted = (1..KIDS_MAX).contains(&self.kids());
+    /// One child less; whether that was the last.
+    pub fn remove_child(&mut self) -> bool {
+        let counted = (1..CHILDREN_MAX).contains(&self.children());
         self.family -= u16::from(counted);
-        counted && self.kids() == 0
+        counted && self.children() == 0
     }
 
-    /// Goes up when a slot is given up that has kids: who comes next is not taken for their parent.
+    /// Increases when a slot with children is evicted, so that the next chunk in the slot does not
+    /// become their parent.
     pub fn generation(self) -> u16 {
         self.family >> GENERATION_SHIFT & 7 | u16::from(self.bits & GENERATION != 0) << 3
     }
@@ -105,10 +106,10 @@ impl Node {
         self.put(PARENT_GENERATION, generation & 8 != 0);
     }
 
-    /// Ends the generation, kids and all.
+    /// Ends the generation and its children.
     pub fn orphan(&mut self) {
-        if self.kids() > 0 {
-            self.family &= !KIDS_MAX;
+        if self.children() > 0 {
+            self.family &= !CHILDREN_MAX;
             self.set_generation(self.generation() + 1);
         }
     }

@@ -1,15 +1,14 @@
-//! Which list's coldest slot is worth the least.
+//! Finds the list whose coldest slot has the lowest hit density.
 
 use super::KvPolicy;
 use super::class::{self, RETAINED};
 use super::node::LIST_STRIDE;
 
-/// So many chunks are one victim that is taken without a new look at which class is worth the
-/// least.
+/// One victim per this many chunks is taken without a new search for the cheapest list.
 const CHEAP_SHARE: usize = 1 << 16;
 
 impl KvPolicy {
-    /// Of the coldest slots of all lists the one that goes first has the lowest.
+    /// The rank of a slot; among the coldest slots of all lists, the lowest is evicted first.
     pub(super) fn rank(&self, slot: u32) -> u64 {
         let node = self.nodes[slot];
         let age = self.age(node.stamp);
@@ -22,8 +21,7 @@ impl KvPolicy {
             | u64::from(u32::MAX - age)
     }
 
-    /// The list whose coldest slot is worth the least, or was a few victims ago, where those few
-    /// are next to nothing.
+    /// The list whose coldest slot has the lowest density, or had it a few victims ago.
     pub(super) fn cheap(&mut self) -> Option<usize> {
         let (at, left) = self.cheap;
         if left > 0 && !self.lists[at].is_empty() {
@@ -36,7 +34,7 @@ impl KvPolicy {
         Some(at)
     }
 
-    /// The list whose coldest slot is worth the least.
+    /// The list whose coldest slot has the lowest density.
     pub(super) fn cheapest(&self) -> Option<usize> {
         let mut best = None;
         for (word, filled) in self.filled.iter().enumerate() {

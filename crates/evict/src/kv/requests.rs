@@ -1,12 +1,12 @@
-//! What a request shows: which chunks it used, and the class that they have after it.
+//! Derives the classes of chunks from requests.
 
 use crate::SlotInfo;
 use crate::slots::NIL;
 
 use super::class::{self, HITS_MAX, LastRequest, RETAINED, ReuseClass, gap_of};
-use super::{KvPolicy, Run};
+use super::{KvPolicy, SaveRun};
 
-/// The mean is over about this many requests.
+/// The mean covers about this many requests.
 const REQUESTS_AVERAGED: f32 = 256.0;
 
 impl KvPolicy {
@@ -49,14 +49,14 @@ impl KvPolicy {
         self.guard.begin_request();
     }
 
-    /// Whether a touch of `n` slots only completes the saving of this one.
+    /// Whether a touch of `n` slots only completes the save of this one.
     pub(super) fn completes(&self, slot: u32, n: usize) -> bool {
         let soon = (2 * n).max(self.nodes.len() / 32);
         self.nodes[slot].is_fresh() && self.age(self.nodes[slot].stamp) as usize <= soon
     }
 
-    /// What this request shows of its conversation: how long it paused, since its deepest chunk
-    /// that is not new was used, and how many chunks it added.
+    /// The request, as seen from its conversation: the pause since its deepest old chunk was used,
+    /// and the number of chunks that it added.
     pub(super) fn last_request(&self, chain: &[u32]) -> LastRequest {
         let mut added = self.absent;
         for slot in chain.iter().rev().filter(|slot| self.nodes.is_tracked(**slot)) {
@@ -76,22 +76,23 @@ impl KvPolicy {
         LastRequest::new(class::NEW, added)
     }
 
-    /// How long the conversation that goes on after this chunk paused. After a chunk with several
-    /// children, of which `own` are this conversation's, it is one that begins: they share a
-    /// prompt.
+    /// The pause of the conversation that continues after this chunk. After a chunk with several
+    /// children, of which `own` belong to this conversation, a new conversation begins: they share
+    /// a prompt.
     pub(super) fn gap_since(&self, slot: u32, own: usize) -> u8 {
         let node = self.nodes[slot];
-        if usize::from(node.kids()) > 1 + own {
+        if usize::from(node.children()) > 1 + own {
             return class::NEW;
         }
         gap_of(self.age(node.stamp), self.nodes.len())
     }
 
-    /// The class of a chunk that nothing is known of, until its request is complete.
+    /// The class of a chunk without history, until its request is complete.
     pub(super) fn begins(&mut self, entry: &SlotInfo) -> ReuseClass {
         let parent = entry.parent.filter(|parent| self.nodes.is_tracked(*parent));
         let goes_on = self.run.chunks > 0 && entry.parent == Some(self.run.last);
-        self.run = Run { last: entry.slot, chunks: if goes_on { self.run.chunks + 1 } else { 1 } };
+        self.run =
+            SaveRun { last: entry.slot, chunks: if goes_on { self.run.chunks + 1 } else { 1 } };
         let gap = match parent {
             Some(parent) if goes_on => self.nodes[parent].class().last_request().gap(),
             Some(parent) => self.gap_since(parent, 0),

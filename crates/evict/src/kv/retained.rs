@@ -2,13 +2,14 @@
 
 use alloc::collections::BTreeSet;
 
-/// Slots by the time until which they are kept. One that was kept again before its time was over is
-/// there twice, and kept until the first.
+/// Slots by the time until which they are kept. A slot that is retained again is there twice, and
+/// kept until the first time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Retained(BTreeSet<(u64, u32)>);
 
 impl Retained {
-    /// Keeps a slot until a time. Of too many entries the ones that `is_kept` denies are dropped.
+    /// Keeps a slot until a time. If there are too many entries, those that `is_kept` denies are
+    /// dropped.
     pub fn keep(&mut self, slot: u32, until_ms: u64, slots: usize, is_kept: impl Fn(u32) -> bool) {
         if self.0.len() > 2 * slots.max(1024) {
             let mut seen = BTreeSet::new();

@@ -1,6 +1,6 @@
 //! A shadow LRU: which chunks LRU would hold in the same capacity.
 //!
-//! It keeps no chunk. A chunk's last use is known from its node or its ghost, so it is enough to
+//! It keeps no chunk. A chunk's node or ghost has its last use, so it suffices to
 //! count the chunks by the time of their last use, in windows: LRU holds the newest windows, as
 //! many as fill the capacity. Each window holds a small share of the capacity, and of the
 //! oldest one LRU holds the newer part, so the age at which LRU would evict is exact to a fraction
@@ -134,8 +134,8 @@ impl ShadowLru {
         }
     }
 
-    /// Makes one window of neighbours that together hold no more than a new one may. At most `2 *
-    /// PARTS + 1` are left, since any two neighbours hold more then.
+    /// Merges adjacent windows that together hold no more than a new one may. At most `2 *
+    /// PARTS + 1` remain, since any two adjacent ones hold more then.
     fn merge(&mut self) {
         let most = self.chunks as f32 / PARTS;
         let mut last = 0;

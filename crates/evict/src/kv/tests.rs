@@ -3,14 +3,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::reuse_model::{Evidence, Watched};
 
-/// Every slot's way up ends, and every parent knows how many children it has.
+/// Every slot's way up ends, and every parent counts its children.
 fn check(policy: &KvPolicy) -> Result<(), TestCaseError> {
     let slots: Vec<u32> = (0..16).filter(|slot| policy.nodes.is_tracked(*slot)).collect();
     for slot in &slots {
         let way = core::iter::successors(Some(*slot), |slot| policy.parent_of(*slot));
         prop_assert!(way.take(17).count() <= 16, "a ring through {slot}");
-        let kids = slots.iter().filter(|kid| policy.parent_of(**kid) == Some(*slot)).count();
-        prop_assert_eq!(usize::from(policy.nodes[*slot].kids()), kids);
+        let children = slots.iter().filter(|kid| policy.parent_of(**kid) == Some(*slot)).count();
+        prop_assert_eq!(usize::from(policy.nodes[*slot].children()), children);
     }
     Ok(())
 }
@@ -39,7 +39,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2048))]
 
     #[test]
-    fn whatever_chains_callers_name_there_is_no_ring(ops in prop::collection::vec(op(), 1..60)) {
+    fn no_chains_of_callers_make_a_ring(ops in prop::collection::vec(op(), 1..60)) {
         let mut policy = KvPolicy::new();
         for op in ops {
             match op {
@@ -58,7 +58,7 @@ proptest! {
 }
 
 #[test]
-fn the_order_is_that_in_which_slots_go() {
+fn the_order_is_the_order_of_eviction() {
     let mut policy = KvPolicy::new();
     // A chunk with such a hint is worth more the closer its return, and is still evicted in its
     // turn.
@@ -87,7 +87,7 @@ fn the_order_is_that_in_which_slots_go() {
 }
 
 #[test]
-fn who_asks_for_the_order_has_the_hits_that_wait_settled_in_place() {
+fn reading_the_order_applies_deferred_hits() {
     let mut policy = KvPolicy::new();
     (0..2).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
     policy.touch(0);
@@ -99,7 +99,7 @@ fn who_asks_for_the_order_has_the_hits_that_wait_settled_in_place() {
 }
 
 #[test]
-fn who_comes_back_at_once_is_known_again() {
+fn a_chunk_that_returns_at_once_is_recognised() {
     let mut policy = KvPolicy::new();
     (0..4).for_each(|slot| policy.insert(SlotInfo::new(slot, 1)));
     policy.evict(0, 77);

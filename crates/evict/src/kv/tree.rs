@@ -3,9 +3,9 @@
 use crate::slots::NIL;
 
 use super::KvPolicy;
-use super::node::Node;
+use super::node::TreeNode;
 
-/// No path to the head of a chain is followed further than this; a chunk deeper than that is not
+/// The longest path to the head of a chain that is followed; a deeper chunk is not
 /// attached.
 const WAY_UP_MAX: usize = 1 << 14;
 
@@ -13,7 +13,7 @@ impl KvPolicy {
     /// Makes a slot a child of `parent`, if that is tracked and not below it itself.
     pub(super) fn attach(&mut self, slot: u32, parent: u32) {
         if self.nodes.is_tracked(parent) && !self.leads_to(parent, slot) {
-            self.nodes[parent].add_kid();
+            self.nodes[parent].add_child();
             let generation = self.nodes[parent].generation();
             self.nodes[slot].set_parent(parent, generation);
         }
@@ -23,7 +23,7 @@ impl KvPolicy {
     /// in a ring would keep it from ever having a leaf. A chunk without children is no
     /// ancestor, so the path up is followed only for those that have some.
     pub(super) fn leads_to(&self, slot: u32, ancestor: u32) -> bool {
-        if slot == ancestor || self.nodes[ancestor].kids() == 0 {
+        if slot == ancestor || self.nodes[ancestor].children() == 0 {
             return slot == ancestor;
         }
         let mut at = slot;
@@ -45,29 +45,29 @@ impl KvPolicy {
         is_same.then_some(node.parent)
     }
 
-    /// Takes a slot from its parent. A parent without children is back where it was when it was
+    /// Removes a slot from its parent. A parent without children returns to its position before it was
     /// parked.
     pub(super) fn detach(&mut self, slot: u32) {
-        let Node { parent, .. } = self.nodes[slot];
+        let TreeNode { parent, .. } = self.nodes[slot];
         if parent == NIL {
             return;
         }
         let same = self.nodes[parent].generation() == self.nodes[slot].parent_generation();
         self.nodes[slot].parent = NIL;
-        let alone = same && self.nodes.is_tracked(parent) && self.nodes[parent].sub_kid();
+        let alone = same && self.nodes.is_tracked(parent) && self.nodes[parent].remove_child();
         if alone && self.nodes[parent].is_parked() {
             self.unlink(parent);
             self.push_coldest(parent);
         }
     }
 
-    /// Ends to track a slot.
-    pub(super) fn untrack(&mut self, slot: u32, node: Node) {
+    /// Stops tracking a slot.
+    pub(super) fn untrack(&mut self, slot: u32, node: TreeNode) {
         self.unlink(slot);
         if node.parent != NIL {
             self.detach(slot);
         }
-        if node.kids() > 0 {
+        if node.children() > 0 {
             self.nodes[slot].orphan();
         }
         self.nodes.untrack(slot);
