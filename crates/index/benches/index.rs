@@ -40,7 +40,9 @@ fn full() -> Index {
 fn save(index: &mut Index, digest: Digest) -> InsertOutcome {
     loop {
         match index.reserve(0, BYTES) {
-            Reserve::Granted(room) => return index.commit(room, Chunk::new(digest, BYTES, BYTES)),
+            Reserve::Granted(reservation) => {
+                return index.commit(reservation, Chunk::new(digest, BYTES, BYTES));
+            }
             Reserve::Evict(victims) => {
                 victims.iter().for_each(|v| assert!(index.finish_evict(&v.chunk.digest)))
             }

@@ -1,34 +1,42 @@
-//! Where chunks stand in their chains, for those that are not there yet.
+//! Positions in prefix chains, for chunks that are not in the index.
+//!
+//! A policy needs the predecessor of a chunk when the chunk is saved. Two sources give it: the
+//! context of the save (`explicit`), or the order of keys in an earlier lookup, which is remembered
+//! for absent chunks in two bounded generations.
+//!
+//! Saves of one chain end in any order, so a chunk may be committed before its predecessor. Pending
+//! saves are therefore counted from [`Index::add_pending`] to [`Index::remove_pending`]: the chunk
+//! after a pending one is no orphan, and the policy gets the link when the predecessor arrives.
 
 use hashbrown::HashMap;
 use kvtier_key::{Digest, Key, KeyId};
 
 use crate::{DigestTag, Index};
 
-/// How many places of absent chunks are remembered, at least; twice that at most.
+/// The fewest positions of absent chunks that are remembered; at most twice as many.
 const KNOWN_MIN: usize = 1 << 14;
-/// The most chunks that are announced and not settled.
+/// The most pending chunks.
 const PENDING_MAX: usize = 1 << 16;
-/// How far back in a lookup the chunk before one may stand: so many chains may be asked for at
-/// once, key by key.
+/// How far back in a lookup the predecessor of a key may be. So one lookup may interleave this many
+/// chains.
 const APART_MAX: usize = 64;
-/// No way up to the head of a chain is followed further than this.
+/// The longest path to the head of a chain that is followed.
 const WAY_UP_MAX: usize = 1 << 14;
 
-/// A chunk's place in its prefix chain; the default is that nothing is known of it.
+/// The position of a chunk in its prefix chain; the default is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ChainPlace {
-    /// The chunk before it; `None` for the first, or where the chain is unknown.
+    /// The previous chunk; `None` for the first, or if the chain is unknown.
     pub parent: Option<DigestTag>,
-    /// How many chunks lie before it; 0 for the first, or where the chain is unknown.
+    /// The number of chunks before it; 0 for the first, or if the chain is unknown.
     pub depth: u32,
-    /// Whether the caller said so, or it was inferred.
+    /// Whether the caller gave it; otherwise it was inferred.
     pub explicit: bool,
 }
 
 impl ChainPlace {
-    /// The place after `parent`, with `depth` chunks before it, as the caller says.
+    /// The position after `parent`, with `depth` chunks before it, as given by the caller.
     pub fn new(parent: Option<DigestTag>, depth: u32) -> Self {
         ChainPlace { parent, depth, explicit: true }
     }
@@ -38,47 +46,46 @@ impl ChainPlace {
     }
 }
 
-/// What lookups told of chunks that are not there, and which chunks are on their way in.
+/// Positions learnt from lookups of absent chunks, and the pending saves.
 #[derive(Debug, Default)]
 pub(crate) struct Chains {
-    /// Two generations: the young one becomes the old one when it is full, and the old one is
-    /// forgotten.
+    /// Two generations: when the young one is full it becomes the old one, which is dropped.
     young: HashMap<DigestTag, ChainPlace>,
     old: HashMap<DigestTag, ChainPlace>,
     pending: HashMap<DigestTag, PendingSave>,
-    /// How many of those come right after each.
+    /// The number of pending chunks right after each chunk.
     followed: HashMap<DigestTag, u32>,
 }
 
-/// A chunk that is being written.
+/// A chunk that is being saved.
 #[derive(Debug, Default)]
 struct PendingSave {
-    /// The chunk before it.
+    /// The previous chunk.
     before: Option<DigestTag>,
-    /// By how many saves.
+    /// The number of saves.
     saves: u32,
-    /// Who comes after it and was there sooner: the policy could not be told whose child that is.
+    /// A successor that was committed first, so that the policy does not have its parent yet.
     early: Option<DigestTag>,
 }
 
 impl Chains {
-    fn note(&mut self, tag: DigestTag, place: ChainPlace) {
+    fn remember(&mut self, tag: DigestTag, place: ChainPlace) {
         if self.young.len() >= KNOWN_MIN {
             self.old = std::mem::take(&mut self.young);
         }
         self.young.insert(tag, place);
     }
 
-    fn of(&self, tag: DigestTag) -> Option<ChainPlace> {
+    fn place(&self, tag: DigestTag) -> Option<ChainPlace> {
         self.young.get(&tag).or_else(|| self.old.get(&tag)).copied()
     }
 
-    /// One more chunk is on its way right after this one.
+    /// One more chunk is pending right after this one.
     fn follow(&mut self, before: Option<DigestTag>) {
         before.into_iter().for_each(|before| *self.followed.entry(before).or_default() += 1);
     }
 
-    /// One less.
+    /// One chunk less.
     fn unfollow(&mut self, before: Option<DigestTag>) {
         if let Some(before) = before
             && let Some(of) = self.followed.get_mut(&before)
@@ -92,13 +99,14 @@ impl Chains {
 }
 
 impl Index {
-    /// Learns from the order of a lookup which chunk comes after which: each after the one before
-    /// it of the same rank and group. Saves of what was not there can ask for it with
-    /// [`place_of`](Index::place_of); of old lookups it is forgotten.
+    /// Learns the predecessors from the order of a lookup: each key follows the last one before it
+    /// of the same rank and group. [`place_of`](Index::place_of) returns them for saves; those of
+    /// old lookups are dropped.
     pub fn learn_order(&mut self, keys: &[Key]) {
         for (at, key) in keys.iter().enumerate().skip(1) {
-            let line = lane(key);
-            let before = keys[..at].iter().rev().take(APART_MAX).find(|other| lane(other) == line);
+            let own_lane = lane(key);
+            let before =
+                keys[..at].iter().rev().take(APART_MAX).find(|other| lane(other) == own_lane);
             let Some(before) = before.filter(|before| before.digest() != key.digest()) else {
                 continue;
             };
@@ -107,36 +115,38 @@ impl Index {
             if let Some(slot) = self.find(key.digest()) {
                 self.slab[slot].learn_parent(parent, at as u32);
             } else {
-                let depth =
-                    self.chains.of(parent).map_or(at as u32, |place| place.depth.saturating_add(1));
-                self.chains.note(tag, ChainPlace::inferred(parent, depth));
+                let depth = self
+                    .chains
+                    .place(parent)
+                    .map_or(at as u32, |place| place.depth.saturating_add(1));
+                self.chains.remember(tag, ChainPlace::inferred(parent, depth));
             }
         }
     }
 
-    /// What lookups told of the place of a chunk that is not there.
+    /// The position of an absent chunk, as learnt from lookups.
     pub fn place_of(&self, key: &Key) -> ChainPlace {
-        self.chains.of(DigestTag::from_digest(key.digest())).unwrap_or_default()
+        self.chains.place(DigestTag::from_digest(key.digest())).unwrap_or_default()
     }
 
-    /// A chunk is about to be saved at this place: what comes after it is no orphan, until all
-    /// saves of it have ended ([`remove_pending`](Index::remove_pending)). `false`, and nothing is noted, when too many
-    /// chunks are on their way.
+    /// A chunk is about to be saved at this position: its successors are no orphans until
+    /// [`remove_pending`](Index::remove_pending) was called for each of its saves. `false`, with
+    /// nothing recorded, if there are too many pending chunks.
     #[must_use = "what is not noted is not settled"]
     pub fn add_pending(&mut self, tag: DigestTag, place: ChainPlace) -> bool {
-        let has_room =
+        let has_capacity =
             self.chains.pending.len() < PENDING_MAX || self.chains.pending.contains_key(&tag);
-        if has_room {
+        if has_capacity {
             let coming = self.chains.pending.entry(tag).or_default();
             coming.saves += 1;
             let before = std::mem::replace(&mut coming.before, place.parent);
             self.chains.unfollow(before);
             self.chains.follow(place.parent);
         }
-        has_room
+        has_capacity
     }
 
-    /// The save of a chunk that was [pending](Index::add_pending) has ended, however it did.
+    /// A save of a [pending](Index::add_pending) chunk has ended, in whatever way.
     pub fn remove_pending(&mut self, tag: DigestTag) {
         if let Some(coming) = self.chains.pending.get_mut(&tag) {
             coming.saves -= 1;
@@ -148,15 +158,15 @@ impl Index {
         }
     }
 
-    /// A chunk came, and the one before it is not there: if that is on its way, the policy hears of
-    /// the two then.
-    pub(crate) fn note_early(&mut self, digest: &Digest, before: DigestTag) {
+    /// A chunk was committed before its predecessor. If that is pending, the policy gets the link
+    /// when it arrives.
+    pub(crate) fn remember_early(&mut self, digest: &Digest, before: DigestTag) {
         if let Some(coming) = self.chains.pending.get_mut(&before) {
             coming.early = Some(DigestTag::from_digest(digest));
         }
     }
 
-    /// The slot of a chunk that came sooner than this one, which is before it.
+    /// The slot of the successor that was committed before this chunk.
     pub(crate) fn take_early(&mut self, digest: &Digest) -> Option<u32> {
         if self.chains.pending.is_empty() {
             return None;
@@ -165,11 +175,11 @@ impl Index {
         self.find_tag(early)
     }
 
-    /// The nearest chunk before a place that is there; `Err` if one in between is neither there nor
-    /// on its way.
+    /// The nearest present chunk before a position; `Err` if one in between is neither present nor
+    /// pending.
     pub(crate) fn ancestor(&self, place: ChainPlace) -> Result<Option<u32>, Orphan> {
         let mut next = place.parent;
-        // Longer than this is a ring.
+        // A longer path is a ring.
         for _ in 0..=self.chains.pending.len() {
             let Some(tag) = next else { return Ok(None) };
             if let Some(slot) = self.find_tag(tag) {
@@ -180,8 +190,8 @@ impl Index {
         Ok(None)
     }
 
-    /// Whether a slot is among those before another in its chain, as far as their chunks are there
-    /// or on their way.
+    /// Whether a slot is among the predecessors of another, as far as their chunks are present or
+    /// pending.
     pub(crate) fn leads_to(&self, slot: u32, of: Option<u32>) -> bool {
         let before = |at: &u32| {
             let parent = self.slab[*at].parent();
@@ -190,7 +200,7 @@ impl Index {
         std::iter::successors(of, before).take(WAY_UP_MAX).any(|at| at == slot)
     }
 
-    /// Whether what comes right after a slot is on its way: the policy cannot know of that.
+    /// Whether the successor of a slot is pending; the policy cannot see that.
     pub(crate) fn is_followed(&self, slot: u32) -> bool {
         let followed = &self.chains.followed;
         !followed.is_empty()
@@ -198,11 +208,11 @@ impl Index {
     }
 }
 
-/// A chunk that nothing leads to.
+/// A chunk whose predecessor is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Orphan;
 
-/// What keys of one chain share, besides what all keys of a lookup do.
+/// What the keys of one chain share, within a lookup.
 fn lane(key: &Key) -> (i64, u32) {
     match key.id() {
         KeyId::Object(id) => (id.rank.0, id.group),

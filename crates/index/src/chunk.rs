@@ -5,24 +5,24 @@ use kvtier_key::Digest;
 
 use crate::ChainPlace;
 
-/// Chunks of this many bytes or more (256 TiB) have no place in an index.
+/// Chunks of this many bytes or more (256 TiB) do not fit into an index.
 pub const CHUNK_BYTES_LIMIT: u64 = 1 << 48;
 
-/// Whose chunk it is: 128 bits of a keyed digest of the tenant's name, see
-/// [`TenantKey`](crate::TenantKey); 0 for none, or one that is unknown.
+/// The tenant of a chunk: 128 bits of a keyed digest of its name, see
+/// [`TenantKey`](crate::TenantKey); 0 for none or an unknown one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TenantId(pub u128);
 
 impl TenantId {
-    /// Of chunks without a tenant, and of those whose tenant is unknown.
+    /// For chunks without a tenant, and for those with an unknown one.
     pub const NONE: TenantId = TenantId(0);
 
-    /// The 16 bytes as the media have them, little-endian.
+    /// The 16 bytes on the media, little-endian.
     pub fn to_bytes(self) -> [u8; 16] {
         self.0.to_le_bytes()
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) answered.
+    /// Parses [`to_bytes`](Self::to_bytes)' result.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         TenantId(u128::from_le_bytes(bytes))
     }
@@ -53,56 +53,55 @@ impl DigestTag {
         DigestTag(NonZeroU64::new(u64::from_le_bytes(*head)).unwrap_or(NonZeroU64::MIN))
     }
 
-    /// The tag as the number that is stored; never 0.
+    /// The tag as a number; never 0.
     pub fn as_u64(self) -> u64 {
         self.0.get()
     }
 
-    /// Reads a stored tag; 0 is no tag.
+    /// The tag of this number; 0 is no tag.
     pub fn from_u64(tag: u64) -> Option<Self> {
         NonZeroU64::new(tag).map(DigestTag)
     }
 }
 
-/// What an index knows of one chunk: what a tier inserts, what a listing answers, what journal and
-/// snapshot carry.
+/// The facts of a chunk in an index, a listing, a journal and a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Chunk {
     /// The key's digest.
     pub digest: Digest,
-    /// Length of the payload in bytes, below [`TOO_LONG_BYTES`].
+    /// Length of the payload in bytes, below [`CHUNK_BYTES_LIMIT`].
     pub len: u64,
-    /// What it costs the medium in bytes (with padding, footer, headers), below
-    /// [`TOO_LONG_BYTES`].
+    /// Its cost on the medium in bytes (with padding, footer, headers), below
+    /// [`CHUNK_BYTES_LIMIT`].
     pub bytes: u64,
-    /// Whose it is.
+    /// Its tenant.
     pub tenant: TenantId,
-    /// The chunk before this one in its prefix chain, where that is known.
+    /// The previous chunk in its prefix chain, if known.
     pub parent: Option<DigestTag>,
-    /// How many chunks lie before it in its chain; 0 for the first, or where the chain is unknown.
+    /// The number of chunks before it in its chain; 0 for the first, or if the chain is unknown.
     pub depth: u32,
 }
 
 impl Chunk {
-    /// A chunk whose payload of `len` bytes costs the medium `bytes` bytes: of tenant 0, its chain
-    /// unknown.
+    /// A chunk whose payload of `len` bytes costs the medium `bytes` bytes: without a tenant and a
+    /// chain.
     pub fn new(digest: Digest, len: u64, bytes: u64) -> Self {
         Chunk { digest, len, bytes, tenant: TenantId::NONE, parent: None, depth: 0 }
     }
 
-    /// Sets whose it is.
+    /// Sets the tenant.
     pub fn with_tenant(mut self, tenant: TenantId) -> Self {
         self.tenant = tenant;
         self
     }
 
-    /// Sets the chunk before this one in its prefix chain, and how many lie before this one.
+    /// Sets the previous chunk in its prefix chain, and the number of chunks before this one.
     pub fn with_parent(self, parent: &Digest, depth: u32) -> Self {
         self.with_parent_tag(DigestTag::from_digest(parent), depth)
     }
 
-    /// Sets its place in its prefix chain.
+    /// Sets its position in its prefix chain.
     pub fn with_place(mut self, place: ChainPlace) -> Self {
         (self.parent, self.depth) = (place.parent, place.depth);
         self
@@ -115,14 +114,14 @@ impl Chunk {
     }
 }
 
-/// A chunk that is in the index, or was until just now.
+/// A chunk that is in the index, or was until the call that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndexEntry {
-    /// Its slot: dense, and given to another chunk once this one is gone.
+    /// Its slot: dense, and reused once the chunk is gone.
     pub slot: u32,
     /// The chunk.
     pub chunk: Chunk,
-    /// Whether a hold keeps it from eviction and remove.
+    /// Whether a hold protects it.
     pub held: bool,
 }

@@ -1,36 +1,40 @@
-//! Eviction to the letter as LMCache does it.
+//! Eviction exactly as LMCache does it.
 
 use crate::{Index, IndexEntry, InvalidConfig, VICTIMS_MAX};
 
-/// How often LMCache looks, in milliseconds.
-const LOOK_EVERY_MS: u64 = 1000;
+/// LMCache's interval, in milliseconds.
+const CHECK_EVERY_MS: u64 = 1000;
 
-/// Eviction as LMCache 0.5.6 does it: once a second, when so much of the capacity is used, a share
-/// of all chunks goes at once, counted in chunks. What a save needs beyond goes just in time all
-/// the same: the capacity is kept.
+/// Eviction as LMCache 0.5.6 does it: once a second, if more than a share of the capacity is used,
+/// a share of all chunks is evicted at once, counted in chunks. A save that needs more evicts just
+/// in time, so the capacity is always kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LmcacheEviction {
-    /// Above this share of the capacity chunks go (LMCache's `trigger_watermark`).
+    /// Above this share of the capacity chunks are evicted (LMCache's `trigger_watermark`).
     pub watermark: f64,
-    /// The share of the chunks that goes (LMCache's `eviction_ratio`); clamped to 0 to 1, as
+    /// The share of the chunks that is evicted (LMCache's `eviction_ratio`); clamped to 0 to 1, as
     /// there.
     pub ratio: f64,
 }
 
 impl LmcacheEviction {
-    /// LMCache's defaults: above 0.8 of the capacity 0.2 of the chunks go.
+    /// LMCache's defaults: above 0.8 of the capacity, 0.2 of the chunks.
     pub fn new() -> Self {
         LmcacheEviction { watermark: 0.8, ratio: 0.2 }
     }
 
-    /// The same with other shares.
+    /// Sets both shares.
     pub fn with(mut self, watermark: f64, ratio: f64) -> Self {
         (self.watermark, self.ratio) = (watermark, ratio);
         self
     }
 
-    /// Shares are numbers.
+    /// Checks that the shares are numbers.
+    ///
+    /// # Errors
+    ///
+    /// For a share that is no number, and a negative watermark.
     pub fn check(&self) -> Result<(), InvalidConfig> {
         if self.watermark.is_finite() && self.ratio.is_finite() && self.watermark >= 0.0 {
             return Ok(());
@@ -48,25 +52,25 @@ impl Default for LmcacheEviction {
     }
 }
 
-/// The setting, and when it was looked at last.
+/// The setting, and the time of the last check.
 #[derive(Debug, Default)]
 pub(crate) struct CompatState {
     compat: Option<LmcacheEviction>,
     looked_ms: Option<u64>,
-    /// How many chunks are yet to go since then.
+    /// How many chunks are still to be evicted since then.
     due: usize,
 }
 
 impl Index {
-    /// Evicts as LMCache does from now on, or no longer. Somebody has to ask for
-    /// [`compat_victims`](Self::compat_victims).
+    /// Switches LMCache's eviction on or off. The tier must call
+    /// [`compat_victims`](Self::compat_victims) regularly.
     pub fn set_compat(&mut self, compat: Option<LmcacheEviction>) {
         self.compat = CompatState { compat, looked_ms: None, due: 0 };
     }
 
-    /// What goes now by LMCache's rules, at most [`VICTIMS_MAX`] at a time: ask until there are
-    /// none. Nothing without these rules, and no more than one share in a second. Treat them as
-    /// those of [`victims`](Self::victims).
+    /// The chunks to evict now by LMCache's rules, at most [`VICTIMS_MAX`] at a time: call it until
+    /// it returns none. At most one share per second, and nothing if the rules are off. Treat them
+    /// like [`victims`](Self::victims).
     pub fn compat_victims(&mut self, now_ms: u64) -> Vec<IndexEntry> {
         let Some(compat) = self.compat.compat else { return Vec::new() };
         if self.compat.due == 0 {
@@ -76,15 +80,18 @@ impl Index {
         let mut victims = Vec::with_capacity(wanted);
         while victims.len() < wanted {
             let Some(slot) = self.policy.victim() else { break };
-            victims.push(self.mark_evicting(slot));
+            victims.push(self.start_evicting(slot));
         }
         self.compat.due = if victims.len() < wanted { 0 } else { self.compat.due - wanted };
         victims
     }
 
-    /// How many chunks are to go, once a second.
+    /// How many chunks to evict, once a second.
     fn compat_share(&mut self, compat: LmcacheEviction, now_ms: u64) -> usize {
-        if self.compat.looked_ms.is_some_and(|looked| now_ms < looked.saturating_add(LOOK_EVERY_MS))
+        if self
+            .compat
+            .looked_ms
+            .is_some_and(|looked| now_ms < looked.saturating_add(CHECK_EVERY_MS))
         {
             return 0;
         }

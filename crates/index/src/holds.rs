@@ -7,29 +7,29 @@ use kvtier_key::Digest;
 use crate::Index;
 use crate::slab::State;
 
-/// A hold that was taken; never given twice by one index.
+/// A hold; unique in one index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HoldId(u64);
 
 impl HoldId {
-    /// The number by which callers outside carry it.
+    /// Its number, for interfaces of another kind.
     pub fn as_u64(self) -> u64 {
         self.0
     }
 
-    /// A hold that was carried as a number. Releasing one that never was is harmless.
+    /// The hold of this number. Releasing one that never existed is harmless.
     pub fn from_u64(id: u64) -> Self {
         HoldId(id)
     }
 }
 
-/// No hold can be taken now.
+/// No further hold is possible now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HoldsFull {
-    /// The holds there are.
+    /// The number of holds.
     pub holds: usize,
-    /// The entries that they hold, shared ones counted for each.
+    /// The number of entries that they hold; shared ones count for each hold.
     pub held: usize,
 }
 
@@ -48,8 +48,8 @@ impl std::error::Error for HoldsFull {}
 #[derive(Debug)]
 struct HeldSlots {
     until_ms: u64,
-    /// The slots of the keys that were named, in the order of their chain; behind them those of
-    /// the other members of their sets.
+    /// The slots of the named keys, in the order of their chain, followed by those of the other
+    /// members of their sets.
     slots: Vec<u32>,
     /// How many of the slots were named.
     named: usize,
@@ -61,7 +61,7 @@ impl HeldSlots {
     }
 }
 
-/// Who holds what, and until when.
+/// All holds, by number and by expiry.
 #[derive(Debug)]
 pub(crate) struct Holds {
     by_id: HashMap<u64, HeldSlots>,
@@ -88,7 +88,7 @@ impl Holds {
         self.by_id.len()
     }
 
-    fn has_room(&self, entries: usize) -> bool {
+    fn has_capacity(&self, entries: usize) -> bool {
         self.by_id.len() < self.holds_max && self.held + entries <= self.held_max
     }
 
@@ -110,7 +110,7 @@ impl Holds {
         Some(hold)
     }
 
-    /// Changes a hold, which ends where no slot is left in it.
+    /// Changes a hold; it ends if no slot is left in it.
     fn change(&mut self, id: u64, change: impl FnOnce(&mut HeldSlots)) {
         let Some(hold) = self.by_id.get_mut(&id) else { return };
         self.held -= hold.slots.len();
@@ -127,43 +127,45 @@ impl Holds {
 }
 
 impl Index {
-    /// Keeps these chunks from eviction and remove until `until_ms`, or until released. Give them
-    /// in the order of their chain. What [`get`](Index::get) would not find is passed over; a
-    /// hold on nothing is fine.
+    /// Protects these chunks from eviction and removal until `until_ms`, or until released. Give
+    /// them in the order of their chain. Keys that [`get`](Index::get) would not find are skipped;
+    /// a hold on nothing is valid.
+    ///
+    /// # Errors
+    ///
+    /// When the maximum of holds or of held entries is reached.
     pub fn hold(&mut self, chain: &[Digest], until_ms: u64) -> Result<HoldId, HoldsFull> {
         let slots: Vec<u32> =
             chain.iter().filter_map(|digest| self.get(digest)).map(|entry| entry.slot).collect();
         let named = slots.len();
         let slots = self.with_their_sets(slots);
-        if !self.holds.has_room(slots.len()) || !self.count_up(&slots) {
+        if !self.holds.has_capacity(slots.len()) || !self.count_up(&slots) {
             return Err(HoldsFull { holds: self.holds.len(), held: self.holds.held });
         }
         Ok(HoldId(self.holds.add(HeldSlots { until_ms, slots, named })))
     }
 
-    /// Ends a hold; what nothing else holds is back in the running, as most recent, the deepest
-    /// first to go. Always succeeds: an unknown, released or expired hold is none.
+    /// Ends a hold. Chunks that no other hold protects may be evicted again, as most recent, the
+    /// deepest first. Unknown, released and expired holds are ignored.
     pub fn release(&mut self, id: HoldId) {
         if let Some(hold) = self.holds.take(id.0) {
             self.count_down(&hold.slots);
         }
     }
 
-    /// Ends a hold for these of its keys alone, in the order of their chain; a key that was named
-    /// twice is held until it was given back twice. The rest of a set stays held while the hold
-    /// keeps one of its members. Always succeeds, like [`release`](Self::release), and with its
-    /// last key the hold ends.
+    /// Releases these keys of a hold, in the order of their chain. A key that was named twice must
+    /// be released twice. The rest of a set stays held while the hold has one of its members.
+    /// Ignores unknown holds like [`release`](Self::release). A hold ends with its last key.
     pub fn release_keys(&mut self, id: HoldId, keys: &[Digest]) {
         let Some(hold) = self.holds.by_id.get(&id.0) else { return };
         let slots = keys.iter().filter_map(|digest| self.find(digest)).collect();
-        let (mut given_back, mut named) = take_each(hold.named(), slots, |slot| *slot);
-        if given_back.len() < keys.len() {
-            // What vanished, or was saved anew since, is held where it was.
-            let found: Vec<Digest> =
-                given_back.iter().map(|slot| self.slab[*slot].digest).collect();
+        let (mut released, mut named) = take_each(hold.named(), slots, |slot| *slot);
+        if released.len() < keys.len() {
+            // Chunks that vanished, or were saved again since, are held in their former slots.
+            let found: Vec<Digest> = released.iter().map(|slot| self.slab[*slot].digest).collect();
             let (_, rest) = take_each(keys, found, |digest| *digest);
             let (vanished, left) = take_each(&named, rest, |slot| self.slab[*slot].digest);
-            given_back.extend(vanished);
+            released.extend(vanished);
             named = left;
         }
         let others = &hold.slots[hold.named..];
@@ -172,7 +174,7 @@ impl Index {
             with_sets.then(|| self.with_their_sets(named.clone()).into_iter().collect());
         let stays = |slot: &u32| kept.as_ref().is_some_and(|kept| kept.contains(slot));
         let (stay, freed): (Vec<u32>, Vec<u32>) =
-            given_back.iter().chain(others).copied().partition(stays);
+            released.iter().chain(others).copied().partition(stays);
         self.holds.change(id.0, |hold| {
             hold.named = named.len();
             hold.slots = named;
@@ -181,8 +183,8 @@ impl Index {
         self.count_down(&freed);
     }
 
-    /// Ends the holds whose time is up at `now_ms`; answers how many. `reserve` and `victims` do so
-    /// by themselves.
+    /// Ends the holds that have expired at `now_ms`; returns their number. `reserve` and `victims`
+    /// call it themselves.
     pub fn expire_holds(&mut self, now_ms: u64) -> usize {
         let mut expired = 0;
         while let Some(id) = self.holds.expired(now_ms) {
@@ -192,21 +194,21 @@ impl Index {
         expired
     }
 
-    /// Whether a hold that did not end yet keeps this chunk.
+    /// Whether a hold protects this chunk.
     pub fn is_held(&self, digest: &Digest) -> bool {
         self.find(digest).is_some_and(|slot| self.slab[slot].holds > 0)
     }
 
-    /// Counts one more hold on each; `false`, with nothing changed, if one of them can bear no
-    /// more.
+    /// Counts one more hold on each slot; `false`, with nothing changed, if a counter would
+    /// overflow.
     fn count_up(&mut self, slots: &[u32]) -> bool {
         for (done, slot) in slots.iter().enumerate() {
-            let line = &mut self.slab[*slot];
-            let Some(holds) = line.holds.checked_add(1) else {
+            let row = &mut self.slab[*slot];
+            let Some(holds) = row.holds.checked_add(1) else {
                 self.count_down(&slots[..done]);
                 return false;
             };
-            line.holds = holds;
+            row.holds = holds;
             if holds == 1 {
                 self.policy.pin(*slot);
             }
@@ -216,14 +218,14 @@ impl Index {
 
     fn count_down(&mut self, slots: &[u32]) {
         for slot in slots.iter().rev() {
-            let line = &mut self.slab[*slot];
-            line.holds -= 1;
-            match (line.holds, line.state) {
+            let row = &mut self.slab[*slot];
+            row.holds -= 1;
+            match (row.holds, row.state) {
                 (0, State::Forgotten) => self.slab.remove(*slot),
                 (0, _) => {
                     self.policy.unpin(*slot);
-                    let line = &self.slab[*slot];
-                    self.sets.released(&line.digest, self.slab.tenant(line));
+                    let row = &self.slab[*slot];
+                    self.sets.released(&row.digest, self.slab.tenant(row));
                 }
                 _ => {}
             }
@@ -231,16 +233,16 @@ impl Index {
     }
 }
 
-/// Splits `all` into the items whose key is among `wanted`, as many of each as it is there times,
-/// the first of them first; and the others. Both stay in their order. The work grows with the
-/// number of items, not with its product with `wanted`.
+/// Splits `all` into the items whose key is in `wanted`, at most as often as it is there and the
+/// first ones first, and the others. Both keep their order. The time grows with the number of
+/// items, not with its product with `wanted`.
 fn take_each<T: Copy, K: Ord>(
     all: &[T],
     mut wanted: Vec<K>,
     key: impl Fn(&T) -> K,
 ) -> (Vec<T>, Vec<T>) {
     wanted.sort_unstable();
-    // How many of the equal keys from a place on were used already.
+    // For each run of equal keys, at its first index, how many were used already.
     let mut used = vec![0usize; wanted.len()];
     let (mut taken, mut others) = (Vec::with_capacity(wanted.len()), Vec::with_capacity(all.len()));
     for item in all {

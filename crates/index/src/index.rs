@@ -16,17 +16,17 @@ use crate::{
     Refusal, Reservation, TenantId, TenantTotals,
 };
 
-/// The most slots that one [`Index::keys_page`] looks at.
+/// The most slots that one [`Index::keys_page`] scans.
 const PAGE_SCAN_MAX: u32 = 1 << 16;
-/// So many keys are looked for at once where there are several.
-const AT_ONCE: usize = 16;
+/// The number of keys looked up together.
+const BATCH: usize = 16;
 
-/// Which chunks one tier has. See the crate's documentation for how a tier uses it.
+/// The chunks of one tier. See the crate's documentation for how a tier uses it.
 #[derive(Debug)]
 pub struct Index {
     pub(crate) marks: Marks,
     pub(crate) slab: Slab,
-    /// Slots by the tag of their digest, which is uniform and therefore its own hash.
+    /// Slots by the tag of their digest, which is uniform and so its own hash.
     table: HashTable<u32>,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) totals: UsageTotals,
@@ -35,56 +35,56 @@ pub struct Index {
     pub(crate) chains: Chains,
     pub(crate) quotas: Limits,
     pub(crate) sets: Sets,
-    /// The most members of sets that are not there.
+    /// The most absent members of sets.
     pub(crate) missing_max: usize,
     pub(crate) compat: CompatState,
 }
 
-/// Why an entry goes.
+/// Why an entry is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RemovalCause {
-    /// The policy gave it up.
+    /// The policy chose it.
     Evicted,
-    /// It was removed, or vanished.
+    /// It was removed, or vanished from the medium.
     Removed,
 }
 
-/// What an insert did.
+/// The outcome of an insert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 #[non_exhaustive]
 pub enum InsertOutcome {
-    /// The chunk was not known; this is its slot.
+    /// The chunk was unknown; this is its slot.
     New(u32),
-    /// It was known, as `old`; it keeps its slot and its holds. If it was a victim, it is one no
-    /// longer.
+    /// The chunk replaced `old` and keeps its slot and its holds. If `old` was a victim, the chunk
+    /// is none.
     Replaced {
-        /// What was known before.
+        /// The replaced chunk.
         old: Chunk,
     },
     /// Nothing was changed.
     Refused(Refusal),
 }
 
-/// What a remove did.
+/// The outcome of a remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 #[non_exhaustive]
 pub enum RemoveOutcome {
-    /// This entry goes.
+    /// This entry was removed.
     Gone(IndexEntry),
-    /// A hold keeps it; nothing was changed.
+    /// A hold protects it; nothing was changed.
     Held,
-    /// It is not there, or already a victim.
+    /// It is absent, or already a victim.
     Absent,
 }
 
-/// Where the next page of keys begins; the default is the beginning.
+/// The start of the next page of keys; the default is the start of the listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SlotCursor(u32);
 
 impl SlotCursor {
-    /// The number behind it, to carry it through an interface of another kind.
+    /// Its number, for interfaces of another kind.
     pub fn as_u32(self) -> u32 {
         self.0
     }
@@ -95,18 +95,22 @@ impl SlotCursor {
     }
 }
 
-/// Some of the chunks that are there.
+/// Some of the present chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChunkPage {
-    /// The chunks, in no order that means anything.
+    /// The chunks, in no particular order.
     pub chunks: Vec<Chunk>,
-    /// Where to go on; `None` at the end. A page may be short, even empty, before the end.
+    /// The start of the next page; `None` at the end. A page before the end may be short or empty.
     pub next: Option<SlotCursor>,
 }
 
 impl Index {
     /// An empty index that evicts by `policy`, which must be empty too.
+    ///
+    /// # Errors
+    ///
+    /// For a capacity of 0 and for marks that are no shares.
     pub fn new(config: IndexConfig, policy: Box<dyn Policy>) -> Result<Self, InvalidConfig> {
         Ok(Index {
             marks: config.marks()?,
@@ -124,15 +128,15 @@ impl Index {
         })
     }
 
-    /// Makes the table large enough for `entries` more, so that no insert among them rehashes it.
+    /// Makes the table large enough for `entries` more, so that none of their inserts rehashes it.
     pub fn reserve_entries(&mut self, entries: usize) {
         let slab = &self.slab;
         self.table.reserve(entries, |slot| hash(&slab[*slot].digest));
     }
 
-    /// Enters a chunk that lies on the medium (found there, or told by a journal), as the most
-    /// recent. One that is known is replaced; where `chunk` knows no chain, the known one
-    /// stays. Claims no room: see [`commit`](Self::commit).
+    /// Enters a chunk that is on the medium, found there or reported by a journal, as the most
+    /// recent. A known chunk is replaced; if `chunk` has no chain, the known chain stays. Claims no
+    /// space: see [`commit`](Self::commit).
     pub fn insert(&mut self, chunk: Chunk) -> InsertOutcome {
         if chunk.len.max(chunk.bytes) >= CHUNK_BYTES_LIMIT {
             return InsertOutcome::Refused(Refusal::TooLarge {
@@ -146,9 +150,8 @@ impl Index {
         }
     }
 
-    /// Corrects the payload's length and the cost in bytes of a chunk that is there. Its place in
-    /// the order of use stays. `false` if it is not there, or on its way out, or longer than an
-    /// index can say.
+    /// Corrects the length and the cost of a present chunk. Its position in the order of use stays.
+    /// `false` if it is absent, a victim, or too long for an index.
     pub fn resize(&mut self, digest: &Digest, len: u64, bytes: u64) -> bool {
         let Some(slot) = self.find(digest) else { return false };
         if self.slab[slot].state != State::Present || len.max(bytes) >= CHUNK_BYTES_LIMIT {
@@ -162,43 +165,43 @@ impl Index {
         true
     }
 
-    /// Enters a chunk that was just written into the room that `reservation` claimed. It is no
-    /// suspect any more. A chunk that costs more than was claimed is entered all the same: what
-    /// lies there is counted.
+    /// Enters a chunk that was just written into the space that `reservation` claimed. It is no
+    /// longer suspect. A chunk that costs more than was claimed is entered too, since it is on the
+    /// medium.
     pub fn commit(&mut self, reservation: Reservation, chunk: Chunk) -> InsertOutcome {
         self.cancel(reservation);
         self.clear_suspect(&chunk.digest);
         self.insert(chunk)
     }
 
-    /// The entry of `digest`; `None` (a miss) also when it is suspect, a victim on its way out, or
-    /// of a [set](Self::declare_set) that is not whole.
+    /// The entry of `digest`. `None`, a miss, also if the chunk is suspect, a victim, or of a
+    /// [set](Self::declare_set) that is incomplete.
     pub fn get(&self, digest: &Digest) -> Option<IndexEntry> {
         let slot = self.find(digest)?;
-        let line = &self.slab[slot];
-        (line.state == State::Present && !self.is_suspect(digest) && !self.is_hidden(digest))
+        let row = &self.slab[slot];
+        (row.state == State::Present && !self.is_suspect(digest) && !self.is_hidden(digest))
             .then(|| self.slab.entry(slot))
     }
 
-    /// The entry of a chunk that is there, be it suspect or hidden by its [set](Self::declare_set);
-    /// `None` for a victim on its way out.
+    /// The entry of a present chunk, even if it is suspect or hidden by its
+    /// [set](Self::declare_set); `None` for a victim.
     pub fn known(&self, digest: &Digest) -> Option<IndexEntry> {
         self.slot(digest).map(|slot| self.slab.entry(slot))
     }
 
-    /// Whether there is an entry of `digest`, be it suspect or on its way out.
+    /// Whether there is an entry of `digest`, even if it is suspect or a victim.
     pub fn is_known(&self, digest: &Digest) -> bool {
         self.find(digest).is_some()
     }
 
-    /// The slot of a chunk that is there, suspect or not; `None` also for a victim on its way out.
+    /// The slot of a present chunk, suspect or not; `None` for a victim.
     pub fn slot(&self, digest: &Digest) -> Option<u32> {
         self.find(digest).filter(|slot| self.slab[*slot].state == State::Present)
     }
 
-    /// Notes that a request used these chunks, given in the order of its chain: the first becomes
-    /// the most recent and the deepest the least recent of them, so that tails are evicted
-    /// before heads. Absent ones are passed over.
+    /// One request used these chunks, given in the order of its chain. The first becomes the most
+    /// recent and the deepest the least recent of them, so that tails are evicted before heads.
+    /// Absent ones are skipped.
     pub fn touch_batch(&mut self, chain: &[Digest]) {
         match chain {
             [digest] => self.find(digest).into_iter().for_each(|slot| self.policy.touch(slot)),
@@ -209,12 +212,12 @@ impl Index {
         }
     }
 
-    /// Reads from memory what it takes to look these up, of several at once: one after the other,
-    /// each lookup would wait for memory by itself.
+    /// Reads the memory that lookups of these keys need, of several keys at once. One after the
+    /// other, each lookup would wait for memory.
     pub fn prefetch<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) {
         let mut digests = digests.into_iter();
         loop {
-            let mut some = [0; AT_ONCE];
+            let mut some = [0; BATCH];
             let n = some
                 .iter_mut()
                 .zip(&mut digests)
@@ -223,16 +226,15 @@ impl Index {
             core::hint::black_box(
                 some[..n]
                     .iter()
-                    .fold(0, |all, slot| all ^ self.slab.get(*slot).map_or(0, |line| line.holds)),
+                    .fold(0, |all, slot| all ^ self.slab.get(*slot).map_or(0, |row| row.holds)),
             );
-            if n < AT_ONCE {
+            if n < BATCH {
                 return;
             }
         }
     }
 
-    /// Tells the policy what the caller expects of these chunks, at this time. Absent ones are
-    /// passed over.
+    /// Gives the policy the caller's hint for these chunks, at this time. Absent ones are skipped.
     pub fn hint_batch(&mut self, now_ms: u64, chain: &[Digest], hint: &EvictionHint) {
         self.policy.set_time(now_ms);
         for slot in chain.iter().rev().filter_map(|digest| self.find(digest)).collect::<Vec<u32>>()
@@ -241,8 +243,9 @@ impl Index {
         }
     }
 
-    /// Removes a chunk that no hold keeps. It stops being counted at once: call it when the medium
-    /// has deleted the chunk, or deletes it at once; else [`begin_evict`](Self::begin_evict).
+    /// Removes a chunk that is not held. It stops counting at once. Call it when the medium has
+    /// deleted the chunk, or deletes it immediately; otherwise use
+    /// [`begin_evict`](Self::begin_evict).
     pub fn remove(&mut self, digest: &Digest) -> RemoveOutcome {
         match self.removable(digest) {
             Ok(slot) => RemoveOutcome::Gone(self.drop_entry(slot, RemovalCause::Removed)),
@@ -250,24 +253,23 @@ impl Index {
         }
     }
 
-    /// Removes a chunk in two steps: it becomes a victim, a miss that is still counted, until
+    /// Removes a chunk in two steps: it becomes a victim, a miss that still counts, until
     /// [`finish_evict`](Self::finish_evict) or [`abort_evict`](Self::abort_evict) is called.
     pub fn begin_evict(&mut self, digest: &Digest) -> RemoveOutcome {
         match self.removable(digest) {
-            Ok(slot) => RemoveOutcome::Gone(self.mark_evicting(slot)),
+            Ok(slot) => RemoveOutcome::Gone(self.start_evicting(slot)),
             Err(not) => not,
         }
     }
 
-    /// Drops a chunk that vanished outside our sight, or was set aside as corrupt: even when it is
-    /// held. Holds on it stay valid and hold nothing; saved again, it is not held by them.
+    /// Drops a chunk that vanished from the medium, or was quarantined as corrupt, even if it is
+    /// held. Its holds stay valid but hold nothing; a later save of it is not held by them.
     pub fn forget(&mut self, digest: &Digest) -> Option<IndexEntry> {
         self.find(digest).map(|slot| self.drop_entry(slot, RemovalCause::Removed))
     }
 
-    /// Notes that the bytes of this key were found wrong: a miss until its next
-    /// [`commit`](Self::commit). An entry of its stays, counted and evictable, for media that
-    /// cannot set the bytes aside.
+    /// Marks the bytes of this key as corrupt: a miss until its next [`commit`](Self::commit). Its
+    /// entry stays, counted and evictable, for media that cannot quarantine the bytes.
     pub fn mark_suspect(&mut self, digest: &Digest) {
         if let Some(forgotten) = self.suspects.insert(*digest) {
             self.sets.suspected(digest);
@@ -275,20 +277,19 @@ impl Index {
         }
     }
 
-    /// The wrong bytes are out of the way: what is found under this key from now on was written
-    /// since.
+    /// The corrupt bytes are gone: bytes found under this key from now on were written since.
     pub fn clear_suspect(&mut self, digest: &Digest) {
         if self.suspects.remove(digest) {
             self.sets.suspect_cleared(digest);
         }
     }
 
-    /// Whether the key's bytes were found wrong and not overwritten since.
+    /// Whether the key's bytes are corrupt and not overwritten since.
     pub fn is_suspect(&self, digest: &Digest) -> bool {
         self.suspects.contains(digest)
     }
 
-    /// What lies on the medium.
+    /// The space in use.
     pub fn usage(&self) -> IndexUsage {
         IndexUsage {
             capacity: self.marks.capacity,
@@ -300,18 +301,18 @@ impl Index {
         }
     }
 
-    /// What one tenant has on the medium.
+    /// The space that one tenant uses.
     pub fn tenant_usage(&self, tenant: TenantId) -> TenantTotals {
         self.totals.tenants.get(&tenant).copied().unwrap_or_default()
     }
 
-    /// Every tenant that has something on the medium, in no order.
+    /// Every tenant with chunks, in no order.
     pub fn tenants(&self) -> impl ExactSizeIterator<Item = (TenantId, TenantTotals)> + '_ {
         self.totals.tenants.iter().map(|(tenant, usage)| (*tenant, *usage))
     }
 
-    /// Up to `n` of the chunks that are there. Chunks that come or go between pages may be missed,
-    /// none comes twice unless it went and came back.
+    /// Up to `n` of the present chunks. A chunk that comes or goes between pages may be missed.
+    /// None comes twice unless it was removed and saved again.
     pub fn keys_page(&self, cursor: SlotCursor, n: usize) -> ChunkPage {
         let stop = cursor.0.saturating_add(PAGE_SCAN_MAX).min(self.slab.end());
         let (mut chunks, mut at) = (Vec::new(), cursor.0);
@@ -322,26 +323,25 @@ impl Index {
         ChunkPage { chunks, next: (at < self.slab.end()).then_some(SlotCursor(at)) }
     }
 
-    /// All slots in the order of the policy, the next victim first, held ones last: with
-    /// [`chunks_at`](Self::chunks_at) the way to a snapshot. Takes time and memory (4 bytes)
-    /// for each.
+    /// All slots in the policy's order, the next victim first, held ones last; with
+    /// [`chunks_at`](Self::chunks_at) the way to a snapshot. Takes time, and 4 bytes of memory, per
+    /// slot.
     pub fn eviction_order(&mut self) -> Vec<u32> {
         self.policy.eviction_order()
     }
 
-    /// The chunks that are in `slots` now, in their order; slots that are empty or on their way out
-    /// are passed over. So a snapshot can be taken in pieces, with other calls in between.
+    /// The chunks that are in `slots` now, in their order. Empty slots and victims are skipped. So
+    /// a snapshot can be taken in pieces, with other calls in between.
     pub fn chunks_at<'a>(&'a self, slots: &'a [u32]) -> impl Iterator<Item = Chunk> + 'a {
         slots.iter().filter_map(|slot| self.chunk_at(*slot))
     }
 
-    /// The heap memory held by entries, table and policy, in bytes; holds, suspects and tenants not
-    /// counted.
+    /// The heap memory of entries, table and policy, in bytes; without holds, suspects and tenants.
     pub fn memory_bytes(&self) -> usize {
         self.slab.memory_bytes() + self.table.allocation_size() + self.policy.memory_bytes()
     }
 
-    /// How many chunks are there, or on their way out.
+    /// The number of chunks, victims included.
     pub(crate) fn entries(&self) -> usize {
         self.table.len()
     }
@@ -350,16 +350,16 @@ impl Index {
         self.table.find(hash(digest), |slot| self.slab[*slot].digest == *digest).copied()
     }
 
-    /// The slots of those that are there.
+    /// The slots of the present ones.
     fn find_all(&self, digests: &[Digest]) -> Vec<u32> {
         let mut slots = Vec::with_capacity(digests.len());
-        for some in digests.chunks(AT_ONCE) {
-            // First what the table says of all of them, then what the slots say, so that none waits
-            // for another.
-            let mut likely = [0; AT_ONCE];
+        for some in digests.chunks(BATCH) {
+            // First read the table for all of them, then the slots, so that no read waits for
+            // another.
+            let mut likely = [0; BATCH];
             likely.iter_mut().zip(some).for_each(|(slot, digest)| *slot = self.likely(digest));
             let is_it = |slot: &u32, digest: &Digest| {
-                self.slab.get(*slot).is_some_and(|line| line.digest == *digest)
+                self.slab.get(*slot).is_some_and(|row| row.digest == *digest)
             };
             let found =
                 likely.iter().zip(some).filter_map(|(slot, digest)| match is_it(slot, digest) {
@@ -371,13 +371,13 @@ impl Index {
         slots
     }
 
-    /// The slot that a key is most likely in, if it is there.
+    /// The slot that probably holds a key, if the key is present.
     fn likely(&self, digest: &Digest) -> u32 {
         self.table.find(hash(digest), |_| true).copied().unwrap_or(0)
     }
 
     /// Makes a present entry a victim.
-    pub(crate) fn mark_evicting(&mut self, slot: u32) -> IndexEntry {
+    pub(crate) fn start_evicting(&mut self, slot: u32) -> IndexEntry {
         self.slab[slot].state = State::Evicting;
         let entry = self.slab.entry(slot);
         self.count_evicting(entry.chunk.tenant, entry.chunk.bytes);
@@ -386,8 +386,8 @@ impl Index {
         entry
     }
 
-    /// Takes back a victim.
-    pub(crate) fn unmark_evicting(&mut self, slot: u32) {
+    /// Makes a victim a present entry again.
+    pub(crate) fn stop_evicting(&mut self, slot: u32) {
         self.slab[slot].state = State::Present;
         let Chunk { digest, bytes, tenant, .. } = self.slab.chunk(slot);
         self.uncount_evicting(tenant, bytes);
@@ -395,15 +395,15 @@ impl Index {
         self.sets.returned(&digest, tenant);
     }
 
-    /// Takes an entry out of everything, remembered by the policy if that gave it up; its slot is
-    /// free once no hold refers to it.
+    /// Removes an entry everywhere. The policy remembers it if it was evicted. Its slot is free
+    /// once no hold refers to it.
     pub(crate) fn drop_entry(&mut self, slot: u32, end: RemovalCause) -> IndexEntry {
         let (entry, state) = (self.slab.entry(slot), self.slab[slot].state);
         if state == State::Evicting {
             self.uncount_evicting(entry.chunk.tenant, entry.chunk.bytes);
         }
         self.uncount(&entry.chunk);
-        // Who is on its way out has left its set already.
+        // A victim has left its set already.
         if state == State::Present {
             self.sets.left(&entry.chunk.digest, entry.chunk.tenant);
         }
@@ -440,7 +440,7 @@ impl Index {
 
     fn replace(&mut self, slot: u32, chunk: &Chunk) -> InsertOutcome {
         if self.slab[slot].state == State::Evicting {
-            self.unmark_evicting(slot);
+            self.stop_evicting(slot);
         }
         let old = self.slab.chunk(slot);
         self.slab.set(slot, chunk);
@@ -453,10 +453,10 @@ impl Index {
     pub(crate) fn notify_policy(&mut self, slot: u32) {
         let chunk = self.slab.chunk(slot);
         let parent = chunk.parent.and_then(|tag| self.find_tag(tag));
-        // One that is leaving may be gone when the next save of it ends.
+        // A victim may be gone when the next save of it ends.
         let stays = parent.is_some_and(|slot| self.slab[slot].state != State::Evicting);
         if let (Some(before), false, false) = (chunk.parent, stays, self.policy.accepts_orphans()) {
-            self.note_early(&chunk.digest, before);
+            self.remember_early(&chunk.digest, before);
         }
         let entry = kvtier_evict::SlotInfo::new(slot, chunk.bytes).with_chain(parent, chunk.depth);
         self.policy.insert(
@@ -464,7 +464,7 @@ impl Index {
         );
     }
 
-    /// The slot of a tenant that goes next; `None` also from policies that do not divide by tenant.
+    /// The slot of a tenant to evict next; `None` also from policies that do not divide by tenant.
     pub(crate) fn tenant_victim(&mut self, tenant: TenantId) -> Option<u32> {
         let number = self.slab.number_of(tenant)?;
         self.policy.tenant_victim(number)
@@ -489,8 +489,8 @@ impl Index {
     }
 
     fn chunk_at(&self, slot: u32) -> Option<Chunk> {
-        let line = (slot < self.slab.end()).then(|| &self.slab[slot])?;
-        (line.state == State::Present).then(|| self.slab.chunk(slot))
+        let row = (slot < self.slab.end()).then(|| &self.slab[slot])?;
+        (row.state == State::Present).then(|| self.slab.chunk(slot))
     }
 }
 

@@ -1,4 +1,4 @@
-//! When chunks were used last, as far as a snapshot and journals say: for tools that look at a
+//! The last use of chunks, according to a snapshot and journals: for tools that inspect a
 //! medium from outside.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use kvtier_key::Digest;
 use crate::journal::{Record, RecordBatch};
 use crate::{Chunk, TenantId};
 
-/// When a chunk was used last, and which tenant it is of.
+/// The last use of a chunk, and its tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LastUse {
@@ -48,7 +48,7 @@ impl LastUses {
         }
     }
 
-    /// The last use of a chunk, if one was noted.
+    /// The last use of a chunk, if recorded.
     pub fn get(&self, digest: &Digest) -> Option<LastUse> {
         self.0.get(digest).copied()
     }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_use_counts_and_the_tenant_stays_known() {
+    fn the_latest_use_counts_and_the_tenant_stays() {
         let digest = |n: u8| Digest::derive("test", &[n]);
         let chunk = |n: u8| Chunk::new(digest(n), 1, 1).with_tenant(TenantId(n.into()));
         let batch = |at_ms, records| RecordBatch { at_ms, follows: 0, records };

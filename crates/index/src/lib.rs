@@ -1,18 +1,18 @@
-//! The index of one tier: which chunks are there, who holds them, and what goes when room is short.
+//! The index of one tier: its chunks, their holds, and the eviction that frees space.
 //!
 //! An [`Index`] maps key digests to slots, counts usage per tenant, keeps holds with their time
 //! limits, and drives eviction through a [`Policy`](kvtier_evict::Policy). It does no I/O, reads no
-//! clock (time comes in as milliseconds of any clock that only goes forward) and takes no lock: a
-//! tier keeps it in a mutex, and moves bytes outside of it.
+//! clock (time comes in as milliseconds of any monotonic clock) and takes no lock. A tier keeps it
+//! in a mutex, and moves bytes outside of it.
 //!
 //! # A save
 //!
-//! 1. [`Index::reserve`] claims room before the write begins. [`Reserve::Granted`]: write.
-//!    [`Reserve::Evict`]: delete these chunks, answer [`Index::finish_evict`] or [`Index::abort_evict`] for
-//!    each, and ask again. [`Reserve::Busy`]: others are deleting enough; ask again when they are
-//!    done. [`Reserve::Full`]: shed the save.
+//! 1. [`Index::reserve`] claims space before the write begins. [`Reserve::Granted`]: write.
+//!    [`Reserve::Evict`]: delete these chunks, call [`Index::finish_evict`] or
+//!    [`Index::abort_evict`] for each, and ask again. [`Reserve::Busy`]: other saves are deleting
+//!    enough; ask again when they are done. [`Reserve::Full`]: shed the save.
 //! 2. [`Index::commit`] when the chunk is published, or [`Index::cancel`] when the write failed.
-//! 3. [`Index::victims`] with a need of 0, to go back below the high mark.
+//! 3. [`Index::victims`] with a need of 0, to return below the high mark.
 //! 4. When the request is complete, [`Index::touch_batch`] with its whole chain.
 //!
 //! ```
@@ -22,28 +22,30 @@
 //!
 //! let mut index = Index::new(IndexConfig::new(10_000).with_high_mark(1.0), PolicyKind::Lru.build())?;
 //! for n in 0..8u8 {
-//!     let chunk = Chunk::new(Digest::derive("example", &[n]), 1000, 2000); // 1000 bytes that cost the medium 2000
-//!     let room = loop {
+//!     // 1000 bytes of payload that cost the medium 2000
+//!     let chunk = Chunk::new(Digest::derive("example", &[n]), 1000, 2000);
+//!     let reservation = loop {
 //!         match index.reserve(0, chunk.bytes) {
-//!             Reserve::Granted(room) => break room, // and write the chunk, the mutex released
+//!             Reserve::Granted(reservation) => break reservation, // write, the mutex released
 //!             Reserve::Evict(victims) => victims.iter().for_each(|victim| {
 //!                 index.finish_evict(&victim.chunk.digest); // after the medium deleted it
 //!             }),
 //!             other => panic!("{other:?}"),
 //!         }
 //!     };
-//!     let _ = index.commit(room, chunk);
+//!     let _ = index.commit(reservation, chunk);
 //! }
 //! assert_eq!((index.usage().used, index.usage().entries), (10_000, 5));
-//! assert!(index.get(&Digest::derive("example", &[2])).is_none() && index.get(&Digest::derive("example", &[3])).is_some());
+//! assert!(index.get(&Digest::derive("example", &[2])).is_none());
+//! assert!(index.get(&Digest::derive("example", &[3])).is_some());
 //! # Ok::<(), kvtier_index::InvalidConfig>(())
 //! ```
 //!
 //! # After a restart
 //!
-//! What the medium lists goes in through [`Index::insert`]; then a [`snapshot`] and the
-//! [`journal`]s give the order in which it was used. Both formats stop at the first torn or foreign
-//! byte, and never invent a record.
+//! [`Index::insert`] enters the chunks that the medium lists. A [`snapshot`] and the [`journal`]s
+//! then give the order of use. Both formats stop at the first torn or foreign byte, and never
+//! invent a record.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,4 +1,4 @@
-//! Who gives when room is short, where tenants have limits.
+//! Which tenants are over their share, and whose chunks are evicted first.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 
 use crate::{Index, TenantId};
 
-/// Tenants that have more than their part, by how much more.
+/// Tenants over their share, by the excess.
 #[derive(Debug, Default)]
 pub(crate) struct OverQuota {
     by_excess: BTreeSet<(u64, TenantId)>,
@@ -14,7 +14,7 @@ pub(crate) struct OverQuota {
 }
 
 impl OverQuota {
-    /// A tenant has so many bytes more than its part now.
+    /// The excess of a tenant, in bytes; 0 removes it.
     pub fn set_excess(&mut self, tenant: TenantId, excess: u64) {
         let before =
             if excess > 0 { self.of.insert(tenant, excess) } else { self.of.remove(&tenant) };
@@ -28,18 +28,17 @@ impl OverQuota {
 }
 
 impl Index {
-    /// Whether limits are also what tenants are sure of, from now on. The part of each tenant that
-    /// has a limit of its own is that limit, or less where all of them together are more than
-    /// there is room for; of the others it is nothing. When room is short, chunks of a tenant that
-    /// has no more than its part stay while anybody has more and can give.
+    /// Whether quotas are also guaranteed. If so, a tenant without a quota has a share of 0, and if
+    /// all quotas together exceed the high mark, shares are scaled down in proportion. While some
+    /// tenants are over their share, only their chunks are evicted, of the largest excess first.
     pub fn set_fair_sharing(&mut self, fair: bool) {
         self.quotas.fair = fair.then_some(self.marks.high);
         self.update_all_quotas();
     }
 
-    /// What goes before anything that the policy says when room is short: what is left of sets; and
-    /// where the policy's choice is a chunk of a tenant that has no more than its part while
-    /// others have more, a chunk of the one that has the most more.
+    /// The victim that comes before the policy's own choice: a leftover of a set, or, if the policy
+    /// would evict from a tenant within its share while others exceed theirs, a chunk of the one
+    /// with the largest excess.
     pub(crate) fn preferred_victim(&mut self) -> Option<u32> {
         if let Some(slot) = self.leftover() {
             return Some(slot);
@@ -72,7 +71,7 @@ mod tests {
     use crate::slab::State;
     use crate::{Chunk, Index, IndexConfig, Reserve, ReserveRequest, TenantId};
 
-    /// What every tenant has more than its part, counted anew.
+    /// Every tenant's excess, counted anew.
     fn counted(index: &Index, quotas: &BTreeMap<u128, u64>, fair: bool) -> Vec<(u64, TenantId)> {
         let sum = quotas.values().sum::<u64>().max(100);
         let part = |tenant| match quotas.get(&tenant) {
@@ -87,11 +86,11 @@ mod tests {
             }
         };
         let excess = |tenant: u128| {
-            let lines = (0..index.slab.end()).map(|slot| &index.slab[slot]);
-            let staying = lines.filter(|line| {
-                line.state == State::Present && index.slab.tenant(line) == TenantId(tenant)
+            let rows = (0..index.slab.end()).map(|slot| &index.slab[slot]);
+            let staying = rows.filter(|row| {
+                row.state == State::Present && index.slab.tenant(row) == TenantId(tenant)
             });
-            let bytes = staying.map(|line| line.bytes()).sum::<u64>()
+            let bytes = staying.map(|row| row.bytes()).sum::<u64>()
                 + index.tenant_reserved(TenantId(tenant));
             (bytes.saturating_sub(part(tenant)), TenantId(tenant))
         };
@@ -104,23 +103,23 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
         #[test]
-        fn who_has_more_than_its_part_is_known_however_chunks_and_quotas_change(
+        fn the_excess_of_each_tenant_is_right_after_any_change(
             fair: bool,
             ops in prop::collection::vec((0..9u8, 0..6u8, 0..3u128, 1..40u64), 1..120),
         ) {
             let config = IndexConfig::new(100).with_high_mark(1.0);
             let mut index = Index::new(config, PolicyKind::Lru.build()).unwrap();
             index.set_fair_sharing(fair);
-            let (mut quotas, mut rooms) = (BTreeMap::new(), Vec::new());
+            let (mut quotas, mut reservations) = (BTreeMap::new(), Vec::new());
             for (op, key, tenant, bytes) in ops {
                 let (digest, id) = (Digest([key; 32]), TenantId(tenant));
                 let chunk = Chunk::new(digest, 1, bytes).with_tenant(id);
                 match op {
-                    0 | 1 => if let Reserve::Granted(room) = index.reserve_for(0, &ReserveRequest::new(bytes).with_tenant(id)) {
-                        rooms.push(room);
+                    0 | 1 => if let Reserve::Granted(reservation) = index.reserve_for(0, &ReserveRequest::new(bytes).with_tenant(id)) {
+                        reservations.push(reservation);
                     }
-                    2 => if let Some(room) = rooms.pop() { let _ = index.commit(room, chunk); }
-                    3 => if let Some(room) = rooms.pop() { index.cancel(room) }
+                    2 => if let Some(reservation) = reservations.pop() { let _ = index.commit(reservation, chunk); }
+                    3 => if let Some(reservation) = reservations.pop() { index.cancel(reservation) }
                     4 => { let _ = index.insert(chunk); }
                     5 => { let _ = (index.begin_evict(&digest), index.resize(&digest, 1, bytes)); }
                     6 => { let _ = if bytes < 20 { index.finish_evict(&digest) } else { index.abort_evict(&digest) }; }
@@ -131,7 +130,7 @@ mod tests {
                         if let Some(bytes) = bytes { quotas.insert(tenant, bytes); } else { quotas.remove(&tenant); }
                     }
                 }
-                // Room that was claimed while nobody had a limit is on nobody's account.
+                // Space claimed before the first quota is charged to no tenant.
                 let above: Vec<_> = index.quotas.over_quota.by_excess.iter().copied().collect();
                 prop_assert_eq!(above, counted(&index, &quotas, fair));
             }

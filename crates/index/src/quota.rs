@@ -1,4 +1,4 @@
-//! How much each tenant may have.
+//! Quotas: how much space each tenant may use.
 
 use std::collections::BTreeMap;
 
@@ -10,124 +10,125 @@ use crate::over_quota::OverQuota;
 use crate::slab::State;
 use crate::{ChainPlace, Chunk, Index, IndexEntry, Refusal, Reserve, TenantId, VICTIMS_MAX};
 
-/// What a write asks for.
+/// A write that asks for space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReserveRequest {
-    /// What it costs the medium, in bytes.
+    /// Its cost on the medium, in bytes.
     pub bytes: u64,
-    /// Where its chunk stands in its chain.
+    /// The position of its chunk in its chain.
     pub place: ChainPlace,
-    /// Whose it is.
+    /// The tenant.
     pub tenant: TenantId,
-    /// Its chunk, for policies that learn from what is shed.
+    /// Its chunk, for policies that learn from shed saves.
     pub digest: Option<Digest>,
 }
 
 impl ReserveRequest {
-    /// A write of so many bytes, of tenant 0, its chain unknown.
+    /// A write of this many bytes, without a tenant and a chain.
     pub fn new(bytes: u64) -> Self {
         ReserveRequest { bytes, place: ChainPlace::default(), tenant: TenantId::NONE, digest: None }
     }
 
-    /// The same of a chunk at this place in its chain.
+    /// Sets the position in the chain.
     pub fn with_place(mut self, place: ChainPlace) -> Self {
         self.place = place;
         self
     }
 
-    /// The same of this tenant.
+    /// Sets the tenant.
     pub fn with_tenant(mut self, tenant: TenantId) -> Self {
         self.tenant = tenant;
         self
     }
 
-    /// The same of this chunk.
+    /// Sets the chunk.
     pub fn with_digest(mut self, digest: &Digest) -> Self {
         self.digest = Some(*digest);
         self
     }
 }
 
-/// How much tenants may have, by name.
+/// The quotas of tenants, by name.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Quotas {
-    /// Limits of single tenants, in bytes.
+    /// Quotas of single tenants, in bytes.
     pub by_tenant: BTreeMap<String, u64>,
-    /// The limit of every other tenant, in bytes; `None` for none. Chunks without a salt, or whose
-    /// salt nobody knows, are of the tenant `""`, which this does not include.
+    /// The quota of every other tenant, in bytes; `None` for none. It does not apply to the tenant
+    /// `""`: chunks without a salt, or with an unknown one.
     pub others: Option<u64>,
-    /// Whether the limits of single tenants are also what these are sure of: see
+    /// Whether the quotas of single tenants are also guaranteed to them: see
     /// [`Index::set_fair_sharing`].
     pub fair: bool,
 }
 
 impl Quotas {
-    /// No limits.
+    /// No quotas.
     pub fn new() -> Self {
         Quotas::default()
     }
 
-    /// Limits a tenant.
+    /// Sets the quota of a tenant.
     pub fn with(mut self, tenant: &str, bytes: u64) -> Self {
         self.by_tenant.insert(tenant.into(), bytes);
         self
     }
 
-    /// Limits every tenant that has no limit of its own.
+    /// Sets the quota of every tenant without one of its own.
     pub fn with_others(mut self, bytes: u64) -> Self {
         self.others = Some(bytes);
         self
     }
 
-    /// Makes the limits of single tenants also what these are sure of.
+    /// Also guarantees the quotas of single tenants to them.
     pub fn with_fair(mut self, fair: bool) -> Self {
         self.fair = fair;
         self
     }
 
-    /// Whether nobody has a limit.
+    /// Whether there is no quota.
     pub fn is_empty(&self) -> bool {
         self.by_tenant.is_empty() && self.others.is_none()
     }
 }
 
-/// A tenant whose limit has less than one part in so many to spare is full.
+/// A tenant with less than this fraction of its quota free is full.
 const SPARE: u64 = 50;
 
-/// Limits, and what counts towards them besides what is there.
+/// The quotas, and what counts towards them besides present chunks.
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     default: Option<u64>,
     by_tenant: HashMap<TenantId, u64>,
     /// Bytes of writes in flight.
     reserved: HashMap<TenantId, u64>,
-    /// Bytes on their way out.
+    /// Bytes of victims.
     evicting: HashMap<TenantId, u64>,
-    /// Tenants whose limits are full, or nearly: so that nobody has to look at all of them.
+    /// Tenants whose quotas are full, or nearly full, so that callers need not scan all tenants.
     full: HashSet<TenantId>,
-    /// Tenants that have more than their part, with writes in flight and without what is on its
-    /// way out.
+    /// Tenants over their share, counted with writes in flight and without victims.
     pub over_quota: OverQuota,
-    /// How much all parts together may be, where limits are also what tenants are sure of.
+    /// The maximum sum of all shares, if quotas are guaranteed.
     pub fair: Option<u64>,
-    /// The limits of single tenants together.
+    /// The sum of the quotas of single tenants.
     sum: u128,
 }
 
 impl Limits {
-    /// Tenant 0 is also whose chunks nobody knows: what limits the others must not delete those.
+    /// The quota of a tenant. The quota of the others must not evict chunks of unknown tenants,
+    /// which tenant 0 stands for.
     fn limit(&self, tenant: TenantId) -> Option<u64> {
         self.by_tenant.get(&tenant).copied().or(self.default.filter(|_| tenant != TenantId::NONE))
     }
 
-    /// Whether anybody has a limit.
+    /// Whether there is any quota.
     pub fn are_set(&self) -> bool {
         self.default.is_some() || !self.by_tenant.is_empty()
     }
 
-    /// How much a tenant has at most when it gives no chunk while others have more than their part.
+    /// The share of a tenant: below it, the tenant's chunks are not evicted while another tenant is
+    /// over its share.
     fn part(&self, tenant: TenantId) -> u64 {
         let Some(all) = self.fair.filter(|_| !self.by_tenant.is_empty()) else {
             return self.limit(tenant).unwrap_or(u64::MAX);
@@ -137,7 +138,7 @@ impl Limits {
         u64::try_from(scaled).unwrap_or(own)
     }
 
-    /// A tenant has so many bytes now.
+    /// A tenant has this many bytes now.
     pub fn update(&mut self, tenant: TenantId, bytes: u64) {
         let [coming, leaving] =
             [&self.reserved, &self.evicting].map(|of| of.get(&tenant).copied().unwrap_or(0));
@@ -157,17 +158,17 @@ impl Limits {
         take(&mut self.reserved, tenant, bytes);
     }
 
-    pub fn leave(&mut self, tenant: TenantId, bytes: u64) {
+    pub fn add_evicting(&mut self, tenant: TenantId, bytes: u64) {
         *self.evicting.entry(tenant).or_default() += bytes;
     }
 
-    pub fn left(&mut self, tenant: TenantId, bytes: u64) {
+    pub fn sub_evicting(&mut self, tenant: TenantId, bytes: u64) {
         take(&mut self.evicting, tenant, bytes);
     }
 }
 
-/// Takes from a sum; sums of nothing are not kept. What was claimed before there were limits was
-/// not added.
+/// Subtracts from a sum; sums of 0 are removed. Bytes claimed before the first quota were not
+/// added.
 fn take(sums: &mut HashMap<TenantId, u64>, tenant: TenantId, bytes: u64) {
     if let Some(sum) = sums.get_mut(&tenant) {
         *sum = sum.saturating_sub(bytes);
@@ -178,10 +179,9 @@ fn take(sums: &mut HashMap<TenantId, u64>, tenant: TenantId, bytes: u64) {
 }
 
 impl Index {
-    /// Limits from now on what one tenant may have, in bytes; `None` ends its limit. What is there
-    /// above it goes with the tenant's next write: its least recently used chunks, or those
-    /// that the policy chooses where it knows owners. By a policy that gives nothing up, writes
-    /// above the limit are refused.
+    /// Sets or ends (`None`) the quota of one tenant, in bytes. Bytes above it are evicted with the
+    /// tenant's next write: its least recently used chunks, or those that the policy chooses if it
+    /// divides by tenant. With a policy that never evicts, writes above the quota are refused.
     pub fn set_quota(&mut self, tenant: TenantId, bytes: Option<u64>) {
         let before = match bytes {
             Some(bytes) => {
@@ -193,14 +193,14 @@ impl Index {
         self.quotas.sum =
             self.quotas.sum - u128::from(before.unwrap_or(0)) + u128::from(bytes.unwrap_or(0));
         match self.quotas.fair {
-            // The parts of all are others now.
+            // All shares have changed.
             Some(_) => self.update_all_quotas(),
             None => self.update_quota(tenant),
         }
     }
 
-    /// Limits from now on, in bytes, what each tenant but number 0 may have that has no limit of
-    /// its own; `None` is no limit.
+    /// Sets or ends (`None`) the quota, in bytes, of each tenant that has none of its own, except
+    /// tenant 0.
     pub fn set_quota_of_others(&mut self, bytes: Option<u64>) {
         if bytes.is_some() {
             self.begin_limits();
@@ -209,7 +209,7 @@ impl Index {
         self.update_all_quotas();
     }
 
-    /// Notes of all tenants what limits ask of them, which have changed.
+    /// Recomputes all tenants after a change of the quotas.
     pub(crate) fn update_all_quotas(&mut self) {
         self.quotas.over_quota = OverQuota::default();
         self.quotas.full.clear();
@@ -221,31 +221,31 @@ impl Index {
         }
     }
 
-    /// Notes whether a tenant's limit is full, and how much more it has than its part.
+    /// Recomputes whether a tenant's quota is full, and by how much it is over its share.
     pub(crate) fn update_quota(&mut self, tenant: TenantId) {
         let bytes = self.tenant_usage(tenant).bytes;
         self.quotas.update(tenant, bytes);
     }
 
-    /// So many bytes of a tenant's are on their way out.
+    /// This many bytes of a tenant became victims.
     pub(crate) fn count_evicting(&mut self, tenant: TenantId, bytes: u64) {
         self.totals.evicting += bytes;
         if self.quotas.are_set() {
-            self.quotas.leave(tenant, bytes);
+            self.quotas.add_evicting(tenant, bytes);
             self.update_quota(tenant);
         }
     }
 
-    /// So many bytes of a tenant's are not on their way out any more.
+    /// This many bytes of a tenant are no longer victims.
     pub(crate) fn uncount_evicting(&mut self, tenant: TenantId, bytes: u64) {
         self.totals.evicting -= bytes;
         if self.quotas.are_set() {
-            self.quotas.left(tenant, bytes);
+            self.quotas.sub_evicting(tenant, bytes);
             self.update_quota(tenant);
         }
     }
 
-    /// A chunk is there.
+    /// A chunk is present.
     pub(crate) fn count(&mut self, chunk: &Chunk) {
         self.totals.add(chunk);
         if self.quotas.are_set() {
@@ -253,7 +253,7 @@ impl Index {
         }
     }
 
-    /// A chunk is there no more.
+    /// A chunk is gone.
     pub(crate) fn uncount(&mut self, chunk: &Chunk) {
         self.totals.sub(chunk);
         if self.quotas.are_set() {
@@ -261,27 +261,27 @@ impl Index {
         }
     }
 
-    /// The tenants of whose limit less than a fiftieth is free, in no order, each with a write that
-    /// asks for just that.
+    /// The tenants with less than a fiftieth of their quota free, in no order, each as a request
+    /// for that space.
     pub fn full_tenants(&self) -> Vec<ReserveRequest> {
-        let want = |tenant: &TenantId| {
+        let request = |tenant: &TenantId| {
             let limit = self.quotas.limit(*tenant)?;
             Some(ReserveRequest::new(limit / SPARE).with_tenant(*tenant))
         };
-        self.quotas.full.iter().filter_map(want).collect()
+        self.quotas.full.iter().filter_map(request).collect()
     }
 
-    /// Before the first limit: sees that the policy can tell one tenant's chunks from another's,
-    /// and counts what is on its way out. Who has no limits does not pay for it.
+    /// Before the first quota: makes the policy divide by tenant, and counts the victims. Without
+    /// quotas neither costs anything.
     fn begin_limits(&mut self) {
         if !self.quotas.are_set() {
             self.quotas.evicting.clear();
-            // Nothing is, mostly: then nobody has to look.
+            // There are no victims, mostly: then skip the scan.
             let end = if self.totals.evicting == 0 { 0 } else { self.slab.end() };
-            for line in
-                (0..end).map(|slot| &self.slab[slot]).filter(|line| line.state == State::Evicting)
+            for row in
+                (0..end).map(|slot| &self.slab[slot]).filter(|row| row.state == State::Evicting)
             {
-                *self.quotas.evicting.entry(self.slab.tenant(line)).or_default() += line.bytes();
+                *self.quotas.evicting.entry(self.slab.tenant(row)).or_default() += row.bytes();
             }
         }
         if self.policy.tracks_tenants() {
@@ -299,29 +299,28 @@ impl Index {
         self.quotas.reserved.get(&tenant).copied().unwrap_or(0)
     }
 
-    /// Whether a write of this tenant's needs room that its limit does not leave. What is on its
-    /// way out still takes up some.
-    pub fn is_above_quota(&self, want: &ReserveRequest) -> bool {
-        self.quotas.limit(want.tenant).is_some_and(|limit| self.had_with(want) > limit)
+    /// Whether a write needs more space than its tenant's quota leaves. Victims still occupy some.
+    pub fn is_above_quota(&self, request: &ReserveRequest) -> bool {
+        self.quotas.limit(request.tenant).is_some_and(|limit| self.had_with(request) > limit)
     }
 
-    /// What its tenant has if a write goes through now.
-    fn had_with(&self, want: &ReserveRequest) -> u64 {
-        let there = self.tenant_usage(want.tenant).bytes;
-        there.saturating_add(self.tenant_reserved(want.tenant)).saturating_add(want.bytes)
+    /// The tenant's bytes if the write goes through now.
+    fn had_with(&self, request: &ReserveRequest) -> u64 {
+        let there = self.tenant_usage(request.tenant).bytes;
+        there.saturating_add(self.tenant_reserved(request.tenant)).saturating_add(request.bytes)
     }
 
-    /// What stands against a write below the capacity: its tenant's limit. Victims are the tenant's
-    /// own.
-    pub(crate) fn above_quota(&mut self, want: &ReserveRequest) -> Option<Reserve> {
-        let (limit, tenant) = (self.quotas.limit(want.tenant)?, want.tenant);
-        if want.bytes > limit {
+    /// What its tenant's quota requires of a write that fits into the capacity. Victims are the
+    /// tenant's own.
+    pub(crate) fn above_quota(&mut self, request: &ReserveRequest) -> Option<Reserve> {
+        let (limit, tenant) = (self.quotas.limit(request.tenant)?, request.tenant);
+        if request.bytes > limit {
             return Some(Reserve::Full(Refusal::Quota { bytes_max: limit }));
         }
-        if self.had_with(want) <= limit {
+        if self.had_with(request) <= limit {
             return None;
         }
-        let over = self.quota_excess(want);
+        let over = self.quota_excess(request);
         if over == 0 {
             return Some(Reserve::Busy);
         }
@@ -332,19 +331,19 @@ impl Index {
         }
     }
 
-    /// How much of its tenant's has to go for a write beside what is on its way out.
-    pub(crate) fn quota_excess(&self, want: &ReserveRequest) -> u64 {
-        let Some(limit) = self.quotas.limit(want.tenant) else { return 0 };
-        let leaving = self.quotas.evicting.get(&want.tenant).copied().unwrap_or(0);
-        self.had_with(want).saturating_sub(leaving).saturating_sub(limit)
+    /// How many bytes of its tenant must be evicted for a write, besides its victims.
+    pub(crate) fn quota_excess(&self, request: &ReserveRequest) -> u64 {
+        let Some(limit) = self.quotas.limit(request.tenant) else { return 0 };
+        let leaving = self.quotas.evicting.get(&request.tenant).copied().unwrap_or(0);
+        self.had_with(request).saturating_sub(leaving).saturating_sub(limit)
     }
 
-    /// What has to go, of its tenant's, so that a write stays below its tenant's limit: at most one
-    /// batch, none when the rest of it is held or on its way out. Answer for each as for
+    /// The chunks of its tenant to evict so that a write stays below the tenant's quota: at most
+    /// one batch, empty if the rest is held or already being evicted. Treat them like
     /// [`victims`](Self::victims).
-    pub fn victims_of_quota(&mut self, now_ms: u64, want: &ReserveRequest) -> Vec<IndexEntry> {
+    pub fn victims_of_quota(&mut self, now_ms: u64, request: &ReserveRequest) -> Vec<IndexEntry> {
         self.expire_holds(now_ms);
-        match self.above_quota(want) {
+        match self.above_quota(request) {
             Some(Reserve::Evict(victims)) => victims,
             _ => Vec::new(),
         }
@@ -356,7 +355,7 @@ impl Index {
             let Some(slot) = self.leftover_of(tenant).or_else(|| self.tenant_victim(tenant)) else {
                 break;
             };
-            let victim = self.mark_evicting(slot);
+            let victim = self.start_evicting(slot);
             freed += victim.chunk.bytes;
             victims.push(victim);
         }

@@ -1,4 +1,13 @@
-//! The one driver of eviction: who may write, and what has to go for it.
+//! Reservations and eviction: whether a save may write, and which chunks are evicted for it.
+//!
+//! Space is claimed before the write, so `used + reserved` never exceeds the capacity, however many
+//! saves run at once. A victim counts in `used` until the medium has deleted it (`finish_evict`):
+//! the space is not given to a save while the bytes are still there. Victims are misses from the
+//! moment they are chosen. A tier that fails to delete one calls `abort_evict`, and the chunk is
+//! present again.
+//!
+//! A save that needs more space gets victims of its own, so saves evict concurrently. Only when all
+//! space that could be freed is already being freed for other saves, the answer is `Busy`.
 
 use std::fmt;
 
@@ -11,13 +20,13 @@ use crate::{CHUNK_BYTES_LIMIT, ChainPlace, Index, IndexEntry, ReserveRequest, Te
 /// The most victims in one batch.
 pub const VICTIMS_MAX: usize = 1024;
 
-/// Room that was claimed for one write. Give it to [`Index::commit`] or [`Index::cancel`]: dropped,
-/// it stays claimed.
+/// Space claimed for one write. Pass it to [`Index::commit`] or [`Index::cancel`]: dropped, the
+/// space stays claimed.
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "room stays claimed until the reservation is committed or cancelled"]
+#[must_use = "space stays claimed until the reservation is committed or cancelled"]
 pub struct Reservation {
     bytes: u64,
-    /// Whose limit it counts towards.
+    /// The tenant whose quota it counts towards.
     tenant: Option<TenantId>,
 }
 
@@ -33,37 +42,37 @@ impl Reservation {
 #[must_use]
 #[non_exhaustive]
 pub enum Reserve {
-    /// It may: this room is its own.
+    /// It may, in this space.
     Granted(Reservation),
-    /// Not before these victims are deleted. Answer [`Index::finish_evict`] or [`Index::abort_evict`] for
+    /// After these victims are deleted: call [`Index::finish_evict`] or [`Index::abort_evict`] for
     /// each, then ask again.
     Evict(Vec<IndexEntry>),
-    /// Not before victims that were given to others are deleted: ask again then.
+    /// After the victims of other saves are deleted: ask again then.
     Busy,
     /// It may not: shed it.
     Full(Refusal),
 }
 
-/// Why there is no room.
+/// Why there is no space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The chunk would not fit into an empty medium.
+    /// The chunk does not fit into an empty medium.
     TooLarge {
-        /// What it takes, in bytes.
+        /// Its cost, in bytes.
         bytes: u64,
-        /// The most that one chunk may take, in bytes.
+        /// The most that one chunk may cost, in bytes.
         bytes_max: u64,
     },
-    /// Everything that is there is held, or still being written.
+    /// Every chunk is held, or still being written.
     Held,
-    /// The index has no slot left.
+    /// The index has no free slot.
     NoSlot,
-    /// All that could go for it is worth at least as much.
+    /// Every possible victim is worth at least as much.
     NotWorth,
-    /// It is larger than all that its tenant may have.
+    /// It is larger than the whole quota of its tenant.
     Quota {
-        /// The tenant's limit in bytes.
+        /// The quota in bytes.
         bytes_max: u64,
     },
 }
@@ -78,9 +87,9 @@ impl fmt::Display for Refusal {
                 )
             }
             Refusal::Held => {
-                f.write_str("no room: all chunks are held or being written; release holds, or raise the capacity")
+                f.write_str("no space: all chunks are held or being written; release holds, or raise the capacity")
             }
-            Refusal::NotWorth => f.write_str("not worth the room: what would go for it is likelier to be asked for"),
+            Refusal::NotWorth => f.write_str("not worth the space: its victims are likelier to be requested again"),
             Refusal::Quota { bytes_max } => {
                 write!(f, "larger than the {bytes_max} bytes of its tenant: raise its quota")
             }
@@ -92,8 +101,8 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl Index {
-    /// Claims room for a write that costs the medium `bytes` bytes. Grants whatever fits into the
-    /// capacity; when something has to go, it goes down to the high mark.
+    /// Claims space for a write that costs the medium `bytes` bytes. It grants whatever fits into
+    /// the capacity; if anything must be evicted, it evicts down to the high mark.
     pub fn reserve(&mut self, now_ms: u64, bytes: u64) -> Reserve {
         let bytes_max = self.marks.high.min(CHUNK_BYTES_LIMIT - 1);
         if bytes > bytes_max {
@@ -112,57 +121,57 @@ impl Index {
         }
     }
 
-    /// [`reserve`](Self::reserve) for a chunk of which more is known. When something has to go for
-    /// it, the policy may find it worth no more than what would go, or nothing at all where the
-    /// caller says that one comes before it which is missing: then it is refused, and so is the
-    /// rest of its chain. Above its tenant's limit what goes is the tenant's own, and counts until
-    /// it is gone.
-    pub fn reserve_for(&mut self, now_ms: u64, want: &ReserveRequest) -> Reserve {
-        let bytes = want.bytes;
+    /// Like [`reserve`](Self::reserve), for a chunk with a tenant and a position in its chain. The
+    /// request is refused if the policy finds the chunk worth no more than its victim, or if the
+    /// caller says that its predecessor exists and it is missing. The rest of its chain is refused
+    /// then, too. Above the tenant's quota the victims are the tenant's own, and count until they
+    /// are deleted.
+    pub fn reserve_for(&mut self, now_ms: u64, request: &ReserveRequest) -> Reserve {
+        let bytes = request.bytes;
         let taken = self.totals.used.saturating_add(self.totals.reserved);
         let fits = taken.saturating_add(bytes) <= self.marks.capacity;
         if !fits || self.quotas.are_set() {
-            // Before anybody asks who would go: whose time is up may.
+            // Expired holds must end before the policy is asked for a victim.
             self.expire_holds(now_ms);
             self.policy.set_time(now_ms);
         }
         if self.quotas.are_set() {
-            if self.quota_excess(want) > 0 && !self.is_worth_its_own(want) {
-                return self.not_worth(want);
+            if self.quota_excess(request) > 0 && !self.is_worth_its_own(request) {
+                return self.not_worth(request);
             }
-            if let Some(not_yet) = self.above_quota(want) {
+            if let Some(not_yet) = self.above_quota(request) {
                 return not_yet;
             }
         }
-        // It counts from now on: who gives for it is whoever has more than its part then.
-        let room = self.of_tenant(want);
-        let answer = match fits || self.is_worth(want.place) {
+        // The request counts from here on, when tenants over their quota are compared.
+        let reservation = self.charge_tenant(request);
+        let answer = match fits || self.is_worth(request.place) {
             true => self.reserve(now_ms, bytes),
-            false => self.not_worth(want),
+            false => self.not_worth(request),
         };
         if matches!(answer, Reserve::Granted(_)) {
-            return Reserve::Granted(room);
+            return Reserve::Granted(reservation);
         }
-        self.not_of_tenant(&room);
+        self.refund_tenant(&reservation);
         answer
     }
 
-    /// Refuses a chunk that is worth no more than what would go for it. The policy learns from it
-    /// whether such chunks come back.
-    fn not_worth(&mut self, want: &ReserveRequest) -> Reserve {
-        if let Some(digest) = &want.digest {
+    /// Refuses a chunk that is worth no more than its victim. The policy learns from it whether
+    /// such chunks return.
+    fn not_worth(&mut self, request: &ReserveRequest) -> Reserve {
+        if let Some(digest) = &request.digest {
             self.policy.shed(hash(digest));
         }
         Reserve::Full(Refusal::NotWorth)
     }
 
-    /// Whether a chunk at this place is worth what would go for it. Where nothing can go, that is
-    /// no matter of worth; and to a policy that takes orphans all chunks are worth the same.
+    /// Whether a chunk at this position is worth its victim. If there is no victim, that is no
+    /// question of worth. For a policy that accepts orphans all chunks are worth the same.
     fn is_worth(&mut self, place: ChainPlace) -> bool {
         if self.policy.accepts_orphans() {
             return true;
         }
-        // Who only inferred that something is missing may be wrong.
+        // An inferred predecessor may be wrong.
         let Ok(ancestor) = self.ancestor(place) else { return !place.explicit };
         match self.preferred_victim().or_else(|| self.policy.victim_for(ancestor)) {
             Some(victim) => self.may_go_for(victim, ancestor),
@@ -170,19 +179,20 @@ impl Index {
         }
     }
 
-    /// Whether a chunk above its tenant's limit is worth what would go of its tenant's: not what it
-    /// comes after.
-    fn is_worth_its_own(&mut self, want: &ReserveRequest) -> bool {
+    /// Whether a chunk above its tenant's quota is worth a victim of its tenant: the victim must
+    /// not be one of its own predecessors.
+    fn is_worth_its_own(&mut self, request: &ReserveRequest) -> bool {
         if self.policy.accepts_orphans() {
             return true;
         }
-        let Ok(ancestor) = self.ancestor(want.place) else { return !want.place.explicit };
-        let victim = self.leftover_of(want.tenant).or_else(|| self.tenant_victim(want.tenant));
+        let Ok(ancestor) = self.ancestor(request.place) else { return !request.place.explicit };
+        let victim =
+            self.leftover_of(request.tenant).or_else(|| self.tenant_victim(request.tenant));
         victim.is_none_or(|victim| self.may_go_for(victim, ancestor))
     }
 
-    /// Whether a victim is none of those before a chunk that comes after `ancestor`. Only what the
-    /// policy knows, or cannot know, to be before another is looked for on the way up.
+    /// Whether a victim is none of the predecessors of a chunk after `ancestor`. The chain is
+    /// walked only for victims that the policy has, or cannot exclude, as predecessors of others.
     fn may_go_for(&self, victim: u32, ancestor: Option<u32>) -> bool {
         let may_lead = Some(victim) == ancestor
             || !self.policy.is_evictable(victim)
@@ -190,44 +200,44 @@ impl Index {
         !(may_lead && self.leads_to(victim, ancestor))
     }
 
-    /// Claims room whatever the marks say: for those who do not evict, and keep to a limit of their
+    /// Claims space regardless of the marks, for tiers that do not evict and have a limit of their
     /// own.
-    pub fn force_reserve(&mut self, want: &ReserveRequest) -> Reservation {
-        self.totals.reserved += want.bytes;
-        self.of_tenant(want)
+    pub fn force_reserve(&mut self, request: &ReserveRequest) -> Reservation {
+        self.totals.reserved += request.bytes;
+        self.charge_tenant(request)
     }
 
-    /// Room that was claimed already, on its tenant's account.
-    fn of_tenant(&mut self, want: &ReserveRequest) -> Reservation {
+    /// Counts space that is already claimed towards its tenant.
+    fn charge_tenant(&mut self, request: &ReserveRequest) -> Reservation {
         let counted = self.quotas.are_set();
         if counted {
-            self.quotas.reserve(want.tenant, want.bytes);
-            self.update_quota(want.tenant);
+            self.quotas.reserve(request.tenant, request.bytes);
+            self.update_quota(request.tenant);
         }
-        Reservation { bytes: want.bytes, tenant: counted.then_some(want.tenant) }
+        Reservation { bytes: request.bytes, tenant: counted.then_some(request.tenant) }
     }
 
-    /// Takes room off its tenant's account.
-    fn not_of_tenant(&mut self, reservation: &Reservation) {
+    /// Subtracts space from its tenant.
+    fn refund_tenant(&mut self, reservation: &Reservation) {
         if let Some(tenant) = reservation.tenant {
             self.quotas.unreserve(tenant, reservation.bytes);
             self.update_quota(tenant);
         }
     }
 
-    /// Gives claimed room back: the write failed or was given up.
+    /// Releases claimed space: the write failed or was abandoned.
     pub fn cancel(&mut self, reservation: Reservation) {
         self.totals.reserved -= reservation.bytes;
-        self.not_of_tenant(&reservation);
+        self.refund_tenant(&reservation);
     }
 
-    /// What has to go so that what is there, what is claimed and `need_bytes` more stay below the
-    /// high mark: at most one batch, none when nothing has to go or all is held. Call it with 0
-    /// after a commit.
+    /// The chunks to evict so that `used`, `reserved` and `need_bytes` together stay below the high
+    /// mark. At most one batch; empty if nothing must be evicted or everything is held. Call it
+    /// with 0 after a commit.
     ///
-    /// Victims are misses, still counted, until [`finish_evict`](Self::finish_evict) or
-    /// [`abort_evict`](Self::abort_evict) is called for each; do so whatever became of the deleting,
-    /// or their room is lost.
+    /// Victims are misses but still counted. Call [`finish_evict`](Self::finish_evict) or
+    /// [`abort_evict`](Self::abort_evict) for each, whatever the deletion returned; otherwise their
+    /// space is lost.
     pub fn victims(&mut self, now_ms: u64, need_bytes: u64) -> Vec<IndexEntry> {
         let staying =
             (self.totals.used - self.totals.evicting).saturating_add(self.totals.reserved);
@@ -235,8 +245,8 @@ impl Index {
         self.evict_bytes(now_ms, over.min(self.marks.batch.max(need_bytes)))
     }
 
-    /// Victims of `wanted` bytes or a little more, however much room the marks leave: the medium
-    /// itself is short of it.
+    /// Victims of at least `wanted` bytes, whatever the marks allow: the medium itself is short of
+    /// space.
     pub fn evict_bytes(&mut self, now_ms: u64, wanted: u64) -> Vec<IndexEntry> {
         self.expire_holds(now_ms);
         self.policy.set_time(now_ms);
@@ -245,30 +255,30 @@ impl Index {
             let Some(slot) = self.preferred_victim().or_else(|| self.policy.victim()) else {
                 break;
             };
-            let victim = self.mark_evicting(slot);
+            let victim = self.start_evicting(slot);
             freed += victim.chunk.bytes;
             victims.push(victim);
         }
         victims
     }
 
-    /// The victim is deleted. `false` if it is none: saved again meanwhile, or forgotten.
+    /// The victim is deleted. `false` if it is no victim: saved again meanwhile, or forgotten.
     pub fn finish_evict(&mut self, digest: &Digest) -> bool {
         self.leaving(digest).map(|slot| self.drop_entry(slot, RemovalCause::Evicted)).is_some()
     }
 
-    /// The victim could not be deleted and is there as before, as the most recent, so that others
-    /// are tried first. `false` if it is none.
+    /// The victim could not be deleted. It is present again, as the most recent, so that others are
+    /// tried first. `false` if it is no victim.
     pub fn abort_evict(&mut self, digest: &Digest) -> bool {
         let back = self.leaving(digest);
         if let Some(slot) = back {
-            self.unmark_evicting(slot);
+            self.stop_evicting(slot);
             self.notify_policy(slot);
         }
         back.is_some()
     }
 
-    /// Whether the chunk is a victim on its way out.
+    /// Whether the chunk is a victim that is not deleted yet.
     pub fn is_evicting(&self, digest: &Digest) -> bool {
         self.leaving(digest).is_some()
     }

@@ -1,5 +1,14 @@
-//! Chunks that are there together or not at all: keys, values and sidecars of one stretch of
-//! tokens, say.
+//! Atomic sets: chunks that are all hits or all misses, say keys, values and sidecars of the same
+//! tokens.
+//!
+//! A set is declared before its saves begin. Its members are misses until the last of them is
+//! committed. When a member of a complete set is evicted, removed or found corrupt, the others
+//! become misses at once, and are *leftovers*: they are evicted before any other chunk. A set whose
+//! saves have ended without completing it is left over too.
+//!
+//! Counters in each [`Set`] (present, evicting, suspect) make `hides` a constant-time check; every
+//! change of a chunk's state updates them. Leftovers are found through an ordered map by tenant,
+//! with a count of members already passed, so a search never scans a member twice.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
@@ -16,12 +25,12 @@ use crate::{Index, TenantId};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SetId(u64);
 
-/// Too many members of sets are not there: nothing was declared, so saving these chunks might show
-/// some without the others.
+/// Too many members of sets are absent. Nothing was declared, so the chunks, if saved, might become
+/// visible one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SetsFull {
-    /// The members of sets that are not there.
+    /// The absent members of sets.
     pub missing: usize,
 }
 
@@ -37,48 +46,49 @@ impl fmt::Display for SetsFull {
 
 impl std::error::Error for SetsFull {}
 
-/// What was declared, and how much of it is there.
+/// The declared sets, and how complete they are.
 #[derive(Debug, Default)]
 pub(crate) struct Sets {
     of: HashMap<Digest, u64>,
     all: HashMap<u64, Set>,
-    /// How many members are not there. What others take up in here is bounded by the index.
+    /// The number of absent members. The index bounds all other memory of this struct.
     missing: usize,
     next: u64,
-    /// Sets of which something is left that goes first, since they are not whole any more or did
-    /// not get whole, by whose they are: and of each, how many of its members were passed.
-    /// None of those is this tenant's and free to go, so that nobody looks at them again.
+    /// Sets with leftovers, by tenant; and for each, how many of its members were passed. None of
+    /// those is an idle chunk of this tenant, so a search need not scan them again.
     leftovers: BTreeMap<(TenantId, u64), usize>,
 }
 
 #[derive(Debug)]
 struct Set {
     members: Arc<[Digest]>,
-    /// Whose the one is that came last: mostly they all are.
+    /// The tenant of the latest member; mostly they have one tenant.
     tenant: TenantId,
-    /// How many of them are there, and not on their way out.
+    /// Members that are present and no victims.
     there: usize,
-    /// How many of them are on their way out.
+    /// Members that are victims.
     going: usize,
-    /// How many of them, there or not, were found wrong and not written again.
+    /// Members, present or not, that are corrupt and not written again.
     suspects: usize,
-    /// How many batches of saves of it have not ended.
+    /// Batches of saves of it that have not ended.
     saving: usize,
-    /// All of it was there once.
+    /// Whether all members were present once.
     was_whole: bool,
 }
 
 impl Set {
+    /// Whether all members are present.
     fn is_whole(&self) -> bool {
         self.there == self.members.len()
     }
 
-    /// Whether what is there of it is what is left: one that is being saved may yet be whole.
-    fn is_left(&self) -> bool {
+    /// Whether its present members are leftovers: a set that is being saved may still become
+    /// complete.
+    fn has_leftovers(&self) -> bool {
         self.saving == 0 && !self.is_whole()
     }
 
-    /// How many of them the index does not know.
+    /// The number of members without an entry.
     fn missing(&self) -> usize {
         self.members.len().saturating_sub(self.there + self.going)
     }
@@ -94,7 +104,7 @@ impl Sets {
         self.of.get(digest).and_then(|id| self.all.get(id))
     }
 
-    /// Changes the set that a chunk is in; answers its number.
+    /// Changes the set of a chunk; returns the set's number.
     fn change(&mut self, digest: &Digest, change: impl FnOnce(&mut Set)) -> Option<u64> {
         let id = *self.of.get(digest)?;
         let set = self.all.get_mut(&id)?;
@@ -104,26 +114,26 @@ impl Sets {
         Some(id)
     }
 
-    /// Whether a chunk is a miss although it may be there, because another of its set is not, or
-    /// was found wrong. One that somebody held when its set was declared stays a hit for as
-    /// long as that is all that is missing.
+    /// Whether a chunk is a miss although it is present, because another member of its set is
+    /// absent or corrupt. A chunk that was held when its set was declared stays a hit while members
+    /// are merely not saved yet.
     pub fn hides(&self, digest: &Digest, is_held: impl FnOnce() -> bool) -> bool {
         self.set(digest).is_some_and(|set| {
             set.suspects > 0 || (!set.is_whole() && (set.was_whole || !is_held()))
         })
     }
 
-    /// A chunk was found wrong.
+    /// A chunk is corrupt.
     pub fn suspected(&mut self, digest: &Digest) {
         self.change(digest, |set| set.suspects += 1);
     }
 
-    /// A chunk that was found wrong is no more suspect.
+    /// A chunk is no longer suspect.
     pub fn suspect_cleared(&mut self, digest: &Digest) {
         self.change(digest, |set| set.suspects -= 1);
     }
 
-    /// A chunk of this tenant's came.
+    /// A chunk of this tenant was entered.
     pub fn entered(&mut self, digest: &Digest, tenant: TenantId) {
         let came = self.change(digest, |set| {
             set.tenant = tenant;
@@ -135,7 +145,7 @@ impl Sets {
         }
     }
 
-    /// A chunk of this tenant's is on its way out: what is left of its set goes too.
+    /// A chunk of this tenant became a victim: its set has leftovers.
     pub fn left(&mut self, digest: &Digest, tenant: TenantId) {
         let mut was_whole = false;
         let changed = self.change(digest, |set| {
@@ -146,16 +156,15 @@ impl Sets {
         self.leftovers.extend(changed.filter(|_| was_whole).map(|id| ((tenant, id), 0)));
     }
 
-    /// Nobody holds a chunk of this tenant's any more: where it is what is left of its set, it goes
-    /// first.
+    /// The last hold on a chunk of this tenant ended; if it is a leftover, it is evicted first.
     pub fn released(&mut self, digest: &Digest, tenant: TenantId) {
         let Some(id) = self.of.get(digest) else { return };
-        if self.all.get(id).is_some_and(Set::is_left) {
+        if self.all.get(id).is_some_and(Set::has_leftovers) {
             self.leftovers.insert((tenant, *id), 0);
         }
     }
 
-    /// A chunk of this tenant's that was on its way out stays.
+    /// A victim of this tenant is present again.
     pub fn returned(&mut self, digest: &Digest, tenant: TenantId) {
         if let Some(id) = self.change(digest, |set| set.going = set.going.saturating_sub(1)) {
             // It may never go: what is left of the set goes when it is its turn.
@@ -164,14 +173,14 @@ impl Sets {
         self.entered(digest, tenant);
     }
 
-    /// A chunk that was on its way out is gone.
+    /// A victim was deleted.
     pub fn gone(&mut self, digest: &Digest) {
         if let Some(id) = self.change(digest, |set| set.going = set.going.saturating_sub(1)) {
             self.forget_if_over(id);
         }
     }
 
-    /// Forgets a set of which nothing is there, and nothing comes.
+    /// Removes a set without present members and without saves.
     fn forget_if_over(&mut self, id: u64) {
         if self.all.get(&id).is_some_and(|set| (set.there, set.going, set.saving) == (0, 0, 0)) {
             self.forget(id);
@@ -190,13 +199,15 @@ impl Sets {
 }
 
 impl Index {
-    /// Declares that these chunks, which are about to be saved, are there together or not at all:
-    /// misses until the last of them is committed, and again when the first of them goes; then
-    /// the others go too, before anything else does. A chunk that somebody holds
-    /// meanwhile stays a hit until it is released. Say with [`end_set`](Self::end_set) when the
-    /// saves have ended, however they did. `None` for less than two chunks, which are no set.
-    /// Sets do not outlive the index. How many members are there has no maximum of its own; how
-    /// many are [missing](crate::IndexConfig::missing_max) has one.
+    /// Declares that these chunks, which are about to be saved, form an atomic set. They are misses
+    /// until the last of them is committed. They are misses again when the first of them is gone,
+    /// and the others are then evicted before any other chunk. A chunk that is held meanwhile stays
+    /// a hit until it is released. Call [`end_set`](Self::end_set) when the saves have ended, in
+    /// whatever way. `None` for fewer than two chunks. Sets do not outlive the index.
+    ///
+    /// # Errors
+    ///
+    /// When too many members of sets are [absent](crate::IndexConfig::missing_max).
     pub fn declare_set(&mut self, members: &[Digest]) -> Result<Option<SetId>, SetsFull> {
         let mut distinct: Vec<Digest> = members.to_vec();
         distinct.sort_unstable();
@@ -225,7 +236,7 @@ impl Index {
         self.add_set(set).map(|id| Some(SetId(id)))
     }
 
-    /// Adds a set in the place of those that it shares members with.
+    /// Adds a set, which replaces those that share members with it.
     fn add_set(&mut self, set: Set) -> Result<u64, SetsFull> {
         let sets = &self.sets;
         let others: BTreeSet<u64> =
@@ -244,30 +255,29 @@ impl Index {
         Ok(id)
     }
 
-    /// A batch of saves of a declared set has ended. When it was the last, what is there of one
-    /// that is not whole goes.
+    /// A batch of saves of a declared set has ended. With the last batch, the chunks of an
+    /// incomplete set become leftovers.
     pub fn end_set(&mut self, id: SetId) {
         let Some(set) = self.sets.all.get_mut(&id.0) else { return };
         set.saving -= 1;
-        if set.is_left() {
+        if set.has_leftovers() {
             self.sets.leftovers.insert((set.tenant, id.0), 0);
             self.sets.forget_if_over(id.0);
         }
     }
 
-    /// All that is declared to be there together with a chunk, itself included; `None` for one on
-    /// its own.
+    /// All members of a chunk's set, itself included; `None` for a chunk without a set.
     pub fn set_of(&self, digest: &Digest) -> Option<Arc<[Digest]>> {
         self.sets.set(digest).map(|set| Arc::clone(&set.members))
     }
 
-    /// Whether a chunk is a miss, wherever it lies, because another of its [set](Self::declare_set)
-    /// is not there, or was found wrong.
+    /// Whether a chunk is a miss, even if it is present, because another member of its
+    /// [set](Self::declare_set) is absent or corrupt.
     pub fn is_hidden(&self, digest: &Digest) -> bool {
         self.sets.hides(digest, || self.is_held(digest))
     }
 
-    /// The slots of all that is in a set with one of these.
+    /// The slots of all members of the sets of these slots, themselves included.
     pub(crate) fn with_their_sets(&self, mut slots: Vec<u32>) -> Vec<u32> {
         if self.sets.is_empty() {
             return slots;
@@ -291,13 +301,12 @@ impl Index {
         slots
     }
 
-    /// The next of what is left of sets that are not whole any more. It stays the next until it
-    /// goes.
+    /// The next leftover of incomplete sets. It stays the next one until it is removed.
     pub(crate) fn leftover(&mut self) -> Option<u32> {
         self.leftover_in(..)
     }
 
-    /// The next of what is left of this tenant's.
+    /// The next leftover of this tenant.
     pub(crate) fn leftover_of(&mut self, tenant: TenantId) -> Option<u32> {
         self.leftover_in((tenant, 0)..=(tenant, u64::MAX))
     }
@@ -306,14 +315,15 @@ impl Index {
         'next: while let Some((&(tenant, id), &passed)) =
             self.sets.leftovers.range(range.clone()).next()
         {
-            let set = self.sets.all.get(&id).filter(|set| set.is_left());
+            let set = self.sets.all.get(&id).filter(|set| set.has_leftovers());
             let members = set.map_or_else(|| [].into(), |set| Arc::clone(&set.members));
             for (at, member) in members.iter().enumerate().skip(passed) {
                 let Some(slot) = self.idle(member) else { continue };
                 let whose = self.slab.tenant(&self.slab[slot]);
                 if whose == tenant {
                     self.sets.leftovers.insert((tenant, id), at);
-                    // Of whom it passed, one may come first now: who asks again is told the same.
+                    // A tenant that was passed may come first now. Return its chunk then, so that a
+                    // second call returns the same.
                     let is_first = self
                         .sets
                         .leftovers
@@ -332,7 +342,7 @@ impl Index {
         None
     }
 
-    /// The slot of a chunk that is there and that nobody holds.
+    /// The slot of a chunk that is present and not held.
     fn idle(&self, digest: &Digest) -> Option<u32> {
         let is_idle =
             |slot: &u32| self.slab[*slot].state == State::Present && self.slab[*slot].holds == 0;

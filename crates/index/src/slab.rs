@@ -4,21 +4,21 @@ use kvtier_key::Digest;
 use crate::tenant_numbers::TenantNumbers;
 use crate::{CHUNK_BYTES_LIMIT, Chunk, DigestTag, IndexEntry, TenantId};
 
-/// Slots come in segments of this many (256 KiB), so that growing copies nothing and wastes little.
+/// The slots of a segment (256 KiB): growing copies nothing and wastes little.
 const SEGMENT: usize = 4096;
 /// Ends the list of vacant slots.
 const NIL: u32 = u32::MAX;
 
-/// What a slot's chunk is doing.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// The slot is free; `depth` is the next free one.
     Vacant,
     /// The chunk is there.
     Present,
-    /// It is a victim on its way out: a miss, but still on the medium.
+    /// The chunk is a victim: a miss, but still on the medium.
     Evicting,
-    /// The chunk is gone while holds on it are not: the slot waits for them.
+    /// The chunk is gone but still held: the slot waits for the holds to end.
     Forgotten,
 }
 
@@ -39,18 +39,18 @@ impl Length {
     }
 }
 
-/// One slot: exactly one cache line, so that a lookup touches one.
+/// One slot: exactly one cache line, so that a lookup reads one.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Row {
     pub digest: Digest,
     parent: Option<DigestTag>,
     depth: u32,
-    /// The tenant's number in [`Numbers`].
+    /// The tenant's number in [`TenantNumbers`](crate::tenant_numbers::TenantNumbers).
     tenant: u32,
     len: Length,
     bytes: Length,
-    /// How many holds hold it.
+    /// The number of holds on it.
     pub holds: u16,
     pub state: State,
 }
@@ -70,13 +70,12 @@ impl Row {
     };
 
     fn present(chunk: &Chunk, tenant: u32) -> Self {
-        let mut line = Row { digest: chunk.digest, state: State::Present, depth: 0, ..Row::VACANT };
-        line.set(chunk, tenant);
-        line
+        let mut row = Row { digest: chunk.digest, state: State::Present, depth: 0, ..Row::VACANT };
+        row.set(chunk, tenant);
+        row
     }
 
-    /// Takes over what `chunk` says, but for the digest; a chain that it does not know stays as it
-    /// was.
+    /// Takes the facts of `chunk`, without its digest. An unknown chain leaves the known one.
     fn set(&mut self, chunk: &Chunk, tenant: u32) {
         (self.len, self.bytes, self.tenant) =
             (Length::new(chunk.len), Length::new(chunk.bytes), tenant);
@@ -85,7 +84,7 @@ impl Row {
         }
     }
 
-    /// Learns which chunk is before it; what is known stays.
+    /// Sets the predecessor, if it is unknown.
     pub fn learn_parent(&mut self, parent: DigestTag, depth: u32) {
         if self.parent.is_none() {
             (self.parent, self.depth) = (Some(parent), depth);
@@ -111,13 +110,13 @@ impl Row {
         self.parent
     }
 
-    /// The tenant's number in this index, which policies divide by.
+    /// The number of the tenant in this index, by which policies divide.
     pub fn tenant_number(&self) -> u32 {
         self.tenant
     }
 }
 
-/// Slots, dense and reused, the one vacated last first.
+/// Slots, dense and reused; the latest vacated is reused first.
 #[derive(Debug)]
 pub(crate) struct Slab {
     segments: Vec<Box<[Row]>>,
@@ -132,7 +131,7 @@ impl Slab {
         Slab { segments: Vec::new(), fresh: 0, vacant: NIL, numbers: TenantNumbers::default() }
     }
 
-    /// Fills a slot; `None` when all the numbers are taken.
+    /// Fills a slot; `None` if there is no number left.
     pub fn insert(&mut self, chunk: &Chunk) -> Option<u32> {
         let slot = self.vacant;
         if slot != NIL {
@@ -152,7 +151,7 @@ impl Slab {
         Some(slot)
     }
 
-    /// Takes over what `chunk` says of the slot's chunk, as far as it says anything.
+    /// Takes the facts of `chunk`, as far as it has any.
     pub fn set(&mut self, slot: u32, chunk: &Chunk) {
         let (old, new) = (self[slot].tenant, self.numbers.take(chunk.tenant));
         self[slot].set(chunk, new);
@@ -168,9 +167,9 @@ impl Slab {
         IndexEntry { slot, chunk: self.chunk(slot), held: self[slot].holds > 0 }
     }
 
-    /// Whose a line's chunk is.
-    pub fn tenant(&self, line: &Row) -> TenantId {
-        self.numbers.tenant(line.tenant)
+    /// The tenant of a row.
+    pub fn tenant(&self, row: &Row) -> TenantId {
+        self.numbers.tenant(row.tenant)
     }
 
     /// The number of a tenant that has a chunk.
@@ -184,7 +183,7 @@ impl Slab {
         self.vacant = slot;
     }
 
-    /// A slot's line; `None` for a number that no slot ever had.
+    /// The row of a slot; `None` for a number that was never used.
     pub fn get(&self, slot: u32) -> Option<&Row> {
         self.segments.get(slot as usize / SEGMENT).map(|segment| &segment[slot as usize % SEGMENT])
     }
@@ -219,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_gives_back_what_it_was_given() {
+    fn a_row_returns_its_chunk() {
         let chunk = Chunk::new(Digest([7; 32]), CHUNK_BYTES_LIMIT - 1, (1 << 40) + 3)
             .with_tenant(TenantId(u128::MAX));
         let chunk = chunk.with_parent(&Digest([9; 32]), 77);
@@ -229,7 +228,7 @@ mod tests {
         slab.set(slot, &Chunk::new(chunk.digest, 5, 6));
         let known = Chunk { len: 5, bytes: 6, tenant: TenantId::NONE, ..chunk };
         assert_eq!(slab.chunk(slot), known, "an unknown chain takes nothing away");
-        assert_eq!(slab.number_of(chunk.tenant), None, "who has nothing has no number");
+        assert_eq!(slab.number_of(chunk.tenant), None, "a tenant without chunks has no number");
     }
 
     #[test]

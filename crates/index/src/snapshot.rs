@@ -1,9 +1,9 @@
 //! A snapshot: the chunks of an index in the order of use, the most recent first, so that of a torn
-//! one the best part is left.
+//! one the most useful part survives.
 //!
 //! It is a row of numbered frames, the last of them marked; a record is 76 bytes: digest 32, length
 //! u64, bytes u64, parent's tag u64 (0 = none), depth u32, tenant 16 bytes; in version 1, 4 that
-//! say nothing. It can be written in pieces: see [`Writer`].
+//! say nothing. It can be written in pieces: see [`SnapshotEncoder`].
 
 use crate::frame::{self, BODY_BYTES_MAX, CHUNK_BYTES, Fields, Frame, FrameHeader, Frames};
 use crate::{Chunk, ReadEnd};
@@ -120,11 +120,11 @@ impl Iterator for SnapshotChunks<'_> {
 /// The chunks of a frame; `None` unless they are what its header says.
 fn chunks(frame: &Frame<'_>) -> Option<Vec<Chunk>> {
     let whole = frame.body.len() == frame.records as usize * frame.form.chunk_bytes();
-    let told = match frame.head.flags {
+    let counts_match = match frame.head.flags {
         0 => frame.records > 0,
         LAST => frame.records == 0,
         _ => false,
     };
     let mut fields = Fields(frame.body);
-    (whole && told).then(|| std::iter::from_fn(|| fields.chunk(frame.form)).collect())
+    (whole && counts_match).then(|| std::iter::from_fn(|| fields.chunk(frame.form)).collect())
 }

@@ -2,8 +2,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use kvtier_key::Digest;
 
-/// Keys whose bytes were found wrong and not overwritten since: bounded, the oldest forgotten
-/// first. Forgetting one is safe: it is found wrong again when it is loaded again.
+/// Keys with corrupt bytes that were not overwritten since: bounded, the oldest dropped first.
+/// Dropping one is safe, since the next load finds it corrupt again.
 #[derive(Debug)]
 pub(crate) struct Suspects {
     since: HashMap<Digest, u64>,
@@ -17,7 +17,7 @@ impl Suspects {
         Suspects { since: HashMap::new(), oldest: BTreeMap::new(), next: 0, max }
     }
 
-    /// `None` where it changes nothing, else what was forgotten for it.
+    /// `None` if it was one already; otherwise the key that was dropped for it, if any.
     pub fn insert(&mut self, digest: Digest) -> Option<Option<Digest>> {
         if self.max == 0 || self.since.contains_key(&digest) {
             return None;
@@ -36,7 +36,7 @@ impl Suspects {
 
     /// Whether it was one.
     pub fn remove(&mut self, digest: &Digest) -> bool {
-        // There are none, mostly: then nothing has to be hashed.
+        // There are none, mostly: then skip the hash.
         let since = (!self.since.is_empty()).then(|| self.since.remove(digest)).flatten();
         since.is_some_and(|since| self.oldest.remove(&since).is_some())
     }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_suspect_is_forgotten_first() {
+    fn the_oldest_suspect_is_dropped_first() {
         let [a, b, c] = [1, 2, 3].map(|byte| Digest([byte; 32]));
         let mut suspects = Suspects::new(2);
         assert_eq!(

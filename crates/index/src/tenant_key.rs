@@ -1,5 +1,5 @@
-//! The key that makes tenants of names: one for each directory or bucket, stored there, so that a
-//! name is the same tenant to all processes.
+//! The key that maps names to tenants: one per directory or bucket, stored there, so that a
+//! name is the same tenant in all processes.
 //!
 //! ```text
 //! kvtier tenant key
@@ -16,13 +16,13 @@ use crate::TenantId;
 
 const HEAD: &str = "kvtier tenant key\nformat: 1\n";
 
-/// The key of the digests that tenants are called by on a medium. Names (cache salts) cannot be
-/// read from such a digest; who has the key can test whether a guessed name is right.
+/// The key of the digests that identify tenants on a medium. Names (cache salts) cannot be derived
+/// from such a digest. With the key, a guessed name can be tested.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TenantKey([u8; 32]);
 
 impl TenantKey {
-    /// The most bytes that an encoded key has.
+    /// The most bytes of an encoded key.
     pub const BYTES_MAX: usize = 256;
 
     /// The key of these bytes, which must come from a random source.
@@ -30,7 +30,8 @@ impl TenantKey {
         TenantKey(random)
     }
 
-    /// The tenant of this name: the first 128 bits of its digest; [`TenantId::NONE`] for no name.
+    /// The tenant of this name: the first 128 bits of its digest; [`TenantId::NONE`] for the empty
+    /// name.
     pub fn id(&self, name: &str) -> TenantId {
         if name.is_empty() {
             return TenantId::NONE;
@@ -46,7 +47,7 @@ impl TenantKey {
         format!("{text}crc: {:08x}\n", crc(&text))
     }
 
-    /// Reads what [`encode`](Self::encode) wrote; `None` for anything else. Any bytes may be given.
+    /// Parses [`encode`](Self::encode)'s result; `None` for any other bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let key = TenantKey(

@@ -2,8 +2,9 @@ use hashbrown::HashMap;
 
 use crate::TenantId;
 
-/// The numbers of tenants within one index: a slot and a policy have 4 bytes for a tenant, whose
-/// identity has 16. A number is given to another tenant once no slot has it.
+/// Numbers of tenants within one index: slots and policies have 4 bytes for a tenant, whose
+/// identity has
+/// 16. A number is reused once no slot has it.
 #[derive(Debug)]
 pub(crate) struct TenantNumbers {
     of: HashMap<TenantId, u32>,
@@ -26,7 +27,7 @@ impl Default for TenantNumbers {
 }
 
 impl TenantNumbers {
-    /// The number of a tenant, for one slot more.
+    /// The number of a tenant, for one more slot.
     pub fn take(&mut self, tenant: TenantId) -> u32 {
         if tenant == TenantId::NONE {
             return 0;
@@ -67,7 +68,7 @@ impl TenantNumbers {
         if tenant == TenantId::NONE { Some(0) } else { self.of.get(&tenant).copied() }
     }
 
-    /// Whose number it is.
+    /// The tenant of this number.
     pub fn tenant(&self, number: u32) -> TenantId {
         self.all[number as usize].tenant
     }
@@ -78,8 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tenants_that_differ_in_the_upper_bits_alone_have_numbers_of_their_own_and_numbers_are_reused()
-     {
+    fn tenants_that_differ_in_upper_bits_have_distinct_numbers_and_numbers_are_reused() {
         let mut numbers = TenantNumbers::default();
         let [a, b] = [7, 7 + (1 << 32)].map(TenantId);
         let [first, second, again] = [a, b, a].map(|tenant| numbers.take(tenant));
@@ -93,6 +93,6 @@ mod tests {
             let number = numbers.take(TenantId(100 + n));
             numbers.release(number);
         });
-        assert_eq!(numbers.all.len(), 3, "who has nothing any more takes no memory");
+        assert_eq!(numbers.all.len(), 3, "tenants without slots take no memory");
     }
 }

@@ -4,11 +4,11 @@ use hashbrown::HashMap;
 
 use crate::{TenantId, TenantKey};
 
-/// Names are kept in two generations of at most so many.
+/// Names are kept in two generations of at most this many.
 const NAMES_MAX: usize = 1 << 15;
 
-/// Tenants by name and by identity, for one process: the identity follows from the key, and the
-/// names of those that were met lately are remembered for reports. Names are kept in memory alone.
+/// Tenants by name and by identity, in one process. The identity derives from the key. The names of
+/// recently used tenants are kept, in memory only, for reports.
 pub struct Tenants {
     key: TenantKey,
     /// Met since the last time that this was full, and before.
@@ -18,7 +18,7 @@ pub struct Tenants {
 }
 
 impl Tenants {
-    /// Nobody was met.
+    /// No names.
     pub fn new(key: TenantKey) -> Self {
         Tenants { key, young: HashMap::new(), old: HashMap::new(), names_max: NAMES_MAX }
     }
@@ -28,12 +28,12 @@ impl Tenants {
         self.key.id(name)
     }
 
-    /// Whether the name of a tenant was noted lately.
+    /// Whether the name of a tenant is known.
     pub fn is_noted(&self, id: TenantId) -> bool {
         id == TenantId::NONE || self.young.contains_key(&id)
     }
 
-    /// Remembers the name of a tenant. The names of those that were not met for long are forgotten.
+    /// Remembers the name of a tenant. Names that are not used for long are dropped.
     pub fn note(&mut self, id: TenantId, name: &str) {
         if self.is_noted(id) {
             return;
@@ -44,8 +44,8 @@ impl Tenants {
         self.young.insert(id, name.to_owned());
     }
 
-    /// What a tenant is called in reports of this process: its name; where that is unknown, `~` and
-    /// its 32 hexadecimal digits; nothing for [`TenantId::NONE`].
+    /// The name of a tenant in reports of this process. If it is unknown, `~` and 32 hexadecimal
+    /// digits; empty for [`TenantId::NONE`].
     pub fn name(&self, id: TenantId) -> String {
         match self.young.get(&id).or_else(|| self.old.get(&id)) {
             Some(name) => name.clone(),
@@ -59,7 +59,7 @@ impl Tenants {
         &self.key
     }
 
-    /// Goes on with another key; no tenant is known by name.
+    /// Changes the key and drops all names.
     pub fn set_key(&mut self, key: TenantKey) {
         *self = Tenants { names_max: self.names_max, ..Tenants::new(key) };
     }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_those_met_lately_are_known_and_bounded_and_identities_never_depend_on_them() {
+    fn recent_names_are_kept_within_a_bound_and_identities_do_not_depend_on_them() {
         let mut tenants = Tenants { names_max: 4, ..Tenants::new(TenantKey::new([7; 32])) };
         let meet = |tenants: &mut Tenants, name: &str| {
             let id = tenants.id(name);

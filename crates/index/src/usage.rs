@@ -2,35 +2,35 @@ use hashbrown::HashMap;
 
 use crate::{Chunk, TenantId};
 
-/// What lies on the medium, as far as the index knows.
+/// The space in use on the medium, according to the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct IndexUsage {
-    /// The medium's capacity in bytes.
+    /// The capacity in bytes.
     pub capacity: u64,
-    /// Bytes of the chunks that are there; victims count until they are gone.
+    /// Bytes of chunks; victims count until they are deleted.
     pub used: u64,
     /// Bytes claimed by writes in flight.
     pub reserved: u64,
-    /// Bytes of `used` that are victims on their way out.
+    /// Bytes of `used` that are victims.
     pub evicting: u64,
-    /// Chunks that are there; victims count until they are gone.
+    /// The number of chunks; victims count until they are deleted.
     pub entries: usize,
     /// Holds that were neither released nor found expired.
     pub holds: usize,
 }
 
-/// One tenant's part of [`Usage::used`].
+/// One tenant's share of [`IndexUsage::used`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TenantTotals {
     /// Bytes of its chunks.
     pub bytes: u64,
-    /// Its chunks.
+    /// The number of its chunks.
     pub entries: usize,
 }
 
-/// The sums behind [`Usage`].
+/// The sums behind [`IndexUsage`].
 #[derive(Debug, Default)]
 pub(crate) struct UsageTotals {
     pub used: u64,

@@ -35,9 +35,9 @@ fn save(index: &mut Index, n: u64, place: ChainPlace) -> Result<Vec<Digest>, Ref
     let mut gone = Vec::new();
     loop {
         match index.reserve_for(0, &ReserveRequest::new(10).with_place(place)) {
-            Reserve::Granted(room) => {
-                let _ =
-                    index.commit(room, Chunk::new(*key(0, n).digest(), 8, 10).with_place(place));
+            Reserve::Granted(reservation) => {
+                let _ = index
+                    .commit(reservation, Chunk::new(*key(0, n).digest(), 8, 10).with_place(place));
                 return Ok(gone);
             }
             Reserve::Evict(victims) => {
@@ -53,13 +53,13 @@ fn save(index: &mut Index, n: u64, place: ChainPlace) -> Result<Vec<Digest>, Ref
 }
 
 #[test]
-fn a_lookup_tells_the_places_of_what_is_saved_later() {
+fn a_lookup_gives_the_positions_of_later_saves() {
     let mut index = index(8, PolicyKind::Default);
     assert_eq!(save(&mut index, 0, ChainPlace::default()), Ok(vec![]));
     index.learn_order(&[key(0, 0), key(0, 1), key(0, 2)]);
     assert_eq!(inferred(&index, 1), (after(0, 0, 1).parent, 1));
     assert_eq!(inferred(&index, 2), (after(0, 1, 2).parent, 2));
-    assert_eq!(index.place_of(&key(0, 3)), ChainPlace::default(), "nobody asked for it");
+    assert_eq!(index.place_of(&key(0, 3)), ChainPlace::default(), "no lookup named it");
     assert_eq!(index.get(key(0, 0).digest()).unwrap().chunk.parent, None);
     index.learn_order(&[key(0, 9), key(0, 0)]);
     assert_eq!(
@@ -72,7 +72,7 @@ fn a_lookup_tells_the_places_of_what_is_saved_later() {
 }
 
 #[test]
-fn chains_of_several_ranks_may_be_asked_for_in_one_lookup() {
+fn one_lookup_may_interleave_chains_of_several_ranks() {
     let mut index = index(8, PolicyKind::Default);
     let keys: Vec<Key> = (0..3).flat_map(|n| [key(1, n), key(2, n)]).collect();
     index.learn_order(&keys);
@@ -84,7 +84,7 @@ fn chains_of_several_ranks_may_be_asked_for_in_one_lookup() {
 }
 
 #[test]
-fn what_lookups_told_is_forgotten_before_it_takes_much_memory() {
+fn positions_from_lookups_take_bounded_memory() {
     let mut index = index(8, PolicyKind::Default);
     let keys: Vec<Key> = (0..40_000).map(|n| key(0, n)).collect();
     index.learn_order(&keys);
@@ -107,7 +107,7 @@ fn the_rest_of_a_chain_does_not_push_out_its_beginning() {
 }
 
 #[test]
-fn nor_does_it_where_its_tenant_may_have_no_more() {
+fn the_rest_of_a_chain_does_not_push_out_its_beginning_at_its_quota() {
     // Of the many its tail is not among the coldest.
     for quota in [4, 200] {
         let mut index = index(1000, PolicyKind::Default);
@@ -127,14 +127,14 @@ fn nor_does_it_where_its_tenant_may_have_no_more() {
         assert_eq!(
             saved[quota as usize - 1],
             Ok(vec![*key(0, 5000).digest()]),
-            "what nobody comes after goes"
+            "a chunk without successors is evicted"
         );
         assert!(saved[quota as usize..].iter().all(|saved| *saved == Err(Refusal::NotWorth)));
     }
 }
 
 #[test]
-fn the_rest_of_a_chain_waits_for_what_goes_for_it_above_a_quota() {
+fn the_rest_of_a_chain_waits_for_its_victims_above_a_quota() {
     let mut index = index(1000, PolicyKind::Default);
     index.set_quota(TenantId(0), Some(30));
     assert_eq!(save(&mut index, 5000, ChainPlace::default()), Ok(vec![]));
@@ -142,7 +142,7 @@ fn the_rest_of_a_chain_waits_for_what_goes_for_it_above_a_quota() {
     assert_eq!(save(&mut index, 1, after(0, 0, 1)), Ok(vec![]));
     let want = ReserveRequest::new(10).with_place(after(0, 1, 2));
     let Reserve::Evict(victims) = index.reserve_for(0, &want) else {
-        panic!("there is one that nobody comes after")
+        panic!("one has no successors")
     };
     assert_eq!(index.reserve_for(0, &want), Reserve::Busy, "nothing more has to go");
     assert!(index.finish_evict(&victims[0].chunk.digest));
@@ -150,7 +150,7 @@ fn the_rest_of_a_chain_waits_for_what_goes_for_it_above_a_quota() {
 }
 
 #[test]
-fn an_orphan_displaces_nothing_unless_the_one_before_it_is_on_its_way() {
+fn an_orphan_displaces_nothing_unless_its_predecessor_is_pending() {
     let mut index = index(2, PolicyKind::Default);
     assert!([7, 8].map(|n| save(&mut index, n, ChainPlace::default())).iter().all(Result::is_ok));
     assert_eq!(save(&mut index, 2, after(0, 1, 2)), Err(Refusal::NotWorth), "1 is nowhere");
@@ -167,11 +167,14 @@ fn an_orphan_displaces_nothing_unless_the_one_before_it_is_on_its_way() {
     assert_eq!(save(&mut index, 3, after(0, 1, 2)), Err(Refusal::NotWorth));
     index.learn_order(&[key(0, 1), key(0, 4)]);
     let place = index.place_of(&key(0, 4));
-    assert!(save(&mut index, 4, place).is_ok(), "what nobody said is not held against it");
+    assert!(
+        save(&mut index, 4, place).is_ok(),
+        "an inferred predecessor does not count against it"
+    );
 }
 
 #[test]
-fn a_chain_does_not_displace_its_own_beginning_in_whatever_order_it_comes() {
+fn a_chain_in_any_order_does_not_displace_its_own_beginning() {
     for quota in [None, Some(60)] {
         let mut index = index(if quota.is_some() { 9 } else { 6 }, PolicyKind::Default);
         index.set_quota(TenantId(0), quota);
@@ -187,7 +190,7 @@ fn chain_in_another_order(mut index: Index) {
     }));
     let want = |n: u64| ReserveRequest::new(10).with_place(after(0, n - 1, n as u32));
     let mut claims = [3, 4, 5].map(|n| match index.reserve_for(0, &want(n)) {
-        Reserve::Granted(room) => Some(room),
+        Reserve::Granted(reservation) => Some(reservation),
         other => panic!("{other:?}"),
     });
     let mut come = |index: &mut Index, n: u64| {
@@ -219,14 +222,16 @@ fn a_chain_may_be_as_deep_as_can_be_said() {
 }
 
 #[test]
-fn nor_does_it_across_a_gap_further_up() {
+fn a_chain_does_not_displace_its_own_beginning_across_a_gap() {
     let mut index = index(4, PolicyKind::Default);
     assert!(save(&mut index, 0, ChainPlace::new(None, 0)).is_ok());
     assert!((1..5).all(|n| {
         index.add_pending(DigestTag::from_digest(key(0, n).digest()), after(0, n - 1, n as u32))
     }));
     let want = ReserveRequest::new(10).with_place(after(0, 0, 1));
-    let Reserve::Granted(_room) = index.reserve_for(0, &want) else { panic!("there is room") };
+    let Reserve::Granted(_reservation) = index.reserve_for(0, &want) else {
+        panic!("there is space")
+    };
     assert!((2..4).all(|n| save(&mut index, n, after(0, n - 1, n as u32)).is_ok()));
     assert_eq!(
         save(&mut index, 4, after(0, 3, 4)),
@@ -239,7 +244,7 @@ fn nor_does_it_across_a_gap_further_up() {
 }
 
 #[test]
-fn whose_hold_is_over_goes_before_a_save_is_shed_for_want_of_worth() {
+fn expired_holds_end_before_a_save_is_shed_as_not_worth() {
     let mut index = index(2, PolicyKind::Default);
     assert!(save(&mut index, 0, ChainPlace::new(None, 0)).is_ok());
     assert!(save(&mut index, 9, ChainPlace::new(None, 0)).is_ok());

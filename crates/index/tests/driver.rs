@@ -52,7 +52,7 @@ fn at_mark_one_the_whole_capacity_is_used_and_saves_evict_just_what_they_need() 
 }
 
 #[test]
-fn the_slack_above_the_mark_is_granted_at_once_and_won_back_in_batches() {
+fn the_slack_above_the_mark_is_granted_at_once_and_regained_in_batches() {
     let mut index = configured(IndexConfig::new(1000).with_high_mark(0.9).with_batch_max(0.02));
     assert!((0..100).all(|n| save(&mut index, n).is_empty()), "nothing waits below the capacity");
     let batch = index.victims(0, 0);
@@ -117,7 +117,7 @@ fn held_chunks_stay_until_released_or_expired() {
 }
 
 #[test]
-fn keys_are_given_back_one_by_one_and_the_last_ends_the_hold() {
+fn keys_are_released_one_by_one_and_the_last_ends_the_hold() {
     let mut index = index(40);
     [1, 2, 3, 4].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
     let hold = index.hold(&[key(1), key(2), key(3), key(2)], 100).unwrap();
@@ -187,7 +187,7 @@ fn a_victim_is_a_miss_that_counts_until_it_is_gone() {
     assert_eq!((victims.len(), victims[0].chunk.digest), (1, key(1)));
     assert_eq!((index.get(&key(1)), index.remove(&key(1))), (None, RemoveOutcome::Absent));
     assert_eq!((index.usage().used, index.usage().evicting), (20, 10));
-    assert_eq!(index.reserve(0, 10), Reserve::Busy, "the room is on its way");
+    assert_eq!(index.reserve(0, 10), Reserve::Busy, "its space is being freed");
     assert!(
         index.abort_evict(&key(1)) && !index.abort_evict(&key(1)) && !index.finish_evict(&key(1))
     );
@@ -203,7 +203,7 @@ fn a_victim_is_a_miss_that_counts_until_it_is_gone() {
 }
 
 #[test]
-fn a_chunk_saved_again_while_it_leaves_is_there() {
+fn a_chunk_saved_again_during_its_eviction_is_present() {
     let mut index = index(20);
     assert!(save(&mut index, 1).is_empty());
     assert!(
@@ -218,11 +218,11 @@ fn a_chunk_saved_again_while_it_leaves_is_there() {
 }
 
 #[test]
-fn writes_in_flight_count_and_failed_ones_give_their_room_back() {
+fn writes_in_flight_count_and_failed_ones_release_their_space() {
     let mut index = index(20);
     let (Reserve::Granted(a), Reserve::Granted(b)) = (index.reserve(0, 10), index.reserve(0, 10))
     else {
-        panic!("there is room for two")
+        panic!("there is space for two")
     };
     assert_eq!(index.reserve(0, 1), Reserve::Full(Refusal::Held), "nothing is there to evict");
     index.cancel(a);

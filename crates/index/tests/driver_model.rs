@@ -92,13 +92,13 @@ struct World {
     index: Index,
     kind: PolicyKind,
     /// What was claimed, for which chunk and tenant, and whether it was announced.
-    rooms: Vec<(Reservation, u8, u8, u8, bool)>,
+    reservations: Vec<(Reservation, u8, u8, u8, bool)>,
     leaving: Vec<Digest>,
     holds: Vec<HoldId>,
     sets: Vec<SetId>,
     expected: Vec<DigestTag>,
-    /// Who came when nothing was known of the one before it, or lost it since: the policy cannot
-    /// know whose child that is.
+    /// Chunks that came without a known predecessor, or lost it since: the policy cannot
+    /// attach them to it.
     orphans: BTreeSet<(u8, u8)>,
 }
 
@@ -137,7 +137,9 @@ impl World {
     }
 
     fn is_written(&self, one: &Digest) -> bool {
-        self.rooms.iter().any(|room| room.4 && digest(room.1, room.2) == *one)
+        self.reservations
+            .iter()
+            .any(|reservation| reservation.4 && digest(reservation.1, reservation.2) == *one)
     }
 
     fn answer_all(&mut self) {
@@ -146,7 +148,7 @@ impl World {
         }
     }
 
-    /// Claims room for a chunk, to the end.
+    /// Claims space for a chunk until it is granted or refused.
     fn begin(&mut self, (c, n, t): (u8, u8, u8)) {
         let at = place(c, n);
         let expected = self.index.add_pending(DigestTag::from_digest(&digest(c, n)), at);
@@ -154,8 +156,8 @@ impl World {
         for _ in 0..200 {
             let there = self.present();
             match self.index.reserve_for(0, &want) {
-                Reserve::Granted(room) => {
-                    self.rooms.push((room, c, n, t, expected));
+                Reserve::Granted(reservation) => {
+                    self.reservations.push((reservation, c, n, t, expected));
                     return;
                 }
                 Reserve::Evict(victims) => {
@@ -180,7 +182,7 @@ impl World {
                     match why {
                         Refusal::Held => assert!(
                             all_held(Some(want.tenant)) || all_held(None),
-                            "room could be made"
+                            "space could be freed"
                         ),
                         Refusal::NotWorth => assert_eq!(self.kind, PolicyKind::Default),
                         _ => {}
@@ -196,7 +198,7 @@ impl World {
         panic!("round and round");
     }
 
-    /// What went is none of those before the chunk, as far as the policy can know.
+    /// What went is none of those before the chunk, as far as the policy can see.
     fn own_beginning(&self, (c, n): (u8, u8), victim: &IndexEntry, there: &[Chunk]) {
         for m in (0..n).rev() {
             let one = digest(c, m);
@@ -222,12 +224,12 @@ impl World {
             }
             Op::Begin(c, n, t) => self.begin((c, n, t)),
             Op::Come(nth) => {
-                if let Some((room, c, n, t, expected)) = take(&mut self.rooms, nth) {
+                if let Some((reservation, c, n, t, expected)) = take(&mut self.reservations, nth) {
                     let chunk = Chunk::new(digest(c, n), 1, 1)
                         .with_tenant(TenantId(t.into()))
                         .with_place(place(c, n));
                     self.leaving.retain(|leaving| *leaving != chunk.digest);
-                    let _ = self.index.commit(room, chunk);
+                    let _ = self.index.commit(reservation, chunk);
                     self.came((c, n));
                     if expected {
                         self.index.remove_pending(DigestTag::from_digest(&digest(c, n)));
@@ -235,8 +237,8 @@ impl World {
                 }
             }
             Op::Fail(nth) => {
-                if let Some((room, c, n, _, expected)) = take(&mut self.rooms, nth) {
-                    self.index.cancel(room);
+                if let Some((reservation, c, n, _, expected)) = take(&mut self.reservations, nth) {
+                    self.index.cancel(reservation);
                     self.lost(digest(c, n));
                     if expected {
                         self.index.remove_pending(DigestTag::from_digest(&digest(c, n)));
@@ -307,7 +309,7 @@ impl World {
         let present = self.present();
         assert_eq!(usage.used, (present.len() + self.leaving.len()) as u64);
         assert_eq!(usage.evicting, self.leaving.len() as u64);
-        assert_eq!(usage.reserved, self.rooms.len() as u64);
+        assert_eq!(usage.reserved, self.reservations.len() as u64);
         let mut of: BTreeMap<TenantId, usize> = BTreeMap::new();
         present.iter().for_each(|chunk| *of.entry(chunk.tenant).or_default() += 1);
         for t in 0..3 {
@@ -326,13 +328,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn no_save_goes_round_and_no_victim_is_wrong(
+    fn no_save_loops_and_no_victim_is_wrong(
         kind in prop_oneof![Just(PolicyKind::Default), prop::sample::select(&OTHERS[..])],
         ops in prop::collection::vec(op(), 1..150),
     ) {
         let config = IndexConfig::new(8).with_high_mark(1.0).with_suspects_max(3);
         let index = Index::new(config, kind.build()).unwrap();
-        let mut world = World { index, kind, rooms: vec![], leaving: vec![], holds: vec![], sets: vec![], expected: vec![], orphans: BTreeSet::new() };
+        let mut world = World { index, kind, reservations: vec![], leaving: vec![], holds: vec![], sets: vec![], expected: vec![], orphans: BTreeSet::new() };
         for op in ops {
             world.step(op);
             world.check();
@@ -342,14 +344,14 @@ proptest! {
 
 /// A chunk comes while the one before it leaves and is being saved again.
 #[test]
-fn a_chain_keeps_a_beginning_that_left_and_came_back() {
+fn a_chain_keeps_a_beginning_that_was_evicted_and_saved_again() {
     let config = IndexConfig::new(8).with_high_mark(1.0).with_suspects_max(3);
     let index = Index::new(config, PolicyKind::Default.build()).unwrap();
     let kind = PolicyKind::Default;
     let mut world = World {
         index,
         kind,
-        rooms: vec![],
+        reservations: vec![],
         leaving: vec![],
         holds: vec![],
         sets: vec![],

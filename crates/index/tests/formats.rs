@@ -69,7 +69,7 @@ fn assert_damage_is_noticed(damaged: &[u8], journal: bool) {
 }
 
 #[test]
-fn the_formats_are_what_they_were() {
+fn the_formats_have_not_changed() {
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
     for (name, bytes) in
         [("journal-v2.bin", small_journal()), ("snapshot-v2.bin", small_snapshot())]
@@ -109,7 +109,7 @@ fn version_one_is_read_and_says_nothing_of_tenants() {
 }
 
 #[test]
-fn what_was_written_comes_back() {
+fn journals_and_snapshots_read_as_written() {
     let (batches, end) = read_journal(&small_journal());
     assert_eq!(end, ReadEnd::Clean);
     assert_eq!(
@@ -131,7 +131,7 @@ fn what_was_written_comes_back() {
 }
 
 #[test]
-fn nothing_at_all_is_an_empty_journal_and_a_torn_snapshot() {
+fn no_bytes_are_an_empty_journal_and_a_torn_snapshot() {
     assert_eq!(read_journal(&[]), (vec![], ReadEnd::Clean));
     assert_eq!(read_snapshot(&[]), (vec![], ReadEnd::Torn { at: 0 }));
     assert_eq!(read_snapshot(&encode_snapshot(7, &[])), (vec![], ReadEnd::Clean));
@@ -194,7 +194,7 @@ fn a_later_version_is_named() {
 }
 
 #[test]
-fn frames_of_another_snapshot_do_not_go_on_with_this_one() {
+fn frames_of_another_snapshot_do_not_continue_this_one() {
     let (old, new) = (
         encode_snapshot(1, &[vec![chunk(1)], vec![chunk(2)]]),
         encode_snapshot(2, &[vec![chunk(3)]]),

@@ -28,7 +28,7 @@ fn whole() -> (Index, Vec<Digest>) {
 }
 
 #[test]
-fn all_that_is_left_of_a_set_goes_in_one_pass_over_it() {
+fn leftovers_of_a_set_are_evicted_in_one_pass_over_it() {
     let (mut index, members) = whole();
     assert!(matches!(index.remove(&members[0]), RemoveOutcome::Gone(_)));
     let (begun, mut gone) = (Instant::now(), 1);
@@ -52,7 +52,7 @@ fn a_set_is_looked_up_in_one_pass_over_it_whatever_is_suspect_elsewhere() {
 }
 
 #[test]
-fn keys_of_a_hold_are_given_back_in_one_pass_over_it() {
+fn keys_of_a_hold_are_released_in_one_pass_over_it() {
     let mut index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
     let count = MEMBERS * 4;
     let keys: Vec<Digest> = (0..count).map(digest).collect();

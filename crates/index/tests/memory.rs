@@ -38,7 +38,7 @@ fn an_entry_costs_at_most_100_bytes() {
                     counted <= BYTES_PER_ENTRY_MAX,
                     "{kind} at {n}: {counted:.1} bytes an entry"
                 );
-                // Memory that an earlier index gave back cannot be told from a later one's.
+                // Memory that an earlier index freed cannot be distinguished from a later one's.
                 let resident = if kind == PolicyKind::ALL[0] { resident } else { counted };
                 assert!(
                     resident <= BYTES_PER_ENTRY_MAX + 5.0,

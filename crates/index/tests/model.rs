@@ -240,14 +240,14 @@ impl Pair {
             Op::Expire => assert_eq!(self.index.expire_holds(self.model.now), self.model.expire()),
             Op::Reserve(bytes) => self.reserve(bytes),
             Op::Commit(nth, key) => {
-                if let Some(room) = self.take(nth) {
-                    let bytes = room.bytes() / 2;
-                    self.insert(chunk(key, bytes), Some(room));
+                if let Some(reservation) = self.take(nth) {
+                    let bytes = reservation.bytes() / 2;
+                    self.insert(chunk(key, bytes), Some(reservation));
                 }
             }
             Op::Cancel(nth) => {
-                if let Some(room) = self.take(nth) {
-                    self.index.cancel(room);
+                if let Some(reservation) = self.take(nth) {
+                    self.index.cancel(reservation);
                 }
             }
             Op::Victims(need) => assert_eq!(self.victims(need), self.model.victims(need)),
@@ -261,10 +261,10 @@ impl Pair {
         }
     }
 
-    fn insert(&mut self, new: Chunk, room: Option<Reservation>) {
+    fn insert(&mut self, new: Chunk, reservation: Option<Reservation>) {
         let old = self.model.lives.get(&key(&new.digest)).map(|life| life.chunk);
-        let inserted = match room {
-            Some(room) => self.index.commit(room, new),
+        let inserted = match reservation {
+            Some(reservation) => self.index.commit(reservation, new),
             None => self.index.insert(new),
         };
         match inserted {
@@ -331,19 +331,19 @@ impl Pair {
 
     fn take(&mut self, nth: usize) -> Option<Reservation> {
         let n = self.reservations.len();
-        let room = (n > 0).then(|| self.reservations.swap_remove(nth % n))?;
-        self.model.reserved -= room.bytes();
-        Some(room)
+        let reservation = (n > 0).then(|| self.reservations.swap_remove(nth % n))?;
+        self.model.reserved -= reservation.bytes();
+        Some(reservation)
     }
 
     fn reserve(&mut self, bytes: u64) {
         let fits = self.model.used() + self.model.reserved + bytes <= CAPACITY;
         match self.index.reserve(self.model.now, bytes) {
             Reserve::Full(Refusal::TooLarge { .. }) => assert!(bytes > HIGH),
-            Reserve::Granted(room) => {
-                assert!(fits && room.bytes() == bytes);
+            Reserve::Granted(reservation) => {
+                assert!(fits && reservation.bytes() == bytes);
                 self.model.reserved += bytes;
-                self.reservations.push(room);
+                self.reservations.push(reservation);
             }
             Reserve::Evict(victims) => {
                 assert!(!fits && !victims.is_empty());
@@ -429,8 +429,8 @@ impl Pair {
             self.release(0);
         }
         (0..KEYS).for_each(|key| self.step(Op::Forget(key)));
-        while let Some(room) = self.take(0) {
-            self.index.cancel(room);
+        while let Some(reservation) = self.take(0) {
+            self.index.cancel(reservation);
         }
         self.check();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Limits of tenants, and who gives when room is short.
+//! Quotas of tenants, and whose chunks are evicted when space is short.
 #![allow(clippy::unwrap_used)]
 
 use kvtier_evict::PolicyKind;
@@ -27,8 +27,8 @@ fn save(index: &mut Index, n: u8, tenant: TenantId) -> Result<Vec<u8>, Refusal> 
     let mut gone = Vec::new();
     loop {
         match index.reserve_for(0, &ReserveRequest::new(10).with_tenant(tenant)) {
-            Reserve::Granted(room) => {
-                let _ = index.commit(room, Chunk::new(key(n), 8, 10).with_tenant(tenant));
+            Reserve::Granted(reservation) => {
+                let _ = index.commit(reservation, Chunk::new(key(n), 8, 10).with_tenant(tenant));
                 return Ok(gone);
             }
             Reserve::Evict(victims) => {
@@ -44,13 +44,13 @@ fn save(index: &mut Index, n: u8, tenant: TenantId) -> Result<Vec<u8>, Refusal> 
 }
 
 #[test]
-fn above_its_quota_a_tenants_own_chunks_go() {
+fn above_its_quota_a_tenants_own_chunks_are_evicted() {
     let mut index = index(100);
     index.set_quota(A, Some(30));
     assert!([1, 2, 3].map(|n| save(&mut index, n, A)).iter().all(|gone| *gone == Ok(vec![])));
     assert!([11, 12, 13].map(|n| save(&mut index, n, B)).iter().all(|gone| *gone == Ok(vec![])));
     index.touch_batch(&[key(1)]);
-    assert_eq!(save(&mut index, 4, A), Ok(vec![2]), "though there is room for all");
+    assert_eq!(save(&mut index, 4, A), Ok(vec![2]), "though there is space for all");
     assert_eq!((index.tenant_usage(A).bytes, index.tenant_usage(B).bytes), (30, 30));
     index.set_quota(A, Some(15));
     assert_eq!(
@@ -63,19 +63,19 @@ fn above_its_quota_a_tenants_own_chunks_go() {
 }
 
 #[test]
-fn whose_chunks_nobody_knows_is_not_one_of_the_others() {
+fn the_unknown_tenant_is_not_one_of_the_others() {
     let mut index = index(100);
     index.set_quota_of_others(Some(20));
     assert!((1..=10).all(|n| save(&mut index, n, TenantId(0)) == Ok(vec![])));
     index.set_quota(TenantId(0), Some(20));
     assert!(
         save(&mut index, 11, TenantId(0)).is_ok_and(|gone| gone.len() == 9),
-        "who says so limits it"
+        "an explicit quota limits it"
     );
 }
 
 #[test]
-fn who_has_no_quota_of_its_own_has_that_of_the_others_and_zero_is_nothing() {
+fn tenants_without_a_quota_have_that_of_the_others_and_zero_is_none() {
     let mut index = index(100);
     index.set_quota_of_others(Some(20));
     index.set_quota(B, Some(0));
@@ -89,20 +89,20 @@ fn who_has_no_quota_of_its_own_has_that_of_the_others_and_zero_is_nothing() {
 }
 
 #[test]
-fn writes_in_flight_count_and_what_is_canceled_does_not() {
+fn writes_in_flight_count_and_cancelled_ones_do_not() {
     let mut index = index(100);
     index.set_quota(A, Some(20));
     let want = ReserveRequest::new(10).with_tenant(A);
     let (Reserve::Granted(one), Reserve::Granted(two)) =
         (index.reserve_for(0, &want), index.reserve_for(0, &want))
     else {
-        panic!("there is room for two")
+        panic!("there is space for two")
     };
     assert_eq!(index.reserve_for(0, &want), Reserve::Full(Refusal::Held));
     index.cancel(one);
     let Reserve::Granted(three) = index.reserve_for(0, &want) else { panic!("one was given back") };
-    for (room, n) in [(two, 1), (three, 2)] {
-        let _ = index.commit(room, Chunk::new(key(n), 8, 10).with_tenant(A));
+    for (reservation, n) in [(two, 1), (three, 2)] {
+        let _ = index.commit(reservation, Chunk::new(key(n), 8, 10).with_tenant(A));
     }
     let Reserve::Evict(victims) = index.reserve_for(0, &want) else { panic!("it is full") };
     assert!(index.abort_evict(&victims[0].chunk.digest), "it could not be deleted");
@@ -114,7 +114,7 @@ fn writes_in_flight_count_and_what_is_canceled_does_not() {
 }
 
 #[test]
-fn what_is_on_its_way_out_counts_until_it_is_gone() {
+fn victims_count_until_they_are_deleted() {
     for policy in policies() {
         let mut index = index_by(policy, 1000);
         index.set_quota(A, Some(30));
@@ -128,10 +128,10 @@ fn what_is_on_its_way_out_counts_until_it_is_gone() {
             assert_eq!(
                 (victims.len(), index.reserve_for(0, &want)),
                 (1, Reserve::Busy),
-                "{policy}: its room is awaited"
+                "{policy}: its space is awaited"
             );
             assert!(index.is_above_quota(&want), "{policy}");
-            // Who wants more than is on its way out has more victims.
+            // A request for more than is being freed gets more victims.
             let more = ReserveRequest::new(20).with_tenant(A);
             let others = index.victims_of_quota(0, &more);
             assert_eq!((others.len(), index.victims_of_quota(0, &more).len()), (1, 0), "{policy}");
@@ -145,15 +145,15 @@ fn what_is_on_its_way_out_counts_until_it_is_gone() {
             panic!("{policy}: it is full")
         };
         assert!(index.finish_evict(&victims[0].chunk.digest));
-        let Reserve::Granted(room) = index.reserve_for(0, &want) else {
-            panic!("{policy}: there is room")
+        let Reserve::Granted(reservation) = index.reserve_for(0, &want) else {
+            panic!("{policy}: there is space")
         };
-        index.cancel(room);
+        index.cancel(reservation);
     }
 }
 
 #[test]
-fn without_quotas_whoever_has_the_most_gives() {
+fn without_quotas_the_tenant_with_the_most_is_evicted_from() {
     let mut index = index(60);
     [1, 2, 3, 4].into_iter().for_each(|n| assert_eq!(save(&mut index, n, A), Ok(vec![])));
     [11, 12].into_iter().for_each(|n| assert_eq!(save(&mut index, n, B), Ok(vec![])));
@@ -169,7 +169,7 @@ fn policies() -> impl Iterator<Item = PolicyKind> {
 }
 
 #[test]
-fn above_its_quota_a_tenants_own_chunks_go_by_every_policy() {
+fn above_its_quota_a_tenants_own_chunks_are_evicted_by_every_policy() {
     for policy in policies() {
         let mut index = index_by(policy, 1000);
         index.set_quota(A, Some(30));
@@ -179,7 +179,7 @@ fn above_its_quota_a_tenants_own_chunks_go_by_every_policy() {
             "{policy}"
         );
         index.touch_batch(&[key(1)]);
-        assert_eq!(save(&mut index, 4, A), Ok(vec![2]), "{policy}: though there is room for all");
+        assert_eq!(save(&mut index, 4, A), Ok(vec![2]), "{policy}: though there is space for all");
         for n in 5..10 {
             assert_eq!(save(&mut index, n, A).map(|gone| gone.len()), Ok(1), "{policy}");
             assert_eq!(
@@ -196,7 +196,7 @@ fn above_its_quota_a_tenants_own_chunks_go_by_every_policy() {
 }
 
 #[test]
-fn quotas_change_while_chunks_are_there_held_and_on_their_way_out() {
+fn quotas_change_while_chunks_are_present_held_and_evicting() {
     for policy in policies() {
         let mut index = index_by(policy, 1000);
         (1..=6).for_each(|n| assert_eq!(save(&mut index, n, A), Ok(vec![]), "{policy}"));
@@ -250,7 +250,7 @@ fn quotas_change_while_chunks_are_there_held_and_on_their_way_out() {
 }
 
 #[test]
-fn where_nothing_is_given_up_what_is_above_a_quota_is_refused() {
+fn without_eviction_saves_above_a_quota_are_refused() {
     let mut index = index_by(PolicyKind::Noop, 1000);
     index.set_quota(A, Some(20));
     assert!([1, 2].map(|n| save(&mut index, n, A)).iter().all(|gone| *gone == Ok(vec![])));
@@ -259,7 +259,7 @@ fn where_nothing_is_given_up_what_is_above_a_quota_is_refused() {
 }
 
 #[test]
-fn below_their_quotas_who_goes_is_the_policys_affair() {
+fn below_the_quotas_the_policy_decides() {
     let mut index = index_by(PolicyKind::Lru, 60);
     index.set_quota_of_others(Some(60));
     assert!([1, 11, 2, 12, 3, 13].iter().all(|n| save(
@@ -282,7 +282,7 @@ fn leave_behind(index: &mut Index, set: &[(u8, TenantId)]) {
 }
 
 #[test]
-fn what_is_left_of_a_tenants_sets_goes_before_its_other_chunks() {
+fn leftovers_of_a_tenants_sets_are_evicted_before_its_other_chunks() {
     for policy in policies() {
         let mut index = index_by(policy, 1000);
         index.set_quota(A, Some(50));
@@ -298,7 +298,7 @@ fn what_is_left_of_a_tenants_sets_goes_before_its_other_chunks() {
 }
 
 #[test]
-fn of_a_set_of_two_tenants_each_gives_its_own() {
+fn a_set_of_two_tenants_is_evicted_from_each_for_its_own() {
     let mut index = index_by(PolicyKind::Lru, 1000);
     index.set_quota(A, Some(30));
     assert_eq!(save(&mut index, 9, A), Ok(vec![]));
@@ -318,7 +318,7 @@ fn of_a_set_of_two_tenants_each_gives_its_own() {
 }
 
 #[test]
-fn no_save_is_shed_for_want_of_worth_while_something_is_left_of_sets() {
+fn no_save_is_shed_as_not_worth_while_sets_have_leftovers() {
     for quota in [None, Some(30)] {
         let mut index = index_by(PolicyKind::Default, 40);
         index.set_quota(A, quota);
@@ -338,7 +338,7 @@ fn no_save_is_shed_for_want_of_worth_while_something_is_left_of_sets() {
 }
 
 #[test]
-fn what_is_above_a_quota_goes_first_when_room_is_short() {
+fn chunks_above_a_quota_are_evicted_first() {
     for policy in policies() {
         let mut index = index_by(policy, 100);
         (11..=15).for_each(|n| assert_eq!(save(&mut index, n, B), Ok(vec![]), "{policy}"));
@@ -366,12 +366,12 @@ fn what_is_above_a_quota_goes_first_when_room_is_short() {
 }
 
 #[test]
-fn where_quotas_are_fair_nobody_loses_its_part_while_others_have_more() {
+fn with_fair_quotas_no_tenant_loses_its_share_while_others_exceed_theirs() {
     for policy in policies() {
         for fair in [true, false] {
             let mut index = index_by(policy, 100);
             index.set_fair_sharing(fair);
-            // Together twice what there is room for: half of each is its part.
+            // Together twice the capacity: half of each is its share.
             index.set_quota(A, Some(120));
             index.set_quota(B, Some(80));
             index.set_quota_of_others(Some(1000));
@@ -383,17 +383,17 @@ fn where_quotas_are_fair_nobody_loses_its_part_while_others_have_more() {
             };
             let kept: Vec<[u64; 3]> = (20..80).map(|n| flood(&mut index, n, A)).collect();
             assert!(!fair || kept.iter().all(|kept| kept[1] == 40), "{policy}: {kept:?}");
-            // All room is theirs; who has no part gets in with one chunk, and goes on with that.
+            // All space is theirs; a tenant without a share gets in with one chunk, and reuses that.
             let kept: Vec<[u64; 3]> =
                 (80..140).map(|n| flood(&mut index, n, TenantId(3))).collect();
             assert!(!fair || kept.iter().all(|kept| kept[2] == 10), "{policy}: {kept:?}");
             assert!(
                 fair || policy != PolicyKind::Lru || kept[59] == [0, 0, 100],
-                "without, the policy says who goes"
+                "without, the policy decides"
             );
             (1..=4).for_each(|n| assert!(save(&mut index, n, B).is_ok(), "{policy}"));
             assert!(!fair || flood(&mut index, 6, A) == [60, 40, 0], "{policy}: they have it back");
-            // Who gives its quota back has no part.
+            // A tenant whose quota ends has no share.
             index.set_quota(B, None);
             assert!(!fair || flood(&mut index, 140, A)[0] >= 60, "{policy}");
         }
@@ -401,7 +401,7 @@ fn where_quotas_are_fair_nobody_loses_its_part_while_others_have_more() {
 }
 
 #[test]
-fn tenants_with_full_limits_are_known_however_chunks_and_limits_change() {
+fn full_tenants_are_right_after_any_change() {
     let mut index = index_by(PolicyKind::Lru, 10_000);
     let full = |index: &Index| {
         let mut all: Vec<(u128, u64)> =
@@ -431,19 +431,19 @@ fn tenants_with_full_limits_are_known_however_chunks_and_limits_change() {
 }
 
 #[test]
-fn what_is_left_of_a_set_of_two_tenants_is_the_same_however_often_somebody_asks() {
+fn the_leftover_of_a_set_of_two_tenants_is_stable() {
     let mut index = index_by(PolicyKind::Default, 40);
     let place = |n: u8| {
         ChainPlace::new((n > 1).then(|| DigestTag::from_digest(&key(n - 1))), u32::from(n - 1))
     };
     let id = index.declare_set(&[1, 2, 9].map(key)).unwrap().unwrap();
     for (n, tenant) in [(1, A), (9, B), (20, B), (21, B)] {
-        let Reserve::Granted(room) =
+        let Reserve::Granted(reservation) =
             index.reserve_for(0, &ReserveRequest::new(10).with_tenant(tenant))
         else {
             panic!()
         };
-        let _ = index.commit(room, Chunk::new(key(n), 8, 10).with_tenant(tenant));
+        let _ = index.commit(reservation, Chunk::new(key(n), 8, 10).with_tenant(tenant));
     }
     index.end_set(id);
     // 1 is the first of what is left, though 9 came last.

@@ -21,9 +21,9 @@ fn save(index: &mut Index, n: u8) -> Vec<u8> {
     let mut gone = Vec::new();
     loop {
         match index.reserve(0, 10) {
-            Reserve::Granted(room) => {
+            Reserve::Granted(reservation) => {
                 assert!(!matches!(
-                    index.commit(room, Chunk::new(key(n), 8, 10)),
+                    index.commit(reservation, Chunk::new(key(n), 8, 10)),
                     InsertOutcome::Refused(_)
                 ));
                 return gone;
@@ -49,7 +49,7 @@ fn visible(index: &Index) -> Vec<u8> {
 }
 
 #[test]
-fn one_that_is_found_wrong_hides_the_others_until_it_is_written_again() {
+fn a_corrupt_member_hides_the_others_until_it_is_written_again() {
     let mut index = index(6);
     whole(&mut index, [1, 2, 3]);
     assert!(save(&mut index, 4).is_empty());
@@ -66,7 +66,7 @@ fn one_that_is_found_wrong_hides_the_others_until_it_is_written_again() {
 }
 
 #[test]
-fn a_set_is_seen_when_the_last_of_it_is_there_and_not_when_the_first_of_it_goes() {
+fn a_set_is_visible_only_while_it_is_complete() {
     let mut index = index(5);
     let set = index.declare_set(&keys([1, 2, 3])).unwrap().unwrap();
     let seen: Vec<Vec<u8>> = [1, 2, 3].map(|n| (save(&mut index, n), visible(&index)).1).into();
@@ -108,7 +108,7 @@ fn a_hold_on_one_keeps_all() {
 }
 
 #[test]
-fn a_set_stays_held_until_its_last_member_was_given_back() {
+fn a_set_stays_held_until_its_last_member_is_released() {
     let mut index = index(5);
     whole(&mut index, [1, 2, 3]);
     whole(&mut index, [4, 5]);
@@ -123,7 +123,7 @@ fn a_set_stays_held_until_its_last_member_was_given_back() {
 }
 
 #[test]
-fn what_is_there_of_a_set_that_did_not_get_whole_goes_first() {
+fn members_of_a_set_that_was_never_complete_are_evicted_first() {
     let mut index = index(4);
     assert!(save(&mut index, 9).is_empty());
     let set = index.declare_set(&keys([1, 2, 3])).unwrap().unwrap();
@@ -143,7 +143,7 @@ fn what_is_there_of_a_set_that_did_not_get_whole_goes_first() {
 }
 
 #[test]
-fn what_came_or_was_released_after_it_was_passed_goes_first_all_the_same() {
+fn leftovers_that_appear_after_a_pass_are_evicted_first_too() {
     let mut index = index(8);
     [9, 1, 2].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
     let held = index.hold(&keys([2]), 1000).unwrap();
@@ -166,7 +166,7 @@ fn what_came_or_was_released_after_it_was_passed_goes_first_all_the_same() {
 }
 
 #[test]
-fn a_member_that_is_saved_again_is_not_seen_without_those_that_went_meanwhile() {
+fn a_member_saved_again_is_hidden_without_the_evicted_ones() {
     let mut index = index(10);
     whole(&mut index, [1, 2]);
     assert!(matches!(index.remove(&key(1)), kvtier_index::RemoveOutcome::Gone(_)));
@@ -181,7 +181,7 @@ fn a_member_that_is_saved_again_is_not_seen_without_those_that_went_meanwhile() 
 }
 
 #[test]
-fn what_could_not_be_deleted_is_not_seen_without_the_rest_of_its_set() {
+fn an_aborted_eviction_stays_hidden_without_the_rest_of_its_set() {
     let mut index = index(10);
     whole(&mut index, [1, 2]);
     for n in [1, 2] {
@@ -195,7 +195,7 @@ fn what_could_not_be_deleted_is_not_seen_without_the_rest_of_its_set() {
 }
 
 #[test]
-fn what_somebody_holds_stays_a_hit_when_a_set_is_declared_over_it() {
+fn a_held_chunk_stays_a_hit_when_a_set_is_declared_over_it() {
     let mut index = index(10);
     assert!(save(&mut index, 1).is_empty());
     let hold = index.hold(&keys([1]), 1000).unwrap();
@@ -225,7 +225,7 @@ fn sets_that_come_and_go_leave_nothing_behind_and_too_many_are_refused() {
 }
 
 #[test]
-fn members_that_are_there_do_not_count_towards_those_that_may_be_missing() {
+fn present_members_do_not_count_as_missing() {
     let config = IndexConfig::new(10_000).with_high_mark(1.0).with_missing_max(4);
     let mut index = Index::new(config, PolicyKind::Lru.build()).unwrap();
     (0..10).for_each(|n| whole(&mut index, [2 * n, 2 * n + 1]));
@@ -243,7 +243,7 @@ fn members_that_are_there_do_not_count_towards_those_that_may_be_missing() {
 }
 
 #[test]
-fn what_is_missing_is_counted_however_chunks_come_and_go() {
+fn missing_members_are_counted_after_any_change() {
     let config = IndexConfig::new(10_000).with_high_mark(1.0).with_missing_max(6);
     let mut index = Index::new(config, PolicyKind::Lru.build()).unwrap();
     let three = keys([1, 2, 3]);

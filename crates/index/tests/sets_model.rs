@@ -1,4 +1,4 @@
-//! Who is hidden by a set, however sets, chunks, holds and suspects come and go: what the index
+//! Which chunks a set hides, however sets, chunks, holds and suspects come and go: what the index
 //! counts against what can be seen.
 #![allow(clippy::unwrap_used)]
 
@@ -61,8 +61,10 @@ fn step(index: &mut Index, (saving, holds): (&mut Vec<SetId>, &mut Vec<HoldId>),
         Op::Declare(keys) => saving.extend(index.declare_set(&all(keys)).unwrap()),
         Op::End(nth) => take(saving, nth).into_iter().for_each(|set| index.end_set(set)),
         Op::Save(key) => {
-            let Reserve::Granted(room) = index.reserve(0, 1) else { panic!("there is room") };
-            let _ = index.commit(room, chunk(key));
+            let Reserve::Granted(reservation) = index.reserve(0, 1) else {
+                panic!("there is space")
+            };
+            let _ = index.commit(reservation, chunk(key));
         }
         Op::Found(key) => {
             let _ = index.insert(chunk(key));
@@ -103,7 +105,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn a_chunk_is_hidden_while_its_set_is_not_whole_or_one_of_it_is_suspect(ops in prop::collection::vec(op(), 1..100)) {
+    fn a_chunk_is_hidden_while_its_set_is_incomplete_or_suspect(ops in prop::collection::vec(op(), 1..100)) {
         let config = IndexConfig::new(1000).with_suspects_max(3);
         let mut index = Index::new(config, PolicyKind::Lru.build()).unwrap();
         let (mut saving, mut holds) = (Vec::new(), Vec::new());
