@@ -1,4 +1,4 @@
-//! Reading the canonical form of a key back, as it lies beside stored chunks.
+//! Parses the canonical form of a key, which is stored beside chunks.
 
 use std::str;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_come_back_and_cut_or_salted_ones_do_not() {
+    fn canonical_keys_read_back_and_cut_or_salted_ones_do_not() {
         let ns = Arc::new(Namespace::new("a", Digest::default()));
         let mp = |salt: &str| {
             KeyId::from(

@@ -13,7 +13,7 @@ impl Digest {
         Digest(*hasher.finalize().as_bytes())
     }
 
-    /// The digest of `bytes` under a secret key: who has it not cannot test guesses.
+    /// The digest of `bytes` under a secret key. Without the key, a guess cannot be tested.
     pub fn keyed(key: &[u8; 32], bytes: &[u8]) -> Self {
         Digest(*blake3::keyed_hash(key, bytes).as_bytes())
     }

@@ -16,7 +16,7 @@ pub const TAG_BYTES_MAX: usize = 1024;
 pub enum EngineHash {
     /// A whole number, signed.
     Int(PyInt),
-    /// Bytes. Their text reads back as a number: LMCache cannot tell the two apart in a name.
+    /// Bytes. Their text reads back as a number: LMCache cannot distinguish the two in a name.
     Bytes(ChunkHash),
 }
 

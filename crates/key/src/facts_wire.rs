@@ -38,7 +38,7 @@ const fn record_bytes(blocks: usize) -> usize {
 }
 
 impl Facts {
-    /// The record as bytes, at most [`FACTS_BYTES_MAX`]. It tells its own length, so other bytes
+    /// The record as bytes, at most [`FACTS_BYTES_MAX`]. It contains its own length, so other bytes
     /// may follow it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(record_bytes(self.sums.crcs().len()));
@@ -93,7 +93,7 @@ impl Facts {
     }
 }
 
-/// The fields of a record whose checksum is right; `None` when they contradict one another.
+/// The fields of a record with a valid checksum; `None` when they contradict one another.
 fn fields(head: &[u8; HEAD_BYTES], crc_bytes: &[u8]) -> Option<Facts> {
     let (stored_len, flags, depth) = (u64_at(head, 32), u16_at(head, 12), u32_at(head, 20));
     let blocks = u32_at(head, 44) as usize;

@@ -63,7 +63,7 @@ impl std::error::Error for GeometryError {}
 
 impl Geometry {
     /// Keys and values of `kv_heads` heads of `head_dim` elements in `layers` layers: bfloat16,
-    /// chunks of 256 tokens, one rank until told otherwise.
+    /// chunks of 256 tokens, one rank, unless changed.
     pub const fn heads(layers: u32, kv_heads: u32, head_dim: u32) -> Self {
         Geometry {
             layers,
@@ -77,7 +77,7 @@ impl Geometry {
     }
 
     /// One latent a token in each of `layers` layers: bfloat16, chunks of 256 tokens, one rank
-    /// until told otherwise.
+    /// unless changed.
     pub const fn latent(layers: u32, mla: Mla) -> Self {
         let head_dim = mla.latent.saturating_add(mla.rope);
         Geometry {

@@ -1,17 +1,17 @@
-//! Keys and namespaces of KV-cache chunks, and what proves that bytes are theirs.
+//! Keys and namespaces of KV-cache chunks, and the checksums that verify their bytes.
 //!
-//! A [`Key`] names one chunk: a [`Namespace`] (whose cache, which geometry) and a [`KeyId`], one of
+//! A [`Key`] names one chunk: a [`Namespace`] (tenant and geometry) and a [`KeyId`], one of
 //! LMCache's kinds of key. [`names`] writes and reads every name that LMCache gives a chunk,
-//! [`hash`] chains token chunks to their hashes, [`Geometry`] and [`presets`] say how large a chunk
-//! is. [`BlockSums`] are the CRC32C of a chunk's blocks, and [`Facts`] the record that travels with
+//! [`hash`] chains token chunks to their hashes, [`Geometry`] and [`presets`] give the size of a
+//! chunk. [`BlockSums`] are the CRC32C of a chunk's blocks, and [`Facts`] the record that travels with
 //! a stored chunk so that a load can prove every byte. Nothing here does I/O.
 //!
 //! ```
-//! use kvtier_key::names::{Form, detect};
+//! use kvtier_key::names::{NameForm, detect};
 //!
 //! let (form, parsed) = detect("org-SEP-m@0x02010201@0@abcd.data").remove(0);
-//! assert_eq!(form, Form::Fs);
-//! assert_eq!(Form::MpNative.format(parsed.key())?, "org/m@02010201@0@abcd");
+//! assert_eq!(form, NameForm::Fs);
+//! assert_eq!(NameForm::MpNative.format(parsed.key())?, "org/m@02010201@0@abcd");
 //! # Ok::<(), kvtier_key::InvalidKey>(())
 //! ```
 #![forbid(unsafe_code)]

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use crate::{Digest, KeyId};
 
-/// Whose cache this is and what its chunks look like. Given when a tier opens; two namespaces never
+/// The tenant and the geometry of a cache. A tier gets it when it opens; two namespaces never
 /// share a chunk. `Debug` does not show the tenant, which may be a cache salt.
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -36,8 +36,7 @@ impl fmt::Debug for Namespace {
 
 impl Namespace {
     /// A namespace of `tenant` over the geometry whose canonical form (with the hash seed) has the
-    /// digest `layout`. Partial chunks are allowed and chunk sizes unknown until told
-    /// otherwise.
+    /// digest `layout`. Unless changed, partial chunks are allowed and chunk sizes are unknown.
     pub fn new(tenant: impl Into<String>, layout: Digest) -> Self {
         let tenant = tenant.into();
         let mut bytes = Vec::with_capacity(40 + tenant.len());
@@ -55,7 +54,7 @@ impl Namespace {
     }
 
     /// A namespace of which only the digest is known, as a stored chunk carries it: its keys are
-    /// right, tenant and layout are not told.
+    /// valid, tenant and layout are empty.
     pub fn known_by(digest: Digest) -> Self {
         Namespace {
             tenant: String::new(),
@@ -82,21 +81,19 @@ impl Namespace {
         self
     }
 
-    /// Says that every cache salt is a tenant by itself: where names tell salts and no tenants, as
-    /// in LMCache's layouts, this namespace then stands for those of all salts, see
-    /// [`Namespace::for_key`].
+    /// Makes every cache salt a tenant. In layouts whose names have salts and no tenants, as
+    /// LMCache's, this namespace then represents those of all salts, see [`Namespace::for_key`].
     pub fn with_salts_as_tenants(mut self) -> Self {
         self.by_salt = true;
         self
     }
 
-    /// Whether every cache salt is a tenant by itself.
+    /// Whether every cache salt is a tenant.
     pub fn has_salts_as_tenants(&self) -> bool {
         self.by_salt
     }
 
-    /// The namespace of the key `id` where this is the namespace of all names: with salts as
-    /// tenants the salt's own, else this one.
+    /// The namespace of the key `id`: that of its salt if salts are tenants, otherwise this one.
     pub fn for_key(self: &Arc<Self>, id: &KeyId) -> Arc<Namespace> {
         match id {
             KeyId::Object(id) if self.by_salt && *id.salt != *self.tenant => {

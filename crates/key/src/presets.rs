@@ -66,7 +66,7 @@ const NEAR_MAX: usize = 5;
 /// No preset has this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPreset {
-    /// The name that was asked for.
+    /// The requested name.
     pub name: String,
     /// The nearest names there are, nearest first.
     pub near: Vec<&'static str>,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_says_what_there_is() {
+    fn an_unknown_name_lists_the_presets() {
         let unknown = geometry("llama3.1-8b").unwrap_err();
         assert_eq!(unknown.near[0], "llama-3.1-8b");
         assert_eq!(unknown.near.len(), NEAR_MAX);

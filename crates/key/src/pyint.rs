@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_size_comes_back_in_both_bases() {
+    fn any_size_reads_back_in_both_bases() {
         for text in [
             "0",
             "-1",

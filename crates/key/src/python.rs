@@ -1,7 +1,7 @@
 //! How Python reads and writes what LMCache puts into names: whole numbers, white space,
 //! hexadecimal bytes, URL quoting.
 //!
-//! Only what names need, and to the letter: `int()` takes white space around, `_` between digits, a
+//! Only what names need, but exactly: `int()` takes white space around, `_` between digits, a
 //! sign, `0x` in base 16 and the decimal digits of every script, so all of these occur in names
 //! that LMCache accepts.
 

@@ -138,14 +138,14 @@ pub(crate) struct NamespaceFields {
 
 impl From<Namespace> for NamespaceFields {
     fn from(ns: Namespace) -> Self {
-        let told = Namespace::new(ns.tenant(), ns.layout());
+        let plain = Namespace::new(ns.tenant(), ns.layout());
         NamespaceFields {
             tenant: ns.tenant().into(),
             layout: ns.layout(),
             chunk_bytes: ns.all_chunk_bytes().into(),
             allow_partial: ns.allow_partial(),
             salts_as_tenants: ns.has_salts_as_tenants(),
-            known_by: (told.digest() != ns.digest()).then(|| ns.digest()),
+            known_by: (plain.digest() != ns.digest()).then(|| ns.digest()),
         }
     }
 }

@@ -17,8 +17,8 @@ impl SmallBytes {
     pub(crate) fn new(bytes: &[u8]) -> Self {
         let mut inline = [0; INLINE_MAX];
         match inline.get_mut(..bytes.len()) {
-            Some(room) => {
-                room.copy_from_slice(bytes);
+            Some(space) => {
+                space.copy_from_slice(bytes);
                 SmallBytes(Repr::Inline(bytes.len() as u8, inline))
             }
             None => SmallBytes(Repr::Shared(bytes.into())),

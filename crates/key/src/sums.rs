@@ -32,7 +32,7 @@ impl BlockSums {
         BlockSums { len: bytes.len() as u64, crcs: bytes.chunks(block).map(crc32c).collect() }
     }
 
-    /// Sums a chunk that lies in several pieces, in order, in one pass.
+    /// Sums a chunk in several pieces, in order, in one pass.
     pub fn from_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]> + Clone) -> Self {
         let len = pieces.clone().into_iter().map(|p| p.len() as u64).sum();
         let mut sums = PieceSums::new(len);
@@ -109,7 +109,7 @@ impl PieceSums {
         PieceSums { len, parts: Vec::with_capacity(BlockSums::blocks(len)) }
     }
 
-    /// Adds the bytes that lie at `offset` of the chunk.
+    /// Adds the bytes at `offset` of the chunk.
     pub fn piece(&mut self, offset: u64, bytes: &[u8]) {
         let block = BlockSums::block_bytes(self.len);
         let (mut at, mut rest) = (offset, bytes);
@@ -123,7 +123,7 @@ impl PieceSums {
     }
 
     /// Adds bytes whose sums are known: the CRC32C of each of as many units of `unit` bytes as
-    /// `crcs` has, which lie at `offset` of the chunk one behind the other. A unit is a power
+    /// `crcs` has, contiguous from `offset` of the chunk. A unit is a power
     /// of two of at most [`BLOCK_BYTES_MIN`], and `offset` a multiple of it, so that none lies in
     /// two blocks; whatever else is given is never equal to the sums of a chunk.
     pub fn units(&mut self, offset: u64, unit: u64, crcs: &[u32]) {

@@ -65,11 +65,11 @@ fn every_cut_and_every_flip_is_refused() {
     }
 }
 
-/// Records with a right checksum whose fields cannot be: `at` is overwritten and the checksum made
+/// Records with a valid checksum and impossible fields: `at` is overwritten and the checksum made
 /// good again.
 #[test]
 fn fields_that_contradict_are_refused() {
-    let lies: [(&str, usize, &[u8]); 7] = [
+    let invalid: [(&str, usize, &[u8]); 7] = [
         ("an unknown flag", 12, &[2]),
         ("no parent, yet a depth", 20, &[1]),
         ("plain, yet another raw length", 24, &[1]),
@@ -78,13 +78,13 @@ fn fields_that_contradict_are_refused() {
         ("more blocks", 44, &[5]),
         ("no parent, yet its digest", 112, &[1]),
     ];
-    for (lie, at, value) in lies {
+    for (name, at, value) in invalid {
         let mut bytes = plain().encode();
         bytes[at..at + value.len()].copy_from_slice(value);
         let body = bytes.len() - 4;
         let crc = BlockSums::from_bytes(&bytes[..body]).whole();
         bytes[body..].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(Facts::decode(&bytes), Err(FactsError::Fields), "{lie}");
+        assert_eq!(Facts::decode(&bytes), Err(FactsError::Fields), "{name}");
     }
     let mut later = plain().encode();
     later[8] = 2;

@@ -1,4 +1,4 @@
-//! Names that come back, names that do not, and names whose form is not known.
+//! Names that read back, names that do not, and names of unknown form.
 #![allow(clippy::unwrap_used)]
 
 use kvtier_key::names::{Loss, NameForm, Parsed, detect};
@@ -71,13 +71,13 @@ fn every_form_spells_as_documented() {
 }
 
 #[test]
-fn what_a_name_does_not_tell_is_told() {
+fn the_loss_of_a_name_is_reported() {
     let lossy = |form: NameForm, id: &KeyId, loss: Loss| {
         let name = form.format_lossy(id).unwrap();
         assert_eq!(form.parse(&name).unwrap().loss(), Some(loss), "{name}");
         form.parse(&name).unwrap().into_key()
     };
-    // A slash is gone for good: the strict name is refused, the lossy one reads as its neighbour.
+    // A slash is gone for good: the strict name is refused, the lossy one reads as another key.
     assert_eq!(lossy(s3_non_mp(""), &engine("a/b"), Loss::SlashAsUnderscore), engine("a_b"));
     assert_eq!(lossy(s3_non_mp(""), &engine("a_b"), Loss::SlashAsUnderscore), engine("a_b"));
     assert!(s3_non_mp("").format(&engine("a/b")).is_err());
@@ -146,7 +146,7 @@ fn names_too_long_for_their_store_are_refused() {
 }
 
 #[test]
-fn gds_files_lie_where_their_hash_says() {
+fn gds_files_are_in_the_directory_of_their_hash() {
     let name = GDS.format(&engine("m")).unwrap();
     let (_, file) = name.rsplit_once('/').unwrap();
     for good in [name.clone(), file.into(), format!("/mnt/gds/{name}")] {
@@ -226,9 +226,9 @@ fn check_round_trips(id: &KeyId) -> Result<(), TestCaseError> {
                 prop_assert_eq!(&strict, &name);
                 prop_assert_eq!(parsed.as_ref().unwrap().key(), id);
                 // Where no prefix was said, one is read as the beginning of the model.
-                let told = form != s3_mp("pre") && form != s3_mp("a b/c");
+                let is_prefixless = form != s3_mp("pre") && form != s3_mp("a b/c");
                 prop_assert!(
-                    !told || detect(&name).iter().any(|(_, parsed)| parsed.key() == id),
+                    !is_prefixless || detect(&name).iter().any(|(_, parsed)| parsed.key() == id),
                     "{}",
                     name
                 );
@@ -244,7 +244,7 @@ fn check_round_trips(id: &KeyId) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn object_keys_come_back_from_every_name(id in any_object()) {
+    fn object_keys_read_back_from_every_name(id in any_object()) {
         for form in [NameForm::MpNative, s3_mp(""), s3_mp("p"), NameForm::RawBlock] {
             let name = form.format(&id).unwrap();
             prop_assert_eq!(form.parse(&name), Ok(Parsed::Lossless(id.clone())));
@@ -253,7 +253,7 @@ proptest! {
     }
 
     #[test]
-    fn engine_keys_come_back_from_every_name(id in any_engine()) {
+    fn engine_keys_read_back_from_every_name(id in any_engine()) {
         check_round_trips(&id)?;
     }
 

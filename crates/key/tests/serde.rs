@@ -61,7 +61,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn every_key_comes_back_as_it_was(id in prop_oneof![objects(), engines()], ns in namespaces()) {
+    fn every_key_reads_back_unchanged(id in prop_oneof![objects(), engines()], ns in namespaces()) {
         prop_assert_eq!(&back(&id), &id);
         prop_assert_eq!(&back(&ns), &ns);
         let key = Key::new(Arc::new(ns.clone()), id.clone());

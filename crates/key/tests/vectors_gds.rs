@@ -128,7 +128,7 @@ fn only_the_difference_of_the_offsets_counts() {
 }
 
 #[test]
-fn what_is_no_header_says_why() {
+fn an_invalid_header_says_why() {
     let good = GdsHeader::new(bf16(), vec![2, 4, 16, 8], MemoryFormat::Kv2Ltd).encode().unwrap();
     assert_eq!(with("[2, 4", "[4294967296, 4294967296, 4"), Err(GdsHeaderError::Size));
     assert_eq!(with("[2, 4", "[-2, 4"), Err(GdsHeaderError::Fields));

@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn interruptions_are_retried_so_many_times_only() {
+    fn interruptions_are_retried_a_limited_number_of_times() {
         let (mut sched, push) = sched();
         push(&mut sched, Class::Read, 1);
         for _ in 0..RETRIES_MAX {
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_request_goes_on_where_it_stopped() {
+    fn a_short_request_continues_where_it_stopped() {
         let (mut sched, push) = sched();
         push(&mut sched, Class::Read, 1);
         let first = sched.next(&mut Vec::new()).unwrap();

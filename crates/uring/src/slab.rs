@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_used_place_gets_another_number() {
+    fn a_reused_place_gets_another_number() {
         let mut slab = Slab::new();
         let a = slab.insert("a");
         assert_eq!(slab.remove(a), Some("a"));

@@ -25,15 +25,15 @@ macro_rules! both {
 }
 
 both! {
-    bytes_come_back_from_many_threads
+    bytes_read_back_from_many_threads
     odd_pieces_and_many_parts
     a_file_that_ends_early_is_a_short_read
     a_job_of_nothing_is_done
     what_can_never_be_done_says_so
     a_closed_engine_refuses
-    a_full_queue_hands_the_job_back
+    a_full_queue_returns_the_job
     panics_of_callbacks_end_nothing
-    dropping_the_engine_brings_all_memory_home
+    dropping_the_engine_returns_all_memory
     registered_or_not_the_bytes_are_the_same
     a_full_disk_is_told
     a_blocked_file_does_not_block_the_end
@@ -110,7 +110,7 @@ fn all_home(arena: &Arena) {
     assert_eq!(stats.free, stats.capacity);
 }
 
-fn bytes_come_back_from_many_threads(kind: EngineKind) {
+fn bytes_read_back_from_many_threads(kind: EngineKind) {
     let (engine, arena) = (engine(kind), arena(16 << 20));
     let (_, file) = temp();
     std::thread::scope(|scope| {
@@ -265,7 +265,7 @@ fn occupy(engine: &Engine, file: &Arc<OwnedFd>) -> SyncSender<()> {
     release
 }
 
-fn a_full_queue_hands_the_job_back(kind: EngineKind) {
+fn a_full_queue_returns_the_job(kind: EngineKind) {
     let engine = Engine::new(config(kind).with_queue_max(2).with_threads(1)).unwrap();
     let arena = arena(1 << 20);
     let (plain, file) = temp();
@@ -300,7 +300,7 @@ fn panics_of_callbacks_end_nothing(kind: EngineKind) {
     all_home(&arena);
 }
 
-fn dropping_the_engine_brings_all_memory_home(kind: EngineKind) {
+fn dropping_the_engine_returns_all_memory(kind: EngineKind) {
     let arena = arena(8 << 20);
     let (plain, file) = temp();
     plain.write_all_at(&bytes(1, 4 * PIECE), 0).unwrap();

@@ -76,7 +76,7 @@ fn round_trip(engine: &Engine, arena: &Arena) {
 }
 
 #[test]
-fn without_io_uring_auto_takes_threads_and_says_why() {
+fn without_io_uring_auto_uses_threads_and_says_why() {
     for (code, why) in
         [(libc::EPERM, "seccomp"), (libc::ENOSYS, "sandbox"), (libc::ENOMEM, "locked memory")]
     {
@@ -94,7 +94,7 @@ fn without_io_uring_auto_takes_threads_and_says_why() {
 }
 
 #[test]
-fn memory_that_may_not_be_pinned_moves_all_the_same() {
+fn memory_that_cannot_be_pinned_is_used_unregistered() {
     on_its_own_thread(|| {
         limit_locked_memory(1 << 20);
         let engine = Engine::new(EngineConfig::default().with_kind(EngineKind::Uring)).unwrap();

@@ -78,7 +78,7 @@ fn every_job_is_answered_once_with_its_own_bytes() {
 /// One closes while another submits: what was taken is answered, done or `Closed`; what was not
 /// comes back; all memory comes home.
 #[test]
-fn who_closes_leaves_nobody_waiting() {
+fn closing_completes_every_job() {
     explore(|| {
         let engine = engine(2);
         let arena = Arena::new(ArenaConfig::heap(8 * PAGE)).unwrap();

@@ -8,7 +8,7 @@ use crate::InvalidKey;
 #[non_exhaustive]
 #[repr(u8)]
 pub enum MemoryFormat {
-    /// Nobody knows.
+    /// Unknown.
     Undefined = 0,
     /// Keys and values, layers, tokens, elements.
     Kv2Ltd = 1,
@@ -56,7 +56,7 @@ impl MemoryFormat {
         usize::try_from(code).ok().and_then(|code| NAMES.get(code)).map(|(format, _)| *format)
     }
 
-    /// Along which axis the tokens lie, where all of LMCache agrees on it.
+    /// The axis of the tokens, where all of LMCache agrees on it.
     pub fn token_axis(self) -> Option<usize> {
         matches!(self, MemoryFormat::Kv2Ltd | MemoryFormat::KvMla).then_some(2)
     }

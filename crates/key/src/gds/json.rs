@@ -1,7 +1,7 @@
 //! As much of JSON as a header needs: all of it is read, and what no header means is one kind of
 //! value.
 
-/// How deep values may lie in one another; a header's are three deep.
+/// The deepest nesting of values; a header's is three.
 const DEPTH_MAX: usize = 16;
 
 /// A value.
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_come_back_and_numbers_are_numbers() {
+    fn texts_read_back_and_numbers_are_numbers() {
         let odd = "a\"\\/\u{8}\n\r\t\u{c}\u{1}é\u{1f600}\u{7f}";
         let mut out = String::new();
         push_text(&mut out, odd);

@@ -182,13 +182,15 @@ impl GdsHeader {
             json::push_text(&mut text, value);
         }
         text.push_str("}}}");
-        let room = GDS_HEADER_BYTES - LENGTH_BYTES;
-        if text.len() > room {
+        let text_max = GDS_HEADER_BYTES - LENGTH_BYTES;
+        if text.len() > text_max {
             let len = text.len();
-            return Err(InvalidKey::new(format!("a header of {len} bytes is longer than {room}")));
+            return Err(InvalidKey::new(format!(
+                "a header of {len} bytes is longer than {text_max}"
+            )));
         }
         let mut out = Vec::with_capacity(GDS_HEADER_BYTES);
-        out.extend_from_slice(&(room as u64).to_le_bytes());
+        out.extend_from_slice(&(text_max as u64).to_le_bytes());
         out.extend_from_slice(text.as_bytes());
         out.resize(GDS_HEADER_BYTES, b' ');
         Ok(out)
@@ -246,8 +248,7 @@ impl GdsHeader {
     }
 }
 
-/// What the chunks of a model look like, where no header tells it: the shape of a full one as
-/// LMCache has it.
+/// The tensor of a model's full chunk in LMCache's form, where no header gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChunkShape {
@@ -256,12 +257,12 @@ pub struct ChunkShape {
     pub axes: Vec<u64>,
     /// What the axes mean.
     pub format: MemoryFormat,
-    /// The type of the elements; `None`: the type that the key names.
+    /// The type of the elements; `None`: the type in the key.
     pub dtype: Option<DType>,
 }
 
 impl ChunkShape {
-    /// A shape whose elements have the type that each chunk's key names.
+    /// A shape whose elements have the type in each chunk's key.
     pub fn new(axes: impl Into<Vec<u64>>, format: MemoryFormat) -> Self {
         ChunkShape { axes: axes.into(), format, dtype: None }
     }

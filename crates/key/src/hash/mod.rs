@@ -115,16 +115,16 @@ impl fmt::Display for HashError {
 
 impl std::error::Error for HashError {}
 
-/// Which chunks of a token slice are wanted.
+/// How a token slice is cut into chunks, and which of them are returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Chunking {
     /// Tokens in a full chunk.
     pub chunk_tokens: NonZeroUsize,
     /// Tokens at the front whose chunks are hashed, because later ones build on them, but not
-    /// answered.
+    /// returned.
     pub skip_tokens: usize,
-    /// Whether tokens that fill no chunk make a last, shorter one.
+    /// Whether the remaining tokens make a last, shorter chunk.
     pub partial: bool,
 }
 
@@ -134,20 +134,20 @@ impl Chunking {
         Chunking { chunk_tokens, skip_tokens: 0, partial: false }
     }
 
-    /// Leaves the first `tokens` out of the answer.
+    /// Leaves out the chunks of the first `tokens`.
     pub fn skipping(mut self, tokens: usize) -> Self {
         self.skip_tokens = tokens;
         self
     }
 
-    /// Makes a last, shorter chunk of the tokens that fill none.
+    /// Makes a last, shorter chunk of the remaining tokens.
     pub fn with_partial(mut self) -> Self {
         self.partial = true;
         self
     }
 }
 
-/// A chain of chunk hashes and where it stands: each chunk moves it on.
+/// A chain of chunk hashes, and its latest hash.
 #[derive(Clone, Debug)]
 pub struct HashChain {
     algorithm: Algorithm,
@@ -157,8 +157,12 @@ pub struct HashChain {
 
 impl HashChain {
     /// The chain before its first chunk. `seed` is the engines' `PYTHONHASHSEED`, which the two
-    /// kinds of SHA-256 start from (an engine without one draws a random start, which nobody
-    /// can share); the others take no notice of it.
+    /// kinds of SHA-256 start from (an engine without one draws a random start, which
+    /// cannot be shared). The others ignore it.
+    ///
+    /// # Errors
+    ///
+    /// For these two without a seed.
     pub fn start(algorithm: Algorithm, seed: Option<&str>) -> Result<Self, HashError> {
         let last = match algorithm {
             Algorithm::Blake3 => HashLink::Bytes(*blake3::hash(&[0; 12]).as_bytes()),
@@ -173,7 +177,11 @@ impl HashChain {
         Ok(HashChain { algorithm, last, scratch: Vec::new() })
     }
 
-    /// The chain after the chunk whose hash is `parent`. Errors: a hash of another algorithm.
+    /// The chain after the chunk whose hash is `parent`.
+    ///
+    /// # Errors
+    ///
+    /// For a hash of another algorithm.
     pub fn after(algorithm: Algorithm, parent: HashLink) -> Result<Self, HashError> {
         match (algorithm, parent) {
             (Algorithm::Blake3 | Algorithm::Sha256Cbor, HashLink::Bytes(_))

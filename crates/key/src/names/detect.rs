@@ -1,9 +1,9 @@
 use super::{Loss, NAME_BYTES_MAX, NameForm, Parsed};
 
-/// Every reading of a name whose form is not known, likeliest first; empty when it is no name of a
-/// chunk. Paths may stand before file names. The prefix of a multi-process S3 path cannot be told
-/// from the model's own `/` and is read as part of it. A form in which LMCache would spell the key
-/// otherwise is named only if no other fits.
+/// Every reading of a name of unknown form, likeliest first; empty if it is no name of a chunk.
+/// Paths may precede file names. The prefix of a multi-process S3 path cannot be distinguished
+/// from the model's own `/` and is read as part of it. A form in which LMCache would write the key
+/// differently is returned only if no other fits.
 pub fn detect(name: &str) -> Vec<(NameForm, Parsed)> {
     if name.len() > NAME_BYTES_MAX {
         return Vec::new();

@@ -56,7 +56,7 @@ pub enum Parsed {
     Lossy {
         /// The key as LMCache reads the name, or the nearest where it reads none.
         key: KeyId,
-        /// What the name does not tell.
+        /// The information that the name lacks.
         loss: Loss,
     },
 }
@@ -76,7 +76,7 @@ impl Parsed {
         }
     }
 
-    /// What the name does not tell, if anything.
+    /// The information that the name lacks, if any.
     pub fn loss(&self) -> Option<Loss> {
         match self {
             Parsed::Lossless(_) => None,
@@ -85,7 +85,7 @@ impl Parsed {
     }
 }
 
-/// What a name does not tell.
+/// The information that a name lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loss {
@@ -175,7 +175,7 @@ impl NameForm {
         }
     }
 
-    /// The key as LMCache reads it, and what the form cannot tell.
+    /// The key as LMCache reads it, and what the form loses.
     fn read(&self, name: &str) -> Result<(KeyId, Option<Loss>), InvalidKey> {
         let sep_loss = || name.contains(SEP).then_some(Loss::SlashAsSep);
         match self {
@@ -270,12 +270,12 @@ fn read_gds(form: &NameForm, name: &str, suffix: &str) -> Result<KeyId, InvalidK
     let text = unquoted(stem(file, suffix)?)
         .ok_or_else(|| InvalidKey::new(format!("{file:?} is quoted wrongly")))?;
     let key = KeyId::from_engine_text(&text)?;
-    let at_home = form.format_lossy(&key)?;
-    let home = at_home.rsplit_once('/').map_or("", |(dirs, _)| dirs);
+    let in_own_dir = form.format_lossy(&key)?;
+    let own_dir = in_own_dir.rsplit_once('/').map_or("", |(dirs, _)| dirs);
     match dirs {
-        Some(dirs) if dirs != home && !dirs.ends_with(&format!("/{home}")) => Err(InvalidKey::new(
-            format!("{name:?} lies outside the directory of its hash, {home:?}"),
-        )),
+        Some(dirs) if dirs != own_dir && !dirs.ends_with(&format!("/{own_dir}")) => Err(
+            InvalidKey::new(format!("{name:?} is outside the directory of its hash, {own_dir:?}")),
+        ),
         _ => Ok(key),
     }
 }

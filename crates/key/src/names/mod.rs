@@ -1,7 +1,7 @@
 //! Every name that LMCache gives a chunk, on every medium: written as LMCache 0.5.6 writes it, read
 //! as it reads it.
 //!
-//! [`NameForm`] is the front door. The rules lie with the keys: [`ObjectKey`](crate::ObjectKey) for the
+//! [`NameForm`] is the entry point. The rules are methods of the keys: [`ObjectKey`](crate::ObjectKey) for the
 //! multi-process mode, [`CacheEngineKey`](crate::CacheEngineKey) and
 //! [`LayerCacheEngineKey`](crate::LayerCacheEngineKey) for the in-process mode. Some forms lose
 //! information (`/` becomes `_`, `-` or `-SEP-`): [`NameForm::format`] refuses a key that would not

@@ -105,7 +105,7 @@ impl ObjectKey {
         from_fields(&model, fields, name)
     }
 
-    /// The number in a raw-block slot's header that says whose slot it is.
+    /// The number in a raw-block slot's header that identifies the key.
     pub fn raw_block_identity(&self) -> u64 {
         u64::from_le_bytes(Blake2b::<U8>::digest(self.raw_block_name().as_bytes()).into())
     }
@@ -123,7 +123,7 @@ impl ObjectKey {
         }
     }
 
-    /// Room for a name in bytes, without the quoting of odd characters.
+    /// The length of a name in bytes, without the quoting of odd characters.
     fn name_bytes(&self) -> usize {
         self.model.len() + 2 * self.hash.as_bytes().len() + self.salt.len() + 48
     }
@@ -156,8 +156,8 @@ fn rank_of(text: &str, name: &str) -> Result<KvRank, InvalidKey> {
 }
 
 fn hash_of(text: &str, name: &str) -> Result<ChunkHash, InvalidKey> {
-    let mut room = [0; HASH_BYTES_MAX];
-    let bytes = bytes_from_hex(text, &mut room);
+    let mut buffer = [0; HASH_BYTES_MAX];
+    let bytes = bytes_from_hex(text, &mut buffer);
     Ok(ChunkHash::new(
         bytes
             .ok_or_else(|| refused(name, "its chunk hash is no hexadecimal bytes, 512 at most"))?,
@@ -168,7 +168,7 @@ fn wrong_fields(name: &str) -> InvalidKey {
     refused(name, "it has the wrong number of fields between '@'")
 }
 
-/// The salt, which is the fifth field, stays with whoever gave it.
+/// The message leaves out the salt, which is the fifth field.
 fn refused(name: &str, why: &str) -> InvalidKey {
     let shown = name.match_indices('@').nth(3).map_or(name, |(at, _)| &name[..at]);
     InvalidKey::new(format!("{shown:?} names no chunk: {why}"))
