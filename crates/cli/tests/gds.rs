@@ -12,7 +12,7 @@ const KVTIER: &str = env!("CARGO_BIN_EXE_kvtier");
 fn says(fakes: &Fakes, args: &[&str]) -> (bool, String) {
     let dir = tempfile::tempdir().unwrap();
     let output = fakes.program(Path::new(KVTIER), dir.path()).args(args).output().unwrap();
-    Report::read(dir.path()).is_clean();
+    Report::read(dir.path()).assert_clean();
     (
         output.status.success(),
         String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use crate::report::REPORT;
 use crate::{cuda, cufile, faults, kernels, memory, streams};
 
-/// Says to the child which test it is to run.
+/// Names the test that the child runs.
 const CHILD: &str = "FAKEGPU_CHILD";
 
-/// The report's name in the directory of the libraries.
+/// The name of the report in the directory of the libraries.
 const REPORT_FILE: &str = "report";
 
-/// The longest that a child may take.
-const LIMIT: Duration = Duration::from_secs(120);
+/// The timeout of a child.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What the libraries shall be like for one test, whose body runs in a child process over them.
+/// The behaviour of the libraries in one test, whose body runs in a child process over them.
 ///
 /// ```no_run
 /// # use kvtier_fakegpu::Fakes;
@@ -32,13 +32,13 @@ pub struct Fakes {
     cuda: bool,
     cufile: bool,
     variables: BTreeMap<String, String>,
-    wrong: String,
+    faults: String,
 }
 
 impl Fakes {
     /// One device of 1 GiB, and a cuFile that reaches NVMe directly.
     pub fn new() -> Self {
-        Fakes { cuda: true, cufile: true, variables: BTreeMap::new(), wrong: String::new() }
+        Fakes { cuda: true, cufile: true, variables: BTreeMap::new(), faults: String::new() }
     }
 
     /// No `libcuda` at all.
@@ -53,26 +53,26 @@ impl Fakes {
         self
     }
 
-    /// Makes calls fail: `symbol:nth:fault`, several by commas. `nth` counts from 1 or is `*`; the
-    /// fault is a code of the symbol's library, `E` and an `errno`, `S` and the bytes that it
-    /// moves at most, `Z` for none, or `H` for a call that never returns.
+    /// Makes calls fail: `symbol:nth:fault`, separated by commas. `nth` counts from 1; `*` is every
+    /// call. The fault is a code of the symbol's library, `E` and an `errno`, `S` and the most bytes
+    /// to transfer, `Z` for no bytes, or `H` for a call that never returns.
     pub fn fail(mut self, faults: &str) -> Self {
-        self.wrong = [&self.wrong, ",", faults].concat();
-        let all = self.wrong.clone();
+        self.faults = [&self.faults, ",", faults].concat();
+        let all = self.faults.clone();
         self.with(faults::FAIL, all)
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     pub fn devices(self, count: usize) -> Self {
         self.with(cuda::DEVICES, count.to_string())
     }
 
-    /// How many bytes a device has.
+    /// The bytes of a device.
     pub fn memory(self, bytes: usize) -> Self {
         self.with(memory::MEMORY, bytes.to_string())
     }
 
-    /// How many bytes can be registered with cuFile.
+    /// The most bytes that can be registered with cuFile.
     pub fn bar1(self, bytes: usize) -> Self {
         self.with(cufile::BAR1, bytes.to_string())
     }
@@ -82,12 +82,12 @@ impl Fakes {
         self.with(cufile::TARGETS, "0".to_owned())
     }
 
-    /// Kernels that write wrong words.
+    /// Makes kernels write wrong words.
     pub fn wrong_kernels(self) -> Self {
         self.with(kernels::WRONG, "1".to_owned())
     }
 
-    /// How long each step of a stream takes.
+    /// The duration of each step of a stream.
     pub fn delay(self, time: Duration) -> Self {
         self.with(streams::DELAY_US, time.as_micros().to_string())
     }
@@ -98,9 +98,8 @@ impl Fakes {
         self
     }
 
-    /// Runs `body` in a child: this test program again, with the one test `name`, which is the test
-    /// that calls. Then `check`s what the libraries report. Panics when the body does, or takes
-    /// more than two minutes.
+    /// Runs `body` in a child: this test program with only the test `name`, which is the caller. Then
+    /// checks the report. Panics if the body does or takes more than two minutes.
     pub fn run(&self, name: &str, body: impl FnOnce(), check: impl FnOnce(&Report)) {
         if std::env::var_os(CHILD).is_some_and(|child| child == name) {
             return body();
@@ -115,17 +114,17 @@ impl Fakes {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the test program");
-        let said = wait(child, name);
+        let output = wait(child, name);
         let report = Report::read(&dir);
-        fs::remove_dir_all(&dir).expect("the scratch directory is ours");
-        assert!(said.contains("1 passed"), "no test {name} ran in the child:\n{said}");
+        fs::remove_dir_all(&dir).expect("the scratch directory is writable");
+        assert!(output.contains("1 passed"), "no test {name} ran in the child:\n{output}");
         check(&report);
     }
 
-    /// A command for another program over the libraries; `dir`, an empty directory, is where they
-    /// are shown and [`Report::read`] finds what they report.
+    /// A command that runs another program over the libraries. They are linked into `dir`, an empty
+    /// directory, from which [`Report::read`] reads the report.
     pub fn program(&self, program: &Path, dir: &Path) -> Command {
-        self.show(dir);
+        self.link_into(dir);
         let mut command = Command::new(program);
         let before = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
         command
@@ -135,8 +134,8 @@ impl Fakes {
         command
     }
 
-    /// Shows the library under the names that this test is to find.
-    fn show(&self, dir: &Path) {
+    /// Links the library under the names that this test finds.
+    fn link_into(&self, dir: &Path) {
         let library = library();
         for name in [self.cuda.then_some("libcuda.so.1"), self.cufile.then_some("libcufile.so.0")]
             .into_iter()
@@ -154,12 +153,12 @@ impl Default for Fakes {
     }
 }
 
-/// What the libraries saw until the process ended.
+/// The counts of the libraries at the end of the process.
 #[derive(Clone, Debug, Default)]
 pub struct Report(BTreeMap<String, u64>);
 
 impl Report {
-    /// Reads what was reported in `dir`; where nothing was called all is 0.
+    /// Reads the report in `dir`. Without a report all counts are 0.
     pub fn read(dir: &Path) -> Self {
         let text = fs::read_to_string(dir.join(REPORT_FILE)).unwrap_or_default();
         let line = |line: &str| {
@@ -168,27 +167,27 @@ impl Report {
         Report(text.lines().filter_map(line).collect())
     }
 
-    /// How often a function was called.
+    /// The number of calls of a function.
     pub fn calls(&self, symbol: &str) -> u64 {
         self.number(&format!("calls {symbol}"))
     }
 
-    /// A number that it counted: `pageable_bytes`, `read_bytes`, `written_bytes`, `unaligned`,
+    /// A counter: `pageable_bytes`, `read_bytes`, `written_bytes`, `unaligned`,
     /// `unregistered`, `stale`, `opened`, `kernels`.
-    pub fn saw(&self, what: &str) -> u64 {
-        self.number(&format!("saw {what}"))
+    pub fn counter(&self, name: &str) -> u64 {
+        self.number(&format!("counted {name}"))
     }
 
-    /// What was never given back, by name.
-    pub fn left(&self) -> Vec<(String, u64)> {
-        let left = self.0.iter().filter(|(name, n)| name.starts_with("left ") && **n > 0);
-        left.map(|(name, n)| (name["left ".len()..].to_owned(), *n)).collect()
+    /// The resources that were never released, by name.
+    pub fn leaks(&self) -> Vec<(String, u64)> {
+        let leaks = self.0.iter().filter(|(name, n)| name.starts_with("leaked ") && **n > 0);
+        leaks.map(|(name, n)| (name["leaked ".len()..].to_owned(), *n)).collect()
     }
 
-    /// Panics if anything was not given back, or a file was used after its descriptor was closed.
-    pub fn is_clean(&self) {
-        assert_eq!(self.left(), [], "never given back");
-        assert_eq!(self.saw("stale"), 0, "files used after their descriptors were closed");
+    /// Panics if a resource was not released, or a file was used after its descriptor was closed.
+    pub fn assert_clean(&self) {
+        assert_eq!(self.leaks(), [], "never released");
+        assert_eq!(self.counter("stale"), 0, "files used after their descriptors were closed");
     }
 
     fn number(&self, name: &str) -> u64 {
@@ -196,7 +195,7 @@ impl Report {
     }
 }
 
-/// The shared library, which cargo puts beside the programs of tests.
+/// The shared library, which cargo builds beside the test programs.
 fn library() -> PathBuf {
     let program = std::env::current_exe().expect("a running program has a path");
     let name = "libkvtier_fakegpu.so";
@@ -216,29 +215,30 @@ fn scratch(name: &str) -> PathBuf {
     dir
 }
 
-/// What the child said, once it ended well.
+/// The output of the child, after it succeeded.
 fn wait(mut child: Child, name: &str) -> String {
-    let end = Instant::now() + LIMIT;
-    let (out, err) = (read(child.stdout.take()), read(child.stderr.take()));
+    let end = Instant::now() + TIMEOUT;
+    let out = read(child.stdout.take());
+    let err = read(child.stderr.take());
     let status = loop {
-        if let Some(status) = child.try_wait().expect("a child of ours") {
+        if let Some(status) = child.try_wait().expect("a child process") {
             break status;
         }
         if Instant::now() > end {
             let _ = child.kill();
-            break child.wait().expect("a child of ours");
+            break child.wait().expect("a child process");
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    let said = [out, err].map(|thread| thread.join().expect("reading a pipe")).concat();
-    assert!(status.success(), "{name} ended with {status} in the child:\n{said}");
-    said
+    let output = [out, err].map(|thread| thread.join().expect("reading a pipe")).concat();
+    assert!(status.success(), "{name} ended with {status} in the child:\n{output}");
+    output
 }
 
 fn read(pipe: Option<impl std::io::Read + Send + 'static>) -> std::thread::JoinHandle<String> {
     std::thread::spawn(move || {
-        let mut said = Vec::new();
-        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut said));
-        String::from_utf8_lossy(&said).into_owned()
+        let mut bytes = Vec::new();
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
     })
 }

@@ -1,4 +1,4 @@
-//! The functions of `libcuda.so.1`, as far as anybody here calls them.
+//! The functions of `libcuda.so.1` that this workspace calls.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -9,7 +9,7 @@ use crate::report::at_exit;
 use crate::streams::{Step, Stream};
 use crate::{events, memory, streams};
 
-/// How many devices there are; the default is 1.
+/// The number of devices; the default is 1.
 pub const DEVICES: &str = "FAKEGPU_DEVICES";
 
 pub const OK: c_int = 0;
@@ -26,13 +26,13 @@ const NOT_REGISTERED: c_int = 713;
 pub const NOT_SUPPORTED: c_int = 801;
 
 const DEVICES_MAX: usize = 16;
-/// A context's handle is this and its device's number.
+/// The handle of a context is this plus the number of its device.
 pub const CONTEXT: usize = 0xc000;
 
 static RETAINED: [AtomicUsize; DEVICES_MAX] = [const { AtomicUsize::new(0) }; DEVICES_MAX];
 thread_local!(pub static CURRENT: Cell<usize> = const { Cell::new(0) });
 
-/// How many contexts are retained.
+/// The number of retained contexts.
 pub fn contexts() -> usize {
     RETAINED.iter().map(|count| count.load(Ordering::Relaxed)).sum()
 }
@@ -57,11 +57,11 @@ macro_rules! fails {
         if $crate::cuda::CURRENT.get() == 0 {
             return $crate::cuda::INVALID_CONTEXT;
         }
-        if let Some(code) = $crate::kernels::broke() {
+        if let Some(code) = $crate::kernels::context_error() {
             return code;
         }
     };
-    ($symbol:literal minded by captures) => {
+    ($symbol:literal refused during capture) => {
         fails!($symbol in a context);
         if let Some(code) = $crate::capture::refusal() {
             return code;
@@ -71,16 +71,16 @@ macro_rules! fails {
 
 pub(crate) use fails;
 
-/// Writes an answer to where the caller wants it.
+/// Writes a result to the caller's pointer.
 ///
 /// # Safety
 /// `to` is null or valid for a write.
-pub unsafe fn tell<T>(to: *mut T, what: T) -> c_int {
+pub unsafe fn write_result<T>(to: *mut T, result: T) -> c_int {
     if to.is_null() {
         return INVALID;
     }
     // SAFETY: the caller's promise.
-    unsafe { to.write(what) };
+    unsafe { to.write(result) };
     OK
 }
 
@@ -94,15 +94,15 @@ extern "C" fn cuInit(_flags: c_uint) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
     fails!("cuDriverGetVersion");
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(version, 13_000) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe { write_result(version, 13_000) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> c_int {
     fails!("cuDeviceGetCount");
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(count, devices() as c_int) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe { write_result(count, devices() as c_int) }
 }
 
 #[unsafe(no_mangle)]
@@ -111,8 +111,8 @@ unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> c_int {
     if ordinal < 0 || ordinal as usize >= devices() {
         return INVALID_DEVICE;
     }
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(device, ordinal) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe { write_result(device, ordinal) }
 }
 
 #[unsafe(no_mangle)]
@@ -122,7 +122,7 @@ unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, device: c_in
     if name.is_null() || (len as usize) < text.len() {
         return INVALID;
     }
-    // SAFETY: as CUDA demands of its caller, `len` bytes at `name` can be written, and that is
+    // SAFETY: as CUDA requires of the caller, `len` bytes at `name` can be written, and that is
     // enough.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), name, text.len()) };
     OK
@@ -135,8 +135,8 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int
         return INVALID_DEVICE;
     }
     RETAINED[device as usize].fetch_add(1, Ordering::Relaxed);
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(context, CONTEXT + device as usize) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe { write_result(context, CONTEXT + device as usize) }
 }
 
 #[unsafe(no_mangle)]
@@ -145,12 +145,12 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> c_int {
     release(device)
 }
 
-/// Whether a device's context is retained by anybody.
+/// Whether the context of a device is retained.
 pub fn is_retained(device: c_int) -> bool {
     RETAINED.get(device as usize).is_some_and(|count| count.load(Ordering::Relaxed) > 0)
 }
 
-/// Retained once less.
+/// Releases the context of a device once.
 pub fn release(device: c_int) -> c_int {
     let count = RETAINED.get(device as usize);
     let less = |n: usize| n.checked_sub(1);
@@ -175,39 +175,39 @@ extern "C" fn cuCtxSetCurrent(context: usize) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuCtxGetCurrent(context: *mut usize) -> c_int {
     fails!("cuCtxGetCurrent");
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(context, CURRENT.get()) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe { write_result(context, CURRENT.get()) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, all: *mut usize) -> c_int {
     fails!("cuMemGetInfo_v2" in a context);
     let (bytes, left) = memory::sizes();
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(free, left).max(tell(all, bytes)) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe { write_result(free, left).max(write_result(all, bytes)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemAlloc_v2(at: *mut u64, len: usize) -> c_int {
-    fails!("cuMemAlloc_v2" minded by captures);
+    fails!("cuMemAlloc_v2" refused during capture);
     match memory::allocate(len, CURRENT.get()) {
-        // SAFETY: as CUDA demands of its caller.
-        Some(address) => unsafe { tell(at, address as u64) },
+        // SAFETY: as CUDA requires of the caller.
+        Some(address) => unsafe { write_result(at, address as u64) },
         None => OUT_OF_MEMORY,
     }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFree_v2(at: u64) -> c_int {
-    fails!("cuMemFree_v2" minded by captures);
-    // As the real one: what is under way ends first.
+    fails!("cuMemFree_v2" refused during capture);
+    // CUDA frees memory only after pending work has finished.
     streams::wait_for_all();
     if memory::free(at as usize) { OK } else { INVALID }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemHostRegister_v2(at: usize, len: usize, _flags: c_uint) -> c_int {
-    fails!("cuMemHostRegister_v2" minded by captures);
+    fails!("cuMemHostRegister_v2" refused during capture);
     match () {
         () if at == 0 || len == 0 => INVALID,
         () if memory::pin(at, len) => OK,
@@ -217,7 +217,7 @@ extern "C" fn cuMemHostRegister_v2(at: usize, len: usize, _flags: c_uint) -> c_i
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemHostUnregister(at: usize) -> c_int {
-    fails!("cuMemHostUnregister" minded by captures);
+    fails!("cuMemHostUnregister" refused during capture);
     if memory::unpin(at) { OK } else { NOT_REGISTERED }
 }
 
@@ -225,17 +225,20 @@ extern "C" fn cuMemHostUnregister(at: usize) -> c_int {
 unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, at: u64) -> c_int {
     fails!("cuPointerGetAttribute");
     let Some((start, len, context)) = memory::device_of(at as usize) else { return INVALID };
-    // SAFETY: as CUDA demands of its caller, `data` has room for what the attribute is.
+    // SAFETY: as CUDA requires of the caller, `data` is valid for a write of the
+    // attribute's type.
     unsafe {
         match attribute {
-            1 => tell(data.cast::<usize>(), context),
-            2 => tell(data.cast::<c_uint>(), 2),
-            3 | 7 => tell(data.cast::<usize>(), if attribute == 3 { at as usize } else { start }),
-            // Synchronous by itself, managed, shareable in the old way, mapped.
-            6 | 8 | 10 | 13 => tell(data.cast::<c_uint>(), c_uint::from(attribute == 13)),
-            9 => tell(data.cast::<c_int>(), (context - CONTEXT) as c_int),
-            11 => tell(data.cast::<usize>(), start),
-            12 => tell(data.cast::<usize>(), len),
+            1 => write_result(data.cast::<usize>(), context),
+            2 => write_result(data.cast::<c_uint>(), 2),
+            3 | 7 => {
+                write_result(data.cast::<usize>(), if attribute == 3 { at as usize } else { start })
+            }
+            // Synchronous, managed, legacy IPC, mapped.
+            6 | 8 | 10 | 13 => write_result(data.cast::<c_uint>(), c_uint::from(attribute == 13)),
+            9 => write_result(data.cast::<c_int>(), (context - CONTEXT) as c_int),
+            11 => write_result(data.cast::<usize>(), start),
+            12 => write_result(data.cast::<usize>(), len),
             _ => INVALID,
         }
     }
@@ -245,8 +248,8 @@ unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, 
 unsafe extern "C" fn cuStreamCreate(stream: *mut usize, _flags: c_uint) -> c_int {
     fails!("cuStreamCreate" in a context);
     match streams::create() {
-        // SAFETY: as CUDA demands of its caller.
-        Some(handle) => unsafe { tell(stream, handle) },
+        // SAFETY: as CUDA requires of the caller.
+        Some(handle) => unsafe { write_result(stream, handle) },
         None => OUT_OF_MEMORY,
     }
 }
@@ -257,23 +260,23 @@ extern "C" fn cuStreamDestroy_v2(stream: usize) -> c_int {
     if streams::destroy(stream) { OK } else { INVALID_HANDLE }
 }
 
-/// Does something with a stream that is there.
+/// Runs `work` with a stream, if the handle is valid.
 pub fn with(stream: usize, work: impl FnOnce(&Stream) -> c_int) -> c_int {
     streams::get(stream).map_or(INVALID_HANDLE, |stream| work(&stream))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamSynchronize(stream: usize) -> c_int {
-    fails!("cuStreamSynchronize" minded by captures);
+    fails!("cuStreamSynchronize" refused during capture);
     with(stream, |stream| {
         stream.wait();
-        crate::kernels::broke().unwrap_or(OK)
+        crate::kernels::context_error().unwrap_or(OK)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamQuery(stream: usize) -> c_int {
-    fails!("cuStreamQuery" minded by captures);
+    fails!("cuStreamQuery" refused during capture);
     with(stream, |stream| if stream.is_idle() { OK } else { NOT_READY })
 }
 
@@ -291,8 +294,8 @@ extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) -> 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventCreate(event: *mut usize, _flags: c_uint) -> c_int {
     fails!("cuEventCreate" in a context);
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(event, events::create()) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe { write_result(event, events::create()) }
 }
 
 #[unsafe(no_mangle)]
@@ -314,7 +317,7 @@ extern "C" fn cuEventRecord(event: usize, stream: usize) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventQuery(event: usize) -> c_int {
-    fails!("cuEventQuery" minded by captures);
+    fails!("cuEventQuery" refused during capture);
     events::get(event)
         .map_or(INVALID_HANDLE, |event| if event.has_passed() { OK } else { NOT_READY })
 }
@@ -331,22 +334,22 @@ extern "C" fn cuEventSynchronize(event: usize) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: usize, len: usize, stream: usize) -> c_int {
     fails!("cuMemcpyHtoDAsync_v2" in a context);
-    let Some(to) = memory::behind(to as usize, len) else { return INVALID };
-    copy(stream, (to as usize, from, len), from)
+    let Some(to) = memory::host_address(to as usize, len) else { return INVALID };
+    copy(stream, Step::Copy { to: to as usize, from, len }, from, len)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyDtoHAsync_v2(to: usize, from: u64, len: usize, stream: usize) -> c_int {
     fails!("cuMemcpyDtoHAsync_v2" in a context);
-    let Some(from) = memory::behind(from as usize, len) else { return INVALID };
-    copy(stream, (to, from as usize, len), to)
+    let Some(from) = memory::host_address(from as usize, len) else { return INVALID };
+    copy(stream, Step::Copy { to, from: from as usize, len }, to, len)
 }
 
-/// A copy with `host` on one side: memory that is not pinned makes it no longer asynchronous, as in
-/// CUDA.
-fn copy(stream: usize, (to, from, len): (usize, usize, usize), host: usize) -> c_int {
+/// A copy between device memory and the host memory at `host`. Unless that is pinned, the copy is
+/// synchronous, as in CUDA.
+fn copy(stream: usize, step: Step, host: usize, len: usize) -> c_int {
     with(stream, |stream| {
-        stream.push(Step::Copy { to, from, len });
+        stream.push(step);
         if !memory::is_pinned(host, len) {
             memory::note_pageable(len);
             stream.wait();
@@ -358,7 +361,7 @@ fn copy(stream: usize, (to, from, len): (usize, usize, usize), host: usize) -> c
 #[unsafe(no_mangle)]
 extern "C" fn cuMemsetD8Async(to: u64, byte: u8, len: usize, stream: usize) -> c_int {
     fails!("cuMemsetD8Async" in a context);
-    let Some(to) = memory::behind(to as usize, len) else { return INVALID };
+    let Some(to) = memory::host_address(to as usize, len) else { return INVALID };
     with(stream, |stream| {
         stream.push(Step::Set { to: to as usize, len, byte });
         OK
@@ -379,6 +382,6 @@ unsafe extern "C" fn cuGetErrorName(error: c_int, name: *mut *const c_char) -> c
         ILLEGAL_ADDRESS => c"CUDA_ERROR_ILLEGAL_ADDRESS",
         _ => c"CUDA_ERROR_UNKNOWN",
     };
-    // SAFETY: as CUDA demands of its caller; the text is static.
-    unsafe { tell(name, text.as_ptr()) }
+    // SAFETY: as CUDA requires of the caller; the text is static.
+    unsafe { write_result(name, text.as_ptr()) }
 }

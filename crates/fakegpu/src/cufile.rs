@@ -1,4 +1,4 @@
-//! The functions of `libcufile.so.0`, as far as anybody here calls them.
+//! The functions of `libcufile.so.0` that this workspace calls.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_long, c_uint, c_void};
@@ -9,10 +9,10 @@ use crate::faults::{Fault, code, fault, number};
 use crate::memory;
 use crate::report::at_exit;
 
-/// The kinds of storage that the driver reaches directly, as bits; the default is NVMe, 0 is
-/// compatibility mode.
+/// The kinds of storage with direct transfers, as bits; the default is NVMe, 0 is compatibility
+/// mode.
 pub const TARGETS: &str = "FAKEGPU_TARGETS";
-/// How many bytes of buffers can be registered together; the default is no limit.
+/// The most bytes of registered buffers; the default is no limit.
 pub const BAR1: &str = "FAKEGPU_BAR1";
 
 const NVME: c_uint = 1 << 4;
@@ -30,7 +30,7 @@ const NEW_FD_FAILED: c_int = 5031;
 const GPU_MEMORY_PINNING_FAILED: c_int = 5036;
 const NO_CONTEXT: c_int = 5047;
 
-/// Flags of a descriptor that the real one refuses.
+/// Flags of a descriptor that cuFile refuses.
 const REFUSED_FLAGS: c_int = libc::O_NOCTTY
     | libc::O_APPEND
     | libc::O_NONBLOCK
@@ -38,24 +38,24 @@ const REFUSED_FLAGS: c_int = libc::O_NOCTTY
     | libc::O_TMPFILE
     | libc::O_DIRECTORY;
 
-/// What most functions answer: a code of cuFile's, and of CUDA's if it was that.
+/// `CUfileError_t`: a code of cuFile, and one of CUDA if a CUDA call failed.
 #[repr(C)]
-pub struct Answer {
+pub struct Status {
     code: c_int,
     cuda: c_int,
 }
 
-pub const OK: Answer = answer(0);
+pub const OK: Status = status(0);
 
-pub const fn answer(code: c_int) -> Answer {
-    // As the real one does, with some code of CUDA's.
-    Answer { code, cuda: if code == 5011 { 719 } else { 0 } }
+pub const fn status(code: c_int) -> Status {
+    // 5011 is a failed CUDA call, and has a CUDA code.
+    Status { code, cuda: if code == 5011 { 719 } else { 0 } }
 }
 
 macro_rules! fails {
     ($symbol:literal) => {
         if let Some(code) = code($symbol) {
-            return answer(code);
+            return status(code);
         }
     };
 }
@@ -68,7 +68,7 @@ struct Descr {
     ops: *const c_void,
 }
 
-/// What the driver says of itself.
+/// `CUfileDrvProps_t`.
 #[repr(C)]
 #[derive(Default)]
 struct Properties {
@@ -99,16 +99,16 @@ struct State {
     next: usize,
     files: BTreeMap<usize, File>,
     buffers: BTreeMap<usize, usize>,
-    saw: Saw,
+    counts: Counts,
 }
 
 #[derive(Default)]
-struct Saw {
+struct Counts {
     read_bytes: u64,
     written_bytes: u64,
     unaligned: u64,
     unregistered: u64,
-    /// Uses of a file whose descriptor was closed or is another file by now.
+    /// Uses of a file after its descriptor was closed or reused.
     stale: u64,
 }
 
@@ -117,39 +117,39 @@ static STATE: Mutex<State> = Mutex::new(State {
     next: 0xf000,
     files: BTreeMap::new(),
     buffers: BTreeMap::new(),
-    saw: Saw { read_bytes: 0, written_bytes: 0, unaligned: 0, unregistered: 0, stale: 0 },
+    counts: Counts { read_bytes: 0, written_bytes: 0, unaligned: 0, unregistered: 0, stale: 0 },
 });
 
 fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the report says of it.
+/// The lines of the report about cuFile.
 pub fn lines() -> Vec<String> {
     let state = state();
-    let saw = &state.saw;
+    let counts = &state.counts;
     vec![
-        format!("left handles {}", state.files.len()),
-        format!("left buffers {}", state.buffers.len()),
-        format!("saw opened {}", state.opened),
-        format!("saw read_bytes {}", saw.read_bytes),
-        format!("saw written_bytes {}", saw.written_bytes),
-        format!("saw unaligned {}", saw.unaligned),
-        format!("saw unregistered {}", saw.unregistered),
-        format!("saw stale {}", saw.stale),
+        format!("leaked handles {}", state.files.len()),
+        format!("leaked buffers {}", state.buffers.len()),
+        format!("counted opened {}", state.opened),
+        format!("counted read_bytes {}", counts.read_bytes),
+        format!("counted written_bytes {}", counts.written_bytes),
+        format!("counted unaligned {}", counts.unaligned),
+        format!("counted unregistered {}", counts.unregistered),
+        format!("counted stale {}", counts.stale),
     ]
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuFileGetVersion(version: *mut c_int) -> Answer {
+unsafe extern "C" fn cuFileGetVersion(version: *mut c_int) -> Status {
     fails!("cuFileGetVersion");
-    // SAFETY: as cuFile demands of its caller.
+    // SAFETY: as cuFile requires of the caller.
     unsafe { version.write(1200) };
     OK
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuFileDriverOpen() -> Answer {
+extern "C" fn cuFileDriverOpen() -> Status {
     at_exit();
     fails!("cuFileDriverOpen");
     state().opened += 1;
@@ -157,11 +157,11 @@ extern "C" fn cuFileDriverOpen() -> Answer {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuFileDriverClose_v2() -> Answer {
+extern "C" fn cuFileDriverClose_v2() -> Status {
     fails!("cuFileDriverClose_v2");
     let mut state = state();
     if state.opened == 0 {
-        return answer(DRIVER_NOT_INITIALIZED);
+        return status(DRIVER_NOT_INITIALIZED);
     }
     state.opened -= 1;
     OK
@@ -177,7 +177,7 @@ fn targets() -> c_uint {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuFileDriverGetProperties(to: *mut c_void) -> Answer {
+unsafe extern "C" fn cuFileDriverGetProperties(to: *mut c_void) -> Status {
     fails!("cuFileDriverGetProperties");
     let targets = targets();
     let version = if targets == 0 { 0 } else { 2 };
@@ -193,47 +193,47 @@ unsafe extern "C" fn cuFileDriverGetProperties(to: *mut c_void) -> Answer {
         batch_max: 128,
         ..Properties::default()
     };
-    // SAFETY: as cuFile demands of its caller.
+    // SAFETY: as cuFile requires of the caller.
     unsafe { to.cast::<Properties>().write(properties) };
     OK
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuFileHandleRegister(to: *mut usize, descr: *const Descr) -> Answer {
+unsafe extern "C" fn cuFileHandleRegister(to: *mut usize, descr: *const Descr) -> Status {
     fails!("cuFileHandleRegister");
     if to.is_null() || descr.is_null() {
-        return answer(INVALID_VALUE);
+        return status(INVALID_VALUE);
     }
-    // SAFETY: as cuFile demands of its caller, and not null.
+    // SAFETY: as cuFile requires of the caller, and not null.
     let (fd, kind) = unsafe { ((*descr).file as c_int, (*descr).kind) };
     let inode = match inode(fd) {
         Some(inode) if kind == 1 => inode,
-        Some(_) => return answer(INVALID_VALUE),
-        None => return answer(INVALID_FILE_TYPE),
+        Some(_) => return status(INVALID_VALUE),
+        None => return status(INVALID_FILE_TYPE),
     };
-    // The real one opens the file once more, by its name.
+    // cuFile opens the file again by its name.
     if is_deleted(fd) {
-        return answer(NEW_FD_FAILED);
+        return status(NEW_FD_FAILED);
     }
-    // SAFETY: asks for flags, touches no memory.
+    // SAFETY: reads flags, accesses no memory.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     if flags & REFUSED_FLAGS != 0 {
-        return answer(OPEN_FLAGS);
+        return status(OPEN_FLAGS);
     }
     if flags & libc::O_DIRECT == 0 {
-        return answer(DIO_NOT_SET);
+        return status(DIO_NOT_SET);
     }
     if !crate::cuda::has_context() {
-        return answer(NO_CONTEXT);
+        return status(NO_CONTEXT);
     }
     let mut state = state();
     if state.files.values().any(|file| file.fd == fd) {
-        return answer(HANDLE_ALREADY_REGISTERED);
+        return status(HANDLE_ALREADY_REGISTERED);
     }
     state.next += 1;
     let handle = state.next;
     state.files.insert(handle, File { fd, inode });
-    // SAFETY: as cuFile demands of its caller, and not null.
+    // SAFETY: as cuFile requires of the caller, and not null.
     unsafe { to.write(handle) };
     OK
 }
@@ -245,54 +245,58 @@ extern "C" fn cuFileHandleDeregister(handle: usize) {
     if let Some(file) = state.files.remove(&handle)
         && inode(file.fd) != Some(file.inode)
     {
-        state.saw.stale += 1;
+        state.counts.stale += 1;
     }
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuFileBufRegister(at: usize, len: usize, _flags: c_int) -> Answer {
+extern "C" fn cuFileBufRegister(at: usize, len: usize, _flags: c_int) -> Status {
     fails!("cuFileBufRegister");
     if at == 0 || len == 0 {
-        return answer(INVALID_VALUE);
+        return status(INVALID_VALUE);
     }
     if !crate::cuda::has_context() {
-        return answer(NO_CONTEXT);
+        return status(NO_CONTEXT);
     }
     let mut state = state();
     if state.buffers.range(..at + len).next_back().is_some_and(|(start, bytes)| start + bytes > at)
     {
-        return answer(MEMORY_ALREADY_REGISTERED);
+        return status(MEMORY_ALREADY_REGISTERED);
     }
     let used: usize = state.buffers.values().sum();
     if used + len > number(BAR1).unwrap_or(usize::MAX) {
-        return answer(GPU_MEMORY_PINNING_FAILED);
+        return status(GPU_MEMORY_PINNING_FAILED);
     }
     state.buffers.insert(at, len);
     OK
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuFileBufDeregister(at: usize) -> Answer {
+extern "C" fn cuFileBufDeregister(at: usize) -> Status {
     fails!("cuFileBufDeregister");
-    if state().buffers.remove(&at).is_some() { OK } else { answer(MEMORY_NOT_REGISTERED) }
+    if state().buffers.remove(&at).is_some() { OK } else { status(MEMORY_NOT_REGISTERED) }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuFileRead(handle: usize, base: usize, len: usize, file_at: i64, at: i64) -> isize {
-    transfer(fault("cuFileRead"), handle, (base, len, file_at, at), false)
+    transfer(fault("cuFileRead"), handle, &Range { base, len, file_at, at }, false)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuFileWrite(handle: usize, base: usize, len: usize, file_at: i64, at: i64) -> isize {
-    transfer(fault("cuFileWrite"), handle, (base, len, file_at, at), true)
+    transfer(fault("cuFileWrite"), handle, &Range { base, len, file_at, at }, true)
 }
 
-fn transfer(
-    fault: Option<Fault>,
-    handle: usize,
-    (base, len, file_at, at): (usize, usize, i64, i64),
-    writes: bool,
-) -> isize {
+/// A range of GPU memory, given by a buffer and an offset, and an offset in the file.
+struct Range {
+    base: usize,
+    len: usize,
+    file_at: i64,
+    at: i64,
+}
+
+fn transfer(fault: Option<Fault>, handle: usize, range: &Range, writes: bool) -> isize {
+    let Range { base, len, file_at, at } = *range;
     let most = match fault {
         Some(Fault::Code(code)) => return -(code as isize),
         Some(Fault::Errno(errno)) => return fail(errno),
@@ -301,7 +305,7 @@ fn transfer(
     };
     let Some(file) = state().files.get(&handle).copied() else { return fail(INVALID_VALUE) };
     if inode(file.fd) != Some(file.inode) {
-        state().saw.stale += 1;
+        state().counts.stale += 1;
         return fail(libc::EBADF);
     }
     if !crate::cuda::has_context() {
@@ -310,31 +314,38 @@ fn transfer(
     let (Ok(at), Ok(_)) = (usize::try_from(at), usize::try_from(file_at)) else {
         return fail(INVALID_VALUE);
     };
-    let Some(reached) = memory::behind(base + at, len) else { return fail(INVALID_VALUE) };
-    note((base, base + at, len), file_at);
-    let moved = move_bytes(file.fd, (reached as usize, most), file_at, writes);
+    let Some(host) = memory::host_address(base + at, len) else { return fail(INVALID_VALUE) };
+    count_slow_path(base, base + at, len, file_at);
+    let host = HostRange { at: host as usize, len: most };
+    let moved = move_bytes(file.fd, host, file_at, writes);
     if let Ok(bytes) = u64::try_from(moved) {
-        let saw = &mut state().saw;
-        *(if writes { &mut saw.written_bytes } else { &mut saw.read_bytes }) += bytes;
+        let counts = &mut state().counts;
+        *(if writes { &mut counts.written_bytes } else { &mut counts.read_bytes }) += bytes;
     }
     moved
 }
 
-/// Counts what a driver would do slowly.
-fn note((base, start, len): (usize, usize, usize), file_at: i64) {
+/// Counts transfers that a driver would do slowly.
+fn count_slow_path(base: usize, start: usize, len: usize, file_at: i64) {
     let mut state = state();
     let known = state.buffers.get(&base).is_some_and(|bytes| start + len <= base + bytes);
-    state.saw.unregistered += u64::from(!known);
-    state.saw.unaligned += u64::from(!(file_at as usize | start | len).is_multiple_of(4096));
+    state.counts.unregistered += u64::from(!known);
+    state.counts.unaligned += u64::from(!(file_at as usize | start | len).is_multiple_of(4096));
 }
 
-/// Reads or writes through another descriptor of the file, one without rules of alignment.
-fn move_bytes(fd: c_int, (at, len): (usize, usize), file_at: i64, writes: bool) -> isize {
+/// A range of host memory.
+struct HostRange {
+    at: usize,
+    len: usize,
+}
+
+/// Reads or writes through another descriptor of the file, which needs no alignment.
+fn move_bytes(fd: c_int, host: HostRange, file_at: i64, writes: bool) -> isize {
+    let HostRange { at, len } = host;
     let path = format!("/proc/self/fd/{fd}\0");
     let access = if writes { libc::O_WRONLY } else { libc::O_RDONLY };
-    // SAFETY: the path ends in a zero; `at..at + len` is part of a mapping that a device allocation
-    // has until it is freed, which a caller that keeps the rules of cuFile does not do
-    // meanwhile.
+    // SAFETY: the path ends in a zero; `at..at + len` is part of the mapping of a device allocation,
+    // which the caller does not free during the transfer, as cuFile requires.
     unsafe {
         let own = libc::open(path.as_ptr().cast(), access | libc::O_CLOEXEC);
         if own < 0 {
@@ -358,16 +369,16 @@ fn fail(errno: c_int) -> isize {
 
 fn meta(fd: c_int) -> Option<libc::stat> {
     let mut meta = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `meta` has room, and is read only after it was written.
+    // SAFETY: `meta` is valid for a write, and read only after it was written.
     unsafe { (libc::fstat(fd, meta.as_mut_ptr()) == 0).then(|| meta.assume_init()) }
 }
 
-/// Whether a descriptor's file has lost its last name.
+/// Whether the file of a descriptor was deleted.
 fn is_deleted(fd: c_int) -> bool {
     meta(fd).is_some_and(|meta| meta.st_nlink == 0)
 }
 
-/// Which file a descriptor is, if a regular one.
+/// Device and inode of a regular file.
 fn inode(fd: c_int) -> Option<(u64, u64)> {
     let meta = meta(fd)?;
     (meta.st_mode & libc::S_IFMT == libc::S_IFREG).then_some((meta.st_dev, meta.st_ino))

@@ -1,4 +1,4 @@
-//! Events: how often each was recorded, and how far its streams have come.
+//! Events: the number of times each was recorded, and the last record that its stream has passed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,19 +21,19 @@ impl Event {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Recorded once more: which time it was.
+    /// Records the event; returns the number of the record.
     pub fn record(&self) -> u64 {
         let mut times = self.times();
         times.recorded += 1;
         times.recorded
     }
 
-    /// Which time it was recorded last. Who waits does so for that one, whatever is recorded later.
+    /// The number of the last record. A wait is for this record, not for later ones.
     pub fn last(&self) -> u64 {
         self.times().recorded
     }
 
-    /// The stream has come to the record number `time`.
+    /// The stream has passed record number `time`.
     pub fn pass(&self, time: u64) {
         let mut times = self.times();
         times.passed = times.passed.max(time);

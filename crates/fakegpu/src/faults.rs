@@ -1,4 +1,4 @@
-//! What the environment says shall go wrong, and how often each function was called.
+//! Fault injection by an environment variable, and counts of calls.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -8,20 +8,20 @@ use std::time::Duration;
 /// `symbol:nth:fault` by commas; `nth` counts from 1, `*` is always.
 pub const FAIL: &str = "FAKEGPU_FAIL";
 
-/// What happens instead of the call.
+/// The injected result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It answers this code of its library.
+    /// The call returns this code of its library.
     Code(i32),
-    /// It answers -1 with this in `errno` (`E5`).
+    /// The call returns -1 with this `errno` (`E5`).
     Errno(i32),
-    /// It moves at most so many bytes (`S4096`; `Z` is none).
+    /// The call transfers at most this number of bytes (`S4096`; `Z` is 0).
     Short(usize),
 }
 
-/// As the text says; `H` never returns.
+/// What a rule injects; `H` is a call that never returns.
 #[derive(Clone, Copy)]
-enum Told {
+enum Action {
     Fault(Fault),
     Hang,
 }
@@ -29,19 +29,19 @@ enum Told {
 struct Rule {
     symbol: String,
     nth: Option<u64>,
-    told: Told,
+    action: Action,
 }
 
 static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
     let text = std::env::var(FAIL).unwrap_or_default();
     text.split(',')
         .filter(|rule| !rule.is_empty())
-        .map(|rule| parse(rule).unwrap_or_else(|| wrong(rule)))
+        .map(|rule| parse(rule).unwrap_or_else(|| refuse(rule)))
         .collect()
 });
 static CALLS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
-/// Counts a call of `symbol` and answers what is to go wrong with it.
+/// Counts a call of `symbol` and returns the fault to inject.
 pub fn fault(symbol: &'static str) -> Option<Fault> {
     let nth = {
         let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,15 +52,15 @@ pub fn fault(symbol: &'static str) -> Option<Fault> {
     let rule = RULES
         .iter()
         .find(|rule| rule.symbol == symbol && rule.nth.is_none_or(|only| only == nth))?;
-    match rule.told {
-        Told::Fault(fault) => Some(fault),
-        Told::Hang => loop {
+    match rule.action {
+        Action::Fault(fault) => Some(fault),
+        Action::Hang => loop {
             std::thread::sleep(Duration::from_secs(3600));
         },
     }
 }
 
-/// The code that a call shall answer, for functions that move nothing.
+/// The code to return, for functions that transfer no bytes.
 pub fn code(symbol: &'static str) -> Option<i32> {
     match fault(symbol)? {
         Fault::Code(code) | Fault::Errno(code) => Some(code),
@@ -68,31 +68,33 @@ pub fn code(symbol: &'static str) -> Option<i32> {
     }
 }
 
-/// How often each function was called.
+/// The number of calls of each function.
 pub fn calls() -> BTreeMap<&'static str, u64> {
     CALLS.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// A number out of the environment.
+/// A number from the environment.
 pub fn number<T: FromStr>(name: &str) -> Option<T> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 fn parse(rule: &str) -> Option<Rule> {
     let mut parts = rule.split(':');
-    let (symbol, nth, told) = (parts.next()?, parts.next()?, parts.next()?);
+    let symbol = parts.next()?;
+    let nth = parts.next()?;
+    let action = parts.next()?;
     let nth = if nth == "*" { None } else { Some(nth.parse().ok()?) };
-    let told = match told.split_at_checked(1)? {
-        ("H", "") => Told::Hang,
-        ("Z", "") => Told::Fault(Fault::Short(0)),
-        ("E", errno) => Told::Fault(Fault::Errno(errno.parse().ok()?)),
-        ("S", bytes) => Told::Fault(Fault::Short(bytes.parse().ok()?)),
-        _ => Told::Fault(Fault::Code(told.parse().ok()?)),
+    let action = match action.split_at_checked(1)? {
+        ("H", "") => Action::Hang,
+        ("Z", "") => Action::Fault(Fault::Short(0)),
+        ("E", errno) => Action::Fault(Fault::Errno(errno.parse().ok()?)),
+        ("S", bytes) => Action::Fault(Fault::Short(bytes.parse().ok()?)),
+        _ => Action::Fault(Fault::Code(action.parse().ok()?)),
     };
-    Some(Rule { symbol: symbol.to_owned(), nth, told })
+    Some(Rule { symbol: symbol.to_owned(), nth, action })
 }
 
-/// A test that injects nothing by a misspelling would prove nothing.
-fn wrong(rule: &str) -> Rule {
-    panic!("{FAIL}: {rule:?} is no symbol:nth:fault")
+/// Panics, because a test with a misspelled rule would inject nothing.
+fn refuse(rule: &str) -> Rule {
+    panic!("{FAIL}: {rule:?} is not symbol:nth:fault")
 }

@@ -5,22 +5,24 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::cuda::{ILLEGAL_ADDRESS, INVALID, INVALID_HANDLE, NOT_SUPPORTED, OK, fails, tell, with};
+use crate::cuda::{
+    ILLEGAL_ADDRESS, INVALID, INVALID_HANDLE, NOT_SUPPORTED, OK, fails, with, write_result,
+};
 use crate::faults::number;
 use crate::memory;
 use crate::ptx::{Kernel, Words};
 use crate::streams::Step;
 
-/// Kernels write each word with its lowest bit wrong.
+/// Makes kernels write each word with its lowest bit flipped.
 pub const WRONG: &str = "FAKEGPU_WRONG_KERNELS";
 
 const INVALID_PTX: c_int = 218;
 const NOT_FOUND: c_int = 500;
 const HANDLE: usize = 0x7000;
 
-/// Those that are loaded, by their handles, and how many ever were.
+/// The number of modules ever loaded, and the loaded ones by handle.
 static LOADED: Mutex<(usize, BTreeMap<usize, Arc<Kernel>>)> = Mutex::new((0, BTreeMap::new()));
-/// Kernels that touched memory that is not there, and how many ran.
+/// Kernels that accessed unmapped memory, and kernels that ran.
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
@@ -28,32 +30,32 @@ fn loaded() -> MutexGuard<'static, (usize, BTreeMap<usize, Arc<Kernel>>)> {
     LOADED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What every call answers once a kernel touched memory that is not there: as the real one's, the
-/// context is of no use any more.
-pub fn broke() -> Option<c_int> {
+/// The error of every call after a kernel has accessed unmapped memory: as in CUDA, the context is
+/// unusable then.
+pub fn context_error() -> Option<c_int> {
     (FAULTS.load(Ordering::Relaxed) > 0).then_some(ILLEGAL_ADDRESS)
 }
 
-/// What the report says of kernels.
+/// The lines of the report about kernels.
 pub fn lines() -> [String; 3] {
     let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
     [
-        format!("left modules {}", loaded().1.len()),
-        format!("left kernel_faults {}", get(&FAULTS)),
-        format!("saw kernels {}", get(&RUNS)),
+        format!("leaked modules {}", loaded().1.len()),
+        format!("leaked kernel_faults {}", get(&FAULTS)),
+        format!("counted kernels {}", get(&RUNS)),
     ]
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> c_int {
     fails!("cuModuleLoadData" in a context);
-    // SAFETY: as CUDA demands of its caller, an image of some kind.
+    // SAFETY: as CUDA requires of the caller, an image of some kind.
     let first = if image.is_null() { 0 } else { (unsafe { *image }) as u8 };
     if !first.is_ascii_graphic() || first == b'P' {
-        // No text: machine code, in a container of NVIDIA's.
+        // Not a text: machine code.
         return NOT_SUPPORTED;
     }
-    // SAFETY: as CUDA demands of its caller, text ends with a zero byte.
+    // SAFETY: as CUDA requires of the caller, text ends with a zero byte.
     let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
     match Kernel::read(&text) {
         Ok(kernel) => {
@@ -61,8 +63,8 @@ unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) 
             loaded.0 += 1;
             let handle = HANDLE + loaded.0;
             loaded.1.insert(handle, Arc::new(kernel));
-            // SAFETY: as CUDA demands of its caller.
-            unsafe { tell(module, handle) }
+            // SAFETY: as CUDA requires of the caller.
+            unsafe { write_result(module, handle) }
         }
         Err(_) => INVALID_PTX,
     }
@@ -76,12 +78,12 @@ unsafe extern "C" fn cuModuleGetFunction(
 ) -> c_int {
     fails!("cuModuleGetFunction" in a context);
     let kernel = loaded().1.get(&module).cloned();
-    // SAFETY: as CUDA demands of its caller, a text.
+    // SAFETY: as CUDA requires of the caller, a text.
     let name = unsafe { CStr::from_ptr(name) };
     match kernel.filter(|kernel| name.to_bytes() == kernel.name.as_bytes()) {
-        // A module has one function: it goes by the same handle.
-        // SAFETY: as CUDA demands of its caller.
-        Some(_) => unsafe { tell(function, module) },
+        // A module has one function, which has the same handle.
+        // SAFETY: as CUDA requires of the caller.
+        Some(_) => unsafe { write_result(function, module) },
         None => NOT_FOUND,
     }
 }
@@ -107,7 +109,7 @@ unsafe extern "C" fn cuLaunchKernel(
     params: *const *const c_void,
     _extra: *const c_void,
 ) -> c_int {
-    fails!("cuLaunchKernel" minded by captures);
+    fails!("cuLaunchKernel" refused during capture);
     let Some(kernel) = loaded().1.get(&function).cloned() else { return INVALID_HANDLE };
     if [blocks_y, blocks_z, threads_y, threads_z] != [1; 4]
         || blocks == 0
@@ -116,7 +118,7 @@ unsafe extern "C" fn cuLaunchKernel(
         return INVALID;
     }
     let values = kernel.params.iter().enumerate().map(|(n, bytes)| {
-        // SAFETY: as CUDA demands of its caller, a pointer to each parameter.
+        // SAFETY: as CUDA requires of the caller, a pointer to each parameter.
         unsafe {
             let at = *params.add(n);
             if *bytes == 8 {
@@ -133,46 +135,49 @@ unsafe extern "C" fn cuLaunchKernel(
     })
 }
 
-/// Runs a kernel in its stream's turn.
+/// Runs a kernel of a stream.
 pub fn run(kernel: &Kernel, shape: (u32, u32), params: &[u64]) {
     RUNS.fetch_add(1, Ordering::Relaxed);
     let flip = u32::from(number::<u32>(WRONG).is_some());
-    if kernel.run(shape, params, &mut Behind { known: Vec::new(), flip }).is_none() {
+    if kernel.run(shape, params, &mut DeviceWords { known: Vec::new(), flip }).is_none() {
         FAULTS.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// The device's memory, as far as the kernel has touched it.
-struct Behind {
-    /// Start, end, and where it can be reached.
+/// Device memory, with a cache of the allocations that the kernel has accessed.
+struct DeviceWords {
+    /// Start, end and host address.
     known: Vec<(u64, u64, usize)>,
     flip: u32,
 }
 
-impl Behind {
+impl DeviceWords {
     fn word(&mut self, at: u64) -> Option<*mut u32> {
         if !at.is_multiple_of(4) {
             return None;
         }
         let known = self.known.iter().find(|(start, end, _)| (*start..*end).contains(&at)).copied();
-        let (start, _, behind) = match known {
+        let (start, _, host) = match known {
             Some(known) => known,
             None => {
                 let (start, len, _) = memory::device_of(at as usize)?;
-                let known =
-                    (start as u64, (start + len) as u64, memory::behind(start, len)? as usize);
+                let known = (
+                    start as u64,
+                    (start + len) as u64,
+                    memory::host_address(start, len)? as usize,
+                );
                 self.known.push(known);
                 known
             }
         };
-        Some((behind + (at - start) as usize) as *mut u32)
+        Some((host + (at - start) as usize) as *mut u32)
     }
 }
 
-impl Words for Behind {
+impl Words for DeviceWords {
     fn read(&mut self, at: u64) -> Option<u32> {
-        // SAFETY: it lies in an allocation of the device's, which is not freed before its streams
-        // are idle; allocations are whole pages.
+        // SAFETY: the word is in a device allocation, which is not freed before its streams are idle;
+        // allocations are whole pages.
         self.word(at).map(|word| unsafe { word.read() })
     }
 

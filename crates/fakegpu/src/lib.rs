@@ -1,27 +1,26 @@
-//! Stand-ins for `libcuda.so.1` and `libcufile.so.0` over host memory, so that code for GPUs is
-//! tested where there is none.
+//! Stand-ins for `libcuda.so.1` and `libcufile.so.0` over host memory, to test GPU code without a
+//! GPU.
 //!
-//! Cargo builds one shared library out of this crate; [`Fakes`] shows it under both names to a
-//! child process, where a test's body runs, because a process loads such a library once. Device
-//! memory is mapped without access: the CPU that touches it, or the kernel that is told
-//! to read into it, fails as with a real GPU. Streams run on threads of their own, so that what is
-//! used before it was waited for is wrong. [`Fakes::fail`] makes calls fail, and [`Report`] says
-//! what was called and what was never given back.
+//! Cargo builds one shared library from this crate. [`Fakes`] links it under both names for a child
+//! process that runs a test's body, because a process loads such a library only once. Device memory
+//! is mapped without access: the CPU or a read of the kernel that accesses it fails, as with a real
+//! GPU. Streams run on threads of their own, so that data used without a wait is wrong.
+//! [`Fakes::fail`] makes calls fail. [`Report`] counts calls and leaks.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod capture;
 mod child;
 mod cuda;
+mod cuda_extra;
 mod cufile;
 mod events;
 mod faults;
-mod hold;
+mod held_streams;
 mod kernels;
 mod memory;
-mod more;
 mod ptx;
 mod report;
 mod streams;
 
 pub use child::{Fakes, Report};
-pub use hold::Hold;
+pub use held_streams::HeldStreams;

@@ -1,4 +1,4 @@
-//! Memory: the device's, and what of the host's is pinned.
+//! Device memory and pinned host memory.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -6,17 +6,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::faults::number;
 
-/// How many bytes a device has; the default is 1 GiB.
+/// The bytes of a device; the default is 1 GiB.
 pub const MEMORY: &str = "FAKEGPU_MEMORY";
 
-/// As CUDA does it, allocations of some size start at multiples of this.
+/// Allocations are aligned to this, as in CUDA.
 const GRAIN: usize = 4096;
 
-/// An allocation on the device: at its address nobody can touch it; what is behind it is mapped
-/// elsewhere too.
+/// An allocation on the device. Its address has no access rights; the same pages are mapped with
+/// access at `host`.
 struct Device {
     len: usize,
-    behind: usize,
+    host: usize,
     context: usize,
 }
 
@@ -35,50 +35,50 @@ fn memory() -> MutexGuard<'static, Memory> {
     MEMORY_OF_ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is left when the process ends.
-pub struct Left {
+/// Memory that is allocated at the end of the process.
+pub struct Leaks {
     pub device_bytes: usize,
     pub pinned: usize,
     pub pageable_bytes: u64,
 }
 
-pub fn left() -> Left {
+pub fn leaks() -> Leaks {
     let memory = memory();
-    Left {
+    Leaks {
         device_bytes: memory.device.values().map(|one| one.len).sum(),
         pinned: memory.pinned.len(),
         pageable_bytes: memory.pageable_bytes,
     }
 }
 
-/// All and free bytes of a device.
+/// Total and free bytes of a device.
 pub fn sizes() -> (usize, usize) {
     let all = number(MEMORY).unwrap_or(1 << 30);
-    (all, all.saturating_sub(left().device_bytes))
+    (all, all.saturating_sub(leaks().device_bytes))
 }
 
-/// Memory of the device that `context` belongs to; `None` when it is full.
+/// Allocates memory on the device of `context`; `None` if it is full.
 pub fn allocate(len: usize, context: usize) -> Option<usize> {
     let len = len.max(1).next_multiple_of(GRAIN);
     if len > sizes().1 {
         return None;
     }
-    let (at, behind) = map_twice(len)?;
-    memory().device.insert(at, Device { len, behind, context });
+    let (at, host) = map_twice(len)?;
+    memory().device.insert(at, Device { len, host, context });
     Some(at)
 }
 
 pub fn free(at: usize) -> bool {
-    let Some(gone) = memory().device.remove(&at) else { return false };
-    for base in [at, gone.behind] {
-        // SAFETY: both mappings were made in `map_twice` with this length, and nobody finds them
-        // any more.
-        unsafe { libc::munmap(base as *mut c_void, gone.len) };
+    let Some(removed) = memory().device.remove(&at) else { return false };
+    for base in [at, removed.host] {
+        // SAFETY: both mappings were made in `map_twice` with this length, and the map has no
+        // entry for them any more.
+        unsafe { libc::munmap(base as *mut c_void, removed.len) };
     }
     true
 }
 
-/// Pins host memory; `false` when part of it is pinned already.
+/// Pins host memory; `false` if part of it is pinned already.
 pub fn pin(at: usize, len: usize) -> bool {
     let mut memory = memory();
     let before = memory.pinned.range(..at + len).next_back();
@@ -93,30 +93,29 @@ pub fn unpin(at: usize) -> bool {
     memory().pinned.remove(&at).is_some()
 }
 
-/// The device allocation that `at` lies in: its start, length and context.
+/// The device allocation that contains `at`: start, length and context.
 pub fn device_of(at: usize) -> Option<(usize, usize, usize)> {
     let memory = memory();
     let (start, one) = memory.device.range(..=at).next_back()?;
     (at < start + one.len).then_some((*start, one.len, one.context))
 }
 
-/// Where the bytes `at..at + len` can be reached, if they are the device's and all there.
-pub fn behind(at: usize, len: usize) -> Option<*mut u8> {
+/// The host address of `at..at + len`, if that is within a device allocation.
+pub fn host_address(at: usize, len: usize) -> Option<*mut u8> {
     let memory = memory();
     let (start, one) = memory.device.range(..=at).next_back()?;
     let end = at.checked_add(len)?;
-    (end <= start + one.len).then(|| (one.behind + (at - start)) as *mut u8)
+    (end <= start + one.len).then(|| (one.host + (at - start)) as *mut u8)
 }
 
-/// Whether all of it is host memory that was pinned by one call: what spans two is no better than
-/// memory that is not pinned.
+/// Whether the range was pinned by a single call. A range over two calls counts as not pinned.
 pub fn is_pinned(at: usize, len: usize) -> bool {
     let memory = memory();
     let before = memory.pinned.range(..=at).next_back();
     before.is_some_and(|(start, bytes)| at + len <= start + bytes)
 }
 
-/// Host memory of its own, pinned.
+/// Allocates pinned host memory.
 pub fn allocate_pinned(len: usize) -> Option<usize> {
     let len = len.max(1).next_multiple_of(GRAIN);
     let (access, kind) =
@@ -132,8 +131,8 @@ pub fn allocate_pinned(len: usize) -> Option<usize> {
 
 pub fn free_pinned(at: usize) -> bool {
     let Some(len) = memory().pinned.remove(&at) else { return false };
-    // SAFETY: mapped in `allocate_pinned` with this length; as with CUDA's own, its user must not
-    // touch it any more.
+    // SAFETY: mapped in `allocate_pinned` with this length; as in CUDA, the caller does
+    // not use it any more.
     unsafe { libc::munmap(at as *mut c_void, len) };
     true
 }
@@ -142,7 +141,7 @@ pub fn note_pageable(len: usize) {
     memory().pageable_bytes += len as u64;
 }
 
-/// A mapping without access, and another one of the same pages that can be read and written.
+/// Maps pages twice: without access, and for reading and writing.
 fn map_twice(len: usize) -> Option<(usize, usize)> {
     // SAFETY: a new descriptor, sized, mapped twice at addresses of the kernel's choice and closed;
     // nothing in use is touched.

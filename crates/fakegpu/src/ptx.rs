@@ -1,11 +1,11 @@
-//! Runs kernels: reads PTX, as much of it as our kernels are written in, and does what it says, one
-//! thread after the other. What NVIDIA's assembler would not take (registers that are not declared,
-//! or of another kind) is not understood here either; a register that was never set holds anything
-//! on a GPU, and here ends the kernel.
+//! Interprets kernels in PTX, one thread after the other, as far as kvtier's kernels need it.
+//!
+//! Code that NVIDIA's assembler refuses (registers that are undeclared or of another type) is refused
+//! here too. A register that was never set has any value on a GPU; here it ends the kernel.
 
 use std::collections::BTreeMap;
 
-/// A kernel that was understood.
+/// A parsed kernel.
 #[derive(Debug)]
 pub struct Kernel {
     pub name: String,
@@ -15,7 +15,7 @@ pub struct Kernel {
     registers: usize,
 }
 
-/// What an instruction works with.
+/// An operand.
 #[derive(Clone, Copy, Debug)]
 enum Value {
     Register(usize),
@@ -25,7 +25,7 @@ enum Value {
     Thread,
 }
 
-/// An instruction; the first register is what it sets.
+/// An instruction; the first register is its destination.
 #[derive(Debug)]
 enum Op {
     Param(usize, usize),
@@ -40,23 +40,23 @@ enum Op {
     IsOther(usize, Value, Value),
     Load(Vec<usize>, Value, u64),
     Store(Value, u64, Value),
-    /// To an instruction, if the register is set.
+    /// Jumps to an instruction; with a register, only if that is not 0.
     Branch(Option<usize>, usize),
     Return,
 }
 
-/// The device's memory, in words.
+/// Device memory in words.
 pub trait Words {
-    /// The word at an address; `None` where there is none.
+    /// The word at an address; `None` for unmapped memory.
     fn read(&mut self, at: u64) -> Option<u32>;
-    /// Sets it.
+    /// Sets the word at an address; `None` for unmapped memory.
     fn write(&mut self, at: u64, word: u32) -> Option<()>;
 }
 
 const WORD: u64 = u32::MAX as u64;
 const LONG: u64 = u64::MAX;
 
-/// What a register holds.
+/// The type of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Bit,
@@ -68,7 +68,7 @@ enum Kind {
 type Names<'a, T> = BTreeMap<&'a str, (usize, T)>;
 
 impl Kernel {
-    /// The one kernel of a module. The error names what is not understood.
+    /// Parses the single kernel of a module. The error names the code that is not supported.
     pub fn read(text: &str) -> Result<Self, String> {
         let text: String = text
             .lines()
@@ -80,7 +80,7 @@ impl Kernel {
         let (name, rest) = entry.split_once('(').ok_or_else(odd)?;
         let (params, rest) = rest.split_once(')').ok_or_else(odd)?;
         let (_, rest) = rest.split_once('{').ok_or_else(odd)?;
-        // Braces inside are those of vectors.
+        // Inner braces are those of vectors.
         let (body, _) = rest.rsplit_once('}').ok_or_else(odd)?;
         let params = params.split(',').map(parameter).collect::<Result<Vec<_>, _>>()?;
         let names =
@@ -92,8 +92,7 @@ impl Kernel {
         Ok(Kernel { name: name.trim().to_owned(), params, code, registers: reader.registers.len() })
     }
 
-    /// Runs all threads. `None` when one touched memory that is not there, or used a register that
-    /// was not set.
+    /// Runs all threads. `None` if one accessed unmapped memory or used a register that was not set.
     pub fn run(
         &self,
         (blocks, threads): (u32, u32),
@@ -139,7 +138,7 @@ impl Kernel {
                 Op::IsOther(to, a, b) => (*to, (get(*a)? != get(*b)?).into()),
                 Op::Load(to, base, offset) => {
                     let at = get(*base)?.wrapping_add(*offset);
-                    // As a GPU demands it of a vector.
+                    // A GPU requires this alignment of a vector.
                     if !at.is_multiple_of(4 * to.len() as u64) {
                         return None;
                     }
@@ -169,7 +168,7 @@ impl Kernel {
     }
 }
 
-/// A parameter's name and bytes.
+/// Name and bytes of a parameter.
 fn parameter(text: &str) -> Result<(&str, usize), String> {
     let words: Vec<_> = text.split_whitespace().collect();
     let [".param", kind, name] = words[..] else { return Err(format!("parameter {text:?}")) };
@@ -180,7 +179,7 @@ fn parameter(text: &str) -> Result<(&str, usize), String> {
     }
 }
 
-/// The instructions, where the labels lead, and the registers that are declared.
+/// The instructions, the targets of labels, and the declared registers.
 type Lines<'a> = (Vec<&'a str>, BTreeMap<&'a str, usize>, Names<'a, Kind>);
 
 fn lines(body: &str) -> Result<Lines<'_>, String> {
@@ -263,7 +262,7 @@ impl Reader<'_> {
                 let (base, offset) = self.place(to)?;
                 Some(Op::Store(base, offset, self.value(from, Kind::Word)?))
             }
-            // One space of addresses serves all.
+            // All address spaces are one.
             ("cvta.to.global.u64", [to, a]) => {
                 Some(Op::Move(self.register(to, Kind::Long)?, self.value(a, Kind::Long)?))
             }

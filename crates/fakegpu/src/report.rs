@@ -1,18 +1,17 @@
-//! What is told when the process ends.
+//! The report of calls and leaks, written at the end of the process.
 
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use crate::{cuda, cufile, events, faults, kernels, memory, streams};
 
-/// The file that it is written to.
+/// The path of the report.
 pub const REPORT: &str = "FAKEGPU_REPORT";
 
-/// A thread that was just giving something back when the process came to its end has so long to do
-/// it.
-const SETTLE_MAX: Duration = Duration::from_secs(1);
+/// The longest wait for threads that are releasing resources at the end of the process.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Makes the report be written at the end.
+/// Registers the report to be written at the end of the process.
 pub fn at_exit() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -24,14 +23,14 @@ pub fn at_exit() {
 extern "C" fn write() {
     let Some(path) = std::env::var_os(REPORT) else { return };
     settle();
-    let left = memory::left();
+    let leaks = memory::leaks();
     let mut lines = vec![
-        format!("left contexts {}", cuda::contexts()),
-        format!("left device_bytes {}", left.device_bytes),
-        format!("left pinned {}", left.pinned),
-        format!("left streams {}", streams::count()),
-        format!("left events {}", events::count()),
-        format!("saw pageable_bytes {}", left.pageable_bytes),
+        format!("leaked contexts {}", cuda::contexts()),
+        format!("leaked device_bytes {}", leaks.device_bytes),
+        format!("leaked pinned {}", leaks.pinned),
+        format!("leaked streams {}", streams::count()),
+        format!("leaked events {}", events::count()),
+        format!("counted pageable_bytes {}", leaks.pageable_bytes),
     ];
     lines.extend(kernels::lines());
     lines.extend(cufile::lines());
@@ -39,16 +38,15 @@ extern "C" fn write() {
     let _ = std::fs::write(path, lines.join("\n"));
 }
 
-/// Waits until all but streams, which some callers never destroy, was given back, or for so long.
-/// Memory is home when its last user says so; what it lay in goes a moment later, on whatever
-/// thread that was.
+/// Waits until everything but streams, which some callers never destroy, was released. A user of
+/// memory may report it as returned a moment before another thread frees it.
 fn settle() {
-    let end = Instant::now() + SETTLE_MAX;
-    let is_left = || {
-        let left = memory::left();
-        left.device_bytes + left.pinned + events::count() + cuda::contexts() > 0
+    let end = Instant::now() + SETTLE_TIMEOUT;
+    let has_leaks = || {
+        let leaks = memory::leaks();
+        leaks.device_bytes + leaks.pinned + events::count() + cuda::contexts() > 0
     };
-    while is_left() && Instant::now() < end {
+    while has_leaks() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use crate::events::Event;
 use crate::faults::number;
 use crate::ptx::Kernel;
-use crate::{hold, kernels};
+use crate::{held_streams, kernels};
 
-/// How many microseconds each step of a stream takes before it is done.
+/// Microseconds that each step of a stream takes.
 pub const DELAY_US: &str = "FAKEGPU_DELAY_US";
 
-/// One thing that a stream does in its turn.
+/// One operation of a stream.
 pub enum Step {
-    /// Copies `len` bytes between addresses that can be reached.
+    /// Copies `len` bytes between host addresses.
     Copy { to: usize, from: usize, len: usize },
     /// Sets `len` bytes.
     Set { to: usize, len: usize, byte: u8 },
@@ -29,19 +29,19 @@ pub enum Step {
 /// A stream.
 #[derive(Default)]
 pub struct Stream {
-    queue: Mutex<Queue>,
+    queue: Mutex<StepQueue>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
+struct StepQueue {
     steps: VecDeque<Step>,
     busy: bool,
-    ends: bool,
+    is_ending: bool,
 }
 
 impl Stream {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, StepQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -55,7 +55,7 @@ impl Stream {
         queue.steps.is_empty() && !queue.busy
     }
 
-    /// Waits until all was done.
+    /// Waits until all steps have finished.
     pub fn wait(&self) {
         let mut queue = self.queue();
         while !queue.steps.is_empty() || queue.busy {
@@ -67,7 +67,7 @@ impl Stream {
         let delay = Duration::from_micros(number(DELAY_US).unwrap_or(0));
         loop {
             let mut queue = self.queue();
-            while queue.steps.is_empty() && !queue.ends {
+            while queue.steps.is_empty() && !queue.is_ending {
                 queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
             let Some(step) = queue.steps.pop_front() else { return };
@@ -77,7 +77,7 @@ impl Stream {
                 std::thread::sleep(delay);
             }
             if matches!(step, Step::Set { .. }) {
-                hold::wait();
+                held_streams::wait_while_held();
             }
             step.run();
             self.queue().busy = false;
@@ -89,8 +89,8 @@ impl Stream {
 impl Step {
     fn run(self) {
         match self {
-            // SAFETY: both ranges were checked when the copy was asked for; like a GPU, this trusts
-            // the caller to keep them.
+            // SAFETY: both ranges were checked when the copy was submitted; as with a GPU, the caller
+            // keeps them allocated.
             Step::Copy { to, from, len } => unsafe {
                 std::ptr::copy(from as *const u8, to as *mut u8, len)
             },
@@ -114,8 +114,8 @@ fn all() -> MutexGuard<'static, (usize, BTreeMap<usize, Arc<Stream>>)> {
 /// A stream and its thread.
 fn start() -> Option<Arc<Stream>> {
     let stream = Arc::<Stream>::default();
-    let theirs = Arc::clone(&stream);
-    std::thread::Builder::new().name("fakegpu".into()).spawn(move || theirs.run()).ok()?;
+    let own = Arc::clone(&stream);
+    std::thread::Builder::new().name("fakegpu".into()).spawn(move || own.run()).ok()?;
     Some(stream)
 }
 
@@ -129,10 +129,10 @@ pub fn create() -> Option<usize> {
     Some(handle)
 }
 
-/// The default stream, by each of its handles: the null one, and the two that name its kinds.
+/// The handles of the default stream: null, legacy and per-thread.
 const DEFAULT: std::ops::RangeInclusive<usize> = 0..=2;
 
-/// Nobody makes it and nobody destroys it.
+/// The default stream, which exists for the life of the process.
 fn default() -> Option<Arc<Stream>> {
     static STREAM: OnceLock<Option<Arc<Stream>>> = OnceLock::new();
     STREAM.get_or_init(start).clone()
@@ -147,10 +147,10 @@ pub fn wait_for_all() {
     streams.into_iter().chain(default()).for_each(|stream| stream.wait());
 }
 
-/// Ends a stream after what it still has to do.
+/// Ends a stream after its pending steps.
 pub fn destroy(handle: usize) -> bool {
     let Some(stream) = all().1.remove(&handle) else { return false };
-    stream.queue().ends = true;
+    stream.queue().is_ending = true;
     stream.changed.notify_all();
     true
 }

@@ -1,5 +1,5 @@
-"""What Python programs on this machine get with kvikio and with torch: rows for the table of `gpu_check`. Arguments: a directory, chunks, bytes of
-a chunk, turns, of which the medians count. What is not installed is named with the reason."""
+"""Measures kvikio and torch on this machine: rows for the table of `gpu_check`. Arguments: a directory, the number of chunks, bytes of a chunk,
+and the number of rounds, of which the medians are printed. A library that is missing is listed with the reason."""
 
 import os
 import resource
@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 
-DIRECTORY, (CHUNKS, BYTES, TURNS) = sys.argv[1], map(int, sys.argv[2:5])
+DIRECTORY, (CHUNKS, BYTES, ROUNDS) = sys.argv[1], map(int, sys.argv[2:5])
 FILE = os.path.join(DIRECTORY, f"gpu-check-{os.getpid()}.bin")
 
 
@@ -22,8 +22,8 @@ def drop_cache():
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def turn(out, into):
-    """MB/s out of the GPU and into it, and seconds of CPU for each GB into it."""
+def measure_once(out, into):
+    """MB/s from the GPU and to it, and CPU seconds per GB to it."""
     begun = time.monotonic()
     out()
     out_s = time.monotonic() - begun
@@ -36,8 +36,8 @@ def turn(out, into):
 
 
 def measured(out, into):
-    """The cells of a row."""
-    cells = zip(*(turn(out, into) for _ in range(TURNS)))
+    """The cells of a row: medians over all rounds."""
+    cells = zip(*(measure_once(out, into) for _ in range(ROUNDS)))
     out_mb, in_mb, cpu = (statistics.median(cell) for cell in cells)
     return f"{out_mb:.0f} | {in_mb:.0f} | {cpu:.3f}"
 
@@ -82,11 +82,11 @@ def torch_row():
     return f"{measured(out, into)} | torch {torch.__version__}: readinto pinned memory, and a copy"
 
 
-for way, row in [("kvikio", kvikio_row), ("torch", torch_row)]:
+for name, row in [("kvikio", kvikio_row), ("torch", torch_row)]:
     try:
-        said = row()
+        cells = row()
     except Exception as e:
-        said = f"- | - | - | not measured: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}"
-    print(f"| {way} | {said} |", flush=True)
+        cells = f"- | - | - | not measured: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}"
+    print(f"| {name} | {cells} |", flush=True)
     if os.path.exists(FILE):
         os.unlink(FILE)

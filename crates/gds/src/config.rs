@@ -1,3 +1,5 @@
+//! Configuration of the GPU tier.
+
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,21 +16,22 @@ const MIB: usize = 1 << 20;
 pub enum CufileMode {
     /// Never.
     Off,
-    /// Where it works without going through host memory; else pinned memory, and the tier says why.
+    /// If it works without host memory; otherwise pinned memory is used, and the status names the
+    /// reason.
     #[default]
     Auto,
     /// As `Auto`, but a tier that cannot use it is not opened.
     Require,
 }
 
-/// Which loads by cuFile are compared with their checksums. Loads through pinned memory always are.
+/// Which loads by cuFile are verified. Loads through pinned memory always are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Proof {
-    /// All: the GPU takes the checksums of what arrived there, or it is copied back for them.
+    /// All: the GPU computes the checksums, or the bytes are copied back and verified in host memory.
     #[default]
     Always,
-    /// Every n-th; the others are counted as `unverified_loads`.
+    /// Every n-th load; the others are counted as `unverified_loads`.
     Sample(u32),
     /// None; all are counted.
     Off,
@@ -50,8 +53,8 @@ impl FromStr for CufileMode {
     }
 }
 
-/// One load of so many is compared under `sample`.
-const SAMPLE: u32 = 16;
+/// `sample` verifies one load in this number.
+const SAMPLE_INTERVAL: u32 = 16;
 
 impl FromStr for Proof {
     type Err = Error;
@@ -59,7 +62,7 @@ impl FromStr for Proof {
     fn from_str(text: &str) -> Result<Self, Error> {
         match text {
             "always" => Ok(Proof::Always),
-            "sample" => Ok(Proof::Sample(SAMPLE)),
+            "sample" => Ok(Proof::Sample(SAMPLE_INTERVAL)),
             "off" => Ok(Proof::Off),
             _ => Err(Error::new(
                 ErrorKind::Invalid,
@@ -73,48 +76,45 @@ impl FromStr for Proof {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct GdsConfig {
-    /// The directory and what is kept there; the same as for a file tier.
+    /// The directory and its settings, as for a file tier.
     pub disk: DiskConfig,
-    /// Whether cuFile is used; what follows from it is decided once, when memory of a GPU first
-    /// comes by.
+    /// Whether cuFile is used. `Auto` is decided once, at the first transfer with GPU memory.
     pub cufile: CufileMode,
-    /// The GPU with which that is decided at the start instead. Each GPU that a process touches
-    /// costs memory there, so by default none is touched before it has to be; `CufileMode::Require`
-    /// takes GPU 0.
+    /// The GPU with which `cufile` is decided when the tier opens. By default no GPU is used before
+    /// the first transfer, since a process that uses a GPU occupies memory there;
+    /// `CufileMode::Require` uses GPU 0.
     pub gpu: Option<u32>,
-    /// Which loads by cuFile are compared with their checksums.
+    /// Which loads by cuFile are verified.
     pub proof: Proof,
-    /// Where libcufile lies, if not where packages and wheels put it.
+    /// The path of libcufile, if it is not where packages and wheels install it.
     pub cufile_library: Option<PathBuf>,
-    /// Whether cuFile may be used in compatibility mode, where it goes through host memory: for
-    /// comparisons.
+    /// Whether cuFile may be used in compatibility mode, where it goes through host memory. For
+    /// measurements.
     pub compat: bool,
-    /// The longest that cuFile's driver may take to open, and to prove itself in a directory, and
-    /// a GPU to prove that it takes checksums; and that closing waits for calls of the GPU's
-    /// libraries that are under way (5 s).
+    /// The timeout (5 s) for opening cuFile's driver, for the probe of the directory, for loading the
+    /// checksum kernel, and on close for calls of the GPU's libraries that have not returned.
     pub open_timeout: Duration,
-    /// Where `/proc`, `/dev` and `/run` are looked at before cuFile is used: `/`, but for tests,
-    /// for which every file system will do.
+    /// The directory with the `/proc`, `/sys`, `/dev` and `/run` that are checked before cuFile is
+    /// used: `/`. With another one, for tests, every file system passes.
     pub system_root: PathBuf,
-    /// What reads and writes files.
+    /// The I/O engine.
     pub engine: EngineKind,
-    /// Bytes that are read at once on their way to a GPU (4 MiB; 64 KiB to 64 MiB, whole pages).
+    /// Bytes per read for loads to a GPU (4 MiB; 64 KiB to 64 MiB, whole pages).
     pub piece_bytes: usize,
-    /// How many pieces of one chunk are read or copied at a time (3).
+    /// Pieces of one chunk that are read or copied at a time (3).
     pub read_ahead_pieces: usize,
-    /// Pinned memory for loads, in bytes (64 MiB); at least one piece. All loads share it.
+    /// Bytes of pinned memory for loads (64 MiB), shared by all loads; at least one piece.
     pub buffer_bytes: usize,
-    /// Pinned memory for saves, in bytes (256 MiB), and so the longest chunk that can be saved
+    /// Bytes of pinned memory for saves (256 MiB), which is also the longest chunk that can be saved
     /// from a GPU.
     pub staging_bytes: usize,
-    /// Threads for each GPU (4).
+    /// Threads per GPU (4).
     pub threads: usize,
 }
 
 impl GdsConfig {
-    /// A tier in the directory `path` (made if it is not there) of at most `capacity_bytes`,
-    /// padding and footers included. Pinned memory is taken when GPU memory is first loaded or
-    /// saved.
+    /// A tier in the directory `path`, created if missing, of at most `capacity_bytes` with padding
+    /// and footers. Pinned memory is allocated at the first transfer with GPU memory.
     pub fn new(path: impl Into<PathBuf>, capacity_bytes: u64) -> Self {
         let mut disk = DiskConfig::new(path, capacity_bytes);
         disk.name = "gds".into();

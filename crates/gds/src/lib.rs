@@ -1,21 +1,21 @@
-//! The GPU tier: chunks as files of a directory, moved to and from the memory of GPUs.
+//! The GPU tier: chunks as files of a directory, transferred to and from GPU memory.
 //!
-//! [`GdsTier`] is [`kvtier_disk::Disk`] over a mover that reaches GPU memory through pinned host
-//! memory: while one piece of a chunk is copied to the GPU and its checksum taken, the next ones
-//! are read by io_uring. Where cuFile works without host memory, loads go straight to the
-//! GPU, which also takes their checksums; saves never do, since theirs need the bytes at the CPU
-//! anyway, and from pinned memory they are written by direct I/O. Files, footers, cap, eviction and
-//! recovery are the file tier's, and each of the two reads what the other wrote. What lies in host
-//! memory moves as it does there.
+//! [`GdsTier`] is [`kvtier_disk::Disk`] over a mover for GPU memory. Loads go through pinned host
+//! memory: while one piece of a chunk is copied to the GPU and checksummed, io_uring reads the next
+//! ones. If cuFile works without host memory, loads go straight to the GPU, which also computes
+//! their checksums. Saves never use cuFile: their checksums need the bytes in host memory anyway,
+//! and direct I/O writes them from pinned memory. Files, footers, cap, eviction and recovery are
+//! those of the file tier, and each tier reads the files of the other. Chunks in host memory are
+//! transferred as in the file tier.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bench;
+mod checksum;
 mod config;
 mod cufile;
 mod diagnose;
 mod mover;
 mod random;
-mod sums;
 mod tier;
 
 pub use bench::{BenchConfig, Throughput, measure};

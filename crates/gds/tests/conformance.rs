@@ -1,4 +1,4 @@
-//! The suite over the GPU tier: with host memory as it is, and with GPU memory over the stand-ins.
+//! The conformance suite over the GPU tier: with host memory, and with GPU memory of the stand-ins.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -11,8 +11,7 @@ use kvtier_testkit::conformance::Fixture;
 const CAPACITY: u64 = 16 << 20;
 const MIB: usize = 1 << 20;
 
-/// Small pieces, so that the suite's chunks have several, and not more pinned memory than a few of
-/// them.
+/// Small pieces, so that the suite's chunks have several, and pinned memory for a few of them.
 fn config(dir: &std::path::Path) -> GdsConfig {
     let mut config = GdsConfig::new(dir, CAPACITY);
     config.piece_bytes = 64 << 10;
@@ -31,7 +30,7 @@ fn with(layout: Layout, change: impl FnOnce(&mut GdsConfig)) -> Fixture {
     config.disk.layout = layout;
     change(&mut config);
     if layout.has_headers() {
-        // A byte a token.
+        // One byte per token.
         config.disk.chunk_shape = Some("1x1x65536x1".parse().unwrap());
     }
     let fixture =
@@ -43,10 +42,10 @@ fn with(layout: Layout, change: impl FnOnce(&mut GdsConfig)) -> Fixture {
     }
 }
 
-/// Runs a test over the stand-ins, in a child, after which nothing may be left.
+/// Runs a test over the stand-ins in a child, and checks for leaks.
 fn over_fakes(name: &str, body: &dyn Fn()) {
     let (_, name) = name.split_once("::").unwrap();
-    Fakes::new().run(name, body, Report::is_clean);
+    Fakes::new().run(name, body, Report::assert_clean);
 }
 
 mod host_memory {
@@ -109,7 +108,7 @@ mod gpu_memory_by_cufile {
     kvtier_testkit::conformance!(make, over_fakes);
 }
 
-/// GPU memory that cuFile must reach, on a machine that has all that it needs.
+/// GPU memory with a required cuFile, on a machine with all its prerequisites.
 fn by_cufile(layout: Layout) -> Fixture {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(root.path().join("proc")).unwrap();

@@ -1,5 +1,4 @@
-//! Loads by cuFile: right bytes straight to the GPU, and through every fault right bytes or the
-//! pinned way.
+//! Loads by cuFile: the bytes are correct, also after every fault, when pinned memory is used.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,11 +8,11 @@ use std::time::Duration;
 
 use common::{Bench, LEN, MIB, clean, config, disk_of, foreign_stream, machine, set_later};
 use kvtier_core::{ErrorKind, Loaded, MissReason, Removed, Saved, Tier};
-use kvtier_fakegpu::{Fakes, Hold, Report};
+use kvtier_fakegpu::{Fakes, HeldStreams, Report};
 use kvtier_gds::{CufileMode, GdsTier, Proof};
 
 #[test]
-fn loads_go_straight_to_registered_gpu_memory() {
+fn loads_by_cufile_use_registered_gpu_memory() {
     let body = || {
         let bench = Bench::direct(|config| config.cufile = CufileMode::Require);
         let registered = bench.tier.register_gpu(&bench.arena);
@@ -29,17 +28,17 @@ fn loads_go_straight_to_registered_gpu_memory() {
         let how = ["verified_gpu_bytes", "verified_host_bytes", "unverified_loads"]
             .map(|name| bench.counter(name));
         assert_eq!(how, [4 * MIB as u64, 0, 0]);
-        let words = "direct for nvme, checksums taken on the GPU, proof Always";
+        let words = "direct for nvme, checksums computed on the GPU, proof Always";
         assert!(bench.reasons().contains(words), "{}", bench.reasons());
     };
     let check = |report: &Report| {
-        report.is_clean();
+        report.assert_clean();
         // The probe's memory is not registered: one write and one read.
-        assert_eq!((report.saw("unregistered"), report.saw("unaligned")), (2, 0));
-        assert_eq!(report.saw("read_bytes"), 4 * MIB as u64 + (64 << 10));
+        assert_eq!((report.counter("unregistered"), report.counter("unaligned")), (2, 0));
+        assert_eq!(report.counter("read_bytes"), 4 * MIB as u64 + (64 << 10));
         assert_eq!(report.calls("cuFileDriverOpen"), 1);
     };
-    Fakes::new().run("loads_go_straight_to_registered_gpu_memory", body, check);
+    Fakes::new().run("loads_by_cufile_use_registered_gpu_memory", body, check);
 }
 
 #[test]
@@ -48,7 +47,7 @@ fn regions_of_registered_memory_are_not_crossed() {
         let mut bench = Bench::direct(|config| config.piece_bytes = MIB);
         bench.arena = kvtier_mem::Arena::device(&bench.gpu, 40 * MIB).unwrap();
         assert_eq!(bench.tier.register_gpu(&bench.arena).bytes, 40 * MIB);
-        // The chunk lies around the end of the first region.
+        // The chunk crosses the end of the first region.
         let _before = bench.arena.lease(16 * MIB - 8192).unwrap();
         let (key, len) = (bench.key(1), 2 * MIB);
         let chunk = bench.chunk(&key, len);
@@ -57,19 +56,19 @@ fn regions_of_registered_memory_are_not_crossed() {
         assert_eq!(bench.counter("direct_bytes"), len as u64);
     };
     let check = |report: &Report| {
-        report.is_clean();
-        assert_eq!(report.saw("unregistered"), 2, "those of the probe");
+        report.assert_clean();
+        assert_eq!(report.counter("unregistered"), 2, "those of the probe");
     };
     Fakes::new().run("regions_of_registered_memory_are_not_crossed", body, check);
 }
 
 #[test]
-fn memory_of_others_is_registered_too() {
+fn foreign_memory_can_be_registered() {
     let body = || {
         let mut bench = Bench::direct(|_| {});
         let theirs = kvtier_mem::Arena::device(&bench.gpu, 4 * MIB).unwrap();
         let region = theirs.regions()[0];
-        // SAFETY: nobody else uses it, and the arena keeps it.
+        // SAFETY: only this test uses the memory, and the arena keeps it.
         let over = |addr, len| unsafe {
             kvtier_mem::Arena::from_device(addr, len, std::sync::Arc::new(theirs.clone()))
         };
@@ -86,15 +85,15 @@ fn memory_of_others_is_registered_too() {
         assert_eq!(bench.counter("direct_bytes"), 3 * MIB as u64);
     };
     let check = |report: &Report| {
-        report.is_clean();
-        assert_eq!(report.saw("unregistered"), 2, "those of the probe");
+        report.assert_clean();
+        assert_eq!(report.counter("unregistered"), 2, "those of the probe");
     };
-    Fakes::new().run("memory_of_others_is_registered_too", body, check);
+    Fakes::new().run("foreign_memory_can_be_registered", body, check);
 }
 
 #[test]
-fn memory_of_any_alignment_is_right_and_goes_as_directly_as_it_can() {
-    clean("memory_of_any_alignment_is_right_and_goes_as_directly_as_it_can", &Fakes::new(), || {
+fn memory_of_any_alignment_loads_as_directly_as_possible() {
+    clean("memory_of_any_alignment_loads_as_directly_as_possible", &Fakes::new(), || {
         let bench = Bench::direct(|_| {});
         let key = bench.key(1);
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
@@ -117,19 +116,19 @@ fn memory_of_any_alignment_is_right_and_goes_as_directly_as_it_can() {
 }
 
 #[test]
-fn a_file_that_another_process_takes_during_a_load_is_no_hit_though_nobody_looks_at_its_bytes() {
+fn a_file_replaced_by_another_process_during_an_unverified_load_is_no_hit() {
     let body = || {
         let bench = Bench::direct(|config| config.proof = Proof::Off);
         let (caller, key) = (foreign_stream(&bench.gpu), bench.key(1));
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
         let mut into = bench.arena.lease(LEN).unwrap();
-        let hold = Hold::new();
+        let hold = HeldStreams::new();
         let event = set_later(&bench.gpu, &caller, (into.addr(), LEN));
         into.set_after(Some(event));
         let load = kvtier_core::Load { key: key.clone(), into: vec![into] };
         let ticket =
             bench.tier.load(&kvtier_core::Ctx::within(Duration::from_secs(600)), vec![load]);
-        // Then its footer was read, and its bytes wait for the event.
+        // By then the footer was read, and the payload waits for the event.
         while bench.counter("event_waits") == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -151,23 +150,23 @@ fn a_file_that_another_process_takes_during_a_load_is_no_hit_though_nobody_looks
     };
     let fakes = Fakes::new();
     let check = |report: &Report| {
-        assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own")
+        assert_eq!(report.leaks(), [("streams".to_owned(), 1)], "but the caller's own")
     };
-    let name = "a_file_that_another_process_takes_during_a_load_is_no_hit_though_nobody_looks_at_its_bytes";
+    let name = "a_file_replaced_by_another_process_during_an_unverified_load_is_no_hit";
     fakes.run(name, body, check);
 }
 
-/// Whether a tier's loads end up direct.
+/// The data path of the loads after the fault.
 #[derive(Clone, Copy, PartialEq)]
 enum Ends {
     Direct,
     Pinned,
 }
 
-/// Every load is right over these stand-ins; the tier says `words`.
+/// Checks that every load is correct with these faults, and that the status contains `words`.
 fn survives(name: &str, fakes: &Fakes, ends: Ends, words: &str) {
     clean(name, fakes, || {
-        // Nothing hangs here.
+        // No call hangs in these tests.
         let bench = Bench::direct(|config| config.open_timeout = Duration::from_secs(30));
         (0..3).for_each(|n| bench.round_trip(n, LEN));
         let direct = bench.counter("direct_bytes");
@@ -193,11 +192,11 @@ macro_rules! survives {
     };
 }
 
-// The first call of each is the probe's.
+// The first call of each function is that of the probe.
 survives! {
     no_library: Fakes::new().without_cufile(), Pinned, "no libcufile";
     a_driver_that_does_not_open: Fakes::new().fail("cuFileDriverOpen:1:5001"), Pinned, "load nvidia-fs (modprobe nvidia_fs)";
-    compatibility_mode: Fakes::new().compat(), Pinned, "slower than pinned memory of our own";
+    compatibility_mode: Fakes::new().compat(), Pinned, "slower than kvtier's pinned memory";
     a_mount_that_is_not_supported: Fakes::new().fail("cuFileHandleRegister:*:5030"), Pinned, "use a volume of ext4 or xfs";
     no_udev_for_a_file: Fakes::new().fail("cuFileHandleRegister:*:5027"), Pinned, "mount the host's /run/udev";
     a_file_that_is_refused_later: Fakes::new().fail("cuFileHandleRegister:3:5030"), Direct, "by cuFile no more";
@@ -209,26 +208,26 @@ survives! {
     reads_of_nothing: Fakes::new().fail("cuFileRead:2:Z,cuFileRead:4:Z"), Direct, "direct for nvme";
     a_probe_that_reads_nothing: Fakes::new().fail("cuFileRead:1:Z"), Pinned, "moved 0 bytes";
     a_probe_that_cannot_write: Fakes::new().fail("cuFileWrite:1:E30"), Pinned, "Read-only";
-    a_code_that_nobody_knows: Fakes::new().fail("cuFileRead:2:7777"), Direct, "direct for nvme";
+    an_unknown_code: Fakes::new().fail("cuFileRead:2:7777"), Direct, "direct for nvme";
 }
 
 #[test]
-fn a_driver_that_never_opens_costs_a_thread_and_its_context_and_no_load() {
+fn a_driver_that_never_opens_costs_a_thread_and_no_load() {
     let body = || {
         let bench = Bench::direct(|config| config.open_timeout = Duration::from_secs(3));
         (0..3).for_each(|n| bench.round_trip(n, LEN));
         assert!(bench.reasons().contains("has not returned within 3 s"), "{}", bench.reasons());
     };
     let check = |report: &Report| {
-        assert_eq!(report.left(), [("contexts".to_owned(), 1)]);
+        assert_eq!(report.leaks(), [("contexts".to_owned(), 1)]);
         assert_eq!(report.calls("cuFileDriverOpen"), 1, "not tried again");
     };
     let fakes = Fakes::new().fail("cuFileDriverOpen:1:H");
-    fakes.run("a_driver_that_never_opens_costs_a_thread_and_its_context_and_no_load", body, check);
+    fakes.run("a_driver_that_never_opens_costs_a_thread_and_no_load", body, check);
 }
 
 #[test]
-fn memory_that_cannot_be_registered_is_reached_all_the_same() {
+fn memory_that_cannot_be_registered_is_loaded_unregistered() {
     let body = || {
         let mut bench = Bench::direct(|_| {});
         bench.arena = kvtier_mem::Arena::device(&bench.gpu, 40 * MIB).unwrap();
@@ -239,10 +238,10 @@ fn memory_that_cannot_be_registered_is_reached_all_the_same() {
         assert_eq!(bench.counter("direct_bytes"), 3 * MIB as u64);
     };
     let fakes = Fakes::new().bar1(20 * MIB);
-    clean("memory_that_cannot_be_registered_is_reached_all_the_same", &fakes, body);
+    clean("memory_that_cannot_be_registered_is_loaded_unregistered", &fakes, body);
 }
 
-/// A tier that requires cuFile over these stand-ins is an error that says so.
+/// Checks that a tier that requires cuFile cannot be opened, with the reason as its error.
 fn refused(name: &str, fakes: &Fakes, whole: bool, words: &[&str]) {
     clean(name, fakes, || {
         let (dir, root) = (tempfile::tempdir().unwrap(), machine());
@@ -261,9 +260,9 @@ fn refused(name: &str, fakes: &Fakes, whole: bool, words: &[&str]) {
 }
 
 #[test]
-fn what_is_required_and_not_there_is_an_error_at_the_start() {
+fn a_required_but_missing_cufile_is_an_error_at_the_start() {
     refused(
-        "what_is_required_and_not_there_is_an_error_at_the_start",
+        "a_required_but_missing_cufile_is_an_error_at_the_start",
         &Fakes::new(),
         false,
         &["/proc/modules", "mode auto"],
@@ -282,10 +281,10 @@ fn a_probe_that_fails_is_an_error_where_cufile_is_required() {
 }
 
 #[test]
-fn without_a_gpu_what_requires_cufile_is_an_error() {
+fn without_a_gpu_a_required_cufile_is_an_error() {
     let fakes = Fakes::new().without_cuda();
     refused(
-        "without_a_gpu_what_requires_cufile_is_an_error",
+        "without_a_gpu_a_required_cufile_is_an_error",
         &fakes,
         true,
         &["cannot use the GPU", "no NVIDIA driver"],
@@ -293,22 +292,22 @@ fn without_a_gpu_what_requires_cufile_is_an_error() {
 }
 
 #[test]
-fn switched_off_it_is_not_touched() {
+fn a_disabled_cufile_is_not_called() {
     let body = || {
         let bench = Bench::direct(|config| config.cufile = CufileMode::Off);
         bench.round_trip(1, LEN);
         assert!(bench.reasons().contains("switched off"), "{}", bench.reasons());
     };
     let check = |report: &Report| {
-        report.is_clean();
+        report.assert_clean();
         assert_eq!(report.calls("cuFileDriverOpen"), 0);
     };
-    Fakes::new().run("switched_off_it_is_not_touched", body, check);
+    Fakes::new().run("a_disabled_cufile_is_not_called", body, check);
 }
 
 #[test]
-fn a_directory_on_storage_that_it_does_not_reach_goes_through_pinned_memory() {
-    let name = "a_directory_on_storage_that_it_does_not_reach_goes_through_pinned_memory";
+fn a_directory_without_direct_transfers_uses_pinned_memory() {
+    let name = "a_directory_without_direct_transfers_uses_pinned_memory";
     clean(name, &Fakes::new(), || {
         let (dir, root) = (tempfile::tempdir().unwrap(), machine());
         disk_of(dir.path(), root.path(), "vda");
@@ -316,18 +315,21 @@ fn a_directory_on_storage_that_it_does_not_reach_goes_through_pinned_memory() {
         (config.gpu, config.system_root) = (Some(0), root.path().to_owned());
         let tier = GdsTier::open(config.clone()).unwrap();
         let reasons = kvtier_core::Observe::status(&tier).reasons.join("\n");
-        assert!(reasons.contains("lies on vda, which cuFile does not reach directly"), "{reasons}");
+        assert!(
+            reasons.contains("is on vda, to which cuFile has no direct transfers"),
+            "{reasons}"
+        );
         drop(tier);
         config.cufile = CufileMode::Require;
         let refused = GdsTier::open(config).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-        assert!(refused.to_string().contains("lies on vda"), "{refused}");
+        assert!(refused.to_string().contains("is on vda"), "{refused}");
     });
 }
 
 #[test]
-fn compatibility_mode_can_be_had_for_comparisons() {
-    clean("compatibility_mode_can_be_had_for_comparisons", &Fakes::new().compat(), || {
+fn compatibility_mode_can_be_configured() {
+    clean("compatibility_mode_can_be_configured", &Fakes::new().compat(), || {
         let bench = Bench::direct(|config| config.compat = true);
         bench.round_trip(1, LEN);
         assert_eq!(bench.counter("direct_bytes"), MIB as u64);
@@ -336,7 +338,7 @@ fn compatibility_mode_can_be_had_for_comparisons() {
 }
 
 #[test]
-fn files_are_registered_once_and_deleted_ones_let_go() {
+fn files_are_registered_once_and_deleted_ones_closed() {
     let body = || {
         let bench = Bench::direct(|_| {});
         let keys: Vec<_> = (0..100).map(|n| bench.key(n)).collect();
@@ -349,7 +351,7 @@ fn files_are_registered_once_and_deleted_ones_let_go() {
         let ctx = kvtier_core::Ctx::within(Duration::from_secs(600));
         let removed = bench.tier.remove(&ctx, keys.clone().into()).wait().unwrap();
         assert_eq!(removed, Removed::new(100, 0, 0));
-        // The next save looks after them.
+        // The next save closes the deleted files.
         bench.round_trip(1000, 8192);
         let open = std::fs::read_dir("/proc/self/fd")
             .unwrap()
@@ -360,10 +362,10 @@ fn files_are_registered_once_and_deleted_ones_let_go() {
         assert_eq!(chunks, 0, "{deleted:?}");
     };
     let check = |report: &Report| {
-        report.is_clean();
-        // One for each file, the probe's and the last one's; none for the ten that were asked for
-        // again.
+        report.assert_clean();
+        // One for each file, including those of the probe and of the last save, and none for the ten
+        // repeated loads.
         assert_eq!(report.calls("cuFileHandleRegister"), 102);
     };
-    Fakes::new().run("files_are_registered_once_and_deleted_ones_let_go", body, check);
+    Fakes::new().run("files_are_registered_once_and_deleted_ones_closed", body, check);
 }

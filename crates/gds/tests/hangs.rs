@@ -1,5 +1,5 @@
-//! Calls of the GPU's libraries that never return, and work on a GPU that takes its time: neither
-//! stops anything else.
+//! Calls of the GPU's libraries that never return, and slow work on a GPU: neither blocks other
+//! operations.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -14,8 +14,7 @@ use kvtier_gds::GdsTier;
 use kvtier_mem::Arena;
 use kvtier_mem::cuda::Gpu;
 
-/// How long a call may take here: one that returns does so by then, though the machine stands still
-/// meanwhile.
+/// The timeout of calls in these tests: long enough for a call that returns, also on a busy machine.
 const WAIT: Duration = Duration::from_secs(3);
 
 #[test]
@@ -36,7 +35,7 @@ fn a_probe_that_never_returns_costs_a_thread_and_no_load() {
 }
 
 #[test]
-fn a_read_that_never_returns_ends_at_its_deadline_and_does_not_hold_up_the_end() {
+fn a_read_that_never_returns_ends_at_its_deadline_and_does_not_block_close() {
     let body = || {
         let bench = Bench::direct(|config| config.open_timeout = WAIT);
         let key = bench.key(1);
@@ -46,21 +45,21 @@ fn a_read_that_never_returns_ends_at_its_deadline_and_does_not_hold_up_the_end()
         let done = bench.tier.load(&Ctx::within(WAIT), load()).wait().pop().unwrap();
         assert_eq!(done.result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
         drop(done);
-        // The other threads of the GPU go on.
+        // The other threads of the executor continue.
         bench.prove(&key, LEN);
         let (began, Bench { tier, arena, .. }) = (Instant::now(), bench);
         drop(tier);
         assert!(began.elapsed() < Duration::from_secs(300), "{:?}", began.elapsed());
-        assert!(arena.stats().free < before, "what is read into for ever is nobody else's");
+        assert!(arena.stats().free < before, "memory under a read that hangs is not reused");
     };
-    // The probe's, and then the first of a load.
+    // The first call is that of the probe, the second that of a load.
     let fakes = Fakes::new().fail("cuFileRead:2:H");
-    let name = "a_read_that_never_returns_ends_at_its_deadline_and_does_not_hold_up_the_end";
-    fakes.run(name, body, |report| assert_eq!(report.saw("stale"), 0));
+    let name = "a_read_that_never_returns_ends_at_its_deadline_and_does_not_block_close";
+    fakes.run(name, body, |report| assert_eq!(report.counter("stale"), 0));
 }
 
 #[test]
-fn an_event_is_seen_however_busy_the_threads_are() {
+fn events_are_polled_while_all_threads_are_busy() {
     let body = || {
         let bench = Bench::with(|config| config.threads = 1);
         let (caller, waiting, other) = (foreign_stream(&bench.gpu), bench.key(1), bench.key(2));
@@ -89,13 +88,13 @@ fn an_event_is_seen_however_busy_the_threads_are() {
     };
     let fakes = Fakes::new().delay(Duration::from_micros(500));
     let check = |report: &Report| {
-        assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own")
+        assert_eq!(report.leaks(), [("streams".to_owned(), 1)], "but the caller's own")
     };
-    fakes.run("an_event_is_seen_however_busy_the_threads_are", body, check);
+    fakes.run("events_are_polled_while_all_threads_are_busy", body, check);
 }
 
 #[test]
-fn a_library_that_is_not_found_is_not_the_last_word_of_the_process() {
+fn a_missing_library_is_searched_again() {
     let body = || {
         let lost =
             Bench::direct(|config| config.cufile_library = Some("/nowhere/libcufile.so".into()));
@@ -104,15 +103,11 @@ fn a_library_that_is_not_found_is_not_the_last_word_of_the_process() {
         found.round_trip(1, LEN);
         assert!(found.counter("direct_bytes") > 0, "{}", found.reasons());
     };
-    Fakes::new().run(
-        "a_library_that_is_not_found_is_not_the_last_word_of_the_process",
-        body,
-        Report::is_clean,
-    );
+    Fakes::new().run("a_missing_library_is_searched_again", body, Report::assert_clean);
 }
 
 #[test]
-fn switched_off_no_gpu_is_touched_at_the_start() {
+fn with_cufile_off_no_gpu_is_used_at_the_start() {
     let body = || {
         let dir = tempfile::tempdir().unwrap();
         let mut config = common::config(dir.path());
@@ -120,11 +115,11 @@ fn switched_off_no_gpu_is_touched_at_the_start() {
         drop(GdsTier::open(config).unwrap());
     };
     let check = |report: &Report| assert_eq!(report.calls("cuDevicePrimaryCtxRetain"), 0);
-    Fakes::new().run("switched_off_no_gpu_is_touched_at_the_start", body, check);
+    Fakes::new().run("with_cufile_off_no_gpu_is_used_at_the_start", body, check);
 }
 
 #[test]
-fn memory_of_two_gpus_in_one_load_is_an_error_and_not_mixed_up() {
+fn memory_of_two_gpus_in_one_load_is_an_error() {
     let body = || {
         let bench = Bench::direct(|_| {});
         let key = bench.key(1);
@@ -139,15 +134,11 @@ fn memory_of_two_gpus_in_one_load_is_an_error_and_not_mixed_up() {
         bench.prove(&key, LEN);
     };
     let fakes = Fakes::new().devices(2);
-    fakes.run(
-        "memory_of_two_gpus_in_one_load_is_an_error_and_not_mixed_up",
-        body,
-        Report::is_clean,
-    );
+    fakes.run("memory_of_two_gpus_in_one_load_is_an_error", body, Report::assert_clean);
 }
 
 #[test]
-fn a_kernel_that_one_gpu_does_not_load_holds_up_neither_a_status_nor_other_loads() {
+fn a_kernel_that_one_gpu_never_loads_delays_neither_status_nor_other_loads() {
     let body = || {
         let bench = Bench::direct(|config| config.open_timeout = 3 * WAIT);
         let (key, second) = (bench.key(1), Gpu::open(1).unwrap());
@@ -155,12 +146,12 @@ fn a_kernel_that_one_gpu_does_not_load_holds_up_neither_a_status_nor_other_loads
         let there = Arena::device(&second, 4 * MIB).unwrap();
         let load = || vec![Load { key: key.clone(), into: vec![there.lease(LEN).unwrap()] }];
         let first = bench.tier.load(&Ctx::within(Duration::from_secs(600)), load());
-        // Then it asks for the kernel, and nothing comes back.
+        // The first load then loads the kernel, which never returns.
         while bench.counter("direct_bytes") == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
         let began = Instant::now();
-        assert!(bench.reasons().contains("checksums taken on the GPU"), "{}", bench.reasons());
+        assert!(bench.reasons().contains("checksums computed on the GPU"), "{}", bench.reasons());
         bench.prove(&key, LEN);
         let meanwhile =
             bench.tier.load(&Ctx::within(Duration::from_secs(600)), load()).wait().pop().unwrap();
@@ -177,10 +168,10 @@ fn a_kernel_that_one_gpu_does_not_load_holds_up_neither_a_status_nor_other_loads
             [MIB as u64, 2 * MIB as u64]
         );
     };
-    // The first is GPU 0's.
+    // The first call is for GPU 0.
     let fakes = Fakes::new().devices(2).fail("cuModuleLoadData:2:H");
-    let name = "a_kernel_that_one_gpu_does_not_load_holds_up_neither_a_status_nor_other_loads";
+    let name = "a_kernel_that_one_gpu_never_loads_delays_neither_status_nor_other_loads";
     fakes.run(name, body, |report| {
-        assert_eq!(report.calls("cuModuleLoadData"), 2, "nobody tries it again")
+        assert_eq!(report.calls("cuModuleLoadData"), 2, "it is not tried again")
     });
 }

@@ -1,5 +1,5 @@
-//! GPU memory through pinned memory: right bytes, in order with the caller's work on the GPU,
-//! through every fault.
+//! GPU memory through pinned memory: correct bytes, ordered with the caller's work on the GPU, also
+//! after every fault.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use common::{Bench, LEN, MIB, clean, config, foreign_stream, set_later};
 use kvtier_core::{Ctx, ErrorKind, Loaded, MissReason, Observe, Save, Saved, Tier};
-use kvtier_fakegpu::{Fakes, Hold, Report};
+use kvtier_fakegpu::{Fakes, HeldStreams, Report};
 use kvtier_gds::GdsTier;
 
 #[test]
-fn chunks_of_many_pieces_come_back_and_only_their_ends_are_not_pinned() {
+fn chunks_of_many_pieces_load_and_only_their_ends_are_not_pinned() {
     let body = || {
         let bench = Bench::new();
         (0..8).for_each(|n| bench.round_trip(n, LEN));
@@ -22,18 +22,18 @@ fn chunks_of_many_pieces_come_back_and_only_their_ends_are_not_pinned() {
         assert_eq!(bench.counter("copied_bounce_bytes"), 0);
     };
     let check = |report: &Report| {
-        report.is_clean();
-        // The test's own copies, of every chunk twice, and the ends of loads.
+        report.assert_clean();
+        // The copies of the test itself (every chunk twice), and the ends of loads.
         let own = 2 * 8 * LEN as u64;
-        assert_eq!(report.saw("pageable_bytes"), own + 8 * 777);
+        assert_eq!(report.counter("pageable_bytes"), own + 8 * 777);
     };
     let fakes = Fakes::new().delay(Duration::from_micros(200));
-    fakes.run("chunks_of_many_pieces_come_back_and_only_their_ends_are_not_pinned", body, check);
+    fakes.run("chunks_of_many_pieces_load_and_only_their_ends_are_not_pinned", body, check);
 }
 
 #[test]
-fn loads_and_saves_of_many_at_once_share_little_pinned_memory() {
-    clean("loads_and_saves_of_many_at_once_share_little_pinned_memory", &Fakes::new(), || {
+fn many_concurrent_loads_and_saves_share_little_pinned_memory() {
+    clean("many_concurrent_loads_and_saves_share_little_pinned_memory", &Fakes::new(), || {
         let bench = Bench::with(|config| config.buffer_bytes = 128 << 10);
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -50,7 +50,7 @@ fn a_save_waits_for_the_event_before_its_memory() {
         let bench = Bench::new();
         let (caller, key, mut chunk) =
             (foreign_stream(&bench.gpu), bench.key(1), bench.arena.lease(LEN).unwrap());
-        let hold = Hold::new();
+        let hold = HeldStreams::new();
         let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
         chunk.set_after(Some(event));
         chunk.assume_filled(LEN);
@@ -69,13 +69,13 @@ fn a_save_waits_for_the_event_before_its_memory() {
     };
     let fakes = Fakes::new().delay(Duration::from_millis(20));
     let check = |report: &Report| {
-        assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own")
+        assert_eq!(report.leaks(), [("streams".to_owned(), 1)], "but the caller's own")
     };
     fakes.run("a_save_waits_for_the_event_before_its_memory", body, check);
 }
 
 #[test]
-fn a_load_waits_for_the_event_before_its_memory_however_short_it_is() {
+fn a_short_load_waits_for_the_event_before_its_memory() {
     let body = || {
         let bench = Bench::new();
         for (n, len) in [(1, 100), (2, LEN)] {
@@ -96,24 +96,24 @@ fn a_load_waits_for_the_event_before_its_memory_however_short_it_is() {
     };
     let fakes = Fakes::new().delay(Duration::from_millis(10));
     let check = |report: &Report| {
-        assert_eq!(report.left(), [("streams".to_owned(), 2)], "but the caller's own")
+        assert_eq!(report.leaks(), [("streams".to_owned(), 2)], "but the caller's own")
     };
-    fakes.run("a_load_waits_for_the_event_before_its_memory_however_short_it_is", body, check);
+    fakes.run("a_short_load_waits_for_the_event_before_its_memory", body, check);
 }
 
 #[test]
-fn a_deadline_does_not_wait_for_an_event_and_the_memory_comes_home() {
+fn a_deadline_does_not_wait_for_an_event_and_the_memory_is_returned() {
     let body = || {
         let bench = Bench::new();
         let (caller, key, mut chunk) =
             (foreign_stream(&bench.gpu), bench.key(1), bench.arena.lease(LEN).unwrap());
         chunk.assume_filled(LEN);
-        let hold = Hold::new();
+        let hold = HeldStreams::new();
         let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
         chunk.set_after(Some(event));
         let done = bench.save_within(Duration::from_millis(20), &key, chunk);
         assert_eq!(done.result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
-        // Who was late with beginning gave the memory back with the answer.
+        // An operation that had not begun at its deadline returned the memory with its result.
         drop(done);
         assert!(bench.arena.stats().free < 16 * MIB, "the GPU still works on it");
         drop(hold);
@@ -126,17 +126,17 @@ fn a_deadline_does_not_wait_for_an_event_and_the_memory_comes_home() {
     };
     let fakes = Fakes::new().delay(Duration::from_millis(5));
     let check = |report: &Report| {
-        assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own")
+        assert_eq!(report.leaks(), [("streams".to_owned(), 1)], "but the caller's own")
     };
-    fakes.run("a_deadline_does_not_wait_for_an_event_and_the_memory_comes_home", body, check);
+    fakes.run("a_deadline_does_not_wait_for_an_event_and_the_memory_is_returned", body, check);
 }
 
 #[test]
-fn a_tier_that_is_closed_while_it_waits_gives_all_memory_back() {
+fn closing_a_waiting_tier_returns_all_memory() {
     let body = || {
         let bench = Bench::new();
         let (caller, mut tickets) = (foreign_stream(&bench.gpu), Vec::new());
-        let hold = Hold::new();
+        let hold = HeldStreams::new();
         for n in 0..4 {
             let mut chunk = bench.arena.lease(LEN).unwrap();
             chunk.assume_filled(LEN);
@@ -159,14 +159,14 @@ fn a_tier_that_is_closed_while_it_waits_gives_all_memory_back() {
     };
     let fakes = Fakes::new().delay(Duration::from_millis(5));
     let check = |report: &Report| {
-        assert_eq!(report.left(), [("streams".to_owned(), 1)], "but the caller's own")
+        assert_eq!(report.leaks(), [("streams".to_owned(), 1)], "but the caller's own")
     };
-    fakes.run("a_tier_that_is_closed_while_it_waits_gives_all_memory_back", body, check);
+    fakes.run("closing_a_waiting_tier_returns_all_memory", body, check);
 }
 
 #[test]
-fn a_damaged_chunk_is_no_hit_in_gpu_memory_either() {
-    clean("a_damaged_chunk_is_no_hit_in_gpu_memory_either", &Fakes::new(), || {
+fn a_damaged_chunk_is_no_hit_in_gpu_memory() {
+    clean("a_damaged_chunk_is_no_hit_in_gpu_memory", &Fakes::new(), || {
         for at in [0, MIB as u64 / 2, LEN as u64 - 1] {
             let bench = Bench::new();
             let key = bench.key(1);
@@ -185,7 +185,7 @@ fn a_damaged_chunk_is_no_hit_in_gpu_memory_either() {
     });
 }
 
-/// One fault; the op that meets it is an error or right, and the next is right.
+/// Injects one fault: its operation fails or is correct, and the next one is correct.
 fn heals(name: &str, fault: &str) {
     clean(name, &Fakes::new().fail(fault), || {
         let bench = Bench::with(|config| config.threads = 1);
@@ -219,7 +219,7 @@ fn heals(name: &str, fault: &str) {
 
 #[test]
 fn a_failed_copy_to_the_gpu_is_an_error_and_passes() {
-    // The first two copies are the test's own chunk and its first page's.
+    // The first two copies are those of the test's chunk and of its first page.
     heals("a_failed_copy_to_the_gpu_is_an_error_and_passes", "cuMemcpyHtoDAsync_v2:5:719");
 }
 
@@ -237,7 +237,7 @@ fn a_chunk_whose_end_cannot_be_copied_is_an_error_and_stays() {
         assert_eq!((bench.counter("quarantined"), bench.counter("misses_corrupt")), (0, 0));
         bench.prove(&key, LEN);
     };
-    // The chunk that is made, its sixteen pieces, and then its last 777 bytes.
+    // The upload of the test's chunk, its sixteen pieces, and then its last 777 bytes.
     let fakes = Fakes::new().fail("cuMemcpyHtoDAsync_v2:18:719");
     clean("a_chunk_whose_end_cannot_be_copied_is_an_error_and_stays", &fakes, body);
 }
@@ -248,36 +248,37 @@ fn a_failed_copy_from_the_gpu_is_an_error_and_passes() {
 }
 
 #[test]
-fn memory_that_cannot_be_pinned_is_an_error_and_is_tried_again() {
-    heals(
-        "memory_that_cannot_be_pinned_is_an_error_and_is_tried_again",
-        "cuMemHostRegister_v2:2:2",
+fn memory_that_cannot_be_pinned_is_an_error_and_is_retried() {
+    heals("memory_that_cannot_be_pinned_is_an_error_and_is_retried", "cuMemHostRegister_v2:2:2");
+}
+
+#[test]
+fn a_stream_that_cannot_be_created_is_an_error_and_is_retried() {
+    // The first call is that of the test.
+    heals("a_stream_that_cannot_be_created_is_an_error_and_is_retried", "cuStreamCreate:2:2");
+}
+
+#[test]
+fn without_a_gpu_it_is_a_file_tier_and_the_status_says_why() {
+    clean(
+        "without_a_gpu_it_is_a_file_tier_and_the_status_says_why",
+        &Fakes::new().without_cuda(),
+        || {
+            let dir = tempfile::tempdir().unwrap();
+            let tier = GdsTier::open(config(dir.path())).unwrap();
+            let reasons = tier.status().reasons.join("\n");
+            assert!(reasons.contains("host memory only: no NVIDIA driver here"), "{reasons}");
+            let fixture = kvtier_testkit::conformance::Fixture::new(tier);
+            assert_eq!(fixture.save(&fixture.key(1), LEN), Saved::Stored);
+            assert_eq!(fixture.load(&fixture.key(1), LEN), Loaded::Hit { len: LEN as u64 });
+        },
     );
 }
 
 #[test]
-fn a_stream_that_cannot_be_made_is_an_error_and_is_tried_again() {
-    // The first is the test's own.
-    heals("a_stream_that_cannot_be_made_is_an_error_and_is_tried_again", "cuStreamCreate:2:2");
-}
-
-#[test]
-fn without_a_gpu_it_is_a_file_tier_that_says_why() {
-    clean("without_a_gpu_it_is_a_file_tier_that_says_why", &Fakes::new().without_cuda(), || {
-        let dir = tempfile::tempdir().unwrap();
-        let tier = GdsTier::open(config(dir.path())).unwrap();
-        let reasons = tier.status().reasons.join("\n");
-        assert!(reasons.contains("host memory only: no NVIDIA driver here"), "{reasons}");
-        let fixture = kvtier_testkit::conformance::Fixture::new(tier);
-        assert_eq!(fixture.save(&fixture.key(1), LEN), Saved::Stored);
-        assert_eq!(fixture.load(&fixture.key(1), LEN), Loaded::Hit { len: LEN as u64 });
-    });
-}
-
-#[test]
-fn a_chunk_longer_than_the_staging_memory_is_invalid_and_says_what_to_do() {
+fn a_chunk_longer_than_the_staging_memory_is_invalid_and_names_the_remedy() {
     clean(
-        "a_chunk_longer_than_the_staging_memory_is_invalid_and_says_what_to_do",
+        "a_chunk_longer_than_the_staging_memory_is_invalid_and_names_the_remedy",
         &Fakes::new(),
         || {
             let bench = Bench::new();
@@ -290,8 +291,8 @@ fn a_chunk_longer_than_the_staging_memory_is_invalid_and_says_what_to_do() {
 }
 
 #[test]
-fn a_chunk_of_the_gpu_is_a_chunk_of_the_host() {
-    clean("a_chunk_of_the_gpu_is_a_chunk_of_the_host", &Fakes::new(), || {
+fn a_chunk_saved_from_the_gpu_loads_into_host_memory() {
+    clean("a_chunk_saved_from_the_gpu_loads_into_host_memory", &Fakes::new(), || {
         let bench = Bench::new();
         let key = bench.key(1);
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
@@ -311,27 +312,27 @@ type Capture = unsafe extern "C" fn(usize, u32) -> i32;
 type EndCapture = unsafe extern "C" fn(usize, *mut usize) -> i32;
 
 #[test]
-fn a_graph_that_is_captured_meanwhile_is_not_disturbed() {
-    clean("a_graph_that_is_captured_meanwhile_is_not_disturbed", &Fakes::new(), || {
+fn a_concurrent_graph_capture_is_not_invalidated() {
+    clean("a_concurrent_graph_capture_is_not_invalidated", &Fakes::new(), || {
         const STREAM: usize = 0xabc;
         let gpu = kvtier_mem::cuda::Gpu::open(0).unwrap();
-        // SAFETY: the stand-in's library, whose functions are declared so; it takes any number for
-        // a stream here.
+        // SAFETY: the stand-in's library declares the functions so, and accepts any number as a
+        // stream.
         let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
         // SAFETY: as above.
         let began =
             unsafe { library.get::<Capture>("cuStreamBeginCapture_v2").unwrap()(STREAM, 0) };
         assert_eq!(began, 0);
         let bench = Bench::new();
-        // Pins memory, makes streams and events, copies and waits, on the tier's threads and on
-        // this one.
+        // This pins memory, creates streams and events, copies and waits, on the tier's threads and
+        // on this one.
         (0..4).for_each(|n| bench.round_trip(n, LEN));
         let event = bench.stream.event().unwrap();
         let key = bench.key(9);
         let mut chunk = bench.chunk(&key, LEN);
         chunk.set_after(Some(event));
         assert_eq!(bench.save(&key, chunk).result.unwrap(), Saved::Stored);
-        // What the captured stream is given is not done: nothing can wait for it.
+        // Work of a captured stream is not executed, so nothing can wait for it.
         // SAFETY: as above.
         let error = unsafe { gpu.event_after(STREAM) }.unwrap_err();
         assert!(
@@ -341,7 +342,7 @@ fn a_graph_that_is_captured_meanwhile_is_not_disturbed() {
         );
         drop(bench);
         let mut graph = 0;
-        // SAFETY: as above, and there is room for the graph.
+        // SAFETY: as above, and `graph` is valid for a write.
         let ended =
             unsafe { library.get::<EndCapture>("cuStreamEndCapture").unwrap()(STREAM, &mut graph) };
         assert_eq!((ended, graph != 0), (0, true), "the capture was spoiled");

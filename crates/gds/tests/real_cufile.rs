@@ -1,6 +1,6 @@
-//! The suite over NVIDIA's own libcufile, in compatibility mode, over the stand-in for the driver:
-//! `cargo xtask ci --only cufile` brings it. `KVTIER_CUFILE` is its path; without, nothing is
-//! tried, and that is said.
+//! The conformance suite over NVIDIA's own libcufile in compatibility mode, over the stand-in for
+//! the driver. `cargo xtask ci --only cufile` installs it. `KVTIER_CUFILE` is its path; without it
+//! the tests are skipped with a message.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod common;
@@ -16,18 +16,18 @@ fn library() -> Option<String> {
     std::env::var("KVTIER_CUFILE").ok()
 }
 
-/// Uses it whatever it says of itself: here it can have no direct way.
+/// Uses it in compatibility mode, since it has no direct transfers here.
 fn real(config: &mut GdsConfig, root: &tempfile::TempDir) {
     config.cufile = CufileMode::Require;
     config.compat = true;
     config.cufile_library = library().map(Into::into);
     config.system_root = root.path().to_owned();
-    // Its first call looks at the whole machine.
+    // Its first call examines the whole machine.
     config.open_timeout = std::time::Duration::from_secs(60);
 }
 
-/// Runs `body` in a child over it. What it takes for itself it keeps till the end, so that only
-/// device memory is counted: all of that is ours.
+/// Runs `body` in a child over it. The library releases its own resources only at the end, so only
+/// device memory is checked for leaks: all of that is the tier's.
 fn over_it(name: &str, body: &dyn Fn()) {
     if library().is_none() {
         return eprintln!("not tried: KVTIER_CUFILE does not say where libcufile is");
@@ -37,15 +37,15 @@ fn over_it(name: &str, body: &dyn Fn()) {
         fakes = fakes.with("LD_PRELOAD", preload);
     }
     let check = |report: &Report| {
-        let left = report.left();
+        let left = report.leaks();
         assert!(left.iter().all(|(what, _)| what != "device_bytes"), "{left:?}");
     };
     fakes.run(name, body, check);
 }
 
 #[test]
-fn loads_go_through_it_and_every_byte_is_proven() {
-    over_it("loads_go_through_it_and_every_byte_is_proven", &|| {
+fn every_byte_of_a_load_by_cufile_is_verified() {
+    over_it("every_byte_of_a_load_by_cufile_is_verified", &|| {
         let root = machine();
         let it = Bench::with(|config| real(config, &root));
         it.round_trip(1, LEN);
@@ -58,7 +58,7 @@ fn loads_go_through_it_and_every_byte_is_proven() {
             "{}",
             it.reasons()
         );
-        // Registered memory too.
+        // The same with registered memory.
         let registered = it.tier.register_gpu(&it.arena);
         assert!(registered.bytes > 0, "{registered:?}");
         it.round_trip(3, LEN);
@@ -73,8 +73,8 @@ fn loads_go_through_it_and_every_byte_is_proven() {
 }
 
 #[test]
-fn a_disk_that_it_does_not_reach_is_said() {
-    over_it("a_disk_that_it_does_not_reach_is_said", &|| {
+fn the_status_names_a_disk_without_direct_transfers() {
+    over_it("the_status_names_a_disk_without_direct_transfers", &|| {
         let (dir, root) = (tempfile::tempdir().unwrap(), machine());
         common::disk_of(dir.path(), root.path(), "vda");
         let mut config = common::config(dir.path());

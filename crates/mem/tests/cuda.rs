@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 use std::time::Duration;
 
-use kvtier_fakegpu::{Fakes, Hold, Report};
+use kvtier_fakegpu::{Fakes, HeldStreams, Report};
 use kvtier_mem::cuda::{Gpu, GpuEvent, GpuStream};
 use kvtier_mem::{Arena, ArenaConfig, BackingKind, ErrorKind, Lease, Place};
 
@@ -42,14 +42,14 @@ fn without_a_driver_everything_is_unsupported() {
     Fakes::new().without_cuda().run(
         "without_a_driver_everything_is_unsupported",
         body,
-        Report::is_clean,
+        Report::assert_clean,
     );
 }
 
 #[test]
 fn a_driver_without_a_gpu_says_so() {
     let body = || assert_eq!(Gpu::open(0).unwrap_err().kind(), ErrorKind::Unsupported);
-    Fakes::new().devices(0).run("a_driver_without_a_gpu_says_so", body, Report::is_clean);
+    Fakes::new().devices(0).run("a_driver_without_a_gpu_says_so", body, Report::assert_clean);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_missing_gpu_is_invalid() {
         );
         assert_eq!(Gpu::open(2).unwrap_err().kind(), ErrorKind::Invalid);
     };
-    Fakes::new().devices(2).run("a_missing_gpu_is_invalid", body, Report::is_clean);
+    Fakes::new().devices(2).run("a_missing_gpu_is_invalid", body, Report::assert_clean);
 }
 
 #[test]
@@ -80,8 +80,8 @@ fn bytes_go_to_the_device_and_back_through_pinned_memory() {
         assert!(back.as_host_mut().unwrap()[..] == host.as_host().unwrap()[2 * MIB..3 * MIB]);
     };
     let check = |report: &Report| {
-        report.is_clean();
-        assert_eq!(report.saw("pageable_bytes"), 0, "all of it was pinned");
+        report.assert_clean();
+        assert_eq!(report.counter("pageable_bytes"), 0, "all of it was pinned");
     };
     // Slow enough that a reader that does not wait sees leftovers.
     let fakes = Fakes::new().delay(Duration::from_millis(5));
@@ -104,7 +104,7 @@ fn copies_outside_memory_or_to_another_gpu_are_invalid() {
         assert_eq!(kind(&gpu.stream().unwrap(), &mut heap, 0), ErrorKind::Invalid);
     };
     let fakes = Fakes::new().devices(2);
-    fakes.run("copies_outside_memory_or_to_another_gpu_are_invalid", body, Report::is_clean);
+    fakes.run("copies_outside_memory_or_to_another_gpu_are_invalid", body, Report::assert_clean);
 }
 
 /// Copies a word.
@@ -134,7 +134,7 @@ fn a_kernel_runs_on_its_own_gpu_and_no_other() {
     Fakes::new().devices(2).run(
         "a_kernel_runs_on_its_own_gpu_and_no_other",
         body,
-        Report::is_clean,
+        Report::assert_clean,
     );
 }
 
@@ -156,7 +156,8 @@ fn a_kernel_that_accesses_invalid_memory_is_an_error_then_and_later() {
             ErrorKind::Io
         );
     };
-    let check = |report: &Report| assert!(report.left().contains(&("kernel_faults".to_owned(), 1)));
+    let check =
+        |report: &Report| assert!(report.leaks().contains(&("kernel_faults".to_owned(), 1)));
     Fakes::new().run(
         "a_kernel_that_accesses_invalid_memory_is_an_error_then_and_later",
         body,
@@ -179,7 +180,7 @@ fn a_full_gpu_is_full_and_says_what_is_free() {
     Fakes::new().memory(2 * MIB).run(
         "a_full_gpu_is_full_and_says_what_is_free",
         body,
-        Report::is_clean,
+        Report::assert_clean,
     );
 }
 
@@ -195,7 +196,7 @@ fn memory_that_cannot_be_pinned_is_an_error_that_leaves_nothing() {
     fakes.run(
         "memory_that_cannot_be_pinned_is_an_error_that_leaves_nothing",
         body,
-        Report::is_clean,
+        Report::assert_clean,
     );
 }
 
@@ -214,7 +215,7 @@ fn a_failed_copy_is_an_error_with_the_drivers_message() {
         );
     };
     let fakes = Fakes::new().fail("cuMemcpyHtoDAsync_v2:1:400,cuStreamSynchronize:3:4242");
-    fakes.run("a_failed_copy_is_an_error_with_the_drivers_message", body, Report::is_clean);
+    fakes.run("a_failed_copy_is_an_error_with_the_drivers_message", body, Report::assert_clean);
 }
 
 #[test]
@@ -235,7 +236,7 @@ fn memory_is_released_only_after_the_copy_even_if_waiting_for_it_failed() {
     fakes.run(
         "memory_is_released_only_after_the_copy_even_if_waiting_for_it_failed",
         body,
-        Report::is_clean,
+        Report::assert_clean,
     );
 }
 
@@ -264,7 +265,7 @@ fn foreign_tensors_keep_their_owner_and_their_event() {
         assert_eq!(beyond(addr, 64 * MIB), ErrorKind::Invalid);
         assert_eq!(beyond(&raw const view as usize, 8), ErrorKind::Invalid);
     };
-    Fakes::new().run("foreign_tensors_keep_their_owner_and_their_event", body, Report::is_clean);
+    Fakes::new().run("foreign_tensors_keep_their_owner_and_their_event", body, Report::assert_clean);
 }
 
 /// Sets memory on a stream of the caller's without waiting, and gives an event after it.
@@ -300,7 +301,7 @@ fn memory_in_use_by_a_gpu_is_freed_only_when_its_work_is_done() {
             [drop, |lease| drop(lease.split_at(4096)), |lease| drop(lease.freeze().slice(0..9))];
         for end in ends {
             let mut lease = arena.lease(MIB).unwrap();
-            let hold = Hold::new();
+            let hold = HeldStreams::new();
             let event = set_later(&gpu, &lease);
             lease.set_after(Some(event.clone()));
             lease.assume_filled(MIB);
@@ -318,7 +319,7 @@ fn memory_in_use_by_a_gpu_is_freed_only_when_its_work_is_done() {
         }
     };
     let check = |report: &Report| {
-        assert_eq!(report.left(), [("streams".to_owned(), 3)], "but the caller's own")
+        assert_eq!(report.leaks(), [("streams".to_owned(), 3)], "but the caller's own")
     };
     let fakes = Fakes::new().delay(Duration::from_millis(20));
     fakes.run("memory_in_use_by_a_gpu_is_freed_only_when_its_work_is_done", body, check);
@@ -336,5 +337,5 @@ fn a_thread_keeps_its_context() {
         drop(outer);
         assert!(Arena::device(&gpus[0], MIB).unwrap().lease(MIB).unwrap().gpu() == Some(&gpus[0]));
     };
-    Fakes::new().devices(2).run("a_thread_keeps_its_context", body, Report::is_clean);
+    Fakes::new().devices(2).run("a_thread_keeps_its_context", body, Report::assert_clean);
 }

@@ -123,7 +123,7 @@ impl ReturnTimer {
 
 impl Drop for BorrowedRange {
     fn drop(&mut self) {
-        // Before the count: a caller who has the result may load into the same memory again.
+        // Before the count: a caller with the result may load into the same memory again.
         self.reserved = None;
         let mut state = lock(&self.borrow.0);
         state.ranges -= 1;

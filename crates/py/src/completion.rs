@@ -29,7 +29,7 @@ pub struct Completion<T> {
     pub result: T,
 }
 
-/// Batches that were started and whose results were not collected yet.
+/// Batches without a collected result.
 pub struct CompletionQueue<T> {
     signal: Arc<EventSignal>,
     batches: Mutex<Batches<T>>,
@@ -44,8 +44,8 @@ struct Batches<T> {
 /// An event descriptor, signalled once for all wake-ups until they are taken.
 struct EventSignal {
     fd: EventFd,
-    /// A duplicate for the caller, who knows its number and may have closed it. The number then
-    /// belongs to another file, so nothing is written to it, and it is closed only after a check.
+    /// A duplicate for the caller, which may have closed it. The number then belongs to another file.
+    /// Therefore nothing is written to it, and it is closed only after a check.
     caller_fd: RawFd,
     woken: Mutex<Woken>,
 }
@@ -148,7 +148,7 @@ impl<T> CompletionQueue<T> {
         std::mem::take(&mut batches.completed)
     }
 
-    /// The number of batches whose results were not collected yet.
+    /// The number of batches without a collected result.
     pub fn pending(&self) -> usize {
         let batches = self.batches();
         batches.running.len() + batches.completed.len()

@@ -77,7 +77,7 @@ impl TierSource {
 pub struct OpenOptions {
     /// The settings of the store.
     pub store: StoreSettings,
-    /// Whose keys it takes; `None`: those for which the layouts of the tiers have names.
+    /// The mode that defines the keys; `None`: as the layouts of the tiers need.
     pub mode: Option<LmcacheMode>,
     /// The address of the metrics server; `None` without one.
     pub metrics: Option<String>,
@@ -159,8 +159,8 @@ fn shape_source(config: &Config) -> ShapeSource {
     sources.max().unwrap_or(ShapeSource::Configured)
 }
 
-/// Whose keys the store takes: as requested, else as the layouts of the tiers need, else those of
-/// the multi-process mode.
+/// The mode that defines the keys: the requested one, else the one that the layouts of the tiers
+/// need, else the multi-process mode.
 fn key_mode(config: &Config, requested: Option<LmcacheMode>) -> Result<LmcacheMode, Error> {
     let needed = match config.key_mode()? {
         Some(KeyMode::MultiProcess) => Some(LmcacheMode::MultiProcess),

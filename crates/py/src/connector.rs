@@ -138,7 +138,7 @@ impl Connector {
         Ok(completed.into_iter().map(to_tuple).collect())
     }
 
-    /// The number of batches whose completions were not drained yet.
+    /// The number of batches without a drained completion.
     #[getter]
     fn pending(&self) -> PyResult<usize> {
         self.queue.pending()

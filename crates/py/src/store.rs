@@ -20,7 +20,7 @@ const NAMESPACES_MAX: usize = 4096;
 /// The most characters of the reason why an object is no key.
 const REASON_CHARS_MAX: usize = 256;
 
-/// LMCache's mode, whose keys a store takes.
+/// The mode of LMCache that defines the keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LmcacheMode {
     /// Keys `model@rank@group@hash[@salt]`.
@@ -40,7 +40,7 @@ pub struct StoreSettings {
     pub hold: Duration,
     /// Whether the load of a key ends its hold; otherwise only a release does.
     pub load_releases: bool,
-    /// Whose keys it takes.
+    /// The mode that defines its keys.
     pub mode: LmcacheMode,
     /// Whether chunks may be shorter than the first of their kind.
     pub partial: bool,

@@ -58,7 +58,7 @@ impl<T: Send + 'static> SubmissionQueue<T> {
         Ok(self.completions.event_fd())
     }
 
-    /// The number of batches whose results were not collected yet.
+    /// The number of batches without a collected result.
     pub fn pending(&self) -> PyResult<usize> {
         self.handle.check()?;
         Ok(self.completions.pending())

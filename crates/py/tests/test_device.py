@@ -53,7 +53,7 @@ class OverAStandIn(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertIn("done", done.stdout)
             lines = dict(line.rsplit(" ", 1) for line in (pathlib.Path(place) / "report").read_text().splitlines())
-            left = {name: n for name, n in lines.items() if name.startswith("left ") and n != "0"}
+            left = {name: n for name, n in lines.items() if name.startswith("leaked ") and n != "0"}
             self.assertEqual(left, {}, "never given back")
 
     def test_what_is_saved_from_a_gpu_is_loaded_there_and_in_host_memory(self):

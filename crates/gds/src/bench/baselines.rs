@@ -11,8 +11,8 @@ use kvtier_mem::{Arena, ArenaConfig, Lease};
 use kvtier_uring::{Engine, EngineConfig, Finished, Job, Part};
 
 use super::{Bench, Speed, Stopwatch, Throughput};
+use crate::checksum::{ChecksumRange, Crc32cKernel, RANGE_BYTES_MAX, UNIT_BYTES};
 use crate::random::fill_random;
-use crate::sums::{RANGE_BYTES_MAX, Summer, UNIT};
 
 /// Requests to the disk in flight.
 const INFLIGHT: usize = 16;
@@ -111,18 +111,20 @@ impl Bench<'_> {
 
     /// Checksums of GPU memory by the kernel that verifies cuFile's loads. A GPU that computes wrong
     /// checksums is an error.
-    pub(super) fn sums(&self) -> Result<Throughput, Box<dyn Error + Send + Sync>> {
-        let summer = Summer::new(&self.gpu, 1)?;
+    pub(super) fn checksums(&self) -> Result<Throughput, Box<dyn Error + Send + Sync>> {
+        let kernel = Crc32cKernel::new(&self.gpu, 1)?;
         let len = self.config.chunk_bytes;
-        let range = (0, (len - len % UNIT).min(RANGE_BYTES_MAX));
+        let range = ChecksumRange { start: 0, len: (len - len % UNIT_BYTES).min(RANGE_BYTES_MAX) };
         let chunk = self.memory.lease(len)?;
-        let count = self.bytes().div_ceil(range.1.max(1));
-        summer.sum(&self.stream, &chunk, range)?;
+        let count = self.bytes().div_ceil(range.len.max(1));
+        kernel.checksum(&self.stream, &chunk, range)?;
         let watch = Stopwatch::start();
-        (0..count).try_for_each(|_| summer.sum(&self.stream, &chunk, range).map(drop))?;
-        let Speed { bytes_per_s: to_gpu_per_s, cpu_s_per_gb } = watch.stop(count * range.1);
-        let note =
-            format!("{} bytes at once, whose checksums on the GPU equal those of the CPU", range.1);
+        (0..count).try_for_each(|_| kernel.checksum(&self.stream, &chunk, range).map(drop))?;
+        let Speed { bytes_per_s: to_gpu_per_s, cpu_s_per_gb } = watch.stop(count * range.len);
+        let note = format!(
+            "{} bytes at once, whose checksums on the GPU equal those of the CPU",
+            range.len
+        );
         Ok(Throughput {
             data_path: "checksums on the GPU".into(),
             to_file_per_s: 0.0,

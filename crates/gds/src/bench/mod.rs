@@ -180,7 +180,7 @@ impl Bench<'_> {
                 |rate| Throughput { data_path: path.into(), ..rate },
             )
         }));
-        rates.push(self.sums().unwrap_or_else(|e| unmeasured("checksums on the GPU", &*e)));
+        rates.push(self.checksums().unwrap_or_else(|e| unmeasured("checksums on the GPU", &*e)));
         rates.push(self.plain().unwrap_or_else(|e| unmeasured("plain read and copy", &e)));
         Ok(rates)
     }

@@ -1,10 +1,10 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::path::Path;
 
-use super::Failure;
+use super::CufileError;
 
-/// The names under which packages and Python wheels bring the library. Where another library of
-/// this process has loaded one already, the first finds that one.
+/// The names of the library in packages and Python wheels. If another library of this process has
+/// loaded it already, the first name finds that instance.
 const NAMES: [&str; 5] = [
     "libcufile.so.0",
     "libcufile.so.1",
@@ -13,15 +13,15 @@ const NAMES: [&str; 5] = [
     "/usr/local/cuda/lib64/libcufile.so",
 ];
 
-/// What most functions answer.
+/// `CUfileError_t`, the return value of most functions.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Answer {
+pub struct CufileStatus {
     code: c_int,
     cuda: c_int,
 }
 
-/// A file to register.
+/// `CUfileDescr_t`: a file to register.
 #[repr(C)]
 pub struct Descr {
     kind: c_int,
@@ -35,25 +35,25 @@ union DescrFile {
     handle: *mut c_void,
 }
 
-/// An open descriptor of Linux's.
+/// `CU_FILE_HANDLE_TYPE_OPAQUE_FD`: a Linux file descriptor.
 const KIND_FD: c_int = 1;
 
 impl Descr {
-    pub fn of_fd(fd: c_int) -> Self {
+    pub fn from_fd(fd: c_int) -> Self {
         let mut file = DescrFile { handle: std::ptr::null_mut() };
         file.fd = fd;
         Descr { kind: KIND_FD, file, ops: std::ptr::null() }
     }
 }
 
-/// What the driver says of itself; what newer versions add goes into the rest.
+/// `CUfileDrvProps_t`. Fields of newer versions go into `rest`.
 #[repr(C)]
 pub struct Properties {
     pub major: c_uint,
     pub minor: c_uint,
     poll_threshold_kib: usize,
     pub direct_io_max_kib: usize,
-    /// The kinds of storage that it reaches directly, a bit each; none in compatibility mode.
+    /// The kinds of storage with direct transfers, one bit each; 0 in compatibility mode.
     pub targets: c_uint,
     rest: [c_uint; 64],
 }
@@ -97,13 +97,13 @@ macro_rules! functions {
 functions! {
     /// The functions that every version has.
     Api {
-        version: "cuFileGetVersion" = fn(*mut c_int) -> Answer,
-        driver_open: "cuFileDriverOpen" = fn() -> Answer,
-        properties: "cuFileDriverGetProperties" = fn(*mut Properties) -> Answer,
-        handle_register: "cuFileHandleRegister" = fn(*mut usize, *mut Descr) -> Answer,
+        version: "cuFileGetVersion" = fn(*mut c_int) -> CufileStatus,
+        driver_open: "cuFileDriverOpen" = fn() -> CufileStatus,
+        properties: "cuFileDriverGetProperties" = fn(*mut Properties) -> CufileStatus,
+        handle_register: "cuFileHandleRegister" = fn(*mut usize, *mut Descr) -> CufileStatus,
         handle_deregister: "cuFileHandleDeregister" = fn(usize),
-        buf_register: "cuFileBufRegister" = fn(usize, usize, c_int) -> Answer,
-        buf_deregister: "cuFileBufDeregister" = fn(usize) -> Answer,
+        buf_register: "cuFileBufRegister" = fn(usize, usize, c_int) -> CufileStatus,
+        buf_deregister: "cuFileBufDeregister" = fn(usize) -> CufileStatus,
         read: "cuFileRead" = fn(usize, usize, usize, i64, i64) -> isize,
         write: "cuFileWrite" = fn(usize, usize, usize, i64, i64) -> isize,
     }
@@ -112,12 +112,12 @@ functions! {
 /// The library, which is never unloaded.
 pub struct Loaded {
     pub api: Api,
-    /// Which file it came from.
+    /// The name by which it was loaded.
     pub name: String,
 }
 
 impl Loaded {
-    /// Loads the library: the one at `path` if given, else by its usual names.
+    /// Loads the library at `path`, or without a path by its usual names.
     pub fn load(path: Option<&Path>) -> Result<Self, String> {
         let names = match path {
             Some(path) => vec![path.display().to_string()],
@@ -125,7 +125,7 @@ impl Loaded {
         };
         let mut why = Vec::new();
         for name in &names {
-            // SAFETY: loading the library runs its initialisers, which it is made for.
+            // SAFETY: loading the library runs its initialisers, which any process may run.
             match unsafe { libloading::Library::new(name) } {
                 Ok(library) => {
                     let library = Box::leak(Box::new(library));
@@ -135,15 +135,15 @@ impl Loaded {
             }
         }
         Err(format!(
-            "no libcufile ({}); install the package libcufile or the wheel nvidia-cufile, or say where it lies",
+            "no libcufile ({}); install the package libcufile or the wheel nvidia-cufile, or configure its path",
             why.join("; ")
         ))
     }
 }
 
-impl Answer {
-    pub fn check(self, call: &'static str) -> Result<(), Failure> {
-        let Answer { code, cuda } = self;
-        if code == 0 { Ok(()) } else { Err(Failure { call, code, cuda }) }
+impl CufileStatus {
+    pub fn check(self, call: &'static str) -> Result<(), CufileError> {
+        let CufileStatus { code, cuda } = self;
+        if code == 0 { Ok(()) } else { Err(CufileError { call, code, cuda }) }
     }
 }

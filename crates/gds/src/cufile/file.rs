@@ -8,157 +8,165 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl, open, readlink};
 use nix::sys::stat::{FileStat, Mode, fstat, stat};
 
 use super::api::Descr;
-use super::{Driver, Failure};
+use super::{CufileError, Driver};
 
-/// The most files that are kept registered.
+/// The most registered files in the cache.
 const FILES_MAX: usize = 64;
 
-/// A registered file. Registered until it is dropped, and only then closed.
-pub struct File {
+/// A registered file. The drop deregisters it and then closes it.
+pub struct RegisteredFile {
     driver: Driver,
     handle: usize,
     fd: OwnedFd,
 }
 
-/// Where GPU memory lies: an address that is registered, or any other, and the bytes after it.
+/// A range of GPU memory: offset and length from a registered or any other address.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct GpuRange {
     pub base: usize,
     pub offset: usize,
     pub len: usize,
 }
 
-impl File {
-    /// Registers the file behind `fd`, through a descriptor of its own: the caller's is closed when
-    /// the caller likes. A context must be current.
-    pub fn register(driver: Driver, fd: &OwnedFd) -> Result<Self, Failure> {
-        let cannot = |e: nix::Error| Failure { call: "open", code: e as i32, cuda: 0 };
-        let fd = plain(fd).map_err(cannot)?;
-        let name = name_of(&fd).map_err(cannot)?;
-        let (mut descr, mut handle) = (Descr::of_fd(fd.as_raw_fd()), 0);
+/// The rest of a transfer between a file offset and GPU memory.
+struct Transfer {
+    at: u64,
+    gpu: GpuRange,
+}
+
+impl RegisteredFile {
+    /// Registers the file behind `fd` through a duplicate, because the caller may close its own
+    /// descriptor at any time. A CUDA context must be current.
+    pub fn register(driver: Driver, fd: &OwnedFd) -> Result<Self, CufileError> {
+        let failed = |e: nix::Error| CufileError { call: "open", code: e as i32, cuda: 0 };
+        let fd = reopen(fd).map_err(failed)?;
+        let name = name_of(&fd).map_err(failed)?;
+        let mut descr = Descr::from_fd(fd.as_raw_fd());
+        let mut handle = 0;
         // SAFETY: both are valid for the call; the descriptor stays open for as long as the handle
         // lives.
         unsafe { (driver.api().handle_register)(&mut handle, &mut descr) }
             .check("cuFileHandleRegister")?;
-        let file = File { driver, handle, fd };
-        // libcufile opens the file once more, by its name, which may have got another file by then.
-        if leads_to(&name, &file.fd) { Ok(file) } else { Err(cannot(nix::Error::ESTALE)) }
+        let file = RegisteredFile { driver, handle, fd };
+        // libcufile opens the file again by its name, which may belong to another file by then.
+        if is_named(&name, &file.fd) { Ok(file) } else { Err(failed(nix::Error::ESTALE)) }
     }
 
-    /// Reads exactly `len` bytes from `at` of the file; a file that ends before is `UnexpectedEof`.
+    /// Reads exactly `len` bytes at offset `at` of the file.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the file ends before; what cuFile reports.
     ///
     /// # Safety
-    /// The target is memory of the GPU whose context is current, all of it, which nobody else
-    /// touches until this returns.
-    pub unsafe fn read(&self, at: u64, to: Target) -> Result<(), io::Error> {
+    /// The whole target is memory of the GPU whose context is current, and nothing else accesses it
+    /// until this returns.
+    pub unsafe fn read(&self, at: u64, to: GpuRange) -> Result<(), io::Error> {
         let read = self.driver.api().read;
-        // SAFETY: the handle is registered; the rest is the caller's promise, and `all` stays
-        // within the target.
-        self.all("cuFileRead", (at, to), |at, to, len| unsafe {
+        // SAFETY: the handle is registered; the rest is the caller's promise, and
+        // `transfer_all` stays within the target.
+        self.transfer_all("cuFileRead", Transfer { at, gpu: to }, |at, to, len| unsafe {
             read(self.handle, to.base, len, at, to.offset as i64)
         })
     }
 
-    /// Writes exactly `len` bytes at `at` of the file.
+    /// Writes exactly `len` bytes at offset `at` of the file.
+    ///
+    /// # Errors
+    /// What cuFile reports.
     ///
     /// # Safety
-    /// As for [`read`](File::read), for memory that nobody writes to.
-    pub unsafe fn write(&self, at: u64, from: Target) -> Result<(), io::Error> {
+    /// As for [`read`](RegisteredFile::read); nothing writes to the memory.
+    pub unsafe fn write(&self, at: u64, from: GpuRange) -> Result<(), io::Error> {
         let write = self.driver.api().write;
         // SAFETY: as in `read`.
-        self.all("cuFileWrite", (at, from), |at, from, len| unsafe {
+        self.transfer_all("cuFileWrite", Transfer { at, gpu: from }, |at, from, len| unsafe {
             write(self.handle, from.base, len, at, from.offset as i64)
         })
     }
 
-    /// Goes on after short answers, until all is moved, nothing is, or it fails.
-    fn all(
+    /// Repeats `step` after short transfers, until everything was moved, nothing is, or it fails.
+    fn transfer_all(
         &self,
         call: &'static str,
-        (mut at, mut target): (u64, Target),
-        mut step: impl FnMut(i64, Target, usize) -> isize,
+        Transfer { mut at, gpu: mut target }: Transfer,
+        mut step: impl FnMut(i64, GpuRange, usize) -> isize,
     ) -> io::Result<()> {
         while target.len > 0 {
-            let moved =
-                Failure::of_bytes(call, step(at as i64, target, target.len)).map_err(io_error)?;
+            let moved = CufileError::check_bytes(call, step(at as i64, target, target.len))
+                .map_err(io_error)?;
             if moved == 0 || moved > target.len {
                 let what =
                     format!("{call} moved {moved} bytes of the {} that were left", target.len);
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
             }
             at += moved as u64;
-            target = Target { offset: target.offset + moved, len: target.len - moved, ..target };
+            target = GpuRange { offset: target.offset + moved, len: target.len - moved, ..target };
         }
         Ok(())
     }
 }
 
-/// The file behind `fd`, opened again for the same access: cuFile refuses descriptors with flags
-/// that protect whoever opens by name (`O_NOFOLLOW`, `O_NONBLOCK`) or that make nameless files
-/// (`O_TMPFILE`).
-fn plain(fd: &OwnedFd) -> nix::Result<OwnedFd> {
+/// Opens the file behind `fd` again with the same access. cuFile refuses descriptors with the flags
+/// `O_NOFOLLOW`, `O_NONBLOCK` or `O_TMPFILE`.
+fn reopen(fd: &OwnedFd) -> nix::Result<OwnedFd> {
     let access = OFlag::from_bits_truncate(fcntl(fd, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     open(path.as_str(), access | OFlag::O_DIRECT | OFlag::O_CLOEXEC, Mode::empty())
 }
 
-/// The name that the file behind `fd` has now.
+/// The current name of the file behind `fd`.
 fn name_of(fd: &OwnedFd) -> nix::Result<OsString> {
     readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()).as_str())
 }
 
-/// Whether the name still leads to the file behind `fd`.
-fn leads_to(name: &OsStr, fd: &OwnedFd) -> bool {
+/// Whether `name` is a name of the file behind `fd`.
+fn is_named(name: &OsStr, fd: &OwnedFd) -> bool {
     let inode = |meta: FileStat| (meta.st_dev, meta.st_ino);
-    matches!((stat(name), fstat(fd.as_fd())), (Ok(there), Ok(own)) if inode(there) == inode(own))
+    matches!((stat(name), fstat(fd.as_fd())), (Ok(named), Ok(own)) if inode(named) == inode(own))
 }
 
-/// Keeps the operating system's own errors as what they are.
-fn io_error(failure: Failure) -> io::Error {
-    if failure.code < 5000 {
-        io::Error::from_raw_os_error(failure.code)
-    } else {
-        io::Error::other(failure)
-    }
+/// Converts an `errno` to the error of that number, anything else to `Other`.
+fn io_error(e: CufileError) -> io::Error {
+    if e.code < 5000 { io::Error::from_raw_os_error(e.code) } else { io::Error::other(e) }
 }
 
-impl Drop for File {
+impl Drop for RegisteredFile {
     fn drop(&mut self) {
-        // SAFETY: registered in `register`, no transfer of it is under way; its descriptor is
-        // closed after this.
+        // SAFETY: registered in `register`; no transfer is in flight. The descriptor is closed after
+        // this.
         unsafe { (self.driver.api().handle_deregister)(self.handle) };
     }
 }
 
-impl fmt::Debug for File {
+impl fmt::Debug for RegisteredFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "File({:?})", self.fd)
+        write!(f, "RegisteredFile({:?})", self.fd)
     }
 }
 
-/// Files that were registered lately: registering costs more than a small read.
+/// Recently registered files: registering costs more than a small read.
 #[derive(Debug, Default)]
-pub struct Files(Mutex<Vec<(Inode, Arc<File>)>>);
+pub struct FileCache(Mutex<Vec<(Inode, Arc<RegisteredFile>)>>);
 
-/// Device and number.
+/// Device and inode number.
 type Inode = (u64, u64);
 
-impl Files {
-    /// The file behind `fd`, registered now if it is not. A context must be current.
-    pub fn get(&self, driver: Driver, fd: &OwnedFd) -> Result<Arc<File>, io::Error> {
+impl FileCache {
+    /// The file behind `fd`, registered if it is not yet. A CUDA context must be current.
+    pub fn get(&self, driver: Driver, fd: &OwnedFd) -> Result<Arc<RegisteredFile>, io::Error> {
         let meta = fstat(fd.as_fd())?;
         let inode = (meta.st_dev, meta.st_ino);
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = kept.iter().position(|(own, _)| *own == inode) {
-            // The last was used last.
-            let there = kept.remove(at);
-            let file = Arc::clone(&there.1);
-            kept.push(there);
+            // The vector is in order of use.
+            let entry = kept.remove(at);
+            let file = Arc::clone(&entry.1);
+            kept.push(entry);
             return Ok(file);
         }
         drop(kept);
-        let file = Arc::new(File::register(driver, fd).map_err(io_error)?);
-        self.forget_deleted();
+        let file = Arc::new(RegisteredFile::register(driver, fd).map_err(io_error)?);
+        self.close_deleted();
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let oldest = (kept.len() >= FILES_MAX).then(|| kept.remove(0));
         kept.push((inode, Arc::clone(&file)));
@@ -167,19 +175,20 @@ impl Files {
         Ok(file)
     }
 
-    /// Lets deleted files go, whose room on the medium is free only then.
-    pub fn forget_deleted(&self) {
+    /// Closes deleted files, which frees their space on the medium.
+    pub fn close_deleted(&self) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_there = |(_, file): &(Inode, Arc<File>)| {
+        let is_linked = |(_, file): &(Inode, Arc<RegisteredFile>)| {
             fstat(file.fd.as_fd()).is_ok_and(|meta| meta.st_nlink > 0)
         };
-        let (there, gone) = std::mem::take(&mut *kept).into_iter().partition(is_there);
-        *kept = there;
+        let (linked, deleted) = std::mem::take(&mut *kept).into_iter().partition(is_linked);
+        *kept = linked;
+        // Without the lock, since closing may be slow.
         drop(kept);
-        drop::<Vec<_>>(gone);
+        drop::<Vec<_>>(deleted);
     }
 
-    /// Lets all go.
+    /// Closes all files.
     pub fn clear(&self) {
         let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         drop(all);
@@ -191,16 +200,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_got_another_file_is_noticed_wherever_the_file_went() {
+    fn a_name_of_another_file_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name| dir.path().join(name);
         let fd: OwnedFd = std::fs::File::create(path("one")).unwrap().into();
         let name = name_of(&fd).unwrap();
-        assert!(leads_to(&name, &fd));
+        assert!(is_named(&name, &fd));
         std::fs::rename(path("one"), path("two")).unwrap();
-        assert!(!leads_to(&name, &fd), "no file");
+        assert!(!is_named(&name, &fd), "no file");
         std::fs::write(path("one"), "another").unwrap();
-        assert!(!leads_to(&name, &fd), "another file");
-        assert!(leads_to(&name_of(&fd).unwrap(), &fd));
+        assert!(!is_named(&name, &fd), "another file");
+        assert!(is_named(&name_of(&fd).unwrap(), &fd));
     }
 }

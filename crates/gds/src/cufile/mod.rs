@@ -1,21 +1,21 @@
-//! NVIDIA's cuFile: reads between files and GPU memory without the host's, where the machine can.
+//! NVIDIA's cuFile: transfers between files and GPU memory without host memory.
 //!
-//! The binding is ours and small. What is refused says so in words that an operator can act on, and
-//! before the first call whatever is known to make that call hang is looked for.
+//! A small binding of the library. Errors name a remedy for the operator. Before the first call the
+//! known causes of a hang are checked, because a call that hangs blocks a thread for ever.
 
 mod api;
 mod buffers;
-mod code;
 mod driver;
+mod error;
 mod file;
-mod preflight;
+mod prerequisites;
 mod probe;
 mod storage;
 
-pub use buffers::Buffers;
-pub use code::Failure;
-pub use driver::{Driver, watched};
-pub use file::{File, Files};
-pub use preflight::{file_system, machine, preflight};
+pub use buffers::BufferRegistry;
+pub use driver::{Driver, with_timeout};
+pub use error::CufileError;
+pub use file::{FileCache, RegisteredFile};
+pub use prerequisites::{check_file_system, check_machine, check_prerequisites};
 pub use probe::probe;
-pub use storage::reach;
+pub use storage::storage_of;

@@ -1,11 +1,11 @@
-//! Which storage a directory lies on, and whether cuFile's driver reaches it directly: a driver
-//! that reaches NVMe need not reach this directory.
+//! The storage of a directory, and whether cuFile has direct transfers for it. A driver with direct
+//! transfers for NVMe does not have them for every directory.
 //!
-//! libcufile could count which way bytes went (`cuFileGetStatsL3`), but counting needs
-//! `cuFileStatsStart`, whose thread writes to what `cuFileStatsStop` and the end of the process
-//! free: with version 1.15 on an H100 processes were killed by SIGSEGV in 2 of 4 runs that stopped
-//! it, and in 7 of 10 that did not, when they ended. So the counters are never switched on, and the
-//! kernel is asked what lies below.
+//! libcufile can count the bytes of each data path (`cuFileGetStatsL3`), but that needs
+//! `cuFileStatsStart`, whose thread writes to memory that `cuFileStatsStop` and the exit of the
+//! process free. With version 1.15 on an H100, SIGSEGV killed 2 of 4 processes that stopped it, and
+//! 7 of 10 that did not, at their exit. Therefore the counters stay off, and the storage is derived
+//! from `/sys` and the file system.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::{major, minor};
 use nix::sys::statfs::statfs;
 
-/// The kinds of storage that a driver may reach, by bit.
+/// The kinds of storage, by bit.
 pub const KINDS: [&str; 14] = [
     "lustre",
     "weka",
@@ -32,10 +32,10 @@ pub const KINDS: [&str; 14] = [
     "virtiofs",
 ];
 
-/// Network file systems whose kind is known: magic number and name.
+/// Network file systems of a known kind: magic number and name.
 const NETWORK: [(i64, &str); 4] =
     [(0x0bd0_0bd0, "lustre"), (0x6969, "nfs"), (0x4750_4653, "gpfs"), (0x1983_0326, "beegfs")];
-/// Block devices: how their names begin, and the kinds that they are. Virtual disks are of none.
+/// Block devices: prefix of their names, and their kinds. Virtual disks have none.
 const DEVICES: [(&str, &[&str]); 7] = [
     ("nvme", &["nvme", "nvmeof", "nvme-p2p"]),
     ("sfdv", &["scaleflux"]),
@@ -46,29 +46,29 @@ const DEVICES: [(&str, &[&str]); 7] = [
     ("zram", &[]),
 ];
 
-/// Whether the driver reaches a directory's storage without going through host memory.
+/// Whether cuFile transfers to a directory's storage without host memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// It reaches this kind directly.
+pub enum StorageReach {
+    /// Direct transfers to this storage.
     Direct(String),
-    /// It does not reach this kind.
+    /// Transfers go through host memory.
     Host(String),
-    /// This kind is not known here.
+    /// The kind of storage is unknown.
     Unknown,
 }
 
-/// Looks at what lies below `dir`; `targets` has a bit for each of [`KINDS`] that the driver
-/// reaches. `root` is where `/sys` is looked for.
-pub fn reach(root: &Path, dir: &Path, targets: u32) -> Reach {
+/// Determines the storage of `dir`; `targets` has a bit for each of [`KINDS`] with direct transfers.
+/// `root` contains `/sys`.
+pub fn storage_of(root: &Path, dir: &Path, targets: u32) -> StorageReach {
     let Some((name, kinds)) = block_devices(root, dir).or_else(|| network(dir)) else {
-        return Reach::Unknown;
+        return StorageReach::Unknown;
     };
-    let is_reached = |kind: &&str| {
+    let is_direct = |kind: &&str| {
         KINDS.iter().position(|one| one == kind).is_some_and(|bit| targets >> bit & 1 == 1)
     };
-    match kinds.iter().any(is_reached) {
-        true => Reach::Direct(name),
-        false => Reach::Host(name),
+    match kinds.iter().any(is_direct) {
+        true => StorageReach::Direct(name),
+        false => StorageReach::Host(name),
     }
 }
 
@@ -78,7 +78,7 @@ fn network(dir: &Path) -> Option<(String, Vec<&'static str>)> {
     Some(((*kind).to_owned(), vec![kind]))
 }
 
-/// The devices that a local file system lies on, and the kinds that all of them are.
+/// The devices of a local file system, and the kinds that all of them have.
 fn block_devices(root: &Path, dir: &Path) -> Option<(String, Vec<&'static str>)> {
     let device = fs::metadata(dir).ok()?.dev();
     let device =
@@ -99,7 +99,7 @@ fn block_devices(root: &Path, dir: &Path) -> Option<(String, Vec<&'static str>)>
     Some((names.join(", "), shared))
 }
 
-/// The disks of an array of disks (`md`), or the disk itself.
+/// The disks of an array (`md`), or the disk itself.
 fn members(disk: &Path) -> Vec<PathBuf> {
     let is_array = disk.file_name().is_some_and(|name| name.to_string_lossy().starts_with("md"));
     let links =
@@ -118,24 +118,26 @@ fn members(disk: &Path) -> Vec<PathBuf> {
 
 fn kinds_of(disk: &Path) -> Option<&'static [&'static str]> {
     let name = disk.file_name()?.to_string_lossy().into_owned();
-    DEVICES.iter().find(|(begins, _)| name.starts_with(begins)).map(|(_, kinds)| *kinds)
+    DEVICES.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, kinds)| *kinds)
 }
 
-impl Reach {
-    /// What a probe of this directory is worth, in words; an error where host memory of our own is
-    /// faster. `compat` allows that all the same.
+impl StorageReach {
+    /// Describes a successful probe of this storage. `compat` allows transfers through host memory.
+    ///
+    /// # Errors
+    /// The transfers go through host memory, and kvtier's own pinned memory is faster.
     pub fn judge(self, compat: bool) -> Result<String, String> {
         match self {
-            Reach::Direct(storage) => Ok(format!("64 KiB written and read back; the directory lies on {storage}")),
-            Reach::Unknown => {
-                Ok("64 KiB written and read back; whether this storage is reached directly is not known \
-                 here: cufile.log says it"
+            StorageReach::Direct(storage) => Ok(format!("64 KiB written and read back; the directory is on {storage}")),
+            StorageReach::Unknown => {
+                Ok("64 KiB written and read back; it is unknown whether transfers to this storage are \
+                 direct; see cufile.log"
                     .into())
             }
-            Reach::Host(_) if compat => Ok("64 KiB written and read back through host memory, as configured".into()),
-            Reach::Host(storage) => Err(format!(
-                "the directory lies on {storage}, which cuFile does not reach directly here: it would go through host memory, which is slower than \
-                 pinned memory of our own"
+            StorageReach::Host(_) if compat => Ok("64 KiB written and read back through host memory, as configured".into()),
+            StorageReach::Host(storage) => Err(format!(
+                "the directory is on {storage}, to which cuFile has no direct transfers here: they would go through host memory, which is slower \
+                 than kvtier's pinned memory"
             )),
         }
     }
@@ -167,29 +169,29 @@ mod tests {
         root
     }
 
-    fn reached(disk: &str, partition: &str) -> Reach {
+    fn storage_on(disk: &str, partition: &str) -> StorageReach {
         let dir = tempfile::tempdir().unwrap();
-        reach(machine(dir.path(), disk, partition).path(), dir.path(), NVME)
+        storage_of(machine(dir.path(), disk, partition).path(), dir.path(), NVME)
     }
 
     #[test]
-    fn disks_and_their_partitions_are_told_apart_by_kind() {
-        assert_eq!(reached("nvme0n1", "nvme0n1p2"), Reach::Direct("nvme0n1".into()));
-        assert_eq!(reached("nvme0n1", ""), Reach::Direct("nvme0n1".into()));
-        assert_eq!(reached("sda", "sda1"), Reach::Host("sda".into()));
-        assert_eq!(reached("vda", ""), Reach::Host("vda".into()));
+    fn disks_and_partitions_have_the_kind_of_their_device() {
+        assert_eq!(storage_on("nvme0n1", "nvme0n1p2"), StorageReach::Direct("nvme0n1".into()));
+        assert_eq!(storage_on("nvme0n1", ""), StorageReach::Direct("nvme0n1".into()));
+        assert_eq!(storage_on("sda", "sda1"), StorageReach::Host("sda".into()));
+        assert_eq!(storage_on("vda", ""), StorageReach::Host("vda".into()));
         assert_eq!(
-            reached("dm-0", ""),
-            Reach::Unknown,
-            "what lies below a mapping is not looked for"
+            storage_on("dm-0", ""),
+            StorageReach::Unknown,
+            "the devices of a mapping are not resolved"
         );
     }
 
     #[test]
-    fn an_array_is_what_all_its_disks_are() {
+    fn an_array_has_the_kinds_of_all_its_disks() {
         for (second, expected) in [
-            ("nvme1n1", Reach::Direct("nvme0n1, nvme1n1".into())),
-            ("sda", Reach::Host("nvme0n1, sda".into())),
+            ("nvme1n1", StorageReach::Direct("nvme0n1, nvme1n1".into())),
+            ("sda", StorageReach::Host("nvme0n1, sda".into())),
         ] {
             let dir = tempfile::tempdir().unwrap();
             let root = machine(dir.path(), "md0", "");
@@ -200,9 +202,9 @@ mod tests {
                 fs::create_dir_all(&device).unwrap();
                 symlink(device, slaves.join(disk)).unwrap();
             }
-            let mut found = reach(root.path(), dir.path(), NVME);
-            // Folders are listed in any order.
-            if let Reach::Direct(names) | Reach::Host(names) = &mut found {
+            let mut found = storage_of(root.path(), dir.path(), NVME);
+            // Directories are listed in any order.
+            if let StorageReach::Direct(names) | StorageReach::Host(names) = &mut found {
                 let mut sorted: Vec<_> = names.split(", ").map(str::to_owned).collect();
                 sorted.sort();
                 *names = sorted.join(", ");
@@ -212,8 +214,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_not_say_is_not_known() {
+    fn storage_without_a_device_in_sys_is_unknown() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(reach(Path::new("/nowhere"), dir.path(), NVME), Reach::Unknown);
+        assert_eq!(storage_of(Path::new("/nowhere"), dir.path(), NVME), StorageReach::Unknown);
     }
 }

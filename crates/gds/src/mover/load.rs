@@ -1,4 +1,9 @@
-//! Loads into GPU memory: while one piece is copied, the next ones are read.
+//! Loads into GPU memory, by cuFile or through pinned memory.
+//!
+//! A load is cut into pieces. Pieces that cuFile can read go straight to the GPU (`cufile_load`).
+//! The others are read into pinned buffers by the I/O engine, several ahead, and copied to the GPU
+//! in order: while one piece is copied, the next ones are read. Parts in host memory are read beside
+//! all that.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,193 +15,218 @@ use kvtier_disk::{Part, Sums, Watch};
 use kvtier_mem::Lease;
 use kvtier_uring::{Engine, Finished, Job};
 
-use super::Inner;
-use super::counts::add;
-use super::direct::{self, Rest};
-use super::duty::Duty;
-use super::engine::{self, io_error};
-use super::lane::Lane;
-use super::pinned::PinnedMemory;
+use super::MoverInner;
+use super::completion::TransferCompletion;
+use super::counters::add;
+use super::cufile_load::CufileProgress;
+use super::executor::GpuExecutor;
+use super::host_io::{HostReads, io_error, take_host_parts};
+use super::pinned_memory::PinnedMemory;
 
-/// As direct I/O wants it.
+/// The alignment of direct I/O.
 pub const PAGE: u64 = 4096;
 
-/// A range of one part that is read at once.
+/// A range of one part that is read by one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
+    /// Index of the part.
     pub part: usize,
-    /// In the file.
+    /// Offset in the file.
     pub at: u64,
-    /// In the part.
+    /// Offset in the part.
     pub offset: usize,
     pub len: usize,
 }
 
-/// A piece under way from the file.
-struct Reading {
+/// A piece that is read into a pinned buffer.
+struct PieceRead {
     piece: Piece,
-    /// Where it begins in what is read, which is whole pages.
+    /// Offset of the piece in the buffer, since whole pages are read.
     skip: usize,
     read: Ticket<Result<Finished, Error>>,
 }
 
-/// Who is told what arrived: the bytes, or their sums.
-pub struct Told {
-    pub watch: Option<Watch>,
-    pub sums: Option<Sums>,
+/// Verify what arrives: by the bytes, or by checksums that the GPU computed.
+pub struct Verifiers {
+    pub bytes: Option<Watch>,
+    pub checksums: Option<Sums>,
 }
 
-/// Moves a transfer that reads into GPU memory, and what of it is for the host.
-pub async fn load(inner: Arc<Inner>, lane: Arc<Lane>, mut duty: Duty) {
-    let result = run(&inner, &lane, &mut duty).await;
-    let unseen = matches!(result, Ok((_, true)));
-    duty.finish(result.map(|(moved, _)| moved), unseen);
+/// A load of the GPU parts of a transfer.
+pub struct GpuLoad<'a> {
+    pub inner: &'a MoverInner,
+    pub executor: &'a GpuExecutor,
+    pub file: &'a Arc<OwnedFd>,
+    /// The parts; `None` for those in host memory.
+    pub parts: Vec<Option<Part>>,
+    pub verifiers: Verifiers,
 }
 
-async fn run(inner: &Inner, lane: &Lane, duty: &mut Duty) -> io::Result<(u64, bool)> {
-    let transfer = duty.transfer();
-    let mut told = Told { watch: transfer.watch.take(), sums: transfer.sums.take() };
+/// The outcome of a load.
+struct LoadedBytes {
+    moved: u64,
+    /// Some bytes were not verified, as configured.
+    unverified: bool,
+}
+
+/// Runs a transfer that reads into GPU memory, including its parts in host memory.
+pub async fn load(
+    inner: Arc<MoverInner>,
+    executor: Arc<GpuExecutor>,
+    mut completion: TransferCompletion,
+) {
+    let result = run(&inner, &executor, &mut completion).await;
+    let unverified = result.as_ref().is_ok_and(|loaded| loaded.unverified);
+    completion.finish(result.map(|loaded| loaded.moved), unverified);
+}
+
+async fn run(
+    inner: &MoverInner,
+    executor: &GpuExecutor,
+    completion: &mut TransferCompletion,
+) -> io::Result<LoadedBytes> {
+    let transfer = completion.transfer();
+    let verifiers = Verifiers { bytes: transfer.watch.take(), checksums: transfer.sums.take() };
     let file = Arc::clone(&transfer.file);
     let mut parts: Vec<Option<Part>> =
         std::mem::take(&mut transfer.parts).into_iter().map(Some).collect();
-    let near = engine::near(&mut parts);
-    let near = engine::start(&inner.engine, &file, near);
-    let far = far(inner, lane, &file, (&mut parts, &mut told)).await;
-    let near = near.finish(&mut parts).await;
-    duty.transfer().parts = parts.into_iter().flatten().collect();
-    let ((far, unseen), near) = (far?, near?);
-    Ok((far + near, unseen))
+    let host_reads = HostReads::start(&inner.engine, &file, take_host_parts(&mut parts));
+    let mut gpu = GpuLoad { inner, executor, file: &file, parts, verifiers };
+    let loaded = gpu.run().await;
+    let mut parts = gpu.parts;
+    let host_bytes = host_reads.finish(&mut parts).await;
+    completion.transfer().parts = parts.into_iter().flatten().collect();
+    let LoadedBytes { moved, unverified } = loaded?;
+    Ok(LoadedBytes { moved: moved + host_bytes?, unverified })
 }
 
-/// Bytes moved, and whether any of them were not seen.
-async fn far(
-    inner: &Inner,
-    lane: &Lane,
-    file: &Arc<OwnedFd>,
-    (parts, told): (&mut Vec<Option<Part>>, &mut Told),
-) -> io::Result<(u64, bool)> {
-    for event in parts.iter().flatten().filter_map(after) {
-        add(&inner.counts.event_waits, usize::from(!event.has_passed().unwrap_or(false)));
-        lane.passed(&event).await?;
-    }
-    let pieces = pieces(parts, inner.config.piece_bytes as u64);
-    let rest = match inner.direct(lane.gpu()) {
-        Some(direct) => direct::read((inner, lane, &direct), file, parts, told, pieces).await?,
-        None => Rest { pieces, moved: 0, unseen: false },
-    };
-    let copied = if rest.pieces.is_empty() {
-        0
-    } else {
-        copy(inner, lane, file, (parts, &mut told.watch), rest.pieces).await?
-    };
-    fill(parts);
-    Ok((rest.moved + copied, rest.unseen))
-}
-
-/// All of it has arrived.
-fn fill(parts: &mut [Option<Part>]) {
-    for part in parts.iter_mut().flatten() {
-        if let Part::Read { into, len, .. } = part {
-            into.assume_filled(*len);
+impl GpuLoad<'_> {
+    async fn run(&mut self) -> io::Result<LoadedBytes> {
+        for event in self.parts.iter().flatten().filter_map(event_before) {
+            let is_pending = !event.has_passed().unwrap_or(false);
+            add(&self.inner.counters.event_waits, usize::from(is_pending));
+            self.executor.wait_for(&event).await?;
         }
+        let pieces = pieces(&self.parts, self.inner.config.piece_bytes as u64);
+        let CufileProgress { remaining, mut moved, unverified } =
+            match self.inner.cufile(self.executor.gpu()) {
+                Some(cufile) => self.read_by_cufile(&cufile, pieces).await?,
+                None => CufileProgress::none(pieces),
+            };
+        if !remaining.is_empty() {
+            moved += self.copy_through_pinned(remaining).await?;
+        }
+        for part in self.parts.iter_mut().flatten() {
+            if let Part::Read { into, len, .. } = part {
+                into.assume_filled(*len);
+            }
+        }
+        Ok(LoadedBytes { moved, unverified })
+    }
+
+    /// Loads pieces through pinned memory. Returns the bytes moved.
+    async fn copy_through_pinned(&mut self, pieces: Vec<Piece>) -> io::Result<u64> {
+        let memory = self.inner.pinned(self.executor.gpu())?;
+        let mut read_ahead = ReadAhead { pieces: pieces.into_iter(), reads: VecDeque::new() };
+        let mut moved = 0;
+        loop {
+            read_ahead.fill(self.inner, &memory, self.file).await?;
+            let Some(PieceRead { piece, skip, read }) = read_ahead.reads.pop_front() else { break };
+            let mut finished = read.await.map_err(io::Error::other)?;
+            finished.result.map_err(io_error)?;
+            let Some(kvtier_uring::Part::Read { into: buffer, .. }) = finished.job.parts.pop()
+            else {
+                return Err(io::Error::other("the engine lost a piece"));
+            };
+            let bytes = buffer.as_host().and_then(|bytes| bytes.get(skip..skip + piece.len));
+            let bytes = bytes.ok_or_else(|| io::Error::other("the engine cut a piece short"))?;
+            let Some(Some(Part::Read { into, .. })) = self.parts.get_mut(piece.part) else {
+                continue;
+            };
+            let verify = &mut self.verifiers.bytes;
+            self.executor.with_stream(|stream| {
+                stream.upload(bytes, into, piece.offset, || {
+                    if let Some(verify) = verify {
+                        verify(piece.part, piece.offset as u64, bytes);
+                    }
+                })
+            })?;
+            moved += piece.len as u64;
+            add(&self.inner.counters.uploaded_bytes, piece.len);
+        }
+        Ok(moved)
     }
 }
 
-/// Loads pieces through pinned memory.
-async fn copy(
-    inner: &Inner,
-    lane: &Lane,
-    file: &Arc<OwnedFd>,
-    (parts, watch): (&mut [Option<Part>], &mut Option<Watch>),
-    pieces: Vec<Piece>,
-) -> io::Result<u64> {
-    let memory = inner.pinned(lane.gpu())?;
-    let (mut left, mut reading) = (pieces.into_iter(), VecDeque::new());
-    let mut moved = 0;
-    loop {
-        ahead(inner, &memory, file, (&mut left, &mut reading)).await?;
-        let Some(Reading { piece, skip, read }) = reading.pop_front() else { break };
-        let mut finished = read.await.map_err(io::Error::other)?;
-        finished.result.map_err(io_error)?;
-        let Some(kvtier_uring::Part::Read { into: buffer, .. }) = finished.job.parts.pop() else {
-            return Err(io::Error::other("the engine lost a piece"));
-        };
-        let bytes = buffer.as_host().and_then(|bytes| bytes.get(skip..skip + piece.len));
-        let bytes = bytes.ok_or_else(|| io::Error::other("a piece came back short"))?;
-        let Some(Some(Part::Read { into, .. })) = parts.get_mut(piece.part) else { continue };
-        lane.with_stream(|stream| {
-            stream.upload(bytes, into, piece.offset, || {
-                if let Some(watch) = watch {
-                    watch(piece.part, piece.offset as u64, bytes);
-                }
-            })
-        })?;
-        moved += piece.len as u64;
-        add(&inner.counts.uploaded_bytes, piece.len);
-    }
-    Ok(moved)
+/// Pieces of a load, read ahead of their copies.
+struct ReadAhead {
+    pieces: std::vec::IntoIter<Piece>,
+    reads: VecDeque<PieceRead>,
 }
 
-/// Starts reads as far ahead as there may be: one waits for memory if it has to, more only take
-/// what is free.
-async fn ahead(
-    inner: &Inner,
-    memory: &PinnedMemory,
-    file: &Arc<OwnedFd>,
-    (left, reading): (&mut std::vec::IntoIter<Piece>, &mut VecDeque<Reading>),
-) -> io::Result<()> {
-    while reading.len() < inner.config.read_ahead_pieces && !left.as_slice().is_empty() {
-        let slot = inner.config.piece_bytes;
-        let buffer = if reading.is_empty() {
-            memory.buffers.lease_waiting(slot).await.map_err(io::Error::other)?
-        } else if let Ok(buffer) = memory.buffers.lease(slot) {
-            buffer
-        } else {
-            break;
-        };
-        let Some(piece) = left.next() else { break };
-        reading.push_back(read(&inner.engine, file, piece, buffer));
+impl ReadAhead {
+    /// Starts reads up to the configured number. The first waits for a buffer if it has to; further
+    /// ones use only free buffers, so that concurrent loads cannot deadlock.
+    async fn fill(
+        &mut self,
+        inner: &MoverInner,
+        memory: &PinnedMemory,
+        file: &Arc<OwnedFd>,
+    ) -> io::Result<()> {
+        let ahead = inner.config.read_ahead_pieces;
+        while self.reads.len() < ahead && !self.pieces.as_slice().is_empty() {
+            let slot = inner.config.piece_bytes;
+            let buffer = if self.reads.is_empty() {
+                memory.buffers.lease_waiting(slot).await.map_err(io::Error::other)?
+            } else if let Ok(buffer) = memory.buffers.lease(slot) {
+                buffer
+            } else {
+                break;
+            };
+            let Some(piece) = self.pieces.next() else { break };
+            self.reads.push_back(read(&inner.engine, file, piece, buffer));
+        }
+        Ok(())
     }
-    Ok(())
 }
 
-/// Starts to read the pages that a piece lies in.
-fn read(engine: &Engine, file: &Arc<OwnedFd>, piece: Piece, into: Lease) -> Reading {
+/// Starts to read the pages that contain a piece.
+fn read(engine: &Engine, file: &Arc<OwnedFd>, piece: Piece, into: Lease) -> PieceRead {
     let start = piece.at - piece.at % PAGE;
     let skip = (piece.at - start) as usize;
     let len = (skip + piece.len).next_multiple_of(PAGE as usize);
     let job =
         Job::read(Arc::clone(file)).with_part(kvtier_uring::Part::Read { at: start, into, len });
-    Reading { piece, skip, read: submit(engine, job) }
+    PieceRead { piece, skip, read: submit(engine, job) }
 }
 
-/// Gives the engine a job; the ticket answers when it ended.
+/// Submits a job. The ticket resolves when it has finished.
 pub fn submit(engine: &Engine, job: Job) -> Ticket<Result<Finished, Error>> {
     let (completer, ticket) = ticket();
-    // Refused, the job and its memory go, and the ticket answers that nobody will.
+    // A refused job drops the completer, and the ticket resolves to an error.
     let _ = engine.submit(job, move |finished| completer.complete(Ok(finished)));
     ticket
 }
 
-/// What must pass before a part's memory is touched.
-fn after(part: &Part) -> Option<kvtier_mem::cuda::GpuEvent> {
+/// The event that must pass before the memory of a part is accessed.
+fn event_before(part: &Part) -> Option<kvtier_mem::cuda::GpuEvent> {
     match part {
         Part::Read { into, .. } => into.after().cloned(),
         Part::Write { from, .. } => from.after().cloned(),
     }
 }
 
-/// The parts that are left (those out of the CPU's reach), cut at multiples of `piece_bytes` of the
-/// file, in order.
+/// Cuts the GPU parts at multiples of `piece_bytes` of the file, in order.
 fn pieces(parts: &[Option<Part>], piece_bytes: u64) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for (n, part) in parts.iter().enumerate() {
         let Some(Part::Read { at, len, .. }) = part else { continue };
-        let (mut at, mut offset, mut left) = (*at, 0, *len);
-        while left > 0 {
-            let len = left.min((piece_bytes - at % piece_bytes) as usize);
-            pieces.push(Piece { part: n, at, offset, len });
-            (at, offset, left) = (at + len as u64, offset + len, left - len);
+        let end = *at + *len as u64;
+        let mut position = *at;
+        while position < end {
+            let len = (end - position).min(piece_bytes - position % piece_bytes) as usize;
+            pieces.push(Piece { part: n, at: position, offset: (position - at) as usize, len });
+            position += len as u64;
         }
     }
     pieces
@@ -209,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_lie_within_what_one_buffer_holds() {
+    fn pieces_fit_into_one_buffer() {
         let arena = Arena::new(ArenaConfig::heap(1 << 20)).unwrap();
         let part = |at, len| Some(Part::Read { at, into: arena.lease(len).unwrap(), len });
         let parts = [part(0, 5000), part(5000, 20_000), None, part(25_000, 0), part(25_000, 8000)];

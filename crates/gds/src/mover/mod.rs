@@ -1,13 +1,13 @@
-//! Moves chunks between files and memory, the host's or a GPU's.
+//! Moves chunks between files and memory of the host or a GPU.
 
-mod counts;
-mod direct;
-mod duty;
-mod engine;
-mod fetch;
-mod lane;
+mod completion;
+mod counters;
+mod cufile_load;
+mod executor;
+mod host_io;
 mod load;
-mod pinned;
+mod pinned_memory;
+mod save_staging;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -18,37 +18,38 @@ use kvtier_mem::cuda::Gpu;
 use kvtier_mem::{Arena, Lease, Place, View};
 use kvtier_uring::{Engine, Finished, RefusedWhy};
 
-use self::counts::Counts;
-use self::direct::Direct;
-use self::duty::{Duty, FetchDuty, closed};
-use self::engine::{io_error, job_of, transfer_of};
-use self::lane::Lane;
-use self::pinned::PinnedMemory;
+use self::completion::{FetchCompletion, TransferCompletion, closed_error};
+use self::counters::GdsCounters;
+use self::cufile_load::CufileLoader;
+use self::executor::GpuExecutor;
+use self::host_io::{io_error, to_job, to_transfer};
+use self::pinned_memory::PinnedMemory;
+use self::save_staging::StagedSave;
 use crate::config::{CufileMode, GdsConfig};
 
 /// The mover of the GPU tier.
 #[derive(Debug)]
-pub struct GdsMover(Arc<Inner>);
+pub struct GdsMover(Arc<MoverInner>);
 
-/// What its tasks share.
+/// The state that the mover shares with its tasks.
 #[derive(Debug)]
-pub struct Inner {
+pub struct MoverInner {
     engine: Engine,
     config: GdsConfig,
-    /// Why there is no GPU here, if there is none.
+    /// Why this machine has no usable GPU; `None` if it has one.
     no_gpu: Option<String>,
-    /// cuFile, or why it is not used; unset before anybody asked.
-    direct: OnceLock<Result<Arc<Direct>, String>>,
+    /// cuFile, or why it is not used; unset until the first use of a GPU.
+    cufile: OnceLock<Result<Arc<CufileLoader>, String>>,
     pinned: Mutex<Option<Arc<PinnedMemory>>>,
-    lanes: Mutex<Lanes>,
-    counts: Counts,
+    executors: Mutex<Executors>,
+    counters: GdsCounters,
 }
 
-/// One for each GPU that memory came from so far.
+/// One executor per GPU that was used.
 #[derive(Debug, Default)]
-struct Lanes {
-    all: Vec<Arc<Lane>>,
-    closed: bool,
+struct Executors {
+    all: Vec<Arc<GpuExecutor>>,
+    is_closed: bool,
 }
 
 impl GdsMover {
@@ -58,25 +59,26 @@ impl GdsMover {
             Ok(_) => None,
             Err(e) => Some(e.to_string()),
         };
-        let (direct, pinned, lanes) = (OnceLock::new(), Mutex::default(), Mutex::default());
-        GdsMover(Arc::new(Inner {
+        GdsMover(Arc::new(MoverInner {
             engine,
             config,
             no_gpu,
-            direct,
-            pinned,
-            lanes,
-            counts: Counts::default(),
+            cufile: OnceLock::new(),
+            pinned: Mutex::default(),
+            executors: Mutex::default(),
+            counters: GdsCounters::default(),
         }))
     }
 
-    /// Decides about cuFile now if the configuration says so. `Unsupported`, with the reason, where
-    /// it requires what there is not.
-    pub fn decide(&self) -> Result<(), Error> {
-        let Inner { config, .. } = &*self.0;
+    /// Decides whether cuFile is used, if the configuration names a GPU for that or requires cuFile.
+    ///
+    /// # Errors
+    /// `Unsupported`, with the reason, if the required cuFile or the named GPU cannot be used.
+    pub fn decide_cufile(&self) -> Result<(), Error> {
+        let MoverInner { config, .. } = &*self.0;
         if config.cufile == CufileMode::Off {
-            // Not a GPU is touched for it.
-            let _ = self.0.direct.set(Err("cuFile is switched off by the configuration".into()));
+            // Without a call of a GPU library.
+            let _ = self.0.cufile.set(Err("cuFile is switched off by the configuration".into()));
             return Ok(());
         }
         let required = config.cufile == CufileMode::Require;
@@ -88,7 +90,7 @@ impl GdsMover {
                 return Err(Error::new(ErrorKind::Unsupported, "cannot use the GPU").with_source(e));
             }
         };
-        match self.0.decision(&gpu) {
+        match self.0.cufile_or_reason(&gpu) {
             Err(why) if required => {
                 let what = format!(
                     "cuFile is required, and cannot be used: {why}; or choose the mode auto"
@@ -99,11 +101,11 @@ impl GdsMover {
         }
     }
 
-    /// Registers GPU memory with cuFile: how many bytes, and why not all.
+    /// Registers GPU memory with cuFile. Returns the number of bytes, and how or why not all.
     pub fn register_gpu(&self, arena: &Arena) -> (usize, String) {
-        let Some(gpu) = arena.gpu() else { return (0, "not memory of a GPU's".into()) };
-        match self.0.decision(gpu) {
-            Ok(direct) => match direct.register(arena) {
+        let Some(gpu) = arena.gpu() else { return (0, "not GPU memory".into()) };
+        match self.0.cufile_or_reason(gpu) {
+            Ok(cufile) => match cufile.register(arena) {
                 (bytes, None) => (bytes, "registered with cuFile".into()),
                 (bytes, Some(why)) => (bytes, why),
             },
@@ -115,30 +117,30 @@ impl GdsMover {
         &self.0.engine
     }
 
-    fn submit_near(&self, transfer: Transfer, done: Finish) -> Result<(), Refused> {
+    fn submit_to_engine(&self, transfer: Transfer, done: Finish) -> Result<(), Refused> {
         let finish = move |Finished { job, result, .. }: Finished| {
             done(Moved {
-                transfer: transfer_of(job),
+                transfer: to_transfer(job),
                 result: result.map_err(io_error),
                 unseen: false,
             });
         };
-        self.0.engine.submit(job_of(transfer), finish).map_err(|refused| Refused {
+        self.0.engine.submit(to_job(transfer), finish).map_err(|refused| Refused {
             closed: matches!(refused.why, RefusedWhy::Closed),
-            transfer: transfer_of(refused.job),
+            transfer: to_transfer(refused.job),
         })
     }
 }
 
-impl Inner {
-    /// Whether cuFile is used, found out with `gpu` if nobody asked before.
-    fn decision(&self, gpu: &Gpu) -> &Result<Arc<Direct>, String> {
-        self.direct.get_or_init(|| {
-            let decided = Direct::new(&self.config, gpu).map(Arc::new);
+impl MoverInner {
+    /// cuFile, or why it is not used; decided with `gpu` on the first call.
+    fn cufile_or_reason(&self, gpu: &Gpu) -> &Result<Arc<CufileLoader>, String> {
+        self.cufile.get_or_init(|| {
+            let decided = CufileLoader::new(&self.config, gpu).map(Arc::new);
             let dir = self.config.disk.path.display();
             match &decided {
-                Ok(direct) => {
-                    tracing::info!("{dir}: loads into GPU memory by {}", direct.describe())
+                Ok(cufile) => {
+                    tracing::info!("{dir}: loads into GPU memory by {}", cufile.describe())
                 }
                 Err(why) => tracing::info!(
                     "{dir}: loads into GPU memory through pinned memory, not by cuFile: {why}"
@@ -148,69 +150,67 @@ impl Inner {
         })
     }
 
-    /// cuFile, while it is used.
-    fn direct(&self, gpu: &Gpu) -> Option<Arc<Direct>> {
-        let direct = self.decision(gpu).as_ref().ok()?;
-        direct.off().is_none().then(|| Arc::clone(direct))
+    /// cuFile, if it is used.
+    fn cufile(&self, gpu: &Gpu) -> Option<Arc<CufileLoader>> {
+        let cufile = self.cufile_or_reason(gpu).as_ref().ok()?;
+        cufile.disabled_reason().is_none().then(|| Arc::clone(cufile))
     }
 
-    /// Which way bytes go to a GPU, and why.
-    fn way(&self) -> String {
+    /// The data path to a GPU, and the reason for it.
+    fn describe_data_path(&self) -> String {
         let pinned =
             format!("GPU memory through pinned pieces of {} bytes", self.config.piece_bytes);
-        match (&self.no_gpu, self.direct.get()) {
+        match (&self.no_gpu, self.cufile.get()) {
             (Some(why), _) => format!("host memory only: {why}"),
             (None, None) => {
                 format!("{pinned}, unless cuFile works (mode {:?})", self.config.cufile)
             }
             (None, Some(Err(why))) => format!("{pinned}, not by cuFile: {why}"),
-            (None, Some(Ok(direct))) => match direct.off() {
+            (None, Some(Ok(cufile))) => match cufile.disabled_reason() {
                 None => {
-                    format!("GPU memory by {}, proof {:?}", direct.describe(), self.config.proof)
+                    format!("GPU memory by {}, proof {:?}", cufile.describe(), self.config.proof)
                 }
                 Some(why) => format!("{pinned}, by cuFile no more: {why}"),
             },
         }
     }
 
-    /// The pinned memory, taken now if nobody needed it so far. A failure is tried again by the
-    /// next who needs it.
+    /// The pinned memory, allocated on the first call. After a failure the next call tries again.
     fn pinned(&self, gpu: &Gpu) -> io::Result<Arc<PinnedMemory>> {
         let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(there) = &*pinned {
-            return Ok(Arc::clone(there));
+        if let Some(memory) = &*pinned {
+            return Ok(Arc::clone(memory));
         }
-        let made = Arc::new(PinnedMemory::new(&self.config, gpu, &self.engine)?);
-        *pinned = Some(Arc::clone(&made));
-        Ok(made)
+        let memory = Arc::new(PinnedMemory::new(&self.config, gpu, &self.engine)?);
+        *pinned = Some(Arc::clone(&memory));
+        Ok(memory)
     }
 
-    fn lanes(&self) -> MutexGuard<'_, Lanes> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn executors(&self) -> MutexGuard<'_, Executors> {
+        self.executors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The threads of a GPU, started now if nothing of it came by so far.
-    fn lane(&self, gpu: Option<&Gpu>) -> io::Result<Arc<Lane>> {
+    /// The executor of a GPU, started on the first use of that GPU.
+    fn executor(&self, gpu: Option<&Gpu>) -> io::Result<Arc<GpuExecutor>> {
         let gpu = gpu.ok_or_else(|| {
-            let what =
-                "GPU memory that no GPU was named for; use Arena::device or Lease::from_device";
+            let what = "GPU memory without a GPU; use Arena::device or Lease::from_device";
             io::Error::new(io::ErrorKind::InvalidInput, what)
         })?;
-        let mut lanes = self.lanes();
-        if lanes.closed {
-            return Err(closed());
+        let mut executors = self.executors();
+        if executors.is_closed {
+            return Err(closed_error());
         }
-        if let Some(lane) = lanes.all.iter().find(|lane| lane.gpu() == gpu) {
-            return Ok(Arc::clone(lane));
+        if let Some(executor) = executors.all.iter().find(|executor| executor.gpu() == gpu) {
+            return Ok(Arc::clone(executor));
         }
-        let lane = Lane::start(gpu, self.config.threads, self.config.open_timeout)?;
-        lanes.all.push(Arc::clone(&lane));
-        Ok(lane)
+        let executor = GpuExecutor::start(gpu, self.config.threads, self.config.open_timeout)?;
+        executors.all.push(Arc::clone(&executor));
+        Ok(executor)
     }
 }
 
-/// The GPU of the first part that the CPU does not reach; `None` for a transfer of the host's.
-fn far_gpu(parts: &[Part]) -> Option<Option<&Gpu>> {
+/// The GPU of the first part outside host memory; `None` if all parts are in host memory.
+fn gpu_of(parts: &[Part]) -> Option<Option<&Gpu>> {
     parts.iter().find_map(|part| match part {
         Part::Read { into, .. } => (!into.place().is_host()).then(|| into.gpu()),
         Part::Write { from, .. } => (!from.place().is_host()).then(|| from.gpu()),
@@ -219,36 +219,41 @@ fn far_gpu(parts: &[Part]) -> Option<Option<&Gpu>> {
 
 impl Mover for GdsMover {
     fn submit(&self, transfer: Transfer, done: Finish) -> Result<(), Refused> {
-        let Some(gpu) = far_gpu(&transfer.parts) else { return self.submit_near(transfer, done) };
-        match self.0.lane(gpu) {
-            Ok(lane) => {
-                let (inner, duty) = (Arc::clone(&self.0), Duty::new(transfer, done));
-                lane.spawn(load::load(inner, Arc::clone(&lane), duty));
+        let Some(gpu) = gpu_of(&transfer.parts) else {
+            return self.submit_to_engine(transfer, done);
+        };
+        match self.0.executor(gpu) {
+            Ok(executor) => {
+                let completion = TransferCompletion::new(transfer, done);
+                let inner = Arc::clone(&self.0);
+                executor.spawn(load::load(inner, Arc::clone(&executor), completion));
             }
-            Err(e) => Duty::new(transfer, done).finish(Err(e), false),
+            Err(e) => TransferCompletion::new(transfer, done).finish(Err(e), false),
         }
         Ok(())
     }
 
     fn fetch(&self, from: Vec<View>, done: Fetched) {
-        // Saves are what makes other files go.
-        if let Some(Ok(direct)) = self.0.direct.get() {
-            direct.forget_deleted();
+        // A save may evict other chunks: close their files, so that their space becomes free.
+        if let Some(Ok(cufile)) = self.0.cufile.get() {
+            cufile.close_deleted_files();
         }
         let gpu = from.iter().find(|view| !view.place().is_host()).and_then(View::gpu);
-        let lane = self.0.lane(gpu);
-        let duty = FetchDuty::new(done);
-        match lane {
-            Ok(lane) => {
-                lane.spawn(fetch::fetch(Arc::clone(&self.0), Arc::clone(&lane), (from, duty)))
+        let executor = self.0.executor(gpu);
+        let completion = FetchCompletion::new(done);
+        match executor {
+            Ok(executor) => {
+                let inner = Arc::clone(&self.0);
+                let save = StagedSave { from, completion };
+                executor.spawn(save_staging::stage(inner, Arc::clone(&executor), save));
             }
-            Err(e) => duty.finish(Err(e)),
+            Err(e) => completion.finish(Err(e)),
         }
     }
 
     fn put(&self, into: &mut Lease, at: usize, bytes: &[u8]) -> io::Result<()> {
-        let lane = self.0.lane(into.gpu())?;
-        lane.with_stream(|stream| stream.upload(bytes, into, at, || ()))?;
+        let executor = self.0.executor(into.gpu())?;
+        executor.with_stream(|stream| stream.upload(bytes, into, at, || ()))?;
         into.assume_filled(at + bytes.len());
         Ok(())
     }
@@ -262,28 +267,28 @@ impl Mover for GdsMover {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.0.counts.all()
+        self.0.counters.all()
     }
 
     fn close(&self) {
-        let lanes = {
-            let mut lanes = self.0.lanes();
-            lanes.closed = true;
-            std::mem::take(&mut lanes.all)
+        let executors = {
+            let mut executors = self.0.executors();
+            executors.is_closed = true;
+            std::mem::take(&mut executors.all)
         };
-        // Reads end first, so that who waits for one goes on to its end.
+        // The engine first: its reads complete, and the tasks that wait for them can finish.
         self.0.engine.close();
-        let ended = lanes.iter().filter(|lane| lane.close()).count();
-        // What is still read into stays registered.
-        if let Some(Ok(direct)) = self.0.direct.get()
-            && ended == lanes.len()
+        let closed = executors.iter().filter(|executor| executor.close()).count();
+        // A thread stuck in cuFile may still read into registered memory.
+        if let Some(Ok(cufile)) = self.0.cufile.get()
+            && closed == executors.len()
         {
-            direct.close();
+            cufile.close();
         }
     }
 
     fn describe(&self) -> String {
         let engine = &self.0.engine;
-        format!("engine {:?}: {}; {}", engine.kind(), engine.reason(), self.0.way())
+        format!("engine {:?}: {}; {}", engine.kind(), engine.reason(), self.0.describe_data_path())
     }
 }

@@ -1,4 +1,4 @@
-//! A tier, a GPU of the stand-ins and chunks on it.
+//! A tier, a GPU of the stand-ins, and chunks on it.
 #![allow(dead_code)]
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub const MIB: usize = 1 << 20;
 /// A chunk of several pieces and a last partial page.
 pub const LEN: usize = MIB + 777;
 
-/// Small pieces and little pinned memory, and time enough for whatever does not hang.
+/// Small pieces, little pinned memory, and a timeout that only a hang exceeds.
 pub fn config(dir: &std::path::Path) -> GdsConfig {
     let mut config = GdsConfig::new(dir, 64 << 20);
     config.piece_bytes = 64 << 10;
@@ -80,7 +80,7 @@ impl Bench {
         self.load_into(key, vec![self.arena.lease(len).unwrap()])
     }
 
-    /// Loads a chunk that is there and proves every byte of it.
+    /// Loads a stored chunk and checks every byte.
     pub fn prove(&self, key: &Key, len: usize) {
         let done = self.load(key, len);
         assert_eq!(done.result.unwrap(), Loaded::Hit { len: len as u64 });
@@ -90,7 +90,7 @@ impl Bench {
         assert_eq!(Content::of(key).check(0, &bytes), Ok(()));
     }
 
-    /// Saves a chunk and proves that it comes back.
+    /// Saves a chunk, loads it and checks every byte.
     pub fn round_trip(&self, n: u64, len: usize) {
         let key = self.key(n);
         assert_eq!(self.save(&key, self.chunk(&key, len)).result.unwrap(), Saved::Stored);
@@ -107,7 +107,7 @@ impl Bench {
             .1
     }
 
-    /// The same on a machine that has all that cuFile needs.
+    /// A bench on a machine with all prerequisites of cuFile.
     pub fn direct(change: impl FnOnce(&mut GdsConfig)) -> Self {
         let root = machine();
         let system_root = root.path().to_owned();
@@ -124,7 +124,7 @@ impl Bench {
         kvtier_core::Observe::status(&self.tier).reasons.join("\n")
     }
 
-    /// The one chunk's file.
+    /// The file of the only chunk.
     pub fn file(&self) -> std::path::PathBuf {
         let mut dirs = vec![self.dir.path().to_owned()];
         while let Some(dir) = dirs.pop() {
@@ -142,7 +142,7 @@ impl Bench {
     }
 }
 
-/// The parts of a machine's file system that are looked at before cuFile is used.
+/// A root directory with the files that are checked before cuFile is used.
 pub fn machine() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for dir in ["proc", "run/udev/data"] {
@@ -152,7 +152,7 @@ pub fn machine() -> tempfile::TempDir {
     root
 }
 
-/// Makes `dir` lie on a disk of that name, on the machine below `root`.
+/// Places `dir` on a disk of that name, on the machine below `root`.
 pub fn disk_of(dir: &std::path::Path, root: &std::path::Path, disk: &str) {
     use std::os::unix::fs::MetadataExt;
     let device = std::fs::metadata(dir).unwrap().dev();
@@ -162,32 +162,32 @@ pub fn disk_of(dir: &std::path::Path, root: &std::path::Path, disk: &str) {
     std::os::unix::fs::symlink(own, blocks.join(number)).unwrap();
 }
 
-/// Runs `body` over stand-ins in a child, after which nothing may be left.
+/// Runs `body` over stand-ins in a child, and checks for leaks.
 pub fn clean(name: &str, fakes: &Fakes, body: impl FnOnce()) {
-    fakes.run(name, body, Report::is_clean);
+    fakes.run(name, body, Report::assert_clean);
 }
 
 type Create = unsafe extern "C" fn(*mut usize, u32) -> i32;
 type Set = unsafe extern "C" fn(u64, u8, usize, usize) -> i32;
 
-/// The caller's own stream, as PyTorch has one; never destroyed, as PyTorch's.
+/// A stream of the caller, never destroyed, as those of PyTorch.
 pub fn foreign_stream(gpu: &Gpu) -> (libloading::Library, usize) {
     let (_entered, mut stream) = (gpu.enter().unwrap(), 0);
-    // SAFETY: the stand-in's library, whose function is declared so.
+    // SAFETY: the stand-in's library declares the function so.
     let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
-    // SAFETY: as above, and there is room for the handle.
+    // SAFETY: as above, and `stream` is valid for a write.
     assert_eq!(unsafe { library.get::<Create>("cuStreamCreate").unwrap()(&mut stream, 0) }, 0);
     (library, stream)
 }
 
-/// Sets memory on the caller's stream, without waiting, and gives an event after it.
+/// Sets memory on the caller's stream without waiting; returns an event after that.
 pub fn set_later(
     gpu: &Gpu,
     (library, stream): &(libloading::Library, usize),
     (addr, len): (usize, usize),
 ) -> GpuEvent {
     let _entered = gpu.enter().unwrap();
-    // SAFETY: the memory is a lease's that waits for the event.
+    // SAFETY: the memory belongs to a lease that waits for the event.
     let set = unsafe { library.get::<Set>("cuMemsetD8Async") }.unwrap();
     for byte in [1, 2, 3, 0x5a] {
         // SAFETY: as above.
@@ -197,7 +197,7 @@ pub fn set_later(
     unsafe { gpu.event_after(*stream) }.unwrap()
 }
 
-/// How the suite reaches a GPU's memory.
+/// Copies GPU memory for the suite.
 struct Copies(Gpu);
 
 impl Reach for Copies {
@@ -212,7 +212,7 @@ impl Reach for Copies {
     }
 }
 
-/// The suite's memory is a GPU's.
+/// Gives the suite GPU memory.
 pub fn device(fixture: Fixture) -> Fixture {
     let gpu = Gpu::open(0).unwrap();
     let arena = Arena::device(&gpu, 64 * MIB).unwrap();

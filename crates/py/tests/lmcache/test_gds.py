@@ -339,7 +339,7 @@ class OnStandIn(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertRegex(done.stderr, r"Ran 1 test in[^\n]*\n\nOK\n")
             lines = dict(line.rsplit(" ", 1) for line in (pathlib.Path(place) / "report").read_text().splitlines())
-            left = {what: n for what, n in lines.items() if what.startswith("left ") and n != "0"}
+            left = {what: n for what, n in lines.items() if what.startswith("leaked ") and n != "0"}
             self.assertEqual(left, {}, "never given back")
 
     def test_loads_go_into_memory_of_the_gpu(self):

@@ -11,7 +11,7 @@ import uuid
 from types import SimpleNamespace
 
 import torch
-from kvtier.lmcache import _plugin_settings, remote
+from kvtier.lmcache import _extra_config, remote
 from lmcache.v1.cache_engine import LMCacheEngineBuilder
 from lmcache.v1.config import LMCacheEngineConfig
 from lmcache.v1.gpu_connector import GPUConnectorInterface
@@ -286,7 +286,7 @@ class Metrics(Engine):
 
     def test_every_worker_has_a_port_of_its_own(self):
         def address(text, worker):
-            return _plugin_settings.metrics_address({"plugin.metrics": text}, "plugin", SimpleNamespace(worker_id=worker))
+            return _extra_config.metrics_address({"plugin.metrics": text}, "plugin", SimpleNamespace(worker_id=worker))
 
         self.assertEqual(address("127.0.0.1:9464", 0), "127.0.0.1:9464")
         self.assertEqual(address("[::1]:9464", 3), "[::1]:9467")

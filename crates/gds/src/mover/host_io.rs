@@ -1,4 +1,4 @@
-//! What moves between files and host memory, as the engine sees it.
+//! Reads the host parts of a load through the I/O engine, and converts transfers to engine jobs.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,69 +10,78 @@ use kvtier_uring::{Engine, Error, ErrorKind, Finished, Job};
 
 use super::load::submit;
 
-/// The parts of a transfer that are for the host, under way by themselves.
-pub struct Near {
-    places: Vec<usize>,
+/// A part of a transfer into host memory, with its index.
+pub struct HostPart {
+    at: usize,
+    part: Part,
+}
+
+/// The reads of host parts, in flight.
+pub struct HostReads {
+    at: Vec<usize>,
     read: Option<Ticket<Result<Finished, CoreError>>>,
 }
 
-/// Takes the parts for the host out of all.
-pub fn near(parts: &mut [Option<Part>]) -> Vec<(usize, Part)> {
-    let is_near = |part: &Part| match part {
+/// Takes the parts for host memory.
+pub fn take_host_parts(parts: &mut [Option<Part>]) -> Vec<HostPart> {
+    let is_host = |part: &Part| match part {
         Part::Read { into, .. } => into.place().is_host(),
         Part::Write { from, .. } => from.place().is_host(),
     };
-    let take =
-        |(n, part): (usize, &mut Option<Part>)| Some((n, part.take_if(|part| is_near(part))?));
+    let take = |(at, part): (usize, &mut Option<Part>)| {
+        let part = part.take_if(|part| is_host(part))?;
+        Some(HostPart { at, part })
+    };
     parts.iter_mut().enumerate().filter_map(take).collect()
 }
 
-/// Starts to read them.
-pub fn start(engine: &Engine, file: &Arc<OwnedFd>, parts: Vec<(usize, Part)>) -> Near {
-    let (places, parts): (Vec<usize>, Vec<Part>) = parts.into_iter().unzip();
-    let mut job = Job::read(Arc::clone(file));
-    job.parts = parts.into_iter().map(to_engine).collect();
-    Near { read: (!places.is_empty()).then(|| submit(engine, job)), places }
-}
+impl HostReads {
+    /// Starts to read the parts.
+    pub fn start(engine: &Engine, file: &Arc<OwnedFd>, parts: Vec<HostPart>) -> Self {
+        let at: Vec<usize> = parts.iter().map(|part| part.at).collect();
+        let mut job = Job::read(Arc::clone(file));
+        job.parts = parts.into_iter().map(|part| to_engine_part(part.part)).collect();
+        HostReads { read: (!at.is_empty()).then(|| submit(engine, job)), at }
+    }
 
-impl Near {
-    /// Waits for them and puts them back where they were.
+    /// Waits for the reads and puts the parts back at their indices. Returns the bytes read.
     pub async fn finish(self, parts: &mut [Option<Part>]) -> io::Result<u64> {
         let Some(read) = self.read else { return Ok(0) };
         let Finished { job, result, .. } = read.await.map_err(io::Error::other)?;
-        for (n, part) in self.places.into_iter().zip(job.parts) {
-            parts[n] = Some(from_engine(part));
+        for (at, part) in self.at.into_iter().zip(job.parts) {
+            parts[at] = Some(from_engine_part(part));
         }
         result.map_err(io_error)
     }
 }
 
-/// A transfer for the host alone.
-pub fn job_of(transfer: Transfer) -> Job {
+/// Converts a transfer with host memory only.
+pub fn to_job(transfer: Transfer) -> Job {
     let reads = matches!(transfer.parts.first(), Some(Part::Read { .. }));
     let mut job = if reads { Job::read(transfer.file) } else { Job::write(transfer.file) };
-    job.parts = transfer.parts.into_iter().map(to_engine).collect();
+    job.parts = transfer.parts.into_iter().map(to_engine_part).collect();
     job.watch = transfer.watch;
     job
 }
 
-pub fn transfer_of(job: Job) -> Transfer {
+/// Converts a job back to its transfer.
+pub fn to_transfer(job: Job) -> Transfer {
     Transfer {
         file: job.file,
-        parts: job.parts.into_iter().map(from_engine).collect(),
+        parts: job.parts.into_iter().map(from_engine_part).collect(),
         watch: job.watch,
         sums: None,
     }
 }
 
-fn to_engine(part: Part) -> kvtier_uring::Part {
+fn to_engine_part(part: Part) -> kvtier_uring::Part {
     match part {
         Part::Read { at, into, len } => kvtier_uring::Part::Read { at, into, len },
         Part::Write { at, from } => kvtier_uring::Part::Write { at, len: from.len(), from },
     }
 }
 
-fn from_engine(part: kvtier_uring::Part) -> Part {
+fn from_engine_part(part: kvtier_uring::Part) -> Part {
     match part {
         kvtier_uring::Part::Read { at, into, len } => Part::Read { at, into, len },
         kvtier_uring::Part::Write { at, from, .. } => Part::Write { at, from },

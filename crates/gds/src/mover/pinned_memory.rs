@@ -6,17 +6,17 @@ use kvtier_uring::Engine;
 
 use crate::GdsConfig;
 
-/// Host memory between files and GPUs.
+/// Pinned host memory between files and GPUs.
 #[derive(Debug)]
 pub struct PinnedMemory {
-    /// Slots of one piece each, for loads.
+    /// For loads: slots of one piece each.
     pub buffers: Arena,
-    /// For saves, a chunk at a time.
+    /// For saves: one chunk at a time.
     pub staging: Arena,
 }
 
 impl PinnedMemory {
-    /// Takes and pins it, for all GPUs, and registers it with the engine.
+    /// Allocates and pins the memory for all GPUs, and registers it with the I/O engine.
     pub fn new(config: &GdsConfig, gpu: &Gpu, engine: &Engine) -> io::Result<Self> {
         let buffers = ArenaConfig::huge(config.buffer_bytes).with_slots(config.piece_bytes);
         let pin = |config| Arena::pinned(config, gpu).map_err(io::Error::other);

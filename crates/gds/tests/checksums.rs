@@ -1,5 +1,5 @@
-//! What cuFile brought is proven on the GPU where that can be had, else at the CPU, as configured;
-//! never is a damaged chunk believed.
+//! Loads by cuFile are verified as configured, on the GPU or else in host memory, and a damaged
+//! chunk is never a hit.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -23,7 +23,7 @@ fn damage(bench: &Bench, at: u64) {
     file.write_all_at(&[byte[0] ^ 1], at).unwrap();
 }
 
-/// Loads of a chunk: what was summed on the GPU, copied back, and not looked at.
+/// MiB verified on the GPU, MiB verified in host memory, and unverified loads.
 fn proofs(bench: &Bench) -> [u64; 3] {
     let [summed, proven, unseen] =
         ["verified_gpu_bytes", "verified_host_bytes", "unverified_loads"]
@@ -31,9 +31,8 @@ fn proofs(bench: &Bench) -> [u64; 3] {
     [summed / MIB as u64, proven / MIB as u64, unseen]
 }
 
-/// Four loads of one chunk, and one more of what became of it by one bit, for each way to prove
-/// them.
-fn proves_as_configured(name: &str, fakes: &Fakes, on_gpu: bool) {
+/// For each setting of `proof`: loads a chunk four times, and once more after one bit was flipped.
+fn verifies_as_configured(name: &str, fakes: &Fakes, on_gpu: bool) {
     clean(name, fakes, || {
         for (proof, seen, unseen) in
             [(Proof::Always, 4, 0), (Proof::Sample(2), 2, 2), (Proof::Off, 0, 4)]
@@ -48,40 +47,36 @@ fn proves_as_configured(name: &str, fakes: &Fakes, on_gpu: bool) {
                 "{proof:?}"
             );
             damage(&bench, 70_000);
-            let believed = if proof == Proof::Off {
+            let expected = if proof == Proof::Off {
                 Loaded::Hit { len: LEN as u64 }
             } else {
                 Loaded::Miss(MissReason::Corrupt)
             };
-            assert_eq!(bench.load(&key, LEN).result.unwrap(), believed, "{proof:?}");
+            assert_eq!(bench.load(&key, LEN).result.unwrap(), expected, "{proof:?}");
         }
     });
 }
 
 #[test]
-fn loads_are_proven_on_the_gpu_as_configured() {
-    proves_as_configured("loads_are_proven_on_the_gpu_as_configured", &Fakes::new(), true);
+fn loads_are_verified_on_the_gpu_as_configured() {
+    verifies_as_configured("loads_are_verified_on_the_gpu_as_configured", &Fakes::new(), true);
 }
 
 #[test]
-fn a_driver_that_does_not_take_the_kernel_costs_the_way_back() {
+fn a_driver_that_refuses_the_kernel_costs_a_copy_back() {
     let fakes = Fakes::new().fail("cuModuleLoadData:*:218");
-    proves_as_configured(
-        "a_driver_that_does_not_take_the_kernel_costs_the_way_back",
-        &fakes,
-        false,
-    );
+    verifies_as_configured("a_driver_that_refuses_the_kernel_costs_a_copy_back", &fakes, false);
 }
 
 #[test]
-fn a_gpu_that_sums_wrongly_is_not_believed() {
+fn a_gpu_with_wrong_checksums_is_not_used_for_them() {
     let fakes = Fakes::new().wrong_kernels();
-    proves_as_configured("a_gpu_that_sums_wrongly_is_not_believed", &fakes, false);
+    verifies_as_configured("a_gpu_with_wrong_checksums_is_not_used_for_them", &fakes, false);
 }
 
 #[test]
-fn one_wrong_bit_anywhere_is_found() {
-    clean("one_wrong_bit_anywhere_is_found", &Fakes::new(), || {
+fn one_flipped_bit_anywhere_is_detected() {
+    clean("one_flipped_bit_anywhere_is_detected", &Fakes::new(), || {
         for at in
             [0, 2047, 2048, 4 * 2048 + 15, MIB as u64 / 2 + 3, MIB as u64 - 1, MIB as u64 + 776]
         {
@@ -100,7 +95,7 @@ fn one_wrong_bit_anywhere_is_found() {
 }
 
 #[test]
-fn why_a_gpu_takes_no_checksums_is_told() {
+fn the_status_says_why_a_gpu_computes_no_checksums() {
     let body = || {
         let bench = Bench::direct(|_| {});
         bench.round_trip(1, LEN);
@@ -111,23 +106,23 @@ fn why_a_gpu_takes_no_checksums_is_told() {
         );
     };
     let fakes = Fakes::new().fail("cuModuleGetFunction:*:500");
-    clean("why_a_gpu_takes_no_checksums_is_told", &fakes, body);
+    clean("the_status_says_why_a_gpu_computes_no_checksums", &fakes, body);
 }
 
 #[test]
-fn what_a_gpu_fails_to_sum_once_is_copied_back() {
-    // The first run is the one by which it proves itself.
+fn a_range_that_a_gpu_fails_to_checksum_is_copied_back() {
+    // The first run is the self-test.
     let fakes = Fakes::new().fail("cuLaunchKernel:3:700");
     let check = |report: &Report| {
-        report.is_clean();
-        assert_eq!((report.calls("cuLaunchKernel"), report.saw("kernels")), (4, 3));
+        report.assert_clean();
+        assert_eq!((report.calls("cuLaunchKernel"), report.counter("kernels")), (4, 3));
     };
     let body = || {
         let bench = Bench::direct(|_| {});
         (0..3).for_each(|n| bench.round_trip(n, LEN));
         assert_eq!(proofs(&bench), [2, 1, 0]);
     };
-    fakes.run("what_a_gpu_fails_to_sum_once_is_copied_back", body, check);
+    fakes.run("a_range_that_a_gpu_fails_to_checksum_is_copied_back", body, check);
 }
 
 #[test]
@@ -141,14 +136,14 @@ fn a_kernel_that_is_never_loaded_costs_a_thread_and_no_load() {
             proofs(&bench)
         );
         let (reasons, kernel) =
-            (bench.reasons(), "the kernel that takes checksums has not returned within 2 s");
+            (bench.reasons(), "the kernel that computes checksums has not returned within 2 s");
         assert!(
             !reasons.contains(kernel) || !reasons.contains("cufile.log"),
-            "that log knows no kernel: {reasons}"
+            "cufile.log does not cover the kernel: {reasons}"
         );
     };
     let check =
-        |report: &Report| assert!(report.calls("cuModuleLoadData") <= 1, "nobody tries it again");
+        |report: &Report| assert!(report.calls("cuModuleLoadData") <= 1, "it is not tried again");
     Fakes::new().fail("cuModuleLoadData:1:H").run(
         "a_kernel_that_is_never_loaded_costs_a_thread_and_no_load",
         body,
@@ -157,8 +152,8 @@ fn a_kernel_that_is_never_loaded_costs_a_thread_and_no_load() {
 }
 
 #[test]
-fn chunks_in_several_leases_are_summed_part_by_part() {
-    clean("chunks_in_several_leases_are_summed_part_by_part", &Fakes::new(), || {
+fn chunks_in_several_leases_are_checksummed_part_by_part() {
+    clean("chunks_in_several_leases_are_checksummed_part_by_part", &Fakes::new(), || {
         let bench = Bench::direct(|_| {});
         let key = bench.key(1);
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
@@ -171,23 +166,24 @@ fn chunks_in_several_leases_are_summed_part_by_part() {
     });
 }
 
-/// Leases for `len` bytes and a little more: few or many, some whole pages, some not, some that
-/// begin in the middle of a page.
+/// Leases for `len` bytes and a little more: few or many, some of whole pages, some not, some that
+/// start within a page.
 fn leases(bench: &Bench, rng: &mut Seed, len: usize) -> Vec<Lease> {
-    let (mut leases, mut room) = (Vec::new(), 0);
-    while room < len {
-        let most = (len - room + 5000).min(600_000) as u64;
+    let mut leases = Vec::new();
+    let mut leased = 0;
+    while leased < len {
+        let most = (len - leased + 5000).min(600_000) as u64;
         let bytes = rng.below(most) as usize + 1;
         let bytes = if rng.below(3) == 0 { bytes } else { bytes.next_multiple_of(4096) };
         let skip = [0, 0, 0, 1, 2048, 4095][rng.below(6) as usize];
         leases.push(bench.arena.lease(skip + bytes).unwrap().split_at(skip).1);
-        room += bytes;
+        leased += bytes;
     }
     leases
 }
 
-/// Loads chunks of many lengths into leases of all kinds, some of whose reads and sums fail, and
-/// then with one wrong bit.
+/// Loads chunks of many lengths into leases of all kinds, with reads and checksums that fail, and
+/// then with one flipped bit.
 fn right_or_corrupt(layout: Layout) {
     let bench = Bench::direct(|config| {
         config.disk.layout = layout;
@@ -228,7 +224,8 @@ fn right_or_corrupt(layout: Layout) {
     );
 }
 
-/// Reads and runs that fail now and then, all but the first of each, which are those of the start.
+/// Reads and kernel runs that fail now and then, except the first of each, which are those of the
+/// probe and the self-test.
 fn now_and_then() -> Fakes {
     (0..40).fold(Fakes::new(), |fakes, n| {
         fakes.fail(&format!("cuFileRead:{}:E5,cuLaunchKernel:{}:700", 3 + 7 * n, 2 + 3 * n))
@@ -236,15 +233,15 @@ fn now_and_then() -> Fakes {
 }
 
 #[test]
-fn bytes_that_came_in_several_ways_are_proven_once_each() {
-    clean("bytes_that_came_in_several_ways_are_proven_once_each", &now_and_then(), || {
+fn bytes_of_several_data_paths_are_verified_once_each() {
+    clean("bytes_of_several_data_paths_are_verified_once_each", &now_and_then(), || {
         right_or_corrupt(Layout::Kvtier)
     });
 }
 
 #[test]
-fn bytes_behind_a_head_are_proven_once_each() {
-    clean("bytes_behind_a_head_are_proven_once_each", &now_and_then(), || {
+fn bytes_after_a_header_are_verified_once_each() {
+    clean("bytes_after_a_header_are_verified_once_each", &now_and_then(), || {
         right_or_corrupt(Layout::LmcacheGds)
     });
 }

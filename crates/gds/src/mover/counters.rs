@@ -1,27 +1,27 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the mover counts beside the directory's own counters; every field only grows.
+/// The mover's counters, reported beside those of the directory. Every field only grows.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct GdsCounters {
     /// Bytes loaded into GPU memory through pinned memory.
     pub uploaded_bytes: AtomicU64,
     /// Bytes loaded into GPU memory by cuFile.
     pub direct_bytes: AtomicU64,
-    /// Reads by cuFile that failed and went through pinned memory.
+    /// Reads by cuFile that failed and were repeated through pinned memory.
     pub direct_failed: AtomicU64,
-    /// Bytes that cuFile had loaded and that were copied back to compare their checksums.
+    /// Bytes loaded by cuFile and verified in host memory, after a copy back.
     pub verified_host_bytes: AtomicU64,
-    /// Bytes that cuFile had loaded and whose checksums the GPU took.
+    /// Bytes loaded by cuFile and verified by checksums computed on the GPU.
     pub verified_gpu_bytes: AtomicU64,
-    /// Loads by cuFile that were not compared with their checksums, as configured.
+    /// Loads by cuFile that were not verified, as configured.
     pub unverified_loads: AtomicU64,
-    /// Bytes brought from GPU memory to be saved.
+    /// Bytes copied from GPU memory to be saved.
     pub fetched_bytes: AtomicU64,
-    /// Times that work on a GPU waited for an event of the caller's.
+    /// Waits for an event of the caller.
     pub event_waits: AtomicU64,
 }
 
-impl Counts {
+impl GdsCounters {
     pub fn all(&self) -> Vec<(&'static str, u64)> {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
         vec![

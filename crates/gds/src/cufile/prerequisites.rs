@@ -1,12 +1,13 @@
+//! Checks for known causes of a hang or failure, before the first call of cuFile.
+
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::sys::statfs::statfs;
 
-/// File systems that cuFile does not reach, and that containers tend to have: magic number and
-/// name.
-const REFUSED: [(i64, &str); 6] = [
+/// File systems without cuFile support that are common in containers: magic number and name.
+const UNSUPPORTED: [(i64, &str); 6] = [
     (0x0102_1994, "tmpfs"),
     (0x8584_58f6, "ramfs"),
     (0x794c_7630, "overlayfs"),
@@ -15,15 +16,18 @@ const REFUSED: [(i64, &str); 6] = [
     (0x2fc1_2fc1, "zfs"),
 ];
 
-/// Looks for what makes cuFile hang or fail, before its first call. `root` is where `/proc`, `/dev`
-/// and `/run` are looked for; where it is not the real one, in tests, every file system will do.
-pub fn preflight(root: &Path, dir: &Path) -> Result<(), String> {
-    machine(root)?;
-    file_system(root, dir)
+/// Checks the machine and the file system of a directory. `root` contains `/proc`, `/dev` and
+/// `/run`; if it is not `/`, as in tests, every file system passes.
+///
+/// # Errors
+/// The reason why cuFile would hang or fail, with the remedy.
+pub fn check_prerequisites(root: &Path, dir: &Path) -> Result<(), String> {
+    check_machine(root)?;
+    check_file_system(root, dir)
 }
 
-/// What of the machine makes cuFile hang or fail.
-pub fn machine(root: &Path) -> Result<(), String> {
+/// Checks the machine.
+pub fn check_machine(root: &Path) -> Result<(), String> {
     if let Err(e) = fs::File::open(root.join("proc/modules")) {
         return Err(format!(
             "/proc/modules cannot be opened ({e}; a kernel without modules, or gVisor): cuFileDriverOpen would never return"
@@ -31,8 +35,8 @@ pub fn machine(root: &Path) -> Result<(), String> {
     }
     let count = fs::read_to_string(root.join("proc/driver/nvidia-fs/devcount")).unwrap_or_default();
     if count.trim().parse::<u64>().is_ok_and(|count| count > 0) {
-        devices(&root.join("dev")).map_err(|why| {
-            format!("nvidia-fs is loaded, and {why}: cuFileDriverOpen would close a descriptor of others; in a container, pass /dev/nvidia-fs* in")
+        check_devices(&root.join("dev")).map_err(|why| {
+            format!("nvidia-fs is loaded, and {why}: cuFileDriverOpen would close a descriptor of another library; in a container, pass /dev/nvidia-fs* in")
         })?;
     }
     fs::read_dir(root.join("run/udev/data")).map(drop).map_err(|e| {
@@ -40,15 +44,15 @@ pub fn machine(root: &Path) -> Result<(), String> {
     })
 }
 
-/// File systems that it is known to refuse; `root` as above.
-pub fn file_system(root: &Path, dir: &Path) -> Result<(), String> {
+/// Checks the file system; `root` as for [`check_prerequisites`].
+pub fn check_file_system(root: &Path, dir: &Path) -> Result<(), String> {
     if root != Path::new("/") {
         return Ok(());
     }
     let kind = statfs(dir)
-        .map_err(|e| format!("cannot ask what file system {} is on: {e}", dir.display()))?;
+        .map_err(|e| format!("cannot determine the file system of {}: {e}", dir.display()))?;
     let magic = kind.filesystem_type().0;
-    if let Some((_, name)) = REFUSED.iter().find(|(refused, _)| *refused == magic) {
+    if let Some((_, name)) = UNSUPPORTED.iter().find(|(unsupported, _)| *unsupported == magic) {
         let dir = dir.display();
         return Err(format!(
             "{dir} is on {name}, which cuFile does not support; use ext4 or xfs on NVMe, in a container a volume"
@@ -57,17 +61,17 @@ pub fn file_system(root: &Path, dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the devices of nvidia-fs are there, and can be opened: in a container they may be listed
-/// and forbidden.
-fn devices(dev: &Path) -> Result<(), String> {
+/// Checks that the devices of nvidia-fs exist and can be opened; in a container they may be listed
+/// but forbidden.
+fn check_devices(dev: &Path) -> Result<(), String> {
     let names = fs::read_dir(dev).into_iter().flatten().flatten();
-    let is_one =
+    let is_nvidia_fs =
         |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("nvidia-fs");
-    let found: Vec<_> = names.filter(is_one).map(|entry| entry.path()).collect();
+    let found: Vec<_> = names.filter(is_nvidia_fs).map(|entry| entry.path()).collect();
     if found.is_empty() {
         return Err("/dev/nvidia-fs* are missing".into());
     }
-    // Not to wait for a device that is not ready.
+    // `O_NONBLOCK`: do not wait for a device that is not ready.
     let open = |path: &Path| {
         fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)
     };
@@ -80,16 +84,16 @@ mod tests {
     use super::*;
 
     fn says(root: &Path) -> String {
-        preflight(root, Path::new("/nowhere")).err().unwrap_or_default()
+        check_prerequisites(root, Path::new("/nowhere")).err().unwrap_or_default()
     }
 
     #[test]
-    fn each_state_that_is_known_to_fail_is_found_in_time() {
+    fn each_known_cause_of_a_failure_is_detected() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         assert!(says(root).contains("/proc/modules"));
         fs::create_dir_all(root.join("proc/driver/nvidia-fs")).unwrap();
-        // There, and no file that can be opened.
+        // It exists, but cannot be opened.
         let socket = std::os::unix::net::UnixListener::bind(root.join("proc/modules")).unwrap();
         assert!(says(root).contains("/proc/modules cannot be opened"), "{}", says(root));
         drop(socket);
@@ -108,9 +112,9 @@ mod tests {
     }
 
     #[test]
-    fn file_systems_that_it_does_not_reach_are_refused() {
+    fn unsupported_file_systems_are_refused() {
         let says =
-            |dir: &str| file_system(Path::new("/"), Path::new(dir)).err().unwrap_or_default();
+            |dir: &str| check_file_system(Path::new("/"), Path::new(dir)).err().unwrap_or_default();
         assert!(says("/dev/shm").contains("/dev/shm is on tmpfs"));
         assert!(says("/nowhere").contains("/nowhere"));
     }

@@ -1,16 +1,16 @@
-//! What NVIDIA's own libcufile calls beyond what we do: it runs over this library in compatibility
-//! mode.
+//! Functions of `libcuda.so.1` that only NVIDIA's own libcufile calls. It runs over this library in
+//! compatibility mode.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::cuda::{
     CONTEXT, CURRENT, INVALID, INVALID_CONTEXT, INVALID_DEVICE, NOT_SUPPORTED, OK, OUT_OF_MEMORY,
-    devices, tell, with,
+    devices, with, write_result,
 };
 use crate::streams::Step;
 use crate::{cuda, memory, streams};
 
-/// Attributes of a device: as a GPU of compute capability 9.0.
+/// Attributes of a device of compute capability 9.0.
 const MAJOR: c_int = 75;
 const UNIFIED_ADDRESSING: c_int = 41;
 const MULTIPROCESSORS: c_int = 16;
@@ -20,7 +20,7 @@ const BUS: c_int = 33;
 const HOST: c_uint = 1;
 const DEVICE: c_uint = 2;
 
-fn is_there(device: c_int) -> bool {
+fn is_valid(device: c_int) -> bool {
     usize::try_from(device).is_ok_and(|device| device < devices())
 }
 
@@ -30,7 +30,7 @@ unsafe extern "C" fn cuDeviceGetAttribute(
     attribute: c_int,
     device: c_int,
 ) -> c_int {
-    if !is_there(device) {
+    if !is_valid(device) {
         return INVALID_DEVICE;
     }
     let found = match attribute {
@@ -40,11 +40,11 @@ unsafe extern "C" fn cuDeviceGetAttribute(
         BUS => device + 1,
         _ => 0,
     };
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(value, found) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe { write_result(value, found) }
 }
 
-/// What a device is called among all devices.
+/// The UUID of a device.
 pub fn uuid(device: c_int) -> [u8; 16] {
     let mut id = [0xfa; 16];
     id[15] = device as u8;
@@ -53,13 +53,13 @@ pub fn uuid(device: c_int) -> [u8; 16] {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetUuid(to: *mut [u8; 16], device: c_int) -> c_int {
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(to, uuid(device)) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe { write_result(to, uuid(device)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> c_int {
-    // SAFETY: as CUDA demands of its caller.
+    // SAFETY: as CUDA requires of the caller.
     unsafe { cuDeviceGetUuid(uuid, device) }
 }
 
@@ -69,7 +69,7 @@ unsafe extern "C" fn cuDeviceGetPCIBusId(name: *mut c_char, len: c_int, device: 
     if name.is_null() || (len as usize) < text.len() {
         return INVALID;
     }
-    // SAFETY: as CUDA demands of its caller, `len` bytes at `name` can be written, and that is
+    // SAFETY: as CUDA requires of the caller, `len` bytes at `name` can be written, and that is
     // enough.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), name, text.len()) };
     OK
@@ -77,20 +77,20 @@ unsafe extern "C" fn cuDeviceGetPCIBusId(name: *mut c_char, len: c_int, device: 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetByPCIBusId(device: *mut c_int, name: *const c_char) -> c_int {
-    // SAFETY: as CUDA demands of its caller, a text.
+    // SAFETY: as CUDA requires of the caller, a text.
     let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy();
     let bus = name.split(':').nth(1).and_then(|bus| c_int::from_str_radix(bus, 16).ok());
-    match bus.map(|bus| bus - 1).filter(|device| is_there(*device)) {
-        // SAFETY: as CUDA demands of its caller.
-        Some(found) => unsafe { tell(device, found) },
+    match bus.map(|bus| bus - 1).filter(|device| is_valid(*device)) {
+        // SAFETY: as CUDA requires of the caller.
+        Some(found) => unsafe { write_result(device, found) },
         None => INVALID,
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) -> c_int {
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(bytes, memory::sizes().0) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe { write_result(bytes, memory::sizes().0) }
 }
 
 #[unsafe(no_mangle)]
@@ -104,8 +104,10 @@ unsafe extern "C" fn cuDevicePrimaryCtxGetState(
     flags: *mut c_uint,
     active: *mut c_int,
 ) -> c_int {
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(flags, 0).max(tell(active, c_int::from(cuda::is_retained(device)))) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe {
+        write_result(flags, 0).max(write_result(active, c_int::from(cuda::is_retained(device))))
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -117,7 +119,7 @@ extern "C" fn cuCtxPushCurrent_v2(context: usize) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut usize) -> c_int {
     if !context.is_null() {
-        // SAFETY: as CUDA demands of its caller.
+        // SAFETY: as CUDA requires of the caller.
         unsafe { context.write(CURRENT.get()) };
     }
     OK
@@ -127,21 +129,21 @@ unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut usize) -> c_int {
 unsafe extern "C" fn cuCtxGetDevice(device: *mut c_int) -> c_int {
     match CURRENT.get() {
         0 => INVALID_CONTEXT,
-        // SAFETY: as CUDA demands of its caller.
-        context => unsafe { tell(device, (context - CONTEXT) as c_int) },
+        // SAFETY: as CUDA requires of the caller.
+        context => unsafe { write_result(device, (context - CONTEXT) as c_int) },
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuCtxGetApiVersion(_context: usize, version: *mut c_uint) -> c_int {
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(version, 13_000) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe { write_result(version, 13_000) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> c_int {
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(least, 0).max(tell(greatest, -5)) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe { write_result(least, 0).max(write_result(greatest, -5)) }
 }
 
 #[unsafe(no_mangle)]
@@ -152,15 +154,15 @@ extern "C" fn cuCtxSynchronize() -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGetErrorString(_error: c_int, text: *mut *const c_char) -> c_int {
-    // SAFETY: as CUDA demands of its caller; the text is static.
-    unsafe { tell(text, c"an error of a stand-in".as_ptr()) }
+    // SAFETY: as CUDA requires of the caller; the text is static.
+    unsafe { write_result(text, c"an error of a stand-in".as_ptr()) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostAlloc(at: *mut usize, len: usize, _flags: c_uint) -> c_int {
     match memory::allocate_pinned(len) {
-        // SAFETY: as CUDA demands of its caller.
-        Some(address) => unsafe { tell(at, address) },
+        // SAFETY: as CUDA requires of the caller.
+        Some(address) => unsafe { write_result(at, address) },
         None => OUT_OF_MEMORY,
     }
 }
@@ -176,20 +178,20 @@ unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
     host: usize,
     _flags: c_uint,
 ) -> c_int {
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(device, host as u64) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe { write_result(device, host as u64) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostGetFlags(flags: *mut c_uint, _host: usize) -> c_int {
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(flags, 1) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe { write_result(flags, 1) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemGetAddressRange_v2(base: *mut u64, len: *mut usize, at: u64) -> c_int {
     let Some((start, bytes, _)) = memory::device_of(at as usize) else { return INVALID };
-    // SAFETY: where they are not null, as CUDA demands of its caller.
+    // SAFETY: where they are not null, as CUDA requires of the caller.
     unsafe {
         if !base.is_null() {
             base.write(start as u64);
@@ -201,7 +203,7 @@ unsafe extern "C" fn cuMemGetAddressRange_v2(base: *mut u64, len: *mut usize, at
     OK
 }
 
-/// Several attributes at once; what a pointer has not is 0.
+/// Several attributes; those that do not apply are 0.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuPointerGetAttributes(
     n: c_uint,
@@ -210,14 +212,14 @@ unsafe extern "C" fn cuPointerGetAttributes(
     at: u64,
 ) -> c_int {
     for n in 0..n as usize {
-        // SAFETY: as CUDA demands of its caller, `n` of each, and room for each.
+        // SAFETY: as CUDA requires of the caller, `n` of each, and memory for each.
         unsafe { pointer_attribute(*into.add(n), *which.add(n), at as usize) };
     }
     OK
 }
 
 /// # Safety
-/// `into` has room for what the attribute is.
+/// `into` is valid for a write of the attribute's type.
 unsafe fn pointer_attribute(into: *mut c_void, which: c_int, at: usize) {
     let device = memory::device_of(at);
     let (start, len, context) = device.unwrap_or((at, 0, 0));
@@ -257,61 +259,67 @@ unsafe extern "C" fn cuStreamCreateWithPriority(
     _priority: c_int,
 ) -> c_int {
     match streams::create() {
-        // SAFETY: as CUDA demands of its caller.
-        Some(handle) => unsafe { tell(stream, handle) },
+        // SAFETY: as CUDA requires of the caller.
+        Some(handle) => unsafe { write_result(stream, handle) },
         None => OUT_OF_MEMORY,
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamGetCtx(_stream: usize, context: *mut usize) -> c_int {
-    // SAFETY: as CUDA demands of its caller.
-    unsafe { tell(context, CURRENT.get()) }
+    // SAFETY: as CUDA requires of the caller.
+    unsafe { write_result(context, CURRENT.get()) }
 }
 
-/// A copy between any two places, on a stream.
-fn copy(to: usize, from: usize, len: usize, (stream, waits): (usize, bool)) -> c_int {
-    let place = |at: usize| memory::behind(at, len).map_or(at, |behind| behind as usize);
-    let (to, from) = (place(to), place(from));
+/// Copies on a stream between device or host memory.
+fn copy(to: usize, from: usize, len: usize, stream: usize) -> c_int {
+    let address = |at: usize| memory::host_address(at, len).map_or(at, |at| at as usize);
+    let to = address(to);
+    let from = address(from);
     with(stream, |stream| {
         if len > 0 {
             stream.push(Step::Copy { to, from, len });
-        }
-        if waits {
-            stream.wait();
         }
         OK
     })
 }
 
+/// Copies on the default stream and waits.
+fn copy_and_wait(to: usize, from: usize, len: usize) -> c_int {
+    copy(to, from, len, 0).max(with(0, |stream| {
+        stream.wait();
+        OK
+    }))
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyAsync(to: u64, from: u64, len: usize, stream: usize) -> c_int {
-    copy(to as usize, from as usize, len, (stream, false))
+    copy(to as usize, from as usize, len, stream)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, len: usize, stream: usize) -> c_int {
-    copy(to as usize, from as usize, len, (stream, false))
+    copy(to as usize, from as usize, len, stream)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpy(to: u64, from: u64, len: usize) -> c_int {
-    copy(to as usize, from as usize, len, (0, true))
+    copy_and_wait(to as usize, from as usize, len)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyHtoD_v2(to: u64, from: usize, len: usize) -> c_int {
-    copy(to as usize, from, len, (0, true))
+    copy_and_wait(to as usize, from, len)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyDtoH_v2(to: usize, from: u64, len: usize) -> c_int {
-    copy(to, from as usize, len, (0, true))
+    copy_and_wait(to, from as usize, len)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemsetD8_v2(to: u64, byte: u8, len: usize) -> c_int {
-    let Some(to) = memory::behind(to as usize, len) else { return INVALID };
+    let Some(to) = memory::host_address(to as usize, len) else { return INVALID };
     with(0, |stream| {
         stream.push(Step::Set { to: to as usize, len, byte });
         stream.wait();
@@ -319,8 +327,8 @@ extern "C" fn cuMemsetD8_v2(to: u64, byte: u8, len: usize) -> c_int {
     })
 }
 
-/// Functions that libcufile wants to find when it is loaded, and does not call as we use it.
-macro_rules! found_only {
+/// Functions that libcufile resolves when it is loaded, but never calls in these tests.
+macro_rules! unsupported {
     ($($name:ident)*) => {
         $(
             #[unsafe(no_mangle)]
@@ -331,7 +339,7 @@ macro_rules! found_only {
     };
 }
 
-found_only! {
+unsupported! {
     cuArray3DCreate cuArray3DCreate_v2 cuArray3DGetDescriptor cuArray3DGetDescriptor_v2 cuArrayCreate cuArrayCreate_v2
     cuArrayDestroy cuArrayGetDescriptor cuArrayGetDescriptor_v2 cuArrayGetMemoryRequirements cuArrayGetPlane
     cuArrayGetSparseProperties cuCtxCreate cuCtxCreate_v2 cuCtxDestroy_v2 cuCtxDetach cuCtxDisablePeerAccess
