@@ -14,7 +14,7 @@ MANY = 100_000
 
 
 class Keys(Case):
-    def test_what_is_no_key_is_told_in_the_end_and_raises_nothing(self):
+    def test_an_invalid_key_is_an_error_of_the_batch_and_does_not_raise(self):
         w = self.wrapped()
         self.quiet()
         w.set([key(1)], [filled(1)])
@@ -43,7 +43,7 @@ class Keys(Case):
             self.assertLess(len(said), 4000)
             self.assertNotIn("secret-salt", said)
 
-    def test_no_message_of_a_key_has_its_salt(self):
+    def test_no_message_about_a_key_contains_its_salt(self):
         salted, store = Key("m", b"1", salt="pepper"), Store(tiers=[{"type": "host", "bytes": MIB}])
         self.addCleanup(store.close)
         for give in (
@@ -83,7 +83,7 @@ class Keys(Case):
         self.assertEqual(w.delete([key(1), key(1)])[2], [True, True])
         self.assertEqual(w.exists([key(1)])[2], [False])
 
-    def test_a_hold_may_be_meant_to_last_for_ever(self):
+    def test_a_hold_may_last_for_ever(self):
         tiers = kvtier._native.Tiers({"tiers": [{"type": "host", "bytes": MIB}]}, hold_seconds=1e19)
         self.addCleanup(tiers.close)
         tiers.save([key(1)], [b"x" * 4096])
@@ -94,7 +94,7 @@ class Keys(Case):
 
 
 class Logs(Case):
-    def test_a_log_that_raises_costs_no_end(self):
+    def test_a_log_handler_that_raises_costs_no_completion(self):
         w, seen = self.wrapped(), unraisable(self)
 
         class Broken(logging.Filter):
@@ -142,7 +142,7 @@ class Many(Case):
         self.assertEqual(memory, b"".join(data))
         self.assertEqual(store.remove(keys), [True] * MANY)
 
-    def test_a_hundred_thousand_that_files_do_not_have(self):
+    def test_a_hundred_thousand_misses(self):
         w = self.wrapped(timeout_seconds=120.0)
         keys = [key(n) for n in range(MANY)]
         self.assertTrue(w.set([keys[-1]], [filled(1)])[0])

@@ -25,7 +25,7 @@ class Command(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("/nonexistent/kv", done.stderr)
 
-    def test_where_the_program_is_missing_that_is_said(self):
+    def test_a_missing_program_is_an_error(self):
         with tempfile.TemporaryDirectory() as place:
             # Its own Python files alone, and a home without programs.
             shutil.copytree(PACKAGE, f"{place}/lib/kvtier")

@@ -109,7 +109,7 @@ class Files(unittest.TestCase):
         own = self.moves(store)
         self.assertEqual(self.headers(cache), {key: ([2, 4, 16, 32], "BF16", KV_2LTD) for key in own})
 
-    def test_a_save_says_what_its_chunks_are(self):
+    def test_a_save_states_the_shape_of_its_chunks(self):
         cache = os.path.join(self.dir, "cache")
         store, data = self.opened(GDS.format(path=cache)), os.urandom(CHUNK)
         own = [EngineKey("m", n, "bfloat16") for n in range(3)]
@@ -123,7 +123,7 @@ class Files(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "'large' is no shape: write"):
             store.save(own, [data] * 3, shape="large")
 
-    def test_arrays_say_what_they_are(self):
+    def test_arrays_state_their_shape(self):
         cache = os.path.join(self.dir, "cache")
         store = self.opened(GDS.format(path=cache))
         own = [EngineKey("m", n, "half") for n in range(4)]
@@ -133,7 +133,7 @@ class Files(unittest.TestCase):
         wanted = [([2, 4, 16, 32], "F16", KV_2LTD), ([5], "U8", BINARY), ([1, 4, 16, 64], "F16", KV_MLA), ([2, 4, 16, 32], "F16", KV_2LTD)]
         self.assertEqual(self.headers(cache), dict(zip(own, wanted)))
 
-    def test_a_save_of_several_shapes_that_is_cancelled_ends_when_all_of_it_has(self):
+    def test_a_cancelled_save_of_several_shapes_ends_after_all_its_batches(self):
         store = self.opened(GDS.format(path=os.path.join(self.dir, "cache")))
         own, wanted = [EngineKey("m", n, "half") for n in range(24)], [bytes([n]) * ((1 << 20) + n) for n in range(24)]
         data = [bytearray(one) for one in wanted]
@@ -187,7 +187,7 @@ class Files(unittest.TestCase):
         for one in [Key("m", b"\0\1", rank=2**40, group=3), Key("org/m", b"h", salt="s")]:
             self.assertEqual(keys.parse(str(one), is_engine=False), one)
 
-    def test_what_a_file_says_in_vain_is_logged(self):
+    def test_settings_without_effect_are_logged(self):
         with self.assertLogs("kvtier", "WARNING") as log:
             self.opened("local_cpu: true\nmax_local_cpu_size: 0.01\nlocal_cpu_sise: 3\n")
         self.assertIn("local_cpu_sise", "".join(log.output))

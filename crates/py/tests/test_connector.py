@@ -59,7 +59,7 @@ class Case(unittest.TestCase):
 
 
 class Contract(Case):
-    def test_what_is_saved_is_found_loaded_and_deleted(self):
+    def test_saved_chunks_are_found_loaded_and_deleted(self):
         w = self.wrapped()
         keys = [key(n) for n in range(8)]
         self.assertEqual(w.set(keys, [filled(n) for n in range(8)])[0], True)
@@ -93,7 +93,7 @@ class Contract(Case):
         self.assertEqual(w.get([key(1)], [into]), (True, "", [False]))
         self.assertEqual(into.tobytes(), filled(7).tobytes())
 
-    def test_a_chunk_of_another_length_is_none(self):
+    def test_a_chunk_of_another_length_is_a_miss(self):
         w = self.wrapped()
         w.set([key(1)], [filled(1)])
         for size in (MIB - 4096, MIB + 4096):
@@ -104,7 +104,7 @@ class Contract(Case):
             self.assertIn(str(size), error)
         self.assertEqual(w.get([key(1)], [aligned(MIB)])[2], [True])
 
-    def test_a_key_that_is_none_fails_alone_but_fails_a_set(self):
+    def test_an_invalid_key_fails_alone_but_fails_a_set(self):
         w = self.wrapped()
         with self.assertLogs("kvtier") as log:
             ok, error, each = w.get(["no key", key(1)], [aligned(MIB), aligned(MIB)])
@@ -114,7 +114,7 @@ class Contract(Case):
         self.assertIn("no key", log.output[0])
         self.assertEqual(w.get([key(1)], [aligned(MIB)])[2], [True], "the other was saved")
 
-    def test_salts_are_apart(self):
+    def test_salts_are_separate(self):
         w = self.wrapped()
         w.set([key(1, salt="a")], [filled(1)])
         self.assertEqual(w.exists([key(1), key(1, salt="a"), key(1, salt="b")])[2], [False, True, False])
@@ -127,7 +127,7 @@ class Contract(Case):
         self.assertEqual(w.get([key(1)], [memoryview(into)[1:]])[2], [True])
         self.assertEqual(into[1:], data[1:])
 
-    def test_what_was_found_is_held_until_it_is_loaded(self):
+    def test_found_keys_are_held_until_they_are_loaded(self):
         w = self.wrapped()
         w.set([key(1), key(2)], [filled(1), filled(2)])
         w.exists([key(1), key(2)])
@@ -137,7 +137,7 @@ class Contract(Case):
         w.get([key(2)], [aligned(MIB)])
         self.assertEqual(w.delete([key(2)])[2], [True])
 
-    def test_the_capacity_holds_and_a_restart_finds_what_is_there(self):
+    def test_the_capacity_holds_and_a_restart_finds_the_chunks(self):
         w = self.wrapped(bytes_max=10 * MIB)
         for n in range(30):
             self.assertTrue(w.set([key(n)], [filled(n)])[0])
@@ -147,7 +147,7 @@ class Contract(Case):
         again = self.wrapped(bytes_max=10 * MIB)
         self.assertEqual(again.exists([key(n) for n in range(30)])[2], there)
 
-    def test_metrics_are_served_where_the_log_says(self):
+    def test_metrics_are_served_at_the_logged_address(self):
         with self.assertLogs("kvtier", "INFO") as log:
             w = self.wrapped(metrics="127.0.0.1:0")
         w.set([key(1)], [filled(1)])
@@ -159,7 +159,7 @@ class Contract(Case):
         told = {line.partition("{")[0]: line.rpartition(" ")[2] for line in lines if line.startswith("kvtier_lookup_")}
         self.assertEqual(told, {"kvtier_lookup_keys_total": "2", "kvtier_lookup_hits_total": "1"})
 
-    def test_a_configuration_can_be_a_file(self):
+    def test_a_configuration_may_be_a_file(self):
         path = os.path.join(self.dir.name, "kvtier.json")
         with open(path, "w") as file:
             file.write('{"tiers": [{"type": "host", "bytes": "8MiB"}]}')
@@ -170,7 +170,7 @@ class Contract(Case):
 
 
 class Refusals(Case):
-    def test_wrong_settings_say_what_and_where(self):
+    def test_wrong_settings_are_errors_with_name_and_place(self):
         spec = {"type": "file", "path": self.dir.name, "bytes": 1}
         for keywords, says in [
             ({}, "tiers"),
@@ -186,20 +186,20 @@ class Refusals(Case):
         with self.assertRaisesRegex(OSError, "nothere"):
             kvtier.Connector(config="/nothere")
 
-    def test_keys_of_the_other_mode_are_refused_and_not_silently_taken_for_ours(self):
+    def test_keys_of_the_other_mode_are_refused(self):
         source = {"tiers": [{"type": "host", "bytes": MIB}]}
         with self.assertRaisesRegex(ValueError, "engine_keys = True: .*multi-process mode alone"):
             kvtier._native.Connector(source, engine_keys=True)
         kvtier._native.Connector(source, engine_keys=False).close()
 
-    def test_a_port_that_is_taken_costs_the_metrics_and_not_the_tiers(self):
+    def test_a_used_port_disables_metrics_and_not_the_tiers(self):
         with socket.create_server(("127.0.0.1", 0)) as taken, self.assertLogs("kvtier", "ERROR") as log:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             w = self.wrapped(metrics=address)
         self.assertRegex("\n".join(log.output), f"cannot serve metrics at .*{address}.*without metrics")
         self.assertTrue(w.set([key(1)], [filled(1)])[0])
 
-    def test_two_capacities_are_one_too_many(self):
+    def test_two_capacities_are_refused(self):
         class Outer:
             adapter_params = {"tiers": [{"type": "host", "bytes": 1 << 20}]}
             max_capacity_gb = 10.0
@@ -216,7 +216,7 @@ class Refusals(Case):
         Outer.eviction_config = None
         make(Outer()).close()
 
-    def test_buffers_that_cannot_be_lent_end_in_an_error(self):
+    def test_buffers_that_cannot_be_borrowed_are_an_error(self):
         w = self.wrapped()
         for keys, bufs in [
             ([key(1)], [b"read only"]),
@@ -229,7 +229,7 @@ class Refusals(Case):
                 self.assertEqual((ok, each), (False, [False] * len(keys)))
                 self.assertTrue(error)
 
-    def test_nothing_is_something(self):
+    def test_an_empty_batch_completes(self):
         w = self.wrapped()
         self.assertEqual(w.set([], [])[0], True)
         self.assertEqual(w.get([], []), (True, "", []))

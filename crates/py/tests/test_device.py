@@ -16,7 +16,7 @@ LIMIT_SECONDS = 120
 
 
 class WithoutGpu(unittest.TestCase):
-    def test_memory_of_a_gpu_that_there_is_not_is_an_error_and_nothing_worse(self):
+    def test_memory_of_a_missing_gpu_is_an_error(self):
         class Array:
             __cuda_array_interface__ = {"shape": (64,), "typestr": "|u1", "data": (4096, False), "version": 3}
 
@@ -56,13 +56,13 @@ class OverAStandIn(unittest.TestCase):
             left = {name: n for name, n in lines.items() if name.startswith("leaked ") and n != "0"}
             self.assertEqual(left, {}, "never given back")
 
-    def test_what_is_saved_from_a_gpu_is_loaded_there_and_in_host_memory(self):
+    def test_chunks_saved_from_a_gpu_load_into_gpu_and_host_memory(self):
         self.run_there("round_trip")
 
-    def test_nobody_touches_memory_before_the_stream_that_works_on_it(self):
+    def test_memory_is_accessed_after_the_work_of_its_stream(self):
         self.run_there("streams", FAKEGPU_DELAY_US="20000")
 
-    def test_what_cannot_be_used_is_refused(self):
+    def test_unusable_memory_is_refused(self):
         self.run_there("refusals")
 
     def test_capsules_are_kept_until_the_end_and_no_longer(self):

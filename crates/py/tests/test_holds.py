@@ -40,7 +40,7 @@ class Holds(unittest.TestCase):
         self.addCleanup(server.stop)
         self.one_by_one([server.spec()])
 
-    def test_a_load_gives_back_what_it_loads(self):
+    def test_a_load_ends_the_holds_of_its_keys(self):
         store = _native.Tiers({"tiers": [{"type": "file", "path": folder(self), "bytes": "8MiB", **ENGINE}]})
         self.addCleanup(store.close)
         keys = [key(n) for n in range(3)]

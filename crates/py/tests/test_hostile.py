@@ -26,7 +26,7 @@ def rss():
 
 
 class Buffers(Case):
-    def test_buffers_may_be_let_go_at_once(self):
+    def test_buffers_may_be_dropped_at_once(self):
         w = self.wrapped(bytes_max=512 * MIB)
         futures = []
         for n in range(32):
@@ -42,7 +42,7 @@ class Buffers(Case):
         self.assertEqual(w.get([key(n) for n in range(32)], into)[2], [True] * 32)
         self.assertTrue(all(v.tobytes() == filled(n).tobytes() for n, v in enumerate(into)))
 
-    def test_a_lent_buffer_cannot_be_resized_released_or_unmapped_and_is_given_back(self):
+    def test_a_borrowed_buffer_cannot_be_resized_released_or_unmapped_and_is_returned(self):
         client = self.client()
         data, view, memory = bytearray(MIB), memoryview(bytearray(MIB)), mmap.mmap(-1, MIB)
         # Nobody drains yet: what was submitted keeps its memory.
@@ -62,7 +62,7 @@ class Buffers(Case):
         view.release()
         memory.close()
 
-    def test_wrong_lengths_touch_nothing_beyond_their_memory(self):
+    def test_wrong_lengths_write_nothing_beyond_their_memory(self):
         w = self.wrapped()
         self.assertTrue(w.set([key(1)], [filled(1)])[0])
         around = aligned(4 * MIB)
@@ -168,7 +168,7 @@ class Closed(Case):
         again.close()
         self.assertEqual((w.client.pending, w.client.drain_completions()), (0, []))
 
-    def test_what_was_taken_before_the_close_has_ended_after_it_and_is_told(self):
+    def test_batches_submitted_before_close_complete_and_are_drained_after_it(self):
         client = self.client(bytes_max=512 * MIB)
         futures = {client.submit_batch_set([key(n)], [filled(n)]) for n in range(32)}
         client.close()
@@ -180,7 +180,7 @@ class Closed(Case):
         again = self.wrapped(bytes_max=512 * MIB)
         self.assertEqual(again.exists([key(n) for n in range(32)])[2], [True] * 32)
 
-    def test_a_store_that_is_closed_says_so_in_an_event_loop_too(self):
+    def test_a_closed_store_raises_in_an_event_loop(self):
         store = Store(tiers=[{"type": "host", "bytes": MIB}])
 
         async def work():
@@ -321,7 +321,7 @@ class Ends(Case):
                 interpreters.run_string(other, chr(10).join(lines))
             """)
 
-    def test_after_a_fork_the_child_is_told_and_the_parent_goes_on(self):
+    def test_after_a_fork_the_child_gets_an_error_and_the_parent_continues(self):
         code, said = scripts.run("""
             import os, kvtier
             from contract import Wrapper
@@ -349,7 +349,7 @@ class Ends(Case):
         """.replace("DIR", repr(self.dir.name)))
         self.assertEqual(code, 0, said)
 
-    def test_after_a_fork_a_store_says_so_too_whatever_is_asked(self):
+    def test_after_a_fork_every_method_of_a_store_raises_in_the_child(self):
         code, said = scripts.run("""
             import asyncio, os
             from kvtier import Key, Store

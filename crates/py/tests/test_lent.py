@@ -52,7 +52,7 @@ class Ends(Lent):
         for buffer in buffers:
             self.assertEqual(bytes(whole(buffer)).count(MINE), len(whole(buffer)), "written to after the end was told")
 
-    def test_what_took_too_long_is_told_when_no_medium_writes_any_more(self):
+    def test_a_late_batch_completes_when_no_medium_writes_any_more(self):
         store, keys = self.with_chunks(4)
         store.close()
         late, all_of_it = self.store(timeout_seconds=0.004), []
@@ -66,7 +66,7 @@ class Ends(Lent):
         late.close()
         self.is_still_mine(all_of_it)
 
-    def test_a_connectors_batch_too(self):
+    def test_a_batch_of_a_connector_waits_for_its_buffers(self):
         store, keys = self.with_chunks(4)
         store.close()
         client, all_of_it = kvtier.Connector(tiers=[self.spec()], timeout_seconds=0.004), []
@@ -82,7 +82,7 @@ class Ends(Lent):
         client.close()
         self.is_still_mine(all_of_it)
 
-    def test_but_it_does_not_wait_for_ever(self):
+    def test_the_wait_for_returned_buffers_has_a_limit(self):
         store, keys = self.with_chunks(4)
         store.close()
         tiers = kvtier._native.Tiers({"tiers": [self.spec()]}, timeout_seconds=0.004, return_timeout_seconds=0.001)
@@ -98,7 +98,7 @@ class Ends(Lent):
                 return self.assertRegex(str(e), Twice.REFUSED)
         self.fail("every end waited for all memory")
 
-    def test_a_load_that_is_cancelled_ends_first(self):
+    def test_a_cancelled_load_ends_before_it_raises(self):
         store, keys = self.with_chunks(4)
 
         async def work():
@@ -117,7 +117,7 @@ class Ends(Lent):
         store.close()
         self.is_still_mine(into)
 
-    def test_a_save_that_is_cancelled_has_read_all_that_it_will(self):
+    def test_a_cancelled_save_raises_after_its_last_read(self):
         store, size = self.store(), 2 * MIB
         # More than the tier has threads: some would be read only after they were written to.
         keys, data = [Key("m", bytes([n])) for n in range(48)], [filled(n, size) for n in range(48)]
@@ -137,7 +137,7 @@ class Ends(Lent):
                 self.assertEqual(into.tobytes()[:8], filled(n, size).tobytes()[:8])
                 self.assertEqual(into.tobytes(), filled(n, size).tobytes())
 
-    def test_what_a_signal_handler_raises_comes_after_the_end(self):
+    def test_an_exception_of_a_signal_handler_is_raised_after_the_operation(self):
         store, keys = self.with_chunks(4)
         names, into = [keys[n % 4] for n in range(24)], [aligned(BIG) for n in range(24)]
 
@@ -157,7 +157,7 @@ class Ends(Lent):
         store.close()
         self.is_still_mine(into)
 
-    def test_who_closes_second_waits_too(self):
+    def test_a_second_close_waits_too(self):
         store, keys = self.with_chunks(4)
         names, into = [keys[n % 4] for n in range(24)], [aligned(BIG) for n in range(24)]
         before = store.status().counters["unfixed_requests"]
@@ -199,7 +199,7 @@ class Twice(Lent):
         self.assertEqual(w.get([key(1), key(2)], [into[:MIB], into[MIB:]])[2], [True, True], "side by side is fine")
         self.assertEqual(into.tobytes(), filled(1).tobytes() + filled(2).tobytes())
 
-    def test_pieces_of_a_chunk_are_apart_too(self):
+    def test_pieces_of_a_chunk_need_separate_memory(self):
         store = self.store()
         store.save([Key("m", b"1")], [b"ab" * 4096])
         into = bytearray(4096)
@@ -207,7 +207,7 @@ class Twice(Lent):
             store.load([Key("m", b"1")], [(into, into)])
         self.assertEqual(store.load([Key("m", b"1")], [(into, bytearray(4096))]), [8192], "it is free again")
 
-    def test_memory_that_is_being_loaded_into_is_neither_loaded_into_nor_saved(self):
+    def test_memory_of_a_load_in_flight_is_refused_for_loads_and_saves(self):
         w = self.wrapped(bytes_max=512 * MIB)
         self.addCleanup(setattr, logging.getLogger("kvtier"), "disabled", False)
         logging.getLogger("kvtier").disabled = True
@@ -230,7 +230,7 @@ class Twice(Lent):
 
 
 class Descriptors(Lent):
-    def test_a_descriptor_that_its_reader_closed_is_not_written_to_nor_closed(self):
+    def test_a_descriptor_closed_by_its_reader_is_neither_written_nor_closed(self):
         client = self.client()
         fd = client.event_fd()
         # Closed, and at once another file's: between the two a thread of the tier's could get the number.
@@ -278,7 +278,7 @@ class Descriptors(Lent):
 
 
 class Dropped(Lent):
-    def test_what_a_drop_waits_for_does_not_keep_other_threads_of_pythons_waiting(self):
+    def test_a_drop_that_waits_does_not_block_other_python_threads(self):
         server = Server()
         self.addCleanup(server.stop)
         proxy = Proxy(server.port)

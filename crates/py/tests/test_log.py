@@ -19,7 +19,7 @@ class Lines(unittest.TestCase):
         self.assertEqual(code, 0, said)
         return [line for line in said.splitlines() if line]
 
-    def test_without_a_host_that_logs_a_line_has_time_level_and_name(self):
+    def test_without_handlers_of_the_host_a_line_has_time_level_and_name(self):
         [line] = self.lines("")
         self.assertRegex(line, r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} WARNING kvtier: batch 1: .*no key")
 
@@ -30,7 +30,7 @@ class Lines(unittest.TestCase):
         self.assertIn("opened", lines[0])
         self.assertEqual(len(self.lines(before.replace("INFO", "WARNING"))), 1)
 
-    def test_a_handler_of_our_logger_is_enough(self):
+    def test_a_handler_of_kvtiers_logger_is_used(self):
         before = """
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("OWN %(message)s"))

@@ -31,7 +31,7 @@ class Contract(test_connector.Contract):
     def client(self, bytes_max=None, **more):
         return kvtier.Connector(tiers=[self.server.spec()], **more)
 
-    def test_the_capacity_holds_and_a_restart_finds_what_is_there(self):
+    def test_the_capacity_holds_and_a_restart_finds_the_chunks(self):
         w = self.wrapped()
         for n in range(4):
             self.assertTrue(w.set([key(n)], [filled(n)])[0])
@@ -72,7 +72,7 @@ class Case(unittest.TestCase):
 
 
 class Faults(Case):
-    def test_a_bucket_that_dies_is_misses_and_failed_saves_and_it_comes_back(self):
+    def test_a_bucket_that_fails_is_misses_and_failed_saves_until_it_recovers(self):
         server = self.server()
         w = self.wrapped(server.spec(), timeout_seconds=PATIENCE_SECONDS)
         self.assertTrue(w.set([key(1)], [filled(1)])[0])
@@ -111,7 +111,7 @@ class Faults(Case):
 
         lengths.check(self, spec, put)
 
-    def test_a_bucket_that_never_answers_costs_a_batch_its_time_and_no_more(self):
+    def test_a_bucket_that_never_answers_costs_a_batch_only_its_timeout(self):
         silent = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(silent.close)
         port = silent.getsockname()[1]
@@ -125,7 +125,7 @@ class Faults(Case):
                 self.assertEqual(w.wait(future)[2], [False])
         self.assertIn("deadline", "\n".join(log.output).lower())
 
-    def test_wrong_credentials_are_said_without_the_secret(self):
+    def test_wrong_credentials_are_reported_without_the_secret(self):
         spec = self.server().spec(aws_secret_access_key="wrong-and-secret")
         w = self.wrapped(spec, timeout_seconds=PATIENCE_SECONDS)
         with self.assertLogs("kvtier") as log:
@@ -134,7 +134,7 @@ class Faults(Case):
         self.assertRegex(error, "403|SignatureDoesNotMatch|denied|Denied|refus")
         self.assertNotIn("wrong-and-secret", "\n".join(log.output) + repr(w.client))
 
-    def test_buffers_may_be_let_go_while_the_bucket_is_slow(self):
+    def test_buffers_may_be_dropped_while_the_bucket_is_slow(self):
         server = self.server()
         w = self.wrapped(server.spec())
         self.assertTrue(w.set([key(99)], [filled(99)])[0])
@@ -215,7 +215,7 @@ class Embedded(Case):
         asyncio.run(work())
         self.assertEqual(bytes(into[0]), data[0])
 
-    def test_usage_is_right_after_a_restart_by_salt_too(self):
+    def test_usage_by_salt_is_correct_after_a_restart(self):
         server = self.server()
         for layout in ("kvtier", "lmcache-mp"):
             more = {"max_capacity_gb": 1, "layout": layout, "prefix": layout}
@@ -241,7 +241,7 @@ class Embedded(Case):
                     self.assertEqual(by_salt, expected[2])
             self.assertEqual(again.lookup([self.key(1, "bob"), self.key(2, "bob")]), [None, MIB])
 
-    def test_keys_are_listed_where_their_names_spell_them(self):
+    def test_keys_are_listed_if_their_names_encode_them(self):
         server = self.server()
         store = self.opened(server, layout="lmcache-mp")
         keys = [self.key(n, salt) for n, salt in enumerate(["", "alice", "bob"])]
@@ -254,7 +254,7 @@ class Embedded(Case):
         with self.assertRaisesRegex(NotImplementedError, "digests"):
             self.opened(server)._tiers.listing()
 
-    def test_what_goes_wrong_has_a_kind(self):
+    def test_errors_have_kinds(self):
         server = self.server()
         with self.assertRaises(errors.Denied):
             self.opened(server, aws_secret_access_key="wrong").save([self.key(1)], [b"x"])

@@ -36,7 +36,7 @@ def key(n, salt=""):
 
 
 class Waiting(Case):
-    def test_what_is_saved_is_found_loaded_and_removed(self):
+    def test_saved_chunks_are_found_loaded_and_removed(self):
         store, data = self.store(), [os.urandom(MIB) for _ in range(4)]
         keys = [key(n) for n in range(4)]
         self.assertEqual(store.save(keys, data), [True] * 4)
@@ -57,19 +57,19 @@ class Waiting(Case):
         self.assertEqual(store.load([key(2)], [into]), [5000])
         self.assertEqual(into[:5000], b"b" * 5000)
 
-    def test_any_buffer_will_do_and_pieces_make_one_chunk(self):
+    def test_any_buffer_works_and_pieces_make_one_chunk(self):
         store, numbers = self.store(), array.array("d", range(1000))
         store.save([key(1)], [(b"head", numbers)])
         head, into = bytearray(4), array.array("d", [0.0] * 1000)
         self.assertEqual(store.load([key(1)], [(head, into)]), [8004])
         self.assertEqual((bytes(head), into), (b"head", numbers))
 
-    def test_names_are_keys_too(self):
+    def test_names_may_be_used_as_keys(self):
         store = self.store()
         store.save(["m@00000000@0@abcd"], [b"x" * 4096])
         self.assertEqual(store.lookup([Key("m", bytes.fromhex("abcd"))]), [4096])
 
-    def test_what_is_there_is_listed(self):
+    def test_stored_chunks_are_listed(self):
         store = self.store()
         keys = [key(n) for n in range(5)] + [Key("other", b"\0\1", rank=7, group=2)]
         store.save(keys, [b"x" * 4096 * (n + 1) for n in range(6)])
@@ -89,7 +89,7 @@ class Waiting(Case):
         path.unlink()
         path.write_bytes(data)
 
-    def test_a_name_that_no_key_spells_is_listed_as_its_text(self):
+    def test_a_name_that_is_no_key_is_listed_as_a_text(self):
         store = Store(tiers=[{"type": "file", "path": self.dir, "bytes": 64 * MIB, "free_min": 0, "layout": "lmcache-mp"}])
         self.addCleanup(store.close)
         good, odd = Key("m", b"\xab"), "m@-0000001@0@ab"
@@ -97,7 +97,7 @@ class Waiting(Case):
         (pathlib.Path(self.dir) / "m@-0x0000001@0@ab.data").write_bytes(b"x" * 4096)
         self.assertEqual(dict(store.list()), {good: 4096, odd: 4096})
 
-    def test_every_tier_tells_what_it_counted(self):
+    def test_every_tier_reports_its_counters(self):
         tiers = [{"type": "host", "bytes": 2 * MIB}, {"type": "file", "path": self.dir, "bytes": 64 * MIB, **ENGINE}]
         store = Store(tiers=tiers)
         self.addCleanup(store.close)
@@ -153,7 +153,7 @@ class Waiting(Case):
 
 
 class Errors(Case):
-    def test_they_have_kinds(self):
+    def test_errors_of_batches_have_kinds(self):
         store = self.store()
         with self.assertRaises(errors.Invalid):
             store.lookup(["no key"])
@@ -200,7 +200,7 @@ class Errors(Case):
             with self.assertRaisesRegex(kind, "Key"):
                 wrong()
 
-    def test_one_key_is_no_list_of_keys(self):
+    def test_a_single_key_instead_of_a_list_is_refused(self):
         store, name = self.store(), str(key(1))
         store.save([name], [b"x" * 4096])
         for one in (name, key(1), name.encode()):
@@ -241,7 +241,7 @@ class Async(Case):
         for _ in range(2):
             asyncio.run(all_of_it())
 
-    def test_who_waits_no_more_is_not_told_and_harms_nobody(self):
+    def test_a_cancelled_waiter_gets_no_result_and_harms_no_other(self):
         store = self.store()
 
         async def work():
@@ -256,7 +256,7 @@ class Async(Case):
 
 
 class Registered(Case):
-    def test_memory_that_was_registered_is_used_for_what_lies_in_it_and_is_registered_once(self):
+    def test_registered_memory_is_used_and_registered_once(self):
         tiers = kvtier._native.Tiers({"tiers": [{"type": "file", "path": self.dir, "bytes": 64 * MIB, "free_min": 0, **ENGINE}]})
         self.addCleanup(tiers.close)
         arena, other = mmap.mmap(-1, 4 * MIB), mmap.mmap(-1, MIB)
@@ -292,7 +292,7 @@ except ImportError:
 
 @unittest.skipUnless(numpy, "without NumPy")
 class Arrays(Case):
-    def test_arrays_go_in_and_out_as_they_lie(self):
+    def test_arrays_are_saved_and_loaded_in_place(self):
         store = self.store()
         data = numpy.arange(1 << 18, dtype=numpy.float32).reshape(512, 512)
         into = numpy.zeros_like(data)
@@ -302,7 +302,7 @@ class Arrays(Case):
         with self.assertRaisesRegex(ValueError, "contiguous"):
             store.save([key(2)], [data[:, ::2]])
 
-    def test_arrays_in_pages_of_their_own_are_not_copied_below_either(self):
+    def test_page_aligned_arrays_are_not_copied(self):
         store = self.store()
         data = numpy.frombuffer(mmap.mmap(-1, MIB), dtype=numpy.uint16)
         data[:] = numpy.arange(len(data))

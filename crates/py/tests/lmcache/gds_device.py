@@ -120,7 +120,7 @@ class OnGpu(Gds):
         self.assertEqual((self.on_device(engine), self.pinned(engine)), (0, 0))
         self.stop()
 
-    def test_lmcache_reads_what_was_saved_from_the_gpu_and_the_reverse(self):
+    def test_lmcache_and_kvtier_read_each_others_files_saved_from_the_gpu(self):
         self.engine_now = engine = self.engine({f"{PLACE}.save_from": "gpu"}, gds_buffer_size=1)
         tokens = self.saved(engine)
         own = theirs(self.dir, engine)
@@ -142,7 +142,7 @@ class OnGpu(Gds):
         found.ref_count_down()
         self.stop()
 
-    def test_without_room_on_the_gpu_loads_go_into_pinned_memory(self):
+    def test_without_free_gpu_memory_loads_go_into_pinned_memory(self):
         self.engine_now = engine = self.engine(gds_buffer_size=1)
         chunks = (1 << 20) // CHUNK_BYTES + 2
         tokens, kinds = self.saved(engine, chunks), self.watched()

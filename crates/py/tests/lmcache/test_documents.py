@@ -30,7 +30,7 @@ def yamls():
 
 
 class Configurations(Engine):
-    def test_every_one_of_the_page_stores_and_finds_again_after_a_restart(self):
+    def test_every_setup_of_the_page_stores_and_finds_after_a_restart(self):
         self.assertEqual(len(yamls()), 3)
         for n, text in enumerate(yamls()):
             with self.subTest(text):
@@ -75,7 +75,7 @@ class Documents(unittest.TestCase):
             [adapter] = config.l2_adapter_config.adapters
             self.assertEqual((adapter.module_path, adapter.class_name), ("kvtier.lmcache", "KvtierL2Adapter"))
 
-    def test_every_yaml_of_the_page_names_plugins_that_are_there(self):
+    def test_every_yaml_of_the_page_names_existing_plugins(self):
         import kvtier.lmcache
 
         for text in yamls():
@@ -89,7 +89,7 @@ class Documents(unittest.TestCase):
                 self.assertEqual(config.extra_config[f"{place}.module_path"], "kvtier.lmcache")
                 self.assertTrue(hasattr(kvtier.lmcache, config.extra_config[f"{place}.class_name"]))
 
-    def test_the_benchmark_of_the_page_is_one_that_lmcache_takes(self):
+    def test_lmcache_accepts_the_benchmark_of_the_page(self):
         command = re.search(r"^lmcache bench l2 (.*(?:\n +.*)*)", PAGE.read_text(), re.MULTILINE).group(1)
         parser = argparse.ArgumentParser()
         add_l2_arguments(parser)

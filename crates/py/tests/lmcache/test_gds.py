@@ -45,7 +45,7 @@ class Plugin(Gds):
         heads = {pathlib.Path(path).read_bytes()[:4096] for path in files(self.dir)}
         self.assertEqual(heads, {header_of(CHUNK), header_of(5)})
 
-    def test_our_own_tiers_serve_as_well(self):
+    def test_kvtier_tiers_work_too(self):
         extra = {f"{PLACE}.gds_path": None, f"{PLACE}.bytes": None, f"{PLACE}.tiers": [self.tier()]}
         tokens = list(range(3 * CHUNK))
         self.engine_now = self.engine(extra)
@@ -53,7 +53,7 @@ class Plugin(Gds):
         self.whole(tokens, len(tokens))
         self.assertEqual(files(self.dir), [])
 
-    def test_lmcache_reads_what_we_wrote_and_the_reverse(self):
+    def test_lmcache_and_kvtier_read_each_others_files(self):
         tokens, more = list(range(3 * CHUNK)), [token + 10_000 for token in range(3 * CHUNK)]
         self.engine_now = engine = self.engine()
         self.stored(engine, tokens, len(tokens))
@@ -75,7 +75,7 @@ class Plugin(Gds):
         self.gpu.got.clear()
         self.whole(more, len(more))
 
-    def test_what_is_pinned_is_not_removed(self):
+    def test_pinned_chunks_are_not_removed(self):
         tokens = list(range(3 * CHUNK))
         engine = self.engine()
         self.stored(engine, tokens, len(tokens))
@@ -113,7 +113,7 @@ class Plugin(Gds):
             obj.ref_count_down()
         self.assertEqual(self.pinned(engine), 0)
 
-    def test_an_object_is_lmcaches_again_when_its_save_has_ended(self):
+    def test_an_object_is_released_when_its_save_has_ended(self):
         engine = self.engine()
         backend, [key] = self.backend(engine), self.keys(engine, list(range(CHUNK)))
         obj = engine.storage_manager.allocate(engine.metadata.get_shapes(), engine.metadata.get_dtypes())
@@ -133,7 +133,7 @@ class Plugin(Gds):
         obj.ref_count_down()
         self.assertTrue(backend.contains(key))
 
-    def test_a_chunk_whose_shape_is_not_known_is_named_by_its_hash_alone(self):
+    def test_a_chunk_without_a_shape_is_logged_by_its_hash_only(self):
         engine = self.engine()
         backend, [key] = self.backend(engine), self.keys(engine, list(range(CHUNK)))
         obj = engine.storage_manager.allocate(engine.metadata.get_shapes(), engine.metadata.get_dtypes())
@@ -192,7 +192,7 @@ class Plugin(Gds):
         self.assertEqual(given, [True, False, False, False, False], "only the first waits")
         self.assertEqual(self.pinned(engine), 0)
 
-    def test_settings_that_contradict_each_other_are_said_and_leave_no_backend(self):
+    def test_contradictory_settings_are_logged_and_disable_the_backend(self):
         for says, extra, settings in [
             ("gds_path.*are missing", {f"{PLACE}.gds_path": None}, {}),
             ("are there together", {f"{PLACE}.tiers": []}, {}),
@@ -224,7 +224,7 @@ class Plugin(Gds):
         with self.assertRaises(OSError):
             urllib.request.urlopen(address, timeout=60)
 
-    def test_a_port_that_is_taken_costs_the_metrics_and_not_the_tiers(self):
+    def test_a_used_port_disables_metrics_and_not_the_tiers(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             with self.assertLogs("kvtier", "ERROR") as log:
@@ -236,7 +236,7 @@ class Plugin(Gds):
     def second(self):
         return {"storage_plugin.other.module_path": self.module_path, "storage_plugin.other.class_name": self.class_name}
 
-    def test_lmcaches_own_backend_beside_ours_is_refused(self):
+    def test_lmcaches_own_backend_on_the_same_files_is_refused(self):
         config = mock.Mock(gds_path="/kv", extra_config={f"{PLACE}.class_name": "C"}, storage_plugins=["kvtier"])
         from kvtier.lmcache import _gds_settings
 
@@ -247,7 +247,7 @@ class Plugin(Gds):
 class Devices(unittest.TestCase):
     """Which GPU is waited for. The stand-in has no torch streams, so that torch's part is scripted here."""
 
-    def test_the_gpus_of_the_objects_are_waited_for_once_each_and_not_the_threads_own(self):
+    def test_each_gpu_of_the_objects_is_synchronized_once(self):
         first, second = torch.device("cuda:1"), torch.device("cuda:2")
         streams = {first: 70, second: 0}
         objs = [self.obj(at, device) for at, device in ((4096, first), (8192, torch.device("cpu")), (12288, second), (16384, first))]
@@ -282,14 +282,14 @@ class Hashes(Gds):
     def why(self, algorithm):
         return _hashes.unstable(mock.Mock(pre_caching_hash_algorithm=algorithm))
 
-    def test_without_a_seed_the_plugin_says_that_nothing_will_be_found(self):
+    def test_without_a_seed_the_plugin_logs_that_nothing_will_be_found(self):
         self.vllm("init_none_hash", "resolve_none_hash_seed")
         with self.assertLogs("kvtier", "ERROR") as log:
             self.engine()
         self.assertIn("PYTHONHASHSEED=0", "\n".join(log.output))
         self.stop()
 
-    def test_what_needs_no_seed_is_not_complained_of(self):
+    def test_algorithms_without_a_seed_are_not_reported(self):
         with mock.patch.dict(os.environ):
             os.environ.pop("PYTHONHASHSEED", None)
             self.assertIsNone(self.why("builtin"), "there is no vLLM here")
@@ -300,12 +300,12 @@ class Hashes(Gds):
         self.vllm("init_none_hash", seed="0")
         self.assertIsNone(self.why("builtin"))
 
-    def test_vllm_without_a_fixed_beginning_needs_a_seed_for_all_algorithms(self):
+    def test_vllm_without_a_fixed_none_hash_needs_a_seed_for_all_algorithms(self):
         self.vllm("init_none_hash")
         for algorithm in ("builtin", "sha256_cbor", "xxhash"):
             self.assertIn(f"'{algorithm}' begin differently", self.why(algorithm))
 
-    def test_vllm_with_a_fixed_beginning_needs_a_seed_for_some(self):
+    def test_vllm_with_a_fixed_none_hash_needs_a_seed_for_some_algorithms(self):
         self.vllm("init_none_hash", "resolve_none_hash_seed")
         for algorithm, is_stable in (("builtin", False), ("xxhash", False), ("unheard_of", False), ("sha256_cbor", True)):
             self.assertEqual(self.why(algorithm) is None, is_stable, algorithm)
@@ -348,11 +348,11 @@ class OnStandIn(unittest.TestCase):
     def test_saves_take_memory_of_the_gpu(self):
         self.run_there("test_saves_take_memory_of_the_gpu")
 
-    def test_lmcache_reads_what_was_saved_from_the_gpu_and_the_reverse(self):
-        self.run_there("test_lmcache_reads_what_was_saved_from_the_gpu_and_the_reverse")
+    def test_lmcache_and_kvtier_read_each_others_files_saved_from_the_gpu(self):
+        self.run_there("test_lmcache_and_kvtier_read_each_others_files_saved_from_the_gpu")
 
-    def test_without_room_on_the_gpu_loads_go_into_pinned_memory(self):
-        self.run_there("test_without_room_on_the_gpu_loads_go_into_pinned_memory")
+    def test_without_free_gpu_memory_loads_go_into_pinned_memory(self):
+        self.run_there("test_without_free_gpu_memory_loads_go_into_pinned_memory")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ class NativePlugin(Case):
         self.assertIs(type(a), NativeConnectorL2Adapter)
         return a
 
-    def test_what_is_stored_is_found_loaded_and_deleted_in_every_size(self):
+    def test_chunks_of_every_size_are_found_loaded_and_deleted(self):
         a = self.opened()
         self.addCleanup(a.close)
         for group, size in enumerate(SIZES):
@@ -33,13 +33,13 @@ class NativePlugin(Case):
             self.assertEqual(self.lookup(a, keys), [False] * 4)
         self.assertEqual(a.get_usage().total_bytes_used, 0)
 
-    def test_a_salted_key_is_its_own(self):
+    def test_a_salted_key_is_a_key_of_its_own(self):
         a = self.opened()
         self.addCleanup(a.close)
         self.store(a, [key(1, "alice")], [self.arena.obj(MIB, 1)])
         self.assertEqual(self.lookup(a, [key(1), key(1, "alice"), key(1, "bob")]), [False, True, False])
 
-    def test_what_is_found_is_held_until_it_is_loaded(self):
+    def test_found_chunks_are_held_until_they_are_loaded(self):
         a = self.opened()
         self.addCleanup(a.close)
         self.store(a, [key(1)], [self.arena.obj(MIB, 1)])
@@ -50,7 +50,7 @@ class NativePlugin(Case):
         a.delete([key(1)])
         self.assertEqual(self.lookup(a, [key(1)]), [False])
 
-    def test_the_cap_holds_and_a_restart_finds_what_is_there(self):
+    def test_the_cap_holds_and_a_restart_finds_the_chunks(self):
         a = self.opened()
         for n in range(80):
             self.assertTrue(self.store(a, [key(n)], [self.arena.obj(MIB, n % 200)]).is_successful())

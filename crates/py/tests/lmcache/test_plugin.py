@@ -33,12 +33,12 @@ class Plugin(Case):
         self.addCleanup(a.close)
         return a
 
-    def test_the_descriptors_are_three(self):
+    def test_there_are_three_descriptors(self):
         a = self.opened()
         fds = {a.get_store_event_fd(), a.get_lookup_and_lock_event_fd(), a.get_load_event_fd()}
         self.assertEqual(len(fds), 3)
 
-    def test_what_is_stored_is_found_loaded_and_deleted_and_told(self):
+    def test_stored_chunks_are_found_loaded_and_deleted_and_listeners_notified(self):
         a, heard = self.opened(), Heard()
         a.register_listener(heard)
         keys = [key(n) for n in range(4)]
@@ -58,7 +58,7 @@ class Plugin(Case):
         self.assertEqual(heard.deleted, keys)
         self.assertEqual(self.lookup(a, keys), [False] * 4)
 
-    def test_a_listener_or_a_log_that_raises_costs_no_answer(self):
+    def test_a_listener_or_log_handler_that_raises_costs_no_result(self):
         class Broken(Heard):
             def on_l2_keys_stored(self, keys, sizes):
                 raise RuntimeError("on purpose")
@@ -91,7 +91,7 @@ class Plugin(Case):
         self.end(a.get_lookup_and_lock_event_fd(), lambda: a.query_lookup_and_lock_result(task))
         self.assertIsNone(a.query_lookup_and_lock_result(task))
 
-    def test_what_is_locked_is_not_deleted_until_every_lock_is_gone(self):
+    def test_locked_chunks_are_not_deleted_until_every_lock_is_released(self):
         a = self.opened()
         self.store(a, [key(1), key(2)], [self.arena.obj(MIB, 1), self.arena.obj(MIB, 2)])
         self.lookup(a, [key(1)])
@@ -118,7 +118,7 @@ class Plugin(Case):
         a.submit_unlock([k for k, is_there in zip(keys, found) if is_there])
         return found
 
-    def test_a_chunk_of_another_length_is_none(self):
+    def test_a_chunk_of_another_length_is_a_miss(self):
         a = self.opened()
         self.store(a, [key(1)], [self.arena.obj(MIB, 1)])
         for size in (MIB - 4096, MIB + 4096):
@@ -127,7 +127,7 @@ class Plugin(Case):
             self.assertIn(f"{MIB} bytes", log.output[0])
             self.assertIn(str(size), log.output[0])
 
-    def test_usage_is_there_by_salt_and_right_after_a_restart(self):
+    def test_usage_by_salt_exists_and_is_correct_after_a_restart(self):
         a = self.opened()
         self.store(a, [key(1, "alice")], [self.arena.obj(MIB, 1)])
         self.store(a, [key(2, "bob"), key(3, "bob")], [self.arena.obj(MIB, 2), self.arena.obj(MIB, 3)])
@@ -141,7 +141,7 @@ class Plugin(Case):
         self.assertEqual(after.total_bytes_used, before.total_bytes_used)
         self.assertEqual(after.total_capacity_bytes, before.total_capacity_bytes)
 
-    def test_keys_are_listed_page_by_page_whoever_stored_them(self):
+    def test_keys_of_all_processes_are_listed_page_by_page(self):
         a = self.opened()
         keys = [key(n) for n in range(7)]
         self.store(a, keys, [self.arena.obj(MIB, n) for n in range(7)])
@@ -159,7 +159,7 @@ class Plugin(Case):
             with self.assertRaises(ValueError):
                 a.list_l2_keys(**wrong)
 
-    def test_the_old_object_of_the_operator_serves_as_it_stands(self):
+    def test_the_object_of_the_former_adapter_works_unchanged(self):
         """`fs` writes, we read what it wrote and write beside it, `fs` reads that."""
         old = {"type": "fs", "base_path": self.dir}
         theirs = adapter(old)
@@ -178,7 +178,7 @@ class Plugin(Case):
         self.assertEqual(self.load(theirs, [key(2)], [into]), [True])
         self.assertEqual(bytes(into.byte_array), content(2, MIB))
 
-    def test_salts_share_the_old_objects_directory_and_are_counted_right_after_a_restart(self):
+    def test_salts_share_a_directory_and_are_counted_correctly_after_a_restart(self):
         old = {"type": "fs", "base_path": self.dir, "max_capacity_gb": 1}
         theirs = adapter(old)
         self.store(theirs, [key(1, "alice"), key(2, "bob")], [self.arena.obj(MIB, 1), self.arena.obj(MIB, 2)])
@@ -224,7 +224,7 @@ class Plugin(Case):
         for n, obj in enumerate(into):
             self.assertEqual(bytes(obj.byte_array), content(n, MIB))
 
-    def test_without_memory_to_register_all_moves_unregistered(self):
+    def test_without_memory_to_register_transfers_are_unregistered(self):
         a = self.opened(arena=False)
         self.assertIn("no host memory", a.report_status()["registered_memory"][0])
         self.assertTrue(self.store(a, [key(1)], [self.arena.obj(MIB, 1)]).is_successful())
@@ -232,7 +232,7 @@ class Plugin(Case):
         self.assertEqual((fixed, registered), (0, 0))
         self.assertGreater(unfixed, 0)
 
-    def test_a_metrics_port_that_is_taken_costs_the_metrics_and_not_the_tiers(self):
+    def test_a_used_metrics_port_disables_metrics_and_not_the_tiers(self):
         with socket.create_server(("127.0.0.1", 0)) as taken, self.assertLogs("kvtier", "ERROR") as log:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             a = self.opened({"tiers": [{"type": "host", "bytes": 16 * MIB}], "metrics": address})
@@ -250,7 +250,7 @@ class Plugin(Case):
         counters = a.report_status()["counters_by_tier"]
         self.assertEqual({name: found["lookup_keys"] for name, found in counters.items()}, {"host": 2, "file": 2})
 
-    def test_settings_that_contradict_each_other_are_refused_at_the_start(self):
+    def test_contradictory_settings_are_refused_at_the_start(self):
         with self.assertRaisesRegex(ValueError, "move `eviction` into adapter_params"):
             self.opened(eviction={"eviction_policy": "LRU"})
         self.opened(eviction={"eviction_policy": "IsolatedLRU"})

@@ -138,7 +138,7 @@ class Saves(Gds):
         self.released()
         self.assertEqual(told, [], "nothing was stored")
 
-    def test_whose_shape_lmcache_does_not_say(self):
+    def test_without_a_shape_of_lmcache(self):
         shape = plugin.shape
 
         def some(obj):
@@ -153,14 +153,14 @@ class Saves(Gds):
         self.released()
         self.assertEqual([self.now.contains(key) for key in (self.key, self.other)], [False, True])
 
-    def test_that_fail_in_a_way_that_nobody_knows(self):
+    def test_that_fail_with_an_unknown_error(self):
         with mock.patch.object(plugin, "memory", side_effect=Failed("unheard of")), self.assertLogs("kvtier", "WARNING") as log:
             [future] = self.now.batched_submit_put_task([self.key], [self.obj])
             future.result(LIMIT_SECONDS)
         self.assertIn("unheard of", "".join(log.output))
         self.released()
 
-    def test_on_a_loop_that_was_closed(self):
+    def test_on_a_closed_loop(self):
         closed = asyncio.new_event_loop()
         closed.close()
         with mock.patch.object(self.now, "loop", closed), self.assertLogs("kvtier", "WARNING"):
@@ -190,7 +190,7 @@ class Close(Gds):
     def on_loop(self, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, self.now.loop).result(LIMIT_SECONDS)
 
-    def test_on_its_own_loop_it_waits_for_nobody_and_frees_memory_of_the_gpu_once(self):
+    def test_close_on_its_own_loop_does_not_wait_and_frees_gpu_memory_once(self):
         self.on_loop(self.now.batched_async_contains("id", [self.key]))
 
         async def close():
@@ -202,7 +202,7 @@ class Close(Gds):
         with self.assertRaisesRegex(Exception, "closed"):
             self.on_loop(self.now.batched_async_contains("id", [self.key]))
 
-    def test_beside_a_loop_that_does_not_go_on(self):
+    def test_beside_a_loop_that_is_stuck(self):
         self.on_loop(self.now.batched_async_contains("id", [self.key]))
         held = threading.Event()
         self.now.loop.call_soon_threadsafe(held.wait)
@@ -210,7 +210,7 @@ class Close(Gds):
         self.now._gpu.close.assert_called_once_with()
         held.set()
 
-    def test_where_a_medium_keeps_memory_that_on_the_gpu_stays(self):
+    def test_gpu_memory_under_a_hanging_medium_stays_allocated(self):
         tiers = mock.Mock(wraps=self.now._tiers)
         tiers.close.side_effect = TimeoutError("a medium still holds memory of a batch")
         opened, self.now._tiers = self.now._tiers, tiers

@@ -125,7 +125,7 @@ class Remote(Engine):
             self.whole(tokens, len(tokens))
             self.stop()
 
-    def test_lmcache_reads_what_we_wrote_and_the_reverse(self):
+    def test_lmcache_and_kvtier_read_each_others_files(self):
         for n, meta in enumerate(self.both()):
             tokens = [token + 10_000 * n for token in range(3 * CHUNK)]
             self.stored(self.engine({"save_chunk_meta": meta}), tokens, len(tokens))
@@ -176,7 +176,7 @@ class Remote(Engine):
     def on_loop(self, engine, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, engine.storage_manager.loop).result(20)
 
-    def test_the_engines_memory_comes_back(self):
+    def test_the_engines_memory_is_returned(self):
         tokens = list(range(4 * CHUNK))
         self.engine_now = self.engine()
         self.stored(self.engine_now, tokens, len(tokens))
@@ -187,7 +187,7 @@ class Remote(Engine):
     def allocated(self):
         return self.engine_now.storage_manager.allocator_backend.memory_allocator.pin_allocator.num_active_allocations
 
-    def test_memory_comes_back_where_a_call_is_cancelled_on_the_way(self):
+    def test_a_cancelled_call_returns_its_memory(self):
         tokens = list(range(2 * CHUNK + 5))
         self.engine_now = engine = self.engine({"save_chunk_meta": True}, save_unfull_chunk=True)
         self.stored(engine, tokens, len(tokens))
@@ -206,7 +206,7 @@ class Remote(Engine):
             self.on_loop(engine, connector.batched_get(keys))
         self.assertEqual((len(got), self.allocated()), (2, 0))
 
-    def test_a_header_that_says_what_cannot_be_is_a_miss_and_asks_for_no_memory(self):
+    def test_an_impossible_header_is_a_miss_and_allocates_no_memory(self):
         tokens = list(range(2 * CHUNK + 5))
         self.engine_now = engine = self.theirs(True, save_unfull_chunk=True)
         self.stored(engine, tokens, len(tokens))
@@ -227,7 +227,7 @@ class Remote(Engine):
         [obj.ref_count_down() for obj in found if obj is not None]
         self.assertEqual(len(asked), 2)
 
-    def test_settings_that_contradict_each_other_are_said_and_leave_no_backend(self):
+    def test_contradictory_settings_are_logged_and_disable_the_backend(self):
         place = "remote_storage_plugin.kvtier"
         for says, extra, settings in [
             ("remote_url.*move it to", {}, {"remote_url": f"fs://host:0{self.dir}"}),
@@ -242,7 +242,7 @@ class Remote(Engine):
             self.assertNotIn("RemoteBackend-kvtier", engine.storage_manager.storage_backends)
             self.stop()
 
-    def test_a_password_in_a_url_is_not_said(self):
+    def test_a_password_in_a_url_is_masked(self):
         for url, shown in [
             ("redis://me:TOPSECRET@host:1", r"'redis://\*\*\*@host:1'"),
             ("redis://me:TOP/SECRE#T@host:1", r"'redis://\*\*\*@host:1'"),
@@ -261,7 +261,7 @@ class Remote(Engine):
                 remote._settings(config, "kvtier", 4096)
             self.assertNotRegex(str(raised.exception), "TOP|SEC|RE#T")
 
-    def test_settings_of_another_plugin_whose_name_begins_alike_are_its_own(self):
+    def test_settings_of_a_plugin_with_a_longer_name_are_separate(self):
         place = "remote_storage_plugin.kvtier"
         config = SimpleNamespace(
             extra_config={f"{place}.url": "fs://host:0/x", f"{place}.second.url": "fs://host:0/y"},
@@ -295,7 +295,7 @@ class Metrics(Engine):
         with self.assertRaisesRegex(ValueError, "HOST:PORT"):
             address("9464", 0)
 
-    def test_a_port_that_is_taken_costs_the_metrics_and_not_the_tiers(self):
+    def test_a_used_port_disables_metrics_and_not_the_tiers(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             with self.assertLogs("kvtier", "ERROR") as log:

@@ -72,7 +72,7 @@ class Bucket(Case):
 
 
 class Moves(Bucket):
-    def test_what_is_stored_is_found_loaded_and_deleted_in_every_size_under_both(self):
+    def test_chunks_of_every_size_are_found_loaded_and_deleted_under_both(self):
         for make in (self.native, self.plugin):
             a = make()
             for group, size in enumerate(SIZES):
@@ -84,7 +84,7 @@ class Moves(Bucket):
                 self.assertEqual(self.lookup(a, keys), [False] * 4)
             self.assertEqual(self.server.keys(), [])
 
-    def test_the_old_object_of_the_operator_serves_as_it_stands(self):
+    def test_the_object_of_the_former_adapter_works_unchanged(self):
         for group, size in enumerate(SIZES):
             mine, others = [key(n, group=group) for n in range(3)], [key(n, "alice", group=group) for n in range(3)]
             theirs = self.theirs()
@@ -98,7 +98,7 @@ class Moves(Bucket):
             ours.close()
             self.reads(self.theirs(), more, size)
 
-    def test_what_is_locked_is_not_deleted_until_every_lock_is_gone(self):
+    def test_locked_chunks_are_not_deleted_until_every_lock_is_released(self):
         a = self.plugin()
         self.wrote(a, [key(1), key(2)], MIB)
         self.lookup(a, [key(1)])
@@ -115,7 +115,7 @@ class Moves(Bucket):
 
 
 class Truth(Bucket):
-    def test_usage_is_right_after_a_restart_by_salt_too_whoever_stored_it(self):
+    def test_usage_by_salt_of_all_processes_is_correct_after_a_restart(self):
         a = self.plugin(max_capacity_gb=1)
         self.wrote(a, [key(1), key(2, "alice")], MIB)
         self.wrote(self.theirs(), [key(3, "alice"), key(4, "bob")], MIB)
@@ -129,7 +129,7 @@ class Truth(Bucket):
         status = a.report_status()
         self.assertEqual((status["is_healthy"], status["chunks"], status["current_size_bytes"]), (True, 4, 4 * MIB))
 
-    def test_keys_are_listed_page_by_page_whoever_stored_them(self):
+    def test_keys_of_all_processes_are_listed_page_by_page(self):
         keys = [key(n, salt) for n, salt in enumerate(["", "", "alice", "bob"])]
         self.wrote(self.theirs(), keys[:2], MIB)
         a = self.plugin()
@@ -144,14 +144,14 @@ class Truth(Bucket):
         self.assertEqual(len(a.list_l2_keys(model_name=MODEL).entries), 4)
         self.assertEqual(a.list_l2_keys(model_name="other").entries, ())
 
-    def test_in_our_own_layout_listing_says_why_it_cannot(self):
+    def test_in_kvtiers_layout_listing_is_an_error_with_the_reason(self):
         a = self.plugin({"tiers": [self.server.spec()]})
         with self.assertRaisesRegex(NotImplementedError, "digests"):
             a.list_l2_keys()
 
 
 class Faults(Bucket):
-    def test_a_bucket_that_dies_costs_hits_and_comes_back(self):
+    def test_a_bucket_that_fails_costs_hits_until_it_recovers(self):
         a = self.plugin({**self.server.spec(), "timeout_seconds": 5})
         self.wrote(a, [key(0)], MIB)
         self.server.stop()
@@ -200,7 +200,7 @@ class InProcess(Engine):
         print("theirs: done", flush=True)
         os._exit(0)
 
-    def test_the_engine_stores_and_retrieves_after_a_restart_and_lmcache_reads_what_we_wrote_and_the_reverse(self):
+    def test_the_engine_stores_and_retrieves_after_a_restart_and_lmcache_and_kvtier_read_each_others_files(self):
         tokens = list(range(5 * CHUNK))
         self.stored(self.ours(), tokens, len(tokens))
         self.stop()
@@ -218,7 +218,7 @@ class InProcess(Engine):
         self.whole(more, len(more))
 
 
-    def test_objects_have_no_headers_also_where_the_configuration_does_not_say(self):
+    def test_objects_have_no_headers_by_default(self):
         tokens, unsaid = list(range(3 * CHUNK)), {"save_chunk_meta": None}
         self.stored(self.ours(unsaid), tokens, len(tokens))
         self.stop()
@@ -228,7 +228,7 @@ class InProcess(Engine):
         self.engine_now = self.ours({"save_chunk_meta": False})
         self.whole(tokens, len(tokens))
 
-    def test_the_first_chunk_of_another_length_is_refused_also_in_tiers_of_ours(self):
+    def test_a_first_chunk_of_another_length_is_refused_also_in_kvtier_tiers(self):
         place = "remote_storage_plugin.kvtier"
         for layout in ("lmcache", "kvtier"):
             tiers = [self.server.spec(layout=layout)]
@@ -252,7 +252,7 @@ class InProcess(Engine):
     def on_loop(self, engine, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, engine.storage_manager.loop).result(300)
 
-    def test_what_a_bucket_under_lmcaches_names_cannot_hold_is_said_and_leaves_no_backend(self):
+    def test_settings_that_lmcaches_bucket_layout_cannot_hold_disable_the_backend(self):
         for says, extra, settings in [
             ("save_chunk_meta must be false", {"save_chunk_meta": True}, {}),
             ("save_unfull_chunk = true.*full chunks", {}, {"save_unfull_chunk": True}),

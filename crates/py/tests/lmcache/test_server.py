@@ -82,10 +82,10 @@ class Server(Case):
         adapter.submit_unlock([k for k, there in zip(keys, found) if there])
         return found
 
-    def test_what_is_stored_is_prefetched_after_a_restart(self):
+    def test_stored_chunks_are_prefetched_after_a_restart(self):
         self.round({"type": "plugin", "module_path": "kvtier.lmcache", "class_name": "KvtierL2Adapter"})
 
-    def test_quotas_of_salts_are_lmcaches_and_carried_out(self):
+    def test_lmcaches_quotas_of_salts_are_enforced(self):
         plugin = {"type": "plugin", "module_path": "kvtier.lmcache", "class_name": "KvtierL2Adapter"}
         eviction = {"eviction_policy": "IsolatedLRU", "trigger_watermark": 0.8, "eviction_ratio": 0.5}
         manager = self.manager(plugin, eviction=eviction)
