@@ -1,5 +1,5 @@
 """What LMCache's wrapper does with a native client, in our own words: it polls the event descriptor on a thread, drains, and hands each
-completion to whoever submitted. It keeps no reference to buffers, and never reads the descriptor itself."""
+completion to its submitter. It keeps no reference to buffers, and never reads the descriptor itself."""
 
 import select
 import threading

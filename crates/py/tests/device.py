@@ -1,4 +1,4 @@
-"""What runs over the stand-in for the driver's library; `test_device.py` starts it. No torch: a few classes that own memory of a GPU."""
+"""Tests that run over the stand-in for the driver's library; `test_device.py` starts them. Without torch: a few classes own GPU memory."""
 
 import asyncio
 import ctypes
@@ -166,7 +166,7 @@ def streams(gpu):
             assert tiers.load([key(n)], [Array(memory, stream=said)]) == [LEN]
             assert memory.read() == bytes([0x5A + n]) * LEN
             memory.free()
-        # Before version 3 nobody could say: the default stream it is.
+        # Before version 3 the interface has no stream: the default stream is used.
         memory = Memory(LEN, b"\0" * LEN)
         for byte in (1, 2, 7):
             memory.set(byte, ctypes.c_size_t(0))
@@ -222,7 +222,7 @@ def capsules():
     with store() as tiers:
         tensor = Dl(source, offset=4096)
         assert tiers.save([key(1)], [tensor]) == [True]
-        assert tensor.asked == [1], "told which stream it is for"
+        assert tensor.asked == [1], "the consumer's stream is passed"
         into = Dl(target, strides=(64, 1))
         assert tiers.load([key(1)], [into]) == [size]
         assert target.read() == data
@@ -230,7 +230,7 @@ def capsules():
         refused(tiers.save, "bytes-like", [key(2)], [Dl(target, device=1)])
         alive = weakref.ref(into)
         del into, tensor
-        # Whoever calls next gives back what is done with.
+        # The next call releases the returned objects.
         asyncio.run(tiers.aload([key(5)], [bytearray(10)]))
         gc.collect()
         assert Dl.gone == 3, Dl.gone

@@ -4,7 +4,7 @@ from kvtier import Key, Store, errors
 
 
 def check(case, spec, put):
-    """Over a tier of a layout of LMCache's. ``put(n, data)`` writes another program's object in the place of chunk ``n``."""
+    """Over a tier with a layout of LMCache. ``put(n, data)`` replaces chunk ``n`` by another program's object."""
     keys = [Key("m", bytes([n])) for n in range(3)]
     with Store(tiers=[spec]) as store:
         store.save(keys, [bytes([n + 1]) * 8192 for n in range(3)])

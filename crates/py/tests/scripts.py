@@ -13,7 +13,7 @@ SECONDS_MAX = 120
 
 
 def run(script):
-    """Answers how the program ended, and all that it said."""
+    """Runs a program; returns its exit code and output."""
     path = os.pathsep.join([os.path.dirname(os.path.dirname(kvtier.__file__)), os.path.dirname(__file__)])
     environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-c", textwrap.dedent(script)]

@@ -1,4 +1,4 @@
-"""Callers who give what is no key, log with what raises, begin without a frame, or come with a hundred thousand at once."""
+"""Callers that pass invalid keys, have a log handler that raises, start without a frame, or submit a hundred thousand keys at once."""
 
 import _thread
 import logging
@@ -121,7 +121,7 @@ class Beginnings(Case):
 
 
 def unraisable(case):
-    """What nobody could be told otherwise, from now on."""
+    """What `sys.unraisablehook` receives from now on."""
     seen = []
     case.addCleanup(setattr, sys, "unraisablehook", sys.unraisablehook)
     sys.unraisablehook = lambda one: seen.append(one.exc_value)

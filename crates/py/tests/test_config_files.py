@@ -38,7 +38,7 @@ KV_2LTD, KV_T2D, BINARY, KV_MLA = 1, 2, 4, 6
 
 
 class array(bytearray):
-    """Memory that says of itself what NumPy arrays and tensors do."""
+    """Memory with the attributes of NumPy arrays and tensors."""
 
     def __new__(cls, *axes):
         return super().__new__(cls, 2 * math.prod(axes))

@@ -156,8 +156,8 @@ class Contract(Case):
         with urllib.request.urlopen(line.rpartition(" ")[2], timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         # The tier is called otherwise where these tests run over a bucket.
-        told = {line.partition("{")[0]: line.rpartition(" ")[2] for line in lines if line.startswith("kvtier_lookup_")}
-        self.assertEqual(told, {"kvtier_lookup_keys_total": "2", "kvtier_lookup_hits_total": "1"})
+        received = {line.partition("{")[0]: line.rpartition(" ")[2] for line in lines if line.startswith("kvtier_lookup_")}
+        self.assertEqual(received, {"kvtier_lookup_keys_total": "2", "kvtier_lookup_hits_total": "1"})
 
     def test_a_configuration_may_be_a_file(self):
         path = os.path.join(self.dir.name, "kvtier.json")

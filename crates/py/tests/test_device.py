@@ -1,4 +1,4 @@
-"""Memory on a GPU, over a stand-in for the driver's library; `device.py` is what runs in a child over it, since a process loads it once."""
+"""GPU memory, over a stand-in for the driver's library. `device.py` runs in a child, since a process loads the library only once."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ import unittest
 
 import kvtier
 
-# Where the stand-in lies: cargo builds it with the tests' programs.
+# The path of the stand-in, which cargo builds with the test programs.
 LIBRARY = os.environ.get("KVTIER_FAKEGPU", "")
 SCRIPT = pathlib.Path(__file__).parent / "device.py"
 LIMIT_SECONDS = 120
@@ -54,7 +54,7 @@ class OverAStandIn(unittest.TestCase):
             self.assertIn("done", done.stdout)
             lines = dict(line.rsplit(" ", 1) for line in (pathlib.Path(place) / "report").read_text().splitlines())
             left = {name: n for name, n in lines.items() if name.startswith("leaked ") and n != "0"}
-            self.assertEqual(left, {}, "never given back")
+            self.assertEqual(left, {}, "never released")
 
     def test_chunks_saved_from_a_gpu_load_into_gpu_and_host_memory(self):
         self.run_there("round_trip")

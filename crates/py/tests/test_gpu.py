@@ -1,4 +1,4 @@
-"""Memory of a real GPU, as torch hands it out. Skipped where torch finds no GPU; `device.py` runs over a stand-in everywhere.
+"""Memory of a real GPU, allocated by torch. Skipped if torch finds no GPU; `device.py` runs over a stand-in everywhere.
 
 `KVTIER_GPU_TIER` adds settings to the tier, as JSON: `{"mode": "require"}` runs the same tests by cuFile."""
 

@@ -1,4 +1,4 @@
-"""What a lookup holds is given back key by key, over every kind of tier."""
+"""The holds of a lookup are released key by key, over every kind of tier."""
 
 import unittest
 
@@ -18,7 +18,7 @@ class Holds(unittest.TestCase):
         self.assertIsNone(store.save(keys, [bytes([n]) * 64 * KIB for n in range(3)])[0])
         self.assertEqual(store.lookup(keys, hold=True), (None, [64 * KIB] * 3))
         store.release(keys[:1])
-        self.assertEqual(store.remove(keys), (None, [1, -1, -1]), "what was given back goes at once")
+        self.assertEqual(store.remove(keys), (None, [1, -1, -1]), "a released chunk is removed at once")
         self.assertEqual(store.lookup([keys[1]], hold=True), (None, [64 * KIB]))
         store.release(keys[1:])
         self.assertEqual(store.remove(keys), (None, [1, -1, 1]), "of two holds one is left")

@@ -1,4 +1,4 @@
-"""The connector and the store under callers who mean harm, or know no better."""
+"""The connector and the store with malicious or careless callers."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ class Buffers(Case):
         for n in range(32):
             loads.append(w.submit("submit_batch_get", [key(n)], [aligned(MIB)]))
             gc.collect()
-        self.assertEqual([w.wait(f)[2] for f in loads], [[True]] * 32, "into memory that nobody refers to any more")
+        self.assertEqual([w.wait(f)[2] for f in loads], [[True]] * 32, "into memory without another reference")
         into = [aligned(MIB) for _ in range(32)]
         self.assertEqual(w.get([key(n) for n in range(32)], into)[2], [True] * 32)
         self.assertTrue(all(v.tobytes() == filled(n).tobytes() for n, v in enumerate(into)))
@@ -45,7 +45,7 @@ class Buffers(Case):
     def test_a_borrowed_buffer_cannot_be_resized_released_or_unmapped_and_is_returned(self):
         client = self.client()
         data, view, memory = bytearray(MIB), memoryview(bytearray(MIB)), mmap.mmap(-1, MIB)
-        # Nobody drains yet: what was submitted keeps its memory.
+        # Without a drain, submitted batches keep their memory.
         client.submit_batch_set([key(1), key(2), key(3)], [data, view, memory])
         for let_go in (lambda: data.extend(b"x"), view.release, memory.close):
             with self.assertRaises(BufferError):

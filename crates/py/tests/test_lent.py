@@ -1,4 +1,4 @@
-"""Whose memory it is, and when: what is told over, given up, lent twice, or dropped while a tier is at work."""
+"""Ownership of buffers: those reused after a timeout, given up, borrowed twice, or dropped while a tier uses them."""
 
 import asyncio
 import gc
@@ -41,7 +41,7 @@ def whole(memory):
 
 
 def takes(buffers):
-    """Their owner was told that they are his again."""
+    """Buffers whose batch has completed."""
     mine = MINE * max(len(whole(buffer)) for buffer in buffers) if buffers else b""
     for buffer in buffers:
         whole(buffer)[:] = mine[: len(whole(buffer))]
@@ -50,7 +50,7 @@ def takes(buffers):
 class Ends(Lent):
     def is_still_mine(self, buffers):
         for buffer in buffers:
-            self.assertEqual(bytes(whole(buffer)).count(MINE), len(whole(buffer)), "written to after the end was told")
+            self.assertEqual(bytes(whole(buffer)).count(MINE), len(whole(buffer)), "written to after the completion")
 
     def test_a_late_batch_completes_when_no_medium_writes_any_more(self):
         store, keys = self.with_chunks(4)
@@ -92,7 +92,7 @@ class Ends(Lent):
             into = [aligned(BIG) for _ in names]
             tiers.load(names, into)
             try:
-                # Whoever was told too early sees that some of it is still being written into.
+                # A completion that comes too early is detected here: a buffer still changes.
                 tiers.load(names, into)
             except ValueError as e:
                 return self.assertRegex(str(e), Twice.REFUSED)
@@ -259,7 +259,7 @@ class Descriptors(Lent):
         def once(leave):
             loop = asyncio.new_event_loop()
             if leave:
-                # Its end will never be heard.
+                # Its completion is never delivered.
                 loop.call_soon(lambda: loop.create_task(work()))
                 loop.call_soon(loop.stop)
                 loop.run_forever()
@@ -274,7 +274,7 @@ class Descriptors(Lent):
         for n in range(20):
             once(n % 2 == 1)
         gc.collect()
-        self.assertLessEqual(fds(), before + 2, "what the last had goes with the next")
+        self.assertLessEqual(fds(), before + 2, "the next loop releases the resources of the last")
 
 
 class Dropped(Lent):
@@ -295,7 +295,7 @@ class Dropped(Lent):
 
 
 class Proxy:
-    """Stands before a server, on threads of Python's, and passes a PUT on only when it is told to."""
+    """A proxy on Python threads, which forwards a PUT only when the test allows it."""
 
     def __init__(self, port):
         self.asked, self.goes_on = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""The Python of README.md, run as it stands there."""
+"""Runs the Python code of README.md."""
 
 import os
 import pathlib

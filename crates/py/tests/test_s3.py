@@ -232,7 +232,7 @@ class Embedded(Case):
                 used, chunks, by_salt = seen(again.usage())
                 self.assertEqual((used, chunks), expected[:2])
                 if layout == "kvtier":
-                    # In our own layout salts lie nowhere: who did not meet them tells them apart, and cannot say them.
+                    # kvtier's own layout stores only digests of salts: another process can distinguish salts, but not name them.
                     self.assertEqual(sorted(by_salt.values()), sorted(expected[2].values()))
                     self.assertTrue(all(salt.startswith("~") for salt in by_salt if salt), by_salt)
                     again.load([self.key(1, "alice"), self.key(2, "bob")], [bytearray(MIB), bytearray(MIB)])

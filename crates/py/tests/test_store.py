@@ -85,7 +85,7 @@ class Waiting(Case):
         lengths.check(self, spec, lambda n, data: self.foreign(next(pathlib.Path(self.dir).rglob(f"m*@{n:02x}*")), data))
 
     def foreign(self, path, data):
-        """Another program's file in the place of ours."""
+        """Replaces the chunk by another program's file."""
         path.unlink()
         path.write_bytes(data)
 
@@ -268,7 +268,7 @@ class Registered(Case):
         self.assertEqual((fault, answers), (None, [1] * 4))
         fixed, unfixed, registered = counters()
         if "4194304 bytes registered" not in said or "unregistered" in said:
-            # No io_uring, or a limit of locked memory: said, and nothing is worse for it.
+            # Without io_uring, or at the limit of locked memory, the outcome says so, and transfers work.
             self.assertRegex(said, "no registration|would not pin|keeps no table")
             self.assertEqual(fixed, 0)
             return
@@ -280,7 +280,7 @@ class Registered(Case):
         before = counters()
         self.assertEqual(tiers.save(names[4:], [other]), (None, [1]))
         after = counters()
-        self.assertEqual((after[0], after[2]), (before[0], registered), "what lies elsewhere does not go through it")
+        self.assertEqual((after[0], after[2]), (before[0], registered), "other memory does not use the registration")
         self.assertGreater(after[1], before[1] + 1)
 
 

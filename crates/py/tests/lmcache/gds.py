@@ -1,4 +1,4 @@
-"""What the tests of the storage plugin share: engines over it, and LMCache's own backend with host memory in the place of the GPU's."""
+"""Helpers for tests of the storage plugin: engines over it, and LMCache's own backend with host memory instead of GPU memory."""
 
 import asyncio
 import ctypes

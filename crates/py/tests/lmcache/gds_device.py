@@ -1,4 +1,4 @@
-"""What runs over the stand-in for the driver's library; `test_gds.py` starts it. All above the memory objects is LMCache's own code."""
+"""Tests that run over the stand-in for the driver's library; `test_gds.py` starts them. Everything above the memory objects is LMCache's code."""
 
 import asyncio
 import ctypes
@@ -41,7 +41,7 @@ class OnDevice:
 
 
 class DeviceObj(TensorMemoryObj):
-    """LMCache's object over an address of the stand-in's."""
+    """LMCache's object over memory of the stand-in."""
 
     @property
     def tensor(self):
@@ -49,7 +49,7 @@ class DeviceObj(TensorMemoryObj):
 
 
 class DeviceAllocator(GPUMemoryAllocator):
-    """LMCache's allocator over memory of the stand-in's."""
+    """LMCache's allocator over memory of the stand-in."""
 
     def __init__(self, size):
         self.memory = device.Memory(size)

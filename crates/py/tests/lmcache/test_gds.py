@@ -1,4 +1,4 @@
-"""LMCache's in-process engine with our storage plugin in the place of its GDS backend."""
+"""LMCache's in-process engine with kvtier's storage plugin instead of its GDS backend."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from gds import CHUNK_BYTES, PLACE, Gds, all_of, files, header_of, theirs
 from kvtier.lmcache import _hashes, _objects
 from test_remote import CHUNK, HEAD, HEADS, of_tokens
 
-# Where the stand-in for the driver's library is.
+# The path of the stand-in for the driver's library.
 LIBRARY = os.environ.get("KVTIER_FAKEGPU", "")
 LIMIT_SECONDS = 600
 
@@ -86,7 +86,7 @@ class Plugin(Gds):
         self.assertTrue(backend.unpin(first) and backend.unpin(second))
         self.assertTrue(backend.remove(first))
         self.assertFalse(backend.contains(first))
-        self.assertEqual(backend.batched_contains([first, second]), 0, "what stands behind a gap is no prefix")
+        self.assertEqual(backend.batched_contains([first, second]), 0, "chunks after a gap are no prefix")
         self.assertEqual([obj is not None for obj in self.given(backend, [first, second, third])], [False, True, False])
 
     def given(self, backend, keys):
@@ -245,7 +245,7 @@ class Plugin(Gds):
 
 
 class Devices(unittest.TestCase):
-    """Which GPU is waited for. The stand-in has no torch streams, so that torch's part is scripted here."""
+    """The GPUs that are synchronized. The stand-in has no torch streams, so torch is mocked here."""
 
     def test_each_gpu_of_the_objects_is_synchronized_once(self):
         first, second = torch.device("cuda:1"), torch.device("cuda:2")
@@ -318,7 +318,7 @@ class Hashes(Gds):
 
 @unittest.skipUnless(LIBRARY, "KVTIER_FAKEGPU does not say where the stand-in for libcuda is")
 class OnStandIn(unittest.TestCase):
-    """Each test of `gds_device.py` in a process over the stand-ins, after which nothing may be left on the GPU."""
+    """Runs each test of `gds_device.py` in a process over the stand-ins, and checks for leaks on the GPU."""
 
     def run_there(self, name):
         with tempfile.TemporaryDirectory() as place:
@@ -340,7 +340,7 @@ class OnStandIn(unittest.TestCase):
             self.assertRegex(done.stderr, r"Ran 1 test in[^\n]*\n\nOK\n")
             lines = dict(line.rsplit(" ", 1) for line in (pathlib.Path(place) / "report").read_text().splitlines())
             left = {what: n for what, n in lines.items() if what.startswith("leaked ") and n != "0"}
-            self.assertEqual(left, {}, "never given back")
+            self.assertEqual(left, {}, "never released")
 
     def test_loads_go_into_memory_of_the_gpu(self):
         self.run_there("test_loads_go_into_memory_of_the_gpu")

@@ -1,4 +1,4 @@
-"""The storage plugin on a real GPU, with LMCache's own allocator. Skipped where torch finds none; `gds_device.py` runs over a stand-in."""
+"""The storage plugin on a real GPU, with LMCache's own allocator. Skipped if torch finds none; `gds_device.py` runs over a stand-in."""
 
 import unittest
 

@@ -37,11 +37,11 @@ class Lines(Case):
             "adapter_params": {"tiers": [{"type": "file", "path": self.dir, "bytes": "8MiB"}]},
         }
         own = re.compile(r"\[\d{4}-\d\d-\d\d [^]]*\] LMCache (INFO|WARNING):.*:kvtier\)")
-        told = [own.search(line) for line in self.lines(spec, LMCACHE_LOG_LEVEL="INFO") if "opened" in line or "no room" in line]
-        self.assertEqual([line and line.group(1) for line in told], ["INFO", "WARNING"])
-        told = [line for line in self.lines(spec, LMCACHE_LOG_LEVEL="WARNING") if "opened" in line or "no room" in line]
-        self.assertEqual(len(told), 1)
-        self.assertRegex(told[0], own)
+        received = [own.search(line) for line in self.lines(spec, LMCACHE_LOG_LEVEL="INFO") if "opened" in line or "no room" in line]
+        self.assertEqual([line and line.group(1) for line in received], ["INFO", "WARNING"])
+        received = [line for line in self.lines(spec, LMCACHE_LOG_LEVEL="WARNING") if "opened" in line or "no room" in line]
+        self.assertEqual(len(received), 1)
+        self.assertRegex(received[0], own)
 
 
 if __name__ == "__main__":

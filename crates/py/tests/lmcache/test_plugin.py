@@ -135,7 +135,7 @@ class Plugin(Case):
         self.assertEqual(before.total_capacity_bytes, 48 * MIB)
         self.assertGreaterEqual(before.total_bytes_used, 3 * MIB)
         self.assertEqual({s: b // MIB for s, b in before.bytes_by_cache_salt.items()}, {"alice": 1, "bob": 2})
-        self.assertFalse(a.supports_global_eviction, "the cap is ours")
+        self.assertFalse(a.supports_global_eviction, "kvtier enforces the cap")
         a.close()
         after = self.opened().get_usage()
         self.assertEqual(after.total_bytes_used, before.total_bytes_used)
@@ -199,7 +199,7 @@ class Plugin(Case):
         self.assertEqual(self.lookup(a, [key(1), key(1, "alice"), key(1, "bob")]), [False, True, False])
 
     def moved(self, a):
-        """How many requests went through registered memory, and how many through other, and how much is registered."""
+        """Requests with registered memory, requests with other memory, and registered bytes."""
         counters = a.report_status()["counters"]
         return [counters[name] for name in ("fixed_requests", "unfixed_requests", "registered_bytes")]
 

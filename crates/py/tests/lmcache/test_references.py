@@ -124,9 +124,9 @@ class Saves(Gds):
         self.released()
 
     def test_whose_tasks_are_cancelled_before_they_begin(self):
-        held, told = threading.Event(), []
+        held, received = threading.Event(), []
         self.now.loop.call_soon_threadsafe(held.wait)
-        [future] = self.now.batched_submit_put_task([self.key], [self.obj], on_complete_callback=told.append)
+        [future] = self.now.batched_submit_put_task([self.key], [self.obj], on_complete_callback=received.append)
 
         def cancel_all():
             for task in asyncio.all_tasks(self.now.loop):
@@ -136,7 +136,7 @@ class Saves(Gds):
         held.set()
         concurrent.futures.wait([future], LIMIT_SECONDS)
         self.released()
-        self.assertEqual(told, [], "nothing was stored")
+        self.assertEqual(received, [], "nothing was stored")
 
     def test_without_a_shape_of_lmcache(self):
         shape = plugin.shape

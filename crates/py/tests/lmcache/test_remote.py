@@ -23,7 +23,7 @@ HIDDEN = HEADS * HEAD
 
 
 class Gpu(GPUConnectorInterface):
-    """Instead of a GPU: memory that says of every token which one it is."""
+    """Instead of a GPU: memory in which every token has its own value."""
 
     def __init__(self):
         self.got = {}
@@ -166,7 +166,7 @@ class Remote(Engine):
         self.assertEqual(connector.batched_contains(keys), 1)
         self.assertEqual([connector.exists_sync(key) for key in keys], [True, False, True])
         found = self.on_loop(engine, connector.batched_get_non_blocking("id", keys))
-        self.assertEqual(len(found), 1, "what stands behind a gap is no prefix")
+        self.assertEqual(len(found), 1, "chunks after a gap are no prefix")
         found[0].ref_count_down()
         found = self.on_loop(engine, connector.batched_get(keys))
         self.assertEqual([obj is not None for obj in found], [True, False, True])
@@ -211,7 +211,7 @@ class Remote(Engine):
         self.engine_now = engine = self.theirs(True, save_unfull_chunk=True)
         self.stored(engine, tokens, len(tokens))
         self.stop()
-        # What LMCache wrote has no checksums: a byte that flips in a shape is ours to notice.
+        # Chunks of LMCache have no checksums: the connector must detect a flipped byte in a shape.
         odd = min(pathlib.Path(self.dir).glob("*.data"), key=lambda file: file.stat().st_size)
         data = bytearray(odd.read_bytes())
         data[15] = 0x7F

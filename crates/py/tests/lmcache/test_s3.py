@@ -16,7 +16,7 @@ from scene import MIB, MODEL, Case, adapter, content, key  # noqa: E402
 from test_remote import CHUNK, Engine  # noqa: E402
 from test_server import Server as Controllers  # noqa: E402
 
-# A bucket of this name is part of the server's host, 127.0.0.1, as LMCache wants it. Ours calls the host another name.
+# LMCache requires the bucket in the host name. This name is part of the server's host, 127.0.0.1; kvtier uses another name of it.
 BUCKET = "127.0.0"
 # Of 8 MiB and more LMCache writes and reads in parts.
 SIZES = [4096, 40_000, MIB, 10 * MIB]
@@ -92,7 +92,7 @@ class Moves(Bucket):
             ours = self.plugin()
             self.reads(ours, mine, size)
             self.assertEqual(self.lookup(ours, others), [True] * 3)
-            self.assertEqual(ours.report_status()["counters"]["unverified"], 3, "nothing proves them, and that is counted")
+            self.assertEqual(ours.report_status()["counters"]["unverified"], 3, "they have no checksums, which is counted")
             more = [key(n + 100, group=group) for n in range(3)]
             self.wrote(ours, more, size)
             ours.close()

@@ -69,7 +69,7 @@ class Server(Case):
         self.assertEqual(self.lookup_quietly(adapter, keys), [False] * 8, "prefetching gave its locks back")
 
     def lookup_quietly(self, adapter, keys):
-        """From beside the controllers, who poll the same descriptor: asks by itself."""
+        """Queries the adapter directly, since the controllers poll the same descriptor."""
         task = adapter.submit_lookup_and_lock_task(keys, {})
         found = []
 
