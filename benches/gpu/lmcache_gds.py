@@ -1,8 +1,8 @@
-"""LMCache's GDS backend beside ``kvtier.lmcache.KvtierGdsBackend``, on a machine with a GPU.
+"""Compares LMCache's GDS backend with ``kvtier.lmcache.KvtierGdsBackend``, on a machine with a GPU.
 
-``python3 lmcache_gds.py DIRECTORY [CHUNKS [TURNS]]`` wants LMCache 0.5.6, torch, and the wheel of kvtier. Each way stores CHUNKS (24) chunks of
-32 MiB, and loads them on the GPU after the page cache dropped them, in batches of eight; every turn measures all ways, and the medians count.
-LMCache's backend runs by cuFile (``use_gds: true``) and without it. All bytes are compared."""
+Usage: ``python3 lmcache_gds.py DIRECTORY [CHUNKS [ROUNDS]]``. It needs LMCache 0.5.6, torch and the kvtier wheel. Each backend stores CHUNKS
+(24) chunks of 32 MiB, and loads them into GPU memory after they left the page cache, in batches of eight. Every round measures all backends; the
+medians are printed. LMCache's backend runs with cuFile (``use_gds: true``) and without it. All bytes are compared."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from lmcache.v1.gpu_connector import GPUConnectorInterface
 from lmcache.v1.metadata import LMCacheMetadata
 
 DIRECTORY = sys.argv[1]
-CHUNKS, TURNS = (int(sys.argv[n]) if len(sys.argv) > n else default for n, default in ((2, 24), (3, 3)))
+CHUNKS, ROUNDS = (int(sys.argv[n]) if len(sys.argv) > n else default for n, default in ((2, 24), (3, 3)))
 LAYERS, TOKENS, HEADS, HEAD = 32, 256, 8, 128
 CHUNK_BYTES = 2 * LAYERS * TOKENS * HEADS * HEAD * 2
 BATCH = 8
@@ -40,52 +40,52 @@ class NoModel(GPUConnectorInterface):
     from_gpu = batched_to_gpu = batched_from_gpu = to_gpu
 
 
-def lmcache(use_gds):
-    return {"gds_path": place(), "use_gds": use_gds}
+def lmcache_settings(use_gds):
+    return {"gds_path": directory(), "use_gds": use_gds}
 
 
-def ours(**more):
+def kvtier_settings(**more):
     plugin = {f"{PLUGIN}.module_path": "kvtier.lmcache", f"{PLUGIN}.class_name": "KvtierGdsBackend"}
-    plugin |= {f"{PLUGIN}.gds_path": place(), f"{PLUGIN}.bytes": "64GiB"}
+    plugin |= {f"{PLUGIN}.gds_path": directory(), f"{PLUGIN}.bytes": "64GiB"}
     return {"storage_plugins": ["kvtier"], "extra_config": plugin | {f"{PLUGIN}.{k}": v for k, v in more.items()}}
 
 
-WAYS = {
-    "LMCache, cuFile": lambda: lmcache(True),
-    "LMCache, without cuFile": lambda: lmcache(False),
-    "kvtier": lambda: ours(),
-    "kvtier, saves from GPU memory": lambda: ours(save_from="gpu"),
+BACKENDS = {
+    "LMCache, cuFile": lambda: lmcache_settings(True),
+    "LMCache, without cuFile": lambda: lmcache_settings(False),
+    "kvtier": lambda: kvtier_settings(),
+    "kvtier, saves from GPU memory": lambda: kvtier_settings(save_from="gpu"),
 }
 
 
-def place():
+def directory():
     return os.path.join(DIRECTORY, "lmcache-gds")
 
 
 def main():
-    print("| way | GPU to file, MB/s | file to GPU, MB/s | CPU storing, s/GB | CPU loading, s/GB |\n|---|---|---|---|---|")
-    found = {way: [turn_or_why(settings)] for way, settings in WAYS.items()}
-    for _ in range(TURNS - 1):
-        [rows.append(turn(WAYS[way]())) for way, rows in found.items() if not isinstance(rows[0], str)]
-    for way, rows in found.items():
+    print("| backend | GPU to file, MB/s | file to GPU, MB/s | CPU storing, s/GB | CPU loading, s/GB |\n|---|---|---|---|---|")
+    found = {name: [measure_or_reason(settings)] for name, settings in BACKENDS.items()}
+    for _ in range(ROUNDS - 1):
+        [rows.append(measure_once(BACKENDS[name]())) for name, rows in found.items() if not isinstance(rows[0], str)]
+    for name, rows in found.items():
         if isinstance(rows[0], str):
-            print(f"| {way} | - | - | - | - | {rows[0]}")
+            print(f"| {name} | - | - | - | - | {rows[0]}")
         else:
             out, into, out_cpu, in_cpu = (statistics.median(cell) for cell in zip(*rows))
-            print(f"| {way} | {out:.0f} | {into:.0f} | {out_cpu:.3f} | {in_cpu:.3f} |")
+            print(f"| {name} | {out:.0f} | {into:.0f} | {out_cpu:.3f} | {in_cpu:.3f} |")
 
 
-def turn_or_why(settings):
-    """The first turn; a way that does not work here is a row with the reason, not the end."""
+def measure_or_reason(settings):
+    """Runs the first round. A backend that does not work here becomes a row with the reason."""
     try:
-        return turn(settings())
+        return measure_once(settings())
     except Exception as e:
         return f"not measured: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}"
 
 
-def turn(settings):
-    """MB/s of stores and of loads, and what each costs of the CPU."""
-    os.makedirs(place(), exist_ok=True)
+def measure_once(settings):
+    """MB/s of stores and loads, and CPU seconds per GB of each."""
+    os.makedirs(directory(), exist_ok=True)
     config = LMCacheEngineConfig.from_defaults(
         chunk_size=TOKENS, local_cpu=False, max_local_cpu_size=1.5, gds_buffer_size=BUFFER_MIB, **settings
     )
@@ -98,7 +98,7 @@ def turn(settings):
         return measure(engine)
     finally:
         LMCacheEngineBuilder.destroy(name)
-        shutil.rmtree(place(), ignore_errors=True)
+        shutil.rmtree(directory(), ignore_errors=True)
 
 
 def measure(engine):
@@ -118,7 +118,7 @@ def measure(engine):
 
 
 def store_all(manager, backend, keys, content):
-    """All batches, until their bytes are on the device: who writes through the page cache has to get them there too."""
+    """Stores all batches and syncs, because a backend may write through the page cache."""
     [store(manager, backend, keys[at : at + BATCH], content[at : at + BATCH]) for at in batches()]
     os.sync()
 
@@ -142,7 +142,7 @@ def cpu_seconds():
 
 
 def store(manager, backend, keys, content):
-    """As the engine does it: an object for each, a copy into it, and the batch; until all are in their files."""
+    """Stores as the engine does: allocates objects, copies into them, and waits until all files are written."""
     objs = [manager.allocate(torch.Size(each.shape), each.dtype) for each in content]
     [obj.tensor.copy_(each) for obj, each in zip(objs, content)]
     torch.cuda.synchronize()
@@ -161,13 +161,13 @@ async def all_of(tasks):
 def load(backend, keys, content):
     objs = backend.batched_get_blocking(keys)
     assert len(objs) == len(keys) and None not in objs, "a chunk is missing"
-    for obj, wanted in zip(objs, content or []):
-        assert obj.tensor.is_cuda and torch.equal(obj.tensor, wanted), "wrong bytes"
+    for obj, expected in zip(objs, content or []):
+        assert obj.tensor.is_cuda and torch.equal(obj.tensor, expected), "wrong bytes"
     [obj.ref_count_down() for obj in objs]
 
 
 def drop_caches():
-    for at, _, names in os.walk(place()):
+    for at, _, names in os.walk(directory()):
         for name in names:
             with open(os.path.join(at, name), "rb") as file:
                 os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-//! Configurations, ours and LMCache's: a file in every form, and one setting by environment.
+//! Configurations of kvtier and LMCache: a file of any form, and one setting by environment.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A chunk file's footer: any page is answered, and what decodes has nothing in it that is not checked. The magic and the facts'
-//! checksum are made good first for half of the inputs, so that the fields behind them are reached.
+//! The footer of a chunk file: decoding never panics, and a decoded page has no unchecked bytes. Each input is also decoded with a correct
+//! magic and facts checksum, which covers the fields after them.
 #![no_main]
 
 use kvtier_disk::footer;
@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     page[..8].copy_from_slice(b"KVTFOOT1");
     page[HEAD..HEAD + len].copy_from_slice(&bytes[..len]);
     check(&page);
-    // A record of the length that the input's first byte asks for, and the rest as the key.
+    // A record whose length the first byte of the input selects; the rest is the key.
     let record = 148 + bytes.first().copied().unwrap_or_default() as usize * 4;
     if len > record {
         let facts = &mut page[HEAD..HEAD + record];

@@ -1,5 +1,5 @@
-//! The header of LMCache's GDS files: any bytes are answered, and what is read is written so that it reads as the same. The length is made
-//! good first for half of the inputs, so that the JSON behind it is reached.
+//! The header of LMCache's GDS files: decoding never panics, and a decoded header encodes to one that decodes to the same. Each input is also
+//! decoded with a correct length, which covers the JSON after it.
 #![no_main]
 
 use kvtier_key::{GDS_HEADER_BYTES, GdsHeader};
@@ -13,7 +13,7 @@ fuzz_target!(|bytes: &[u8]| {
 fn check(bytes: &[u8]) {
     let Ok(header) = GdsHeader::decode(bytes) else { return };
     assert!(header.payload_bytes().is_some());
-    // Texts written without anything but ASCII may take more room than they came in.
+    // Escaped to ASCII, a text may be longer than before and no longer fit.
     if let Ok(again) = header.encode() {
         assert_eq!(again.len(), GDS_HEADER_BYTES);
         assert_eq!(GdsHeader::decode(&again), Ok(header));

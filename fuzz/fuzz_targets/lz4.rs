@@ -1,4 +1,4 @@
-//! A stored LZ4 payload: any bytes are answered within the buffer, and any payload comes back.
+//! LZ4 payloads: decoding any bytes stays within the buffer, and every payload survives a round trip.
 #![no_main]
 
 use kvtier_codec::{Codec, ErrorKind, Lz4};

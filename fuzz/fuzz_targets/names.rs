@@ -1,4 +1,4 @@
-//! Every parser of names answers every text; what it calls lossless is exactly the name of the key it answers.
+//! Parsers of names: no text makes one panic, and a name parsed as lossless is exactly the name of its key.
 #![no_main]
 
 use kvtier_key::names::{NameForm, Parsed, detect};
@@ -8,15 +8,31 @@ fn forms() -> Vec<NameForm> {
     let gds = [(false, false), (false, true), (true, false), (true, true)];
     let gds = gds.map(|(weka, sidecar)| NameForm::Gds { weka, sidecar });
     let paths = ["", "p"].map(String::from);
-    let paths = paths.into_iter().flat_map(|prefix| [NameForm::S3Mp { prefix: prefix.clone() }, NameForm::S3NonMp { prefix }]);
-    let plain = [NameForm::MpNative, NameForm::Mp3Field, NameForm::Fs, NameForm::FsNative, NameForm::RawBlock, NameForm::Text];
-    plain.into_iter().chain([NameForm::FsConnector, NameForm::LocalDisk]).chain(gds).chain(paths).collect()
+    let paths = paths.into_iter().flat_map(|prefix| {
+        [NameForm::S3Mp { prefix: prefix.clone() }, NameForm::S3NonMp { prefix }]
+    });
+    let plain = [
+        NameForm::MpNative,
+        NameForm::Mp3Field,
+        NameForm::Fs,
+        NameForm::FsNative,
+        NameForm::RawBlock,
+        NameForm::Text,
+    ];
+    plain
+        .into_iter()
+        .chain([NameForm::FsConnector, NameForm::LocalDisk])
+        .chain(gds)
+        .chain(paths)
+        .collect()
 }
 
 fuzz_target!(|name: &str| {
     for form in forms() {
         match form.parse(name) {
-            Ok(Parsed::Lossless(key)) => assert_eq!(form.format(&key).as_deref(), Ok(name), "{form:?}"),
+            Ok(Parsed::Lossless(key)) => {
+                assert_eq!(form.format(&key).as_deref(), Ok(name), "{form:?}")
+            }
             Ok(Parsed::Lossy { key, .. }) => drop(form.format_lossy(&key)),
             Err(_) => {}
         }

@@ -1,5 +1,5 @@
-//! What an S3 server may say: heads, listings, errors, sessions, bodies of any length. Nothing panics, and no byte lands outside
-//! the memory that was given.
+//! Responses of an S3 server: heads, listings, errors, sessions, bodies of any length. Nothing panics, and no byte is written outside the
+//! given memory.
 #![no_main]
 
 use kvtier_s3::fuzzing;
@@ -10,7 +10,9 @@ fuzz_target!(|bytes: &[u8]| {
     let framed = [b"HTTP/1.1 206 Partial\r\n", bytes, b"\r\n\r\n"].concat();
     fuzzing::head(&framed);
     fuzzing::xml(bytes);
-    let listing = [b"<ListBucketResult><EncodingType>url</EncodingType>", bytes, b"</ListBucketResult>"].concat();
+    let listing =
+        [b"<ListBucketResult><EncodingType>url</EncodingType>", bytes, b"</ListBucketResult>"]
+            .concat();
     fuzzing::xml(&listing);
     let deleted = [b"<DeleteResult>", bytes, b"</DeleteResult>"].concat();
     fuzzing::xml(&deleted);

@@ -1,4 +1,4 @@
-//! Endpoints as people write them: what is taken goes into a `host` header and names one bucket.
+//! Endpoints from configurations: an accepted one is a valid `host` header and names one bucket.
 #![no_main]
 
 use kvtier_s3::fuzzing;

@@ -1,4 +1,4 @@
-//! Records of TLS 1.3 as they come over a network that cuts, repeats and changes them: what lands is what was sent, from its beginning.
+//! Records of TLS 1.3 over a network that cuts, repeats and changes them: the received bytes are a prefix of the sent ones.
 #![no_main]
 
 use kvtier_s3::fuzzing;

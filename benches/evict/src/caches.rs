@@ -1,44 +1,47 @@
 //! The caches that are compared.
 
 use hashbrown::HashTable;
-use kvtier_evict::{ArcPolicy, SlotInfo, KvPolicy, Lru, Policy, PolicyKind, S3Fifo, Sieve};
+use kvtier_evict::{ArcPolicy, KvPolicy, Lru, Policy, PolicyKind, S3Fifo, Sieve, SlotInfo};
 use kvtier_index::{Chunk, Index, IndexConfig, Reserve};
 use kvtier_key::Digest;
 
 use crate::{BATCH, ENTRIES};
 
-/// What is measured.
+/// A cache to measure.
 pub trait Cache {
-    /// Looks a key up as used; whether it is there.
+    /// Looks up a key and marks it as used; returns whether it is present.
     fn hit(&mut self, key: u64) -> bool;
-    /// Looks up many, as one request does; whether all were there.
+    /// Looks up the keys of a request; returns whether all are present.
     fn hit_all(&mut self, keys: &[u64]) -> bool {
         keys.iter().fold(true, |all, key| self.hit(*key) && all)
     }
-    /// Adds a key that is not there; something else goes.
+    /// Adds an absent key, which evicts another one.
     fn insert(&mut self, key: u64);
-    /// Heap memory, where the cache says.
+    /// Heap memory, if the cache reports it.
     fn bytes(&self) -> Option<usize> {
         None
     }
 }
 
-/// All of them, by name.
+/// All caches, by name.
 pub fn all() -> Vec<(&'static str, Box<dyn Cache>)> {
     let mut all: Vec<(&'static str, Box<dyn Cache>)> = vec![
-        ("schnellru", Box::new(schnellru::LruMap::<u64, u64>::new(schnellru::ByLength::new(ENTRIES as u32)))),
-        ("kvtier lru", Box::new(Slots::new(Lru::new()))),
-        ("kvtier default", Box::new(Slots::new(KvPolicy::new()))),
-        ("kvtier arc", Box::new(Slots::new(ArcPolicy::new()))),
-        ("kvtier s3-fifo", Box::new(Slots::new(S3Fifo::new()))),
-        ("kvtier sieve", Box::new(Slots::new(Sieve::new()))),
+        (
+            "schnellru",
+            Box::new(schnellru::LruMap::<u64, u64>::new(schnellru::ByLength::new(ENTRIES as u32))),
+        ),
+        ("kvtier lru", Box::new(PolicyCache::new(Lru::new()))),
+        ("kvtier default", Box::new(PolicyCache::new(KvPolicy::new()))),
+        ("kvtier arc", Box::new(PolicyCache::new(ArcPolicy::new()))),
+        ("kvtier s3-fifo", Box::new(PolicyCache::new(S3Fifo::new()))),
+        ("kvtier sieve", Box::new(PolicyCache::new(Sieve::new()))),
         ("quick_cache", Box::new(quick_cache::unsync::Cache::<u64, u64>::new(ENTRIES))),
         ("moka", Box::new(moka::sync::Cache::<u64, u64>::new(ENTRIES as u64))),
     ];
     #[cfg(feature = "foyer")]
     all.push(("foyer-memory", Box::new(foyer())));
-    all.push(("kvtier index, lru", Box::new(Whole::new(PolicyKind::Lru))));
-    all.push(("kvtier index, default", Box::new(Whole::new(PolicyKind::Default))));
+    all.push(("kvtier index, lru", Box::new(IndexCache::new(PolicyKind::Lru))));
+    all.push(("kvtier index, default", Box::new(IndexCache::new(PolicyKind::Default))));
     all
 }
 
@@ -93,24 +96,24 @@ impl Cache for foyer_memory::Cache<u64, u64> {
     }
 }
 
-/// One of our policies over a table of keys and values, laid out as schnellru's: a slot is a place in the table, so that who is given up is
-/// found in it at once. (Keys are uniform: each is its own hash.)
-struct Slots<P> {
+/// A policy of kvtier over a table of keys and values, as in schnellru: a slot is an index of the table, so that a victim is found without a
+/// lookup. (Keys are uniform: each is its own hash.)
+struct PolicyCache<P> {
     policy: P,
     table: HashTable<(u64, u64)>,
 }
 
-impl<P: Policy> Slots<P> {
+impl<P: Policy> PolicyCache<P> {
     fn new(policy: P) -> Self {
-        Slots { policy, table: HashTable::with_capacity(ENTRIES) }
+        PolicyCache { policy, table: HashTable::with_capacity(ENTRIES) }
     }
 
     fn slot(&self, key: u64) -> Option<u32> {
-        self.table.find_bucket_index(key, |(there, _)| *there == key).map(|at| at as u32)
+        self.table.find_bucket_index(key, |(other, _)| *other == key).map(|at| at as u32)
     }
 }
 
-impl<P: Policy> Cache for Slots<P> {
+impl<P: Policy> Cache for PolicyCache<P> {
     fn hit(&mut self, key: u64) -> bool {
         self.slot(key).map(|slot| self.policy.touch(slot)).is_some()
     }
@@ -132,10 +135,13 @@ impl<P: Policy> Cache for Slots<P> {
         if self.table.len() == ENTRIES {
             let slot = self.policy.victim().expect("a full cache has a victim");
             let entry = self.table.get_bucket_entry(slot as usize);
-            let ((old, _), _) = entry.ok().expect("who is given up is there").remove();
+            let ((old, _), _) = entry.ok().expect("the victim is in the table").remove();
             self.policy.evict(slot, old);
         }
-        assert!(self.table.capacity() > self.table.len(), "a table that is hashed anew moves its slots");
+        assert!(
+            self.table.capacity() > self.table.len(),
+            "rehashing the table would move its slots"
+        );
         let slot = self.table.insert_unique(key, (key, key), |(key, _)| *key).bucket_index() as u32;
         self.policy.insert(SlotInfo::new(slot, 1).with_tag(key));
     }
@@ -146,12 +152,12 @@ impl<P: Policy> Cache for Slots<P> {
 }
 
 /// The whole index.
-struct Whole(Index);
+struct IndexCache(Index);
 
-impl Whole {
+impl IndexCache {
     fn new(kind: PolicyKind) -> Self {
         let config = IndexConfig::new(ENTRIES as u64).with_high_mark(1.0).with_batch_max(1e-6);
-        Whole(Index::new(config, kind.build()).expect("the configuration is valid"))
+        IndexCache(Index::new(config, kind.build()).expect("the configuration is valid"))
     }
 }
 
@@ -161,31 +167,34 @@ fn digest(key: u64) -> Digest {
     Digest(bytes)
 }
 
-impl Cache for Whole {
+impl Cache for IndexCache {
     fn hit(&mut self, key: u64) -> bool {
         let digest = digest(key);
-        let there = self.0.get(&digest).is_some();
+        let is_present = self.0.get(&digest).is_some();
         self.0.touch_batch(&[digest]);
-        there
+        is_present
     }
 
     fn hit_all(&mut self, keys: &[u64]) -> bool {
         let digests: [Digest; BATCH] = std::array::from_fn(|at| digest(keys[at]));
         self.0.prefetch(&digests);
-        let there = digests.iter().fold(true, |all, digest| self.0.get(digest).is_some() && all);
+        let is_present =
+            digests.iter().fold(true, |all, digest| self.0.get(digest).is_some() && all);
         self.0.touch_batch(&digests);
-        there
+        is_present
     }
 
     fn insert(&mut self, key: u64) {
-        let room = loop {
+        let reservation = loop {
             match self.0.reserve(0, 1) {
-                Reserve::Granted(room) => break room,
-                Reserve::Evict(victims) => victims.iter().for_each(|v| _ = self.0.finish_evict(&v.chunk.digest)),
+                Reserve::Granted(reservation) => break reservation,
+                Reserve::Evict(victims) => {
+                    victims.iter().for_each(|v| _ = self.0.finish_evict(&v.chunk.digest))
+                }
                 other => panic!("{other:?}"),
             }
         };
-        let _ = self.0.commit(room, Chunk::new(digest(key), 1, 1));
+        let _ = self.0.commit(reservation, Chunk::new(digest(key), 1, 1));
     }
 
     fn bytes(&self) -> Option<usize> {

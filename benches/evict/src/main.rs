@@ -1,11 +1,10 @@
-//! What an operation costs at a million entries: our policies beside other caches, in one run on one thread.
+//! Measures the cost of an operation at a million entries: kvtier's policies and other caches, on one thread.
 //!
-//! Keys are uniform 64-bit numbers, values 8 bytes. `hit` looks up a random key that is there and counts it as used;
-//! `batch` looks up the 16 keys of a random request and counts them as used together, where a cache can; whose keys a request's are
-//! was drawn by lot, and stays; `insert` adds a new key to a full cache, which gives up another. Ours are a policy and a table whose
-//! places are its slots; the last rows are the whole index, which keeps 32-byte digests, lengths, tenants and chains besides.
-//! Times are CPU time of the thread, the best of ten rounds; rounds of all caches take turns, so that a busy machine
-//! is unfair to nobody.
+//! Keys are uniform 64-bit numbers, values have 8 bytes. `hit` looks up a random present key and marks it as used. `batch` looks up the
+//! 16 keys of a random request and marks them as used together, if the cache supports that; the keys of a request are random but fixed.
+//! `insert` adds a new key to a full cache, which evicts another one. kvtier's rows are a policy with a table whose indices are its slots;
+//! the last rows are the whole index, which also stores 32-byte digests, lengths, tenants and chains. Times are CPU time of the thread,
+//! the best of ten rounds. The rounds of all caches alternate, so that load on the machine affects all of them.
 
 mod caches;
 
@@ -23,10 +22,12 @@ const ROUNDS: usize = 10;
 pub const BATCH: usize = 16;
 
 fn main() {
-    // With words, only the caches whose names contain one of them.
+    // With arguments, only the caches whose names contain one of them.
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let asked = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
-    let mut rows: Vec<Row> = all().into_iter().filter(|(name, _)| asked(name)).map(Row::new).collect();
+    let is_selected =
+        |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
+    let mut rows: Vec<Row> =
+        all().into_iter().filter(|(name, _)| is_selected(name)).map(Row::new).collect();
     for round in 0..ROUNDS as u64 {
         rows.iter_mut().for_each(|row| row.hits(round));
         rows.iter_mut().for_each(|row| row.batches(round));
@@ -34,7 +35,8 @@ fn main() {
     for _ in 0..ROUNDS {
         rows.iter_mut().for_each(Row::inserts);
     }
-    let base = |of: fn(&Row) -> f64| rows.iter().find(|row| row.name == "schnellru").map_or(1.0, of);
+    let base =
+        |of: fn(&Row) -> f64| rows.iter().find(|row| row.name == "schnellru").map_or(1.0, of);
     let (hit, batch, insert) = (base(|row| row.hit), base(|row| row.batch), base(|row| row.insert));
     println!("{ENTRIES} entries, ns an operation; in brackets against schnellru\n");
     println!(
@@ -59,8 +61,8 @@ fn main() {
 struct Row {
     name: &'static str,
     cache: Box<dyn Cache>,
-    /// The keys that were there after it was filled, in no order; each sixteen of them are a request's.
-    there: Vec<u64>,
+    /// The keys present after the cache was filled, in random order; each 16 of them are a request.
+    present: Vec<u64>,
     /// Keys from here on are new.
     next: u64,
     hit: f64,
@@ -70,23 +72,37 @@ struct Row {
 }
 
 impl Row {
-    /// Filled, and then filled again with other keys, so that everything that grows has grown.
+    /// Fills the cache twice with different keys, so that all of its structures have their final size.
     fn new((name, mut cache): (&'static str, Box<dyn Cache>)) -> Self {
         let next = 2 * ENTRIES as u64;
         (0..next).for_each(|n| cache.insert(key(n)));
-        let mut there: Vec<u64> = (0..next).map(key).filter(|key| cache.hit(*key)).collect();
-        there.sort_unstable_by_key(|key| scatter(*key));
-        assert!(there.len() > ENTRIES * 9 / 10, "{name}: only {} of {ENTRIES} are there", there.len());
-        Row { name, cache, there, next, hit: f64::MAX, batch: f64::MAX, insert: f64::MAX, bytes: None }
+        let mut present: Vec<u64> = (0..next).map(key).filter(|key| cache.hit(*key)).collect();
+        present.sort_unstable_by_key(|key| scatter(*key));
+        assert!(
+            present.len() > ENTRIES * 9 / 10,
+            "{name}: only {} of {ENTRIES} are present",
+            present.len()
+        );
+        Row {
+            name,
+            cache,
+            present,
+            next,
+            hit: f64::MAX,
+            batch: f64::MAX,
+            insert: f64::MAX,
+            bytes: None,
+        }
     }
 
     fn hits(&mut self, round: u64) {
-        let (cache, there) = (&mut self.cache, &self.there);
+        let cache = &mut self.cache;
+        let present = &self.present;
         let mut hits = 0;
         let took = timed(|| {
             for n in 0..OPS {
-                let at = scatter(n + round * OPS) % there.len() as u64;
-                hits += u64::from(cache.hit(there[at as usize]));
+                let at = scatter(n + round * OPS) % present.len() as u64;
+                hits += u64::from(cache.hit(present[at as usize]));
             }
         });
         assert!(hits == OPS, "{}: {hits} hits of {OPS}", self.name);
@@ -94,12 +110,17 @@ impl Row {
     }
 
     fn batches(&mut self, round: u64) {
-        let (cache, there) = (&mut self.cache, &self.there);
+        let cache = &mut self.cache;
+        let present = &self.present;
         let mut hits = 0;
         let took = timed(|| {
             for n in (0..OPS).step_by(BATCH) {
-                let request = scatter(n + round * OPS) as usize % (there.len() / BATCH);
-                hits += if cache.hit_all(&there[request * BATCH..][..BATCH]) { BATCH as u64 } else { 0 };
+                let request = scatter(n + round * OPS) as usize % (present.len() / BATCH);
+                hits += if cache.hit_all(&present[request * BATCH..][..BATCH]) {
+                    BATCH as u64
+                } else {
+                    0
+                };
             }
         });
         assert!(hits == OPS, "{}: {hits} hits of {OPS}", self.name);
@@ -115,9 +136,13 @@ impl Row {
     }
 }
 
-/// Nanoseconds of CPU time for each of [`OPS`].
+/// Nanoseconds of CPU time per operation, for [`OPS`] operations.
 fn timed(work: impl FnOnce()) -> f64 {
-    let now = || Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("the thread has a clock"));
+    let now = || {
+        Duration::from(
+            clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("the thread has a clock"),
+        )
+    };
     let begin = now();
     work();
     (now() - begin).as_nanos() as f64 / OPS as f64
@@ -129,7 +154,7 @@ fn scatter(n: u64) -> u64 {
     n ^ (n >> 31)
 }
 
-/// The `n`-th key: uniform, never twice the same.
+/// The `n`-th key: uniform and unique.
 fn key(n: u64) -> u64 {
     scatter(n + 1)
 }

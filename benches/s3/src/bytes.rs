@@ -1,9 +1,9 @@
-//! What the objects hold: the beginning of one stream of bytes that no one compresses or guesses.
+//! The content of the objects: prefixes of one stream of pseudorandom bytes.
 
 /// The largest object.
 pub const BYTES_MAX: usize = 64 << 20;
 
-/// The beginning of the stream.
+/// The first `len` bytes of the stream.
 pub fn stream(len: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut bytes = Vec::with_capacity(len + 8);

@@ -1,4 +1,4 @@
-//! One client, one operation, one size, one concurrency.
+//! Measures one client with one operation, size and concurrency.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -33,7 +33,7 @@ pub struct RunArgs {
     /// http://127.0.0.1:PORT or https://localhost:PORT.
     #[arg(long)]
     pub endpoint: String,
-    /// Over HTTP/2, which the endpoint speaks. Bare sockets do not.
+    /// Use HTTP/2, which the endpoint must support. The raw clients do not.
     #[arg(long)]
     pub http2: bool,
 }
@@ -47,7 +47,7 @@ pub enum Op {
 }
 
 impl RunArgs {
-    /// The key of an object; its length is in it, so the server needs no memory.
+    /// The key of an object. It contains the length, so that the server stores nothing.
     pub fn key(&self, n: u64) -> String {
         format!("{}/{n:08}", self.size)
     }
@@ -62,7 +62,7 @@ impl RunArgs {
     }
 }
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: &RunArgs) -> Result<Value> {
     ensure!(
         args.size <= crate::bytes::BYTES_MAX && args.size >= EDGE && args.concurrency > 0,
@@ -91,7 +91,7 @@ fn drive_named(args: &RunArgs) -> Result<Measured> {
     LocalSet::new().block_on(&runtime, async {
         match args.peer.as_str() {
             "raw-tokio" => drive(args, peers::raw::Raw::new(args)?).await,
-            "kvtier" | "kvtier-direct" => drive(args, peers::ours::Ours::new(args)?).await,
+            "kvtier" | "kvtier-direct" => drive(args, peers::kvtier::Kvtier::new(args)?).await,
             #[cfg(feature = "peers")]
             "object_store" => drive(args, peers::object_store::Store::new(args)?).await,
             #[cfg(feature = "peers")]
@@ -107,53 +107,62 @@ fn drive_named(args: &RunArgs) -> Result<Measured> {
     })
 }
 
-/// What came of it.
+/// The result of a measurement.
 pub struct Measured {
-    /// Of each operation.
+    /// Milliseconds of each operation.
     pub ms: Vec<f64>,
     pub seconds: f64,
     pub user_s: f64,
     pub system_s: f64,
     pub allocations: usize,
     pub threads: Option<u64>,
-    /// For each operation, where the client counts them.
+    /// Requests per operation, if the client counts them.
     pub requests: Option<f64>,
 }
 
-/// Measures what happens between its making and its end.
-pub struct Clock(Instant, (f64, f64), usize);
+/// Measures time, CPU time and allocations from `start` to `stop`.
+pub struct Stopwatch {
+    started: Instant,
+    cpu_s: (f64, f64),
+    allocations: usize,
+}
 
-impl Clock {
+impl Stopwatch {
     pub fn start() -> Self {
-        Clock(Instant::now(), cpu_s(), allocations())
+        Stopwatch { started: Instant::now(), cpu_s: cpu_s(), allocations: allocations() }
     }
 
     pub fn stop(self, ms: Vec<f64>) -> Measured {
-        let ((user, system), (user_before, system_before)) = (cpu_s(), self.1);
-        let seconds = self.0.elapsed().as_secs_f64();
-        let (allocations, threads) = (allocations() - self.2, threads());
-        let (user_s, system_s) = (user - user_before, system - system_before);
-        Measured { ms, seconds, user_s, system_s, allocations, threads, requests: None }
+        let (user_s, system_s) = cpu_s();
+        Measured {
+            ms,
+            seconds: self.started.elapsed().as_secs_f64(),
+            user_s: user_s - self.cpu_s.0,
+            system_s: system_s - self.cpu_s.1,
+            allocations: allocations() - self.allocations,
+            threads: threads(),
+            requests: None,
+        }
     }
 }
 
-/// What the workers share.
+/// The state that the workers share.
 struct Shared<P> {
     peer: P,
     args: RunArgs,
     next: Cell<u64>,
     ms: RefCell<Vec<f64>>,
     barrier: Barrier,
-    right: Vec<u8>,
+    expected: Vec<u8>,
 }
 
-/// Memory for all that is in flight, touched before the clock starts.
+/// Memory for all operations in flight, touched before the measurement.
 pub fn arena(args: &RunArgs) -> Result<Arena> {
     let slot = args.size.next_multiple_of(4096);
     Ok(Arena::new(ArenaConfig::huge(args.concurrency * slot).with_slots(slot).with_prefault())?)
 }
 
-/// Runs as many workers as requests may be in flight; each does one operation before the clock starts, to have its connection.
+/// Runs one worker per request in flight. Each does one operation before the measurement, which opens its connection.
 async fn drive<P: Peer + 'static>(args: &RunArgs, peer: P) -> Result<Measured> {
     let arena = arena(args)?;
     let shared = Rc::new(Shared {
@@ -162,7 +171,7 @@ async fn drive<P: Peer + 'static>(args: &RunArgs, peer: P) -> Result<Measured> {
         next: Cell::new(0),
         ms: RefCell::new(Vec::with_capacity(usize::try_from(args.count)?)),
         barrier: Barrier::new(args.concurrency + 1),
-        right: crate::bytes::stream(args.size),
+        expected: crate::bytes::stream(args.size),
     });
     let mut workers = Vec::new();
     for _ in 0..args.concurrency {
@@ -171,7 +180,7 @@ async fn drive<P: Peer + 'static>(args: &RunArgs, peer: P) -> Result<Measured> {
     }
     usage::mark();
     shared.barrier.wait().await;
-    let clock = Clock::start();
+    let clock = Stopwatch::start();
     for worker in workers {
         worker.await.context("a worker panicked")??;
     }
@@ -179,17 +188,17 @@ async fn drive<P: Peer + 'static>(args: &RunArgs, peer: P) -> Result<Measured> {
 }
 
 async fn work<P: Peer>(shared: Rc<Shared<P>>, mut lease: Lease) -> Result<()> {
-    let Shared { peer, args, right, .. } = &*shared;
+    let Shared { peer, args, expected, .. } = &*shared;
     let mut memory = match args.op {
         Op::Put => {
-            lease.as_host_mut().context("host memory")?.copy_from_slice(right);
+            lease.as_host_mut().context("host memory")?.copy_from_slice(expected);
             lease.assume_filled(args.size);
             Memory::From(lease.freeze())
         }
         _ => Memory::Into(lease),
     };
-    let ready = first(peer, &args.key(0), &mut memory, right).await;
-    // Even one that fails: the others wait for it.
+    let ready = first(peer, &args.key(0), &mut memory, expected).await;
+    // A worker that failed takes part too, since the others wait at the barrier.
     shared.barrier.wait().await;
     ready?;
     loop {
@@ -207,29 +216,32 @@ async fn work<P: Peer>(shared: Rc<Shared<P>>, mut lease: Lease) -> Result<()> {
                 peer.get(&key, lease).await?;
                 let bytes = lease.as_host().context("host memory")?;
                 let last = args.size - EDGE;
-                ensure!(bytes[..EDGE] == right[..EDGE] && bytes[last..] == right[last..], "wrong bytes came back");
+                ensure!(
+                    bytes[..EDGE] == expected[..EDGE] && bytes[last..] == expected[last..],
+                    "wrong bytes were loaded"
+                );
             }
         }
         shared.ms.borrow_mut().push(began.elapsed().as_secs_f64() * 1e3);
     }
 }
 
-/// One operation, with every byte compared.
-async fn first<P: Peer>(peer: &P, key: &str, memory: &mut Memory, right: &[u8]) -> Result<()> {
+/// Runs one operation and compares every byte.
+async fn first<P: Peer>(peer: &P, key: &str, memory: &mut Memory, expected: &[u8]) -> Result<()> {
     match memory {
         Memory::From(view) => peer.put(key, view).await,
         Memory::Into(lease) => {
             peer.get(key, lease).await?;
-            ensure!(lease.as_host().context("host memory")? == right, "wrong bytes came back");
+            ensure!(lease.as_host().context("host memory")? == expected, "wrong bytes were loaded");
             Ok(())
         }
     }
 }
 
-/// So many bytes at both ends are compared each time.
+/// Bytes at both ends that are compared after each operation.
 const EDGE: usize = 16;
 
-/// Where bytes land, or come from.
+/// The memory of a worker.
 enum Memory {
     Into(Lease),
     From(View),

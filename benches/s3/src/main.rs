@@ -1,4 +1,4 @@
-//! S3 clients side by side on a loopback server: `cargo xtask bench s3` runs it, pinned, in turns.
+//! Compares S3 clients on a loopback server. `cargo xtask bench s3` runs them, pinned and alternating.
 //!
 //! `serve` is the server, `run` measures one client at one operation in a process of its own and prints one JSON object.
 
@@ -23,17 +23,17 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serves until standard input ends. Prints its ports as JSON; its certificate goes to a file.
+    /// Serves until standard input ends. Prints the ports as JSON and writes the certificate to a file.
     Serve {
         #[arg(long)]
         certificate: PathBuf,
-        /// Each request is answered only after this time, in milliseconds.
+        /// Delay of each response in milliseconds.
         #[arg(long, default_value_t = 0)]
         latency_ms: u64,
     },
     /// Measures one client.
     Run(job::RunArgs),
-    /// Prints the names of the clients that this was built with, those that set the floor first.
+    /// Prints the names of the clients in this build, the lower bounds first.
     Peers,
 }
 

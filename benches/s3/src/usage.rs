@@ -9,7 +9,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// The resident size when all memory for objects was there, in MiB.
+/// The resident size after all memory for objects was allocated, in MiB.
 static MARK: OnceLock<f64> = OnceLock::new();
 
 /// CPU seconds of this process, in user space and in the kernel.
@@ -24,12 +24,12 @@ pub fn rss_mib() -> f64 {
     getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |usage| usage.max_rss() as f64 / 1024.0)
 }
 
-/// From here on memory is the client's own.
+/// Marks the resident size: further growth is the client's.
 pub fn mark() {
     MARK.get_or_init(|| status("VmRSS:").map_or(0.0, |kib| kib as f64 / 1024.0));
 }
 
-/// By how much the resident size grew at most since the [`mark`], in MiB.
+/// The largest growth of the resident size since [`mark`], in MiB.
 pub fn grown_mib() -> Option<f64> {
     MARK.get().map(|mark| (rss_mib() - mark).max(0.0))
 }
@@ -39,7 +39,7 @@ pub fn threads() -> Option<u64> {
     status("Threads:")
 }
 
-/// Allocations so far, those that grew counted again.
+/// Allocations and reallocations so far.
 pub fn allocations() -> usize {
     let stats = ALLOCATOR.stats();
     stats.allocations + stats.reallocations

@@ -7,7 +7,7 @@ use aws_sdk_s3::primitives::ByteStream;
 use bytes::Bytes;
 use kvtier_mem::{Lease, View};
 
-use super::{BUCKET, Filling, KEY, Peer, REGION, SECRET};
+use super::{BUCKET, KEY, LeaseWriter, Peer, REGION, SECRET};
 use crate::job::RunArgs;
 
 /// The AWS SDK.
@@ -30,11 +30,11 @@ impl Aws {
 impl Peer for Aws {
     async fn get(&self, key: &str, into: &mut Lease) -> Result<()> {
         let mut answer = self.0.get_object().bucket(BUCKET).key(key).send().await?;
-        let mut filling = Filling::new(into)?;
+        let mut filling = LeaseWriter::new(into)?;
         while let Some(piece) = answer.body.next().await {
             filling.push(&piece?)?;
         }
-        filling.end()
+        filling.finish()
     }
 
     async fn put(&self, key: &str, from: &View) -> Result<()> {

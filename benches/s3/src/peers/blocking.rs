@@ -1,4 +1,4 @@
-//! A thread for each request in flight, blocking sockets.
+//! Blocking sockets, with one thread per request in flight.
 
 use std::io::{IoSlice, Write};
 use std::net::TcpStream;
@@ -11,20 +11,23 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::socket::{MsgFlags, recv};
 
 use super::BUCKET;
-use crate::job::{Clock, Measured, Op, RunArgs};
+use crate::job::{Measured, Op, RunArgs, Stopwatch};
 
 const HEAD_MAX: usize = 2048;
 
 /// Measures.
 pub fn run(args: &RunArgs) -> Result<Measured> {
     ensure!(!args.tls(), "raw-blocking has no TLS");
-    let (next, ms, barrier) = (AtomicU64::new(0), Mutex::new(Vec::new()), Barrier::new(args.concurrency + 1));
+    let (next, ms, barrier) =
+        (AtomicU64::new(0), Mutex::new(Vec::new()), Barrier::new(args.concurrency + 1));
     let clock = std::thread::scope(|scope| {
-        let work =
-            || worker(args, &next, &barrier).map(|own| ms.lock().unwrap_or_else(PoisonError::into_inner).extend(own));
+        let work = || {
+            worker(args, &next, &barrier)
+                .map(|own| ms.lock().unwrap_or_else(PoisonError::into_inner).extend(own))
+        };
         let workers: Vec<_> = (0..args.concurrency).map(|_| scope.spawn(work)).collect();
         barrier.wait();
-        let clock = Clock::start();
+        let clock = Stopwatch::start();
         for worker in workers {
             worker.join().unwrap_or_else(|_| bail!("a worker panicked"))?;
         }
@@ -61,11 +64,15 @@ fn one(tcp: &TcpStream, args: &RunArgs, key: &str, memory: &mut [u8]) -> Result<
         Op::Put => ("PUT", format!("content-length: {}\r\n", args.size), &*memory),
         Op::Head | Op::Delete => ("HEAD", String::new(), &[][..]),
     };
-    let request = format!("{method} /{BUCKET}/{key} HTTP/1.1\r\nhost: {}\r\n{length}\r\n", args.authority());
+    let request =
+        format!("{method} /{BUCKET}/{key} HTTP/1.1\r\nhost: {}\r\n{length}\r\n", args.authority());
     let (mut sent, mut io) = (0, tcp);
     while sent < request.len() + body.len() {
         let rest = request.as_bytes().get(sent..).unwrap_or_default();
-        sent += io.write_vectored(&[IoSlice::new(rest), IoSlice::new(&body[sent.saturating_sub(request.len())..])])?;
+        sent += io.write_vectored(&[
+            IoSlice::new(rest),
+            IoSlice::new(&body[sent.saturating_sub(request.len())..]),
+        ])?;
     }
     let (mut head, mut filled) = ([0; HEAD_MAX], 0);
     let start = loop {

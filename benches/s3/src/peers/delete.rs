@@ -1,4 +1,4 @@
-//! How fast objects go: by the tier, many with a request, and by our client with one request for each.
+//! Deletes objects: by the tier with many per request, and by kvtier's client with one request each.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,41 +10,42 @@ use kvtier_core::Tier;
 use kvtier_s3::{Client, Config, Credentials, Place};
 use tokio::task::LocalSet;
 
-use super::tier::{World, ctx, leases};
+use super::tier::{TierRun, ctx, leases};
 use super::{BUCKET, KEY, SECRET};
-use crate::job::{Clock, Measured, RunArgs};
+use crate::job::{Measured, RunArgs, Stopwatch};
 
 /// Measures deleting.
 pub fn run(args: &RunArgs) -> Result<Measured> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         match args.peer.as_str() {
-            "kvtier" => singly(args).await,
-            "kvtier-tier" => by_the_tier(args).await,
+            "kvtier" => one_by_one(args).await,
+            "kvtier-tier" => by_tier(args).await,
             other => bail!("{other} is not measured deleting"),
         }
     })
 }
 
-/// What is saved first, in one call; an eviction deletes in the same way.
-async fn by_the_tier(args: &RunArgs) -> Result<Measured> {
-    let (world, right) = (World::new(args)?, crate::bytes::stream(args.size));
-    drop(world.warm(leases(args, &right)?, &right).await?);
-    let (clock, began) = (Clock::start(), Instant::now());
-    let removed = world.tier.remove(&ctx(), world.keys.clone().into()).await?.removed;
-    ensure!(removed as u64 == args.count, "{removed} of {} went", args.count);
+/// Saves all chunks, then deletes them in one call, as an eviction does.
+async fn by_tier(args: &RunArgs) -> Result<Measured> {
+    let run_state = TierRun::new(args)?;
+    let expected = crate::bytes::stream(args.size);
+    drop(run_state.warm(leases(args, &expected)?, &expected).await?);
+    let (clock, began) = (Stopwatch::start(), Instant::now());
+    let removed = run_state.tier.remove(&ctx(), run_state.keys.clone().into()).await?.removed;
+    ensure!(removed as u64 == args.count, "{removed} of {} deleted", args.count);
     let each = began.elapsed().as_secs_f64() * 1e3 / removed as f64;
     Ok(clock.stop(vec![each; removed]))
 }
 
-async fn singly(args: &RunArgs) -> Result<Measured> {
+async fn one_by_one(args: &RunArgs) -> Result<Measured> {
     let endpoint = Place::of(&args.endpoint).bucket(BUCKET).resolve()?;
     let mut config = Config::new(endpoint, Credentials::new(KEY, SECRET));
-    // Of all places deletes have a quarter.
+    // Deletes may use a quarter of the requests.
     config.requests_max = 4 * args.concurrency;
     let (client, next, count) = (Arc::new(Client::new(config)), Rc::new(Cell::new(0)), args.count);
     client.delete("first").await?;
-    let clock = Clock::start();
+    let clock = Stopwatch::start();
     let worker = || {
         let (client, next) = (Arc::clone(&client), Rc::clone(&next));
         tokio::task::spawn_local(async move {

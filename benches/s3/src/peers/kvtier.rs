@@ -8,20 +8,20 @@ use super::{BUCKET, KEY, Peer, SECRET};
 use crate::job::RunArgs;
 
 /// This repository's client.
-pub struct Ours(Client);
+pub struct Kvtier(Client);
 
-impl Ours {
+impl Kvtier {
     pub fn new(args: &RunArgs) -> Result<Self> {
         let endpoint = Place::of(&args.endpoint).bucket(BUCKET).resolve()?;
         let mut config = Config::new(endpoint, Credentials::new(KEY, SECRET));
         config.tls_direct = args.peer == "kvtier-direct";
         config.requests_max = args.concurrency;
         config.http2 = if args.http2 { Http2::PriorKnowledge } else { Http2::Off };
-        Ok(Ours(Client::new(config).within(Duration::from_secs(120))))
+        Ok(Kvtier(Client::new(config).within(Duration::from_secs(120))))
     }
 }
 
-impl Peer for Ours {
+impl Peer for Kvtier {
     async fn get(&self, key: &str, into: &mut Lease) -> Result<()> {
         self.0.get(key, into, &Get::default()).await?.context("no such object")?;
         Ok(())

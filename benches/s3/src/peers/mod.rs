@@ -1,17 +1,16 @@
-//! The clients, each behind the same three operations. All get no checksums, sign no bodies, and leave what they bring in the caller's
-//! memory.
+//! The clients, each behind the same three operations. All work without checksums and body signatures, and load into the caller's memory.
 
 #[cfg(feature = "peers")]
 pub mod aws;
 pub mod blocking;
 pub mod delete;
+pub mod kvtier;
 #[cfg(feature = "mountpoint")]
 pub mod mountpoint;
 #[cfg(feature = "peers")]
 pub mod object_store;
 #[cfg(feature = "peers")]
 pub mod opendal;
-pub mod ours;
 pub mod raw;
 #[cfg(feature = "peers")]
 pub mod rusty;
@@ -23,7 +22,7 @@ use anyhow::ensure;
 use anyhow::{Context, Result};
 use kvtier_mem::{Lease, View};
 
-/// All that this was built with. Those that begin with `raw-` set the floor.
+/// The clients in this build. Those with the prefix `raw-` are the lower bound.
 pub const NAMES: &[&str] = &[
     "raw-tokio",
     "raw-blocking",
@@ -43,7 +42,7 @@ pub const NAMES: &[&str] = &[
     "mountpoint-s3-client",
 ];
 
-/// The bucket, and who asks. The server looks at neither.
+/// Bucket and credentials, which the server ignores.
 pub const BUCKET: &str = "bench";
 #[cfg(feature = "peers")]
 pub const REGION: &str = "us-east-1";
@@ -56,38 +55,41 @@ pub trait Peer {
     async fn get(&self, key: &str, into: &mut Lease) -> Result<()>;
     /// Stores the view.
     async fn put(&self, key: &str, from: &View) -> Result<()>;
-    /// Finds out that the object has so many bytes.
+    /// Checks that the object has `len` bytes.
     async fn head(&self, key: &str, len: u64) -> Result<()>;
 }
 
-/// The memory of a lease, all of it.
+/// The whole memory of a lease.
 pub fn memory(lease: &mut Lease) -> Result<&mut [u8]> {
     let len = lease.len();
     lease.assume_filled(len);
     lease.as_host_mut().context("host memory")
 }
 
-/// Copies pieces one behind the other.
+/// Writes pieces into a lease, in order.
 #[cfg(feature = "peers")]
-pub struct Filling<'a> {
+pub struct LeaseWriter<'a> {
     memory: &'a mut [u8],
     filled: usize,
 }
 
 #[cfg(feature = "peers")]
-impl<'a> Filling<'a> {
+impl<'a> LeaseWriter<'a> {
     pub fn new(lease: &'a mut Lease) -> Result<Self> {
-        Ok(Filling { memory: memory(lease)?, filled: 0 })
+        Ok(LeaseWriter { memory: memory(lease)?, filled: 0 })
     }
 
     pub fn push(&mut self, piece: &[u8]) -> Result<()> {
         let end = self.filled + piece.len();
-        self.memory.get_mut(self.filled..end).context("more bytes than memory")?.copy_from_slice(piece);
+        self.memory
+            .get_mut(self.filled..end)
+            .context("more bytes than memory")?
+            .copy_from_slice(piece);
         self.filled = end;
         Ok(())
     }
 
-    pub fn end(self) -> Result<()> {
+    pub fn finish(self) -> Result<()> {
         ensure!(self.filled == self.memory.len(), "fewer bytes than memory");
         Ok(())
     }

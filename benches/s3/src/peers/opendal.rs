@@ -4,7 +4,7 @@ use kvtier_mem::{Lease, View};
 use opendal::Operator;
 use opendal::services::S3;
 
-use super::{BUCKET, Filling, KEY, Peer, REGION, SECRET};
+use super::{BUCKET, KEY, LeaseWriter, Peer, REGION, SECRET};
 use crate::job::RunArgs;
 
 /// OpenDAL on reqwest.
@@ -14,7 +14,11 @@ impl Dal {
     pub fn new(args: &RunArgs) -> Result<Self> {
         opendal::install_default();
         let s3 = S3::default().endpoint(&args.endpoint).bucket(BUCKET).region(REGION);
-        let s3 = s3.access_key_id(KEY).secret_access_key(SECRET).disable_config_load().disable_ec2_metadata();
+        let s3 = s3
+            .access_key_id(KEY)
+            .secret_access_key(SECRET)
+            .disable_config_load()
+            .disable_ec2_metadata();
         Ok(Dal(Operator::new(s3)?))
     }
 }
@@ -22,11 +26,11 @@ impl Dal {
 impl Peer for Dal {
     async fn get(&self, key: &str, into: &mut Lease) -> Result<()> {
         let pieces = self.0.read_with(key).range(0..into.len() as u64).await?;
-        let mut filling = Filling::new(into)?;
+        let mut filling = LeaseWriter::new(into)?;
         for piece in pieces {
             filling.push(&piece)?;
         }
-        filling.end()
+        filling.finish()
     }
 
     async fn put(&self, key: &str, from: &View) -> Result<()> {

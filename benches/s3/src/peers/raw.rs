@@ -1,4 +1,4 @@
-//! Sockets, a request written by hand, a body read to where it belongs, nothing signed: what any client on tokio must pay.
+//! Plain sockets with unsigned requests and bodies read in place: the minimal cost of a client on tokio.
 
 use std::cell::RefCell;
 use std::io::IoSlice;
@@ -21,7 +21,7 @@ const HEAD_MAX: usize = 2048;
 trait Io: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Io for T {}
 
-/// The client; connections are used again, the last one first.
+/// The client. It reuses connections, the last one first.
 pub struct Raw {
     authority: String,
     tls: Option<TlsConnector>,
@@ -44,8 +44,14 @@ impl Raw {
         Ok(Box::new(tls.connect(ServerName::try_from("localhost")?, tcp).await?))
     }
 
-    /// The head of the answer and what came behind it: returns the bytes read and where the body begins.
-    async fn ask(&self, io: &mut dyn Io, request: &str, body: &[u8], head: &mut [u8]) -> Result<(usize, usize)> {
+    /// Sends a request and reads the head of the response. Returns the bytes read and the start of the body.
+    async fn exchange(
+        &self,
+        io: &mut dyn Io,
+        request: &str,
+        body: &[u8],
+        head: &mut [u8],
+    ) -> Result<(usize, usize)> {
         let (mut sent, total) = (0, request.len() + body.len());
         while sent < total {
             let rest = request.as_bytes().get(sent..).unwrap_or_default();
@@ -73,7 +79,8 @@ impl Raw {
 impl Peer for Raw {
     async fn get(&self, key: &str, into: &mut Lease) -> Result<()> {
         let (mut io, mut head) = (self.connection().await?, [0; HEAD_MAX]);
-        let (filled, start) = self.ask(&mut *io, &self.request("GET", key, ""), &[], &mut head).await?;
+        let (filled, start) =
+            self.exchange(&mut *io, &self.request("GET", key, ""), &[], &mut head).await?;
         let memory = memory(into)?;
         let early = &head[start..filled];
         memory.get_mut(..early.len()).context("more bytes than memory")?.copy_from_slice(early);
@@ -85,14 +92,16 @@ impl Peer for Raw {
     async fn put(&self, key: &str, from: &View) -> Result<()> {
         let (mut io, mut head) = (self.connection().await?, [0; HEAD_MAX]);
         let request = self.request("PUT", key, &format!("content-length: {}\r\n", from.len()));
-        self.ask(&mut *io, &request, from.as_host().context("host memory")?, &mut head).await?;
+        self.exchange(&mut *io, &request, from.as_host().context("host memory")?, &mut head)
+            .await?;
         self.idle.borrow_mut().push(io);
         Ok(())
     }
 
     async fn head(&self, key: &str, len: u64) -> Result<()> {
         let (mut io, mut head) = (self.connection().await?, [0; HEAD_MAX]);
-        let (_, end) = self.ask(&mut *io, &self.request("HEAD", key, ""), &[], &mut head).await?;
+        let (_, end) =
+            self.exchange(&mut *io, &self.request("HEAD", key, ""), &[], &mut head).await?;
         let text = std::str::from_utf8(&head[..end])?;
         let found = text.lines().find_map(|line| line.strip_prefix("content-length: "));
         if found.and_then(|found| found.parse().ok()) != Some(len) {
@@ -110,5 +119,7 @@ fn connector() -> Result<TlsConnector> {
     for certificate in CertificateDer::pem_file_iter(path)? {
         roots.add(certificate?)?;
     }
-    Ok(TlsConnector::from(Arc::new(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())))
+    Ok(TlsConnector::from(Arc::new(
+        ClientConfig::builder().with_root_certificates(roots).with_no_client_auth(),
+    )))
 }

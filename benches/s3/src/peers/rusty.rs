@@ -6,7 +6,7 @@ use kvtier_mem::{Lease, View};
 use reqwest::Client;
 use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
 
-use super::{BUCKET, Filling, KEY, Peer, REGION, SECRET};
+use super::{BUCKET, KEY, LeaseWriter, Peer, REGION, SECRET};
 use crate::job::RunArgs;
 
 const VALID: Duration = Duration::from_secs(3600);
@@ -37,23 +37,31 @@ impl Peer for Rusty {
     async fn get(&self, key: &str, into: &mut Lease) -> Result<()> {
         let url = self.bucket.get_object(Some(&self.who), key).sign(VALID);
         let mut answer = self.http.get(url).send().await?.error_for_status()?;
-        let mut filling = Filling::new(into)?;
+        let mut filling = LeaseWriter::new(into)?;
         while let Some(piece) = answer.chunk().await? {
             filling.push(&piece)?;
         }
-        filling.end()
+        filling.finish()
     }
 
     async fn put(&self, key: &str, from: &View) -> Result<()> {
         let url = self.bucket.put_object(Some(&self.who), key).sign(VALID);
-        self.http.put(url).body(Bytes::from_owner(from.clone())).send().await?.error_for_status()?;
+        self.http
+            .put(url)
+            .body(Bytes::from_owner(from.clone()))
+            .send()
+            .await?
+            .error_for_status()?;
         Ok(())
     }
 
     async fn head(&self, key: &str, len: u64) -> Result<()> {
         let url = self.bucket.head_object(Some(&self.who), key).sign(VALID);
         let answer = self.http.head(url).send().await?.error_for_status()?;
-        let found = answer.headers().get("content-length").and_then(|value| value.to_str().ok()?.parse().ok());
+        let found = answer
+            .headers()
+            .get("content-length")
+            .and_then(|value| value.to_str().ok()?.parse().ok());
         ensure!(found == Some(len), "wrong length");
         Ok(())
     }

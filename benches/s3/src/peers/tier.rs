@@ -1,4 +1,4 @@
-//! This repository's tier in a bucket, driven as an engine would: chunks are proven, so the server keeps what it is told of each.
+//! kvtier's S3 tier, used as an inference engine does. Chunks are verified, so the server stores their metadata.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,18 +9,18 @@ use anyhow::{Context, Result, bail, ensure};
 use kvtier_core::{Ctx, Key, Load, Loaded, Namespace, Save, Saved, Tier};
 use kvtier_key::{ChunkHash, Digest, KeyId, KvRank, ObjectKey};
 use kvtier_mem::Lease;
-use kvtier_s3_tier::{S3Tier, TierConfig};
 use kvtier_s3::{Config, Credentials, Place};
+use kvtier_s3_tier::{S3Tier, TierConfig};
 
 use super::{BUCKET, KEY, SECRET};
-use crate::job::{Clock, Measured, Op, RunArgs, arena};
+use crate::job::{Measured, Op, RunArgs, Stopwatch, arena};
 use crate::usage;
 
-/// Loads go round so many chunks, which are saved before the clock starts.
+/// Loads cycle through this number of chunks, which are saved before the measurement.
 const CHUNKS: u64 = 64;
 
-/// A tier, and what is done with it.
-pub struct World {
+/// A tier and the operations to measure.
+pub struct TierRun {
     pub tier: S3Tier,
     op: Op,
     pub keys: Vec<Key>,
@@ -32,38 +32,40 @@ pub struct World {
 /// Measures the tier.
 pub fn run(args: &RunArgs) -> Result<Measured> {
     ensure!(args.op != Op::Head, "a tier has no heads");
-    let right = crate::bytes::stream(args.size);
-    let mut leases = leases(args, &right)?;
+    let expected = crate::bytes::stream(args.size);
+    let mut leases = leases(args, &expected)?;
     usage::mark();
-    let world = Rc::new(World::new(args)?);
+    let run_state = Rc::new(TierRun::new(args)?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        leases = world.warm(leases, &right).await?;
-        let (requests, clock) = (world.tier.client().counts().requests, Clock::start());
-        let workers: Vec<_> =
-            leases.drain(..).map(|lease| tokio::task::spawn_local(work(Rc::clone(&world), lease))).collect();
+        leases = run_state.warm(leases, &expected).await?;
+        let (requests, clock) = (run_state.tier.client().counts().requests, Stopwatch::start());
+        let workers: Vec<_> = leases
+            .drain(..)
+            .map(|lease| tokio::task::spawn_local(work(Rc::clone(&run_state), lease)))
+            .collect();
         for worker in workers {
             worker.await.context("a worker panicked")??;
         }
-        let mut measured = clock.stop(world.ms.take());
-        let requests = world.tier.client().counts().requests - requests;
-        measured.requests = Some(requests as f64 / world.count as f64);
+        let mut measured = clock.stop(run_state.ms.take());
+        let requests = run_state.tier.client().counts().requests - requests;
+        measured.requests = Some(requests as f64 / run_state.count as f64);
         Ok(measured)
     })
 }
 
-/// Memory for all that is in flight, with the objects' bytes in it.
-pub fn leases(args: &RunArgs, right: &[u8]) -> Result<Vec<Lease>> {
+/// Memory for all operations in flight, filled with the objects' bytes.
+pub fn leases(args: &RunArgs, expected: &[u8]) -> Result<Vec<Lease>> {
     let arena = arena(args)?;
     let lease = |_| {
         let mut lease = arena.lease(args.size)?;
-        lease.write_at(0, right)?;
+        lease.write_at(0, expected)?;
         Ok(lease)
     };
     (0..args.concurrency).map(lease).collect()
 }
 
-impl World {
+impl TierRun {
     pub fn new(args: &RunArgs) -> Result<Self> {
         let endpoint = Place::of(&args.endpoint).bucket(BUCKET).resolve()?;
         let mut client = Config::new(endpoint, Credentials::new(KEY, SECRET));
@@ -83,11 +85,11 @@ impl World {
         };
         let keys = (0..chunks).map(key).collect::<Result<_>>()?;
         let (next, ms, count) = (Cell::new(0), RefCell::default(), usize::try_from(args.count)?);
-        Ok(World { tier, op: args.op, keys, next, count, ms })
+        Ok(TierRun { tier, op: args.op, keys, next, count, ms })
     }
 
-    /// Connections, and what is to be loaded; of one chunk every byte is compared.
-    pub async fn warm(&self, mut leases: Vec<Lease>, right: &[u8]) -> Result<Vec<Lease>> {
+    /// Opens connections, saves the chunks to load, and compares every byte of one chunk.
+    pub async fn warm(&self, mut leases: Vec<Lease>, expected: &[u8]) -> Result<Vec<Lease>> {
         let first = if self.op == Op::Put { leases.len() } else { self.keys.len() };
         for keys in self.keys[..first].chunks(leases.len()) {
             let saves: Vec<_> = keys.iter().map(|key| self.save(key, leases.pop())).collect();
@@ -99,32 +101,34 @@ impl World {
             return Ok(leases);
         }
         let mut lease = self.load(&self.keys[0], leases.pop()).await?;
-        ensure!(lease.as_host_mut().context("host memory")? == right, "wrong bytes came back");
+        ensure!(lease.as_host_mut().context("host memory")? == expected, "wrong bytes were loaded");
         leases.push(lease);
         Ok(leases)
     }
 
     fn load(&self, key: &Key, into: Option<Lease>) -> impl Future<Output = Result<Lease>> + use<> {
-        let ticket = self.tier.load(&ctx(), vec![Load { key: key.clone(), into: into.into_iter().collect() }]);
+        let ticket = self
+            .tier
+            .load(&ctx(), vec![Load { key: key.clone(), into: into.into_iter().collect() }]);
         async move {
-            let mut done = ticket.await.pop().context("one answer")?;
+            let mut done = ticket.await.pop().context("one result")?;
             match done.result? {
-                Loaded::Hit { .. } => done.op.into.pop().context("the lease comes back"),
+                Loaded::Hit { .. } => done.op.into.pop().context("the operation returns the lease"),
                 other => bail!("{other:?}"),
             }
         }
     }
 
-    /// Of a view that nobody summed before: its sums are part of what is measured.
+    /// Saves a view without known checksums, so that computing them is measured too.
     fn save(&self, key: &Key, from: Option<Lease>) -> impl Future<Output = Result<Lease>> + use<> {
         let from = from.into_iter().map(Lease::freeze).collect();
         let ticket = self.tier.save(&ctx(), vec![Save { key: key.clone(), from }]);
         async move {
-            let mut done = ticket.await.pop().context("one answer")?;
+            let mut done = ticket.await.pop().context("one result")?;
             match done.result? {
                 Saved::Stored => {
-                    let view = done.op.from.pop().context("the view comes back")?;
-                    view.into_lease().ok().context("nobody else has it")
+                    let view = done.op.from.pop().context("the operation returns the view")?;
+                    view.into_lease().ok().context("the view has another owner")
                 }
                 other => bail!("{other:?}"),
             }
@@ -132,19 +136,20 @@ impl World {
     }
 }
 
-async fn work(world: Rc<World>, mut lease: Lease) -> Result<()> {
+async fn work(run_state: Rc<TierRun>, mut lease: Lease) -> Result<()> {
     loop {
-        let n = world.next.get();
-        if n >= world.count {
+        let n = run_state.next.get();
+        if n >= run_state.count {
             return Ok(());
         }
-        world.next.set(n + 1);
-        let (key, began) = (&world.keys[world.keys.len() - 1 - n % world.keys.len()], Instant::now());
-        lease = match world.op {
-            Op::Put => world.save(key, Some(lease)).await?,
-            _ => world.load(key, Some(lease)).await?,
+        run_state.next.set(n + 1);
+        let (key, began) =
+            (&run_state.keys[run_state.keys.len() - 1 - n % run_state.keys.len()], Instant::now());
+        lease = match run_state.op {
+            Op::Put => run_state.save(key, Some(lease)).await?,
+            _ => run_state.load(key, Some(lease)).await?,
         };
-        world.ms.borrow_mut().push(began.elapsed().as_secs_f64() * 1e3);
+        run_state.ms.borrow_mut().push(began.elapsed().as_secs_f64() * 1e3);
     }
 }
 

@@ -1,4 +1,4 @@
-//! One thread, the kernel's io_uring.
+//! Plain sockets over io_uring, on one thread.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use tokio_uring::buf::BoundedBuf;
 use tokio_uring::net::TcpStream;
 
 use super::BUCKET;
-use crate::job::{Clock, Measured, Op, RunArgs};
+use crate::job::{Measured, Op, RunArgs, Stopwatch};
 
 const HEAD_MAX: usize = 2048;
 
@@ -22,11 +22,13 @@ pub fn run(args: &RunArgs) -> Result<Measured> {
         let barrier = Rc::new(Barrier::new(args.concurrency + 1));
         let mut workers = Vec::new();
         for _ in 0..args.concurrency {
-            let (args, next, ms, barrier) = (args.clone(), Rc::clone(&next), Rc::clone(&ms), Rc::clone(&barrier));
-            workers.push(tokio_uring::spawn(async move { worker(&args, &next, &ms, &barrier).await }));
+            let (args, next, ms, barrier) =
+                (args.clone(), Rc::clone(&next), Rc::clone(&ms), Rc::clone(&barrier));
+            workers
+                .push(tokio_uring::spawn(async move { worker(&args, &next, &ms, &barrier).await }));
         }
         barrier.wait().await;
-        let clock = Clock::start();
+        let clock = Stopwatch::start();
         for worker in workers {
             worker.await.context("a worker panicked")??;
         }
@@ -34,9 +36,14 @@ pub fn run(args: &RunArgs) -> Result<Measured> {
     })
 }
 
-async fn worker(args: &RunArgs, next: &Cell<u64>, ms: &RefCell<Vec<f64>>, barrier: &Barrier) -> Result<()> {
+async fn worker(
+    args: &RunArgs,
+    next: &Cell<u64>,
+    ms: &RefCell<Vec<f64>>,
+    barrier: &Barrier,
+) -> Result<()> {
     let ready = begin(args).await;
-    // Even one that fails: the others wait for it.
+    // A worker that failed takes part too, since the others wait at the barrier.
     barrier.wait().await;
     let (tcp, mut memory, mut head) = ready?;
     loop {
@@ -51,13 +58,15 @@ async fn worker(args: &RunArgs, next: &Cell<u64>, ms: &RefCell<Vec<f64>>, barrie
     }
 }
 
-/// A connection that has served once, and memory for a body and a head.
+/// Opens a connection, makes one request, and returns the memory for body and head.
 async fn begin(args: &RunArgs) -> Result<(TcpStream, Vec<u8>, Vec<u8>)> {
     let tcp = TcpStream::connect(args.authority().parse()?).await?;
     tcp.set_nodelay(true)?;
-    // A PUT's memory holds its head too: keys are all of one length.
+    // The memory of a PUT holds its head too; all keys have the same length.
     let memory = match args.op {
-        Op::Put => [request(args, &args.key(0)).into_bytes(), crate::bytes::stream(args.size)].concat(),
+        Op::Put => {
+            [request(args, &args.key(0)).into_bytes(), crate::bytes::stream(args.size)].concat()
+        }
         _ => crate::bytes::stream(args.size),
     };
     let (memory, head) = one(&tcp, args, 0, (memory, vec![0; HEAD_MAX])).await?;

@@ -15,20 +15,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// The most objects whose length and metadata are remembered.
-const KEPT_MAX: usize = 1 << 17;
+/// The most objects whose length and metadata are stored.
+const STORED_MAX: usize = 1 << 17;
 
-/// All objects: each is the beginning of this.
+/// The content of all objects: each is a prefix of it.
 pub struct Objects {
     pub bytes: Bytes,
     file: File,
-    /// By name: what was stored with metadata.
-    kept: RefCell<HashMap<String, Kept>>,
+    /// Objects that were stored with metadata, by name.
+    stored: RefCell<HashMap<String, StoredObject>>,
 }
 
-/// What is remembered of an object.
+/// Length and metadata of an object.
 #[derive(Clone)]
-pub struct Kept {
+pub struct StoredObject {
     pub len: usize,
     pub meta: Vec<(String, String)>,
 }
@@ -36,41 +36,46 @@ pub struct Kept {
 impl Objects {
     pub fn new() -> Result<Self> {
         let bytes = crate::bytes::stream(crate::bytes::BYTES_MAX);
-        let mut file = File::from(memfd_create(c"objects", MFdFlags::empty()).context("no memory file")?);
+        let mut file = File::from(
+            memfd_create(c"objects", MFdFlags::empty()).context("cannot create a memory file")?,
+        );
         file.write_all(&bytes)?;
-        Ok(Objects { bytes: bytes.into(), file, kept: RefCell::default() })
+        Ok(Objects { bytes: bytes.into(), file, stored: RefCell::default() })
     }
 
-    pub fn keep(&self, name: String, what: Kept) -> Result<()> {
-        let mut kept = self.kept.borrow_mut();
-        ensure!(kept.len() < KEPT_MAX || kept.contains_key(&name), "too many objects with metadata");
-        kept.insert(name, what);
+    pub fn store(&self, name: String, object: StoredObject) -> Result<()> {
+        let mut stored = self.stored.borrow_mut();
+        ensure!(
+            stored.len() < STORED_MAX || stored.contains_key(&name),
+            "too many objects with metadata"
+        );
+        stored.insert(name, object);
         Ok(())
     }
 
-    pub fn kept(&self, name: &str) -> Option<Kept> {
-        self.kept.borrow().get(name).cloned()
+    pub fn stored(&self, name: &str) -> Option<StoredObject> {
+        self.stored.borrow().get(name).cloned()
     }
 }
 
 /// A connection of a client.
-pub enum Stream {
+pub enum Connection {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Stream {
+impl Connection {
     pub async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Plain(tcp) => tcp.read(into).await,
-            Stream::Tls(tls) => tls.read(into).await,
+            Connection::Plain(tcp) => tcp.read(into).await,
+            Connection::Tls(tls) => tls.read(into).await,
         }
     }
 
     pub async fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
-            Stream::Plain(tcp) => tcp.write_all(bytes).await?,
-            Stream::Tls(tls) => {
+            Connection::Plain(tcp) => tcp.write_all(bytes).await?,
+            Connection::Tls(tls) => {
                 tls.write_all(bytes).await?;
                 tls.flush().await?;
             }
@@ -78,18 +83,23 @@ impl Stream {
         Ok(())
     }
 
-    /// A head and a part of the objects' bytes behind it; without TLS no byte of it is copied here.
-    pub async fn object(&mut self, head: &[u8], objects: &Objects, range: Range<usize>) -> Result<()> {
+    /// Sends a head and a range of the objects' bytes. Without TLS the bytes are not copied.
+    pub async fn object(
+        &mut self,
+        head: &[u8],
+        objects: &Objects,
+        range: Range<usize>,
+    ) -> Result<()> {
         let tcp = match self {
-            Stream::Plain(tcp) => tcp,
-            Stream::Tls(tls) => {
+            Connection::Plain(tcp) => tcp,
+            Connection::Tls(tls) => {
                 tls.write_all(head).await?;
                 tls.write_all(&objects.bytes[range]).await?;
                 tls.flush().await?;
                 return Ok(());
             }
         };
-        // The body goes into the same packet.
+        // `MSG_MORE`: the body follows in the same packet.
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::from_bits_retain(nix::libc::MSG_MORE);
         let mut sent = 0;
         while sent < head.len() {
