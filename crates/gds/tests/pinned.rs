@@ -119,7 +119,7 @@ fn a_deadline_does_not_wait_for_an_event_and_the_memory_is_returned() {
         drop(hold);
         let end = std::time::Instant::now() + Duration::from_secs(600);
         while bench.arena.stats().free < 16 * MIB {
-            assert!(std::time::Instant::now() < end, "the memory never came home");
+            assert!(std::time::Instant::now() < end, "the memory was never returned");
             std::thread::sleep(Duration::from_millis(5));
         }
         bench.round_trip(2, 5000);
@@ -153,7 +153,7 @@ fn closing_a_waiting_tier_returns_all_memory() {
         drop(hold);
         let end = std::time::Instant::now() + Duration::from_secs(600);
         while arena.stats().free < 16 * MIB {
-            assert!(std::time::Instant::now() < end, "the memory never came home");
+            assert!(std::time::Instant::now() < end, "the memory was never returned");
             std::thread::sleep(Duration::from_millis(5));
         }
     };

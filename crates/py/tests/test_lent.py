@@ -29,7 +29,7 @@ class Lent(Case):
         return store
 
     def with_chunks(self, count):
-        """A store that has so many large chunks, and their keys."""
+        """A store with ``count`` large chunks, and their keys."""
         store, keys = self.store(), [Key("m", bytes([n])) for n in range(count)]
         for n, k in enumerate(keys):
             store.save([k], [filled(n, BIG)])

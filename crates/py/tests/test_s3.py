@@ -259,7 +259,7 @@ class Embedded(Case):
         with self.assertRaises(errors.Denied):
             self.opened(server, aws_secret_access_key="wrong").save([self.key(1)], [b"x"])
         with self.assertRaisesRegex(ValueError, "profile|region|endpoint"):
-            Store(tiers=[{"type": "s3", "s3_endpoint": "http://localhost:1", "bucket": "b", "profile": "nobody"}])
+            Store(tiers=[{"type": "s3", "s3_endpoint": "http://localhost:1", "bucket": "b", "profile": "missing"}])
 
 
 if __name__ == "__main__":

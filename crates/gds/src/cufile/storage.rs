@@ -152,7 +152,7 @@ mod tests {
     /// The bit of nvme.
     const NVME: u32 = 1 << 4;
 
-    /// A machine on whose device `dir` lies, named `disk`; `partition` of it if that is not empty.
+    /// A machine where `dir` is on the device `disk`, or on its `partition` if that is not empty.
     fn machine(dir: &Path, disk: &str, partition: &str) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let device = fs::metadata(dir).unwrap().dev();

@@ -11,7 +11,7 @@ from lmcache.v1.distributed.internal_api import L2AdapterListener
 from scene import MIB, MODEL, Case, adapter, content, key
 
 
-class Heard(L2AdapterListener):
+class RecordingListener(L2AdapterListener):
     def __init__(self):
         self.stored, self.accessed, self.deleted = [], [], []
 
@@ -39,27 +39,27 @@ class Plugin(Case):
         self.assertEqual(len(fds), 3)
 
     def test_stored_chunks_are_found_loaded_and_deleted_and_listeners_notified(self):
-        a, heard = self.opened(), Heard()
-        a.register_listener(heard)
+        a, listener = self.opened(), RecordingListener()
+        a.register_listener(listener)
         keys = [key(n) for n in range(4)]
         stored = self.store(a, keys, [self.arena.obj(MIB, n) for n in range(4)])
         self.assertEqual((stored.is_successful(), stored.bytes_transferred()), (True, 4 * MIB))
         again = self.store(a, keys[:1], [self.arena.obj(MIB, 0)])
         self.assertEqual((again.is_successful(), again.bytes_transferred()), (True, 0))
-        self.assertEqual(heard.stored, [(k, MIB) for k in keys] + [(keys[0], 0)])
+        self.assertEqual(listener.stored, [(k, MIB) for k in keys] + [(keys[0], 0)])
         self.assertEqual(self.lookup(a, [*keys, key(99)]), [True] * 4 + [False])
         into = [self.arena.obj(MIB, 200) for _ in keys]
         self.assertEqual(self.load(a, keys, into), [True] * 4)
-        self.assertEqual(heard.accessed, keys)
+        self.assertEqual(listener.accessed, keys)
         for n, obj in enumerate(into):
             self.assertEqual(bytes(obj.byte_array), content(n, MIB))
         a.submit_unlock(keys)
         a.delete([*keys, key(99)])
-        self.assertEqual(heard.deleted, keys)
+        self.assertEqual(listener.deleted, keys)
         self.assertEqual(self.lookup(a, keys), [False] * 4)
 
     def test_a_listener_or_log_handler_that_raises_costs_no_result(self):
-        class Broken(Heard):
+        class Broken(RecordingListener):
             def on_l2_keys_stored(self, keys, sizes):
                 raise RuntimeError("on purpose")
 
