@@ -8,6 +8,7 @@
 
 mod bench;
 mod bucket;
+mod bucket_args;
 mod chunk_info;
 mod config;
 mod copy;
@@ -21,14 +22,13 @@ mod json;
 mod key;
 mod log;
 mod out;
-mod pace;
 mod plan;
 mod progress;
 mod replay;
 mod sim;
 mod space;
-mod store;
 mod table;
+mod throughput;
 mod usage;
 mod verify;
 
@@ -52,8 +52,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Replays a request trace through host memory and files, and verifies every byte that is
-    /// loaded.
+    /// Replays a request trace through host memory and files, and verifies every loaded byte.
     Replay(replay::Args),
     /// Simulates eviction policies over a request trace: hit ratios by size of the cache, and the
     /// optimum.
@@ -63,39 +62,38 @@ enum Command {
     /// Measures a tier.
     Bench {
         #[command(subcommand)]
-        what: bench::What,
+        command: bench::BenchCommand,
     },
-    /// Looks at a medium and says what to set.
+    /// Checks a directory, GPU, bucket or shared memory, and recommends settings.
     Doctor {
         #[command(subcommand)]
-        what: doctor::What,
+        command: doctor::DoctorCommand,
     },
-    /// Says what a configuration means, ours or LMCache's.
+    /// Explains a configuration file, kvtier's or LMCache's.
     Config {
         #[command(subcommand)]
-        what: config::What,
+        command: config::ConfigCommand,
     },
     /// Computes whether a model's chunks in flight and the host tier fit into memory. Exit code 1
-    /// when they do not.
+    /// if they do not.
     Plan(plan::Args),
-    /// Lists the chunks of a directory or bucket: digest and bytes of payload, and what else is
-    /// known of them.
+    /// Lists the chunks of a directory or bucket: digest, payload bytes, and their metadata.
     Ls(dir::LsArgs),
-    /// Sums a directory or bucket up: chunks, bytes, who has it open, what failed a check.
+    /// Summarizes a directory or bucket: chunks, bytes, processes that have it open, failed checks.
     Stat(dir::StatArgs),
-    /// Reads every chunk of a directory or bucket and checks every byte. Exit code 1 when any is
-    /// damaged.
+    /// Reads every chunk of a directory or bucket and checks every byte. Exit code 1 if any is
+    /// corrupt.
     Verify(dir::VerifyArgs),
-    /// Removes chunks from a directory or bucket; only says what it would do unless told --yes.
+    /// Removes chunks from a directory or bucket. Without --yes it only prints what it would remove.
     Rm(dir::RmArgs),
-    /// Copies every chunk of a directory or bucket into another, of the same or another layout;
-    /// what is there already stays. Verified on the way.
+    /// Copies every chunk of a directory or bucket into another, of the same or another layout, and
+    /// verifies it. Chunks that the target already has stay.
     Migrate(copy::MigrateArgs),
-    /// Writes every chunk of a directory or bucket into one file, for `kvtier import`. Verified on
-    /// the way.
+    /// Writes every chunk of a directory or bucket into one file, for `kvtier import`, and verifies
+    /// it.
     Export(copy::ExportArgs),
-    /// Copies every chunk of a file that `kvtier export` wrote into a directory or bucket. Verified
-    /// on the way.
+    /// Copies every chunk of a file that `kvtier export` wrote into a directory or bucket, and
+    /// verifies it.
     Import(copy::ImportArgs),
     /// Explains names of chunks in any form, and converts between forms.
     Key(key::Args),
@@ -107,7 +105,7 @@ enum Command {
     ReplayPeer(replay::peer::Args),
 }
 
-/// The input is at fault, not the run: exit code 2.
+/// The arguments or the input are bad: exit code 2.
 #[derive(Debug)]
 pub struct BadInput(pub String);
 
@@ -119,8 +117,8 @@ impl std::fmt::Display for BadInput {
 
 impl std::error::Error for BadInput {}
 
-/// Tiers that do not open are the input's fault: a directory that is not ours, no permission, no
-/// space, an engine the machine lacks.
+/// A tier that does not open is bad input: a directory of another program, no permission, no space,
+/// an engine that the machine lacks.
 fn cannot_open(error: kvtier::core::Error) -> BadInput {
     BadInput(format!("{:#}", anyhow::Error::from(error)))
 }
@@ -132,17 +130,17 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::run(args),
         Command::Sim(args) => sim::run(&args).map(|()| true),
         Command::GenTrace(args) => gen_trace::run(&args).map(|()| true),
-        Command::Bench { what } => bench::run(what).map(|()| true),
-        Command::Doctor { what } => doctor::run(&what).map(|()| true),
-        Command::Config { what } => config::run(&what),
+        Command::Bench { command } => bench::run(command).map(|()| true),
+        Command::Doctor { command } => doctor::run(&command).map(|()| true),
+        Command::Config { command } => config::run(&command),
         Command::Plan(args) => plan::run(&args),
         Command::Ls(args) => dir::ls(&args).map(|()| true),
         Command::Stat(args) => dir::stat(&args).map(|()| true),
         Command::Verify(args) => dir::verify(&args),
         Command::Rm(args) => dir::rm(&args).map(|()| true),
-        Command::Migrate(args) => copy::run(&args.into(), copy::Way::Migrate),
-        Command::Export(args) => copy::run(&args.into(), copy::Way::Export),
-        Command::Import(args) => copy::run(&args.into(), copy::Way::Import),
+        Command::Migrate(args) => copy::run(&args.into(), copy::CopyMode::Migrate),
+        Command::Export(args) => copy::run(&args.into(), copy::CopyMode::Export),
+        Command::Import(args) => copy::run(&args.into(), copy::CopyMode::Import),
         Command::Key(args) => key::run(args),
         Command::Completions(args) => help::completions(&args).map(|()| true),
         Command::Man(args) => help::man(&args).map(|()| true),

@@ -19,21 +19,21 @@ use self::stage::{Case, Need, Stage};
 use crate::BadInput;
 use crate::json::json;
 
-/// What to measure.
+/// The subcommands of `kvtier bench`.
 #[derive(clap::Subcommand)]
-pub enum What {
-    /// The file tier in a directory.
+pub enum BenchCommand {
+    /// Measures the file tier in a directory.
     File(FileArgs),
-    /// A GPU and a directory: each way between them.
+    /// Measures each way between a GPU and a directory.
     Gds(gds::GdsArgs),
-    /// The S3 client on a bucket.
+    /// Measures the S3 client on a bucket.
     S3(s3::S3Args),
 }
 
 /// `kvtier bench file`.
 #[derive(clap::Args)]
 pub struct FileArgs {
-    /// The directory; what the bench writes there it removes.
+    /// The directory; the bench removes what it writes.
     #[arg(long)]
     path: PathBuf,
     /// Operations, in order: put, put-summed (of chunks whose checksums are known already), get,
@@ -52,12 +52,12 @@ pub struct FileArgs {
     /// GB to move in each cell.
     #[arg(long, default_value_t = 4.0)]
     gb: f64,
-    /// What puts find: fresh (room for all), churning (a full directory; victims have another
-    /// length and are deleted), recycled (a full directory; victims have the same length and
-    /// are written over).
+    /// The state of the directory before puts: fresh (space for all), churning (full; evicted chunks
+    /// have another length and are deleted), recycled (full; evicted chunks have the same length
+    /// and are overwritten).
     #[arg(long, default_value = "fresh")]
     case: String,
-    /// The tier's cap; by default all of --gb fits, and in a full directory just so.
+    /// The tier's cap; by default just enough for --gb.
     #[arg(long)]
     capacity: Option<String>,
     /// auto, uring or threads.
@@ -99,11 +99,11 @@ impl Plan {
 }
 
 /// Measures and prints.
-pub fn run(what: What) -> Result<()> {
-    match what {
-        What::File(args) => file(&args),
-        What::Gds(args) => gds::run(&args),
-        What::S3(args) => s3::run(&args),
+pub fn run(command: BenchCommand) -> Result<()> {
+    match command {
+        BenchCommand::File(args) => file(&args),
+        BenchCommand::Gds(args) => gds::run(&args),
+        BenchCommand::S3(args) => s3::run(&args),
     }
 }
 

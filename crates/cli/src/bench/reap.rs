@@ -17,7 +17,7 @@ use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use tokio::runtime::Runtime;
 
-use crate::store::failed;
+use crate::bucket_args::failed;
 
 /// What the keys of all benches begin with.
 const ROOT: &str = "kvtier-bench/";

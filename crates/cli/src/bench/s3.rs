@@ -12,9 +12,9 @@ use tokio::runtime::Runtime;
 
 use super::reap;
 use crate::BadInput;
+use crate::bucket_args::{BucketArgs, failed};
 use crate::interrupt::Interrupted;
 use crate::json::json;
-use crate::store::{StoreArgs, failed};
 use crate::usage::{cpu_s, percentile, rss_mib};
 
 /// At most this many objects are in the bucket at a time, or as many as hold [`OBJECTS_BYTES_MAX`]
@@ -31,7 +31,7 @@ const OP_MAX: Duration = Duration::from_secs(120);
 #[derive(clap::Args)]
 pub struct S3Args {
     #[command(flatten)]
-    store: StoreArgs,
+    store: BucketArgs,
     /// Operations, in order: put, get, head. Each begins with a warm-up pass that is not measured;
     /// a first get or head finds what was written unmeasured. A put writes new keys.
     #[arg(long, value_delimiter = ',', default_value = "put,get")]

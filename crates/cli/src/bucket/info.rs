@@ -8,9 +8,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::{Bucket, Chunk};
+use crate::bucket_args::failed;
 use crate::chunk_info::ChunkInfo;
 use crate::progress::{Progress, Unit};
-use crate::store::failed;
 
 /// How many chunks are asked for at a time where nothing else is said.
 const HEADS: usize = 32;

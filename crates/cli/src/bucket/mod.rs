@@ -13,9 +13,9 @@ use tokio::runtime::Runtime;
 pub use rm::rm;
 pub use verify::verify;
 
+use crate::bucket_args::{BucketArgs, failed};
 use crate::chunk_info::{GroupBy, Groups, LONG_HEAD};
 use crate::json::json;
-use crate::store::{StoreArgs, failed};
 
 /// A bucket, and the prefix under which a tier's chunks are.
 pub struct Bucket {
@@ -40,17 +40,17 @@ pub struct Chunk {
     written_s: Option<i64>,
 }
 
-/// All that lies under the prefix.
+/// All objects under the prefix.
 struct Contents {
     chunks: Vec<Chunk>,
     /// What tiers keep for themselves.
     own_bytes: u64,
-    strangers: Vec<Entry>,
+    unknown: Vec<Entry>,
 }
 
 impl Bucket {
     /// The bucket that `path` names, if it names one.
-    pub fn open(path: &str, layout: Option<&str>, store: &StoreArgs) -> Result<Option<Self>> {
+    pub fn open(path: &str, layout: Option<&str>, store: &BucketArgs) -> Result<Option<Self>> {
         let Some(rest) = path.strip_prefix("s3://") else { return Ok(None) };
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let layout = layout.map(str::parse).transpose().map_err(crate::cannot_open)?;
@@ -89,7 +89,7 @@ impl Bucket {
     }
 
     fn contents(&self) -> Result<Contents> {
-        let mut found = Contents { chunks: Vec::new(), own_bytes: 0, strangers: Vec::new() };
+        let mut found = Contents { chunks: Vec::new(), own_bytes: 0, unknown: Vec::new() };
         let (list, mut next) = (List::under(self.root.as_str()), None);
         loop {
             crate::interrupt::check()?;
@@ -115,7 +115,7 @@ impl Bucket {
                 found.chunks.push(Chunk { label, bytes: entry.bytes, written_s, name: entry.key });
             }
             _ if rest.starts_with(".kvtier/") => found.own_bytes += entry.bytes,
-            _ => found.strangers.push(entry),
+            _ => found.unknown.push(entry),
         }
     }
 }
@@ -161,10 +161,10 @@ pub fn stat_by(bucket: &Bucket, by: GroupBy, as_json: bool) -> Result<()> {
 pub fn stat(bucket: &Bucket, as_json: bool) -> Result<()> {
     let found = bucket.contents()?;
     let bytes: u64 = found.chunks.iter().map(|chunk| chunk.bytes).sum();
-    let foreign: u64 = found.strangers.iter().map(|entry| entry.bytes).sum();
+    let foreign: u64 = found.unknown.iter().map(|entry| entry.bytes).sum();
     if as_json {
         let all = json!({
-            "chunks": found.chunks.len(), "bytes": bytes, "own_bytes": found.own_bytes, "strangers": found.strangers.len(),
+            "chunks": found.chunks.len(), "bytes": bytes, "own_bytes": found.own_bytes, "strangers": found.unknown.len(),
             "strangers_bytes": foreign,
         });
         return crate::out::line(&all.to_string());
@@ -173,7 +173,7 @@ pub fn stat(bucket: &Bucket, as_json: bool) -> Result<()> {
         format!("bucket       {} under {:?}", bucket.client.endpoint(), bucket.root),
         format!("chunks       {} in {}", found.chunks.len(), format(bytes)),
         format!("kvtier's own {}", format(found.own_bytes)),
-        format!("not ours     {} objects, {}", found.strangers.len(), format(foreign)),
+        format!("unknown      {} objects, {}", found.unknown.len(), format(foreign)),
     ];
     lines.iter().try_for_each(|line| crate::out::line(line))
 }

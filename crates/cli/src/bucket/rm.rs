@@ -4,22 +4,22 @@ use anyhow::{Context, Result};
 
 use super::info::{Asking, infos};
 use super::{Bucket, Chunk};
+use crate::bucket_args::failed;
 use crate::dir::{Choice, Outcome};
-use crate::pace::{Pace, PaceArgs};
-use crate::store::failed;
+use crate::throughput::{Throughput, ThroughputArgs};
 
 /// S3 takes no more at once.
 const BATCH: usize = 1000;
 
 /// Removes the chunks of a choice, or counts them. What is no chunk under the prefix is never
 /// touched.
-pub fn rm(bucket: &Bucket, choice: &Choice, pace: &PaceArgs, yes: bool) -> Result<Outcome> {
+pub fn rm(bucket: &Bucket, choice: &Choice, pace: &ThroughputArgs, yes: bool) -> Result<Outcome> {
     let asking = Asking {
         at_once: pace.workers(Asking::default().at_once)?,
         lines: pace.progress,
         uses: false,
     };
-    let pace = pace.pace(1)?;
+    let pace = pace.checked(1)?;
     let chunks = chosen(bucket, choice, asking)?;
     let bytes = chunks.iter().map(|chunk| chunk.bytes).sum();
     if !yes {
@@ -46,7 +46,7 @@ pub fn rm(bucket: &Bucket, choice: &Choice, pace: &PaceArgs, yes: bool) -> Resul
 
 /// Chunks of one request each: as many as S3 takes, and with a limit no more than it allows in a
 /// second.
-fn batches<'a>(chunks: &'a [Chunk], pace: &Pace) -> Vec<&'a [Chunk]> {
+fn batches<'a>(chunks: &'a [Chunk], pace: &Throughput) -> Vec<&'a [Chunk]> {
     let bytes_max = pace.bytes_per_s().unwrap_or(u64::MAX);
     let (mut batches, mut rest) = (Vec::new(), chunks);
     while !rest.is_empty() {

@@ -6,17 +6,22 @@ use kvtier::s3::Get;
 use kvtier::s3_tier::{Layout, inspect, inspect::Damage};
 
 use super::{Bucket, Chunk};
+use crate::bucket_args::failed;
 use crate::filter::Filter;
-use crate::pace::PaceArgs;
-use crate::store::failed;
+use crate::throughput::ThroughputArgs;
 use crate::verify::{Damaged, Found};
 
 /// How many chunks are read at once where nothing else is said.
 const WORKERS: usize = 8;
 
 /// Reads chunks whole and checks every byte. Answers whether all are right.
-pub fn verify(bucket: &Bucket, filter: &Filter, pace: &PaceArgs, as_json: bool) -> Result<bool> {
-    let pace = pace.pace(WORKERS)?;
+pub fn verify(
+    bucket: &Bucket,
+    filter: &Filter,
+    pace: &ThroughputArgs,
+    as_json: bool,
+) -> Result<bool> {
+    let pace = pace.checked(WORKERS)?;
     let mut chunks = bucket.chunks()?;
     chunks.retain(|chunk| filter.takes(&chunk.label));
     let found = Mutex::new(Found { chunks: chunks.len(), ..Found::default() });

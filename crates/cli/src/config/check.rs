@@ -11,7 +11,7 @@ use crate::json::json;
 /// `kvtier config check`.
 #[derive(clap::Args)]
 pub struct CheckArgs {
-    /// The file: ours (JSON, YAML or TOML with `tiers`), LMCache's YAML, or a list of
+    /// The file: kvtier's own (JSON, YAML or TOML with `tiers`), LMCache's YAML, or a list of
     /// `--l2-adapter` objects; - is standard input (JSON or YAML). Without it
     /// `LMCACHE_CONFIG_FILE`, or the environment alone.
     file: Option<PathBuf>,
@@ -19,16 +19,16 @@ pub struct CheckArgs {
     /// order.
     #[arg(long, value_name = "JSON", conflicts_with = "file")]
     l2_adapter: Vec<String>,
-    /// Take bad values as LMCache takes them: as not set, with a warning.
+    /// Treat invalid values as LMCache does: as not set, with a warning.
     #[arg(long)]
     lenient: bool,
-    /// A setting of LMCache's that outranks file and environment.
+    /// A setting of LMCache that overrides file and environment.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// The number of the GPU on its machine: of several directories each has its own.
+    /// The number of the GPU on its machine: each GPU uses its own of several directories.
     #[arg(long, default_value_t = 0)]
     device: usize,
-    /// Print every setting, those at their defaults too.
+    /// Print every setting, also those at their defaults.
     #[arg(long)]
     all: bool,
     /// Print one JSON object.
@@ -36,7 +36,7 @@ pub struct CheckArgs {
     json: bool,
 }
 
-/// Reads and prints; answers whether the configuration holds.
+/// Reads and prints; returns whether the configuration is valid.
 pub fn run(args: &CheckArgs) -> Result<bool> {
     let mut reader = ConfigReader::new();
     (reader.lenient, reader.device) = (args.lenient, args.device);
@@ -71,9 +71,11 @@ pub fn run(args: &CheckArgs) -> Result<bool> {
     }
 }
 
-/// `Invalid` where a bucket is named so that nobody could ask for it (a name, a region, or nothing
-/// to sign is missing), and where the shape of chunks is missing, without which nothing could be
-/// saved.
+/// Checks that each bucket has all that a request needs, and that the shape of chunks is known
+/// where saves need it.
+///
+/// # Errors
+/// `Invalid`, naming what is missing.
 fn reachable(read: ParsedConfig) -> Result<ParsedConfig, kvtier::core::Error> {
     for tier in &read.config.tiers {
         if let TierSpec::S3(spec) = tier {
@@ -84,7 +86,7 @@ fn reachable(read: ParsedConfig) -> Result<ParsedConfig, kvtier::core::Error> {
     Ok(read)
 }
 
-/// The settings worth showing: those that somebody set, and with `all` the defaults.
+/// The settings to print: those that were set, and with `all` the defaults.
 fn shown(read: &ParsedConfig, all: bool) -> impl Iterator<Item = &SettingEffect> {
     read.settings.iter().filter(move |setting| all || setting.source != SettingSource::Default)
 }

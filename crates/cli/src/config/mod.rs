@@ -1,4 +1,4 @@
-//! `kvtier config`: what a configuration means.
+//! `kvtier config`: explains configurations.
 
 mod check;
 mod explain;
@@ -7,13 +7,13 @@ use std::io::Read;
 
 use anyhow::{Context, Result};
 
-/// What to do with a configuration.
+/// The subcommands of `kvtier config`.
 #[derive(clap::Subcommand)]
-pub enum What {
-    /// Prints the settings in force, who gave each, what is ignored and why, and the tiers that
-    /// come of it. Exit code 2 when it is refused.
+pub enum ConfigCommand {
+    /// Prints the settings in force, the source of each value, settings without effect and why, and
+    /// the resulting tiers. Exit code 2 if the configuration is invalid.
     Check(check::CheckArgs),
-    /// Explains a setting: where it stands, what it takes, its default, what it does here.
+    /// Explains a setting: its place, its values, its default and its effect.
     Explain(explain::ExplainArgs),
 }
 
@@ -24,10 +24,10 @@ fn standard_input() -> Result<String> {
     Ok(text)
 }
 
-/// Answers whether all is well.
-pub fn run(what: &What) -> Result<bool> {
-    match what {
-        What::Check(args) => check::run(args),
-        What::Explain(args) => explain::run(args).map(|()| true),
+/// Returns whether the configuration is valid.
+pub fn run(command: &ConfigCommand) -> Result<bool> {
+    match command {
+        ConfigCommand::Check(args) => check::run(args),
+        ConfigCommand::Explain(args) => explain::run(args).map(|()| true),
     }
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use kvtier::key::{BlockSums, Facts};
 
 use super::Sink;
-use super::source::{At, Read, Wanted, Whose};
+use super::source::{ChunkIdentity, Location, Read, SourceChunk};
 use super::target::Outcome;
 use crate::BadInput;
 
@@ -75,10 +75,10 @@ impl Writer {
 }
 
 impl Sink for Writer {
-    fn put(&self, one: &Wanted, payload: Vec<u8>) -> Result<Outcome> {
+    fn put(&self, one: &SourceChunk, payload: Vec<u8>) -> Result<Outcome> {
         let facts =
-            Facts::plain(one.whose.digest, one.whose.namespace, BlockSums::from_bytes(&payload));
-        let head = head(&facts, one.whose.canonical.as_deref().unwrap_or_default());
+            Facts::plain(one.identity.digest, one.identity.namespace, BlockSums::from_bytes(&payload));
+        let head = head(&facts, one.identity.canonical.as_deref().unwrap_or_default());
         let mut guard = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let (file, count) = &mut *guard;
         for part in [&lead(&head)[..], &head, &payload] {
@@ -123,14 +123,21 @@ impl Reader {
 
     /// All chunks, by their heads. An archive that is cut or changed is bad input: export writes
     /// none.
-    pub fn wanted(&self) -> Result<Vec<Wanted>> {
+    pub fn wanted(&self) -> Result<Vec<SourceChunk>> {
         let (mut found, mut at) = (Vec::new(), MAGIC.len() as u64);
         while let Some((head, next)) = self.head(at, found.len())? {
             let (facts, key) = parse(&head).ok_or_else(|| self.damaged(found.len()))?;
             let canonical = (!key.is_empty()).then(|| key.to_vec());
-            let whose = Whose::of(&facts, canonical, "the archive has only the digest of its key");
+            let identity =
+                ChunkIdentity::of(&facts, canonical, "the archive has only the digest of its key");
             let (label, len) = (facts.key.to_hex(), facts.raw_len);
-            found.push(Wanted { label, at: At::Record(at), whose, len, proven: true });
+            found.push(SourceChunk {
+                label,
+                at: Location::Record(at),
+                identity,
+                len,
+                proven: true,
+            });
             at = next.checked_add(len).ok_or_else(|| self.damaged(found.len()))?;
         }
         Ok(found)
@@ -162,7 +169,7 @@ impl Reader {
     }
 
     /// Reads a payload and checks it.
-    pub fn read(&self, at: u64, one: &Wanted) -> Result<Read> {
+    pub fn read(&self, at: u64, one: &SourceChunk) -> Result<Read> {
         let Some((head, start)) = self.head(at, 0)? else { return Ok(Read::Gone) };
         let mut payload = vec![0; usize::try_from(one.len)?];
         self.file

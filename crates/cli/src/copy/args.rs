@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::Way;
+use super::CopyMode;
 use crate::BadInput;
+use crate::bucket_args::{BucketArgs, S3_OPTIONS};
 use crate::filter::FilterArgs;
-use crate::pace::PaceArgs;
-use crate::store::{S3_OPTIONS, StoreArgs};
+use crate::throughput::ThroughputArgs;
 
 /// What is said of the chunks that are read.
 #[derive(clap::Args, Default)]
 pub struct FromArgs {
-    /// Whose chunks FROM holds, where a directory's manifest does not say; of a bucket only chunks
+    /// The layout of FROM, where a directory's manifest does not say; of a bucket only chunks
     /// of this layout are taken.
     #[arg(long)]
     pub from_layout: Option<String>,
@@ -44,7 +44,7 @@ pub struct FromArgs {
 /// What is said of the place that chunks are written to.
 #[derive(clap::Args, Default)]
 pub struct ToArgs {
-    /// Whose chunks TO is to hold: kvtier, lmcache-mp, lmcache, lmcache-gds or lmcache-gds-weka.
+    /// The layout of TO: kvtier, lmcache-mp, lmcache, lmcache-gds or lmcache-gds-weka.
     /// As a directory's manifest says, else kvtier.
     #[arg(long)]
     pub to_layout: Option<String>,
@@ -75,7 +75,7 @@ pub struct HowArgs {
     #[command(flatten)]
     pub filter: FilterArgs,
     #[command(flatten)]
-    pub pace: PaceArgs,
+    pub pace: ThroughputArgs,
     /// Only say what would be copied; nothing is written.
     #[arg(long)]
     pub dry_run: bool,
@@ -92,7 +92,7 @@ struct TargetArgs {
     #[command(flatten)]
     how: HowArgs,
     #[command(flatten)]
-    store: StoreArgs,
+    store: BucketArgs,
     #[command(flatten)]
     elsewhere: ElsewhereArgs,
 }
@@ -129,7 +129,7 @@ pub struct ExportArgs {
     #[command(flatten)]
     how: HowArgs,
     #[command(flatten)]
-    store: StoreArgs,
+    store: BucketArgs,
 }
 
 /// `kvtier import`.
@@ -151,7 +151,7 @@ pub struct CopyArgs {
     pub source: FromArgs,
     pub target: ToArgs,
     pub how: HowArgs,
-    pub store: StoreArgs,
+    pub store: BucketArgs,
     pub elsewhere: ElsewhereArgs,
 }
 
@@ -186,7 +186,7 @@ impl From<ImportArgs> for CopyArgs {
 
 impl CopyArgs {
     /// Refuses what would have no effect.
-    pub fn check(&self, way: Way) -> Result<(), BadInput> {
+    pub fn check(&self, way: CopyMode) -> Result<(), BadInput> {
         if let Some(flow) = [&self.from, &self.to].into_iter().find(|path| path.as_os_str() == "-")
         {
             let what = "standard input and output cannot be used here; name a directory, a bucket or a file";
@@ -194,8 +194,8 @@ impl CopyArgs {
         }
         let is_bucket = |path: &Path| path.to_str().is_some_and(|path| path.starts_with("s3://"));
         let (from, to) = (
-            is_bucket(&self.from) && way != Way::Import,
-            is_bucket(&self.to) && way != Way::Export,
+            is_bucket(&self.from) && way != CopyMode::Import,
+            is_bucket(&self.to) && way != CopyMode::Export,
         );
         let ElsewhereArgs { to_endpoint, to_region } = &self.elsewhere;
         let second = [("--to-endpoint", to_endpoint), ("--to-region", to_region)];
@@ -206,7 +206,7 @@ impl CopyArgs {
                 self.to.display()
             )));
         }
-        if let Some(flag) = self.store.first_said().filter(|_| !from && !to) {
+        if let Some(flag) = self.store.first_given().filter(|_| !from && !to) {
             return Err(BadInput(format!(
                 "{flag}: no bucket is read or written; leave {flag} out"
             )));

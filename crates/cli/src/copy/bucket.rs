@@ -12,12 +12,12 @@ use kvtier::s3::{Client, Get, Object};
 use kvtier::s3_tier::{Layout, inspect};
 
 use super::report::Tally;
-use super::source::{At, Read, Trust, Wanted, Whose};
+use super::source::{ChunkIdentity, Location, Read, SourceChunk, UnverifiedChoice};
 use super::target::Outcome;
 use super::{CopyArgs, Sink};
 use crate::BadInput;
 use crate::bucket::{Bucket, Chunk};
-use crate::store::failed;
+use crate::bucket_args::failed;
 
 /// How many heads are asked for at a time.
 const HEADS: usize = 16;
@@ -29,7 +29,11 @@ const PARTS: (usize, usize) = (16 << 20, 4);
 const NAME_BYTES_MAX: usize = 1024;
 
 /// The chunks whose key their name or their facts tell.
-pub fn objects(bucket: &Bucket, trust: &Trust, tally: &mut Tally) -> Result<Vec<Wanted>> {
+pub fn objects(
+    bucket: &Bucket,
+    trust: &UnverifiedChoice,
+    tally: &mut Tally,
+) -> Result<Vec<SourceChunk>> {
     let mut found = Vec::new();
     for some in bucket.chunks()?.chunks(HEADS) {
         crate::interrupt::check()?;
@@ -40,8 +44,8 @@ pub fn objects(bucket: &Bucket, trust: &Trust, tally: &mut Tally) -> Result<Vec<
             };
             let rest = chunk.name.strip_prefix(bucket.root()).unwrap_or(&chunk.name);
             let told = match inspect::facts_of(&head) {
-                Some(Ok(facts)) => whose(rest, &facts, inspect::canonical_of(&head))
-                    .map(|whose| (whose, chunk.bytes, true)),
+                Some(Ok(facts)) => identity(rest, &facts, inspect::canonical_of(&head))
+                    .map(|identity| (identity, chunk.bytes, true)),
                 Some(Err(_)) => None,
                 // In our own layout that is damage.
                 None if inspect::ids_of(rest).is_empty() => None,
@@ -54,9 +58,15 @@ pub fn objects(bucket: &Bucket, trust: &Trust, tally: &mut Tally) -> Result<Vec<
                 },
             };
             match told {
-                Some((whose, len, proven)) => {
-                    let at = At::Object(chunk.name.clone());
-                    found.push(Wanted { label: chunk.label.clone(), at, whose, len, proven });
+                Some((identity, len, proven)) => {
+                    let at = Location::Object(chunk.name.clone());
+                    found.push(SourceChunk {
+                        label: chunk.label.clone(),
+                        at,
+                        identity,
+                        len,
+                        proven,
+                    });
                 }
                 None => tally.damaged += 1,
             }
@@ -78,13 +88,15 @@ fn heads(bucket: &Bucket, some: &[Chunk]) -> Result<Vec<Option<Object>>> {
     answers.collect()
 }
 
-/// Whose an object is that has facts; `None` if these are another's.
-fn whose(rest: &str, facts: &Facts, canonical: Option<Vec<u8>>) -> Option<Whose> {
+/// The identity of an object with facts; `None` if the facts belong to another object.
+fn identity(rest: &str, facts: &Facts, canonical: Option<Vec<u8>>) -> Option<ChunkIdentity> {
     let (digest, namespace) = (facts.key, facts.namespace);
     let ids = inspect::ids_of(rest);
     if ids.is_empty() {
-        let untold = "the bucket has only the digest of its key: a build before the header x-amz-meta-kvtier-key wrote it, or the key did not fit";
-        return rest.ends_with(&digest.to_hex()).then(|| Whose::of(facts, canonical, untold));
+        let reason = "the bucket has only the digest of its key: a build before the header x-amz-meta-kvtier-key wrote it, or the key did not fit";
+        return rest
+            .ends_with(&digest.to_hex())
+            .then(|| ChunkIdentity::of(facts, canonical, reason));
     }
     let ns = Arc::new(Namespace::known_by(namespace));
     let key =
@@ -95,20 +107,20 @@ fn whose(rest: &str, facts: &Facts, canonical: Option<Vec<u8>>) -> Option<Whose>
         (None, Some(Layout::Lmcache)) => {
             let key =
                 Err("how its model is spelled is not known: its name has `_` for `/`".to_owned());
-            Some(Whose { digest, namespace, key, canonical: None })
+            Some(ChunkIdentity { digest, namespace, key, canonical: None })
         }
         (None, _) => None,
     }
 }
 
-/// Whose an object is by its name alone; models are spelled as we were told.
-fn unproven(rest: &str, trust: &Trust) -> Whose {
+/// The identity of an object by its name alone; the arguments spell the models.
+fn unproven(rest: &str, trust: &UnverifiedChoice) -> ChunkIdentity {
     let ids = inspect::ids_of(rest);
     let spelled = ids
         .iter()
         .find(|id| model(id).is_some_and(|model| trust.models.iter().any(|told| told == model)));
     let id =
-        spelled.or_else(|| ids.first()).cloned().expect("only names that tell a key are asked for");
+        spelled.or_else(|| ids.first()).cloned().expect("called only for names that encode a key");
     Key::new(Arc::clone(&trust.namespace), id).into()
 }
 
@@ -167,10 +179,10 @@ impl Objects {
         self.layout.name()
     }
 
-    fn name_of(&self, whose: &Whose) -> Result<String, String> {
-        let id = whose.key.as_ref().ok().map(Key::id);
-        let rest = inspect::name_of(self.layout, &whose.digest, id).map_err(|e| {
-            match (&whose.key, self.layout) {
+    fn name_of(&self, identity: &ChunkIdentity) -> Result<String, String> {
+        let id = identity.key.as_ref().ok().map(Key::id);
+        let rest = inspect::name_of(self.layout, &identity.digest, id).map_err(|e| {
+            match (&identity.key, self.layout) {
                 (Err(why), _) => why.clone(),
                 _ => format!("{:#}", anyhow!(e)),
             }
@@ -183,22 +195,22 @@ impl Objects {
     }
 
     /// Whether names there spell keys; why there is none for this chunk.
-    pub fn names(&self, one: &Wanted) -> Result<bool, String> {
-        self.name_of(&one.whose).map(|_| self.layout != Layout::Kvtier)
+    pub fn names(&self, one: &SourceChunk) -> Result<bool, String> {
+        self.name_of(&one.identity).map(|_| self.layout != Layout::Kvtier)
     }
 
     /// Leaves out what is there.
     pub fn without_present(
         &self,
-        wanted: Vec<Wanted>,
+        wanted: Vec<SourceChunk>,
         tally: &mut Tally,
-    ) -> Result<(Vec<Wanted>, Option<Box<dyn Sink + '_>>)> {
+    ) -> Result<(Vec<SourceChunk>, Option<Box<dyn Sink + '_>>)> {
         let there: HashSet<(String, u64)> =
             self.bucket.chunks()?.into_iter().map(|chunk| (chunk.name, chunk.bytes)).collect();
         let mut missing = Vec::new();
         for one in wanted {
             let present =
-                self.name_of(&one.whose).is_ok_and(|name| there.contains(&(name, one.len)));
+                self.name_of(&one.identity).is_ok_and(|name| there.contains(&(name, one.len)));
             if present { tally.present += 1 } else { missing.push(one) }
         }
         Ok((missing, Some(Box::new(Open(self)))))
@@ -225,15 +237,16 @@ impl Open<'_> {
 }
 
 impl Sink for Open<'_> {
-    fn put(&self, one: &Wanted, payload: Vec<u8>) -> Result<Outcome> {
-        let name = match self.0.name_of(&one.whose) {
+    fn put(&self, one: &SourceChunk, payload: Vec<u8>) -> Result<Outcome> {
+        let name = match self.0.name_of(&one.identity) {
             Ok(name) => name,
             Err(why) => return Ok(Outcome::Unsupported(why)),
         };
         let facts =
-            Facts::plain(one.whose.digest, one.whose.namespace, BlockSums::from_bytes(&payload));
+            Facts::plain(one.identity.digest, one.identity.namespace, BlockSums::from_bytes(&payload));
         let (client, runtime) = self.0.bucket.client();
-        let canonical = one.whose.canonical.as_deref().filter(|_| self.0.layout == Layout::Kvtier);
+        let canonical =
+            one.identity.canonical.as_deref().filter(|_| self.0.layout == Layout::Kvtier);
         let stored = runtime.block_on(Open::store(
             client,
             &name,

@@ -15,7 +15,7 @@ use kvtier::key::{BlockSums, Facts};
 use kvtier::mem::{Arena, ArenaConfig};
 
 use super::report::Tally;
-use super::source::{Wanted, Whose};
+use super::source::{ChunkIdentity, SourceChunk};
 use super::target::Outcome;
 use super::{CopyArgs, Sink};
 use crate::BadInput;
@@ -84,11 +84,11 @@ impl Files {
     }
 
     /// Whether names there spell keys; why there is none for this chunk.
-    pub fn names(&self, one: &Wanted) -> Result<bool, String> {
+    pub fn names(&self, one: &SourceChunk) -> Result<bool, String> {
         if !self.layout.is_foreign() {
             return Ok(false);
         }
-        let key = one.whose.key.as_ref().map_err(String::clone)?;
+        let key = one.identity.key.as_ref().map_err(String::clone)?;
         self.layout.file_name(key.id()).map(|_| true).map_err(|e| e.to_string())
     }
 
@@ -96,10 +96,10 @@ impl Files {
     /// without anything to write TO is not made.
     pub fn without_present(
         &self,
-        wanted: Vec<Wanted>,
+        wanted: Vec<SourceChunk>,
         args: &CopyArgs,
         tally: &mut Tally,
-    ) -> Result<(Vec<Wanted>, Option<Box<dyn Sink + '_>>)> {
+    ) -> Result<(Vec<SourceChunk>, Option<Box<dyn Sink + '_>>)> {
         if args.how.dry_run && !self.exists {
             return Ok((wanted, None));
         }
@@ -154,18 +154,18 @@ impl Files {
     }
 
     /// Which of the chunks TO has, by its names: what a tier would find, without opening one.
-    fn listed(&self, there: &Directory, wanted: &[Wanted]) -> Result<Vec<bool>> {
+    fn listed(&self, there: &Directory, wanted: &[SourceChunk]) -> Result<Vec<bool>> {
         let chunks = crate::dir::listed(there, &self.path)?;
         let names: HashSet<(String, u64)> =
             chunks.iter().map(|chunk| (chunk.label(), chunk.len)).collect();
-        let name = |whose: &Whose| match (self.layout.is_foreign(), &whose.key) {
+        let name = |identity: &ChunkIdentity| match (self.layout.is_foreign(), &identity.key) {
             (true, Ok(key)) => self.layout.file_name(key.id()).ok(),
             (true, Err(_)) => None,
-            (false, _) => Some(whose.digest.to_hex()),
+            (false, _) => Some(identity.digest.to_hex()),
         };
         Ok(wanted
             .iter()
-            .map(|one| name(&one.whose).is_some_and(|name| names.contains(&(name, one.len))))
+            .map(|one| name(&one.identity).is_some_and(|name| names.contains(&(name, one.len))))
             .collect())
     }
 
@@ -179,10 +179,11 @@ impl Files {
 }
 
 /// Which of the chunks a tier has.
-fn looked_up(tier: &FileTier, wanted: &[Wanted]) -> Result<Vec<bool>> {
+fn looked_up(tier: &FileTier, wanted: &[SourceChunk]) -> Result<Vec<bool>> {
     let mut present = Vec::with_capacity(wanted.len());
     for some in wanted.chunks(SOME) {
-        let keys: Option<Arc<[Key]>> = some.iter().map(|one| one.whose.key.clone().ok()).collect();
+        let keys: Option<Arc<[Key]>> =
+            some.iter().map(|one| one.identity.key.clone().ok()).collect();
         let keys = keys.context("a chunk whose key is not known has no name there")?;
         let looked = tier.lookup(&Ctx::within(CHUNK_TIME), keys, Mode::Each, Hold::None).wait()?;
         let found = some.iter().zip(looked.found);
@@ -204,7 +205,7 @@ struct Open {
 
 impl Open {
     /// Writes a chunk of which the digest of its key is known, and perhaps the canonical form.
-    fn put_by_digest(&self, one: &Wanted, payload: &[u8]) -> Result<Outcome> {
+    fn put_by_digest(&self, one: &SourceChunk, payload: &[u8]) -> Result<Outcome> {
         let open = || {
             Directory::open(&self.path)
                 .map_err(|e| e.to_string())?
@@ -214,8 +215,8 @@ impl Open {
         let writer = self.by_digest.get_or_init(open).as_ref();
         let writer = writer.map_err(|e| anyhow!("cannot write to {}: {e}", self.path.display()))?;
         let facts =
-            Facts::plain(one.whose.digest, one.whose.namespace, BlockSums::from_bytes(payload));
-        let canonical = one.whose.canonical.as_deref().unwrap_or_default();
+            Facts::plain(one.identity.digest, one.identity.namespace, BlockSums::from_bytes(payload));
+        let canonical = one.identity.canonical.as_deref().unwrap_or_default();
         match writer.write(&Unnamed { facts: &facts, canonical, payload }) {
             Ok(true) => Ok(Outcome::Stored),
             Ok(false) => Ok(Outcome::Present),
@@ -226,8 +227,8 @@ impl Open {
 }
 
 impl Sink for Open {
-    fn put(&self, one: &Wanted, payload: Vec<u8>) -> Result<Outcome> {
-        let Ok(key) = &one.whose.key else { return self.put_by_digest(one, &payload) };
+    fn put(&self, one: &SourceChunk, payload: Vec<u8>) -> Result<Outcome> {
+        let Ok(key) = &one.identity.key else { return self.put_by_digest(one, &payload) };
         let mut lease = self.arena.lease(payload.len()).context("no memory for a chunk")?;
         lease.write_at(0, &payload).context("no memory for a chunk")?;
         let op = Save { key: key.clone(), from: vec![lease.freeze()] };

@@ -13,9 +13,9 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 
-use crate::pace::Pace;
+use crate::throughput::Throughput;
 use report::Tally;
-use source::{Read, Source, Wanted};
+use source::{Read, Source, SourceChunk};
 use target::{Outcome, Target};
 
 pub use args::{CopyArgs, ExportArgs, ImportArgs, MigrateArgs};
@@ -25,7 +25,7 @@ const WORKERS: usize = 8;
 
 /// Which end is a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum CopyMode {
     /// Neither: `kvtier migrate`.
     Migrate,
     /// The file is written.
@@ -35,22 +35,22 @@ pub enum Way {
 }
 
 /// Copies. Answers whether every chunk is now in TO.
-pub fn run(args: &CopyArgs, way: Way) -> Result<bool> {
+pub fn run(args: &CopyArgs, way: CopyMode) -> Result<bool> {
     crate::interrupt::watch()?;
     args.check(way)?;
     let from = Source::of(args, way)?;
     let mut tally = Tally::default();
     let target = Target::of(args, way)?;
     let pace =
-        args.how.pace.pace(if from.is_remote() || target.is_remote() { WORKERS } else { 1 })?;
+        args.how.pace.checked(if from.is_remote() || target.is_remote() { WORKERS } else { 1 })?;
     let filter = args.how.filter.filter()?;
     let mut found = from.wanted(args, &mut tally)?;
     found.retain(|one| filter.takes(&one.label));
     let wanted = target.select(found, &mut tally);
-    if way == Way::Export {
+    if way == CopyMode::Export {
         wanted
             .iter()
-            .filter_map(|one| one.whose.key.as_ref().err())
+            .filter_map(|one| one.identity.key.as_ref().err())
             .for_each(|why| tally.without_key(why));
     }
     let (wanted, sink) = target.without_present(wanted, args, &mut tally)?;
@@ -70,8 +70,8 @@ pub fn run(args: &CopyArgs, way: Way) -> Result<bool> {
 
 /// What takes chunks.
 trait Sink: Sync {
-    /// Stores a chunk whose bytes were checked, as far as its facts tell.
-    fn put(&self, one: &Wanted, payload: Vec<u8>) -> Result<Outcome>;
+    /// Stores a chunk whose bytes match its facts, if it has some.
+    fn put(&self, one: &SourceChunk, payload: Vec<u8>) -> Result<Outcome>;
 
     /// After the last.
     fn finish(&self) -> Result<()>;
@@ -83,14 +83,19 @@ struct Ends<'a> {
     to: &'a dyn Sink,
 }
 
-fn copy(ends: &Ends<'_>, wanted: &[Wanted], pace: &Pace, tally: &mut Tally) -> Result<()> {
+fn copy(
+    ends: &Ends<'_>,
+    wanted: &[SourceChunk],
+    pace: &Throughput,
+    tally: &mut Tally,
+) -> Result<()> {
     let shared = Mutex::new(std::mem::take(tally));
     let done = pace.each(wanted, |one| one.len, |one| copy_one(ends, one, &shared));
     *tally = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
     done
 }
 
-fn copy_one(ends: &Ends<'_>, one: &Wanted, tally: &Mutex<Tally>) -> Result<()> {
+fn copy_one(ends: &Ends<'_>, one: &SourceChunk, tally: &Mutex<Tally>) -> Result<()> {
     let tally = || tally.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut payload, proven) = match ends.from.read(one)? {
         Read::Payload(payload, proven) => (payload, proven),

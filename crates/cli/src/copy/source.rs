@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kvtier::core::{Digest, Key, Namespace};
-use kvtier::file::inspect::{Directory, Named, Source as Told};
+use kvtier::file::inspect::{Directory, Named, Source as KeySource};
 use kvtier::key::{Facts, KeyId};
 
 use super::archive::Reader;
 use super::report::Tally;
-use super::{CopyArgs, Way};
+use super::{CopyArgs, CopyMode};
 use crate::BadInput;
 use crate::bucket::Bucket;
 
@@ -22,53 +22,53 @@ pub enum Source {
 }
 
 /// A chunk to be copied.
-pub struct Wanted {
+pub struct SourceChunk {
     pub label: String,
-    pub at: At,
-    pub whose: Whose,
+    pub at: Location,
+    pub identity: ChunkIdentity,
     /// Length of the payload in bytes; the file of a chunk without facts may be longer, by zeros.
     pub len: u64,
     /// Whether it carries facts.
     pub proven: bool,
 }
 
-/// Whose a chunk is.
-pub struct Whose {
+/// The identity of a chunk.
+pub struct ChunkIdentity {
     /// The key's digest.
     pub digest: Digest,
     /// The namespace's digest.
     pub namespace: Digest,
-    /// The key itself, where the medium tells it; else why it does not.
+    /// The key, if the medium has it; else why not.
     pub key: Result<Key, String>,
     /// The key's canonical form, which has a salt as a digest only; `None` where the medium does
     /// not tell it.
     pub canonical: Option<Vec<u8>>,
 }
 
-impl Whose {
-    /// Whose a chunk with facts is, of whose key the medium tells at most the canonical form;
-    /// `untold` says why it does not tell that.
-    pub fn of(facts: &Facts, canonical: Option<Vec<u8>>, untold: &str) -> Self {
+impl ChunkIdentity {
+    /// The identity of a chunk with facts, from at most the canonical form of its key; `reason` says
+    /// why the medium does not have that.
+    pub fn of(facts: &Facts, canonical: Option<Vec<u8>>, reason: &str) -> Self {
         let (digest, namespace) = (facts.key, facts.namespace);
         let canonical = canonical.filter(|bytes| Key::digest_of(&namespace, bytes) == digest);
-        let key = canonical.as_ref().ok_or_else(|| untold.to_owned()).and_then(|bytes| {
+        let key = canonical.as_ref().ok_or_else(|| reason.to_owned()).and_then(|bytes| {
             let id = KeyId::from_canonical(bytes).map_err(|e| e.to_string())?;
             Ok(Key::new(Arc::new(Namespace::known_by(namespace)), id))
         });
-        Whose { digest, namespace, key, canonical }
+        ChunkIdentity { digest, namespace, key, canonical }
     }
 }
 
-impl From<Key> for Whose {
+impl From<Key> for ChunkIdentity {
     fn from(key: Key) -> Self {
         let (digest, namespace, canonical) =
             (*key.digest(), key.namespace().digest(), Some(key.canonical()));
-        Whose { digest, namespace, key: Ok(key), canonical }
+        ChunkIdentity { digest, namespace, key: Ok(key), canonical }
     }
 }
 
-/// Where a chunk lies.
-pub enum At {
+/// Where a chunk is stored.
+pub enum Location {
     File(Named),
     Object(String),
     /// Where in an archive its record begins.
@@ -83,8 +83,8 @@ pub enum Read {
     Gone,
 }
 
-/// Which chunks without facts are copied, and whose they are.
-pub struct Trust {
+/// Whether chunks without facts are copied, and their namespace.
+pub struct UnverifiedChoice {
     any: bool,
     chunk_bytes: Option<u64>,
     partial: bool,
@@ -92,7 +92,7 @@ pub struct Trust {
     pub models: Vec<String>,
 }
 
-impl Trust {
+impl UnverifiedChoice {
     fn of(args: &CopyArgs) -> Result<Self, BadInput> {
         let chunk_bytes = args
             .source
@@ -111,7 +111,7 @@ impl Trust {
             args.source.tenant.as_deref().unwrap_or_default(),
             digest.transpose()?.unwrap_or_default(),
         ));
-        Ok(Trust {
+        Ok(UnverifiedChoice {
             any: args.source.unverified,
             chunk_bytes,
             partial: args.source.partial,
@@ -133,8 +133,8 @@ impl Trust {
 }
 
 impl Source {
-    pub fn of(args: &CopyArgs, way: Way) -> Result<Self> {
-        if way == Way::Import {
+    pub fn of(args: &CopyArgs, way: CopyMode) -> Result<Self> {
+        if way == CopyMode::Import {
             return Ok(Source::Archive(Reader::open(&args.from)?));
         }
         let layout = args.source.from_layout.as_deref();
@@ -150,7 +150,7 @@ impl Source {
         Ok(Source::Directory(crate::dir::open_as(&args.from, layout)?))
     }
 
-    /// Whose chunks it holds.
+    /// Its layout.
     pub fn layout(&self) -> String {
         match self {
             Source::Directory(dir) => dir.layout().to_string(),
@@ -163,9 +163,9 @@ impl Source {
         matches!(self, Source::Bucket(_))
     }
 
-    /// The chunks that can be told apart.
-    pub fn wanted(&self, args: &CopyArgs, tally: &mut Tally) -> Result<Vec<Wanted>> {
-        let trust = Trust::of(args)?;
+    /// The chunks that can be identified.
+    pub fn wanted(&self, args: &CopyArgs, tally: &mut Tally) -> Result<Vec<SourceChunk>> {
+        let trust = UnverifiedChoice::of(args)?;
         match self {
             Source::Directory(dir) => {
                 files(crate::dir::listed(dir, &args.from)?, dir, &trust, tally)
@@ -176,46 +176,50 @@ impl Source {
     }
 
     /// Reads a chunk whole and checks every byte by its facts.
-    pub fn read(&self, one: &Wanted) -> Result<Read> {
+    pub fn read(&self, one: &SourceChunk) -> Result<Read> {
         match (self, &one.at) {
-            (Source::Directory(dir), At::File(named)) => file(dir, named),
-            (Source::Bucket(bucket), At::Object(name)) => {
+            (Source::Directory(dir), Location::File(named)) => file(dir, named),
+            (Source::Bucket(bucket), Location::Object(name)) => {
                 super::bucket::read(bucket, name, one.len)
             }
-            (Source::Archive(archive), At::Record(at)) => archive.read(*at, one),
-            _ => unreachable!("a source tells where its own chunks lie"),
+            (Source::Archive(archive), Location::Record(at)) => archive.read(*at, one),
+            _ => unreachable!("a source returns locations of its own kind"),
         }
     }
 }
 
-/// The chunks whose key their file tells.
+/// The chunks whose file contains their key.
 fn files(
     mut chunks: Vec<Named>,
     from: &Directory,
-    trust: &Trust,
+    trust: &UnverifiedChoice,
     tally: &mut Tally,
-) -> Result<Vec<Wanted>> {
+) -> Result<Vec<SourceChunk>> {
     chunks.sort_unstable();
     let mut found = Vec::with_capacity(chunks.len());
     for chunk in chunks {
-        let mut add = |whose: Whose, len: u64, proven: bool| {
-            found.push(Wanted {
+        let mut add = |identity: ChunkIdentity, len: u64, proven: bool| {
+            found.push(SourceChunk {
                 label: chunk.label(),
-                at: At::File(chunk.clone()),
-                whose,
+                at: Location::File(chunk.clone()),
+                identity,
                 len,
                 proven,
             });
         };
         match from.key_of(&chunk, &trust.namespace) {
-            Ok(Told::Key(key)) => add(key.into(), chunk.len, true),
-            Ok(Told::Unproven(key)) => match trust.payload(chunk.len) {
+            Ok(KeySource::Key(key)) => add(key.into(), chunk.len, true),
+            Ok(KeySource::Unproven(key)) => match trust.payload(chunk.len) {
                 Some(len) => add(key.into(), len, false),
                 None => tally.leave_behind(),
             },
-            Ok(Told::Untold(why)) => match from.footer(&chunk) {
+            Ok(KeySource::Untold(why)) => match from.footer(&chunk) {
                 Ok(Ok((facts, canonical))) => {
-                    add(Whose::of(&facts, Some(canonical), &why.to_string()), chunk.len, true);
+                    add(
+                        ChunkIdentity::of(&facts, Some(canonical), &why.to_string()),
+                        chunk.len,
+                        true,
+                    );
                 }
                 _ => tally.unsupported(why),
             },

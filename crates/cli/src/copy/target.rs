@@ -6,8 +6,8 @@ use super::archive::Writer;
 use super::bucket::Objects;
 use super::directory::Files;
 use super::report::Tally;
-use super::source::Wanted;
-use super::{CopyArgs, Sink, Way};
+use super::source::SourceChunk;
+use super::{CopyArgs, CopyMode, Sink};
 use crate::bucket::Bucket;
 
 /// What is copied to.
@@ -27,8 +27,8 @@ pub enum Outcome {
 }
 
 impl Target {
-    pub fn of(args: &CopyArgs, way: Way) -> Result<Self> {
-        if way == Way::Export {
+    pub fn of(args: &CopyArgs, way: CopyMode) -> Result<Self> {
+        if way == CopyMode::Export {
             return Ok(Target::Archive);
         }
         let store = args
@@ -48,7 +48,7 @@ impl Target {
         matches!(self, Target::Bucket(_))
     }
 
-    /// Whose chunks it is to hold.
+    /// Its layout.
     pub fn layout(&self) -> &'static str {
         match self {
             Target::Directory(files) => files.layout(),
@@ -58,17 +58,17 @@ impl Target {
     }
 
     /// The chunks that have a name there.
-    pub fn select(&self, found: Vec<Wanted>, tally: &mut Tally) -> Vec<Wanted> {
+    pub fn select(&self, found: Vec<SourceChunk>, tally: &mut Tally) -> Vec<SourceChunk> {
         let mut namespace = None;
-        let mut fits = |one: &Wanted| -> Result<(), String> {
+        let mut fits = |one: &SourceChunk| -> Result<(), String> {
             let spells = match self {
                 Target::Directory(files) => files.names(one)?,
                 Target::Bucket(objects) => objects.names(one)?,
                 Target::Archive => false,
             };
-            // Names that spell keys do not say whose they are: there all are of one namespace.
-            let ours = *namespace.get_or_insert(one.whose.namespace);
-            if !spells || ours == one.whose.namespace {
+            // Names that encode keys have no namespace: such a target holds one namespace only.
+            let ours = *namespace.get_or_insert(one.identity.namespace);
+            if !spells || ours == one.identity.namespace {
                 Ok(())
             } else {
                 Err("of another namespace than the rest".into())
@@ -88,10 +88,10 @@ impl Target {
     /// anything to write nothing is made.
     pub fn without_present(
         &self,
-        wanted: Vec<Wanted>,
+        wanted: Vec<SourceChunk>,
         args: &CopyArgs,
         tally: &mut Tally,
-    ) -> Result<(Vec<Wanted>, Option<Box<dyn Sink + '_>>)> {
+    ) -> Result<(Vec<SourceChunk>, Option<Box<dyn Sink + '_>>)> {
         match self {
             _ if wanted.is_empty() => Ok((wanted, None)),
             Target::Directory(files) => files.without_present(wanted, args, tally),

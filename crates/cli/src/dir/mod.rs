@@ -12,25 +12,25 @@ use kvtier::file::inspect::{Directory, Named};
 
 use crate::BadInput;
 use crate::bucket::{self, Bucket};
+use crate::bucket_args::BucketArgs;
 use crate::chunk_info::{GroupBy, Groups, LONG_HEAD};
 use crate::json::json;
-use crate::store::StoreArgs;
 
 pub use info::{InfoReader, written_s};
 pub use rm::{Choice, Outcome, RmArgs, rm};
 pub use verify::{VerifyArgs, verify};
 
-/// Which directory, and whose files.
+/// The directory and its layout.
 #[derive(clap::Args)]
 pub struct Where {
     /// The directory, or `s3://bucket/prefix`.
     path: PathBuf,
-    /// Whose files it holds, where its manifest does not say: lmcache-mp, lmcache or lmcache-gds.
+    /// Its layout, where the manifest does not state it: lmcache-mp, lmcache or lmcache-gds.
     /// In a bucket: only chunks of this layout.
     #[arg(long)]
     layout: Option<String>,
     #[command(flatten)]
-    store: StoreArgs,
+    store: BucketArgs,
 }
 
 impl Where {
@@ -41,7 +41,7 @@ impl Where {
             self.layout.as_deref(),
             &self.store,
         )?;
-        if let Some(flag) = self.store.first_said().filter(|_| bucket.is_none()) {
+        if let Some(flag) = self.store.first_given().filter(|_| bucket.is_none()) {
             return Err(BadInput(format!(
                 "{flag}: {} is no bucket; leave {flag} out",
                 self.path.display()
@@ -85,7 +85,7 @@ fn open(at: &Where) -> Result<Directory> {
     open_as(&at.path, at.layout.as_deref())
 }
 
-/// Opens a directory as its manifest says, or as it is told to, or as the names in it look.
+/// Opens a directory in the layout of its manifest, of the arguments, or of its file names.
 pub fn open_as(path: &Path, layout: Option<&str>) -> Result<Directory> {
     if let Some(layout) = layout {
         let layout = layout.parse().map_err(crate::cannot_open)?;
@@ -150,7 +150,7 @@ fn ls_long(dir: &Directory, chunks: &[Named], args: &LsArgs) -> Result<()> {
     Ok(())
 }
 
-/// Sums a directory up.
+/// Summarizes a directory.
 pub fn stat(args: &StatArgs) -> Result<()> {
     if let Some(bucket) = args.at.bucket()? {
         return match args.by {
@@ -213,12 +213,12 @@ pub fn stat(args: &StatArgs) -> Result<()> {
             .iter()
             .map(|(name, bytes)| format!("             {name} ({})", format(*bytes))),
     );
-    lines.extend(sum.strangers.iter().map(|(path, _)| format!("not ours     {}", path.display())));
+    lines.extend(sum.strangers.iter().map(|(path, _)| format!("unknown      {}", path.display())));
     lines.iter().try_for_each(|line| crate::out::line(line))
 }
 
 fn or_nobody(names: &[String]) -> String {
-    if names.is_empty() { "nobody".into() } else { names.join(", ") }
+    if names.is_empty() { "no process".into() } else { names.join(", ") }
 }
 
 fn stat_by(dir: &Directory, by: GroupBy, args: &StatArgs) -> Result<()> {

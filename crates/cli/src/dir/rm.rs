@@ -12,8 +12,8 @@ use crate::BadInput;
 use crate::bucket;
 use crate::chunk_info::ChunkInfo;
 use crate::filter::{FilterArgs, age, now_s};
-use crate::pace::PaceArgs;
 use crate::progress::{Progress, Unit};
+use crate::throughput::ThroughputArgs;
 
 /// `kvtier rm`.
 #[derive(clap::Args)]
@@ -42,7 +42,7 @@ pub struct RmArgs {
     #[command(flatten)]
     filter: FilterArgs,
     #[command(flatten)]
-    pace: PaceArgs,
+    pace: ThroughputArgs,
     /// Remove them; without this, only say what would be removed.
     #[arg(long)]
     yes: bool,
@@ -150,7 +150,7 @@ pub fn rm(args: &RmArgs) -> Result<()> {
     }
     crate::interrupt::watch()?;
     let dir = open(&args.at)?;
-    let pace = args.pace.pace(1)?;
+    let pace = args.pace.checked(1)?;
     let chosen = chosen(&dir, args, &choice)?;
     let bytes = chosen.iter().map(|chunk| chunk.len).sum();
     if !args.yes {

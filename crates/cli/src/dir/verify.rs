@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use kvtier::file::inspect::{Damage, Named};
 
 use crate::filter::FilterArgs;
-use crate::pace::PaceArgs;
+use crate::throughput::ThroughputArgs;
 use crate::verify::{Damaged, Found};
 
 /// `kvtier verify`.
@@ -15,7 +15,7 @@ pub struct VerifyArgs {
     #[command(flatten)]
     filter: FilterArgs,
     #[command(flatten)]
-    pace: PaceArgs,
+    pace: ThroughputArgs,
     /// Move damaged files into quarantine, as a load that meets them does.
     #[arg(long)]
     set_aside: bool,
@@ -35,7 +35,7 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
         return crate::bucket::verify(&bucket, &filter, &args.pace, args.json);
     }
     crate::interrupt::watch()?;
-    let pace = args.pace.pace(1)?;
+    let pace = args.pace.checked(1)?;
     let dir = super::open(&args.at)?;
     let mut chunks = super::listed(&dir, &args.at.path)?;
     chunks.retain(|chunk| filter.takes(&chunk.label()));

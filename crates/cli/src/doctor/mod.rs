@@ -12,23 +12,23 @@ use anyhow::Result;
 
 use crate::BadInput;
 
-/// What to look at.
+/// The subcommands of `kvtier doctor`.
 #[derive(clap::Subcommand)]
-pub enum What {
-    /// A directory for the file tier: what its file system and this machine can do, how fast it is,
-    /// and what to set.
+pub enum DoctorCommand {
+    /// Checks a directory for the file tier: file system and machine features, speed, recommended
+    /// settings.
     File(file::FileArgs),
-    /// A directory for the GPU tier: whether loads go straight to the GPU, and if not, why and what
-    /// to do.
+    /// Checks a directory for the GPU tier: whether loads go directly to the GPU, and if not, why
+    /// and what to do.
     Gds(gds::GdsArgs),
-    /// A bucket: who signs, what its store can do, how fast it is, and what to set.
+    /// Checks a bucket: credentials, features of its store, speed, recommended settings.
     S3(Box<s3::S3Args>),
-    /// Shared memory: segments of LMCache's and ours that nobody uses any more; removes them if
-    /// told to.
+    /// Finds shared-memory segments of LMCache and kvtier that no process uses, and removes them with
+    /// --yes.
     Shm(shm::ShmArgs),
 }
 
-/// Refuses what is no directory.
+/// Returns an error unless the path is a directory.
 fn exists(path: &Path) -> Result<(), BadInput> {
     let what = match std::fs::metadata(path) {
         Ok(meta) if meta.is_dir() => return Ok(()),
@@ -39,11 +39,11 @@ fn exists(path: &Path) -> Result<(), BadInput> {
 }
 
 /// Looks, and prints what it found.
-pub fn run(what: &What) -> Result<()> {
-    match what {
-        What::File(args) => file::run(args),
-        What::Gds(args) => gds::run(args),
-        What::S3(args) => s3::run(args),
-        What::Shm(args) => shm::run(args),
+pub fn run(command: &DoctorCommand) -> Result<()> {
+    match command {
+        DoctorCommand::File(args) => file::run(args),
+        DoctorCommand::Gds(args) => gds::run(args),
+        DoctorCommand::S3(args) => s3::run(args),
+        DoctorCommand::Shm(args) => shm::run(args),
     }
 }

@@ -7,15 +7,15 @@ use serde_json::Value;
 
 use super::finding::{self, Finding};
 use crate::bench::s3::{Load, measure, runtime};
+use crate::bucket_args::{BucketArgs, failed};
 use crate::json::json;
 use crate::progress::{Progress, Unit};
-use crate::store::{StoreArgs, failed};
 
 /// `kvtier doctor s3`.
 #[derive(clap::Args)]
 pub struct S3Args {
     #[command(flatten)]
-    store: StoreArgs,
+    store: BucketArgs,
     /// Requests in flight to measure with; 0 measures nothing.
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     concurrency: Vec<usize>,

@@ -1,4 +1,4 @@
-//! `kvtier doctor shm`: segments of shared memory that nobody uses any more.
+//! `kvtier doctor shm`: segments of shared memory that no process uses.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -40,9 +40,9 @@ struct Segment {
     keep: Option<&'static str>,
 }
 
-/// Finds stale segments, and removes them if told to.
+/// Finds stale segments, and removes them with `--yes`.
 pub fn run(args: &ShmArgs) -> Result<()> {
-    let room = crate::space::of(&args.dir)?;
+    let space = crate::space::of(&args.dir)?;
     let used = Used::look()?;
     let mut all = segments(args, &used)?;
     all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -55,14 +55,14 @@ pub fn run(args: &ShmArgs) -> Result<()> {
         let list =
             all.iter().map(|s| json!({ "name": s.name, "bytes": s.bytes, "stale": s.keep.is_none(), "kept": s.keep }));
         let list: Vec<_> = list.collect();
-        let all = json!({ "segments": list, "stale_bytes": bytes, "removed": args.yes, "all_bytes": room.all, "free_bytes": room.free });
+        let all = json!({ "segments": list, "stale_bytes": bytes, "removed": args.yes, "all_bytes": space.all, "free_bytes": space.free });
         return crate::out::line(&all.to_string());
     }
     crate::out::line(&format!(
         "{} has {}, {} free",
         args.dir.display(),
-        format(room.all),
-        format(room.free)
+        format(space.all),
+        format(space.free)
     ))?;
     for segment in &all {
         let state = segment.keep.unwrap_or(if args.yes { "stale: removed" } else { "stale" });
@@ -95,7 +95,7 @@ fn segments(args: &ShmArgs, used: &Used) -> Result<Vec<Segment>> {
             {
                 Some("its maker lives")
             }
-            false if age < Duration::from_secs(args.older) => Some("too young to tell"),
+            false if age < Duration::from_secs(args.older) => Some("too young"),
             false if is_locked(&entry.path()) => Some("locked, by another container perhaps"),
             false if !used.complete => Some("not all processes can be looked into; run as root"),
             false => None,

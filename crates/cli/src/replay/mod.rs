@@ -1,13 +1,13 @@
 //! `kvtier replay`: the main job.
 
 mod content;
-mod home;
 mod model;
 pub mod peer;
 mod report;
 mod run;
 mod timed;
 pub mod trace;
+mod workdir;
 
 use std::path::PathBuf;
 
@@ -16,8 +16,8 @@ use kvtier::config::{KeyMode, OpenTiers};
 use kvtier::file::inspect::Directory;
 use kvtier::metrics::Server;
 
-use self::home::Home;
 use self::model::Size;
+use self::workdir::WorkDir;
 use crate::BadInput;
 
 /// How long a bucket may take to say whether it is there.
@@ -114,20 +114,20 @@ pub fn run(args: Args) -> Result<bool> {
     let size =
         Size::choose(args.chunk_bytes.as_deref(), args.model.as_deref(), trace.block_tokens)?;
     crate::interrupt::watch()?;
-    let home = Home::choose(&args)?;
+    let workdir = WorkDir::choose(&args)?;
     let mut meters = Vec::new();
     let cell = std::cell::RefCell::new(&mut meters);
-    let config = home.config(&args, size.chunk)?;
+    let config = workdir.config(&args, size.chunk)?;
     let mode = config.key_mode().map_err(crate::cannot_open)?.unwrap_or(KeyMode::MultiProcess);
     let opened = config.open_with(|tier| {
-        let (timed, meter) = timed::Timed::around(tier);
+        let (timed, meter) = timed::Timed::wrap(tier);
         cell.borrow_mut().push(meter);
         std::sync::Arc::new(timed)
     });
     let opened: OpenTiers = opened.map_err(crate::cannot_open)?;
     check(&opened)?;
     let _server = serve(args.metrics.as_deref(), &opened)?;
-    let peer = match (args.peers, home.files()) {
+    let peer = match (args.peers, workdir.files()) {
         (0, _) => None,
         (_, Some(dir)) => Some(peer::Peer::start(dir, args.file_cap()?, size.chunk)?),
         (_, None) => {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::model::Size;
 use super::run::Outcome;
-use super::timed::{Measured, take};
+use super::timed::{TierStats, take};
 use crate::json::json;
 use crate::usage::{percentile, threads_cpu_s};
 
@@ -19,7 +19,7 @@ const PER_GB_BYTES_MIN: f64 = 10e6;
 pub fn print(
     outcome: &Outcome,
     opened: &OpenTiers,
-    meters: &[Arc<Mutex<Measured>>],
+    meters: &[Arc<Mutex<TierStats>>],
     (size, as_json): (&Size, bool),
 ) -> Result<()> {
     let tiers: Vec<Value> = opened

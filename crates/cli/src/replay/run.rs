@@ -17,7 +17,7 @@ use kvtier::mem::{Arena, ArenaConfig, Lease};
 use kvtier::{Tier, TierExt};
 
 use super::peer::Peer;
-use super::timed::{self, Measured};
+use super::timed::{self, TierStats};
 use super::{content, trace::Request};
 use crate::BadInput;
 use crate::interrupt::Interrupted;
@@ -48,7 +48,7 @@ pub struct Outcome {
 /// What to replay on, and how.
 pub struct Job<'a> {
     pub top: &'a dyn Tier,
-    pub meters: &'a [Arc<Mutex<Measured>>],
+    pub meters: &'a [Arc<Mutex<TierStats>>],
     /// The keys of the blocks.
     pub keys: Keys,
     /// Bytes of a block.

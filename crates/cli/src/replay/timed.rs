@@ -11,9 +11,9 @@ use kvtier::core::{
 
 use crate::usage::thread_cpu_s;
 
-/// What was measured so far.
+/// The measurements of one tier.
 #[derive(Clone, Debug, Default)]
-pub struct Measured {
+pub struct TierStats {
     /// Loads that were hits.
     pub hits: u64,
     /// Loads that were not.
@@ -34,8 +34,8 @@ pub struct Measured {
     pub fatal: Option<String>,
 }
 
-impl Measured {
-    fn hear(&mut self, error: &Error) {
+impl TierStats {
+    fn record_error(&mut self, error: &Error) {
         let causes =
             std::iter::successors(std::error::Error::source(error), |cause| cause.source());
         let text = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
@@ -52,13 +52,13 @@ impl Measured {
 #[derive(Debug)]
 pub struct Timed {
     inner: Arc<dyn Tier>,
-    measured: Arc<Mutex<Measured>>,
+    measured: Arc<Mutex<TierStats>>,
 }
 
 impl Timed {
-    /// Puts it around a tier; the second part is read with [`take`].
-    pub fn around(inner: Arc<dyn Tier>) -> (Self, Arc<Mutex<Measured>>) {
-        let measured = Arc::<Mutex<Measured>>::default();
+    /// Wraps a tier; [`take`] reads the second part.
+    pub fn wrap(inner: Arc<dyn Tier>) -> (Self, Arc<Mutex<TierStats>>) {
+        let measured = Arc::<Mutex<TierStats>>::default();
         (Timed { inner, measured: Arc::clone(&measured) }, measured)
     }
 
@@ -73,12 +73,12 @@ impl Timed {
 }
 
 /// The first error of any tier that no retry can help.
-pub fn fatal(all: &[Arc<Mutex<Measured>>]) -> Option<String> {
+pub fn fatal(all: &[Arc<Mutex<TierStats>>]) -> Option<String> {
     all.iter().find_map(|m| m.lock().unwrap_or_else(PoisonError::into_inner).fatal.clone())
 }
 
 /// A copy of what was measured.
-pub fn take(measured: &Mutex<Measured>) -> Measured {
+pub fn take(measured: &Mutex<TierStats>) -> TierStats {
     measured.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
@@ -111,7 +111,7 @@ impl Tier for Timed {
                     }
                     Ok(Loaded::Throttled) => {}
                     Ok(_) => m.misses += 1,
-                    Err(e) => m.hear(e),
+                    Err(e) => m.record_error(e),
                 }
             }
             if m.hits > before {
@@ -127,7 +127,7 @@ impl Tier for Timed {
             let bytes = stored.map(|d| d.op.bytes()).sum::<u64>();
             let mut m = measured.lock().unwrap_or_else(PoisonError::into_inner);
             m.bytes_saved += bytes;
-            answers.iter().filter_map(|d| d.result.as_ref().err()).for_each(|e| m.hear(e));
+            answers.iter().filter_map(|d| d.result.as_ref().err()).for_each(|e| m.record_error(e));
         })
     }
 
@@ -192,16 +192,17 @@ mod tests {
 
     #[test]
     fn all_else_is_the_tiers_own() {
-        kvtier_testkit::passes_everything_on(|inner| Arc::new(Timed::around(inner).0));
+        kvtier_testkit::passes_everything_on(|inner| Arc::new(Timed::wrap(inner).0));
     }
 
     #[test]
     fn the_last_error_has_all_its_causes() {
         let refused = Error::new(ErrorKind::Io, "the store cannot be reached")
             .with_source("connection refused");
-        let mut measured = Measured::default();
-        measured.hear(&Error::new(ErrorKind::Io, "the request failed").with_source(refused));
-        let last = measured.last_error.expect("one was heard");
+        let mut measured = TierStats::default();
+        measured
+            .record_error(&Error::new(ErrorKind::Io, "the request failed").with_source(refused));
+        let last = measured.last_error.expect("an error was recorded");
         assert_eq!(last, "the request failed: the store cannot be reached: connection refused");
     }
 }

@@ -1,4 +1,4 @@
-//! Work on many chunks: how many at once, how many bytes a second, and how far it is.
+//! Work on many chunks: concurrency, bandwidth limit and progress.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,12 +11,12 @@ use crate::progress::{Progress, Unit};
 
 /// The most chunks that are worked on at once.
 const CONCURRENCY_MAX: usize = 1024;
-/// A wait looks this often whether a signal has ended the run.
+/// How often a wait checks for a signal.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How many chunks at once, and how fast.
+/// Concurrency and bandwidth limit.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub struct PaceArgs {
+pub struct ThroughputArgs {
     /// Chunks at once, 1 to 1024 (default: 8 with a bucket, else 1). In `rm` on a bucket requests
     /// at once, for up to 1,000 chunks each (default: 1).
     #[arg(long, value_name = "N")]
@@ -32,7 +32,7 @@ pub struct PaceArgs {
 
 /// The same, checked.
 #[derive(Debug)]
-pub struct Pace {
+pub struct Throughput {
     workers: usize,
     bytes_per_s: Option<u64>,
     progress: bool,
@@ -40,7 +40,7 @@ pub struct Pace {
     next: Mutex<Instant>,
 }
 
-impl PaceArgs {
+impl ThroughputArgs {
     /// Chunks at once; `default` where nothing was said.
     pub fn workers(&self, default: usize) -> Result<usize, BadInput> {
         let workers = self.concurrency.unwrap_or(default);
@@ -53,7 +53,7 @@ impl PaceArgs {
     }
 
     /// Checks the arguments. `default`: how many chunks at once without them.
-    pub fn pace(&self, default: usize) -> Result<Pace, BadInput> {
+    pub fn checked(&self, default: usize) -> Result<Throughput, BadInput> {
         let bytes_per_s = self
             .bwlimit
             .as_deref()
@@ -65,11 +65,16 @@ impl PaceArgs {
             ));
         }
         let workers = self.workers(default)?;
-        Ok(Pace { workers, bytes_per_s, progress: self.progress, next: Mutex::new(Instant::now()) })
+        Ok(Throughput {
+            workers,
+            bytes_per_s,
+            progress: self.progress,
+            next: Mutex::new(Instant::now()),
+        })
     }
 }
 
-impl Pace {
+impl Throughput {
     /// The most bytes a second, where there is a limit.
     pub fn bytes_per_s(&self) -> Option<u64> {
         self.bytes_per_s
@@ -134,8 +139,8 @@ mod tests {
 
     use super::*;
 
-    fn pace(args: PaceArgs) -> Pace {
-        args.pace(4).unwrap()
+    fn pace(args: ThroughputArgs) -> Throughput {
+        args.checked(4).unwrap()
     }
 
     #[test]
@@ -146,9 +151,9 @@ mod tests {
             sum.fetch_add(*n, Ordering::Relaxed);
             Ok(())
         };
-        pace(PaceArgs::default()).each(&items, |n| *n, add).unwrap();
+        pace(ThroughputArgs::default()).each(&items, |n| *n, add).unwrap();
         assert_eq!(sum.load(Ordering::Relaxed), 5050);
-        let one = PaceArgs { concurrency: Some(1), ..PaceArgs::default() };
+        let one = ThroughputArgs { concurrency: Some(1), ..ThroughputArgs::default() };
         let done = AtomicU64::new(0);
         let fails = |n: &u64| {
             done.fetch_add(1, Ordering::Relaxed);
@@ -160,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_limit_holds_for_all_workers_together() {
-        let limited = PaceArgs { bwlimit: Some("10MB".into()), ..PaceArgs::default() };
+        let limited = ThroughputArgs { bwlimit: Some("10MB".into()), ..ThroughputArgs::default() };
         let began = Instant::now();
         pace(limited).each(&[1_000_000_u64; 6], |n| *n, |_| Ok(())).unwrap();
         // The last begins after the five before it have had their time.
@@ -169,18 +174,21 @@ mod tests {
 
     #[test]
     fn what_is_out_of_range_is_refused() {
-        let says = |args: PaceArgs| args.pace(1).unwrap_err().0;
+        let says = |args: ThroughputArgs| args.checked(1).unwrap_err().0;
         assert!(
-            says(PaceArgs { concurrency: Some(0), ..PaceArgs::default() }).contains("1 to 1024")
+            says(ThroughputArgs { concurrency: Some(0), ..ThroughputArgs::default() })
+                .contains("1 to 1024")
         );
         assert!(
-            says(PaceArgs { concurrency: Some(1025), ..PaceArgs::default() }).contains("1 to 1024")
+            says(ThroughputArgs { concurrency: Some(1025), ..ThroughputArgs::default() })
+                .contains("1 to 1024")
         );
         assert!(
-            says(PaceArgs { bwlimit: Some("0".into()), ..PaceArgs::default() }).contains("above 0")
+            says(ThroughputArgs { bwlimit: Some("0".into()), ..ThroughputArgs::default() })
+                .contains("above 0")
         );
         assert!(
-            says(PaceArgs { bwlimit: Some("fast".into()), ..PaceArgs::default() })
+            says(ThroughputArgs { bwlimit: Some("fast".into()), ..ThroughputArgs::default() })
                 .contains("no size")
         );
     }

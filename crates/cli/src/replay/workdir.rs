@@ -1,4 +1,4 @@
-//! Where the files of a replay lie.
+//! The directory of a replay.
 
 use std::path::Path;
 
@@ -11,25 +11,25 @@ use super::{Args, size};
 use crate::BadInput;
 use crate::json::json;
 
-/// The configuration's own places, a directory that is kept, or one that is removed when this is
-/// dropped.
-pub enum Home {
+/// The directories of the configuration, one directory that is kept, or a temporary one that is
+/// removed on drop.
+pub enum WorkDir {
     Config,
     Kept(std::path::PathBuf),
     Temporary(Scratch),
 }
 
-impl Home {
+impl WorkDir {
     pub fn choose(args: &Args) -> Result<Self, BadInput> {
         if args.config.is_some() {
-            return Ok(Home::Config);
+            return Ok(WorkDir::Config);
         }
         if let Some(path) = &args.path {
-            return Ok(Home::Kept(path.clone()));
+            return Ok(WorkDir::Kept(path.clone()));
         }
-        // Removes what replays that were killed left there.
+        // Also removes the directories of replays that were killed.
         let made = Scratch::new(&std::env::temp_dir(), "replay");
-        made.map(Home::Temporary).map_err(|e| {
+        made.map(WorkDir::Temporary).map_err(|e| {
             BadInput(format!(
                 "cannot make a temporary directory in {}: {e}; set TMPDIR, or name a directory with --path",
                 std::env::temp_dir().display()
@@ -37,12 +37,12 @@ impl Home {
         })
     }
 
-    /// The file tier's directory, where it is ours to say.
+    /// The file tier's directory, unless the configuration states it.
     pub fn files(&self) -> Option<&Path> {
         match self {
-            Home::Config => None,
-            Home::Kept(path) => Some(path),
-            Home::Temporary(dir) => Some(dir.path()),
+            WorkDir::Config => None,
+            WorkDir::Kept(path) => Some(path),
+            WorkDir::Temporary(dir) => Some(dir.path()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! A bucket as the command line names it, and who signs for it.
+//! Arguments that name a bucket, and its credentials.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::BadInput;
 /// Where the flags of buckets stand in help texts.
 pub const S3_OPTIONS: &str = "S3 options";
 
-/// Which bucket, and how to reach it. Credentials come from the environment, the shared files, or
-/// wherever else the AWS SDKs look.
+/// The bucket and how to connect to it. Credentials come from the environment, the shared files and
+/// the other sources of the AWS SDKs.
 #[derive(clap::Args, Clone)]
-pub struct StoreArgs {
+pub struct BucketArgs {
     /// http://host:port, https://host, s3://bucket, ...; without it `AWS_ENDPOINT_URL_S3` or AWS itself.
     #[arg(long, help_heading = S3_OPTIONS)]
     endpoint: Option<String>,
@@ -28,7 +28,7 @@ pub struct StoreArgs {
     /// The region to sign for; without it `AWS_REGION`, or what the provider takes.
     #[arg(long, help_heading = S3_OPTIONS)]
     region: Option<String>,
-    /// Where the bucket's name goes: path or virtual.
+    /// How URLs name the bucket: path or virtual.
     #[arg(long, help_heading = S3_OPTIONS)]
     style: Option<String>,
     /// aws, express, coreweave, ceph, swift, garage, minio, gcs, r2 or other.
@@ -41,7 +41,7 @@ pub struct StoreArgs {
     /// provider takes.
     #[arg(long, help_heading = S3_OPTIONS)]
     checksum: Option<String>,
-    /// Ask the instance's metadata service for credentials at a store outside AWS too.
+    /// Ask the instance's metadata service for credentials, also for stores outside AWS.
     #[arg(long, help_heading = S3_OPTIONS)]
     instance_metadata: bool,
     /// Whether HTTP/2 is spoken: off (the default), auto (over TLS, where the server chooses it)
@@ -50,14 +50,14 @@ pub struct StoreArgs {
     http2: Option<String>,
 }
 
-/// A bucket, and who signs for it: found once, however many clients there are.
-pub struct Store {
+/// A bucket and its credentials, resolved once for all clients.
+pub struct BucketAccess {
     endpoint: Endpoint,
     signer: Arc<dyn Provide>,
     trust: Trust,
     checksum: Option<Checksum>,
     http2: Http2,
-    /// Where the credentials are from.
+    /// The source of the credentials.
     pub source: Source,
     /// Their public half.
     pub access_key: String,
@@ -65,7 +65,7 @@ pub struct Store {
     pub expires: Option<i64>,
 }
 
-impl Store {
+impl BucketAccess {
     /// A configuration with the client's defaults and what the arguments say.
     pub fn config(&self) -> Config {
         let mut config = Config::with_provider(self.endpoint.clone(), Arc::clone(&self.signer));
@@ -79,10 +79,10 @@ fn lookup(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-impl StoreArgs {
+impl BucketArgs {
     /// The first flag that was given, for commands that have no bucket to use it for.
-    pub fn first_said(&self) -> Option<&'static str> {
-        let said = [
+    pub fn first_given(&self) -> Option<&'static str> {
+        let given = [
             ("--endpoint", self.endpoint.is_some()),
             ("--bucket", self.bucket.is_some()),
             ("--region", self.region.is_some()),
@@ -93,7 +93,7 @@ impl StoreArgs {
             ("--instance-metadata", self.instance_metadata),
             ("--http2", self.http2.is_some()),
         ];
-        said.into_iter().find_map(|(flag, said)| said.then_some(flag))
+        given.into_iter().find_map(|(flag, given)| given.then_some(flag))
     }
 
     /// The endpoint, resolved.
@@ -107,9 +107,9 @@ impl StoreArgs {
         place.or_env(lookup).resolve().map_err(failed)
     }
 
-    /// The bucket, and whom the surroundings name to sign for it.
-    pub fn find(&self, runtime: &Runtime) -> Result<Store> {
-        // What is wrong with the arguments is said before anybody is asked for credentials.
+    /// Resolves the bucket and finds credentials for it.
+    pub fn find(&self, runtime: &Runtime) -> Result<BucketAccess> {
+        // Bad arguments are reported before any source of credentials is asked.
         let (endpoint, trust) = (self.endpoint()?, self.trust()?);
         let checksum = self.checksum.as_deref().map(checksum).transpose()?;
         let http2 = self.http2.as_deref().unwrap_or("off");
@@ -126,7 +126,7 @@ impl StoreArgs {
         let (signer, now, source) =
             runtime.block_on(signer(region, at_aws || self.instance_metadata))?;
         let (access_key, expires) = (now.access_key().to_owned(), now.expires());
-        Ok(Store { endpoint, signer, trust, checksum, http2, source, access_key, expires })
+        Ok(BucketAccess { endpoint, signer, trust, checksum, http2, source, access_key, expires })
     }
 
     /// The file of certificates, if one is named.
@@ -159,10 +159,10 @@ impl StoreArgs {
         Ok(named.find(runtime)?.config())
     }
 
-    /// The same but for where it is, if that is said.
+    /// The same bucket arguments with another endpoint or region.
     pub fn elsewhere(&self, endpoint: Option<&str>, region: Option<&str>) -> Self {
         let mut other = self.clone();
-        // What was said of the one bucket is not meant for the other.
+        // The settings of one bucket do not apply to the other.
         if endpoint.is_some() {
             (other.bucket, other.style, other.provider) = (None, None, None);
         }
@@ -184,18 +184,18 @@ async fn signer(
 
 #[cfg(not(feature = "aws-config"))]
 async fn signer(lookup: impl Fn(&str) -> Option<String>, _: bool) -> Result<Signer> {
-    let nobody = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; \
+    let missing = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; \
                   those of an instance's metadata need the feature aws-config: build with it";
     let found = kvtier::s3::creds::locate(lookup).map_err(|e| match e.kind() {
         // Only another build or another source mends it.
         ErrorKind::Unsupported => BadInput(e.to_string()).into(),
         _ => failed(e),
     })?;
-    let (found, source) = found.ok_or_else(|| BadInput(nobody.into()))?;
+    let (found, source) = found.ok_or_else(|| BadInput(missing.into()))?;
     Ok((Arc::new(found.clone()), found, source))
 }
 
-/// What the store or the client said. What only other arguments can mend is bad input.
+/// The error of the store or the client; bad input if only other arguments can help.
 pub fn failed(error: Error) -> anyhow::Error {
     let bad = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Denied | ErrorKind::NotFound);
     let error = anyhow::Error::from(error);
