@@ -335,7 +335,7 @@ fn explain_says_what_is_in_force_where_a_setting_is_not_written() {
 #[test]
 fn explain_knows_every_place() {
     for (key, part) in [
-        ("remote_storage_plugin.kvtier.fast.tiers", "the tiers of a plugin of ours"),
+        ("remote_storage_plugin.kvtier.fast.tiers", "the tiers of a kvtier plugin"),
         ("storage_plugin.kvtier.module_path", "in extra_config"),
         ("tiers", "in the native form, beside `tiers`"),
         ("trigger_watermark", "in the object eviction"),

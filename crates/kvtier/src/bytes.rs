@@ -1,8 +1,8 @@
-//! Sizes as people write them.
+//! Parses and formats sizes such as `512MiB`.
 
-/// Reads a size in bytes: a number, alone or with a unit: `K`, `M`, `G`, `T`, `P` of 1000, also
-/// with a `B` (`GB`), or of 1024 with an `i` (`Gi`, `GiB`), in any case. `None` for anything else,
-/// and for what does not fit.
+/// Parses a size in bytes: a number with an optional unit, in any case. `K`, `M`, `G`, `T`, `P`, also
+/// with a `B` (`GB`), are powers of 1000; with an `i` (`Gi`, `GiB`) powers of 1024. `None` for
+/// anything else, and for a number that does not fit.
 pub fn parse(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -27,12 +27,12 @@ pub fn parse(text: &str) -> Option<u64> {
     (exact.is_finite() && exact >= 0.0 && exact < u64::MAX as f64).then_some(exact as u64)
 }
 
-/// So many GiB in bytes, 0 for what is below 0 or no number.
+/// Converts GiB to bytes; 0 for negative numbers and NaN.
 pub fn from_gib(gib: f64) -> u64 {
     (gib * (1u64 << 30) as f64) as u64
 }
 
-/// Writes a size with a binary unit and at most two decimals.
+/// Formats a size with a binary unit and at most two decimals.
 pub fn format(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes as f64;

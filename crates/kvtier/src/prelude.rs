@@ -1,4 +1,4 @@
-//! What a caller of any tier needs, in one line: `use kvtier::prelude::*;`.
+//! The types that a caller of any tier needs: `use kvtier::prelude::*;`.
 
 pub use kvtier_core::{
     Class, Ctx, Digest, Done, ErrorKind, Hold, HoldId, Key, Load, Loaded, LookedUp, MissReason,

@@ -1,4 +1,4 @@
-//! The one place that chooses between std's primitives and the model checker's.
+//! Selects std's primitives, or those of the model checker under `--cfg shuttle`.
 
 #[cfg(not(shuttle))]
 pub use std::sync::{Condvar, Mutex, MutexGuard};

@@ -76,8 +76,11 @@ impl Writer {
 
 impl Sink for Writer {
     fn put(&self, one: &SourceChunk, payload: Vec<u8>) -> Result<Outcome> {
-        let facts =
-            Facts::plain(one.identity.digest, one.identity.namespace, BlockSums::from_bytes(&payload));
+        let facts = Facts::plain(
+            one.identity.digest,
+            one.identity.namespace,
+            BlockSums::from_bytes(&payload),
+        );
         let head = head(&facts, one.identity.canonical.as_deref().unwrap_or_default());
         let mut guard = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let (file, count) = &mut *guard;

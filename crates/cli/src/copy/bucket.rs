@@ -242,8 +242,11 @@ impl Sink for Open<'_> {
             Ok(name) => name,
             Err(why) => return Ok(Outcome::Unsupported(why)),
         };
-        let facts =
-            Facts::plain(one.identity.digest, one.identity.namespace, BlockSums::from_bytes(&payload));
+        let facts = Facts::plain(
+            one.identity.digest,
+            one.identity.namespace,
+            BlockSums::from_bytes(&payload),
+        );
         let (client, runtime) = self.0.bucket.client();
         let canonical =
             one.identity.canonical.as_deref().filter(|_| self.0.layout == Layout::Kvtier);

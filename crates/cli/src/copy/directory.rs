@@ -214,8 +214,11 @@ impl Open {
         };
         let writer = self.by_digest.get_or_init(open).as_ref();
         let writer = writer.map_err(|e| anyhow!("cannot write to {}: {e}", self.path.display()))?;
-        let facts =
-            Facts::plain(one.identity.digest, one.identity.namespace, BlockSums::from_bytes(payload));
+        let facts = Facts::plain(
+            one.identity.digest,
+            one.identity.namespace,
+            BlockSums::from_bytes(payload),
+        );
         let canonical = one.identity.canonical.as_deref().unwrap_or_default();
         match writer.write(&Unnamed { facts: &facts, canonical, payload }) {
             Ok(true) => Ok(Outcome::Stored),

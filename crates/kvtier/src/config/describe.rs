@@ -1,4 +1,4 @@
-//! What a tier is, for people and programs.
+//! Describes a tier, for people and programs.
 
 use kvtier_index::{LmcacheEviction, Quotas};
 
@@ -6,8 +6,7 @@ use super::TierSpec;
 use crate::bytes::format;
 
 impl TierSpec {
-    /// What the tier is, fact by fact: `type`, `name`, `cap`, and what its type has besides. No
-    /// secret is among them.
+    /// Facts about the tier: `type`, `name`, `cap`, and those of its type. Secrets are left out.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         match self {
             TierSpec::Host { bytes, name, policy, quotas, fair, compat } => {
@@ -39,7 +38,7 @@ fn limits(quotas: &Quotas, fair: bool) -> impl Iterator<Item = (&'static str, St
         .then(|| ("quotas", of.chain(others).collect::<Vec<_>>().join(" and ")));
     limits
         .into_iter()
-        .chain(fair.then(|| ("fair", "who has more than its part gives first".into())))
+        .chain(fair.then(|| ("fair", "tenants above their quota are evicted first".into())))
 }
 
 /// When chunks go where that is as LMCache does it.

@@ -1,4 +1,4 @@
-//! A configuration of any form.
+//! Reads a configuration of any form, after detecting which it is.
 
 use std::fmt;
 use std::path::Path;
@@ -10,11 +10,11 @@ use super::settings::{self, Role, Section};
 use super::value::{Value, is_secret};
 use super::{Config, native, yaml};
 
-/// Whose form a configuration has.
+/// The form of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigFormat {
-    /// Ours: `tiers`.
+    /// kvtier's own: `tiers`.
     Native,
     /// LMCache's file and environment.
     Lmcache,
@@ -32,34 +32,34 @@ impl fmt::Display for ConfigFormat {
     }
 }
 
-/// How to read.
+/// Reads configurations, with these options.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ConfigReader {
-    /// Whether bad values are taken as LMCache takes them.
+    /// Whether invalid values are treated as LMCache treats them.
     pub lenient: bool,
-    /// The number of the GPU on its machine: LMCache gives each its own of several directories.
+    /// The number of the GPU on its machine: LMCache gives each GPU its own of several directories.
     pub device: usize,
-    /// Settings of LMCache's that outrank file and environment.
+    /// Settings of LMCache that override file and environment.
     pub overrides: Vec<(String, Value)>,
 }
 
-/// A configuration, read: what is in force, who said so, and the tiers that come of it.
+/// A configuration that was read: the settings in force, their sources, and the resulting tiers.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ParsedConfig {
-    /// Whose form it had.
+    /// Its form.
     pub form: ConfigFormat,
     /// The tiers.
     pub config: Config,
-    /// Every setting, those that nobody set included.
+    /// Every setting, also those at their defaults.
     pub settings: Vec<SettingEffect>,
     /// Warnings.
     pub notes: Vec<String>,
 }
 
 impl ParsedConfig {
-    /// Itself, if its tiers can be a stack; `place` says where they are written.
+    /// Checks that the tiers can form a stack; `place` names the source in errors.
     fn checked(self, place: &str) -> Result<Self, Error> {
         let named = |e: Error| match e.to_string() {
             what if what.starts_with(place) => Error::new(e.kind(), what),
@@ -182,7 +182,8 @@ impl ConfigReader {
     }
 }
 
-/// What form a text looks like. What cannot be read at all is LMCache's, whose reader says why.
+/// Detects the form of a text. Text that does not parse is left to LMCache's reader, which reports
+/// why.
 fn looks(text: &str, name: &str) -> ConfigFormat {
     let json = || serde_json::from_str::<serde_json::Value>(text).ok().map(Value::from);
     let value = match name.ends_with(".toml") {
@@ -198,18 +199,18 @@ fn looks(text: &str, name: &str) -> ConfigFormat {
     }
 }
 
-/// The stack's settings, which stand beside the tiers.
+/// The stack's settings, beside `tiers`.
 fn beside<'a>(value: &'a Value, source: &'a str) -> impl Iterator<Item = SettingEffect> {
     let own = settings::all().filter(|key| key.section == Section::Stack && key.name != "tiers");
     own.map(move |key| effect(key, key.name.to_owned(), value.field(key.name), source))
 }
 
-/// The settings of one tier: those written and those left out.
+/// The settings of one tier, written or not.
 fn effects(kind: &str, object: &Value, at: &str, source: &str) -> Vec<SettingEffect> {
     let own = settings::all().filter(|key| match key.section {
         Section::Of(other) => other == kind || (kind == "gds" && other == "file"),
         Section::Adapter => !matches!(kind, "host" | "file" | "gds"),
-        // Only in the native form: elsewhere nobody says `tiers[0]`.
+        // Only the native form has `tiers[0]`.
         Section::Level => at.starts_with("tiers["),
         _ => false,
     });
@@ -222,7 +223,7 @@ fn effects(kind: &str, object: &Value, at: &str, source: &str) -> Vec<SettingEff
     .collect()
 }
 
-/// What became of one setting of a tier or a stack.
+/// The effect of one setting of a tier or a stack.
 fn effect(
     key: &settings::Setting,
     name: String,
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_whose_form_it_has() {
+    fn the_form_of_a_file_is_detected() {
         let native = read("a.json", r#"{"tiers":[{"type":"host","bytes":"1MiB"}]}"#);
         assert_eq!((native.form, native.config.tiers.len()), (ConfigFormat::Native, 1));
         assert!(
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_of_our_own_type_says_where_it_belongs() {
+    fn an_object_of_a_native_type_belongs_under_tiers() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.json");
         std::fs::write(&path, r#"{"type":"host","bytes":"1MiB"}"#).unwrap();

@@ -28,24 +28,24 @@ pub struct FileSpec {
     /// directory is refused.
     #[serde(default)]
     pub shrink: bool,
-    /// `kvtier` (the default), `lmcache-mp`, `lmcache`, `lmcache-gds` or `lmcache-gds-weka`: whose
-    /// files the directory holds.
+    /// The layout of the directory: `kvtier` (the default), `lmcache-mp`, `lmcache`, `lmcache-gds` or
+    /// `lmcache-gds-weka`.
     #[serde(default, deserialize_with = "named")]
     pub layout: Option<Layout>,
-    /// `lenient` (the default) or `strict`: what becomes of chunks in a foreign layout that
-    /// nothing proves.
+    /// `lenient` (the default) or `strict`: whether chunks without checksums, in a foreign layout, are
+    /// hits or misses.
     #[serde(default, deserialize_with = "named")]
     pub verify: Option<Verify>,
     /// The tensor that a full chunk is, such as `2x32x256x1024` (keys and values, layers, tokens,
-    /// elements), for layout `lmcache-gds`, whose files say it; without, files that are there
-    /// already tell.
+    /// elements), for layout `lmcache-gds`, whose files state it; without it, existing files state
+    /// it.
     #[serde(default, deserialize_with = "named")]
     pub shape: Option<ChunkShape>,
     /// `auto` (the default), `uring` or `threads`.
     #[serde(default, deserialize_with = "named")]
     pub engine: Option<EngineKind>,
-    /// `none` (the default), `fdatasync` or `syncfs`: what a save that was answered is worth after
-    /// a crash of the machine.
+    /// `none` (the default), `fdatasync` or `syncfs`: whether an answered save survives a crash of the
+    /// machine.
     #[serde(default, deserialize_with = "named")]
     pub durability: Option<Durability>,
     /// Bytes of the file system that stay free, whatever the cap; the default is one hundredth of
@@ -56,26 +56,26 @@ pub struct FileSpec {
     /// chunks.
     #[serde(default, deserialize_with = "size")]
     pub bounce: Option<u64>,
-    /// Which chunks go first; without it the default policy says so.
+    /// The eviction policy; without it the default policy.
     #[serde(default, deserialize_with = "tiers::policy")]
     pub policy: Option<PolicyKind>,
-    /// How much each tenant (cache salt) may have.
+    /// The quota of each tenant (cache salt).
     #[serde(default, deserialize_with = "tiers::quotas")]
     pub quotas: Quotas,
-    /// Whether quotas of single tenants are also what these are sure of.
+    /// Whether a tenant's quota is also guaranteed to it.
     #[serde(default)]
     pub fair: bool,
-    /// Evicts to the letter as LMCache does: true, or its `watermark` and `ratio`.
+    /// Emulates LMCache's eviction exactly: true, or its `watermark` and `ratio`.
     #[serde(default, deserialize_with = "tiers::compat")]
     pub compat: Option<LmcacheEviction>,
     /// The tier's name; the default is `file`.
     pub name: Option<String>,
-    /// Whose chunks a directory of a foreign layout holds; without it the first key says so. No
-    /// setting of files: whoever opens it knows.
+    /// The namespace of chunks in a foreign layout; `None`: that of the first key. It is not a setting
+    /// of files: the program that opens the tier sets it.
     #[serde(skip)]
     pub namespace: Option<Arc<Namespace>>,
-    /// Whether the caller of saves states the shape of its chunks, in a layout whose files do. No
-    /// setting of files: the caller knows.
+    /// Whether the caller of saves states the shape of its chunks, in a layout whose files do. It is
+    /// not a setting of files: the program that opens the tier sets it.
     #[serde(skip)]
     pub saves_state_shape: bool,
 }
@@ -120,7 +120,7 @@ impl FileSpec {
         if let Some(shape) = &self.shape {
             config = config.with_chunk_shape(shape.clone());
         }
-        // Ours tells by itself whose chunks it holds.
+        // Layout `kvtier` records the namespace itself.
         if let Some(namespace) =
             self.namespace.as_ref().filter(|_| self.layout.is_some_and(Layout::is_foreign))
         {
@@ -147,7 +147,7 @@ impl FileSpec {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Capacity {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
     /// This share of the file system's bytes, above 0 and at most 1.
     Share(f64),

@@ -16,7 +16,7 @@ use super::{Capacity, FileSpec};
 pub struct GdsSpec {
     /// The directory and what is kept there; the default name is `gds`.
     pub file: FileSpec,
-    /// What else there is to choose.
+    /// The settings of GPU transfers.
     pub gpu: GpuSpec,
 }
 
@@ -36,7 +36,7 @@ pub struct GpuSpec {
     /// decided when memory of one comes by.
     #[serde(default)]
     pub gpu: Option<u32>,
-    /// Where libcufile lies, if not where packages and wheels put it.
+    /// The path of libcufile, if not where packages and wheels install it.
     #[serde(default)]
     pub cufile_library: Option<PathBuf>,
     /// Bytes that are read at once on their way to a GPU (4 MiB).

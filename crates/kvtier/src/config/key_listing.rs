@@ -1,4 +1,4 @@
-//! The keys of the chunks that lie on a medium.
+//! Lists the keys of the chunks on a medium.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ mod bucket;
 #[cfg(feature = "file")]
 mod directory;
 
-/// The next chunk of a medium: its key, if that can be told, and its length in bytes. Nothing at
-/// the end.
+/// The next chunk of a medium: its key, if the medium has it, and its length in bytes. The outer
+/// `None` is the end.
 type NextChunk = Result<Option<Option<(KeyId, u64)>>, Error>;
 
 /// A medium that is read chunk by chunk.
@@ -21,7 +21,7 @@ trait KeySource: fmt::Debug + Send {
     fn next_chunk(&mut self) -> NextChunk;
 }
 
-/// The keys that a medium has, to be read page by page.
+/// The keys of a medium, read page by page.
 #[derive(Debug)]
 pub struct KeyListing(Box<dyn KeySource>);
 
@@ -33,9 +33,7 @@ impl KeyListing {
             Some(TierSpec::File(spec)) => KeyListing::of_directory(spec),
             #[cfg(feature = "gds")]
             Some(TierSpec::Gds(spec)) => KeyListing::of_directory(&spec.file),
-            _ => Err(unsupported(
-                "host memory knows its keys by digests alone; put a tier of files below it",
-            )),
+            _ => Err(unsupported("host memory has only digests of keys; put a file tier below it")),
         }
     }
 
@@ -50,14 +48,14 @@ impl KeyListing {
         match tier.spells_keys() {
             true => Ok(KeyListing(Box::new(bucket::BucketKeys::new(tier)))),
             false => Err(unsupported(
-                "in its own layout a bucket has its keys' digests alone; list keys of layout lmcache-mp, or of a tier of files",
+                "layout kvtier of a bucket has only digests of keys; use layout lmcache-mp, or a file tier",
             )),
         }
     }
 
-    /// The next keys, as LMCache spells them, with the lengths of their chunks in bytes: as many as
-    /// are left, at most `max`. Chunks that went meanwhile are left out, and in our own layout
-    /// those with a salt, of which the medium has but a digest.
+    /// The next keys, in LMCache's spelling, with the lengths of their chunks in bytes: at most `max`,
+    /// none at the end. Chunks deleted meanwhile are skipped, and in layout `kvtier` those with a
+    /// salt, because the medium has only a digest of it.
     pub fn page(&mut self, max: usize) -> Result<Vec<(String, u64)>, Error> {
         let mut page = Vec::new();
         while page.len() < max {

@@ -1,5 +1,5 @@
-//! Configurations: our own, a list of tiers, the first the fastest, as JSON, YAML or TOML; and
-//! [LMCache's](lmcache) as they stand.
+//! Configurations: kvtier's own, a list of tiers, fastest first, as JSON, YAML or TOML; and
+//! [LMCache's](lmcache), unchanged.
 //!
 //! ```json
 //! {"tiers": [{"type": "host", "bytes": "1GiB"}, {"type": "file", "path": "/mnt/nvme/kv", "bytes": "100GiB", "engine": "auto"}]}
@@ -42,7 +42,7 @@ pub use shape::ShapeState;
 pub use tiers::{Config, TierSpec};
 pub use value::Value;
 
-/// The parsers, for the fuzzers: anything is answered, nothing panics.
+/// The parsers, for the fuzzers: no input may make them panic.
 #[cfg(any(fuzzing, clippy))]
 pub mod fuzzing {
     use super::lmcache::{Inputs, LmcacheConfig};

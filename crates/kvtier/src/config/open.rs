@@ -1,4 +1,4 @@
-//! Tiers that a configuration opened.
+//! The running tiers of a configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::metrics::MonitoredTier;
 /// The tiers of a configuration, running.
 #[derive(Debug)]
 pub struct OpenTiers {
-    /// All of it as one tier.
+    /// All tiers as one.
     pub top: Arc<dyn Tier>,
     /// Each tier, fastest first.
     pub tiers: Vec<Arc<dyn Tier>>,
@@ -26,14 +26,14 @@ pub struct OpenTiers {
 }
 
 impl OpenTiers {
-    /// The tiers and the stack over them, as their metrics show them.
+    /// The tiers and the stack over them, for metrics.
     pub fn monitored(&self) -> &[MonitoredTier] {
         &self.shown
     }
 
-    /// Asks the store of each bucket whether the bucket is there, for at most this long. What keeps
-    /// a tier from working, with what to do: `Invalid` where the bucket does not exist; empty
-    /// where nothing does. The tiers try again by themselves.
+    /// Checks for at most this long that each bucket exists and can be used. Returns the problems that
+    /// it found, with a remedy: `Invalid` for a bucket that does not exist. The tiers retry by
+    /// themselves.
     pub fn check(&self, time: Duration) -> Vec<Error> {
         #[cfg(feature = "s3")]
         {
@@ -48,9 +48,8 @@ impl OpenTiers {
         }
     }
 
-    /// Registers an arena's memory with the engines that move files, so that what lies in it moves
-    /// with less work. Without, everything works as well. Says for each tier of files what came
-    /// of it.
+    /// Registers an arena's memory with the I/O engines of file tiers, which makes transfers to and
+    /// from it cheaper. It is optional. Returns the result for each file tier in words.
     #[cfg(feature = "file")]
     pub fn register(&self, arena: &kvtier_mem::Arena) -> Result<Vec<String>, Error> {
         let one = |file: &Arc<kvtier_file::FileTier>| {
@@ -66,8 +65,8 @@ impl OpenTiers {
         files.collect()
     }
 
-    /// Registers an arena on a GPU with cuFile, where a tier uses it; without, everything works as
-    /// well. Says for each GPU tier what came of it.
+    /// Registers an arena on a GPU with cuFile, where a tier uses it. It is optional. Returns the
+    /// result for each GPU tier in words.
     #[cfg(feature = "gds")]
     pub fn register_gpu(&self, arena: &kvtier_mem::Arena) -> Vec<String> {
         let one = |gds: &Arc<kvtier_gds::GdsTier>| {
@@ -77,8 +76,10 @@ impl OpenTiers {
         self.gds.iter().map(one).collect()
     }
 
-    /// The keys of the slowest tier, through which everything passes. `Unsupported` where its
-    /// medium does not tell whose chunk is whose.
+    /// Lists the keys of the slowest tier, which gets every chunk.
+    ///
+    /// # Errors
+    /// `Unsupported` if its medium has no keys, only digests of them.
     pub fn list_keys(&self) -> Result<KeyListing, Error> {
         let slowest = self.config.tiers.last();
         #[cfg(feature = "s3")]

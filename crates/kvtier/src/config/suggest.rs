@@ -1,6 +1,6 @@
 //! Suggests the name that a misspelled one was meant to be.
 
-/// The name nearest to `word`, if one is near enough to be meant.
+/// The name nearest to `word`, if one is near enough.
 pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: String = word.to_lowercase().chars().take(64).collect();
     let most = (word.chars().count() / 3).max(1);

@@ -27,15 +27,14 @@ pub struct Config {
     pub tiers: Vec<TierSpec>,
     /// The stack's name in errors and reports; the default is `stack`.
     pub name: Option<String>,
-    /// What is asked of each tier as a part of the stack; the default where there are fewer than
-    /// tiers.
+    /// The rules of the tiers; the default for tiers without one.
     pub rules: Vec<Rule>,
     /// The most bytes that wait to be written to lower tiers; the default is 256 MiB.
     pub dirty_bytes_max: Option<u64>,
     /// How many bytes of KV cache the engine computes in a second, if loads that take longer are
     /// to be misses.
     pub computed_bytes_per_s: Option<f64>,
-    /// What tiers that count requests are charged.
+    /// The prices of tiers that count requests.
     pub prices: Prices,
     /// The lists that the tiers come from, in their order; without any, all are one list.
     pub(super) lists: Vec<TierList>,
@@ -64,16 +63,16 @@ pub enum TierSpec {
         bytes: u64,
         /// The tier's name; the default is `host`.
         name: Option<String>,
-        /// Which chunks go first; without it the default policy says so.
+        /// The eviction policy; without it the default policy.
         #[serde(default, deserialize_with = "policy")]
         policy: Option<PolicyKind>,
-        /// How much each tenant (cache salt) may have.
+        /// The quota of each tenant (cache salt).
         #[serde(default, deserialize_with = "quotas")]
         quotas: Quotas,
-        /// Whether quotas of single tenants are also what these are sure of.
+        /// Whether a tenant's quota is also guaranteed to it.
         #[serde(default)]
         fair: bool,
-        /// Evicts to the letter as LMCache does: true, or its `watermark` and `ratio`.
+        /// Emulates LMCache's eviction exactly: true, or its `watermark` and `ratio`.
         #[serde(default, deserialize_with = "compat")]
         compat: Option<LmcacheEviction>,
     },
@@ -91,7 +90,7 @@ pub enum TierSpec {
 }
 
 impl Config {
-    /// No tier yet: add them, the fastest first.
+    /// A configuration without tiers: add them, fastest first.
     ///
     /// ```
     /// let stack = kvtier::config::Config::new().with_host(64 << 20).with_host(256 << 20).open()?;
@@ -102,7 +101,7 @@ impl Config {
         Config::default()
     }
 
-    /// Adds host memory of at most `bytes` below what is there.
+    /// Adds host memory of at most `bytes` below the other tiers.
     pub fn with_host(self, bytes: u64) -> Self {
         self.with(TierSpec::Host {
             bytes,
@@ -120,7 +119,7 @@ impl Config {
         self.with(TierSpec::File(FileSpec::new(path, Capacity::Bytes(bytes))))
     }
 
-    /// Adds a tier below what is there.
+    /// Adds a tier below the others.
     pub fn with(mut self, tier: TierSpec) -> Self {
         self.tiers.push(tier);
         self
@@ -138,8 +137,8 @@ impl Config {
         self
     }
 
-    /// Adds all of another configuration below what is there, as a list of its own. Where both say
-    /// how the stack is to be, this one counts.
+    /// Adds the tiers of another configuration below the others, as a list of its own. Settings of the
+    /// stack that both contain are taken from this one.
     pub(super) fn append(&mut self, below: Config) {
         self.rules.resize(self.tiers.len(), Rule::new());
         self.rules.extend(below.rules);
@@ -159,9 +158,9 @@ impl Config {
         }
     }
 
-    /// Says whose chunks lie in tiers of LMCache's layouts, whose names do not tell that: so that
-    /// what is there is counted from the start, not from the first key on. With salts as
-    /// tenants, chunks of every salt are served and counted by salt.
+    /// Sets the namespace of chunks in tiers of LMCache's layouts, whose names do not contain it, so
+    /// that existing chunks are counted from the start instead of from the first key on. With salts
+    /// as tenants, chunks of every salt are served and counted by salt.
     #[must_use]
     pub fn with_namespace(mut self, namespace: &Arc<Namespace>) -> Self {
         self.tiers
@@ -252,7 +251,7 @@ impl Config {
     }
 
     /// The tiers, each with a name of its own: of those that are called the same the second is
-    /// `file-2`. Metrics tell tiers by their names.
+    /// `file-2`. Metrics distinguish tiers by name.
     fn named(&self) -> Vec<TierSpec> {
         let mut tiers = self.tiers.clone();
         let mut taken: Vec<String> = self.tiers.iter().map(TierSpec::name).collect();
@@ -328,7 +327,7 @@ impl TierSpec {
         }
     }
 
-    /// Where it notes whose chunks its medium holds.
+    /// The namespace of the chunks on its medium.
     fn namespace(&mut self) -> Option<&mut Option<Arc<Namespace>>> {
         match self {
             TierSpec::Host { .. } => None,
@@ -342,7 +341,7 @@ impl TierSpec {
     }
 }
 
-/// What opening tiers leaves behind besides them.
+/// The typed handles of opened tiers.
 #[derive(Default)]
 struct TierHandles {
     #[cfg(feature = "file")]
@@ -466,7 +465,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiers_that_are_called_the_same_are_told_apart() {
+    fn tiers_of_the_same_name_are_renamed() {
         let text = r#"{"tiers":[{"type":"host","bytes":1},{"type":"host","bytes":1,"name":"host-2"},{"type":"host","bytes":1}]}"#;
         let config = Config::from_json(text, "x.json").unwrap();
         let opened = config.open().unwrap();

@@ -1,3 +1,8 @@
+//! The chunks of a host tier: the index and the bytes.
+//!
+//! Both are behind one mutex, so that every entry of the index has bytes. Events are queued under
+//! the lock and delivered after it is released.
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -12,28 +17,27 @@ use kvtier_mem::View;
 
 use super::tenants::Tenants;
 
-/// What a chunk costs: whole pages.
+/// A chunk is charged in whole pages.
 pub const PAGE: u64 = 4096;
 
-/// What went for something else: how many, and their bytes.
+/// Evicted chunks: their number, and those whose bytes may be spilled.
 #[derive(Debug, Default)]
-pub struct Gone {
+pub struct Evicted {
     pub count: u64,
     pub chunks: Vec<Spilled>,
 }
 
-/// Which chunks there are and where their bytes lie: kept in step, so that every entry of the index
-/// has bytes.
+/// The index and the bytes of its chunks.
 #[derive(Debug)]
 pub struct Chunks {
     pub index: Index,
     bytes: HashMap<Digest, Stored>,
     tenants: Tenants,
-    /// Told by who has let go of these.
+    /// Get an event for each chunk stored, touched or gone.
     listeners: Arc<Listeners>,
 }
 
-/// A chunk's bytes and what proves them.
+/// A chunk's bytes and their checksums.
 #[derive(Clone, Debug)]
 pub struct Stored {
     pub key: Key,
@@ -46,14 +50,14 @@ impl Chunks {
         Chunks { index, bytes: HashMap::new(), tenants: Tenants::default(), listeners }
     }
 
-    /// Limits what tenants may have.
+    /// Sets the quotas of tenants.
     pub fn limit(&mut self, quotas: &Quotas) {
         self.index.set_fair_sharing(quotas.fair);
         self.index.set_quota_of_others(quotas.others);
         quotas.by_tenant.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
     }
 
-    /// Limits what one tenant may have, or all others.
+    /// Sets the quota of one tenant, or of all others.
     pub fn limit_one(&mut self, name: &str, bytes: Option<u64>) {
         if name == OTHER_TENANTS {
             return self.index.set_quota_of_others(bytes);
@@ -69,13 +73,13 @@ impl Chunks {
         self.bytes.get(digest).cloned()
     }
 
-    /// Whether the chunk is here with this length.
+    /// Whether the chunk is present with this length.
     pub fn is_present(&self, digest: &Digest, len: u64) -> bool {
         self.index.get(digest).is_some_and(|entry| entry.chunk.len == len)
     }
 
-    /// Notes that a request used these chunks, in the order of its chain, and what its caller
-    /// expects of them.
+    /// Records that a request used these chunks, in the order of its chain, with the caller's
+    /// hint.
     pub fn used(&mut self, now_ms: u64, chain: &[Digest], hint: &kvtier_core::Hint) {
         self.index.touch_batch(chain);
         if let Some(hint) = hint_of(hint) {
@@ -83,78 +87,80 @@ impl Chunks {
         }
     }
 
-    /// Enters a chunk into the room that was claimed for it; `false` if the index has no slot left.
-    pub fn enter(&mut self, room: Reservation, place: ChainPlace, stored: Stored) -> bool {
+    /// Inserts a chunk into its reservation; `false` if the index has no free slot.
+    pub fn insert(&mut self, reservation: Reservation, place: ChainPlace, stored: Stored) -> bool {
         let (digest, len) = (*stored.key.digest(), stored.sums.len());
         let tenant = self.tenant(stored.key.namespace().tenant());
-        let chunk = Chunk::new(digest, len, room.bytes()).with_tenant(tenant).with_place(place);
-        let entered = !matches!(self.index.commit(room, chunk), InsertOutcome::Refused(_));
-        if entered {
+        let chunk =
+            Chunk::new(digest, len, reservation.bytes()).with_tenant(tenant).with_place(place);
+        let inserted = !matches!(self.index.commit(reservation, chunk), InsertOutcome::Refused(_));
+        if inserted {
             self.bytes.insert(digest, stored);
             self.listeners.push(Event::Stored { key: digest, len });
         }
-        entered
+        inserted
     }
 
-    /// Room for a chunk of `bytes` at this place of its chain, and what had to go for it.
+    /// Reserves space for a chunk of `bytes` at this place of its chain, and returns what was evicted
+    /// for it.
     pub fn reserve(
         &mut self,
         now_ms: u64,
-        (key, bytes): (&Key, u64),
+        key: &Key,
+        bytes: u64,
         place: ChainPlace,
-    ) -> (Reserve, Gone) {
+    ) -> (Reserve, Evicted) {
         let tenant = self.tenant(key.namespace().tenant());
         let want = ReserveRequest::new(bytes)
             .with_place(place)
             .with_tenant(tenant)
             .with_digest(key.digest());
-        let mut gone = Gone::default();
+        let mut evicted = Evicted::default();
         loop {
             match self.index.reserve_for(now_ms, &want) {
-                Reserve::Evict(victims) => self.drop_all(&victims, &mut gone),
-                other => return (other, gone),
+                Reserve::Evict(victims) => self.drop_all(&victims, &mut evicted),
+                other => return (other, evicted),
             }
         }
     }
 
-    /// Drops what is above the high mark, one batch at a time, and what goes by LMCache's rules.
-    pub fn below_mark(&mut self, now_ms: u64) -> Gone {
-        let (mut victims, mut gone) = (self.index.victims(now_ms, 0), Gone::default());
+    /// Evicts what is above the high mark, and what LMCache's rules evict.
+    pub fn evict_above_mark(&mut self, now_ms: u64) -> Evicted {
+        let (mut victims, mut evicted) = (self.index.victims(now_ms, 0), Evicted::default());
         victims.extend(self.index.compat_victims(now_ms));
         while !victims.is_empty() {
-            self.drop_all(&victims, &mut gone);
+            self.drop_all(&victims, &mut evicted);
             victims = self.index.compat_victims(now_ms);
         }
-        gone
+        evicted
     }
 
-    /// Drops about `bytes` of the least recent chunks although the cap allows them: the arena is in
-    /// pieces.
-    pub fn make_space(&mut self, now_ms: u64, bytes: u64) -> Gone {
+    /// Evicts about `bytes` although the cap allows them, because the arena is fragmented.
+    pub fn defragment(&mut self, now_ms: u64, bytes: u64) -> Evicted {
         let usage = self.index.usage();
         let below_cap = usage.capacity.saturating_sub(usage.used + usage.reserved);
-        let (victims, mut gone) =
-            (self.index.victims(now_ms, below_cap.saturating_add(bytes)), Gone::default());
-        self.drop_all(&victims, &mut gone);
-        gone
+        let (victims, mut evicted) =
+            (self.index.victims(now_ms, below_cap.saturating_add(bytes)), Evicted::default());
+        self.drop_all(&victims, &mut evicted);
+        evicted
     }
 
-    /// Drops victims of the index.
-    pub fn drop_all(&mut self, victims: &[IndexEntry], gone: &mut Gone) {
+    /// Evicts these entries of the index.
+    pub fn drop_all(&mut self, victims: &[IndexEntry], evicted: &mut Evicted) {
         for victim in victims {
             let stored = self.bytes.remove(&victim.chunk.digest);
-            // The set that it is in now, which may have been declared after it was saved.
+            // Its current set, which may have been declared after it was saved.
             let set = self.index.set_of(&victim.chunk.digest);
             self.index.finish_evict(&victim.chunk.digest);
             self.listeners.push(Event::Gone { key: victim.chunk.digest, len: victim.chunk.len });
-            gone.count += 1;
-            gone.chunks.extend(
+            evicted.count += 1;
+            evicted.chunks.extend(
                 stored.map(|stored| Spilled::new(stored.key, stored.bytes).with_atomic_set(set)),
             );
         }
     }
 
-    /// Drops a chunk whose bytes are wrong, even if it is held.
+    /// Drops a corrupt chunk, even if it is held.
     pub fn forget(&mut self, digest: &Digest) {
         self.bytes.remove(digest);
         if let Some(entry) = self.index.forget(digest) {
@@ -172,15 +178,15 @@ impl Chunks {
     }
 }
 
-/// A caller's hint in the policies' words; `None` for one that says nothing.
-fn hint_of(told: &kvtier_core::Hint) -> Option<EvictionHint> {
-    if *told == kvtier_core::Hint::default() {
+/// Converts a caller's hint for the policies; `None` for the default.
+fn hint_of(given: &kvtier_core::Hint) -> Option<EvictionHint> {
+    if *given == kvtier_core::Hint::default() {
         return None;
     }
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let mut hint = EvictionHint::new().with_priority(told.priority);
-    hint.session_ended = told.session_ended;
+    let mut hint = EvictionHint::new().with_priority(given.priority);
+    hint.session_ended = given.session_ended;
     (hint.expected_return_ms, hint.retention_ms) =
-        (told.expected_return.map(ms), told.retention.map(ms));
+        (given.expected_return.map(ms), given.retention.map(ms));
     Some(hint)
 }

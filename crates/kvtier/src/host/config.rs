@@ -2,7 +2,7 @@ use kvtier_core::Clock;
 use kvtier_evict::PolicyKind;
 use kvtier_index::{LmcacheEviction, Quotas};
 
-/// How to open a host tier.
+/// The settings of a host tier.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HostConfig {
@@ -10,16 +10,16 @@ pub struct HostConfig {
     pub bytes: u64,
     /// The tier's name in errors and reports.
     pub name: String,
-    /// After a save, chunks go until what is there is below this share of the cap (above 0, at
-    /// most 1). At 1, the default, every save evicts just what it needs.
+    /// After a save, chunks are evicted down to this share of the cap (above 0, at most 1). At 1,
+    /// the default, a save evicts only what it needs.
     pub high_mark: f64,
-    /// Which chunks go first.
+    /// Which chunks are evicted first.
     pub policy: PolicyKind,
-    /// How much each tenant (cache salt) may have.
+    /// The quota of each tenant (cache salt).
     pub quotas: Quotas,
-    /// Eviction to the letter as LMCache does it, on top.
+    /// Exact emulation of LMCache's eviction, in addition.
     pub compat: Option<LmcacheEviction>,
-    /// The clock that deadlines, holds and hints go by.
+    /// The clock for deadlines, holds and hints.
     pub clock: Clock,
 }
 
@@ -37,37 +37,37 @@ impl HostConfig {
         }
     }
 
-    /// The same with another name.
+    /// Sets the name.
     pub fn with_name(mut self, name: &str) -> Self {
         self.name = name.into();
         self
     }
 
-    /// The same with another order in which chunks go.
+    /// Sets the eviction policy.
     pub fn with_policy(mut self, policy: PolicyKind) -> Self {
         self.policy = policy;
         self
     }
 
-    /// The same on another clock, for tests.
+    /// Sets the clock, for tests.
     pub fn with_clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// The same with limits for tenants.
+    /// Sets the quotas of tenants.
     pub fn with_quotas(mut self, quotas: Quotas) -> Self {
         self.quotas = quotas;
         self
     }
 
-    /// The same with eviction to the letter as LMCache does it. It looks when something is saved.
+    /// Emulates LMCache's eviction exactly. It runs with saves.
     pub fn with_compat(mut self, compat: LmcacheEviction) -> Self {
         self.compat = Some(compat);
         self
     }
 
-    /// The same with another high mark.
+    /// Sets the high mark.
     pub fn with_high_mark(mut self, share: f64) -> Self {
         self.high_mark = share;
         self

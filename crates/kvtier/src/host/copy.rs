@@ -1,10 +1,12 @@
+//! Copies that compute checksums on the way.
+
 use kvtier_key::{BlockSums, PieceSums};
 use kvtier_mem::{Lease, View};
 
-/// How much is copied before it is summed: little enough to be in the cache still.
+/// Bytes copied before they are summed: few enough to still be in the CPU cache.
 const PIECE: usize = 64 << 10;
 
-/// The checksums of a chunk that lies in several views: what a view remembers, or one pass.
+/// The checksums of a chunk in several views: those that a single view remembers, or one pass.
 pub fn sums_of(from: &[View]) -> BlockSums {
     match from {
         [one] => one
@@ -15,8 +17,8 @@ pub fn sums_of(from: &[View]) -> BlockSums {
     }
 }
 
-/// Copies `all` to the leases and proves with `sums` what arrived there. `false` if it is not what
-/// was saved; then the leases count as empty. They must be host memory with room for it.
+/// Copies `all` to the leases and verifies the copy with `sums`. Returns `false` if it is not what
+/// was saved; the leases are empty then. They must be host memory and long enough.
 pub fn copy_checked(all: &[u8], sums: &BlockSums, into: &mut [Lease]) -> bool {
     let (mut arrived, mut at) = (PieceSums::new(sums.len()), 0);
     for lease in into.iter_mut() {
@@ -42,7 +44,7 @@ mod tests {
     use kvtier_mem::{Arena, ArenaConfig};
 
     #[test]
-    fn scattered_bytes_are_proven_and_a_flip_is_seen() {
+    fn scattered_bytes_are_verified_and_a_flip_is_detected() {
         let arena = Arena::new(ArenaConfig::heap(4 << 20)).unwrap();
         let bytes: Vec<u8> = (0..300_001u32).map(|i| (i * 31) as u8).collect();
         let sums = BlockSums::from_bytes(&bytes);

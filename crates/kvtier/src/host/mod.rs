@@ -1,4 +1,4 @@
-//! The host tier: chunks in memory.
+//! The host tier: chunks in memory. Every op completes before its call returns.
 
 mod chunks;
 mod config;
@@ -19,17 +19,17 @@ use kvtier_index::{ChainPlace, Index, IndexConfig};
 use kvtier_mem::{Arena, ArenaConfig};
 
 use crate::metrics::HostCounters;
-use chunks::{Chunks, Gone};
+use chunks::{Chunks, Evicted};
 pub use config::HostConfig;
 
-/// Beyond the cap the arena has a sixteenth and this much, in bytes: for chunks that are still read
-/// while evicted, and for gaps.
+/// Bytes of the arena beyond the cap and a sixteenth of it: for chunks that are read while they are
+/// evicted, and for gaps.
 const SPARE_BYTES: u64 = 1 << 20;
 
-/// Chunks in host memory: an arena of its own, and a policy that says which go. A save copies once
-/// (ledger: payload), unless the chunk lies in the tier's own arena already and its class is
-/// [`Write`](kvtier_core::Class::Write), when the view is kept as it is; a load copies once and
-/// proves every block where it arrives. Everything is answered before the call returns.
+/// Chunks in host memory: an arena of its own and an eviction policy. A save copies once (ledger:
+/// payload). It keeps the caller's view instead if that is in the tier's own arena and the class is
+/// [`Write`](kvtier_core::Class::Write). A load copies once and verifies every block where it
+/// arrives. Every op completes before its call returns.
 #[derive(Debug)]
 pub struct HostTier {
     caps: Caps,
@@ -45,8 +45,10 @@ pub struct HostTier {
 }
 
 impl HostTier {
-    /// Reserves the memory: the cap, a sixteenth and 1 MiB. `Invalid` for a cap or mark that cannot
-    /// be, `Full` when there is not so much.
+    /// Reserves the memory: the cap, a sixteenth of it, and 1 MiB.
+    ///
+    /// # Errors
+    /// `Invalid` for a cap, mark or share that is out of range, `Full` if there is too little memory.
     pub fn open(config: HostConfig) -> Result<Self, Error> {
         let invalid = |what: &'static str| {
             Error::new(ErrorKind::Invalid, what).with_tier(config.name.as_str().into())
@@ -57,24 +59,24 @@ impl HostTier {
             config.policy.build()
         };
         let limits = IndexConfig::new(config.bytes).with_high_mark(config.high_mark);
-        let index = Index::new(limits, policy).map_err(|e| {
-            invalid("the host tier cannot have this size or high mark").with_source(e)
-        })?;
+        let index = Index::new(limits, policy)
+            .map_err(|e| invalid("the size or high mark is out of range").with_source(e))?;
         let listeners = Arc::<Listeners>::default();
         let mut chunks = Chunks::new(index, Arc::clone(&listeners));
         chunks.limit(&config.quotas);
         config
             .compat
             .map_or(Ok(()), |compat| compat.check())
-            .map_err(|e| invalid("these shares cannot be").with_source(e))?;
+            .map_err(|e| invalid("these shares are out of range").with_source(e))?;
         chunks.index.set_compat(config.compat);
         let bytes = config
             .bytes
             .checked_add(config.bytes / 16 + SPARE_BYTES)
             .and_then(|n| usize::try_from(n).ok());
         let bytes = bytes.filter(|n| *n < isize::MAX as usize - SPARE_BYTES as usize);
-        let bytes = bytes
-            .ok_or_else(|| invalid("no machine has so much memory; make the host tier smaller"))?;
+        let bytes = bytes.ok_or_else(|| {
+            invalid("the host tier is larger than memory can be; make it smaller")
+        })?;
         let arena = Arena::new(ArenaConfig::huge(bytes)).map_err(|e| {
             let error = Error::new(ErrorKind::Full, "no memory for the host tier");
             error.with_tier(config.name.as_str().into()).with_source(e)
@@ -96,7 +98,7 @@ impl HostTier {
 
     /// The tier's arena: chunks made in it are kept without a copy when saved with
     /// [`Write`](kvtier_core::Class::Write). It is little larger than the cap, so memory that
-    /// callers lease from it for long is missing to the tier.
+    /// callers lease for long is not available to the tier.
     pub fn arena(&self) -> &Arena {
         &self.arena
     }
@@ -117,7 +119,7 @@ impl HostTier {
         Error::new(kind, what).with_tier(self.caps.name.clone())
     }
 
-    /// Refuses what is over before it began, or came to a closed tier.
+    /// Rejects an op past its deadline, or on a closed tier.
     fn gate(&self, ctx: &Ctx) -> Result<(), Error> {
         if self.is_closed() {
             return Err(self.error(ErrorKind::Closed, "the tier is closed"));
@@ -161,13 +163,13 @@ impl HostTier {
     }
 
     fn drop_keys(&self, keys: &[Key]) -> Removed {
-        let (mut counts, mut gone) = (Removed::default(), Gone::default());
+        let (mut counts, mut evicted) = (Removed::default(), Evicted::default());
         let mut chunks = self.chunks();
         chunks.index.expire_holds(self.now_ms());
         for key in keys {
             match chunks.index.begin_evict(key.digest()) {
                 kvtier_index::RemoveOutcome::Gone(entry) => {
-                    chunks.drop_all(&[entry], &mut gone);
+                    chunks.drop_all(&[entry], &mut evicted);
                     counts.removed += 1;
                 }
                 kvtier_index::RemoveOutcome::Held => counts.held += 1,
@@ -218,7 +220,7 @@ impl Tier for HostTier {
             let result = self.gate(ctx).and_then(|()| self.load_one(&mut op));
             Done { result: result.map_err(|e| e.with_op("load").with_key(*op.key.digest())), op }
         };
-        // Together: the head of a chain is to stay longer than its tail.
+        // In one call, because the head of a chain is kept longer than its tail.
         self.used(ctx, &ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
         Ticket::ready(ops.into_iter().map(one).collect())
     }
@@ -270,7 +272,7 @@ impl Tier for HostTier {
         self.chunks().find(key.digest()).map(|stored| stored.bytes)
     }
 
-    /// To the first who asks.
+    /// Accepts one receiver: the first.
     fn spill_to(&self, spill: Arc<dyn Spill>) -> bool {
         self.spill.set(spill).is_ok()
     }

@@ -21,7 +21,7 @@ impl Observe for HostTier {
     }
 
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
-        // A cursor that no page gave lies past the end.
+        // A cursor that no page returned is past the end.
         let from = u32::try_from(from.0).unwrap_or(u32::MAX);
         let page = self.chunks().index.keys_page(kvtier_index::SlotCursor::from_u32(from), max);
         KeyPage {

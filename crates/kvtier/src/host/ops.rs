@@ -1,3 +1,5 @@
+//! Loads and saves of single chunks.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvtier_core::{
@@ -8,20 +10,20 @@ use kvtier_key::{Digest, Key};
 use kvtier_mem::View;
 
 use super::HostTier;
-use super::chunks::{Gone, PAGE, Stored};
+use super::chunks::{Evicted, PAGE, Stored};
 use super::copy::{copy_checked, sums_of};
 
-/// How often a save drops chunks to join the pieces of a fragmented arena before it is shed.
+/// How often a save evicts chunks to defragment the arena before it is shed.
 const SPACE_ROUNDS_MAX: usize = 8;
 
 impl HostTier {
-    /// Notes that a batch used these chunks.
+    /// Records that a batch used these chunks.
     pub(super) fn used(&self, ctx: &Ctx, chain: &[Digest]) {
         self.chunks().used(self.now_ms(), chain, &ctx.hint);
     }
 
-    /// Where the chunks of a batch of saves stand in their chains: as the caller says, else as
-    /// lookups told.
+    /// The places of the chunks of a batch of saves in their chains: from the context, else as learned
+    /// from lookups.
     pub(super) fn places(&self, ctx: &Ctx, ops: &[Save]) -> Vec<ChainPlace> {
         let Some(chain) = ctx.chain else {
             let chunks = self.chunks();
@@ -78,27 +80,27 @@ impl HostTier {
             return Ok(Saved::Present);
         }
         let sums = sums_of(&op.from);
-        let room = match self.claim(&op.key, len.next_multiple_of(PAGE), place) {
-            Ok(room) => room,
+        let reservation = match self.claim(&op.key, len.next_multiple_of(PAGE), place) {
+            Ok(reservation) => reservation,
             Err(reason) => return Ok(self.shed(reason)),
         };
-        let Some(bytes) = self.keep(op, len, ctx.class == Class::Write) else {
-            self.chunks().index.cancel(room);
+        let Some(bytes) = self.store_bytes(op, len, ctx.class == Class::Write) else {
+            self.chunks().index.cancel(reservation);
             return Ok(self.shed(ShedReason::Full));
         };
-        // For other tiers that may save it from here.
+        // Other tiers that save it from here reuse the checksums.
         let _ = bytes.memo(|| sums.clone());
         let mut chunks = self.chunks();
-        if !chunks.enter(room, place, Stored { key: op.key.clone(), bytes, sums }) {
+        if !chunks.insert(reservation, place, Stored { key: op.key.clone(), bytes, sums }) {
             drop(chunks);
             return Ok(self.shed(ShedReason::Full));
         }
-        let above_mark = chunks.below_mark(self.now_ms());
+        let above_mark = chunks.evict_above_mark(self.now_ms());
         drop(chunks);
         add(&self.counters.stored, 1);
         add(&self.counters.saved_bytes, len);
         self.listeners.notify();
-        self.give_up(above_mark);
+        self.pass_on(above_mark);
         Ok(Saved::Stored)
     }
 
@@ -107,19 +109,20 @@ impl HostTier {
         Saved::Shed(reason)
     }
 
-    /// Tells of what was evicted, and hands it to whoever takes it: as much as leaves memory for
-    /// the next chunks.
-    fn give_up(&self, gone: Gone) {
-        if gone.count == 0 {
+    /// Reports evicted chunks, and passes them to the tier below as far as memory for the next chunks
+    /// remains.
+    fn pass_on(&self, evicted: Evicted) {
+        if evicted.count == 0 {
             return;
         }
-        add(&self.counters.evicted, gone.count);
+        add(&self.counters.evicted, evicted.count);
         self.listeners.notify();
         let Some(spill) = self.spill.get() else { return };
-        // What is handed over keeps its memory until it lies below.
-        let (mut chunks, room) = (gone.chunks, self.spill_room());
+        // A spilled chunk keeps its memory until the tier below has written it.
+        let mut chunks = evicted.chunks;
+        let limit = self.spill_limit();
         let used = (self.arena.stats().capacity - self.arena.stats().free) as u64;
-        let mut over = used.saturating_sub(room);
+        let mut over = used.saturating_sub(limit);
         let dropped = chunks.extract_if(.., |chunk| {
             let is_one = over > 0;
             over = over.saturating_sub(chunk.bytes.len() as u64);
@@ -129,26 +132,26 @@ impl HostTier {
         spill.take(chunks);
     }
 
-    /// How full the arena may be for what goes to be handed over: half of what it has beyond chunks
-    /// and claims stays for the next ones.
-    fn spill_room(&self) -> u64 {
+    /// How full the arena may be when evicted chunks are spilled: half of the memory beyond chunks and
+    /// reservations stays free for the next chunks.
+    fn spill_limit(&self) -> u64 {
         let (capacity, usage) = (self.arena.stats().capacity as u64, self.chunks().index.usage());
         usage.used + usage.reserved + capacity.saturating_sub(usage.capacity) / 2
     }
 
-    /// Tells of what goes because memory is needed at once: to hand it over would keep it.
-    fn drop_at_once(&self, gone: &Gone) {
+    /// Reports chunks that are evicted without spilling, because their memory is needed at once.
+    fn count_dropped(&self, evicted: &Evicted) {
         let is_spilled = self.spill.get().is_some();
-        add(&self.counters.evicted, gone.count);
-        add(&self.counters.spill_dropped, if is_spilled { gone.chunks.len() as u64 } else { 0 });
+        add(&self.counters.evicted, evicted.count);
+        add(&self.counters.spill_dropped, if is_spilled { evicted.chunks.len() as u64 } else { 0 });
         self.listeners.notify();
     }
 
     fn claim(&self, key: &Key, bytes: u64, place: ChainPlace) -> Result<Reservation, ShedReason> {
-        let (reserved, gone) = self.chunks().reserve(self.now_ms(), (key, bytes), place);
-        self.give_up(gone);
+        let (reserved, evicted) = self.chunks().reserve(self.now_ms(), key, bytes, place);
+        self.pass_on(evicted);
         match reserved {
-            Reserve::Granted(room) => Ok(room),
+            Reserve::Granted(reservation) => Ok(reservation),
             Reserve::Full(Refusal::TooLarge { .. }) => Err(ShedReason::TooLarge),
             Reserve::Full(Refusal::NotWorth) => Err(ShedReason::NotWorth),
             Reserve::Full(Refusal::Quota { .. }) => Err(ShedReason::Quota),
@@ -156,8 +159,8 @@ impl HostTier {
         }
     }
 
-    /// The chunk in our own arena: as it is, or a copy.
-    fn keep(&self, op: &Save, len: u64, may_share: bool) -> Option<View> {
+    /// The chunk in the tier's arena: the caller's view if it is there, else a copy.
+    fn store_bytes(&self, op: &Save, len: u64, may_share: bool) -> Option<View> {
         if let [one] = op.from.as_slice()
             && may_share
             && self.arena.regions().iter().any(|region| Some(region.id) == one.region())
@@ -175,19 +178,19 @@ impl HostTier {
         Some(lease.freeze())
     }
 
-    /// A lease for a chunk whose room is claimed. Chunks of mixed sizes leave gaps: then more of
-    /// them go.
+    /// A lease for a chunk that has a reservation. Chunks of mixed sizes leave gaps; more chunks are
+    /// evicted then.
     fn space(&self, len: u64) -> Option<kvtier_mem::Lease> {
         let len_host = usize::try_from(len).ok()?;
         for _ in 0..SPACE_ROUNDS_MAX {
             if let Ok(lease) = self.arena.lease(len_host) {
                 return Some(lease);
             }
-            let gone = self.chunks().make_space(self.now_ms(), len);
-            if gone.count == 0 {
+            let evicted = self.chunks().defragment(self.now_ms(), len);
+            if evicted.count == 0 {
                 break;
             }
-            self.drop_at_once(&gone);
+            self.count_dropped(&evicted);
         }
         self.arena.lease(len_host).ok()
     }
@@ -202,7 +205,7 @@ fn miss(counter: &AtomicU64, reason: MissReason) -> Loaded {
     Loaded::Miss(reason)
 }
 
-/// Why a save can never succeed here.
+/// Why a save can never succeed in this tier.
 fn refusal(op: &Save, len: u64) -> Option<(ErrorKind, String)> {
     if len == 0 {
         return Some((ErrorKind::Invalid, "a chunk has at least one byte".into()));

@@ -1,12 +1,14 @@
+//! Names of tenants and the numbers that the index uses for them.
+
 use std::collections::{HashMap, HashSet};
 
 use kvtier_index::TenantId;
 
-/// How many tenants are remembered at least, whether they have something here or not.
+/// The fewest tenants that are remembered, with or without chunks.
 const TENANTS_MIN: usize = 1024;
 
-/// The names behind the index's numbers for tenants. Those of tenants that have nothing here any
-/// more are forgotten now and then.
+/// Maps tenants' names to the index's numbers and back. Tenants without chunks are purged now and
+/// then.
 #[derive(Debug, Default)]
 pub struct Tenants {
     ids: HashMap<String, TenantId>,
@@ -14,13 +16,13 @@ pub struct Tenants {
     /// Tenants with a limit of their own.
     kept: HashSet<TenantId>,
     next: u32,
-    /// How many there may be before it is looked who has nothing.
+    /// The number of tenants at which those without chunks are purged.
     most: usize,
 }
 
 impl Tenants {
-    /// The number of a tenant, 0 for the one without a name; `has_some` says who has something
-    /// here.
+    /// The number of a tenant, 0 for the one without a name. `has_some` returns whether a tenant has
+    /// chunks.
     pub fn id(&mut self, name: &str, has_some: impl Fn(TenantId) -> bool) -> TenantId {
         if name.is_empty() {
             return TenantId(0);
@@ -33,10 +35,10 @@ impl Tenants {
             self.names.retain(|id, _| kept.contains(id) || has_some(*id));
             let names = &self.names;
             self.ids.retain(|_, id| names.contains_key(id));
-            // So that each look at all is paid for by as many new names.
+            // Amortized: a purge of n names happens after n new names.
             self.most = 2 * self.ids.len();
         }
-        // After four thousand million names they begin anew, past those that are in use.
+        // Numbers wrap around after 2^32 names and skip those in use.
         while self.next == 0 || self.names.contains_key(&TenantId(self.next.into())) {
             self.next = self.next.wrapping_add(1);
         }
@@ -47,7 +49,7 @@ impl Tenants {
         id
     }
 
-    /// Does not forget this tenant, or may from now on.
+    /// Excludes this tenant from purges, or no longer.
     pub fn keep(&mut self, id: TenantId, keep: bool) {
         if keep {
             self.kept.insert(id);
@@ -56,7 +58,7 @@ impl Tenants {
         }
     }
 
-    /// The name of a tenant; empty for one that was forgotten.
+    /// The name of a tenant; empty for one that was purged.
     pub fn name(&self, id: TenantId) -> String {
         self.names.get(&id).cloned().unwrap_or_default()
     }
@@ -67,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_nothing_is_forgotten_and_who_has_something_keeps_the_number() {
+    fn tenants_without_chunks_are_purged_and_the_others_keep_their_numbers() {
         let mut tenants = Tenants::default();
         let none = |_| false;
         let limited = tenants.id("limited", none);

@@ -1,4 +1,4 @@
-//! A tier that measures the tier inside it: how long batches take.
+//! A decorator that measures how long the batches of a tier take.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ const BUCKET_ENDS: [Duration; 11] = {
     ends
 };
 
-/// How long batches of one verb took.
+/// A histogram of the latency of one op.
 #[derive(Debug, Default)]
 pub struct LatencyHistogram {
-    /// One a bucket, and one for what took longer than all.
+    /// One for each bucket, and one for longer batches.
     counts: [AtomicU64; BUCKET_ENDS.len() + 1],
     sum_us: AtomicU64,
 }
 
-/// How long a tier's batches took, from the call to the answer, and what its lookups found.
+/// The latency of a tier's batches, from the call to the answer, and the hits of its lookups.
 #[derive(Debug, Default)]
 pub struct Meter {
     lookup: LatencyHistogram,
@@ -41,7 +41,7 @@ pub struct Meter {
     lookup_hits: AtomicU64,
 }
 
-/// Measures a tier; all else is the tier's own.
+/// Measures a tier, and passes every call on.
 #[derive(Debug)]
 pub struct Metered {
     inner: Arc<dyn Tier>,
@@ -49,7 +49,7 @@ pub struct Metered {
 }
 
 impl Metered {
-    /// Puts it wrap a tier; the second part says what was measured.
+    /// Wraps a tier; the second part holds the measurements.
     pub fn wrap(inner: Arc<dyn Tier>) -> (Arc<dyn Tier>, Arc<Meter>) {
         let meter = Arc::<Meter>::default();
         (Arc::new(Metered { inner, meter: Arc::clone(&meter) }), meter)
@@ -72,12 +72,12 @@ impl LatencyHistogram {
         self.sum_us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// How many there were.
+    /// The number of batches.
     pub fn count(&self) -> u64 {
         self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// How long they took together.
+    /// The sum of their latencies.
     pub fn sum(&self) -> Duration {
         Duration::from_micros(self.sum_us.load(Ordering::Relaxed))
     }
@@ -99,7 +99,7 @@ impl LatencyHistogram {
 }
 
 impl Meter {
-    /// The ops, by name.
+    /// The histograms by op.
     pub fn ops(&self) -> [(&'static str, &LatencyHistogram); 4] {
         [
             ("lookup", &self.lookup),
@@ -109,8 +109,8 @@ impl Meter {
         ]
     }
 
-    /// Counts a lookup's keys. Those behind the end of a prefix, and those of which nobody knows
-    /// whether they are there, were not answered.
+    /// Counts a lookup's keys. Unknown keys, such as those behind the end of a prefix, were not
+    /// answered.
     fn looked_up(&self, found: &[Presence]) {
         let hits = found.iter().filter(|one| one.is_hit()).count() as u64;
         let misses = found.iter().filter(|one| **one == Presence::Miss).count() as u64;
@@ -118,8 +118,7 @@ impl Meter {
         self.lookup_hits.fetch_add(hits, Ordering::Relaxed);
     }
 
-    /// The counters of lookups, by name: keys that were answered, and those of them that were
-    /// there.
+    /// The counters of lookups by name: answered keys and hits.
     pub fn lookups(&self) -> [(&'static str, u64); 2] {
         let [keys, hits] =
             [&self.lookup_keys, &self.lookup_hits].map(|count| count.load(Ordering::Relaxed));
@@ -209,7 +208,7 @@ impl Observe for Metered {
         self.inner.listen(listener);
     }
 
-    /// With what its lookups found.
+    /// Adds the counters of lookups.
     fn status(&self) -> Status {
         let mut status = self.inner.status();
         status.counters.extend(self.meter.lookups());
@@ -222,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_else_is_the_tiers_own() {
+    fn every_call_is_passed_on() {
         kvtier_testkit::passes_everything_on(|inner| Metered::wrap(inner).0);
     }
 

@@ -1,5 +1,5 @@
-//! What the tiers count, in one table: `docs/METRICS.md` is written from it. For Prometheus as
-//! text, served or not, and through the `metrics` facade.
+//! The table of all metrics, from which `docs/METRICS.md` is written, and their export: as
+//! Prometheus text, through a small HTTP server, and through the `metrics` facade.
 
 mod document;
 mod metered;
@@ -19,7 +19,7 @@ pub use prometheus::{MonitoredTier, Sample, prometheus, prometheus_name, samples
 pub use recorder::record;
 pub use server::Server;
 
-/// What a counter counts.
+/// The unit of a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Unit {
@@ -33,17 +33,17 @@ pub enum Unit {
     Micros,
 }
 
-/// Whether a counter's name and meaning may still change.
+/// Whether a counter's name and meaning may change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Stability {
-    /// Only with a new major version.
+    /// It changes only with a major version.
     Stable,
-    /// With any version; the changelog says so.
+    /// It may change with any version; the changelog lists it.
     Experimental,
 }
 
-/// One counter. All of them only grow, and begin at 0 when the tier opens.
+/// One counter. Counters start at 0 when the tier opens and only grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Metric {
@@ -51,11 +51,11 @@ pub struct Metric {
     pub tier: &'static str,
     /// Its name in [`Status::counters`](kvtier_core::Status).
     pub name: &'static str,
-    /// What it counts.
+    /// Its unit.
     pub unit: Unit,
     /// Whether it may change.
     pub stability: Stability,
-    /// What it means.
+    /// Its meaning.
     pub help: &'static str,
 }
 
@@ -71,8 +71,8 @@ macro_rules! metrics {
     };
 }
 
-/// Counters that come from a table: the fields, and what [`Status`](kvtier_core::Status) shows, in
-/// its order.
+/// Counters from a table: the fields, and the list for [`Status`](kvtier_core::Status) in the order
+/// of the table.
 macro_rules! counters {
     ($type:ident, $tier:literal: $($stability:ident $unit:ident $name:ident $help:literal,)*) => {
         #[derive(Debug, Default)]
@@ -206,8 +206,8 @@ const S3: &[Metric] = metrics! { "s3":
     Stable Ops requests_delete "delete requests, retries included, as they are billed",
 };
 
-/// Every counter of every kind of tier, in the order in which the tier shows them. A `gds` tier has
-/// those of `file` besides its own, but for those of io_uring.
+/// Every counter of every kind of tier, in the order of `status()`. A `gds` tier has its own and
+/// those of `file`, except those of io_uring.
 pub fn all() -> impl Iterator<Item = &'static Metric> {
     HostCounters::TABLE.iter().chain(FILE).chain(GDS).chain(S3).chain(StackCounters::TABLE)
 }

@@ -1,37 +1,36 @@
-/// What an object store charges, in dollars. The default is nothing: prices are the operator's to
-/// know.
+/// The prices of an object store in dollars. The default is 0: the operator sets them.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct Prices {
-    /// For a thousand requests that write or list (PUT, COPY, POST, LIST).
+    /// Price of 1,000 requests that write or list (PUT, COPY, POST, LIST).
     pub per_1000_writes: f64,
-    /// For a thousand requests that read (GET, HEAD).
+    /// Price of 1,000 requests that read (GET, HEAD).
     pub per_1000_reads: f64,
-    /// For a GB (1e9 bytes) that is read.
+    /// Price of a GB (1e9 bytes) read.
     pub per_gb_read: f64,
-    /// For a GB (1e9 bytes) that is written.
+    /// Price of a GB (1e9 bytes) written.
     pub per_gb_written: f64,
 }
 
 impl Prices {
-    /// Everything for nothing.
+    /// All prices 0.
     pub fn new() -> Self {
         Prices::default()
     }
 
-    /// Sets what a thousand requests cost: those that write or list, and those that read.
+    /// Sets the prices of 1,000 requests.
     pub fn with_requests(mut self, per_1000_writes: f64, per_1000_reads: f64) -> Self {
         (self.per_1000_writes, self.per_1000_reads) = (per_1000_writes, per_1000_reads);
         self
     }
 
-    /// Sets what a GB costs that is read, and one that is written.
+    /// Sets the prices of a GB.
     pub fn with_traffic(mut self, per_gb_read: f64, per_gb_written: f64) -> Self {
         (self.per_gb_read, self.per_gb_written) = (per_gb_read, per_gb_written);
         self
     }
 
-    /// Dollars for what a tier counted. Tiers that count no requests cost nothing.
+    /// The cost in dollars of what a tier counted; 0 for tiers that count no requests.
     pub fn dollars(&self, counters: &[(&'static str, u64)]) -> f64 {
         let of =
             |name: &str| counters.iter().find(|(n, _)| *n == name).map_or(0.0, |(_, v)| *v as f64);

@@ -1,4 +1,4 @@
-//! What the tiers counted, as Prometheus reads it.
+//! Metrics in Prometheus' exposition format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,38 +8,38 @@ use kvtier_core::{Digest, Tier};
 
 use super::{Meter, Prices, all};
 
-/// A tier whose metrics are shown.
+/// A tier whose metrics are exported.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MonitoredTier {
     /// The tier.
     pub tier: Arc<dyn Tier>,
-    /// How long its batches took, where somebody measures it.
+    /// The latency of its batches, if it is measured.
     pub meter: Option<Arc<Meter>>,
-    /// What it is charged.
+    /// Its prices.
     pub prices: Prices,
 }
 
 impl MonitoredTier {
-    /// A tier that nobody measures and charges.
+    /// A tier without latencies and prices.
     pub fn new(tier: Arc<dyn Tier>) -> Self {
         MonitoredTier { tier, meter: None, prices: Prices::default() }
     }
 
-    /// The same with how long its batches take.
+    /// Adds the latency of its batches.
     pub fn with_meter(mut self, meter: Arc<Meter>) -> Self {
         self.meter = Some(meter);
         self
     }
 
-    /// The same with what it is charged.
+    /// Adds its prices.
     pub fn with_prices(mut self, prices: Prices) -> Self {
         self.prices = prices;
         self
     }
 }
 
-/// One number of one tier, at one moment.
+/// One value of one tier.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct Sample {
@@ -49,11 +49,11 @@ pub struct Sample {
     pub labels: Vec<(&'static str, String)>,
     /// The value.
     pub value: f64,
-    /// Whether it only is_counter.
+    /// Whether it is a counter, which only grows.
     pub is_counter: bool,
 }
 
-/// A counter's name in Prometheus, and the reason that is a label there.
+/// A counter's name in Prometheus, and its label `reason`.
 pub fn prometheus_name(counter: &str) -> (String, Option<&str>) {
     match counter.strip_prefix("misses_") {
         Some(reason) => ("kvtier_misses_total".into(), Some(reason)),
@@ -64,7 +64,7 @@ pub fn prometheus_name(counter: &str) -> (String, Option<&str>) {
     }
 }
 
-/// All numbers of these tiers but histograms.
+/// All values of these tiers except histograms.
 pub fn samples(tiers: &[MonitoredTier]) -> Vec<Sample> {
     tiers.iter().flat_map(of_tier).collect()
 }
@@ -109,9 +109,9 @@ fn of_tier(shown: &MonitoredTier) -> Vec<Sample> {
     all
 }
 
-/// How a tenant is called in metrics: by 32 hexadecimal digits of a digest of its name, which may
-/// be a cache salt and is not shown. Empty for no tenant. A tenant whose name this process did not
-/// meet (`~` and 32 digits) keeps those digits.
+/// The label of a tenant: 32 hexadecimal digits of a digest of its name, which may be a cache salt
+/// and must not appear. Empty for no tenant. A tenant whose name is unknown to this process (`~` and
+/// 32 digits) keeps those digits.
 pub fn tenant_label(name: &str) -> String {
     let is_digest =
         |digits: &&str| digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -147,7 +147,7 @@ pub fn prometheus(tiers: &[MonitoredTier]) -> String {
     out
 }
 
-/// The histogram of how long batches take.
+/// The histogram of batch latencies.
 pub(super) const TIMES: &str = "kvtier_op_seconds";
 
 /// Metrics that are not counters of a tier: name, unit, meaning.

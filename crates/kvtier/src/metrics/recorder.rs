@@ -1,9 +1,9 @@
-//! For programs that use the `metrics` facade.
+//! Exports metrics through the `metrics` facade.
 
 use super::{MonitoredTier, samples};
 
-/// Gives the tiers' numbers, as they are now, to the recorder that the program installed. Call it
-/// as often as they are to be fresh: every few seconds, say. Histograms are not among them.
+/// Passes the current values of the tiers to the recorder that the program installed. Call it
+/// periodically, for instance every few seconds. Histograms are not included.
 pub fn record(tiers: &[MonitoredTier]) {
     for sample in samples(tiers) {
         let labels: Vec<_> = sample
@@ -12,7 +12,7 @@ pub fn record(tiers: &[MonitoredTier]) {
             .map(|(name, value)| ::metrics::Label::new(name, value))
             .collect();
         match sample.is_counter {
-            // Counters there are whole: dollars are given in millionths.
+            // Counters of the facade are integers: dollars are recorded in millionths.
             true if sample.name.ends_with("_dollars_total") => {
                 let name = sample.name.replace("_dollars_", "_microdollars_");
                 ::metrics::counter!(name, labels).absolute((sample.value * 1e6) as u64);

@@ -1,4 +1,4 @@
-//! The smallest HTTP server that Prometheus can scrape.
+//! A minimal HTTP server that Prometheus can scrape.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use super::{MonitoredTier, prometheus};
 
-/// How long a client may take to ask, and as long to listen.
+/// How long a client may take to send its request, and again to read the response.
 const CLIENT_MAX: Duration = Duration::from_secs(5);
 /// The longest request that is read, in bytes.
 const REQUEST_MAX: usize = 8 << 10;
 
-/// How long nobody is let in after the system has let nobody in: it may lack descriptors.
+/// The pause after `accept` failed: the process may lack descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `/metrics` until it is dropped: one client at a time, on a thread of its own.
@@ -25,7 +25,7 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Whether it is over, and who is being answered.
+/// Whether the server has stopped, and the client that it serves.
 #[derive(Debug, Default)]
 struct Now {
     is_over: AtomicBool,
@@ -37,7 +37,7 @@ impl Now {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers a client, unless it is over. A client that goes away is its own loss.
+    /// Serves a client, unless the server has stopped. Errors of the client are ignored.
     fn serve(&self, client: TcpStream, tiers: &[MonitoredTier]) -> io::Result<()> {
         *self.client() = Some(client.try_clone()?);
         if !self.is_over.load(Ordering::Acquire) {
@@ -49,7 +49,7 @@ impl Now {
 }
 
 impl Server {
-    /// Listens at `address` (port 0: one that is free) and shows these tiers.
+    /// Listens at `address` (port 0: any free port) and serves the metrics of these tiers.
     pub fn start(address: impl ToSocketAddrs, tiers: Vec<MonitoredTier>) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let (address, now) = (listener.local_addr()?, Arc::<Now>::default());
@@ -77,7 +77,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.now.is_over.store(true, Ordering::Release);
-        // Whoever is slow is waited for no longer.
+        // A slow client is disconnected.
         if let Some(client) = self.now.client().take() {
             let _ = client.shutdown(Shutdown::Both);
         }
@@ -89,7 +89,7 @@ impl Drop for Server {
     }
 }
 
-/// The request's head, as long as it is not too long and comes in time.
+/// Reads the head of a request, within bounds of length and time.
 fn read(mut client: &TcpStream) -> io::Result<String> {
     let (began, mut head, mut piece) = (Instant::now(), Vec::new(), [0; 1024]);
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -122,7 +122,7 @@ fn answer(client: TcpStream, tiers: &[MonitoredTier]) -> io::Result<()> {
     write(&client, &[head.as_bytes(), body.as_bytes()].concat())
 }
 
-/// Writes all, as long as the client takes it in time: in all, not piece by piece.
+/// Writes everything within one deadline for the whole response.
 fn write(mut client: &TcpStream, mut rest: &[u8]) -> io::Result<()> {
     let began = Instant::now();
     while !rest.is_empty() {
@@ -135,7 +135,7 @@ fn write(mut client: &TcpStream, mut rest: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What is left of a client's time.
+/// The rest of a client's time.
 fn left_of(began: Instant) -> io::Result<Duration> {
     let left = CLIENT_MAX.checked_sub(began.elapsed()).filter(|left| !left.is_zero());
     left.ok_or_else(|| io::ErrorKind::TimedOut.into())

@@ -152,7 +152,7 @@ pub enum SaveStep {
 /// The plan of one save.
 #[derive(Clone, Copy, Debug)]
 pub struct SavePlan {
-    /// Admitted already.
+    /// The tiers to which it was offered.
     offered: Tiers,
     kept: Tiers,
     left: Tiers,

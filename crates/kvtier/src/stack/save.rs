@@ -251,16 +251,15 @@ impl Spill for Spiller {
     fn take(&self, victims: Vec<Spilled>) {
         let Some(stack) = self.stack.upgrade() else { return };
         let spawner: Spawner = stack.spawner.clone();
-        // They were nobody's batch: only those of one set have to do with each other.
-        for together in
-            victims.chunk_by(|a, b| a.atomic_set.is_some() && a.atomic_set == b.atomic_set)
+        // They are no batch of a caller: only chunks of one set belong together.
+        for group in victims.chunk_by(|a, b| a.atomic_set.is_some() && a.atomic_set == b.atomic_set)
         {
             let mut ctx = Ctx::within(Duration::ZERO);
             (ctx.atomic, ctx.atomic_set) =
-                (together[0].atomic_set.is_some(), together[0].atomic_set.clone());
-            let batch = Batch::new(&ctx, together.iter().map(|one| *one.key.digest()).collect());
-            let mut deferred = Vec::with_capacity(together.len());
-            for (at, one) in together.iter().enumerate() {
+                (group[0].atomic_set.is_some(), group[0].atomic_set.clone());
+            let batch = Batch::new(&ctx, group.iter().map(|one| *one.key.digest()).collect());
+            let mut deferred = Vec::with_capacity(group.len());
+            for (at, one) in group.iter().enumerate() {
                 match stack.write_back_of(
                     at,
                     one.key.clone(),

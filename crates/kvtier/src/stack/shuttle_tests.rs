@@ -1,5 +1,5 @@
-//! Every interleaving that counts: one load of a key goes below, a remove takes all of a chunk, and
-//! nobody is left waiting.
+//! Checks interleavings with shuttle: one load of a key reads below, a remove removes a chunk from
+//! every tier, and no op waits forever.
 
 use std::sync::Arc;
 use std::time::Duration;

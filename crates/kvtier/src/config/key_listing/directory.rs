@@ -1,4 +1,4 @@
-//! The chunks of a directory, as it was when it was listed.
+//! The chunks of a directory, from one listing at the start.
 
 use kvtier_core::{Error, ErrorKind};
 use kvtier_file::inspect::{Directory, Named};

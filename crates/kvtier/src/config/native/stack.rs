@@ -1,4 +1,4 @@
-//! What a configuration asks of its tiers as parts of a stack.
+//! The settings of the stack: those beside `tiers`, and the rules of each tier.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::config::{Config, TierSpec, suggest};
 use crate::metrics::Prices;
 use crate::{Admit, Rule, Write, bytes};
 
-/// The settings of a tier that are the stack's.
+/// The settings of a tier that are rules of the stack.
 const NAMES: [&str; 3] = ["write", "admit", "answer_within_ms"];
 
-/// Takes what is the stack's out of a tier's settings: the rule, and the tier without it.
+/// Splits a tier's settings: the stack's rule, and the tier without it.
 pub(in crate::config) fn take(tier: &Value, place: &str) -> Result<(Rule, Value), Error> {
     let Some(map) = tier.as_map() else { return Ok((Rule::new(), tier.clone())) };
     let mut rule = Rule::new();
@@ -77,7 +77,10 @@ pub(in crate::config) fn size(
     bytes.ok_or_else(wrong).map(Some)
 }
 
-/// `Invalid` for what no stack can be, where it stands: a file that was checked opens.
+/// Checks what no stack allows, so that a file that was checked can be opened.
+///
+/// # Errors
+/// `Invalid`, naming the place.
 pub(in crate::config) fn check(config: &Config, name: &str) -> Result<(), Error> {
     let Config { tiers, rules, computed_bytes_per_s, .. } = config;
     if rules.first().is_some_and(|rule| rule.write != Write::Through) {
@@ -89,18 +92,18 @@ pub(in crate::config) fn check(config: &Config, name: &str) -> Result<(), Error>
         rules[*at].write == Write::Spill && !matches!(tiers[*at - 1], TierSpec::Host { .. })
     };
     if let Some(at) = (1..rules.len()).find(spills) {
-        let what = "`write: spill` takes what memory gives up, and the tier above is of another type than `host`";
+        let what = "`write: spill` needs a tier of type `host` above it";
         return Err(invalid(format!("{name}: tiers[{at}]: {what}; set `through` or `back`")));
     }
     if *computed_bytes_per_s == Some(0.0) {
         return Err(invalid(format!(
-            "{name}: computed_per_s takes bytes above 0; leave it out where nobody knows"
+            "{name}: computed_per_s takes bytes above 0; leave it out if the rate is unknown"
         )));
     }
     Ok(())
 }
 
-/// The price table beside the tiers; all is for nothing where there is none.
+/// The price table beside the tiers; all prices are 0 without one.
 pub(in crate::config) fn prices(stack: &Value, name: &str) -> Result<Prices, Error> {
     let mut prices = Prices::new();
     let Some(table) = stack.field("prices").filter(|table| !table.is_null()) else {
@@ -133,20 +136,18 @@ pub(in crate::config) fn prices(stack: &Value, name: &str) -> Result<Prices, Err
     Ok(prices)
 }
 
-/// A rule for people; empty where it is the default.
+/// Describes a rule in words; empty for the default.
 pub(in crate::config) fn describe(rule: &Rule) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     match rule.write {
         Write::Through => {}
         Write::Back => facts.push(("write", "back: after the save is answered".into())),
-        Write::Spill => facts.push(("write", "spill: what the tier above gives up".into())),
+        Write::Spill => facts.push(("write", "spill: chunks that the tier above evicts".into())),
     }
     match rule.admit {
         Admit::Policy => {}
-        Admit::AfterHits(hits) => {
-            facts.push(("admit", format!("what was found below {hits} times")))
-        }
-        Admit::Never => facts.push(("admit", "nothing from below".into())),
+        Admit::AfterHits(hits) => facts.push(("admit", format!("chunks found below {hits} times"))),
+        Admit::Never => facts.push(("admit", "no chunks from below".into())),
     }
     facts.extend(rule.deadline.map(|own| ("answers within", format!("{} ms", own.as_millis()))));
     facts

@@ -29,7 +29,7 @@ impl Provide for Chain {
                     ..ChainConfig::default()
                 })
                 .await?;
-                // Whoever was first is as good.
+                // If another request was first, its chain is used.
                 let _ = self.loaded.set(loaded);
             }
             let chain = self.loaded.get().expect("set above, and never taken out");

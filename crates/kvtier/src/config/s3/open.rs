@@ -42,7 +42,7 @@ impl S3Spec {
         let credentials = match &self.credentials {
             Some(own) => Some(own.clone()),
             None => match find(variable) {
-                // A profile with a role or a process: the chain knows what to make of it.
+                // A profile with a role or a process: the chain resolves it.
                 Err(e)
                     if cfg!(feature = "aws-config")
                         && e.kind() == kvtier_s3::ErrorKind::Unsupported =>
@@ -76,7 +76,7 @@ impl S3Spec {
     fn chain(&self) -> Result<Config, Error> {
         let next = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or aws_access_key_id and its secret in the configuration; \
                     credentials of an instance's metadata need the feature aws-config: build with it";
-        Err(Error::new(ErrorKind::Invalid, format!("{}: nobody signs; {next}", self.name)))
+        Err(Error::new(ErrorKind::Invalid, format!("{}: no credentials; {next}", self.name)))
     }
 
     fn finish(&self, mut config: Config) -> Result<Config, Error> {

@@ -27,15 +27,15 @@ pub struct S3Spec {
     pub bucket: Option<String>,
     /// The region to sign for.
     pub region: Option<String>,
-    /// Whose service it is, where the host does not tell.
+    /// The provider, if the host does not determine it.
     pub provider: Option<Provider>,
-    /// Where the bucket's name goes, where the host does not tell.
+    /// How URLs name the bucket, if the host does not determine it.
     pub style: Option<Style>,
     /// Whether to use TLS, where the endpoint has no `http://` or `https://`.
     pub tls: bool,
     /// Whether HTTP/2 is spoken.
     pub http2: Http2,
-    /// Who signs; `None`: the usual chain.
+    /// The credentials; `None`: the default chain.
     pub credentials: Option<Credentials>,
     /// Whether the usual chain asks the metadata service of the instance; `None`: at AWS it does,
     /// elsewhere not.
@@ -60,13 +60,13 @@ pub struct S3Spec {
     pub policy: PolicyKind,
     /// How much each tenant (cache salt) may have; needs a cap.
     pub quotas: Quotas,
-    /// What stands before every name.
+    /// The prefix of every object name.
     pub prefix: String,
     /// What the objects are called.
     pub layout: Layout,
     /// What is made of objects that nothing proves.
     pub verify: Verify,
-    /// Which of the nodes on the bucket deletes what has to go.
+    /// Which of the nodes on the bucket evicts.
     pub evictor: Evictor,
     /// The storage class of chunks, such as `INTELLIGENT_TIERING`; `None`: that of the bucket.
     pub storage_class: Option<String>,
@@ -79,8 +79,8 @@ pub struct S3Spec {
     /// Where the bucket is written, for errors: a file and a setting. Empty where it is not read
     /// from a file.
     pub place: String,
-    /// Whose chunks lie there under names of LMCache's; without it the first key says so. No
-    /// setting of files: whoever opens it knows.
+    /// The namespace of chunks under LMCache's names; `None`: that of the first key. It is not a
+    /// setting of files: the program that opens the tier sets it.
     pub namespace: Option<Arc<Namespace>>,
 }
 

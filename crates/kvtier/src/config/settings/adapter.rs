@@ -1,5 +1,5 @@
-//! The objects of LMCache's `--l2-adapter` (0.5.6) and what we add to them. The same objects are
-//! tiers of the native form.
+//! The settings of LMCache's `--l2-adapter` objects (0.5.6), with kvtier's additions. The same
+//! objects are tiers of the native form.
 
 use super::Kind::{
     Amount, Bool, Count, Float, Int, Name, Number, Object, Positive, Size, Switch, Text, Word,
@@ -26,11 +26,11 @@ const PLUGIN: Section = Of("plugin");
 const NATIVE_PLUGIN: Section = Of("native_plugin");
 const EVICTION: Section = Of("eviction");
 
-/// The types that LMCache knows and that are tiers of ours.
+/// LMCache's types that kvtier has tiers for.
 pub(crate) const TYPES: &[&str] =
     &["s3", "fs", "fs_native", "raw_block", "plugin", "native_plugin"];
 
-/// The types that LMCache knows and that are none.
+/// LMCache's types that kvtier has no tier for.
 pub(crate) const FOREIGN: &[&str] = &[
     "aerospike",
     "bigtable",
@@ -64,14 +64,14 @@ pub(crate) fn of_eviction() -> impl Iterator<Item = &'static Setting> {
 pub(super) const KEYS: &[Setting] = &[
     every("affinity_tag", Name, "_default", Engine, "which workers use the adapter"),
     every("shared", Bool, "false", Engine, "whether LMCache treats what is stored as seen by all"),
-    every("persist_enabled", Bool, "true", Ignored, "what is stored stays when the process ends"),
-    every("serde", Object, "null", Refused, "LMCache's encodings of chunks have no codec here yet"),
-    every("eviction", Object, "null", Used, "when and in which order chunks go; its fields are below"),
+    every("persist_enabled", Bool, "true", Ignored, "chunks stay when the process ends"),
+    every("serde", Object, "null", Refused, "LMCache's encodings of chunks are not supported yet"),
+    every("eviction", Object, "null", Used, "when and in which order chunks are evicted; its fields are below"),
 
     at(EVICTION, ("eviction_policy", Word), "", Used, "`LRU`, `ARC`, `IsolatedLRU` or `noop`, in exactly this spelling; under `noop` there is no cap"),
     at(EVICTION, ("trigger_watermark", Float), "0.8", Used, "the share of the capacity that is the cap"),
-    at(EVICTION, ("eviction_ratio", Float), "0.2", Used, "the largest share of the chunks that go at once; fewer go where fewer suffice"),
-    at(EVICTION, ("compat", Bool), "false", Used, "ours: watermark and ratio mean what they mean to LMCache: once a second, at the watermark, that share of all chunks goes; the capacity is the cap"),
+    at(EVICTION, ("eviction_ratio", Float), "0.2", Used, "the largest share of the chunks evicted at once; fewer are evicted if fewer suffice"),
+    at(EVICTION, ("compat", Bool), "false", Used, "ours: watermark and ratio mean the same as in LMCache: once a second, at the watermark, that share of all chunks is evicted; the capacity is the cap"),
     at(EVICTION, ("extra_logging_enabled", Bool), "false", Ignored, "evictions are counted in the metrics"),
     at(EVICTION, ("extra_logging_interval", Float), "10.0", Ignored, "evictions are counted in the metrics"),
 
@@ -84,58 +84,58 @@ pub(super) const KEYS: &[Setting] = &[
     at(S3, ("http2", Word), "null", Used, "ours: whether HTTP/2 is spoken: `off`; `auto`, over TLS where the server chooses it; `prior-knowledge` (h2c), over plain HTTP without asking, over TLS as `auto`; outranks `s3_prefer_http2`"),
     at(S3, ("s3_enable_s3express", Switch), "false", Used, "the bucket is an S3 Express directory bucket"),
     at(S3, ("disable_tls", Switch), "false", Used, "plain HTTP"),
-    at(S3, ("aws_access_key_id", Text), "null", Used, "who signs; with its secret, or neither: then the usual chain (environment, profiles, roles)"),
+    at(S3, ("aws_access_key_id", Text), "null", Used, "the access key; with its secret, or neither: then the default chain (environment, profiles, roles)"),
     at(S3, ("aws_secret_access_key", Text), "null", Used, "the secret of `aws_access_key_id`"),
-    at(S3, ("instance_metadata", Switch), "null", Used, "ours: whether the metadata service of the instance is asked for credentials where no other source has any; by default it is at AWS and at no other store"),
+    at(S3, ("instance_metadata", Switch), "null", Used, "ours: whether the metadata service of the instance is asked for credentials if no other source has any; by default only at AWS"),
     at(S3, ("max_capacity_gb", Number), "0.0", Used, "the cap in GiB; 0 and less: none, usage is unknown and nothing is evicted"),
     at(S3, ("bucket", Name), "null", Used, "ours: the bucket, where the endpoint does not name it"),
-    at(S3, ("path_style", Switch), "null", Used, "ours: whether the bucket stands in the path instead of before the host"),
-    at(S3, ("prefix", Text), "null", Used, "ours: what stands before every name; also as `s3_file_prefix`"),
+    at(S3, ("path_style", Switch), "null", Used, "ours: whether URLs have the bucket in the path instead of the host"),
+    at(S3, ("prefix", Text), "null", Used, "ours: the prefix of every object name; also as `s3_file_prefix`"),
     at(S3, ("s3_file_prefix", Text), "null", Used, "ours: another name for `prefix`"),
     at(S3, ("ca_bundle", Name), "null", Used, "ours: a file of certificates (PEM) to trust instead of the system's"),
-    at(S3, ("profile", Word), "null", Used, "ours: whose service it is, where the host does not tell: `aws`, `express`, `coreweave`, `ceph`, `swift`, `garage`, `minio`, `gcs`, `r2` or `other`"),
+    at(S3, ("profile", Word), "null", Used, "ours: the provider, if the host does not determine it: `aws`, `express`, `coreweave`, `ceph`, `swift`, `garage`, `minio`, `gcs`, `r2` or `other`"),
     at(S3, ("layout", Word), "null", Used, "ours: `kvtier`, `lmcache-mp` or `lmcache`; `lmcache-mp` in an `--l2-adapter`, `kvtier` in the native form"),
-    at(S3, ("verify", Word), "lenient", Used, "ours: chunks of a foreign layout that nothing proves: `lenient` loads them at exactly the length wanted and counts them, `strict` refuses them"),
-    at(S3, ("evictor", Word), "lease", Used, "ours: which of the nodes on one bucket deletes what has to go: `lease`, one that they agree on, `single`, this one, or `never`, others; a store that does not honour `If-None-Match` needs one that is `single`"),
-    at(S3, ("policy", Word), "default", Used, "ours: which chunks go first, where there is a cap: `default`, `lru`, `mru`, `fifo`, `lfu`, `arc`, `isolated-lru`, `noop` or another that `kvtier sim` knows; `eviction_policy` says the same in LMCache's words, and only one of them may be there"),
+    at(S3, ("verify", Word), "lenient", Used, "ours: chunks of a foreign layout without checksums: `lenient` loads them at exactly the requested length and counts them, `strict` refuses them"),
+    at(S3, ("evictor", Word), "lease", Used, "ours: which of the nodes on one bucket evicts: `lease`, one that they elect; `single`, this one; `never`, another; a store that does not honour `If-None-Match` needs one node with `single`"),
+    at(S3, ("policy", Word), "default", Used, "ours: the eviction policy, if there is a cap: `default`, `lru`, `mru`, `fifo`, `lfu`, `arc`, `isolated-lru`, `noop` or another that `kvtier sim` knows; `eviction_policy` is the same setting in LMCache's words, and only one of them may be written"),
     at(S3, ("quotas", Object), "null", Used, "ours: the most bytes of each tenant (cache salt), as sizes by tenant, `*` for every other salt. Chunks without a salt, or with an unknown one, are the tenant of the empty name. Above its quota a tenant's own chunks are evicted, under every policy. When space is short chunks above a quota are evicted first; then the policy decides, `isolated-lru` for the tenant with the most bytes. It needs a cap"),
     at(S3, ("fair", Switch), "false", Used, "ours: guarantees each tenant in `quotas` its quota, or its share of the cap where quotas add up to more. When space is short, chunks of tenants above theirs, and of tenants that it does not name, are evicted first"),
-    at(S3, ("checksum", Word), "null", Used, "ours: what the store checks: `none`, `crc32c`, `crc64nvme` or `sha256`; the default is what the provider takes"),
+    at(S3, ("checksum", Word), "null", Used, "ours: the checksum that the store verifies: `none`, `crc32c`, `crc64nvme` or `sha256`; the default depends on the provider"),
     at(S3, ("storage_class", Name), "null", Used, "ours: the storage class of chunks (`x-amz-storage-class`), such as `INTELLIGENT_TIERING`; the default is the bucket's; classes that must be restored before they are read (`GLACIER`, `DEEP_ARCHIVE`) are refused"),
-    at(S3, ("chunk_bytes", Size), "null", Used, "ours: the size of a full chunk; saves of another size are refused, but for shorter ones where these are allowed; without it the longest save of a kind tells"),
+    at(S3, ("chunk_bytes", Size), "null", Used, "ours: the size of a full chunk; saves of another size are refused, but for shorter ones if partial chunks are allowed; without it the longest save of a kind counts"),
     at(S3, ("deadline_secs", Positive), "30", Used, "ours: how long an operation may take, retries included"),
     at(S3, ("name", Name), "s3", Used, "ours: the tier's name in errors and reports"),
 
     at(FS, ("base_path", Name), "", Used, "the directory"),
-    at(FS, ("relative_tmp_dir", Text), "null", Ignored, "a file that is not finished lies where this tier puts it, and is cleared at the next start"),
+    at(FS, ("relative_tmp_dir", Text), "null", Ignored, "unfinished files are in a directory of the tier and are deleted at the next start"),
     at(FS, ("read_ahead_size", Positive), "null", Ignored, "a chunk is read at once"),
-    at(FS, ("use_odirect", Switch), "false", Ignored, "the file tier chooses what the machine does best"),
+    at(FS, ("use_odirect", Switch), "false", Ignored, "the file tier chooses the best mode of the machine"),
     at(NATIVE_FS, ("base_path", Name), "", Used, "the directory"),
     at(NATIVE_FS, ("num_workers", Positive), "4", Ignored, "the file tier needs no pool of threads"),
-    at(NATIVE_FS, ("relative_tmp_dir", Text), "", Ignored, "a file that is not finished lies where this tier puts it, and is cleared at the next start"),
-    at(NATIVE_FS, ("use_odirect", Switch), "false", Ignored, "the file tier chooses what the machine does best"),
+    at(NATIVE_FS, ("relative_tmp_dir", Text), "", Ignored, "unfinished files are in a directory of the tier and are deleted at the next start"),
+    at(NATIVE_FS, ("use_odirect", Switch), "false", Ignored, "the file tier chooses the best mode of the machine"),
     at(NATIVE_FS, ("read_ahead_size", Positive), "null", Ignored, "a chunk is read at once"),
-    at(NATIVE_FS, ("max_capacity_gb", Amount), "0.0", Used, "the cap in GiB; 0: what the file system has"),
+    at(NATIVE_FS, ("max_capacity_gb", Amount), "0.0", Used, "the cap in GiB; 0: the size of the file system"),
 
     at(RAW, ("device_path", Name), "", Used, "a directory for the file tier, which needs a file system; a device itself is refused"),
     at(RAW, ("slot_bytes", Positive), "", Ignored, "the largest chunk; files have no slots"),
-    at(RAW, ("capacity_bytes", Count), "0", Used, "the cap in bytes; 0: what the file system has"),
-    at(RAW, ("use_odirect", Bool), "true", Ignored, "the file tier chooses what the machine does best"),
+    at(RAW, ("capacity_bytes", Count), "0", Used, "the cap in bytes; 0: the size of the file system"),
+    at(RAW, ("use_odirect", Bool), "true", Ignored, "the file tier chooses the best mode of the machine"),
     at(RAW, ("block_align", Positive), "4096", Ignored, "files are aligned to pages"),
     at(RAW, ("header_bytes", Count), "4096", Ignored, "of LMCache's format on the device"),
     at(RAW, ("meta_total_bytes", Count), "268435456", Ignored, "of LMCache's format on the device"),
     at(RAW, ("meta_magic", Text), "LMCIDX01", Ignored, "of LMCache's format on the device"),
     at(RAW, ("meta_version", Int), "1", Ignored, "of LMCache's format on the device"),
-    at(RAW, ("meta_checkpoint_interval_sec", Float), "60", Ignored, "the journal of use is written within 10 s"),
-    at(RAW, ("meta_idle_quiet_ms", Int), "100", Ignored, "the journal of use is written within 10 s"),
-    at(RAW, ("meta_enable_periodic", Bool), "true", Ignored, "the journal of use is written within 10 s"),
-    at(RAW, ("load_checkpoint_on_init", Bool), "true", Ignored, "what lies there is always found again"),
+    at(RAW, ("meta_checkpoint_interval_sec", Float), "60", Ignored, "the journal is written within 10 s"),
+    at(RAW, ("meta_idle_quiet_ms", Int), "100", Ignored, "the journal is written within 10 s"),
+    at(RAW, ("meta_enable_periodic", Bool), "true", Ignored, "the journal is written within 10 s"),
+    at(RAW, ("load_checkpoint_on_init", Bool), "true", Ignored, "chunks are always found again"),
     at(RAW, ("meta_verify_on_load", Bool), "true", Ignored, "every load is verified"),
     at(RAW, ("enable_zero_copy", Bool), "true", Ignored, "bytes move once"),
-    at(RAW, ("io_engine", Word), "posix", Ignored, "`posix` or `io_uring`; the file tier chooses what the machine does best"),
+    at(RAW, ("io_engine", Word), "posix", Ignored, "`posix` or `io_uring`; the file tier chooses the best mode of the machine"),
     at(RAW, ("iouring_queue_depth", Positive), "256", Ignored, "the file tier chooses"),
     at(RAW, ("use_uring_cmd", Bool), "false", Ignored, "files have no passthrough"),
-    at(RAW, ("max_data_transfer_size", Count), "0", Ignored, "the kernel knows"),
+    at(RAW, ("max_data_transfer_size", Count), "0", Ignored, "the kernel determines it"),
     at(RAW, ("fdp_enabled", Bool), "false", Ignored, "of devices"),
     at(RAW, ("fdp_placement_ids", Text), "null", Ignored, "of devices"),
     at(RAW, ("fdp_data_placement_policy", Text), "none", Ignored, "of devices"),
@@ -145,12 +145,12 @@ pub(super) const KEYS: &[Setting] = &[
     at(RAW, ("num_lookup_workers", Positive), "1", Ignored, "the file tier needs no pool of threads"),
     at(RAW, ("num_load_workers", Positive), "4", Ignored, "the file tier needs no pool of threads"),
 
-    at(PLUGIN, ("module_path", Name), "", Used, "the Python module; `kvtier` and what is below it are ours, others LMCache loads itself"),
+    at(PLUGIN, ("module_path", Name), "", Used, "the Python module; `kvtier` and what is below it are kvtier's, others LMCache loads itself"),
     at(PLUGIN, ("class_name", Name), "", Engine, "the class"),
-    at(PLUGIN, ("adapter_params", Object), "{}", Used, "where the module is ours: one tier, or `tiers`, in the native form"),
+    at(PLUGIN, ("adapter_params", Object), "{}", Used, "for kvtier's module: one tier, or `tiers`, in the native form"),
     at(PLUGIN, ("config_class_name", Text), "null", Engine, "the class of its settings"),
-    at(NATIVE_PLUGIN, ("module_path", Name), "", Used, "the Python module; `kvtier` and what is below it are ours, others LMCache loads itself"),
+    at(NATIVE_PLUGIN, ("module_path", Name), "", Used, "the Python module; `kvtier` and what is below it are kvtier's, others LMCache loads itself"),
     at(NATIVE_PLUGIN, ("class_name", Name), "", Engine, "the class"),
-    at(NATIVE_PLUGIN, ("adapter_params", Object), "{}", Used, "where the module is ours: one tier, or `tiers`, in the native form"),
-    at(NATIVE_PLUGIN, ("max_capacity_gb", Amount), "0.0", Engine, "what LMCache believes the capacity to be; ours is in `adapter_params`"),
+    at(NATIVE_PLUGIN, ("adapter_params", Object), "{}", Used, "for kvtier's module: one tier, or `tiers`, in the native form"),
+    at(NATIVE_PLUGIN, ("max_capacity_gb", Amount), "0.0", Engine, "the capacity that LMCache assumes; kvtier's cap is in `adapter_params`"),
 ];

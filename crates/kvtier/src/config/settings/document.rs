@@ -1,3 +1,5 @@
+//! Writes the tables of docs/CONFIG.md.
+
 use std::fmt::Write as _;
 
 use super::{Role, Section, Setting, all};

@@ -89,7 +89,7 @@ pub(super) const KEYS: &[Setting] = &[
     key("nixl_buffer_device", Text, "null", Engine, "the NIXL backend's buffers"),
     key("gds_path", Text, "null", Gds, "directories of the GPU tier, one for each GPU in turn, in layout `lmcache-gds` (on Weka's file system `lmcache-gds-weka`)"),
     key("gds_path_sharding", Text, "by_gpu", Gds, "`by_gpu`, the only one"),
-    key("gds_buffer_size", Int, "null", Gds, "MiB of GPU memory that LMCache sets aside for transfers"),
+    key("gds_buffer_size", Int, "null", Gds, "MiB of GPU memory that LMCache reserves for transfers"),
     key("maru_path", Text, "null", Refused, "the Maru backend is not ours"),
     key("maru_pool_size", Float, "4.0", Engine, "the Maru backend's pool"),
     key("use_gds", Bool, "true", Gds, "whether cuFile is used where it works"),
@@ -101,8 +101,8 @@ pub(super) const KEYS: &[Setting] = &[
     key("blocking_timeout_secs", Int, "10", Used, "the deadline of an operation on the remote tier, in seconds"),
     key("external_lookup_client", Text, "null", Engine, "the lookup service"),
     key("py_enable_gc", Bool, "true", Engine, "Python's garbage collector"),
-    key("cache_policy", Text, "LRU", Used, "which chunks of the host tier and of local_disk go first: LRU, LFU, FIFO or MRU, in any case; set by nobody, our default policy says so"),
-    key("numa_mode", Text, "null", Ignored, "memory lies where the process runs; bind the process"),
+    key("cache_policy", Text, "LRU", Used, "the eviction policy of the host tier and of local_disk: LRU, LFU, FIFO or MRU, in any case; default: kvtier's own policy"),
+    key("numa_mode", Text, "null", Ignored, "memory is on the NUMA node of the process; bind the process"),
     key("enable_async_loading", Bool, "false", Ignored, "loads never block here"),
     key("internal_api_server_enabled", Bool, "false", Engine, "LMCache's own API server"),
     key("internal_api_server_port_start", Int, "6999", Engine, "LMCache's own API server"),
@@ -110,8 +110,8 @@ pub(super) const KEYS: &[Setting] = &[
     key("internal_api_server_include_index_list", Ints, "null", Engine, "LMCache's own API server"),
     key("internal_api_server_socket_path_prefix", Text, "null", Engine, "LMCache's own API server"),
     key("runtime_plugin_locations", Locations, "null", Engine, "plugins that run beside LMCache"),
-    key("storage_plugins", Texts, "null", Plugin, "backends that LMCache loads; those that name us are read"),
-    key("remote_storage_plugins", Texts, "null", Plugin, "backends that LMCache loads; those that name us are read"),
+    key("storage_plugins", Texts, "null", Plugin, "backends that LMCache loads; those that name kvtier are read"),
+    key("remote_storage_plugins", Texts, "null", Plugin, "backends that LMCache loads; those that name kvtier are read"),
     key("lookup_timeout_ms", Int, "3000", Engine, "the lookup service"),
     key("min_retrieve_tokens", Int, "0", Engine, "which requests are cached"),
     key("hit_miss_ratio", Float, "null", Engine, "the lookup service"),
@@ -133,8 +133,8 @@ pub(super) const KEYS: &[Setting] = &[
     key("use_gpu_connector_v3", Bool, "false", Engine, "the connector of the GPU"),
     key("pin_timeout_sec", Int, "300", Engine, "how long a chunk may stay pinned"),
     key("pin_check_interval_sec", Int, "30", Engine, "how long a chunk may stay pinned"),
-    key("remote_config_url", Text, "null", Refused, "settings that a server gives at the start are not fetched; put them into the file"),
-    key("app_id", Text, "null", Engine, "who asks `remote_config_url`"),
+    key("remote_config_url", Text, "null", Refused, "settings from a server are not fetched; write them into the file"),
+    key("app_id", Text, "null", Engine, "sent to `remote_config_url`"),
     key("enable_hidden_state_cache", Bool, "false", Engine, "hidden states"),
     key("max_hidden_state_cpu_size", Float, "2.0", Engine, "hidden states"),
     key("hidden_state_layers", Ints, "null", Engine, "hidden states"),
@@ -150,22 +150,22 @@ pub(super) const EXTRA: &[Setting] = &[
     extra("s3_max_inflight_reqs", Int, "null", Used, "the most requests in flight"),
     extra("s3_prefer_http2", Bool, "false", Used, "offer HTTP/2 over TLS; without it only HTTP/1.1, which costs less"),
     extra("s3_enable_s3express", Bool, "false", Used, "the bucket is an S3 Express directory bucket"),
-    extra("s3_file_prefix", Text, "null", Used, "what stands before every name in the bucket"),
+    extra("s3_file_prefix", Text, "null", Used, "the prefix of every object name"),
     extra("save_chunk_meta", Bool, "false", Used, "must be false with a bucket; in a directory LMCache's header is part of the chunk"),
     extra("disable_tls", Bool, "false", Used, "plain HTTP"),
-    extra("aws_access_key_id", Text, "null", Used, "who signs; with its secret, or neither: then the usual chain (environment, profiles, roles)"),
+    extra("aws_access_key_id", Text, "null", Used, "the access key; with its secret, or neither: then the default chain (environment, profiles, roles)"),
     extra("aws_secret_access_key", Text, "null", Used, "the secret of `aws_access_key_id`"),
     extra("fs_base_path", Text, "null", Used, "the directory of an `fs` remote"),
-    extra("fs_connector_relative_tmp_dir", Text, "null", Ignored, "a file that is not finished lies where this tier puts it, and is cleared at the next start"),
+    extra("fs_connector_relative_tmp_dir", Text, "null", Ignored, "unfinished files are in a directory of the tier and are deleted at the next start"),
     extra("fs_connector_read_ahead_size", Int, "null", Ignored, "a chunk is read at once"),
-    extra("fs_connector_use_odirect", Bool, "false", Ignored, "the file tier chooses what the machine does best"),
-    extra("use_odirect", Bool, "false", Ignored, "the file tier chooses what the machine does best"),
+    extra("fs_connector_use_odirect", Bool, "false", Ignored, "the file tier chooses the best mode of the machine"),
+    extra("use_odirect", Bool, "false", Ignored, "the file tier chooses the best mode of the machine"),
     extra("disk_io_threads", Int, "4", Ignored, "the file tier needs no pool of threads"),
     extra("use_direct_io", Bool, "false", Gds, "past the page cache, as the GPU tier always does where the file system can"),
-    extra("kvtier.gds_shape", Text, "null", Gds, "ours: the tensor that a full chunk is, as `shape` of the native form; without it, the first save whose caller states its shape tells, or files of the same model and worker that are there already; until then nothing can be saved"),
+    extra("kvtier.gds_shape", Text, "null", Gds, "ours: the tensor of a full chunk, as `shape` of the native form; without it, the shape comes from the first save that states one, or from existing files of the same model and worker; until then nothing can be saved"),
     extra("shm_name", Text, "null", Engine, "LMCache's shared memory"),
     extra("local_cpu.pinned_align_bytes", Int, "null", Ignored, "arenas are aligned to pages"),
-    extra("gpu_to_numa_mapping", Dict, "null", Ignored, "memory lies where the process runs; bind the process"),
+    extra("gpu_to_numa_mapping", Dict, "null", Ignored, "memory is on the NUMA node of the process; bind the process"),
     extra("first_rank_max_local_cpu_size", Float, "null", Engine, "LMCache's memory on the first rank"),
     extra("save_only_first_rank", Bool, "false", Engine, "which ranks save"),
     extra("use_exists_sync", Bool, "false", Ignored, "lookups never block here"),
@@ -174,12 +174,12 @@ pub(super) const EXTRA: &[Setting] = &[
     extra("enable_nixl_storage", Bool, "false", Refused, "the NIXL backend is not ours"),
     extra("remote_storage_plugin.<name>.module_path", Text, "null", Used, "the Python module of a plugin in `remote_storage_plugins`; `kvtier` and what is below it are ours; the same under `storage_plugin.<name>` for `storage_plugins`"),
     extra("remote_storage_plugin.<name>.class_name", Text, "null", Engine, "the class of that plugin"),
-    extra("remote_storage_plugin.<name>.tiers", Tiers, "null", Used, "ours: the tiers of a plugin of ours, in the native form"),
+    extra("remote_storage_plugin.<name>.tiers", Tiers, "null", Used, "ours: the tiers of a kvtier plugin, in the native form"),
     extra("remote_storage_plugin.<name>.url", Text, "null", Used, "ours: instead of `.tiers`, what `remote_url` would be"),
-    extra("remote_storage_plugin.<name>.metrics", Text, "null", Used, "ours: where the Python module serves the metrics of a plugin of ours, such as `127.0.0.1:9464`; the worker's number is added to the port; also under `storage_plugin.<name>`"),
+    extra("remote_storage_plugin.<name>.metrics", Text, "null", Used, "ours: where the Python module serves the metrics of a kvtier plugin, such as `127.0.0.1:9464`; the worker's number is added to the port; also under `storage_plugin.<name>`"),
     extra("storage_plugin.<name>.gds_path", Text, "null", Used, "ours: instead of `.tiers`, what `gds_path` would be, for `KvtierGdsBackend`"),
-    extra("storage_plugin.<name>.bytes", Size, "null", Used, "ours: the cap of the directory of `.gds_path`; without it what the file system has"),
-    extra("storage_plugin.<name>.save_from", Word, "host", Used, "ours: where LMCache puts a chunk before `KvtierGdsBackend` saves it: `host`, or `gpu` as its own backend has it"),
+    extra("storage_plugin.<name>.bytes", Size, "null", Used, "ours: the cap of the directory of `.gds_path`; without it the size of the file system"),
+    extra("storage_plugin.<name>.save_from", Word, "host", Used, "ours: where LMCache puts a chunk before `KvtierGdsBackend` saves it: `host`, or `gpu` as in its own backend"),
     extra("remote_storage_plugin.<name>.base_path", Text, "null", Used, "the directory of LMCache's plugin `fs`"),
 ];
 
@@ -205,8 +205,8 @@ const fn ported(
     at(Section::Porting, (name, kind), default, Used, what)
 }
 
-/// Older names that LMCache 0.5.6 itself knows, by its table of aliases. It reads only those that
-/// it also calls deprecated.
+/// Older names in LMCache 0.5.6's own table of aliases. LMCache reads only those that it also calls
+/// deprecated.
 pub(crate) const ALIASES: &[(&str, &str)] = &[
     ("enable_xpyd", "enable_pd"),
     ("nixl_peer_host", "pd_peer_host"),
@@ -222,7 +222,7 @@ pub(crate) const ALIASES: &[(&str, &str)] = &[
     ("external_backends", "storage_plugins"),
 ];
 
-/// KeyListing that LMCache calls deprecated. The first has no successor of its own.
+/// Names that LMCache calls deprecated. The first has no successor.
 pub(crate) const DEPRECATED: &[&str] = &["nixl_peer_port", "plugin_locations", "external_backends"];
 
 /// Settings of earlier versions that LMCache 0.5.6 drops with a warning, or without one, and that
@@ -234,8 +234,8 @@ pub(super) const OLD: &[(&str, &str)] = &[
     ("external_backends", "storage_plugins"),
 ];
 
-/// Variables that begin as settings do and are none: where the file is, how LMCache logs, what it
-/// no longer reads.
+/// Variables with the prefix of settings that are none: the path of the file, logging, and variables
+/// that LMCache no longer reads.
 pub(crate) const NOT_SETTINGS: &[&str] = &[
     "CONFIG_FILE",
     "USE_EXPERIMENTAL",

@@ -1,5 +1,5 @@
-//! Every setting there is, in one table: docs/CONFIG.md is written from it, and `kvtier config
-//! explain` reads it out.
+//! The table of all settings, from which docs/CONFIG.md is written and which `kvtier config explain`
+//! prints.
 
 pub(crate) mod adapter;
 mod document;
@@ -16,19 +16,19 @@ pub use document::{BEGIN, END, document};
 pub struct Setting {
     /// Its name, as it is written.
     pub name: &'static str,
-    /// Where it stands.
+    /// Where it may be written.
     pub section: Section,
-    /// What it takes.
+    /// The kind of its values.
     pub kind: Kind,
-    /// The value without it, as text; `null` where there is none, empty where it must be given.
+    /// The default as text: `null` for none, empty if the setting is required.
     pub default: &'static str,
-    /// What becomes of it.
+    /// Its effect in kvtier.
     pub role: Role,
-    /// What it does, in a few words.
+    /// A short description.
     pub what: &'static str,
 }
 
-/// Where a setting stands.
+/// Where a setting may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Section {
@@ -36,7 +36,7 @@ pub enum Section {
     Engine,
     /// LMCache's file, in the form of its guide for porting to S3, which LMCache 0.5.6 ignores.
     Porting,
-    /// Under `extra_config` there.
+    /// Under `extra_config` of that file.
     Extra,
     /// An `--l2-adapter` object or a native tier, of any type.
     Adapter,
@@ -44,11 +44,11 @@ pub enum Section {
     Of(&'static str),
     /// The native form, beside `tiers`.
     Stack,
-    /// The native form, in a tier of any type: what the stack asks of it.
+    /// The native form, in a tier of any type: its rules as a part of the stack.
     Level,
 }
 
-/// What a setting takes.
+/// The kind of values that a setting takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
@@ -98,33 +98,33 @@ pub enum Kind {
     Marks,
 }
 
-/// What becomes of a setting.
+/// The effect of a setting in kvtier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
-    /// It decides about the tiers.
+    /// It configures the tiers.
     Used,
-    /// LMCache itself acts on it; the tiers do not care.
+    /// LMCache itself uses it; it has no effect on the tiers.
     Engine,
-    /// It has no effect here, for the reason that its description gives.
+    /// It has no effect; its description says why.
     Ignored,
-    /// It is refused unless it has its default, for the reason that its description gives.
+    /// Any value but its default is an error; its description says why.
     Refused,
-    /// Of the GPUDirect Storage tier: refused unless it has its default, where that tier is not
-    /// built in.
+    /// It configures the GPUDirect Storage tier. In a build without that tier, any value but its
+    /// default is an error.
     Gds,
-    /// It names plugins; the tiers of those that are ours are built.
+    /// It names plugins; kvtier's own plugins are read.
     Plugin,
     /// It holds more settings.
     Extra,
 }
 
 impl Setting {
-    /// The value in force here without it. It is [`Setting::default`] but for settings of LMCache's
-    /// whose default has no effect there.
+    /// The default in kvtier. It differs from [`Setting::default`] for settings whose default has no
+    /// effect in LMCache.
     pub fn default_here(&self) -> &'static str {
         match (self.section, self.name) {
-            // LMCache's client speaks HTTP/1.1 whatever this says.
+            // LMCache's client always uses HTTP/1.1.
             (Section::Of("s3"), "s3_prefer_http2") => "false",
             _ => self.default,
         }
@@ -159,8 +159,8 @@ pub(crate) fn of_bucket_url() -> impl Iterator<Item = &'static Setting> {
     all().filter(|key| key.section == Section::Of("s3") && key.name != "s3_endpoint")
 }
 
-/// The settings of one plugin of ours, without what stands before them: `kind` is `storage_plugin`
-/// or `remote_storage_plugin`.
+/// The settings of one of kvtier's plugins, without their prefix: `kind` is `storage_plugin` or
+/// `remote_storage_plugin`.
 pub(crate) fn of_our_plugin(kind: &str) -> impl Iterator<Item = &'static str> {
     let is_backend = kind == "storage_plugin";
     of_extra().filter_map(move |key| {
@@ -178,7 +178,7 @@ pub(crate) fn of_engine() -> &'static [Setting] {
     engine::KEYS
 }
 
-/// The settings of this name, in any form. Also by an older name.
+/// The settings of this name or older name, in any form.
 pub fn named(name: &str) -> Vec<&'static Setting> {
     let name = name.trim_start_matches("extra_config.");
     let plain = name.strip_prefix("LMCACHE_").map(str::to_lowercase);
@@ -187,14 +187,14 @@ pub fn named(name: &str) -> Vec<&'static Setting> {
     let of_plugins = of_plugin(name);
     let is_named =
         |key: &Setting| key.name == name || of_plugins.iter().any(|other| key.name == *other);
-    // The other spelling of a directory's cap.
+    // `capacity` is an alias of a directory's `bytes`.
     let is_cap = |key: &Setting| {
         name == "capacity" && key.name == "bytes" && key.section == Section::Of("file")
     };
     all().filter(|key| is_named(key) || is_cap(key)).collect()
 }
 
-/// A setting of a plugin, by the names that the table has for those of all plugins.
+/// The names that the table has for a setting of a plugin.
 fn of_plugin(name: &str) -> Vec<String> {
     let own = name.strip_prefix("remote_").unwrap_or(name).strip_prefix("storage_plugin.");
     let split = own.and_then(|own| own.rsplit_once('.')).filter(|(plugin, _)| !plugin.is_empty());
@@ -204,12 +204,12 @@ fn of_plugin(name: &str) -> Vec<String> {
     })
 }
 
-/// The setting whose name is nearest to `name`, if one is near enough to be meant.
+/// The name nearest to `name`, if one is near enough.
 pub fn nearest(name: &str) -> Option<&'static str> {
     super::suggest::nearest(name, all().map(|key| key.name))
 }
 
-/// What a setting of an earlier LMCache is called now.
+/// The current name of a setting of an earlier LMCache.
 pub fn old_name(name: &str) -> Option<&'static str> {
     let pair = engine::OLD.iter().find(|(old, _)| *old == name);
     pair.map(|(_, new)| *new)
@@ -218,7 +218,7 @@ pub fn old_name(name: &str) -> Option<&'static str> {
 pub(crate) use engine::{ALIASES, DEPRECATED, NOT_SETTINGS};
 
 impl Kind {
-    /// The accepted form, for people.
+    /// The accepted values, in words.
     pub fn takes(self) -> &'static str {
         match self {
             Kind::Bool => "true or false",
@@ -248,14 +248,14 @@ impl Kind {
 }
 
 impl Role {
-    /// What becomes of the setting, for people.
+    /// The effect of the setting, in words.
     pub fn says(self) -> &'static str {
         match self {
-            Role::Used => "decides about the tiers",
-            Role::Engine => "LMCache's own; the tiers do not care",
-            Role::Ignored => "without effect here",
-            Role::Refused => "refused unless it has its default",
-            Role::Gds => "for the GPUDirect Storage tier; refused where that is not built in",
+            Role::Used => "configures the tiers",
+            Role::Engine => "LMCache's own; no effect on the tiers",
+            Role::Ignored => "no effect in kvtier",
+            Role::Refused => "an error unless it has its default",
+            Role::Gds => "for the GPUDirect Storage tier; an error in builds without it",
             Role::Plugin => "names plugins; those that name kvtier are read",
             Role::Extra => "holds more settings",
         }

@@ -17,7 +17,7 @@ pub struct Field {
     pub given: bool,
 }
 
-/// All fields of an object, and the names in it that nobody knows.
+/// All fields of an object, and its unknown names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields {
     pub all: Vec<Field>,

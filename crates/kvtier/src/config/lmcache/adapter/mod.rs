@@ -1,5 +1,5 @@
-//! LMCache's `--l2-adapter` objects (0.5.6), with what we add to them. The same objects are tiers
-//! of the native form.
+//! LMCache's `--l2-adapter` objects (0.5.6), with kvtier's additions. The same objects are tiers of
+//! the native form.
 
 mod fields;
 mod raw_block;
@@ -16,15 +16,15 @@ use crate::config::settings::{Role, adapter};
 use crate::config::value::Value;
 use crate::config::{Config, TierSpec, native, suggest};
 
-/// Whose rules hold for what an object leaves out.
+/// The rules for unknown names and defaults of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Dialect {
-    /// LMCache's: names that it does not know are ignored, and the layout is its own.
+    /// LMCache's: unknown names are ignored, and the default layout is LMCache's.
     Lmcache {
-        /// Whether values that make no sense are taken as LMCache takes them.
+        /// Whether invalid values are treated as LMCache treats them.
         lenient: bool,
     },
-    /// Ours: names that nobody knows are errors, and the layout is `kvtier`.
+    /// kvtier's: unknown names are errors, and the default layout is `kvtier`.
     Native,
 }
 
@@ -61,7 +61,7 @@ impl Adapter {
         tier::params(&json.into(), place, Dialect::Lmcache { lenient: false })
     }
 
-    /// Reads one object; `place` says where it stands.
+    /// Reads one object; `place` names it in messages.
     pub(crate) fn read(value: &Value, place: &str, dialect: Dialect) -> Result<Self, Error> {
         let Some(object) = value.as_map() else {
             return Err(invalid(format!(
@@ -113,7 +113,7 @@ impl Adapter {
         self.eviction.as_ref().map(|fields| fields.all.as_slice())
     }
 
-    /// Where it stands, for messages.
+    /// Its place, for messages.
     pub fn place(&self) -> &str {
         &self.place
     }
@@ -166,7 +166,7 @@ impl Adapter {
         (evicts && bytes > 0).then_some(bytes)
     }
 
-    /// The policy that the `eviction` object names; ours has one for who names none.
+    /// The policy of the `eviction` object, if it names one.
     #[cfg(any(feature = "file", feature = "s3"))]
     pub(crate) fn policy(&self) -> Option<PolicyKind> {
         match self.eviction.as_ref()?.text("eviction_policy") {

@@ -1,5 +1,5 @@
-//! What LMCache demands of a `raw_block` object, although a file has neither slots nor blocks: who
-//! gets it wrong there hears it here.
+//! LMCache's checks of a `raw_block` object. Files have neither slots nor blocks, but an object that
+//! LMCache rejects is rejected here too.
 
 use super::fields::Fields;
 use crate::config::value::Value;
@@ -22,12 +22,12 @@ pub(super) fn check(fields: &Fields, object: &[(String, Value)]) -> Result<(), S
         return Err(format!("slot_bytes {slot} is no multiple of block_align {align}"));
     }
     if slot <= header {
-        return Err(format!("slot_bytes {slot} leaves no room behind header_bytes {header}"));
+        return Err(format!("slot_bytes {slot} leaves no space after header_bytes {header}"));
     }
     let (capacity, meta) = (fields.int("capacity_bytes"), fields.int("meta_total_bytes"));
     if capacity > 0 && capacity - meta < slot {
         return Err(format!(
-            "capacity_bytes {capacity} leaves no room for a single slot behind meta_total_bytes {meta}"
+            "capacity_bytes {capacity} leaves no space for a single slot after meta_total_bytes {meta}"
         ));
     }
     engine(

@@ -32,7 +32,7 @@ fn plugin(adapter: &Adapter) -> Result<Config, Error> {
     let module = adapter.fields.text("module_path").unwrap_or_default();
     if !is_ours(adapter) {
         let what = format!(
-            "module_path {module:?} is not ours: LMCache loads it itself; name kvtier, or take it out of what we read"
+            "module_path {module:?} is not kvtier's: LMCache loads it itself; name kvtier, or remove the object"
         );
         return Err(unsupported(adapter, what));
     }
@@ -48,7 +48,7 @@ fn place(adapter: &Adapter) -> String {
     format!("{}: adapter_params", adapter.place)
 }
 
-/// What is to be known of an object of LMCache's within a plugin of ours.
+/// The notes about an LMCache object within a kvtier plugin.
 pub(super) fn notes_within(adapter: &Adapter) -> Vec<String> {
     let params = own(adapter.fields.value("adapter_params"));
     let object = (is_ours(adapter) && is_lmcaches(&params))
@@ -57,8 +57,8 @@ pub(super) fn notes_within(adapter: &Adapter) -> Vec<String> {
     notes.into_iter().map(|note| format!("adapter_params: {note}")).collect()
 }
 
-/// What a plugin of ours is told: the native form, or the path of its file under `config`; or one
-/// tier of our own types, or an object of LMCache's as it stands, by LMCache's rules.
+/// The tiers of a kvtier plugin: the native form, or the path of its file under `config`, or one tier
+/// of a native type, or an LMCache object by LMCache's rules.
 pub(super) fn params(params: &Value, place: &str, dialect: Dialect) -> Result<Config, Error> {
     let params = &own(params);
     match (params.field("tiers"), params.field("config").and_then(Value::as_text)) {

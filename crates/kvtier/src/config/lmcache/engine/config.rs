@@ -2,7 +2,7 @@ use std::fmt;
 
 use kvtier_core::{Error, ErrorKind};
 
-use super::convert::{convert, doubt};
+use super::convert::{convert, why_suspicious};
 use super::python::{self, Misfit};
 use super::{Inputs, check, plugins, porting, unknown};
 use crate::config::settings::{self, Kind, Role, Setting};
@@ -13,7 +13,7 @@ use crate::config::{suggest, yaml};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettingSource {
-    /// Nobody gave one.
+    /// The default.
     Default,
     /// This file.
     File(String),
@@ -45,7 +45,7 @@ pub struct EffectiveSetting {
     pub definition: &'static Setting,
     /// Its value.
     pub value: Value,
-    /// Who gave it.
+    /// Where its value comes from.
     pub source: SettingSource,
 }
 
@@ -265,7 +265,7 @@ impl SourceMerge {
         let document = yaml::parse(text).map_err(|e| invalid(format!("not YAML: {e}")))?;
         let source = SettingSource::File(name.clone());
         for key in document.repeated {
-            self.doubtful(&key, &source, "it is there twice; LMCache takes the last; keep one");
+            self.suspicious(&key, &source, "it is written twice; LMCache takes the last; keep one");
         }
         let pairs = match document.value {
             Value::Map(pairs) => pairs,
@@ -334,7 +334,7 @@ impl SourceMerge {
                 || settings::ALIASES.iter().any(|(old, _)| *old == lower)
                 || settings::old_name(&lower).is_some()
         };
-        let (settings, strangers): (Vec<_>, Vec<_>) = named.partition(|(name, _)| known(name));
+        let (settings, others): (Vec<_>, Vec<_>) = named.partition(|(name, _)| known(name));
         let pairs = settings
             .iter()
             .map(|(name, value)| (name.to_lowercase(), Value::Text((*value).clone())))
@@ -346,7 +346,7 @@ impl SourceMerge {
             let value = Value::Text(python::unquoted(value.as_text().unwrap_or_default()));
             self.apply(key, &value, &source, failing);
         }
-        for (name, _) in strangers {
+        for (name, _) in others {
             let is_setting = !settings::NOT_SETTINGS
                 .iter()
                 .any(|other| name == *other || name.starts_with(&format!("{other}_")));
@@ -382,7 +382,7 @@ impl SourceMerge {
         }
     }
 
-    /// KeyListing become settings; those that LMCache no longer knows are noted.
+    /// Resolves names to settings, and notes those that LMCache no longer has.
     fn resolve(
         &mut self,
         pairs: Vec<(String, Value)>,
@@ -413,7 +413,7 @@ impl SourceMerge {
                 let what = format!(
                     "a variable of the environment instead of a setting; set it there, or write {today}: ..."
                 );
-                self.doubtful(variable, &from, &what);
+                self.suspicious(variable, &from, &what);
                 continue;
             }
             let new = settings::ALIASES.iter().find(|(old, _)| *old == name).map(|(_, new)| *new);
@@ -424,7 +424,7 @@ impl SourceMerge {
                     format!("; it belongs under extra_config: write extra_config: {{{name}: ...}}")
                 }
                 None if name == "nixl_peer_port" => "; it is gone".into(),
-                // Our own form is known by `tiers`: who spelled that otherwise is here.
+                // A file of kvtier's own form whose `tiers` is misspelled ends up here.
                 None => suggest::hint(
                     &name,
                     settings::of_engine().iter().map(|key| key.name).chain(["tiers"]),
@@ -447,7 +447,7 @@ impl SourceMerge {
     ) {
         if raw.is_null() {
             if key.default != "null" && key.role != Role::Engine || key.name == "chunk_size" {
-                self.doubtful(
+                self.suspicious(
                     key.name,
                     source,
                     &format!("it is null; write {}, or leave it out", key.kind.takes()),
@@ -457,9 +457,9 @@ impl SourceMerge {
         }
         match convert(key.kind, raw) {
             Ok(value) => {
-                if let Some(why) = doubt(key.kind, raw) {
+                if let Some(why) = why_suspicious(key.kind, raw) {
                     let shown = shown(key, raw);
-                    self.doubtful(
+                    self.suspicious(
                         key.name,
                         source,
                         &format!("{shown}: {why}; write {}", key.kind.takes()),
@@ -469,7 +469,7 @@ impl SourceMerge {
             }
             Err(Misfit::Value(why)) => {
                 let shown = shown(key, raw);
-                self.doubtful(
+                self.suspicious(
                     key.name,
                     source,
                     &format!("{shown}: {why}; write {}", key.kind.takes()),
@@ -498,7 +498,7 @@ impl SourceMerge {
 
     /// What LMCache lets pass with a warning at most, and is an error here unless LMCache is to be
     /// copied.
-    fn doubtful(&mut self, key: &str, source: &SettingSource, what: &str) {
+    fn suspicious(&mut self, key: &str, source: &SettingSource, what: &str) {
         if self.lenient {
             self.config.note(key, source.clone(), what);
         } else {

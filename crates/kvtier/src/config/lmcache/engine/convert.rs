@@ -101,7 +101,7 @@ fn mode(raw: &Value) -> Result<Value, Misfit> {
 }
 
 /// Why a value that LMCache takes in silence is hardly what was meant, if so.
-pub(super) fn doubt(kind: Kind, raw: &Value) -> Option<&'static str> {
+pub(super) fn why_suspicious(kind: Kind, raw: &Value) -> Option<&'static str> {
     match kind {
         Kind::Bool => {
             let known = matches!(

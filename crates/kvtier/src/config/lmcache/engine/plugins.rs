@@ -1,4 +1,4 @@
-//! Plugins that LMCache loads: those that are ours say which tiers they are.
+//! Plugins that LMCache loads: kvtier's own name their tiers.
 
 use kvtier_core::Error;
 
@@ -7,7 +7,7 @@ use super::remote;
 use crate::config::value::Value;
 use crate::config::{Config, TierSpec, native, settings, suggest};
 
-/// A list of plugins, and what stands before their settings.
+/// A setting that lists plugins, and the prefix of their settings.
 const KINDS: [(&str, &str); 2] =
     [("storage_plugins", "storage_plugin"), ("remote_storage_plugins", "remote_storage_plugin")];
 
@@ -74,7 +74,10 @@ fn tiers(config: &LmcacheConfig, own: &str, device: usize) -> Result<Config, Err
     Ok(tiers)
 }
 
-/// `Invalid` for a setting of a plugin of ours that nothing reads.
+/// Rejects unknown settings of kvtier's plugins.
+///
+/// # Errors
+/// `Invalid`, with a suggestion.
 fn refuse_unknown(config: &LmcacheConfig, kind: &str, name: &str) -> Result<(), Error> {
     let known: Vec<&str> = settings::of_our_plugin(kind).collect();
     let map = config.value("extra_config").as_map().unwrap_or_default();
@@ -82,7 +85,7 @@ fn refuse_unknown(config: &LmcacheConfig, kind: &str, name: &str) -> Result<(), 
     let Some(unknown) = own.find(|what| !known.contains(what)) else { return Ok(()) };
     let hint = suggest::hint(unknown, known.iter().copied());
     let what = format!(
-        "{kind}.{name}.{unknown}: a plugin of ours has no such setting{hint}; it has {}",
+        "{kind}.{name}.{unknown}: a kvtier plugin has no such setting{hint}; it has {}",
         known.join(", ")
     );
     Err(config.wrong("extra_config", &what))
@@ -95,7 +98,7 @@ fn setting_of<'k>(key: &'k str, kind: &str, name: &str) -> Option<&'k str> {
     (!what.contains('.')).then_some(what)
 }
 
-/// Whether a plugin that is ours has directories of LMCache's GDS backend.
+/// Whether one of kvtier's plugins has directories of LMCache's GDS backend.
 pub(super) fn has_gds_path(config: &LmcacheConfig) -> bool {
     let mut ours = ours(config);
     ours.any(|plugin| config.extra(&format!("{plugin}.gds_path")).is_some())
@@ -108,7 +111,7 @@ pub(super) fn has_bucket(config: &LmcacheConfig) -> bool {
     urls(config).chain([remote]).any(|url| url.starts_with("s3://"))
 }
 
-/// The URLs of the plugins that are ours, for what is said of settings that they use.
+/// The URLs of kvtier's plugins.
 pub(super) fn urls(config: &LmcacheConfig) -> impl Iterator<Item = &str> {
     ours(config).filter_map(|plugin| config.extra(&format!("{plugin}.url"))?.as_text())
 }
@@ -124,7 +127,7 @@ pub(super) fn is_ours(config: &LmcacheConfig, key: &str) -> bool {
     })
 }
 
-/// What stands before the settings of each plugin that is ours, such as `storage_plugin.kv`.
+/// The prefix of the settings of each of kvtier's plugins, such as `storage_plugin.kv`.
 fn ours(config: &LmcacheConfig) -> impl Iterator<Item = String> {
     let all = KINDS
         .iter()

@@ -10,35 +10,35 @@ use crate::config::settings::{self, Role};
 use crate::config::value::{Value, is_secret};
 use crate::config::{Config, TierSpec, suggest};
 
-/// Where the shape of a full chunk stands below `extra_config`, for the GPU tier: none of LMCache's
-/// own settings tells it.
+/// The setting below `extra_config` for the shape of a full chunk in the GPU tier: LMCache's own
+/// settings do not contain it.
 #[cfg(feature = "gds")]
 const GDS_SHAPE: &str = "kvtier.gds_shape";
 
-/// What the names of our own settings below `extra_config` begin with.
+/// The prefix of kvtier's own settings below `extra_config`.
 const OURS: &str = "kvtier.";
 
-/// The tiers of a configuration of LMCache's, and what became of what was set.
+/// The tiers of an LMCache configuration, and the effect of each setting.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PlannedTiers {
     /// The tiers, fastest first.
     pub config: Config,
-    /// What became of each setting, those that nobody set included.
+    /// The effect of each setting, also of those at their defaults.
     pub effects: Vec<SettingEffect>,
 }
 
-/// What became of a setting.
+/// The effect of a setting.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SettingEffect {
-    /// Its name; `extra_config.` before those that stand there.
+    /// Its name, with `extra_config.` for settings below it.
     pub name: String,
     /// Its value, secrets as `***`.
     pub value: Value,
-    /// Who gave it.
+    /// Where its value comes from.
     pub source: SettingSource,
-    /// Whether it decides about the tiers.
+    /// Whether it configures the tiers.
     pub used: bool,
     /// What it does, or why it does nothing.
     pub why: String,
@@ -59,7 +59,7 @@ impl LmcacheConfig {
         plugins::configs(self, device)?.into_iter().for_each(|plugin| config.append(plugin));
         if config.tiers.is_empty() {
             if self.value("local_cpu").as_bool() == Some(true) {
-                let what = "no room for the host tier, and no other tier is named; set it above 0, or local_disk or remote_url";
+                let what = "the host tier has no memory, and no other tier is named; set it above 0, or local_disk or remote_url";
                 return Err(self.wrong("max_local_cpu_size", what));
             }
             let what = "these settings name no tier; set local_cpu: true, local_disk or remote_url";
@@ -161,7 +161,7 @@ impl LmcacheConfig {
         }
     }
 
-    /// LMCache's own words for it, in any case; ours where nobody chose one.
+    /// The policy in LMCache's words, in any case; kvtier's default if it is not set.
     fn policy(&self) -> Result<PolicyKind, Error> {
         if self
             .setting("cache_policy")
@@ -335,8 +335,8 @@ impl LmcacheConfig {
         let key = key.or_else(|| settings::of_bucket_url().find(|key| key.name == name));
         let (used, why) = match key {
             Some(key) => self.effect_of(key),
-            None if plugins::is_ours(self, name) => (true, "of a plugin that is ours".into()),
-            None => (false, "not ours to know".into()),
+            None if plugins::is_ours(self, name) => (true, "of a kvtier plugin".into()),
+            None => (false, "not a setting of kvtier".into()),
         };
         let value = if is_secret(name) { Value::Text("***".into()) } else { value.masked() };
         SettingEffect {
@@ -382,7 +382,7 @@ impl LmcacheConfig {
             (Role::Gds, "gds_buffer_size") if plugins::has_gds_path(self) => {
                 (true, "MiB of GPU memory that KvtierGdsBackend loads into".into())
             }
-            (Role::Gds, "gds_buffer_size") => idle("GPU memory is used where it lies"),
+            (Role::Gds, "gds_buffer_size") => idle("GPU memory is used in place"),
             (Role::Gds, _) => (true, key.what.into()),
             (Role::Engine, _) => (false, format!("LMCache's own: {}", key.what)),
             (Role::Ignored, _) => (false, format!("no effect: {}", key.what)),

@@ -1,9 +1,9 @@
-//! Whether a directory lies on Weka's file system, where LMCache calls its GDS files otherwise.
+//! Detects Weka's file system, where LMCache names its GDS files differently.
 
 use std::path::Path;
 
-/// Asks the system's table of mounts, as LMCache does. What is not there yet lies where the
-/// directory above it does.
+/// Reads the system's table of mounts, as LMCache does. A path that does not exist yet is on the file
+/// system of the directory above it.
 pub(super) fn is_on_weka(path: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     std::path::absolute(path).is_ok_and(|path| kind_of(&mounts, &path) == Some("wekafs"))
