@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use crate::home::quarantine::{self, Cleared};
+use crate::data_dir::quarantine::{self, Cleared};
 use crate::mover::Mover;
 use crate::shared::Shared;
 
@@ -24,7 +24,7 @@ impl<M: Mover> Shared<M> {
     fn account(&self, clear: impl FnOnce(&Path) -> io::Result<Cleared>) -> u64 {
         let (_moving, since) = (self.ledger_check.moving(), self.ledger.generation());
         let cleared =
-            clear(&self.home.own()).unwrap_or_else(|e| Cleared { bytes: 0, failed: Some(e) });
+            clear(&self.data_dir.own()).unwrap_or_else(|e| Cleared { bytes: 0, failed: Some(e) });
         let gone = cleared.bytes;
         if let Some(e) = cleared.failed {
             self.fault(format!("cannot clear the quarantine: {e}"));
@@ -32,7 +32,7 @@ impl<M: Mover> Shared<M> {
         if gone > 0 {
             self.uncount(gone, since);
         }
-        if let Ok(all) = quarantine::list(&self.home.own()) {
+        if let Ok(all) = quarantine::list(&self.data_dir.own()) {
             self.aside_bytes.store(all.iter().map(|kept| kept.bytes).sum(), Ordering::Relaxed);
         }
         gone

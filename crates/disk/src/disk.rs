@@ -12,10 +12,10 @@ use kvtier_mem::{Arena, ArenaConfig};
 
 use crate::changes::ChangeLog;
 use crate::counters::add;
+use crate::data_dir::{self, DataDir};
 use crate::geometry::{Geometry, agree_on_namespace};
 use crate::hands::Hands;
 use crate::history::{self, Journal, Reader};
-use crate::home::{self, Home};
 use crate::keeper::{Chores, Keeper};
 use crate::layout::{self, Foreign, Sweeper, Verify};
 use crate::ledger::Ledger;
@@ -43,10 +43,10 @@ impl<M: Mover> Disk<M> {
     /// chunks, puts them into the order of use that was noted, and brings them under the cap.
     pub fn open(mut config: DiskConfig, mover: M) -> Result<Self, Error> {
         config.check()?;
-        let home = Home::open(&config.path, foreign_of(&config))?;
+        let data_dir = DataDir::open(&config.path, foreign_of(&config))?;
         measure_cap(&mut config)?;
         refuse_reserve(&config)?;
-        refuse_without_facts(&home)?;
+        refuse_without_facts(&data_dir)?;
         let failed = |what: &'static str| {
             move |e: std::io::Error| Error::new(ErrorKind::Io, what).with_source(e)
         };
@@ -64,7 +64,7 @@ impl<M: Mover> Disk<M> {
         let index = Index::new(index_config, policy);
         let mut index = index
             .map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
-        let (books, reader) = open_books(home, &config, &mut index)?;
+        let (books, reader) = open_books(data_dir, &config, &mut index)?;
         let gate = Gate::new(GateLimits::new(config.ops_max, config.inflight_bytes_max));
         let mut caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
         caps.align = PAGE as usize;
@@ -85,12 +85,12 @@ impl<M: Mover> Disk<M> {
         let pool =
             Pool::start(&config.name, config.threads).map_err(failed("cannot start a thread"))?;
         let theirs = Arc::clone(&shared);
-        let syncer = Syncer::start(&config.name, move || theirs.home.sync_all());
+        let syncer = Syncer::start(&config.name, move || theirs.data_dir.sync_all());
         let syncer = syncer.map_err(failed("cannot start a thread"))?;
         let hands =
             Hands { pool: Arc::new(pool), syncer: Arc::new(syncer), clock: Arc::new(clock) };
         let sweeper =
-            shared.home.foreign().map(|_| Sweeper::start(&shared, config.sweep_every, listed));
+            shared.data_dir.foreign().map(|_| Sweeper::start(&shared, config.sweep_every, listed));
         let sweeper = sweeper.transpose().map_err(failed("cannot start a thread"))?;
         let free_min_bytes = config.free_min_bytes.map_or_else(|| free_min(&config.path), Ok);
         let chores =
@@ -106,7 +106,7 @@ impl<M: Mover> Disk<M> {
 
     /// Why no op on this key can succeed in a foreign layout.
     fn refusal(&self, key: &Key, op: &'static str) -> Option<Error> {
-        let refused = self.shared.home.foreign()?.refusal(key)?;
+        let refused = self.shared.data_dir.foreign()?.refusal(key)?;
         Some(refused.with_op(op).with_tier(self.shared.caps.name.clone()))
     }
 
@@ -161,45 +161,47 @@ impl<M: Mover> Disk<M> {
 /// Takes what the directory lists and its journals tell into the index, and opens all that is kept
 /// there besides chunks.
 fn open_books(
-    home: Home,
+    data_dir: DataDir,
     config: &DiskConfig,
     index: &mut Index,
 ) -> Result<(Books, Reader), Error> {
-    let what = format!("cannot read {}", home.root().display());
+    let what = format!("cannot read {}", data_dir.root().display());
     let failed = move |e: std::io::Error| {
         Error::new(crate::kind_of(&e), what.clone())
             .with_cause(e, "check its permissions and free space")
     };
-    let own = home.own();
-    home.join(config.capacity_bytes, config.shrink)?;
-    let is_local = home::is_local(home.root()).map_err(&failed)?;
+    let own = data_dir.own();
+    data_dir.join(config.capacity_bytes, config.shrink)?;
+    let is_local = data_dir::is_local(data_dir.root()).map_err(&failed)?;
     // Before the listing: what is published meanwhile is in one of them.
-    let changes = open_changes(&home, is_local, &config.clock).map_err(&failed)?;
-    let twins_bytes = list_into(&home, index).map_err(&failed)?;
-    let tenants = Tenants::open(&home)?;
+    let changes = open_changes(&data_dir, is_local, &config.clock).map_err(&failed)?;
+    let twins_bytes = list_into(&data_dir, index).map_err(&failed)?;
+    let tenants = Tenants::open(&data_dir)?;
     // How much lies in a foreign layout is not known yet; its sweep asks.
-    let manifest = match home.foreign() {
-        None => home.agree_on_cap(config.capacity_bytes, index.usage().used, config.shrink)?,
-        Some(_) => home.edit_manifest(home::ENTRY_WAIT_MAX, |_| Ok(()))?,
+    let manifest = match data_dir.foreign() {
+        None => data_dir.agree_on_cap(config.capacity_bytes, index.usage().used, config.shrink)?,
+        Some(_) => data_dir.edit_manifest(data_dir::OPEN_WAIT_MAX, |_| Ok(()))?,
     };
     // One that stands for many says nothing of any: each is noted with its first save.
     let one = config.namespace.iter().find(|ns| !ns.has_salts_as_tenants());
-    one.map_or(Ok(()), |ns| agree_on_namespace(&home, &tenants, ns))?;
+    one.map_or(Ok(()), |ns| agree_on_namespace(&data_dir, &tenants, ns))?;
     let mut open = || {
-        let may_write = !home.is_read_only();
-        let aside_bytes = home::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
+        let may_write = !data_dir.is_read_only();
+        let aside_bytes =
+            data_dir::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
         let (reader, damage) = history::restore(&own, index)?;
-        damage.into_iter().for_each(|found| home.note_damage(found));
+        damage.into_iter().for_each(|found| data_dir.note_damage(found));
         // One that is empty was just made by a process that opens the directory now.
         let has_ledger = std::fs::metadata(own.join("ledger")).is_ok_and(|meta| meta.len() > 0);
         if has_ledger && Ledger::peek(&own).is_ok_and(|total| total.is_none()) {
-            home.note_damage(format!("{}/ledger is damaged; it is counted anew", own.display()));
+            data_dir
+                .note_damage(format!("{}/ledger is damaged; it is counted anew", own.display()));
         }
         let ledger =
             if may_write { Ledger::open(&own, is_local)? } else { Ledger::detached(is_local) };
         let used = index.usage().used;
         let ledger_check = match may_write {
-            true => count_at_start(&home, &ledger, used + aside_bytes, twins_bytes > 0)?,
+            true => count_at_start(&data_dir, &ledger, used + aside_bytes, twins_bytes > 0)?,
             false => LedgerCheck::default(),
         };
         Ok((ledger, ledger_check, reader, aside_bytes))
@@ -208,12 +210,12 @@ fn open_books(
     // Without a corner nothing is written until there is one.
     let journal = Journal::new(
         &own,
-        home.corner().as_ref().map_or("", |corner| corner.name()),
+        data_dir.staging().as_ref().map_or("", |staging| staging.name()),
         &config.clock,
     );
     let geometry = Geometry::new(&manifest);
     Ok((
-        Books { home, ledger, ledger_check, journal, changes, tenants, aside_bytes, geometry },
+        Books { data_dir, ledger, ledger_check, journal, changes, tenants, aside_bytes, geometry },
         reader,
     ))
 }
@@ -221,16 +223,16 @@ fn open_books(
 /// Sets the ledger to what is `listed`, where no other process has the directory open. Otherwise
 /// they keep the total, unless something was `changed` beside them.
 fn count_at_start(
-    home: &Home,
+    data_dir: &DataDir,
     ledger: &Ledger,
     listed: u64,
     changed: bool,
 ) -> std::io::Result<LedgerCheck> {
-    let counted = home.at_the_door(|alone| match alone {
+    let counted = data_dir.with_registration_lock_at_open(|alone| match alone {
         true => ledger.recount(true, || Ok(listed)).map(|done| LedgerCheck::new(done, false)),
         false => {
-            let changed = changed || home.buried.corners > 0;
-            let count = || home.count().map(|census| census.bytes);
+            let changed = changed || data_dir.removed_stale.dirs > 0;
+            let count = || data_dir.count().map(|census| census.bytes);
             ledger.recount(changed, count).map(|_| LedgerCheck::new(None, true))
         }
     });
@@ -242,14 +244,14 @@ fn count_at_start(
 }
 
 /// The change log, from its present end on.
-fn open_changes(home: &Home, is_local: bool, clock: &Clock) -> std::io::Result<ChangeLog> {
-    let own = home.own();
-    if home.foreign().is_none() && !home.is_read_only() {
-        home.at_the_door(|_| ChangeLog::create(&own, clock))?;
+fn open_changes(data_dir: &DataDir, is_local: bool, clock: &Clock) -> std::io::Result<ChangeLog> {
+    let own = data_dir.own();
+    if data_dir.foreign().is_none() && !data_dir.is_read_only() {
+        data_dir.with_registration_lock_at_open(|_| ChangeLog::create(&own, clock))?;
     }
     let changes = ChangeLog::open(&own, is_local, clock);
     // A process that died may have published chunks without a record. We list the directory now.
-    if home.foreign().is_none() && home.buried.corners > 0 {
+    if data_dir.foreign().is_none() && data_dir.removed_stale.dirs > 0 {
         changes.append_lost();
         changes.settle(changes.missed());
     }
@@ -258,18 +260,20 @@ fn open_changes(home: &Home, is_local: bool, clock: &Clock) -> std::io::Result<C
 
 /// Enters all chunks that lie there; of one that lies there with two lengths, the newer. Answers
 /// the bytes of the files that went for it.
-fn list_into(home: &Home, index: &mut Index) -> std::io::Result<u64> {
+fn list_into(data_dir: &DataDir, index: &mut Index) -> std::io::Result<u64> {
     let (mut twins, mut bytes) = (Vec::new(), 0);
-    if home.foreign().is_some() {
+    if data_dir.foreign().is_some() {
         return Ok(0);
     }
-    home.list(|digest, len| match index.insert(Chunk::new(digest, len, name::file_len(len))) {
-        InsertOutcome::Replaced { old } if old.len != len => twins.push((digest, old.len)),
-        _ => {}
+    data_dir.list(|digest, len| {
+        match index.insert(Chunk::new(digest, len, name::file_len(len))) {
+            InsertOutcome::Replaced { old } if old.len != len => twins.push((digest, old.len)),
+            _ => {}
+        }
     })?;
     for (digest, other) in twins {
         let Some(known) = index.get(&digest).map(|entry| entry.chunk.len) else { continue };
-        let kept = home.keep_newer(&digest, known, other)?;
+        let kept = data_dir.keep_newer(&digest, known, other)?;
         bytes += kept.gone_bytes;
         let _ = index.insert(Chunk::new(digest, kept.len, name::file_len(kept.len)));
     }
@@ -282,20 +286,21 @@ fn foreign_of(config: &DiskConfig) -> Option<Foreign> {
 }
 
 /// A strict tier over a file system that keeps no facts would refuse what it saves itself.
-fn refuse_without_facts(home: &Home) -> Result<(), Error> {
-    if home.is_read_only() || home.foreign().is_none_or(|foreign| foreign.verify != Verify::Strict)
+fn refuse_without_facts(data_dir: &DataDir) -> Result<(), Error> {
+    if data_dir.is_read_only()
+        || data_dir.foreign().is_none_or(|foreign| foreign.verify != Verify::Strict)
     {
         return Ok(());
     }
     let at = |e: std::io::Error| {
         Error::new(crate::kind_of(&e), "cannot probe the file system").with_source(e)
     };
-    if layout::probe_facts(&home.own()).map_err(at)? {
+    if layout::probe_facts(&data_dir.own()).map_err(at)? {
         return Ok(());
     }
     let what = format!(
         "verify: strict needs a file system that keeps user attributes, where facts lie; {} does not: choose another or verify: lenient",
-        home.root().display()
+        data_dir.root().display()
     );
     Err(Error::new(ErrorKind::Unsupported, what))
 }
@@ -303,11 +308,11 @@ fn refuse_without_facts(home: &Home) -> Result<(), Error> {
 /// Lists the names of a foreign layout, if it is known whose chunks they are. Answers whether they
 /// are listed.
 fn list_known<M: Mover>(shared: &Shared<M>) -> Result<bool, Error> {
-    let Some(foreign) = shared.home.foreign().filter(|foreign| foreign.namespace().is_some())
+    let Some(foreign) = shared.data_dir.foreign().filter(|foreign| foreign.namespace().is_some())
     else {
         return Ok(false);
     };
-    let what = || format!("cannot list {}", shared.home.root().display());
+    let what = || format!("cannot list {}", shared.data_dir.root().display());
     shared
         .list_foreign(foreign)
         .map_err(|e| Error::new(crate::kind_of(&e), what()).with_source(e))?;
@@ -336,7 +341,7 @@ fn measure_cap(config: &mut DiskConfig) -> Result<(), Error> {
 }
 
 fn file_system_bytes(config: &DiskConfig) -> Result<u64, Error> {
-    let sizes = home::sizes(&config.path).map_err(|e| {
+    let sizes = data_dir::sizes(&config.path).map_err(|e| {
         let what = format!("cannot ask how large the file system of {} is", config.path.display());
         Error::new(crate::kind_of(&e), what).with_cause(e, "give the cap in bytes, and no free_min")
     })?;
@@ -344,7 +349,7 @@ fn file_system_bytes(config: &DiskConfig) -> Result<u64, Error> {
 }
 
 fn free_min(path: &std::path::Path) -> std::io::Result<u64> {
-    Ok((home::sizes(path)?.0 / 100).min(1 << 30))
+    Ok((data_dir::sizes(path)?.0 / 100).min(1 << 30))
 }
 
 impl<M: Mover> Shared<M> {
@@ -462,7 +467,7 @@ impl<M: Mover> Tier for Disk<M> {
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new_on(&self.shared.clock, ctx.deadline, keys_of(&ops));
         self.hands.clock.schedule(ctx.deadline, &batch.expiry());
-        if self.shared.home.is_read_only() && !self.shared.gate.is_closed() {
+        if self.shared.data_dir.is_read_only() && !self.shared.gate.is_closed() {
             shed_all(&self.shared, ops.into_iter().zip(slots), ShedReason::ReadOnly);
             return ticket;
         }
@@ -492,10 +497,10 @@ impl<M: Mover> Tier for Disk<M> {
         if let Some(refused) = keys.iter().find_map(|key| self.refusal(key, "remove")) {
             return Ticket::ready(Err(refused));
         }
-        if self.shared.home.is_read_only() {
+        if self.shared.data_dir.is_read_only() {
             let what = format!(
                 "{} is read-only: make its file system writable",
-                self.shared.home.root().display()
+                self.shared.data_dir.root().display()
             );
             return Ticket::ready(Err(Error::new(ErrorKind::Denied, what).with_op("remove")));
         }
@@ -551,7 +556,7 @@ impl<M: Mover> Observe for Disk<M> {
         let all = index.usage();
         let mut usage = Usage::default();
         let aside_bytes = self.shared.aside_bytes.load(Ordering::Relaxed);
-        let known = self.shared.home.foreign().is_none_or(Foreign::is_swept);
+        let known = self.shared.data_dir.foreign().is_none_or(Foreign::is_swept);
         usage.used_bytes = known.then_some(all.used + aside_bytes);
         usage.capacity_bytes = Some(all.capacity);
         usage.chunks = all.entries as u64;
@@ -589,11 +594,11 @@ impl<M: Mover> Observe for Disk<M> {
         reasons.extend(fault.map(|f| format!("last fault: {f}")));
         let read_only = "read-only: the file system takes no writes; loads and lookups are served, saves are shed, nothing is evicted; \
                          they go on when it can be written again";
-        reasons.extend(self.shared.home.is_read_only().then(|| read_only.to_owned()));
+        reasons.extend(self.shared.data_dir.is_read_only().then(|| read_only.to_owned()));
         reasons.extend(self.shared.tell_of_restoring());
-        reasons.extend(self.shared.home.damage());
+        reasons.extend(self.shared.data_dir.damage());
         reasons.extend(self.shared.medium.describe(&self.shared.clock));
-        reasons.extend(self.shared.home.foreign().map(Foreign::describe));
+        reasons.extend(self.shared.data_dir.foreign().map(Foreign::describe));
         reasons.extend(self.shared.geometry.describe());
         let mut counters = self.shared.counters.all();
         counters.extend(self.shared.mover.counters());

@@ -23,7 +23,7 @@ impl<M: Mover> Shared<M> {
     /// Whether a chunk of another process can be found by its name alone: then a lookup asks for
     /// each name. Otherwise the change log says which chunks there are.
     pub fn asks_names(&self) -> bool {
-        self.home.foreign().is_some() || !self.changes.is_prompt()
+        self.data_dir.foreign().is_some() || !self.changes.is_prompt()
     }
 
     /// The same as [`follow_changes`](Self::follow_changes) on a caller's thread. Answers whether
@@ -35,7 +35,7 @@ impl<M: Mover> Shared<M> {
     /// Appends to the change log that a chunk was published or deleted. In a layout of another
     /// program, which has no such log, names are asked for.
     pub fn announce_change(&self, record: Record) {
-        if self.home.foreign().is_none() {
+        if self.data_dir.foreign().is_none() {
             self.changes.append(record);
         }
     }
@@ -47,7 +47,7 @@ impl<M: Mover> Shared<M> {
     }
 
     fn follow_up_to(&self, bytes_max: u64) -> Caught {
-        if self.home.foreign().is_some() {
+        if self.data_dir.foreign().is_some() {
             return Caught::default();
         }
         let followed = self.changes.follow(bytes_max, |record| self.follow(record));
@@ -93,7 +93,7 @@ impl<M: Mover> Shared<M> {
             return;
         }
         let one = self.name(&digest);
-        let Ok(Some(file)) = self.home.find(&digest, len) else { return };
+        let Ok(Some(file)) = self.data_dir.find(&digest, len) else { return };
         self.acquit_if_new(&digest, file);
         if known_len(&digest).is_some_and(|known| known != len) {
             drop(one);
@@ -115,7 +115,7 @@ impl<M: Mover> Shared<M> {
     /// the change log is settled.
     pub fn reconcile(&self) -> bool {
         let missed = self.changes.missed();
-        if let Some(foreign) = self.home.foreign() {
+        if let Some(foreign) = self.data_dir.foreign() {
             let is_swept = self.reported("sweep the directory", self.sweep(foreign));
             if is_swept {
                 self.changes.settle(missed);
@@ -126,7 +126,7 @@ impl<M: Mover> Shared<M> {
         let mut listed = Vec::new();
         if !self.reported(
             "list the directory",
-            self.home.list(|digest, len| listed.push((digest, len))),
+            self.data_dir.list(|digest, len| listed.push((digest, len))),
         ) {
             return false;
         }

@@ -9,8 +9,8 @@ use std::sync::{PoisonError, RwLock};
 use kvtier_core::{Error, ErrorKind, Key};
 use kvtier_key::{KeyId, Namespace};
 
-use crate::home::manifest::{Manifest, escape, unescape};
-use crate::home::{DOOR_WAIT_MAX, ENTRY_WAIT_MAX, Home};
+use crate::data_dir::manifest::{Manifest, escape, unescape};
+use crate::data_dir::{DataDir, OPEN_WAIT_MAX, REGISTRATION_WAIT_MAX};
 use crate::tenants::{Tenants, is_word};
 
 /// The most kinds of chunks that one directory notes; those beyond are not compared.
@@ -94,12 +94,12 @@ impl Geometry {
     /// that of a save.
     pub fn refusal(
         &self,
-        home: &Home,
+        data_dir: &DataDir,
         tenants: &Tenants,
         key: &Key,
         len: Option<u64>,
     ) -> Option<Error> {
-        let (name, root) = (kind(key, tenants), home.root());
+        let (name, root) = (kind(key, tenants), data_dir.root());
         let known =
             self.known.read().unwrap_or_else(PoisonError::into_inner).get(&name).copied()?;
         match (known.and(Shape::of(key, len)), len) {
@@ -113,7 +113,13 @@ impl Geometry {
 
     /// Notes what a save tells of its kind, where that is new. `Invalid` when somebody noted
     /// something else meanwhile, `Io` when the manifest cannot be read or written.
-    pub fn learn(&self, home: &Home, tenants: &Tenants, key: &Key, len: u64) -> Result<(), Error> {
+    pub fn learn(
+        &self,
+        data_dir: &DataDir,
+        tenants: &Tenants,
+        key: &Key,
+        len: u64,
+    ) -> Result<(), Error> {
         let (name, ours) = (kind(key, tenants), Shape::of(key, Some(len)));
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&name).copied();
         if known.is_some_and(|known| known.and(ours) == Some(known)) {
@@ -126,26 +132,27 @@ impl Geometry {
             return Ok(());
         }
         let (mut both, mut refused) = (ours, None);
-        home.edit_manifest(DOOR_WAIT_MAX, |manifest| {
-            let noted = manifest.agreed.get(&name).and_then(|text| Shape::parse(text));
-            match (noted, noted.map_or(Some(ours), |noted| noted.and(ours))) {
-                (Some(noted), None) => {
-                    refused = Some(clash(home.root(), &name, noted.text(), ours.text()))
+        data_dir
+            .edit_manifest(REGISTRATION_WAIT_MAX, |manifest| {
+                let noted = manifest.agreed.get(&name).and_then(|text| Shape::parse(text));
+                match (noted, noted.map_or(Some(ours), |noted| noted.and(ours))) {
+                    (Some(noted), None) => {
+                        refused = Some(clash(data_dir.root(), &name, noted.text(), ours.text()))
+                    }
+                    (None, _) if ours.is_any() => {}
+                    (None, _) if manifest.agreed.len() >= KINDS_MAX => self.say_full(),
+                    (_, agreed) => {
+                        both = agreed.unwrap_or(ours);
+                        manifest.agreed.insert(name.clone(), both.text());
+                    }
                 }
-                (None, _) if ours.is_any() => {}
-                (None, _) if manifest.agreed.len() >= KINDS_MAX => self.say_full(),
-                (_, agreed) => {
-                    both = agreed.unwrap_or(ours);
-                    manifest.agreed.insert(name.clone(), both.text());
-                }
-            }
-            Ok(())
-        })
-        // Not `Invalid`, which is what a clash is: here the medium has the fault, and may be asked
-        // again.
-        .map_err(|e| {
-            Error::new(ErrorKind::Io, "cannot read or write the manifest").with_source(e)
-        })?;
+                Ok(())
+            })
+            // Not `Invalid`, which is what a clash is: here the medium has the fault, and may be asked
+            // again.
+            .map_err(|e| {
+                Error::new(ErrorKind::Io, "cannot read or write the manifest").with_source(e)
+            })?;
         if let Some(refused) = refused {
             return Err(refused);
         }
@@ -162,27 +169,38 @@ impl Geometry {
 }
 
 /// Notes the namespace with which a tier opens, or finds that the directory is another's.
-pub fn agree_on_namespace(home: &Home, tenants: &Tenants, ns: &Namespace) -> Result<(), Error> {
+pub fn agree_on_namespace(
+    data_dir: &DataDir,
+    tenants: &Tenants,
+    ns: &Namespace,
+) -> Result<(), Error> {
     let sizes: Vec<String> =
         ns.all_chunk_bytes().iter().map(|(group, bytes)| format!("{group}={bytes}")).collect();
     let sizes = if sizes.is_empty() { "any".into() } else { sizes.join(",") };
     let ours = format!("{sizes} {}", partial_text(ns.allow_partial()));
     let tenant = format!("namespace {} ", tenants.word(ns.tenant()));
     let name = format!("{tenant}{}", ns.layout().to_hex());
-    home.edit_manifest(ENTRY_WAIT_MAX, |manifest| {
-        // Files of a foreign layout do not say which of a tenant's layouts they have: there is one.
-        let same =
-            |noted: &str| noted == name || (home.foreign().is_some() && noted.starts_with(&tenant));
-        match manifest.agreed.iter().find(|(noted, _)| same(noted)) {
-            Some((noted, theirs)) if (noted, theirs) != (&name, &ours) => {
-                return Err(clash(home.root(), noted, theirs.clone(), format!("{name}: {ours}")));
+    data_dir
+        .edit_manifest(OPEN_WAIT_MAX, |manifest| {
+            // Files of a foreign layout do not say which of a tenant's layouts they have: there is one.
+            let same = |noted: &str| {
+                noted == name || (data_dir.foreign().is_some() && noted.starts_with(&tenant))
+            };
+            match manifest.agreed.iter().find(|(noted, _)| same(noted)) {
+                Some((noted, theirs)) if (noted, theirs) != (&name, &ours) => {
+                    return Err(clash(
+                        data_dir.root(),
+                        noted,
+                        theirs.clone(),
+                        format!("{name}: {ours}"),
+                    ));
+                }
+                None if manifest.agreed.len() >= KINDS_MAX => tracing::warn!("{}", too_many()),
+                _ => drop(manifest.agreed.insert(name, ours)),
             }
-            None if manifest.agreed.len() >= KINDS_MAX => tracing::warn!("{}", too_many()),
-            _ => drop(manifest.agreed.insert(name, ours)),
-        }
-        Ok(())
-    })
-    .map(drop)
+            Ok(())
+        })
+        .map(drop)
 }
 
 /// Spells tenants whose names stand in the manifest of an earlier build as this one does.

@@ -10,13 +10,13 @@ use kvtier_core::Error;
 use kvtier_index::journal::Record;
 use kvtier_key::{ChunkShape, Digest, Facts, Key, PieceSums};
 
-pub use crate::home::Scratch;
-use crate::home::{FileId, Manifest, kind_of, living, quarantine};
+pub use crate::data_dir::Scratch;
+use crate::data_dir::{FileId, Manifest, kind_of, live_names, quarantine};
 use crate::layout::Layout;
 use crate::ledger::Ledger;
 use crate::name::{self, PAGE, file_len};
 pub use crate::probe::Medium;
-use crate::{footer, home};
+use crate::{data_dir, footer};
 use accounting::Accounting;
 
 mod accounting;
@@ -276,9 +276,9 @@ impl Directory {
             Err(e) => return Err(e),
         };
         self.make_own()?;
-        let (corner, accounting) = (home::visit(&own)?, self.accounting()?);
+        let (staging, accounting) = (data_dir::register(&own)?, self.accounting()?);
         let since = accounting.as_ref().and_then(|accounting| accounting.generation());
-        let taken = corner.path().join(path.file_name().unwrap_or_default());
+        let taken = staging.path().join(path.file_name().unwrap_or_default());
         match fs::rename(&path, &taken) {
             Err(e) if e.kind() == Io::NotFound => return Ok(false),
             other => other?,
@@ -311,10 +311,10 @@ impl Directory {
         if own.join("manifest").exists() {
             return Ok(());
         }
-        home::bookkeeping::make_dirs(&own)?;
-        let door = home::open_rw(&own.join("door"))?;
-        door.lock()?;
-        home::manifest::agree(&self.root, &own, self.layout).map(drop).map_err(io::Error::other)
+        data_dir::internal_files::make_dirs(&own)?;
+        let registration = data_dir::open_rw(&own.join("door"))?;
+        registration.lock()?;
+        data_dir::manifest::agree(&self.root, &own, self.layout).map(drop).map_err(io::Error::other)
     }
 
     /// Counts everything.
@@ -333,11 +333,11 @@ impl Directory {
             return Ok(sum);
         }
         let tmp = self.own().join("tmp");
-        let alive = living(&tmp)?;
-        for corner in fs::read_dir(&tmp)? {
-            let corner = corner?;
-            let name = corner.file_name().to_string_lossy().into_owned();
-            let drafts = fs::read_dir(corner.path()).into_iter().flatten().flatten();
+        let alive = live_names(&tmp)?;
+        for staging in fs::read_dir(&tmp)? {
+            let staging = staging?;
+            let name = staging.file_name().to_string_lossy().into_owned();
+            let drafts = fs::read_dir(staging.path()).into_iter().flatten().flatten();
             sum.unfinished += drafts.filter(|file| file.file_name() != "alive").count() as u64;
             if alive.contains(&name) { sum.living.push(name) } else { sum.dead.push(name) }
         }
@@ -357,7 +357,7 @@ impl Directory {
     /// Bytes of all that a ledger counts.
     fn count(&self) -> io::Result<u64> {
         let mut bytes = quarantine::list(&self.own())?.iter().map(|kept| kept.bytes).sum();
-        home::census::drafts(&self.own().join("tmp"), &mut |_, claimed| bytes += claimed)?;
+        data_dir::byte_count::drafts(&self.own().join("tmp"), &mut |_, claimed| bytes += claimed)?;
         self.walk(|_, _, named| bytes += named.map_or(0, |chunk| self.file_len(&chunk)))?;
         Ok(bytes)
     }

@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::counters::add;
+use crate::data_dir::{StagingDir, live_names};
 use crate::history::{self, Reader};
-use crate::home::{Corner, living};
 use crate::leadership::Leadership;
 use crate::mover::Mover;
 use crate::shared::Shared;
@@ -88,7 +88,7 @@ pub struct Chores<M: Mover> {
     /// read-only since it was opened.
     leadership: Option<Leadership>,
     /// Our corner when we looked last.
-    corner: Option<Arc<Corner>>,
+    staging: Option<Arc<StagingDir>>,
     /// Journals of dead processes wait to be merged into a snapshot.
     inherited: bool,
 }
@@ -101,10 +101,10 @@ impl<M: Mover> Chores<M> {
         flush_every: Duration,
         free_min_bytes: u64,
     ) -> io::Result<Self> {
-        let may_write = !shared.home.is_read_only();
-        let leadership = may_write.then(|| Leadership::open(&shared.home.own())).transpose()?;
+        let may_write = !shared.data_dir.is_read_only();
+        let leadership = may_write.then(|| Leadership::open(&shared.data_dir.own())).transpose()?;
         let (flushed, inherited) = (shared.clock.now(), reader.others() > 0);
-        let (shared, corner) = (Arc::clone(shared), shared.home.corner().ok());
+        let (shared, staging) = (Arc::clone(shared), shared.data_dir.staging().ok());
         let tick = if shared.changes.is_prompt() { TICK } else { NETWORK_TICK };
         let tick = tick.min(flush_every);
         let looked = flushed;
@@ -118,20 +118,20 @@ impl<M: Mover> Chores<M> {
             free_min_bytes,
             watched: flushed,
             leadership,
-            corner,
+            staging,
             inherited,
         })
     }
 
     /// One round; everything that is due, or in the `last` one everything.
     fn round(&mut self, last: bool) {
-        self.shared.restore_home();
-        if self.shared.home.is_read_only() {
+        self.shared.restore_data_dir();
+        if self.shared.data_dir.is_read_only() {
             return self.follow();
         }
-        let corner = self.shared.home.corner().ok();
-        if corner.as_ref().map(Arc::as_ptr) != self.corner.as_ref().map(Arc::as_ptr) {
-            self.corner = corner;
+        let staging = self.shared.data_dir.staging().ok();
+        if staging.as_ref().map(Arc::as_ptr) != self.staging.as_ref().map(Arc::as_ptr) {
+            self.staging = staging;
             self.tell("make `.kvtier/evictor` again", Chores::begin_anew);
         }
         self.tell("share the ledger", |chores| chores.shared.share_ledger());
@@ -141,12 +141,12 @@ impl<M: Mover> Chores<M> {
         if last || self.shared.clock.elapsed(self.flushed) >= self.flush_every {
             self.flushed = self.shared.clock.now();
             self.tell("write the journal", |chores| {
-                chores.shared.home.corner()?.show(&chores.shared.clock)?;
+                chores.shared.data_dir.staging()?.heartbeat(&chores.shared.clock)?;
                 chores.shared.journal.flush()
             });
             self.tell("take a snapshot", |chores| {
                 let leads = match &mut chores.leadership {
-                    Some(leadership) => leadership.lead(&chores.shared.home)?,
+                    Some(leadership) => leadership.lead(&chores.shared.data_dir)?,
                     None => false,
                 };
                 if leads && chores.needs_snapshot(last)? { chores.snapshot() } else { Ok(()) }
@@ -172,7 +172,7 @@ impl<M: Mover> Chores<M> {
     /// Somebody deleted `.kvtier`, and it is made again: what it held besides names is written
     /// again.
     fn begin_anew(&mut self) -> io::Result<()> {
-        self.leadership = Some(Leadership::open(&self.shared.home.own())?);
+        self.leadership = Some(Leadership::open(&self.shared.data_dir.own())?);
         self.inherited = true;
         Ok(())
     }
@@ -185,20 +185,21 @@ impl<M: Mover> Chores<M> {
 
     /// Whether a snapshot is due: others may note much while we do nothing.
     fn needs_snapshot(&mut self, last: bool) -> io::Result<bool> {
-        let corner = self.shared.home.corner()?;
-        let new = self.shared.journal.since_snapshot() + self.reader.unread_bytes(corner.name())?;
+        let staging = self.shared.data_dir.staging()?;
+        let new =
+            self.shared.journal.since_snapshot() + self.reader.unread_bytes(staging.name())?;
         Ok(last || new >= SNAPSHOT_AFTER_BYTES || std::mem::take(&mut self.inherited))
     }
 
     /// Merges what all processes noted, and writes down the order of use.
     fn snapshot(&mut self) -> io::Result<()> {
         let (shared, at_ms) = (&self.shared, self.shared.clock.unix_ms());
-        let (own, corner) = (shared.home.own(), shared.home.corner()?);
-        let name = corner.name();
+        let (own, staging) = (shared.data_dir.own(), shared.data_dir.staging()?);
+        let name = staging.name();
         shared.journal.flush()?;
-        let living: BTreeSet<String> = living(&own.join("tmp"))?;
+        let living: BTreeSet<String> = live_names(&own.join("tmp"))?;
         let merged = self.reader.read(Some(name))?;
-        self.reader.take_damage().into_iter().for_each(|found| shared.home.note_damage(found));
+        self.reader.take_damage().into_iter().for_each(|found| shared.data_dir.note_damage(found));
         for some in merged.chunks(4096) {
             let mut index = shared.index();
             some.iter().for_each(|record| history::apply(&mut index, record));
@@ -213,7 +214,7 @@ impl<M: Mover> Chores<M> {
     /// compared with the directory.
     fn look_after(&mut self) -> io::Result<()> {
         let shared = &self.shared;
-        if shared.home.repair_shards().unwrap_or_else(|e| {
+        if shared.data_dir.repair_shards().unwrap_or_else(|e| {
             shared.failed("cannot repair the directories of chunks", &e);
             false
         }) {
@@ -221,7 +222,7 @@ impl<M: Mover> Chores<M> {
             shared.ledger_check.suspect();
         }
         shared.trim_aside();
-        shared.bury_dead();
+        shared.remove_stale();
         shared.look_for_peers()?;
         if shared.is_ledger_suspect() {
             shared.looks.now_and_then(&shared.clock, || {
@@ -248,7 +249,7 @@ impl<M: Mover> Chores<M> {
         let now = shared.clock.now();
         let since =
             now.saturating_duration_since(std::mem::replace(&mut self.watched, now)).min(TICK);
-        let free = shared.home.free_bytes()?;
+        let free = shared.data_dir.free_bytes()?;
         let mut short = self.free_min_bytes.saturating_sub(free);
         if short == 0 || !shared.may_evict() {
             return Ok(());

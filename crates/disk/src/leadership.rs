@@ -10,7 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use crate::home::{Home, Process, bookkeeping, draft_name, open_rw};
+use crate::data_dir::{DataDir, Process, draft_name, internal_files, open_rw};
 
 /// The most bytes of the file that are read.
 const BYTES_MAX: u64 = 4096;
@@ -33,11 +33,11 @@ impl Leadership {
     }
 
     /// Whether this process leads, if need be after a try to.
-    pub fn lead(&mut self, home: &Home) -> io::Result<bool> {
+    pub fn lead(&mut self, data_dir: &DataDir) -> io::Result<bool> {
         if self.leads || !self.may_be_free() {
             return Ok(self.leads);
         }
-        home.with_door(|| self.take(home))?;
+        data_dir.with_registration_lock(|| self.take(data_dir))?;
         Ok(self.leads)
     }
 
@@ -51,13 +51,13 @@ impl Leadership {
     }
 
     /// Takes the file's lock if it is free, or a new file's. The registration lock is held.
-    fn take(&mut self, home: &Home) -> io::Result<()> {
+    fn take(&mut self, data_dir: &DataDir) -> io::Result<()> {
         self.file = open_rw(&self.path)?;
         if self.file.try_lock().is_ok() {
             // Before others read whose it was.
             write_name(&mut self.file)?;
         } else if is_leader_gone(&self.path) {
-            self.file = self.replace(home)?;
+            self.file = self.replace(data_dir)?;
         } else {
             return Ok(());
         }
@@ -66,11 +66,13 @@ impl Leadership {
     }
 
     /// A new file, locked and written to before it has the name.
-    fn replace(&self, home: &Home) -> io::Result<File> {
-        let corner = home.corner()?;
-        let draft = corner.path().join(draft_name(corner.number(), 0));
-        let mut file =
-            bookkeeping::open(&draft, OpenOptions::new().read(true).write(true).create_new(true))?;
+    fn replace(&self, data_dir: &DataDir) -> io::Result<File> {
+        let staging = data_dir.staging()?;
+        let draft = staging.path().join(draft_name(staging.number(), 0));
+        let mut file = internal_files::open(
+            &draft,
+            OpenOptions::new().read(true).write(true).create_new(true),
+        )?;
         let done = file.try_lock().map_err(io::Error::from);
         let done = done.and_then(|()| write_name(&mut file));
         match done.and_then(|()| fs::rename(&draft, &self.path)) {
@@ -102,7 +104,7 @@ fn write_name(file: &mut File) -> io::Result<()> {
 
 /// Whether the process that locked the file certainly runs no more.
 fn is_leader_gone(path: &Path) -> bool {
-    let bytes = bookkeeping::read(path, BYTES_MAX).unwrap_or_default();
+    let bytes = internal_files::read(path, BYTES_MAX).unwrap_or_default();
     String::from_utf8(bytes)
         .ok()
         .and_then(|text| text.lines().find_map(Process::parse))
@@ -132,41 +134,43 @@ mod tests {
     #[test]
     fn one_leads_and_the_next_when_it_goes() {
         let dir = tempfile::tempdir().unwrap();
-        let home = Home::open(dir.path(), None).unwrap();
-        let [mut a, mut b] = [(); 2].map(|()| Leadership::open(&home.own()).unwrap());
-        assert!(a.lead(&home).unwrap() && !b.lead(&home).unwrap() && a.lead(&home).unwrap());
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        let [mut a, mut b] = [(); 2].map(|()| Leadership::open(&data_dir.own()).unwrap());
+        assert!(
+            a.lead(&data_dir).unwrap() && !b.lead(&data_dir).unwrap() && a.lead(&data_dir).unwrap()
+        );
         drop(a);
-        assert!(b.lead(&home).unwrap());
+        assert!(b.lead(&data_dir).unwrap());
     }
 
     #[test]
     fn a_leader_that_is_gone_is_followed_though_its_lock_is_kept_and_by_one_only() {
         let dir = tempfile::tempdir().unwrap();
-        let home = Home::open(dir.path(), None).unwrap();
-        let own = home.own();
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        let own = data_dir.own();
         let [mut a, mut b] = [(); 2].map(|()| Leadership::open(&own).unwrap());
         let ours = Process::this().unwrap();
         let elsewhere = Process { boot: "another machine".into(), ..gone() };
         for lives in [ours.clone(), elsewhere] {
             let kept = locked_by(&own, &lives);
-            assert!(!a.lead(&home).unwrap(), "{lives:?}");
+            assert!(!a.lead(&data_dir).unwrap(), "{lives:?}");
             kept.unlock().unwrap();
         }
         let kept = locked_by(&own, &gone());
-        assert!(a.lead(&home).unwrap() && !b.lead(&home).unwrap());
+        assert!(a.lead(&data_dir).unwrap() && !b.lead(&data_dir).unwrap());
         // The child of the one before ends, too. Its file has the name no more.
         kept.unlock().unwrap();
-        assert!(!b.lead(&home).unwrap());
-        let files = fs::read_dir(home.corner().unwrap().path()).unwrap().count();
+        assert!(!b.lead(&data_dir).unwrap());
+        let files = fs::read_dir(data_dir.staging().unwrap().path()).unwrap().count();
         assert_eq!(files, 1, "only `alive` is left");
     }
 
     #[test]
     fn the_name_of_the_leader_before_is_not_taken_for_that_of_the_next() {
         let dir = tempfile::tempdir().unwrap();
-        let home = Home::open(dir.path(), None).unwrap();
-        locked_by(&home.own(), &gone()).unlock().unwrap();
-        let [mut a, mut b] = [(); 2].map(|()| Leadership::open(&home.own()).unwrap());
-        assert!(a.lead(&home).unwrap() && !b.lead(&home).unwrap());
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        locked_by(&data_dir.own(), &gone()).unlock().unwrap();
+        let [mut a, mut b] = [(); 2].map(|()| Leadership::open(&data_dir.own()).unwrap());
+        assert!(a.lead(&data_dir).unwrap() && !b.lead(&data_dir).unwrap());
     }
 }

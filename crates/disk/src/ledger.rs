@@ -21,7 +21,7 @@
 //!    meanwhile, and counts each unfinished file by the larger of its stated and its real length,
 //!    then each file with a name, then the quarantine. A file that is renamed while the directory
 //!    is read is counted where it is seen first; what a pass misses because it moved behind the
-//!    reader is found by the next, until a pass finds nothing new (`home/census.rs`). Threads of
+//!    reader is found by the next, until a pass finds nothing new (`data_dir/byte_count.rs`). Threads of
 //!    the own process stand still meanwhile (`ledger_check.rs`).
 //! 6. *A release from before a recount does not count.* Each recount begins a generation, which it
 //!    writes into the ledger before it counts the first file. A process notes the generation that it saw last before it unlinks; if the ledger has another when it
@@ -58,7 +58,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use kvtier_key::BlockSums;
 
 use self::storage::Storage;
-use crate::home::{DOOR_WAIT_MAX, bookkeeping, open_rw};
+use crate::data_dir::{REGISTRATION_WAIT_MAX, internal_files, open_rw};
 
 const MAGIC: [u8; 8] = *b"KVTLEDG2";
 /// Magic, total, generation, number of changes, CRC32C of these.
@@ -181,8 +181,8 @@ impl Ledger<File> {
     /// What the ledger says, without opening it to write; `None` where there is none or it is
     /// damaged.
     pub fn peek(own: &Path) -> io::Result<Option<u64>> {
-        match bookkeeping::open_to_read(&own.join("ledger")) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound || bookkeeping::is_no_file(&e) => {
+        match internal_files::open_to_read(&own.join("ledger")) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound || internal_files::is_not_a_file(&e) => {
                 Ok(None)
             }
             file => Ok(read(&file?)?.map(|contents| contents.total)),
@@ -296,7 +296,7 @@ impl<S: Storage> Ledger<S> {
         let mut state = self.state();
         let state = &mut *state;
         let file = state.file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
-        file.lock_within(DOOR_WAIT_MAX)?;
+        file.lock_within(REGISTRATION_WAIT_MAX)?;
         let done = read(file).and_then(|contents| {
             if contents.is_some() && !always {
                 return Ok(None);

@@ -15,7 +15,7 @@ use kvtier_core::Event;
 use kvtier_index::{IndexEntry, SlotCursor};
 use kvtier_key::Digest;
 
-use crate::home::{Buried, quarantine};
+use crate::data_dir::{RemovedStale, quarantine};
 use crate::layout::Foreign;
 use crate::ledger::{Claimed, Generation, Ledger, Recounted, is_damage};
 use crate::mover::Mover;
@@ -105,7 +105,7 @@ impl<M: Mover> Shared<M> {
     /// [`moving`](LedgerCheck::moving) since it took the chunk from the index.
     pub fn lost(&self, digest: &Digest, bytes: u64) {
         // There a sweep counts.
-        if self.home.foreign().is_some() || self.home.is_read_only() {
+        if self.data_dir.foreign().is_some() || self.data_dir.is_read_only() {
             return;
         }
         if !self.ledger_check.has_peers.load(Ordering::Relaxed) {
@@ -113,7 +113,7 @@ impl<M: Mover> Shared<M> {
             let mut release = |since| {
                 self.ledger.release_found(bytes, since).map(|released| is_released = released)
             };
-            match self.home.if_alone(|| matched.map_or(Ok(()), &mut release)) {
+            match self.data_dir.if_alone(|| matched.map_or(Ok(()), &mut release)) {
                 Ok(true) if is_released => return,
                 // A process came, removed it perhaps, and went.
                 Ok(true) => *lock(&self.ledger_check.matched) = None,
@@ -142,7 +142,7 @@ impl<M: Mover> Shared<M> {
 
     /// Learns whether other processes have the directory open.
     pub fn look_for_peers(&self) -> io::Result<()> {
-        let is_alone = self.home.if_alone(|| Ok(()))?;
+        let is_alone = self.data_dir.if_alone(|| Ok(()))?;
         let had = self.ledger_check.has_peers.swap(!is_alone, Ordering::Relaxed);
         if had && is_alone {
             // Now the index and the ledger can be brought into agreement for good.
@@ -160,7 +160,7 @@ impl<M: Mover> Shared<M> {
             // Put off: a process that is stopped has it.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(e),
             Err(_) => {
-                self.ledger.reopen(&self.home.own())?;
+                self.ledger.reopen(&self.data_dir.own())?;
                 self.ledger.fold()
             }
             Ok(()) => Ok(()),
@@ -171,13 +171,13 @@ impl<M: Mover> Shared<M> {
     /// others are at work are none.
     pub fn check_ledger(&self) {
         // There the sweep counts.
-        if self.home.foreign().is_some() {
+        if self.data_dir.foreign().is_some() {
             return;
         }
-        let own = self.home.own();
+        let own = self.data_dir.own();
         let look = || {
             let before = Ledger::peek(&own)?;
-            let there = self.home.count_once()?;
+            let there = self.data_dir.count_once()?;
             Ok::<_, io::Error>((before, there, Ledger::peek(&own)?))
         };
         let checked = look().and_then(|(before, there, after)| match after {
@@ -204,7 +204,7 @@ impl<M: Mover> Shared<M> {
         let still = self.ledger_check.motion.write().unwrap_or_else(PoisonError::into_inner);
         let mut chunks = Vec::new();
         let count = || {
-            let census = self.home.count()?;
+            let census = self.data_dir.count()?;
             chunks = census.chunks;
             Ok(census.bytes)
         };
@@ -212,7 +212,7 @@ impl<M: Mover> Shared<M> {
         else {
             return Ok(());
         };
-        if self.home.foreign().is_none() {
+        if self.data_dir.foreign().is_none() {
             chunks.sort_unstable();
             self.forget_uncounted(&chunks);
             *lock(&self.ledger_check.matched) = Some(generation);
@@ -238,7 +238,8 @@ impl<M: Mover> Shared<M> {
                 .iter()
                 .filter(|chunk| counted.binary_search(&(chunk.digest, chunk.len)).is_err());
             for chunk in unseen {
-                if !self.home.find(&chunk.digest, chunk.len).is_ok_and(|there| there.is_none()) {
+                if !self.data_dir.find(&chunk.digest, chunk.len).is_ok_and(|there| there.is_none())
+                {
                     continue;
                 }
                 let mut index = self.index();
@@ -251,20 +252,20 @@ impl<M: Mover> Shared<M> {
 
     /// Clears what processes that died left unfinished, and counts it no more. Answers whether
     /// there was anything.
-    pub fn bury_dead(&self) -> bool {
+    pub fn remove_stale(&self) -> bool {
         let since = self.ledger.generation();
-        let buried = self.home.bury_dead().unwrap_or_else(|e| {
+        let removed_stale = self.data_dir.remove_stale().unwrap_or_else(|e| {
             self.fault(format!("cannot clear what dead processes left: {e}"));
-            Buried::default()
+            RemovedStale::default()
         });
-        if buried.corners == 0 {
+        if removed_stale.dirs == 0 {
             return false;
         }
-        self.uncount(buried.bytes, since);
+        self.uncount(removed_stale.bytes, since);
         // What they had claimed and not yet allocated is found by a recount.
         self.ledger_check.suspect();
         // They may have published or deleted chunks and died before they could append that.
-        if self.home.foreign().is_none() {
+        if self.data_dir.foreign().is_none() {
             self.changes.append_lost();
         }
         true
@@ -278,7 +279,7 @@ impl<M: Mover> Shared<M> {
             return;
         }
         let (_moving, since) = (self.ledger_check.moving(), self.ledger.generation());
-        match self.home.keep_newer(digest, chunk.len, other) {
+        match self.data_dir.keep_newer(digest, chunk.len, other) {
             Ok(kept) => {
                 (chunk.len, chunk.bytes) = (kept.len, name::file_len(kept.len));
                 let _ = self.index().insert(chunk);
@@ -295,17 +296,17 @@ impl<M: Mover> Shared<M> {
     pub fn set_aside(&self, digest: &Digest, len: u64, was_known: bool) -> io::Result<()> {
         let (_moving, since) = (self.ledger_check.moving(), self.ledger.generation());
         let max = quarantine::bytes_max(self.capacity_bytes);
-        self.home.delete_sidecar(digest)?;
+        self.data_dir.delete_sidecar(digest)?;
         let kept = quarantine::keep(
-            &self.home.own(),
-            &self.home.root().join(self.home.at(digest, len)?),
+            &self.data_dir.own(),
+            &self.data_dir.root().join(self.data_dir.at(digest, len)?),
             max,
         )?;
         self.aside_bytes.fetch_add(kept, Ordering::Relaxed);
         // It was counted by the length in its name, and may have another.
         let is_counted = |foreign: &Foreign| was_known && !foreign.is_uncounted(digest);
-        let counted = match self.home.foreign().is_none_or(is_counted) {
-            true => self.home.file_len(len),
+        let counted = match self.data_dir.foreign().is_none_or(is_counted) {
+            true => self.data_dir.file_len(len),
             false => 0,
         };
         self.ledger.release_later(counted.saturating_sub(kept), since);

@@ -13,6 +13,7 @@ mod bounce;
 mod changes;
 mod config;
 mod counters;
+mod data_dir;
 mod delegate;
 mod disk;
 mod follow;
@@ -20,7 +21,6 @@ pub mod footer;
 mod geometry;
 mod hands;
 mod history;
-mod home;
 pub mod inspect;
 mod keeper;
 mod layout;
@@ -46,8 +46,8 @@ mod tenants;
 mod together;
 
 pub use config::{DiskConfig, Durability};
+pub use data_dir::kind_of;
 pub use disk::Disk;
-pub use home::kind_of;
 #[doc(hidden)]
 pub use kvtier_core;
 pub use kvtier_evict::PolicyKind;

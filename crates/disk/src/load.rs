@@ -8,9 +8,9 @@ use kvtier_mem::Lease;
 
 use crate::bounce::{Landing, scatter};
 use crate::counters::add;
+use crate::data_dir::FileId;
 use crate::footer;
 use crate::hands::Hands;
-use crate::home::FileId;
 use crate::layout;
 use crate::line::Turn;
 use crate::mover::{Moved, Mover, Part, Transfer};
@@ -33,7 +33,7 @@ pub fn begin<M: Mover>(
         return slot.finish(op, Err(Error::new(over, "ended before it began").with_op("load")));
     }
     op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
-    if let Some(foreign) = shared.home.foreign() {
+    if let Some(foreign) = shared.data_dir.foreign() {
         return layout::begin_load((shared, foreign), hands, (op, slot), turn);
     }
     let room = op.into.iter().map(|l| l.len() as u64).sum();
@@ -66,7 +66,7 @@ pub fn begin<M: Mover>(
             // chunk takes its place.
             if e.kind() == io::ErrorKind::PermissionDenied {
                 let one = shared.name(op.key.digest());
-                match shared.home.find(op.key.digest(), len) {
+                match shared.data_dir.find(op.key.digest(), len) {
                     Ok(Some(file)) => _ = shared.mark_corrupt(op.key.digest(), file),
                     _ => drop(shared.forget(op.key.digest(), true)),
                 }
@@ -75,7 +75,7 @@ pub fn begin<M: Mover>(
             }
             // A link is nothing of ours, nor of anybody's who shares the directory.
             if e.raw_os_error() == Some(nix::libc::ELOOP)
-                && let Ok(Some(seen)) = shared.home.find(op.key.digest(), len)
+                && let Ok(Some(seen)) = shared.data_dir.find(op.key.digest(), len)
             {
                 drop(reading);
                 return condemned(shared, op, slot, (len, seen));
@@ -89,7 +89,7 @@ pub fn begin<M: Mover>(
 /// Opens the chunk's file and says whether it has the length that its name says, padding and footer
 /// included.
 fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<(File, FileId, bool)> {
-    let file = shared.home.open_chunk(op.key.digest(), len)?;
+    let file = shared.data_dir.open_chunk(op.key.digest(), len)?;
     let meta = file.metadata()?;
     Ok((file, FileId::of(&meta), meta.len() == file_len(len) && meta.is_file()))
 }

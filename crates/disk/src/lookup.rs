@@ -132,11 +132,11 @@ impl<M: Mover> Shared<M> {
     fn files_of(&self, keys: &[Key]) -> HashMap<Digest, Vec<u64>> {
         let mut lengths: HashMap<Digest, Vec<u64>> = HashMap::new();
         // There a key has one name, whatever the length.
-        if self.home.foreign().is_some() {
+        if self.data_dir.foreign().is_some() {
             return lengths;
         }
         let digests: Vec<Digest> = keys.iter().map(|key| *key.digest()).collect();
-        match self.home.files_of(&digests) {
+        match self.data_dir.files_of(&digests) {
             Ok(files) => files
                 .into_iter()
                 .for_each(|(digest, len)| lengths.entry(digest).or_default().push(len)),
@@ -149,7 +149,7 @@ impl<M: Mover> Shared<M> {
     /// and could not be set aside. Answers whether there was one.
     fn delete_unknown(&self, key: &Key, lengths: &[u64]) -> bool {
         let digest = key.digest();
-        let deleted = match self.home.foreign() {
+        let deleted = match self.data_dir.foreign() {
             Some(foreign) => {
                 foreign.learn(key);
                 usize::from(self.delete_foreign(foreign, digest))
@@ -171,7 +171,7 @@ impl<M: Mover> Shared<M> {
             return false;
         }
         let _moving = self.ledger_check.moving();
-        match self.home.delete(digest, 0) {
+        match self.data_dir.delete(digest, 0) {
             Ok(there) => {
                 if there {
                     // Whether the ledger counted it is not known: a sweep counts anew.
@@ -196,10 +196,10 @@ impl<M: Mover> Shared<M> {
             return false;
         }
         let (_moving, since) = (self.ledger_check.moving(), self.ledger.generation());
-        match self.home.delete(digest, len) {
+        match self.data_dir.delete(digest, len) {
             Ok(there) => {
                 if there {
-                    self.uncount(self.home.file_len(len), since);
+                    self.uncount(self.data_dir.file_len(len), since);
                     self.announce_change(Record::Remove(*digest));
                 }
                 there

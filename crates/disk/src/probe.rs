@@ -5,7 +5,7 @@ use std::path::Path;
 use kvtier_core::Error;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-use crate::home::{self, Scratch};
+use crate::data_dir::{self, Scratch};
 use crate::kind_of;
 
 /// What a file system can do for a directory tier.
@@ -70,8 +70,8 @@ impl Medium {
             rename_swaps: swap.is_ok() && fs::read(&one)? == b"two",
             fallocates,
             locks: file.try_lock().is_ok(),
-            local: home::is_local(scratch)?,
-            bytes: home::sizes(scratch)?,
+            local: data_dir::is_local(scratch)?,
+            bytes: data_dir::sizes(scratch)?,
             inodes_free: stat.files_available(),
         })
     }

@@ -11,7 +11,7 @@ use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, IndexEntry, Refusal, Reservation, Reserve, ReserveRequest};
 
 use crate::counters::add;
-use crate::home::{Draft, is_full};
+use crate::data_dir::{Draft, is_full};
 use crate::ledger::{Claimed, Generation};
 use crate::mover::Mover;
 use crate::shared::Shared;
@@ -166,7 +166,7 @@ impl<M: Mover> Room<M> {
     fn make(&mut self) -> Result<Made, Denied> {
         let shared = Arc::clone(&self.shared);
         if let Some(spare) = self.spare.take() {
-            if let Ok(Some(file)) = shared.home.reopen(&spare, self.size.allocated) {
+            if let Ok(Some(file)) = shared.data_dir.reopen(&spare, self.size.allocated) {
                 (self.draft, self.file) = (Some(spare), Some(file));
                 return Ok(Made::Yes);
             }
@@ -176,7 +176,7 @@ impl<M: Mover> Room<M> {
         }
         let (mut made, bytes) = (None, self.size.claimed);
         let mut make = || {
-            let making = made.insert(shared.home.create(bytes));
+            let making = made.insert(shared.data_dir.create(bytes));
             making.is_ok()
         };
         let claimed = shared.claim_bytes(bytes, &mut make);
@@ -191,7 +191,7 @@ impl<M: Mover> Room<M> {
             return self.not_counted(claimed);
         }
         self.counted = true;
-        match shared.home.allocate(&file, self.size.allocated) {
+        match shared.data_dir.allocate(&file, self.size.allocated) {
             Ok(()) => self.file = Some(file),
             Err(e) => {
                 self.uncount();
@@ -211,7 +211,7 @@ impl<M: Mover> Room<M> {
         }
         let is_gone = e.kind() == io::ErrorKind::NotFound
             && !std::mem::replace(&mut self.tries.restored, true);
-        if is_gone && self.shared.restore_home() { self.make() } else { Err(Denied::Failed(e)) }
+        if is_gone && self.shared.restore_data_dir() { self.make() } else { Err(Denied::Failed(e)) }
     }
 
     /// The ledger did not take it. A damaged one is recounted, and asked again.
@@ -239,7 +239,7 @@ impl<M: Mover> Room<M> {
         }
         self.tries.refused += 1;
         match self.tries.refused {
-            1 => Ok(self.shared.bury_dead()),
+            1 => Ok(self.shared.remove_stale()),
             _ if self.shared.clock.now() < self.patience => Ok(false),
             _ if !std::mem::replace(&mut self.tries.checked, true) => {
                 // Another may have been faster: whatever was done, there may be room now.
@@ -350,7 +350,7 @@ impl<M: Mover> Room<M> {
         if shared.readers.has(digest) || !shared.index().is_evicting(digest) {
             return false;
         }
-        let Ok(Some(draft)) = shared.home.recycle(digest, victim.len) else { return false };
+        let Ok(Some(draft)) = shared.data_dir.recycle(digest, victim.len) else { return false };
         shared.index().finish_evict(digest);
         shared.journal.note([Record::Remove(*digest)]);
         shared.announce_change(Record::Remove(*digest));
@@ -377,7 +377,7 @@ impl<M: Mover> Room<M> {
         let (_moving, since) = (self.shared.ledger_check.moving(), self.shared.ledger.generation());
         self.file = None;
         for draft in [self.spare.take(), self.draft.take()].into_iter().flatten() {
-            let _ = self.shared.home.unlink_draft(&draft);
+            let _ = self.shared.data_dir.unlink_draft(&draft);
         }
         if std::mem::take(&mut self.counted) {
             self.shared.uncount(self.size.claimed, since);
@@ -442,11 +442,13 @@ impl<M: Mover> Shared<M> {
             return false;
         }
         let (_moving, since) = (self.ledger_check.moving(), self.ledger.generation());
-        match self.home.delete(&digest, len) {
+        match self.data_dir.delete(&digest, len) {
             Ok(there) => {
                 if there {
-                    let is_counted =
-                        !self.home.foreign().is_some_and(|foreign| foreign.is_uncounted(&digest));
+                    let is_counted = !self
+                        .data_dir
+                        .foreign()
+                        .is_some_and(|foreign| foreign.is_uncounted(&digest));
                     self.uncount(if is_counted { bytes } else { 0 }, since);
                     self.announce_change(Record::Remove(digest));
                 } else {

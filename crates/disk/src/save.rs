@@ -10,9 +10,9 @@ use kvtier_mem::View;
 
 use crate::config::Durability;
 use crate::counters::add;
+use crate::data_dir::{DataDir, Draft, is_full};
 use crate::footer;
 use crate::hands::Hands;
-use crate::home::{Draft, Home, is_full};
 use crate::layout::{self, Unshaped};
 use crate::line::Turn;
 use crate::mover::{Moved, Mover, Part, Transfer};
@@ -74,7 +74,7 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
     let len = op.from.iter().map(|v| v.len() as u64).sum();
     let mut known = shared.known_len(op.key.digest());
     if known.is_none() {
-        known = match shared.home.foreign() {
+        known = match shared.data_dir.foreign() {
             Some(_) => shared.discover(&op.key, None),
             None => {
                 shared.follow_changes();
@@ -85,7 +85,7 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
     // Asked for: a neighbour may have evicted it, and whoever is told `Present` will not save it
     // again.
     if known == Some(len)
-        && !shared.home.find(op.key.digest(), len).is_ok_and(|there| there.is_some())
+        && !shared.data_dir.find(op.key.digest(), len).is_ok_and(|there| there.is_some())
     {
         shared.vanished(op.key.digest(), len);
         known = None;
@@ -104,7 +104,7 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
         return slot.finish(op, Err(error.with_op("save").with_tier(shared.caps.name.clone())));
     }
     let header =
-        shared.home.foreign().map(|foreign| foreign.header(&op.key, len, shape.as_deref()));
+        shared.data_dir.foreign().map(|foreign| foreign.header(&op.key, len, shape.as_deref()));
     let header = match header.unwrap_or(Ok(None)) {
         Ok(header) => header,
         Err(Unshaped::Yet) => return shed(shared, op, slot, ShedReason::Throttled),
@@ -113,7 +113,7 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
         }
     };
     let tenant = shared.tenants.id(op.key.namespace().tenant());
-    let size = size_of(&shared.home, len);
+    let size = size_of(&shared.data_dir, len);
     let want = ReserveRequest::new(size.claimed)
         .with_place(announced.place())
         .with_tenant(tenant)
@@ -139,8 +139,8 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
 
 /// How large the files of a chunk of `len` bytes are, at most and at last: in a foreign layout the
 /// last page is written whole, and cut before it is published.
-fn size_of(home: &Home, len: u64) -> Size {
-    let (published, data) = (home.file_len(len), home.data_len(len));
+fn size_of(data_dir: &DataDir, len: u64) -> Size {
+    let (published, data) = (data_dir.file_len(len), data_dir.data_len(len));
     let allocated = data.next_multiple_of(PAGE);
     Size { claimed: published + (allocated - data), published, allocated }
 }
@@ -267,7 +267,7 @@ impl<M: Mover> Saving<M> {
             return Err(Stop::NoMemory);
         };
         let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums(&shared, from));
-        let foreign = shared.home.foreign();
+        let foreign = shared.data_dir.foreign();
         let page = match (foreign, &self.header) {
             (None, _) => footer::encode(&facts, &key).map(Vec::from),
             (Some(_), header) => Ok(header.clone().unwrap_or_default()),
@@ -295,7 +295,7 @@ impl<M: Mover> Saving<M> {
         if behind > 0 {
             parts.push(Part::Write { at: whole as u64, from: pair.slice(0..behind) });
         }
-        layout::behind(shared.home.head_bytes(), &mut parts);
+        layout::behind(shared.data_dir.head_bytes(), &mut parts);
         if behind < pair.len() {
             parts.push(Part::Write { at: 0, from: pair.slice(behind..pair.len()) });
         }
@@ -398,7 +398,7 @@ impl<M: Mover> Saving<M> {
         }
         match shared.durability {
             Durability::None => self.stored(&key, Ok(())),
-            Durability::Fdatasync => self.stored(&key, shared.home.sync_name(key.digest())),
+            Durability::Fdatasync => self.stored(&key, shared.data_dir.sync_name(key.digest())),
             Durability::Syncfs => {
                 hands.syncer.after_sync(Box::new(move |synced| self.stored(&key, synced)))
             }
@@ -413,7 +413,7 @@ impl<M: Mover> Saving<M> {
         let failed = |what: &'static str, e: io::Error| Err(shared.end_of_save(key, what, e));
         if let Some(facts) = self.facts.take()
             && let Err(e) =
-                layout::finish_file(&shared, file, &facts, shared.home.data_len(self.len))
+                layout::finish_file(&shared, file, &facts, shared.data_dir.data_len(self.len))
         {
             return failed("cannot finish the chunk's file", e);
         }
@@ -422,9 +422,9 @@ impl<M: Mover> Saving<M> {
             return failed("cannot bring the chunk to the device", e.into());
         }
         if let Some(header) = self.header.take() {
-            let mut made = shared.home.create_small(&header, is_durable);
+            let mut made = shared.data_dir.create_small(&header, is_durable);
             if made.as_ref().is_err_and(is_full) && self.squeeze() {
-                made = shared.home.create_small(&header, is_durable);
+                made = shared.data_dir.create_small(&header, is_durable);
             }
             match made {
                 Ok(sidecar) => self.sidecar = Some(sidecar),
@@ -458,17 +458,17 @@ impl<M: Mover> Saving<M> {
         }
         let _one = shared.name(digest);
         let (_moving, since) = (shared.ledger_check.moving(), shared.ledger.generation());
-        let mut replaced_bytes = shared.home.file_len(len);
-        if let Some(foreign) = shared.home.foreign() {
+        let mut replaced_bytes = shared.data_dir.file_len(len);
+        if let Some(foreign) = shared.data_dir.foreign() {
             foreign.learn(key);
             // One name for all lengths. What another program wrote there since the last sweep is
             // not counted.
             let is_counted = !foreign.is_uncounted(digest);
-            let there = shared.home.bytes_of(digest, len).ok().flatten().filter(|_| is_counted);
+            let there = shared.data_dir.bytes_of(digest, len).ok().flatten().filter(|_| is_counted);
             replaced_bytes = there.unwrap_or(0);
         }
         let Some(draft) = room.draft() else { return Ok(()) };
-        match shared.home.publish(draft, digest, len) {
+        match shared.data_dir.publish(draft, digest, len) {
             Ok(false) => {}
             Ok(true) => shared.uncount(replaced_bytes, since),
             Err(e) => {
@@ -477,10 +477,10 @@ impl<M: Mover> Saving<M> {
             }
         }
         if let Some(sidecar) = self.sidecar.take()
-            && let Err(e) = shared.home.publish_sidecar(&sidecar, digest)
+            && let Err(e) = shared.data_dir.publish_sidecar(&sidecar, digest)
         {
             // What LMCache does not see is not there.
-            let _ = shared.home.delete(digest, len);
+            let _ = shared.data_dir.delete(digest, len);
             shared.forget(digest, false);
             room.lose(since);
             self.sidecar = Some(sidecar);
@@ -493,15 +493,15 @@ impl<M: Mover> Saving<M> {
         // with another length.
         let superfluous = match inserted {
             InsertOutcome::Refused(_) => Some(len),
-            InsertOutcome::Replaced { old } if shared.home.foreign().is_none() => {
+            InsertOutcome::Replaced { old } if shared.data_dir.foreign().is_none() => {
                 Some(old.len).filter(|old| *old != len)
             }
             _ => None,
         };
         if let Some(superfluous) = superfluous
-            && shared.home.delete(digest, superfluous).is_ok_and(|there| there)
+            && shared.data_dir.delete(digest, superfluous).is_ok_and(|there| there)
         {
-            shared.uncount(shared.home.file_len(superfluous), since);
+            shared.uncount(shared.data_dir.file_len(superfluous), since);
         }
         if matches!(inserted, InsertOutcome::Refused(_)) {
             // Other processes may have the chunk whose file was replaced in their index.
@@ -547,7 +547,7 @@ impl<M: Mover> Drop for Saving<M> {
     /// dropped last, answers `Closed` if nobody did.
     fn drop(&mut self) {
         if let Some(sidecar) = self.sidecar.take() {
-            let _ = self.shared.home.unlink_draft(&sidecar);
+            let _ = self.shared.data_dir.unlink_draft(&sidecar);
         }
     }
 }

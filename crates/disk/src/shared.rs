@@ -13,9 +13,9 @@ use kvtier_mem::Arena;
 use crate::changes::ChangeLog;
 use crate::config::Durability;
 use crate::counters::{Counters, add};
+use crate::data_dir::{DataDir, FileId, kind_of};
 use crate::geometry::Geometry;
 use crate::history::Journal;
-use crate::home::{FileId, Home, kind_of};
 use crate::ledger::Ledger;
 use crate::ledger_check::LedgerCheck;
 use crate::line::Line;
@@ -43,7 +43,7 @@ pub struct Shared<M> {
     pub deletes_per_second_max: u32,
     pub room_wait_max: Duration,
     pub durability: Durability,
-    pub home: Home,
+    pub data_dir: DataDir,
     pub ledger: Ledger,
     pub journal: Journal,
     /// What all processes published and deleted.
@@ -90,7 +90,7 @@ pub struct Shared<M> {
 
 /// What a directory keeps on the medium about itself.
 pub struct Books {
-    pub home: Home,
+    pub data_dir: DataDir,
     pub ledger: Ledger,
     pub ledger_check: LedgerCheck,
     pub journal: Journal,
@@ -110,16 +110,24 @@ impl<M: Mover> Shared<M> {
         parts: (Index, Gate, Arena, Arena),
     ) -> Self {
         let (index, gate, tails, bounce) = parts;
-        let Books { home, ledger, ledger_check, journal, changes, tenants, aside_bytes, geometry } =
-            books;
-        let read_only = home.is_read_only();
+        let Books {
+            data_dir,
+            ledger,
+            ledger_check,
+            journal,
+            changes,
+            tenants,
+            aside_bytes,
+            geometry,
+        } = books;
+        let read_only = data_dir.is_read_only();
         Shared {
             caps,
             capacity_bytes: config.capacity_bytes,
             deletes_per_second_max: config.deletes_per_second_max,
             room_wait_max: config.room_wait_max,
             durability: config.durability,
-            home,
+            data_dir,
             ledger,
             journal,
             changes,
@@ -176,8 +184,8 @@ impl<M: Mover> Shared<M> {
         if chunk.len > 0 {
             return chunk.len;
         }
-        let bytes = self.home.bytes_of(&chunk.digest, 0).ok().flatten().unwrap_or(0);
-        bytes.saturating_sub(self.home.file_len(0))
+        let bytes = self.data_dir.bytes_of(&chunk.digest, 0).ok().flatten().unwrap_or(0);
+        bytes.saturating_sub(self.data_dir.file_len(0))
     }
 
     /// The payload length of a chunk that the index knows; `None` also where only the file can
@@ -188,14 +196,14 @@ impl<M: Mover> Shared<M> {
 
     /// The chunk's entry in the index, tenant and place in the chain included.
     pub fn chunk(&self, key: &Key, len: u64) -> Chunk {
-        Chunk::new(*key.digest(), len, self.home.file_len(len))
+        Chunk::new(*key.digest(), len, self.data_dir.file_len(len))
             .with_tenant(self.tenants.id(key.namespace().tenant()))
     }
 
     /// Why a chunk does not fit what others of its kind look like here; `len` is that of a save.
     pub fn misfit(&self, key: &Key, len: Option<u64>) -> Option<Error> {
         self.geometry
-            .refusal(&self.home, &self.tenants, key, len)
+            .refusal(&self.data_dir, &self.tenants, key, len)
             .map(|error| error.with_key(*key.digest()))
     }
 
@@ -203,7 +211,7 @@ impl<M: Mover> Shared<M> {
     /// others noted something else. A medium that cannot note it now is asked again at the next
     /// save.
     pub fn learn_geometry(&self, key: &Key, len: u64) -> Result<(), Error> {
-        match self.geometry.learn(&self.home, &self.tenants, key, len) {
+        match self.geometry.learn(&self.data_dir, &self.tenants, key, len) {
             Err(e) if e.kind() == ErrorKind::Invalid => {
                 Err(e.with_op("save").with_key(*key.digest()))
             }
@@ -238,7 +246,7 @@ impl<M: Mover> Shared<M> {
     }
 
     fn discover_quietly(&self, key: &Key, hint: Option<u64>) -> Option<u64> {
-        if let Some(foreign) = self.home.foreign() {
+        if let Some(foreign) = self.data_dir.foreign() {
             return self.find_foreign(foreign, key);
         }
         let mut lengths = self.lengths.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -251,7 +259,7 @@ impl<M: Mover> Shared<M> {
         if self.is_hidden(key.digest()) {
             return None;
         }
-        let find = |len: u64| Some((len, self.home.find(key.digest(), len).ok().flatten()?));
+        let find = |len: u64| Some((len, self.data_dir.find(key.digest(), len).ok().flatten()?));
         let (len, file) = lengths.into_iter().find_map(find)?;
         self.acquit_if_new(key.digest(), file);
         let mut index = self.index();
@@ -276,7 +284,7 @@ impl<M: Mover> Shared<M> {
     /// A file that the index knows could not be opened: forgets it, unless it is there again.
     pub fn vanished(&self, digest: &Digest, len: u64) {
         let one = self.name(digest);
-        if self.home.find(digest, len).is_ok_and(|there| there.is_none()) {
+        if self.data_dir.find(digest, len).is_ok_and(|there| there.is_none()) {
             let _moving = self.ledger_check.moving();
             let gone = self.forget(digest, false);
             gone.into_iter().for_each(|chunk| self.lost(digest, chunk.bytes));
@@ -289,7 +297,7 @@ impl<M: Mover> Shared<M> {
     /// caller notifies the listeners.
     pub fn removed_by_another(&self, digest: &Digest, len: u64) {
         let _one = self.name(digest);
-        if self.home.find(digest, len).is_ok_and(|there| there.is_none()) {
+        if self.data_dir.find(digest, len).is_ok_and(|there| there.is_none()) {
             self.forget(digest, false);
         }
     }
@@ -305,7 +313,7 @@ impl<M: Mover> Shared<M> {
 
     fn condemn_quietly(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
         let _one = self.name(digest);
-        let was_known = match self.home.find(digest, len) {
+        let was_known = match self.data_dir.find(digest, len) {
             Ok(Some(there)) if there != seen => return false,
             Ok(None) => {
                 let _moving = self.ledger_check.moving();
@@ -315,15 +323,15 @@ impl<M: Mover> Shared<M> {
             }
             _ => self.mark_corrupt(digest, seen),
         };
-        if self.home.is_read_only() {
+        if self.data_dir.is_read_only() {
             return true;
         }
         match self.set_aside(digest, len, was_known) {
             Ok(()) => {
                 self.announce_change(Record::Remove(*digest));
                 let is_torn = self
-                    .home
-                    .buried
+                    .data_dir
+                    .removed_stale
                     .crashed_before_s
                     .is_some_and(|booted| seen.was_written_before(booted));
                 add(
@@ -374,7 +382,7 @@ impl<M: Mover> Shared<M> {
     /// bytes of an open file must ask: another process may have taken the name away and written
     /// over it meanwhile.
     pub fn is_still(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
-        matches!(self.home.find(digest, len), Ok(Some(there)) if there == seen)
+        matches!(self.data_dir.find(digest, len), Ok(Some(there)) if there == seen)
     }
 
     /// The index has it, but the medium does not or not in one piece. Its [name](Self::name) is
@@ -417,7 +425,7 @@ impl<M: Mover> Shared<M> {
     pub fn note_read_only(&self, e: &io::Error) -> bool {
         let is_read_only = e.kind() == io::ErrorKind::ReadOnlyFilesystem;
         if is_read_only {
-            self.home.set_read_only(true);
+            self.data_dir.set_read_only(true);
         }
         is_read_only
     }

@@ -12,8 +12,8 @@ use kvtier_core::{Error, Key, random_bytes};
 use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, TenantId, TenantKey, Tenants as Known};
 
+use crate::data_dir::{DataDir, OPEN_WAIT_MAX, draft_name, internal_files};
 use crate::geometry::hide_tenants;
-use crate::home::{ENTRY_WAIT_MAX, Home, bookkeeping, draft_name};
 use crate::mover::Mover;
 use crate::shared::Shared;
 
@@ -32,19 +32,21 @@ impl Tenants {
     ///
     /// # Errors
     /// Where the manifest cannot be read or written. What is wrong with the key is no error.
-    pub fn open(home: &Home) -> Result<Self, Error> {
-        let own = home.own();
-        if home.is_read_only() {
+    pub fn open(data_dir: &DataDir) -> Result<Self, Error> {
+        let own = data_dir.own();
+        if data_dir.is_read_only() {
             return Ok(Tenants::new(read(&own).unwrap_or_else(|_| TenantKey::new(random_bytes()))));
         }
-        let key = home
-            .at_the_door(|_| Ok(settle_key(home, TenantKey::new(random_bytes()))))
+        let key = data_dir
+            .with_registration_lock_at_open(|_| {
+                Ok(settle_key(data_dir, TenantKey::new(random_bytes())))
+            })
             .unwrap_or_else(|e| {
                 tracing::warn!("cannot lock {} to read its tenant key: {e}", own.display());
                 read(&own).unwrap_or_else(|_| TenantKey::new(random_bytes()))
             });
         let tenants = Tenants::new(key);
-        home.edit_manifest(ENTRY_WAIT_MAX, |manifest| {
+        data_dir.edit_manifest(OPEN_WAIT_MAX, |manifest| {
             hide_tenants(manifest, &tenants);
             Ok(())
         })?;
@@ -57,7 +59,7 @@ impl Tenants {
             }
             _ => {}
         }
-        bookkeeping::make_private(&own);
+        internal_files::make_private(&own);
         Ok(tenants)
     }
 
@@ -95,9 +97,9 @@ impl Tenants {
 
     /// Writes the key again where `.kvtier` was deleted. Where another process did so before, its
     /// key counts from the next start on.
-    pub fn restore(&self, home: &Home) -> io::Result<()> {
+    pub fn restore(&self, data_dir: &DataDir) -> io::Result<()> {
         let ours = self.0.read().unwrap_or_else(PoisonError::into_inner).key().clone();
-        home.at_the_door(|_| Ok(settle_key(home, ours))).map(|_| ())
+        data_dir.with_registration_lock_at_open(|_| Ok(settle_key(data_dir, ours))).map(|_| ())
     }
 }
 
@@ -112,12 +114,12 @@ pub fn is_word(word: &str) -> bool {
 
 /// The key that lies there; where there is none, or a damaged one, `new`, which is written if that
 /// is possible.
-fn settle_key(home: &Home, new: TenantKey) -> TenantKey {
-    let own = home.own();
+fn settle_key(data_dir: &DataDir, new: TenantKey) -> TenantKey {
+    let own = data_dir.own();
     let why = match read(&own) {
         Ok(key) => return key,
         Err(e) if e.kind() == Io::NotFound => None,
-        Err(e) if bookkeeping::is_no_file(&e) || bookkeeping::is_unreadable(&e) => Some(e),
+        Err(e) if internal_files::is_not_a_file(&e) || internal_files::is_unreadable(&e) => Some(e),
         // It may be a good one.
         Err(e) => {
             let path = own.join(KEY);
@@ -130,12 +132,12 @@ fn settle_key(home: &Home, new: TenantKey) -> TenantKey {
     };
     if let Some(e) = &why {
         let path = own.join(KEY);
-        home.note_damage(format!(
+        data_dir.note_damage(format!(
             "{} cannot be used and is replaced ({e}): whose chunks there are is unknown until they are used again",
             path.display()
         ));
     }
-    match write(home, &new, why.is_none()) {
+    match write(data_dir, &new, why.is_none()) {
         Ok(()) => new,
         // Where locks do not reach, another process may have been faster.
         Err(e) => read(&own).unwrap_or_else(|_| {
@@ -150,19 +152,20 @@ fn settle_key(home: &Home, new: TenantKey) -> TenantKey {
 }
 
 fn read(own: &Path) -> io::Result<TenantKey> {
-    let read = || bookkeeping::read(&own.join(KEY), TenantKey::BYTES_MAX as u64 + 1);
-    let bytes = read().or_else(|e| if bookkeeping::is_unreadable(&e) { read() } else { Err(e) })?;
+    let read = || internal_files::read(&own.join(KEY), TenantKey::BYTES_MAX as u64 + 1);
+    let bytes =
+        read().or_else(|e| if internal_files::is_unreadable(&e) { read() } else { Err(e) })?;
     TenantKey::decode(&bytes).ok_or_else(|| io::Error::new(Io::InvalidData, "it is damaged"))
 }
 
 /// Writes the key so that a crash leaves the old file or the new one, whole. A key that is `first`
 /// does not replace another's.
-fn write(home: &Home, key: &TenantKey, first: bool) -> io::Result<()> {
-    let corner = home.corner()?;
+fn write(data_dir: &DataDir, key: &TenantKey, first: bool) -> io::Result<()> {
+    let staging = data_dir.staging()?;
     // The ledger counts nothing for it, as its name says.
-    let (own, draft) = (home.own(), corner.path().join(draft_name(corner.number(), 0)));
+    let (own, draft) = (data_dir.own(), staging.path().join(draft_name(staging.number(), 0)));
     let _ = fs::remove_file(&draft);
-    let mut file = bookkeeping::open(&draft, OpenOptions::new().write(true).create_new(true))?;
+    let mut file = internal_files::open(&draft, OpenOptions::new().write(true).create_new(true))?;
     file.write_all(key.encode().as_bytes())?;
     file.sync_all()?;
     let linked =
@@ -175,7 +178,7 @@ fn write(home: &Home, key: &TenantKey, first: bool) -> io::Result<()> {
         }
         Err(_) => fs::rename(&draft, own.join(KEY))?,
     }
-    bookkeeping::sync_dir(&own)
+    internal_files::sync_dir(&own)
 }
 
 impl<M: Mover> Shared<M> {
@@ -219,10 +222,10 @@ mod tests {
 
     use super::*;
 
-    fn open(dir: &Path) -> (Home, Tenants) {
-        let home = Home::open(dir, None).unwrap();
-        let tenants = Tenants::open(&home).unwrap();
-        (home, tenants)
+    fn open(dir: &Path) -> (DataDir, Tenants) {
+        let data_dir = DataDir::open(dir, None).unwrap();
+        let tenants = Tenants::open(&data_dir).unwrap();
+        (data_dir, tenants)
     }
 
     #[test]

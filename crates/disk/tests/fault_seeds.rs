@@ -83,8 +83,8 @@ fn bytes_below(dir: &Path) -> u64 {
 fn lies_there(dir: &Path) -> (u64, Vec<String>) {
     let bytes = bytes_below(dir) + bytes_below(&dir.join(".kvtier/quarantine"));
     let mut drafts = vec![];
-    for corner in std::fs::read_dir(dir.join(".kvtier/tmp")).unwrap().flatten() {
-        for file in std::fs::read_dir(corner.path()).unwrap().flatten() {
+    for staging in std::fs::read_dir(dir.join(".kvtier/tmp")).unwrap().flatten() {
+        for file in std::fs::read_dir(staging.path()).unwrap().flatten() {
             drafts.push(file.file_name().to_string_lossy().into_owned());
         }
     }

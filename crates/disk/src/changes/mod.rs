@@ -85,7 +85,7 @@ use kvtier_key::Digest;
 
 use self::follower::Held;
 use self::segment::Segment;
-use crate::home::{DOOR_WAIT_MAX, lock_within};
+use crate::data_dir::{REGISTRATION_WAIT_MAX, lock_within};
 
 /// A longer segment is followed by a new one.
 const SEGMENT_BYTES_MAX: u64 = 4 << 20;
@@ -445,7 +445,7 @@ impl ChangeLog {
     fn write(&self, segment: &Segment, bytes: &[u8]) -> io::Result<()> {
         let mut file = &segment.file;
         if !self.is_local {
-            lock_within(file, DOOR_WAIT_MAX)?;
+            lock_within(file, REGISTRATION_WAIT_MAX)?;
         }
         let written = file.write(bytes);
         if !self.is_local {

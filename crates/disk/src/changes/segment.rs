@@ -6,9 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::home::lock_door_within;
+use crate::data_dir::lock_registration_within;
 
-use crate::home::bookkeeping;
+use crate::data_dir::internal_files;
 
 /// How often a segment that was listed and is not there is looked for again. Others may be deleting
 /// at the same time.
@@ -44,14 +44,14 @@ impl Segment {
 
     /// Opens the segment of this number for reading; `None` where there is none.
     pub fn open(own: &Path, number: u64) -> io::Result<Option<Self>> {
-        found(bookkeeping::open_to_read(&path(own, number)))?
+        found(internal_files::open_to_read(&path(own, number)))?
             .map(|file| Segment::new(number, file))
             .transpose()
     }
 
     /// Opens the segment of this number for appending; `None` where there is none.
     fn open_to_append(own: &Path, number: u64) -> io::Result<Option<Self>> {
-        let file = bookkeeping::open(&path(own, number), OpenOptions::new().append(true));
+        let file = internal_files::open(&path(own, number), OpenOptions::new().append(true));
         found(file)?.map(|file| Segment::new(number, file)).transpose()
     }
 
@@ -63,7 +63,7 @@ impl Segment {
     pub fn newest_to_append(own: &Path, first: u64) -> io::Result<Self> {
         for _ in 0..TRIES_MAX {
             let Some(number) = numbers(own)?.last().copied() else {
-                let _door = lock_door_within(own, FIRST_WAIT_MAX)?;
+                let _registration = lock_registration_within(own, FIRST_WAIT_MAX)?;
                 create_first(own, first)?;
                 continue;
             };
@@ -131,7 +131,8 @@ pub fn create_first(own: &Path, number: u64) -> io::Result<()> {
 /// Makes a segment, unless it exists. In one step: several processes that do so at a time go on
 /// with the same file.
 pub fn create(own: &Path, number: u64) -> io::Result<()> {
-    match bookkeeping::open(&path(own, number), OpenOptions::new().append(true).create_new(true)) {
+    match internal_files::open(&path(own, number), OpenOptions::new().append(true).create_new(true))
+    {
         Err(e) if e.kind() == Io::AlreadyExists => Ok(()),
         other => other.map(drop),
     }

@@ -8,7 +8,7 @@ use kvtier_core::ManualClock;
 use kvtier_index::Chunk;
 
 use super::*;
-use crate::home::open_rw;
+use crate::data_dir::open_rw;
 
 fn digest(n: u64) -> Digest {
     Digest::derive("test", &n.to_le_bytes())
@@ -317,9 +317,9 @@ impl World {
     /// Publishes or deletes a chunk, and appends that.
     fn change(&self, log: &ChangeLog, n: u64) {
         let mut there = self.there.lock().unwrap();
-        let is_there = there.insert(n) || !there.remove(&n);
+        let exists = there.insert(n) || !there.remove(&n);
         drop(there);
-        log.append(if is_there { record(n) } else { Record::Remove(digest(n)) });
+        log.append(if exists { record(n) } else { Record::Remove(digest(n)) });
     }
 
     /// Takes a record over as a tier does: by what the file system says.
@@ -475,13 +475,13 @@ fn the_first_segment_is_made_by_one_process_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let log = ChangeLog::open(dir.path(), is_local, &Clock::real());
         // Another process has found none, and is about to make one.
-        let door = open_rw(&dir.path().join("door")).unwrap();
-        door.lock().unwrap();
+        let registration = open_rw(&dir.path().join("door")).unwrap();
+        registration.lock().unwrap();
         log.append(record(0));
         assert_eq!(log.flush().unwrap_err().kind(), Io::WouldBlock);
         assert!(segment::numbers(dir.path()).unwrap().is_empty() && log.has_pending());
         ChangeLog::create(dir.path(), &Clock::real()).unwrap();
-        drop(door);
+        drop(registration);
         let first = segment::numbers(dir.path()).unwrap();
         let reader = ChangeLog::open(dir.path(), is_local, &Clock::real());
         log.flush().unwrap();

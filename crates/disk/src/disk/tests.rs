@@ -147,7 +147,7 @@ fn what_a_writer_could_not_note_is_found_by_a_listing() {
     fs::remove_dir(obstacle).unwrap();
     let shared = &disk.shared;
     assert!(shared.follow_few_changes() && shared.known_len(key.digest()).is_none());
-    shared.bury_dead();
+    shared.remove_stale();
     assert!(shared.changes.has_missed() && shared.reconcile());
     assert_eq!(shared.known_len(key.digest()), Some(LEN as u64));
 }
@@ -160,7 +160,7 @@ fn remove_deletes_the_files_of_a_key_that_is_distrusted() {
     write(dir.path(), &keys[0]);
     let other = name::path(dir.path(), keys[0].digest(), 3);
     fs::hard_link(&path, &other).unwrap();
-    let file = crate::home::FileId::of(&fs::metadata(&path).unwrap());
+    let file = crate::data_dir::FileId::of(&fs::metadata(&path).unwrap());
     // As where it cannot be set aside.
     disk.shared.mark_corrupt(keys[0].digest(), file);
     assert!(disk.shared.discover(&keys[0], Some(LEN as u64)).is_none());
@@ -185,7 +185,7 @@ fn files_that_failed_a_check_are_remembered_also_after_many_that_were_saved_agai
     let [first, second] = ["first", "second"].map(|name| {
         let path = dir.path().join(name);
         fs::write(&path, name).unwrap();
-        crate::home::FileId::of(&fs::metadata(path).unwrap())
+        crate::data_dir::FileId::of(&fs::metadata(path).unwrap())
     });
     let digest = |n: usize| Digest::derive("test", &n.to_le_bytes());
     for n in 0..crate::shared::DISTRUSTED_MAX {
@@ -214,14 +214,14 @@ fn who_goes_on_in_a_new_directory_waits_for_the_process_that_makes_its_log() {
     };
     segments().iter().for_each(|name| fs::remove_file(own.join(name)).unwrap());
     *disk.shared.restore_is_due.lock().unwrap() = true;
-    let door = crate::home::open_rw(&own.join("door")).unwrap();
-    door.lock().unwrap();
+    let registration = crate::data_dir::open_rw(&own.join("door")).unwrap();
+    registration.lock().unwrap();
     std::thread::scope(|scope| {
-        let restored = scope.spawn(|| disk.shared.restore_home());
+        let restored = scope.spawn(|| disk.shared.restore_data_dir());
         // Long enough for one that does not wait.
         std::thread::sleep(std::time::Duration::from_millis(100));
         fs::write(own.join("changes.1"), "").unwrap();
-        door.unlock().unwrap();
+        registration.unlock().unwrap();
         assert!(restored.join().unwrap());
     });
     assert_eq!(segments(), ["changes.1"]);
@@ -254,7 +254,7 @@ fn journals_of_one_who_does_not_lead_go_while_it_lives() {
         fs::File::open(own.join("evictor")).is_ok_and(|file| file.try_lock().is_err())
     });
     let other = open_on(&time, dir.path());
-    let name = other.shared.home.corner().unwrap().name().to_owned();
+    let name = other.shared.data_dir.staging().unwrap().name().to_owned();
     let journals = || {
         let names =
             fs::read_dir(own.join("journal")).unwrap().flatten().map(|entry| entry.file_name());
@@ -288,7 +288,7 @@ fn foreign(layout: Layout, name: &str, dir: &Path) -> (Disk<Idle>, Key, std::pat
     config.clock = ManualClock::new().clock();
     let disk = Disk::open(config, Idle).unwrap();
     let late = std::time::Instant::now() + std::time::Duration::from_secs(300);
-    while !disk.shared.home.foreign().unwrap().may_evict() {
+    while !disk.shared.data_dir.foreign().unwrap().may_evict() {
         assert!(std::time::Instant::now() < late, "it is swept");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
@@ -299,7 +299,7 @@ fn foreign(layout: Layout, name: &str, dir: &Path) -> (Disk<Idle>, Key, std::pat
         fs::write(dir.join(beside), [7; 4096]).unwrap();
     }
     let key = Key::new(ns, layout.key_of(name).unwrap());
-    disk.shared.home.foreign().unwrap().learn(&key);
+    disk.shared.data_dir.foreign().unwrap().learn(&key);
     (disk, key, path)
 }
 
@@ -315,7 +315,7 @@ fn a_remove_deletes_what_failed_its_checks_and_stayed_in_layouts_of_lmcache() {
         let dir = tempfile::tempdir().unwrap();
         let (disk, key, path) = foreign(layout, name, dir.path());
         let (shared, ctx) = (&disk.shared, Ctx::within(std::time::Duration::from_secs(600)));
-        let file = shared.home.find(key.digest(), 0).unwrap().unwrap();
+        let file = shared.data_dir.find(key.digest(), 0).unwrap().unwrap();
         assert!(!shared.mark_corrupt(key.digest(), file), "{layout}: no sweep saw it");
         let remove = || disk.remove(&ctx, [key.clone()].into()).wait().unwrap();
         assert_eq!(remove().removed, 1, "{layout}");
@@ -331,7 +331,7 @@ fn what_lmcache_writes_over_a_file_that_failed_its_checks_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let (disk, key, path) = foreign(*layout, name, dir.path());
         let shared = &disk.shared;
-        let file = shared.home.find(key.digest(), 0).unwrap().unwrap();
+        let file = shared.data_dir.find(key.digest(), 0).unwrap().unwrap();
         shared.mark_corrupt(key.digest(), file);
         assert_eq!(shared.discover(&key, None), None, "{layout}");
         fs::write(dir.path().join("new"), [8; LEN]).unwrap();
@@ -350,7 +350,7 @@ fn a_file_that_lmcache_wrote_and_no_sweep_counted_leaves_the_total_alone_when_it
     shared.ledger.add(50_000).unwrap();
     // No place to keep it.
     fs::remove_dir(dir.path().join(".kvtier/quarantine")).unwrap();
-    let file = shared.home.find(key.digest(), 0).unwrap().unwrap();
+    let file = shared.data_dir.find(key.digest(), 0).unwrap().unwrap();
     assert!(shared.condemn(key.digest(), LEN as u64, file) && !path.exists());
     shared.ledger.fold().unwrap();
     assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(50_000));

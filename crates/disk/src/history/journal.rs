@@ -8,7 +8,7 @@ use kvtier_core::Clock;
 use kvtier_index::journal::{self as format, Record};
 
 use super::snapshot::Seen;
-use crate::home::bookkeeping;
+use crate::data_dir::internal_files;
 
 /// The most records that wait for a flush; beyond that new ones are dropped.
 const WAITING_MAX: usize = 1 << 17;
@@ -130,7 +130,7 @@ impl Journal {
         let path = |number| self.dir.join(format!("{name}.{number}"));
         let file = loop {
             tail.number += 1;
-            match bookkeeping::open(
+            match internal_files::open(
                 &path(tail.number),
                 OpenOptions::new().append(true).create_new(true),
             ) {

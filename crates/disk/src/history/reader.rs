@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kvtier_index::ReadEnd;
 use kvtier_index::journal::{self as format, Record, RecordBatch};
 
-use crate::home::bookkeeping;
+use crate::data_dir::internal_files;
 
 /// The most bytes of one journal that are read at a time: more than a journal has.
 const BYTES_MAX: u64 = 64 << 20;
@@ -91,7 +91,7 @@ impl Reader {
             let is_complete = names.get(n + 1).is_some_and(|next| owner(next) == owner(name));
             let read = self.read_one(name);
             match read.or_else(|e| {
-                if bookkeeping::is_unreadable(&e) { self.read_one(name) } else { Err(e) }
+                if internal_files::is_unreadable(&e) { self.read_one(name) } else { Err(e) }
             }) {
                 Ok(more) => {
                     self.unreadable.remove(name);
@@ -125,7 +125,7 @@ impl Reader {
 
     /// What is new in one journal, as far as it is whole.
     fn read_one(&mut self, name: &str) -> io::Result<Vec<RecordBatch>> {
-        let mut file = bookkeeping::open_to_read(&self.dir.join(name))?;
+        let mut file = internal_files::open_to_read(&self.dir.join(name))?;
         let (mut bytes, from) = (Vec::new(), self.read.get(name).map_or(0, |read| read.to));
         file.seek(SeekFrom::Start(from))?;
         file.take(BYTES_MAX).read_to_end(&mut bytes)?;
@@ -162,7 +162,7 @@ impl Reader {
         let read = self.read.entry(name.to_owned()).or_default();
         read.len = fs::symlink_metadata(self.dir.join(name)).map_or(read.len, |meta| meta.len());
         read.is_complete = false;
-        read.is_awaited = !(bookkeeping::is_unreadable(e) || bookkeeping::is_no_file(e));
+        read.is_awaited = !(internal_files::is_unreadable(e) || internal_files::is_not_a_file(e));
     }
 
     /// A snapshot was taken at `at_ms` that has what was read until now. A journal that could not
@@ -269,15 +269,15 @@ mod tests {
                 (0, reports)
             );
         }
-        let is_there = || journal.join("a.1.0.0.1").is_symlink();
+        let exists = || journal.join("a.1.0.0.1").is_symlink();
         reader.forget(&["a.1.0.0".to_owned()].into(), ("b.1.0.0", 1)).unwrap();
-        assert!(is_there(), "its process lives");
+        assert!(exists(), "its process lives");
         reader.note_unreadable("a.1.0.0.1", &io::Error::from_raw_os_error(nix::libc::ESTALE));
         reader.forget(&BTreeSet::new(), ("b.1.0.0", 1)).unwrap();
-        assert!(is_there(), "another try may read it");
+        assert!(exists(), "another try may read it");
         reader.read(None).unwrap();
         reader.forget(&BTreeSet::new(), ("b.1.0.0", 1)).unwrap();
-        assert!(!is_there());
+        assert!(!exists());
         // One that can be read again is read.
         fs::write(journal.join("c.1.0.0.1"), "").unwrap();
         reader.note_unreadable("c.1.0.0.1", &io::Error::from_raw_os_error(nix::libc::EIO));

@@ -7,7 +7,7 @@ use kvtier_index::journal::snapshot_mark;
 use kvtier_index::snapshot::{self as format, FRAME_CHUNKS_MAX, SnapshotEncoder};
 use kvtier_index::{Chunk, Index, ReadEnd};
 
-use crate::home::{FileId, bookkeeping};
+use crate::data_dir::{FileId, internal_files};
 
 /// The most bytes of a snapshot that are read: those of 56 million chunks.
 const BYTES_MAX: u64 = 4 << 30;
@@ -29,7 +29,7 @@ pub struct Snapshot {
 /// Reads the snapshot as far as it is whole. One that is not there is empty.
 pub fn read(own: &Path) -> Snapshot {
     let path = own.join("snapshot");
-    let bytes = match bookkeeping::read(&path, BYTES_MAX) {
+    let bytes = match internal_files::read(&path, BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == Io::NotFound => return Snapshot::default(),
         Err(e) => {
@@ -71,7 +71,7 @@ impl Seen {
         let path = own.join("snapshot");
         let file = fs::symlink_metadata(&path).ok().map(|meta| FileId::of(&meta));
         if file != self.file {
-            let first = bookkeeping::read(&path, PIECE_BYTES_MAX).unwrap_or_default();
+            let first = internal_files::read(&path, PIECE_BYTES_MAX).unwrap_or_default();
             let mut pieces = format::decode(&first);
             let _ = pieces.next();
             (self.file, self.mark) = (file, pieces.at_ms().map_or(0, snapshot_mark));
@@ -87,7 +87,7 @@ pub fn write(own: &Path, index: &Mutex<Index>, at_ms: u64) -> io::Result<()> {
     let mut order = lock().eviction_order();
     order.reverse();
     let draft = own.join("snapshot.new");
-    let mut file = bookkeeping::create(&draft)?;
+    let mut file = internal_files::create(&draft)?;
     let (mut writer, mut bytes) = (SnapshotEncoder::new(at_ms), Vec::new());
     for slots in order.chunks(FRAME_CHUNKS_MAX) {
         let chunks: Vec<Chunk> = lock().chunks_at(slots).collect();

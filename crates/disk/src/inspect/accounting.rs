@@ -10,7 +10,7 @@ use kvtier_core::Clock;
 use kvtier_index::journal::Record;
 
 use crate::changes::ChangeLog;
-use crate::home::{self, Corner};
+use crate::data_dir::{self, StagingDir};
 use crate::ledger::{Claimed, Generation, Ledger};
 
 /// Opened with the first change and kept, since a command may change many chunks.
@@ -22,7 +22,7 @@ pub struct Accounting {
     /// `None` in a layout of another program.
     changes: Option<ChangeLog>,
     /// So that a tier which finds a file gone does not correct the ledger for it too.
-    _registered: Option<Corner>,
+    _registered: Option<StagingDir>,
 }
 
 impl Accounting {
@@ -31,7 +31,7 @@ impl Accounting {
     /// or logged here, and the next change tries again.
     pub fn open(own: &Path, is_foreign: bool) -> io::Result<Self> {
         let ledger = Ledger::peek(own)?.map(|_| Ledger::open(own, true)).transpose()?;
-        let registered = ledger.as_ref().and_then(|_| home::visit(own).ok());
+        let registered = ledger.as_ref().and_then(|_| data_dir::register(own).ok());
         if ledger.is_some() && registered.is_none() {
             return Ok(Accounting {
                 own: own.to_owned(),
@@ -41,7 +41,7 @@ impl Accounting {
             });
         }
         ledger.iter().for_each(|ledger| drop(ledger.fold()));
-        let is_local = home::is_local(own)?;
+        let is_local = data_dir::is_local(own)?;
         let changes = (!is_foreign).then(|| ChangeLog::open(own, is_local, &Clock::real()));
         Ok(Accounting { own: own.to_owned(), ledger, changes, _registered: registered })
     }
@@ -149,14 +149,14 @@ mod tests {
 
     use super::*;
     use crate::DiskConfig;
-    use crate::home::Home;
+    use crate::data_dir::DataDir;
     use crate::inspect::{Directory, Named, Unnamed};
 
     const BYTES: u64 = 8192;
 
     /// A directory in which no tier is open, with chunks 0, 1, 2, and its log.
     fn directory(root: &Path) -> (Directory, ChangeLog) {
-        drop(Home::open(&DiskConfig::new(root, 1 << 20).path, None).unwrap());
+        drop(DataDir::open(&DiskConfig::new(root, 1 << 20).path, None).unwrap());
         let directory = Directory::open(root).unwrap();
         let writer = directory.writer().unwrap();
         for n in 0..3 {

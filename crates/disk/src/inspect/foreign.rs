@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kvtier_key::{ChunkShape, Digest, Facts, GdsHeader, Key, Namespace, PieceSums};
 
 use super::{Damage, Named, PIECE};
-use crate::home::is_head_of_hash;
+use crate::data_dir::is_head_of_hash;
 use crate::layout::Layout;
 use crate::layout::facts::Known;
 use crate::layout::headers::{self, Told};

@@ -9,7 +9,7 @@ use kvtier_key::{BlockSums, Facts};
 
 use super::accounting::Accounting;
 use super::{Directory, quarantine};
-use crate::home::{self, Corner};
+use crate::data_dir::{self, StagingDir};
 use crate::ledger::Claimed;
 use crate::name::{self, PAGE, file_len};
 use crate::{Layout, footer};
@@ -20,7 +20,7 @@ use crate::{Layout, footer};
 #[derive(Debug)]
 pub struct Writer {
     directory: Directory,
-    corner: Corner,
+    staging: StagingDir,
     accounting: Accounting,
 }
 
@@ -47,9 +47,9 @@ impl Directory {
             return Err(io::Error::new(Io::Unsupported, what));
         }
         let own = self.own();
-        let corner = home::visit(&own)?;
+        let staging = data_dir::register(&own)?;
         let accounting = Accounting::open_to_count(&own, || self.count())?;
-        Ok(Writer { directory: self.clone(), corner, accounting })
+        Ok(Writer { directory: self.clone(), staging, accounting })
     }
 }
 
@@ -77,7 +77,7 @@ impl Writer {
         if path.exists() {
             return Ok(false);
         }
-        let draft = self.corner.path().join(home::draft_name(self.corner.number(), bytes));
+        let draft = self.staging.path().join(data_dir::draft_name(self.staging.number(), bytes));
         let mut made = None;
         let mut make = || made.insert(fs::File::create_new(&draft)).is_ok();
         let claimed = self.accounting.claim(
@@ -129,7 +129,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if self.accounting.has_pending() {
-            self.corner.abandon();
+            self.staging.abandon();
         }
     }
 }
@@ -142,12 +142,12 @@ mod tests {
 
     use super::*;
     use crate::DiskConfig;
-    use crate::home::Home;
+    use crate::data_dir::DataDir;
     use crate::inspect::Named;
     use crate::ledger::Ledger;
 
     fn directory(root: &Path) -> Directory {
-        drop(Home::open(&DiskConfig::new(root, 1 << 20).path, None).unwrap());
+        drop(DataDir::open(&DiskConfig::new(root, 1 << 20).path, None).unwrap());
         Directory::open(root).unwrap()
     }
 

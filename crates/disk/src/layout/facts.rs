@@ -132,7 +132,7 @@ pub fn finish_file<M: Mover>(
         Err(e) => e.to_string(),
     };
     add(&shared.counters.facts_write_failed, 1);
-    if shared.home.foreign().is_some_and(Foreign::is_without_facts) {
+    if shared.data_dir.foreign().is_some_and(Foreign::is_without_facts) {
         tracing::warn!(tier = %shared.caps.name, "chunks are saved without facts, their loads are unverified: {why}");
     }
     Ok(())

@@ -55,7 +55,7 @@ impl<M: Mover> Shared<M> {
             return false;
         }
         foreign.learn(key);
-        if let Ok(Some(file)) = self.home.find(key.digest(), 0) {
+        if let Ok(Some(file)) = self.data_dir.find(key.digest(), 0) {
             self.acquit_if_new(key.digest(), file);
         }
         self.index().is_suspect(key.digest())
@@ -64,7 +64,7 @@ impl<M: Mover> Shared<M> {
     /// What there is under the key's name; `None` for nothing or no chunk.
     pub fn look_at(&self, foreign: &Foreign, key: &Key) -> io::Result<Option<Found>> {
         let Ok(name) = foreign.layout.file_name(key.id()) else { return Ok(None) };
-        let path = self.home.root().join(name);
+        let path = self.data_dir.root().join(name);
         let bytes = match std::fs::symlink_metadata(&path) {
             Ok(meta) if meta.is_file() && meta.len() > 0 => meta.len(),
             Ok(_) => return Ok(None),
@@ -93,7 +93,7 @@ impl<M: Mover> Shared<M> {
     /// The key's [name](Shared::name) is held, and the caller notifies the listeners once it is
     /// not.
     pub fn found(&self, key: &Key, found: Found) {
-        let foreign = self.home.foreign();
+        let foreign = self.data_dir.foreign();
         foreign.into_iter().for_each(|foreign| foreign.learn(key));
         let mut index = self.index();
         if index.is_evicting(key.digest()) {

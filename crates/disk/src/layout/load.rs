@@ -15,8 +15,8 @@ use super::headers::{self, Told};
 use super::{Foreign, Verify};
 use crate::bounce::Landing;
 use crate::counters::add;
+use crate::data_dir::FileId;
 use crate::hands::Hands;
-use crate::home::FileId;
 use crate::line::Turn;
 use crate::load::{Answer, condemned, land, miss, settle, watch};
 use crate::mover::{Moved, Mover, Part, Transfer};
@@ -91,7 +91,7 @@ fn plan<M: Mover>(
     let Ok(name) = foreign.layout.file_name(key.id()) else {
         return Err(io::ErrorKind::NotFound.into());
     };
-    let file = shared.home.open_at(&name)?;
+    let file = shared.data_dir.open_at(&name)?;
     let meta = file.metadata()?;
     let (bytes, seen) = (meta.len().saturating_sub(foreign.layout.head_bytes()), FileId::of(&meta));
     let lying = meta.len() + foreign.layout.head_bytes();
@@ -149,7 +149,7 @@ fn believed<M: Mover>(
         let exact = file_bytes == room || is_padded(file_bytes, room);
         return Ok(if exact && is_allowed(key, room) { Ok(room) } else { Err(MissReason::Length) });
     }
-    Ok(match headers::told(file, &shared.home.root().join(name), file_bytes)? {
+    Ok(match headers::told(file, &shared.data_dir.root().join(name), file_bytes)? {
         Told::Payload(len) => Ok(len),
         Told::Lies => Err(MissReason::Corrupt),
         Told::Alone | Told::Stranger => Err(MissReason::Absent),
@@ -177,7 +177,7 @@ fn read<M: Mover>(
 ) {
     let Load { key, into } = op;
     let Plan { file, seen, len, bytes, sums } = plan;
-    let (head, whole) = (shared.home.head_bytes(), len - len % PAGE);
+    let (head, whole) = (shared.data_dir.head_bytes(), len - len % PAGE);
     let freed = Some(shared.for_memory.seen());
     let planned = match shared.tails.lease(2 * PAGE as usize) {
         Ok(tail) => Landing::plan(into, len as usize, (&shared.bounce, shared.bounce_bytes), tail),

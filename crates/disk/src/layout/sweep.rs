@@ -33,7 +33,7 @@ impl<M: Mover> Sweeper<M> {
         let theirs = Arc::clone(shared);
         let name = format!("{}-sweeper", shared.caps.name);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            if let Some(foreign) = theirs.home.foreign() {
+            if let Some(foreign) = theirs.data_dir.foreign() {
                 run(&theirs, foreign, every, listed);
             }
         })?;
@@ -43,7 +43,7 @@ impl<M: Mover> Sweeper<M> {
     /// Ends the thread. A listener may drop the tier on this very thread: then it ends after this
     /// returns.
     pub fn close(&self) {
-        if let Some(foreign) = self.shared.home.foreign() {
+        if let Some(foreign) = self.shared.data_dir.foreign() {
             foreign.call(|call| call.stop = true);
         }
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -90,14 +90,14 @@ impl<M: Mover> Shared<M> {
 
     /// Whether eviction may choose: not before the sizes of a foreign layout's files are known.
     pub fn may_evict(&self) -> bool {
-        !self.home.is_read_only() && self.home.foreign().is_none_or(Foreign::may_evict)
+        !self.data_dir.is_read_only() && self.data_dir.foreign().is_none_or(Foreign::may_evict)
     }
 
     /// Enters all names, their lengths unknown, in the order of use that was noted. Nothing is
     /// asked of any file.
     pub fn list_foreign(&self, foreign: &Foreign) -> io::Result<()> {
         let mut some = Vec::with_capacity(SOME);
-        self.home.foreign_names(|name| {
+        self.data_dir.foreign_names(|name| {
             if let Some(key) = foreign.key_of(name) {
                 foreign.learn_as(*key.digest(), name);
                 some.push(key);
@@ -109,7 +109,7 @@ impl<M: Mover> Shared<M> {
         })?;
         self.enter(&mut some);
         // What could not be read of it was reported when the directory was opened.
-        let known = history::history(&self.home.own())?;
+        let known = history::history(&self.data_dir.own())?;
         for some in known.records.chunks(SOME) {
             let mut index = self.index();
             some.iter().for_each(|record| history::apply(&mut index, record));
@@ -132,7 +132,7 @@ impl<M: Mover> Shared<M> {
     pub fn sweep(&self, foreign: &Foreign) -> io::Result<()> {
         let _one = foreign.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut seen, mut first_error, mut errors) = (HashSet::new(), None, 0_u64);
-        self.home.foreign_names(|name| {
+        self.data_dir.foreign_names(|name| {
             let Some(key) = foreign.key_of(name) else { return Ok(()) };
             // A file that does not let itself be looked at must not end the sweep, and with it
             // eviction.
@@ -154,15 +154,15 @@ impl<M: Mover> Shared<M> {
         }
         self.forget_all_but(&seen);
         foreign.learned().iter().for_each(|digest| self.unlearn_if_gone(foreign, digest));
-        if !self.home.is_read_only() {
+        if !self.data_dir.is_read_only() {
             foreign.forget_uncounted();
             self.recount(true)?;
         }
         let first = !foreign.is_swept();
         foreign.set_swept();
-        if !foreign.may_evict() && !self.home.is_read_only() {
+        if !foreign.may_evict() && !self.data_dir.is_read_only() {
             let used = self.index().usage().used;
-            match self.home.agree_on_cap(self.capacity_bytes, used, foreign.shrink) {
+            match self.data_dir.agree_on_cap(self.capacity_bytes, used, foreign.shrink) {
                 Ok(_) => foreign.set_agreed(),
                 Err(e) if first => self.fault(e.to_string()),
                 Err(_) => {}
@@ -177,7 +177,8 @@ impl<M: Mover> Shared<M> {
     fn sweep_one(&self, foreign: &Foreign, key: &Key, name: &str) -> io::Result<bool> {
         foreign.learn_as(*key.digest(), name);
         let _one = self.name(key.digest());
-        let Some(bytes) = self.home.bytes_of(key.digest(), 0)?.filter(|bytes| *bytes > 0) else {
+        let Some(bytes) = self.data_dir.bytes_of(key.digest(), 0)?.filter(|bytes| *bytes > 0)
+        else {
             return Ok(false);
         };
         let known = self.index().known(key.digest()).map(|entry| entry.chunk);

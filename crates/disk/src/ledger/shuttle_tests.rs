@@ -12,7 +12,7 @@ use shuttle::sync::Mutex;
 use shuttle::thread;
 
 use super::*;
-use crate::home::census;
+use crate::data_dir::census;
 
 /// Keys and the bytes of their chunks.
 const KEYS: [u64; 3] = [1, 1, 2];
@@ -233,7 +233,7 @@ impl Tier {
             // As eviction does for a save: what cannot be released may be exchanged.
             4..7 => self.remove(1).and(self.save(0)),
             7 => self.recycle(),
-            8 => self.bury_dead(),
+            8 => self.remove_stale(),
             9 | 10 => self.recount(true),
             _ => self.ledger.fold(),
         }
@@ -319,7 +319,7 @@ impl Tier {
     }
 
     /// Deletes what the dead left unfinished, and releases what was granted for certain.
-    fn bury_dead(&self) -> io::Result<()> {
+    fn remove_stale(&self) -> io::Result<()> {
         let since = self.ledger.generation();
         self.process.lock(REGISTRATION)?;
         let dead = self.process.step(|world| {
@@ -370,7 +370,7 @@ fn lives_of_a_directory() {
     lives.into_iter().for_each(|life| life.join().unwrap());
     // All are dead. One that comes finds what they left, and puts it right.
     let last = Tier::open(Process::start(&world, PROCESSES + 1, u64::MAX));
-    while last.bury_dead().is_err() || last.recount(true).is_err() {}
+    while last.remove_stale().is_err() || last.recount(true).is_err() {}
     let world = world.lock().unwrap();
     let is_draft = |file: &OneFile| matches!(file.place, Place::Draft { .. });
     assert!(!world.files.values().any(is_draft), "{world:?}");

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use crate::home::lock_within;
+use crate::data_dir::lock_within;
 
 /// A file that several processes have open.
 pub trait Storage: Debug {

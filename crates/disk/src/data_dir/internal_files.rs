@@ -92,7 +92,7 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Whether the error says that something else has the name of a file of ours.
-pub fn is_no_file(e: &io::Error) -> bool {
+pub fn is_not_a_file(e: &io::Error) -> bool {
     // A pipe that nobody reads, or a device without a driver; a link.
     let is_other = matches!(e.raw_os_error(), Some(nix::libc::ENXIO | nix::libc::ELOOP));
     is_other || matches!(e.kind(), Io::InvalidData | Io::IsADirectory)
@@ -105,10 +105,10 @@ pub fn is_unreadable(e: &io::Error) -> bool {
 }
 
 /// Whether something that can be used has this name; fails where that cannot be seen now.
-pub fn is_there(path: &Path) -> io::Result<bool> {
+pub fn exists(path: &Path) -> io::Result<bool> {
     match fs::metadata(path) {
         Ok(_) => Ok(true),
-        Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) || is_no_file(&e) => {
+        Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) || is_not_a_file(&e) => {
             Ok(false)
         }
         Err(e) => Err(e),
@@ -161,7 +161,7 @@ pub fn make_root(root: &Path) -> io::Result<()> {
 
 /// Renames what is at `path` to `<name>.damaged` below `.kvtier`, in the place of an earlier one of
 /// its kind. Answers that name. Fails with `NotFound` where nothing is there any more.
-pub fn put_away(own: &Path, path: &Path) -> io::Result<PathBuf> {
+pub fn rename_damaged(own: &Path, path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut last = None;
     for n in 0..DAMAGED_MAX {
@@ -185,8 +185,8 @@ pub fn put_away(own: &Path, path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Renames `path` away and says so in one sentence.
-pub fn put_away_because(own: &Path, path: &Path, why: &str) -> io::Result<String> {
-    let to = put_away(own, path)?;
+pub fn rename_damaged_because(own: &Path, path: &Path, why: &str) -> io::Result<String> {
+    let to = rename_damaged(own, path)?;
     Ok(format!("{} {why}; it is now {}", path.display(), to.display()))
 }
 
@@ -229,7 +229,7 @@ fn clear_name(
         Err(e) if is_gone(&e) => return Ok(None),
         other => other?,
     };
-    match put_away_because(own, path, why) {
+    match rename_damaged_because(own, path, why) {
         Err(e) if is_gone(&e) => Ok(None),
         other => other.map(Some),
     }
@@ -295,10 +295,10 @@ mod tests {
         for name in ["link", "loop", "dir", "pipe"] {
             let ways = [open_to_read(&at(name)), open_rw(&at(name)), create(&at(name))];
             for way in ways {
-                assert!(is_no_file(&way.unwrap_err()), "{name}");
+                assert!(is_not_a_file(&way.unwrap_err()), "{name}");
             }
             assert!(
-                is_no_file(&open(&at(name), OpenOptions::new().append(true)).unwrap_err()),
+                is_not_a_file(&open(&at(name), OpenOptions::new().append(true)).unwrap_err()),
                 "{name}"
             );
         }
@@ -357,12 +357,12 @@ mod tests {
         let path = own.path().join("ledger");
         for round in 0..3 {
             fs::write(&path, format!("{round}")).unwrap();
-            assert!(put_away(own.path(), &path).unwrap().ends_with("ledger.damaged"));
+            assert!(rename_damaged(own.path(), &path).unwrap().ends_with("ledger.damaged"));
         }
         fs::create_dir_all(path.join("not empty")).unwrap();
-        assert!(put_away(own.path(), &path).unwrap().ends_with("ledger.damaged.1"));
+        assert!(rename_damaged(own.path(), &path).unwrap().ends_with("ledger.damaged.1"));
         fs::create_dir_all(path.join("not empty")).unwrap();
-        assert!(put_away(own.path(), &path).unwrap().ends_with("ledger.damaged.2"));
+        assert!(rename_damaged(own.path(), &path).unwrap().ends_with("ledger.damaged.2"));
         assert_eq!(fs::read(own.path().join("ledger.damaged")).unwrap(), b"2");
     }
 }

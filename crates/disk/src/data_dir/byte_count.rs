@@ -8,7 +8,7 @@ use std::path::Path;
 
 use kvtier_key::Digest;
 
-use super::{Home, corner};
+use super::{DataDir, staging};
 use crate::name;
 
 /// How often the directory is read at most.
@@ -16,7 +16,7 @@ const PASSES_MAX: usize = 8;
 
 /// What a census found.
 #[derive(Debug, Default)]
-pub struct Census {
+pub struct ByteCount {
     /// Bytes of unfinished files, of files with names, and of the quarantine.
     pub bytes: u64,
     /// The chunks seen by name; empty in a foreign layout.
@@ -39,26 +39,26 @@ impl Seen {
     }
 }
 
-impl Home {
+impl DataDir {
     /// Counts the bytes of all files once; a file that is renamed meanwhile may be missed.
     pub fn count_once(&self) -> io::Result<u64> {
         let mut seen = Seen::default();
-        self.pass(&mut seen, &mut Census::default())?;
+        self.pass(&mut seen, &mut ByteCount::default())?;
         Ok(seen.bytes)
     }
 
     /// Counts the bytes of all files, and misses none. The caller holds the ledger's lock, and the
     /// own process's threads move nothing.
-    pub fn count(&self) -> io::Result<Census> {
-        let mut census = Census::default();
-        let others =
-            corner::living(&self.own().join("tmp"))?.len() > usize::from(self.has_corner());
+    pub fn count(&self) -> io::Result<ByteCount> {
+        let mut census = ByteCount::default();
+        let others = staging::live_names(&self.own().join("tmp"))?.len()
+            > usize::from(self.has_staging_dir());
         census.bytes = count(others, |seen| self.pass(seen, &mut census))?;
         Ok(census)
     }
 
     /// Unfinished files first: one that is published meanwhile is seen before it moves.
-    fn pass(&self, seen: &mut Seen, census: &mut Census) -> io::Result<()> {
+    fn pass(&self, seen: &mut Seen, census: &mut ByteCount) -> io::Result<()> {
         drafts(&self.own().join("tmp"), &mut |inode, bytes| seen.file(inode, bytes))?;
         match self.foreign() {
             None => self.list_inodes(|listed| {
@@ -98,10 +98,10 @@ pub fn count(others: bool, mut pass: impl FnMut(&mut Seen) -> io::Result<()>) ->
 /// The unfinished files in all staging directories, with the bytes that they have or state,
 /// whichever is more.
 pub fn drafts(tmp: &Path, each: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
-    for corner in corner::corners(tmp)? {
-        each_file(&corner.path(), &mut |name, inode, bytes| {
+    for staging in staging::staging_dirs(tmp)? {
+        each_file(&staging.path(), &mut |name, inode, bytes| {
             if name != "alive" {
-                each(inode, bytes.max(corner::claimed_by(name).unwrap_or(0)));
+                each(inode, bytes.max(staging::claimed_by(name).unwrap_or(0)));
             }
         })?;
     }

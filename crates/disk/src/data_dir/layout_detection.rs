@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::scratch::is_scratch;
-use super::{bookkeeping, is_head_of_hash};
+use super::{internal_files, is_head_of_hash};
 use crate::layout::Layout;
 use crate::name::{self, PAGE};
 use crate::{footer, kind_of};
@@ -62,7 +62,7 @@ fn has_chunk(root: &Path) -> io::Result<bool> {
                 continue;
             };
             let mut page = [0; PAGE as usize];
-            let read = bookkeeping::open_to_read(&entry.path())
+            let read = internal_files::open_to_read(&entry.path())
                 .and_then(|file| file.read_exact_at(&mut page, name::file_len(len) - PAGE));
             if read.is_ok() && footer::decode(&page).is_ok_and(|(facts, _)| facts.key == digest) {
                 return Ok(true);

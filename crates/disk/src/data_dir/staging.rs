@@ -11,7 +11,7 @@ use std::time::Duration;
 use kvtier_core::Clock;
 
 use super::process::Process;
-use super::{bookkeeping, is_local, open_rw};
+use super::{internal_files, is_local, open_rw};
 
 /// A corner of another host is taken for abandoned when its process has not shown itself for so
 /// long: locks may not reach across hosts.
@@ -23,11 +23,11 @@ const ALIVE: &str = "locked while its process lives\n";
 const ALIVE_BYTES_MAX: u64 = 4096;
 
 /// How many corners this process has made.
-static SETTLED: AtomicU64 = AtomicU64::new(0);
+static CREATED: AtomicU64 = AtomicU64::new(0);
 
 /// This process's own directory below `.kvtier/tmp`: nobody else writes there while we live.
 #[derive(Debug)]
-pub struct Corner {
+pub struct StagingDir {
     path: PathBuf,
     name: String,
     dir: OwnedFd,
@@ -38,11 +38,11 @@ pub struct Corner {
     is_abandoned: AtomicBool,
 }
 
-impl Corner {
+impl StagingDir {
     /// Makes this process's corner and locks it.
-    pub fn settle(tmp: &Path) -> io::Result<Self> {
+    pub fn create(tmp: &Path) -> io::Result<Self> {
         loop {
-            let n = SETTLED.fetch_add(1, Ordering::Relaxed);
+            let n = CREATED.fetch_add(1, Ordering::Relaxed);
             let name = format!("{}.{}.{}.{n}", host()?, std::process::id(), started_ms());
             let path = tmp.join(&name);
             match fs::create_dir(&path) {
@@ -54,7 +54,7 @@ impl Corner {
             alive.write_all_at(alive_text(None).as_bytes(), 0)?;
             let dir = File::open(&path)?.into();
             let (next, is_abandoned) = (AtomicU64::new(0), AtomicBool::new(false));
-            return Ok(Corner { path, name, dir, alive, next, is_abandoned });
+            return Ok(StagingDir { path, name, dir, alive, next, is_abandoned });
         }
     }
 
@@ -80,20 +80,20 @@ impl Corner {
     }
 
     /// Whether it is still where it was made: somebody may have deleted `.kvtier`.
-    pub fn is_there(&self) -> bool {
+    pub fn exists(&self) -> bool {
         let there = fs::metadata(self.path.join("alive"));
         there.is_ok_and(|there| self.alive.metadata().is_ok_and(|ours| ours.ino() == there.ino()))
     }
 
     /// Notes with which cap this process has the directory open, for those who come.
-    pub fn note_cap(&self, capacity_bytes: u64) -> io::Result<()> {
+    pub fn write_cap(&self, capacity_bytes: u64) -> io::Result<()> {
         let text = alive_text(Some(capacity_bytes));
         self.alive.write_all_at(text.as_bytes(), 0)?;
         self.alive.set_len(text.len() as u64)
     }
 
     /// Shows processes of other hosts that we live.
-    pub fn show(&self, clock: &Clock) -> io::Result<()> {
+    pub fn heartbeat(&self, clock: &Clock) -> io::Result<()> {
         self.alive.set_modified(clock.wall())
     }
 
@@ -104,7 +104,7 @@ impl Corner {
     }
 }
 
-impl Drop for Corner {
+impl Drop for StagingDir {
     fn drop(&mut self) {
         if self.is_abandoned.load(Ordering::Relaxed) {
             // Also where a child that this process forked has the file open too.
@@ -148,11 +148,11 @@ fn host() -> io::Result<String> {
 }
 
 /// The names of the corners whose processes live.
-pub fn living(tmp: &Path) -> io::Result<BTreeSet<String>> {
+pub fn live_names(tmp: &Path) -> io::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
-    for corner in corners(tmp)? {
-        let name = corner.file_name().to_string_lossy().into_owned();
-        if !is_dead(&corner.path(), &name)? {
+    for staging in staging_dirs(tmp)? {
+        let name = staging.file_name().to_string_lossy().into_owned();
+        if !is_stale(&staging.path(), &name)? {
             names.insert(name);
         }
     }
@@ -161,22 +161,22 @@ pub fn living(tmp: &Path) -> io::Result<BTreeSet<String>> {
 
 /// The cap with which the process of a corner has the directory open; `None` for one that opens no
 /// tier.
-pub fn noted_cap(tmp: &Path, name: &str) -> Option<u64> {
-    let bytes = bookkeeping::read(&tmp.join(name).join("alive"), ALIVE_BYTES_MAX).ok()?;
+pub fn read_cap(tmp: &Path, name: &str) -> Option<u64> {
+    let bytes = internal_files::read(&tmp.join(name).join("alive"), ALIVE_BYTES_MAX).ok()?;
     String::from_utf8(bytes).ok()?.lines().find_map(|line| line.strip_prefix("cap: ")?.parse().ok())
 }
 
 /// All corners; what is no directory is no corner.
-pub fn corners(tmp: &Path) -> io::Result<Vec<DirEntry>> {
+pub fn staging_dirs(tmp: &Path) -> io::Result<Vec<DirEntry>> {
     let all = fs::read_dir(tmp)?.collect::<io::Result<Vec<_>>>()?;
     Ok(all.into_iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).collect())
 }
 
 /// What dead processes left.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Buried {
+pub struct RemovedStale {
     /// How many they were.
-    pub corners: usize,
+    pub dirs: usize,
     /// Bytes that were granted for their unfinished files.
     pub bytes: u64,
     /// When the machine started, in Unix seconds, if one of them was at work before that: it ended
@@ -185,19 +185,19 @@ pub struct Buried {
 }
 
 /// Removes the corners of processes that are no more. The door is locked.
-pub fn bury_dead(tmp: &Path) -> io::Result<Buried> {
-    let mut buried = Buried::default();
-    for corner in corners(tmp)? {
-        if is_dead(&corner.path(), &corner.file_name().to_string_lossy())? {
-            buried.bytes += granted_bytes(&corner.path())?;
-            buried.corners += 1;
-            buried.crashed_before_s = buried
+pub fn remove_stale(tmp: &Path) -> io::Result<RemovedStale> {
+    let mut removed_stale = RemovedStale::default();
+    for staging in staging_dirs(tmp)? {
+        if is_stale(&staging.path(), &staging.file_name().to_string_lossy())? {
+            removed_stale.bytes += granted_bytes(&staging.path())?;
+            removed_stale.dirs += 1;
+            removed_stale.crashed_before_s = removed_stale
                 .crashed_before_s
-                .or(ended_with_the_machine(&corner.file_name().to_string_lossy()));
-            fs::remove_dir_all(corner.path())?;
+                .or(ended_with_the_machine(&staging.file_name().to_string_lossy()));
+            fs::remove_dir_all(staging.path())?;
         }
     }
-    Ok(buried)
+    Ok(removed_stale)
 }
 
 /// When the machine started, in Unix seconds, if the process of a corner of this name had started
@@ -221,9 +221,9 @@ pub fn claimed_by(name: &str) -> Option<u64> {
 
 /// Bytes of the unfinished files in a corner that were granted for certain: only then a file gets a
 /// length.
-fn granted_bytes(corner: &Path) -> io::Result<u64> {
+fn granted_bytes(staging: &Path) -> io::Result<u64> {
     let mut bytes = 0;
-    for file in fs::read_dir(corner)? {
+    for file in fs::read_dir(staging)? {
         let file = file?;
         let (name, len) = (file.file_name(), file.metadata()?.len());
         if name != "alive" && len > 0 {
@@ -236,25 +236,25 @@ fn granted_bytes(corner: &Path) -> io::Result<u64> {
 /// Whether nobody holds the corner's lock, and, for another host's on a file system that hosts
 /// share, has not shown itself for long. On this machine's own a lock is enough, whatever the host
 /// is called: containers have a new name at each start.
-fn is_dead(corner: &Path, name: &str) -> io::Result<bool> {
-    let alive = corner.join("alive");
+fn is_stale(staging: &Path, name: &str) -> io::Result<bool> {
+    let alive = staging.join("alive");
     // Where nothing may be written, a lock can be asked for all the same.
-    let opened = bookkeeping::open(&alive, OpenOptions::new().write(true));
-    let file = match opened.or_else(|_| bookkeeping::open_to_read(&alive)) {
+    let opened = internal_files::open(&alive, OpenOptions::new().write(true));
+    let file = match opened.or_else(|_| internal_files::open_to_read(&alive)) {
         Ok(file) => file,
         // No process of ours has locked anything else.
-        Err(e) => return Ok(e.kind() == Io::NotFound || bookkeeping::is_no_file(&e)),
+        Err(e) => return Ok(e.kind() == Io::NotFound || internal_files::is_not_a_file(&e)),
     };
     if file.try_lock().is_err() {
         // A child that a process forked has its locks too, and keeps them when that is killed.
-        let bytes = bookkeeping::read(&alive, ALIVE_BYTES_MAX).unwrap_or_default();
+        let bytes = internal_files::read(&alive, ALIVE_BYTES_MAX).unwrap_or_default();
         let noted =
             String::from_utf8(bytes).ok().and_then(|text| text.lines().find_map(Process::parse));
         return Ok(noted.is_some_and(|process| process.is_gone()));
     }
     // At once, not when the last of those who have it open closes it.
     file.unlock()?;
-    if is_local(corner)? || name.split('.').next() == Some(&host()?) {
+    if is_local(staging)? || name.split('.').next() == Some(&host()?) {
         return Ok(true);
     }
     let shown = file.metadata()?.modified()?;
@@ -276,21 +276,21 @@ mod tests {
         fs::write(tmp.path().join(".DS_Store"), "").unwrap();
         let held = File::open(pod.join("alive")).unwrap();
         held.lock().unwrap();
-        assert_eq!(living(tmp.path()).unwrap().len(), 1);
+        assert_eq!(live_names(tmp.path()).unwrap().len(), 1);
         held.unlock().unwrap();
-        assert!(living(tmp.path()).unwrap().is_empty());
-        let buried = bury_dead(tmp.path()).unwrap();
-        assert_eq!((buried.corners, buried.bytes, pod.exists()), (1, 100, false));
+        assert!(live_names(tmp.path()).unwrap().is_empty());
+        let removed_stale = remove_stale(tmp.path()).unwrap();
+        assert_eq!((removed_stale.dirs, removed_stale.bytes, pod.exists()), (1, 100, false));
     }
 
     #[test]
     fn who_is_gone_is_dead_though_a_child_that_it_forked_has_its_lock() {
         let tmp = tempfile::tempdir().unwrap();
-        let corner = Corner::settle(tmp.path()).unwrap();
-        corner.note_cap(7).unwrap();
-        assert_eq!(noted_cap(tmp.path(), corner.name()), Some(7));
-        let is_dead = |name: &str| is_dead(&tmp.path().join(name), name).unwrap();
-        assert!(!is_dead(corner.name()));
+        let staging = StagingDir::create(tmp.path()).unwrap();
+        staging.write_cap(7).unwrap();
+        assert_eq!(read_cap(tmp.path(), staging.name()), Some(7));
+        let is_stale = |name: &str| is_stale(&tmp.path().join(name), name).unwrap();
+        assert!(!is_stale(staging.name()));
         // This process has its lock, as such a child has.
         let mut ended = std::process::Command::new("true").spawn().unwrap();
         ended.wait().unwrap();
@@ -307,16 +307,16 @@ mod tests {
         {
             alive.set_len(0).unwrap();
             alive.write_all_at(format!("{ALIVE}{}\n", process.text()).as_bytes(), 0).unwrap();
-            assert_eq!(is_dead("host.1.1.0"), expected, "{process:?}");
+            assert_eq!(is_stale("host.1.1.0"), expected, "{process:?}");
         }
-        assert_eq!(bury_dead(tmp.path()).unwrap().corners, 1);
+        assert_eq!(remove_stale(tmp.path()).unwrap().dirs, 1);
     }
 
     #[test]
     fn a_corner_is_named_after_a_process_that_has_a_start_and_never_twice() {
         let tmp = tempfile::tempdir().unwrap();
-        let first = Corner::settle(tmp.path()).unwrap().name().to_owned();
-        let second = Corner::settle(tmp.path()).unwrap().name().to_owned();
+        let first = StagingDir::create(tmp.path()).unwrap().name().to_owned();
+        let second = StagingDir::create(tmp.path()).unwrap().name().to_owned();
         assert_ne!(first, second, "also when the first is gone");
         let parts: Vec<&str> = second.split('.').collect();
         assert_eq!((parts.len(), parts[1]), (4, std::process::id().to_string().as_str()));

@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::sys::statfs::statfs;
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-use super::Home;
+use super::DataDir;
 
 /// Magic numbers of file systems whose locks are kept by this machine's kernel alone: ext2 to ext4,
 /// XFS, Btrfs, tmpfs, ramfs, overlayfs, F2FS, ZFS, bcachefs, JFS, ReiserFS, NILFS2, UBIFS,
@@ -52,7 +52,7 @@ pub fn sizes(path: &Path) -> io::Result<(u64, u64)> {
     Ok((stat.blocks() * unit, stat.blocks_available() * unit))
 }
 
-impl Home {
+impl DataDir {
     /// Free bytes of the file system.
     pub fn free_bytes(&self) -> io::Result<u64> {
         Ok(sizes(self.root())?.1)

@@ -9,8 +9,8 @@ use std::sync::{Arc, PoisonError};
 use nix::sys::stat::fstat;
 
 use super::{
-    Corner, DOOR_WAIT_MAX, Home, bookkeeping, exists_is_fine, lock_door, manifest, repair_within,
-    shards::make_shards,
+    DataDir, REGISTRATION_WAIT_MAX, StagingDir, exists_is_fine, internal_files, lock_registration,
+    manifest, repair_within, shards::make_shards,
 };
 
 /// What had to be made again.
@@ -24,26 +24,28 @@ pub enum Recovered {
     Directory,
 }
 
-impl Home {
+impl DataDir {
     /// Makes `.kvtier` again if somebody deleted it, or what we need in it; and for the first time
     /// if it could only be read until now. Where the path leads to another directory by now,
     /// goes on there.
     pub fn restore(&self) -> io::Result<Recovered> {
         let is_moved = self.is_moved()?;
-        let (own, mut corner) =
-            (self.own(), self.corner.write().unwrap_or_else(PoisonError::into_inner));
-        let manifest = bookkeeping::is_there(&own.join("manifest"))?;
-        let has_corner = corner.as_ref().is_some_and(|corner| corner.is_there());
-        if manifest && has_corner && !is_moved {
+        let (own, mut staging) =
+            (self.own(), self.staging.write().unwrap_or_else(PoisonError::into_inner));
+        let manifest = internal_files::exists(&own.join("manifest"))?;
+        let has_staging_dir = staging.as_ref().is_some_and(|staging| staging.exists());
+        if manifest && has_staging_dir && !is_moved {
             return Ok(Recovered::Nothing);
         }
         let root = if is_moved { Some(self.open_another()?) } else { None };
-        bookkeeping::make_own(&own)?;
-        repair_within(&own, DOOR_WAIT_MAX)?.into_iter().for_each(|found| self.note_damage(found));
-        let _door = lock_door(&own)?;
+        internal_files::make_own(&own)?;
+        repair_within(&own, REGISTRATION_WAIT_MAX)?
+            .into_iter()
+            .for_each(|found| self.note_damage(found));
+        let _registration = lock_registration(&own)?;
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // Another process may have been faster.
-        if !bookkeeping::is_there(&own.join("manifest"))? {
+        if !internal_files::exists(&own.join("manifest"))? {
             said.write(&own)?;
         }
         if root.is_some() {
@@ -56,12 +58,12 @@ impl Home {
                     .for_each(|found| self.note_damage(found));
             }
         }
-        if !has_corner {
-            let anew = Corner::settle(&own.join("tmp"))?;
+        if !has_staging_dir {
+            let anew = StagingDir::create(&own.join("tmp"))?;
             if let Some(cap) = self.cap.get() {
-                anew.note_cap(*cap)?;
+                anew.write_cap(*cap)?;
             }
-            *corner = Some(Arc::new(anew));
+            *staging = Some(Arc::new(anew));
         }
         let Some(root) = root else { return Ok(Recovered::Bookkeeping) };
         *self.dir.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(root.into());

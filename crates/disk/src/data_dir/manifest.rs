@@ -11,7 +11,7 @@ use kvtier_core::{Error, ErrorKind};
 use kvtier_key::BlockSums;
 
 use super::scratch::is_scratch;
-use super::{bookkeeping, evidence, kind_of};
+use super::{internal_files, kind_of, layout_detection};
 use crate::layout::Layout;
 
 const HEAD: &str = "kvtier directory\nformat: 2\n";
@@ -53,12 +53,12 @@ impl Manifest {
     /// file system: a manifest that cannot be read now may be a good one.
     pub fn find(root: &Path) -> Result<Found, Error> {
         let path = root.join(".kvtier/manifest");
-        Self::find_by(root, || bookkeeping::read(&path, BYTES_MAX))
+        Self::find_by(root, || internal_files::read(&path, BYTES_MAX))
     }
 
     /// The same, by `read`.
     fn find_by(root: &Path, mut read: impl FnMut() -> io::Result<Vec<u8>>) -> Result<Found, Error> {
-        match read().or_else(|e| if bookkeeping::is_unreadable(&e) { read() } else { Err(e) }) {
+        match read().or_else(|e| if internal_files::is_unreadable(&e) { read() } else { Err(e) }) {
             Ok(bytes) => Self::parse(&bytes).map_err(|format| {
                 let what = format!(
                     "{} has format {format:?}, which a newer build of kvtier made; this build reads format 2: use that build, or another \
@@ -68,7 +68,7 @@ impl Manifest {
                 Error::new(ErrorKind::Invalid, what)
             }),
             Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => Ok(Found::Nothing),
-            Err(e) if bookkeeping::is_no_file(&e) || bookkeeping::is_unreadable(&e) => {
+            Err(e) if internal_files::is_not_a_file(&e) || internal_files::is_unreadable(&e) => {
                 Ok(Found::Damaged(format!("cannot be read: {e}")))
             }
             Err(e) => {
@@ -88,14 +88,16 @@ impl Manifest {
     /// # Errors
     /// Those of [`find`](Self::find), and `Invalid` where there is neither a manifest nor a chunk.
     pub fn read(root: &Path, wanted: Layout) -> Result<Self, Error> {
-        let layout = || evidence::layout_of(root, wanted).map_err(|e| cannot_list(root, e));
+        let layout = || layout_detection::layout_of(root, wanted).map_err(|e| cannot_list(root, e));
         match Manifest::find(root)? {
             Found::Whole(manifest) => Ok(manifest),
             Found::Damaged(why) => {
                 tracing::warn!("{}/.kvtier/manifest {why}", root.display());
                 Ok(Manifest { layout: layout()?.unwrap_or(wanted), ..Manifest::default() })
             }
-            Found::Nothing if evidence::is_ours(root).unwrap_or(false) => Ok(Manifest::default()),
+            Found::Nothing if layout_detection::is_ours(root).unwrap_or(false) => {
+                Ok(Manifest::default())
+            }
             Found::Nothing => {
                 let what = format!(
                     "{} is not a kvtier directory: it has no .kvtier/manifest; check the path",
@@ -108,7 +110,7 @@ impl Manifest {
 
     /// Writes it in one step. The door is locked.
     pub fn write(&self, own: &Path) -> io::Result<()> {
-        bookkeeping::replace_synced(own, "manifest", self.text().as_bytes())
+        internal_files::replace_synced(own, "manifest", self.text().as_bytes())
     }
 
     fn text(&self) -> String {
@@ -223,7 +225,10 @@ pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
         // Another process may be making the directory at this moment: then the manifest comes
         // before all else.
         let ours = name == ".kvtier" || name == "lost+found" || is_scratch(&name);
-        if !ours && !path.exists() && !evidence::is_ours(root).map_err(|e| cannot_list(root, e))? {
+        if !ours
+            && !path.exists()
+            && !layout_detection::is_ours(root).map_err(|e| cannot_list(root, e))?
+        {
             let what = format!(
                 "{} is not empty and not a kvtier directory (it holds {name:?}); choose an empty directory",
                 root.display()
@@ -249,10 +254,11 @@ pub fn agree(root: &Path, own: &Path, layout: Layout) -> Result<Option<String>, 
         }
         Found::Nothing => None,
         Found::Damaged(why) => {
-            let there = evidence::layout_of(root, layout).map_err(|e| cannot_list(root, e))?;
+            let there =
+                layout_detection::layout_of(root, layout).map_err(|e| cannot_list(root, e))?;
             refuse_layout(root, there.unwrap_or(layout), layout)?;
             Some(
-                bookkeeping::put_away_because(own, &path, &why).map_err(fail)?
+                internal_files::rename_damaged_because(own, &path, &why).map_err(fail)?
                     + ", and a new one was made",
             )
         }

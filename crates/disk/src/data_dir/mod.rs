@@ -1,19 +1,19 @@
 //! A tier's directory on disk: its manifest, its 256 shards, this process's own corner for
 //! unfinished files, and the quarantine.
 
-pub mod bookkeeping;
-pub mod census;
-mod corner;
-mod evidence;
+pub mod byte_count;
+mod file_system;
 mod files;
+pub mod internal_files;
+mod layout_detection;
 pub mod manifest;
-mod medium;
-mod neighbours;
+mod peers;
 mod process;
 pub mod quarantine;
 mod recovery;
 mod scratch;
 mod shards;
+mod staging;
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind as Io};
@@ -25,25 +25,25 @@ use std::time::{Duration, Instant};
 
 use kvtier_core::{Error, ErrorKind};
 
-pub use bookkeeping::open_rw;
-pub use corner::{Buried, Corner, draft_name, living};
+pub use file_system::{is_local, is_read_only, sizes};
 pub use files::{Draft, FileId, is_full, is_head_of_hash};
+pub use internal_files::open_rw;
 pub use manifest::Manifest;
-pub use medium::{is_local, is_read_only, sizes};
 pub use process::Process;
 pub use recovery::Recovered;
 pub use scratch::Scratch;
+pub use staging::{RemovedStale, StagingDir, draft_name, live_names};
 
 use self::manifest::Found;
 use self::shards::make_shards;
 use crate::layout::{Foreign, Layout};
 
 /// How long somebody may register or clear before the others give up waiting for it.
-pub const DOOR_WAIT_MAX: Duration = Duration::from_secs(3);
+pub const REGISTRATION_WAIT_MAX: Duration = Duration::from_secs(3);
 /// How long who opens the directory waits, which else is refused: several may come at once, each of
 /// which makes files and directories on a medium that may be busy. Only who is frozen keeps the
 /// door longer.
-pub const ENTRY_WAIT_MAX: Duration = Duration::from_secs(15);
+pub const OPEN_WAIT_MAX: Duration = Duration::from_secs(15);
 /// The most reports of damage that are kept for the status.
 const DAMAGE_MAX: usize = 16;
 /// The pauses between two tries to lock: each is twice as long as the one before.
@@ -52,26 +52,26 @@ const LOCK_PAUSE_MAX: Duration = Duration::from_millis(3);
 
 /// A directory that is open, and this process's place in it.
 #[derive(Debug)]
-pub struct Home {
+pub struct DataDir {
     root: PathBuf,
     /// The root, open: names are short and the way to them is not walked again for each chunk.
     dir: RwLock<Arc<OwnedFd>>,
     /// `None` while the directory has been read-only since it was opened.
-    corner: RwLock<Option<Arc<Corner>>>,
+    staging: RwLock<Option<Arc<StagingDir>>>,
     read_only: AtomicBool,
     /// What the manifest said last, to write it again should somebody delete it.
     said: Mutex<Manifest>,
     /// The cap with which this process has it open, once it said so.
     cap: OnceLock<u64>,
     /// What dead processes had left here; the ledger may count it.
-    pub buried: Buried,
+    pub removed_stale: RemovedStale,
     /// What a foreign layout needs; `None` for ours.
     foreign: Option<Arc<Foreign>>,
     /// What was found damaged here and repaired, for the status.
     damage: Mutex<Vec<String>>,
 }
 
-impl Home {
+impl DataDir {
     /// Opens or creates the directory, clears what dead processes left unfinished, and registers
     /// this process.
     pub fn open(root: &Path, foreign: Option<Foreign>) -> Result<Self, Error> {
@@ -83,7 +83,7 @@ impl Home {
             }
         };
         let own = root.join(".kvtier");
-        bookkeeping::make_root(root).map_err(at("create", root))?;
+        internal_files::make_root(root).map_err(at("create", root))?;
         let layout = foreign.as_ref().map_or(Layout::Kvtier, |foreign| foreign.layout);
         if is_read_only(root) {
             return Self::open_read_only(root, layout, foreign);
@@ -92,11 +92,12 @@ impl Home {
             manifest::refuse_foreign(root, &own)?;
         }
         scratch::sweep(root);
-        bookkeeping::make_own(&own).map_err(at("create", &own))?;
-        let mut damage = repair_within(&own, ENTRY_WAIT_MAX).map_err(at("create", &own))?;
+        internal_files::make_own(&own).map_err(at("create", &own))?;
+        let mut damage = repair_within(&own, OPEN_WAIT_MAX).map_err(at("create", &own))?;
         // One process at a time registers or clears, so that nobody takes a corner being made for
         // an abandoned one.
-        let door = lock_door_within(&own, ENTRY_WAIT_MAX).map_err(at("lock", &own.join("door")))?;
+        let registration =
+            lock_registration_within(&own, OPEN_WAIT_MAX).map_err(at("lock", &own.join("door")))?;
         damage.extend(manifest::agree(root, &own, layout)?);
         let said = Manifest::read(root, layout)?;
         if !layout.is_foreign() {
@@ -104,14 +105,16 @@ impl Home {
                 make_shards(root, &own).map_err(at("create the 256 directories of", root))?,
             );
         }
-        let buried = corner::bury_dead(&own.join("tmp")).map_err(at("clear", &own.join("tmp")))?;
-        let corner = Corner::settle(&own.join("tmp")).map_err(at("write to", &own.join("tmp")))?;
+        let removed_stale =
+            staging::remove_stale(&own.join("tmp")).map_err(at("clear", &own.join("tmp")))?;
+        let staging =
+            StagingDir::create(&own.join("tmp")).map_err(at("write to", &own.join("tmp")))?;
         let dir = File::open(root).map_err(at("open", root))?;
-        drop(door);
-        let home = Home::new(root, dir.into(), said, foreign);
-        *home.corner.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(corner));
-        damage.into_iter().for_each(|found| home.note_damage(found));
-        Ok(Home { buried, ..home })
+        drop(registration);
+        let data_dir = DataDir::new(root, dir.into(), said, foreign);
+        *data_dir.staging.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(staging));
+        damage.into_iter().for_each(|found| data_dir.note_damage(found));
+        Ok(DataDir { removed_stale, ..data_dir })
     }
 
     /// Opens a directory that can only be read: nothing is made, nobody registers.
@@ -125,7 +128,7 @@ impl Home {
         };
         // Files of another program may lie there without a manifest of ours.
         let said = if layout.is_foreign()
-            && !bookkeeping::is_there(&root.join(".kvtier/manifest")).map_err(failed)?
+            && !internal_files::exists(&root.join(".kvtier/manifest")).map_err(failed)?
         {
             Manifest { layout, ..Manifest::default() }
         } else {
@@ -137,19 +140,19 @@ impl Home {
             "{} is mounted read-only: chunks are loaded from it and none are saved",
             root.display()
         );
-        let home = Home::new(root, dir.into(), said, foreign);
-        Ok(Home { read_only: AtomicBool::new(true), ..home })
+        let data_dir = DataDir::new(root, dir.into(), said, foreign);
+        Ok(DataDir { read_only: AtomicBool::new(true), ..data_dir })
     }
 
     fn new(root: &Path, dir: OwnedFd, said: Manifest, foreign: Option<Foreign>) -> Self {
-        Home {
+        DataDir {
             root: root.to_owned(),
             dir: RwLock::new(Arc::new(dir)),
-            corner: RwLock::new(None),
+            staging: RwLock::new(None),
             read_only: AtomicBool::new(false),
             said: Mutex::new(said),
             cap: OnceLock::new(),
-            buried: Buried::default(),
+            removed_stale: RemovedStale::default(),
             foreign: foreign.map(Arc::new),
             damage: Mutex::default(),
         }
@@ -207,28 +210,31 @@ impl Home {
     }
 
     /// Clears what processes that died since left unfinished.
-    pub fn bury_dead(&self) -> io::Result<Buried> {
-        let _door = lock_door(&self.own())?;
-        corner::bury_dead(&self.own().join("tmp"))
+    pub fn remove_stale(&self) -> io::Result<RemovedStale> {
+        let _registration = lock_registration(&self.own())?;
+        staging::remove_stale(&self.own().join("tmp"))
     }
 
     /// Does something while no other process registers or clears.
-    pub fn with_door<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        let _door = lock_door(&self.own())?;
+    pub fn with_registration_lock<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let _registration = lock_registration(&self.own())?;
         work()
     }
 
     /// Does something for which nobody may come meanwhile; told whether nobody else is there.
-    pub fn at_the_door<T>(&self, work: impl FnOnce(bool) -> io::Result<T>) -> io::Result<T> {
-        let _door = lock_door_within(&self.own(), ENTRY_WAIT_MAX)?;
-        work(living(&self.own().join("tmp"))?.len() == 1)
+    pub fn with_registration_lock_at_open<T>(
+        &self,
+        work: impl FnOnce(bool) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let _registration = lock_registration_within(&self.own(), OPEN_WAIT_MAX)?;
+        work(live_names(&self.own().join("tmp"))?.len() == 1)
     }
 
     /// Does something if no other process has the directory open, and while none can open it.
     /// Answers whether it was done.
     pub fn if_alone(&self, work: impl FnOnce() -> io::Result<()>) -> io::Result<bool> {
-        let _door = lock_door(&self.own())?;
-        let is_alone = living(&self.own().join("tmp"))?.len() <= 1;
+        let _registration = lock_registration(&self.own())?;
+        let is_alone = live_names(&self.own().join("tmp"))?.len() <= 1;
         if is_alone { work().map(|()| true) } else { Ok(false) }
     }
 
@@ -241,7 +247,7 @@ impl Home {
         used: u64,
         shrink: bool,
     ) -> Result<Manifest, Error> {
-        self.edit_manifest(ENTRY_WAIT_MAX, |manifest| {
+        self.edit_manifest(OPEN_WAIT_MAX, |manifest| {
             let smaller = manifest.capacity_bytes.is_none_or(|noted| capacity_bytes < noted);
             if smaller && used > capacity_bytes && !shrink {
                 let noted = manifest.capacity_bytes.map_or("no cap".into(), |bytes| format!("a cap of {bytes} bytes"));
@@ -274,8 +280,8 @@ impl Home {
             let mut manifest = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
             return edit(&mut manifest).map(|()| manifest);
         }
-        let _door = lock_door_within(&own, most).map_err(fail)?;
-        let (mut manifest, is_written) = self.manifest_or_said(&own)?;
+        let _registration = lock_registration_within(&own, most).map_err(fail)?;
+        let (mut manifest, is_written) = self.manifest_or_last(&own)?;
         let before = manifest.clone();
         edit(&mut manifest)?;
         if manifest != before || !is_written {
@@ -287,7 +293,7 @@ impl Home {
 
     /// What the manifest says and `true`; where it was lost or damaged since, what it said last and
     /// `false`. The door is locked.
-    fn manifest_or_said(&self, own: &Path) -> Result<(Manifest, bool), Error> {
+    fn manifest_or_last(&self, own: &Path) -> Result<(Manifest, bool), Error> {
         let why = match Manifest::find(&self.root)? {
             Found::Whole(manifest) => return Ok((manifest, true)),
             Found::Nothing => "was deleted".to_owned(),
@@ -295,9 +301,9 @@ impl Home {
         };
         let path = own.join("manifest");
         // Where it cannot be put away, the one that is written in its place may still replace it.
-        let put_away = bookkeeping::put_away_because(own, &path, &why);
+        let renamed = internal_files::rename_damaged_because(own, &path, &why);
         self.note_damage(
-            put_away.unwrap_or_else(|_| format!("{} {why}; it is written again", path.display())),
+            renamed.unwrap_or_else(|_| format!("{} {why}; it is written again", path.display())),
         );
         Ok((self.said.lock().unwrap_or_else(PoisonError::into_inner).clone(), false))
     }
@@ -306,14 +312,14 @@ impl Home {
     ///
     /// # Errors
     /// `ReadOnlyFilesystem` where none could be made yet.
-    pub fn corner(&self) -> io::Result<Arc<Corner>> {
-        let corner = self.corner.read().unwrap_or_else(PoisonError::into_inner);
-        corner.clone().ok_or_else(|| Io::ReadOnlyFilesystem.into())
+    pub fn staging(&self) -> io::Result<Arc<StagingDir>> {
+        let staging = self.staging.read().unwrap_or_else(PoisonError::into_inner);
+        staging.clone().ok_or_else(|| Io::ReadOnlyFilesystem.into())
     }
 
     /// Whether this process ever could write here.
-    pub fn has_corner(&self) -> bool {
-        self.corner.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    pub fn has_staging_dir(&self) -> bool {
+        self.staging.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 }
 
@@ -331,16 +337,16 @@ fn repair_within(own: &Path, most: Duration) -> io::Result<Vec<String>> {
         // renamed, and no more.
         _ => {}
     }
-    let repaired = bookkeeping::repair(own);
+    let repaired = internal_files::repair(own);
     // Also where a child that this process forked has it open too.
     let _ = dir.unlock();
     repaired
 }
 
 /// A corner for somebody who opens no tier.
-pub fn visit(own: &Path) -> io::Result<Corner> {
-    let _door = lock_door(own)?;
-    Corner::settle(&own.join("tmp"))
+pub fn register(own: &Path) -> io::Result<StagingDir> {
+    let _registration = lock_registration(own)?;
+    StagingDir::create(&own.join("tmp"))
 }
 
 /// The kind of error a failed system call is to the caller.
@@ -356,24 +362,24 @@ pub fn kind_of(e: &io::Error) -> ErrorKind {
 /// The door's lock. Unlocked when this is dropped, not only closed: a child that this process
 /// forked meanwhile has the file open too.
 #[derive(Debug)]
-pub struct Door(File);
+pub struct RegistrationLock(File);
 
-impl Drop for Door {
+impl Drop for RegistrationLock {
     fn drop(&mut self) {
         let _ = self.0.unlock();
     }
 }
 
 /// Waits until no other process registers or clears, but not for one that is frozen while it does.
-fn lock_door(own: &Path) -> io::Result<Door> {
-    lock_door_within(own, DOOR_WAIT_MAX)
+fn lock_registration(own: &Path) -> io::Result<RegistrationLock> {
+    lock_registration_within(own, REGISTRATION_WAIT_MAX)
 }
 
 /// The same, but waits no longer than `most`.
-pub fn lock_door_within(own: &Path, most: Duration) -> io::Result<Door> {
+pub fn lock_registration_within(own: &Path, most: Duration) -> io::Result<RegistrationLock> {
     let path = own.join("door");
-    let door = open_rw(&path)?;
-    lock_within(&door, most).map_err(|e| match e.kind() {
+    let registration = open_rw(&path)?;
+    lock_within(&registration, most).map_err(|e| match e.kind() {
         Io::WouldBlock => {
             let (path, most) = (path.display(), most.as_secs());
             io::Error::new(
@@ -383,7 +389,7 @@ pub fn lock_door_within(own: &Path, most: Duration) -> io::Result<Door> {
         }
         _ => e,
     })?;
-    Ok(Door(door))
+    Ok(RegistrationLock(registration))
 }
 
 /// Locks a file, but waits no longer than `most` for whoever has it: a process that is frozen with
@@ -430,7 +436,7 @@ mod tests {
     fn one_process_at_a_time_repairs() {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().join(".kvtier");
-        bookkeeping::make_dirs(&own).unwrap();
+        internal_files::make_dirs(&own).unwrap();
         std::fs::create_dir(own.join("door")).unwrap();
         let other = File::open(&own).unwrap();
         other.lock().unwrap();

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use kvtier_key::Digest;
 
-use super::{Home, bookkeeping};
+use super::{DataDir, internal_files};
 use crate::name;
 
 /// Makes them, and brings the names of new ones to the device. Answers what was in their place. The
@@ -20,10 +20,10 @@ pub fn make_shards(root: &Path, own: &Path) -> io::Result<Vec<String>> {
     for shard in 0..=255 {
         let shard = name::shard(root, shard);
         is_new |= !shard.is_dir();
-        damage.extend(bookkeeping::make_dir(own, &shard)?);
+        damage.extend(internal_files::make_dir(own, &shard)?);
     }
     if is_new {
-        bookkeeping::sync_dir(root)?;
+        internal_files::sync_dir(root)?;
     }
     Ok(damage)
 }
@@ -34,7 +34,7 @@ fn is_shard(name: &OsStr) -> bool {
         .is_some_and(|number| name::shard(Path::new(""), number).as_os_str() == name)
 }
 
-impl Home {
+impl DataDir {
     /// Puts right what has the name of such a directory now and is none. Answers whether there was
     /// anything.
     pub fn repair_shards(&self) -> io::Result<bool> {
@@ -51,7 +51,9 @@ impl Home {
         if wrong.is_empty() {
             return Ok(false);
         }
-        self.with_door(|| wrong.iter().try_for_each(|shard| self.repair_shard(shard)))?;
+        self.with_registration_lock(|| {
+            wrong.iter().try_for_each(|shard| self.repair_shard(shard))
+        })?;
         Ok(true)
     }
 
@@ -62,12 +64,12 @@ impl Home {
             // Something else has its name: a file, or a link that leads nowhere.
             Err(e)
                 if matches!(e.kind(), Io::AlreadyExists | Io::NotADirectory)
-                    || bookkeeping::is_no_file(&e) =>
+                    || internal_files::is_not_a_file(&e) =>
             {
                 if self.foreign.is_some() {
                     return Err(e);
                 }
-                self.with_door(|| self.repair_shard(&folder))
+                self.with_registration_lock(|| self.repair_shard(&folder))
             }
             other => other,
         }
@@ -75,7 +77,7 @@ impl Home {
 
     /// The registration lock is held.
     fn repair_shard(&self, shard: &Path) -> io::Result<()> {
-        bookkeeping::make_dir(&self.own(), shard)?
+        internal_files::make_dir(&self.own(), shard)?
             .into_iter()
             .for_each(|found| self.note_damage(found));
         Ok(())

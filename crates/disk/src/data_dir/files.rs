@@ -15,8 +15,8 @@ use nix::fcntl::{FallocateFlags, OFlag, RenameFlags, fallocate, openat, renameat
 use nix::sys::stat::{FileStat, Mode, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::corner::draft_name;
-use super::{Corner, Home, bookkeeping};
+use super::staging::draft_name;
+use super::{DataDir, StagingDir, internal_files};
 use crate::name;
 
 /// Threads that read the names of a directory together.
@@ -25,7 +25,7 @@ const LISTERS: usize = 4;
 /// An unfinished file in this process's corner.
 #[derive(Debug)]
 pub struct Draft {
-    corner: Arc<Corner>,
+    staging: Arc<StagingDir>,
     name: String,
 }
 
@@ -68,7 +68,7 @@ impl FileId {
     }
 }
 
-impl Home {
+impl DataDir {
     /// Opens a chunk's file for direct reads.
     pub fn open_chunk(&self, digest: &Digest, len: u64) -> io::Result<File> {
         self.open_at(&self.at(digest, len)?)
@@ -88,8 +88,8 @@ impl Home {
 
     /// The next unfinished file, for which `bytes` are claimed in the ledger.
     fn draft(&self, bytes: u64) -> io::Result<Draft> {
-        let corner = self.corner()?;
-        Ok(Draft { name: draft_name(corner.number(), bytes), corner })
+        let staging = self.staging()?;
+        Ok(Draft { name: draft_name(staging.number(), bytes), staging })
     }
 
     /// Makes an unfinished file for direct writes. It is empty, and its name states the `bytes`
@@ -97,7 +97,7 @@ impl Home {
     pub fn create(&self, bytes: u64) -> io::Result<(Draft, File)> {
         let draft = self.draft(bytes)?;
         let made = direct_or_not(OFlag::O_WRONLY | OFlag::O_CREAT, |flags| {
-            openat(draft.corner.dir(), draft.name.as_str(), flags, Mode::from_bits_truncate(0o644))
+            openat(draft.staging.dir(), draft.name.as_str(), flags, Mode::from_bits_truncate(0o644))
         });
         made.map(|file| (draft, file))
     }
@@ -114,9 +114,9 @@ impl Home {
 
     /// Whether the file system takes writes, as a small file shows. An error other than that it is
     /// read-only says nothing of that.
-    pub fn takes_writes(&self) -> bool {
+    pub fn accepts_writes(&self) -> bool {
         let tried = self.create_small(b"?", false).and_then(|probe| self.unlink_draft(&probe));
-        !tried.is_err_and(|e| self.has_corner() && e.kind() == Io::ReadOnlyFilesystem)
+        !tried.is_err_and(|e| self.has_staging_dir() && e.kind() == Io::ReadOnlyFilesystem)
     }
 
     /// Makes an unfinished file that holds just these few bytes; with `durable`, they are on the
@@ -124,8 +124,12 @@ impl Home {
     pub fn create_small(&self, bytes: &[u8], durable: bool) -> io::Result<Draft> {
         let draft = self.draft(0)?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
-        let made =
-            openat(draft.corner.dir(), draft.name.as_str(), flags, Mode::from_bits_truncate(0o644));
+        let made = openat(
+            draft.staging.dir(),
+            draft.name.as_str(),
+            flags,
+            Mode::from_bits_truncate(0o644),
+        );
         let written = made.map(File::from).map_err(io::Error::from).and_then(|mut file| {
             file.write_all(bytes)?;
             if durable { file.sync_data() } else { Ok(()) }
@@ -142,7 +146,7 @@ impl Home {
     /// Gives an unfinished file the name beside a chunk's, whatever had it.
     pub fn publish_sidecar(&self, draft: &Draft, digest: &Digest) -> io::Result<()> {
         let Some(to) = self.sidecar(digest)? else { return self.unlink_draft(draft) };
-        Ok(renameat(draft.corner.dir(), draft.name.as_str(), self.dir(), to.as_str())?)
+        Ok(renameat(draft.staging.dir(), draft.name.as_str(), self.dir(), to.as_str())?)
     }
 
     /// The name beside a chunk's, in a layout that has such.
@@ -164,7 +168,7 @@ impl Home {
         match renameat(
             self.dir(),
             name::relative(digest, len).as_str(),
-            draft.corner.dir(),
+            draft.staging.dir(),
             draft.name.as_str(),
         ) {
             Ok(()) => Ok(Some(draft)),
@@ -176,7 +180,7 @@ impl Home {
     /// Opens an unfinished file for direct writes; `None` when it has not the length wanted.
     pub fn reopen(&self, draft: &Draft, len: u64) -> io::Result<Option<File>> {
         let file = direct_or_not(OFlag::O_WRONLY | OFlag::O_NOFOLLOW, |flags| {
-            openat(draft.corner.dir(), draft.name.as_str(), flags, Mode::empty())
+            openat(draft.staging.dir(), draft.name.as_str(), flags, Mode::empty())
         })?;
         Ok((file.metadata()?.len() == len).then_some(file))
     }
@@ -184,8 +188,8 @@ impl Home {
     /// Gives an unfinished file a chunk's name, at once and whole. Answers whether another file had
     /// that name until now.
     pub fn publish(&self, draft: &Draft, digest: &Digest, len: u64) -> io::Result<bool> {
-        let (corner, from, to) = (draft.corner.dir(), draft.name.as_str(), self.at(digest, len)?);
-        let rename = |flags| renameat2(corner, from, self.dir(), to.as_str(), flags);
+        let (staging, from, to) = (draft.staging.dir(), draft.name.as_str(), self.at(digest, len)?);
+        let rename = |flags| renameat2(staging, from, self.dir(), to.as_str(), flags);
         self.publish_by(&rename, draft, digest, len)
     }
 
@@ -200,11 +204,11 @@ impl Home {
         let over = || -> io::Result<bool> {
             let to = self.at(digest, len)?;
             let rename =
-                || renameat(draft.corner.dir(), draft.name.as_str(), self.dir(), to.as_str());
+                || renameat(draft.staging.dir(), draft.name.as_str(), self.dir(), to.as_str());
             match rename() {
                 Ok(()) => Ok(true),
                 Err(nix::Error::EISDIR) => {
-                    self.put_directory_away(&self.root.join(&to))?;
+                    self.move_directory_away(&self.root.join(&to))?;
                     Ok(rename().map(|()| false)?)
                 }
                 Err(e) => Err(e.into()),
@@ -246,9 +250,9 @@ impl Home {
     /// published, whatever becomes of this. Answers whether it was a file: nobody counts a
     /// directory.
     fn clear_swapped(&self, draft: &Draft) -> bool {
-        match unlinkat(draft.corner.dir(), draft.name.as_str(), UnlinkatFlags::NoRemoveDir) {
+        match unlinkat(draft.staging.dir(), draft.name.as_str(), UnlinkatFlags::NoRemoveDir) {
             Err(nix::Error::EISDIR) => {
-                if let Err(e) = self.put_directory_away(&draft.corner.path().join(&draft.name)) {
+                if let Err(e) = self.move_directory_away(&draft.staging.path().join(&draft.name)) {
                     self.note_damage(format!(
                         "a directory that had a chunk's name cannot be renamed away: {e}"
                     ));
@@ -262,10 +266,10 @@ impl Home {
 
     /// Removes an empty directory that has the name of a file of ours; one with anything in it is
     /// kept below `.kvtier`.
-    fn put_directory_away(&self, path: &Path) -> io::Result<()> {
+    fn move_directory_away(&self, path: &Path) -> io::Result<()> {
         match std::fs::remove_dir(path) {
             Err(e) if e.kind() == Io::DirectoryNotEmpty => {
-                let said = bookkeeping::put_away_because(
+                let said = internal_files::rename_damaged_because(
                     &self.own(),
                     path,
                     "was a directory in the place of a chunk",
@@ -297,7 +301,7 @@ impl Home {
 
     /// Deletes an unfinished file.
     pub fn unlink_draft(&self, draft: &Draft) -> io::Result<()> {
-        Ok(unlinkat(draft.corner.dir(), draft.name.as_str(), UnlinkatFlags::NoRemoveDir)?)
+        Ok(unlinkat(draft.staging.dir(), draft.name.as_str(), UnlinkatFlags::NoRemoveDir)?)
     }
 
     /// Deletes a chunk's file. `false` when there was none.
@@ -531,35 +535,35 @@ mod tests {
     #[test]
     fn where_names_cannot_be_swapped_the_new_file_replaces_the_old_one() {
         let dir = tempfile::tempdir().unwrap();
-        let home = Home::open(dir.path(), None).unwrap();
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
         let digest = Digest::derive("test", b"x");
         // What a file system can do: tell and swap, tell only, neither.
         for able in [RenameFlags::all(), RenameFlags::RENAME_NOREPLACE, RenameFlags::empty()] {
             for replaced in [false, true] {
-                let (draft, _) = home.create(8192).unwrap();
-                let to = home.at(&digest, 4096).unwrap();
+                let (draft, _) = data_dir.create(8192).unwrap();
+                let to = data_dir.at(&digest, 4096).unwrap();
                 let rename = |flags: RenameFlags| match able.contains(flags) {
                     true => renameat2(
-                        draft.corner.dir(),
+                        draft.staging.dir(),
                         draft.name.as_str(),
-                        home.dir(),
+                        data_dir.dir(),
                         to.as_str(),
                         flags,
                     ),
                     false => Err(nix::Error::EINVAL),
                 };
                 assert_eq!(
-                    home.publish_by(&rename, &draft, &digest, 4096).unwrap(),
+                    data_dir.publish_by(&rename, &draft, &digest, 4096).unwrap(),
                     replaced,
                     "{able:?}"
                 );
                 assert_eq!(
-                    std::fs::read_dir(home.corner().unwrap().path()).unwrap().count(),
+                    std::fs::read_dir(data_dir.staging().unwrap().path()).unwrap().count(),
                     1,
                     "{able:?}: only `alive` is left"
                 );
             }
-            assert!(home.delete(&digest, 4096).unwrap());
+            assert!(data_dir.delete(&digest, 4096).unwrap());
         }
     }
 }

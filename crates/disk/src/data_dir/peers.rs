@@ -4,11 +4,11 @@ use std::path::Path;
 
 use kvtier_core::{Error, ErrorKind};
 
-use super::corner::noted_cap;
 use super::manifest::Manifest;
-use super::{ENTRY_WAIT_MAX, Home, kind_of, living};
+use super::staging::read_cap;
+use super::{DataDir, OPEN_WAIT_MAX, kind_of, live_names};
 
-impl Home {
+impl DataDir {
     /// Says to those who have the directory open, and to those who come, with which cap this
     /// process does. `Invalid` when theirs is another, unless `shrink` says that chunks may be
     /// deleted: the smallest cap deletes what the others save.
@@ -19,20 +19,20 @@ impl Home {
         }
         let (tmp, failed) =
             (self.own().join("tmp"), |e| Error::new(kind_of(&e), "cannot register").with_source(e));
-        let corner = self.corner().map_err(failed)?;
-        self.edit_manifest(ENTRY_WAIT_MAX, |manifest| {
+        let staging = self.staging().map_err(failed)?;
+        self.edit_manifest(OPEN_WAIT_MAX, |manifest| {
             // Whoever is gone is no neighbour.
-            let living = living(&tmp).map_err(|e| {
+            let living = live_names(&tmp).map_err(|e| {
                 Error::new(kind_of(&e), format!("cannot read {}", tmp.display()))
                     .with_cause(e, "check its permissions")
             })?;
-            let others = living.iter().filter(|name| *name != corner.name());
-            let caps: Vec<u64> = others.filter_map(|name| noted_cap(&tmp, name)).collect();
+            let others = living.iter().filter(|name| *name != staging.name());
+            let caps: Vec<u64> = others.filter_map(|name| read_cap(&tmp, name)).collect();
             match cap_of_others(manifest, &caps)
                 .filter(|theirs| *theirs != capacity_bytes && !shrink)
             {
                 Some(theirs) => Err(another_cap(self.root(), theirs, capacity_bytes)),
-                None => corner.note_cap(capacity_bytes).map_err(failed),
+                None => staging.write_cap(capacity_bytes).map_err(failed),
             }
         })
         .map(drop)
