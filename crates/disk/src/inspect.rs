@@ -1,5 +1,5 @@
 //! A directory looked at from outside, while no tier is open or beside those that are: nothing is
-//! registered, and nothing is changed but by [`Directory::remove`] and [`Directory::set_aside`].
+//! registered, and nothing is changed but by [`Directory::remove`] and [`Directory::quarantine`].
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind as Io, Read};
@@ -28,7 +28,7 @@ mod write;
 pub use chunk_file::ChunkFile;
 pub use kvtier_index::{LastUse, LastUses, TenantId};
 pub use read::Source;
-pub use write::{Unnamed, Writer};
+pub use write::{NewChunk, Writer};
 
 /// How much of a file is read at a time.
 const PIECE: usize = 1 << 20;
@@ -48,7 +48,7 @@ pub struct Directory {
 /// A chunk by its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
-pub struct Named {
+pub struct ChunkName {
     /// The key's digest; zeros in a foreign layout, whose names tell the key but not the
     /// namespace.
     pub digest: Digest,
@@ -58,7 +58,7 @@ pub struct Named {
     pub len: u64,
 }
 
-impl Named {
+impl ChunkName {
     /// What to call it: the digest, or in a foreign layout the file's name.
     pub fn label(&self) -> String {
         self.name.as_deref().map_or_else(|| self.digest.to_hex(), str::to_owned)
@@ -101,7 +101,7 @@ pub struct Summary {
     /// damaged.
     pub ledger_bytes: Option<u64>,
     /// Files of the shards that are no chunks: name and length.
-    pub strangers: Vec<(PathBuf, u64)>,
+    pub unknown: Vec<(PathBuf, u64)>,
     /// Files that failed a check: name and length.
     pub quarantine: Vec<(String, u64)>,
     /// Bytes of these files.
@@ -147,8 +147,8 @@ impl Directory {
 
     /// The foreign layout that the names in a directory without a manifest are of: that of the
     /// first name that is any's.
-    pub fn guess(root: &Path) -> io::Result<Option<Layout>> {
-        foreign::guess(root)
+    pub fn detect_layout(root: &Path) -> io::Result<Option<Layout>> {
+        foreign::detect_layout(root)
     }
 
     /// The shape of a chunk that lies in a directory of a layout with headers; `None` where none
@@ -174,14 +174,14 @@ impl Directory {
     }
 
     /// The chunks by name, in no order; nothing is opened.
-    pub fn chunks(&self) -> io::Result<Vec<Named>> {
+    pub fn chunks(&self) -> io::Result<Vec<ChunkName>> {
         let mut all = Vec::new();
         self.walk(|_, _, named| all.extend(named))?;
         Ok(all)
     }
 
     /// What a chunk's footer says: its facts, and its key in canonical form.
-    pub fn footer(&self, chunk: &Named) -> io::Result<Result<(Facts, Vec<u8>), Damage>> {
+    pub fn footer(&self, chunk: &ChunkName) -> io::Result<Result<(Facts, Vec<u8>), Damage>> {
         let Ok(file) = regular(&self.path(chunk))? else { return Ok(Err(Damage::Kind)) };
         if file.metadata()?.len() != file_len(chunk.len) {
             return Ok(Err(Damage::Length));
@@ -193,11 +193,11 @@ impl Directory {
     /// knows and we do not. Damaged is what shows the same damage twice: a tier that has the
     /// directory open may take the file away or write over it while we read. `NotFound` when it
     /// did.
-    pub fn verify(&self, chunk: &Named) -> io::Result<Result<(), Damage>> {
+    pub fn verify(&self, chunk: &ChunkName) -> io::Result<Result<(), Damage>> {
         self.examine(chunk).map(|(_, found)| found)
     }
 
-    fn examine(&self, chunk: &Named) -> io::Result<(FileId, Result<(), Damage>)> {
+    fn examine(&self, chunk: &ChunkName) -> io::Result<(FileId, Result<(), Damage>)> {
         let mut before = None;
         for _ in 0..LOOKS_MAX {
             let (file, found) = self.read_whole(chunk)?;
@@ -213,7 +213,7 @@ impl Directory {
     }
 
     /// The file that has the chunk's name now, and what is wrong with it.
-    fn read_whole(&self, chunk: &Named) -> io::Result<(FileId, Result<(), Damage>)> {
+    fn read_whole(&self, chunk: &ChunkName) -> io::Result<(FileId, Result<(), Damage>)> {
         let mut file = match regular(&self.path(chunk))? {
             Ok(file) => file,
             Err(other) => return Ok((other, Err(Damage::Kind))),
@@ -238,7 +238,7 @@ impl Directory {
     ///
     /// # Errors
     /// The medium's; then the chunk is still there.
-    pub fn remove(&self, chunk: &Named) -> io::Result<bool> {
+    pub fn remove(&self, chunk: &ChunkName) -> io::Result<bool> {
         let accounting = self.accounting()?;
         let since = accounting.as_ref().and_then(|accounting| accounting.generation());
         foreign::remove_sidecar(self.layout, &self.path(chunk))?;
@@ -267,7 +267,7 @@ impl Directory {
     /// Moves a damaged chunk's file into quarantine, as a load that meets it does: where it has no
     /// place there, it goes. `false` when there is none, or it is damaged no more. To be
     /// [finished](Self::finish) after the last.
-    pub fn set_aside(&self, chunk: &Named) -> io::Result<bool> {
+    pub fn quarantine(&self, chunk: &ChunkName) -> io::Result<bool> {
         let (path, own) = (self.path(chunk), self.own());
         let seen = match self.examine(chunk) {
             Ok((_, Ok(()) | Err(Damage::Unverified))) => return Ok(false),
@@ -326,7 +326,7 @@ impl Directory {
                 sum.bytes += self.file_len(&chunk);
                 sum.payload_bytes += chunk.len;
             }
-            None => sum.strangers.push((path.to_owned(), meta.map_or(0, |m| m.len()))),
+            None => sum.unknown.push((path.to_owned(), meta.map_or(0, |m| m.len()))),
         })?;
         sum.layout = self.layout;
         if !self.own().exists() {
@@ -365,7 +365,7 @@ impl Directory {
     /// Every entry of every shard: with its metadata only where its name is no chunk's.
     fn walk(
         &self,
-        mut each: impl FnMut(&Path, Option<fs::Metadata>, Option<Named>),
+        mut each: impl FnMut(&Path, Option<fs::Metadata>, Option<ChunkName>),
     ) -> io::Result<()> {
         if self.layout.is_foreign() {
             return foreign::walk(&self.root, self.layout, each);
@@ -379,7 +379,7 @@ impl Directory {
                 let entry = entry?;
                 let named = entry.file_name().to_str().and_then(name::parse);
                 let named = named.filter(|(digest, _)| digest.as_bytes()[0] == shard);
-                let named = named.map(|(digest, len)| Named { digest, name: None, len });
+                let named = named.map(|(digest, len)| ChunkName { digest, name: None, len });
                 let meta = if named.is_none() { entry.metadata().ok() } else { None };
                 each(&entry.path(), meta, named);
             }
@@ -387,14 +387,14 @@ impl Directory {
         Ok(())
     }
 
-    fn path(&self, chunk: &Named) -> PathBuf {
+    fn path(&self, chunk: &ChunkName) -> PathBuf {
         match &chunk.name {
             Some(name) => self.root.join(&**name),
             None => name::path(&self.root, &chunk.digest, chunk.len),
         }
     }
 
-    fn file_len(&self, chunk: &Named) -> u64 {
+    fn file_len(&self, chunk: &ChunkName) -> u64 {
         if self.layout.is_foreign() {
             chunk.len + self.layout.extra_bytes()
         } else {
@@ -438,7 +438,7 @@ fn regular(path: &Path) -> io::Result<Result<File, FileId>> {
 
 type Footer = (Facts, Vec<u8>);
 
-fn read_footer(file: &File, chunk: &Named) -> io::Result<Result<Footer, Damage>> {
+fn read_footer(file: &File, chunk: &ChunkName) -> io::Result<Result<Footer, Damage>> {
     let mut page = [0; PAGE as usize];
     std::os::unix::fs::FileExt::read_exact_at(file, &mut page, file_len(chunk.len) - PAGE)?;
     let Ok((facts, key)) = footer::decode(&page) else { return Ok(Err(Damage::Footer)) };
@@ -453,7 +453,7 @@ fn read_footer(file: &File, chunk: &Named) -> io::Result<Result<Footer, Damage>>
 /// Checks a file that has the right length.
 fn read_and_check(
     file: &mut File,
-    chunk: &Named,
+    chunk: &ChunkName,
     each: &mut dyn FnMut(&[u8]),
 ) -> io::Result<Result<(), Damage>> {
     let facts = match read_footer(file, chunk)? {

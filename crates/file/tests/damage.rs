@@ -208,7 +208,7 @@ fn set_aside_from_outside_the_quarantine_is_bounded_too() {
     drop(f);
     let outside = kvtier_file::inspect::Directory::open(dir.path()).unwrap();
     let set_aside =
-        outside.chunks().unwrap().iter().filter(|chunk| outside.set_aside(chunk).unwrap()).count();
+        outside.chunks().unwrap().iter().filter(|chunk| outside.quarantine(chunk).unwrap()).count();
     assert_eq!((set_aside, quarantine(dir.path())), (5, vec![FILE, FILE]));
     assert_eq!((files_bytes(dir.path()), ledger(dir.path())), (FILE, 3 * FILE));
     assert_eq!(outside.summary().unwrap().quarantine_bytes, 2 * FILE);
@@ -245,7 +245,7 @@ fn a_file_being_recycled_is_not_taken_for_damaged() {
                     Err(e) if e.kind() == std::io::ErrorKind::NotFound => gone += 1,
                     Err(_) => damaged += 1,
                 }
-                damaged += u32::from(!matches!(outside.set_aside(&chunk), Ok(false)));
+                damaged += u32::from(!matches!(outside.quarantine(&chunk), Ok(false)));
             }
         }
         stop.store(true, Ordering::Relaxed);

@@ -620,14 +620,14 @@ fn looked_at_from_outside_it_is_the_same() {
     put(dir.path(), &key(3), &full(), &bytes(3, FULL));
     fs::write(beside(&path_of(dir.path(), &key(3))), header(&[2, 1, 32, 512])).unwrap();
     fs::remove_dir_all(dir.path().join(".kvtier")).unwrap();
-    assert_eq!(Directory::guess(dir.path()).unwrap(), Some(GDS));
+    assert_eq!(Directory::detect_layout(dir.path()).unwrap(), Some(GDS));
     let it = Directory::open_as(dir.path(), GDS).unwrap();
     let sum = it.summary().unwrap();
     assert_eq!(
         (sum.chunks, sum.payload_bytes, sum.bytes),
         (3, 3 * FULL as u64, 3 * (FULL as u64 + EXTRA))
     );
-    assert!(sum.strangers.is_empty(), "{:?}", sum.strangers);
+    assert!(sum.unknown.is_empty(), "{:?}", sum.unknown);
     let chunks = it.chunks().unwrap();
     let of = |n| {
         chunks.iter().find(|chunk| chunk.label() == GDS.file_name(key(n).id()).unwrap()).unwrap()
@@ -637,7 +637,7 @@ fn looked_at_from_outside_it_is_the_same() {
     assert_eq!(it.verify(of(3)).unwrap(), Err(Damage::Header));
     assert_eq!(it.read(of(1)).unwrap(), Ok((bytes(1, FULL), true)));
     assert_eq!(it.read(of(2)).unwrap(), Ok((bytes(2, FULL), false)));
-    assert!(it.set_aside(of(3)).unwrap() && it.remove(of(2)).unwrap());
+    assert!(it.quarantine(of(3)).unwrap() && it.remove(of(2)).unwrap());
     for n in [2, 3] {
         let path = path_of(dir.path(), &key(n));
         assert!(!path.exists() && !beside(&path).exists(), "{n}");

@@ -236,7 +236,7 @@ fn what_is_removed_without_a_tier_is_forgotten_by_those_that_are_open() {
     assert!(there.remove(&chunk_of(3)).unwrap());
     let damaged = chunk_of(4);
     std::fs::write(path_of(dir.path(), &f, 4), b"short").unwrap();
-    assert!(there.set_aside(&damaged).unwrap());
+    assert!(there.quarantine(&damaged).unwrap());
     assert!(!is_hit(&f, 3) && !is_hit(&f, 4) && is_hit(&f, 5));
     assert_eq!(f.tier.usage().chunks, CHUNKS - 2);
 }

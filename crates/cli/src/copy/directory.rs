@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use kvtier::bytes::format;
 use kvtier::core::{Ctx, ErrorKind, Hold, Key, Mode, Presence, Save, Saved, Tier};
-use kvtier::file::inspect::{Directory, Unnamed, Writer};
+use kvtier::file::inspect::{Directory, NewChunk, Writer};
 use kvtier::file::{ChunkShape, FileConfig, FileTier, Layout};
 use kvtier::key::{BlockSums, Facts};
 use kvtier::mem::{Arena, ArenaConfig};
@@ -220,7 +220,7 @@ impl Open {
             BlockSums::from_bytes(payload),
         );
         let canonical = one.identity.canonical.as_deref().unwrap_or_default();
-        match writer.write(&Unnamed { facts: &facts, canonical, payload }) {
+        match writer.write(&NewChunk { facts: &facts, canonical, payload }) {
             Ok(true) => Ok(Outcome::Stored),
             Ok(false) => Ok(Outcome::Present),
             Err(e) if e.kind() == Io::InvalidInput => Ok(Outcome::Unsupported(e.to_string())),

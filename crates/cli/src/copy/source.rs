@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kvtier::core::{Digest, Key, Namespace};
-use kvtier::file::inspect::{Directory, Named, Source as KeySource};
+use kvtier::file::inspect::{Directory, ChunkName, Source as KeySource};
 use kvtier::key::{Facts, KeyId};
 
 use super::archive::Reader;
@@ -69,7 +69,7 @@ impl From<Key> for ChunkIdentity {
 
 /// Where a chunk is stored.
 pub enum Location {
-    File(Named),
+    File(ChunkName),
     Object(String),
     /// Where in an archive its record begins.
     Record(u64),
@@ -190,7 +190,7 @@ impl Source {
 
 /// The chunks whose file contains their key.
 fn files(
-    mut chunks: Vec<Named>,
+    mut chunks: Vec<ChunkName>,
     from: &Directory,
     trust: &UnverifiedChoice,
     tally: &mut Tally,
@@ -209,11 +209,11 @@ fn files(
         };
         match from.key_of(&chunk, &trust.namespace) {
             Ok(KeySource::Key(key)) => add(key.into(), chunk.len, true),
-            Ok(KeySource::Unproven(key)) => match trust.payload(chunk.len) {
+            Ok(KeySource::Unverified(key)) => match trust.payload(chunk.len) {
                 Some(len) => add(key.into(), len, false),
                 None => tally.leave_behind(),
             },
-            Ok(KeySource::Untold(why)) => match from.footer(&chunk) {
+            Ok(KeySource::UnknownKey(why)) => match from.footer(&chunk) {
                 Ok(Ok((facts, canonical))) => {
                     add(
                         ChunkIdentity::of(&facts, Some(canonical), &why.to_string()),
@@ -234,7 +234,7 @@ fn files(
     Ok(found)
 }
 
-fn file(dir: &Directory, named: &Named) -> Result<Read> {
+fn file(dir: &Directory, named: &ChunkName) -> Result<Read> {
     match dir.read(named) {
         Ok(Ok((payload, proven))) => Ok(Read::Payload(payload, proven)),
         Ok(Err(_)) => Ok(Read::Damaged),

@@ -4,7 +4,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result};
 use kvtier::core::{Digest, Key, Namespace};
-use kvtier::file::inspect::{Directory, LastUses, Named, Source};
+use kvtier::file::inspect::{ChunkName, Directory, LastUses, Source};
 
 use crate::chunk_info::ChunkInfo;
 
@@ -36,7 +36,7 @@ impl<'a> InfoReader<'a> {
     }
 
     /// What is known of one chunk; of one that is gone meanwhile nothing.
-    pub fn read(&self, chunk: &Named) -> Result<ChunkInfo> {
+    pub fn read(&self, chunk: &ChunkName) -> Result<ChunkInfo> {
         let (digest, info) = if chunk.name.is_none() {
             let footer = if_there(self.dir.footer(chunk), chunk)?.and_then(Result::ok);
             let info = footer.map(|(facts, canonical)| ChunkInfo {
@@ -47,7 +47,7 @@ impl<'a> InfoReader<'a> {
         } else {
             match if_there(self.dir.key_of(chunk, &self.unknown), chunk)? {
                 Some(Source::Key(key)) => (*key.digest(), ChunkInfo::of_key(&key)),
-                Some(Source::Unproven(key)) => (*key.digest(), unproven(&key)),
+                Some(Source::Unverified(key)) => (*key.digest(), unproven(&key)),
                 _ => (chunk.digest, ChunkInfo::default()),
             }
         };
@@ -64,7 +64,7 @@ fn unproven(key: &Key) -> ChunkInfo {
 }
 
 /// What was read, if the file is still there.
-fn if_there<T>(read: std::io::Result<T>, chunk: &Named) -> Result<Option<T>> {
+fn if_there<T>(read: std::io::Result<T>, chunk: &ChunkName) -> Result<Option<T>> {
     match read {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         other => {
@@ -74,7 +74,7 @@ fn if_there<T>(read: std::io::Result<T>, chunk: &Named) -> Result<Option<T>> {
 }
 
 /// When a chunk's file was written, in seconds since 1970; `None` for one that is gone.
-pub fn written_s(dir: &Directory, chunk: &Named) -> Option<i64> {
+pub fn written_s(dir: &Directory, chunk: &ChunkName) -> Option<i64> {
     let since = dir.written(chunk).ok()?.duration_since(UNIX_EPOCH).ok()?;
     i64::try_from(since.as_secs()).ok()
 }

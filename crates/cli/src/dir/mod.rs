@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use kvtier::bytes::format;
-use kvtier::file::inspect::{Directory, Named};
+use kvtier::file::inspect::{ChunkName, Directory};
 
 use crate::BadInput;
 use crate::bucket::{self, Bucket};
@@ -94,8 +94,11 @@ pub fn open_as(path: &Path, layout: Option<&str>) -> Result<Directory> {
     if !path.exists() {
         return Err(BadInput(format!("{} does not exist; check the path", path.display())).into());
     }
-    let guessed =
-        if path.join(".kvtier").exists() { None } else { Directory::guess(path).ok().flatten() };
+    let guessed = if path.join(".kvtier").exists() {
+        None
+    } else {
+        Directory::detect_layout(path).ok().flatten()
+    };
     let Some(layout) = guessed else {
         return Ok(Directory::open(path).map_err(crate::cannot_open)?);
     };
@@ -107,7 +110,7 @@ pub fn open_as(path: &Path, layout: Option<&str>) -> Result<Directory> {
 }
 
 /// The chunks of a directory, in no order.
-pub fn listed(dir: &Directory, path: &Path) -> Result<Vec<Named>> {
+pub fn listed(dir: &Directory, path: &Path) -> Result<Vec<ChunkName>> {
     dir.chunks().with_context(|| format!("cannot list {}", path.display()))
 }
 
@@ -133,7 +136,7 @@ pub fn ls(args: &LsArgs) -> Result<()> {
     Ok(())
 }
 
-fn ls_long(dir: &Directory, chunks: &[Named], args: &LsArgs) -> Result<()> {
+fn ls_long(dir: &Directory, chunks: &[ChunkName], args: &LsArgs) -> Result<()> {
     let reader = InfoReader::with_uses(dir, &args.at.path)?;
     if !args.json {
         crate::out::line(LONG_HEAD)?;
@@ -170,7 +173,7 @@ pub fn stat(args: &StatArgs) -> Result<()> {
         .map(|(name, bytes)| json!({ "name": name, "bytes": bytes }))
         .collect();
     let strangers: Vec<_> =
-        sum.strangers.iter().map(|(path, _)| path.display().to_string()).collect();
+        sum.unknown.iter().map(|(path, _)| path.display().to_string()).collect();
     if args.json {
         let all = json!({
             "layout": sum.layout.name(), "chunks": sum.chunks, "bytes": sum.bytes, "payload_bytes": sum.payload_bytes, "ledger_bytes": sum.ledger_bytes,
@@ -213,7 +216,7 @@ pub fn stat(args: &StatArgs) -> Result<()> {
             .iter()
             .map(|(name, bytes)| format!("             {name} ({})", format(*bytes))),
     );
-    lines.extend(sum.strangers.iter().map(|(path, _)| format!("unknown      {}", path.display())));
+    lines.extend(sum.unknown.iter().map(|(path, _)| format!("unknown      {}", path.display())));
     lines.iter().try_for_each(|line| crate::out::line(line))
 }
 

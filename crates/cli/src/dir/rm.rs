@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use kvtier::bytes::format;
 use kvtier::core::Digest;
 use kvtier::file::Layout;
-use kvtier::file::inspect::{Directory, Named};
+use kvtier::file::inspect::{ChunkName, Directory};
 
 use super::{InfoReader, Where, listed, open, written_s};
 use crate::BadInput;
@@ -157,7 +157,7 @@ pub fn rm(args: &RmArgs) -> Result<()> {
         return Outcome { chunks: chosen.len() as u64, bytes }.print(args);
     }
     let gone = AtomicU64::new(0);
-    let remove = |chunk: &Named| {
+    let remove = |chunk: &ChunkName| {
         // A slow run may come to a chunk that was saved again since it was chosen.
         if !choice.takes(&chunk.label(), || written_s(&dir, chunk)) {
             return Ok(());
@@ -180,7 +180,7 @@ pub fn rm(args: &RmArgs) -> Result<()> {
     Outcome { chunks: gone, bytes }.print(args)
 }
 
-fn chosen(dir: &Directory, args: &RmArgs, choice: &Choice) -> Result<Vec<Named>> {
+fn chosen(dir: &Directory, args: &RmArgs, choice: &Choice) -> Result<Vec<ChunkName>> {
     if dir.layout() == Layout::Kvtier
         && let Some(bad) = choice.keys.iter().find(|text| Digest::from_hex(text).is_none())
     {
@@ -188,8 +188,11 @@ fn chosen(dir: &Directory, args: &RmArgs, choice: &Choice) -> Result<Vec<Named>>
         return Err(BadInput(what).into());
     }
     let mut chosen = listed(dir, &args.at.path)?;
-    let labels: Vec<String> =
-        if choice.keys.is_empty() { Vec::new() } else { chosen.iter().map(Named::label).collect() };
+    let labels: Vec<String> = if choice.keys.is_empty() {
+        Vec::new()
+    } else {
+        chosen.iter().map(ChunkName::label).collect()
+    };
     choice.check_keys(labels.iter().map(String::as_str))?;
     chosen.retain(|chunk| choice.takes(&chunk.label(), || written_s(dir, chunk)));
     if !choice.needs_info() {

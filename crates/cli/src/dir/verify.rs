@@ -1,7 +1,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use kvtier::file::inspect::{Damage, Named};
+use kvtier::file::inspect::{ChunkName, Damage};
 
 use crate::filter::FilterArgs;
 use crate::throughput::ThroughputArgs;
@@ -42,7 +42,7 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
     chunks.sort_unstable();
     let found = Mutex::new(Found { chunks: chunks.len(), ..Found::default() });
     let to_move = Mutex::new(Vec::new());
-    let check = |chunk: &Named| {
+    let check = |chunk: &ChunkName| {
         let one = dir.verify(chunk);
         let mut found = Found::lock(&found);
         match one {
@@ -67,7 +67,7 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
         let damaged = to_move.into_inner().unwrap_or_else(PoisonError::into_inner);
         let moved = damaged.iter().try_for_each(|chunk| {
             // What is not there any more needs no space in quarantine.
-            let moved = dir.set_aside(chunk).map(drop);
+            let moved = dir.quarantine(chunk).map(drop);
             moved.with_context(|| format!("cannot set the file of {} aside", chunk.label()))
         });
         let finished = dir.finish();

@@ -89,7 +89,7 @@ fn settings(path: &Path, medium: &Medium, rate: &Rate) -> Vec<Chosen> {
 /// The cap in bytes and why: what lies here already takes room that the cap covers.
 fn cap(path: &Path, free: u64) -> (u64, &'static str) {
     let guessed = || {
-        Directory::guess(path)
+        Directory::detect_layout(path)
             .ok()
             .flatten()
             .and_then(|layout| Directory::open_as(path, layout).ok())

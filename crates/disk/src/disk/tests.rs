@@ -9,7 +9,7 @@ use kvtier_key::{BlockSums, ChunkHash, Facts, KeyId, KvRank, ObjectKey};
 
 use super::*;
 use crate::Layout;
-use crate::inspect::{Directory, Unnamed};
+use crate::inspect::{Directory, NewChunk};
 use crate::mover::{Finish, Refused, Transfer};
 
 const LEN: usize = 5000;
@@ -65,7 +65,7 @@ fn write(dir: &Path, key: &Key) {
     let payload = [7; LEN];
     let facts =
         Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&payload));
-    let chunk = Unnamed { facts: &facts, canonical: &key.canonical(), payload: &payload };
+    let chunk = NewChunk { facts: &facts, canonical: &key.canonical(), payload: &payload };
     assert!(Directory::open(dir).unwrap().writer().unwrap().write(&chunk).unwrap());
 }
 

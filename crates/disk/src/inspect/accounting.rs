@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use crate::DiskConfig;
     use crate::data_dir::DataDir;
-    use crate::inspect::{Directory, Named, Unnamed};
+    use crate::inspect::{ChunkName, Directory, NewChunk};
 
     const BYTES: u64 = 8192;
 
@@ -164,7 +164,7 @@ mod tests {
                 Facts::plain(Digest([n; 32]), Digest::default(), BlockSums::from_bytes(&[n; 100]));
             assert!(
                 writer
-                    .write(&Unnamed { facts: &facts, canonical: b"", payload: &[n; 100] })
+                    .write(&NewChunk { facts: &facts, canonical: b"", payload: &[n; 100] })
                     .unwrap()
             );
         }
@@ -172,8 +172,8 @@ mod tests {
         (directory, ChangeLog::open(&root.join(".kvtier"), true, &Clock::real()))
     }
 
-    fn named(n: u8) -> Named {
-        Named { digest: Digest([n; 32]), name: None, len: 100 }
+    fn named(n: u8) -> ChunkName {
+        ChunkName { digest: Digest([n; 32]), name: None, len: 100 }
     }
 
     fn read(log: &ChangeLog) -> Vec<Record> {
@@ -247,7 +247,7 @@ mod tests {
         let facts =
             Facts::plain(Digest([9; 32]), Digest::default(), BlockSums::from_bytes(&[9; 100]));
         assert!(
-            writer.write(&Unnamed { facts: &facts, canonical: b"", payload: &[9; 100] }).unwrap()
+            writer.write(&NewChunk { facts: &facts, canonical: b"", payload: &[9; 100] }).unwrap()
         );
         assert!(writer.finish().is_err());
         fs::remove_dir(obstacle).unwrap();

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use kvtier_key::{Facts, GDS_HEADER_BYTES, GdsHeader};
 
-use super::{Damage, Directory, Named, foreign, regular};
+use super::{ChunkName, Damage, Directory, foreign, regular};
 use crate::name::{PAGE, file_len};
 use crate::{footer, history};
 
@@ -67,7 +67,7 @@ impl Directory {
     ///
     /// # Errors
     /// The file is gone or cannot be read.
-    pub fn written(&self, chunk: &Named) -> io::Result<SystemTime> {
+    pub fn written(&self, chunk: &ChunkName) -> io::Result<SystemTime> {
         fs::symlink_metadata(self.path(chunk))?.modified()
     }
 

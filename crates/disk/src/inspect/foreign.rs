@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kvtier_key::{ChunkShape, Digest, Facts, GdsHeader, Key, Namespace, PieceSums};
 
-use super::{Damage, Named, PIECE};
+use super::{ChunkName, Damage, PIECE};
 use crate::data_dir::is_head_of_hash;
 use crate::layout::Layout;
 use crate::layout::facts::Known;
@@ -21,7 +21,7 @@ const LOOKS_MAX: u32 = 1000;
 pub fn walk(
     root: &Path,
     layout: Layout,
-    mut each: impl FnMut(&Path, Option<fs::Metadata>, Option<Named>),
+    mut each: impl FnMut(&Path, Option<fs::Metadata>, Option<ChunkName>),
 ) -> io::Result<()> {
     entries(root, ("", layout.depth()), &mut |path, name, meta| {
         let chunk =
@@ -32,7 +32,7 @@ pub fn walk(
                 each(
                     path,
                     None,
-                    Some(Named { digest: Digest::default(), name: Some(name.into()), len }),
+                    Some(ChunkName { digest: Digest::default(), name: Some(name.into()), len }),
                 );
             }
             None if name == Some(".kvtier") || is_beside_a_chunk(path, layout, name) => {}
@@ -43,7 +43,7 @@ pub fn walk(
 }
 
 /// The layout of the first name that is any's.
-pub fn guess(root: &Path) -> io::Result<Option<Layout>> {
+pub fn detect_layout(root: &Path) -> io::Result<Option<Layout>> {
     let depth = Layout::ALL.into_iter().map(Layout::depth).max().unwrap_or(0);
     let mut found = None;
     entries(root, ("", depth), &mut |_, name, _| {
@@ -137,7 +137,7 @@ pub fn remove_sidecar(layout: Layout, path: &Path) -> io::Result<()> {
 
 /// The key of a chunk's file: its name says which, its facts in which namespace. `Swapped` if these
 /// are another key's.
-pub fn key_of(layout: Layout, chunk: &Named, facts: &Facts) -> Result<Key, Damage> {
+pub fn key_of(layout: Layout, chunk: &ChunkName, facts: &Facts) -> Result<Key, Damage> {
     let id = chunk.name.as_deref().and_then(|name| layout.key_of(name)).ok_or(Damage::Swapped)?;
     let key = Key::new(Arc::new(Namespace::known_by(facts.namespace)), id);
     if facts.key == *key.digest() { Ok(key) } else { Err(Damage::Swapped) }
@@ -157,7 +157,7 @@ pub fn facts(file: &File) -> io::Result<Result<Option<Facts>, Damage>> {
 pub fn check(
     (file, path): (&mut File, &Path),
     layout: Layout,
-    chunk: &Named,
+    chunk: &ChunkName,
     each: &mut dyn FnMut(&[u8]),
 ) -> io::Result<Result<(), Damage>> {
     let facts = match facts(file)? {

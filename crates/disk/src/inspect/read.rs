@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvtier_key::{InvalidKey, Key, KeyId, Namespace};
 
-use super::{Damage, Directory, Named, foreign, read_and_check, read_footer, regular};
+use super::{ChunkName, Damage, Directory, foreign, read_and_check, read_footer, regular};
 use crate::name::file_len;
 
 /// Whose a chunk is, as far as its file tells.
@@ -15,9 +15,9 @@ pub enum Source {
     /// This key's.
     Key(Key),
     /// This key's, by the file's name alone: there are no facts to prove its bytes by.
-    Unproven(Key),
+    Unverified(Key),
     /// A key that cannot be told from the file: why.
-    Untold(InvalidKey),
+    UnknownKey(InvalidKey),
     /// The file is damaged.
     Damaged(Damage),
 }
@@ -25,7 +25,7 @@ pub enum Source {
 impl Directory {
     /// Says whose a chunk is, by its footer, or its name and facts; nothing else is read. A chunk
     /// without facts is taken for one of the namespace `unverified`.
-    pub fn key_of(&self, chunk: &Named, unverified: &Arc<Namespace>) -> io::Result<Source> {
+    pub fn key_of(&self, chunk: &ChunkName, unverified: &Arc<Namespace>) -> io::Result<Source> {
         let Ok(file) = regular(&self.path(chunk))? else {
             return Ok(Source::Damaged(Damage::Kind));
         };
@@ -38,7 +38,7 @@ impl Directory {
                 match (facts, chunk.name.as_deref().and_then(|name| self.layout().key_of(name))) {
                     (Some(facts), _) => foreign::key_of(self.layout(), chunk, &facts)
                         .map_or_else(Source::Damaged, Source::Key),
-                    (None, Some(id)) => Source::Unproven(Key::new(Arc::clone(unverified), id)),
+                    (None, Some(id)) => Source::Unverified(Key::new(Arc::clone(unverified), id)),
                     (None, None) => Source::Damaged(Damage::Swapped),
                 },
             );
@@ -51,14 +51,14 @@ impl Directory {
             Ok((facts, _)) if facts.key != chunk.digest => Source::Damaged(Damage::Swapped),
             Ok((facts, name)) => match KeyId::from_canonical(&name) {
                 Ok(id) => Source::Key(Key::new(Arc::new(Namespace::known_by(facts.namespace)), id)),
-                Err(why) => Source::Untold(why),
+                Err(why) => Source::UnknownKey(why),
             },
         })
     }
 
     /// Reads a chunk's payload and checks every byte; [`Damage::Unverified`] is not an error here,
     /// and said in the answer's second half.
-    pub fn read(&self, chunk: &Named) -> io::Result<Result<(Vec<u8>, bool), Damage>> {
+    pub fn read(&self, chunk: &ChunkName) -> io::Result<Result<(Vec<u8>, bool), Damage>> {
         let Ok(mut file) = regular(&self.path(chunk))? else { return Ok(Err(Damage::Kind)) };
         let mut payload = Vec::with_capacity(chunk.len as usize);
         let mut each = |piece: &[u8]| payload.extend_from_slice(piece);

@@ -26,7 +26,7 @@ pub struct Writer {
 
 /// A chunk to be written.
 #[derive(Clone, Copy, Debug)]
-pub struct Unnamed<'a> {
+pub struct NewChunk<'a> {
     /// Digests of its key and of its namespace, its length and checksums.
     pub facts: &'a Facts,
     /// The key's canonical form; empty where it is not known.
@@ -61,8 +61,8 @@ impl Writer {
     /// Then the chunk is not there.
     /// `InvalidInput` for bytes that are not those of the facts and for a key too long for a file;
     /// `StorageFull` where the directory's cap leaves no room; else the medium's.
-    pub fn write(&self, chunk: &Unnamed<'_>) -> io::Result<bool> {
-        let Unnamed { facts, canonical, payload } = *chunk;
+    pub fn write(&self, chunk: &NewChunk<'_>) -> io::Result<bool> {
+        let NewChunk { facts, canonical, payload } = *chunk;
         let invalid = |what: &str| io::Error::new(Io::InvalidInput, what.to_owned());
         if facts.sums != BlockSums::from_bytes(payload)
             || facts.raw_len != payload.len() as u64
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use crate::DiskConfig;
     use crate::data_dir::DataDir;
-    use crate::inspect::Named;
+    use crate::inspect::ChunkName;
     use crate::ledger::Ledger;
 
     fn directory(root: &Path) -> Directory {
@@ -160,12 +160,12 @@ mod tests {
             let (payload, namespace) = (vec![7; len], Digest::default());
             let key = Key::digest_of(&namespace, canonical);
             let facts = Facts::plain(key, namespace, BlockSums::from_bytes(&payload));
-            let chunk = Unnamed { facts: &facts, canonical, payload: &payload };
+            let chunk = NewChunk { facts: &facts, canonical, payload: &payload };
             assert!(writer.write(&chunk).unwrap() && !writer.write(&chunk).unwrap());
-            let named = Named { digest: key, name: None, len: len as u64 };
+            let named = ChunkName { digest: key, name: None, len: len as u64 };
             assert_eq!(directory.verify(&named).unwrap(), Ok(()));
             assert_eq!(directory.footer(&named).unwrap().unwrap().1, canonical);
-            let wrong = Unnamed { payload: &vec![8; len], ..chunk };
+            let wrong = NewChunk { payload: &vec![8; len], ..chunk };
             assert_eq!(writer.write(&wrong).unwrap_err().kind(), Io::InvalidInput);
         }
         assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(12288 + 8192));
@@ -183,7 +183,7 @@ mod tests {
             let payload = [n; 100];
             let facts =
                 Facts::plain(Digest([n; 32]), Digest::default(), BlockSums::from_bytes(&payload));
-            match writer.write(&Unnamed { facts: &facts, canonical: b"", payload: &payload }) {
+            match writer.write(&NewChunk { facts: &facts, canonical: b"", payload: &payload }) {
                 Ok(true) => written += 1,
                 other => assert_eq!(other.unwrap_err().kind(), Io::StorageFull),
             }

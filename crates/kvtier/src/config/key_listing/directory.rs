@@ -1,7 +1,7 @@
 //! The chunks of a directory, from one listing at the start.
 
 use kvtier_core::{Error, ErrorKind};
-use kvtier_file::inspect::{Directory, Named};
+use kvtier_file::inspect::{ChunkName, Directory};
 use kvtier_key::KeyId;
 
 use super::{KeySource, NextChunk};
@@ -10,7 +10,7 @@ use crate::config::FileSpec;
 #[derive(Debug)]
 pub(super) struct DirectoryKeys {
     directory: Directory,
-    chunks: std::vec::IntoIter<Named>,
+    chunks: std::vec::IntoIter<ChunkName>,
 }
 
 impl DirectoryKeys {
