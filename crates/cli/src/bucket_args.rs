@@ -6,7 +6,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use kvtier::s3::creds::{Provide, Source};
 use kvtier::s3::{
-    Checksum, Config, Credentials, Endpoint, Error, ErrorKind, Http2, Place, Provider, Style, Trust,
+    BucketAddress, Checksum, Config, Credentials, Endpoint, Error, ErrorKind, Http2, Provider,
+    RootCerts, Style,
 };
 use tokio::runtime::Runtime;
 
@@ -54,7 +55,7 @@ pub struct BucketArgs {
 pub struct BucketAccess {
     endpoint: Endpoint,
     signer: Arc<dyn Provide>,
-    trust: Trust,
+    root_certs: RootCerts,
     checksum: Option<Checksum>,
     http2: Http2,
     /// The source of the credentials.
@@ -69,7 +70,7 @@ impl BucketAccess {
     /// A configuration with the client's defaults and what the arguments say.
     pub fn config(&self) -> Config {
         let mut config = Config::with_provider(self.endpoint.clone(), Arc::clone(&self.signer));
-        (config.trust, config.http2) = (self.trust.clone(), self.http2);
+        (config.root_certs, config.http2) = (self.root_certs.clone(), self.http2);
         config.checksum = self.checksum.unwrap_or(config.checksum);
         config
     }
@@ -98,7 +99,7 @@ impl BucketArgs {
 
     /// The endpoint, resolved.
     pub fn endpoint(&self) -> Result<Endpoint> {
-        let mut place = Place::default();
+        let mut place = BucketAddress::default();
         place.url.clone_from(&self.endpoint);
         place.bucket.clone_from(&self.bucket);
         place.region.clone_from(&self.region);
@@ -110,7 +111,8 @@ impl BucketArgs {
     /// Resolves the bucket and finds credentials for it.
     pub fn find(&self, runtime: &Runtime) -> Result<BucketAccess> {
         // Bad arguments are reported before any source of credentials is asked.
-        let (endpoint, trust) = (self.endpoint()?, self.trust()?);
+        let endpoint = self.endpoint()?;
+        let root_certs = self.root_certs()?;
         let checksum = self.checksum.as_deref().map(checksum).transpose()?;
         let http2 = self.http2.as_deref().unwrap_or("off");
         let http2 = Http2::named(http2).ok_or_else(|| {
@@ -126,7 +128,16 @@ impl BucketArgs {
         let (signer, now, source) =
             runtime.block_on(signer(region, at_aws || self.instance_metadata))?;
         let (access_key, expires) = (now.access_key().to_owned(), now.expires());
-        Ok(BucketAccess { endpoint, signer, trust, checksum, http2, source, access_key, expires })
+        Ok(BucketAccess {
+            endpoint,
+            signer,
+            root_certs,
+            checksum,
+            http2,
+            source,
+            access_key,
+            expires,
+        })
     }
 
     /// The file of certificates, if one is named.
@@ -134,11 +145,11 @@ impl BucketArgs {
         self.ca_bundle.as_deref()?.to_str()
     }
 
-    fn trust(&self) -> Result<Trust> {
-        let Some(path) = &self.ca_bundle else { return Ok(Trust::System) };
+    fn root_certs(&self) -> Result<RootCerts> {
+        let Some(path) = &self.ca_bundle else { return Ok(RootCerts::System) };
         let refused =
             |e| BadInput(format!("{} cannot be read: {e}; check --ca-bundle", path.display()));
-        Ok(Trust::Pem(std::fs::read(path).map_err(refused)?))
+        Ok(RootCerts::Pem(std::fs::read(path).map_err(refused)?))
     }
 
     /// The configuration for the bucket of a path `s3://bucket/...`, which may also be a host.

@@ -13,7 +13,7 @@ use kvtier::core::{Ctx, Digest, Key, Load, Loaded, Namespace, Save, Saved, Tier}
 use kvtier::file::{FileConfig, FileTier};
 use kvtier::key::{BlockSums, ChunkHash, Facts, KeyId, KvRank, ObjectKey};
 use kvtier::mem::{Arena, ArenaConfig, View};
-use kvtier::s3::{Client, Config, Credentials, Place};
+use kvtier::s3::{BucketAddress, Client, Config, Credentials};
 use kvtier::s3_tier::{Layout, S3Tier, TierConfig, inspect};
 use kvtier_testkit::s3::{Server, Setup};
 use serde_json::Value;
@@ -66,8 +66,11 @@ struct Store {
 
 impl Store {
     fn open(server: &Server, prefix: &str, layout: Layout) -> Self {
-        let endpoint =
-            Place::of(server.url()).bucket("bucket").region("us-east-1").resolve().unwrap();
+        let endpoint = BucketAddress::new(server.url())
+            .bucket("bucket")
+            .region("us-east-1")
+            .resolve()
+            .unwrap();
         let client = Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key"));
         let config = TierConfig::new(client).with_prefix(prefix).with_layout(layout);
         Store {
@@ -211,7 +214,8 @@ fn a_bucket_of_ours_goes_through_a_file_into_a_directory() {
     let server = filled("ours", Layout::Kvtier);
     let all = u64::from(CHUNKS);
     // One that a build without the header wrote.
-    let endpoint = Place::of(server.url()).bucket("bucket").region("us-east-1").resolve().unwrap();
+    let endpoint =
+        BucketAddress::new(server.url()).bucket("bucket").region("us-east-1").resolve().unwrap();
     let client =
         Client::new(Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key")));
     let (old, payload) = (key(CHUNKS), bytes(CHUNKS));

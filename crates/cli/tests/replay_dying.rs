@@ -19,7 +19,7 @@ use kvtier::core::Chain;
 use kvtier::evict::PolicyKind;
 use kvtier::file::{FileConfig, FileTier};
 use kvtier::prelude::*;
-use kvtier::s3::{Config, Credentials, Place};
+use kvtier::s3::{BucketAddress, Config, Credentials};
 use kvtier::s3_tier::{Evictor, S3Tier, TierConfig};
 use kvtier::{Rule, StackConfig, Write};
 use kvtier_testkit::Content;
@@ -74,8 +74,11 @@ impl World {
         let host = HostConfig::new(chunks[HOST] * COSTS[HOST]).with_policy(PolicyKind::Lru);
         let file = FileConfig::new(dir.path().join("kv"), chunks[FILE] * COSTS[FILE])
             .with_policy(PolicyKind::Lru);
-        let endpoint =
-            Place::of(server.url()).bucket("bucket").region("us-east-1").resolve().unwrap();
+        let endpoint = BucketAddress::new(server.url())
+            .bucket("bucket")
+            .region("us-east-1")
+            .resolve()
+            .unwrap();
         let mut client = Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key"));
         client.stall_max = Duration::from_secs(1);
         let mut bucket = TierConfig::new(client).with_capacity(1 << 30).with_prefix("kv");

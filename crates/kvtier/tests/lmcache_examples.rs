@@ -21,7 +21,7 @@ use kvtier::config::{
 use kvtier::evict::PolicyKind;
 use kvtier::key::{CacheEngineKey, DType, EngineHash};
 use kvtier::prelude::*;
-use kvtier::s3::{Credentials, FixedNames, Http2};
+use kvtier::s3::{Credentials, Http2, StaticResolver};
 use kvtier::s3_tier::{Layout, S3Tier};
 use kvtier_testkit::s3::{Server, Setup};
 
@@ -139,7 +139,7 @@ fn open(spec: &S3Spec, server: &Server) -> S3Tier {
     spec.tls = false;
     spec.credentials.get_or_insert(Credentials::new("AKIDTEST", "secret/test+key"));
     let mut client = spec.client().unwrap();
-    client.resolver = Box::new(FixedNames(server.address()));
+    client.resolver = Box::new(StaticResolver(server.address()));
     S3Tier::open(spec.tier(client)).unwrap()
 }
 

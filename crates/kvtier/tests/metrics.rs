@@ -156,11 +156,11 @@ fn the_server_ends_at_once_whoever_is_slow() {
 #[cfg(feature = "s3")]
 #[test]
 fn a_bucket_shows_the_counters_of_the_table() {
-    use kvtier::s3::{Config, Credentials, Place};
+    use kvtier::s3::{BucketAddress, Config, Credentials};
     use kvtier::s3_tier::{S3Tier, TierConfig};
     // Nobody listens there.
     let endpoint =
-        Place::of("http://127.0.0.1:9").bucket("b").region("us-east-1").resolve().unwrap();
+        BucketAddress::new("http://127.0.0.1:9").bucket("b").region("us-east-1").resolve().unwrap();
     let status = S3Tier::open(TierConfig::new(Config::new(endpoint, Credentials::new("a", "b"))))
         .unwrap()
         .status();

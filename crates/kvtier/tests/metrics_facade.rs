@@ -151,10 +151,11 @@ fn every_number_is_recorded_under_its_name_and_labels() {
 #[test]
 fn dollars_are_recorded_in_millionths() {
     use kvtier::metrics::Prices;
-    use kvtier::s3::{Config, Credentials, Place};
+    use kvtier::s3::{BucketAddress, Config, Credentials};
     use kvtier::s3_tier::{S3Tier, TierConfig};
     let server = kvtier_testkit::s3::Server::start(Default::default()).unwrap();
-    let endpoint = Place::of(server.url()).bucket("bucket").region("us-east-1").resolve().unwrap();
+    let endpoint =
+        BucketAddress::new(server.url()).bucket("bucket").region("us-east-1").resolve().unwrap();
     let client = Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key"));
     let tier: Arc<dyn kvtier::Tier> = Arc::new(S3Tier::open(TierConfig::new(client)).unwrap());
     let arena = common::arena();

@@ -265,7 +265,11 @@ fn foreign_tensors_keep_their_owner_and_their_event() {
         assert_eq!(beyond(addr, 64 * MIB), ErrorKind::Invalid);
         assert_eq!(beyond(&raw const view as usize, 8), ErrorKind::Invalid);
     };
-    Fakes::new().run("foreign_tensors_keep_their_owner_and_their_event", body, Report::assert_clean);
+    Fakes::new().run(
+        "foreign_tensors_keep_their_owner_and_their_event",
+        body,
+        Report::assert_clean,
+    );
 }
 
 /// Sets memory on a stream of the caller's without waiting, and gives an event after it.

@@ -301,7 +301,7 @@ mod tests {
     fn settings_that_cannot_be_name_themselves() {
         let config = || {
             let endpoint =
-                kvtier_s3::Place::of("http://127.0.0.1:1").bucket("b").resolve().unwrap();
+                kvtier_s3::BucketAddress::new("http://127.0.0.1:1").bucket("b").resolve().unwrap();
             TierConfig::new(Config::new(endpoint, kvtier_s3::Credentials::new("a", "b")))
         };
         assert!(config().check().is_ok());

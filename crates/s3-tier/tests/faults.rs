@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvtier_core::{Ctx, Done, Hold, Key, Load, Loaded, Mode, Observe, Saved};
-use kvtier_s3::Place;
+use kvtier_s3::BucketAddress;
 use kvtier_s3_tier::{S3Tier, TierConfig};
 use kvtier_testkit::Content;
 use kvtier_testkit::conformance::Fixture;
@@ -202,7 +202,7 @@ fn every_script_of_trouble_costs_no_byte_and_service_is_back_within_two_seconds(
 #[test]
 fn why_the_endpoint_is_not_asked_is_in_the_error_of_a_load_and_in_the_status() {
     let (address, _kept) = dead();
-    let endpoint = Place::of(format!("http://{address}"))
+    let endpoint = BucketAddress::new(format!("http://{address}"))
         .bucket("bucket")
         .region("us-east-1")
         .resolve()

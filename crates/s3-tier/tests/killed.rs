@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvtier_core::{Key, Loaded, Observe, Saved};
-use kvtier_s3::{Config, Credentials, Place};
+use kvtier_s3::{BucketAddress, Config, Credentials};
 use kvtier_s3_tier::TierConfig;
 use kvtier_testkit::s3::Server;
 use support::server;
@@ -39,7 +39,7 @@ fn settings(mut config: TierConfig) -> TierConfig {
 #[test]
 fn node() {
     let Ok(url) = std::env::var(URL) else { return };
-    let endpoint = Place::of(url).bucket("bucket").region("us-east-1").resolve().unwrap();
+    let endpoint = BucketAddress::new(url).bucket("bucket").region("us-east-1").resolve().unwrap();
     let client = Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key"));
     let tier = kvtier_s3_tier::S3Tier::open(settings(TierConfig::new(client).with_prefix(PREFIX)))
         .unwrap();

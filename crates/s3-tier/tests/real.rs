@@ -7,7 +7,7 @@ mod support;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use kvtier_s3::creds::from_env;
-use kvtier_s3::{Client, Conditional, Config, List, Place, Provider};
+use kvtier_s3::{BucketAddress, Client, Conditional, Config, List, Provider};
 use kvtier_s3_tier::{Evictor, S3Tier, TierConfig};
 use kvtier_testkit::conformance::Fixture;
 use support::*;
@@ -26,8 +26,10 @@ impl Bucket {
         let region = var("AWS_REGION").unwrap_or_else(|| "us-east-1".into());
         let provider =
             var("S3_PROVIDER").map_or(Provider::Other, |name| Provider::named(&name).unwrap());
-        let place =
-            Place::of(var("S3_ENDPOINT")?).bucket(&self.0).region(region).provider(provider);
+        let place = BucketAddress::new(var("S3_ENDPOINT")?)
+            .bucket(&self.0)
+            .region(region)
+            .provider(provider);
         Some(Config::new(place.resolve().unwrap(), from_env(var).unwrap().unwrap()))
     }
 

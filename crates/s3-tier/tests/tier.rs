@@ -74,7 +74,7 @@ mod in_parts_and_if_absent {
 
 /// HTTP/2, over TLS.
 mod http2 {
-    use kvtier_s3::{Http2, Trust};
+    use kvtier_s3::{Http2, RootCerts};
     use kvtier_s3_tier::{S3Tier, TierConfig};
     use kvtier_testkit::conformance::Fixture;
     use kvtier_testkit::s3::{Server, Setup, ca_pem};
@@ -84,7 +84,8 @@ mod http2 {
     fn make() -> Fixture {
         let server = Server::start_http2(Setup::default()).unwrap();
         let mut client = config_of(endpoint(&server, "bucket"));
-        (client.http2, client.trust) = (Http2::PriorKnowledge, Trust::Pem(ca_pem().into()));
+        (client.http2, client.root_certs) =
+            (Http2::PriorKnowledge, RootCerts::Pem(ca_pem().into()));
         let config = TierConfig::new(client).with_capacity(super::CAPACITY).with_prefix("kv");
         Fixture::new(S3Tier::open(config).unwrap()).with_capacity(super::CAPACITY).with_keep(server)
     }
@@ -93,7 +94,7 @@ mod http2 {
 }
 
 mod tls {
-    use kvtier_s3::{Place, Trust};
+    use kvtier_s3::{BucketAddress, RootCerts};
     use kvtier_s3_tier::{S3Tier, TierConfig};
     use kvtier_testkit::conformance::Fixture;
 
@@ -108,10 +109,11 @@ mod tls {
             .build()
             .unwrap();
         let front = runtime.block_on(Front::before(&server));
-        let place =
-            Place::of(format!("https://{}", front.address)).bucket("bucket").region("us-east-1");
+        let place = BucketAddress::new(format!("https://{}", front.address))
+            .bucket("bucket")
+            .region("us-east-1");
         let mut client = config_of(place.resolve().unwrap());
-        client.trust = Trust::Pem(front.ca.into_bytes());
+        client.root_certs = RootCerts::Pem(front.ca.into_bytes());
         let config = TierConfig::new(client).with_capacity(super::CAPACITY).with_prefix("kv");
         Fixture::new(S3Tier::open(config).unwrap())
             .with_capacity(super::CAPACITY)

@@ -4,7 +4,7 @@
 
 use kvtier_mem::{Arena, ArenaConfig};
 use kvtier_s3::creds::from_env;
-use kvtier_s3::{Client, Config, Credentials, Get, Place, Put};
+use kvtier_s3::{BucketAddress, Client, Config, Credentials, Get, Put};
 use kvtier_testkit::s3::{Server, Setup};
 
 const BYTES: usize = 4 << 20;
@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::start(Setup::default())?;
     let url = var("S3_ENDPOINT").unwrap_or_else(|| server.url());
     let bucket = var("S3_BUCKET").unwrap_or_else(|| "bucket".into());
-    let endpoint = Place::of(url).bucket(bucket).region("us-east-1").resolve()?;
+    let endpoint = BucketAddress::new(url).bucket(bucket).region("us-east-1").resolve()?;
     let credentials =
         from_env(var)?.unwrap_or_else(|| Credentials::new("AKIDTEST", "secret/test+key"));
     let client = Client::new(Config::new(endpoint, credentials));

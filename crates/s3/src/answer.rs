@@ -9,12 +9,12 @@ use zeroize::Zeroizing;
 
 use crate::attempt::Answer;
 use crate::error::{Error, ErrorKind};
-use crate::http::Head;
+use crate::http::ResponseHead;
 use crate::retry::{Again, Refusal, Trouble, classify};
 use crate::xml::{self, Complaint};
 
 /// What an answer is read by.
-pub type Parse<T> = fn(&Head, &[u8]) -> Result<T, Trouble>;
+pub type Parse<T> = fn(&ResponseHead, &[u8]) -> Result<T, Trouble>;
 
 /// Longer documents are not read on a thread of the runtime: 8 MiB take from a tenth of a second to
 /// almost one.
@@ -36,7 +36,7 @@ pub async fn read<T: Send + 'static>(answer: Answer, parse: Parse<T>) -> Result<
 
 /// An answer without a document. A body that is none of the store's errors and no page of a proxy's
 /// is passed over.
-pub fn done(_: &Head, body: &[u8]) -> Result<(), Trouble> {
+pub fn done(_: &ResponseHead, body: &[u8]) -> Result<(), Trouble> {
     if body.trim_ascii().is_empty() {
         return Ok(());
     }
@@ -52,7 +52,7 @@ pub fn done(_: &Head, body: &[u8]) -> Result<(), Trouble> {
 }
 
 /// As [`done`], of a request that stores: the version that was made, which every store names.
-pub fn stored(head: &Head, body: &[u8]) -> Result<String, Trouble> {
+pub fn stored(head: &ResponseHead, body: &[u8]) -> Result<String, Trouble> {
     done(head, body)?;
     let unnamed = || {
         foreign(xml::nonsense().with_source("no etag: the version that was stored is not named"))
@@ -61,7 +61,7 @@ pub fn stored(head: &Head, body: &[u8]) -> Result<String, Trouble> {
 }
 
 /// As [`done`], of a request that deletes: nothing but an empty answer says that something is gone.
-pub fn deleted(head: &Head, body: &[u8]) -> Result<(), Trouble> {
+pub fn deleted(head: &ResponseHead, body: &[u8]) -> Result<(), Trouble> {
     done(head, body)?;
     if body.trim_ascii().is_empty() { Ok(()) } else { Err(foreign(xml::nonsense())) }
 }
@@ -121,8 +121,8 @@ pub fn unexpected(status: u16) -> Error {
 mod tests {
     use super::*;
 
-    fn head(headers: &str) -> Head {
-        Head::parse(format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n").as_bytes(), false)
+    fn head(headers: &str) -> ResponseHead {
+        ResponseHead::parse(format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n").as_bytes(), false)
             .unwrap()
             .unwrap()
             .0

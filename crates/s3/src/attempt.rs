@@ -8,7 +8,7 @@ use crate::client::Inner;
 use crate::creds::Credentials;
 use crate::effort;
 use crate::error::{Error, ErrorKind};
-use crate::http::{End, Framing, Head, Landing, Opened, Sent, Sink, Way};
+use crate::http::{BodyBuffer, BodyFraming, End, Opened, ResponseHead, Sent, Sink, Way};
 use crate::request::{Payload, Request, Signer, Signing};
 use crate::retry::{Admission, Again, Class, Permit, Refusal, Trouble, classify};
 use crate::sites::Site;
@@ -37,7 +37,7 @@ pub enum Turn {
 /// An answer whose body is still to come.
 #[derive(Debug)]
 pub struct Open {
-    pub head: Head,
+    pub head: ResponseHead,
     way: Way,
     site: Arc<Site>,
     who: Credentials,
@@ -50,7 +50,7 @@ pub struct Open {
 
 /// An answer with its small body. Not to be printed: that of a session is a secret.
 pub struct Answer {
-    pub head: Head,
+    pub head: ResponseHead,
     pub body: Vec<u8>,
 }
 
@@ -103,7 +103,7 @@ impl Inner {
             self.sites.prove(&site);
             who.note_worked();
             if unsigned {
-                self.unsigned_bodies.note_there();
+                self.unsigned_bodies.note_supported();
             }
         }
         if early && head.is_success() {
@@ -181,7 +181,7 @@ impl Inner {
         way: &mut Way,
         request: &Request<'_>,
         room: &mut [u8],
-    ) -> Result<(Head, bool), Trouble> {
+    ) -> Result<(ResponseHead, bool), Trouble> {
         tokio::select! {
             biased;
             answer = self.talk(way, request, room) => answer,
@@ -197,7 +197,7 @@ impl Inner {
         way: &mut Way,
         request: &Request<'_>,
         room: &mut [u8],
-    ) -> Result<(Head, bool), Trouble> {
+    ) -> Result<(ResponseHead, bool), Trouble> {
         let stall = self.config.stall_max;
         let early = match way.send(request.body, stall).await {
             Ok(sent) => sent == Sent::Early,
@@ -216,7 +216,7 @@ impl Inner {
     }
 
     /// What every answer tells, whatever it says.
-    fn learn(&self, class: Class, head: &Head, sent_at: Instant) {
+    fn learn(&self, class: Class, head: &ResponseHead, sent_at: Instant) {
         if self.clock.is_due() && self.clock.learn(head.header("date"), false) {
             self.counters.clock_corrections.one();
         }
@@ -247,7 +247,7 @@ impl Inner {
 
 /// A success that tells neither the object's version nor its date comes from something before the
 /// store: it says nothing of the object, and the store was not reached.
-fn not_the_stores(head: &Head) -> Trouble {
+fn not_the_stores(head: &ResponseHead) -> Trouble {
     let what = "an answer without an object's etag and last-modified, which every S3 store gives: check the endpoint, and what lies before the store";
     let error =
         Error::new(ErrorKind::Io, what).with_answer(head.status, None, None).retryable(true);
@@ -273,7 +273,11 @@ impl Open {
     }
 
     /// Reads the body into the caller's memory. What the head says must have been checked.
-    pub async fn land(self, inner: &Inner, landing: &mut Landing<'_>) -> Result<Head, Trouble> {
+    pub async fn land(
+        self,
+        inner: &Inner,
+        landing: &mut BodyBuffer<'_>,
+    ) -> Result<ResponseHead, Trouble> {
         let Open { head, mut way, .. } = self;
         let before = landing.filled();
         let read = way.body(head.framing, Sink::Land(landing), inner.config.stall_max).await;
@@ -300,7 +304,7 @@ impl Open {
             .body(head.framing, Sink::Text(&mut body, COMPLAINT_BYTES_MAX), patience)
             .await
             .is_ok()
-            && head.framing != Framing::UntilClose
+            && head.framing != BodyFraming::UntilClose
         {
             inner.pool.put(way);
         }
@@ -339,7 +343,7 @@ impl Open {
 /// which the names of objects in LMCache's layouts hold, are secret: names end where a salt begins,
 /// and of the query only the names are shown, since prefixes and markers of listings are names of
 /// objects too.
-fn log(request: &Request<'_>, sent_at: Instant, answer: &Result<(Head, bool), Trouble>) {
+fn log(request: &Request<'_>, sent_at: Instant, answer: &Result<(ResponseHead, bool), Trouble>) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }

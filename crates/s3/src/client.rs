@@ -16,7 +16,7 @@ use crate::effort::{EFFORT, Effort};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::{Dialer, Pool};
-use crate::learned::{LastSeen, Support};
+use crate::learned::{FeatureSupport, LastSeen};
 use crate::ops::Listings;
 use crate::refresh::{BASE_PAUSE_MAX, Fresh, SESSION_PAUSE_MAX};
 use crate::request::Request;
@@ -55,16 +55,16 @@ pub(crate) struct Inner {
     pub base: Fresh,
     pub session: Fresh,
     /// Whether the store takes bodies whose hash is not signed.
-    pub unsigned_bodies: Support,
+    pub unsigned_bodies: FeatureSupport,
     /// When an upload was last refused with its hash signed too, so that the hash was not the
     /// reason.
     pub signed_in_vain: LastSeen,
     /// When an answer last had the store's id.
     pub named: LastSeen,
     /// Whether the store has a request that deletes many, where its provider does.
-    pub deleting_many: Support,
+    pub bulk_delete: FeatureSupport,
     pub gets: AtomicU64,
-    pub ranges: Support,
+    pub ranges: FeatureSupport,
     /// The listings that are under way.
     pub listings: Listings,
     /// The store said last that there is no such bucket.
@@ -91,10 +91,11 @@ impl fmt::Debug for Inner {
 impl Client {
     /// A client; nothing is sent yet.
     pub fn new(mut config: Config) -> Self {
-        let resolver = std::mem::replace(&mut config.resolver, Box::new(crate::http::SystemNames));
+        let resolver =
+            std::mem::replace(&mut config.resolver, Box::new(crate::http::SystemResolver));
         let dialer = Dialer::new(
             resolver,
-            config.trust.clone(),
+            config.root_certs.clone(),
             config.connect_max,
             config.http2,
             config.is_direct(),
@@ -110,12 +111,12 @@ impl Client {
             counters: Counters::default(),
             base: Fresh::new(BASE_PAUSE_MAX),
             session: Fresh::new(SESSION_PAUSE_MAX),
-            unsigned_bodies: Support::of_unsigned_bodies(),
+            unsigned_bodies: FeatureSupport::unsigned_bodies(),
             signed_in_vain: LastSeen::never(),
             named: LastSeen::never(),
-            deleting_many: Support::of_deleting_many(),
+            bulk_delete: FeatureSupport::bulk_delete(),
             gets: AtomicU64::new(0),
-            ranges: Support::of_ranges(),
+            ranges: FeatureSupport::ranges(),
             listings: Listings::default(),
             bucket_missing: AtomicBool::new(false),
             recovered: Notify::new(),
@@ -169,7 +170,7 @@ impl Client {
     /// Whether the store ignored the ranges of several objects in a row within the last minute:
     /// then [`Client::get_parallel`] asks for whole objects.
     pub fn ignores_ranges(&self) -> bool {
-        self.inner.ranges.is_lacking(Instant::now())
+        self.inner.ranges.is_unsupported(Instant::now())
     }
 
     /// How many connections are idle.
@@ -279,6 +280,6 @@ impl Inner {
 
     /// Whether bulk bodies are hashed.
     pub fn signs_bodies(&self) -> bool {
-        self.config.sign_bodies || self.unsigned_bodies.is_lacking(Instant::now())
+        self.config.sign_bodies || self.unsigned_bodies.is_unsupported(Instant::now())
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use crate::checksum::Checksum;
 use crate::creds::{Credentials, Provide};
 use crate::endpoint::Endpoint;
-use crate::http::{Resolve, SystemNames, Trust};
+use crate::http::{Resolve, RootCerts, SystemResolver};
 
 /// Whether HTTP/2 is spoken. It is never the default: it costs a copy, and two to four times the
 /// CPU, for bulk bodies.
@@ -60,8 +60,8 @@ pub struct Config {
     pub credentials: Arc<dyn Provide>,
     /// Host names to addresses.
     pub resolver: Box<dyn Resolve>,
-    /// Whom TLS trusts.
-    pub trust: Trust,
+    /// The certificate authorities that TLS accepts.
+    pub root_certs: RootCerts,
     /// Whether HTTP/2 is spoken.
     pub http2: Http2,
     /// Whether records of TLS 1.3 are sealed and opened by us, straight from and into the caller's
@@ -112,8 +112,8 @@ impl Config {
         Config {
             endpoint,
             credentials,
-            resolver: Box::new(SystemNames),
-            trust: Trust::System,
+            resolver: Box::new(SystemResolver),
+            root_certs: RootCerts::System,
             http2: Http2::Off,
             #[cfg(feature = "tls-direct")]
             tls_direct: false,

@@ -8,11 +8,11 @@ use std::time::Duration;
 use crate::time::Instant;
 
 /// How long a store counts as one without conditional PUTs.
-pub const CONDITIONAL_PUTS_LACK_FOR: Duration = Duration::from_secs(600);
+pub const CONDITIONAL_PUTS_RECHECK: Duration = Duration::from_secs(600);
 
 /// Whether the store has a feature, as seen of late.
 #[derive(Debug)]
-pub struct Support {
+pub struct FeatureSupport {
     began: Instant,
     /// So many operations in a row must lack it.
     lacks_min: u32,
@@ -26,32 +26,32 @@ pub struct Support {
     lacking_until_ms: AtomicU64,
 }
 
-impl Support {
+impl FeatureSupport {
     /// Ranges: three objects in a row, each read in ranges, must come as a whole. What one request
     /// learns is for its object alone.
-    pub fn of_ranges() -> Self {
-        Support::new(3, Duration::from_secs(60))
+    pub fn ranges() -> Self {
+        FeatureSupport::new(3, Duration::from_secs(60))
     }
 
     /// The request that deletes many.
-    pub fn of_deleting_many() -> Self {
-        Support::new(3, Duration::from_secs(60))
+    pub fn bulk_delete() -> Self {
+        FeatureSupport::new(3, Duration::from_secs(60))
     }
 
     /// Uploads that ask the store to keep what is there already.
-    pub fn of_conditional_puts() -> Self {
-        Support::new(3, CONDITIONAL_PUTS_LACK_FOR)
+    pub fn conditional_puts() -> Self {
+        FeatureSupport::new(3, CONDITIONAL_PUTS_RECHECK)
     }
 
     /// Uploads whose hash is not signed: what was refused so and taken with its hash signed. To ask
     /// again costs a body that is sent twice.
-    pub fn of_unsigned_bodies() -> Self {
-        Support::new(3, Duration::from_secs(600))
+    pub fn unsigned_bodies() -> Self {
+        FeatureSupport::new(3, Duration::from_secs(600))
     }
 
     fn new(lacks_min: u32, lacks_for: Duration) -> Self {
         let (lacked, counted_ns, lacking_until_ms) = Default::default();
-        Support {
+        FeatureSupport {
             began: Instant::now(),
             lacks_min,
             lacks_for,
@@ -63,7 +63,7 @@ impl Support {
 
     /// An operation that began then lacked it just now. Operations at the same time, such as the
     /// parts of an upload, may all have met one bad node: they count once.
-    pub fn note_lacking(&self, op_began: Instant, now: Instant) {
+    pub fn note_unsupported(&self, op_began: Instant, now: Instant) {
         let ns = |at: Instant| at.saturating_duration_since(self.began).as_nanos() as u64;
         let is_after = |counted_ns: u64| (ns(op_began) >= counted_ns).then(|| ns(now));
         if self.counted_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_after).is_err() {
@@ -83,18 +83,18 @@ impl Support {
     }
 
     /// An answer had it.
-    pub fn note_there(&self) {
+    pub fn note_supported(&self) {
         self.lacked.store(0, Ordering::Relaxed);
         self.lacking_until_ms.store(0, Ordering::Relaxed);
     }
 
     /// Whether the last answer lacked it.
-    pub fn lacked_last(&self) -> bool {
+    pub fn last_unsupported(&self) -> bool {
         self.lacked.load(Ordering::Relaxed) > 0
     }
 
     /// Whether it is not worth asking for.
-    pub fn is_lacking(&self, now: Instant) -> bool {
+    pub fn is_unsupported(&self, now: Instant) -> bool {
         self.ms(now) < self.lacking_until_ms.load(Ordering::Relaxed)
     }
 
@@ -150,39 +150,39 @@ mod tests {
 
     #[test]
     fn one_object_says_nothing_of_others_and_what_was_learned_expires() {
-        let support = Support::of_ranges();
+        let support = FeatureSupport::ranges();
         let now = Instant::now();
-        support.note_lacking(now, now);
-        support.note_lacking(now, now);
-        assert!(!support.is_lacking(now));
-        support.note_there();
-        support.note_lacking(now, now);
-        support.note_lacking(now, now);
-        assert!(!support.is_lacking(now), "not in a row");
-        support.note_lacking(now, now);
-        assert!(support.is_lacking(now) && support.is_lacking(now + support.lacks_for / 2));
+        support.note_unsupported(now, now);
+        support.note_unsupported(now, now);
+        assert!(!support.is_unsupported(now));
+        support.note_supported();
+        support.note_unsupported(now, now);
+        support.note_unsupported(now, now);
+        assert!(!support.is_unsupported(now), "not in a row");
+        support.note_unsupported(now, now);
+        assert!(support.is_unsupported(now) && support.is_unsupported(now + support.lacks_for / 2));
         let after = now + support.lacks_for + Duration::from_millis(1);
-        assert!(!support.is_lacking(after));
-        support.note_lacking(after, after);
-        assert!(!support.is_lacking(after));
-        support.note_lacking(after, after);
-        support.note_lacking(after, after);
-        assert!(support.is_lacking(after));
-        support.note_there();
-        assert!(!support.is_lacking(after));
+        assert!(!support.is_unsupported(after));
+        support.note_unsupported(after, after);
+        assert!(!support.is_unsupported(after));
+        support.note_unsupported(after, after);
+        support.note_unsupported(after, after);
+        assert!(support.is_unsupported(after));
+        support.note_supported();
+        assert!(!support.is_unsupported(after));
     }
 
     #[test]
     fn operations_at_the_same_time_count_once() {
-        let (support, start) = (Support::of_unsigned_bodies(), Instant::now());
+        let (support, start) = (FeatureSupport::unsigned_bodies(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
         // One bad node is met by all that are under way, and by what began before the first failed.
-        (10..30).for_each(|ms| support.note_lacking(at(9), at(ms)));
-        assert!(!support.is_lacking(at(30)));
-        support.note_lacking(at(10), at(40));
-        support.note_lacking(at(39), at(41));
-        assert!(!support.is_lacking(at(41)), "two of them");
-        support.note_lacking(at(40), at(42));
-        assert!(support.is_lacking(at(42)), "one after the other");
+        (10..30).for_each(|ms| support.note_unsupported(at(9), at(ms)));
+        assert!(!support.is_unsupported(at(30)));
+        support.note_unsupported(at(10), at(40));
+        support.note_unsupported(at(39), at(41));
+        assert!(!support.is_unsupported(at(41)), "two of them");
+        support.note_unsupported(at(40), at(42));
+        assert!(support.is_unsupported(at(42)), "one after the other");
     }
 }

@@ -1,14 +1,14 @@
 //! An S3 client for caches: whole objects of 64 KiB to 64 MiB straight into and out of registered
 //! memory, at the cost of the kernel's copy, and back on its feet seconds after any fault.
 //!
-//! A [`Client`] serves one bucket. Name it by a [`Place`], resolve that to an [`Endpoint`], add
+//! A [`Client`] serves one bucket. Name it by a [`BucketAddress`], resolve that to an [`Endpoint`], add
 //! credentials, and adjust the [`Config`] where its defaults do not fit:
 //!
 //! ```no_run
 //! # async fn example(lease: &mut kvtier_mem::Lease) -> kvtier_s3::Result<()> {
-//! use kvtier_s3::{Client, Config, Credentials, Get, Place};
+//! use kvtier_s3::{Client, Config, Credentials, Get, BucketAddress};
 //!
-//! let endpoint = Place::of("s3://kv-cache").region("eu-central-1").resolve()?;
+//! let endpoint = BucketAddress::new("s3://kv-cache").region("eu-central-1").resolve()?;
 //! let client = Client::new(Config::new(endpoint, Credentials::new("AKIA...", "...")));
 //! match client.get("3f/3fa9c1", lease, &Get::default()).await? {
 //!     Some(object) => println!("{} bytes landed", object.len()),
@@ -65,21 +65,27 @@ pub use client::Client;
 pub use config::{Config, Hedge, Http2};
 pub use counters::Counts;
 pub use creds::Credentials;
-pub use endpoint::{Conditional, Endpoint, Place, Provider, Style};
+pub use endpoint::{BucketAddress, Conditional, Endpoint, Provider, Style};
 pub use error::{Error, ErrorKind, Result};
-pub use http::{FixedNames, Framing, Head, Landing, Resolve, Resolved, SystemNames, Trust, Watch};
-pub use learned::{CONDITIONAL_PUTS_LACK_FOR, Support};
-pub use ops::{Entry, Get, List, Object, Page, Put, Refused, Stored, Upload, Uploads, all};
+pub use http::{
+    BodyBuffer, BodyFraming, BodyObserver, Resolve, Resolved, ResponseHead, RootCerts,
+    StaticResolver, SystemResolver,
+};
+pub use learned::{CONDITIONAL_PUTS_RECHECK, FeatureSupport};
+pub use ops::{
+    DeleteError, Entry, Get, List, Object, Page, Put, Stored, Upload, Uploads,
+    try_for_each_concurrent,
+};
 
 /// The parsers of what a server says, for the fuzzers: anything is answered, nothing panics.
 #[cfg(any(fuzzing, clippy))]
 pub mod fuzzing {
-    use crate::http::{Head, Landing, Sink};
+    use crate::http::{BodyBuffer, ResponseHead, Sink};
 
     /// A response's head; what parses takes part in what a GET checks.
     pub fn head(bytes: &[u8]) {
         for bodiless in [false, true] {
-            if let Ok(Some((head, len))) = Head::parse(bytes, bodiless) {
+            if let Ok(Some((head, len))) = ResponseHead::parse(bytes, bodiless) {
                 assert!(len <= bytes.len());
                 head.header("content-range");
                 crate::ops::fuzz_check(&head);
@@ -98,7 +104,7 @@ pub mod fuzzing {
     /// An endpoint as a person writes it; what resolves goes into a `host` header, and so does
     /// where a store may send us.
     pub fn endpoint(text: &str) {
-        let at_aws = crate::Place::of("s3://b").region("r").resolve();
+        let at_aws = crate::BucketAddress::new("s3://b").region("r").resolve();
         if let Some((place, region)) =
             at_aws.ok().and_then(|place| Some((place.clone(), place.region_at(text)?)))
         {
@@ -109,7 +115,7 @@ pub mod fuzzing {
                 "{region}"
             );
         }
-        let place = crate::Place::of(text).region("r");
+        let place = crate::BucketAddress::new(text).region("r");
         for place in [place.clone(), place.bucket("b")] {
             if let Ok(endpoint) = place.resolve() {
                 let host = endpoint.target().authority;
@@ -133,7 +139,7 @@ pub mod fuzzing {
     pub fn sink(bytes: &[u8], room: usize) {
         let mut memory = vec![0x5A; room + 8];
         let (mine, guard) = memory.split_at_mut(room);
-        let mut landing = Landing::new(mine);
+        let mut landing = BodyBuffer::new(mine);
         for piece in bytes.chunks(7) {
             if Sink::Land(&mut landing).copy(piece).is_err() {
                 break;

@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_head_with_a_token_in_it_never_grows_out_of_its_memory() {
-        let site = crate::Place::of("http://127.0.0.1:9000")
+        let site = crate::BucketAddress::new("http://127.0.0.1:9000")
             .bucket("bucket")
             .region("us-east-1")
             .resolve()

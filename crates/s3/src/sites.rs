@@ -171,10 +171,10 @@ impl Sites {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::endpoint::Place;
+    use crate::endpoint::BucketAddress;
 
     fn sites() -> Sites {
-        Sites::new(Place::of("s3://b").region("us-east-1").resolve().unwrap())
+        Sites::new(BucketAddress::new("s3://b").region("us-east-1").resolve().unwrap())
     }
 
     #[test]

@@ -143,7 +143,7 @@ impl<'c> Tries<'c> {
             if self.done.is_certain {
                 unsigned.note_refused(now)
             } else {
-                unsigned.note_lacking(effort::op_began(), now)
+                unsigned.note_unsupported(effort::op_began(), now)
             }
         }
     }

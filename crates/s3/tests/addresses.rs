@@ -6,7 +6,7 @@ mod support;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use kvtier_s3::{Client, Place, Resolve, Resolved};
+use kvtier_s3::{BucketAddress, Client, Resolve, Resolved};
 use support::*;
 
 /// Answers with what the test says at that time.
@@ -23,7 +23,7 @@ impl Resolve for Names {
 fn client_of(addresses: &[SocketAddr]) -> (Client, Names) {
     let names = Names(Arc::new(Mutex::new(addresses.to_vec())));
     let mut config =
-        config_of(Place::of("http://s3.test:9000").bucket("bucket").resolve().unwrap());
+        config_of(BucketAddress::new("http://s3.test:9000").bucket("bucket").resolve().unwrap());
     config.resolver = Box::new(names.clone());
     (Client::new(config), names)
 }

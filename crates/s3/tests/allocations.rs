@@ -7,7 +7,7 @@ mod support;
 use std::alloc::System;
 
 use kvtier_mem::Lease;
-use kvtier_s3::{Client, Get, Place, Put};
+use kvtier_s3::{BucketAddress, Client, Get, Put};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use support::remote::Remote;
 use support::*;
@@ -99,8 +99,9 @@ fn no_frame_of_a_body_costs_an_allocation() {
 #[test]
 fn futures_are_small() {
     let memory = Memory::new();
-    let client =
-        Client::new(config_of(Place::of("http://127.0.0.1:1").bucket("b").resolve().unwrap()));
+    let client = Client::new(config_of(
+        BucketAddress::new("http://127.0.0.1:1").bucket("b").resolve().unwrap(),
+    ));
     let (mut lease, view, ways) = (memory.lease(SMALL), memory.view(b"x"), Get::default());
     let sizes = [
         size_of_val(&client.head("k")),

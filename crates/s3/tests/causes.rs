@@ -7,7 +7,7 @@ mod support;
 use std::io;
 use std::time::Duration;
 
-use kvtier_s3::{Client, Error, ErrorKind, Get, Place, Resolve, Resolved};
+use kvtier_s3::{BucketAddress, Client, Error, ErrorKind, Get, Resolve, Resolved};
 use kvtier_testkit::s3::{Fault, Rule};
 use support::*;
 
@@ -40,7 +40,7 @@ fn is_told(error: &Error, causes: &[&str]) {
 #[tokio::test]
 async fn a_refused_connection_is_told_behind_the_breaker_too() {
     let (address, _kept) = dead();
-    let endpoint = Place::of(format!("http://{address}"))
+    let endpoint = BucketAddress::new(format!("http://{address}"))
         .bucket("bucket")
         .region("us-east-1")
         .resolve()
@@ -71,7 +71,7 @@ impl Resolve for NoNames {
 
 #[tokio::test]
 async fn a_name_that_cannot_be_resolved_is_told_behind_the_breaker_too() {
-    let endpoint = Place::of("http://store.invalid:9000")
+    let endpoint = BucketAddress::new("http://store.invalid:9000")
         .bucket("bucket")
         .region("us-east-1")
         .resolve()

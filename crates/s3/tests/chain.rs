@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fake::{Asked, Fake};
 use kvtier_s3::creds::discover;
-use kvtier_s3::{Client, Config, List, Place};
+use kvtier_s3::{BucketAddress, Client, Config, List};
 use kvtier_testkit::s3::{Fault, Rule, Server};
 use support::*;
 
@@ -170,8 +170,10 @@ fn asks() {
         }
     };
     answer(format!("{} from {source}", first.access_key()));
-    let mut config =
-        Config::with_provider(Place::of(url).bucket("bucket").resolve().unwrap(), provider);
+    let mut config = Config::with_provider(
+        BucketAddress::new(url).bucket("bucket").resolve().unwrap(),
+        provider,
+    );
     config.deadline = Duration::from_secs(600);
     let client = Client::new(config);
     for line in std::io::stdin().lines().map_while(Result::ok) {

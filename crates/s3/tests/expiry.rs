@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use kvtier_s3::{Client, ErrorKind, Get, List, Place, Provider, Put};
+use kvtier_s3::{BucketAddress, Client, ErrorKind, Get, List, Provider, Put};
 use kvtier_testkit::s3::{Fault, Foreign, Rule, Server};
 use support::*;
 
@@ -63,7 +63,10 @@ async fn nothing_counts_as_deleted_by_an_answer_that_may_be_a_proxys() {
 async fn stores_that_always_give_ids_have_no_misses_without() {
     for provider in [Provider::Aws, Provider::Ceph, Provider::Minio] {
         let server = server(|_| {});
-        let place = Place::of(server.url()).bucket("bucket").region("us-east-1").provider(provider);
+        let place = BucketAddress::new(server.url())
+            .bucket("bucket")
+            .region("us-east-1")
+            .provider(provider);
         let mut config = config_of(place.resolve().unwrap());
         config.retries_max = 0;
         let client = Client::new(config);

@@ -5,7 +5,9 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use kvtier_s3::{Checksum, Client, ErrorKind, FixedNames, Get, List, Place, Provider, Put};
+use kvtier_s3::{
+    BucketAddress, Checksum, Client, ErrorKind, Get, List, Provider, Put, StaticResolver,
+};
 use kvtier_testkit::s3::{Fault, Rule, Server};
 use support::*;
 
@@ -152,8 +154,8 @@ async fn the_rules_of_directory_buckets_are_kept() {
 /// A client that uses production's names, all of which lead to the emulator.
 fn at_aws(server: &Server) -> Client {
     let host = format!("{BUCKET}.s3express-use1-az4.us-east-1.amazonaws.com");
-    let mut config = config_of(Place::of(format!("http://{host}")).resolve().unwrap());
-    config.resolver = Box::new(FixedNames(server.address()));
+    let mut config = config_of(BucketAddress::new(format!("http://{host}")).resolve().unwrap());
+    config.resolver = Box::new(StaticResolver(server.address()));
     Client::new(config)
 }
 
@@ -188,8 +190,10 @@ async fn directory_buckets_are_made_and_unmade_by_the_base_credentials_elsewhere
 #[tokio::test]
 async fn a_directory_bucket_without_a_zone_in_its_name_cannot_be() {
     let server = server(|_| {});
-    let place =
-        Place::of(server.url()).bucket("bucket").region("us-east-1").provider(Provider::Express);
+    let place = BucketAddress::new(server.url())
+        .bucket("bucket")
+        .region("us-east-1")
+        .provider(Provider::Express);
     let error = Client::new(config_of(place.resolve().unwrap())).create_bucket().await.unwrap_err();
     assert_eq!((error.kind(), error.op()), (ErrorKind::Invalid, Some("create_bucket")));
     assert!(error.to_string().contains("NAME--ZONE--x-s3") && server.seen().is_empty());
@@ -211,7 +215,7 @@ async fn a_reader_asks_for_no_more_than_reading() {
 #[tokio::test]
 async fn a_store_without_sessions_is_told_apart() {
     let server = server(|_| {});
-    let mut place = Place::of(server.url()).bucket("bucket").region("us-east-1");
+    let mut place = BucketAddress::new(server.url()).bucket("bucket").region("us-east-1");
     place = place.provider(Provider::Express);
     let error = Client::new(config_of(place.resolve().unwrap())).head("k").await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported), "{error}");
@@ -239,8 +243,8 @@ async fn requests_are_those_of_boto3() {
     let (server, memory) = (server(|setup| setup.bucket = BUCKET.into()), Memory::new());
     let host = format!("{BUCKET}.s3express-use1-az4.us-east-1.amazonaws.com");
     let client = |read_only| {
-        let mut config = config_of(Place::of(format!("http://{host}")).resolve().unwrap());
-        config.resolver = Box::new(FixedNames(server.address()));
+        let mut config = config_of(BucketAddress::new(format!("http://{host}")).resolve().unwrap());
+        config.resolver = Box::new(StaticResolver(server.address()));
         // As boto3 was told to.
         (config.checksum, config.sign_bodies, config.read_only) = (Checksum::None, true, read_only);
         Client::new(config)

@@ -612,7 +612,8 @@ async fn after_the_first_byte_there_is_no_hedge_but_the_rest_of_the_same_version
 #[tokio::test]
 async fn an_endpoint_that_is_not_there_says_so_soon() {
     let (dead, _kept) = dead();
-    let place = kvtier_s3::Place::of(format!("http://{dead}")).bucket("b").resolve().unwrap();
+    let place =
+        kvtier_s3::BucketAddress::new(format!("http://{dead}")).bucket("b").resolve().unwrap();
     let mut config = config_of(place);
     config.retries_max = 2;
     let client = kvtier_s3::Client::new(config);

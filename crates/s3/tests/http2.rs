@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use kvtier_s3::{Client, Config, ErrorKind, Get, Http2, Place, Put, Trust};
+use kvtier_s3::{BucketAddress, Client, Config, ErrorKind, Get, Http2, Put, RootCerts};
 use kvtier_testkit::s3::{Fault, Rule, ca_pem};
 use support::*;
 
@@ -46,7 +46,10 @@ async fn it_is_spoken_only_when_asked_for_and_chosen() {
     assert!(auto.head_bucket().await.unwrap());
     assert_eq!((auto.counts().connections_http2, auto.counts().connections_http11), (0, 1));
     // But it can be known.
-    let place = Place::of(format!("http://{}", both.address())).bucket("bucket").resolve().unwrap();
+    let place = BucketAddress::new(format!("http://{}", both.address()))
+        .bucket("bucket")
+        .resolve()
+        .unwrap();
     let known = Client::new(config_of(place));
     assert!(known.head_bucket().await.unwrap());
     assert_eq!((known.counts().connections_http2, known.counts().connections_http11), (1, 0));
@@ -367,7 +370,7 @@ async fn a_server_that_goes_away_finishes_what_it_began_and_gets_the_rest_again_
             wire.linger();
         },
     ]);
-    let place = Place::of(format!("http://{address}")).bucket("bucket").resolve().unwrap();
+    let place = BucketAddress::new(format!("http://{address}")).bucket("bucket").resolve().unwrap();
     let (client, memory) = (Client::new(config_of(place)), Memory::new());
     get(&client, &memory, b"0123456789").await.unwrap();
     assert_eq!((client.counts().retries_unprocessed, client.counts().retries), (1, 0));
@@ -389,7 +392,7 @@ async fn a_server_that_wants_another_protocol_is_not_taken_for_one_that_ignores_
         }
         wire.linger();
     }]);
-    let place = Place::of(format!("http://{address}")).bucket("bucket").resolve().unwrap();
+    let place = BucketAddress::new(format!("http://{address}")).bucket("bucket").resolve().unwrap();
     let (client, memory) = (Client::new(config_of(place)), Memory::new());
     for range in [0..10, 5..15] {
         let error = client.get("k", &mut memory.lease(10), &Get::range(range)).await.unwrap_err();
@@ -405,7 +408,7 @@ async fn a_server_that_wants_another_protocol_is_not_taken_for_one_that_ignores_
 async fn strangers_are_denied() {
     let server = server(|_| {});
     let other = rcgen::generate_simple_self_signed(vec!["x".into()]).unwrap().cert.pem();
-    let client = changed(&server, |config| config.trust = Trust::Pem(other.into()));
+    let client = changed(&server, |config| config.root_certs = RootCerts::Pem(other.into()));
     assert_eq!(client.head_bucket().await.unwrap_err().kind(), ErrorKind::Denied);
     assert!(ca_pem().contains("CERTIFICATE") && server.seen().is_empty());
 }

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use kvtier_s3::{Client, Config, ErrorKind, Get, Place, Resolve, Resolved};
+use kvtier_s3::{BucketAddress, Client, Config, ErrorKind, Get, Resolve, Resolved};
 use kvtier_testkit::s3::{Fault, Rule, Server};
 use support::*;
 
@@ -48,8 +48,9 @@ impl Scene {
     /// With other settings.
     fn with(server: &Server, change: impl FnOnce(&mut Config)) -> Self {
         let names = Names(Arc::new(Mutex::new(vec![server.address()])));
-        let mut config =
-            config_of(Place::of("http://s3.test:9000").bucket("bucket").resolve().unwrap());
+        let mut config = config_of(
+            BucketAddress::new("http://s3.test:9000").bucket("bucket").resolve().unwrap(),
+        );
         config.resolver = Box::new(names.clone());
         change(&mut config);
         Scene { client: Client::new(config), names, memory: Memory::new(), bytes: pattern(LEN) }

@@ -4,7 +4,8 @@
 mod support;
 
 use kvtier_s3::{
-    Checksum, Client, Credentials, ErrorKind, FixedNames, Get, List, Place, Provider, Put, Stored,
+    BucketAddress, Checksum, Client, Credentials, ErrorKind, Get, List, Provider, Put,
+    StaticResolver, Stored,
 };
 use support::*;
 
@@ -404,15 +405,15 @@ async fn a_store_that_wants_signed_bodies_gets_them_from_then_on() {
 async fn virtual_hosts_and_production_names_work_through_a_resolver_of_ones_own() {
     let (server, memory) = (server(|_| {}), Memory::new());
     let endpoint =
-        Place::of("http://s3.us-east-1.amazonaws.com").bucket("bucket").resolve().unwrap();
+        BucketAddress::new("http://s3.us-east-1.amazonaws.com").bucket("bucket").resolve().unwrap();
     let mut config = config_of(endpoint);
     let port = server.address().port();
-    config.endpoint = Place::of(format!("http://bucket.cwlota.com:{port}"))
+    config.endpoint = BucketAddress::new(format!("http://bucket.cwlota.com:{port}"))
         .region("us-east-1")
         .resolve()
         .unwrap();
     assert_eq!(config.endpoint.provider(), Provider::Coreweave);
-    config.resolver = Box::new(FixedNames(server.address()));
+    config.resolver = Box::new(StaticResolver(server.address()));
     let client = Client::new(config);
     client.put("k", &memory.view(b"lota"), &Put::default()).await.unwrap();
     assert_eq!(server.object("k").as_deref().map(Vec::as_slice), Some(&b"lota"[..]));

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use kvtier_s3::creds::from_env;
 use kvtier_s3::{
-    Client, Conditional, Config, Credentials, Endpoint, ErrorKind, FixedNames, Get, Http2, List,
-    Place, Provider, Put, Stored, Style, Trust,
+    BucketAddress, Client, Conditional, Config, Credentials, Endpoint, ErrorKind, Get, Http2, List,
+    Provider, Put, RootCerts, StaticResolver, Stored, Style,
 };
 use support::*;
 
@@ -33,13 +33,15 @@ fn place() -> Option<Endpoint> {
     let region = var("AWS_REGION").unwrap_or_else(|| "us-east-1".into());
     let provider =
         var("S3_PROVIDER").map_or(Provider::Other, |name| Provider::named(&name).unwrap());
-    Some(Place::of(url).bucket(bucket).region(region).provider(provider).resolve().unwrap())
+    Some(
+        BucketAddress::new(url).bucket(bucket).region(region).provider(provider).resolve().unwrap(),
+    )
 }
 
 fn config(endpoint: Endpoint) -> Config {
     let mut config = Config::new(endpoint, from_env(var).unwrap().unwrap());
     if let Some(path) = var("S3_CA") {
-        config.trust = Trust::Pem(std::fs::read(path).unwrap());
+        config.root_certs = RootCerts::Pem(std::fs::read(path).unwrap());
     }
     if let Some(http2) = var("S3_HTTP2") {
         config.http2 = Http2::named(&http2).unwrap();
@@ -232,7 +234,7 @@ async fn wrong_secrets_regions_and_buckets() {
     assert!(
         denied.is_err_and(|e| e.kind() == ErrorKind::Denied) || var("S3_NO_SIGNATURES").is_some()
     );
-    let lost = Place::of(var("S3_ENDPOINT").unwrap())
+    let lost = BucketAddress::new(var("S3_ENDPOINT").unwrap())
         .bucket(endpoint.bucket())
         .region("eu-nowhere-9")
         .provider(endpoint.provider());
@@ -243,8 +245,9 @@ async fn wrong_secrets_regions_and_buckets() {
         lost.counts().region_moves,
         lost.endpoint().region()
     );
-    let none =
-        Place::of(var("S3_ENDPOINT").unwrap()).bucket("kvtier-none").region(endpoint.region());
+    let none = BucketAddress::new(var("S3_ENDPOINT").unwrap())
+        .bucket("kvtier-none")
+        .region(endpoint.region());
     let none = Client::new(config(none.resolve().unwrap()));
     assert!(!none.head_bucket().await.unwrap());
     assert_eq!(none.list(&List::default(), None).await.unwrap_err().kind(), ErrorKind::NotFound);
@@ -260,11 +263,11 @@ async fn virtual_hosts() {
     let url = var("S3_ENDPOINT").unwrap();
     let port = url.rsplit(':').next().unwrap().trim_end_matches('/');
     let scheme = url.split("://").next().unwrap();
-    let place = Place::of(format!("{scheme}://{domain}:{port}"))
+    let place = BucketAddress::new(format!("{scheme}://{domain}:{port}"))
         .bucket(client.endpoint().bucket())
         .region(client.endpoint().region());
     let mut other = config(place.style(Style::Virtual).resolve().unwrap());
-    other.resolver = Box::new(FixedNames(format!("127.0.0.1:{port}").parse().unwrap()));
+    other.resolver = Box::new(StaticResolver(format!("127.0.0.1:{port}").parse().unwrap()));
     let other = Client::new(other);
     other.put("a b/c", &memory.view(b"virtual"), &Put::default()).await.unwrap();
     let mut lease = memory.lease(7);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use kvtier_s3::creds::{Provide, Provided};
 use kvtier_s3::{
-    Client, Config, Credentials, ErrorKind, Get, Place, Provider, Put, Resolve, Resolved,
+    BucketAddress, Client, Config, Credentials, ErrorKind, Get, Provider, Put, Resolve, Resolved,
 };
 use kvtier_testkit::s3::{Elsewhere, Fault, Foreign, Rule, Server};
 use support::*;
@@ -41,7 +41,7 @@ fn scene() -> (Server, Client, Names) {
 fn scene_at(host: &str, region: &str) -> (Server, Client, Names) {
     let server = server(|setup| setup.region = region.into());
     let names = Names(server.address(), Arc::default());
-    let place = Place::of(host).bucket("bucket").region("us-east-1").resolve().unwrap();
+    let place = BucketAddress::new(host).bucket("bucket").region("us-east-1").resolve().unwrap();
     assert_eq!(place.provider(), Provider::Aws);
     let mut config = config_of(place);
     config.resolver = Box::new(names.clone());
@@ -248,7 +248,7 @@ impl Provide for Source {
 #[tokio::test]
 async fn credentials_that_expire_at_a_region_that_is_not_proven_are_read_again() {
     let server = server(|setup| setup.region = REGION.into());
-    let place = Place::of("http://s3.us-east-1.amazonaws.com")
+    let place = BucketAddress::new("http://s3.us-east-1.amazonaws.com")
         .bucket("bucket")
         .region("us-east-1")
         .resolve()
@@ -285,7 +285,8 @@ async fn credentials_that_expire_at_a_region_that_is_not_proven_are_read_again()
 #[tokio::test]
 async fn a_region_that_cannot_be_reached_is_left() {
     let (server, (dead, _kept)) = (server(|setup| setup.region = "us-east-1".into()), dead());
-    let place = Place::of("http://s3.us-east-1.amazonaws.com").bucket("bucket").resolve().unwrap();
+    let place =
+        BucketAddress::new("http://s3.us-east-1.amazonaws.com").bucket("bucket").resolve().unwrap();
     let mut config = config_of(place);
     #[derive(Debug)]
     struct Two(SocketAddr, SocketAddr);
@@ -393,8 +394,9 @@ async fn a_bucket_that_is_at_the_configured_endpoint_again_is_used_there() {
 #[tokio::test]
 async fn buckets_are_made_in_their_region() {
     let server = server(|setup| setup.region = REGION.into());
-    let mut config =
-        config_of(Place::of(format!("http://bucket.s3.{REGION}.amazonaws.com")).resolve().unwrap());
+    let mut config = config_of(
+        BucketAddress::new(format!("http://bucket.s3.{REGION}.amazonaws.com")).resolve().unwrap(),
+    );
     config.resolver = Box::new(Names(server.address(), Arc::default()));
     let client = Client::new(config);
     client.delete_bucket().await.unwrap();

@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::atomic::Ordering;
 
-use kvtier_s3::{Client, ErrorKind, Get, Place, Put, Trust};
+use kvtier_s3::{BucketAddress, Client, ErrorKind, Get, Put, RootCerts};
 use kvtier_testkit::s3::Server;
 use rustls::pki_types::pem::PemObject;
 use support::front::Front;
@@ -15,7 +15,7 @@ use support::*;
 async fn bytes_under_tls_are_as_right_and_sessions_are_resumed() {
     let (server, memory) = (server(|_| {}), Memory::new());
     let front = Front::before(&server).await;
-    let client = front.client(Trust::Pem(front.ca.clone().into_bytes()));
+    let client = front.client(RootCerts::Pem(front.ca.clone().into_bytes()));
     for len in [0, 1, 16_384, 3 * MIB + 1] {
         let bytes = pattern(len);
         client.put("k", &memory.view(&bytes), &Put::default()).await.unwrap();
@@ -39,7 +39,8 @@ async fn a_survey_tells_what_the_server_would_choose() {
         (&[], None),
     ] {
         let front = Front::choosing(&server, protocols).await;
-        let found = front.client(Trust::Pem(front.ca.clone().into_bytes())).survey().await.unwrap();
+        let found =
+            front.client(RootCerts::Pem(front.ca.clone().into_bytes())).survey().await.unwrap();
         assert_eq!((found.address, found.addresses), (front.address, 1));
         let tls = found.tls.unwrap();
         assert_eq!((tls.version.as_str(), tls.alpn.as_deref()), ("TLSv1_3", chosen));
@@ -56,9 +57,12 @@ async fn what_the_server_chooses_is_spoken() {
     {
         let front = Front::choosing(server, protocols).await;
         let mut config = config_of(
-            Place::of(format!("https://{}", front.address)).bucket("bucket").resolve().unwrap(),
+            BucketAddress::new(format!("https://{}", front.address))
+                .bucket("bucket")
+                .resolve()
+                .unwrap(),
         );
-        config.trust = Trust::Pem(front.ca.clone().into_bytes());
+        config.root_certs = RootCerts::Pem(front.ca.clone().into_bytes());
         config.http2 = kvtier_s3::Http2::Auto;
         let client = Client::new(config);
         assert!(client.head_bucket().await.unwrap());
@@ -74,7 +78,7 @@ async fn strangers_are_denied_with_advice() {
     let server = server(|_| {});
     let (front, other) = (Front::before(&server).await, Front::before(&server).await);
     let error =
-        front.client(Trust::Pem(other.ca.clone().into_bytes())).head("k").await.unwrap_err();
+        front.client(RootCerts::Pem(other.ca.clone().into_bytes())).head("k").await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Denied, false));
     assert!(error.to_string().contains("CA bundle"), "{error}");
     assert!(server.seen().is_empty());
@@ -83,10 +87,12 @@ async fn strangers_are_denied_with_advice() {
 #[tokio::test]
 async fn a_plain_server_under_https_is_an_error_and_no_hang() {
     let server = server(|_| {});
-    let place =
-        Place::of(format!("https://{}", server.address())).bucket("bucket").resolve().unwrap();
+    let place = BucketAddress::new(format!("https://{}", server.address()))
+        .bucket("bucket")
+        .resolve()
+        .unwrap();
     let mut config = config_of(place);
-    config.trust = Trust::Pem(Front::before(&server).await.ca.into_bytes());
+    config.root_certs = RootCerts::Pem(Front::before(&server).await.ca.into_bytes());
     config.retries_max = 0;
     let error = Client::new(config).head("k").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
@@ -104,7 +110,7 @@ async fn tls_is_what_the_caller_makes_it() {
     let config = rustls::ClientConfig::builder_with_provider(std::sync::Arc::new(provider));
     let config =
         config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
-    let client = front.client(Trust::Custom(std::sync::Arc::new(config.with_no_client_auth())));
+    let client = front.client(RootCerts::Custom(std::sync::Arc::new(config.with_no_client_auth())));
     assert!(client.head_bucket().await.unwrap());
     let suite = client.survey().await.unwrap().tls.unwrap().suite;
     assert!(suite.contains("CHACHA20"), "{suite}");
@@ -116,7 +122,7 @@ async fn a_ca_bundle_that_is_replaced_is_read_again() {
     let mut front = Front::before(&server).await;
     let path = dir.path().join("ca.pem");
     std::fs::write(&path, &front.ca).unwrap();
-    let client = front.client(Trust::PemFile(path.clone()));
+    let client = front.client(RootCerts::PemFile(path.clone()));
     assert!(client.head_bucket().await.unwrap());
     // The server comes first.
     front.rotate();
@@ -146,7 +152,7 @@ async fn a_ca_bundle_is_read_again_where_the_server_is_not_trusted() {
         std::fs::File::options().append(true).open(&path).unwrap().set_modified(then).unwrap();
     };
     write(&front.ca);
-    let client = front.client(Trust::PemFile(path.clone()));
+    let client = front.client(RootCerts::PemFile(path.clone()));
     assert!(client.head_bucket().await.unwrap());
     // A copy that kept its time.
     front.rotate();

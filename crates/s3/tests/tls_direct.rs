@@ -6,7 +6,7 @@ mod support;
 
 use std::sync::atomic::Ordering;
 
-use kvtier_s3::{Client, Config, ErrorKind, Get, Place, Put, Trust};
+use kvtier_s3::{BucketAddress, Client, Config, ErrorKind, Get, Put, RootCerts};
 use kvtier_testkit::s3::{Fault, Rule, Server};
 use support::*;
 
@@ -17,9 +17,12 @@ fn direct(mut config: Config) -> Client {
 
 fn before(front: &front::Front) -> Client {
     let mut config = config_of(
-        Place::of(format!("https://{}", front.address)).bucket("bucket").resolve().unwrap(),
+        BucketAddress::new(format!("https://{}", front.address))
+            .bucket("bucket")
+            .resolve()
+            .unwrap(),
     );
-    config.trust = Trust::Pem(front.ca.clone().into_bytes());
+    config.root_certs = RootCerts::Pem(front.ca.clone().into_bytes());
     direct(config)
 }
 
@@ -118,8 +121,11 @@ async fn strangers_are_denied() {
     let server = server(|_| {});
     let (front, other) = (front::Front::before(&server).await, front::Front::before(&server).await);
     let mut config = config_of(
-        Place::of(format!("https://{}", front.address)).bucket("bucket").resolve().unwrap(),
+        BucketAddress::new(format!("https://{}", front.address))
+            .bucket("bucket")
+            .resolve()
+            .unwrap(),
     );
-    config.trust = Trust::Pem(other.ca.clone().into_bytes());
+    config.root_certs = RootCerts::Pem(other.ca.clone().into_bytes());
     assert_eq!(direct(config).head("k").await.unwrap_err().kind(), ErrorKind::Denied);
 }

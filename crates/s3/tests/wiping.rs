@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 use std::time::SystemTime;
 
-use kvtier_s3::{Client, Credentials, ErrorKind, Place, creds};
+use kvtier_s3::{BucketAddress, Client, Credentials, ErrorKind, creds};
 use support::{config_of, server};
 
 const URL: &str = "KVTIER_S3_TEST_USES_SECRETS_AT";
@@ -42,7 +42,7 @@ fn uses() {
     let found = creds::find(file).unwrap().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let clients = [credentials, found].map(|credentials| {
-        let mut config = config_of(Place::of(&url).bucket("bucket").resolve().unwrap());
+        let mut config = config_of(BucketAddress::new(&url).bucket("bucket").resolve().unwrap());
         config.credentials = std::sync::Arc::new(credentials);
         Client::new(config)
     });

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use kvtier_core::Tier;
-use kvtier_s3::{Client, Config, Credentials, Place};
+use kvtier_s3::{Client, Config, Credentials, BucketAddress};
 use tokio::task::LocalSet;
 
 use super::tier::{TierRun, ctx, leases};
@@ -39,7 +39,7 @@ async fn by_tier(args: &RunArgs) -> Result<Measured> {
 }
 
 async fn one_by_one(args: &RunArgs) -> Result<Measured> {
-    let endpoint = Place::of(&args.endpoint).bucket(BUCKET).resolve()?;
+    let endpoint = BucketAddress::new(&args.endpoint).bucket(BUCKET).resolve()?;
     let mut config = Config::new(endpoint, Credentials::new(KEY, SECRET));
     // Deletes may use a quarter of the requests.
     config.requests_max = 4 * args.concurrency;

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use kvtier_mem::{Lease, View};
-use kvtier_s3::{Client, Config, Credentials, Get, Http2, Place, Put};
+use kvtier_s3::{Client, Config, Credentials, Get, Http2, BucketAddress, Put};
 
 use super::{BUCKET, KEY, Peer, SECRET};
 use crate::job::RunArgs;
@@ -12,7 +12,7 @@ pub struct Kvtier(Client);
 
 impl Kvtier {
     pub fn new(args: &RunArgs) -> Result<Self> {
-        let endpoint = Place::of(&args.endpoint).bucket(BUCKET).resolve()?;
+        let endpoint = BucketAddress::new(&args.endpoint).bucket(BUCKET).resolve()?;
         let mut config = Config::new(endpoint, Credentials::new(KEY, SECRET));
         config.tls_direct = args.peer == "kvtier-direct";
         config.requests_max = args.concurrency;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use kvtier_core::{Ctx, Key, Load, Loaded, Namespace, Save, Saved, Tier};
 use kvtier_key::{ChunkHash, Digest, KeyId, KvRank, ObjectKey};
 use kvtier_mem::Lease;
-use kvtier_s3::{Config, Credentials, Place};
+use kvtier_s3::{Config, Credentials, BucketAddress};
 use kvtier_s3_tier::{S3Tier, TierConfig};
 
 use super::{BUCKET, KEY, SECRET};
@@ -67,7 +67,7 @@ pub fn leases(args: &RunArgs, expected: &[u8]) -> Result<Vec<Lease>> {
 
 impl TierRun {
     pub fn new(args: &RunArgs) -> Result<Self> {
-        let endpoint = Place::of(&args.endpoint).bucket(BUCKET).resolve()?;
+        let endpoint = BucketAddress::new(&args.endpoint).bucket(BUCKET).resolve()?;
         let mut client = Config::new(endpoint, Credentials::new(KEY, SECRET));
         client.requests_max = args.concurrency;
         let tier = S3Tier::open(TierConfig::new(client))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kvtier::core::{Digest, Key, Namespace};
-use kvtier::file::inspect::{Directory, ChunkName, Source as KeySource};
+use kvtier::file::inspect::{ChunkName, Directory, Source as KeySource};
 use kvtier::key::{Facts, KeyId};
 
 use super::archive::Reader;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvtier_mem::View;
-use kvtier_s3::{CONDITIONAL_PUTS_LACK_FOR, Error, ErrorKind, Put, Stored};
+use kvtier_s3::{CONDITIONAL_PUTS_RECHECK, Error, ErrorKind, Put, Stored};
 use tokio::time::Instant;
 
 use crate::state::layout::OWN;
@@ -54,7 +54,7 @@ pub async fn probe(shared: Arc<Shared>) {
         let answer = ask(&shared, &name).await;
         match answer {
             Answer::Honours => {
-                shared.manner.conditions.note_there();
+                shared.manner.conditions.note_supported();
                 shared.manner.if_absent.store(true, Ordering::Relaxed);
             }
             Answer::Lacks => shared.manner.conditions.note_refused(Instant::now()),
@@ -73,7 +73,7 @@ impl Pauses {
     fn after(&mut self, answer: Answer) -> Option<Duration> {
         match answer {
             Answer::Honours => None,
-            Answer::Lacks => Some(CONDITIONAL_PUTS_LACK_FOR),
+            Answer::Lacks => Some(CONDITIONAL_PUTS_RECHECK),
             Answer::Denied => Some(DENIED_PAUSE),
             Answer::None => {
                 let pause = self.0;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind, Event, ShedReason};
 use kvtier_index::{IndexEntry, Refusal, Reservation, Reserve, ReserveRequest, TenantId};
-use kvtier_s3::all;
+use kvtier_s3::try_for_each_concurrent;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -295,7 +295,7 @@ pub async fn delete(
             Ok::<_, std::convert::Infallible>(())
         }
     });
-    let Ok(()) = all(batches, BATCHES_MAX).await;
+    let Ok(()) = try_for_each_concurrent(batches, BATCHES_MAX).await;
     drop(victims);
     shared.freed.notify_waiters();
     outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -399,7 +399,7 @@ async fn ask_singly(
             Ok::<_, std::convert::Infallible>(())
         }
     };
-    let Ok(()) = all(names.iter().zip(twins).map(one), SINGLY_MAX).await;
+    let Ok(()) = try_for_each_concurrent(names.iter().zip(twins).map(one), SINGLY_MAX).await;
     outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 

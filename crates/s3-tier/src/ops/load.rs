@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvtier_core::{Class, Error, ErrorKind, Event, Key, Load, Loaded, MissReason, Slot};
 use kvtier_key::BlockSums;
 use kvtier_mem::Lease;
-use kvtier_s3::{Client, Landing};
+use kvtier_s3::{BodyBuffer, Client};
 use tokio::time::Instant;
 
 use crate::ops::metadata::{Proof, Told, told};
@@ -268,7 +268,7 @@ fn foreign(shared: &Shared, key: &Key, got: &Got, room: Option<u64>) -> Verdict 
 async fn whole(client: &Client, op: &mut Load, name: &str) -> (kvtier_s3::Result<Option<()>>, Got) {
     let mut proof = Proof::of(&op.key);
     let Some(landing) = landing(&mut op.into) else { return (Err(far()), Got::default()) };
-    let answer = client.get_watched(name, &mut landing.watched(&mut proof)).await;
+    let answer = client.get_observed(name, &mut landing.observed_by(&mut proof)).await;
     let holds = proof.holds();
     let Proof { told, total, etag, .. } = proof;
     let mut got = Got { told, len: total.unwrap_or(0), etag, sound: holds, misfit: false };
@@ -321,9 +321,9 @@ fn is_of_ranges(error: &kvtier_s3::Error) -> bool {
 }
 
 /// All memory of a load, in order.
-fn landing(into: &mut [Lease]) -> Option<Landing<'_>> {
+fn landing(into: &mut [Lease]) -> Option<BodyBuffer<'_>> {
     let mut pieces = into.iter_mut().map(Lease::as_host_mut);
-    let first = Landing::new(pieces.next()??);
+    let first = BodyBuffer::new(pieces.next()??);
     if pieces.len() == 0 {
         return Some(first);
     }

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use kvtier_core::Key;
 use kvtier_key::{BlockSums, Facts};
-use kvtier_s3::{Framing, Head, Provider, Put, Watch};
+use kvtier_s3::{BodyFraming, BodyObserver, Provider, Put, ResponseHead};
 
 /// What the names of metadata headers begin with.
 const META: &str = "x-amz-meta-";
@@ -142,9 +142,9 @@ impl<'a> Proof<'a> {
     }
 }
 
-impl Watch for Proof<'_> {
-    fn begin(&mut self, head: &Head) -> bool {
-        let total = if let Framing::Length(len) = head.framing { Some(len) } else { None };
+impl BodyObserver for Proof<'_> {
+    fn begin(&mut self, head: &ResponseHead) -> bool {
+        let total = if let BodyFraming::Length(len) = head.framing { Some(len) } else { None };
         let told = told(|name| head.header(name), total, self.key);
         let known = matches!(told, Told::Facts(_));
         let etag = head.etag().map(str::to_owned);
@@ -152,7 +152,7 @@ impl Watch for Proof<'_> {
         known
     }
 
-    fn landed(&mut self, mut bytes: &[u8]) {
+    fn received(&mut self, mut bytes: &[u8]) {
         let Some(Told::Facts(facts)) = &self.told else { return };
         let (len, block) = (facts.raw_len, BlockSums::block_bytes(facts.raw_len));
         while !bytes.is_empty() && self.fed < len {
@@ -184,11 +184,11 @@ mod tests {
         Key::new(Namespace::new("t", Digest::default()).into(), id)
     }
 
-    fn head(put: &Put, len: usize) -> Head {
+    fn head(put: &Put, len: usize) -> ResponseHead {
         let meta: String =
             put.meta.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {len}\r\n{meta}\r\n");
-        Head::parse(text.as_bytes(), false).unwrap().unwrap().0
+        ResponseHead::parse(text.as_bytes(), false).unwrap().unwrap().0
     }
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
         let proof = |bytes: &[u8], piece: usize| {
             let mut proof = Proof::of(&key);
             assert!(proof.begin(&head));
-            bytes.chunks(piece).for_each(|piece| proof.landed(piece));
+            bytes.chunks(piece).for_each(|piece| proof.received(piece));
             proof.holds()
         };
         for piece in [1000, 65_536, 70_000, 400_000] {

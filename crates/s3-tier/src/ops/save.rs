@@ -8,7 +8,7 @@ use kvtier_core::{Error, ErrorKind, Hint, Key, Op, Save, Saved, ShedReason, Slot
 use kvtier_index::ReserveRequest;
 use kvtier_key::{BlockSums, Digest, Facts};
 use kvtier_mem::View;
-use kvtier_s3::{Checksum, Client, Conditional, Provider, Stored, Support};
+use kvtier_s3::{Checksum, Client, Conditional, FeatureSupport, Provider, Stored};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -36,7 +36,7 @@ pub struct Manner {
     /// Whether that is still to be found out.
     pub if_absent_unknown: bool,
     /// Whether the store takes such PUTs.
-    pub conditions: Support,
+    pub conditions: FeatureSupport,
     pub multipart_above_bytes: u64,
     pub ranges_above_bytes: u64,
     pub part_bytes: usize,
@@ -53,7 +53,7 @@ impl Manner {
         let conditional = provider.conditional();
         Manner {
             if_absent: AtomicBool::new(config.if_absent && conditional == Conditional::Honoured),
-            conditions: Support::of_conditional_puts(),
+            conditions: FeatureSupport::conditional_puts(),
             if_absent_unknown: config.if_absent && conditional == Conditional::Unknown,
             multipart_above_bytes: config.multipart_above_bytes,
             ranges_above_bytes: config.ranges_above_bytes,
@@ -239,8 +239,8 @@ async fn store(
     let mut how = meta(&facts, canonical.as_deref(), shared.manner.provider);
     how.crc32c = crc;
     how.storage_class.clone_from(&manner.storage_class);
-    let is_possible =
-        manner.if_absent.load(Ordering::Relaxed) && !manner.conditions.is_lacking(Instant::now());
+    let is_possible = manner.if_absent.load(Ordering::Relaxed)
+        && !manner.conditions.is_unsupported(Instant::now());
     how.if_absent = is_possible && !shared.books().index.is_suspect(key.digest());
     loop {
         add(&shared.counters.conditional_puts, how.if_absent.into());
@@ -260,12 +260,12 @@ async fn store(
         }
         match stored {
             Err(e) if how.if_absent && e.kind() == kvtier_s3::ErrorKind::Unsupported => {
-                manner.conditions.note_lacking(began, Instant::now());
+                manner.conditions.note_unsupported(began, Instant::now());
                 how.if_absent = false;
             }
             stored => {
                 if how.if_absent && stored.is_ok() {
-                    manner.conditions.note_there();
+                    manner.conditions.note_supported();
                 }
                 return stored;
             }

@@ -151,10 +151,10 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use kvtier_s3::{Config, Credentials, Place};
+    use kvtier_s3::{BucketAddress, Config, Credentials};
 
     fn lanes(requests_max: usize) -> Arc<Lanes> {
-        let endpoint = Place::of("http://127.0.0.1:1").bucket("b").resolve().unwrap();
+        let endpoint = BucketAddress::new("http://127.0.0.1:1").bucket("b").resolve().unwrap();
         let mut config = Config::new(endpoint, Credentials::new("a", "b"));
         config.requests_max = requests_max;
         Lanes::new(Client::new(config))

@@ -25,7 +25,7 @@ pub enum Style {
 /// What is known about an endpoint before it is resolved; whatever is `None` follows from the rest.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct Place {
+pub struct BucketAddress {
     /// `s3://bucket`, `https://host[:port][/bucket]`, `bucket.s3.region.amazonaws.com`, `10.0.0.1:9000`, ... or nothing for AWS.
     pub url: Option<String>,
     /// The bucket, where the url does not name it.
@@ -40,10 +40,10 @@ pub struct Place {
     pub tls: Option<bool>,
 }
 
-impl Place {
+impl BucketAddress {
     /// The place that `url` names.
-    pub fn of(url: impl Into<String>) -> Self {
-        Place { url: Some(url.into()), ..Place::default() }
+    pub fn new(url: impl Into<String>) -> Self {
+        BucketAddress { url: Some(url.into()), ..BucketAddress::default() }
     }
 
     /// With this bucket.

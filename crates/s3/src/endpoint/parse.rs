@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use super::aws::AwsHost;
-use super::{Endpoint, Place, Provider, Style, invalid};
+use super::{BucketAddress, Endpoint, Provider, Style, invalid};
 use crate::error::Result;
 
 /// A url in its parts: whether TLS was named, host, port and the first segment of the path.
@@ -23,7 +23,7 @@ struct Site {
     style: Option<Style>,
 }
 
-pub fn resolve(place: &Place) -> Result<Endpoint> {
+pub fn resolve(place: &BucketAddress) -> Result<Endpoint> {
     let text = place.url.as_deref().unwrap_or_default().trim();
     // Before any message that quotes a part of either.
     refuse_at_sign(text, place.bucket.as_deref().unwrap_or_default())?;
@@ -125,7 +125,7 @@ fn split(rest: &str, tls: Option<bool>) -> Result<Url<'_>> {
 }
 
 /// AWS by region alone.
-fn home(place: &Place, bucket: String) -> Result<Endpoint> {
+fn home(place: &BucketAddress, bucket: String) -> Result<Endpoint> {
     let zone = zone(&bucket).map(str::to_owned);
     let guess = if zone.is_some() { Provider::Express } else { Provider::Aws };
     let provider = place.provider.unwrap_or(guess);
@@ -155,7 +155,7 @@ fn home(place: &Place, bucket: String) -> Result<Endpoint> {
 
 /// Somewhere that a host names.
 fn away(
-    place: &Place,
+    place: &BucketAddress,
     url: &Url<'_>,
     bucket: impl Fn(Option<String>) -> Result<String>,
 ) -> Result<Endpoint> {

@@ -1,25 +1,25 @@
 use super::*;
 
-fn shown(place: Place) -> String {
+fn shown(place: BucketAddress) -> String {
     let endpoint = place.resolve().unwrap();
     format!("{endpoint} {} {}", endpoint.region, endpoint.provider.name())
 }
 
-fn refused(place: Place) -> String {
+fn refused(place: BucketAddress) -> String {
     place.resolve().unwrap_err().to_string()
 }
 
 #[test]
 fn aws_in_all_its_forms() {
-    let b = |url: &str| shown(Place::of(url).region("eu-west-1"));
+    let b = |url: &str| shown(BucketAddress::new(url).region("eu-west-1"));
     assert_eq!(b("s3://b"), "https://b.s3.eu-west-1.amazonaws.com eu-west-1 aws");
     assert_eq!(b("s3://b/"), "https://b.s3.eu-west-1.amazonaws.com eu-west-1 aws");
     assert_eq!(
-        shown(Place::default().bucket("b").region("r")),
+        shown(BucketAddress::default().bucket("b").region("r")),
         "https://b.s3.r.amazonaws.com r aws"
     );
     assert_eq!(
-        shown(Place::of("s3://my.b").bucket("my.b").region("r")),
+        shown(BucketAddress::new("s3://my.b").bucket("my.b").region("r")),
         "https://s3.r.amazonaws.com/my.b r aws"
     );
     for url in [
@@ -28,12 +28,12 @@ fn aws_in_all_its_forms() {
         "https://b.s3.us-west-2.amazonaws.com/",
     ] {
         assert_eq!(
-            shown(Place::of(url)),
+            shown(BucketAddress::new(url)),
             "https://b.s3.us-west-2.amazonaws.com us-west-2 aws",
             "{url}"
         );
     }
-    let of = |url: &str| shown(Place::of(url).bucket("b"));
+    let of = |url: &str| shown(BucketAddress::new(url).bucket("b"));
     assert_eq!(
         of("https://s3.us-west-2.amazonaws.com"),
         "https://b.s3.us-west-2.amazonaws.com us-west-2 aws"
@@ -57,8 +57,8 @@ fn names_of_aws_that_hold_no_region_or_another_word_before_it() {
         "https://b.s3-accelerate.amazonaws.com",
         "b.s3-accelerate.dualstack.amazonaws.com",
     ] {
-        assert!(refused(Place::of(url)).contains("no region"), "{url}");
-        let endpoint = Place::of(url).region("eu-west-1").resolve().unwrap();
+        assert!(refused(BucketAddress::new(url)).contains("no region"), "{url}");
+        let endpoint = BucketAddress::new(url).region("eu-west-1").resolve().unwrap();
         assert_eq!(
             (endpoint.region.as_str(), endpoint.bucket.as_str()),
             ("eu-west-1", "b"),
@@ -67,7 +67,7 @@ fn names_of_aws_that_hold_no_region_or_another_word_before_it() {
         assert!(endpoint.to_string().contains("s3-accelerate"), "{endpoint}");
         assert_eq!(endpoint.region_at("b.s3-accelerate.amazonaws.com"), None);
     }
-    let signed_for = |url: &str| Place::of(url).bucket("b").resolve().unwrap().region;
+    let signed_for = |url: &str| BucketAddress::new(url).bucket("b").resolve().unwrap().region;
     assert_eq!(signed_for("https://s3-external-1.amazonaws.com"), "us-east-1");
     assert_eq!(signed_for("https://s3-fips-us-gov-west-1.amazonaws.com"), "us-gov-west-1");
     assert_eq!(signed_for("https://s3-fips.us-gov-west-1.amazonaws.com"), "us-gov-west-1");
@@ -78,12 +78,14 @@ fn names_of_aws_that_hold_no_region_or_another_word_before_it() {
 fn directory_buckets() {
     let zonal =
         "https://kv--use1-az4--x-s3.s3express-use1-az4.us-east-1.amazonaws.com us-east-1 express";
-    assert_eq!(shown(Place::of("s3://kv--use1-az4--x-s3").region("us-east-1")), zonal);
+    assert_eq!(shown(BucketAddress::new("s3://kv--use1-az4--x-s3").region("us-east-1")), zonal);
     assert_eq!(
-        shown(Place::of("s3://kv--use1-az4--x-s3.s3express-use1-az4.us-east-1.amazonaws.com")),
+        shown(BucketAddress::new(
+            "s3://kv--use1-az4--x-s3.s3express-use1-az4.us-east-1.amazonaws.com"
+        )),
         zonal
     );
-    let local = Place::of("http://127.0.0.1:9000")
+    let local = BucketAddress::new("http://127.0.0.1:9000")
         .bucket("kv--use1-az4--x-s3")
         .region("us-east-1")
         .resolve()
@@ -95,8 +97,11 @@ fn directory_buckets() {
 #[test]
 fn directory_buckets_are_made_elsewhere() {
     let at = |url: &str| {
-        let place =
-            Place::of(url).bucket("kv--use1-az4--x-s3").region("us-east-1").resolve().unwrap();
+        let place = BucketAddress::new(url)
+            .bucket("kv--use1-az4--x-s3")
+            .region("us-east-1")
+            .resolve()
+            .unwrap();
         (place.control().to_string(), place.zone().map(str::to_owned))
     };
     let control = "https://s3express-control.us-east-1.amazonaws.com/kv--use1-az4--x-s3";
@@ -106,7 +111,7 @@ fn directory_buckets_are_made_elsewhere() {
 
 #[test]
 fn only_aws_sends_to_aws() {
-    let aws = Place::of("s3://b").region("us-east-1").resolve().unwrap();
+    let aws = BucketAddress::new("s3://b").region("us-east-1").resolve().unwrap();
     let at = |place: &str| aws.region_at(place);
     for place in [
         "b.s3.eu-west-3.amazonaws.com",
@@ -127,17 +132,20 @@ fn only_aws_sends_to_aws() {
     ] {
         assert_eq!(at(place), None, "{place}");
     }
-    let own = Place::of("http://h:1").bucket("b").resolve().unwrap();
+    let own = BucketAddress::new("http://h:1").bucket("b").resolve().unwrap();
     assert_eq!(own.region_at("b.s3.eu-west-3.amazonaws.com"), None);
 }
 
 #[test]
 fn other_providers_by_their_hosts() {
-    let b = |url: &str| shown(Place::of(url).bucket("b"));
+    let b = |url: &str| shown(BucketAddress::new(url).bucket("b"));
     assert_eq!(b("https://cwobject.com"), "https://b.cwobject.com us-east-1 coreweave");
-    assert_eq!(shown(Place::of("s3://b.cwlota.com")), "http://b.cwlota.com us-east-1 coreweave");
     assert_eq!(
-        shown(Place::of("s3://b.cwobject.com").region("US-WEST-04A")),
+        shown(BucketAddress::new("s3://b.cwlota.com")),
+        "http://b.cwlota.com us-east-1 coreweave"
+    );
+    assert_eq!(
+        shown(BucketAddress::new("s3://b.cwobject.com").region("US-WEST-04A")),
         "https://b.cwobject.com US-WEST-04A coreweave"
     );
     assert_eq!(b("https://storage.googleapis.com"), "https://storage.googleapis.com/b auto gcs");
@@ -146,14 +154,14 @@ fn other_providers_by_their_hosts() {
         "https://acc.r2.cloudflarestorage.com/b auto r2"
     );
     assert_eq!(
-        shown(Place::of("b.acc.r2.cloudflarestorage.com")),
+        shown(BucketAddress::new("b.acc.r2.cloudflarestorage.com")),
         "https://b.acc.r2.cloudflarestorage.com auto r2"
     );
 }
 
 #[test]
 fn servers_of_ones_own() {
-    let b = |url: &str| shown(Place::of(url).bucket("b"));
+    let b = |url: &str| shown(BucketAddress::new(url).bucket("b"));
     assert_eq!(b("http://10.0.0.1:9000"), "http://10.0.0.1:9000/b us-east-1 other");
     assert_eq!(b("10.0.0.1"), "https://10.0.0.1/b us-east-1 other");
     assert_eq!(b("http://[::1]:9000"), "http://[::1]:9000/b us-east-1 other");
@@ -165,29 +173,32 @@ fn servers_of_ones_own() {
     );
     assert_eq!(b("https://b.minio.example.com"), "https://b.minio.example.com us-east-1 other");
     assert_eq!(
-        shown(Place::of("s3://b.minio.example.com:9000").tls(false)),
+        shown(BucketAddress::new("s3://b.minio.example.com:9000").tls(false)),
         "http://b.minio.example.com:9000 us-east-1 other"
     );
-    let swift = Place::of("http://h:1").bucket("b").provider(Provider::Swift).style(Style::Virtual);
+    let swift = BucketAddress::new("http://h:1")
+        .bucket("b")
+        .provider(Provider::Swift)
+        .style(Style::Virtual);
     assert_eq!(shown(swift), "http://b.h:1 us-east-1 swift");
 }
 
 #[test]
 fn what_cannot_be_says_why() {
-    assert!(refused(Place::default().region("r")).contains("no bucket"));
-    assert!(refused(Place::of("s3://b")).contains("region"));
-    assert!(refused(Place::of("s3://b").bucket("c").region("r")).contains("drop one"));
-    assert!(refused(Place::of("ftp://h").bucket("b")).contains("ftp://"));
-    assert!(refused(Place::of("http://u:p@h").bucket("b")).contains("credentials"));
-    assert!(!refused(Place::of("http://u:p@h").bucket("b")).contains("u:p"));
+    assert!(refused(BucketAddress::default().region("r")).contains("no bucket"));
+    assert!(refused(BucketAddress::new("s3://b")).contains("region"));
+    assert!(refused(BucketAddress::new("s3://b").bucket("c").region("r")).contains("drop one"));
+    assert!(refused(BucketAddress::new("ftp://h").bucket("b")).contains("ftp://"));
+    assert!(refused(BucketAddress::new("http://u:p@h").bucket("b")).contains("credentials"));
+    assert!(!refused(BucketAddress::new("http://u:p@h").bucket("b")).contains("u:p"));
     for place in [
-        Place::of("AKID:SECRET@minio:9000/b"),
-        Place::of("https://AKID:SEC/RET@host/b"),
-        Place::of("https://AKID:1234/SECRET@host"),
-        Place::of("AKID:SECRET@https://host/b"),
-        Place::of("s3://AKID:SECRET@host"),
-        Place::of("https://host").bucket("AKID:SECRET@b"),
-        Place::of("https://host/SECRET@b").bucket("b"),
+        BucketAddress::new("AKID:SECRET@minio:9000/b"),
+        BucketAddress::new("https://AKID:SEC/RET@host/b"),
+        BucketAddress::new("https://AKID:1234/SECRET@host"),
+        BucketAddress::new("AKID:SECRET@https://host/b"),
+        BucketAddress::new("s3://AKID:SECRET@host"),
+        BucketAddress::new("https://host").bucket("AKID:SECRET@b"),
+        BucketAddress::new("https://host/SECRET@b").bucket("b"),
     ] {
         let said = refused(place.region("r"));
         assert!(
@@ -195,35 +206,36 @@ fn what_cannot_be_says_why() {
             "{said}"
         );
     }
-    let prefixed = refused(Place::of("s3://b/pre@x").region("r"));
+    let prefixed = refused(BucketAddress::new("s3://b/pre@x").region("r"));
     assert!(prefixed.contains("prefix") && !prefixed.contains("has credentials"), "{prefixed}");
-    assert!(refused(Place::of("http://h:0").bucket("b")).contains("port"));
-    assert!(refused(Place::of("http://h:99999").bucket("b")).contains("port"));
-    assert!(refused(Place::of("http://h/a/b")).contains("path"));
-    assert!(refused(Place::of("http://[::1").bucket("b")).contains("bracket"));
-    assert!(refused(Place::of("http://h\r\nx").bucket("b")).contains("host"));
-    assert!(refused(Place::of("http://h").bucket("a/../b")).contains("no name"));
+    assert!(refused(BucketAddress::new("http://h:0").bucket("b")).contains("port"));
+    assert!(refused(BucketAddress::new("http://h:99999").bucket("b")).contains("port"));
+    assert!(refused(BucketAddress::new("http://h/a/b")).contains("path"));
+    assert!(refused(BucketAddress::new("http://[::1").bucket("b")).contains("bracket"));
+    assert!(refused(BucketAddress::new("http://h\r\nx").bucket("b")).contains("host"));
+    assert!(refused(BucketAddress::new("http://h").bucket("a/../b")).contains("no name"));
     assert!(
-        refused(Place::of("http://1.2.3.4").bucket("b").style(Style::Virtual))
+        refused(BucketAddress::new("http://1.2.3.4").bucket("b").style(Style::Virtual))
             .contains("path style")
     );
-    assert!(refused(Place::of("b.s3.r.amazonaws.com/b")).contains("drop one"));
+    assert!(refused(BucketAddress::new("b.s3.r.amazonaws.com/b")).contains("drop one"));
 }
 
 #[test]
 fn another_region_moves_the_host_of_aws_and_only_that() {
-    let moved = |place: Place, region: &str| {
+    let moved = |place: BucketAddress, region: &str| {
         place.resolve().unwrap().in_region(region).map(|found| found.to_string())
     };
-    let aws = || Place::of("s3://b").region("us-east-1");
+    let aws = || BucketAddress::new("s3://b").region("us-east-1");
     assert_eq!(moved(aws(), "eu-west-3").as_deref(), Some("https://b.s3.eu-west-3.amazonaws.com"));
-    let own = || Place::of("http://h:1").bucket("b");
+    let own = || BucketAddress::new("http://h:1").bucket("b");
     assert_eq!(moved(own(), "x").as_deref(), Some("http://h:1/b"));
     assert_eq!(own().resolve().unwrap().in_region("x").unwrap().region, "x");
     for odd in ["", "evil.com/", "a@b"] {
         assert_eq!((moved(aws(), odd), moved(own(), odd)), (None, None), "{odd}");
     }
-    let fast = Place::of("b.s3-accelerate.amazonaws.com").region("us-east-1").resolve().unwrap();
+    let fast =
+        BucketAddress::new("b.s3-accelerate.amazonaws.com").region("us-east-1").resolve().unwrap();
     let fast = fast.in_region("eu-west-3").unwrap();
     assert_eq!(
         (fast.to_string().as_str(), fast.region()),
@@ -238,25 +250,27 @@ fn endpoints_in_private_networks() {
         [format!("https://{HOST}"), format!("https://{HOST}/"), HOST.replace("bucket.vpce", "vpce")]
     {
         assert_eq!(
-            shown(Place::of(&url).bucket("kv")),
+            shown(BucketAddress::new(&url).bucket("kv")),
             format!("https://{HOST}/kv us-east-1 aws"),
             "{url}"
         );
     }
     assert_eq!(
-        shown(Place::of(format!("https://{HOST}/kv"))),
+        shown(BucketAddress::new(format!("https://{HOST}/kv"))),
         format!("https://{HOST}/kv us-east-1 aws")
     );
     assert_eq!(
-        shown(Place::of(format!("https://kv.{HOST}"))),
+        shown(BucketAddress::new(format!("https://kv.{HOST}"))),
         format!("https://kv.{HOST} us-east-1 aws")
     );
-    assert!(refused(Place::of(format!("https://{HOST}"))).contains("no bucket"));
-    let found = Place::of(format!("https://{HOST}/kv")).resolve().unwrap();
+    assert!(refused(BucketAddress::new(format!("https://{HOST}"))).contains("no bucket"));
+    let found = BucketAddress::new(format!("https://{HOST}/kv")).resolve().unwrap();
     assert_eq!((found.in_region("eu-west-3"), found.style()), (None, Style::Path));
-    assert!(found.is_same_bucket(&Place::of("s3://kv").region("us-east-1").resolve().unwrap()));
+    assert!(
+        found.is_same_bucket(&BucketAddress::new("s3://kv").region("us-east-1").resolve().unwrap())
+    );
     for kind in ["accesspoint", "control"] {
-        let said = refused(Place::of(HOST.replace("bucket", kind)).bucket("kv"));
+        let said = refused(BucketAddress::new(HOST.replace("bucket", kind)).bucket("kv"));
         assert!(said.contains("https://bucket.vpce-"), "{said}");
     }
 }
@@ -271,22 +285,23 @@ fn over_tls_a_bucket_with_dots_is_in_the_path_however_it_is_written() {
         "s3://my.b.s3.us-east-1.amazonaws.com",
         "s3://my.b",
     ] {
-        assert_eq!(shown(Place::of(url).bucket("my.b").region("us-east-1")), aws, "{url}");
+        assert_eq!(shown(BucketAddress::new(url).bucket("my.b").region("us-east-1")), aws, "{url}");
     }
-    assert_eq!(shown(Place::of("https://my.b.s3.us-east-1.amazonaws.com")), aws);
+    assert_eq!(shown(BucketAddress::new("https://my.b.s3.us-east-1.amazonaws.com")), aws);
     assert_eq!(
-        shown(Place::of("https://cwobject.com").bucket("my.b")),
+        shown(BucketAddress::new("https://cwobject.com").bucket("my.b")),
         "https://cwobject.com/my.b us-east-1 coreweave"
     );
     assert_eq!(
-        shown(Place::of("https://my.b.h.test").bucket("my.b")),
+        shown(BucketAddress::new("https://my.b.h.test").bucket("my.b")),
         "https://h.test/my.b us-east-1 other"
     );
     // Without a certificate it makes no difference, and who asks for it gets it.
     let plain = "http://my.b.s3.us-east-1.amazonaws.com us-east-1 aws";
-    assert_eq!(shown(Place::of("http://my.b.s3.us-east-1.amazonaws.com")), plain);
-    let asked =
-        Place::of("https://s3.us-east-1.amazonaws.com").bucket("my.b").style(Style::Virtual);
+    assert_eq!(shown(BucketAddress::new("http://my.b.s3.us-east-1.amazonaws.com")), plain);
+    let asked = BucketAddress::new("https://s3.us-east-1.amazonaws.com")
+        .bucket("my.b")
+        .style(Style::Virtual);
     assert_eq!(shown(asked), "https://my.b.s3.us-east-1.amazonaws.com us-east-1 aws");
 }
 
@@ -306,20 +321,26 @@ fn the_environment_fills_what_is_not_said() {
         }
     };
     let region = env(&[("AWS_REGION", "r1"), ("AWS_DEFAULT_REGION", "r2")]);
-    assert_eq!(shown(Place::of("s3://b").or_env(region)), "https://b.s3.r1.amazonaws.com r1 aws");
     assert_eq!(
-        shown(Place::of("s3://b").region("own").or_env(region)),
+        shown(BucketAddress::new("s3://b").or_env(region)),
+        "https://b.s3.r1.amazonaws.com r1 aws"
+    );
+    assert_eq!(
+        shown(BucketAddress::new("s3://b").region("own").or_env(region)),
         "https://b.s3.own.amazonaws.com own aws"
     );
     let local = env(&[
         ("AWS_ENDPOINT_URL", "http://wrong:1"),
         ("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000"),
     ]);
-    assert_eq!(shown(Place::of("s3://b").or_env(local)), "http://127.0.0.1:9000/b us-east-1 other");
     assert_eq!(
-        shown(Place::default().bucket("b").or_env(local)),
+        shown(BucketAddress::new("s3://b").or_env(local)),
         "http://127.0.0.1:9000/b us-east-1 other"
     );
-    let named = Place::of("https://b.s3.us-west-2.amazonaws.com").or_env(local);
+    assert_eq!(
+        shown(BucketAddress::default().bucket("b").or_env(local)),
+        "http://127.0.0.1:9000/b us-east-1 other"
+    );
+    let named = BucketAddress::new("https://b.s3.us-west-2.amazonaws.com").or_env(local);
     assert_eq!(shown(named), "https://b.s3.us-west-2.amazonaws.com us-west-2 aws");
 }

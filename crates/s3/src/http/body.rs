@@ -1,7 +1,7 @@
 //! Where a body goes. A sink gives room for no more bytes than it has, so nothing can land outside
 //! it.
 
-use super::Head;
+use super::ResponseHead;
 use crate::checksum::Running;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -13,31 +13,31 @@ const WINDOW_BYTES: usize = 4 * 1024 * 1024;
 const STEP_BYTES: usize = 16 * 1024;
 
 /// Sees an object as it lands, while the bytes are still in the cache.
-pub trait Watch: std::fmt::Debug + Send {
+pub trait BodyObserver: std::fmt::Debug + Send {
     /// The object begins anew, as this head says. `true`: what lands is proven by whoever watches,
     /// and needs no other sum.
-    fn begin(&mut self, head: &Head) -> bool;
+    fn begin(&mut self, head: &ResponseHead) -> bool;
     /// The next bytes landed, in order.
-    fn landed(&mut self, bytes: &[u8]);
+    fn received(&mut self, bytes: &[u8]);
 }
 
 /// The caller's memory for one object, in one piece or several, filled from the start. It outlives
 /// a broken connection, so that the next one goes on where the last one ended.
 #[derive(Debug)]
-pub struct Landing<'a> {
+pub struct BodyBuffer<'a> {
     memory: &'a mut [u8],
     more: Vec<&'a mut [u8]>,
     len: usize,
     filled: usize,
     sum: Option<Running>,
-    watch: Option<&'a mut dyn Watch>,
+    observer: Option<&'a mut dyn BodyObserver>,
 }
 
-impl<'a> Landing<'a> {
+impl<'a> BodyBuffer<'a> {
     /// An empty one over `memory`.
     pub fn new(memory: &'a mut [u8]) -> Self {
         let len = memory.len();
-        Landing { memory, more: Vec::new(), len, filled: 0, sum: None, watch: None }
+        BodyBuffer { memory, more: Vec::new(), len, filled: 0, sum: None, observer: None }
     }
 
     /// Goes on in these pieces where the memory ends.
@@ -47,15 +47,15 @@ impl<'a> Landing<'a> {
         self
     }
 
-    /// Watched by `watch`.
-    pub fn watched(mut self, watch: &'a mut dyn Watch) -> Self {
-        self.watch = Some(watch);
+    /// Reports the head and every received byte to `observer`.
+    pub fn observed_by(mut self, observer: &'a mut dyn BodyObserver) -> Self {
+        self.observer = Some(observer);
         self
     }
 
-    /// Tells who watches of an object that begins; whether its bytes are proven there.
-    pub fn begin(&mut self, head: &Head) -> bool {
-        self.watch.as_mut().is_some_and(|watch| watch.begin(head))
+    /// Reports a head to the observer. Returns whether the observer verifies the bytes itself.
+    pub fn begin(&mut self, head: &ResponseHead) -> bool {
+        self.observer.as_mut().is_some_and(|observer| observer.begin(head))
     }
 
     /// Starts over, with what is to be summed.
@@ -105,18 +105,19 @@ impl<'a> Landing<'a> {
     fn take_in(&mut self, len: usize) {
         let start = self.filled;
         self.filled += len;
-        if self.sum.is_none() && self.watch.is_none() {
+        if self.sum.is_none() && self.observer.is_none() {
             return;
         }
-        let (mut sum, mut watch) = (self.sum.take(), self.watch.take());
+        let mut sum = self.sum.take();
+        let mut observer = self.observer.take();
         let bytes = &self.piece(start)[..len];
         if let Some(sum) = &mut sum {
             sum.update(bytes);
         }
-        if let Some(watch) = &mut watch {
-            watch.landed(bytes);
+        if let Some(observer) = &mut observer {
+            observer.received(bytes);
         }
-        (self.sum, self.watch) = (sum, watch);
+        (self.sum, self.observer) = (sum, observer);
     }
 }
 
@@ -124,7 +125,7 @@ impl<'a> Landing<'a> {
 #[derive(Debug)]
 pub enum Sink<'b, 'a> {
     /// The caller's memory.
-    Land(&'b mut Landing<'a>),
+    Land(&'b mut BodyBuffer<'a>),
     /// A small body, at most that many bytes.
     Text(&'b mut Vec<u8>, usize),
 }
@@ -135,7 +136,7 @@ impl Sink<'_, '_> {
     pub fn space(&mut self, want: usize) -> Result<&mut [u8]> {
         match self {
             Sink::Land(landing) => {
-                let summed = landing.sum.is_some() || landing.watch.is_some();
+                let summed = landing.sum.is_some() || landing.observer.is_some();
                 let window = if summed { WINDOW_BYTES } else { usize::MAX };
                 let (start, room) = (landing.filled, landing.len);
                 let piece = landing.piece(start);
@@ -165,7 +166,7 @@ impl Sink<'_, '_> {
         }
     }
 
-    /// Says that the first `bytes` of [`Landing::next`] hold data already.
+    /// Says that the first `bytes` of [`BodyBuffer::next`] hold data already.
     pub fn landed(&mut self, mut bytes: usize) -> Result<()> {
         while bytes > 0 {
             if let Sink::Text(..) = self {
@@ -209,7 +210,7 @@ mod tests {
     fn nothing_lands_outside() {
         let mut memory = [0; 8];
         let (mine, guard) = memory.split_at_mut(5);
-        let mut landing = Landing::new(mine);
+        let mut landing = BodyBuffer::new(mine);
         assert!(Sink::Land(&mut landing).copy(b"123").is_ok());
         assert_eq!(Sink::Land(&mut landing).copy(b"4567").unwrap_err().kind(), ErrorKind::Corrupt);
         assert_eq!((landing.filled(), landing.room()), (5, 0));
@@ -220,12 +221,12 @@ mod tests {
     #[derive(Debug, Default)]
     struct Heard(Vec<u8>);
 
-    impl Watch for Heard {
-        fn begin(&mut self, _: &Head) -> bool {
+    impl BodyObserver for Heard {
+        fn begin(&mut self, _: &ResponseHead) -> bool {
             self.0.clear();
             true
         }
-        fn landed(&mut self, bytes: &[u8]) {
+        fn received(&mut self, bytes: &[u8]) {
             self.0.extend_from_slice(bytes);
         }
     }
@@ -236,7 +237,7 @@ mod tests {
         let (first, rest) = memory.split_at_mut(3);
         let (none, rest) = rest.split_at_mut(0);
         let (second, guard) = rest.split_at_mut(4);
-        let mut landing = Landing::new(first).then(vec![none, second]).watched(&mut heard);
+        let mut landing = BodyBuffer::new(first).then(vec![none, second]).observed_by(&mut heard);
         assert_eq!(landing.room(), 7);
         assert!(Sink::Land(&mut landing).copy(b"12345").is_ok());
         assert_eq!((landing.filled(), landing.room()), (5, 2));

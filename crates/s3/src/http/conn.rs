@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use super::body::Sink;
 use super::dial::Target;
-use super::head::{Framing, HEAD_BYTES_MAX, Head};
+use super::head::{BodyFraming, HEAD_BYTES_MAX, ResponseHead};
 use super::inbox::{Inbox, READ_BYTES};
 use super::low_water::LowWater;
 use super::patience::Patience;
@@ -169,7 +169,7 @@ impl Conn {
     /// not yet a whole head.
     fn is_interim(&mut self) -> Result<bool> {
         loop {
-            match Head::parse(self.inbox.rest(), false) {
+            match ResponseHead::parse(self.inbox.rest(), false) {
                 Ok(Some((head, len))) if matches!(head.status, 100..=199) => {
                     self.inbox.skip(len);
                     self.count_interim(len)?;
@@ -196,7 +196,7 @@ impl Conn {
         const PATIENCE: Duration = Duration::from_millis(200);
         let end = Instant::now() + PATIENCE;
         loop {
-            match Head::parse(self.inbox.rest(), false) {
+            match ResponseHead::parse(self.inbox.rest(), false) {
                 Ok(Some(_)) => return true,
                 Ok(None) => {}
                 Err(_) => return false,
@@ -244,7 +244,12 @@ impl Conn {
 
     /// The head of the answer; interim ones are skipped. The body may begin in `room`, where the
     /// caller wants it: [`Conn::body`] knows. Of any other answer nothing is there that counts.
-    pub async fn head(&mut self, bodiless: bool, idle: Duration, room: &mut [u8]) -> Result<Head> {
+    pub async fn head(
+        &mut self,
+        bodiless: bool,
+        idle: Duration,
+        room: &mut [u8],
+    ) -> Result<ResponseHead> {
         const DOING: &str = "waiting for the answer";
         // Room for one byte more than the answer should have: where that stays empty, the socket
         // is.
@@ -258,7 +263,7 @@ impl Conn {
         let mut behind = got.min(room.len());
         let mut spare = &spare[..got - behind];
         loop {
-            let parsed = Head::parse(self.inbox.rest(), bodiless)?;
+            let parsed = ResponseHead::parse(self.inbox.rest(), bodiless)?;
             if let Some((head, len)) = &parsed {
                 self.inbox.skip(*len);
                 if self.inbox.is_empty() && head.announces(behind) {
@@ -275,7 +280,7 @@ impl Conn {
                 Some((head, len)) => {
                     if !room.is_empty() && head.is_success() {
                         self.usual = (len, len == self.usual.0 && len <= READ_BYTES);
-                        self.fitted = matches!(head.framing, Framing::Length(bytes) if bytes <= room.len() as u64);
+                        self.fitted = matches!(head.framing, BodyFraming::Length(bytes) if bytes <= room.len() as u64);
                     }
                     self.spent |= head.closes;
                     return Ok(head);
@@ -291,15 +296,15 @@ impl Conn {
     /// is right as far as it goes.
     pub async fn body(
         &mut self,
-        framing: Framing,
+        framing: BodyFraming,
         mut sink: Sink<'_, '_>,
         idle: Duration,
     ) -> Result<()> {
         let spent = std::mem::replace(&mut self.spent, true);
         match framing {
-            Framing::Length(bytes) => self.take(bytes, &mut sink, idle).await?,
-            Framing::Chunked => self.chunks(&mut sink, idle).await?,
-            Framing::UntilClose => return self.rest(&mut sink, idle).await,
+            BodyFraming::Length(bytes) => self.take(bytes, &mut sink, idle).await?,
+            BodyFraming::Chunked => self.chunks(&mut sink, idle).await?,
+            BodyFraming::UntilClose => return self.rest(&mut sink, idle).await,
         }
         self.low_water.reset(&self.stream);
         self.spent = spent;

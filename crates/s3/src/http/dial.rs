@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::names::{Names, Resolve};
 use super::stream::Stream;
-use super::tls::{Current, Tls, Trust};
+use super::tls::{Current, RootCerts, Tls};
 use crate::config::Http2;
 use crate::error::{Error, ErrorKind, Result};
 use crate::probe::Connection;
@@ -59,16 +59,16 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// Resolves by `resolver`, trusts `trust`, waits `patience` for each address. `direct`: TLS
+    /// Resolves by `resolver`, accepts `root_certs`, waits `patience` for each address. `direct`: TLS
     /// records are ours where they can be.
     pub fn new(
         resolver: Box<dyn Resolve>,
-        trust: Trust,
+        root_certs: RootCerts,
         patience: Duration,
         http2: Http2,
         direct: bool,
     ) -> Self {
-        let tls = Current::new(trust, http2 != Http2::Off, direct);
+        let tls = Current::new(root_certs, http2 != Http2::Off, direct);
         Dialer { names: Names::new(resolver), tls, patience, http2 }
     }
 
@@ -129,7 +129,7 @@ impl Dialer {
         let look = async {
             let tcp = socket(target, address).await?;
             match target.tls {
-                true => Tls::offering(self.tls.trust(), &[b"h2", b"http/1.1"])?
+                true => Tls::offering(self.tls.root_certs(), &[b"h2", b"http/1.1"])?
                     .survey(&target.host, tcp)
                     .await
                     .map(Some),
@@ -208,8 +208,8 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let target = Target::new(false, "127.0.0.1", Some(address.port()));
         let dialer = |http2| {
-            let names = Box::new(crate::http::SystemNames);
-            Dialer::new(names, Trust::System, Duration::from_secs(600), http2, false)
+            let names = Box::new(crate::http::SystemResolver);
+            Dialer::new(names, RootCerts::System, Duration::from_secs(600), http2, false)
         };
         assert!(
             !TcpStream::connect(address).await.unwrap().nodelay().unwrap(),
@@ -228,8 +228,9 @@ mod tests {
     async fn a_survey_of_a_server_that_says_nothing_ends() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = Target::new(true, "127.0.0.1", Some(listener.local_addr().unwrap().port()));
-        let names = Box::new(crate::http::SystemNames);
-        let dialer = Dialer::new(names, Trust::System, Duration::from_secs(60), Http2::Off, false);
+        let names = Box::new(crate::http::SystemResolver);
+        let dialer =
+            Dialer::new(names, RootCerts::System, Duration::from_secs(60), Http2::Off, false);
         let found = timeout(Duration::from_secs(600), dialer.survey(&target)).await;
         assert_eq!(
             found.expect("it does not wait for ever").unwrap_err().kind(),

@@ -14,7 +14,7 @@ const ETAG: usize = "etag".len();
 
 /// How a body ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Framing {
+pub enum BodyFraming {
     /// After this many bytes.
     Length(u64),
     /// With its last chunk.
@@ -25,11 +25,11 @@ pub enum Framing {
 
 /// Status and headers of a response.
 #[derive(Clone, Debug)]
-pub struct Head {
+pub struct ResponseHead {
     /// The status code.
     pub status: u16,
     /// How the body ends.
-    pub framing: Framing,
+    pub framing: BodyFraming,
     /// Whether the connection ends with this response.
     pub closes: bool,
     /// The `content-length`, which of a HEAD's answer is not that of its body.
@@ -39,11 +39,11 @@ pub struct Head {
     text: Vec<u8>,
 }
 
-impl Head {
+impl ResponseHead {
     /// The head at the start of `bytes` and its length; `None` while it is incomplete. `bodiless`
     /// says that the request was a HEAD. Errors with `Corrupt` when it is not HTTP/1, or says
     /// two things about its length.
-    pub fn parse(bytes: &[u8], bodiless: bool) -> Result<Option<(Head, usize)>> {
+    pub fn parse(bytes: &[u8], bodiless: bool) -> Result<Option<(ResponseHead, usize)>> {
         let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
         let mut response = httparse::Response::new(&mut []);
         let parser = httparse::ParserConfig::default();
@@ -89,19 +89,22 @@ impl Head {
             }
         }
         let framing = match (bodiless || matches!(status, 100..=199 | 204 | 304), chunked, length) {
-            (true, ..) => Framing::Length(0),
+            (true, ..) => BodyFraming::Length(0),
             (_, true, Some(_)) => return Err(nonsense("it has a content-length and is chunked")),
-            (_, true, None) => Framing::Chunked,
-            (_, false, Some(length)) => Framing::Length(length),
-            (_, false, None) => Framing::UntilClose,
+            (_, true, None) => BodyFraming::Chunked,
+            (_, false, Some(length)) => BodyFraming::Length(length),
+            (_, false, None) => BodyFraming::UntilClose,
         };
-        closes |= framing == Framing::UntilClose;
-        Ok(Some((Head { status, framing, closes, length, etag, text: bytes[..len].to_vec() }, len)))
+        closes |= framing == BodyFraming::UntilClose;
+        Ok(Some((
+            ResponseHead { status, framing, closes, length, etag, text: bytes[..len].to_vec() },
+            len,
+        )))
     }
 
     /// One that came as fields, over HTTP/2. A body without a length ends with the stream, as one
     /// in chunks does with its last.
-    pub fn of(status: u16, fields: &http::HeaderMap, bodiless: bool) -> Result<Head> {
+    pub fn of(status: u16, fields: &http::HeaderMap, bodiless: bool) -> Result<ResponseHead> {
         let mut text = b"HTTP/2\n".to_vec();
         let (mut length, mut etag) = (None, None);
         for (name, value) in fields {
@@ -123,11 +126,11 @@ impl Head {
             }
         }
         let framing = match (bodiless || matches!(status, 100..=199 | 204 | 304), length) {
-            (true, _) => Framing::Length(0),
-            (false, Some(length)) => Framing::Length(length),
-            (false, None) => Framing::Chunked,
+            (true, _) => BodyFraming::Length(0),
+            (false, Some(length)) => BodyFraming::Length(length),
+            (false, None) => BodyFraming::Chunked,
         };
-        Ok(Head { status, framing, closes: false, length, etag, text })
+        Ok(ResponseHead { status, framing, closes: false, length, etag, text })
     }
 
     /// The first header of that name (in any case), if its value is text.
@@ -152,7 +155,7 @@ impl Head {
 
     /// Whether it brings an object, of at least so many bytes.
     pub fn announces(&self, bytes: usize) -> bool {
-        self.is_success() && matches!(self.framing, Framing::Length(len) if len >= bytes as u64)
+        self.is_success() && matches!(self.framing, BodyFraming::Length(len) if len >= bytes as u64)
     }
 
     /// Whether it says that all is well.
@@ -176,8 +179,8 @@ fn nonsense(what: &'static str) -> Error {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Option<(Head, usize)>> {
-        Head::parse(text.as_bytes(), false)
+    fn parse(text: &str) -> Result<Option<(ResponseHead, usize)>> {
+        ResponseHead::parse(text.as_bytes(), false)
     }
 
     #[test]
@@ -187,7 +190,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             (head.status, head.framing, head.closes, len),
-            (200, Framing::Length(5), false, 49)
+            (200, BodyFraming::Length(5), false, 49)
         );
         assert_eq!(
             (head.header("etag"), head.header("e"), head.header("content-length")),
@@ -205,12 +208,13 @@ mod tests {
             parse("HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\nconnection: x, Close\r\n\r\n")
                 .unwrap()
                 .unwrap();
-        assert_eq!((head.framing, head.closes), (Framing::Chunked, true));
+        assert_eq!((head.framing, head.closes), (BodyFraming::Chunked, true));
         let (head, _) = parse("HTTP/1.0 200 OK\r\n\r\n").unwrap().unwrap();
-        assert_eq!((head.framing, head.closes), (Framing::UntilClose, true));
-        let (head, _) =
-            Head::parse(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", true).unwrap().unwrap();
-        assert_eq!(head.framing, Framing::Length(0));
+        assert_eq!((head.framing, head.closes), (BodyFraming::UntilClose, true));
+        let (head, _) = ResponseHead::parse(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", true)
+            .unwrap()
+            .unwrap();
+        assert_eq!(head.framing, BodyFraming::Length(0));
         assert!(parse("HTTP/1.1 200 OK\r\nContent-").unwrap().is_none());
     }
 
@@ -221,16 +225,16 @@ mod tests {
             for (name, value) in fields {
                 map.append(*name, value.parse().unwrap());
             }
-            Head::of(200, &map, bodiless)
+            ResponseHead::of(200, &map, bodiless)
         };
         let head = of(&[("content-length", "5"), ("etag", "\"x\"")], false).unwrap();
         assert_eq!(
             (head.framing, head.header("etag"), head.header("Content-Length")),
-            (Framing::Length(5), Some("\"x\""), Some("5"))
+            (BodyFraming::Length(5), Some("\"x\""), Some("5"))
         );
         assert_eq!(head.etag(), Some("\"x\""));
-        assert_eq!(of(&[("content-length", "5")], true).unwrap().framing, Framing::Length(0));
-        assert_eq!(of(&[], false).unwrap().framing, Framing::Chunked);
+        assert_eq!(of(&[("content-length", "5")], true).unwrap().framing, BodyFraming::Length(0));
+        assert_eq!(of(&[], false).unwrap().framing, BodyFraming::Chunked);
         for fields in
             [&[("content-length", "5"), ("content-length", "6")][..], &[("content-length", "+5")]]
         {
@@ -256,7 +260,7 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{headers}");
         }
         assert!(parse("<html>").is_err());
-        assert!(Head::parse(&[b'a'; HEAD_BYTES_MAX], false).is_err());
+        assert!(ResponseHead::parse(&[b'a'; HEAD_BYTES_MAX], false).is_err());
         let endless = format!("HTTP/1.1 200 OK\r\na: {}", "b".repeat(HEAD_BYTES_MAX));
         assert!(parse(&endless).is_err());
     }

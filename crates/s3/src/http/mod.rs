@@ -15,15 +15,15 @@ mod stream;
 mod tls;
 mod way;
 
-pub use body::Watch;
-pub use body::{Landing, Sink};
+pub use body::BodyObserver;
+pub use body::{BodyBuffer, Sink};
 pub use conn::Sent;
 pub use dial::{Dialer, Target};
 pub use h2::End;
-pub use head::{Framing, Head, digits};
-pub use names::{FixedNames, Resolve, Resolved, SystemNames};
+pub use head::{BodyFraming, ResponseHead, digits};
+pub use names::{Resolve, Resolved, StaticResolver, SystemResolver};
 pub use pool::{Opened, Pool};
-pub use tls::Trust;
+pub use tls::RootCerts;
 #[cfg(all(any(fuzzing, clippy), feature = "tls-direct"))]
 pub use tls::fuzz_records;
 pub use way::Way;

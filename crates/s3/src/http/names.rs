@@ -29,9 +29,9 @@ pub trait Resolve: fmt::Debug + Send + Sync + 'static {
 
 /// The system's resolver.
 #[derive(Debug, Default)]
-pub struct SystemNames;
+pub struct SystemResolver;
 
-impl Resolve for SystemNames {
+impl Resolve for SystemResolver {
     fn resolve<'a>(&'a self, host: &'a str, port: u16) -> Resolved<'a> {
         Box::pin(async move { Ok(tokio::net::lookup_host((host, port)).await?.collect()) })
     }
@@ -39,9 +39,9 @@ impl Resolve for SystemNames {
 
 /// One address for every name: production host names on a server of one's own.
 #[derive(Debug)]
-pub struct FixedNames(pub SocketAddr);
+pub struct StaticResolver(pub SocketAddr);
 
-impl Resolve for FixedNames {
+impl Resolve for StaticResolver {
     fn resolve<'a>(&'a self, _: &'a str, _: u16) -> Resolved<'a> {
         Box::pin(async move { Ok(vec![self.0]) })
     }

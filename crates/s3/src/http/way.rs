@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::body::Sink;
 use super::conn::{Conn, Sent};
 use super::h2::Talk;
-use super::head::{Framing, Head};
+use super::head::{BodyFraming, ResponseHead};
 use crate::error::Result;
 
 /// The way that one request takes. Dropping it before its end closes the connection, or the stream.
@@ -26,7 +26,12 @@ impl Way {
 
     /// The head of the answer; interim ones are skipped. The body may begin in `room`, where the
     /// caller wants it.
-    pub async fn head(&mut self, bodiless: bool, idle: Duration, room: &mut [u8]) -> Result<Head> {
+    pub async fn head(
+        &mut self,
+        bodiless: bool,
+        idle: Duration,
+        room: &mut [u8],
+    ) -> Result<ResponseHead> {
         match self {
             Way::One(conn) => conn.head(bodiless, idle, room).await,
             Way::Two(talk) => talk.head(bodiless, idle).await,
@@ -36,7 +41,7 @@ impl Way {
     /// The body, all of it, into `sink`. What landed before an error is right as far as it goes.
     pub async fn body(
         &mut self,
-        framing: Framing,
+        framing: BodyFraming,
         sink: Sink<'_, '_>,
         idle: Duration,
     ) -> Result<()> {

@@ -1,7 +1,7 @@
 use std::sync::{Mutex, PoisonError};
 
+use super::concurrent::try_for_each_concurrent;
 use super::is_missing;
-use super::join::all;
 use crate::answer;
 use crate::checksum::{Checksum, md5};
 use crate::client::{Client, Inner};
@@ -20,7 +20,7 @@ const SINGLY_MAX: usize = 16;
 /// A key that was not deleted, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Refused {
+pub struct DeleteError {
     /// The key.
     pub key: String,
     /// S3's error code.
@@ -40,7 +40,7 @@ impl Client {
 
     /// Deletes up to 1000 objects with one request (one each where the store has none for many, and
     /// for keys that XML cannot say). Returns those that were not deleted.
-    pub async fn delete_many<K: AsRef<str>>(&self, keys: &[K]) -> Result<Vec<Refused>> {
+    pub async fn delete_many<K: AsRef<str>>(&self, keys: &[K]) -> Result<Vec<DeleteError>> {
         if keys.len() > KEYS_MAX {
             return Err(Error::new(
                 ErrorKind::Invalid,
@@ -52,10 +52,10 @@ impl Client {
             keys.iter().map(AsRef::as_ref).partition(|key| many && xml::is_sayable(key));
         let mut refused = Vec::new();
         if !said.is_empty() {
-            let is_ours = |refused: &Refused| said.contains(&refused.key.as_str());
-            match self.run((Class::Delete, "delete_many"), self.delete_said(&said)).await {
+            let is_ours = |refused: &DeleteError| said.contains(&refused.key.as_str());
+            match self.run((Class::Delete, "delete_many"), self.delete_batch(&said)).await {
                 Ok(some) if some.iter().all(is_ours) => {
-                    self.inner.deleting_many.note_there();
+                    self.inner.bulk_delete.note_supported();
                     refused = some;
                 }
                 // It spells names its own way, so that nobody knows which of them stay: asked one
@@ -67,12 +67,12 @@ impl Client {
                     if (e.kind() == ErrorKind::Unsupported && e.status().is_some())
                         || e.is_foreign() =>
                 {
-                    let deleting_many = &self.inner.deleting_many;
+                    let bulk_delete = &self.inner.bulk_delete;
                     match e.code() {
                         Some("NotImplemented" | "MethodNotAllowed") => {
-                            deleting_many.note_refused(Instant::now())
+                            bulk_delete.note_refused(Instant::now())
                         }
-                        _ => deleting_many.note_lacking(began, Instant::now()),
+                        _ => bulk_delete.note_unsupported(began, Instant::now()),
                     }
                     refused = self.delete_each(&said).await?;
                 }
@@ -85,12 +85,12 @@ impl Client {
 
     /// Whether the store deletes many objects with one request, as far as is known.
     pub fn deletes_many(&self) -> bool {
-        let Inner { config, deleting_many, .. } = &*self.inner;
-        config.endpoint.provider().deletes_many() && !deleting_many.is_lacking(Instant::now())
+        let Inner { config, bulk_delete, .. } = &*self.inner;
+        config.endpoint.provider().deletes_many() && !bulk_delete.is_unsupported(Instant::now())
     }
 
     /// Deletes with one request, whatever the provider's profile says.
-    pub async fn delete_said(&self, keys: &[&str]) -> Result<Vec<Refused>> {
+    pub async fn delete_batch(&self, keys: &[&str]) -> Result<Vec<DeleteError>> {
         let mut body = String::from(
             "<Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Quiet>true</Quiet>",
         );
@@ -115,7 +115,7 @@ impl Client {
         self.inner.ask_for(&request, ANSWER_BYTES_MAX, |_, body| refusals(body)).await
     }
 
-    async fn delete_each(&self, keys: &[&str]) -> Result<Vec<Refused>> {
+    async fn delete_each(&self, keys: &[&str]) -> Result<Vec<DeleteError>> {
         let refused = Mutex::new(Vec::new());
         let one = |key: &str| {
             let (refused, key) = (&refused, key.to_owned());
@@ -126,21 +126,21 @@ impl Client {
                         refused
                             .lock()
                             .unwrap_or_else(PoisonError::into_inner)
-                            .push(Refused { key, code });
+                            .push(DeleteError { key, code });
                         Ok(())
                     }
                     other => other,
                 }
             }
         };
-        all(keys.iter().map(|key| one(key)), SINGLY_MAX).await?;
+        try_for_each_concurrent(keys.iter().map(|key| one(key)), SINGLY_MAX).await?;
         Ok(refused.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// The errors in a `DeleteResult`, which is a success all the same. Asked quietly, a store names no
 /// others.
-pub(super) fn refusals(body: &[u8]) -> Result<Vec<Refused>, Trouble> {
+pub(super) fn refusals(body: &[u8]) -> Result<Vec<DeleteError>, Trouble> {
     let (mut refused, mut key, mut code, mut nameless) =
         (Vec::new(), String::new(), String::new(), false);
     answer::document(body, "DeleteResult", |path, text| match path {
@@ -150,11 +150,12 @@ pub(super) fn refusals(body: &[u8]) -> Result<Vec<Refused>, Trouble> {
             _ => {}
         },
         [_, error] if error == "Error" => {
-            let one = Refused { key: std::mem::take(&mut key), code: std::mem::take(&mut code) };
+            let one =
+                DeleteError { key: std::mem::take(&mut key), code: std::mem::take(&mut code) };
             nameless |= one.key.is_empty();
             // SeaweedFS gives no reason.
             let code = if one.code.is_empty() { "Unknown".into() } else { one.code };
-            let one = Refused { code, ..one };
+            let one = DeleteError { code, ..one };
             // An absent object is the result that was asked for.
             if one.code != "NoSuchKey" {
                 refused.push(one);
@@ -175,7 +176,7 @@ mod tests {
         let body = b"<DeleteResult><Deleted><Key>a</Key></Deleted><Error><Key>b&amp;c</Key><Code>AccessDenied</Code><Message>m</Message></Error>\
             <Error><Code>NoSuchKey</Code><Key>d</Key></Error></DeleteResult>";
         let refused = refusals(body).unwrap();
-        assert_eq!(refused, [Refused { key: "b&c".into(), code: "AccessDenied".into() }]);
+        assert_eq!(refused, [DeleteError { key: "b&c".into(), code: "AccessDenied".into() }]);
         assert!(refusals(b"<DeleteResult/>").unwrap().is_empty());
         for reasonless in [
             &b"<DeleteResult><Error><Code></Code><Key>k</Key></Error></DeleteResult>"[..],
@@ -184,7 +185,7 @@ mod tests {
         ] {
             assert_eq!(
                 refusals(reasonless).unwrap(),
-                [Refused { key: "k".into(), code: "Unknown".into() }]
+                [DeleteError { key: "k".into(), code: "Unknown".into() }]
             );
         }
         for other in [

@@ -14,7 +14,7 @@ use crate::checksum::Checksum;
 use crate::client::{Client, Inner};
 use crate::config::Hedge;
 use crate::error::{Error, ErrorKind, Result};
-use crate::http::Landing;
+use crate::http::BodyBuffer;
 use crate::race::{Side, race};
 use crate::request::Request;
 use crate::retry::{Again, Class, Trouble};
@@ -81,10 +81,10 @@ impl Client {
 
     /// Gets an object of at most as many bytes into memory that somebody watches; `None` when it is
     /// not there.
-    pub async fn get_watched(
+    pub async fn get_observed(
         &self,
         key: &str,
-        landing: &mut Landing<'_>,
+        landing: &mut BodyBuffer<'_>,
     ) -> Result<Option<Object>> {
         self.run((Class::Read, "get"), pin!(fetch(&self.inner, key, landing, &Get::at_most())))
             .await
@@ -103,18 +103,22 @@ pub fn host(lease: &mut Lease) -> Result<&mut [u8]> {
 }
 
 /// The part of `memory` that a range fills; without one, all of it.
-pub fn slot<'a>(memory: &'a mut [u8], get: &Get) -> Result<Landing<'a>> {
-    let Some(range) = &get.range else { return Ok(Landing::new(memory)) };
+pub fn slot<'a>(memory: &'a mut [u8], get: &Get) -> Result<BodyBuffer<'a>> {
+    let Some(range) = &get.range else { return Ok(BodyBuffer::new(memory)) };
     let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
     let invalid = || Error::new(ErrorKind::Invalid, "the range is empty or longer than the memory");
-    memory.get_mut(..len).filter(|memory| !memory.is_empty()).map(Landing::new).ok_or_else(invalid)
+    memory
+        .get_mut(..len)
+        .filter(|memory| !memory.is_empty())
+        .map(BodyBuffer::new)
+        .ok_or_else(invalid)
 }
 
 /// Gets into `landing`, until it is there or there is no more to try.
 pub async fn fetch(
     inner: &Arc<Inner>,
     key: &str,
-    landing: &mut Landing<'_>,
+    landing: &mut BodyBuffer<'_>,
     get: &Get,
 ) -> Result<Option<Object>> {
     let start = get.range.as_ref().map(|range| range.start);
@@ -160,7 +164,7 @@ pub async fn fetch(
 
 /// Whether the next attempt may go on where this one ended: what landed is right, and can be told
 /// to be of the same object.
-fn resumable(course: &Course, landing: &Landing<'_>, trouble: &Trouble) -> bool {
+fn resumable(course: &Course, landing: &BodyBuffer<'_>, trouble: &Trouble) -> bool {
     let strong = course.etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"));
     landing.filled() > 0
         && strong
@@ -171,7 +175,7 @@ async fn attempt(
     inner: &Arc<Inner>,
     key: &str,
     course: &mut Course,
-    landing: &mut Landing<'_>,
+    landing: &mut BodyBuffer<'_>,
 ) -> Result<Object, Trouble> {
     let verify = inner.config.checksum != Checksum::None;
     let range = course.range(landing);

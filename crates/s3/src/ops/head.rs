@@ -3,7 +3,7 @@ use std::pin::pin;
 use crate::checksum::Checksum;
 use crate::client::Client;
 use crate::error::Result;
-use crate::http::Head;
+use crate::http::ResponseHead;
 use crate::request::Request;
 use crate::retry::Class;
 use crate::time::http_date;
@@ -13,7 +13,7 @@ use super::is_missing;
 /// What an answer tells about an object.
 #[derive(Clone, Debug)]
 pub struct Object {
-    pub(super) head: Head,
+    pub(super) head: ResponseHead,
     pub(super) len: u64,
     pub(super) total: u64,
 }

@@ -2,7 +2,7 @@
 
 use crate::checksum::{Checksum, Running};
 use crate::error::{Error, ErrorKind};
-use crate::http::{Framing, Head, Landing, digits};
+use crate::http::{BodyBuffer, BodyFraming, ResponseHead, digits};
 
 /// Where in the object the next byte is, and what is known of it.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct Course {
 
 impl Course {
     /// The `range` header for what is still missing.
-    pub fn range(&self, landing: &Landing<'_>) -> Option<String> {
+    pub fn range(&self, landing: &BodyBuffer<'_>) -> Option<String> {
         let start = match (self.start, landing.filled()) {
             (None, 0) => return None,
             (start, filled) => start.unwrap_or(0) + filled as u64,
@@ -41,8 +41,8 @@ impl Course {
     /// Checks a successful head against what was asked for and the memory that is left.
     pub fn check(
         &mut self,
-        head: &Head,
-        landing: &mut Landing<'_>,
+        head: &ResponseHead,
+        landing: &mut BodyBuffer<'_>,
         verify: bool,
     ) -> Result<(), Error> {
         let asked = self.range(landing).is_some();
@@ -78,7 +78,7 @@ impl Course {
         Ok(())
     }
 
-    fn partial(&self, head: &Head, at: u64) -> Result<(Option<u64>, Option<u64>), Error> {
+    fn partial(&self, head: &ResponseHead, at: u64) -> Result<(Option<u64>, Option<u64>), Error> {
         let range = head.header("content-range").and_then(content_range);
         let (first, last, total) =
             range.ok_or_else(|| wrong("its content-range makes no sense"))?;
@@ -89,7 +89,7 @@ impl Course {
         }
     }
 
-    fn fits(&self, len: Option<u64>, landing: &Landing<'_>) -> Result<(), Error> {
+    fn fits(&self, len: Option<u64>, landing: &BodyBuffer<'_>) -> Result<(), Error> {
         let room = landing.room() as u64;
         match len {
             Some(len) if len > room => {
@@ -103,7 +103,7 @@ impl Course {
     }
 
     /// What remains to be checked when the body is there.
-    pub fn finish(&self, landing: &Landing<'_>) -> Result<bool, Error> {
+    pub fn finish(&self, landing: &BodyBuffer<'_>) -> Result<bool, Error> {
         if self.exact && landing.room() > 0 {
             return Err(misfit(format!(
                 "the object is {} bytes shorter than the memory",
@@ -122,11 +122,11 @@ impl Course {
     }
 }
 
-fn length(head: &Head) -> Result<Option<u64>, Error> {
+fn length(head: &ResponseHead) -> Result<Option<u64>, Error> {
     match head.framing {
-        Framing::Length(len) => Ok(Some(len)),
-        Framing::Chunked => Ok(None),
-        Framing::UntilClose => Err(wrong("it does not say how long its body is")),
+        BodyFraming::Length(len) => Ok(Some(len)),
+        BodyFraming::Chunked => Ok(None),
+        BodyFraming::UntilClose => Err(wrong("it does not say how long its body is")),
     }
 }
 
@@ -156,14 +156,19 @@ fn changed() -> Error {
 mod tests {
     use super::*;
 
-    fn head(status: u16, headers: &str) -> Head {
+    fn head(status: u16, headers: &str) -> ResponseHead {
         let text = format!("HTTP/1.1 {status} X\r\n{headers}\r\n\r\n");
-        Head::parse(text.as_bytes(), false).unwrap().unwrap().0
+        ResponseHead::parse(text.as_bytes(), false).unwrap().unwrap().0
     }
 
-    fn verdict(start: Option<u64>, exact: bool, room: usize, head: &Head) -> Option<ErrorKind> {
+    fn verdict(
+        start: Option<u64>,
+        exact: bool,
+        room: usize,
+        head: &ResponseHead,
+    ) -> Option<ErrorKind> {
         let mut memory = vec![0; room];
-        let mut landing = Landing::new(&mut memory);
+        let mut landing = BodyBuffer::new(&mut memory);
         let mut course =
             Course { start, exact, etag: None, total: None, sum: None, is_whole: false };
         course.check(head, &mut landing, true).err().map(|e| e.kind())
@@ -227,7 +232,7 @@ mod tests {
     #[test]
     fn a_continuation_must_be_of_the_same_object() {
         let mut memory = [0; 10];
-        let mut landing = Landing::new(&mut memory);
+        let mut landing = BodyBuffer::new(&mut memory);
         let mut course = Course {
             start: None,
             exact: true,

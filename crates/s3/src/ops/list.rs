@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::encode;
 use crate::endpoint::Provider;
 use crate::error::{Error, ErrorKind, Result};
-use crate::http::Head;
+use crate::http::ResponseHead;
 use crate::request::Request;
 use crate::retry::{Class, Trouble};
 use crate::time::{http_date, iso};
@@ -156,7 +156,7 @@ impl Client {
 }
 
 /// When the store answered.
-fn date(head: &Head) -> Option<i64> {
+fn date(head: &ResponseHead) -> Option<i64> {
     head.header("date").and_then(http_date)
 }
 

@@ -1,22 +1,22 @@
 //! What can be asked of a bucket.
 
 mod bucket;
+mod concurrent;
 mod cycle;
 mod delete;
 mod get;
 mod head;
-mod join;
 mod landing;
 mod list;
 mod multipart;
 mod put;
 mod ranges;
 
+pub use concurrent::try_for_each_concurrent;
 pub use cycle::Listings;
-pub use delete::Refused;
+pub use delete::DeleteError;
 pub use get::Get;
 pub use head::Object;
-pub use join::all;
 pub use list::{Entry, List, Page, Upload, Uploads};
 pub use put::{Put, Stored};
 
@@ -30,12 +30,12 @@ fn is_missing(error: &Error) -> bool {
 
 /// What a GET makes of a head.
 #[cfg(any(fuzzing, clippy))]
-pub fn fuzz_check(head: &crate::http::Head) {
+pub fn fuzz_check(head: &crate::http::ResponseHead) {
     let mut memory = [0; 100];
     for (start, exact) in [(None, true), (None, false), (Some(5), true)] {
         let mut course =
             landing::Course { start, exact, etag: None, total: None, sum: None, is_whole: false };
-        let mut land = crate::http::Landing::new(&mut memory);
+        let mut land = crate::http::BodyBuffer::new(&mut memory);
         drop(course.check(head, &mut land, true));
     }
 }
@@ -49,7 +49,7 @@ pub fn fuzz_answers(body: &[u8]) {
         delete::refusals(body),
         multipart::completed(body),
     ));
-    let head = crate::http::Head::parse(b"HTTP/1.1 200 OK\r\n\r\n", false)
+    let head = crate::http::ResponseHead::parse(b"HTTP/1.1 200 OK\r\n\r\n", false)
         .ok()
         .flatten()
         .expect("a head")

@@ -3,13 +3,13 @@ use std::time::Duration;
 
 use kvtier_mem::View;
 
-use super::join;
+use super::concurrent;
 use super::put::{Put, Stored, host, sum_header};
 use crate::answer;
 use crate::checksum::Checksum;
 use crate::client::{Client, Inner};
 use crate::error::{Error, ErrorKind, Result};
-use crate::http::Head;
+use crate::http::ResponseHead;
 use crate::request::{Payload, Request};
 use crate::retry::{Class, Trouble};
 use crate::time::http_date;
@@ -76,7 +76,7 @@ pub(super) struct Created {
     date: Option<i64>,
 }
 
-pub(super) fn created(head: &Head, body: &[u8]) -> Result<Created, Trouble> {
+pub(super) fn created(head: &ResponseHead, body: &[u8]) -> Result<Created, Trouble> {
     let mut id = None;
     answer::document(body, "InitiateMultipartUploadResult", |path, text| {
         if matches!(path, [_, field] if field == "UploadId") {
@@ -120,7 +120,7 @@ impl Upload<'_> {
                 Ok::<_, Error>(())
             }
         });
-        join::all(sends, width).await?;
+        concurrent::try_for_each_concurrent(sends, width).await?;
         Ok(parts.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 

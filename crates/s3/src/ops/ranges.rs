@@ -3,12 +3,12 @@ use std::sync::{Mutex, PoisonError};
 
 use kvtier_mem::Lease;
 
+use super::concurrent;
 use super::get::{Get, fetch, host, slot};
 use super::head::Object;
-use super::join;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
-use crate::http::Landing;
+use crate::http::BodyBuffer;
 use crate::retry::Class;
 use crate::time::Instant;
 
@@ -34,12 +34,12 @@ impl Client {
         let work = async {
             match self.in_parts(key, memory, part_bytes, width).await {
                 Ok(first) => {
-                    self.inner.ranges.note_there();
+                    self.inner.ranges.note_supported();
                     Ok(first.map(|object| Object { len: len as u64, ..object }))
                 }
                 Err(e) if e.is_ignored_range() => {
-                    self.inner.ranges.note_lacking(began, Instant::now());
-                    fetch(&self.inner, key, &mut Landing::new(memory), &Get::default()).await
+                    self.inner.ranges.note_unsupported(began, Instant::now());
+                    fetch(&self.inner, key, &mut BodyBuffer::new(memory), &Get::default()).await
                 }
                 Err(e) if e.kind() == ErrorKind::NotFound && e.status().is_none() => Ok(None),
                 Err(e) => Err(e),
@@ -92,7 +92,7 @@ impl Client {
                 }
             },
         );
-        join::all(parts, width).await?;
+        concurrent::try_for_each_concurrent(parts, width).await?;
         Ok(first.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -126,7 +126,7 @@ impl Asker<'_> {
             sums: self.sums(&bytes).await?,
             // One upload that was taken only with its hash signed is enough to say so.
             wants_signed_bodies: self.client.inner.signs_bodies()
-                || self.client.inner.unsigned_bodies.lacked_last(),
+                || self.client.inner.unsigned_bodies.last_unsupported(),
             listing: self.listing(&bytes).await?,
             deletes_many: self.deletes_many(&key).await?,
             settings: self.client.settings().await?,
@@ -163,7 +163,10 @@ impl Asker<'_> {
     }
 
     async fn deletes_many(&self, key: &str) -> Result<bool> {
-        match self.client.run((Class::Delete, "delete_many"), self.client.delete_said(&[key])).await
+        match self
+            .client
+            .run((Class::Delete, "delete_many"), self.client.delete_batch(&[key]))
+            .await
         {
             Ok(refused) => Ok(refused.is_empty() && self.client.head(key).await?.is_none()),
             Err(e) if is_refusal(&e) => Ok(false),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use kvtier_s3::{Client, Place, Trust};
+use kvtier_s3::{BucketAddress, Client, RootCerts};
 use kvtier_testkit::s3::Server;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{HandshakeKind, ServerConfig};
@@ -50,11 +50,14 @@ impl Front {
         *self.acceptor.lock().unwrap() = acceptor;
     }
 
-    pub fn client(&self, trust: Trust) -> Client {
+    pub fn client(&self, root_certs: RootCerts) -> Client {
         let mut config = config_of(
-            Place::of(format!("https://{}", self.address)).bucket("bucket").resolve().unwrap(),
+            BucketAddress::new(format!("https://{}", self.address))
+                .bucket("bucket")
+                .resolve()
+                .unwrap(),
         );
-        config.trust = trust;
+        config.root_certs = root_certs;
         config.retries_max = 1;
         Client::new(config)
     }

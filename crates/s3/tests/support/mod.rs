@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_mem::{Arena, ArenaConfig, Lease, View};
-use kvtier_s3::{Client, Config, Credentials, Endpoint, Http2, Place, Trust};
+use kvtier_s3::{BucketAddress, Client, Config, Credentials, Endpoint, Http2, RootCerts};
 use kvtier_testkit::s3::{Server, Setup, ca_pem};
 use tokio::net::TcpSocket;
 
@@ -38,7 +38,7 @@ pub fn server(change: impl FnOnce(&mut Setup)) -> Server {
 }
 
 pub fn endpoint(server: &Server, bucket: &str) -> Endpoint {
-    Place::of(server.url()).bucket(bucket).region("us-east-1").resolve().unwrap()
+    BucketAddress::new(server.url()).bucket(bucket).region("us-east-1").resolve().unwrap()
 }
 
 /// How long nothing may move on a connection in tests where something does stand still:
@@ -58,7 +58,7 @@ pub fn config_of(endpoint: Endpoint) -> Config {
     config.requests_max = 16;
     if HTTP2 {
         config.http2 = Http2::PriorKnowledge;
-        config.trust = Trust::Pem(ca_pem().into());
+        config.root_certs = RootCerts::Pem(ca_pem().into());
     }
     config
 }

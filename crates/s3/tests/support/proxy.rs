@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kvtier_mem::View;
-use kvtier_s3::{Client, Config, Get, Http2, List, Place, Put, Trust};
+use kvtier_s3::{BucketAddress, Client, Config, Get, Http2, List, Put, RootCerts};
 use kvtier_testkit::s3::{Server, ca_pem, server_pem};
 use tokio::net::TcpSocket;
 
@@ -120,9 +120,12 @@ impl Front {
     /// What leads to it, and trusts it.
     pub fn config(&self) -> Config {
         let mut config = config_of(
-            Place::of(format!("https://{}", self.address)).bucket("bucket").resolve().unwrap(),
+            BucketAddress::new(format!("https://{}", self.address))
+                .bucket("bucket")
+                .resolve()
+                .unwrap(),
         );
-        config.trust = Trust::Pem(ca_pem().into());
+        config.root_certs = RootCerts::Pem(ca_pem().into());
         config
     }
 

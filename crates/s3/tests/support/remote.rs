@@ -6,7 +6,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-use kvtier_s3::{Client, Config, Http2, Place, Trust};
+use kvtier_s3::{BucketAddress, Client, Config, Http2, RootCerts};
 use kvtier_testkit::s3::Server;
 
 use super::front::Front;
@@ -54,9 +54,9 @@ impl Remote {
     }
 
     fn speaking(&self, http2: Http2, url: &str) -> Config {
-        let mut config = config_of(Place::of(url).bucket("bucket").resolve().unwrap());
+        let mut config = config_of(BucketAddress::new(url).bucket("bucket").resolve().unwrap());
         config.http2 = http2;
-        config.trust = Trust::Pem(self.ca.clone().into());
+        config.root_certs = RootCerts::Pem(self.ca.clone().into());
         config.stall_max = std::time::Duration::from_secs(10);
         config.deadline = std::time::Duration::from_secs(60);
         config

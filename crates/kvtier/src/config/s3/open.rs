@@ -2,7 +2,7 @@
 
 use kvtier_core::{Error, ErrorKind};
 use kvtier_s3::creds::find;
-use kvtier_s3::{Config, Credentials, Endpoint, Place, Trust};
+use kvtier_s3::{BucketAddress, Config, Credentials, Endpoint, RootCerts};
 use kvtier_s3_tier::{S3Tier, TierConfig};
 
 use super::spec::S3Spec;
@@ -12,7 +12,7 @@ impl S3Spec {
     /// The endpoint that it means, with what the environment says where it says nothing itself
     /// (`AWS_ENDPOINT_URL_S3`, `AWS_REGION`).
     pub fn resolve(&self) -> Result<Endpoint, Error> {
-        let mut place = Place::default();
+        let mut place = BucketAddress::default();
         (place.url, place.bucket) = (self.endpoint.clone(), self.bucket.clone());
         (place.region, place.style, place.provider) =
             (self.region.clone(), self.style, self.provider);
@@ -86,7 +86,7 @@ impl S3Spec {
         if let Some(path) = &self.ca_bundle {
             std::fs::metadata(path)
                 .map_err(|e| self.invalid("ca_bundle cannot be read; check its path", e))?;
-            config.trust = Trust::PemFile(path.clone());
+            config.root_certs = RootCerts::PemFile(path.clone());
         }
         Ok(config)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kvtier_core::Event;
 use kvtier_index::Chunk;
 use kvtier_key::Digest;
-use kvtier_s3::all;
+use kvtier_s3::try_for_each_concurrent;
 use tokio::time::Instant;
 
 use crate::state::counters::add;
@@ -48,7 +48,9 @@ impl Questions {
             }
             Ok(())
         });
-        if let Ok(Err(e)) = tokio::time::timeout(TIME_MAX, all(asked, WIDTH)).await {
+        if let Ok(Err(e)) =
+            tokio::time::timeout(TIME_MAX, try_for_each_concurrent(asked, WIDTH)).await
+        {
             drop(shared.error("ask", None, e));
         }
         for digest in answered.into_inner().unwrap_or_else(PoisonError::into_inner) {

@@ -9,7 +9,7 @@ use kvtier_core::Event;
 use kvtier_index::journal::{self as format, Record, RecordBatch};
 use kvtier_index::{Chunk, ReadEnd};
 use kvtier_key::Digest;
-use kvtier_s3::{Entry, all};
+use kvtier_s3::{Entry, try_for_each_concurrent};
 
 use crate::background::journal::conflicts::Questions;
 use crate::background::journal::last_writes::Heard;
@@ -199,7 +199,7 @@ async fn read_all(shared: &Shared, names: Vec<String>) -> Vec<(String, kvtier_s3
         done.lock().unwrap_or_else(PoisonError::into_inner).push((name, batches));
         Ok::<_, Infallible>(())
     });
-    let Ok(()) = all(each, WIDTH).await;
+    let Ok(()) = try_for_each_concurrent(each, WIDTH).await;
     let mut read_some = read_some.into_inner().unwrap_or_else(PoisonError::into_inner);
     read_some.sort_by(|(a, _), (b, _)| a.cmp(b));
     read_some

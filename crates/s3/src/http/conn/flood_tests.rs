@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::io::AsyncWriteExt;
 
-use super::super::body::Landing;
+use super::super::body::BodyBuffer;
 use super::test_connections::{Server, connections};
 use super::*;
 
@@ -79,7 +79,7 @@ async fn trailers_have_an_end() {
         conn.send(&[], IDLE).await.unwrap();
         let head = conn.head(false, IDLE, &mut []).await.unwrap();
         let (mut memory, mut text) = ([0], Vec::new());
-        let mut landing = Landing::new(&mut memory);
+        let mut landing = BodyBuffer::new(&mut memory);
         let body = conn.body(head.framing, Sink::Land(&mut landing), IDLE);
         let error = ends(body).await.unwrap_err();
         assert!(
@@ -111,7 +111,7 @@ async fn other_tasks_run_while_much_comes_in_little_pieces() {
         let head = conn.head(false, IDLE, &mut []).await.unwrap();
         let mut memory = vec![0; LEN];
         let error = conn
-            .body(head.framing, Sink::Land(&mut Landing::new(&mut memory)), IDLE)
+            .body(head.framing, Sink::Land(&mut BodyBuffer::new(&mut memory)), IDLE)
             .await
             .unwrap_err();
         assert!(error.to_string().contains("longer"), "{error}");

@@ -5,7 +5,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::super::body::{Landing, Watch};
+use super::super::body::{BodyBuffer, BodyObserver};
 use super::test_connections::{Server, connections};
 use super::*;
 
@@ -17,11 +17,11 @@ const IDLE: Duration = Duration::from_secs(240);
 #[derive(Debug, Default)]
 struct Reads(usize);
 
-impl Watch for Reads {
-    fn begin(&mut self, _: &Head) -> bool {
+impl BodyObserver for Reads {
+    fn begin(&mut self, _: &ResponseHead) -> bool {
         true
     }
-    fn landed(&mut self, _: &[u8]) {
+    fn received(&mut self, _: &[u8]) {
         self.0 += 1;
     }
 }
@@ -31,7 +31,7 @@ async fn write(server: &mut Server, bytes: &[u8]) {
     server.flush().await.unwrap();
 }
 
-async fn head(conn: &mut Conn) -> Head {
+async fn head(conn: &mut Conn) -> ResponseHead {
     conn.out = b"GET".to_vec().into();
     conn.send(&[], IDLE).await.unwrap();
     conn.head(false, IDLE, &mut []).await.unwrap()
@@ -43,7 +43,7 @@ async fn the_reader_is_woken_for_many_segments_at_a_time() {
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {LEN}\r\n\r\n");
         let (found, ()) = tokio::join!(head(&mut conn), write(&mut server, answer.as_bytes()));
         let (mut memory, mut reads) = (vec![0; LEN], Reads::default());
-        let mut landing = Landing::new(&mut memory).watched(&mut reads);
+        let mut landing = BodyBuffer::new(&mut memory).observed_by(&mut reads);
         let segments = async {
             for _ in 0..LEN / PIECE {
                 write(&mut server, &[7; PIECE]).await;
@@ -67,11 +67,11 @@ async fn the_reader_is_woken_for_many_segments_at_a_time() {
 #[derive(Debug)]
 struct Landed(watch::Sender<usize>);
 
-impl Watch for Landed {
-    fn begin(&mut self, _: &Head) -> bool {
+impl BodyObserver for Landed {
+    fn begin(&mut self, _: &ResponseHead) -> bool {
         true
     }
-    fn landed(&mut self, bytes: &[u8]) {
+    fn received(&mut self, bytes: &[u8]) {
         self.0.send_modify(|landed| *landed += bytes.len());
     }
 }
@@ -92,7 +92,7 @@ async fn a_slow_body_waits_once_for_more_bytes_however_many_chunks_it_has() {
         let mut memory = vec![0; LEN];
         let (count, mut landed) = watch::channel(0);
         let mut count = Landed(count);
-        let mut landing = Landing::new(&mut memory).watched(&mut count);
+        let mut landing = BodyBuffer::new(&mut memory).observed_by(&mut count);
         let pieces = async {
             for at in (0..LEN).step_by(LEN / CHUNKS) {
                 // The reader is in this chunk when its first byte has landed.
@@ -126,7 +126,7 @@ async fn few_bytes_are_read_before_their_body_counts_as_stopped() {
         let mut memory = vec![0; LEN];
         let (count, mut landed) = watch::channel(0);
         let mut count = Landed(count);
-        let mut landing = Landing::new(&mut memory).watched(&mut count);
+        let mut landing = BodyBuffer::new(&mut memory).observed_by(&mut count);
         let body = conn.body(found.framing, Sink::Land(&mut landing), IDLE);
         let pieces = async {
             write(&mut server, &[7; PIECE]).await;

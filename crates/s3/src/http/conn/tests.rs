@@ -4,7 +4,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::super::body::Landing;
+use super::super::body::BodyBuffer;
 use super::super::tls::pair::{DIRECT, narrow};
 use super::*;
 
@@ -41,7 +41,7 @@ fn answer(name: &str) -> Vec<u8> {
 
 /// Asks, and lands a body if that was good; bytes that were copied.
 async fn get(conn: &mut Conn, memory: &mut [u8]) -> Result<(u16, u64)> {
-    let mut landing = Landing::new(memory);
+    let mut landing = BodyBuffer::new(memory);
     conn.out = b"GET".to_vec().into();
     conn.send(&[], IDLE).await?;
     let head = conn.head(false, IDLE, landing.next(usize::MAX)).await?;
@@ -125,7 +125,7 @@ async fn an_object_may_be_larger_than_the_one_before() {
     for (step, answer) in steps.iter().enumerate() {
         // All that is read ahead is what the small one needs.
         let (mut memory, len) = (vec![0xEE; LEN + GUARD], if *answer == small { 10 } else { LEN });
-        let mut landing = Landing::new(&mut memory[..len]);
+        let mut landing = BodyBuffer::new(&mut memory[..len]);
         conn.out = b"GET".to_vec().into();
         conn.send(&[], IDLE).await.unwrap();
         let head = conn.head(false, IDLE, landing.next(10)).await.unwrap();

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::super::body::Sink;
 use super::super::conn::Sent;
-use super::super::head::{Framing, Head};
+use super::super::head::{BodyFraming, ResponseHead};
 use super::link::Link;
 use super::piece::{self, Piece};
 use crate::error::{Error, ErrorKind, Result};
@@ -155,7 +155,7 @@ impl Talk {
     }
 
     /// The head of the answer.
-    pub async fn head(&mut self, bodiless: bool, idle: Duration) -> Result<Head> {
+    pub async fn head(&mut self, bodiless: bool, idle: Duration) -> Result<ResponseHead> {
         let answer = match (self.early.take(), &mut self.answer) {
             (Some(answer), _) => answer,
             (None, Some(answer)) => match timeout(idle, answer).await {
@@ -171,19 +171,19 @@ impl Talk {
         self.hear();
         let (parts, body) = answer.into_parts();
         self.body = Some(body);
-        Head::of(parts.status.as_u16(), &parts.headers, bodiless)
+        ResponseHead::of(parts.status.as_u16(), &parts.headers, bodiless)
     }
 
     /// The body, all of it and not a byte more, into `sink`.
     pub async fn body(
         &mut self,
-        framing: Framing,
+        framing: BodyFraming,
         mut sink: Sink<'_, '_>,
         idle: Duration,
     ) -> Result<()> {
         let Some(mut body) = self.body.take() else { return Ok(()) };
         let mut left = match framing {
-            Framing::Length(bytes) => bytes,
+            BodyFraming::Length(bytes) => bytes,
             _ => u64::MAX,
         };
         loop {
@@ -206,7 +206,7 @@ impl Talk {
             // Only now may the server send more.
             drop(body.flow_control().release_capacity(piece.len()));
         }
-        if left > 0 && matches!(framing, Framing::Length(_)) {
+        if left > 0 && matches!(framing, BodyFraming::Length(_)) {
             let what = format!("the body ended {left} bytes before its announced length");
             return Err(Error::new(ErrorKind::Io, what));
         }

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use super::{Tls, Trust};
+use super::{RootCerts, Tls};
 use crate::error::Result;
 use crate::time::Instant;
 
@@ -14,7 +14,7 @@ const AGAIN_MIN: Duration = Duration::from_secs(10);
 /// What connections are made with.
 #[derive(Debug)]
 pub struct Current {
-    trust: Trust,
+    root_certs: RootCerts,
     http2: bool,
     direct: bool,
     state: Mutex<State>,
@@ -31,13 +31,13 @@ struct State {
 
 impl Current {
     /// Nothing is read yet.
-    pub fn new(trust: Trust, http2: bool, direct: bool) -> Self {
-        Current { trust, http2, direct, state: Mutex::default() }
+    pub fn new(root_certs: RootCerts, http2: bool, direct: bool) -> Self {
+        Current { root_certs, http2, direct, state: Mutex::default() }
     }
 
-    /// What is trusted.
-    pub fn trust(&self) -> &Trust {
-        &self.trust
+    /// The configured root certificates.
+    pub fn root_certs(&self) -> &RootCerts {
+        &self.root_certs
     }
 
     /// For a new connection. A file that was written since it was read is read again; one that
@@ -68,7 +68,7 @@ impl Current {
     pub fn read_again(&self, now: Instant) -> bool {
         let mut state = self.state();
         let is_soon = state.again.is_some_and(|last| now.duration_since(last) < AGAIN_MIN);
-        if is_soon || !matches!(self.trust, Trust::System | Trust::PemFile(_)) {
+        if is_soon || !matches!(self.root_certs, RootCerts::System | RootCerts::PemFile(_)) {
             return false;
         }
         state.again = Some(now);
@@ -82,11 +82,11 @@ impl Current {
     }
 
     fn make(&self) -> Result<Arc<Tls>> {
-        Tls::new(&self.trust, self.http2, self.direct).map(Arc::new)
+        Tls::new(&self.root_certs, self.http2, self.direct).map(Arc::new)
     }
 
     fn written(&self) -> Option<SystemTime> {
-        let Trust::PemFile(path) = &self.trust else { return None };
+        let RootCerts::PemFile(path) = &self.root_certs else { return None };
         std::fs::metadata(path).and_then(|file| file.modified()).ok()
     }
 
@@ -108,7 +108,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ca.pem");
         let (current, now) =
-            (Current::new(Trust::PemFile(path.clone()), false, false), Instant::now());
+            (Current::new(RootCerts::PemFile(path.clone()), false, false), Instant::now());
         let error = current.tls().unwrap_err();
         assert!(error.to_string().contains("ca.pem"), "{error}");
         std::fs::write(&path, bundle()).unwrap();
@@ -121,7 +121,7 @@ mod tests {
         std::fs::write(&path, "nonsense").unwrap();
         assert!(!current.read_again(now + 2 * AGAIN_MIN), "there is nothing new");
         assert!(current.tls().is_ok());
-        let fixed = Current::new(Trust::Pem(bundle().into_bytes()), false, false);
+        let fixed = Current::new(RootCerts::Pem(bundle().into_bytes()), false, false);
         assert!(!fixed.read_again(now));
     }
 }

@@ -27,10 +27,10 @@ use super::stream::Stream;
 use crate::error::{Error, ErrorKind, Result};
 use crate::probe::Secured;
 
-/// Whom TLS trusts.
+/// The certificate authorities that TLS accepts.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub enum Trust {
+pub enum RootCerts {
     /// The certificates of the operating system.
     #[default]
     System,
@@ -52,11 +52,11 @@ pub struct Tls {
 impl Tls {
     /// `direct`: records are sealed and opened by us, where that can be. Errors with `Invalid` when
     /// a provider of the caller's own gives no keys away.
-    pub fn new(trust: &Trust, http2: bool, direct: bool) -> Result<Self> {
-        let mut tls = match trust {
-            _ if http2 => Self::offering(trust, &[b"h2", b"http/1.1"])?,
-            Trust::Custom(config) => Tls { config: Arc::clone(config), direct: false },
-            _ => Self::offering(trust, &[b"http/1.1"])?,
+    pub fn new(root_certs: &RootCerts, http2: bool, direct: bool) -> Result<Self> {
+        let mut tls = match root_certs {
+            _ if http2 => Self::offering(root_certs, &[b"h2", b"http/1.1"])?,
+            RootCerts::Custom(config) => Tls { config: Arc::clone(config), direct: false },
+            _ => Self::offering(root_certs, &[b"http/1.1"])?,
         };
         if direct {
             #[cfg(feature = "tls-direct")]
@@ -71,18 +71,18 @@ impl Tls {
     }
 
     /// With these protocols to choose from, whatever a configuration of the caller's own says.
-    pub fn offering(trust: &Trust, protocols: &[&[u8]]) -> Result<Self> {
-        let mut config = Self::config(trust)?;
+    pub fn offering(root_certs: &RootCerts, protocols: &[&[u8]]) -> Result<Self> {
+        let mut config = Self::config(root_certs)?;
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Ok(Tls { config: Arc::new(config), direct: false })
     }
 
-    fn config(trust: &Trust) -> Result<ClientConfig> {
-        let roots = match trust {
-            Trust::Custom(config) => return Ok(ClientConfig::clone(config)),
-            Trust::System => system_roots()?,
-            Trust::Pem(pem) => pem_roots(pem)?,
-            Trust::PemFile(path) => file_roots(path)?,
+    fn config(root_certs: &RootCerts) -> Result<ClientConfig> {
+        let roots = match root_certs {
+            RootCerts::Custom(config) => return Ok(ClientConfig::clone(config)),
+            RootCerts::System => system_roots()?,
+            RootCerts::Pem(pem) => pem_roots(pem)?,
+            RootCerts::PemFile(path) => file_roots(path)?,
         };
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config =
@@ -192,7 +192,7 @@ mod tests {
             ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
         {
             assert_eq!(
-                Tls::new(&Trust::Pem(pem.into()), false, false).unwrap_err().kind(),
+                Tls::new(&RootCerts::Pem(pem.into()), false, false).unwrap_err().kind(),
                 ErrorKind::Invalid
             );
         }
@@ -244,7 +244,7 @@ mod tests {
             let config = config.with_safe_default_protocol_versions().unwrap();
             let config =
                 config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
-            let made = Tls::new(&Trust::Custom(Arc::new(config)), false, direct);
+            let made = Tls::new(&RootCerts::Custom(Arc::new(config)), false, direct);
             assert_eq!(
                 made.err().map(|e| e.kind()),
                 refused.then_some(ErrorKind::Invalid),

@@ -10,10 +10,10 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::{Tls, Trust};
+use super::{RootCerts, Tls};
 use crate::config::Http2;
 use crate::http::stream::Stream;
-use crate::http::{Dialer, SystemNames, Target};
+use crate::http::{Dialer, SystemResolver, Target};
 
 type Certified = rcgen::CertifiedKey<rcgen::KeyPair>;
 
@@ -60,7 +60,7 @@ pub async fn flooded(direct: bool, tickets: usize) -> Stream {
 /// Ours, as a dialer makes it.
 pub async fn dialed(direct: bool) -> Stream {
     let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
-    let (config, trust) = server(&certified, ALL);
+    let (config, root_certs) = server(&certified, ALL);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let target = Target::new(true, "127.0.0.1", Some(listener.local_addr().unwrap().port()));
     let accept = async {
@@ -69,23 +69,28 @@ pub async fn dialed(direct: bool) -> Stream {
             .await
             .unwrap()
     };
-    let dialer =
-        Dialer::new(Box::new(SystemNames), trust, Duration::from_secs(600), Http2::Off, direct);
+    let dialer = Dialer::new(
+        Box::new(SystemResolver),
+        root_certs,
+        Duration::from_secs(600),
+        Http2::Off,
+        direct,
+    );
     let (stream, _) = tokio::join!(dialer.connect(&target), accept);
     stream.unwrap()
 }
 
 fn ends(direct: bool, versions: &[&'static SupportedProtocolVersion]) -> (Tls, ServerConfig) {
     let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
-    let (config, trust) = server(&certified, versions);
-    (Tls::new(&trust, false, direct).unwrap(), config)
+    let (config, root_certs) = server(&certified, versions);
+    (Tls::new(&root_certs, false, direct).unwrap(), config)
 }
 
 /// A server of that name, and who trusts it.
 fn server(
     certified: &Certified,
     versions: &[&'static SupportedProtocolVersion],
-) -> (ServerConfig, Trust) {
+) -> (ServerConfig, RootCerts) {
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config =
@@ -94,7 +99,7 @@ fn server(
         .with_no_client_auth()
         .with_single_cert(vec![certified.cert.der().clone()], key)
         .unwrap();
-    (config, Trust::Pem(certified.cert.pem().into_bytes()))
+    (config, RootCerts::Pem(certified.cert.pem().into_bytes()))
 }
 
 async fn connected(

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::super::{Tls, Trust};
+use super::super::{RootCerts, Tls};
 use super::*;
 
 /// A running `openssl s_server`, which sends what it is told and shows what it hears.
@@ -75,7 +75,7 @@ impl Server {
     }
 
     async fn session(&self, direct: bool) -> Session {
-        let tls = Tls::new(&Trust::Pem(self.ca.clone().into_bytes()), false, direct).unwrap();
+        let tls = Tls::new(&RootCerts::Pem(self.ca.clone().into_bytes()), false, direct).unwrap();
         let tcp = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
         tls.handshake("127.0.0.1", tcp).await.unwrap()
     }

@@ -7,7 +7,7 @@ use std::task::Poll;
 
 /// Runs all of them, `width` at a time, until all are done or one fails; then the others are
 /// dropped.
-pub async fn all<F: Future<Output = Result<(), E>>, E>(
+pub async fn try_for_each_concurrent<F: Future<Output = Result<(), E>>, E>(
     futures: impl IntoIterator<Item = F>,
     width: usize,
 ) -> Result<(), E> {
@@ -58,10 +58,14 @@ mod tests {
             done.set(done.get() + 1);
             if fail { Err(()) } else { Ok(()) }
         };
-        assert_eq!(all((0..10).map(|_| one(false)), 3).await, Ok(()));
+        assert_eq!(try_for_each_concurrent((0..10).map(|_| one(false)), 3).await, Ok(()));
         assert_eq!((most.get(), done.get()), (3, 10));
-        assert_eq!(all((0..10).map(|n| one(n == 0)), 1).await, Err(()));
+        assert_eq!(try_for_each_concurrent((0..10).map(|n| one(n == 0)), 1).await, Err(()));
         assert_eq!(done.get(), 11);
-        assert_eq!(all(std::iter::empty::<std::future::Ready<Result<(), ()>>>(), 3).await, Ok(()));
+        assert_eq!(
+            try_for_each_concurrent(std::iter::empty::<std::future::Ready<Result<(), ()>>>(), 3)
+                .await,
+            Ok(())
+        );
     }
 }
