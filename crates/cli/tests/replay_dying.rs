@@ -82,7 +82,7 @@ impl World {
         let mut client = Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key"));
         client.stall_max = Duration::from_secs(1);
         let mut bucket = TierConfig::new(client).with_capacity(1 << 30).with_prefix("kv");
-        bucket.truth.evictor = Evictor::Single;
+        bucket.sync.evictor = Evictor::Single;
         let host: Arc<dyn Tier> = Arc::new(HostTier::open(host).unwrap());
         let file: Arc<dyn Tier> = Arc::new(FileTier::open(file).unwrap());
         let bucket: Arc<dyn Tier> = Arc::new(S3Tier::open(bucket).unwrap());

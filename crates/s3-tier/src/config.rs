@@ -10,7 +10,7 @@ use kvtier_evict::PolicyKind;
 use kvtier_index::Quotas;
 use kvtier_s3::Config;
 
-use crate::sync_config::TruthConfig;
+use crate::sync_config::SyncConfig;
 
 /// What the objects are called, and whose they are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -95,7 +95,7 @@ pub struct TierConfig {
     /// Eviction goes down to this share of the cap, above 0 and at most `reject_mark`. LMCache's
     /// `trigger_watermark`.
     pub high_mark: f64,
-    /// Above this share of the cap saves wait for room, `room_wait_max` at most, and are shed;
+    /// Above this share of the cap saves wait for room, `space_wait_max` at most, and are shed;
     /// above 0 and at most 1. Reads never are.
     pub reject_mark: f64,
     /// One batch of victims is at most this share of the cap, above 0 and at most 1. LMCache's
@@ -111,7 +111,7 @@ pub struct TierConfig {
     pub quotas: Quotas,
     /// How long a save waits for room before it is shed. Less than a second, so that no writer
     /// stands still for longer.
-    pub room_wait_max: Duration,
+    pub space_wait_max: Duration,
     /// Whose chunks these are. Names of LMCache's layouts do not tell: there a tier has one
     /// namespace, and with `None` the first key says which. One with salts as tenants stands
     /// for those of all salts there.
@@ -163,7 +163,7 @@ pub struct TierConfig {
     /// The runtime's threads.
     pub threads: usize,
     /// How the tier keeps up with what is in the bucket, whoever wrote it.
-    pub truth: TruthConfig,
+    pub sync: SyncConfig,
 }
 
 impl TierConfig {
@@ -179,7 +179,7 @@ impl TierConfig {
             compat: None,
             policy: PolicyKind::Default,
             quotas: Quotas::new(),
-            room_wait_max: Duration::from_millis(500),
+            space_wait_max: Duration::from_millis(500),
             namespace: None,
             prefix: String::new(),
             layout: Layout::Kvtier,
@@ -199,7 +199,7 @@ impl TierConfig {
             inflight_bytes_max: 4 << 30,
             bounce_bytes: 64 << 20,
             threads: 2,
-            truth: TruthConfig::default(),
+            sync: SyncConfig::default(),
         }
     }
 
@@ -280,7 +280,7 @@ impl TierConfig {
         ];
         match rules.iter().find(|(holds, _)| !holds) {
             Some((_, what)) => Err(Error::new(ErrorKind::Invalid, *what)),
-            None => self.truth.check(),
+            None => self.sync.check(),
         }
     }
 

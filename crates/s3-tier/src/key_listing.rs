@@ -1,4 +1,4 @@
-//! The keys of the objects that lie in a bucket under LMCache's names, which spell them.
+//! Lists the keys of a bucket whose object names encode them: those of LMCache's layouts.
 
 use kvtier_core::{Ctx, Error, ErrorKind, Ticket};
 use kvtier_key::KeyId;
@@ -9,7 +9,7 @@ use crate::S3Tier;
 /// A page of a bucket's keys.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct SpelledPage {
+pub struct ListedKeys {
     /// The keys, with the lengths of their chunks in bytes; a page may have none and not be the
     /// last.
     pub keys: Vec<(KeyId, u64)>,
@@ -18,23 +18,22 @@ pub struct SpelledPage {
 }
 
 impl S3Tier {
-    /// Whether the names of this tier's objects spell their keys: those of LMCache's layouts do,
-    /// ours are digests.
-    pub fn spells_keys(&self) -> bool {
+    /// Whether the names of this tier's objects encode their keys: those of LMCache's layouts do.
+    /// Names of layout `kvtier` are digests.
+    pub fn names_encode_keys(&self) -> bool {
         !self.shared.names.is_own()
     }
 
-    /// Asks the bucket for a page of its keys, whoever stored them; `next` is that of the page
-    /// before. Every page is one request. In layout `lmcache` a `_` of a model that this tier
-    /// has not met is taken as it stands, though it may have been a `/`. Errors: `Unsupported`
-    /// in our own layout, and what the store says.
-    pub fn spelled_keys(
-        &self,
-        ctx: &Ctx,
-        next: Option<String>,
-    ) -> Ticket<Result<SpelledPage, Error>> {
-        if !self.spells_keys() {
-            let what = "in its own layout a bucket has its keys' digests alone";
+    /// Lists a page of the bucket's keys, with one request. `next` is that of the page before.
+    /// Layout `lmcache` writes `_` for the `/` of a model: in the names of a model that this tier
+    /// has not saved or loaded, it is read as `_`.
+    ///
+    /// # Errors
+    /// `Unsupported` in layout `kvtier`, whose names are digests. Other errors are those of the
+    /// request.
+    pub fn list_keys(&self, ctx: &Ctx, next: Option<String>) -> Ticket<Result<ListedKeys, Error>> {
+        if !self.names_encode_keys() {
+            let what = "layout kvtier stores digests of keys and no keys; list keys of layout lmcache-mp or lmcache";
             return Ticket::ready(Err(Error::new(ErrorKind::Unsupported, what).with_op("list")));
         }
         let (shared, deadline) = (self.shared.clone(), ctx.deadline);
@@ -45,12 +44,12 @@ impl S3Tier {
                 .list(&List::under(shared.names.root()), next.as_deref())
                 .await;
             let page = page.map_err(|e| shared.error("list", None, e))?;
-            // Nothing of ours or of LMCache's is empty.
+            // Neither kvtier nor LMCache stores empty chunks.
             let chunks = page.entries.iter().filter(|entry| entry.bytes > 0);
             let keys = chunks
                 .filter_map(|entry| Some((shared.names.id_of(&entry.key)?, entry.bytes)))
                 .collect();
-            Ok(SpelledPage { keys, next: page.next })
+            Ok(ListedKeys { keys, next: page.next })
         };
         self.ask(("list", ctx), work, |answer, page| {
             answer.complete(page);

@@ -24,6 +24,6 @@ mod tier;
 #[cfg(any(fuzzing, clippy))]
 pub use background::fuzz_manifest;
 pub use config::{Compat, Layout, TierConfig, Verify};
-pub use key_listing::SpelledPage;
-pub use sync_config::{Evictor, TruthConfig};
+pub use key_listing::ListedKeys;
+pub use sync_config::{Evictor, SyncConfig};
 pub use tier::S3Tier;

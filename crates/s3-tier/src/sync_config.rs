@@ -45,7 +45,7 @@ impl Evictor {
 /// value in the default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct TruthConfig {
+pub struct SyncConfig {
     /// Who evicts.
     pub evictor: Evictor,
     /// The term of the lease: a node that dies is followed within two. At least 4 s.
@@ -61,9 +61,9 @@ pub struct TruthConfig {
     pub snapshot_every: Duration,
 }
 
-impl Default for TruthConfig {
+impl Default for SyncConfig {
     fn default() -> Self {
-        TruthConfig {
+        SyncConfig {
             evictor: Evictor::Lease,
             lease_term: Duration::from_secs(30),
             journal_every: Duration::from_secs(30),
@@ -74,17 +74,17 @@ impl Default for TruthConfig {
     }
 }
 
-impl TruthConfig {
+impl SyncConfig {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let wrong = |what: &'static str| Err(Error::new(ErrorKind::Invalid, what));
         match self {
-            TruthConfig { lease_term, .. } if *lease_term < TERM_MIN => {
+            SyncConfig { lease_term, .. } if *lease_term < TERM_MIN => {
                 wrong("lease_term is too short: stores tell time in seconds; give it at least 4 s")
             }
-            TruthConfig { journal_every: Duration::ZERO, .. } => {
+            SyncConfig { journal_every: Duration::ZERO, .. } => {
                 wrong("journal_every is 0: every use would be a PUT; give it some seconds")
             }
-            TruthConfig { listings_per_second_max: 0, .. } => wrong(
+            SyncConfig { listings_per_second_max: 0, .. } => wrong(
                 "listings_per_second_max is 0: the bucket would never be listed again; give it at least 1",
             ),
             _ => Ok(()),

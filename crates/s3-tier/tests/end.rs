@@ -30,7 +30,7 @@ fn a_node_that_ends_in_order_hands_over_at_once() {
 fn hands_over_although(marker: &'static str, takes: Duration) {
     let server = plain_server();
     let change = |mut config: TierConfig| {
-        config.truth.lease_term = Duration::from_secs(3600);
+        config.sync.lease_term = Duration::from_secs(3600);
         config
     };
     let first = World::over(Arc::clone(&server), change);

@@ -127,8 +127,8 @@ fn trouble(world: &World, script: &Script) -> u64 {
 fn run(script: &Script) -> Duration {
     let world = World::with(|mut config| {
         config.client.stall_max = Duration::from_millis(300);
-        config.truth.sweep_every = Duration::from_millis(100);
-        config.truth.listings_per_second_max = 1000;
+        config.sync.sweep_every = Duration::from_millis(100);
+        config.sync.listings_per_second_max = 1000;
         config
     });
     let keys: Vec<Key> = (0..8).map(|n| world.suite.key(n)).collect();

@@ -21,7 +21,7 @@ const SECOND: &str = "kv/.kvtier/journal/other.1.2.0.00000000/00000002";
 fn listener() -> World {
     let world = World::over(plain_server(), |config| {
         let mut config = quick(config);
-        config.truth.sweep_every = Duration::from_secs(600);
+        config.sync.sweep_every = Duration::from_secs(600);
         config
     });
     world.suite.eventually("it evicts", || says(&world, "this node evicts"));

@@ -26,11 +26,11 @@ const FLUSH: Duration = Duration::from_millis(300);
 const URL: &str = "KVTIER_TEST_NODE_URL";
 
 fn settings(mut config: TierConfig) -> TierConfig {
-    config.truth.lease_term = TERM;
-    config.truth.journal_every = FLUSH;
-    config.truth.sweep_every = Duration::from_millis(500);
+    config.sync.lease_term = TERM;
+    config.sync.journal_every = FLUSH;
+    config.sync.sweep_every = Duration::from_millis(500);
     // Nothing is shed because this machine is slow.
-    config.room_wait_max = Duration::from_secs(600);
+    config.space_wait_max = Duration::from_secs(600);
     config.with_capacity(100 * LEN as u64)
 }
 

@@ -481,7 +481,7 @@ fn salts_are_tenants_of_one_bucket_and_counted_and_listed_from_the_start() {
         ("bob".into(), 2),
     ]);
     assert_eq!(by_tenant(), expected, "before any key was asked for");
-    let page = other.tier.spelled_keys(&other.suite.ctx(), None).wait().unwrap();
+    let page = other.tier.list_keys(&other.suite.ctx(), None).wait().unwrap();
     let names: Vec<String> = page.keys.iter().map(|(id, _)| spelled(id)).collect();
     let mut expected: Vec<String> =
         [("", 0), ("@alice", 1), ("@bob", 2), ("@bob", 3), ("@alice", 0xff)]
@@ -504,7 +504,7 @@ fn spelled(id: &KeyId) -> String {
 #[test]
 fn in_our_own_layout_a_bucket_cannot_tell_its_keys() {
     let world = World::new();
-    let listed = world.tier.spelled_keys(&world.suite.ctx(), None).wait();
+    let listed = world.tier.list_keys(&world.suite.ctx(), None).wait();
     assert_eq!(listed.unwrap_err().kind(), ErrorKind::Unsupported);
-    assert!(!world.tier.spells_keys());
+    assert!(!world.tier.names_encode_keys());
 }

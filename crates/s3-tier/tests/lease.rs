@@ -23,7 +23,7 @@ fn config(server: &Server, term: Duration) -> TierConfig {
     let mut config = TierConfig::new(config_of(endpoint(server, "bucket")))
         .with_capacity(64 << 20)
         .with_prefix(PREFIX);
-    config.truth.lease_term = term;
+    config.sync.lease_term = term;
     config
 }
 
@@ -94,7 +94,7 @@ fn the_next_node_takes_over_after_a_term_when_the_first_died_before_it_could_con
     server.heal();
     let name = server.keys(LEASES).pop().unwrap();
     let world = World::over(Arc::clone(&server), |mut config| {
-        config.truth.lease_term = Duration::from_secs(120);
+        config.sync.lease_term = Duration::from_secs(120);
         config
     });
     within(PATIENCE, "it follows", || says(&world, "another node evicts"));
@@ -103,7 +103,7 @@ fn the_next_node_takes_over_after_a_term_when_the_first_died_before_it_could_con
     // As if two terms had passed.
     assert!(server.backdate(&name, 8));
     let next = World::over(Arc::clone(&server), |mut config| {
-        config.truth.lease_term = Duration::from_secs(4);
+        config.sync.lease_term = Duration::from_secs(4);
         config
     });
     within(PATIENCE, "the next node evicts", || says(&next, "this node evicts"));
@@ -116,7 +116,7 @@ fn objects_that_no_node_made_as_a_lease_stop_no_eviction_and_are_named() {
         let foreign = format!("{LEASES}ffffffffffffffff");
         server.put_object(&foreign, bytes.to_vec());
         let first = World::over(Arc::clone(&server), |mut config| {
-            config.truth.lease_term = Duration::from_secs(4);
+            config.sync.lease_term = Duration::from_secs(4);
             config.with_capacity(64 << 20)
         });
         first.suite.eventually("it evicts", || says(&first, "this node evicts"));

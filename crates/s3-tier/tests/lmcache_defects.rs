@@ -165,7 +165,7 @@ fn defect_10_the_index_is_back_after_a_restart() {
 fn defect_11_eviction_is_not_one_batch_a_second() {
     let world = World::with(|mut config| {
         // Nothing is shed because this machine is slow.
-        config.room_wait_max = Duration::from_secs(600);
+        config.space_wait_max = Duration::from_secs(600);
         config.with_capacity(50 * LEN as u64)
     });
     let begun = Instant::now();

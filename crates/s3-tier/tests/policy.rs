@@ -22,9 +22,9 @@ const LEN: usize = 10_000;
 /// A tier for so many chunks, full to the brim.
 fn room_for(chunks: usize, change: impl FnOnce(TierConfig) -> TierConfig) -> World {
     World::with(|mut config| {
-        (config.high_mark, config.truth.evictor) = (1.0, Evictor::Single);
+        (config.high_mark, config.sync.evictor) = (1.0, Evictor::Single);
         // Nothing is shed because this machine is slow.
-        config.room_wait_max = Duration::from_secs(600);
+        config.space_wait_max = Duration::from_secs(600);
         change(config.with_capacity((chunks * LEN) as u64))
     })
 }
@@ -86,8 +86,8 @@ fn a_chain_is_known_after_a_restart() {
     let server = Arc::clone(&world.server);
     drop(world);
     let world = World::over(server, |mut config| {
-        (config.high_mark, config.truth.evictor) = (1.0, Evictor::Single);
-        config.room_wait_max = Duration::from_secs(600);
+        (config.high_mark, config.sync.evictor) = (1.0, Evictor::Single);
+        config.space_wait_max = Duration::from_secs(600);
         config.with_capacity(10 * LEN as u64)
     });
     for n in 100..106 {
@@ -150,7 +150,7 @@ fn limited(config: TierConfig) -> TierConfig {
 #[test]
 fn a_tenant_keeps_to_its_quota_and_spares_the_others() {
     let world = room_for(20, |mut config| {
-        config.room_wait_max = Duration::from_secs(600);
+        config.space_wait_max = Duration::from_secs(600);
         limited(config)
     });
     // Every delete takes its time.
@@ -173,7 +173,7 @@ fn a_tenant_keeps_to_its_quota_and_spares_the_others() {
 #[test]
 fn a_tenant_does_not_grow_while_what_has_to_go_cannot_be_deleted() {
     let world = room_for(40, |mut config| {
-        config.room_wait_max = Duration::from_millis(300);
+        config.space_wait_max = Duration::from_millis(300);
         limited(config)
     });
     world
@@ -226,8 +226,8 @@ fn a_quota_changes_at_run_time_whatever_the_policy() {
 #[test]
 fn a_node_that_deletes_nothing_keeps_to_quotas_and_the_evictor_makes_room_below_them() {
     let other = room_for(20, |mut config| {
-        (config.truth.evictor, config.room_wait_max) = (Evictor::Never, Duration::from_millis(50));
-        config.truth.journal_every = Duration::from_millis(100);
+        (config.sync.evictor, config.space_wait_max) = (Evictor::Never, Duration::from_millis(50));
+        config.sync.journal_every = Duration::from_millis(100);
         limited(config)
     });
     let saved: Vec<Saved> = (0..9).map(|n| other.save(&key_of("a", n), LEN)).collect();
@@ -236,8 +236,8 @@ fn a_node_that_deletes_nothing_keeps_to_quotas_and_the_evictor_makes_room_below_
     assert_eq!(saved[8], Saved::Shed(ShedReason::Full));
     assert_eq!(other.save(&key_of("nobody", 1), LEN), Saved::Shed(ShedReason::Quota));
     let evictor = World::over(Arc::clone(&other.server), |mut config| {
-        config.truth.evictor = Evictor::Single;
-        config.truth.journal_every = Duration::from_millis(100);
+        config.sync.evictor = Evictor::Single;
+        config.sync.journal_every = Duration::from_millis(100);
         limited(config.with_capacity(20 * LEN as u64))
     });
     // Whose chunks it lists it learns from the other's journal.
@@ -274,7 +274,7 @@ fn one_of_a_set_is_a_miss_for_lookups_while_the_set_is_being_saved() {
     let keys: Arc<[Key]> = (0..4).map(|n| world.suite.key(n)).collect();
     // Another node has saved one of them on its own, which this one does not know.
     let other = World::over(Arc::clone(&world.server), |mut config| {
-        config.truth.evictor = Evictor::Never;
+        config.sync.evictor = Evictor::Never;
         config
     });
     assert_eq!(other.save(&keys[0], LEN), Saved::Stored);

@@ -65,7 +65,7 @@ fn a_login_page_in_place_of_an_answer_is_a_network_error_and_condemns_nothing() 
 #[test]
 fn what_has_another_length_than_is_listed_and_no_facts_is_an_error_until_a_listing_says_so_too() {
     let world = asking(|mut config| {
-        config.truth.sweep_every = Duration::from_secs(3600);
+        config.sync.sweep_every = Duration::from_secs(3600);
         config
     });
     let (key, name) = (world.suite.key(1), world.name(&world.suite.key(1)));

@@ -68,7 +68,7 @@ fn make() -> Fixture {
             Conditional::Honoured | Conditional::Unknown
         );
         let mut config = TierConfig::new(config).with_capacity(CAPACITY).with_prefix("kv");
-        config.truth.evictor = if alone { Evictor::Single } else { Evictor::Lease };
+        config.sync.evictor = if alone { Evictor::Single } else { Evictor::Lease };
         S3Tier::open(config).unwrap()
     };
     let Some((client, runtime)) = bucket.client() else {

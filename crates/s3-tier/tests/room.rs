@@ -20,7 +20,7 @@ const AT_ONCE: Duration = Duration::from_secs(300);
 fn small() -> World {
     World::with(|mut config| {
         // Nothing is shed because this machine is slow.
-        config.room_wait_max = ROOM_WAIT_MAX;
+        config.space_wait_max = ROOM_WAIT_MAX;
         config.with_capacity(100 * LEN as u64)
     })
 }
@@ -151,7 +151,7 @@ fn a_tier_full_of_held_chunks_sheds_saves_at_once_and_serves_reads() {
 fn above_the_reject_mark_saves_are_shed_and_reads_never() {
     let world = World::with(|mut config| {
         (config.high_mark, config.reject_mark) = (0.5, 0.6);
-        config.room_wait_max = Duration::from_millis(100);
+        config.space_wait_max = Duration::from_millis(100);
         config.with_capacity(100 * LEN as u64)
     });
     let keys: Vec<Key> = (0..48).map(|n| world.suite.key(n)).collect();
@@ -280,7 +280,7 @@ fn too_many_bytes_in_flight_are_throttled_and_waited_for() {
 #[test]
 fn a_remove_takes_victims_over_that_wait_to_be_deleted() {
     let world = World::with(|mut config| {
-        (config.high_mark, config.batch_max, config.room_wait_max) = (1.0, 0.001, ROOM_WAIT_MAX);
+        (config.high_mark, config.batch_max, config.space_wait_max) = (1.0, 0.001, ROOM_WAIT_MAX);
         config.with_capacity(100 * LEN as u64)
     });
     let keys: Vec<Key> = (0..100).map(|n| world.suite.key(n)).collect();

@@ -50,9 +50,9 @@ fn memory_stays_where_it_was_over_gigabytes() {
     let remote = Remote::start(&[1]);
     let mut config =
         TierConfig::new(remote.config(false)).with_capacity(FITS * LEN as u64).with_prefix("kv");
-    config.truth.journal_every = Duration::from_secs(1);
-    config.truth.snapshot_every = Duration::from_secs(1);
-    config.truth.sweep_every = Duration::from_secs(1);
+    config.sync.journal_every = Duration::from_secs(1);
+    config.sync.snapshot_every = Duration::from_secs(1);
+    config.sync.sweep_every = Duration::from_secs(1);
     let tier = S3Tier::open(config).unwrap();
     let suite = Fixture::new(kvtier_testkit::ModelTier::open(Default::default()).unwrap());
     suite.eventually("the first listing", || tier.status().counter("sweeps") > 0);

@@ -32,7 +32,7 @@ fn salted(salt: &str, n: u64) -> Key {
 fn node(server: &Arc<Server>, change: impl FnOnce(TierConfig) -> TierConfig) -> World {
     World::over(Arc::clone(server), |config| {
         let mut config = quick(config).with_capacity(100 * LEN as u64);
-        config.truth.evictor = Evictor::Single;
+        config.sync.evictor = Evictor::Single;
         change(config)
     })
 }
@@ -99,7 +99,7 @@ fn salts_whose_digests_collide_in_32_bits_have_a_quota_each() {
     let server = plain_server();
     let quotas = || Quotas::new().with_others(10 * LEN as u64);
     let other = node(&server, |mut config| {
-        config.truth.evictor = Evictor::Never;
+        config.sync.evictor = Evictor::Never;
         config.with_quotas(quotas())
     });
     (0..8).for_each(|n| assert_eq!(other.save(&salted(pair[0], n), LEN), Saved::Stored));

@@ -23,9 +23,9 @@ fn nodes_that_start_on_an_empty_bucket_fill_it_once() {
     let worlds: Vec<World> = (0..NODES)
         .map(|_| {
             World::over(Arc::clone(&server), |mut config| {
-                config.truth.journal_every = Duration::from_secs(6);
-                config.truth.lease_term = Duration::from_secs(4);
-                config.truth.sweep_every = Duration::from_secs(600);
+                config.sync.journal_every = Duration::from_secs(6);
+                config.sync.lease_term = Duration::from_secs(4);
+                config.sync.sweep_every = Duration::from_secs(600);
                 config.with_capacity(CAP_CHUNKS * LEN as u64)
             })
         })
@@ -74,7 +74,7 @@ fn nodes_that_start_on_an_empty_bucket_fill_it_once() {
 #[test]
 fn a_node_alone_takes_the_whole_cap_at_once() {
     let world = World::over(plain_server(), |mut config| {
-        config.truth.journal_every = Duration::from_secs(600);
+        config.sync.journal_every = Duration::from_secs(600);
         config.with_capacity(CAP_CHUNKS * LEN as u64)
     });
     for n in 0..CAP_CHUNKS * 9 / 10 {

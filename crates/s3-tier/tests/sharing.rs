@@ -100,7 +100,7 @@ fn is_chunk(target: &str) -> bool {
 fn a_reader_by_its_settings_finds_what_others_save() {
     let server = plain_server();
     let reader = World::over(Arc::clone(&server), |mut config| {
-        config.truth.evictor = Evictor::Never;
+        config.sync.evictor = Evictor::Never;
         config
     });
     let writer = World::over(Arc::clone(&server), |config| config);

@@ -20,8 +20,8 @@ const LEN: usize = 10_000;
 fn node_of_three(server: &Arc<Server>, evictor: Evictor, term: Duration) -> World {
     World::over(Arc::clone(server), |config| {
         let mut config = quick(config).with_capacity(100 * LEN as u64);
-        (config.truth.evictor, config.truth.lease_term) = (evictor, term);
-        config.truth.sweep_every = Duration::from_secs(600);
+        (config.sync.evictor, config.sync.lease_term) = (evictor, term);
+        config.sync.sweep_every = Duration::from_secs(600);
         config
     })
 }
@@ -186,7 +186,7 @@ fn two_evictors_at_once_delete_at_most_one_batch_too_many() {
     let node = |evictor| {
         World::over(Arc::clone(&server), |config| {
             let mut config = quick(config).with_capacity(100 * LEN as u64);
-            config.truth.evictor = evictor;
+            config.sync.evictor = evictor;
             config
         })
     };
@@ -214,7 +214,7 @@ fn a_save_that_waits_for_room_wakes_when_another_node_made_some() {
     // It takes part of the bucket for all there is.
     let second = World::over(Arc::clone(&server), |config| {
         let mut config = quick(config).with_capacity(20 * LEN as u64);
-        (config.room_wait_max, config.truth.sweep_every) =
+        (config.space_wait_max, config.sync.sweep_every) =
             (Duration::from_secs(600), Duration::from_secs(600));
         config
     });

@@ -20,7 +20,7 @@ const LEN: usize = 10_000;
 
 /// Sheds nothing because this machine is slow.
 fn patient(mut config: TierConfig) -> TierConfig {
-    config.room_wait_max = Duration::from_secs(600);
+    config.space_wait_max = Duration::from_secs(600);
     config
 }
 
@@ -210,7 +210,7 @@ fn a_node_writes_its_journal_at_most_once_an_interval_and_the_evictor_clears_up(
     let every = Duration::from_millis(500);
     let world = World::with(|config| {
         let mut config = quick(config);
-        config.truth.journal_every = every;
+        config.sync.journal_every = every;
         config
     });
     let keys: Vec<Key> = (0..10).map(|n| world.suite.key(n)).collect();
@@ -250,7 +250,7 @@ fn a_second_node_follows_and_both_know_what_the_other_does() {
     let second = World::over(Arc::clone(&server), |config| {
         let mut config = cap(config);
         // What it learns, it learns from the journals.
-        config.truth.sweep_every = Duration::from_secs(600);
+        config.sync.sweep_every = Duration::from_secs(600);
         config
     });
     second.suite.eventually("the second follows", || says(&second, "another node evicts"));
@@ -308,13 +308,13 @@ fn leader_and_follower(server: &Arc<Server>, hears_every: Duration) -> (World, W
     let first = World::over(Arc::clone(server), |config| {
         let mut config = quick(config);
         // What is in a snapshot is deleted soon, and the second may be late.
-        config.truth.snapshot_every = Duration::from_secs(600);
+        config.sync.snapshot_every = Duration::from_secs(600);
         config
     });
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     let second = World::over(Arc::clone(server), |config| {
         let mut config = quick(config);
-        (config.truth.sweep_every, config.truth.journal_every) =
+        (config.sync.sweep_every, config.sync.journal_every) =
             (Duration::from_secs(600), hears_every);
         config
     });
@@ -351,7 +351,7 @@ fn journals_that_were_read_before_one_that_cannot_be_are_not_lost() {
 fn listener(server: &Arc<Server>, every: Duration) -> World {
     World::over(Arc::clone(server), |config| {
         let mut config = quick(config);
-        (config.truth.sweep_every, config.truth.journal_every) = (Duration::from_secs(600), every);
+        (config.sync.sweep_every, config.sync.journal_every) = (Duration::from_secs(600), every);
         // What was seen is asked for again at once.
         config.fresh_hit_max = Duration::from_millis(1);
         config
@@ -364,7 +364,7 @@ fn a_node_that_never_evicts_hears_of_what_others_do() {
     let node = |evictor| {
         World::over(Arc::clone(&server), |config| {
             let mut config = quick(config);
-            (config.truth.evictor, config.truth.sweep_every) = (evictor, Duration::from_secs(600));
+            (config.sync.evictor, config.sync.sweep_every) = (evictor, Duration::from_secs(600));
             config
         })
     };
@@ -433,7 +433,7 @@ fn one_odd_answer_to_a_claim_is_not_the_last_word() {
     server.script(odd.method("PUT").containing("/lease/").times(1));
     let world = World::over(server, |config| {
         let mut config = quick(config);
-        config.truth.lease_term = Duration::from_secs(4);
+        config.sync.lease_term = Duration::from_secs(4);
         config
     });
     world.suite.eventually("it is said", || says(&world, "set evictor to single"));
@@ -447,10 +447,10 @@ fn whose_the_chunks_are_is_known_to_nodes_that_only_heard_of_them_and_after_a_ki
     let node = |evictor| {
         World::over(Arc::clone(&server), |config| {
             let mut config = quick(config).with_capacity(100 * LEN as u64);
-            config.truth.evictor = evictor;
+            config.sync.evictor = evictor;
             // Neither snapshots nor listings help.
-            config.truth.snapshot_every = Duration::from_secs(600);
-            config.truth.sweep_every = Duration::from_secs(600);
+            config.sync.snapshot_every = Duration::from_secs(600);
+            config.sync.sweep_every = Duration::from_secs(600);
             config
         })
     };
@@ -503,7 +503,7 @@ fn where_conditions_are_not_honoured_nobody_evicts_unless_one_is_told_to() {
     close(world);
     let world = World::over(Arc::clone(&server), |config| {
         let mut config = cap(config);
-        config.truth.evictor = Evictor::Single;
+        config.sync.evictor = Evictor::Single;
         config
     });
     full(&world);
@@ -565,8 +565,8 @@ fn suspects_and_names_that_others_deleted_are_not_kept() {
 fn what_a_neighbour_saved_is_asked_for_before_it_counts_as_seen() {
     let server = plain_server();
     let slow = |mut config: TierConfig| {
-        config.truth.journal_every = Duration::from_millis(200);
-        config.truth.lease_term = Duration::from_secs(4);
+        config.sync.journal_every = Duration::from_millis(200);
+        config.sync.lease_term = Duration::from_secs(4);
         config
     };
     let world = World::over(Arc::clone(&server), slow);

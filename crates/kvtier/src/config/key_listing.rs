@@ -45,7 +45,7 @@ impl KeyListing {
     /// Of the objects of a bucket, which are listed as they are read.
     #[cfg(feature = "s3")]
     pub(super) fn of_bucket(tier: &std::sync::Arc<kvtier_s3_tier::S3Tier>) -> Result<Self, Error> {
-        match tier.spells_keys() {
+        match tier.names_encode_keys() {
             true => Ok(KeyListing(Box::new(bucket::BucketKeys::new(tier)))),
             false => Err(unsupported(
                 "layout kvtier of a bucket has only digests of keys; use layout lmcache-mp, or a file tier",

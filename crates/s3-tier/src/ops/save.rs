@@ -41,7 +41,7 @@ pub struct Manner {
     pub ranges_above_bytes: u64,
     pub part_bytes: usize,
     pub parts_max: usize,
-    pub room_wait_max: Duration,
+    pub space_wait_max: Duration,
     storage_class: Option<String>,
     provider: Provider,
     settles: Semaphore,
@@ -59,7 +59,7 @@ impl Manner {
             ranges_above_bytes: config.ranges_above_bytes,
             part_bytes: config.part_bytes,
             parts_max: config.parts_max,
-            room_wait_max: config.room_wait_max,
+            space_wait_max: config.space_wait_max,
             storage_class: config.storage_class.clone(),
             provider,
             settles: Semaphore::new(SETTLES_MAX),
@@ -91,7 +91,7 @@ pub async fn save(shared: Arc<Shared>, asked: Asked) {
             let deadline = Instant::from_std(slot.deadline());
             let late =
                 || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("save"));
-            let until = deadline.min(begun + shared.manner.room_wait_max);
+            let until = deadline.min(begun + shared.manner.space_wait_max);
             let work = async {
                 let room = match room(
                     &shared,

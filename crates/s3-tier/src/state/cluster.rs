@@ -20,7 +20,7 @@ use crate::state::journal::Journal;
 use crate::state::lease::Lease;
 use crate::state::paths::Paths;
 use crate::state::shares::Shares;
-use crate::sync_config::{Evictor, TruthConfig};
+use crate::sync_config::{Evictor, SyncConfig};
 
 /// A node that does not evict writes up to so many times the cap by its own reckoning, which learns
 /// late of what the evictor deletes; and one chunk more.
@@ -32,7 +32,7 @@ static OPENED: AtomicU64 = AtomicU64::new(0);
 /// What a tier keeps about the truth of its bucket.
 #[derive(Debug)]
 pub struct Truth {
-    pub config: TruthConfig,
+    pub config: SyncConfig,
     pub paths: Paths,
     /// Which node it is: no other ever had this name.
     pub node: String,
@@ -90,7 +90,7 @@ pub struct Told {
 impl Truth {
     /// Of a bucket under this prefix, which is empty or ends in a slash.
     pub fn new(config: &TierConfig, root: &str) -> Self {
-        let (capped, config) = (config.capacity_bytes.is_some(), config.truth);
+        let (capped, config) = (config.capacity_bytes.is_some(), config.sync);
         Truth {
             config,
             paths: Paths::under(root),

@@ -174,10 +174,10 @@ pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 
 /// Everything happens soon.
 pub fn quick(mut config: TierConfig) -> TierConfig {
-    config.truth.journal_every = Duration::from_millis(200);
-    config.truth.sweep_every = Duration::from_millis(100);
-    config.truth.listings_per_second_max = 1000;
-    config.truth.snapshot_every = Duration::from_millis(300);
+    config.sync.journal_every = Duration::from_millis(200);
+    config.sync.sweep_every = Duration::from_millis(100);
+    config.sync.listings_per_second_max = 1000;
+    config.sync.snapshot_every = Duration::from_millis(300);
     config
 }
 

@@ -44,7 +44,7 @@ impl KeySource for BucketKeys {
             Some(Next::Token(token)) => Some(token.clone()),
         };
         let ctx = Ctx::within(PAGE_MAX).with_class(Class::Background);
-        let page = self.tier.spelled_keys(&ctx, token).wait()?;
+        let page = self.tier.list_keys(&ctx, token).wait()?;
         (self.page, self.next) = (page.keys.into_iter(), page.next.map(Next::Token));
         Ok(Some(None))
     }

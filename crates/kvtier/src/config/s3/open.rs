@@ -98,7 +98,7 @@ impl S3Spec {
             TierConfig::new(client).with_prefix(self.prefix.as_str()).with_layout(self.layout);
         (config.name, config.capacity_bytes, config.verify) =
             (self.name.clone(), self.capacity_bytes, self.verify);
-        config.truth.evictor = self.evictor;
+        config.sync.evictor = self.evictor;
         config.storage_class.clone_from(&self.storage_class);
         (config.chunk_bytes, config.whole_chunks) = (self.chunk_bytes, self.whole_chunks);
         config.namespace = self.namespace.clone();
