@@ -42,7 +42,8 @@ fn check(bytes: &[u8]) {
     assert_eq!(journal::decode(&again).collect::<Vec<_>>(), batches);
 
     let chunks: Vec<_> = snapshot::decode(bytes).flatten().collect();
-    let (mut writer, mut again) = (snapshot::SnapshotEncoder::new(1), Vec::new());
+    let mut writer = snapshot::SnapshotEncoder::new(1);
+    let mut again = Vec::new();
     writer.write(&chunks, &mut again);
     writer.finish(&mut again);
     assert_eq!(snapshot::decode(&again).flatten().collect::<Vec<_>>(), chunks);

@@ -37,7 +37,9 @@ fn main() {
     }
     let base =
         |of: fn(&Row) -> f64| rows.iter().find(|row| row.name == "schnellru").map_or(1.0, of);
-    let (hit, batch, insert) = (base(|row| row.hit), base(|row| row.batch), base(|row| row.insert));
+    let hit = base(|row| row.hit);
+    let batch = base(|row| row.batch);
+    let insert = base(|row| row.insert);
     println!("{ENTRIES} entries, ns an operation; in brackets against schnellru\n");
     println!(
         "{:<24}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>14}",
@@ -128,7 +130,8 @@ impl Row {
     }
 
     fn inserts(&mut self) {
-        let (cache, from) = (&mut self.cache, self.next);
+        let cache = &mut self.cache;
+        let from = self.next;
         let took = timed(|| (from..from + OPS).for_each(|n| cache.insert(key(n))));
         self.insert = self.insert.min(took);
         self.next += OPS;

@@ -207,7 +207,8 @@ async fn work<P: Peer>(shared: Rc<Shared<P>>, mut lease: Lease) -> Result<()> {
             return Ok(());
         }
         shared.next.set(n + 1);
-        let (key, began) = (args.key(n), Instant::now());
+        let key = args.key(n);
+        let began = Instant::now();
         match &mut memory {
             Memory::From(view) => peer.put(&key, view).await?,
             Memory::Into(_) if args.op == Op::Head => peer.head(&key, args.size as u64).await?,

@@ -118,8 +118,8 @@ pub fn is_pinned(at: usize, len: usize) -> bool {
 /// Allocates pinned host memory.
 pub fn allocate_pinned(len: usize) -> Option<usize> {
     let len = len.max(1).next_multiple_of(GRAIN);
-    let (access, kind) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping at an address of the kernel's choice; nothing in use is touched.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
     if at == libc::MAP_FAILED {

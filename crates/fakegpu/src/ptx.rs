@@ -112,7 +112,8 @@ impl Kernel {
         params: &[u64],
         words: &mut impl Words,
     ) -> Option<()> {
-        let (mut set, mut next) = (vec![None::<u64>; self.registers], 0);
+        let mut set = vec![None::<u64>; self.registers];
+        let mut next = 0;
         loop {
             let get = |value: Value| match value {
                 Value::Register(n) => set[n],
@@ -183,7 +184,9 @@ fn parameter(text: &str) -> Result<(&str, usize), String> {
 type Lines<'a> = (Vec<&'a str>, BTreeMap<&'a str, usize>, Names<'a, Kind>);
 
 fn lines(body: &str) -> Result<Lines<'_>, String> {
-    let (mut lines, mut labels, mut registers) = (Vec::new(), BTreeMap::new(), Names::new());
+    let mut lines = Vec::new();
+    let mut labels = BTreeMap::new();
+    let mut registers = Names::new();
     for statement in body.split(';') {
         let mut statement = statement.trim();
         while let Some((label, rest)) = statement.split_once(':') {
@@ -279,11 +282,9 @@ impl Reader<'_> {
                 Some(Op::MultiplyAdd(self.register(to, Kind::Long)?, all, LONG))
             }
             ("setp.ge.u32" | "setp.ne.u32", [to, a, b]) => {
-                let (to, a, b) = (
-                    self.register(to, Kind::Bit)?,
-                    self.value(a, Kind::Word)?,
-                    self.value(b, Kind::Word)?,
-                );
+                let to = self.register(to, Kind::Bit)?;
+                let a = self.value(a, Kind::Word)?;
+                let b = self.value(b, Kind::Word)?;
                 Some(if name == "setp.ge.u32" {
                     Op::IsAtLeast(to, a, b)
                 } else {

@@ -119,7 +119,8 @@ fn table(dir: &Path, mib: usize, rounds: usize) -> Result<(), Box<dyn Error>> {
     );
     for rate in measure(&config)? {
         let mb = |per_s: f64| if per_s > 0.0 { format!("{:.0}", per_s / 1e6) } else { "-".into() };
-        let (out, into) = (mb(rate.to_file_per_s), mb(rate.to_gpu_per_s));
+        let out = mb(rate.to_file_per_s);
+        let into = mb(rate.to_gpu_per_s);
         println!(
             "| {} | {out} | {into} | {:.3} | {} |",
             rate.data_path, rate.cpu_s_per_gb, rate.note

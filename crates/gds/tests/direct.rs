@@ -49,7 +49,8 @@ fn regions_of_registered_memory_are_not_crossed() {
         assert_eq!(bench.tier.register_gpu(&bench.arena).bytes, 40 * MIB);
         // The chunk crosses the end of the first region.
         let _before = bench.arena.lease(16 * MIB - 8192).unwrap();
-        let (key, len) = (bench.key(1), 2 * MIB);
+        let key = bench.key(1);
+        let len = 2 * MIB;
         let chunk = bench.chunk(&key, len);
         assert_eq!(bench.save(&key, chunk).result.unwrap(), Saved::Stored);
         bench.prove(&key, len);
@@ -119,7 +120,8 @@ fn memory_of_any_alignment_loads_as_directly_as_possible() {
 fn a_file_replaced_by_another_process_during_an_unverified_load_is_no_hit() {
     let body = || {
         let bench = Bench::direct(|config| config.proof = Proof::Off);
-        let (caller, key) = (foreign_stream(&bench.gpu), bench.key(1));
+        let caller = foreign_stream(&bench.gpu);
+        let key = bench.key(1);
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
         let mut into = bench.arena.lease(LEN).unwrap();
         let hold = HeldStreams::new();
@@ -132,7 +134,8 @@ fn a_file_replaced_by_another_process_during_an_unverified_load_is_no_hit() {
         while bench.counter("event_waits") == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let (file, taken) = (bench.file(), bench.dir.path().join("taken"));
+        let file = bench.file();
+        let taken = bench.dir.path().join("taken");
         std::fs::rename(&file, &taken).unwrap();
         std::fs::OpenOptions::new()
             .write(true)
@@ -244,7 +247,8 @@ fn memory_that_cannot_be_registered_is_loaded_unregistered() {
 /// Checks that a tier that requires cuFile cannot be opened, with the reason as its error.
 fn refused(name: &str, fakes: &Fakes, whole: bool, words: &[&str]) {
     clean(name, fakes, || {
-        let (dir, root) = (tempfile::tempdir().unwrap(), machine());
+        let dir = tempfile::tempdir().unwrap();
+        let root = machine();
         let mut config = config(dir.path());
         config.cufile = CufileMode::Require;
         if whole {
@@ -309,7 +313,8 @@ fn a_disabled_cufile_is_not_called() {
 fn a_directory_without_direct_transfers_uses_pinned_memory() {
     let name = "a_directory_without_direct_transfers_uses_pinned_memory";
     clean(name, &Fakes::new(), || {
-        let (dir, root) = (tempfile::tempdir().unwrap(), machine());
+        let dir = tempfile::tempdir().unwrap();
+        let root = machine();
         disk_of(dir.path(), root.path(), "vda");
         let mut config = config(dir.path());
         (config.gpu, config.system_root) = (Some(0), root.path().to_owned());

@@ -62,7 +62,9 @@ fn a_read_that_never_returns_ends_at_its_deadline_and_does_not_block_close() {
 fn events_are_polled_while_all_threads_are_busy() {
     let body = || {
         let bench = Bench::with(|config| config.threads = 1);
-        let (caller, waiting, other) = (foreign_stream(&bench.gpu), bench.key(1), bench.key(2));
+        let caller = foreign_stream(&bench.gpu);
+        let waiting = bench.key(1);
+        let other = bench.key(2);
         for key in [&waiting, &other] {
             assert_eq!(bench.save(key, bench.chunk(key, LEN)).result.unwrap(), Saved::Stored);
         }
@@ -141,7 +143,8 @@ fn memory_of_two_gpus_in_one_load_is_an_error() {
 fn a_kernel_that_one_gpu_never_loads_delays_neither_status_nor_other_loads() {
     let body = || {
         let bench = Bench::direct(|config| config.open_timeout = 3 * WAIT);
-        let (key, second) = (bench.key(1), Gpu::open(1).unwrap());
+        let key = bench.key(1);
+        let second = Gpu::open(1).unwrap();
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
         let there = Arena::device(&second, 4 * MIB).unwrap();
         let load = || vec![Load { key: key.clone(), into: vec![there.lease(LEN).unwrap()] }];

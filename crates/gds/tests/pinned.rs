@@ -48,8 +48,9 @@ fn many_concurrent_loads_and_saves_share_little_pinned_memory() {
 fn a_save_waits_for_the_event_before_its_memory() {
     let body = || {
         let bench = Bench::new();
-        let (caller, key, mut chunk) =
-            (foreign_stream(&bench.gpu), bench.key(1), bench.arena.lease(LEN).unwrap());
+        let caller = foreign_stream(&bench.gpu);
+        let key = bench.key(1);
+        let mut chunk = bench.arena.lease(LEN).unwrap();
         let hold = HeldStreams::new();
         let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
         chunk.set_after(Some(event));
@@ -79,8 +80,9 @@ fn a_short_load_waits_for_the_event_before_its_memory() {
     let body = || {
         let bench = Bench::new();
         for (n, len) in [(1, 100), (2, LEN)] {
-            let (caller, key, mut into) =
-                (foreign_stream(&bench.gpu), bench.key(n), bench.arena.lease(len).unwrap());
+            let caller = foreign_stream(&bench.gpu);
+            let key = bench.key(n);
+            let mut into = bench.arena.lease(len).unwrap();
             assert_eq!(bench.save(&key, bench.chunk(&key, len)).result.unwrap(), Saved::Stored);
             let event = set_later(&bench.gpu, &caller, (into.addr(), len));
             into.set_after(Some(event));
@@ -105,8 +107,9 @@ fn a_short_load_waits_for_the_event_before_its_memory() {
 fn a_deadline_does_not_wait_for_an_event_and_the_memory_is_returned() {
     let body = || {
         let bench = Bench::new();
-        let (caller, key, mut chunk) =
-            (foreign_stream(&bench.gpu), bench.key(1), bench.arena.lease(LEN).unwrap());
+        let caller = foreign_stream(&bench.gpu);
+        let key = bench.key(1);
+        let mut chunk = bench.arena.lease(LEN).unwrap();
         chunk.assume_filled(LEN);
         let hold = HeldStreams::new();
         let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
@@ -135,7 +138,8 @@ fn a_deadline_does_not_wait_for_an_event_and_the_memory_is_returned() {
 fn closing_a_waiting_tier_returns_all_memory() {
     let body = || {
         let bench = Bench::new();
-        let (caller, mut tickets) = (foreign_stream(&bench.gpu), Vec::new());
+        let caller = foreign_stream(&bench.gpu);
+        let mut tickets = Vec::new();
         let hold = HeldStreams::new();
         for n in 0..4 {
             let mut chunk = bench.arena.lease(LEN).unwrap();

@@ -75,7 +75,8 @@ fn every_byte_of_a_load_by_cufile_is_verified() {
 #[test]
 fn the_status_names_a_disk_without_direct_transfers() {
     over_it("the_status_names_a_disk_without_direct_transfers", &|| {
-        let (dir, root) = (tempfile::tempdir().unwrap(), machine());
+        let dir = tempfile::tempdir().unwrap();
+        let root = machine();
         common::disk_of(dir.path(), root.path(), "vda");
         let mut config = common::config(dir.path());
         real(&mut config, &root);
@@ -90,7 +91,8 @@ mod suite {
     use super::*;
 
     fn make() -> Fixture {
-        let (dir, root) = (tempfile::tempdir().unwrap(), machine());
+        let dir = tempfile::tempdir().unwrap();
+        let root = machine();
         let mut config = common::config(dir.path());
         config.disk.capacity_bytes = CAPACITY;
         real(&mut config, &root);

@@ -85,7 +85,8 @@ impl<T: Send + 'static> SubmissionQueue<T> {
     {
         self.handle.check()?;
         buffer::release_returned(py);
-        let (handle, completions) = (&self.handle, &self.completions);
+        let handle = &self.handle;
+        let completions = &self.completions;
         Ok(without_gil(py, || {
             let batch = op(handle.store(), handle.parse_keys(keys));
             completions.start(async move { convert(batch.await) })
@@ -107,7 +108,8 @@ impl<T: Send + 'static> SubmissionQueue<T> {
     {
         self.handle.check()?;
         buffer::release_returned(py);
-        let (handle, completions) = (&self.handle, &self.completions);
+        let handle = &self.handle;
+        let completions = &self.completions;
         Ok(without_gil(py, || match borrowed {
             Ok(BorrowedMemory { memory, borrow }) => {
                 let store = handle.store();

@@ -142,7 +142,8 @@ impl Tiers {
     fn tier_status(&self, py: Python<'_>) -> PyResult<Vec<TierStatus>> {
         self.0.check()?;
         let status_of = |tier: &Arc<dyn kvtier::Tier>| {
-            let (status, usage) = (tier.status(), tier.usage());
+            let status = tier.status();
+            let usage = tier.usage();
             TierStatus {
                 name: tier.caps().name.to_string(),
                 healthy: status.healthy,

@@ -18,8 +18,9 @@ const HEAD_MAX: usize = 2048;
 /// Measures.
 pub fn run(args: &RunArgs) -> Result<Measured> {
     ensure!(!args.tls(), "raw-blocking has no TLS");
-    let (next, ms, barrier) =
-        (AtomicU64::new(0), Mutex::new(Vec::new()), Barrier::new(args.concurrency + 1));
+    let next = AtomicU64::new(0);
+    let ms = Mutex::new(Vec::new());
+    let barrier = Barrier::new(args.concurrency + 1);
     let clock = std::thread::scope(|scope| {
         let work = || {
             worker(args, &next, &barrier)
@@ -66,7 +67,8 @@ fn one(tcp: &TcpStream, args: &RunArgs, key: &str, memory: &mut [u8]) -> Result<
     };
     let request =
         format!("{method} /{BUCKET}/{key} HTTP/1.1\r\nhost: {}\r\n{length}\r\n", args.authority());
-    let (mut sent, mut io) = (0, tcp);
+    let mut sent = 0;
+    let mut io = tcp;
     while sent < request.len() + body.len() {
         let rest = request.as_bytes().get(sent..).unwrap_or_default();
         sent += io.write_vectored(&[
@@ -74,7 +76,8 @@ fn one(tcp: &TcpStream, args: &RunArgs, key: &str, memory: &mut [u8]) -> Result<
             IoSlice::new(&body[sent.saturating_sub(request.len())..]),
         ])?;
     }
-    let (mut head, mut filled) = ([0; HEAD_MAX], 0);
+    let mut head = [0; HEAD_MAX];
+    let mut filled = 0;
     let start = loop {
         let got = recv(tcp.as_raw_fd(), &mut head[filled..], MsgFlags::empty())?;
         ensure!(got > 0, "the server closed");

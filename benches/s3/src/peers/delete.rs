@@ -31,7 +31,8 @@ async fn by_tier(args: &RunArgs) -> Result<Measured> {
     let run_state = TierRun::new(args)?;
     let expected = crate::bytes::stream(args.size);
     drop(run_state.warm(leases(args, &expected)?, &expected).await?);
-    let (clock, began) = (Stopwatch::start(), Instant::now());
+    let clock = Stopwatch::start();
+    let began = Instant::now();
     let removed = run_state.tier.remove(&ctx(), run_state.keys.clone().into()).await?.removed;
     ensure!(removed as u64 == args.count, "{removed} of {} deleted", args.count);
     let each = began.elapsed().as_secs_f64() * 1e3 / removed as f64;
@@ -43,15 +44,19 @@ async fn one_by_one(args: &RunArgs) -> Result<Measured> {
     let mut config = Config::new(endpoint, Credentials::new(KEY, SECRET));
     // Deletes may use a quarter of the requests.
     config.requests_max = 4 * args.concurrency;
-    let (client, next, count) = (Arc::new(Client::new(config)), Rc::new(Cell::new(0)), args.count);
+    let client = Arc::new(Client::new(config));
+    let next = Rc::new(Cell::new(0));
+    let count = args.count;
     client.delete("first").await?;
     let clock = Stopwatch::start();
     let worker = || {
-        let (client, next) = (Arc::clone(&client), Rc::clone(&next));
+        let client = Arc::clone(&client);
+        let next = Rc::clone(&next);
         tokio::task::spawn_local(async move {
             let mut ms = Vec::new();
             while next.get() < count {
-                let (n, began) = (next.replace(next.get() + 1), Instant::now());
+                let n = next.replace(next.get() + 1);
+                let began = Instant::now();
                 client.delete(&format!("{:02x}/{n:064x}", n % 256)).await?;
                 ms.push(began.elapsed().as_secs_f64() * 1e3);
             }

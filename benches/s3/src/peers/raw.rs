@@ -52,7 +52,8 @@ impl Raw {
         body: &[u8],
         head: &mut [u8],
     ) -> Result<(usize, usize)> {
-        let (mut sent, total) = (0, request.len() + body.len());
+        let mut sent = 0;
+        let total = request.len() + body.len();
         while sent < total {
             let rest = request.as_bytes().get(sent..).unwrap_or_default();
             let body = &body[sent.saturating_sub(request.len())..];
@@ -78,7 +79,8 @@ impl Raw {
 
 impl Peer for Raw {
     async fn get(&self, key: &str, into: &mut Lease) -> Result<()> {
-        let (mut io, mut head) = (self.connection().await?, [0; HEAD_MAX]);
+        let mut io = self.connection().await?;
+        let mut head = [0; HEAD_MAX];
         let (filled, start) =
             self.exchange(&mut *io, &self.request("GET", key, ""), &[], &mut head).await?;
         let memory = memory(into)?;
@@ -90,7 +92,8 @@ impl Peer for Raw {
     }
 
     async fn put(&self, key: &str, from: &View) -> Result<()> {
-        let (mut io, mut head) = (self.connection().await?, [0; HEAD_MAX]);
+        let mut io = self.connection().await?;
+        let mut head = [0; HEAD_MAX];
         let request = self.request("PUT", key, &format!("content-length: {}\r\n", from.len()));
         self.exchange(&mut *io, &request, from.as_host().context("host memory")?, &mut head)
             .await?;
@@ -99,7 +102,8 @@ impl Peer for Raw {
     }
 
     async fn head(&self, key: &str, len: u64) -> Result<()> {
-        let (mut io, mut head) = (self.connection().await?, [0; HEAD_MAX]);
+        let mut io = self.connection().await?;
+        let mut head = [0; HEAD_MAX];
         let (_, end) =
             self.exchange(&mut *io, &self.request("HEAD", key, ""), &[], &mut head).await?;
         let text = std::str::from_utf8(&head[..end])?;

@@ -39,7 +39,8 @@ pub fn run(args: &RunArgs) -> Result<Measured> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
         leases = run_state.warm(leases, &expected).await?;
-        let (requests, clock) = (run_state.tier.client().counts().requests, Stopwatch::start());
+        let requests = run_state.tier.client().counts().requests;
+        let clock = Stopwatch::start();
         let workers: Vec<_> = leases
             .drain(..)
             .map(|lease| tokio::task::spawn_local(work(Rc::clone(&run_state), lease)))
@@ -84,7 +85,9 @@ impl TierRun {
             Ok(Key::new(Arc::clone(&namespace), KeyId::Object(id)))
         };
         let keys = (0..chunks).map(key).collect::<Result<_>>()?;
-        let (next, ms, count) = (Cell::new(0), RefCell::default(), usize::try_from(args.count)?);
+        let next = Cell::new(0);
+        let ms = RefCell::default();
+        let count = usize::try_from(args.count)?;
         Ok(TierRun { tier, op: args.op, keys, next, count, ms })
     }
 
@@ -143,8 +146,8 @@ async fn work(run_state: Rc<TierRun>, mut lease: Lease) -> Result<()> {
             return Ok(());
         }
         run_state.next.set(n + 1);
-        let (key, began) =
-            (&run_state.keys[run_state.keys.len() - 1 - n % run_state.keys.len()], Instant::now());
+        let key = &run_state.keys[run_state.keys.len() - 1 - n % run_state.keys.len()];
+        let began = Instant::now();
         lease = match run_state.op {
             Op::Put => run_state.save(key, Some(lease)).await?,
             _ => run_state.load(key, Some(lease)).await?,

@@ -18,12 +18,15 @@ const HEAD_MAX: usize = 2048;
 pub fn run(args: &RunArgs) -> Result<Measured> {
     ensure!(!args.tls(), "raw-uring has no TLS");
     tokio_uring::start(async {
-        let (next, ms) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
+        let next = Rc::new(Cell::new(0));
+        let ms = Rc::new(RefCell::new(Vec::new()));
         let barrier = Rc::new(Barrier::new(args.concurrency + 1));
         let mut workers = Vec::new();
         for _ in 0..args.concurrency {
-            let (args, next, ms, barrier) =
-                (args.clone(), Rc::clone(&next), Rc::clone(&ms), Rc::clone(&barrier));
+            let args = args.clone();
+            let next = Rc::clone(&next);
+            let ms = Rc::clone(&ms);
+            let barrier = Rc::clone(&barrier);
             workers
                 .push(tokio_uring::spawn(async move { worker(&args, &next, &ms, &barrier).await }));
         }

@@ -58,7 +58,8 @@ impl S3Request {
             other => bail!("no method {other}"),
         };
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let (path, query) = (path.to_owned(), query.to_owned());
+        let path = path.to_owned();
+        let query = query.to_owned();
         Ok(S3Request {
             method,
             path,

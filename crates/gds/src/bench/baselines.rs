@@ -24,7 +24,8 @@ impl Bench<'_> {
         let len = self.config.tier.piece_bytes;
         let pinned = len.min(self.config.chunk_bytes);
         let host = Arena::pinned(ArenaConfig::huge(len), &self.gpu)?;
-        let (mut host, mut device) = (host.lease(pinned)?, self.memory.lease(pinned)?);
+        let mut host = host.lease(pinned)?;
+        let mut device = self.memory.lease(pinned)?;
         host.assume_filled(pinned);
         device.assume_filled(pinned);
         let count = self.bytes().div_ceil(pinned);

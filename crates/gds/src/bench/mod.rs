@@ -76,11 +76,9 @@ pub fn measure(config: &BenchConfig) -> Result<Vec<Throughput>, Error> {
         Error::new(ErrorKind::Unsupported, "cannot use the GPU").with_source(e)
     };
     let gpu = Gpu::open(config.gpu).map_err(failed)?;
-    let (stream, memory) = (
-        gpu.stream().map_err(failed)?,
-        Arena::device(&gpu, CONCURRENCY * config.chunk_bytes.next_multiple_of(4096))
-            .map_err(failed)?,
-    );
+    let stream = gpu.stream().map_err(failed)?;
+    let memory = Arena::device(&gpu, CONCURRENCY * config.chunk_bytes.next_multiple_of(4096))
+        .map_err(failed)?;
     let bench = Bench { config, gpu, stream, memory };
     bench.fill().map_err(failed)?;
     let rounds = (0..config.rounds.max(1))

@@ -139,8 +139,8 @@ mod tests {
         let body = || {
             let kernel = Crc32cKernel::new(&Gpu::open(0).unwrap(), 2).unwrap();
             let most = (RANGE_BYTES_MAX / UNIT_BYTES) as u32;
-            let (short, _long) =
-                (kernel.result_lease(1).unwrap(), kernel.result_lease(most).unwrap());
+            let short = kernel.result_lease(1).unwrap();
+            let _long = kernel.result_lease(most).unwrap();
             kernel.result_lease(1).unwrap_err();
             drop(short);
             kernel.result_lease(most).unwrap();
@@ -156,7 +156,8 @@ mod tests {
     #[test]
     fn an_invalid_range_is_refused() {
         let body = || {
-            let (gpu, other) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
+            let gpu = Gpu::open(0).unwrap();
+            let other = Gpu::open(1).unwrap();
             let kernel = Crc32cKernel::new(&gpu, 1).unwrap();
             let stream = gpu.stream().unwrap();
             let lease = Arena::device(&gpu, 8192).unwrap().lease(8192).unwrap();

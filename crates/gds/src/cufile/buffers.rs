@@ -39,7 +39,8 @@ impl BufferRegistry {
         };
         for region in arena.regions() {
             for offset in (0..region.len).step_by(REGION_BYTES_MAX) {
-                let (base, len) = (region.addr + offset, REGION_BYTES_MAX.min(region.len - offset));
+                let base = region.addr + offset;
+                let len = REGION_BYTES_MAX.min(region.len - offset);
                 // SAFETY: memory of the arena, which `RegisteredRegion` keeps until it is deregistered.
                 let status = unsafe { (self.driver.api().buf_register)(base, len, 0) };
                 if let Err(e) = status.check("cuFileBufRegister") {

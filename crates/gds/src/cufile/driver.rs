@@ -88,8 +88,9 @@ impl Driver {
             .enumerate()
             .filter(|(bit, _)| targets >> bit & 1 == 1)
             .map(|(_, name)| *name);
-        let (major, minor, names) =
-            (version / 1000, version % 1000 / 10, names.collect::<Vec<_>>().join(", "));
+        let major = version / 1000;
+        let minor = version % 1000 / 10;
+        let names = names.collect::<Vec<_>>().join(", ");
         format!(
             "{} {major}.{minor}, direct for {}",
             library.name,

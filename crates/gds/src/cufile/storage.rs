@@ -156,10 +156,8 @@ mod tests {
     fn machine(dir: &Path, disk: &str, partition: &str) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let device = fs::metadata(dir).unwrap().dev();
-        let (blocks, own) = (
-            root.path().join("sys/dev/block"),
-            root.path().join("sys/devices").join(disk).join(partition),
-        );
+        let blocks = root.path().join("sys/dev/block");
+        let own = root.path().join("sys/devices").join(disk).join(partition);
         fs::create_dir_all(&own).unwrap();
         fs::create_dir_all(&blocks).unwrap();
         if !partition.is_empty() {

@@ -250,7 +250,8 @@ mod tests {
         for piece in &pieces {
             assert_eq!(piece.at, at, "no gap");
             at += piece.len as u64;
-            let (start, end) = (piece.at - piece.at % PAGE, at.next_multiple_of(PAGE));
+            let start = piece.at - piece.at % PAGE;
+            let end = at.next_multiple_of(PAGE);
             assert!(end - start <= 8192, "{piece:?}");
         }
         assert_eq!(at, 33_000);

@@ -43,8 +43,10 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         let mut config = config(dir.path());
         change(&mut config);
-        let (tier, gpu) = (GdsTier::open(config).unwrap(), Gpu::open(0).unwrap());
-        let (stream, arena) = (gpu.stream().unwrap(), Arena::device(&gpu, 16 * MIB).unwrap());
+        let tier = GdsTier::open(config).unwrap();
+        let gpu = Gpu::open(0).unwrap();
+        let stream = gpu.stream().unwrap();
+        let arena = Arena::device(&gpu, 16 * MIB).unwrap();
         Bench { tier, gpu, stream, arena, dir }
     }
 
@@ -156,7 +158,8 @@ pub fn machine() -> tempfile::TempDir {
 pub fn disk_of(dir: &std::path::Path, root: &std::path::Path, disk: &str) {
     use std::os::unix::fs::MetadataExt;
     let device = std::fs::metadata(dir).unwrap().dev();
-    let (blocks, own) = (root.join("sys/dev/block"), root.join("sys/devices").join(disk));
+    let blocks = root.join("sys/dev/block");
+    let own = root.join("sys/devices").join(disk);
     [&blocks, &own].into_iter().for_each(|dir| std::fs::create_dir_all(dir).unwrap());
     let number = format!("{}:{}", nix::sys::stat::major(device), nix::sys::stat::minor(device));
     std::os::unix::fs::symlink(own, blocks.join(number)).unwrap();
@@ -172,7 +175,8 @@ type Set = unsafe extern "C" fn(u64, u8, usize, usize) -> i32;
 
 /// A stream of the caller, never destroyed, as those of PyTorch.
 pub fn foreign_stream(gpu: &Gpu) -> (libloading::Library, usize) {
-    let (_entered, mut stream) = (gpu.enter().unwrap(), 0);
+    let _entered = gpu.enter().unwrap();
+    let mut stream = 0;
     // SAFETY: the stand-in's library declares the function so.
     let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
     // SAFETY: as above, and `stream` is valid for a write.

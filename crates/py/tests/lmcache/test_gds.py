@@ -142,7 +142,7 @@ class Plugin(Gds):
             [future] = backend.batched_submit_put_task([key], [obj])
             future.result(LIMIT_SECONDS)
         said = "\n".join(log.output)
-        self.assertIn(f"the chunk {key.chunk_hash_hex} has", said)
+        self.assertIn(f"the chunk {key.chunk_hash_hex}; it is not saved", said)
         self.assertNotIn(key.model_name, said)
         self.assertFalse(backend.exists_in_put_tasks(key))
         self.assertEqual(obj.get_ref_count(), 1)
