@@ -12,7 +12,7 @@ pub trait Codec: Debug + Send + Sync + 'static {
     /// Its name in configurations.
     fn name(&self) -> &'static str;
 
-    /// The most bytes that `raw_len` raw bytes can encode to: room that is always enough. Errors:
+    /// The most bytes that `raw_len` raw bytes can encode to: always enough space. Errors:
     /// `Invalid`, more raw bytes than the codec takes.
     fn bound(&self, raw_len: usize) -> Result<usize, Error>;
 

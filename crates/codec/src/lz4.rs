@@ -30,9 +30,9 @@ impl Codec for Lz4 {
 
     fn encode(&self, raw: &[u8], out: &mut [u8]) -> Result<usize, Error> {
         self.bound(raw.len())?;
-        let room = out.len();
+        let space = out.len();
         block::compress_into(raw, out).map_err(|error| {
-            let why = format!("{} bytes do not fit {room} with LZ4: {error}", raw.len());
+            let why = format!("{} bytes do not fit {space} with LZ4: {error}", raw.len());
             Error::new(ErrorKind::Invalid, why)
         })
     }

@@ -137,8 +137,8 @@ proptest! {
         let mut stored = encoded(&Lz4, &raw);
         let at = at % stored.len();
         stored[at] ^= flip;
-        let mut room = vec![0xee; 1000];
-        let _ = Lz4.decode(&stored, &mut room[100..800]);
-        prop_assert!(room[..100].iter().chain(&room[800..]).all(|byte| *byte == 0xee));
+        let mut buffer = vec![0xee; 1000];
+        let _ = Lz4.decode(&stored, &mut buffer[100..800]);
+        prop_assert!(buffer[..100].iter().chain(&buffer[800..]).all(|byte| *byte == 0xee));
     }
 }

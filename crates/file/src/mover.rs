@@ -1,7 +1,7 @@
 use std::io;
 
 use kvtier_disk::{Finish, Moved, Mover, Part, Refused, Transfer};
-use kvtier_uring::{Engine, Error, ErrorKind, Finished, Job, RefusedWhy};
+use kvtier_uring::{Engine, Error, ErrorKind, Finished, Job, RefusalReason};
 
 /// The engine as the directory tier sees it.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ impl Mover for EngineMover {
             });
         };
         self.0.submit(job_of(transfer), finish).map_err(|refused| Refused {
-            closed: matches!(refused.why, RefusedWhy::Closed),
+            closed: matches!(refused.why, RefusalReason::Closed),
             transfer: transfer_of(refused.job),
         })
     }

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use kvtier_mem::Arena;
 
 use crate::reactor::Reactor;
-use crate::sched::Sched;
+use crate::scheduler::Scheduler;
 use crate::shared::Shared;
 use crate::stats::Counts;
 use crate::threads::Threads;
-use crate::{Error, ErrorKind, Finished, Job, Refused, Stats};
+use crate::{Error, ErrorKind, Finished, Job, RefusedJob, Stats};
 
 /// The most bytes in one request; the kernel moves a little less than 2 GiB at once.
 const PIECE_BYTES_MAX: usize = 1 << 30;
 const PIECES_INFLIGHT_MAX: usize = 4096;
 const THREADS_MAX: usize = 256;
 
-/// What moves the bytes.
+/// The engine that moves the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum EngineKind {
@@ -44,19 +44,19 @@ impl FromStr for EngineKind {
     }
 }
 
-/// How to start an engine. Every number is a maximum.
+/// The settings of an engine. Every number is a maximum.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineConfig {
-    /// Which engine.
+    /// The engine.
     pub kind: EngineKind,
     /// Bytes in one request to the kernel.
     pub piece_bytes: usize,
-    /// Bytes in one write, where that is more. A write costs the file system a change of the
-    /// file's extents, however long it is; reads are looked at piece by piece while they are
-    /// in the cache. In io_uring a longer write counts for as many pieces as it is long.
+    /// Bytes in one write, where that is more. Each write costs the file system one change of the
+    /// file's extents, whatever its length. Reads stay shorter, so that a watch sees each piece
+    /// while it is in the cache. In io_uring a long write counts as several pieces.
     pub write_bytes: usize,
-    /// Requests at the kernel at once (io_uring).
+    /// Requests in flight in the kernel (io_uring).
     pub pieces_inflight: usize,
     /// Jobs waiting to begin.
     pub queue_max: usize,
@@ -96,7 +96,7 @@ impl EngineConfig {
         self
     }
 
-    /// Sets how many requests are at the kernel at once (io_uring; 1 to 4096).
+    /// Sets how many requests are in flight in the kernel (io_uring; 1 to 4096).
     pub fn with_pieces_inflight(mut self, pieces: usize) -> Self {
         self.pieces_inflight = pieces;
         self
@@ -135,15 +135,15 @@ impl EngineConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Registered {
-    /// Whether the engine uses the registration; otherwise its memory moves like any other.
+    /// Whether the engine uses the registration; otherwise the memory moves like any other.
     pub fixed: bool,
-    /// How many bytes the kernel has pinned that it had not before.
+    /// The bytes newly pinned by the kernel.
     pub bytes: usize,
     /// Why not, or what was registered.
     pub reason: String,
 }
 
-/// Moves jobs. A clone is the same engine; it ends when the last clone is dropped, or at
+/// Moves jobs. A clone is the same engine. It ends when the last clone is dropped, or at
 /// [`close`](Engine::close).
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
@@ -161,9 +161,13 @@ enum Backend {
 }
 
 impl Engine {
-    /// Starts an engine. `Auto` tries io_uring first and says in [`reason`](Engine::reason) why it
-    /// could not be. Errors: `Invalid` for a number out of its range, `Unsupported` or `Io`
-    /// where the machine refuses the kind that was chosen.
+    /// Starts an engine. `Auto` tries io_uring first; [`reason`](Engine::reason) says why it
+    /// failed.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for a number out of range, `Unsupported` or `Io` where the machine refuses the
+    /// chosen kind.
     pub fn new(config: EngineConfig) -> Result<Self, Error> {
         config.check()?;
         match config.kind {
@@ -191,7 +195,7 @@ impl Engine {
         Ok(Engine(Arc::new(Inner { shared, counts, backend: Backend::Threads(threads), reason })))
     }
 
-    /// Which engine it became: `Uring` or `Threads`.
+    /// The engine in use: `Uring` or `Threads`.
     pub fn kind(&self) -> EngineKind {
         match self.0.backend {
             Backend::Uring(_) => EngineKind::Uring,
@@ -199,15 +203,18 @@ impl Engine {
         }
     }
 
-    /// Why that one.
+    /// Why this engine is used.
     pub fn reason(&self) -> &str {
         &self.0.reason
     }
 
-    /// Registers an arena's memory with the kernel for as long as the engine lives, which keeps the
-    /// memory mapped as long; leases anywhere inside then move with less work. Where the kernel
-    /// refuses (limit of locked memory), the arena works all the same and the answer says so.
-    /// Errors: `Closed`; `Invalid` from a callback of the engine, which would wait for itself.
+    /// Registers an arena's memory with the kernel for the lifetime of the engine, which keeps the
+    /// memory mapped as long. Leases of the arena then move with less work. If the kernel refuses
+    /// (limit of locked memory), the arena works unregistered, and the result says so.
+    ///
+    /// # Errors
+    ///
+    /// `Closed`; `Invalid` from a callback of the engine, which would wait for itself.
     pub fn register(&self, arena: &Arena) -> Result<Registered, Error> {
         match &self.0.backend {
             _ if self.0.on_own_thread() => Err(Error::new(
@@ -224,14 +231,18 @@ impl Engine {
         }
     }
 
-    /// Takes a job, or hands it back. Never blocks. `done` is called exactly once for a job that
-    /// was taken, on a thread of the engine: it must be quick (hand the rest to somebody else),
-    /// and may submit more. What can never be done ends as `Invalid` or `Unsupported`.
+    /// Submits a job. Never blocks. `done` is called exactly once for an accepted job, on a thread
+    /// of the engine: return fast (move longer work to another thread). It may submit more jobs. A
+    /// job that can never be done ends as `Invalid` or `Unsupported`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the job if the queue is full or the engine is closed.
     pub fn submit(
         &self,
         job: Job,
         done: impl FnOnce(Finished) + Send + 'static,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RefusedJob> {
         self.0.shared.lock().push(job, Box::new(done))?;
         match &self.0.backend {
             Backend::Uring(reactor) => reactor.wake(),
@@ -240,15 +251,15 @@ impl Engine {
         Ok(())
     }
 
-    /// What it has done so far.
+    /// What the engine has done so far.
     pub fn stats(&self) -> Stats {
         let queued = self.0.shared.lock().queued();
         self.0.counts.stats(queued)
     }
 
-    /// Takes no more jobs, cancels those under way, and waits until the kernel has let go of their
-    /// memory (disks take no notice of a cancel) and every `done` was called; what was not
-    /// moved in time ends as `Closed`. From a callback it does not wait.
+    /// Accepts no more jobs and cancels those in flight. Waits until the kernel has released their
+    /// memory (disks ignore a cancel) and every `done` was called. What was not moved in time ends
+    /// as `Closed`. From a callback it does not wait.
     pub fn close(&self) {
         self.0.close();
     }
@@ -261,7 +272,11 @@ fn shared(
 ) -> (Arc<Shared>, Arc<Counts>) {
     let counts = Arc::<Counts>::default();
     (
-        Arc::new(Shared::new(Sched::new(config, (pieces_max, unit_bytes), Arc::clone(&counts)))),
+        Arc::new(Shared::new(Scheduler::new(
+            config,
+            (pieces_max, unit_bytes),
+            Arc::clone(&counts),
+        ))),
         counts,
     )
 }
@@ -309,8 +324,8 @@ mod tests {
     use kvtier_mem::ArenaConfig;
 
     use super::*;
-    use crate::reactor::Command;
-    use crate::{Part, RefusedWhy};
+    use crate::reactor::ReactorCommand;
+    use crate::{Part, RefusalReason};
 
     #[test]
     fn a_reactor_that_dies_answers_everyone() {
@@ -335,7 +350,7 @@ mod tests {
         while engine.stats().unfixed == 0 {
             std::thread::yield_now();
         }
-        reactor.command(Command::Die).unwrap();
+        reactor.command(ReactorCommand::Panic).unwrap();
         let mut parts = Vec::new();
         for _ in 0..3 {
             let finished = answers.recv_timeout(Duration::from_secs(600)).unwrap();
@@ -349,7 +364,7 @@ mod tests {
             "only the memory that the kernel may still write to is given up"
         );
         let refused = engine.submit(Job::read(file), |_| {}).unwrap_err();
-        assert_eq!(refused.why, RefusedWhy::Closed);
+        assert_eq!(refused.why, RefusalReason::Closed);
         assert_eq!(engine.register(&arena).unwrap_err().kind(), ErrorKind::Closed);
         engine.close();
     }

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::io;
 
-/// What went wrong with a job or an engine.
+/// The failure of a job or an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -12,7 +12,7 @@ pub enum ErrorKind {
         /// Bytes read, counting each part up to its first gap.
         got: u64,
     },
-    /// The job can never be done: fix it.
+    /// The job can never succeed: fix it.
     Invalid,
     /// This machine cannot do it.
     Unsupported,
@@ -48,7 +48,7 @@ impl Error {
         )
     }
 
-    /// What went wrong.
+    /// The kind of failure.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

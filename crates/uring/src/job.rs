@@ -6,25 +6,25 @@ use kvtier_mem::{Lease, View};
 
 use crate::{Error, ErrorKind};
 
-/// Which jobs go first.
+/// The order in which jobs are served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Class {
-    /// Somebody waits for the bytes.
+pub enum JobClass {
+    /// A request is blocked on the bytes.
     Read,
-    /// May wait for reads.
+    /// Yields to reads.
     Write,
 }
 
-/// Sees bytes as they arrive: (index of the part, offset in the part in bytes, the bytes). It is
-/// called once for each whole piece, in any order, never twice at a time, on a thread of the
-/// engine: it should take no longer than a checksum does. Pieces start at multiples of
+/// Called with bytes as they arrive: (index of the part, offset in the part in bytes, the bytes).
+/// It is called once for each piece, in any order, never concurrently, on a thread of the engine.
+/// It should take no longer than a checksum. Pieces start at multiples of
 /// [`EngineConfig::piece_bytes`](crate::EngineConfig::piece_bytes) from the start of their part. In
-/// a job that succeeds each byte was seen exactly once; a watch that panics fails its job as
+/// a job that succeeds, each byte was seen exactly once. A watch that panics fails its job as
 /// `Invalid`.
 pub type Watch = Box<dyn FnMut(usize, u64, &[u8]) + Send>;
 
-/// One contiguous piece of a job.
+/// One contiguous part of a job.
 #[derive(Debug)]
 pub enum Part {
     /// Fill the first `len` bytes of `into` from offset `at`.
@@ -48,22 +48,22 @@ pub enum Part {
 }
 
 /// Parts to move between memory and one open file, all in one direction. It owns its memory until
-/// [`Finished`] hands it back. Alignment for direct I/O is the caller's business.
+/// [`Finished`] returns it. Alignment for direct I/O is up to the caller.
 #[non_exhaustive]
 pub struct Job {
     /// The file.
     pub file: Arc<OwnedFd>,
-    /// What goes where.
+    /// The parts.
     pub parts: Vec<Part>,
-    /// Who sees arriving bytes.
+    /// Called with arriving bytes.
     pub watch: Option<Watch>,
-    /// When it goes; by default reads go first.
-    pub class: Class,
+    /// The order of service; by default reads go first.
+    pub class: JobClass,
 }
 
-/// A job that ended, with its memory; leases count as filled as far as bytes arrived without a gap.
-/// Only where the engine itself broke down while the kernel was at the job are the parts gone
-/// (leaked, since the kernel may still use them).
+/// A job that ended, with its memory. Leases count as filled up to the first gap. The parts are
+/// missing only if the engine itself failed while the kernel had the job: the memory is then
+/// leaked, since the kernel may still use it.
 pub struct Finished {
     /// The job.
     pub job: Job,
@@ -71,36 +71,36 @@ pub struct Finished {
     pub result: Result<u64, Error>,
 }
 
-/// Why a job was not taken.
+/// Why a job was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum RefusedWhy {
+pub enum RefusalReason {
     /// As many jobs as allowed are waiting.
     Full,
     /// The engine is closed.
     Closed,
 }
 
-/// A job that was not taken, untouched.
-pub struct Refused {
+/// A job that was not accepted, unchanged.
+pub struct RefusedJob {
     /// The job.
     pub job: Job,
     /// Why.
-    pub why: RefusedWhy,
+    pub why: RefusalReason,
 }
 
-/// What runs when a job ended.
-pub(crate) type Done = Box<dyn FnOnce(Finished) + Send>;
+/// Called when a job has ended.
+pub(crate) type OnDone = Box<dyn FnOnce(Finished) + Send>;
 
 impl Job {
-    /// A job that reads from `file`, of no parts yet.
+    /// A job that reads from `file`, without parts.
     pub fn read(file: Arc<OwnedFd>) -> Self {
-        Job { file, parts: Vec::new(), watch: None, class: Class::Read }
+        Job { file, parts: Vec::new(), watch: None, class: JobClass::Read }
     }
 
-    /// A job that writes to `file`, of no parts yet.
+    /// A job that writes to `file`, without parts.
     pub fn write(file: Arc<OwnedFd>) -> Self {
-        Job { file, parts: Vec::new(), watch: None, class: Class::Write }
+        Job { file, parts: Vec::new(), watch: None, class: JobClass::Write }
     }
 
     /// Adds a part.
@@ -109,7 +109,7 @@ impl Job {
         self
     }
 
-    /// Sets who sees arriving bytes.
+    /// Sets the function that is called with arriving bytes.
     pub fn with_watch(mut self, watch: impl FnMut(usize, u64, &[u8]) + Send + 'static) -> Self {
         self.watch = Some(Box::new(watch));
         self
@@ -181,8 +181,8 @@ impl fmt::Debug for Finished {
     }
 }
 
-impl fmt::Debug for Refused {
+impl fmt::Debug for RefusedJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Refused({:?})", self.why)
+        write!(f, "RefusedJob({:?})", self.why)
     }
 }

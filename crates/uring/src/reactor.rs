@@ -11,9 +11,9 @@ use io_uring::{IoUring, opcode, types};
 use kvtier_mem::Arena;
 
 use crate::engine::{EngineConfig, Registered};
-use crate::ring::{Pinned, build};
-use crate::running::{Ended, Request};
-use crate::shared::{GiveUpOnPanic, Shared};
+use crate::ring::{RingMemory, build};
+use crate::running::{EndedJob, PieceRequest};
+use crate::shared::{AbandonOnPanic, Shared};
 use crate::stats::Counts;
 use crate::{Error, ErrorKind};
 
@@ -21,9 +21,9 @@ use crate::{Error, ErrorKind};
 /// top bit.
 const WAKE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
-/// While the engine closes: how long before the kernel is asked again to let go.
+/// While the engine closes: the pause before requests are cancelled again.
 const CANCEL_AGAIN_MS: u32 = 20;
-/// Commands that wait for the thread; who comes beyond waits to hand its own over.
+/// The most commands that wait for the thread; further callers block.
 const COMMANDS_MAX: usize = 16;
 
 /// The io_uring engine: one thread that builds its own ring, sleeps in it, and is woken by an
@@ -31,18 +31,18 @@ const COMMANDS_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Reactor {
     wake: File,
-    commands: SyncSender<Command>,
+    commands: SyncSender<ReactorCommand>,
     id: ThreadId,
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What only the ring's own thread can do.
-pub enum Command {
-    /// Pins an arena's memory; answers how.
+pub enum ReactorCommand {
+    /// Pins an arena's memory; returns how.
     Register(Arena, SyncSender<Registered>),
-    /// Dies, so that a test can see who is told.
+    /// Panics, for a test.
     #[cfg(test)]
-    Die,
+    Panic,
 }
 
 impl Reactor {
@@ -65,7 +65,7 @@ impl Reactor {
                 }
                 Err(e) => return drop(ready.send(Err(e))),
             };
-            let _guard = GiveUpOnPanic(&shared);
+            let _guard = AbandonOnPanic(&shared);
             Loop::new(ring, &shared, counts, theirs, receiver).run();
         };
         let handle =
@@ -81,7 +81,7 @@ impl Reactor {
         let _ = (&self.wake).write(&1u64.to_ne_bytes());
     }
 
-    pub fn command(&self, command: Command) -> Result<(), Error> {
+    pub fn command(&self, command: ReactorCommand) -> Result<(), Error> {
         self.commands.send(command).map_err(|_| Error::closed())?;
         self.wake();
         Ok(())
@@ -89,7 +89,7 @@ impl Reactor {
 
     pub fn register(&self, arena: &Arena) -> Result<Registered, Error> {
         let (reply, answer) = sync_channel(1);
-        self.command(Command::Register(arena.clone(), reply))?;
+        self.command(ReactorCommand::Register(arena.clone(), reply))?;
         answer.recv().map_err(|_| Error::closed())
     }
 
@@ -122,7 +122,7 @@ fn eventfd() -> io::Result<File> {
 struct Kernel {
     ring: IoUring,
     wake_buf: Box<[u8; 8]>,
-    pinned: Pinned,
+    pinned: RingMemory,
 }
 
 struct Loop<'a> {
@@ -133,7 +133,7 @@ struct Loop<'a> {
     armed: bool,
     /// When the kernel was asked last to let go.
     cancelled: Option<Instant>,
-    commands: Receiver<Command>,
+    commands: Receiver<ReactorCommand>,
 }
 
 impl<'a> Loop<'a> {
@@ -142,9 +142,9 @@ impl<'a> Loop<'a> {
         shared: &'a Shared,
         counts: Arc<Counts>,
         wake: File,
-        commands: Receiver<Command>,
+        commands: Receiver<ReactorCommand>,
     ) -> Self {
-        let kernel = Kernel { ring, wake_buf: Box::new([0; 8]), pinned: Pinned::default() };
+        let kernel = Kernel { ring, wake_buf: Box::new([0; 8]), pinned: RingMemory::default() };
         Loop {
             kernel: ManuallyDrop::new(kernel),
             shared,
@@ -159,7 +159,7 @@ impl<'a> Loop<'a> {
     fn run(mut self) {
         loop {
             self.obey();
-            // Nobody wakes a closed engine, and it could not end with the wake-up armed.
+            // A closed engine needs no wake-up, and could not end while one is armed.
             if !self.shared.lock().is_closed() {
                 self.arm();
             }
@@ -180,7 +180,7 @@ impl<'a> Loop<'a> {
             }
             if let Err(e) = self.enter(closed) {
                 tracing::error!("io_uring failed: {e}");
-                return self.shared.give_up();
+                return self.shared.abandon();
             }
             self.reap();
         }
@@ -194,38 +194,38 @@ impl<'a> Loop<'a> {
     fn obey(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Register(arena, reply) => {
+                ReactorCommand::Register(arena, reply) => {
                     let Kernel { ring, pinned, .. } = &mut *self.kernel;
                     let registered = pinned.add(ring, arena);
                     self.counts.registered(registered.bytes);
                     let _ = reply.send(registered);
                 }
                 #[cfg(test)]
-                Command::Die => panic!("told to die"),
+                ReactorCommand::Panic => panic!("requested by a test"),
             }
         }
     }
 
     /// Hands the kernel as many pieces as it may have.
     fn feed(&mut self) {
-        let room = {
+        let free = {
             let queue = self.kernel.ring.submission();
             queue.capacity() - queue.len()
         };
         let mut ended = Vec::new();
-        let requests: Vec<Request> = {
+        let requests: Vec<PieceRequest> = {
             let mut sched = self.shared.lock();
-            std::iter::from_fn(|| sched.next(&mut ended)).take(room).collect()
+            std::iter::from_fn(|| sched.next(&mut ended)).take(free).collect()
         };
         for request in &requests {
             let (entry, fixed) = self.kernel.pinned.entry(request);
             self.counts.request(fixed);
             // SAFETY: the piece's memory and file belong to a job that the schedule keeps until it
-            // is told of the piece's completion.
+            // gets the piece's completion.
             let pushed = unsafe { self.kernel.ring.submission().push(&entry) };
-            assert!(pushed.is_ok(), "there was room for {} requests", requests.len());
+            assert!(pushed.is_ok(), "the queue had space for {} requests", requests.len());
         }
-        ended.into_iter().for_each(Ended::answer);
+        ended.into_iter().for_each(EndedJob::answer);
     }
 
     fn arm(&mut self) {
@@ -243,7 +243,7 @@ impl<'a> Loop<'a> {
             unsafe { self.kernel.ring.submission().push(&read.build().user_data(WAKE)) }.is_ok();
     }
 
-    /// A cancel that ends nothing is answered at once: asked for again with each answer, it would
+    /// A cancel that ends nothing is answered at once: repeated after each completion, it would
     /// keep a core busy.
     fn cancel_now_and_then(&mut self) {
         let wait = Duration::from_millis(CANCEL_AGAIN_MS.into());
@@ -259,7 +259,7 @@ impl<'a> Loop<'a> {
         self.cancel_all();
     }
 
-    /// Asks the kernel to end what it is at; disks take no notice, pipes do. What finds no room is
+    /// Asks the kernel to cancel its requests; disks ignore that, pipes do not. What finds no space is
     /// asked the next time.
     fn cancel_all(&mut self) {
         let inflight = self.shared.lock().inflight();
@@ -302,7 +302,7 @@ impl<'a> Loop<'a> {
             match user_data {
                 WAKE => self.armed = false,
                 CANCEL => {}
-                piece => self.shared.landed(piece, result),
+                piece => self.shared.completed(piece, result),
             }
         }
     }

@@ -2,7 +2,7 @@ use io_uring::{IoUring, Probe, opcode, squeue, types};
 use kvtier_mem::{Arena, RegionId};
 
 use crate::engine::{EngineConfig, Registered};
-use crate::running::Request;
+use crate::running::PieceRequest;
 use crate::{Error, ErrorKind};
 
 /// Registered ranges; the kernel takes at most 1 GiB in one.
@@ -49,7 +49,7 @@ pub fn build(config: &EngineConfig) -> Result<(IoUring, &'static str), Error> {
 
 /// Memory that the ring has pinned, and the arenas that keep it mapped.
 #[derive(Debug, Default)]
-pub struct Pinned {
+pub struct RingMemory {
     arenas: Vec<Arena>,
     regions: Vec<RegionId>,
     /// First address, length; the position is the slot in the kernel's table. `None` until there
@@ -57,7 +57,7 @@ pub struct Pinned {
     ranges: Option<Vec<(usize, usize)>>,
 }
 
-impl Pinned {
+impl RingMemory {
     /// Pins what of an arena is not pinned yet. Memory that the kernel will not pin moves like any
     /// other.
     pub fn add(&mut self, ring: &IoUring, arena: Arena) -> Registered {
@@ -117,8 +117,8 @@ impl Pinned {
     }
 
     /// The kernel's form of a request, and whether it goes through pinned memory.
-    pub fn entry(&self, request: &Request) -> (squeue::Entry, bool) {
-        let Request { number, at, addr, .. } = *request;
+    pub fn entry(&self, request: &PieceRequest) -> (squeue::Entry, bool) {
+        let PieceRequest { number, at, addr, .. } = *request;
         let (fd, len) = (types::Fd(request.fd), request.len as u32);
         let slot = self.slot(addr, request.len);
         let entry = match (request.read, slot) {

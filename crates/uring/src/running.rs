@@ -2,19 +2,19 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
-use crate::job::Done;
+use crate::job::OnDone;
 use crate::sync::Mutex;
-use crate::{Class, Error, ErrorKind, Finished, Job, Watch};
+use crate::{Error, ErrorKind, Finished, Job, JobClass, Watch};
 
-/// A job that was taken, until it is answered. Its memory stays here while the kernel has pieces of
+/// An accepted job until its callback. Its memory stays here while the kernel has pieces of
 /// it.
-pub struct Running {
+pub struct RunningJob {
     pub job: Job,
-    done: Done,
+    done: OnDone,
     watch: Option<Arc<Mutex<Watch>>>,
     /// The next piece to cut: part and offset in it.
     pub next: (usize, usize),
-    /// Whether its turn came.
+    /// Whether it has begun.
     pub begun: bool,
     pub inflight: usize,
     /// How far each part was moved without a gap, once nothing is in flight.
@@ -23,9 +23,9 @@ pub struct Running {
 }
 
 /// One request to the kernel: the memory is the job's, which the scheduler keeps until
-/// [`Sched::landed`](crate::sched::Sched::landed) is told of this number.
+/// [`Scheduler::completed`](crate::scheduler::Scheduler::completed) gets this number.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub struct PieceRequest {
     pub number: u64,
     pub fd: RawFd,
     pub read: bool,
@@ -45,20 +45,20 @@ pub struct Show {
 }
 
 /// A job that is over: to be answered with no lock held.
-pub struct Ended {
-    done: Done,
+pub struct EndedJob {
+    done: OnDone,
     finished: Finished,
 }
 
-impl Running {
-    pub fn new(mut job: Job, done: Done) -> Self {
+impl RunningJob {
+    pub fn new(mut job: Job, done: OnDone) -> Self {
         let watch = job.watch.take().map(|watch| Arc::new(Mutex::new(watch)));
         let error = job.check().err();
         let reach = job.parts.iter().map(|part| part.range().2).collect();
-        Running { job, done, watch, next: (0, 0), begun: false, inflight: 0, reach, error }
+        RunningJob { job, done, watch, next: (0, 0), begun: false, inflight: 0, reach, error }
     }
 
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> JobClass {
         self.job.class
     }
 
@@ -66,7 +66,7 @@ impl Running {
         self.error.is_some()
     }
 
-    /// The first error of a job is the one it answers.
+    /// A job reports its first error.
     pub fn fail(&mut self, error: Error) {
         self.error.get_or_insert(error);
     }
@@ -95,10 +95,10 @@ impl Running {
         self.failed() || self.next.0 >= self.job.parts.len()
     }
 
-    pub fn request(&self, number: u64, (part, offset, len): (usize, usize, usize)) -> Request {
+    pub fn request(&self, number: u64, (part, offset, len): (usize, usize, usize)) -> PieceRequest {
         let (at, addr, _) = self.job.parts[part].range();
         let (fd, read) = (self.job.file.as_raw_fd(), self.job.parts[part].is_read());
-        Request { number, fd, read, at: at + offset as u64, addr: addr + offset, len }
+        PieceRequest { number, fd, read, at: at + offset as u64, addr: addr + offset, len }
     }
 
     pub fn show(&self, number: u64, (part, offset, len): (usize, usize, usize)) -> Option<Show> {
@@ -108,7 +108,7 @@ impl Running {
     }
 
     /// What the caller gets: its memory, filled as far as it was, and how it went.
-    pub fn end(mut self) -> Ended {
+    pub fn end(mut self) -> EndedJob {
         let (cut_part, cut_offset) = self.next;
         for (part, reach) in self.reach.iter_mut().enumerate() {
             let cut = if part < cut_part {
@@ -128,12 +128,12 @@ impl Running {
             Some(e) => Err(e),
             None => Ok(moved),
         };
-        Ended { done: self.done, finished: Finished { job: self.job, result } }
+        EndedJob { done: self.done, finished: Finished { job: self.job, result } }
     }
 
-    /// The end of a job whose memory the kernel may use for ever: the memory is given up, the
-    /// answer has no parts.
-    pub fn give_up(mut self) -> Ended {
+    /// The end of a job whose memory the kernel may use for ever: the memory is leaked, the
+    /// result has no parts.
+    pub fn abandon(mut self) -> EndedJob {
         if self.inflight > 0 {
             std::mem::forget(std::mem::take(&mut self.job.parts));
             self.reach.clear();
@@ -148,10 +148,10 @@ fn unlocked(watch: Mutex<Watch>) -> Watch {
 }
 
 impl Show {
-    /// Calls the watch; answers whether it survived.
+    /// Calls the watch; `false` if it panicked.
     pub fn call(&self) -> bool {
         // SAFETY: a piece that was read whole into a lease of host memory; the scheduler keeps the
-        // job, and so the lease, until it is told that this piece was shown, and asks the
+        // job, and so the lease, until `shown` is called for this piece, and asks the
         // kernel for nothing in this range again.
         let bytes = unsafe { std::slice::from_raw_parts(self.addr as *const u8, self.len) };
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,10 +164,10 @@ impl Show {
     }
 }
 
-impl Ended {
-    /// Calls back; a panic in there is its own affair and ends nothing here.
+impl EndedJob {
+    /// Calls back; a panic of the callback is contained.
     pub fn answer(self) {
-        let Ended { done, finished } = self;
+        let EndedJob { done, finished } = self;
         if catch_unwind(AssertUnwindSafe(|| done(finished))).is_err() {
             tracing::error!("the callback of an I/O job panicked");
         }

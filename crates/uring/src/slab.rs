@@ -1,14 +1,14 @@
-/// Values under numbers that are never mistaken for each other: a number is a place and how often
-/// that place was used before, so that a late answer for a value that is gone finds nothing.
+/// Values under numbers that are never reused: a number is a place and how often that place was
+/// used before. A late completion for a value that is gone finds nothing.
 #[derive(Debug)]
-pub struct Slab<T> {
+pub struct GenerationSlab<T> {
     places: Vec<(u32, Option<T>)>,
     empty: Vec<u32>,
 }
 
-impl<T> Slab<T> {
+impl<T> GenerationSlab<T> {
     pub fn new() -> Self {
-        Slab { places: Vec::new(), empty: Vec::new() }
+        GenerationSlab { places: Vec::new(), empty: Vec::new() }
     }
 
     pub fn len(&self) -> usize {
@@ -40,7 +40,7 @@ impl<T> Slab<T> {
         place.take()
     }
 
-    /// The numbers of all values there are.
+    /// The numbers of all values.
     pub fn numbers(&self) -> Vec<u64> {
         let full = self.places.iter().enumerate().filter(|(_, (_, value))| value.is_some());
         full.map(|(at, (generation, _))| number(*generation, at as u32)).collect()
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_reused_place_gets_another_number() {
-        let mut slab = Slab::new();
+        let mut slab = GenerationSlab::new();
         let a = slab.insert("a");
         assert_eq!(slab.remove(a), Some("a"));
         let b = slab.insert("b");

@@ -1,8 +1,8 @@
 use std::io;
 use std::sync::{Arc, PoisonError};
 
-use crate::running::{Ended, Request};
-use crate::shared::{GiveUpOnPanic, Shared};
+use crate::running::{EndedJob, PieceRequest};
+use crate::shared::{AbandonOnPanic, Shared};
 use crate::stats::Counts;
 use crate::sync::Mutex;
 use crate::sync::thread::{self, JoinHandle, ThreadId};
@@ -23,7 +23,7 @@ impl Threads {
                 .spawn(move || work(&shared, &counts))
         };
         let started: io::Result<Vec<_>> = (0..threads).map(spawn).collect();
-        // Those that did start end again if one could not.
+        // If one cannot start, the others end.
         let handles = started.inspect_err(|_| shared.close())?;
         Ok(Threads {
             ids: handles.iter().map(|h| h.thread().id()).collect(),
@@ -45,7 +45,7 @@ impl Threads {
 }
 
 fn work(shared: &Shared, counts: &Counts) {
-    let _guard = GiveUpOnPanic(shared);
+    let _guard = AbandonOnPanic(shared);
     let mut ended = Vec::new();
     loop {
         let mut sched = shared.lock();
@@ -63,19 +63,19 @@ fn work(shared: &Shared, counts: &Counts) {
         if more {
             shared.notify_one();
         }
-        ended.drain(..).for_each(Ended::answer);
+        ended.drain(..).for_each(EndedJob::answer);
         if let Some(request) = request {
             counts.request(false);
-            shared.landed(request.number, transfer(&request));
+            shared.completed(request.number, transfer(&request));
         }
     }
 }
 
 /// Moves one piece, or part of it; a negative error number as io_uring would give.
-fn transfer(request: &Request) -> i32 {
+fn transfer(request: &PieceRequest) -> i32 {
     let (ptr, n, at) = (request.addr as *mut libc::c_void, request.len, request.at as libc::off_t);
-    // SAFETY: `addr..addr + len` is memory of a lease or view that the schedule keeps until it is
-    // told that the piece has landed. Reads write only to leases, which are exclusive, and no
+    // SAFETY: `addr..addr + len` is memory of a lease or view that the schedule keeps until it
+    // has its completion. Reads write only to leases, which are exclusive, and no
     // two pieces overlap.
     let moved = unsafe {
         if request.read {

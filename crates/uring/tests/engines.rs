@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use kvtier_mem::{Arena, ArenaConfig, View};
 use kvtier_uring::{
-    Class, Engine, EngineConfig, EngineKind, ErrorKind, Finished, Job, Part, RefusedWhy,
+    Engine, EngineConfig, EngineKind, ErrorKind, Finished, Job, JobClass, Part, RefusalReason,
 };
 
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -248,11 +248,11 @@ fn a_closed_engine_refuses(kind: EngineKind) {
     let refused = engine
         .submit(Job::read(file).with_part(read_part(&arena, 0, 5)), |_| panic!("not taken"))
         .unwrap_err();
-    assert_eq!((refused.why, refused.job.parts.len()), (RefusedWhy::Closed, 1));
+    assert_eq!((refused.why, refused.job.parts.len()), (RefusalReason::Closed, 1));
     assert_eq!(engine.register(&arena).unwrap_err().kind(), ErrorKind::Closed);
 }
 
-/// Holds the engine's only thread in a callback until told.
+/// Holds the engine's only thread in a callback until the test sends.
 fn occupy(engine: &Engine, file: &Arc<OwnedFd>) -> SyncSender<()> {
     let (release, held) = sync_channel::<()>(1);
     let (entered, inside) = sync_channel(1);
@@ -277,7 +277,7 @@ fn a_full_queue_returns_the_job(kind: EngineKind) {
     let began = Instant::now();
     let refused = engine.submit(job(), |_| panic!("not taken")).unwrap_err();
     assert!(began.elapsed() < Duration::from_secs(600), "a refusal does not wait");
-    assert_eq!((refused.why, refused.job.parts.len()), (RefusedWhy::Full, 1));
+    assert_eq!((refused.why, refused.job.parts.len()), (RefusalReason::Full, 1));
     drop(release);
     for receiver in waiting {
         assert_eq!(receiver.recv_timeout(PATIENCE).unwrap().result.unwrap(), 5);
@@ -451,7 +451,7 @@ fn a_large_direct_transfer_is_whole(kind: EngineKind) {
     options.read(true).write(true).create(true);
     let path = folder.path().join("chunk");
     let direct = options.clone().custom_flags(libc::O_DIRECT).open(&path);
-    // Where the file system knows no direct I/O the transfer is the same through the cache.
+    // Where the file system has no direct I/O the transfer is the same through the cache.
     let file: Arc<OwnedFd> = Arc::new(direct.or_else(|_| options.open(&path)).unwrap().into());
     let engine =
         Engine::new(EngineConfig::default().with_kind(kind).with_piece_bytes(1 << 20)).unwrap();
@@ -459,7 +459,7 @@ fn a_large_direct_transfer_is_whole(kind: EngineKind) {
     engine.register(&arena).unwrap();
     let data = bytes(5, (9 << 20) + 4096);
     let mut write = Job::write(Arc::clone(&file)).with_part(write_part(&arena, 0, &data));
-    write.class = Class::Write;
+    write.class = JobClass::Write;
     assert_eq!(run(&engine, write).result.unwrap(), data.len() as u64);
     let read =
         run(&engine, Job::read(Arc::clone(&file)).with_part(read_part(&arena, 0, data.len())));

@@ -64,8 +64,8 @@ fn round_trip(engine: &Engine, arena: &Arena) {
         from: lease.freeze(),
         len: 5,
     });
-    let tell = send.clone();
-    engine.submit(job, move |finished| tell.send(finished).unwrap()).unwrap();
+    let sender = send.clone();
+    engine.submit(job, move |finished| sender.send(finished).unwrap()).unwrap();
     assert_eq!(answers.recv_timeout(Duration::from_secs(600)).unwrap().result.unwrap(), 5);
     let job =
         Job::read(file).with_part(Part::Read { at: 0, into: arena.lease(5).unwrap(), len: 5 });

@@ -1,5 +1,5 @@
 //! The engine's queue under shuttle: every run is another interleaving of callers, I/O threads and
-//! the one who closes. The file is real, the threads are the model checker's.
+//! a thread that closes. The file is real, the threads are the model checker's.
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used)]
 
@@ -76,7 +76,7 @@ fn every_job_is_answered_once_with_its_own_bytes() {
 }
 
 /// One closes while another submits: what was taken is answered, done or `Closed`; what was not
-/// comes back; all memory comes home.
+/// comes back; all memory is released.
 #[test]
 fn closing_completes_every_job() {
     explore(|| {

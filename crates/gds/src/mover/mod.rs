@@ -16,7 +16,7 @@ use kvtier_core::{Error, ErrorKind};
 use kvtier_disk::{Fetched, Finish, Moved, Mover, Part, Refused, Transfer};
 use kvtier_mem::cuda::Gpu;
 use kvtier_mem::{Arena, Lease, Place, View};
-use kvtier_uring::{Engine, Finished, RefusedWhy};
+use kvtier_uring::{Engine, Finished, RefusalReason};
 
 use self::completion::{FetchCompletion, TransferCompletion, closed_error};
 use self::counters::GdsCounters;
@@ -126,7 +126,7 @@ impl GdsMover {
             });
         };
         self.0.engine.submit(to_job(transfer), finish).map_err(|refused| Refused {
-            closed: matches!(refused.why, RefusedWhy::Closed),
+            closed: matches!(refused.why, RefusalReason::Closed),
             transfer: to_transfer(refused.job),
         })
     }

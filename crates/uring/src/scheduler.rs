@@ -1,32 +1,44 @@
+//! The schedule of both engines, without any I/O.
+//!
+//! It decides which piece is requested next and what each completion means. Jobs are served in
+//! order, reads before writes, with a bounded number of pieces in flight.
+//!
+//! Memory is safe because of one rule: a job stays in `jobs`, and with it its memory, from its
+//! first piece until its last piece has ended. A piece is in flight from `next` to `completed`, or
+//! to `shown` if a watch reads its bytes. Pieces have numbers that are never reused
+//! ([`GenerationSlab`]), so a late completion of a piece that is gone finds nothing.
+//!
+//! An interrupted or short request is repeated for the rest, a limited number of times. `close`
+//! cuts no further pieces; `abandon`, for an engine that died, leaks the memory that the kernel may
+//! still use, and ends every job.
+
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::engine::EngineConfig;
-use crate::job::Done;
-use crate::running::{Ended, Request, Running, Show};
-use crate::slab::Slab;
+use crate::job::OnDone;
+use crate::running::{EndedJob, PieceRequest, RunningJob, Show};
+use crate::slab::GenerationSlab;
 use crate::stats::Counts;
-use crate::{Class, Error, ErrorKind, Job, Refused, RefusedWhy};
+use crate::{Error, ErrorKind, Job, JobClass, RefusalReason, RefusedJob};
 
-/// How often one piece is asked for again after an interruption.
+/// How often one piece is requested again after an interruption.
 const RETRIES_MAX: u32 = 16;
-/// After so many pieces of reads in a row, a waiting write gets one.
+/// After this many pieces of reads in a row, a waiting write gets one.
 const READS_IN_A_ROW: u32 = 3;
 
-/// Which piece goes next, and what each completion means, for both engines and without any I/O:
-/// jobs in order, reads before writes, so many pieces in flight. A piece is in flight from its cut
-/// until it has ended; the job's memory stays here as long.
-pub struct Sched {
-    jobs: Slab<Running>,
-    pieces: Slab<Piece>,
+/// The jobs, and their pieces in flight.
+pub struct Scheduler {
+    jobs: GenerationSlab<RunningJob>,
+    pieces: GenerationSlab<Piece>,
     /// Jobs with pieces to cut, in order.
     reads: VecDeque<u64>,
     writes: VecDeque<u64>,
     /// Pieces to continue.
     again: VecDeque<u64>,
     /// Jobs that were over when the engine closed, to be answered on its thread.
-    over: Vec<Ended>,
+    over: Vec<EndedJob>,
     queued: usize,
     /// Pieces in flight, a long one counting for several; of writes alone.
     inflight: usize,
@@ -44,7 +56,7 @@ pub struct Sched {
 
 struct Piece {
     job: u64,
-    class: Class,
+    class: JobClass,
     /// How many it counts for.
     units: usize,
     part: usize,
@@ -54,26 +66,26 @@ struct Piece {
     retries: u32,
 }
 
-/// What a completion leads to.
-pub enum Landed {
+/// What to do after a completion.
+pub enum NextStep {
     /// Nothing to do now but to ask for the next request.
     Nothing,
-    /// Show the bytes, then tell [`Sched::shown`].
+    /// Show the bytes to the watch, then call [`Scheduler::shown`].
     Show(Show),
     /// Answer this job.
-    Ended(Ended),
+    Ended(EndedJob),
 }
 
-impl Sched {
-    /// So many pieces at once, each of them so many bytes.
+impl Scheduler {
+    /// This many pieces at once, each of this many bytes.
     pub fn new(
         config: &EngineConfig,
         (pieces_max, unit_bytes): (usize, usize),
         counts: Arc<Counts>,
     ) -> Self {
-        Sched {
-            jobs: Slab::new(),
-            pieces: Slab::new(),
+        Scheduler {
+            jobs: GenerationSlab::new(),
+            pieces: GenerationSlab::new(),
             reads: VecDeque::new(),
             writes: VecDeque::new(),
             again: VecDeque::new(),
@@ -92,14 +104,14 @@ impl Sched {
         }
     }
 
-    pub fn push(&mut self, job: Job, done: Done) -> Result<(), Refused> {
+    pub fn push(&mut self, job: Job, done: OnDone) -> Result<(), RefusedJob> {
         if self.closed {
-            return Err(Refused { job, why: RefusedWhy::Closed });
+            return Err(RefusedJob { job, why: RefusalReason::Closed });
         }
         if self.queued >= self.queue_max {
-            return Err(Refused { job, why: RefusedWhy::Full });
+            return Err(RefusedJob { job, why: RefusalReason::Full });
         }
-        let running = Running::new(job, done);
+        let running = RunningJob::new(job, done);
         let class = running.class();
         let number = self.jobs.insert(running);
         self.order(class).push_back(number);
@@ -125,9 +137,8 @@ impl Sched {
         self.pieces.numbers()
     }
 
-    /// The next request, if there is one to make. Jobs that are over without another request go to
-    /// `ended`.
-    pub fn next(&mut self, ended: &mut Vec<Ended>) -> Option<Request> {
+    /// The next request, if there is one. Jobs that end without another request go to `ended`.
+    pub fn next(&mut self, ended: &mut Vec<EndedJob>) -> Option<PieceRequest> {
         ended.append(&mut self.over);
         if let Some(number) = self.again.pop_front() {
             return self.request(number);
@@ -166,19 +177,19 @@ impl Sched {
         None
     }
 
-    /// Whether somebody else could make a request too.
+    /// Whether another thread could make a request too.
     pub fn has_more(&self) -> bool {
         !self.again.is_empty() || self.inflight < self.pieces_max && self.turn().is_some()
     }
 
-    /// What the kernel says of a piece: done, done in part, interrupted, or failed (a negative
-    /// error number).
-    pub fn landed(&mut self, number: u64, result: i32) -> Landed {
+    /// The kernel's result for a piece: done, partly done, interrupted, or failed (a negative error
+    /// number).
+    pub fn completed(&mut self, number: u64, result: i32) -> NextStep {
         let Some(piece) = self.pieces.get(number) else {
             tracing::error!(number, "a completion for a piece that is not there");
-            return Landed::Nothing;
+            return NextStep::Nothing;
         };
-        let Some(running) = self.jobs.get(piece.job) else { return Landed::Nothing };
+        let Some(running) = self.jobs.get(piece.job) else { return NextStep::Nothing };
         let request = running.request(number, (piece.part, piece.offset, piece.len));
         let stopping = self.closed || running.failed();
         match piece.verdict(result, &request, stopping) {
@@ -187,23 +198,23 @@ impl Sched {
             Verdict::Failed(e) => return self.end_piece(number, Some(e)),
             Verdict::Whole => {
                 return match running.show(number, (piece.part, piece.offset, piece.len)) {
-                    Some(show) => Landed::Show(show),
+                    Some(show) => NextStep::Show(show),
                     None => self.end_piece(number, None),
                 };
             }
         }
         self.again.push_back(number);
-        Landed::Nothing
+        NextStep::Nothing
     }
 
     /// A piece was shown to its job's watch, which survived or not.
-    pub fn shown(&mut self, number: u64, survived: bool) -> Landed {
+    pub fn shown(&mut self, number: u64, survived: bool) -> NextStep {
         let panicked = || Error::new(ErrorKind::Invalid, "the watch of an I/O job panicked");
         self.end_piece(number, (!survived).then(panicked))
     }
 
-    /// Takes no more jobs and begins no more pieces: jobs with pieces in flight end with those, the
-    /// rest is over now.
+    /// Accepts no more jobs and begins no more pieces. Jobs with pieces in flight end with those;
+    /// the others end now.
     pub fn close(&mut self) {
         self.closed = true;
         let left: Vec<u64> = self.reads.drain(..).chain(self.writes.drain(..)).collect();
@@ -215,72 +226,71 @@ impl Sched {
             self.over.extend(ended);
         }
         for number in std::mem::take(&mut self.again) {
-            if let Landed::Ended(ended) = self.end_piece(number, Some(Error::closed())) {
+            if let NextStep::Ended(ended) = self.end_piece(number, Some(Error::closed())) {
                 self.over.push(ended);
             }
         }
     }
 
-    /// The engine is dead: gives up memory that the kernel may still use, for ever, and ends every
-    /// job.
-    pub fn give_up(&mut self) -> Vec<Ended> {
+    /// The engine is dead: leaks memory that the kernel may still use, and ends every job.
+    pub fn abandon(&mut self) -> Vec<EndedJob> {
         self.close();
-        let left: Vec<Running> =
+        let left: Vec<RunningJob> =
             self.jobs.numbers().into_iter().filter_map(|n| self.jobs.remove(n)).collect();
-        self.over.drain(..).chain(left.into_iter().map(Running::give_up)).collect()
+        self.over.drain(..).chain(left.into_iter().map(RunningJob::abandon)).collect()
     }
 
-    /// Reads go first; while they wait, writes get one piece in four, and no more of the pieces in
-    /// flight than that.
-    fn turn(&self) -> Option<Class> {
+    /// Reads go first. While they wait, writes get one piece in four, and no larger share of the
+    /// pieces in flight.
+    fn turn(&self) -> Option<JobClass> {
         let share = (self.pieces_max / (READS_IN_A_ROW as usize + 1)).max(1);
         let owed = self.reads_in_a_row >= READS_IN_A_ROW && self.writes_inflight < share;
         match (self.reads.is_empty(), self.writes.is_empty()) {
             (true, true) => None,
-            (_, false) if owed || self.reads.is_empty() => Some(Class::Write),
-            _ => Some(Class::Read),
+            (_, false) if owed || self.reads.is_empty() => Some(JobClass::Write),
+            _ => Some(JobClass::Read),
         }
     }
 
-    /// How long the next piece of a class may be: as long as there is room, and while reads wait no
-    /// longer than those.
-    fn piece_bytes(&self, class: Class) -> usize {
+    /// The length of the next piece of a class: up to the free units, and while reads wait no
+    /// longer than theirs.
+    fn piece_bytes(&self, class: JobClass) -> usize {
         match class {
-            Class::Write if self.reads.is_empty() => self
+            JobClass::Write if self.reads.is_empty() => self
                 .write_bytes
                 .min(self.unit_bytes.saturating_mul(self.pieces_max - self.inflight)),
             _ => self.piece_bytes,
         }
     }
 
-    fn count(&mut self, class: Class, units: usize) {
+    fn count(&mut self, class: JobClass, units: usize) {
         self.inflight += units;
         match class {
-            Class::Read => self.reads_in_a_row = self.reads_in_a_row.saturating_add(1),
-            Class::Write => {
+            JobClass::Read => self.reads_in_a_row = self.reads_in_a_row.saturating_add(1),
+            JobClass::Write => {
                 (self.reads_in_a_row, self.writes_inflight) = (0, self.writes_inflight + units)
             }
         }
     }
 
-    fn order(&mut self, class: Class) -> &mut VecDeque<u64> {
+    fn order(&mut self, class: JobClass) -> &mut VecDeque<u64> {
         match class {
-            Class::Read => &mut self.reads,
-            Class::Write => &mut self.writes,
+            JobClass::Read => &mut self.reads,
+            JobClass::Write => &mut self.writes,
         }
     }
 
-    fn request(&mut self, number: u64) -> Option<Request> {
+    fn request(&mut self, number: u64) -> Option<PieceRequest> {
         let piece = self.pieces.get(number)?;
         let (offset, len) = (piece.offset + piece.done, piece.len - piece.done);
         Some(self.jobs.get(piece.job)?.request(number, (piece.part, offset, len)))
     }
 
-    fn end_piece(&mut self, number: u64, failed: Option<Error>) -> Landed {
-        let Some(piece) = self.pieces.remove(number) else { return Landed::Nothing };
+    fn end_piece(&mut self, number: u64, failed: Option<Error>) -> NextStep {
+        let Some(piece) = self.pieces.remove(number) else { return NextStep::Nothing };
         self.inflight -= piece.units;
-        self.writes_inflight -= if piece.class == Class::Write { piece.units } else { 0 };
-        let Some(running) = self.jobs.get(piece.job) else { return Landed::Nothing };
+        self.writes_inflight -= if piece.class == JobClass::Write { piece.units } else { 0 };
+        let Some(running) = self.jobs.get(piece.job) else { return NextStep::Nothing };
         running.inflight -= 1;
         match failed {
             Some(e) => {
@@ -289,11 +299,11 @@ impl Sched {
             }
             None => self.counts.piece(piece.len),
         }
-        self.end_if_idle(piece.job).map_or(Landed::Nothing, Landed::Ended)
+        self.end_if_idle(piece.job).map_or(NextStep::Nothing, NextStep::Ended)
     }
 
     /// Ends a job that has nothing in flight and nothing left to cut.
-    fn end_if_idle(&mut self, number: u64) -> Option<Ended> {
+    fn end_if_idle(&mut self, number: u64) -> Option<EndedJob> {
         self.jobs.get(number).filter(|r| r.inflight == 0 && r.is_cut())?;
         let running = self.jobs.remove(number)?;
         self.queued -= usize::from(!running.begun);
@@ -312,7 +322,7 @@ enum Verdict {
 }
 
 impl Piece {
-    fn verdict(&mut self, result: i32, whole: &Request, stopping: bool) -> Verdict {
+    fn verdict(&mut self, result: i32, whole: &PieceRequest, stopping: bool) -> Verdict {
         let left = self.len - self.done;
         match usize::try_from(result) {
             Ok(0) if whole.read => Verdict::Failed(Error::short_read(0)),
@@ -334,7 +344,7 @@ impl Piece {
         }
     }
 
-    fn refused(&mut self, code: i32, whole: &Request) -> Verdict {
+    fn refused(&mut self, code: i32, whole: &PieceRequest) -> Verdict {
         let what = if whole.read { "read failed" } else { "write failed" };
         let failed = Error::io(what, std::io::Error::from_raw_os_error(code));
         match code {
@@ -374,12 +384,12 @@ mod tests {
     use super::*;
     use crate::Part;
 
-    /// A schedule of 4 pieces of 4 KiB in flight, and a way to give it jobs of so many pieces.
-    fn sched() -> (Sched, impl Fn(&mut Sched, Class, usize)) {
+    /// A schedule of 4 pieces of 4 KiB in flight, and a function that pushes jobs of this many pieces.
+    fn sched() -> (Scheduler, impl Fn(&mut Scheduler, JobClass, usize)) {
         let config = EngineConfig::default().with_piece_bytes(4096);
         let arena = Arena::new(ArenaConfig::heap(1 << 20)).unwrap();
         let file: Arc<std::os::fd::OwnedFd> = Arc::new(tempfile::tempfile().unwrap().into());
-        let push = move |sched: &mut Sched, class, pieces: usize| {
+        let push = move |sched: &mut Scheduler, class, pieces: usize| {
             let len = pieces * 4096;
             let mut job = Job::read(Arc::clone(&file)).with_part(Part::Read {
                 at: 0,
@@ -389,22 +399,22 @@ mod tests {
             job.class = class;
             sched.push(job, Box::new(|_| {})).unwrap();
         };
-        (Sched::new(&config, (4, 4096), Arc::default()), push)
+        (Scheduler::new(&config, (4, 4096), Arc::default()), push)
     }
 
-    fn classes(sched: &mut Sched, pieces: usize) -> Vec<Class> {
+    fn classes(sched: &mut Scheduler, pieces: usize) -> Vec<JobClass> {
         let mut done = Vec::new();
         for _ in 0..pieces {
             let request = sched.next(&mut Vec::new()).unwrap();
             done.push(sched.pieces.get(request.number).unwrap().class);
-            let _ = sched.landed(request.number, request.len as i32);
+            let _ = sched.completed(request.number, request.len as i32);
         }
         done
     }
 
     #[test]
     fn reads_go_first_and_writes_do_not_starve() {
-        use Class::{Read, Write};
+        use JobClass::{Read, Write};
         let (mut sched, push) = sched();
         push(&mut sched, Write, 4);
         push(&mut sched, Read, 9);
@@ -417,10 +427,10 @@ mod tests {
     #[test]
     fn while_reads_wait_writes_hold_a_part_of_the_pieces_in_flight() {
         let (mut sched, push) = sched();
-        push(&mut sched, Class::Write, 8);
-        push(&mut sched, Class::Read, 40);
+        push(&mut sched, JobClass::Write, 8);
+        push(&mut sched, JobClass::Read, 40);
         let mut ended = Vec::new();
-        let mut flying: VecDeque<Request> = VecDeque::new();
+        let mut flying: VecDeque<PieceRequest> = VecDeque::new();
         for _ in 0..30 {
             flying.extend(std::iter::from_fn(|| sched.next(&mut ended)));
             assert_eq!(flying.len(), 4);
@@ -428,17 +438,17 @@ mod tests {
             // Reads complete, the write does not.
             let at = flying
                 .iter()
-                .position(|r| sched.pieces.get(r.number).unwrap().class == Class::Read)
+                .position(|r| sched.pieces.get(r.number).unwrap().class == JobClass::Read)
                 .unwrap();
             let read = flying.remove(at).unwrap();
-            let _ = sched.landed(read.number, 4096);
+            let _ = sched.completed(read.number, 4096);
         }
     }
 
     #[test]
     fn writes_are_long_where_no_read_waits_and_count_for_what_they_are() {
         let config = EngineConfig::default().with_piece_bytes(4096).with_write_bytes(3 * 4096);
-        let mut sched = Sched::new(&config, (4, 4096), Arc::default());
+        let mut sched = Scheduler::new(&config, (4, 4096), Arc::default());
         let file: Arc<std::os::fd::OwnedFd> = Arc::new(tempfile::tempfile().unwrap().into());
         let write = |pages: usize| {
             let from = kvtier_mem::View::from(vec![0; pages * 4096]);
@@ -446,13 +456,13 @@ mod tests {
         };
         sched.push(write(8), Box::new(|_| {})).unwrap();
         let mut ended = Vec::new();
-        let mut next = |sched: &mut Sched| {
+        let mut next = |sched: &mut Scheduler| {
             sched.next(&mut ended).map(|request| (request.number, request.len / 4096))
         };
         let (first, second) = (next(&mut sched).unwrap(), next(&mut sched).unwrap());
-        assert_eq!((first.1, second.1, sched.inflight), (3, 1, 4), "as many as there is room for");
+        assert_eq!((first.1, second.1, sched.inflight), (3, 1, 4), "as many as fit");
         assert!(next(&mut sched).is_none() && !sched.has_more());
-        let _ = sched.landed(first.0, 3 * 4096);
+        let _ = sched.completed(first.0, 3 * 4096);
         assert_eq!((sched.inflight, sched.writes_inflight), (1, 1));
         let lease = kvtier_mem::Lease::from(vec![0; 4 * 4096]);
         let read = Job::read(Arc::clone(&file)).with_part(Part::Read {
@@ -471,51 +481,51 @@ mod tests {
     #[test]
     fn a_late_completion_changes_nothing() {
         let (mut sched, push) = sched();
-        push(&mut sched, Class::Read, 2);
+        push(&mut sched, JobClass::Read, 2);
         let first = sched.next(&mut Vec::new()).unwrap();
-        assert!(matches!(sched.landed(first.number, 4096), Landed::Nothing));
+        assert!(matches!(sched.completed(first.number, 4096), NextStep::Nothing));
         let second = sched.next(&mut Vec::new()).unwrap();
-        assert!(matches!(sched.landed(first.number, 4096), Landed::Nothing));
+        assert!(matches!(sched.completed(first.number, 4096), NextStep::Nothing));
         assert_eq!(sched.inflight(), [second.number]);
-        assert!(matches!(sched.landed(second.number, 4096), Landed::Ended(_)));
+        assert!(matches!(sched.completed(second.number, 4096), NextStep::Ended(_)));
     }
 
     #[test]
     fn interruptions_are_retried_a_limited_number_of_times() {
         let (mut sched, push) = sched();
-        push(&mut sched, Class::Read, 1);
+        push(&mut sched, JobClass::Read, 1);
         for _ in 0..RETRIES_MAX {
             let request = sched.next(&mut Vec::new()).unwrap();
-            assert!(matches!(sched.landed(request.number, -libc::EINTR), Landed::Nothing));
+            assert!(matches!(sched.completed(request.number, -libc::EINTR), NextStep::Nothing));
         }
         let request = sched.next(&mut Vec::new()).unwrap();
-        assert!(matches!(sched.landed(request.number, -libc::EINTR), Landed::Ended(_)));
+        assert!(matches!(sched.completed(request.number, -libc::EINTR), NextStep::Ended(_)));
         assert_eq!(sched.counts.stats(0).retries, u64::from(RETRIES_MAX));
     }
 
     #[test]
     fn a_short_request_continues_where_it_stopped() {
         let (mut sched, push) = sched();
-        push(&mut sched, Class::Read, 1);
+        push(&mut sched, JobClass::Read, 1);
         let first = sched.next(&mut Vec::new()).unwrap();
-        assert!(matches!(sched.landed(first.number, 1000), Landed::Nothing));
+        assert!(matches!(sched.completed(first.number, 1000), NextStep::Nothing));
         let rest = sched.next(&mut Vec::new()).unwrap();
         assert_eq!((rest.at, rest.addr, rest.len), (1000, first.addr + 1000, 3096));
-        assert!(matches!(sched.landed(rest.number, 3096), Landed::Ended(_)));
+        assert!(matches!(sched.completed(rest.number, 3096), NextStep::Ended(_)));
         assert_eq!(sched.counts.stats(0).short_ios, 1);
     }
 
     #[test]
     fn closing_ends_what_has_not_begun_and_lets_the_rest_land() {
         let (mut sched, push) = sched();
-        push(&mut sched, Class::Read, 2);
-        push(&mut sched, Class::Write, 1);
+        push(&mut sched, JobClass::Read, 2);
+        push(&mut sched, JobClass::Write, 1);
         let first = sched.next(&mut Vec::new()).unwrap();
         sched.close();
         let mut ended = Vec::new();
         assert!(sched.next(&mut ended).is_none());
         assert_eq!((ended.len(), sched.queued(), sched.is_idle()), (1, 0, false));
-        assert!(matches!(sched.landed(first.number, -libc::ECANCELED), Landed::Ended(_)));
+        assert!(matches!(sched.completed(first.number, -libc::ECANCELED), NextStep::Ended(_)));
         assert!(sched.is_idle());
     }
 }
