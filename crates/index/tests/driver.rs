@@ -300,12 +300,12 @@ fn pages_list_every_chunk_once() {
 #[test]
 fn digests_that_share_a_tag_are_different_chunks() {
     let mut index = index(100);
-    let mut twin = key(1);
-    twin.0[31] = 0;
-    for (digest, len) in [(key(1), 5), (twin, 6)] {
+    let mut colliding = key(1);
+    colliding.0[31] = 0;
+    for (digest, len) in [(key(1), 5), (colliding, 6)] {
         assert!(matches!(index.insert(Chunk::new(digest, len, 10)), InsertOutcome::New(_)));
     }
-    assert_eq!([key(1), twin].map(|digest| index.get(&digest).unwrap().chunk.len), [5, 6]);
+    assert_eq!([key(1), colliding].map(|digest| index.get(&digest).unwrap().chunk.len), [5, 6]);
     assert!(matches!(index.remove(&key(1)), RemoveOutcome::Gone(entry) if entry.chunk.len == 5));
-    assert_eq!(index.get(&twin).unwrap().chunk.len, 6);
+    assert_eq!(index.get(&colliding).unwrap().chunk.len, 6);
 }

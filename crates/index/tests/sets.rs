@@ -59,7 +59,7 @@ fn a_corrupt_member_hides_the_others_until_it_is_written_again() {
     assert!(save(&mut index, 2).is_empty());
     index.end_set(set);
     assert_eq!(visible(&index), [1, 2, 3, 4]);
-    // Set aside, and found whole again, is as good.
+    // A member that is quarantined and then found valid again is visible again.
     index.mark_suspect(&key(3));
     index.clear_suspect(&key(3));
     assert_eq!(visible(&index), [1, 2, 3, 4]);

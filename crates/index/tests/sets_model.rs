@@ -24,7 +24,7 @@ enum Op {
     Evicted(u8),
     Restored(u8),
     Suspect(u8),
-    Acquit(u8),
+    ClearSuspect(u8),
     Hold(Vec<u8>),
     Release(usize),
     Squeeze,
@@ -43,7 +43,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => key.clone().prop_map(Op::Evicted),
         1 => key.clone().prop_map(Op::Restored),
         3 => key.clone().prop_map(Op::Suspect),
-        1 => key.prop_map(Op::Acquit),
+        1 => key.prop_map(Op::ClearSuspect),
         2 => keys.prop_map(Op::Hold),
         2 => any::<usize>().prop_map(Op::Release),
         2 => Just(Op::Squeeze),
@@ -82,7 +82,7 @@ fn step(index: &mut Index, (saving, holds): (&mut Vec<SetId>, &mut Vec<HoldId>),
             let _ = index.abort_evict(&digest(key));
         }
         Op::Suspect(key) => index.mark_suspect(&digest(key)),
-        Op::Acquit(key) => index.clear_suspect(&digest(key)),
+        Op::ClearSuspect(key) => index.clear_suspect(&digest(key)),
         Op::Hold(keys) => holds.push(index.hold(&all(keys), 1).unwrap()),
         Op::Release(nth) => take(holds, nth).into_iter().for_each(|hold| index.release(hold)),
         Op::Squeeze => {

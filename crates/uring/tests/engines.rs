@@ -35,7 +35,7 @@ both! {
     panics_of_callbacks_end_nothing
     dropping_the_engine_returns_all_memory
     registered_or_not_the_bytes_are_the_same
-    a_full_disk_is_told
+    a_full_disk_is_reported
     a_blocked_file_does_not_block_the_end
     callbacks_may_submit_and_close
     wrong_numbers_are_refused
@@ -361,7 +361,7 @@ fn registered_or_not_the_bytes_are_the_same(kind: EngineKind) {
     all_home(&ours);
 }
 
-fn a_full_disk_is_told(kind: EngineKind) {
+fn a_full_disk_is_reported(kind: EngineKind) {
     let (engine, arena) = (engine(kind), arena(1 << 20));
     let full = Arc::new(File::options().write(true).open("/dev/full").unwrap().into());
     let error =
