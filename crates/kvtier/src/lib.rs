@@ -34,7 +34,6 @@ pub mod config;
 mod host;
 pub mod metrics;
 pub mod prelude;
-mod promise;
 mod stack;
 mod sync;
 

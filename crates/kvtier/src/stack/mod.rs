@@ -35,12 +35,11 @@ use std::time::{Duration, Instant};
 
 use kvtier_core::{
     Batch, Caps, Clock, Ctx, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key,
-    Load, Loaded, LookedUp, Mode, Op, Pass, Removed, Save, Saved, ShedReason, Slot, Ticket, Tier,
-    Timekeeper, ticket,
+    Load, Loaded, LookedUp, Mode, Op, Pass, Removed, Reply, Save, Saved, ShedReason, Slot, Ticket,
+    Tier, Timekeeper, ticket,
 };
 
 use crate::metrics::StackCounters;
-use crate::promise::Promise;
 pub use config::StackConfig;
 use executor::{Executor, Spawner};
 use hit_counter::HitCounter;
@@ -160,43 +159,43 @@ impl Stack {
     /// # Errors
     /// `Timeout` at the deadline, `Closed` or `Throttled` if the stack does not accept the call.
     pub fn flush(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
-        let (promise, ticket) = Promise::new(self.clock.clock(), ctx.deadline);
-        self.spawn("flush", promise, |inner, promise| async move {
+        self.spawn("flush", ctx.deadline, |inner, reply| async move {
             inner.flush().await;
-            drop(promise.keep(Ok(())));
-        });
-        ticket
+            reply.complete(Ok(()));
+        })
     }
 
     /// Runs an op that is not a batch, if the gate admits it and its deadline is not over.
     fn spawn<T, F>(
         &self,
         op: &'static str,
-        promise: Promise<T>,
-        work: impl FnOnce(Arc<Inner>, Promise<T>) -> F,
-    ) where
+        deadline: Instant,
+        work: impl FnOnce(Arc<Inner>, Reply<T>) -> F,
+    ) -> Ticket<Result<T, Error>>
+    where
         T: Send + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
-        let no = |kind| {
-            Error::new(kind, "the stack does not accept this op now")
-                .with_op(op)
-                .with_tier(self.caps.name.clone())
-        };
-        let pass: Pass = match promise.is_over().map_or_else(|| self.gate.enter(0), Err) {
+        let (reply, ticket) = Reply::new_on(self.clock.clock(), op, deadline);
+        if reply.is_over() && !self.gate.is_closed() {
+            reply.give_up();
+            return ticket;
+        }
+        let pass: Pass = match self.gate.enter(0) {
             Ok(pass) => pass,
-            Err(kind) => return drop(promise.keep(Err(no(self.closed_or(kind))))),
+            Err(kind) => {
+                let error = Error::new(kind, "the stack does not accept this op now");
+                reply.complete(Err(error.with_op(op).with_tier(self.caps.name.clone())));
+                return ticket;
+            }
         };
-        self.clock.schedule(promise.deadline(), &promise.expiry());
-        let work = work(Arc::clone(&self.inner), promise);
+        self.clock.schedule(deadline, &reply.expiry());
+        let work = work(Arc::clone(&self.inner), reply);
         self.executor.spawn(async move {
             work.await;
             drop(pass);
         });
-    }
-
-    fn closed_or(&self, kind: ErrorKind) -> ErrorKind {
-        if self.gate.is_closed() { ErrorKind::Closed } else { kind }
+        ticket
     }
 
     /// Admits the ops of a batch. Those that the gate rejects are answered here, without waiting for
@@ -285,12 +284,13 @@ impl Tier for Stack {
         mode: Mode,
         hold: Hold,
     ) -> Ticket<Result<LookedUp, Error>> {
-        let (promise, ticket) = Promise::new(self.clock.clock(), ctx.deadline);
+        let deadline = ctx.deadline;
         let ctx = ctx.clone();
-        self.spawn("lookup", promise, move |inner, promise| async move {
+        let ticket = self.spawn("lookup", deadline, move |inner, reply| async move {
             let found = inner.lookup(&ctx, &keys, mode, hold).await;
+            let held = found.as_ref().ok().and_then(|found| found.hold);
             // The caller does not get a late answer, so its hold is released here.
-            if let Err(Ok(LookedUp { hold: Some(id), .. })) = promise.keep(found) {
+            if let (false, Some(id)) = (reply.complete(found), held) {
                 inner.release(inner.holds.take(id));
             }
         });
@@ -338,13 +338,11 @@ impl Tier for Stack {
     }
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
-        let (promise, ticket) = Promise::new(self.clock.clock(), ctx.deadline);
+        let deadline = ctx.deadline;
         let ctx = ctx.clone();
-        self.spawn("remove", promise, move |inner, promise| async move {
-            let removed = inner.remove(&ctx, &keys).await;
-            drop(promise.keep(removed));
-        });
-        ticket
+        self.spawn("remove", deadline, move |inner, reply| async move {
+            reply.complete(inner.remove(&ctx, &keys).await);
+        })
     }
 
     fn release(&self, hold: HoldId) {
