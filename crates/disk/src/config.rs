@@ -103,7 +103,7 @@ pub struct DiskConfig {
     /// How long a save waits for room that others are freeing before it is shed. For tests: longer
     /// than a machine may stand still.
     #[doc(hidden)]
-    pub room_wait_max: Duration,
+    pub space_wait_max: Duration,
     /// The clock that deadlines, holds, hints and the tier's own rounds go by.
     pub clock: Clock,
 }
@@ -133,7 +133,7 @@ impl DiskConfig {
             verify: Verify::Lenient,
             chunk_shape: None,
             sweep_every: Duration::from_secs(60),
-            room_wait_max: Duration::from_secs(1),
+            space_wait_max: Duration::from_secs(1),
             clock: Clock::real(),
         }
     }

@@ -10,31 +10,31 @@ use kvtier_core::{
 use kvtier_index::{Chunk, Index, IndexConfig, InsertOutcome, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
 
+use crate::batch::SaveBatch;
 use crate::changes::ChangeLog;
 use crate::counters::add;
 use crate::data_dir::{self, DataDir};
 use crate::geometry::{Geometry, agree_on_namespace};
-use crate::hands::Hands;
 use crate::history::{self, Journal, Reader};
-use crate::keeper::{Chores, Keeper};
 use crate::layout::{self, Foreign, Sweeper, Verify};
 use crate::ledger::Ledger;
 use crate::ledger_check::LedgerCheck;
+use crate::maintenance::{Maintenance, MaintenanceTasks};
 use crate::mover::Mover;
 use crate::name::{self, PAGE};
 use crate::pool::{Lane, Pool};
-use crate::shared::{Books, Shared};
+use crate::shared::{DirState, Shared};
 use crate::syncer::Syncer;
 use crate::tenants::Tenants;
-use crate::together::Together;
+use crate::workers::Workers;
 use crate::{DiskConfig, load, lookup, save};
 
 /// A tier in a directory, over a [`Mover`].
 #[derive(Debug)]
 pub struct Disk<M: Mover> {
     shared: Arc<Shared<M>>,
-    hands: Hands,
-    keeper: Keeper,
+    workers: Workers,
+    maintenance: Maintenance,
     sweeper: Option<Sweeper<M>>,
 }
 
@@ -64,7 +64,7 @@ impl<M: Mover> Disk<M> {
         let index = Index::new(index_config, policy);
         let mut index = index
             .map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
-        let (books, reader) = open_books(data_dir, &config, &mut index)?;
+        let (dir_state, reader) = open_dir_state(data_dir, &config, &mut index)?;
         let gate = Gate::new(GateLimits::new(config.ops_max, config.inflight_bytes_max));
         let mut caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
         caps.align = PAGE as usize;
@@ -77,26 +77,27 @@ impl<M: Mover> Disk<M> {
         let bounce = memory(config.bounce_bytes)?;
         let (quotas, compat) = (config.quotas.clone(), config.compat);
         let shared =
-            Arc::new(Shared::new(caps, &config, mover, books, (index, gate, tails, bounce)));
+            Arc::new(Shared::new(caps, &config, mover, dir_state, (index, gate, tails, bounce)));
         shared.limit(&quotas);
         shared.index().set_compat(compat);
         let listed = list_known(&shared)?;
-        shared.fit_under_the_cap();
+        shared.evict_to_cap();
         let pool =
             Pool::start(&config.name, config.threads).map_err(failed("cannot start a thread"))?;
         let theirs = Arc::clone(&shared);
         let syncer = Syncer::start(&config.name, move || theirs.data_dir.sync_all());
         let syncer = syncer.map_err(failed("cannot start a thread"))?;
-        let hands =
-            Hands { pool: Arc::new(pool), syncer: Arc::new(syncer), clock: Arc::new(clock) };
+        let workers =
+            Workers { pool: Arc::new(pool), syncer: Arc::new(syncer), clock: Arc::new(clock) };
         let sweeper =
             shared.data_dir.foreign().map(|_| Sweeper::start(&shared, config.sweep_every, listed));
         let sweeper = sweeper.transpose().map_err(failed("cannot start a thread"))?;
         let free_min_bytes = config.free_min_bytes.map_or_else(|| free_min(&config.path), Ok);
-        let chores =
-            free_min_bytes.and_then(|free| Chores::new(&shared, reader, config.flush_every, free));
-        let keeper = chores.and_then(Keeper::start).map_err(failed("cannot keep the directory"))?;
-        Ok(Disk { shared, hands, keeper, sweeper })
+        let tasks = free_min_bytes
+            .and_then(|free| MaintenanceTasks::new(&shared, reader, config.flush_every, free));
+        let maintenance =
+            tasks.and_then(Maintenance::start).map_err(failed("cannot keep the directory"))?;
+        Ok(Disk { shared, workers, maintenance, sweeper })
     }
 
     /// What moves the bytes.
@@ -160,11 +161,11 @@ impl<M: Mover> Disk<M> {
 
 /// Takes what the directory lists and its journals tell into the index, and opens all that is kept
 /// there besides chunks.
-fn open_books(
+fn open_dir_state(
     data_dir: DataDir,
     config: &DiskConfig,
     index: &mut Index,
-) -> Result<(Books, Reader), Error> {
+) -> Result<(DirState, Reader), Error> {
     let what = format!("cannot read {}", data_dir.root().display());
     let failed = move |e: std::io::Error| {
         Error::new(crate::kind_of(&e), what.clone())
@@ -175,7 +176,7 @@ fn open_books(
     let is_local = data_dir::is_local(data_dir.root()).map_err(&failed)?;
     // Before the listing: what is published meanwhile is in one of them.
     let changes = open_changes(&data_dir, is_local, &config.clock).map_err(&failed)?;
-    let twins_bytes = list_into(&data_dir, index).map_err(&failed)?;
+    let duplicate_bytes = list_into(&data_dir, index).map_err(&failed)?;
     let tenants = Tenants::open(&data_dir)?;
     // How much lies in a foreign layout is not known yet; its sweep asks.
     let manifest = match data_dir.foreign() {
@@ -187,7 +188,7 @@ fn open_books(
     one.map_or(Ok(()), |ns| agree_on_namespace(&data_dir, &tenants, ns))?;
     let mut open = || {
         let may_write = !data_dir.is_read_only();
-        let aside_bytes =
+        let quarantine_bytes =
             data_dir::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
         let (reader, damage) = history::restore(&own, index)?;
         damage.into_iter().for_each(|found| data_dir.note_damage(found));
@@ -201,12 +202,14 @@ fn open_books(
             if may_write { Ledger::open(&own, is_local)? } else { Ledger::detached(is_local) };
         let used = index.usage().used;
         let ledger_check = match may_write {
-            true => count_at_start(&data_dir, &ledger, used + aside_bytes, twins_bytes > 0)?,
+            true => {
+                count_at_start(&data_dir, &ledger, used + quarantine_bytes, duplicate_bytes > 0)?
+            }
             false => LedgerCheck::default(),
         };
-        Ok((ledger, ledger_check, reader, aside_bytes))
+        Ok((ledger, ledger_check, reader, quarantine_bytes))
     };
-    let (ledger, ledger_check, reader, aside_bytes) = open().map_err(failed)?;
+    let (ledger, ledger_check, reader, quarantine_bytes) = open().map_err(failed)?;
     // Without a corner nothing is written until there is one.
     let journal = Journal::new(
         &own,
@@ -215,7 +218,16 @@ fn open_books(
     );
     let geometry = Geometry::new(&manifest);
     Ok((
-        Books { data_dir, ledger, ledger_check, journal, changes, tenants, aside_bytes, geometry },
+        DirState {
+            data_dir,
+            ledger,
+            ledger_check,
+            journal,
+            changes,
+            tenants,
+            quarantine_bytes,
+            geometry,
+        },
         reader,
     ))
 }
@@ -261,17 +273,17 @@ fn open_changes(data_dir: &DataDir, is_local: bool, clock: &Clock) -> std::io::R
 /// Enters all chunks that lie there; of one that lies there with two lengths, the newer. Answers
 /// the bytes of the files that went for it.
 fn list_into(data_dir: &DataDir, index: &mut Index) -> std::io::Result<u64> {
-    let (mut twins, mut bytes) = (Vec::new(), 0);
+    let (mut duplicates, mut bytes) = (Vec::new(), 0);
     if data_dir.foreign().is_some() {
         return Ok(0);
     }
     data_dir.list(|digest, len| {
         match index.insert(Chunk::new(digest, len, name::file_len(len))) {
-            InsertOutcome::Replaced { old } if old.len != len => twins.push((digest, old.len)),
+            InsertOutcome::Replaced { old } if old.len != len => duplicates.push((digest, old.len)),
             _ => {}
         }
     })?;
-    for (digest, other) in twins {
+    for (digest, other) in duplicates {
         let Some(known) = index.get(&digest).map(|entry| entry.chunk.len) else { continue };
         let kept = data_dir.keep_newer(&digest, known, other)?;
         bytes += kept.gone_bytes;
@@ -370,19 +382,6 @@ impl<M: Mover> Shared<M> {
             }
         }
     }
-
-    /// Deletes what is over the cap, as far as it can be deleted.
-    pub fn fit_under_the_cap(&self) {
-        if !self.may_evict() {
-            return;
-        }
-        loop {
-            let victims = self.index().victims(self.now_ms(), 0);
-            if victims.is_empty() || self.evict(victims) == 0 {
-                return;
-            }
-        }
-    }
 }
 
 fn keys_of<O: Op>(ops: &[O]) -> Vec<Key> {
@@ -419,7 +418,7 @@ impl<M: Mover> Tier for Disk<M> {
         if let Some(refused) = keys.iter().find_map(|key| self.refusal(key, "lookup")) {
             return Ticket::ready(Err(refused));
         }
-        self.shared.tenants.meet(&keys);
+        self.shared.tenants.note_all(&keys);
         let knows_all = self.shared.follow_few_changes();
         // Where much is new, it is read first, on another thread.
         if (knows_all || self.shared.asks_names())
@@ -434,9 +433,9 @@ impl<M: Mover> Tier for Disk<M> {
             ));
         };
         let (answer, ticket) = Reply::new_on(&self.shared.clock, "lookup", ctx.deadline);
-        self.hands.clock.schedule(ctx.deadline, &answer.expiry());
+        self.workers.clock.schedule(ctx.deadline, &answer.expiry());
         let shared = Arc::clone(&self.shared);
-        self.hands.pool.push(Lane::Read, move || {
+        self.workers.pool.push(Lane::Read, move || {
             lookup::look(&shared, &keys, (mode, hold), answer);
             drop(pass);
         });
@@ -445,20 +444,20 @@ impl<M: Mover> Tier for Disk<M> {
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let (batch, slots, ticket) = Batch::new_on(&self.shared.clock, ctx.deadline, keys_of(&ops));
-        self.hands.clock.schedule(ctx.deadline, &batch.expiry());
-        // Together and before the answers, which come in any order: the head of a chain is to stay
+        self.workers.clock.schedule(ctx.deadline, &batch.expiry());
+        // SaveBatch and before the answers, which come in any order: the head of a chain is to stay
         // longer than its tail.
-        self.shared.adopt(ops.iter().map(|op| &op.key));
+        self.shared.assign_tenants(ops.iter().map(|op| &op.key));
         self.shared.used(&ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>(), &ctx.hint);
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = load::refusal(&op, &self.shared.mover, self.shared.bounce_bytes)
                 .or_else(|| self.refusal(&op.key, "load"));
             let refusal = refusal.or_else(|| self.shared.misfit(&op.key, None));
             if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
-                let (shared, hands) = (Arc::clone(&self.shared), self.hands.clone());
-                self.hands
+                let (shared, workers) = (Arc::clone(&self.shared), self.workers.clone());
+                self.workers
                     .pool
-                    .push(Lane::Read, move || load::begin(&shared, &hands, (op, slot), None));
+                    .push(Lane::Read, move || load::begin(&shared, &workers, (op, slot), None));
             }
         }
         ticket
@@ -466,17 +465,17 @@ impl<M: Mover> Tier for Disk<M> {
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new_on(&self.shared.clock, ctx.deadline, keys_of(&ops));
-        self.hands.clock.schedule(ctx.deadline, &batch.expiry());
+        self.workers.clock.schedule(ctx.deadline, &batch.expiry());
         if self.shared.data_dir.is_read_only() && !self.shared.gate.is_closed() {
             shed_all(&self.shared, ops.into_iter().zip(slots), ShedReason::ReadOnly);
             return ticket;
         }
-        let Ok(together) = Together::new(&self.shared, ctx, &ops) else {
+        let Ok(batch) = SaveBatch::new(&self.shared, ctx, &ops) else {
             shed_all(&self.shared, ops.into_iter().zip(slots), ShedReason::IncompleteSets);
             return ticket;
         };
-        let announced = self.shared.announce(ctx.chain, &ops);
-        for ((op, slot), announced) in ops.into_iter().zip(slots).zip(announced) {
+        let pending = self.shared.add_pending(ctx.chain, &ops);
+        for ((op, slot), pending) in ops.into_iter().zip(slots).zip(pending) {
             let refusal =
                 save::refusal(&op.key, &op.from, &self.shared.mover, self.shared.bounce_bytes);
             let refusal = refusal.or_else(|| self.refusal(&op.key, "save"));
@@ -484,10 +483,10 @@ impl<M: Mover> Tier for Disk<M> {
             if let Some((op, slot)) =
                 self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled))
             {
-                let (shared, hands) = (Arc::clone(&self.shared), self.hands.clone());
-                let together = Arc::clone(&together);
-                let asked = save::Asked { op, slot, announced, together, shape: ctx.shape.clone() };
-                self.hands.pool.push(Lane::Write, move || save::begin(&shared, &hands, asked));
+                let (shared, workers) = (Arc::clone(&self.shared), self.workers.clone());
+                let batch = Arc::clone(&batch);
+                let asked = save::Asked { op, slot, pending, batch, shape: ctx.shape.clone() };
+                self.workers.pool.push(Lane::Write, move || save::begin(&shared, &workers, asked));
             }
         }
         ticket
@@ -513,9 +512,9 @@ impl<M: Mover> Tier for Disk<M> {
             }
         };
         let (answer, ticket) = Reply::new_on(&self.shared.clock, "remove", ctx.deadline);
-        self.hands.clock.schedule(ctx.deadline, &answer.expiry());
+        self.workers.clock.schedule(ctx.deadline, &answer.expiry());
         let shared = Arc::clone(&self.shared);
-        self.hands.pool.push(Lane::Write, move || {
+        self.workers.pool.push(Lane::Write, move || {
             lookup::remove(&shared, &keys, answer);
             drop(pass);
         });
@@ -532,7 +531,7 @@ impl<M: Mover> Tier for Disk<M> {
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         let ticket = self.shared.gate.ready(ctx.deadline);
-        self.hands.clock.schedule(ctx.deadline, &self.shared.gate.expiry());
+        self.workers.clock.schedule(ctx.deadline, &self.shared.gate.expiry());
         ticket
     }
 
@@ -555,9 +554,9 @@ impl<M: Mover> Observe for Disk<M> {
         let index = self.shared.index();
         let all = index.usage();
         let mut usage = Usage::default();
-        let aside_bytes = self.shared.aside_bytes.load(Ordering::Relaxed);
+        let quarantine_bytes = self.shared.quarantine_bytes.load(Ordering::Relaxed);
         let known = self.shared.data_dir.foreign().is_none_or(Foreign::is_swept);
-        usage.used_bytes = known.then_some(all.used + aside_bytes);
+        usage.used_bytes = known.then_some(all.used + quarantine_bytes);
         usage.capacity_bytes = Some(all.capacity);
         usage.chunks = all.entries as u64;
         usage.tenants = index
@@ -578,7 +577,7 @@ impl<M: Mover> Observe for Disk<M> {
             keys: page
                 .chunks
                 .iter()
-                .map(|c| KeyInfo { key: c.digest, len: self.shared.told_len(c) })
+                .map(|c| KeyInfo { key: c.digest, len: self.shared.reported_len(c) })
                 .collect(),
             next: page.next.map(|cursor| Cursor(cursor.as_u32().into())),
         }
@@ -595,18 +594,18 @@ impl<M: Mover> Observe for Disk<M> {
         let read_only = "read-only: the file system takes no writes; loads and lookups are served, saves are shed, nothing is evicted; \
                          they go on when it can be written again";
         reasons.extend(self.shared.data_dir.is_read_only().then(|| read_only.to_owned()));
-        reasons.extend(self.shared.tell_of_restoring());
+        reasons.extend(self.shared.restored_note());
         reasons.extend(self.shared.data_dir.damage());
-        reasons.extend(self.shared.medium.describe(&self.shared.clock));
+        reasons.extend(self.shared.full_device.describe(&self.shared.clock));
         reasons.extend(self.shared.data_dir.foreign().map(Foreign::describe));
         reasons.extend(self.shared.geometry.describe());
         let mut counters = self.shared.counters.all();
         counters.extend(self.shared.mover.counters());
         let gate = self.shared.gate.stats();
-        counters.extend([("queue_us", self.hands.pool.waited_us())]);
+        counters.extend([("queue_us", self.workers.pool.waited_us())]);
         counters.extend([("throttled", gate.throttled), ("stranded", gate.stranded_total)]);
         let healthy =
-            !self.shared.gate.is_closed() && !self.shared.medium.sheds(&self.shared.clock);
+            !self.shared.gate.is_closed() && !self.shared.full_device.sheds(&self.shared.clock);
         Status::new(healthy, reasons, counters)
     }
 }
@@ -616,15 +615,15 @@ impl<M: Mover> Drop for Disk<M> {
     /// it ended.
     fn drop(&mut self) {
         drop(self.shared.gate.close());
-        self.shared.for_room.close();
-        self.shared.for_memory.close();
+        self.shared.space_queue.close();
+        self.shared.memory_queue.close();
         self.shared.mover.close();
-        self.hands.pool.close();
-        self.hands.syncer.close();
+        self.workers.pool.close();
+        self.workers.syncer.close();
         if let Some(sweeper) = &self.sweeper {
             sweeper.close();
         }
-        self.keeper.close();
+        self.maintenance.close();
     }
 }
 

@@ -238,7 +238,7 @@ fn kind(key: &Key, tenants: &Tenants) -> String {
 
 fn clash(root: &Path, name: &str, theirs: String, ours: String) -> Error {
     let what = format!(
-        "{} is shared by others whose chunks have another geometry: its manifest says `{name}: {theirs}`, this is `{ours}`; give all the same \
+        "{} is shared by others owner_of chunks have another geometry: its manifest says `{name}: {theirs}`, this is `{ours}`; give all the same \
          configuration, or use another directory",
         root.display()
     );

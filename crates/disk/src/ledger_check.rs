@@ -15,8 +15,7 @@ use kvtier_core::Event;
 use kvtier_index::{IndexEntry, SlotCursor};
 use kvtier_key::Digest;
 
-use crate::data_dir::{RemovedStale, quarantine};
-use crate::layout::Foreign;
+use crate::data_dir::RemovedStale;
 use crate::ledger::{Claimed, Generation, Ledger, Recounted, is_damage};
 use crate::mover::Mover;
 use crate::name;
@@ -141,7 +140,7 @@ impl<M: Mover> Shared<M> {
     }
 
     /// Learns whether other processes have the directory open.
-    pub fn look_for_peers(&self) -> io::Result<()> {
+    pub fn detect_peers(&self) -> io::Result<()> {
         let is_alone = self.data_dir.if_alone(|| Ok(()))?;
         let had = self.ledger_check.has_peers.swap(!is_alone, Ordering::Relaxed);
         if had && is_alone {
@@ -221,7 +220,7 @@ impl<M: Mover> Shared<M> {
         if before != Some(after) {
             tracing::warn!(tier = %self.caps.name, before, after, "the ledger did not count what lies there; counted anew");
         }
-        self.for_room.call();
+        self.space_queue.notify();
         self.listeners.notify();
         Ok(())
     }
@@ -272,7 +271,7 @@ impl<M: Mover> Shared<M> {
     }
 
     /// A chunk that we know lies there with a length `other` too: the newer stays.
-    pub fn part(&self, digest: &Digest, other: u64) {
+    pub fn resolve_duplicate(&self, digest: &Digest, other: u64) {
         let _one = self.name(digest);
         let Some(IndexEntry { mut chunk, .. }) = self.index().known(digest) else { return };
         if chunk.len == other {
@@ -289,27 +288,5 @@ impl<M: Mover> Shared<M> {
             }
             Err(e) => self.fault(format!("cannot delete one of two files of {digest}: {e}")),
         }
-    }
-
-    /// Moves a chunk's damaged file out of the way. Its [name](Self::name) is held. In a foreign
-    /// layout the ledger counts what the index knew, and not what another program wrote since.
-    pub fn set_aside(&self, digest: &Digest, len: u64, was_known: bool) -> io::Result<()> {
-        let (_moving, since) = (self.ledger_check.moving(), self.ledger.generation());
-        let max = quarantine::bytes_max(self.capacity_bytes);
-        self.data_dir.delete_sidecar(digest)?;
-        let kept = quarantine::keep(
-            &self.data_dir.own(),
-            &self.data_dir.root().join(self.data_dir.at(digest, len)?),
-            max,
-        )?;
-        self.aside_bytes.fetch_add(kept, Ordering::Relaxed);
-        // It was counted by the length in its name, and may have another.
-        let is_counted = |foreign: &Foreign| was_known && !foreign.is_uncounted(digest);
-        let counted = match self.data_dir.foreign().is_none_or(is_counted) {
-            true => self.data_dir.file_len(len),
-            false => 0,
-        };
-        self.ledger.release_later(counted.saturating_sub(kept), since);
-        self.ledger.add(kept.saturating_sub(counted))
     }
 }

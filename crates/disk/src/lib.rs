@@ -8,42 +8,43 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod aside;
-mod bounce;
+mod batch;
 mod changes;
 mod config;
 mod counters;
 mod data_dir;
 mod delegate;
 mod disk;
-mod follow;
+mod evict;
 pub mod footer;
+mod full_device;
 mod geometry;
-mod hands;
 mod history;
 pub mod inspect;
-mod keeper;
 mod layout;
 mod leadership;
 mod ledger;
 mod ledger_check;
-mod line;
 mod load;
-mod looks;
+mod load_buffers;
 mod lookup;
-mod medium;
+mod maintenance;
 mod mover;
 pub mod name;
 mod pool;
 mod probe;
+mod quarantine;
 mod readers;
+mod reconcile;
 mod restore;
-mod room;
 mod save;
+mod scan_throttle;
 mod shared;
+mod space;
 mod syncer;
 mod tenants;
-mod together;
+mod wait_queue;
+mod workers;
 
 pub use config::{DiskConfig, Durability};
 pub use data_dir::kind_of;

@@ -6,35 +6,35 @@ use kvtier_core::{Error, ErrorKind, Event, Load, Loaded, MissReason, Slot};
 use kvtier_key::{BlockSums, Key, PieceSums};
 use kvtier_mem::Lease;
 
-use crate::bounce::{Landing, scatter};
 use crate::counters::add;
 use crate::data_dir::FileId;
 use crate::footer;
-use crate::hands::Hands;
 use crate::layout;
-use crate::line::Turn;
+use crate::load_buffers::{LoadBuffers, scatter};
 use crate::mover::{Moved, Mover, Part, Transfer};
 use crate::name::{PAGE, file_len};
 use crate::pool::{Lane, Pool};
 use crate::readers::Reading;
 use crate::save::not_aligned;
 use crate::shared::Shared;
+use crate::wait_queue::{QueueEntry, WaitToken};
+use crate::workers::Workers;
 
 pub type Answer = Slot<Load, Loaded>;
 
 /// A load, first half: find the file and start reading it.
 pub fn begin<M: Mover>(
     shared: &Arc<Shared<M>>,
-    hands: &Hands,
+    workers: &Workers,
     (mut op, slot): (Load, Answer),
-    turn: Option<Turn>,
+    token: Option<WaitToken>,
 ) {
     if let Some(over) = slot.is_over() {
         return slot.finish(op, Err(Error::new(over, "ended before it began").with_op("load")));
     }
     op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
     if let Some(foreign) = shared.data_dir.foreign() {
-        return layout::begin_load((shared, foreign), hands, (op, slot), turn);
+        return layout::begin_load((shared, foreign), workers, (op, slot), token);
     }
     let room = op.into.iter().map(|l| l.len() as u64).sum();
     let known = shared.index().get(op.key.digest()).map(|e| e.chunk.len);
@@ -42,7 +42,7 @@ pub fn begin<M: Mover>(
         shared.follow_changes();
         shared.known_len(op.key.digest())
     });
-    let Some(len) = known.or_else(|| shared.discover(&op.key, Some(room))) else {
+    let Some(len) = known.or_else(|| shared.find_on_disk(&op.key, Some(room))) else {
         return miss(shared, op, slot, MissReason::Absent);
     };
     if len > room {
@@ -51,14 +51,14 @@ pub fn begin<M: Mover>(
     let reading = shared.readers.enter(*op.key.digest());
     match open(shared, &op, len) {
         Ok((file, seen, true)) => {
-            read((shared, hands, turn), (op, slot, reading), file, (len, seen))
+            read((shared, workers, token), (op, slot, reading), file, (len, seen))
         }
         Ok((file, seen, false)) => {
             drop((reading, file));
-            condemned(shared, op, slot, (len, seen));
+            miss_corrupt(shared, op, slot, (len, seen));
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            shared.vanished(op.key.digest(), len);
+            shared.forget_missing(op.key.digest(), len);
             miss(shared, op, slot, MissReason::Absent);
         }
         Err(e) => {
@@ -78,7 +78,7 @@ pub fn begin<M: Mover>(
                 && let Ok(Some(seen)) = shared.data_dir.find(op.key.digest(), len)
             {
                 drop(reading);
-                return condemned(shared, op, slot, (len, seen));
+                return miss_corrupt(shared, op, slot, (len, seen));
             }
             let error = shared.io_error("load", &op.key, "cannot open the chunk's file", e);
             slot.finish(op, Err(error));
@@ -95,18 +95,20 @@ fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<(File, 
 }
 
 fn read<M: Mover>(
-    (shared, hands, turn): (&Arc<Shared<M>>, &Hands, Option<Turn>),
+    (shared, workers, token): (&Arc<Shared<M>>, &Workers, Option<WaitToken>),
     (op, slot, reading): (Load, Answer, Reading),
     file: File,
     (len, seen): (u64, FileId),
 ) {
     let Load { key, into } = op;
-    let freed = Some(shared.for_memory.seen());
+    let releases = Some(shared.memory_queue.releases());
     let planned = match shared.tails.lease(2 * PAGE as usize) {
-        Ok(tail) => Landing::plan(into, len as usize, (&shared.bounce, shared.bounce_bytes), tail),
+        Ok(tail) => {
+            LoadBuffers::plan(into, len as usize, (&shared.bounce, shared.bounce_bytes), tail)
+        }
         Err(_) => Err((into, None)),
     };
-    let (landing, parts) = match planned {
+    let (buffers, parts) = match planned {
         Ok(planned) => planned,
         Err((into, Some(error))) => {
             return slot.finish(Load { key, into }, Err(error.with_op("load")));
@@ -114,32 +116,37 @@ fn read<M: Mover>(
         Err((into, None)) => {
             // Our own buffers are all in use. From the start when some are free: by then the file
             // may be another.
-            let (shared2, hands2, op) = (Arc::clone(shared), hands.clone(), Load { key, into });
-            let again = move |turn| begin(&shared2, &hands2, (op, slot), Some(turn));
-            return hands.wait(&shared.for_memory, (turn, freed), Lane::Read, again);
+            let (shared2, workers2, op) = (Arc::clone(shared), workers.clone(), Load { key, into });
+            let again = move |token| begin(&shared2, &workers2, (op, slot), Some(token));
+            return workers.wait(
+                &shared.memory_queue,
+                QueueEntry { token, releases },
+                Lane::Read,
+                again,
+            );
         }
     };
     let sums = Arc::new(Mutex::new(PieceSums::new(len)));
     // The page pair comes last, and is looked at in the end.
     let (watch, told) = watch(&sums, &parts[..parts.len() - 1]);
     let transfer = Transfer { file: Arc::new(file.into()), watch: Some(watch), sums: told, parts };
-    let (theirs, pool) = (Arc::clone(shared), Arc::clone(&hands.pool));
-    let ours = Arc::new(Mutex::new(Some((landing, key, slot, reading))));
+    let (theirs, pool) = (Arc::clone(shared), Arc::clone(&workers.pool));
+    let ours = Arc::new(Mutex::new(Some((buffers, key, slot, reading))));
     let held = Arc::clone(&ours);
     let done = Box::new(move |moved: Moved| {
-        if let Some((landing, key, slot, reading)) =
+        if let Some((buffers, key, slot, reading)) =
             held.lock().unwrap_or_else(PoisonError::into_inner).take()
         {
-            finish(&theirs, &pool, (landing, key, slot, reading), moved, (len, seen, sums));
+            finish(&theirs, &pool, (buffers, key, slot, reading), moved, (len, seen, sums));
         }
     });
     if let Err(refused) = shared.mover.submit(transfer, done)
-        && let Some((landing, key, slot, reading)) =
+        && let Some((buffers, key, slot, reading)) =
             ours.lock().unwrap_or_else(PoisonError::into_inner).take()
     {
         let Transfer { file, parts, .. } = refused.transfer;
         drop((reading, file));
-        let (into, ..) = landing.unpack(parts);
+        let (into, ..) = buffers.unpack(parts);
         let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("load");
         slot.finish(
             Load { key, into },
@@ -184,15 +191,15 @@ pub fn watch(
 fn finish<M: Mover>(
     shared: &Arc<Shared<M>>,
     pool: &Arc<Pool>,
-    (landing, key, slot, reading): (Landing, Key, Answer, Reading),
+    (buffers, key, slot, reading): (LoadBuffers, Key, Answer, Reading),
     moved: Moved,
     (len, seen, sums): (u64, FileId, Arc<Mutex<PieceSums>>),
 ) {
     let Moved { transfer: Transfer { file, parts, .. }, result, unseen } = moved;
     // Before the answer: a chunk that goes after it leaves its room on the medium at once.
     drop((reading, file));
-    let bounced = landing.is_bounced();
-    let (mut into, bounce, tail) = landing.unpack(parts);
+    let bounced = buffers.is_bounced();
+    let (mut into, bounce, tail) = buffers.unpack(parts);
     let sums = std::mem::replace(
         &mut *sums.lock().unwrap_or_else(PoisonError::into_inner),
         PieceSums::new(0),
@@ -202,17 +209,19 @@ fn finish<M: Mover>(
     let landed = result.and_then(|_| {
         let is_still = !unseen || shared.is_still(key.digest(), len, seen);
         match tail.as_ref().filter(|_| is_still).and_then(|tail| prove(&key, len, tail, sums)) {
-            Some(end) => land(shared, &mut into, bounce.as_ref(), (len, end)).map(|()| true),
+            Some(end) => {
+                copy_remaining(shared, &mut into, bounce.as_ref(), (len, end)).map(|()| true)
+            }
             None => Ok(false),
         }
     });
     drop((bounce, tail));
-    settle(shared, pool, (Load { key, into }, slot), landed, (len, len, seen));
+    answer(shared, pool, (Load { key, into }, slot), landed, (len, len, seen));
 }
 
 /// Brings what did not arrive in the caller's leases by itself there: what is in bounce memory, and
 /// the payload's last partial page. A failure says nothing of the file.
-pub fn land<M: Mover>(
+pub fn copy_remaining<M: Mover>(
     shared: &Shared<M>,
     into: &mut [Lease],
     bounce: Option<&Lease>,
@@ -242,14 +251,14 @@ pub fn land<M: Mover>(
 
 /// Answers a load whose file was read: with a hit only if its bytes were proven and landed. The
 /// file, of `bytes` as its name or itself says, goes out of the way if they were not.
-pub fn settle<M: Mover>(
+pub fn answer<M: Mover>(
     shared: &Arc<Shared<M>>,
     pool: &Arc<Pool>,
     (mut op, slot): (Load, Answer),
     landed: io::Result<bool>,
     (len, bytes, seen): (u64, u64, FileId),
 ) {
-    shared.for_memory.call();
+    shared.memory_queue.notify();
     if !matches!(landed, Ok(true)) {
         op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
     }
@@ -269,7 +278,7 @@ pub fn settle<M: Mover>(
             // Renaming blocks: not on the mover's thread. The answer waits for it, so that a save
             // that follows is not `Present`.
             let theirs = Arc::clone(shared);
-            pool.push(Lane::Read, move || condemned(&theirs, op, slot, (bytes, seen)));
+            pool.push(Lane::Read, move || miss_corrupt(&theirs, op, slot, (bytes, seen)));
         }
     }
 }
@@ -313,8 +322,13 @@ pub fn miss<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, reason: MissRe
 /// Answers for a file that failed a check: it is corrupt if the chunk still is that file; else
 /// another process took the chunk away or wrote it anew while we read, and it is a miss like any
 /// other.
-pub fn condemned<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, (len, seen): (u64, FileId)) {
-    if !shared.condemn(op.key.digest(), len, seen) {
+pub fn miss_corrupt<M: Mover>(
+    shared: &Shared<M>,
+    op: Load,
+    slot: Answer,
+    (len, seen): (u64, FileId),
+) {
+    if !shared.quarantine_corrupt(op.key.digest(), len, seen) {
         return miss(shared, op, slot, MissReason::Absent);
     }
     add(&shared.counters.misses_corrupt, 1);

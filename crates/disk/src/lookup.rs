@@ -77,7 +77,7 @@ pub fn look<M: Mover>(
     let asks_names = !shared.follow_changes().is_complete || shared.asks_names();
     let ask = |key: &Key| match answer.is_over() {
         true => None,
-        false => Some(asks_names.then(|| shared.discover(key, None)).flatten()),
+        false => Some(asks_names.then(|| shared.find_on_disk(key, None)).flatten()),
     };
     let Some(found) = lookup(shared, keys, how, ask) else { return answer.give_up() };
     let hold = found.as_ref().ok().and_then(|found| found.hold);
@@ -100,7 +100,7 @@ pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Reply<Removed>
         }
         let lengths = files.get(key.digest()).map_or(&[][..], Vec::as_slice);
         if shared.index().get(key.digest()).is_none() {
-            shared.discover(key, lengths.first().copied());
+            shared.find_on_disk(key, lengths.first().copied());
         }
         let mut index = shared.index();
         index.expire_holds(shared.now_ms());
@@ -157,7 +157,7 @@ impl<M: Mover> Shared<M> {
             None => lengths.iter().filter(|len| self.delete_other(digest, **len)).count(),
         };
         if deleted > 0 {
-            self.for_room.call();
+            self.space_queue.notify();
         }
         deleted > 0
     }
@@ -175,8 +175,8 @@ impl<M: Mover> Shared<M> {
             Ok(there) => {
                 if there {
                     // Whether the ledger counted it is not known: a sweep counts anew.
-                    foreign.call(|call| call.now = true);
-                    self.announce_change(Record::Remove(*digest));
+                    foreign.request_sweep(|request| request.now = true);
+                    self.append_change(Record::Remove(*digest));
                 }
                 there
             }
@@ -200,7 +200,7 @@ impl<M: Mover> Shared<M> {
             Ok(there) => {
                 if there {
                     self.uncount(self.data_dir.file_len(len), since);
-                    self.announce_change(Record::Remove(*digest));
+                    self.append_change(Record::Remove(*digest));
                 }
                 there
             }

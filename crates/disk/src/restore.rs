@@ -13,7 +13,7 @@ use crate::shared::Shared;
 
 impl<M: Mover> Shared<M> {
     /// What the status says of it, also after other faults; `None` where it never happened.
-    pub fn tell_of_restoring(&self) -> Option<String> {
+    pub fn restored_note(&self) -> Option<String> {
         let times = self.restored.load(Ordering::Relaxed);
         let own = self.data_dir.own();
         (times > 0)
@@ -56,7 +56,7 @@ impl<M: Mover> Shared<M> {
                 });
             }
             *is_due |= anew;
-            if *is_due { self.go_on_anew() } else { Ok(()) }
+            if *is_due { self.reattach() } else { Ok(()) }
         });
         if let Err(e) = restored {
             let own = self.data_dir.own();
@@ -75,7 +75,7 @@ impl<M: Mover> Shared<M> {
     }
 
     /// Goes on in a `.kvtier` that was just made, or that can be written for the first time.
-    fn go_on_anew(&self) -> io::Result<()> {
+    fn reattach(&self) -> io::Result<()> {
         let own = self.data_dir.own();
         self.journal.rename(self.data_dir.staging()?.name());
         self.tenants.restore(&self.data_dir)?;

@@ -8,19 +8,19 @@ use kvtier_index::{InsertOutcome, ReserveRequest};
 use kvtier_key::{BlockSums, ChunkShape, Facts};
 use kvtier_mem::View;
 
+use crate::batch::{PendingChunk, SaveBatch};
 use crate::config::Durability;
 use crate::counters::add;
 use crate::data_dir::{DataDir, Draft, is_full};
 use crate::footer;
-use crate::hands::Hands;
 use crate::layout::{self, Unshaped};
-use crate::line::Turn;
 use crate::mover::{Moved, Mover, Part, Transfer};
 use crate::name::PAGE;
 use crate::pool::Lane;
-use crate::room::{Claim, Denied, Room, Size};
 use crate::shared::Shared;
-use crate::together::{Announced, Together};
+use crate::space::{FileSize, ReserveError, ReserveOutcome, SpaceReservation};
+use crate::wait_queue::{QueueEntry, WaitToken};
+use crate::workers::Workers;
 
 /// How often a save evicts for a medium that is full while it writes.
 const SQUEEZES_MAX: u32 = 4;
@@ -29,11 +29,11 @@ const SQUEEZES_MAX: u32 = 4;
 /// gives all three back.
 pub struct Saving<M: Mover> {
     shared: Arc<Shared<M>>,
-    announced: Announced<M>,
+    pending: PendingChunk<M>,
     /// Dropped before the answer is given.
-    _together: Arc<Together<M>>,
+    _batch: Arc<SaveBatch<M>>,
     op: Option<(Save, Slot<Save, Saved>)>,
-    room: Option<Room<M>>,
+    room: Option<SpaceReservation<M>>,
     /// What lies beside the file in a foreign layout: facts as its attribute, in some a header in
     /// a file of its own too.
     facts: Option<Facts>,
@@ -58,16 +58,16 @@ enum Stop {
 pub struct Asked<M: Mover> {
     pub op: Save,
     pub slot: Slot<Save, Saved>,
-    pub announced: Announced<M>,
+    pub pending: PendingChunk<M>,
     /// The batch that it is part of.
-    pub together: Arc<Together<M>>,
+    pub batch: Arc<SaveBatch<M>>,
     /// The tensor that a full chunk of the batch is, where the caller states it.
     pub shape: Option<Arc<ChunkShape>>,
 }
 
 /// A save, first half: claim room, make the file, start writing it.
-pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) {
-    let Asked { op, slot, announced, together, shape } = asked;
+pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, workers: &Workers, asked: Asked<M>) {
+    let Asked { op, slot, pending, batch, shape } = asked;
     if let Some(over) = slot.is_over() {
         return slot.finish(op, Err(Error::new(over, "ended before it began").with_op("save")));
     }
@@ -75,7 +75,7 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
     let mut known = shared.known_len(op.key.digest());
     if known.is_none() {
         known = match shared.data_dir.foreign() {
-            Some(_) => shared.discover(&op.key, None),
+            Some(_) => shared.find_on_disk(&op.key, None),
             None => {
                 shared.follow_changes();
                 shared.known_len(op.key.digest())
@@ -87,16 +87,16 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
     if known == Some(len)
         && !shared.data_dir.find(op.key.digest(), len).is_ok_and(|there| there.is_some())
     {
-        shared.vanished(op.key.digest(), len);
+        shared.forget_missing(op.key.digest(), len);
         known = None;
     }
     if known == Some(len) {
-        if together.are_many() {
+        if batch.has_many() {
             shared.note_use(&[*op.key.digest()]);
         } else {
             shared.used(&[*op.key.digest()], &Hint::default());
         }
-        drop(together);
+        drop(batch);
         add(&shared.counters.present, 1);
         return slot.finish(op, Ok(Saved::Present));
     }
@@ -115,16 +115,16 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
     let tenant = shared.tenants.id(op.key.namespace().tenant());
     let size = size_of(&shared.data_dir, len);
     let want = ReserveRequest::new(size.claimed)
-        .with_place(announced.place())
+        .with_place(pending.place())
         .with_tenant(tenant)
         .with_digest(op.key.digest());
-    let room = Some(Room::new(shared, want, size, slot.deadline()));
-    let (op, shared, _together) = (Some((op, slot)), Arc::clone(shared), together);
+    let room = Some(SpaceReservation::new(shared, want, size, slot.deadline()));
+    let (op, shared, _batch) = (Some((op, slot)), Arc::clone(shared), batch);
     let (sidecar, facts, fetched, squeezed) = (None, None, None, 0);
     let saving = Saving {
         shared,
-        announced,
-        _together,
+        pending,
+        _batch,
         op,
         room,
         facts,
@@ -134,15 +134,15 @@ pub fn begin<M: Mover>(shared: &Arc<Shared<M>>, hands: &Hands, asked: Asked<M>) 
         fetched,
         squeezed,
     };
-    saving.claim(hands, None);
+    saving.claim(workers, None);
 }
 
 /// How large the files of a chunk of `len` bytes are, at most and at last: in a foreign layout the
 /// last page is written whole, and cut before it is published.
-fn size_of(data_dir: &DataDir, len: u64) -> Size {
+fn size_of(data_dir: &DataDir, len: u64) -> FileSize {
     let (published, data) = (data_dir.file_len(len), data_dir.data_len(len));
     let allocated = data.next_multiple_of(PAGE);
-    Size { claimed: published + (allocated - data), published, allocated }
+    FileSize { claimed: published + (allocated - data), published, allocated }
 }
 
 /// Answers a save that cannot be taken now.
@@ -153,29 +153,33 @@ fn shed<M: Mover>(shared: &Shared<M>, op: Save, slot: Slot<Save, Saved>, reason:
 
 impl<M: Mover> Saving<M> {
     /// Claims room, or waits in line for it.
-    fn claim(mut self, hands: &Hands, turn: Option<Turn>) {
+    fn claim(mut self, workers: &Workers, token: Option<WaitToken>) {
         if let Some(over) = self.op.as_ref().and_then(|(_, slot)| slot.is_over()) {
             return self
                 .end(Err(Error::new(over, "ended while it waited for room").with_op("save")));
         }
-        let (line, hands2) = (self.shared.for_room.clone(), hands.clone());
-        let tried = (turn.is_some() || line.is_empty()).then(|| line.seen());
+        let queue = self.shared.space_queue.clone();
+        let workers2 = workers.clone();
+        let tried = (token.is_some() || queue.is_empty()).then(|| queue.releases());
         let claimed = if tried.is_some() {
-            self.room.as_mut().map(Room::claim)
+            self.room.as_mut().map(SpaceReservation::reserve)
         } else {
-            Some(Ok(Claim::Later))
+            Some(Ok(ReserveOutcome::Wait))
         };
         match claimed {
-            Some(Ok(Claim::Later)) => {
-                hands.wait(&line, (turn, tried), Lane::Write, move |turn| {
-                    self.claim(&hands2, Some(turn))
-                });
+            Some(Ok(ReserveOutcome::Wait)) => {
+                workers.wait(
+                    &queue,
+                    QueueEntry { token, releases: tried },
+                    Lane::Write,
+                    move |token| self.claim(&workers2, Some(token)),
+                );
             }
-            Some(Err(Denied::Shed(reason))) => self.end(Ok(Saved::Shed(reason))),
-            Some(Err(Denied::Failed(e))) => self.not_made(e),
-            Some(Ok(Claim::Granted)) | None => {
-                drop(turn);
-                self.start(hands, None);
+            Some(Err(ReserveError::Shed(reason))) => self.end(Ok(Saved::Shed(reason))),
+            Some(Err(ReserveError::Failed(e))) => self.not_made(e),
+            Some(Ok(ReserveOutcome::Reserved)) | None => {
+                drop(token);
+                self.start(workers, None);
             }
         }
     }
@@ -194,23 +198,27 @@ impl<M: Mover> Saving<M> {
     }
 
     /// Starts to write, or waits in line for memory.
-    fn start(mut self, hands: &Hands, turn: Option<Turn>) {
+    fn start(mut self, workers: &Workers, token: Option<WaitToken>) {
         if let Some(over) = self.op.as_ref().and_then(|(_, slot)| slot.is_over()) {
             return self
                 .end(Err(Error::new(over, "ended while it waited for memory").with_op("save")));
         }
         if self.is_far() {
-            return self.fetch(hands);
+            return self.fetch(workers);
         }
-        let (line, hands2) = (self.shared.for_memory.clone(), hands.clone());
-        let seen = Some(line.seen());
+        let queue = self.shared.memory_queue.clone();
+        let workers2 = workers.clone();
+        let releases = queue.releases();
         match self.prepare() {
-            Ok(transfer) => self.submit(hands, transfer),
+            Ok(transfer) => self.submit(workers, transfer),
             Err(Stop::End(end)) => self.end(end),
             Err(Stop::NoMemory) => {
-                hands.wait(&line, (turn, seen), Lane::Write, move |turn| {
-                    self.start(&hands2, Some(turn))
-                });
+                workers.wait(
+                    &queue,
+                    QueueEntry { token, releases: Some(releases) },
+                    Lane::Write,
+                    move |token| self.start(&workers2, Some(token)),
+                );
             }
         }
     }
@@ -224,17 +232,17 @@ impl<M: Mover> Saving<M> {
     }
 
     /// Brings the bytes to where the CPU reaches them, then starts.
-    fn fetch(mut self, hands: &Hands) {
+    fn fetch(mut self, workers: &Workers) {
         let Some((op, _)) = &self.op else { return };
-        let (from, shared, hands) = (op.from.clone(), Arc::clone(&self.shared), hands.clone());
+        let (from, shared, workers) = (op.from.clone(), Arc::clone(&self.shared), workers.clone());
         shared.mover.fetch(
             from,
             Box::new(move |fetched| {
-                let pool = Arc::clone(&hands.pool);
+                let pool = Arc::clone(&workers.pool);
                 pool.push(Lane::Write, move || match fetched {
                     Ok(views) => {
                         self.fetched = Some(views);
-                        self.start(&hands, None);
+                        self.start(&workers, None);
                     }
                     Err(e) => {
                         let key = self.op.as_ref().map(|(op, _)| op.key.clone());
@@ -299,7 +307,7 @@ impl<M: Mover> Saving<M> {
         if behind < pair.len() {
             parts.push(Part::Write { at: 0, from: pair.slice(behind..pair.len()) });
         }
-        let Some(file) = self.room.as_mut().and_then(Room::file) else {
+        let Some(file) = self.room.as_mut().and_then(SpaceReservation::take_file) else {
             return Err(failed(Error::new(ErrorKind::Closed, "already ended")));
         };
         Ok(Transfer { file: Arc::new(file.into()), parts, watch: None, sums: None })
@@ -309,7 +317,8 @@ impl<M: Mover> Saving<M> {
     fn squeeze(&mut self) -> bool {
         add(&self.shared.counters.device_full, 1);
         self.squeezed += 1;
-        self.squeezed <= SQUEEZES_MAX && self.room.as_ref().is_some_and(Room::squeeze)
+        self.squeezed <= SQUEEZES_MAX
+            && self.room.as_ref().is_some_and(SpaceReservation::evict_for_device)
     }
 
     /// The writes of the first `whole` bytes: straight from the views where they allow it, else
@@ -342,15 +351,15 @@ impl<M: Mover> Saving<M> {
         Ok(vec![Part::Write { at: 0, from: bounce.freeze() }])
     }
 
-    fn submit(self, hands: &Hands, transfer: Transfer) {
+    fn submit(self, workers: &Workers, transfer: Transfer) {
         let shared = Arc::clone(&self.shared);
         let ours = Arc::new(Mutex::new(Some(self)));
-        let (held, hands) = (Arc::clone(&ours), hands.clone());
+        let (held, workers) = (Arc::clone(&ours), workers.clone());
         let done = Box::new(move |moved: Moved| {
             // Publishing renames: not on the mover's thread.
             if let Some(saving) = held.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                let pool = Arc::clone(&hands.pool);
-                pool.push(Lane::Write, move || saving.publish(&hands, moved));
+                let pool = Arc::clone(&workers.pool);
+                pool.push(Lane::Write, move || saving.publish(&workers, moved));
             }
         });
         if let Err(refused) = shared.mover.submit(transfer, done)
@@ -368,19 +377,19 @@ impl<M: Mover> Saving<M> {
 
     /// A save, second half: make the file visible under its name, at once and whole, and answer
     /// when it is as durable as asked.
-    fn publish(mut self, hands: &Hands, moved: Moved) {
+    fn publish(mut self, workers: &Workers, moved: Moved) {
         let Some(key) = self.op.as_ref().map(|(op, _)| op.key.clone()) else { return };
         let shared = Arc::clone(&self.shared);
         let Moved { transfer, result, .. } = moved;
         let written = match result {
-            Err(e) if is_full(&e) && self.squeeze() => return self.submit(hands, transfer),
+            Err(e) if is_full(&e) && self.squeeze() => return self.submit(workers, transfer),
             Err(e) if is_full(&e) => Err(shared.shed_by_device()),
             Err(e) => Err(shared.end_of_save(&key, "cannot write the chunk's file", e)),
             Ok(_) => self.finish_files(&key, &transfer.file),
         };
         // Before the answer, however it went: who hears it may want its memory for itself.
         drop(transfer);
-        shared.for_memory.call();
+        shared.memory_queue.notify();
         if let Err(end) = written {
             return self.end(end);
         }
@@ -400,7 +409,7 @@ impl<M: Mover> Saving<M> {
             Durability::None => self.stored(&key, Ok(())),
             Durability::Fdatasync => self.stored(&key, shared.data_dir.sync_name(key.digest())),
             Durability::Syncfs => {
-                hands.syncer.after_sync(Box::new(move |synced| self.stored(&key, synced)))
+                workers.syncer.after_sync(Box::new(move |synced| self.stored(&key, synced)))
             }
         }
     }
@@ -464,7 +473,8 @@ impl<M: Mover> Saving<M> {
             // One name for all lengths. What another program wrote there since the last sweep is
             // not counted.
             let is_counted = !foreign.is_uncounted(digest);
-            let there = shared.data_dir.bytes_of(digest, len).ok().flatten().filter(|_| is_counted);
+            let there =
+                shared.data_dir.bytes_on_disk(digest, len).ok().flatten().filter(|_| is_counted);
             replaced_bytes = there.unwrap_or(0);
         }
         let Some(draft) = room.draft() else { return Ok(()) };
@@ -482,12 +492,12 @@ impl<M: Mover> Saving<M> {
             // What LMCache does not see is not there.
             let _ = shared.data_dir.delete(digest, len);
             shared.forget(digest, false);
-            room.lose(since);
+            room.release_deleted(since);
             self.sidecar = Some(sidecar);
             return Err(shared.end_of_save(key, "cannot publish the file beside the chunk's", e));
         }
-        let Some(reservation) = room.spend(since) else { return Ok(()) };
-        let chunk = shared.chunk(key, len).with_place(self.announced.place());
+        let Some(reservation) = room.into_published(since) else { return Ok(()) };
+        let chunk = shared.chunk(key, len).with_place(self.pending.place());
         let inserted = shared.index().commit(reservation, chunk);
         // What nobody counts must not lie there: a chunk the index cannot take, or one of this key
         // with another length.
@@ -505,11 +515,11 @@ impl<M: Mover> Saving<M> {
         }
         if matches!(inserted, InsertOutcome::Refused(_)) {
             // Other processes may have the chunk whose file was replaced in their index.
-            shared.announce_change(Record::Remove(*digest));
+            shared.append_change(Record::Remove(*digest));
             return Err(Ok(Saved::Shed(ShedReason::Full)));
         }
         shared.journal.note([Record::Insert(chunk)]);
-        shared.announce_change(Record::Insert(chunk));
+        shared.append_change(Record::Insert(chunk));
         shared.listeners.push(Event::Stored { key: *digest, len });
         Ok(())
     }
@@ -537,7 +547,7 @@ impl<M: Mover> Shared<M> {
 
     /// How a save ends for which the medium has no room, whatever was evicted.
     fn shed_by_device(&self) -> Result<Saved, Error> {
-        self.medium.note_shed(&self.clock);
+        self.full_device.note_shed(&self.clock);
         Ok(Saved::Shed(ShedReason::DeviceFull))
     }
 }

@@ -14,15 +14,15 @@ use crate::changes::ChangeLog;
 use crate::config::Durability;
 use crate::counters::{Counters, add};
 use crate::data_dir::{DataDir, FileId, kind_of};
+use crate::full_device::FullDevice;
 use crate::geometry::Geometry;
 use crate::history::Journal;
 use crate::ledger::Ledger;
 use crate::ledger_check::LedgerCheck;
-use crate::line::Line;
-use crate::looks::Looks;
-use crate::medium::FullMedium;
 use crate::readers::Readers;
+use crate::scan_throttle::ScanThrottle;
 use crate::tenants::Tenants;
+use crate::wait_queue::WaitQueue;
 use crate::{DiskConfig, Mover};
 
 /// How many different chunk lengths are tried for a key that another process may have written.
@@ -30,7 +30,7 @@ const LENGTHS_MAX: usize = 8;
 
 /// The most corrupt files that could not be moved away and are remembered. The chunk of one that is
 /// forgotten stays a miss here until this process saves it.
-pub const DISTRUSTED_MAX: usize = 4096;
+pub const CORRUPT_MAX: usize = 4096;
 
 /// How many names can change at a time.
 const NAMES: usize = 64;
@@ -41,7 +41,7 @@ pub struct Shared<M> {
     pub caps: Caps,
     pub capacity_bytes: u64,
     pub deletes_per_second_max: u32,
-    pub room_wait_max: Duration,
+    pub space_wait_max: Duration,
     pub durability: Durability,
     pub data_dir: DataDir,
     pub ledger: Ledger,
@@ -59,22 +59,22 @@ pub struct Shared<M> {
     pub bounce_bytes: usize,
     pub readers: Arc<Readers>,
     /// Bytes of the quarantine, as of the last look.
-    pub aside_bytes: AtomicU64,
+    pub quarantine_bytes: AtomicU64,
     /// What chunks look like here.
     pub geometry: Geometry,
     /// Saves that wait for room below the cap.
-    pub for_room: Line,
+    pub space_queue: WaitQueue,
     /// Ops that wait for `tails` or `bounce`.
-    pub for_memory: Line,
-    pub looks: Looks,
+    pub memory_queue: WaitQueue,
+    pub scan_throttle: ScanThrottle,
     /// How right the ledger is.
     pub ledger_check: LedgerCheck,
     /// When the medium was full last, although the cap was not reached.
-    pub medium: FullMedium,
+    pub full_device: FullDevice,
     pub index: Mutex<Index>,
     names: [Mutex<()>; NAMES],
     /// Locked before the index.
-    distrusted: Mutex<HashMap<Digest, FileId>>,
+    corrupt: Mutex<HashMap<Digest, FileId>>,
     lengths: RwLock<Vec<u64>>,
     pub listeners: Listeners,
     pub clock: Clock,
@@ -89,7 +89,7 @@ pub struct Shared<M> {
 }
 
 /// What a directory keeps on the medium about itself.
-pub struct Books {
+pub struct DirState {
     pub data_dir: DataDir,
     pub ledger: Ledger,
     pub ledger_check: LedgerCheck,
@@ -97,7 +97,7 @@ pub struct Books {
     pub changes: ChangeLog,
     pub tenants: Tenants,
     /// Bytes of the quarantine.
-    pub aside_bytes: u64,
+    pub quarantine_bytes: u64,
     pub geometry: Geometry,
 }
 
@@ -106,26 +106,26 @@ impl<M: Mover> Shared<M> {
         caps: Caps,
         config: &DiskConfig,
         mover: M,
-        books: Books,
+        dir_state: DirState,
         parts: (Index, Gate, Arena, Arena),
     ) -> Self {
         let (index, gate, tails, bounce) = parts;
-        let Books {
+        let DirState {
             data_dir,
             ledger,
             ledger_check,
             journal,
             changes,
             tenants,
-            aside_bytes,
+            quarantine_bytes,
             geometry,
-        } = books;
+        } = dir_state;
         let read_only = data_dir.is_read_only();
         Shared {
             caps,
             capacity_bytes: config.capacity_bytes,
             deletes_per_second_max: config.deletes_per_second_max,
-            room_wait_max: config.room_wait_max,
+            space_wait_max: config.space_wait_max,
             durability: config.durability,
             data_dir,
             ledger,
@@ -139,16 +139,16 @@ impl<M: Mover> Shared<M> {
             bounce,
             bounce_bytes: config.bounce_bytes,
             readers: Arc::default(),
-            aside_bytes: AtomicU64::new(aside_bytes),
+            quarantine_bytes: AtomicU64::new(quarantine_bytes),
             geometry,
-            for_room: Line::default(),
-            for_memory: Line::default(),
-            looks: Looks::default(),
+            space_queue: WaitQueue::default(),
+            memory_queue: WaitQueue::default(),
+            scan_throttle: ScanThrottle::default(),
             ledger_check,
-            medium: FullMedium::default(),
+            full_device: FullDevice::default(),
             index: Mutex::new(index),
             names: [const { Mutex::new(()) }; NAMES],
-            distrusted: Mutex::default(),
+            corrupt: Mutex::default(),
             lengths: RwLock::default(),
             listeners: Listeners::default(),
             began: config.clock.now(),
@@ -180,11 +180,11 @@ impl<M: Mover> Shared<M> {
 
     /// The payload length to show for an entry: where only the file can tell it, that of what the
     /// file has beside its headers.
-    pub fn told_len(&self, chunk: &Chunk) -> u64 {
+    pub fn reported_len(&self, chunk: &Chunk) -> u64 {
         if chunk.len > 0 {
             return chunk.len;
         }
-        let bytes = self.data_dir.bytes_of(&chunk.digest, 0).ok().flatten().unwrap_or(0);
+        let bytes = self.data_dir.bytes_on_disk(&chunk.digest, 0).ok().flatten().unwrap_or(0);
         bytes.saturating_sub(self.data_dir.file_len(0))
     }
 
@@ -237,15 +237,15 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Looks for a chunk that the index does not know: one that another process wrote, of a length
+    /// ScanThrottle for a chunk that the index does not know: one that another process wrote, of a length
     /// that `hint` or experience suggests. Takes it into the index.
-    pub fn discover(&self, key: &Key, hint: Option<u64>) -> Option<u64> {
-        let found = self.discover_quietly(key, hint);
+    pub fn find_on_disk(&self, key: &Key, hint: Option<u64>) -> Option<u64> {
+        let found = self.find_on_disk_quietly(key, hint);
         self.listeners.notify();
         found
     }
 
-    fn discover_quietly(&self, key: &Key, hint: Option<u64>) -> Option<u64> {
+    fn find_on_disk_quietly(&self, key: &Key, hint: Option<u64>) -> Option<u64> {
         if let Some(foreign) = self.data_dir.foreign() {
             return self.find_foreign(foreign, key);
         }
@@ -261,7 +261,7 @@ impl<M: Mover> Shared<M> {
         }
         let find = |len: u64| Some((len, self.data_dir.find(key.digest(), len).ok().flatten()?));
         let (len, file) = lengths.into_iter().find_map(find)?;
-        self.acquit_if_new(key.digest(), file);
+        self.clear_corrupt_if_replaced(key.digest(), file);
         let mut index = self.index();
         // A victim's file is still there, and about to be deleted.
         if index.is_suspect(key.digest()) || index.is_evicting(key.digest()) {
@@ -282,7 +282,7 @@ impl<M: Mover> Shared<M> {
     }
 
     /// A file that the index knows could not be opened: forgets it, unless it is there again.
-    pub fn vanished(&self, digest: &Digest, len: u64) {
+    pub fn forget_missing(&self, digest: &Digest, len: u64) {
         let one = self.name(digest);
         if self.data_dir.find(digest, len).is_ok_and(|there| there.is_none()) {
             let _moving = self.ledger_check.moving();
@@ -305,13 +305,13 @@ impl<M: Mover> Shared<M> {
     /// The file `seen` under this name failed its checks: distrusts the key and moves the file out
     /// of the way. `false` when another file has the name by now, or none: then what was read
     /// is no chunk of anybody's any more.
-    pub fn condemn(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
-        let condemned = self.condemn_quietly(digest, len, seen);
+    pub fn quarantine_corrupt(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
+        let was_current = self.quarantine_corrupt_quietly(digest, len, seen);
         self.listeners.notify();
-        condemned
+        was_current
     }
 
-    fn condemn_quietly(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
+    fn quarantine_corrupt_quietly(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
         let _one = self.name(digest);
         let was_known = match self.data_dir.find(digest, len) {
             Ok(Some(there)) if there != seen => return false,
@@ -326,9 +326,9 @@ impl<M: Mover> Shared<M> {
         if self.data_dir.is_read_only() {
             return true;
         }
-        match self.set_aside(digest, len, was_known) {
+        match self.quarantine(digest, len, was_known) {
             Ok(()) => {
-                self.announce_change(Record::Remove(*digest));
+                self.append_change(Record::Remove(*digest));
                 let is_torn = self
                     .data_dir
                     .removed_stale
@@ -338,7 +338,7 @@ impl<M: Mover> Shared<M> {
                     if is_torn { &self.counters.torn_by_crash } else { &self.counters.quarantined },
                     1,
                 );
-                self.acquit(digest);
+                self.clear_corrupt(digest);
             }
             Err(e) => self.failed(&format!("cannot set the corrupt chunk {digest} aside"), &e),
         }
@@ -349,33 +349,33 @@ impl<M: Mover> Shared<M> {
     /// means this file. Its [name](Self::name) is held. Answers whether the index had it.
     pub fn mark_corrupt(&self, digest: &Digest, file: FileId) -> bool {
         let was_known = self.forget(digest, true).is_some();
-        let mut distrusted = self.distrusted();
-        if distrusted.len() >= DISTRUSTED_MAX {
+        let mut corrupt = self.corrupt();
+        if corrupt.len() >= CORRUPT_MAX {
             // A save of our own made the others good.
             let index = self.index();
-            distrusted.retain(|digest, _| index.is_suspect(digest));
+            corrupt.retain(|digest, _| index.is_suspect(digest));
         }
-        if distrusted.len() < DISTRUSTED_MAX || distrusted.contains_key(digest) {
-            distrusted.insert(*digest, file);
+        if corrupt.len() < CORRUPT_MAX || corrupt.contains_key(digest) {
+            corrupt.insert(*digest, file);
         }
         was_known
     }
 
     /// The key is a miss no more if its name means another `file` now: another process saved the
     /// chunk again.
-    pub fn acquit_if_new(&self, digest: &Digest, file: FileId) {
-        if self.distrusted().get(digest).is_some_and(|wrong| *wrong != file) {
-            self.acquit(digest);
+    pub fn clear_corrupt_if_replaced(&self, digest: &Digest, file: FileId) {
+        if self.corrupt().get(digest).is_some_and(|wrong| *wrong != file) {
+            self.clear_corrupt(digest);
         }
     }
 
-    fn acquit(&self, digest: &Digest) {
-        self.distrusted().remove(digest);
+    fn clear_corrupt(&self, digest: &Digest) {
+        self.corrupt().remove(digest);
         self.index().clear_suspect(digest);
     }
 
-    fn distrusted(&self) -> MutexGuard<'_, HashMap<Digest, FileId>> {
-        self.distrusted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn corrupt(&self) -> MutexGuard<'_, HashMap<Digest, FileId>> {
+        self.corrupt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the chunk still is that very file, as it was written then. Who could not see the
@@ -398,7 +398,7 @@ impl<M: Mover> Shared<M> {
             self.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
         }
         drop(index);
-        self.for_room.call();
+        self.space_queue.notify();
         if gone.is_some() {
             self.journal.note([Record::Remove(*digest)]);
         }

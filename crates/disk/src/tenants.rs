@@ -39,7 +39,7 @@ impl Tenants {
         }
         let key = data_dir
             .with_registration_lock_at_open(|_| {
-                Ok(settle_key(data_dir, TenantKey::new(random_bytes())))
+                Ok(load_or_create_key(data_dir, TenantKey::new(random_bytes())))
             })
             .unwrap_or_else(|e| {
                 tracing::warn!("cannot lock {} to read its tenant key: {e}", own.display());
@@ -79,7 +79,7 @@ impl Tenants {
     }
 
     /// Remembers the names of the tenants of these keys; runs of one tenant are looked at once.
-    pub fn meet(&self, keys: &[Key]) {
+    pub fn note_all(&self, keys: &[Key]) {
         let same = |a: &Key, b: &Key| a.namespace().tenant() == b.namespace().tenant();
         keys.chunk_by(same).for_each(|run| _ = self.id(run[0].namespace().tenant()));
     }
@@ -99,7 +99,9 @@ impl Tenants {
     /// key counts from the next start on.
     pub fn restore(&self, data_dir: &DataDir) -> io::Result<()> {
         let ours = self.0.read().unwrap_or_else(PoisonError::into_inner).key().clone();
-        data_dir.with_registration_lock_at_open(|_| Ok(settle_key(data_dir, ours))).map(|_| ())
+        data_dir
+            .with_registration_lock_at_open(|_| Ok(load_or_create_key(data_dir, ours)))
+            .map(|_| ())
     }
 }
 
@@ -114,7 +116,7 @@ pub fn is_word(word: &str) -> bool {
 
 /// The key that lies there; where there is none, or a damaged one, `new`, which is written if that
 /// is possible.
-fn settle_key(data_dir: &DataDir, new: TenantKey) -> TenantKey {
+fn load_or_create_key(data_dir: &DataDir, new: TenantKey) -> TenantKey {
     let own = data_dir.own();
     let why = match read(&own) {
         Ok(key) => return key,
@@ -133,7 +135,7 @@ fn settle_key(data_dir: &DataDir, new: TenantKey) -> TenantKey {
     if let Some(e) = &why {
         let path = own.join(KEY);
         data_dir.note_damage(format!(
-            "{} cannot be used and is replaced ({e}): whose chunks there are is unknown until they are used again",
+            "{} cannot be used and is replaced ({e}): owner_of chunks there are is unknown until they are used again",
             path.display()
         ));
     }
@@ -184,7 +186,7 @@ fn write(data_dir: &DataDir, key: &TenantKey, first: bool) -> io::Result<()> {
 impl<M: Mover> Shared<M> {
     /// Whose chunks are not known, or were said to be another's by what was lost since, become
     /// their tenants' again: a key is its tenant's alone.
-    pub fn adopt<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
+    pub fn assign_tenants<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
         let (mut last, mut adopted) = (None, Vec::new());
         let keys: Vec<(&Key, TenantId)> = keys
             .filter(|key| !key.namespace().tenant().is_empty())

@@ -147,7 +147,7 @@ fn when_an_answer_is_given_files_are_closed_and_memory_is_let_go() {
             (Saved::Shed(ShedReason::DeviceFull), true),
             "{layout:?}"
         );
-        // Room on a full medium may be made and tried again.
+        // SpaceReservation on a full medium may be made and tried again.
         let saw = (seen.files.lock().unwrap().len(), seen.memory.lock().unwrap().len());
         assert!(saw.0 >= 5 && saw.0 - saw.1 == 3, "{saw:?}: it saw them all");
     }

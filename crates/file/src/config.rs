@@ -140,7 +140,7 @@ impl FileConfig {
     /// For tests: how long a save waits for room (1 s).
     #[doc(hidden)]
     pub fn with_room_wait(mut self, longest: Duration) -> Self {
-        self.disk.room_wait_max = longest;
+        self.disk.space_wait_max = longest;
         self
     }
 

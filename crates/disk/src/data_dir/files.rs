@@ -333,7 +333,7 @@ impl DataDir {
 
     /// The bytes of a chunk's file as it lies there, with those of the one beside it; `None` for
     /// none.
-    pub fn bytes_of(&self, digest: &Digest, len: u64) -> io::Result<Option<u64>> {
+    pub fn bytes_on_disk(&self, digest: &Digest, len: u64) -> io::Result<Option<u64>> {
         Ok(self
             .stat(digest, len)?
             .map(|stat| stat.st_size.max(0).cast_unsigned() + self.head_bytes()))

@@ -46,7 +46,7 @@ pub enum Found {
 }
 
 impl Manifest {
-    /// Looks for the manifest of the directory `root`.
+    /// ScanThrottle for the manifest of the directory `root`.
     ///
     /// # Errors
     /// `Invalid` for one of a newer build, `Denied` for one that may not be read, and those of the

@@ -102,7 +102,7 @@ pub fn trim(own: &Path, bytes_max: u64, now: SystemTime) -> io::Result<Cleared> 
 }
 
 /// Deletes so many that `wanted` bytes are free, or all that can be.
-pub fn make_room(own: &Path, wanted: u64) -> io::Result<Cleared> {
+pub fn free_space(own: &Path, wanted: u64) -> io::Result<Cleared> {
     let mut cleared = Cleared::default();
     for kept in list(own)? {
         if cleared.bytes >= wanted {
@@ -172,7 +172,7 @@ mod tests {
         );
         assert!(list(own.path()).unwrap().is_empty());
         assert_eq!([put(own.path(), "a", 60, 100), put(own.path(), "c", 40, 100)], [60, 40]);
-        assert_eq!(make_room(own.path(), 1 << 20).unwrap().bytes % 20, 0);
+        assert_eq!(free_space(own.path(), 1 << 20).unwrap().bytes % 20, 0);
         assert!(list(own.path()).unwrap().is_empty());
         let kept =
             (0..FILES_MAX + 3).map(|n| put(own.path(), &n.to_string(), 1, 1 << 20)).sum::<u64>();
@@ -186,7 +186,7 @@ mod tests {
         // None may be kept; more is wanted than there is.
         let trim_now: fn(&Path, u64) -> io::Result<Cleared> =
             |own, max| trim(own, max, SystemTime::now());
-        let ways = [(trim_now, 0), (make_room, u64::MAX)];
+        let ways = [(trim_now, 0), (free_space, u64::MAX)];
         for (clear, bytes) in ways {
             fs::create_dir_all(aside.join("a directory/not empty")).unwrap();
             fs::write(aside.join("file"), [0; 40]).unwrap();

@@ -81,7 +81,7 @@ fn a_chunk_that_is_being_evicted_is_not_discovered() {
         shared.index().begin_evict(key.digest()),
         kvtier_index::RemoveOutcome::Gone(_)
     ));
-    assert_eq!(shared.discover(&key, Some(LEN as u64)), None);
+    assert_eq!(shared.find_on_disk(&key, Some(LEN as u64)), None);
     assert!(shared.index().is_evicting(key.digest()));
 }
 
@@ -163,7 +163,7 @@ fn remove_deletes_the_files_of_a_key_that_is_distrusted() {
     let file = crate::data_dir::FileId::of(&fs::metadata(&path).unwrap());
     // As where it cannot be set aside.
     disk.shared.mark_corrupt(keys[0].digest(), file);
-    assert!(disk.shared.discover(&keys[0], Some(LEN as u64)).is_none());
+    assert!(disk.shared.find_on_disk(&keys[0], Some(LEN as u64)).is_none());
     let remove = || {
         let soon = std::time::Instant::now() + std::time::Duration::from_secs(300);
         let (answer, ticket) = kvtier_core::Reply::new("remove", soon);
@@ -188,7 +188,7 @@ fn files_that_failed_a_check_are_remembered_also_after_many_that_were_saved_agai
         crate::data_dir::FileId::of(&fs::metadata(path).unwrap())
     });
     let digest = |n: usize| Digest::derive("test", &n.to_le_bytes());
-    for n in 0..crate::shared::DISTRUSTED_MAX {
+    for n in 0..crate::shared::CORRUPT_MAX {
         shared.mark_corrupt(&digest(n), first);
         // As the commit of a save does.
         shared.index().clear_suspect(&digest(n));
@@ -196,7 +196,7 @@ fn files_that_failed_a_check_are_remembered_also_after_many_that_were_saved_agai
     let last = digest(usize::MAX);
     shared.mark_corrupt(&last, first);
     assert!(shared.index().is_suspect(&last));
-    shared.acquit_if_new(&last, second);
+    shared.clear_corrupt_if_replaced(&last, second);
     assert!(!shared.index().is_suspect(&last), "another process saved it again");
 }
 
@@ -333,10 +333,10 @@ fn what_lmcache_writes_over_a_file_that_failed_its_checks_is_found() {
         let shared = &disk.shared;
         let file = shared.data_dir.find(key.digest(), 0).unwrap().unwrap();
         shared.mark_corrupt(key.digest(), file);
-        assert_eq!(shared.discover(&key, None), None, "{layout}");
+        assert_eq!(shared.find_on_disk(&key, None), None, "{layout}");
         fs::write(dir.path().join("new"), [8; LEN]).unwrap();
         fs::rename(dir.path().join("new"), &path).unwrap();
-        assert_eq!(shared.discover(&key, None), Some(LEN as u64), "{layout}");
+        assert_eq!(shared.find_on_disk(&key, None), Some(LEN as u64), "{layout}");
     }
 }
 
@@ -351,7 +351,7 @@ fn a_file_that_lmcache_wrote_and_no_sweep_counted_leaves_the_total_alone_when_it
     // No place to keep it.
     fs::remove_dir(dir.path().join(".kvtier/quarantine")).unwrap();
     let file = shared.data_dir.find(key.digest(), 0).unwrap().unwrap();
-    assert!(shared.condemn(key.digest(), LEN as u64, file) && !path.exists());
+    assert!(shared.quarantine_corrupt(key.digest(), LEN as u64, file) && !path.exists());
     shared.ledger.fold().unwrap();
     assert_eq!(Ledger::peek(&dir.path().join(".kvtier")).unwrap(), Some(50_000));
 }

@@ -11,7 +11,7 @@ use super::{ChunkName, Damage, PIECE};
 use crate::data_dir::is_head_of_hash;
 use crate::layout::Layout;
 use crate::layout::facts::Known;
-use crate::layout::headers::{self, Told};
+use crate::layout::headers::{self, ParsedHeader};
 
 /// The most chunks whose headers are read to find a shape.
 const LOOKS_MAX: u32 = 1000;
@@ -176,9 +176,9 @@ pub fn check(
         return Ok(Err(Damage::Length));
     }
     if layout.has_headers() {
-        match headers::told(file, path, len + layout.head_bytes())? {
-            Told::Lies => return Ok(Err(Damage::Header)),
-            Told::Payload(told) if facts.is_none() => len = told,
+        match headers::parse(file, path, len + layout.head_bytes())? {
+            ParsedHeader::Invalid => return Ok(Err(Damage::Header)),
+            ParsedHeader::Payload(told) if facts.is_none() => len = told,
             _ => {}
         }
         file.seek(SeekFrom::Start(layout.head_bytes()))?;

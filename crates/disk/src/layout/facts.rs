@@ -88,7 +88,7 @@ impl Known {
 
 /// Whose facts they are, seen from a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum FactsOwner {
     /// The key's.
     Ours,
     /// Those of the same name in another namespace: a fine chunk, and none of the key's.
@@ -98,13 +98,13 @@ pub enum Whose {
 }
 
 /// Whose `facts` are that lie beside the file of `key`.
-pub fn whose(facts: &Facts, key: &Key) -> Whose {
+pub fn owner_of(facts: &Facts, key: &Key) -> FactsOwner {
     if facts.namespace != key.namespace().digest() {
-        Whose::AnotherNamespace
+        FactsOwner::AnotherNamespace
     } else if facts.key == *key.digest() && facts.codec.0 == 0 && facts.key_id == 0 {
-        Whose::Ours
+        FactsOwner::Ours
     } else {
-        Whose::Wrong
+        FactsOwner::Wrong
     }
 }
 

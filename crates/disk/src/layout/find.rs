@@ -7,7 +7,7 @@ use kvtier_core::Event;
 use kvtier_index::Chunk;
 use kvtier_key::{Digest, GdsHeader, Key, Namespace};
 
-use super::facts::{Known, Whose, whose};
+use super::facts::{FactsOwner, Known, owner_of};
 use super::headers::{self, payload_of};
 use super::{Foreign, Verify};
 use crate::mover::Mover;
@@ -24,14 +24,14 @@ pub struct Found {
 }
 
 impl<M: Mover> Shared<M> {
-    /// Looks at the file of a key of a foreign layout, and tells the index. Answers the payload's
+    /// ScanThrottle at the file of a key of a foreign layout, and tells the index. Answers the payload's
     /// length if a load can be expected to hit. The caller notifies the listeners.
     pub fn find_foreign(&self, foreign: &Foreign, key: &Key) -> Option<u64> {
         let _one = self.name(key.digest());
         if self.is_still_suspect(foreign, key) {
             return None;
         }
-        match self.look_at(foreign, key) {
+        match self.inspect_file(foreign, key) {
             Ok(Some(found)) => {
                 self.found(key, found);
                 // What waits for the others of its set is there, and a miss.
@@ -56,13 +56,13 @@ impl<M: Mover> Shared<M> {
         }
         foreign.learn(key);
         if let Ok(Some(file)) = self.data_dir.find(key.digest(), 0) {
-            self.acquit_if_new(key.digest(), file);
+            self.clear_corrupt_if_replaced(key.digest(), file);
         }
         self.index().is_suspect(key.digest())
     }
 
     /// What there is under the key's name; `None` for nothing or no chunk.
-    pub fn look_at(&self, foreign: &Foreign, key: &Key) -> io::Result<Option<Found>> {
+    pub fn inspect_file(&self, foreign: &Foreign, key: &Key) -> io::Result<Option<Found>> {
         let Ok(name) = foreign.layout.file_name(key.id()) else { return Ok(None) };
         let path = self.data_dir.root().join(name);
         let bytes = match std::fs::symlink_metadata(&path) {
@@ -72,7 +72,7 @@ impl<M: Mover> Shared<M> {
             Err(e) => return Err(e),
         };
         if foreign.layout.has_headers() {
-            return look_at_headers(foreign, key, (&path, bytes));
+            return inspect_headers(foreign, key, (&path, bytes));
         }
         let len = match Known::at(&path) {
             Ok(Known::Unverified) => {
@@ -81,7 +81,7 @@ impl<M: Mover> Shared<M> {
             // Damaged: the load that follows sets it aside.
             Ok(Known::Junk) => Some(bytes),
             Ok(Known::Facts(facts)) => {
-                (whose(&facts, key) != Whose::AnotherNamespace).then_some(bytes)
+                (owner_of(&facts, key) != FactsOwner::AnotherNamespace).then_some(bytes)
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
@@ -118,7 +118,7 @@ impl<M: Mover> Shared<M> {
 
     /// The file under this name is not what a load of the key could vouch for, and may be what
     /// another wants: it stays, counted.
-    pub fn distrust(&self, digest: &Digest, bytes: u64) {
+    pub fn invalidate(&self, digest: &Digest, bytes: u64) {
         let _one = self.name(digest);
         let _ = self.index().resize(digest, 0, bytes);
     }
@@ -127,7 +127,7 @@ impl<M: Mover> Shared<M> {
 /// What there is in a file with a header, of `bytes` bytes. Without the file beside it LMCache has
 /// no such chunk, and our next save shall bring that: such a chunk is counted, and none that a load
 /// can be expected to hit.
-fn look_at_headers(
+fn inspect_headers(
     foreign: &Foreign,
     key: &Key,
     (path, bytes): (&Path, u64),
@@ -145,7 +145,7 @@ fn look_at_headers(
     let len = match known {
         Known::Unverified if foreign.verify == Verify::Strict => None,
         Known::Unverified => payload_of_some(header.as_ref(), bytes),
-        Known::Facts(facts) if whose(&facts, key) == Whose::AnotherNamespace => None,
+        Known::Facts(facts) if owner_of(&facts, key) == FactsOwner::AnotherNamespace => None,
         // Damaged, perhaps: the load that follows sets it aside.
         Known::Junk | Known::Facts(_) => header.map(|_| payload).filter(|len| *len > 0),
     };

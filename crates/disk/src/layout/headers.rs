@@ -19,15 +19,15 @@ struct Page([u8; GDS_HEADER_BYTES]);
 
 /// What the headers of a chunk tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum ParsedHeader {
     /// There is a payload of so many bytes.
     Payload(u64),
     /// There is no file beside it: LMCache has not finished it, or is about to delete it.
-    Alone,
+    NoSidecar,
     /// A version that LMCache 0.5.6 does not read either.
-    Stranger,
+    UnknownVersion,
     /// The two headers are not the same one, or none, or the file has another length than they say.
-    Lies,
+    Invalid,
 }
 
 /// Where the file beside `path` lies.
@@ -65,19 +65,21 @@ pub fn payload_of(header: &GdsHeader, file_bytes: u64) -> Option<u64> {
 }
 
 /// What the headers of the open file at `path` tell, of `file_bytes` bytes.
-pub fn told(file: &File, path: &Path, file_bytes: u64) -> io::Result<Told> {
-    let Some(beside) = read_sidecar(path)? else { return Ok(Told::Alone) };
+pub fn parse(file: &File, path: &Path, file_bytes: u64) -> io::Result<ParsedHeader> {
+    let Some(beside) = read_sidecar(path)? else { return Ok(ParsedHeader::NoSidecar) };
     let mut page = Page([0; GDS_HEADER_BYTES]);
     let got = match file.read_at(&mut page.0, 0) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => 0,
         other => other?,
     };
     if got != GDS_HEADER_BYTES || beside != page.0 {
-        return Ok(Told::Lies);
+        return Ok(ParsedHeader::Invalid);
     }
     Ok(match GdsHeader::decode(&beside) {
-        Err(_) => Told::Lies,
-        Ok(header) if !header.is_current() => Told::Stranger,
-        Ok(header) => payload_of(&header, file_bytes).map_or(Told::Lies, Told::Payload),
+        Err(_) => ParsedHeader::Invalid,
+        Ok(header) if !header.is_current() => ParsedHeader::UnknownVersion,
+        Ok(header) => {
+            payload_of(&header, file_bytes).map_or(ParsedHeader::Invalid, ParsedHeader::Payload)
+        }
     })
 }

@@ -9,21 +9,21 @@ use kvtier_core::{Error, ErrorKind, Load, Loaded, MissReason};
 use kvtier_key::{BlockSums, Key, PieceSums};
 use kvtier_mem::Lease;
 
-use super::facts::{Known, Whose, whose};
+use super::facts::{FactsOwner, Known, owner_of};
 use super::find::{Found, is_allowed, is_padded};
-use super::headers::{self, Told};
+use super::headers::{self, ParsedHeader};
 use super::{Foreign, Verify};
-use crate::bounce::Landing;
 use crate::counters::add;
 use crate::data_dir::FileId;
-use crate::hands::Hands;
-use crate::line::Turn;
-use crate::load::{Answer, condemned, land, miss, settle, watch};
+use crate::load::{Answer, answer, copy_remaining, miss, miss_corrupt, watch};
+use crate::load_buffers::LoadBuffers;
 use crate::mover::{Moved, Mover, Part, Transfer};
 use crate::name::PAGE;
 use crate::pool::{Lane, Pool};
 use crate::readers::Reading;
 use crate::shared::Shared;
+use crate::wait_queue::{QueueEntry, WaitToken};
+use crate::workers::Workers;
 
 /// What was found out before the bytes are read.
 struct Plan {
@@ -45,9 +45,9 @@ enum No {
 /// A load, first half: find the file, read its facts, start reading its bytes.
 pub fn begin<M: Mover>(
     (shared, foreign): (&Arc<Shared<M>>, &Foreign),
-    hands: &Hands,
+    workers: &Workers,
     (op, slot): (Load, Answer),
-    turn: Option<Turn>,
+    token: Option<WaitToken>,
 ) {
     let index = shared.index();
     let (is_suspect, is_hidden) =
@@ -63,16 +63,16 @@ pub fn begin<M: Mover>(
     let room = op.into.iter().map(|l| l.len() as u64).sum();
     let reading = shared.readers.enter(*op.key.digest());
     match plan(shared, foreign, &op.key, room) {
-        Ok(Ok(plan)) => read((shared, hands, turn), (op, slot, reading), plan),
+        Ok(Ok(plan)) => read((shared, workers, token), (op, slot, reading), plan),
         Ok(Err(No::Miss(reason))) => miss(shared, op, slot, reason),
         Ok(Err(No::Corrupt(bytes, seen))) => {
             drop(reading);
             // It may be the first time that anybody hears of it.
             foreign.learn(&op.key);
-            condemned(shared, op, slot, (bytes, seen));
+            miss_corrupt(shared, op, slot, (bytes, seen));
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            shared.vanished(op.key.digest(), 0);
+            shared.forget_missing(op.key.digest(), 0);
             miss(shared, op, slot, MissReason::Absent);
         }
         Err(e) => {
@@ -94,28 +94,28 @@ fn plan<M: Mover>(
     let file = shared.data_dir.open_at(&name)?;
     let meta = file.metadata()?;
     let (bytes, seen) = (meta.len().saturating_sub(foreign.layout.head_bytes()), FileId::of(&meta));
-    let lying = meta.len() + foreign.layout.head_bytes();
+    let bytes_on_disk = meta.len() + foreign.layout.head_bytes();
     if !meta.is_file() {
         return Ok(Err(No::Miss(MissReason::Absent)));
     }
     let (len, sums) = match Known::of(&file)? {
         Known::Junk => return Ok(Err(No::Corrupt(bytes, seen))),
-        Known::Facts(facts) => match whose(&facts, key) {
-            Whose::Ours if facts.raw_len == bytes && bytes > 0 => (bytes, Some(facts.sums)),
-            Whose::Ours | Whose::Wrong => return Ok(Err(No::Corrupt(bytes, seen))),
-            Whose::AnotherNamespace => {
-                shared.distrust(key.digest(), lying);
+        Known::Facts(facts) => match owner_of(&facts, key) {
+            FactsOwner::Ours if facts.raw_len == bytes && bytes > 0 => (bytes, Some(facts.sums)),
+            FactsOwner::Ours | FactsOwner::Wrong => return Ok(Err(No::Corrupt(bytes, seen))),
+            FactsOwner::AnotherNamespace => {
+                shared.invalidate(key.digest(), bytes_on_disk);
                 return Ok(Err(No::Miss(MissReason::Absent)));
             }
         },
         Known::Unverified => {
             add(&shared.counters.unverified, 1);
-            match believed(shared, foreign, (key, room), (&file, &name, meta.len()))? {
+            match unverified_len(shared, foreign, (key, room), (&file, &name, meta.len()))? {
                 Ok(len) => (len, None),
                 Err(MissReason::Corrupt) => return Ok(Err(No::Corrupt(bytes, seen))),
                 Err(MissReason::Length) => return Ok(Err(No::Miss(MissReason::Length))),
                 Err(reason) => {
-                    shared.distrust(key.digest(), lying);
+                    shared.invalidate(key.digest(), bytes_on_disk);
                     return Ok(Err(No::Miss(reason)));
                 }
             }
@@ -125,9 +125,9 @@ fn plan<M: Mover>(
         return Ok(Err(No::Miss(MissReason::Length)));
     }
     let known = shared.index().get(key.digest()).map(|e| (e.chunk.len, e.chunk.bytes));
-    if known != Some((len, lying)) {
+    if known != Some((len, bytes_on_disk)) {
         let one = shared.name(key.digest());
-        shared.found(key, Found { len: Some(len), bytes: lying });
+        shared.found(key, Found { len: Some(len), bytes: bytes_on_disk });
         drop(one);
         shared.listeners.notify();
     }
@@ -136,7 +136,7 @@ fn plan<M: Mover>(
 
 /// The payload's length in a file without facts, if its bytes are to be believed: what its headers
 /// say, or, where there are none, what is asked for.
-fn believed<M: Mover>(
+fn unverified_len<M: Mover>(
     shared: &Shared<M>,
     foreign: &Foreign,
     (key, room): (&Key, u64),
@@ -149,10 +149,10 @@ fn believed<M: Mover>(
         let exact = file_bytes == room || is_padded(file_bytes, room);
         return Ok(if exact && is_allowed(key, room) { Ok(room) } else { Err(MissReason::Length) });
     }
-    Ok(match headers::told(file, &shared.data_dir.root().join(name), file_bytes)? {
-        Told::Payload(len) => Ok(len),
-        Told::Lies => Err(MissReason::Corrupt),
-        Told::Alone | Told::Stranger => Err(MissReason::Absent),
+    Ok(match headers::parse(file, &shared.data_dir.root().join(name), file_bytes)? {
+        ParsedHeader::Payload(len) => Ok(len),
+        ParsedHeader::Invalid => Err(MissReason::Corrupt),
+        ParsedHeader::NoSidecar | ParsedHeader::UnknownVersion => Err(MissReason::Absent),
     })
 }
 
@@ -171,19 +171,21 @@ fn read_tail(file: &File, (at, wanted): (u64, usize), tail: &mut Lease) -> io::R
 }
 
 fn read<M: Mover>(
-    (shared, hands, turn): (&Arc<Shared<M>>, &Hands, Option<Turn>),
+    (shared, workers, token): (&Arc<Shared<M>>, &Workers, Option<WaitToken>),
     (op, slot, reading): (Load, Answer, Reading),
     plan: Plan,
 ) {
     let Load { key, into } = op;
     let Plan { file, seen, len, bytes, sums } = plan;
     let (head, whole) = (shared.data_dir.head_bytes(), len - len % PAGE);
-    let freed = Some(shared.for_memory.seen());
+    let releases = Some(shared.memory_queue.releases());
     let planned = match shared.tails.lease(2 * PAGE as usize) {
-        Ok(tail) => Landing::plan(into, len as usize, (&shared.bounce, shared.bounce_bytes), tail),
+        Ok(tail) => {
+            LoadBuffers::plan(into, len as usize, (&shared.bounce, shared.bounce_bytes), tail)
+        }
         Err(_) => Err((into, None)),
     };
-    let (landing, mut parts) = match planned {
+    let (buffers, mut parts) = match planned {
         Ok(planned) => planned,
         Err((into, Some(error))) => {
             return slot.finish(Load { key, into }, Err(error.with_op("load")));
@@ -191,9 +193,15 @@ fn read<M: Mover>(
         Err((into, None)) => {
             // Our own buffers are all in use. From the start when some are free: by then the file
             // may be another.
-            let (shared2, hands2, op) = (Arc::clone(shared), hands.clone(), Load { key, into });
-            let again = move |turn| crate::load::begin(&shared2, &hands2, (op, slot), Some(turn));
-            return hands.wait(&shared.for_memory, (turn, freed), Lane::Read, again);
+            let (shared2, workers2, op) = (Arc::clone(shared), workers.clone(), Load { key, into });
+            let again =
+                move |token| crate::load::begin(&shared2, &workers2, (op, slot), Some(token));
+            return workers.wait(
+                &shared.memory_queue,
+                QueueEntry { token, releases },
+                Lane::Read,
+                again,
+            );
         }
     };
     let mut pair = parts.pop();
@@ -204,16 +212,16 @@ fn read<M: Mover>(
         _ => Err(io::Error::other("no memory for a page")),
     };
     let first = Arc::new(Mutex::new(PieceSums::new(len)));
-    let ours = Landed { landing, pair, key, slot, reading, len, bytes, seen, sums, tail };
+    let ours = Landed { buffers, pair, key, slot, reading, len, bytes, seen, sums, tail };
     if parts.is_empty() || ours.tail.is_err() {
         let transfer = Transfer { file: Arc::new(file.into()), parts, watch: None, sums: None };
         let moved = Moved { transfer, result: Ok(0), unseen: false };
-        return finish(shared, &hands.pool, ours, moved, first);
+        return finish(shared, &workers.pool, ours, moved, first);
     }
     let (watch, told) = ours.sums.is_some().then(|| watch(&first, &parts)).unzip();
     behind(head, &mut parts);
     let transfer = Transfer { file: Arc::new(file.into()), watch, sums: told.flatten(), parts };
-    let (theirs, pool) = (Arc::clone(shared), Arc::clone(&hands.pool));
+    let (theirs, pool) = (Arc::clone(shared), Arc::clone(&workers.pool));
     let ours = Arc::new(Mutex::new(Some(ours)));
     let held = Arc::clone(&ours);
     let done = Box::new(move |moved: Moved| {
@@ -226,7 +234,7 @@ fn read<M: Mover>(
     {
         let Transfer { file, mut parts, .. } = refused.transfer;
         parts.extend(ours.pair);
-        let (into, ..) = ours.landing.unpack(parts);
+        let (into, ..) = ours.buffers.unpack(parts);
         drop((ours.reading, file));
         let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("load");
         ours.slot.finish(
@@ -247,7 +255,7 @@ pub fn behind(head: u64, parts: &mut [Part]) {
 
 /// A load under way.
 struct Landed {
-    landing: Landing,
+    buffers: LoadBuffers,
     /// The page of the payload's end.
     pair: Option<Part>,
     key: Key,
@@ -269,13 +277,13 @@ fn finish<M: Mover>(
     moved: Moved,
     sums: Arc<Mutex<PieceSums>>,
 ) {
-    let Landed { landing, pair, key, slot, reading, len, bytes, seen, sums: wanted, tail } = ours;
+    let Landed { buffers, pair, key, slot, reading, len, bytes, seen, sums: wanted, tail } = ours;
     let Moved { transfer: Transfer { file, mut parts, .. }, result, unseen } = moved;
     // Before the answer: a chunk that goes after it leaves its room on the medium at once.
     drop((reading, file));
-    let bounced = landing.is_bounced();
+    let bounced = buffers.is_bounced();
     parts.extend(pair);
-    let (mut into, bounce, page) = landing.unpack(parts);
+    let (mut into, bounce, page) = buffers.unpack(parts);
     let got = tail.as_ref().ok().copied();
     let end = page.as_ref().and_then(Lease::as_host).and_then(|page| page.get(..got?));
     let mut sums = std::mem::replace(
@@ -299,7 +307,7 @@ fn finish<M: Mover>(
     );
     let bounce = bounce.filter(|_| bounced);
     let landed = result.and(tail).and_then(|_| match payload {
-        Some(end) => land(shared, &mut into, bounce.as_ref(), (len, end)).map(|()| true),
+        Some(end) => copy_remaining(shared, &mut into, bounce.as_ref(), (len, end)).map(|()| true),
         None => Ok(false),
     });
     drop((bounce, page));
@@ -308,5 +316,5 @@ fn finish<M: Mover>(
         into.iter_mut().for_each(|lease| lease.assume_filled(0));
         return miss(shared, Load { key, into }, slot, MissReason::Length);
     }
-    settle(shared, pool, (Load { key, into }, slot), landed, (len, bytes, seen));
+    answer(shared, pool, (Load { key, into }, slot), landed, (len, bytes, seen));
 }

@@ -7,9 +7,9 @@
 
 pub mod facts;
 mod find;
+mod foreign;
 pub mod headers;
 mod load;
-mod names;
 mod shapes;
 mod sweep;
 
@@ -21,8 +21,8 @@ use kvtier_key::names::{Loss, NameForm, Parsed};
 use kvtier_key::{GDS_HEADER_BYTES, InvalidKey, KeyId};
 
 pub use facts::{Verify, finish_file, probe_facts};
+pub use foreign::Foreign;
 pub use load::{begin as begin_load, behind};
-pub use names::Foreign;
 pub use shapes::Unshaped;
 pub use sweep::Sweeper;
 

@@ -44,7 +44,7 @@ impl<M: Mover> Sweeper<M> {
     /// returns.
     pub fn close(&self) {
         if let Some(foreign) = self.shared.data_dir.foreign() {
-            foreign.call(|call| call.stop = true);
+            foreign.request_sweep(|request| request.stop = true);
         }
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
             && thread.thread().id() != std::thread::current().id()
@@ -65,10 +65,10 @@ fn run<M: Mover>(shared: &Shared<M>, foreign: &Foreign, every: Duration, mut lis
     loop {
         if foreign.namespace().is_some() {
             if !std::mem::replace(&mut listed, true) {
-                shared.told(shared.list_foreign(foreign), "list the directory");
+                shared.report_failure(shared.list_foreign(foreign), "list the directory");
             }
-            shared.told(shared.sweep(foreign), "sweep the directory");
-            shared.fit_under_the_cap();
+            shared.report_failure(shared.sweep(foreign), "sweep the directory");
+            shared.evict_to_cap();
         }
         let mut call = bell.lock().unwrap_or_else(PoisonError::into_inner);
         let due = shared.clock.now() + every;
@@ -82,7 +82,7 @@ fn run<M: Mover>(shared: &Shared<M>, foreign: &Foreign, every: Duration, mut lis
 }
 
 impl<M: Mover> Shared<M> {
-    fn told(&self, done: io::Result<()>, what: &str) {
+    fn report_failure(&self, done: io::Result<()>, what: &str) {
         if let Err(e) = done {
             self.fault(format!("cannot {what}: {e}"));
         }
@@ -127,7 +127,7 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Looks at every file: what is new is entered, what is gone forgotten, lengths are corrected,
+    /// ScanThrottle at every file: what is new is entered, what is gone forgotten, lengths are corrected,
     /// and the ledger with them.
     pub fn sweep(&self, foreign: &Foreign) -> io::Result<()> {
         let _one = foreign.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,16 +168,16 @@ impl<M: Mover> Shared<M> {
                 Err(_) => {}
             }
         }
-        self.for_room.call();
+        self.space_queue.notify();
         Ok(())
     }
 
-    /// Looks at one file; `false` when there is no chunk. One whose facts cannot be read is entered
+    /// ScanThrottle at one file; `false` when there is no chunk. One whose facts cannot be read is entered
     /// all the same, unverified.
     fn sweep_one(&self, foreign: &Foreign, key: &Key, name: &str) -> io::Result<bool> {
         foreign.learn_as(*key.digest(), name);
         let _one = self.name(key.digest());
-        let Some(bytes) = self.data_dir.bytes_of(key.digest(), 0)?.filter(|bytes| *bytes > 0)
+        let Some(bytes) = self.data_dir.bytes_on_disk(key.digest(), 0)?.filter(|bytes| *bytes > 0)
         else {
             return Ok(false);
         };
@@ -185,7 +185,7 @@ impl<M: Mover> Shared<M> {
         // Seen before and not changed since: neither is its length, nor whether a load would vouch
         // for it.
         if known.is_none_or(|known| known.bytes != bytes) {
-            match self.look_at(foreign, key) {
+            match self.inspect_file(foreign, key) {
                 Ok(None) => return Ok(false),
                 Ok(Some(found)) => self.found(key, found),
                 // What cannot be read takes its room all the same.
@@ -219,6 +219,6 @@ impl<M: Mover> Shared<M> {
             );
             cursor = page.next;
         }
-        gone.iter().for_each(|digest| self.vanished(digest, 0));
+        gone.iter().for_each(|digest| self.forget_missing(digest, 0));
     }
 }

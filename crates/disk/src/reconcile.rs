@@ -34,7 +34,7 @@ impl<M: Mover> Shared<M> {
 
     /// Appends to the change log that a chunk was published or deleted. In a layout of another
     /// program, which has no such log, names are asked for.
-    pub fn announce_change(&self, record: Record) {
+    pub fn append_change(&self, record: Record) {
         if self.data_dir.foreign().is_none() {
             self.changes.append(record);
         }
@@ -42,13 +42,13 @@ impl<M: Mover> Shared<M> {
 
     /// Takes over what others published and deleted until now. No chunk's [name](Shared::name) is
     /// held.
-    pub fn follow_changes(&self) -> Caught {
+    pub fn follow_changes(&self) -> FollowOutcome {
         self.follow_up_to(u64::MAX)
     }
 
-    fn follow_up_to(&self, bytes_max: u64) -> Caught {
+    fn follow_up_to(&self, bytes_max: u64) -> FollowOutcome {
         if self.data_dir.foreign().is_some() {
-            return Caught::default();
+            return FollowOutcome::default();
         }
         let followed = self.changes.follow(bytes_max, |record| self.follow(record));
         let begins_to_fail = self.changes.begins_to_fail(followed.is_err());
@@ -58,7 +58,7 @@ impl<M: Mover> Shared<M> {
                     self.listeners.notify();
                 }
                 let is_complete = !followed.is_more && !self.changes.has_missed();
-                Caught { records: followed.records, is_complete }
+                FollowOutcome { records: followed.records, is_complete }
             }
             Err(e) => {
                 // Each lookup tries again: once is enough for the log.
@@ -67,7 +67,7 @@ impl<M: Mover> Shared<M> {
                         "cannot read what other processes changed: {e}; the directory is listed instead"
                     ));
                 }
-                Caught::default()
+                FollowOutcome::default()
             }
         }
     }
@@ -94,10 +94,10 @@ impl<M: Mover> Shared<M> {
         }
         let one = self.name(&digest);
         let Ok(Some(file)) = self.data_dir.find(&digest, len) else { return };
-        self.acquit_if_new(&digest, file);
+        self.clear_corrupt_if_replaced(&digest, file);
         if known_len(&digest).is_some_and(|known| known != len) {
             drop(one);
-            return self.part(&digest, len);
+            return self.resolve_duplicate(&digest, len);
         }
         let mut index = self.index();
         if index.is_known(&digest) || index.is_suspect(&digest) {
@@ -131,7 +131,7 @@ impl<M: Mover> Shared<M> {
             return false;
         }
         listed.sort_unstable();
-        self.take_in(&listed);
+        self.apply_listing(&listed);
         self.drop_unlisted(&listed);
         // What changed while the directory was listed may be taken in or dropped wrongly: its
         // records are read again.
@@ -143,7 +143,7 @@ impl<M: Mover> Shared<M> {
     }
 
     /// Takes in files that the index does not have.
-    fn take_in(&self, listed: &[(Digest, u64)]) {
+    fn apply_listing(&self, listed: &[(Digest, u64)]) {
         let mut to_compare = Vec::new();
         for some in listed.chunks(ENTERED_AT_ONCE) {
             let mut index = self.index();
@@ -177,7 +177,7 @@ impl<M: Mover> Shared<M> {
                 .chunks
                 .iter()
                 .filter(|chunk| listed.binary_search(&(chunk.digest, chunk.len)).is_err());
-            gone.for_each(|chunk| self.vanished(&chunk.digest, chunk.len));
+            gone.for_each(|chunk| self.forget_missing(&chunk.digest, chunk.len));
             next = page.next;
         }
     }
@@ -189,7 +189,7 @@ impl<M: Mover> Shared<M> {
 
 /// What following the change log came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Caught {
+pub struct FollowOutcome {
     /// How many records there were.
     pub records: usize,
     /// The index has all that the directory has.

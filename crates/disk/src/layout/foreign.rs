@@ -34,14 +34,14 @@ pub struct Foreign {
     /// What chunks look like, where files say it.
     pub(super) shapes: Shapes,
     /// Rung when the sweep has something to do.
-    pub bell: (Mutex<Call>, Condvar),
+    pub bell: (Mutex<SweepRequest>, Condvar),
     /// One sweep at a time.
     pub sweeping: Mutex<()>,
 }
 
 /// What the sweep is called for.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Call {
+pub struct SweepRequest {
     pub now: bool,
     pub stop: bool,
 }
@@ -81,13 +81,13 @@ impl Foreign {
             Arc::clone(key.namespace())
         });
         if first {
-            self.call(|call| call.now = true);
+            self.request_sweep(|request| request.now = true);
         }
         if ours.for_key(key.id()).digest() == key.namespace().digest() {
             return None;
         }
         let what = format!(
-            "files of layout {} do not say whose they are, so that one tier has chunks of one namespace: this one has those of layout {}, the \
+            "files of layout {} do not say owner_of they are, so that one tier has chunks of one namespace: this one has those of layout {}, the \
              key is of layout {}{}; use another directory",
             self.layout,
             ours.layout(),
@@ -208,7 +208,7 @@ impl Foreign {
     }
 
     /// Rings the bell.
-    pub fn call(&self, what: impl Fn(&mut Call)) {
+    pub fn request_sweep(&self, what: impl Fn(&mut SweepRequest)) {
         what(&mut self.bell.0.lock().unwrap_or_else(PoisonError::into_inner));
         self.bell.1.notify_all();
     }

@@ -10,7 +10,7 @@ const REPORTED_FOR: Duration = Duration::from_secs(30);
 
 /// When the medium was full last.
 #[derive(Debug, Default)]
-pub struct FullMedium(Mutex<Times>);
+pub struct FullDevice(Mutex<Times>);
 
 #[derive(Debug, Default)]
 struct Times {
@@ -18,7 +18,7 @@ struct Times {
     shed: Option<Instant>,
 }
 
-impl FullMedium {
+impl FullDevice {
     /// The medium had no room for a file.
     pub fn note_seen(&self, clock: &Clock) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).seen = Some(clock.now());
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn it_is_reported_while_it_lasts_and_no_longer() {
         let time = ManualClock::new();
-        let (clock, full) = (time.clock(), FullMedium::default());
+        let (clock, full) = (time.clock(), FullDevice::default());
         assert!(full.describe(&clock).is_none() && !full.sheds(&clock));
         full.note_seen(&clock);
         assert!(full.describe(&clock).is_some() && !full.sheds(&clock));

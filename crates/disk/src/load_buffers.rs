@@ -9,7 +9,7 @@ use crate::save::not_aligned;
 /// is copied afterwards. The whole pages come first, then the page pair [last partial page |
 /// footer].
 #[derive(Debug)]
-pub struct Landing {
+pub struct LoadBuffers {
     /// The caller's leases that are no parts of the transfer, in their order.
     kept: Vec<Kept>,
     /// How many of the transfer's parts before the page pair are the caller's leases; otherwise
@@ -26,7 +26,7 @@ struct Kept {
     lease: Lease,
 }
 
-impl Landing {
+impl LoadBuffers {
     /// Plans a load of `len` bytes into `leases` (long enough together) and `tail`. Bounce memory
     /// is taken when the leases' own is not aligned. Gives the leases back when there is none
     /// now, with an error when there is never enough.
@@ -39,9 +39,9 @@ impl Landing {
         let whole = len - len % PAGE as usize;
         let mut parts = Vec::with_capacity(2);
         let far = leases.iter().any(|lease| !lease.place().is_host());
-        let landing = if far {
+        let buffers = if far {
             parts.extend(far_parts(leases, whole));
-            Landing { kept: Vec::new(), direct: parts.len(), len }
+            LoadBuffers { kept: Vec::new(), direct: parts.len(), len }
         } else if is_aligned(&leases, whole) {
             let (mut at, mut kept) = (0, Vec::new());
             for (position, into) in leases.into_iter().enumerate() {
@@ -53,7 +53,7 @@ impl Landing {
                     at += n;
                 }
             }
-            Landing { kept, direct: parts.len(), len }
+            LoadBuffers { kept, direct: parts.len(), len }
         } else {
             if whole > bounce_bytes {
                 return Err((
@@ -70,11 +70,11 @@ impl Landing {
                 .enumerate()
                 .map(|(position, lease)| Kept { position, lease })
                 .collect();
-            Landing { kept, direct: 0, len }
+            LoadBuffers { kept, direct: 0, len }
         };
         let pair = PAGE as usize + if len > whole { PAGE as usize } else { 0 };
         parts.push(Part::Read { at: whole as u64, into: tail, len: pair });
-        Ok((landing, parts))
+        Ok((buffers, parts))
     }
 
     /// Takes the parts back and gives (the caller's leases in the caller's order, bounce memory if

@@ -1,0 +1,96 @@
+//! Eviction: deletes the files of victims that the index chose, and keeps the index, the ledger and
+//! the journals in step.
+
+use kvtier_core::Event;
+use kvtier_index::journal::Record;
+use kvtier_index::{Chunk, IndexEntry, ReserveRequest};
+
+use crate::counters::add;
+use crate::mover::Mover;
+use crate::shared::Shared;
+
+impl<M: Mover> Shared<M> {
+    /// Whether the requested bytes fit below the cap and the quota without eviction, by the index.
+    pub fn fits(&self, request: &ReserveRequest) -> bool {
+        let index = self.index();
+        let usage = index.usage();
+        let is_below_cap = usage.used.saturating_add(usage.reserved).saturating_add(request.bytes)
+            <= usage.capacity;
+        is_below_cap && !index.is_above_quota(request)
+    }
+
+    /// Brings the index and the ledger into agreement with the directory. `false` where that
+    /// failed, or was done a moment ago.
+    pub fn relist(&self) -> bool {
+        self.scan_throttle.run(&self.clock, || {
+            let listed = self.reconcile();
+            self.check_ledger();
+            listed
+        })
+    }
+
+    /// Evicts until the index is below the cap, as far as chunks can be deleted.
+    pub fn evict_to_cap(&self) {
+        if !self.may_evict() {
+            return;
+        }
+        loop {
+            let victims = self.index().victims(self.now_ms(), 0);
+            if victims.is_empty() || self.evict(victims) == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Deletes victims and counts them as evicted. Returns how many are gone.
+    pub fn evict(&self, victims: Vec<IndexEntry>) -> usize {
+        let gone = self.delete(victims);
+        add(&self.counters.evicted, gone as u64);
+        gone
+    }
+
+    /// Deletes chunks that the index marked as leaving. A chunk that cannot be deleted returns to
+    /// the index. Returns how many are gone.
+    pub fn delete(&self, victims: Vec<IndexEntry>) -> usize {
+        let gone = victims.iter().filter(|victim| self.delete_one(&victim.chunk)).count();
+        if !victims.is_empty() {
+            self.space_queue.notify();
+            self.listeners.notify();
+        }
+        gone
+    }
+
+    fn delete_one(&self, victim: &Chunk) -> bool {
+        let Chunk { digest, len, bytes, .. } = *victim;
+        let _name = self.name(&digest);
+        // A save of the same key may have ended since the index chose the victim: the chunk stays.
+        if !self.index().is_evicting(&digest) {
+            return false;
+        }
+        let _moving = self.ledger_check.moving();
+        let since = self.ledger.generation();
+        match self.data_dir.delete(&digest, len) {
+            Ok(existed) => {
+                if existed {
+                    let foreign = self.data_dir.foreign();
+                    let is_counted = !foreign.is_some_and(|foreign| foreign.is_uncounted(&digest));
+                    self.uncount(if is_counted { bytes } else { 0 }, since);
+                    self.append_change(Record::Remove(digest));
+                } else {
+                    self.lost(&digest, bytes);
+                }
+                self.journal.note([Record::Remove(digest)]);
+                let is_gone = self.index().finish_evict(&digest);
+                if is_gone {
+                    self.listeners.push(Event::Gone { key: digest, len });
+                }
+                is_gone
+            }
+            Err(e) => {
+                self.failed(&format!("cannot delete the file of {digest}"), &e);
+                self.index().abort_evict(&digest);
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! Space for one file, reserved before the file is written.
+//!
+//! A reservation has two halves. The *index* reserves bytes below the cap and names the victims to
+//! evict for them. The *ledger* counts the same bytes for all processes; in the same step, under
+//! its lock, the unfinished file is created, so that each counted claim is a file that peers can
+//! see. [`SpaceReservation::reserve`] gets both or neither.
+//!
+//! `reserve` never waits. It returns [`ReserveOutcome::Wait`] where space may become free without
+//! its help; the save then enters the tier's space queue and calls it again, until `wait_until`.
+//! Each refusal has its own answer: victims are evicted, a full ledger is checked against the
+//! directory, and a device that is full below the cap is freed by eviction.
+//!
+//! A dropped reservation deletes its file first and releases its bytes second, so that the ledger
+//! never counts less than the device holds. A victim's file of exactly the right length is written
+//! over instead of deleted: it keeps its bytes counted (`recycle`).
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use kvtier_core::{Event, ShedReason};
+use kvtier_index::journal::Record;
+use kvtier_index::{Chunk, IndexEntry, Refusal, Reservation, Reserve, ReserveRequest};
+
+use crate::counters::add;
+use crate::data_dir::{Draft, is_full};
+use crate::ledger::{Claimed, Generation};
+use crate::mover::Mover;
+use crate::shared::Shared;
+
+/// How often in a row eviction may free nothing before a save is shed.
+const STUCK_MAX: u32 = 8;
+
+/// Space for one file, and the unfinished file itself; see the [module](self).
+#[derive(Debug)]
+pub struct SpaceReservation<M: Mover> {
+    shared: Arc<Shared<M>>,
+    size: FileSize,
+    request: ReserveRequest,
+    /// Until when the save waits for space that others free.
+    wait_until: Instant,
+    attempts: ReserveAttempts,
+    reservation: Option<Reservation>,
+    /// The ledger counts `size.claimed` for this reservation.
+    is_counted: bool,
+    /// The unfinished file.
+    draft: Option<Draft>,
+    /// The same file, open, until it is taken to be written.
+    file: Option<File>,
+    /// A victim's file of exactly this length, to be written over.
+    recycled: Option<Draft>,
+}
+
+/// The bytes of a chunk's files.
+#[derive(Clone, Copy, Debug)]
+pub struct FileSize {
+    /// The most that all files take before they are published; this is claimed.
+    pub claimed: u64,
+    /// What they take once they are published.
+    pub published: u64,
+    /// What is allocated for the unfinished file.
+    pub allocated: u64,
+}
+
+/// What a reservation has tried so far.
+#[derive(Debug, Default)]
+struct ReserveAttempts {
+    /// How often the ledger was full and no chunk was left to evict.
+    refused: u32,
+    /// How often in a row eviction freed nothing.
+    stuck: u32,
+    /// Bytes evicted because the device was full.
+    device_evicted: u64,
+    is_ledger_checked: bool,
+    is_restored: bool,
+}
+
+/// The state of a reservation after a try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReserveOutcome {
+    /// The space is reserved and the file created.
+    Reserved,
+    /// Others are freeing space: try again when the space queue is notified.
+    Wait,
+}
+
+/// Why space cannot be reserved.
+#[derive(Debug)]
+pub enum ReserveError {
+    /// There is no space.
+    Shed(ShedReason),
+    /// The file cannot be created.
+    Failed(io::Error),
+}
+
+/// How the creation of the unfinished file ended.
+enum FileOutcome {
+    Created,
+    LedgerFull,
+    DeviceFull,
+}
+
+impl From<ShedReason> for ReserveError {
+    fn from(reason: ShedReason) -> Self {
+        ReserveError::Shed(reason)
+    }
+}
+
+impl<M: Mover> SpaceReservation<M> {
+    /// A reservation for a file that holds no space yet. `request` asks for `size.claimed` bytes.
+    pub fn new(
+        shared: &Arc<Shared<M>>,
+        request: ReserveRequest,
+        size: FileSize,
+        deadline: Instant,
+    ) -> Self {
+        SpaceReservation {
+            shared: Arc::clone(shared),
+            size,
+            request,
+            wait_until: deadline.min(shared.clock.now() + shared.space_wait_max),
+            attempts: ReserveAttempts::default(),
+            reservation: None,
+            is_counted: false,
+            draft: None,
+            file: None,
+            recycled: None,
+        }
+    }
+
+    /// Reserves the space, evicts what the index chooses, and creates the file. Never waits.
+    ///
+    /// # Errors
+    /// `Shed` where there is no space and no prospect of it before the save's wait ends; `Failed`
+    /// where the file cannot be created.
+    pub fn reserve(&mut self) -> Result<ReserveOutcome, ReserveError> {
+        if self.reservation.is_some() {
+            return Ok(ReserveOutcome::Reserved);
+        }
+        let shared = Arc::clone(&self.shared);
+        loop {
+            if !shared.may_evict() && !shared.fits(&self.request) {
+                // The sizes of victims are unknown yet, or eviction is not allowed.
+                return self.wait_or_shed(ShedReason::Full);
+            }
+            let reserved = shared.index().reserve_for(shared.now_ms(), &self.request);
+            let try_again = match reserved {
+                Reserve::Granted(reservation) => {
+                    self.reservation = Some(reservation);
+                    let created = self.create_file().inspect_err(|_| self.cancel())?;
+                    if matches!(created, FileOutcome::Created) {
+                        return Ok(ReserveOutcome::Reserved);
+                    }
+                    self.cancel();
+                    match created {
+                        FileOutcome::DeviceFull => self.on_device_full()?,
+                        _ => {
+                            shared.free_quarantined(self.size.claimed) > 0
+                                || self.on_ledger_full()?
+                        }
+                    }
+                }
+                Reserve::Evict(victims) => {
+                    // Victims that cannot be deleted return to the index, and would be chosen
+                    // again and again.
+                    self.attempts.stuck =
+                        if self.evict_or_recycle(victims) { 0 } else { self.attempts.stuck + 1 };
+                    if self.attempts.stuck == STUCK_MAX {
+                        return Err(ShedReason::Full.into());
+                    }
+                    true
+                }
+                Reserve::Full(Refusal::TooLarge { .. }) => return Err(ShedReason::TooLarge.into()),
+                Reserve::Full(Refusal::NotWorth) => return Err(ShedReason::NotWorth.into()),
+                Reserve::Full(Refusal::Quota { .. }) => return Err(ShedReason::Quota.into()),
+                Reserve::Full(_) => return Err(ShedReason::Full.into()),
+                _ => return self.wait_or_shed(ShedReason::Full),
+            };
+            if !try_again {
+                return Ok(ReserveOutcome::Wait);
+            }
+        }
+    }
+
+    fn wait_or_shed(&self, reason: ShedReason) -> Result<ReserveOutcome, ReserveError> {
+        if self.shared.clock.now() < self.wait_until {
+            Ok(ReserveOutcome::Wait)
+        } else {
+            Err(reason.into())
+        }
+    }
+
+    /// Creates the unfinished file and counts it in one step, then allocates it: see the ledger.
+    fn create_file(&mut self) -> Result<FileOutcome, ReserveError> {
+        let shared = Arc::clone(&self.shared);
+        if let Some(recycled) = self.recycled.take() {
+            if let Ok(Some(file)) = shared.data_dir.reopen(&recycled, self.size.allocated) {
+                self.draft = Some(recycled);
+                self.file = Some(file);
+                return Ok(FileOutcome::Created);
+            }
+            // Its length is not the one that its name states.
+            self.recycled = Some(recycled);
+            self.release_file();
+        }
+        let bytes = self.size.claimed;
+        let mut created = None;
+        let mut create = || created.insert(shared.data_dir.create(bytes)).is_ok();
+        let claimed = shared.claim_bytes(bytes, &mut create);
+        let (draft, file) = match created {
+            Some(Ok(created)) => created,
+            Some(Err(e)) => return self.on_create_failed(e),
+            None => return self.on_claim_refused(claimed),
+        };
+        self.draft = Some(draft);
+        if claimed != Claimed::Granted {
+            self.release_file();
+            return self.on_claim_refused(claimed);
+        }
+        self.is_counted = true;
+        match shared.data_dir.allocate(&file, self.size.allocated) {
+            Ok(()) => self.file = Some(file),
+            Err(e) => {
+                self.release_file();
+                return self.on_create_failed(e);
+            }
+        }
+        Ok(FileOutcome::Created)
+    }
+
+    fn on_create_failed(&mut self, e: io::Error) -> Result<FileOutcome, ReserveError> {
+        if is_full(&e) {
+            return Ok(FileOutcome::DeviceFull);
+        }
+        if self.shared.note_read_only(&e) {
+            return Err(ShedReason::ReadOnly.into());
+        }
+        let is_gone = e.kind() == io::ErrorKind::NotFound
+            && !std::mem::replace(&mut self.attempts.is_restored, true);
+        if is_gone && self.shared.restore_data_dir() {
+            self.create_file()
+        } else {
+            Err(ReserveError::Failed(e))
+        }
+    }
+
+    /// The ledger refused the claim. A damaged ledger is recounted and asked again.
+    fn on_claim_refused(&mut self, claimed: Claimed) -> Result<FileOutcome, ReserveError> {
+        if claimed == Claimed::Damaged {
+            match self.shared.recount(false) {
+                Ok(()) => return self.create_file(),
+                Err(e) => self.shared.failed("cannot recount the ledger", &e),
+            }
+        }
+        Ok(FileOutcome::LedgerFull)
+    }
+
+    /// The index has space and the ledger has none. The directory is filled by files that the index
+    /// lacks, by unfinished files of peers, or by files that are gone and still counted. Takes the
+    /// next step against that, and returns whether to try again at once.
+    fn on_ledger_full(&mut self) -> Result<bool, ReserveError> {
+        if self.shared.follow_changes().records > 0 {
+            return Ok(true);
+        }
+        self.shared.ledger_check.suspect();
+        // A listing is expensive; between two listings the oldest chunks are evicted.
+        if self.shared.relist() || self.evict_oldest() {
+            return Ok(true);
+        }
+        self.attempts.refused += 1;
+        match self.attempts.refused {
+            1 => Ok(self.shared.remove_stale()),
+            _ if self.shared.clock.now() < self.wait_until => Ok(false),
+            _ if !std::mem::replace(&mut self.attempts.is_ledger_checked, true) => {
+                // Another thread may have done it before: in both cases there may be space now.
+                self.shared.check_ledger();
+                Ok(true)
+            }
+            _ => Err(ShedReason::Full.into()),
+        }
+    }
+
+    /// The device is full below the cap. Evicts the bytes of one file at once, and again after each
+    /// notification where other saves took the freed bytes. Returns whether to try again at once.
+    fn on_device_full(&mut self) -> Result<bool, ReserveError> {
+        let shared = Arc::clone(&self.shared);
+        add(&shared.counters.device_full, 1);
+        shared.full_device.note_seen(&shared.clock);
+        if shared.free_quarantined(self.size.claimed) > 0 {
+            return Ok(true);
+        }
+        if self.evict_oldest() {
+            self.attempts.device_evicted += self.size.claimed;
+            return Ok(self.attempts.device_evicted <= 2 * self.size.claimed);
+        }
+        // All other chunks are held, or being written.
+        match self.wait_or_shed(ShedReason::DeviceFull) {
+            Ok(_) => Ok(false),
+            Err(error) => {
+                shared.full_device.note_shed(&shared.clock);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the open unfinished file, to write it.
+    pub fn take_file(&mut self) -> Option<File> {
+        self.file.take()
+    }
+
+    /// The unfinished file, to be published.
+    pub fn draft(&self) -> Option<&Draft> {
+        self.draft.as_ref()
+    }
+
+    /// Ends the reservation after its file was published: the ledger keeps the published bytes, and
+    /// the index commits with the returned reservation. `since` was read before the file was
+    /// published.
+    pub fn into_published(mut self, since: Generation) -> Option<Reservation> {
+        self.draft = None;
+        self.is_counted = false;
+        // The file was cut to its length.
+        let cut = self.size.claimed - self.size.published;
+        if cut > 0 {
+            self.shared.ledger.release_later(cut, since);
+        }
+        self.reservation.take()
+    }
+
+    /// Ends the reservation after its published file was deleted again: releases the claim. `since`
+    /// was read before the file was deleted.
+    pub fn release_deleted(mut self, since: Generation) {
+        self.draft = None;
+        self.is_counted = false;
+        self.shared.uncount(self.size.claimed, since);
+    }
+
+    /// Frees space on a device that is full below the cap, while the file is written. Returns
+    /// whether anything was deleted.
+    pub fn evict_for_device(&self) -> bool {
+        self.shared.full_device.note_seen(&self.shared.clock);
+        let cleared = self.shared.free_quarantined(self.size.claimed);
+        if !self.shared.may_evict() {
+            return cleared > 0;
+        }
+        let wanted = self.size.claimed.saturating_sub(cleared);
+        let victims = self.shared.index().evict_bytes(self.shared.now_ms(), wanted);
+        self.shared.evict(victims) + cleared as usize > 0
+    }
+
+    fn evict_oldest(&mut self) -> bool {
+        if !self.shared.may_evict() {
+            return false;
+        }
+        let victims = self.shared.index().evict_bytes(self.shared.now_ms(), self.size.claimed);
+        self.evict_or_recycle(victims)
+    }
+
+    /// Evicts. The first victim whose file has the claimed length is taken over instead of deleted.
+    /// Returns whether any chunk was evicted.
+    fn evict_or_recycle(&mut self, victims: Vec<IndexEntry>) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let mut rest = Vec::with_capacity(victims.len());
+        let mut recycled = 0;
+        for victim in victims {
+            let fits = self.recycled.is_none()
+                && !self.is_counted
+                && victim.chunk.bytes == self.size.claimed;
+            if fits && self.recycle(&victim.chunk) { recycled += 1 } else { rest.push(victim) }
+        }
+        let gone = recycled + shared.evict(rest);
+        // Saves that wait for the victims try again, also where this save took their space.
+        shared.space_queue.notify();
+        gone > 0
+    }
+
+    /// Takes over a victim's file, and with it its bytes in the ledger.
+    fn recycle(&mut self, victim: &Chunk) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let digest = &victim.digest;
+        let name = shared.name(digest);
+        let moving = shared.ledger_check.moving();
+        if shared.readers.has(digest) || !shared.index().is_evicting(digest) {
+            return false;
+        }
+        let Ok(Some(draft)) = shared.data_dir.recycle(digest, victim.len) else { return false };
+        shared.index().finish_evict(digest);
+        shared.journal.note([Record::Remove(*digest)]);
+        shared.append_change(Record::Remove(*digest));
+        shared.listeners.push(Event::Gone { key: *digest, len: victim.len });
+        drop((moving, name));
+        add(&shared.counters.evicted, 1);
+        add(&shared.counters.recycled, 1);
+        shared.listeners.notify();
+        self.recycled = Some(draft);
+        self.is_counted = true;
+        true
+    }
+
+    /// Returns the reservation to the index.
+    fn cancel(&mut self) {
+        if let Some(reservation) = self.reservation.take() {
+            self.shared.index().cancel(reservation);
+        }
+    }
+
+    /// Deletes the unfinished file, then releases its bytes.
+    fn release_file(&mut self) {
+        if !self.is_counted && self.recycled.is_none() && self.draft.is_none() {
+            return;
+        }
+        let _moving = self.shared.ledger_check.moving();
+        let since = self.shared.ledger.generation();
+        self.file = None;
+        for draft in [self.recycled.take(), self.draft.take()].into_iter().flatten() {
+            let _ = self.shared.data_dir.unlink_draft(&draft);
+        }
+        if std::mem::take(&mut self.is_counted) {
+            self.shared.uncount(self.size.claimed, since);
+        }
+    }
+}
+
+impl<M: Mover> Drop for SpaceReservation<M> {
+    fn drop(&mut self) {
+        self.release_file();
+        if self.reservation.is_some() {
+            self.cancel();
+            self.shared.space_queue.notify();
+        }
+    }
+}
