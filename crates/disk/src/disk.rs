@@ -454,10 +454,10 @@ impl<M: Mover> Tier for Disk<M> {
                 .or_else(|| self.refusal(&op.key, "load"));
             let refusal = refusal.or_else(|| self.shared.misfit(&op.key, None));
             if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
-                let (shared, workers) = (Arc::clone(&self.shared), self.workers.clone());
-                self.workers
-                    .pool
-                    .push(Lane::Read, move || load::begin(&shared, &workers, (op, slot), None));
+                let shared = Arc::clone(&self.shared);
+                let workers = self.workers.clone();
+                let load = load::LoadOp { shared, workers, op, slot };
+                self.workers.pool.push(Lane::Read, move || load.begin(None));
             }
         }
         ticket

@@ -1,3 +1,20 @@
+//! Loads, top to bottom.
+//!
+//! A load is a [`LoadOp`]: an operation, the slot that answers it, and the tier. It walks through
+//! these states, each of which either ends it or passes it on:
+//!
+//! 1. [`begin`](LoadOp::begin), on the pool: the index or the directory names the chunk's length.
+//!    No chunk, or too little memory for it, is a miss. Foreign layouts branch off here
+//!    (`layout/load.rs`).
+//! 2. `open`: opens the file and compares its length with its name.
+//! 3. [`take_buffers`](LoadOp::take_buffers): leases the tier's own memory. Where all of it is in
+//!    use, the load waits in the memory queue and begins again, since the file may be another then.
+//! 4. `Reading::submit`: the mover reads. Checksums are computed while the bytes arrive.
+//! 5. `Reading::finish`, on the mover's thread: compares every byte, the key and the lengths with
+//!    the footer, and copies what did not arrive in the caller's leases by itself.
+//! 6. [`answer`](LoadOp::answer): a hit only if the bytes were verified and are in place. A file
+//!    that failed its checks is quarantined first, on the pool, because renaming blocks.
+
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,153 +27,315 @@ use crate::counters::add;
 use crate::data_dir::FileId;
 use crate::footer;
 use crate::layout;
-use crate::load_buffers::{LoadBuffers, scatter};
-use crate::mover::{Moved, Mover, Part, Transfer};
+use crate::load_buffers::{LoadBuffers, LoadMemory, NoBuffers, scatter};
+use crate::mover::{Moved, Mover, Part, Refused, Transfer};
 use crate::name::{PAGE, file_len};
-use crate::pool::{Lane, Pool};
-use crate::readers::Reading;
+use crate::pool::Lane;
+use crate::readers;
 use crate::save::not_aligned;
 use crate::shared::Shared;
 use crate::wait_queue::{QueueEntry, WaitToken};
 use crate::workers::Workers;
 
-pub type Answer = Slot<Load, Loaded>;
+pub type LoadSlot = Slot<Load, Loaded>;
 
-/// A load, first half: find the file and start reading it.
-pub fn begin<M: Mover>(
-    shared: &Arc<Shared<M>>,
-    workers: &Workers,
-    (mut op, slot): (Load, Answer),
-    token: Option<WaitToken>,
-) {
-    if let Some(over) = slot.is_over() {
-        return slot.finish(op, Err(Error::new(over, "ended before it began").with_op("load")));
-    }
-    op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
-    if let Some(foreign) = shared.data_dir.foreign() {
-        return layout::begin_load((shared, foreign), workers, (op, slot), token);
-    }
-    let room = op.into.iter().map(|l| l.len() as u64).sum();
-    let known = shared.index().get(op.key.digest()).map(|e| e.chunk.len);
-    let known = known.or_else(|| {
-        shared.follow_changes();
-        shared.known_len(op.key.digest())
-    });
-    let Some(len) = known.or_else(|| shared.find_on_disk(&op.key, Some(room))) else {
-        return miss(shared, op, slot, MissReason::Absent);
-    };
-    if len > room {
-        return miss(shared, op, slot, MissReason::Length);
-    }
-    let reading = shared.readers.enter(*op.key.digest());
-    match open(shared, &op, len) {
-        Ok((file, seen, true)) => {
-            read((shared, workers, token), (op, slot, reading), file, (len, seen))
+/// A load that was admitted and has not ended.
+pub struct LoadOp<M: Mover> {
+    pub shared: Arc<Shared<M>>,
+    pub workers: Workers,
+    pub op: Load,
+    pub slot: LoadSlot,
+}
+
+/// The file of a chunk that is being loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadFile {
+    /// Length of the payload.
+    pub len: u64,
+    /// The payload length by which the file is found again: that of its name, or in a foreign
+    /// layout what follows the header.
+    pub named_len: u64,
+    pub id: FileId,
+}
+
+/// A load with memory to read into. The caller's leases are in `parts`, or kept by `buffers`.
+pub struct BufferedLoad<M: Mover> {
+    pub shared: Arc<Shared<M>>,
+    pub workers: Workers,
+    pub key: Key,
+    pub slot: LoadSlot,
+    pub buffers: LoadBuffers,
+    pub parts: Vec<Part>,
+}
+
+impl<M: Mover> LoadOp<M> {
+    /// Finds the chunk's file and begins to read it. `token` is that of the memory queue, after a
+    /// wait.
+    pub fn begin(mut self, token: Option<WaitToken>) {
+        if let Some(over) = self.slot.is_over() {
+            return self.fail(Error::new(over, "ended before it began").with_op("load"));
         }
-        Ok((file, seen, false)) => {
-            drop((reading, file));
-            miss_corrupt(shared, op, slot, (len, seen));
+        self.op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
+        if self.shared.data_dir.foreign().is_some() {
+            return layout::begin_load(self, token);
         }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            shared.forget_missing(op.key.digest(), len);
-            miss(shared, op, slot, MissReason::Absent);
+        let capacity = self.capacity();
+        let Some(len) = self.find_len(capacity) else { return self.miss(MissReason::Absent) };
+        if len > capacity {
+            return self.miss(MissReason::Length);
         }
-        Err(e) => {
-            // A file that we may not read, while others may: it stays, and our next save of the
-            // chunk takes its place.
-            if e.kind() == io::ErrorKind::PermissionDenied {
-                let one = shared.name(op.key.digest());
-                match shared.data_dir.find(op.key.digest(), len) {
-                    Ok(Some(file)) => _ = shared.mark_corrupt(op.key.digest(), file),
-                    _ => drop(shared.forget(op.key.digest(), true)),
-                }
-                drop(one);
+        let reading = self.shared.readers.enter(*self.op.key.digest());
+        match open(&self.shared, &self.op, len) {
+            Ok((file, id, true)) => {
+                let found = LoadFile { len, named_len: len, id };
+                self.read(reading, file, found, token);
+            }
+            Ok((file, id, false)) => {
+                drop((reading, file));
+                self.miss_corrupt(len, id);
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                self.shared.forget_missing(self.op.key.digest(), len);
+                self.miss(MissReason::Absent);
+            }
+            Err(e) => self.on_open_failed(reading, len, e),
+        }
+    }
+
+    /// Bytes of the caller's leases together.
+    pub fn capacity(&self) -> u64 {
+        self.op.into.iter().map(|lease| lease.len() as u64).sum()
+    }
+
+    /// The chunk's length: from the index, from changes of peers, or by a name on the medium.
+    fn find_len(&self, capacity: u64) -> Option<u64> {
+        let shared = &self.shared;
+        let digest = self.op.key.digest();
+        let known = shared.index().get(digest).map(|entry| entry.chunk.len);
+        let known = known.or_else(|| {
+            shared.follow_changes();
+            shared.known_len(digest)
+        });
+        known.or_else(|| shared.find_on_disk(&self.op.key, Some(capacity)))
+    }
+
+    fn on_open_failed(self, reading: readers::Reading, len: u64, e: io::Error) {
+        let shared = &self.shared;
+        let digest = self.op.key.digest();
+        // This process may not read the file, while others may: the file stays, and the next save
+        // of the chunk replaces it.
+        if e.kind() == io::ErrorKind::PermissionDenied {
+            let name = shared.name(digest);
+            match shared.data_dir.find(digest, len) {
+                Ok(Some(file)) => _ = shared.mark_corrupt(digest, file),
+                _ => drop(shared.forget(digest, true)),
+            }
+            drop(name);
+            shared.listeners.notify();
+        }
+        // No process that shares the directory creates links.
+        if e.raw_os_error() == Some(nix::libc::ELOOP)
+            && let Ok(Some(id)) = shared.data_dir.find(digest, len)
+        {
+            drop(reading);
+            return self.miss_corrupt(len, id);
+        }
+        let error = shared.io_error("load", &self.op.key, "cannot open the chunk's file", e);
+        self.fail(error);
+    }
+
+    fn read(
+        self,
+        reading: readers::Reading,
+        file: File,
+        found: LoadFile,
+        token: Option<WaitToken>,
+    ) {
+        let Some(load) = self.take_buffers(found.len, token) else { return };
+        let BufferedLoad { shared, workers, key, slot, buffers, parts } = load;
+        let sums = Arc::new(Mutex::new(PieceSums::new(found.len)));
+        // The page pair comes last, and is checked in the end.
+        let (watch, reported) = watch(&sums, &parts[..parts.len() - 1]);
+        let transfer =
+            Transfer { file: Arc::new(file.into()), watch: Some(watch), sums: reported, parts };
+        Reading { shared, workers, key, slot, reading, buffers, found, sums }.submit(transfer);
+    }
+
+    /// Takes memory for a payload of `len` bytes. `None` where the load ended, or waits for memory
+    /// and begins again.
+    pub fn take_buffers(self, len: u64, token: Option<WaitToken>) -> Option<BufferedLoad<M>> {
+        let LoadOp { shared, workers, op: Load { key, into }, slot } = self;
+        let releases = Some(shared.memory_queue.releases());
+        let planned = match shared.tails.lease(2 * PAGE as usize) {
+            Ok(tail) => LoadBuffers::plan(into, len as usize, shared.bounce_memory(), tail),
+            Err(_) => Err(NoBuffers { leases: into, error: None }),
+        };
+        match planned {
+            Ok((buffers, parts)) => {
+                Some(BufferedLoad { shared, workers, key, slot, buffers, parts })
+            }
+            Err(NoBuffers { leases, error: Some(error) }) => {
+                slot.finish(Load { key, into: leases }, Err(error.with_op("load")));
+                None
+            }
+            Err(NoBuffers { leases, error: None }) => {
+                let queue = shared.memory_queue.clone();
+                let entry = QueueEntry { token, releases };
+                let op = Load { key, into: leases };
+                let load = LoadOp { shared, workers: workers.clone(), op, slot };
+                let resume = move |token| load.begin(Some(token));
+                workers.wait(&queue, entry, Lane::Read, resume);
+                None
+            }
+        }
+    }
+
+    /// Ends the load after its file was read: with a hit only if the bytes were verified and are in
+    /// place (`Ok(true)`). A file that failed its checks is quarantined.
+    pub fn answer(mut self, loaded: io::Result<bool>, found: LoadFile) {
+        let shared = &self.shared;
+        shared.memory_queue.notify();
+        if !matches!(loaded, Ok(true)) {
+            self.op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
+        }
+        match loaded {
+            Ok(true) => {
+                add(&shared.counters.hits, 1);
+                add(&shared.counters.loaded_bytes, found.len);
+                shared.listeners.push(Event::Touched { key: *self.op.key.digest() });
                 shared.listeners.notify();
+                self.slot.finish(self.op, Ok(Loaded::Hit { len: found.len }));
             }
-            // A link is nothing of ours, nor of anybody's who shares the directory.
-            if e.raw_os_error() == Some(nix::libc::ELOOP)
-                && let Ok(Some(seen)) = shared.data_dir.find(op.key.digest(), len)
-            {
-                drop(reading);
-                return miss_corrupt(shared, op, slot, (len, seen));
+            Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => {
+                let error =
+                    shared.io_error("load", &self.op.key, "cannot read the chunk's file", e);
+                self.fail(error);
             }
-            let error = shared.io_error("load", &op.key, "cannot open the chunk's file", e);
-            slot.finish(op, Err(error));
+            _ => {
+                // Renaming blocks: not on the mover's thread. The answer waits for it, so that a
+                // save that follows is not `Present`.
+                let pool = Arc::clone(&self.workers.pool);
+                pool.push(Lane::Read, move || self.miss_corrupt(found.named_len, found.id));
+            }
         }
+    }
+
+    /// Ends the load with a miss and counts it.
+    pub fn miss(self, reason: MissReason) {
+        let counters = &self.shared.counters;
+        let counter = match reason {
+            MissReason::Length => &counters.misses_length,
+            MissReason::Unverified => &counters.misses_unverified,
+            _ => &counters.misses_absent,
+        };
+        add(counter, 1);
+        self.slot.finish(self.op, Ok(Loaded::Miss(reason)));
+    }
+
+    /// Ends the load after its file failed a check. The chunk is corrupt if its name still means
+    /// that file. Otherwise a peer removed or replaced the chunk during the load, and the load is
+    /// an ordinary miss.
+    pub fn miss_corrupt(self, named_len: u64, id: FileId) {
+        if !self.shared.quarantine_corrupt(self.op.key.digest(), named_len, id) {
+            return self.miss(MissReason::Absent);
+        }
+        add(&self.shared.counters.misses_corrupt, 1);
+        self.slot.finish(self.op, Ok(Loaded::Miss(MissReason::Corrupt)));
+    }
+
+    /// Ends the load with an error.
+    pub fn fail(self, error: Error) {
+        self.slot.finish(self.op, Err(error));
     }
 }
 
-/// Opens the chunk's file and says whether it has the length that its name says, padding and footer
-/// included.
+/// Opens the chunk's file. Also returns whether its length is the one in its name, with padding and
+/// footer.
 fn open<M: Mover>(shared: &Shared<M>, op: &Load, len: u64) -> io::Result<(File, FileId, bool)> {
     let file = shared.data_dir.open_chunk(op.key.digest(), len)?;
     let meta = file.metadata()?;
     Ok((file, FileId::of(&meta), meta.len() == file_len(len) && meta.is_file()))
 }
 
-fn read<M: Mover>(
-    (shared, workers, token): (&Arc<Shared<M>>, &Workers, Option<WaitToken>),
-    (op, slot, reading): (Load, Answer, Reading),
-    file: File,
-    (len, seen): (u64, FileId),
-) {
-    let Load { key, into } = op;
-    let releases = Some(shared.memory_queue.releases());
-    let planned = match shared.tails.lease(2 * PAGE as usize) {
-        Ok(tail) => {
-            LoadBuffers::plan(into, len as usize, (&shared.bounce, shared.bounce_bytes), tail)
-        }
-        Err(_) => Err((into, None)),
-    };
-    let (buffers, parts) = match planned {
-        Ok(planned) => planned,
-        Err((into, Some(error))) => {
-            return slot.finish(Load { key, into }, Err(error.with_op("load")));
-        }
-        Err((into, None)) => {
-            // Our own buffers are all in use. From the start when some are free: by then the file
-            // may be another.
-            let (shared2, workers2, op) = (Arc::clone(shared), workers.clone(), Load { key, into });
-            let again = move |token| begin(&shared2, &workers2, (op, slot), Some(token));
-            return workers.wait(
-                &shared.memory_queue,
-                QueueEntry { token, releases },
-                Lane::Read,
-                again,
-            );
-        }
-    };
-    let sums = Arc::new(Mutex::new(PieceSums::new(len)));
-    // The page pair comes last, and is looked at in the end.
-    let (watch, told) = watch(&sums, &parts[..parts.len() - 1]);
-    let transfer = Transfer { file: Arc::new(file.into()), watch: Some(watch), sums: told, parts };
-    let (theirs, pool) = (Arc::clone(shared), Arc::clone(&workers.pool));
-    let ours = Arc::new(Mutex::new(Some((buffers, key, slot, reading))));
-    let held = Arc::clone(&ours);
-    let done = Box::new(move |moved: Moved| {
-        if let Some((buffers, key, slot, reading)) =
-            held.lock().unwrap_or_else(PoisonError::into_inner).take()
+/// A load whose file is being read.
+struct Reading<M: Mover> {
+    shared: Arc<Shared<M>>,
+    workers: Workers,
+    key: Key,
+    slot: LoadSlot,
+    reading: readers::Reading,
+    buffers: LoadBuffers,
+    found: LoadFile,
+    /// Checksums of the bytes that arrived.
+    sums: Arc<Mutex<PieceSums>>,
+}
+
+impl<M: Mover> Reading<M> {
+    fn submit(self, transfer: Transfer) {
+        let shared = Arc::clone(&self.shared);
+        let ours = Arc::new(Mutex::new(Some(self)));
+        let held = Arc::clone(&ours);
+        let done = Box::new(move |moved: Moved| {
+            if let Some(load) = held.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                load.finish(moved);
+            }
+        });
+        if let Err(refused) = shared.mover.submit(transfer, done)
+            && let Some(load) = ours.lock().unwrap_or_else(PoisonError::into_inner).take()
         {
-            finish(&theirs, &pool, (buffers, key, slot, reading), moved, (len, seen, sums));
+            load.refused(refused);
         }
-    });
-    if let Err(refused) = shared.mover.submit(transfer, done)
-        && let Some((buffers, key, slot, reading)) =
-            ours.lock().unwrap_or_else(PoisonError::into_inner).take()
-    {
+    }
+
+    /// The mover is full or closed.
+    fn refused(self, refused: Refused) {
         let Transfer { file, parts, .. } = refused.transfer;
+        drop((self.reading, file));
+        let into = self.buffers.unpack(parts).leases;
+        finish_refused(self.slot, Load { key: self.key, into }, refused.closed);
+    }
+
+    /// Verifies the bytes, on the mover's thread.
+    fn finish(self, moved: Moved) {
+        let Reading { shared, workers, key, slot, reading, buffers, found, sums } = self;
+        let Moved { transfer: Transfer { file, parts, .. }, result, unseen } = moved;
+        // Before the answer: a chunk that is deleted after it frees its space at once.
         drop((reading, file));
-        let (into, ..) = buffers.unpack(parts);
-        let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("load");
-        slot.finish(
-            Load { key, into },
-            if refused.closed { Err(closed) } else { Ok(Loaded::Throttled) },
-        );
+        let is_bounced = buffers.is_bounced();
+        let LoadMemory { mut leases, bounce, page_pair } = buffers.unpack(parts);
+        let sums = if unseen { None } else { Some(take_sums(&sums)) };
+        let bounce = bounce.filter(|_| is_bounced);
+        let loaded = result.and_then(|_| {
+            let is_current = !unseen || shared.is_still(key.digest(), found.len, found.id);
+            let page_pair = page_pair.as_ref().filter(|_| is_current);
+            match page_pair.and_then(|pair| verify(&key, found.len, pair, sums)) {
+                Some(end) => {
+                    copy_remaining(&shared, &mut leases, bounce.as_ref(), found.len, end)?;
+                    Ok(true)
+                }
+                None => Ok(false),
+            }
+        });
+        drop((bounce, page_pair));
+        let op = Load { key, into: leases };
+        LoadOp { shared, workers, op, slot }.answer(loaded, found);
     }
 }
 
-/// Sums the payload's whole pages as they arrive; where the CPU does not look, it may be told their
-/// sums. What `parts` has beyond `payload` is no part of it.
+/// Ends a load whose transfer the mover did not take.
+pub fn finish_refused(slot: LoadSlot, op: Load, is_closed: bool) {
+    let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("load");
+    slot.finish(op, if is_closed { Err(closed) } else { Ok(Loaded::Throttled) });
+}
+
+/// Takes the checksums that a transfer computed.
+pub fn take_sums(sums: &Mutex<PieceSums>) -> PieceSums {
+    let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
+    std::mem::replace(&mut *sums, PieceSums::new(0))
+}
+
+/// Computes checksums of the payload's whole pages as they arrive. Where the CPU cannot see the
+/// bytes, the mover may report their checksums. Parts beyond `payload` are left out.
 pub fn watch(
     sums: &Arc<Mutex<PieceSums>>,
     payload: &[Part],
@@ -166,8 +345,8 @@ pub fn watch(
         .map(|part| if let Part::Read { at, .. } = part { *at } else { 0 })
         .collect::<Arc<[u64]>>();
     let is_far = |part: &Part| matches!(part, Part::Read { into, .. } if !into.place().is_host());
-    let told = payload.iter().any(is_far).then(|| (Arc::clone(&starts), Arc::clone(sums)));
-    let told = told.map(|(starts, sums)| -> crate::Sums {
+    let reported = payload.iter().any(is_far).then(|| (Arc::clone(&starts), Arc::clone(sums)));
+    let reported = reported.map(|(starts, sums)| -> crate::Sums {
         Box::new(move |part, offset, unit, crcs| {
             if let Some(start) = starts.get(part) {
                 sums.lock().unwrap_or_else(PoisonError::into_inner).units(
@@ -184,108 +363,40 @@ pub fn watch(
             sums.lock().unwrap_or_else(PoisonError::into_inner).piece(start + offset, bytes);
         }
     };
-    (Box::new(watch), told)
+    (Box::new(watch), reported)
 }
 
-/// A load, second half, on the mover's thread: prove the bytes and answer.
-fn finish<M: Mover>(
-    shared: &Arc<Shared<M>>,
-    pool: &Arc<Pool>,
-    (buffers, key, slot, reading): (LoadBuffers, Key, Answer, Reading),
-    moved: Moved,
-    (len, seen, sums): (u64, FileId, Arc<Mutex<PieceSums>>),
-) {
-    let Moved { transfer: Transfer { file, parts, .. }, result, unseen } = moved;
-    // Before the answer: a chunk that goes after it leaves its room on the medium at once.
-    drop((reading, file));
-    let bounced = buffers.is_bounced();
-    let (mut into, bounce, tail) = buffers.unpack(parts);
-    let sums = std::mem::replace(
-        &mut *sums.lock().unwrap_or_else(PoisonError::into_inner),
-        PieceSums::new(0),
-    );
-    let sums = if unseen { None } else { Some(sums) };
-    let bounce = bounce.filter(|_| bounced);
-    let landed = result.and_then(|_| {
-        let is_still = !unseen || shared.is_still(key.digest(), len, seen);
-        match tail.as_ref().filter(|_| is_still).and_then(|tail| prove(&key, len, tail, sums)) {
-            Some(end) => {
-                copy_remaining(shared, &mut into, bounce.as_ref(), (len, end)).map(|()| true)
-            }
-            None => Ok(false),
-        }
-    });
-    drop((bounce, tail));
-    answer(shared, pool, (Load { key, into }, slot), landed, (len, len, seen));
-}
-
-/// Brings what did not arrive in the caller's leases by itself there: what is in bounce memory, and
-/// the payload's last partial page. A failure says nothing of the file.
+/// Copies what did not arrive in the caller's leases by itself: bounce memory, and `end`, the
+/// payload's last partial page. A failure says nothing about the file.
 pub fn copy_remaining<M: Mover>(
     shared: &Shared<M>,
     into: &mut [Lease],
     bounce: Option<&Lease>,
-    (len, end): (u64, &[u8]),
+    len: u64,
+    end: &[u8],
 ) -> io::Result<()> {
     let bounce = bounce.and_then(Lease::as_host).unwrap_or_default();
     add(&shared.counters.copied_bounce_bytes, bounce.len() as u64);
     add(&shared.counters.copied_tail_bytes, end.len() as u64);
-    let near = |lease: &mut Lease, at: usize, bytes: &[u8]| {
-        lease.write_at(at, bytes).map_err(io::Error::other)
-    };
     let write = |lease: &mut Lease, at: usize, bytes: &[u8]| {
         if lease.place().is_host() {
-            near(lease, at, bytes)
+            lease.write_at(at, bytes).map_err(io::Error::other)
         } else {
             shared.mover.put(lease, at, bytes)
         }
     };
-    let landed = scatter(into, 0, bounce, write)
-        .and_then(|()| scatter(into, len as usize - end.len(), end, write));
-    landed.map_err(|e| {
-        io::Error::other(format!(
-            "its bytes are right, and cannot be copied to where they belong: {e}"
-        ))
-    })
+    scatter(into, 0, bounce, write)
+        .and_then(|()| scatter(into, len as usize - end.len(), end, write))
+        .map_err(|e| {
+            io::Error::other(format!(
+                "the bytes are right, and cannot be copied into the caller's memory: {e}"
+            ))
+        })
 }
 
-/// Answers a load whose file was read: with a hit only if its bytes were proven and landed. The
-/// file, of `bytes` as its name or itself says, goes out of the way if they were not.
-pub fn answer<M: Mover>(
-    shared: &Arc<Shared<M>>,
-    pool: &Arc<Pool>,
-    (mut op, slot): (Load, Answer),
-    landed: io::Result<bool>,
-    (len, bytes, seen): (u64, u64, FileId),
-) {
-    shared.memory_queue.notify();
-    if !matches!(landed, Ok(true)) {
-        op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
-    }
-    match landed {
-        Ok(true) => {
-            add(&shared.counters.hits, 1);
-            add(&shared.counters.loaded_bytes, len);
-            shared.listeners.push(Event::Touched { key: *op.key.digest() });
-            shared.listeners.notify();
-            slot.finish(op, Ok(Loaded::Hit { len }));
-        }
-        Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => {
-            let error = shared.io_error("load", &op.key, "cannot read the chunk's file", e);
-            slot.finish(op, Err(error));
-        }
-        _ => {
-            // Renaming blocks: not on the mover's thread. The answer waits for it, so that a save
-            // that follows is not `Present`.
-            let theirs = Arc::clone(shared);
-            pool.push(Lane::Read, move || miss_corrupt(&theirs, op, slot, (bytes, seen)));
-        }
-    }
-}
-
-/// Checks key, namespace, lengths and every byte's checksum against the footer; without sums, all
-/// but those. Gives the payload's last partial page.
-fn prove<'a>(key: &Key, len: u64, pair: &'a Lease, sums: Option<PieceSums>) -> Option<&'a [u8]> {
+/// Compares key, namespace, lengths and every byte's checksum with the footer; without `sums`, all
+/// but the checksums. Returns the payload's last partial page.
+fn verify<'a>(key: &Key, len: u64, pair: &'a Lease, sums: Option<PieceSums>) -> Option<&'a [u8]> {
     let pair = pair.as_host()?;
     let (padded, page) = pair.split_at_checked(pair.len().checked_sub(PAGE as usize)?)?;
     let (facts, name) = footer::decode(page).ok()?;
@@ -294,8 +405,8 @@ fn prove<'a>(key: &Key, len: u64, pair: &'a Lease, sums: Option<PieceSums>) -> O
         sums.piece(len - tail.len() as u64, tail);
         sums.finish()
     };
-    let right = sums.is_none_or(|sums| found(sums).is_some_and(|found| found == facts.sums));
-    let same = facts.key == *key.digest()
+    let is_right = sums.is_none_or(|sums| found(sums).is_some_and(|found| found == facts.sums));
+    let is_same = facts.key == *key.digest()
         && facts.namespace == key.namespace().digest()
         && facts.raw_len == len
         && facts.codec.0 == 0
@@ -303,36 +414,9 @@ fn prove<'a>(key: &Key, len: u64, pair: &'a Lease, sums: Option<PieceSums>) -> O
         // A writer that has only the key's digest leaves the key out: the digest covers all of it.
         && (name.is_empty() || name == key.canonical())
         && facts.sums.len() == len
-        && right
+        && is_right
         && padding.iter().all(|b| *b == 0);
-    same.then_some(tail)
-}
-
-/// Answers a miss and counts it.
-pub fn miss<M: Mover>(shared: &Shared<M>, op: Load, slot: Answer, reason: MissReason) {
-    let counter = match reason {
-        MissReason::Length => &shared.counters.misses_length,
-        MissReason::Unverified => &shared.counters.misses_unverified,
-        _ => &shared.counters.misses_absent,
-    };
-    add(counter, 1);
-    slot.finish(op, Ok(Loaded::Miss(reason)));
-}
-
-/// Answers for a file that failed a check: it is corrupt if the chunk still is that file; else
-/// another process took the chunk away or wrote it anew while we read, and it is a miss like any
-/// other.
-pub fn miss_corrupt<M: Mover>(
-    shared: &Shared<M>,
-    op: Load,
-    slot: Answer,
-    (len, seen): (u64, FileId),
-) {
-    if !shared.quarantine_corrupt(op.key.digest(), len, seen) {
-        return miss(shared, op, slot, MissReason::Absent);
-    }
-    add(&shared.counters.misses_corrupt, 1);
-    slot.finish(op, Ok(Loaded::Miss(MissReason::Corrupt)));
+    is_same.then_some(tail)
 }
 
 /// Why a load can never succeed here, whatever the state of the tier.

@@ -5,37 +5,66 @@ use crate::mover::Part;
 use crate::name::PAGE;
 use crate::save::not_aligned;
 
-/// How the payload of one load reaches the caller's leases: which parts are read directly, and what
+/// The path of one load's payload into the caller's leases: which parts are read directly, and what
 /// is copied afterwards. The whole pages come first, then the page pair [last partial page |
 /// footer].
 #[derive(Debug)]
 pub struct LoadBuffers {
     /// The caller's leases that are no parts of the transfer, in their order.
-    kept: Vec<Kept>,
-    /// How many of the transfer's parts before the page pair are the caller's leases; otherwise
-    /// the one before it is bounce memory.
+    kept: Vec<KeptLease>,
+    /// How many of the transfer's parts before the page pair are the caller's leases. With 0, the
+    /// part before the page pair is bounce memory.
     direct: usize,
     len: usize,
 }
 
 /// A lease of the caller's into which nothing is read directly.
 #[derive(Debug)]
-struct Kept {
-    /// Its place among the caller's.
+struct KeptLease {
+    /// Its position among the caller's leases.
     position: usize,
     lease: Lease,
 }
 
+/// Memory for payloads whose own memory is not aligned.
+#[derive(Clone, Copy, Debug)]
+pub struct BounceMemory<'a> {
+    pub arena: &'a Arena,
+    /// All of its bytes, used or not.
+    pub bytes: usize,
+}
+
+/// A load that cannot be planned.
+#[derive(Debug)]
+pub struct NoBuffers {
+    /// The caller's leases.
+    pub leases: Vec<Lease>,
+    /// Why the load can never be planned; `None` where bounce memory is in use by others now.
+    pub error: Option<Error>,
+}
+
+/// The memory of a finished transfer.
+#[derive(Debug)]
+pub struct LoadMemory {
+    /// The caller's leases, in the caller's order.
+    pub leases: Vec<Lease>,
+    pub bounce: Option<Lease>,
+    /// The last partial page of the payload, and the footer.
+    pub page_pair: Option<Lease>,
+}
+
 impl LoadBuffers {
-    /// Plans a load of `len` bytes into `leases` (long enough together) and `tail`. Bounce memory
-    /// is taken when the leases' own is not aligned. Gives the leases back when there is none
-    /// now, with an error when there is never enough.
+    /// Plans a load of `len` bytes into `leases`, which are long enough together, and `tail`. Takes
+    /// bounce memory where the leases are not aligned.
+    ///
+    /// # Errors
+    /// Bounce memory is needed, and there is none now or never enough.
     pub fn plan(
         leases: Vec<Lease>,
         len: usize,
-        (bounce, bounce_bytes): (&Arena, usize),
+        bounce: BounceMemory<'_>,
         tail: Lease,
-    ) -> Result<(Self, Vec<Part>), (Vec<Lease>, Option<Error>)> {
+    ) -> Result<(Self, Vec<Part>), NoBuffers> {
         let whole = len - len % PAGE as usize;
         let mut parts = Vec::with_capacity(2);
         let far = leases.iter().any(|lease| !lease.place().is_host());
@@ -43,11 +72,12 @@ impl LoadBuffers {
             parts.extend(far_parts(leases, whole));
             LoadBuffers { kept: Vec::new(), direct: parts.len(), len }
         } else if is_aligned(&leases, whole) {
-            let (mut at, mut kept) = (0, Vec::new());
+            let mut at = 0;
+            let mut kept = Vec::new();
             for (position, into) in leases.into_iter().enumerate() {
                 let n = into.len().min(whole - at);
                 if n == 0 {
-                    kept.push(Kept { position, lease: into });
+                    kept.push(KeptLease { position, lease: into });
                 } else {
                     parts.push(Part::Read { at: at as u64, into, len: n });
                     at += n;
@@ -55,20 +85,18 @@ impl LoadBuffers {
             }
             LoadBuffers { kept, direct: parts.len(), len }
         } else {
-            if whole > bounce_bytes {
-                return Err((
-                    leases,
-                    Some(Error::new(ErrorKind::Invalid, not_aligned(bounce_bytes))),
-                ));
+            if whole > bounce.bytes {
+                let error = Error::new(ErrorKind::Invalid, not_aligned(bounce.bytes));
+                return Err(NoBuffers { leases, error: Some(error) });
             }
-            match bounce.lease(whole) {
+            match bounce.arena.lease(whole) {
                 Ok(into) => parts.push(Part::Read { at: 0, into, len: whole }),
-                Err(_) => return Err((leases, None)),
+                Err(_) => return Err(NoBuffers { leases, error: None }),
             }
             let kept = leases
                 .into_iter()
                 .enumerate()
-                .map(|(position, lease)| Kept { position, lease })
+                .map(|(position, lease)| KeptLease { position, lease })
                 .collect();
             LoadBuffers { kept, direct: 0, len }
         };
@@ -77,23 +105,22 @@ impl LoadBuffers {
         Ok((buffers, parts))
     }
 
-    /// Takes the parts back and gives (the caller's leases in the caller's order, bounce memory if
-    /// any, the page pair).
-    pub fn unpack(self, parts: Vec<Part>) -> (Vec<Lease>, Option<Lease>, Option<Lease>) {
-        let mut memory: Vec<Lease> = parts
+    /// Takes the memory out of the transfer's parts.
+    pub fn unpack(self, parts: Vec<Part>) -> LoadMemory {
+        let mut leases: Vec<Lease> = parts
             .into_iter()
             .filter_map(|part| match part {
                 Part::Read { into, .. } => Some(into),
                 Part::Write { .. } => None,
             })
             .collect();
-        let tail = memory.pop();
-        let bounced = if self.direct == 0 { memory.pop() } else { None };
-        // In ascending order, each finds all that come before it in place.
+        let page_pair = leases.pop();
+        let bounce = if self.direct == 0 { leases.pop() } else { None };
+        // In ascending order of positions, so that each index is right when it is used.
         self.kept
             .into_iter()
-            .for_each(|kept| memory.insert(kept.position.min(memory.len()), kept.lease));
-        (memory, bounced, tail)
+            .for_each(|kept| leases.insert(kept.position.min(leases.len()), kept.lease));
+        LoadMemory { leases, bounce, page_pair }
     }
 
     /// Whether the payload's whole pages pass through bounce memory.
@@ -102,12 +129,14 @@ impl LoadBuffers {
     }
 }
 
-/// The first `whole` bytes into memory that the CPU cannot reach, of whatever alignment. What
-/// nothing is read into is part of the transfer too: it may be waited for.
+/// The reads of the first `whole` bytes into memory that the CPU cannot reach, of any alignment.
+/// Leases into which nothing is read are part of the transfer too, since the mover may have to wait
+/// for them.
 fn far_parts(leases: Vec<Lease>, whole: usize) -> impl Iterator<Item = Part> {
     let mut at = 0;
     leases.into_iter().map(move |into| {
-        let (from, len) = (at, into.len().min(whole - at));
+        let from = at;
+        let len = into.len().min(whole - at);
         at += len;
         Part::Read { at: from as u64, into, len }
     })
@@ -124,8 +153,7 @@ fn is_aligned(leases: &[Lease], whole: usize) -> bool {
     })
 }
 
-/// Copies `bytes`, which begin at `at` of the payload, to where they belong in the leases, by
-/// `write`.
+/// Copies `bytes`, which begin at `at` of the payload, to their places in the leases, by `write`.
 pub fn scatter<E>(
     leases: &mut [Lease],
     mut at: usize,

@@ -19,6 +19,7 @@ use crate::geometry::Geometry;
 use crate::history::Journal;
 use crate::ledger::Ledger;
 use crate::ledger_check::LedgerCheck;
+use crate::load_buffers::BounceMemory;
 use crate::readers::Readers;
 use crate::scan_throttle::ScanThrottle;
 use crate::tenants::Tenants;
@@ -162,6 +163,11 @@ impl<M: Mover> Shared<M> {
 
     pub fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The memory for payloads that are not aligned.
+    pub fn bounce_memory(&self) -> BounceMemory<'_> {
+        BounceMemory { arena: &self.bounce, bytes: self.bounce_bytes }
     }
 
     /// Held while a file gets or loses its name and the index learns of it, so that of two who
