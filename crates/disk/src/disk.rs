@@ -483,10 +483,16 @@ impl<M: Mover> Tier for Disk<M> {
             if let Some((op, slot)) =
                 self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled))
             {
-                let (shared, workers) = (Arc::clone(&self.shared), self.workers.clone());
-                let batch = Arc::clone(&batch);
-                let asked = save::Asked { op, slot, pending, batch, shape: ctx.shape.clone() };
-                self.workers.pool.push(Lane::Write, move || save::begin(&shared, &workers, asked));
+                let request = save::SaveRequest {
+                    shared: Arc::clone(&self.shared),
+                    workers: self.workers.clone(),
+                    op,
+                    slot,
+                    pending,
+                    batch: Arc::clone(&batch),
+                    shape: ctx.shape.clone(),
+                };
+                self.workers.pool.push(Lane::Write, move || request.begin());
             }
         }
         ticket

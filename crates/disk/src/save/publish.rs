@@ -1,0 +1,214 @@
+//! A save's written file becomes a chunk.
+//!
+//! The file gets its name and the index its entry while the chunk's name is locked, so that a
+//! remove, an eviction or another save of the key sees both or neither. A file under a chunk's name
+//! that the ledger does not count must not remain: a chunk that the index refuses is deleted again,
+//! as is the chunk's file of another length.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use kvtier_core::{Error, Event, Key, Saved, ShedReason};
+use kvtier_index::journal::Record;
+use kvtier_index::{Chunk, InsertOutcome, Reservation};
+use kvtier_key::Digest;
+
+use super::Saving;
+use crate::config::Durability;
+use crate::counters::add;
+use crate::data_dir::is_full;
+use crate::layout;
+use crate::ledger::Generation;
+use crate::mover::{Moved, Mover};
+use crate::shared::Shared;
+use crate::space::SpaceReservation;
+
+/// How a save ends that cannot be published.
+type SaveEnd = Result<Saved, Error>;
+
+impl<M: Mover> Saving<M> {
+    /// Completes the file, publishes it, and answers when it is as durable as the tier promises.
+    pub(super) fn publish(mut self, moved: Moved) {
+        let Some(key) = self.key() else { return };
+        let shared = Arc::clone(&self.shared);
+        let Moved { transfer, result, .. } = moved;
+        let written = match result {
+            Err(e) if is_full(&e) && self.evict_for_device() => return self.submit(transfer),
+            Err(e) if is_full(&e) => Err(shared.shed_by_device()),
+            Err(e) => Err(shared.end_of_save(&key, "cannot write the chunk's file", e)),
+            Ok(_) => self.complete_files(&key, &transfer.file),
+        };
+        // Before any answer: the caller may need its memory again.
+        drop(transfer);
+        shared.memory_queue.notify();
+        if let Err(end) = written {
+            return self.end(end);
+        }
+        // After a timeout the caller may have removed the key: the chunk must not appear then.
+        if let Some(error) = self.ended("ended before it was published") {
+            return self.end(Err(error.with_key(*key.digest())));
+        }
+        let published = self.publish_files(&key);
+        shared.listeners.notify();
+        if let Err(end) = published {
+            return self.end(end);
+        }
+        match shared.durability {
+            Durability::None => self.end_stored(&key, Ok(())),
+            Durability::Fdatasync => {
+                self.end_stored(&key, shared.data_dir.sync_name(key.digest()));
+            }
+            Durability::Syncfs => {
+                let syncer = Arc::clone(&self.workers.syncer);
+                syncer.after_sync(Box::new(move |synced| self.end_stored(&key, synced)));
+            }
+        }
+    }
+
+    /// Writes what follows the bytes: facts and sidecar of a foreign layout. Syncs the files if
+    /// `durability` demands it.
+    fn complete_files(&mut self, key: &Key, file: &OwnedFd) -> Result<(), SaveEnd> {
+        let shared = Arc::clone(&self.shared);
+        self.fetched = None;
+        let failed = |what: &'static str, e: io::Error| Err(shared.end_of_save(key, what, e));
+        if let Some(facts) = self.facts.take() {
+            let len = shared.data_dir.data_len(self.len);
+            if let Err(e) = layout::finish_file(&shared, file, &facts, len) {
+                return failed("cannot finish the chunk's file", e);
+            }
+        }
+        let is_durable = shared.durability == Durability::Fdatasync;
+        if is_durable && let Err(e) = nix::unistd::fdatasync(file) {
+            return failed("cannot bring the chunk to the device", e.into());
+        }
+        let Some(header) = self.header.take() else { return Ok(()) };
+        let mut created = shared.data_dir.create_small(&header, is_durable);
+        if created.as_ref().is_err_and(is_full) && self.evict_for_device() {
+            created = shared.data_dir.create_small(&header, is_durable);
+        }
+        match created {
+            Ok(sidecar) => self.sidecar = Some(sidecar),
+            Err(e) if is_full(&e) => return Err(shared.shed_by_device()),
+            Err(e) => return failed("cannot write the file beside the chunk's", e),
+        }
+        Ok(())
+    }
+
+    /// Gives the files their names and enters the chunk into the index.
+    fn publish_files(&mut self, key: &Key) -> Result<(), SaveEnd> {
+        let Some(space) = self.space.take() else { return Ok(()) };
+        let shared = Arc::clone(&self.shared);
+        let digest = key.digest();
+        // Only now: a chunk that cannot be saved does not define what the others look like.
+        if let Err(error) = shared.learn_geometry(key, self.len) {
+            self.space = Some(space);
+            return Err(Err(error.with_tier(shared.caps.name.clone())));
+        }
+        let _name = shared.name(digest);
+        let _moving = shared.ledger_check.moving();
+        let since = shared.ledger.generation();
+        let replaced_bytes = shared.counted_bytes(key, self.len);
+        let Some(draft) = space.draft() else { return Ok(()) };
+        match shared.data_dir.publish(draft, digest, self.len) {
+            Ok(false) => {}
+            Ok(true) => shared.uncount(replaced_bytes, since),
+            Err(e) => {
+                self.space = Some(space);
+                return Err(shared.end_of_save(key, "cannot publish the chunk's file", e));
+            }
+        }
+        if let Some(sidecar) = self.sidecar.take()
+            && let Err(e) = shared.data_dir.publish_sidecar(&sidecar, digest)
+        {
+            self.sidecar = Some(sidecar);
+            self.retract(digest, space, since);
+            return Err(shared.end_of_save(key, "cannot publish the file beside the chunk's", e));
+        }
+        let Some(reservation) = space.into_published(since) else { return Ok(()) };
+        self.insert(key, reservation, since)
+    }
+
+    /// Deletes a published file whose sidecar is missing: LMCache does not see such a chunk.
+    fn retract(&self, digest: &Digest, space: SpaceReservation<M>, since: Generation) {
+        let _ = self.shared.data_dir.delete(digest, self.len);
+        self.shared.forget(digest, false);
+        space.release_deleted(since);
+    }
+
+    /// Enters the published chunk into the index, and reports it to peers and listeners.
+    fn insert(
+        &self,
+        key: &Key,
+        reservation: Reservation,
+        since: Generation,
+    ) -> Result<(), SaveEnd> {
+        let shared = &self.shared;
+        let digest = key.digest();
+        let chunk: Chunk = shared.chunk(key, self.len).with_place(self.pending.place());
+        let inserted = shared.index().commit(reservation, chunk);
+        // Under a chunk's name there must be no file that the ledger does not count.
+        let superfluous = match inserted {
+            InsertOutcome::Refused(_) => Some(self.len),
+            InsertOutcome::Replaced { old } if shared.data_dir.foreign().is_none() => {
+                Some(old.len).filter(|old| *old != self.len)
+            }
+            _ => None,
+        };
+        if let Some(superfluous) = superfluous
+            && shared.data_dir.delete(digest, superfluous).is_ok_and(|existed| existed)
+        {
+            shared.uncount(shared.data_dir.file_len(superfluous), since);
+        }
+        if matches!(inserted, InsertOutcome::Refused(_)) {
+            // Peers may have the chunk in their index whose file was replaced.
+            shared.append_change(Record::Remove(*digest));
+            return Err(Ok(Saved::Shed(ShedReason::Full)));
+        }
+        shared.journal.note([Record::Insert(chunk)]);
+        shared.append_change(Record::Insert(chunk));
+        shared.listeners.push(Event::Stored { key: *digest, len: self.len });
+        Ok(())
+    }
+
+    fn end_stored(self, key: &Key, synced: io::Result<()>) {
+        let shared = Arc::clone(&self.shared);
+        if let Err(e) = synced {
+            let error = shared.io_error("save", key, "cannot bring the chunk to the device", e);
+            return self.end(Err(error));
+        }
+        shared.learn_length(self.len);
+        add(&shared.counters.stored, 1);
+        add(&shared.counters.saved_bytes, self.len);
+        self.end(Ok(Saved::Stored));
+    }
+}
+
+impl<M: Mover> Shared<M> {
+    /// The bytes that the ledger counts for the files that a published chunk replaces, should there
+    /// be any. The caller holds the chunk's name.
+    fn counted_bytes(&self, key: &Key, len: u64) -> u64 {
+        let digest = key.digest();
+        let Some(foreign) = self.data_dir.foreign() else { return self.data_dir.file_len(len) };
+        foreign.learn(key);
+        // One name for all lengths. What another program wrote there since the last sweep is not
+        // counted.
+        let is_counted = !foreign.is_uncounted(digest);
+        let bytes = self.data_dir.bytes_on_disk(digest, len).ok().flatten();
+        bytes.filter(|_| is_counted).unwrap_or(0)
+    }
+
+    /// How a save ends whose system call or transfer failed.
+    fn end_of_save(&self, key: &Key, what: &'static str, e: io::Error) -> SaveEnd {
+        if self.note_read_only(&e) {
+            return Ok(Saved::Shed(ShedReason::ReadOnly));
+        }
+        Err(self.io_error("save", key, what, e))
+    }
+
+    /// How a save ends where the device is full after eviction.
+    fn shed_by_device(&self) -> SaveEnd {
+        self.full_device.note_shed(&self.clock);
+        Ok(Saved::Shed(ShedReason::DeviceFull))
+    }
+}
