@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use crate::client::Inner;
 use crate::creds::Credentials;
-use crate::effort;
+use crate::destinations::Destination;
 use crate::error::{Error, ErrorKind};
-use crate::http::{BodyBuffer, BodyFraming, End, Opened, ResponseHead, Sent, Sink, Way};
+use crate::http::{
+    BodyBuffer, BodyFraming, Opened, ResponseHead, Sent, Sink, StreamEnd, Transport,
+};
+use crate::op_context;
 use crate::request::{Payload, Request, Signer, Signing};
-use crate::retry::{Admission, Again, Class, Permit, Refusal, Trouble, classify};
-use crate::sites::Site;
+use crate::retry::{Admission, AttemptError, Class, Permit, Refusal, RetryAction, classify};
 use crate::time::{Instant, Stamp};
 use crate::xml::Complaint;
 
@@ -29,17 +31,17 @@ const IN_VAIN_FOR: Duration = Duration::from_secs(60);
 
 /// Whether to wait until fewer requests are in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn {
+pub enum QueueMode {
     Wait,
-    IfFree,
+    TryNow,
 }
 
 /// An answer whose body is still to come.
 #[derive(Debug)]
-pub struct Open {
+pub struct PendingResponse {
     pub head: ResponseHead,
-    way: Way,
-    site: Arc<Site>,
+    way: Transport,
+    destination: Arc<Destination>,
     who: Credentials,
     signer: Signer,
     unsigned: bool,
@@ -49,7 +51,7 @@ pub struct Open {
 }
 
 /// An answer with its small body. Not to be printed: that of a session is a secret.
-pub struct Answer {
+pub struct CollectedResponse {
     pub head: ResponseHead,
     pub body: Vec<u8>,
 }
@@ -60,32 +62,36 @@ impl Inner {
     pub async fn open(
         self: &Arc<Self>,
         request: &Request<'_>,
-        turn: Turn,
+        queue: QueueMode,
         room: &mut [u8],
-    ) -> Result<Open, Trouble> {
+    ) -> Result<PendingResponse, AttemptError> {
         let class = request.class();
-        let admission =
-            self.breakers.of(class).admit(Instant::now(), &self.counters).map_err(Trouble::last)?;
+        let admission = self
+            .breakers
+            .of(class)
+            .admit(Instant::now(), &self.counters)
+            .map_err(AttemptError::fatal)?;
         // Before the turn: a session is made by a request that takes a turn itself.
-        let who = self.identity(request.signer).await.map_err(Trouble::last)?;
-        let permit = match (admission, turn) {
+        let who = self.identity(request.signer).await.map_err(AttemptError::fatal)?;
+        let permit = match (admission, queue) {
             (Admission::Probe, _) => self.gates.bypass(class),
-            (_, Turn::Wait) => self.gates.acquire(class).await,
-            (_, Turn::IfFree) => self.gates.try_acquire(class).ok_or_else(no_turn)?,
+            (_, QueueMode::Wait) => self.gates.acquire(class).await,
+            (_, QueueMode::TryNow) => self.gates.try_acquire(class).ok_or_else(no_permit)?,
         };
-        effort::begun();
+        op_context::begun();
         self.ask_for_region();
-        let site = self.site_for(request);
+        let destination = self.destination_for(request);
         let now = Instant::now();
-        let (mut way, sent_at) = match self.pool.reuse(&site.target, now) {
+        let (mut way, sent_at) = match self.pool.reuse(&destination.target, now) {
             Some(way) => (way, now),
             // Apart, since it is large and rare.
-            None => (Box::pin(self.connect(&site)).await?, Instant::now()),
+            None => (Box::pin(self.connect(&destination)).await?, Instant::now()),
         };
         let stamp = Stamp::of(self.clock.signing());
-        let sign_body = self.signs_bodies() || effort::is_signed();
-        let signing = Signing { site: &site.endpoint, who: &who, stamp: &stamp, sign_body };
-        request.write(&mut way, &signing).map_err(Trouble::last)?;
+        let sign_body = self.signs_bodies() || op_context::is_signed();
+        let signing =
+            Signing { destination: &destination.endpoint, who: &who, stamp: &stamp, sign_body };
+        request.write(&mut way, &signing).map_err(AttemptError::fatal)?;
         self.counters.sent(request);
         if way.is_reused() {
             self.counters.reused.one();
@@ -93,14 +99,14 @@ impl Inner {
         let unsigned = request.payload == Payload::Bulk && !sign_body;
         let answer = self.exchange(&mut way, request, room).await;
         log(request, sent_at, &answer);
-        let answer = answer.map_err(|trouble| self.or_elsewhere(trouble, &site));
+        let answer = answer.map_err(|failure| self.or_elsewhere(failure, &destination));
         let (head, early) = answer?;
         if request.reads_an_object() && head.is_success() && !head.is_of_an_object() {
             return Err(not_the_stores(&head));
         }
         self.learn(class, &head, sent_at);
         if head.is_success() {
-            self.sites.prove(&site);
+            self.destinations.confirm(&destination);
             who.note_worked();
             if unsigned {
                 self.unsigned_bodies.note_supported();
@@ -108,14 +114,15 @@ impl Inner {
         }
         if early && head.is_success() {
             let what = "the store said yes before it had the whole body";
-            return Err(Trouble::broken(Error::new(ErrorKind::Io, what)));
+            return Err(AttemptError::connection(Error::new(ErrorKind::Io, what)));
         }
         // A miss costs nothing, while what counts as deleted and stays is nowhere counted.
-        let may_be_silent = request.method != "DELETE" && !site.endpoint.provider().names_answers();
-        Ok(Open {
+        let may_be_silent =
+            request.method != "DELETE" && !destination.endpoint.provider().names_answers();
+        Ok(PendingResponse {
             head,
             way,
-            site,
+            destination,
             who,
             signer: request.signer,
             unsigned,
@@ -128,47 +135,50 @@ impl Inner {
     /// fault: the configured endpoint is asked again, at once where an answer said no. What has
     /// a remedy of its own, such as credentials that have expired, gets that first: only
     /// where it did not help is it the region's fault.
-    fn or_elsewhere(&self, trouble: Trouble, site: &Arc<Site>) -> Trouble {
-        match trouble.error.status() {
+    fn or_elsewhere(&self, failure: AttemptError, destination: &Arc<Destination>) -> AttemptError {
+        match failure.error.status() {
             None | Some(500 | 502 | 504) => {
-                self.sites.fail(site);
-                trouble
+                self.destinations.on_failure(destination);
+                failure
             }
-            Some(300..=399 | 400 | 401 | 403) => match trouble.again {
-                Again::No if self.sites.fail(site) => {
-                    Trouble { again: Again::Elsewhere, ..trouble }
+            Some(300..=399 | 400 | 401 | 403) => match failure.retry {
+                RetryAction::Never if self.destinations.on_failure(destination) => {
+                    AttemptError { retry: RetryAction::ConfiguredEndpoint, ..failure }
                 }
-                Again::Identity | Again::Clock
-                    if effort::is_remedied(&trouble.again) && self.sites.fail(site) =>
+                RetryAction::RenewCredentials | RetryAction::CorrectClock
+                    if op_context::is_remedied(&failure.retry)
+                        && self.destinations.on_failure(destination) =>
                 {
-                    Trouble { again: Again::Elsewhere, ..trouble }
+                    AttemptError { retry: RetryAction::ConfiguredEndpoint, ..failure }
                 }
-                Again::Backoff(_) => {
-                    self.sites.fail(site);
-                    trouble
+                RetryAction::Backoff(_) => {
+                    self.destinations.on_failure(destination);
+                    failure
                 }
                 // Bodies are signed from then on, and what is refused all the same has no remedy.
-                _ => trouble,
+                _ => failure,
             },
-            _ if trouble.error.code() == Some("NoSuchBucket") && self.sites.fail(site) => {
-                Trouble { again: Again::Elsewhere, ..trouble }
+            _ if failure.error.code() == Some("NoSuchBucket")
+                && self.destinations.on_failure(destination) =>
+            {
+                AttemptError { retry: RetryAction::ConfiguredEndpoint, ..failure }
             }
-            _ => trouble,
+            _ => failure,
         }
     }
 
-    async fn connect(&self, site: &Arc<Site>) -> Result<Way, Trouble> {
-        let opened = self.pool.open(&site.target).await.inspect_err(|_| {
-            self.sites.lose(site);
+    async fn connect(&self, destination: &Arc<Destination>) -> Result<Transport, AttemptError> {
+        let opened = self.pool.open(&destination.target).await.inspect_err(|_| {
+            self.destinations.on_unreachable(destination);
         });
-        let (way, spoken) = match opened.map_err(Trouble::broken)? {
-            Opened::One(conn) => (Way::One(conn), &self.counters.connections_http11),
-            Opened::Two(talk) => (Way::Two(talk), &self.counters.connections_http2),
-            Opened::Shared(talk) => return Ok(Way::Two(talk)),
+        let (way, spoken) = match opened.map_err(AttemptError::connection)? {
+            Opened::Http1(conn) => (Transport::Http1(conn), &self.counters.connections_http11),
+            Opened::Http2(stream) => (Transport::Http2(stream), &self.counters.connections_http2),
+            Opened::Shared(stream) => return Ok(Transport::Http2(stream)),
         };
         self.counters.connections.one();
         spoken.one();
-        if matches!(&way, Way::One(conn) if conn.is_direct()) {
+        if matches!(&way, Transport::Http1(conn) if conn.is_direct()) {
             self.counters.connections_direct.one();
         }
         Ok(way)
@@ -178,33 +188,33 @@ impl Inner {
     /// endpoint was away and is back, what still hangs is given up.
     async fn exchange(
         &self,
-        way: &mut Way,
+        way: &mut Transport,
         request: &Request<'_>,
         room: &mut [u8],
-    ) -> Result<(ResponseHead, bool), Trouble> {
+    ) -> Result<(ResponseHead, bool), AttemptError> {
         tokio::select! {
             biased;
-            answer = self.talk(way, request, room) => answer,
+            answer = self.stream(way, request, room) => answer,
             () = self.recovered.notified() => {
                 let what = "the request hung while the endpoint was away";
-                Err(Trouble { error: Error::new(ErrorKind::Io, what), again: Again::Stale, sick: false })
+                Err(AttemptError { error: Error::new(ErrorKind::Io, what), retry: RetryAction::StaleConnection, endpoint_fault: false })
             }
         }
     }
 
-    async fn talk(
+    async fn stream(
         &self,
-        way: &mut Way,
+        way: &mut Transport,
         request: &Request<'_>,
         room: &mut [u8],
-    ) -> Result<(ResponseHead, bool), Trouble> {
+    ) -> Result<(ResponseHead, bool), AttemptError> {
         let stall = self.config.stall_max;
         let early = match way.send(request.body, stall).await {
             Ok(sent) => sent == Sent::Early,
             Err(error) => return Err(lost(way, error)),
         };
-        if let Way::Two(talk) = way {
-            self.counters.copied_http2_bytes.add(std::mem::take(&mut talk.copied));
+        if let Transport::Http2(stream) = way {
+            self.counters.copied_http2_bytes.add(std::mem::take(&mut stream.copied));
         }
         if early {
             self.counters.early_answers.one();
@@ -247,29 +257,33 @@ impl Inner {
 
 /// A success that tells neither the object's version nor its date comes from something before the
 /// store: it says nothing of the object, and the store was not reached.
-fn not_the_stores(head: &ResponseHead) -> Trouble {
+fn not_the_stores(head: &ResponseHead) -> AttemptError {
     let what = "an answer without an object's etag and last-modified, which every S3 store gives: check the endpoint, and what lies before the store";
     let error =
         Error::new(ErrorKind::Io, what).with_answer(head.status, None, None).retryable(true);
-    Trouble { error, again: Again::Backoff(None), sick: true }
+    AttemptError { error, retry: RetryAction::Backoff(None), endpoint_fault: true }
 }
 
-impl Open {
+impl PendingResponse {
     /// Reads a small body, and judges the answer.
-    pub async fn collect(self, inner: &Inner, bytes_max: usize) -> Result<Answer, Trouble> {
+    pub async fn collect(
+        self,
+        inner: &Inner,
+        bytes_max: usize,
+    ) -> Result<CollectedResponse, AttemptError> {
         if !self.head.is_success() {
             return Err(self.refusal(inner).await);
         }
-        let Open { head, mut way, .. } = self;
+        let PendingResponse { head, mut way, .. } = self;
         let mut body = Vec::new();
         let read =
             way.body(head.framing, Sink::Text(&mut body, bytes_max), inner.config.stall_max).await;
-        if let Way::One(conn) = &mut way {
+        if let Transport::Http1(conn) = &mut way {
             conn.forget();
         }
         read.map_err(|e| broke(&way, e))?;
         inner.pool.put(way);
-        Ok(Answer { head, body })
+        Ok(CollectedResponse { head, body })
     }
 
     /// Reads the body into the caller's memory. What the head says must have been checked.
@@ -277,17 +291,17 @@ impl Open {
         self,
         inner: &Inner,
         landing: &mut BodyBuffer<'_>,
-    ) -> Result<ResponseHead, Trouble> {
-        let Open { head, mut way, .. } = self;
+    ) -> Result<ResponseHead, AttemptError> {
+        let PendingResponse { head, mut way, .. } = self;
         let before = landing.filled();
         let read = way.body(head.framing, Sink::Land(landing), inner.config.stall_max).await;
         inner.counters.bytes_in.add((landing.filled() - before) as u64);
         match &mut way {
-            Way::One(conn) => {
+            Transport::Http1(conn) => {
                 inner.counters.copied_head_bytes.add(conn.copied);
                 inner.counters.copied_tls_bytes.add(conn.take_copied_tls());
             }
-            Way::Two(talk) => inner.counters.copied_http2_bytes.add(talk.copied),
+            Transport::Http2(stream) => inner.counters.copied_http2_bytes.add(stream.copied),
         }
         read.map_err(|e| broke(&way, e))?;
         inner.pool.put(way);
@@ -295,8 +309,17 @@ impl Open {
     }
 
     /// Why the store refused.
-    pub async fn refusal(self, inner: &Inner) -> Trouble {
-        let Open { head, mut way, site, who, signer, unsigned, may_be_silent, .. } = self;
+    pub async fn refusal(self, inner: &Inner) -> AttemptError {
+        let PendingResponse {
+            head,
+            mut way,
+            destination,
+            who,
+            signer,
+            unsigned,
+            may_be_silent,
+            ..
+        } = self;
         let mut body = Vec::new();
         let patience = inner.config.stall_max.min(COMPLAINT_WAIT);
         // A refusal that breaks off is still a refusal.
@@ -318,24 +341,29 @@ impl Open {
         let silent = body.is_empty() && may_be_silent && !inner.named.is_within(now, NAMED_FOR);
         let foreign = complaint.code.is_none() && request_id.is_none() && !silent;
         // Where we are sent is followed only as far as it names a region of the same service.
-        let elsewhere =
-            || site.endpoint.region_at(complaint.endpoint.as_deref().or(head.header("location"))?);
-        let trouble = classify(Refusal {
+        let elsewhere = || {
+            destination
+                .endpoint
+                .region_at(complaint.endpoint.as_deref().or(head.header("location"))?)
+        };
+        let failure = classify(Refusal {
             status: head.status,
             code: complaint.code,
             region: header("x-amz-bucket-region").or(complaint.region).or_else(elsewhere),
-            signed_for: site.endpoint.region(),
+            signed_for: destination.endpoint.region(),
             retry_after: head.header("retry-after").and_then(|value| value.parse().ok()),
             request_id: request_id.or(complaint.request_id),
             foreign,
             unsigned: unsigned && !inner.signed_in_vain.is_within(now, IN_VAIN_FOR),
         });
-        if trouble.again == Again::Identity {
+        if failure.retry == RetryAction::RenewCredentials {
             inner.forget(&who, signer);
-        } else if trouble.again == Again::Clock && inner.clock.learn(head.header("date"), true) {
+        } else if failure.retry == RetryAction::CorrectClock
+            && inner.clock.learn(head.header("date"), true)
+        {
             inner.counters.clock_corrections.one();
         }
-        inner.or_elsewhere(trouble, &site)
+        inner.or_elsewhere(failure, &destination)
     }
 }
 
@@ -343,7 +371,11 @@ impl Open {
 /// which the names of objects in LMCache's layouts hold, are secret: names end where a salt begins,
 /// and of the query only the names are shown, since prefixes and markers of listings are names of
 /// objects too.
-fn log(request: &Request<'_>, sent_at: Instant, answer: &Result<(ResponseHead, bool), Trouble>) {
+fn log(
+    request: &Request<'_>,
+    sent_at: Instant,
+    answer: &Result<(ResponseHead, bool), AttemptError>,
+) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
     }
@@ -353,8 +385,8 @@ fn log(request: &Request<'_>, sent_at: Instant, answer: &Result<(ResponseHead, b
     let ms = sent_at.elapsed().as_secs_f64() * 1e3;
     match answer {
         Ok((head, _)) => tracing::debug!(method, key, ?query, status = head.status, ms, "request"),
-        Err(trouble) => {
-            tracing::debug!(method, key, ?query, ms, error = %trouble.error, "request failed")
+        Err(failure) => {
+            tracing::debug!(method, key, ?query, ms, error = %failure.error, "request failed")
         }
     }
 }
@@ -370,27 +402,38 @@ fn without_salt(key: &str) -> std::borrow::Cow<'_, str> {
 
 /// A connection that broke before its answer: if it had served before and said nothing now, the
 /// store had closed it while it was idle, which is nobody's fault.
-fn lost(way: &Way, error: Error) -> Trouble {
-    let end = if let Way::Two(talk) = way { talk.end } else { Some(End::Broken { first: true }) };
+fn lost(way: &Transport, error: Error) -> AttemptError {
+    let end = if let Transport::Http2(stream) = way {
+        stream.end
+    } else {
+        Some(StreamEnd::Broken { first: true })
+    };
     let idle = way.is_reused() && !way.has_heard() && error.kind() == ErrorKind::Io;
     match end {
-        Some(End::Unprocessed) => Trouble { error, again: Again::Unprocessed, sick: false },
-        Some(End::Broken { .. }) if idle => Trouble { error, again: Again::Stale, sick: false },
+        Some(StreamEnd::Unprocessed) => {
+            AttemptError { error, retry: RetryAction::Unprocessed, endpoint_fault: false }
+        }
+        Some(StreamEnd::Broken { .. }) if idle => {
+            AttemptError { error, retry: RetryAction::StaleConnection, endpoint_fault: false }
+        }
         _ => broke(way, error),
     }
 }
 
 /// Of many requests on one connection that broke only the first counts as a failure of the store.
-fn broke(way: &Way, error: Error) -> Trouble {
-    let trouble = Trouble::broken(error);
+fn broke(way: &Transport, error: Error) -> AttemptError {
+    let failure = AttemptError::connection(error);
     match way {
-        Way::Two(talk) if talk.end == Some(End::Broken { first: false }) => {
-            Trouble { sick: false, ..trouble }
+        Transport::Http2(stream) if stream.end == Some(StreamEnd::Broken { first: false }) => {
+            AttemptError { endpoint_fault: false, ..failure }
         }
-        _ => trouble,
+        _ => failure,
     }
 }
 
-fn no_turn() -> Trouble {
-    Trouble::last(Error::new(ErrorKind::Throttled, "as many requests are in flight as may be"))
+fn no_permit() -> AttemptError {
+    AttemptError::fatal(Error::new(
+        ErrorKind::Throttled,
+        "as many requests are in flight as may be",
+    ))
 }

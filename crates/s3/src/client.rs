@@ -12,16 +12,16 @@ use crate::checksum::Checksum;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::counters::{Counters, Counts};
-use crate::effort::{EFFORT, Effort};
+use crate::creds::cache::{BASE_PAUSE_MAX, CredentialCache, SESSION_PAUSE_MAX};
+use crate::destinations::{Destination, Destinations};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
+use crate::features::{FeatureSupport, LastSeen};
 use crate::http::{Dialer, Pool};
-use crate::learned::{FeatureSupport, LastSeen};
+use crate::op_context::{EFFORT, Effort};
 use crate::ops::Listings;
-use crate::refresh::{BASE_PAUSE_MAX, Fresh, SESSION_PAUSE_MAX};
 use crate::request::Request;
 use crate::retry::{Breakers, Budget, Class, Gates};
-use crate::sites::{Site, Sites};
 use crate::time::Instant;
 
 /// A client of one bucket. Clones share everything but the deadline.
@@ -45,15 +45,15 @@ enum Deadline {
 /// What clones share.
 pub(crate) struct Inner {
     pub config: Config,
-    pub sites: Sites,
+    pub destinations: Destinations,
     pub pool: Pool,
     pub gates: Gates,
     pub breakers: Breakers,
     pub budget: Budget,
     pub clock: Clock,
     pub counters: Counters,
-    pub base: Fresh,
-    pub session: Fresh,
+    pub base: CredentialCache,
+    pub session: CredentialCache,
     /// Whether the store takes bodies whose hash is not signed.
     pub unsigned_bodies: FeatureSupport,
     /// When an upload was last refused with its hash signed too, so that the hash was not the
@@ -77,7 +77,7 @@ pub(crate) struct Inner {
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { config, clock, .. } = self;
-        let (endpoint, idle) = (self.site().endpoint.to_string(), self.pool.idle_len());
+        let (endpoint, idle) = (self.destination().endpoint.to_string(), self.pool.idle_len());
         let mut shown = f.debug_struct("Inner");
         shown
             .field("endpoint", &endpoint)
@@ -102,15 +102,15 @@ impl Client {
         );
         let deadline = Deadline::After(config.deadline);
         let inner = Inner {
-            sites: Sites::new(config.endpoint.clone()),
+            destinations: Destinations::new(config.endpoint.clone()),
             pool: Pool::new(dialer, config.idle_max),
             gates: Gates::new(config.requests_max),
             breakers: Breakers::new(),
             budget: Budget::new(),
             clock: Clock::default(),
             counters: Counters::default(),
-            base: Fresh::new(BASE_PAUSE_MAX),
-            session: Fresh::new(SESSION_PAUSE_MAX),
+            base: CredentialCache::new(BASE_PAUSE_MAX),
+            session: CredentialCache::new(SESSION_PAUSE_MAX),
             unsigned_bodies: FeatureSupport::unsigned_bodies(),
             signed_in_vain: LastSeen::never(),
             named: LastSeen::never(),
@@ -147,7 +147,7 @@ impl Client {
 
     /// The endpoint: as it is configured, or in the region that the store named.
     pub fn endpoint(&self) -> Endpoint {
-        self.inner.site().endpoint.clone()
+        self.inner.destination().endpoint.clone()
     }
 
     /// How far the store's clock is ahead of ours, in seconds, by its last answer.
@@ -224,7 +224,7 @@ impl Client {
         let waited = effort.sent_at.map_or(Duration::ZERO, |sent_at| sent_at.elapsed());
         if breaker.is_silent_since(start) && waited >= self.inner.gates.of(class).patience() {
             pool.doubt(true);
-            self.inner.sites.leave_unproven();
+            self.inner.destinations.leave_unproven();
             breaker.failed(Instant::now(), &caused(effort.last.clone()), counters);
         }
         // Of those that only waited, what kept the others.
@@ -246,33 +246,37 @@ fn late(op: &'static str, start: Instant) -> Error {
 }
 
 impl Inner {
-    pub fn site(&self) -> Arc<Site> {
-        self.sites.current()
+    pub fn destination(&self) -> Arc<Destination> {
+        self.destinations.current()
     }
 
     /// Where a request goes.
-    pub fn site_for(&self, request: &Request<'_>) -> Arc<Site> {
+    pub fn destination_for(&self, request: &Request<'_>) -> Arc<Destination> {
         if request.to_configured {
-            return self.sites.configured();
+            return self.destinations.configured();
         }
-        let site = self.site();
-        if request.to_control { Arc::new(Site::of(site.endpoint.control())) } else { site }
+        let destination = self.destination();
+        if request.to_control {
+            Arc::new(Destination::of(destination.endpoint.control()))
+        } else {
+            destination
+        }
     }
 
     /// Goes to the region that the store named, if there is one of that name. Errors with what to
     /// do where there is not, or this endpoint serves one region alone.
     pub async fn follow(&self, region: &str) -> Result<()> {
         let refusal = |what: String| Error::new(ErrorKind::Invalid, what);
-        let site = self.sites.in_region(region).ok_or_else(|| {
+        let destination = self.destinations.in_region(region).ok_or_else(|| {
             let at = self.config.endpoint.target();
             refusal(format!(
                 "the store names the region {region:?}, which {at} does not lead to: name that region's endpoint"
             ))
         })?;
-        if site.target.host != self.config.endpoint.target().host {
-            self.pool.resolve(&site.target).await?;
+        if destination.target.host != self.config.endpoint.target().host {
+            self.pool.resolve(&destination.target).await?;
         }
-        if self.sites.move_to(site, Instant::now()) {
+        if self.destinations.move_to(destination, Instant::now()) {
             self.counters.region_moves.one();
         }
         Ok(())

@@ -31,7 +31,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod answer;
 mod attempt;
 mod checksum;
 mod client;
@@ -39,25 +38,23 @@ mod clock;
 mod config;
 mod counters;
 pub mod creds;
-mod effort;
-mod encode;
+mod destinations;
 mod endpoint;
 mod error;
-mod form;
+mod features;
+mod head_writer;
+mod hedge;
 mod http;
-mod identity;
-mod learned;
+mod op_context;
 mod ops;
+mod percent_encode;
 pub mod probe;
-mod race;
-mod refresh;
-mod region;
+mod region_check;
 mod request;
+mod response_check;
 mod retry;
 mod sign;
-mod sites;
 mod time;
-mod tries;
 mod xml;
 
 pub use checksum::Checksum;
@@ -67,11 +64,11 @@ pub use counters::Counts;
 pub use creds::Credentials;
 pub use endpoint::{BucketAddress, Conditional, Endpoint, Provider, Style};
 pub use error::{Error, ErrorKind, Result};
+pub use features::{CONDITIONAL_PUTS_RECHECK, FeatureSupport};
 pub use http::{
     BodyBuffer, BodyFraming, BodyObserver, Resolve, Resolved, ResponseHead, RootCerts,
     StaticResolver, SystemResolver,
 };
-pub use learned::{CONDITIONAL_PUTS_RECHECK, FeatureSupport};
 pub use ops::{
     DeleteError, Entry, Get, List, Object, Page, Put, Stored, Upload, Uploads,
     try_for_each_concurrent,
@@ -98,7 +95,7 @@ pub mod fuzzing {
         crate::xml::Complaint::of(bytes);
         crate::ops::fuzz_answers(bytes);
         crate::probe::fuzz_settings(bytes);
-        crate::identity::fuzz_session(bytes);
+        crate::creds::current::fuzz_session(bytes);
     }
 
     /// An endpoint as a person writes it; what resolves goes into a `host` header, and so does

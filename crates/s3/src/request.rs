@@ -3,11 +3,11 @@
 use zeroize::Zeroizing;
 
 use crate::creds::Credentials;
-use crate::encode;
 use crate::endpoint::{Endpoint, Style};
 use crate::error::{Error, ErrorKind, Result};
-use crate::form::{Fields, Form, Lines, decimal, put};
-use crate::http::Way;
+use crate::head_writer::{HeadWriter, Http1Head, Http2Head, decimal, put};
+use crate::http::Transport;
+use crate::percent_encode;
 use crate::retry::Class;
 use crate::sign::{EMPTY_SHA256, Headers, Parts, UNSIGNED, sha256_hex};
 use crate::time::Stamp;
@@ -40,7 +40,7 @@ pub enum Payload {
 #[derive(Clone, Copy, Debug)]
 pub struct Signing<'a> {
     /// Where it goes.
-    pub site: &'a Endpoint,
+    pub destination: &'a Endpoint,
     /// Whose name it bears.
     pub who: &'a Credentials,
     /// When.
@@ -128,22 +128,22 @@ impl<'a> Request<'a> {
     }
 
     /// Writes its head for the way that it takes.
-    pub fn write(&self, way: &mut Way, signing: &Signing<'_>) -> Result<()> {
+    pub fn write(&self, way: &mut Transport, signing: &Signing<'_>) -> Result<()> {
         match way {
-            Way::One(conn) => {
+            Transport::Http1(conn) => {
                 conn.out.clear();
                 self.make_room(&mut conn.out, signing.who);
                 self.sign(
-                    &mut Lines(&mut conn.out),
+                    &mut Http1Head(&mut conn.out),
                     &conn.target.authority,
                     &mut conn.path,
                     signing,
                 )
             }
-            Way::Two(talk) => {
-                let mut fields = Fields::default();
-                self.sign(&mut fields, talk.authority(), &mut String::new(), signing)?;
-                talk.request = Some(fields.request(talk.scheme(), talk.authority())?);
+            Transport::Http2(stream) => {
+                let mut fields = Http2Head::default();
+                self.sign(&mut fields, stream.authority(), &mut String::new(), signing)?;
+                stream.request = Some(fields.request(stream.scheme(), stream.authority())?);
                 Ok(())
             }
         }
@@ -165,13 +165,13 @@ impl<'a> Request<'a> {
 
     fn sign(
         &self,
-        form: &mut impl Form,
+        form: &mut impl HeadWriter,
         authority: &str,
         path: &mut String,
         signing: &Signing<'_>,
     ) -> Result<()> {
-        let Signing { site, who, stamp, sign_body } = *signing;
-        let split = self.target(path, site);
+        let Signing { destination, who, stamp, sign_body } = *signing;
+        let split = self.target(path, destination);
         let (path, query) = path.split_at(split);
         let hash;
         let payload = match self.payload {
@@ -182,7 +182,7 @@ impl<'a> Request<'a> {
                 &hash
             }
         };
-        let token_name = if site.service() == "s3express" && self.signer == Signer::Data {
+        let token_name = if destination.service() == "s3express" && self.signer == Signer::Data {
             "x-amz-s3session-token"
         } else {
             "x-amz-security-token"
@@ -209,31 +209,31 @@ impl<'a> Request<'a> {
         }
         let parts = Parts { method: self.method, path, query, headers: &headers, payload };
         form.header("authorization", &|out| {
-            who.authorize(out, &parts, (site.region(), site.service()), stamp)
+            who.authorize(out, &parts, (destination.region(), destination.service()), stamp)
         });
         form.end();
         Ok(())
     }
 
     /// Writes path and canonical query into `text`; returns where the query begins.
-    fn target(&self, text: &mut String, site: &Endpoint) -> usize {
+    fn target(&self, text: &mut String, destination: &Endpoint) -> usize {
         text.clear();
         text.push('/');
-        if site.style() == Style::Path {
-            text.push_str(site.bucket());
+        if destination.style() == Style::Path {
+            text.push_str(destination.bucket());
             if self.key.is_some() {
                 text.push('/');
             }
         }
-        encode::path(text, self.key.unwrap_or_default());
+        percent_encode::path(text, self.key.unwrap_or_default());
         let split = text.len();
         for (at, (name, value)) in self.query.iter().enumerate() {
             if at > 0 {
                 text.push('&');
             }
-            encode::query(text, name);
+            percent_encode::query(text, name);
             text.push('=');
-            encode::query(text, value);
+            percent_encode::query(text, value);
         }
         split
     }
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_head_with_a_token_in_it_never_grows_out_of_its_memory() {
-        let site = crate::BucketAddress::new("http://127.0.0.1:9000")
+        let destination = crate::BucketAddress::new("http://127.0.0.1:9000")
             .bucket("bucket")
             .region("us-east-1")
             .resolve()
@@ -276,15 +276,19 @@ mod tests {
         let (key, meta) = ("\u{e9}".repeat(KEY_BYTES_MAX / 2), "m".repeat(2000));
         for len in [1, 1500, 20_000] {
             let who = Credentials::temporary("AKID", "s", Some("t".repeat(len)), None);
-            let signing =
-                Signing { site: &site, who: &who, stamp: &Stamp::of(0), sign_body: false };
+            let signing = Signing {
+                destination: &destination,
+                who: &who,
+                stamp: &Stamp::of(0),
+                sign_body: false,
+            };
             let headers = [("x-amz-meta-kvtier", meta.as_str()), ("range", "bytes=0-1")];
             let request = Request { headers: &headers, ..Request::new("GET", Some(&key)) };
             let mut out = Zeroizing::new(Vec::new());
             request.make_room(&mut out, &who);
             let room = out.capacity();
             request
-                .sign(&mut Lines(&mut out), "127.0.0.1:9000", &mut String::new(), &signing)
+                .sign(&mut Http1Head(&mut out), "127.0.0.1:9000", &mut String::new(), &signing)
                 .unwrap();
             assert_eq!(out.capacity(), room, "a token of {len} bytes");
         }

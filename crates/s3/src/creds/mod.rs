@@ -1,7 +1,9 @@
 //! Who signs: credentials, and where they come from.
 
+pub(crate) mod cache;
 #[cfg(feature = "aws-config")]
 mod chain;
+pub(crate) mod current;
 mod env;
 mod find;
 mod profile;

@@ -13,7 +13,7 @@ struct Url<'a> {
 }
 
 /// A host without the bucket, and whose it is.
-struct Site {
+struct ParsedHost {
     provider: Provider,
     host: String,
     bucket: Option<String>,
@@ -159,14 +159,15 @@ fn away(
     url: &Url<'_>,
     bucket: impl Fn(Option<String>) -> Result<String>,
 ) -> Result<Endpoint> {
-    let known = site(url.host);
+    let known = destination(url.host);
     if known.is_none() && url.host.contains(".vpce.amazonaws.com") {
         return Err(invalid(
             "for buckets an endpoint of PrivateLink is https://bucket.vpce-ID.s3.REGION.vpce.amazonaws.com: the word `bucket` first",
         ));
     }
-    let mut in_host = known.as_ref().and_then(|site| site.bucket.clone());
-    let mut host = known.as_ref().map_or_else(|| url.host.to_owned(), |site| site.host.clone());
+    let mut in_host = known.as_ref().and_then(|destination| destination.bucket.clone());
+    let mut host =
+        known.as_ref().map_or_else(|| url.host.to_owned(), |destination| destination.host.clone());
     let is_address = url.host.parse::<IpAddr>().is_ok();
     let s3_form = place.url.as_deref().is_some_and(|text| text.trim().starts_with("s3://"));
     if known.is_none() && !is_address {
@@ -193,12 +194,12 @@ fn away(
         _ => None,
     };
     let bucket = bucket(in_host.or(in_path))?;
-    let guess = known.as_ref().map_or(Provider::Other, |site| site.provider);
+    let guess = known.as_ref().map_or(Provider::Other, |destination| destination.provider);
     let guess = if zone(&bucket).is_some() { Provider::Express } else { guess };
     let provider = place.provider.unwrap_or(guess);
     let local = is_address || url.host == "localhost";
     let usual = if local { Style::Path } else { provider.style() };
-    let usual = style.or(known.as_ref().and_then(|site| site.style)).unwrap_or(usual);
+    let usual = style.or(known.as_ref().and_then(|destination| destination.style)).unwrap_or(usual);
     // Inside CoreWeave's clusters the cache on the node speaks plain HTTP only.
     let plain = host == "cwlota.com";
     let tls = url.tls.or(place.tls).unwrap_or(!plain);
@@ -206,8 +207,9 @@ fn away(
     if style == Style::Virtual && is_address {
         return Err(invalid("a bucket cannot stand before an IP address: use path style"));
     }
-    let region =
-        known.and_then(|site| site.region).or_else(|| provider.region().map(str::to_owned));
+    let region = known
+        .and_then(|destination| destination.region)
+        .or_else(|| provider.region().map(str::to_owned));
     let region = place.region.clone().filter(|region| !region.is_empty()).or(region);
     let region = region.ok_or_else(|| {
         invalid("no region: the endpoint does not tell it, so set it (AWS_REGION)")
@@ -222,7 +224,7 @@ fn usual_style(bucket: &str, tls: bool, usual: Style) -> Style {
 }
 
 /// What the host alone tells.
-fn site(host: &str) -> Option<Site> {
+fn destination(host: &str) -> Option<ParsedHost> {
     let before = |suffix: &str| match host.strip_suffix(suffix) {
         Some("") => Some(None),
         Some(rest) => rest.strip_suffix('.').map(|bucket| Some(bucket.to_owned())),
@@ -234,7 +236,7 @@ fn site(host: &str) -> Option<Site> {
         ("storage.googleapis.com", Provider::Gcs),
     ] {
         if let Some(bucket) = before(suffix) {
-            return Some(Site {
+            return Some(ParsedHost {
                 provider,
                 host: suffix.to_owned(),
                 bucket,
@@ -249,7 +251,7 @@ fn site(host: &str) -> Option<Site> {
             .filter(|(_, rest)| !matches!(*rest, "eu" | "fedramp"))
             .map_or((None, labels), |(b, a)| (Some(b), a));
         let host = format!("{account}.r2.cloudflarestorage.com");
-        return Some(Site {
+        return Some(ParsedHost {
             provider: Provider::R2,
             host,
             bucket: bucket.map(str::to_owned),
@@ -260,7 +262,7 @@ fn site(host: &str) -> Option<Site> {
     let aws = AwsHost::parse(host)?;
     let provider = if aws.is_express() { Provider::Express } else { Provider::Aws };
     let style = aws.is_private_link().then_some(Style::Path);
-    Some(Site { provider, host: aws.host, bucket: aws.bucket, region: aws.region, style })
+    Some(ParsedHost { provider, host: aws.host, bucket: aws.bucket, region: aws.region, style })
 }
 
 /// The host where directory buckets are made, if those at `host` are AWS's.

@@ -14,10 +14,10 @@ use zeroize::Zeroizing;
 
 use super::body::Sink;
 use super::dial::Target;
-use super::head::{BodyFraming, HEAD_BYTES_MAX, ResponseHead};
-use super::inbox::{Inbox, READ_BYTES};
+use super::idle_timeout::IdleTimeout;
 use super::low_water::LowWater;
-use super::patience::Patience;
+use super::read_buffer::{READ_BYTES, ReadBuffer};
+use super::response_head::{BodyFraming, HEAD_BYTES_MAX, ResponseHead};
 use super::stream::Stream;
 use crate::error::{Error, ErrorKind, Result};
 use crate::time::Instant;
@@ -59,9 +59,9 @@ pub struct Conn {
     pub spent: bool,
     /// Body bytes that were copied because they came with the head.
     pub copied: u64,
-    patience: Patience,
+    patience: IdleTimeout,
     low_water: LowWater,
-    inbox: Inbox,
+    read_buffer: ReadBuffer,
     /// How long the head of the last answer with a bulk body was, and whether the one before was
     /// as long: then the next one probably is too, and is read together with the body behind
     /// it.
@@ -78,9 +78,9 @@ pub struct Conn {
 impl Conn {
     /// Boxed, since it is handed on from step to step.
     pub(super) fn new(stream: Stream, target: Arc<Target>) -> Box<Self> {
-        let (out, path, inbox) =
-            (Vec::with_capacity(1024).into(), String::with_capacity(128), Inbox::new());
-        let (parked, patience) = (Instant::now(), Patience::new());
+        let (out, path, read_buffer) =
+            (Vec::with_capacity(1024).into(), String::with_capacity(128), ReadBuffer::new());
+        let (parked, patience) = (Instant::now(), IdleTimeout::new());
         let (reused, spent) = (false, false);
         Box::new(Conn {
             stream,
@@ -93,7 +93,7 @@ impl Conn {
             copied: 0,
             patience,
             low_water: LowWater::new(),
-            inbox,
+            read_buffer,
             usual: (0, false),
             fitted: false,
             ahead: 0,
@@ -103,7 +103,7 @@ impl Conn {
 
     /// Whether it can serve another request, as far as is known.
     pub fn is_usable(&self) -> bool {
-        !self.spent && self.inbox.is_empty()
+        !self.spent && self.read_buffer.is_empty()
     }
 
     /// Whether the server has closed it, or sent what nobody asked for, while it was idle.
@@ -123,12 +123,12 @@ impl Conn {
 
     /// Forgets for good what it has heard: a small answer may have a secret in it.
     pub fn forget(&mut self) {
-        self.inbox.wipe();
+        self.read_buffer.wipe();
     }
 
     /// Whether any byte of an answer has come.
     pub fn has_heard(&self) -> bool {
-        !self.inbox.is_empty()
+        !self.read_buffer.is_empty()
     }
 
     /// Sends [`Conn::out`] and then `body`, listening meanwhile: a server may refuse before it has
@@ -136,15 +136,15 @@ impl Conn {
     pub async fn send(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
         let mut sent = 0;
         (self.copied, self.ahead, self.interim) = (0, 0, (0, 0));
-        self.inbox.clear();
+        self.read_buffer.clear();
         self.low_water.reset(&self.stream);
         loop {
             let rest = [
                 &self.out[sent.min(self.out.len())..],
                 &body[sent.saturating_sub(self.out.len())..],
             ];
-            let Conn { stream, inbox, patience, .. } = self;
-            match patience.with(idle, |cx| poll_send(cx, stream, rest, inbox)).await {
+            let Conn { stream, read_buffer, patience, .. } = self;
+            match patience.with(idle, |cx| poll_send(cx, stream, rest, read_buffer)).await {
                 Some(Ok(Some(0))) => return Ok(Sent::All),
                 Some(Ok(Some(bytes))) => sent += bytes,
                 Some(Ok(None)) if self.is_interim()? => {}
@@ -169,9 +169,9 @@ impl Conn {
     /// not yet a whole head.
     fn is_interim(&mut self) -> Result<bool> {
         loop {
-            match ResponseHead::parse(self.inbox.rest(), false) {
+            match ResponseHead::parse(self.read_buffer.rest(), false) {
                 Ok(Some((head, len))) if matches!(head.status, 100..=199) => {
-                    self.inbox.skip(len);
+                    self.read_buffer.skip(len);
                     self.count_interim(len)?;
                 }
                 Ok(None) => return Ok(true),
@@ -196,7 +196,7 @@ impl Conn {
         const PATIENCE: Duration = Duration::from_millis(200);
         let end = Instant::now() + PATIENCE;
         loop {
-            match ResponseHead::parse(self.inbox.rest(), false) {
+            match ResponseHead::parse(self.read_buffer.rest(), false) {
                 Ok(Some(_)) => return true,
                 Ok(None) => {}
                 Err(_) => return false,
@@ -221,8 +221,8 @@ impl Conn {
         [room, spare]: [&mut [u8]; 2],
         (idle, doing): (Duration, &'static str),
     ) -> Result<usize> {
-        let Conn { stream, inbox, patience, .. } = self;
-        let space = inbox.space(bytes);
+        let Conn { stream, read_buffer, patience, .. } = self;
+        let space = read_buffer.space(bytes);
         let got = match room.is_empty() {
             true => patience.with(idle, |cx| stream.poll_fill(cx, space)).await,
             false => {
@@ -234,7 +234,7 @@ impl Conn {
             }
         };
         let count = got.as_ref().and_then(|got| got.as_ref().ok()).copied().unwrap_or(0);
-        inbox.came(count.min(bytes));
+        read_buffer.came(count.min(bytes));
         match got {
             Some(Ok(0)) => Err(broken(doing, io::ErrorKind::UnexpectedEof.into())),
             Some(got) => got.map(|_| count.saturating_sub(bytes)).map_err(|e| broken(doing, e)),
@@ -255,7 +255,7 @@ impl Conn {
         // is.
         let (mut spare, spared) = ([0], usize::from(self.fitted));
         let got = match self.usual {
-            (usual, true) if self.inbox.is_empty() && !room.is_empty() => {
+            (usual, true) if self.read_buffer.is_empty() && !room.is_empty() => {
                 self.read_more(usual, [&mut *room, &mut spare[..spared]], (idle, DOING)).await?
             }
             _ => 0,
@@ -263,18 +263,18 @@ impl Conn {
         let mut behind = got.min(room.len());
         let mut spare = &spare[..got - behind];
         loop {
-            let parsed = ResponseHead::parse(self.inbox.rest(), bodiless)?;
+            let parsed = ResponseHead::parse(self.read_buffer.rest(), bodiless)?;
             if let Some((head, len)) = &parsed {
-                self.inbox.skip(*len);
-                if self.inbox.is_empty() && head.announces(behind) {
+                self.read_buffer.skip(*len);
+                if self.read_buffer.is_empty() && head.announces(behind) {
                     self.ahead = std::mem::take(&mut behind);
                 }
             }
             // Otherwise it is not what was expected: what came behind is looked at like all else,
             // and copied.
             let more = std::mem::take(&mut behind);
-            self.inbox.push(&room[..more]);
-            self.inbox.push(std::mem::take(&mut spare));
+            self.read_buffer.push(&room[..more]);
+            self.read_buffer.push(std::mem::take(&mut spare));
             match parsed {
                 Some((head, len)) if matches!(head.status, 100..=199) => self.count_interim(len)?,
                 Some((head, len)) => {
@@ -316,9 +316,9 @@ impl Conn {
     async fn take(&mut self, mut left: u64, sink: &mut Sink<'_, '_>, idle: Duration) -> Result<()> {
         left -= self.ahead as u64;
         sink.landed(std::mem::take(&mut self.ahead))?;
-        let here = self.inbox.rest().len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        sink.copy(&self.inbox.rest()[..here])?;
-        self.inbox.skip(here);
+        let here = self.read_buffer.rest().len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        sink.copy(&self.read_buffer.rest()[..here])?;
+        self.read_buffer.skip(here);
         self.copied += here as u64;
         left -= here as u64;
         while left > 0 {
@@ -367,10 +367,10 @@ impl Conn {
         // is used up.
         coop::consume_budget().await;
         loop {
-            let rest = self.inbox.rest();
+            let rest = self.read_buffer.rest();
             if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                 let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]).to_vec();
-                self.inbox.skip(end + 1);
+                self.read_buffer.skip(end + 1);
                 return Ok(line);
             }
             if rest.len() > CHUNK_LINE_MAX {
@@ -382,8 +382,8 @@ impl Conn {
 
     /// Everything until the server closes.
     async fn rest(&mut self, sink: &mut Sink<'_, '_>, idle: Duration) -> Result<()> {
-        sink.copy(self.inbox.rest())?;
-        self.inbox.clear();
+        sink.copy(self.read_buffer.rest())?;
+        self.read_buffer.clear();
         loop {
             let space = sink.space(HEAD_BYTES_MAX)?;
             let len = space.len();
@@ -413,7 +413,7 @@ impl fmt::Debug for Conn {
 async fn read(
     stream: &mut Stream,
     space: &mut [u8],
-    patience: &mut Patience,
+    patience: &mut IdleTimeout,
     low_water: &mut LowWater,
     mut idle: Duration,
 ) -> Result<usize> {
@@ -436,12 +436,12 @@ async fn read(
 }
 
 /// The number of bytes written, 0 when there are no more and all have gone out; or `None` when the
-/// server said something, which is then in `inbox`, or closed.
+/// server said something, which is then in `read_buffer`, or closed.
 fn poll_send(
     cx: &mut Context<'_>,
     stream: &mut Stream,
     rest: [&[u8]; 2],
-    inbox: &mut Inbox,
+    read_buffer: &mut ReadBuffer,
 ) -> Poll<io::Result<Option<usize>>> {
     let some = |wrote: io::Result<usize>| match wrote? {
         0 => Err(io::ErrorKind::WriteZero.into()),
@@ -455,10 +455,10 @@ fn poll_send(
     if wrote.is_ready() {
         return wrote;
     }
-    match ready!(stream.poll_fill(cx, inbox.space(READ_BYTES)))? {
+    match ready!(stream.poll_fill(cx, read_buffer.space(READ_BYTES)))? {
         0 => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
         got => {
-            inbox.came(got);
+            read_buffer.came(got);
             Poll::Ready(Ok(None))
         }
     }

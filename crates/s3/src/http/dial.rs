@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::names::{Names, Resolve};
+use super::dns::{DnsCache, Resolve};
 use super::stream::Stream;
-use super::tls::{Current, RootCerts, Tls};
+use super::tls::{RootCerts, Tls, TlsConfigCache};
 use crate::config::Http2;
 use crate::error::{Error, ErrorKind, Result};
 use crate::probe::Connection;
@@ -52,8 +52,8 @@ impl fmt::Display for Target {
 /// Opens connections.
 #[derive(Debug)]
 pub struct Dialer {
-    names: Names,
-    tls: Current,
+    dns: DnsCache,
+    tls: TlsConfigCache,
     patience: Duration,
     http2: Http2,
 }
@@ -68,8 +68,8 @@ impl Dialer {
         http2: Http2,
         direct: bool,
     ) -> Self {
-        let tls = Current::new(root_certs, http2 != Http2::Off, direct);
-        Dialer { names: Names::new(resolver), tls, patience, http2 }
+        let tls = TlsConfigCache::new(root_certs, http2 != Http2::Off, direct);
+        Dialer { dns: DnsCache::new(resolver), tls, patience, http2 }
     }
 
     /// Whether a connection with `target` may come to speak HTTP/2.
@@ -83,7 +83,7 @@ impl Dialer {
 
     /// What was heard of addresses may be out of date.
     pub fn doubt(&self) {
-        self.names.doubt();
+        self.dns.doubt();
     }
 
     /// Whether this one does.
@@ -100,7 +100,7 @@ impl Dialer {
             let mut dialed = timeout(self.patience, self.dial(target, address)).await;
             // The server's certificate may be of a new authority.
             if matches!(&dialed, Ok(Err(e)) if e.kind() == ErrorKind::Denied)
-                && self.tls.read_again(Instant::now())
+                && self.tls.reread(Instant::now())
             {
                 dialed = timeout(self.patience, self.dial(target, address)).await;
             }
@@ -110,7 +110,7 @@ impl Dialer {
                 Ok(Err(e)) => last = e,
                 Err(_) => last = self.silent(target, address),
             }
-            self.names.drop_address(&target.host, target.port, address);
+            self.dns.drop_address(&target.host, target.port, address);
         }
         Err(last)
     }
@@ -146,7 +146,7 @@ impl Dialer {
         if let Ok(ip) = target.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, target.port)]);
         }
-        let found = timeout(self.patience, self.names.addresses(&target.host, target.port)).await;
+        let found = timeout(self.patience, self.dns.addresses(&target.host, target.port)).await;
         match found {
             Ok(found) => found.map_err(|e| {
                 let what =

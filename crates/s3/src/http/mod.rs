@@ -4,26 +4,26 @@
 mod body;
 mod conn;
 mod dial;
+mod dns;
 mod h2;
-mod head;
-mod inbox;
+mod idle_timeout;
 mod low_water;
-mod names;
-mod patience;
 mod pool;
+mod read_buffer;
+mod response_head;
 mod stream;
 mod tls;
-mod way;
+mod transport;
 
 pub use body::BodyObserver;
 pub use body::{BodyBuffer, Sink};
 pub use conn::Sent;
 pub use dial::{Dialer, Target};
-pub use h2::End;
-pub use head::{BodyFraming, ResponseHead, digits};
-pub use names::{Resolve, Resolved, StaticResolver, SystemResolver};
+pub use dns::{Resolve, Resolved, StaticResolver, SystemResolver};
+pub use h2::StreamEnd;
 pub use pool::{Opened, Pool};
+pub use response_head::{BodyFraming, ResponseHead, digits};
 pub use tls::RootCerts;
 #[cfg(all(any(fuzzing, clippy), feature = "tls-direct"))]
 pub use tls::fuzz_records;
-pub use way::Way;
+pub use transport::Transport;

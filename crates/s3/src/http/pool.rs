@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use super::conn::Conn;
 use super::dial::{Dialer, Target};
-use super::h2::{Links, Pick, Talk};
-use super::way::Way;
+use super::h2::{Http2Connections, Http2Stream, Pick};
+use super::transport::Transport;
 use crate::error::Result;
 use crate::probe::Connection;
 use crate::time::Instant;
@@ -13,11 +13,11 @@ use crate::time::Instant;
 #[derive(Debug)]
 pub enum Opened {
     /// A new connection that speaks HTTP/1.1.
-    One(Box<Conn>),
+    Http1(Box<Conn>),
     /// A new one that speaks HTTP/2.
-    Two(Box<Talk>),
+    Http2(Box<Http2Stream>),
     /// One that was there.
-    Shared(Box<Talk>),
+    Shared(Box<Http2Stream>),
 }
 
 /// Boxed as they are handed out, so that only pointers move.
@@ -29,7 +29,7 @@ type Idle = Vec<Box<Conn>>;
 pub struct Pool {
     dialer: Dialer,
     idle: Mutex<Idle>,
-    links: Links,
+    links: Http2Connections,
     idle_max: Duration,
 }
 
@@ -37,15 +37,15 @@ impl Pool {
     /// Connections are closed after `idle_max` without use, which should be less than the server's
     /// own limit.
     pub fn new(dialer: Dialer, idle_max: Duration) -> Self {
-        Pool { dialer, idle: Mutex::default(), links: Links::default(), idle_max }
+        Pool { dialer, idle: Mutex::default(), links: Http2Connections::default(), idle_max }
     }
 
     /// A way over a connection that is there already and looks alive.
-    pub fn reuse(&self, target: &Arc<Target>, now: Instant) -> Option<Way> {
+    pub fn reuse(&self, target: &Arc<Target>, now: Instant) -> Option<Transport> {
         if self.dialer.may_speak_http2(target)
-            && let Some(talk) = self.links.share(target, self.idle_max)
+            && let Some(stream) = self.links.share(target, self.idle_max)
         {
-            return Some(Way::Two(talk));
+            return Some(Transport::Http2(stream));
         }
         let mut idle = self.idle();
         while let Some(mut conn) = idle.pop() {
@@ -56,7 +56,7 @@ impl Pool {
                 && !conn.is_stale()
             {
                 conn.reused = true;
-                return Some(Way::One(conn));
+                return Some(Transport::Http1(conn));
             }
         }
         None
@@ -65,21 +65,21 @@ impl Pool {
     /// A way over a new connection, or a shared one when there are as many as there may be.
     pub async fn open(&self, target: &Arc<Target>) -> Result<Opened> {
         if !self.dialer.may_speak_http2(target) {
-            return Ok(Opened::One(Conn::new(
+            return Ok(Opened::Http1(Conn::new(
                 self.dialer.connect(target).await?,
                 Arc::clone(target),
             )));
         }
         let dialing = match self.links.pick(target, self.idle_max).await {
-            Pick::Use(talk) => return Ok(Opened::Shared(talk)),
+            Pick::Use(stream) => return Ok(Opened::Shared(stream)),
             Pick::Dial(dialing) => dialing,
         };
         let stream = self.dialer.connect(target).await?;
         if self.dialer.speaks_http2(target, &stream) {
-            return Ok(Opened::Two(dialing.two(stream, target).await?));
+            return Ok(Opened::Http2(dialing.two(stream, target).await?));
         }
         dialing.one();
-        Ok(Opened::One(Conn::new(stream, Arc::clone(target))))
+        Ok(Opened::Http1(Conn::new(stream, Arc::clone(target))))
     }
 
     /// Whether its name leads anywhere: errors where it does not.
@@ -93,8 +93,8 @@ impl Pool {
     }
 
     /// Keeps a connection for later, if it can serve again. (A shared one was never taken away.)
-    pub fn put(&self, way: Way) {
-        let Way::One(mut conn) = way else { return };
+    pub fn put(&self, way: Transport) {
+        let Transport::Http1(mut conn) = way else { return };
         if !conn.is_usable() {
             return;
         }

@@ -29,7 +29,7 @@ impl Client {
     /// Makes the bucket; that it is ours already is fine. For tests: a bucket that matters wants
     /// more settings than this has.
     pub async fn create_bucket(&self) -> Result<()> {
-        let body = wanted(&self.inner.site().endpoint)?;
+        let body = wanted(&self.inner.destination().endpoint)?;
         let request = Request { body: body.as_bytes(), ..self.of_bucket("PUT") };
         match self
             .run((Class::Control, "create_bucket"), self.inner.ask(&request, ANSWER_BYTES_MAX))

@@ -2,12 +2,12 @@ use std::sync::{Mutex, PoisonError};
 
 use super::concurrent::try_for_each_concurrent;
 use super::is_missing;
-use crate::answer;
 use crate::checksum::{Checksum, md5};
 use crate::client::{Client, Inner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
-use crate::retry::{Class, Trouble};
+use crate::response_check;
+use crate::retry::{AttemptError, Class};
 use crate::time::Instant;
 use crate::xml;
 
@@ -31,7 +31,7 @@ impl Client {
     /// Deletes an object; that there is none is fine.
     pub async fn delete(&self, key: &str) -> Result<()> {
         let request = Request::new("DELETE", Some(key));
-        let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, answer::deleted);
+        let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, response_check::deleted);
         match self.run((Class::Delete, "delete"), asked).await {
             Err(e) if !is_missing(&e) => Err(e),
             _ => Ok(()),
@@ -140,10 +140,10 @@ impl Client {
 
 /// The errors in a `DeleteResult`, which is a success all the same. Asked quietly, a store names no
 /// others.
-pub(super) fn refusals(body: &[u8]) -> Result<Vec<DeleteError>, Trouble> {
+pub(super) fn refusals(body: &[u8]) -> Result<Vec<DeleteError>, AttemptError> {
     let (mut refused, mut key, mut code, mut nameless) =
         (Vec::new(), String::new(), String::new(), false);
-    answer::document(body, "DeleteResult", |path, text| match path {
+    response_check::document(body, "DeleteResult", |path, text| match path {
         [_, error, field] if error == "Error" => match field.as_str() {
             "Key" => text.clone_into(&mut key),
             "Code" => text.clone_into(&mut code),
@@ -164,7 +164,7 @@ pub(super) fn refusals(body: &[u8]) -> Result<Vec<DeleteError>, Trouble> {
         _ => {}
     })?;
     // An error of no key may be any key's.
-    if nameless { Err(answer::foreign(xml::nonsense())) } else { Ok(refused) }
+    if nameless { Err(response_check::foreign(xml::nonsense())) } else { Ok(refused) }
 }
 
 #[cfg(test)]

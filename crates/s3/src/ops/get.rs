@@ -5,20 +5,20 @@ use std::sync::atomic::Ordering;
 
 use kvtier_mem::Lease;
 
+use super::get_check::GetProgress;
 use super::head::Object;
 use super::is_missing;
-use super::landing::Course;
-use crate::answer;
-use crate::attempt::{Open, Turn};
+use crate::attempt::{PendingResponse, QueueMode};
 use crate::checksum::Checksum;
 use crate::client::{Client, Inner};
 use crate::config::Hedge;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hedge::{Winner, first_good};
 use crate::http::BodyBuffer;
-use crate::race::{Side, race};
 use crate::request::Request;
-use crate::retry::{Again, Class, Trouble};
-use crate::tries::Tries;
+use crate::response_check;
+use crate::retry::RetryState;
+use crate::retry::{AttemptError, Class, RetryAction};
 
 /// What is read together with the head: a whole small object. Of larger ones it saves nothing, and
 /// where the head is not as it was expected, this much is copied.
@@ -122,7 +122,7 @@ pub async fn fetch(
     get: &Get,
 ) -> Result<Option<Object>> {
     let start = get.range.as_ref().map(|range| range.start);
-    let mut course = Course {
+    let mut progress = GetProgress {
         start,
         exact: get.exact,
         etag: get.if_match.clone(),
@@ -130,33 +130,37 @@ pub async fn fetch(
         sum: None,
         is_whole: false,
     };
-    let mut tries = Tries::new(inner, Class::Read);
+    let mut retries = RetryState::new(inner, Class::Read);
     inner.gets.fetch_add(1, Ordering::Relaxed);
     loop {
         if landing.filled() > 0 {
             inner.counters.resumes.one();
         }
-        match attempt(inner, key, &mut course, landing).await {
+        match attempt(inner, key, &mut progress, landing).await {
             Ok(object) => {
-                tries.won();
+                retries.succeeded();
                 return Ok(Some(object));
             }
-            Err(trouble) if is_missing(&trouble.error) => return Ok(None),
-            Err(mut trouble) => {
-                if trouble.error.is_ignored_range() {
+            Err(failure) if is_missing(&failure.error) => return Ok(None),
+            Err(mut failure) => {
+                if failure.error.is_ignored_range() {
                     inner.counters.ranges_ignored.one();
                     // From its start it can be had all the same. That is learned for this object
                     // alone: others may come from elsewhere.
-                    if landing.filled() > 0 && course.start.unwrap_or(0) == 0 {
-                        (trouble.again, course.is_whole) = (Again::Whole, true);
+                    if landing.filled() > 0 && progress.start.unwrap_or(0) == 0 {
+                        (failure.retry, progress.is_whole) = (RetryAction::WithoutRange, true);
                     }
                 }
-                if course.is_whole || !resumable(&course, landing, &trouble) {
+                if progress.is_whole || !resumable(&progress, landing, &failure) {
                     landing.restart(None);
-                    course =
-                        Course { etag: get.if_match.clone(), total: None, sum: None, ..course };
+                    progress = GetProgress {
+                        etag: get.if_match.clone(),
+                        total: None,
+                        sum: None,
+                        ..progress
+                    };
                 }
-                tries.after(trouble).await?;
+                retries.on_failure(failure).await?;
             }
         }
     }
@@ -164,47 +168,47 @@ pub async fn fetch(
 
 /// Whether the next attempt may go on where this one ended: what landed is right, and can be told
 /// to be of the same object.
-fn resumable(course: &Course, landing: &BodyBuffer<'_>, trouble: &Trouble) -> bool {
-    let strong = course.etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"));
+fn resumable(progress: &GetProgress, landing: &BodyBuffer<'_>, failure: &AttemptError) -> bool {
+    let strong = progress.etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"));
     landing.filled() > 0
         && strong
-        && !matches!(trouble.error.kind(), ErrorKind::Corrupt | ErrorKind::Conflict)
+        && !matches!(failure.error.kind(), ErrorKind::Corrupt | ErrorKind::Conflict)
 }
 
 async fn attempt(
     inner: &Arc<Inner>,
     key: &str,
-    course: &mut Course,
+    progress: &mut GetProgress,
     landing: &mut BodyBuffer<'_>,
-) -> Result<Object, Trouble> {
+) -> Result<Object, AttemptError> {
     let verify = inner.config.checksum != Checksum::None;
-    let range = course.range(landing);
+    let range = progress.range(landing);
     let mut headers = [("", ""); 3];
     let wanted = [
-        course.etag.as_deref().map(|etag| ("if-match", etag)),
+        progress.etag.as_deref().map(|etag| ("if-match", etag)),
         range.as_deref().map(|range| ("range", range)),
         verify.then_some(("x-amz-checksum-mode", "ENABLED")),
     ];
     let count =
         wanted.iter().flatten().zip(&mut headers).map(|(header, slot)| *slot = *header).count();
     let request = Request { headers: &headers[..count], ..Request::new("GET", Some(key)) };
-    request.check().map_err(Trouble::last)?;
+    request.check().map_err(AttemptError::fatal)?;
     let open = match inner.config.hedge {
         // Nobody else can come to hold the memory.
-        None => inner.open(&request, Turn::Wait, landing.next(AHEAD_BYTES_MAX)).await?,
+        None => inner.open(&request, QueueMode::Wait, landing.next(AHEAD_BYTES_MAX)).await?,
         // Apart, since it is large.
         Some(hedge) => Box::pin(hedged(inner, &request, hedge)).await?,
     };
     if !open.head.is_success() {
         return Err(open.refusal(inner).await);
     }
-    if !answer::is_expected(request.method, open.head.status) {
-        return Err(answer::foreign(answer::unexpected(open.head.status)));
+    if !response_check::is_expected(request.method, open.head.status) {
+        return Err(response_check::foreign(response_check::unexpected(open.head.status)));
     }
     let proven = landing.filled() == 0 && landing.begin(&open.head);
-    course.check(&open.head, landing, verify && !proven).map_err(unfit)?;
+    progress.check(&open.head, landing, verify && !proven).map_err(unfit)?;
     let head = open.land(inner, landing).await?;
-    match course.finish(landing) {
+    match progress.finish(landing) {
         Ok(true) => inner.counters.checksums_verified.one(),
         Ok(false) => {}
         Err(error) => {
@@ -213,19 +217,23 @@ async fn attempt(
         }
     }
     let len = landing.filled() as u64;
-    Ok(Object { head, len, total: course.total.unwrap_or(len) })
+    Ok(Object { head, len, total: progress.total.unwrap_or(len) })
 }
 
 /// An answer that is not the one to the question: another may be, but no pause cures it.
-fn unfit(error: Error) -> Trouble {
-    let again = if error.is_retryable() { Again::Backoff(None) } else { Again::No };
-    Trouble { error, again, sick: false }
+fn unfit(error: Error) -> AttemptError {
+    let retry = if error.is_retryable() { RetryAction::Backoff(None) } else { RetryAction::Never };
+    AttemptError { error, retry, endpoint_fault: false }
 }
 
 /// Opens the request, and once more when the answer is slow. Neither holds the memory yet: the
 /// first good head gets it, the other connection is closed.
-async fn hedged(inner: &Arc<Inner>, request: &Request<'_>, hedge: Hedge) -> Result<Open, Trouble> {
-    let first = inner.open(request, Turn::Wait, &mut []);
+async fn hedged(
+    inner: &Arc<Inner>,
+    request: &Request<'_>,
+    hedge: Hedge,
+) -> Result<PendingResponse, AttemptError> {
+    let first = inner.open(request, QueueMode::Wait, &mut []);
     let start = async {
         tokio::time::sleep(hedge.after).await;
         let spent = inner.counters.read().hedges * 100;
@@ -234,10 +242,12 @@ async fn hedged(inner: &Arc<Inner>, request: &Request<'_>, hedge: Hedge) -> Resu
         inner.counters.hedges.add(u64::from(started));
         started
     };
-    let good =
-        |open: &Result<Open, Trouble>| open.as_ref().is_ok_and(|open| open.head.status < 500);
-    let (side, open) = race(first, start, inner.open(request, Turn::IfFree, &mut []), good).await;
-    if side == Side::Second && good(&open) {
+    let good = |open: &Result<PendingResponse, AttemptError>| {
+        open.as_ref().is_ok_and(|open| open.head.status < 500)
+    };
+    let (side, open) =
+        first_good(first, start, inner.open(request, QueueMode::TryNow, &mut []), good).await;
+    if side == Winner::Hedge && good(&open) {
         inner.counters.hedges_won.one();
     }
     open

@@ -1,12 +1,12 @@
-use super::cycle::Step;
-use crate::answer;
+use super::list_cycles::Step;
 use crate::client::Client;
-use crate::encode;
 use crate::endpoint::Provider;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::ResponseHead;
+use crate::percent_encode;
 use crate::request::Request;
-use crate::retry::{Class, Trouble};
+use crate::response_check;
+use crate::retry::{AttemptError, Class};
 use crate::time::{http_date, iso};
 use crate::xml;
 
@@ -163,7 +163,7 @@ fn date(head: &ResponseHead) -> Option<i64> {
 /// Decodes the texts of a listing; whether all of them could be. Some stores say only behind the
 /// keys that they encode them, so that this comes at the end.
 fn decode<'a>(texts: impl IntoIterator<Item = &'a mut String>) -> bool {
-    texts.into_iter().all(|text| match encode::decode(text) {
+    texts.into_iter().all(|text| match percent_encode::decode(text) {
         Some(decoded) => {
             *text = decoded;
             true
@@ -172,10 +172,10 @@ fn decode<'a>(texts: impl IntoIterator<Item = &'a mut String>) -> bool {
     })
 }
 
-pub(super) fn page(body: &[u8]) -> Result<Page, Trouble> {
+pub(super) fn page(body: &[u8]) -> Result<Page, AttemptError> {
     let (mut page, mut entry) = (Page::default(), Entry::default());
     let (mut truncated, mut encoded, mut sized, mut bad) = (false, false, false, false);
-    answer::document(body, "ListBucketResult", |path, text| match path {
+    response_check::document(body, "ListBucketResult", |path, text| match path {
         [_, contents, field] if contents == "Contents" => match field.as_str() {
             "Key" => text.clone_into(&mut entry.key),
             "Size" => match text.parse() {
@@ -206,15 +206,15 @@ pub(super) fn page(body: &[u8]) -> Result<Page, Trouble> {
     if !bad && truncated == page.next.is_some() {
         Ok(page)
     } else {
-        Err(answer::foreign(xml::nonsense()))
+        Err(response_check::foreign(xml::nonsense()))
     }
 }
 
-pub(super) fn uploads(body: &[u8]) -> Result<Uploads, Trouble> {
+pub(super) fn uploads(body: &[u8]) -> Result<Uploads, AttemptError> {
     let (mut found, mut upload) = (Uploads::default(), Upload::default());
     let (mut truncated, mut encoded, mut nameless) = (false, false, false);
     let mut next = (String::new(), String::new());
-    answer::document(body, "ListMultipartUploadsResult", |path, text| match path {
+    response_check::document(body, "ListMultipartUploadsResult", |path, text| match path {
         [_, one, field] if one == "Upload" => match field.as_str() {
             "Key" => text.clone_into(&mut upload.key),
             "UploadId" => text.clone_into(&mut upload.id),
@@ -237,7 +237,7 @@ pub(super) fn uploads(body: &[u8]) -> Result<Uploads, Trouble> {
         || encoded
             && !decode(found.uploads.iter_mut().map(|upload| &mut upload.key).chain([&mut next.0]));
     found.next = truncated.then_some(next);
-    if bad || lost { Err(answer::foreign(xml::nonsense())) } else { Ok(found) }
+    if bad || lost { Err(response_check::foreign(xml::nonsense())) } else { Ok(found) }
 }
 
 #[cfg(test)]

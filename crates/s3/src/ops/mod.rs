@@ -2,22 +2,22 @@
 
 mod bucket;
 mod concurrent;
-mod cycle;
 mod delete;
 mod get;
+mod get_check;
 mod head;
-mod landing;
 mod list;
+mod list_cycles;
 mod multipart;
 mod put;
 mod ranges;
 
 pub use concurrent::try_for_each_concurrent;
-pub use cycle::Listings;
 pub use delete::DeleteError;
 pub use get::Get;
 pub use head::Object;
 pub use list::{Entry, List, Page, Upload, Uploads};
+pub use list_cycles::Listings;
 pub use put::{Put, Stored};
 
 use crate::error::{Error, ErrorKind};
@@ -33,10 +33,16 @@ fn is_missing(error: &Error) -> bool {
 pub fn fuzz_check(head: &crate::http::ResponseHead) {
     let mut memory = [0; 100];
     for (start, exact) in [(None, true), (None, false), (Some(5), true)] {
-        let mut course =
-            landing::Course { start, exact, etag: None, total: None, sum: None, is_whole: false };
+        let mut progress = get_check::GetProgress {
+            start,
+            exact,
+            etag: None,
+            total: None,
+            sum: None,
+            is_whole: false,
+        };
         let mut land = crate::http::BodyBuffer::new(&mut memory);
-        drop(course.check(head, &mut land, true));
+        drop(progress.check(head, &mut land, true));
     }
 }
 
@@ -56,7 +62,7 @@ pub fn fuzz_answers(body: &[u8]) {
         .0;
     drop((
         multipart::created(&head, body),
-        crate::answer::stored(&head, body),
-        crate::answer::deleted(&head, body),
+        crate::response_check::stored(&head, body),
+        crate::response_check::deleted(&head, body),
     ));
 }

@@ -5,15 +5,15 @@ use kvtier_mem::View;
 
 use super::concurrent;
 use super::put::{Put, Stored, host, sum_header};
-use crate::answer;
 use crate::checksum::Checksum;
 use crate::client::{Client, Inner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::ResponseHead;
 use crate::request::{Payload, Request};
-use crate::retry::{Class, Trouble};
+use crate::response_check;
+use crate::retry::RetryState;
+use crate::retry::{AttemptError, Class};
 use crate::time::http_date;
-use crate::tries::Tries;
 use crate::xml;
 
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
@@ -76,21 +76,22 @@ pub(super) struct Created {
     date: Option<i64>,
 }
 
-pub(super) fn created(head: &ResponseHead, body: &[u8]) -> Result<Created, Trouble> {
+pub(super) fn created(head: &ResponseHead, body: &[u8]) -> Result<Created, AttemptError> {
     let mut id = None;
-    answer::document(body, "InitiateMultipartUploadResult", |path, text| {
+    response_check::document(body, "InitiateMultipartUploadResult", |path, text| {
         if matches!(path, [_, field] if field == "UploadId") {
             id = Some(text.to_owned());
         }
     })?;
-    let id = id.filter(|id| !id.is_empty()).ok_or_else(|| answer::foreign(xml::nonsense()))?;
+    let id =
+        id.filter(|id| !id.is_empty()).ok_or_else(|| response_check::foreign(xml::nonsense()))?;
     Ok(Created { id, date: head.header("date").and_then(http_date) })
 }
 
 async fn abort(inner: &Arc<Inner>, key: &str, id: &str) -> Result<()> {
     inner.counters.aborts.one();
     let request = Request { query: &[("uploadId", id)], ..Request::new("DELETE", Some(key)) };
-    match inner.ask_for(&request, ANSWER_BYTES_MAX, answer::deleted).await {
+    match inner.ask_for(&request, ANSWER_BYTES_MAX, response_check::deleted).await {
         Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
         _ => Ok(()),
     }
@@ -137,7 +138,7 @@ impl Upload<'_> {
             payload: Payload::Bulk,
             ..Request::new("PUT", Some(self.key))
         };
-        let etag = self.inner.ask_for(&request, ANSWER_BYTES_MAX, answer::stored).await?;
+        let etag = self.inner.ask_for(&request, ANSWER_BYTES_MAX, response_check::stored).await?;
         Ok((etag, value))
     }
 
@@ -155,20 +156,20 @@ impl Upload<'_> {
             body: body.as_bytes(),
             ..Request::new("POST", Some(self.key))
         };
-        let (mut tries, mut repeated) = (Tries::new(self.inner, Class::Write), false);
+        let (mut retries, mut repeated) = (RetryState::new(self.inner, Class::Write), false);
         loop {
-            let trouble = match tries.once(&request, ANSWER_BYTES_MAX).await {
+            let failure = match retries.attempt(&request, ANSWER_BYTES_MAX).await {
                 Ok(answer) => match completed(&answer.body) {
                     Ok(etag) => {
-                        tries.won();
+                        retries.succeeded();
                         self.done = true;
                         return Ok(Stored::New { etag });
                     }
-                    Err(trouble) => trouble,
+                    Err(failure) => failure,
                 },
-                Err(trouble) => trouble,
+                Err(failure) => failure,
             };
-            let error = &trouble.error;
+            let error = &failure.error;
             if if_absent && error.status() == Some(412) && error.code() != Some("InvalidRequest") {
                 return Ok(Stored::Present);
             }
@@ -178,7 +179,7 @@ impl Upload<'_> {
                 self.done = true;
                 return Ok(stored);
             }
-            tries.after(trouble).await?;
+            retries.on_failure(failure).await?;
             repeated = true;
         }
     }
@@ -203,9 +204,9 @@ impl Upload<'_> {
 }
 
 /// The version of the object that was made.
-pub(super) fn completed(body: &[u8]) -> Result<Option<String>, Trouble> {
+pub(super) fn completed(body: &[u8]) -> Result<Option<String>, AttemptError> {
     let mut etag = None;
-    answer::document(body, "CompleteMultipartUploadResult", |path, text| {
+    response_check::document(body, "CompleteMultipartUploadResult", |path, text| {
         if matches!(path, [_, field] if field == "ETag") {
             etag = Some(text.to_owned());
         }

@@ -2,12 +2,12 @@ use std::pin::pin;
 
 use kvtier_mem::View;
 
-use crate::answer;
 use crate::checksum::Checksum;
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::{Payload, Request};
+use crate::response_check;
 use crate::retry::Class;
 
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -102,7 +102,7 @@ impl Client {
             payload: Payload::Bulk,
             ..Request::new("PUT", Some(key))
         };
-        let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, answer::stored);
+        let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, response_check::stored);
         match self.run((Class::Write, "put"), pin!(asked)).await {
             Ok(etag) => {
                 self.inner.counters.bytes_out.add(bytes.len() as u64);

@@ -1,27 +1,27 @@
 //! What a store can do, found out by asking it: profiles say what is usual, a probe what is so.
 
+mod checksums;
 mod listing;
 mod settings;
-mod sums;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::attempt::Answer;
+use crate::attempt::CollectedResponse;
 use crate::client::{Client, Inner};
 use crate::endpoint::Conditional;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::{Payload, Request};
 use crate::retry::Class;
-use crate::tries::Tries;
+use crate::retry::RetryState;
 
 #[cfg(any(fuzzing, clippy))]
 pub use settings::fuzz_settings;
 
+pub use checksums::Sum;
 pub use listing::Listing;
 pub use settings::{Lifecycle, Rule, Setting, Settings};
-pub use sums::Sum;
 
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// Objects of a probe have so many bytes.
@@ -80,8 +80,8 @@ impl Client {
     /// Opens a connection as every request does, but offers HTTP/2 too, to see what the server
     /// chooses. Nothing is asked on it.
     pub async fn survey(&self) -> Result<Connection> {
-        let site = self.inner.site();
-        self.run((Class::Control, "survey"), self.inner.pool.survey(&site.target)).await
+        let destination = self.inner.destination();
+        self.run((Class::Control, "survey"), self.inner.pool.survey(&destination.target)).await
     }
 
     /// Finds out what the store can do, with a few small objects under `prefix` (which ends in a
@@ -89,7 +89,7 @@ impl Client {
     /// cannot even put, get and delete.
     pub async fn probe(&self, prefix: &str) -> Result<Probe> {
         let asked = Asker { client: self, prefix }.all().await;
-        let keys = [&["a"][..], &listing::KEYS, &sums::KEYS].concat();
+        let keys = [&["a"][..], &listing::KEYS, &checksums::KEYS].concat();
         for key in keys {
             let gone = self.delete(&format!("{prefix}{key}")).await;
             if asked.is_ok() {
@@ -133,19 +133,24 @@ impl Asker<'_> {
         })
     }
 
-    async fn put(&self, key: &str, body: &[u8], headers: &[(&str, &str)]) -> Result<Answer> {
+    async fn put(
+        &self,
+        key: &str,
+        body: &[u8],
+        headers: &[(&str, &str)],
+    ) -> Result<CollectedResponse> {
         let request =
             Request { headers, body, payload: Payload::Bulk, ..Request::new("PUT", Some(key)) };
         self.ask("put", &request).await
     }
 
-    async fn get(&self, key: &str, headers: &[(&str, &str)]) -> Result<Answer> {
+    async fn get(&self, key: &str, headers: &[(&str, &str)]) -> Result<CollectedResponse> {
         self.ask("get", &Request { headers, ..Request::new("GET", Some(key)) }).await
     }
 
     /// Asks until there is an answer. Wrong checksums are asked about on purpose: that the store
     /// refuses them is one.
-    async fn ask(&self, op: &'static str, request: &Request<'_>) -> Result<Answer> {
+    async fn ask(&self, op: &'static str, request: &Request<'_>) -> Result<CollectedResponse> {
         self.client
             .run((request.class(), op), answered(&self.client.inner, request, ANSWER_BYTES_MAX))
             .await
@@ -181,22 +186,26 @@ fn is_refusal(error: &Error) -> bool {
         && error.status().is_some_and(|status| status != 404)
 }
 
-async fn answered(inner: &Arc<Inner>, request: &Request<'_>, bytes_max: usize) -> Result<Answer> {
+async fn answered(
+    inner: &Arc<Inner>,
+    request: &Request<'_>,
+    bytes_max: usize,
+) -> Result<CollectedResponse> {
     request.check()?;
-    let mut tries = Tries::new(inner, request.class());
+    let mut retries = RetryState::new(inner, request.class());
     loop {
-        match tries.once(request, bytes_max).await {
+        match retries.attempt(request, bytes_max).await {
             Ok(answer) => {
-                tries.won();
+                retries.succeeded();
                 return Ok(answer);
             }
-            Err(trouble)
-                if trouble.error.kind() == ErrorKind::Corrupt
-                    && trouble.error.status().is_some() =>
+            Err(failure)
+                if failure.error.kind() == ErrorKind::Corrupt
+                    && failure.error.status().is_some() =>
             {
-                return Err(trouble.error);
+                return Err(failure.error);
             }
-            Err(trouble) => tries.after(trouble).await?,
+            Err(failure) => retries.on_failure(failure).await?,
         }
     }
 }

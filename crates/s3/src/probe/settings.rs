@@ -2,7 +2,7 @@
 //! fiction.
 
 use super::{ANSWER_BYTES_MAX, answered, is_refusal};
-use crate::attempt::Answer;
+use crate::attempt::CollectedResponse;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
@@ -98,7 +98,7 @@ impl Client {
         }
     }
 
-    async fn ask_setting(&self, name: &str) -> Result<Answer> {
+    async fn ask_setting(&self, name: &str) -> Result<CollectedResponse> {
         let request = Request { query: &[(name, "")], ..Request::new("GET", None) };
         self.run((Class::Control, "settings"), answered(&self.inner, &request, ANSWER_BYTES_MAX))
             .await

@@ -45,7 +45,7 @@ struct State {
     failures: u32,
     pause: Duration,
     /// When it is open: until when, or since when a probe is out.
-    open: Option<Open>,
+    open: Option<OpenState>,
     /// The failure that was counted last, and when.
     last_failure: Option<(Instant, Error)>,
     last_success: Option<Instant>,
@@ -61,7 +61,7 @@ pub enum Admission {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Open {
+enum OpenState {
     Until(Instant),
     Probing(Instant),
 }
@@ -84,18 +84,18 @@ impl Breaker {
         let mut state = self.state();
         let due = match state.open {
             None => return Ok(Admission::Usual),
-            Some(Open::Until(until)) => now >= until,
-            Some(Open::Probing(since)) => now.duration_since(since) >= PROBE_MAX,
+            Some(OpenState::Until(until)) => now >= until,
+            Some(OpenState::Probing(since)) => now.duration_since(since) >= PROBE_MAX,
         };
         if due {
-            state.open = Some(Open::Probing(now));
+            state.open = Some(OpenState::Probing(now));
             counters.breaker_probes.one();
             return Ok(Admission::Probe);
         }
         counters.breaker_refused.one();
         let refusal = Error::new(
             ErrorKind::Unavailable,
-            format!("{}; none is sent for a moment", self.trouble(&state)),
+            format!("{}; none is sent for a moment", self.failure(&state)),
         );
         Err(state
             .last_failure
@@ -103,7 +103,7 @@ impl Breaker {
             .fold(refusal, |refusal, (_, cause)| refusal.with_source(cause.clone())))
     }
 
-    fn trouble(&self, state: &State) -> String {
+    fn failure(&self, state: &State) -> String {
         let how = match &state.last_failure {
             Some((_, cause)) if cause.kind() == ErrorKind::Timeout => "were not answered in time",
             _ => "failed",
@@ -115,10 +115,10 @@ impl Breaker {
     pub fn outage(&self) -> Option<String> {
         let state = self.state();
         state.open?;
-        let trouble = self.trouble(&state);
+        let failure = self.failure(&state);
         Some(match &state.last_failure {
-            Some((_, cause)) => format!("{trouble}: {}", cause.report()),
-            None => trouble,
+            Some((_, cause)) => format!("{failure}: {}", cause.report()),
+            None => failure,
         })
     }
 
@@ -148,10 +148,10 @@ impl Breaker {
         match state.open {
             None if state.failures < FAILURES_TO_OPEN => return,
             None => counters.breaker_opened.one(),
-            Some(Open::Until(_)) => return,
-            Some(Open::Probing(_)) => state.pause = (state.pause * 2).min(OPEN_MAX),
+            Some(OpenState::Until(_)) => return,
+            Some(OpenState::Probing(_)) => state.pause = (state.pause * 2).min(OPEN_MAX),
         }
-        state.open = Some(Open::Until(now + state.pause));
+        state.open = Some(OpenState::Until(now + state.pause));
     }
 
     /// Whether nothing went well since then.

@@ -1,4 +1,4 @@
-use super::{Again, Trouble};
+use super::{AttemptError, RetryAction};
 use crate::error::{Error, ErrorKind};
 
 /// An answer that is not a success.
@@ -23,28 +23,36 @@ pub struct Refusal<'a> {
 }
 
 /// Decides on status and code, never on the message.
-pub fn classify(refusal: Refusal<'_>) -> Trouble {
+pub fn classify(refusal: Refusal<'_>) -> AttemptError {
     let code = refusal.code.clone().unwrap_or_default();
-    let (kind, what, again) = match (refusal.status, code.as_str()) {
-        (_, "RequestTimeTooSkewed") => {
-            (ErrorKind::Denied, "the clocks differ too much: set this machine's", Again::Clock)
-        }
+    let (kind, what, retry) = match (refusal.status, code.as_str()) {
+        (_, "RequestTimeTooSkewed") => (
+            ErrorKind::Denied,
+            "the clocks differ too much: set this machine's",
+            RetryAction::CorrectClock,
+        ),
         (_, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired" | "ExpiredTokenException") => {
-            (ErrorKind::Denied, "the credentials or the session have expired", Again::Identity)
+            (
+                ErrorKind::Denied,
+                "the credentials or the session have expired",
+                RetryAction::RenewCredentials,
+            )
         }
-        (_, "InvalidAccessKeyId") => {
-            (ErrorKind::Denied, "the access key is unknown: check it", Again::Identity)
-        }
+        (_, "InvalidAccessKeyId") => (
+            ErrorKind::Denied,
+            "the access key is unknown: check it",
+            RetryAction::RenewCredentials,
+        ),
         (400, "RequestTimeout") => {
-            (ErrorKind::Timeout, "the body came too slowly", Again::Backoff(None))
+            (ErrorKind::Timeout, "the body came too slowly", RetryAction::Backoff(None))
         }
         (_, "XAmzContentSHA256Mismatch") if refusal.unsigned => {
-            (ErrorKind::Denied, "the store wants the body's hash signed", Again::Signed)
+            (ErrorKind::Denied, "the store wants the body's hash signed", RetryAction::SignBody)
         }
         (_, "BadDigest" | "InvalidDigest" | "XAmzContentSHA256Mismatch") => (
             ErrorKind::Corrupt,
             "the store received other bytes than were sent",
-            Again::Backoff(None),
+            RetryAction::Backoff(None),
         ),
         (
             _,
@@ -54,38 +62,40 @@ pub fn classify(refusal: Refusal<'_>) -> Trouble {
         | (503 | 429, _) => (
             ErrorKind::Throttled,
             "the store asks to slow down",
-            Again::Backoff(refusal.retry_after),
+            RetryAction::Backoff(refusal.retry_after),
         ),
         (_, "InternalError") | (500 | 502 | 504, _) => {
-            (ErrorKind::Io, "the store failed", Again::Backoff(refusal.retry_after))
+            (ErrorKind::Io, "the store failed", RetryAction::Backoff(refusal.retry_after))
         }
         (_, "OperationAborted" | "ConditionalRequestConflict") => {
-            (ErrorKind::Conflict, "another write is under way", Again::Backoff(None))
+            (ErrorKind::Conflict, "another write is under way", RetryAction::Backoff(None))
         }
         // Says nothing about the object.
-        (404, _) if refusal.foreign => {
-            (ErrorKind::Io, "a 404 that is not S3's, as proxies send it", Again::Backoff(None))
-        }
+        (404, _) if refusal.foreign => (
+            ErrorKind::Io,
+            "a 404 that is not S3's, as proxies send it",
+            RetryAction::Backoff(None),
+        ),
         (_, "NotImplemented") | (405 | 501, _) => {
-            (ErrorKind::Unsupported, "the store cannot do this", Again::No)
+            (ErrorKind::Unsupported, "the store cannot do this", RetryAction::Never)
         }
         (403, "AccessDenied") if refusal.unsigned => {
-            (ErrorKind::Denied, "the store refuses", Again::Signed)
+            (ErrorKind::Denied, "the store refuses", RetryAction::SignBody)
         }
         _ => return plain(refusal),
     };
-    finish(refusal, kind, what, again)
+    finish(refusal, kind, what, retry)
 }
 
 /// Where the status says it all, and perhaps a region.
-fn plain(refusal: Refusal<'_>) -> Trouble {
+fn plain(refusal: Refusal<'_>) -> AttemptError {
     let elsewhere = refusal.region.clone().filter(|region| region != refusal.signed_for);
     if let Some(region) = elsewhere.filter(|_| matches!(refusal.status, 301 | 307 | 400 | 403)) {
         return finish(
             refusal,
             ErrorKind::Invalid,
             "the bucket is in another region",
-            Again::Region(region),
+            RetryAction::Region(region),
         );
     }
     let (kind, what) = match refusal.status {
@@ -102,30 +112,35 @@ fn plain(refusal: Refusal<'_>) -> Trouble {
         416 => (ErrorKind::Invalid, "the range lies outside the object"),
         _ => (ErrorKind::Invalid, "the store does not take the request"),
     };
-    finish(refusal, kind, what, Again::No)
+    finish(refusal, kind, what, RetryAction::Never)
 }
 
-fn finish(refusal: Refusal<'_>, kind: ErrorKind, what: &'static str, again: Again) -> Trouble {
-    let retryable = matches!(again, Again::Backoff(_));
-    let sick = matches!(refusal.status, 500 | 502 | 504);
+fn finish(
+    refusal: Refusal<'_>,
+    kind: ErrorKind,
+    what: &'static str,
+    retry: RetryAction,
+) -> AttemptError {
+    let retryable = matches!(retry, RetryAction::Backoff(_));
+    let endpoint_fault = matches!(refusal.status, 500 | 502 | 504);
     let error =
         Error::new(kind, what).with_answer(refusal.status, refusal.code, refusal.request_id);
-    Trouble { error: error.retryable(retryable), again, sick }
+    AttemptError { error: error.retryable(retryable), retry, endpoint_fault }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(status: u16, code: &str) -> (ErrorKind, Again) {
+    fn of(status: u16, code: &str) -> (ErrorKind, RetryAction) {
         let code = (!code.is_empty()).then(|| code.to_owned());
-        let trouble = classify(Refusal { status, code, signed_for: "r", ..Refusal::default() });
-        (trouble.error.kind(), trouble.again)
+        let failure = classify(Refusal { status, code, signed_for: "r", ..Refusal::default() });
+        (failure.error.kind(), failure.retry)
     }
 
     #[test]
     fn the_table_of_the_protocol() {
-        let pause = || Again::Backoff(None);
+        let pause = || RetryAction::Backoff(None);
         assert_eq!(of(503, "SlowDown"), (ErrorKind::Throttled, pause()));
         assert_eq!(of(503, ""), (ErrorKind::Throttled, pause()));
         assert_eq!(of(429, ""), (ErrorKind::Throttled, pause()));
@@ -133,34 +148,37 @@ mod tests {
         assert_eq!(of(200, "InternalError"), (ErrorKind::Io, pause()));
         assert_eq!(of(502, ""), (ErrorKind::Io, pause()));
         assert_eq!(of(400, "RequestTimeout"), (ErrorKind::Timeout, pause()));
-        assert_eq!(of(403, "RequestTimeTooSkewed"), (ErrorKind::Denied, Again::Clock));
-        assert_eq!(of(403, "ExpiredToken"), (ErrorKind::Denied, Again::Identity));
-        assert_eq!(of(400, "InvalidToken"), (ErrorKind::Denied, Again::Identity));
-        assert_eq!(of(403, "SignatureDoesNotMatch"), (ErrorKind::Denied, Again::No));
+        assert_eq!(of(403, "RequestTimeTooSkewed"), (ErrorKind::Denied, RetryAction::CorrectClock));
+        assert_eq!(of(403, "ExpiredToken"), (ErrorKind::Denied, RetryAction::RenewCredentials));
+        assert_eq!(of(400, "InvalidToken"), (ErrorKind::Denied, RetryAction::RenewCredentials));
+        assert_eq!(of(403, "SignatureDoesNotMatch"), (ErrorKind::Denied, RetryAction::Never));
         assert_eq!(of(409, "ConditionalRequestConflict"), (ErrorKind::Conflict, pause()));
-        assert_eq!(of(412, "PreconditionFailed"), (ErrorKind::Conflict, Again::No));
-        assert_eq!(of(404, "NoSuchKey"), (ErrorKind::NotFound, Again::No));
-        assert_eq!(of(416, "InvalidRange"), (ErrorKind::Invalid, Again::No));
-        assert_eq!(of(501, "NotImplemented"), (ErrorKind::Unsupported, Again::No));
-        assert_eq!(of(403, ""), (ErrorKind::Denied, Again::No));
+        assert_eq!(of(412, "PreconditionFailed"), (ErrorKind::Conflict, RetryAction::Never));
+        assert_eq!(of(404, "NoSuchKey"), (ErrorKind::NotFound, RetryAction::Never));
+        assert_eq!(of(416, "InvalidRange"), (ErrorKind::Invalid, RetryAction::Never));
+        assert_eq!(of(501, "NotImplemented"), (ErrorKind::Unsupported, RetryAction::Never));
+        assert_eq!(of(403, ""), (ErrorKind::Denied, RetryAction::Never));
     }
 
     #[test]
     fn a_404_that_is_not_the_stores_is_a_fault() {
-        let trouble =
+        let failure =
             classify(Refusal { status: 404, foreign: true, signed_for: "r", ..Refusal::default() });
-        assert_eq!((trouble.error.kind(), trouble.again), (ErrorKind::Io, Again::Backoff(None)));
+        assert_eq!(
+            (failure.error.kind(), failure.retry),
+            (ErrorKind::Io, RetryAction::Backoff(None))
+        );
     }
 
     #[test]
     fn a_region_is_followed_once_it_differs() {
         let of = |status, region: &str| {
             let region = Some(region.to_owned());
-            classify(Refusal { status, region, signed_for: "r", ..Refusal::default() }).again
+            classify(Refusal { status, region, signed_for: "r", ..Refusal::default() }).retry
         };
-        assert_eq!(of(400, "eu"), Again::Region("eu".into()));
-        assert_eq!(of(301, "eu"), Again::Region("eu".into()));
-        assert_eq!(of(403, "r"), Again::No);
-        assert_eq!(of(404, "eu"), Again::No);
+        assert_eq!(of(400, "eu"), RetryAction::Region("eu".into()));
+        assert_eq!(of(301, "eu"), RetryAction::Region("eu".into()));
+        assert_eq!(of(403, "r"), RetryAction::Never);
+        assert_eq!(of(404, "eu"), RetryAction::Never);
     }
 }

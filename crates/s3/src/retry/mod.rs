@@ -1,64 +1,67 @@
 //! What to do after a failure, and how often.
 
+mod attempts;
 mod breaker;
 mod budget;
 mod class;
 mod classify;
-mod limit;
+mod concurrency;
 
 use crate::error::Error;
 
+pub use attempts::RetryState;
 pub use breaker::{Admission, Breakers};
 pub use budget::Budget;
 pub use class::Class;
 pub use classify::{Refusal, classify};
-pub use limit::{Gates, Permit};
+pub use concurrency::{Gates, Permit};
 
 /// How a failed attempt may be repeated.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Again {
+pub enum RetryAction {
     /// Not at all.
-    No,
+    Never,
     /// At once, on a new connection: an idle one turned out dead before a byte was answered.
-    Stale,
+    StaleConnection,
     /// At once, by another connection: the server says that it did nothing with the request.
     Unprocessed,
     /// After a pause; at least this many seconds if the store said so.
     Backoff(Option<u64>),
     /// At once, with the clock corrected.
-    Clock,
+    CorrectClock,
     /// At once, with new credentials or a new session.
-    Identity,
+    RenewCredentials,
     /// At once, signed for this region.
     Region(String),
     /// At once, at the configured endpoint: the region that the store named may be the fault.
-    Elsewhere,
+    ConfiguredEndpoint,
     /// At once, without a range: the store ignores it.
-    Whole,
+    WithoutRange,
     /// At once, with the body's hash signed.
-    Signed,
+    SignBody,
 }
 
 /// A failed attempt.
 #[derive(Debug)]
-pub struct Trouble {
+pub struct AttemptError {
     /// What the caller is told if there is no other attempt.
     pub error: Error,
     /// Whether there may be one.
-    pub again: Again,
+    pub retry: RetryAction,
     /// Whether it speaks against the endpoint's health.
-    pub sick: bool,
+    pub endpoint_fault: bool,
 }
 
-impl Trouble {
+impl AttemptError {
     /// One that no repetition helps and that says nothing of the endpoint.
-    pub fn last(error: Error) -> Self {
-        Trouble { error, again: Again::No, sick: false }
+    pub fn fatal(error: Error) -> Self {
+        AttemptError { error, retry: RetryAction::Never, endpoint_fault: false }
     }
 
     /// One of the connection, which another attempt may not meet.
-    pub fn broken(error: Error) -> Self {
-        let again = if error.is_retryable() { Again::Backoff(None) } else { Again::No };
-        Trouble { error, again, sick: true }
+    pub fn connection(error: Error) -> Self {
+        let retry =
+            if error.is_retryable() { RetryAction::Backoff(None) } else { RetryAction::Never };
+        AttemptError { error, retry, endpoint_fault: true }
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::*;
-use crate::encode;
+use crate::percent_encode;
 
 const ACCESS: &str = "AKIDEXAMPLE";
 
@@ -27,14 +27,14 @@ fn pairs(value: &Value) -> Vec<(&str, &str)> {
 /// What we make of a request of `sign.py`: path, query and headers by the client's own means.
 fn ours(case: &Value) -> String {
     let (mut path, mut query) = (text(case, "prefix").to_owned(), String::new());
-    encode::path(&mut path, text(case, "key"));
+    percent_encode::path(&mut path, text(case, "key"));
     for (name, value) in pairs(&case["query"]) {
         if !query.is_empty() {
             query.push('&');
         }
-        encode::query(&mut query, name);
+        percent_encode::query(&mut query, name);
         query.push('=');
-        encode::query(&mut query, value);
+        percent_encode::query(&mut query, value);
     }
     let payload = match (text(case, "payload"), text(case, "body")) {
         (UNSIGNED, _) => UNSIGNED.to_owned(),

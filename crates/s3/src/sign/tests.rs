@@ -7,7 +7,7 @@ use aws_sigv4::http_request::{
 use aws_sigv4::sign::v4;
 
 use super::*;
-use crate::encode;
+use crate::percent_encode;
 
 const ACCESS: &str = "AKIAIOSFODNN7EXAMPLE";
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
@@ -67,12 +67,12 @@ fn text(rng: &mut fastrand::Rng, max: usize) -> String {
 impl Case {
     fn random(rng: &mut fastrand::Rng) -> Self {
         let mut path = String::from("/");
-        encode::path(&mut path, &text(rng, 60));
+        percent_encode::path(&mut path, &text(rng, 60));
         let mut names: Vec<(String, String)> = Vec::new();
         for _ in 0..rng.usize(..4) {
             let (mut name, mut value) = (String::new(), String::new());
-            encode::query(&mut name, &format!("q{}", text(rng, 6)));
-            encode::query(&mut value, &text(rng, 20));
+            percent_encode::query(&mut name, &format!("q{}", text(rng, 6)));
+            percent_encode::query(&mut value, &text(rng, 20));
             names.push((name, value));
         }
         names.sort();

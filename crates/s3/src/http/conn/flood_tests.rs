@@ -15,12 +15,12 @@ async fn ends<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(IDLE / 4, work).await.expect("it has an end")
 }
 
-/// Sends `first`, and then `again` until the client has gone.
-fn flood(mut server: Server, first: &str, again: &str) {
-    let (first, again) = (first.to_owned(), again.repeat(1000));
+/// Sends `first`, and then `repeated` until the client has gone.
+fn flood(mut server: Server, first: &str, repeated: &str) {
+    let (first, repeated) = (first.to_owned(), repeated.repeat(1000));
     tokio::spawn(async move {
         drop(server.write_all(first.as_bytes()).await);
-        while server.write_all(again.as_bytes()).await.is_ok() {}
+        while server.write_all(repeated.as_bytes()).await.is_ok() {}
     });
 }
 

@@ -223,7 +223,7 @@ async fn what_a_connection_holds_is_not_printed() {
     let mut conn = serving(Vec::new()).await;
     conn.out = b"GET / HTTP/1.1\r\nx-amz-s3session-token: hush".to_vec().into();
     conn.path = "/private".into();
-    conn.inbox.push(b"<SessionToken>hush</SessionToken>");
+    conn.read_buffer.push(b"<SessionToken>hush</SessionToken>");
     let shown = format!("{conn:?}");
     let bytes = format!("{:?}", b"hush");
     assert!(!shown.contains("hush") && !shown.contains(bytes.trim_matches(['[', ']'])), "{shown}");

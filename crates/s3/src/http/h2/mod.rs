@@ -5,10 +5,10 @@
 //! copied once into the caller's memory and only then is the server given room for more. An
 //! upload's bytes are copied on their way out. Both are counted.
 
-mod link;
-mod links;
-mod piece;
-mod talk;
+mod connection;
+mod connections;
+mod frame_buffer;
+mod stream;
 
-pub use links::{Links, Pick};
-pub use talk::{End, Talk};
+pub use connections::{Http2Connections, Pick};
+pub use stream::{Http2Stream, StreamEnd};

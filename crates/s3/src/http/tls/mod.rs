@@ -1,14 +1,14 @@
 //! TLS by rustls, over buffers of ours.
 
 mod buffers;
-mod current;
+mod config_cache;
 #[cfg(feature = "tls-direct")]
 mod direct;
-mod library;
 #[cfg(test)]
 pub mod pair;
 #[cfg(feature = "tls-direct")]
 mod record;
+mod rustls_records;
 mod session;
 
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 
-pub use self::current::Current;
+pub use self::config_cache::TlsConfigCache;
 #[cfg(all(any(fuzzing, clippy), feature = "tls-direct"))]
 pub use self::direct::model::play as fuzz_records;
 pub use self::session::Session;

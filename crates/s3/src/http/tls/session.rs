@@ -17,7 +17,7 @@ use tokio::task::coop;
 use super::buffers::{Incoming, Left, Outgoing, Room};
 #[cfg(feature = "tls-direct")]
 use super::direct::{Direct, Kernel};
-use super::library::{Library, Next};
+use super::rustls_records::{Library, Next};
 
 /// What is read from a socket at a time: records of 16 KiB, that stay in the cache until they are
 /// opened. With less, a fast server makes us wait more often; with more nothing is gained.

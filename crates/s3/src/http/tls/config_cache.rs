@@ -9,11 +9,11 @@ use crate::error::Result;
 use crate::time::Instant;
 
 /// Because of a server that is not trusted, certificates are read again at most this often.
-const AGAIN_MIN: Duration = Duration::from_secs(10);
+const REREAD_MIN: Duration = Duration::from_secs(10);
 
 /// What connections are made with.
 #[derive(Debug)]
-pub struct Current {
+pub struct TlsConfigCache {
     root_certs: RootCerts,
     http2: bool,
     direct: bool,
@@ -26,13 +26,13 @@ struct State {
     /// When the file that was read was written.
     written: Option<SystemTime>,
     /// When certificates were last read again because of a server.
-    again: Option<Instant>,
+    reread: Option<Instant>,
 }
 
-impl Current {
+impl TlsConfigCache {
     /// Nothing is read yet.
     pub fn new(root_certs: RootCerts, http2: bool, direct: bool) -> Self {
-        Current { root_certs, http2, direct, state: Mutex::default() }
+        TlsConfigCache { root_certs, http2, direct, state: Mutex::default() }
     }
 
     /// The configured root certificates.
@@ -65,13 +65,13 @@ impl Current {
 
     /// A server is not trusted: reads certificates again, unless that was just done. Whether there
     /// may be others now.
-    pub fn read_again(&self, now: Instant) -> bool {
+    pub fn reread(&self, now: Instant) -> bool {
         let mut state = self.state();
-        let is_soon = state.again.is_some_and(|last| now.duration_since(last) < AGAIN_MIN);
+        let is_soon = state.reread.is_some_and(|last| now.duration_since(last) < REREAD_MIN);
         if is_soon || !matches!(self.root_certs, RootCerts::System | RootCerts::PemFile(_)) {
             return false;
         }
-        state.again = Some(now);
+        state.reread = Some(now);
         let written = self.written();
         let made = self.make();
         let is_new = made.is_ok();
@@ -108,20 +108,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ca.pem");
         let (current, now) =
-            (Current::new(RootCerts::PemFile(path.clone()), false, false), Instant::now());
+            (TlsConfigCache::new(RootCerts::PemFile(path.clone()), false, false), Instant::now());
         let error = current.tls().unwrap_err();
         assert!(error.to_string().contains("ca.pem"), "{error}");
         std::fs::write(&path, bundle()).unwrap();
         let first = current.tls().unwrap();
         assert!(Arc::ptr_eq(&first, &current.tls().unwrap()), "read once");
-        assert!(current.read_again(now));
+        assert!(current.reread(now));
         assert!(!Arc::ptr_eq(&first, &current.tls().unwrap()));
-        assert!(!current.read_again(now + AGAIN_MIN / 2), "so soon");
-        assert!(current.read_again(now + AGAIN_MIN));
+        assert!(!current.reread(now + REREAD_MIN / 2), "so soon");
+        assert!(current.reread(now + REREAD_MIN));
         std::fs::write(&path, "nonsense").unwrap();
-        assert!(!current.read_again(now + 2 * AGAIN_MIN), "there is nothing new");
+        assert!(!current.reread(now + 2 * REREAD_MIN), "there is nothing new");
         assert!(current.tls().is_ok());
-        let fixed = Current::new(RootCerts::Pem(bundle().into_bytes()), false, false);
-        assert!(!fixed.read_again(now));
+        let fixed = TlsConfigCache::new(RootCerts::Pem(bundle().into_bytes()), false, false);
+        assert!(!fixed.reread(now));
     }
 }

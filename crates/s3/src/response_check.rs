@@ -7,27 +7,30 @@
 
 use zeroize::Zeroizing;
 
-use crate::attempt::Answer;
+use crate::attempt::CollectedResponse;
 use crate::error::{Error, ErrorKind};
 use crate::http::ResponseHead;
-use crate::retry::{Again, Refusal, Trouble, classify};
+use crate::retry::{AttemptError, Refusal, RetryAction, classify};
 use crate::xml::{self, Complaint};
 
 /// What an answer is read by.
-pub type Parse<T> = fn(&ResponseHead, &[u8]) -> Result<T, Trouble>;
+pub type Parse<T> = fn(&ResponseHead, &[u8]) -> Result<T, AttemptError>;
 
 /// Longer documents are not read on a thread of the runtime: 8 MiB take from a tenth of a second to
 /// almost one.
 const READ_HERE_MAX: usize = 64 * 1024;
 
 /// Reads an answer. The body is wiped where it may hold a secret, which long ones never do.
-pub async fn read<T: Send + 'static>(answer: Answer, parse: Parse<T>) -> Result<T, Trouble> {
+pub async fn read<T: Send + 'static>(
+    answer: CollectedResponse,
+    parse: Parse<T>,
+) -> Result<T, AttemptError> {
     if answer.body.len() <= READ_HERE_MAX {
         return parse(&answer.head, &Zeroizing::new(answer.body));
     }
     let reading = tokio::task::spawn_blocking(move || parse(&answer.head, &answer.body));
     let ended = |e| {
-        Trouble::last(
+        AttemptError::fatal(
             Error::new(ErrorKind::Io, "the reading of an answer broke off").with_source(e),
         )
     };
@@ -36,7 +39,7 @@ pub async fn read<T: Send + 'static>(answer: Answer, parse: Parse<T>) -> Result<
 
 /// An answer without a document. A body that is none of the store's errors and no page of a proxy's
 /// is passed over.
-pub fn done(_: &ResponseHead, body: &[u8]) -> Result<(), Trouble> {
+pub fn done(_: &ResponseHead, body: &[u8]) -> Result<(), AttemptError> {
     if body.trim_ascii().is_empty() {
         return Ok(());
     }
@@ -45,14 +48,14 @@ pub fn done(_: &ResponseHead, body: &[u8]) -> Result<(), Trouble> {
         is_page |= path.len() == 1 && path[0].eq_ignore_ascii_case("html")
     });
     match complaint(body) {
-        Some(trouble) => Err(trouble),
+        Some(failure) => Err(failure),
         None if is_page || read.is_err() => Err(foreign(xml::nonsense())),
         None => Ok(()),
     }
 }
 
 /// As [`done`], of a request that stores: the version that was made, which every store names.
-pub fn stored(head: &ResponseHead, body: &[u8]) -> Result<String, Trouble> {
+pub fn stored(head: &ResponseHead, body: &[u8]) -> Result<String, AttemptError> {
     done(head, body)?;
     let unnamed = || {
         foreign(xml::nonsense().with_source("no etag: the version that was stored is not named"))
@@ -61,14 +64,18 @@ pub fn stored(head: &ResponseHead, body: &[u8]) -> Result<String, Trouble> {
 }
 
 /// As [`done`], of a request that deletes: nothing but an empty answer says that something is gone.
-pub fn deleted(head: &ResponseHead, body: &[u8]) -> Result<(), Trouble> {
+pub fn deleted(head: &ResponseHead, body: &[u8]) -> Result<(), AttemptError> {
     done(head, body)?;
     if body.trim_ascii().is_empty() { Ok(()) } else { Err(foreign(xml::nonsense())) }
 }
 
 /// Reads a document whose root element is `root`: calls `leaf` as [`xml::each`] does. Whatever else
 /// the body is, is a failed attempt: the store's own error, or no answer of the store at all.
-pub fn document(body: &[u8], root: &str, leaf: impl FnMut(&[String], &str)) -> Result<(), Trouble> {
+pub fn document(
+    body: &[u8],
+    root: &str,
+    leaf: impl FnMut(&[String], &str),
+) -> Result<(), AttemptError> {
     match xml::each_in(body, root, leaf) {
         Ok(()) => Ok(()),
         Err(e) => Err(complaint(body).unwrap_or_else(|| foreign(e))),
@@ -77,12 +84,12 @@ pub fn document(body: &[u8], root: &str, leaf: impl FnMut(&[String], &str)) -> R
 
 /// Not the store's answer: another attempt may meet the store. It says nothing of the store's
 /// health.
-pub fn foreign(error: Error) -> Trouble {
-    Trouble { error, again: Again::Backoff(None), sick: false }
+pub fn foreign(error: Error) -> AttemptError {
+    AttemptError { error, retry: RetryAction::Backoff(None), endpoint_fault: false }
 }
 
 /// The error that a body with a good status is, if it is one.
-fn complaint(body: &[u8]) -> Option<Trouble> {
+fn complaint(body: &[u8]) -> Option<AttemptError> {
     xml::each_in(body, "Error", |_, _| {}).ok()?;
     let Complaint { code, request_id, .. } = Complaint::of(body);
     // The status that the error would have had by itself.
@@ -95,9 +102,9 @@ fn complaint(body: &[u8]) -> Option<Trouble> {
         "NotImplemented" | "MethodNotAllowed" => 501,
         _ => 500,
     };
-    let trouble = classify(Refusal { status, code, request_id, ..Refusal::default() });
+    let failure = classify(Refusal { status, code, request_id, ..Refusal::default() });
     // The connection is well, and the store answers.
-    Some(Trouble { sick: false, ..trouble })
+    Some(AttemptError { endpoint_fault: false, ..failure })
 }
 
 /// Whether a successful status is one that S3 has for this method; others say that something else
@@ -131,7 +138,7 @@ mod tests {
     #[tokio::test]
     async fn long_documents_are_read_elsewhere() {
         for (len, here) in [(0, true), (READ_HERE_MAX, true), (READ_HERE_MAX + 1, false)] {
-            let answer = Answer { head: head("x: y"), body: vec![b' '; len] };
+            let answer = CollectedResponse { head: head("x: y"), body: vec![b' '; len] };
             let thread = read(answer, |_, _| Ok(std::thread::current().id())).await.unwrap();
             assert_eq!(thread == std::thread::current().id(), here, "{len} bytes");
         }
@@ -156,16 +163,16 @@ mod tests {
         assert!(deleted(&version, b"<DeleteResult/>").is_err());
     }
 
-    fn of(body: &str) -> Option<(ErrorKind, Again)> {
+    fn of(body: &str) -> Option<(ErrorKind, RetryAction)> {
         let read = document(body.as_bytes(), "Wanted", |_, _| {});
-        read.err().map(|trouble| (trouble.error.kind(), trouble.again))
+        read.err().map(|failure| (failure.error.kind(), failure.retry))
     }
 
     #[test]
     fn only_the_document_that_was_asked_for_is_an_answer() {
         assert_eq!(of("<Wanted/>"), None);
         assert_eq!(of("  \n<?xml version='1.0'?>\n<Wanted xmlns='u'><a>1</a></Wanted>\n"), None);
-        let again = Some((ErrorKind::Io, Again::Backoff(None)));
+        let again = Some((ErrorKind::Io, RetryAction::Backoff(None)));
         for other in [
             "",
             "   \n\n  ",

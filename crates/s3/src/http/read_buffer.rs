@@ -6,16 +6,16 @@ pub const READ_BYTES: usize = 2048;
 
 /// What came from a server and was not looked at yet. Its memory is cleared once, not for each
 /// read.
-pub struct Inbox {
+pub struct ReadBuffer {
     memory: Zeroizing<Vec<u8>>,
     from: usize,
     to: usize,
 }
 
-impl Inbox {
+impl ReadBuffer {
     /// An empty one.
     pub fn new() -> Self {
-        Inbox { memory: vec![0; READ_BYTES].into(), from: 0, to: 0 }
+        ReadBuffer { memory: vec![0; READ_BYTES].into(), from: 0, to: 0 }
     }
 
     /// What is there.
@@ -45,7 +45,7 @@ impl Inbox {
         self.from += bytes;
     }
 
-    /// Room for `bytes` more, of which [`Inbox::came`] then takes in some.
+    /// Room for `bytes` more, of which [`ReadBuffer::came`] then takes in some.
     pub fn space(&mut self, bytes: usize) -> &mut [u8] {
         self.memory.copy_within(self.from..self.to, 0);
         (self.from, self.to) = (0, self.to - self.from);
@@ -55,7 +55,7 @@ impl Inbox {
         &mut self.memory[self.to..self.to + bytes]
     }
 
-    /// Says that the first `bytes` of [`Inbox::space`] hold data now.
+    /// Says that the first `bytes` of [`ReadBuffer::space`] hold data now.
     pub fn came(&mut self, bytes: usize) {
         self.to += bytes;
     }
@@ -73,26 +73,27 @@ mod tests {
 
     #[test]
     fn it_gives_what_it_took_and_does_not_grow_with_what_it_gave() {
-        let (mut inbox, mut sent, mut seen) = (Inbox::new(), 0u8, 0u8);
+        let (mut read_buffer, mut sent, mut seen) = (ReadBuffer::new(), 0u8, 0u8);
         for round in 0..10_000 {
             for _ in 0..round % 7 {
-                inbox.push(&[sent, sent.wrapping_add(1)]);
+                read_buffer.push(&[sent, sent.wrapping_add(1)]);
                 sent = sent.wrapping_add(2);
             }
-            while inbox.rest().len() > 3 {
-                assert_eq!(inbox.rest()[0], seen);
+            while read_buffer.rest().len() > 3 {
+                assert_eq!(read_buffer.rest()[0], seen);
                 seen = seen.wrapping_add(1);
-                inbox.skip(1);
+                read_buffer.skip(1);
             }
         }
-        assert!(inbox.memory.len() == READ_BYTES && !inbox.is_empty());
-        inbox.push(&[7; 3 * READ_BYTES]);
-        inbox.skip(2 * READ_BYTES);
-        inbox.wipe();
+        assert!(read_buffer.memory.len() == READ_BYTES && !read_buffer.is_empty());
+        read_buffer.push(&[7; 3 * READ_BYTES]);
+        read_buffer.skip(2 * READ_BYTES);
+        read_buffer.wipe();
         assert!(
-            inbox.memory[..2 * READ_BYTES].iter().all(|byte| *byte == 0) && inbox.rest()[9] == 7
+            read_buffer.memory[..2 * READ_BYTES].iter().all(|byte| *byte == 0)
+                && read_buffer.rest()[9] == 7
         );
-        inbox.clear();
-        assert!(inbox.is_empty() && inbox.memory.capacity() < 2 * READ_BYTES);
+        read_buffer.clear();
+        assert!(read_buffer.is_empty() && read_buffer.memory.capacity() < 2 * READ_BYTES);
     }
 }

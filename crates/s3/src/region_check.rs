@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::attempt::Turn;
+use crate::attempt::QueueMode;
 use crate::client::Inner;
+use crate::destinations::Destination;
 use crate::request::Request;
-use crate::retry::{Again, Trouble};
-use crate::sites::Site;
+use crate::retry::{AttemptError, RetryAction};
 use crate::time::Instant;
 
 /// The answer is waited for no longer than this.
@@ -17,7 +17,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 impl Inner {
     /// Asks for the region again, where that is due.
     pub fn ask_for_region(self: &Arc<Self>) {
-        let Some(learned) = self.sites.due(Instant::now()) else { return };
+        let Some(learned) = self.destinations.recheck_due(Instant::now()) else { return };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let inner = Arc::clone(self);
             runtime.spawn(async move { inner.confirm(&learned).await });
@@ -26,28 +26,28 @@ impl Inner {
 
     /// What the configured endpoint says: that the bucket is there, or in which region it is. Where
     /// it says neither, what works stays.
-    async fn confirm(self: &Arc<Self>, learned: &Arc<Site>) {
+    async fn confirm(self: &Arc<Self>, learned: &Arc<Destination>) {
         let request = Request { to_configured: true, ..Request::new("HEAD", None) };
         let asked = async {
-            let open = self.open(&request, Turn::Wait, &mut []).await?;
+            let open = self.open(&request, QueueMode::Wait, &mut []).await?;
             open.collect(self, 0).await.map(drop)
         };
         // Boxed: what opens a request may ask for the region.
-        let asked: std::pin::Pin<Box<dyn Future<Output = Result<(), Trouble>> + Send>> =
+        let asked: std::pin::Pin<Box<dyn Future<Output = Result<(), AttemptError>> + Send>> =
             Box::pin(asked);
         let now = Instant::now();
         match tokio::time::timeout(WAIT_MAX, asked).await {
             Ok(Ok(())) => {
-                self.sites.lose(learned);
+                self.destinations.on_unreachable(learned);
             }
-            Ok(Err(Trouble { again: Again::Region(region), .. })) => {
+            Ok(Err(AttemptError { retry: RetryAction::Region(region), .. })) => {
                 let is_same = learned.endpoint.region() == region;
                 if !is_same && self.follow(&region).await.is_ok() {
                     return;
                 }
-                self.sites.stay(learned, is_same, now);
+                self.destinations.extend(learned, is_same, now);
             }
-            _ => self.sites.stay(learned, false, now),
+            _ => self.destinations.extend(learned, false, now),
         }
     }
 }

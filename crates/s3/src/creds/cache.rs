@@ -1,4 +1,4 @@
-//! Things that expire: fetched by one caller at a time, renewed in the background while the old one
+//! Things that expire: fetched by one caller at a time, finish_refresh in the background while the old one
 //! is still good, and kept as long as they are valid when renewing fails.
 
 use std::future::Future;
@@ -40,15 +40,15 @@ const LIFE_MAX_S: i64 = 30 * 24 * 3600;
 /// A fetch of new credentials.
 pub type Fetch = Pin<Box<dyn Future<Output = Result<Credentials>> + Send>>;
 
-/// Credentials that are kept fresh.
+/// Credentials that are kept cache.
 #[derive(Debug)]
-pub struct Fresh {
+pub struct CredentialCache {
     pause_max: Duration,
-    held: Mutex<Option<Held>>,
+    cached: Mutex<Option<CachedCredentials>>,
     /// When credentials were last dropped because the store refused them.
     dropped: Mutex<Option<Instant>>,
-    /// Held by the one that fetches while others wait.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    /// CachedCredentials by the one that fetches while others wait.
+    guard: Arc<tokio::sync::Mutex<()>>,
     failed: Mutex<Option<Failed>>,
     renewing: AtomicBool,
 }
@@ -64,20 +64,20 @@ struct Failed {
     error: Error,
 }
 
-/// What waiting for one's turn comes to.
+/// What waiting for one's guard comes to.
 #[derive(Debug)]
-pub enum Next {
+pub enum FetchTurn {
     /// Another fetched these meanwhile.
     Use(Credentials),
-    /// It is for us to fetch, and to give back by [`Fresh::fetched`].
-    Fetch(Turn),
+    /// It is for us to fetch, and to give back by [`CredentialCache::finish_fetch`].
+    Fetch(FetchGuard),
 }
 
 /// The right to fetch.
-pub type Turn = OwnedMutexGuard<()>;
+pub type FetchGuard = OwnedMutexGuard<()>;
 
 #[derive(Debug)]
-struct Held {
+struct CachedCredentials {
     credentials: Credentials,
     renew_at: i64,
     good_until: i64,
@@ -85,43 +85,43 @@ struct Held {
 
 /// What to do for a caller.
 #[derive(Debug)]
-pub enum Have {
+pub enum Cached {
     /// Use these.
-    Good(Credentials),
+    Valid(Credentials),
     /// Use these, and start the renewal: nobody else does.
-    Due(Credentials),
+    RefreshDue(Credentials),
     /// Fetch some first.
-    Nothing,
+    Empty,
 }
 
-impl Fresh {
+impl CredentialCache {
     /// Nothing yet. Pauses between failures grow to `pause_max`.
     pub fn new(pause_max: Duration) -> Self {
-        let (held, dropped, turn, failed, renewing) = Default::default();
-        Fresh { pause_max, held, dropped, turn, failed, renewing }
+        let (cached, dropped, guard, failed, renewing) = Default::default();
+        CredentialCache { pause_max, cached, dropped, guard, failed, renewing }
     }
 
     /// What there is at `now` (the store's time in seconds since 1970). After `Due` the caller must
-    /// see that [`Fresh::renewed`] is called.
-    pub fn have(&self, now: i64) -> Have {
-        let held = self.held();
-        let Some(held) = held.as_ref().filter(|held| now < held.good_until) else {
-            return Have::Nothing;
+    /// see that [`CredentialCache::finish_refresh`] is called.
+    pub fn get(&self, now: i64) -> Cached {
+        let cached = self.cached();
+        let Some(cached) = cached.as_ref().filter(|cached| now < cached.good_until) else {
+            return Cached::Empty;
         };
-        let credentials = held.credentials.clone();
-        match now >= held.renew_at && !self.renewing.swap(true, Ordering::Relaxed) {
-            true => Have::Due(credentials),
-            false => Have::Good(credentials),
+        let credentials = cached.credentials.clone();
+        match now >= cached.renew_at && !self.renewing.swap(true, Ordering::Relaxed) {
+            true => Cached::RefreshDue(credentials),
+            false => Cached::Valid(credentials),
         }
     }
 
-    /// The result of a renewal that [`Have::Due`] asked for.
-    pub fn renewed(&self, now: i64, result: Result<Credentials>) {
+    /// The result of a renewal that [`Cached::RefreshDue`] asked for.
+    pub fn finish_refresh(&self, now: i64, result: Result<Credentials>) {
         match result {
             Ok(credentials) => self.keep(now, credentials),
             Err(_) => {
-                if let Some(held) = self.held().as_mut() {
-                    held.renew_at = now + fastrand::i64(PAUSE_S..=2 * PAUSE_S);
+                if let Some(cached) = self.cached().as_mut() {
+                    cached.renew_at = now + fastrand::i64(PAUSE_S..=2 * PAUSE_S);
                 }
             }
         }
@@ -130,22 +130,22 @@ impl Fresh {
 
     /// Waits until nobody else fetches. `now` is asked again after the wait. Errors when the one
     /// who was waited for failed.
-    pub async fn turn(&self, now: impl Fn() -> i64) -> Result<Next> {
+    pub async fn fetch_turn(&self, now: impl Fn() -> i64) -> Result<FetchTurn> {
         let since = Instant::now();
-        let turn = Arc::clone(&self.turn).lock_owned().await;
-        if let Have::Good(credentials) | Have::Due(credentials) = self.peek(now()) {
-            return Ok(Next::Use(credentials));
+        let guard = Arc::clone(&self.guard).lock_owned().await;
+        if let Cached::Valid(credentials) | Cached::RefreshDue(credentials) = self.peek(now()) {
+            return Ok(FetchTurn::Use(credentials));
         }
         match &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(failed) if failed.at >= since || Instant::now() < failed.until => {
                 Err(failed.error.clone())
             }
-            _ => Ok(Next::Fetch(turn)),
+            _ => Ok(FetchTurn::Fetch(guard)),
         }
     }
 
-    /// The result of a fetch, by the one whose turn it was.
-    pub fn fetched(&self, now: i64, result: &Result<Credentials>, turn: Turn) {
+    /// The result of a fetch, by the one whose guard it was.
+    pub fn finish_fetch(&self, now: i64, result: &Result<Credentials>, guard: FetchGuard) {
         match result {
             Ok(credentials) => {
                 *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -161,20 +161,20 @@ impl Fresh {
                     Some(Failed { at, until: at + self.pause(times), times, error: e.clone() });
             }
         }
-        drop(turn);
+        drop(guard);
     }
 
     /// Forgets what the store called expired, unless it was replaced meanwhile, or is itself a
     /// replacement that never worked and is not old: a store that refuses all of them is not
     /// cured by more.
     pub fn forget(&self, bad: &Credentials) {
-        let (mut held, now) = (self.held(), Instant::now());
+        let (mut cached, now) = (self.cached(), Instant::now());
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_held = held.as_ref().is_some_and(|held| held.credentials.is(bad));
+        let is_held = cached.as_ref().is_some_and(|cached| cached.credentials.is(bad));
         let is_after = |pause| dropped.is_none_or(|last| now.duration_since(last) >= pause);
         // Whether they worked is asked only then, since the answer is taken.
         if is_held && is_after(DROP_PAUSE_MIN) && (bad.take_worked() || is_after(self.pause_max)) {
-            (*held, *dropped) = (None, Some(now));
+            (*cached, *dropped) = (None, Some(now));
         }
     }
 
@@ -189,11 +189,11 @@ impl Fresh {
         }
     }
 
-    fn peek(&self, now: i64) -> Have {
-        match self.have(now) {
-            Have::Due(credentials) => {
+    fn peek(&self, now: i64) -> Cached {
+        match self.get(now) {
+            Cached::RefreshDue(credentials) => {
                 self.renewing.store(false, Ordering::Relaxed);
-                Have::Good(credentials)
+                Cached::Valid(credentials)
             }
             other => other,
         }
@@ -205,11 +205,11 @@ impl Fresh {
             // Between 60 and 70 % of what is left, so that a fleet does not renew at once.
             (now + life * fastrand::i64(60..=70) / 100, now + life - MARGIN_S.min(life / 10))
         });
-        *self.held() = Some(Held { credentials, renew_at, good_until });
+        *self.cached() = Some(CachedCredentials { credentials, renew_at, good_until });
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cached(&self) -> MutexGuard<'_, Option<CachedCredentials>> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -224,36 +224,41 @@ mod tests {
 
     #[test]
     fn one_renews_while_the_others_go_on() {
-        let fresh = Fresh::new(BASE_PAUSE_MAX);
-        assert!(matches!(fresh.have(0), Have::Nothing));
-        fresh.keep(0, lasting(300));
-        assert!(matches!(fresh.have(179), Have::Good(_)));
-        assert!(matches!(fresh.have(211), Have::Due(_)));
-        assert!(matches!(fresh.have(211), Have::Good(_)));
-        fresh.renewed(211, Err(Error::new(ErrorKind::Io, "x")));
-        assert!(matches!(fresh.have(212), Have::Good(_)), "a failure is not repeated at once");
-        assert!(matches!(fresh.have(222), Have::Due(_)));
-        assert!(matches!(fresh.have(294), Have::Good(_)));
-        assert!(matches!(fresh.have(295), Have::Nothing), "too close to the end");
-        fresh.renewed(295, Ok(lasting(600)));
-        assert!(matches!(fresh.have(296), Have::Good(_)));
+        let cache = CredentialCache::new(BASE_PAUSE_MAX);
+        assert!(matches!(cache.get(0), Cached::Empty));
+        cache.keep(0, lasting(300));
+        assert!(matches!(cache.get(179), Cached::Valid(_)));
+        assert!(matches!(cache.get(211), Cached::RefreshDue(_)));
+        assert!(matches!(cache.get(211), Cached::Valid(_)));
+        cache.finish_refresh(211, Err(Error::new(ErrorKind::Io, "x")));
+        assert!(matches!(cache.get(212), Cached::Valid(_)), "a failure is not repeated at once");
+        assert!(matches!(cache.get(222), Cached::RefreshDue(_)));
+        assert!(matches!(cache.get(294), Cached::Valid(_)));
+        assert!(matches!(cache.get(295), Cached::Empty), "too close to the end");
+        cache.finish_refresh(295, Ok(lasting(600)));
+        assert!(matches!(cache.get(296), Cached::Valid(_)));
     }
 
     #[tokio::test]
     async fn one_fetches_while_the_others_wait() {
-        let fresh = Fresh::new(BASE_PAUSE_MAX);
-        let Ok(Next::Fetch(turn)) = fresh.turn(|| 0).await else { panic!("nobody else does") };
-        let waiting = async { fresh.turn(|| 0).await };
-        let ending = async { fresh.fetched(0, &Ok(lasting(300)), turn) };
-        assert!(matches!(tokio::join!(waiting, ending).0, Ok(Next::Use(_))));
+        let cache = CredentialCache::new(BASE_PAUSE_MAX);
+        let Ok(FetchTurn::Fetch(guard)) = cache.fetch_turn(|| 0).await else {
+            panic!("nobody else does")
+        };
+        let waiting = async { cache.fetch_turn(|| 0).await };
+        let ending = async { cache.finish_fetch(0, &Ok(lasting(300)), guard) };
+        assert!(matches!(tokio::join!(waiting, ending).0, Ok(FetchTurn::Use(_))));
     }
 
     #[tokio::test]
     async fn those_who_waited_are_told_of_a_failure_and_the_next_tries_again() {
-        let fresh = Fresh::new(BASE_PAUSE_MAX);
-        let Ok(Next::Fetch(turn)) = fresh.turn(|| 0).await else { panic!("nobody else does") };
-        let waiting = async { tokio::join!(fresh.turn(|| 0), fresh.turn(|| 0)) };
-        let ending = async { fresh.fetched(0, &Err(Error::new(ErrorKind::Denied, "away")), turn) };
+        let cache = CredentialCache::new(BASE_PAUSE_MAX);
+        let Ok(FetchTurn::Fetch(guard)) = cache.fetch_turn(|| 0).await else {
+            panic!("nobody else does")
+        };
+        let waiting = async { tokio::join!(cache.fetch_turn(|| 0), cache.fetch_turn(|| 0)) };
+        let ending =
+            async { cache.finish_fetch(0, &Err(Error::new(ErrorKind::Denied, "away")), guard) };
         let ((one, two), ()) = tokio::join!(waiting, ending);
         for told in [one, two] {
             let told = told.unwrap_err();
@@ -262,20 +267,20 @@ mod tests {
                 "{told}"
             );
         }
-        assert!(matches!(fresh.turn(|| 0).await, Ok(Next::Fetch(_))));
+        assert!(matches!(cache.fetch_turn(|| 0).await, Ok(FetchTurn::Fetch(_))));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_source_that_goes_on_failing_is_asked_less_and_less() {
-        let (fresh, began) = (Fresh::new(BASE_PAUSE_MAX), Instant::now());
+        let (cache, began) = (CredentialCache::new(BASE_PAUSE_MAX), Instant::now());
         let (mut asked, mut refused) = (0, 0);
         while began.elapsed() < Duration::from_secs(100) {
-            match fresh.turn(|| 0).await {
-                Ok(Next::Fetch(turn)) => {
+            match cache.fetch_turn(|| 0).await {
+                Ok(FetchTurn::Fetch(guard)) => {
                     asked += 1;
-                    fresh.fetched(0, &Err(Error::new(ErrorKind::Denied, "away")), turn);
+                    cache.finish_fetch(0, &Err(Error::new(ErrorKind::Denied, "away")), guard);
                 }
-                Ok(Next::Use(_)) => panic!("there are none"),
+                Ok(FetchTurn::Use(_)) => panic!("there are none"),
                 Err(e) => {
                     assert!(e.to_string().contains("away"), "{e}");
                     refused += 1;
@@ -285,49 +290,49 @@ mod tests {
         }
         assert!((10..25).contains(&asked) && refused > 20_000, "{asked} asked, {refused} refused");
         tokio::time::advance(BASE_PAUSE_MAX).await;
-        let Ok(Next::Fetch(turn)) = fresh.turn(|| 0).await else {
+        let Ok(FetchTurn::Fetch(guard)) = cache.fetch_turn(|| 0).await else {
             panic!("it is asked again all the same")
         };
-        fresh.fetched(0, &Ok(lasting(300)), turn);
-        fresh.forget(&match fresh.have(1) {
-            Have::Good(credentials) => credentials,
+        cache.finish_fetch(0, &Ok(lasting(300)), guard);
+        cache.forget(&match cache.get(1) {
+            Cached::Valid(credentials) => credentials,
             _ => panic!("they are there"),
         });
         for _ in 0..2 {
-            let Ok(Next::Fetch(turn)) = fresh.turn(|| 0).await else {
+            let Ok(FetchTurn::Fetch(guard)) = cache.fetch_turn(|| 0).await else {
                 panic!("one failure is no reason to wait")
             };
-            fresh.fetched(0, &Err(Error::new(ErrorKind::Denied, "away")), turn);
+            cache.finish_fetch(0, &Err(Error::new(ErrorKind::Denied, "away")), guard);
             tokio::time::advance(Duration::from_millis(4)).await;
         }
-        assert!(fresh.turn(|| 0).await.is_err());
+        assert!(cache.fetch_turn(|| 0).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_store_that_refuses_all_credentials_does_not_make_us_ask_all_the_time() {
-        let fresh = Fresh::new(BASE_PAUSE_MAX);
+        let cache = CredentialCache::new(BASE_PAUSE_MAX);
         for round in 0..3 {
-            let held = lasting(300);
-            fresh.keep(0, held.clone());
-            fresh.forget(&held);
-            assert!(matches!(fresh.have(1), Have::Nothing), "the first time in a while, {round}");
+            let cached = lasting(300);
+            cache.keep(0, cached.clone());
+            cache.forget(&cached);
+            assert!(matches!(cache.get(1), Cached::Empty), "the first time in a while, {round}");
             let next = lasting(300);
-            fresh.keep(0, next.clone());
-            fresh.forget(&next);
+            cache.keep(0, next.clone());
+            cache.forget(&next);
             assert!(
-                matches!(fresh.have(1), Have::Good(_)),
+                matches!(cache.get(1), Cached::Valid(_)),
                 "so soon that it is not the credentials, {round}"
             );
             next.note_worked();
-            fresh.forget(&next);
+            cache.forget(&next);
             assert!(
-                matches!(fresh.have(1), Have::Good(_)),
+                matches!(cache.get(1), Cached::Valid(_)),
                 "it worked, but was given just now, {round}"
             );
             tokio::time::advance(DROP_PAUSE_MIN).await;
-            fresh.forget(&next);
+            cache.forget(&next);
             assert!(
-                matches!(fresh.have(1), Have::Nothing),
+                matches!(cache.get(1), Cached::Empty),
                 "it worked and has expired since, {round}"
             );
             tokio::time::advance(BASE_PAUSE_MAX).await;
@@ -336,21 +341,21 @@ mod tests {
 
     #[test]
     fn what_seems_to_have_ended_is_not_fetched_all_the_time() {
-        let fresh = Fresh::new(BASE_PAUSE_MAX);
-        fresh.keep(10_000, lasting(3600));
-        assert!(matches!(fresh.have(10_002), Have::Good(_)));
-        assert!(matches!(fresh.have(10_004), Have::Due(_)));
-        assert!(matches!(fresh.have(10_005), Have::Nothing));
+        let cache = CredentialCache::new(BASE_PAUSE_MAX);
+        cache.keep(10_000, lasting(3600));
+        assert!(matches!(cache.get(10_002), Cached::Valid(_)));
+        assert!(matches!(cache.get(10_004), Cached::RefreshDue(_)));
+        assert!(matches!(cache.get(10_005), Cached::Empty));
     }
 
     #[test]
     fn only_what_is_still_held_is_forgotten() {
-        let fresh = Fresh::new(BASE_PAUSE_MAX);
+        let cache = CredentialCache::new(BASE_PAUSE_MAX);
         let (old, new) = (lasting(300), lasting(300));
-        fresh.keep(0, new.clone());
-        fresh.forget(&old);
-        assert!(matches!(fresh.have(1), Have::Good(_)));
-        fresh.forget(&new);
-        assert!(matches!(fresh.have(1), Have::Nothing));
+        cache.keep(0, new.clone());
+        cache.forget(&old);
+        assert!(matches!(cache.get(1), Cached::Valid(_)));
+        cache.forget(&new);
+        assert!(matches!(cache.get(1), Cached::Empty));
     }
 }

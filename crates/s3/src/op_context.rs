@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use crate::error::{Error, ErrorKind};
-use crate::retry::Again;
+use crate::retry::RetryAction;
 use crate::time::Instant;
 
 tokio::task_local! {
@@ -50,8 +50,8 @@ pub fn is_signed() -> bool {
 }
 
 /// Whether the operation tried this remedy before; from now on it did.
-pub fn is_remedied(remedy: &Again) -> bool {
-    let place = usize::from(*remedy == Again::Clock);
+pub fn is_remedied(remedy: &RetryAction) -> bool {
+    let place = usize::from(*remedy == RetryAction::CorrectClock);
     EFFORT
         .try_with(|effort| std::mem::replace(&mut effort.borrow_mut().remedied[place], true))
         .unwrap_or(false)

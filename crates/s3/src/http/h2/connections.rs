@@ -5,8 +5,8 @@ use tokio::sync::Notify;
 
 use super::super::dial::Target;
 use super::super::stream::Stream;
-use super::link::Link;
-use super::talk::Talk;
+use super::connection::Http2Connection;
+use super::stream::Http2Stream;
 use crate::error::Result;
 
 /// The most connections that are opened to share: one alone is one congestion window and one core
@@ -15,7 +15,7 @@ const LINKS_MAX: usize = 4;
 
 /// The shared connections of one client, all to the same server.
 #[derive(Debug, Default)]
-pub struct Links {
+pub struct Http2Connections {
     state: Mutex<State>,
     changed: Arc<Notify>,
 }
@@ -23,7 +23,7 @@ pub struct Links {
 #[derive(Debug, Default)]
 struct State {
     target: Option<Arc<Target>>,
-    all: Vec<Arc<Link>>,
+    all: Vec<Arc<Http2Connection>>,
     dialing: usize,
     /// What the last handshake chose.
     chosen: Option<bool>,
@@ -33,19 +33,19 @@ struct State {
 #[derive(Debug)]
 pub enum Pick<'a> {
     /// It uses this connection.
-    Use(Box<Talk>),
+    Use(Box<Http2Stream>),
     /// It opens another one.
     Dial(Dialing<'a>),
 }
 
 /// Leave to open one connection.
 #[derive(Debug)]
-pub struct Dialing<'a>(&'a Links);
+pub struct Dialing<'a>(&'a Http2Connections);
 
-impl Links {
+impl Http2Connections {
     /// A connection that is idle, or shared when there are enough. `None` when one should be
     /// opened.
-    pub fn share(&self, target: &Arc<Target>, idle_max: Duration) -> Option<Box<Talk>> {
+    pub fn share(&self, target: &Arc<Target>, idle_max: Duration) -> Option<Box<Http2Stream>> {
         let mut state = self.state();
         state.prune(target, idle_max);
         if state.may_dial() && state.all.iter().all(|link| link.active() > 0) {
@@ -66,8 +66,8 @@ impl Links {
                     state.dialing += 1;
                     return Pick::Dial(Dialing(self));
                 }
-                if let Some(talk) = state.least() {
-                    return Pick::Use(talk);
+                if let Some(stream) = state.least() {
+                    return Pick::Use(stream);
                 }
             }
             changed.await;
@@ -86,15 +86,16 @@ impl Links {
 
 impl Dialing<'_> {
     /// The server chose HTTP/2: this is the new connection's first request.
-    pub async fn two(self, stream: Stream, target: &Arc<Target>) -> Result<Box<Talk>> {
-        let link = Link::start(stream, Arc::clone(target), Arc::clone(&self.0.changed)).await?;
+    pub async fn two(self, stream: Stream, target: &Arc<Target>) -> Result<Box<Http2Stream>> {
+        let link =
+            Http2Connection::start(stream, Arc::clone(target), Arc::clone(&self.0.changed)).await?;
         let mut state = self.0.state();
         state.chosen = Some(true);
-        let talk = Talk::new(Arc::clone(&link));
+        let stream = Http2Stream::new(Arc::clone(&link));
         if state.target.as_ref() == Some(target) {
             state.all.push(link);
         }
-        Ok(talk)
+        Ok(stream)
     }
 
     /// The server chose HTTP/1.1.
@@ -132,9 +133,9 @@ impl State {
     }
 
     /// A request on the connection with the fewest, if the server allows one more.
-    fn least(&self) -> Option<Box<Talk>> {
+    fn least(&self) -> Option<Box<Http2Stream>> {
         let link =
             self.all.iter().filter(|link| link.has_room()).min_by_key(|link| link.active())?;
-        Some(Talk::new(Arc::clone(link)))
+        Some(Http2Stream::new(Arc::clone(link)))
     }
 }

@@ -1,4 +1,4 @@
-//! Names to addresses: asked often, remembered for minutes, spread over all that were heard of.
+//! DnsCache to addresses: asked often, remembered for minutes, spread over all that were heard of.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -49,13 +49,13 @@ impl Resolve for StaticResolver {
 
 /// The addresses heard of.
 #[derive(Debug)]
-pub struct Names {
+pub struct DnsCache {
     resolver: Box<dyn Resolve>,
-    known: Mutex<HashMap<(String, u16), Known>>,
+    known: Mutex<HashMap<(String, u16), CachedName>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct CachedName {
     asked: Instant,
     next: usize,
     heard: Vec<(SocketAddr, Instant)>,
@@ -63,9 +63,9 @@ struct Known {
     doubted: bool,
 }
 
-impl Names {
+impl DnsCache {
     pub fn new(resolver: Box<dyn Resolve>) -> Self {
-        Names { resolver, known: Mutex::default() }
+        DnsCache { resolver, known: Mutex::default() }
     }
 
     /// Every address to try, in the order to try them: each call starts with another one.
@@ -123,7 +123,7 @@ impl Names {
     fn learn(&self, host: &str, port: u16, answer: &[SocketAddr]) {
         let now = Instant::now();
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.entry((host.to_owned(), port)).or_insert(Known {
+        let known = all.entry((host.to_owned(), port)).or_insert(CachedName {
             asked: now,
             next: 0,
             heard: Vec::new(),
@@ -159,7 +159,7 @@ mod tests {
 
     #[tokio::test]
     async fn connections_spread_over_all_addresses() {
-        let names = Names::new(Box::new(Script(Mutex::new(vec![Ok(vec![
+        let names = DnsCache::new(Box::new(Script(Mutex::new(vec![Ok(vec![
             address(1),
             address(2),
             address(3),
@@ -178,8 +178,8 @@ mod tests {
     async fn what_was_heard_outlives_a_failing_resolver() {
         let script =
             vec![Err(io::ErrorKind::TimedOut.into()), Ok(vec![address(2)]), Ok(vec![address(1)])];
-        let names = Names::new(Box::new(Script(Mutex::new(script))));
-        let age = |names: &Names| {
+        let names = DnsCache::new(Box::new(Script(Mutex::new(script))));
+        let age = |names: &DnsCache| {
             names.known.lock().unwrap().values_mut().for_each(|known| known.asked -= ASK_AGAIN)
         };
         assert_eq!(names.addresses("h", 80).await.unwrap(), [address(1)]);
@@ -196,7 +196,7 @@ mod tests {
             Err(io::ErrorKind::TimedOut.into()),
             Ok(vec![address(1), address(2)]),
         ];
-        let names = Names::new(Box::new(Script(Mutex::new(script))));
+        let names = DnsCache::new(Box::new(Script(Mutex::new(script))));
         assert_eq!(names.addresses("h", 80).await.unwrap().len(), 2);
         names.doubt();
         assert_eq!(names.addresses("h", 80).await.unwrap().len(), 2, "better than nothing");

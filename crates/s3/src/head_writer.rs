@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use crate::error::{Error, ErrorKind, Result};
 
 /// What a head is written into, in this order.
-pub trait Form {
+pub trait HeadWriter {
     /// Method, path and canonical query. On the wire a name without a value carries no `=`, though
     /// it is signed with one.
     fn line(&mut self, method: &'static str, path: &str, query: &str);
@@ -18,9 +18,9 @@ pub trait Form {
 }
 
 /// HTTP/1.1, without an allocation of its own.
-pub struct Lines<'a>(pub &'a mut Vec<u8>);
+pub struct Http1Head<'a>(pub &'a mut Vec<u8>);
 
-impl Form for Lines<'_> {
+impl HeadWriter for Http1Head<'_> {
     fn line(&mut self, method: &'static str, path: &str, query: &str) {
         put(self.0, &[method, " "]);
         target(self.0, path, query);
@@ -40,7 +40,7 @@ impl Form for Lines<'_> {
 
 /// HTTP/2.
 #[derive(Default)]
-pub struct Fields {
+pub struct Http2Head {
     method: Method,
     target: Vec<u8>,
     map: HeaderMap,
@@ -48,7 +48,7 @@ pub struct Fields {
     refused: bool,
 }
 
-impl Form for Fields {
+impl HeadWriter for Http2Head {
     fn line(&mut self, method: &'static str, path: &str, query: &str) {
         target(&mut self.target, path, query);
         match Method::from_bytes(method.as_bytes()) {
@@ -75,7 +75,7 @@ impl Form for Fields {
     }
 }
 
-impl Fields {
+impl Http2Head {
     /// The request.
     pub fn request(self, scheme: &str, authority: &str) -> Result<http::Request<()>> {
         let uri =
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn tokens_are_sensitive() {
-        let mut fields = Fields::default();
+        let mut fields = Http2Head::default();
         for name in ["x-amz-security-token", "x-amz-s3session-token", "x-amz-date"] {
             fields.header(name, &|out| put(out, &["hush"]));
         }
@@ -152,7 +152,7 @@ mod tests {
             "/b/~!*'()",
             "/b/%3Fx%3D1",
         ] {
-            let mut fields = Fields::default();
+            let mut fields = Http2Head::default();
             fields.line("GET", path, "list-type=2&uploads=");
             fields.header("x-amz-meta-a", &|out| put(out, &["b c"]));
             let request = fields.request("https", "h:9000").unwrap();

@@ -2,25 +2,25 @@ use std::time::Duration;
 
 use super::body::Sink;
 use super::conn::{Conn, Sent};
-use super::h2::Talk;
-use super::head::{BodyFraming, ResponseHead};
+use super::h2::Http2Stream;
+use super::response_head::{BodyFraming, ResponseHead};
 use crate::error::Result;
 
 /// The way that one request takes. Dropping it before its end closes the connection, or the stream.
 #[derive(Debug)]
-pub enum Way {
+pub enum Transport {
     /// A connection of its own.
-    One(Box<Conn>),
+    Http1(Box<Conn>),
     /// A stream on a shared connection.
-    Two(Box<Talk>),
+    Http2(Box<Http2Stream>),
 }
 
-impl Way {
+impl Transport {
     /// Sends what was written and then `body`, listening meanwhile.
     pub async fn send(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
         match self {
-            Way::One(conn) => conn.send(body, idle).await,
-            Way::Two(talk) => talk.send(body, idle).await,
+            Transport::Http1(conn) => conn.send(body, idle).await,
+            Transport::Http2(stream) => stream.send(body, idle).await,
         }
     }
 
@@ -33,8 +33,8 @@ impl Way {
         room: &mut [u8],
     ) -> Result<ResponseHead> {
         match self {
-            Way::One(conn) => conn.head(bodiless, idle, room).await,
-            Way::Two(talk) => talk.head(bodiless, idle).await,
+            Transport::Http1(conn) => conn.head(bodiless, idle, room).await,
+            Transport::Http2(stream) => stream.head(bodiless, idle).await,
         }
     }
 
@@ -46,24 +46,24 @@ impl Way {
         idle: Duration,
     ) -> Result<()> {
         match self {
-            Way::One(conn) => conn.body(framing, sink, idle).await,
-            Way::Two(talk) => talk.body(framing, sink, idle).await,
+            Transport::Http1(conn) => conn.body(framing, sink, idle).await,
+            Transport::Http2(stream) => stream.body(framing, sink, idle).await,
         }
     }
 
     /// Whether it leads over a connection that had served before.
     pub fn is_reused(&self) -> bool {
         match self {
-            Way::One(conn) => conn.reused,
-            Way::Two(talk) => talk.reused,
+            Transport::Http1(conn) => conn.reused,
+            Transport::Http2(stream) => stream.reused,
         }
     }
 
     /// Whether any byte of an answer has come.
     pub fn has_heard(&self) -> bool {
         match self {
-            Way::One(conn) => conn.has_heard(),
-            Way::Two(talk) => talk.has_heard(),
+            Transport::Http1(conn) => conn.has_heard(),
+            Transport::Http2(stream) => stream.has_heard(),
         }
     }
 }

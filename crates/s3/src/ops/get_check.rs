@@ -6,7 +6,7 @@ use crate::http::{BodyBuffer, BodyFraming, ResponseHead, digits};
 
 /// Where in the object the next byte is, and what is known of it.
 #[derive(Clone, Debug)]
-pub struct Course {
+pub struct GetProgress {
     /// The first byte wanted; `None` asks for the whole object without a range.
     pub start: Option<u64>,
     /// Whether the object (or the range) must fill the memory.
@@ -21,7 +21,7 @@ pub struct Course {
     pub is_whole: bool,
 }
 
-impl Course {
+impl GetProgress {
     /// The `range` header for what is still missing.
     pub fn range(&self, landing: &BodyBuffer<'_>) -> Option<String> {
         let start = match (self.start, landing.filled()) {
@@ -169,9 +169,9 @@ mod tests {
     ) -> Option<ErrorKind> {
         let mut memory = vec![0; room];
         let mut landing = BodyBuffer::new(&mut memory);
-        let mut course =
-            Course { start, exact, etag: None, total: None, sum: None, is_whole: false };
-        course.check(head, &mut landing, true).err().map(|e| e.kind())
+        let mut progress =
+            GetProgress { start, exact, etag: None, total: None, sum: None, is_whole: false };
+        progress.check(head, &mut landing, true).err().map(|e| e.kind())
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
     fn a_continuation_must_be_of_the_same_object() {
         let mut memory = [0; 10];
         let mut landing = BodyBuffer::new(&mut memory);
-        let mut course = Course {
+        let mut progress = GetProgress {
             start: None,
             exact: true,
             etag: None,
@@ -241,22 +241,24 @@ mod tests {
             sum: None,
             is_whole: false,
         };
-        course.check(&head(200, "content-length: 10\r\netag: \"a\""), &mut landing, true).unwrap();
+        progress
+            .check(&head(200, "content-length: 10\r\netag: \"a\""), &mut landing, true)
+            .unwrap();
         crate::http::Sink::Land(&mut landing).copy(b"1234").unwrap();
-        assert_eq!(course.range(&landing).as_deref(), Some("bytes=4-9"));
+        assert_eq!(progress.range(&landing).as_deref(), Some("bytes=4-9"));
         let rest = |etag: &str, total: u64| {
             head(
                 206,
                 &format!("content-length: 6\r\ncontent-range: bytes 4-9/{total}\r\netag: {etag}"),
             )
         };
-        assert!(course.clone().check(&rest("\"a\"", 10), &mut landing, true).is_ok());
+        assert!(progress.clone().check(&rest("\"a\"", 10), &mut landing, true).is_ok());
         assert_eq!(
-            course.clone().check(&rest("\"b\"", 10), &mut landing, true).unwrap_err().kind(),
+            progress.clone().check(&rest("\"b\"", 10), &mut landing, true).unwrap_err().kind(),
             ErrorKind::Conflict
         );
         assert_eq!(
-            course.clone().check(&rest("\"a\"", 11), &mut landing, true).unwrap_err().kind(),
+            progress.clone().check(&rest("\"a\"", 11), &mut landing, true).unwrap_err().kind(),
             ErrorKind::Conflict
         );
         assert_eq!(landing.filled(), 4);

@@ -13,23 +13,23 @@ use tokio::time::timeout;
 
 use super::super::body::Sink;
 use super::super::conn::Sent;
-use super::super::head::{BodyFraming, ResponseHead};
-use super::link::Link;
-use super::piece::{self, Piece};
+use super::super::response_head::{BodyFraming, ResponseHead};
+use super::connection::Http2Connection;
+use super::frame_buffer::{self, Piece};
 use crate::error::{Error, ErrorKind, Result};
 use crate::time::Instant;
 
-type Answer = Result<Response<RecvStream>, h2::Error>;
+type ResponseResult = Result<Response<RecvStream>, h2::Error>;
 
 /// One request and its answer on a shared connection. Dropping it resets the stream, and leaves the
 /// connection to the others.
-pub struct Talk {
-    link: Arc<Link>,
+pub struct Http2Stream {
+    link: Arc<Http2Connection>,
     /// The request under construction.
     pub request: Option<http::Request<()>>,
     sender: Option<SendStream<Piece>>,
     answer: Option<ResponseFuture>,
-    early: Option<Answer>,
+    early: Option<ResponseResult>,
     body: Option<RecvStream>,
     began: Instant,
     heard: bool,
@@ -38,12 +38,12 @@ pub struct Talk {
     /// Object bytes that were copied.
     pub copied: u64,
     /// How the server or the connection ended it.
-    pub end: Option<End>,
+    pub end: Option<StreamEnd>,
 }
 
 /// What a failure says about the request and the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum StreamEnd {
     /// The server says that it did nothing with the request.
     Unprocessed,
     /// The connection broke; the first to meet that holds it against the server.
@@ -52,13 +52,13 @@ pub enum End {
     Reset,
 }
 
-impl Talk {
+impl Http2Stream {
     /// The next request on `link`.
-    pub fn new(link: Arc<Link>) -> Box<Self> {
+    pub fn new(link: Arc<Http2Connection>) -> Box<Self> {
         link.enter();
         let (reused, began) = (link.has_served(), Instant::now());
         let (request, sender, answer, early, body, end) = Default::default();
-        Box::new(Talk {
+        Box::new(Http2Stream {
             link,
             request,
             sender,
@@ -88,7 +88,7 @@ impl Talk {
         self.heard
     }
 
-    /// Sends [`Talk::request`] and then `body`, listening meanwhile. Errors with `Timeout` when the
+    /// Sends [`Http2Stream::request`] and then `body`, listening meanwhile. Errors with `Timeout` when the
     /// server takes nothing for `idle`.
     pub async fn send(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
         let request = self.request.take().expect("a request is written before it is sent");
@@ -99,7 +99,7 @@ impl Talk {
         let (answer, sender) = opened.map_err(|e| {
             // It never left.
             self.link.retire();
-            self.end = Some(End::Unprocessed);
+            self.end = Some(StreamEnd::Unprocessed);
             failed("sending", e)
         })?;
         (self.answer, self.sender) = (Some(answer), Some(sender));
@@ -114,7 +114,7 @@ impl Talk {
                 Ok(None) => return Ok(Sent::Early),
                 Err(_) => return Err(self.stalled("the server takes no more bytes", idle)),
             };
-            let (piece, rest) = left.split_at(room.min(left.len()).min(piece::BYTES_MAX));
+            let (piece, rest) = left.split_at(room.min(left.len()).min(frame_buffer::BYTES_MAX));
             let Some(sender) = &mut self.sender else { return Ok(Sent::Early) };
             let sent = sender.send_data(self.link.stock.copy(piece), rest.is_empty());
             sent.map_err(|e| self.failed("sending", e))?;
@@ -143,7 +143,7 @@ impl Talk {
             });
         }
         let Some(sender) = &mut self.sender else { return Poll::Ready(None) };
-        sender.reserve_capacity(left.min(piece::BYTES_MAX));
+        sender.reserve_capacity(left.min(frame_buffer::BYTES_MAX));
         loop {
             match (sender.capacity(), std::task::ready!(sender.poll_capacity(cx))) {
                 (0, Some(Ok(0))) => {}
@@ -232,24 +232,24 @@ impl Talk {
             self.link.retire();
         }
         self.end = Some(match () {
-            () if refused && !self.heard => End::Unprocessed,
-            () if e.is_reset() => End::Reset,
-            () => End::Broken { first: self.link.blame() },
+            () if refused && !self.heard => StreamEnd::Unprocessed,
+            () if e.is_reset() => StreamEnd::Reset,
+            () => StreamEnd::Broken { first: self.link.blame() },
         });
         failed(doing, e)
     }
 }
 
-impl Drop for Talk {
+impl Drop for Http2Stream {
     fn drop(&mut self) {
         let silent = !self.heard && self.end.is_none();
         self.link.leave(silent.then_some(self.began));
     }
 }
 
-impl fmt::Debug for Talk {
+impl fmt::Debug for Http2Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Talk")
+        f.debug_struct("Http2Stream")
             .field("heard", &self.heard)
             .field("end", &self.end)
             .finish_non_exhaustive()

@@ -11,11 +11,11 @@ use crate::time::Instant;
 /// How long a connection waits while nothing moves. One timer serves all its waits, and only when
 /// there is nothing to do but wait: to set it anew costs far less than to make another.
 #[derive(Debug)]
-pub struct Patience(Pin<Box<Sleep>>);
+pub struct IdleTimeout(Pin<Box<Sleep>>);
 
-impl Patience {
+impl IdleTimeout {
     pub fn new() -> Self {
-        Patience(Box::pin(sleep(Duration::ZERO)))
+        IdleTimeout(Box::pin(sleep(Duration::ZERO)))
     }
 
     /// What `poll` has at last, or `None` when it has nothing for `idle`.
@@ -46,7 +46,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_wait_has_its_own_time() {
-        let mut patience = Patience::new();
+        let mut patience = IdleTimeout::new();
         assert_eq!(patience.with(Duration::from_secs(1), |_| Poll::Ready(7)).await, Some(7));
         for millis in [100, 40, 150] {
             let (start, idle) = (Instant::now(), Duration::from_millis(millis));
@@ -70,7 +70,7 @@ mod tests {
             }
             Poll::<()>::Pending
         };
-        let (mut patience, idle) = (Patience::new(), Duration::from_millis(50));
+        let (mut patience, idle) = (IdleTimeout::new(), Duration::from_millis(50));
         let mut wait = std::pin::pin!(patience.with(idle, busy));
         let is_pending =
             std::future::poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx).is_pending())).await;

@@ -6,11 +6,11 @@ use std::task::Poll;
 
 /// Which of the two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
+pub enum Winner {
     /// The one that was sent at once.
-    First,
+    Primary,
     /// The one that was sent because the first was slow.
-    Second,
+    Hedge,
 }
 
 /// Runs `first`. When `start` says so before it has answered, `second` runs beside it; the first
@@ -19,12 +19,12 @@ pub enum Side {
 ///
 /// Neither holds the caller's memory: that goes to the winner afterwards. By then the other one is
 /// dropped, and its connection closed.
-pub async fn race<T>(
+pub async fn first_good<T>(
     first: impl Future<Output = T>,
     start: impl Future<Output = bool>,
     second: impl Future<Output = T>,
     good: impl Fn(&T) -> bool,
-) -> (Side, T) {
+) -> (Winner, T) {
     let (mut first, mut start, mut second) =
         (pin!(Some(first)), pin!(Some(start)), pin!(Some(second)));
     poll_fn(|cx| {
@@ -34,7 +34,7 @@ pub async fn race<T>(
             first.set(None);
             // Before the hedge there is no other, and after its failure neither.
             if good(&answer) || start.is_some() || second.is_none() {
-                return Poll::Ready((Side::First, answer));
+                return Poll::Ready((Winner::Primary, answer));
             }
         }
         if let Some(future) = start.as_mut().as_pin_mut()
@@ -51,7 +51,7 @@ pub async fn race<T>(
         {
             second.set(None);
             if good(&answer) || first.is_none() {
-                return Poll::Ready((Side::Second, answer));
+                return Poll::Ready((Winner::Hedge, answer));
             }
         }
         Poll::Pending
@@ -94,7 +94,7 @@ mod shuttle_tests {
     /// Waits for the head, then is the answer.
     struct Asked(Option<Held>);
     struct Held(Arc<Wire>);
-    struct Answer {
+    struct FakeResponse {
         good: bool,
         held: Held,
     }
@@ -106,9 +106,9 @@ mod shuttle_tests {
     }
 
     impl Future for Asked {
-        type Output = Answer;
+        type Output = FakeResponse;
 
-        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<FakeResponse> {
             let held = self.0.as_ref().unwrap();
             let mut state = held.0.head.lock().unwrap();
             let Some(good) = state.0 else {
@@ -116,16 +116,16 @@ mod shuttle_tests {
                 return Poll::Pending;
             };
             drop(state);
-            Poll::Ready(Answer { good, held: self.0.take().unwrap() })
+            Poll::Ready(FakeResponse { good, held: self.0.take().unwrap() })
         }
     }
 
     /// The caller's memory: it moves to one answer, which writes into it.
     #[derive(Debug, PartialEq)]
-    struct Lease(Vec<Side>);
+    struct Lease(Vec<Winner>);
 
-    impl Answer {
-        fn land(self, mut lease: Lease, side: Side) -> Lease {
+    impl FakeResponse {
+        fn land(self, mut lease: Lease, side: Winner) -> Lease {
             self.held.0.landed.store(true, Ordering::SeqCst);
             for _ in 0..3 {
                 thread::yield_now();
@@ -149,16 +149,18 @@ mod shuttle_tests {
         let asked = |wire: &Arc<Wire>| Asked(Some(Held(Arc::clone(wire))));
         let (first, second, tick) = (asked(&wires[0]), asked(&wires[1]), asked(&timer));
         let (side, answer) =
-            future::block_on(race(first, async { tick.await.good }, second, |answer| answer.good));
+            future::block_on(first_good(first, async { tick.await.good }, second, |answer| {
+                answer.good
+            }));
         let (winner, loser) = match side {
-            Side::First => (&wires[0], &wires[1]),
-            Side::Second => (&wires[1], &wires[0]),
+            Winner::Primary => (&wires[0], &wires[1]),
+            Winner::Hedge => (&wires[1], &wires[0]),
         };
         assert!(loser.closed.load(Ordering::SeqCst), "the other is closed before a byte lands");
         assert!(!winner.closed.load(Ordering::SeqCst));
         let any_good = says.contains(&Some(true));
         assert!(answer.good || !any_good || !fires || says[0] == Some(false), "a good answer wins");
-        assert!(fires || side == Side::First, "no hedge without the timer");
+        assert!(fires || side == Winner::Primary, "no hedge without the timer");
         let lease = answer.land(Lease(Vec::new()), side);
         assert_eq!(lease, Lease(vec![side; 3]));
         assert!(!loser.landed.load(Ordering::SeqCst) && winner.closed.load(Ordering::SeqCst));
@@ -201,8 +203,9 @@ mod shuttle_tests {
             let leaver = Arc::clone(&gone);
             let leaving = thread::spawn(move || leaver.say(true));
             let asked = |wire: &Arc<Wire>| Asked(Some(Held(Arc::clone(wire))));
-            let racing =
-                race(asked(&wires[0]), async { true }, asked(&wires[1]), |answer| answer.good);
+            let racing = first_good(asked(&wires[0]), async { true }, asked(&wires[1]), |answer| {
+                answer.good
+            });
             {
                 let (mut racing, mut gone) = (pin!(racing), pin!(asked(&gone)));
                 future::block_on(poll_fn(|cx| {

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-use crate::answer;
 use crate::client::Inner;
 use crate::creds::Credentials;
+use crate::creds::cache::{Cached, CredentialCache, Fetch, FetchTurn};
 use crate::error::{Error, ErrorKind, Result};
-use crate::refresh::{Fetch, Fresh, Have, Next};
 use crate::request::{Request, Signer};
-use crate::retry::Trouble;
+use crate::response_check;
+use crate::retry::AttemptError;
 use crate::time::iso;
 use crate::xml;
 
@@ -23,32 +23,32 @@ impl Inner {
     /// The credentials to sign a request with.
     pub async fn identity(self: &Arc<Self>, signer: Signer) -> Result<Credentials> {
         let session = self.is_session(signer);
-        let fresh = self.fresh(session);
-        match fresh.have(self.clock.server()) {
-            Have::Good(credentials) => Ok(credentials),
-            Have::Due(credentials) => {
+        let cache = self.credential_cache(session);
+        match cache.get(self.clock.server()) {
+            Cached::Valid(credentials) => Ok(credentials),
+            Cached::RefreshDue(credentials) => {
                 let inner = Arc::clone(self);
                 tokio::spawn(async move {
                     let result = inner.fetch(session).await;
-                    inner.fresh(session).renewed(inner.clock.server(), result);
+                    inner.credential_cache(session).finish_refresh(inner.clock.server(), result);
                 });
                 Ok(credentials)
             }
-            Have::Nothing => self.first(session).await,
+            Cached::Empty => self.first(session).await,
         }
     }
 
     /// Fetches, or waits for the one who does. The fetch goes on when the caller is out of time:
     /// the next one needs it as much.
     async fn first(self: &Arc<Self>, session: bool) -> Result<Credentials> {
-        let turn = match self.fresh(session).turn(|| self.clock.server()).await? {
-            Next::Use(credentials) => return Ok(credentials),
-            Next::Fetch(turn) => turn,
+        let guard = match self.credential_cache(session).fetch_turn(|| self.clock.server()).await? {
+            FetchTurn::Use(credentials) => return Ok(credentials),
+            FetchTurn::Fetch(guard) => guard,
         };
         let inner = Arc::clone(self);
         let fetch = tokio::spawn(async move {
             let result = inner.fetch(session).await;
-            inner.fresh(session).fetched(inner.clock.server(), &result, turn);
+            inner.credential_cache(session).finish_fetch(inner.clock.server(), &result, guard);
             result
         });
         let ended =
@@ -58,14 +58,14 @@ impl Inner {
 
     /// Drops what the store called expired.
     pub fn forget(&self, who: &Credentials, signer: Signer) {
-        self.fresh(self.is_session(signer)).forget(who);
+        self.credential_cache(self.is_session(signer)).forget(who);
     }
 
     fn is_session(&self, signer: Signer) -> bool {
         signer == Signer::Data && self.config.endpoint.service() == "s3express"
     }
 
-    fn fresh(&self, session: bool) -> &Fresh {
+    fn credential_cache(&self, session: bool) -> &CredentialCache {
         if session { &self.session } else { &self.base }
     }
 
@@ -108,9 +108,9 @@ impl Inner {
 }
 
 /// The credentials in a `CreateSessionResult`, whose elements come in any order.
-fn session_of(body: &[u8]) -> Result<Credentials, Trouble> {
+fn session_of(body: &[u8]) -> Result<Credentials, AttemptError> {
     let (mut access, mut secret, mut token, mut end) = (None, None, None, None);
-    let read = answer::document(body, "CreateSessionResult", |path, text| {
+    let read = response_check::document(body, "CreateSessionResult", |path, text| {
         let [.., within, field] = path else { return };
         match field.as_str() {
             _ if within != "Credentials" => {}
@@ -135,8 +135,8 @@ fn session_of(body: &[u8]) -> Result<Credentials, Trouble> {
     }
 }
 
-fn no_sessions() -> Trouble {
-    Trouble::last(Error::new(
+fn no_sessions() -> AttemptError {
+    AttemptError::fatal(Error::new(
         ErrorKind::Unsupported,
         "the store makes no sessions: it is not S3 Express",
     ))

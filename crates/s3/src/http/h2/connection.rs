@@ -11,9 +11,9 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::super::dial::Target;
-use super::super::head::HEAD_BYTES_MAX;
+use super::super::response_head::HEAD_BYTES_MAX;
 use super::super::stream::Stream;
-use super::piece::{Piece, Stock};
+use super::frame_buffer::{Piece, Stock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::time::Instant;
 
@@ -21,7 +21,7 @@ use crate::time::Instant;
 const STREAM_WINDOW_BYTES: u32 = 16 << 20;
 /// What it may send on one connection before we fetch it, and so the most memory that a connection
 /// ever holds.
-const LINK_WINDOW_BYTES: u32 = 32 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
 const FRAME_BYTES_MAX: u32 = 64 << 10;
 /// What waits to be sent, for each request.
 const SEND_BYTES_MAX: usize = 1 << 20;
@@ -29,7 +29,7 @@ const SEND_BYTES_MAX: usize = 1 << 20;
 const LINGER: Duration = Duration::from_secs(5);
 
 /// One HTTP/2 connection. When the last of its users is gone, so is it.
-pub struct Link {
+pub struct Http2Connection {
     /// Where it leads.
     pub target: Arc<Target>,
     send: SendRequest<Piece>,
@@ -47,7 +47,7 @@ pub struct Link {
     changed: Arc<Notify>,
 }
 
-impl Link {
+impl Http2Connection {
     /// Speaks HTTP/2 over `stream`. `changed` is told whenever there may be room for another
     /// request.
     pub async fn start(
@@ -58,7 +58,7 @@ impl Link {
         let mut builder = h2::client::Builder::new();
         builder
             .initial_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(LINK_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES_MAX)
             .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).expect("64 KiB"))
             .max_send_buffer_size(SEND_BYTES_MAX)
@@ -95,7 +95,7 @@ impl Link {
         let (born, retired, blamed) =
             (Instant::now(), AtomicBool::new(false), AtomicBool::new(false));
         let stock = Stock::default();
-        Ok(Arc::new(Link {
+        Ok(Arc::new(Http2Connection {
             target,
             send,
             stock,
@@ -184,15 +184,15 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for Http2Connection {
     fn drop(&mut self) {
         self.gone.notify_one();
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for Http2Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link")
+        f.debug_struct("Http2Connection")
             .field("active", &self.active())
             .field("usable", &self.is_usable())
             .finish_non_exhaustive()

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::answer::{self, Parse};
-use crate::attempt::{Answer, Turn};
+use crate::attempt::{CollectedResponse, QueueMode};
 use crate::client::Inner;
-use crate::effort;
 use crate::error::{Error, ErrorKind, Result};
+use crate::op_context;
 use crate::request::Request;
-use crate::retry::{Again, Class, Trouble};
+use crate::response_check::{self, Parse};
+use crate::retry::{AttemptError, Class, RetryAction};
 use crate::time::Instant;
 
 const PAUSE_BASE: Duration = Duration::from_millis(50);
@@ -26,8 +26,8 @@ impl Inner {
         self: &Arc<Self>,
         request: &Request<'_>,
         bytes_max: usize,
-    ) -> impl Future<Output = Result<Answer>> {
-        Tries::new(self, request.class()).ask(request, bytes_max)
+    ) -> impl Future<Output = Result<CollectedResponse>> {
+        RetryState::new(self, request.class()).ask(request, bytes_max)
     }
 
     /// As [`Inner::ask`]; the answer is what `parse` makes of it, and what it refuses is a failed
@@ -38,18 +38,18 @@ impl Inner {
         bytes_max: usize,
         parse: Parse<T>,
     ) -> impl Future<Output = Result<T>> {
-        Tries::new(self, request.class()).ask_for(request, bytes_max, parse)
+        RetryState::new(self, request.class()).ask_for(request, bytes_max, parse)
     }
 }
 
 /// How often what was tried already.
 #[derive(Debug)]
-pub struct Tries<'c> {
+pub struct RetryState<'c> {
     inner: &'c Arc<Inner>,
     class: Class,
     pauses: u32,
     moves: u32,
-    done: Done,
+    tried: TriedOnce,
     /// The region that was followed last.
     region: Option<String>,
     /// What it said, where the configured endpoint was asked again for that.
@@ -58,7 +58,7 @@ pub struct Tries<'c> {
 
 /// What is tried once, and was.
 #[derive(Debug, Default)]
-struct Done {
+struct TriedOnce {
     stale: bool,
     unprocessed: bool,
     clock: bool,
@@ -72,15 +72,15 @@ struct Done {
     astray: bool,
 }
 
-impl<'c> Tries<'c> {
+impl<'c> RetryState<'c> {
     /// None yet, of requests of this class.
     pub fn new(inner: &'c Arc<Inner>, class: Class) -> Self {
-        Tries {
+        RetryState {
             inner,
             class,
             pauses: 0,
             moves: 0,
-            done: Done::default(),
+            tried: TriedOnce::default(),
             region: None,
             refused: None,
         }
@@ -94,144 +94,148 @@ impl<'c> Tries<'c> {
     ) -> Result<T> {
         request.check()?;
         loop {
-            let answer = match self.once(request, bytes_max).await {
+            let answer = match self.attempt(request, bytes_max).await {
                 Ok(answer) => answer,
-                Err(trouble) => {
-                    self.after(trouble).await?;
+                Err(failure) => {
+                    self.on_failure(failure).await?;
                     continue;
                 }
             };
-            match answer::read(answer, parse).await {
+            match response_check::read(answer, parse).await {
                 Ok(value) => {
-                    self.won();
+                    self.succeeded();
                     return Ok(value);
                 }
-                Err(trouble) => self.after(trouble).await?,
+                Err(failure) => self.on_failure(failure).await?,
             }
         }
     }
 
-    async fn ask(mut self, request: &Request<'_>, bytes_max: usize) -> Result<Answer> {
+    async fn ask(mut self, request: &Request<'_>, bytes_max: usize) -> Result<CollectedResponse> {
         request.check()?;
         loop {
-            match self.once(request, bytes_max).await {
+            match self.attempt(request, bytes_max).await {
                 Ok(answer) => {
-                    self.won();
+                    self.succeeded();
                     return Ok(answer);
                 }
-                Err(trouble) => self.after(trouble).await?,
+                Err(failure) => self.on_failure(failure).await?,
             }
         }
     }
 
-    /// One attempt. What becomes of its failure is for [`Tries::after`] to say.
-    pub async fn once(&self, request: &Request<'_>, bytes_max: usize) -> Result<Answer, Trouble> {
-        let open = self.inner.open(request, Turn::Wait, &mut []).await?;
+    /// One attempt. What becomes of its failure is for [`RetryState::on_failure`] to say.
+    pub async fn attempt(
+        &self,
+        request: &Request<'_>,
+        bytes_max: usize,
+    ) -> Result<CollectedResponse, AttemptError> {
+        let open = self.inner.open(request, QueueMode::Wait, &mut []).await?;
         let status = open.head.status;
-        if open.head.is_success() && !answer::is_expected(request.method, status) {
-            return Err(answer::foreign(answer::unexpected(status)));
+        if open.head.is_success() && !response_check::is_expected(request.method, status) {
+            return Err(response_check::foreign(response_check::unexpected(status)));
         }
         open.collect(self.inner, bytes_max).await
     }
 
     /// The operation succeeded.
-    pub fn won(&self) {
+    pub fn succeeded(&self) {
         self.inner.budget.earn(self.pauses > 0);
-        if self.done.signed {
+        if self.tried.signed {
             let (unsigned, now) = (&self.inner.unsigned_bodies, Instant::now());
             self.inner.counters.unsigned_refused.one();
-            if self.done.is_certain {
+            if self.tried.is_certain {
                 unsigned.note_refused(now)
             } else {
-                unsigned.note_unsupported(effort::op_began(), now)
+                unsigned.note_unsupported(op_context::op_began(), now)
             }
         }
     }
 
     /// Waits until there may be another attempt, or says that there is none.
-    pub async fn after(&mut self, trouble: Trouble) -> Result<()> {
-        let Trouble { error, again, sick } = trouble;
-        self.note(&error, sick);
-        match again {
-            Again::No => return Err(self.give_up(error)),
-            Again::Stale if !std::mem::replace(&mut self.done.stale, true) => {
+    pub async fn on_failure(&mut self, failure: AttemptError) -> Result<()> {
+        let AttemptError { error, retry, endpoint_fault } = failure;
+        self.record(&error, endpoint_fault);
+        match retry {
+            RetryAction::Never => return Err(self.give_up(error)),
+            RetryAction::StaleConnection if !std::mem::replace(&mut self.tried.stale, true) => {
                 // Its neighbours were closed with it.
                 self.inner.pool.clear();
                 self.inner.counters.retries_stale.one();
             }
-            Again::Unprocessed if !std::mem::replace(&mut self.done.unprocessed, true) => {
+            RetryAction::Unprocessed if !std::mem::replace(&mut self.tried.unprocessed, true) => {
                 self.inner.counters.retries_unprocessed.one();
             }
-            Again::Clock if !std::mem::replace(&mut self.done.clock, true) => {
+            RetryAction::CorrectClock if !std::mem::replace(&mut self.tried.clock, true) => {
                 self.inner.counters.retries.one()
             }
-            Again::Whole if !std::mem::replace(&mut self.done.whole, true) => {
+            RetryAction::WithoutRange if !std::mem::replace(&mut self.tried.whole, true) => {
                 self.inner.counters.retries.one()
             }
-            Again::Identity if !std::mem::replace(&mut self.done.identity, true) => {
+            RetryAction::RenewCredentials if !std::mem::replace(&mut self.tried.identity, true) => {
                 self.inner.counters.retries.one()
             }
             // What that region said says more than that it is named again.
-            Again::Region(region)
+            RetryAction::Region(region)
                 if self.refused.is_some() && self.region.as_ref() == Some(&region) =>
             {
                 return Err(self.refused.take().unwrap_or(error));
             }
-            Again::Region(region) if self.moves < MOVES_MAX => {
+            RetryAction::Region(region) if self.moves < MOVES_MAX => {
                 self.moves += 1;
                 if let Err(e) = self.inner.follow(&region).await {
                     // Not the store's answer, perhaps: the same request once more.
-                    if std::mem::replace(&mut self.done.astray, true) {
+                    if std::mem::replace(&mut self.tried.astray, true) {
                         return Err(self.give_up(error.with_source(e)));
                     }
                 }
                 self.inner.counters.retries.one();
                 (self.region, self.refused) = (Some(region), None);
             }
-            Again::Elsewhere if self.moves < MOVES_MAX => {
+            RetryAction::ConfiguredEndpoint if self.moves < MOVES_MAX => {
                 self.moves += 1;
                 self.refused = Some(error);
                 self.inner.counters.retries.one();
             }
-            Again::Signed if !std::mem::replace(&mut self.done.signed, true) => {
-                effort::sign();
-                self.done.is_certain = error.code() == Some("XAmzContentSHA256Mismatch");
+            RetryAction::SignBody if !std::mem::replace(&mut self.tried.signed, true) => {
+                op_context::sign();
+                self.tried.is_certain = error.code() == Some("XAmzContentSHA256Mismatch");
                 self.inner.counters.retries.one();
             }
-            Again::Backoff(_) | Again::Stale | Again::Unprocessed => {
-                return self.pause(error, &again).await;
+            RetryAction::Backoff(_) | RetryAction::StaleConnection | RetryAction::Unprocessed => {
+                return self.pause(error, &retry).await;
             }
             _ => return Err(self.give_up(error)),
         }
         Ok(())
     }
 
-    fn note(&self, error: &Error, sick: bool) {
+    fn record(&self, error: &Error, endpoint_fault: bool) {
         let Inner { counters, breakers, gates, pool, .. } = &**self.inner;
         let now = Instant::now();
-        effort::failed(error);
+        op_context::failed(error);
         if error.kind() == ErrorKind::Timeout {
             counters.timeouts.one();
             gates.of(self.class).overloaded(now, counters);
         }
-        if sick && error.status().is_none() {
+        if endpoint_fault && error.status().is_none() {
             pool.doubt(error.kind() == ErrorKind::Timeout);
         }
-        if sick {
+        if endpoint_fault {
             breakers.of(self.class).failed(now, error, counters);
         }
     }
 
     /// Signing the body did not help: it was not the reason.
     fn give_up(&self, error: Error) -> Error {
-        if self.done.signed && error.kind() == ErrorKind::Denied {
+        if self.tried.signed && error.kind() == ErrorKind::Denied {
             self.inner.signed_in_vain.note(Instant::now());
         }
         error
     }
 
     /// Full jitter: anything between nothing and twice as much as the last time.
-    async fn pause(&mut self, error: Error, again: &Again) -> Result<()> {
+    async fn pause(&mut self, error: Error, retry: &RetryAction) -> Result<()> {
         let Inner { config, counters, budget, .. } = &**self.inner;
         if self.pauses >= config.retries_max {
             return Err(error);
@@ -241,8 +245,10 @@ impl<'c> Tries<'c> {
             return Err(error);
         }
         let bound = PAUSE_BASE.saturating_mul(1 << self.pauses.min(16)).min(PAUSE_MAX);
-        let asked = match again {
-            Again::Backoff(Some(seconds)) => Duration::from_secs((*seconds).min(RETRY_AFTER_MAX_S)),
+        let asked = match retry {
+            RetryAction::Backoff(Some(seconds)) => {
+                Duration::from_secs((*seconds).min(RETRY_AFTER_MAX_S))
+            }
             _ => Duration::ZERO,
         };
         self.pauses += 1;
