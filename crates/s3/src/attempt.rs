@@ -13,14 +13,14 @@ use crate::http::{
 };
 use crate::op_context;
 use crate::request::{Payload, Request, Signer, Signing};
-use crate::retry::{Admission, AttemptError, Class, Permit, Refusal, RetryAction, classify};
+use crate::retry::{Admission, AttemptError, Class, Refusal, RequestPermit, RetryAction, classify};
 use crate::time::{Instant, Stamp};
-use crate::xml::Complaint;
+use crate::xml::ErrorDocument;
 
 /// An error's body is read no further than this.
-const COMPLAINT_BYTES_MAX: usize = 64 * 1024;
+const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
 /// And waited for no longer than this.
-const COMPLAINT_WAIT: Duration = Duration::from_secs(2);
+const ERROR_BODY_WAIT: Duration = Duration::from_secs(2);
 
 /// A store that gave its answers ids within this time gives them: an answer without one is not the
 /// store's.
@@ -40,14 +40,14 @@ pub enum QueueMode {
 #[derive(Debug)]
 pub struct PendingResponse {
     pub head: ResponseHead,
-    way: Transport,
+    transport: Transport,
     destination: Arc<Destination>,
-    who: Credentials,
+    credentials: Credentials,
     signer: Signer,
     unsigned: bool,
     /// Whether a 404 with neither code nor id can be the store's, where it gave no ids of late.
     may_be_silent: bool,
-    _permit: Permit,
+    _permit: RequestPermit,
 }
 
 /// An answer with its small body. Not to be printed: that of a session is a secret.
@@ -58,46 +58,50 @@ pub struct CollectedResponse {
 
 impl Inner {
     /// Sends a request and reads the head of its answer. Dropping the future closes the connection.
-    /// The body may begin in `room`: give that to one request at a time only.
+    /// The body may begin in `ahead_space`: give that to one request at a time only.
     pub async fn open(
         self: &Arc<Self>,
         request: &Request<'_>,
         queue: QueueMode,
-        room: &mut [u8],
+        ahead_space: &mut [u8],
     ) -> Result<PendingResponse, AttemptError> {
         let class = request.class();
         let admission = self
             .breakers
-            .of(class)
+            .class(class)
             .admit(Instant::now(), &self.counters)
             .map_err(AttemptError::fatal)?;
         // Before the turn: a session is made by a request that takes a turn itself.
-        let who = self.identity(request.signer).await.map_err(AttemptError::fatal)?;
+        let credentials = self.identity(request.signer).await.map_err(AttemptError::fatal)?;
         let permit = match (admission, queue) {
-            (Admission::Probe, _) => self.gates.bypass(class),
-            (_, QueueMode::Wait) => self.gates.acquire(class).await,
-            (_, QueueMode::TryNow) => self.gates.try_acquire(class).ok_or_else(no_permit)?,
+            (Admission::Probe, _) => self.limits.bypass(class),
+            (_, QueueMode::Wait) => self.limits.acquire(class).await,
+            (_, QueueMode::TryNow) => self.limits.try_acquire(class).ok_or_else(no_permit)?,
         };
-        op_context::begun();
+        op_context::request_sent();
         self.ask_for_region();
         let destination = self.destination_for(request);
         let now = Instant::now();
-        let (mut way, sent_at) = match self.pool.reuse(&destination.target, now) {
-            Some(way) => (way, now),
+        let (mut transport, sent_at) = match self.pool.reuse(&destination.target, now) {
+            Some(transport) => (transport, now),
             // Apart, since it is large and rare.
             None => (Box::pin(self.connect(&destination)).await?, Instant::now()),
         };
         let stamp = Stamp::of(self.clock.signing());
-        let sign_body = self.signs_bodies() || op_context::is_signed();
-        let signing =
-            Signing { destination: &destination.endpoint, who: &who, stamp: &stamp, sign_body };
-        request.write(&mut way, &signing).map_err(AttemptError::fatal)?;
+        let sign_body = self.signs_bodies() || op_context::signs_bodies();
+        let signing = Signing {
+            destination: &destination.endpoint,
+            credentials: &credentials,
+            stamp: &stamp,
+            sign_body,
+        };
+        request.write(&mut transport, &signing).map_err(AttemptError::fatal)?;
         self.counters.sent(request);
-        if way.is_reused() {
+        if transport.is_reused() {
             self.counters.reused.one();
         }
         let unsigned = request.payload == Payload::Bulk && !sign_body;
-        let answer = self.exchange(&mut way, request, room).await;
+        let answer = self.exchange(&mut transport, request, ahead_space).await;
         log(request, sent_at, &answer);
         let answer = answer.map_err(|failure| self.or_elsewhere(failure, &destination));
         let (head, early) = answer?;
@@ -107,7 +111,7 @@ impl Inner {
         self.learn(class, &head, sent_at);
         if head.is_success() {
             self.destinations.confirm(&destination);
-            who.note_worked();
+            credentials.note_worked();
             if unsigned {
                 self.unsigned_bodies.note_supported();
             }
@@ -121,9 +125,9 @@ impl Inner {
             request.method != "DELETE" && !destination.endpoint.provider().names_answers();
         Ok(PendingResponse {
             head,
-            way,
+            transport,
             destination,
-            who,
+            credentials,
             signer: request.signer,
             unsigned,
             may_be_silent,
@@ -146,7 +150,7 @@ impl Inner {
                     AttemptError { retry: RetryAction::ConfiguredEndpoint, ..failure }
                 }
                 RetryAction::RenewCredentials | RetryAction::CorrectClock
-                    if op_context::is_remedied(&failure.retry)
+                    if op_context::mark_remedied(&failure.retry)
                         && self.destinations.on_failure(destination) =>
                 {
                     AttemptError { retry: RetryAction::ConfiguredEndpoint, ..failure }
@@ -171,30 +175,30 @@ impl Inner {
         let opened = self.pool.open(&destination.target).await.inspect_err(|_| {
             self.destinations.on_unreachable(destination);
         });
-        let (way, spoken) = match opened.map_err(AttemptError::connection)? {
+        let (transport, spoken) = match opened.map_err(AttemptError::connection)? {
             Opened::Http1(conn) => (Transport::Http1(conn), &self.counters.connections_http11),
             Opened::Http2(stream) => (Transport::Http2(stream), &self.counters.connections_http2),
             Opened::Shared(stream) => return Ok(Transport::Http2(stream)),
         };
         self.counters.connections.one();
         spoken.one();
-        if matches!(&way, Transport::Http1(conn) if conn.is_direct()) {
+        if matches!(&transport, Transport::Http1(conn) if conn.is_direct()) {
             self.counters.connections_direct.one();
         }
-        Ok(way)
+        Ok(transport)
     }
 
     /// Sends a request and reads the head of its answer; whether that came early. Where the
     /// endpoint was away and is back, what still hangs is given up.
     async fn exchange(
         &self,
-        way: &mut Transport,
+        transport: &mut Transport,
         request: &Request<'_>,
-        room: &mut [u8],
+        ahead_space: &mut [u8],
     ) -> Result<(ResponseHead, bool), AttemptError> {
         tokio::select! {
             biased;
-            answer = self.stream(way, request, room) => answer,
+            answer = self.stream(transport, request, ahead_space) => answer,
             () = self.recovered.notified() => {
                 let what = "the request hung while the endpoint was away";
                 Err(AttemptError { error: Error::new(ErrorKind::Io, what), retry: RetryAction::StaleConnection, endpoint_fault: false })
@@ -204,24 +208,24 @@ impl Inner {
 
     async fn stream(
         &self,
-        way: &mut Transport,
+        transport: &mut Transport,
         request: &Request<'_>,
-        room: &mut [u8],
+        ahead_space: &mut [u8],
     ) -> Result<(ResponseHead, bool), AttemptError> {
         let stall = self.config.stall_max;
-        let early = match way.send(request.body, stall).await {
+        let early = match transport.send(request.body, stall).await {
             Ok(sent) => sent == Sent::Early,
-            Err(error) => return Err(lost(way, error)),
+            Err(error) => return Err(lost(transport, error)),
         };
-        if let Transport::Http2(stream) = way {
+        if let Transport::Http2(stream) = transport {
             self.counters.copied_http2_bytes.add(std::mem::take(&mut stream.copied));
         }
         if early {
             self.counters.early_answers.one();
         }
-        match way.head(request.method == "HEAD", stall, room).await {
+        match transport.head(request.method == "HEAD", stall, ahead_space).await {
             Ok(head) => Ok((head, early)),
-            Err(error) => Err(lost(way, error)),
+            Err(error) => Err(lost(transport, error)),
         }
     }
 
@@ -240,15 +244,19 @@ impl Inner {
         match head.status {
             429 | 503 => {
                 self.counters.throttled.one();
-                self.gates.of(class).overloaded(now, &self.counters);
+                self.limits.class(class).overloaded(now, &self.counters);
             }
             500.. => {}
             _ => {
-                self.gates.of(class).succeeded(now, now.duration_since(sent_at), &self.counters);
+                self.limits.class(class).succeeded(
+                    now,
+                    now.duration_since(sent_at),
+                    &self.counters,
+                );
             }
         }
         if !matches!(head.status, 500 | 502 | 504)
-            && self.breakers.of(class).succeeded(now, &self.counters)
+            && self.breakers.class(class).succeeded(now, &self.counters)
         {
             self.recovered.notify_waiters();
         }
@@ -274,37 +282,38 @@ impl PendingResponse {
         if !self.head.is_success() {
             return Err(self.refusal(inner).await);
         }
-        let PendingResponse { head, mut way, .. } = self;
+        let PendingResponse { head, mut transport, .. } = self;
         let mut body = Vec::new();
-        let read =
-            way.body(head.framing, Sink::Text(&mut body, bytes_max), inner.config.stall_max).await;
-        if let Transport::Http1(conn) = &mut way {
+        let read = transport
+            .body(head.framing, Sink::Text(&mut body, bytes_max), inner.config.stall_max)
+            .await;
+        if let Transport::Http1(conn) = &mut transport {
             conn.forget();
         }
-        read.map_err(|e| broke(&way, e))?;
-        inner.pool.put(way);
+        read.map_err(|e| broke(&transport, e))?;
+        inner.pool.put(transport);
         Ok(CollectedResponse { head, body })
     }
 
     /// Reads the body into the caller's memory. What the head says must have been checked.
-    pub async fn land(
+    pub async fn read_into(
         self,
         inner: &Inner,
-        landing: &mut BodyBuffer<'_>,
+        buffer: &mut BodyBuffer<'_>,
     ) -> Result<ResponseHead, AttemptError> {
-        let PendingResponse { head, mut way, .. } = self;
-        let before = landing.filled();
-        let read = way.body(head.framing, Sink::Land(landing), inner.config.stall_max).await;
-        inner.counters.bytes_in.add((landing.filled() - before) as u64);
-        match &mut way {
+        let PendingResponse { head, mut transport, .. } = self;
+        let before = buffer.filled();
+        let read = transport.body(head.framing, Sink::Buffer(buffer), inner.config.stall_max).await;
+        inner.counters.bytes_in.add((buffer.filled() - before) as u64);
+        match &mut transport {
             Transport::Http1(conn) => {
                 inner.counters.copied_head_bytes.add(conn.copied);
                 inner.counters.copied_tls_bytes.add(conn.take_copied_tls());
             }
             Transport::Http2(stream) => inner.counters.copied_http2_bytes.add(stream.copied),
         }
-        read.map_err(|e| broke(&way, e))?;
-        inner.pool.put(way);
+        read.map_err(|e| broke(&transport, e))?;
+        inner.pool.put(transport);
         Ok(head)
     }
 
@@ -312,52 +321,52 @@ impl PendingResponse {
     pub async fn refusal(self, inner: &Inner) -> AttemptError {
         let PendingResponse {
             head,
-            mut way,
+            mut transport,
             destination,
-            who,
+            credentials,
             signer,
             unsigned,
             may_be_silent,
             ..
         } = self;
         let mut body = Vec::new();
-        let patience = inner.config.stall_max.min(COMPLAINT_WAIT);
+        let patience = inner.config.stall_max.min(ERROR_BODY_WAIT);
         // A refusal that breaks off is still a refusal.
-        if way
-            .body(head.framing, Sink::Text(&mut body, COMPLAINT_BYTES_MAX), patience)
+        if transport
+            .body(head.framing, Sink::Text(&mut body, ERROR_BODY_BYTES_MAX), patience)
             .await
             .is_ok()
             && head.framing != BodyFraming::UntilClose
         {
-            inner.pool.put(way);
+            inner.pool.put(transport);
         }
-        let complaint = Complaint::of(&body);
-        if complaint.code.as_deref() == Some("NoSuchBucket") {
+        let document_error = ErrorDocument::of(&body);
+        if document_error.code.as_deref() == Some("NoSuchBucket") {
             inner.bucket_missing.store(true, Ordering::Relaxed);
         }
         let header = |name| head.header(name).map(str::to_owned);
         let request_id = header("x-amz-request-id");
         let now = Instant::now();
         let silent = body.is_empty() && may_be_silent && !inner.named.is_within(now, NAMED_FOR);
-        let foreign = complaint.code.is_none() && request_id.is_none() && !silent;
+        let foreign = document_error.code.is_none() && request_id.is_none() && !silent;
         // Where we are sent is followed only as far as it names a region of the same service.
         let elsewhere = || {
             destination
                 .endpoint
-                .region_at(complaint.endpoint.as_deref().or(head.header("location"))?)
+                .region_at(document_error.endpoint.as_deref().or(head.header("location"))?)
         };
         let failure = classify(Refusal {
             status: head.status,
-            code: complaint.code,
-            region: header("x-amz-bucket-region").or(complaint.region).or_else(elsewhere),
+            code: document_error.code,
+            region: header("x-amz-bucket-region").or(document_error.region).or_else(elsewhere),
             signed_for: destination.endpoint.region(),
             retry_after: head.header("retry-after").and_then(|value| value.parse().ok()),
-            request_id: request_id.or(complaint.request_id),
+            request_id: request_id.or(document_error.request_id),
             foreign,
             unsigned: unsigned && !inner.signed_in_vain.is_within(now, IN_VAIN_FOR),
         });
         if failure.retry == RetryAction::RenewCredentials {
-            inner.forget(&who, signer);
+            inner.forget(&credentials, signer);
         } else if failure.retry == RetryAction::CorrectClock
             && inner.clock.learn(head.header("date"), true)
         {
@@ -402,13 +411,13 @@ fn without_salt(key: &str) -> std::borrow::Cow<'_, str> {
 
 /// A connection that broke before its answer: if it had served before and said nothing now, the
 /// store had closed it while it was idle, which is nobody's fault.
-fn lost(way: &Transport, error: Error) -> AttemptError {
-    let end = if let Transport::Http2(stream) = way {
+fn lost(transport: &Transport, error: Error) -> AttemptError {
+    let end = if let Transport::Http2(stream) = transport {
         stream.end
     } else {
         Some(StreamEnd::Broken { first: true })
     };
-    let idle = way.is_reused() && !way.has_heard() && error.kind() == ErrorKind::Io;
+    let idle = transport.is_reused() && !transport.has_received() && error.kind() == ErrorKind::Io;
     match end {
         Some(StreamEnd::Unprocessed) => {
             AttemptError { error, retry: RetryAction::Unprocessed, endpoint_fault: false }
@@ -416,14 +425,14 @@ fn lost(way: &Transport, error: Error) -> AttemptError {
         Some(StreamEnd::Broken { .. }) if idle => {
             AttemptError { error, retry: RetryAction::StaleConnection, endpoint_fault: false }
         }
-        _ => broke(way, error),
+        _ => broke(transport, error),
     }
 }
 
 /// Of many requests on one connection that broke only the first counts as a failure of the store.
-fn broke(way: &Transport, error: Error) -> AttemptError {
+fn broke(transport: &Transport, error: Error) -> AttemptError {
     let failure = AttemptError::connection(error);
-    match way {
+    match transport {
         Transport::Http2(stream) if stream.end == Some(StreamEnd::Broken { first: false }) => {
             AttemptError { endpoint_fault: false, ..failure }
         }

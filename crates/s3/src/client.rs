@@ -18,10 +18,10 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::features::{FeatureSupport, LastSeen};
 use crate::http::{Dialer, Pool};
-use crate::op_context::{EFFORT, Effort};
+use crate::op_context::{OP_CONTEXT, OpContext};
 use crate::ops::Listings;
 use crate::request::Request;
-use crate::retry::{Breakers, Budget, Class, Gates};
+use crate::retry::{Breakers, Budget, Class, ConcurrencyLimits};
 use crate::time::Instant;
 
 /// A client of one bucket. Clones share everything but the deadline.
@@ -47,7 +47,7 @@ pub(crate) struct Inner {
     pub config: Config,
     pub destinations: Destinations,
     pub pool: Pool,
-    pub gates: Gates,
+    pub limits: ConcurrencyLimits,
     pub breakers: Breakers,
     pub budget: Budget,
     pub clock: Clock,
@@ -104,7 +104,7 @@ impl Client {
         let inner = Inner {
             destinations: Destinations::new(config.endpoint.clone()),
             pool: Pool::new(dialer, config.idle_max),
-            gates: Gates::new(config.requests_max),
+            limits: ConcurrencyLimits::new(config.requests_max),
             breakers: Breakers::new(),
             budget: Budget::new(),
             clock: Clock::default(),
@@ -158,7 +158,7 @@ impl Client {
     /// How many GETs and HEADs may be in flight now. Writes, deletes and listings have a pace of
     /// their own, which this does not follow.
     pub fn requests_limit(&self) -> usize {
-        self.inner.gates.of(Class::Read).current()
+        self.inner.limits.class(Class::Read).current()
     }
 
     /// Whether the store said last that there is no such bucket. One answer of the bucket ends
@@ -190,7 +190,8 @@ impl Client {
             Deadline::After(time) => start.checked_add(time),
             Deadline::At(instant) => Some(instant),
         };
-        let mut work = std::pin::pin!(EFFORT.scope(RefCell::new(Effort::starting(start)), work));
+        let mut work =
+            std::pin::pin!(OP_CONTEXT.scope(RefCell::new(OpContext::starting(start)), work));
         let result = match end {
             // Nothing is begun that cannot be ended.
             Some(end) if end <= start => {
@@ -203,38 +204,42 @@ impl Client {
         if let Ok(Ok(done)) = result {
             return Ok(done);
         }
-        let effort = work.take_value().map(RefCell::into_inner).unwrap_or_default();
-        let attempts = effort.attempts;
+        let context = work.take_value().map(RefCell::into_inner).unwrap_or_default();
+        let attempts = context.attempts;
         let error = match result {
             Ok(Err(error)) => error,
-            _ => self.out_of_time(class, start, effort),
+            _ => self.out_of_time(class, start, context),
         };
-        Err(error.with_op(op).with_effort(attempts, start.elapsed()))
+        Err(error.with_op(op).with_attempts(attempts, start.elapsed()))
     }
 
-    fn out_of_time(&self, class: Class, start: Instant, effort: Effort) -> Error {
+    fn out_of_time(&self, class: Class, start: Instant, context: OpContext) -> Error {
         let Inner { counters, breakers, pool, .. } = &*self.inner;
-        let breaker = breakers.of(class);
+        let breaker = breakers.class(class);
         counters.deadlines.one();
         let (error, others) = (Error::new(ErrorKind::Timeout, LATE), breaker.failure_since(start));
         let caused =
             |cause: Option<Error>| cause.into_iter().fold(error.clone(), Error::with_source);
         // Waiting for a turn at a healthy endpoint says nothing against it, and neither does less
         // time than it needs to answer.
-        let waited = effort.sent_at.map_or(Duration::ZERO, |sent_at| sent_at.elapsed());
-        if breaker.is_silent_since(start) && waited >= self.inner.gates.of(class).patience() {
-            pool.doubt(true);
+        let waited = context.sent_at.map_or(Duration::ZERO, |sent_at| sent_at.elapsed());
+        if breaker.is_silent_since(start) && waited >= self.inner.limits.class(class).silence_min()
+        {
+            pool.invalidate_dns(true);
             self.inner.destinations.leave_unproven();
-            breaker.failed(Instant::now(), &caused(effort.last.clone()), counters);
+            breaker.failed(Instant::now(), &caused(context.last.clone()), counters);
         }
         // Of those that only waited, what kept the others.
-        caused(effort.last.or(others))
+        caused(context.last.or(others))
     }
 
     /// What does not work at the endpoint now, a sentence each with the last failure as the cause:
     /// while its requests are held back.
     pub fn outages(&self) -> Vec<String> {
-        Class::ALL.into_iter().filter_map(|class| self.inner.breakers.of(class).outage()).collect()
+        Class::ALL
+            .into_iter()
+            .filter_map(|class| self.inner.breakers.class(class).outage())
+            .collect()
     }
 }
 
@@ -242,7 +247,7 @@ const LATE: &str = "the deadline passed";
 
 /// The error of an operation whose deadline had passed before it began.
 fn late(op: &'static str, start: Instant) -> Error {
-    Error::new(ErrorKind::Timeout, LATE).with_op(op).with_effort(0, start.elapsed())
+    Error::new(ErrorKind::Timeout, LATE).with_op(op).with_attempts(0, start.elapsed())
 }
 
 impl Inner {

@@ -4,8 +4,8 @@
 //! One wrong answer can name a region: that of a proxy, of a store that is half started, or any
 //! over plain HTTP. So a region is learned like all else that answers say. It must have the shape
 //! of one and its host must resolve; it is on trial until an answer there was a success; what fails
-//! there leads back to the configured endpoint. Now and then one request of ours asks the configured
-//! endpoint again, while all others go on. The configured endpoint is never
+//! there leads back to the configured endpoint. Now and then one request of ours asks the
+//! configured endpoint again, while all others go on. The configured endpoint is never
 //! forgotten: each move starts from it, so that no chain of answers leads further than one answer
 //! could.
 
@@ -74,7 +74,8 @@ impl Destinations {
         Arc::clone(&self.configured)
     }
 
-    /// The learned destination, where it is time to ask the configured endpoint again: for one caller.
+    /// The learned destination, where it is time to ask the configured endpoint again: for one
+    /// caller.
     pub fn recheck_due(&self, now: Instant) -> Option<Arc<Destination>> {
         let is_due = |learned: &Learned| now >= learned.recheck_at;
         if !self.read().as_ref().is_some_and(is_due) {
@@ -86,7 +87,8 @@ impl Destinations {
         Some(Arc::clone(&learned.destination))
     }
 
-    /// The learned destination stays for as long again. Where nobody confirmed it, it is on trial again.
+    /// The learned destination stays for as long again. Where nobody confirmed it, it is on trial
+    /// again.
     pub fn extend(&self, destination: &Arc<Destination>, is_confirmed: bool, now: Instant) {
         if let Some(learned) =
             self.write().as_mut().filter(|learned| Arc::ptr_eq(&learned.destination, destination))
@@ -134,9 +136,9 @@ impl Destinations {
         }
     }
 
-    /// Something failed at this destination that another destination might do: back to the configured one, unless
-    /// this is it or was proven. Returns whether a request that went to this destination should go
-    /// elsewhere now.
+    /// Something failed at this destination that another destination might do: back to the
+    /// configured one, unless this is it or was proven. Returns whether a request that went to
+    /// this destination should go elsewhere now.
     pub fn on_failure(&self, destination: &Arc<Destination>) -> bool {
         self.leave(destination, |learned| !learned.proven.load(Ordering::Relaxed))
     }
@@ -146,8 +148,8 @@ impl Destinations {
         self.leave(destination, |_| true)
     }
 
-    /// A whole operation had no answer: back to the configured destination, unless the learned one was
-    /// proven.
+    /// A whole operation had no answer: back to the configured destination, unless the learned one
+    /// was proven.
     pub fn leave_unproven(&self) {
         self.write().take_if(|learned| !learned.proven.load(Ordering::Relaxed));
     }

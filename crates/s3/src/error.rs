@@ -131,7 +131,7 @@ impl Error {
     }
 
     /// Adds how many requests the operation sent and how long it took.
-    pub(crate) fn with_effort(mut self, attempts: u32, elapsed: Duration) -> Self {
+    pub(crate) fn with_attempts(mut self, attempts: u32, elapsed: Duration) -> Self {
         (self.0.attempts, self.0.elapsed) = (attempts, Some(elapsed));
         self
     }

@@ -1,6 +1,6 @@
 //! What answers say of the store beside what was asked. Each may have come from a proxy, from one
-//! node of many, or at a bad moment, so nothing is learned for good: it takes several operations that
-//! did not overlap, or the store's own word, and expires.
+//! node of many, or at a bad moment, so nothing is learned for good: it takes several operations
+//! that did not overlap, or the store's own word, and expires.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;

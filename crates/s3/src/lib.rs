@@ -1,8 +1,8 @@
 //! An S3 client for caches: whole objects of 64 KiB to 64 MiB straight into and out of registered
 //! memory, at the cost of the kernel's copy, and back on its feet seconds after any fault.
 //!
-//! A [`Client`] serves one bucket. Name it by a [`BucketAddress`], resolve that to an [`Endpoint`], add
-//! credentials, and adjust the [`Config`] where its defaults do not fit:
+//! A [`Client`] serves one bucket. Name it by a [`BucketAddress`], resolve that to an [`Endpoint`],
+//! add credentials, and adjust the [`Config`] where its defaults do not fit:
 //!
 //! ```no_run
 //! # async fn example(lease: &mut kvtier_mem::Lease) -> kvtier_s3::Result<()> {
@@ -92,7 +92,7 @@ pub mod fuzzing {
 
     /// Every answer in XML.
     pub fn xml(bytes: &[u8]) {
-        crate::xml::Complaint::of(bytes);
+        crate::xml::ErrorDocument::of(bytes);
         crate::ops::fuzz_answers(bytes);
         crate::probe::fuzz_settings(bytes);
         crate::creds::current::fuzz_session(bytes);
@@ -136,14 +136,12 @@ pub mod fuzzing {
     pub fn sink(bytes: &[u8], room: usize) {
         let mut memory = vec![0x5A; room + 8];
         let (mine, guard) = memory.split_at_mut(room);
-        let mut landing = BodyBuffer::new(mine);
+        let mut buffer = BodyBuffer::new(mine);
         for piece in bytes.chunks(7) {
-            if Sink::Land(&mut landing).copy(piece).is_err() {
+            if Sink::Buffer(&mut buffer).copy(piece).is_err() {
                 break;
             }
         }
-        assert!(
-            landing.filled() == bytes.len().min(room) && guard.iter().all(|byte| *byte == 0x5A)
-        );
+        assert!(buffer.filled() == bytes.len().min(room) && guard.iter().all(|byte| *byte == 0x5A));
     }
 }

@@ -9,12 +9,12 @@ use crate::time::Instant;
 
 tokio::task_local! {
     /// That of the operation that this task is at; tasks that it spawns have none.
-    pub static EFFORT: RefCell<Effort>;
+    pub static OP_CONTEXT: RefCell<OpContext>;
 }
 
 /// One operation's attempts.
 #[derive(Debug, Default)]
-pub struct Effort {
+pub struct OpContext {
     /// When the operation began.
     began: Option<Instant>,
     pub attempts: u32,
@@ -22,52 +22,56 @@ pub struct Effort {
     pub sent_at: Option<Instant>,
     pub last: Option<Error>,
     /// Whether it signs hashes of bodies, since one was refused without.
-    signed: bool,
+    signs_bodies: bool,
     /// Whether it had an answer against its credentials, and one against its clock.
     remedied: [bool; 2],
 }
 
-impl Effort {
+impl OpContext {
     /// None yet, of an operation that begins now.
     pub fn starting(now: Instant) -> Self {
-        Effort { began: Some(now), ..Effort::default() }
+        OpContext { began: Some(now), ..OpContext::default() }
     }
 }
 
 /// When the operation began; now outside of one.
 pub fn op_began() -> Instant {
-    EFFORT.try_with(|effort| effort.borrow().began).ok().flatten().unwrap_or_else(Instant::now)
+    OP_CONTEXT
+        .try_with(|context| context.borrow().began)
+        .ok()
+        .flatten()
+        .unwrap_or_else(Instant::now)
 }
 
 /// From now on the operation signs the hashes of its bodies.
-pub fn sign() {
-    let _ = EFFORT.try_with(|effort| effort.borrow_mut().signed = true);
+pub fn sign_bodies() {
+    let _ = OP_CONTEXT.try_with(|context| context.borrow_mut().signs_bodies = true);
 }
 
 /// Whether it does.
-pub fn is_signed() -> bool {
-    EFFORT.try_with(|effort| effort.borrow().signed).unwrap_or(false)
+pub fn signs_bodies() -> bool {
+    OP_CONTEXT.try_with(|context| context.borrow().signs_bodies).unwrap_or(false)
 }
 
 /// Whether the operation tried this remedy before; from now on it did.
-pub fn is_remedied(remedy: &RetryAction) -> bool {
-    let place = usize::from(*remedy == RetryAction::CorrectClock);
-    EFFORT
-        .try_with(|effort| std::mem::replace(&mut effort.borrow_mut().remedied[place], true))
+pub fn mark_remedied(remedy: &RetryAction) -> bool {
+    let slot = usize::from(*remedy == RetryAction::CorrectClock);
+    OP_CONTEXT
+        .try_with(|context| std::mem::replace(&mut context.borrow_mut().remedied[slot], true))
         .unwrap_or(false)
 }
 
 /// A request is sent.
-pub fn begun() {
-    let _ = EFFORT.try_with(|effort| {
-        let mut effort = effort.borrow_mut();
-        (effort.attempts, effort.sent_at) = (effort.attempts + 1, Some(Instant::now()));
+pub fn request_sent() {
+    let _ = OP_CONTEXT.try_with(|context| {
+        let mut context = context.borrow_mut();
+        (context.attempts, context.sent_at) = (context.attempts + 1, Some(Instant::now()));
     });
 }
 
 /// A request failed. One that was not sent is none.
-pub fn failed(error: &Error) {
+pub fn request_failed(error: &Error) {
     if error.kind() != ErrorKind::Unavailable {
-        let _ = EFFORT.try_with(|effort| effort.borrow_mut().last = Some(error.clone()));
+        let _ = OP_CONTEXT.try_with(|context| context.borrow_mut().last = Some(error.clone()));
     }
 }

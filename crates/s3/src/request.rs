@@ -42,7 +42,7 @@ pub struct Signing<'a> {
     /// Where it goes.
     pub destination: &'a Endpoint,
     /// Whose name it bears.
-    pub who: &'a Credentials,
+    pub credentials: &'a Credentials,
     /// When.
     pub stamp: &'a Stamp,
     /// Whether a bulk body's hash is signed.
@@ -127,12 +127,12 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Writes its head for the way that it takes.
-    pub fn write(&self, way: &mut Transport, signing: &Signing<'_>) -> Result<()> {
-        match way {
+    /// Writes its head for the transport that it takes.
+    pub fn write(&self, transport: &mut Transport, signing: &Signing<'_>) -> Result<()> {
+        match transport {
             Transport::Http1(conn) => {
                 conn.out.clear();
-                self.make_room(&mut conn.out, signing.who);
+                self.reserve_head(&mut conn.out, signing.credentials);
                 self.sign(
                     &mut Http1Head(&mut conn.out),
                     &conn.target.authority,
@@ -151,8 +151,8 @@ impl<'a> Request<'a> {
 
     /// Room for all of a head that has a token in it, before there is any: a buffer that grows
     /// leaves copies behind.
-    fn make_room(&self, out: &mut Zeroizing<Vec<u8>>, who: &Credentials) {
-        let Some(token) = who.token() else { return };
+    fn reserve_head(&self, out: &mut Zeroizing<Vec<u8>>, credentials: &Credentials) {
+        let Some(token) = credentials.token() else { return };
         let own = |(name, value): &(&str, &str)| name.len() + value.len();
         let said: usize = self.headers.iter().chain(self.query).map(own).sum();
         // Behind the head it stands once more, as it is signed. Of a key or a query every byte may
@@ -170,7 +170,7 @@ impl<'a> Request<'a> {
         path: &mut String,
         signing: &Signing<'_>,
     ) -> Result<()> {
-        let Signing { destination, who, stamp, sign_body } = *signing;
+        let Signing { destination, credentials, stamp, sign_body } = *signing;
         let split = self.target(path, destination);
         let (path, query) = path.split_at(split);
         let hash;
@@ -187,7 +187,7 @@ impl<'a> Request<'a> {
         } else {
             "x-amz-security-token"
         };
-        let token = who.token().map(|token| (token_name, token));
+        let token = credentials.token().map(|token| (token_name, token));
         let own = [
             ("host", authority),
             ("x-amz-content-sha256", payload),
@@ -209,7 +209,7 @@ impl<'a> Request<'a> {
         }
         let parts = Parts { method: self.method, path, query, headers: &headers, payload };
         form.header("authorization", &|out| {
-            who.authorize(out, &parts, (destination.region(), destination.service()), stamp)
+            credentials.authorize(out, &parts, (destination.region(), destination.service()), stamp)
         });
         form.end();
         Ok(())
@@ -278,14 +278,14 @@ mod tests {
             let who = Credentials::temporary("AKID", "s", Some("t".repeat(len)), None);
             let signing = Signing {
                 destination: &destination,
-                who: &who,
+                credentials: &who,
                 stamp: &Stamp::of(0),
                 sign_body: false,
             };
             let headers = [("x-amz-meta-kvtier", meta.as_str()), ("range", "bytes=0-1")];
             let request = Request { headers: &headers, ..Request::new("GET", Some(&key)) };
             let mut out = Zeroizing::new(Vec::new());
-            request.make_room(&mut out, &who);
+            request.reserve_head(&mut out, &who);
             let room = out.capacity();
             request
                 .sign(&mut Http1Head(&mut out), "127.0.0.1:9000", &mut String::new(), &signing)

@@ -11,7 +11,7 @@ use crate::attempt::CollectedResponse;
 use crate::error::{Error, ErrorKind};
 use crate::http::ResponseHead;
 use crate::retry::{AttemptError, Refusal, RetryAction, classify};
-use crate::xml::{self, Complaint};
+use crate::xml::{self, ErrorDocument};
 
 /// What an answer is read by.
 pub type Parse<T> = fn(&ResponseHead, &[u8]) -> Result<T, AttemptError>;
@@ -47,7 +47,7 @@ pub fn done(_: &ResponseHead, body: &[u8]) -> Result<(), AttemptError> {
     let read = xml::each(body, |path, _| {
         is_page |= path.len() == 1 && path[0].eq_ignore_ascii_case("html")
     });
-    match complaint(body) {
+    match document_error(body) {
         Some(failure) => Err(failure),
         None if is_page || read.is_err() => Err(foreign(xml::nonsense())),
         None => Ok(()),
@@ -78,7 +78,7 @@ pub fn document(
 ) -> Result<(), AttemptError> {
     match xml::each_in(body, root, leaf) {
         Ok(()) => Ok(()),
-        Err(e) => Err(complaint(body).unwrap_or_else(|| foreign(e))),
+        Err(e) => Err(document_error(body).unwrap_or_else(|| foreign(e))),
     }
 }
 
@@ -89,9 +89,9 @@ pub fn foreign(error: Error) -> AttemptError {
 }
 
 /// The error that a body with a good status is, if it is one.
-fn complaint(body: &[u8]) -> Option<AttemptError> {
+fn document_error(body: &[u8]) -> Option<AttemptError> {
     xml::each_in(body, "Error", |_, _| {}).ok()?;
-    let Complaint { code, request_id, .. } = Complaint::of(body);
+    let ErrorDocument { code, request_id, .. } = ErrorDocument::of(body);
     // The status that the error would have had by itself.
     let status = match code.as_deref().unwrap_or_default() {
         "AccessDenied" | "SignatureDoesNotMatch" | "AccountProblem" | "AllAccessDisabled" => 403,

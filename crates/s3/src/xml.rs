@@ -82,7 +82,7 @@ fn each_below(
 
 /// What an error body says.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Complaint {
+pub struct ErrorDocument {
     /// `Code`.
     pub code: Option<String>,
     /// `Region`.
@@ -93,11 +93,11 @@ pub struct Complaint {
     pub endpoint: Option<String>,
 }
 
-impl Complaint {
+impl ErrorDocument {
     /// Of an error body; empty for a proxy's HTML, for nothing, and for anything else that is not
     /// S3's.
     pub fn of(body: &[u8]) -> Self {
-        let mut found = Complaint::default();
+        let mut found = ErrorDocument::default();
         let read = each(body, |path, text| {
             let [error, field] = path else { return };
             let slot = match field.as_str() {
@@ -112,7 +112,7 @@ impl Complaint {
                 *slot = Some(text.to_owned());
             }
         });
-        if read.is_ok() { found } else { Complaint::default() }
+        if read.is_ok() { found } else { ErrorDocument::default() }
     }
 }
 
@@ -132,7 +132,7 @@ pub fn escape(out: &mut String, text: &str) {
 }
 
 /// Whether XML 1.0 has a form for all of it.
-pub fn is_sayable(text: &str) -> bool {
+pub fn is_expressible(text: &str) -> bool {
     text.chars()
         .all(|char| !matches!(char, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}'))
 }
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn complaints_of_stores_and_of_proxies() {
         let body = b"<Error><Code>NoSuchKey</Code><Message>x</Message><Region>eu</Region></Error>";
-        let found = Complaint::of(body);
+        let found = ErrorDocument::of(body);
         assert_eq!(
             (found.code.as_deref(), found.region.as_deref()),
             (Some("NoSuchKey"), Some("eu"))
@@ -173,7 +173,7 @@ mod tests {
             b"<Error><Code>cut",
             b"\xff<Error/>",
         ] {
-            assert_eq!(Complaint::of(body), Complaint::default());
+            assert_eq!(ErrorDocument::of(body), ErrorDocument::default());
         }
     }
 
@@ -193,6 +193,6 @@ mod tests {
         let mut back = String::new();
         each(xml.as_bytes(), |_, text| back = text.to_owned()).unwrap();
         assert_eq!(back, odd);
-        assert!(is_sayable(odd) && !is_sayable("\u{1}"));
+        assert!(is_expressible(odd) && !is_expressible("\u{1}"));
     }
 }

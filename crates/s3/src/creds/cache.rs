@@ -1,5 +1,5 @@
-//! Things that expire: fetched by one caller at a time, finish_refresh in the background while the old one
-//! is still good, and kept as long as they are valid when renewing fails.
+//! Things that expire: fetched by one caller at a time, finish_refresh in the background while the
+//! old one is still good, and kept as long as they are valid when renewing fails.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -40,7 +40,7 @@ const LIFE_MAX_S: i64 = 30 * 24 * 3600;
 /// A fetch of new credentials.
 pub type Fetch = Pin<Box<dyn Future<Output = Result<Credentials>> + Send>>;
 
-/// Credentials that are kept cache.
+/// Caches credentials and renews them before they expire.
 #[derive(Debug)]
 pub struct CredentialCache {
     pause_max: Duration,
@@ -64,7 +64,7 @@ struct Failed {
     error: Error,
 }
 
-/// What waiting for one's guard comes to.
+/// The result of waiting for the right to fetch.
 #[derive(Debug)]
 pub enum FetchTurn {
     /// Another fetched these meanwhile.
@@ -144,7 +144,7 @@ impl CredentialCache {
         }
     }
 
-    /// The result of a fetch, by the one whose guard it was.
+    /// Stores the result of a fetch by the holder of `guard`.
     pub fn finish_fetch(&self, now: i64, result: &Result<Credentials>, guard: FetchGuard) {
         match result {
             Ok(credentials) => {

@@ -77,7 +77,7 @@ impl<'a> BodyBuffer<'a> {
     }
 
     /// Bytes that still fit.
-    pub fn room(&self) -> usize {
+    pub fn remaining(&self) -> usize {
         self.len - self.filled
     }
 
@@ -102,7 +102,7 @@ impl<'a> BodyBuffer<'a> {
     }
 
     /// The next `len` bytes, of one piece, hold data.
-    fn take_in(&mut self, len: usize) {
+    fn commit(&mut self, len: usize) {
         let start = self.filled;
         self.filled += len;
         if self.sum.is_none() && self.observer.is_none() {
@@ -125,7 +125,7 @@ impl<'a> BodyBuffer<'a> {
 #[derive(Debug)]
 pub enum Sink<'b, 'a> {
     /// The caller's memory.
-    Land(&'b mut BodyBuffer<'a>),
+    Buffer(&'b mut BodyBuffer<'a>),
     /// A small body, at most that many bytes.
     Text(&'b mut Vec<u8>, usize),
 }
@@ -135,11 +135,11 @@ impl Sink<'_, '_> {
     /// when there is none.
     pub fn space(&mut self, want: usize) -> Result<&mut [u8]> {
         match self {
-            Sink::Land(landing) => {
-                let summed = landing.sum.is_some() || landing.observer.is_some();
+            Sink::Buffer(buffer) => {
+                let summed = buffer.sum.is_some() || buffer.observer.is_some();
                 let window = if summed { WINDOW_BYTES } else { usize::MAX };
-                let (start, room) = (landing.filled, landing.len);
-                let piece = landing.piece(start);
+                let (start, room) = (buffer.filled, buffer.len);
+                let piece = buffer.piece(start);
                 let len = want.min(piece.len()).min(window);
                 if len == 0 {
                     return Err(too_long(room));
@@ -161,13 +161,13 @@ impl Sink<'_, '_> {
     /// Says that the first `len` of the `of` bytes that [`Sink::space`] gave now hold data.
     pub fn filled(&mut self, len: usize, of: usize) {
         match self {
-            Sink::Land(landing) => landing.take_in(len),
+            Sink::Buffer(buffer) => buffer.commit(len),
             Sink::Text(text, _) => text.truncate(text.len() - (of - len)),
         }
     }
 
     /// Says that the first `bytes` of [`BodyBuffer::next`] hold data already.
-    pub fn landed(&mut self, mut bytes: usize) -> Result<()> {
+    pub fn received(&mut self, mut bytes: usize) -> Result<()> {
         while bytes > 0 {
             if let Sink::Text(..) = self {
                 return Err(Error::new(
@@ -210,18 +210,18 @@ mod tests {
     fn nothing_lands_outside() {
         let mut memory = [0; 8];
         let (mine, guard) = memory.split_at_mut(5);
-        let mut landing = BodyBuffer::new(mine);
-        assert!(Sink::Land(&mut landing).copy(b"123").is_ok());
-        assert_eq!(Sink::Land(&mut landing).copy(b"4567").unwrap_err().kind(), ErrorKind::Corrupt);
-        assert_eq!((landing.filled(), landing.room()), (5, 0));
+        let mut buffer = BodyBuffer::new(mine);
+        assert!(Sink::Buffer(&mut buffer).copy(b"123").is_ok());
+        assert_eq!(Sink::Buffer(&mut buffer).copy(b"4567").unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!((buffer.filled(), buffer.remaining()), (5, 0));
         assert_eq!(guard, [0; 3]);
         assert_eq!(memory, *b"12345\0\0\0");
     }
 
     #[derive(Debug, Default)]
-    struct Heard(Vec<u8>);
+    struct Recorder(Vec<u8>);
 
-    impl BodyObserver for Heard {
+    impl BodyObserver for Recorder {
         fn begin(&mut self, _: &ResponseHead) -> bool {
             self.0.clear();
             true
@@ -233,17 +233,17 @@ mod tests {
 
     #[test]
     fn pieces_are_filled_in_order_and_watched() {
-        let (mut memory, mut heard) = ([0; 9], Heard::default());
+        let (mut memory, mut received) = ([0; 9], Recorder::default());
         let (first, rest) = memory.split_at_mut(3);
         let (none, rest) = rest.split_at_mut(0);
         let (second, guard) = rest.split_at_mut(4);
-        let mut landing = BodyBuffer::new(first).then(vec![none, second]).observed_by(&mut heard);
-        assert_eq!(landing.room(), 7);
-        assert!(Sink::Land(&mut landing).copy(b"12345").is_ok());
-        assert_eq!((landing.filled(), landing.room()), (5, 2));
-        assert!(Sink::Land(&mut landing).copy(b"678").is_err());
+        let mut buffer = BodyBuffer::new(first).then(vec![none, second]).observed_by(&mut received);
+        assert_eq!(buffer.remaining(), 7);
+        assert!(Sink::Buffer(&mut buffer).copy(b"12345").is_ok());
+        assert_eq!((buffer.filled(), buffer.remaining()), (5, 2));
+        assert!(Sink::Buffer(&mut buffer).copy(b"678").is_err());
         assert_eq!(guard, [0; 2]);
-        assert_eq!((&memory, &heard.0[..]), (b"1234567\0\0", &b"1234567"[..]));
+        assert_eq!((&memory, &received.0[..]), (b"1234567\0\0", &b"1234567"[..]));
     }
 
     #[test]

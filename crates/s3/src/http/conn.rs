@@ -46,7 +46,7 @@ pub struct Conn {
     stream: Stream,
     /// Where it leads.
     pub target: Arc<Target>,
-    /// The head under construction; kept between requests for its room, and wiped at the end,
+    /// The head under construction; kept between requests for its capacity, and wiped at the end,
     /// since tokens go into it.
     pub out: Zeroizing<Vec<u8>>,
     /// The path and query under construction.
@@ -59,7 +59,7 @@ pub struct Conn {
     pub spent: bool,
     /// Body bytes that were copied because they came with the head.
     pub copied: u64,
-    patience: IdleTimeout,
+    idle_timeout: IdleTimeout,
     low_water: LowWater,
     read_buffer: ReadBuffer,
     /// How long the head of the last answer with a bulk body was, and whether the one before was
@@ -80,7 +80,7 @@ impl Conn {
     pub(super) fn new(stream: Stream, target: Arc<Target>) -> Box<Self> {
         let (out, path, read_buffer) =
             (Vec::with_capacity(1024).into(), String::with_capacity(128), ReadBuffer::new());
-        let (parked, patience) = (Instant::now(), IdleTimeout::new());
+        let (parked, idle_timeout) = (Instant::now(), IdleTimeout::new());
         let (reused, spent) = (false, false);
         Box::new(Conn {
             stream,
@@ -91,7 +91,7 @@ impl Conn {
             reused,
             spent,
             copied: 0,
-            patience,
+            idle_timeout,
             low_water: LowWater::new(),
             read_buffer,
             usual: (0, false),
@@ -127,7 +127,7 @@ impl Conn {
     }
 
     /// Whether any byte of an answer has come.
-    pub fn has_heard(&self) -> bool {
+    pub fn has_received(&self) -> bool {
         !self.read_buffer.is_empty()
     }
 
@@ -143,8 +143,8 @@ impl Conn {
                 &self.out[sent.min(self.out.len())..],
                 &body[sent.saturating_sub(self.out.len())..],
             ];
-            let Conn { stream, read_buffer, patience, .. } = self;
-            match patience.with(idle, |cx| poll_send(cx, stream, rest, read_buffer)).await {
+            let Conn { stream, read_buffer, idle_timeout, .. } = self;
+            match idle_timeout.wait(idle, |cx| poll_send(cx, stream, rest, read_buffer)).await {
                 Some(Ok(Some(0))) => return Ok(Sent::All),
                 Some(Ok(Some(bytes))) => sent += bytes,
                 Some(Ok(None)) if self.is_interim()? => {}
@@ -154,7 +154,7 @@ impl Conn {
                 }
                 Some(Err(e)) => {
                     self.spent = true;
-                    return if self.last_words().await {
+                    return if self.early_response().await {
                         Ok(Sent::Early)
                     } else {
                         Err(broken("sending", e))
@@ -192,7 +192,7 @@ impl Conn {
     }
 
     /// After a failed write: whether the server's reason can still be read.
-    async fn last_words(&mut self) -> bool {
+    async fn early_response(&mut self) -> bool {
         const PATIENCE: Duration = Duration::from_millis(200);
         let end = Instant::now() + PATIENCE;
         loop {
@@ -213,28 +213,28 @@ impl Conn {
         self.read_more(READ_BYTES, [&mut [], &mut []], (idle, doing)).await.map(drop)
     }
 
-    /// Reads at most `bytes` more into the buffer, and what comes behind them into `room` and then
-    /// `spare`: how many those are.
+    /// Reads at most `bytes` more into the buffer, and what comes behind them into `ahead_space`
+    /// and then `spare`: how many those are.
     async fn read_more(
         &mut self,
         bytes: usize,
-        [room, spare]: [&mut [u8]; 2],
+        [ahead_space, spare]: [&mut [u8]; 2],
         (idle, doing): (Duration, &'static str),
     ) -> Result<usize> {
-        let Conn { stream, read_buffer, patience, .. } = self;
+        let Conn { stream, read_buffer, idle_timeout, .. } = self;
         let space = read_buffer.space(bytes);
-        let got = match room.is_empty() {
-            true => patience.with(idle, |cx| stream.poll_fill(cx, space)).await,
+        let got = match ahead_space.is_empty() {
+            true => idle_timeout.wait(idle, |cx| stream.poll_fill(cx, space)).await,
             false => {
-                patience
-                    .with(idle, |cx| {
-                        stream.poll_read_pieces(cx, [&mut *space, &mut *room, &mut *spare])
+                idle_timeout
+                    .wait(idle, |cx| {
+                        stream.poll_read_pieces(cx, [&mut *space, &mut *ahead_space, &mut *spare])
                     })
                     .await
             }
         };
         let count = got.as_ref().and_then(|got| got.as_ref().ok()).copied().unwrap_or(0);
-        read_buffer.came(count.min(bytes));
+        read_buffer.commit(count.min(bytes));
         match got {
             Some(Ok(0)) => Err(broken(doing, io::ErrorKind::UnexpectedEof.into())),
             Some(got) => got.map(|_| count.saturating_sub(bytes)).map_err(|e| broken(doing, e)),
@@ -242,25 +242,27 @@ impl Conn {
         }
     }
 
-    /// The head of the answer; interim ones are skipped. The body may begin in `room`, where the
-    /// caller wants it: [`Conn::body`] knows. Of any other answer nothing is there that counts.
+    /// The head of the answer; interim ones are skipped. The body may begin in `ahead_space`, where
+    /// the caller wants it: [`Conn::body`] knows. Of any other answer nothing is there that
+    /// counts.
     pub async fn head(
         &mut self,
         bodiless: bool,
         idle: Duration,
-        room: &mut [u8],
+        ahead_space: &mut [u8],
     ) -> Result<ResponseHead> {
         const DOING: &str = "waiting for the answer";
         // Room for one byte more than the answer should have: where that stays empty, the socket
         // is.
         let (mut spare, spared) = ([0], usize::from(self.fitted));
         let got = match self.usual {
-            (usual, true) if self.read_buffer.is_empty() && !room.is_empty() => {
-                self.read_more(usual, [&mut *room, &mut spare[..spared]], (idle, DOING)).await?
+            (usual, true) if self.read_buffer.is_empty() && !ahead_space.is_empty() => {
+                self.read_more(usual, [&mut *ahead_space, &mut spare[..spared]], (idle, DOING))
+                    .await?
             }
             _ => 0,
         };
-        let mut behind = got.min(room.len());
+        let mut behind = got.min(ahead_space.len());
         let mut spare = &spare[..got - behind];
         loop {
             let parsed = ResponseHead::parse(self.read_buffer.rest(), bodiless)?;
@@ -273,14 +275,14 @@ impl Conn {
             // Otherwise it is not what was expected: what came behind is looked at like all else,
             // and copied.
             let more = std::mem::take(&mut behind);
-            self.read_buffer.push(&room[..more]);
+            self.read_buffer.push(&ahead_space[..more]);
             self.read_buffer.push(std::mem::take(&mut spare));
             match parsed {
                 Some((head, len)) if matches!(head.status, 100..=199) => self.count_interim(len)?,
                 Some((head, len)) => {
-                    if !room.is_empty() && head.is_success() {
+                    if !ahead_space.is_empty() && head.is_success() {
                         self.usual = (len, len == self.usual.0 && len <= READ_BYTES);
-                        self.fitted = matches!(head.framing, BodyFraming::Length(bytes) if bytes <= room.len() as u64);
+                        self.fitted = matches!(head.framing, BodyFraming::Length(bytes) if bytes <= ahead_space.len() as u64);
                     }
                     self.spent |= head.closes;
                     return Ok(head);
@@ -315,7 +317,7 @@ impl Conn {
     /// belong.
     async fn take(&mut self, mut left: u64, sink: &mut Sink<'_, '_>, idle: Duration) -> Result<()> {
         left -= self.ahead as u64;
-        sink.landed(std::mem::take(&mut self.ahead))?;
+        sink.received(std::mem::take(&mut self.ahead))?;
         let here = self.read_buffer.rest().len().min(usize::try_from(left).unwrap_or(usize::MAX));
         sink.copy(&self.read_buffer.rest()[..here])?;
         self.read_buffer.skip(here);
@@ -325,8 +327,8 @@ impl Conn {
             self.low_water.set(&self.stream, left);
             let space = sink.space(usize::try_from(left).unwrap_or(usize::MAX))?;
             let len = space.len();
-            let Conn { stream, patience, low_water, .. } = self;
-            let got = read(stream, space, patience, low_water, idle).await;
+            let Conn { stream, idle_timeout, low_water, .. } = self;
+            let got = read(stream, space, idle_timeout, low_water, idle).await;
             sink.filled(*got.as_ref().unwrap_or(&0), len);
             match got? {
                 0 => return Err(short(left)),
@@ -387,8 +389,8 @@ impl Conn {
         loop {
             let space = sink.space(HEAD_BYTES_MAX)?;
             let len = space.len();
-            let Conn { stream, patience, low_water, .. } = self;
-            let got = read(stream, space, patience, low_water, idle).await;
+            let Conn { stream, idle_timeout, low_water, .. } = self;
+            let got = read(stream, space, idle_timeout, low_water, idle).await;
             sink.filled(*got.as_ref().unwrap_or(&0), len);
             if got? == 0 {
                 return Ok(());
@@ -413,7 +415,7 @@ impl fmt::Debug for Conn {
 async fn read(
     stream: &mut Stream,
     space: &mut [u8],
-    patience: &mut IdleTimeout,
+    idle_timeout: &mut IdleTimeout,
     low_water: &mut LowWater,
     mut idle: Duration,
 ) -> Result<usize> {
@@ -421,13 +423,13 @@ async fn read(
     let mut got = None;
     if low_water.is_raised() {
         idle /= 2;
-        got = patience.with(idle, |cx| stream.poll_fill(cx, space)).await;
+        got = idle_timeout.wait(idle, |cx| stream.poll_fill(cx, space)).await;
         if got.is_none() {
             low_water.disable(stream);
         }
     }
     if got.is_none() {
-        got = patience.with(idle, |cx| stream.poll_fill(cx, space)).await;
+        got = idle_timeout.wait(idle, |cx| stream.poll_fill(cx, space)).await;
     }
     match got {
         Some(got) => got.map_err(|e| broken("reading the body", e)),
@@ -458,7 +460,7 @@ fn poll_send(
     match ready!(stream.poll_fill(cx, read_buffer.space(READ_BYTES)))? {
         0 => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
         got => {
-            read_buffer.came(got);
+            read_buffer.commit(got);
             Poll::Ready(Ok(None))
         }
     }

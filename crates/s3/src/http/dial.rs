@@ -54,22 +54,22 @@ impl fmt::Display for Target {
 pub struct Dialer {
     dns: DnsCache,
     tls: TlsConfigCache,
-    patience: Duration,
+    connect_max: Duration,
     http2: Http2,
 }
 
 impl Dialer {
-    /// Resolves by `resolver`, accepts `root_certs`, waits `patience` for each address. `direct`: TLS
-    /// records are ours where they can be.
+    /// Resolves by `resolver`, accepts `root_certs`, waits `connect_max` for each address.
+    /// `direct`: TLS records are ours where they can be.
     pub fn new(
         resolver: Box<dyn Resolve>,
         root_certs: RootCerts,
-        patience: Duration,
+        connect_max: Duration,
         http2: Http2,
         direct: bool,
     ) -> Self {
         let tls = TlsConfigCache::new(root_certs, http2 != Http2::Off, direct);
-        Dialer { dns: DnsCache::new(resolver), tls, patience, http2 }
+        Dialer { dns: DnsCache::new(resolver), tls, connect_max, http2 }
     }
 
     /// Whether a connection with `target` may come to speak HTTP/2.
@@ -82,8 +82,8 @@ impl Dialer {
     }
 
     /// What was heard of addresses may be out of date.
-    pub fn doubt(&self) {
-        self.dns.doubt();
+    pub fn invalidate_dns(&self) {
+        self.dns.invalidate();
     }
 
     /// Whether this one does.
@@ -97,12 +97,12 @@ impl Dialer {
         let addresses = self.addresses(target).await?;
         let mut last = no_address(target);
         for address in addresses.into_iter().take(TRIES_MAX) {
-            let mut dialed = timeout(self.patience, self.dial(target, address)).await;
+            let mut dialed = timeout(self.connect_max, self.dial(target, address)).await;
             // The server's certificate may be of a new authority.
             if matches!(&dialed, Ok(Err(e)) if e.kind() == ErrorKind::Denied)
                 && self.tls.reread(Instant::now())
             {
-                dialed = timeout(self.patience, self.dial(target, address)).await;
+                dialed = timeout(self.connect_max, self.dial(target, address)).await;
             }
             match dialed {
                 Ok(Ok(stream)) => return Ok(stream),
@@ -136,7 +136,7 @@ impl Dialer {
                 false => Ok(None),
             }
         };
-        let tls = timeout(self.patience, look)
+        let tls = timeout(self.connect_max, look)
             .await
             .unwrap_or_else(|_| Err(self.silent(target, address)))?;
         Ok(Connection { address, addresses: addresses.len(), took: began.elapsed(), tls })
@@ -146,7 +146,7 @@ impl Dialer {
         if let Ok(ip) = target.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, target.port)]);
         }
-        let found = timeout(self.patience, self.dns.addresses(&target.host, target.port)).await;
+        let found = timeout(self.connect_max, self.dns.addresses(&target.host, target.port)).await;
         match found {
             Ok(found) => found.map_err(|e| {
                 let what =
@@ -169,8 +169,10 @@ impl Dialer {
     }
 
     fn silent(&self, target: &Target, address: SocketAddr) -> Error {
-        let what =
-            format!("{target} ({address}) did not answer within {} ms", self.patience.as_millis());
+        let what = format!(
+            "{target} ({address}) did not answer within {} ms",
+            self.connect_max.as_millis()
+        );
         Error::new(ErrorKind::Timeout, what)
     }
 }

@@ -1,4 +1,5 @@
-//! DnsCache to addresses: asked often, remembered for minutes, spread over all that were heard of.
+//! Host names to addresses: resolved again often, cached for minutes, spread over all known
+//! addresses.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,9 +13,9 @@ use std::time::Duration;
 use crate::time::Instant;
 
 /// A name is asked again after this long; S3 changes its answers every few seconds.
-const ASK_AGAIN: Duration = Duration::from_secs(10);
-/// An address that was not heard of for this long is forgotten.
-const FORGET: Duration = Duration::from_secs(300);
+const REFRESH_AFTER: Duration = Duration::from_secs(10);
+/// An address that no answer named for this long is dropped.
+const KEEP_FOR: Duration = Duration::from_secs(300);
 /// The most addresses kept for one name.
 const ADDRESSES_MAX: usize = 64;
 
@@ -47,96 +48,96 @@ impl Resolve for StaticResolver {
     }
 }
 
-/// The addresses heard of.
+/// The addresses that recent answers named, by host and port.
 #[derive(Debug)]
 pub struct DnsCache {
     resolver: Box<dyn Resolve>,
-    known: Mutex<HashMap<(String, u16), CachedName>>,
+    entries: Mutex<HashMap<(String, u16), CachedName>>,
 }
 
 #[derive(Debug)]
 struct CachedName {
     asked: Instant,
     next: usize,
-    heard: Vec<(SocketAddr, Instant)>,
-    /// Whether the next answer replaces what was heard before.
-    doubted: bool,
+    addresses: Vec<(SocketAddr, Instant)>,
+    /// Whether the next answer replaces the addresses instead of adding to them.
+    stale: bool,
 }
 
 impl DnsCache {
     pub fn new(resolver: Box<dyn Resolve>) -> Self {
-        DnsCache { resolver, known: Mutex::default() }
+        DnsCache { resolver, entries: Mutex::default() }
     }
 
     /// Every address to try, in the order to try them: each call starts with another one.
     pub async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        if !self.is_doubted(host, port)
-            && let Some(known) = self.recall(host, port, ASK_AGAIN)
+        if !self.is_stale(host, port)
+            && let Some(entry) = self.cached(host, port, REFRESH_AFTER)
         {
-            return Ok(known);
+            return Ok(entry);
         }
         match self.resolver.resolve(host, port).await {
-            Ok(answer) if !answer.is_empty() => self.learn(host, port, &answer),
+            Ok(answer) if !answer.is_empty() => self.insert(host, port, &answer),
             Ok(_) => {
                 return self
-                    .recall(host, port, FORGET)
+                    .cached(host, port, KEEP_FOR)
                     .ok_or_else(|| io::ErrorKind::NotFound.into());
             }
             // A resolver that fails for a while must not take a working endpoint down.
-            Err(e) => return self.recall(host, port, FORGET).ok_or(e),
+            Err(e) => return self.cached(host, port, KEEP_FOR).ok_or(e),
         }
-        self.recall(host, port, FORGET).ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.cached(host, port, KEEP_FOR).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Asks again before the next connection, and believes the answer alone: what was heard before
-    /// led to where nobody answers. (While the resolver fails too, it is all we have.)
-    pub fn doubt(&self) {
-        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        all.values_mut().for_each(|known| known.doubted = true);
+    /// Asks again before the next connection, and believes the answer alone: what was addresses
+    /// before led to where nobody answers. (While the resolver fails too, it is all we have.)
+    pub fn invalidate(&self) {
+        let mut all = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        all.values_mut().for_each(|entry| entry.stale = true);
     }
 
-    fn is_doubted(&self, host: &str, port: u16) -> bool {
-        let all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(&(host.to_owned(), port)).is_some_and(|known| known.doubted)
+    fn is_stale(&self, host: &str, port: u16) -> bool {
+        let all = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&(host.to_owned(), port)).is_some_and(|entry| entry.stale)
     }
 
-    /// Forgets an address that refused us, until it is heard of again.
+    /// Forgets an address that refused us, until an answer names it again.
     pub fn drop_address(&self, host: &str, port: u16, address: SocketAddr) {
-        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = all.get_mut(&(host.to_owned(), port)) {
-            known.heard.retain(|(other, _)| *other != address);
+        let mut all = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = all.get_mut(&(host.to_owned(), port)) {
+            entry.addresses.retain(|(other, _)| *other != address);
         }
     }
 
-    fn recall(&self, host: &str, port: u16, age_max: Duration) -> Option<Vec<SocketAddr>> {
-        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all
+    fn cached(&self, host: &str, port: u16, age_max: Duration) -> Option<Vec<SocketAddr>> {
+        let mut all = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = all
             .get_mut(&(host.to_owned(), port))
-            .filter(|known| known.asked.elapsed() < age_max)?;
-        known.next = known.next.wrapping_add(1);
-        let start = known.next % known.heard.len().max(1);
-        let (before, after) = known.heard.split_at(start);
+            .filter(|entry| entry.asked.elapsed() < age_max)?;
+        entry.next = entry.next.wrapping_add(1);
+        let start = entry.next % entry.addresses.len().max(1);
+        let (before, after) = entry.addresses.split_at(start);
         let order: Vec<_> = after.iter().chain(before).map(|(address, _)| *address).collect();
         (!order.is_empty()).then_some(order)
     }
 
-    fn learn(&self, host: &str, port: u16, answer: &[SocketAddr]) {
+    fn insert(&self, host: &str, port: u16, answer: &[SocketAddr]) {
         let now = Instant::now();
-        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.entry((host.to_owned(), port)).or_insert(CachedName {
+        let mut all = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = all.entry((host.to_owned(), port)).or_insert(CachedName {
             asked: now,
             next: 0,
-            heard: Vec::new(),
-            doubted: false,
+            addresses: Vec::new(),
+            stale: false,
         });
-        known.asked = now;
-        let doubted = std::mem::take(&mut known.doubted);
-        known.heard.retain(|(address, heard)| {
-            !doubted && heard.elapsed() < FORGET && !answer.contains(address)
+        entry.asked = now;
+        let stale = std::mem::take(&mut entry.stale);
+        entry.addresses.retain(|(address, addresses)| {
+            !stale && addresses.elapsed() < KEEP_FOR && !answer.contains(address)
         });
-        known.heard.extend(answer.iter().map(|address| (*address, now)));
-        let surplus = known.heard.len().saturating_sub(ADDRESSES_MAX);
-        known.heard.drain(..surplus);
+        entry.addresses.extend(answer.iter().map(|address| (*address, now)));
+        let surplus = entry.addresses.len().saturating_sub(ADDRESSES_MAX);
+        entry.addresses.drain(..surplus);
     }
 }
 
@@ -180,7 +181,12 @@ mod tests {
             vec![Err(io::ErrorKind::TimedOut.into()), Ok(vec![address(2)]), Ok(vec![address(1)])];
         let names = DnsCache::new(Box::new(Script(Mutex::new(script))));
         let age = |names: &DnsCache| {
-            names.known.lock().unwrap().values_mut().for_each(|known| known.asked -= ASK_AGAIN)
+            names
+                .entries
+                .lock()
+                .unwrap()
+                .values_mut()
+                .for_each(|entry| entry.asked -= REFRESH_AFTER)
         };
         assert_eq!(names.addresses("h", 80).await.unwrap(), [address(1)]);
         age(&names);
@@ -190,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_doubted_is_asked_anew_and_replaced() {
+    async fn what_is_stale_is_asked_anew_and_replaced() {
         let script = vec![
             Ok(vec![address(3)]),
             Err(io::ErrorKind::TimedOut.into()),
@@ -198,7 +204,7 @@ mod tests {
         ];
         let names = DnsCache::new(Box::new(Script(Mutex::new(script))));
         assert_eq!(names.addresses("h", 80).await.unwrap().len(), 2);
-        names.doubt();
+        names.invalidate();
         assert_eq!(names.addresses("h", 80).await.unwrap().len(), 2, "better than nothing");
         assert_eq!(names.addresses("h", 80).await.unwrap(), [address(3)]);
         assert_eq!(names.addresses("h", 80).await.unwrap(), [address(3)]);

@@ -19,7 +19,7 @@ impl IdleTimeout {
     }
 
     /// What `poll` has at last, or `None` when it has nothing for `idle`.
-    pub async fn with<T>(
+    pub async fn wait<T>(
         &mut self,
         idle: Duration,
         mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
@@ -46,17 +46,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_wait_has_its_own_time() {
-        let mut patience = IdleTimeout::new();
-        assert_eq!(patience.with(Duration::from_secs(1), |_| Poll::Ready(7)).await, Some(7));
+        let mut timeout = IdleTimeout::new();
+        assert_eq!(timeout.wait(Duration::from_secs(1), |_| Poll::Ready(7)).await, Some(7));
         for millis in [100, 40, 150] {
             let (start, idle) = (Instant::now(), Duration::from_millis(millis));
-            assert_eq!(patience.with(idle, |_| Poll::<()>::Pending).await, None);
+            assert_eq!(timeout.wait(idle, |_| Poll::<()>::Pending).await, None);
             let waited = start.elapsed();
             assert!((idle..idle + Duration::from_millis(2)).contains(&waited), "{waited:?}");
         }
         let mut late = Box::pin(sleep(Duration::from_millis(50)));
         assert_eq!(
-            patience.with(Duration::from_secs(60), |cx| late.as_mut().poll(cx)).await,
+            timeout.wait(Duration::from_secs(60), |cx| late.as_mut().poll(cx)).await,
             Some(())
         );
     }
@@ -70,8 +70,8 @@ mod tests {
             }
             Poll::<()>::Pending
         };
-        let (mut patience, idle) = (IdleTimeout::new(), Duration::from_millis(50));
-        let mut wait = std::pin::pin!(patience.with(idle, busy));
+        let (mut timeout, idle) = (IdleTimeout::new(), Duration::from_millis(50));
+        let mut wait = std::pin::pin!(timeout.wait(idle, busy));
         let is_pending =
             std::future::poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx).is_pending())).await;
         assert!(is_pending);

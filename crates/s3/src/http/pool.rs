@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::probe::Connection;
 use crate::time::Instant;
 
-/// How a way came about.
+/// How a transport was obtained.
 #[derive(Debug)]
 pub enum Opened {
     /// A new connection that speaks HTTP/1.1.
@@ -29,7 +29,7 @@ type Idle = Vec<Box<Conn>>;
 pub struct Pool {
     dialer: Dialer,
     idle: Mutex<Idle>,
-    links: Http2Connections,
+    http2: Http2Connections,
     idle_max: Duration,
 }
 
@@ -37,13 +37,13 @@ impl Pool {
     /// Connections are closed after `idle_max` without use, which should be less than the server's
     /// own limit.
     pub fn new(dialer: Dialer, idle_max: Duration) -> Self {
-        Pool { dialer, idle: Mutex::default(), links: Http2Connections::default(), idle_max }
+        Pool { dialer, idle: Mutex::default(), http2: Http2Connections::default(), idle_max }
     }
 
-    /// A way over a connection that is there already and looks alive.
+    /// A transport over an idle or shared connection that looks alive.
     pub fn reuse(&self, target: &Arc<Target>, now: Instant) -> Option<Transport> {
         if self.dialer.may_speak_http2(target)
-            && let Some(stream) = self.links.share(target, self.idle_max)
+            && let Some(stream) = self.http2.share(target, self.idle_max)
         {
             return Some(Transport::Http2(stream));
         }
@@ -62,7 +62,7 @@ impl Pool {
         None
     }
 
-    /// A way over a new connection, or a shared one when there are as many as there may be.
+    /// A transport over a new connection, or a shared one when there are as many as there may be.
     pub async fn open(&self, target: &Arc<Target>) -> Result<Opened> {
         if !self.dialer.may_speak_http2(target) {
             return Ok(Opened::Http1(Conn::new(
@@ -70,7 +70,7 @@ impl Pool {
                 Arc::clone(target),
             )));
         }
-        let dialing = match self.links.pick(target, self.idle_max).await {
+        let dialing = match self.http2.pick(target, self.idle_max).await {
             Pick::Use(stream) => return Ok(Opened::Shared(stream)),
             Pick::Dial(dialing) => dialing,
         };
@@ -93,8 +93,8 @@ impl Pool {
     }
 
     /// Keeps a connection for later, if it can serve again. (A shared one was never taken away.)
-    pub fn put(&self, way: Transport) {
-        let Transport::Http1(mut conn) = way else { return };
+    pub fn put(&self, transport: Transport) {
+        let Transport::Http1(mut conn) = transport else { return };
         if !conn.is_usable() {
             return;
         }
@@ -111,8 +111,8 @@ impl Pool {
 
     /// The store did not answer: its name may have moved. Where nothing moved at all (`silent`),
     /// the idle connections may be as dead.
-    pub fn doubt(&self, silent: bool) {
-        self.dialer.doubt();
+    pub fn invalidate_dns(&self, silent: bool) {
+        self.dialer.invalidate_dns();
         if silent {
             self.clear();
         }
@@ -120,7 +120,7 @@ impl Pool {
 
     /// How many are idle.
     pub fn idle_len(&self) -> usize {
-        self.idle().len() + self.links.idle_len()
+        self.idle().len() + self.http2.idle_len()
     }
 
     /// Closes all that are idle and not shared: of those we know when they end.

@@ -45,7 +45,7 @@ impl ReadBuffer {
         self.from += bytes;
     }
 
-    /// Room for `bytes` more, of which [`ReadBuffer::came`] then takes in some.
+    /// Room for `bytes` more, of which [`ReadBuffer::commit`] then takes in some.
     pub fn space(&mut self, bytes: usize) -> &mut [u8] {
         self.memory.copy_within(self.from..self.to, 0);
         (self.from, self.to) = (0, self.to - self.from);
@@ -56,14 +56,14 @@ impl ReadBuffer {
     }
 
     /// Says that the first `bytes` of [`ReadBuffer::space`] hold data now.
-    pub fn came(&mut self, bytes: usize) {
+    pub fn commit(&mut self, bytes: usize) {
         self.to += bytes;
     }
 
     /// Takes in `bytes`.
     pub fn push(&mut self, bytes: &[u8]) {
         self.space(bytes.len()).copy_from_slice(bytes);
-        self.came(bytes.len());
+        self.commit(bytes.len());
     }
 }
 

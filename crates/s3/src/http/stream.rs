@@ -24,7 +24,7 @@ impl Stream {
     pub fn chose_http2(&self) -> bool {
         match self {
             Stream::Plain(_) => false,
-            Stream::Tls(tls) => tls.agreed.alpn.as_deref() == Some(b"h2"),
+            Stream::Tls(tls) => tls.negotiated.alpn.as_deref() == Some(b"h2"),
         }
     }
 

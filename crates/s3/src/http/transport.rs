@@ -6,7 +6,7 @@ use super::h2::Http2Stream;
 use super::response_head::{BodyFraming, ResponseHead};
 use crate::error::Result;
 
-/// The way that one request takes. Dropping it before its end closes the connection, or the stream.
+/// Carries one request. Dropping it before its end closes the connection, or the stream.
 #[derive(Debug)]
 pub enum Transport {
     /// A connection of its own.
@@ -24,16 +24,16 @@ impl Transport {
         }
     }
 
-    /// The head of the answer; interim ones are skipped. The body may begin in `room`, where the
-    /// caller wants it.
+    /// The head of the answer; interim ones are skipped. The body may begin in `ahead_space`, where
+    /// the caller wants it.
     pub async fn head(
         &mut self,
         bodiless: bool,
         idle: Duration,
-        room: &mut [u8],
+        ahead_space: &mut [u8],
     ) -> Result<ResponseHead> {
         match self {
-            Transport::Http1(conn) => conn.head(bodiless, idle, room).await,
+            Transport::Http1(conn) => conn.head(bodiless, idle, ahead_space).await,
             Transport::Http2(stream) => stream.head(bodiless, idle).await,
         }
     }
@@ -60,10 +60,10 @@ impl Transport {
     }
 
     /// Whether any byte of an answer has come.
-    pub fn has_heard(&self) -> bool {
+    pub fn has_received(&self) -> bool {
         match self {
-            Transport::Http1(conn) => conn.has_heard(),
-            Transport::Http2(stream) => stream.has_heard(),
+            Transport::Http1(conn) => conn.has_received(),
+            Transport::Http2(stream) => stream.has_received(),
         }
     }
 }

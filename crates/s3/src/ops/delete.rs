@@ -48,19 +48,19 @@ impl Client {
             ));
         }
         let (many, began) = (self.deletes_many(), Instant::now());
-        let (said, odd): (Vec<&str>, Vec<&str>) =
-            keys.iter().map(AsRef::as_ref).partition(|key| many && xml::is_sayable(key));
+        let (expressible, inexpressible): (Vec<&str>, Vec<&str>) =
+            keys.iter().map(AsRef::as_ref).partition(|key| many && xml::is_expressible(key));
         let mut refused = Vec::new();
-        if !said.is_empty() {
-            let is_ours = |refused: &DeleteError| said.contains(&refused.key.as_str());
-            match self.run((Class::Delete, "delete_many"), self.delete_batch(&said)).await {
+        if !expressible.is_empty() {
+            let is_ours = |refused: &DeleteError| expressible.contains(&refused.key.as_str());
+            match self.run((Class::Delete, "delete_many"), self.delete_batch(&expressible)).await {
                 Ok(some) if some.iter().all(is_ours) => {
                     self.inner.bulk_delete.note_supported();
                     refused = some;
                 }
                 // It spells names its own way, so that nobody knows which of them stay: asked one
                 // by one it says so.
-                Ok(_) => refused = self.delete_each(&said).await?,
+                Ok(_) => refused = self.delete_each(&expressible).await?,
                 // Without a status it is the connection that lacks something, or no store that
                 // answered.
                 Err(e)
@@ -74,12 +74,12 @@ impl Client {
                         }
                         _ => bulk_delete.note_unsupported(began, Instant::now()),
                     }
-                    refused = self.delete_each(&said).await?;
+                    refused = self.delete_each(&expressible).await?;
                 }
                 Err(e) => return Err(e),
             }
         }
-        refused.extend(self.delete_each(&odd).await?);
+        refused.extend(self.delete_each(&inexpressible).await?);
         Ok(refused)
     }
 

@@ -69,10 +69,9 @@ impl Client {
     /// store says, `Conflict` when another version is there than [`Get::if_match`] names.
     pub async fn get(&self, key: &str, lease: &mut Lease, get: &Get) -> Result<Option<Object>> {
         lease.assume_filled(0);
-        let mut landing = slot(host(lease)?, get)?;
-        let got = self
-            .run((Class::Read, "get"), pin!(fetch(&self.inner, key, &mut landing, get)))
-            .await?;
+        let mut buffer = slot(host(lease)?, get)?;
+        let got =
+            self.run((Class::Read, "get"), pin!(fetch(&self.inner, key, &mut buffer, get))).await?;
         if let Some(object) = &got {
             lease.assume_filled(usize::try_from(object.len).unwrap_or(usize::MAX));
         }
@@ -84,10 +83,9 @@ impl Client {
     pub async fn get_observed(
         &self,
         key: &str,
-        landing: &mut BodyBuffer<'_>,
+        buffer: &mut BodyBuffer<'_>,
     ) -> Result<Option<Object>> {
-        self.run((Class::Read, "get"), pin!(fetch(&self.inner, key, landing, &Get::at_most())))
-            .await
+        self.run((Class::Read, "get"), pin!(fetch(&self.inner, key, buffer, &Get::at_most()))).await
     }
 }
 
@@ -114,11 +112,11 @@ pub fn slot<'a>(memory: &'a mut [u8], get: &Get) -> Result<BodyBuffer<'a>> {
         .ok_or_else(invalid)
 }
 
-/// Gets into `landing`, until it is there or there is no more to try.
+/// Gets into `buffer`, until it is there or there is no more to try.
 pub async fn fetch(
     inner: &Arc<Inner>,
     key: &str,
-    landing: &mut BodyBuffer<'_>,
+    buffer: &mut BodyBuffer<'_>,
     get: &Get,
 ) -> Result<Option<Object>> {
     let start = get.range.as_ref().map(|range| range.start);
@@ -133,10 +131,10 @@ pub async fn fetch(
     let mut retries = RetryState::new(inner, Class::Read);
     inner.gets.fetch_add(1, Ordering::Relaxed);
     loop {
-        if landing.filled() > 0 {
+        if buffer.filled() > 0 {
             inner.counters.resumes.one();
         }
-        match attempt(inner, key, &mut progress, landing).await {
+        match attempt(inner, key, &mut progress, buffer).await {
             Ok(object) => {
                 retries.succeeded();
                 return Ok(Some(object));
@@ -147,12 +145,12 @@ pub async fn fetch(
                     inner.counters.ranges_ignored.one();
                     // From its start it can be had all the same. That is learned for this object
                     // alone: others may come from elsewhere.
-                    if landing.filled() > 0 && progress.start.unwrap_or(0) == 0 {
+                    if buffer.filled() > 0 && progress.start.unwrap_or(0) == 0 {
                         (failure.retry, progress.is_whole) = (RetryAction::WithoutRange, true);
                     }
                 }
-                if progress.is_whole || !resumable(&progress, landing, &failure) {
-                    landing.restart(None);
+                if progress.is_whole || !resumable(&progress, buffer, &failure) {
+                    buffer.restart(None);
                     progress = GetProgress {
                         etag: get.if_match.clone(),
                         total: None,
@@ -168,9 +166,9 @@ pub async fn fetch(
 
 /// Whether the next attempt may go on where this one ended: what landed is right, and can be told
 /// to be of the same object.
-fn resumable(progress: &GetProgress, landing: &BodyBuffer<'_>, failure: &AttemptError) -> bool {
+fn resumable(progress: &GetProgress, buffer: &BodyBuffer<'_>, failure: &AttemptError) -> bool {
     let strong = progress.etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"));
-    landing.filled() > 0
+    buffer.filled() > 0
         && strong
         && !matches!(failure.error.kind(), ErrorKind::Corrupt | ErrorKind::Conflict)
 }
@@ -179,10 +177,10 @@ async fn attempt(
     inner: &Arc<Inner>,
     key: &str,
     progress: &mut GetProgress,
-    landing: &mut BodyBuffer<'_>,
+    buffer: &mut BodyBuffer<'_>,
 ) -> Result<Object, AttemptError> {
     let verify = inner.config.checksum != Checksum::None;
-    let range = progress.range(landing);
+    let range = progress.range(buffer);
     let mut headers = [("", ""); 3];
     let wanted = [
         progress.etag.as_deref().map(|etag| ("if-match", etag)),
@@ -193,35 +191,35 @@ async fn attempt(
         wanted.iter().flatten().zip(&mut headers).map(|(header, slot)| *slot = *header).count();
     let request = Request { headers: &headers[..count], ..Request::new("GET", Some(key)) };
     request.check().map_err(AttemptError::fatal)?;
-    let open = match inner.config.hedge {
+    let pending = match inner.config.hedge {
         // Nobody else can come to hold the memory.
-        None => inner.open(&request, QueueMode::Wait, landing.next(AHEAD_BYTES_MAX)).await?,
+        None => inner.open(&request, QueueMode::Wait, buffer.next(AHEAD_BYTES_MAX)).await?,
         // Apart, since it is large.
         Some(hedge) => Box::pin(hedged(inner, &request, hedge)).await?,
     };
-    if !open.head.is_success() {
-        return Err(open.refusal(inner).await);
+    if !pending.head.is_success() {
+        return Err(pending.refusal(inner).await);
     }
-    if !response_check::is_expected(request.method, open.head.status) {
-        return Err(response_check::foreign(response_check::unexpected(open.head.status)));
+    if !response_check::is_expected(request.method, pending.head.status) {
+        return Err(response_check::foreign(response_check::unexpected(pending.head.status)));
     }
-    let proven = landing.filled() == 0 && landing.begin(&open.head);
-    progress.check(&open.head, landing, verify && !proven).map_err(unfit)?;
-    let head = open.land(inner, landing).await?;
-    match progress.finish(landing) {
+    let proven = buffer.filled() == 0 && buffer.begin(&pending.head);
+    progress.check(&pending.head, buffer, verify && !proven).map_err(wrong_response)?;
+    let head = pending.read_into(inner, buffer).await?;
+    match progress.finish(buffer) {
         Ok(true) => inner.counters.checksums_verified.one(),
         Ok(false) => {}
         Err(error) => {
             inner.counters.checksum_failures.add(u64::from(error.is_retryable()));
-            return Err(unfit(error));
+            return Err(wrong_response(error));
         }
     }
-    let len = landing.filled() as u64;
+    let len = buffer.filled() as u64;
     Ok(Object { head, len, total: progress.total.unwrap_or(len) })
 }
 
 /// An answer that is not the one to the question: another may be, but no pause cures it.
-fn unfit(error: Error) -> AttemptError {
+fn wrong_response(error: Error) -> AttemptError {
     let retry = if error.is_retryable() { RetryAction::Backoff(None) } else { RetryAction::Never };
     AttemptError { error, retry, endpoint_fault: false }
 }
@@ -242,13 +240,13 @@ async fn hedged(
         inner.counters.hedges.add(u64::from(started));
         started
     };
-    let good = |open: &Result<PendingResponse, AttemptError>| {
-        open.as_ref().is_ok_and(|open| open.head.status < 500)
+    let good = |pending: &Result<PendingResponse, AttemptError>| {
+        pending.as_ref().is_ok_and(|pending| pending.head.status < 500)
     };
-    let (side, open) =
+    let (side, pending) =
         first_good(first, start, inner.open(request, QueueMode::TryNow, &mut []), good).await;
-    if side == Winner::Hedge && good(&open) {
+    if side == Winner::Hedge && good(&pending) {
         inner.counters.hedges_won.one();
     }
-    open
+    pending
 }

@@ -23,8 +23,8 @@ pub struct GetProgress {
 
 impl GetProgress {
     /// The `range` header for what is still missing.
-    pub fn range(&self, landing: &BodyBuffer<'_>) -> Option<String> {
-        let start = match (self.start, landing.filled()) {
+    pub fn range(&self, buffer: &BodyBuffer<'_>) -> Option<String> {
+        let start = match (self.start, buffer.filled()) {
             (None, 0) => return None,
             (start, filled) => start.unwrap_or(0) + filled as u64,
         };
@@ -32,9 +32,10 @@ impl GetProgress {
         // for in the same way.
         match self.start {
             None if !self.exact => Some(format!("bytes={start}-")),
-            _ => {
-                Some(format!("bytes={start}-{}", start + (landing.room() as u64).saturating_sub(1)))
-            }
+            _ => Some(format!(
+                "bytes={start}-{}",
+                start + (buffer.remaining() as u64).saturating_sub(1)
+            )),
         }
     }
 
@@ -42,11 +43,11 @@ impl GetProgress {
     pub fn check(
         &mut self,
         head: &ResponseHead,
-        landing: &mut BodyBuffer<'_>,
+        buffer: &mut BodyBuffer<'_>,
         verify: bool,
     ) -> Result<(), Error> {
-        let asked = self.range(landing).is_some();
-        let at = self.start.unwrap_or(0) + landing.filled() as u64;
+        let asked = self.range(buffer).is_some();
+        let at = self.start.unwrap_or(0) + buffer.filled() as u64;
         let (len, total) = match (head.status, asked) {
             (206, true) => self.partial(head, at)?,
             (206, false) => return Err(wrong("a part came though the whole was asked for")),
@@ -55,25 +56,25 @@ impl GetProgress {
             (_, true) if at > 0 => return Err(Error::ignored_range()),
             (_, asked) => {
                 let len = length(head)?;
-                if asked && len.is_some_and(|len| len > landing.room() as u64) {
+                if asked && len.is_some_and(|len| len > buffer.remaining() as u64) {
                     return Err(Error::ignored_range());
                 }
                 (len, len)
             }
         };
-        self.fits(len, landing)?;
+        self.check_fits(len, buffer)?;
         if self.total.is_some() && total.is_some() && self.total != total {
             return Err(changed());
         }
         self.total = self.total.or(total);
         let etag = head.etag();
-        if landing.filled() > 0 {
+        if buffer.filled() > 0 {
             return if self.etag.as_deref() == etag { Ok(()) } else { Err(changed()) };
         }
         self.etag = etag.map(str::to_owned);
         let whole = self.start.unwrap_or(0) == 0 && total.is_some() && total == len;
         let sum = if verify && whole { Checksum::returned(|name| head.header(name)) } else { None };
-        landing.restart(sum.and_then(|(sum, _)| Running::new(sum)));
+        buffer.restart(sum.and_then(|(sum, _)| Running::new(sum)));
         self.sum = sum.map(|(sum, value)| (sum, value.to_owned()));
         Ok(())
     }
@@ -89,29 +90,29 @@ impl GetProgress {
         }
     }
 
-    fn fits(&self, len: Option<u64>, landing: &BodyBuffer<'_>) -> Result<(), Error> {
-        let room = landing.room() as u64;
+    fn check_fits(&self, len: Option<u64>, buffer: &BodyBuffer<'_>) -> Result<(), Error> {
+        let space = buffer.remaining() as u64;
         match len {
-            Some(len) if len > room => {
-                Err(misfit(format!("the object has {len} bytes, the memory {room}")))
+            Some(len) if len > space => {
+                Err(misfit(format!("the object has {len} bytes, the memory {space}")))
             }
-            Some(len) if self.exact && len < room => {
-                Err(misfit(format!("the object has only {len} of {room} bytes")))
+            Some(len) if self.exact && len < space => {
+                Err(misfit(format!("the object has only {len} of {space} bytes")))
             }
             _ => Ok(()),
         }
     }
 
     /// What remains to be checked when the body is there.
-    pub fn finish(&self, landing: &BodyBuffer<'_>) -> Result<bool, Error> {
-        if self.exact && landing.room() > 0 {
+    pub fn finish(&self, buffer: &BodyBuffer<'_>) -> Result<bool, Error> {
+        if self.exact && buffer.remaining() > 0 {
             return Err(misfit(format!(
                 "the object is {} bytes shorter than the memory",
-                landing.room()
+                buffer.remaining()
             )));
         }
-        match (&self.sum, landing.sum()) {
-            (Some((_, told)), Some(sum)) if *told != sum.value() => Err(Error::new(
+        match (&self.sum, buffer.sum()) {
+            (Some((_, expected)), Some(sum)) if *expected != sum.value() => Err(Error::new(
                 ErrorKind::Corrupt,
                 "the bytes do not have the checksum that the store keeps for them",
             )
@@ -164,19 +165,19 @@ mod tests {
     fn verdict(
         start: Option<u64>,
         exact: bool,
-        room: usize,
+        space: usize,
         head: &ResponseHead,
     ) -> Option<ErrorKind> {
-        let mut memory = vec![0; room];
-        let mut landing = BodyBuffer::new(&mut memory);
+        let mut memory = vec![0; space];
+        let mut buffer = BodyBuffer::new(&mut memory);
         let mut progress =
             GetProgress { start, exact, etag: None, total: None, sum: None, is_whole: false };
-        progress.check(head, &mut landing, true).err().map(|e| e.kind())
+        progress.check(head, &mut buffer, true).err().map(|e| e.kind())
     }
 
     #[test]
     fn whole_objects_must_fit() {
-        let of = |exact, room| verdict(None, exact, room, &head(200, "content-length: 10"));
+        let of = |exact, space| verdict(None, exact, space, &head(200, "content-length: 10"));
         assert_eq!((of(true, 10), of(false, 10), of(false, 11)), (None, None, None));
         assert_eq!(
             (of(true, 11), of(true, 9), of(false, 9)),
@@ -232,7 +233,7 @@ mod tests {
     #[test]
     fn a_continuation_must_be_of_the_same_object() {
         let mut memory = [0; 10];
-        let mut landing = BodyBuffer::new(&mut memory);
+        let mut buffer = BodyBuffer::new(&mut memory);
         let mut progress = GetProgress {
             start: None,
             exact: true,
@@ -241,26 +242,24 @@ mod tests {
             sum: None,
             is_whole: false,
         };
-        progress
-            .check(&head(200, "content-length: 10\r\netag: \"a\""), &mut landing, true)
-            .unwrap();
-        crate::http::Sink::Land(&mut landing).copy(b"1234").unwrap();
-        assert_eq!(progress.range(&landing).as_deref(), Some("bytes=4-9"));
+        progress.check(&head(200, "content-length: 10\r\netag: \"a\""), &mut buffer, true).unwrap();
+        crate::http::Sink::Buffer(&mut buffer).copy(b"1234").unwrap();
+        assert_eq!(progress.range(&buffer).as_deref(), Some("bytes=4-9"));
         let rest = |etag: &str, total: u64| {
             head(
                 206,
                 &format!("content-length: 6\r\ncontent-range: bytes 4-9/{total}\r\netag: {etag}"),
             )
         };
-        assert!(progress.clone().check(&rest("\"a\"", 10), &mut landing, true).is_ok());
+        assert!(progress.clone().check(&rest("\"a\"", 10), &mut buffer, true).is_ok());
         assert_eq!(
-            progress.clone().check(&rest("\"b\"", 10), &mut landing, true).unwrap_err().kind(),
+            progress.clone().check(&rest("\"b\"", 10), &mut buffer, true).unwrap_err().kind(),
             ErrorKind::Conflict
         );
         assert_eq!(
-            progress.clone().check(&rest("\"a\"", 11), &mut landing, true).unwrap_err().kind(),
+            progress.clone().check(&rest("\"a\"", 11), &mut buffer, true).unwrap_err().kind(),
             ErrorKind::Conflict
         );
-        assert_eq!(landing.filled(), 4);
+        assert_eq!(buffer.filled(), 4);
     }
 }

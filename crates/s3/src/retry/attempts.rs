@@ -198,7 +198,7 @@ impl<'c> RetryState<'c> {
                 self.inner.counters.retries.one();
             }
             RetryAction::SignBody if !std::mem::replace(&mut self.tried.signed, true) => {
-                op_context::sign();
+                op_context::sign_bodies();
                 self.tried.is_certain = error.code() == Some("XAmzContentSHA256Mismatch");
                 self.inner.counters.retries.one();
             }
@@ -211,18 +211,18 @@ impl<'c> RetryState<'c> {
     }
 
     fn record(&self, error: &Error, endpoint_fault: bool) {
-        let Inner { counters, breakers, gates, pool, .. } = &**self.inner;
+        let Inner { counters, breakers, limits, pool, .. } = &**self.inner;
         let now = Instant::now();
-        op_context::failed(error);
+        op_context::request_failed(error);
         if error.kind() == ErrorKind::Timeout {
             counters.timeouts.one();
-            gates.of(self.class).overloaded(now, counters);
+            limits.class(self.class).overloaded(now, counters);
         }
         if endpoint_fault && error.status().is_none() {
-            pool.doubt(error.kind() == ErrorKind::Timeout);
+            pool.invalidate_dns(error.kind() == ErrorKind::Timeout);
         }
         if endpoint_fault {
-            breakers.of(self.class).failed(now, error, counters);
+            breakers.class(self.class).failed(now, error, counters);
         }
     }
 

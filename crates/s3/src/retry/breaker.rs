@@ -27,7 +27,7 @@ impl Breakers {
     }
 
     /// That of a class.
-    pub fn of(&self, class: Class) -> &Breaker {
+    pub fn class(&self, class: Class) -> &Breaker {
         &self.0[class as usize]
     }
 }
@@ -218,13 +218,14 @@ mod tests {
         let (breakers, counters) = (Breakers::new(), Counters::default());
         let now = Instant::now();
         for (at, class) in Class::ALL.into_iter().enumerate() {
-            assert_eq!((class as usize, breakers.of(class).class), (at, class));
+            assert_eq!((class as usize, breakers.class(class).class), (at, class));
         }
-        (0..FAILURES_TO_OPEN)
-            .for_each(|_| breakers.of(Class::Delete).failed(now, &cause(ErrorKind::Io), &counters));
+        (0..FAILURES_TO_OPEN).for_each(|_| {
+            breakers.class(Class::Delete).failed(now, &cause(ErrorKind::Io), &counters)
+        });
         for class in Class::ALL {
             assert_eq!(
-                breakers.of(class).admit(now, &counters).is_ok(),
+                breakers.class(class).admit(now, &counters).is_ok(),
                 class != Class::Delete,
                 "{class:?}"
             );

@@ -21,11 +21,11 @@ const SLOW_MIN: Duration = Duration::from_millis(500);
 
 /// An operation that waited less for an answer does not show that the store is silent: where its
 /// speed is unknown, ...
-const PATIENCE_UNKNOWN: Duration = Duration::from_millis(50);
+const SILENCE_UNKNOWN: Duration = Duration::from_millis(50);
 /// ... at least, ...
-const PATIENCE_MIN: Duration = Duration::from_millis(20);
+const SILENCE_MIN: Duration = Duration::from_millis(20);
 /// ... and at most.
-const PATIENCE_MAX: Duration = Duration::from_secs(1);
+const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 /// Where no request of a class has begun or ended for this long, those in flight hang: one more
 /// goes, so that the others need not wait until it is known that they never end.
@@ -37,15 +37,15 @@ const MINOR_SHARE: usize = 4;
 /// Writes leave one of so many places to loads.
 const WRITES_LEAVE: usize = 16;
 
-/// The gates of one endpoint: so many requests at once, and of each class as many as the store
+/// The limits of one endpoint: so many requests at once, and of each class as many as the store
 /// keeps up with.
 #[derive(Debug)]
-pub struct Gates {
+pub struct ConcurrencyLimits {
     all: Arc<Semaphore>,
-    classes: [Arc<Limit>; Class::ALL.len()],
+    classes: [Arc<ClassLimit>; Class::ALL.len()],
 }
 
-impl Gates {
+impl ConcurrencyLimits {
     /// At most `max` (at least one) at any time.
     pub fn new(max: usize) -> Self {
         let max = max.clamp(1, Semaphore::MAX_PERMITS);
@@ -55,32 +55,32 @@ impl Gates {
             Class::Delete | Class::Control => max.div_ceil(MINOR_SHARE),
             Class::Session => 1,
         };
-        Gates {
+        ConcurrencyLimits {
             all: Arc::new(Semaphore::new(max)),
-            classes: Class::ALL.map(|class| Limit::new(of(class))),
+            classes: Class::ALL.map(|class| ClassLimit::new(of(class))),
         }
     }
 
     /// That of a class.
-    pub fn of(&self, class: Class) -> &Arc<Limit> {
+    pub fn class(&self, class: Class) -> &Arc<ClassLimit> {
         &self.classes[class as usize]
     }
 
     /// Waits for its turn. A session waits for nobody: there is one at a time, and all others wait
     /// for it.
-    pub async fn acquire(&self, class: Class) -> Permit {
+    pub async fn acquire(&self, class: Class) -> RequestPermit {
         if class == Class::Session {
             return self.bypass(class);
         }
         if let Some(permit) = self.try_acquire(class) {
             return permit;
         }
-        let limit = self.of(class);
-        let mut place = pin!(self.place(class));
+        let limit = self.class(class);
+        let mut waiting = pin!(self.wait_for_permit(class));
         loop {
             tokio::select! {
                 biased;
-                permit = place.as_mut() => return permit,
+                permit = waiting.as_mut() => return permit,
                 spare = Arc::clone(&limit.spare).acquire_owned(), if limit.is_hung() => {
                     let mut permit = self.bypass(class);
                     permit.spare = spare.ok();
@@ -91,30 +91,30 @@ impl Gates {
         }
     }
 
-    async fn place(&self, class: Class) -> Permit {
-        let mut permit = self.of(class).acquire().await;
+    async fn wait_for_permit(&self, class: Class) -> RequestPermit {
+        let mut permit = self.class(class).acquire().await;
         permit.all = Arc::clone(&self.all).acquire_owned().await.ok();
-        permit.limit.moved();
+        permit.limit.record_progress();
         permit
     }
 
     /// A permit, if one is free.
-    pub fn try_acquire(&self, class: Class) -> Option<Permit> {
-        let mut permit = self.of(class).try_acquire()?;
+    pub fn try_acquire(&self, class: Class) -> Option<RequestPermit> {
+        let mut permit = self.class(class).try_acquire()?;
         permit.all = Some(Arc::clone(&self.all).try_acquire_owned().ok()?);
-        permit.limit.moved();
+        permit.limit.record_progress();
         Some(permit)
     }
 
     /// Leave beyond the limits, for the one request that looks whether the endpoint is back.
-    pub fn bypass(&self, class: Class) -> Permit {
-        Permit { limit: Arc::clone(self.of(class)), permit: None, all: None, spare: None }
+    pub fn bypass(&self, class: Class) -> RequestPermit {
+        RequestPermit { limit: Arc::clone(self.class(class)), permit: None, all: None, spare: None }
     }
 }
 
 /// The gate of one class.
 #[derive(Debug)]
-pub struct Limit {
+pub struct ClassLimit {
     gate: Arc<Semaphore>,
     /// One place on top, for when all others hang.
     spare: Arc<Semaphore>,
@@ -130,14 +130,14 @@ struct State {
     successes: usize,
     last_cut: Option<Instant>,
     /// When a request last took a place or left one.
-    moved: Instant,
+    last_progress: Instant,
     usual: Duration,
 }
 
 /// Leave to have one request in flight.
 #[derive(Debug)]
-pub struct Permit {
-    limit: Arc<Limit>,
+pub struct RequestPermit {
+    limit: Arc<ClassLimit>,
     permit: Option<OwnedSemaphorePermit>,
     /// Its place among all classes.
     all: Option<OwnedSemaphorePermit>,
@@ -145,26 +145,32 @@ pub struct Permit {
     spare: Option<OwnedSemaphorePermit>,
 }
 
-impl Limit {
+impl ClassLimit {
     /// At most `max` (at least one) at any time.
     pub fn new(max: usize) -> Arc<Self> {
         let max = max.clamp(1, Semaphore::MAX_PERMITS);
-        let (moved, usual) = (Instant::now(), Duration::ZERO);
-        let state = State { limit: max, debt: 0, successes: 0, last_cut: None, moved, usual };
+        let (last_progress, usual) = (Instant::now(), Duration::ZERO);
+        let state =
+            State { limit: max, debt: 0, successes: 0, last_cut: None, last_progress, usual };
         let [gate, spare] = [max, 1].map(|places| Arc::new(Semaphore::new(places)));
-        Arc::new(Limit { gate, spare, max, state: Mutex::new(state) })
+        Arc::new(ClassLimit { gate, spare, max, state: Mutex::new(state) })
     }
 
     /// Waits for its turn.
-    pub async fn acquire(self: &Arc<Self>) -> Permit {
+    pub async fn acquire(self: &Arc<Self>) -> RequestPermit {
         let permit = Arc::clone(&self.gate).acquire_owned().await.ok();
-        Permit { limit: Arc::clone(self), permit, all: None, spare: None }
+        RequestPermit { limit: Arc::clone(self), permit, all: None, spare: None }
     }
 
     /// A permit, if one is free.
-    pub fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
+    pub fn try_acquire(self: &Arc<Self>) -> Option<RequestPermit> {
         let permit = Arc::clone(&self.gate).try_acquire_owned().ok()?;
-        Some(Permit { limit: Arc::clone(self), permit: Some(permit), all: None, spare: None })
+        Some(RequestPermit {
+            limit: Arc::clone(self),
+            permit: Some(permit),
+            all: None,
+            spare: None,
+        })
     }
 
     /// How many may be in flight now.
@@ -174,10 +180,10 @@ impl Limit {
 
     /// How long an operation must have waited for an answer before it can say that the store is
     /// silent.
-    pub fn patience(&self) -> Duration {
+    pub fn silence_min(&self) -> Duration {
         match self.state().usual {
-            Duration::ZERO => PATIENCE_UNKNOWN,
-            usual => (usual * SLOW_TIMES).clamp(PATIENCE_MIN, PATIENCE_MAX),
+            Duration::ZERO => SILENCE_UNKNOWN,
+            usual => (usual * SLOW_TIMES).clamp(SILENCE_MIN, SILENCE_MAX),
         }
     }
 
@@ -219,12 +225,12 @@ impl Limit {
         counters.limit_cuts.one();
     }
 
-    fn moved(&self) {
-        self.state().moved = Instant::now();
+    fn record_progress(&self) {
+        self.state().last_progress = Instant::now();
     }
 
     fn is_hung(&self) -> bool {
-        self.state().moved.elapsed() >= HUNG_AFTER
+        self.state().last_progress.elapsed() >= HUNG_AFTER
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -232,12 +238,12 @@ impl Limit {
     }
 }
 
-impl Drop for Permit {
+impl Drop for RequestPermit {
     fn drop(&mut self) {
         let Some(permit) = self.permit.take() else { return };
         let mut state = self.limit.state();
         if self.all.is_some() {
-            state.moved = Instant::now();
+            state.last_progress = Instant::now();
         }
         if state.debt > 0 {
             state.debt -= 1;
@@ -252,7 +258,7 @@ mod tests {
 
     #[test]
     fn it_is_cut_grows_back_and_loses_no_permit() {
-        let (limit, counters) = (Limit::new(16), Counters::default());
+        let (limit, counters) = (ClassLimit::new(16), Counters::default());
         let start = Instant::now();
         let mut held: Vec<_> = (0..16).map(|_| limit.try_acquire().unwrap()).collect();
         assert!(limit.try_acquire().is_none());
@@ -279,15 +285,15 @@ mod tests {
 
     #[tokio::test]
     async fn classes_have_a_pace_of_their_own_and_one_number_together() {
-        let (gates, counters) = (Gates::new(16), Counters::default());
-        let free = |class| std::iter::from_fn(|| gates.try_acquire(class)).collect::<Vec<_>>();
+        let (limits, counters) = (ConcurrencyLimits::new(16), Counters::default());
+        let free = |class| std::iter::from_fn(|| limits.try_acquire(class)).collect::<Vec<_>>();
         for (class, places) in
             [(Class::Read, 16), (Class::Write, 15), (Class::Delete, 4), (Class::Control, 4)]
         {
             assert_eq!(free(class).len(), places, "{class:?}");
         }
         for n in 0..20 {
-            gates.of(Class::Delete).overloaded(Instant::now() + CUT_EVERY * n, &counters);
+            limits.class(Class::Delete).overloaded(Instant::now() + CUT_EVERY * n, &counters);
         }
         assert_eq!(free(Class::Delete).len(), 1);
         assert_eq!(free(Class::Read).len(), 16, "loads are as fast as before");
@@ -295,7 +301,7 @@ mod tests {
         let loads = free(Class::Read);
         assert_eq!((writes.len(), loads.len(), free(Class::Delete).len()), (15, 1, 0));
         // Whoever waits for all this waits for a session; that waits for nobody.
-        gates.acquire(Class::Session).await;
+        limits.acquire(Class::Session).await;
         drop((writes, loads));
         assert_eq!(free(Class::Read).len(), 16, "no place is lost");
     }
@@ -308,22 +314,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn where_all_hang_one_more_goes_and_no_second() {
-        let gates = Gates::new(16);
-        let hung: Vec<_> = std::iter::from_fn(|| gates.try_acquire(Class::Write)).collect();
+        let limits = ConcurrencyLimits::new(16);
+        let hung: Vec<_> = std::iter::from_fn(|| limits.try_acquire(Class::Write)).collect();
         let began = Instant::now();
         let spare =
-            tokio::time::timeout(HUNG_AFTER * 20, gates.acquire(Class::Write)).await.unwrap();
+            tokio::time::timeout(HUNG_AFTER * 20, limits.acquire(Class::Write)).await.unwrap();
         let waited = began.elapsed();
         assert!(
             (HUNG_AFTER..HUNG_AFTER * 2).contains(&waited),
             "before that they do not count as hanging: {waited:?}"
         );
-        let none = tokio::time::timeout(HUNG_AFTER * 2, gates.acquire(Class::Write)).await;
+        let none = tokio::time::timeout(HUNG_AFTER * 2, limits.acquire(Class::Write)).await;
         assert!(none.is_err(), "there is only one");
         drop(spare);
         // One after the other, and at once: neither is there a second look at the clock.
-        let mut one = Box::pin(gates.acquire(Class::Write));
-        let mut two = Box::pin(gates.acquire(Class::Write));
+        let mut one = Box::pin(limits.acquire(Class::Write));
+        let mut two = Box::pin(limits.acquire(Class::Write));
         let std::task::Poll::Ready(first) = once(&mut one).await else {
             panic!("the one place is free")
         };
@@ -333,17 +339,17 @@ mod tests {
             panic!("it is free again")
         };
         drop((second, hung));
-        let free: Vec<_> = std::iter::from_fn(|| gates.try_acquire(Class::Write)).collect();
+        let free: Vec<_> = std::iter::from_fn(|| limits.try_acquire(Class::Write)).collect();
         assert_eq!(free.len(), 15, "no place is lost");
     }
 
     #[test]
     fn a_store_that_stays_slow_is_not_cut_for_ever() {
-        let (limit, counters) = (Limit::new(16), Counters::default());
-        assert_eq!(limit.patience(), PATIENCE_UNKNOWN);
+        let (limit, counters) = (ClassLimit::new(16), Counters::default());
+        assert_eq!(limit.silence_min(), SILENCE_UNKNOWN);
         let (mut now, slow) = (Instant::now(), Duration::from_secs(2));
         (0..100).for_each(|_| limit.succeeded(now, Duration::from_millis(1), &counters));
-        assert_eq!(limit.patience(), PATIENCE_MIN);
+        assert_eq!(limit.silence_min(), SILENCE_MIN);
         for _ in 0..40 {
             now += slow;
             limit.succeeded(now, slow, &counters);
@@ -353,12 +359,12 @@ mod tests {
             now += slow;
             limit.succeeded(now, slow, &counters);
         }
-        assert_eq!((limit.current(), limit.patience()), (16, PATIENCE_MAX));
+        assert_eq!((limit.current(), limit.silence_min()), (16, SILENCE_MAX));
     }
 
     #[test]
     fn slow_first_bytes_cut_it_too() {
-        let (limit, counters) = (Limit::new(16), Counters::default());
+        let (limit, counters) = (ClassLimit::new(16), Counters::default());
         (0..10).for_each(|_| limit.succeeded(Instant::now(), Duration::from_millis(5), &counters));
         limit.succeeded(Instant::now(), Duration::from_secs(1), &counters);
         assert_eq!(limit.current(), 12);

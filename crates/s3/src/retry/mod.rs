@@ -14,7 +14,7 @@ pub use breaker::{Admission, Breakers};
 pub use budget::Budget;
 pub use class::Class;
 pub use classify::{Refusal, classify};
-pub use concurrency::{Gates, Permit};
+pub use concurrency::{ConcurrencyLimits, RequestPermit};
 
 /// How a failed attempt may be repeated.
 #[derive(Clone, PartialEq, Eq, Debug)]

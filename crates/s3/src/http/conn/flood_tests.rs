@@ -79,8 +79,8 @@ async fn trailers_have_an_end() {
         conn.send(&[], IDLE).await.unwrap();
         let head = conn.head(false, IDLE, &mut []).await.unwrap();
         let (mut memory, mut text) = ([0], Vec::new());
-        let mut landing = BodyBuffer::new(&mut memory);
-        let body = conn.body(head.framing, Sink::Land(&mut landing), IDLE);
+        let mut buffer = BodyBuffer::new(&mut memory);
+        let body = conn.body(head.framing, Sink::Buffer(&mut buffer), IDLE);
         let error = ends(body).await.unwrap_err();
         assert!(
             error.kind() == ErrorKind::Corrupt && error.to_string().contains("trailers"),
@@ -111,7 +111,7 @@ async fn other_tasks_run_while_much_comes_in_little_pieces() {
         let head = conn.head(false, IDLE, &mut []).await.unwrap();
         let mut memory = vec![0; LEN];
         let error = conn
-            .body(head.framing, Sink::Land(&mut BodyBuffer::new(&mut memory)), IDLE)
+            .body(head.framing, Sink::Buffer(&mut BodyBuffer::new(&mut memory)), IDLE)
             .await
             .unwrap_err();
         assert!(error.to_string().contains("longer"), "{error}");

@@ -43,7 +43,7 @@ async fn the_reader_is_woken_for_many_segments_at_a_time() {
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {LEN}\r\n\r\n");
         let (found, ()) = tokio::join!(head(&mut conn), write(&mut server, answer.as_bytes()));
         let (mut memory, mut reads) = (vec![0; LEN], Reads::default());
-        let mut landing = BodyBuffer::new(&mut memory).observed_by(&mut reads);
+        let mut buffer = BodyBuffer::new(&mut memory).observed_by(&mut reads);
         let segments = async {
             for _ in 0..LEN / PIECE {
                 write(&mut server, &[7; PIECE]).await;
@@ -51,7 +51,7 @@ async fn the_reader_is_woken_for_many_segments_at_a_time() {
             }
         };
         let (read, ()) =
-            tokio::join!(conn.body(found.framing, Sink::Land(&mut landing), IDLE), segments);
+            tokio::join!(conn.body(found.framing, Sink::Buffer(&mut buffer), IDLE), segments);
         read.unwrap();
         assert!(reads.0 <= 40, "{} reads for {} segments", reads.0, LEN / PIECE);
         assert!(memory.iter().all(|byte| *byte == 7));
@@ -92,7 +92,7 @@ async fn a_slow_body_waits_once_for_more_bytes_however_many_chunks_it_has() {
         let mut memory = vec![0; LEN];
         let (count, mut landed) = watch::channel(0);
         let mut count = Landed(count);
-        let mut landing = BodyBuffer::new(&mut memory).observed_by(&mut count);
+        let mut buffer = BodyBuffer::new(&mut memory).observed_by(&mut count);
         let pieces = async {
             for at in (0..LEN).step_by(LEN / CHUNKS) {
                 // The reader is in this chunk when its first byte has landed.
@@ -111,7 +111,7 @@ async fn a_slow_body_waits_once_for_more_bytes_however_many_chunks_it_has() {
         };
         let began = Instant::now();
         let (read, ()) =
-            tokio::join!(conn.body(found.framing, Sink::Land(&mut landing), IDLE), pieces);
+            tokio::join!(conn.body(found.framing, Sink::Buffer(&mut buffer), IDLE), pieces);
         read.unwrap();
         assert!(began.elapsed() < IDLE, "waited {:?}", began.elapsed());
         assert!(memory.iter().all(|byte| *byte == 7));
@@ -126,8 +126,8 @@ async fn few_bytes_are_read_before_their_body_counts_as_stopped() {
         let mut memory = vec![0; LEN];
         let (count, mut landed) = watch::channel(0);
         let mut count = Landed(count);
-        let mut landing = BodyBuffer::new(&mut memory).observed_by(&mut count);
-        let body = conn.body(found.framing, Sink::Land(&mut landing), IDLE);
+        let mut buffer = BodyBuffer::new(&mut memory).observed_by(&mut count);
+        let body = conn.body(found.framing, Sink::Buffer(&mut buffer), IDLE);
         let pieces = async {
             write(&mut server, &[7; PIECE]).await;
             jump(IDLE / 2).await;
@@ -136,6 +136,6 @@ async fn few_bytes_are_read_before_their_body_counts_as_stopped() {
         };
         let (stopped, ()) = tokio::join!(body, pieces);
         assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Timeout);
-        assert_eq!(landing.filled(), PIECE);
+        assert_eq!(buffer.filled(), PIECE);
     }
 }

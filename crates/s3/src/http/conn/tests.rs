@@ -41,14 +41,14 @@ fn answer(name: &str) -> Vec<u8> {
 
 /// Asks, and lands a body if that was good; bytes that were copied.
 async fn get(conn: &mut Conn, memory: &mut [u8]) -> Result<(u16, u64)> {
-    let mut landing = BodyBuffer::new(memory);
+    let mut buffer = BodyBuffer::new(memory);
     conn.out = b"GET".to_vec().into();
     conn.send(&[], IDLE).await?;
-    let head = conn.head(false, IDLE, landing.next(usize::MAX)).await?;
+    let head = conn.head(false, IDLE, buffer.next(usize::MAX)).await?;
     match head.is_success() {
         true => {
-            conn.body(head.framing, Sink::Land(&mut landing), IDLE).await?;
-            assert_eq!(landing.filled(), LEN);
+            conn.body(head.framing, Sink::Buffer(&mut buffer), IDLE).await?;
+            assert_eq!(buffer.filled(), LEN);
         }
         false => {
             let mut text = Vec::new();
@@ -125,11 +125,11 @@ async fn an_object_may_be_larger_than_the_one_before() {
     for (step, answer) in steps.iter().enumerate() {
         // All that is read ahead is what the small one needs.
         let (mut memory, len) = (vec![0xEE; LEN + GUARD], if *answer == small { 10 } else { LEN });
-        let mut landing = BodyBuffer::new(&mut memory[..len]);
+        let mut buffer = BodyBuffer::new(&mut memory[..len]);
         conn.out = b"GET".to_vec().into();
         conn.send(&[], IDLE).await.unwrap();
-        let head = conn.head(false, IDLE, landing.next(10)).await.unwrap();
-        conn.body(head.framing, Sink::Land(&mut landing), IDLE).await.unwrap();
+        let head = conn.head(false, IDLE, buffer.next(10)).await.unwrap();
+        conn.body(head.framing, Sink::Buffer(&mut buffer), IDLE).await.unwrap();
         let right = if *answer == small { b"0123456789".to_vec() } else { object() };
         assert!(
             memory[..len] == right && memory[len..].iter().all(|byte| *byte == 0xEE),

@@ -38,8 +38,8 @@ pub struct Http2Connection {
     born: Instant,
     active: AtomicUsize,
     served: AtomicU64,
-    /// When anything was last heard on it, in microseconds since it was made.
-    heard_us: AtomicU64,
+    /// When anything was last received on it, in microseconds since it was made.
+    received_us: AtomicU64,
     retired: AtomicBool,
     blamed: AtomicBool,
     closed: Arc<AtomicBool>,
@@ -91,7 +91,7 @@ impl Http2Connection {
             ended.store(true, Ordering::Release);
             ended_told.notify_waiters();
         });
-        let (active, served, heard_us) = Default::default();
+        let (active, served, received_us) = Default::default();
         let (born, retired, blamed) =
             (Instant::now(), AtomicBool::new(false), AtomicBool::new(false));
         let stock = Stock::default();
@@ -102,7 +102,7 @@ impl Http2Connection {
             born,
             active,
             served,
-            heard_us,
+            received_us,
             retired,
             blamed,
             closed,
@@ -140,7 +140,7 @@ impl Http2Connection {
     pub fn idle(&self) -> Duration {
         self.born
             .elapsed()
-            .saturating_sub(Duration::from_micros(self.heard_us.load(Ordering::Acquire)))
+            .saturating_sub(Duration::from_micros(self.received_us.load(Ordering::Acquire)))
     }
 
     /// One more request.
@@ -148,12 +148,12 @@ impl Http2Connection {
         self.active.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One less. `silent_since` is when a request began that ends without having heard anything: if
-    /// nobody else has heard anything since then either, the connection may be dead, and gets
-    /// no more requests.
+    /// One less. `silent_since` is when a request began that ends without having received anything:
+    /// if nobody else has received anything since then either, the connection may be dead, and
+    /// gets no more requests.
     pub fn leave(&self, silent_since: Option<Instant>) {
         if silent_since.is_some_and(|since| {
-            self.born + Duration::from_micros(self.heard_us.load(Ordering::Acquire)) <= since
+            self.born + Duration::from_micros(self.received_us.load(Ordering::Acquire)) <= since
         }) {
             self.retire();
         }
@@ -162,9 +162,9 @@ impl Http2Connection {
     }
 
     /// Something came.
-    pub fn heard(&self) {
+    pub fn record_received(&self) {
         let now = u64::try_from(self.born.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.heard_us.fetch_max(now, Ordering::AcqRel);
+        self.received_us.fetch_max(now, Ordering::AcqRel);
     }
 
     /// A request was answered in full.
@@ -179,7 +179,7 @@ impl Http2Connection {
 
     /// Whether its end has not been held against the server yet: the end of one connection is one
     /// failure, however many requests it meets.
-    pub fn blame(&self) -> bool {
+    pub fn take_blame(&self) -> bool {
         !self.blamed.swap(true, Ordering::AcqRel)
     }
 }

@@ -48,7 +48,7 @@ impl Http2Connections {
     pub fn share(&self, target: &Arc<Target>, idle_max: Duration) -> Option<Box<Http2Stream>> {
         let mut state = self.state();
         state.prune(target, idle_max);
-        if state.may_dial() && state.all.iter().all(|link| link.active() > 0) {
+        if state.may_dial() && state.all.iter().all(|connection| connection.active() > 0) {
             return None;
         }
         state.least()
@@ -76,7 +76,11 @@ impl Http2Connections {
 
     /// How many connections nobody uses.
     pub fn idle_len(&self) -> usize {
-        self.state().all.iter().filter(|link| link.is_usable() && link.active() == 0).count()
+        self.state()
+            .all
+            .iter()
+            .filter(|connection| connection.is_usable() && connection.active() == 0)
+            .count()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -87,13 +91,13 @@ impl Http2Connections {
 impl Dialing<'_> {
     /// The server chose HTTP/2: this is the new connection's first request.
     pub async fn two(self, stream: Stream, target: &Arc<Target>) -> Result<Box<Http2Stream>> {
-        let link =
+        let connection =
             Http2Connection::start(stream, Arc::clone(target), Arc::clone(&self.0.changed)).await?;
         let mut state = self.0.state();
         state.chosen = Some(true);
-        let stream = Http2Stream::new(Arc::clone(&link));
+        let stream = Http2Stream::new(Arc::clone(&connection));
         if state.target.as_ref() == Some(target) {
-            state.all.push(link);
+            state.all.push(connection);
         }
         Ok(stream)
     }
@@ -120,7 +124,9 @@ impl State {
             (self.target, self.chosen) = (Some(Arc::clone(target)), None);
             self.all.clear();
         }
-        self.all.retain(|link| link.is_usable() && (link.active() > 0 || link.idle() < idle_max));
+        self.all.retain(|connection| {
+            connection.is_usable() && (connection.active() > 0 || connection.idle() < idle_max)
+        });
     }
 
     fn may_dial(&self) -> bool {
@@ -134,8 +140,11 @@ impl State {
 
     /// A request on the connection with the fewest, if the server allows one more.
     fn least(&self) -> Option<Box<Http2Stream>> {
-        let link =
-            self.all.iter().filter(|link| link.has_room()).min_by_key(|link| link.active())?;
-        Some(Http2Stream::new(Arc::clone(link)))
+        let connection = self
+            .all
+            .iter()
+            .filter(|connection| connection.has_room())
+            .min_by_key(|connection| connection.active())?;
+        Some(Http2Stream::new(Arc::clone(connection)))
     }
 }

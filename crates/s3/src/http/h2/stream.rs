@@ -24,7 +24,7 @@ type ResponseResult = Result<Response<RecvStream>, h2::Error>;
 /// One request and its answer on a shared connection. Dropping it resets the stream, and leaves the
 /// connection to the others.
 pub struct Http2Stream {
-    link: Arc<Http2Connection>,
+    connection: Arc<Http2Connection>,
     /// The request under construction.
     pub request: Option<http::Request<()>>,
     sender: Option<SendStream<Piece>>,
@@ -32,7 +32,7 @@ pub struct Http2Stream {
     early: Option<ResponseResult>,
     body: Option<RecvStream>,
     began: Instant,
-    heard: bool,
+    received: bool,
     /// Whether the connection had served before.
     pub reused: bool,
     /// Object bytes that were copied.
@@ -53,20 +53,20 @@ pub enum StreamEnd {
 }
 
 impl Http2Stream {
-    /// The next request on `link`.
-    pub fn new(link: Arc<Http2Connection>) -> Box<Self> {
-        link.enter();
-        let (reused, began) = (link.has_served(), Instant::now());
+    /// The next request on `connection`.
+    pub fn new(connection: Arc<Http2Connection>) -> Box<Self> {
+        connection.enter();
+        let (reused, began) = (connection.has_served(), Instant::now());
         let (request, sender, answer, early, body, end) = Default::default();
         Box::new(Http2Stream {
-            link,
+            connection,
             request,
             sender,
             answer,
             early,
             body,
             began,
-            heard: false,
+            received: false,
             reused,
             copied: 0,
             end,
@@ -75,30 +75,30 @@ impl Http2Stream {
 
     /// The `:authority`.
     pub fn authority(&self) -> &str {
-        &self.link.target.authority
+        &self.connection.target.authority
     }
 
     /// The `:scheme`.
     pub fn scheme(&self) -> &'static str {
-        if self.link.target.tls { "https" } else { "http" }
+        if self.connection.target.tls { "https" } else { "http" }
     }
 
     /// Whether any byte of an answer has come.
-    pub fn has_heard(&self) -> bool {
-        self.heard
+    pub fn has_received(&self) -> bool {
+        self.received
     }
 
-    /// Sends [`Http2Stream::request`] and then `body`, listening meanwhile. Errors with `Timeout` when the
-    /// server takes nothing for `idle`.
+    /// Sends [`Http2Stream::request`] and then `body`, listening meanwhile. Errors with `Timeout`
+    /// when the server takes nothing for `idle`.
     pub async fn send(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
         let request = self.request.take().expect("a request is written before it is sent");
-        let mut link = self.link.sender();
-        let ready = timeout(idle, poll_fn(|cx| link.poll_ready(cx))).await;
+        let mut connection = self.connection.sender();
+        let ready = timeout(idle, poll_fn(|cx| connection.poll_ready(cx))).await;
         let ready = ready.map_err(|_| self.stalled("the server takes no request", idle))?;
-        let opened = ready.and_then(|()| link.send_request(request, body.is_empty()));
+        let opened = ready.and_then(|()| connection.send_request(request, body.is_empty()));
         let (answer, sender) = opened.map_err(|e| {
             // It never left.
-            self.link.retire();
+            self.connection.retire();
             self.end = Some(StreamEnd::Unprocessed);
             failed("sending", e)
         })?;
@@ -116,7 +116,7 @@ impl Http2Stream {
             };
             let (piece, rest) = left.split_at(room.min(left.len()).min(frame_buffer::BYTES_MAX));
             let Some(sender) = &mut self.sender else { return Ok(Sent::Early) };
-            let sent = sender.send_data(self.link.stock.copy(piece), rest.is_empty());
+            let sent = sender.send_data(self.connection.stock.copy(piece), rest.is_empty());
             sent.map_err(|e| self.failed("sending", e))?;
             self.copied += piece.len() as u64;
             left = rest;
@@ -168,7 +168,7 @@ impl Http2Stream {
         };
         self.answer = None;
         let answer = answer.map_err(|e| self.failed("waiting for the answer", e))?;
-        self.hear();
+        self.record_received();
         let (parts, body) = answer.into_parts();
         self.body = Some(body);
         ResponseHead::of(parts.status.as_u16(), &parts.headers, bodiless)
@@ -199,7 +199,7 @@ impl Http2Stream {
             };
             // Pieces that are there already cost no wait.
             coop::consume_budget().await;
-            self.hear();
+            self.record_received();
             left = left.checked_sub(piece.len() as u64).ok_or_else(misfit)?;
             sink.copy(&piece)?;
             self.copied += piece.len() as u64;
@@ -210,18 +210,18 @@ impl Http2Stream {
             let what = format!("the body ended {left} bytes before its announced length");
             return Err(Error::new(ErrorKind::Io, what));
         }
-        self.link.served();
+        self.connection.served();
         Ok(())
     }
 
-    fn hear(&mut self) {
-        self.heard = true;
-        self.link.heard();
+    fn record_received(&mut self) {
+        self.received = true;
+        self.connection.record_received();
     }
 
     fn stalled(&mut self, what: &'static str, idle: Duration) -> Error {
         // It may be the whole connection: others should not find that out one by one.
-        self.link.retire();
+        self.connection.retire();
         Error::new(ErrorKind::Timeout, format!("{what} for {} ms", idle.as_millis()))
     }
 
@@ -229,12 +229,12 @@ impl Http2Stream {
         let refused =
             e.is_remote() && (e.is_go_away() || e.reason() == Some(Reason::REFUSED_STREAM));
         if !e.is_reset() {
-            self.link.retire();
+            self.connection.retire();
         }
         self.end = Some(match () {
-            () if refused && !self.heard => StreamEnd::Unprocessed,
+            () if refused && !self.received => StreamEnd::Unprocessed,
             () if e.is_reset() => StreamEnd::Reset,
-            () => StreamEnd::Broken { first: self.link.blame() },
+            () => StreamEnd::Broken { first: self.connection.take_blame() },
         });
         failed(doing, e)
     }
@@ -242,15 +242,15 @@ impl Http2Stream {
 
 impl Drop for Http2Stream {
     fn drop(&mut self) {
-        let silent = !self.heard && self.end.is_none();
-        self.link.leave(silent.then_some(self.began));
+        let silent = !self.received && self.end.is_none();
+        self.connection.leave(silent.then_some(self.began));
     }
 }
 
 impl fmt::Debug for Http2Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Http2Stream")
-            .field("heard", &self.heard)
+            .field("received", &self.received)
             .field("end", &self.end)
             .finish_non_exhaustive()
     }

@@ -72,7 +72,7 @@ impl Outgoing {
         self.from == self.to
     }
 
-    /// Room for at least `len` bytes behind what is there; [`Outgoing::wrote`] takes them in.
+    /// Space for at least `len` bytes behind what is there; [`Outgoing::wrote`] takes them in.
     pub fn room(&mut self, len: usize) -> &mut [u8] {
         if self.bytes.len() < self.to + len {
             self.bytes.resize(self.to + len, 0);
@@ -104,15 +104,15 @@ impl Outgoing {
 }
 
 /// Where opened bytes go: two pieces of the caller's memory, one behind the other.
-pub struct Room<'a> {
+pub struct PlaintextSpace<'a> {
     pieces: [&'a mut [u8]; 2],
     filled: usize,
     copied: u64,
 }
 
-impl<'a> Room<'a> {
+impl<'a> PlaintextSpace<'a> {
     pub fn new(pieces: [&'a mut [u8]; 2]) -> Self {
-        Room { pieces, filled: 0, copied: 0 }
+        PlaintextSpace { pieces, filled: 0, copied: 0 }
     }
 
     /// Bytes that were copied here since this was last asked.
@@ -134,7 +134,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// The first `len` bytes of [`Room::next`] landed.
+    /// The first `len` bytes of [`PlaintextSpace::next`] landed.
     #[cfg(feature = "tls-direct")]
     pub fn landed(&mut self, len: usize) {
         self.filled += len;
@@ -164,18 +164,18 @@ const LEFT_BYTES_KEPT: usize = 16 * 1024;
 /// Opened bytes for which there was no room yet: the end of one record, and what came while we were
 /// sending.
 #[derive(Default)]
-pub struct Left {
+pub struct PlaintextLeft {
     bytes: Vec<u8>,
     from: usize,
 }
 
-impl Left {
+impl PlaintextLeft {
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Moves as many as fit.
-    pub fn drain(&mut self, room: &mut Room<'_>) {
+    pub fn drain(&mut self, room: &mut PlaintextSpace<'_>) {
         self.from += room.put(&self.bytes[self.from..]);
         if self.from == self.bytes.len() {
             self.bytes.clear();
@@ -192,8 +192,8 @@ mod tests {
     #[test]
     fn bytes_go_from_piece_to_piece_and_no_further() {
         let (mut first, mut second) = ([0; 3], [0; 2]);
-        let mut room = Room::new([&mut first, &mut second]);
-        let mut left = Left::default();
+        let mut room = PlaintextSpace::new([&mut first, &mut second]);
+        let mut left = PlaintextLeft::default();
         left.push(b"12");
         left.drain(&mut room);
         assert_eq!((room.filled(), room.next().len()), (2, 1));
@@ -224,9 +224,9 @@ mod tests {
 
     #[test]
     fn room_for_much_is_given_back() {
-        let (mut left, mut memory) = (Left::default(), vec![0; 300_000]);
+        let (mut left, mut memory) = (PlaintextLeft::default(), vec![0; 300_000]);
         left.push(&memory.clone());
-        left.drain(&mut Room::new([&mut memory, &mut []]));
+        left.drain(&mut PlaintextSpace::new([&mut memory, &mut []]));
         assert!(left.bytes.capacity() <= LEFT_BYTES_KEPT, "{}", left.bytes.capacity());
     }
 }

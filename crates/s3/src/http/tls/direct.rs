@@ -9,7 +9,7 @@ use rustls::{
     AlertDescription, CipherSuite, Error, InvalidMessage, PeerMisbehaved, SupportedCipherSuite,
 };
 
-use super::buffers::{Incoming, Left, Outgoing, Room};
+use super::buffers::{Incoming, Outgoing, PlaintextLeft, PlaintextSpace};
 use super::record::{
     self, ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES, Keys, MORE_BYTES, PLAIN_BYTES_MAX,
 };
@@ -37,7 +37,7 @@ pub trait Secrets {
 pub struct Kernel(KernelConnection<ClientConnectionData>);
 
 impl Kernel {
-    /// Whether we know how to seal and open what `connection` agreed on.
+    /// Whether we know how to seal and open what `connection` negotiated.
     pub fn suits(connection: &UnbufferedClientConnection) -> bool {
         const KNOWN: [CipherSuite; 3] = [
             CipherSuite::TLS13_AES_128_GCM_SHA256,
@@ -112,8 +112,8 @@ impl<S: Secrets> Direct<S> {
     pub fn open(
         &mut self,
         incoming: &mut Incoming,
-        room: &mut Room<'_>,
-        left: &mut Left,
+        room: &mut PlaintextSpace<'_>,
+        left: &mut PlaintextLeft,
         outgoing: &mut Outgoing,
     ) -> Result<bool, Error> {
         let mut used = 0;
@@ -137,8 +137,8 @@ impl<S: Secrets> Direct<S> {
         &mut self,
         header: &[u8],
         sealed: &mut [u8],
-        room: &mut Room<'_>,
-        left: &mut Left,
+        room: &mut PlaintextSpace<'_>,
+        left: &mut PlaintextLeft,
     ) -> Result<(), Error> {
         let opened_len = sealed.len() - (MORE_BYTES - 1);
         let Some(space) = room.next().get_mut(..opened_len) else {
@@ -256,13 +256,13 @@ impl<S: Secrets> Direct<S> {
     }
 
     /// Says that nothing more will come.
-    pub fn goodbye(&mut self, outgoing: &mut Outgoing) -> Result<(), Error> {
+    pub fn close_notify(&mut self, outgoing: &mut Outgoing) -> Result<(), Error> {
         self.done = true;
         self.put(ALERT, &[WARNING, AlertDescription::CloseNotify.into()], outgoing)
     }
 
     /// After an error: what the server is told of it.
-    pub fn last_words(&mut self, e: &Error, outgoing: &mut Outgoing) {
+    pub fn send_alert(&mut self, e: &Error, outgoing: &mut Outgoing) {
         if std::mem::replace(&mut self.done, true) {
             return;
         }

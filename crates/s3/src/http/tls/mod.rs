@@ -99,12 +99,12 @@ impl Tls {
 
     /// What a handshake with `host` over `tcp` agrees on.
     pub async fn survey(&self, host: &str, tcp: TcpStream) -> Result<Secured> {
-        let agreed = self.handshake(host, tcp).await?.agreed;
+        let negotiated = self.handshake(host, tcp).await?.negotiated;
         let text = |name: Option<String>| name.unwrap_or_else(|| "unknown".into());
         Ok(Secured {
-            version: text(agreed.version.map(|version| format!("{version:?}"))),
-            suite: text(agreed.suite.map(|suite| format!("{suite:?}"))),
-            alpn: agreed.alpn.map(|name| String::from_utf8_lossy(&name).into_owned()),
+            version: text(negotiated.version.map(|version| format!("{version:?}"))),
+            suite: text(negotiated.suite.map(|suite| format!("{suite:?}"))),
+            alpn: negotiated.alpn.map(|name| String::from_utf8_lossy(&name).into_owned()),
         })
     }
 

@@ -11,7 +11,7 @@ use rustls::unbuffered::{
 };
 use rustls::{ClientConfig, Error};
 
-use super::buffers::{Outgoing, Room};
+use super::buffers::{Outgoing, PlaintextSpace};
 use super::session::Wire;
 
 /// The longest record, and what a record has besides its payload at most.
@@ -19,7 +19,7 @@ const RECORD_BYTES: usize = 16 * 1024;
 const RECORD_MORE_BYTES: usize = 32;
 
 /// A connection of rustls.
-pub struct Library {
+pub struct RustlsRecords {
     pub connection: UnbufferedClientConnection,
     /// Whether the server said that nothing more will come.
     pub ended: bool,
@@ -38,26 +38,29 @@ pub enum Next {
 }
 
 /// What to say when there is nothing else to do.
-enum Say<'a> {
+enum Send<'a> {
     Nothing,
     Bytes(&'a [u8]),
-    Goodbye,
+    CloseNotify,
 }
 
-impl Library {
+impl RustlsRecords {
     pub fn new(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Self, Error> {
-        Ok(Library { connection: UnbufferedClientConnection::new(config, name)?, ended: false })
+        Ok(RustlsRecords {
+            connection: UnbufferedClientConnection::new(config, name)?,
+            ended: false,
+        })
     }
 
     /// One step with the first `shown` bytes of what came, and what comes next. Leaves behind how
     /// many of them are still shown.
     pub fn step(&mut self, wire: &mut Wire, shown: &mut usize) -> Result<Next, Error> {
         let Wire { incoming, outgoing, left, .. } = wire;
-        let (used, next) = self.go(
+        let (used, next) = self.process(
             &mut incoming.filled()[..*shown],
             |bytes| left.push(bytes),
             outgoing,
-            Say::Nothing,
+            Send::Nothing,
         );
         incoming.consume(used);
         *shown -= used;
@@ -65,11 +68,11 @@ impl Library {
     }
 
     /// Opens records while there is room; whether the server said that nothing more will come.
-    pub fn open(&mut self, wire: &mut Wire, room: &mut Room<'_>) -> Result<bool, Error> {
+    pub fn open(&mut self, wire: &mut Wire, room: &mut PlaintextSpace<'_>) -> Result<bool, Error> {
         let Wire { incoming, outgoing, left, .. } = wire;
         while !self.ended && !room.next().is_empty() {
             let take = |bytes: &[u8]| left.push(&bytes[room.put(bytes)..]);
-            let (used, next) = self.go(incoming.filled(), take, outgoing, Say::Nothing);
+            let (used, next) = self.process(incoming.filled(), take, outgoing, Send::Nothing);
             incoming.consume(used);
             match next? {
                 Next::Step => {}
@@ -81,19 +84,19 @@ impl Library {
 
     /// Seals `plain`. What is opened on the way is left for later.
     pub fn seal(&mut self, plain: &[u8], wire: &mut Wire) -> Result<(), Error> {
-        self.say(wire, || Say::Bytes(plain))
+        self.send(wire, || Send::Bytes(plain))
     }
 
     /// Says that nothing more will come.
-    pub fn goodbye(&mut self, wire: &mut Wire) -> Result<(), Error> {
-        self.say(wire, || Say::Goodbye)
+    pub fn close_notify(&mut self, wire: &mut Wire) -> Result<(), Error> {
+        self.send(wire, || Send::CloseNotify)
     }
 
-    fn say<'a>(&mut self, wire: &mut Wire, what: impl Fn() -> Say<'a>) -> Result<(), Error> {
+    fn send<'a>(&mut self, wire: &mut Wire, what: impl Fn() -> Send<'a>) -> Result<(), Error> {
         let Wire { incoming, outgoing, left, .. } = wire;
         loop {
             let (used, next) =
-                self.go(incoming.filled(), |bytes| left.push(bytes), outgoing, what());
+                self.process(incoming.filled(), |bytes| left.push(bytes), outgoing, what());
             incoming.consume(used);
             match next? {
                 Next::Ready => return Ok(()),
@@ -106,18 +109,19 @@ impl Library {
     }
 
     /// After an error: what the server is told of it.
-    pub fn last_words(&mut self, wire: &mut Wire) {
+    pub fn send_alert(&mut self, wire: &mut Wire) {
         // What it makes of the rest does not count any more.
-        let (_, _) = self.go(wire.incoming.filled(), |_| {}, &mut wire.outgoing, Say::Nothing);
+        let (_, _) =
+            self.process(wire.incoming.filled(), |_| {}, &mut wire.outgoing, Send::Nothing);
     }
 
     /// One step: how many bytes it is done with, and what comes next.
-    fn go(
+    fn process(
         &mut self,
         bytes: &mut [u8],
         mut take: impl FnMut(&[u8]),
         outgoing: &mut Outgoing,
-        say: Say<'_>,
+        say: Send<'_>,
     ) -> (usize, Result<Next, Error>) {
         let UnbufferedStatus { mut discard, state } = self.connection.process_tls_records(bytes);
         let next = match state {
@@ -140,9 +144,9 @@ impl Library {
                 Ok(Next::Step)
             }
             Ok(ConnectionState::WriteTraffic(mut traffic)) => match say {
-                Say::Nothing => Ok(Next::Ready),
-                Say::Bytes(plain) => encrypt(&mut traffic, plain, outgoing).map(|()| Next::Ready),
-                Say::Goodbye => end(&mut traffic, outgoing).map(|()| Next::Ready),
+                Send::Nothing => Ok(Next::Ready),
+                Send::Bytes(plain) => encrypt(&mut traffic, plain, outgoing).map(|()| Next::Ready),
+                Send::CloseNotify => end(&mut traffic, outgoing).map(|()| Next::Ready),
             },
             Ok(ConnectionState::BlockedHandshake) => Ok(Next::Bytes),
             Ok(ConnectionState::PeerClosed) => {

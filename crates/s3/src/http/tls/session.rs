@@ -14,10 +14,10 @@ use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::task::coop;
 
-use super::buffers::{Incoming, Left, Outgoing, Room};
+use super::buffers::{Incoming, Outgoing, PlaintextLeft, PlaintextSpace};
 #[cfg(feature = "tls-direct")]
 use super::direct::{Direct, Kernel};
-use super::rustls_records::{Library, Next};
+use super::rustls_records::{Next, RustlsRecords};
 
 /// What is read from a socket at a time: records of 16 KiB, that stay in the cache until they are
 /// opened. With less, a fast server makes us wait more often; with more nothing is gained.
@@ -47,13 +47,13 @@ pub struct Session {
     done: bool,
     /// Bytes that were copied to where the caller wants them.
     pub copied: u64,
-    /// What the handshake agreed on.
-    pub agreed: Agreed,
+    /// What the handshake negotiated.
+    pub negotiated: Negotiated,
 }
 
-/// What a handshake agreed on.
+/// What a handshake negotiated.
 #[derive(Clone, Debug)]
-pub struct Agreed {
+pub struct Negotiated {
     pub version: Option<ProtocolVersion>,
     pub suite: Option<CipherSuite>,
     pub alpn: Option<Vec<u8>>,
@@ -61,7 +61,7 @@ pub struct Agreed {
 
 /// Who seals and opens.
 enum Records {
-    Library(Box<Library>),
+    RustlsRecords(Box<RustlsRecords>),
     #[cfg(feature = "tls-direct")]
     Direct(Box<Direct<Kernel>>),
 }
@@ -73,24 +73,24 @@ impl Session {
         name: ServerName<'static>,
         tcp: TcpStream,
     ) -> io::Result<Self> {
-        let mut library = Library::new(config, name).map_err(broken)?;
+        let mut library = RustlsRecords::new(config, name).map_err(broken)?;
         let mut wire = Wire::new(tcp);
         wire.shake_hands(&mut library).await?;
         let connection = &library.connection;
-        let agreed = Agreed {
+        let negotiated = Negotiated {
             version: connection.protocol_version(),
             suite: connection.negotiated_cipher_suite().map(|suite| suite.suite()),
             alpn: connection.alpn_protocol().map(<[u8]>::to_vec),
         };
         Ok(Session {
             wire,
-            records: Records::Library(Box::new(library)),
+            records: Records::RustlsRecords(Box::new(library)),
             failed: false,
             owed: None,
             quiet: 0,
             done: false,
             copied: 0,
-            agreed,
+            negotiated,
         })
     }
 
@@ -101,7 +101,7 @@ impl Session {
         #[cfg(feature = "tls-direct")]
         {
             self.records = match self.records {
-                Records::Library(library) if Kernel::suits(&library.connection) => {
+                Records::RustlsRecords(library) if Kernel::suits(&library.connection) => {
                     Records::Direct(Box::new(Direct::over(library.connection).map_err(broken)?))
                 }
                 other => other,
@@ -137,7 +137,7 @@ impl Session {
         cx: &mut Context<'_>,
         pieces: [&mut [u8]; 2],
     ) -> Poll<io::Result<usize>> {
-        let mut room = Room::new(pieces);
+        let mut room = PlaintextSpace::new(pieces);
         self.wire.left.drain(&mut room);
         loop {
             let opened = self.open(cx, &mut room);
@@ -215,9 +215,9 @@ impl Session {
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.failed && !std::mem::replace(&mut self.done, true) {
             let said = match &mut self.records {
-                Records::Library(library) => library.goodbye(&mut self.wire),
+                Records::RustlsRecords(library) => library.close_notify(&mut self.wire),
                 #[cfg(feature = "tls-direct")]
-                Records::Direct(direct) => direct.goodbye(&mut self.wire.outgoing),
+                Records::Direct(direct) => direct.close_notify(&mut self.wire.outgoing),
             };
             said.map_err(|e| self.fail(cx, e))?;
         }
@@ -231,7 +231,7 @@ impl Session {
 
     /// Opens records as long as there is room and they are whole; whether the server said that
     /// nothing more will come.
-    fn open(&mut self, cx: &mut Context<'_>, room: &mut Room<'_>) -> io::Result<bool> {
+    fn open(&mut self, cx: &mut Context<'_>, room: &mut PlaintextSpace<'_>) -> io::Result<bool> {
         if room.filled() == 0
             && let Some(e) = self.owed.take()
         {
@@ -239,7 +239,7 @@ impl Session {
         }
         self.check()?;
         let opened = match &mut self.records {
-            Records::Library(library) => library.open(&mut self.wire, room),
+            Records::RustlsRecords(library) => library.open(&mut self.wire, room),
             #[cfg(feature = "tls-direct")]
             Records::Direct(direct) => {
                 let Wire { incoming, outgoing, left, .. } = &mut self.wire;
@@ -255,7 +255,7 @@ impl Session {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let sealed = match &mut self.records {
-            Records::Library(library) => library.seal(plain, &mut self.wire),
+            Records::RustlsRecords(library) => library.seal(plain, &mut self.wire),
             #[cfg(feature = "tls-direct")]
             Records::Direct(direct) => direct.seal(plain, &mut self.wire.outgoing),
         };
@@ -271,9 +271,9 @@ impl Session {
     fn fail(&mut self, cx: &mut Context<'_>, e: Error) -> io::Error {
         self.failed = true;
         match &mut self.records {
-            Records::Library(library) => library.last_words(&mut self.wire),
+            Records::RustlsRecords(library) => library.send_alert(&mut self.wire),
             #[cfg(feature = "tls-direct")]
-            Records::Direct(direct) => direct.last_words(&e, &mut self.wire.outgoing),
+            Records::Direct(direct) => direct.send_alert(&e, &mut self.wire.outgoing),
         }
         // The error counts, and not whether anyone heard of it.
         drop(self.wire.poll_drain(cx));
@@ -283,7 +283,7 @@ impl Session {
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("agreed", &self.agreed).finish_non_exhaustive()
+        f.debug_struct("Session").field("negotiated", &self.negotiated).finish_non_exhaustive()
     }
 }
 
@@ -292,7 +292,7 @@ pub struct Wire {
     tcp: TcpStream,
     pub incoming: Incoming,
     pub outgoing: Outgoing,
-    pub left: Left,
+    pub left: PlaintextLeft,
 }
 
 impl Wire {
@@ -301,7 +301,7 @@ impl Wire {
             tcp,
             incoming: Incoming::new(READ_BYTES),
             outgoing: Outgoing::default(),
-            left: Left::default(),
+            left: PlaintextLeft::default(),
         }
     }
 
@@ -315,7 +315,7 @@ impl Wire {
 
     /// Shows the library no record that comes behind the handshake: whoever opens those may be
     /// another.
-    async fn shake_hands(&mut self, library: &mut Library) -> io::Result<()> {
+    async fn shake_hands(&mut self, library: &mut RustlsRecords) -> io::Result<()> {
         let mut shown = 0;
         loop {
             match library.step(self, &mut shown) {
@@ -327,7 +327,7 @@ impl Wire {
                     shown += self.one_more(shown).await?;
                 }
                 Err(e) => {
-                    library.last_words(self);
+                    library.send_alert(self);
                     drop(poll_fn(|cx| self.poll_drain(cx)).await);
                     return Err(broken(e));
                 }

@@ -90,7 +90,7 @@ impl Server {
 pub struct Client {
     pub direct: Direct<Ladder>,
     incoming: Incoming,
-    left: Left,
+    left: PlaintextLeft,
     pub outgoing: Outgoing,
     /// What the caller got.
     pub got: Vec<u8>,
@@ -119,7 +119,7 @@ impl Client {
             let mut memory = vec![GUARD; lens[0] + lens[1] + 8];
             let (first, rest) = memory.split_at_mut(lens[0]);
             let (second, _) = rest.split_at_mut(lens[1]);
-            let mut room = Room::new([first, second]);
+            let mut room = PlaintextSpace::new([first, second]);
             self.left.drain(&mut room);
             let ended =
                 self.direct.open(&mut self.incoming, &mut room, &mut self.left, &mut self.outgoing);

@@ -115,19 +115,19 @@ fn a_flipped_bit_anywhere_ends_it_and_leaves_nothing() {
         server.bytes[at] ^= 0x10;
         let mut client = Client::new();
         let mut memory = [0x5A; 6000];
-        let mut room = Room::new([&mut memory, &mut []]);
+        let mut room = PlaintextSpace::new([&mut memory, &mut []]);
         let mut incoming = Incoming::new(64 * 1024);
         let mut cx = Context::from_waker(Waker::noop());
         assert!(incoming.poll_fill(&mut cx, &mut &server.bytes[..]).is_ready());
         let opened = client.direct.open(
             &mut incoming,
             &mut room,
-            &mut Left::default(),
+            &mut PlaintextLeft::default(),
             &mut client.outgoing,
         );
         assert_eq!((opened, room.filled()), (Err(Error::DecryptError), 0));
         assert!(!memory.contains(&7), "payload that was not proven stays in the caller's memory");
-        client.direct.last_words(&Error::DecryptError, &mut client.outgoing);
+        client.direct.send_alert(&Error::DecryptError, &mut client.outgoing);
         assert_eq!(said(&mut client, keys(1, 0)), [(ALERT, vec![FATAL, 20])]);
     }
 }
@@ -166,11 +166,11 @@ fn behind_a_goodbye_nothing_more_is_said() {
     let mut server = Server::new();
     server.change_keys(true).record(APPLICATION_DATA, b"a");
     let mut client = Client::new();
-    client.direct.goodbye(&mut client.outgoing).unwrap();
+    client.direct.close_notify(&mut client.outgoing).unwrap();
     assert_eq!(said(&mut client, keys(1, 0)), [(ALERT, vec![WARNING, 0])]);
     client.hear(&server.bytes);
     assert_eq!((client.read(LENS), &client.got[..]), (Ok(false), &b"a"[..]));
-    client.direct.last_words(&Error::DecryptError, &mut client.outgoing);
+    client.direct.send_alert(&Error::DecryptError, &mut client.outgoing);
     assert!(client.outgoing.is_empty(), "the server was told that nothing would come");
 }
 
@@ -280,9 +280,13 @@ fn nothing_of_a_message_stays_in_the_callers_memory() {
     let mut cx = Context::from_waker(Waker::noop());
     assert!(incoming.poll_fill(&mut cx, &mut &server.bytes[..]).is_ready());
     let mut client = Client::new();
-    let mut room = Room::new([&mut memory, &mut []]);
-    let opened =
-        client.direct.open(&mut incoming, &mut room, &mut Left::default(), &mut client.outgoing);
+    let mut room = PlaintextSpace::new([&mut memory, &mut []]);
+    let opened = client.direct.open(
+        &mut incoming,
+        &mut room,
+        &mut PlaintextLeft::default(),
+        &mut client.outgoing,
+    );
     assert_eq!((opened, room.filled()), (Ok(false), 0));
     assert!(!memory.contains(&7));
 }

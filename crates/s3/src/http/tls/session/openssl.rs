@@ -87,7 +87,7 @@ async fn hear(session: &mut Session, what: &str) {
     assert_eq!(String::from_utf8_lossy(&bytes[..got]), what);
 }
 
-async fn say(session: &mut Session, what: &str) {
+async fn send_line(session: &mut Session, what: &str) {
     let sent =
         poll_fn(|cx| session.poll_write(cx, &[IoSlice::new(what.as_bytes())])).await.unwrap();
     assert_eq!(sent, what.len());
@@ -102,7 +102,7 @@ async fn keys_change_under_every_cipher() {
         let Some(mut server) = Server::start(&["-tls1_3", "-ciphersuites", suite]) else { return };
         let mut session = server.session(true).await;
         assert!(session.is_direct());
-        say(&mut session, "first\n").await;
+        send_line(&mut session, "first\n").await;
         server.shown("first");
         // Behind the tickets.
         server.tell("hello");
@@ -114,7 +114,7 @@ async fn keys_change_under_every_cipher() {
             session.wire.tcp.peek(&mut [0]).await.unwrap();
             server.tell(word);
             hear(&mut session, &format!("{word}\n")).await;
-            say(&mut session, &format!("after {word}\n")).await;
+            send_line(&mut session, &format!("after {word}\n")).await;
             server.shown(&format!("after {word}"));
         }
     }
