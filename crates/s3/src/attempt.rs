@@ -1,4 +1,4 @@
-//! One attempt at a request: a turn, an identity, a connection, an answer.
+//! One attempt at a request: permit, credentials, connection, response.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ pub enum QueueMode {
     TryNow,
 }
 
-/// An answer whose body is still to come.
+/// A response whose head has arrived and whose body has not.
 #[derive(Debug)]
 pub struct PendingResponse {
     pub head: ResponseHead,
@@ -50,7 +50,7 @@ pub struct PendingResponse {
     _permit: RequestPermit,
 }
 
-/// An answer with its small body. Not to be printed: that of a session is a secret.
+/// A response with its small body. It has no `Debug`: the body of a session holds secrets.
 pub struct CollectedResponse {
     pub head: ResponseHead,
     pub body: Vec<u8>,
@@ -71,7 +71,7 @@ impl Inner {
             .class(class)
             .admit(Instant::now(), &self.counters)
             .map_err(AttemptError::fatal)?;
-        // Before the turn: a session is made by a request that takes a turn itself.
+        // Before the permit: creating a session needs a permit of its own.
         let credentials = self.identity(request.signer).await.map_err(AttemptError::fatal)?;
         let permit = match (admission, queue) {
             (Admission::Probe, _) => self.limits.bypass(class),
@@ -117,7 +117,7 @@ impl Inner {
             }
         }
         if early && head.is_success() {
-            let what = "the store said yes before it had the whole body";
+            let what = "the store reported success before it had the whole body";
             return Err(AttemptError::connection(Error::new(ErrorKind::Io, what)));
         }
         // A miss costs nothing, while what counts as deleted and stays is nowhere counted.
@@ -229,7 +229,8 @@ impl Inner {
         }
     }
 
-    /// What every answer tells, whatever it says.
+    /// Learns what every response reveals, whatever its status: clock, request ids, throttling,
+    /// health.
     fn learn(&self, class: Class, head: &ResponseHead, sent_at: Instant) {
         if self.clock.is_due() && self.clock.learn(head.header("date"), false) {
             self.counters.clock_corrections.one();
@@ -263,10 +264,10 @@ impl Inner {
     }
 }
 
-/// A success that tells neither the object's version nor its date comes from something before the
-/// store: it says nothing of the object, and the store was not reached.
+/// A success without the object's etag and date comes from a proxy before the store, so the store
+/// was not reached.
 fn not_the_stores(head: &ResponseHead) -> AttemptError {
-    let what = "an answer without an object's etag and last-modified, which every S3 store gives: check the endpoint, and what lies before the store";
+    let what = "an answer without an object's etag and last-modified, which every S3 store gives: check the endpoint and any proxy before the store";
     let error =
         Error::new(ErrorKind::Io, what).with_answer(head.status, None, None).retryable(true);
     AttemptError { error, retry: RetryAction::Backoff(None), endpoint_fault: true }
@@ -410,7 +411,7 @@ fn without_salt(key: &str) -> std::borrow::Cow<'_, str> {
 }
 
 /// A connection that broke before its answer: if it had served before and said nothing now, the
-/// store had closed it while it was idle, which is nobody's fault.
+/// store had closed it while it was idle, which is no fault of the endpoint.
 fn lost(transport: &Transport, error: Error) -> AttemptError {
     let end = if let Transport::Http2(stream) = transport {
         stream.end
@@ -441,8 +442,5 @@ fn broke(transport: &Transport, error: Error) -> AttemptError {
 }
 
 fn no_permit() -> AttemptError {
-    AttemptError::fatal(Error::new(
-        ErrorKind::Throttled,
-        "as many requests are in flight as may be",
-    ))
+    AttemptError::fatal(Error::new(ErrorKind::Throttled, "too many requests in flight"))
 }

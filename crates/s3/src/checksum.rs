@@ -1,4 +1,4 @@
-//! The checksums that S3 knows by header, of which one is chosen.
+//! The checksums that S3 supports by header. A client uses one of them.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

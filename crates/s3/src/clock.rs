@@ -1,4 +1,4 @@
-//! The store's clock, as far as its answers tell.
+//! The store's clock, estimated from the `date` headers of its responses.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -6,7 +6,7 @@ use crate::time::{http_date, unix_now};
 
 /// Less than this is not worth correcting: a signature is good for fifteen minutes.
 const CORRECT_FROM_S: i64 = 240;
-/// More than this is not believed.
+/// A larger offset is ignored as wrong.
 const BELIEVE_MAX_S: i64 = 24 * 3600;
 
 /// Local time and how far the store's is from it, in seconds.
@@ -23,7 +23,7 @@ impl Clock {
         unix_now() + self.applied.load(Ordering::Relaxed)
     }
 
-    /// The store's time as last heard, in seconds since 1970.
+    /// The store's time by its last response, in seconds since 1970.
     pub fn server(&self) -> i64 {
         unix_now() + self.measured.load(Ordering::Relaxed)
     }

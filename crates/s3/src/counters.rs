@@ -92,12 +92,12 @@ impl Counters {
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    /// One more.
+    /// Adds one.
     pub fn one(&self) {
         self.add(1);
     }
 
-    /// So many more.
+    /// Adds `n`.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }

@@ -87,7 +87,7 @@ impl Destinations {
         Some(Arc::clone(&learned.destination))
     }
 
-    /// The learned destination stays for as long again. Where nobody confirmed it, it is on trial
+    /// Keeps the learned destination for as long again. Unless `is_confirmed`, it is on trial
     /// again.
     pub fn extend(&self, destination: &Arc<Destination>, is_confirmed: bool, now: Instant) {
         if let Some(learned) =

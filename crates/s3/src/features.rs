@@ -1,20 +1,20 @@
-//! What answers say of the store beside what was asked. Each may have come from a proxy, from one
-//! node of many, or at a bad moment, so nothing is learned for good: it takes several operations
-//! that did not overlap, or the store's own word, and expires.
+//! Features of the store, learned from its responses. A response may come from a proxy, from one
+//! node of many, or from an overloaded store. So a lack is learned only from several operations
+//! that did not overlap, or from S3's own error code, and it expires.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// How long a store counts as one without conditional PUTs.
+/// How long a store counts as one without conditional PUTs before they are tried again.
 pub const CONDITIONAL_PUTS_RECHECK: Duration = Duration::from_secs(600);
 
-/// Whether the store has a feature, as seen of late.
+/// Whether the store supports a feature, by its recent responses.
 #[derive(Debug)]
 pub struct FeatureSupport {
     began: Instant,
-    /// So many operations in a row must lack it.
+    /// The number of operations in a row that must lack it.
     lacks_min: u32,
     /// How long it counts as lacking; then it is asked for again.
     lacks_for: Duration,
@@ -82,7 +82,7 @@ impl FeatureSupport {
         self.lacking_until_ms.store(self.ms(now + self.lacks_for), Ordering::Relaxed);
     }
 
-    /// An answer had it.
+    /// A response showed support.
     pub fn note_supported(&self) {
         self.lacked.store(0, Ordering::Relaxed);
         self.lacking_until_ms.store(0, Ordering::Relaxed);

@@ -1,5 +1,4 @@
-//! The two forms of a request's head: lines of HTTP/1.1, fields of HTTP/2. What is signed is the
-//! same.
+//! Writes the head of a request as HTTP/1.1 lines or HTTP/2 fields. Both carry the same signature.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use zeroize::Zeroizing;

@@ -1,4 +1,5 @@
-//! Two requests for the same bytes: which of them gets the memory.
+//! Hedged requests: a second request for the same bytes when the first is slow. Exactly one of them
+//! gets the caller's memory.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -191,7 +192,8 @@ mod shuttle_tests {
         check(|| scene(true, [Some(false), Some(false)]));
     }
 
-    /// Whoever waits goes away at any moment: nothing is left open, and nobody got the memory.
+    /// The waiting caller goes away at any moment: no connection stays open, and no response gets
+    /// the memory.
     #[test]
     fn a_dropped_race_closes_both() {
         check(|| {

@@ -1,5 +1,6 @@
-//! An S3 client for caches: whole objects of 64 KiB to 64 MiB straight into and out of registered
-//! memory, at the cost of the kernel's copy, and back on its feet seconds after any fault.
+//! An S3 client for caches. It moves whole objects of 64 KiB to 64 MiB straight into and out of
+//! registered memory, with no copy but the kernel's, and it recovers within seconds after any
+//! fault.
 //!
 //! A [`Client`] serves one bucket. Name it by a [`BucketAddress`], resolve that to an [`Endpoint`],
 //! add credentials, and adjust the [`Config`] where its defaults do not fit:
@@ -25,9 +26,9 @@
 //! path can read everything, and change a body that has no checksum.
 //!
 //! # Deadlines and dropped futures
-//! Every operation ends by its deadline, which covers waiting for a turn, connecting, retries and
-//! the last byte. Dropping its future closes the connection at once. The caller's memory is only
-//! borrowed meanwhile: nothing writes into it afterwards.
+//! Every operation ends by its deadline, which covers queueing, connecting, retries and the last
+//! byte. Dropping its future closes the connection at once. The caller's memory is borrowed only
+//! for that time: nothing writes into it afterwards.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -74,7 +75,7 @@ pub use ops::{
     try_for_each_concurrent,
 };
 
-/// The parsers of what a server says, for the fuzzers: anything is answered, nothing panics.
+/// The parsers of server input, for the fuzzers: no input makes them panic.
 #[cfg(any(fuzzing, clippy))]
 pub mod fuzzing {
     use crate::http::{BodyBuffer, ResponseHead, Sink};
@@ -133,15 +134,17 @@ pub mod fuzzing {
     }
 
     /// A body in pieces into memory of some length.
-    pub fn sink(bytes: &[u8], room: usize) {
-        let mut memory = vec![0x5A; room + 8];
-        let (mine, guard) = memory.split_at_mut(room);
+    pub fn sink(bytes: &[u8], space: usize) {
+        let mut memory = vec![0x5A; space + 8];
+        let (mine, guard) = memory.split_at_mut(space);
         let mut buffer = BodyBuffer::new(mine);
         for piece in bytes.chunks(7) {
             if Sink::Buffer(&mut buffer).copy(piece).is_err() {
                 break;
             }
         }
-        assert!(buffer.filled() == bytes.len().min(room) && guard.iter().all(|byte| *byte == 0x5A));
+        assert!(
+            buffer.filled() == bytes.len().min(space) && guard.iter().all(|byte| *byte == 0x5A)
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! What an operation has tried: how many requests, and how the last one that failed did so. It
-//! outlives the operation's future, which the deadline drops.
+//! The context of one operation: its number of requests, and the last failure. It outlives the
+//! operation's future, which the deadline drops.
 
 use std::cell::RefCell;
 

@@ -1,5 +1,5 @@
-//! Whether the bucket is still in the region that was learned: now and then the configured endpoint
-//! is asked, by one request in the background. No operation waits for it, or fails by it.
+//! Checks whether the bucket is still in the learned region. At intervals one request in the
+//! background asks the configured endpoint. No operation waits for it or fails because of it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -149,8 +149,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Room for all of a head that has a token in it, before there is any: a buffer that grows
-    /// leaves copies behind.
+    /// Reserves space for a whole head with a token in it, before it is written: a buffer that
+    /// grows leaves copies behind.
     fn reserve_head(&self, out: &mut Zeroizing<Vec<u8>>, credentials: &Credentials) {
         let Some(token) = credentials.token() else { return };
         let own = |(name, value): &(&str, &str)| name.len() + value.len();
@@ -286,11 +286,11 @@ mod tests {
             let request = Request { headers: &headers, ..Request::new("GET", Some(&key)) };
             let mut out = Zeroizing::new(Vec::new());
             request.reserve_head(&mut out, &who);
-            let room = out.capacity();
+            let capacity = out.capacity();
             request
                 .sign(&mut Http1Head(&mut out), "127.0.0.1:9000", &mut String::new(), &signing)
                 .unwrap();
-            assert_eq!(out.capacity(), room, "a token of {len} bytes");
+            assert_eq!(out.capacity(), capacity, "a token of {len} bytes");
         }
     }
 

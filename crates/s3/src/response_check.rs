@@ -1,5 +1,5 @@
-//! What counts as the answer to a request: the status that S3 gives for it, and a document with the
-//! root element that the operation has.
+//! Checks whether a response is the answer to its request: the status that S3 gives for the method,
+//! and a document with the root element of the operation.
 //!
 //! Not everything that says 200 is the store: a proxy has pages of its own, and the store itself
 //! says 200 first and fails later, in the body. Whatever is not the document that was asked for is

@@ -19,9 +19,9 @@ const MARGIN_S: i64 = 5;
 /// After a failed renewal the next is tried no sooner than this, in seconds, and no later than
 /// twice that.
 const PAUSE_S: i64 = 5;
-/// What was just given is used at least this long, in seconds, whatever it says of its end: where
-/// the store's clock is ahead of the one that counts, it seems to have ended, and asking all the
-/// time helps nobody. What really has ended the store refuses.
+/// New credentials are used at least this long, in seconds, even if they seem to have expired. The
+/// store's clock may be ahead, and fetching again at once would not help. The store refuses
+/// credentials that really have expired.
 const LIFE_MIN_S: i64 = 5;
 /// A source of credentials that fails again and again is asked no sooner than this after its last
 /// failure; so is one whose credentials the store refuses.
@@ -53,13 +53,14 @@ pub struct CredentialCache {
     renewing: AtomicBool,
 }
 
-/// A fetch that failed: those who waited for it have its error, and do not try one after the other.
+/// A failed fetch. Callers that waited for it get its error instead of fetching one after the
+/// other.
 #[derive(Debug)]
 struct Failed {
     at: Instant,
     /// No fetch begins before; callers have the error until then.
     until: Instant,
-    /// So many have failed in a row.
+    /// Failures in a row.
     times: u32,
     error: Error,
 }
@@ -83,12 +84,12 @@ struct CachedCredentials {
     good_until: i64,
 }
 
-/// What to do for a caller.
+/// What the cache holds for a caller.
 #[derive(Debug)]
 pub enum Cached {
     /// Use these.
     Valid(Credentials),
-    /// Use these, and start the renewal: nobody else does.
+    /// Use these, and start the renewal: no other caller gets this answer until it ends.
     RefreshDue(Credentials),
     /// Fetch some first.
     Empty,
@@ -128,8 +129,11 @@ impl CredentialCache {
         self.renewing.store(false, Ordering::Relaxed);
     }
 
-    /// Waits until nobody else fetches. `now` is asked again after the wait. Errors when the one
-    /// who was waited for failed.
+    /// Waits until no other caller fetches. `now` is called again after the wait.
+    ///
+    /// # Errors
+    /// The error of the fetch that this call waited for, and of recent failures until their pause
+    /// is over.
     pub async fn fetch_turn(&self, now: impl Fn() -> i64) -> Result<FetchTurn> {
         let since = Instant::now();
         let guard = Arc::clone(&self.guard).lock_owned().await;
@@ -243,7 +247,7 @@ mod tests {
     async fn one_fetches_while_the_others_wait() {
         let cache = CredentialCache::new(BASE_PAUSE_MAX);
         let Ok(FetchTurn::Fetch(guard)) = cache.fetch_turn(|| 0).await else {
-            panic!("nobody else does")
+            panic!("no other caller fetches")
         };
         let waiting = async { cache.fetch_turn(|| 0).await };
         let ending = async { cache.finish_fetch(0, &Ok(lasting(300)), guard) };
@@ -251,20 +255,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_waited_are_told_of_a_failure_and_the_next_tries_again() {
+    async fn waiters_get_the_error_of_a_failed_fetch_and_the_next_caller_fetches_again() {
         let cache = CredentialCache::new(BASE_PAUSE_MAX);
         let Ok(FetchTurn::Fetch(guard)) = cache.fetch_turn(|| 0).await else {
-            panic!("nobody else does")
+            panic!("no other caller fetches")
         };
         let waiting = async { tokio::join!(cache.fetch_turn(|| 0), cache.fetch_turn(|| 0)) };
         let ending =
             async { cache.finish_fetch(0, &Err(Error::new(ErrorKind::Denied, "away")), guard) };
         let ((one, two), ()) = tokio::join!(waiting, ending);
-        for told in [one, two] {
-            let told = told.unwrap_err();
+        for failed in [one, two] {
+            let failed = failed.unwrap_err();
             assert!(
-                told.kind() == ErrorKind::Denied && told.to_string().contains("away"),
-                "{told}"
+                failed.kind() == ErrorKind::Denied && failed.to_string().contains("away"),
+                "{failed}"
             );
         }
         assert!(matches!(cache.fetch_turn(|| 0).await, Ok(FetchTurn::Fetch(_))));

@@ -24,7 +24,7 @@ const FIRST_MAX: Duration = Duration::from_secs(10);
 
 /// A source of credentials, those that it gives now, and what it is: the key pair that [`locate`]
 /// finds, else the [`AwsChain`]. Errors when neither has any. The chain itself reads the
-/// environment of the process; `lookup` only tells it the region for STS. `instance_metadata`:
+/// environment of the process; `lookup` only gives it the region for STS. `instance_metadata`:
 /// whether the metadata service of the instance is asked too, which stores outside AWS have no use
 /// for.
 pub async fn discover(
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn key_pairs_at_hand_come_first_and_mistakes_are_told_at_once() {
+    async fn key_pairs_in_the_environment_come_first_and_mistakes_are_errors_at_once() {
         let both = |name: &str| {
             name.starts_with("AWS_").then(|| "x".to_owned()).filter(|_| name.contains("KEY"))
         };

@@ -1,4 +1,5 @@
-//! Who signs: the base credentials, or on S3 Express a session made with them.
+//! The credentials that sign a request now: the base credentials, or on S3 Express a session
+//! created with them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::retry::AttemptError;
 use crate::time::iso;
 use crate::xml;
 
-/// A fetch of credentials may take no longer, whoever waits for it.
+/// The longest time that a fetch of credentials may take.
 const FETCH_MAX: Duration = Duration::from_secs(10);
 const SESSION_BYTES_MAX: usize = 64 * 1024;
 
@@ -38,8 +39,8 @@ impl Inner {
         }
     }
 
-    /// Fetches, or waits for the one who does. The fetch goes on when the caller is out of time:
-    /// the next one needs it as much.
+    /// Fetches, or waits for the caller that does. The fetch continues when this caller is out of
+    /// time, since the next one needs the result too.
     async fn first(self: &Arc<Self>, session: bool) -> Result<Credentials> {
         let guard = match self.credential_cache(session).fetch_turn(|| self.clock.server()).await? {
             FetchTurn::Use(credentials) => return Ok(credentials),

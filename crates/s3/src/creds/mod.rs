@@ -1,4 +1,4 @@
-//! Who signs: credentials, and where they come from.
+//! Credentials that sign requests, and their sources.
 
 pub(crate) mod cache;
 #[cfg(feature = "aws-config")]

@@ -7,8 +7,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub fn from_profile(text: &str, profile: &str) -> Result<Option<Credentials>> {
     let value = |wanted: &str| value(text, profile, wanted);
     if value("role_arn").is_some() {
-        // Its own key pair, where it has one, is for taking the role: to sign with it would be to
-        // be somebody else.
+        // Its own key pair is for assuming the role. Requests signed with it would act as another
+        // identity.
         let what = format!("profile {profile} takes a role: build with the feature aws-config");
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
@@ -89,7 +89,7 @@ aws_secret_access_key = sk4
 ";
 
     #[test]
-    fn sections_are_told_apart() {
+    fn sections_are_distinguished() {
         let default = from_profile(TEXT, "default").unwrap().unwrap();
         assert_eq!(
             (default.access_key(), default.secret_key(), default.token()),

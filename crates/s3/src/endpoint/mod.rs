@@ -182,7 +182,7 @@ impl Endpoint {
     }
 
     /// The region of the url or host to which a store sends us, if that is the same service of AWS:
-    /// nobody else is followed.
+    /// no other host is followed.
     pub(crate) fn region_at(&self, place: &str) -> Option<String> {
         let rest = place.split_once("://").map_or(place, |(_, rest)| rest);
         let host = rest.split(['/', '?', '#', ':']).next().unwrap_or_default();

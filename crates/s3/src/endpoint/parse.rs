@@ -211,9 +211,8 @@ fn away(
         .and_then(|destination| destination.region)
         .or_else(|| provider.region().map(str::to_owned));
     let region = place.region.clone().filter(|region| !region.is_empty()).or(region);
-    let region = region.ok_or_else(|| {
-        invalid("no region: the endpoint does not tell it, so set it (AWS_REGION)")
-    })?;
+    let region = region
+        .ok_or_else(|| invalid("no region: the endpoint does not name one; set it (AWS_REGION)"))?;
     Ok(Endpoint { tls, host, port: url.port, bucket, region, style, provider })
 }
 
@@ -223,7 +222,7 @@ fn usual_style(bucket: &str, tls: bool, usual: Style) -> Style {
     if tls && bucket.contains('.') { Style::Path } else { usual }
 }
 
-/// What the host alone tells.
+/// What the host alone determines.
 fn destination(host: &str) -> Option<ParsedHost> {
     let before = |suffix: &str| match host.strip_suffix(suffix) {
         Some("") => Some(None),

@@ -39,7 +39,7 @@ pub enum Conditional {
     Ignored,
     /// It refuses the request.
     Refused,
-    /// Nobody knows: probe it.
+    /// Unknown: probe it.
     Unknown,
 }
 

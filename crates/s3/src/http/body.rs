@@ -1,5 +1,5 @@
-//! Where a body goes. A sink gives room for no more bytes than it has, so nothing can land outside
-//! it.
+//! Where a body is written. A sink hands out no more space than it has, so no byte is written
+//! outside it.
 
 use super::ResponseHead;
 use crate::checksum::Running;
@@ -12,17 +12,17 @@ const WINDOW_BYTES: usize = 4 * 1024 * 1024;
 /// Control bodies grow by this much.
 const STEP_BYTES: usize = 16 * 1024;
 
-/// Sees an object as it lands, while the bytes are still in the cache.
+/// Observes an object while it is received and its bytes are still in the CPU cache.
 pub trait BodyObserver: std::fmt::Debug + Send {
-    /// The object begins anew, as this head says. `true`: what lands is proven by whoever watches,
-    /// and needs no other sum.
+    /// The body starts, or starts again, with this head. Return `true` to verify the bytes in the
+    /// observer: the client then computes no checksum.
     fn begin(&mut self, head: &ResponseHead) -> bool;
-    /// The next bytes landed, in order.
+    /// The next bytes were received, in order.
     fn received(&mut self, bytes: &[u8]);
 }
 
 /// The caller's memory for one object, in one piece or several, filled from the start. It outlives
-/// a broken connection, so that the next one goes on where the last one ended.
+/// a broken connection, so the next attempt continues where the last one ended.
 #[derive(Debug)]
 pub struct BodyBuffer<'a> {
     memory: &'a mut [u8],
@@ -34,13 +34,13 @@ pub struct BodyBuffer<'a> {
 }
 
 impl<'a> BodyBuffer<'a> {
-    /// An empty one over `memory`.
+    /// An empty buffer over `memory`.
     pub fn new(memory: &'a mut [u8]) -> Self {
         let len = memory.len();
         BodyBuffer { memory, more: Vec::new(), len, filled: 0, sum: None, observer: None }
     }
 
-    /// Goes on in these pieces where the memory ends.
+    /// Continues in these pieces where the memory ends.
     pub fn then(mut self, more: Vec<&'a mut [u8]>) -> Self {
         self.len += more.iter().map(|piece| piece.len()).sum::<usize>();
         self.more = more;
@@ -58,18 +58,17 @@ impl<'a> BodyBuffer<'a> {
         self.observer.as_mut().is_some_and(|observer| observer.begin(head))
     }
 
-    /// Starts over, with what is to be summed.
+    /// Starts over, with the checksum to compute.
     pub fn restart(&mut self, sum: Option<Running>) {
         (self.filled, self.sum) = (0, sum);
     }
 
-    /// Bytes that have landed.
+    /// Bytes received so far.
     pub fn filled(&self) -> usize {
         self.filled
     }
 
-    /// Where the next bytes go, at most so many, for whoever reads them together with what comes
-    /// before.
+    /// The space for the next bytes, at most `bytes_max`, for a read together with the head.
     pub fn next(&mut self, bytes_max: usize) -> &mut [u8] {
         let piece = self.piece(self.filled);
         let len = piece.len().min(bytes_max);
@@ -81,7 +80,7 @@ impl<'a> BodyBuffer<'a> {
         self.len - self.filled
     }
 
-    /// The sum of what landed, if one was asked for.
+    /// The checksum of the received bytes, if one is computed.
     pub fn sum(&self) -> Option<&Running> {
         self.sum.as_ref()
     }
@@ -131,18 +130,18 @@ pub enum Sink<'b, 'a> {
 }
 
 impl Sink<'_, '_> {
-    /// Room for at most `want` bytes, which [`Sink::filled`] then takes in. Errors with `Corrupt`
+    /// Space for at most `want` bytes, which [`Sink::filled`] then commits. Errors with `Corrupt`
     /// when there is none.
     pub fn space(&mut self, want: usize) -> Result<&mut [u8]> {
         match self {
             Sink::Buffer(buffer) => {
                 let summed = buffer.sum.is_some() || buffer.observer.is_some();
                 let window = if summed { WINDOW_BYTES } else { usize::MAX };
-                let (start, room) = (buffer.filled, buffer.len);
+                let (start, space_total) = (buffer.filled, buffer.len);
                 let piece = buffer.piece(start);
                 let len = want.min(piece.len()).min(window);
                 if len == 0 {
-                    return Err(too_long(room));
+                    return Err(too_long(space_total));
                 }
                 Ok(&mut piece[..len])
             }
@@ -172,7 +171,7 @@ impl Sink<'_, '_> {
             if let Sink::Text(..) = self {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
-                    "bytes of an object came where none were wanted",
+                    "received bytes of an object in a response that has none",
                 ));
             }
             let len = self.space(bytes)?.len();
@@ -198,7 +197,7 @@ impl Sink<'_, '_> {
 fn too_long(bytes: usize) -> Error {
     Error::new(
         ErrorKind::Corrupt,
-        format!("the body is longer than the {bytes} bytes that there is room for"),
+        format!("the body is longer than the {bytes} bytes of memory for it"),
     )
 }
 

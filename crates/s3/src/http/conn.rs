@@ -1,5 +1,5 @@
-//! One connection: a request goes out, a head comes in, a body goes where it belongs. Dropping it
-//! closes it.
+//! One HTTP/1.1 connection: sends a request, receives the head and writes the body into the
+//! caller's memory. Dropping it closes it.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -69,7 +69,7 @@ pub struct Conn {
     /// Whether all of the last bulk body fitted into the memory that was read into together with
     /// its head.
     fitted: bool,
-    /// Bytes of the body that lie in the caller's memory already.
+    /// Bytes of the body that are in the caller's memory already.
     ahead: usize,
     /// How many interim answers came for this request, and their bytes.
     interim: (usize, usize),
@@ -106,7 +106,7 @@ impl Conn {
         !self.spent && self.read_buffer.is_empty()
     }
 
-    /// Whether the server has closed it, or sent what nobody asked for, while it was idle.
+    /// Whether the server has closed it, or sent unrequested bytes, while it was idle.
     pub fn is_stale(&mut self) -> bool {
         self.stream.is_stale()
     }
@@ -121,7 +121,7 @@ impl Conn {
         self.stream.is_direct()
     }
 
-    /// Forgets for good what it has heard: a small answer may have a secret in it.
+    /// Wipes the received bytes: a small response may hold a secret.
     pub fn forget(&mut self) {
         self.read_buffer.wipe();
     }
@@ -180,7 +180,10 @@ impl Conn {
         }
     }
 
-    /// One more interim answer, of so many bytes. Errors where there is no end of them.
+    /// Counts an interim response of `len` bytes.
+    ///
+    /// # Errors
+    /// `Corrupt` when the server sends too many.
     fn count_interim(&mut self, len: usize) -> Result<()> {
         let (count, bytes) = &mut self.interim;
         (*count, *bytes) = (*count + 1, *bytes + len);
@@ -243,8 +246,8 @@ impl Conn {
     }
 
     /// The head of the answer; interim ones are skipped. The body may begin in `ahead_space`, where
-    /// the caller wants it: [`Conn::body`] knows. Of any other answer nothing is there that
-    /// counts.
+    /// the caller wants it; [`Conn::body`] counts those bytes. Of any other response the bytes
+    /// there are invalid.
     pub async fn head(
         &mut self,
         bodiless: bool,
@@ -252,8 +255,7 @@ impl Conn {
         ahead_space: &mut [u8],
     ) -> Result<ResponseHead> {
         const DOING: &str = "waiting for the answer";
-        // Room for one byte more than the answer should have: where that stays empty, the socket
-        // is.
+        // Space for one byte more than the expected response: if it stays empty, so is the socket.
         let (mut spare, spared) = ([0], usize::from(self.fitted));
         let got = match self.usual {
             (usual, true) if self.read_buffer.is_empty() && !ahead_space.is_empty() => {

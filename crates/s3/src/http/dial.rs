@@ -81,7 +81,7 @@ impl Dialer {
         }
     }
 
-    /// What was heard of addresses may be out of date.
+    /// Marks the resolved addresses as possibly out of date.
     pub fn invalidate_dns(&self) {
         self.dns.invalidate();
     }

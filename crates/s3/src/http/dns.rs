@@ -89,8 +89,8 @@ impl DnsCache {
         self.cached(host, port, KEEP_FOR).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Asks again before the next connection, and believes the answer alone: what was addresses
-    /// before led to where nobody answers. (While the resolver fails too, it is all we have.)
+    /// Resolves again before the next connection and replaces the cached addresses, since none of
+    /// them responds. While the resolver fails too, they stay in use.
     pub fn invalidate(&self) {
         let mut all = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         all.values_mut().for_each(|entry| entry.stale = true);
@@ -101,7 +101,7 @@ impl DnsCache {
         all.get(&(host.to_owned(), port)).is_some_and(|entry| entry.stale)
     }
 
-    /// Forgets an address that refused us, until an answer names it again.
+    /// Drops an address that refused a connection, until an answer names it again.
     pub fn drop_address(&self, host: &str, port: u16, address: SocketAddr) {
         let mut all = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = all.get_mut(&(host.to_owned(), port)) {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_heard_outlives_a_failing_resolver() {
+    async fn cached_addresses_outlive_a_failing_resolver() {
         let script =
             vec![Err(io::ErrorKind::TimedOut.into()), Ok(vec![address(2)]), Ok(vec![address(1)])];
         let names = DnsCache::new(Box::new(Script(Mutex::new(script))));

@@ -28,7 +28,7 @@ impl ReadBuffer {
         self.from == self.to
     }
 
-    /// Forgets everything, and gives back the memory that a long head took.
+    /// Clears the buffer, and frees the memory of a long head.
     pub fn clear(&mut self) {
         (self.from, self.to) = (0, 0);
         self.memory.truncate(READ_BYTES);
@@ -45,7 +45,7 @@ impl ReadBuffer {
         self.from += bytes;
     }
 
-    /// Room for `bytes` more, of which [`ReadBuffer::commit`] then takes in some.
+    /// Space for `bytes` more, of which [`ReadBuffer::commit`] accepts a part.
     pub fn space(&mut self, bytes: usize) -> &mut [u8] {
         self.memory.copy_within(self.from..self.to, 0);
         (self.from, self.to) = (0, self.to - self.from);

@@ -153,7 +153,7 @@ impl ResponseHead {
         self.etag.is_some() && self.header("last-modified").is_some()
     }
 
-    /// Whether it brings an object, of at least so many bytes.
+    /// Whether it announces an object of at least `bytes`.
     pub fn announces(&self, bytes: usize) -> bool {
         self.is_success() && matches!(self.framing, BodyFraming::Length(len) if len >= bytes as u64)
     }

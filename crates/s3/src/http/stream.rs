@@ -73,8 +73,8 @@ impl Stream {
             }
         };
         let mut pieces = pieces.map(IoSliceMut::new);
-        let room = pieces.iter().map(|piece| piece.len()).sum();
-        poll_some(tcp, Interest::READABLE, room, cx, || tcp.try_read_vectored(&mut pieces))
+        let space_total = pieces.iter().map(|piece| piece.len()).sum();
+        poll_some(tcp, Interest::READABLE, space_total, cx, || tcp.try_read_vectored(&mut pieces))
     }
 
     /// The socket.
@@ -85,7 +85,7 @@ impl Stream {
         }
     }
 
-    /// Whether an idle connection was closed by the server or holds bytes that nobody asked for,
+    /// Whether an idle connection was closed by the server or holds unrequested bytes,
     /// half a record of them included. (TLS takes in tickets while it looks.)
     pub fn is_stale(&mut self) -> bool {
         let (mut cx, mut space) = (Context::from_waker(Waker::noop()), [0]);

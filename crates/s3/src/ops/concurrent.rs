@@ -1,12 +1,15 @@
-//! Several futures in one task, at most so many at a time.
+//! Runs futures concurrently in one task, at most a given number at a time.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
 
-/// Runs all of them, `width` at a time, until all are done or one fails; then the others are
+/// Runs `futures`, at most `width` at a time, until all are done or one fails. Then the others are
 /// dropped.
+///
+/// # Errors
+/// The error of the first future that fails.
 pub async fn try_for_each_concurrent<F: Future<Output = Result<(), E>>, E>(
     futures: impl IntoIterator<Item = F>,
     width: usize,

@@ -14,7 +14,7 @@ use crate::xml;
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// S3 takes no more keys at once.
 pub const KEYS_MAX: usize = 1000;
-/// So many requests are under way at a time where each deletes one.
+/// The most requests in flight where each deletes one object.
 const SINGLY_MAX: usize = 16;
 
 /// A key that was not deleted, and why.
@@ -58,8 +58,8 @@ impl Client {
                     self.inner.bulk_delete.note_supported();
                     refused = some;
                 }
-                // It spells names its own way, so that nobody knows which of them stay: asked one
-                // by one it says so.
+                // The response names keys that were not in the request, so which of them remain is
+                // unknown. Deletes them one by one.
                 Ok(_) => refused = self.delete_each(&expressible).await?,
                 // Without a status it is the connection that lacks something, or no store that
                 // answered.

@@ -78,8 +78,11 @@ impl Client {
         Ok(got)
     }
 
-    /// Gets an object of at most as many bytes into memory that somebody watches; `None` when it is
-    /// not there.
+    /// Gets an object of at most the length of `buffer` into it, and reports it to the observer;
+    /// `None` when the object does not exist.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
     pub async fn get_observed(
         &self,
         key: &str,
@@ -164,8 +167,8 @@ pub async fn fetch(
     }
 }
 
-/// Whether the next attempt may go on where this one ended: what landed is right, and can be told
-/// to be of the same object.
+/// Whether the next attempt may continue where this one ended: the received bytes are valid, and a
+/// strong etag can prove that the rest is of the same object.
 fn resumable(progress: &GetProgress, buffer: &BodyBuffer<'_>, failure: &AttemptError) -> bool {
     let strong = progress.etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"));
     buffer.filled() > 0
@@ -192,7 +195,7 @@ async fn attempt(
     let request = Request { headers: &headers[..count], ..Request::new("GET", Some(key)) };
     request.check().map_err(AttemptError::fatal)?;
     let pending = match inner.config.hedge {
-        // Nobody else can come to hold the memory.
+        // No other request can hold the memory.
         None => inner.open(&request, QueueMode::Wait, buffer.next(AHEAD_BYTES_MAX)).await?,
         // Apart, since it is large.
         Some(hedge) => Box::pin(hedged(inner, &request, hedge)).await?,

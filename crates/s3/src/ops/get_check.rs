@@ -1,4 +1,5 @@
-//! What a GET's answer must say before one of its bytes may land.
+//! Checks the head of a response to a GET before any of its bytes is accepted, and tracks the
+//! progress of the object over several attempts.
 
 use crate::checksum::{Checksum, Running};
 use crate::error::{Error, ErrorKind};
@@ -50,7 +51,7 @@ impl GetProgress {
         let at = self.start.unwrap_or(0) + buffer.filled() as u64;
         let (len, total) = match (head.status, asked) {
             (206, true) => self.partial(head, at)?,
-            (206, false) => return Err(wrong("a part came though the whole was asked for")),
+            (206, false) => return Err(wrong("unexpected 206 Partial Content")),
             // A store that ignores ranges sends everything: that is right when everything was
             // wanted.
             (_, true) if at > 0 => return Err(Error::ignored_range()),
@@ -141,7 +142,7 @@ fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
 }
 
 fn wrong(what: &'static str) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("the answer is not the one to the question: {what}"))
+    Error::new(ErrorKind::Corrupt, format!("the response does not match the request: {what}"))
         .retryable(true)
 }
 

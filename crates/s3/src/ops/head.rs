@@ -10,7 +10,7 @@ use crate::time::http_date;
 
 use super::is_missing;
 
-/// What an answer tells about an object.
+/// The metadata of an object, from the response to a GET or HEAD.
 #[derive(Clone, Debug)]
 pub struct Object {
     pub(super) head: ResponseHead,

@@ -1,5 +1,5 @@
-//! Listings that do not end: whose tokens, or whose pages under other tokens, come again. Each
-//! listing under way is followed by Brent's algorithm, in a few numbers however many pages it has.
+//! Detects listings that never end: their tokens repeat, or their pages repeat under new tokens.
+//! Brent's algorithm follows each listing with a few numbers, however many pages it has.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hash, RandomState};

@@ -1,4 +1,4 @@
-//! What can be asked of a bucket.
+//! The operations on a bucket and its objects.
 
 mod bucket;
 mod concurrent;

@@ -52,7 +52,7 @@ impl Client {
         .await
     }
 
-    /// Gives up an upload that somebody left unfinished; that there is none is fine.
+    /// Aborts an unfinished upload. It is no error if the upload does not exist.
     pub async fn abort_upload(&self, key: &str, id: &str) -> Result<()> {
         self.run((Class::Delete, "abort_upload"), abort(&self.inner, key, id)).await
     }

@@ -24,7 +24,7 @@ pub struct Put {
     /// Metadata: names without `x-amz-meta-`, in lower case; values in printable ASCII. At most
     /// eight.
     pub meta: Vec<(String, String)>,
-    /// The body's CRC-32C, where the caller knows it: then it is not computed again.
+    /// The body's CRC-32C, if the caller has it: then it is not computed again.
     pub crc32c: Option<u32>,
     /// The storage class of this object, such as `INTELLIGENT_TIERING`; `None`: that of
     /// [`crate::Config::storage_class`].

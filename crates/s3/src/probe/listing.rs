@@ -5,7 +5,7 @@ use crate::ops::List;
 
 /// The objects of this part, in order.
 pub const KEYS: [&str; 4] = ["l/1", "l/2 +%é", "l/3", "l/m/4"];
-/// Pages have so many entries.
+/// Entries per page.
 const PAGE: u32 = 2;
 /// More pages than this would be a store that never ends.
 const PAGES_MAX: usize = 16;

@@ -24,7 +24,7 @@ pub use listing::Listing;
 pub use settings::{Lifecycle, Rule, Setting, Settings};
 
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
-/// Objects of a probe have so many bytes.
+/// The length of a probe's objects in bytes.
 const BYTES: usize = 4096;
 
 /// How a connection came about.
@@ -64,7 +64,7 @@ pub struct Probe {
     pub if_match: bool,
     /// What `If-None-Match: *` on a PUT comes to.
     pub conditional: Conditional,
-    /// The checksums, as far as the store knows them.
+    /// The checksums that the store supports.
     pub sums: Vec<Sum>,
     /// Whether it wants the body's SHA-256 signed.
     pub wants_signed_bodies: bool,
@@ -85,7 +85,7 @@ impl Client {
     }
 
     /// Finds out what the store can do, with a few small objects under `prefix` (which ends in a
-    /// slash, and under which nothing else lies). They are removed. Errors when the store
+    /// slash, and under which no other object is). They are removed. Errors when the store
     /// cannot even put, get and delete.
     pub async fn probe(&self, prefix: &str) -> Result<Probe> {
         let asked = Asker { client: self, prefix }.all().await;

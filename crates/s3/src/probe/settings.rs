@@ -24,7 +24,7 @@ pub enum Setting {
     Suspended,
     /// It is off.
     Off,
-    /// The store does not tell, for this reason.
+    /// The store does not report it, for this reason.
     Unknown(String),
 }
 
@@ -54,7 +54,7 @@ pub struct Rule {
 pub enum Lifecycle {
     /// These; often none.
     Rules(Vec<Rule>),
-    /// The store does not tell, for this reason.
+    /// The store does not report it, for this reason.
     Unknown(String),
 }
 
@@ -111,7 +111,7 @@ fn is_unset(e: &Error) -> bool {
     e.kind() == ErrorKind::NotFound && e.code() != Some("NoSuchBucket")
 }
 
-/// Why the store does not tell, if that is what the error says.
+/// Why the store does not report the setting, if the error says so.
 fn why_not(e: Error) -> Result<String> {
     let plain = is_refusal(&e) || e.kind() == ErrorKind::Denied;
     match plain {
@@ -204,7 +204,7 @@ impl Settings {
         ];
         all.extend(unknown.into_iter().filter_map(|(why, what, allow)| {
             Some(format!(
-                "the store does not tell whether {what} ({}): allow {allow}, or look for yourself",
+                "the store does not report whether {what} ({}): allow {allow}, or check it yourself",
                 why?
             ))
         }));
@@ -302,14 +302,17 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_both_forms_are_read_and_only_those_that_concern_us_are_told() {
+    fn rules_of_both_forms_are_read_and_only_those_for_the_prefix_are_reported() {
         let all = settings(Setting::On, lifecycle(RULES.as_bytes())).caveats("kv/");
         assert_eq!(all.len(), 2, "{all:?}");
         assert!(all[0].contains("until a lifecycle rule"), "{}", all[0]);
         assert!(all[1].contains("`a` moves objects (kv/) to GLACIER"), "{}", all[1]);
         let all = settings(Setting::Off, lifecycle(RULES.as_bytes())).caveats("");
-        assert!(all.iter().any(|told| told.contains("`b` deletes objects (other/)")), "{all:?}");
-        let other = |told: &String| told.contains("`c`") || told.contains("`e`");
+        assert!(
+            all.iter().any(|caveats| caveats.contains("`b` deletes objects (other/)")),
+            "{all:?}"
+        );
+        let other = |caveats: &String| caveats.contains("`c`") || caveats.contains("`e`");
         assert!(!all.iter().any(other), "a rule that is off, and one for tags: {all:?}");
     }
 
@@ -318,11 +321,11 @@ mod tests {
         let none = Lifecycle::Rules(Vec::new());
         assert_eq!(settings(Setting::Off, none).caveats("kv/"), Vec::<String>::new());
         let silent = Lifecycle::Unknown("AccessDenied".into());
-        let told = settings(Setting::Unknown("NotImplemented".into()), silent).caveats("kv/");
-        assert_eq!(told.len(), 2);
+        let caveats = settings(Setting::Unknown("NotImplemented".into()), silent).caveats("kv/");
+        assert_eq!(caveats.len(), 2);
         assert!(
-            told[0].contains("(NotImplemented)") && told[1].contains("(AccessDenied)"),
-            "{told:?}"
+            caveats[0].contains("(NotImplemented)") && caveats[1].contains("(AccessDenied)"),
+            "{caveats:?}"
         );
         assert!(matches!(lifecycle(b"<ListBucketResult/>"), Lifecycle::Unknown(_)));
     }

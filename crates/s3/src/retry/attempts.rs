@@ -1,4 +1,4 @@
-//! The attempts at one operation.
+//! The retries of one operation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Inner {
     }
 }
 
-/// How often what was tried already.
+/// What an operation has tried so far.
 #[derive(Debug)]
 pub struct RetryState<'c> {
     inner: &'c Arc<Inner>,
@@ -159,7 +159,7 @@ impl<'c> RetryState<'c> {
         match retry {
             RetryAction::Never => return Err(self.give_up(error)),
             RetryAction::StaleConnection if !std::mem::replace(&mut self.tried.stale, true) => {
-                // Its neighbours were closed with it.
+                // The other idle connections were probably closed with it.
                 self.inner.pool.clear();
                 self.inner.counters.retries_stale.one();
             }

@@ -32,8 +32,8 @@ impl Breakers {
     }
 }
 
-/// Stops asking an endpoint for what fails all the time, and looks every now and then whether it is
-/// back.
+/// Refuses requests of one class while the endpoint fails, and probes at intervals whether it has
+/// recovered.
 #[derive(Debug)]
 pub struct Breaker {
     class: Class,

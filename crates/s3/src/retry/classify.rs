@@ -109,7 +109,7 @@ fn plain(refusal: Refusal<'_>) -> AttemptError {
         301 | 302 | 307 | 308 => {
             (ErrorKind::Invalid, "the bucket is elsewhere: check endpoint and region")
         }
-        416 => (ErrorKind::Invalid, "the range lies outside the object"),
+        416 => (ErrorKind::Invalid, "the range is outside the object"),
         _ => (ErrorKind::Invalid, "the store does not take the request"),
     };
     finish(refusal, kind, what, RetryAction::Never)

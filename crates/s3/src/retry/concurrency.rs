@@ -31,14 +31,14 @@ const SILENCE_MAX: Duration = Duration::from_secs(1);
 /// goes, so that the others need not wait until it is known that they never end.
 const HUNG_AFTER: Duration = Duration::from_secs(1);
 
-/// Deletes and listings have one of so many places at most, so that those which hang or are
-/// throttled leave the rest to others.
+/// Deletes and listings each have at most one permit in this many, so that hung or throttled ones
+/// leave the rest to other classes.
 const MINOR_SHARE: usize = 4;
-/// Writes leave one of so many places to loads.
+/// Writes leave one permit in this many to loads.
 const WRITES_LEAVE: usize = 16;
 
-/// The limits of one endpoint: so many requests at once, and of each class as many as the store
-/// keeps up with.
+/// The limits of one endpoint: the requests in flight in total, and of each class as many as the
+/// store keeps up with.
 #[derive(Debug)]
 pub struct ConcurrencyLimits {
     all: Arc<Semaphore>,
@@ -66,8 +66,8 @@ impl ConcurrencyLimits {
         &self.classes[class as usize]
     }
 
-    /// Waits for its turn. A session waits for nobody: there is one at a time, and all others wait
-    /// for it.
+    /// Waits for a permit. A session does not wait: only one is created at a time, and all other
+    /// requests wait for it.
     pub async fn acquire(&self, class: Class) -> RequestPermit {
         if class == Class::Session {
             return self.bypass(class);
@@ -300,7 +300,7 @@ mod tests {
         let writes = free(Class::Write);
         let loads = free(Class::Read);
         assert_eq!((writes.len(), loads.len(), free(Class::Delete).len()), (15, 1, 0));
-        // Whoever waits for all this waits for a session; that waits for nobody.
+        // Other requests may wait for a session, so a session waits for no permit.
         limits.acquire(Class::Session).await;
         drop((writes, loads));
         assert_eq!(free(Class::Read).len(), 16, "no place is lost");

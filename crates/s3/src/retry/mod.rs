@@ -44,21 +44,21 @@ pub enum RetryAction {
 /// A failed attempt.
 #[derive(Debug)]
 pub struct AttemptError {
-    /// What the caller is told if there is no other attempt.
+    /// The error for the caller if there is no further attempt.
     pub error: Error,
-    /// Whether there may be one.
+    /// How the request may be repeated.
     pub retry: RetryAction,
-    /// Whether it speaks against the endpoint's health.
+    /// Whether the failure counts against the health of the endpoint.
     pub endpoint_fault: bool,
 }
 
 impl AttemptError {
-    /// One that no repetition helps and that says nothing of the endpoint.
+    /// A failure that is not retried and is no fault of the endpoint.
     pub fn fatal(error: Error) -> Self {
         AttemptError { error, retry: RetryAction::Never, endpoint_fault: false }
     }
 
-    /// One of the connection, which another attempt may not meet.
+    /// A failure of the connection, which another attempt may avoid.
     pub fn connection(error: Error) -> Self {
         let retry =
             if error.is_retryable() { RetryAction::Backoff(None) } else { RetryAction::Never };

@@ -36,7 +36,7 @@ impl Default for Headers<'_> {
 }
 
 impl<'a> Headers<'a> {
-    /// Adds one, its name in lower case; returns false when there is no room.
+    /// Adds a header, its name in lower case. Returns false when the list is full.
     #[must_use]
     pub fn insert(&mut self, name: &'a str, value: &'a str) -> bool {
         if self.len == HEADERS_MAX {

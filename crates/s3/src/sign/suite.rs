@@ -1,4 +1,4 @@
-//! AWS's own suite for signatures, which lies in the source of the crate `aws-sigv4`.
+//! AWS's own test suite for signatures, from the source of the crate `aws-sigv4`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -161,11 +161,11 @@ async fn what_comes_behind_a_body_is_not_part_of_it() {
         get(&mut conn, &mut memory).await.unwrap();
         assert!(memory[..LEN] == object());
     }
-    assert!(!conn.is_usable() || conn.is_stale(), "nobody knows what that was");
+    assert!(!conn.is_usable() || conn.is_stale(), "the bytes are of no request");
 }
 
 #[tokio::test]
-async fn a_refusal_is_heard_while_the_last_bytes_wait_to_go_out() {
+async fn a_refusal_is_received_while_the_last_bytes_wait_to_be_sent() {
     for direct in DIRECT {
         let (stream, mut server) = narrow(*direct, 4096).await;
         let mut conn = Conn::new(stream, Arc::new(Target::new(true, "127.0.0.1", None)));

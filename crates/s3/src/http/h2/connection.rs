@@ -48,7 +48,7 @@ pub struct Http2Connection {
 }
 
 impl Http2Connection {
-    /// Speaks HTTP/2 over `stream`. `changed` is told whenever there may be room for another
+    /// Speaks HTTP/2 over `stream`. Notifies `changed` whenever it may have capacity for another
     /// request.
     pub async fn start(
         stream: Stream,
@@ -71,14 +71,14 @@ impl Http2Connection {
         })?;
         let (closed, gone) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
         let (ended, left) = (Arc::clone(&closed), Arc::clone(&gone));
-        let (told, ended_told) = (Arc::clone(&changed), Arc::clone(&changed));
+        let (notify_limit, notify_end) = (Arc::clone(&changed), Arc::clone(&changed));
         let mut streams_max = connection.max_concurrent_send_streams();
         let mut drive = move |cx: &mut Context<'_>| {
             let ended = Pin::new(&mut connection).poll(cx).is_ready();
             if std::mem::replace(&mut streams_max, connection.max_concurrent_send_streams())
                 != streams_max
             {
-                told.notify_waiters();
+                notify_limit.notify_waiters();
             }
             if ended { Poll::Ready(()) } else { Poll::Pending }
         };
@@ -87,9 +87,9 @@ impl Http2Connection {
                 () = poll_fn(&mut drive) => {}
                 () = left.notified() => drop(timeout(LINGER, poll_fn(&mut drive)).await),
             }
-            // Why it ended is told by the requests that were under way.
+            // The requests in flight report why it ended.
             ended.store(true, Ordering::Release);
-            ended_told.notify_waiters();
+            notify_end.notify_waiters();
         });
         let (active, served, received_us) = Default::default();
         let (born, retired, blamed) =
@@ -122,7 +122,7 @@ impl Http2Connection {
     }
 
     /// Whether the server allows one more request on it.
-    pub fn has_room(&self) -> bool {
+    pub fn has_capacity(&self) -> bool {
         self.active() < self.send.current_max_send_streams()
     }
 
@@ -136,7 +136,7 @@ impl Http2Connection {
         self.served.load(Ordering::Acquire) > 0
     }
 
-    /// How long nobody has used it.
+    /// How long no request has used it.
     pub fn idle(&self) -> Duration {
         self.born
             .elapsed()
@@ -148,9 +148,9 @@ impl Http2Connection {
         self.active.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One less. `silent_since` is when a request began that ends without having received anything:
-    /// if nobody else has received anything since then either, the connection may be dead, and
-    /// gets no more requests.
+    /// Ends a request. `silent_since` is the start of a request that received nothing. If no other
+    /// request has received anything since then either, the connection may be dead, and gets no
+    /// more requests.
     pub fn leave(&self, silent_since: Option<Instant>) {
         if silent_since.is_some_and(|since| {
             self.born + Duration::from_micros(self.received_us.load(Ordering::Acquire)) <= since

@@ -74,7 +74,7 @@ impl Http2Connections {
         }
     }
 
-    /// How many connections nobody uses.
+    /// The number of connections without a request.
     pub fn idle_len(&self) -> usize {
         self.state()
             .all
@@ -143,7 +143,7 @@ impl State {
         let connection = self
             .all
             .iter()
-            .filter(|connection| connection.has_room())
+            .filter(|connection| connection.has_capacity())
             .min_by_key(|connection| connection.active())?;
         Some(Http2Stream::new(Arc::clone(connection)))
     }

@@ -5,7 +5,7 @@ use bytes::Buf;
 
 /// The most bytes of one piece.
 pub const BYTES_MAX: usize = 256 << 10;
-/// The memory of so many is kept for the next.
+/// The number of buffers that are kept for reuse.
 const KEPT_MAX: usize = 8;
 
 /// A copy of a part of a body, on its way out. Once it is sent, another one takes its memory.

@@ -2,7 +2,7 @@
 //! several requests.
 //!
 //! The bytes of a body come in frames, which the library reads into memory of its own; each is
-//! copied once into the caller's memory and only then is the server given room for more. An
+//! copied once into the caller's memory and only then may the server send more. An
 //! upload's bytes are copied on their way out. Both are counted.
 
 mod connection;

@@ -109,12 +109,14 @@ impl Http2Stream {
     async fn send_body(&mut self, body: &[u8], idle: Duration) -> Result<Sent> {
         let mut left = body;
         while !left.is_empty() {
-            let room = match timeout(idle, poll_fn(|cx| self.poll_room(cx, left.len()))).await {
-                Ok(Some(room)) => room.map_err(|e| self.failed("sending", e))?,
-                Ok(None) => return Ok(Sent::Early),
-                Err(_) => return Err(self.stalled("the server takes no more bytes", idle)),
-            };
-            let (piece, rest) = left.split_at(room.min(left.len()).min(frame_buffer::BYTES_MAX));
+            let capacity =
+                match timeout(idle, poll_fn(|cx| self.poll_capacity_for(cx, left.len()))).await {
+                    Ok(Some(capacity)) => capacity.map_err(|e| self.failed("sending", e))?,
+                    Ok(None) => return Ok(Sent::Early),
+                    Err(_) => return Err(self.stalled("the server takes no more bytes", idle)),
+                };
+            let (piece, rest) =
+                left.split_at(capacity.min(left.len()).min(frame_buffer::BYTES_MAX));
             let Some(sender) = &mut self.sender else { return Ok(Sent::Early) };
             let sent = sender.send_data(self.connection.stock.copy(piece), rest.is_empty());
             sent.map_err(|e| self.failed("sending", e))?;
@@ -124,8 +126,8 @@ impl Http2Stream {
         Ok(Sent::All)
     }
 
-    /// Room for the next piece; `None` when the server has answered already.
-    fn poll_room(
+    /// Capacity for the next piece; `None` when the server has responded already.
+    fn poll_capacity_for(
         &mut self,
         cx: &mut std::task::Context<'_>,
         left: usize,
@@ -149,7 +151,7 @@ impl Http2Stream {
                 (0, Some(Ok(0))) => {}
                 // The stream is closed for sending: why is what the answer says.
                 (_, None) => return Poll::Pending,
-                (_, room) => return Poll::Ready(room),
+                (_, capacity) => return Poll::Ready(capacity),
             }
         }
     }

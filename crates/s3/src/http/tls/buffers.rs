@@ -50,9 +50,9 @@ impl Incoming {
                 "the TLS handshake is too long",
             )));
         }
-        let mut room = ReadBuf::new(&mut self.bytes[self.to..]);
-        ready!(Pin::new(io).poll_read(cx, &mut room))?;
-        let got = room.filled().len();
+        let mut space = ReadBuf::new(&mut self.bytes[self.to..]);
+        ready!(Pin::new(io).poll_read(cx, &mut space))?;
+        let got = space.filled().len();
         self.to += got;
         Poll::Ready(Ok(got))
     }
@@ -73,14 +73,14 @@ impl Outgoing {
     }
 
     /// Space for at least `len` bytes behind what is there; [`Outgoing::wrote`] takes them in.
-    pub fn room(&mut self, len: usize) -> &mut [u8] {
+    pub fn space(&mut self, len: usize) -> &mut [u8] {
         if self.bytes.len() < self.to + len {
             self.bytes.resize(self.to + len, 0);
         }
         &mut self.bytes[self.to..]
     }
 
-    /// The first `len` bytes of the room are to be sent.
+    /// The first `len` bytes of the space are to be sent.
     pub fn wrote(&mut self, len: usize) {
         self.to += len;
         debug_assert!(self.to <= self.bytes.len());
@@ -161,8 +161,8 @@ impl<'a> PlaintextSpace<'a> {
 /// Memory for this many is kept: the end of a record, as it is left again and again.
 const LEFT_BYTES_KEPT: usize = 16 * 1024;
 
-/// Opened bytes for which there was no room yet: the end of one record, and what came while we were
-/// sending.
+/// Opened bytes for which the caller had no space yet: the end of one record, and what came while
+/// we were sending.
 #[derive(Default)]
 pub struct PlaintextLeft {
     bytes: Vec<u8>,
@@ -175,8 +175,8 @@ impl PlaintextLeft {
     }
 
     /// Moves as many as fit.
-    pub fn drain(&mut self, room: &mut PlaintextSpace<'_>) {
-        self.from += room.put(&self.bytes[self.from..]);
+    pub fn drain(&mut self, space: &mut PlaintextSpace<'_>) {
+        self.from += space.put(&self.bytes[self.from..]);
         if self.from == self.bytes.len() {
             self.bytes.clear();
             self.bytes.shrink_to(LEFT_BYTES_KEPT);
@@ -192,16 +192,16 @@ mod tests {
     #[test]
     fn bytes_go_from_piece_to_piece_and_no_further() {
         let (mut first, mut second) = ([0; 3], [0; 2]);
-        let mut room = PlaintextSpace::new([&mut first, &mut second]);
+        let mut space = PlaintextSpace::new([&mut first, &mut second]);
         let mut left = PlaintextLeft::default();
         left.push(b"12");
-        left.drain(&mut room);
-        assert_eq!((room.filled(), room.next().len()), (2, 1));
-        assert_eq!(room.put(b"3456"), 3);
-        assert!(room.next().is_empty());
+        left.drain(&mut space);
+        assert_eq!((space.filled(), space.next().len()), (2, 1));
+        assert_eq!(space.put(b"3456"), 3);
+        assert!(space.next().is_empty());
         left.push(b"67");
-        left.drain(&mut room);
-        assert_eq!((room.filled(), left.bytes.len()), (5, 2));
+        left.drain(&mut space);
+        assert_eq!((space.filled(), left.bytes.len()), (5, 2));
         assert_eq!((&first, &second), (b"123", b"45"));
     }
 
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn room_for_much_is_given_back() {
+    fn large_memory_is_freed_again() {
         let (mut left, mut memory) = (PlaintextLeft::default(), vec![0; 300_000]);
         left.push(&memory.clone());
         left.drain(&mut PlaintextSpace::new([&mut memory, &mut []]));

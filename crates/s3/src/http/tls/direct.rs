@@ -85,7 +85,7 @@ pub struct Direct<S> {
     /// Whether the server wants to see new keys of ours.
     owes_keys: bool,
     ended: bool,
-    /// Whether the server was told that nothing more will come, by a goodbye or an alert: it would
+    /// Whether `close_notify` or an alert was sent, after which no data follows: it would
     /// not listen any more.
     done: bool,
 }
@@ -107,21 +107,21 @@ impl<S: Secrets> Direct<S> {
         Direct { secrets, opening, sealing, sealed_max, message, quiet, owes_keys, ended, done }
     }
 
-    /// Opens records while there is room and they are whole; whether the server said that nothing
-    /// more will come.
+    /// Opens records while the caller has space and they are whole; whether the server said that
+    /// nothing more will come.
     pub fn open(
         &mut self,
         incoming: &mut Incoming,
-        room: &mut PlaintextSpace<'_>,
+        space: &mut PlaintextSpace<'_>,
         left: &mut PlaintextLeft,
         outgoing: &mut Outgoing,
     ) -> Result<bool, Error> {
         let mut used = 0;
         let bytes = incoming.filled();
-        while !self.ended && !room.next().is_empty() {
+        while !self.ended && !space.next().is_empty() {
             let Some(len) = record::first(&bytes[used..])? else { break };
             let (header, rest) = bytes[used..].split_at_mut(HEADER_BYTES);
-            self.take(header, &mut rest[..len], room, left)?;
+            self.take(header, &mut rest[..len], space, left)?;
             used += HEADER_BYTES + len;
         }
         incoming.consume(used);
@@ -137,26 +137,26 @@ impl<S: Secrets> Direct<S> {
         &mut self,
         header: &[u8],
         sealed: &mut [u8],
-        room: &mut PlaintextSpace<'_>,
+        space: &mut PlaintextSpace<'_>,
         left: &mut PlaintextLeft,
     ) -> Result<(), Error> {
         let opened_len = sealed.len() - (MORE_BYTES - 1);
-        let Some(space) = room.next().get_mut(..opened_len) else {
+        let Some(target) = space.next().get_mut(..opened_len) else {
             let (kind, payload) = self.opening.open_in_place(header, sealed)?;
             if kind != APPLICATION_DATA {
                 return self.control(kind, payload);
             }
-            left.push(&payload[room.put(payload)..]);
+            left.push(&payload[space.put(payload)..]);
             return self.brought(payload.len());
         };
-        let (kind, len) = self.opening.open_into(header, sealed, space)?;
+        let (kind, len) = self.opening.open_into(header, sealed, target)?;
         if kind != APPLICATION_DATA {
             // That is not the caller's: nothing of it stays there.
-            let payload = space[..len].to_vec();
-            space.fill(0);
+            let payload = target[..len].to_vec();
+            target.fill(0);
             return self.control(kind, &payload);
         }
-        room.landed(len);
+        space.landed(len);
         self.brought(len)
     }
 
@@ -261,7 +261,7 @@ impl<S: Secrets> Direct<S> {
         self.put(ALERT, &[WARNING, AlertDescription::CloseNotify.into()], outgoing)
     }
 
-    /// After an error: what the server is told of it.
+    /// Queues the alert that reports an error to the server.
     pub fn send_alert(&mut self, e: &Error, outgoing: &mut Outgoing) {
         if std::mem::replace(&mut self.done, true) {
             return;
@@ -277,11 +277,11 @@ impl<S: Secrets> Direct<S> {
             Error::InvalidMessage(_) => AlertDescription::DecodeError,
             _ => AlertDescription::InternalError,
         };
-        // The error counts, and not whether anyone hears of it.
+        // The error is reported to the caller, whether or not the alert arrives.
         drop(self.put(ALERT, &[FATAL, what.into()], outgoing));
     }
 
-    /// Tells the server that the next record is sealed with other keys.
+    /// Announces to the server that the next record is sealed with new keys.
     fn change_keys(&mut self, outgoing: &mut Outgoing) -> Result<(), Error> {
         self.put(HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0], outgoing)?;
         self.sealing = self.secrets.next_to_seal()?;
@@ -290,8 +290,8 @@ impl<S: Secrets> Direct<S> {
     }
 
     fn put(&mut self, kind: u8, plain: &[u8], outgoing: &mut Outgoing) -> Result<(), Error> {
-        let room = outgoing.room(HEADER_BYTES + plain.len() + MORE_BYTES);
-        let len = self.sealing.seal(kind, plain, room)?;
+        let space = outgoing.space(HEADER_BYTES + plain.len() + MORE_BYTES);
+        let len = self.sealing.seal(kind, plain, space)?;
         outgoing.wrote(len);
         Ok(())
     }

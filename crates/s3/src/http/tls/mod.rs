@@ -1,4 +1,4 @@
-//! TLS by rustls, over buffers of ours.
+//! TLS by rustls, over buffers of this crate.
 
 mod buffers;
 mod config_cache;

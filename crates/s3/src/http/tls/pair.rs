@@ -33,13 +33,13 @@ pub async fn pair(
     connected(&tls, config, None).await
 }
 
-/// One whose sockets hold about so many bytes on their way to the server.
+/// A pair whose sockets buffer about `bytes` on their way to the server.
 pub async fn narrow(direct: bool, bytes: u32) -> (Stream, TlsStream<TcpStream>) {
     let (tls, config) = ends(direct, ALL);
     connected(&tls, config, Some(bytes)).await
 }
 
-/// One whose server sends so many tickets, and nothing else.
+/// A pair whose server sends a number of tickets, and nothing else.
 pub async fn flooded(direct: bool, tickets: usize) -> Stream {
     let (tls, mut config) = ends(direct, &[&rustls::version::TLS13]);
     config.send_tls13_tickets = tickets;
@@ -86,7 +86,7 @@ fn ends(direct: bool, versions: &[&'static SupportedProtocolVersion]) -> (Tls, S
     (Tls::new(&root_certs, false, direct).unwrap(), config)
 }
 
-/// A server of that name, and who trusts it.
+/// A server of that name, and root certificates that accept it.
 fn server(
     certified: &Certified,
     versions: &[&'static SupportedProtocolVersion],

@@ -54,7 +54,7 @@ impl Keys {
             ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
             _ => return Err(Error::General("a cipher that cannot be gone around".into())),
         };
-        // The secrets' room is that of the longest key.
+        // The buffers of the secrets have the length of the longest key.
         let key = key
             .as_ref()
             .get(..algorithm.key_len())
@@ -78,7 +78,7 @@ impl Keys {
         payload(out)
     }
 
-    /// Opens `sealed` where it lies: the payload's type and the payload.
+    /// Opens `sealed` in place. Returns the payload's type and the payload.
     pub fn open_in_place<'a>(
         &mut self,
         header: &[u8],

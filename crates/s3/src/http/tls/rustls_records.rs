@@ -67,11 +67,12 @@ impl RustlsRecords {
         next
     }
 
-    /// Opens records while there is room; whether the server said that nothing more will come.
-    pub fn open(&mut self, wire: &mut Wire, room: &mut PlaintextSpace<'_>) -> Result<bool, Error> {
+    /// Opens records while the caller has space; whether the server said that nothing more will
+    /// come.
+    pub fn open(&mut self, wire: &mut Wire, space: &mut PlaintextSpace<'_>) -> Result<bool, Error> {
         let Wire { incoming, outgoing, left, .. } = wire;
-        while !self.ended && !room.next().is_empty() {
-            let take = |bytes: &[u8]| left.push(&bytes[room.put(bytes)..]);
+        while !self.ended && !space.next().is_empty() {
+            let take = |bytes: &[u8]| left.push(&bytes[space.put(bytes)..]);
             let (used, next) = self.process(incoming.filled(), take, outgoing, Send::Nothing);
             incoming.consume(used);
             match next? {
@@ -108,7 +109,7 @@ impl RustlsRecords {
         }
     }
 
-    /// After an error: what the server is told of it.
+    /// Queues the alert that reports an error to the server.
     pub fn send_alert(&mut self, wire: &mut Wire) {
         // What it makes of the rest does not count any more.
         let (_, _) =
@@ -164,15 +165,15 @@ impl RustlsRecords {
 }
 
 fn encode<D>(record: &mut EncodeTlsData<'_, D>, outgoing: &mut Outgoing) -> Result<(), Error> {
-    let mut room = RECORD_MORE_BYTES;
+    let mut space = RECORD_MORE_BYTES;
     loop {
-        match record.encode(outgoing.room(room)) {
+        match record.encode(outgoing.space(space)) {
             Ok(len) => {
                 outgoing.wrote(len);
                 return Ok(());
             }
             Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size, .. })) => {
-                room = required_size
+                space = required_size
             }
             Err(e) => return Err(Error::General(e.to_string())),
         }
@@ -184,28 +185,28 @@ fn encrypt<D>(
     plain: &[u8],
     outgoing: &mut Outgoing,
 ) -> Result<(), Error> {
-    let room = plain.len() + plain.len().div_ceil(RECORD_BYTES) * RECORD_MORE_BYTES;
-    sealed(room, outgoing, |room| traffic.encrypt(plain, room))
+    let space = plain.len() + plain.len().div_ceil(RECORD_BYTES) * RECORD_MORE_BYTES;
+    sealed(space, outgoing, |out| traffic.encrypt(plain, out))
 }
 
 fn end<D>(traffic: &mut WriteTraffic<'_, D>, outgoing: &mut Outgoing) -> Result<(), Error> {
-    sealed(RECORD_MORE_BYTES, outgoing, |room| traffic.queue_close_notify(room))
+    sealed(RECORD_MORE_BYTES, outgoing, |out| traffic.queue_close_notify(out))
 }
 
 fn sealed(
-    mut room: usize,
+    mut space: usize,
     outgoing: &mut Outgoing,
     mut seal: impl FnMut(&mut [u8]) -> Result<usize, EncryptError>,
 ) -> Result<(), Error> {
     loop {
-        match seal(outgoing.room(room)) {
+        match seal(outgoing.space(space)) {
             Ok(len) => {
                 outgoing.wrote(len);
                 return Ok(());
             }
             Err(EncryptError::InsufficientSize(InsufficientSizeError {
                 required_size, ..
-            })) => room = required_size,
+            })) => space = required_size,
             Err(EncryptError::EncryptExhausted) => return Err(Error::EncryptError),
         }
     }

@@ -43,7 +43,7 @@ pub struct Session {
     owed: Option<io::Error>,
     /// Bytes in a row that came from the server and brought nothing.
     quiet: usize,
-    /// Whether the server was told that nothing more will come.
+    /// Whether `close_notify` was sent.
     done: bool,
     /// Bytes that were copied to where the caller wants them.
     pub copied: u64,
@@ -95,7 +95,7 @@ impl Session {
     }
 
     /// From now on seals and opens records itself, if it can: built so, under TLS 1.3, with a
-    /// cipher that it knows.
+    /// cipher that it supports.
     #[cfg_attr(not(feature = "tls-direct"), allow(unused_mut))]
     pub fn go_direct(mut self) -> io::Result<Self> {
         #[cfg(feature = "tls-direct")]
@@ -137,13 +137,13 @@ impl Session {
         cx: &mut Context<'_>,
         pieces: [&mut [u8]; 2],
     ) -> Poll<io::Result<usize>> {
-        let mut room = PlaintextSpace::new(pieces);
-        self.wire.left.drain(&mut room);
+        let mut space = PlaintextSpace::new(pieces);
+        self.wire.left.drain(&mut space);
         loop {
-            let opened = self.open(cx, &mut room);
-            self.copied += room.take_copied();
+            let opened = self.open(cx, &mut space);
+            self.copied += space.take_copied();
             let ended = match opened {
-                Err(e) if room.filled() == 0 => return Poll::Ready(Err(e)),
+                Err(e) if space.filled() == 0 => return Poll::Ready(Err(e)),
                 // What was proven before it counts: it may be the answer that says why.
                 Err(e) => {
                     self.owed.get_or_insert(e);
@@ -152,14 +152,14 @@ impl Session {
                 Ok(ended) => ended,
             };
             // An answer to what was opened, if there is one. What the socket does not take now goes
-            // out with the next write, which also tells of errors: there may still be
+            // out with the next write, which also reports errors: there may still be
             // something to read.
             drop(self.wire.poll_drain(cx));
-            if room.filled() > 0 {
+            if space.filled() > 0 {
                 self.quiet = 0;
-                return Poll::Ready(Ok(room.filled()));
+                return Poll::Ready(Ok(space.filled()));
             }
-            if ended || room.next().is_empty() {
+            if ended || space.next().is_empty() {
                 return Poll::Ready(Ok(0));
             }
             if self.quiet > QUIET_BYTES_MAX {
@@ -168,7 +168,7 @@ impl Session {
                 ));
             }
             match ready!(self.wire.poll_fill(cx))? {
-                // Whoever cuts the connection must not pass for a server that has ended.
+                // A cut connection must not look like a server that ended the session.
                 0 => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
                 got => self.quiet += got,
             }
@@ -211,7 +211,7 @@ impl Session {
         self.wire.poll_drain(cx)
     }
 
-    /// Tells the server, and the network, that nothing more will come.
+    /// Sends `close_notify` and shuts down the write side of the socket.
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.failed && !std::mem::replace(&mut self.done, true) {
             let said = match &mut self.records {
@@ -229,21 +229,21 @@ impl Session {
         }
     }
 
-    /// Opens records as long as there is room and they are whole; whether the server said that
-    /// nothing more will come.
-    fn open(&mut self, cx: &mut Context<'_>, room: &mut PlaintextSpace<'_>) -> io::Result<bool> {
-        if room.filled() == 0
+    /// Opens records as long as the caller has space and they are whole; whether the server said
+    /// that nothing more will come.
+    fn open(&mut self, cx: &mut Context<'_>, space: &mut PlaintextSpace<'_>) -> io::Result<bool> {
+        if space.filled() == 0
             && let Some(e) = self.owed.take()
         {
             return Err(e);
         }
         self.check()?;
         let opened = match &mut self.records {
-            Records::RustlsRecords(library) => library.open(&mut self.wire, room),
+            Records::RustlsRecords(library) => library.open(&mut self.wire, space),
             #[cfg(feature = "tls-direct")]
             Records::Direct(direct) => {
                 let Wire { incoming, outgoing, left, .. } = &mut self.wire;
-                direct.open(incoming, room, left, outgoing)
+                direct.open(incoming, space, left, outgoing)
             }
         };
         opened.map_err(|e| self.fail(cx, e))
@@ -266,8 +266,8 @@ impl Session {
         if self.failed { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     }
 
-    /// After an error nothing is opened or sealed any more; the server is told why, if that goes
-    /// out at once.
+    /// After an error nothing is opened or sealed any more. An alert reports the reason to the
+    /// server, if it can be sent out at once.
     fn fail(&mut self, cx: &mut Context<'_>, e: Error) -> io::Error {
         self.failed = true;
         match &mut self.records {
@@ -275,7 +275,7 @@ impl Session {
             #[cfg(feature = "tls-direct")]
             Records::Direct(direct) => direct.send_alert(&e, &mut self.wire.outgoing),
         }
-        // The error counts, and not whether anyone heard of it.
+        // The error is reported to the caller, whether or not the alert arrived.
         drop(self.wire.poll_drain(cx));
         broken(e)
     }
@@ -287,7 +287,7 @@ impl fmt::Debug for Session {
     }
 }
 
-/// A socket, and what lies between it and the records.
+/// A socket, and the buffers between it and the records.
 pub struct Wire {
     tcp: TcpStream,
     pub incoming: Incoming,
@@ -313,7 +313,7 @@ impl Wire {
         self.outgoing.poll_drain(cx, &mut self.tcp)
     }
 
-    /// Shows the library no record that comes behind the handshake: whoever opens those may be
+    /// Shows the library no record that follows the handshake: the code that opens those may be
     /// another.
     async fn shake_hands(&mut self, library: &mut RustlsRecords) -> io::Result<()> {
         let mut shown = 0;

@@ -10,7 +10,7 @@ use super::*;
 /// Memory around what a client may write into.
 const GUARD: u8 = 0x5A;
 
-/// The keys of a direction (0: the server seals, 1: the client does) after so many changes.
+/// The keys of a direction (0: the server seals, 1: the client does) after a number of changes.
 pub fn keys(direction: u8, generation: u8) -> Keys {
     let (key, iv) = (AeadKey::from([direction + 1; 32]), Iv::new([generation; 12]));
     let secrets = match generation % 2 {
@@ -61,12 +61,12 @@ impl Server {
     pub fn record(&mut self, kind: u8, payload: &[u8]) -> &mut Self {
         let start = self.bytes.len();
         self.bytes.resize(start + HEADER_BYTES + payload.len() + MORE_BYTES, 0);
-        let len = self.keys.seal(kind, payload, &mut self.bytes[start..]).expect("room for it");
+        let len = self.keys.seal(kind, payload, &mut self.bytes[start..]).expect("space for it");
         assert_eq!(start + len, self.bytes.len());
         self
     }
 
-    /// With so many zeros behind it, one at least.
+    /// With zeros behind it, at least one.
     pub fn padded(&mut self, kind: u8, payload: &[u8], zeros: usize) -> &mut Self {
         let inner = [payload, &[kind], &vec![0; zeros - 1]].concat();
         self.record(0, &inner)
@@ -103,8 +103,8 @@ impl Client {
         Client { direct, incoming: Incoming::new(64 * 1024), left, outgoing, got: Vec::new() }
     }
 
-    /// Takes in as much of `bytes` as there is room for: how much.
-    pub fn hear(&mut self, mut bytes: &[u8]) -> usize {
+    /// Receives as much of `bytes` as fits. Returns how much.
+    pub fn receive(&mut self, mut bytes: &[u8]) -> usize {
         let mut cx = Context::from_waker(Waker::noop());
         match self.incoming.poll_fill(&mut cx, &mut bytes) {
             Poll::Ready(Ok(len)) => len,
@@ -119,12 +119,16 @@ impl Client {
             let mut memory = vec![GUARD; lens[0] + lens[1] + 8];
             let (first, rest) = memory.split_at_mut(lens[0]);
             let (second, _) = rest.split_at_mut(lens[1]);
-            let mut room = PlaintextSpace::new([first, second]);
-            self.left.drain(&mut room);
-            let ended =
-                self.direct.open(&mut self.incoming, &mut room, &mut self.left, &mut self.outgoing);
-            let filled = room.filled();
-            assert!(memory[lens[0] + lens[1]..] == [GUARD; 8], "a byte outside the room");
+            let mut space = PlaintextSpace::new([first, second]);
+            self.left.drain(&mut space);
+            let ended = self.direct.open(
+                &mut self.incoming,
+                &mut space,
+                &mut self.left,
+                &mut self.outgoing,
+            );
+            let filled = space.filled();
+            assert!(memory[lens[0] + lens[1]..] == [GUARD; 8], "a byte outside the space");
             let ended = ended?;
             self.got.extend_from_slice(&memory[..filled]);
             if filled < lens[0] + lens[1] {
@@ -195,9 +199,9 @@ pub fn play(script: &[u8]) -> bool {
 /// In pieces; whether it goes on.
 fn deliver(client: &mut Client, bytes: &[u8], piece: usize, lens: [usize; 2]) -> bool {
     for piece in bytes.chunks(piece) {
-        let mut heard = 0;
-        while heard < piece.len() {
-            heard += client.hear(&piece[heard..]);
+        let mut received = 0;
+        while received < piece.len() {
+            received += client.receive(&piece[received..]);
             if !matches!(client.read(lens), Ok(false)) {
                 return false;
             }

@@ -10,11 +10,11 @@ const LENS: [usize; 2] = [100, 40_000];
 /// What a client makes of all that a server sent.
 fn client(server: &Server) -> (Client, Result<bool, Error>) {
     let mut client = Client::new();
-    let mut heard = 0;
+    let mut received = 0;
     loop {
-        heard += client.hear(&server.bytes[heard..]);
+        received += client.receive(&server.bytes[received..]);
         let read = client.read(LENS);
-        if heard == server.bytes.len() || read.is_err() {
+        if received == server.bytes.len() || read.is_err() {
             return (client, read);
         }
     }
@@ -78,7 +78,7 @@ fn a_part_of_a_record_is_waited_for() {
     for len in [1, 4, 5, 100, 4912] {
         assert_eq!(client.read(LENS), Ok(false));
         assert!(client.got.is_empty());
-        client.hear(bytes.split_off(..len).unwrap());
+        client.receive(bytes.split_off(..len).unwrap());
     }
     assert!(bytes.is_empty());
     assert_eq!((client.read(LENS), client.got), (Ok(false), vec![7; 5000]));
@@ -115,17 +115,17 @@ fn a_flipped_bit_anywhere_ends_it_and_leaves_nothing() {
         server.bytes[at] ^= 0x10;
         let mut client = Client::new();
         let mut memory = [0x5A; 6000];
-        let mut room = PlaintextSpace::new([&mut memory, &mut []]);
+        let mut space = PlaintextSpace::new([&mut memory, &mut []]);
         let mut incoming = Incoming::new(64 * 1024);
         let mut cx = Context::from_waker(Waker::noop());
         assert!(incoming.poll_fill(&mut cx, &mut &server.bytes[..]).is_ready());
         let opened = client.direct.open(
             &mut incoming,
-            &mut room,
+            &mut space,
             &mut PlaintextLeft::default(),
             &mut client.outgoing,
         );
-        assert_eq!((opened, room.filled()), (Err(Error::DecryptError), 0));
+        assert_eq!((opened, space.filled()), (Err(Error::DecryptError), 0));
         assert!(!memory.contains(&7), "payload that was not proven stays in the caller's memory");
         client.direct.send_alert(&Error::DecryptError, &mut client.outgoing);
         assert_eq!(said(&mut client, keys(1, 0)), [(ALERT, vec![FATAL, 20])]);
@@ -168,10 +168,10 @@ fn behind_a_goodbye_nothing_more_is_said() {
     let mut client = Client::new();
     client.direct.close_notify(&mut client.outgoing).unwrap();
     assert_eq!(said(&mut client, keys(1, 0)), [(ALERT, vec![WARNING, 0])]);
-    client.hear(&server.bytes);
+    client.receive(&server.bytes);
     assert_eq!((client.read(LENS), &client.got[..]), (Ok(false), &b"a"[..]));
     client.direct.send_alert(&Error::DecryptError, &mut client.outgoing);
-    assert!(client.outgoing.is_empty(), "the server was told that nothing would come");
+    assert!(client.outgoing.is_empty(), "close_notify was sent");
 }
 
 #[test]
@@ -280,13 +280,13 @@ fn nothing_of_a_message_stays_in_the_callers_memory() {
     let mut cx = Context::from_waker(Waker::noop());
     assert!(incoming.poll_fill(&mut cx, &mut &server.bytes[..]).is_ready());
     let mut client = Client::new();
-    let mut room = PlaintextSpace::new([&mut memory, &mut []]);
+    let mut space = PlaintextSpace::new([&mut memory, &mut []]);
     let opened = client.direct.open(
         &mut incoming,
-        &mut room,
+        &mut space,
         &mut PlaintextLeft::default(),
         &mut client.outgoing,
     );
-    assert_eq!((opened, room.filled()), (Ok(false), 0));
+    assert_eq!((opened, space.filled()), (Ok(false), 0));
     assert!(!memory.contains(&7));
 }

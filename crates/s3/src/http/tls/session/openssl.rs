@@ -9,7 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::super::{RootCerts, Tls};
 use super::*;
 
-/// A running `openssl s_server`, which sends what it is told and shows what it hears.
+/// A running `openssl s_server`, which sends what it reads from its input and prints what it
+/// receives.
 struct Server {
     child: Child,
     shows: BufReader<std::process::ChildStdout>,
@@ -54,9 +55,9 @@ impl Server {
         Some(server)
     }
 
-    /// What it is told: `k` and `K` change its keys, with the latter it wants others of ours.
-    fn tell(&mut self, line: &str) {
-        // In one write: openssl knows a command only together with the end of its line.
+    /// A line of input: `k` and `K` change its keys, with the latter it wants others of ours.
+    fn send(&mut self, line: &str) {
+        // In one write: openssl reads a command only together with the end of its line.
         self.child.stdin.as_mut().unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
@@ -81,7 +82,7 @@ impl Server {
     }
 }
 
-async fn hear(session: &mut Session, what: &str) {
+async fn expect(session: &mut Session, what: &str) {
     let mut bytes = vec![0; 100];
     let got = poll_fn(|cx| session.poll_read(cx, [&mut bytes, &mut []])).await.unwrap();
     assert_eq!(String::from_utf8_lossy(&bytes[..got]), what);
@@ -105,15 +106,15 @@ async fn keys_change_under_every_cipher() {
         send_line(&mut session, "first\n").await;
         server.shown("first");
         // Behind the tickets.
-        server.tell("hello");
-        hear(&mut session, "hello\n").await;
+        server.send("hello");
+        expect(&mut session, "hello\n").await;
         for (command, word) in [("k", "theirs"), ("K", "both"), ("K", "again"), ("k", "last")] {
-            server.tell(command);
+            server.send(command);
             // A command is known by being alone in what openssl reads, and has been read when there
             // is news of it.
             session.wire.tcp.peek(&mut [0]).await.unwrap();
-            server.tell(word);
-            hear(&mut session, &format!("{word}\n")).await;
+            server.send(word);
+            expect(&mut session, &format!("{word}\n")).await;
             send_line(&mut session, &format!("after {word}\n")).await;
             server.shown(&format!("after {word}"));
         }

@@ -74,7 +74,7 @@ async fn pieces_of_any_length_are_filled_one_after_the_other() {
             };
             let ((), came) = tokio::join!(serve, read(&mut client, lens, bytes.len()));
             assert!(came == bytes, "{direct} {lens:?}");
-            // Nobody asked for the next one.
+            // The next one is unrequested.
             assert!(!client.is_stale());
             server.write_all(b"more").await.unwrap();
             server.flush().await.unwrap();
@@ -148,7 +148,7 @@ async fn an_end_that_is_not_announced_is_an_error() {
     }
 }
 
-/// A record that nobody can open.
+/// A record that cannot be opened.
 const BAD: [u8; 30] =
     [23, 3, 3, 0, 25, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7];
 
@@ -168,9 +168,9 @@ async fn spoilt(direct: bool, good: &[u8]) -> (Stream, TlsStream<TcpStream>) {
 #[tokio::test]
 async fn what_came_before_an_error_is_delivered_before_it() {
     for direct in DIRECT {
-        for room in [1, 4, 5, 6, 100] {
+        for space in [1, 4, 5, 6, 100] {
             let (mut client, _server) = spoilt(*direct, b"answer").await;
-            let (mut came, mut memory) = (Vec::new(), vec![0; room]);
+            let (mut came, mut memory) = (Vec::new(), vec![0; space]);
             let error = loop {
                 match client.read(&mut memory).await {
                     Ok(got) => came.extend_from_slice(&memory[..got]),
@@ -180,7 +180,7 @@ async fn what_came_before_an_error_is_delivered_before_it() {
             assert_eq!(
                 (&came[..], error.kind()),
                 (&b"nswer"[..], io::ErrorKind::InvalidData),
-                "{direct} {room}"
+                "{direct} {space}"
             );
             assert_eq!(
                 client.read(&mut memory).await.unwrap_err().kind(),
@@ -198,12 +198,12 @@ async fn what_came_before_an_error_is_delivered_before_it() {
 async fn an_error_that_the_goodbye_meets_is_one_for_good() {
     let (mut client, mut server) = spoilt(false, b"ab").await;
     assert_eq!(client.shutdown().await.unwrap_err().kind(), io::ErrorKind::InvalidData);
-    // The server is told why.
-    let mut heard = [0];
-    let told =
-        tokio::time::timeout(std::time::Duration::from_secs(600), server.read(&mut heard)).await;
-    let told = told.unwrap().unwrap_err();
-    assert!(told.to_string().contains("BadRecordMac"), "{told}");
+    // An alert reports the reason to the server.
+    let mut received = [0];
+    let failure =
+        tokio::time::timeout(std::time::Duration::from_secs(600), server.read(&mut received)).await;
+    let failure = failure.unwrap().unwrap_err();
+    assert!(failure.to_string().contains("BadRecordMac"), "{failure}");
     let mut rest = [0; 2];
     assert_eq!((client.read(&mut rest).await.unwrap(), rest[0]), (1, b'b'));
     assert_eq!(client.read(&mut rest).await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
@@ -261,7 +261,7 @@ async fn a_server_that_does_not_read_stops_us_and_loses_nothing() {
                 tokio::time::timeout(std::time::Duration::from_millis(200), &mut sending).await;
             tokio::time::resume();
             assert!(waited.is_err(), "8 MiB are more than sockets hold");
-            // What comes meanwhile is heard.
+            // Bytes that arrive meanwhile are received.
             server.write_all(b"stop").await.unwrap();
             server.flush().await.unwrap();
             let mut word = [0; 4];
