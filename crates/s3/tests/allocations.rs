@@ -75,9 +75,9 @@ fn no_frame_of_a_body_costs_an_allocation() {
             let put_many =
                 fewest(async || drop(client.put("p", &views[1], &Put::default()).await.unwrap()))
                     .await;
-            let told =
+            let report =
                 format!("{what}: GET {few} and {many}, PUT {put_few} and {put_many}, HEAD {head}");
-            writeln_out(&told);
+            writeln_out(&report);
             // The libraries' own: one for each record, or frame, that comes, and each record that
             // goes. Those that come may be smaller when the server has to wait.
             let (ins, outs) = match what {
@@ -85,11 +85,11 @@ fn no_frame_of_a_body_costs_an_allocation() {
                 "TLS" => ((LARGE - SMALL) / FRONT_RECORD * 5 / 4, (LARGE - SMALL) / RECORD * 5 / 4),
                 _ => ((LARGE - SMALL) / FRAME * 5 / 4, 0),
             };
-            assert!(many <= few + ins + 4, "{told}");
-            assert!(put_many <= put_few + outs + 4, "{told}");
+            assert!(many <= few + ins + 4, "{report}");
+            assert!(put_many <= put_few + outs + 4, "{report}");
             assert!(
                 head <= if what == "HTTP/2" { 40 } else { 8 } && few <= 32 + SMALL / FRONT_RECORD,
-                "{told}"
+                "{report}"
             );
         }
     });

@@ -30,7 +30,7 @@ async fn until_refused(client: &Client) -> (Error, Error) {
     panic!("the breaker never opened: {before:?}");
 }
 
-fn is_told(error: &Error, causes: &[&str]) {
+fn names_causes(error: &Error, causes: &[&str]) {
     let report = error.report();
     assert!(causes.iter().all(|cause| report.contains(cause)), "{report}");
     assert!(report.contains("attempt") && error.elapsed().is_some(), "{report}");
@@ -38,7 +38,7 @@ fn is_told(error: &Error, causes: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_refused_connection_is_told_behind_the_breaker_too() {
+async fn a_refused_connection_is_named_behind_the_breaker_too() {
     let (address, _kept) = dead();
     let endpoint = BucketAddress::new(format!("http://{address}"))
         .bucket("bucket")
@@ -50,16 +50,16 @@ async fn a_refused_connection_is_told_behind_the_breaker_too() {
     let client = Client::new(config);
     assert!(client.outages().is_empty());
     let (before, refused) = until_refused(&client).await;
-    is_told(&before, &["cannot be reached", "Connection refused"]);
+    names_causes(&before, &["cannot be reached", "Connection refused"]);
     assert_eq!((before.kind(), before.attempts()), (ErrorKind::Io, 3));
-    is_told(&refused, &["reads failed", "cannot be reached", "Connection refused"]);
+    names_causes(&refused, &["reads failed", "cannot be reached", "Connection refused"]);
     let source = std::error::Error::source(&refused).expect("the last failure");
     assert!(source.to_string().contains("cannot be reached"), "{source}");
     let outages = client.outages();
     assert!(outages.len() == 1 && outages[0].contains("Connection refused"), "{outages:?}");
 }
 
-/// A resolver that knows no name.
+/// A resolver that resolves no name.
 #[derive(Debug)]
 struct NoNames;
 
@@ -70,7 +70,7 @@ impl Resolve for NoNames {
 }
 
 #[tokio::test]
-async fn a_name_that_cannot_be_resolved_is_told_behind_the_breaker_too() {
+async fn a_name_that_cannot_be_resolved_is_named_behind_the_breaker_too() {
     let endpoint = BucketAddress::new("http://store.invalid:9000")
         .bucket("bucket")
         .region("us-east-1")
@@ -81,13 +81,13 @@ async fn a_name_that_cannot_be_resolved_is_told_behind_the_breaker_too() {
     let client = Client::new(config);
     let (before, refused) = until_refused(&client).await;
     for error in [before, refused] {
-        is_told(&error, &["store.invalid cannot be resolved", "Name or service not known"]);
+        names_causes(&error, &["store.invalid cannot be resolved", "Name or service not known"]);
     }
     assert!(client.outages()[0].contains("Name or service not known"));
 }
 
 #[tokio::test]
-async fn what_failed_before_the_deadline_is_told_at_the_deadline() {
+async fn a_failure_before_the_deadline_is_reported_at_the_deadline() {
     let server = server(|_| {});
     server.script(Rule::next(Fault::Error(500, "InternalError")).times(1));
     server.script(Rule::next(Fault::Stall(Duration::from_secs(3600))).times(100));
@@ -97,5 +97,5 @@ async fn what_failed_before_the_deadline_is_told_at_the_deadline() {
     let get = client.get("k", &mut lease, &whole);
     let error = jumping(deadline, || server.stalled() > 0, get).await.unwrap_err();
     assert_eq!((error.kind(), error.attempts()), (ErrorKind::Timeout, 2), "{}", error.report());
-    is_told(&error, &["the deadline passed", "2 attempts", "InternalError"]);
+    names_causes(&error, &["the deadline passed", "2 attempts", "InternalError"]);
 }

@@ -104,15 +104,15 @@ impl Scene {
 
 impl Asker {
     /// The next answer.
-    fn hear(&self) -> String {
+    fn read_line(&self) -> String {
         self.from
             .recv_timeout(AWAIT)
             .unwrap_or_else(|e| panic!("{e}: {}", self.said.lock().unwrap()))
     }
 
-    fn tell(&mut self, word: &str) -> String {
+    fn command(&mut self, word: &str) -> String {
         writeln!(self.to, "{word}").unwrap();
-        self.hear()
+        self.read_line()
     }
 
     /// The tokens that requests bore, without repetitions.
@@ -130,7 +130,7 @@ impl Asker {
     /// Ends it; of all that it said, logs at the finest level and the `Debug` of everything among
     /// it, no part is one of these.
     fn end(mut self, secrets: &[&str]) {
-        self.tell("debug");
+        self.command("debug");
         drop(self.to);
         self.child.wait().unwrap();
         let said = self.said.lock().unwrap();
@@ -138,7 +138,7 @@ impl Asker {
         for secret in secrets.iter().chain(&[SECRET]) {
             let before = said.split(secret).next().unwrap();
             let near = &before[before.floor_char_boundary(before.len().saturating_sub(300))..];
-            assert!(before.len() == said.len(), "{secret} is told after {near}");
+            assert!(before.len() == said.len(), "{secret} is shown after {near}");
         }
         assert!(Path::new(self.home.path()).exists());
     }
@@ -178,7 +178,7 @@ fn asks() {
     let client = Client::new(config);
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let lists = if line == "many" { 16 } else { u32::from(line == "list") };
-        let told = runtime.block_on(async {
+        let output = runtime.block_on(async {
             let mut tasks = tokio::task::JoinSet::new();
             for _ in 0..lists {
                 let client = client.clone();
@@ -196,7 +196,7 @@ fn asks() {
                     counts.identity_renewals, counts.identity_failures
                 ));
             }
-            _ => answer(told),
+            _ => answer(output),
         }
     }
 }
@@ -250,7 +250,7 @@ impl tracing::Subscriber for Logs {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// A time so many seconds from now, as AWS writes it.
+/// The time `seconds` from now, as AWS writes it.
 fn iso(seconds: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + seconds;
     let (days, rest) = (now / 86_400, now % 86_400);
@@ -308,8 +308,8 @@ fn a_web_identity_takes_its_role_with_the_token_of_that_moment() {
         .env("AWS_ROLE_SESSION_NAME", "node-7")
         .env("AWS_ENDPOINT_URL_STS", fake.url());
     let mut asker = scene.start();
-    assert_eq!(asker.hear(), "AKIDTEST from a role, taken through STS with a web identity");
-    assert_eq!(asker.tell("many"), "ok");
+    assert_eq!(asker.read_line(), "AKIDTEST from a role, taken through STS with a web identity");
+    assert_eq!(asker.command("many"), "ok");
     let asked = fake.asked();
     assert_eq!(asked.len(), 1, "what was found is used");
     assert!(
@@ -322,7 +322,7 @@ fn a_web_identity_takes_its_role_with_the_token_of_that_moment() {
     // The kubelet writes another; what the store calls expired is fetched anew, once for all.
     std::fs::write(&token, "jwt-of-tuesday").unwrap();
     asker.server.script(Rule::next(Fault::Error(400, "ExpiredToken")));
-    assert_eq!(asker.tell("many"), "ok");
+    assert_eq!(asker.command("many"), "ok");
     let asked = fake.asked();
     assert!(asked.len() == 2 && asked[1].body.contains("WebIdentityToken=jwt-of-tuesday"));
     // Of those that were sent together some with the old one may come last.
@@ -344,33 +344,33 @@ fn a_containers_agent_is_asked_early_by_one_and_with_the_token_of_that_moment() 
         .env("AWS_CONTAINER_CREDENTIALS_FULL_URI", format!("{}/v1/credentials", fake.url()))
         .env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token.to_str().unwrap());
     let mut asker = scene.start();
-    assert_eq!(asker.hear(), "AKIDTEST from the container's agent");
-    assert_eq!(asker.tell("many"), "ok");
+    assert_eq!(asker.read_line(), "AKIDTEST from the container's agent");
+    assert_eq!(asker.command("many"), "ok");
     std::fs::write(&token, "pod-token-2").unwrap();
     // By the store's clock the credentials are past 70 % of their life, and good for a while yet:
-    // nobody waits, one asks.
+    // no caller waits, one request renews.
     asker.server.step_clock(2600);
-    assert_eq!((asker.tell("list").as_str(), asker.tell("many").as_str()), ("ok", "ok"));
+    assert_eq!((asker.command("list").as_str(), asker.command("many").as_str()), ("ok", "ok"));
     let renewed = "session-token-1".to_owned();
     for _ in 0..1000 {
-        assert_eq!(asker.tell("list"), "ok");
+        assert_eq!(asker.command("list"), "ok");
         if asker.tokens().contains(&renewed) {
             break;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(asker.tell("many"), "ok");
+    assert_eq!(asker.command("many"), "ok");
     let asked = fake.asked();
     let authorized: Vec<_> =
         asked.iter().map(|asked| asked.header("authorization").unwrap().to_owned()).collect();
     assert_eq!(authorized, ["pod-token-1", "pod-token-2"]);
     assert!(asked.iter().all(|asked| asked.path == "/v1/credentials"));
     assert!(asker.tokens().ends_with(&[renewed]), "{:?}", asker.tokens());
-    assert_eq!(asker.tell("counts"), "2 renewals, 0 failures");
+    assert_eq!(asker.command("counts"), "2 renewals, 0 failures");
     asker.end(&["pod-token-", "session-token-"]);
 }
 
-/// Instance metadata, version 2 only, that fails after it has given credentials so many times.
+/// Instance metadata, version 2 only, that fails after it has given credentials a number of times.
 fn metadata(gives: usize) -> Fake {
     let given = std::sync::atomic::AtomicUsize::new(0);
     Fake::start(move |asked, _| {
@@ -400,11 +400,11 @@ fn instance_metadata_that_fails_later_leaves_what_is_valid_in_use() {
     let fake = metadata(1);
     let scene = Scene::new().env("AWS_EC2_METADATA_DISABLED", "false");
     let mut asker = scene.env("AWS_EC2_METADATA_SERVICE_ENDPOINT", fake.url()).start();
-    assert_eq!(asker.hear(), "AKIDTEST from the instance's metadata");
-    assert_eq!(asker.tell("many"), "ok");
+    assert_eq!(asker.read_line(), "AKIDTEST from the instance's metadata");
+    assert_eq!(asker.command("many"), "ok");
     asker.server.step_clock(2600);
     for _ in 0..10 {
-        assert_eq!(asker.tell("many"), "ok");
+        assert_eq!(asker.command("many"), "ok");
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(asker.tokens(), ["session-token-0"]);
@@ -428,8 +428,8 @@ fn roles_are_taken_one_with_another() {
         [profile user]\naws_access_key_id = AKIDUSER\naws_secret_access_key = hush-hush\n",
     );
     let mut asker = scene.env("AWS_PROFILE", "kv").env("AWS_ENDPOINT_URL_STS", fake.url()).start();
-    assert_eq!(asker.hear(), "AKIDTEST from a role, taken through STS");
-    assert_eq!(asker.tell("many"), "ok");
+    assert_eq!(asker.read_line(), "AKIDTEST from a role, taken through STS");
+    assert_eq!(asker.command("many"), "ok");
     let asked = fake.asked();
     let signed = |at: usize, by: &str| {
         asked[at].header("authorization").unwrap().contains(&format!("Credential={by}/"))
@@ -454,16 +454,16 @@ fn a_process_is_run_once_for_many() {
         format!("[default]\ncredential_process = /bin/sh {} --pin sesame-open\n", script.display());
     scene.file(".aws/config", &command);
     let mut asker = scene.start();
-    assert_eq!(asker.hear(), "AKIDTEST from the credential_process of a profile");
-    assert_eq!(asker.tell("many"), "ok");
+    assert_eq!(asker.read_line(), "AKIDTEST from the credential_process of a profile");
+    assert_eq!(asker.command("many"), "ok");
     asker.server.script(Rule::next(Fault::Error(400, "ExpiredToken")));
-    assert_eq!(asker.tell("list"), "ok");
+    assert_eq!(asker.command("list"), "ok");
     assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 2);
     asker.end(&["session-token-", "sesame-open"]);
 }
 
 #[test]
-fn sources_that_fail_are_named_and_tell_no_secret() {
+fn sources_that_fail_are_named_and_no_secret_is_shown() {
     let leaky = |text: &'static str, status| Fake::start(move |_, _| (status, text.to_owned()));
     let broken = r#"{"AccessKeyId": "AKIDTEST", "SecretAccessKey": "hush-hush", "Token": "session-token-0" "#;
     let container = leaky(broken, 200);
@@ -506,14 +506,18 @@ fn sources_that_fail_are_named_and_tell_no_secret() {
     ];
     for (scene, says) in scenes {
         let mut asker = scene.start();
-        let told = asker.hear();
-        assert!(told.contains(says), "{says}: {told}");
-        let causes = told.matches(" <- ").count();
-        assert!(causes <= 2 && told.len() < 700, "{causes} causes, {} bytes: {told}", told.len());
+        let output = asker.read_line();
+        assert!(output.contains(says), "{says}: {output}");
+        let causes = output.matches(" <- ").count();
+        assert!(
+            causes <= 2 && output.len() < 700,
+            "{causes} causes, {} bytes: {output}",
+            output.len()
+        );
         asker.child.wait().unwrap();
         let said = asker.said.lock().unwrap();
         for secret in ["hush-hush", "session-token-", "jwt-of-"] {
-            assert!(!said.contains(secret), "{secret} is told: {said}");
+            assert!(!said.contains(secret), "{secret} is shown: {said}");
         }
     }
 }
@@ -525,13 +529,13 @@ fn an_instance_that_is_not_to_be_asked_is_not() {
     let mut scene = Scene::new().env("AWS_EC2_METADATA_DISABLED", "false").env(NO_INSTANCE, "1");
     scene.env.retain(|(name, _)| name != "AWS_REGION");
     let mut asker = scene.env("AWS_EC2_METADATA_SERVICE_ENDPOINT", fake.url()).start();
-    let told = asker.hear();
+    let output = asker.read_line();
     assert!(
-        told.contains("no credentials were found")
-            && told.contains("set instance_metadata to true"),
-        "{told}"
+        output.contains("no credentials were found")
+            && output.contains("set instance_metadata to true"),
+        "{output}"
     );
-    assert!(!told.contains(" <- "), "one layer: {told}");
+    assert!(!output.contains(" <- "), "one layer: {output}");
     asker.child.wait().unwrap();
     assert!(fake.asked().is_empty(), "{:?}", fake.asked());
 }
@@ -541,8 +545,8 @@ fn all_other_sources_are_asked_without_the_instance() {
     let fake = Fake::start(|_, _| (200, json("session-token-0", 3600)));
     let scene = Scene::new().env(NO_INSTANCE, "1");
     let mut asker = scene.env("AWS_CONTAINER_CREDENTIALS_FULL_URI", fake.url()).start();
-    assert_eq!(asker.hear(), "AKIDTEST from the container's agent");
-    assert_eq!(asker.tell("list"), "ok");
+    assert_eq!(asker.read_line(), "AKIDTEST from the container's agent");
+    assert_eq!(asker.command("list"), "ok");
     asker.end(&["session-token-"]);
     let scene = Scene::new().env(NO_INSTANCE, "1");
     let text = "echo '{\"Version\": 1, \"AccessKeyId\": \"AKIDTEST\", \"SecretAccessKey\": \"secret/test+key\"}'";
@@ -552,7 +556,7 @@ fn all_other_sources_are_asked_without_the_instance() {
         &format!("[default]\ncredential_process = /bin/sh {}\n", script.display()),
     );
     let mut asker = scene.start();
-    assert_eq!(asker.hear(), "AKIDTEST from the credential_process of a profile");
-    assert_eq!(asker.tell("list"), "ok");
+    assert_eq!(asker.read_line(), "AKIDTEST from the credential_process of a profile");
+    assert_eq!(asker.command("list"), "ok");
     asker.end(&[]);
 }

@@ -12,16 +12,16 @@ use kvtier_testkit::s3::{Fault, Rule};
 use support::scene::Scene;
 
 const LEN: usize = 100_000;
-/// A load under trouble may take so long, also where this machine does something else for a while.
+/// The longest time of a load under faults, even if this machine does something else for a while.
 const LOAD_MAX: Duration = Duration::from_secs(600);
-/// Trouble lasts no longer, whatever was not seen of it.
-const TROUBLE_MAX: Duration = Duration::from_secs(600);
-/// So many loads come through.
+/// The faults end after this time, whatever was not observed.
+const FAULT_MAX: Duration = Duration::from_secs(600);
+/// The number of loads that succeed.
 const LOADS: u32 = 20;
 
-/// Loads without a pause while `trouble` goes on, which is told how many came; each must come,
+/// Loads without a pause while `fault_script` runs, which gets the number of loads; each must come,
 /// right and soon. Returns how long the slowest took.
-async fn load_through(scene: &Scene, trouble: impl AsyncFnOnce(Rc<Cell<u32>>)) -> Duration {
+async fn load_through(scene: &Scene, fault_script: impl AsyncFnOnce(Rc<Cell<u32>>)) -> Duration {
     let (loads, slowest) = (Rc::new(Cell::new(0)), Cell::new(Duration::ZERO));
     let loading = async {
         loop {
@@ -41,7 +41,7 @@ async fn load_through(scene: &Scene, trouble: impl AsyncFnOnce(Rc<Cell<u32>>)) -
         }
     };
     tokio::select! {
-        () = trouble(Rc::clone(&loads)) => {}
+        () = fault_script(Rc::clone(&loads)) => {}
         () = loading => {}
     }
     assert!(loads.get() >= LOADS, "{} loads", loads.get());
@@ -60,7 +60,7 @@ where
 {
     let (began, kinds) = (Instant::now(), RefCell::new(Vec::new()));
     let goes_on =
-        || began.elapsed() < time || began.elapsed() < TROUBLE_MAX && !enough(&kinds.borrow());
+        || began.elapsed() < time || began.elapsed() < FAULT_MAX && !enough(&kinds.borrow());
     let hand = async || {
         while goes_on() {
             if let Err(e) = work().await {
@@ -96,7 +96,7 @@ async fn deletes_that_fail_never_stand_in_the_way_of_loads() {
         }
         // A refusal of each that comes late is one, and no silence.
         let client = scene.client.within(if opens { Duration::from_millis(100) } else { LOAD_MAX });
-        let trouble = async |loads: Rc<Cell<u32>>| {
+        let fault_script = async |loads: Rc<Cell<u32>>| {
             let time = Duration::from_millis(700);
             let enough = |kinds: &[ErrorKind]| {
                 loads.get() >= LOADS && (!opens || kinds.contains(&ErrorKind::Unavailable))
@@ -110,7 +110,7 @@ async fn deletes_that_fail_never_stand_in_the_way_of_loads() {
                 assert_eq!(kinds.contains(&ErrorKind::Unavailable), opens, "{fault:?}: {kinds:?}");
             }
         };
-        let slowest = load_through(&scene, trouble).await;
+        let slowest = load_through(&scene, fault_script).await;
         // A load that this machine made wait so long slows others down by itself.
         if slowest < Duration::from_millis(400) {
             assert_eq!(scene.client.requests_limit(), limit, "{fault:?} does not slow loads down");
@@ -128,7 +128,7 @@ async fn deletes_that_fail_never_stand_in_the_way_of_loads() {
         );
         let healed = Instant::now();
         while client.delete("gone").await.is_err() {
-            assert!(healed.elapsed() < TROUBLE_MAX, "{fault:?}: {:?}", scene.client.counts());
+            assert!(healed.elapsed() < FAULT_MAX, "{fault:?}: {:?}", scene.client.counts());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -161,9 +161,9 @@ async fn uploads_and_listings_that_fail_leave_loads_alone() {
     .await;
     // One in between looks whether they are answered again.
     let began = Instant::now();
-    let told = async || hasty.list(&List::default(), None).await.unwrap_err().to_string();
-    while !told().await.contains("listings") {
-        assert!(began.elapsed() < TROUBLE_MAX, "who is left alone is said: {}", told().await);
+    let message = async || hasty.list(&List::default(), None).await.unwrap_err().to_string();
+    while !message().await.contains("listings") {
+        assert!(began.elapsed() < FAULT_MAX, "who is left alone is said: {}", message().await);
     }
 }
 

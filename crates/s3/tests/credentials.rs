@@ -92,7 +92,7 @@ async fn what_is_still_valid_stays_in_use_while_the_source_fails() {
     let start = Instant::now();
     while client.counts().identity_failures == 0 {
         client.list(&List::default(), None).await.unwrap();
-        assert!(start.elapsed() < Duration::from_secs(600), "nobody asked for others");
+        assert!(start.elapsed() < Duration::from_secs(600), "no caller asked for others");
     }
     let failed = Instant::now();
     for _ in 0..20 {
@@ -204,7 +204,7 @@ async fn a_source_slower_than_every_caller_is_asked_once_all_the_same() {
 }
 
 #[tokio::test]
-async fn one_failure_is_told_to_all_who_waited_for_it() {
+async fn one_failure_is_reported_to_all_waiters() {
     let server = server(|_| {});
     let (client, asked, may) = slow(&server, false);
     let mut tasks = tokio::task::JoinSet::new();

@@ -65,7 +65,7 @@ async fn production_names_are_used_when_there_is_no_other_endpoint() {
 async fn many_callers_make_one_session() {
     let server = server(|setup| setup.bucket = BUCKET.into());
     let mut config = config_of(endpoint(&server, BUCKET));
-    // Nobody may hold the only turn while the session is made.
+    // No request may hold the only permit while the session is created.
     config.requests_max = 1;
     let client = Client::new(config);
     server.put_object("k", vec![1; 10]);
@@ -121,10 +121,10 @@ async fn sessions_are_renewed_in_the_background_before_they_end() {
     while server.sessions_made() < 2 {
         client.list(&List::default(), None).await.unwrap();
         meanwhile += 1;
-        assert!(start.elapsed() < Duration::from_secs(600), "nobody renews it");
+        assert!(start.elapsed() < Duration::from_secs(600), "it is not renewed");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert!(meanwhile >= 5, "nobody waits for the renewal: {meanwhile}");
+    assert!(meanwhile >= 5, "no request waits for the renewal: {meanwhile}");
     for _ in 0..20 {
         client.list(&List::default(), None).await.unwrap();
     }
@@ -213,7 +213,7 @@ async fn a_reader_asks_for_no_more_than_reading() {
 }
 
 #[tokio::test]
-async fn a_store_without_sessions_is_told_apart() {
+async fn a_store_without_sessions_is_detected() {
     let server = server(|_| {});
     let mut place = BucketAddress::new(server.url()).bucket("bucket").region("us-east-1");
     place = place.provider(Provider::Express);
@@ -245,7 +245,7 @@ async fn requests_are_those_of_boto3() {
     let client = |read_only| {
         let mut config = config_of(BucketAddress::new(format!("http://{host}")).resolve().unwrap());
         config.resolver = Box::new(StaticResolver(server.address()));
-        // As boto3 was told to.
+        // As boto3 was configured.
         (config.checksum, config.sign_bodies, config.read_only) = (Checksum::None, true, read_only);
         Client::new(config)
     };
@@ -288,7 +288,7 @@ async fn requests_are_those_of_boto3() {
         all.sort();
         all.dedup();
     }
-    // The one difference: boto3 names the mode of a session only when told to, we always do.
+    // The one difference: boto3 names the mode of a session only when configured, we always do.
     theirs.retain(|(_, _, query, signed)| {
         query.iter().all(|pair| pair != "session")
             || signed.iter().any(|name| name.ends_with("mode"))

@@ -1,4 +1,4 @@
-//! Every script of trouble: the right bytes, back in time, nothing leaked.
+//! Every script of faults: the right bytes, back in time, nothing leaked.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -16,7 +16,7 @@ const LEN: usize = 300_000;
 const ASLEEP: Duration = Duration::from_secs(7200);
 /// What does not wait for it is there within this time.
 const SOON: Duration = Duration::from_secs(600);
-/// The patience of clients that have to be told in another way than by that.
+/// The idle timeout of clients that must detect the fault in another way.
 const PATIENT: Duration = Duration::from_secs(3000);
 
 /// Of a client that soon has enough of a server that stands still.
@@ -208,7 +208,7 @@ async fn parts_of_a_store_that_ignores_ranges_are_asked_for_once() {
             LEN as u64
         );
         assert!(lease.as_host().unwrap() == scene.bytes);
-        // The parts that were given up with the first may still arrive there, so requests are told
+        // The parts that were given up with the first may still arrive there, so requests are distinguished
         // apart by their header.
         let (seen, is_whole) = (scene.server.seen(), |range: Option<&str>| range.is_none());
         let whole =
@@ -515,7 +515,7 @@ async fn a_dropped_future_closes_its_connection_and_returns_the_memory() {
     let scene = Scene::of(LEN);
     let whole = Get::default();
     // A connection in the middle of a body is of no use, but a shared one is: unless nothing at all
-    // was heard on it, on a machine that stood still, so that it may be dead.
+    // was received on it, on a machine that stood still, so that it may be dead.
     let mut pauses_ms = [20, 200, 800, 3200].into_iter();
     loop {
         let pause =
@@ -662,7 +662,7 @@ async fn requests_that_hang_do_not_hold_up_those_after_the_recovery() {
 }
 
 #[tokio::test]
-async fn uploads_that_nobody_takes_are_given_up_when_others_are_taken() {
+async fn hung_uploads_are_aborted_when_others_succeed() {
     let scene = Scene::with(LEN, |config| {
         config.requests_max = 6;
         config.stall_max = PATIENT;

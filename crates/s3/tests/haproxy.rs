@@ -1,4 +1,4 @@
-//! HTTP/2 as somebody else speaks it: haproxy with TLS before a plain server. Skipped, and said so,
+//! HTTP/2 of another implementation: haproxy with TLS before a plain server. Skipped, and said so,
 //! where haproxy is not installed.
 #![allow(clippy::unwrap_used)]
 

@@ -41,7 +41,7 @@ async fn it_is_spoken_only_when_asked_for_and_chosen() {
     let auto = changed(&both, |config| config.http2 = Http2::Auto);
     assert!(auto.head_bucket().await.unwrap());
     assert_eq!((auto.counts().connections_http2, auto.counts().connections_http11), (1, 0));
-    // Over plain HTTP nobody can choose it.
+    // Over plain HTTP it cannot be negotiated.
     let auto = changed(&old, |config| config.http2 = Http2::Auto);
     assert!(auto.head_bucket().await.unwrap());
     assert_eq!((auto.counts().connections_http2, auto.counts().connections_http11), (0, 1));
@@ -53,7 +53,7 @@ async fn it_is_spoken_only_when_asked_for_and_chosen() {
     let known = Client::new(config_of(place));
     assert!(known.head_bucket().await.unwrap());
     assert_eq!((known.counts().connections_http2, known.counts().connections_http11), (1, 0));
-    // Who knows wrongly learns it soon.
+    // A wrong prior knowledge is an error soon.
     let wrong = changed(&old, |config| config.retries_max = 0);
     let began = Instant::now();
     assert_eq!(wrong.head_bucket().await.unwrap_err().kind(), ErrorKind::Io);
@@ -174,7 +174,7 @@ async fn give_up(server: &kvtier_testkit::s3::Server, client: &Client, memory: &
     let seen = server.seen().len();
     server.script(Rule::next(Fault::Drip(1000, Duration::from_millis(20))));
     let (mut lease, whole) = (memory.lease(LEN), Get::default());
-    // A connection on which nothing was heard may be dead, and would be given up as well.
+    // A connection on which nothing was received may be dead, and would be given up as well.
     let begun = async {
         soon("the answer is on its way", || server.seen().len() > seen).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -206,19 +206,19 @@ async fn a_dropped_future_resets_its_stream() {
 }
 
 #[tokio::test]
-async fn a_dropped_future_spares_its_neighbours() {
+async fn a_dropped_future_spares_the_other_streams() {
     let (server, memory, bytes) = (server(|_| {}), Memory::new(), pattern(LEN));
     let client = client(&server);
     server.put_object("k", bytes.clone());
     server.script(Rule::next(Fault::Drip(LEN / 10, Duration::from_millis(100))).times(8));
-    let neighbours = futures(8, || get(&client, &memory, &bytes));
+    let others = futures(8, || get(&client, &memory, &bytes));
     let giving_up = async {
         soon("all are under way", || server.seen().len() >= 8).await;
         for _ in 0..10 {
             give_up(&server, &client, &memory).await;
         }
     };
-    let (results, ()) = tokio::join!(neighbours, giving_up);
+    let (results, ()) = tokio::join!(others, giving_up);
     results.into_iter().for_each(|result| result.unwrap());
     let counts = client.counts();
     assert_eq!(
@@ -257,7 +257,7 @@ async fn the_end_of_a_shared_connection_is_one_failure() {
     assert_eq!(client.counts().breaker_opened, 0, "{:?}", client.counts());
 }
 
-/// So many of them, at once in this task.
+/// A number of them, at once in this task.
 async fn futures<F: Future>(count: usize, make: impl Fn() -> F) -> Vec<F::Output> {
     let mut all: Vec<_> = (0..count).map(|_| (Some(Box::pin(make())), None)).collect();
     std::future::poll_fn(|cx| {
@@ -405,7 +405,7 @@ async fn a_server_that_wants_another_protocol_is_not_taken_for_one_that_ignores_
 }
 
 #[tokio::test]
-async fn strangers_are_denied() {
+async fn unknown_certificates_are_denied() {
     let server = server(|_| {});
     let other = rcgen::generate_simple_self_signed(vec!["x".into()]).unwrap().cert.pem();
     let client = changed(&server, |config| config.root_certs = RootCerts::Pem(other.into()));

@@ -1,4 +1,4 @@
-//! Connections that nobody uses: the last used first, none for longer than it may be.
+//! Idle connections: the last used first, none for longer than the limit.
 #![allow(clippy::unwrap_used)]
 
 mod support;

@@ -139,7 +139,7 @@ async fn resumed_where_a_name_moved() -> u64 {
 }
 
 #[tokio::test]
-async fn a_name_that_moves_away_from_where_nobody_answers_any_more() {
+async fn a_name_that_moves_away_from_an_address_without_a_server() {
     let (old, new) = (Scene::server(), Scene::server());
     let scene = Scene::with(&old, |config| config.stall_max = Duration::from_secs(1));
     // The old address still takes connections and requests.
@@ -193,7 +193,7 @@ async fn a_clock_that_steps_costs_each_request_one_repetition_at_most() {
         assert!((scene.client.clock_offset() - step).abs() <= 10);
         assert_eq!(counts.breaker_opened, 0);
     }
-    // A clock that nobody can believe: said so at once, and nothing of it stays.
+    // An implausible clock: said so at once, and nothing of it stays.
     server.step_clock(30 * 24 * 3600);
     let error = scene.get(&scene.client).await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Denied, Some("RequestTimeTooSkewed")));

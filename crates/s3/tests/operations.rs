@@ -267,7 +267,7 @@ async fn unfinished_uploads_are_listed_page_by_page_whatever_their_keys() {
 }
 
 #[tokio::test]
-async fn many_keys_are_deleted_and_each_refusal_is_told() {
+async fn many_keys_are_deleted_and_each_refusal_is_reported() {
     let server = server(|_| {});
     let client = client(&server);
     let keys: Vec<String> = (0..1000)
@@ -354,7 +354,7 @@ async fn buckets_are_made_and_unmade() {
 }
 
 #[tokio::test]
-async fn wrong_secrets_are_denied_at_once_and_not_told() {
+async fn wrong_secrets_are_denied_at_once_and_not_shown() {
     let server = server(|_| {});
     let of = |access, secret| {
         let mut config = config(&server);
@@ -365,8 +365,8 @@ async fn wrong_secrets_are_denied_at_once_and_not_told() {
     let error = client.list(&List::default(), None).await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Denied, Some("SignatureDoesNotMatch")));
     assert_eq!(server.seen().len(), 1);
-    let told = format!("{error} {error:?} {client:?}");
-    assert!(!told.contains("hush") && told.contains("check credentials"), "{told}");
+    let shown = format!("{error} {error:?} {client:?}");
+    assert!(!shown.contains("hush") && shown.contains("check credentials"), "{shown}");
     let client = of("AKIDNONE", "x");
     let error = client.list(&List::default(), None).await.unwrap_err();
     assert_eq!(

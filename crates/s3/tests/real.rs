@@ -129,7 +129,7 @@ async fn conditional(client: &Client, memory: &Memory) {
 #[tokio::test]
 async fn a_probe_finds_what_the_profile_says() {
     let (Some(client), memory) = (scene().await, Memory::new()) else { return };
-    client.put("probe", &memory.view(b"a neighbour"), &Put::default()).await.unwrap();
+    client.put("probe", &memory.view(b"other bytes"), &Put::default()).await.unwrap();
     let probe = client.probe("probe/").await.unwrap();
     println!("{probe:#?}");
     assert!(

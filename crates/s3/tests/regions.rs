@@ -105,7 +105,7 @@ async fn every_way_of_naming_the_region_is_understood() {
 }
 
 #[tokio::test]
-async fn a_head_has_only_headers_to_tell_by() {
+async fn the_response_to_a_head_has_only_headers() {
     let (server, client, _) = scene();
     server.put_object("k", vec![7; 10]);
     server.script(Rule::next(elsewhere(400, Some(("x-amz-bucket-region", REGION)), "")));
@@ -113,7 +113,7 @@ async fn a_head_has_only_headers_to_tell_by() {
 }
 
 #[tokio::test]
-async fn nobody_else_is_followed() {
+async fn no_other_host_is_followed() {
     let thief = server(|_| {});
     let url = format!("http://{}/k", thief.address());
     let endpoint =
@@ -150,7 +150,7 @@ async fn nobody_else_is_followed() {
             "{names:?}"
         );
     }
-    // A store of one's own sends nobody to AWS.
+    // A store of one's own redirects no client to AWS.
     let (own, memory) = (server(|_| {}), Memory::new());
     let location = "http://bucket.s3.eu-south-7.amazonaws.com/k";
     own.script(Rule::next(elsewhere(307, Some(("location", location)), "")).times(100));
@@ -183,7 +183,7 @@ fn astray(region: &str) -> [Fault; 4] {
 
 #[tokio::test]
 async fn one_wrong_answer_is_survived_by_the_operation_that_gets_it() {
-    // The first leads nowhere, the second to where nobody knows us, the third is no region.
+    // The first leads nowhere, the second to a server that rejects the credentials, the third is no region.
     for region in ["us-nowhere-1", "eu-west-3", "zz_1"] {
         for wrong in astray(region) {
             let (server, client, _) = scene_at("http://s3.us-east-1.amazonaws.com", "us-east-1");

@@ -14,7 +14,7 @@ const LEN: usize = 32 << 20;
 const KEY: &str = "33554432";
 /// How far it may stray from where it was.
 const STRAY_KIB: i64 = 2048;
-/// And over HTTP/2, whose library keeps what came while nobody had time to take it: at most 32 MiB
+/// And over HTTP/2, whose library keeps what came before the client read it: at most 32 MiB
 /// a connection, seldom more than a tenth of it.
 const STRAY_HTTP2_KIB: i64 = 8192;
 
@@ -23,7 +23,7 @@ fn serve() {
     support::remote::serve();
 }
 
-/// Gets and puts until so many bytes went through; how far the memory strayed meanwhile.
+/// Gets and puts until `megabytes` were transferred; how far the memory strayed meanwhile.
 async fn soak(client: &Client, memory: &Memory, bytes: usize) -> i64 {
     let mut leases = [memory.lease(LEN), memory.lease(LEN)];
     let view = memory.view(&pattern(LEN));
@@ -66,7 +66,7 @@ fn memory_stays_where_it_was_over_gigabytes() {
             let megabytes = if long { 20_000 } else { megabytes };
             let stray = soak(&client, &memory, megabytes * 1_000_000).await;
             assert_eq!(client.counts().connections_http2 > 0, what == "HTTP/2");
-            told(&format!("{megabytes} MB over {what}: {stray} KiB"));
+            report(&format!("{megabytes} MB over {what}: {stray} KiB"));
             let allowed = if what == "HTTP/2" { STRAY_HTTP2_KIB } else { STRAY_KIB };
             strayed.extend((stray > allowed).then(|| format!("over {what}: {stray} KiB")));
         }
@@ -74,7 +74,7 @@ fn memory_stays_where_it_was_over_gigabytes() {
     });
 }
 
-fn told(text: &str) {
+fn report(text: &str) {
     use std::io::Write;
     std::io::stdout().write_all(format!("{text}\n").as_bytes()).unwrap();
 }

@@ -13,17 +13,18 @@ const RULES: &str = "<LifecycleConfiguration><Rule><ID>cold</ID><Filter><Prefix>
     </LifecycleConfiguration>";
 
 #[tokio::test]
-async fn versions_locks_and_rules_are_found_and_told() {
+async fn versions_locks_and_rules_are_found_and_reported() {
     let server = server(|setup| {
         (setup.versioned, setup.object_lock, setup.lifecycle) = (true, true, Some(RULES.into()));
     });
     let settings = client(&server).settings().await.unwrap();
     assert_eq!((&settings.versioning, &settings.object_lock), (&Setting::On, &Setting::On));
-    let told = settings.caveats("kv/");
+    let caveats = settings.caveats("kv/");
     let wanted = ["versioning is on", "object lock is on", "`cold` moves objects (kv/) to GLACIER"];
     assert!(
-        told.len() == 3 && wanted.iter().zip(&told).all(|(wanted, told)| told.contains(wanted)),
-        "{told:?}"
+        caveats.len() == 3
+            && wanted.iter().zip(&caveats).all(|(wanted, caveats)| caveats.contains(wanted)),
+        "{caveats:?}"
     );
     assert_eq!(settings.caveats("elsewhere/").len(), 2, "a rule for other names is none of ours");
 }
@@ -53,7 +54,7 @@ async fn what_a_store_denies_or_lacks_is_said_and_no_failure() {
 }
 
 #[tokio::test]
-async fn listings_tell_the_stores_time() {
+async fn listings_report_the_stores_time() {
     let server = server(|setup| setup.clock_ahead_s = 1000);
     let (client, memory) = (client(&server), Memory::new());
     client.put("a", &memory.view(b"x"), &Put::default()).await.unwrap();

@@ -31,7 +31,7 @@ async fn bytes_under_tls_are_as_right_and_sessions_are_resumed() {
 }
 
 #[tokio::test]
-async fn a_survey_tells_what_the_server_would_choose() {
+async fn a_survey_reports_what_the_server_would_choose() {
     let server = server(|_| {});
     for (protocols, chosen) in [
         (&[&b"h2"[..], b"http/1.1"][..], Some("h2")),
@@ -74,7 +74,7 @@ async fn what_the_server_chooses_is_spoken() {
 }
 
 #[tokio::test]
-async fn strangers_are_denied_with_advice() {
+async fn unknown_certificates_are_denied_with_advice() {
     let server = server(|_| {});
     let (front, other) = (Front::before(&server).await, Front::before(&server).await);
     let error =

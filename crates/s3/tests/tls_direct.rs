@@ -57,7 +57,7 @@ async fn bodies_are_not_copied() {
         assert!(lease.as_host().unwrap() == bytes);
     }
     // The records at both ends of a body, whose beginning comes with the head and whose end has no
-    // room for the record's type.
+    // space for the record's type.
     let copied = client.counts().copied_tls_bytes;
     assert!(copied <= 4 * 3 * 16_384, "{copied} bytes were copied");
 }
@@ -117,7 +117,7 @@ async fn a_body_that_is_longer_than_the_memory_stays_outside() {
 }
 
 #[tokio::test]
-async fn strangers_are_denied() {
+async fn unknown_certificates_are_denied() {
     let server = server(|_| {});
     let (front, other) = (front::Front::before(&server).await, front::Front::before(&server).await);
     let mut config = config_of(

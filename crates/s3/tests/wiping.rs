@@ -102,7 +102,8 @@ fn nothing_is_left_of_them_in_memory() {
         .env(PROFILE, &profile);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut told = |what: &str| assert!(lines.any(|line| line.unwrap().contains(what)), "{what}");
+    let mut reported =
+        |what: &str| assert!(lines.any(|line| line.unwrap().contains(what)), "{what}");
 
     // What is derived from it for this day.
     let day = SystemTime::now();
@@ -110,11 +111,11 @@ fn nothing_is_left_of_them_in_memory() {
         |seed| aws_sigv4::sign::v4::generate_signing_key(&secret(seed), day, "us-east-1", "s3");
     let mut secrets: Vec<Vec<u8>> = SECRETS.iter().map(|seed| secret(*seed).into_bytes()).collect();
     secrets.extend([SECRETS[0], SECRETS[2]].map(|seed| derived(seed).as_ref().to_vec()));
-    told(HELD);
+    reported(HELD);
     let before: Vec<usize> = secrets.iter().map(|secret| found(&child, secret)).collect();
     assert!(before.iter().all(|count| *count > 0), "the search finds what is there: {before:?}");
     child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-    told(GONE);
+    reported(GONE);
     let after: Vec<usize> = secrets.iter().map(|secret| found(&child, secret)).collect();
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());

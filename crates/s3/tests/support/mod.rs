@@ -67,7 +67,7 @@ pub fn client(server: &Server) -> Client {
     Client::new(config(server))
 }
 
-/// Memory, and a way to see that it all came home.
+/// Memory, and a way to see that all of it was returned.
 pub struct Memory(Arena);
 
 impl Memory {
@@ -144,7 +144,7 @@ pub async fn jumping<T>(
     }
 }
 
-/// An address where nobody listens; nobody else is given it as long as the socket is kept, such as
+/// An address without a listener; no other process gets it as long as the socket is kept, such as
 /// the server of another test.
 pub fn dead() -> (SocketAddr, TcpSocket) {
     let socket = TcpSocket::new_v4().unwrap();

@@ -86,7 +86,7 @@ impl Front {
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
-        // Bound here as well, so that nobody else is given the port before the program takes it.
+        // Bound here as well, so that no other process gets the port before the program takes it.
         let port = TcpSocket::new_v4().unwrap();
         port.set_reuseport(true).unwrap();
         port.bind(([127, 0, 0, 1], 0).into()).unwrap();

@@ -36,7 +36,7 @@ impl Remote {
             .unwrap();
         let [plain, http2, tls, ca] =
             line.split(' ').map(str::to_owned).collect::<Vec<_>>().try_into().unwrap();
-        // Nobody reads on, and nothing more is written.
+        // The client reads no more, and nothing more is written.
         std::mem::forget(lines);
         Remote { child, plain, http2, tls, ca: std::fs::read_to_string(ca).unwrap() }
     }
