@@ -57,8 +57,11 @@ pub struct CollectedResponse {
 }
 
 impl Inner {
-    /// Sends a request and reads the head of its answer. Dropping the future closes the connection.
-    /// The body may begin in `ahead_space`: give that to one request at a time only.
+    /// Sends a request and reads the head of its response. Dropping the future closes the
+    /// connection. The body may begin in `ahead_space`: pass that to one request at a time only.
+    ///
+    /// # Errors
+    /// One failed attempt, with the action by which it may be repeated.
     pub async fn open(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -66,31 +69,20 @@ impl Inner {
         ahead_space: &mut [u8],
     ) -> Result<PendingResponse, AttemptError> {
         let class = request.class();
-        let admission = self
-            .breakers
-            .class(class)
-            .admit(Instant::now(), &self.counters)
-            .map_err(AttemptError::fatal)?;
-        // Before the permit: creating a session needs a permit of its own.
-        let credentials = self.identity(request.signer).await.map_err(AttemptError::fatal)?;
-        let permit = match (admission, queue) {
-            (Admission::Probe, _) => self.limits.bypass(class),
-            (_, QueueMode::Wait) => self.limits.acquire(class).await,
-            (_, QueueMode::TryNow) => self.limits.try_acquire(class).ok_or_else(no_permit)?,
-        };
+        let (credentials, permit) = self.admit(class, request.signer, queue).await?;
         op_context::request_sent();
-        self.ask_for_region();
+        self.recheck_region();
         let destination = self.destination_for(request);
         let now = Instant::now();
         let (mut transport, sent_at) = match self.pool.reuse(&destination.target, now) {
             Some(transport) => (transport, now),
-            // Apart, since it is large and rare.
+            // Boxed, since this future is large and rare.
             None => (Box::pin(self.connect(&destination)).await?, Instant::now()),
         };
         let stamp = Stamp::of(self.clock.signing());
         let sign_body = self.signs_bodies() || op_context::signs_bodies();
         let signing = Signing {
-            destination: &destination.endpoint,
+            endpoint: &destination.endpoint,
             credentials: &credentials,
             stamp: &stamp,
             sign_body,
@@ -120,7 +112,8 @@ impl Inner {
             let what = "the store reported success before it had the whole body";
             return Err(AttemptError::connection(Error::new(ErrorKind::Io, what)));
         }
-        // A miss costs nothing, while what counts as deleted and stays is nowhere counted.
+        // A wrong miss costs one load, but an object that wrongly counts as deleted is never
+        // counted again.
         let may_be_silent =
             request.method != "DELETE" && !destination.endpoint.provider().names_answers();
         Ok(PendingResponse {
@@ -135,10 +128,30 @@ impl Inner {
         })
     }
 
-    /// What failed at a region that the store named and that has proven nothing may be the region's
-    /// fault: the configured endpoint is asked again, at once where an answer said no. What has
-    /// a remedy of its own, such as credentials that have expired, gets that first: only
-    /// where it did not help is it the region's fault.
+    /// Waits for the breaker, the credentials and a permit, in this order.
+    async fn admit(
+        self: &Arc<Self>,
+        class: Class,
+        signer: Signer,
+        queue: QueueMode,
+    ) -> Result<(Credentials, RequestPermit), AttemptError> {
+        let breaker = self.breakers.class(class);
+        let admission =
+            breaker.admit(Instant::now(), &self.counters).map_err(AttemptError::fatal)?;
+        // Before the permit: creating a session needs a permit of its own.
+        let credentials = self.identity(signer).await.map_err(AttemptError::fatal)?;
+        let permit = match (admission, queue) {
+            (Admission::Probe, _) => self.limits.bypass(class),
+            (_, QueueMode::Wait) => self.limits.acquire(class).await,
+            (_, QueueMode::TryNow) => self.limits.try_acquire(class).ok_or_else(no_permit)?,
+        };
+        Ok((credentials, permit))
+    }
+
+    /// A failure at a learned region without a success so far may be the region's fault. Then the
+    /// configured endpoint is asked again, at once if the response was a refusal. A failure with a
+    /// remedy of its own, such as expired credentials, gets that first: the region is at fault only
+    /// if the remedy did not help.
     fn or_elsewhere(&self, failure: AttemptError, destination: &Arc<Destination>) -> AttemptError {
         match failure.error.status() {
             None | Some(500 | 502 | 504) => {

@@ -40,7 +40,7 @@ pub enum Payload {
 #[derive(Clone, Copy, Debug)]
 pub struct Signing<'a> {
     /// Where it goes.
-    pub destination: &'a Endpoint,
+    pub endpoint: &'a Endpoint,
     /// Whose name it bears.
     pub credentials: &'a Credentials,
     /// When.
@@ -170,8 +170,8 @@ impl<'a> Request<'a> {
         path: &mut String,
         signing: &Signing<'_>,
     ) -> Result<()> {
-        let Signing { destination, credentials, stamp, sign_body } = *signing;
-        let split = self.target(path, destination);
+        let Signing { endpoint, credentials, stamp, sign_body } = *signing;
+        let split = self.target(path, endpoint);
         let (path, query) = path.split_at(split);
         let hash;
         let payload = match self.payload {
@@ -182,7 +182,7 @@ impl<'a> Request<'a> {
                 &hash
             }
         };
-        let token_name = if destination.service() == "s3express" && self.signer == Signer::Data {
+        let token_name = if endpoint.service() == "s3express" && self.signer == Signer::Data {
             "x-amz-s3session-token"
         } else {
             "x-amz-security-token"
@@ -209,18 +209,18 @@ impl<'a> Request<'a> {
         }
         let parts = Parts { method: self.method, path, query, headers: &headers, payload };
         form.header("authorization", &|out| {
-            credentials.authorize(out, &parts, (destination.region(), destination.service()), stamp)
+            credentials.authorize(out, &parts, (endpoint.region(), endpoint.service()), stamp)
         });
         form.end();
         Ok(())
     }
 
     /// Writes path and canonical query into `text`; returns where the query begins.
-    fn target(&self, text: &mut String, destination: &Endpoint) -> usize {
+    fn target(&self, text: &mut String, endpoint: &Endpoint) -> usize {
         text.clear();
         text.push('/');
-        if destination.style() == Style::Path {
-            text.push_str(destination.bucket());
+        if endpoint.style() == Style::Path {
+            text.push_str(endpoint.bucket());
             if self.key.is_some() {
                 text.push('/');
             }
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_head_with_a_token_in_it_never_grows_out_of_its_memory() {
-        let destination = crate::BucketAddress::new("http://127.0.0.1:9000")
+        let endpoint = crate::BucketAddress::new("http://127.0.0.1:9000")
             .bucket("bucket")
             .region("us-east-1")
             .resolve()
@@ -277,7 +277,7 @@ mod tests {
         for len in [1, 1500, 20_000] {
             let who = Credentials::temporary("AKID", "s", Some("t".repeat(len)), None);
             let signing = Signing {
-                destination: &destination,
+                endpoint: &endpoint,
                 credentials: &who,
                 stamp: &Stamp::of(0),
                 sign_body: false,

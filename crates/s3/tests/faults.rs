@@ -208,8 +208,8 @@ async fn parts_of_a_store_that_ignores_ranges_are_asked_for_once() {
             LEN as u64
         );
         assert!(lease.as_host().unwrap() == scene.bytes);
-        // The parts that were given up with the first may still arrive there, so requests are distinguished
-        // apart by their header.
+        // The parts that were given up with the first may still arrive there, so requests are
+        // distinguished apart by their header.
         let (seen, is_whole) = (scene.server.seen(), |range: Option<&str>| range.is_none());
         let whole =
             seen.iter().filter(|seen| seen.method == "GET" && is_whole(seen.header("range")));

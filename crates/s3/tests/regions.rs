@@ -183,7 +183,8 @@ fn astray(region: &str) -> [Fault; 4] {
 
 #[tokio::test]
 async fn one_wrong_answer_is_survived_by_the_operation_that_gets_it() {
-    // The first leads nowhere, the second to a server that rejects the credentials, the third is no region.
+    // The first leads nowhere, the second to a server that rejects the credentials, the third is no
+    // region.
     for region in ["us-nowhere-1", "eu-west-3", "zz_1"] {
         for wrong in astray(region) {
             let (server, client, _) = scene_at("http://s3.us-east-1.amazonaws.com", "us-east-1");

@@ -159,15 +159,14 @@ fn away(
     url: &Url<'_>,
     bucket: impl Fn(Option<String>) -> Result<String>,
 ) -> Result<Endpoint> {
-    let known = destination(url.host);
+    let known = parse_host(url.host);
     if known.is_none() && url.host.contains(".vpce.amazonaws.com") {
         return Err(invalid(
             "for buckets an endpoint of PrivateLink is https://bucket.vpce-ID.s3.REGION.vpce.amazonaws.com: the word `bucket` first",
         ));
     }
-    let mut in_host = known.as_ref().and_then(|destination| destination.bucket.clone());
-    let mut host =
-        known.as_ref().map_or_else(|| url.host.to_owned(), |destination| destination.host.clone());
+    let mut in_host = known.as_ref().and_then(|host| host.bucket.clone());
+    let mut host = known.as_ref().map_or_else(|| url.host.to_owned(), |host| host.host.clone());
     let is_address = url.host.parse::<IpAddr>().is_ok();
     let s3_form = place.url.as_deref().is_some_and(|text| text.trim().starts_with("s3://"));
     if known.is_none() && !is_address {
@@ -194,12 +193,12 @@ fn away(
         _ => None,
     };
     let bucket = bucket(in_host.or(in_path))?;
-    let guess = known.as_ref().map_or(Provider::Other, |destination| destination.provider);
+    let guess = known.as_ref().map_or(Provider::Other, |host| host.provider);
     let guess = if zone(&bucket).is_some() { Provider::Express } else { guess };
     let provider = place.provider.unwrap_or(guess);
     let local = is_address || url.host == "localhost";
     let usual = if local { Style::Path } else { provider.style() };
-    let usual = style.or(known.as_ref().and_then(|destination| destination.style)).unwrap_or(usual);
+    let usual = style.or(known.as_ref().and_then(|host| host.style)).unwrap_or(usual);
     // Inside CoreWeave's clusters the cache on the node speaks plain HTTP only.
     let plain = host == "cwlota.com";
     let tls = url.tls.or(place.tls).unwrap_or(!plain);
@@ -207,9 +206,8 @@ fn away(
     if style == Style::Virtual && is_address {
         return Err(invalid("a bucket cannot stand before an IP address: use path style"));
     }
-    let region = known
-        .and_then(|destination| destination.region)
-        .or_else(|| provider.region().map(str::to_owned));
+    let region =
+        known.and_then(|host| host.region).or_else(|| provider.region().map(str::to_owned));
     let region = place.region.clone().filter(|region| !region.is_empty()).or(region);
     let region = region
         .ok_or_else(|| invalid("no region: the endpoint does not name one; set it (AWS_REGION)"))?;
@@ -223,7 +221,7 @@ fn usual_style(bucket: &str, tls: bool, usual: Style) -> Style {
 }
 
 /// What the host alone determines.
-fn destination(host: &str) -> Option<ParsedHost> {
+fn parse_host(host: &str) -> Option<ParsedHost> {
     let before = |suffix: &str| match host.strip_suffix(suffix) {
         Some("") => Some(None),
         Some(rest) => rest.strip_suffix('.').map(|bucket| Some(bucket.to_owned())),
