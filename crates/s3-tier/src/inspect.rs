@@ -12,7 +12,7 @@ use kvtier_s3::{Object, Provider, Put};
 use crate::Layout;
 pub use crate::background::last_uses::{BucketUses, last_uses};
 use crate::ops::metadata;
-use crate::ops::metadata::text_of;
+use crate::ops::metadata::facts_text;
 use crate::state::layout::{OWN, model, own_name};
 
 /// What is wrong with an object, or not known of it.
@@ -60,12 +60,12 @@ pub fn ids_of(rest: &str) -> Vec<KeyId> {
         Some(Layout::LmcacheMp) => {
             read(NameForm::MpNative).or_else(|| read(NameForm::Mp3Field)).into_iter().collect()
         }
-        Some(Layout::Lmcache) => read(NameForm::Text).map(spellings).unwrap_or_default(),
+        Some(Layout::Lmcache) => read(NameForm::Text).map(possible_ids).unwrap_or_default(),
         _ => Vec::new(),
     }
 }
 
-fn spellings(mut id: KeyId) -> Vec<KeyId> {
+fn possible_ids(mut id: KeyId) -> Vec<KeyId> {
     let Some(flat) = model(&mut id).map(|model| model.to_string()) else { return vec![id] };
     let spelled = |at: usize| {
         let mut other = id.clone();
@@ -81,7 +81,7 @@ fn spellings(mut id: KeyId) -> Vec<KeyId> {
 /// What the facts in an object's metadata say, unread but for their own checksum; `None` where it
 /// has none.
 pub fn facts_of(object: &Object) -> Option<Result<Facts, Damage>> {
-    let text = text_of(|name| object.header(name))?;
+    let text = facts_text(|name| object.header(name))?;
     Some(
         STANDARD
             .decode(&*text)
@@ -120,13 +120,13 @@ pub fn canonical_of(object: &Object) -> Option<Vec<u8>> {
 /// What is stored with an object of these facts, and of the key of this canonical form if there is
 /// room for it.
 pub fn put_of(facts: &Facts, canonical: Option<&[u8]>, provider: Provider) -> Put {
-    metadata::meta(facts, canonical, provider)
+    metadata::to_metadata(facts, canonical, provider)
 }
 
 /// Checks an object's bytes against the facts in its metadata; `rest` is its name behind the
 /// prefix.
 pub fn check(rest: &str, object: &Object, bytes: &[u8]) -> Result<(), Damage> {
-    proven(rest, text_of(|name| object.header(name)).as_deref(), bytes)
+    proven(rest, facts_text(|name| object.header(name)).as_deref(), bytes)
 }
 
 fn proven(rest: &str, facts: Option<&str>, bytes: &[u8]) -> Result<(), Damage> {

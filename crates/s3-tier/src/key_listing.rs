@@ -47,7 +47,7 @@ impl S3Tier {
             // Neither kvtier nor LMCache stores empty chunks.
             let chunks = page.entries.iter().filter(|entry| entry.bytes > 0);
             let keys = chunks
-                .filter_map(|entry| Some((shared.names.id_of(&entry.key)?, entry.bytes)))
+                .filter_map(|entry| Some((shared.names.parse_id(&entry.key)?, entry.bytes)))
                 .collect();
             Ok(ListedKeys { keys, next: page.next })
         };

@@ -18,14 +18,14 @@ use tokio::time::Instant;
 
 use crate::TierConfig;
 use crate::background::{self, conditional_puts};
-use crate::ops::batch::{Place, Together};
+use crate::ops::batch::{AdmissionOrder, SaveBatch};
 use crate::ops::{evict, load, lookup, save};
 use crate::state::counters::add;
 use crate::state::shared::Shared;
 
 /// What a tier still writes to the bucket at its end takes no longer: some requests one after the
 /// other, of which the last lets the next node evict at once and not after a term.
-const FAREWELL_MAX: Duration = Duration::from_secs(5);
+const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
 /// A tier in a bucket.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub struct S3Tier {
 }
 
 impl S3Tier {
-    /// Opens the tier; nothing is asked of the store yet but a listing in the background.
+    /// Opens the tier; nothing is queued of the store yet but a listing in the background.
     pub fn open(mut config: TierConfig) -> Result<Self, Error> {
         config.check()?;
         let failed = |what: &'static str| {
@@ -70,7 +70,7 @@ impl S3Tier {
         client.checksum = save::checksum_for_facts(client.checksum);
         let shared =
             Arc::new(Shared::new(&config, Client::new(client), (caps, index, gate, bounce?)));
-        shared.books().limit(&config.quotas);
+        shared.catalog().set_quotas(&config.quotas);
         match config.compat.filter(|_| config.capacity_bytes.is_some()) {
             Some(compat) => runtime.spawn(evict::evict_by_the_second(Arc::clone(&shared), compat)),
             None => runtime.spawn(evict::evict_ahead(Arc::clone(&shared))),
@@ -114,7 +114,7 @@ impl S3Tier {
         ticket.undo_if_dropped(move |answer| {
             if let (Ok(LookedUp { hold: Some(id), .. }), Some(shared)) = (answer, shared.upgrade())
             {
-                shared.books().index.release(kvtier_index::HoldId::from_u64(id.0));
+                shared.catalog().index.release(kvtier_index::HoldId::from_u64(id.0));
             }
         })
     }
@@ -151,13 +151,13 @@ impl S3Tier {
         None
     }
 
-    /// Runs a question about keys to its answer, which `hear` gives. Work that is past its deadline
+    /// Runs a question about keys to its answer, which `reply` gives. Work that is past its deadline
     /// goes on to its end, heard or not: victims must be accounted for.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         (op, ctx): (&'static str, &Ctx),
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
-        hear: impl FnOnce(Reply<T>, Result<T, Error>) + Send + 'static,
+        reply: impl FnOnce(Reply<T>, Result<T, Error>) + Send + 'static,
     ) -> Ticket<Result<T, Error>> {
         let (answer, ticket) = Reply::new(op, ctx.deadline);
         match self.shared.gate.enter(0) {
@@ -169,7 +169,7 @@ impl S3Tier {
                     }
                     let result = work.await;
                     drop(pass);
-                    hear(answer, result);
+                    reply(answer, result);
                 });
             }
             Err(kind) => {
@@ -227,9 +227,9 @@ impl Tier for S3Tier {
             ));
         }
         if keys.len() > 1 {
-            self.shared.books().index.learn_order(&keys);
+            self.shared.catalog().index.learn_order(&keys);
         }
-        self.shared.books().meet(&keys);
+        self.shared.catalog().note_tenants(&keys);
         let ticket = match lookup::from_memory(&self.shared, &keys, (mode, hold)) {
             Some(answer) => Ticket::ready(answer),
             None => {
@@ -241,7 +241,7 @@ impl Tier for S3Tier {
                     if !answer.complete(found)
                         && let Some(hold) = hold
                     {
-                        shared.books().index.release(kvtier_index::HoldId::from_u64(hold.0));
+                        shared.catalog().index.release(kvtier_index::HoldId::from_u64(hold.0));
                     }
                 })
             }
@@ -252,9 +252,9 @@ impl Tier for S3Tier {
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.clock.schedule(ctx.deadline, &batch.expiry());
-        // Together and before the answers: the head of a chain is to stay longer than its tail.
+        // SaveBatch and before the answers: the head of a chain is to stay longer than its tail.
         let chain: Vec<_> = ops.iter().map(|op| *op.key.digest()).collect();
-        ops.iter().for_each(|op| self.shared.books().adopt(&op.key));
+        ops.iter().for_each(|op| self.shared.catalog().set_tenant(&op.key));
         self.shared.used(&chain, &ctx.hint);
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = load::refusal(&op);
@@ -268,7 +268,7 @@ impl Tier for S3Tier {
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.clock.schedule(ctx.deadline, &batch.expiry());
-        let Ok(together) = Together::new(&self.shared, ctx, &ops) else {
+        let Ok(saves) = SaveBatch::new(&self.shared, ctx, &ops) else {
             add(&self.shared.counters.shed, ops.len() as u64);
             let shed = |(op, slot): (Save, Slot<_, _>)| {
                 slot.finish(op, Ok(Saved::Shed(ShedReason::IncompleteSets)))
@@ -276,24 +276,16 @@ impl Tier for S3Tier {
             ops.into_iter().zip(slots).for_each(shed);
             return ticket;
         };
-        let announced = self.shared.announce(ctx.chain, &ops);
-        let (places, begun) = (Place::of_each(ops.len()), Instant::now());
-        for (((op, slot), announced), place) in
-            ops.into_iter().zip(slots).zip(announced).zip(places)
-        {
+        let pending = self.shared.add_pending(ctx.chain, &ops);
+        let (orders, begun) = (AdmissionOrder::for_batch(ops.len()), Instant::now());
+        for (((op, slot), pending), order) in ops.into_iter().zip(slots).zip(pending).zip(orders) {
             let refusal = save::refusal(&op, self.bounce_bytes);
             if let Some((op, slot)) =
                 self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled))
             {
-                let asked = save::Asked {
-                    op,
-                    slot,
-                    announced,
-                    together: Arc::clone(&together),
-                    place,
-                    begun,
-                };
-                self.spawn(save::save(Arc::clone(&self.shared), asked));
+                let queued =
+                    save::QueuedSave { op, slot, pending, batch: Arc::clone(&saves), order, begun };
+                self.spawn(save::save(Arc::clone(&self.shared), queued));
             }
         }
         ticket
@@ -307,11 +299,11 @@ impl Tier for S3Tier {
     }
 
     fn release(&self, hold: HoldId) {
-        self.shared.books().index.release(kvtier_index::HoldId::from_u64(hold.0));
+        self.shared.catalog().index.release(kvtier_index::HoldId::from_u64(hold.0));
     }
 
     fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
-        self.shared.books().index.release_keys(kvtier_index::HoldId::from_u64(hold.0), keys);
+        self.shared.catalog().index.release_keys(kvtier_index::HoldId::from_u64(hold.0), keys);
     }
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
@@ -321,16 +313,16 @@ impl Tier for S3Tier {
     }
 
     fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
-        self.shared.books().index.set_of(key.digest())
+        self.shared.catalog().index.set_of(key.digest())
     }
 
-    /// Not without a cap, where nobody counts, nor where LMCache's way of evicting is asked for,
+    /// Not without a cap, where nobody counts, nor where LMCache's way of evicting is queued for,
     /// which knows no tenants.
     fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
         let may = self.shared.capacity_bytes.is_some() && !self.shared.compat;
         if may {
-            self.shared.books().limit_one(tenant, bytes);
-            self.shared.outbox.ring();
+            self.shared.catalog().set_quota(tenant, bytes);
+            self.shared.eviction_queue.notify();
         }
         may
     }
@@ -340,7 +332,7 @@ impl Tier for S3Tier {
         let (answer, ticket) = kvtier_core::ticket();
         self.spawn(async move {
             let result = drained.await;
-            background::farewell(&shared, FAREWELL_MAX).await;
+            background::shutdown(&shared, SHUTDOWN_MAX).await;
             answer.complete(result);
         });
         ticket
@@ -349,15 +341,15 @@ impl Tier for S3Tier {
 
 impl Observe for S3Tier {
     fn usage(&self) -> Usage {
-        let books = self.shared.books();
-        let all = books.index.usage();
+        let catalog = self.shared.catalog();
+        let all = catalog.index.usage();
         let mut usage = Usage::default();
         // Without a cap nobody counts what others wrote.
         usage.used_bytes = self.shared.capacity_bytes.map(|_| all.used);
         usage.capacity_bytes = self.shared.capacity_bytes;
         usage.chunks = all.entries as u64;
-        let tenants = books.index.tenants().map(|(id, u)| TenantUsage {
-            tenant: books.tenant_name(id),
+        let tenants = catalog.index.tenants().map(|(id, u)| TenantUsage {
+            tenant: catalog.tenant_name(id),
             used_bytes: u.bytes,
             chunks: u.entries as u64,
         });
@@ -366,9 +358,9 @@ impl Observe for S3Tier {
     }
 
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
-        let books = self.shared.books();
-        let page = books.index.keys_page(kvtier_index::SlotCursor::from_u32(from.0 as u32), max);
-        let good = page.chunks.iter().filter(|chunk| !books.index.is_suspect(&chunk.digest));
+        let catalog = self.shared.catalog();
+        let page = catalog.index.keys_page(kvtier_index::SlotCursor::from_u32(from.0 as u32), max);
+        let good = page.chunks.iter().filter(|chunk| !catalog.index.is_suspect(&chunk.digest));
         KeyPage {
             keys: good.map(|c| KeyInfo { key: c.digest, len: c.len }).collect(),
             next: page.next.map(|cursor| Cursor(cursor.as_u32().into())),
@@ -383,7 +375,7 @@ impl Observe for S3Tier {
         let mut reasons = Vec::new();
         let missing = self.shared.client.is_bucket_missing();
         reasons.extend(missing.then(|| self.shared.missing_bucket()));
-        match (self.shared.books().is_listed(), self.shared.names.tells()) {
+        match (self.shared.catalog().is_listed(), self.shared.names.can_parse()) {
             (true, _) => {}
             (false, true) => {
                 reasons.push("the bucket is still being listed: usage is not complete".to_owned())
@@ -395,7 +387,7 @@ impl Observe for S3Tier {
                 );
             }
         }
-        reasons.extend(self.shared.truth.reasons(self.shared.now_ms()));
+        reasons.extend(self.shared.cluster.reasons(self.shared.now_ms()));
         reasons.extend(self.shared.client.outages());
         reasons.extend(self.shared.last_fault().map(|fault| format!("last fault: {fault}")));
         let mut counters = self.shared.counters.all();
@@ -416,7 +408,7 @@ impl Observe for S3Tier {
 }
 
 impl Drop for S3Tier {
-    /// Ends what is under way: memory goes home, waiters hear `Closed`. If nothing is, what `close`
+    /// Ends what is under way: memory goes home, waiters reply `Closed`. If nothing is, what `close`
     /// writes to the bucket is written.
     fn drop(&mut self) {
         let idle = self.shared.gate.close().is_done();
@@ -426,7 +418,7 @@ impl Drop for S3Tier {
                 Ok(_) => runtime.shutdown_background(),
                 Err(_) => {
                     if idle {
-                        runtime.block_on(background::farewell(&self.shared, FAREWELL_MAX));
+                        runtime.block_on(background::shutdown(&self.shared, SHUTDOWN_MAX));
                     }
                     runtime.shutdown_timeout(Duration::from_secs(1));
                 }

@@ -3,8 +3,8 @@
 use crate::state::shared::Shared;
 
 /// Asks what the bucket is set to, and keeps what an operator should know for the status.
-pub async fn look(shared: &Shared) -> kvtier_s3::Result<()> {
+pub async fn check(shared: &Shared) -> kvtier_s3::Result<()> {
     let caveats = shared.client.settings().await?.caveats(shared.names.root());
-    shared.truth.told().caveats = caveats;
+    shared.cluster.notes().caveats = caveats;
     Ok(())
 }

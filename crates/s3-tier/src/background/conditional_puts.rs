@@ -22,43 +22,43 @@ const DENIED_PAUSE: Duration = Duration::from_secs(600);
 
 /// What the store answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Answer {
+enum ProbeOutcome {
     Honours,
     /// It stores all the same, or cannot do it.
     Lacks,
     /// Writing is not allowed there, so it is not known.
     Denied,
-    None,
+    Unknown,
 }
 
-impl Answer {
+impl ProbeOutcome {
     /// Of an attempt that failed.
-    fn of(error: &Error) -> Self {
+    fn from_error(error: &Error) -> Self {
         match error.kind() {
-            ErrorKind::Unsupported | ErrorKind::Invalid => Answer::Lacks,
-            ErrorKind::Denied => Answer::Denied,
-            _ => Answer::None,
+            ErrorKind::Unsupported | ErrorKind::Invalid => ProbeOutcome::Lacks,
+            ErrorKind::Denied => ProbeOutcome::Denied,
+            _ => ProbeOutcome::Unknown,
         }
     }
 }
 
 /// Asks until the store honours such PUTs, and again after a while where it does not.
 pub async fn probe(shared: Arc<Shared>) {
-    if !shared.manner.if_absent_unknown {
+    if !shared.transfer.if_absent_unknown {
         return;
     }
     // One for the life of the process, so that what a lost answer leaves is written over.
     let name = format!("{}{OWN}probe-{:016x}", shared.names.root(), fastrand::u64(..));
-    let mut pauses = Pauses(PAUSE_MIN);
+    let mut pauses = ProbePauses(PAUSE_MIN);
     while !shared.gate.is_closed() {
         let answer = ask(&shared, &name).await;
         match answer {
-            Answer::Honours => {
-                shared.manner.conditions.note_supported();
-                shared.manner.if_absent.store(true, Ordering::Relaxed);
+            ProbeOutcome::Honours => {
+                shared.transfer.conditions.note_supported();
+                shared.transfer.if_absent.store(true, Ordering::Relaxed);
             }
-            Answer::Lacks => shared.manner.conditions.note_refused(Instant::now()),
-            Answer::Denied | Answer::None => {}
+            ProbeOutcome::Lacks => shared.transfer.conditions.note_refused(Instant::now()),
+            ProbeOutcome::Denied | ProbeOutcome::Unknown => {}
         }
         let Some(pause) = pauses.after(answer) else { return };
         tokio::time::sleep(pause).await;
@@ -66,16 +66,16 @@ pub async fn probe(shared: Arc<Shared>) {
 }
 
 /// How long the next question waits that gets no answer.
-struct Pauses(Duration);
+struct ProbePauses(Duration);
 
-impl Pauses {
+impl ProbePauses {
     /// How long to wait for the next question; `None` where there is none more.
-    fn after(&mut self, answer: Answer) -> Option<Duration> {
+    fn after(&mut self, answer: ProbeOutcome) -> Option<Duration> {
         match answer {
-            Answer::Honours => None,
-            Answer::Lacks => Some(CONDITIONAL_PUTS_RECHECK),
-            Answer::Denied => Some(DENIED_PAUSE),
-            Answer::None => {
+            ProbeOutcome::Honours => None,
+            ProbeOutcome::Lacks => Some(CONDITIONAL_PUTS_RECHECK),
+            ProbeOutcome::Denied => Some(DENIED_PAUSE),
+            ProbeOutcome::Unknown => {
                 let pause = self.0;
                 self.0 = PAUSE_MAX.min(pause * 2);
                 Some(pause)
@@ -84,20 +84,20 @@ impl Pauses {
     }
 }
 
-async fn ask(shared: &Shared, name: &str) -> Answer {
-    let Some(body) = body(shared) else { return Answer::None };
+async fn ask(shared: &Shared, name: &str) -> ProbeOutcome {
+    let Some(body) = body(shared) else { return ProbeOutcome::Unknown };
     let how = Put::if_absent();
     let answer = match shared.client.put(name, &body, &how).await {
-        Ok(Stored::Present) => Answer::Honours,
+        Ok(Stored::Present) => ProbeOutcome::Honours,
         Ok(_) => match shared.client.put(name, &body, &how).await {
-            Ok(Stored::Present) => Answer::Honours,
-            Ok(_) => Answer::Lacks,
-            Err(e) => Answer::of(&e),
+            Ok(Stored::Present) => ProbeOutcome::Honours,
+            Ok(_) => ProbeOutcome::Lacks,
+            Err(e) => ProbeOutcome::from_error(&e),
         },
         // It may have been stored all the same.
-        Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Timeout) => Answer::None,
+        Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Timeout) => ProbeOutcome::Unknown,
         // Nothing was stored.
-        Err(e) => return Answer::of(&e),
+        Err(e) => return ProbeOutcome::from_error(&e),
     };
     drop(shared.client.delete(name).await);
     answer
@@ -114,8 +114,8 @@ mod tests {
     use super::*;
 
     /// How often a store that always answers so is asked in a day.
-    fn asked_in_a_day(answer: Answer) -> u32 {
-        let (mut pauses, mut asked, mut at) = (Pauses(PAUSE_MIN), 0, Duration::ZERO);
+    fn asked_in_a_day(answer: ProbeOutcome) -> u32 {
+        let (mut pauses, mut asked, mut at) = (ProbePauses(PAUSE_MIN), 0, Duration::ZERO);
         while at < Duration::from_secs(24 * 3600) {
             asked += 1;
             let Some(pause) = pauses.after(answer) else { break };
@@ -126,23 +126,23 @@ mod tests {
 
     #[test]
     fn a_store_is_asked_again_for_ever_but_seldom() {
-        assert_eq!(asked_in_a_day(Answer::Honours), 1);
-        assert_eq!(asked_in_a_day(Answer::Lacks), 144);
-        assert_eq!(asked_in_a_day(Answer::Denied), 144);
-        let times = asked_in_a_day(Answer::None);
+        assert_eq!(asked_in_a_day(ProbeOutcome::Honours), 1);
+        assert_eq!(asked_in_a_day(ProbeOutcome::Lacks), 144);
+        assert_eq!(asked_in_a_day(ProbeOutcome::Denied), 144);
+        let times = asked_in_a_day(ProbeOutcome::Unknown);
         assert!((280..310).contains(&times), "{times} times");
     }
 
     #[test]
     fn a_refusal_of_the_question_is_no_answer_to_it() {
-        let of = |kind| Answer::of(&Error::new(kind, "x"));
+        let of = |kind| ProbeOutcome::from_error(&Error::new(kind, "x"));
         assert_eq!(
             [of(ErrorKind::Denied), of(ErrorKind::Io), of(ErrorKind::NotFound)],
-            [Answer::Denied, Answer::None, Answer::None]
+            [ProbeOutcome::Denied, ProbeOutcome::Unknown, ProbeOutcome::Unknown]
         );
         assert_eq!(
             (of(ErrorKind::Unsupported), of(ErrorKind::Invalid)),
-            (Answer::Lacks, Answer::Lacks)
+            (ProbeOutcome::Lacks, ProbeOutcome::Lacks)
         );
     }
 }

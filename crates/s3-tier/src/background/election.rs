@@ -7,7 +7,7 @@ use kvtier_s3::{Client, Entry, ErrorKind, Put, Stored};
 
 use crate::background::epochs::{Epochs, FREE, Unchanged};
 use crate::background::objects;
-use crate::state::lease::{Claimed, Lease, Step, Unreleased};
+use crate::state::lease::{ClaimOutcome, EpochLease, LeaseStep, Unreleased};
 use crate::state::shared::Shared;
 
 const OBJECT_BYTES_MAX: usize = 4096;
@@ -28,36 +28,38 @@ fn node(bytes: &[u8]) -> Option<String> {
 
 /// Competes for the lease until the tier is closed.
 pub async fn compete(shared: Arc<Shared>) {
-    let term = shared.truth.config.lease_term;
+    let term = shared.cluster.config.lease_term;
     let client = shared.client.within(term / 4);
-    let mut player = Player {
+    let mut candidate = Candidate {
         client,
         shared: Arc::clone(&shared),
         claim: 0,
-        heard: None,
+        read_epoch: None,
         unchanged: Unchanged::default(),
     };
     while !shared.gate.is_closed() {
         let now_ms = shared.now_ms();
-        let step = shared.truth.lease().next(now_ms);
+        let step = shared.cluster.lease().next(now_ms);
         let done = match step {
-            Step::Wait { until_ms } => {
+            LeaseStep::Wait { until_ms } => {
                 tokio::time::sleep(Duration::from_millis(until_ms - now_ms)).await;
                 continue;
             }
-            Step::Look => player.look().await.map(|()| Usable::Yes),
-            Step::Claim { epoch } => player.claim(epoch).await,
-            Step::Read { epoch } => player.read(epoch).await,
-            Step::Renew { epoch } => player.renew(epoch).await.map(|()| Usable::Yes),
+            LeaseStep::List => candidate.list().await.map(|()| ConditionSupport::Honoured),
+            LeaseStep::Claim { epoch } => candidate.claim(epoch).await,
+            LeaseStep::Read { epoch } => candidate.read(epoch).await,
+            LeaseStep::Renew { epoch } => {
+                candidate.renew(epoch).await.map(|()| ConditionSupport::Honoured)
+            }
         };
         match done {
-            Ok(Usable::Yes) => {}
+            Ok(ConditionSupport::Honoured) => {}
             // The store does not honour conditions, or something before it answered once in its
             // place.
-            Ok(Usable::No) => tokio::time::sleep(AGAIN_TERMS * term).await,
+            Ok(ConditionSupport::Missing) => tokio::time::sleep(AGAIN_TERMS * term).await,
             Err(e) => {
                 drop(shared.error("lease", None, e));
-                shared.truth.lease().failed(shared.now_ms());
+                shared.cluster.lease().failed(shared.now_ms());
                 tokio::time::sleep(term / 16).await;
             }
         }
@@ -67,15 +69,15 @@ pub async fn compete(shared: Arc<Shared>) {
 /// At the end of a node: marks as free what it holds, or claimed without having seen the result, so
 /// that the next node need not wait a term.
 pub async fn give_up(shared: &Shared) -> kvtier_s3::Result<()> {
-    let _writing = shared.truth.writing.lock().await;
-    let Some(Unreleased { epoch, is_ours }) = shared.truth.lease().unreleased() else {
+    let _writing = shared.cluster.lease_write.lock().await;
+    let Some(Unreleased { epoch, is_ours }) = shared.cluster.lease().unreleased() else {
         return Ok(());
     };
-    let name = shared.truth.paths.lease(epoch);
-    shared.truth.lease().give_up(shared.now_ms());
+    let name = shared.cluster.paths.lease(epoch);
+    shared.cluster.lease().give_up(shared.now_ms());
     if !is_ours {
         let bytes = objects::get(&shared.client, &name, OBJECT_BYTES_MAX).await?;
-        if bytes.as_deref().and_then(node).is_none_or(|maker| maker != shared.truth.node) {
+        if bytes.as_deref().and_then(node).is_none_or(|maker| maker != shared.cluster.node) {
             return Ok(());
         }
     }
@@ -84,58 +86,58 @@ pub async fn give_up(shared: &Shared) -> kvtier_s3::Result<()> {
 
 /// Whether the store honours conditions, as a lease needs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Usable {
-    Yes,
-    No,
+enum ConditionSupport {
+    Honoured,
+    Missing,
 }
 
-struct Player {
+struct Candidate {
     shared: Arc<Shared>,
     client: Client,
     claim: u64,
     /// The epoch of others whose object was read last.
-    heard: Option<u64>,
+    read_epoch: Option<u64>,
     unchanged: Unchanged,
 }
 
-impl Player {
-    fn lease<T>(&self, work: impl FnOnce(&mut Lease, u64) -> T) -> T {
-        work(&mut self.shared.truth.lease(), self.shared.now_ms())
+impl Candidate {
+    fn lease<T>(&self, work: impl FnOnce(&mut EpochLease, u64) -> T) -> T {
+        work(&mut self.shared.cluster.lease(), self.shared.now_ms())
     }
 
     fn object(&self) -> Vec<u8> {
-        object(&self.shared.truth.node, self.claim)
+        object(&self.shared.cluster.node, self.claim)
     }
 
-    async fn look(&mut self) -> kvtier_s3::Result<()> {
+    async fn list(&mut self) -> kvtier_s3::Result<()> {
         let shared = Arc::clone(&self.shared);
-        let paths = &shared.truth.paths;
+        let paths = &shared.cluster.paths;
         let (entries, date) = objects::list(&self.client, &paths.leases()).await?;
-        let epochs = Epochs::of(&entries, |name| paths.epoch(name));
-        shared.truth.told().foreign_leases = epochs.advice();
+        let epochs = Epochs::new(&entries, |name| paths.epoch(name));
+        shared.cluster.notes().foreign_leases = epochs.advice();
         let found = self.unchanged.top(epochs.top, date);
         let before = self.lease(|lease, now_ms| lease.held(now_ms));
-        self.lease(|lease, now_ms| lease.looked(now_ms, found));
+        self.lease(|lease, now_ms| lease.listed(now_ms, found));
         let held = self.lease(|lease, now_ms| lease.held(now_ms));
         if let Some(epoch) = held.filter(|_| before.is_none()) {
             self.took_over(epoch, &entries).await;
         } else if let Some(top) =
-            found.filter(|top| held.is_none() && self.heard != Some(top.epoch))
+            found.filter(|top| held.is_none() && self.read_epoch != Some(top.epoch))
         {
             let bytes =
                 objects::get(&self.client, &paths.lease(top.epoch), OBJECT_BYTES_MAX).await?;
-            self.shared.truth.told().holder = bytes.as_deref().and_then(node);
+            self.shared.cluster.notes().holder = bytes.as_deref().and_then(node);
             // Only now: what could not be read is read at the next look.
-            self.heard = Some(top.epoch);
+            self.read_epoch = Some(top.epoch);
         }
         Ok(())
     }
 
     /// We hold it: older epochs mean nothing any more, and what waits for room is looked after.
     async fn took_over(&self, epoch: u64, entries: &[Entry]) {
-        self.shared.truth.told().holder = Some(self.shared.truth.node.clone());
-        self.shared.truth.took_over.notify_one();
-        let paths = &self.shared.truth.paths;
+        self.shared.cluster.notes().holder = Some(self.shared.cluster.node.clone());
+        self.shared.cluster.took_over.notify_one();
+        let paths = &self.shared.cluster.paths;
         let older = |entry: &&Entry| paths.epoch(&entry.key).is_some_and(|other| other < epoch);
         let older: Vec<&str> =
             entries.iter().filter(older).map(|entry| entry.key.as_str()).collect();
@@ -143,40 +145,40 @@ impl Player {
             // They cost nothing but a line in a listing: what stays is deleted by the next.
             drop(self.client.delete_many(some).await);
         }
-        self.shared.outbox.ring();
+        self.shared.eviction_queue.notify();
         self.shared.freed.notify_waiters();
     }
 
-    async fn claim(&mut self, epoch: u64) -> kvtier_s3::Result<Usable> {
+    async fn claim(&mut self, epoch: u64) -> kvtier_s3::Result<ConditionSupport> {
         let shared = Arc::clone(&self.shared);
-        let _writing = shared.truth.writing.lock().await;
+        let _writing = shared.cluster.lease_write.lock().await;
         if shared.gate.is_closed() {
-            return Ok(Usable::Yes);
+            return Ok(ConditionSupport::Honoured);
         }
         self.claim += 1;
-        let (name, sent_ms) = (shared.truth.paths.lease(epoch), shared.now_ms());
+        let (name, sent_ms) = (shared.cluster.paths.lease(epoch), shared.now_ms());
         let answer = match objects::put(&self.client, &name, self.object(), &Put::if_absent()).await
         {
             Ok(Stored::New { .. }) => match self.overwrites(&name).await {
-                Ok(true) => return Ok(self.unusable("ignores If-None-Match on a PUT")),
+                Ok(true) => return Ok(self.report_missing("ignores If-None-Match on a PUT")),
                 Ok(false) => {
-                    shared.truth.told().lease = None;
-                    Claimed::Ours
+                    shared.cluster.notes().lease = None;
+                    ClaimOutcome::Ours
                 }
                 // The object is there all the same: reading it comes next.
                 Err(e) => {
                     drop(shared.error("lease", None, e));
-                    Claimed::Unclear
+                    ClaimOutcome::Unclear
                 }
             },
             Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) => {
-                return Ok(self.unusable("refuses If-None-Match on a PUT"));
+                return Ok(self.report_missing("refuses If-None-Match on a PUT"));
             }
             Err(e) if e.kind() == ErrorKind::Denied => return Err(e),
-            Ok(_) | Err(_) => Claimed::Unclear,
+            Ok(_) | Err(_) => ClaimOutcome::Unclear,
         };
         self.lease(|lease, _| lease.claimed(sent_ms, answer));
-        Ok(Usable::Yes)
+        Ok(ConditionSupport::Honoured)
     }
 
     /// Whether the store writes over an object that is there although it is told not to. It is our
@@ -186,41 +188,41 @@ impl Player {
         Ok(!matches!(again, Stored::Present))
     }
 
-    fn unusable(&self, what: &str) -> Usable {
-        self.shared.truth.told().lease = Some(format!(
+    fn report_missing(&self, what: &str) -> ConditionSupport {
+        self.shared.cluster.notes().lease = Some(format!(
             "the store {what}, so that nodes cannot agree on who evicts: nobody does; set evictor to single on one of them"
         ));
-        Usable::No
+        ConditionSupport::Missing
     }
 
     /// Reads the object of a claim whose result is unknown.
-    async fn read(&self, epoch: u64) -> kvtier_s3::Result<Usable> {
-        let name = self.shared.truth.paths.lease(epoch);
+    async fn read(&self, epoch: u64) -> kvtier_s3::Result<ConditionSupport> {
+        let name = self.shared.cluster.paths.lease(epoch);
         let bytes = objects::get(&self.client, &name, OBJECT_BYTES_MAX).await?;
         let ours = bytes.is_some_and(|bytes| bytes == self.object());
         if ours {
-            let _writing = self.shared.truth.writing.lock().await;
+            let _writing = self.shared.cluster.lease_write.lock().await;
             if self.shared.gate.is_closed() {
-                return Ok(Usable::Yes);
+                return Ok(ConditionSupport::Honoured);
             }
             // The claim itself did not tell.
             if self.overwrites(&name).await? {
-                return Ok(self.unusable("ignores If-None-Match on a PUT"));
+                return Ok(self.report_missing("ignores If-None-Match on a PUT"));
             }
         }
         self.lease(|lease, now_ms| lease.read(now_ms, ours));
-        Ok(Usable::Yes)
+        Ok(ConditionSupport::Honoured)
     }
 
     async fn renew(&self, epoch: u64) -> kvtier_s3::Result<()> {
-        let _writing = self.shared.truth.writing.lock().await;
+        let _writing = self.shared.cluster.lease_write.lock().await;
         if self.shared.gate.is_closed() {
             return Ok(());
         }
         let sent_ms = self.shared.now_ms();
         objects::put(
             &self.client,
-            &self.shared.truth.paths.lease(epoch),
+            &self.shared.cluster.paths.lease(epoch),
             self.object(),
             &Put::default(),
         )

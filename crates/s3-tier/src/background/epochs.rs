@@ -7,7 +7,7 @@ use std::time::Duration;
 use kvtier_s3::Entry;
 use tokio::time::Instant;
 
-use crate::state::lease::Top;
+use crate::state::lease::TopEpoch;
 
 /// What a holder that ends writes into its object: its length alone tells.
 pub const FREE: &[u8] = b"free\n";
@@ -28,7 +28,7 @@ pub struct Epochs<'a> {
 
 impl<'a> Epochs<'a> {
     /// Those of `entries` whose names `epoch` reads.
-    pub fn of(entries: &'a [Entry], epoch: impl Fn(&str) -> Option<u64>) -> Self {
+    pub fn new(entries: &'a [Entry], epoch: impl Fn(&str) -> Option<u64>) -> Self {
         let mut all: Vec<(u64, &Entry)> =
             entries.iter().filter_map(|entry| Some((epoch(&entry.key)?, entry))).collect();
         all.sort_unstable_by_key(|(epoch, _)| *epoch);
@@ -69,7 +69,7 @@ struct Same {
 
 impl Unchanged {
     /// The highest epoch as a listing shows it, whose answer has this date.
-    pub fn top(&mut self, found: Option<(u64, &Entry)>, date: Option<i64>) -> Option<Top> {
+    pub fn top(&mut self, found: Option<(u64, &Entry)>, date: Option<i64>) -> Option<TopEpoch> {
         let Some((epoch, entry)) = found else {
             self.0 = None;
             return None;
@@ -82,7 +82,7 @@ impl Unchanged {
         let is_read = entry.modified > 0;
         let age_s = date.filter(|_| is_read).map(|date| date.saturating_sub(entry.modified));
         let unchanged = if is_read { since.elapsed() } else { Duration::ZERO };
-        Some(Top {
+        Some(TopEpoch {
             epoch,
             age_s,
             unchanged_ms: unchanged.as_millis() as u64,
@@ -112,9 +112,9 @@ mod tests {
             entry(paths.lease(2), 1, 5),
         ];
         let of = |entries: &[Entry], date| {
-            Unchanged::default().top(Epochs::of(entries, |name| paths.epoch(name)).top, date)
+            Unchanged::default().top(Epochs::new(entries, |name| paths.epoch(name)).top, date)
         };
-        let expected = Top { epoch: 10, age_s: Some(15), unchanged_ms: 0, free: false };
+        let expected = TopEpoch { epoch: 10, age_s: Some(15), unchanged_ms: 0, free: false };
         assert_eq!(of(&entries, Some(75)), Some(expected));
         assert_eq!(of(&entries, None).unwrap().age_s, None);
         assert!(of(&entries[3..], Some(9)).unwrap().free);
@@ -128,7 +128,7 @@ mod tests {
         let of = |numbers: &[u64]| {
             let entries: Vec<Entry> =
                 numbers.iter().map(|n| entry(paths.lease(*n), 5, 80)).collect();
-            let epochs = Epochs::of(&entries, |name| paths.epoch(name));
+            let epochs = Epochs::new(&entries, |name| paths.epoch(name));
             assert_eq!(epochs.advice().is_some(), !epochs.ignored.is_empty());
             (epochs.top.map(|(epoch, _)| epoch), epochs.ignored.len())
         };
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(of(&[(1 << 32) + 1]), (None, 1), "and then all begin anew");
         assert_eq!(of(&[]), (None, 0));
         let entries = [entry(paths.lease(u64::MAX), 5, 80), entry(paths.lease(1 << 50), 5, 80)];
-        let advice = Epochs::of(&entries, |name| paths.epoch(name)).advice().unwrap();
+        let advice = Epochs::new(&entries, |name| paths.epoch(name)).advice().unwrap();
         assert!(
             advice.contains(&paths.lease(1 << 50))
                 && advice.contains("1 more")

@@ -1,15 +1,15 @@
-//! When the chunks of a bucket were used last, for tools: read from its snapshot and journals.
+//! TimeRange the chunks of a bucket were used last, for tools: read from its snapshot and journals.
 
 use kvtier_index::{LastUses, ReadEnd, journal, snapshot as format};
 use kvtier_s3::{Client, ErrorKind};
 
-use crate::background::manifest::Manifest;
+use crate::background::manifest::SnapshotManifest;
 use crate::background::snapshot::PART_BYTES_MAX;
 use crate::background::{manifest, objects};
 use crate::state::journal::OBJECT_BYTES_MAX;
 use crate::state::paths::Paths;
 
-/// When the chunks of a bucket were used last, as far as snapshot and journals there say.
+/// TimeRange the chunks of a bucket were used last, as far as snapshot and journals there say.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct BucketUses {
@@ -29,13 +29,13 @@ pub struct BucketUses {
 pub async fn last_uses(client: &Client, root: &str) -> kvtier_s3::Result<BucketUses> {
     let (paths, mut found) = (Paths::under(root), BucketUses::default());
     let manifest = found.get(client, &paths.snapshot(), manifest::BYTES_MAX).await?;
-    let manifest = match manifest.as_deref().map(Manifest::decode) {
+    let manifest = match manifest.as_deref().map(SnapshotManifest::decode) {
         Some(Ok(manifest)) => manifest,
         Some(Err(_)) => {
             found.unread.push(format!("{} is damaged, or of another build", paths.snapshot()));
-            Manifest::default()
+            SnapshotManifest::default()
         }
-        None => Manifest::default(),
+        None => SnapshotManifest::default(),
     };
     for (part, _) in &manifest.parts {
         let name = paths.part(part);

@@ -11,8 +11,7 @@ use kvtier_s3::{Entry, List, Page};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::background::reconcile::{Listed, Round, SOME, make_recent};
-use crate::background::tenant_names::wait as wait_for_tenant_key;
+use crate::background::reconcile::{CHUNKS_PER_LOCK, ListedChunk, Reconciliation, make_recent};
 use crate::state::counters::add;
 use crate::state::shared::Shared;
 
@@ -29,13 +28,13 @@ const LAG_MS: u64 = 5000;
 
 /// One listing of the whole bucket. What was listed before of it was read from a snapshot taken at
 /// `known_ms` (Unix time).
-pub async fn sweep(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> bool {
+pub async fn run(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> bool {
     // Where names of objects spell salts that are tenants, their identities are to be known before
     // they are counted.
     let tenant = if shared.names.has_tenants() { "of a name" } else { "" };
-    wait_for_tenant_key(shared, tenant, Instant::now() + KEY_WAIT_MAX).await;
-    shared.books().watch.begin();
-    let sweep = Sweep {
+    shared.wait_for_tenant_key(tenant, Instant::now() + KEY_WAIT_MAX).await;
+    shared.catalog().changed_keys.begin();
+    let listing = BucketListing {
         shared: Arc::clone(shared),
         round: Arc::default(),
         first,
@@ -43,43 +42,43 @@ pub async fn sweep(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> 
         began_ms: shared.now_ms(),
         pace: Arc::new(tokio::sync::Mutex::new(Instant::now())),
     };
-    let listed = sweep.all().await;
+    let listed = listing.all().await;
     if listed {
-        sweep.settle(known_ms);
+        listing.finish(known_ms);
     }
-    let mut books = shared.books();
-    books.watch.end();
+    let mut catalog = shared.catalog();
+    catalog.changed_keys.end();
     if listed {
-        books.listed = true;
-        shared.truth.listed_ms.store(sweep.began_ms.cast_signed(), Ordering::Relaxed);
+        catalog.listed = true;
+        shared.cluster.listed_ms.store(listing.began_ms.cast_signed(), Ordering::Relaxed);
         add(&shared.counters.sweeps, 1);
     }
     listed
 }
 
 /// Learns from one page how names are formed; counts nothing.
-pub async fn peek(shared: &Shared) {
+pub async fn sample(shared: &Shared) {
     if let Ok(page) = shared.client.list(&List::under(shared.names.root()), None).await {
         page.entries.iter().for_each(|entry| {
-            shared.names.digest(&entry.key);
+            shared.names.parse_digest(&entry.key);
         });
     }
-    shared.books().listed = true;
+    shared.catalog().listed = true;
 }
 
 #[derive(Clone)]
-struct Sweep {
+struct BucketListing {
     shared: Arc<Shared>,
-    round: Arc<Mutex<Round>>,
+    round: Arc<Mutex<Reconciliation>>,
     first: bool,
     began: Instant,
     began_ms: u64,
-    /// When the next request may go.
+    /// TimeRange the next request may go.
     pace: Arc<tokio::sync::Mutex<Instant>>,
 }
 
-impl Sweep {
-    fn round(&self) -> std::sync::MutexGuard<'_, Round> {
+impl BucketListing {
+    fn round(&self) -> std::sync::MutexGuard<'_, Reconciliation> {
         self.round.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -99,9 +98,9 @@ impl Sweep {
             {
                 return false;
             }
-            let sweep = self.clone();
+            let listing = self.clone();
             let under = List::under(format!("{}{digits:02x}/", self.shared.names.root()));
-            lists.spawn(async move { sweep.rest_of(&under).await });
+            lists.spawn(async move { listing.rest_of(&under).await });
         }
         lists.join_all().await.into_iter().all(|listed| listed)
     }
@@ -132,7 +131,7 @@ impl Sweep {
             let sent_ms = self.shared.now_ms();
             match self.shared.client.list(under, next).await {
                 Ok(page) => {
-                    self.enter(&page.entries, sent_ms);
+                    self.apply(&page.entries, sent_ms);
                     return Some(page);
                 }
                 Err(e) => {
@@ -149,30 +148,30 @@ impl Sweep {
         if self.first {
             return;
         }
-        let step = Duration::from_secs(1) / self.shared.truth.config.listings_per_second_max;
+        let step = Duration::from_secs(1) / self.shared.cluster.config.listings_per_second_max;
         let mut next = self.pace.lock().await;
         tokio::time::sleep_until(*next).await;
         *next = Instant::now() + step;
     }
 
-    fn enter(&self, entries: &[Entry], sent_ms: u64) {
+    fn apply(&self, entries: &[Entry], sent_ms: u64) {
         let shared = &self.shared;
-        let found: Vec<(Listed, &str)> = entries
+        let found: Vec<(ListedChunk, &str)> = entries
             .iter()
             .filter_map(|entry| Some((listed(shared, entry)?, entry.key.as_str())))
             .collect();
         add(&shared.counters.listed, found.len() as u64);
         let mut discovered = 0;
-        for some in found.chunks(SOME) {
-            let page: Vec<Listed> = some.iter().map(|(listed, _)| *listed).collect();
-            let mut guard = shared.books();
-            let books = &mut *guard;
-            let told = self.round().page(&mut books.index, &books.watch, &page);
-            for ((listed, name), told) in some.iter().zip(told) {
-                let Some((slot, new)) = told else { continue };
-                books.seen.note(slot, sent_ms);
+        for some in found.chunks(CHUNKS_PER_LOCK) {
+            let page: Vec<ListedChunk> = some.iter().map(|(listed, _)| *listed).collect();
+            let mut guard = shared.catalog();
+            let catalog = &mut *guard;
+            let applied = self.round().apply_page(&mut catalog.index, &catalog.changed_keys, &page);
+            for ((listed, name), applied) in some.iter().zip(applied) {
+                let Some((slot, new)) = applied else { continue };
+                catalog.seen.note(slot, sent_ms);
                 if !shared.names.is_own() {
-                    books.note_name(&listed.digest, name);
+                    catalog.note_name(&listed.digest, name);
                 }
                 if new {
                     shared.listeners.push(Event::Stored { key: listed.digest, len: listed.len });
@@ -186,54 +185,58 @@ impl Sweep {
 
     /// After the last page: what is not there any more goes, and what nobody here has used stands
     /// by its age.
-    fn settle(&self, known_ms: Option<u64>) {
+    fn finish(&self, known_ms: Option<u64>) {
         let (shared, mut from) = (&self.shared, Some(SlotCursor::default()));
         while let Some(at) = from {
-            let mut guard = shared.books();
-            let books = &mut *guard;
-            let is_young = |slot: u32| books.seen.ms(slot) + LAG_MS > self.began_ms;
-            let (gone, next) =
-                self.round().drop_unlisted(&mut books.index, &books.watch, (at, is_young));
+            let mut guard = shared.catalog();
+            let catalog = &mut *guard;
+            let is_young = |slot: u32| catalog.seen.ms(slot) + LAG_MS > self.began_ms;
+            let (gone, next) = self.round().drop_unlisted(
+                &mut catalog.index,
+                &catalog.changed_keys,
+                (at, is_young),
+            );
             let mut vanished = 0;
             // Suspects were gone for everybody already.
-            for entry in gone.iter().filter(|entry| !books.index.is_suspect(&entry.chunk.digest)) {
+            for entry in gone.iter().filter(|entry| !catalog.index.is_suspect(&entry.chunk.digest))
+            {
                 shared
                     .listeners
                     .push(Event::Gone { key: entry.chunk.digest, len: entry.chunk.len });
                 vanished += 1;
             }
             // It may have been saved again when its page had gone by.
-            gone.iter().for_each(|entry| books.note_absent_at(entry.chunk.digest, self.began));
+            gone.iter().for_each(|entry| catalog.note_absent_at(entry.chunk.digest, self.began));
             drop(guard);
             add(&shared.counters.deleted_externally, vanished);
             shared.listeners.notify();
             from = next;
         }
         let order = {
-            let (mut guard, mut round) = (shared.books(), self.round());
-            let books = &mut *guard;
+            let (mut guard, mut round) = (shared.catalog(), self.round());
+            let catalog = &mut *guard;
             // Later ones discover what others wrote since: that is recent.
             if self.first {
-                round.order(&mut books.index, &books.watch, known_ms)
+                round.order(&mut catalog.index, &catalog.changed_keys, known_ms)
             } else {
                 round.discovered()
             }
         };
-        for slots in order.chunks(SOME) {
-            make_recent(&mut shared.books().index, slots);
+        for slots in order.chunks(CHUNKS_PER_LOCK) {
+            make_recent(&mut shared.catalog().index, slots);
         }
         shared.freed.notify_waiters();
     }
 }
 
 /// The chunk that an object is. Whose it is, names of LMCache's layouts tell.
-fn listed(shared: &Shared, entry: &Entry) -> Option<Listed> {
+fn listed(shared: &Shared, entry: &Entry) -> Option<ListedChunk> {
     let (digest, tenant) = match shared.names.is_own() {
-        true => (shared.names.digest(&entry.key)?, TenantId::NONE),
+        true => (shared.names.parse_digest(&entry.key)?, TenantId::NONE),
         false => {
-            let key = shared.names.key(&entry.key)?;
-            (*key.digest(), shared.books().tenant(key.namespace().tenant()))
+            let key = shared.names.parse_key(&entry.key)?;
+            (*key.digest(), shared.catalog().tenant(key.namespace().tenant()))
         }
     };
-    Some(Listed { digest, len: entry.bytes, modified: entry.modified, tenant })
+    Some(ListedChunk { digest, len: entry.bytes, modified: entry.modified, tenant })
 }

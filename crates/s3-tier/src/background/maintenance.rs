@@ -9,7 +9,7 @@ use kvtier_s3::Put;
 use tokio::time::Instant;
 
 use crate::background::journal::merge;
-use crate::background::journal::merge::Merger;
+use crate::background::journal::merge::JournalMerger;
 use crate::background::{
     bucket_settings, election, listing, objects, snapshot, tenant_names, uploads,
 };
@@ -46,32 +46,32 @@ const ALONE_PAUSE: Duration = Duration::from_millis(100);
 const AGE_CUT_S: i64 = 2;
 
 /// Learns what is in the bucket, then keeps up with it until the tier is closed.
-pub async fn keep(shared: Arc<Shared>) {
-    if !shared.truth.capped {
+pub async fn run(shared: Arc<Shared>) {
+    if !shared.cluster.capped {
         // One page, to see whether there are names of an older form.
-        return listing::peek(&shared).await;
+        return listing::sample(&shared).await;
     }
-    let every = shared.truth.config.journal_every;
-    let mut keeper = Keeper::new(Arc::clone(&shared));
-    keeper.start().await;
-    let listing = tokio::spawn(list(Arc::clone(&shared), keeper.known_ms));
+    let every = shared.cluster.config.journal_every;
+    let mut maintenance = Maintenance::new(Arc::clone(&shared));
+    maintenance.start().await;
+    let listing = tokio::spawn(list(Arc::clone(&shared), maintenance.known_ms));
     let began = Instant::now();
     let mut last = began;
     let mut due = last + every / EARLY_PART;
     while !shared.gate.is_closed() {
         tokio::select! {
             // Who takes over does so at once.
-            () = shared.truth.took_over.notified() => {
-                keeper.catch_up().await;
+            () = shared.cluster.took_over.notified() => {
+                maintenance.catch_up().await;
                 continue;
             }
-            () = shared.truth.hurry.notified() => {
+            () = shared.cluster.round_requested.notified() => {
                 due = due.min(last + hurried_pause(&shared));
                 continue;
             }
             () = tokio::time::sleep_until(due) => {}
         }
-        keeper.round(began.elapsed() < every).await;
+        maintenance.round(began.elapsed() < every).await;
         last = Instant::now();
         // Others may start at the same time: the first rounds come soon after each other.
         due = last + began.elapsed().min(every);
@@ -81,21 +81,21 @@ pub async fn keep(shared: Arc<Shared>) {
 
 /// The shortest time between two rounds.
 fn hurried_pause(shared: &Shared) -> Duration {
-    let pause = shared.truth.config.journal_every / HURRY_PART;
-    if shared.truth.shares.has_others() { pause } else { pause.min(ALONE_PAUSE) }
+    let pause = shared.cluster.config.journal_every / HURRY_PART;
+    if shared.cluster.shares.has_others() { pause } else { pause.min(ALONE_PAUSE) }
 }
 
 /// Lists the bucket, again and again.
 async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
     let (mut first, mut again) = (true, PAUSE);
-    let every = shared.truth.config.sweep_every;
+    let every = shared.cluster.config.sweep_every;
     while !shared.gate.is_closed() {
         let mut listed = None;
-        if shared.names.tells() {
-            let done = listing::sweep(&shared, first, known_ms).await;
+        if shared.names.can_parse() {
+            let done = listing::run(&shared, first, known_ms).await;
             listed = Some(done);
             first &= !done;
-            shared.outbox.ring();
+            shared.eviction_queue.notify();
         }
         let pause = match listed {
             // Names of LMCache's layouts mean nothing before the first key says whose they are.
@@ -114,13 +114,13 @@ async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
 
 /// Whatever the bucket is set to, and what was left unfinished in it; looked at until it is known,
 /// the latter every day.
-pub async fn look_around(shared: Arc<Shared>) {
+pub async fn rescan(shared: Arc<Shared>) {
     let (mut known, mut pause) = (false, PAUSE);
     while !shared.gate.is_closed() {
         if !known {
-            known = told(&shared, "settings", bucket_settings::look(&shared).await);
+            known = record(&shared, "settings", bucket_settings::check(&shared).await);
         }
-        let done = told(&shared, "uploads", uploads::abort(&shared).await);
+        let done = record(&shared, "uploads", uploads::abort(&shared).await);
         pause = match shared.client.is_bucket_missing() {
             true => MISSING_PAUSE,
             false if known && done => UPLOADS_EVERY,
@@ -132,53 +132,54 @@ pub async fn look_around(shared: Arc<Shared>) {
 
 /// The last round of an orderly end. A snapshot that takes longer than `snapshot_max` is left: the
 /// last one and the journals tell as much, and the lease is to be given up.
-pub async fn farewell(shared: &Shared, snapshot_max: Duration) {
-    told(shared, "journal", flush(shared).await);
-    if shared.truth.may_evict(shared.now_ms()) && shared.truth.read_snapshot.load(Ordering::Relaxed)
+pub async fn shutdown(shared: &Shared, snapshot_max: Duration) {
+    record(shared, "journal", flush(shared).await);
+    if shared.cluster.may_evict(shared.now_ms())
+        && shared.cluster.read_snapshot.load(Ordering::Relaxed)
     {
         let written = tokio::time::timeout(snapshot_max, snapshot::write(shared)).await;
-        told(shared, "snapshot", written.unwrap_or(Ok(None)).map(drop));
+        record(shared, "snapshot", written.unwrap_or(Ok(None)).map(drop));
     }
-    told(shared, "lease", election::give_up(shared).await);
+    record(shared, "lease", election::give_up(shared).await);
 }
 
 /// Whether it was done; what went wrong is kept for the status.
-fn told(shared: &Shared, what: &'static str, done: kvtier_s3::Result<()>) -> bool {
+fn record(shared: &Shared, what: &'static str, done: kvtier_s3::Result<()>) -> bool {
     done.map_err(|e| drop(shared.error(what, None, e))).is_ok()
 }
 
 /// Shows the others that this node is there: a journal that tells of nothing.
-async fn show(shared: &Shared) -> kvtier_s3::Result<()> {
-    let name = shared.truth.paths.journal(&shared.truth.node, 0);
+async fn announce_node(shared: &Shared) -> kvtier_s3::Result<()> {
+    let name = shared.cluster.paths.journal(&shared.cluster.node, 0);
     objects::put(&shared.client, &name, Vec::new(), &Put::default()).await.map(drop)
 }
 
 /// Writes what was noted since the last time.
 async fn flush(shared: &Shared) -> kvtier_s3::Result<()> {
-    let truth = &shared.truth;
-    let taken = truth.journal.take();
+    let cluster = &shared.cluster;
+    let taken = cluster.journal.take();
     let Some((number, records)) = taken else { return Ok(()) };
-    let bytes = truth.journal.encode(truth.server_ms(&shared.client), &records);
-    let name = truth.paths.journal(&truth.node, number);
+    let bytes = cluster.journal.encode(cluster.server_ms(&shared.client), &records);
+    let name = cluster.paths.journal(&cluster.node, number);
     if let Err(e) = objects::put(&shared.client, &name, bytes, &Put::default()).await {
-        truth.journal.give_back(records);
+        cluster.journal.restore(records);
         return Err(e);
     }
     add(&shared.counters.journaled, records.len() as u64);
-    match truth.journal.wrote(number) {
-        Some(old) => shared.client.delete(&truth.paths.journal(&truth.node, old)).await,
+    match cluster.journal.wrote(number) {
+        Some(old) => shared.client.delete(&cluster.paths.journal(&cluster.node, old)).await,
         None => Ok(()),
     }
 }
 
-struct Keeper {
+struct Maintenance {
     shared: Arc<Shared>,
-    merger: Merger,
-    /// When the last snapshot was taken, and of how many records it knew.
+    merger: JournalMerger,
+    /// TimeRange the last snapshot was taken, and of how many records it knew.
     snapshot: (Instant, u64),
     /// How many records of others were merged.
     merged: u64,
-    /// When the snapshot was taken that was read or written last.
+    /// TimeRange the snapshot was taken that was read or written last.
     known_ms: Option<u64>,
     /// The epoch of ours for which the snapshot was read again.
     epoch: u64,
@@ -195,11 +196,11 @@ struct Keeper {
     names_tenants: bool,
 }
 
-impl Keeper {
+impl Maintenance {
     fn new(shared: Arc<Shared>) -> Self {
         let snapshot = (Instant::now(), 0);
-        Keeper {
-            merger: Merger::default(),
+        Maintenance {
+            merger: JournalMerger::default(),
             snapshot,
             merged: 0,
             known_ms: None,
@@ -218,13 +219,13 @@ impl Keeper {
     async fn start(&mut self) {
         while !self.learn().await && self.failed < STARTS_MAX && !self.shared.gate.is_closed() {
             // It may take long, and the cap is to be kept.
-            self.shared.truth.caught_up.store(ANY, Ordering::Relaxed);
+            self.shared.cluster.caught_up.store(ANY, Ordering::Relaxed);
             tokio::time::sleep(PAUSE).await;
         }
         // Before the journals of others are listed: of two that start at a time, one at least sees
         // the other.
-        told(&self.shared, "journal", show(&self.shared).await);
-        let journals = self.shared.truth.paths.journals();
+        record(&self.shared, "journal", announce_node(&self.shared).await);
+        let journals = self.shared.cluster.paths.journals();
         self.merge(&journals).await;
         self.exchanged(true);
     }
@@ -232,19 +233,19 @@ impl Keeper {
     /// What the others wrote is known, as far as they told: this node's share begins anew.
     fn exchanged(&mut self, is_early: bool) {
         let shared = &self.shared;
-        let usage = shared.books().index.usage();
+        let usage = shared.catalog().index.usage();
         let free = usage.capacity.saturating_sub(usage.used.saturating_add(usage.reserved));
-        shared.truth.shares.exchanged(Exchange { nodes: self.nodes, free, is_early });
+        shared.cluster.shares.exchanged(Exchange { nodes: self.nodes, free, is_early });
         shared.freed.notify_waiters();
     }
 
     /// Reads the first snapshot, unless that is done; `false` when it is to be tried again.
     async fn learn(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
-        if shared.truth.read_snapshot.load(Ordering::Relaxed) {
+        if shared.cluster.read_snapshot.load(Ordering::Relaxed) {
             return true;
         }
-        match snapshot::read(&shared, self.known_ms, self.merger.heard()).await {
+        match snapshot::read(&shared, self.known_ms, self.merger.last_writes()).await {
             Ok(read) => {
                 (self.known_ms, self.names_tenants) =
                     (read.map(|read| read.at_ms), read.is_some_and(|read| read.names_tenants));
@@ -259,7 +260,7 @@ impl Keeper {
             }
         }
         self.failed = 0;
-        shared.truth.read_snapshot.store(true, Ordering::Relaxed);
+        shared.cluster.read_snapshot.store(true, Ordering::Relaxed);
         true
     }
 
@@ -275,12 +276,12 @@ impl Keeper {
     /// delete. `false`: the snapshot is to be read again later.
     async fn catch_up(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
-        let held = shared.truth.lease().held(shared.now_ms());
+        let held = shared.cluster.lease().held(shared.now_ms());
         let Some(epoch) = held.filter(|epoch| *epoch != self.epoch) else { return true };
         let read = self.read_again().await;
         // What cannot be learned is not waited for.
-        shared.truth.caught_up.store(epoch, Ordering::Relaxed);
-        shared.outbox.ring();
+        shared.cluster.caught_up.store(epoch, Ordering::Relaxed);
+        shared.eviction_queue.notify();
         shared.freed.notify_waiters();
         if let Err(e) = read {
             let again = self.tries_again(&e);
@@ -297,16 +298,16 @@ impl Keeper {
     /// use since that is known.
     async fn read_again(&mut self) -> kvtier_s3::Result<()> {
         let shared = Arc::clone(&self.shared);
-        let read = snapshot::read(&shared, self.known_ms, self.merger.heard()).await?;
+        let read = snapshot::read(&shared, self.known_ms, self.merger.last_writes()).await?;
         self.names_tenants |= read.is_some_and(|read| read.names_tenants);
         let read_ms = read.map(|read| read.at_ms);
-        self.merge(&shared.truth.paths.journals()).await;
+        self.merge(&shared.cluster.paths.journals()).await;
         if let Some(at_ms) = read_ms.filter(|_| read_ms != self.known_ms) {
             // Its writer had not heard of what nodes had not written yet.
             let since_ms =
-                at_ms.saturating_sub((2 * shared.truth.config.journal_every).as_millis() as u64);
-            self.merger.again(&shared, since_ms).await?;
-            merge::use_again(&shared, &shared.truth.journal.waiting_records());
+                at_ms.saturating_sub((2 * shared.cluster.config.journal_every).as_millis() as u64);
+            self.merger.reapply_since(&shared, since_ms).await?;
+            merge::touch_again(&shared, &shared.cluster.journal.waiting_records());
             self.known_ms = read_ms;
         }
         Ok(())
@@ -316,52 +317,52 @@ impl Keeper {
     /// there are some, or this one wrote much.
     async fn round(&mut self, early: bool) {
         let shared = Arc::clone(&self.shared);
-        let cap = shared.books().index.usage().capacity;
-        let flushes = !early || shared.truth.shares.is_journal_due(cap);
+        let cap = shared.catalog().index.usage().capacity;
+        let flushes = !early || shared.cluster.shares.is_journal_due(cap);
         if flushes {
-            told(&shared, "journal", flush(&shared).await);
+            record(&shared, "journal", flush(&shared).await);
         }
         let caught_up = self.learn().await && self.catch_up().await;
-        let leads = shared.truth.may_evict(shared.now_ms());
+        let leads = shared.cluster.may_evict(shared.now_ms());
         // What all others write matters while much is free.
-        let reads_all = leads || early || shared.truth.shares.is_filling(cap);
-        let directory = match shared.truth.holder() {
-            _ if reads_all => Some(shared.truth.paths.journals()),
-            Some(holder) => Some(shared.truth.paths.journals_of(&holder)),
+        let reads_all = leads || early || shared.cluster.shares.is_filling(cap);
+        let directory = match shared.cluster.holder() {
+            _ if reads_all => Some(shared.cluster.paths.journals()),
+            Some(holder) => Some(shared.cluster.paths.journals_of(&holder)),
             // It takes no part in the game for the lease, and so cannot know whose journal to read.
-            None if shared.truth.config.evictor == Evictor::Never => {
-                Some(shared.truth.paths.journals())
+            None if shared.cluster.config.evictor == Evictor::Never => {
+                Some(shared.cluster.paths.journals())
             }
             None => None,
         };
         if let Some(directory) = directory {
             self.merge(&directory).await;
-            self.hear_out().await;
-            self.merger.ask(&shared).await;
+            self.follow_previous().await;
+            self.merger.resolve_conflicts(&shared).await;
         }
         if !flushes && self.nodes > 1 {
-            told(&shared, "journal", flush(&shared).await);
+            record(&shared, "journal", flush(&shared).await);
         }
         self.exchanged(early);
         // One whose order is not known is not written over.
         if leads && caught_up && self.is_snapshot_due() {
-            told(&shared, "snapshot", self.snapshot().await);
+            record(&shared, "snapshot", self.snapshot().await);
         }
-        if leads && shared.truth.may_name_tenants.load(Ordering::Relaxed) {
-            let removed = told(&shared, "tenants", tenant_names::remove_names(&shared).await);
-            shared.truth.may_name_tenants.store(!removed, Ordering::Relaxed);
+        if leads && shared.cluster.may_name_tenants.load(Ordering::Relaxed) {
+            let removed = record(&shared, "tenants", tenant_names::remove_names(&shared).await);
+            shared.cluster.may_name_tenants.store(!removed, Ordering::Relaxed);
         }
     }
 
     /// The last words of whom this node followed before: the new one does not tell them again.
-    async fn hear_out(&mut self) {
-        let holder = self.shared.truth.holder();
+    async fn follow_previous(&mut self) {
+        let holder = self.shared.cluster.holder();
         if self.follows != holder {
             let before = std::mem::replace(&mut self.follows, holder);
             self.followed = before.map(|node| (node, JOURNALS_STAY));
         }
         if let Some((node, looks)) = self.followed.take_if(|(_, looks)| *looks > 0) {
-            self.merge(&self.shared.truth.paths.journals_of(&node)).await;
+            self.merge(&self.shared.cluster.paths.journals_of(&node)).await;
             self.followed = Some((node, looks - 1));
         }
     }
@@ -370,9 +371,9 @@ impl Keeper {
         match self.merger.merge(&self.shared, directory).await {
             Ok(records) => {
                 self.merged += records as u64;
-                self.shared.outbox.ring();
-                if directory == self.shared.truth.paths.journals() {
-                    let every_s = self.shared.truth.config.journal_every.as_secs().cast_signed();
+                self.shared.eviction_queue.notify();
+                if directory == self.shared.cluster.paths.journals() {
+                    let every_s = self.shared.cluster.config.journal_every.as_secs().cast_signed();
                     self.nodes = self.merger.nodes(&self.shared, AGE_CUT_S + 3 * every_s);
                 }
             }
@@ -381,7 +382,7 @@ impl Keeper {
     }
 
     fn known(&self) -> u64 {
-        self.merged + self.shared.truth.journal.noted()
+        self.merged + self.shared.cluster.journal.noted()
     }
 
     fn is_snapshot_due(&self) -> bool {
@@ -389,7 +390,7 @@ impl Keeper {
         // One of an earlier build has the names of tenants in it.
         self.names_tenants
             || new >= SNAPSHOT_RECORDS
-            || (new > 0 && self.snapshot.0.elapsed() >= self.shared.truth.config.snapshot_every)
+            || (new > 0 && self.snapshot.0.elapsed() >= self.shared.cluster.config.snapshot_every)
     }
 
     /// Writes the index, and deletes the journals that are in it.
@@ -399,9 +400,9 @@ impl Keeper {
         let Some(at_ms) = snapshot::write(&shared).await? else { return Ok(()) };
         self.known_ms = Some(at_ms);
         self.snapshot = (Instant::now(), known);
-        let age_s =
-            AGE_CUT_S + (JOURNALS_STAY * shared.truth.config.journal_every).as_secs().cast_signed();
-        let own = shared.truth.paths.journals_of(&shared.truth.node);
+        let age_s = AGE_CUT_S
+            + (JOURNALS_STAY * shared.cluster.config.journal_every).as_secs().cast_signed();
+        let own = shared.cluster.paths.journals_of(&shared.cluster.node);
         for some in self.merger.superfluous(&own, age_s).chunks(1000) {
             shared.client.delete_many(some).await?;
         }

@@ -23,9 +23,9 @@ pub const LINES_MAX: usize = 1 << 16;
 
 /// A snapshot of the index: its parts, the most recent chunks first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Manifest {
+pub struct SnapshotManifest {
     pub layout: String,
-    /// When it was taken, Unix time in milliseconds by the store's clock.
+    /// TimeRange it was taken, Unix time in milliseconds by the store's clock.
     pub at_ms: u64,
     /// The names of the parts, and how many chunks each has.
     pub parts: Vec<(String, usize)>,
@@ -33,7 +33,7 @@ pub struct Manifest {
 
 /// Why a manifest is not followed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Unread {
+pub enum ManifestError {
     /// It is something else.
     Foreign,
     /// A newer build wrote it.
@@ -42,19 +42,19 @@ pub enum Unread {
     Damaged,
 }
 
-impl std::fmt::Display for Unread {
+impl std::fmt::Display for ManifestError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Unread::Foreign => f.write_str("it is no snapshot of ours"),
-            Unread::Version(version) => {
+            ManifestError::Foreign => f.write_str("it is no snapshot of ours"),
+            ManifestError::Version(version) => {
                 write!(f, "it has format {version}, and this build reads {FORMAT}")
             }
-            Unread::Damaged => f.write_str("it is damaged"),
+            ManifestError::Damaged => f.write_str("it is damaged"),
         }
     }
 }
 
-impl Manifest {
+impl SnapshotManifest {
     pub fn encode(&self) -> Vec<u8> {
         let mut text =
             format!("{TITLE}\nformat: {FORMAT}\nlayout: {}\nat: {}\n", self.layout, self.at_ms);
@@ -66,25 +66,28 @@ impl Manifest {
     }
 
     /// Reads one. Any bytes may be given.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Unread> {
-        let text = std::str::from_utf8(bytes).map_err(|_| Unread::Foreign)?;
+    pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
+        let text = std::str::from_utf8(bytes).map_err(|_| ManifestError::Foreign)?;
         let rest = text
             .strip_prefix(TITLE)
             .and_then(|rest| rest.strip_prefix('\n'))
-            .ok_or(Unread::Foreign)?;
+            .ok_or(ManifestError::Foreign)?;
         let version = rest.lines().next().and_then(|line| line.strip_prefix("format: "));
         match version.and_then(|version| version.parse().ok()) {
             Some(FORMAT | FORMAT_1) => {}
-            Some(version) => return Err(Unread::Version(version)),
-            None => return Err(Unread::Damaged),
+            Some(version) => return Err(ManifestError::Version(version)),
+            None => return Err(ManifestError::Damaged),
         }
-        let (body, end) = text.rsplit_once("crc: ").ok_or(Unread::Damaged)?;
+        let (body, end) = text.rsplit_once("crc: ").ok_or(ManifestError::Damaged)?;
         if end != format!("{:08x}\n", crc(body)) {
-            return Err(Unread::Damaged);
+            return Err(ManifestError::Damaged);
         }
         // What the checksum covers was written by us: a line that means nothing is from a build
         // that knew more.
-        Ok(body.lines().skip(2).fold(Manifest::default(), |manifest, line| manifest.with(line)))
+        Ok(body
+            .lines()
+            .skip(2)
+            .fold(SnapshotManifest::default(), |manifest, line| manifest.with(line)))
     }
 
     fn with(mut self, line: &str) -> Self {
@@ -116,8 +119,8 @@ pub fn names_tenants(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn sample() -> Manifest {
-        Manifest {
+    fn sample() -> SnapshotManifest {
+        SnapshotManifest {
             layout: "kvtier".into(),
             at_ms: 1_763_726_400_000,
             parts: vec![
@@ -131,9 +134,9 @@ mod tests {
     fn version_two_is_this_and_version_one_is_read_without_its_names() {
         let golden = include_bytes!("golden/snapshot-manifest-v2.txt");
         assert_eq!(String::from_utf8_lossy(&sample().encode()), String::from_utf8_lossy(golden));
-        assert_eq!(Manifest::decode(golden), Ok(sample()));
+        assert_eq!(SnapshotManifest::decode(golden), Ok(sample()));
         let before = include_bytes!("golden/snapshot-manifest-v1.txt");
-        assert_eq!(Manifest::decode(before), Ok(sample()));
+        assert_eq!(SnapshotManifest::decode(before), Ok(sample()));
         assert!(names_tenants(before) && !names_tenants(golden));
     }
 
@@ -141,10 +144,10 @@ mod tests {
     fn one_with_the_most_parts_is_no_longer_than_is_read() {
         let part = |n: usize| (format!("{:016x}-{n:04x}", u64::MAX), 65_536);
         let parts = (0..LINES_MAX).map(part).collect();
-        let full = Manifest { parts, ..sample() };
+        let full = SnapshotManifest { parts, ..sample() };
         let bytes = full.encode();
         assert!(bytes.len() <= BYTES_MAX, "{} bytes", bytes.len());
-        let read = Manifest::decode(&bytes).unwrap();
+        let read = SnapshotManifest::decode(&bytes).unwrap();
         assert_eq!(read.parts, full.parts, "no part is left out");
     }
 
@@ -152,17 +155,17 @@ mod tests {
     fn what_is_cut_changed_newer_or_foreign_is_told_apart() {
         let good = sample().encode();
         for len in 0..good.len() {
-            assert!(Manifest::decode(&good[..len]).is_err(), "cut to {len}");
+            assert!(SnapshotManifest::decode(&good[..len]).is_err(), "cut to {len}");
         }
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 0x20;
-            assert!(Manifest::decode(&bad).is_err(), "byte {at}");
+            assert!(SnapshotManifest::decode(&bad).is_err(), "byte {at}");
         }
         let newer = String::from_utf8(good).unwrap().replace("format: 2", "format: 3");
-        assert_eq!(Manifest::decode(newer.as_bytes()), Err(Unread::Version(3)));
+        assert_eq!(SnapshotManifest::decode(newer.as_bytes()), Err(ManifestError::Version(3)));
         for foreign in [&b""[..], b"hello", b"\xff\xfe", b"kvtier bucket snapshotx"] {
-            assert_eq!(Manifest::decode(foreign), Err(Unread::Foreign));
+            assert_eq!(SnapshotManifest::decode(foreign), Err(ManifestError::Foreign));
         }
     }
 }

@@ -28,26 +28,26 @@ use crate::state::shared::Shared;
 
 /// Starts everything.
 pub fn start(shared: &Arc<Shared>, runtime: &Runtime) {
-    runtime.spawn(maintenance::keep(Arc::clone(shared)));
-    runtime.spawn(maintenance::look_around(Arc::clone(shared)));
-    runtime.spawn(tenant_names::keep(Arc::clone(shared)));
-    if shared.truth.capped && shared.truth.config.evictor == Evictor::Lease {
+    runtime.spawn(maintenance::run(Arc::clone(shared)));
+    runtime.spawn(maintenance::rescan(Arc::clone(shared)));
+    runtime.spawn(tenant_names::run(Arc::clone(shared)));
+    if shared.cluster.capped && shared.cluster.config.evictor == Evictor::Lease {
         runtime.spawn(election::compete(Arc::clone(shared)));
     }
 }
 
 /// Everything once more at an orderly end: so that the next start finds it, and the next evictor
 /// need not wait.
-pub async fn farewell(shared: &Arc<Shared>, time_max: Duration) {
-    if shared.truth.capped && !shared.truth.over.swap(true, Ordering::Relaxed) {
-        drop(tokio::time::timeout(time_max, maintenance::farewell(shared, time_max / 2)).await);
+pub async fn shutdown(shared: &Arc<Shared>, time_max: Duration) {
+    if shared.cluster.capped && !shared.cluster.is_shut_down.swap(true, Ordering::Relaxed) {
+        drop(tokio::time::timeout(time_max, maintenance::shutdown(shared, time_max / 2)).await);
     }
 }
 
 /// A manifest that is followed says the same when it is written again.
 #[cfg(any(fuzzing, clippy))]
 pub fn fuzz_manifest(bytes: &[u8]) {
-    if let Ok(manifest) = manifest::Manifest::decode(bytes) {
-        assert_eq!(manifest::Manifest::decode(&manifest.encode()), Ok(manifest));
+    if let Ok(manifest) = manifest::SnapshotManifest::decode(bytes) {
+        assert_eq!(manifest::SnapshotManifest::decode(&manifest.encode()), Ok(manifest));
     }
 }

@@ -3,17 +3,17 @@
 use kvtier_index::{Chunk, Index, IndexEntry, InsertOutcome, SlotCursor, TenantId};
 use kvtier_key::Digest;
 
-use crate::state::changed_keys::Watch;
+use crate::state::changed_keys::ChangedKeys;
 
 /// How many entries are looked at before others get the index.
-pub const SOME: usize = 4096;
+pub const CHUNKS_PER_LOCK: usize = 4096;
 
 /// A chunk in a listing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Listed {
+pub struct ListedChunk {
     pub digest: Digest,
     pub len: u64,
-    /// When it was written, in seconds since 1970 by the store's clock.
+    /// TimeRange it was written, in seconds since 1970 by the store's clock.
     pub modified: i64,
     /// Whose it is, where the name tells.
     pub tenant: TenantId,
@@ -21,9 +21,9 @@ pub struct Listed {
 
 /// Some slots, a bit for each that there may be.
 #[derive(Debug, Default)]
-pub struct Slots(Vec<u64>);
+pub struct SlotSet(Vec<u64>);
 
-impl Slots {
+impl SlotSet {
     pub fn add(&mut self, slot: u32) {
         let at = slot as usize / 64;
         if self.0.len() <= at {
@@ -39,32 +39,34 @@ impl Slots {
 
 /// A listing under way.
 #[derive(Debug, Default)]
-pub struct Round {
+pub struct Reconciliation {
     /// The slots whose chunks were listed.
-    seen: Slots,
-    /// When what was new was written, in seconds, and its slot.
+    seen: SlotSet,
+    /// TimeRange what was new was written, in seconds, and its slot.
     new: Vec<(u32, u32)>,
 }
 
-impl Round {
+impl Reconciliation {
     /// Takes in a page. Answers for each chunk its slot, and whether it was unknown before; nothing
     /// for what the page is too old for.
-    pub fn page(
+    pub fn apply_page(
         &mut self,
         index: &mut Index,
-        watch: &Watch,
-        found: &[Listed],
+        changed: &ChangedKeys,
+        found: &[ListedChunk],
     ) -> Vec<Option<(u32, bool)>> {
         found
             .iter()
-            .map(|listed| (!watch.has(&listed.digest)).then(|| self.one(index, listed))?)
+            .map(|listed| {
+                (!changed.has(&listed.digest)).then(|| self.apply_chunk(index, listed))?
+            })
             .collect()
     }
 
-    fn one(
+    fn apply_chunk(
         &mut self,
         index: &mut Index,
-        Listed { digest, len, modified, tenant }: &Listed,
+        ListedChunk { digest, len, modified, tenant }: &ListedChunk,
     ) -> Option<(u32, bool)> {
         let (slot, new) = match index.get(digest) {
             Some(entry) => {
@@ -75,7 +77,7 @@ impl Round {
             }
             // Not to be trusted, or on its way out: what is known is newer than the page.
             None if index.is_known(digest) => {
-                // How long it is, an answer that was not the store's may have told.
+                // How long it is, an answer that was not the store's may have applied.
                 index.resize(digest, *len, *len);
                 index.slot(digest).into_iter().for_each(|slot| self.seen.add(slot));
                 return None;
@@ -98,17 +100,17 @@ impl Round {
     pub fn drop_unlisted(
         &self,
         index: &mut Index,
-        watch: &Watch,
+        changed: &ChangedKeys,
         (from, is_young): (SlotCursor, impl Fn(u32) -> bool),
     ) -> (Vec<IndexEntry>, Option<SlotCursor>) {
-        let page = index.keys_page(from, SOME);
+        let page = index.keys_page(from, CHUNKS_PER_LOCK);
         // Suspects too: what was set aside by others is not paid for any more.
         let unlisted = |index: &Index, digest: &Digest| {
             index.slot(digest).is_some_and(|slot| !self.seen.has(slot) && !is_young(slot))
         };
         let mut gone = Vec::new();
         for Chunk { digest, .. } in &page.chunks {
-            if unlisted(index, digest) && !watch.has(digest) {
+            if unlisted(index, digest) && !changed.has(digest) {
                 gone.extend(index.forget(digest));
             }
         }
@@ -118,12 +120,17 @@ impl Round {
     /// The order of use in slots, what goes first in front. What this listing discovered stands by
     /// when it was written: before all that is known when that was before `known_ms` (Unix
     /// time), else behind; what was used or saved meanwhile comes last.
-    pub fn order(&mut self, index: &mut Index, watch: &Watch, known_ms: Option<u64>) -> Vec<u32> {
+    pub fn order(
+        &mut self,
+        index: &mut Index,
+        changed: &ChangedKeys,
+        known_ms: Option<u64>,
+    ) -> Vec<u32> {
         self.new.sort_unstable();
         let (all, index) = (index.eviction_order(), &*index);
-        let mut new = Slots::default();
+        let mut new = SlotSet::default();
         self.new.iter().for_each(|(_, slot)| new.add(*slot));
-        let used = |slot: &u32| index.chunks_at(&[*slot]).any(|chunk| watch.has(&chunk.digest));
+        let used = |slot: &u32| index.chunks_at(&[*slot]).any(|chunk| changed.has(&chunk.digest));
         let is_old = |at_s: u32| known_ms.is_some_and(|known| u64::from(at_s) * 1000 <= known);
         let (last, before): (Vec<u32>, Vec<u32>) = all.into_iter().partition(used);
         let discovered = |old: bool| {
@@ -162,28 +169,28 @@ mod tests {
 
     use super::*;
 
-    fn index() -> (Index, Watch) {
-        let mut watch = Watch::default();
-        watch.begin();
-        (Index::new(IndexConfig::new(1 << 40), PolicyKind::Lru.build()).unwrap(), watch)
+    fn index() -> (Index, ChangedKeys) {
+        let mut changed = ChangedKeys::default();
+        changed.begin();
+        (Index::new(IndexConfig::new(1 << 40), PolicyKind::Lru.build()).unwrap(), changed)
     }
 
     fn digest(n: u32) -> Digest {
         Digest::derive("test", &n.to_le_bytes())
     }
 
-    fn listed(n: u32, modified: i64) -> Listed {
-        Listed { digest: digest(n), len: 10, modified, tenant: TenantId::NONE }
+    fn listed(n: u32, modified: i64) -> ListedChunk {
+        ListedChunk { digest: digest(n), len: 10, modified, tenant: TenantId::NONE }
     }
 
     fn know(index: &mut Index, n: u32) {
         let _ = index.insert(Chunk::new(digest(n), 10, 10));
     }
 
-    fn finish(round: &Round, index: &mut Index, watch: &Watch) -> Vec<Digest> {
+    fn finish(round: &Reconciliation, index: &mut Index, changed: &ChangedKeys) -> Vec<Digest> {
         let (mut gone, mut from) = (Vec::new(), Some(SlotCursor::default()));
         while let Some(at) = from {
-            let (some, next) = round.drop_unlisted(index, watch, (at, |_| false));
+            let (some, next) = round.drop_unlisted(index, changed, (at, |_| false));
             gone.extend(some.iter().map(|entry| entry.chunk.digest));
             from = next;
         }
@@ -197,16 +204,16 @@ mod tests {
 
     #[test]
     fn discovered_vanished_and_resized() {
-        let (mut index, watch) = index();
+        let (mut index, changed) = index();
         (0..3).for_each(|n| know(&mut index, n));
-        let mut round = Round::default();
-        let longer = Listed { len: 99, ..listed(1, 1) };
-        let told = round.page(&mut index, &watch, &[listed(0, 1), longer, listed(7, 1)]);
+        let mut round = Reconciliation::default();
+        let longer = ListedChunk { len: 99, ..listed(1, 1) };
+        let applied = round.apply_page(&mut index, &changed, &[listed(0, 1), longer, listed(7, 1)]);
         assert_eq!(
-            told.iter().map(|told| told.unwrap().1).collect::<Vec<_>>(),
+            applied.iter().map(|applied| applied.unwrap().1).collect::<Vec<_>>(),
             [false, false, true]
         );
-        assert_eq!(finish(&round, &mut index, &watch), [digest(2)]);
+        assert_eq!(finish(&round, &mut index, &changed), [digest(2)]);
         assert_eq!(index.get(&digest(1)).unwrap().chunk.len, 99);
         let usage = index.usage();
         assert_eq!((usage.used, usage.entries), (10 + 99 + 10, 3));
@@ -214,44 +221,48 @@ mod tests {
 
     #[test]
     fn the_length_of_a_suspect_is_that_of_the_listing() {
-        let (mut index, watch) = index();
+        let (mut index, changed) = index();
         know(&mut index, 1);
         index.mark_suspect(&digest(1));
         index.resize(&digest(1), 4000, 4000);
-        let told = Round::default().page(&mut index, &watch, &[listed(1, 1)]);
-        assert_eq!((told, index.usage().used), (vec![None], 10));
+        let applied = Reconciliation::default().apply_page(&mut index, &changed, &[listed(1, 1)]);
+        assert_eq!((applied, index.usage().used), (vec![None], 10));
         assert!(index.is_suspect(&digest(1)), "its bytes were not seen");
     }
 
     #[test]
     fn what_was_seen_a_moment_ago_stays_though_it_is_not_listed_yet() {
-        let (mut index, watch) = index();
+        let (mut index, changed) = index();
         (0..2).for_each(|n| know(&mut index, n));
-        let (round, young) = (Round::default(), index.get(&digest(1)).unwrap().slot);
-        let (gone, _) =
-            round.drop_unlisted(&mut index, &watch, (SlotCursor::default(), |slot| slot == young));
+        let (round, young) = (Reconciliation::default(), index.get(&digest(1)).unwrap().slot);
+        let (gone, _) = round.drop_unlisted(
+            &mut index,
+            &changed,
+            (SlotCursor::default(), |slot| slot == young),
+        );
         assert_eq!(gone.iter().map(|entry| entry.chunk.digest).collect::<Vec<_>>(), [digest(0)]);
     }
 
     #[test]
     fn what_happens_while_it_runs_is_not_undone() {
-        let (mut index, mut watch) = index();
+        let (mut index, mut changed) = index();
         (0..3).for_each(|n| know(&mut index, n));
-        let mut round = Round::default();
+        let mut round = Reconciliation::default();
         // One is saved after its page went by, one deleted before its page was made, one saved anew
         // with another length.
         know(&mut index, 5);
         index.forget(&digest(0));
         let _ = index.insert(Chunk::new(digest(1), 50, 50));
-        [5, 0, 1].into_iter().for_each(|n| watch.note(digest(n)));
+        [5, 0, 1].into_iter().for_each(|n| changed.note(digest(n)));
         // And one is a victim on its way out.
         let victim = index.evict_bytes(0, 10)[0].chunk.digest;
-        let told = round.page(&mut index, &watch, &[listed(0, 1), listed(1, 1), listed(2, 1)]);
+        let applied =
+            round.apply_page(&mut index, &changed, &[listed(0, 1), listed(1, 1), listed(2, 1)]);
         assert!(
-            told.iter().all(Option::is_none) && index.is_evicting(&victim),
+            applied.iter().all(Option::is_none) && index.is_evicting(&victim),
             "a page brings no victim back"
         );
-        assert_eq!(finish(&round, &mut index, &watch), []);
+        assert_eq!(finish(&round, &mut index, &changed), []);
         assert!(index.get(&digest(0)).is_none(), "what was deleted stays so");
         assert!(index.get(&digest(5)).is_some(), "what was saved stays so");
         assert_eq!(index.get(&digest(1)).map(|e| e.chunk.len), Some(50));
@@ -259,21 +270,21 @@ mod tests {
 
     #[test]
     fn what_nobody_used_here_stands_by_its_age() {
-        let (mut known, mut watch) = index();
+        let (mut known, mut changed) = index();
         (0..2).for_each(|n| know(&mut known, n));
-        let mut round = Round::default();
+        let mut round = Reconciliation::default();
         let page = [listed(12, 300), listed(0, 1), listed(10, 100), listed(1, 1), listed(11, 200)];
-        round.page(&mut known, &watch, &page);
+        round.apply_page(&mut known, &changed, &page);
         // Number 0 is used while the listing runs.
         known.touch_batch(&[digest(0)]);
-        watch.note(digest(0));
-        let slots = round.order(&mut known, &watch, Some(150_000));
+        changed.note(digest(0));
+        let slots = round.order(&mut known, &changed, Some(150_000));
         make_recent(&mut known, &slots);
         assert_eq!(order(&mut known), [digest(10), digest(1), digest(11), digest(12), digest(0)]);
-        let (mut empty, watch) = index();
-        let mut round = Round::default();
-        round.page(&mut empty, &watch, &[listed(3, 30), listed(1, 10), listed(2, 20)]);
-        let slots = round.order(&mut empty, &watch, None);
+        let (mut empty, changed) = index();
+        let mut round = Reconciliation::default();
+        round.apply_page(&mut empty, &changed, &[listed(3, 30), listed(1, 10), listed(2, 20)]);
+        let slots = round.order(&mut empty, &changed, None);
         make_recent(&mut empty, &slots);
         assert_eq!(
             order(&mut empty),
@@ -284,16 +295,19 @@ mod tests {
 
     #[test]
     fn a_listing_counts_however_much_changes_meanwhile() {
-        let (mut index, mut watch) = index();
+        let (mut index, mut changed) = index();
         (0..3).for_each(|n| know(&mut index, n));
-        let mut round = Round::default();
-        (0..=1u64 << 20).for_each(|n| watch.note(Digest::derive("more", &n.to_le_bytes())));
+        let mut round = Reconciliation::default();
+        (0..=1u64 << 20).for_each(|n| changed.note(Digest::derive("more", &n.to_le_bytes())));
         // One is saved when its page has gone by.
         know(&mut index, 5);
-        watch.note(digest(5));
-        let told = round.page(&mut index, &watch, &[listed(0, 1), listed(9, 1)]);
-        assert_eq!(told.iter().map(|told| told.unwrap().1).collect::<Vec<_>>(), [false, true]);
-        let mut gone = finish(&round, &mut index, &watch);
+        changed.note(digest(5));
+        let applied = round.apply_page(&mut index, &changed, &[listed(0, 1), listed(9, 1)]);
+        assert_eq!(
+            applied.iter().map(|applied| applied.unwrap().1).collect::<Vec<_>>(),
+            [false, true]
+        );
+        let mut gone = finish(&round, &mut index, &changed);
         gone.sort_unstable_by_key(|gone| *gone == digest(2));
         assert_eq!(gone, [digest(1), digest(2)]);
         assert!(index.get(&digest(5)).is_some() && index.usage().entries == 3);

@@ -8,7 +8,6 @@ use std::time::Duration;
 use kvtier_core::random_bytes;
 use kvtier_index::TenantKey;
 use kvtier_s3::Put;
-use tokio::time::Instant;
 
 use crate::background::objects;
 use crate::state::shared::Shared;
@@ -22,27 +21,27 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Learns the key once it is wanted, and follows it: where the store honours no conditions, two
 /// nodes may have written one.
-pub async fn keep(shared: Arc<Shared>) {
-    if !shared.truth.capped {
+pub async fn run(shared: Arc<Shared>) {
+    if !shared.cluster.capped {
         // Nothing of any tenant is written, and nobody has a limit.
-        return set(&shared, TenantKey::new(random_bytes()));
+        return set_key(&shared, TenantKey::new(random_bytes()));
     }
-    let wanted = shared.books().tenants.key_wanted();
+    let wanted = shared.catalog().tenants.key_wanted();
     wanted.notified().await;
-    let (mut pause, mut again) = (PAUSE, shared.truth.config.journal_every);
+    let (mut pause, mut again) = (PAUSE, shared.cluster.config.journal_every);
     while !shared.gate.is_closed() {
-        match tokio::time::timeout(WAIT_MAX, settle(&shared)).await {
+        match tokio::time::timeout(WAIT_MAX, agree_on_key(&shared)).await {
             Ok(Ok(key)) => {
-                set(&shared, key);
+                set_key(&shared, key);
                 tokio::time::sleep(again).await;
-                (pause, again) = (PAUSE, shared.truth.config.sweep_every);
+                (pause, again) = (PAUSE, shared.cluster.config.sweep_every);
             }
             failed => {
                 if let Ok(Err(e)) = failed {
                     drop(shared.error("tenants", None, e));
                 }
-                if shared.books().tenants.key().is_none() {
-                    set(&shared, TenantKey::new(random_bytes()));
+                if shared.catalog().tenants.key().is_none() {
+                    set_key(&shared, TenantKey::new(random_bytes()));
                 }
                 tokio::time::sleep(pause).await;
                 pause = (2 * pause).min(PAUSE_MAX);
@@ -51,38 +50,22 @@ pub async fn keep(shared: Arc<Shared>) {
     }
 }
 
-fn set(shared: &Shared, key: TenantKey) {
-    shared.books().set_tenant_key(key);
-    shared.truth.key_known.notify_waiters();
+fn set_key(shared: &Shared, key: TenantKey) {
+    shared.catalog().set_tenant_key(key);
+    shared.cluster.key_known.notify_waiters();
     shared.freed.notify_waiters();
 }
 
-/// Waits until the identity of this tenant is known, but not beyond `until`.
-pub async fn wait(shared: &Shared, tenant: &str, until: Instant) {
-    loop {
-        let known = shared.truth.key_known.notified();
-        tokio::pin!(known);
-        known.as_mut().enable();
-        if !shared.books().tenants.lacks_key(tenant) {
-            return;
-        }
-        shared.books().tenant(tenant);
-        if tokio::time::timeout_at(until, known).await.is_err() {
-            return;
-        }
-    }
-}
-
 /// The bucket's key. Where there is none, or a damaged one, it is written.
-async fn settle(shared: &Shared) -> kvtier_s3::Result<TenantKey> {
-    let path = shared.truth.paths.tenant_key();
+async fn agree_on_key(shared: &Shared) -> kvtier_s3::Result<TenantKey> {
+    let path = shared.cluster.paths.tenant_key();
     let found = read(shared, &path).await?;
     if let Some(Some(key)) = found {
         return Ok(key);
     }
     // The key that this process has been using goes on.
     let ours =
-        shared.books().tenants.key().cloned().unwrap_or_else(|| TenantKey::new(random_bytes()));
+        shared.catalog().tenants.key().cloned().unwrap_or_else(|| TenantKey::new(random_bytes()));
     // Where conditions are not honoured, or the key was damaged, the last to write wins, and all
     // read that.
     let how = if found.is_none() { Put::if_absent() } else { Put::default() };
@@ -110,7 +93,7 @@ async fn read(shared: &Shared, path: &str) -> kvtier_s3::Result<Option<Option<Te
 
 /// Deletes the names of tenants that earlier builds wrote in plain text.
 pub async fn remove_names(shared: &Shared) -> kvtier_s3::Result<()> {
-    let (entries, _) = objects::list(&shared.client, &shared.truth.paths.tenant_names()).await?;
+    let (entries, _) = objects::list(&shared.client, &shared.cluster.paths.tenant_names()).await?;
     let names: Vec<&str> = entries.iter().map(|entry| entry.key.as_str()).collect();
     for some in names.chunks(1000) {
         shared.client.delete_many(some).await?;

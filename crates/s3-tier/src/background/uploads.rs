@@ -16,8 +16,8 @@ pub async fn abort(shared: &Shared) -> kvtier_s3::Result<()> {
         // A store that does not tell the time leaves no way to tell an old one.
         let Some(date) = page.date else { return Ok(()) };
         for upload in page.uploads {
-            let ours = shared.names.digest(&upload.key).is_some()
-                || shared.truth.paths.is_own(&upload.key);
+            let ours = shared.names.parse_digest(&upload.key).is_some()
+                || shared.cluster.paths.is_own(&upload.key);
             if ours && upload.begun > 0 && date - upload.begun >= AGE_S {
                 shared.client.abort_upload(&upload.key, &upload.id).await?;
                 add(&shared.counters.uploads_aborted, 1);

@@ -14,38 +14,38 @@ use crate::state::shared::Shared;
 /// A batch of saves: when the last of it has ended, all of it counts as used, once and in the order
 /// of its chain.
 #[derive(Debug)]
-pub struct Together {
+pub struct SaveBatch {
     shared: Arc<Shared>,
     chain: Vec<Digest>,
     hint: kvtier_core::Hint,
     set: Option<SetId>,
 }
 
-impl Together {
+impl SaveBatch {
     /// Errors when its chunks are there together or not at all, and there are too many such
     /// already.
     pub fn new(shared: &Arc<Shared>, ctx: &Ctx, ops: &[Save]) -> Result<Arc<Self>, SetsFull> {
         let chain: Vec<Digest> = ops.iter().map(|op| *op.key.digest()).collect();
         let set = ctx
             .atomic_set_of(ops)
-            .map_or(Ok(None), |whole| shared.books().index.declare_set(&whole))?;
-        Ok(Arc::new(Together { shared: Arc::clone(shared), chain, hint: ctx.hint, set }))
+            .map_or(Ok(None), |whole| shared.catalog().index.declare_set(&whole))?;
+        Ok(Arc::new(SaveBatch { shared: Arc::clone(shared), chain, hint: ctx.hint, set }))
     }
 
     /// Whether what is said of one chunk is said of it when the batch is over.
-    pub fn are_many(&self) -> bool {
+    pub fn has_many(&self) -> bool {
         self.chain.len() > 1
     }
 }
 
-impl Drop for Together {
+impl Drop for SaveBatch {
     fn drop(&mut self) {
-        let mut books = self.shared.books();
-        self.set.into_iter().for_each(|set| books.index.end_set(set));
-        if self.are_many() {
-            books.index.touch_batch(&self.chain);
+        let mut catalog = self.shared.catalog();
+        self.set.into_iter().for_each(|set| catalog.index.end_set(set));
+        if self.has_many() {
+            catalog.index.touch_batch(&self.chain);
         }
-        drop(books);
+        drop(catalog);
         self.shared.hint(&self.chain, &self.hint);
     }
 }
@@ -53,25 +53,25 @@ impl Drop for Together {
 /// The order in which the saves of a batch ask for room: each when the one before it has asked, so
 /// that the beginning of a chain gets it.
 #[derive(Debug)]
-pub struct Place(Option<oneshot::Receiver<()>>, Option<oneshot::Sender<()>>);
+pub struct AdmissionOrder(Option<oneshot::Receiver<()>>, Option<oneshot::Sender<()>>);
 
-impl Place {
+impl AdmissionOrder {
     /// A place for each save of a batch, in its order.
-    pub fn of_each(saves: usize) -> Vec<Place> {
+    pub fn for_batch(saves: usize) -> Vec<AdmissionOrder> {
         // Who is alone waits for nobody.
         if saves == 1 {
-            return vec![Place(None, None)];
+            return vec![AdmissionOrder(None, None)];
         }
         let mut before = None;
         let mut place = |_| {
             let (over, next) = oneshot::channel();
-            Place(before.replace(next), Some(over))
+            AdmissionOrder(before.replace(next), Some(over))
         };
         (0..saves).map(&mut place).collect()
     }
 
     /// Waits until the one before has asked, or has ended.
-    pub async fn turn(&mut self) {
+    pub async fn wait(&mut self) {
         if let Some(before) = self.0.take() {
             // Nothing is ever sent: it is dropped.
             let _ = before.await;
@@ -79,72 +79,72 @@ impl Place {
     }
 
     /// It has asked. So it has when it is dropped.
-    pub fn asked(&mut self) {
+    pub fn done(&mut self) {
         self.1 = None;
     }
 }
 
 /// A chunk that is about to be saved, until it is there or this is dropped.
 #[derive(Debug)]
-pub struct Announced {
+pub struct PendingChunk {
     shared: Arc<Shared>,
     key: Digest,
     place: ChainPlace,
     is_noted: bool,
 }
 
-impl Announced {
+impl PendingChunk {
     /// Where the chunk stands in its chain.
     pub fn place(&self) -> ChainPlace {
         self.place
     }
 }
 
-impl Drop for Announced {
+impl Drop for PendingChunk {
     fn drop(&mut self) {
         if self.is_noted {
-            self.shared.books().index.remove_pending(DigestTag::from_digest(&self.key));
+            self.shared.catalog().index.remove_pending(DigestTag::from_digest(&self.key));
         }
     }
 }
 
 impl Shared {
     /// Announces the chunks of a batch of saves at their places: as the caller says, else as
-    /// lookups told. So none of them passes for an orphan because another request is faster
+    /// lookups given. So none of them passes for an orphan because another request is faster
     /// than that of the one before.
-    pub fn announce(self: &Arc<Self>, chain: Option<Chain>, ops: &[Save]) -> Vec<Announced> {
-        let mut books = self.books();
+    pub fn add_pending(self: &Arc<Self>, chain: Option<Chain>, ops: &[Save]) -> Vec<PendingChunk> {
+        let mut catalog = self.catalog();
         let (mut before, mut depth) = chain.map_or((None, 0), |chain| (chain.parent, chain.depth));
-        let mut announce = |op: &Save| {
+        let mut add = |op: &Save| {
             let (key, tag) = (*op.key.digest(), DigestTag::from_digest(op.key.digest()));
             let place = match chain {
                 Some(_) => ChainPlace::new(before.as_ref().map(DigestTag::from_digest), depth),
-                None => books.index.place_of(&op.key),
+                None => catalog.index.place_of(&op.key),
             };
             (before, depth) = (Some(key), depth.saturating_add(1));
-            let is_noted = books.index.add_pending(tag, place);
-            Announced { shared: Arc::clone(self), key, place, is_noted }
+            let is_noted = catalog.index.add_pending(tag, place);
+            PendingChunk { shared: Arc::clone(self), key, place, is_noted }
         };
-        ops.iter().map(&mut announce).collect()
+        ops.iter().map(&mut add).collect()
     }
 
     /// Notes that a request used these chunks, in the order of its chain, and what its caller
     /// expects of them.
     pub fn used(&self, chain: &[Digest], hint: &kvtier_core::Hint) {
-        self.books().index.touch_batch(chain);
-        self.truth.touched(chain);
+        self.catalog().index.touch_batch(chain);
+        self.cluster.touched(chain);
         self.hint(chain, hint);
     }
 
-    fn hint(&self, chain: &[Digest], told: &kvtier_core::Hint) {
-        if *told == kvtier_core::Hint::default() {
+    fn hint(&self, chain: &[Digest], given: &kvtier_core::Hint) {
+        if *given == kvtier_core::Hint::default() {
             return;
         }
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let mut hint = EvictionHint::new().with_priority(told.priority);
-        hint.session_ended = told.session_ended;
+        let mut hint = EvictionHint::new().with_priority(given.priority);
+        hint.session_ended = given.session_ended;
         (hint.expected_return_ms, hint.retention_ms) =
-            (told.expected_return.map(ms), told.retention.map(ms));
-        self.books().index.hint_batch(self.now_ms(), chain, &hint);
+            (given.expected_return.map(ms), given.retention.map(ms));
+        self.catalog().index.hint_batch(self.now_ms(), chain, &hint);
     }
 }

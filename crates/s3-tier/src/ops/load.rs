@@ -8,20 +8,20 @@ use kvtier_mem::Lease;
 use kvtier_s3::{BodyBuffer, Client};
 use tokio::time::Instant;
 
-use crate::ops::metadata::{Proof, Told, told};
+use crate::ops::metadata::{self, StoredFacts, StreamVerifier};
 use crate::state::counters::add;
-use crate::state::key_locks::Look;
-use crate::state::scheduler::Lane;
-use crate::state::shared::{Shared, Sight};
+use crate::state::key_locks::ReadVersion;
+use crate::state::scheduler::RequestKind;
+use crate::state::shared::{FoundObject, Shared};
 use crate::{Layout, Verify};
 
 /// A load: one GET into the leases, its bytes proven while they land.
 pub async fn load(shared: Arc<Shared>, mut op: Load, slot: Slot<Load, Loaded>, class: Class) {
-    empty(&mut op);
+    clear(&mut op);
     let deadline = Instant::from_std(slot.deadline());
     let late = || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("load"));
     let work = async {
-        let _go = shared.lanes.turn(Lane::of_load(class)).await;
+        let _permit = shared.scheduler.acquire(RequestKind::for_load(class)).await;
         match slot.is_over() {
             Some(over) => Err(Error::new(over, "ended before it began").with_op("load")),
             None => fill(&shared, &mut op, deadline).await,
@@ -29,7 +29,7 @@ pub async fn load(shared: Arc<Shared>, mut op: Load, slot: Slot<Load, Loaded>, c
     };
     let result = tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| late());
     if !matches!(result, Ok(Loaded::Hit { .. })) {
-        empty(&mut op);
+        clear(&mut op);
     }
     let counters = &shared.counters;
     match &result {
@@ -48,20 +48,20 @@ pub async fn load(shared: Arc<Shared>, mut op: Load, slot: Slot<Load, Loaded>, c
     slot.finish(op, result);
 }
 
-fn empty(op: &mut Load) {
+fn clear(op: &mut Load) {
     op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
 }
 
 async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loaded, Error> {
     let (name, digest) = (shared.name_of(&op.key)?, *op.key.digest());
     // On its way out, too.
-    if shared.books().index.is_hidden(&digest) {
+    if shared.catalog().index.is_hidden(&digest) {
         return Ok(Loaded::Miss(MissReason::Absent));
     }
-    let look = shared.turns.look(&digest);
+    let version = shared.key_locks.read(&digest);
     let mut damaged = None;
     for name in std::iter::once(name.clone()).chain(shared.names_but(&op.key, &name)) {
-        match get(shared, op, (&name, &look), deadline).await? {
+        match get(shared, op, (&name, &version), deadline).await? {
             None => {}
             // What lies under another name may be whole.
             Some(miss @ Loaded::Miss(_)) => damaged = damaged.or(Some(miss)),
@@ -72,7 +72,7 @@ async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loade
         return Ok(miss);
     }
     // Only now: it may have had another name.
-    shared.vanished(&digest, &look);
+    shared.record_missing(&digest, &version);
     Ok(Loaded::Miss(MissReason::Absent))
 }
 
@@ -80,7 +80,7 @@ async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loade
 async fn get(
     shared: &Shared,
     op: &mut Load,
-    (name, look): (&str, &Look<'_>),
+    (name, version): (&str, &ReadVersion<'_>),
     deadline: Instant,
 ) -> Result<Option<Loaded>, Error> {
     let room = op.into.iter().map(|lease| lease.len() as u64).sum::<u64>();
@@ -89,8 +89,8 @@ async fn get(
     }
     let client = shared.client.until(deadline);
     let (mut by_ranges, mut again) = (is_for_ranges(shared, op, room), true);
-    let got = loop {
-        let (answer, mut got) = match by_ranges {
+    let read = loop {
+        let (answer, mut read) = match by_ranges {
             true => ranges(shared, &client, op, name).await,
             false => whole(&client, op, name).await,
         };
@@ -102,15 +102,17 @@ async fn get(
             // Replaced while it was read, or spoiled on the way: what is there now is read from its
             // start, once.
             Err(e) if e.kind() == kvtier_s3::ErrorKind::Conflict && again => again = false,
-            Ok(Some(())) if !got.sound && matches!(got.told, Some(Told::Facts(_))) && again => {
+            Ok(Some(()))
+                if !read.intact && matches!(read.facts, Some(StoredFacts::Valid(_))) && again =>
+            {
                 again = false
             }
             Err(e) if e.kind() != kvtier_s3::ErrorKind::Corrupt => {
                 return Err(shared.error("load", Some(&op.key), e));
             }
             answer
-                if let Some(e) =
-                    not_the_stores(shared, &op.key, &got).or_else(|| spoiled(shared, op, &got)) =>
+                if let Some(e) = suspicious_response(shared, &op.key, &read)
+                    .or_else(|| changed_in_transit(shared, op, &read)) =>
             {
                 if !std::mem::take(&mut again) {
                     return Err(shared.error("load", Some(&op.key), e));
@@ -119,47 +121,48 @@ async fn get(
             }
             // Longer than the memory, or not what the store keeps a checksum of.
             Err(e) => {
-                got.sound = false;
-                got.misfit = !e.is_retryable();
-                break got;
+                read.intact = false;
+                read.too_long = !e.is_retryable();
+                break read;
             }
-            Ok(Some(())) => break got,
+            Ok(Some(())) => break read,
         }
     };
-    Ok(Some(settle(shared, &op.key, &got, Target { name, look, room })))
+    Ok(Some(record(shared, &op.key, &read, LoadTarget { name, version, room })))
 }
 
 /// Where a load looked, and for how much it has memory.
-struct Target<'a> {
+struct LoadTarget<'a> {
     name: &'a str,
-    look: &'a Look<'a>,
+    version: &'a ReadVersion<'a>,
     room: u64,
 }
 
 /// What came is judged, and the index learns of it.
-fn settle(shared: &Shared, key: &Key, got: &Got, target: Target<'_>) -> Loaded {
-    let Target { name, look, room } = target;
-    let verdict = judge(shared, key, got, Some(room));
-    let etag = got.etag.as_deref();
-    let sight = Sight { key, name, len: got.len, etag, proven: verdict == Verdict::Proven };
-    match verdict {
-        Verdict::Proven | Verdict::Unverified => {
-            add(&shared.counters.unverified, u64::from(verdict == Verdict::Unverified));
-            if sight.proven {
-                shared.geometry.learn(key, got.len);
+fn record(shared: &Shared, key: &Key, read: &ReadObject, target: LoadTarget<'_>) -> Loaded {
+    let LoadTarget { name, version, room } = target;
+    let state = classify(shared, key, read, Some(room));
+    let etag = read.etag.as_deref();
+    let seen =
+        FoundObject { key, name, len: read.len, etag, verified: state == ObjectState::Verified };
+    match state {
+        ObjectState::Verified | ObjectState::Unverified => {
+            add(&shared.counters.unverified, u64::from(state == ObjectState::Unverified));
+            if seen.verified {
+                shared.geometry.learn(key, read.len);
             }
-            let found = shared.found(sight, look);
-            if let (Some(Told::Facts(facts)), Some(etag)) = (&got.told, &got.etag) {
+            let found = shared.record_found(seen, version);
+            if let (Some(StoredFacts::Valid(facts)), Some(etag)) = (&read.facts, &read.etag) {
                 shared.note_facts(key, etag, facts.sums.whole());
             }
             match found {
-                true => Loaded::Hit { len: got.len },
+                true => Loaded::Hit { len: read.len },
                 false => Loaded::Miss(MissReason::Absent),
             }
         }
-        Verdict::Miss(reason) => Loaded::Miss(reason),
-        Verdict::Condemned(reason) => {
-            shared.condemn(sight, look);
+        ObjectState::Miss(reason) => Loaded::Miss(reason),
+        ObjectState::Corrupt(reason) => {
+            shared.mark_corrupt(seen, version);
             Loaded::Miss(reason)
         }
     }
@@ -168,25 +171,31 @@ fn settle(shared: &Shared, key: &Key, got: &Got, target: Target<'_>) -> Loaded {
 /// Why an answer without facts is not the store's, as far as can be told: it has another length
 /// than listings and saves told. Where nothing is listed, nobody knows; nor in LMCache's layouts,
 /// where programs that keep no facts replace objects.
-pub fn not_the_stores(shared: &Shared, key: &Key, got: &Got) -> Option<kvtier_s3::Error> {
-    if !matches!(got.told, Some(Told::Nothing)) || shared.layout != Layout::Kvtier {
+pub fn suspicious_response(
+    shared: &Shared,
+    key: &Key,
+    read: &ReadObject,
+) -> Option<kvtier_s3::Error> {
+    if !matches!(read.facts, Some(StoredFacts::Missing)) || shared.layout != Layout::Kvtier {
         return None;
     }
-    let listed = shared.capacity_bytes.and_then(|_| shared.books().listed_len(key.digest()));
+    let listed = shared.capacity_bytes.and_then(|_| shared.catalog().listed_len(key.digest()));
     let what = "the answer has no facts and another length than the store lists: a proxy may have sent it, or another program replaced the \
                 object, which the next listing tells";
     listed
-        .filter(|len| *len != got.len)
+        .filter(|len| *len != read.len)
         .map(|_| kvtier_s3::Error::new(kvtier_s3::ErrorKind::Io, what).retryable(true))
 }
 
 /// Why bytes that came without facts are not the object's: this very version had facts when this
 /// process wrote or read it, and other bytes.
-fn spoiled(shared: &Shared, op: &Load, got: &Got) -> Option<kvtier_s3::Error> {
-    let etag =
-        got.etag.as_deref().filter(|_| matches!(got.told, Some(Told::Nothing)) && got.sound)?;
-    let known = shared.books().crc_of(op.key.digest(), etag)?;
-    let (mut pieces, mut left) = (Vec::new(), usize::try_from(got.len).unwrap_or(usize::MAX));
+fn changed_in_transit(shared: &Shared, op: &Load, read: &ReadObject) -> Option<kvtier_s3::Error> {
+    let etag = read
+        .etag
+        .as_deref()
+        .filter(|_| matches!(read.facts, Some(StoredFacts::Missing)) && read.intact)?;
+    let known = shared.catalog().crc_of(op.key.digest(), etag)?;
+    let (mut pieces, mut left) = (Vec::new(), usize::try_from(read.len).unwrap_or(usize::MAX));
     for bytes in op.into.iter().filter_map(Lease::as_host) {
         let here = left.min(bytes.len());
         pieces.push(&bytes[..here]);
@@ -199,85 +208,96 @@ fn spoiled(shared: &Shared, op: &Load, got: &Got) -> Option<kvtier_s3::Error> {
 
 /// What an answer showed of an object.
 #[derive(Debug, Default)]
-pub struct Got {
-    pub told: Option<Told>,
+pub struct ReadObject {
+    pub facts: Option<StoredFacts>,
     /// Its length.
     pub len: u64,
     pub etag: Option<String>,
     /// Its bytes are what its facts say.
-    pub sound: bool,
+    pub intact: bool,
     /// It is longer than the memory.
-    pub misfit: bool,
+    pub too_long: bool,
 }
 
 /// What becomes of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum ObjectState {
     /// It is the chunk.
-    Proven,
+    Verified,
     /// Nothing speaks against it, and nothing proves it.
     Unverified,
     /// Nothing is wrong with it, but it is no use here.
     Miss(MissReason),
     /// It can never be a hit: a miss until it is written over.
-    Condemned(MissReason),
+    Corrupt(MissReason),
 }
 
 /// Judges an object by its head and, for a load into `room` bytes, by what landed.
-pub fn judge(shared: &Shared, key: &Key, got: &Got, room: Option<u64>) -> Verdict {
-    match &got.told {
-        Some(Told::Facts(_)) if got.misfit => Verdict::Miss(MissReason::Length),
-        Some(Told::Facts(_)) if got.sound => Verdict::Proven,
-        Some(Told::Facts(_) | Told::Wrong) => Verdict::Condemned(MissReason::Corrupt),
-        Some(Told::Nothing) if shared.layout == Layout::Kvtier => {
-            Verdict::Condemned(MissReason::Corrupt)
+pub fn classify(shared: &Shared, key: &Key, read: &ReadObject, room: Option<u64>) -> ObjectState {
+    match &read.facts {
+        Some(StoredFacts::Valid(_)) if read.too_long => ObjectState::Miss(MissReason::Length),
+        Some(StoredFacts::Valid(_)) if read.intact => ObjectState::Verified,
+        Some(StoredFacts::Valid(_) | StoredFacts::Invalid) => {
+            ObjectState::Corrupt(MissReason::Corrupt)
         }
-        Some(Told::Nothing) if shared.verify == Verify::Strict => {
-            Verdict::Condemned(MissReason::Unverified)
+        Some(StoredFacts::Missing) if shared.layout == Layout::Kvtier => {
+            ObjectState::Corrupt(MissReason::Corrupt)
         }
-        Some(Told::Nothing) => foreign(shared, key, got, room),
-        None => Verdict::Miss(MissReason::Corrupt),
+        Some(StoredFacts::Missing) if shared.verify == Verify::Strict => {
+            ObjectState::Corrupt(MissReason::Unverified)
+        }
+        Some(StoredFacts::Missing) => foreign(shared, key, read, room),
+        None => ObjectState::Miss(MissReason::Corrupt),
     }
 }
 
 /// An object of another program is served if its length is exactly right: that of a full chunk, or
 /// where it may be shorter, or nobody said how long it is, that of the memory.
-fn foreign(shared: &Shared, key: &Key, got: &Got, room: Option<u64>) -> Verdict {
-    let fits_room = room.is_none_or(|room| room == got.len);
+fn foreign(shared: &Shared, key: &Key, read: &ReadObject, room: Option<u64>) -> ObjectState {
+    let fits_room = room.is_none_or(|room| room == read.len);
     match shared.geometry.full(key) {
-        _ if got.len == 0 => Verdict::Condemned(MissReason::Length),
+        _ if read.len == 0 => ObjectState::Corrupt(MissReason::Length),
         Some(full)
-            if shared.geometry.is_too_long(key, got.len)
-                || (got.len < full && !shared.geometry.allows_partial(key)) =>
+            if shared.geometry.is_too_long(key, read.len)
+                || (read.len < full && !shared.geometry.allows_partial(key)) =>
         {
-            Verdict::Condemned(MissReason::Length)
+            ObjectState::Corrupt(MissReason::Length)
         }
         // Full chunks were longer than was learned; that is for who asks for just this length to
         // say.
-        Some(full) if got.len > full && room != Some(got.len) => Verdict::Miss(MissReason::Length),
-        Some(full) if got.len < full && !fits_room => Verdict::Miss(MissReason::Length),
-        None if !fits_room => Verdict::Miss(MissReason::Length),
-        _ if got.misfit => Verdict::Miss(MissReason::Length),
+        Some(full) if read.len > full && room != Some(read.len) => {
+            ObjectState::Miss(MissReason::Length)
+        }
+        Some(full) if read.len < full && !fits_room => ObjectState::Miss(MissReason::Length),
+        None if !fits_room => ObjectState::Miss(MissReason::Length),
+        _ if read.too_long => ObjectState::Miss(MissReason::Length),
         // The store's own checksum failed.
-        _ if room.is_some() && !got.sound => Verdict::Condemned(MissReason::Corrupt),
-        _ => Verdict::Unverified,
+        _ if room.is_some() && !read.intact => ObjectState::Corrupt(MissReason::Corrupt),
+        _ => ObjectState::Unverified,
     }
 }
 
 /// One GET of all of it.
-async fn whole(client: &Client, op: &mut Load, name: &str) -> (kvtier_s3::Result<Option<()>>, Got) {
-    let mut proof = Proof::of(&op.key);
-    let Some(landing) = landing(&mut op.into) else { return (Err(far()), Got::default()) };
-    let answer = client.get_observed(name, &mut landing.observed_by(&mut proof)).await;
-    let holds = proof.holds();
-    let Proof { told, total, etag, .. } = proof;
-    let mut got = Got { told, len: total.unwrap_or(0), etag, sound: holds, misfit: false };
+async fn whole(
+    client: &Client,
+    op: &mut Load,
+    name: &str,
+) -> (kvtier_s3::Result<Option<()>>, ReadObject) {
+    let mut verifier = StreamVerifier::new(&op.key);
+    let Some(landing) = landing(&mut op.into) else {
+        return (Err(device_memory_error()), ReadObject::default());
+    };
+    let answer = client.get_observed(name, &mut landing.observed_by(&mut verifier)).await;
+    let holds = verifier.is_verified();
+    let StreamVerifier { facts, total, etag, .. } = verifier;
+    let mut read =
+        ReadObject { facts, len: total.unwrap_or(0), etag, intact: holds, too_long: false };
     if let Ok(Some(object)) = &answer {
-        got.len = object.len();
-        got.sound |= matches!(got.told, Some(Told::Nothing));
+        read.len = object.len();
+        read.intact |= matches!(read.facts, Some(StoredFacts::Missing));
         fill_in(&mut op.into, object.len());
     }
-    (answer.map(|object| object.map(drop)), got)
+    (answer.map(|object| object.map(drop)), read)
 }
 
 /// Several ranges at once; proven when all have landed.
@@ -286,32 +306,35 @@ async fn ranges(
     client: &Client,
     op: &mut Load,
     name: &str,
-) -> (kvtier_s3::Result<Option<()>>, Got) {
-    let [lease] = &mut op.into[..] else { return (Err(far()), Got::default()) };
-    add(&shared.counters.loads_in_ranges, 1);
-    let answer =
-        client.get_parallel(name, lease, shared.manner.part_bytes, shared.manner.parts_max).await;
-    let Ok(Some(object)) = &answer else { return (answer.map(|_| None), Got::default()) };
-    let told = told(|name| object.header(name), Some(object.total()), &op.key);
-    let sound = match (&told, lease.as_host()) {
-        (Told::Facts(facts), Some(bytes)) => BlockSums::from_bytes(bytes) == facts.sums,
-        (told, _) => matches!(told, Told::Nothing),
+) -> (kvtier_s3::Result<Option<()>>, ReadObject) {
+    let [lease] = &mut op.into[..] else {
+        return (Err(device_memory_error()), ReadObject::default());
     };
-    let got = Got {
-        told: Some(told),
+    add(&shared.counters.loads_in_ranges, 1);
+    let answer = client
+        .get_parallel(name, lease, shared.transfer.part_bytes, shared.transfer.parts_max)
+        .await;
+    let Ok(Some(object)) = &answer else { return (answer.map(|_| None), ReadObject::default()) };
+    let facts = metadata::parse(|name| object.header(name), Some(object.total()), &op.key);
+    let intact = match (&facts, lease.as_host()) {
+        (StoredFacts::Valid(facts), Some(bytes)) => BlockSums::from_bytes(bytes) == facts.sums,
+        (facts, _) => matches!(facts, StoredFacts::Missing),
+    };
+    let read = ReadObject {
+        facts: Some(facts),
         len: object.len(),
         etag: object.etag().map(str::to_owned),
-        sound,
-        misfit: false,
+        intact,
+        too_long: false,
     };
-    (Ok(Some(())), got)
+    (Ok(Some(())), read)
 }
 
 fn is_for_ranges(shared: &Shared, op: &Load, room: u64) -> bool {
-    room >= shared.manner.ranges_above_bytes
+    room >= shared.transfer.ranges_above_bytes
         && op.into.len() == 1
         && !shared.client.ignores_ranges()
-        && shared.books().index.get(op.key.digest()).is_some_and(|entry| entry.chunk.len == room)
+        && shared.catalog().index.get(op.key.digest()).is_some_and(|entry| entry.chunk.len == room)
 }
 
 /// Whether an error may come of the ranges, and not of the object or the store.
@@ -340,7 +363,7 @@ fn fill_in(into: &mut [Lease], len: u64) {
     }
 }
 
-fn far() -> kvtier_s3::Error {
+fn device_memory_error() -> kvtier_s3::Error {
     kvtier_s3::Error::new(
         kvtier_s3::ErrorKind::Invalid,
         "a network cannot write into device memory: give host memory",

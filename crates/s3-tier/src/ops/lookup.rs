@@ -10,13 +10,13 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use crate::ops::evict;
-use crate::ops::load::{Got, Verdict, judge, not_the_stores};
-use crate::ops::metadata::{Told, told};
+use crate::ops::load::{ObjectState, ReadObject, classify, suspicious_response};
+use crate::ops::metadata::{self, StoredFacts};
 use crate::state::counters::add;
-use crate::state::key_locks::Look;
-use crate::state::scheduler::Lane;
-use crate::state::shared::{Shared, Sight};
-use crate::state::single_flight::Question;
+use crate::state::key_locks::ReadVersion;
+use crate::state::scheduler::RequestKind;
+use crate::state::shared::{FoundObject, Shared};
+use crate::state::single_flight::HeadRole;
 
 /// How many heads are asked for at a time.
 const HEADS_MAX: usize = 32;
@@ -33,9 +33,9 @@ pub fn from_memory(
 ) -> Option<Result<LookedUp, Error>> {
     let mut found = vec![Presence::Unknown; keys.len()];
     {
-        let (books, now_ms) = (shared.books(), shared.now_ms());
+        let (catalog, now_ms) = (shared.catalog(), shared.now_ms());
         for (key, presence) in keys.iter().zip(&mut found) {
-            *presence = presence_of(books.known(key.digest(), now_ms)?);
+            *presence = presence_of(catalog.known(key.digest(), now_ms)?);
             if how.0 == Mode::Prefix && !presence.is_hit() {
                 break;
             }
@@ -93,13 +93,13 @@ pub async fn lookup(
 async fn head_once(shared: &Shared, key: &Key, deadline: Instant) -> Result<Presence, Error> {
     // Twice: a listing may leave the key to a HEAD.
     for _ in 0..2 {
-        match shared.questions.begin(key.digest()) {
+        match shared.heads.join(key.digest()) {
             // The answer may have come since it was looked for.
-            Question::Ask(_asked) if shared.known(key.digest()).is_none() => {
+            HeadRole::Lead(_asked) if shared.known(key.digest()).is_none() => {
                 return head(shared, key, deadline).await;
             }
-            Question::Ask(_) => {}
-            Question::Wait(answered) => {
+            HeadRole::Lead(_) => {}
+            HeadRole::Follow(answered) => {
                 // The other lookup may have more time than this one.
                 let late = |_| {
                     Error::new(ErrorKind::Timeout, "the deadline passed")
@@ -119,10 +119,10 @@ async fn head_once(shared: &Shared, key: &Key, deadline: Instant) -> Result<Pres
 /// Asks for one chunk under all names that it may have.
 pub async fn head(shared: &Shared, key: &Key, deadline: Instant) -> Result<Presence, Error> {
     let name = shared.name_of(key)?;
-    let look = shared.turns.look(key.digest());
+    let version = shared.key_locks.read(key.digest());
     let mut damaged = false;
     for name in std::iter::once(name.clone()).chain(shared.names_but(key, &name)) {
-        match head_as(shared, key, (&name, &look), deadline).await? {
+        match head_as(shared, key, (&name, &version), deadline).await? {
             None => {}
             // What lies under another name may be whole.
             Some(presence) if !presence.is_hit() => damaged = true,
@@ -133,7 +133,7 @@ pub async fn head(shared: &Shared, key: &Key, deadline: Instant) -> Result<Prese
         return Ok(Presence::Miss);
     }
     // Only now: it may have had another name.
-    shared.vanished(key.digest(), &look);
+    shared.record_missing(key.digest(), &version);
     Ok(Presence::Miss)
 }
 
@@ -141,48 +141,54 @@ pub async fn head(shared: &Shared, key: &Key, deadline: Instant) -> Result<Prese
 async fn head_as(
     shared: &Shared,
     key: &Key,
-    (name, look): (&str, &Look<'_>),
+    (name, version): (&str, &ReadVersion<'_>),
     deadline: Instant,
 ) -> Result<Option<Presence>, Error> {
-    let _go = shared.lanes.turn(Lane::Lookup).await;
+    let _permit = shared.scheduler.acquire(RequestKind::Lookup).await;
     add(&shared.counters.heads, 1);
     let object = shared.client.until(deadline).head(name).await;
     let Some(object) = object.map_err(|e| shared.error("lookup", Some(key), e))? else {
         return Ok(None);
     };
-    let told = told(|name| object.header(name), Some(object.total()), key);
+    let facts = metadata::parse(|name| object.header(name), Some(object.total()), key);
     let etag = object.etag().map(str::to_owned);
-    let got = Got { told: Some(told), len: object.total(), etag, sound: true, ..Got::default() };
-    if let Some(e) = not_the_stores(shared, key, &got) {
+    let read = ReadObject {
+        facts: Some(facts),
+        len: object.total(),
+        etag,
+        intact: true,
+        ..ReadObject::default()
+    };
+    if let Some(e) = suspicious_response(shared, key, &read) {
         return Err(shared.error("lookup", Some(key), e));
     }
-    let sight = Sight { key, name, len: got.len, etag: object.etag(), proven: false };
-    let hit = match judge(shared, key, &got, None) {
-        Verdict::Proven | Verdict::Unverified => {
-            let found = shared.found(sight, look);
-            if let (Some(Told::Facts(facts)), Some(etag)) = (&got.told, object.etag()) {
+    let seen = FoundObject { key, name, len: read.len, etag: object.etag(), verified: false };
+    let hit = match classify(shared, key, &read, None) {
+        ObjectState::Verified | ObjectState::Unverified => {
+            let found = shared.record_found(seen, version);
+            if let (Some(StoredFacts::Valid(facts)), Some(etag)) = (&read.facts, object.etag()) {
                 shared.note_facts(key, etag, facts.sums.whole());
             }
             found
         }
-        Verdict::Miss(_) => false,
-        Verdict::Condemned(_) => {
-            shared.condemn(sight, look);
+        ObjectState::Miss(_) => false,
+        ObjectState::Corrupt(_) => {
+            shared.mark_corrupt(seen, version);
             false
         }
     };
-    Ok(Some(presence_of(hit.then_some(got.len))))
+    Ok(Some(presence_of(hit.then_some(read.len))))
 }
 
 /// Whether listing all there is costs less than a head for each key that is not known.
 fn is_for_a_list(shared: &Shared, keys: &[Key]) -> bool {
-    let (books, now_ms) = (shared.books(), shared.now_ms());
-    let pages = books.index.usage().entries / PAGE_KEYS + 1;
+    let (catalog, now_ms) = (shared.catalog(), shared.now_ms());
+    let pages = catalog.index.usage().entries / PAGE_KEYS + 1;
     // Without a cap nobody knows how much there is.
-    if shared.capacity_bytes.is_none() || !books.is_listed() || keys.len() <= PAGE_COST * pages {
+    if shared.capacity_bytes.is_none() || !catalog.is_listed() || keys.len() <= PAGE_COST * pages {
         return false;
     }
-    keys.iter().filter(|key| books.known(key.digest(), now_ms).is_none()).count()
+    keys.iter().filter(|key| catalog.known(key.digest(), now_ms).is_none()).count()
         > PAGE_COST * pages
 }
 
@@ -198,10 +204,10 @@ async fn list(
     let mut asked = HashMap::new();
     // What another lookup asks for is waited for where its answer is to be had; what is known by
     // now is not asked for again.
-    for question in shared.questions.begin_all(&digests) {
-        if shared.known(question.digest()).is_none() {
-            let key = by_digest[question.digest()];
-            asked.insert(shared.name_of(key)?, (key, shared.turns.look(key.digest()), question));
+    for flight in shared.heads.lead_all(&digests) {
+        if shared.known(flight.digest()).is_none() {
+            let key = by_digest[flight.digest()];
+            asked.insert(shared.name_of(key)?, (key, shared.key_locks.read(key.digest()), flight));
         }
     }
     if asked.is_empty() {
@@ -211,19 +217,21 @@ async fn list(
     let (what, client) = (List::under(shared.names.root()), shared.client.until(deadline));
     let (mut next, mut answers): (Option<String>, _) = (None, HashMap::new());
     for _page in 0..=keys.len() / PAGE_COST {
-        let _go = shared.lanes.turn(Lane::Lookup).await;
+        let _permit = shared.scheduler.acquire(RequestKind::Lookup).await;
         let page = client
             .list(&what, next.as_deref())
             .await
             .map_err(|e| shared.error("lookup", None, e))?;
         for entry in &page.entries {
             // Those without a length that is right are left to be asked for one by one.
-            if let Some((key, look, _question)) = asked.remove(&entry.key)
+            if let Some((key, version, _flight)) = asked.remove(&entry.key)
                 && (shared.names.is_own() || shared.geometry.full(key) == Some(entry.bytes))
             {
                 let (name, etag) = (entry.key.as_str(), Some(entry.etag.as_str()));
-                let hit =
-                    shared.found(Sight { key, name, len: entry.bytes, etag, proven: false }, &look);
+                let hit = shared.record_found(
+                    FoundObject { key, name, len: entry.bytes, etag, verified: false },
+                    &version,
+                );
                 answers.insert(*key.digest(), hit.then_some(entry.bytes));
             }
         }
@@ -237,9 +245,9 @@ async fn list(
         return Ok(answers);
     }
     // Those that may have another name are left to be asked for one by one too.
-    asked.retain(|_, (key, ..)| shared.names.old(key).is_none());
-    for (key, look, _question) in asked.values() {
-        shared.vanished(key.digest(), look);
+    asked.retain(|_, (key, ..)| shared.names.old_name(key).is_none());
+    for (key, version, _flight) in asked.values() {
+        shared.record_missing(key.digest(), version);
         answers.insert(*key.digest(), None);
     }
     Ok(answers)
@@ -252,12 +260,12 @@ fn hold(
     hold: Hold,
 ) -> Result<LookedUp, Error> {
     let Hold::For(ttl) = hold else { return Ok(LookedUp::new(found, None)) };
-    let mut books = shared.books();
-    books.index.expire_holds(shared.now_ms());
+    let mut catalog = shared.catalog();
+    catalog.index.expire_holds(shared.now_ms());
     let mut hits: Vec<Digest> = Vec::with_capacity(keys.len());
     for (key, presence) in keys.iter().zip(&mut found) {
         // What went between looking and holding is a miss after all.
-        match books.index.get(key.digest()) {
+        match catalog.index.get(key.digest()) {
             Some(_) if presence.is_hit() => hits.push(*key.digest()),
             None if presence.is_hit() => *presence = Presence::Miss,
             _ => {}
@@ -267,7 +275,7 @@ fn hold(
         return Ok(LookedUp::new(found, None));
     }
     let until = shared.now_ms().saturating_add(ttl.as_millis() as u64);
-    let id = books.index.hold(&hits, until);
+    let id = catalog.index.hold(&hits, until);
     let id =
         id.map_err(|full| Error::new(ErrorKind::Throttled, "too many holds").with_source(full))?;
     Ok(LookedUp::new(found, Some(HoldId(id.as_u64()))))
@@ -290,14 +298,14 @@ pub async fn remove(
             counts.absent += 1;
             continue;
         }
-        let change = shared.turns.change(&digest).await;
-        let mut books = shared.books();
-        books.index.expire_holds(shared.now_ms());
+        let guard = shared.key_locks.write(&digest).await;
+        let mut catalog = shared.catalog();
+        catalog.index.expire_holds(shared.now_ms());
         // A victim that nobody is at waits to be deleted, or to be found undeletable: it is ours
         // now.
-        books.index.abort_evict(&digest);
-        match books.index.begin_evict(&digest) {
-            kvtier_index::RemoveOutcome::Gone(entry) => victims.push((entry, change)),
+        catalog.index.abort_evict(&digest);
+        match catalog.index.begin_evict(&digest) {
+            kvtier_index::RemoveOutcome::Gone(entry) => victims.push((entry, guard)),
             kvtier_index::RemoveOutcome::Held => counts.held += 1,
             _ => counts.absent += 1,
         }
@@ -305,7 +313,7 @@ pub async fn remove(
     // Victims must be answered for whatever becomes of the caller: the client's own deadline bounds
     // this.
     let wanted = victims.len();
-    let (gone, trouble) = evict::delete(&shared, victims).await;
+    let (gone, error) = evict::delete(&shared, victims).await;
     counts.removed = gone;
-    if gone < wanted { Err(evict::not_deleted(trouble)) } else { Ok(counts) }
+    if gone < wanted { Err(evict::not_deleted(error)) } else { Ok(counts) }
 }

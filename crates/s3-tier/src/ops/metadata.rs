@@ -39,17 +39,17 @@ const SWIFT_FIELD_MAX: usize = 240;
 
 /// What an object's head says of the chunk in it.
 #[derive(Debug)]
-pub enum Told {
+pub enum StoredFacts {
     /// These are its facts.
-    Facts(Box<Facts>),
+    Valid(Box<Facts>),
     /// Another program wrote it.
-    Nothing,
+    Missing,
     /// It is not the key's, or not what it says.
-    Wrong,
+    Invalid,
 }
 
 /// An object's facts as they are written in the headers of an answer, of one field or several.
-pub fn text_of<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<Cow<'h, str>> {
+pub fn facts_text<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<Cow<'h, str>> {
     joined(&FACTS_HEADERS, header)
 }
 
@@ -67,11 +67,15 @@ fn joined<'h>(names: &[&str], header: impl Fn(&str) -> Option<&'h str>) -> Optio
 
 /// Reads an object's facts, by the headers of an answer, and checks all of them but the sums;
 /// `total` is the object's length, where it is known.
-pub fn told<'h>(header: impl Fn(&str) -> Option<&'h str>, total: Option<u64>, key: &Key) -> Told {
-    let Some(text) = text_of(header) else { return Told::Nothing };
+pub fn parse<'h>(
+    header: impl Fn(&str) -> Option<&'h str>,
+    total: Option<u64>,
+    key: &Key,
+) -> StoredFacts {
+    let Some(text) = facts_text(header) else { return StoredFacts::Missing };
     let Some(facts) = STANDARD.decode(&*text).ok().and_then(|bytes| Facts::decode(&bytes).ok())
     else {
-        return Told::Wrong;
+        return StoredFacts::Invalid;
     };
     let len = total.unwrap_or(facts.raw_len);
     let same = facts.key == *key.digest()
@@ -80,12 +84,12 @@ pub fn told<'h>(header: impl Fn(&str) -> Option<&'h str>, total: Option<u64>, ke
         && facts.sums.len() == len
         && facts.codec.0 == 0
         && facts.key_id == 0;
-    if same { Told::Facts(Box::new(facts)) } else { Told::Wrong }
+    if same { StoredFacts::Valid(Box::new(facts)) } else { StoredFacts::Invalid }
 }
 
 /// What is stored with an object: its facts, and its key's canonical form, if one is given and both
 /// fit into an object's metadata. Each is in one field, or in several where the store's are short.
-pub fn meta(facts: &Facts, canonical: Option<&[u8]>, provider: Provider) -> Put {
+pub fn to_metadata(facts: &Facts, canonical: Option<&[u8]>, provider: Provider) -> Put {
     let put =
         with_fields(Put::default(), &FACTS_HEADERS, &STANDARD.encode(facts.encode()), provider);
     let Some(canonical) = canonical else { return put };
@@ -109,10 +113,10 @@ fn with_fields(put: Put, names: &[&str], text: &str, provider: Provider) -> Put 
 
 /// The proof of one load: each block is compared when its last byte has landed.
 #[derive(Debug)]
-pub struct Proof<'a> {
+pub struct StreamVerifier<'a> {
     key: &'a Key,
     /// What the head said; `None` while there was none.
-    pub told: Option<Told>,
+    pub facts: Option<StoredFacts>,
     /// The object's length, as the head said.
     pub total: Option<u64>,
     /// The object's version, as the head said.
@@ -122,12 +126,12 @@ pub struct Proof<'a> {
     sound: bool,
 }
 
-impl<'a> Proof<'a> {
+impl<'a> StreamVerifier<'a> {
     /// Nothing has landed.
-    pub fn of(key: &'a Key) -> Self {
-        Proof {
+    pub fn new(key: &'a Key) -> Self {
+        StreamVerifier {
             key,
-            told: None,
+            facts: None,
             total: None,
             etag: None,
             crc: crc_fast::Digest::new(Crc32Iscsi),
@@ -137,23 +141,23 @@ impl<'a> Proof<'a> {
     }
 
     /// Whether all that landed is what the facts say.
-    pub fn holds(&self) -> bool {
-        matches!(&self.told, Some(Told::Facts(facts)) if self.sound && self.fed == facts.raw_len)
+    pub fn is_verified(&self) -> bool {
+        matches!(&self.facts, Some(StoredFacts::Valid(facts)) if self.sound && self.fed == facts.raw_len)
     }
 }
 
-impl BodyObserver for Proof<'_> {
+impl BodyObserver for StreamVerifier<'_> {
     fn begin(&mut self, head: &ResponseHead) -> bool {
         let total = if let BodyFraming::Length(len) = head.framing { Some(len) } else { None };
-        let told = told(|name| head.header(name), total, self.key);
-        let known = matches!(told, Told::Facts(_));
+        let facts = parse(|name| head.header(name), total, self.key);
+        let known = matches!(facts, StoredFacts::Valid(_));
         let etag = head.etag().map(str::to_owned);
-        *self = Proof { told: Some(told), total, etag, ..Proof::of(self.key) };
+        *self = StreamVerifier { facts: Some(facts), total, etag, ..StreamVerifier::new(self.key) };
         known
     }
 
     fn received(&mut self, mut bytes: &[u8]) {
-        let Some(Told::Facts(facts)) = &self.told else { return };
+        let Some(StoredFacts::Valid(facts)) = &self.facts else { return };
         let (len, block) = (facts.raw_len, BlockSums::block_bytes(facts.raw_len));
         while !bytes.is_empty() && self.fed < len {
             let index = self.fed / block;
@@ -164,8 +168,8 @@ impl BodyObserver for Proof<'_> {
             self.fed += head.len() as u64;
             bytes = rest;
             if self.fed == end {
-                let told = facts.sums.crcs().get(index as usize).copied().map(u64::from);
-                self.sound &= told == Some(self.crc.finalize());
+                let expected = facts.sums.crcs().get(index as usize).copied().map(u64::from);
+                self.sound &= expected == Some(self.crc.finalize());
                 self.crc.reset();
             }
         }
@@ -197,12 +201,12 @@ mod tests {
             (key(1), (0..300_001u32).map(|n| (n * 31 + n / 1000) as u8).collect::<Vec<_>>());
         let facts =
             Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&bytes));
-        let head = head(&meta(&facts, None, Provider::Aws), bytes.len());
+        let head = head(&to_metadata(&facts, None, Provider::Aws), bytes.len());
         let proof = |bytes: &[u8], piece: usize| {
-            let mut proof = Proof::of(&key);
+            let mut proof = StreamVerifier::new(&key);
             assert!(proof.begin(&head));
             bytes.chunks(piece).for_each(|piece| proof.received(piece));
-            proof.holds()
+            proof.is_verified()
         };
         for piece in [1000, 65_536, 70_000, 400_000] {
             assert!(proof(&bytes, piece));
@@ -228,20 +232,20 @@ mod tests {
                 key.namespace().digest(),
                 BlockSums::from_bytes(&bytes),
             );
-            meta(&facts, None, Provider::Other).meta.remove(0).1
+            to_metadata(&facts, None, Provider::Other).meta.remove(0).1
         };
-        let told_of = |text: Option<&str>, total| {
-            told(|name| text.filter(|_| name == FACTS_HEADERS[0]), total, &mine)
+        let parsed = |text: Option<&str>, total| {
+            parse(|name| text.filter(|_| name == FACTS_HEADERS[0]), total, &mine)
         };
-        assert!(matches!(told_of(None, Some(100)), Told::Nothing));
-        assert!(matches!(told_of(Some(&facts(&mine)), Some(100)), Told::Facts(_)));
-        assert!(matches!(told_of(Some(&facts(&mine)), None), Told::Facts(_)));
-        assert!(matches!(told_of(Some(&facts(&mine)), Some(101)), Told::Wrong));
-        assert!(matches!(told_of(Some(&facts(&key(2))), Some(100)), Told::Wrong));
-        assert!(matches!(told_of(Some("junk"), Some(100)), Told::Wrong));
+        assert!(matches!(parsed(None, Some(100)), StoredFacts::Missing));
+        assert!(matches!(parsed(Some(&facts(&mine)), Some(100)), StoredFacts::Valid(_)));
+        assert!(matches!(parsed(Some(&facts(&mine)), None), StoredFacts::Valid(_)));
+        assert!(matches!(parsed(Some(&facts(&mine)), Some(101)), StoredFacts::Invalid));
+        assert!(matches!(parsed(Some(&facts(&key(2))), Some(100)), StoredFacts::Invalid));
+        assert!(matches!(parsed(Some("junk"), Some(100)), StoredFacts::Invalid));
         let elsewhere =
             Key::new(Namespace::new("other", Digest::default()).into(), mine.id().clone());
-        assert!(matches!(told_of(Some(&facts(&elsewhere)), Some(100)), Told::Wrong));
+        assert!(matches!(parsed(Some(&facts(&elsewhere)), Some(100)), StoredFacts::Invalid));
     }
 
     #[test]
@@ -249,7 +253,7 @@ mod tests {
         let (key, bytes) = (key(1), vec![3; 64 * 65_536]);
         let facts =
             Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&bytes));
-        let put = meta(&facts, None, Provider::Swift);
+        let put = to_metadata(&facts, None, Provider::Swift);
         assert!(
             put.meta.len() > 1 && put.meta.iter().all(|(_, value)| value.len() <= SWIFT_FIELD_MAX)
         );
@@ -257,9 +261,9 @@ mod tests {
         let head = head(&put, bytes.len());
         let total = Some(bytes.len() as u64);
         assert!(
-            matches!(told(|name| head.header(name), total, &key), Told::Facts(back) if *back == facts)
+            matches!(parse(|name| head.header(name), total, &key), StoredFacts::Valid(back) if *back == facts)
         );
-        assert_eq!(meta(&facts, None, Provider::Aws).meta.len(), 1);
+        assert_eq!(to_metadata(&facts, None, Provider::Aws).meta.len(), 1);
     }
 
     /// What another build wrote must be read for ever: the header is compared with one that was
@@ -271,7 +275,7 @@ mod tests {
             Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&[7; 100]));
         let golden = include_str!("golden/key_header_v1.txt").trim_end();
         for provider in [Provider::Aws, Provider::Swift] {
-            let put = meta(&facts, Some(&key.canonical()), provider);
+            let put = to_metadata(&facts, Some(&key.canonical()), provider);
             let text = |put: &Put| {
                 let lines = put.meta.iter().filter(|(name, _)| name.contains("-key"));
                 lines.map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join("\n")
@@ -281,9 +285,12 @@ mod tests {
             let canonical = canonical_of(|name| head.header(name)).unwrap();
             assert_eq!(canonical, key.canonical());
             assert_eq!(Key::digest_of(&key.namespace().digest(), &canonical), *key.digest());
-            assert!(matches!(told(|name| head.header(name), Some(100), &key), Told::Facts(_)));
+            assert!(matches!(
+                parse(|name| head.header(name), Some(100), &key),
+                StoredFacts::Valid(_)
+            ));
         }
-        let old = head(&meta(&facts, None, Provider::Aws), 100);
+        let old = head(&to_metadata(&facts, None, Provider::Aws), 100);
         assert_eq!(canonical_of(|name| old.header(name)), None);
     }
 
@@ -302,10 +309,10 @@ mod tests {
             let mut kept = 0;
             for len in 0..2000 {
                 let canonical = vec![1; len];
-                let put = meta(&facts, Some(&canonical), provider);
+                let put = to_metadata(&facts, Some(&canonical), provider);
                 assert!(sum(&put) <= META_BYTES_MAX);
                 let head = head(&put, bytes.len());
-                assert!(text_of(|name| head.header(name)).is_some());
+                assert!(facts_text(|name| head.header(name)).is_some());
                 let back = canonical_of(|name| head.header(name));
                 assert!(back.is_none() || back == Some(canonical), "whole or not at all");
                 kept += usize::from(back.is_some());

@@ -1,111 +1,63 @@
 //! Saves: one PUT each, or one upload in parts.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind, Hint, Key, Op, Save, Saved, ShedReason, Slot};
 use kvtier_index::ReserveRequest;
 use kvtier_key::{BlockSums, Digest, Facts};
 use kvtier_mem::View;
-use kvtier_s3::{Checksum, Client, Conditional, FeatureSupport, Provider, Stored};
-use tokio::sync::Semaphore;
+use kvtier_s3::{Checksum, Client, Stored};
 use tokio::time::Instant;
 
-use crate::TierConfig;
-use crate::background::tenant_names::wait as wait_for_tenant_key;
-use crate::ops::batch::{Announced, Place, Together};
-use crate::ops::evict::{Room, claim};
-use crate::ops::load::{Got, Verdict, judge};
+use crate::ops::batch::{AdmissionOrder, PendingChunk, SaveBatch};
+use crate::ops::evict::{SpaceReservation, reserve};
+use crate::ops::load::{ObjectState, ReadObject, classify};
 use crate::ops::lookup::head;
-use crate::ops::metadata::{meta, told};
+use crate::ops::metadata;
 use crate::state::counters::add;
-use crate::state::scheduler::Lane;
+use crate::state::scheduler::RequestKind;
 use crate::state::shared::{Shared, enter};
 
 /// How long a save whose outcome is unknown is looked for.
-const SETTLE_MAX: Duration = Duration::from_secs(5);
-/// How many are looked for at a time; a listing finds the others.
-const SETTLES_MAX: usize = 64;
-
-/// How chunks move.
-#[derive(Debug)]
-pub struct Manner {
-    /// Whether a PUT asks the store to keep what is there already.
-    pub if_absent: AtomicBool,
-    /// Whether that is still to be found out.
-    pub if_absent_unknown: bool,
-    /// Whether the store takes such PUTs.
-    pub conditions: FeatureSupport,
-    pub multipart_above_bytes: u64,
-    pub ranges_above_bytes: u64,
-    pub part_bytes: usize,
-    pub parts_max: usize,
-    pub space_wait_max: Duration,
-    storage_class: Option<String>,
-    provider: Provider,
-    settles: Semaphore,
-}
-
-impl Manner {
-    pub fn of(config: &TierConfig, client: &Client) -> Self {
-        let provider = client.endpoint().provider();
-        let conditional = provider.conditional();
-        Manner {
-            if_absent: AtomicBool::new(config.if_absent && conditional == Conditional::Honoured),
-            conditions: FeatureSupport::conditional_puts(),
-            if_absent_unknown: config.if_absent && conditional == Conditional::Unknown,
-            multipart_above_bytes: config.multipart_above_bytes,
-            ranges_above_bytes: config.ranges_above_bytes,
-            part_bytes: config.part_bytes,
-            parts_max: config.parts_max,
-            space_wait_max: config.space_wait_max,
-            storage_class: config.storage_class.clone(),
-            provider,
-            settles: Semaphore::new(SETTLES_MAX),
-        }
-    }
-}
+const OUTCOME_CHECK_MAX: Duration = Duration::from_secs(5);
 
 /// A save that was let in.
 #[derive(Debug)]
-pub struct Asked {
+pub struct QueuedSave {
     pub op: Save,
     pub slot: Slot<Save, Saved>,
     /// Where its chunk stands in its chain.
-    pub announced: Announced,
+    pub pending: PendingChunk,
     /// The batch that it came in.
-    pub together: Arc<Together>,
+    pub batch: Arc<SaveBatch>,
     /// And where in it.
-    pub place: Place,
-    /// When that was.
+    pub order: AdmissionOrder,
+    /// TimeRange that was.
     pub begun: Instant,
 }
 
 /// A save: room first, then the key for itself, then one PUT.
-pub async fn save(shared: Arc<Shared>, asked: Asked) {
-    let Asked { op, slot, announced, together, mut place, begun } = asked;
+pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
+    let QueuedSave { op, slot, pending, batch, mut order, begun } = queued;
     let result = match slot.is_over() {
         Some(over) => Err(Error::new(over, "ended before it began").with_op("save")),
         None => {
             let deadline = Instant::from_std(slot.deadline());
             let late =
                 || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("save"));
-            let until = deadline.min(begun + shared.manner.space_wait_max);
+            let until = deadline.min(begun + shared.transfer.space_wait_max);
             let work = async {
-                let room = match room(
-                    &shared,
-                    &op,
-                    (&announced, together.are_many()),
-                    (&mut place, until),
-                )
-                .await?
-                {
-                    Ok(room) => room,
-                    Err(without) => return Ok(without),
-                };
-                place.asked();
-                put(&shared, (&op, &slot), (room, &announced), together.are_many()).await
+                let room =
+                    match room(&shared, &op, (&pending, batch.has_many()), (&mut order, until))
+                        .await?
+                    {
+                        Ok(room) => room,
+                        Err(without) => return Ok(without),
+                    };
+                order.done();
+                put(&shared, (&op, &slot), (room, &pending), batch.has_many()).await
             };
             tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| late())
         }
@@ -123,23 +75,23 @@ pub async fn save(shared: Arc<Shared>, asked: Asked) {
     let key = unsettled.then(|| op.key.clone()).filter(|key| shared.known(key.digest()).is_none());
     // The index is told of the batch before its last answer is heard, and of what is missing before
     // the next asks for room.
-    drop((announced, together));
-    drop(place);
+    drop((pending, batch));
+    drop(order);
     slot.finish(op, result);
     if let Some(key) = key
-        && let Ok(_one) = shared.manner.settles.try_acquire()
+        && let Ok(_one) = shared.transfer.outcome_checks.try_acquire()
     {
-        drop(head(&shared, &key, Instant::now() + SETTLE_MAX).await);
+        drop(head(&shared, &key, Instant::now() + OUTCOME_CHECK_MAX).await);
     }
 }
 
-/// Room for a save; or how it ends without.
+/// SpaceReservation for a save; or how it ends without.
 async fn room<'a>(
     shared: &'a Shared,
     op: &Save,
-    (announced, of_many): (&Announced, bool),
-    (place, until): (&mut Place, Instant),
-) -> Result<Result<Room<'a>, Saved>, Error> {
+    (pending, of_many): (&PendingChunk, bool),
+    (order, until): (&mut AdmissionOrder, Instant),
+) -> Result<Result<SpaceReservation<'a>, Saved>, Error> {
     let (digest, len) = (op.key.digest(), op.bytes());
     if let Some(refusal) = shared.geometry.refusal(&op.key, len) {
         return Err(refusal);
@@ -148,62 +100,62 @@ async fn room<'a>(
         return Ok(Err(Saved::Present));
     }
     let tenant = op.key.namespace().tenant();
-    wait_for_tenant_key(shared, tenant, until).await;
-    let tenant = shared.books().tenant(tenant);
+    shared.wait_for_tenant_key(tenant, until).await;
+    let tenant = shared.catalog().tenant(tenant);
     let want = ReserveRequest::new(len)
-        .with_place(announced.place())
+        .with_place(pending.place())
         .with_tenant(tenant)
         .with_digest(digest);
-    place.turn().await;
-    let claimed = claim(shared, &want, until).await;
+    order.wait().await;
+    let claimed = reserve(shared, &want, until).await;
     Ok(claimed.map_err(Saved::Shed))
 }
 
 async fn put(
     shared: &Shared,
     (op, slot): (&Save, &Slot<Save, Saved>),
-    (room, announced): (Room<'_>, &Announced),
+    (room, pending): (SpaceReservation<'_>, &PendingChunk),
     of_many: bool,
 ) -> Result<Saved, Error> {
     let (digest, len) = (op.key.digest(), op.bytes());
-    let name = shared.names.of(&op.key)?;
-    let _alone = shared.turns.change(digest).await;
+    let name = shared.names.format(&op.key)?;
+    let _alone = shared.key_locks.write(digest).await;
     if is_present(shared, digest, len, of_many) {
         return Ok(Saved::Present);
     }
     let Some(body) = whole(shared, &op.from, len).await else {
         return Ok(Saved::Shed(ShedReason::Throttled));
     };
-    let _go = shared.lanes.turn(Lane::Write).await;
+    let _permit = shared.scheduler.acquire(RequestKind::Write).await;
     if let Some(over) = slot.is_over() {
         return Err(Error::new(over, "ended before it began").with_op("save"));
     }
     // From here on until the answer nobody knows what lies there.
-    let doubt = Doubt(shared, digest);
+    let unanswered = InvalidateOnDrop(shared, digest);
     let sums = sums(shared, &op.from);
     let crc = sums.whole();
     let stored = store(shared, (&op.key, &name), &body, (slot.deadline().into(), sums)).await;
     let stored = stored.map_err(|e| shared.error("save", Some(&op.key), e))?;
-    std::mem::forget(doubt);
-    entered(shared, (&op.key, &name), (len, room, announced), (stored, crc))
+    std::mem::forget(unanswered);
+    entered(shared, (&op.key, &name), (len, room, pending), (stored, crc))
 }
 
 fn entered(
     shared: &Shared,
     (key, name): (&Key, &str),
-    (len, room, announced): (u64, Room<'_>, &Announced),
+    (len, room, pending): (u64, SpaceReservation<'_>, &PendingChunk),
     (stored, crc): (Stored, u32),
 ) -> Result<Saved, Error> {
     shared.geometry.learn(key, len);
     if let Some(room) = room.spend()
-        && !enter(shared, (key, name), len, (room, announced.place()))
+        && !enter(shared, (key, name), len, (room, pending.place()))
     {
         return Ok(Saved::Shed(ShedReason::Full));
     }
     if let Stored::New { etag: Some(etag) } = &stored {
         shared.note_facts(key, etag, crc);
     }
-    shared.outbox.ring();
+    shared.eviction_queue.notify();
     if stored == Stored::Present {
         return Ok(Saved::Present);
     }
@@ -216,7 +168,7 @@ fn entered(
 fn is_present(shared: &Shared, digest: &Digest, len: u64, of_many: bool) -> bool {
     let present = shared.known(digest) == Some(Some(len));
     match (present, of_many) {
-        (true, true) => shared.truth.touched(&[*digest]),
+        (true, true) => shared.cluster.touched(&[*digest]),
         (true, false) => shared.used(&[*digest], &Hint::default()),
         (false, _) => {}
     }
@@ -230,25 +182,27 @@ async fn store(
     body: &View,
     (deadline, sums): (Instant, BlockSums),
 ) -> kvtier_s3::Result<Stored> {
-    let (manner, began) = (&shared.manner, Instant::now());
+    let (transfer, began) = (&shared.transfer, Instant::now());
     let client = shared.client.until(deadline);
     let crc = (client.checksum() == Checksum::Crc32c).then(|| sums.whole());
     let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums);
     // Other names tell the key themselves.
     let canonical = shared.names.is_own().then(|| key.canonical());
-    let mut how = meta(&facts, canonical.as_deref(), shared.manner.provider);
+    let mut how = metadata::to_metadata(&facts, canonical.as_deref(), shared.transfer.provider);
     how.crc32c = crc;
-    how.storage_class.clone_from(&manner.storage_class);
-    let is_possible = manner.if_absent.load(Ordering::Relaxed)
-        && !manner.conditions.is_unsupported(Instant::now());
-    how.if_absent = is_possible && !shared.books().index.is_suspect(key.digest());
+    how.storage_class.clone_from(&transfer.storage_class);
+    let is_possible = transfer.if_absent.load(Ordering::Relaxed)
+        && !transfer.conditions.is_unsupported(Instant::now());
+    how.if_absent = is_possible && !shared.catalog().index.is_suspect(key.digest());
     loop {
         add(&shared.counters.conditional_puts, how.if_absent.into());
-        let parts = body.len() as u64 > manner.multipart_above_bytes;
+        let parts = body.len() as u64 > transfer.multipart_above_bytes;
         add(&shared.counters.saves_in_parts, parts.into());
         let stored = match parts {
             true => {
-                client.put_multipart(name, body, &how, (manner.part_bytes, manner.parts_max)).await
+                client
+                    .put_multipart(name, body, &how, (transfer.part_bytes, transfer.parts_max))
+                    .await
             }
             false => client.put(name, body, &how).await,
         };
@@ -260,12 +214,12 @@ async fn store(
         }
         match stored {
             Err(e) if how.if_absent && e.kind() == kvtier_s3::ErrorKind::Unsupported => {
-                manner.conditions.note_unsupported(began, Instant::now());
+                transfer.conditions.note_unsupported(began, Instant::now());
                 how.if_absent = false;
             }
             stored => {
                 if how.if_absent && stored.is_ok() {
-                    manner.conditions.note_supported();
+                    transfer.conditions.note_supported();
                 }
                 return stored;
             }
@@ -282,18 +236,26 @@ async fn is_the_chunk(
 ) -> kvtier_s3::Result<bool> {
     add(&shared.counters.heads, 1);
     let Some(object) = client.head(name).await? else { return Ok(false) };
-    let told = told(|name| object.header(name), Some(object.total()), key);
-    let got = Got { told: Some(told), len: object.total(), sound: true, ..Got::default() };
-    Ok(got.len == len
-        && matches!(judge(shared, key, &got, Some(len)), Verdict::Proven | Verdict::Unverified))
+    let facts = metadata::parse(|name| object.header(name), Some(object.total()), key);
+    let read = ReadObject {
+        facts: Some(facts),
+        len: object.total(),
+        intact: true,
+        ..ReadObject::default()
+    };
+    Ok(read.len == len
+        && matches!(
+            classify(shared, key, &read, Some(len)),
+            ObjectState::Verified | ObjectState::Unverified
+        ))
 }
 
 /// A write whose answer did not come.
-struct Doubt<'a>(&'a Shared, &'a Digest);
+struct InvalidateOnDrop<'a>(&'a Shared, &'a Digest);
 
-impl Drop for Doubt<'_> {
+impl Drop for InvalidateOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.books().doubt(self.1);
+        self.0.catalog().invalidate(self.1);
     }
 }
 

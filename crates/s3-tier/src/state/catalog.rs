@@ -9,8 +9,8 @@ use kvtier_index::{Chunk, Index, IndexEntry, InsertOutcome, Quotas, TenantId, Te
 use kvtier_key::Digest;
 use tokio::time::Instant;
 
-use crate::state::changed_keys::Watch;
-use crate::state::tenants::Tenants;
+use crate::state::changed_keys::ChangedKeys;
+use crate::state::tenants::TenantTable;
 
 /// The most keys remembered as absent.
 const ABSENT_MAX: usize = 1 << 16;
@@ -23,7 +23,7 @@ const SEEN_STEP_MS: u64 = 16;
 
 /// What is known of the bucket.
 #[derive(Debug)]
-pub struct Books {
+pub struct Catalog {
     pub index: Index,
     pub seen: Seen,
     absent: HashMap<Digest, Instant>,
@@ -34,9 +34,9 @@ pub struct Books {
     with_facts: Vec<WithFacts>,
     /// Names that do not follow from the digest.
     names: HashMap<Digest, Arc<str>>,
-    pub tenants: Tenants,
+    pub tenants: TenantTable,
     /// What changed while a listing runs, whose pages may be older.
-    pub watch: Watch,
+    pub changed_keys: ChangedKeys,
     /// Whether the whole bucket was listed once.
     pub listed: bool,
     fresh_hit_max: Duration,
@@ -59,13 +59,13 @@ struct WithFacts {
     crc: u32,
 }
 
-/// When the chunk in each slot was last seen, in steps of the tier's clock; 0 for one to be asked
+/// TimeRange the chunk in each slot was last seen, in steps of the tier's clock; 0 for one to be asked
 /// for.
 #[derive(Debug, Default)]
 pub struct Seen(Vec<u32>);
 
 impl Seen {
-    /// When the slot's chunk was last seen, in milliseconds of the tier's clock; 0 if that is
+    /// TimeRange the slot's chunk was last seen, in milliseconds of the tier's clock; 0 if that is
     /// unknown.
     pub fn ms(&self, slot: u32) -> u64 {
         self.0.get(slot as usize).map_or(0, |seen| u64::from(*seen) * SEEN_STEP_MS)
@@ -80,25 +80,25 @@ impl Seen {
         self.0[slot] = (now_ms / SEEN_STEP_MS).max(1) as u32;
     }
 
-    fn doubt(&mut self, slot: u32) {
+    fn clear(&mut self, slot: u32) {
         if let Some(seen) = self.0.get_mut(slot as usize) {
             *seen = 0;
         }
     }
 }
 
-impl Books {
-    /// Books of a bucket about which nothing is known. What was seen counts for so long.
+impl Catalog {
+    /// Catalog of a bucket about which nothing is known. What was seen counts for so long.
     pub fn new(index: Index, (fresh_hit_max, fresh_miss_max): (Duration, Duration)) -> Self {
-        Books {
+        Catalog {
             index,
             seen: Seen::default(),
             absent: HashMap::new(),
             corrupt: HashMap::new(),
             with_facts: Vec::new(),
             names: HashMap::new(),
-            tenants: Tenants::default(),
-            watch: Watch::default(),
+            tenants: TenantTable::default(),
+            changed_keys: ChangedKeys::default(),
             listed: false,
             fresh_hit_max,
             fresh_miss_max,
@@ -129,11 +129,11 @@ impl Books {
     }
 
     /// Enters a chunk that somebody tells of: whether it is there is still to be seen.
-    pub fn hear_of(&mut self, chunk: Chunk) -> InsertOutcome {
+    pub fn insert_unseen(&mut self, chunk: Chunk) -> InsertOutcome {
         let inserted = self.index.insert(chunk);
         // The slot may have been another chunk's.
         if let InsertOutcome::New(slot) = inserted {
-            self.seen.doubt(slot);
+            self.seen.clear(slot);
         }
         inserted
     }
@@ -167,7 +167,7 @@ impl Books {
     }
 
     /// Remembers the names of the tenants of these keys; runs of one tenant are looked at once.
-    pub fn meet(&mut self, keys: &[Key]) {
+    pub fn note_tenants(&mut self, keys: &[Key]) {
         let same = |a: &Key, b: &Key| a.namespace().tenant() == b.namespace().tenant();
         keys.chunk_by(same).for_each(|run| _ = self.tenant(run[0].namespace().tenant()));
     }
@@ -178,24 +178,24 @@ impl Books {
     }
 
     /// Limits what tenants may have.
-    pub fn limit(&mut self, quotas: &Quotas) {
+    pub fn set_quotas(&mut self, quotas: &Quotas) {
         self.index.set_fair_sharing(quotas.fair);
-        self.limit_one(OTHER_TENANTS, quotas.others);
-        quotas.by_tenant.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
+        self.set_quota(OTHER_TENANTS, quotas.others);
+        quotas.by_tenant.iter().for_each(|(name, bytes)| self.set_quota(name, Some(*bytes)));
     }
 
     /// Limits what one tenant may have, or all others.
-    pub fn limit_one(&mut self, name: &str, bytes: Option<u64>) {
-        self.tenants.limit(name, bytes, &mut self.index);
+    pub fn set_quota(&mut self, name: &str, bytes: Option<u64>) {
+        self.tenants.set_quota(name, bytes, &mut self.index);
     }
 
     /// How much a tenant may have, in bytes. Whose chunks nobody knows is none of the others.
-    pub fn limit_of(&self, tenant: TenantId) -> Option<u64> {
-        self.tenants.limit_of(tenant)
+    pub fn quota_of(&self, tenant: TenantId) -> Option<u64> {
+        self.tenants.quota_of(tenant)
     }
 
     /// A chunk whose tenant is not known, or was said to be another, is its key's tenant's.
-    pub fn adopt(&mut self, key: &Key) {
+    pub fn set_tenant(&mut self, key: &Key) {
         if key.namespace().tenant().is_empty() {
             return;
         }
@@ -214,7 +214,7 @@ impl Books {
 
     /// The chunk was seen just now.
     pub fn confirm(&mut self, digest: &Digest, now_ms: u64) {
-        self.changed(*digest);
+        self.note_changed(*digest);
         self.absent.remove(digest);
         // One that its set hides too.
         if let Some(slot) = self.index.slot(digest) {
@@ -223,11 +223,11 @@ impl Books {
     }
 
     /// Nobody knows what became of a request that changes the key: the next to ask asks the bucket.
-    pub fn doubt(&mut self, digest: &Digest) {
-        self.changed(*digest);
+    pub fn invalidate(&mut self, digest: &Digest) {
+        self.note_changed(*digest);
         self.absent.remove(digest);
         if let Some(slot) = self.index.slot(digest) {
-            self.seen.doubt(slot);
+            self.seen.clear(slot);
         }
     }
 
@@ -248,7 +248,7 @@ impl Books {
     }
 
     /// A victim is not remembered any more, though it is there.
-    pub fn let_go(&mut self, digest: &Digest) {
+    pub fn drop_entry(&mut self, digest: &Digest) {
         self.index.finish_evict(digest);
         self.names.remove(digest);
     }
@@ -275,7 +275,7 @@ impl Books {
 
     /// The key's object, of that version, failed its checks: a miss until it is another.
     pub fn note_corrupt(&mut self, digest: &Digest, etag: Option<&str>) {
-        self.doubt(digest);
+        self.invalidate(digest);
         self.index.mark_suspect(digest);
         if self.corrupt.len() >= CORRUPT_MAX {
             self.corrupt.clear();
@@ -303,7 +303,7 @@ impl Books {
     }
 
     /// What lies there now was written since.
-    pub fn acquit(&mut self, digest: &Digest) {
+    pub fn clear_corrupt(&mut self, digest: &Digest) {
         self.corrupt.remove(digest);
         self.index.clear_suspect(digest);
     }
@@ -314,8 +314,8 @@ impl Books {
     }
 
     /// The key changed: a listing that is under way may tell of it as it was before.
-    pub fn changed(&mut self, digest: Digest) {
-        self.watch.note(digest);
+    pub fn note_changed(&mut self, digest: Digest) {
+        self.changed_keys.note(digest);
     }
 
     /// Whether the whole bucket was listed once.
@@ -344,9 +344,9 @@ mod tests {
 
     use super::*;
 
-    fn books() -> Books {
+    fn catalog() -> Catalog {
         let index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
-        Books::new(index, (Duration::from_secs(60), Duration::from_secs(1)))
+        Catalog::new(index, (Duration::from_secs(60), Duration::from_secs(1)))
     }
 
     fn chunk(n: u32) -> Chunk {
@@ -355,59 +355,59 @@ mod tests {
 
     #[test]
     fn what_others_tell_of_is_in_doubt_whatever_had_its_slot_before() {
-        let (mut books, a, b) = (books(), chunk(1), chunk(2));
-        let InsertOutcome::New(slot) = books.hear_of(a) else { panic!("new") };
-        books.confirm(&a.digest, 1000);
-        assert_eq!(books.known(&a.digest, 1000), Some(Some(10)));
-        books.forget(&a.digest).unwrap();
-        assert_eq!(books.hear_of(b), InsertOutcome::New(slot), "the slot is reused");
-        assert_eq!(books.known(&b.digest, 1000), None, "nobody saw it");
+        let (mut catalog, a, b) = (catalog(), chunk(1), chunk(2));
+        let InsertOutcome::New(slot) = catalog.insert_unseen(a) else { panic!("new") };
+        catalog.confirm(&a.digest, 1000);
+        assert_eq!(catalog.known(&a.digest, 1000), Some(Some(10)));
+        catalog.forget(&a.digest).unwrap();
+        assert_eq!(catalog.insert_unseen(b), InsertOutcome::New(slot), "the slot is reused");
+        assert_eq!(catalog.known(&b.digest, 1000), None, "nobody saw it");
     }
 
     #[test]
     fn what_is_held_is_believed_however_old_but_not_when_in_doubt() {
-        let (mut books, a) = (books(), chunk(1));
-        let _ = books.hear_of(a);
-        books.index.hold(&[a.digest], u64::MAX).unwrap();
-        assert_eq!(books.known(&a.digest, 500), None, "heard of, and held");
-        books.confirm(&a.digest, 500);
-        assert_eq!(books.known(&a.digest, 10_000_000), Some(Some(10)));
-        books.doubt(&a.digest);
-        assert_eq!(books.known(&a.digest, 500), None);
+        let (mut catalog, a) = (catalog(), chunk(1));
+        let _ = catalog.insert_unseen(a);
+        catalog.index.hold(&[a.digest], u64::MAX).unwrap();
+        assert_eq!(catalog.known(&a.digest, 500), None, "heard of, and held");
+        catalog.confirm(&a.digest, 500);
+        assert_eq!(catalog.known(&a.digest, 10_000_000), Some(Some(10)));
+        catalog.invalidate(&a.digest);
+        assert_eq!(catalog.known(&a.digest, 500), None);
     }
 
     #[test]
     fn who_believes_nothing_asks_in_the_same_moment_too() {
         let index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
-        let (mut books, a) = (Books::new(index, (Duration::ZERO, Duration::ZERO)), chunk(1));
-        let _ = books.hear_of(a);
+        let (mut catalog, a) = (Catalog::new(index, (Duration::ZERO, Duration::ZERO)), chunk(1));
+        let _ = catalog.insert_unseen(a);
         for now_ms in [0, 1, SEEN_STEP_MS, 10 * SEEN_STEP_MS] {
-            books.confirm(&a.digest, now_ms);
-            assert_eq!(books.known(&a.digest, now_ms), None, "at {now_ms} ms");
+            catalog.confirm(&a.digest, now_ms);
+            assert_eq!(catalog.known(&a.digest, now_ms), None, "at {now_ms} ms");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_failed_its_checks_is_checked_anew_after_a_while() {
-        let (mut books, a) = (books(), chunk(1));
-        let _ = books.hear_of(a);
-        books.note_corrupt(&a.digest, Some("one"));
-        assert!(books.is_corrupt(&a.digest, Some("one")) && books.is_corrupt(&a.digest, None));
-        assert!(!books.is_corrupt(&a.digest, Some("two")), "another version");
+        let (mut catalog, a) = (catalog(), chunk(1));
+        let _ = catalog.insert_unseen(a);
+        catalog.note_corrupt(&a.digest, Some("one"));
+        assert!(catalog.is_corrupt(&a.digest, Some("one")) && catalog.is_corrupt(&a.digest, None));
+        assert!(!catalog.is_corrupt(&a.digest, Some("two")), "another version");
         tokio::time::advance(CORRUPT_FOR).await;
-        assert!(!books.is_corrupt(&a.digest, Some("one")));
-        books.note_corrupt(&a.digest, None);
-        assert!(books.is_corrupt(&a.digest, Some("one")), "no version was told");
+        assert!(!catalog.is_corrupt(&a.digest, Some("one")));
+        catalog.note_corrupt(&a.digest, None);
+        assert!(catalog.is_corrupt(&a.digest, Some("one")), "no version was told");
     }
 
     #[test]
     fn names_go_with_their_chunks() {
-        let (mut books, a) = (books(), chunk(1));
-        books.note_name(&a.digest, "nobody's");
-        assert_eq!(books.names_len(), 0);
-        let _ = books.hear_of(a);
-        books.note_name(&a.digest, "m@1");
-        books.forget(&a.digest).unwrap();
-        assert_eq!(books.names_len(), 0);
+        let (mut catalog, a) = (catalog(), chunk(1));
+        catalog.note_name(&a.digest, "nobody's");
+        assert_eq!(catalog.names_len(), 0);
+        let _ = catalog.insert_unseen(a);
+        catalog.note_name(&a.digest, "m@1");
+        catalog.forget(&a.digest).unwrap();
+        assert_eq!(catalog.names_len(), 0);
     }
 }

@@ -12,20 +12,20 @@ const BITS: u64 = 1 << 26;
 
 /// Which keys changed while a listing runs, whose pages may tell of them as they were before.
 #[derive(Debug, Default)]
-pub struct Watch(Option<Changed>);
+pub struct ChangedKeys(Option<ChangedSet>);
 
 #[derive(Debug, Default)]
-struct Changed {
+struct ChangedSet {
     keys: HashSet<Digest>,
     /// More than that: some that did not change seem to have. The listing is too old for those,
     /// and leaves them as they are.
     more: Vec<u64>,
 }
 
-impl Watch {
+impl ChangedKeys {
     /// A listing begins.
     pub fn begin(&mut self) {
-        self.0 = Some(Changed::default());
+        self.0 = Some(ChangedSet::default());
     }
 
     /// It is over.
@@ -35,7 +35,7 @@ impl Watch {
 
     /// The key was saved, deleted, or looked at just now.
     pub fn note(&mut self, digest: Digest) {
-        let Some(Changed { keys, more }) = &mut self.0 else { return };
+        let Some(ChangedSet { keys, more }) = &mut self.0 else { return };
         if keys.len() < CHANGED_MAX {
             keys.insert(digest);
         } else if !keys.contains(&digest) {
@@ -49,7 +49,7 @@ impl Watch {
     /// always.
     pub fn has(&self, digest: &Digest) -> bool {
         let (word, bit) = place(digest);
-        let noted = |Changed { keys, more }: &Changed| {
+        let noted = |ChangedSet { keys, more }: &ChangedSet| {
             keys.contains(digest) || more.get(word).is_some_and(|bits| bits & bit != 0)
         };
         self.0.as_ref().is_some_and(noted)
@@ -72,27 +72,27 @@ mod tests {
 
     #[test]
     fn it_notes_while_a_listing_runs() {
-        let (mut watch, one) = (Watch::default(), digest(1));
-        watch.note(one);
-        assert!(!watch.has(&one), "nobody lists");
-        watch.begin();
-        watch.note(one);
-        assert!(watch.has(&one) && !watch.has(&digest(2)));
-        watch.begin();
-        assert!(!watch.has(&one));
-        watch.end();
-        watch.note(one);
-        assert!(!watch.has(&one));
+        let (mut changed, one) = (ChangedKeys::default(), digest(1));
+        changed.note(one);
+        assert!(!changed.has(&one), "nobody lists");
+        changed.begin();
+        changed.note(one);
+        assert!(changed.has(&one) && !changed.has(&digest(2)));
+        changed.begin();
+        assert!(!changed.has(&one));
+        changed.end();
+        changed.note(one);
+        assert!(!changed.has(&one));
     }
 
     #[test]
     fn of_very_many_all_are_known_and_few_others_seem_to_be() {
-        let mut watch = Watch::default();
-        watch.begin();
+        let mut changed = ChangedKeys::default();
+        changed.begin();
         let many = CHANGED_MAX + CHANGED_MAX / 4;
-        (0..many).for_each(|n| watch.note(digest(n)));
-        assert!((0..many).all(|n| watch.has(&digest(n))));
-        let others = (many..many + 100_000).filter(|n| watch.has(&digest(*n))).count();
+        (0..many).for_each(|n| changed.note(digest(n)));
+        assert!((0..many).all(|n| changed.has(&digest(n))));
+        let others = (many..many + 100_000).filter(|n| changed.has(&digest(*n))).count();
         assert!(others < 1000, "{others} of 100,000");
     }
 }

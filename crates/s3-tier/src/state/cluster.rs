@@ -1,4 +1,4 @@
-//! The truth of the bucket, whoever writes to it: the listing is the authority on what is there; a
+//! The cluster of the bucket, whoever writes to it: the listing is the authority on what is there; a
 //! snapshot of the index makes a start fast; journals of all nodes keep the order of use; a lease
 //! says who evicts. The bucket's own doings (versions, rules, unfinished uploads) are looked after
 //! too.
@@ -16,8 +16,8 @@ use kvtier_s3::Client;
 use tokio::sync::Notify;
 
 use crate::TierConfig;
-use crate::state::journal::Journal;
-use crate::state::lease::Lease;
+use crate::state::journal::NodeJournal;
+use crate::state::lease::EpochLease;
 use crate::state::paths::Paths;
 use crate::state::shares::Shares;
 use crate::sync_config::{Evictor, SyncConfig};
@@ -29,39 +29,39 @@ const OVER: f64 = 1.05;
 /// How many tiers this process has opened.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
-/// What a tier keeps about the truth of its bucket.
+/// What a tier keeps about the cluster of its bucket.
 #[derive(Debug)]
-pub struct Truth {
+pub struct ClusterState {
     pub config: SyncConfig,
     pub paths: Paths,
     /// Which node it is: no other ever had this name.
     pub node: String,
-    pub journal: Journal,
-    pub lease: Mutex<Lease>,
-    pub told: Mutex<Told>,
+    pub journal: NodeJournal,
+    pub lease: Mutex<EpochLease>,
+    pub notes: Mutex<StatusNotes>,
     /// Held while the lease's object is written, so that the last word is ours.
-    pub writing: tokio::sync::Mutex<()>,
+    pub lease_write: tokio::sync::Mutex<()>,
     /// Held while a snapshot is written: one that ends later must not be the older.
-    pub snapshotting: tokio::sync::Mutex<()>,
+    pub snapshot_write: tokio::sync::Mutex<()>,
     /// Whether there is a cap: without one nobody counts, evicts or notes anything.
     pub capped: bool,
-    pub over: AtomicBool,
+    pub is_shut_down: AtomicBool,
     /// Whether the snapshot that others left was read, or cannot be: it is not written over
     /// before.
     pub read_snapshot: AtomicBool,
-    /// When the last whole listing began, by the tier's clock.
+    /// TimeRange the last whole listing began, by the tier's clock.
     pub listed_ms: AtomicI64,
     /// The epoch of ours for which the order of use that others left was looked for: nothing is
     /// deleted before.
     pub caught_up: AtomicU64,
-    /// Told when the lease became ours.
+    /// StatusNotes when the lease became ours.
     pub took_over: Notify,
     /// Notified when the key of tenants is known, or another one.
     pub key_known: Notify,
     /// How much of the free room this node may fill before it hears of the others.
     pub shares: Shares,
     /// Notified when nodes should tell each other soon what they did: room is short.
-    pub hurry: Notify,
+    pub round_requested: Notify,
     /// Objects of an earlier build that name tenants may be there.
     pub may_name_tenants: AtomicBool,
 }
@@ -73,7 +73,7 @@ pub const ANY: u64 = u64::MAX;
 
 /// What an operator should know.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct StatusNotes {
     pub caveats: Vec<String>,
     /// Why there is no lease here.
     pub lease: Option<String>,
@@ -87,28 +87,28 @@ pub struct Told {
     pub journal: Option<String>,
 }
 
-impl Truth {
+impl ClusterState {
     /// Of a bucket under this prefix, which is empty or ends in a slash.
     pub fn new(config: &TierConfig, root: &str) -> Self {
         let (capped, config) = (config.capacity_bytes.is_some(), config.sync);
-        Truth {
+        ClusterState {
             config,
             paths: Paths::under(root),
             node: node(),
-            journal: Journal::default(),
-            lease: Mutex::new(Lease::new(config.lease_term.as_millis() as u64)),
-            told: Mutex::default(),
-            writing: tokio::sync::Mutex::default(),
-            snapshotting: tokio::sync::Mutex::default(),
+            journal: NodeJournal::default(),
+            lease: Mutex::new(EpochLease::new(config.lease_term.as_millis() as u64)),
+            notes: Mutex::default(),
+            lease_write: tokio::sync::Mutex::default(),
+            snapshot_write: tokio::sync::Mutex::default(),
             capped,
-            over: AtomicBool::new(false),
+            is_shut_down: AtomicBool::new(false),
             read_snapshot: AtomicBool::new(false),
             listed_ms: AtomicI64::new(i64::MIN),
             caught_up: AtomicU64::new(FIRST),
             took_over: Notify::new(),
             key_known: Notify::new(),
             shares: Shares::default(),
-            hurry: Notify::new(),
+            round_requested: Notify::new(),
             may_name_tenants: AtomicBool::new(true),
         }
     }
@@ -125,15 +125,15 @@ impl Truth {
     }
 
     /// Room is short, or was made: the other nodes should hear of it soon, and this one of them.
-    pub fn hurry(&self) {
+    pub fn request_exchange(&self) {
         if self.shares.has_others() {
-            self.hurry.notify_one();
+            self.round_requested.notify_one();
         }
     }
 
     /// The next round comes as soon as it may.
-    pub fn ask_for_round(&self) {
-        self.hurry.notify_one();
+    pub fn request_round(&self) {
+        self.round_requested.notify_one();
     }
 
     /// Whether it is known in which order chunks were used when this epoch of ours began, or cannot
@@ -196,8 +196,8 @@ impl Truth {
         if !self.capped {
             return Vec::new();
         }
-        let told = self.told();
-        let who = match (self.config.evictor, &told.holder) {
+        let notes = self.notes();
+        let who = match (self.config.evictor, &notes.holder) {
             (Evictor::Single, _) => "this node evicts, by its settings".to_owned(),
             (Evictor::Never, _) => "other nodes evict, by this one's settings".to_owned(),
             (Evictor::Lease, _) if self.lease().may_act(now_ms) => {
@@ -207,27 +207,27 @@ impl Truth {
             (Evictor::Lease, None) => "no node evicts yet".to_owned(),
         };
         let some = [
-            told.lease.clone(),
-            told.foreign_leases.clone(),
-            told.snapshot.clone(),
-            told.journal.clone(),
+            notes.lease.clone(),
+            notes.foreign_leases.clone(),
+            notes.snapshot.clone(),
+            notes.journal.clone(),
         ];
         std::iter::once(who)
             .chain(some.into_iter().flatten())
-            .chain(told.caveats.iter().cloned())
+            .chain(notes.caveats.iter().cloned())
             .collect()
     }
 
-    pub fn lease(&self) -> MutexGuard<'_, Lease> {
+    pub fn lease(&self) -> MutexGuard<'_, EpochLease> {
         self.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn notes(&self) -> MutexGuard<'_, StatusNotes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn holder(&self) -> Option<String> {
-        self.told().holder.clone().filter(|holder| *holder != self.node)
+        self.notes().holder.clone().filter(|holder| *holder != self.node)
     }
 
     /// Unix time in milliseconds by the store's clock, as far as it is known.

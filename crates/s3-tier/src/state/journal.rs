@@ -11,8 +11,8 @@ use tokio::time::Instant;
 /// first.
 const WAITING_MAX: usize = 1 << 16;
 /// So many go at once, so that the most recent do not each look for one.
-const SHED: usize = WAITING_MAX / 4;
-/// When something happened is noted in steps of so many milliseconds.
+const DROPPED_AT_ONCE: usize = WAITING_MAX / 4;
+/// TimeRange something happened is noted in steps of so many milliseconds.
 const STEP_MS: u64 = 250;
 /// An object tells at most so many times apart: when it could not be written for long, steps are
 /// made longer.
@@ -25,21 +25,21 @@ pub const OBJECTS_MAX: usize = 64;
 
 /// This node's journal.
 #[derive(Debug)]
-pub struct Journal {
+pub struct NodeJournal {
     began: Instant,
-    waiting: Mutex<Waiting>,
+    unwritten: Mutex<Unwritten>,
 }
 
 /// A record, and in which step since the journal began it was noted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Noted {
+pub struct TimedRecord {
     step: u32,
     record: Record,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    records: Vec<Noted>,
+struct Unwritten {
+    records: Vec<TimedRecord>,
     /// The number of the next object.
     next: u64,
     /// Numbers of objects that were written and may still be there.
@@ -48,72 +48,72 @@ struct Waiting {
     noted: u64,
 }
 
-impl Default for Journal {
+impl Default for NodeJournal {
     fn default() -> Self {
-        Journal { began: Instant::now(), waiting: Mutex::default() }
+        NodeJournal { began: Instant::now(), unwritten: Mutex::default() }
     }
 }
 
-impl Journal {
+impl NodeJournal {
     /// Notes what happened just now, in the order of use.
     pub fn note(&self, records: impl IntoIterator<Item = Record>) {
-        let mut waiting = self.waiting();
+        let mut unwritten = self.unwritten();
         let step = (self.now_ms() / STEP_MS) as u32;
         for record in records {
-            if waiting.records.len() == WAITING_MAX {
-                waiting.shrink();
+            if unwritten.records.len() == WAITING_MAX {
+                unwritten.shrink();
             }
-            waiting.records.push(Noted { step, record });
-            waiting.noted += 1;
+            unwritten.records.push(TimedRecord { step, record });
+            unwritten.noted += 1;
         }
     }
 
     /// How much was noted in all.
     pub fn noted(&self) -> u64 {
-        self.waiting().noted
+        self.unwritten().noted
     }
 
     /// What is to be written now: the object's number, and its records. `None` when nothing
     /// happened.
-    pub fn take(&self) -> Option<(u64, Vec<Noted>)> {
-        let mut waiting = self.waiting();
-        let records = last_touches(std::mem::take(&mut waiting.records));
+    pub fn take(&self) -> Option<(u64, Vec<TimedRecord>)> {
+        let mut unwritten = self.unwritten();
+        let records = last_touches(std::mem::take(&mut unwritten.records));
         if records.is_empty() {
             return None;
         }
-        waiting.next += 1;
-        Some((waiting.next, records))
+        unwritten.next += 1;
+        Some((unwritten.next, records))
     }
 
     /// What is still to be written, in its order.
     pub fn waiting_records(&self) -> Vec<Record> {
-        self.waiting().records.iter().map(|noted| noted.record).collect()
+        self.unwritten().records.iter().map(|noted| noted.record).collect()
     }
 
     /// The object's bytes. `at_ms` is now, in Unix milliseconds by the store's clock.
-    pub fn encode(&self, at_ms: u64, records: &[Noted]) -> Vec<u8> {
+    pub fn encode(&self, at_ms: u64, records: &[TimedRecord]) -> Vec<u8> {
         encode((at_ms, self.now_ms()), records)
     }
 
     /// The object was written. Answers the number of one that is too many.
     pub fn wrote(&self, number: u64) -> Option<u64> {
-        let mut waiting = self.waiting();
-        waiting.written.push_back(number);
-        (waiting.written.len() > OBJECTS_MAX).then(|| waiting.written.pop_front()).flatten()
+        let mut unwritten = self.unwritten();
+        unwritten.written.push_back(number);
+        (unwritten.written.len() > OBJECTS_MAX).then(|| unwritten.written.pop_front()).flatten()
     }
 
     /// It could not be written: its records wait for the next, before what happened since.
-    pub fn give_back(&self, records: Vec<Noted>) {
-        let mut waiting = self.waiting();
-        let since = std::mem::replace(&mut waiting.records, records);
-        waiting.records.extend(since);
-        if waiting.records.len() > WAITING_MAX {
-            waiting.shrink();
+    pub fn restore(&self, records: Vec<TimedRecord>) {
+        let mut unwritten = self.unwritten();
+        let since = std::mem::replace(&mut unwritten.records, records);
+        unwritten.records.extend(since);
+        if unwritten.records.len() > WAITING_MAX {
+            unwritten.shrink();
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unwritten(&self) -> MutexGuard<'_, Unwritten> {
+        self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now_ms(&self) -> u64 {
@@ -121,13 +121,13 @@ impl Journal {
     }
 }
 
-impl Waiting {
+impl Unwritten {
     /// Of several touches of one chunk the last stays; if that is not enough, the oldest touches
     /// go, and then the oldest of all.
     fn shrink(&mut self) {
         self.records = last_touches(std::mem::take(&mut self.records));
         for touches_only in [true, false] {
-            let mut over = self.records.len().saturating_sub(WAITING_MAX - SHED);
+            let mut over = self.records.len().saturating_sub(WAITING_MAX - DROPPED_AT_ONCE);
             self.records.retain(|noted| {
                 let goes = over > 0 && (!touches_only || matches!(noted.record, Record::Touch(_)));
                 over -= usize::from(goes);
@@ -139,14 +139,14 @@ impl Waiting {
 
 /// An object's bytes: a batch for each step, at its own time. Now is `at_ms` for the store, and
 /// `now_ms` since the journal began.
-fn encode((at_ms, now_ms): (u64, u64), records: &[Noted]) -> Vec<u8> {
+fn encode((at_ms, now_ms): (u64, u64), records: &[TimedRecord]) -> Vec<u8> {
     let mut width = 1;
     while runs(records, width).count() > TIMES_MAX {
         width *= 2;
     }
     let mut bytes = Vec::new();
     for run in runs(records, width) {
-        // A step made longer is told by its end: what went was there until then.
+        // A step made longer is decoded by its end: what went was there until then.
         let ago_ms =
             run.last().map_or(0, |noted| now_ms.saturating_sub(u64::from(noted.step) * STEP_MS));
         let some: Vec<Record> = run.iter().map(|noted| noted.record).collect();
@@ -156,14 +156,14 @@ fn encode((at_ms, now_ms): (u64, u64), records: &[Noted]) -> Vec<u8> {
 }
 
 /// The records of so many steps each.
-fn runs(records: &[Noted], width: u32) -> impl Iterator<Item = &[Noted]> {
+fn runs(records: &[TimedRecord], width: u32) -> impl Iterator<Item = &[TimedRecord]> {
     records.chunk_by(move |a, b| a.step / width == b.step / width)
 }
 
 /// Of several touches of one chunk the last is enough.
-fn last_touches(records: Vec<Noted>) -> Vec<Noted> {
+fn last_touches(records: Vec<TimedRecord>) -> Vec<TimedRecord> {
     let mut seen = HashSet::new();
-    let mut kept: Vec<Noted> =
+    let mut kept: Vec<TimedRecord> =
         records
             .into_iter()
             .rev()
@@ -186,45 +186,46 @@ mod tests {
         Digest::derive("test", &n.to_le_bytes())
     }
 
-    fn plain(records: &[Noted]) -> Vec<Record> {
+    fn plain(records: &[TimedRecord]) -> Vec<Record> {
         records.iter().map(|noted| noted.record).collect()
     }
 
-    fn at(step: usize, n: usize) -> Noted {
-        Noted { step: step as u32, record: Record::Insert(Chunk::new(digest(n), 1, 1)) }
+    fn at(step: usize, n: usize) -> TimedRecord {
+        TimedRecord { step: step as u32, record: Record::Insert(Chunk::new(digest(n), 1, 1)) }
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_happened_is_told_with_its_time() {
         let records = [at(0, 1), at(0, 2), at(4, 3), at(120, 4)];
         let bytes = encode((1_000_000, 30_500), &records);
-        let told: Vec<(u64, usize)> =
+        let decoded: Vec<(u64, usize)> =
             format::decode(&bytes).map(|batch| (batch.at_ms, batch.records.len())).collect();
-        assert_eq!(told, [(969_500, 2), (970_500, 1), (999_500, 1)]);
-        let journal = Journal::default();
+        assert_eq!(decoded, [(969_500, 2), (970_500, 1), (999_500, 1)]);
+        let journal = NodeJournal::default();
         journal.note([Record::Touch(digest(1))]);
         tokio::time::advance(std::time::Duration::from_millis(2 * STEP_MS)).await;
         journal.note([Record::Touch(digest(2))]);
         let (_, records) = journal.take().unwrap();
         let bytes = journal.encode(1_000_000, &records);
-        let told: Vec<u64> = format::decode(&bytes).map(|batch| batch.at_ms).collect();
-        assert!(told == [1_000_000 - 2 * STEP_MS, 1_000_000], "{told:?}");
+        let decoded: Vec<u64> = format::decode(&bytes).map(|batch| batch.at_ms).collect();
+        assert!(decoded == [1_000_000 - 2 * STEP_MS, 1_000_000], "{decoded:?}");
     }
 
     #[test]
     fn an_object_that_waited_for_hours_is_no_longer_than_may_be() {
-        let records: Vec<Noted> = (0..WAITING_MAX).map(|n| at(n, n)).collect();
+        let records: Vec<TimedRecord> = (0..WAITING_MAX).map(|n| at(n, n)).collect();
         let bytes = encode((1 << 40, 1 << 30), &records);
         assert!(bytes.len() <= OBJECT_BYTES_MAX, "{}", bytes.len());
-        let told: Vec<Record> = format::decode(&bytes).flat_map(|batch| batch.records).collect();
+        let decoded: Vec<Record> = format::decode(&bytes).flat_map(|batch| batch.records).collect();
         assert!(
-            told == plain(&records) && format::decode(&bytes).is_sorted_by_key(|batch| batch.at_ms)
+            decoded == plain(&records)
+                && format::decode(&bytes).is_sorted_by_key(|batch| batch.at_ms)
         );
     }
 
     #[test]
     fn touches_are_aggregated_and_what_could_not_be_written_waits() {
-        let journal = Journal::default();
+        let journal = NodeJournal::default();
         assert_eq!(journal.take(), None);
         let (a, b) = (digest(1), digest(2));
         journal.note([Record::Touch(a), Record::Touch(b), Record::Remove(b), Record::Touch(a)]);
@@ -234,7 +235,7 @@ mod tests {
             (1, vec![Record::Touch(b), Record::Remove(b), Record::Touch(a)])
         );
         journal.note([Record::Touch(b)]);
-        journal.give_back(records);
+        journal.restore(records);
         let (number, records) = journal.take().unwrap();
         assert_eq!(
             (number, plain(&records)),
@@ -245,7 +246,7 @@ mod tests {
 
     #[test]
     fn it_is_bounded_in_memory_and_in_the_bucket_and_forgets_old_touches_first() {
-        let journal = Journal::default();
+        let journal = NodeJournal::default();
         let chunk = Chunk::new(digest(0), 1, 1);
         journal.note([Record::Insert(chunk)]);
         journal.note((1..=200_000).map(|n| Record::Touch(digest(n))));

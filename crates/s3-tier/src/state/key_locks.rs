@@ -10,129 +10,129 @@ use tokio::time::Instant;
 
 /// The keys that somebody is at; no more than ops in flight and victims of one batch.
 #[derive(Debug, Default)]
-pub struct Turns(Mutex<HashMap<Digest, Turn>>);
+pub struct KeyLocks(Mutex<HashMap<Digest, KeyState>>);
 
 #[derive(Debug, Default)]
-struct Turn {
+struct KeyState {
     /// How many look, change or wait.
-    here: u32,
-    /// How many changes began.
-    changes: u64,
-    busy: bool,
-    over: Arc<Notify>,
+    users: u32,
+    /// How many writes began.
+    writes: u64,
+    is_locked: bool,
+    released: Arc<Notify>,
 }
 
 /// Somebody asks the bucket about a key.
 #[derive(Debug)]
-pub struct Look<'a> {
-    turns: &'a Turns,
+pub struct ReadVersion<'a> {
+    locks: &'a KeyLocks,
     digest: Digest,
-    /// The changes that had begun; `None` when one was under way.
-    changes: Option<u64>,
+    /// The writes that had begun; `None` when one was under way.
+    writes: Option<u64>,
     began: Instant,
 }
 
 /// Somebody writes or deletes a key's object, alone.
 #[derive(Debug)]
-pub struct Change<'a> {
-    turns: &'a Turns,
+pub struct WriteGuard<'a> {
+    locks: &'a KeyLocks,
     digest: Digest,
-    mine: bool,
+    held: bool,
 }
 
-impl Turns {
+impl KeyLocks {
     /// Begins to look. What is seen is true for the index only if the look [is
-    /// current](Look::is_current) in the end.
-    pub fn look(&self, digest: &Digest) -> Look<'_> {
+    /// current](ReadVersion::is_current) in the end.
+    pub fn read(&self, digest: &Digest) -> ReadVersion<'_> {
         let mut all = self.lock();
-        let turn = all.entry(*digest).or_default();
-        turn.here += 1;
-        let changes = (!turn.busy).then_some(turn.changes);
-        Look { turns: self, digest: *digest, changes, began: Instant::now() }
+        let state = all.entry(*digest).or_default();
+        state.users += 1;
+        let writes = (!state.is_locked).then_some(state.writes);
+        ReadVersion { locks: self, digest: *digest, writes, began: Instant::now() }
     }
 
-    /// Waits until nobody else changes the key.
-    pub async fn change(&self, digest: &Digest) -> Change<'_> {
-        let mut change = self.join(digest);
-        while !change.mine {
-            let over = Arc::clone(&self.lock().entry(*digest).or_default().over);
-            let notified = over.notified();
-            if !change.try_begin() {
+    /// Waits until nobody else writes the key.
+    pub async fn write(&self, digest: &Digest) -> WriteGuard<'_> {
+        let mut guard = self.join(digest);
+        while !guard.held {
+            let released = Arc::clone(&self.lock().entry(*digest).or_default().released);
+            let notified = released.notified();
+            if !guard.try_begin() {
                 notified.await;
             }
         }
-        change
+        guard
     }
 
     /// Changes the key if nobody else does.
-    pub fn try_change(&self, digest: &Digest) -> Option<Change<'_>> {
-        let mut change = self.join(digest);
-        change.try_begin().then_some(change)
+    pub fn try_write(&self, digest: &Digest) -> Option<WriteGuard<'_>> {
+        let mut guard = self.join(digest);
+        guard.try_begin().then_some(guard)
     }
 
-    fn join(&self, digest: &Digest) -> Change<'_> {
-        let mut change = Change { turns: self, digest: *digest, mine: false };
-        self.lock().entry(*digest).or_default().here += 1;
-        change.try_begin();
-        change
+    fn join(&self, digest: &Digest) -> WriteGuard<'_> {
+        let mut guard = WriteGuard { locks: self, digest: *digest, held: false };
+        self.lock().entry(*digest).or_default().users += 1;
+        guard.try_begin();
+        guard
     }
 
-    fn leave(&self, digest: &Digest, change: bool) {
+    fn leave(&self, digest: &Digest, is_write: bool) {
         let mut all = self.lock();
-        let Some(turn) = all.get_mut(digest) else { return };
-        turn.here -= 1;
-        if change {
-            turn.busy = false;
-            turn.over.notify_one();
+        let Some(state) = all.get_mut(digest) else { return };
+        state.users -= 1;
+        if is_write {
+            state.is_locked = false;
+            state.released.notify_one();
         }
-        if turn.here == 0 {
+        if state.users == 0 {
             all.remove(digest);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Turn>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, KeyState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Look<'_> {
-    /// When it began: what it shows of the bucket is no older than that.
+impl ReadVersion<'_> {
+    /// TimeRange it began: what it shows of the bucket is no older than that.
     pub fn began(&self) -> Instant {
         self.began
     }
 
     /// Whether the key is as it was seen: nobody began to change it since, or was at it. Ask with
-    /// the books in hand.
+    /// the catalog in hand.
     pub fn is_current(&self) -> bool {
-        let all = self.turns.lock();
-        self.changes.is_some()
-            && all.get(&self.digest).is_some_and(|turn| Some(turn.changes) == self.changes)
+        let all = self.locks.lock();
+        self.writes.is_some()
+            && all.get(&self.digest).is_some_and(|state| Some(state.writes) == self.writes)
     }
 }
 
-impl Drop for Look<'_> {
+impl Drop for ReadVersion<'_> {
     fn drop(&mut self) {
-        self.turns.leave(&self.digest, false);
+        self.locks.leave(&self.digest, false);
     }
 }
 
-impl Change<'_> {
+impl WriteGuard<'_> {
     fn try_begin(&mut self) -> bool {
-        let mut all = self.turns.lock();
-        if let Some(turn) = all.get_mut(&self.digest)
-            && !self.mine
-            && !turn.busy
+        let mut all = self.locks.lock();
+        if let Some(state) = all.get_mut(&self.digest)
+            && !self.held
+            && !state.is_locked
         {
-            (turn.busy, self.mine) = (true, true);
-            turn.changes += 1;
+            (state.is_locked, self.held) = (true, true);
+            state.writes += 1;
         }
-        self.mine
+        self.held
     }
 }
 
-impl Drop for Change<'_> {
+impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
-        self.turns.leave(&self.digest, self.mine);
+        self.locks.leave(&self.digest, self.held);
     }
 }
 
@@ -142,37 +142,37 @@ mod tests {
 
     #[tokio::test]
     async fn changes_take_turns_and_looks_learn_of_them() {
-        let (turns, a, b) = (Turns::default(), Digest([1; 32]), Digest([2; 32]));
-        let before = turns.look(&a);
+        let (locks, a, b) = (KeyLocks::default(), Digest([1; 32]), Digest([2; 32]));
+        let before = locks.read(&a);
         assert!(before.is_current());
-        let first = turns.change(&a).await;
+        let first = locks.write(&a).await;
         assert!(!before.is_current());
-        assert!(turns.try_change(&a).is_none());
-        assert!(turns.try_change(&b).is_some());
-        let during = turns.look(&a);
-        let second = turns.change(&a);
+        assert!(locks.try_write(&a).is_none());
+        assert!(locks.try_write(&b).is_some());
+        let during = locks.read(&a);
+        let second = locks.write(&a);
         tokio::pin!(second);
         assert!(futures_pending(second.as_mut()).await);
         drop(first);
         drop(second.await);
         assert!(!during.is_current() && !before.is_current());
-        let after = turns.look(&a);
+        let after = locks.read(&a);
         assert!(after.is_current());
         drop((before, during, after));
-        assert!(turns.lock().is_empty(), "nobody is remembered");
+        assert!(locks.lock().is_empty(), "nobody is remembered");
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_stops_waiting_takes_nobodys_turn() {
-        let (turns, a) = (Turns::default(), Digest([1; 32]));
-        let first = turns.change(&a).await;
-        let mut gone = Box::pin(turns.change(&a));
-        let mut stays = Box::pin(turns.change(&a));
+        let (locks, a) = (KeyLocks::default(), Digest([1; 32]));
+        let first = locks.write(&a).await;
+        let mut gone = Box::pin(locks.write(&a));
+        let mut stays = Box::pin(locks.write(&a));
         assert!(futures_pending(gone.as_mut()).await && futures_pending(stays.as_mut()).await);
         drop(first);
         drop(gone);
         drop(tokio::time::timeout(std::time::Duration::from_secs(600), stays).await.unwrap());
-        assert!(turns.lock().is_empty());
+        assert!(locks.lock().is_empty());
     }
 
     async fn futures_pending<F: Future>(mut future: std::pin::Pin<&mut F>) -> bool {

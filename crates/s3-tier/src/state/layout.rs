@@ -19,23 +19,29 @@ pub const OWN: &str = ".kvtier/";
 
 /// The names of one tier's objects.
 #[derive(Debug)]
-pub struct Names {
+pub struct ObjectNames {
     layout: Layout,
     root: String,
     /// Whose chunks have names that do not tell: told at the start, else that of the first key.
     namespace: OnceLock<Arc<Namespace>>,
     /// How models are spelled whose names have `_` for `/`.
     models: RwLock<HashMap<String, Arc<str>>>,
-    /// Names of three fields are looked for.
+    /// ObjectNames of three fields are looked for.
     old: AtomicBool,
 }
 
-impl Names {
+impl ObjectNames {
     pub fn new(layout: Layout, prefix: &str, namespace: Option<Arc<Namespace>>, old: bool) -> Self {
         let prefix = prefix.trim_matches('/');
         let root = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
         let namespace = namespace.map_or_else(OnceLock::new, OnceLock::from);
-        Names { layout, root, namespace, models: RwLock::default(), old: AtomicBool::new(old) }
+        ObjectNames {
+            layout,
+            root,
+            namespace,
+            models: RwLock::default(),
+            old: AtomicBool::new(old),
+        }
     }
 
     /// What to list: empty or ending in a slash, as S3 Express wants it.
@@ -50,7 +56,7 @@ impl Names {
 
     /// Whether names tell their chunks: in LMCache's layouts once it is known whose chunks these
     /// are.
-    pub fn tells(&self) -> bool {
+    pub fn can_parse(&self) -> bool {
         self.is_own() || self.namespace.get().is_some()
     }
 
@@ -62,9 +68,9 @@ impl Names {
 
     /// The name of the key's object. Errors: a key that this layout cannot spell, or of another
     /// namespace than the rest.
-    pub fn of(&self, key: &Key) -> Result<String, Error> {
+    pub fn format(&self, key: &Key) -> Result<String, Error> {
         let spelled = match (self.layout, key.id()) {
-            (Layout::Kvtier, _) => return self.checked(key, self.of_digest(key.digest())),
+            (Layout::Kvtier, _) => return self.checked(key, self.format_digest(key.digest())),
             (Layout::LmcacheMp, KeyId::Object(_)) => NameForm::MpNative.format(key.id()),
             (Layout::Lmcache, KeyId::Engine(_) | KeyId::Layer(_)) => {
                 NameForm::Text.format(key.id())
@@ -75,17 +81,17 @@ impl Names {
                 return Err(Error::new(ErrorKind::Unsupported, what).with_key(*key.digest()));
             }
         };
-        self.agree(key)?;
+        self.check_namespace(key)?;
         let invalid =
             |e| Error::new(ErrorKind::Invalid, "the key has no name in S3").with_source(e);
         let name = spelled.map_err(invalid)?;
-        let name = if self.layout == Layout::Lmcache { self.flat(key, &name)? } else { name };
+        let name = if self.layout == Layout::Lmcache { self.flatten(key, &name)? } else { name };
         self.checked(key, format!("{}{name}", self.root))
     }
 
     /// The name that older versions gave the key's object; `None` where there is none, or none was
     /// ever seen.
-    pub fn old(&self, key: &Key) -> Option<String> {
+    pub fn old_name(&self, key: &Key) -> Option<String> {
         if self.layout != Layout::LmcacheMp || !self.old.load(Ordering::Relaxed) {
             return None;
         }
@@ -94,51 +100,51 @@ impl Names {
 
     /// The other of the two names that the chunk of this object may have; `None` where only one
     /// kind of names was met.
-    pub fn twin(&self, name: &str) -> Option<String> {
+    pub fn other_name(&self, name: &str) -> Option<String> {
         if self.layout != Layout::LmcacheMp || !self.old.load(Ordering::Relaxed) {
             return None;
         }
         let rest = name.strip_prefix(&self.root)?;
-        let twin = |form: NameForm, other: NameForm| match form.parse(rest) {
+        let other = |form: NameForm, other: NameForm| match form.parse(rest) {
             Ok(Parsed::Lossless(id)) => other.format(&id).ok(),
             _ => None,
         };
-        let twin = twin(NameForm::MpNative, NameForm::Mp3Field)
-            .or_else(|| twin(NameForm::Mp3Field, NameForm::MpNative))?;
-        Some(format!("{}{twin}", self.root))
+        let other = other(NameForm::MpNative, NameForm::Mp3Field)
+            .or_else(|| other(NameForm::Mp3Field, NameForm::MpNative))?;
+        Some(format!("{}{other}", self.root))
     }
 
     /// The name of an object of our own layout: the hash comes first, so that keys spread over the
     /// store's ranges.
-    pub fn of_digest(&self, digest: &Digest) -> String {
+    pub fn format_digest(&self, digest: &Digest) -> String {
         format!("{}{}", self.root, own_name(digest))
     }
 
     /// Which chunk has this name; `None` for any other object, and as long as it is unknown whose
     /// chunks these are.
-    pub fn digest(&self, name: &str) -> Option<Digest> {
+    pub fn parse_digest(&self, name: &str) -> Option<Digest> {
         let rest = name.strip_prefix(&self.root).filter(|rest| !rest.starts_with(OWN))?;
         if self.is_own() {
             let digest = Digest::from_hex(rest.get(3..)?)?;
-            return (self.of_digest(&digest) == name).then_some(digest);
+            return (self.format_digest(&digest) == name).then_some(digest);
         }
-        self.key(name).map(|key| *key.digest())
+        self.parse_key(name).map(|key| *key.digest())
     }
 
-    /// The key of this name in LMCache's layouts; `None` as for [`Names::digest`].
-    pub fn key(&self, name: &str) -> Option<Key> {
-        let (namespace, id) = (self.namespace.get()?, self.id_of(name)?);
+    /// The key of this name in LMCache's layouts; `None` as for [`ObjectNames::parse_digest`].
+    pub fn parse_key(&self, name: &str) -> Option<Key> {
+        let (namespace, id) = (self.namespace.get()?, self.parse_id(name)?);
         Some(Key::new(namespace.for_key(&id), id))
     }
 
     /// What this name spells in LMCache's layouts; `None` for any other object, and in our own
     /// layout, where names are digests.
-    pub fn id_of(&self, name: &str) -> Option<KeyId> {
+    pub fn parse_id(&self, name: &str) -> Option<KeyId> {
         let rest = name.strip_prefix(&self.root).filter(|rest| !rest.starts_with(OWN))?;
-        if self.is_own() { None } else { self.id(rest) }
+        if self.is_own() { None } else { self.read_id(rest) }
     }
 
-    fn id(&self, name: &str) -> Option<KeyId> {
+    fn read_id(&self, name: &str) -> Option<KeyId> {
         if self.layout == Layout::LmcacheMp {
             if let Ok(Parsed::Lossless(id)) = NameForm::MpNative.parse(name) {
                 return Some(id);
@@ -147,7 +153,7 @@ impl Names {
             self.old.store(true, Ordering::Relaxed);
             return Some(id);
         }
-        // Names of this layout have no slash: what lies in folders is somebody else's.
+        // ObjectNames of this layout have no slash: what lies in folders is somebody else's.
         if name.contains('/') {
             return None;
         }
@@ -162,7 +168,7 @@ impl Names {
 
     /// `/` as `_`. Of two models with one name the second is refused: the name of a chunk would not
     /// tell whose it is.
-    fn flat(&self, key: &Key, text: &str) -> Result<String, Error> {
+    fn flatten(&self, key: &Key, text: &str) -> Result<String, Error> {
         let mut id = key.id().clone();
         let Some(model) = model(&mut id) else { return Ok(text.to_owned()) };
         let plain = model.replace('/', "_");
@@ -202,7 +208,7 @@ impl Names {
         Some(*Key::new(Arc::clone(key.namespace()), id).digest())
     }
 
-    fn agree(&self, key: &Key) -> Result<(), Error> {
+    fn check_namespace(&self, key: &Key) -> Result<(), Error> {
         let ours = self.namespace.get_or_init(|| Arc::clone(key.namespace()));
         if ours.for_key(key.id()).digest() == key.namespace().digest() {
             return Ok(());
@@ -258,34 +264,34 @@ mod tests {
 
     #[test]
     fn own_names_begin_with_the_hash_and_read_back() {
-        let names = Names::new(Layout::Kvtier, "/a/b/", None, false);
+        let names = ObjectNames::new(Layout::Kvtier, "/a/b/", None, false);
         let digest = Digest::derive("test", b"x");
-        let name = names.of_digest(&digest);
+        let name = names.format_digest(&digest);
         assert_eq!(
             name,
             format!("a/b/{}/{digest}", &digest.to_hex()[..2], digest = digest.to_hex())
         );
-        assert_eq!(names.digest(&name), Some(digest));
+        assert_eq!(names.parse_digest(&name), Some(digest));
         for other in [
             name.replacen("a/b", "c", 1),
             name.to_uppercase(),
             format!("{name}0"),
             "a/b/.kvtier/x".into(),
         ] {
-            assert_eq!(names.digest(&other), None, "{other}");
+            assert_eq!(names.parse_digest(&other), None, "{other}");
         }
     }
 
     #[test]
     fn flat_names_read_back_as_the_model_that_was_met_and_never_mean_two() {
-        let names = Names::new(Layout::Lmcache, "p", None, false);
+        let names = ObjectNames::new(Layout::Lmcache, "p", None, false);
         let slashed = key("org/m@1@0@ab@half");
-        let name = names.of(&slashed).unwrap();
+        let name = names.format(&slashed).unwrap();
         assert_eq!(name, "p/org_m@1@0@ab@half");
-        assert_eq!(names.digest(&name), Some(*slashed.digest()));
+        assert_eq!(names.parse_digest(&name), Some(*slashed.digest()));
         assert_eq!(names.misread(&slashed), Some(*key("org_m@1@0@ab@half").digest()));
-        let twin = names.of(&key("org_m@1@0@ab@half")).unwrap_err();
-        assert_eq!(twin.kind(), ErrorKind::Invalid);
-        assert!(twin.to_string().contains("org/m and org_m"), "{twin}");
+        let other = names.format(&key("org_m@1@0@ab@half")).unwrap_err();
+        assert_eq!(other.kind(), ErrorKind::Invalid);
+        assert!(other.to_string().contains("org/m and org_m"), "{other}");
     }
 }

@@ -13,23 +13,23 @@ mod tests;
 
 /// What to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum LeaseStep {
     /// Nothing before this time.
     Wait { until_ms: u64 },
-    /// List the epochs; answer [`Lease::looked`].
-    Look,
-    /// Make this epoch's object if there is none; answer [`Lease::claimed`].
+    /// List the epochs; answer [`EpochLease::listed`].
+    List,
+    /// Make this epoch's object if there is none; answer [`EpochLease::claimed`].
     Claim { epoch: u64 },
     /// See whose object this epoch's is: a claim of ours may have arrived unheard. Answer
-    /// [`Lease::read`].
+    /// [`EpochLease::read`].
     Read { epoch: u64 },
-    /// Write this epoch's object again; answer [`Lease::renewed`].
+    /// Write this epoch's object again; answer [`EpochLease::renewed`].
     Renew { epoch: u64 },
 }
 
 /// The highest epoch in a listing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Top {
+pub struct TopEpoch {
     pub epoch: u64,
     /// How old its object is by the store's clock; `None` when the store does not tell.
     pub age_s: Option<i64>,
@@ -50,7 +50,7 @@ pub struct Unreleased {
 
 /// What became of a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Claimed {
+pub enum ClaimOutcome {
     /// The object is made.
     Ours,
     /// There was one, perhaps made by our own first attempt; or no answer came.
@@ -60,7 +60,7 @@ pub enum Claimed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// Looks at this time.
-    Following { look_ms: u64 },
+    Following { list_ms: u64 },
     /// The epoch is there to be taken.
     Free { epoch: u64 },
     /// A claim sent then may be ours.
@@ -69,21 +69,21 @@ enum State {
     Made { epoch: u64, sent_ms: u64 },
     /// We hold it; the last renewal that was answered was sent then. `look`: see whether somebody
     /// went on.
-    Holding { epoch: u64, sent_ms: u64, look: bool, next_ms: u64 },
+    Holding { epoch: u64, sent_ms: u64, list: bool, next_ms: u64 },
 }
 
 /// One node's part in the game. All times are milliseconds of one clock of this node that only goes
 /// forward.
 #[derive(Debug)]
-pub struct Lease {
+pub struct EpochLease {
     term_ms: u64,
     state: State,
 }
 
-impl Lease {
+impl EpochLease {
     /// Holds nothing yet.
     pub fn new(term_ms: u64) -> Self {
-        Lease { term_ms, state: State::Following { look_ms: 0 } }
+        EpochLease { term_ms, state: State::Following { list_ms: 0 } }
     }
 
     /// Whether this node may delete and merge now.
@@ -111,27 +111,31 @@ impl Lease {
     }
 
     /// What to do now.
-    pub fn next(&mut self, now_ms: u64) -> Step {
+    pub fn next(&mut self, now_ms: u64) -> LeaseStep {
         self.lapse(now_ms);
         match self.state {
-            State::Following { look_ms } if now_ms < look_ms => Step::Wait { until_ms: look_ms },
-            State::Following { .. } | State::Made { .. } => Step::Look,
-            State::Free { epoch } => Step::Claim { epoch },
-            State::Unclear { epoch, .. } => Step::Read { epoch },
-            State::Holding { look: true, .. } => Step::Look,
-            State::Holding { next_ms, .. } if now_ms < next_ms => Step::Wait { until_ms: next_ms },
-            State::Holding { epoch, .. } => Step::Renew { epoch },
+            State::Following { list_ms } if now_ms < list_ms => {
+                LeaseStep::Wait { until_ms: list_ms }
+            }
+            State::Following { .. } | State::Made { .. } => LeaseStep::List,
+            State::Free { epoch } => LeaseStep::Claim { epoch },
+            State::Unclear { epoch, .. } => LeaseStep::Read { epoch },
+            State::Holding { list: true, .. } => LeaseStep::List,
+            State::Holding { next_ms, .. } if now_ms < next_ms => {
+                LeaseStep::Wait { until_ms: next_ms }
+            }
+            State::Holding { epoch, .. } => LeaseStep::Renew { epoch },
         }
     }
 
     /// The epochs were listed; `top` is the highest, `None` when there is none.
-    pub fn looked(&mut self, now_ms: u64, top: Option<Top>) {
+    pub fn listed(&mut self, now_ms: u64, top: Option<TopEpoch>) {
         self.lapse(now_ms);
         let highest = top.map_or(0, |top| top.epoch);
         self.state = match self.state {
             State::Made { epoch, sent_ms } if epoch == highest => self.holding(epoch, sent_ms),
             State::Holding { epoch, sent_ms, next_ms, .. } if epoch == highest => {
-                State::Holding { epoch, sent_ms, look: false, next_ms }
+                State::Holding { epoch, sent_ms, list: false, next_ms }
             }
             // It was there when it was made: somebody removed it, and nobody could tell that we
             // hold it.
@@ -147,11 +151,11 @@ impl Lease {
     }
 
     /// A claim sent at `sent_ms` was answered.
-    pub fn claimed(&mut self, sent_ms: u64, answer: Claimed) {
+    pub fn claimed(&mut self, sent_ms: u64, answer: ClaimOutcome) {
         if let State::Free { epoch } = self.state {
             self.state = match answer {
-                Claimed::Ours => State::Made { epoch, sent_ms },
-                Claimed::Unclear => State::Unclear { epoch, sent_ms },
+                ClaimOutcome::Ours => State::Made { epoch, sent_ms },
+                ClaimOutcome::Unclear => State::Unclear { epoch, sent_ms },
             };
         }
     }
@@ -176,8 +180,8 @@ impl Lease {
         self.lapse(now_ms);
         let soon = now_ms + (self.term_ms / 16).max(1);
         match &mut self.state {
-            State::Following { look_ms } => *look_ms = soon,
-            State::Holding { look, next_ms, .. } => (*look, *next_ms) = (false, soon),
+            State::Following { list_ms } => *list_ms = soon,
+            State::Holding { list, next_ms, .. } => (*list, *next_ms) = (false, soon),
             State::Free { .. } => self.state = self.following(now_ms),
             State::Unclear { .. } | State::Made { .. } => {}
         }
@@ -208,7 +212,7 @@ impl Lease {
     /// Whether its holder may be replaced. Both ends of an age are cut to seconds, so it can be
     /// told a second too old. An object that was written in the future, by the store's clock,
     /// or without a time, is over when it has not changed for two terms.
-    fn is_over(&self, top: &Top) -> bool {
+    fn is_over(&self, top: &TopEpoch) -> bool {
         top.free
             || top.unchanged_ms >= 2 * self.term_ms
             || top.age_s.is_some_and(|age| {
@@ -217,10 +221,10 @@ impl Lease {
     }
 
     fn following(&self, now_ms: u64) -> State {
-        State::Following { look_ms: now_ms + (self.term_ms / 4).max(1) }
+        State::Following { list_ms: now_ms + (self.term_ms / 4).max(1) }
     }
 
     fn holding(&self, epoch: u64, sent_ms: u64) -> State {
-        State::Holding { epoch, sent_ms, look: true, next_ms: sent_ms + self.term_ms / 4 }
+        State::Holding { epoch, sent_ms, list: true, next_ms: sent_ms + self.term_ms / 4 }
     }
 }

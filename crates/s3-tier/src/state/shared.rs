@@ -10,16 +10,16 @@ use kvtier_s3::Client;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::ops::evict::Outbox;
-use crate::ops::save::Manner;
-use crate::state::catalog::Books;
-use crate::state::cluster::Truth;
+use crate::state::catalog::Catalog;
+use crate::state::cluster::ClusterState;
 use crate::state::counters::{Counters, add};
+use crate::state::eviction_queue::EvictionQueue;
 use crate::state::geometry::Geometry;
-use crate::state::key_locks::{Look, Turns};
-use crate::state::layout::Names;
-use crate::state::scheduler::Lanes;
-use crate::state::single_flight::Questions;
+use crate::state::key_locks::{KeyLocks, ReadVersion};
+use crate::state::layout::ObjectNames;
+use crate::state::scheduler::RequestScheduler;
+use crate::state::single_flight::HeadRequests;
+use crate::state::transfer::TransferSettings;
 use crate::{Layout, TierConfig, Verify};
 
 /// What the jobs of the tier work on.
@@ -27,11 +27,11 @@ use crate::{Layout, TierConfig, Verify};
 pub struct Shared {
     pub caps: Caps,
     pub client: Client,
-    pub lanes: Arc<Lanes>,
-    pub names: Names,
+    pub scheduler: Arc<RequestScheduler>,
+    pub names: ObjectNames,
     pub layout: Layout,
     pub verify: Verify,
-    pub manner: Manner,
+    pub transfer: TransferSettings,
     pub capacity_bytes: Option<u64>,
     /// Saves wait for room that comes by the second, and make none.
     pub compat: bool,
@@ -39,14 +39,14 @@ pub struct Shared {
     pub gate: Gate,
     pub bounce: Arena,
     pub counters: Counters,
-    pub turns: Turns,
-    pub questions: Questions,
-    pub truth: Truth,
+    pub key_locks: KeyLocks,
+    pub heads: HeadRequests,
+    pub cluster: ClusterState,
     /// Victims on their way out.
-    pub outbox: Outbox,
+    pub eviction_queue: EvictionQueue,
     /// Told whenever room or bounce memory may have come free.
     pub freed: Notify,
-    books: Mutex<Books>,
+    catalog: Mutex<Catalog>,
     pub listeners: Listeners,
     began: Instant,
     last_fault: Mutex<Option<String>>,
@@ -54,28 +54,32 @@ pub struct Shared {
 
 /// An object as an answer of the bucket shows it.
 #[derive(Clone, Copy, Debug)]
-pub struct Sight<'a> {
+pub struct FoundObject<'a> {
     pub key: &'a Key,
     pub name: &'a str,
     pub len: u64,
     pub etag: Option<&'a str>,
     /// Its bytes were checked.
-    pub proven: bool,
+    pub verified: bool,
 }
 
 impl Shared {
     pub fn new(config: &TierConfig, client: Client, parts: (Caps, Index, Gate, Arena)) -> Self {
         let (caps, index, gate, bounce) = parts;
-        let names =
-            Names::new(config.layout, &config.prefix, config.namespace.clone(), config.old_names);
+        let names = ObjectNames::new(
+            config.layout,
+            &config.prefix,
+            config.namespace.clone(),
+            config.old_names,
+        );
         Shared {
             caps,
-            lanes: Lanes::new(client.clone()),
-            truth: Truth::new(config, names.root()),
+            scheduler: RequestScheduler::new(client.clone()),
+            cluster: ClusterState::new(config, names.root()),
             names,
             layout: config.layout,
             verify: config.verify,
-            manner: Manner::of(config, &client),
+            transfer: TransferSettings::new(config, &client),
             client,
             capacity_bytes: config.capacity_bytes,
             compat: config.compat.is_some(),
@@ -83,19 +87,19 @@ impl Shared {
             gate,
             bounce,
             counters: Counters::default(),
-            turns: Turns::default(),
-            questions: Questions::default(),
-            outbox: Outbox::default(),
+            key_locks: KeyLocks::default(),
+            heads: HeadRequests::default(),
+            eviction_queue: EvictionQueue::default(),
             freed: Notify::new(),
-            books: Mutex::new(Books::new(index, (config.fresh_hit_max, config.fresh_miss_max))),
+            catalog: Mutex::new(Catalog::new(index, (config.fresh_hit_max, config.fresh_miss_max))),
             listeners: Listeners::default(),
             began: Instant::now(),
             last_fault: Mutex::default(),
         }
     }
 
-    pub fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn catalog(&self) -> MutexGuard<'_, Catalog> {
+        self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Milliseconds on the index's clock.
@@ -105,55 +109,55 @@ impl Shared {
 
     /// What is known of a key without asking: `Some(None)` that it is not there.
     pub fn known(&self, digest: &Digest) -> Option<Option<u64>> {
-        self.books().known(digest, self.now_ms())
+        self.catalog().known(digest, self.now_ms())
     }
 
     /// The name under which the key's object lies, as far as is known.
     pub fn name_of(&self, key: &Key) -> Result<String, Error> {
-        let regular = self.names.of(key)?;
-        let known = if self.names.is_own() { None } else { self.books().name(key.digest()) };
+        let regular = self.names.format(key)?;
+        let known = if self.names.is_own() { None } else { self.catalog().name(key.digest()) };
         Ok(known.map_or(regular, |name| name.to_string()))
     }
 
     /// The other names that the key's object may have.
     pub fn names_but(&self, key: &Key, name: &str) -> Vec<String> {
-        let regular = if self.names.is_own() { None } else { self.names.of(key).ok() };
-        regular.into_iter().chain(self.names.old(key)).filter(|other| other != name).collect()
+        let regular = if self.names.is_own() { None } else { self.names.format(key).ok() };
+        regular.into_iter().chain(self.names.old_name(key)).filter(|other| other != name).collect()
     }
 
-    /// Enters what was found in the bucket, unless the key changed since `look`. `false` when it is
+    /// Enters what was found in the bucket, unless the key changed since `version`. `false` when it is
     /// a miss all the same: the very object that failed its checks before.
-    pub fn found(&self, sight: Sight<'_>, look: &Look<'_>) -> bool {
-        let digest = sight.key.digest();
-        let mut books = self.books();
-        if !sight.proven && books.is_corrupt(digest, sight.etag) {
+    pub fn record_found(&self, seen: FoundObject<'_>, version: &ReadVersion<'_>) -> bool {
+        let digest = seen.key.digest();
+        let mut catalog = self.catalog();
+        if !seen.verified && catalog.is_corrupt(digest, seen.etag) {
             return false;
         }
         // It says nothing new, and its bytes are good; but what belongs to it may not be there, or
         // not yet.
-        if !look.is_current() || books.index.is_evicting(digest) {
-            return !books.index.is_hidden(digest);
+        if !version.is_current() || catalog.index.is_evicting(digest) {
+            return !catalog.index.is_hidden(digest);
         }
         // Of a set that is not whole.
-        if books.is_hidden(digest) {
+        if catalog.is_hidden(digest) {
             return false;
         }
-        books.acquit(digest);
-        let new = books.index.get(digest).is_none_or(|entry| entry.chunk.len != sight.len);
+        catalog.clear_corrupt(digest);
+        let new = catalog.index.get(digest).is_none_or(|entry| entry.chunk.len != seen.len);
         if new {
             // What lies there is counted, whatever the cap says.
-            let chunk = books.chunk(sight.key, sight.len);
-            let _ = books.hear_of(chunk);
+            let chunk = catalog.chunk(seen.key, seen.len);
+            let _ = catalog.insert_unseen(chunk);
             add(&self.counters.added_externally, 1);
-            self.listeners.push(Event::Stored { key: *digest, len: sight.len });
+            self.listeners.push(Event::Stored { key: *digest, len: seen.len });
         }
-        books.adopt(sight.key);
-        self.note(&mut books, sight.key, sight.name);
+        catalog.set_tenant(seen.key);
+        self.note(&mut catalog, seen.key, seen.name);
         // What belongs to it may be gone.
-        let whole = !books.index.is_hidden(digest);
-        drop(books);
+        let whole = !catalog.index.is_hidden(digest);
+        drop(catalog);
         if new {
-            self.outbox.ring();
+            self.eviction_queue.notify();
             self.listeners.notify();
         }
         whole
@@ -162,34 +166,34 @@ impl Shared {
     /// This version of the key's object has facts, and this CRC-32C. In our own layout all have.
     pub fn note_facts(&self, key: &Key, etag: &str, crc: u32) {
         if !self.names.is_own() {
-            self.books().note_facts(key.digest(), etag, crc);
+            self.catalog().note_facts(key.digest(), etag, crc);
         }
     }
 
     /// Notes the name and the time of what is in the index.
-    pub fn note(&self, books: &mut Books, key: &Key, name: &str) {
-        books.confirm(key.digest(), self.now_ms());
+    pub fn note(&self, catalog: &mut Catalog, key: &Key, name: &str) {
+        catalog.confirm(key.digest(), self.now_ms());
         if self.names.is_own() {
             return;
         }
-        books.note_name(key.digest(), name);
+        catalog.note_name(key.digest(), name);
         if let Some(misread) = self.names.misread(key) {
-            books.forget(&misread);
+            catalog.forget(&misread);
         }
     }
 
-    /// The bucket has no such object, unless the key changed since `look`.
-    pub fn vanished(&self, digest: &Digest, look: &Look<'_>) {
+    /// The bucket has no such object, unless the key changed since `version`.
+    pub fn record_missing(&self, digest: &Digest, version: &ReadVersion<'_>) {
         let gone = {
-            let mut books = self.books();
-            if !look.is_current() {
+            let mut catalog = self.catalog();
+            if !version.is_current() {
                 return;
             }
-            let suspect = books.index.is_suspect(digest);
+            let suspect = catalog.index.is_suspect(digest);
             // Counted from the question: what another node saved since is found in time.
-            books.note_absent_at(*digest, look.began());
-            books.changed(*digest);
-            let gone = books.index.forget(digest).filter(|_| !suspect);
+            catalog.note_absent_at(*digest, version.began());
+            catalog.note_changed(*digest);
+            let gone = catalog.index.forget(digest).filter(|_| !suspect);
             if let Some(entry) = &gone {
                 self.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
             }
@@ -197,34 +201,34 @@ impl Shared {
         };
         self.freed.notify_waiters();
         if gone {
-            self.truth.removed(*digest);
+            self.cluster.removed(*digest);
             add(&self.counters.deleted_externally, 1);
             self.listeners.notify();
         }
     }
 
-    /// The object failed its checks, unless the key changed since `look`: a miss until it is
+    /// The object failed its checks, unless the key changed since `version`: a miss until it is
     /// written over. Its bytes still count.
-    pub fn condemn(&self, sight: Sight<'_>, look: &Look<'_>) {
-        let digest = sight.key.digest();
+    pub fn mark_corrupt(&self, seen: FoundObject<'_>, version: &ReadVersion<'_>) {
+        let digest = seen.key.digest();
         {
-            let mut books = self.books();
-            if !look.is_current() {
+            let mut catalog = self.catalog();
+            if !version.is_current() {
                 return;
             }
-            if let Some(entry) = books.index.get(digest) {
+            if let Some(entry) = catalog.index.get(digest) {
                 self.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });
             }
-            if books.index.is_known(digest) {
-                books.index.resize(digest, sight.len, sight.len);
+            if catalog.index.is_known(digest) {
+                catalog.index.resize(digest, seen.len, seen.len);
             } else {
-                let chunk = books.chunk(sight.key, sight.len);
-                let _ = books.hear_of(chunk);
+                let chunk = catalog.chunk(seen.key, seen.len);
+                let _ = catalog.insert_unseen(chunk);
             }
             if !self.names.is_own() {
-                books.note_name(digest, sight.name);
+                catalog.note_name(digest, seen.name);
             }
-            books.note_corrupt(digest, sight.etag);
+            catalog.note_corrupt(digest, seen.etag);
         }
         add(&self.counters.corrupt_objects, 1);
         self.listeners.notify();
@@ -238,6 +242,22 @@ impl Shared {
             "the bucket {bucket} does not exist at {endpoint}: create it, or correct bucket, endpoint or region; \
              it is used as soon as it exists"
         )
+    }
+
+    /// Waits until the identity of this tenant is known, but not beyond `until`.
+    pub async fn wait_for_tenant_key(&self, tenant: &str, until: Instant) {
+        loop {
+            let known = self.cluster.key_known.notified();
+            tokio::pin!(known);
+            known.as_mut().enable();
+            if !self.catalog().tenants.lacks_key(tenant) {
+                return;
+            }
+            self.catalog().tenant(tenant);
+            if tokio::time::timeout_at(until, known).await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Asks whether the bucket is there.
@@ -290,18 +310,18 @@ pub fn enter(
     len: u64,
     (room, place): (Reservation, ChainPlace),
 ) -> bool {
-    let mut books = shared.books();
-    let chunk = books.chunk(key, len).with_place(place);
-    let inserted = books.index.commit(room, chunk);
-    books.acquit(key.digest());
-    shared.note(&mut books, key, name);
+    let mut catalog = shared.catalog();
+    let chunk = catalog.chunk(key, len).with_place(place);
+    let inserted = catalog.index.commit(room, chunk);
+    catalog.clear_corrupt(key.digest());
+    shared.note(&mut catalog, key, name);
     let entered = !matches!(inserted, InsertOutcome::Refused(_));
     if entered {
         shared.listeners.push(Event::Stored { key: *key.digest(), len });
     }
-    drop(books);
+    drop(catalog);
     if entered {
-        shared.truth.inserted(chunk);
+        shared.cluster.inserted(chunk);
         shared.listeners.notify();
     }
     entered

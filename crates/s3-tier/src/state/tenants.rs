@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kvtier_core::OTHER_TENANTS;
-use kvtier_index::{Index, TenantId, TenantKey, Tenants as Known};
+use kvtier_index::{Index, TenantId, TenantKey, Tenants};
 use tokio::sync::Notify;
 
 /// The most names that are remembered before the key is known.
@@ -15,8 +15,8 @@ const MET_MAX: usize = 4096;
 
 /// Tenants, from the moment on that the bucket's key is known.
 #[derive(Default)]
-pub struct Tenants {
-    known: Option<Known>,
+pub struct TenantTable {
+    known: Option<Tenants>,
     /// Notified when a tenant is met whose identity the key has to say.
     key_wanted: Arc<Notify>,
     /// The names of some that were met before the key was known.
@@ -30,16 +30,16 @@ pub struct Tenants {
 }
 
 /// Names are not shown.
-impl std::fmt::Debug for Tenants {
+impl std::fmt::Debug for TenantTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tenants")
+        f.debug_struct("TenantTable")
             .field("known", &self.known)
             .field("limits", &self.limits.len())
             .finish_non_exhaustive()
     }
 }
 
-impl Tenants {
+impl TenantTable {
     /// The identity of a tenant, whose name is remembered; that of none until the key is known.
     pub fn id(&mut self, name: &str) -> TenantId {
         let Some(known) = &mut self.known else {
@@ -77,7 +77,7 @@ impl Tenants {
 
     /// The key in use.
     pub fn key(&self) -> Option<&TenantKey> {
-        self.known.as_ref().map(Known::key)
+        self.known.as_ref().map(Tenants::key)
     }
 
     /// Goes on with this key. What was counted under another one is its tenant's again when it is
@@ -87,19 +87,19 @@ impl Tenants {
             return;
         }
         self.limits_by_id.drain().for_each(|(id, _)| index.set_quota(id, None));
-        let mut known = Known::new(key);
+        let mut known = Tenants::new(key);
         for name in std::mem::take(&mut self.met) {
             known.note(known.id(&name), &name);
         }
         self.known = Some(known);
         for (name, bytes) in std::mem::take(&mut self.limits) {
-            self.limit(&name, Some(bytes), index);
+            self.set_quota(&name, Some(bytes), index);
         }
     }
 
     /// Limits what one tenant may have, or all others. Without a key a tenant's limit begins with
     /// the key.
-    pub fn limit(&mut self, name: &str, bytes: Option<u64>, index: &mut Index) {
+    pub fn set_quota(&mut self, name: &str, bytes: Option<u64>, index: &mut Index) {
         if name == OTHER_TENANTS {
             self.limit_of_others = bytes;
             return index.set_quota_of_others(bytes);
@@ -120,7 +120,7 @@ impl Tenants {
     }
 
     /// How much a tenant may have, in bytes. Whose chunks nobody knows is none of the others.
-    pub fn limit_of(&self, id: TenantId) -> Option<u64> {
+    pub fn quota_of(&self, id: TenantId) -> Option<u64> {
         self.limits_by_id
             .get(&id)
             .copied()
@@ -142,21 +142,21 @@ mod tests {
 
     #[test]
     fn limits_follow_the_key_and_identities_are_never_shared() {
-        let (mut tenants, mut index) = (Tenants::default(), index());
-        tenants.limit("alice", Some(10), &mut index);
+        let (mut tenants, mut index) = (TenantTable::default(), index());
+        tenants.set_quota("alice", Some(10), &mut index);
         assert!(tenants.lacks_key("alice") && !tenants.lacks_key(""));
-        assert_eq!((tenants.id("alice"), tenants.limit_of(TenantId::NONE)), (TenantId::NONE, None));
+        assert_eq!((tenants.id("alice"), tenants.quota_of(TenantId::NONE)), (TenantId::NONE, None));
         tenants.set_key(TenantKey::new([1; 32]), &mut index);
         let first = tenants.id("alice");
-        assert_eq!((tenants.limit_of(first), tenants.name(first)), (Some(10), "alice".to_owned()));
+        assert_eq!((tenants.quota_of(first), tenants.name(first)), (Some(10), "alice".to_owned()));
         let _ = index.insert(Chunk::new(Digest([1; 32]), 8, 8).with_tenant(first));
         assert!(index.is_above_quota(&ReserveRequest::new(5).with_tenant(first)));
         tenants.set_key(TenantKey::new([2; 32]), &mut index);
         let second = tenants.id("alice");
         assert!(
             first != second
-                && tenants.limit_of(first).is_none()
-                && tenants.limit_of(second) == Some(10)
+                && tenants.quota_of(first).is_none()
+                && tenants.quota_of(second) == Some(10)
         );
         assert!(
             !index.is_above_quota(&ReserveRequest::new(5).with_tenant(first)),

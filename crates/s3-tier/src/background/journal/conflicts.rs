@@ -12,8 +12,8 @@ use kvtier_s3::try_for_each_concurrent;
 use tokio::time::Instant;
 
 use crate::state::counters::add;
-use crate::state::key_locks::Look;
-use crate::state::scheduler::Lane;
+use crate::state::key_locks::ReadVersion;
+use crate::state::scheduler::RequestKind;
 use crate::state::shared::Shared;
 
 /// The most questions that wait; what is beyond waits for the next listing.
@@ -27,9 +27,9 @@ const TIME_MAX: Duration = Duration::from_secs(5);
 
 /// The chunks to be asked for, as they were told of.
 #[derive(Debug, Default)]
-pub struct Questions(HashMap<Digest, Chunk>);
+pub struct Conflicts(HashMap<Digest, Chunk>);
 
-impl Questions {
+impl Conflicts {
     /// It is unclear whether the chunk is there.
     pub fn put(&mut self, chunk: Chunk) {
         if self.0.len() < WAITING_MAX || self.0.contains_key(&chunk.digest) {
@@ -38,12 +38,12 @@ impl Questions {
     }
 
     /// Asks some of them.
-    pub async fn ask(&mut self, shared: &Shared) {
+    pub async fn resolve(&mut self, shared: &Shared) {
         let until = Instant::now() + TIME_MAX;
         let some: Vec<Chunk> = self.0.values().take(ASKED_MAX).copied().collect();
         let answered = Mutex::new(Vec::with_capacity(some.len()));
         let asked = some.iter().map(|chunk| async {
-            if one(shared, chunk, until).await? {
+            if resolve_one(shared, chunk, until).await? {
                 answered.lock().unwrap_or_else(PoisonError::into_inner).push(chunk.digest);
             }
             Ok(())
@@ -61,14 +61,14 @@ impl Questions {
 
 /// Asks for one chunk. `false`: somebody here changes it meanwhile, and it is to be asked for
 /// again.
-async fn one(shared: &Shared, chunk: &Chunk, until: Instant) -> kvtier_s3::Result<bool> {
-    let look = shared.turns.look(&chunk.digest);
+async fn resolve_one(shared: &Shared, chunk: &Chunk, until: Instant) -> kvtier_s3::Result<bool> {
+    let version = shared.key_locks.read(&chunk.digest);
     let names = names(shared, &chunk.digest);
     for name in &names {
-        let _go = shared.lanes.turn(Lane::Lookup).await;
+        let _permit = shared.scheduler.acquire(RequestKind::Lookup).await;
         add(&shared.counters.heads, 1);
         match shared.client.until(until).head(name).await {
-            Ok(Some(object)) => return Ok(found(shared, chunk, (object.total(), &look))),
+            Ok(Some(object)) => return Ok(found(shared, chunk, (object.total(), &version))),
             Ok(None) => {}
             Err(e) if e.is_retryable() => return Err(e),
             // It will not be answered another time either: the listing tells.
@@ -78,9 +78,9 @@ async fn one(shared: &Shared, chunk: &Chunk, until: Instant) -> kvtier_s3::Resul
             }
         }
     }
-    let current = look.is_current();
+    let current = version.is_current();
     if !names.is_empty() {
-        shared.vanished(&chunk.digest, &look);
+        shared.record_missing(&chunk.digest, &version);
     }
     Ok(current)
 }
@@ -88,33 +88,33 @@ async fn one(shared: &Shared, chunk: &Chunk, until: Instant) -> kvtier_s3::Resul
 /// The names that the chunk may have; none where it is not in the index and its digest does not
 /// tell.
 fn names(shared: &Shared, digest: &Digest) -> Vec<String> {
-    let known = shared.books().name(digest).map(|name| name.to_string());
-    let name = known.or_else(|| shared.names.is_own().then(|| shared.names.of_digest(digest)));
-    let twin = name.as_ref().and_then(|name| shared.names.twin(name));
-    name.into_iter().chain(twin).collect()
+    let known = shared.catalog().name(digest).map(|name| name.to_string());
+    let name = known.or_else(|| shared.names.is_own().then(|| shared.names.format_digest(digest)));
+    let other = name.as_ref().and_then(|name| shared.names.other_name(name));
+    name.into_iter().chain(other).collect()
 }
 
 /// It is there, and so long: counted, if it was not.
-fn found(shared: &Shared, chunk: &Chunk, (len, look): (u64, &Look<'_>)) -> bool {
-    let mut books = shared.books();
-    if !look.is_current() {
+fn found(shared: &Shared, chunk: &Chunk, (len, version): (u64, &ReadVersion<'_>)) -> bool {
+    let mut catalog = shared.catalog();
+    if !version.is_current() {
         return false;
     }
     let digest = chunk.digest;
-    let new = !books.index.is_known(&digest);
+    let new = !catalog.index.is_known(&digest);
     if new {
         let mut chunk = *chunk;
         (chunk.len, chunk.bytes) = (len, len);
-        let _ = books.hear_of(chunk);
+        let _ = catalog.insert_unseen(chunk);
         shared.listeners.push(Event::Stored { key: digest, len });
-    } else if books.index.known(&digest).is_some_and(|entry| entry.chunk.len != len) {
-        books.index.resize(&digest, len, len);
+    } else if catalog.index.known(&digest).is_some_and(|entry| entry.chunk.len != len) {
+        catalog.index.resize(&digest, len, len);
     }
-    books.confirm(&digest, shared.now_ms());
-    drop(books);
+    catalog.confirm(&digest, shared.now_ms());
+    drop(catalog);
     if new {
         add(&shared.counters.added_externally, 1);
-        shared.outbox.ring();
+        shared.eviction_queue.notify();
         shared.listeners.notify();
     }
     true
@@ -126,11 +126,11 @@ mod tests {
 
     #[test]
     fn no_more_questions_wait_than_may() {
-        let mut questions = Questions::default();
+        let mut conflicts = Conflicts::default();
         let chunk = |n: usize| Chunk::new(Digest::derive("test", &n.to_le_bytes()), 1, 1);
-        (0..2 * WAITING_MAX).for_each(|n| questions.put(chunk(n)));
-        assert_eq!(questions.0.len(), WAITING_MAX);
-        questions.put(Chunk::new(chunk(0).digest, 2, 2));
-        assert_eq!(questions.0[&chunk(0).digest].len, 2, "what is told last counts");
+        (0..2 * WAITING_MAX).for_each(|n| conflicts.put(chunk(n)));
+        assert_eq!(conflicts.0.len(), WAITING_MAX);
+        conflicts.put(Chunk::new(chunk(0).digest, 2, 2));
+        assert_eq!(conflicts.0[&chunk(0).digest].len, 2, "what is told last counts");
     }
 }

@@ -7,28 +7,28 @@ use std::sync::Arc;
 use kvtier_key::Digest;
 
 use crate::background::journal::progress::node_of;
-use crate::background::journal::time_range::{Last, When};
+use crate::background::journal::time_range::{Newer, TimeRange};
 
 /// The most chunks that are remembered.
 const CHUNKS_MAX: usize = 1 << 16;
 
 /// What was heard of chunks: that they were saved, or that they went.
 #[derive(Debug, Default)]
-pub struct Heard {
-    young: HashMap<Digest, Word>,
+pub struct LastWrites {
+    young: HashMap<Digest, LastWrite>,
     /// What was young before; it goes when the young are as many again.
-    old: HashMap<Digest, Word>,
+    old: HashMap<Digest, LastWrite>,
 }
 
 #[derive(Clone, Debug)]
-struct Word {
+struct LastWrite {
     /// The object that said so.
     object: Arc<str>,
-    when: When,
+    when: TimeRange,
     there: bool,
 }
 
-impl Word {
+impl LastWrite {
     /// Whether an object of the same node says it, and then whether that comes after this word's:
     /// the numbers of a node's objects are in order.
     fn is_before(&self, object: &str) -> Option<bool> {
@@ -36,39 +36,43 @@ impl Word {
     }
 }
 
-impl Heard {
+impl LastWrites {
     /// An object tells that a chunk is there, or not: whether that came after the opposite that was
     /// heard of it. What one node tells is in the order of its objects, however they are read.
-    pub fn compare(&self, digest: &Digest, (object, when, there): (&Arc<str>, When, bool)) -> Last {
-        match self.word(digest).filter(|word| word.there != there) {
-            None => Last::This,
-            Some(word) => match word.is_before(object) {
-                Some(true) => Last::This,
-                Some(false) => Last::Other,
-                None => when.against(&word.when),
+    pub fn compare(
+        &self,
+        digest: &Digest,
+        (object, when, there): (&Arc<str>, TimeRange, bool),
+    ) -> Newer {
+        match self.write(digest).filter(|write| write.there != there) {
+            None => Newer::This,
+            Some(write) => match write.is_before(object) {
+                Some(true) => Newer::This,
+                Some(false) => Newer::Other,
+                None => when.compare(&write.when),
             },
         }
     }
 
     /// Remembers it, unless what is known is later.
-    pub fn note(&mut self, digest: Digest, (object, when, there): (&Arc<str>, When, bool)) {
+    pub fn note(&mut self, digest: Digest, (object, when, there): (&Arc<str>, TimeRange, bool)) {
         let is_older =
-            |word: &Word| !word.is_before(object).unwrap_or(word.when.to_ms <= when.to_ms);
-        if self.word(&digest).is_some_and(is_older) {
+            |write: &LastWrite| !write.is_before(object).unwrap_or(write.when.to_ms <= when.to_ms);
+        if self.write(&digest).is_some_and(is_older) {
             return;
         }
         if self.young.len() >= CHUNKS_MAX / 2 {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert(digest, Word { object: Arc::clone(object), when, there });
+        self.young.insert(digest, LastWrite { object: Arc::clone(object), when, there });
     }
 
-    /// When the chunk went, if that is what was heard last.
-    pub fn gone(&self, digest: &Digest) -> Option<When> {
-        self.word(digest).filter(|word| !word.there).map(|word| word.when)
+    /// TimeRange the chunk went, if that is what was heard last.
+    pub fn gone(&self, digest: &Digest) -> Option<TimeRange> {
+        self.write(digest).filter(|write| !write.there).map(|write| write.when)
     }
 
-    fn word(&self, digest: &Digest) -> Option<&Word> {
+    fn write(&self, digest: &Digest) -> Option<&LastWrite> {
         self.young.get(digest).or_else(|| self.old.get(digest))
     }
 }
@@ -79,53 +83,54 @@ mod tests {
 
     #[test]
     fn one_nodes_journal_is_in_order_and_two_are_as_far_as_their_times_tell() {
-        let (mut heard, chunk) = (Heard::default(), Digest([7; 32]));
+        let (mut writes, chunk) = (LastWrites::default(), Digest([7; 32]));
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         assert_eq!(
-            heard.compare(&chunk, (&a, When::at(0), false)),
-            Last::This,
+            writes.compare(&chunk, (&a, TimeRange::at(0), false)),
+            Newer::This,
             "nothing was heard"
         );
-        heard.note(chunk, (&a, When::at(100_000), true));
-        assert_eq!(heard.compare(&chunk, (&a, When::at(100_000), false)), Last::This);
-        assert_eq!(heard.compare(&chunk, (&b, When::at(101_000), false)), Last::Unclear);
-        assert_eq!(heard.compare(&chunk, (&b, When::at(90_000), false)), Last::Other);
-        assert_eq!(heard.compare(&chunk, (&b, When::at(110_000), false)), Last::This);
+        writes.note(chunk, (&a, TimeRange::at(100_000), true));
+        assert_eq!(writes.compare(&chunk, (&a, TimeRange::at(100_000), false)), Newer::This);
+        assert_eq!(writes.compare(&chunk, (&b, TimeRange::at(101_000), false)), Newer::Unclear);
+        assert_eq!(writes.compare(&chunk, (&b, TimeRange::at(90_000), false)), Newer::Other);
+        assert_eq!(writes.compare(&chunk, (&b, TimeRange::at(110_000), false)), Newer::This);
         assert_eq!(
-            heard.compare(&chunk, (&b, When::at(90_000), true)),
-            Last::This,
+            writes.compare(&chunk, (&b, TimeRange::at(90_000), true)),
+            Newer::This,
             "it says the same"
         );
-        assert_eq!(heard.gone(&chunk), None);
-        heard.note(chunk, (&b, When::at(90_000), false));
+        assert_eq!(writes.gone(&chunk), None);
+        writes.note(chunk, (&b, TimeRange::at(90_000), false));
         assert_eq!(
-            heard.compare(&chunk, (&b, When::at(90_000), false)),
-            Last::Other,
+            writes.compare(&chunk, (&b, TimeRange::at(90_000), false)),
+            Newer::Other,
             "the later word stays"
         );
-        heard.note(chunk, (&b, When::at(120_000), false));
-        assert_eq!(heard.gone(&chunk), Some(When::at(120_000)));
+        writes.note(chunk, (&b, TimeRange::at(120_000), false));
+        assert_eq!(writes.gone(&chunk), Some(TimeRange::at(120_000)));
     }
 
     #[test]
     fn an_object_that_is_read_late_undoes_nothing_that_its_node_said_since() {
-        let (mut heard, chunk) = (Heard::default(), Digest([7; 32]));
+        let (mut writes, chunk) = (LastWrites::default(), Digest([7; 32]));
         let (one, two): (Arc<str>, Arc<str>) = ("j/a/1".into(), "j/a/2".into());
-        heard.note(chunk, (&two, When::at(0), false));
-        assert_eq!(heard.compare(&chunk, (&one, When::at(100_000), true)), Last::Other);
-        heard.note(chunk, (&one, When::at(100_000), true));
-        assert_eq!(heard.gone(&chunk), Some(When::at(0)), "the later word stays");
-        assert_eq!(heard.compare(&chunk, (&two, When::at(0), true)), Last::This);
+        writes.note(chunk, (&two, TimeRange::at(0), false));
+        assert_eq!(writes.compare(&chunk, (&one, TimeRange::at(100_000), true)), Newer::Other);
+        writes.note(chunk, (&one, TimeRange::at(100_000), true));
+        assert_eq!(writes.gone(&chunk), Some(TimeRange::at(0)), "the later word stays");
+        assert_eq!(writes.compare(&chunk, (&two, TimeRange::at(0), true)), Newer::This);
     }
 
     #[test]
     fn it_is_bounded_and_forgets_the_oldest() {
-        let (mut heard, node) = (Heard::default(), Arc::from("a"));
+        let (mut writes, node) = (LastWrites::default(), Arc::from("a"));
         let digest = |n: usize| Digest::derive("test", &n.to_le_bytes());
-        (0..3 * CHUNKS_MAX).for_each(|n| heard.note(digest(n), (&node, When::at(0), true)));
-        assert!(heard.young.len() + heard.old.len() <= CHUNKS_MAX);
+        (0..3 * CHUNKS_MAX).for_each(|n| writes.note(digest(n), (&node, TimeRange::at(0), true)));
+        assert!(writes.young.len() + writes.old.len() <= CHUNKS_MAX);
         assert!(
-            heard.word(&digest(3 * CHUNKS_MAX - 1)).is_some() && heard.word(&digest(0)).is_none()
+            writes.write(&digest(3 * CHUNKS_MAX - 1)).is_some()
+                && writes.write(&digest(0)).is_none()
         );
     }
 }

@@ -11,13 +11,13 @@ use kvtier_index::{Chunk, ReadEnd};
 use kvtier_key::Digest;
 use kvtier_s3::{Entry, try_for_each_concurrent};
 
-use crate::background::journal::conflicts::Questions;
-use crate::background::journal::last_writes::Heard;
-use crate::background::journal::progress::{Progress, node_of};
-use crate::background::journal::time_range::{Last, When};
+use crate::background::journal::conflicts::Conflicts;
+use crate::background::journal::last_writes::LastWrites;
+use crate::background::journal::progress::{ReadProgress, node_of};
+use crate::background::journal::time_range::{Newer, TimeRange};
 use crate::background::objects;
-use crate::background::reconcile::{SOME, make_recent};
-use crate::state::catalog::Books;
+use crate::background::reconcile::{CHUNKS_PER_LOCK, make_recent};
+use crate::state::catalog::Catalog;
 use crate::state::counters::add;
 use crate::state::journal::OBJECT_BYTES_MAX;
 use crate::state::shared::Shared;
@@ -31,48 +31,50 @@ const WIDTH: usize = 16;
 
 /// Reads journals, each object once.
 #[derive(Debug, Default)]
-pub struct Merger {
-    progress: Progress,
+pub struct JournalMerger {
+    progress: ReadProgress,
     /// What lay there at the last look, and when that was by the store's clock.
     listed: (Vec<Entry>, Option<i64>),
-    heard: Heard,
-    questions: Questions,
+    last_writes: LastWrites,
+    conflicts: Conflicts,
 }
 
 /// What a node noted at one time.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct News {
+struct JournalBatch {
     /// The object that says so.
     object: Arc<str>,
     /// A later object of that node was read before.
     late: bool,
-    /// When that was at the earliest and at the latest, in Unix milliseconds by the store's clock.
+    /// TimeRange that was at the earliest and at the latest, in Unix milliseconds by the store's clock.
     from_ms: u64,
     to_ms: u64,
     records: Vec<Record>,
 }
 
-impl Merger {
+impl JournalMerger {
     /// Takes in what lies in `directory` and was not read before; answers how many records. The
     /// node's own journal is not read: its index knows.
     pub async fn merge(&mut self, shared: &Shared, directory: &str) -> kvtier_s3::Result<usize> {
         self.list(shared, directory).await?;
-        let (mut told, mut failed, mut stuck) = (Vec::new(), None, None);
-        for (name, batches) in read_all(shared, self.names(shared, |known, _| !known)).await {
+        let (mut batches, mut failed, mut stuck) = (Vec::new(), None, None);
+        for (name, read) in read_all(shared, self.names(shared, |known, _| !known)).await {
             // Before one that cannot be read nothing of that node is read which comes behind it.
             if stuck.as_deref() == Some(node_of(&name)) {
                 continue;
             }
-            match batches {
-                Ok(Found { what, is_torn, .. }) if is_torn && self.progress.failed(&name) => {
+            match read {
+                Ok(JournalObject { what, is_torn, .. })
+                    if is_torn && self.progress.failed(&name) =>
+                {
                     // On its way, perhaps: nothing of it counts until it is read once more.
                     self.progress.note(&name, what);
                     stuck = Some(node_of(&name).to_owned());
                 }
                 Ok(found) => {
                     let late = self.progress.is_late(&name);
-                    let some = news(shared, &name, found.batches);
-                    told.extend(some.into_iter().map(|news| News { late, ..news }));
+                    let some = batches_of(shared, &name, found.batches);
+                    batches.extend(some.into_iter().map(|batch| JournalBatch { late, ..batch }));
                     self.progress.note(&name, found.what);
                     self.progress.done(name);
                 }
@@ -82,32 +84,32 @@ impl Merger {
                 }
             }
         }
-        shared.truth.told().journal = self.progress.complaint().cloned();
-        in_order(&mut told);
-        let count = self.take_in(shared, &told);
+        shared.cluster.notes().journal = self.progress.fault().cloned();
+        sort_by_time(&mut batches);
+        let count = self.apply(shared, &batches);
         add(&shared.counters.merged, count as u64);
         failed.map_or(Ok(count), Err)
     }
 
     /// All use that journals tell of since then (Unix milliseconds by the store's clock), the
     /// node's own too, gives the order once more.
-    pub async fn again(&mut self, shared: &Shared, since_ms: u64) -> kvtier_s3::Result<()> {
-        self.list(shared, &shared.truth.paths.journals()).await?;
+    pub async fn reapply_since(&mut self, shared: &Shared, since_ms: u64) -> kvtier_s3::Result<()> {
+        self.list(shared, &shared.cluster.paths.journals()).await?;
         // Times of the store are cut to seconds.
         let since =
             |entry: &Entry| (entry.modified + 1).saturating_mul(1000) >= since_ms.cast_signed();
-        let mut told = Vec::new();
-        for (name, batches) in read_all(shared, self.names(shared, |_, entry| since(entry))).await {
+        let mut batches = Vec::new();
+        for (name, read) in read_all(shared, self.names(shared, |_, entry| since(entry))).await {
             // Deleted meanwhile, or not to be had: some order is better than none.
-            match batches {
-                Ok(found) => told.extend(news(shared, &name, found.batches)),
+            match read {
+                Ok(found) => batches.extend(batches_of(shared, &name, found.batches)),
                 Err(e) => drop(shared.error("journal", None, e)),
             }
         }
-        in_order(&mut told);
-        told.retain(|news| news.to_ms >= since_ms);
-        let used = told.iter().flat_map(|news| &news.records);
-        use_again(shared, &used.copied().collect::<Vec<Record>>());
+        sort_by_time(&mut batches);
+        batches.retain(|batch| batch.to_ms >= since_ms);
+        let used = batches.iter().flat_map(|batch| &batch.records);
+        touch_again(shared, &used.copied().collect::<Vec<Record>>());
         Ok(())
     }
 
@@ -122,7 +124,7 @@ impl Merger {
     /// listed: those that have an object that is not older than `age_s`.
     pub fn nodes(&self, shared: &Shared, age_s: i64) -> usize {
         let (entries, date) = &self.listed;
-        let own = shared.truth.paths.journals_of(&shared.truth.node);
+        let own = shared.cluster.paths.journals_of(&shared.cluster.node);
         let is_young = |entry: &&Entry| date.is_none_or(|date| date - entry.modified <= age_s);
         let others = entries.iter().filter(is_young).filter(|entry| !entry.key.starts_with(&own));
         1 + others.map(|entry| node_of(&entry.key)).collect::<HashSet<&str>>().len()
@@ -130,7 +132,7 @@ impl Merger {
 
     /// The names of some of what lies there: `wanted` is told whether it is known already.
     fn names(&self, shared: &Shared, wanted: impl Fn(bool, &Entry) -> bool) -> Vec<String> {
-        let own = shared.truth.paths.journals_of(&shared.truth.node);
+        let own = shared.cluster.paths.journals_of(&shared.cluster.node);
         let known =
             |entry: &Entry| self.progress.is_read(&entry.key) || entry.key.starts_with(&own);
         let mut entries: Vec<&Entry> =
@@ -151,28 +153,28 @@ impl Merger {
     }
 
     /// What was heard of chunks.
-    pub fn heard(&self) -> &Heard {
-        &self.heard
+    pub fn last_writes(&self) -> &LastWrites {
+        &self.last_writes
     }
 
     /// Asks the bucket what journals left open.
-    pub async fn ask(&mut self, shared: &Shared) {
-        self.questions.ask(shared).await;
+    pub async fn resolve_conflicts(&mut self, shared: &Shared) {
+        self.conflicts.resolve(shared).await;
     }
 
-    fn take_in(&mut self, shared: &Shared, told: &[News]) -> usize {
+    fn apply(&mut self, shared: &Shared, batches: &[JournalBatch]) -> usize {
         let mut count = 0;
-        for news in told {
-            let when = When::between(shared, news.from_ms, news.to_ms);
-            let from = Source { object: &news.object, when, late: news.late };
-            for some in news.records.chunks(SOME) {
-                let mut guard = shared.books();
-                let mut desk = Desk { shared, books: &mut guard, merger: self };
-                some.iter().for_each(|record| desk.apply(record, from));
+        for batch in batches {
+            let when = TimeRange::between(shared, batch.from_ms, batch.to_ms);
+            let from = BatchSource { object: &batch.object, when, late: batch.late };
+            for some in batch.records.chunks(CHUNKS_PER_LOCK) {
+                let mut guard = shared.catalog();
+                let mut apply = Apply { shared, catalog: &mut guard, merger: self };
+                some.iter().for_each(|record| apply.apply(record, from));
                 drop(guard);
                 shared.listeners.notify();
             }
-            count += news.records.len();
+            count += batch.records.len();
         }
         // What went left room.
         shared.freed.notify_waiters();
@@ -191,7 +193,10 @@ impl Merger {
 }
 
 /// Reads objects, several at a time; in the order of their names.
-async fn read_all(shared: &Shared, names: Vec<String>) -> Vec<(String, kvtier_s3::Result<Found>)> {
+async fn read_all(
+    shared: &Shared,
+    names: Vec<String>,
+) -> Vec<(String, kvtier_s3::Result<JournalObject>)> {
     let read_some = Mutex::new(Vec::with_capacity(names.len()));
     let done = &read_some;
     let each = names.into_iter().map(|name| async move {
@@ -207,7 +212,7 @@ async fn read_all(shared: &Shared, names: Vec<String>) -> Vec<(String, kvtier_s3
 
 /// What an object holds.
 #[derive(Debug, Default)]
-struct Found {
+struct JournalObject {
     batches: Vec<RecordBatch>,
     /// What is wrong with it.
     what: Option<String>,
@@ -215,14 +220,14 @@ struct Found {
     is_torn: bool,
 }
 
-async fn read(shared: &Shared, name: &str) -> kvtier_s3::Result<Found> {
+async fn read(shared: &Shared, name: &str) -> kvtier_s3::Result<JournalObject> {
     let bytes = match objects::get(&shared.client, name, OBJECT_BYTES_MAX).await {
         Ok(Some(bytes)) => bytes,
         // Merged and deleted by the evictor meanwhile.
-        Ok(None) => return Ok(Found::default()),
+        Ok(None) => return Ok(JournalObject::default()),
         Err(e) if e.kind() == kvtier_s3::ErrorKind::Corrupt && !e.is_retryable() => {
             let what = Some(format!("{name} is longer than any journal: not read"));
-            return Ok(Found { what, is_torn: true, ..Found::default() });
+            return Ok(JournalObject { what, is_torn: true, ..JournalObject::default() });
         }
         Err(e) => return Err(e),
     };
@@ -238,21 +243,21 @@ async fn read(shared: &Shared, name: &str) -> kvtier_s3::Result<Found> {
         }
         _ => None,
     };
-    Ok(Found { batches, what, is_torn: matches!(end, Some(ReadEnd::Torn { .. })) })
+    Ok(JournalObject { batches, what, is_torn: matches!(end, Some(ReadEnd::Torn { .. })) })
 }
 
 /// The batches of an object, and when what they tell of happened.
-fn news(shared: &Shared, name: &str, batches: Vec<RecordBatch>) -> Vec<News> {
-    placed(name, batches, shared.truth.config.journal_every.as_millis() as u64)
+fn batches_of(shared: &Shared, name: &str, batches: Vec<RecordBatch>) -> Vec<JournalBatch> {
+    with_times(name, batches, shared.cluster.config.journal_every.as_millis() as u64)
 }
 
-fn placed(name: &str, batches: Vec<RecordBatch>, every_ms: u64) -> Vec<News> {
+fn with_times(name: &str, batches: Vec<RecordBatch>, every_ms: u64) -> Vec<JournalBatch> {
     let object: Arc<str> = name.into();
     // Builds before this one tell everything under the time at which they wrote it, up to an
     // interval later; so may one that had nothing to tell at any other time.
     let one_time = batches.iter().all(|batch| batch.at_ms == batches[0].at_ms);
     let before_ms = if one_time { every_ms } else { 0 };
-    let place = |RecordBatch { at_ms, records, .. }| News {
+    let place = |RecordBatch { at_ms, records, .. }| JournalBatch {
         object: Arc::clone(&object),
         late: false,
         from_ms: at_ms.saturating_sub(before_ms),
@@ -264,132 +269,132 @@ fn placed(name: &str, batches: Vec<RecordBatch>, every_ms: u64) -> Vec<News> {
 
 /// Sorts by time what was read, in which each node's is in the order that it wrote: that stays,
 /// whatever became of its clock.
-fn in_order(told: &mut [News]) {
+fn sort_by_time(batches: &mut [JournalBatch]) {
     let mut last: HashMap<String, u64> = HashMap::new();
-    for news in told.iter_mut() {
-        let last_ms = last.entry(node_of(&news.object).to_owned()).or_default();
-        news.to_ms = news.to_ms.max(*last_ms);
-        *last_ms = news.to_ms;
+    for batch in batches.iter_mut() {
+        let last_ms = last.entry(node_of(&batch.object).to_owned()).or_default();
+        batch.to_ms = batch.to_ms.max(*last_ms);
+        *last_ms = batch.to_ms;
     }
-    told.sort_by_key(|news| news.to_ms);
+    batches.sort_by_key(|batch| batch.to_ms);
 }
 
 /// Chunks that were used or saved become the most recent, in that order, as if they came now.
-pub fn use_again(shared: &Shared, records: &[Record]) {
-    for some in records.chunks(SOME) {
-        let mut books = shared.books();
+pub fn touch_again(shared: &Shared, records: &[Record]) {
+    for some in records.chunks(CHUNKS_PER_LOCK) {
+        let mut catalog = shared.catalog();
         let slot = |record: &Record| match record {
             Record::Touch(digest) | Record::Insert(Chunk { digest, .. }) => {
-                books.index.slot(digest)
+                catalog.index.slot(digest)
             }
             _ => None,
         };
         let slots: Vec<u32> = some.iter().filter_map(slot).collect();
-        make_recent(&mut books.index, &slots);
+        make_recent(&mut catalog.index, &slots);
     }
 }
 
 /// Where something was noted, and when.
 #[derive(Clone, Copy)]
-struct Source<'a> {
+struct BatchSource<'a> {
     object: &'a Arc<str>,
-    when: When,
+    when: TimeRange,
     /// A later object of that node was read before: what nobody here has any other word of, only
     /// the bucket can tell.
     late: bool,
 }
 
-impl Source<'_> {
-    fn judge(&self, last: Last) -> Last {
-        if self.late { last.and(Last::Unclear) } else { last }
+impl BatchSource<'_> {
+    fn limit(&self, last: Newer) -> Newer {
+        if self.late { last.and(Newer::Unclear) } else { last }
     }
 }
 
 /// Where what others noted is taken over, as far as it is not older than what is known here.
-struct Desk<'a> {
+struct Apply<'a> {
     shared: &'a Shared,
-    books: &'a mut Books,
-    merger: &'a mut Merger,
+    catalog: &'a mut Catalog,
+    merger: &'a mut JournalMerger,
 }
 
-impl Desk<'_> {
-    fn apply(&mut self, record: &Record, from: Source<'_>) {
+impl Apply<'_> {
+    fn apply(&mut self, record: &Record, from: BatchSource<'_>) {
         match record {
             // Who used it since comes behind, wherever that was noted.
             Record::Touch(_) if from.late => {}
-            Record::Touch(digest) => self.books.index.touch_batch(&[*digest]),
+            Record::Touch(digest) => self.catalog.index.touch_batch(&[*digest]),
             Record::Insert(chunk) => {
                 self.inserted(chunk, from);
-                self.merger.heard.note(chunk.digest, (from.object, from.when, true));
+                self.merger.last_writes.note(chunk.digest, (from.object, from.when, true));
             }
             Record::Remove(digest) => {
                 self.removed(digest, from);
-                self.merger.heard.note(*digest, (from.object, from.when, false));
+                self.merger.last_writes.note(*digest, (from.object, from.when, false));
             }
             _ => {}
         }
     }
 
-    fn inserted(&mut self, chunk: &Chunk, from: Source<'_>) {
-        let (books, digest) = (&mut *self.books, chunk.digest);
-        match books.index.get(&digest) {
+    fn inserted(&mut self, chunk: &Chunk, from: BatchSource<'_>) {
+        let (catalog, digest) = (&mut *self.catalog, chunk.digest);
+        match catalog.index.get(&digest) {
             Some(entry) if entry.chunk.len == chunk.len => {
                 if from.late {
                     return;
                 }
-                let _ = books.index.insert(*chunk);
+                let _ = catalog.index.insert(*chunk);
                 // A page of a listing may be older.
-                return books.changed(digest);
+                return catalog.note_changed(digest);
             }
             // Of another length than it had when it was seen here.
             Some(_) => {
-                books.index.touch_batch(&[digest]);
-                return books.doubt(&digest);
+                catalog.index.touch_batch(&[digest]);
+                return catalog.invalidate(&digest);
             }
             // A name that the digest does not tell comes with the next listing.
             None if !self.shared.names.is_own() => return,
             // Perhaps it was saved when our delete was done and not yet answered.
-            None if books.index.is_evicting(&digest) => return self.merger.questions.put(*chunk),
-            None if books.index.is_known(&digest) => return,
+            None if catalog.index.is_evicting(&digest) => return self.merger.conflicts.put(*chunk),
+            None if catalog.index.is_known(&digest) => return,
             None => {}
         }
         // What went since stays so, and a listing that began clearly later would have shown it.
-        let absent = books
+        let absent = catalog
             .absent_for(&digest)
-            .map_or(Last::This, |ago| from.when.against(&When::ago(self.shared, ago)));
-        let listed = When::at(self.shared.truth.listed_ms.load(Ordering::Relaxed));
-        let unlisted = match from.when.against(&listed) {
-            Last::Other => Last::Other,
-            _ => Last::This,
+            .map_or(Newer::This, |ago| from.when.compare(&TimeRange::ago(self.shared, ago)));
+        let listed = TimeRange::at(self.shared.cluster.listed_ms.load(Ordering::Relaxed));
+        let unlisted = match from.when.compare(&listed) {
+            Newer::Other => Newer::Other,
+            _ => Newer::This,
         };
-        let heard = self.merger.heard.compare(&digest, (from.object, from.when, true));
-        match from.judge(absent.and(unlisted).and(heard)) {
-            Last::Other => {}
-            Last::Unclear => self.merger.questions.put(*chunk),
-            Last::This => {
-                let _ = self.books.hear_of(*chunk);
-                self.books.watch.note(digest);
+        let by_journal = self.merger.last_writes.compare(&digest, (from.object, from.when, true));
+        match from.limit(absent.and(unlisted).and(by_journal)) {
+            Newer::Other => {}
+            Newer::Unclear => self.merger.conflicts.put(*chunk),
+            Newer::This => {
+                let _ = self.catalog.insert_unseen(*chunk);
+                self.catalog.changed_keys.note(digest);
                 add(&self.shared.counters.added_externally, 1);
                 self.shared.listeners.push(Event::Stored { key: digest, len: chunk.len });
             }
         }
     }
 
-    fn removed(&mut self, digest: &Digest, from: Source<'_>) {
-        let Some(entry) = self.books.index.known(digest) else { return };
-        let seen = match self.books.seen.ms(entry.slot) {
+    fn removed(&mut self, digest: &Digest, from: BatchSource<'_>) {
+        let Some(entry) = self.catalog.index.known(digest) else { return };
+        let seen = match self.catalog.seen.ms(entry.slot) {
             // Nobody here saw it.
-            0 => Last::This,
-            ms => from.when.against(&When::at(ms.cast_signed())),
+            0 => Newer::This,
+            ms => from.when.compare(&TimeRange::at(ms.cast_signed())),
         };
-        let heard = self.merger.heard.compare(digest, (from.object, from.when, false));
-        match from.judge(seen.and(heard)) {
-            Last::Other => {}
-            Last::Unclear => self.merger.questions.put(entry.chunk),
-            Last::This => {
-                let suspect = self.books.index.is_suspect(digest);
-                self.books.forget(digest);
-                self.books.watch.note(*digest);
+        let by_journal = self.merger.last_writes.compare(digest, (from.object, from.when, false));
+        match from.limit(seen.and(by_journal)) {
+            Newer::Other => {}
+            Newer::Unclear => self.merger.conflicts.put(entry.chunk),
+            Newer::This => {
+                let suspect = self.catalog.index.is_suspect(digest);
+                self.catalog.forget(digest);
+                self.catalog.changed_keys.note(*digest);
                 // A suspect was gone for everybody already.
                 add(&self.shared.counters.deleted_externally, u64::from(!suspect));
                 if !suspect {
@@ -410,16 +415,16 @@ mod tests {
         bytes
     }
 
-    fn news_of(name: &str, times: &[u64]) -> Vec<News> {
+    fn batches_at(name: &str, times: &[u64]) -> Vec<JournalBatch> {
         let bytes: Vec<u8> =
             times.iter().zip(0..).flat_map(|(at_ms, n)| batch(*at_ms, n)).collect();
-        placed(name, format::decode(&bytes).collect(), 30_000)
+        with_times(name, format::decode(&bytes).collect(), 30_000)
     }
 
     #[test]
     fn journals_with_one_time_may_tell_of_an_interval_and_others_tell_when_it_was() {
         let spans = |times: &[u64]| {
-            news_of("j/a/1", times).iter().map(|n| (n.from_ms, n.to_ms)).collect::<Vec<_>>()
+            batches_at("j/a/1", times).iter().map(|n| (n.from_ms, n.to_ms)).collect::<Vec<_>>()
         };
         assert_eq!(spans(&[50_000]), [(20_000, 50_000)]);
         assert_eq!(spans(&[50_000, 50_000]), [(20_000, 50_000); 2]);
@@ -429,14 +434,14 @@ mod tests {
 
     #[test]
     fn what_one_node_did_stays_in_its_order_whatever_its_clock_says() {
-        let mut all = news_of("j/a/1", &[1000, 5000]);
-        all.extend(news_of("j/a/2", &[4000, 7000]));
-        all.extend(news_of("j/b/1", &[3000, 6000]));
-        in_order(&mut all);
-        let told: Vec<(&str, u64)> =
-            all.iter().map(|news| (node_of(&news.object), news.to_ms)).collect();
+        let mut all = batches_at("j/a/1", &[1000, 5000]);
+        all.extend(batches_at("j/a/2", &[4000, 7000]));
+        all.extend(batches_at("j/b/1", &[3000, 6000]));
+        sort_by_time(&mut all);
+        let batches: Vec<(&str, u64)> =
+            all.iter().map(|batch| (node_of(&batch.object), batch.to_ms)).collect();
         let (a, b) = ("j/a", "j/b");
-        assert_eq!(told, [(a, 1000), (b, 3000), (a, 5000), (a, 5000), (b, 6000), (a, 7000)]);
+        assert_eq!(batches, [(a, 1000), (b, 3000), (a, 5000), (a, 5000), (b, 6000), (a, 7000)]);
         assert_eq!(all[2].records, [Record::Touch(Digest([1; 32]))], "of equals the first first");
     }
 }

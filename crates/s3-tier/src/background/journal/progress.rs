@@ -10,21 +10,21 @@ const NODES_MAX: usize = 4096;
 
 /// What was read of all journals.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct ReadProgress {
     read: HashSet<String>,
     /// The last object of each node that was read.
     last: HashMap<String, String>,
     /// What could not be read whole, and so it stays in the status while the object is there.
-    faults: HashMap<String, Fault>,
+    faults: HashMap<String, ObjectFault>,
 }
 
 #[derive(Debug, Default)]
-struct Fault {
+struct ObjectFault {
     looks: u32,
     what: Option<String>,
 }
 
-impl Progress {
+impl ReadProgress {
     /// Forgets what lies in this directory no more.
     pub fn keep(&mut self, directory: &str, listed: &HashSet<&String>) {
         let stays = |name: &String| !name.starts_with(directory) || listed.contains(name);
@@ -70,14 +70,14 @@ impl Progress {
         match self.faults.get_mut(name) {
             Some(fault) => fault.what = what,
             None if what.is_some() => {
-                self.faults.insert(name.to_owned(), Fault { looks: 0, what });
+                self.faults.insert(name.to_owned(), ObjectFault { looks: 0, what });
             }
             None => {}
         }
     }
 
     /// What is wrong with one of the objects that are there.
-    pub fn complaint(&self) -> Option<&String> {
+    pub fn fault(&self) -> Option<&String> {
         self.faults.values().filter_map(|fault| fault.what.as_ref()).min()
     }
 }
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn an_object_that_cannot_be_read_is_waited_for_a_while_and_is_late_then() {
-        let mut progress = Progress::default();
+        let mut progress = ReadProgress::default();
         progress.done("j/a/1".into());
         assert!(progress.failed("j/a/2") && progress.failed("j/a/2") && !progress.failed("j/a/2"));
         assert!(!progress.is_late("j/a/2") && !progress.is_late("j/a/3"));
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn what_a_listing_left_out_once_is_late_when_it_is_back() {
-        let mut progress = Progress::default();
+        let mut progress = ReadProgress::default();
         progress.done("j/a/1".into());
         progress.keep("j/b/", &HashSet::new());
         assert!(progress.is_read("j/a/1"), "another directory was listed");
@@ -114,14 +114,14 @@ mod tests {
 
     #[test]
     fn a_complaint_lasts_as_long_as_its_object_is_damaged_and_there() {
-        let mut progress = Progress::default();
+        let mut progress = ReadProgress::default();
         progress.note("j/a/1", Some("damaged".into()));
         progress.done("j/a/1".into());
-        assert_eq!(progress.complaint().map(String::as_str), Some("damaged"));
+        assert_eq!(progress.fault().map(String::as_str), Some("damaged"));
         progress.note("j/a/1", None);
-        assert_eq!(progress.complaint(), None);
+        assert_eq!(progress.fault(), None);
         progress.note("j/a/1", Some("damaged".into()));
         progress.keep("j/", &HashSet::new());
-        assert_eq!(progress.complaint(), None);
+        assert_eq!(progress.fault(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! When something happened, as far as two clocks can tell.
+//! TimeRange something happened, as far as two clocks can tell.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ const MARGIN_MS: i64 = 5000;
 /// Something happened then, or between these times, by this tier's clock; what was before the tier
 /// was there is below 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct When {
+pub struct TimeRange {
     pub from_ms: i64,
     pub to_ms: i64,
 }
 
 /// Which of two changes came last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Last {
+pub enum Newer {
     /// The one that a journal tells of now.
     This,
     /// One that was known before.
@@ -28,42 +28,45 @@ pub enum Last {
     Unclear,
 }
 
-impl When {
+impl TimeRange {
     pub fn at(ms: i64) -> Self {
-        When { from_ms: ms, to_ms: ms }
+        TimeRange { from_ms: ms, to_ms: ms }
     }
 
     /// So long ago.
     pub fn ago(shared: &Shared, ago: Duration) -> Self {
-        When::at(shared.now_ms().cast_signed() - ago.as_millis() as i64)
+        TimeRange::at(shared.now_ms().cast_signed() - ago.as_millis() as i64)
     }
 
     /// Between these times, in Unix milliseconds by the store's clock.
     pub fn between(shared: &Shared, from_ms: u64, to_ms: u64) -> Self {
         let ahead_ms =
-            shared.truth.server_ms(&shared.client).cast_signed() - shared.now_ms().cast_signed();
-        When { from_ms: from_ms.cast_signed() - ahead_ms, to_ms: to_ms.cast_signed() - ahead_ms }
+            shared.cluster.server_ms(&shared.client).cast_signed() - shared.now_ms().cast_signed();
+        TimeRange {
+            from_ms: from_ms.cast_signed() - ahead_ms,
+            to_ms: to_ms.cast_signed() - ahead_ms,
+        }
     }
 
     /// Which came last, this or what was known before.
-    pub fn against(&self, known: &When) -> Last {
+    pub fn compare(&self, known: &TimeRange) -> Newer {
         if known.to_ms + MARGIN_MS < self.from_ms {
-            Last::This
+            Newer::This
         } else if self.to_ms + MARGIN_MS < known.from_ms {
-            Last::Other
+            Newer::Other
         } else {
-            Last::Unclear
+            Newer::Unclear
         }
     }
 }
 
-impl Last {
+impl Newer {
     /// Of several comparisons: one that is lost is enough.
-    pub fn and(self, other: Last) -> Last {
+    pub fn and(self, other: Newer) -> Newer {
         match (self, other) {
-            (Last::Other, _) | (_, Last::Other) => Last::Other,
-            (Last::This, Last::This) => Last::This,
-            _ => Last::Unclear,
+            (Newer::Other, _) | (_, Newer::Other) => Newer::Other,
+            (Newer::This, Newer::This) => Newer::This,
+            _ => Newer::Unclear,
         }
     }
 }
@@ -74,15 +77,15 @@ mod tests {
 
     #[test]
     fn what_is_clearly_later_wins_and_what_is_not_clear_is_said() {
-        let known = When { from_ms: 100_000, to_ms: 110_000 };
-        let against = |from_ms, to_ms| When { from_ms, to_ms }.against(&known);
-        assert_eq!(against(115_001, 115_001), Last::This);
-        assert_eq!(against(115_000, 200_000), Last::Unclear);
-        assert_eq!(against(105_000, 105_000), Last::Unclear);
-        assert_eq!(against(-7, 95_000), Last::Unclear);
-        assert_eq!(against(-7, 94_999), Last::Other);
-        assert_eq!(Last::This.and(Last::This), Last::This);
-        assert_eq!(Last::This.and(Last::Unclear), Last::Unclear);
-        assert_eq!(Last::Unclear.and(Last::Other), Last::Other);
+        let known = TimeRange { from_ms: 100_000, to_ms: 110_000 };
+        let compare = |from_ms, to_ms| TimeRange { from_ms, to_ms }.compare(&known);
+        assert_eq!(compare(115_001, 115_001), Newer::This);
+        assert_eq!(compare(115_000, 200_000), Newer::Unclear);
+        assert_eq!(compare(105_000, 105_000), Newer::Unclear);
+        assert_eq!(compare(-7, 95_000), Newer::Unclear);
+        assert_eq!(compare(-7, 94_999), Newer::Other);
+        assert_eq!(Newer::This.and(Newer::This), Newer::This);
+        assert_eq!(Newer::This.and(Newer::Unclear), Newer::Unclear);
+        assert_eq!(Newer::Unclear.and(Newer::Other), Newer::Other);
     }
 }

@@ -16,7 +16,7 @@ struct Object {
 }
 
 struct Node {
-    lease: Lease,
+    lease: EpochLease,
     /// How far its clock is from the true time.
     offset_ms: u64,
     alive: bool,
@@ -27,7 +27,7 @@ struct Node {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Ask {
-    Look,
+    List,
     Claim(u64, u64),
     Read(u64, u64),
     Renew(u64),
@@ -77,7 +77,7 @@ impl World {
     fn new(seed: u64, nodes: usize, bad: u8) -> Self {
         let mut rng = Rng::with_seed(seed);
         let node = |rng: &mut Rng| Node {
-            lease: Lease::new(TERM_MS),
+            lease: EpochLease::new(TERM_MS),
             offset_ms: rng.u64(0..1 << 40),
             alive: true,
             claims: 0,
@@ -150,14 +150,14 @@ impl World {
         }
         let clock = self.now_ms + node.offset_ms;
         let ask = match node.lease.next(clock) {
-            Step::Wait { until_ms } => return self.at(until_ms - clock, Event::Turn(at)),
-            Step::Look => Ask::Look,
-            Step::Claim { epoch } => {
+            LeaseStep::Wait { until_ms } => return self.at(until_ms - clock, Event::Turn(at)),
+            LeaseStep::List => Ask::List,
+            LeaseStep::Claim { epoch } => {
                 node.claims += 1;
                 Ask::Claim(epoch, node.claims)
             }
-            Step::Read { epoch } => Ask::Read(epoch, node.claims),
-            Step::Renew { epoch } => Ask::Renew(epoch),
+            LeaseStep::Read { epoch } => Ask::Read(epoch, node.claims),
+            LeaseStep::Renew { epoch } => Ask::Renew(epoch),
         };
         node.waits += 1;
         let request = node.waits;
@@ -172,7 +172,7 @@ impl World {
     fn serve(&mut self, node: usize, ask: Ask) -> (Option<u64>, u64, bool) {
         let clock = self.now_ms + self.store_offset_ms;
         match ask {
-            Ask::Look => {
+            Ask::List => {
                 let top = self.store.last_key_value();
                 let age = top.map_or(0, |(_, object)| {
                     (clock / 1000).saturating_sub(object.modified_ms / 1000)
@@ -214,17 +214,17 @@ impl World {
         node.waits += 1;
         let clock = self.now_ms + node.offset_ms;
         match (ask, said) {
-            (Ask::Look, Some((epoch, age, free))) => {
-                let top = epoch.map(|epoch| Top {
+            (Ask::List, Some((epoch, age, free))) => {
+                let top = epoch.map(|epoch| TopEpoch {
                     epoch,
                     age_s: Some(age.cast_signed()),
                     unchanged_ms: 0,
                     free,
                 });
-                node.lease.looked(clock, top);
+                node.lease.listed(clock, top);
             }
-            (Ask::Claim(..), Some((_, _, true))) => node.lease.claimed(sent_ms, Claimed::Ours),
-            (Ask::Claim(..), _) => node.lease.claimed(sent_ms, Claimed::Unclear),
+            (Ask::Claim(..), Some((_, _, true))) => node.lease.claimed(sent_ms, ClaimOutcome::Ours),
+            (Ask::Claim(..), _) => node.lease.claimed(sent_ms, ClaimOutcome::Unclear),
             (Ask::Read(..), Some((_, _, ours))) => node.lease.read(clock, ours),
             (Ask::Renew(_), Some(_)) => node.lease.renewed(sent_ms, clock),
             (_, None) => node.lease.failed(clock),
@@ -254,7 +254,7 @@ fn fault_seeds_two_never_act_at_once_whatever_their_clocks_and_the_network_do() 
             if world.rng.u16(0..500) == 0 {
                 let node = world.rng.usize(0..world.nodes.len());
                 let claims = world.nodes[node].claims + 1000;
-                let (offset_ms, lease) = (world.rng.u64(0..1 << 40), Lease::new(TERM_MS));
+                let (offset_ms, lease) = (world.rng.u64(0..1 << 40), EpochLease::new(TERM_MS));
                 let waits = world.nodes[node].waits + 1000;
                 world.nodes[node] = Node { lease, offset_ms, alive: true, claims, waits };
                 world.at(0, Event::Turn(node));
@@ -282,49 +282,53 @@ fn fault_seeds_a_dead_holder_is_followed_within_two_terms() {
     }
 }
 
-fn lease_that_looks(now_ms: u64) -> Lease {
-    let mut lease = Lease::new(TERM_MS);
-    assert_eq!(lease.next(now_ms), Step::Look);
+fn lease_that_looks(now_ms: u64) -> EpochLease {
+    let mut lease = EpochLease::new(TERM_MS);
+    assert_eq!(lease.next(now_ms), LeaseStep::List);
     lease
 }
 
 #[test]
 fn one_that_was_given_up_is_taken_at_once_and_a_young_one_never() {
-    let top = |age: i64, free| Some(Top { epoch: 7, age_s: Some(age), unchanged_ms: 0, free });
-    let mut lease = Lease::new(TERM_MS);
-    assert_eq!(lease.next(0), Step::Look);
-    lease.looked(0, top(30, false));
-    assert_eq!(lease.next(0), Step::Wait { until_ms: TERM_MS / 4 });
-    lease.looked(8_000, Some(Top { epoch: 7, age_s: None, unchanged_ms: 0, free: false }));
-    assert!(matches!(lease.next(8_000), Step::Wait { .. }), "an age that nobody tells is no age");
-    lease.looked(8_000, top(-500, false));
-    assert!(matches!(lease.next(8_000), Step::Wait { .. }));
+    let top = |age: i64, free| Some(TopEpoch { epoch: 7, age_s: Some(age), unchanged_ms: 0, free });
+    let mut lease = EpochLease::new(TERM_MS);
+    assert_eq!(lease.next(0), LeaseStep::List);
+    lease.listed(0, top(30, false));
+    assert_eq!(lease.next(0), LeaseStep::Wait { until_ms: TERM_MS / 4 });
+    lease.listed(8_000, Some(TopEpoch { epoch: 7, age_s: None, unchanged_ms: 0, free: false }));
+    assert!(
+        matches!(lease.next(8_000), LeaseStep::Wait { .. }),
+        "an age that nobody tells is no age"
+    );
+    lease.listed(8_000, top(-500, false));
+    assert!(matches!(lease.next(8_000), LeaseStep::Wait { .. }));
     let mut future = lease_that_looks(8_000);
-    let same = |unchanged_ms| Some(Top { epoch: 7, age_s: Some(-500), unchanged_ms, free: false });
-    future.looked(8_000, same(2 * TERM_MS - 1));
-    assert!(matches!(future.next(8_000), Step::Wait { .. }));
-    future.looked(8_000, same(2 * TERM_MS));
+    let same =
+        |unchanged_ms| Some(TopEpoch { epoch: 7, age_s: Some(-500), unchanged_ms, free: false });
+    future.listed(8_000, same(2 * TERM_MS - 1));
+    assert!(matches!(future.next(8_000), LeaseStep::Wait { .. }));
+    future.listed(8_000, same(2 * TERM_MS));
     assert_eq!(
         future.next(8_000),
-        Step::Claim { epoch: 8 },
+        LeaseStep::Claim { epoch: 8 },
         "nobody writes it any more, whatever its time says"
     );
-    lease.looked(8_000, top(0, true));
-    assert_eq!(lease.next(8_000), Step::Claim { epoch: 8 });
+    lease.listed(8_000, top(0, true));
+    assert_eq!(lease.next(8_000), LeaseStep::Claim { epoch: 8 });
 }
 
 #[test]
 fn a_holder_without_answers_stops_after_half_a_term_and_does_not_renew_any_more() {
-    let mut lease = Lease::new(TERM_MS);
-    lease.looked(0, None);
-    assert_eq!(lease.next(0), Step::Claim { epoch: 1 });
-    lease.claimed(0, Claimed::Ours);
+    let mut lease = EpochLease::new(TERM_MS);
+    lease.listed(0, None);
+    assert_eq!(lease.next(0), LeaseStep::Claim { epoch: 1 });
+    lease.claimed(0, ClaimOutcome::Ours);
     assert!(!lease.may_act(1), "nobody knows yet whether another went on");
-    lease.looked(10, Some(Top { epoch: 1, age_s: Some(0), unchanged_ms: 0, free: false }));
+    lease.listed(10, Some(TopEpoch { epoch: 1, age_s: Some(0), unchanged_ms: 0, free: false }));
     assert!(lease.may_act(10) && lease.held(10) == Some(1));
     lease.failed(9_000);
     assert!(lease.may_act(TERM_MS / 2 - 1) && !lease.may_act(TERM_MS / 2));
-    assert!(!matches!(lease.next(TERM_MS / 2), Step::Renew { .. }));
+    assert!(!matches!(lease.next(TERM_MS / 2), LeaseStep::Renew { .. }));
     lease.renewed(TERM_MS / 2 - 1, TERM_MS / 2 + 1);
     assert!(
         !lease.may_act(TERM_MS / 2 + 1),
@@ -334,29 +338,29 @@ fn a_holder_without_answers_stops_after_half_a_term_and_does_not_renew_any_more(
 
 #[test]
 fn a_higher_epoch_ends_it() {
-    let mut lease = Lease::new(TERM_MS);
-    lease.looked(0, None);
-    lease.claimed(0, Claimed::Unclear);
-    assert_eq!(lease.next(1), Step::Read { epoch: 1 });
+    let mut lease = EpochLease::new(TERM_MS);
+    lease.listed(0, None);
+    lease.claimed(0, ClaimOutcome::Unclear);
+    assert_eq!(lease.next(1), LeaseStep::Read { epoch: 1 });
     lease.read(1, true);
-    lease.looked(2, Some(Top { epoch: 1, age_s: Some(0), unchanged_ms: 0, free: false }));
+    lease.listed(2, Some(TopEpoch { epoch: 1, age_s: Some(0), unchanged_ms: 0, free: false }));
     assert!(lease.may_act(2));
     lease.renewed(3, 4);
-    lease.looked(5, Some(Top { epoch: 2, age_s: Some(0), unchanged_ms: 0, free: false }));
+    lease.listed(5, Some(TopEpoch { epoch: 2, age_s: Some(0), unchanged_ms: 0, free: false }));
     assert!(!lease.may_act(5));
 }
 
 #[test]
 fn a_claim_is_to_be_released_before_it_is_confirmed() {
-    let mut lease = Lease::new(TERM_MS);
+    let mut lease = EpochLease::new(TERM_MS);
     assert_eq!(lease.unreleased(), None);
-    lease.looked(0, None);
+    lease.listed(0, None);
     assert_eq!(lease.unreleased(), None, "nothing was sent yet");
-    lease.claimed(0, Claimed::Unclear);
+    lease.claimed(0, ClaimOutcome::Unclear);
     assert_eq!(lease.unreleased(), Some(Unreleased { epoch: 1, is_ours: false }));
     lease.read(1, true);
     assert_eq!(lease.unreleased(), Some(Unreleased { epoch: 1, is_ours: true }));
-    lease.looked(2, Some(Top { epoch: 1, age_s: Some(0), unchanged_ms: 0, free: false }));
+    lease.listed(2, Some(TopEpoch { epoch: 1, age_s: Some(0), unchanged_ms: 0, free: false }));
     assert_eq!(lease.unreleased(), Some(Unreleased { epoch: 1, is_ours: true }));
     lease.give_up(3);
     assert_eq!(lease.unreleased(), None);
@@ -367,19 +371,19 @@ fn a_claim_is_to_be_released_before_it_is_confirmed() {
 #[test]
 fn a_claim_whose_maker_died_is_followed_within_two_terms() {
     for opened_ms in (0..=TERM_MS).step_by(250) {
-        let mut next = Lease::new(TERM_MS);
+        let mut next = EpochLease::new(TERM_MS);
         let mut now_ms = opened_ms;
         let taken_ms = loop {
             match next.next(now_ms) {
-                Step::Wait { until_ms } => now_ms = until_ms,
-                Step::Look => {
+                LeaseStep::Wait { until_ms } => now_ms = until_ms,
+                LeaseStep::List => {
                     let age_s = Some((now_ms / 1000).cast_signed());
-                    next.looked(
+                    next.listed(
                         now_ms,
-                        Some(Top { epoch: 1, age_s, unchanged_ms: 0, free: false }),
+                        Some(TopEpoch { epoch: 1, age_s, unchanged_ms: 0, free: false }),
                     );
                 }
-                Step::Claim { epoch } => {
+                LeaseStep::Claim { epoch } => {
                     assert_eq!(epoch, 2);
                     break now_ms;
                 }
