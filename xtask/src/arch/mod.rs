@@ -1,8 +1,10 @@
-//! `cargo xtask arch`: which crate may use which, and what belongs in which crate.
+//! `cargo xtask arch`: which crate may use which, what belongs in which crate, and which
+//! files of a crate may import which.
 
 mod arrows;
 mod environment;
 mod graph;
+mod imports;
 mod table;
 
 use anyhow::Result;
@@ -17,8 +19,8 @@ pub fn run() -> Result<()> {
     let mut problems = arrows::check(&workspace::read()?);
     let json = Cmd::new("cargo metadata --locked --all-features --format-version 1").read()?;
     problems.extend(graph::check(&graph::Graph::parse(&serde_json::from_str(&json)?)?));
-    for source in tidy::sources(&Tree::read()?)? {
-        problems.extend(environment::check(&source));
-    }
+    let sources = tidy::sources(&Tree::read()?)?;
+    problems.extend(sources.iter().flat_map(environment::check));
+    problems.extend(imports::check(&sources));
     tidy::report("arch", &problems)
 }
