@@ -1,8 +1,8 @@
-//! What about the bucket makes the cap a fiction.
+//! Checks for bucket settings that make the bucket larger than the cap.
 
 use crate::state::shared::Shared;
 
-/// Asks what the bucket is set to, and keeps what an operator should know for the status.
+/// Reads the bucket's settings, and keeps warnings for the status.
 pub async fn check(shared: &Shared) -> kvtier_s3::Result<()> {
     let caveats = shared.client.settings().await?.caveats(shared.names.root());
     shared.cluster.notes().caveats = caveats;

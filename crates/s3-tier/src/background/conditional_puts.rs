@@ -1,6 +1,6 @@
-//! Whether the store honours `If-None-Match`, where that is wanted and not known: it is asked with
-//! an object of one byte. Nothing that it answers against that lasts, since a proxy or one node of
-//! many may have answered, and nothing is asked all the time.
+//! Finds out whether the store honours `If-None-Match`, where that is configured and unknown: with
+//! PUTs of an object of one byte. A negative result expires, since a proxy or one node of the store
+//! may have answered. Probes are rare.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,26 +13,26 @@ use tokio::time::Instant;
 use crate::state::layout::OWN;
 use crate::state::shared::Shared;
 
-/// A question that the store did not answer is asked again after this long, then after twice as
-/// long each time.
+/// Pauses after a probe without an answer: the first, and the longest; each is twice the one
+/// before.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// A store that refuses the question is asked again after this long.
+/// Pause after a probe that the store refused.
 const DENIED_PAUSE: Duration = Duration::from_secs(600);
 
-/// What the store answered.
+/// The result of a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ProbeOutcome {
     Honours,
-    /// It stores all the same, or cannot do it.
+    /// It overwrites, or cannot do it.
     Lacks,
-    /// Writing is not allowed there, so it is not known.
+    /// Writing is not permitted, so the result is unknown.
     Denied,
     Unknown,
 }
 
 impl ProbeOutcome {
-    /// Of an attempt that failed.
+    /// From a failed attempt.
     fn from_error(error: &Error) -> Self {
         match error.kind() {
             ErrorKind::Unsupported | ErrorKind::Invalid => ProbeOutcome::Lacks,
@@ -42,12 +42,12 @@ impl ProbeOutcome {
     }
 }
 
-/// Asks until the store honours such PUTs, and again after a while where it does not.
+/// Probes until the store honours such PUTs; repeats after a pause where it does not.
 pub async fn probe(shared: Arc<Shared>) {
     if !shared.transfer.if_absent_unknown {
         return;
     }
-    // One for the life of the process, so that what a lost answer leaves is written over.
+    // One name for the life of the process: an object left by a lost answer is overwritten.
     let name = format!("{}{OWN}probe-{:016x}", shared.names.root(), fastrand::u64(..));
     let mut pauses = ProbePauses(PAUSE_MIN);
     while !shared.gate.is_closed() {
@@ -65,11 +65,11 @@ pub async fn probe(shared: Arc<Shared>) {
     }
 }
 
-/// How long the next question waits that gets no answer.
+/// The pause before the next probe.
 struct ProbePauses(Duration);
 
 impl ProbePauses {
-    /// How long to wait for the next question; `None` where there is none more.
+    /// The pause after this result; `None` after the last probe.
     fn after(&mut self, answer: ProbeOutcome) -> Option<Duration> {
         match answer {
             ProbeOutcome::Honours => None,
@@ -94,7 +94,7 @@ async fn ask(shared: &Shared, name: &str) -> ProbeOutcome {
             Ok(_) => ProbeOutcome::Lacks,
             Err(e) => ProbeOutcome::from_error(&e),
         },
-        // It may have been stored all the same.
+        // The object may have been stored.
         Err(e) if matches!(e.kind(), ErrorKind::Io | ErrorKind::Timeout) => ProbeOutcome::Unknown,
         // Nothing was stored.
         Err(e) => return ProbeOutcome::from_error(&e),
@@ -113,7 +113,7 @@ fn body(shared: &Shared) -> Option<View> {
 mod tests {
     use super::*;
 
-    /// How often a store that always answers so is asked in a day.
+    /// How often a store with this result is probed in a day.
     fn asked_in_a_day(answer: ProbeOutcome) -> u32 {
         let (mut pauses, mut asked, mut at) = (ProbePauses(PAUSE_MIN), 0, Duration::ZERO);
         while at < Duration::from_secs(24 * 3600) {

@@ -1,4 +1,22 @@
-//! Plays the lease's game against the bucket.
+//! Takes part in the election of the evictor: runs the steps of the lease (`state::lease`) against
+//! the bucket.
+//!
+//! The lease's state machine decides what to send and when; this module sends it and reports the
+//! result. Two rules make that safe:
+//!
+//! - Every write of the lease's object holds `lease_write` and checks, inside it, that the tier is
+//!   open. Shutdown takes the same lock to write `free`. So no renewal can follow the release, and
+//!   the next node may take over at once.
+//! - A time is taken before a request is sent, never after its answer. The lease counts from that
+//!   time, so a slow answer shortens what this node may do and never extends it.
+//!
+//! A claim counts only if the store honours `If-None-Match`. Each claim is therefore sent twice: a
+//! store that accepts the second one ignores the condition, and then no node may evict. An answer
+//! that is lost makes the claim unclear: the object is read, and it is this node's if node and
+//! number match.
+//!
+//! The result of one probe is not final, since a proxy may have answered. The candidate tries again
+//! after two terms.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +30,15 @@ use crate::state::shared::Shared;
 
 const OBJECT_BYTES_MAX: usize = 4096;
 
-/// So many terms after the store seemed not to honour conditions it is tried again.
+/// Terms after which a store that did not honour conditions is tried again.
 const AGAIN_TERMS: u32 = 2;
 
-/// What a claim's object says: whose it is, and which of its claims.
+/// The object of a claim: the node, and the number of the node's claim.
 fn object(node: &str, claim: u64) -> Vec<u8> {
     format!("kvtier lease\nformat: 1\nnode: {node}\nclaim: {claim}\n").into_bytes()
 }
 
-/// Whose object it is, for people to read.
+/// The node in an object, for reports.
 fn node(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?.strip_prefix("kvtier lease\n")?;
     text.lines().find_map(|line| line.strip_prefix("node: ")).map(str::to_owned)
@@ -54,8 +72,7 @@ pub async fn compete(shared: Arc<Shared>) {
         };
         match done {
             Ok(ConditionSupport::Honoured) => {}
-            // The store does not honour conditions, or something before it answered once in its
-            // place.
+            // The store does not honour conditions, or a proxy answered in its place.
             Ok(ConditionSupport::Missing) => tokio::time::sleep(AGAIN_TERMS * term).await,
             Err(e) => {
                 drop(shared.error("lease", None, e));
@@ -66,8 +83,8 @@ pub async fn compete(shared: Arc<Shared>) {
     }
 }
 
-/// At the end of a node: marks as free what it holds, or claimed without having seen the result, so
-/// that the next node need not wait a term.
+/// At shutdown: marks as free what this node holds, or claimed without a confirmation. The next
+/// node then need not wait for a term.
 pub async fn give_up(shared: &Shared) -> kvtier_s3::Result<()> {
     let _writing = shared.cluster.lease_write.lock().await;
     let Some(Unreleased { epoch, is_ours }) = shared.cluster.lease().unreleased() else {
@@ -84,7 +101,7 @@ pub async fn give_up(shared: &Shared) -> kvtier_s3::Result<()> {
     objects::put(&shared.client, &name, FREE.to_vec(), &Put::default()).await.map(drop)
 }
 
-/// Whether the store honours conditions, as a lease needs it.
+/// Whether the store honours conditions, which the lease needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ConditionSupport {
     Honoured,
@@ -95,7 +112,7 @@ struct Candidate {
     shared: Arc<Shared>,
     client: Client,
     claim: u64,
-    /// The epoch of others whose object was read last.
+    /// The epoch of another node whose object was read last.
     read_epoch: Option<u64>,
     unchanged: Unchanged,
 }
@@ -127,13 +144,13 @@ impl Candidate {
             let bytes =
                 objects::get(&self.client, &paths.lease(top.epoch), OBJECT_BYTES_MAX).await?;
             self.shared.cluster.notes().holder = bytes.as_deref().and_then(node);
-            // Only now: what could not be read is read at the next look.
+            // Set only after the read: a read that failed is repeated after the next listing.
             self.read_epoch = Some(top.epoch);
         }
         Ok(())
     }
 
-    /// We hold it: older epochs mean nothing any more, and what waits for room is looked after.
+    /// This node holds the lease now: older epochs are obsolete, and waiting saves are served.
     async fn took_over(&self, epoch: u64, entries: &[Entry]) {
         self.shared.cluster.notes().holder = Some(self.shared.cluster.node.clone());
         self.shared.cluster.took_over.notify_one();
@@ -142,7 +159,7 @@ impl Candidate {
         let older: Vec<&str> =
             entries.iter().filter(older).map(|entry| entry.key.as_str()).collect();
         for some in older.chunks(1000) {
-            // They cost nothing but a line in a listing: what stays is deleted by the next.
+            // An object that stays costs one line of a listing, and the next holder deletes it.
             drop(self.client.delete_many(some).await);
         }
         self.shared.eviction_queue.notify();
@@ -165,7 +182,7 @@ impl Candidate {
                     shared.cluster.notes().lease = None;
                     ClaimOutcome::Ours
                 }
-                // The object is there all the same: reading it comes next.
+                // The object exists in any case; the next step reads it.
                 Err(e) => {
                     drop(shared.error("lease", None, e));
                     ClaimOutcome::Unclear
@@ -181,8 +198,8 @@ impl Candidate {
         Ok(ConditionSupport::Honoured)
     }
 
-    /// Whether the store writes over an object that is there although it is told not to. It is our
-    /// own, with the same bytes.
+    /// Whether the store overwrites an existing object in spite of the condition. The object is
+    /// this node's own, and its bytes stay the same.
     async fn overwrites(&self, name: &str) -> kvtier_s3::Result<bool> {
         let again = objects::put(&self.client, name, self.object(), &Put::if_absent()).await?;
         Ok(!matches!(again, Stored::Present))
@@ -205,7 +222,7 @@ impl Candidate {
             if self.shared.gate.is_closed() {
                 return Ok(ConditionSupport::Honoured);
             }
-            // The claim itself did not tell.
+            // The answer to the claim, which would have shown it, was lost.
             if self.overwrites(&name).await? {
                 return Ok(self.report_missing("ignores If-None-Match on a PUT"));
             }

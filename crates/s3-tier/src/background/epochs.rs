@@ -1,6 +1,6 @@
-//! Which objects in the lease's directory are epochs that nodes made. Epochs go up by one with each
-//! take-over; an object whose number is far from that is foreign. If it counted, its age alone
-//! would decide: nobody could succeed the highest number of all.
+//! Selects the objects among the leases that nodes made. An epoch grows by one with each take-over,
+//! so an object with a number far above the others is foreign. It must not count: no node could
+//! succeed the highest of all numbers, and the age of that object alone would decide.
 
 use std::time::Duration;
 
@@ -9,25 +9,26 @@ use tokio::time::Instant;
 
 use crate::state::lease::TopEpoch;
 
-/// What a holder that ends writes into its object: its length alone tells.
+/// Content of the object of a holder that ended. Its length identifies it in a listing.
 pub const FREE: &[u8] = b"free\n";
-/// The highest epoch that may be alone: a take-over every two seconds reaches it in 272 years.
+/// The highest epoch that counts without a lower one: a take-over every two seconds reaches it in
+/// 272 years.
 const FIRST_MAX: u64 = 1 << 32;
-/// How far an epoch may be above the next lower one. Older epochs are deleted now and then, and
-/// none is skipped.
+/// The largest step above the next lower epoch. Older epochs are deleted now and then, and none is
+/// skipped.
 const STEP_MAX: u64 = 1 << 20;
 
 /// The epochs of a listing.
 #[derive(Debug, Default)]
 pub struct Epochs<'a> {
-    /// The highest that is plausible.
+    /// The highest plausible epoch.
     pub top: Option<(u64, &'a Entry)>,
-    /// Objects whose numbers no node can have made.
+    /// Objects with numbers that no node can have reached.
     pub ignored: Vec<&'a str>,
 }
 
 impl<'a> Epochs<'a> {
-    /// Those of `entries` whose names `epoch` reads.
+    /// Selects from `entries`, whose names `epoch` parses.
     pub fn new(entries: &'a [Entry], epoch: impl Fn(&str) -> Option<u64>) -> Self {
         let mut all: Vec<(u64, &Entry)> =
             entries.iter().filter_map(|entry| Some((epoch(&entry.key)?, entry))).collect();
@@ -43,7 +44,7 @@ impl<'a> Epochs<'a> {
         epochs
     }
 
-    /// What to do about objects that are ignored.
+    /// A sentence for the status about ignored objects.
     pub fn advice(&self) -> Option<String> {
         let first = self.ignored.first()?;
         let (many, them) = match self.ignored.len() {
@@ -56,7 +57,7 @@ impl<'a> Epochs<'a> {
     }
 }
 
-/// For how long the highest epoch's object has been the same, by this node's clock.
+/// Since when the highest epoch's object is unchanged, by this node's clock.
 #[derive(Debug, Default)]
 pub struct Unchanged(Option<Same>);
 
@@ -68,7 +69,7 @@ struct Same {
 }
 
 impl Unchanged {
-    /// The highest epoch as a listing shows it, whose answer has this date.
+    /// The highest epoch in a listing, whose answer has this date.
     pub fn top(&mut self, found: Option<(u64, &Entry)>, date: Option<i64>) -> Option<TopEpoch> {
         let Some((epoch, entry)) = found else {
             self.0 = None;
@@ -78,7 +79,7 @@ impl Unchanged {
             self.0.as_ref().filter(|same| (same.epoch, same.modified) == (epoch, entry.modified));
         let since = known.map_or_else(Instant::now, |same| same.since);
         self.0 = Some(Same { epoch, modified: entry.modified, since });
-        // A time that could not be read is no age.
+        // A time that was not readable is no age.
         let is_read = entry.modified > 0;
         let age_s = date.filter(|_| is_read).map(|date| date.saturating_sub(entry.modified));
         let unchanged = if is_read { since.elapsed() } else { Duration::ZERO };

@@ -1,5 +1,18 @@
-//! Lists the bucket: the authority on what is in it. In the background, the first time as fast as
-//! it goes, then now and then.
+//! Lists the bucket. The listing is the authority on what the bucket stores: the index is corrected
+//! from it (`reconcile`). The first listing runs at full speed, later ones at a limited rate.
+//!
+//! A listing takes minutes while saves and deletes go on, so a page may be older than the index.
+//! Three rules keep it from undoing newer changes:
+//!
+//! - From the start of a listing `ChangedKeys` records each key that changes. Pages do not touch
+//!   those keys.
+//! - Chunks that no page listed are dropped only after the last page of a listing that reached its
+//!   end.
+//! - Stores may list an object some seconds after it was written. A chunk seen less than `LAG_MS`
+//!   before the listing began stays.
+//!
+//! The catalog is locked for some thousand chunks at a time, so that loads and saves go on
+//! meanwhile.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,22 +28,22 @@ use crate::background::reconcile::{CHUNKS_PER_LOCK, ListedChunk, Reconciliation,
 use crate::state::counters::add;
 use crate::state::shared::Shared;
 
-/// How many prefixes are listed at a time.
+/// Prefixes listed at a time.
 const WIDTH: usize = 16;
-/// How long to wait after a listing that failed.
+/// Pause after a request that failed.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A listing whose pages come again is given up after so many tries at the same page.
+/// Attempts at one page of a listing that repeats itself before the listing ends.
 const ENDLESS_TRIES: u32 = 3;
-/// How long a listing waits for the key of tenants.
+/// The longest wait for the tenant key.
 const KEY_WAIT_MAX: Duration = Duration::from_secs(5);
-/// Some stores list only later what was written a moment ago.
+/// Delay within which some stores list a new object.
 const LAG_MS: u64 = 5000;
 
-/// One listing of the whole bucket. What was listed before of it was read from a snapshot taken at
-/// `known_ms` (Unix time).
+/// Lists the whole bucket once. `known_ms` (Unix time) is when the snapshot was taken that filled
+/// the index before. Returns whether the listing reached its end.
 pub async fn run(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> bool {
-    // Where names of objects spell salts that are tenants, their identities are to be known before
-    // they are counted.
+    // Names may contain salts that are tenants. Their identities must be known before they are
+    // counted.
     let tenant = if shared.names.has_tenants() { "of a name" } else { "" };
     shared.wait_for_tenant_key(tenant, Instant::now() + KEY_WAIT_MAX).await;
     shared.catalog().changed_keys.begin();
@@ -56,7 +69,7 @@ pub async fn run(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> bo
     listed
 }
 
-/// Learns from one page how names are formed; counts nothing.
+/// Lists one page to detect which forms of names the bucket has; counts nothing.
 pub async fn sample(shared: &Shared) {
     if let Ok(page) = shared.client.list(&List::under(shared.names.root()), None).await {
         page.entries.iter().for_each(|entry| {
@@ -73,7 +86,7 @@ struct BucketListing {
     first: bool,
     began: Instant,
     began_ms: u64,
-    /// TimeRange the next request may go.
+    /// The earliest time of the next request.
     pace: Arc<tokio::sync::Mutex<Instant>>,
 }
 
@@ -82,12 +95,12 @@ impl BucketListing {
         self.round.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lists everything; `false` when the tier was closed before the end, or there is none.
+    /// Lists everything; `false` when the tier was closed, or the listing does not end.
     async fn all(&self) -> bool {
         let root = List::under(self.shared.names.root());
         let Some(page) = self.page(&root, None).await else { return false };
-        // A bucket that is small, or whose names do not begin with a hash, is listed page after
-        // page.
+        // A small bucket is listed page after page, and so is one whose names do not begin with a
+        // hash.
         if page.next.is_none() || !self.shared.names.is_own() {
             return self.rest(&root, page.next).await;
         }
@@ -122,8 +135,8 @@ impl BucketListing {
         true
     }
 
-    /// One page into the index, asked for until the store gives it; `None` when the tier was
-    /// closed, or the listing does not end.
+    /// Applies one page to the index. Repeats the request until the store answers; `None` when the
+    /// tier was closed, or the listing does not end.
     async fn page(&self, under: &List, next: Option<&str>) -> Option<Page> {
         let mut endless = 0;
         while !self.shared.gate.is_closed() && endless < ENDLESS_TRIES {
@@ -183,8 +196,7 @@ impl BucketListing {
         shared.listeners.notify();
     }
 
-    /// After the last page: what is not there any more goes, and what nobody here has used stands
-    /// by its age.
+    /// After the last page: drops chunks that were not listed, and sorts unused ones by age.
     fn finish(&self, known_ms: Option<u64>) {
         let (shared, mut from) = (&self.shared, Some(SlotCursor::default()));
         while let Some(at) = from {
@@ -197,7 +209,7 @@ impl BucketListing {
                 (at, is_young),
             );
             let mut vanished = 0;
-            // Suspects were gone for everybody already.
+            // Suspects were reported as gone before.
             for entry in gone.iter().filter(|entry| !catalog.index.is_suspect(&entry.chunk.digest))
             {
                 shared
@@ -205,7 +217,7 @@ impl BucketListing {
                     .push(Event::Gone { key: entry.chunk.digest, len: entry.chunk.len });
                 vanished += 1;
             }
-            // It may have been saved again when its page had gone by.
+            // It may have been saved again after its page.
             gone.iter().for_each(|entry| catalog.note_absent_at(entry.chunk.digest, self.began));
             drop(guard);
             add(&shared.counters.deleted_externally, vanished);
@@ -215,7 +227,7 @@ impl BucketListing {
         let order = {
             let (mut guard, mut round) = (shared.catalog(), self.round());
             let catalog = &mut *guard;
-            // Later ones discover what others wrote since: that is recent.
+            // Later listings discover what others wrote since, which is recent.
             if self.first {
                 round.order(&mut catalog.index, &catalog.changed_keys, known_ms)
             } else {
@@ -229,7 +241,7 @@ impl BucketListing {
     }
 }
 
-/// The chunk that an object is. Whose it is, names of LMCache's layouts tell.
+/// The chunk in an object. In LMCache's layouts the name contains the tenant.
 fn listed(shared: &Shared, entry: &Entry) -> Option<ListedChunk> {
     let (digest, tenant) = match shared.names.is_own() {
         true => (shared.names.parse_digest(&entry.key)?, TenantId::NONE),

@@ -1,5 +1,27 @@
-//! What has to be done now and then: write the journal, bring those of others in, write the index
-//! to the bucket.
+//! Periodic work: writes the journal, merges those of other nodes, writes snapshots, and lists the
+//! bucket.
+//!
+//! Work runs in rounds, by default one in 30 s. A round writes this node's journal, then reads the
+//! journals of others, then resolves conflicts, then renews this node's share of the free space.
+//! The order matters:
+//!
+//! - A node announces itself before it lists journals for the first time. Of two nodes that start
+//!   together, at least one finds the other.
+//! - The evictor deletes nothing before it has read the last snapshot and all journals
+//!   (`catch_up`): its predecessor merged the uses of other nodes into the snapshot and deleted
+//!   their journals. Without them recently used chunks would be evicted.
+//! - A snapshot overwrites another one only if this node has read that one, and only while it holds
+//!   the lease.
+//! - Journals are deleted only after a snapshot that contains them was written, and after a time in
+//!   which all nodes have read them.
+//! - A node that follows another evictor than before reads the predecessor's journal for some more
+//!   rounds, because the new evictor does not repeat it.
+//!
+//! Each failure is reported in the status and tried again. A snapshot that cannot be read is given
+//! up after some attempts, since the listing restores all but the order of use.
+//!
+//! A round is due early when a save waits for space (`round_requested`), limited to one in a tenth
+//! of the interval.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,36 +41,35 @@ use crate::state::shared::Shared;
 use crate::state::shares::Exchange;
 use crate::sync_config::Evictor;
 
-/// How often unfinished uploads are looked for.
+/// Interval between searches for unfinished uploads.
 const UPLOADS_EVERY: Duration = Duration::from_secs(24 * 3600);
-/// A snapshot is due at once after so many records.
+/// Records after which a snapshot is due at once.
 const SNAPSHOT_RECORDS: u64 = 1 << 16;
-/// How long to wait before what failed at the start is tried again.
+/// First pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
-/// And at most, after many failures.
+/// The longest pause, after many failures.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// How often a bucket that does not exist is asked for again.
+/// Interval between checks for a bucket that does not exist.
 const MISSING_PAUSE: Duration = Duration::from_secs(2);
-/// Journal objects stay for so many intervals after they were written, so that all nodes see them.
+/// Intervals for which journal objects stay, so that all nodes read them.
 const JOURNALS_STAY: u32 = 3;
-/// So often a snapshot that cannot be read is tried before the bucket is listed without it.
+/// Attempts to read the snapshot before the first listing starts without it.
 const STARTS_MAX: u32 = 5;
-/// And so often, now and then, before it is given up for good.
+/// Attempts to read the snapshot before it is given up.
 const TRIES_MAX: u32 = 20;
-/// The first round comes after one part in so many of an interval, and each next one after twice
-/// the time.
+/// The first round follows after this part of an interval; the time doubles with each next round.
 const EARLY_PART: u32 = 30;
-/// Where room is short, rounds come as often as this.
+/// The shortest pause between rounds while saves wait for space, as a part of the interval.
 const HURRY_PART: u32 = 10;
-/// The same while no other node is known: such a round is one listing that finds nothing.
+/// The shortest pause while no other node is known: such a round is one listing that finds nothing.
 const ALONE_PAUSE: Duration = Duration::from_millis(100);
-/// Ages and intervals are cut to seconds.
+/// Ages and intervals are truncated to seconds.
 const AGE_CUT_S: i64 = 2;
 
-/// Learns what is in the bucket, then keeps up with it until the tier is closed.
+/// Restores the index, then keeps it up to date until the tier is closed.
 pub async fn run(shared: Arc<Shared>) {
     if !shared.cluster.capped {
-        // One page, to see whether there are names of an older form.
+        // One page shows whether names of an older form exist.
         return listing::sample(&shared).await;
     }
     let every = shared.cluster.config.journal_every;
@@ -60,7 +81,7 @@ pub async fn run(shared: Arc<Shared>) {
     let mut due = last + every / EARLY_PART;
     while !shared.gate.is_closed() {
         tokio::select! {
-            // Who takes over does so at once.
+            // A new evictor catches up at once.
             () = shared.cluster.took_over.notified() => {
                 maintenance.catch_up().await;
                 continue;
@@ -73,7 +94,7 @@ pub async fn run(shared: Arc<Shared>) {
         }
         maintenance.round(began.elapsed() < every).await;
         last = Instant::now();
-        // Others may start at the same time: the first rounds come soon after each other.
+        // Other nodes may start at the same time: the first rounds follow closely.
         due = last + began.elapsed().min(every);
     }
     listing.abort();
@@ -85,7 +106,7 @@ fn hurried_pause(shared: &Shared) -> Duration {
     if shared.cluster.shares.has_others() { pause } else { pause.min(ALONE_PAUSE) }
 }
 
-/// Lists the bucket, again and again.
+/// Lists the bucket repeatedly.
 async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
     let (mut first, mut again) = (true, PAUSE);
     let every = shared.cluster.config.sweep_every;
@@ -98,10 +119,10 @@ async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
             shared.eviction_queue.notify();
         }
         let pause = match listed {
-            // Names of LMCache's layouts mean nothing before the first key says whose they are.
+            // Names of LMCache's layouts cannot be parsed before the first key sets the namespace.
             None => PAUSE,
             Some(true) => every,
-            // It costs many requests, and did not end.
+            // It costs many requests, and did not reach its end.
             Some(false) => again,
         };
         again = match listed {
@@ -112,8 +133,7 @@ async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
     }
 }
 
-/// Whatever the bucket is set to, and what was left unfinished in it; looked at until it is known,
-/// the latter every day.
+/// Checks the bucket's settings until they are known, and aborts unfinished uploads every day.
 pub async fn rescan(shared: Arc<Shared>) {
     let (mut known, mut pause) = (false, PAUSE);
     while !shared.gate.is_closed() {
@@ -130,8 +150,8 @@ pub async fn rescan(shared: Arc<Shared>) {
     }
 }
 
-/// The last round of an orderly end. A snapshot that takes longer than `snapshot_max` is left: the
-/// last one and the journals tell as much, and the lease is to be given up.
+/// The last round of an orderly shutdown. A snapshot that takes longer than `snapshot_max` is
+/// abandoned: the last one and the journals contain as much, and the lease must be released.
 pub async fn shutdown(shared: &Shared, snapshot_max: Duration) {
     record(shared, "journal", flush(shared).await);
     if shared.cluster.may_evict(shared.now_ms())
@@ -143,18 +163,18 @@ pub async fn shutdown(shared: &Shared, snapshot_max: Duration) {
     record(shared, "lease", election::give_up(shared).await);
 }
 
-/// Whether it was done; what went wrong is kept for the status.
+/// Whether it succeeded; a failure is kept for the status.
 fn record(shared: &Shared, what: &'static str, done: kvtier_s3::Result<()>) -> bool {
     done.map_err(|e| drop(shared.error(what, None, e))).is_ok()
 }
 
-/// Shows the others that this node is there: a journal that tells of nothing.
+/// Announces this node to others, with an empty journal.
 async fn announce_node(shared: &Shared) -> kvtier_s3::Result<()> {
     let name = shared.cluster.paths.journal(&shared.cluster.node, 0);
     objects::put(&shared.client, &name, Vec::new(), &Put::default()).await.map(drop)
 }
 
-/// Writes what was noted since the last time.
+/// Writes the records since the last flush.
 async fn flush(shared: &Shared) -> kvtier_s3::Result<()> {
     let cluster = &shared.cluster;
     let taken = cluster.journal.take();
@@ -175,24 +195,23 @@ async fn flush(shared: &Shared) -> kvtier_s3::Result<()> {
 struct Maintenance {
     shared: Arc<Shared>,
     merger: JournalMerger,
-    /// TimeRange the last snapshot was taken, and of how many records it knew.
+    /// When the last snapshot was taken, and how many records it contained.
     snapshot: (Instant, u64),
-    /// How many records of others were merged.
+    /// Records of other nodes that were merged.
     merged: u64,
-    /// TimeRange the snapshot was taken that was read or written last.
+    /// When the snapshot was taken that was read or written last.
     known_ms: Option<u64>,
-    /// The epoch of ours for which the snapshot was read again.
+    /// This node's epoch for which the snapshot was read again.
     epoch: u64,
-    /// How often in a row it could not be read.
+    /// Failed reads in a row.
     failed: u32,
-    /// Whom this node follows, whom it followed before, and for how many looks more at that one's
-    /// journal.
+    /// The evictor that this node follows, the one before, and how often the journal of that one is
+    /// still read.
     follows: Option<String>,
     followed: Option<(String, u32)>,
-    /// How many nodes there are, this one included, as of the last look at all journals.
+    /// Nodes, this one included, as of the last listing of all journals.
     nodes: usize,
-    /// The snapshot that was read is of an earlier build, which wrote the names of tenants into
-    /// it.
+    /// The snapshot that was read is of an earlier build, and contains names of tenants.
     names_tenants: bool,
 }
 
@@ -214,23 +233,23 @@ impl Maintenance {
         }
     }
 
-    /// The snapshot, once the store answers, and the journals. After some failures the listing does
-    /// not wait for it any more.
+    /// Reads the snapshot, once the store answers, and the journals. After some failures the
+    /// listing starts without the snapshot.
     async fn start(&mut self) {
         while !self.learn().await && self.failed < STARTS_MAX && !self.shared.gate.is_closed() {
-            // It may take long, and the cap is to be kept.
+            // It may take long, and the cap must hold meanwhile.
             self.shared.cluster.caught_up.store(ANY, Ordering::Relaxed);
             tokio::time::sleep(PAUSE).await;
         }
-        // Before the journals of others are listed: of two that start at a time, one at least sees
-        // the other.
+        // Before journals of others are listed: of two nodes that start together, at least one
+        // finds the other.
         record(&self.shared, "journal", announce_node(&self.shared).await);
         let journals = self.shared.cluster.paths.journals();
         self.merge(&journals).await;
         self.exchanged(true);
     }
 
-    /// What the others wrote is known, as far as they told: this node's share begins anew.
+    /// The journals of others are read: this node's share is renewed.
     fn exchanged(&mut self, is_early: bool) {
         let shared = &self.shared;
         let usage = shared.catalog().index.usage();
@@ -239,7 +258,7 @@ impl Maintenance {
         shared.freed.notify_waiters();
     }
 
-    /// Reads the first snapshot, unless that is done; `false` when it is to be tried again.
+    /// Reads the first snapshot, unless that is done; `false` when it must be tried again.
     async fn learn(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         if shared.cluster.read_snapshot.load(Ordering::Relaxed) {
@@ -250,7 +269,7 @@ impl Maintenance {
                 (self.known_ms, self.names_tenants) =
                     (read.map(|read| read.at_ms), read.is_some_and(|read| read.names_tenants));
             }
-            // Where it is given up, the listing tells all but the order of use.
+            // After giving up, the listing restores all but the order of use.
             Err(e) => {
                 let again = self.tries_again(&e);
                 drop(shared.error("restore", None, e));
@@ -264,22 +283,22 @@ impl Maintenance {
         true
     }
 
-    /// Whether a snapshot that could not be read is tried again: not for ever, because it stays
-    /// where it is until another takes its place.
+    /// Whether a snapshot that was not readable is tried again. It stays in the bucket until
+    /// another replaces it, so attempts end at some time.
     fn tries_again(&mut self, e: &kvtier_s3::Error) -> bool {
         self.failed += 1;
         e.is_retryable() && e.kind() != kvtier_s3::ErrorKind::Corrupt && self.failed < TRIES_MAX
     }
 
-    /// Who has just taken over learns in which order chunks were used: of what third nodes noted,
-    /// the evictor before put most into its snapshot, and deleted the journals. Then it may
-    /// delete. `false`: the snapshot is to be read again later.
+    /// A new evictor learns the order of use before it deletes: its predecessor merged the journals
+    /// of other nodes into the snapshot and deleted them. `false`: the snapshot must be read again
+    /// later.
     async fn catch_up(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let held = shared.cluster.lease().held(shared.now_ms());
         let Some(epoch) = held.filter(|epoch| *epoch != self.epoch) else { return true };
         let read = self.read_again().await;
-        // What cannot be learned is not waited for.
+        // What cannot be read is not waited for.
         shared.cluster.caught_up.store(epoch, Ordering::Relaxed);
         shared.eviction_queue.notify();
         shared.freed.notify_waiters();
@@ -294,8 +313,8 @@ impl Maintenance {
         true
     }
 
-    /// The last snapshot and all journals; the order is that of the snapshot, and on top of it all
-    /// use since that is known.
+    /// Reads the last snapshot and all journals. The order is that of the snapshot, with later uses
+    /// applied on top.
     async fn read_again(&mut self) -> kvtier_s3::Result<()> {
         let shared = Arc::clone(&self.shared);
         let read = snapshot::read(&shared, self.known_ms, self.merger.last_writes()).await?;
@@ -303,7 +322,7 @@ impl Maintenance {
         let read_ms = read.map(|read| read.at_ms);
         self.merge(&shared.cluster.paths.journals()).await;
         if let Some(at_ms) = read_ms.filter(|_| read_ms != self.known_ms) {
-            // Its writer had not heard of what nodes had not written yet.
+            // Its writer lacked what other nodes had not written yet.
             let since_ms =
                 at_ms.saturating_sub((2 * shared.cluster.config.journal_every).as_millis() as u64);
             self.merger.reapply_since(&shared, since_ms).await?;
@@ -313,8 +332,8 @@ impl Maintenance {
         Ok(())
     }
 
-    /// One round; an `early` one looks which other nodes there are, and writes the journal only if
-    /// there are some, or this one wrote much.
+    /// One round. An `early` one looks for other nodes, and writes the journal only if there are
+    /// some or this node wrote much.
     async fn round(&mut self, early: bool) {
         let shared = Arc::clone(&self.shared);
         let cap = shared.catalog().index.usage().capacity;
@@ -324,12 +343,13 @@ impl Maintenance {
         }
         let caught_up = self.learn().await && self.catch_up().await;
         let leads = shared.cluster.may_evict(shared.now_ms());
-        // What all others write matters while much is free.
+        // The writes of all others count while much space is free.
         let reads_all = leads || early || shared.cluster.shares.is_filling(cap);
         let directory = match shared.cluster.holder() {
             _ if reads_all => Some(shared.cluster.paths.journals()),
             Some(holder) => Some(shared.cluster.paths.journals_of(&holder)),
-            // It takes no part in the game for the lease, and so cannot know whose journal to read.
+            // This node does not take part in the election, so it does not know whose journal to
+            // read.
             None if shared.cluster.config.evictor == Evictor::Never => {
                 Some(shared.cluster.paths.journals())
             }
@@ -344,7 +364,7 @@ impl Maintenance {
             record(&shared, "journal", flush(&shared).await);
         }
         self.exchanged(early);
-        // One whose order is not known is not written over.
+        // A snapshot whose order is unknown is not overwritten.
         if leads && caught_up && self.is_snapshot_due() {
             record(&shared, "snapshot", self.snapshot().await);
         }
@@ -354,7 +374,7 @@ impl Maintenance {
         }
     }
 
-    /// The last words of whom this node followed before: the new one does not tell them again.
+    /// Reads the last journal objects of the evictor before: the new one does not repeat them.
     async fn follow_previous(&mut self) {
         let holder = self.shared.cluster.holder();
         if self.follows != holder {
@@ -387,13 +407,13 @@ impl Maintenance {
 
     fn is_snapshot_due(&self) -> bool {
         let new = self.known() - self.snapshot.1;
-        // One of an earlier build has the names of tenants in it.
+        // A snapshot of an earlier build contains names of tenants.
         self.names_tenants
             || new >= SNAPSHOT_RECORDS
             || (new > 0 && self.snapshot.0.elapsed() >= self.shared.cluster.config.snapshot_every)
     }
 
-    /// Writes the index, and deletes the journals that are in it.
+    /// Writes a snapshot, and deletes the journals that it contains.
     async fn snapshot(&mut self) -> kvtier_s3::Result<()> {
         let (shared, known) = (Arc::clone(&self.shared), self.known());
         // Journals that are in no snapshot stay.

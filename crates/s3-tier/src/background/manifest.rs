@@ -25,13 +25,13 @@ pub const LINES_MAX: usize = 1 << 16;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SnapshotManifest {
     pub layout: String,
-    /// TimeRange it was taken, Unix time in milliseconds by the store's clock.
+    /// When it was taken, in Unix milliseconds by the store's clock.
     pub at_ms: u64,
-    /// The names of the parts, and how many chunks each has.
+    /// The names of the parts, each with its number of chunks.
     pub parts: Vec<(String, usize)>,
 }
 
-/// Why a manifest is not followed.
+/// Why a manifest is ignored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ManifestError {
     /// It is something else.
@@ -82,8 +82,7 @@ impl SnapshotManifest {
         if end != format!("{:08x}\n", crc(body)) {
             return Err(ManifestError::Damaged);
         }
-        // What the checksum covers was written by us: a line that means nothing is from a build
-        // that knew more.
+        // The checksum proves that kvtier wrote the lines. An unknown line is from a newer build.
         Ok(body
             .lines()
             .skip(2)
@@ -109,8 +108,7 @@ fn crc(text: &str) -> u32 {
     BlockSums::from_bytes(text.as_bytes()).whole()
 }
 
-/// Whether a manifest that can be read is of an earlier build, which wrote the names of tenants
-/// into it.
+/// Whether an earlier build wrote the manifest, with names of tenants in it.
 pub fn names_tenants(bytes: &[u8]) -> bool {
     bytes.strip_prefix(TITLE.as_bytes()).is_some_and(|rest| rest.starts_with(b"\nformat: 1\n"))
 }

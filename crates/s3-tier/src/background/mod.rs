@@ -36,7 +36,7 @@ pub fn start(shared: &Arc<Shared>, runtime: &Runtime) {
     }
 }
 
-/// Everything once more at an orderly end: so that the next start finds it, and the next evictor
+/// Writes what is pending at an orderly shutdown: the next start finds it, and the next evictor
 /// need not wait.
 pub async fn shutdown(shared: &Arc<Shared>, time_max: Duration) {
     if shared.cluster.capped && !shared.cluster.is_shut_down.swap(true, Ordering::Relaxed) {
@@ -44,7 +44,7 @@ pub async fn shutdown(shared: &Arc<Shared>, time_max: Duration) {
     }
 }
 
-/// A manifest that is followed says the same when it is written again.
+/// A manifest that decodes is unchanged when it is encoded and decoded again.
 #[cfg(any(fuzzing, clippy))]
 pub fn fuzz_manifest(bytes: &[u8]) {
     if let Ok(manifest) = manifest::SnapshotManifest::decode(bytes) {

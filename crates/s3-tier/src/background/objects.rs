@@ -1,12 +1,12 @@
-//! Small objects of our own, and where they go.
+//! Reads, writes and lists the tier's own small objects.
 
 use kvtier_mem::{Lease, View};
 use kvtier_s3::{Client, Entry, Get, List, Put, Result, Stored};
 
-/// A listing of our own objects has no more pages.
+/// The most pages of a listing of own objects.
 pub const PAGES_MAX: usize = 64;
 
-/// An object's bytes, at most so many; `None` when it is not there. One that is longer is
+/// An object's bytes; `None` when there is none. An object of more than `bytes_max` bytes is
 /// `Corrupt`.
 pub async fn get(client: &Client, name: &str, bytes_max: usize) -> Result<Option<Vec<u8>>> {
     let mut lease = Lease::from_owner(vec![0u8; bytes_max]);
@@ -22,7 +22,7 @@ pub async fn put(client: &Client, name: &str, bytes: Vec<u8>, how: &Put) -> Resu
     client.put(name, &View::from_owner(bytes), how).await
 }
 
-/// The objects of our own in one directory, and when the store said so.
+/// The own objects in one directory, and the date of the answer.
 pub async fn list(client: &Client, directory: &str) -> Result<(Vec<Entry>, Option<i64>)> {
     let (what, mut all, mut next, mut date) = (List::under(directory), Vec::new(), None, None);
     for _ in 0..PAGES_MAX {

@@ -1,11 +1,19 @@
-//! What one listing of the bucket makes of the index, without undoing what happened while it ran.
+//! Applies one listing of the bucket to the index, without undoing what happened while it ran.
+//!
+//! A page shows the bucket at one moment before now. The index may be newer: this node saved,
+//! deleted or saw a key meanwhile. So keys in `ChangedKeys` are skipped, and entries that are being
+//! evicted or suspect keep their state; only their length is corrected.
+//!
+//! After the last page each entry whose slot was not listed is dropped, unless it changed during
+//! the listing or is younger than the delay with which stores list new objects. Slots are safe to
+//! compare: a slot that was freed and reused belongs to a key that changed.
 
 use kvtier_index::{Chunk, Index, IndexEntry, InsertOutcome, SlotCursor, TenantId};
 use kvtier_key::Digest;
 
 use crate::state::changed_keys::ChangedKeys;
 
-/// How many entries are looked at before others get the index.
+/// Entries that are processed while the catalog is locked once.
 pub const CHUNKS_PER_LOCK: usize = 4096;
 
 /// A chunk in a listing.
@@ -13,13 +21,13 @@ pub const CHUNKS_PER_LOCK: usize = 4096;
 pub struct ListedChunk {
     pub digest: Digest,
     pub len: u64,
-    /// TimeRange it was written, in seconds since 1970 by the store's clock.
+    /// When it was written, in Unix seconds by the store's clock.
     pub modified: i64,
-    /// Whose it is, where the name tells.
+    /// The tenant, where the name contains it.
     pub tenant: TenantId,
 }
 
-/// Some slots, a bit for each that there may be.
+/// A set of slots, one bit for each.
 #[derive(Debug, Default)]
 pub struct SlotSet(Vec<u64>);
 
@@ -37,18 +45,18 @@ impl SlotSet {
     }
 }
 
-/// A listing under way.
+/// A listing that is being applied.
 #[derive(Debug, Default)]
 pub struct Reconciliation {
     /// The slots whose chunks were listed.
     seen: SlotSet,
-    /// TimeRange what was new was written, in seconds, and its slot.
+    /// For each discovered chunk when it was written, in seconds, and its slot.
     new: Vec<(u32, u32)>,
 }
 
 impl Reconciliation {
-    /// Takes in a page. Answers for each chunk its slot, and whether it was unknown before; nothing
-    /// for what the page is too old for.
+    /// Applies a page. Returns for each chunk its slot and whether it is new; `None` where the
+    /// index is newer than the page.
     pub fn apply_page(
         &mut self,
         index: &mut Index,
@@ -75,9 +83,9 @@ impl Reconciliation {
                 }
                 (entry.slot, false)
             }
-            // Not to be trusted, or on its way out: what is known is newer than the page.
+            // Suspect, or being evicted: the index is newer than the page.
             None if index.is_known(digest) => {
-                // How long it is, an answer that was not the store's may have applied.
+                // The known length may come from the answer of a proxy.
                 index.resize(digest, *len, *len);
                 index.slot(digest).into_iter().for_each(|slot| self.seen.add(slot));
                 return None;
@@ -93,10 +101,9 @@ impl Reconciliation {
         Some((slot, new))
     }
 
-    /// After the last page: drops what was there before the first and was on none. Does some of it;
-    /// answers what went, and where to go on.
-    /// What `is_young` says of a slot stays: some stores list what was written a moment ago only
-    /// later.
+    /// After the last page: drops entries that existed before the first page and were on none.
+    /// Processes a part; returns what was dropped, and where to go on. Slots for which `is_young`
+    /// holds stay: some stores list new objects late.
     pub fn drop_unlisted(
         &self,
         index: &mut Index,
@@ -104,7 +111,7 @@ impl Reconciliation {
         (from, is_young): (SlotCursor, impl Fn(u32) -> bool),
     ) -> (Vec<IndexEntry>, Option<SlotCursor>) {
         let page = index.keys_page(from, CHUNKS_PER_LOCK);
-        // Suspects too: what was set aside by others is not paid for any more.
+        // Suspects too: what others quarantined takes no space any more.
         let unlisted = |index: &Index, digest: &Digest| {
             index.slot(digest).is_some_and(|slot| !self.seen.has(slot) && !is_young(slot))
         };
@@ -117,9 +124,9 @@ impl Reconciliation {
         (gone, page.next)
     }
 
-    /// The order of use in slots, what goes first in front. What this listing discovered stands by
-    /// when it was written: before all that is known when that was before `known_ms` (Unix
-    /// time), else behind; what was used or saved meanwhile comes last.
+    /// The order of eviction, as slots. Discovered chunks are placed by age: before all known
+    /// chunks if written before `known_ms` (Unix time), else behind. Chunks used or saved during
+    /// the listing come last.
     pub fn order(
         &mut self,
         index: &mut Index,
@@ -146,15 +153,14 @@ impl Reconciliation {
             .collect()
     }
 
-    /// The slots of what was discovered, the oldest first.
+    /// The slots of discovered chunks, oldest first.
     pub fn discovered(&mut self) -> Vec<u32> {
         self.new.sort_unstable();
         self.new.iter().map(|(_, slot)| *slot).collect()
     }
 }
 
-/// Makes some slots the most recent, the last of them most of all: as if they came now, which is no
-/// use of them.
+/// Makes these slots the most recent, in their order, without counting a use.
 pub fn make_recent(index: &mut Index, slots: &[u32]) {
     let chunks: Vec<Chunk> = index.chunks_at(slots).collect();
     for chunk in chunks {
@@ -248,13 +254,13 @@ mod tests {
         let (mut index, mut changed) = index();
         (0..3).for_each(|n| know(&mut index, n));
         let mut round = Reconciliation::default();
-        // One is saved after its page went by, one deleted before its page was made, one saved anew
-        // with another length.
+        // One is saved after its page, one deleted before its page, one saved again with another
+        // length.
         know(&mut index, 5);
         index.forget(&digest(0));
         let _ = index.insert(Chunk::new(digest(1), 50, 50));
         [5, 0, 1].into_iter().for_each(|n| changed.note(digest(n)));
-        // And one is a victim on its way out.
+        // And one is being evicted.
         let victim = index.evict_bytes(0, 10)[0].chunk.digest;
         let applied =
             round.apply_page(&mut index, &changed, &[listed(0, 1), listed(1, 1), listed(2, 1)]);
@@ -299,7 +305,7 @@ mod tests {
         (0..3).for_each(|n| know(&mut index, n));
         let mut round = Reconciliation::default();
         (0..=1u64 << 20).for_each(|n| changed.note(Digest::derive("more", &n.to_le_bytes())));
-        // One is saved when its page has gone by.
+        // One is saved after its page.
         know(&mut index, 5);
         changed.note(digest(5));
         let applied = round.apply_page(&mut index, &changed, &[listed(0, 1), listed(9, 1)]);

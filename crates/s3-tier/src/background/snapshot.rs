@@ -1,5 +1,17 @@
-//! The index in the bucket, so that a start need not wait for a listing: parts of kvtier-index's
-//! snapshot format, and a manifest that says which belong together.
+//! The index in the bucket, so that a start need not wait for a listing: parts in kvtier-index's
+//! snapshot format, and a manifest that lists them.
+//!
+//! Parts have names that no other snapshot uses, and the manifest is written last, with one PUT. A
+//! reader therefore finds a whole snapshot or the one before. A writer that dies leaves parts
+//! without a manifest, which the next writer deletes. Only parts older than the own ones are
+//! deleted: younger parts belong to a snapshot of another node that is being written.
+//!
+//! Before the manifest is written the lease is checked once more. A node that lost it meanwhile
+//! replaces nothing.
+//!
+//! A snapshot is older than the index it is merged into. A chunk is not restored if this process, a
+//! journal or a listing shows that it was deleted after the snapshot, or may have been. Restored
+//! chunks count as unseen: a lookup asks the bucket before it reports a hit.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -20,15 +32,15 @@ use crate::state::catalog::Catalog;
 use crate::state::counters::add;
 use crate::state::shared::Shared;
 
-/// A part has at most so many chunks, in 4 MiB.
+/// Chunks in a part, at most: 4 MiB.
 const PART_CHUNKS: usize = 4 * FRAME_CHUNKS_MAX;
-/// A part is never longer.
+/// The most bytes of a part.
 pub const PART_BYTES_MAX: usize = 5 << 20;
-/// How many parts are on their way at a time while a snapshot is read.
+/// Parts that are fetched ahead while a snapshot is read.
 const AHEAD: usize = 4;
 
-/// Writes the index as it is now, in the order of use. It is locked for some chunks at a time.
-/// Answers when that was; `None` where another node evicts by now: nothing was replaced.
+/// Writes the index in its order of use, and locks it for some chunks at a time. Returns when the
+/// snapshot was taken; `None` if another node evicts by now, and nothing was replaced.
 pub async fn write(shared: &Shared) -> kvtier_s3::Result<Option<u64>> {
     let _one = shared.cluster.snapshot_write.lock().await;
     let at_ms = shared.cluster.server_ms(&shared.client);
@@ -54,7 +66,7 @@ pub async fn write(shared: &Shared) -> kvtier_s3::Result<Option<u64>> {
             .await?;
         manifest.parts.push((name, count));
     }
-    // Whoever took over meanwhile writes another, which is not to be replaced.
+    // A node that took over meanwhile writes its own, which must stay.
     if !shared.cluster.may_evict(shared.now_ms()) {
         return Ok(None);
     }
@@ -70,8 +82,8 @@ pub async fn write(shared: &Shared) -> kvtier_s3::Result<Option<u64>> {
     Ok(Some(at_ms))
 }
 
-/// Deletes the parts of older snapshots. Younger ones are of somebody else's, which is being
-/// written.
+/// Deletes the parts of older snapshots. Younger parts belong to another node's snapshot that is
+/// being written.
 async fn delete_old_parts(shared: &Shared, manifest: &SnapshotManifest) -> kvtier_s3::Result<()> {
     let paths = &shared.cluster.paths;
     let (entries, _) = objects::list(&shared.client, &paths.snapshots()).await?;
@@ -85,9 +97,9 @@ async fn delete_old_parts(shared: &Shared, manifest: &SnapshotManifest) -> kvtie
     Ok(())
 }
 
-/// Enters what the last snapshot tells, unless it is the one taken at `known_ms`: its order is that
-/// of the index then, and what was there and is not in it comes behind, as it was. Answers when it
-/// was taken; `None` when there is none, or none that can be read, which is said.
+/// Merges the last snapshot into the index, unless it is the one taken at `known_ms`. Its order
+/// becomes that of the index; chunks that it lacks follow behind. Returns what was read; `None`
+/// when there is no readable snapshot, which the status reports.
 pub async fn read(
     shared: &Arc<Shared>,
     known_ms: Option<u64>,
@@ -119,7 +131,8 @@ pub async fn read(
             slots: SlotSet::default(),
         };
         let entered = apply_parts(shared, &manifest, &mut merge).await;
-        // Of one that was read in part the least recent came last: all is as it was before.
+        // After a read in part the least recent chunks would come last: the order before is
+        // restored.
         let is_whole = matches!(entered, Ok(Ok(())));
         let stays: Vec<u32> =
             before.into_iter().filter(|slot| !is_whole || !merge.slots.has(*slot)).collect();
@@ -128,7 +141,7 @@ pub async fn read(
             .for_each(|slots| make_recent(&mut shared.catalog().index, slots));
         match entered? {
             Ok(()) => return Ok(Some(read)),
-            // A newer one took its place while it was read, and its parts are gone.
+            // A newer snapshot replaced it during the read, and its parts are gone.
             Err(MissingPart) => continue,
         }
     }
@@ -146,44 +159,44 @@ fn ignored(shared: &Shared, why: String) -> Option<SnapshotInfo> {
 /// A snapshot that was read.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotInfo {
-    /// TimeRange it was taken, Unix time in milliseconds by the store's clock.
+    /// When it was taken, in Unix milliseconds by the store's clock.
     pub at_ms: u64,
-    /// It has the names of tenants in it, as earlier builds wrote them.
+    /// It contains names of tenants, as earlier builds wrote them.
     pub names_tenants: bool,
 }
 
-/// A part is not there.
+/// A part does not exist.
 struct MissingPart;
 
-/// TimeRange a snapshot was taken. What went shortly before may be in it: its writer had not heard of
-/// that.
+/// When a snapshot was taken. It may contain chunks deleted shortly before, of which its writer had
+/// no journal yet.
 fn taken(shared: &Shared, manifest: &SnapshotManifest) -> TimeRange {
     let every_ms = shared.cluster.config.journal_every.as_millis() as u64;
     TimeRange::between(shared, manifest.at_ms.saturating_sub(every_ms), manifest.at_ms)
 }
 
-/// A snapshot on its way into the index.
+/// A snapshot that is being merged.
 struct SnapshotMerge<'a> {
     last_writes: &'a LastWrites,
     taken: TimeRange,
-    /// Of the chunks that are in it.
+    /// The slots of its chunks.
     slots: SlotSet,
 }
 
 impl SnapshotMerge<'_> {
-    /// Whether a chunk that is in it and unknown here went since, as far as can be stored.
+    /// Whether a chunk that the index lacks was deleted since, or may have been.
     fn is_gone(&self, shared: &Shared, catalog: &Catalog, digest: &Digest) -> bool {
         let absent = catalog.absent_for(digest).map(|ago| TimeRange::ago(shared, ago));
         let went = absent
             .into_iter()
             .chain(self.last_writes.gone(digest))
             .any(|when| self.taken.compare(&when) != Newer::This);
-        // A listing that began clearly later would have shown it.
+        // A listing that began clearly later would have found it.
         let listed = TimeRange::at(shared.cluster.listed_ms.load(Ordering::Relaxed));
         went || self.taken.compare(&listed) == Newer::Other
     }
 
-    /// Enters a part's chunks as the most recent; whether it was whole.
+    /// Inserts a part's chunks as the most recent; whether it was whole.
     fn apply_part(&mut self, shared: &Shared, bytes: &[u8]) -> bool {
         let mut pieces = format::decode(bytes);
         let chunks: Vec<Vec<Chunk>> = pieces.by_ref().collect();
@@ -199,11 +212,10 @@ impl SnapshotMerge<'_> {
         pieces.end() == Some(ReadEnd::Clean)
     }
 
-    /// Enters one; whether it was unknown.
+    /// Inserts one chunk; whether it was new.
     fn apply_chunk(&mut self, shared: &Shared, catalog: &mut Catalog, chunk: &Chunk) -> bool {
         let digest = &chunk.digest;
-        // What is known already was learned since: the order is taken over, and what a listing does
-        // not tell.
+        // The index is newer: only the order is taken, and what listings lack.
         if let Some(known) = catalog.index.known(digest) {
             self.slots.add(known.slot);
             make_recent(&mut catalog.index, &[known.slot]);
@@ -213,7 +225,7 @@ impl SnapshotMerge<'_> {
             }
             return false;
         }
-        // What has no name yet comes with the listing.
+        // A chunk without a name comes with the listing.
         if !shared.names.is_own()
             || catalog.changed_keys.has(digest)
             || self.is_gone(shared, catalog, digest)
@@ -226,8 +238,7 @@ impl SnapshotMerge<'_> {
     }
 }
 
-/// What is known of a chunk, with whose it is and where in its chain as a snapshot tells, where
-/// nobody else did.
+/// The known chunk, with tenant and chain position from the snapshot where they were unknown.
 fn completed(mut known: Chunk, stored: &Chunk) -> Chunk {
     if known.tenant == TenantId::NONE {
         known.tenant = stored.tenant;
@@ -240,7 +251,7 @@ fn completed(mut known: Chunk, stored: &Chunk) -> Chunk {
 
 type Part = JoinHandle<kvtier_s3::Result<Option<Vec<u8>>>>;
 
-/// Reads the parts, the least recent first, some of them ahead.
+/// Reads the parts, least recent first, some of them ahead.
 async fn apply_parts(
     shared: &Arc<Shared>,
     manifest: &SnapshotManifest,

@@ -1,6 +1,15 @@
-//! The key that makes tenants of names, in the bucket at `.kvtier/tenant-key`: the node that needs
-//! it first writes it, so that a name is the same tenant to all nodes. A key that is lost or
-//! damaged is replaced: whose chunks are whose is unknown then until they are used again.
+//! The tenant key in the bucket, at `.kvtier/tenant-key`: a tenant's identity is a digest of its
+//! name under this key.
+//!
+//! All nodes must use one key, or one tenant would have two identities and twice its quota. The
+//! first node that needs the key writes it with `If-None-Match`, then reads it back and uses what
+//! it read. Where the store ignores conditions two nodes may write; the last write wins, and each
+//! node reads the key again after an interval and follows it.
+//!
+//! A lost or damaged key is replaced. The tenants of chunks are unknown then until their next use.
+//!
+//! Saves wait at most a second for the key. Then the process goes on with a key of its own until
+//! the bucket's is known, so that an unreachable object never blocks saves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,18 +21,16 @@ use kvtier_s3::Put;
 use crate::background::objects;
 use crate::state::shared::Shared;
 
-/// Saves of tenants wait so long for the key, and then go on with one of this process alone until
-/// the bucket's is known.
+/// The longest wait of a save for the key.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// How long to wait before what failed is tried again, at first and at most.
+/// The first and the longest pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Learns the key once it is wanted, and follows it: where the store honours no conditions, two
-/// nodes may have written one.
+/// Reads or makes the key when it is first needed, and follows it.
 pub async fn run(shared: Arc<Shared>) {
     if !shared.cluster.capped {
-        // Nothing of any tenant is written, and nobody has a limit.
+        // Without a cap no identity is written and no tenant has a limit.
         return set_key(&shared, TenantKey::new(random_bytes()));
     }
     let wanted = shared.catalog().tenants.key_wanted();
@@ -56,22 +63,21 @@ fn set_key(shared: &Shared, key: TenantKey) {
     shared.freed.notify_waiters();
 }
 
-/// The bucket's key. Where there is none, or a damaged one, it is written.
+/// The bucket's key. It is written where it is missing or damaged.
 async fn agree_on_key(shared: &Shared) -> kvtier_s3::Result<TenantKey> {
     let path = shared.cluster.paths.tenant_key();
     let found = read(shared, &path).await?;
     if let Some(Some(key)) = found {
         return Ok(key);
     }
-    // The key that this process has been using goes on.
+    // The key that this process uses already is kept.
     let ours =
         shared.catalog().tenants.key().cloned().unwrap_or_else(|| TenantKey::new(random_bytes()));
-    // Where conditions are not honoured, or the key was damaged, the last to write wins, and all
-    // read that.
+    // Without conditions, or over a damaged key, the last writer wins; all nodes read that.
     let how = if found.is_none() { Put::if_absent() } else { Put::default() };
     let put = objects::put(&shared.client, &path, ours.encode().into_bytes(), &how).await;
     match put {
-        // A store that takes no conditions.
+        // The store rejects conditions.
         Err(e) if how.if_absent && !e.is_retryable() => {
             objects::put(&shared.client, &path, ours.encode().into_bytes(), &Put::default())
                 .await?;
@@ -81,7 +87,7 @@ async fn agree_on_key(shared: &Shared) -> kvtier_s3::Result<TenantKey> {
     Ok(read(shared, &path).await?.flatten().unwrap_or(ours))
 }
 
-/// The key that lies there: `None` where there is no object, `Some(None)` where it is no key.
+/// The stored key: `None` without an object, `Some(None)` if it is damaged.
 async fn read(shared: &Shared, path: &str) -> kvtier_s3::Result<Option<Option<TenantKey>>> {
     match objects::get(&shared.client, path, TenantKey::BYTES_MAX).await {
         Ok(found) => Ok(found.map(|bytes| TenantKey::decode(&bytes))),

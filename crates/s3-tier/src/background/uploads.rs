@@ -1,19 +1,19 @@
-//! Uploads in parts that nobody finished: they are listed nowhere among the objects, and paid for.
+//! Aborts unfinished multipart uploads: listings do not show them, and they are billed.
 
 use crate::background::objects;
 use crate::state::counters::add;
 use crate::state::shared::Shared;
 
-/// One that is younger may be somebody's who is at it.
+/// A younger upload may still be running.
 const AGE_S: i64 = 3600;
 
-/// Gives up what was left unfinished under our prefix, an hour ago or longer by the store's clock,
-/// if it is for a name of ours.
+/// Aborts unfinished uploads under the prefix that are at least an hour old by the store's clock
+/// and have a name of this tier.
 pub async fn abort(shared: &Shared) -> kvtier_s3::Result<()> {
     let mut next = None;
     for _ in 0..objects::PAGES_MAX {
         let page = shared.client.list_uploads(shared.names.root(), next.as_ref()).await?;
-        // A store that does not tell the time leaves no way to tell an old one.
+        // Without the store's time no upload is known to be old.
         let Some(date) = page.date else { return Ok(()) };
         for upload in page.uploads {
             let ours = shared.names.parse_digest(&upload.key).is_some()

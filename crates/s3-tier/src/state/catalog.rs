@@ -1,4 +1,5 @@
-//! What the tier knows of the bucket: the index, how fresh each answer is, what is missing or corrupt.
+//! The tier's view of the bucket: the index, how fresh each entry is, and which objects are missing
+//! or corrupt.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,16 +13,16 @@ use tokio::time::Instant;
 use crate::state::changed_keys::ChangedKeys;
 use crate::state::tenants::TenantTable;
 
-/// The most keys remembered as absent.
+/// The most keys that are remembered as absent.
 const ABSENT_MAX: usize = 1 << 16;
-/// For how long an object that failed its checks is not read again for lookups.
+/// Time after which an object that failed its checks is read again for lookups.
 const CORRUPT_FOR: Duration = Duration::from_secs(600);
-/// The most versions of corrupt objects remembered.
+/// The most corrupt objects that are remembered.
 const CORRUPT_MAX: usize = 1 << 12;
-/// What was seen is noted in steps of this many milliseconds.
+/// Times are stored in steps of this many milliseconds.
 const SEEN_STEP_MS: u64 = 16;
 
-/// What is known of the bucket.
+/// The tier's view of the bucket.
 #[derive(Debug)]
 pub struct Catalog {
     pub index: Index,
@@ -32,10 +33,10 @@ pub struct Catalog {
     /// By slot, in layouts whose objects may have no facts: the version of the object that had
     /// them.
     with_facts: Vec<WithFacts>,
-    /// Names that do not follow from the digest.
+    /// Names that the digest does not determine.
     names: HashMap<Digest, Arc<str>>,
     pub tenants: TenantTable,
-    /// What changed while a listing runs, whose pages may be older.
+    /// Keys that changed during a listing, whose pages may be older.
     pub changed_keys: ChangedKeys,
     /// Whether the whole bucket was listed once.
     pub listed: bool,
@@ -46,7 +47,7 @@ pub struct Catalog {
 /// An object that failed its checks.
 #[derive(Debug)]
 struct Corrupt {
-    /// Its version; empty where the store gives none.
+    /// Its version; empty if the store has none.
     etag: Box<str>,
     since: Instant,
 }
@@ -54,24 +55,22 @@ struct Corrupt {
 /// An object that had facts.
 #[derive(Clone, Copy, Debug, Default)]
 struct WithFacts {
-    /// A hash of its version; 0 where none is known.
+    /// A hash of its version; 0 if unknown.
     version: u32,
     crc: u32,
 }
 
-/// TimeRange the chunk in each slot was last seen, in steps of the tier's clock; 0 for one to be asked
-/// for.
+/// When the chunk in each slot was last seen, in steps of the tier's clock; 0 means unseen.
 #[derive(Debug, Default)]
 pub struct Seen(Vec<u32>);
 
 impl Seen {
-    /// TimeRange the slot's chunk was last seen, in milliseconds of the tier's clock; 0 if that is
-    /// unknown.
+    /// When the slot's chunk was last seen, in milliseconds of the tier's clock; 0 if unseen.
     pub fn ms(&self, slot: u32) -> u64 {
         self.0.get(slot as usize).map_or(0, |seen| u64::from(*seen) * SEEN_STEP_MS)
     }
 
-    /// The slot's chunk was seen then.
+    /// Sets when the slot's chunk was seen.
     pub fn note(&mut self, slot: u32, now_ms: u64) {
         let slot = slot as usize;
         if self.0.len() <= slot {
@@ -88,7 +87,7 @@ impl Seen {
 }
 
 impl Catalog {
-    /// Catalog of a bucket about which nothing is known. What was seen counts for so long.
+    /// An empty catalog. Hits and misses stay fresh for these times.
     pub fn new(index: Index, (fresh_hit_max, fresh_miss_max): (Duration, Duration)) -> Self {
         Catalog {
             index,
@@ -105,12 +104,13 @@ impl Catalog {
         }
     }
 
-    /// What is known of a key without asking: `Some(None)` that it is not there.
+    /// Whether the chunk exists, from fresh entries alone: its length, or `Some(None)` for a miss.
+    /// `None` if the bucket must be asked.
     pub fn known(&self, digest: &Digest, now_ms: u64) -> Option<Option<u64>> {
         if let Some(entry) = self.index.get(digest) {
             let seen_ms = self.seen.ms(entry.slot);
             let age_ms = now_ms.saturating_sub(seen_ms);
-            // What is held stays; but what is in doubt has to be seen first.
+            // A held chunk stays, but it must have been seen once.
             let fresh =
                 seen_ms > 0 && (entry.held || u128::from(age_ms) < self.fresh_hit_max.as_millis());
             return fresh.then_some(Some(entry.chunk.len));
@@ -121,24 +121,24 @@ impl Catalog {
         self.absent.get(digest).filter(|at| at.elapsed() < self.fresh_miss_max).map(|_| None)
     }
 
-    /// Whether it lies there and is a miss all the same: what belongs to it is not all there.
+    /// Whether it is stored and still a miss, because its atomic set is incomplete.
     pub fn is_hidden(&self, digest: &Digest) -> bool {
         self.index.slot(digest).is_some()
             && !self.index.is_suspect(digest)
             && self.index.get(digest).is_none()
     }
 
-    /// Enters a chunk that somebody tells of: whether it is there is still to be seen.
+    /// Inserts a chunk that another node or a listing reported, as unseen.
     pub fn insert_unseen(&mut self, chunk: Chunk) -> InsertOutcome {
         let inserted = self.index.insert(chunk);
-        // The slot may have been another chunk's.
+        // The slot may have held another chunk.
         if let InsertOutcome::New(slot) = inserted {
             self.seen.clear(slot);
         }
         inserted
     }
 
-    /// This version of the object had facts, and this CRC-32C.
+    /// Records that this version of the object has facts, with this CRC-32C.
     pub fn note_facts(&mut self, digest: &Digest, etag: &str, crc: u32) {
         let Some(slot) = self.index.slot(digest).map(|slot| slot as usize) else { return };
         if self.with_facts.len() <= slot {
@@ -147,54 +147,53 @@ impl Catalog {
         self.with_facts[slot] = WithFacts { version: version(digest, etag), crc };
     }
 
-    /// The CRC-32C of this very version of the object, if it had facts. Of a version that another
-    /// program wrote since, nothing is known.
+    /// The CRC-32C of this version of the object, if it had facts; `None` for versions of other
+    /// programs.
     pub fn crc_of(&self, digest: &Digest, etag: &str) -> Option<u32> {
         let known = self.index.slot(digest).and_then(|slot| self.with_facts.get(slot as usize))?;
         (known.version == version(digest, etag)).then_some(known.crc)
     }
 
-    /// The chunk's entry in the index: its tenant included, and its place in its chain as lookups
-    /// told it.
+    /// The chunk's entry for the index, with its tenant and its position in the chain.
     pub fn chunk(&mut self, key: &Key, len: u64) -> Chunk {
         let (tenant, place) = (self.tenant(key.namespace().tenant()), self.index.place_of(key));
         Chunk::new(*key.digest(), len, len).with_tenant(tenant).with_place(place)
     }
 
-    /// The identity of a tenant; that of none until the bucket's key is known.
+    /// The identity of a tenant; `TenantId::NONE` until the tenant key is known.
     pub fn tenant(&mut self, name: &str) -> TenantId {
         self.tenants.id(name)
     }
 
-    /// Remembers the names of the tenants of these keys; runs of one tenant are looked at once.
+    /// Remembers the tenants of these keys, one look-up for each run of one tenant.
     pub fn note_tenants(&mut self, keys: &[Key]) {
         let same = |a: &Key, b: &Key| a.namespace().tenant() == b.namespace().tenant();
         keys.chunk_by(same).for_each(|run| _ = self.tenant(run[0].namespace().tenant()));
     }
 
-    /// The key of the bucket's tenants is this one from now on.
+    /// Uses this tenant key from now on.
     pub fn set_tenant_key(&mut self, key: TenantKey) {
         self.tenants.set_key(key, &mut self.index);
     }
 
-    /// Limits what tenants may have.
+    /// Sets all quotas.
     pub fn set_quotas(&mut self, quotas: &Quotas) {
         self.index.set_fair_sharing(quotas.fair);
         self.set_quota(OTHER_TENANTS, quotas.others);
         quotas.by_tenant.iter().for_each(|(name, bytes)| self.set_quota(name, Some(*bytes)));
     }
 
-    /// Limits what one tenant may have, or all others.
+    /// Sets the quota of one tenant, or of all others.
     pub fn set_quota(&mut self, name: &str, bytes: Option<u64>) {
         self.tenants.set_quota(name, bytes, &mut self.index);
     }
 
-    /// How much a tenant may have, in bytes. Whose chunks nobody knows is none of the others.
+    /// The quota of a tenant, in bytes. An unknown tenant has none.
     pub fn quota_of(&self, tenant: TenantId) -> Option<u64> {
         self.tenants.quota_of(tenant)
     }
 
-    /// A chunk whose tenant is not known, or was said to be another, is its key's tenant's.
+    /// Assigns a chunk to its key's tenant.
     pub fn set_tenant(&mut self, key: &Key) {
         if key.namespace().tenant().is_empty() {
             return;
@@ -212,17 +211,17 @@ impl Catalog {
         self.tenants.name(id)
     }
 
-    /// The chunk was seen just now.
+    /// The chunk was seen now.
     pub fn confirm(&mut self, digest: &Digest, now_ms: u64) {
         self.note_changed(*digest);
         self.absent.remove(digest);
-        // One that its set hides too.
+        // Also a chunk that its atomic set hides.
         if let Some(slot) = self.index.slot(digest) {
             self.seen.note(slot, now_ms);
         }
     }
 
-    /// Nobody knows what became of a request that changes the key: the next to ask asks the bucket.
+    /// The outcome of a request that changes the key is unknown: the next lookup asks the bucket.
     pub fn invalidate(&mut self, digest: &Digest) {
         self.note_changed(*digest);
         self.absent.remove(digest);
@@ -236,7 +235,7 @@ impl Catalog {
         self.note_absent_at(digest, Instant::now());
     }
 
-    /// The bucket had no such object then.
+    /// The bucket had no such object at that time.
     pub fn note_absent_at(&mut self, digest: Digest, at: Instant) {
         if self.absent.len() >= ABSENT_MAX {
             self.absent.clear();
@@ -247,19 +246,19 @@ impl Catalog {
         self.index.clear_suspect(&digest);
     }
 
-    /// A victim is not remembered any more, though it is there.
+    /// Drops the entry of a victim whose object stays.
     pub fn drop_entry(&mut self, digest: &Digest) {
         self.index.finish_evict(digest);
         self.names.remove(digest);
     }
 
-    /// The bucket has it no more: nothing of it stays but, of a suspect, the suspicion.
+    /// The object is gone: drops its entry. A suspect stays marked.
     pub fn forget(&mut self, digest: &Digest) -> Option<IndexEntry> {
         self.names.remove(digest);
         self.index.forget(digest)
     }
 
-    /// Remembers a name that the digest does not tell.
+    /// Remembers a name that the digest does not determine.
     pub fn note_name(&mut self, digest: &Digest, name: &str) {
         if self.index.is_known(digest)
             && self.names.get(digest).is_none_or(|known| **known != *name)
@@ -268,12 +267,12 @@ impl Catalog {
         }
     }
 
-    /// The name under which the key was found, where the digest does not tell it.
+    /// The name of the key's object, if the digest does not determine it.
     pub fn name(&self, digest: &Digest) -> Option<Arc<str>> {
         self.names.get(digest).cloned()
     }
 
-    /// The key's object, of that version, failed its checks: a miss until it is another.
+    /// This version of the key's object failed its checks: a miss until the version changes.
     pub fn note_corrupt(&mut self, digest: &Digest, etag: Option<&str>) {
         self.invalidate(digest);
         self.index.mark_suspect(digest);
@@ -286,8 +285,8 @@ impl Catalog {
         );
     }
 
-    /// Whether the object of this version is the one that failed its checks, as far as can be told.
-    /// After a while it is to be checked anew: the bytes may have been spoiled on the way.
+    /// Whether this version failed its checks, as far as versions are known. It expires: the bytes
+    /// may have been damaged on the network.
     pub fn is_corrupt(&self, digest: &Digest, etag: Option<&str>) -> bool {
         let known = self.corrupt.get(digest).filter(|known| known.since.elapsed() < CORRUPT_FOR);
         let is_same =
@@ -295,25 +294,24 @@ impl Catalog {
         self.index.is_suspect(digest) && known.is_some_and(is_same)
     }
 
-    /// The length of a chunk that lies there, as listings, answers and saves told it; `None` where
-    /// that may not be right.
+    /// The length of a stored chunk, from listings, responses and saves; `None` if it may be wrong.
     pub fn listed_len(&self, digest: &Digest) -> Option<u64> {
         let chunk = self.index.known(digest).filter(|_| !self.index.is_suspect(digest))?.chunk;
         Some(chunk.len).filter(|len| *len > 0)
     }
 
-    /// What lies there now was written since.
+    /// The object was written again since it was marked.
     pub fn clear_corrupt(&mut self, digest: &Digest) {
         self.corrupt.remove(digest);
         self.index.clear_suspect(digest);
     }
 
-    /// How long ago the bucket was found to have no such object, or it was deleted here.
+    /// How long ago the object was found missing, or deleted here.
     pub fn absent_for(&self, digest: &Digest) -> Option<Duration> {
         self.absent.get(digest).map(Instant::elapsed)
     }
 
-    /// The key changed: a listing that is under way may tell of it as it was before.
+    /// The key changed: a running listing may show its older state.
     pub fn note_changed(&mut self, digest: Digest) {
         self.changed_keys.note(digest);
     }
@@ -330,8 +328,7 @@ impl Catalog {
     }
 }
 
-/// A hash of an object's version, other for each key, so that a slot may go to another chunk; never
-/// 0.
+/// A hash of an object's version under its key, because a slot may get another chunk; never 0.
 fn version(digest: &Digest, etag: &str) -> u32 {
     let [a, b, c, d, ..] = *Digest::keyed(digest.as_bytes(), etag.as_bytes()).as_bytes();
     u32::from_le_bytes([a, b, c, d]).max(1)

@@ -1,24 +1,24 @@
-//! Which keys changed while the bucket was listed.
+//! The keys that changed during a listing. Its pages may be older than those changes.
 
 use std::collections::HashSet;
 
 use kvtier_index::DigestTag;
 use kvtier_key::Digest;
 
-/// The most keys noted one by one while one listing runs.
+/// The most keys stored one by one.
 const CHANGED_MAX: usize = 1 << 20;
-/// Those beyond are noted as a bit each, of so many: 8 MiB, which are there only then.
+/// Bits for the keys beyond, 8 MiB that are allocated only then.
 const BITS: u64 = 1 << 26;
 
-/// Which keys changed while a listing runs, whose pages may tell of them as they were before.
+/// The keys that changed during a listing. Pages of it must not touch them.
 #[derive(Debug, Default)]
 pub struct ChangedKeys(Option<ChangedSet>);
 
 #[derive(Debug, Default)]
 struct ChangedSet {
     keys: HashSet<Digest>,
-    /// More than that: some that did not change seem to have. The listing is too old for those,
-    /// and leaves them as they are.
+    /// Bits of further keys. Keys that share a bit with one seem changed: the listing leaves them
+    /// as they are.
     more: Vec<u64>,
 }
 
@@ -28,12 +28,12 @@ impl ChangedKeys {
         self.0 = Some(ChangedSet::default());
     }
 
-    /// It is over.
+    /// The listing is over.
     pub fn end(&mut self) {
         self.0 = None;
     }
 
-    /// The key was saved, deleted, or looked at just now.
+    /// The key was saved, deleted, or seen now.
     pub fn note(&mut self, digest: Digest) {
         let Some(ChangedSet { keys, more }) = &mut self.0 else { return };
         if keys.len() < CHANGED_MAX {
@@ -45,8 +45,7 @@ impl ChangedKeys {
         }
     }
 
-    /// Whether the key was noted since the listing began, as far as can be told; one that was noted
-    /// always.
+    /// Whether the key may have changed since the listing began; `true` for all that did.
     pub fn has(&self, digest: &Digest) -> bool {
         let (word, bit) = place(digest);
         let noted = |ChangedSet { keys, more }: &ChangedSet| {
@@ -56,7 +55,7 @@ impl ChangedKeys {
     }
 }
 
-/// The word of a digest, and its bit in it: digests are uniform.
+/// The word and the bit of a digest; digests are uniform.
 fn place(digest: &Digest) -> (usize, u64) {
     let at = DigestTag::from_digest(digest).as_u64() % BITS;
     ((at / 64) as usize, 1 << (at % 64))

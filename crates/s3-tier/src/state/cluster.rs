@@ -1,9 +1,7 @@
-//! The cluster of the bucket, whoever writes to it: the listing is the authority on what is there; a
-//! snapshot of the index makes a start fast; journals of all nodes keep the order of use; a lease
-//! says who evicts. The bucket's own doings (versions, rules, unfinished uploads) are looked after
-//! too.
+//! What this node knows of the bucket as a shared place: its settings, its lease, its journal, its
+//! share of the free space, and what an operator should see.
 //!
-//! Everything here happens in the background: no load, lookup or save waits for it.
+//! All of it is filled in the background: no load, lookup or save waits for another node.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,73 +20,71 @@ use crate::state::paths::Paths;
 use crate::state::shares::Shares;
 use crate::sync_config::{Evictor, SyncConfig};
 
-/// A node that does not evict writes up to so many times the cap by its own reckoning, which learns
-/// late of what the evictor deletes; and one chunk more.
+/// A node that does not evict may pass the cap by this factor, as far as it can count, because it
+/// learns late what the evictor deleted. It may pass it by one chunk more.
 const OVER: f64 = 1.05;
 
 /// How many tiers this process has opened.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
-/// What a tier keeps about the cluster of its bucket.
+/// This node's part in the cluster of a bucket.
 #[derive(Debug)]
 pub struct ClusterState {
     pub config: SyncConfig,
     pub paths: Paths,
-    /// Which node it is: no other ever had this name.
+    /// The node's name, which no other node ever had.
     pub node: String,
     pub journal: NodeJournal,
     pub lease: Mutex<EpochLease>,
     pub notes: Mutex<StatusNotes>,
-    /// Held while the lease's object is written, so that the last word is ours.
+    /// Held while the lease's object is written, so that the release is the last write.
     pub lease_write: tokio::sync::Mutex<()>,
-    /// Held while a snapshot is written: one that ends later must not be the older.
+    /// Held while a snapshot is written: an older one must not end after a newer one.
     pub snapshot_write: tokio::sync::Mutex<()>,
-    /// Whether there is a cap: without one nobody counts, evicts or notes anything.
+    /// Whether there is a cap: without one nothing is counted, evicted or recorded.
     pub capped: bool,
     pub is_shut_down: AtomicBool,
-    /// Whether the snapshot that others left was read, or cannot be: it is not written over
-    /// before.
+    /// Whether the stored snapshot was read, or cannot be: it is not overwritten before.
     pub read_snapshot: AtomicBool,
-    /// TimeRange the last whole listing began, by the tier's clock.
+    /// When the last complete listing began, by the tier's clock.
     pub listed_ms: AtomicI64,
-    /// The epoch of ours for which the order of use that others left was looked for: nothing is
-    /// deleted before.
+    /// The epoch of this node for which the order of use was read: nothing is deleted before.
     pub caught_up: AtomicU64,
-    /// StatusNotes when the lease became ours.
+    /// Notified when the lease became this node's.
     pub took_over: Notify,
-    /// Notified when the key of tenants is known, or another one.
+    /// Notified when the tenant key is known, or changed.
     pub key_known: Notify,
-    /// How much of the free room this node may fill before it hears of the others.
+    /// How much of the free space this node may fill before the next exchange.
     pub shares: Shares,
-    /// Notified when nodes should tell each other soon what they did: room is short.
+    /// Notified when a round is due early, because space is short.
     pub round_requested: Notify,
-    /// Objects of an earlier build that name tenants may be there.
+    /// Whether objects of an earlier build that contain tenants' names may exist.
     pub may_name_tenants: AtomicBool,
 }
 
-/// The first of all epochs: nobody evicted before.
+/// The first epoch: no node evicted before.
 pub const FIRST: u64 = 1;
-/// In place of an epoch: whoever holds the lease deletes at once.
+/// In place of an epoch: the holder of the lease deletes at once.
 pub const ANY: u64 = u64::MAX;
 
-/// What an operator should know.
+/// Sentences for the status.
 #[derive(Debug, Default)]
 pub struct StatusNotes {
     pub caveats: Vec<String>,
-    /// Why there is no lease here.
+    /// Why no node holds the lease.
     pub lease: Option<String>,
-    /// Which node holds it.
+    /// The node that holds it.
     pub holder: Option<String>,
-    /// Objects among the leases that no node made.
+    /// Foreign objects among the leases.
     pub foreign_leases: Option<String>,
     /// Why the snapshot was not used.
     pub snapshot: Option<String>,
-    /// What is wrong with a journal.
+    /// Damage of a journal.
     pub journal: Option<String>,
 }
 
 impl ClusterState {
-    /// Of a bucket under this prefix, which is empty or ends in a slash.
+    /// For a bucket under this prefix, which is empty or ends in a slash.
     pub fn new(config: &TierConfig, root: &str) -> Self {
         let (capped, config) = (config.capacity_bytes.is_some(), config.sync);
         ClusterState {
@@ -113,7 +109,7 @@ impl ClusterState {
         }
     }
 
-    /// Whether this node deletes what has to go; `now_ms` of the tier's clock.
+    /// Whether this node evicts now; `now_ms` is on the tier's clock.
     pub fn may_evict(&self, now_ms: u64) -> bool {
         match self.config.evictor {
             Evictor::Lease => {
@@ -124,29 +120,27 @@ impl ClusterState {
         }
     }
 
-    /// Room is short, or was made: the other nodes should hear of it soon, and this one of them.
+    /// Space is short, or was freed: nodes should exchange journals soon.
     pub fn request_exchange(&self) {
         if self.shares.has_others() {
             self.round_requested.notify_one();
         }
     }
 
-    /// The next round comes as soon as it may.
+    /// Runs the next round as early as allowed.
     pub fn request_round(&self) {
         self.round_requested.notify_one();
     }
 
-    /// Whether it is known in which order chunks were used when this epoch of ours began, or cannot
-    /// be known.
+    /// Whether the order of use at the start of this epoch is known, or cannot be known.
     pub fn has_caught_up(&self, epoch: u64) -> bool {
         let caught_up = self.caught_up.load(Ordering::Relaxed);
         epoch == FIRST || caught_up == epoch || caught_up == ANY
     }
 
-    /// Room for a save of a node that does not evict, of a tenant that may have so much. While
-    /// another node does, this one's reckoning may pass cap and limit a little; by more only
-    /// with one chunk at a time, or a large one would never find room: who evicts makes it when it
-    /// hears of the chunk, and not before.
+    /// Reserves space on a node that does not evict. While another node evicts, this one may pass
+    /// cap and quota a little; by more only with one chunk at a time, since the evictor makes space
+    /// for a large chunk only after it learned of it.
     pub fn reserve(&self, index: &mut Index, want: &ReserveRequest, limit: Option<u64>) -> Reserve {
         let (usage, led) =
             (index.usage(), self.holder().is_some() || self.config.evictor == Evictor::Never);
@@ -191,7 +185,7 @@ impl ClusterState {
         self.note([Record::Remove(digest)]);
     }
 
-    /// What an operator should know, a sentence each.
+    /// The status, in sentences.
     pub fn reasons(&self, now_ms: u64) -> Vec<String> {
         if !self.capped {
             return Vec::new();
@@ -230,7 +224,7 @@ impl ClusterState {
         self.notes().holder.clone().filter(|holder| *holder != self.node)
     }
 
-    /// Unix time in milliseconds by the store's clock, as far as it is known.
+    /// Unix time in milliseconds by the store's clock, as far as known.
     pub fn server_ms(&self, client: &Client) -> u64 {
         unix_ms().saturating_add_signed(client.clock_offset().saturating_mul(1000))
     }
@@ -240,8 +234,8 @@ pub fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Host, process, when, which of its tiers, and a number by chance: containers may share all of the
-/// others.
+/// Host, process, time, number of the tier, and a random number: containers may share all but the
+/// last.
 fn node() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let plain = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };

@@ -12,12 +12,12 @@ use crate::config::TierConfig;
 /// The most kinds of chunks that are remembered.
 const KINDS_MAX: usize = 4096;
 
-/// How long a full chunk is: as the namespace says, else as the longest save of its model, rank and
-/// group says, where partial chunks are not allowed.
+/// How long a full chunk is: as the namespace declares, else the longest save of its model, rank
+/// and group, where partial chunks are not allowed.
 ///
-/// What was learned is not kept over a restart, and need not be: every load is proven by facts, or
-/// has exactly the length that was asked for. Until the first full chunk comes a partial one may be
-/// saved; it never makes full ones look too long.
+/// What was learned is lost at a restart. That is harmless: facts verify every load, or its length
+/// must equal that of the memory. Before the first full chunk a partial one may be saved; it never
+/// makes full ones look too long.
 #[derive(Debug, Default)]
 pub struct Geometry {
     learned: RwLock<HashMap<u64, u64>>,
@@ -28,7 +28,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// What the configuration knows.
+    /// From the configuration.
     pub fn new(config: &TierConfig) -> Self {
         Geometry {
             learned: RwLock::default(),
@@ -49,8 +49,8 @@ impl Geometry {
         self.declared(key).is_some_and(|full| len > full)
     }
 
-    /// What the namespace or the configuration says. Chunks of single layers are shorter than the
-    /// configured ones.
+    /// What the namespace or the configuration declares. Chunks of single layers are shorter than
+    /// the configured ones.
     fn declared(&self, key: &Key) -> Option<u64> {
         let is_layer = matches!(key.id(), KeyId::Layer(_));
         key.full_bytes().or(self.configured.filter(|_| !is_layer))
@@ -61,7 +61,7 @@ impl Geometry {
         key.namespace().allow_partial() && !self.whole_only
     }
 
-    /// A chunk of `len` bytes was saved, or found and proven.
+    /// A chunk of `len` bytes was saved, or found and verified.
     pub fn learn(&self, key: &Key, len: u64) {
         if self.allows_partial(key) || self.full(key).is_some_and(|full| len <= full) {
             return;

@@ -1,5 +1,5 @@
-//! What this node used, saved and removed, until it is written to the bucket: one object at a time,
-//! each a file of kvtier-index's journal format.
+//! What this node used, saved and deleted, until it is written to the bucket: one object at a time,
+//! in kvtier-index's journal format.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,20 +7,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kvtier_index::journal::{self as format, Record};
 use tokio::time::Instant;
 
-/// The most records that wait to be written; beyond, the oldest touches are worth least and go
-/// first.
+/// The most records that wait to be written. Beyond, the oldest touches are dropped first.
 const WAITING_MAX: usize = 1 << 16;
-/// So many go at once, so that the most recent do not each look for one.
+/// Records that are dropped at once, so that not each new one has to search.
 const DROPPED_AT_ONCE: usize = WAITING_MAX / 4;
-/// TimeRange something happened is noted in steps of so many milliseconds.
+/// Times are recorded in steps of this many milliseconds.
 const STEP_MS: u64 = 250;
-/// An object tells at most so many times apart: when it could not be written for long, steps are
-/// made longer.
+/// The most different times in an object. After a long wait steps become longer.
 const TIMES_MAX: usize = 1 << 14;
-/// A journal object is never longer: 65,536 records of at most 77 bytes, and the heads of their
+/// The most bytes of an object: 65,536 records of at most 77 bytes, and the headers of their
 /// frames.
 pub const OBJECT_BYTES_MAX: usize = 6 << 20;
-/// The most objects of one node that wait to be merged; beyond, the oldest is deleted.
+/// The most objects of a node that wait to be merged. Beyond, the oldest is deleted.
 pub const OBJECTS_MAX: usize = 64;
 
 /// This node's journal.
@@ -30,7 +28,7 @@ pub struct NodeJournal {
     unwritten: Mutex<Unwritten>,
 }
 
-/// A record, and in which step since the journal began it was noted.
+/// A record, with its step since the journal began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimedRecord {
     step: u32,
@@ -42,9 +40,9 @@ struct Unwritten {
     records: Vec<TimedRecord>,
     /// The number of the next object.
     next: u64,
-    /// Numbers of objects that were written and may still be there.
+    /// Numbers of objects that were written and may still exist.
     written: VecDeque<u64>,
-    /// All records there ever were.
+    /// Records since the start.
     noted: u64,
 }
 
@@ -55,7 +53,7 @@ impl Default for NodeJournal {
 }
 
 impl NodeJournal {
-    /// Notes what happened just now, in the order of use.
+    /// Records what happened now, in the order of use.
     pub fn note(&self, records: impl IntoIterator<Item = Record>) {
         let mut unwritten = self.unwritten();
         let step = (self.now_ms() / STEP_MS) as u32;
@@ -68,13 +66,12 @@ impl NodeJournal {
         }
     }
 
-    /// How much was noted in all.
+    /// How many records there were in total.
     pub fn noted(&self) -> u64 {
         self.unwritten().noted
     }
 
-    /// What is to be written now: the object's number, and its records. `None` when nothing
-    /// happened.
+    /// Takes the records for the next object, with its number; `None` if there are none.
     pub fn take(&self) -> Option<(u64, Vec<TimedRecord>)> {
         let mut unwritten = self.unwritten();
         let records = last_touches(std::mem::take(&mut unwritten.records));
@@ -85,7 +82,7 @@ impl NodeJournal {
         Some((unwritten.next, records))
     }
 
-    /// What is still to be written, in its order.
+    /// The records that are not written yet, in their order.
     pub fn waiting_records(&self) -> Vec<Record> {
         self.unwritten().records.iter().map(|noted| noted.record).collect()
     }
@@ -95,14 +92,14 @@ impl NodeJournal {
         encode((at_ms, self.now_ms()), records)
     }
 
-    /// The object was written. Answers the number of one that is too many.
+    /// The object was written. Returns the number of an object beyond the maximum, to be deleted.
     pub fn wrote(&self, number: u64) -> Option<u64> {
         let mut unwritten = self.unwritten();
         unwritten.written.push_back(number);
         (unwritten.written.len() > OBJECTS_MAX).then(|| unwritten.written.pop_front()).flatten()
     }
 
-    /// It could not be written: its records wait for the next, before what happened since.
+    /// The object was not written: its records go into the next one, before newer records.
     pub fn restore(&self, records: Vec<TimedRecord>) {
         let mut unwritten = self.unwritten();
         let since = std::mem::replace(&mut unwritten.records, records);
@@ -122,8 +119,8 @@ impl NodeJournal {
 }
 
 impl Unwritten {
-    /// Of several touches of one chunk the last stays; if that is not enough, the oldest touches
-    /// go, and then the oldest of all.
+    /// Keeps the last of several touches of a chunk. If that is not enough, drops the oldest
+    /// touches, then the oldest records.
     fn shrink(&mut self) {
         self.records = last_touches(std::mem::take(&mut self.records));
         for touches_only in [true, false] {
@@ -137,7 +134,7 @@ impl Unwritten {
     }
 }
 
-/// An object's bytes: a batch for each step, at its own time. Now is `at_ms` for the store, and
+/// An object's bytes: a batch for each step with its own time. Now is `at_ms` for the store, and
 /// `now_ms` since the journal began.
 fn encode((at_ms, now_ms): (u64, u64), records: &[TimedRecord]) -> Vec<u8> {
     let mut width = 1;
@@ -146,7 +143,7 @@ fn encode((at_ms, now_ms): (u64, u64), records: &[TimedRecord]) -> Vec<u8> {
     }
     let mut bytes = Vec::new();
     for run in runs(records, width) {
-        // A step made longer is decoded by its end: what went was there until then.
+        // A longer step has the time of its end: what was deleted existed until then.
         let ago_ms =
             run.last().map_or(0, |noted| now_ms.saturating_sub(u64::from(noted.step) * STEP_MS));
         let some: Vec<Record> = run.iter().map(|noted| noted.record).collect();
@@ -155,12 +152,12 @@ fn encode((at_ms, now_ms): (u64, u64), records: &[TimedRecord]) -> Vec<u8> {
     bytes
 }
 
-/// The records of so many steps each.
+/// The records of each step of this width.
 fn runs(records: &[TimedRecord], width: u32) -> impl Iterator<Item = &[TimedRecord]> {
     records.chunk_by(move |a, b| a.step / width == b.step / width)
 }
 
-/// Of several touches of one chunk the last is enough.
+/// Keeps the last of several touches of a chunk.
 fn last_touches(records: Vec<TimedRecord>) -> Vec<TimedRecord> {
     let mut seen = HashSet::new();
     let mut kept: Vec<TimedRecord> =

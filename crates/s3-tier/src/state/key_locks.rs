@@ -1,5 +1,18 @@
-//! Who is at which key: of those who change one chunk each waits for the one before, and who looked
-//! at it meanwhile learns that it changed.
+//! A lock for each key that writers hold, and versions with which readers detect a write.
+//!
+//! Saves, deletes and evictions of one key must not overlap, or a delete could remove what a save
+//! wrote. Each takes the key's [`WriteGuard`], and waits for the one before. Loads and lookups take
+//! no lock, as a GET may last seconds. They take a [`ReadVersion`] before the request. After the
+//! answer, with the catalog locked, they check whether a write began meanwhile or was running at
+//! the start. If so, the answer may be older than the catalog: it is returned to the caller and not
+//! entered.
+//!
+//! The check holds the catalog's lock, and a writer enters its result under that lock while it
+//! holds the guard. So a reader either enters its answer before the writer's, or finds the version
+//! changed.
+//!
+//! A state exists only while a guard or version of its key does. A waiter that is dropped passes
+//! its wake-up on: `notify_one` stores a permit, and each waiter tries again after any wake-up.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,13 +21,13 @@ use kvtier_key::Digest;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The keys that somebody is at; no more than ops in flight and victims of one batch.
+/// The states of keys in use; at most operations in flight and victims of one batch.
 #[derive(Debug, Default)]
 pub struct KeyLocks(Mutex<HashMap<Digest, KeyState>>);
 
 #[derive(Debug, Default)]
 struct KeyState {
-    /// How many look, change or wait.
+    /// How many readers, writers and waiters there are.
     users: u32,
     /// How many writes began.
     writes: u64,
@@ -22,17 +35,17 @@ struct KeyState {
     released: Arc<Notify>,
 }
 
-/// Somebody asks the bucket about a key.
+/// The state of a key when a request to the bucket began.
 #[derive(Debug)]
 pub struct ReadVersion<'a> {
     locks: &'a KeyLocks,
     digest: Digest,
-    /// The writes that had begun; `None` when one was under way.
+    /// The number of writes at that time; `None` if one was running.
     writes: Option<u64>,
     began: Instant,
 }
 
-/// Somebody writes or deletes a key's object, alone.
+/// The exclusive right to write or delete a key's object.
 #[derive(Debug)]
 pub struct WriteGuard<'a> {
     locks: &'a KeyLocks,
@@ -41,8 +54,8 @@ pub struct WriteGuard<'a> {
 }
 
 impl KeyLocks {
-    /// Begins to look. What is seen is true for the index only if the look [is
-    /// current](ReadVersion::is_current) in the end.
+    /// Begins a read. Enter the answer into the index only if the version [is
+    /// current](ReadVersion::is_current) then.
     pub fn read(&self, digest: &Digest) -> ReadVersion<'_> {
         let mut all = self.lock();
         let state = all.entry(*digest).or_default();
@@ -51,7 +64,7 @@ impl KeyLocks {
         ReadVersion { locks: self, digest: *digest, writes, began: Instant::now() }
     }
 
-    /// Waits until nobody else writes the key.
+    /// Waits until no other writer holds the key.
     pub async fn write(&self, digest: &Digest) -> WriteGuard<'_> {
         let mut guard = self.join(digest);
         while !guard.held {
@@ -64,7 +77,7 @@ impl KeyLocks {
         guard
     }
 
-    /// Changes the key if nobody else does.
+    /// Takes the key if no other writer holds it.
     pub fn try_write(&self, digest: &Digest) -> Option<WriteGuard<'_>> {
         let mut guard = self.join(digest);
         guard.try_begin().then_some(guard)
@@ -96,13 +109,12 @@ impl KeyLocks {
 }
 
 impl ReadVersion<'_> {
-    /// TimeRange it began: what it shows of the bucket is no older than that.
+    /// When the read began; its answer is no older.
     pub fn began(&self) -> Instant {
         self.began
     }
 
-    /// Whether the key is as it was seen: nobody began to change it since, or was at it. Ask with
-    /// the catalog in hand.
+    /// Whether no write began since, or was running then. Call it with the catalog locked.
     pub fn is_current(&self) -> bool {
         let all = self.locks.lock();
         self.writes.is_some()

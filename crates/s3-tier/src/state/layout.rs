@@ -1,4 +1,4 @@
-//! What the objects are called, and which chunk an object's name means.
+//! The names of objects, and how to parse them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +10,11 @@ use kvtier_key::{Digest, KeyId};
 
 use crate::Layout;
 
-/// S3 takes no longer names.
+/// The longest name in S3.
 const NAME_BYTES_MAX: usize = 1024;
 /// The most models whose spelling is remembered.
 const MODELS_MAX: usize = 1024;
-/// What begins with this, behind the prefix, is the tier's own and no chunk.
+/// Names that begin with this, behind the prefix, are the tier's own objects.
 pub const OWN: &str = ".kvtier/";
 
 /// The names of one tier's objects.
@@ -22,11 +22,11 @@ pub const OWN: &str = ".kvtier/";
 pub struct ObjectNames {
     layout: Layout,
     root: String,
-    /// Whose chunks have names that do not tell: told at the start, else that of the first key.
+    /// The namespace of chunks whose names do not contain it: configured, or that of the first key.
     namespace: OnceLock<Arc<Namespace>>,
-    /// How models are spelled whose names have `_` for `/`.
+    /// The spelling of models whose names have `_` for `/`.
     models: RwLock<HashMap<String, Arc<str>>>,
-    /// ObjectNames of three fields are looked for.
+    /// Whether names of three fields are looked up.
     old: AtomicBool,
 }
 
@@ -44,30 +44,31 @@ impl ObjectNames {
         }
     }
 
-    /// What to list: empty or ending in a slash, as S3 Express wants it.
+    /// The prefix to list: empty or ending in a slash, which S3 Express requires.
     pub fn root(&self) -> &str {
         &self.root
     }
 
-    /// Whether a name is made of the key's digest alone.
+    /// Whether names contain the key's digest alone.
     pub fn is_own(&self) -> bool {
         self.layout == Layout::Kvtier
     }
 
-    /// Whether names tell their chunks: in LMCache's layouts once it is known whose chunks these
-    /// are.
+    /// Whether names can be parsed: in LMCache's layouts only once the namespace is known.
     pub fn can_parse(&self) -> bool {
         self.is_own() || self.namespace.get().is_some()
     }
 
-    /// Whether what names tell of a chunk is of a tenant, or may be.
+    /// Whether names contain tenants, or may do so.
     pub fn has_tenants(&self) -> bool {
         let is_of_one = |ns: &Arc<Namespace>| ns.has_salts_as_tenants() || !ns.tenant().is_empty();
         !self.is_own() && self.namespace.get().is_some_and(is_of_one)
     }
 
-    /// The name of the key's object. Errors: a key that this layout cannot spell, or of another
-    /// namespace than the rest.
+    /// The name of the key's object.
+    ///
+    /// # Errors
+    /// The layout has no name for the key, or the key is of another namespace than the others.
     pub fn format(&self, key: &Key) -> Result<String, Error> {
         let spelled = match (self.layout, key.id()) {
             (Layout::Kvtier, _) => return self.checked(key, self.format_digest(key.digest())),
@@ -89,7 +90,7 @@ impl ObjectNames {
         self.checked(key, format!("{}{name}", self.root))
     }
 
-    /// The name that older versions gave the key's object; `None` where there is none, or none was
+    /// The name that older versions gave the key's object; `None` if there is none, or none was
     /// ever seen.
     pub fn old_name(&self, key: &Key) -> Option<String> {
         if self.layout != Layout::LmcacheMp || !self.old.load(Ordering::Relaxed) {
@@ -98,8 +99,7 @@ impl ObjectNames {
         NameForm::Mp3Field.format(key.id()).ok().map(|name| format!("{}{name}", self.root))
     }
 
-    /// The other of the two names that the chunk of this object may have; `None` where only one
-    /// kind of names was met.
+    /// The alternative name of this object's chunk; `None` unless both forms of names occur.
     pub fn other_name(&self, name: &str) -> Option<String> {
         if self.layout != Layout::LmcacheMp || !self.old.load(Ordering::Relaxed) {
             return None;
@@ -114,14 +114,13 @@ impl ObjectNames {
         Some(format!("{}{other}", self.root))
     }
 
-    /// The name of an object of our own layout: the hash comes first, so that keys spread over the
-    /// store's ranges.
+    /// The name in layout `kvtier`. The hash comes first, so that keys spread over the store's
+    /// ranges.
     pub fn format_digest(&self, digest: &Digest) -> String {
         format!("{}{}", self.root, own_name(digest))
     }
 
-    /// Which chunk has this name; `None` for any other object, and as long as it is unknown whose
-    /// chunks these are.
+    /// The chunk with this name; `None` for other objects, and while the namespace is unknown.
     pub fn parse_digest(&self, name: &str) -> Option<Digest> {
         let rest = name.strip_prefix(&self.root).filter(|rest| !rest.starts_with(OWN))?;
         if self.is_own() {
@@ -137,8 +136,7 @@ impl ObjectNames {
         Some(Key::new(namespace.for_key(&id), id))
     }
 
-    /// What this name spells in LMCache's layouts; `None` for any other object, and in our own
-    /// layout, where names are digests.
+    /// The key in this name of LMCache's layouts; `None` for other objects, and in layout `kvtier`.
     pub fn parse_id(&self, name: &str) -> Option<KeyId> {
         let rest = name.strip_prefix(&self.root).filter(|rest| !rest.starts_with(OWN))?;
         if self.is_own() { None } else { self.read_id(rest) }
@@ -153,7 +151,7 @@ impl ObjectNames {
             self.old.store(true, Ordering::Relaxed);
             return Some(id);
         }
-        // ObjectNames of this layout have no slash: what lies in folders is somebody else's.
+        // Names of this layout have no slash: objects in folders are foreign.
         if name.contains('/') {
             return None;
         }
@@ -166,8 +164,8 @@ impl ObjectNames {
         Some(id)
     }
 
-    /// `/` as `_`. Of two models with one name the second is refused: the name of a chunk would not
-    /// tell whose it is.
+    /// Replaces `/` by `_`. The second of two models with the same name is refused, because the
+    /// name would not identify the chunk.
     fn flatten(&self, key: &Key, text: &str) -> Result<String, Error> {
         let mut id = key.id().clone();
         let Some(model) = model(&mut id) else { return Ok(text.to_owned()) };
@@ -200,7 +198,7 @@ impl ObjectNames {
         Ok(plain + rest)
     }
 
-    /// The digest under which a name was entered before anybody knew how its model is spelled.
+    /// The digest under which a name was entered before the spelling of its model was known.
     pub fn misread(&self, key: &Key) -> Option<Digest> {
         let mut id = (self.layout == Layout::Lmcache).then(|| key.id().clone())?;
         let spelled = model(&mut id).filter(|model| model.contains('/'))?;
@@ -236,7 +234,7 @@ impl ObjectNames {
     }
 }
 
-/// The name of an object of our own layout, behind the prefix.
+/// The name in layout `kvtier`, behind the prefix.
 pub fn own_name(digest: &Digest) -> String {
     let hex = digest.to_hex();
     format!("{}/{hex}", &hex[..2])

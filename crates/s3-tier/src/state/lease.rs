@@ -1,12 +1,26 @@
-//! Who evicts and merges: the one whose epoch is the highest. A state machine without I/O.
+//! The lease of the evictor, as a state machine without I/O: the node with the highest epoch evicts
+//! and merges.
 //!
-//! Each epoch is an object that only its maker writes. To take over is to make the next epoch's
-//! object where there is none (`If-None-Match: *`); to go on is to write one's own again. Its age
-//! is told by the store's clock alone. A holder acts only while less than half a term has passed,
-//! by its own clock, since it *sent* its last renewal that was answered; it renews only while that
-//! is so, and others take over only when the object is older than a whole term. So two never act at
-//! once, however wrong their clocks are and however long a request takes, as long as clocks run at
-//! the same speed; and if they should all the same, they delete at most one batch too many.
+//! Each epoch is an object that only its maker writes. A node takes over by creating the object of
+//! the next epoch (`If-None-Match: *`), and renews by writing its own object again.
+//!
+//! The argument why two nodes never act at once:
+//!
+//! - Only one node creates an epoch's object, since the store honours the condition (`election`
+//!   checks it).
+//! - A holder acts for less than half a term, by its own clock, after it *sent* its last renewal
+//!   that was answered. It renews only during that time.
+//! - Others take over only when the object is older than a whole term by the store's clock, which
+//!   is the only clock that measures its age. A holder that may still act wrote it less than half a
+//!   term ago.
+//! - A holder lists the epochs after each renewal. If it finds a higher one, it stops.
+//!
+//! Clocks may be wrong by any amount, and requests may take any time; the argument needs only that
+//! clocks run at about the same speed. Should it fail in spite of that, two evictors delete at most
+//! one batch too many: evictions are checked before each batch.
+//!
+//! The tests run this machine against a simulated store with lost, delayed and late answers, and
+//! with nodes that die.
 
 #[cfg(test)]
 mod tests;
@@ -16,14 +30,14 @@ mod tests;
 pub enum LeaseStep {
     /// Nothing before this time.
     Wait { until_ms: u64 },
-    /// List the epochs; answer [`EpochLease::listed`].
+    /// List the epochs; report to [`EpochLease::listed`].
     List,
-    /// Make this epoch's object if there is none; answer [`EpochLease::claimed`].
+    /// Create this epoch's object if there is none; report to [`EpochLease::claimed`].
     Claim { epoch: u64 },
-    /// See whose object this epoch's is: a claim of ours may have arrived unheard. Answer
+    /// Read this epoch's object: a claim may have succeeded without an answer. Report to
     /// [`EpochLease::read`].
     Read { epoch: u64 },
-    /// Write this epoch's object again; answer [`EpochLease::renewed`].
+    /// Write this epoch's object again; report to [`EpochLease::renewed`].
     Renew { epoch: u64 },
 }
 
@@ -31,49 +45,48 @@ pub enum LeaseStep {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TopEpoch {
     pub epoch: u64,
-    /// How old its object is by the store's clock; `None` when the store does not tell.
+    /// The age of its object by the store's clock; `None` if the store has no time.
     pub age_s: Option<i64>,
-    /// For how long this node has seen it unchanged, by its own clock. A holder writes it again
-    /// every quarter of a term.
+    /// How long its object has been unchanged, by this node's clock. A holder writes it every
+    /// quarter of a term.
     pub unchanged_ms: u64,
-    /// Its holder gave it up.
+    /// Its holder released it.
     pub free: bool,
 }
 
-/// What a node has to release when it ends.
+/// What a node has to release at shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unreleased {
     pub epoch: u64,
-    /// The epoch's object is known to be this node's; otherwise it has to be read first.
+    /// Whether the object is known to be this node's; otherwise it has to be read first.
     pub is_ours: bool,
 }
 
-/// What became of a claim.
+/// The outcome of a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClaimOutcome {
-    /// The object is made.
+    /// The object was created.
     Ours,
-    /// There was one, perhaps made by our own first attempt; or no answer came.
+    /// It existed, perhaps from this node's own first attempt; or no answer came.
     Unclear,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Looks at this time.
+    /// Lists at this time.
     Following { list_ms: u64 },
-    /// The epoch is there to be taken.
+    /// The epoch can be claimed.
     Free { epoch: u64 },
-    /// A claim sent then may be ours.
+    /// A claim sent then may have succeeded.
     Unclear { epoch: u64, sent_ms: u64 },
-    /// A claim sent then is ours; somebody may have gone on to a higher one meanwhile.
+    /// A claim sent then succeeded; another node may have claimed a higher one meanwhile.
     Made { epoch: u64, sent_ms: u64 },
-    /// We hold it; the last renewal that was answered was sent then. `look`: see whether somebody
-    /// went on.
+    /// This node holds it; the last renewal that was answered was sent then. `list`: check for a
+    /// higher epoch.
     Holding { epoch: u64, sent_ms: u64, list: bool, next_ms: u64 },
 }
 
-/// One node's part in the game. All times are milliseconds of one clock of this node that only goes
-/// forward.
+/// One node's view of the lease. All times are milliseconds of one monotonic clock of this node.
 #[derive(Debug)]
 pub struct EpochLease {
     term_ms: u64,
@@ -91,7 +104,7 @@ impl EpochLease {
         matches!(self.state, State::Holding { sent_ms, .. } if self.is_fresh(sent_ms, now_ms))
     }
 
-    /// The epoch that is ours, while we may act.
+    /// This node's epoch, while it may act.
     pub fn held(&self, now_ms: u64) -> Option<u64> {
         match self.state {
             State::Holding { epoch, .. } if self.may_act(now_ms) => Some(epoch),
@@ -99,7 +112,7 @@ impl EpochLease {
         }
     }
 
-    /// What this node holds, or has claimed without having seen the result.
+    /// What this node holds, or has claimed without a confirmation.
     pub fn unreleased(&self) -> Option<Unreleased> {
         match self.state {
             State::Holding { epoch, .. } | State::Made { epoch, .. } => {
@@ -128,7 +141,7 @@ impl EpochLease {
         }
     }
 
-    /// The epochs were listed; `top` is the highest, `None` when there is none.
+    /// The epochs were listed; `top` is the highest, `None` if there is none.
     pub fn listed(&mut self, now_ms: u64, top: Option<TopEpoch>) {
         self.lapse(now_ms);
         let highest = top.map_or(0, |top| top.epoch);
@@ -137,8 +150,8 @@ impl EpochLease {
             State::Holding { epoch, sent_ms, next_ms, .. } if epoch == highest => {
                 State::Holding { epoch, sent_ms, list: false, next_ms }
             }
-            // It was there when it was made: somebody removed it, and nobody could tell that we
-            // hold it.
+            // The object was removed by another program, so no other node can see that this one
+            // holds it.
             State::Made { .. } | State::Holding { .. } => self.following(now_ms),
             _ => match top {
                 None => State::Free { epoch: 1 },
@@ -160,7 +173,7 @@ impl EpochLease {
         }
     }
 
-    /// The object of an unclear claim was read: whether it is ours.
+    /// The object of an unclear claim was read; `ours` if this node made it.
     pub fn read(&mut self, now_ms: u64, ours: bool) {
         if let State::Unclear { epoch, sent_ms } = self.state {
             self.state = if ours { State::Made { epoch, sent_ms } } else { self.following(now_ms) };
@@ -175,7 +188,7 @@ impl EpochLease {
         }
     }
 
-    /// A request failed: again soon, as long as it makes sense.
+    /// A request failed: tries again soon, while that is useful.
     pub fn failed(&mut self, now_ms: u64) {
         self.lapse(now_ms);
         let soon = now_ms + (self.term_ms / 16).max(1);
@@ -187,12 +200,12 @@ impl EpochLease {
         }
     }
 
-    /// Gives up what is held; the holder says so in its object.
+    /// Gives up the lease; the caller writes that into the object.
     pub fn give_up(&mut self, now_ms: u64) {
         self.state = self.following(now_ms);
     }
 
-    /// Ends what too much time has passed for.
+    /// Ends a state that is too old.
     fn lapse(&mut self, now_ms: u64) {
         let sent = match self.state {
             State::Unclear { sent_ms, .. }
@@ -209,9 +222,9 @@ impl EpochLease {
         now_ms.saturating_sub(sent_ms) < self.term_ms / 2
     }
 
-    /// Whether its holder may be replaced. Both ends of an age are cut to seconds, so it can be
-    /// told a second too old. An object that was written in the future, by the store's clock,
-    /// or without a time, is over when it has not changed for two terms.
+    /// Whether the holder may be replaced. Both times of an age are truncated to seconds, so it can
+    /// be one second too high. An object with a future time or none is over after two terms without
+    /// a change.
     fn is_over(&self, top: &TopEpoch) -> bool {
         top.free
             || top.unchanged_ms >= 2 * self.term_ms

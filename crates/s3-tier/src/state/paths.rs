@@ -1,7 +1,7 @@
 //! Names of the tier's own objects in the bucket.
 
 /// The names of a tier's own objects, all below `.kvtier/` under its prefix. Every directory ends
-/// in a slash, as S3 Express wants it.
+/// in a slash, which S3 Express requires.
 #[derive(Clone, Debug)]
 pub struct Paths {
     own: String,
@@ -25,7 +25,7 @@ impl Paths {
         format!("{}{epoch:016x}", self.leases())
     }
 
-    /// Which epoch's object it is.
+    /// The epoch of an object's name.
     pub fn epoch(&self, name: &str) -> Option<u64> {
         let digits = name.strip_prefix(&self.leases())?;
         let epoch = u64::from_str_radix(digits, 16).ok()?;
@@ -36,7 +36,7 @@ impl Paths {
         format!("{}journal/", self.own)
     }
 
-    /// Where the journal of one node lies.
+    /// The directory of one node's journal.
     pub fn journals_of(&self, node: &str) -> String {
         format!("{}{node}/", self.journals())
     }
@@ -49,17 +49,17 @@ impl Paths {
         format!("{}snapshot/", self.own)
     }
 
-    /// What tells which parts are a whole snapshot.
+    /// The manifest: which parts are a whole snapshot.
     pub fn snapshot(&self) -> String {
         format!("{}current", self.snapshots())
     }
 
-    /// The key that makes tenants of names.
+    /// The key that turns names into identities of tenants.
     pub fn tenant_key(&self) -> String {
         format!("{}tenant-key", self.own)
     }
 
-    /// Where earlier builds wrote what tenants are called.
+    /// The directory in which earlier builds stored names of tenants.
     pub fn tenant_names(&self) -> String {
         format!("{}tenant/", self.own)
     }

@@ -1,5 +1,13 @@
-//! Whose request goes next: loads before lookups before deletes before saves, and nobody waits for
-//! ever.
+//! The order in which requests are sent: loads before lookups before deletes before saves.
+//!
+//! The client limits the requests in flight. Above that limit requests wait here, in one queue for
+//! each kind. A released permit goes to the most urgent queue, except that a queue passed over
+//! `PASSED_MAX` times goes first: no kind starves. Saves and deletes never take the last
+//! `RESERVED_PART`th of the permits, so that hanging ones do not block loads.
+//!
+//! A waiter that is dropped closes its channel; closed ones are skipped. A permit that was sent to
+//! a waiter at the moment it left is dropped with the message, and dropping a permit releases it.
+//! So no permit is lost.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,13 +16,12 @@ use kvtier_core::Class;
 use kvtier_s3::Client;
 use tokio::sync::oneshot;
 
-/// So often a kind may be passed over before it is served all the same.
+/// How often a kind may be passed over before it goes first.
 const PASSED_MAX: u32 = 16;
-/// Saves and deletes leave one of so many turns, one at least, to what is asked for: those that
-/// hang would keep all loads waiting.
+/// Saves and deletes leave this part of the permits to others, and at least one.
 const RESERVED_PART: usize = 16;
 
-/// What a request is for, the most urgent first.
+/// What a request is for, most urgent first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestKind {
     Read,
@@ -34,7 +41,7 @@ impl RequestKind {
         RequestKind::Write,
     ];
 
-    /// Whether nobody waits for it.
+    /// Whether no caller waits for its result.
     fn is_deferrable(self) -> bool {
         matches!(self, RequestKind::Delete | RequestKind::Write)
     }
@@ -45,7 +52,7 @@ impl RequestKind {
     }
 }
 
-/// The waiting queues before the client, which lets no more in than it has requests in flight.
+/// Queues in front of the client, which has a limit of requests in flight.
 #[derive(Debug)]
 pub struct RequestScheduler {
     client: Client,
@@ -61,12 +68,12 @@ struct State {
     passed: [u32; RequestKind::COUNT],
 }
 
-/// Leave to have a request in flight.
+/// Permission for one request in flight.
 #[derive(Debug)]
 pub struct RequestPermit(Arc<RequestScheduler>, RequestKind);
 
 impl State {
-    /// Takes a turn in a kind, if there is one.
+    /// Takes a permit of a kind, if there is one.
     fn take(&mut self, kind: RequestKind, limit: usize) -> bool {
         let deferrable = usize::from(kind.is_deferrable());
         let left = (limit / RESERVED_PART).max(usize::from(limit > 1));
@@ -85,12 +92,12 @@ impl State {
 }
 
 impl RequestScheduler {
-    /// Lines before this client.
+    /// Queues in front of this client.
     pub fn new(client: Client) -> Arc<Self> {
         Arc::new(RequestScheduler { client, state: Mutex::default() })
     }
 
-    /// Waits for one's turn.
+    /// Waits for a permit.
     pub async fn acquire(self: &Arc<Self>, kind: RequestKind) -> RequestPermit {
         let waiting = {
             let mut state = self.lock();
@@ -103,7 +110,7 @@ impl RequestScheduler {
             state.queues[kind as usize].push_back(permit);
             waiting
         };
-        // Who waited and left may have kept the others from being called.
+        // A waiter that left may have kept the others from being served.
         self.dispatch();
         match waiting.await {
             Ok(permit) => permit,
@@ -112,10 +119,10 @@ impl RequestScheduler {
         }
     }
 
-    /// Lets go who may.
+    /// Sends permits to the waiters that may go.
     fn dispatch(self: &Arc<Self>) {
         while let Some((next, kind)) = self.next() {
-            // One who left just now gives the turn back by dropping it.
+            // A waiter that has left releases the permit by dropping it.
             drop(next.send(RequestPermit(Arc::clone(self), kind)));
         }
     }

@@ -1,4 +1,4 @@
-//! What the operations and the background work share.
+//! The state that operations and background work share.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,7 +22,7 @@ use crate::state::single_flight::HeadRequests;
 use crate::state::transfer::TransferSettings;
 use crate::{Layout, TierConfig, Verify};
 
-/// What the jobs of the tier work on.
+/// The state of a tier.
 #[derive(Debug)]
 pub struct Shared {
     pub caps: Caps,
@@ -33,7 +33,7 @@ pub struct Shared {
     pub verify: Verify,
     pub transfer: TransferSettings,
     pub capacity_bytes: Option<u64>,
-    /// Saves wait for room that comes by the second, and make none.
+    /// Whether eviction follows LMCache: saves wait for it and cause none.
     pub compat: bool,
     pub geometry: Geometry,
     pub gate: Gate,
@@ -42,9 +42,9 @@ pub struct Shared {
     pub key_locks: KeyLocks,
     pub heads: HeadRequests,
     pub cluster: ClusterState,
-    /// Victims on their way out.
+    /// Victims that wait to be deleted.
     pub eviction_queue: EvictionQueue,
-    /// Told whenever room or bounce memory may have come free.
+    /// Notified when space or bounce memory may be free.
     pub freed: Notify,
     catalog: Mutex<Catalog>,
     pub listeners: Listeners,
@@ -52,7 +52,7 @@ pub struct Shared {
     last_fault: Mutex<Option<String>>,
 }
 
-/// An object as an answer of the bucket shows it.
+/// An object as a response of the bucket shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct FoundObject<'a> {
     pub key: &'a Key,
@@ -107,12 +107,13 @@ impl Shared {
         self.began.elapsed().as_millis() as u64
     }
 
-    /// What is known of a key without asking: `Some(None)` that it is not there.
+    /// Whether the chunk exists, from fresh entries alone: its length, or `Some(None)` for a miss.
+    /// `None` if the bucket must be asked.
     pub fn known(&self, digest: &Digest) -> Option<Option<u64>> {
         self.catalog().known(digest, self.now_ms())
     }
 
-    /// The name under which the key's object lies, as far as is known.
+    /// The name of the key's object, as far as known.
     pub fn name_of(&self, key: &Key) -> Result<String, Error> {
         let regular = self.names.format(key)?;
         let known = if self.names.is_own() { None } else { self.catalog().name(key.digest()) };
@@ -125,27 +126,27 @@ impl Shared {
         regular.into_iter().chain(self.names.old_name(key)).filter(|other| other != name).collect()
     }
 
-    /// Enters what was found in the bucket, unless the key changed since `version`. `false` when it is
-    /// a miss all the same: the very object that failed its checks before.
+    /// Enters an object that the bucket has, unless the key changed since `version`. `false` if it
+    /// is still a miss: this version failed its checks before, or its atomic set is incomplete.
     pub fn record_found(&self, seen: FoundObject<'_>, version: &ReadVersion<'_>) -> bool {
         let digest = seen.key.digest();
         let mut catalog = self.catalog();
         if !seen.verified && catalog.is_corrupt(digest, seen.etag) {
             return false;
         }
-        // It says nothing new, and its bytes are good; but what belongs to it may not be there, or
-        // not yet.
+        // The response may be older than the index, but its bytes are good. Its atomic set may be
+        // incomplete.
         if !version.is_current() || catalog.index.is_evicting(digest) {
             return !catalog.index.is_hidden(digest);
         }
-        // Of a set that is not whole.
+        // Its atomic set is incomplete.
         if catalog.is_hidden(digest) {
             return false;
         }
         catalog.clear_corrupt(digest);
         let new = catalog.index.get(digest).is_none_or(|entry| entry.chunk.len != seen.len);
         if new {
-            // What lies there is counted, whatever the cap says.
+            // A stored chunk counts, even above the cap.
             let chunk = catalog.chunk(seen.key, seen.len);
             let _ = catalog.insert_unseen(chunk);
             add(&self.counters.added_externally, 1);
@@ -153,7 +154,7 @@ impl Shared {
         }
         catalog.set_tenant(seen.key);
         self.note(&mut catalog, seen.key, seen.name);
-        // What belongs to it may be gone.
+        // Its atomic set may be incomplete by now.
         let whole = !catalog.index.is_hidden(digest);
         drop(catalog);
         if new {
@@ -163,14 +164,14 @@ impl Shared {
         whole
     }
 
-    /// This version of the key's object has facts, and this CRC-32C. In our own layout all have.
+    /// This version of the key's object has facts, with this CRC-32C. In layout `kvtier` all have.
     pub fn note_facts(&self, key: &Key, etag: &str, crc: u32) {
         if !self.names.is_own() {
             self.catalog().note_facts(key.digest(), etag, crc);
         }
     }
 
-    /// Notes the name and the time of what is in the index.
+    /// Records name and time of an indexed chunk.
     pub fn note(&self, catalog: &mut Catalog, key: &Key, name: &str) {
         catalog.confirm(key.digest(), self.now_ms());
         if self.names.is_own() {
@@ -190,7 +191,7 @@ impl Shared {
                 return;
             }
             let suspect = catalog.index.is_suspect(digest);
-            // Counted from the question: what another node saved since is found in time.
+            // Counted from the request: what another node saves later is found in time.
             catalog.note_absent_at(*digest, version.began());
             catalog.note_changed(*digest);
             let gone = catalog.index.forget(digest).filter(|_| !suspect);
@@ -208,7 +209,7 @@ impl Shared {
     }
 
     /// The object failed its checks, unless the key changed since `version`: a miss until it is
-    /// written over. Its bytes still count.
+    /// overwritten. Its bytes still count.
     pub fn mark_corrupt(&self, seen: FoundObject<'_>, version: &ReadVersion<'_>) {
         let digest = seen.key.digest();
         {
@@ -234,7 +235,7 @@ impl Shared {
         self.listeners.notify();
     }
 
-    /// What to do about a bucket that does not exist.
+    /// A sentence about a bucket that does not exist.
     pub fn missing_bucket(&self) -> String {
         let endpoint = self.client.endpoint();
         let bucket = endpoint.bucket();
@@ -276,7 +277,7 @@ impl Shared {
         self.last_fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes a fault that no op hears of.
+    /// Records a fault that no operation reports.
     pub fn fault(&self, what: String) {
         *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
     }
@@ -302,8 +303,7 @@ impl Shared {
     }
 }
 
-/// Enters what was just written into the room that was claimed for it; `false` when the index
-/// cannot take it.
+/// Commits a reservation for a chunk that was written; `false` if the index refuses it.
 pub fn enter(
     shared: &Shared,
     (key, name): (&Key, &str),

@@ -1,21 +1,28 @@
-//! How much of the room below the cap one of several nodes may fill before they have told each
-//! other what they wrote. Each node knows of the others' saves by their journals alone: if each
-//! took all that it believes to be free, the bucket would hold as many times the cap as there
-//! are nodes.
+//! How much of the free space one of several nodes may fill before they have exchanged journals.
 //!
-//! An exchange is a round in which a node wrote its journal and read those of the others. Between
-//! two of them a node may write half of its part of what was free at the last one; a save beyond
-//! that asks for an exchange and waits for it. Before the first exchange a node does not know
-//! how many nodes there are. One that finds itself alone is not limited; within its first interval
-//! it writes its journal after each eighth of the cap, because others may start a moment later, and
-//! what it wrote before the first exchange counts until the second. Where little is free, shares end: the evictor makes room then, and the others
-//! keep to a little above the cap.
+//! A node learns of the saves of others from their journals alone. If each filled all the space
+//! that it counts as free, the bucket would reach as many times the cap as there are nodes.
+//!
+//! An exchange is a round in which a node wrote its journal and read those of the others. Until the
+//! next one it may write half of its part of the space that was free; the other half covers nodes
+//! whose last exchange was earlier. A save beyond that requests an exchange and waits for it. One
+//! save at a time is always allowed, so that a large chunk is never stuck.
+//!
+//! Before the first exchange the number of nodes is unknown: the limit is an eighth of the cap. A
+//! node that finds itself alone has no limit. But others may start a moment later, so within its
+//! first interval it writes its journal after each eighth of the cap, and what it wrote before the
+//! first exchange counts until the second.
+//!
+//! When little is free, shares end: the evictor frees space then, and the others keep close to the
+//! cap by `ClusterState::reserve`.
+//!
+//! A simulation in the tests runs up to eight nodes that start together at full speed.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The part of the cap that a node may fill before its first exchange.
 const FIRST_PART: u64 = 8;
-/// Less than one part in so many of the cap is little.
+/// Less free space than this part of the cap is little.
 const LITTLE_PART: u64 = 20;
 
 /// This node's share.
@@ -26,8 +33,7 @@ pub struct Shares(Mutex<State>);
 struct State {
     /// What the last exchange showed.
     last: Option<Exchange>,
-    /// Bytes of saves that were let in since then; those before the first exchange count until the
-    /// second.
+    /// Bytes of admitted saves since then; those before the first exchange count until the second.
     granted: u64,
 }
 
@@ -36,23 +42,22 @@ struct State {
 pub struct Exchange {
     /// How many nodes there are, this one included.
     pub nodes: usize,
-    /// Bytes below the cap that nobody is known to have taken.
+    /// Bytes below the cap that no node is known to use.
     pub free: u64,
-    /// The node started less than an interval ago: nodes that started with it may not have been
-    /// seen yet.
+    /// The node started less than an interval ago: others that started with it may be unseen yet.
     pub is_early: bool,
 }
 
 impl Shares {
-    /// An exchange is over.
+    /// An exchange ended.
     pub fn exchanged(&self, exchange: Exchange) {
         let mut state = self.state();
         let granted = if state.last.is_none() { state.granted } else { 0 };
         *state = State { last: Some(exchange), granted };
     }
 
-    /// Whether a save of so many bytes is within this node's share of a cap. One save at a time
-    /// always is.
+    /// Whether a save of `bytes` is within this node's share of a cap. One save at a time always
+    /// is.
     pub fn allows(&self, bytes: u64, cap: u64) -> bool {
         let state = self.state();
         let share = match state.last {
@@ -64,9 +69,8 @@ impl Shares {
         state.granted == 0 || state.granted.saturating_add(bytes) <= share
     }
 
-    /// A save of so many bytes was let in. Answers whether an exchange is due by that: a node that
-    /// has just started and finds itself alone is not limited, but tells at once what it wrote, to
-    /// nodes that start a moment after it.
+    /// Admits a save. Returns whether an exchange is due: a node that has just started alone has no
+    /// limit, but must show soon what it wrote, to nodes that start a moment later.
     pub fn grant(&self, bytes: u64, cap: u64) -> bool {
         let mut state = self.state();
         state.granted = state.granted.saturating_add(bytes);
@@ -78,15 +82,15 @@ impl Shares {
         self.state().last.is_some_and(|last| last.nodes > 1)
     }
 
-    /// Whether this node writes its journal in an early round: others are there, or may start soon
-    /// and should know of what it wrote.
+    /// Whether this node writes its journal in an early round: others exist, or may start soon and
+    /// need it.
     pub fn is_journal_due(&self, cap: u64) -> bool {
         let state = self.state();
         let writes_much = state.is_early_and_alone() && state.granted > cap / FIRST_PART;
         writes_much || state.last.is_some_and(|last| last.nodes > 1)
     }
 
-    /// Whether other nodes fill room of which much is left: then what each of them writes matters.
+    /// Whether several nodes fill much free space: then each reads the journals of all.
     pub fn is_filling(&self, cap: u64) -> bool {
         self.state().last.is_some_and(|last| last.nodes > 1 && last.free >= cap / LITTLE_PART)
     }
@@ -149,9 +153,9 @@ mod tests {
         shares: Shares,
         start: usize,
         wrote: u64,
-        /// What its journals tell of.
+        /// The bytes in its journals.
         told: u64,
-        /// What it knows of the others.
+        /// The bytes of the others that it has read.
         known: Vec<u64>,
         last_round: Option<usize>,
     }
@@ -198,7 +202,8 @@ mod tests {
         }
     }
 
-    /// The time between rounds doubles, from a second to 30 s. One that is asked for comes after 3 s, or after 100 ms while no other node is known.
+    /// The time between rounds doubles, from a second to 30 s. A requested round follows after 3 s,
+    /// or after 100 ms while no other node is known.
     fn round(nodes: &mut [Node], n: usize, step: usize) {
         let pause = if nodes[n].shares.has_others() { 60 } else { 2 };
         let is_asked = !nodes[n].is_round_due(step);

@@ -1,5 +1,4 @@
-//! One HEAD a key at a time: a lookup of a key that another lookup has just asked for waits for
-//! that answer.
+//! One HEAD for each key at a time: further lookups of the key wait for its answer.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,20 +8,20 @@ use kvtier_key::Digest;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
-/// The keys that lookups ask the bucket for now; no more than HEADs that wait or are in flight.
+/// The keys with a HEAD that waits or is in flight.
 #[derive(Debug, Default)]
 pub struct HeadRequests(Mutex<HashMap<Digest, Arc<Notify>>>);
 
 /// What a lookup has to do for a key.
 #[derive(Debug)]
 pub enum HeadRole<'a> {
-    /// Ask the bucket; dropping this wakes those who wait for the answer.
+    /// Send the request; dropping this wakes the lookups that follow.
     Lead(HeadFlight<'a>),
-    /// Wait for another's answer, and see what is known then.
+    /// Wait for the request of another lookup, then read the catalog again.
     Follow(OwnedNotified),
 }
 
-/// A question that is on its way.
+/// A request that is under way.
 #[derive(Debug)]
 pub struct HeadFlight<'a> {
     heads: &'a HeadRequests,
@@ -30,7 +29,7 @@ pub struct HeadFlight<'a> {
 }
 
 impl HeadRequests {
-    /// Begins to ask for a key, unless somebody does already.
+    /// Joins the request for a key, or begins one.
     pub fn join(&self, digest: &Digest) -> HeadRole<'_> {
         match self.lock().entry(*digest) {
             Entry::Occupied(asked) => HeadRole::Follow(Arc::clone(asked.get()).notified_owned()),
@@ -41,8 +40,8 @@ impl HeadRequests {
         }
     }
 
-    /// Begins to ask for those of these keys that nobody asks for yet: at once, so that two lookups
-    /// of the same keys are never both asked in part.
+    /// Begins requests for those of these keys that have none. All at once: of two lookups of the
+    /// same keys one begins all.
     pub fn lead_all(&self, digests: &[Digest]) -> Vec<HeadFlight<'_>> {
         let mut all = self.lock();
         let free = digests.iter().filter(|digest| match all.entry(**digest) {
@@ -61,7 +60,7 @@ impl HeadRequests {
 }
 
 impl HeadFlight<'_> {
-    /// The key that is asked for.
+    /// The key.
     pub fn digest(&self) -> &Digest {
         &self.digest
     }

@@ -1,7 +1,6 @@
-//! The tenants that this node met, and how much each may have. On the bucket a tenant is a keyed
-//! digest of its name (its cache salt) and nothing else. The key lies in the bucket and is asked
-//! for when the first tenant is met; what it means for the index follows here, how it is
-//! read and written in `truth/tenant_key.rs`.
+//! The tenants of this node's chunks, and their quotas. In the bucket a tenant is a keyed digest of
+//! its name (its cache salt) and nothing else. `background/tenant_names.rs` reads and writes the
+//! key when the first tenant occurs; this module applies it to the index.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,23 +12,23 @@ use tokio::sync::Notify;
 /// The most names that are remembered before the key is known.
 const MET_MAX: usize = 4096;
 
-/// Tenants, from the moment on that the bucket's key is known.
+/// Tenants and quotas.
 #[derive(Default)]
 pub struct TenantTable {
     known: Option<Tenants>,
-    /// Notified when a tenant is met whose identity the key has to say.
+    /// Notified when a tenant occurs before the key is known.
     key_wanted: Arc<Notify>,
-    /// The names of some that were met before the key was known.
+    /// Names that occurred before the key was known.
     met: BTreeSet<String>,
-    /// How much single tenants may have, in bytes, by name.
+    /// Quotas in bytes, by name.
     limits: HashMap<String, u64>,
     /// The same by identity.
     limits_by_id: HashMap<TenantId, u64>,
-    /// How much every other tenant may have.
+    /// The quota of every other tenant.
     limit_of_others: Option<u64>,
 }
 
-/// Names are not shown.
+/// Does not print names.
 impl std::fmt::Debug for TenantTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TenantTable")
@@ -40,7 +39,7 @@ impl std::fmt::Debug for TenantTable {
 }
 
 impl TenantTable {
-    /// The identity of a tenant, whose name is remembered; that of none until the key is known.
+    /// The identity of a tenant, whose name is remembered; `TenantId::NONE` until the key is known.
     pub fn id(&mut self, name: &str) -> TenantId {
         let Some(known) = &mut self.known else {
             if !name.is_empty() {
@@ -56,7 +55,7 @@ impl TenantTable {
         id
     }
 
-    /// What a tenant is called in reports of this process.
+    /// The name of a tenant in reports of this process.
     pub fn name(&self, id: TenantId) -> String {
         match &self.known {
             Some(known) => known.name(id),
@@ -70,7 +69,7 @@ impl TenantTable {
         self.known.is_none() && !name.is_empty()
     }
 
-    /// Notified when a tenant is met whose identity the key has to say.
+    /// Notified when a tenant occurs before the key is known.
     pub fn key_wanted(&self) -> Arc<Notify> {
         Arc::clone(&self.key_wanted)
     }
@@ -80,8 +79,8 @@ impl TenantTable {
         self.known.as_ref().map(Tenants::key)
     }
 
-    /// Goes on with this key. What was counted under another one is its tenant's again when it is
-    /// used.
+    /// Uses this key from now on. A chunk that was counted under another one returns to its tenant
+    /// with its next use.
     pub fn set_key(&mut self, key: TenantKey, index: &mut Index) {
         if self.key() == Some(&key) {
             return;
@@ -97,8 +96,7 @@ impl TenantTable {
         }
     }
 
-    /// Limits what one tenant may have, or all others. Without a key a tenant's limit begins with
-    /// the key.
+    /// Sets the quota of one tenant, or of all others. It takes effect once the key is known.
     pub fn set_quota(&mut self, name: &str, bytes: Option<u64>, index: &mut Index) {
         if name == OTHER_TENANTS {
             self.limit_of_others = bytes;
@@ -119,7 +117,7 @@ impl TenantTable {
         index.set_quota(id, bytes);
     }
 
-    /// How much a tenant may have, in bytes. Whose chunks nobody knows is none of the others.
+    /// The quota of a tenant, in bytes. An unknown tenant has none.
     pub fn quota_of(&self, id: TenantId) -> Option<u64> {
         self.limits_by_id
             .get(&id)

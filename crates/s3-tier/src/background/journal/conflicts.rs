@@ -1,5 +1,5 @@
-//! What journals leave open: whether a chunk that one node deleted and another saved at about the
-//! same time is there. The bucket is asked, in the background.
+//! Resolves what journals leave open: whether a chunk exists that one node deleted and another
+//! saved at about the same time. A HEAD in the background decides.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -16,28 +16,28 @@ use crate::state::key_locks::ReadVersion;
 use crate::state::scheduler::RequestKind;
 use crate::state::shared::Shared;
 
-/// The most questions that wait; what is beyond waits for the next listing.
+/// The most open conflicts; the next listing resolves those beyond.
 const WAITING_MAX: usize = 4096;
-/// The most questions that are asked after one look at the journals.
+/// The most conflicts that are resolved in one round.
 const ASKED_MAX: usize = 256;
-/// How many of them at a time.
+/// HEADs at a time.
 const WIDTH: usize = 16;
-/// No longer than this: journals have to be written meanwhile.
+/// The time limit of a round, since journals must be written meanwhile.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
-/// The chunks to be asked for, as they were told of.
+/// Chunks that may or may not exist, as the journals describe them.
 #[derive(Debug, Default)]
 pub struct Conflicts(HashMap<Digest, Chunk>);
 
 impl Conflicts {
-    /// It is unclear whether the chunk is there.
+    /// Adds a chunk.
     pub fn put(&mut self, chunk: Chunk) {
         if self.0.len() < WAITING_MAX || self.0.contains_key(&chunk.digest) {
             self.0.insert(chunk.digest, chunk);
         }
     }
 
-    /// Asks some of them.
+    /// Resolves some.
     pub async fn resolve(&mut self, shared: &Shared) {
         let until = Instant::now() + TIME_MAX;
         let some: Vec<Chunk> = self.0.values().take(ASKED_MAX).copied().collect();
@@ -59,8 +59,7 @@ impl Conflicts {
     }
 }
 
-/// Asks for one chunk. `false`: somebody here changes it meanwhile, and it is to be asked for
-/// again.
+/// Resolves one; `false` if this node changed the key meanwhile and it must be tried again.
 async fn resolve_one(shared: &Shared, chunk: &Chunk, until: Instant) -> kvtier_s3::Result<bool> {
     let version = shared.key_locks.read(&chunk.digest);
     let names = names(shared, &chunk.digest);
@@ -71,7 +70,7 @@ async fn resolve_one(shared: &Shared, chunk: &Chunk, until: Instant) -> kvtier_s
             Ok(Some(object)) => return Ok(found(shared, chunk, (object.total(), &version))),
             Ok(None) => {}
             Err(e) if e.is_retryable() => return Err(e),
-            // It will not be answered another time either: the listing tells.
+            // Another attempt would fail too: the next listing decides.
             Err(e) => {
                 drop(shared.error("ask", None, e));
                 return Ok(true);
@@ -85,8 +84,7 @@ async fn resolve_one(shared: &Shared, chunk: &Chunk, until: Instant) -> kvtier_s
     Ok(current)
 }
 
-/// The names that the chunk may have; none where it is not in the index and its digest does not
-/// tell.
+/// The possible names of the chunk; none if it is not indexed and its digest is not its name.
 fn names(shared: &Shared, digest: &Digest) -> Vec<String> {
     let known = shared.catalog().name(digest).map(|name| name.to_string());
     let name = known.or_else(|| shared.names.is_own().then(|| shared.names.format_digest(digest)));
@@ -94,7 +92,7 @@ fn names(shared: &Shared, digest: &Digest) -> Vec<String> {
     name.into_iter().chain(other).collect()
 }
 
-/// It is there, and so long: counted, if it was not.
+/// The chunk exists with this length: it is counted.
 fn found(shared: &Shared, chunk: &Chunk, (len, version): (u64, &ReadVersion<'_>)) -> bool {
     let mut catalog = shared.catalog();
     if !version.is_current() {

@@ -1,5 +1,9 @@
-//! What journals told last of chunks, of late: one node's save and another's delete may be told in
-//! the wrong order.
+//! The last save or delete of each chunk that journals reported lately. The save of one node and
+//! the delete of another may be read in the wrong order; this table detects it.
+//!
+//! Objects of one node are numbered, so their order is certain, whatever the clocks show. Between
+//! nodes only times decide, and only if they are clearly apart (`TimeRange::compare`). Everything
+//! else is `Unclear`, and the bucket is asked.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,36 +13,34 @@ use kvtier_key::Digest;
 use crate::background::journal::progress::node_of;
 use crate::background::journal::time_range::{Newer, TimeRange};
 
-/// The most chunks that are remembered.
+/// The most chunks in the table.
 const CHUNKS_MAX: usize = 1 << 16;
 
-/// What was heard of chunks: that they were saved, or that they went.
+/// For each chunk its last save or delete.
 #[derive(Debug, Default)]
 pub struct LastWrites {
     young: HashMap<Digest, LastWrite>,
-    /// What was young before; it goes when the young are as many again.
+    /// The generation before, which is dropped when the young one is full.
     old: HashMap<Digest, LastWrite>,
 }
 
 #[derive(Clone, Debug)]
 struct LastWrite {
-    /// The object that said so.
+    /// The journal object that contains it.
     object: Arc<str>,
     when: TimeRange,
     there: bool,
 }
 
 impl LastWrite {
-    /// Whether an object of the same node says it, and then whether that comes after this word's:
-    /// the numbers of a node's objects are in order.
+    /// For an object of the same node: whether it comes after this write. `None` for another node.
     fn is_before(&self, object: &str) -> Option<bool> {
         (node_of(&self.object) == node_of(object)).then(|| *self.object <= *object)
     }
 }
 
 impl LastWrites {
-    /// An object tells that a chunk is there, or not: whether that came after the opposite that was
-    /// heard of it. What one node tells is in the order of its objects, however they are read.
+    /// Whether a save (`there`) or delete in `object` came after the opposite one in the table.
     pub fn compare(
         &self,
         digest: &Digest,
@@ -54,7 +56,7 @@ impl LastWrites {
         }
     }
 
-    /// Remembers it, unless what is known is later.
+    /// Enters a write, unless the table has a later one.
     pub fn note(&mut self, digest: Digest, (object, when, there): (&Arc<str>, TimeRange, bool)) {
         let is_older =
             |write: &LastWrite| !write.is_before(object).unwrap_or(write.when.to_ms <= when.to_ms);
@@ -67,7 +69,7 @@ impl LastWrites {
         self.young.insert(digest, LastWrite { object: Arc::clone(object), when, there });
     }
 
-    /// TimeRange the chunk went, if that is what was heard last.
+    /// When the chunk was deleted, if that was its last write.
     pub fn gone(&self, digest: &Digest) -> Option<TimeRange> {
         self.write(digest).filter(|write| !write.there).map(|write| write.when)
     }

@@ -1,4 +1,20 @@
-//! What the nodes noted, brought together.
+//! Merges the journals of other nodes into the index.
+//!
+//! Each node writes numbered objects with what it used, saved and deleted. This node reads each
+//! object once and applies its records. Three things can be out of order, and each has its rule:
+//!
+//! - **Objects of one node.** They apply in the order of their numbers. An object that cannot be
+//!   read holds up the later ones for some rounds. Then those are applied, and the object comes
+//!   late: its uses are ignored, and its saves and deletes only raise conflicts.
+//! - **Clocks of nodes.** A batch has a range of times by the store's clock. A record changes the
+//!   index only if it is clearly later than what this node saw itself, what the last listing
+//!   showed, and what other journals reported. If that is unclear, the chunk becomes a conflict,
+//!   and a HEAD decides.
+//! - **Pages of a listing.** A key that a journal changed is entered into `ChangedKeys`, so that an
+//!   older page does not revert it.
+//!
+//! A wrong decision costs space or a miss and never a wrong byte: an inserted chunk counts as
+//! unseen, and each load verifies its bytes.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -22,44 +38,44 @@ use crate::state::counters::add;
 use crate::state::journal::OBJECT_BYTES_MAX;
 use crate::state::shared::Shared;
 
-/// The most objects that are read at a time; the rest waits for the next.
+/// The most objects that are read in a round; the others follow in the next.
 const OBJECTS_MAX: usize = 4096;
-/// And the most bytes of them.
+/// The most bytes that are read in a round.
 const BYTES_MAX: u64 = 256 << 20;
-/// How many of them are on their way at once.
+/// Objects that are read at a time.
 const WIDTH: usize = 16;
 
-/// Reads journals, each object once.
+/// Reads each journal object once and applies it.
 #[derive(Debug, Default)]
 pub struct JournalMerger {
     progress: ReadProgress,
-    /// What lay there at the last look, and when that was by the store's clock.
+    /// The last listing, and its date by the store's clock.
     listed: (Vec<Entry>, Option<i64>),
     last_writes: LastWrites,
     conflicts: Conflicts,
 }
 
-/// What a node noted at one time.
+/// Records of a node with their time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct JournalBatch {
-    /// The object that says so.
+    /// The object that contains them.
     object: Arc<str>,
-    /// A later object of that node was read before.
+    /// A later object of the node was applied before.
     late: bool,
-    /// TimeRange that was at the earliest and at the latest, in Unix milliseconds by the store's clock.
+    /// The earliest and the latest time, in Unix milliseconds by the store's clock.
     from_ms: u64,
     to_ms: u64,
     records: Vec<Record>,
 }
 
 impl JournalMerger {
-    /// Takes in what lies in `directory` and was not read before; answers how many records. The
-    /// node's own journal is not read: its index knows.
+    /// Applies the objects in `directory` that were not read before; returns the number of records.
+    /// The node's own journal is skipped: its index contains it.
     pub async fn merge(&mut self, shared: &Shared, directory: &str) -> kvtier_s3::Result<usize> {
         self.list(shared, directory).await?;
         let (mut batches, mut failed, mut stuck) = (Vec::new(), None, None);
         for (name, read) in read_all(shared, self.names(shared, |known, _| !known)).await {
-            // Before one that cannot be read nothing of that node is read which comes behind it.
+            // Objects of a node behind one that is held up are not applied.
             if stuck.as_deref() == Some(node_of(&name)) {
                 continue;
             }
@@ -67,7 +83,7 @@ impl JournalMerger {
                 Ok(JournalObject { what, is_torn, .. })
                     if is_torn && self.progress.failed(&name) =>
                 {
-                    // On its way, perhaps: nothing of it counts until it is read once more.
+                    // Perhaps still being written: it is read once more before any of it counts.
                     self.progress.note(&name, what);
                     stuck = Some(node_of(&name).to_owned());
                 }
@@ -91,16 +107,16 @@ impl JournalMerger {
         failed.map_or(Ok(count), Err)
     }
 
-    /// All use that journals tell of since then (Unix milliseconds by the store's clock), the
-    /// node's own too, gives the order once more.
+    /// Applies the order of all uses since then (Unix milliseconds by the store's clock) again,
+    /// including this node's own.
     pub async fn reapply_since(&mut self, shared: &Shared, since_ms: u64) -> kvtier_s3::Result<()> {
         self.list(shared, &shared.cluster.paths.journals()).await?;
-        // Times of the store are cut to seconds.
+        // Times of the store are truncated to seconds.
         let since =
             |entry: &Entry| (entry.modified + 1).saturating_mul(1000) >= since_ms.cast_signed();
         let mut batches = Vec::new();
         for (name, read) in read_all(shared, self.names(shared, |_, entry| since(entry))).await {
-            // Deleted meanwhile, or not to be had: some order is better than none.
+            // Deleted meanwhile, or not readable: a partial order is better than none.
             match read {
                 Ok(found) => batches.extend(batches_of(shared, &name, found.batches)),
                 Err(e) => drop(shared.error("journal", None, e)),
@@ -120,8 +136,8 @@ impl JournalMerger {
         Ok(())
     }
 
-    /// How many nodes wrote to the bucket of late, this one included, where all journals were
-    /// listed: those that have an object that is not older than `age_s`.
+    /// Nodes that wrote a journal object in the last `age_s` seconds, and this one. Valid after a
+    /// listing of all journals.
     pub fn nodes(&self, shared: &Shared, age_s: i64) -> usize {
         let (entries, date) = &self.listed;
         let own = shared.cluster.paths.journals_of(&shared.cluster.node);
@@ -130,14 +146,15 @@ impl JournalMerger {
         1 + others.map(|entry| node_of(&entry.key)).collect::<HashSet<&str>>().len()
     }
 
-    /// The names of some of what lies there: `wanted` is told whether it is known already.
+    /// The names of listed objects for which `wanted` holds; it gets whether the object was read
+    /// before.
     fn names(&self, shared: &Shared, wanted: impl Fn(bool, &Entry) -> bool) -> Vec<String> {
         let own = shared.cluster.paths.journals_of(&shared.cluster.node);
         let known =
             |entry: &Entry| self.progress.is_read(&entry.key) || entry.key.starts_with(&own);
         let mut entries: Vec<&Entry> =
             self.listed.0.iter().filter(|entry| wanted(known(entry), entry)).collect();
-        // Some stores list in no order; that of a node's objects is that of what it did.
+        // Some stores list unsorted. The order of names is the order of a node's objects.
         entries.sort_unstable_by_key(|entry| &entry.key);
         let mut bytes = 0;
         let fits = |entry: &&Entry| {
@@ -152,12 +169,12 @@ impl JournalMerger {
             .collect()
     }
 
-    /// What was heard of chunks.
+    /// The last save or delete of chunks.
     pub fn last_writes(&self) -> &LastWrites {
         &self.last_writes
     }
 
-    /// Asks the bucket what journals left open.
+    /// Resolves conflicts with requests to the bucket.
     pub async fn resolve_conflicts(&mut self, shared: &Shared) {
         self.conflicts.resolve(shared).await;
     }
@@ -176,13 +193,13 @@ impl JournalMerger {
             }
             count += batch.records.len();
         }
-        // What went left room.
+        // Deletes freed space.
         shared.freed.notify_waiters();
         count
     }
 
-    /// The objects that a snapshot has made superfluous, and that lay there for at least so many
-    /// seconds: others may still read them.
+    /// Objects that a snapshot contains and that are at least `age_s` old; younger ones may not
+    /// have been read by all nodes.
     pub fn superfluous(&self, own: &str, age_s: i64) -> Vec<&str> {
         let (entries, date) = &self.listed;
         let old = |entry: &&Entry| date.is_some_and(|date| date - entry.modified >= age_s);
@@ -192,7 +209,7 @@ impl JournalMerger {
     }
 }
 
-/// Reads objects, several at a time; in the order of their names.
+/// Reads objects, several at a time; returns them sorted by name.
 async fn read_all(
     shared: &Shared,
     names: Vec<String>,
@@ -210,11 +227,11 @@ async fn read_all(
     read_some
 }
 
-/// What an object holds.
+/// The content of an object.
 #[derive(Debug, Default)]
 struct JournalObject {
     batches: Vec<RecordBatch>,
-    /// What is wrong with it.
+    /// A description of the damage.
     what: Option<String>,
     /// It is damaged behind these batches.
     is_torn: bool,
@@ -223,7 +240,7 @@ struct JournalObject {
 async fn read(shared: &Shared, name: &str) -> kvtier_s3::Result<JournalObject> {
     let bytes = match objects::get(&shared.client, name, OBJECT_BYTES_MAX).await {
         Ok(Some(bytes)) => bytes,
-        // Merged and deleted by the evictor meanwhile.
+        // The evictor merged and deleted it meanwhile.
         Ok(None) => return Ok(JournalObject::default()),
         Err(e) if e.kind() == kvtier_s3::ErrorKind::Corrupt && !e.is_retryable() => {
             let what = Some(format!("{name} is longer than any journal: not read"));
@@ -246,15 +263,15 @@ async fn read(shared: &Shared, name: &str) -> kvtier_s3::Result<JournalObject> {
     Ok(JournalObject { batches, what, is_torn: matches!(end, Some(ReadEnd::Torn { .. })) })
 }
 
-/// The batches of an object, and when what they tell of happened.
+/// The batches of an object, with their times.
 fn batches_of(shared: &Shared, name: &str, batches: Vec<RecordBatch>) -> Vec<JournalBatch> {
     with_times(name, batches, shared.cluster.config.journal_every.as_millis() as u64)
 }
 
 fn with_times(name: &str, batches: Vec<RecordBatch>, every_ms: u64) -> Vec<JournalBatch> {
     let object: Arc<str> = name.into();
-    // Builds before this one tell everything under the time at which they wrote it, up to an
-    // interval later; so may one that had nothing to tell at any other time.
+    // Earlier builds give all records of an interval the time at which they wrote it. A newer build
+    // may have only records of one time.
     let one_time = batches.iter().all(|batch| batch.at_ms == batches[0].at_ms);
     let before_ms = if one_time { every_ms } else { 0 };
     let place = |RecordBatch { at_ms, records, .. }| JournalBatch {
@@ -267,8 +284,7 @@ fn with_times(name: &str, batches: Vec<RecordBatch>, every_ms: u64) -> Vec<Journ
     batches.into_iter().map(place).collect()
 }
 
-/// Sorts by time what was read, in which each node's is in the order that it wrote: that stays,
-/// whatever became of its clock.
+/// Sorts batches by time and keeps the order of each node's own, even if its clock was set back.
 fn sort_by_time(batches: &mut [JournalBatch]) {
     let mut last: HashMap<String, u64> = HashMap::new();
     for batch in batches.iter_mut() {
@@ -279,7 +295,7 @@ fn sort_by_time(batches: &mut [JournalBatch]) {
     batches.sort_by_key(|batch| batch.to_ms);
 }
 
-/// Chunks that were used or saved become the most recent, in that order, as if they came now.
+/// Makes used or saved chunks the most recent, in their order.
 pub fn touch_again(shared: &Shared, records: &[Record]) {
     for some in records.chunks(CHUNKS_PER_LOCK) {
         let mut catalog = shared.catalog();
@@ -294,13 +310,13 @@ pub fn touch_again(shared: &Shared, records: &[Record]) {
     }
 }
 
-/// Where something was noted, and when.
+/// The origin of a batch.
 #[derive(Clone, Copy)]
 struct BatchSource<'a> {
     object: &'a Arc<str>,
     when: TimeRange,
-    /// A later object of that node was read before: what nobody here has any other word of, only
-    /// the bucket can tell.
+    /// A later object of the node was applied before. Without another report of the chunk only the
+    /// bucket can decide.
     late: bool,
 }
 
@@ -310,7 +326,7 @@ impl BatchSource<'_> {
     }
 }
 
-/// Where what others noted is taken over, as far as it is not older than what is known here.
+/// Applies records of other nodes, unless this node has newer knowledge.
 struct Apply<'a> {
     shared: &'a Shared,
     catalog: &'a mut Catalog,
@@ -320,7 +336,7 @@ struct Apply<'a> {
 impl Apply<'_> {
     fn apply(&mut self, record: &Record, from: BatchSource<'_>) {
         match record {
-            // Who used it since comes behind, wherever that was noted.
+            // A use in a late object is older than others of the node.
             Record::Touch(_) if from.late => {}
             Record::Touch(digest) => self.catalog.index.touch_batch(&[*digest]),
             Record::Insert(chunk) => {
@@ -343,22 +359,22 @@ impl Apply<'_> {
                     return;
                 }
                 let _ = catalog.index.insert(*chunk);
-                // A page of a listing may be older.
+                // A page of a running listing may be older.
                 return catalog.note_changed(digest);
             }
-            // Of another length than it had when it was seen here.
+            // It has another length than this node saw.
             Some(_) => {
                 catalog.index.touch_batch(&[digest]);
                 return catalog.invalidate(&digest);
             }
-            // A name that the digest does not tell comes with the next listing.
+            // A name that the digest does not contain comes with the next listing.
             None if !self.shared.names.is_own() => return,
-            // Perhaps it was saved when our delete was done and not yet answered.
+            // It may have been saved after this node's delete and before the answer to it.
             None if catalog.index.is_evicting(&digest) => return self.merger.conflicts.put(*chunk),
             None if catalog.index.is_known(&digest) => return,
             None => {}
         }
-        // What went since stays so, and a listing that began clearly later would have shown it.
+        // A later delete wins, and a listing that began clearly later would have found it.
         let absent = catalog
             .absent_for(&digest)
             .map_or(Newer::This, |ago| from.when.compare(&TimeRange::ago(self.shared, ago)));
@@ -383,7 +399,7 @@ impl Apply<'_> {
     fn removed(&mut self, digest: &Digest, from: BatchSource<'_>) {
         let Some(entry) = self.catalog.index.known(digest) else { return };
         let seen = match self.catalog.seen.ms(entry.slot) {
-            // Nobody here saw it.
+            // This node has not seen it.
             0 => Newer::This,
             ms => from.when.compare(&TimeRange::at(ms.cast_signed())),
         };
@@ -395,7 +411,7 @@ impl Apply<'_> {
                 let suspect = self.catalog.index.is_suspect(digest);
                 self.catalog.forget(digest);
                 self.catalog.changed_keys.note(*digest);
-                // A suspect was gone for everybody already.
+                // Suspects were reported as gone before.
                 add(&self.shared.counters.deleted_externally, u64::from(!suspect));
                 if !suspect {
                     self.shared.listeners.push(Event::Gone { key: *digest, len: entry.chunk.len });

@@ -1,20 +1,19 @@
-//! Which objects of journals were read, and what became of those that could not be.
+//! Tracks which journal objects were read, and which failed.
 
 use std::collections::{HashMap, HashSet};
 
-/// An object that cannot be read holds up the later ones of its node for so many looks. Then those
-/// are read, and it comes late.
+/// Reads of an unreadable object before later objects of its node are applied without it.
 const LOOKS_MAX: u32 = 3;
-/// The most nodes whose last object is remembered when they have none in the bucket any more.
+/// The most nodes without objects in the bucket whose last object is remembered.
 const NODES_MAX: usize = 4096;
 
-/// What was read of all journals.
+/// The progress over all journals.
 #[derive(Debug, Default)]
 pub struct ReadProgress {
     read: HashSet<String>,
     /// The last object of each node that was read.
     last: HashMap<String, String>,
-    /// What could not be read whole, and so it stays in the status while the object is there.
+    /// Damage of objects, which the status reports while the object exists.
     faults: HashMap<String, ObjectFault>,
 }
 
@@ -25,7 +24,7 @@ struct ObjectFault {
 }
 
 impl ReadProgress {
-    /// Forgets what lies in this directory no more.
+    /// Forgets objects in this directory that are not listed any more.
     pub fn keep(&mut self, directory: &str, listed: &HashSet<&String>) {
         let stays = |name: &String| !name.starts_with(directory) || listed.contains(name);
         self.read.retain(stays);
@@ -41,8 +40,8 @@ impl ReadProgress {
         self.read.contains(name)
     }
 
-    /// Whether this object or a later one of its node was read: what it says is older than what
-    /// that node said last.
+    /// Whether this object or a later one of its node was read: its content is older than what is
+    /// known of the node.
     pub fn is_late(&self, name: &str) -> bool {
         self.last.get(node_of(name)).is_some_and(|last| name <= last.as_str())
     }
@@ -58,14 +57,14 @@ impl ReadProgress {
         self.read.insert(name);
     }
 
-    /// The object could not be read whole; whether it is waited for.
+    /// The object was not readable as a whole; returns whether to wait for it.
     pub fn failed(&mut self, name: &str) -> bool {
         let fault = self.faults.entry(name.to_owned()).or_default();
         fault.looks = fault.looks.saturating_add(1);
         fault.looks < LOOKS_MAX
     }
 
-    /// What is wrong with an object; `None` if nothing is.
+    /// Sets what is wrong with an object; `None` if nothing is.
     pub fn note(&mut self, name: &str, what: Option<String>) {
         match self.faults.get_mut(name) {
             Some(fault) => fault.what = what,
@@ -76,13 +75,13 @@ impl ReadProgress {
         }
     }
 
-    /// What is wrong with one of the objects that are there.
+    /// What is wrong with one of the existing objects.
     pub fn fault(&self) -> Option<&String> {
         self.faults.values().filter_map(|fault| fault.what.as_ref()).min()
     }
 }
 
-/// The node whose object it is.
+/// The node that wrote an object.
 pub fn node_of(name: &str) -> &str {
     name.rsplit_once('/').map_or(name, |(node, _)| node)
 }

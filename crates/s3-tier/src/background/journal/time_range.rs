@@ -1,16 +1,15 @@
-//! TimeRange something happened, as far as two clocks can tell.
+//! When something happened, as precisely as the clocks of two nodes allow.
 
 use std::time::Duration;
 
 use crate::state::shared::Shared;
 
-/// Times of two nodes that are closer than this tell nothing. Each is off by up to a second or two,
-/// as the store's `Date` has no fractions, and what is noted when the store's answer comes was done
-/// somewhat before.
+/// Times of two nodes that are closer than this are not comparable. Each is wrong by up to two
+/// seconds: the store's `Date` has no fractions, and a change is recorded at its answer, somewhat
+/// after it happened.
 const MARGIN_MS: i64 = 5000;
 
-/// Something happened then, or between these times, by this tier's clock; what was before the tier
-/// was there is below 0.
+/// A range of times on this tier's clock. Times before the tier was opened are negative.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimeRange {
     pub from_ms: i64,
@@ -20,11 +19,11 @@ pub struct TimeRange {
 /// Which of two changes came last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Newer {
-    /// The one that a journal tells of now.
+    /// The change in the journal that is being applied.
     This,
-    /// One that was known before.
+    /// The change that was known before.
     Other,
-    /// Only the bucket can tell.
+    /// Only the bucket can decide.
     Unclear,
 }
 
@@ -33,12 +32,12 @@ impl TimeRange {
         TimeRange { from_ms: ms, to_ms: ms }
     }
 
-    /// So long ago.
+    /// That long before now.
     pub fn ago(shared: &Shared, ago: Duration) -> Self {
         TimeRange::at(shared.now_ms().cast_signed() - ago.as_millis() as i64)
     }
 
-    /// Between these times, in Unix milliseconds by the store's clock.
+    /// Between two Unix times in milliseconds, by the store's clock.
     pub fn between(shared: &Shared, from_ms: u64, to_ms: u64) -> Self {
         let ahead_ms =
             shared.cluster.server_ms(&shared.client).cast_signed() - shared.now_ms().cast_signed();
@@ -48,7 +47,7 @@ impl TimeRange {
         }
     }
 
-    /// Which came last, this or what was known before.
+    /// Which came last, this or the known one.
     pub fn compare(&self, known: &TimeRange) -> Newer {
         if known.to_ms + MARGIN_MS < self.from_ms {
             Newer::This
@@ -61,7 +60,7 @@ impl TimeRange {
 }
 
 impl Newer {
-    /// Of several comparisons: one that is lost is enough.
+    /// Combines comparisons: one `Other` decides.
     pub fn and(self, other: Newer) -> Newer {
         match (self, other) {
             (Newer::Other, _) | (_, Newer::Other) => Newer::Other,

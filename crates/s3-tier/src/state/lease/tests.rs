@@ -21,7 +21,7 @@ struct Node {
     offset_ms: u64,
     alive: bool,
     claims: u64,
-    /// The request whose answer it waits for; a later answer to another one is not heard.
+    /// The request whose answer it waits for; later answers to others are ignored.
     waits: u64,
 }
 
@@ -36,7 +36,7 @@ enum Ask {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Event {
     Turn(usize),
-    /// A request reaches the store; its answer, if one comes, takes so long.
+    /// A request reaches the store; its answer, if one comes, takes this long.
     Arrive {
         node: usize,
         request: u64,
@@ -68,7 +68,7 @@ struct World {
     nodes: Vec<Node>,
     store: BTreeMap<u64, Object>,
     store_offset_ms: u64,
-    /// Of a hundred requests, so many are lost or take very long.
+    /// Requests of a hundred that are lost or take very long.
     bad: u8,
     slow_ms: u64,
 }
@@ -120,7 +120,7 @@ impl World {
         self.rng.u8(0..100) < self.bad
     }
 
-    /// One event; answers who may act then.
+    /// One event; returns the nodes that may act then.
     fn step(&mut self) -> Vec<usize> {
         let Some(Reverse((now_ms, _, event))) = self.events.pop() else { return Vec::new() };
         self.now_ms = now_ms;
@@ -366,8 +366,8 @@ fn a_claim_is_to_be_released_before_it_is_confirmed() {
     assert_eq!(lease.unreleased(), None);
 }
 
-/// Its maker dies between the claim and its confirmation: the object stays as it is, and only its
-/// age tells the next node.
+/// Its maker dies between the claim and its confirmation: the object stays, and its age decides for
+/// the next node.
 #[test]
 fn a_claim_whose_maker_died_is_followed_within_two_terms() {
     for opened_ms in (0..=TERM_MS).step_by(250) {
