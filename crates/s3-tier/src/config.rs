@@ -1,4 +1,4 @@
-//! How the tier is set up.
+//! Configuration of the tier.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,11 +12,12 @@ use kvtier_s3::Config;
 
 use crate::sync_config::SyncConfig;
 
-/// What the objects are called, and whose they are.
+/// How objects are named.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Layout {
-    /// Our own: `<prefix>/<two digits of the digest>/<digest>`. An object without facts is corrupt.
+    /// Layout of kvtier: `<prefix>/<two digits of the digest>/<digest>`. An object without facts is
+    /// corrupt.
     #[default]
     Kvtier,
     /// LMCache's multi-process mode: `<prefix>/<model>@<rank>@<group>@<hash>[@<salt>]`. The older
@@ -58,111 +59,110 @@ impl FromStr for Layout {
     }
 }
 
-/// What is made of objects without facts in LMCache's layouts.
+/// How objects without facts are treated in LMCache's layouts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Verify {
     /// They are served if their length is exactly right, and counted as `unverified`.
     #[default]
     Lenient,
-    /// They are misses, and the next save writes over them.
+    /// They are misses, and the next save overwrites them.
     Strict,
 }
 
-/// LMCache's own eviction, to the letter: once a second, while the bucket is filled to the
-/// watermark, a share of all chunks goes at once.
+/// Eviction exactly as in LMCache: once a second, while the bucket is filled to the watermark, a
+/// share of all chunks is evicted at once.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Compat {
-    /// The share of the cap from which on chunks go, from 0 to 1. LMCache's `trigger_watermark`.
+    /// The share of the cap from which chunks are evicted, from 0 to 1. LMCache's
+    /// `trigger_watermark`.
     pub watermark: f64,
-    /// The share of all chunks that goes then, at least one of them unless it is 0. LMCache's
+    /// The share of all chunks that is evicted then, at least one chunk unless it is 0. LMCache's
     /// `eviction_ratio`.
     pub ratio: f64,
 }
 
-/// A tier in a bucket. Made with [`TierConfig::new`]; every field has a sensible value then.
+/// Configuration of a tier in a bucket. [`TierConfig::new`] sets defaults.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TierConfig {
     /// The tier's name in errors, metrics and reports.
     pub name: String,
-    /// The client's settings: the bucket, who signs, limits (`requests_max` is the most requests
-    /// in flight).
+    /// The client's settings: bucket, credentials, limits (`requests_max` is the most requests in
+    /// flight).
     pub client: Config,
-    /// The cap in bytes of objects; `None`: as much as the bucket takes. Then nothing is evicted
-    /// and usage is unknown.
+    /// The cap in bytes of objects; `None` for no cap: nothing is evicted and usage is unknown.
     pub capacity_bytes: Option<u64>,
     /// Eviction goes down to this share of the cap, above 0 and at most `reject_mark`. LMCache's
     /// `trigger_watermark`.
     pub high_mark: f64,
-    /// Above this share of the cap saves wait for room, `space_wait_max` at most, and are shed;
-    /// above 0 and at most 1. Reads never are.
+    /// Above this share of the cap saves wait for space, at most `space_wait_max`, and are then
+    /// shed; above 0 and at most 1. Loads are never shed.
     pub reject_mark: f64,
     /// One batch of victims is at most this share of the cap, above 0 and at most 1. LMCache's
     /// `eviction_ratio`.
     pub batch_max: f64,
-    /// Eviction as LMCache does it; `None`, the default, for just in time. The marks and batches
-    /// above mean nothing then; what does not fit below the cap is shed until the next second.
+    /// Eviction as LMCache does it; `None`, the default, evicts just in time. With it the marks and
+    /// batches above have no effect, and what does not fit below the cap is shed until the next
+    /// second.
     pub compat: Option<Compat>,
-    /// Which chunks go first, where there is a cap.
+    /// The eviction policy, if there is a cap.
     pub policy: PolicyKind,
-    /// How much each tenant may have, of objects. They need a cap. A node that does not evict
-    /// keeps to them by its own reckoning.
+    /// Quotas of tenants. They need a cap. A node that does not evict enforces them as far as it
+    /// can count.
     pub quotas: Quotas,
-    /// How long a save waits for room before it is shed. Less than a second, so that no writer
-    /// stands still for longer.
+    /// How long a save waits for space before it is shed. Less than a second, so that no writer
+    /// stalls longer.
     pub space_wait_max: Duration,
-    /// Whose chunks these are. Names of LMCache's layouts do not tell: there a tier has one
-    /// namespace, and with `None` the first key says which. One with salts as tenants stands
-    /// for those of all salts there.
+    /// The namespace of the chunks. Names of LMCache's layouts do not contain it: such a tier has
+    /// one namespace, and with `None` that of the first key. One with salts as tenants stands for
+    /// those of all salts.
     pub namespace: Option<Arc<Namespace>>,
-    /// What stands before every name; slashes at its ends do not matter.
+    /// The beginning of every name; slashes at its ends do not matter.
     pub prefix: String,
-    /// What the objects are called.
+    /// How objects are named.
     pub layout: Layout,
-    /// What is made of objects without facts.
+    /// How objects without facts are treated.
     pub verify: Verify,
-    /// Bytes of a full chunk where a namespace does not declare them; `None`: the longest save of
-    /// a kind tells.
+    /// Bytes of a full chunk where the namespace does not declare them; `None`: the longest save of
+    /// its kind.
     pub chunk_bytes: Option<u64>,
-    /// Whether chunks shorter than full ones are refused, whatever their namespace says.
+    /// Whether chunks shorter than full ones are rejected, whatever their namespace allows.
     pub whole_chunks: bool,
-    /// The storage class of chunks (`x-amz-storage-class`); `None`: that of the client, else of
-    /// the bucket. The tier's own small objects below `.kvtier` are written over often and
-    /// stay in the bucket's class.
+    /// The storage class of chunks (`x-amz-storage-class`); `None` for that of the client, else of
+    /// the bucket. The tier's own small objects below `.kvtier` are overwritten often and stay in
+    /// the bucket's class.
     pub storage_class: Option<String>,
-    /// Whether a save asks the store to keep an object that is there already (`If-None-Match`),
-    /// except over one found corrupt. Left out where the store is known not to honour it, or
-    /// found so.
+    /// Whether a save asks the store to keep an existing object (`If-None-Match`), unless it was
+    /// found corrupt. Not sent where the store is known not to honour it.
     pub if_absent: bool,
-    /// Whether, in layout `lmcache-mp`, a chunk of group 0 that is not there is looked for under
-    /// the older name of three fields too, even where no listing has shown such a name.
+    /// Whether, in layout `lmcache-mp`, a missing chunk of group 0 is looked up under the older
+    /// name of three fields too, even if no listing showed such a name.
     pub old_names: bool,
-    /// How long a chunk that was seen counts as there without asking again; zero to ask each time.
+    /// How long a chunk that was seen is a hit without a new request; zero to ask each time.
     pub fresh_hit_max: Duration,
-    /// How long a chunk that was not there counts as absent, from the moment it was asked for; no
-    /// lookup asks for it again meanwhile. What another node saves is found within this time
-    /// and one HEAD. Zero to ask each time.
+    /// How long a missing chunk is a miss without a new request, from the time of its request. What
+    /// another node saves is found within this time and one HEAD. Zero to ask each time.
     pub fresh_miss_max: Duration,
-    /// Chunks longer than this are saved in parts, several at a time; `u64::MAX` for none.
+    /// Longer chunks are saved in parts, several at a time; `u64::MAX` for none.
     pub multipart_above_bytes: u64,
-    /// Chunks at least this long, whose length is known and just that of the memory, are loaded by
-    /// several ranges at a time: more requests, lower latency. `u64::MAX`, the default, for
+    /// Chunks at least this long, whose length is known and equals that of the memory, are loaded
+    /// by several ranges at a time: more requests, lower latency. `u64::MAX`, the default, for
     /// none.
     pub ranges_above_bytes: u64,
     /// The size of a part or range in bytes, at least 5 MiB.
     pub part_bytes: usize,
-    /// How many parts or ranges of one chunk are under way at a time.
+    /// Parts or ranges of one chunk in flight.
     pub parts_max: usize,
-    /// The most ops in flight.
+    /// The most operations in flight.
     pub ops_max: u32,
     /// The most bytes in flight.
     pub inflight_bytes_max: u64,
     /// Memory for chunks that are saved from several pieces, in bytes.
     pub bounce_bytes: usize,
-    /// The runtime's threads.
+    /// Threads of the runtime.
     pub threads: usize,
-    /// How the tier keeps up with what is in the bucket, whoever wrote it.
+    /// How the tier follows changes by other nodes and programs.
     pub sync: SyncConfig,
 }
 
@@ -209,45 +209,54 @@ impl TierConfig {
         self
     }
 
-    /// Sets which chunks go first.
+    /// Sets the eviction policy.
     pub fn with_policy(mut self, policy: PolicyKind) -> Self {
         self.policy = policy;
         self
     }
 
-    /// Sets how much each tenant may have.
+    /// Sets the quotas of tenants.
     pub fn with_quotas(mut self, quotas: Quotas) -> Self {
         self.quotas = quotas;
         self
     }
 
-    /// Sets what stands before every name.
+    /// Sets the beginning of every name.
     pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Sets what the objects are called.
+    /// Sets how objects are named.
     pub fn with_layout(mut self, layout: Layout) -> Self {
         self.layout = layout;
         self
     }
 
-    /// Sets whose chunks these are.
+    /// Sets the namespace of the chunks.
     pub fn with_namespace(mut self, namespace: Arc<Namespace>) -> Self {
         self.namespace = Some(namespace);
         self
     }
 
-    /// Checks the settings. Errors with `Invalid`, naming the one that is wrong and a fix.
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// `Invalid`, with the name of the wrong setting and a fix.
     pub fn check(&self) -> Result<(), Error> {
         let share = |share: f64| share > 0.0 && share <= 1.0;
         let rules = [
             (self.threads > 0, "threads is 0; the S3 tier needs at least one"),
-            (self.ops_max > 0, "ops_max is 0; let at least one op in"),
-            (self.inflight_bytes_max > 0, "inflight_bytes_max is 0; let at least one chunk in"),
+            (self.ops_max > 0, "ops_max is 0; raise it to at least 1"),
+            (
+                self.inflight_bytes_max > 0,
+                "inflight_bytes_max is 0; raise it to the size of a chunk or more",
+            ),
             (self.capacity_bytes != Some(0), "capacity_bytes is 0; leave it out for no cap"),
-            (share(self.reject_mark), "reject_mark is no share; set it above 0 and at most 1"),
+            (
+                share(self.reject_mark),
+                "reject_mark is not between 0 and 1; set it above 0 and at most 1",
+            ),
             (
                 share(self.high_mark) && self.high_mark <= self.reject_mark,
                 "high_mark is no share, or above reject_mark; set it above 0 and at most reject_mark",
@@ -261,22 +270,22 @@ impl TierConfig {
             ),
             (
                 self.quotas.is_empty() || self.capacity_bytes.is_some(),
-                "quotas are set and capacity_bytes is not; without a cap nobody counts: set one",
+                "quotas are set and capacity_bytes is not; quotas need a cap: set one",
             ),
             (
                 self.quotas.is_empty() || self.compat.is_none(),
-                "quotas and compat are set; LMCache's way of evicting knows no tenants: leave one out",
+                "quotas and compat are set; LMCache's eviction has no tenants: leave one out",
             ),
             (
                 self.part_bytes >= 5 << 20,
                 "part_bytes is less than the 5 MiB that stores demand; raise it",
             ),
-            (self.parts_max > 0, "parts_max is 0; let at least one part go"),
+            (self.parts_max > 0, "parts_max is 0; raise it to at least 1"),
             (
                 self.storage_class.as_deref().is_none_or(Self::is_readable_class),
-                "storage_class is no word, or one whose objects cannot be read at once (GLACIER, DEEP_ARCHIVE); choose another",
+                "storage_class is not a storage class, or one whose objects cannot be read without a restore (GLACIER, DEEP_ARCHIVE); choose another",
             ),
-            (self.client.requests_max > 0, "requests_max is 0; let at least one request go"),
+            (self.client.requests_max > 0, "requests_max is 0; raise it to at least 1"),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
             Some((_, what)) => Err(Error::new(ErrorKind::Invalid, *what)),
@@ -284,8 +293,8 @@ impl TierConfig {
         }
     }
 
-    /// Whether a storage class is a word of S3's whose objects can be read without restoring them
-    /// first: others are refused.
+    /// Whether a storage class is a word of S3 whose objects can be read without a restore; others
+    /// are rejected.
     pub fn is_readable_class(name: &str) -> bool {
         let is_word = !name.is_empty()
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
@@ -298,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_cannot_be_name_themselves() {
+    fn wrong_settings_are_named() {
         let config = || {
             let endpoint =
                 kvtier_s3::BucketAddress::new("http://127.0.0.1:1").bucket("b").resolve().unwrap();

@@ -1,5 +1,5 @@
-//! A bucket's objects looked at from outside, without a tier: which of them are chunks, and whether
-//! their bytes are proven.
+//! Inspects the objects of a bucket without a tier: which of them are chunks, and whether their
+//! bytes are verified.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -15,22 +15,22 @@ use crate::ops::metadata;
 use crate::ops::metadata::facts_text;
 use crate::state::layout::{OWN, model, own_name};
 
-/// What is wrong with an object, or not known of it.
+/// What is wrong with an object, or unknown of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Damage {
-    /// Nothing proves it; in our own layout that is damage, in LMCache's another program wrote it.
+    /// It has no facts. In layout `kvtier` that is damage; in LMCache's layouts another program
+    /// wrote it.
     Unverified,
-    /// Its facts cannot be read, or are another chunk's.
+    /// Its facts are unreadable, or of another chunk.
     Facts,
-    /// Its length is not the one that its facts say.
+    /// Its length differs from its facts.
     Length,
-    /// Its bytes are not those that were saved.
+    /// Its bytes differ from its facts.
     Bytes,
 }
 
-/// Which layout an object's name has behind a tier's prefix; `None` for what is no chunk, and for
-/// what tiers keep for themselves.
+/// The layout of an object's name behind a tier's prefix; `None` for objects that are no chunks.
 pub fn layout_of(rest: &str) -> Option<Layout> {
     if rest.starts_with(OWN) {
         return None;
@@ -48,9 +48,9 @@ pub fn layout_of(rest: &str) -> Option<Layout> {
     (!rest.contains('/') && is(NameForm::Text)).then_some(Layout::Lmcache)
 }
 
-/// The keys that an object of LMCache's layouts may be, by its name behind the prefix: in layout
-/// `lmcache` a `_` of the model may have been a `/`, at one place at most. Nothing for our own
-/// layout, whose names are digests.
+/// The possible keys of an object in LMCache's layouts, by its name behind the prefix: in layout
+/// `lmcache` a `_` of the model may stand for a `/`, at one place at most. Empty for layout
+/// `kvtier`, whose names are digests.
 pub fn ids_of(rest: &str) -> Vec<KeyId> {
     let read = |form: NameForm| match form.parse(rest) {
         Ok(Parsed::Lossless(id)) => Some(id),
@@ -78,7 +78,7 @@ fn possible_ids(mut id: KeyId) -> Vec<KeyId> {
     std::iter::once(id).chain(slashed).collect()
 }
 
-/// What the facts in an object's metadata say, unread but for their own checksum; `None` where it
+/// The facts in an object's metadata, of which only their own checksum is verified; `None` if it
 /// has none.
 pub fn facts_of(object: &Object) -> Option<Result<Facts, Damage>> {
     let text = facts_text(|name| object.header(name))?;
@@ -91,15 +91,17 @@ pub fn facts_of(object: &Object) -> Option<Result<Facts, Damage>> {
     )
 }
 
-/// The name, behind the prefix, that a layout gives a chunk's object. `Unsupported` where the
-/// layout spells keys and this one is not known, or has no name there.
+/// The name, behind the prefix, of a chunk's object.
+///
+/// # Errors
+/// `Unsupported` if the layout needs a key and `id` is `None`, or has no name for it.
 pub fn name_of(layout: Layout, digest: &Digest, id: Option<&KeyId>) -> Result<String, Error> {
     let unsupported = |what: &'static str| Error::new(ErrorKind::Unsupported, what);
     if layout == Layout::Kvtier {
         return Ok(own_name(digest));
     }
     let id = id.ok_or_else(|| {
-        unsupported("only the key's digest is known, and this layout spells keys")
+        unsupported("only the key's digest is known, and names of this layout contain the key")
     })?;
     let spelled = match (layout, id) {
         (Layout::LmcacheMp, KeyId::Object(_)) => NameForm::MpNative.format(id),
@@ -111,20 +113,18 @@ pub fn name_of(layout: Layout, digest: &Digest, id: Option<&KeyId>) -> Result<St
     spelled.map_err(|e| unsupported("the key has no name in S3").with_source(e))
 }
 
-/// The canonical form of an object's key, where its metadata has it: in our own layout, unless an
-/// older build wrote it or it did not fit.
+/// The canonical form of an object's key, if its metadata has it: in layout `kvtier`, unless an
+/// earlier build wrote the object or it did not fit.
 pub fn canonical_of(object: &Object) -> Option<Vec<u8>> {
     metadata::canonical_of(|name| object.header(name))
 }
 
-/// What is stored with an object of these facts, and of the key of this canonical form if there is
-/// room for it.
+/// The metadata of an object with these facts, and with the key of this canonical form if it fits.
 pub fn put_of(facts: &Facts, canonical: Option<&[u8]>, provider: Provider) -> Put {
     metadata::to_metadata(facts, canonical, provider)
 }
 
-/// Checks an object's bytes against the facts in its metadata; `rest` is its name behind the
-/// prefix.
+/// Verifies an object's bytes with the facts in its metadata; `rest` is its name behind the prefix.
 pub fn check(rest: &str, object: &Object, bytes: &[u8]) -> Result<(), Damage> {
     proven(rest, facts_text(|name| object.header(name)).as_deref(), bytes)
 }
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_whose_they_are() {
+    fn names_identify_their_layout() {
         let hex = Digest::derive("chunk", b"1").to_hex();
         assert_eq!(layout_of(&format!("{}/{hex}", &hex[..2])), Some(Layout::Kvtier));
         assert_eq!(layout_of(&format!("zz/{hex}")), None);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_keys_and_keys_tell_names() {
+    fn names_give_keys_and_keys_give_names() {
         let digest = Digest::derive("chunk", b"1");
         assert_eq!(
             name_of(Layout::Kvtier, &digest, None).unwrap(),

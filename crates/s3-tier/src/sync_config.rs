@@ -1,22 +1,22 @@
-//! How nodes that share a bucket keep in step.
+//! How nodes that share a bucket synchronise.
 
 use std::time::Duration;
 
 use kvtier_core::{Error, ErrorKind};
 
-/// A lease's age is told in whole seconds: a shorter term would be lost in them.
+/// A lease's age is measured in whole seconds, which are too coarse for a shorter term.
 const TERM_MIN: Duration = Duration::from_secs(4);
 
-/// Which of the nodes on one bucket deletes what has to go, and merges what they noted.
+/// Which of the nodes on one bucket evicts, and merges the journals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Evictor {
     /// The holder of a lease in the bucket, for which nodes compete. Needs a store that honours
-    /// `If-None-Match: *`; on another nobody evicts, which the status says.
+    /// `If-None-Match: *`; on others no node evicts, and the status reports it.
     #[default]
     Lease,
-    /// This node, without asking: for stores that do not honour it. No other node on the bucket may
-    /// be set so.
+    /// This node, without a lease: for stores that do not honour it. Only one node of a bucket may
+    /// have this setting.
     Single,
     /// Other nodes.
     Never,
@@ -41,23 +41,22 @@ impl Evictor {
     }
 }
 
-/// How a tier keeps up with what is in its bucket, whoever wrote it. Every field has a sensible
-/// value in the default.
+/// How a tier follows changes of its bucket by other nodes and programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SyncConfig {
-    /// Who evicts.
+    /// Which node evicts.
     pub evictor: Evictor,
-    /// The term of the lease: a node that dies is followed within two. At least 4 s.
+    /// The term of the lease: a node that dies is replaced within two. At least 4 s.
     pub lease_term: Duration,
-    /// How often what was used and written is noted in the bucket: at most so much of it is lost
-    /// when the process is killed.
+    /// How often uses and writes are recorded in the bucket: a killed process loses at most this
+    /// much of them.
     pub journal_every: Duration,
-    /// How long after a listing of the whole bucket the next begins.
+    /// The time from one listing of the whole bucket to the next.
     pub sweep_every: Duration,
-    /// The most requests a second that listings after the first send.
+    /// The most requests a second of listings after the first.
     pub listings_per_second_max: u32,
-    /// How often the evictor writes the index to the bucket, if anything changed.
+    /// How often the evictor writes a snapshot of the index, if anything changed.
     pub snapshot_every: Duration,
 }
 
@@ -78,9 +77,9 @@ impl SyncConfig {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let wrong = |what: &'static str| Err(Error::new(ErrorKind::Invalid, what));
         match self {
-            SyncConfig { lease_term, .. } if *lease_term < TERM_MIN => {
-                wrong("lease_term is too short: stores tell time in seconds; give it at least 4 s")
-            }
+            SyncConfig { lease_term, .. } if *lease_term < TERM_MIN => wrong(
+                "lease_term is too short: stores have times in whole seconds; give it at least 4 s",
+            ),
             SyncConfig { journal_every: Duration::ZERO, .. } => {
                 wrong("journal_every is 0: every use would be a PUT; give it some seconds")
             }

@@ -1,5 +1,4 @@
-//! The tier: what `kvtier-core` asks of one, over the state, the operations and the background
-//! work of this crate.
+//! The tier: the traits of `kvtier-core` over the state, the operations and the background work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +22,8 @@ use crate::ops::{evict, load, lookup, save};
 use crate::state::counters::add;
 use crate::state::shared::Shared;
 
-/// What a tier still writes to the bucket at its end takes no longer: some requests one after the
-/// other, of which the last lets the next node evict at once and not after a term.
+/// The time limit of the last writes to the bucket: some requests in sequence, of which the last
+/// lets the next node evict at once and not after a term.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
 /// A tier in a bucket.
@@ -37,7 +36,7 @@ pub struct S3Tier {
 }
 
 impl S3Tier {
-    /// Opens the tier; nothing is queued of the store yet but a listing in the background.
+    /// Opens the tier. Only background work sends requests before the first operation.
     pub fn open(mut config: TierConfig) -> Result<Self, Error> {
         config.check()?;
         let failed = |what: &'static str| {
@@ -54,7 +53,7 @@ impl S3Tier {
         let index = index
             .map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
         let mut bounce = ArenaConfig::heap(config.bounce_bytes.max(1));
-        // Pages that come as they are touched: most tiers never need them.
+        // Pages are allocated when they are touched: most tiers never need them.
         bounce.kind = BackingKind::Mapped;
         let bounce = Arena::new(bounce);
         let bounce = bounce.map_err(|e| {
@@ -85,14 +84,16 @@ impl S3Tier {
         })
     }
 
-    /// The client under the tier: its counts, its clock, its limits.
+    /// The client of the tier: its counters, its clock, its limits.
     pub fn client(&self) -> &Client {
         &self.shared.client
     }
 
-    /// Asks the store whether the bucket is there, for those who want to know it at the start.
-    /// `Invalid` where it does not exist: until it does, saves and loads fail, and the status
-    /// says so. Other errors are those of the request.
+    /// Checks that the bucket exists.
+    ///
+    /// # Errors
+    /// `Invalid` if it does not exist: until it does, saves and loads fail, and the status reports
+    /// it. Other errors are those of the request.
     pub fn check(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
         let (shared, deadline) = (Arc::clone(&self.shared), ctx.deadline.into());
         let work = async move { shared.check(deadline).await };
@@ -101,7 +102,7 @@ impl S3Tier {
         })
     }
 
-    /// Releases the hold of a lookup whose answer is never taken.
+    /// Releases the hold of a lookup whose result is never taken.
     fn or_release(
         &self,
         ticket: Ticket<Result<LookedUp, Error>>,
@@ -125,7 +126,7 @@ impl S3Tier {
         }
     }
 
-    /// Lets an op in, or answers it at once.
+    /// Admits an operation, or completes it at once.
     fn admit<O: Op, T: Send + 'static>(
         &self,
         op: O,
@@ -151,8 +152,8 @@ impl S3Tier {
         None
     }
 
-    /// Runs a question about keys to its answer, which `reply` gives. Work that is past its deadline
-    /// goes on to its end, heard or not: victims must be accounted for.
+    /// Runs a request about keys and passes its result to `reply`. Work past its deadline continues
+    /// to its end, because victims must be settled.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         (op, ctx): (&'static str, &Ctx),
@@ -196,7 +197,8 @@ fn limits(config: &TierConfig) -> IndexConfig {
         .with_batch_max((config.batch_max / mark).min(1.0))
 }
 
-/// Who goes first. Without a cap that only says who is forgotten, which somebody has to be.
+/// The eviction policy. Without a cap it only selects which keys are forgotten, so it must select
+/// some.
 fn policy(config: &TierConfig) -> Box<dyn Policy> {
     match config.policy {
         PolicyKind::Noop if config.capacity_bytes.is_none() => PolicyKind::Lru.build(),
@@ -237,7 +239,7 @@ impl Tier for S3Tier {
                 let work = lookup::lookup(work, keys, (mode, hold), ctx.deadline.into());
                 self.ask(("lookup", ctx), work, move |answer, found| {
                     let hold = found.as_ref().ok().and_then(|found| found.hold);
-                    // A hold that nobody hears of is none.
+                    // A hold whose result was not delivered is released.
                     if !answer.complete(found)
                         && let Some(hold) = hold
                     {
@@ -252,7 +254,8 @@ impl Tier for S3Tier {
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.clock.schedule(ctx.deadline, &batch.expiry());
-        // SaveBatch and before the answers: the head of a chain is to stay longer than its tail.
+        // The whole batch, and before the results: the head of a chain must stay longer than its
+        // tail.
         let chain: Vec<_> = ops.iter().map(|op| *op.key.digest()).collect();
         ops.iter().for_each(|op| self.shared.catalog().set_tenant(&op.key));
         self.shared.used(&chain, &ctx.hint);
@@ -316,8 +319,8 @@ impl Tier for S3Tier {
         self.shared.catalog().index.set_of(key.digest())
     }
 
-    /// Not without a cap, where nobody counts, nor where LMCache's way of evicting is queued for,
-    /// which knows no tenants.
+    /// `false` without a cap, where nothing is counted, and with LMCache's eviction, which has no
+    /// tenants.
     fn set_quota(&self, tenant: &str, bytes: Option<u64>) -> bool {
         let may = self.shared.capacity_bytes.is_some() && !self.shared.compat;
         if may {
@@ -344,7 +347,7 @@ impl Observe for S3Tier {
         let catalog = self.shared.catalog();
         let all = catalog.index.usage();
         let mut usage = Usage::default();
-        // Without a cap nobody counts what others wrote.
+        // Without a cap the writes of others are not counted.
         usage.used_bytes = self.shared.capacity_bytes.map(|_| all.used);
         usage.capacity_bytes = self.shared.capacity_bytes;
         usage.chunks = all.entries as u64;
@@ -408,13 +411,13 @@ impl Observe for S3Tier {
 }
 
 impl Drop for S3Tier {
-    /// Ends what is under way: memory goes home, waiters reply `Closed`. If nothing is, what `close`
-    /// writes to the bucket is written.
+    /// Ends operations: memory is returned, and waiters receive `Closed`. If none is in flight, the
+    /// last writes of `close` are sent.
     fn drop(&mut self) {
         let idle = self.shared.gate.close().is_done();
         if let Some(runtime) = self.runtime.take() {
             match tokio::runtime::Handle::try_current() {
-                // On a runtime's thread nobody may wait for another's.
+                // A thread of a runtime must not wait for another runtime.
                 Ok(_) => runtime.shutdown_background(),
                 Err(_) => {
                     if idle {

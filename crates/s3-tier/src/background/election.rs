@@ -207,7 +207,7 @@ impl Candidate {
 
     fn report_missing(&self, what: &str) -> ConditionSupport {
         self.shared.cluster.notes().lease = Some(format!(
-            "the store {what}, so that nodes cannot agree on who evicts: nobody does; set evictor to single on one of them"
+            "the store {what}, so the nodes cannot elect an evictor and no node evicts; set evictor to single on one of them"
         ));
         ConditionSupport::Missing
     }

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_highest_epoch_counts_whatever_the_order_and_whatever_else_lies_there() {
+    async fn the_highest_epoch_counts_in_any_order_and_beside_foreign_objects() {
         let paths = Paths::under("");
         let entries = [
             entry(paths.lease(9), 50, 80),
@@ -167,7 +167,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(3)).await;
         assert_eq!(seen(&held(8, 5001), 8), 0, "another");
         tokio::time::advance(Duration::from_secs(3)).await;
-        assert_eq!(seen(&held(8, 0), 8), 0, "a store that tells no times");
+        assert_eq!(seen(&held(8, 0), 8), 0, "a store without times");
         tokio::time::advance(Duration::from_secs(3)).await;
         assert_eq!(seen(&held(8, 0), 8), 0);
     }

@@ -1,4 +1,4 @@
-//! What tells which objects are a whole snapshot of the index: lines, closed by a checksum.
+//! The manifest of a snapshot of the index: the parts that belong together, and a checksum.
 //!
 //! ```text
 //! kvtier bucket snapshot
@@ -9,7 +9,7 @@
 //! crc: 1a2b3c4d
 //! ```
 //!
-//! Format 1 had lines of tenants and their names besides, which are not read.
+//! Format 1 also has lines with names of tenants, which are ignored.
 
 use kvtier_key::BlockSums;
 
@@ -45,7 +45,7 @@ pub enum ManifestError {
 impl std::fmt::Display for ManifestError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            ManifestError::Foreign => f.write_str("it is no snapshot of ours"),
+            ManifestError::Foreign => f.write_str("it is no snapshot of kvtier"),
             ManifestError::Version(version) => {
                 write!(f, "it has format {version}, and this build reads {FORMAT}")
             }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_changed_newer_or_foreign_is_told_apart() {
+    fn cut_changed_newer_and_foreign_manifests_are_distinguished() {
         let good = sample().encode();
         for len in 0..good.len() {
             assert!(SnapshotManifest::decode(&good[..len]).is_err(), "cut to {len}");

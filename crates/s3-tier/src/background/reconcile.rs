@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_used_here_stands_by_its_age() {
+    fn unused_chunks_are_ordered_by_age() {
         let (mut known, mut changed) = index();
         (0..2).for_each(|n| know(&mut known, n));
         let mut round = Reconciliation::default();
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(
             order(&mut empty),
             [digest(1), digest(2), digest(3)],
-            "without a snapshot the age alone tells"
+            "without a snapshot the age decides"
         );
     }
 

@@ -150,7 +150,7 @@ pub async fn read(
 
 fn ignored(shared: &Shared, why: String) -> Option<SnapshotInfo> {
     let what = format!(
-        "the snapshot of the index in the bucket was ignored: {why}; the listing tells all but the order of use"
+        "the snapshot of the index in the bucket was ignored: {why}; the listing restores all but the order of use"
     );
     shared.cluster.notes().snapshot = Some(what);
     None
@@ -270,7 +270,7 @@ async fn apply_parts(
         let Some(bytes) = bytes else { return Ok(Err(MissingPart)) };
         ahead.extend(names.next().map(fetch));
         if !merge.apply_part(shared, &bytes) {
-            ignored(shared, "some of it is damaged or of a newer build".into());
+            ignored(shared, "a part is damaged or of a newer build".into());
         }
     }
     Ok(Ok(()))
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_snapshot_completes_what_a_listing_told_and_changes_nothing_else() {
+    fn a_snapshot_completes_listed_chunks_and_changes_nothing_else() {
         let digest = Digest::derive("test", b"1");
         let place = |n: u32| {
             ChainPlace::new(

@@ -1,4 +1,5 @@
-//! What batches tell of the chains that their chunks are in.
+//! Batches of saves: chunks that wait to be saved, the order in which they ask for space, and what
+//! the batch means for eviction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use tokio::sync::oneshot;
 
 use crate::state::shared::Shared;
 
-/// A batch of saves: when the last of it has ended, all of it counts as used, once and in the order
-/// of its chain.
+/// A batch of saves. When its last save has ended, all of its chunks count as used once, in the
+/// order of their chain.
 #[derive(Debug)]
 pub struct SaveBatch {
     shared: Arc<Shared>,
@@ -22,8 +23,7 @@ pub struct SaveBatch {
 }
 
 impl SaveBatch {
-    /// Errors when its chunks are there together or not at all, and there are too many such
-    /// already.
+    /// Errors if the batch is an atomic set and there are too many incomplete sets.
     pub fn new(shared: &Arc<Shared>, ctx: &Ctx, ops: &[Save]) -> Result<Arc<Self>, SetsFull> {
         let chain: Vec<Digest> = ops.iter().map(|op| *op.key.digest()).collect();
         let set = ctx
@@ -32,7 +32,7 @@ impl SaveBatch {
         Ok(Arc::new(SaveBatch { shared: Arc::clone(shared), chain, hint: ctx.hint, set }))
     }
 
-    /// Whether what is said of one chunk is said of it when the batch is over.
+    /// Whether uses are recorded for the whole batch at its end.
     pub fn has_many(&self) -> bool {
         self.chain.len() > 1
     }
@@ -50,15 +50,15 @@ impl Drop for SaveBatch {
     }
 }
 
-/// The order in which the saves of a batch ask for room: each when the one before it has asked, so
-/// that the beginning of a chain gets it.
+/// The order in which the saves of a batch ask for space: each after the one before, so that the
+/// head of a chain gets it.
 #[derive(Debug)]
 pub struct AdmissionOrder(Option<oneshot::Receiver<()>>, Option<oneshot::Sender<()>>);
 
 impl AdmissionOrder {
-    /// A place for each save of a batch, in its order.
+    /// One for each save of a batch, in its order.
     pub fn for_batch(saves: usize) -> Vec<AdmissionOrder> {
-        // Who is alone waits for nobody.
+        // A single save waits for no other.
         if saves == 1 {
             return vec![AdmissionOrder(None, None)];
         }
@@ -70,21 +70,21 @@ impl AdmissionOrder {
         (0..saves).map(&mut place).collect()
     }
 
-    /// Waits until the one before has asked, or has ended.
+    /// Waits until the save before has asked, or has ended.
     pub async fn wait(&mut self) {
         if let Some(before) = self.0.take() {
-            // Nothing is ever sent: it is dropped.
+            // Nothing is ever sent: the sender is dropped.
             let _ = before.await;
         }
     }
 
-    /// It has asked. So it has when it is dropped.
+    /// This save has asked. Dropping it has the same effect.
     pub fn done(&mut self) {
         self.1 = None;
     }
 }
 
-/// A chunk that is about to be saved, until it is there or this is dropped.
+/// A chunk that is about to be saved, until it is stored or this is dropped.
 #[derive(Debug)]
 pub struct PendingChunk {
     shared: Arc<Shared>,
@@ -94,7 +94,7 @@ pub struct PendingChunk {
 }
 
 impl PendingChunk {
-    /// Where the chunk stands in its chain.
+    /// The chunk's position in its chain.
     pub fn place(&self) -> ChainPlace {
         self.place
     }
@@ -109,9 +109,9 @@ impl Drop for PendingChunk {
 }
 
 impl Shared {
-    /// Announces the chunks of a batch of saves at their places: as the caller says, else as
-    /// lookups given. So none of them passes for an orphan because another request is faster
-    /// than that of the one before.
+    /// Registers the chunks of a batch at their positions: those of the caller, else those of
+    /// earlier lookups. So none of them looks like an orphan because its request is faster than
+    /// that of its parent.
     pub fn add_pending(self: &Arc<Self>, chain: Option<Chain>, ops: &[Save]) -> Vec<PendingChunk> {
         let mut catalog = self.catalog();
         let (mut before, mut depth) = chain.map_or((None, 0), |chain| (chain.parent, chain.depth));
@@ -128,8 +128,8 @@ impl Shared {
         ops.iter().map(&mut add).collect()
     }
 
-    /// Notes that a request used these chunks, in the order of its chain, and what its caller
-    /// expects of them.
+    /// Records that a request used these chunks, in the order of its chain, with the caller's
+    /// hints.
     pub fn used(&self, chain: &[Digest], hint: &kvtier_core::Hint) {
         self.catalog().index.touch_batch(chain);
         self.cluster.touched(chain);

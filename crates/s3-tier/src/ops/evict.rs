@@ -1,4 +1,9 @@
-//! SpaceReservation in the bucket: saves claim it, one task deletes what has to go, ahead of them.
+//! Space in the bucket: saves reserve it, and one task deletes victims ahead of them.
+//!
+//! The task evicts down to the high mark in batches as large as the need. Before each batch it
+//! checks that this node may still evict: another node may have taken over. It takes the write
+//! guard of each victim and skips those in use; what the store does not delete returns to the
+//! index.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,43 +21,43 @@ use crate::state::key_locks::WriteGuard;
 use crate::state::scheduler::RequestKind;
 use crate::state::shared::Shared;
 
-/// S3 deletes no more at once.
+/// The most keys that S3 deletes with one request.
 const BATCH_MAX: usize = 1000;
-/// Batches under way at a time.
+/// Batches in flight.
 const BATCHES_MAX: usize = 4;
-/// Requests of one batch under way at a time where each deletes one object.
+/// Requests in flight of one batch where each deletes one object.
 const SINGLY_MAX: usize = 32;
-/// LMCache looks so often.
+/// LMCache's interval.
 const TICK: Duration = Duration::from_secs(1);
-/// How long to leave a store alone that deletes nothing.
+/// Pause after a batch of which the store deleted nothing.
 const PAUSE: Duration = Duration::from_millis(200);
-/// A tier without a cap remembers no more keys than this; which go, the policy says.
+/// The most keys that a tier without a cap tracks; the policy selects which it forgets.
 const KEYS_MAX: usize = 1 << 20;
 
-/// Claimed room, given back unless it is spent.
+/// Reserved space, which is released unless it is committed.
 #[derive(Debug)]
 pub struct SpaceReservation<'a> {
     shared: &'a Shared,
-    claim: Option<Reservation>,
+    reservation: Option<Reservation>,
 }
 
 impl SpaceReservation<'_> {
-    /// Takes the claim.
+    /// Takes the reservation.
     pub fn spend(mut self) -> Option<Reservation> {
-        self.claim.take()
+        self.reservation.take()
     }
 }
 
 impl Drop for SpaceReservation<'_> {
     fn drop(&mut self) {
-        if let Some(claim) = self.claim.take() {
-            self.shared.catalog().index.cancel(claim);
+        if let Some(reservation) = self.reservation.take() {
+            self.shared.catalog().index.cancel(reservation);
             self.shared.freed.notify_waiters();
         }
     }
 }
 
-/// Claims room. Waits for what has to go, but not longer than that.
+/// Reserves space. Waits for evictions, at most until `until`.
 pub async fn reserve<'a>(
     shared: &'a Shared,
     want: &ReserveRequest,
@@ -82,12 +87,14 @@ pub async fn reserve<'a>(
             (asked, index.usage().reserved > 0)
         };
         match asked {
-            Reserve::Granted(claim) => return Ok(SpaceReservation { shared, claim: Some(claim) }),
+            Reserve::Granted(reservation) => {
+                return Ok(SpaceReservation { shared, reservation: Some(reservation) });
+            }
             Reserve::Evict(victims) => shared.eviction_queue.push(victims),
             Reserve::Full(Refusal::TooLarge { .. }) => return Err(ShedReason::TooLarge),
             Reserve::Full(Refusal::NotWorth) => return Err(ShedReason::NotWorth),
             Reserve::Full(Refusal::Quota { .. }) => return Err(ShedReason::Quota),
-            // What is being written now may go when it is written.
+            // A chunk that is being written can be evicted afterwards.
             Reserve::Full(Refusal::Held) if writing => {}
             Reserve::Busy => shared.eviction_queue.notify(),
             _ => return Err(ShedReason::Full),
@@ -100,7 +107,7 @@ pub async fn reserve<'a>(
     }
 }
 
-/// Deletes down to the high mark whenever it is passed, in batches as large as the need.
+/// Evicts down to the high mark whenever it is passed.
 pub async fn evict_ahead(shared: Arc<Shared>) {
     loop {
         shared.eviction_queue.notified().await;
@@ -108,7 +115,7 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
             forget_beyond(&shared, KEYS_MAX);
             continue;
         }
-        // Asked before each batch: another node may have taken over.
+        // Checked before each batch: another node may have taken over.
         while shared.cluster.may_evict(shared.now_ms()) {
             let victims = gather(&shared);
             if victims.is_empty() {
@@ -121,8 +128,8 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
                 _ => shared.cluster.request_exchange(),
             }
         }
-        // What was chosen when another took over stays. Who waited for it to go asks as one who
-        // does not evict.
+        // Victims that were chosen before another node took over stay. Saves that waited for them
+        // ask again, as those of a node that does not evict.
         let left = shared.eviction_queue.take();
         for victim in &left {
             shared.catalog().index.abort_evict(&victim.chunk.digest);
@@ -133,7 +140,7 @@ pub async fn evict_ahead(shared: Arc<Shared>) {
     }
 }
 
-/// As LMCache does: looks once a second, and then a share of all chunks goes at once.
+/// Evicts as LMCache does: checks once a second, then evicts a share of all chunks at once.
 pub async fn evict_by_the_second(shared: Arc<Shared>, compat: Compat) {
     let mut tick = tokio::time::interval(TICK);
     while !shared.gate.is_closed() {
@@ -148,7 +155,7 @@ pub async fn evict_by_the_second(shared: Arc<Shared>, compat: Compat) {
         let mut wanted = ((usage.entries as f64 * compat.ratio) as usize).max(1);
         while wanted > 0 {
             let mut victims = Vec::new();
-            // Those without a byte come many at a time.
+            // Chunks of no bytes come several at a time.
             while victims.len() < wanted.min(BATCH_MAX) {
                 let more = shared.catalog().index.evict_bytes(shared.now_ms(), 1);
                 if more.is_empty() {
@@ -180,17 +187,17 @@ fn gather(shared: &Shared) -> Vec<IndexEntry> {
     victims
 }
 
-/// What has to go of tenants that fill their limits: for all of their saves that wait, and some
-/// ahead, since other nodes, which delete nothing, wait for room below them too.
+/// Victims of tenants that fill their quotas: for all of their waiting saves, and some ahead,
+/// because other nodes wait for space below the quotas too and delete nothing.
 fn above_limits(shared: &Shared) -> Vec<IndexEntry> {
-    let mut room = shared.eviction_queue.requested_by_tenant();
+    let mut space = shared.eviction_queue.requested_by_tenant();
     let mut catalog = shared.catalog();
     for spare in catalog.index.full_tenants() {
-        let room = room.entry(spare.tenant).or_default();
-        *room = spare.bytes.max(*room);
+        let space = space.entry(spare.tenant).or_default();
+        *space = spare.bytes.max(*space);
     }
     let mut victims = Vec::new();
-    for (tenant, bytes) in room {
+    for (tenant, bytes) in space {
         let Some(limit) = catalog.quota_of(tenant) else { continue };
         let want = ReserveRequest::new(limit.min(bytes)).with_tenant(tenant);
         victims.extend(catalog.index.victims_of_quota(shared.now_ms(), &want));
@@ -198,7 +205,7 @@ fn above_limits(shared: &Shared) -> Vec<IndexEntry> {
     victims
 }
 
-/// Without a cap nothing is deleted, but what is known has a maximum too.
+/// Without a cap nothing is deleted, but the index has a maximum.
 fn forget_beyond(shared: &Shared, keys_max: usize) {
     let mut catalog = shared.catalog();
     while catalog.index.usage().entries > keys_max {
@@ -210,7 +217,7 @@ fn forget_beyond(shared: &Shared, keys_max: usize) {
     }
 }
 
-/// Deletes victims of the index that nobody is at; the others stay. Answers how many went.
+/// Deletes victims whose keys are not in use; the others stay. Returns how many were deleted.
 async fn delete_victims(shared: &Shared, victims: Vec<IndexEntry>) -> (usize, Option<Error>) {
     let mut ours = Vec::with_capacity(victims.len());
     for victim in victims {
@@ -228,8 +235,8 @@ async fn delete_victims(shared: &Shared, victims: Vec<IndexEntry>) -> (usize, Op
     delete(shared, ours).await
 }
 
-/// Deletes victims that are ours to change, a thousand with a request. What could not be deleted is
-/// there as before.
+/// Deletes victims whose guards are held, up to a thousand with a request. Those that were not
+/// deleted return to the index.
 pub async fn delete(
     shared: &Shared,
     victims: Vec<(IndexEntry, WriteGuard<'_>)>,
@@ -270,7 +277,7 @@ async fn delete_batch(
     };
     let stays = batch.iter().zip(&names).find(|(_, name)| refused.contains(*name));
     if let (None, Some(((victim, _), _))) = (&error, stays) {
-        // Not the name, which may hold a salt.
+        // Not the name, which may contain a salt.
         let what = format!(
             "the store does not delete {} objects, {} among them",
             refused.len(),
@@ -283,14 +290,14 @@ async fn delete_batch(
     for ((victim, _), name) in batch.iter().zip(&names) {
         let digest = victim.chunk.digest;
         if refused.contains(name) {
-            // It may be gone all the same.
+            // It may be deleted in spite of the error.
             catalog.index.abort_evict(&digest);
             catalog.invalidate(&digest);
             continue;
         }
         let suspect = catalog.index.is_suspect(&digest);
-        // The turn is ours: an entry that somebody took for undeletable meanwhile is one of an
-        // object that is gone.
+        // The guard is held: if the entry is not being evicted any more, its object is gone all the
+        // same.
         if catalog.index.finish_evict(&digest) || catalog.index.forget(&digest).is_some() {
             catalog.note_changed(digest);
             catalog.note_absent(digest);
@@ -305,8 +312,8 @@ async fn delete_batch(
     (names.len() - refused.len(), error)
 }
 
-/// Asks the store to delete objects, and what chunks have under another name. Answers the names of
-/// those that stay, or may.
+/// Deletes objects, under both of their names where there are two. Returns the names of those that
+/// stay, or may.
 async fn delete_many(
     shared: &Shared,
     names: &[String],
@@ -330,7 +337,7 @@ async fn delete_many(
     (names.iter().zip(other_names).filter(stays).map(|(name, _)| name.clone()).collect(), None)
 }
 
-/// As [`delete_many`] where the store deletes one object with a request: each of them waits for its turn.
+/// As [`delete_many`], where the store deletes one object with a request; each waits for a permit.
 async fn delete_singly(
     shared: &Shared,
     names: &[String],
@@ -355,7 +362,7 @@ async fn delete_singly(
     outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a remove that deleted less than it should answers.
+/// The error of a remove that deleted too little.
 pub fn not_deleted(error: Option<Error>) -> Error {
     error.unwrap_or_else(|| {
         Error::new(ErrorKind::Denied, "the store does not delete the objects").with_op("remove")

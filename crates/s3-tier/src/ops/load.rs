@@ -1,4 +1,10 @@
-//! Loads: one GET each, verified while the bytes land.
+//! Loads: one GET each, verified while the bytes arrive.
+//!
+//! A response is used only if it fits what is known of the object. Bytes that differ from the facts
+//! are read once more, in case the object was replaced during the read or damaged on the network. A
+//! response without facts is suspicious if its length differs from the listing, or its bytes from
+//! those that this version had: a proxy may have sent it. Then the load fails, and nothing is
+//! recorded.
 
 use std::sync::Arc;
 
@@ -15,7 +21,7 @@ use crate::state::scheduler::RequestKind;
 use crate::state::shared::{FoundObject, Shared};
 use crate::{Layout, Verify};
 
-/// A load: one GET into the leases, its bytes proven while they land.
+/// A load: one GET into the leases; its bytes are verified while they arrive.
 pub async fn load(shared: Arc<Shared>, mut op: Load, slot: Slot<Load, Loaded>, class: Class) {
     clear(&mut op);
     let deadline = Instant::from_std(slot.deadline());
@@ -54,7 +60,7 @@ fn clear(op: &mut Load) {
 
 async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loaded, Error> {
     let (name, digest) = (shared.name_of(&op.key)?, *op.key.digest());
-    // On its way out, too.
+    // Also while it is being evicted.
     if shared.catalog().index.is_hidden(&digest) {
         return Ok(Loaded::Miss(MissReason::Absent));
     }
@@ -63,7 +69,7 @@ async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loade
     for name in std::iter::once(name.clone()).chain(shared.names_but(&op.key, &name)) {
         match get(shared, op, (&name, &version), deadline).await? {
             None => {}
-            // What lies under another name may be whole.
+            // The object under another name may be good.
             Some(miss @ Loaded::Miss(_)) => damaged = damaged.or(Some(miss)),
             Some(loaded) => return Ok(loaded),
         }
@@ -71,24 +77,24 @@ async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loade
     if let Some(miss) = damaged {
         return Ok(miss);
     }
-    // Only now: it may have had another name.
+    // Only now: the object may have had another name.
     shared.record_missing(&digest, &version);
     Ok(Loaded::Miss(MissReason::Absent))
 }
 
-/// What one object gives; `None` if there is none.
+/// Reads one object; `None` if there is none.
 async fn get(
     shared: &Shared,
     op: &mut Load,
     (name, version): (&str, &ReadVersion<'_>),
     deadline: Instant,
 ) -> Result<Option<Loaded>, Error> {
-    let room = op.into.iter().map(|lease| lease.len() as u64).sum::<u64>();
-    if room == 0 {
+    let memory_bytes = op.into.iter().map(|lease| lease.len() as u64).sum::<u64>();
+    if memory_bytes == 0 {
         return Ok(Some(Loaded::Miss(MissReason::Length)));
     }
     let client = shared.client.until(deadline);
-    let (mut by_ranges, mut again) = (is_for_ranges(shared, op, room), true);
+    let (mut by_ranges, mut again) = (is_for_ranges(shared, op, memory_bytes), true);
     let read = loop {
         let (answer, mut read) = match by_ranges {
             true => ranges(shared, &client, op, name).await,
@@ -96,11 +102,11 @@ async fn get(
         };
         match answer {
             Ok(None) => return Ok(None),
-            // Of another length than was known, or the store knows no ranges: in one piece it
-            // tells.
+            // It has another length than was known, or the store supports no ranges: one GET shows
+            // it.
             Err(e) if by_ranges && is_of_ranges(&e) => by_ranges = false,
-            // Replaced while it was read, or spoiled on the way: what is there now is read from its
-            // start, once.
+            // Replaced during the read, or damaged on the network: the object is read again from
+            // its start, once.
             Err(e) if e.kind() == kvtier_s3::ErrorKind::Conflict && again => again = false,
             Ok(Some(()))
                 if !read.intact && matches!(read.facts, Some(StoredFacts::Valid(_))) && again =>
@@ -119,7 +125,7 @@ async fn get(
                 }
                 drop(answer);
             }
-            // Longer than the memory, or not what the store keeps a checksum of.
+            // Longer than the memory, or it fails the store's own checksum.
             Err(e) => {
                 read.intact = false;
                 read.too_long = !e.is_retryable();
@@ -128,20 +134,20 @@ async fn get(
             Ok(Some(())) => break read,
         }
     };
-    Ok(Some(record(shared, &op.key, &read, LoadTarget { name, version, room })))
+    Ok(Some(record(shared, &op.key, &read, LoadTarget { name, version, memory_bytes })))
 }
 
-/// Where a load looked, and for how much it has memory.
+/// The object that a load reads, and the bytes of its memory.
 struct LoadTarget<'a> {
     name: &'a str,
     version: &'a ReadVersion<'a>,
-    room: u64,
+    memory_bytes: u64,
 }
 
-/// What came is judged, and the index learns of it.
+/// Classifies the response and updates the index.
 fn record(shared: &Shared, key: &Key, read: &ReadObject, target: LoadTarget<'_>) -> Loaded {
-    let LoadTarget { name, version, room } = target;
-    let state = classify(shared, key, read, Some(room));
+    let LoadTarget { name, version, memory_bytes } = target;
+    let state = classify(shared, key, read, Some(memory_bytes));
     let etag = read.etag.as_deref();
     let seen =
         FoundObject { key, name, len: read.len, etag, verified: state == ObjectState::Verified };
@@ -168,9 +174,9 @@ fn record(shared: &Shared, key: &Key, read: &ReadObject, target: LoadTarget<'_>)
     }
 }
 
-/// Why an answer without facts is not the store's, as far as can be told: it has another length
-/// than listings and saves told. Where nothing is listed, nobody knows; nor in LMCache's layouts,
-/// where programs that keep no facts replace objects.
+/// Why a response without facts may not be the store's: its length differs from that of listings
+/// and saves. Unknown if nothing is listed, or in LMCache's layouts, where other programs replace
+/// objects.
 pub fn suspicious_response(
     shared: &Shared,
     key: &Key,
@@ -181,14 +187,14 @@ pub fn suspicious_response(
     }
     let listed = shared.capacity_bytes.and_then(|_| shared.catalog().listed_len(key.digest()));
     let what = "the answer has no facts and another length than the store lists: a proxy may have sent it, or another program replaced the \
-                object, which the next listing tells";
+                object, which the next listing finds out";
     listed
         .filter(|len| *len != read.len)
         .map(|_| kvtier_s3::Error::new(kvtier_s3::ErrorKind::Io, what).retryable(true))
 }
 
-/// Why bytes that came without facts are not the object's: this very version had facts when this
-/// process wrote or read it, and other bytes.
+/// Why bytes without facts are not the object's: this version had facts when this process wrote or
+/// read it, and other bytes.
 fn changed_in_transit(shared: &Shared, op: &Load, read: &ReadObject) -> Option<kvtier_s3::Error> {
     let etag = read
         .etag
@@ -206,34 +212,39 @@ fn changed_in_transit(shared: &Shared, op: &Load, read: &ReadObject) -> Option<k
     (!is_same).then(|| kvtier_s3::Error::new(kvtier_s3::ErrorKind::Io, what).retryable(true))
 }
 
-/// What an answer showed of an object.
+/// What a response shows of an object.
 #[derive(Debug, Default)]
 pub struct ReadObject {
     pub facts: Option<StoredFacts>,
     /// Its length.
     pub len: u64,
     pub etag: Option<String>,
-    /// Its bytes are what its facts say.
+    /// Its bytes match its facts.
     pub intact: bool,
     /// It is longer than the memory.
     pub too_long: bool,
 }
 
-/// What becomes of an object.
+/// The result of the checks of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ObjectState {
     /// It is the chunk.
     Verified,
-    /// Nothing speaks against it, and nothing proves it.
+    /// It has no facts, and nothing else is wrong.
     Unverified,
-    /// Nothing is wrong with it, but it is no use here.
+    /// It is fine but of no use for this request.
     Miss(MissReason),
-    /// It can never be a hit: a miss until it is written over.
+    /// It can never be a hit: a miss until it is overwritten.
     Corrupt(MissReason),
 }
 
-/// Judges an object by its head and, for a load into `room` bytes, by what landed.
-pub fn classify(shared: &Shared, key: &Key, read: &ReadObject, room: Option<u64>) -> ObjectState {
+/// Classifies an object by its headers and, for a load into `memory_bytes`, by the received bytes.
+pub fn classify(
+    shared: &Shared,
+    key: &Key,
+    read: &ReadObject,
+    memory_bytes: Option<u64>,
+) -> ObjectState {
     match &read.facts {
         Some(StoredFacts::Valid(_)) if read.too_long => ObjectState::Miss(MissReason::Length),
         Some(StoredFacts::Valid(_)) if read.intact => ObjectState::Verified,
@@ -246,15 +257,20 @@ pub fn classify(shared: &Shared, key: &Key, read: &ReadObject, room: Option<u64>
         Some(StoredFacts::Missing) if shared.verify == Verify::Strict => {
             ObjectState::Corrupt(MissReason::Unverified)
         }
-        Some(StoredFacts::Missing) => foreign(shared, key, read, room),
+        Some(StoredFacts::Missing) => foreign(shared, key, read, memory_bytes),
         None => ObjectState::Miss(MissReason::Corrupt),
     }
 }
 
 /// An object of another program is served if its length is exactly right: that of a full chunk, or
-/// where it may be shorter, or nobody said how long it is, that of the memory.
-fn foreign(shared: &Shared, key: &Key, read: &ReadObject, room: Option<u64>) -> ObjectState {
-    let fits_room = room.is_none_or(|room| room == read.len);
+/// where it may be shorter or the length is unknown, that of the memory.
+fn foreign(
+    shared: &Shared,
+    key: &Key,
+    read: &ReadObject,
+    memory_bytes: Option<u64>,
+) -> ObjectState {
+    let fits_memory = memory_bytes.is_none_or(|memory_bytes| memory_bytes == read.len);
     match shared.geometry.full(key) {
         _ if read.len == 0 => ObjectState::Corrupt(MissReason::Length),
         Some(full)
@@ -263,21 +279,21 @@ fn foreign(shared: &Shared, key: &Key, read: &ReadObject, room: Option<u64>) -> 
         {
             ObjectState::Corrupt(MissReason::Length)
         }
-        // Full chunks were longer than was learned; that is for who asks for just this length to
-        // say.
-        Some(full) if read.len > full && room != Some(read.len) => {
+        // Full chunks are longer than was learned; only a request for exactly this length may use
+        // it.
+        Some(full) if read.len > full && memory_bytes != Some(read.len) => {
             ObjectState::Miss(MissReason::Length)
         }
-        Some(full) if read.len < full && !fits_room => ObjectState::Miss(MissReason::Length),
-        None if !fits_room => ObjectState::Miss(MissReason::Length),
+        Some(full) if read.len < full && !fits_memory => ObjectState::Miss(MissReason::Length),
+        None if !fits_memory => ObjectState::Miss(MissReason::Length),
         _ if read.too_long => ObjectState::Miss(MissReason::Length),
         // The store's own checksum failed.
-        _ if room.is_some() && !read.intact => ObjectState::Corrupt(MissReason::Corrupt),
+        _ if memory_bytes.is_some() && !read.intact => ObjectState::Corrupt(MissReason::Corrupt),
         _ => ObjectState::Unverified,
     }
 }
 
-/// One GET of all of it.
+/// One GET of the whole object.
 async fn whole(
     client: &Client,
     op: &mut Load,
@@ -300,7 +316,7 @@ async fn whole(
     (answer.map(|object| object.map(drop)), read)
 }
 
-/// Several ranges at once; proven when all have landed.
+/// Several ranges at once; verified when all have arrived.
 async fn ranges(
     shared: &Shared,
     client: &Client,
@@ -330,20 +346,24 @@ async fn ranges(
     (Ok(Some(())), read)
 }
 
-fn is_for_ranges(shared: &Shared, op: &Load, room: u64) -> bool {
-    room >= shared.transfer.ranges_above_bytes
+fn is_for_ranges(shared: &Shared, op: &Load, memory_bytes: u64) -> bool {
+    memory_bytes >= shared.transfer.ranges_above_bytes
         && op.into.len() == 1
         && !shared.client.ignores_ranges()
-        && shared.catalog().index.get(op.key.digest()).is_some_and(|entry| entry.chunk.len == room)
+        && shared
+            .catalog()
+            .index
+            .get(op.key.digest())
+            .is_some_and(|entry| entry.chunk.len == memory_bytes)
 }
 
-/// Whether an error may come of the ranges, and not of the object or the store.
+/// Whether the ranges may be the cause of an error, and not the object or the store.
 fn is_of_ranges(error: &kvtier_s3::Error) -> bool {
     use kvtier_s3::ErrorKind::{Conflict, Corrupt, Invalid, Unsupported};
     matches!(error.kind(), Conflict | Corrupt | Invalid | Unsupported)
 }
 
-/// All memory of a load, in order.
+/// The memory of a load, in order.
 fn landing(into: &mut [Lease]) -> Option<BodyBuffer<'_>> {
     let mut pieces = into.iter_mut().map(Lease::as_host_mut);
     let first = BodyBuffer::new(pieces.next()??);
@@ -353,7 +373,7 @@ fn landing(into: &mut [Lease]) -> Option<BodyBuffer<'_>> {
     Some(first.then(pieces.collect::<Option<Vec<_>>>()?))
 }
 
-/// `len` bytes landed.
+/// Marks `len` bytes as filled.
 fn fill_in(into: &mut [Lease], len: u64) {
     let mut left = usize::try_from(len).unwrap_or(usize::MAX);
     for lease in into {

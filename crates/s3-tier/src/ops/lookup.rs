@@ -1,4 +1,4 @@
-//! Lookups and removals.
+//! Lookups and removes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use crate::state::scheduler::RequestKind;
 use crate::state::shared::{FoundObject, Shared};
 use crate::state::single_flight::HeadRole;
 
-/// How many heads are asked for at a time.
+/// HEADs in flight.
 const HEADS_MAX: usize = 32;
 /// Keys on a page of a listing.
 const PAGE_KEYS: usize = 1000;
-/// A page of a listing costs about as much as so many heads.
+/// The cost of a page of a listing, in HEADs.
 const PAGE_COST: usize = 8;
 
-/// Answers from what is known and fresh; `None` when the bucket has to be asked.
+/// Answers from fresh entries; `None` if the bucket must be asked.
 pub fn from_memory(
     shared: &Shared,
     keys: &[Key],
@@ -48,8 +48,8 @@ fn presence_of(len: Option<u64>) -> Presence {
     len.map_or(Presence::Miss, |len| Presence::Hit { len })
 }
 
-/// Answers a lookup: with one listing where that is cheaper, else with heads for what is not known,
-/// several at a time.
+/// Answers a lookup with one listing if that is cheaper, else with a HEAD for each key that is not
+/// fresh.
 pub async fn lookup(
     shared: Arc<Shared>,
     keys: Arc<[Key]>,
@@ -88,13 +88,13 @@ pub async fn lookup(
     hold(&shared, &keys, found, how.1)
 }
 
-/// Asks for one chunk, unless another lookup does and its answer counts. Where it failed, each asks
-/// by itself.
+/// Sends a HEAD for one chunk, or waits for that of another lookup. If that one failed, sends its
+/// own.
 async fn head_once(shared: &Shared, key: &Key, deadline: Instant) -> Result<Presence, Error> {
     // Twice: a listing may leave the key to a HEAD.
     for _ in 0..2 {
         match shared.heads.join(key.digest()) {
-            // The answer may have come since it was looked for.
+            // The answer may have arrived in between.
             HeadRole::Lead(_asked) if shared.known(key.digest()).is_none() => {
                 return head(shared, key, deadline).await;
             }
@@ -116,7 +116,7 @@ async fn head_once(shared: &Shared, key: &Key, deadline: Instant) -> Result<Pres
     head(shared, key, deadline).await
 }
 
-/// Asks for one chunk under all names that it may have.
+/// Sends HEADs for one chunk under all names that it may have.
 pub async fn head(shared: &Shared, key: &Key, deadline: Instant) -> Result<Presence, Error> {
     let name = shared.name_of(key)?;
     let version = shared.key_locks.read(key.digest());
@@ -124,7 +124,7 @@ pub async fn head(shared: &Shared, key: &Key, deadline: Instant) -> Result<Prese
     for name in std::iter::once(name.clone()).chain(shared.names_but(key, &name)) {
         match head_as(shared, key, (&name, &version), deadline).await? {
             None => {}
-            // What lies under another name may be whole.
+            // The object under another name may be good.
             Some(presence) if !presence.is_hit() => damaged = true,
             Some(presence) => return Ok(presence),
         }
@@ -132,12 +132,12 @@ pub async fn head(shared: &Shared, key: &Key, deadline: Instant) -> Result<Prese
     if damaged {
         return Ok(Presence::Miss);
     }
-    // Only now: it may have had another name.
+    // Only now: the object may have had another name.
     shared.record_missing(key.digest(), &version);
     Ok(Presence::Miss)
 }
 
-/// What the object of that name tells of the chunk; `None` if there is none.
+/// The chunk in the object of that name; `None` if there is none.
 async fn head_as(
     shared: &Shared,
     key: &Key,
@@ -180,11 +180,11 @@ async fn head_as(
     Ok(Some(presence_of(hit.then_some(read.len))))
 }
 
-/// Whether listing all there is costs less than a head for each key that is not known.
+/// Whether a listing costs less than a HEAD for each key that is not fresh.
 fn is_for_a_list(shared: &Shared, keys: &[Key]) -> bool {
     let (catalog, now_ms) = (shared.catalog(), shared.now_ms());
     let pages = catalog.index.usage().entries / PAGE_KEYS + 1;
-    // Without a cap nobody knows how much there is.
+    // Without a cap the size of the bucket is unknown.
     if shared.capacity_bytes.is_none() || !catalog.is_listed() || keys.len() <= PAGE_COST * pages {
         return false;
     }
@@ -192,7 +192,7 @@ fn is_for_a_list(shared: &Shared, keys: &[Key]) -> bool {
         > PAGE_COST * pages
 }
 
-/// Learns from one listing which of the keys are there, and how long they are.
+/// Finds with one listing which of the keys exist, and their lengths.
 async fn list(
     shared: &Shared,
     keys: &[Key],
@@ -202,8 +202,8 @@ async fn list(
     let digests: Vec<Digest> = unknown.map(|key| *key.digest()).collect();
     let by_digest: HashMap<&Digest, &Key> = keys.iter().map(|key| (key.digest(), key)).collect();
     let mut asked = HashMap::new();
-    // What another lookup asks for is waited for where its answer is to be had; what is known by
-    // now is not asked for again.
+    // Keys that another lookup asks for are left to it; keys that are fresh by now are not asked
+    // for again.
     for flight in shared.heads.lead_all(&digests) {
         if shared.known(flight.digest()).is_none() {
             let key = by_digest[flight.digest()];
@@ -223,7 +223,7 @@ async fn list(
             .await
             .map_err(|e| shared.error("lookup", None, e))?;
         for entry in &page.entries {
-            // Those without a length that is right are left to be asked for one by one.
+            // Chunks whose length is not the expected one get a HEAD.
             if let Some((key, version, _flight)) = asked.remove(&entry.key)
                 && (shared.names.is_own() || shared.geometry.full(key) == Some(entry.bytes))
             {
@@ -240,11 +240,11 @@ async fn list(
             break;
         }
     }
-    // There is much more than we knew: the rest is asked for one by one.
+    // The bucket is much larger than expected: the rest gets HEADs.
     if next.is_some() {
         return Ok(answers);
     }
-    // Those that may have another name are left to be asked for one by one too.
+    // Chunks that may have another name get HEADs too.
     asked.retain(|_, (key, ..)| shared.names.old_name(key).is_none());
     for (key, version, _flight) in asked.values() {
         shared.record_missing(key.digest(), version);
@@ -264,7 +264,7 @@ fn hold(
     catalog.index.expire_holds(shared.now_ms());
     let mut hits: Vec<Digest> = Vec::with_capacity(keys.len());
     for (key, presence) in keys.iter().zip(&mut found) {
-        // What went between looking and holding is a miss after all.
+        // A chunk that was evicted between the lookup and the hold is a miss.
         match catalog.index.get(key.digest()) {
             Some(_) if presence.is_hit() => hits.push(*key.digest()),
             None if presence.is_hit() => *presence = Presence::Miss,
@@ -281,14 +281,14 @@ fn hold(
     Ok(LookedUp::new(found, Some(HoldId(id.as_u64()))))
 }
 
-/// Removes keys that nobody holds; those of other writers too.
+/// Removes keys that are not held, also those that other nodes wrote.
 pub async fn remove(
     shared: Arc<Shared>,
     keys: Arc<[Key]>,
     deadline: Instant,
 ) -> Result<Removed, Error> {
     lookup(Arc::clone(&shared), Arc::clone(&keys), (Mode::Each, Hold::None), deadline).await?;
-    // In one order, so that no two removes wait for each other.
+    // Sorted, so that no two removes wait for each other.
     let mut digests: Vec<Digest> = keys.iter().map(|key| *key.digest()).collect();
     digests.sort_unstable_by_key(|digest| *digest.as_bytes());
     let (mut counts, mut victims) = (Removed::default(), Vec::new());
@@ -301,8 +301,7 @@ pub async fn remove(
         let guard = shared.key_locks.write(&digest).await;
         let mut catalog = shared.catalog();
         catalog.index.expire_holds(shared.now_ms());
-        // A victim that nobody is at waits to be deleted, or to be found undeletable: it is ours
-        // now.
+        // A victim whose key is not in use waits to be deleted: this remove takes it over.
         catalog.index.abort_evict(&digest);
         match catalog.index.begin_evict(&digest) {
             kvtier_index::RemoveOutcome::Gone(entry) => victims.push((entry, guard)),
@@ -310,8 +309,8 @@ pub async fn remove(
             _ => counts.absent += 1,
         }
     }
-    // Victims must be answered for whatever becomes of the caller: the client's own deadline bounds
-    // this.
+    // Victims must be settled whatever happens to the caller; the client's deadline limits the
+    // time.
     let wanted = victims.len();
     let (gone, error) = evict::delete(&shared, victims).await;
     counts.removed = gone;

@@ -1,4 +1,4 @@
-//! What an object's head says of the chunk in it, and the proof of its bytes while they land.
+//! The facts in an object's headers, and the verification of its bytes while they arrive.
 
 use std::borrow::Cow;
 
@@ -9,9 +9,9 @@ use kvtier_core::Key;
 use kvtier_key::{BlockSums, Facts};
 use kvtier_s3::{BodyFraming, BodyObserver, Provider, Put, ResponseHead};
 
-/// What the names of metadata headers begin with.
+/// The prefix of metadata headers.
 const META: &str = "x-amz-meta-";
-/// The header that holds the facts, and those where they go on in stores whose fields are shorter.
+/// The header of the facts, and its continuations in stores with shorter fields.
 const FACTS_HEADERS: [&str; 7] = [
     "x-amz-meta-kvtier",
     "x-amz-meta-kvtier-2",
@@ -21,8 +21,8 @@ const FACTS_HEADERS: [&str; 7] = [
     "x-amz-meta-kvtier-6",
     "x-amz-meta-kvtier-7",
 ];
-/// The header that holds the key's canonical form, in our own layout, whose names are digests; and
-/// those where it goes on.
+/// The header of the key's canonical form, in layout `kvtier`, whose names are digests; and its
+/// continuations.
 const KEY_HEADERS: [&str; 7] = [
     "x-amz-meta-kvtier-key",
     "x-amz-meta-kvtier-key-2",
@@ -32,29 +32,29 @@ const KEY_HEADERS: [&str; 7] = [
     "x-amz-meta-kvtier-key-6",
     "x-amz-meta-kvtier-key-7",
 ];
-/// S3 takes no more metadata: bytes of the names behind `x-amz-meta-`, and of the values.
+/// The most metadata in S3: bytes of the names behind `x-amz-meta-`, and of the values.
 const META_BYTES_MAX: usize = 2048;
 /// Swift's fields have at most 256 characters.
 const SWIFT_FIELD_MAX: usize = 240;
 
-/// What an object's head says of the chunk in it.
+/// The facts in an object's headers.
 #[derive(Debug)]
 pub enum StoredFacts {
-    /// These are its facts.
+    /// Facts of this key.
     Valid(Box<Facts>),
-    /// Another program wrote it.
+    /// Another program wrote the object.
     Missing,
-    /// It is not the key's, or not what it says.
+    /// They are unreadable, of another key, or do not fit the object.
     Invalid,
 }
 
-/// An object's facts as they are written in the headers of an answer, of one field or several.
+/// The encoded facts in the headers of a response, from one field or several.
 pub fn facts_text<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<Cow<'h, str>> {
     joined(&FACTS_HEADERS, header)
 }
 
-/// The canonical form of the key in an object's headers; `None` where there is none, because an
-/// older build wrote the object or it did not fit.
+/// The canonical form of the key in an object's headers; `None` if an earlier build wrote the
+/// object or it did not fit.
 pub fn canonical_of<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<Vec<u8>> {
     STANDARD.decode(&*joined(&KEY_HEADERS, header)?).ok()
 }
@@ -65,8 +65,8 @@ fn joined<'h>(names: &[&str], header: impl Fn(&str) -> Option<&'h str>) -> Optio
     Some(texts.fold(Cow::Borrowed(first), |text, more| Cow::Owned(text.into_owned() + more)))
 }
 
-/// Reads an object's facts, by the headers of an answer, and checks all of them but the sums;
-/// `total` is the object's length, where it is known.
+/// Parses the facts in the headers of a response and checks all but the checksums; `total` is the
+/// object's length, if known.
 pub fn parse<'h>(
     header: impl Fn(&str) -> Option<&'h str>,
     total: Option<u64>,
@@ -87,8 +87,8 @@ pub fn parse<'h>(
     if same { StoredFacts::Valid(Box::new(facts)) } else { StoredFacts::Invalid }
 }
 
-/// What is stored with an object: its facts, and its key's canonical form, if one is given and both
-/// fit into an object's metadata. Each is in one field, or in several where the store's are short.
+/// The metadata of an object: its facts, and its key's canonical form if it is given and both fit.
+/// Each has one field, or several where the store's are short.
 pub fn to_metadata(facts: &Facts, canonical: Option<&[u8]>, provider: Provider) -> Put {
     let put =
         with_fields(Put::default(), &FACTS_HEADERS, &STANDARD.encode(facts.encode()), provider);
@@ -111,15 +111,15 @@ fn with_fields(put: Put, names: &[&str], text: &str, provider: Provider) -> Put 
     names.iter().zip(pieces).fold(put, |put, (name, piece)| put.meta(&name[META.len()..], piece))
 }
 
-/// The proof of one load: each block is compared when its last byte has landed.
+/// Verifies one load: each block is compared when its last byte has arrived.
 #[derive(Debug)]
 pub struct StreamVerifier<'a> {
     key: &'a Key,
-    /// What the head said; `None` while there was none.
+    /// The facts; `None` before the response.
     pub facts: Option<StoredFacts>,
-    /// The object's length, as the head said.
+    /// The object's length in the response.
     pub total: Option<u64>,
-    /// The object's version, as the head said.
+    /// The object's version in the response.
     pub etag: Option<String>,
     crc: crc_fast::Digest,
     fed: u64,
@@ -127,7 +127,7 @@ pub struct StreamVerifier<'a> {
 }
 
 impl<'a> StreamVerifier<'a> {
-    /// Nothing has landed.
+    /// Before the first byte.
     pub fn new(key: &'a Key) -> Self {
         StreamVerifier {
             key,
@@ -140,7 +140,7 @@ impl<'a> StreamVerifier<'a> {
         }
     }
 
-    /// Whether all that landed is what the facts say.
+    /// Whether all received bytes match the facts.
     pub fn is_verified(&self) -> bool {
         matches!(&self.facts, Some(StoredFacts::Valid(facts)) if self.sound && self.fed == facts.raw_len)
     }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_holds_for_the_very_bytes_only() {
+    fn only_the_exact_bytes_are_verified() {
         let (key, bytes) =
             (key(1), (0..300_001u32).map(|n| (n * 31 + n / 1000) as u8).collect::<Vec<_>>());
         let facts =
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_other_chunks_tell_so() {
+    fn headers_of_other_chunks_are_detected() {
         let (mine, bytes) = (key(1), [7; 100]);
         let facts = |key: &Key| {
             let facts = Facts::plain(
@@ -266,8 +266,8 @@ mod tests {
         assert_eq!(to_metadata(&facts, None, Provider::Aws).meta.len(), 1);
     }
 
-    /// What another build wrote must be read for ever: the header is compared with one that was
-    /// made by hand from docs/FORMAT.md.
+    /// Objects of every build must stay readable: the header is compared with one made by hand from
+    /// docs/FORMAT.md.
     #[test]
     fn a_key_is_in_a_field_of_its_own_as_the_golden_file_says_and_comes_back() {
         let key = key(1);

@@ -1,4 +1,4 @@
-//! What callers wait for: loads, saves, lookups, removals, and the room that they need.
+//! What callers wait for: loads, saves, lookups, removes, and the space that saves need.
 
 pub mod batch;
 pub mod evict;

@@ -1,4 +1,9 @@
 //! Saves: one PUT each, or one upload in parts.
+//!
+//! A save first reserves space, then takes the key's write guard, then sends its PUT. From the
+//! start of the PUT until its answer the object is unknown: if the save is dropped or fails there,
+//! `InvalidateOnDrop` makes the next lookup ask the bucket. A save that ends without a known
+//! outcome is followed by a HEAD, so that a stored object is counted.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,25 +25,25 @@ use crate::state::counters::add;
 use crate::state::scheduler::RequestKind;
 use crate::state::shared::{Shared, enter};
 
-/// How long a save whose outcome is unknown is looked for.
+/// The time limit of the HEAD after a save with an unknown outcome.
 const OUTCOME_CHECK_MAX: Duration = Duration::from_secs(5);
 
-/// A save that was let in.
+/// A save that was admitted.
 #[derive(Debug)]
 pub struct QueuedSave {
     pub op: Save,
     pub slot: Slot<Save, Saved>,
-    /// Where its chunk stands in its chain.
+    /// The chunk's position in its chain.
     pub pending: PendingChunk,
-    /// The batch that it came in.
+    /// Its batch.
     pub batch: Arc<SaveBatch>,
-    /// And where in it.
+    /// Its order in the batch.
     pub order: AdmissionOrder,
-    /// TimeRange that was.
+    /// When it was admitted.
     pub begun: Instant,
 }
 
-/// A save: room first, then the key for itself, then one PUT.
+/// A save: reserves space, locks the key, sends one PUT.
 pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
     let QueuedSave { op, slot, pending, batch, mut order, begun } = queued;
     let result = match slot.is_over() {
@@ -49,15 +54,19 @@ pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
                 || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("save"));
             let until = deadline.min(begun + shared.transfer.space_wait_max);
             let work = async {
-                let room =
-                    match room(&shared, &op, (&pending, batch.has_many()), (&mut order, until))
-                        .await?
-                    {
-                        Ok(room) => room,
-                        Err(without) => return Ok(without),
-                    };
+                let space = match reserve_space(
+                    &shared,
+                    &op,
+                    (&pending, batch.has_many()),
+                    (&mut order, until),
+                )
+                .await?
+                {
+                    Ok(space) => space,
+                    Err(without) => return Ok(without),
+                };
                 order.done();
-                put(&shared, (&op, &slot), (room, &pending), batch.has_many()).await
+                put(&shared, (&op, &slot), (space, &pending), batch.has_many()).await
             };
             tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| late())
         }
@@ -68,13 +77,13 @@ pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
         Ok(_) => add(&shared.counters.stored, 1),
         Err(_) => {}
     }
-    // One whose outcome is unknown may have come to pass: it is looked for, so that what lies there
-    // is counted.
+    // A save with an unknown outcome may have succeeded: a HEAD finds out, so that the object is
+    // counted.
     let unsettled =
         result.as_ref().is_err_and(|e| matches!(e.kind(), ErrorKind::Timeout | ErrorKind::Io));
     let key = unsettled.then(|| op.key.clone()).filter(|key| shared.known(key.digest()).is_none());
-    // The index is told of the batch before its last answer is heard, and of what is missing before
-    // the next asks for room.
+    // The batch's uses are recorded before its last result is delivered, and pending chunks are
+    // removed before the next save asks for space.
     drop((pending, batch));
     drop(order);
     slot.finish(op, result);
@@ -85,8 +94,8 @@ pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
     }
 }
 
-/// SpaceReservation for a save; or how it ends without.
-async fn room<'a>(
+/// Reserves space for a save; `Err` is the result of a save that needs none or gets none.
+async fn reserve_space<'a>(
     shared: &'a Shared,
     op: &Save,
     (pending, of_many): (&PendingChunk, bool),
@@ -114,7 +123,7 @@ async fn room<'a>(
 async fn put(
     shared: &Shared,
     (op, slot): (&Save, &Slot<Save, Saved>),
-    (room, pending): (SpaceReservation<'_>, &PendingChunk),
+    (space, pending): (SpaceReservation<'_>, &PendingChunk),
     of_many: bool,
 ) -> Result<Saved, Error> {
     let (digest, len) = (op.key.digest(), op.bytes());
@@ -130,25 +139,25 @@ async fn put(
     if let Some(over) = slot.is_over() {
         return Err(Error::new(over, "ended before it began").with_op("save"));
     }
-    // From here on until the answer nobody knows what lies there.
+    // From here until the answer the state of the object is unknown.
     let unanswered = InvalidateOnDrop(shared, digest);
     let sums = sums(shared, &op.from);
     let crc = sums.whole();
     let stored = store(shared, (&op.key, &name), &body, (slot.deadline().into(), sums)).await;
     let stored = stored.map_err(|e| shared.error("save", Some(&op.key), e))?;
     std::mem::forget(unanswered);
-    entered(shared, (&op.key, &name), (len, room, pending), (stored, crc))
+    entered(shared, (&op.key, &name), (len, space, pending), (stored, crc))
 }
 
 fn entered(
     shared: &Shared,
     (key, name): (&Key, &str),
-    (len, room, pending): (u64, SpaceReservation<'_>, &PendingChunk),
+    (len, space, pending): (u64, SpaceReservation<'_>, &PendingChunk),
     (stored, crc): (Stored, u32),
 ) -> Result<Saved, Error> {
     shared.geometry.learn(key, len);
-    if let Some(room) = room.spend()
-        && !enter(shared, (key, name), len, (room, pending.place()))
+    if let Some(space) = space.spend()
+        && !enter(shared, (key, name), len, (space, pending.place()))
     {
         return Ok(Saved::Shed(ShedReason::Full));
     }
@@ -163,8 +172,8 @@ fn entered(
     Ok(Saved::Stored)
 }
 
-/// Whether the chunk is there, which counts as a use: of one in a batch when that is over, but
-/// noted for the next start now.
+/// Whether the chunk is stored already, which counts as a use: in a batch at its end, but in the
+/// journal now.
 fn is_present(shared: &Shared, digest: &Digest, len: u64, of_many: bool) -> bool {
     let present = shared.known(digest) == Some(Some(len));
     match (present, of_many) {
@@ -175,7 +184,7 @@ fn is_present(shared: &Shared, digest: &Digest, len: u64, of_many: bool) -> bool
     present
 }
 
-/// One PUT, or several of parts.
+/// One PUT, or an upload in parts.
 async fn store(
     shared: &Shared,
     (key, name): (&Key, &str),
@@ -186,7 +195,7 @@ async fn store(
     let client = shared.client.until(deadline);
     let crc = (client.checksum() == Checksum::Crc32c).then(|| sums.whole());
     let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums);
-    // Other names tell the key themselves.
+    // Other names contain the key.
     let canonical = shared.names.is_own().then(|| key.canonical());
     let mut how = metadata::to_metadata(&facts, canonical.as_deref(), shared.transfer.provider);
     how.crc32c = crc;
@@ -206,7 +215,7 @@ async fn store(
             }
             false => client.put(name, body, &how).await,
         };
-        // What is kept is looked at: unless it is the chunk, it is written over.
+        // An object that the store kept is checked: it is overwritten unless it is the chunk.
         let kept = how.if_absent && matches!(stored, Ok(Stored::Present));
         if kept && !is_the_chunk(shared, &client, (key, name), body.len() as u64).await? {
             how.if_absent = false;
@@ -227,7 +236,7 @@ async fn store(
     }
 }
 
-/// Whether the object that the store would not write over is the chunk, as far as its head tells.
+/// Whether the object that the store kept is the chunk, by its headers.
 async fn is_the_chunk(
     shared: &Shared,
     client: &Client,
@@ -250,7 +259,7 @@ async fn is_the_chunk(
         ))
 }
 
-/// A write whose answer did not come.
+/// A PUT whose answer did not arrive.
 struct InvalidateOnDrop<'a>(&'a Shared, &'a Digest);
 
 impl Drop for InvalidateOnDrop<'_> {
@@ -259,7 +268,7 @@ impl Drop for InvalidateOnDrop<'_> {
     }
 }
 
-/// The chunk in one piece; copied where it comes in several.
+/// The chunk in one piece; copied if it has several.
 async fn whole(shared: &Shared, from: &[View], len: u64) -> Option<View> {
     if let [one] = from {
         return Some(one.clone());
@@ -268,7 +277,7 @@ async fn whole(shared: &Shared, from: &[View], len: u64) -> Option<View> {
         let freed = shared.freed.notified();
         match shared.bounce.lease(usize::try_from(len).ok()?) {
             Ok(lease) => break lease,
-            // Others use it; they are done soon.
+            // Other saves use it, and end soon.
             Err(_) => drop(tokio::time::timeout(Duration::from_millis(10), freed).await),
         }
     };
@@ -281,7 +290,7 @@ async fn whole(shared: &Shared, from: &[View], len: u64) -> Option<View> {
     Some(lease.freeze())
 }
 
-/// The payload's sums: remembered by a view that has been summed before, else one pass.
+/// The payload's checksums: cached by a view that was summed before, else one pass.
 fn sums(shared: &Shared, from: &[View]) -> BlockSums {
     let sum = |view: &View| {
         add(&shared.counters.summed_save_bytes, view.len() as u64);
@@ -325,7 +334,7 @@ pub fn refusal(op: &Save, bounce_bytes: u64) -> Option<Error> {
     None
 }
 
-/// Whether a checksum of the client's is one that facts carry already.
+/// The checksum of the client, or the one that facts contain where it is as good.
 pub fn checksum_for_facts(checksum: Checksum) -> Checksum {
     if checksum == Checksum::Crc64Nvme { Checksum::Crc32c } else { checksum }
 }

@@ -351,22 +351,22 @@ mod tests {
     }
 
     #[test]
-    fn what_others_tell_of_is_in_doubt_whatever_had_its_slot_before() {
+    fn a_reported_chunk_is_unseen_in_a_reused_slot_too() {
         let (mut catalog, a, b) = (catalog(), chunk(1), chunk(2));
         let InsertOutcome::New(slot) = catalog.insert_unseen(a) else { panic!("new") };
         catalog.confirm(&a.digest, 1000);
         assert_eq!(catalog.known(&a.digest, 1000), Some(Some(10)));
         catalog.forget(&a.digest).unwrap();
         assert_eq!(catalog.insert_unseen(b), InsertOutcome::New(slot), "the slot is reused");
-        assert_eq!(catalog.known(&b.digest, 1000), None, "nobody saw it");
+        assert_eq!(catalog.known(&b.digest, 1000), None, "unseen");
     }
 
     #[test]
-    fn what_is_held_is_believed_however_old_but_not_when_in_doubt() {
+    fn a_held_chunk_stays_fresh_unless_it_is_invalidated() {
         let (mut catalog, a) = (catalog(), chunk(1));
         let _ = catalog.insert_unseen(a);
         catalog.index.hold(&[a.digest], u64::MAX).unwrap();
-        assert_eq!(catalog.known(&a.digest, 500), None, "heard of, and held");
+        assert_eq!(catalog.known(&a.digest, 500), None, "reported, and held");
         catalog.confirm(&a.digest, 500);
         assert_eq!(catalog.known(&a.digest, 10_000_000), Some(Some(10)));
         catalog.invalidate(&a.digest);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn who_believes_nothing_asks_in_the_same_moment_too() {
+    fn without_freshness_every_lookup_asks() {
         let index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
         let (mut catalog, a) = (Catalog::new(index, (Duration::ZERO, Duration::ZERO)), chunk(1));
         let _ = catalog.insert_unseen(a);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_failed_its_checks_is_checked_anew_after_a_while() {
+    async fn a_corrupt_object_is_checked_again_after_a_while() {
         let (mut catalog, a) = (catalog(), chunk(1));
         let _ = catalog.insert_unseen(a);
         catalog.note_corrupt(&a.digest, Some("one"));
@@ -394,13 +394,13 @@ mod tests {
         tokio::time::advance(CORRUPT_FOR).await;
         assert!(!catalog.is_corrupt(&a.digest, Some("one")));
         catalog.note_corrupt(&a.digest, None);
-        assert!(catalog.is_corrupt(&a.digest, Some("one")), "no version was told");
+        assert!(catalog.is_corrupt(&a.digest, Some("one")), "no version is known");
     }
 
     #[test]
-    fn names_go_with_their_chunks() {
+    fn names_are_dropped_with_their_chunks() {
         let (mut catalog, a) = (catalog(), chunk(1));
-        catalog.note_name(&a.digest, "nobody's");
+        catalog.note_name(&a.digest, "unknown");
         assert_eq!(catalog.names_len(), 0);
         let _ = catalog.insert_unseen(a);
         catalog.note_name(&a.digest, "m@1");

@@ -70,10 +70,10 @@ mod tests {
     }
 
     #[test]
-    fn it_notes_while_a_listing_runs() {
+    fn keys_are_kept_while_a_listing_runs() {
         let (mut changed, one) = (ChangedKeys::default(), digest(1));
         changed.note(one);
-        assert!(!changed.has(&one), "nobody lists");
+        assert!(!changed.has(&one), "no listing runs");
         changed.begin();
         changed.note(one);
         assert!(changed.has(&one) && !changed.has(&digest(2)));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_all_are_known_and_few_others_seem_to_be() {
+    fn of_very_many_keys_all_are_kept_and_few_others_seem_changed() {
         let mut changed = ChangedKeys::default();
         changed.begin();
         let many = CHANGED_MAX + CHANGED_MAX / 4;

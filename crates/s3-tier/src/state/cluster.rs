@@ -1,4 +1,4 @@
-//! What this node knows of the bucket as a shared place: its settings, its lease, its journal, its
+//! What this node needs to share a bucket with others: its settings, its lease, its journal, its
 //! share of the free space, and what an operator should see.
 //!
 //! All of it is filled in the background: no load, lookup or save waits for another node.

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_happened_is_told_with_its_time() {
+    async fn records_have_their_times() {
         let records = [at(0, 1), at(0, 2), at(4, 3), at(120, 4)];
         let bytes = encode((1_000_000, 30_500), &records);
         let decoded: Vec<(u64, usize)> =
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_waited_for_hours_is_no_longer_than_may_be() {
+    fn an_object_that_waited_for_hours_stays_below_the_maximum() {
         let records: Vec<TimedRecord> = (0..WAITING_MAX).map(|n| at(n, n)).collect();
         let bytes = encode((1 << 40, 1 << 30), &records);
         assert!(bytes.len() <= OBJECT_BYTES_MAX, "{}", bytes.len());
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn touches_are_aggregated_and_what_could_not_be_written_waits() {
+    fn touches_are_merged_and_unwritten_records_wait() {
         let journal = NodeJournal::default();
         assert_eq!(journal.take(), None);
         let (a, b) = (digest(1), digest(2));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_in_memory_and_in_the_bucket_and_forgets_old_touches_first() {
+    fn it_is_bounded_in_memory_and_in_the_bucket_and_drops_old_touches_first() {
         let journal = NodeJournal::default();
         let chunk = Chunk::new(digest(0), 1, 1);
         journal.note([Record::Insert(chunk)]);

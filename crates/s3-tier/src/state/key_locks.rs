@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn changes_take_turns_and_looks_learn_of_them() {
+    async fn writers_exclude_each_other_and_readers_detect_them() {
         let (locks, a, b) = (KeyLocks::default(), Digest([1; 32]), Digest([2; 32]));
         let before = locks.read(&a);
         assert!(before.is_current());
@@ -171,11 +171,11 @@ mod tests {
         let after = locks.read(&a);
         assert!(after.is_current());
         drop((before, during, after));
-        assert!(locks.lock().is_empty(), "nobody is remembered");
+        assert!(locks.lock().is_empty(), "no state is left");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_stops_waiting_takes_nobodys_turn() {
+    async fn a_writer_that_stops_waiting_blocks_no_other() {
         let (locks, a) = (KeyLocks::default(), Digest([1; 32]));
         let first = locks.write(&a).await;
         let mut gone = Box::pin(locks.write(&a));

@@ -212,7 +212,7 @@ impl ObjectNames {
             return Ok(());
         }
         let what = format!(
-            "objects of layout {} do not say whose they are, so that one tier has chunks of one namespace: this one has those of \
+            "names of layout {} do not contain the namespace, so a tier has chunks of one namespace: this one has those of \
              layout {}, the key is of layout {}{}; use another prefix",
             self.layout,
             ours.layout(),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn flat_names_read_back_as_the_model_that_was_met_and_never_mean_two() {
+    fn flat_names_parse_as_the_known_model_and_never_as_two() {
         let names = ObjectNames::new(Layout::Lmcache, "p", None, false);
         let slashed = key("org/m@1@0@ab@half");
         let name = names.format(&slashed).unwrap();

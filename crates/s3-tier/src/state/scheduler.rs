@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_urgent_go_first_and_nobody_waits_for_ever() {
+    async fn urgent_requests_go_first_and_no_kind_starves() {
         let scheduler = scheduler(1);
         let first = scheduler.acquire(RequestKind::Write).await;
         let (order, done) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn saves_that_hang_leave_turns_to_loads() {
+    async fn hanging_saves_leave_permits_to_loads() {
         let scheduler = scheduler(32);
         let take = async |kind, count: usize| {
             let mut taken = Vec::new();
@@ -240,7 +240,7 @@ mod tests {
         let mut waits = |cx: &mut std::task::Context<'_>| {
             std::task::Poll::Ready(next.as_mut().poll(cx).is_pending())
         };
-        assert!(std::future::poll_fn(&mut waits).await, "two turns are left to others");
+        assert!(std::future::poll_fn(&mut waits).await, "two permits are left to others");
         drop(take(RequestKind::Read, 2).await);
         assert!(std::future::poll_fn(&mut waits).await);
         hung.pop();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_leaves_the_line_takes_no_turn_with_him() {
+    async fn a_waiter_that_leaves_keeps_no_permit() {
         let scheduler = scheduler(1);
         let first = scheduler.acquire(RequestKind::Read).await;
         let mut gone = Box::pin(scheduler.acquire(RequestKind::Read));

@@ -308,11 +308,11 @@ pub fn enter(
     shared: &Shared,
     (key, name): (&Key, &str),
     len: u64,
-    (room, place): (Reservation, ChainPlace),
+    (space, place): (Reservation, ChainPlace),
 ) -> bool {
     let mut catalog = shared.catalog();
     let chunk = catalog.chunk(key, len).with_place(place);
-    let inserted = catalog.index.commit(room, chunk);
+    let inserted = catalog.index.commit(space, chunk);
     catalog.clear_corrupt(key.digest());
     shared.note(&mut catalog, key, name);
     let entered = !matches!(inserted, InsertOutcome::Refused(_));

@@ -133,7 +133,7 @@ mod tests {
         shares.grant(60, 800);
         assert!(
             shares.allows(60, 800) && shares.has_others() && !shares.is_filling(800),
-            "who evicts makes room"
+            "the evictor frees space"
         );
     }
 
@@ -154,7 +154,7 @@ mod tests {
         start: usize,
         wrote: u64,
         /// The bytes in its journals.
-        told: u64,
+        shown: u64,
         /// The bytes of the others that it has read.
         known: Vec<u64>,
         last_round: Option<usize>,
@@ -213,14 +213,14 @@ mod tests {
         nodes[n].last_round = Some(step);
         let there = nodes.iter().filter(|node| node.last_round.is_some()).count();
         if there > 1 || nodes[n].shares.is_journal_due(CAP) {
-            nodes[n].told = nodes[n].wrote;
+            nodes[n].shown = nodes[n].wrote;
         }
-        let told: Vec<u64> = nodes.iter().map(|node| node.told).collect();
+        let shown: Vec<u64> = nodes.iter().map(|node| node.shown).collect();
         let used =
-            nodes[n].wrote + (0..told.len()).filter(|m| *m != n).map(|m| told[m]).sum::<u64>();
+            nodes[n].wrote + (0..shown.len()).filter(|m| *m != n).map(|m| shown[m]).sum::<u64>();
         let node = &mut nodes[n];
         let is_early = step < node.start + 600;
         node.shares.exchanged(Exchange { nodes: there, free: CAP.saturating_sub(used), is_early });
-        node.known = told;
+        node.known = shown;
     }
 }

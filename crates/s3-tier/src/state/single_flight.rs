@@ -79,9 +79,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_second_waits_for_the_first_and_nobody_for_an_answer_that_came() {
+    async fn the_second_lookup_waits_for_the_first_and_none_for_an_old_answer() {
         let (heads, key) = (HeadRequests::default(), Digest([7; 32]));
-        let HeadRole::Lead(first) = heads.join(&key) else { panic!("nobody asks") };
+        let HeadRole::Lead(first) = heads.join(&key) else { panic!("no request yet") };
         let HeadRole::Follow(second) = heads.join(&key) else { panic!("the first asks") };
         assert!(matches!(heads.join(&Digest([8; 32])), HeadRole::Lead(_)), "another key");
         // The answer comes before the second begins to wait.

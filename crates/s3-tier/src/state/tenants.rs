@@ -158,7 +158,7 @@ mod tests {
         );
         assert!(
             !index.is_above_quota(&ReserveRequest::new(5).with_tenant(first)),
-            "nobody is called so any more"
+            "no tenant has this identity any more"
         );
         assert!(!format!("{tenants:?}").contains("alice"));
     }

@@ -123,12 +123,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_questions_wait_than_may() {
+    fn open_conflicts_are_bounded() {
         let mut conflicts = Conflicts::default();
         let chunk = |n: usize| Chunk::new(Digest::derive("test", &n.to_le_bytes()), 1, 1);
         (0..2 * WAITING_MAX).for_each(|n| conflicts.put(chunk(n)));
         assert_eq!(conflicts.0.len(), WAITING_MAX);
         conflicts.put(Chunk::new(chunk(0).digest, 2, 2));
-        assert_eq!(conflicts.0[&chunk(0).digest].len, 2, "what is told last counts");
+        assert_eq!(conflicts.0[&chunk(0).digest].len, 2, "the last report counts");
     }
 }

@@ -84,13 +84,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_nodes_journal_is_in_order_and_two_are_as_far_as_their_times_tell() {
+    fn one_nodes_journal_is_in_order_and_two_are_compared_by_time() {
         let (mut writes, chunk) = (LastWrites::default(), Digest([7; 32]));
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         assert_eq!(
             writes.compare(&chunk, (&a, TimeRange::at(0), false)),
             Newer::This,
-            "nothing was heard"
+            "an empty table"
         );
         writes.note(chunk, (&a, TimeRange::at(100_000), true));
         assert_eq!(writes.compare(&chunk, (&a, TimeRange::at(100_000), false)), Newer::This);
@@ -107,20 +107,20 @@ mod tests {
         assert_eq!(
             writes.compare(&chunk, (&b, TimeRange::at(90_000), false)),
             Newer::Other,
-            "the later word stays"
+            "the later write stays"
         );
         writes.note(chunk, (&b, TimeRange::at(120_000), false));
         assert_eq!(writes.gone(&chunk), Some(TimeRange::at(120_000)));
     }
 
     #[test]
-    fn an_object_that_is_read_late_undoes_nothing_that_its_node_said_since() {
+    fn an_object_that_is_read_late_undoes_no_later_write_of_its_node() {
         let (mut writes, chunk) = (LastWrites::default(), Digest([7; 32]));
         let (one, two): (Arc<str>, Arc<str>) = ("j/a/1".into(), "j/a/2".into());
         writes.note(chunk, (&two, TimeRange::at(0), false));
         assert_eq!(writes.compare(&chunk, (&one, TimeRange::at(100_000), true)), Newer::Other);
         writes.note(chunk, (&one, TimeRange::at(100_000), true));
-        assert_eq!(writes.gone(&chunk), Some(TimeRange::at(0)), "the later word stays");
+        assert_eq!(writes.gone(&chunk), Some(TimeRange::at(0)), "the later write stays");
         assert_eq!(writes.compare(&chunk, (&two, TimeRange::at(0), true)), Newer::This);
     }
 

@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn journals_with_one_time_may_tell_of_an_interval_and_others_tell_when_it_was() {
+    fn a_journal_with_one_time_covers_an_interval_and_others_have_exact_times() {
         let spans = |times: &[u64]| {
             batches_at("j/a/1", times).iter().map(|n| (n.from_ms, n.to_ms)).collect::<Vec<_>>()
         };
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_node_did_stays_in_its_order_whatever_its_clock_says() {
+    fn the_batches_of_one_node_keep_their_order_in_spite_of_its_clock() {
         let mut all = batches_at("j/a/1", &[1000, 5000]);
         all.extend(batches_at("j/a/2", &[4000, 7000]));
         all.extend(batches_at("j/b/1", &[3000, 6000]));

@@ -133,10 +133,10 @@ impl World {
                 }
             }
             Event::Answer { node, request, sent_ms, ask, said } => {
-                self.hear(node, request, sent_ms, ask, Some(said))
+                self.receive(node, request, sent_ms, ask, Some(said))
             }
             Event::GiveUp { node, request, sent_ms, ask } => {
-                self.hear(node, request, sent_ms, ask, None)
+                self.receive(node, request, sent_ms, ask, None)
             }
         }
         let acts = |node: &Node| node.alive && node.lease.may_act(self.now_ms + node.offset_ms);
@@ -199,7 +199,7 @@ impl World {
         }
     }
 
-    fn hear(
+    fn receive(
         &mut self,
         at: usize,
         request: u64,
@@ -296,10 +296,7 @@ fn one_that_was_given_up_is_taken_at_once_and_a_young_one_never() {
     lease.listed(0, top(30, false));
     assert_eq!(lease.next(0), LeaseStep::Wait { until_ms: TERM_MS / 4 });
     lease.listed(8_000, Some(TopEpoch { epoch: 7, age_s: None, unchanged_ms: 0, free: false }));
-    assert!(
-        matches!(lease.next(8_000), LeaseStep::Wait { .. }),
-        "an age that nobody tells is no age"
-    );
+    assert!(matches!(lease.next(8_000), LeaseStep::Wait { .. }), "without a time there is no age");
     lease.listed(8_000, top(-500, false));
     assert!(matches!(lease.next(8_000), LeaseStep::Wait { .. }));
     let mut future = lease_that_looks(8_000);
@@ -311,7 +308,7 @@ fn one_that_was_given_up_is_taken_at_once_and_a_young_one_never() {
     assert_eq!(
         future.next(8_000),
         LeaseStep::Claim { epoch: 8 },
-        "nobody writes it any more, whatever its time says"
+        "it is not renewed, whatever its time is"
     );
     lease.listed(8_000, top(0, true));
     assert_eq!(lease.next(8_000), LeaseStep::Claim { epoch: 8 });
@@ -323,7 +320,7 @@ fn a_holder_without_answers_stops_after_half_a_term_and_does_not_renew_any_more(
     lease.listed(0, None);
     assert_eq!(lease.next(0), LeaseStep::Claim { epoch: 1 });
     lease.claimed(0, ClaimOutcome::Ours);
-    assert!(!lease.may_act(1), "nobody knows yet whether another went on");
+    assert!(!lease.may_act(1), "a higher epoch may exist");
     lease.listed(10, Some(TopEpoch { epoch: 1, age_s: Some(0), unchanged_ms: 0, free: false }));
     assert!(lease.may_act(10) && lease.held(10) == Some(1));
     lease.failed(9_000);

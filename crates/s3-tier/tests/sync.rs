@@ -166,7 +166,7 @@ fn a_snapshot_that_cannot_be_read_is_ignored_and_said_and_costs_no_chunk() {
     let foreign = "hello\n".to_owned();
     for (spoiled, said) in [
         (newer, "it has format 3"),
-        (foreign, "no snapshot of ours"),
+        (foreign, "no snapshot of kvtier"),
         (String::new(), "no snapshot"),
     ] {
         let server = plain_server();
