@@ -20,7 +20,7 @@ macro_rules! counters {
 counters! {
     /// Loads answered with bytes.
     hits,
-    /// Loads of keys that are not here.
+    /// Loads of keys that are not stored.
     misses_absent,
     /// Loads of files that failed a check.
     misses_corrupt,
@@ -36,21 +36,21 @@ counters! {
     loaded_bytes,
     /// Chunks written and published.
     stored,
-    /// Saves of what was already here.
+    /// Saves of chunks that were stored already.
     present,
-    /// Saves not taken for want of room.
+    /// Saves dropped because of a limit.
     shed,
     /// Payload bytes saved.
     saved_bytes,
-    /// Chunks evicted for room.
+    /// Chunks evicted for space.
     evicted,
-    /// Writes that found the medium full below the cap.
+    /// Writes that found the device full below the cap.
     device_full,
     /// Evicted chunks whose files were written over instead of deleted.
     recycled,
-    /// Files set aside because they failed a check, but for those that a crash of the machine explains.
+    /// Files quarantined because they failed a check, except those that a crash of the machine explains.
     quarantined,
-    /// Files set aside because they failed a check that were written before a crash of the machine.
+    /// Files quarantined because they failed a check that were written before a crash of the machine.
     torn_by_crash,
     /// Transfers or system calls that failed.
     io_errors,
@@ -58,7 +58,7 @@ counters! {
     copied_tail_bytes,
     /// Copy ledger: bytes that moved through bounce memory because the caller's was not aligned.
     copied_bounce_bytes,
-    /// Copy ledger: bytes of checksum passes made for saves (none when the view already knew its sums).
+    /// Copy ledger: bytes of checksum passes made for saves (none when the view has its checksums already).
     summed_save_bytes,
 }
 

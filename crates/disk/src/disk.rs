@@ -39,8 +39,12 @@ pub struct Disk<M: Mover> {
 }
 
 impl<M: Mover> Disk<M> {
-    /// Opens the directory: registers this process there, clears what dead ones left, lists the
-    /// chunks, puts them into the order of use that was noted, and brings them under the cap.
+    /// Opens the directory: registers this process, removes what dead processes left, lists the
+    /// chunks, restores their order of use, and evicts until they fit below the cap.
+    ///
+    /// # Errors
+    /// `Invalid` for a configuration that cannot be used, or that peers have otherwise; `Denied`,
+    /// `Full` and `Io` for failures of the file system.
     pub fn open(mut config: DiskConfig, mover: M) -> Result<Self, Error> {
         config.check()?;
         let data_dir = DataDir::open(&config.path, foreign_of(&config))?;
@@ -71,8 +75,7 @@ impl<M: Mover> Disk<M> {
         caps.bounce = config.bounce_bytes > 0;
         let clock = Timekeeper::start_on(config.clock.clone(), &config.name)
             .map_err(failed("cannot start a thread"))?;
-        // Twice: an op past its deadline may still hold its pair while another takes its place at
-        // the gate.
+        // Twice: an operation past its deadline may hold its pair while the next one is admitted.
         let tails = memory(2 * config.ops_max as usize * 2 * PAGE as usize)?;
         let bounce = memory(config.bounce_bytes)?;
         let (quotas, compat) = (config.quotas.clone(), config.compat);
@@ -100,18 +103,18 @@ impl<M: Mover> Disk<M> {
         Ok(Disk { shared, workers, maintenance, sweeper })
     }
 
-    /// What moves the bytes.
+    /// The mover.
     pub fn mover(&self) -> &M {
         &self.shared.mover
     }
 
-    /// Why no op on this key can succeed in a foreign layout.
+    /// Why no operation on this key can succeed in a foreign layout.
     fn refusal(&self, key: &Key, op: &'static str) -> Option<Error> {
         let refused = self.shared.data_dir.foreign()?.refusal(key)?;
         Some(refused.with_op(op).with_tier(self.shared.caps.name.clone()))
     }
 
-    /// Gives the hold of a lookup back if its answer is never taken.
+    /// Releases the hold of a lookup if its answer is never taken.
     fn or_release(
         &self,
         ticket: Ticket<Result<LookedUp, Error>>,
@@ -129,7 +132,7 @@ impl<M: Mover> Disk<M> {
         })
     }
 
-    /// Lets an op in, or answers it at once.
+    /// Admits an operation, or answers it at once.
     fn admit<O: Op, T: Send + 'static>(
         &self,
         op: O,
@@ -159,8 +162,8 @@ impl<M: Mover> Disk<M> {
     }
 }
 
-/// Takes what the directory lists and its journals tell into the index, and opens all that is kept
-/// there besides chunks.
+/// Enters the listed chunks into the index, in the journaled order of use, and opens the directory's
+/// other files.
 fn open_dir_state(
     data_dir: DataDir,
     config: &DiskConfig,
@@ -174,16 +177,16 @@ fn open_dir_state(
     let own = data_dir.own();
     data_dir.join(config.capacity_bytes, config.shrink)?;
     let is_local = data_dir::is_local(data_dir.root()).map_err(&failed)?;
-    // Before the listing: what is published meanwhile is in one of them.
+    // Before the listing: a chunk published meanwhile is in the log or in the listing.
     let changes = open_changes(&data_dir, is_local, &config.clock).map_err(&failed)?;
     let duplicate_bytes = list_into(&data_dir, index).map_err(&failed)?;
     let tenants = Tenants::open(&data_dir)?;
-    // How much lies in a foreign layout is not known yet; its sweep asks.
+    // The bytes in a foreign layout are not counted yet; its sweep checks the cap.
     let manifest = match data_dir.foreign() {
         None => data_dir.agree_on_cap(config.capacity_bytes, index.usage().used, config.shrink)?,
         Some(_) => data_dir.edit_manifest(data_dir::OPEN_WAIT_MAX, |_| Ok(()))?,
     };
-    // One that stands for many says nothing of any: each is noted with its first save.
+    // A namespace that stands for many tenants is not noted: each tenant is, with its first save.
     let one = config.namespace.iter().find(|ns| !ns.has_salts_as_tenants());
     one.map_or(Ok(()), |ns| agree_on_namespace(&data_dir, &tenants, ns))?;
     let mut open = || {
@@ -192,11 +195,10 @@ fn open_dir_state(
             data_dir::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
         let (reader, damage) = history::restore(&own, index)?;
         damage.into_iter().for_each(|found| data_dir.note_damage(found));
-        // One that is empty was just made by a process that opens the directory now.
+        // An empty ledger was just created by a process that opens the directory now.
         let has_ledger = std::fs::metadata(own.join("ledger")).is_ok_and(|meta| meta.len() > 0);
         if has_ledger && Ledger::peek(&own).is_ok_and(|total| total.is_none()) {
-            data_dir
-                .note_damage(format!("{}/ledger is damaged; it is counted anew", own.display()));
+            data_dir.note_damage(format!("{}/ledger is damaged; it is recounted", own.display()));
         }
         let ledger =
             if may_write { Ledger::open(&own, is_local)? } else { Ledger::detached(is_local) };
@@ -210,7 +212,7 @@ fn open_dir_state(
         Ok((ledger, ledger_check, reader, quarantine_bytes))
     };
     let (ledger, ledger_check, reader, quarantine_bytes) = open().map_err(failed)?;
-    // Without a corner nothing is written until there is one.
+    // Without a staging directory the journal is not written.
     let journal = Journal::new(
         &own,
         data_dir.staging().as_ref().map_or("", |staging| staging.name()),
@@ -232,8 +234,8 @@ fn open_dir_state(
     ))
 }
 
-/// Sets the ledger to what is `listed`, where no other process has the directory open. Otherwise
-/// they keep the total, unless something was `changed` beside them.
+/// Sets the ledger to the `listed` bytes, where no peer has the directory open. Where peers have it
+/// open the total stands, unless files were `changed` that they did not count.
 fn count_at_start(
     data_dir: &DataDir,
     ledger: &Ledger,
@@ -249,20 +251,21 @@ fn count_at_start(
         }
     });
     match counted.and_then(|ledger_check| ledger.fold().map(|()| ledger_check)) {
-        // A process that is stopped keeps the lock: nothing is claimed before it is free.
+        // A stopped process holds the lock: nothing is claimed before it is free.
         Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(LedgerCheck::new(None, true)),
         counted => counted,
     }
 }
 
-/// The change log, from its present end on.
+/// Opens the change log, to be read from its present end on.
 fn open_changes(data_dir: &DataDir, is_local: bool, clock: &Clock) -> std::io::Result<ChangeLog> {
     let own = data_dir.own();
     if data_dir.foreign().is_none() && !data_dir.is_read_only() {
         data_dir.with_registration_lock_at_open(|_| ChangeLog::create(&own, clock))?;
     }
     let changes = ChangeLog::open(&own, is_local, clock);
-    // A process that died may have published chunks without a record. We list the directory now.
+    // A dead process may have published chunks without a record. The listing that follows finds
+    // them.
     if data_dir.foreign().is_none() && data_dir.removed_stale.dirs > 0 {
         changes.append_lost();
         changes.settle(changes.missed());
@@ -270,8 +273,8 @@ fn open_changes(data_dir: &DataDir, is_local: bool, clock: &Clock) -> std::io::R
     Ok(changes)
 }
 
-/// Enters all chunks that lie there; of one that lies there with two lengths, the newer. Answers
-/// the bytes of the files that went for it.
+/// Enters all stored chunks into the index. Of a chunk with files of two lengths, the newer stays.
+/// Returns the bytes of deleted files.
 fn list_into(data_dir: &DataDir, index: &mut Index) -> std::io::Result<u64> {
     let (mut duplicates, mut bytes) = (Vec::new(), 0);
     if data_dir.foreign().is_some() {
@@ -292,12 +295,12 @@ fn list_into(data_dir: &DataDir, index: &mut Index) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
-/// What a foreign layout needs; `None` for ours.
+/// The state of a foreign layout; `None` for layout `kvtier`.
 fn foreign_of(config: &DiskConfig) -> Option<Foreign> {
     config.layout.is_foreign().then(|| Foreign::new(config))
 }
 
-/// A strict tier over a file system that keeps no facts would refuse what it saves itself.
+/// Refuses a strict tier on a file system without attributes: it could not load its own saves.
 fn refuse_without_facts(data_dir: &DataDir) -> Result<(), Error> {
     if data_dir.is_read_only()
         || data_dir.foreign().is_none_or(|foreign| foreign.verify != Verify::Strict)
@@ -311,14 +314,14 @@ fn refuse_without_facts(data_dir: &DataDir) -> Result<(), Error> {
         return Ok(());
     }
     let what = format!(
-        "verify: strict needs a file system that keeps user attributes, where facts lie; {} does not: choose another or verify: lenient",
+        "verify: strict needs a file system that keeps user attributes, for the facts; {} keeps none: choose another or verify: lenient",
         data_dir.root().display()
     );
     Err(Error::new(ErrorKind::Unsupported, what))
 }
 
-/// Lists the names of a foreign layout, if it is known whose chunks they are. Answers whether they
-/// are listed.
+/// Lists the names of a foreign layout, if the namespace of its chunks is configured. Returns
+/// whether they are listed.
 fn list_known<M: Mover>(shared: &Shared<M>) -> Result<bool, Error> {
     let Some(foreign) = shared.data_dir.foreign().filter(|foreign| foreign.namespace().is_some())
     else {
@@ -331,7 +334,7 @@ fn list_known<M: Mover>(shared: &Shared<M>) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// A reserve that the empty file system does not have would cost every chunk.
+/// Refuses a `free_min` that the empty file system does not have: it would evict every chunk.
 fn refuse_reserve(config: &DiskConfig) -> Result<(), Error> {
     let Some(free_min) = config.free_min_bytes.filter(|bytes| *bytes > 0) else { return Ok(()) };
     let all = file_system_bytes(config)?;
@@ -339,13 +342,13 @@ fn refuse_reserve(config: &DiskConfig) -> Result<(), Error> {
         return Ok(());
     }
     let what = format!(
-        "free_min keeps {free_min} bytes free, the file system of {} has {all} in all: no chunk could stay; give a smaller free_min",
+        "free_min keeps {free_min} bytes free, the file system of {} has {all} in all: every chunk would be evicted; give a smaller free_min",
         config.path.display()
     );
     Err(Error::new(ErrorKind::Invalid, what))
 }
 
-/// Turns a cap that is a share of the file system into bytes.
+/// Converts a cap that is a share of the file system into bytes.
 fn measure_cap(config: &mut DiskConfig) -> Result<(), Error> {
     let Some(share) = config.capacity_share.take() else { return Ok(()) };
     config.capacity_bytes = (file_system_bytes(config)? as f64 * share) as u64;
@@ -354,7 +357,7 @@ fn measure_cap(config: &mut DiskConfig) -> Result<(), Error> {
 
 fn file_system_bytes(config: &DiskConfig) -> Result<u64, Error> {
     let sizes = data_dir::sizes(&config.path).map_err(|e| {
-        let what = format!("cannot ask how large the file system of {} is", config.path.display());
+        let what = format!("cannot read the size of the file system of {}", config.path.display());
         Error::new(crate::kind_of(&e), what).with_cause(e, "give the cap in bytes, and no free_min")
     })?;
     Ok(sizes.0)
@@ -365,14 +368,14 @@ fn free_min(path: &std::path::Path) -> std::io::Result<u64> {
 }
 
 impl<M: Mover> Shared<M> {
-    /// Limits what tenants may have.
+    /// Sets the quotas of tenants.
     fn limit(&self, quotas: &Quotas) {
         self.index().set_fair_sharing(quotas.fair);
         self.index().set_quota_of_others(quotas.others);
         quotas.by_tenant.iter().for_each(|(name, bytes)| self.limit_one(name, Some(*bytes)));
     }
 
-    /// Limits what one tenant may have, or all others.
+    /// Sets the quota of one tenant, or of all others.
     fn limit_one(&self, name: &str, bytes: Option<u64>) {
         match name {
             OTHER_TENANTS => self.index().set_quota_of_others(bytes),
@@ -388,7 +391,7 @@ fn keys_of<O: Op>(ops: &[O]) -> Vec<Key> {
     ops.iter().map(|op| op.key().clone()).collect()
 }
 
-/// Answers all saves of a batch alike.
+/// Sheds all saves of a batch.
 fn shed_all<M: Mover>(
     shared: &Shared<M>,
     saves: impl ExactSizeIterator<Item = (Save, Slot<Save, Saved>)>,
@@ -419,11 +422,11 @@ impl<M: Mover> Tier for Disk<M> {
             return Ticket::ready(Err(refused));
         }
         self.shared.tenants.note_all(&keys);
-        let knows_all = self.shared.follow_few_changes();
-        // Where much is new, it is read first, on another thread.
-        if (knows_all || self.shared.asks_names())
+        let is_complete = self.shared.follow_few_changes();
+        // Many new records are read first, on another thread.
+        if (is_complete || self.shared.asks_names())
             && let Some(answer) =
-                lookup::lookup(&self.shared, &keys, (mode, hold), |_| knows_all.then_some(None))
+                lookup::lookup(&self.shared, &keys, (mode, hold), |_| is_complete.then_some(None))
         {
             return self.or_release(Ticket::ready(answer), hold);
         }
@@ -445,7 +448,7 @@ impl<M: Mover> Tier for Disk<M> {
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let (batch, slots, ticket) = Batch::new_on(&self.shared.clock, ctx.deadline, keys_of(&ops));
         self.workers.clock.schedule(ctx.deadline, &batch.expiry());
-        // SaveBatch and before the answers, which come in any order: the head of a chain is to stay
+        // All at once and before the answers, whose order varies: the head of a chain must stay
         // longer than its tail.
         self.shared.assign_tenants(ops.iter().map(|op| &op.key));
         self.shared.used(&ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>(), &ctx.hint);
@@ -513,7 +516,7 @@ impl<M: Mover> Tier for Disk<M> {
             Ok(pass) => pass,
             Err(kind) => {
                 return Ticket::ready(Err(
-                    Error::new(kind, "the tier takes no more work now").with_op("remove")
+                    Error::new(kind, "the tier is closed or at its limit").with_op("remove")
                 ));
             }
         };
@@ -561,8 +564,8 @@ impl<M: Mover> Observe for Disk<M> {
         let all = index.usage();
         let mut usage = Usage::default();
         let quarantine_bytes = self.shared.quarantine_bytes.load(Ordering::Relaxed);
-        let known = self.shared.data_dir.foreign().is_none_or(Foreign::is_swept);
-        usage.used_bytes = known.then_some(all.used + quarantine_bytes);
+        let is_counted = self.shared.data_dir.foreign().is_none_or(Foreign::is_swept);
+        usage.used_bytes = is_counted.then_some(all.used + quarantine_bytes);
         usage.capacity_bytes = Some(all.capacity);
         usage.chunks = all.entries as u64;
         usage.tenants = index
@@ -597,8 +600,8 @@ impl<M: Mover> Observe for Disk<M> {
         let fault = self.shared.last_fault.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut reasons = vec![self.shared.mover.describe()];
         reasons.extend(fault.map(|f| format!("last fault: {f}")));
-        let read_only = "read-only: the file system takes no writes; loads and lookups are served, saves are shed, nothing is evicted; \
-                         they go on when it can be written again";
+        let read_only = "read-only: the file system takes no writes; loads and lookups are served, saves are shed, nothing is evicted, \
+                         until it can be written again";
         reasons.extend(self.shared.data_dir.is_read_only().then(|| read_only.to_owned()));
         reasons.extend(self.shared.restored_note());
         reasons.extend(self.shared.data_dir.damage());
@@ -617,8 +620,8 @@ impl<M: Mover> Observe for Disk<M> {
 }
 
 impl<M: Mover> Drop for Disk<M> {
-    /// Ends what is under way: memory goes home, unfinished files go, waiters hear `Closed` or how
-    /// it ended.
+    /// Ends all operations: memory is returned, unfinished files are deleted, and callers get their
+    /// results or `Closed`.
     fn drop(&mut self) {
         drop(self.shared.gate.close());
         self.shared.space_queue.close();

@@ -1,14 +1,14 @@
-//! A medium that is full before the tier's cap is reached.
+//! A device that is full before the tier's cap is reached.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvtier_core::Clock;
 
-/// How long the status reports it after it was seen last.
+/// How long the status reports a full device after it was seen last.
 const REPORTED_FOR: Duration = Duration::from_secs(30);
 
-/// When the medium was full last.
+/// When the device was full last.
 #[derive(Debug, Default)]
 pub struct FullDevice(Mutex<Times>);
 
@@ -19,23 +19,23 @@ struct Times {
 }
 
 impl FullDevice {
-    /// The medium had no room for a file.
+    /// Notes that the device had no space for a file.
     pub fn note_seen(&self, clock: &Clock) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).seen = Some(clock.now());
     }
 
-    /// A save was shed for it.
+    /// Notes that a save was shed because the device is full.
     pub fn note_shed(&self, clock: &Clock) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).shed = Some(clock.now());
     }
 
-    /// Whether saves are shed for it at present.
+    /// Whether saves were shed a short while ago.
     pub fn sheds(&self, clock: &Clock) -> bool {
         let shed = self.0.lock().unwrap_or_else(PoisonError::into_inner).shed;
         shed.is_some_and(|at| clock.elapsed(at) < REPORTED_FOR)
     }
 
-    /// What an operator should know, while it lasts.
+    /// A warning for the operator, while the condition lasts.
     pub fn describe(&self, clock: &Clock) -> Option<String> {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner).seen;
         let since = seen.map(|at| clock.elapsed(at)).filter(|since| *since < REPORTED_FOR)?;

@@ -1,5 +1,5 @@
-//! What the chunks of those who share a directory look like: pinned in the manifest by the first
-//! save, so that whoever is configured otherwise is told instead of served.
+//! The geometry of the chunks in a shared directory. The first save pins it in the manifest; a
+//! process that is configured otherwise gets an error instead of wrong chunks.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,12 +13,12 @@ use crate::data_dir::manifest::{Manifest, escape, unescape};
 use crate::data_dir::{DataDir, OPEN_WAIT_MAX, REGISTRATION_WAIT_MAX};
 use crate::tenants::{Tenants, is_word};
 
-/// The most kinds of chunks that one directory notes; those beyond are not compared.
+/// The most kinds of chunks that one manifest notes; further kinds are not compared.
 const KINDS_MAX: usize = 4096;
 /// The most kinds that a process remembers, noted or not.
 const KNOWN_MAX: usize = 2 * KINDS_MAX;
 
-/// What is known of chunks of one kind: of one tenant, layout, model, rank and group.
+/// The shape of chunks of one kind: of one tenant, layout, model, rank and group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     /// Bytes of a full chunk; `None` while only chunks were seen that may be partial.
@@ -28,8 +28,8 @@ struct Shape {
 }
 
 impl Shape {
-    /// What the namespace says of chunks like this one; a save of `len` bytes tells more where
-    /// partial ones are not allowed.
+    /// The shape that the namespace states for chunks like this one. Where partial chunks are not
+    /// allowed, a save of `len` bytes also shows the length of a full one.
     fn of(key: &Key, len: Option<u64>) -> Self {
         let ns = key.namespace();
         Shape {
@@ -38,14 +38,14 @@ impl Shape {
         }
     }
 
-    /// What both together know; `None` when they contradict each other.
+    /// Both shapes combined; `None` when they contradict each other.
     fn and(self, other: Shape) -> Option<Shape> {
         let same = self.partial == other.partial
             && (self.bytes == other.bytes || self.bytes.is_none() || other.bytes.is_none());
         same.then_some(Shape { bytes: self.bytes.or(other.bytes), partial: self.partial })
     }
 
-    /// Whether it says nothing that others could contradict but by what they note themselves.
+    /// Whether it states nothing that another shape could contradict.
     fn is_any(self) -> bool {
         self.bytes.is_none() && self.partial
     }
@@ -66,16 +66,16 @@ fn partial_text(allowed: bool) -> &'static str {
     if allowed { "partial" } else { "whole" }
 }
 
-/// The kinds of chunks that are known.
+/// The kinds of chunks that this process has read from the manifest or saved.
 #[derive(Debug, Default)]
 pub struct Geometry {
     known: RwLock<HashMap<String, Shape>>,
-    /// Some kinds are not noted: there are too many.
+    /// Some kinds are not noted, because the manifest has too many.
     is_full: AtomicBool,
 }
 
 impl Geometry {
-    /// What a manifest says.
+    /// The geometry in a manifest.
     pub fn new(manifest: &Manifest) -> Self {
         let kinds = manifest
             .agreed
@@ -85,13 +85,13 @@ impl Geometry {
         Geometry { known, is_full: AtomicBool::new(manifest.agreed.len() >= KINDS_MAX) }
     }
 
-    /// What an operator should know.
+    /// A warning for the operator.
     pub fn describe(&self) -> Option<String> {
         self.is_full.load(Ordering::Relaxed).then(too_many)
     }
 
-    /// Why a chunk cannot be shared here, as far as is known without asking the medium. `len` is
-    /// that of a save.
+    /// Why a chunk does not fit this directory, as far as this process knows it without reading the
+    /// manifest. `len` is the length of a save.
     pub fn refusal(
         &self,
         data_dir: &DataDir,
@@ -111,8 +111,11 @@ impl Geometry {
         }
     }
 
-    /// Notes what a save tells of its kind, where that is new. `Invalid` when somebody noted
-    /// something else meanwhile, `Io` when the manifest cannot be read or written.
+    /// Notes the shape of a saved chunk, where it is new.
+    ///
+    /// # Errors
+    /// `Invalid` when another process noted another shape meanwhile, `Io` when the manifest cannot
+    /// be read or written.
     pub fn learn(
         &self,
         data_dir: &DataDir,
@@ -128,7 +131,7 @@ impl Geometry {
         if known.is_none()
             && self.known.read().unwrap_or_else(PoisonError::into_inner).len() >= KNOWN_MAX
         {
-            self.say_full();
+            self.report_full();
             return Ok(());
         }
         let (mut both, mut refused) = (ours, None);
@@ -140,7 +143,7 @@ impl Geometry {
                         refused = Some(clash(data_dir.root(), &name, noted.text(), ours.text()))
                     }
                     (None, _) if ours.is_any() => {}
-                    (None, _) if manifest.agreed.len() >= KINDS_MAX => self.say_full(),
+                    (None, _) if manifest.agreed.len() >= KINDS_MAX => self.report_full(),
                     (_, agreed) => {
                         both = agreed.unwrap_or(ours);
                         manifest.agreed.insert(name.clone(), both.text());
@@ -148,7 +151,7 @@ impl Geometry {
                 }
                 Ok(())
             })
-            // Not `Invalid`, which is what a clash is: here the medium has the fault, and may be asked
+            // Not `Invalid`, the error of a clash: the medium failed, and may be asked
             // again.
             .map_err(|e| {
                 Error::new(ErrorKind::Io, "cannot read or write the manifest").with_source(e)
@@ -160,15 +163,18 @@ impl Geometry {
         Ok(())
     }
 
-    /// In the log once, in the status from then on.
-    fn say_full(&self) {
+    /// Reports once in the log, and from then on in the status.
+    fn report_full(&self) {
         if !self.is_full.swap(true, Ordering::Relaxed) {
             tracing::warn!("{}", too_many());
         }
     }
 }
 
-/// Notes the namespace with which a tier opens, or finds that the directory is another's.
+/// Notes the namespace with which a tier opens.
+///
+/// # Errors
+/// `Invalid` when the directory notes another geometry for it.
 pub fn agree_on_namespace(
     data_dir: &DataDir,
     tenants: &Tenants,
@@ -182,7 +188,7 @@ pub fn agree_on_namespace(
     let name = format!("{tenant}{}", ns.layout().to_hex());
     data_dir
         .edit_manifest(OPEN_WAIT_MAX, |manifest| {
-            // Files of a foreign layout do not say which of a tenant's layouts they have: there is one.
+            // Files of a foreign layout do not state the key's layout, so a tenant has only one.
             let same = |noted: &str| {
                 noted == name || (data_dir.foreign().is_some() && noted.starts_with(&tenant))
             };
@@ -203,7 +209,7 @@ pub fn agree_on_namespace(
         .map(drop)
 }
 
-/// Spells tenants whose names stand in the manifest of an earlier build as this one does.
+/// Replaces tenants' names in the manifest of an earlier build with their identities.
 pub fn hide_tenants(manifest: &mut Manifest, tenants: &Tenants) {
     let named = |name: &String| name.split(' ').nth(1).is_some_and(|tenant| !is_word(tenant));
     let old: Vec<String> = manifest.agreed.keys().filter(|name| named(name)).cloned().collect();
@@ -219,7 +225,7 @@ pub fn hide_tenants(manifest: &mut Manifest, tenants: &Tenants) {
     }
 }
 
-/// The name in the manifest of all chunks that look alike.
+/// The manifest's name for all chunks of one shape.
 fn kind(key: &Key, tenants: &Tenants) -> String {
     let (model, rank, group) = match key.id() {
         KeyId::Object(id) => (&id.model, id.rank.0, id.group.to_string()),
@@ -238,7 +244,7 @@ fn kind(key: &Key, tenants: &Tenants) -> String {
 
 fn clash(root: &Path, name: &str, theirs: String, ours: String) -> Error {
     let what = format!(
-        "{} is shared by others owner_of chunks have another geometry: its manifest says `{name}: {theirs}`, this is `{ours}`; give all the same \
+        "{} is shared with processes whose chunks have another geometry: its manifest has `{name}: {theirs}`, this is `{ours}`; give all the same \
          configuration, or use another directory",
         root.display()
     );
@@ -247,7 +253,7 @@ fn clash(root: &Path, name: &str, theirs: String, ours: String) -> Error {
 
 fn too_many() -> String {
     format!(
-        "the directory notes {KINDS_MAX} kinds of chunks, the most there may be: the sizes of others are not compared"
+        "the directory notes {KINDS_MAX} kinds of chunks, the maximum: the sizes of further kinds are not compared"
     )
 }
 

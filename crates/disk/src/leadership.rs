@@ -15,7 +15,7 @@ use crate::data_dir::{DataDir, Process, draft_name, internal_files, open_rw};
 /// The most bytes of the file that are read.
 const BYTES_MAX: u64 = 4096;
 
-/// This process's part in that.
+/// This process's claim to lead.
 #[derive(Debug)]
 pub struct Leadership {
     path: PathBuf,
@@ -25,14 +25,14 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Opens the file in `.kvtier`; nobody leads yet.
+    /// Opens the file in `.kvtier`, without a try to lead.
     pub fn open(own: &Path) -> io::Result<Self> {
         let path = own.join("evictor");
         let file = open_rw(&path)?;
         Ok(Leadership { path, file, leads: false })
     }
 
-    /// Whether this process leads, if need be after a try to.
+    /// Tries to lead, unless another process does. Returns whether this process leads.
     pub fn lead(&mut self, data_dir: &DataDir) -> io::Result<bool> {
         if self.leads || !self.may_be_free() {
             return Ok(self.leads);
@@ -41,7 +41,7 @@ impl Leadership {
         Ok(self.leads)
     }
 
-    /// Whether it is worth a try: most of the time another process leads.
+    /// Whether a try may succeed: most of the time another process leads.
     fn may_be_free(&self) -> bool {
         let is_free = self.file.try_lock().is_ok();
         if is_free {
@@ -54,7 +54,7 @@ impl Leadership {
     fn take(&mut self, data_dir: &DataDir) -> io::Result<()> {
         self.file = open_rw(&self.path)?;
         if self.file.try_lock().is_ok() {
-            // Before others read whose it was.
+            // Before peers read the name of the previous leader.
             write_name(&mut self.file)?;
         } else if is_leader_gone(&self.path) {
             self.file = self.replace(data_dir)?;
@@ -115,7 +115,7 @@ fn is_leader_gone(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// A lock that somebody else keeps, and the process that the file names.
+    /// A lock that another process holds, and the process that the file names.
     fn locked_by(own: &Path, process: &Process) -> File {
         let mut file = open_rw(&own.join("evictor")).unwrap();
         file.lock().unwrap();

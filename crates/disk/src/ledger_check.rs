@@ -1,8 +1,9 @@
-//! The tier's side of the [ledger](crate::ledger): what it counts, and when it counts anew.
+//! Keeps the [ledger](crate::ledger) right: counts the tier's own changes, and decides when to
+//! recount.
 //!
-//! The ledger's total is never too low; here it is kept from staying too high. A process alone in
+//! The ledger's total is never too low; this module keeps it from staying too high. A process alone in
 //! the directory corrects it at once when it finds a file gone. Among several it waits for a record
-//! that another process removed the chunk; where none comes, and wherever else the total may be
+//! that a peer removed the chunk. Without such a record, and wherever else the total may be
 //! wrong, it compares the total with the directory, without a lock, and recounts where they differ.
 
 use std::collections::HashMap;
@@ -21,34 +22,35 @@ use crate::mover::Mover;
 use crate::name;
 use crate::shared::Shared;
 
-/// The most chunks found gone that are remembered until a record explains them.
+/// The most missing chunks that are remembered until a record explains them.
 const LOST_MAX: usize = 4096;
 /// How long such a record may take.
 const RECORD_WITHIN: Duration = Duration::from_secs(2);
-/// A total that differs from the directory by this part of the cap is wrong also while others
-/// change both.
+/// A total that differs from the directory by this part of the cap is wrong even while peers change
+/// both.
 const NOISE: u64 = 128;
-/// How many entries of the index are compared with a census before other users of the index get it.
+/// How many entries are compared with a count while the index is locked.
 const COMPARED_AT_ONCE: usize = 4096;
 
-/// What a tier knows of how right the ledger is.
+/// Whether the ledger may be wrong, as far as this process can tell.
 #[derive(Debug, Default)]
 pub struct LedgerCheck {
-    /// Held while files get or lose names and the ledger follows; a recount waits until none does.
+    /// Held for reading while files get or lose names and the ledger follows. A recount takes it for
+    /// writing.
     motion: RwLock<()>,
     /// The total may be wrong.
     suspect: AtomicBool,
-    /// Other processes have the directory open, as of the last look.
+    /// Peers have the directory open, as checked last.
     has_peers: AtomicBool,
-    /// The generation in which the index has just the chunks that the ledger counts, as long as no
-    /// other process opens the directory.
+    /// The generation in which the index has exactly the chunks that the ledger counts, as long as no
+    /// peer opens the directory.
     matched: Mutex<Option<Generation>>,
-    /// Chunks that were found gone without a record.
+    /// Chunks whose files are missing without a record.
     lost: Mutex<HashMap<Digest, Instant>>,
 }
 
 impl LedgerCheck {
-    /// At the start: `recounted` where this process counted the directory alone.
+    /// The state at the start. `recounted` where this process counted the directory alone.
     pub fn new(recounted: Option<Recounted>, has_peers: bool) -> Self {
         let it = LedgerCheck { has_peers: AtomicBool::new(has_peers), ..LedgerCheck::default() };
         *lock(&it.matched) = recounted.map(|recounted| recounted.generation);
@@ -56,18 +58,18 @@ impl LedgerCheck {
         it
     }
 
-    /// Held by the caller while it moves, makes or deletes files that the ledger counts. Not to be
-    /// asked for twice by one thread.
+    /// A guard to hold while files that the ledger counts are moved, created or deleted. One thread
+    /// must not hold two.
     pub fn moving(&self) -> RwLockReadGuard<'_, ()> {
         self.motion.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The total may be wrong: it is compared soon.
+    /// Notes that the total may be wrong: it is compared soon.
     pub fn suspect(&self) {
         self.suspect.store(true, Ordering::Relaxed);
     }
 
-    /// Another process removed the chunk, and counted it.
+    /// Notes that a peer removed the chunk, and released its bytes.
     pub fn explained(&self, digest: &Digest) {
         if self.has_peers.load(Ordering::Relaxed) {
             lock(&self.lost).remove(digest);
@@ -80,8 +82,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<M: Mover> Shared<M> {
-    /// Counts `bytes` in the ledger if they fit below the cap, and `make` makes their unfinished
-    /// file. A ledger that cannot be used grants nothing.
+    /// Counts `bytes` in the ledger if they fit below the cap and `make` creates their unfinished
+    /// file. A ledger that fails grants nothing.
     pub fn claim_bytes(&self, bytes: u64, make: &mut dyn FnMut() -> bool) -> Claimed {
         self.ledger.claim(bytes, self.capacity_bytes, make).unwrap_or_else(|e| {
             self.failed("cannot use the ledger", &e);
@@ -89,7 +91,7 @@ impl<M: Mover> Shared<M> {
         })
     }
 
-    /// Counts `bytes` less, of files that went after `since` was asked.
+    /// Releases the bytes of files that were deleted after `since` was read.
     pub fn uncount(&self, bytes: u64, since: Generation) {
         if bytes > 0
             && let Err(e) = self.ledger.release(bytes, since)
@@ -98,12 +100,12 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// A chunk of `bytes` that the index had is gone, and this process did not delete it. Alone in
-    /// the directory, and where no other process has changed the ledger meanwhile, this process
-    /// knows that the ledger counts it, and corrects that. The caller holds
-    /// [`moving`](LedgerCheck::moving) since it took the chunk from the index.
+    /// Notes a missing file that this process did not delete. If this process is alone, and no peer
+    /// changed the ledger meanwhile, the ledger still counts the file, and its bytes are released.
+    /// Otherwise a record must explain it. The caller holds [`moving`](LedgerCheck::moving) since it
+    /// removed the chunk from the index.
     pub fn lost(&self, digest: &Digest, bytes: u64) {
-        // There a sweep counts.
+        // In a foreign layout the sweep counts.
         if self.data_dir.foreign().is_some() || self.data_dir.is_read_only() {
             return;
         }
@@ -114,7 +116,7 @@ impl<M: Mover> Shared<M> {
             };
             match self.data_dir.if_alone(|| matched.map_or(Ok(()), &mut release)) {
                 Ok(true) if is_released => return,
-                // A process came, removed it perhaps, and went.
+                // A peer came and went, and may have removed the file.
                 Ok(true) => *lock(&self.ledger_check.matched) = None,
                 Ok(is_alone) => self.ledger_check.has_peers.store(!is_alone, Ordering::Relaxed),
                 Err(e) => self.failed("cannot correct the ledger", &e),
@@ -139,24 +141,23 @@ impl<M: Mover> Shared<M> {
         self.ledger_check.suspect.load(Ordering::Relaxed)
     }
 
-    /// Learns whether other processes have the directory open.
+    /// Checks whether peers have the directory open.
     pub fn detect_peers(&self) -> io::Result<()> {
         let is_alone = self.data_dir.if_alone(|| Ok(()))?;
         let had = self.ledger_check.has_peers.swap(!is_alone, Ordering::Relaxed);
         if had && is_alone {
-            // Now the index and the ledger can be brought into agreement for good.
+            // From now on the index and the ledger can agree exactly.
             self.ledger_check.suspect();
             *lock(&self.ledger_check.matched) = None;
         }
         Ok(())
     }
 
-    /// Brings changes that wait into the ledger; recounts a damaged one, and opens anew one that
-    /// fails.
+    /// Writes pending changes to the ledger. Recounts a damaged ledger, and reopens one that fails.
     pub fn share_ledger(&self) -> io::Result<()> {
         match self.ledger.fold() {
             Err(e) if is_damage(&e) => self.recount(false),
-            // Put off: a process that is stopped has it.
+            // Postponed: a stopped process holds the lock.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(e),
             Err(_) => {
                 self.ledger.reopen(&self.data_dir.own())?;
@@ -166,10 +167,10 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Compares the ledger with the directory, and recounts if it is wrong. Small differences while
-    /// others are at work are none.
+    /// Compares the ledger with the directory, and recounts if they differ. Small differences are
+    /// ignored while peers change both.
     pub fn check_ledger(&self) {
-        // There the sweep counts.
+        // In a foreign layout the sweep counts.
         if self.data_dir.foreign().is_some() {
             return;
         }
@@ -197,15 +198,15 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Counts what lies there, while no process is granted anything: in any case, or else only
-    /// where the ledger is damaged.
+    /// Counts the directory while no process is granted space: `always`, or only where the ledger is
+    /// damaged.
     pub fn recount(&self, always: bool) -> io::Result<()> {
         let still = self.ledger_check.motion.write().unwrap_or_else(PoisonError::into_inner);
         let mut chunks = Vec::new();
         let count = || {
-            let census = self.data_dir.count()?;
-            chunks = census.chunks;
-            Ok(census.bytes)
+            let counted = self.data_dir.count()?;
+            chunks = counted.chunks;
+            Ok(counted.bytes)
         };
         let Some(Recounted { before, after, generation }) = self.ledger.recount(always, count)?
         else {
@@ -218,15 +219,14 @@ impl<M: Mover> Shared<M> {
         }
         drop(still);
         if before != Some(after) {
-            tracing::warn!(tier = %self.caps.name, before, after, "the ledger did not count what lies there; counted anew");
+            tracing::warn!(tier = %self.caps.name, before, after, "the ledger differed from the directory; recounted");
         }
         self.space_queue.notify();
         self.listeners.notify();
         Ok(())
     }
 
-    /// Takes chunks from the index that a census did not see and that are not there: the ledger
-    /// does not count them.
+    /// Removes chunks from the index whose files are missing and were not counted.
     fn forget_uncounted(&self, counted: &[(Digest, u64)]) {
         let mut next = Some(SlotCursor::default());
         while let Some(cursor) = next {
@@ -249,28 +249,28 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Clears what processes that died left unfinished, and counts it no more. Answers whether
-    /// there was anything.
+    /// Removes the unfinished files of dead processes, and releases their bytes. Returns whether any
+    /// process had died.
     pub fn remove_stale(&self) -> bool {
         let since = self.ledger.generation();
         let removed_stale = self.data_dir.remove_stale().unwrap_or_else(|e| {
-            self.fault(format!("cannot clear what dead processes left: {e}"));
+            self.fault(format!("cannot remove the files of dead processes: {e}"));
             RemovedStale::default()
         });
         if removed_stale.dirs == 0 {
             return false;
         }
         self.uncount(removed_stale.bytes, since);
-        // What they had claimed and not yet allocated is found by a recount.
+        // Claims without allocated files are found by a recount.
         self.ledger_check.suspect();
-        // They may have published or deleted chunks and died before they could append that.
+        // A process may have died between publishing a chunk and appending its record.
         if self.data_dir.foreign().is_none() {
             self.changes.append_lost();
         }
         true
     }
 
-    /// A chunk that we know lies there with a length `other` too: the newer stays.
+    /// Deletes the older of a chunk's files of two lengths: that of the index and `other`.
     pub fn resolve_duplicate(&self, digest: &Digest, other: u64) {
         let _one = self.name(digest);
         let Some(IndexEntry { mut chunk, .. }) = self.index().known(digest) else { return };

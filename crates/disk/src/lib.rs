@@ -1,10 +1,10 @@
-//! The engine of a tier that lives in a directory: what lies where, how it is published, how a load
-//! proves every byte.
+//! The engine of a tier in a directory: names, formats and publishing of files, and loads that verify
+//! every byte.
 //!
 //! [`Disk`] is a whole [`Tier`](kvtier_core::Tier), generic over a [`Mover`] that moves leases to
 //! and from open files. It owns the names, the [`footer`], the index and its eviction, the
-//! process's corner for unfinished files, and the quarantine. It knows nothing of io_uring or GPUs.
-//! A directory may also hold the files of another program, in its [`Layout`].
+//! process's staging directory, and the quarantine. It does not depend on io_uring or GPUs. A
+//! directory may also hold the files of another program, in its [`Layout`].
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -8,8 +8,8 @@ use crate::layout::Foreign;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
-/// Answers a lookup: the index first, for what it does not know `ask`, which may ask the directory
-/// what another process wrote. `None` when `ask` gives up.
+/// Answers a lookup from the index. Calls `ask` for each key that the index lacks; `ask` may read
+/// the directory, and returns `None` to give up the lookup.
 pub fn lookup<M: Mover>(
     shared: &Shared<M>,
     keys: &[Key],
@@ -43,7 +43,7 @@ pub fn lookup<M: Mover>(
             let until = shared.now_ms().saturating_add(ttl_ms);
             let mut index = shared.index();
             index.expire_holds(shared.now_ms());
-            // What went between looking and holding is a miss after all.
+            // A chunk that was evicted between lookup and hold is a miss.
             let gone: HashSet<Digest> =
                 hits.extract_if(.., |digest| index.get(digest).is_none()).collect();
             for (_, presence) in
@@ -65,8 +65,8 @@ pub fn lookup<M: Mover>(
     Some(Ok(LookedUp::new(found, hold)))
 }
 
-/// Answers a lookup that has to ask the directory, or to read much of what others changed. A hold
-/// whose answer is not awaited any more is released.
+/// Answers a lookup that must read the directory, or many records of peers. Releases the hold if the
+/// caller no longer waits for the answer.
 pub fn look<M: Mover>(
     shared: &Shared<M>,
     keys: &[Key],
@@ -88,8 +88,7 @@ pub fn look<M: Mover>(
     }
 }
 
-/// Removes keys that nobody holds; those of other processes too, and of a key the files of every
-/// length.
+/// Removes keys without holds, with their files of every length. Chunks of peers are removed too.
 pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Reply<Removed>) {
     let mut counts = Removed::default();
     shared.follow_changes();
@@ -113,7 +112,7 @@ pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Reply<Removed>
             }
             kvtier_index::RemoveOutcome::Held => counts.held += 1,
             _ => {
-                // A victim's file goes with it.
+                // Eviction deletes the file of a victim.
                 let is_leaving = index.is_evicting(key.digest());
                 drop(index);
                 match !is_leaving && shared.delete_unknown(key, lengths) {
@@ -127,11 +126,11 @@ pub fn remove<M: Mover>(shared: &Shared<M>, keys: &[Key], answer: Reply<Removed>
 }
 
 impl<M: Mover> Shared<M> {
-    /// The lengths of the files that lie there of these keys. Two processes may have saved one key
-    /// with two lengths, and each knows only its own.
+    /// The lengths of all files of these keys. Two processes may have saved one key with two lengths,
+    /// and the index of each has only its own.
     fn files_of(&self, keys: &[Key]) -> HashMap<Digest, Vec<u64>> {
         let mut lengths: HashMap<Digest, Vec<u64>> = HashMap::new();
-        // There a key has one name, whatever the length.
+        // In a foreign layout a key has one name for all lengths.
         if self.data_dir.foreign().is_some() {
             return lengths;
         }
@@ -140,13 +139,13 @@ impl<M: Mover> Shared<M> {
             Ok(files) => files
                 .into_iter()
                 .for_each(|(digest, len)| lengths.entry(digest).or_default().push(len)),
-            Err(e) => self.failed("cannot list the files of chunks that are to be removed", &e),
+            Err(e) => self.failed("cannot list the files of the chunks to remove", &e),
         }
         lengths
     }
 
-    /// Deletes the files of a chunk that the index does not take: its bytes failed their checks,
-    /// and could not be set aside. Answers whether there was one.
+    /// Deletes the files of a chunk that the index lacks, such as corrupt files that could not be
+    /// quarantined. Returns whether one existed.
     fn delete_unknown(&self, key: &Key, lengths: &[u64]) -> bool {
         let digest = key.digest();
         let deleted = match self.data_dir.foreign() {
@@ -162,8 +161,8 @@ impl<M: Mover> Shared<M> {
         deleted > 0
     }
 
-    /// Deletes the files of a chunk of a foreign layout that the index does not know. Answers
-    /// whether there were any.
+    /// Deletes the files of a foreign layout's chunk that the index lacks. Returns whether one
+    /// existed.
     fn delete_foreign(&self, foreign: &Foreign, digest: &Digest) -> bool {
         let _one = self.name(digest);
         // Saved again meanwhile.
@@ -174,7 +173,7 @@ impl<M: Mover> Shared<M> {
         match self.data_dir.delete(digest, 0) {
             Ok(there) => {
                 if there {
-                    // Whether the ledger counted it is not known: a sweep counts anew.
+                    // The ledger may or may not count the file: a sweep recounts.
                     foreign.request_sweep(|request| request.now = true);
                     self.append_change(Record::Remove(*digest));
                 }
@@ -187,8 +186,7 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Deletes a file of a chunk that the index knows with another length, or not at all. Answers
-    /// whether it was there.
+    /// Deletes a chunk's file of a length that the index lacks. Returns whether it existed.
     fn delete_other(&self, digest: &Digest, len: u64) -> bool {
         let _one = self.name(digest);
         // Saved again meanwhile, with this one.

@@ -7,7 +7,7 @@ use kvtier_key::Digest;
 /// The unit of direct I/O in bytes: payloads are padded to it, and a footer is one.
 pub const PAGE: u64 = 4096;
 
-/// The longest payload in bytes that a name can tell of; what says more is no name of ours.
+/// The longest payload in bytes that a name can state. A name that states more is not a chunk's.
 pub const LEN_MAX: u64 = 1 << 44;
 
 /// The length in bytes of the file that holds a payload of `len` bytes: payload, padding, footer.
@@ -32,8 +32,8 @@ pub fn shard(root: &Path, shard: u8) -> PathBuf {
     root.join(format!("{shard:02x}"))
 }
 
-/// Reads a chunk's file name back; `None` for any other name, also one that spells the same chunk
-/// in another way.
+/// Parses a chunk's file name. `None` for any other name, also for another spelling of the same
+/// chunk.
 pub fn parse(name: &str) -> Option<(Digest, u64)> {
     let (hex, len) = name.split_once('-')?;
     let canonical = |s: &str| !s.bytes().any(|b| b.is_ascii_uppercase() || b == b'+');

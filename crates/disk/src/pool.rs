@@ -8,7 +8,7 @@ use std::time::Instant;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Which work a job is part of: somebody waits for a read, nobody for a write.
+/// The kind of a job: a caller waits for a read, but rarely for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// Loads and lookups.
@@ -17,12 +17,12 @@ pub enum Lane {
     Write,
 }
 
-/// How many reads go before a write that waits.
+/// How many reads may run before a write that waits.
 const READS_BEFORE_A_WRITE: u32 = 8;
 
-/// A few threads for what blocks: open, allocate, rename, unlink. Its queue is bounded by the
-/// tier's gate, which lets in no more ops than it has places; each op has at most one job here at a
-/// time. Reads go first, without starving writes.
+/// A few threads for blocking calls: open, allocate, rename, unlink. The tier's gate bounds the
+/// queue: each admitted operation has at most one job here. Reads go first, without starving
+/// writes.
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -31,11 +31,11 @@ pub struct Pool {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// How long jobs have waited for a thread, all together. Measured, so on the machine's clock.
+    /// How long all jobs together have waited for a thread, by the machine's clock.
     waited_us: AtomicU64,
-    /// Where the thread waits that only reads.
+    /// Wakes the thread that runs only reads.
     reads: Condvar,
-    /// Where the others wait.
+    /// Wakes the other threads.
     work: Condvar,
 }
 
@@ -43,9 +43,9 @@ struct Shared {
 struct Queue {
     reads: VecDeque<(Instant, Job)>,
     writes: VecDeque<(Instant, Job)>,
-    /// Reads that went since the last write did.
+    /// Reads since the last write.
     reads_in_a_row: u32,
-    /// The thread that only reads sleeps, and nobody called it yet.
+    /// The thread that runs only reads sleeps, and was not woken yet.
     reader_idle: bool,
     closed: bool,
 }
@@ -55,7 +55,7 @@ impl Pool {
         let shared = Arc::<Shared>::default();
         let spawn = |n| {
             let theirs = Arc::clone(&shared);
-            // One for reads alone: whatever writes wait for, what is there can be loaded.
+            // One thread runs only reads, so that loads continue while all writes block.
             let writes = n > 0 || threads == 1;
             std::thread::Builder::new()
                 .name(format!("{name}-{n}"))
@@ -65,8 +65,8 @@ impl Pool {
         Ok(Pool { shared, threads: Mutex::new(threads) })
     }
 
-    /// Will run `job`; after [`close`](Pool::close) drops it, and with it the op's slot, which
-    /// answers `Closed`.
+    /// Queues `job`. After [`close`](Pool::close) it is dropped, and with it the operation's slot,
+    /// which answers `Closed`.
     pub fn push(&self, lane: Lane, job: impl FnOnce() + Send + 'static) {
         let mut queue = self.shared.lock();
         if queue.closed {
@@ -79,11 +79,11 @@ impl Pool {
         }
         let reader = lane == Lane::Read && std::mem::take(&mut queue.reader_idle);
         drop(queue);
-        let bell = if reader { &self.shared.reads } else { &self.shared.work };
-        bell.notify_one();
+        let wake = if reader { &self.shared.reads } else { &self.shared.work };
+        wake.notify_one();
     }
 
-    /// How many microseconds jobs have waited for a thread, all together.
+    /// How many microseconds all jobs together have waited for a thread.
     pub fn waited_us(&self) -> u64 {
         self.shared.waited_us.load(Ordering::Relaxed)
     }
@@ -129,7 +129,7 @@ impl Shared {
                 Some((since, job)) => {
                     drop(queue);
                     self.waited_us.fetch_add(since.elapsed().as_micros() as u64, Ordering::Relaxed);
-                    // A panic ends one op (its slot answers `Closed`), never the pool.
+                    // A panic ends one operation (its slot answers `Closed`), never the pool.
                     if catch_unwind(AssertUnwindSafe(job)).is_err() {
                         tracing::error!("a job of the directory tier panicked");
                     }
@@ -168,13 +168,13 @@ mod tests {
         pool.push(Lane::Write, move || {
             let _ = wait.recv();
         });
-        let (tell, hear) = sync_channel(100);
+        let (sender, receiver) = sync_channel(100);
         for n in 0..100 {
-            let tell = tell.clone();
+            let sender = sender.clone();
             pool.push(Lane::Write, || {});
-            pool.push(Lane::Read, move || tell.send(n).unwrap());
+            pool.push(Lane::Read, move || sender.send(n).unwrap());
         }
-        assert_eq!(hear.iter().take(100).count(), 100, "while no write goes on");
+        assert_eq!(receiver.iter().take(100).count(), 100, "while no write goes on");
         drop(go);
         pool.close();
     }
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn reads_go_first_and_starve_no_write() {
         let pool = Pool::start("test", 1).unwrap();
-        let (tell, hear) = sync_channel(100);
+        let (sender, receiver) = sync_channel(100);
         let (go, wait) = sync_channel::<()>(1);
         let (began, begun) = sync_channel(100);
         pool.push(Lane::Write, move || {
@@ -191,16 +191,16 @@ mod tests {
         });
         begun.recv().unwrap();
         let push = |lane, n: u32| {
-            let tell = tell.clone();
-            pool.push(lane, move || tell.send(n).unwrap());
+            let sender = sender.clone();
+            pool.push(lane, move || sender.send(n).unwrap());
         };
         push(Lane::Write, 100);
         push(Lane::Write, 101);
         (0..2 * READS_BEFORE_A_WRITE).for_each(|n| push(Lane::Read, n));
         drop(go);
         pool.close();
-        drop(tell);
-        let order: Vec<u32> = hear.iter().collect();
+        drop(sender);
+        let order: Vec<u32> = receiver.iter().collect();
         let first = READS_BEFORE_A_WRITE as usize;
         assert_eq!((order[0], order[first], order[2 * first + 1]), (0, 100, 101), "{order:?}");
         assert!(order.iter().filter(|n| **n < 100).is_sorted());

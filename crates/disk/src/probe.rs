@@ -8,35 +8,38 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use crate::data_dir::{self, Scratch};
 use crate::kind_of;
 
-/// What a file system can do for a directory tier.
+/// The abilities of a file system that matter to a directory tier.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Medium {
     /// Whether files can be opened for direct I/O.
     pub direct: bool,
-    /// What direct I/O wants memory and offsets to be multiples of, in bytes, where the file
-    /// system says so.
+    /// The alignment in bytes that direct I/O needs of memory and of offsets, where the file system
+    /// reports it.
     pub direct_align: Option<(u32, u32)>,
-    /// Whether files can be made that have no name yet.
+    /// Whether files without a name can be created (`O_TMPFILE`).
     pub unnamed: bool,
-    /// Whether files take attributes of ours.
+    /// Whether files keep user attributes.
     pub attributes: bool,
     /// Whether a file can replace another in one step, and the two be swapped.
     pub rename_swaps: bool,
-    /// Whether room can be set aside for a file.
+    /// Whether space can be allocated for a file.
     pub fallocates: bool,
     /// Whether locks work.
     pub locks: bool,
-    /// Whether it is this machine's own.
+    /// Whether locks on it concern this machine alone.
     pub local: bool,
-    /// All bytes, and those free for us.
+    /// All bytes, and those that this user may still write.
     pub bytes: (u64, u64),
     /// Free inodes; 0 where the file system does not count them.
     pub inodes_free: u64,
 }
 
 impl Medium {
-    /// Tries everything in a directory of its own below `path`, and removes it again.
+    /// Tries everything in a scratch directory below `path`, and removes it.
+    ///
+    /// # Errors
+    /// The directory cannot be created or written.
     pub fn probe(path: &Path) -> Result<Self, Error> {
         let failed = |e: io::Error| {
             let what = format!("cannot probe {}", path.display());
@@ -77,11 +80,11 @@ impl Medium {
     }
 }
 
-/// Multiples for (memory, offsets) of direct I/O; `None` where the file system or the kernel does
-/// not say.
+/// Alignments of (memory, offsets) for direct I/O; `None` where the file system or the kernel does
+/// not report them.
 fn direct_align(path: &Path) -> Option<(u32, u32)> {
     let found = statx(CWD, path, AtFlags::empty(), StatxFlags::DIOALIGN).ok()?;
-    let told = found.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
-    (told && found.stx_dio_offset_align > 0)
+    let is_reported = found.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    (is_reported && found.stx_dio_offset_align > 0)
         .then_some((found.stx_dio_mem_align, found.stx_dio_offset_align))
 }

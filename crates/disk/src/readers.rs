@@ -3,23 +3,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtier_key::Digest;
 
-/// Which chunks are being read by this process: their files are deleted when their time comes, but
-/// not written over.
+/// The chunks that this process reads now. Their files may be deleted, but not written over.
 #[derive(Debug, Default)]
 pub struct Readers(Mutex<HashMap<Digest, u32>>);
 
-/// Somebody reads a chunk, until this is dropped.
+/// Marks a chunk as being read, until it is dropped.
 #[derive(Debug)]
 pub struct Reading(Arc<Readers>, Digest);
 
 impl Readers {
-    /// Begins to read.
+    /// Marks a chunk as being read.
     pub fn enter(self: &Arc<Self>, digest: Digest) -> Reading {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(digest).or_default() += 1;
         Reading(Arc::clone(self), digest)
     }
 
-    /// Whether anybody reads it.
+    /// Whether a load reads the chunk now.
     pub fn has(&self, digest: &Digest) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(digest)
     }

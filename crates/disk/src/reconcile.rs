@@ -1,5 +1,10 @@
-//! What other processes publish and delete, taken over from the [change log](crate::changes) into
-//! the index.
+//! Applies what peers publish and delete to the index, from the [change log](crate::changes) or from
+//! a listing of the directory.
+//!
+//! A record is only a hint: before the index changes, the file system is asked for the file. So a
+//! record may be read twice, in any order, or after the file changed again. Where records are
+//! missing, [`reconcile`](Shared::reconcile) compares the whole index with a listing, and then reads
+//! the log again from where it was when the listing began.
 
 use kvtier_core::Event;
 use kvtier_index::Chunk;
@@ -13,35 +18,34 @@ use crate::shared::Shared;
 /// The most bytes of records that a lookup reads on its caller's thread; more are read on a thread
 /// of the tier.
 const INLINE_BYTES_MAX: u64 = 64 << 10;
-/// How many files the index takes in before other users of the index get it.
+/// How many files are entered while the index is locked.
 const ENTERED_AT_ONCE: usize = 4096;
-/// How many entries of the index are compared with a listing before other users of the index get
-/// it.
+/// How many entries are compared with a listing while the index is locked.
 const COMPARED_AT_ONCE: usize = 4096;
 
 impl<M: Mover> Shared<M> {
-    /// Whether a chunk of another process can be found by its name alone: then a lookup asks for
-    /// each name. Otherwise the change log says which chunks there are.
+    /// Whether a lookup asks the file system for each name, because chunks of peers can be found only
+    /// by their names. Otherwise the change log lists them.
     pub fn asks_names(&self) -> bool {
         self.data_dir.foreign().is_some() || !self.changes.is_prompt()
     }
 
-    /// The same as [`follow_changes`](Self::follow_changes) on a caller's thread. Answers whether
-    /// the index has all that the directory has; where much is new, nothing is read.
+    /// The same as [`follow_changes`](Self::follow_changes) on a caller's thread. Returns whether the
+    /// index agrees with the directory; where many records are new, none is read.
     pub fn follow_few_changes(&self) -> bool {
         !self.asks_names() && self.follow_up_to(INLINE_BYTES_MAX).is_complete
     }
 
-    /// Appends to the change log that a chunk was published or deleted. In a layout of another
-    /// program, which has no such log, names are asked for.
+    /// Appends to the change log that a chunk was published or deleted. Foreign layouts have no such
+    /// log.
     pub fn append_change(&self, record: Record) {
         if self.data_dir.foreign().is_none() {
             self.changes.append(record);
         }
     }
 
-    /// Takes over what others published and deleted until now. No chunk's [name](Shared::name) is
-    /// held.
+    /// Applies what peers published and deleted until now. The caller holds no chunk's
+    /// [name](Shared::name).
     pub fn follow_changes(&self) -> FollowOutcome {
         self.follow_up_to(u64::MAX)
     }
@@ -61,10 +65,10 @@ impl<M: Mover> Shared<M> {
                 FollowOutcome { records: followed.records, is_complete }
             }
             Err(e) => {
-                // Each lookup tries again: once is enough for the log.
+                // Each lookup tries again; one report is enough.
                 if begins_to_fail {
                     self.fault(format!(
-                        "cannot read what other processes changed: {e}; the directory is listed instead"
+                        "cannot read the change log: {e}; the directory is listed instead"
                     ));
                 }
                 FollowOutcome::default()
@@ -84,7 +88,7 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// A chunk that another process says it published: taken in if its file is there.
+    /// Enters a chunk that a peer published, if its file exists.
     fn follow_insert(&self, mut chunk: Chunk) {
         let Chunk { digest, len, .. } = chunk;
         let known_len = |digest: &Digest| self.index().known(digest).map(|entry| entry.chunk.len);
@@ -110,9 +114,8 @@ impl<M: Mover> Shared<M> {
         self.learn_length(len);
     }
 
-    /// Brings the index into agreement with a listing of the directory: takes in what it does not
-    /// have and drops what is not there. Answers whether that succeeded; only then a miss of
-    /// the change log is settled.
+    /// Compares the index with a listing of the directory: enters new files and drops missing ones.
+    /// Returns whether that succeeded; only then are missed records settled.
     pub fn reconcile(&self) -> bool {
         let missed = self.changes.missed();
         if let Some(foreign) = self.data_dir.foreign() {
@@ -133,8 +136,8 @@ impl<M: Mover> Shared<M> {
         listed.sort_unstable();
         self.apply_listing(&listed);
         self.drop_unlisted(&listed);
-        // What changed while the directory was listed may be taken in or dropped wrongly: its
-        // records are read again.
+        // Chunks that changed during the listing may be entered or dropped wrongly: their records
+        // are read again.
         self.changes.rewind(position);
         self.follow_changes();
         self.changes.settle(missed);
@@ -142,7 +145,7 @@ impl<M: Mover> Shared<M> {
         true
     }
 
-    /// Takes in files that the index does not have.
+    /// Enters files that the index lacks.
     fn apply_listing(&self, listed: &[(Digest, u64)]) {
         let mut to_compare = Vec::new();
         for some in listed.chunks(ENTERED_AT_ONCE) {
@@ -152,8 +155,8 @@ impl<M: Mover> Shared<M> {
                     _ if index.is_suspect(&digest) => to_compare.push((digest, len)),
                     _ if index.is_evicting(&digest) => {}
                     None => {
-                        // Published a moment ago, or put there by another program: then the ledger
-                        // does not count it.
+                        // Published a moment ago, or written by another program: in that case the
+                        // ledger does not count it.
                         self.ledger_check.suspect();
                         let _ = index.insert(Chunk::new(digest, len, name::file_len(len)));
                         self.listeners.push(Event::Stored { key: digest, len });
@@ -168,7 +171,7 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Drops entries of the index whose files are not there any more.
+    /// Drops entries of the index whose files are missing.
     fn drop_unlisted(&self, listed: &[(Digest, u64)]) {
         let mut next = Some(kvtier_index::SlotCursor::default());
         while let Some(cursor) = next {
@@ -187,11 +190,11 @@ impl<M: Mover> Shared<M> {
     }
 }
 
-/// What following the change log came to.
+/// The result of following the change log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FollowOutcome {
-    /// How many records there were.
+    /// How many records were read.
     pub records: usize,
-    /// The index has all that the directory has.
+    /// The index agrees with the directory.
     pub is_complete: bool,
 }

@@ -26,17 +26,20 @@ use crate::tenants::Tenants;
 use crate::wait_queue::WaitQueue;
 use crate::{DiskConfig, Mover};
 
-/// How many different chunk lengths are tried for a key that another process may have written.
+/// How many different chunk lengths are tried for a key that a peer may have saved.
 const LENGTHS_MAX: usize = 8;
 
-/// The most corrupt files that could not be moved away and are remembered. The chunk of one that is
-/// forgotten stays a miss here until this process saves it.
+/// The most corrupt files that are remembered because they could not be quarantined. The chunk of a
+/// forgotten one stays a miss here until this process saves it.
 pub const CORRUPT_MAX: usize = 4096;
 
-/// How many names can change at a time.
+/// How many locks guard the chunks' names.
 const NAMES: usize = 64;
 
-/// What the jobs of a directory tier work on.
+/// The state of a directory tier, shared by its operations and threads.
+///
+/// Locks are taken in this order: a chunk's [name](Shared::name), [`LedgerCheck::moving`], the
+/// corrupt files, the index. None is held while a listener is notified.
 #[derive(Debug)]
 pub struct Shared<M> {
     pub caps: Caps,
@@ -47,49 +50,50 @@ pub struct Shared<M> {
     pub data_dir: DataDir,
     pub ledger: Ledger,
     pub journal: Journal,
-    /// What all processes published and deleted.
+    /// The log of what all processes published and deleted.
     pub changes: ChangeLog,
     pub tenants: Tenants,
     pub mover: M,
     pub gate: Gate,
     pub counters: Counters,
-    /// Page pairs for [tail | footer], one an op.
+    /// Page pairs for [tail | footer], one for each operation.
     pub tails: Arena,
-    /// Memory for chunks whose own is not aligned.
+    /// Memory for chunks whose own memory is not aligned.
     pub bounce: Arena,
     pub bounce_bytes: usize,
     pub readers: Arc<Readers>,
-    /// Bytes of the quarantine, as of the last look.
+    /// Bytes in quarantine, as counted last.
     pub quarantine_bytes: AtomicU64,
-    /// What chunks look like here.
+    /// The geometry of the directory's chunks.
     pub geometry: Geometry,
-    /// Saves that wait for room below the cap.
+    /// Saves that wait for space below the cap.
     pub space_queue: WaitQueue,
-    /// Ops that wait for `tails` or `bounce`.
+    /// Operations that wait for `tails` or `bounce`.
     pub memory_queue: WaitQueue,
     pub scan_throttle: ScanThrottle,
-    /// How right the ledger is.
+    /// Whether the ledger may be wrong.
     pub ledger_check: LedgerCheck,
-    /// When the medium was full last, although the cap was not reached.
+    /// When the device was full last, below the cap.
     pub full_device: FullDevice,
     pub index: Mutex<Index>,
     names: [Mutex<()>; NAMES],
     /// Locked before the index.
-    corrupt: Mutex<HashMap<Digest, FileId>>,
+    corrupt_files: Mutex<HashMap<Digest, FileId>>,
     lengths: RwLock<Vec<u64>>,
     pub listeners: Listeners,
     pub clock: Clock,
     began: Instant,
     pub last_fault: Mutex<Option<String>>,
-    /// How often `.kvtier` was deleted under us, and made again.
+    /// How often `.kvtier` was deleted under the open tier and created again.
     pub restored: AtomicU64,
-    /// `.kvtier` was made, or can be written for the first time, and not all that follows from it
-    /// has succeeded.
+    /// `.kvtier` was created again or became writable, and not all of the steps that follow have
+    /// succeeded.
     pub restore_is_due: Mutex<bool>,
-    turn: AtomicU64,
+    /// Which length is replaced next.
+    next_length: AtomicU64,
 }
 
-/// What a directory keeps on the medium about itself.
+/// The directory's files besides chunks, opened.
 pub struct DirState {
     pub data_dir: DataDir,
     pub ledger: Ledger,
@@ -97,7 +101,7 @@ pub struct DirState {
     pub journal: Journal,
     pub changes: ChangeLog,
     pub tenants: Tenants,
-    /// Bytes of the quarantine.
+    /// Bytes in quarantine.
     pub quarantine_bytes: u64,
     pub geometry: Geometry,
 }
@@ -149,7 +153,7 @@ impl<M: Mover> Shared<M> {
             full_device: FullDevice::default(),
             index: Mutex::new(index),
             names: [const { Mutex::new(()) }; NAMES],
-            corrupt: Mutex::default(),
+            corrupt_files: Mutex::default(),
             lengths: RwLock::default(),
             listeners: Listeners::default(),
             began: config.clock.now(),
@@ -157,7 +161,7 @@ impl<M: Mover> Shared<M> {
             last_fault: Mutex::default(),
             restored: AtomicU64::new(0),
             restore_is_due: Mutex::new(read_only),
-            turn: AtomicU64::new(0),
+            next_length: AtomicU64::new(0),
         }
     }
 
@@ -170,9 +174,9 @@ impl<M: Mover> Shared<M> {
         BounceMemory { arena: &self.bounce, bytes: self.bounce_bytes }
     }
 
-    /// Held while a file gets or loses its name and the index learns of it, so that of two who
-    /// change one chunk the second sees what the first did. Taken before the index, never on a
-    /// mover's thread.
+    /// Locks a chunk's name. Held while a file gets or loses its name and the index follows, so that
+    /// the second of two concurrent changes of one chunk sees the first. Taken before the index,
+    /// never on a mover's thread.
     pub fn name(&self, digest: &Digest) -> MutexGuard<'_, ()> {
         self.names[digest.as_bytes()[1] as usize % NAMES]
             .lock()
@@ -184,8 +188,8 @@ impl<M: Mover> Shared<M> {
         self.clock.elapsed(self.began).as_millis() as u64
     }
 
-    /// The payload length to show for an entry: where only the file can tell it, that of what the
-    /// file has beside its headers.
+    /// The payload length to report for an entry. Where the index has none, it is the file's length
+    /// without headers.
     pub fn reported_len(&self, chunk: &Chunk) -> u64 {
         if chunk.len > 0 {
             return chunk.len;
@@ -194,8 +198,7 @@ impl<M: Mover> Shared<M> {
         bytes.saturating_sub(self.data_dir.file_len(0))
     }
 
-    /// The payload length of a chunk that the index knows; `None` also where only the file can
-    /// tell.
+    /// The payload length of a chunk in the index; `None` also where the index has no length.
     pub fn known_len(&self, digest: &Digest) -> Option<u64> {
         self.index().get(digest).map(|entry| entry.chunk.len).filter(|len| *len > 0)
     }
@@ -206,16 +209,18 @@ impl<M: Mover> Shared<M> {
             .with_tenant(self.tenants.id(key.namespace().tenant()))
     }
 
-    /// Why a chunk does not fit what others of its kind look like here; `len` is that of a save.
+    /// Why a chunk does not fit the directory's geometry; `len` is the length of a save.
     pub fn misfit(&self, key: &Key, len: Option<u64>) -> Option<Error> {
         self.geometry
             .refusal(&self.data_dir, &self.tenants, key, len)
             .map(|error| error.with_key(*key.digest()))
     }
 
-    /// Notes for everybody what a save of `len` bytes tells of its kind of chunks. `Invalid` when
-    /// others noted something else. A medium that cannot note it now is asked again at the next
-    /// save.
+    /// Notes the geometry of a saved chunk for all processes. A failed write is tried again at the
+    /// next save.
+    ///
+    /// # Errors
+    /// `Invalid` when a peer noted another geometry.
     pub fn learn_geometry(&self, key: &Key, len: u64) -> Result<(), Error> {
         match self.geometry.learn(&self.data_dir, &self.tenants, key, len) {
             Err(e) if e.kind() == ErrorKind::Invalid => {
@@ -229,8 +234,7 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Remembers that chunks of this length exist, so that those of other processes are found by
-    /// name.
+    /// Remembers that chunks of this length exist, so that those of peers are found by name.
     pub fn learn_length(&self, len: u64) {
         if self.lengths.read().unwrap_or_else(PoisonError::into_inner).contains(&len) {
             return;
@@ -239,12 +243,12 @@ impl<M: Mover> Shared<M> {
         if all.len() < LENGTHS_MAX {
             all.push(len);
         } else {
-            all[self.turn.fetch_add(1, Ordering::Relaxed) as usize % LENGTHS_MAX] = len;
+            all[self.next_length.fetch_add(1, Ordering::Relaxed) as usize % LENGTHS_MAX] = len;
         }
     }
 
-    /// ScanThrottle for a chunk that the index does not know: one that another process wrote, of a length
-    /// that `hint` or experience suggests. Takes it into the index.
+    /// Looks on the medium for a chunk that the index lacks, of a length that `hint` or earlier chunks
+    /// suggest, and enters it into the index. Returns its length.
     pub fn find_on_disk(&self, key: &Key, hint: Option<u64>) -> Option<u64> {
         let found = self.find_on_disk_quietly(key, hint);
         self.listeners.notify();
@@ -261,7 +265,7 @@ impl<M: Mover> Shared<M> {
         lengths.sort_unstable();
         lengths.dedup();
         let _one = self.name(key.digest());
-        // What waits for the others of its set is there, and a miss.
+        // A chunk of an incomplete atomic set is stored, and still a miss.
         if self.is_hidden(key.digest()) {
             return None;
         }
@@ -269,7 +273,7 @@ impl<M: Mover> Shared<M> {
         let (len, file) = lengths.into_iter().find_map(find)?;
         self.clear_corrupt_if_replaced(key.digest(), file);
         let mut index = self.index();
-        // A victim's file is still there, and about to be deleted.
+        // A victim's file still exists, and is about to be deleted.
         if index.is_suspect(key.digest()) || index.is_evicting(key.digest()) {
             return None;
         }
@@ -281,13 +285,13 @@ impl<M: Mover> Shared<M> {
         (!hidden).then_some(len)
     }
 
-    /// Whether a chunk that the index knows is a miss because another of its set is not there.
+    /// Whether a chunk in the index is a miss because its atomic set is incomplete.
     fn is_hidden(&self, digest: &Digest) -> bool {
         let index = self.index();
         index.is_known(digest) && index.is_hidden(digest)
     }
 
-    /// A file that the index knows could not be opened: forgets it, unless it is there again.
+    /// Removes a chunk from the index if its file is missing.
     pub fn forget_missing(&self, digest: &Digest, len: u64) {
         let one = self.name(digest);
         if self.data_dir.find(digest, len).is_ok_and(|there| there.is_none()) {
@@ -299,8 +303,8 @@ impl<M: Mover> Shared<M> {
         self.listeners.notify();
     }
 
-    /// The same where another process said that it deleted the file, and has counted that. The
-    /// caller notifies the listeners.
+    /// The same where a peer reported that it deleted the file, and released its bytes. The caller
+    /// notifies the listeners.
     pub fn removed_by_another(&self, digest: &Digest, len: u64) {
         let _one = self.name(digest);
         if self.data_dir.find(digest, len).is_ok_and(|there| there.is_none()) {
@@ -308,9 +312,9 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// The file `seen` under this name failed its checks: distrusts the key and moves the file out
-    /// of the way. `false` when another file has the name by now, or none: then what was read
-    /// is no chunk of anybody's any more.
+    /// Marks a chunk corrupt whose file `seen` failed its checks, and quarantines the file. `false`
+    /// when the name means another file by now, or none: then the checked bytes are no chunk's any
+    /// more.
     pub fn quarantine_corrupt(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
         let was_current = self.quarantine_corrupt_quietly(digest, len, seen);
         self.listeners.notify();
@@ -346,54 +350,51 @@ impl<M: Mover> Shared<M> {
                 );
                 self.clear_corrupt(digest);
             }
-            Err(e) => self.failed(&format!("cannot set the corrupt chunk {digest} aside"), &e),
+            Err(e) => self.failed(&format!("cannot quarantine the corrupt chunk {digest}"), &e),
         }
         true
     }
 
-    /// The bytes of this file are wrong, or cannot be read: the key is a miss as long as its name
-    /// means this file. Its [name](Self::name) is held. Answers whether the index had it.
+    /// Marks a chunk corrupt: it is a miss as long as its name means this file. The caller holds its
+    /// [name](Self::name). Returns whether the index had the chunk.
     pub fn mark_corrupt(&self, digest: &Digest, file: FileId) -> bool {
         let was_known = self.forget(digest, true).is_some();
-        let mut corrupt = self.corrupt();
-        if corrupt.len() >= CORRUPT_MAX {
-            // A save of our own made the others good.
+        let mut corrupt_files = self.corrupt_files();
+        if corrupt_files.len() >= CORRUPT_MAX {
+            // A save of this process replaced the other files.
             let index = self.index();
-            corrupt.retain(|digest, _| index.is_suspect(digest));
+            corrupt_files.retain(|digest, _| index.is_suspect(digest));
         }
-        if corrupt.len() < CORRUPT_MAX || corrupt.contains_key(digest) {
-            corrupt.insert(*digest, file);
+        if corrupt_files.len() < CORRUPT_MAX || corrupt_files.contains_key(digest) {
+            corrupt_files.insert(*digest, file);
         }
         was_known
     }
 
-    /// The key is a miss no more if its name means another `file` now: another process saved the
-    /// chunk again.
+    /// Clears a corrupt chunk if its name means another `file` now: a peer saved the chunk again.
     pub fn clear_corrupt_if_replaced(&self, digest: &Digest, file: FileId) {
-        if self.corrupt().get(digest).is_some_and(|wrong| *wrong != file) {
+        if self.corrupt_files().get(digest).is_some_and(|wrong| *wrong != file) {
             self.clear_corrupt(digest);
         }
     }
 
     fn clear_corrupt(&self, digest: &Digest) {
-        self.corrupt().remove(digest);
+        self.corrupt_files().remove(digest);
         self.index().clear_suspect(digest);
     }
 
-    fn corrupt(&self) -> MutexGuard<'_, HashMap<Digest, FileId>> {
-        self.corrupt.lock().unwrap_or_else(PoisonError::into_inner)
+    fn corrupt_files(&self) -> MutexGuard<'_, HashMap<Digest, FileId>> {
+        self.corrupt_files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the chunk still is that very file, as it was written then. Who could not see the
-    /// bytes of an open file must ask: another process may have taken the name away and written
-    /// over it meanwhile.
+    /// Whether the chunk's name still means this file, unchanged. A load whose bytes the CPU did not
+    /// see must check: a peer may have renamed the file and written over it meanwhile.
     pub fn is_still(&self, digest: &Digest, len: u64, seen: FileId) -> bool {
         matches!(self.data_dir.find(digest, len), Ok(Some(there)) if there == seen)
     }
 
-    /// The index has it, but the medium does not or not in one piece. Its [name](Self::name) is
-    /// held, and listeners are notified by the caller once it is not. Answers what the index
-    /// had.
+    /// Removes a chunk from the index whose file is missing or `corrupt`. The caller holds its
+    /// [name](Self::name), and notifies the listeners after releasing it. Returns the index's entry.
     pub fn forget(&self, digest: &Digest, corrupt: bool) -> Option<Chunk> {
         let mut index = self.index();
         if corrupt {
@@ -418,16 +419,15 @@ impl<M: Mover> Shared<M> {
         *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
     }
 
-    /// Counts a failed system call, and notes when it shows that the file system is read-only: that
-    /// is a state and no fault.
+    /// Counts a failed system call. An error of a read-only file system is noted as a state instead.
     pub fn failed(&self, what: &str, e: &io::Error) {
         if !self.note_read_only(e) {
             self.fault(format!("{what}: {e}"));
         }
     }
 
-    /// Whether the error says that the file system is read-only; then saves are shed from now on,
-    /// until it is writable again.
+    /// Whether the error means a read-only file system. Then saves are shed until it is writable
+    /// again.
     pub fn note_read_only(&self, e: &io::Error) -> bool {
         let is_read_only = e.kind() == io::ErrorKind::ReadOnlyFilesystem;
         if is_read_only {

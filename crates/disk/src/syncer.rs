@@ -3,11 +3,12 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Called with how the sync went.
+/// Called with the result of a sync.
 pub type AfterSync = Box<dyn FnOnce(io::Result<()>) + Send>;
 
-/// A thread that brings to the device, at once, all that was written while it did so the last time.
-/// Bounded by the tier's gate, as each op waits here at most once.
+/// A thread that syncs the file system for many operations at once: those that arrive during a sync
+/// share the next one. The tier's gate bounds the queue, since each operation waits here at most
+/// once.
 pub struct Syncer {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -39,8 +40,8 @@ impl Syncer {
         Ok(Syncer { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Calls `call` when a sync that begins after now has ended. After [`close`](Syncer::close)
-    /// drops it.
+    /// Calls `call` after the next sync that begins from now on. After [`close`](Syncer::close) `call`
+    /// is dropped.
     pub fn after_sync(&self, call: AfterSync) {
         let mut waiting = self.shared.lock();
         if waiting.closed {
@@ -52,7 +53,7 @@ impl Syncer {
         self.shared.work.notify_one();
     }
 
-    /// Serves who waits, then ends the thread.
+    /// Runs a last sync for waiting operations, then ends the thread.
     pub fn close(&self) {
         self.shared.lock().closed = true;
         self.shared.work.notify_one();
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_wait_for_few_syncs_and_hear_how_it_went() {
+    fn many_operations_share_few_syncs_and_get_their_results() {
         let syncs = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&syncs);
         let ((begin, begun), (go, wait)) = (sync_channel(1), sync_channel::<()>(1));
@@ -116,22 +117,22 @@ mod tests {
             _ => Err(io::Error::from_raw_os_error(5)),
         };
         let syncer = Syncer::start("test", slow).unwrap();
-        let (tell, heard) = sync_channel(50);
+        let (sender, results) = sync_channel(50);
         for n in 0..50 {
-            let tell = tell.clone();
-            syncer.after_sync(Box::new(move |synced| tell.send((n, synced.is_ok())).unwrap()));
+            let sender = sender.clone();
+            syncer.after_sync(Box::new(move |synced| sender.send((n, synced.is_ok())).unwrap()));
             if n == 0 {
                 begun.recv().unwrap();
             }
         }
         drop(go);
         syncer.close();
-        drop(tell);
-        let heard: Vec<_> = heard.iter().collect();
-        assert_eq!(heard.len(), 50);
-        assert_eq!(heard[0], (0, true));
+        drop(sender);
+        let results: Vec<_> = results.iter().collect();
+        assert_eq!(results.len(), 50);
+        assert_eq!(results[0], (0, true));
         assert!(
-            heard[1..].iter().all(|(_, synced)| !synced),
+            results[1..].iter().all(|(_, synced)| !synced),
             "each by a sync that began after it asked"
         );
         assert_eq!(syncs.load(Ordering::SeqCst), 2);

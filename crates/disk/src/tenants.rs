@@ -1,7 +1,7 @@
-//! Tenants of a directory. On the medium a tenant is a keyed digest of its name (its cache salt)
-//! and nothing else; the key is made once, by the process that opens the directory first, and lies
-//! in `.kvtier/tenant-key`. A key that is lost or damaged is replaced: the chunks' tenants are
-//! unknown then until the chunks are used again, and nothing else is lost.
+//! Tenants of a directory. On the medium a tenant is only a keyed digest of its name (its cache
+//! salt). The process that opens the directory first creates the key, in `.kvtier/tenant-key`. A key
+//! that is lost or damaged is replaced: the chunks' tenants are unknown then until the chunks are
+//! used again, and nothing else is lost.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind as Io, Write};
@@ -17,21 +17,20 @@ use crate::geometry::hide_tenants;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
-/// Where the key lies, in `.kvtier`.
+/// The key's file name in `.kvtier`.
 const KEY: &str = "tenant-key";
-/// Where builds before had the names of all tenants.
+/// The file in which earlier builds kept the names of all tenants.
 const NAMES_BEFORE: &str = "tenants";
 
-/// The tenants that this process met, and the directory's key.
+/// The tenants of this process's operations, and the directory's key.
 #[derive(Debug)]
 pub struct Tenants(RwLock<Known>);
 
 impl Tenants {
-    /// Reads the directory's key, or makes it. Names in plain text that an earlier build left are
-    /// replaced.
+    /// Reads or creates the directory's key. Replaces names in plain text that an earlier build left.
     ///
     /// # Errors
-    /// Where the manifest cannot be read or written. What is wrong with the key is no error.
+    /// The manifest cannot be read or written. A damaged key is no error.
     pub fn open(data_dir: &DataDir) -> Result<Self, Error> {
         let own = data_dir.own();
         if data_dir.is_read_only() {
@@ -78,25 +77,25 @@ impl Tenants {
         id
     }
 
-    /// Remembers the names of the tenants of these keys; runs of one tenant are looked at once.
+    /// Remembers the tenants' names of these keys. Consecutive keys of one tenant cost one lookup.
     pub fn note_all(&self, keys: &[Key]) {
         let same = |a: &Key, b: &Key| a.namespace().tenant() == b.namespace().tenant();
         keys.chunk_by(same).for_each(|run| _ = self.id(run[0].namespace().tenant()));
     }
 
-    /// What a tenant is called in reports of this process.
+    /// The tenant's name in reports of this process.
     pub fn name(&self, id: TenantId) -> String {
         self.0.read().unwrap_or_else(PoisonError::into_inner).name(id)
     }
 
-    /// How the manifest and errors spell a tenant: `~` and 32 hexadecimal digits; nothing for none.
+    /// The tenant in the manifest and in errors: `~` and 32 hexadecimal digits; empty for none.
     pub fn word(&self, name: &str) -> String {
         let id = self.0.read().unwrap_or_else(PoisonError::into_inner).id(name);
         if id == TenantId::NONE { String::new() } else { format!("~{id}") }
     }
 
-    /// Writes the key again where `.kvtier` was deleted. Where another process did so before, its
-    /// key counts from the next start on.
+    /// Writes the key again after `.kvtier` was deleted. Where a peer was faster, its key is used
+    /// from the next start on.
     pub fn restore(&self, data_dir: &DataDir) -> io::Result<()> {
         let ours = self.0.read().unwrap_or_else(PoisonError::into_inner).key().clone();
         data_dir
@@ -105,7 +104,7 @@ impl Tenants {
     }
 }
 
-/// Whether a word of a manifest is what [`Tenants::word`] answers.
+/// Whether a word of a manifest has the form of [`Tenants::word`].
 pub fn is_word(word: &str) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     word.is_empty()
@@ -114,15 +113,14 @@ pub fn is_word(word: &str) -> bool {
             .is_some_and(|digits| digits.len() == 32 && digits.bytes().all(is_digit))
 }
 
-/// The key that lies there; where there is none, or a damaged one, `new`, which is written if that
-/// is possible.
+/// The stored key. Where it is missing or damaged, `new`, which is written if that is possible.
 fn load_or_create_key(data_dir: &DataDir, new: TenantKey) -> TenantKey {
     let own = data_dir.own();
     let why = match read(&own) {
         Ok(key) => return key,
         Err(e) if e.kind() == Io::NotFound => None,
         Err(e) if internal_files::is_not_a_file(&e) || internal_files::is_unreadable(&e) => Some(e),
-        // It may be a good one.
+        // The key may be intact: it is not replaced.
         Err(e) => {
             let path = own.join(KEY);
             tracing::warn!(
@@ -135,13 +133,13 @@ fn load_or_create_key(data_dir: &DataDir, new: TenantKey) -> TenantKey {
     if let Some(e) = &why {
         let path = own.join(KEY);
         data_dir.note_damage(format!(
-            "{} cannot be used and is replaced ({e}): owner_of chunks there are is unknown until they are used again",
+            "{} cannot be used and is replaced ({e}): the chunks' tenants are unknown until the chunks are used again",
             path.display()
         ));
     }
     match write(data_dir, &new, why.is_none()) {
         Ok(()) => new,
-        // Where locks do not reach, another process may have been faster.
+        // On a file system without locks, a peer may have been faster.
         Err(e) => read(&own).unwrap_or_else(|_| {
             let path = own.join(KEY);
             tracing::warn!(
@@ -160,8 +158,8 @@ fn read(own: &Path) -> io::Result<TenantKey> {
     TenantKey::decode(&bytes).ok_or_else(|| io::Error::new(Io::InvalidData, "it is damaged"))
 }
 
-/// Writes the key so that a crash leaves the old file or the new one, whole. A key that is `first`
-/// does not replace another's.
+/// Writes the key so that a crash leaves the old file or the new one, whole. A `first` key does not
+/// replace that of a peer.
 fn write(data_dir: &DataDir, key: &TenantKey, first: bool) -> io::Result<()> {
     let staging = data_dir.staging()?;
     // The ledger counts nothing for it, as its name says.
@@ -184,8 +182,8 @@ fn write(data_dir: &DataDir, key: &TenantKey, first: bool) -> io::Result<()> {
 }
 
 impl<M: Mover> Shared<M> {
-    /// Whose chunks are not known, or were said to be another's by what was lost since, become
-    /// their tenants' again: a key is its tenant's alone.
+    /// Corrects the tenants of chunks in the index. A key belongs to one tenant, so each use of it
+    /// shows the tenant, also where the stored one is unknown or was lost.
     pub fn assign_tenants<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
         let (mut last, mut adopted) = (None, Vec::new());
         let keys: Vec<(&Key, TenantId)> = keys

@@ -394,9 +394,11 @@ fn delete(own: &Path) {
     }
 }
 
-/// How often the tier says that it made `.kvtier` again.
-fn made_again(tier: &FileTier) -> u64 {
-    let times = |reason: &String| reason.split_once("made again, so often: ")?.1.parse().ok();
+/// How often the tier reports that it created `.kvtier` again.
+fn created_again(tier: &FileTier) -> u64 {
+    let times = |reason: &String| {
+        reason.split_once("deleted and created again, ")?.1.split_once(' ')?.0.parse().ok()
+    };
     tier.status().reasons.iter().find_map(times).unwrap_or(0)
 }
 
@@ -414,28 +416,28 @@ fn when_its_own_directory_is_deleted_it_comes_back() {
     for round in 0..3 {
         delete(&own);
         assert!((0..4).all(|n| !absent(&f, n)), "loads go on");
-        // A save at once, or after the keeper saw it.
+        // A save at once, or after maintenance restored it.
         if round == 1 {
-            f.eventually("the keeper makes it again", || own.join("evictor").exists());
+            f.eventually("maintenance creates it again", || own.join("evictor").exists());
         }
         assert_eq!(f.save(&f.key(100), LEN), Saved::Stored, "round {round}");
         assert_eq!(other.save(&other.key(200), LEN), Saved::Stored, "round {round}");
         f.eventually("the ledger is right again", || ledger(dir.path()) == files_bytes(dir.path()));
         // Not as its last fault, of which there may be another meanwhile.
-        f.eventually("the status says so", || made_again(&tier) > round);
+        f.eventually("the status reports it", || created_again(&tier) > round);
         drop(f.tier.remove(&f.ctx(), f.keys([100, 200])).wait());
         drop(other.tier.remove(&f.ctx(), f.keys([100, 200])).wait());
     }
     drop((tier, f, other));
     let f = open(dir.path(), 8);
     assert!((0..4).all(|n| !absent(&f, n)));
-    // Where it cannot be made again the error says so, and it comes back when it can.
+    // Where it cannot be created again the error names the cause; it returns when it can.
     while fs::write(&own, "in the way").is_err() {
         delete(&own);
     }
     let failed = f.save_with(f.save_op(&f.key(7), LEN)).result.unwrap_err();
     assert!(
-        failed.to_string().contains("`.kvtier` was deleted and cannot be made again"),
+        failed.to_string().contains("`.kvtier` was deleted and cannot be created again"),
         "{failed}"
     );
     fs::remove_file(&own).unwrap();
