@@ -1,4 +1,4 @@
-//! What is done to chunk files, each as few system calls as it takes.
+//! Operations on chunk files, each with as few system calls as possible.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{File, Metadata};
@@ -19,24 +19,24 @@ use super::staging::draft_name;
 use super::{DataDir, StagingDir, internal_files};
 use crate::name;
 
-/// Threads that read the names of a directory together.
+/// Threads that list the shards concurrently.
 const LISTERS: usize = 4;
 
-/// An unfinished file in this process's corner.
+/// An unfinished file in this process's staging directory.
 #[derive(Debug)]
 pub struct Draft {
     staging: Arc<StagingDir>,
     name: String,
 }
 
-/// Which file it is and what was last written to it: a name may come to mean another.
+/// Identifies a file and its last change, since a name may mean another file later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     inode: u64,
     written: (i64, i64),
 }
 
-/// The length with which a chunk stays, and the bytes of its file of another length that went.
+/// The length of a chunk's remaining file, and the bytes of the deleted one.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
     pub len: u64,
@@ -92,8 +92,8 @@ impl DataDir {
         Ok(Draft { name: draft_name(staging.number(), bytes), staging })
     }
 
-    /// Makes an unfinished file for direct writes. It is empty, and its name states the `bytes`
-    /// that are claimed for it in the ledger, under whose lock this is called.
+    /// Creates an empty unfinished file for direct writes. Its name states the `bytes` that are
+    /// claimed for it. The caller holds the ledger's lock.
     pub fn create(&self, bytes: u64) -> io::Result<(Draft, File)> {
         let draft = self.draft(bytes)?;
         let made = direct_or_not(OFlag::O_WRONLY | OFlag::O_CREAT, |flags| {
@@ -102,25 +102,23 @@ impl DataDir {
         made.map(|file| (draft, file))
     }
 
-    /// Gives an unfinished file `len` bytes of room on the medium, which were granted.
+    /// Allocates `len` bytes for an unfinished file, after the ledger granted them.
     pub fn allocate(&self, file: &File, len: u64) -> io::Result<()> {
-        // Without this, direct writes that grow a file wait for one another. Where it is not
-        // supported, they just do.
+        // Without allocation, direct writes that extend a file run one after the other.
         match fallocate(file, FallocateFlags::empty(), 0, len.cast_signed()) {
             Err(e @ (nix::Error::ENOSPC | nix::Error::EDQUOT | nix::Error::EIO)) => Err(e.into()),
             _ => Ok(()),
         }
     }
 
-    /// Whether the file system takes writes, as a small file shows. An error other than that it is
-    /// read-only says nothing of that.
+    /// Whether the file system accepts writes, tested with a small file. Only the error of a
+    /// read-only file system means no.
     pub fn accepts_writes(&self) -> bool {
         let tried = self.create_small(b"?", false).and_then(|probe| self.unlink_draft(&probe));
         !tried.is_err_and(|e| self.has_staging_dir() && e.kind() == Io::ReadOnlyFilesystem)
     }
 
-    /// Makes an unfinished file that holds just these few bytes; with `durable`, they are on the
-    /// device.
+    /// Creates an unfinished file that holds these few bytes; with `durable`, it is synced.
     pub fn create_small(&self, bytes: &[u8], durable: bool) -> io::Result<Draft> {
         let draft = self.draft(0)?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
@@ -143,13 +141,13 @@ impl DataDir {
         }
     }
 
-    /// Gives an unfinished file the name beside a chunk's, whatever had it.
+    /// Publishes an unfinished file as a chunk's sidecar, in the place of an earlier one.
     pub fn publish_sidecar(&self, draft: &Draft, digest: &Digest) -> io::Result<()> {
         let Some(to) = self.sidecar(digest)? else { return self.unlink_draft(draft) };
         Ok(renameat(draft.staging.dir(), draft.name.as_str(), self.dir(), to.as_str())?)
     }
 
-    /// The name beside a chunk's, in a layout that has such.
+    /// The name of a chunk's sidecar, in a layout with headers.
     fn sidecar(&self, digest: &Digest) -> io::Result<Option<String>> {
         let Some(foreign) = self.foreign().filter(|foreign| foreign.layout.has_headers()) else {
             return Ok(None);
@@ -157,10 +155,10 @@ impl DataDir {
         Ok(foreign.layout.sidecar(&self.at(digest, 0)?))
     }
 
-    /// Makes a chunk's file an unfinished one, to be written over: its blocks are there already.
+    /// Renames a chunk's file to an unfinished one, to write over it: its blocks are allocated.
     /// `None` when the chunk has no such file.
     pub fn recycle(&self, digest: &Digest, len: u64) -> io::Result<Option<Draft>> {
-        // Others who read it at this moment do not check what they read.
+        // Programs that read a foreign layout do not verify bytes that are written over meanwhile.
         if self.foreign().is_some() {
             return Ok(None);
         }
@@ -177,7 +175,7 @@ impl DataDir {
         }
     }
 
-    /// Opens an unfinished file for direct writes; `None` when it has not the length wanted.
+    /// Opens an unfinished file for direct writes; `None` when its length is not `len`.
     pub fn reopen(&self, draft: &Draft, len: u64) -> io::Result<Option<File>> {
         let file = direct_or_not(OFlag::O_WRONLY | OFlag::O_NOFOLLOW, |flags| {
             openat(draft.staging.dir(), draft.name.as_str(), flags, Mode::empty())
@@ -185,15 +183,15 @@ impl DataDir {
         Ok((file.metadata()?.len() == len).then_some(file))
     }
 
-    /// Gives an unfinished file a chunk's name, at once and whole. Answers whether another file had
-    /// that name until now.
+    /// Gives an unfinished file a chunk's name, in one step. Returns whether another file had that
+    /// name until now.
     pub fn publish(&self, draft: &Draft, digest: &Digest, len: u64) -> io::Result<bool> {
         let (staging, from, to) = (draft.staging.dir(), draft.name.as_str(), self.at(digest, len)?);
         let rename = |flags| renameat2(staging, from, self.dir(), to.as_str(), flags);
         self.publish_by(&rename, draft, digest, len)
     }
 
-    /// The same, by a call that renames in one step as its flags say, or answers that it cannot.
+    /// The same with `rename`, which applies its flags in one step or fails with `EINVAL`.
     fn publish_by(
         &self,
         rename: &dyn Fn(RenameFlags) -> nix::Result<()>,
@@ -219,36 +217,34 @@ impl DataDir {
             match rename(RenameFlags::RENAME_NOREPLACE) {
                 Ok(()) => return Ok(false),
                 Err(nix::Error::EEXIST) => {}
-                // Somebody removed the shard: once more with a new one, unless it is the unfinished
-                // file that is gone.
-                // Or put something else in its place.
+                // The shard was deleted or replaced: tries once more with a new one. The unfinished
+                // file may be gone instead.
                 Err(nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP)
                     if !std::mem::replace(&mut made_shard, true) =>
                 {
                     self.make_folder(digest)?;
                 }
-                // A file system that cannot rename and tell in one step.
+                // The file system has no `RENAME_NOREPLACE`.
                 Err(nix::Error::EINVAL) => {
                     let replaced = self.find(digest, len)?.is_some();
                     return over().map(|was_file| was_file && replaced);
                 }
                 Err(e) => return Err(e.into()),
             }
-            // Swapped, not replaced: another process may take the old file away at this moment, and
-            // one of us must know that it did.
+            // Exchanged, not replaced: a peer may delete the old file at this moment, and exactly one
+            // of both must count that.
             match rename(RenameFlags::RENAME_EXCHANGE) {
                 Ok(()) => return Ok(self.clear_swapped(draft)),
                 Err(nix::Error::ENOENT) => {}
-                // A file system that can tell but not swap.
+                // The file system has no `RENAME_EXCHANGE`.
                 Err(nix::Error::EINVAL) => return over(),
                 Err(e) => return Err(e.into()),
             }
         }
     }
 
-    /// Clears what had a chunk's name until now, and has that of the unfinished file. The chunk is
-    /// published, whatever becomes of this. Answers whether it was a file: nobody counts a
-    /// directory.
+    /// Deletes what had the chunk's name before, and has the unfinished file's name now. The chunk is
+    /// published even if this fails. Returns whether it was a file: directories are not counted.
     fn clear_swapped(&self, draft: &Draft) -> bool {
         match unlinkat(draft.staging.dir(), draft.name.as_str(), UnlinkatFlags::NoRemoveDir) {
             Err(nix::Error::EISDIR) => {
@@ -259,13 +255,13 @@ impl DataDir {
                 }
                 false
             }
-            // What is left goes with the corner.
+            // What remains is removed with the staging directory.
             _ => true,
         }
     }
 
-    /// Removes an empty directory that has the name of a file of ours; one with anything in it is
-    /// kept below `.kvtier`.
+    /// Removes an empty directory that has a chunk's name. A directory with contents is moved below
+    /// `.kvtier`.
     fn move_directory_away(&self, path: &Path) -> io::Result<()> {
         match std::fs::remove_dir(path) {
             Err(e) if e.kind() == Io::DirectoryNotEmpty => {
@@ -281,10 +277,10 @@ impl DataDir {
         }
     }
 
-    /// Brings a chunk's name to the device.
+    /// Syncs a chunk's name to the device.
     pub fn sync_name(&self, digest: &Digest) -> io::Result<()> {
         let folder = self.folder(digest);
-        // In a foreign layout its directories may be new too.
+        // In a foreign layout the directories above may be new too.
         let above = folder
             .ancestors()
             .take_while(|dir| self.foreign.is_some() && dir.starts_with(&self.root))
@@ -294,7 +290,7 @@ impl DataDir {
             .try_for_each(|dir| File::open(dir)?.sync_all())
     }
 
-    /// Brings everything written to this file system to the device.
+    /// Syncs the whole file system to the device.
     pub fn sync_all(&self) -> io::Result<()> {
         Ok(nix::unistd::syncfs(self.dir())?)
     }
@@ -307,8 +303,8 @@ impl DataDir {
     /// Deletes a chunk's file. `false` when there was none.
     pub fn delete(&self, digest: &Digest, len: u64) -> io::Result<bool> {
         let Some(at) = found_only(self.at(digest, len))? else { return Ok(false) };
-        // First, so that nobody finds what is about to go, and nothing is left that no listing
-        // finds.
+        // First: LMCache must not find a chunk that is being deleted, and no listing finds a sidecar
+        // without a chunk.
         self.delete_sidecar(digest)?;
         match unlinkat(self.dir(), at.as_str(), UnlinkatFlags::NoRemoveDir) {
             Ok(()) => Ok(true),
@@ -317,7 +313,7 @@ impl DataDir {
         }
     }
 
-    /// Deletes the file beside a chunk's, if there is one.
+    /// Deletes a chunk's sidecar, if it exists.
     pub fn delete_sidecar(&self, digest: &Digest) -> io::Result<()> {
         let Some(beside) = self.sidecar(digest)? else { return Ok(()) };
         match unlinkat(self.dir(), beside.as_str(), UnlinkatFlags::NoRemoveDir) {
@@ -326,13 +322,12 @@ impl DataDir {
         }
     }
 
-    /// Which file a chunk's name means now; `None` for none.
+    /// The file that a chunk's name means now; `None` for none.
     pub fn find(&self, digest: &Digest, len: u64) -> io::Result<Option<FileId>> {
         Ok(self.stat(digest, len)?.map(|stat| FileId::of_stat(&stat)))
     }
 
-    /// The bytes of a chunk's file as it lies there, with those of the one beside it; `None` for
-    /// none.
+    /// The bytes of a chunk's files on the medium, sidecar included; `None` for none.
     pub fn bytes_on_disk(&self, digest: &Digest, len: u64) -> io::Result<Option<u64>> {
         Ok(self
             .stat(digest, len)?
@@ -359,8 +354,10 @@ impl DataDir {
         if self.foreign.is_some() { self.head_bytes() + len } else { name::file_len(len) }
     }
 
-    /// Where a chunk's file lies, from the root on. In a foreign layout a name that nobody told is
-    /// `NotFound`.
+    /// The path of a chunk's file relative to the root.
+    ///
+    /// # Errors
+    /// `NotFound` in a foreign layout for a key whose name was neither listed nor learned.
     pub fn at(&self, digest: &Digest, len: u64) -> io::Result<String> {
         match self.foreign() {
             None => Ok(name::relative(digest, len)),
@@ -368,7 +365,7 @@ impl DataDir {
         }
     }
 
-    /// The directory in which a chunk's file lies.
+    /// The directory of a chunk's file.
     pub(super) fn folder(&self, digest: &Digest) -> PathBuf {
         match self.foreign() {
             None => name::shard(&self.root, digest.as_bytes()[0]),
@@ -379,9 +376,8 @@ impl DataDir {
         }
     }
 
-    /// Of a chunk's files of two lengths, which two processes wrote that did not know of each
-    /// other, deletes the older. Should both be gone, `known` is said to stay: who loads it
-    /// finds out.
+    /// Deletes the older of a chunk's files of two lengths, which two processes saved concurrently.
+    /// Where both are gone, returns `known`; a load then finds that it is missing.
     pub fn keep_newer(&self, digest: &Digest, known: u64, other: u64) -> io::Result<Kept> {
         let written = |len| Ok::<_, io::Error>(self.find(digest, len)?.map(|file| file.written));
         let stays = if written(other)? > written(known)? { other } else { known };
@@ -394,8 +390,8 @@ impl DataDir {
         Ok(Kept { len: stays, gone_bytes })
     }
 
-    /// All names where a foreign layout has its files, from the root on, in no order; names that
-    /// are no text are left out.
+    /// All file names of a foreign layout, relative to the root, in no order. Names that are not UTF-8
+    /// are left out.
     pub fn foreign_names(&self, mut each: impl FnMut(&str) -> io::Result<()>) -> io::Result<()> {
         self.names_below("", self.foreign().map_or(0, |foreign| foreign.layout.depth()), &mut each)
     }
@@ -410,7 +406,7 @@ impl DataDir {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let path = if dir.is_empty() { "." } else { dir };
         let mut listed = match Dir::openat(self.dir(), path, flags, Mode::empty()) {
-            // No directory, or gone by now.
+            // Not a directory, or deleted meanwhile.
             Err(nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP)
                 if !dir.is_empty() =>
             {
@@ -430,9 +426,8 @@ impl DataDir {
         below.iter().try_for_each(|dir| self.names_below(dir, depth - 1, each))
     }
 
-    /// All chunks of our layout by name, in no order: nothing is opened and nothing is asked of any
-    /// file. Several threads read, because the medium is slow to answer one; `each` is called
-    /// on this one.
+    /// All chunks of layout `kvtier` by name, in no order, without opening a file. Several threads
+    /// read directories, because the medium is slow for one; `each` is called on this thread.
     pub fn list(&self, mut each: impl FnMut(Digest, u64)) -> io::Result<()> {
         self.list_inodes(|listed| each(listed.digest, listed.len))
     }
@@ -461,7 +456,7 @@ impl DataDir {
         })
     }
 
-    /// The files of these chunks in our layout, of any length.
+    /// The files of these chunks in layout `kvtier`, of any length.
     pub fn files_of(&self, digests: &[Digest]) -> io::Result<Vec<(Digest, u64)>> {
         let shards: BTreeSet<u8> = digests.iter().map(|digest| digest.as_bytes()[0]).collect();
         let wanted: HashSet<&Digest> = digests.iter().collect();
@@ -481,7 +476,7 @@ impl DataDir {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut dir =
             match Dir::openat(self.dir(), format!("{shard:02x}").as_str(), flags, Mode::empty()) {
-                // Gone, or a link to itself, behind which nothing is.
+                // Deleted, or a link to itself.
                 Err(nix::Error::ENOENT | nix::Error::ELOOP) => return Ok(Vec::new()),
                 other => other?,
             };
@@ -496,8 +491,7 @@ impl DataDir {
     }
 }
 
-/// Whether a directory of this name may be one of those that are called after the first characters
-/// of a hash.
+/// Whether a directory's name may be the first characters of a hash.
 pub fn is_head_of_hash(name: &str) -> bool {
     (1..=2).contains(&name.chars().count()) && !name.starts_with('.')
 }
@@ -514,8 +508,8 @@ fn direct_or_not(
     flags: OFlag,
     open: impl Fn(OFlag) -> nix::Result<std::os::fd::OwnedFd>,
 ) -> io::Result<File> {
-    // Without blocking: what lies there may be a pipe, whose other end never comes. For files it
-    // means nothing.
+    // Without blocking: the name may be a pipe's, whose other end never opens. Regular files ignore
+    // the flag.
     let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     match open(flags | OFlag::O_DIRECT) {
         Err(nix::Error::EINVAL) => Ok(open(flags)?.into()),
@@ -523,7 +517,7 @@ fn direct_or_not(
     }
 }
 
-/// Whether the error says that the medium has no room.
+/// Whether the error means a full device.
 pub fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), Io::StorageFull | Io::QuotaExceeded)
 }
@@ -533,11 +527,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_names_cannot_be_swapped_the_new_file_replaces_the_old_one() {
+    fn a_new_file_replaces_the_old_one_where_names_cannot_be_exchanged() {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = DataDir::open(dir.path(), None).unwrap();
         let digest = Digest::derive("test", b"x");
-        // What a file system can do: tell and swap, tell only, neither.
+        // Flags that a file system has: both, the first, none.
         for able in [RenameFlags::all(), RenameFlags::RENAME_NOREPLACE, RenameFlags::empty()] {
             for replaced in [false, true] {
                 let (draft, _) = data_dir.create(8192).unwrap();

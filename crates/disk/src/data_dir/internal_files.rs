@@ -36,7 +36,7 @@ use std::io::{self, ErrorKind as Io, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::exists_is_fine;
+use super::ignore_existing;
 
 /// The files that have a fixed name, and the drafts that become one of them. `tenants` is of
 /// earlier builds.
@@ -246,12 +246,12 @@ fn is_file_name(name: &OsStr) -> bool {
 /// Makes `.kvtier` and the directories below it that are missing.
 pub fn make_dirs(own: &Path) -> io::Result<()> {
     make_own(own)?;
-    DIRS.iter().try_for_each(|dir| create_dir(own, &own.join(dir)).or_else(exists_is_fine))
+    DIRS.iter().try_for_each(|dir| create_dir(own, &own.join(dir)).or_else(ignore_existing))
 }
 
 /// Makes `.kvtier` itself, unless it exists.
 pub fn make_own(own: &Path) -> io::Result<()> {
-    create_dir(own, own).or_else(exists_is_fine)
+    create_dir(own, own).or_else(ignore_existing)
 }
 
 /// Makes a directory; one below `.kvtier` for its owner alone.
@@ -273,7 +273,7 @@ pub fn make_dir(own: &Path, dir: &Path) -> io::Result<Option<String>> {
         return Ok(None);
     }
     let said = clear_name(own, dir, |kind| !kind.is_dir(), "was no directory")?;
-    create_dir(own, dir).or_else(exists_is_fine)?;
+    create_dir(own, dir).or_else(ignore_existing)?;
     Ok(said)
 }
 

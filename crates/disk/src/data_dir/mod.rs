@@ -1,5 +1,20 @@
-//! A tier's directory on disk: its manifest, its 256 shards, this process's own corner for
-//! unfinished files, and the quarantine.
+//! A tier's directory: its manifest, its 256 shards, the staging directory of this process, and the
+//! quarantine.
+//!
+//! # The registration lock
+//!
+//! Processes come and go while others have the directory open. Whatever depends on which processes
+//! live happens under one lock, the file `.kvtier/door`: a process registers (creates its staging
+//! directory), removes those of dead processes, writes the manifest, creates the change log, or acts
+//! because it is alone. Without the lock, one process could take a staging directory that is being
+//! created for an abandoned one.
+//!
+//! The lock is held for a few file operations. A process that is stopped with it must not stop the
+//! others, so each wait is bounded; what could not be done is tried again later. Time in which the
+//! waiting thread itself did not run does not count as waiting.
+//!
+//! The lock is released by an explicit unlock, not only by closing the file: a child that this
+//! process forked meanwhile has the file open too.
 
 pub mod byte_count;
 mod file_system;
@@ -38,41 +53,41 @@ use self::manifest::Found;
 use self::shards::make_shards;
 use crate::layout::{Foreign, Layout};
 
-/// How long somebody may register or clear before the others give up waiting for it.
+/// How long a process waits for the registration lock.
 pub const REGISTRATION_WAIT_MAX: Duration = Duration::from_secs(3);
-/// How long who opens the directory waits, which else is refused: several may come at once, each of
-/// which makes files and directories on a medium that may be busy. Only who is frozen keeps the
-/// door longer.
+/// The same when the directory is opened, which fails after that. Several processes may open it at
+/// once, each of which creates files and directories on a medium that may be busy. Only a stopped
+/// process holds the lock longer.
 pub const OPEN_WAIT_MAX: Duration = Duration::from_secs(15);
 /// The most reports of damage that are kept for the status.
 const DAMAGE_MAX: usize = 16;
-/// The pauses between two tries to lock: each is twice as long as the one before.
+/// The pauses between two tries to lock. Each is twice as long as the last.
 const LOCK_PAUSE_MIN: Duration = Duration::from_micros(20);
 const LOCK_PAUSE_MAX: Duration = Duration::from_millis(3);
 
-/// A directory that is open, and this process's place in it.
+/// An open directory, and this process's registration in it.
 #[derive(Debug)]
 pub struct DataDir {
     root: PathBuf,
-    /// The root, open: names are short and the way to them is not walked again for each chunk.
+    /// The root, open: paths are relative to it, so that each call resolves a short name.
     dir: RwLock<Arc<OwnedFd>>,
     /// `None` while the directory has been read-only since it was opened.
     staging: RwLock<Option<Arc<StagingDir>>>,
     read_only: AtomicBool,
-    /// What the manifest said last, to write it again should somebody delete it.
-    said: Mutex<Manifest>,
-    /// The cap with which this process has it open, once it said so.
+    /// The manifest as read or written last, to write it again after it was deleted.
+    last_manifest: Mutex<Manifest>,
+    /// The cap with which this process registered.
     cap: OnceLock<u64>,
-    /// What dead processes had left here; the ledger may count it.
+    /// What dead processes left, removed when the directory was opened. The ledger may count it.
     pub removed_stale: RemovedStale,
-    /// What a foreign layout needs; `None` for ours.
+    /// The state of a foreign layout; `None` for layout `kvtier`.
     foreign: Option<Arc<Foreign>>,
-    /// What was found damaged here and repaired, for the status.
+    /// Damage that was found and repaired, for the status.
     damage: Mutex<Vec<String>>,
 }
 
 impl DataDir {
-    /// Opens or creates the directory, clears what dead processes left unfinished, and registers
+    /// Opens or creates the directory, removes the unfinished files of dead processes, and registers
     /// this process.
     pub fn open(root: &Path, foreign: Option<Foreign>) -> Result<Self, Error> {
         let at = |what: &str, path: &Path| {
@@ -94,12 +109,10 @@ impl DataDir {
         scratch::sweep(root);
         internal_files::make_own(&own).map_err(at("create", &own))?;
         let mut damage = repair_within(&own, OPEN_WAIT_MAX).map_err(at("create", &own))?;
-        // One process at a time registers or clears, so that nobody takes a corner being made for
-        // an abandoned one.
         let registration =
             lock_registration_within(&own, OPEN_WAIT_MAX).map_err(at("lock", &own.join("door")))?;
         damage.extend(manifest::agree(root, &own, layout)?);
-        let said = Manifest::read(root, layout)?;
+        let last_manifest = Manifest::read(root, layout)?;
         if !layout.is_foreign() {
             damage.extend(
                 make_shards(root, &own).map_err(at("create the 256 directories of", root))?,
@@ -111,13 +124,13 @@ impl DataDir {
             StagingDir::create(&own.join("tmp")).map_err(at("write to", &own.join("tmp")))?;
         let dir = File::open(root).map_err(at("open", root))?;
         drop(registration);
-        let data_dir = DataDir::new(root, dir.into(), said, foreign);
+        let data_dir = DataDir::new(root, dir.into(), last_manifest, foreign);
         *data_dir.staging.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(staging));
         damage.into_iter().for_each(|found| data_dir.note_damage(found));
         Ok(DataDir { removed_stale, ..data_dir })
     }
 
-    /// Opens a directory that can only be read: nothing is made, nobody registers.
+    /// Opens a directory that can only be read: creates nothing and registers no process.
     fn open_read_only(
         root: &Path,
         layout: Layout,
@@ -126,31 +139,31 @@ impl DataDir {
         let failed = |e: io::Error| {
             Error::new(kind_of(&e), format!("cannot open {}", root.display())).with_source(e)
         };
-        // Files of another program may lie there without a manifest of ours.
-        let said = if layout.is_foreign()
+        // The files of another program need no manifest.
+        let last_manifest = if layout.is_foreign()
             && !internal_files::exists(&root.join(".kvtier/manifest")).map_err(failed)?
         {
             Manifest { layout, ..Manifest::default() }
         } else {
             Manifest::read(root, layout)?
         };
-        manifest::refuse_layout(root, said.layout, layout)?;
+        manifest::refuse_layout(root, last_manifest.layout, layout)?;
         let dir = File::open(root).map_err(failed)?;
         tracing::warn!(
             "{} is mounted read-only: chunks are loaded from it and none are saved",
             root.display()
         );
-        let data_dir = DataDir::new(root, dir.into(), said, foreign);
+        let data_dir = DataDir::new(root, dir.into(), last_manifest, foreign);
         Ok(DataDir { read_only: AtomicBool::new(true), ..data_dir })
     }
 
-    fn new(root: &Path, dir: OwnedFd, said: Manifest, foreign: Option<Foreign>) -> Self {
+    fn new(root: &Path, dir: OwnedFd, last_manifest: Manifest, foreign: Option<Foreign>) -> Self {
         DataDir {
             root: root.to_owned(),
             dir: RwLock::new(Arc::new(dir)),
             staging: RwLock::new(None),
             read_only: AtomicBool::new(false),
-            said: Mutex::new(said),
+            last_manifest: Mutex::new(last_manifest),
             cap: OnceLock::new(),
             removed_stale: RemovedStale::default(),
             foreign: foreign.map(Arc::new),
@@ -158,7 +171,7 @@ impl DataDir {
         }
     }
 
-    /// Notes for log and status that something was damaged, and what was done about it.
+    /// Reports damage and its repair, in the log and the status.
     pub fn note_damage(&self, found: String) {
         tracing::warn!("{found}");
         let mut damage = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,12 +180,12 @@ impl DataDir {
         }
     }
 
-    /// What was found damaged since the directory was opened.
+    /// The damage found since the directory was opened.
     pub fn damage(&self) -> Vec<String> {
         self.damage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the directory can only be read, as of the last look.
+    /// Whether the directory can only be read, as noted last.
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Relaxed)
     }
@@ -199,29 +212,30 @@ impl DataDir {
         &self.root
     }
 
-    /// What a foreign layout needs; `None` for ours.
+    /// The state of a foreign layout; `None` for layout `kvtier`.
     pub fn foreign(&self) -> Option<&Foreign> {
         self.foreign.as_deref()
     }
 
-    /// The directory's own affairs.
+    /// The directory `.kvtier`.
     pub fn own(&self) -> PathBuf {
         self.root.join(".kvtier")
     }
 
-    /// Clears what processes that died since left unfinished.
+    /// Removes the staging directories of processes that died since.
     pub fn remove_stale(&self) -> io::Result<RemovedStale> {
         let _registration = lock_registration(&self.own())?;
         staging::remove_stale(&self.own().join("tmp"))
     }
 
-    /// Does something while no other process registers or clears.
+    /// Runs `work` under the registration lock.
     pub fn with_registration_lock<T>(&self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let _registration = lock_registration(&self.own())?;
         work()
     }
 
-    /// Does something for which nobody may come meanwhile; told whether nobody else is there.
+    /// The same while the directory is being opened, with a longer wait. `work` gets whether this
+    /// process is alone.
     pub fn with_registration_lock_at_open<T>(
         &self,
         work: impl FnOnce(bool) -> io::Result<T>,
@@ -230,17 +244,19 @@ impl DataDir {
         work(live_names(&self.own().join("tmp"))?.len() == 1)
     }
 
-    /// Does something if no other process has the directory open, and while none can open it.
-    /// Answers whether it was done.
+    /// Runs `work` under the registration lock if no peer has the directory open. Returns whether it
+    /// ran.
     pub fn if_alone(&self, work: impl FnOnce() -> io::Result<()>) -> io::Result<bool> {
         let _registration = lock_registration(&self.own())?;
         let is_alone = live_names(&self.own().join("tmp"))?.len() <= 1;
         if is_alone { work().map(|()| true) } else { Ok(false) }
     }
 
-    /// Takes `capacity_bytes` for the directory's cap and writes it down. `Invalid` for one below
-    /// what is noted there, and below the `used` bytes that lie there, unless `shrink` says
-    /// that they may be deleted.
+    /// Writes `capacity_bytes` into the manifest as the directory's cap.
+    ///
+    /// # Errors
+    /// `Invalid` for a cap below both the noted one and the `used` bytes, unless `shrink` allows that
+    /// chunks are deleted.
     pub fn agree_on_cap(
         &self,
         capacity_bytes: u64,
@@ -263,8 +279,8 @@ impl DataDir {
         })
     }
 
-    /// Changes the manifest in one step, while nobody else does; waits at most `most` for those.
-    /// Answers what it says then.
+    /// Changes the manifest in one step, under the registration lock, for which it waits at most
+    /// `most`. Returns the new manifest.
     pub fn edit_manifest(
         &self,
         most: Duration,
@@ -276,8 +292,9 @@ impl DataDir {
             Error::new(kind_of(&e), what).with_cause(e, "check its permissions and free space")
         };
         if self.is_read_only() {
-            // The same refusals; nobody writes it down.
-            let mut manifest = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            // The same errors; nothing is written.
+            let mut manifest =
+                self.last_manifest.lock().unwrap_or_else(PoisonError::into_inner).clone();
             return edit(&mut manifest).map(|()| manifest);
         }
         let _registration = lock_registration_within(&own, most).map_err(fail)?;
@@ -287,12 +304,12 @@ impl DataDir {
         if manifest != before || !is_written {
             manifest.write(&own).map_err(fail)?;
         }
-        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = manifest.clone();
+        *self.last_manifest.lock().unwrap_or_else(PoisonError::into_inner) = manifest.clone();
         Ok(manifest)
     }
 
-    /// What the manifest says and `true`; where it was lost or damaged since, what it said last and
-    /// `false`. The door is locked.
+    /// The stored manifest and `true`; where it was lost or damaged since, the last one and `false`.
+    /// The caller holds the registration lock.
     fn manifest_or_last(&self, own: &Path) -> Result<(Manifest, bool), Error> {
         let why = match Manifest::find(&self.root)? {
             Found::Whole(manifest) => return Ok((manifest, true)),
@@ -300,41 +317,41 @@ impl DataDir {
             Found::Damaged(why) => why,
         };
         let path = own.join("manifest");
-        // Where it cannot be put away, the one that is written in its place may still replace it.
+        // Where it cannot be renamed, the new manifest may still replace it.
         let renamed = internal_files::rename_damaged_because(own, &path, &why);
         self.note_damage(
             renamed.unwrap_or_else(|_| format!("{} {why}; it is written again", path.display())),
         );
-        Ok((self.said.lock().unwrap_or_else(PoisonError::into_inner).clone(), false))
+        Ok((self.last_manifest.lock().unwrap_or_else(PoisonError::into_inner).clone(), false))
     }
 
-    /// This process's corner.
+    /// This process's staging directory.
     ///
     /// # Errors
-    /// `ReadOnlyFilesystem` where none could be made yet.
+    /// `ReadOnlyFilesystem` where none could be created yet.
     pub fn staging(&self) -> io::Result<Arc<StagingDir>> {
         let staging = self.staging.read().unwrap_or_else(PoisonError::into_inner);
         staging.clone().ok_or_else(|| Io::ReadOnlyFilesystem.into())
     }
 
-    /// Whether this process ever could write here.
+    /// Whether this process could ever write here.
     pub fn has_staging_dir(&self) -> bool {
         self.staging.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 }
 
-/// Repairs `.kvtier`, one process at a time: what is renamed may be the file that the others have
-/// locked, or are about to lock. Waits at most `most` for those.
+/// Repairs `.kvtier`, one process at a time: a renamed file may be the one that peers have locked,
+/// or are about to lock. Waits at most `most` for them.
 fn repair_within(own: &Path, most: Duration) -> io::Result<Vec<String>> {
     let dir = File::open(own)?;
     match lock_within(&dir, most) {
         Err(e) if e.kind() == Io::WouldBlock => {
             let what =
-                format!("another process keeps {} locked: see who has it open", own.display());
+                format!("another process keeps {} locked: find it with `fuser`", own.display());
             return Err(io::Error::new(Io::WouldBlock, what));
         }
-        // Network file systems lock no directories. There each name is looked at just before it is
-        // renamed, and no more.
+        // Network file systems lock no directories. There each name is only checked just before it
+        // is renamed.
         _ => {}
     }
     let repaired = internal_files::repair(own);
@@ -343,13 +360,13 @@ fn repair_within(own: &Path, most: Duration) -> io::Result<Vec<String>> {
     repaired
 }
 
-/// A corner for somebody who opens no tier.
+/// Registers a process that opens no tier: creates its staging directory.
 pub fn register(own: &Path) -> io::Result<StagingDir> {
     let _registration = lock_registration(own)?;
     StagingDir::create(&own.join("tmp"))
 }
 
-/// The kind of error a failed system call is to the caller.
+/// The kind of a failed system call's error.
 pub fn kind_of(e: &io::Error) -> ErrorKind {
     match e.kind() {
         Io::PermissionDenied | Io::ReadOnlyFilesystem => ErrorKind::Denied,
@@ -359,8 +376,7 @@ pub fn kind_of(e: &io::Error) -> ErrorKind {
     }
 }
 
-/// The door's lock. Unlocked when this is dropped, not only closed: a child that this process
-/// forked meanwhile has the file open too.
+/// The held registration lock; see the [module](self).
 #[derive(Debug)]
 pub struct RegistrationLock(File);
 
@@ -370,12 +386,12 @@ impl Drop for RegistrationLock {
     }
 }
 
-/// Waits until no other process registers or clears, but not for one that is frozen while it does.
+/// Takes the registration lock. Waits at most [`REGISTRATION_WAIT_MAX`].
 fn lock_registration(own: &Path) -> io::Result<RegistrationLock> {
     lock_registration_within(own, REGISTRATION_WAIT_MAX)
 }
 
-/// The same, but waits no longer than `most`.
+/// The same, with a wait of at most `most`.
 pub fn lock_registration_within(own: &Path, most: Duration) -> io::Result<RegistrationLock> {
     let path = own.join("door");
     let registration = open_rw(&path)?;
@@ -384,7 +400,7 @@ pub fn lock_registration_within(own: &Path, most: Duration) -> io::Result<Regist
             let (path, most) = (path.display(), most.as_secs());
             io::Error::new(
                 Io::WouldBlock,
-                format!("another process keeps {path} locked for more than {most} s: see who has it open"),
+                format!("another process keeps {path} locked for more than {most} s: find it with `fuser`"),
             )
         }
         _ => e,
@@ -392,15 +408,14 @@ pub fn lock_registration_within(own: &Path, most: Duration) -> io::Result<Regist
     Ok(RegistrationLock(registration))
 }
 
-/// Locks a file, but waits no longer than `most` for whoever has it: a process that is frozen with
-/// the lock must not stop the others.
+/// Locks a file. Waits at most `most` for the process that holds the lock.
 pub fn lock_within(file: &File, most: Duration) -> io::Result<()> {
     let began = Instant::now();
     lock_by(file, most, || began.elapsed(), std::thread::sleep)
 }
 
-/// The same by this clock. Time in which our own thread stood still is no time in which another
-/// kept the lock: some of it must be pauses after which it was tried again.
+/// The same by this clock. Time in which the waiting thread itself did not run does not count: an
+/// eighth of the time must be pauses that a try followed.
 fn lock_by(
     file: &File,
     most: Duration,
@@ -422,7 +437,7 @@ fn lock_by(
     }
 }
 
-fn exists_is_fine(e: io::Error) -> io::Result<()> {
+fn ignore_existing(e: io::Error) -> io::Result<()> {
     if e.kind() == Io::AlreadyExists { Ok(()) } else { Err(e) }
 }
 
@@ -449,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stood_still_has_not_waited_for_a_lock_and_who_has_gives_up() {
+    fn a_thread_that_did_not_run_has_not_waited_for_a_lock() {
         let dir = tempfile::tempdir().unwrap();
         let (ours, theirs) = (
             open_rw(&dir.path().join("lock")).unwrap(),

@@ -1,4 +1,4 @@
-//! Who else has the directory open: with which cap, and how much they have under way.
+//! The peers that have the directory open, and their caps.
 
 use std::path::Path;
 
@@ -9,19 +9,21 @@ use super::staging::read_cap;
 use super::{DataDir, OPEN_WAIT_MAX, kind_of, live_names};
 
 impl DataDir {
-    /// Says to those who have the directory open, and to those who come, with which cap this
-    /// process does. `Invalid` when theirs is another, unless `shrink` says that chunks may be
-    /// deleted: the smallest cap deletes what the others save.
+    /// Registers the cap with which this process opens the directory, for peers now and later.
+    ///
+    /// # Errors
+    /// `Invalid` when peers have another cap, unless `shrink` allows that chunks are deleted: the
+    /// process with the smallest cap evicts what the others save.
     pub fn join(&self, capacity_bytes: u64, shrink: bool) -> Result<(), Error> {
         let _ = self.cap.set(capacity_bytes);
         if self.is_read_only() {
             return Ok(());
         }
-        let (tmp, failed) =
-            (self.own().join("tmp"), |e| Error::new(kind_of(&e), "cannot register").with_source(e));
+        let tmp = self.own().join("tmp");
+        let failed = |e| Error::new(kind_of(&e), "cannot register").with_source(e);
         let staging = self.staging().map_err(failed)?;
         self.edit_manifest(OPEN_WAIT_MAX, |manifest| {
-            // Whoever is gone is no neighbour.
+            // Dead processes do not count.
             let living = live_names(&tmp).map_err(|e| {
                 Error::new(kind_of(&e), format!("cannot read {}", tmp.display()))
                     .with_cause(e, "check its permissions")
@@ -39,15 +41,15 @@ impl DataDir {
     }
 }
 
-/// The cap of those who have the directory open: the noted one is the last that they agreed on,
-/// unless a dead process noted it.
+/// The cap of the peers. The manifest's cap is the last that they agreed on, unless a dead process
+/// wrote it.
 fn cap_of_others(manifest: &Manifest, caps: &[u64]) -> Option<u64> {
     manifest.capacity_bytes.filter(|noted| caps.contains(noted)).or(caps.iter().min().copied())
 }
 
 fn another_cap(root: &Path, theirs: u64, ours: u64) -> Error {
     let what = format!(
-        "others have {} open with a cap of {theirs} bytes, this opens it with one of {ours}: the smaller would delete what the others keep; \
+        "other processes have {} open with a cap of {theirs} bytes, this one has {ours}: the smaller cap would delete their chunks; \
          give all the same cap, or allow it with `shrink: true` (--shrink)",
         root.display()
     );

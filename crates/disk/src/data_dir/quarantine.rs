@@ -1,5 +1,5 @@
-//! Files that failed a check, kept for a look at what went wrong: few, for a while, and only as
-//! long as nobody needs their room.
+//! The quarantine: files that failed a check, kept for an operator. At most a few, for a week, and
+//! only while no save needs their space.
 
 use std::fs;
 use std::io::{self, ErrorKind as Io};
@@ -23,14 +23,14 @@ pub fn bytes_max(capacity_bytes: u64) -> u64 {
 
 /// One file in quarantine.
 #[derive(Debug)]
-pub struct Kept {
+pub struct QuarantinedFile {
     pub path: PathBuf,
     pub bytes: u64,
     since: SystemTime,
 }
 
-/// All that is in quarantine, what is there longest first.
-pub fn list(own: &Path) -> io::Result<Vec<Kept>> {
+/// All files in quarantine, the oldest first.
+pub fn list(own: &Path) -> io::Result<Vec<QuarantinedFile>> {
     let mut all = Vec::new();
     let entries = match fs::read_dir(own.join("quarantine")) {
         Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => return Ok(all),
@@ -39,10 +39,10 @@ pub fn list(own: &Path) -> io::Result<Vec<Kept>> {
     for entry in entries {
         let entry = entry?;
         match entry.metadata() {
-            // The change of its name is the last change of its inode.
+            // The rename into quarantine was the last change of the inode.
             Ok(meta) => {
                 let since = UNIX_EPOCH + Duration::from_secs(meta.ctime().max(0).cast_unsigned());
-                all.push(Kept { path: entry.path(), bytes: meta.len(), since });
+                all.push(QuarantinedFile { path: entry.path(), bytes: meta.len(), since });
             }
             Err(e) if e.kind() == Io::NotFound => {}
             Err(e) => return Err(e),
@@ -52,8 +52,8 @@ pub fn list(own: &Path) -> io::Result<Vec<Kept>> {
     Ok(all)
 }
 
-/// Moves a file that fails its checks out of the way; where it cannot be kept for a look, deletes
-/// it: damaged and in the way, it is worth less than its room. Answers the bytes that are kept.
+/// Moves a damaged file into quarantine, or deletes it where the quarantine is full. Returns the
+/// bytes that are kept.
 pub fn keep(own: &Path, file: &Path, bytes_max: u64) -> io::Result<u64> {
     let bytes = fs::symlink_metadata(file)?.len();
     let fits = list(own).is_ok_and(|all| {
@@ -70,24 +70,25 @@ pub fn keep(own: &Path, file: &Path, bytes_max: u64) -> io::Result<u64> {
     fs::remove_file(file).map(|()| 0)
 }
 
-/// Renames, but never over another file: that one is counted.
+/// Renames unless the name exists: the ledger counts the file that has it. Returns whether the file
+/// was renamed.
 pub fn move_to_free(from: &Path, to: &Path) -> bool {
     match renameat2(AT_FDCWD, from, AT_FDCWD, to, RenameFlags::RENAME_NOREPLACE) {
-        // A file system that cannot rename and tell in one step.
+        // The file system has no `RENAME_NOREPLACE`.
         Err(nix::Error::EINVAL) => !to.exists() && fs::rename(from, to).is_ok(),
         other => other.is_ok(),
     }
 }
 
-/// What was deleted, and the first failure of what was not.
+/// The bytes that were deleted, and the first failure.
 #[derive(Debug, Default)]
 pub struct Cleared {
     pub bytes: u64,
     pub failed: Option<io::Error>,
 }
 
-/// Deletes what has been there for too long, and the longest of what is too much. What cannot be
-/// deleted stays, and the next goes for it.
+/// Deletes files older than [`AGE_MAX`], and the oldest beyond the limits. Where one cannot be
+/// deleted, the next is.
 pub fn trim(own: &Path, bytes_max: u64, now: SystemTime) -> io::Result<Cleared> {
     let all = list(own)?;
     let (mut files, mut bytes) = (all.len(), all.iter().map(|kept| kept.bytes).sum::<u64>());
@@ -101,7 +102,7 @@ pub fn trim(own: &Path, bytes_max: u64, now: SystemTime) -> io::Result<Cleared> 
     Ok(cleared)
 }
 
-/// Deletes so many that `wanted` bytes are free, or all that can be.
+/// Deletes the oldest files until `wanted` bytes are free, or none is left.
 pub fn free_space(own: &Path, wanted: u64) -> io::Result<Cleared> {
     let mut cleared = Cleared::default();
     for kept in list(own)? {
@@ -114,8 +115,8 @@ pub fn free_space(own: &Path, wanted: u64) -> io::Result<Cleared> {
 }
 
 impl Cleared {
-    /// Answers whether it is gone. What another process deleted, it has counted.
-    fn remove(&mut self, kept: &Kept) -> bool {
+    /// Deletes a file. Returns whether it is gone. A file that a peer deleted is not counted here.
+    fn remove(&mut self, kept: &QuarantinedFile) -> bool {
         match remove(&kept.path) {
             Ok(()) => self.bytes += kept.bytes,
             Err(e) if e.kind() == Io::NotFound => {}
@@ -128,7 +129,7 @@ impl Cleared {
     }
 }
 
-/// A directory that had a chunk's name goes with all that is in it.
+/// Deletes a file, or a directory that had a chunk's name, with its contents.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(e) if e.kind() == Io::IsADirectory => fs::remove_dir_all(path),
@@ -182,14 +183,14 @@ mod tests {
     #[test]
     fn a_directory_in_quarantine_goes_too_and_does_not_stop_the_rest() {
         let own = tempfile::tempdir().unwrap();
-        let aside = own.path().join("quarantine");
-        // None may be kept; more is wanted than there is.
+        let quarantine = own.path().join("quarantine");
+        // No file may stay; more bytes are wanted than there are.
         let trim_now: fn(&Path, u64) -> io::Result<Cleared> =
             |own, max| trim(own, max, SystemTime::now());
         let ways = [(trim_now, 0), (free_space, u64::MAX)];
         for (clear, bytes) in ways {
-            fs::create_dir_all(aside.join("a directory/not empty")).unwrap();
-            fs::write(aside.join("file"), [0; 40]).unwrap();
+            fs::create_dir_all(quarantine.join("a directory/not empty")).unwrap();
+            fs::write(quarantine.join("file"), [0; 40]).unwrap();
             assert!(clear(own.path(), bytes).unwrap().failed.is_none());
             assert!(list(own.path()).unwrap().is_empty());
         }

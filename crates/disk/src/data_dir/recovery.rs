@@ -1,4 +1,4 @@
-//! What a tier does when its directory, or `.kvtier` in it, is taken away under it.
+//! Recovery of an open tier whose directory, or `.kvtier` in it, was moved or deleted.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind as Io};
@@ -9,29 +9,29 @@ use std::sync::{Arc, PoisonError};
 use nix::sys::stat::fstat;
 
 use super::{
-    DataDir, REGISTRATION_WAIT_MAX, StagingDir, exists_is_fine, internal_files, lock_registration,
+    DataDir, REGISTRATION_WAIT_MAX, StagingDir, ignore_existing, internal_files, lock_registration,
     manifest, repair_within, shards::make_shards,
 };
 
-/// What had to be made again.
+/// What was created again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovered {
     /// Nothing.
     Nothing,
     /// `.kvtier`, or what this process needs in it.
     Bookkeeping,
-    /// All: the path leads to another directory now, which has chunks of its own, or none.
+    /// Everything: the path names another directory now, with chunks of its own or none.
     Directory,
 }
 
 impl DataDir {
-    /// Makes `.kvtier` again if somebody deleted it, or what we need in it; and for the first time
-    /// if it could only be read until now. Where the path leads to another directory by now,
-    /// goes on there.
+    /// Creates `.kvtier` again where it, or what this process needs in it, was deleted; also for the
+    /// first time, where it was read-only until now. Where the path names another directory, the
+    /// tier continues there.
     pub fn restore(&self) -> io::Result<Recovered> {
         let is_moved = self.is_moved()?;
-        let (own, mut staging) =
-            (self.own(), self.staging.write().unwrap_or_else(PoisonError::into_inner));
+        let own = self.own();
+        let mut staging = self.staging.write().unwrap_or_else(PoisonError::into_inner);
         let manifest = internal_files::exists(&own.join("manifest"))?;
         let has_staging_dir = staging.as_ref().is_some_and(|staging| staging.exists());
         if manifest && has_staging_dir && !is_moved {
@@ -43,16 +43,16 @@ impl DataDir {
             .into_iter()
             .for_each(|found| self.note_damage(found));
         let _registration = lock_registration(&own)?;
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // Another process may have been faster.
+        let last = self.last_manifest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // A peer may have been faster.
         if !internal_files::exists(&own.join("manifest"))? {
-            said.write(&own)?;
+            last.write(&own)?;
         }
         if root.is_some() {
             let damage =
-                manifest::agree(&self.root, &own, said.layout).map_err(io::Error::other)?;
+                manifest::agree(&self.root, &own, last.layout).map_err(io::Error::other)?;
             damage.into_iter().for_each(|found| self.note_damage(found));
-            if !said.layout.is_foreign() {
+            if !last.layout.is_foreign() {
                 make_shards(&self.root, &own)?
                     .into_iter()
                     .for_each(|found| self.note_damage(found));
@@ -70,7 +70,7 @@ impl DataDir {
         Ok(Recovered::Directory)
     }
 
-    /// Whether the path leads to another directory than the one that is open, or to none.
+    /// Whether the path names another directory than the open one, or none.
     fn is_moved(&self) -> io::Result<bool> {
         let ours = fstat(self.dir().as_fd())?;
         match fs::metadata(&self.root) {
@@ -80,8 +80,8 @@ impl DataDir {
         }
     }
 
-    /// The directory to which the path leads now, made if there is none. Only on the same file
-    /// system: another may be what lies below a mount that is gone, and is not to be filled.
+    /// Opens the directory that the path names now, or creates it. Only on the same file system:
+    /// another one may be the mount point of a file system that is unmounted, and must not be filled.
     fn open_another(&self) -> io::Result<File> {
         let ours = fstat(self.dir().as_fd())?.st_dev;
         let exists = fs::exists(&self.root)?;
@@ -89,13 +89,13 @@ impl DataDir {
             if exists { self.root.as_path() } else { self.root.parent().unwrap_or(&self.root) };
         if fs::metadata(checked)?.dev() != ours {
             let what = format!(
-                "{} was taken away, and another file system is in its place: mount it again, or restart to use the other",
+                "{} is on another file system now: mount the first one again, or restart to use the other",
                 self.root.display()
             );
             return Err(io::Error::new(Io::CrossesDevices, what));
         }
         if !exists {
-            fs::create_dir(&self.root).or_else(exists_is_fine)?;
+            fs::create_dir(&self.root).or_else(ignore_existing)?;
         }
         if self.foreign.is_none() {
             manifest::refuse_foreign(&self.root, &self.own()).map_err(io::Error::other)?;

@@ -1,3 +1,21 @@
+//! Staging directories: `.kvtier/tmp/<host>.<pid>.<start>.<n>`, one for each open tier.
+//!
+//! A process writes its unfinished files only there, and peers treat the directory as the process's
+//! registration. The process holds a kernel lock on the file `alive` in it; the kernel releases the
+//! lock when the process ends, however it ends. So a peer that gets the lock has proof of death, and
+//! may delete the directory and release the bytes of its files.
+//!
+//! The lock alone is not enough in two cases:
+//!
+//! - A child that a process forked shares its locks, and keeps them when the process is killed.
+//!   Therefore `alive` also names the process by pid, start time, namespaces and boot id. A process
+//!   that certainly runs no more is dead, whoever holds the lock.
+//! - On a file system that hosts share, locks may not reach other hosts. There the directory of
+//!   another host is stale only when its `alive` was not touched for a day.
+//!
+//! A name is used once: the start time of the process is part of it, because a container that
+//! restarts has the same pid, and a counter for the tiers of one process.
+
 use std::collections::BTreeSet;
 use std::fs::{self, DirEntry, File, OpenOptions};
 use std::io::{self, ErrorKind as Io};
@@ -13,33 +31,33 @@ use kvtier_core::Clock;
 use super::process::Process;
 use super::{internal_files, is_local, open_rw};
 
-/// A corner of another host is taken for abandoned when its process has not shown itself for so
-/// long: locks may not reach across hosts.
+/// The staging directory of another host is stale when its heartbeat is older than this: locks may
+/// not reach across hosts.
 const OTHER_HOST_DEAD_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// What the file `alive` begins with.
+/// The first line of the file `alive`.
 const ALIVE: &str = "locked while its process lives\n";
-/// The most bytes of it that are read.
+/// The most bytes of `alive` that are read.
 const ALIVE_BYTES_MAX: u64 = 4096;
 
-/// How many corners this process has made.
+/// How many staging directories this process has created.
 static CREATED: AtomicU64 = AtomicU64::new(0);
 
-/// This process's own directory below `.kvtier/tmp`: nobody else writes there while we live.
+/// A tier's directory for unfinished files; see the [module](self). No other process writes there
+/// while this one lives.
 #[derive(Debug)]
 pub struct StagingDir {
     path: PathBuf,
     name: String,
     dir: OwnedFd,
-    /// Held locked while we live, so that others can tell our unfinished files from a dead
-    /// process's.
+    /// Locked while this process lives.
     alive: File,
     next: AtomicU64,
     is_abandoned: AtomicBool,
 }
 
 impl StagingDir {
-    /// Makes this process's corner and locks it.
+    /// Creates the staging directory and locks it.
     pub fn create(tmp: &Path) -> io::Result<Self> {
         loop {
             let n = CREATED.fetch_add(1, Ordering::Relaxed);
@@ -58,18 +76,18 @@ impl StagingDir {
         }
     }
 
-    /// Its name, which no other corner ever had: host, process, when that started, and which of the
-    /// process's tiers.
+    /// Its name, which is used only once: host, process, the process's start, and the number of the
+    /// tier.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The corner, open.
+    /// The directory, open.
     pub fn dir(&self) -> &OwnedFd {
         &self.dir
     }
@@ -79,26 +97,26 @@ impl StagingDir {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether it is still where it was made: somebody may have deleted `.kvtier`.
+    /// Whether it still exists under its name: `.kvtier` may have been deleted.
     pub fn exists(&self) -> bool {
         let there = fs::metadata(self.path.join("alive"));
         there.is_ok_and(|there| self.alive.metadata().is_ok_and(|ours| ours.ino() == there.ino()))
     }
 
-    /// Notes with which cap this process has the directory open, for those who come.
+    /// Writes the cap of this process, for peers that open the directory.
     pub fn write_cap(&self, capacity_bytes: u64) -> io::Result<()> {
         let text = alive_text(Some(capacity_bytes));
         self.alive.write_all_at(text.as_bytes(), 0)?;
         self.alive.set_len(text.len() as u64)
     }
 
-    /// Shows processes of other hosts that we live.
+    /// Shows processes of other hosts that this one lives.
     pub fn heartbeat(&self, clock: &Clock) -> io::Result<()> {
         self.alive.set_modified(clock.wall())
     }
 
-    /// Leaves it behind when it is dropped, as a process that is killed does. A tier that finds it
-    /// lists the directory.
+    /// Leaves the directory behind on drop, as a killed process does. A tier that finds it lists the
+    /// chunks.
     pub fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
     }
@@ -107,7 +125,7 @@ impl StagingDir {
 impl Drop for StagingDir {
     fn drop(&mut self) {
         if self.is_abandoned.load(Ordering::Relaxed) {
-            // Also where a child that this process forked has the file open too.
+            // Unlocked, not only closed: a forked child has the file open too.
             let _ = self.alive.unlock();
         } else {
             let _ = fs::remove_dir_all(&self.path);
@@ -115,28 +133,27 @@ impl Drop for StagingDir {
     }
 }
 
-/// What this process writes into its `alive`.
+/// The text of `alive`.
 fn alive_text(capacity_bytes: Option<u64>) -> String {
     let process = Process::this().map(|process| format!("{}\n", process.text()));
     let cap = capacity_bytes.map(|bytes| format!("cap: {bytes}\n"));
     format!("{ALIVE}{}{}", process.unwrap_or_default(), cap.unwrap_or_default())
 }
 
-/// When this process started, in Unix milliseconds: in a container that starts again the process
-/// number is the same.
+/// When this process started, in Unix milliseconds.
 fn started_ms() -> u64 {
     static STARTED: OnceLock<u64> = OnceLock::new();
     *STARTED.get_or_init(|| started_by_proc().unwrap_or_else(|| Clock::real().unix_ms()))
 }
 
-/// The same from `/proc`; `None` where that is not to be had.
+/// The same from `/proc`; `None` where it cannot be read.
 fn started_by_proc() -> Option<u64> {
     let ticks = Process::this()?.started_ticks;
     let a_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()??.cast_unsigned();
     Some(booted_s()? * 1000 + ticks * 1000 / a_second)
 }
 
-/// When the machine started, in Unix seconds; `None` where `/proc` is not to be had.
+/// When the machine started, in Unix seconds; `None` where `/proc` cannot be read.
 fn booted_s() -> Option<u64> {
     let machine = fs::read_to_string("/proc/stat").ok()?;
     machine.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
@@ -147,7 +164,7 @@ fn host() -> io::Result<String> {
     Ok(host.to_string_lossy().replace(['/', '.'], "_"))
 }
 
-/// The names of the corners whose processes live.
+/// The names of the staging directories whose processes live.
 pub fn live_names(tmp: &Path) -> io::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for staging in staging_dirs(tmp)? {
@@ -159,55 +176,53 @@ pub fn live_names(tmp: &Path) -> io::Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// The cap with which the process of a corner has the directory open; `None` for one that opens no
-/// tier.
+/// The cap of the process with this staging directory; `None` for a process without a tier.
 pub fn read_cap(tmp: &Path, name: &str) -> Option<u64> {
     let bytes = internal_files::read(&tmp.join(name).join("alive"), ALIVE_BYTES_MAX).ok()?;
     String::from_utf8(bytes).ok()?.lines().find_map(|line| line.strip_prefix("cap: ")?.parse().ok())
 }
 
-/// All corners; what is no directory is no corner.
+/// All staging directories. Other files are ignored.
 pub fn staging_dirs(tmp: &Path) -> io::Result<Vec<DirEntry>> {
     let all = fs::read_dir(tmp)?.collect::<io::Result<Vec<_>>>()?;
     Ok(all.into_iter().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).collect())
 }
 
-/// What dead processes left.
+/// The removed staging directories of dead processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RemovedStale {
-    /// How many they were.
+    /// How many were removed.
     pub dirs: usize,
-    /// Bytes that were granted for their unfinished files.
+    /// Bytes that the ledger granted for their unfinished files.
     pub bytes: u64,
-    /// When the machine started, in Unix seconds, if one of them was at work before that: it ended
-    /// with the machine.
+    /// When the machine started, in Unix seconds, if one of the processes had started before that: it
+    /// ended with a crash or a shutdown of the machine.
     pub crashed_before_s: Option<u64>,
 }
 
-/// Removes the corners of processes that are no more. The door is locked.
+/// Removes the staging directories of dead processes. The caller holds the registration lock.
 pub fn remove_stale(tmp: &Path) -> io::Result<RemovedStale> {
-    let mut removed_stale = RemovedStale::default();
+    let mut removed = RemovedStale::default();
     for staging in staging_dirs(tmp)? {
         if is_stale(&staging.path(), &staging.file_name().to_string_lossy())? {
-            removed_stale.bytes += granted_bytes(&staging.path())?;
-            removed_stale.dirs += 1;
-            removed_stale.crashed_before_s = removed_stale
+            removed.bytes += granted_bytes(&staging.path())?;
+            removed.dirs += 1;
+            removed.crashed_before_s = removed
                 .crashed_before_s
                 .or(ended_with_the_machine(&staging.file_name().to_string_lossy()));
             fs::remove_dir_all(staging.path())?;
         }
     }
-    Ok(removed_stale)
+    Ok(removed)
 }
 
-/// When the machine started, in Unix seconds, if the process of a corner of this name had started
-/// before.
+/// When the machine started, in Unix seconds, if the process of this name had started before that.
 fn ended_with_the_machine(name: &str) -> Option<u64> {
     let started_ms: u64 = name.split('.').nth(2)?.parse().ok()?;
     booted_s().filter(|booted| started_ms < booted * 1000)
 }
 
-/// The name of an unfinished file that bytes are claimed for: its number, and how many bytes.
+/// The name of an unfinished file: its number, and the bytes claimed for it.
 pub fn draft_name(number: u64, bytes: u64) -> String {
     format!("{number}-{bytes:x}")
 }
@@ -219,8 +234,8 @@ pub fn claimed_by(name: &str) -> Option<u64> {
     u64::from_str_radix(bytes, 16).ok()
 }
 
-/// Bytes of the unfinished files in a corner that were granted for certain: only then a file gets a
-/// length.
+/// Bytes that were certainly granted for a directory's unfinished files: a file gets a length only
+/// after its claim.
 fn granted_bytes(staging: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for file in fs::read_dir(staging)? {
@@ -233,26 +248,25 @@ fn granted_bytes(staging: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Whether nobody holds the corner's lock, and, for another host's on a file system that hosts
-/// share, has not shown itself for long. On this machine's own a lock is enough, whatever the host
-/// is called: containers have a new name at each start.
+/// Whether the directory's process is dead; see the [module](self). On a local file system the lock
+/// decides, whatever the host's name: containers have a new name at each start.
 fn is_stale(staging: &Path, name: &str) -> io::Result<bool> {
     let alive = staging.join("alive");
-    // Where nothing may be written, a lock can be asked for all the same.
+    // A file that cannot be written can still be locked.
     let opened = internal_files::open(&alive, OpenOptions::new().write(true));
     let file = match opened.or_else(|_| internal_files::open_to_read(&alive)) {
         Ok(file) => file,
-        // No process of ours has locked anything else.
+        // No kvtier process locks anything but a regular file.
         Err(e) => return Ok(e.kind() == Io::NotFound || internal_files::is_not_a_file(&e)),
     };
     if file.try_lock().is_err() {
-        // A child that a process forked has its locks too, and keeps them when that is killed.
+        // A forked child may hold the lock of a killed process.
         let bytes = internal_files::read(&alive, ALIVE_BYTES_MAX).unwrap_or_default();
         let noted =
             String::from_utf8(bytes).ok().and_then(|text| text.lines().find_map(Process::parse));
         return Ok(noted.is_some_and(|process| process.is_gone()));
     }
-    // At once, not when the last of those who have it open closes it.
+    // At once: a forked child may have the file open too.
     file.unlock()?;
     if is_local(staging)? || name.split('.').next() == Some(&host()?) {
         return Ok(true);
@@ -266,8 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dead_of_another_host_name_are_buried_where_a_lock_tells_and_what_is_no_corner_is_left_alone()
-     {
+    fn stale_directories_of_another_host_name_are_removed_by_lock_and_other_files_stay() {
         let tmp = tempfile::tempdir().unwrap();
         let pod = tmp.path().join("pod-1.1.2.3");
         fs::create_dir(&pod).unwrap();
@@ -279,19 +292,19 @@ mod tests {
         assert_eq!(live_names(tmp.path()).unwrap().len(), 1);
         held.unlock().unwrap();
         assert!(live_names(tmp.path()).unwrap().is_empty());
-        let removed_stale = remove_stale(tmp.path()).unwrap();
-        assert_eq!((removed_stale.dirs, removed_stale.bytes, pod.exists()), (1, 100, false));
+        let removed = remove_stale(tmp.path()).unwrap();
+        assert_eq!((removed.dirs, removed.bytes, pod.exists()), (1, 100, false));
     }
 
     #[test]
-    fn who_is_gone_is_dead_though_a_child_that_it_forked_has_its_lock() {
+    fn a_process_that_ended_is_dead_although_its_forked_child_holds_its_lock() {
         let tmp = tempfile::tempdir().unwrap();
         let staging = StagingDir::create(tmp.path()).unwrap();
         staging.write_cap(7).unwrap();
         assert_eq!(read_cap(tmp.path(), staging.name()), Some(7));
         let is_stale = |name: &str| is_stale(&tmp.path().join(name), name).unwrap();
         assert!(!is_stale(staging.name()));
-        // This process has its lock, as such a child has.
+        // This process holds the lock, as such a child does.
         let mut ended = std::process::Command::new("true").spawn().unwrap();
         ended.wait().unwrap();
         let ours = Process::this().unwrap();
@@ -313,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_corner_is_named_after_a_process_that_has_a_start_and_never_twice() {
+    fn a_staging_directory_is_named_after_its_process_and_never_twice() {
         let tmp = tempfile::tempdir().unwrap();
         let first = StagingDir::create(tmp.path()).unwrap().name().to_owned();
         let second = StagingDir::create(tmp.path()).unwrap().name().to_owned();
