@@ -1,5 +1,5 @@
-//! A directory looked at from outside, while no tier is open or beside those that are: nothing is
-//! registered, and nothing is changed but by [`Directory::remove`] and [`Directory::quarantine`].
+//! Inspects a directory from outside, with or without open tiers. Reading registers no process and
+//! changes nothing; only [`Directory::remove`], [`Directory::quarantine`] and [`Writer`] do.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind as Io, Read};
@@ -30,7 +30,7 @@ pub use kvtier_index::{LastUse, LastUses, TenantId};
 pub use read::Source;
 pub use write::{NewChunk, Writer};
 
-/// How much of a file is read at a time.
+/// How many bytes of a file are read at a time.
 const PIECE: usize = 1 << 20;
 /// How often a file that changes while it is read is read again.
 const LOOKS_MAX: usize = 8;
@@ -69,7 +69,7 @@ impl ChunkName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Damage {
-    /// It has not the length that its name says.
+    /// Its length differs from its name.
     Length,
     /// Its footer cannot be read.
     Footer,
@@ -77,19 +77,19 @@ pub enum Damage {
     Swapped,
     /// The bytes do not match their checksums, or the padding is not zero.
     Bytes,
-    /// It is no regular file.
+    /// It is not a regular file.
     Kind,
-    /// Its headers are not the same one, or none, or not what the file is.
+    /// Its headers differ from each other or from the file, or are missing.
     Header,
-    /// No damage that shows: there are no facts to check it by, since another program wrote it.
+    /// No visible damage: another program wrote the file, without facts to check it by.
     Unverified,
 }
 
-/// What there is besides chunks.
+/// The contents of a directory, counted.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Whose files are there.
+    /// The layout of the files.
     pub layout: Layout,
     /// Chunks.
     pub chunks: u64,
@@ -97,29 +97,31 @@ pub struct Summary {
     pub bytes: u64,
     /// Bytes of payload.
     pub payload_bytes: u64,
-    /// What the ledger says is there and being written; `None` where there is none or it is
-    /// damaged.
+    /// The ledger's total of stored and reserved bytes; `None` where it is missing or damaged.
     pub ledger_bytes: Option<u64>,
-    /// Files of the shards that are no chunks: name and length.
+    /// Files in the shards that are no chunks: name and length.
     pub unknown: Vec<(PathBuf, u64)>,
     /// Files that failed a check: name and length.
     pub quarantine: Vec<(String, u64)>,
     /// Bytes of these files.
     pub quarantine_bytes: u64,
-    /// The cap that was noted by who opened the directory last; `None` where none was.
+    /// The cap of the process that opened the directory last; `None` where none is noted.
     pub capacity_bytes: Option<u64>,
     /// Unfinished files.
     pub unfinished: u64,
     /// Processes that have the directory open, as host.pid.start.n.
     pub living: Vec<String>,
-    /// Processes that ended without tidying up; the next start clears what they left.
+    /// Processes that ended without removing their staging directories; the next start does.
     pub dead: Vec<String>,
     /// Whether a snapshot of the order of use is there.
     pub snapshot: bool,
 }
 
 impl Directory {
-    /// Opens the directory to look. `Invalid` for one that is not kvtier's.
+    /// Opens the directory for inspection.
+    ///
+    /// # Errors
+    /// `Invalid` for a directory that is not kvtier's.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, Error> {
         let root = root.into();
         let Manifest { layout, capacity_bytes, .. } = Manifest::read(&root, Layout::Kvtier)?;
@@ -145,15 +147,14 @@ impl Directory {
         Ok(Directory::new(root, layout, None))
     }
 
-    /// The foreign layout that the names in a directory without a manifest are of: that of the
-    /// first name that is any's.
+    /// The foreign layout of a directory without a manifest: that of the first file name that fits
+    /// one.
     pub fn detect_layout(root: &Path) -> io::Result<Option<Layout>> {
         foreign::detect_layout(root)
     }
 
-    /// The shape of a chunk that lies in a directory of a layout with headers; `None` where none
-    /// there states one, and for a directory that does not exist. A chunk may be shorter than a
-    /// full one.
+    /// The shape of a chunk in a directory of a layout with headers; `None` where no chunk states one,
+    /// and for a missing directory. The chunk may be shorter than a full one.
     pub fn find_shape(root: &Path, layout: Layout) -> io::Result<Option<ChunkShape>> {
         if layout.has_headers() { foreign::find_shape(root, layout) } else { Ok(None) }
     }
@@ -163,12 +164,12 @@ impl Directory {
         Directory { root, layout, capacity_bytes, quarantine_bytes_max, accounting: Arc::default() }
     }
 
-    /// Whose files are there.
+    /// The layout of the files.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// The cap of who opened the directory last, where one is noted.
+    /// The cap of the process that opened the directory last, where one is noted.
     pub fn capacity_bytes(&self) -> Option<u64> {
         self.capacity_bytes
     }
@@ -180,7 +181,7 @@ impl Directory {
         Ok(all)
     }
 
-    /// What a chunk's footer says: its facts, and its key in canonical form.
+    /// Reads a chunk's footer: its facts, and its key in canonical form.
     pub fn footer(&self, chunk: &ChunkName) -> io::Result<Result<(Facts, Vec<u8>), Damage>> {
         let Ok(file) = regular(&self.path(chunk))? else { return Ok(Err(Damage::Kind)) };
         if file.metadata()?.len() != file_len(chunk.len) {
@@ -189,10 +190,9 @@ impl Directory {
         read_footer(&file, chunk)
     }
 
-    /// Reads a chunk's file whole and checks all that a load checks, but for the key, which a load
-    /// knows and we do not. Damaged is what shows the same damage twice: a tier that has the
-    /// directory open may take the file away or write over it while we read. `NotFound` when it
-    /// did.
+    /// Reads a chunk's whole file and checks all that a load checks, except for the key. A file is
+    /// damaged if the same file shows the same damage twice: an open tier may delete it or write over
+    /// it meanwhile. `NotFound` when that happened.
     pub fn verify(&self, chunk: &ChunkName) -> io::Result<Result<(), Damage>> {
         self.examine(chunk).map(|(_, found)| found)
     }
@@ -212,7 +212,7 @@ impl Directory {
         Err(io::Error::new(Io::NotFound, "another file again and again"))
     }
 
-    /// The file that has the chunk's name now, and what is wrong with it.
+    /// The file that has the chunk's name now, and its damage.
     fn read_whole(&self, chunk: &ChunkName) -> io::Result<(FileId, Result<(), Damage>)> {
         let mut file = match regular(&self.path(chunk))? {
             Ok(file) => file,
@@ -232,12 +232,12 @@ impl Directory {
         }
     }
 
-    /// Deletes a chunk's file; `false` when there was none. Tiers that have the directory open read
-    /// that in the change log; those of a foreign layout see it at their next load. To be
-    /// [finished](Self::finish) after the last.
+    /// Deletes a chunk's file; `false` when it did not exist. Open tiers read that in the change log;
+    /// those of a foreign layout find out at their next load. [Finish](Self::finish) after the last
+    /// call.
     ///
     /// # Errors
-    /// The medium's; then the chunk is still there.
+    /// Those of the file system; the chunk is still stored then.
     pub fn remove(&self, chunk: &ChunkName) -> io::Result<bool> {
         let accounting = self.accounting()?;
         let since = accounting.as_ref().and_then(|accounting| accounting.generation());
@@ -264,9 +264,9 @@ impl Directory {
         accounting.as_ref().map_or(Ok(()), |accounting| accounting.finish())
     }
 
-    /// Moves a damaged chunk's file into quarantine, as a load that meets it does: where it has no
-    /// place there, it goes. `false` when there is none, or it is damaged no more. To be
-    /// [finished](Self::finish) after the last.
+    /// Moves a damaged chunk's file into quarantine, as a load does; where the quarantine is full, the
+    /// file is deleted. `false` when the file is missing or no longer damaged.
+    /// [Finish](Self::finish) after the last call.
     pub fn quarantine(&self, chunk: &ChunkName) -> io::Result<bool> {
         let (path, own) = (self.path(chunk), self.own());
         let seen = match self.examine(chunk) {
@@ -287,8 +287,8 @@ impl Directory {
             |bytes| accounting.iter().for_each(|accounting| accounting.release(bytes, since));
         let counted = self.file_len(chunk);
         if FileId::of(&fs::symlink_metadata(&taken)?) != seen {
-            // A tier wrote the chunk anew between our look and our hand: back with it, or, where
-            // there is a newer one, away.
+            // A tier saved the chunk again between check and rename: the file is moved back, or
+            // deleted where a newer one exists.
             if !quarantine::move_to_free(&taken, &path) {
                 fs::remove_file(&taken)?;
                 release(counted);
@@ -305,7 +305,7 @@ impl Directory {
         Ok(true)
     }
 
-    /// Makes what a quarantine needs, where no tier ever opened the directory.
+    /// Creates `.kvtier` for the quarantine, where no tier ever opened the directory.
     fn make_own(&self) -> io::Result<()> {
         let own = self.own();
         if own.join("manifest").exists() {
@@ -354,7 +354,7 @@ impl Directory {
         Ok(sum)
     }
 
-    /// Bytes of all that a ledger counts.
+    /// All bytes that a ledger counts.
     fn count(&self) -> io::Result<u64> {
         let mut bytes = quarantine::list(&self.own())?.iter().map(|kept| kept.bytes).sum();
         data_dir::byte_count::drafts(&self.own().join("tmp"), &mut |_, claimed| bytes += claimed)?;
@@ -362,7 +362,7 @@ impl Directory {
         Ok(bytes)
     }
 
-    /// Every entry of every shard: with its metadata only where its name is no chunk's.
+    /// Calls `each` with every entry of every shard; with metadata only where the name is no chunk's.
     fn walk(
         &self,
         mut each: impl FnMut(&Path, Option<fs::Metadata>, Option<ChunkName>),
@@ -402,7 +402,7 @@ impl Directory {
         }
     }
 
-    /// What changes are entered in; `None` where no tier ever opened the directory.
+    /// The ledger and the change log; `None` where no tier ever opened the directory.
     fn accounting(&self) -> io::Result<Option<Arc<Accounting>>> {
         let (own, mut kept) =
             (self.own(), self.accounting.lock().unwrap_or_else(PoisonError::into_inner));
@@ -421,15 +421,15 @@ impl Directory {
     }
 }
 
-/// Opens a regular file without ever waiting for somebody at the other end of a pipe. What is none
-/// is told by its id.
+/// Opens a regular file, without waiting for the other end of a pipe. Returns the id of anything
+/// else.
 fn regular(path: &Path) -> io::Result<Result<File, FileId>> {
     use std::os::unix::fs::OpenOptionsExt;
     let there = fs::symlink_metadata(path)?;
     if !there.is_file() {
         return Ok(Err(FileId::of(&there)));
     }
-    // Between look and open another may have taken the name.
+    // Another file may have got the name since.
     let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW;
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     let meta = file.metadata()?;

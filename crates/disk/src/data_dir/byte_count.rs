@@ -1,4 +1,4 @@
-//! How many bytes lie in a directory that others are changing.
+//! Counts the bytes in a directory while peers change it.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,10 +11,10 @@ use kvtier_key::Digest;
 use super::{DataDir, staging};
 use crate::name;
 
-/// How often the directory is read at most.
+/// The most passes over the directory.
 const PASSES_MAX: usize = 8;
 
-/// What a census found.
+/// The result of a count.
 #[derive(Debug, Default)]
 pub struct ByteCount {
     /// Bytes of unfinished files, of files with names, and of the quarantine.
@@ -23,15 +23,15 @@ pub struct ByteCount {
     pub chunks: Vec<(Digest, u64)>,
 }
 
-/// Files by their inodes: a renamed file is the same, and is counted where it is seen first.
+/// Files by their inodes: a renamed file is the same file, and is counted once.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct SeenFiles {
     inodes: HashSet<u64>,
     bytes: u64,
 }
 
-impl Seen {
-    /// A file with this inode was seen.
+impl SeenFiles {
+    /// Counts a file, unless its inode was seen before.
     pub fn file(&mut self, inode: u64, bytes: u64) {
         if self.inodes.insert(inode) {
             self.bytes += bytes;
@@ -42,31 +42,31 @@ impl Seen {
 impl DataDir {
     /// Counts the bytes of all files once; a file that is renamed meanwhile may be missed.
     pub fn count_once(&self) -> io::Result<u64> {
-        let mut seen = Seen::default();
+        let mut seen = SeenFiles::default();
         self.pass(&mut seen, &mut ByteCount::default())?;
         Ok(seen.bytes)
     }
 
-    /// Counts the bytes of all files, and misses none. The caller holds the ledger's lock, and the
-    /// own process's threads move nothing.
+    /// Counts the bytes of all files, and misses none. The caller holds the ledger's lock, and no
+    /// thread of this process moves files.
     pub fn count(&self) -> io::Result<ByteCount> {
-        let mut census = ByteCount::default();
+        let mut counted = ByteCount::default();
         let others = staging::live_names(&self.own().join("tmp"))?.len()
             > usize::from(self.has_staging_dir());
-        census.bytes = count(others, |seen| self.pass(seen, &mut census))?;
-        Ok(census)
+        counted.bytes = count(others, |seen| self.pass(seen, &mut counted))?;
+        Ok(counted)
     }
 
     /// Unfinished files first: one that is published meanwhile is seen before it moves.
-    fn pass(&self, seen: &mut Seen, census: &mut ByteCount) -> io::Result<()> {
+    fn pass(&self, seen: &mut SeenFiles, counted: &mut ByteCount) -> io::Result<()> {
         drafts(&self.own().join("tmp"), &mut |inode, bytes| seen.file(inode, bytes))?;
         match self.foreign() {
             None => self.list_inodes(|listed| {
                 seen.file(listed.inode, name::file_len(listed.len));
-                census.chunks.push((listed.digest, listed.len));
+                counted.chunks.push((listed.digest, listed.len));
             })?,
             Some(foreign) => self.foreign_names(|name| {
-                // Gone by now, or no file, is nothing.
+                // Deleted meanwhile, or not a file.
                 let meta =
                     fs::symlink_metadata(self.root().join(name)).ok().filter(fs::Metadata::is_file);
                 if let Some(meta) =
@@ -83,8 +83,11 @@ impl DataDir {
 
 /// Counts the bytes of all files that `pass` finds. `others` may rename what is counted: a file that
 /// moved behind the reader is found by the next pass.
-pub fn count(others: bool, mut pass: impl FnMut(&mut Seen) -> io::Result<()>) -> io::Result<u64> {
-    let mut seen = Seen::default();
+pub fn count(
+    others: bool,
+    mut pass: impl FnMut(&mut SeenFiles) -> io::Result<()>,
+) -> io::Result<u64> {
+    let mut seen = SeenFiles::default();
     for number in 0..PASSES_MAX {
         let before = seen.bytes;
         pass(&mut seen)?;
@@ -108,7 +111,7 @@ pub fn drafts(tmp: &Path, each: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
     Ok(())
 }
 
-/// Inode and length of each file in a directory; none where that is gone.
+/// Calls `each` with name, inode and length of each file in a directory, if it exists.
 fn each_file(dir: &Path, each: &mut dyn FnMut(&str, u64, u64)) -> io::Result<()> {
     let entries = match fs::read_dir(dir) {
         Err(e) if e.kind() == Io::NotFound => return Ok(()),

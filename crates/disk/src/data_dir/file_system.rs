@@ -1,4 +1,4 @@
-//! What the file system under a directory says of itself.
+//! Properties of the file system under a directory.
 
 use std::io;
 use std::path::Path;
@@ -35,7 +35,7 @@ const LOCAL: [i64; 20] = [
     0xe0f5_e1e2,
 ];
 
-/// Whether locks on this file system are an affair of this machine alone.
+/// Whether locks on this file system concern this machine alone.
 pub fn is_local(path: &Path) -> io::Result<bool> {
     Ok(LOCAL.contains(&statfs(path)?.filesystem_type().0))
 }
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn what_hosts_may_share_is_not_local() {
         // NFS, SMB, 9p, FUSE, Ceph, Lustre, BeeGFS, GPFS, OCFS2, GFS2, Weka, AFS, VirtualBox, and
-        // one that nobody has heard of.
+        // one that does not exist.
         let shared = [
             0x6969,
             0xff53_4d42,

@@ -1,5 +1,5 @@
-//! The files below `.kvtier`: how they are opened and replaced, and what happens to something else
-//! that has their name.
+//! The files below `.kvtier`: how they are opened and replaced, and how other files with their names
+//! are moved.
 //!
 //! A name can come to mean a pipe, a link or a directory. Nothing here follows a link or waits for
 //! the other end of a pipe, and only a regular file is used. When a directory is opened, [`repair`]
@@ -25,7 +25,7 @@
 //! All other files are written in place or appended to: journals and change log are read as far as
 //! they are whole, and the next start counts a ledger anew.
 //!
-//! # Who may read them
+//! # Permissions
 //!
 //! The owner alone: files are made with mode 600 and directories with 700, and [`make_private`]
 //! changes those of earlier builds.
@@ -56,7 +56,7 @@ const DIRS: [&str; 3] = ["tmp", "quarantine", "journal"];
 /// The names `<name>.damaged`, `<name>.damaged.1` and so on that are tried.
 const DAMAGED_MAX: u32 = 16;
 
-/// Opens a file of ours. Fails at anything but a regular file, without waiting and without
+/// Opens an internal file. Fails for anything but a regular file, without waiting and without
 /// following a link.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options
@@ -69,42 +69,45 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Err(io::Error::new(Io::InvalidData, format!("{} is no regular file", path.display())))
 }
 
-/// Opens a file of ours for reading.
+/// Opens an internal file for reading.
 pub fn open_to_read(path: &Path) -> io::Result<File> {
     open(path, OpenOptions::new().read(true))
 }
 
-/// Opens a file of ours for reading and writing, made if it is not there.
+/// Opens or creates an internal file for reading and writing.
 pub fn open_rw(path: &Path) -> io::Result<File> {
     open(path, OpenOptions::new().read(true).write(true).create(true).truncate(false))
 }
 
-/// Makes a file of ours, empty, or empties the one that is there.
+/// Creates or truncates an internal file.
 pub fn create(path: &Path) -> io::Result<File> {
     open(path, OpenOptions::new().write(true).create(true).truncate(true))
 }
 
-/// Reads a file of ours, at most `bytes_max` of it.
+/// Reads at most `bytes_max` of an internal file.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_to_read(path)?.take(bytes_max).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Whether the error says that something else has the name of a file of ours.
+/// Whether the error means that the name belongs to something other than a regular file.
 pub fn is_not_a_file(e: &io::Error) -> bool {
-    // A pipe that nobody reads, or a device without a driver; a link.
+    // A pipe without a reader, a device without a driver, or a link.
     let is_other = matches!(e.raw_os_error(), Some(nix::libc::ENXIO | nix::libc::ELOOP));
     is_other || matches!(e.kind(), Io::InvalidData | Io::IsADirectory)
 }
 
-/// Whether the error says that the device does not give the bytes. Others (no memory, no file
-/// number, a server that does not answer) say nothing about the file.
+/// Whether the error means that the device cannot read the bytes. Other errors (no memory, no file
+/// descriptor, a server that does not respond) say nothing about the file.
 pub fn is_unreadable(e: &io::Error) -> bool {
     e.raw_os_error() == Some(nix::libc::EIO)
 }
 
-/// Whether something that can be used has this name; fails where that cannot be seen now.
+/// Whether a usable file has this name.
+///
+/// # Errors
+/// The file system cannot tell now.
 pub fn exists(path: &Path) -> io::Result<bool> {
     match fs::metadata(path) {
         Ok(_) => Ok(true),
@@ -115,7 +118,7 @@ pub fn exists(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Replaces a file of ours in one step. After a crash of the machine it holds the old bytes or the
+/// Replaces an internal file in one step. After a crash of the machine it holds the old bytes or the
 /// new ones.
 pub fn replace_synced(own: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let draft = own.join(format!("{name}.new"));
@@ -126,8 +129,8 @@ pub fn replace_synced(own: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     sync_dir(own)
 }
 
-/// Takes from the files in `.kvtier` and its journals what an earlier build allowed others. What
-/// cannot be changed, another user's, stays.
+/// Restricts files in `.kvtier` and its journals that an earlier build left readable for other
+/// users. Files of other users stay as they are.
 pub fn make_private(own: &Path) {
     for dir in [own.to_owned(), own.join("journal")] {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -140,7 +143,7 @@ pub fn make_private(own: &Path) {
     }
 }
 
-/// Brings a directory's names to the device, where its file system can.
+/// Syncs a directory's names to the device, where the file system can.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     match File::open(dir)?.sync_all() {
         Err(e) if matches!(e.kind(), Io::InvalidInput | Io::Unsupported) => Ok(()),
@@ -148,8 +151,7 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the directory `root` and those above it, and brings the names of the new ones to the
-/// device.
+/// Creates the directory `root` and those above it, and syncs the names of the new ones.
 pub fn make_root(root: &Path) -> io::Result<()> {
     let new: Vec<&Path> =
         root.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists()).collect();
@@ -159,8 +161,8 @@ pub fn make_root(root: &Path) -> io::Result<()> {
     })
 }
 
-/// Renames what is at `path` to `<name>.damaged` below `.kvtier`, in the place of an earlier one of
-/// its kind. Answers that name. Fails with `NotFound` where nothing is there any more.
+/// Renames the file at `path` to `<name>.damaged` below `.kvtier`, in the place of an earlier one.
+/// Returns the new path. Fails with `NotFound` where the file is gone.
 pub fn rename_damaged(own: &Path, path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut last = None;
@@ -169,7 +171,7 @@ pub fn rename_damaged(own: &Path, path: &Path) -> io::Result<PathBuf> {
         let to = own.join(format!("{name}.damaged{number}"));
         match fs::rename(path, &to) {
             Ok(()) => return Ok(to),
-            // Something of another kind has that name.
+            // A directory in the place of a file, or the reverse.
             Err(e)
                 if matches!(
                     e.kind(),
@@ -184,14 +186,14 @@ pub fn rename_damaged(own: &Path, path: &Path) -> io::Result<PathBuf> {
     Err(last.unwrap_or_else(|| Io::AlreadyExists.into()))
 }
 
-/// Renames `path` away and says so in one sentence.
+/// The same. Returns a sentence about it.
 pub fn rename_damaged_because(own: &Path, path: &Path, why: &str) -> io::Result<String> {
     let to = rename_damaged(own, path)?;
     Ok(format!("{} {why}; it is now {}", path.display(), to.display()))
 }
 
-/// Makes the directories below `.kvtier` that are missing, and renames whatever is in the place of
-/// a file or directory of ours. Answers a sentence for each.
+/// Creates missing directories below `.kvtier`, and renames what has the name of an internal file or
+/// directory and is none. Returns a sentence for each.
 pub fn repair(own: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     let is_other = |kind: &FileType| !kind.is_file();
@@ -215,8 +217,8 @@ pub fn repair(own: &Path) -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Renames what has this name away, if it is what `is_other` says at this moment. Another process
-/// may have removed or renamed it meanwhile.
+/// Renames the file if `is_other` holds for it at this moment. A peer may have removed or renamed it
+/// meanwhile.
 fn clear_name(
     own: &Path,
     path: &Path,
@@ -243,18 +245,18 @@ fn is_file_name(name: &OsStr) -> bool {
     })
 }
 
-/// Makes `.kvtier` and the directories below it that are missing.
+/// Creates `.kvtier` and its directories.
 pub fn make_dirs(own: &Path) -> io::Result<()> {
     make_own(own)?;
     DIRS.iter().try_for_each(|dir| create_dir(own, &own.join(dir)).or_else(ignore_existing))
 }
 
-/// Makes `.kvtier` itself, unless it exists.
+/// Creates `.kvtier` itself, unless it exists.
 pub fn make_own(own: &Path) -> io::Result<()> {
     create_dir(own, own).or_else(ignore_existing)
 }
 
-/// Makes a directory; one below `.kvtier` for its owner alone.
+/// Creates a directory; below `.kvtier` with access for its owner alone.
 fn create_dir(own: &Path, dir: &Path) -> io::Result<()> {
     if dir.starts_with(own) {
         DirBuilder::new().mode(0o700).create(dir)
@@ -263,7 +265,7 @@ fn create_dir(own: &Path, dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a directory unless it exists. Answers a sentence where something else had its name.
+/// Creates a directory unless it exists. Returns a sentence where something else had its name.
 pub fn make_dir(own: &Path, dir: &Path) -> io::Result<Option<String>> {
     match create_dir(own, dir) {
         Err(e) if e.kind() == Io::AlreadyExists => {}

@@ -1,4 +1,4 @@
-//! What the chunks of a directory say of it where the manifest cannot.
+//! Detects a directory's layout from its chunks, where the manifest is missing or damaged.
 
 use std::fs;
 use std::io::{self, ErrorKind as Io};
@@ -11,11 +11,11 @@ use crate::layout::Layout;
 use crate::name::{self, PAGE};
 use crate::{footer, kind_of};
 
-/// The most files whose footers are read: one that is whole is enough.
+/// The most files whose footers are read. One intact footer is enough.
 const LOOKS_MAX: usize = 64;
 
-/// The layout that the files in a directory have; `None` where nothing there shows one. Where names
-/// fit several layouts of other programs, the `wanted` one is chosen.
+/// The layout of the files in a directory; `None` where no file shows one. Where names fit several
+/// foreign layouts, the `wanted` one is preferred.
 pub fn layout_of(root: &Path, wanted: Layout) -> io::Result<Option<Layout>> {
     if has_chunk(root)? {
         return Ok(Some(Layout::Kvtier));
@@ -29,8 +29,8 @@ pub fn layout_of(root: &Path, wanted: Layout) -> io::Result<Option<Layout>> {
     Ok(found)
 }
 
-/// Whether all that lies in a directory without a manifest can be ours: `.kvtier` and shards, of
-/// which one has a chunk with a whole footer.
+/// Whether a directory without a manifest is kvtier's: it holds only `.kvtier` and shards, and one
+/// shard has a chunk with an intact footer.
 pub fn is_ours(root: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(root)? {
         let entry = entry?;
@@ -76,7 +76,7 @@ fn has_chunk(root: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether a file has a name that the layout gives a key.
+/// Whether a file has a name of this layout.
 fn has_name_of(root: &Path, dir: &str, layout: Layout) -> io::Result<bool> {
     let depth = layout.depth() - dir.split('/').filter(|part| !part.is_empty()).count();
     let entries = match fs::read_dir(root.join(dir)) {

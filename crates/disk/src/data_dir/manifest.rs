@@ -1,6 +1,6 @@
-//! The file `.kvtier/manifest`: whose directory it is, in which form, and what its users agreed on.
-//! Written anew as a whole and synced, under the door's lock, and only when it changed. One that is
-//! damaged is [rebuilt](agree): it never keeps a directory shut.
+//! The file `.kvtier/manifest`: the directory's layout, its format, and what its users agreed on. It
+//! is replaced as a whole and synced, under the registration lock, and only when it changed. A
+//! damaged manifest is [rebuilt](agree): it never makes a directory unusable.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,40 +17,39 @@ use crate::layout::Layout;
 const HEAD: &str = "kvtier directory\nformat: 2\n";
 /// The head of the first builds, whose manifests have no checksum.
 const HEAD_1: &str = "kvtier directory\nformat: 1\n";
-/// What every build's manifest begins with.
+/// The first bytes of every build's manifest.
 const ANY_HEAD: &str = "kvtier directory\nformat: ";
 /// The longest manifest that is read, in bytes.
 const BYTES_MAX: u64 = 8 << 20;
 
-/// What a manifest says beyond its head.
+/// A manifest without its head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
-    /// Whose files the directory holds.
+    /// The layout of the directory's files.
     pub layout: Layout,
-    /// The cap of the last who opened the directory.
+    /// The cap of the process that opened the directory last.
     pub capacity_bytes: Option<u64>,
-    /// What the chunks look like: `chunk ...` and `namespace ...` lines by what is before their
-    /// colon.
+    /// The chunks' geometry: `chunk ...` and `namespace ...` lines, by the text before the colon.
     pub agreed: BTreeMap<String, String>,
 }
 
-/// What lies in the place of a manifest.
+/// The state of a directory's manifest.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A manifest that this build understands.
+    /// A manifest that this build reads.
     Whole(Manifest),
-    /// Nothing.
+    /// There is no manifest.
     Nothing,
-    /// Something that no build wrote so: why.
+    /// The file is damaged: why.
     Damaged(String),
 }
 
 impl Manifest {
-    /// ScanThrottle for the manifest of the directory `root`.
+    /// Reads the manifest of the directory `root`.
     ///
     /// # Errors
     /// `Invalid` for one of a newer build, `Denied` for one that may not be read, and those of the
-    /// file system: a manifest that cannot be read now may be a good one.
+    /// file system: a manifest that cannot be read now may be intact.
     pub fn find(root: &Path) -> Result<Found, Error> {
         let path = root.join(".kvtier/manifest");
         Self::find_by(root, || internal_files::read(&path, BYTES_MAX))
@@ -82,8 +81,8 @@ impl Manifest {
         }
     }
 
-    /// Reads the manifest of the directory `root`, without writing. In the place of a damaged one,
-    /// the chunks tell the layout, or else it is the `wanted` one.
+    /// Reads the manifest of the directory `root`, without writing. If it is damaged, the chunks show
+    /// the layout, else it is the `wanted` one.
     ///
     /// # Errors
     /// Those of [`find`](Self::find), and `Invalid` where there is neither a manifest nor a chunk.
@@ -108,7 +107,7 @@ impl Manifest {
         }
     }
 
-    /// Writes it in one step. The door is locked.
+    /// Writes it in one step. The caller holds the registration lock.
     pub fn write(&self, own: &Path) -> io::Result<()> {
         internal_files::replace_synced(own, "manifest", self.text().as_bytes())
     }
@@ -120,8 +119,7 @@ impl Manifest {
         with_crc(format!("{HEAD}layout: {}\n{}{agreed}", self.layout, capacity.unwrap_or_default()))
     }
 
-    /// What these bytes are. Fails with the format of a manifest that is whole and that this build
-    /// does not read.
+    /// Parses a manifest. Fails with the format of an intact manifest that this build does not read.
     fn parse(bytes: &[u8]) -> Result<Found, String> {
         let damaged = |why: &str| Ok(Found::Damaged(why.to_owned()));
         let Ok(text) = std::str::from_utf8(bytes) else { return damaged("is no text") };
@@ -139,7 +137,7 @@ impl Manifest {
         }
     }
 
-    /// A line that we do not know is another build's, which may mean anything by it.
+    /// `None` for an unknown line: another build wrote it, and its meaning is unknown.
     fn parse_lines(lines: &str) -> Option<Self> {
         let mut lines = lines.lines();
         let layout = lines.next()?.strip_prefix("layout: ")?.parse().ok()?;
@@ -147,7 +145,7 @@ impl Manifest {
         for line in lines {
             match line.split_once(": ")? {
                 ("capacity", bytes) => manifest.capacity_bytes = Some(bytes.parse().ok()?),
-                // The first builds noted here who has the directory open.
+                // The first builds listed the open processes here.
                 (name, _) if name.starts_with("open ") => {}
                 (name, value) if name.starts_with("chunk ") => {
                     manifest.agreed.insert(name.to_owned(), value.to_owned());
@@ -187,7 +185,7 @@ fn with_layout<'a>(name: &str, value: &'a str) -> Option<(String, &'a str)> {
     Some((format!("{name} {layout}"), value))
 }
 
-/// Spells a name so that it is one word of a line.
+/// Escapes a name so that it is one word of a line.
 pub fn escape(name: &str) -> String {
     let mut word = String::with_capacity(name.len());
     for c in name.chars() {
@@ -199,14 +197,14 @@ pub fn escape(name: &str) -> String {
     word
 }
 
-/// Reads what [`escape`] wrote.
+/// Reverses [`escape`].
 pub fn unescape(word: &str) -> String {
     let plain = [("%20", " "), ("%3A", ":"), ("%0A", "\n"), ("%0D", "\r"), ("%25", "%")];
     plain.iter().fold(word.to_owned(), |word, (escaped, plain)| word.replace(escaped, plain))
 }
 
-/// Refuses a directory that holds anything, no manifest of ours and no chunk of ours: it belongs to
-/// another program.
+/// Refuses a directory of another program: one with files, but without a manifest or chunk of
+/// kvtier.
 pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
     let path = own.join("manifest");
     match fs::symlink_metadata(&path) {
@@ -218,12 +216,10 @@ pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
             );
         }
     }
-    // A first start that was killed before its manifest leaves `.kvtier` alone behind, or with it
-    // empty shards.
+    // A first start that was killed before it wrote the manifest leaves `.kvtier` and empty shards.
     for entry in fs::read_dir(root).map_err(|e| cannot_list(root, e))?.flatten() {
         let name = entry.file_name();
-        // Another process may be making the directory at this moment: then the manifest comes
-        // before all else.
+        // Another process may be creating the directory now: the manifest is its first file.
         let ours = name == ".kvtier" || name == "lost+found" || is_scratch(&name);
         if !ours
             && !path.exists()
@@ -239,10 +235,10 @@ pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks that the manifest says what this build understands, and writes one where there is none. A
-/// damaged one is put away and rebuilt: the chunks tell the layout, the configuration the rest, and
-/// what the chunks look like is noted again with the next saves. The door is locked. Answers what
-/// was damaged.
+/// Checks the manifest against the `layout`, and writes one where it is missing. A damaged manifest
+/// is renamed and rebuilt: the chunks show the layout, the configuration the rest, and the next saves
+/// note the geometry again. The caller holds the registration lock. Returns a description of the
+/// damage.
 pub fn agree(root: &Path, own: &Path, layout: Layout) -> Result<Option<String>, Error> {
     let path = own.join("manifest");
     let fail = |e: io::Error| {
@@ -267,13 +263,13 @@ pub fn agree(root: &Path, own: &Path, layout: Layout) -> Result<Option<String>, 
     Ok(said)
 }
 
-/// Refuses a directory whose layout is another than the one it is to be opened with.
+/// Refuses a directory that has another layout than the configured one.
 pub fn refuse_layout(root: &Path, there: Layout, layout: Layout) -> Result<(), Error> {
     if there == layout {
         return Ok(());
     }
     let what = format!(
-        "{} has layout {there}, this opens it as {layout}; say layout: {there}",
+        "{} has layout {there}, the configuration has {layout}; set layout: {there}",
         root.display()
     );
     Err(Error::new(ErrorKind::Invalid, what))

@@ -1,25 +1,28 @@
+//! Identifies a process across forks, containers and reboots, so that a peer can tell whether it
+//! still runs.
+
 use std::fs;
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-/// What a line about a process begins with.
+/// The prefix of a line that names a process.
 const HEAD: &str = "process: ";
 
-/// A process, so that another on the same machine can tell whether it still runs.
+/// A process, identified so that its number cannot be mistaken for another's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     pub pid: u32,
-    /// When it started, in clock ticks since the machine did: its number may be another's by now.
+    /// When it started, in clock ticks since the machine did: the number alone may be reused.
     pub started_ticks: u64,
-    /// Where its number and the ticks mean it.
+    /// The namespaces in which the number and the ticks are valid.
     pub namespaces: String,
-    /// Which start of which machine.
+    /// The boot id of the machine.
     pub boot: String,
 }
 
-/// What the kernel says of a process.
+/// The kernel's record of a process.
 struct Stat {
     state: char,
     threads: u64,
@@ -27,12 +30,12 @@ struct Stat {
 }
 
 impl Process {
-    /// This one; `None` where `/proc` is not to be had.
+    /// This process; `None` where `/proc` cannot be read.
     pub fn this() -> Option<Self> {
         let of = |kind: &str| {
             fs::read_link(format!("/proc/self/ns/{kind}")).ok()?.into_os_string().into_string().ok()
         };
-        // Older kernels have one time for all.
+        // Older kernels have no time namespaces.
         let namespaces = [of("pid")?, of("time").unwrap_or_default()];
         Some(Process {
             pid: std::process::id(),
@@ -42,12 +45,12 @@ impl Process {
         })
     }
 
-    /// A line for others.
+    /// The process as a line of text.
     pub fn text(&self) -> String {
         format!("{HEAD}{} {} {} {}", self.pid, self.started_ticks, self.namespaces, self.boot)
     }
 
-    /// Reads such a line; `None` for any other.
+    /// Parses such a line; `None` for any other.
     pub fn parse(line: &str) -> Option<Self> {
         let mut words = line.strip_prefix(HEAD)?.splitn(4, ' ');
         let (pid, started_ticks) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -55,20 +58,20 @@ impl Process {
         Some(Process { pid, started_ticks, namespaces, boot })
     }
 
-    /// Whether it certainly runs no more. Of a process of another machine or container nobody can
-    /// tell.
+    /// Whether the process has certainly ended. `false` for a process of another machine or
+    /// container, whose state is unknown here.
     pub fn is_gone(&self) -> bool {
         let is_near = |us: &Process| us.boot == self.boot && us.namespaces == self.namespaces;
         if !Process::this().as_ref().is_some_and(is_near) {
             return false;
         }
         match stat(&self.pid.to_string()) {
-            // Ended, and its parent has not asked how.
+            // A zombie: its parent has not collected it.
             Some(stat) => {
                 stat.started_ticks != self.started_ticks
                     || (matches!(stat.state, 'Z' | 'X') && stat.threads <= 1)
             }
-            // `/proc` may hide the processes of others.
+            // `/proc` may hide the processes of other users.
             None => i32::try_from(self.pid)
                 .is_ok_and(|pid| kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH)),
         }
@@ -77,7 +80,7 @@ impl Process {
 
 fn stat(pid: &str) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name in parentheses, which may hold anything.
+    // The fields follow the name in parentheses, which may contain anything.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     Some(Stat {
         state: fields.first()?.chars().next()?,

@@ -1,5 +1,5 @@
-//! Directories beside the chunks in which somebody tries something for a moment. Who is killed
-//! leaves one behind; the next who comes removes it.
+//! Temporary directories beside the chunks, for probes and benchmarks. A killed process leaves its
+//! directory behind; the next process removes it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const PREFIXES: [&str; 4] =
     [".kvtier-doctor.", ".kvtier-probe.", ".kvtier-bench.", ".kvtier-replay."];
 
-/// A directory of one's own, `.kvtier-<what>.<process>.<n>`, that goes when this is dropped. It is
-/// locked while its owner lives.
+/// A temporary directory `.kvtier-<what>.<process>.<n>`, deleted on drop. It is locked while its
+/// process lives.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -20,8 +20,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes one in the directory `root`, for `what`: `doctor`, `probe`, `bench` or `replay`.
-    /// Removes those of the dead before.
+    /// Creates one in the directory `root`, for `what`: `doctor`, `probe`, `bench` or `replay`.
+    /// Removes those of dead processes first.
     pub fn new(root: &Path, what: &str) -> io::Result<Self> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         sweep(root);
@@ -33,9 +33,9 @@ impl Scratch {
                 other => other?,
             }
             let lock = File::open(&path)?;
-            // Where there are no locks, nobody sweeps.
+            // A file system without locks is never swept.
             let _ = lock.lock();
-            // Somebody may have swept it before it was locked.
+            // Another process may have removed it before it was locked.
             if fs::metadata(&path)
                 .is_ok_and(|now| lock.metadata().is_ok_and(|ours| ours.ino() == now.ino()))
             {
@@ -44,7 +44,7 @@ impl Scratch {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -53,17 +53,17 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path);
-        // A child that this process forked has it open too.
+        // A forked child has it open too.
         let _ = self.lock.unlock();
     }
 }
 
-/// Whether a directory of this name is one of ours.
+/// Whether this is the name of a scratch directory.
 pub fn is_scratch(name: &OsStr) -> bool {
     name.to_str().is_some_and(|name| PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
 }
 
-/// Removes what the dead left behind. What cannot be removed is in nobody's way.
+/// Removes the scratch directories of dead processes. Those that cannot be removed stay.
 pub fn sweep(root: &Path) {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| is_scratch(&entry.file_name())) {

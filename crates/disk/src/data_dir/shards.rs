@@ -1,7 +1,7 @@
 //! The 256 directories of the layout's chunks. Each is a directory of this file system: a link in
 //! its place is not followed, wherever it leads. It is renamed to `.kvtier/<name>.damaged`, and what
 //! it leads to is left alone. Chunks are published by renames, which do not reach other file
-//! systems, and a medium that comes and goes would take a part of the chunks with it.
+//! systems, and a medium that is removed would take a part of the chunks with it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,8 +13,8 @@ use kvtier_key::Digest;
 use super::{DataDir, internal_files};
 use crate::name;
 
-/// Makes them, and brings the names of new ones to the device. Answers what was in their place. The
-/// registration lock is held.
+/// Creates the shards, and syncs the names of new ones. Returns a sentence for each file in their
+/// place. The caller holds the registration lock.
 pub fn make_shards(root: &Path, own: &Path) -> io::Result<Vec<String>> {
     let (mut damage, mut is_new) = (Vec::new(), false);
     for shard in 0..=255 {
@@ -35,8 +35,8 @@ fn is_shard(name: &OsStr) -> bool {
 }
 
 impl DataDir {
-    /// Puts right what has the name of such a directory now and is none. Answers whether there was
-    /// anything.
+    /// Renames what has the name of a shard and is no directory, and creates the shard. Returns
+    /// whether there was any.
     pub fn repair_shards(&self) -> io::Result<bool> {
         if self.foreign.is_some() || self.is_read_only() {
             return Ok(false);
@@ -57,11 +57,11 @@ impl DataDir {
         Ok(true)
     }
 
-    /// Makes the directory of a chunk, which is not there.
+    /// Creates the missing directory of a chunk.
     pub fn make_folder(&self, digest: &Digest) -> io::Result<()> {
         let folder = self.folder(digest);
         match fs::create_dir_all(&folder) {
-            // Something else has its name: a file, or a link that leads nowhere.
+            // A file or a broken link has its name.
             Err(e)
                 if matches!(e.kind(), Io::AlreadyExists | Io::NotADirectory)
                     || internal_files::is_not_a_file(&e) =>
@@ -75,7 +75,7 @@ impl DataDir {
         }
     }
 
-    /// The registration lock is held.
+    /// The caller holds the registration lock.
     fn repair_shard(&self, shard: &Path) -> io::Result<()> {
         internal_files::make_dir(&self.own(), shard)?
             .into_iter()
