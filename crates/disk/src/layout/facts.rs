@@ -1,5 +1,4 @@
-//! Facts beside a file that has no room for them: the facts record in the extended attribute
-//! `user.kvtier`.
+//! Facts of files without a footer: the facts record in the extended attribute `user.kvtier`.
 
 use std::fs::File;
 use std::io;
@@ -19,8 +18,8 @@ use crate::shared::Shared;
 /// The attribute's name.
 pub const XATTR: &str = "user.kvtier";
 
-/// What a load does with a chunk that has no facts: another program wrote it, or the file system
-/// keeps no attributes.
+/// How a load treats a chunk without facts: another program wrote it, or the file system keeps no
+/// attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verify {
@@ -46,21 +45,21 @@ impl std::str::FromStr for Verify {
     }
 }
 
-/// What is known of a file's bytes.
+/// The facts of a file.
 #[derive(Debug)]
 pub enum Known {
-    /// Nothing: there are no facts.
+    /// There are no facts.
     Unverified,
-    /// These facts.
+    /// Valid facts.
     Facts(Box<Facts>),
-    /// There is something in the place of facts that is none.
+    /// The attribute holds no valid facts.
     Junk,
 }
 
 impl Known {
     /// Reads the facts of an open file.
     pub fn of(file: impl AsFd) -> io::Result<Self> {
-        // One byte more than the longest record: what fills it is none.
+        // One byte more than the longest record: a longer attribute is no record.
         let mut record = [0; FACTS_BYTES_MAX + 1];
         Known::read(rustix::fs::fgetxattr(file, XATTR, &mut record[..]), &record)
     }
@@ -86,18 +85,18 @@ impl Known {
     }
 }
 
-/// Whose facts they are, seen from a key.
+/// Whether facts belong to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FactsOwner {
-    /// The key's.
+    /// They are the key's.
     Ours,
-    /// Those of the same name in another namespace: a fine chunk, and none of the key's.
+    /// They are those of the same file name in another namespace: a valid chunk, but not the key's.
     AnotherNamespace,
-    /// Nobody's who could have this name.
+    /// They belong to no key with this file name.
     Wrong,
 }
 
-/// Whose `facts` are that lie beside the file of `key`.
+/// Compares the `facts` of the file of `key` with the key.
 pub fn owner_of(facts: &Facts, key: &Key) -> FactsOwner {
     if facts.namespace != key.namespace().digest() {
         FactsOwner::AnotherNamespace
@@ -108,7 +107,7 @@ pub fn owner_of(facts: &Facts, key: &Key) -> FactsOwner {
     }
 }
 
-/// Puts facts beside an open file. `false` where the file system keeps none.
+/// Writes facts to an open file's attribute. `false` where the file system keeps none.
 pub fn put(file: impl AsFd, facts: &Facts) -> io::Result<bool> {
     match rustix::fs::fsetxattr(file, XATTR, &facts.encode(), XattrFlags::empty()) {
         Ok(()) => Ok(true),
@@ -117,8 +116,8 @@ pub fn put(file: impl AsFd, facts: &Facts) -> io::Result<bool> {
     }
 }
 
-/// Cuts a file that was written in whole pages to its payload's length, and puts the facts beside
-/// it: all before it gets its name.
+/// Cuts a file that was written in whole pages to its payload's length, and writes its facts. Called
+/// before the file gets its name.
 pub fn finish_file<M: Mover>(
     shared: &Shared<M>,
     file: impl AsFd,

@@ -1,4 +1,4 @@
-//! Chunks that the index does not know, or whose length it does not know: the file is asked.
+//! Finds chunks that the index lacks, or whose length it lacks, by their files.
 
 use std::io;
 use std::path::Path;
@@ -14,18 +14,18 @@ use crate::mover::Mover;
 use crate::name::PAGE;
 use crate::shared::Shared;
 
-/// What a chunk's file says of it.
+/// A chunk's file, as found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Payload length; `None` when a load would not vouch for the bytes.
+pub struct FoundChunk {
+    /// Payload length; `None` when a load would not accept the bytes.
     pub len: Option<u64>,
-    /// Length of the file, with that of the one beside it.
+    /// Bytes of the file and its sidecar.
     pub bytes: u64,
 }
 
 impl<M: Mover> Shared<M> {
-    /// ScanThrottle at the file of a key of a foreign layout, and tells the index. Answers the payload's
-    /// length if a load can be expected to hit. The caller notifies the listeners.
+    /// Reads the state of a key's file in a foreign layout, and updates the index. Returns the
+    /// payload's length if a load is expected to hit. The caller notifies the listeners.
     pub fn find_foreign(&self, foreign: &Foreign, key: &Key) -> Option<u64> {
         let _one = self.name(key.digest());
         if self.is_still_suspect(foreign, key) {
@@ -34,7 +34,7 @@ impl<M: Mover> Shared<M> {
         match self.inspect_file(foreign, key) {
             Ok(Some(found)) => {
                 self.found(key, found);
-                // What waits for the others of its set is there, and a miss.
+                // A chunk of an incomplete atomic set is stored, and still a miss.
                 found.len.filter(|_| !self.index().is_hidden(key.digest()))
             }
             Ok(None) => {
@@ -42,14 +42,14 @@ impl<M: Mover> Shared<M> {
                 None
             }
             Err(e) => {
-                self.fault(format!("cannot look at the file of {}: {e}", key.digest()));
+                self.fault(format!("cannot read the file of {}: {e}", key.digest()));
                 None
             }
         }
     }
 
-    /// Whether the key is a miss because the file under its name failed its checks. A file that
-    /// another program wrote there since is no such file. The key's [name](Shared::name) is held.
+    /// Whether the key is a miss because its file failed the checks. A file that another program wrote
+    /// since clears that. The caller holds the key's [name](Shared::name).
     pub fn is_still_suspect(&self, foreign: &Foreign, key: &Key) -> bool {
         if !self.index().is_suspect(key.digest()) {
             return false;
@@ -61,8 +61,8 @@ impl<M: Mover> Shared<M> {
         self.index().is_suspect(key.digest())
     }
 
-    /// What there is under the key's name; `None` for nothing or no chunk.
-    pub fn inspect_file(&self, foreign: &Foreign, key: &Key) -> io::Result<Option<Found>> {
+    /// The state of the key's file; `None` where it is missing or no chunk.
+    pub fn inspect_file(&self, foreign: &Foreign, key: &Key) -> io::Result<Option<FoundChunk>> {
         let Ok(name) = foreign.layout.file_name(key.id()) else { return Ok(None) };
         let path = self.data_dir.root().join(name);
         let bytes = match std::fs::symlink_metadata(&path) {
@@ -78,7 +78,7 @@ impl<M: Mover> Shared<M> {
             Ok(Known::Unverified) => {
                 (foreign.verify == Verify::Lenient).then(|| payload_len(key, bytes))
             }
-            // Damaged: the load that follows sets it aside.
+            // Damaged: the load that follows quarantines it.
             Ok(Known::Junk) => Some(bytes),
             Ok(Known::Facts(facts)) => {
                 (owner_of(&facts, key) != FactsOwner::AnotherNamespace).then_some(bytes)
@@ -86,13 +86,12 @@ impl<M: Mover> Shared<M> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
         };
-        Ok(Some(Found { len, bytes }))
+        Ok(Some(FoundChunk { len, bytes }))
     }
 
-    /// Tells the index what lies there. A length of 0 stands for one that only the file can tell.
-    /// The key's [name](Shared::name) is held, and the caller notifies the listeners once it is
-    /// not.
-    pub fn found(&self, key: &Key, found: Found) {
+    /// Updates the index from a found file. A length of 0 stands for an unknown one. The caller holds
+    /// the key's [name](Shared::name), and notifies the listeners after releasing it.
+    pub fn found(&self, key: &Key, found: FoundChunk) {
         let foreign = self.data_dir.foreign();
         foreign.into_iter().for_each(|foreign| foreign.learn(key));
         let mut index = self.index();
@@ -116,22 +115,21 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// The file under this name is not what a load of the key could vouch for, and may be what
-    /// another wants: it stays, counted.
+    /// Makes the chunk's length unknown: a load of this key does not accept the file, while another
+    /// may. The file stays, and stays counted.
     pub fn invalidate(&self, digest: &Digest, bytes: u64) {
         let _one = self.name(digest);
         let _ = self.index().resize(digest, 0, bytes);
     }
 }
 
-/// What there is in a file with a header, of `bytes` bytes. Without the file beside it LMCache has
-/// no such chunk, and our next save shall bring that: such a chunk is counted, and none that a load
-/// can be expected to hit.
+/// The state of a file with a header, of `bytes` bytes. Without a sidecar, LMCache has no such chunk
+/// until the next save writes one: the file is counted, and a load is not expected to hit.
 fn inspect_headers(
     foreign: &Foreign,
     key: &Key,
     (path, bytes): (&Path, u64),
-) -> io::Result<Option<Found>> {
+) -> io::Result<Option<FoundChunk>> {
     let known = match Known::at(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
@@ -146,18 +144,18 @@ fn inspect_headers(
         Known::Unverified if foreign.verify == Verify::Strict => None,
         Known::Unverified => payload_of_some(header.as_ref(), bytes),
         Known::Facts(facts) if owner_of(&facts, key) == FactsOwner::AnotherNamespace => None,
-        // Damaged, perhaps: the load that follows sets it aside.
+        // Perhaps damaged: the load that follows quarantines it.
         Known::Junk | Known::Facts(_) => header.map(|_| payload).filter(|len| *len > 0),
     };
-    Ok(Some(Found { len, bytes: bytes + foreign.layout.head_bytes() }))
+    Ok(Some(FoundChunk { len, bytes: bytes + foreign.layout.head_bytes() }))
 }
 
 fn payload_of_some(header: Option<&GdsHeader>, file_bytes: u64) -> Option<u64> {
     header.and_then(|header| payload_of(header, file_bytes))
 }
 
-/// The payload's length in a file of `bytes` without facts: of a chunk whose length the namespace
-/// knows, writers that write whole pages only leave a padded file.
+/// The payload's length in a file of `bytes` without facts. Writers of whole pages leave a padded
+/// file; the namespace's chunk length shows that.
 fn payload_len(key: &Key, bytes: u64) -> u64 {
     match key.full_bytes() {
         Some(full) if is_padded(bytes, full) => full,

@@ -9,37 +9,37 @@ use super::shapes::Shapes;
 use super::{Layout, Verify};
 use crate::DiskConfig;
 
-/// What a directory of a foreign layout needs beside the index: its names tell keys but neither
-/// namespace nor length.
+/// The state of a foreign layout beside the index: file names contain keys, but neither namespaces nor
+/// lengths.
 #[derive(Debug)]
 pub struct Foreign {
     pub layout: Layout,
     pub verify: Verify,
-    /// Whose chunks these are: told at the start, else that of the first key. A name has no place
-    /// for it, but for the salt.
+    /// The namespace of all chunks: the configured one, else that of the first key. File names contain
+    /// only its salt.
     namespace: OnceLock<Arc<Namespace>>,
-    /// File names by key, for what is done to files that no op names: eviction, the sweep.
+    /// File names by key, for eviction and the sweep, which have only digests.
     names: RwLock<HashMap<Digest, Arc<str>>>,
-    /// Chunks that were found since a sweep counted last: another program may have written them,
-    /// and then the ledger does not count them.
+    /// Chunks that were found since the last sweep: another program may have written them, and then
+    /// the ledger does not count them.
     uncounted: Mutex<HashSet<Digest>>,
-    /// Sizes of all files are known.
+    /// The sizes of all files are known.
     swept: AtomicBool,
-    /// The cap is above what lies there, or was before, or may delete.
+    /// The cap was agreed on: it is above the stored bytes, or may delete chunks.
     agreed: AtomicBool,
-    /// Whether a cap may delete what lay there before.
+    /// Whether a cap may delete chunks that were stored before.
     pub shrink: bool,
-    /// A save found the file system without extended attributes; it is said once.
+    /// A save found a file system without extended attributes; reported once.
     without_facts: AtomicBool,
-    /// What chunks look like, where files say it.
+    /// The shapes of chunks, where files state them.
     pub(super) shapes: Shapes,
-    /// Rung when the sweep has something to do.
-    pub bell: (Mutex<SweepRequest>, Condvar),
+    /// Wakes the sweep.
+    pub sweep_request: (Mutex<SweepRequest>, Condvar),
     /// One sweep at a time.
     pub sweeping: Mutex<()>,
 }
 
-/// What the sweep is called for.
+/// A request to the sweep's thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SweepRequest {
     pub now: bool,
@@ -59,14 +59,13 @@ impl Foreign {
             agreed: AtomicBool::new(false),
             without_facts: AtomicBool::new(false),
             shapes: Shapes::new(config.chunk_shape.clone()),
-            bell: Default::default(),
+            sweep_request: Default::default(),
             sweeping: Mutex::default(),
         }
     }
 
-    /// Why ops on this key can never succeed here: it has no name in this layout, or it is of
-    /// another namespace than the rest. The first key decides which namespace that is, if
-    /// nobody did.
+    /// Why operations on this key can never succeed: the layout has no name for it, or its namespace
+    /// is not the directory's. Without a configured namespace, the first key decides.
     pub fn refusal(&self, key: &Key) -> Option<Error> {
         let refused = |kind, what: String| Some(Error::new(kind, what).with_key(*key.digest()));
         if let Err(e) = self.layout.file_name(key.id()) {
@@ -87,7 +86,7 @@ impl Foreign {
             return None;
         }
         let what = format!(
-            "files of layout {} do not say owner_of they are, so that one tier has chunks of one namespace: this one has those of layout {}, the \
+            "files of layout {} do not state their namespace, so a tier has chunks of one namespace: this one has those of layout {}, the \
              key is of layout {}{}; use another directory",
             self.layout,
             ours.layout(),
@@ -97,7 +96,7 @@ impl Foreign {
         refused(ErrorKind::Invalid, what)
     }
 
-    /// Whose chunks these are, once that is known.
+    /// The namespace of the chunks, once it is known.
     pub fn namespace(&self) -> Option<&Arc<Namespace>> {
         self.namespace.get()
     }
@@ -125,8 +124,8 @@ impl Foreign {
         self.names.read().unwrap_or_else(PoisonError::into_inner).get(digest).cloned()
     }
 
-    /// The key of a listed name. `None` when it is none of this layout, or as long as it is unknown
-    /// whose chunks these are.
+    /// The key of a listed name. `None` for a name of another layout, and while the namespace is
+    /// unknown.
     pub fn key_of(&self, name: &str) -> Option<Key> {
         let id = self.layout.key_of(name)?;
         Some(Key::new(self.namespace()?.for_key(&id), id))
@@ -137,27 +136,27 @@ impl Foreign {
         self.names.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
     }
 
-    /// Forgets the name of a chunk that is gone.
+    /// Forgets the name of a missing chunk.
     pub fn unlearn(&self, digest: &Digest) {
         self.names.write().unwrap_or_else(PoisonError::into_inner).remove(digest);
     }
 
-    /// A chunk was found that the index did not have.
+    /// Notes a chunk that the index lacked.
     pub fn note_uncounted(&self, digest: &Digest) {
         self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).insert(*digest);
     }
 
-    /// Whether the ledger may not count a chunk whose file is about to go.
+    /// Whether the ledger may not count a chunk whose file is about to be deleted. Forgets the note.
     pub fn is_uncounted(&self, digest: &Digest) -> bool {
         self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).remove(digest)
     }
 
-    /// All that was found until now is about to be counted.
+    /// Forgets all notes: a recount follows.
     pub fn forget_uncounted(&self) {
         self.uncounted.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Whether eviction may choose: the sizes are known, and what is over the cap may go.
+    /// Whether eviction is allowed: sizes are known, and chunks above the cap may be deleted.
     pub fn may_evict(&self) -> bool {
         self.is_swept() && self.agreed.load(Ordering::Acquire)
     }
@@ -166,7 +165,7 @@ impl Foreign {
         self.agreed.store(true, Ordering::Release);
     }
 
-    /// Whether the sizes of all files are known, so that there is a usage to speak of.
+    /// Whether the sizes of all files are known, and with them the usage.
     pub fn is_swept(&self) -> bool {
         self.swept.load(Ordering::Acquire)
     }
@@ -175,7 +174,7 @@ impl Foreign {
         self.swept.store(true, Ordering::Release);
     }
 
-    /// A save's facts could not be kept. Answers whether that is news.
+    /// Notes that a save's facts could not be kept. Returns whether this is the first time.
     pub fn is_without_facts(&self) -> bool {
         !self.without_facts.swap(true, Ordering::AcqRel)
     }
@@ -185,10 +184,10 @@ impl Foreign {
         self.without_facts.load(Ordering::Acquire)
     }
 
-    /// What an operator should know.
+    /// A summary for the operator.
     pub fn describe(&self) -> String {
         let known = match (self.is_swept(), self.may_evict()) {
-            (false, _) => "; usage unknown and no eviction until all files were looked at",
+            (false, _) => "; usage unknown and no eviction until all files were checked",
             (_, false) => {
                 "; it holds more than the cap, and nothing is evicted unless shrink allows it"
             }
@@ -207,9 +206,9 @@ impl Foreign {
         format!("layout {}{known}{facts}{shape}", self.layout)
     }
 
-    /// Rings the bell.
+    /// Changes the request and wakes the sweep.
     pub fn request_sweep(&self, what: impl Fn(&mut SweepRequest)) {
-        what(&mut self.bell.0.lock().unwrap_or_else(PoisonError::into_inner));
-        self.bell.1.notify_all();
+        what(&mut self.sweep_request.0.lock().unwrap_or_else(PoisonError::into_inner));
+        self.sweep_request.1.notify_all();
     }
 }

@@ -1,8 +1,8 @@
-//! Headers: what LMCache's GDS backend writes before a chunk, and again into a file beside it.
+//! Headers, which LMCache's GDS backend writes before a chunk, and again into its sidecar.
 //!
-//! LMCache takes a chunk for present where the file beside it is, and believes what that says. Here
-//! a chunk that our facts prove needs neither. One without facts is believed only where both say
-//! the same, and the file is as long as they say.
+//! LMCache treats a chunk as present where its sidecar exists, and trusts the sidecar's contents. Here
+//! a chunk with facts is verified by the facts alone. A chunk without facts is accepted only where
+//! both headers are equal, and the file has the length that they state.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -17,29 +17,29 @@ use super::find::is_padded;
 #[repr(align(4096))]
 struct Page([u8; GDS_HEADER_BYTES]);
 
-/// What the headers of a chunk tell.
+/// The parsed headers of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParsedHeader {
-    /// There is a payload of so many bytes.
+    /// The payload has this many bytes.
     Payload(u64),
-    /// There is no file beside it: LMCache has not finished it, or is about to delete it.
+    /// There is no sidecar: LMCache has not finished the chunk, or is about to delete it.
     NoSidecar,
     /// A version that LMCache 0.5.6 does not read either.
     UnknownVersion,
-    /// The two headers are not the same one, or none, or the file has another length than they say.
+    /// The headers differ or cannot be parsed, or state another length than the file has.
     Invalid,
 }
 
-/// Where the file beside `path` lies.
+/// The path of the sidecar of `path`.
 pub fn sidecar_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".metadata");
     name.into()
 }
 
-/// The file beside the chunk at `path`: its bytes; `None` where there is none.
+/// Reads the sidecar of the chunk at `path`; `None` where it is missing.
 pub fn read_sidecar(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    // A pipe of this name must not be waited for, nor a link followed.
+    // Neither waits for a pipe of this name nor follows a link.
     let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW;
     let file = match File::options().read(true).custom_flags(flags).open(sidecar_of(path)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -48,14 +48,14 @@ pub fn read_sidecar(path: &Path) -> io::Result<Option<Vec<u8>>> {
     };
     let mut bytes = Vec::with_capacity(GDS_HEADER_BYTES + 1);
     if file.metadata()?.is_file() {
-        // One byte more than a header: what fills it is none.
+        // One byte more than a header: a longer file is no header.
         file.take(GDS_HEADER_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     }
     Ok(Some(bytes))
 }
 
-/// Whether a file of `file_bytes` can be what a header says. The payload's bytes then; of a header
-/// that contradicts itself nothing is believed.
+/// The payload's length, if a file of `file_bytes` agrees with its header. `None` for a header that
+/// contradicts itself.
 pub fn payload_of(header: &GdsHeader, file_bytes: u64) -> Option<u64> {
     if header.contradiction.is_some() {
         return None;
@@ -64,7 +64,7 @@ pub fn payload_of(header: &GdsHeader, file_bytes: u64) -> Option<u64> {
     header.payload_bytes().filter(|len| *len > 0 && (bytes == *len || is_padded(bytes, *len)))
 }
 
-/// What the headers of the open file at `path` tell, of `file_bytes` bytes.
+/// Parses the headers of the open file at `path`, of `file_bytes` bytes.
 pub fn parse(file: &File, path: &Path, file_bytes: u64) -> io::Result<ParsedHeader> {
     let Some(beside) = read_sidecar(path)? else { return Ok(ParsedHeader::NoSidecar) };
     let mut page = Page([0; GDS_HEADER_BYTES]);

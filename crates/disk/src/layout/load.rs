@@ -14,7 +14,7 @@ use kvtier_key::{BlockSums, Key, PieceSums};
 use kvtier_mem::Lease;
 
 use super::facts::{FactsOwner, Known, owner_of};
-use super::find::{Found, is_allowed, is_padded};
+use super::find::{FoundChunk, is_allowed, is_padded};
 use super::headers::{self, ParsedHeader};
 use super::{Foreign, Verify};
 use crate::counters::add;
@@ -146,7 +146,7 @@ fn update_index<M: Mover>(shared: &Shared<M>, key: &Key, len: u64, bytes: u64) {
     let known = shared.index().get(key.digest()).map(|entry| (entry.chunk.len, entry.chunk.bytes));
     if known != Some((len, bytes)) {
         let name = shared.name(key.digest());
-        shared.found(key, Found { len: Some(len), bytes });
+        shared.found(key, FoundChunk { len: Some(len), bytes });
         drop(name);
         shared.listeners.notify();
     }

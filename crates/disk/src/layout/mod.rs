@@ -1,9 +1,9 @@
-//! Whose files a directory holds: ours, or those of a program that shares the directory with us and
-//! knows nothing of us.
+//! Layouts: the files of kvtier, or those of a program that shares the directory without knowledge of
+//! kvtier.
 //!
 //! In a foreign layout a chunk's file is byte for byte what that program writes, under the name
-//! that it gives. The length of the file is data there: no padding, no footer. What proves the
-//! bytes, the facts, lies in an extended attribute; see [`facts`].
+//! that it gives. The length of the file is data there: no padding, no footer. The facts, by which
+//! loads verify the bytes, are in an extended attribute; see [`facts`].
 
 pub mod facts;
 mod find;
@@ -26,11 +26,11 @@ pub use load::{begin as begin_load, behind};
 pub use shapes::Unshaped;
 pub use sweep::Sweeper;
 
-/// Whose files a directory holds.
+/// The layout of a directory's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Layout {
-    /// Ours: payload, padding, footer, in 256 directories.
+    /// That of kvtier: payload, padding, footer, in 256 directories.
     #[default]
     Kvtier,
     /// Those of the file adapters of LMCache's multi-process mode, `fs` and `fs_native`.
@@ -40,7 +40,7 @@ pub enum Layout {
     /// Those of the GdsBackend of LMCache's in-process mode: a header before the payload, and the
     /// same header in a file beside it.
     LmcacheGds,
-    /// The same as they are called on Weka's file system.
+    /// The same with the names that LMCache uses on Weka's file system.
     LmcacheGdsWeka,
 }
 
@@ -65,7 +65,7 @@ impl Layout {
         }
     }
 
-    /// Whether another program's rules hold for the files.
+    /// Whether another program defines the files.
     pub fn is_foreign(self) -> bool {
         self != Layout::Kvtier
     }
@@ -85,25 +85,26 @@ impl Layout {
         2 * self.head_bytes()
     }
 
-    /// How many directories lie in one another above a foreign layout's files, at most.
+    /// How many directories deep a foreign layout's files are, at most.
     pub(crate) fn depth(self) -> usize {
         if self.has_headers() { 2 } else { 0 }
     }
 
-    /// The name of the file beside the one of this name; `None` where there is none.
+    /// The name of the sidecar of this file; `None` in a layout without.
     pub(crate) fn sidecar(self, file_name: &str) -> Option<String> {
         self.has_headers().then(|| format!("{file_name}.metadata"))
     }
 
-    /// The file name, with its directories if it lies in some, that a foreign layout gives a key.
-    /// Errors: a key that it has no name for, or that would not read back as itself.
+    /// The file name, with its directories, that a foreign layout gives a key.
+    ///
+    /// # Errors
+    /// The layout has no name for the key, or the name would parse as another key.
     pub fn file_name(self, id: &KeyId) -> Result<String, InvalidKey> {
         self.form().format(id)
     }
 
-    /// The key whose file has this name in a foreign layout; `None` for any other file, also one
-    /// whose key is spelled in another way: the program that reads these files would not find
-    /// it.
+    /// The key whose file has this name in a foreign layout. `None` for any other file, also for
+    /// another spelling of a key: the program that reads these files would not find it.
     pub fn key_of(self, file_name: &str) -> Option<KeyId> {
         if !self.is_foreign() {
             return None;
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layouts_have_names_and_know_their_files() {
+    fn layouts_have_names_and_recognise_their_files() {
         for layout in Layout::ALL {
             assert_eq!(layout.to_string().parse::<Layout>().unwrap(), layout);
         }
@@ -160,34 +161,34 @@ mod tests {
         let own = "org-SEP-m@2@1@-1234@half.data";
         let id = Layout::Lmcache.key_of(own).unwrap();
         assert_eq!(Layout::Lmcache.file_name(&id).unwrap(), own);
-        for stranger in [
+        for other in [
             "org-SEP-m@0x02010201@0@00010203.tmp",
             ".kvtier",
             "x.data",
             "org-SEP-m@0x2010201@0@00010203.data",
         ] {
-            assert_eq!(Layout::LmcacheMp.key_of(stranger), None, "{stranger}");
-            assert_eq!(Layout::Lmcache.key_of(stranger), None, "{stranger}");
+            assert_eq!(Layout::LmcacheMp.key_of(other), None, "{other}");
+            assert_eq!(Layout::Lmcache.key_of(other), None, "{other}");
         }
         assert_eq!(Layout::Kvtier.key_of(mp), None);
     }
 
     #[test]
-    fn files_with_headers_lie_where_their_hash_says() {
+    fn files_with_headers_are_stored_by_their_hash() {
         let name = "18/85/org%2Fm%401%400%401a2b3c4d5e6f7788%40bfloat16.kvcache.safetensors";
         let id = Layout::LmcacheGds.key_of(name).unwrap();
         assert_eq!(Layout::LmcacheGds.file_name(&id).unwrap(), name);
         let weka = Layout::LmcacheGdsWeka.file_name(&id).unwrap();
         assert!(weka.ends_with(".weka1") && Layout::LmcacheGdsWeka.key_of(&weka) == Some(id));
         let bare = name.rsplit('/').next().unwrap();
-        for stranger in [
+        for other in [
             bare.into(),
             format!("x/{name}"),
             name.replace("18/", "19/"),
             format!("{name}.metadata"),
             weka,
         ] {
-            assert_eq!(Layout::LmcacheGds.key_of(&stranger), None, "{stranger}");
+            assert_eq!(Layout::LmcacheGds.key_of(&other), None, "{other}");
         }
     }
 }

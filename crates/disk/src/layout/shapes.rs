@@ -1,5 +1,5 @@
-//! What the chunks of a directory with headers look like: no key tells the shape of its tensor, and
-//! LMCache needs it to load what we save.
+//! The shapes of chunks in a directory with headers: keys do not contain the shape of the tensor, and
+//! LMCache needs it to load a chunk.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -33,13 +33,13 @@ impl Kind {
 /// Why a chunk can have no header.
 #[derive(Debug)]
 pub enum Unshaped {
-    /// Nobody knows yet; it is being looked for.
+    /// The shape is unknown, and the sweep may still find it.
     Yet,
-    /// It never can, as things are.
+    /// The shape cannot be found with this configuration.
     Never(Error),
 }
 
-/// What is known of shapes.
+/// The known shapes.
 #[derive(Debug, Default)]
 pub struct Shapes {
     given: Option<ChunkShape>,
@@ -51,15 +51,15 @@ impl Shapes {
         Shapes { given, learned: RwLock::default() }
     }
 
-    /// Whether the shape of this chunk's kind is to be learned from the files that are there.
+    /// Whether the shape of this kind of chunks should be learned from stored files.
     fn is_wanted(&self, kind: &Kind) -> bool {
         let given = self.given.is_some() && !kind.4;
         let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
         !given && learned.len() < KINDS_MAX && !learned.contains_key(kind)
     }
 
-    /// The header of a chunk whose saver states its shape, which other chunks of its kind then have
-    /// too.
+    /// The header of a chunk whose shape the caller states. Other chunks of its kind then get the same
+    /// shape.
     fn stated(&self, id: &KeyId, bytes: u64, shape: &ChunkShape) -> Result<GdsHeader, String> {
         let kind = Kind::of(id).ok_or("its mode has no such files")?;
         let header = shape.header(element(shape.dtype.unwrap_or(kind.3))?, bytes);
@@ -96,7 +96,7 @@ impl Shapes {
         known.of_bytes(bytes).map(Some).ok_or_else(why)
     }
 
-    /// Whether the shapes of chunks are known, for people.
+    /// The known shapes, for the status.
     pub(super) fn describe(&self) -> String {
         let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner).len();
         match (&self.given, learned) {
@@ -116,8 +116,8 @@ fn element(dtype: DType) -> Result<GdsElement, String> {
 }
 
 impl Foreign {
-    /// Learns from the headers of a chunk's file what others of its kind look like, where nobody
-    /// said; `read` reads one.
+    /// Learns the shape of a kind of chunks from a file's header, unless it is known. `read` reads the
+    /// header.
     pub fn learn_shape(&self, id: &KeyId, read: impl FnOnce() -> Option<GdsHeader>) {
         let Some(kind) =
             Kind::of(id).filter(|kind| self.layout.has_headers() && self.shapes.is_wanted(kind))
@@ -133,8 +133,8 @@ impl Foreign {
         }
     }
 
-    /// The header of a chunk of `bytes` bytes, of the shape that its saver states, where it does;
-    /// `None` in a layout without.
+    /// The header of a chunk of `bytes` bytes, of the `stated` shape if there is one; `None` in a layout
+    /// without headers.
     pub fn header(
         &self,
         key: &Key,
@@ -154,7 +154,7 @@ impl Foreign {
         };
         match header {
             Ok(Some(header)) => header.encode().map(Some).map_err(|e| refused(e.to_string())),
-            // A file that tells may come by.
+            // The sweep may still find a file that states the shape.
             Ok(None) if !self.is_swept() => Err(Unshaped::Yet),
             Ok(None) => Err(refused(UNKNOWN.into())),
             Err(why) => Err(refused(why)),

@@ -1,6 +1,6 @@
-//! What lies in a foreign directory, and how long it is: names tell the former at the start, a look
-//! at each file the latter, in the background and again every so often, since others write and
-//! delete there.
+//! The sweep of a foreign directory. At the start, names show which chunks are stored. In the
+//! background and periodically, each file shows its length, since other programs write and delete
+//! there.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,13 +13,13 @@ use kvtier_index::{Chunk, DigestTag, SlotCursor};
 use kvtier_key::{Digest, Key};
 
 use super::Foreign;
-use super::find::Found;
+use super::find::FoundChunk;
 use crate::history;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
-/// How many chunks are told to the index, or asked of it, at a time.
-const SOME: usize = 1024;
+/// How many chunks are entered or compared while the index is locked.
+const PAGE_CHUNKS: usize = 1024;
 
 /// The thread that sweeps.
 pub struct Sweeper<M: Mover> {
@@ -28,7 +28,7 @@ pub struct Sweeper<M: Mover> {
 }
 
 impl<M: Mover> Sweeper<M> {
-    /// Starts the thread; `listed` says whether the names were listed already.
+    /// Starts the thread. `listed`: the names were listed already.
     pub fn start(shared: &Arc<Shared<M>>, every: Duration, listed: bool) -> io::Result<Self> {
         let theirs = Arc::clone(shared);
         let name = format!("{}-sweeper", shared.caps.name);
@@ -61,7 +61,7 @@ impl<M: Mover> fmt::Debug for Sweeper<M> {
 }
 
 fn run<M: Mover>(shared: &Shared<M>, foreign: &Foreign, every: Duration, mut listed: bool) {
-    let (bell, rung) = &foreign.bell;
+    let (request, wake) = &foreign.sweep_request;
     loop {
         if foreign.namespace().is_some() {
             if !std::mem::replace(&mut listed, true) {
@@ -70,12 +70,12 @@ fn run<M: Mover>(shared: &Shared<M>, foreign: &Foreign, every: Duration, mut lis
             shared.report_failure(shared.sweep(foreign), "sweep the directory");
             shared.evict_to_cap();
         }
-        let mut call = bell.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requested = request.lock().unwrap_or_else(PoisonError::into_inner);
         let due = shared.clock.now() + every;
-        while !call.stop && !std::mem::take(&mut call.now) && shared.clock.now() < due {
-            call = shared.clock.wait_until(rung, call, due);
+        while !requested.stop && !std::mem::take(&mut requested.now) && shared.clock.now() < due {
+            requested = shared.clock.wait_until(wake, requested, due);
         }
-        if call.stop {
+        if requested.stop {
             return;
         }
     }
@@ -93,26 +93,25 @@ impl<M: Mover> Shared<M> {
         !self.data_dir.is_read_only() && self.data_dir.foreign().is_none_or(Foreign::may_evict)
     }
 
-    /// Enters all names, their lengths unknown, in the order of use that was noted. Nothing is
-    /// asked of any file.
+    /// Enters all names with unknown lengths, in the journaled order of use. No file is opened.
     pub fn list_foreign(&self, foreign: &Foreign) -> io::Result<()> {
-        let mut some = Vec::with_capacity(SOME);
+        let mut keys = Vec::with_capacity(PAGE_CHUNKS);
         self.data_dir.foreign_names(|name| {
             if let Some(key) = foreign.key_of(name) {
                 foreign.learn_as(*key.digest(), name);
-                some.push(key);
+                keys.push(key);
             }
-            if some.len() == SOME {
-                self.enter(&mut some);
+            if keys.len() == PAGE_CHUNKS {
+                self.enter(&mut keys);
             }
             Ok(())
         })?;
-        self.enter(&mut some);
-        // What could not be read of it was reported when the directory was opened.
+        self.enter(&mut keys);
+        // Damage was reported when the directory was opened.
         let known = history::history(&self.data_dir.own())?;
-        for some in known.records.chunks(SOME) {
+        for records in known.records.chunks(PAGE_CHUNKS) {
             let mut index = self.index();
-            some.iter().for_each(|record| history::apply(&mut index, record));
+            records.iter().for_each(|record| history::apply(&mut index, record));
         }
         Ok(())
     }
@@ -127,18 +126,17 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// ScanThrottle at every file: what is new is entered, what is gone forgotten, lengths are corrected,
-    /// and the ledger with them.
+    /// Checks every file: enters new chunks, drops missing ones, corrects lengths, and recounts the
+    /// ledger.
     pub fn sweep(&self, foreign: &Foreign) -> io::Result<()> {
         let _one = foreign.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut seen, mut first_error, mut errors) = (HashSet::new(), None, 0_u64);
         self.data_dir.foreign_names(|name| {
             let Some(key) = foreign.key_of(name) else { return Ok(()) };
-            // A file that does not let itself be looked at must not end the sweep, and with it
-            // eviction.
+            // A file that cannot be read must not end the sweep, and with it eviction.
             let there = self.sweep_one(foreign, &key, name).unwrap_or_else(|e| {
                 errors += 1;
-                first_error.get_or_insert_with(|| format!("cannot look at {name}: {e}"));
+                first_error.get_or_insert_with(|| format!("cannot read {name}: {e}"));
                 true
             });
             if there {
@@ -149,7 +147,7 @@ impl<M: Mover> Shared<M> {
         self.listeners.notify();
         if let Some(what) = first_error {
             self.fault(format!(
-                "{what}; in all {errors} such files, they are counted and not loaded"
+                "{what}; {errors} such files in all, which are counted and not loaded"
             ));
         }
         self.forget_all_but(&seen);
@@ -172,8 +170,8 @@ impl<M: Mover> Shared<M> {
         Ok(())
     }
 
-    /// ScanThrottle at one file; `false` when there is no chunk. One whose facts cannot be read is entered
-    /// all the same, unverified.
+    /// Checks one file; `false` when it is no chunk. A chunk whose facts cannot be read is entered as
+    /// unverified.
     fn sweep_one(&self, foreign: &Foreign, key: &Key, name: &str) -> io::Result<bool> {
         foreign.learn_as(*key.digest(), name);
         let _one = self.name(key.digest());
@@ -182,15 +180,14 @@ impl<M: Mover> Shared<M> {
             return Ok(false);
         };
         let known = self.index().known(key.digest()).map(|entry| entry.chunk);
-        // Seen before and not changed since: neither is its length, nor whether a load would vouch
-        // for it.
+        // A file of unchanged length is not read again.
         if known.is_none_or(|known| known.bytes != bytes) {
             match self.inspect_file(foreign, key) {
                 Ok(None) => return Ok(false),
                 Ok(Some(found)) => self.found(key, found),
-                // What cannot be read takes its room all the same.
+                // A file that cannot be read takes its space all the same.
                 Err(e) => {
-                    self.found(key, Found { len: None, bytes });
+                    self.found(key, FoundChunk { len: None, bytes });
                     return Err(e);
                 }
             }
@@ -198,7 +195,8 @@ impl<M: Mover> Shared<M> {
         Ok(true)
     }
 
-    /// Whoever enters a chunk learns its name with the chunk's [name](Shared::name) held.
+    /// Drops the remembered file name of a missing chunk. Names are learned only while the chunk's
+    /// [name](Shared::name) is locked.
     fn unlearn_if_gone(&self, foreign: &Foreign, digest: &Digest) {
         let _one = self.name(digest);
         let index = self.index();
@@ -208,11 +206,11 @@ impl<M: Mover> Shared<M> {
         }
     }
 
-    /// Forgets what the index knows and a sweep did not see, if it is not there.
+    /// Drops chunks that the sweep did not see, if their files are missing.
     fn forget_all_but(&self, seen: &HashSet<u64>) {
         let (mut cursor, mut gone) = (Some(SlotCursor::default()), Vec::<Digest>::new());
         while let Some(from) = cursor {
-            let page = self.index().keys_page(from, SOME);
+            let page = self.index().keys_page(from, PAGE_CHUNKS);
             let digests = page.chunks.iter().map(|chunk| chunk.digest);
             gone.extend(
                 digests.filter(|digest| !seen.contains(&DigestTag::from_digest(digest).as_u64())),
