@@ -10,8 +10,8 @@ use kvtier_key::ChunkShape;
 
 use crate::layout::{Layout, Verify};
 
-/// When a save is answered. Whatever it is, a load never gives a wrong byte: what a crash tore is a
-/// miss.
+/// When a save is answered. With each of them a load never returns a wrong byte: a file that a crash
+/// tore is a miss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
@@ -46,7 +46,7 @@ impl FromStr for Durability {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DiskConfig {
-    /// The directory; made if it is not there.
+    /// The directory; created if it is missing.
     pub path: PathBuf,
     /// The cap in bytes of files, padding and footers included.
     pub capacity_bytes: u64,
@@ -56,11 +56,10 @@ pub struct DiskConfig {
     /// Whether a directory that holds more than the cap, and whose noted cap is larger, or that
     /// others have open with another cap, may be opened all the same: chunks are deleted.
     pub shrink: bool,
-    /// Whose chunks these are and what they look like. Given, the directory is opened only if it
-    /// was never opened with other chunk sizes or another rule for partial chunks for the same
-    /// tenant and layout. Files of a foreign layout do not tell whose they are: there a tenant
-    /// has one layout, and with `None` the first key says it. A namespace with salts as tenants
-    /// stands for those of all salts there.
+    /// The chunks' namespace. If set, the directory is opened only if it was never opened with other
+    /// chunk sizes or another rule for partial chunks, for the same tenant and layout. Files of a
+    /// foreign layout do not state their namespace: there a tenant has one layout, and with `None`
+    /// the first key decides. A namespace with salts as tenants stands for those of all salts.
     pub namespace: Option<Arc<Namespace>>,
     /// The tier's name in errors and reports.
     pub name: String,
@@ -91,17 +90,17 @@ pub struct DiskConfig {
     pub flush_every: Duration,
     /// Threads for open, allocate, rename and unlink.
     pub threads: usize,
-    /// Whose files the directory holds.
+    /// The layout of the directory's files.
     pub layout: Layout,
-    /// What becomes of chunks that nothing proves; only foreign layouts have such.
+    /// How loads treat chunks without facts; only foreign layouts have such.
     pub verify: Verify,
-    /// The tensor that a full chunk is, for layouts whose files say it; without, what files that
-    /// are there already say of theirs holds for others of the same model and worker.
+    /// The tensor of a full chunk, for layouts whose files state it. Without it, the shape in stored
+    /// files is used for others of the same model and worker.
     pub chunk_shape: Option<ChunkShape>,
     /// How often the files of a foreign layout, which others write and delete, are counted.
     pub sweep_every: Duration,
-    /// How long a save waits for room that others are freeing before it is shed. For tests: longer
-    /// than a machine may stand still.
+    /// How long a save waits for space that others free before it is shed. Tests set it longer than a
+    /// machine may stand still.
     #[doc(hidden)]
     pub space_wait_max: Duration,
     /// The clock that deadlines, holds, hints and the tier's own rounds go by.

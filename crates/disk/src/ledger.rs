@@ -1,5 +1,5 @@
-//! One total that all processes over a directory share: the bytes that lie there or are about to be
-//! written. It holds the cap.
+//! One total that all processes over a directory share: the bytes that are stored or about to be
+//! written. It enforces the cap.
 //!
 //! The invariant: **the total is never less than the bytes on the medium**, whatever process is
 //! stopped or killed at whatever moment. As a total above the cap is never granted, the bytes stay
@@ -17,7 +17,7 @@
 //! 4. *A death releases what it proves.* Liveness is the kernel's lock on the staging directory's
 //!    `alive`. Unfinished files of a dead process that have a length were granted: they are
 //!    unlinked, then released. A claim that it had no time to allocate is released by a recount.
-//! 5. *A recount counts too much rather than too little.* It holds the lock, so that nobody grants
+//! 5. *A recount counts too much rather than too little.* It holds the lock, so that no claim is granted
 //!    meanwhile, and counts each unfinished file by the larger of its stated and its real length,
 //!    then each file with a name, then the quarantine. A file that is renamed while the directory
 //!    is read is counted where it is seen first; what a pass misses because it moved behind the
@@ -27,7 +27,7 @@
 //!    writes into the ledger before it counts the first file. A process notes the generation that it saw last before it unlinks; if the ledger has another when it
 //!    releases, the recount may have missed the file already, and the release is dropped. That
 //!    leaves the total too high at worst, which is noticed (`may_be_high`), and recounted.
-//! 7. *A file found gone is released once.* Who deleted it releases it. A process alone in the
+//! 7. *A file found gone is released once.* The process that deleted it releases it. A process alone in the
 //!    directory may do so for a process that died between the two, and only if no other process has
 //!    changed the total since the recount that matched its index: each change has a number.
 //! 8. *What cannot be read is not zero.* A ledger that is missing, cut, zeroed, torn or of another
@@ -40,7 +40,7 @@
 //! A model test (`shuttle_tests.rs`) runs these rules against processes that are stopped and killed
 //! between any two of their steps.
 //!
-//! So errors are one-sided: too high a total costs room until the next recount, too low a one does
+//! So errors are one-sided: too high a total costs space until the next recount, too low a one does
 //! not occur. What other programs write into the directory is not claimed; it is counted by the
 //! next recount. On a file system where a lock is a message to a server the total is exchanged now
 //! and then instead of at each claim, and the cap holds up to what is written in between.
@@ -257,7 +257,7 @@ impl<S: Storage> Ledger<S> {
 
     /// Counts `bytes` less that this process found gone, if no other process has changed the total
     /// since the recount of this one that began the generation `since`. Answers whether it did:
-    /// otherwise whoever deleted the file may have released them.
+    /// otherwise the process that deleted the file may have released them.
     pub fn release_found(&self, bytes: u64, since: Generation) -> io::Result<bool> {
         let own = |found: &Found| !found.is_shared && found.generation == since.0;
         self.change(&mut self.state(), |found| {
@@ -265,7 +265,7 @@ impl<S: Storage> Ledger<S> {
         })
     }
 
-    /// Counts more, whatever the cap: what is counted lies there already.
+    /// Counts more, whatever the cap: the bytes are stored already.
     pub fn add(&self, bytes: u64) -> io::Result<()> {
         self.state().pending.added += bytes;
         self.put_off(if self.exact { self.fold() } else { Ok(()) })
@@ -315,7 +315,7 @@ impl<S: Storage> Ledger<S> {
             write(file, next)?;
             let total = next.total;
             state.is_shared = false;
-            // All of it lies there, and is counted.
+            // All pending bytes are stored, and were counted.
             state.pending = Pending::default();
             (state.known, state.changes) = (next.total, Some(next.changes));
             self.generation.store(next.generation, Ordering::Release);

@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use kvtier_mem::{Lease, Place, View};
 
-/// Moves bytes between memory and an open file. All a directory tier asks of the hardware: it knows
-/// no keys and no names.
+/// Moves bytes between memory and an open file. The only interface of a directory tier to the
+/// hardware, without keys and names.
 pub trait Mover: fmt::Debug + Send + Sync + 'static {
     /// Starts a transfer; `done` is called exactly once, on a thread of the mover's, when no part
-    /// of its memory is in use any more. Never blocks: what cannot be taken now comes back.
+    /// of its memory is in use any more. Never blocks.
+    ///
+    /// # Errors
+    /// The mover is full or closed; the transfer is returned.
     fn submit(&self, transfer: Transfer, done: Finish) -> Result<(), Refused>;
 
     /// Ends everything: transfers under way are cancelled or awaited, `done` of each is called,
@@ -19,9 +22,9 @@ pub trait Mover: fmt::Debug + Send + Sync + 'static {
     /// Which engine moves the bytes, and why that one.
     fn describe(&self) -> String;
 
-    /// Whether it moves memory of this place. The rest of this trait is for memory that the CPU
-    /// cannot reach, and for who moves such: their [`submit`](Mover::submit) takes reads of any
-    /// alignment into it, among them reads of nothing, and looks at what memory has to wait for.
+    /// Whether it moves memory of this place. The rest of this trait is for movers of memory that the
+    /// CPU cannot reach. Their [`submit`](Mover::submit) accepts reads of any alignment into it,
+    /// empty ones included, and waits for work on that memory.
     fn reaches(&self, place: Place) -> bool {
         place.is_host()
     }
@@ -31,8 +34,8 @@ pub trait Mover: fmt::Debug + Send + Sync + 'static {
         0
     }
 
-    /// Brings the bytes of views that the CPU cannot reach to where it can, when there is room;
-    /// `done` gets them, in the same order, at addresses that may be written from, and is
+    /// Copies the bytes of views that the CPU cannot reach into memory that it can reach, when there is
+    /// space; `done` gets them, in the same order, at addresses that may be written from, and is
     /// called exactly once, on a thread of the mover's. Never blocks.
     fn fetch(&self, from: Vec<View>, done: Fetched) {
         drop(from);
@@ -61,8 +64,8 @@ pub type Finish = Box<dyn FnOnce(Moved) + Send>;
 /// read exactly once.
 pub type Watch = Box<dyn FnMut(usize, u64, &[u8]) + Send>;
 
-/// Is told sums of bytes that arrived where the CPU does not look, instead of the bytes: (index of
-/// the part, offset in the part, bytes of a unit, CRC32C of each unit, as
+/// Receives checksums of bytes that arrived where the CPU cannot see them, instead of the bytes: (index
+/// of the part, offset in the part, bytes of a unit, CRC32C of each unit, as
 /// [`PieceSums::units`](kvtier_key::PieceSums::units) takes them).
 pub type Sums = Box<dyn FnMut(usize, u64, u64, &[u32]) + Send>;
 
@@ -71,11 +74,11 @@ pub type Sums = Box<dyn FnMut(usize, u64, u64, &[u32]) + Send>;
 pub struct Transfer {
     /// The file.
     pub file: Arc<OwnedFd>,
-    /// What goes where.
+    /// The pieces and their memory.
     pub parts: Vec<Part>,
-    /// Who sees arriving bytes.
+    /// Receives arriving bytes.
     pub watch: Option<Watch>,
-    /// Who is told sums of those that are not seen.
+    /// Receives checksums of bytes that `watch` does not get.
     pub sums: Option<Sums>,
 }
 
@@ -106,9 +109,8 @@ pub struct Moved {
     pub transfer: Transfer,
     /// Bytes moved, which is all of them. The end of the file before that is `UnexpectedEof`.
     pub result: io::Result<u64>,
-    /// Neither has the transfer's watch seen all that was read nor was it told its sums, because
-    /// the bytes went where the CPU does not look and nobody asked for more: they are
-    /// believed.
+    /// Neither `watch` nor `sums` got all of the read bytes, because they went where the CPU cannot see
+    /// them and checksums were not requested: they are accepted without verification.
     pub unseen: bool,
 }
 

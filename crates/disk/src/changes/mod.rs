@@ -19,7 +19,7 @@
 //! The log is a sequence of files `.kvtier/changes.<number>`. Each holds journal frames with
 //! checksums of their own, and a batch is appended with one write (`O_APPEND`), so that batches do
 //! not mix. The first number is the time in milliseconds, so that a number is not used again should
-//! `.kvtier` be deleted. It is created while `.kvtier/door` is locked: there must be one. A writer
+//! `.kvtier` be deleted. It is created under the registration lock: there must be only one. A writer
 //! that finds the newest segment long creates the next number with `O_EXCL`, then deletes all but
 //! the last two, the oldest first. Nothing is renamed and, on a local file system, nothing else is
 //! locked: a process that is stopped at any point holds up no other. If it holds the lock and there
@@ -187,11 +187,11 @@ impl ChangeLog {
         log
     }
 
-    /// Makes the log's first segment where there is none, so that readers hold one from the start.
-    /// The door is locked.
+    /// Creates the log's first segment, so that readers hold one from the start. The caller holds the
+    /// registration lock.
     ///
     /// # Errors
-    /// The medium's.
+    /// Those of the file system.
     pub fn create(own: &Path, clock: &Clock) -> io::Result<()> {
         segment::create_first(own, clock.unix_ms())
     }
@@ -201,8 +201,7 @@ impl ChangeLog {
         self.is_local
     }
 
-    /// Goes on in the log that is there now: the directory is another one. All that it holds counts
-    /// as missed.
+    /// Continues in the log of another directory. All of its records count as missed.
     pub fn begin_anew(&self) {
         *self.writer.lock().unwrap_or_else(PoisonError::into_inner) = None;
         *self.follower() = None;
@@ -229,7 +228,7 @@ impl ChangeLog {
     /// Appends what waits.
     ///
     /// # Errors
-    /// The medium's; what waits stays, or is appended twice.
+    /// Those of the file system; waiting records stay, or are appended twice.
     pub fn flush(&self) -> io::Result<()> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = std::mem::take(&mut *self.pending());
@@ -256,7 +255,7 @@ impl ChangeLog {
     /// wait for one another, but for no more than one slice of a long log.
     ///
     /// # Errors
-    /// The medium's. What cannot be read counts as missed, and the next call goes on behind it.
+    /// Those of the file system. What cannot be read counts as missed, and the next call goes on behind it.
     pub fn follow(&self, bytes_max: u64, mut apply: impl FnMut(&Record)) -> io::Result<Followed> {
         let mut followed = Followed::default();
         for _ in 0..STEPS_MAX {
@@ -278,7 +277,7 @@ impl ChangeLog {
     /// its end.
     ///
     /// # Errors
-    /// The medium's.
+    /// Those of the file system.
     pub fn delete_strays(&self) -> io::Result<()> {
         let before_gap = segment::last_before_gap(&segment::numbers(&self.own)?);
         before_gap.map_or(Ok(()), |number| segment::delete_up_to(&self.own, number))

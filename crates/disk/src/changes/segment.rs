@@ -13,7 +13,7 @@ use crate::data_dir::internal_files;
 /// How often a segment that was listed and is not there is looked for again. Others may be deleting
 /// at the same time.
 const TRIES_MAX: u32 = 100;
-/// How long an append waits for the door where there is no segment. After that its records wait for
+/// How long an append waits for the registration lock where there is no segment. After that its records wait for
 /// the next append.
 const FIRST_WAIT_MAX: Duration = Duration::from_millis(100);
 /// Names of segments are this and the number in decimal digits.
@@ -59,7 +59,7 @@ impl Segment {
     /// `first`.
     ///
     /// # Errors
-    /// `WouldBlock` where there is none and another process registers; else the medium's.
+    /// `WouldBlock` where there is none and another process registers; else those of the file system.
     pub fn newest_to_append(own: &Path, first: u64) -> io::Result<Self> {
         for _ in 0..TRIES_MAX {
             let Some(number) = numbers(own)?.last().copied() else {
@@ -122,8 +122,8 @@ impl Segment {
     }
 }
 
-/// Makes the first segment where there is none. The door is locked: two first segments would make
-/// two logs, and a reader of one misses what is appended to the other.
+/// Creates the first segment where there is none. The caller holds the registration lock: two first
+/// segments would make two logs, and a reader of one would miss the records of the other.
 pub fn create_first(own: &Path, number: u64) -> io::Result<()> {
     if numbers(own)?.is_empty() { create(own, number) } else { Ok(()) }
 }

@@ -7,12 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use kvtier_core::Clock;
 use kvtier_index::journal::{self as format, Record};
 
-use super::snapshot::Seen;
+use super::snapshot::SnapshotMark;
 use crate::data_dir::internal_files;
 
 /// The most records that wait for a flush; beyond that new ones are dropped.
 const WAITING_MAX: usize = 1 << 17;
-/// So many wait before it is looked for the first time which of them need not.
+/// When this many records wait, superseded ones are dropped for the first time.
 const FOLD_AT: usize = 1 << 14;
 /// A journal file longer than this is followed by a new one.
 const FILE_BYTES_MAX: u64 = 8 << 20;
@@ -20,7 +20,7 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 /// deletes its oldest.
 const FILES_MAX: usize = 4;
 
-/// This process's journal: `.kvtier/journal/<corner>.<number>`.
+/// This process's journal: `.kvtier/journal/<staging directory>.<number>`.
 #[derive(Debug)]
 pub struct Journal {
     own: PathBuf,
@@ -35,7 +35,7 @@ pub struct Journal {
 #[derive(Debug)]
 struct Waiting {
     records: Vec<Record>,
-    /// How many there are when it is looked next which of them need not wait.
+    /// The number of records at which superseded ones are dropped next.
     fold_at: usize,
 }
 
@@ -50,7 +50,7 @@ impl Waiting {
         if self.records.len() >= self.fold_at {
             let mut kept = last_touches(self.records.drain(..));
             self.records.append(&mut kept);
-            // Twice as many: what is looked through again and again would cost the square.
+            // Twice as many, so that repeated passes do not cost the square.
             self.fold_at = FOLD_AT.max(2 * self.records.len());
         }
         if self.records.len() < WAITING_MAX {
@@ -58,7 +58,7 @@ impl Waiting {
         }
     }
 
-    /// What waits goes into `to`, and new records where that was.
+    /// Swaps the waiting records with `to`.
     fn swap(&mut self, to: &mut Vec<Record>) {
         std::mem::swap(&mut self.records, to);
         self.fold_at = FOLD_AT;
@@ -72,17 +72,16 @@ struct Tail {
     /// The numbers of the last files, which may be deleted by now.
     numbers: VecDeque<u64>,
     bytes: u64,
-    snapshot: Seen,
+    snapshot: SnapshotMark,
     /// Bytes written since the last snapshot, in all files.
     since_snapshot: u64,
-    /// Empty: where notes wait while those before are written. Made anew each time, it would come
-    /// from another thread's memory each time.
+    /// An empty vector, reused so that its memory is not allocated on another thread each time.
     spare: Vec<Record>,
 }
 
 impl Journal {
-    /// The journal of the process whose corner is `name`. Its batches have the wall time of this
-    /// clock.
+    /// The journal of the process whose staging directory is `name`. Its batches have this clock's
+    /// wall time.
     pub fn new(own: &Path, name: &str, clock: &Clock) -> Self {
         let (own, dir) = (own.to_owned(), own.join("journal"));
         let (clock, name) = (clock.clone(), Mutex::new(name.to_owned()));
@@ -95,7 +94,7 @@ impl Journal {
         records.into_iter().for_each(|record| waiting.note(record));
     }
 
-    /// Writes what waits. A part that could not be written is given up, and the rest goes to a new
+    /// Writes the waiting records. A batch that fails is given up, and the next one goes to a new
     /// file: nothing behind a torn batch is ever read.
     pub fn flush(&self) -> io::Result<()> {
         let mut tail = self.file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +123,7 @@ impl Journal {
         Ok(())
     }
 
-    /// A new file. One that is there is somebody else's, whatever its name says.
+    /// Creates a new file. An existing one belongs to another process, whatever its name.
     fn next_file(&self, tail: &mut Tail) -> io::Result<File> {
         let name = self.name.lock().unwrap_or_else(PoisonError::into_inner);
         let path = |number| self.dir.join(format!("{name}.{number}"));
@@ -142,13 +141,13 @@ impl Journal {
         while tail.numbers.len() > FILES_MAX
             && let Some(oldest) = tail.numbers.pop_front()
         {
-            // Gone, where a snapshot has it.
+            // Deleted already, if a snapshot has it.
             let _ = fs::remove_file(path(oldest));
         }
         Ok(file)
     }
 
-    /// Goes on under another name: the files so far were deleted.
+    /// Continues under another name, after the files so far were deleted.
     pub fn rename(&self, name: &str) {
         name.clone_into(&mut self.name.lock().unwrap_or_else(PoisonError::into_inner));
         self.file.lock().unwrap_or_else(PoisonError::into_inner).numbers.clear();
@@ -160,8 +159,7 @@ impl Journal {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).since_snapshot
     }
 
-    /// A snapshot holds all that was flushed: a new file is begun. Answers the number before which
-    /// files are not needed any more.
+    /// Begins a new file after a snapshot. Returns the number below which files are obsolete.
     pub fn begin_anew(&self) -> u64 {
         let mut tail = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         (tail.file, tail.bytes, tail.since_snapshot) = (None, 0, 0);
@@ -169,7 +167,7 @@ impl Journal {
     }
 }
 
-/// Of several touches of one chunk the last is enough.
+/// Keeps only the last of several touches of one chunk.
 fn last_touches(records: impl DoubleEndedIterator<Item = Record>) -> Vec<Record> {
     let mut seen = HashSet::new();
     let mut kept: Vec<Record> = records
@@ -230,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_again_and_again_waits_once_and_crowds_nothing_out() {
+    fn repeated_uses_wait_once_and_crowd_nothing_out() {
         let own = tempfile::tempdir().unwrap();
         fs::create_dir(own.path().join("journal")).unwrap();
         let journal = Journal::new(own.path(), "host.1.5.0", &Clock::real());
@@ -253,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn journals_that_nobody_merges_are_bounded_and_the_newest_stay() {
+    fn journals_that_are_never_merged_are_bounded_and_the_newest_stay() {
         let own = tempfile::tempdir().unwrap();
         fs::create_dir(own.path().join("journal")).unwrap();
         let journal = Journal::new(own.path(), "host.1.5.0", &Clock::real());

@@ -1,6 +1,5 @@
-//! What happened to which chunk, so that the order of use survives a restart: a journal of each
-//! process, and now and then a snapshot of the index by one of them. The listing stays the
-//! authority on what is there.
+//! The order of use, kept across restarts: each process writes a journal, and the leading process
+//! takes snapshots of the index. Which chunks are stored is decided by the listing alone.
 
 mod journal;
 mod reader;
@@ -16,31 +15,30 @@ pub use journal::Journal;
 pub use reader::Reader;
 pub use snapshot::write as write_snapshot;
 
-/// What snapshot and journals say.
+/// The contents of snapshot and journals.
 #[derive(Debug)]
 pub struct History {
     /// The least recent first.
     pub records: Vec<Record>,
-    /// Of the journals; it knows how far each was read.
+    /// The reader of the journals, positioned after the records.
     pub reader: Reader,
-    /// What could not be read: the order of use lacks it.
+    /// What could not be read, and is missing from the order of use.
     pub damage: Vec<String>,
 }
 
-/// Puts the listed chunks of `index` into the order of use that snapshot and journals tell. What
-/// they do not tell of is least recent. Answers the reader of the journals, and what could not be
-/// read.
+/// Puts the listed chunks of `index` into the order of use in snapshot and journals. Other chunks are
+/// least recent. Returns the reader of the journals, and what could not be read.
 pub fn restore(own: &Path, index: &mut Index) -> io::Result<(Reader, Vec<String>)> {
     let History { records, reader, damage } = history(own)?;
     records.iter().for_each(|record| apply(index, record));
     Ok((reader, damage))
 }
 
-/// What snapshot and journals tell, as far as they can be read.
+/// Reads snapshot and journals, as far as they are intact.
 pub fn history(own: &Path) -> io::Result<History> {
     let snapshot = snapshot::read(own);
-    // The most recent come first, so that of a torn snapshot the best part is left; they are
-    // entered last.
+    // A snapshot begins with the most recent chunks, so that a torn one keeps the best part. They
+    // are entered last.
     let mut records: Vec<Record> =
         snapshot.chunks.iter().rev().map(|chunk| Record::Insert(*chunk)).collect();
     let mut reader = Reader::new(own, snapshot.at_ms);
@@ -49,7 +47,7 @@ pub fn history(own: &Path) -> io::Result<History> {
     Ok(History { records, reader, damage })
 }
 
-/// When chunks were used last, as far as snapshot and journals say.
+/// When chunks were used last, by snapshot and journals.
 pub fn last_uses(own: &Path) -> io::Result<LastUses> {
     let (snapshot, mut uses) = (snapshot::read(own), LastUses::default());
     uses.add_snapshot(snapshot.at_ms, &snapshot.chunks);
@@ -57,17 +55,16 @@ pub fn last_uses(own: &Path) -> io::Result<LastUses> {
     Ok(uses)
 }
 
-/// Takes over what a record says about a chunk that the index knows.
+/// Applies a record to a chunk in the index.
 pub fn apply(index: &mut Index, record: &Record) {
     match record {
         Record::Touch(digest) => index.touch_batch(&[*digest]),
         Record::Insert(chunk) => match index.get(&chunk.digest).map(|known| known.chunk) {
-            // Where only the file can tell the length, it stays so: the record may be of another
-            // one.
+            // An unknown length stays unknown: the record may be of another file.
             Some(known) if known.len == chunk.len || known.len == 0 => {
                 let mut chunk: Chunk = *chunk;
                 (chunk.len, chunk.bytes) = (known.len, known.bytes);
-                // One that does not say whose it is takes nothing away.
+                // A record without a tenant does not clear the tenant.
                 if chunk.tenant == TenantId::NONE {
                     chunk.tenant = known.tenant;
                 }

@@ -15,15 +15,15 @@ const BYTES_MAX: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Reader {
     dir: PathBuf,
-    /// Batches written before are in the snapshot that was taken then, but for those that follow
-    /// it: its clock may have been ahead. 0 once all journals were read, since what comes
-    /// later is in none.
+    /// The snapshot's time. Older batches are in the snapshot, except those whose writer saw it: its
+    /// clock may have been ahead. 0 once all journals were read, since later batches are in no
+    /// snapshot.
     from_ms: u64,
     read: BTreeMap<String, Progress>,
-    /// Journals whose end is not whole, and that were reported.
+    /// Journals with a torn end that were reported.
     torn: BTreeSet<String>,
-    /// Journals that could not be read when it was tried last, and that were reported. Of what
-    /// they have, only the rest after this is still of use: the order of use has newer batches.
+    /// Journals that could not be read at the last try, and were reported. Only their batches after
+    /// this point are still of use: the order of use has newer ones.
     unreadable: BTreeMap<String, Since>,
     /// What could not be read, since it was last taken.
     damage: Vec<String>,
@@ -32,13 +32,13 @@ pub struct Reader {
 /// How far a journal was read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
-    /// To here it was whole.
+    /// It was intact up to here.
     to: u64,
-    /// It was so long then.
+    /// Its length then.
     len: u64,
-    /// Its process had begun the next by then, and writes no more to it.
+    /// Its process had begun the next journal, and does not write to this one any more.
     is_complete: bool,
-    /// The rest could not be read for a reason that may pass: it is kept for another try.
+    /// The rest could not be read for a temporary reason: the journal is kept for another try.
     is_awaited: bool,
 }
 
@@ -64,8 +64,8 @@ impl Reader {
         Reader { dir: own.join("journal"), from_ms, read, torn, unreadable, damage }
     }
 
-    /// What has been written since the last call, in the order of time; not the journal of the
-    /// process `but`, which knows its own.
+    /// The records written since the last call, in order of time, except those of the process `but`,
+    /// which has its own.
     pub fn read(&mut self, but: Option<&str>) -> io::Result<Vec<Record>> {
         Ok(self.batches(but)?.into_iter().flat_map(|batch| batch.records).collect())
     }
@@ -78,7 +78,7 @@ impl Reader {
         self.torn.retain(|name| names.contains(name));
         self.unreadable.retain(|name, _| names.contains(name));
         let mut failed = BTreeSet::new();
-        // Of one process what was written later comes later, also where its clock was set back.
+        // The batches of one process stay in the order of writing, even if its clock was set back.
         let mut last = (String::new(), (false, 0));
         for (n, name) in names.iter().enumerate() {
             if last.0 != owner(name) {
@@ -87,7 +87,7 @@ impl Reader {
             if but.is_some_and(|but| owner(name) == but) {
                 continue;
             }
-            // Before it is read: then nothing comes after what is read.
+            // Checked before it is read: then nothing follows what is read.
             let is_complete = names.get(n + 1).is_some_and(|next| owner(next) == owner(name));
             let read = self.read_one(name);
             match read.or_else(|e| {
@@ -108,7 +108,7 @@ impl Reader {
                 }
             }
         }
-        // What they have of the time until now would be entered after what is newer.
+        // Their batches until now would be entered after newer ones.
         let newest = batches.iter().map(|(_, batch)| batch.at_ms).max().unwrap_or(0);
         for (_, since) in self.unreadable.iter_mut().filter(|(name, _)| failed.contains(name)) {
             since.at_ms = since.at_ms.max(newest).max(self.from_ms);
@@ -118,12 +118,12 @@ impl Reader {
         Ok(batches.into_iter().map(|(_, batch)| batch).collect())
     }
 
-    /// Whether a batch was written after the snapshot, as its writer saw.
+    /// Whether the batch's writer had seen the snapshot.
     fn follows(&self, batch: &RecordBatch) -> bool {
         batch.follows != 0 && batch.follows == format::snapshot_mark(self.from_ms)
     }
 
-    /// What is new in one journal, as far as it is whole.
+    /// The new batches of one journal, as far as it is intact.
     fn read_one(&mut self, name: &str) -> io::Result<Vec<RecordBatch>> {
         let mut file = internal_files::open_to_read(&self.dir.join(name))?;
         let (mut bytes, from) = (Vec::new(), self.read.get(name).map_or(0, |read| read.to));
@@ -152,8 +152,8 @@ impl Reader {
         Ok(batches)
     }
 
-    /// What it has is not waited for: it counts as unread only as far as it grows. One that no try
-    /// will read goes when its process does.
+    /// Notes a journal that cannot be read: it counts as unread only as far as it grows. One that no
+    /// try can read is deleted when its process is dead.
     fn note_unreadable(&mut self, name: &str, e: &io::Error) {
         if !self.unreadable.contains_key(name) {
             self.unreadable.insert(name.to_owned(), Since::default());
@@ -165,14 +165,14 @@ impl Reader {
         read.is_awaited = !(internal_files::is_unreadable(e) || internal_files::is_not_a_file(e));
     }
 
-    /// A snapshot was taken at `at_ms` that has what was read until now. A journal that could not
-    /// be read then counts only from there on.
+    /// Notes a snapshot, taken at `at_ms`, of all that was read until now. Of a journal that could not
+    /// be read, only later batches are of use.
     pub fn merged(&mut self, at_ms: u64) {
         let since = Since { at_ms, mark: Some(format::snapshot_mark(at_ms)) };
         self.unreadable.values_mut().for_each(|known| *known = since);
     }
 
-    /// What could not be read since the last call.
+    /// Takes the damage found since the last call.
     pub fn take_damage(&mut self) -> Vec<String> {
         std::mem::take(&mut self.damage)
     }
@@ -188,8 +188,8 @@ impl Reader {
         Ok(unread.sum())
     }
 
-    /// Deletes journals that a new snapshot made superfluous: those of processes that do not live,
-    /// those that were complete when they were read, and our own before number `ours.1`.
+    /// Deletes journals that a new snapshot made obsolete: those of dead processes, those that were
+    /// complete when they were read, and this process's own before number `ours.1`.
     pub fn forget(&mut self, living: &BTreeSet<String>, ours: (&str, u64)) -> io::Result<()> {
         let mut done = Ok(());
         for name in names(&self.dir)? {
@@ -200,9 +200,9 @@ impl Reader {
             };
             if is_old || self.read.get(&name).is_some_and(is_over) {
                 match fs::remove_file(self.dir.join(&name)) {
-                    // Its process deletes its oldest file itself where no snapshot is written.
+                    // A process deletes its oldest file itself where no snapshot is written.
                     Err(e) if e.kind() == Io::NotFound => {}
-                    // The others go all the same.
+                    // The others are deleted all the same.
                     other => done = done.and(other),
                 }
             }
@@ -210,7 +210,7 @@ impl Reader {
         done
     }
 
-    /// How many journals were read that are not ours.
+    /// How many journals of other processes were read.
     pub fn others(&self) -> usize {
         self.read.len()
     }
@@ -219,7 +219,7 @@ impl Reader {
 /// The names of all journals: those of one process in the order in which it wrote them.
 pub fn names(dir: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
-        // Where a directory can only be read, nobody made it, or something else is in its place.
+        // A read-only directory may have no journals, or something else in their place.
         Err(e) if matches!(e.kind(), Io::NotFound | Io::NotADirectory) => return Ok(Vec::new()),
         other => other?,
     };
@@ -234,7 +234,7 @@ pub fn names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// The corner of the process whose journal it is.
+/// The staging directory of the journal's process.
 fn owner(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(owner, _)| owner)
 }
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_journal_that_could_not_be_read_had_does_not_undo_what_is_newer() {
+    fn a_journal_read_late_does_not_undo_newer_uses() {
         let own = tempfile::tempdir().unwrap();
         let journal = own.path().join("journal");
         fs::create_dir(&journal).unwrap();

@@ -15,7 +15,7 @@ const BYTES_MAX: u64 = 4 << 30;
 /// More bytes than its first piece has.
 const PIECE_BYTES_MAX: u64 = 2 << 20;
 
-/// What a snapshot says.
+/// The contents of a snapshot.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     /// When it was taken, Unix time in milliseconds; 0 where there is none.
@@ -26,7 +26,7 @@ pub struct Snapshot {
     pub damage: Option<String>,
 }
 
-/// Reads the snapshot as far as it is whole. One that is not there is empty.
+/// Reads the snapshot as far as it is intact. A missing one is empty.
 pub fn read(own: &Path) -> Snapshot {
     let path = own.join("snapshot");
     let bytes = match internal_files::read(&path, BYTES_MAX) {
@@ -58,15 +58,15 @@ pub fn read(own: &Path) -> Snapshot {
     Snapshot { at_ms: pieces.at_ms().unwrap_or(0), chunks, damage }
 }
 
-/// The newest snapshot that this process saw, read again when there is another.
+/// The mark of the newest snapshot, read again when the file changes.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct SnapshotMark {
     file: Option<FileId>,
     mark: u32,
 }
 
-impl Seen {
-    /// The mark of the snapshot that is there now; 0 where there is none.
+impl SnapshotMark {
+    /// The mark of the current snapshot; 0 where there is none.
     pub fn mark(&mut self, own: &Path) -> u32 {
         let path = own.join("snapshot");
         let file = fs::symlink_metadata(&path).ok().map(|meta| FileId::of(&meta));
@@ -80,8 +80,8 @@ impl Seen {
     }
 }
 
-/// Writes the index, in the order of use, as of `at_ms`. The index is locked for a piece at a time;
-/// only one process does this at a time.
+/// Writes the index in the order of use, as of `at_ms`. The index is locked for one piece at a time.
+/// Only the leading process does this.
 pub fn write(own: &Path, index: &Mutex<Index>, at_ms: u64) -> io::Result<()> {
     let lock = || index.lock().unwrap_or_else(PoisonError::into_inner);
     let mut order = lock().eviction_order();

@@ -186,7 +186,7 @@ mod tests {
         Record::Remove(Digest([n; 32]))
     }
 
-    /// A segment that nobody can append to.
+    /// A segment that no process can append to.
     fn obstruct(root: &Path) -> PathBuf {
         let path = root.join(format!(".kvtier/changes.{}", u64::MAX / 2));
         fs::create_dir(&path).unwrap();

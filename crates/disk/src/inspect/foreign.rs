@@ -1,4 +1,4 @@
-//! Directories of foreign layouts, looked at from outside.
+//! Inspects directories of foreign layouts.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -84,15 +84,14 @@ pub fn find_shape(root: &Path, layout: Layout) -> io::Result<Option<ChunkShape>>
     }
 }
 
-/// Who sees an entry: its path, the same from the root on if it is text, and what it is.
+/// Called with an entry: its path, the path relative to the root if it is UTF-8, and its metadata.
 type Each<'a> = &'a mut dyn FnMut(&Path, Option<&str>, fs::Metadata) -> io::Result<()>;
 
-/// Every entry of a directory, and of those `depth` deep below it that are called as LMCache calls
-/// them.
+/// Every entry of a directory, and of those `depth` deep below it that have LMCache's names.
 fn entries(root: &Path, (dir, depth): (&str, usize), each: Each<'_>) -> io::Result<()> {
     for entry in fs::read_dir(root.join(dir))? {
         let entry = entry?;
-        // What goes while we look is not there.
+        // Deleted meanwhile.
         let Ok(meta) = entry.metadata() else { continue };
         let name = entry.file_name();
         let name = name
@@ -115,7 +114,7 @@ fn entries(root: &Path, (dir, depth): (&str, usize), each: Each<'_>) -> io::Resu
     Ok(())
 }
 
-/// Whether it is the file beside a chunk's that is there.
+/// Whether the file is the sidecar of an existing chunk.
 fn is_beside_a_chunk(path: &Path, layout: Layout, name: Option<&str>) -> bool {
     let chunk = |text: &str| Some(text.strip_suffix(".metadata")?.to_owned());
     let ours = name
@@ -124,7 +123,7 @@ fn is_beside_a_chunk(path: &Path, layout: Layout, name: Option<&str>) -> bool {
     ours && path.to_str().and_then(chunk).is_some_and(|chunk| Path::new(&chunk).exists())
 }
 
-/// Deletes the file beside a chunk's, if there is one.
+/// Deletes a chunk's sidecar, if it exists.
 pub fn remove_sidecar(layout: Layout, path: &Path) -> io::Result<()> {
     if !layout.has_headers() {
         return Ok(());
@@ -135,15 +134,15 @@ pub fn remove_sidecar(layout: Layout, path: &Path) -> io::Result<()> {
     }
 }
 
-/// The key of a chunk's file: its name says which, its facts in which namespace. `Swapped` if these
-/// are another key's.
+/// The key of a chunk's file, from its name and the namespace in its facts. `Swapped` if the facts are
+/// another key's.
 pub fn key_of(layout: Layout, chunk: &ChunkName, facts: &Facts) -> Result<Key, Damage> {
     let id = chunk.name.as_deref().and_then(|name| layout.key_of(name)).ok_or(Damage::Swapped)?;
     let key = Key::new(Arc::new(Namespace::known_by(facts.namespace)), id);
     if facts.key == *key.digest() { Ok(key) } else { Err(Damage::Swapped) }
 }
 
-/// The facts beside a file; `None` for none.
+/// The facts of a file; `None` for none.
 pub fn facts(file: &File) -> io::Result<Result<Option<Facts>, Damage>> {
     Ok(match Known::of(file)? {
         Known::Unverified => Ok(None),
@@ -152,8 +151,8 @@ pub fn facts(file: &File) -> io::Result<Result<Option<Facts>, Damage>> {
     })
 }
 
-/// Reads the file at `path` whole and checks all that its facts and headers tell; each piece of the
-/// payload is shown to `each`.
+/// Reads the whole file at `path` and checks it against its facts and headers. Passes each piece of
+/// the payload to `each`.
 pub fn check(
     (file, path): (&mut File, &Path),
     layout: Layout,
@@ -178,7 +177,7 @@ pub fn check(
     if layout.has_headers() {
         match headers::parse(file, path, len + layout.head_bytes())? {
             ParsedHeader::Invalid => return Ok(Err(Damage::Header)),
-            ParsedHeader::Payload(told) if facts.is_none() => len = told,
+            ParsedHeader::Payload(stated) if facts.is_none() => len = stated,
             _ => {}
         }
         file.seek(SeekFrom::Start(layout.head_bytes()))?;

@@ -1,4 +1,4 @@
-//! Reading chunks out of a directory, to bring them elsewhere.
+//! Reads chunks from a directory, to copy them elsewhere.
 
 use std::io::{self, ErrorKind as Io};
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use kvtier_key::{InvalidKey, Key, KeyId, Namespace};
 use super::{ChunkName, Damage, Directory, foreign, read_and_check, read_footer, regular};
 use crate::name::file_len;
 
-/// Whose a chunk is, as far as its file tells.
+/// The key of a chunk, as far as its file states it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Source {
-    /// This key's.
+    /// This key.
     Key(Key),
-    /// This key's, by the file's name alone: there are no facts to prove its bytes by.
+    /// This key, by the file's name alone: there are no facts to verify the bytes.
     Unverified(Key),
-    /// A key that cannot be told from the file: why.
+    /// The file does not state the key: why.
     UnknownKey(InvalidKey),
     /// The file is damaged.
     Damaged(Damage),
 }
 
 impl Directory {
-    /// Says whose a chunk is, by its footer, or its name and facts; nothing else is read. A chunk
-    /// without facts is taken for one of the namespace `unverified`.
+    /// Reads a chunk's key from its footer, or from its name and facts. A chunk without facts is treated
+    /// as one of the namespace `unverified`.
     pub fn key_of(&self, chunk: &ChunkName, unverified: &Arc<Namespace>) -> io::Result<Source> {
         let Ok(file) = regular(&self.path(chunk))? else {
             return Ok(Source::Damaged(Damage::Kind));
@@ -56,8 +56,8 @@ impl Directory {
         })
     }
 
-    /// Reads a chunk's payload and checks every byte; [`Damage::Unverified`] is not an error here,
-    /// and said in the answer's second half.
+    /// Reads a chunk's payload and checks every byte. Also returns whether the bytes were verified:
+    /// [`Damage::Unverified`] is no error here.
     pub fn read(&self, chunk: &ChunkName) -> io::Result<Result<(Vec<u8>, bool), Damage>> {
         let Ok(mut file) = regular(&self.path(chunk))? else { return Ok(Err(Damage::Kind)) };
         let mut payload = Vec::with_capacity(chunk.len as usize);

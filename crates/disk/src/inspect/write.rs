@@ -1,4 +1,4 @@
-//! Writing chunks into a directory whose keys are known only by their digests.
+//! Writes chunks into a directory whose keys are known only by their digests.
 
 use std::fs;
 use std::io::{self, ErrorKind as Io, Write};
@@ -54,13 +54,12 @@ impl Directory {
 }
 
 impl Writer {
-    /// Writes one chunk. `false` where it is there already. To be [finished](Self::finish) after
-    /// the last.
+    /// Writes one chunk. `false` where it is stored already. [Finish](Self::finish) after the last call.
     ///
     /// # Errors
-    /// Then the chunk is not there.
+    /// The chunk is not stored then.
     /// `InvalidInput` for bytes that are not those of the facts and for a key too long for a file;
-    /// `StorageFull` where the directory's cap leaves no room; else the medium's.
+    /// `StorageFull` where the directory's cap leaves no space; else those of the file system.
     pub fn write(&self, chunk: &NewChunk<'_>) -> io::Result<bool> {
         let NewChunk { facts, canonical, payload } = *chunk;
         let invalid = |what: &str| io::Error::new(Io::InvalidInput, what.to_owned());
@@ -89,10 +88,10 @@ impl Writer {
         let (Ok(Claimed::Granted), Some(file)) = (&claimed, file) else {
             let _ = fs::remove_file(&draft);
             let damaged =
-                "the ledger was damaged meanwhile; a tier that opens the directory counts anew";
+                "the ledger was damaged meanwhile; a tier that opens the directory recounts it";
             return Err(match claimed? {
                 Claimed::Damaged => io::Error::new(Io::InvalidData, damaged),
-                _ => io::Error::new(Io::StorageFull, "the directory's cap leaves no room"),
+                _ => io::Error::new(Io::StorageFull, "the directory's cap leaves no space"),
             });
         };
         let since = self.accounting.generation();
@@ -120,7 +119,7 @@ impl Writer {
     /// tiers find the chunks by a listing.
     ///
     /// # Errors
-    /// The medium's, with the file that could not be written. The chunks are there.
+    /// Those of the file system, with the file that could not be written. The chunks are stored.
     pub fn finish(&self) -> io::Result<()> {
         self.accounting.finish()
     }
