@@ -3,7 +3,6 @@ use kvtier_mem::{Arena, Lease};
 
 use crate::mover::Part;
 use crate::name::PAGE;
-use crate::save::not_aligned;
 
 /// The path of one load's payload into the caller's leases: which parts are read directly, and what
 /// is copied afterwards. The whole pages come first, then the page pair [last partial page |
@@ -174,4 +173,12 @@ pub fn scatter<E>(
         at = 0;
     }
     Ok(())
+}
+
+/// The error text for unaligned memory that is larger than all bounce memory.
+pub fn not_aligned(bounce_bytes: usize) -> String {
+    let page = PAGE;
+    format!(
+        "memory not aligned to {page} bytes, and more than the {bounce_bytes} bytes of bounce memory; align it or raise bounce_bytes"
+    )
 }

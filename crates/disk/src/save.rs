@@ -32,6 +32,7 @@ use crate::batch::{PendingChunk, SaveBatch};
 use crate::counters::add;
 use crate::data_dir::{DataDir, Draft};
 use crate::layout::Unshaped;
+use crate::load_buffers::not_aligned;
 use crate::mover::Mover;
 use crate::name::PAGE;
 use crate::pool::Lane;
@@ -255,14 +256,6 @@ impl<M: Mover> Drop for Saving<M> {
             let _ = self.shared.data_dir.unlink_draft(&sidecar);
         }
     }
-}
-
-/// The error text for unaligned memory that is larger than all bounce memory.
-pub fn not_aligned(bounce_bytes: usize) -> String {
-    let page = PAGE;
-    format!(
-        "memory not aligned to {page} bytes, and more than the {bounce_bytes} bytes of bounce memory; align it or raise bounce_bytes"
-    )
 }
 
 /// Why a save can never succeed here, whatever the state of the tier.

@@ -269,7 +269,7 @@ pub fn refuse_layout(root: &Path, there: Layout, layout: Layout) -> Result<(), E
         return Ok(());
     }
     let what = format!(
-        "{} has layout {there}, the configuration has {layout}; set layout: {there}",
+        "{} has layout {there}, the configuration has {layout}; say layout: {there}",
         root.display()
     );
     Err(Error::new(ErrorKind::Invalid, what))
