@@ -1,4 +1,4 @@
-//! The client: what all operations share, and one attempt at a request.
+//! The client, and the state that all its operations share.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -89,7 +89,7 @@ impl fmt::Debug for Inner {
 }
 
 impl Client {
-    /// A client; nothing is sent yet.
+    /// A client. It sends nothing yet.
     pub fn new(mut config: Config) -> Self {
         let resolver =
             std::mem::replace(&mut config.resolver, Box::new(crate::http::SystemResolver));
@@ -125,17 +125,17 @@ impl Client {
         Client { inner: Arc::new(inner), deadline }
     }
 
-    /// The same client, each of whose operations may take this long.
+    /// The same client with another time limit for each operation.
     pub fn within(&self, time: Duration) -> Self {
         Client { inner: Arc::clone(&self.inner), deadline: Deadline::After(time) }
     }
 
-    /// The same client, whose operations must end at this instant.
+    /// The same client, whose operations end at this instant.
     pub fn until(&self, instant: impl Into<Instant>) -> Self {
         Client { inner: Arc::clone(&self.inner), deadline: Deadline::At(instant.into()) }
     }
 
-    /// What it did so far.
+    /// The counters since the client was created.
     pub fn counts(&self) -> Counts {
         self.inner.counters.read()
     }
@@ -178,8 +178,8 @@ impl Client {
         self.inner.pool.idle_len()
     }
 
-    /// Runs an operation until its deadline. What is large is pinned by the caller, or it would be
-    /// moved about here.
+    /// Runs an operation until its deadline. The caller pins a large future, so that it is not
+    /// copied here.
     pub(crate) async fn run<T>(
         &self,
         (class, op): (Class, &'static str),
@@ -193,7 +193,7 @@ impl Client {
         let mut work =
             std::pin::pin!(OP_CONTEXT.scope(RefCell::new(OpContext::starting(start)), work));
         let result = match end {
-            // Nothing is begun that cannot be ended.
+            // An operation without time left is not started.
             Some(end) if end <= start => {
                 self.inner.counters.deadlines.one();
                 return Err(late(op, start));
@@ -220,8 +220,8 @@ impl Client {
         let (error, others) = (Error::new(ErrorKind::Timeout, LATE), breaker.failure_since(start));
         let caused =
             |cause: Option<Error>| cause.into_iter().fold(error.clone(), Error::with_source);
-        // Waiting for a turn at a healthy endpoint says nothing against it, and neither does less
-        // time than it needs to answer.
+        // The breaker counts a timeout only if the operation waited for a response, and longer than
+        // a healthy endpoint needs.
         let waited = context.sent_at.map_or(Duration::ZERO, |sent_at| sent_at.elapsed());
         if breaker.is_silent_since(start) && waited >= self.inner.limits.class(class).silence_min()
         {
@@ -229,12 +229,12 @@ impl Client {
             self.inner.destinations.leave_unproven();
             breaker.failed(Instant::now(), &caused(context.last.clone()), counters);
         }
-        // Of those that only waited, what kept the others.
+        // The cause for an operation that only queued is the failure of the others.
         caused(context.last.or(others))
     }
 
-    /// What does not work at the endpoint now, a sentence each with the last failure as the cause:
-    /// while its requests are held back.
+    /// One sentence for each open breaker, with the last failure as the cause. Empty while the
+    /// endpoint is healthy.
     pub fn outages(&self) -> Vec<String> {
         Class::ALL
             .into_iter()
@@ -268,8 +268,11 @@ impl Inner {
         }
     }
 
-    /// Goes to the region that the store named, if there is one of that name. Errors with what to
-    /// do where there is not, or this endpoint serves one region alone.
+    /// Moves to the region that the store named.
+    ///
+    /// # Errors
+    /// `Invalid` when the region has no valid name or this endpoint serves one region only; `Io` or
+    /// `Timeout` when its host does not resolve.
     pub async fn follow(&self, region: &str) -> Result<()> {
         let refusal = |what: String| Error::new(ErrorKind::Invalid, what);
         let destination = self.destinations.in_region(region).ok_or_else(|| {

@@ -6,7 +6,7 @@ use crate::creds::{Credentials, Provide};
 use crate::endpoint::Endpoint;
 use crate::http::{Resolve, RootCerts, SystemResolver};
 
-/// Whether HTTP/2 is spoken. It is never the default: it costs a copy, and two to four times the
+/// Whether HTTP/2 is used. It is never the default: it costs a copy, and two to four times the
 /// CPU, for bulk bodies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
@@ -56,35 +56,35 @@ impl Hedge {
 pub struct Config {
     /// The bucket.
     pub endpoint: Endpoint,
-    /// Who signs.
+    /// The credentials that sign requests.
     pub credentials: Arc<dyn Provide>,
-    /// Host names to addresses.
+    /// Resolves host names.
     pub resolver: Box<dyn Resolve>,
     /// The certificate authorities that TLS accepts.
     pub root_certs: RootCerts,
-    /// Whether HTTP/2 is spoken.
+    /// Whether HTTP/2 is used.
     pub http2: Http2,
     /// Whether records of TLS 1.3 are sealed and opened by us, straight from and into the caller's
     /// memory, with the keys that rustls agreed on: a large GET costs a quarter less CPU time.
-    /// Off, rustls does it, as it does for other versions and ciphers in any case. A
-    /// cryptography provider of your own then only shakes hands: records are AWS-LC's.
+    /// Off, rustls does it, as it does for other versions and ciphers in any case. A custom
+    /// cryptography provider is then used for the handshake only: AWS-LC encrypts the records.
     #[cfg(feature = "tls-direct")]
     pub tls_direct: bool,
     /// The most requests in flight, and so the most connections. Of these deletes and listings
-    /// have a quarter each at most. What asks for a session of S3 Express, or looks whether an
-    /// endpoint is back, comes on top: one request each. So does one of each kind (loads, uploads,
-    /// deletes, listings) where none of it has begun or ended for a second: those in flight may
-    /// hang until [`Config::stall_max`].
+    /// have a quarter each at most. One request for a session of S3 Express, and one probe of an
+    /// endpoint, are allowed in addition. So is one request of each kind (loads, uploads, deletes,
+    /// listings) of which none has started or ended for a second: those in flight may hang until
+    /// [`Config::stall_max`].
     pub requests_max: usize,
-    /// How long an operation may take, all of it: waiting for its turn, retries, the last byte.
+    /// How long an operation may take, with queueing, retries and the last byte.
     pub deadline: Duration,
     /// How long one address may take to accept a connection, with TLS.
     pub connect_max: Duration,
-    /// How long nothing may move on a connection.
+    /// How long a connection may make no progress.
     pub stall_max: Duration,
     /// How long a connection is kept without use.
     pub idle_max: Duration,
-    /// How often a request is repeated after failures that pass.
+    /// The most retries after transient failures.
     pub retries_max: u32,
     /// The checksum to send with objects; if there is one, those that come back are verified.
     pub checksum: Checksum,
@@ -106,7 +106,7 @@ impl Config {
         Config::with_provider(endpoint, Arc::new(credentials))
     }
 
-    /// The defaults for an endpoint, signed by whatever the provider gives.
+    /// The defaults for an endpoint, signed with the credentials of a provider.
     pub fn with_provider(endpoint: Endpoint, credentials: Arc<dyn Provide>) -> Self {
         let (idle_max, checksum) = (endpoint.provider().idle_max(), endpoint.provider().checksum());
         Config {

@@ -7,16 +7,16 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The request can never succeed as it stands: fix the argument or the configuration.
+    /// The request can never succeed: fix the argument or the configuration.
     Invalid,
     /// This store cannot do it: use another way.
     Unsupported,
-    /// The bucket or the upload is not there. (An object that is not there is an answer, not an
+    /// The bucket or the upload does not exist. (An object that does not exist is `None`, not an
     /// error.)
     NotFound,
-    /// The object changed or a condition failed while it was being worked on: start again.
+    /// The object changed or a condition failed during the operation: start again.
     Conflict,
-    /// The bytes are not what was announced or their checksum is wrong: treat as a miss.
+    /// The bytes are not as announced, or their checksum is wrong: treat it as a miss.
     Corrupt,
     /// The connection or the server failed; the source says how.
     Io,
@@ -26,8 +26,8 @@ pub enum ErrorKind {
     Denied,
     /// The store asks us to slow down: wait and retry.
     Throttled,
-    /// The endpoint has failed so often that we do not ask for a moment: use another tier
-    /// meanwhile.
+    /// The endpoint failed repeatedly, so the breaker refuses requests for a short time: use
+    /// another tier meanwhile.
     Unavailable,
 }
 
@@ -68,7 +68,7 @@ struct Inner {
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
-/// What sets an error apart within this crate, beside its kind.
+/// Distinguishes errors within this crate, beside their kind.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     None,

@@ -110,14 +110,19 @@ impl Default for ChainConfig {
 }
 
 impl AwsChain {
-    /// The default chain, with a profile or that of the environment. Errors with `Invalid` when
-    /// there is none to ask.
+    /// The default chain, with a profile or that of the environment.
+    ///
+    /// # Errors
+    /// `Invalid` when the AWS configuration names no source.
     pub async fn load(profile: Option<&str>) -> Result<Self> {
         let profile = profile.map(str::to_owned);
         Self::load_with(&ChainConfig { profile, ..ChainConfig::default() }).await
     }
 
-    /// A chain of these sources. Errors with `Invalid` when there is none to ask.
+    /// A chain of these sources.
+    ///
+    /// # Errors
+    /// `Invalid` when the AWS configuration names no source.
     pub async fn load_with(config: &ChainConfig) -> Result<Self> {
         let missing = || {
             Error::new(ErrorKind::Invalid, "the AWS configuration names no source of credentials")
@@ -132,7 +137,7 @@ impl AwsChain {
         Ok(AwsChain { provider, instance_metadata: config.instance_metadata })
     }
 
-    /// A provider of one's own making.
+    /// A chain over a custom provider.
     pub fn of(provider: impl ProvideCredentials + 'static) -> Self {
         AwsChain { provider: SharedCredentialsProvider::new(provider), instance_metadata: true }
     }

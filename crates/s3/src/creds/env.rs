@@ -4,8 +4,10 @@ use super::Credentials;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The credentials of the usual variables (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
-/// `AWS_SESSION_TOKEN`), asked of `lookup`; `None` when neither half is set, `Invalid` when only
-/// one is.
+/// `AWS_SESSION_TOKEN`), asked of `lookup`; `None` when neither half is set.
+///
+/// # Errors
+/// `Invalid` when only one half is set.
 pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Credentials>> {
     let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
     match (set("AWS_ACCESS_KEY_ID"), set("AWS_SECRET_ACCESS_KEY")) {

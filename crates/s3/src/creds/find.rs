@@ -52,14 +52,20 @@ impl std::fmt::Display for Source {
 
 /// The credentials of the environment, else those of the profile in the shared files
 /// (`AWS_PROFILE`, `AWS_SHARED_CREDENTIALS_FILE`, `AWS_CONFIG_FILE`, or the usual places), asked of
-/// `lookup`; `None` when there are none. Errors with `Unsupported` when the environment or the
-/// profile names a source that only the feature `aws-config` can ask (a role, a process, single
-/// sign-on, a web identity, a container's agent), or a profile was named that has no key pair.
+/// `lookup`; `None` when there are none.
+///
+/// # Errors
+/// `Unsupported` when the environment or the profile names a source that needs the feature
+/// `aws-config` (a role, a process, single sign-on, a web identity, a container's agent), or when
+/// the named profile has no key pair. `Invalid` for half a key pair or a file that cannot be read.
 pub fn find(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Credentials>> {
     Ok(locate(lookup)?.map(|(found, _)| found))
 }
 
-/// As [`find`], and where they were.
+/// As [`find`], with the source of the credentials.
+///
+/// # Errors
+/// As [`find`].
 pub fn locate(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<(Credentials, Source)>> {
     if let Some(found) = from_env(&lookup)? {
         return Ok(Some((found, Source::Environment)));

@@ -2,8 +2,12 @@ use super::Credentials;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The static credentials of `profile` in the text of a shared credentials or configuration file
-/// (`[name]` and `[profile name]` both count); `None` when there is no such section or it holds no
-/// key pair. Errors with `Unsupported` when it takes a role, which is for the AWS SDKs' chain.
+/// (`[name]` and `[profile name]` both count); `None` when there is no such section or it has no
+/// key pair.
+///
+/// # Errors
+/// `Unsupported` when the profile assumes a role, which needs the AWS SDKs' chain; `Invalid` for
+/// half a key pair.
 pub fn from_profile(text: &str, profile: &str) -> Result<Option<Credentials>> {
     let value = |wanted: &str| value(text, profile, wanted);
     if value("role_arn").is_some() {

@@ -1,4 +1,4 @@
-//! Where a bucket is: from every form in which people write it down.
+//! The address of a bucket, parsed from all forms in which people write it.
 
 mod aws;
 mod parse;
@@ -22,7 +22,7 @@ pub enum Style {
     Virtual,
 }
 
-/// What is known about an endpoint before it is resolved; whatever is `None` follows from the rest.
+/// The address of a bucket as configured. Fields that are `None` follow from the others.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct BucketAddress {
@@ -41,7 +41,7 @@ pub struct BucketAddress {
 }
 
 impl BucketAddress {
-    /// The place that `url` names.
+    /// The address that `url` names.
     pub fn new(url: impl Into<String>) -> Self {
         BucketAddress { url: Some(url.into()), ..BucketAddress::default() }
     }
@@ -64,7 +64,7 @@ impl BucketAddress {
         self
     }
 
-    /// With the ways of this provider.
+    /// With the profile of this provider.
     pub fn provider(mut self, provider: Provider) -> Self {
         self.provider = Some(provider);
         self
@@ -98,7 +98,10 @@ impl BucketAddress {
         self
     }
 
-    /// The endpoint, or `Invalid` with what is missing or contradictory.
+    /// The endpoint of this address.
+    ///
+    /// # Errors
+    /// `Invalid` with the part that is missing or contradictory.
     pub fn resolve(&self) -> Result<Endpoint> {
         parse::resolve(self)
     }
@@ -133,7 +136,7 @@ impl Endpoint {
         self.style
     }
 
-    /// Whose ways are followed.
+    /// The provider whose profile is used.
     pub fn provider(&self) -> Provider {
         self.provider
     }

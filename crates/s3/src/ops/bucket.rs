@@ -10,7 +10,11 @@ use crate::xml;
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 impl Client {
-    /// Whether the bucket is there and open to us. Learns its region on the way.
+    /// Whether the bucket exists and is accessible. Learns its region.
+    ///
+    /// # Errors
+    /// `Denied` when the credentials may not access it; `Timeout`, `Io` or `Unavailable` when the
+    /// store does not respond.
     pub async fn head_bucket(&self) -> Result<bool> {
         match self
             .run((Class::Control, "head_bucket"), self.inner.ask(&Request::new("HEAD", None), 0))
@@ -18,7 +22,7 @@ impl Client {
         {
             Ok(_) => Ok(true),
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                // The answer to a HEAD has no code.
+                // The response to a HEAD has no error code.
                 self.inner.bucket_missing.store(true, Ordering::Relaxed);
                 Ok(false)
             }
@@ -26,8 +30,11 @@ impl Client {
         }
     }
 
-    /// Makes the bucket; that it is ours already is fine. For tests: a bucket that matters wants
-    /// more settings than this has.
+    /// Creates the bucket, for tests: a production bucket needs more settings. It is no error if
+    /// the same account has the bucket already.
+    ///
+    /// # Errors
+    /// `Conflict` when another account has a bucket of this name, `Denied` without the permission.
     pub async fn create_bucket(&self) -> Result<()> {
         let body = wanted(&self.inner.destination().endpoint)?;
         let request = Request { body: body.as_bytes(), ..self.of_bucket("PUT") };
@@ -40,7 +47,10 @@ impl Client {
         }
     }
 
-    /// Deletes the bucket, which must be empty; that there is none is fine.
+    /// Deletes the bucket, which must be empty. It is no error if the bucket does not exist.
+    ///
+    /// # Errors
+    /// `Conflict` when the bucket is not empty.
     pub async fn delete_bucket(&self) -> Result<()> {
         let request = self.of_bucket("DELETE");
         match self
@@ -52,15 +62,15 @@ impl Client {
         }
     }
 
-    /// A request that makes or unmakes the bucket. Those of S3 Express go elsewhere, and without a
-    /// session: that would be of the bucket.
+    /// A request that creates or deletes the bucket. Those of S3 Express go to the control
+    /// endpoint, without a session, since a session belongs to a bucket.
     fn of_bucket(&self, method: &'static str) -> Request<'static> {
         let to_control = self.inner.config.endpoint.provider() == Provider::Express;
         Request { signer: Signer::Base, to_control, ..Request::new(method, None) }
     }
 }
 
-/// What is to be said of a bucket that is made there.
+/// The body of the request that creates a bucket at this endpoint.
 fn wanted(place: &Endpoint) -> Result<String> {
     let mut inside = String::new();
     if place.provider() == Provider::Express {

@@ -12,7 +12,7 @@ use crate::time::Instant;
 use crate::xml;
 
 const ANSWER_BYTES_MAX: usize = 4 << 20;
-/// S3 takes no more keys at once.
+/// The most keys that S3 accepts in one request.
 pub const KEYS_MAX: usize = 1000;
 /// The most requests in flight where each deletes one object.
 const SINGLY_MAX: usize = 16;
@@ -28,7 +28,11 @@ pub struct DeleteError {
 }
 
 impl Client {
-    /// Deletes an object; that there is none is fine.
+    /// Deletes an object. It is no error if the object does not exist.
+    ///
+    /// # Errors
+    /// `Denied` without the permission, `NotFound` when the bucket does not exist, `Timeout`, `Io`,
+    /// `Throttled` or `Unavailable` when the store does not do it in time.
     pub async fn delete(&self, key: &str) -> Result<()> {
         let request = Request::new("DELETE", Some(key));
         let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, response_check::deleted);
@@ -38,8 +42,12 @@ impl Client {
         }
     }
 
-    /// Deletes up to 1000 objects with one request (one each where the store has none for many, and
-    /// for keys that XML cannot say). Returns those that were not deleted.
+    /// Deletes up to 1000 objects with one request. Deletes them one by one where the store has no
+    /// such request, and for keys that XML cannot express. Returns the keys that were not deleted.
+    ///
+    /// # Errors
+    /// `Invalid` for more than 1000 keys. For other errors, which keys were deleted is unknown: the
+    /// call can be repeated.
     pub async fn delete_many<K: AsRef<str>>(&self, keys: &[K]) -> Result<Vec<DeleteError>> {
         if keys.len() > KEYS_MAX {
             return Err(Error::new(
@@ -61,8 +69,8 @@ impl Client {
                 // The response names keys that were not in the request, so which of them remain is
                 // unknown. Deletes them one by one.
                 Ok(_) => refused = self.delete_each(&expressible).await?,
-                // Without a status it is the connection that lacks something, or no store that
-                // answered.
+                // Without a status the fault is in the connection, or the response is not of the
+                // store.
                 Err(e)
                     if (e.kind() == ErrorKind::Unsupported && e.status().is_some())
                         || e.is_foreign() =>
@@ -83,13 +91,14 @@ impl Client {
         Ok(refused)
     }
 
-    /// Whether the store deletes many objects with one request, as far as is known.
+    /// Whether the store deletes many objects with one request, by its profile and its recent
+    /// responses.
     pub fn deletes_many(&self) -> bool {
         let Inner { config, bulk_delete, .. } = &*self.inner;
         config.endpoint.provider().deletes_many() && !bulk_delete.is_unsupported(Instant::now())
     }
 
-    /// Deletes with one request, whatever the provider's profile says.
+    /// Deletes with one request, even if the provider's profile has none for many keys.
     pub async fn delete_batch(&self, keys: &[&str]) -> Result<Vec<DeleteError>> {
         let mut body = String::from(
             "<Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Quiet>true</Quiet>",
@@ -138,8 +147,8 @@ impl Client {
     }
 }
 
-/// The errors in a `DeleteResult`, which is a success all the same. Asked quietly, a store names no
-/// others.
+/// The errors in a `DeleteResult`, whose status is a success. In quiet mode a store lists only
+/// errors.
 pub(super) fn refusals(body: &[u8]) -> Result<Vec<DeleteError>, AttemptError> {
     let (mut refused, mut key, mut code, mut nameless) =
         (Vec::new(), String::new(), String::new(), false);

@@ -20,8 +20,8 @@ use crate::response_check;
 use crate::retry::RetryState;
 use crate::retry::{AttemptError, Class, RetryAction};
 
-/// What is read together with the head: a whole small object. Of larger ones it saves nothing, and
-/// where the head is not as it was expected, this much is copied.
+/// The most bytes that are read together with the head: a whole small object. For larger objects it
+/// saves nothing, and if the head has another length than expected, this much is copied.
 const AHEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Which bytes to get, and of which version.
@@ -30,9 +30,9 @@ const AHEAD_BYTES_MAX: usize = 64 * 1024;
 pub struct Get {
     /// The bytes, or all of them.
     pub range: Option<Range<u64>>,
-    /// Only this version; another is a `Conflict`.
+    /// Only this version. Any other is a `Conflict`.
     pub if_match: Option<String>,
-    /// Whether they must fill the memory. Otherwise they may be fewer, never more.
+    /// Whether the bytes must fill the memory. Otherwise they may be fewer, but not more.
     pub exact: bool,
 }
 
@@ -61,12 +61,18 @@ impl Get {
 }
 
 impl Client {
-    /// Gets an object into `lease`, from its start; `None` when the object is not there. Nothing is
-    /// written outside the lease, whatever the store sends. After an error or a dropped future
+    /// Gets an object into `lease`, from its start; `None` when the object does not exist. No byte
+    /// is written outside the lease, whatever the store sends. After an error or a dropped future
     /// the lease counts as empty.
     ///
-    /// Errors with `Corrupt` when the object does not fit (see [`Get::exact`]) or is not what the
-    /// store says, `Conflict` when another version is there than [`Get::if_match`] names.
+    /// # Errors
+    /// - `Corrupt`: the object does not fit (see [`Get::exact`]), or its checksum is wrong. Treat
+    ///   it as a miss.
+    /// - `Conflict`: the version is not that of [`Get::if_match`], or the object was replaced
+    ///   during the read.
+    /// - `Timeout`, `Io`, `Throttled`, `Unavailable`: the store did not deliver it in time. Retries
+    ///   are over.
+    /// - `Invalid`: the lease is device memory, or the range does not fit.
     pub async fn get(&self, key: &str, lease: &mut Lease, get: &Get) -> Result<Option<Object>> {
         lease.assume_filled(0);
         let mut buffer = slot(host(lease)?, get)?;
@@ -115,7 +121,7 @@ pub fn slot<'a>(memory: &'a mut [u8], get: &Get) -> Result<BodyBuffer<'a>> {
         .ok_or_else(invalid)
 }
 
-/// Gets into `buffer`, until it is there or there is no more to try.
+/// Gets into `buffer`, until the object is complete or the retries are over.
 pub async fn fetch(
     inner: &Arc<Inner>,
     key: &str,
@@ -146,8 +152,8 @@ pub async fn fetch(
             Err(mut failure) => {
                 if failure.error.is_ignored_range() {
                     inner.counters.ranges_ignored.one();
-                    // From its start it can be had all the same. That is learned for this object
-                    // alone: others may come from elsewhere.
+                    // The object can still be read from its start. This is learned for this object
+                    // alone: others may come from another node.
                     if buffer.filled() > 0 && progress.start.unwrap_or(0) == 0 {
                         (failure.retry, progress.is_whole) = (RetryAction::WithoutRange, true);
                     }
@@ -221,14 +227,14 @@ async fn attempt(
     Ok(Object { head, len, total: progress.total.unwrap_or(len) })
 }
 
-/// An answer that is not the one to the question: another may be, but no pause cures it.
+/// A response that does not match the request. Another attempt may, and the endpoint is healthy.
 fn wrong_response(error: Error) -> AttemptError {
     let retry = if error.is_retryable() { RetryAction::Backoff(None) } else { RetryAction::Never };
     AttemptError { error, retry, endpoint_fault: false }
 }
 
-/// Opens the request, and once more when the answer is slow. Neither holds the memory yet: the
-/// first good head gets it, the other connection is closed.
+/// Opens the request, and a second one when the response is slow. Neither holds the memory yet: the
+/// first good head gets it, and the other connection is closed.
 async fn hedged(
     inner: &Arc<Inner>,
     request: &Request<'_>,

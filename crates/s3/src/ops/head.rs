@@ -19,12 +19,12 @@ pub struct Object {
 }
 
 impl Object {
-    /// Bytes that landed; of a HEAD, those that would.
+    /// Bytes received; of a HEAD, those that a GET would receive.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether that is none.
+    /// Whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -56,7 +56,11 @@ impl Object {
 }
 
 impl Client {
-    /// What there is to know about an object without its bytes; `None` when it is not there.
+    /// The metadata of an object without its bytes; `None` when the object does not exist.
+    ///
+    /// # Errors
+    /// `NotFound` when the bucket does not exist, if the store reports it; others as
+    /// [`Client::get`].
     pub async fn head(&self, key: &str) -> Result<Option<Object>> {
         let mode = [("x-amz-checksum-mode", "ENABLED")];
         let headers = if self.inner.config.checksum == Checksum::None { &[][..] } else { &mode };

@@ -87,8 +87,11 @@ pub struct Uploads {
 }
 
 impl Client {
-    /// One page of a listing; `next` is that of the page before. A listing that comes to where it
-    /// was before is an error, however far back that is.
+    /// One page of a listing; `next` is that of the page before.
+    ///
+    /// # Errors
+    /// `Io` when the listing repeats earlier pages ([`Error::is_endless`]), `Invalid`
+    /// for a prefix without a final slash on S3 Express, `NotFound` when the bucket does not exist.
     pub async fn list(&self, list: &List, next: Option<&str>) -> Result<Page> {
         if self.inner.config.endpoint.provider() == Provider::Express
             && !list.prefix.is_empty()
@@ -124,6 +127,9 @@ impl Client {
     }
 
     /// One page of the unfinished uploads under a prefix; `next` is that of the page before.
+    ///
+    /// # Errors
+    /// As [`Client::list`].
     pub async fn list_uploads(
         &self,
         prefix: &str,

@@ -22,8 +22,7 @@ pub use put::{Put, Stored};
 
 use crate::error::{Error, ErrorKind};
 
-/// Whether an error says that the object, and not the bucket, is missing: an answer rather than an
-/// error.
+/// Whether the object, and not the bucket, does not exist. That is a result rather than an error.
 fn is_missing(error: &Error) -> bool {
     error.kind() == ErrorKind::NotFound && error.code() != Some("NoSuchBucket")
 }

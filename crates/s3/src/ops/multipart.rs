@@ -21,13 +21,16 @@ const ANSWER_BYTES_MAX: usize = 256 * 1024;
 const PARTS_MAX: usize = 10_000;
 /// The hosts of one store say the time to the second, and not all the same.
 const CLOCK_SLACK_S: i64 = 2;
-/// Giving up is given up after this long; what is left then is found by listing uploads.
+/// The longest time that an abort may take. Uploads that remain are found by listing them.
 const ABORT_MAX: Duration = Duration::from_secs(10);
 
 impl Client {
     /// Stores the view's bytes under `key` by several requests, `width` at once, each for
-    /// `part_bytes` (all but the last at least 5 MiB on most stores). Whatever goes wrong, a
-    /// dropped future too, the upload is given up, so that its parts cost nothing.
+    /// `part_bytes` (all but the last at least 5 MiB on most stores). After an error or a dropped
+    /// future the upload is aborted, so its parts cost nothing.
+    ///
+    /// # Errors
+    /// `Invalid` for no part or more than 10,000; others as [`Client::put`].
     pub async fn put_multipart(
         &self,
         key: &str,
@@ -142,9 +145,9 @@ impl Upload<'_> {
         Ok((etag, value))
     }
 
-    /// Makes an object of the parts. The store may say 200 first and fail later, in the body; a
-    /// proxy may say 200; and an attempt that failed may have succeeded all the same, so that
-    /// the next one finds no upload. What cannot be known from the answer is looked for.
+    /// Completes the upload. The store may send status 200 and then an error in the body, a proxy
+    /// may send 200, and a failed attempt may have succeeded, so that the next one finds no upload.
+    /// If the response leaves the result open, a HEAD of the object decides.
     async fn complete(mut self, parts: &[Part], bytes: u64) -> Result<Stored> {
         let body = manifest(parts, self.inner.config.checksum);
         let query = [("uploadId", self.created.id.as_str())];

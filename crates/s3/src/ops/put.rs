@@ -18,8 +18,8 @@ const META_MAX: usize = 8;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Put {
-    /// Only if there is none of that name yet. Ask [`crate::Provider::conditional`] what the store
-    /// makes of it.
+    /// Only if no object of that name exists. [`crate::Provider::conditional`] says how the store
+    /// handles it.
     pub if_absent: bool,
     /// Metadata: names without `x-amz-meta-`, in lower case; values in printable ASCII. At most
     /// eight.
@@ -32,7 +32,7 @@ pub struct Put {
 }
 
 impl Put {
-    /// Only if there is none of that name yet.
+    /// Only if no object of that name exists.
     pub fn if_absent() -> Self {
         Put { if_absent: true, ..Put::default() }
     }
@@ -60,21 +60,29 @@ impl Put {
     }
 }
 
-/// What became of an object.
+/// The result of a PUT.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Stored {
-    /// It is stored.
+    /// The object was stored.
     New {
         /// Its version, where the store names it.
         etag: Option<String>,
     },
-    /// There was one already, or our own first attempt had succeeded unheard.
+    /// An object existed already. It may be from an earlier attempt of this call whose response was
+    /// lost.
     Present,
 }
 
 impl Client {
-    /// Stores the view's bytes under `key`: one request, the body straight from the view.
+    /// Stores the view's bytes under `key` with one request, straight from the view.
+    ///
+    /// # Errors
+    /// - `Invalid`: the view is device memory, or the key or metadata cannot be sent.
+    /// - `Corrupt`: the store received other bytes than were sent, in every attempt.
+    /// - `Unsupported`: the store has no conditional PUTs (see [`Put::if_absent`]).
+    /// - `Denied`, `NotFound`, `Timeout`, `Io`, `Throttled`, `Unavailable`: the store did not do it
+    ///   in time. The object may exist all the same.
     pub async fn put(&self, key: &str, body: &View, put: &Put) -> Result<Stored> {
         let bytes = host(body)?;
         let sum = self.inner.config.checksum;

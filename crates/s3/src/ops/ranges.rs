@@ -14,10 +14,13 @@ use crate::time::Instant;
 
 impl Client {
     /// Gets an object that fills `lease` by several requests at once, each for `part_bytes`: lower
-    /// latency for more requests. `None` when it is not there; `Conflict` when it was replaced
-    /// meanwhile, so that no mixture of versions is ever returned. Where the store
-    /// ignores ranges, one request gets the whole object; after three such objects in a row that is
-    /// so at once, for a minute.
+    /// latency for more requests. `None` when the object does not exist. If the store ignores
+    /// ranges, one request gets the whole object. After three such objects in a row, all objects
+    /// are read that way for a minute.
+    ///
+    /// # Errors
+    /// `Conflict` when the object was replaced during the read, so that versions are never mixed;
+    /// others as [`Client::get`].
     pub async fn get_parallel(
         &self,
         key: &str,

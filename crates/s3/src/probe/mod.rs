@@ -1,4 +1,5 @@
-//! What a store can do, found out by asking it: profiles say what is usual, a probe what is so.
+//! Probes what a store supports. A profile has the usual features of a provider; a probe tests
+//! those of one store.
 
 mod checksums;
 mod listing;
@@ -27,7 +28,7 @@ const ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// The length of a probe's objects in bytes.
 const BYTES: usize = 4096;
 
-/// How a connection came about.
+/// A connection that was opened to inspect the endpoint.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Connection {
@@ -77,16 +78,23 @@ pub struct Probe {
 }
 
 impl Client {
-    /// Opens a connection as every request does, but offers HTTP/2 too, to see what the server
-    /// chooses. Nothing is asked on it.
+    /// Opens a connection as every request does, but also offers HTTP/2, to report which protocol
+    /// the server chooses. It sends no request.
+    ///
+    /// # Errors
+    /// `Io` or `Timeout` when the endpoint cannot be reached, `Denied` when its certificate is not
+    /// trusted.
     pub async fn survey(&self) -> Result<Connection> {
         let destination = self.inner.destination();
         self.run((Class::Control, "survey"), self.inner.pool.survey(&destination.target)).await
     }
 
-    /// Finds out what the store can do, with a few small objects under `prefix` (which ends in a
-    /// slash, and under which no other object is). They are removed. Errors when the store
-    /// cannot even put, get and delete.
+    /// Tests what the store supports, with a few small objects under `prefix`, which ends in a
+    /// slash and under which no other object may exist. The objects are removed.
+    ///
+    /// # Errors
+    /// The first failure of a plain PUT, GET or DELETE; `Unsupported` when the endpoint returns
+    /// other bytes than were stored.
     pub async fn probe(&self, prefix: &str) -> Result<Probe> {
         let asked = Asker { client: self, prefix }.all().await;
         let keys = [&["a"][..], &listing::KEYS, &checksums::KEYS].concat();
