@@ -403,7 +403,8 @@ fn log(
         return;
     }
     let key = without_salt(request.key.unwrap_or_default());
-    let (method, key) = (request.method, &*key);
+    let method = request.method;
+    let key = &*key;
     let query: Vec<&str> = request.query.iter().map(|(name, _)| *name).collect();
     let ms = sent_at.elapsed().as_secs_f64() * 1e3;
     match answer {

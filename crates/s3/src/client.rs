@@ -77,7 +77,8 @@ pub(crate) struct Inner {
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { config, clock, .. } = self;
-        let (endpoint, idle) = (self.destination().endpoint.to_string(), self.pool.idle_len());
+        let endpoint = self.destination().endpoint.to_string();
+        let idle = self.pool.idle_len();
         let mut shown = f.debug_struct("Inner");
         shown
             .field("endpoint", &endpoint)
@@ -182,7 +183,8 @@ impl Client {
     /// copied here.
     pub(crate) async fn run<T>(
         &self,
-        (class, op): (Class, &'static str),
+        class: Class,
+        op: &'static str,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let start = Instant::now();
@@ -217,7 +219,8 @@ impl Client {
         let Inner { counters, breakers, pool, .. } = &*self.inner;
         let breaker = breakers.class(class);
         counters.deadlines.one();
-        let (error, others) = (Error::new(ErrorKind::Timeout, LATE), breaker.failure_since(start));
+        let error = Error::new(ErrorKind::Timeout, LATE);
+        let others = breaker.failure_since(start);
         let caused =
             |cause: Option<Error>| cause.into_iter().fold(error.clone(), Error::with_source);
         // The breaker counts a timeout only if the operation waited for a response, and longer than

@@ -74,11 +74,9 @@ mod tests {
                 "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
             ];
             let month = months[text[4..6].parse::<usize>().unwrap() - 1];
-            let (year, day, clock) = (
-                &text[..4],
-                &text[6..8],
-                format!("{}:{}:{}", &text[9..11], &text[11..13], &text[13..15]),
-            );
+            let year = &text[..4];
+            let day = &text[6..8];
+            let clock = format!("{}:{}:{}", &text[9..11], &text[11..13], &text[13..15]);
             format!("Mon, {day} {month} {year} {clock} GMT")
         };
         assert!(!clock.learn(Some(&date(60)), false));

@@ -108,7 +108,8 @@ impl Config {
 
     /// The defaults for an endpoint, signed with the credentials of a provider.
     pub fn with_provider(endpoint: Endpoint, credentials: Arc<dyn Provide>) -> Self {
-        let (idle_max, checksum) = (endpoint.provider().idle_max(), endpoint.provider().checksum());
+        let idle_max = endpoint.provider().idle_max();
+        let checksum = endpoint.provider().checksum();
         Config {
             endpoint,
             credentials,

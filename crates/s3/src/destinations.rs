@@ -115,7 +115,8 @@ impl Destinations {
         if self.current().endpoint == destination.endpoint {
             return false;
         }
-        let (recheck_at, proven) = (now + LEARNED_FOR, AtomicBool::new(false));
+        let recheck_at = now + LEARNED_FOR;
+        let proven = AtomicBool::new(false);
         *self.write() = destination.is_learned.then(|| Learned {
             destination: Arc::new(destination),
             recheck_at,
@@ -195,7 +196,8 @@ mod tests {
 
     #[test]
     fn a_region_is_on_trial_until_it_is_proven() {
-        let (destinations, now) = (destinations(), Instant::now());
+        let destinations = destinations();
+        let now = Instant::now();
         let configured = destinations.current();
         assert!(
             !destinations.on_failure(&configured) && !destinations.on_unreachable(&configured),
@@ -224,7 +226,8 @@ mod tests {
 
     #[test]
     fn a_region_expires_and_can_be_taken_back() {
-        let (destinations, now) = (destinations(), Instant::now());
+        let destinations = destinations();
+        let now = Instant::now();
         let to = |region: &str| destinations.move_to(destinations.in_region(region).unwrap(), now);
         assert!(!to("us-east-1"));
         assert!(to("eu-west-3") && to("ap-south-2"));

@@ -83,8 +83,13 @@ impl Error {
     /// An error that says `what` happened and, where the reader can act, what to do.
     pub fn new(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         let retryable = matches!(kind, ErrorKind::Io | ErrorKind::Timeout | ErrorKind::Throttled);
-        let (op, status, code, request_id, source) = (None, None, None, None, None);
-        let (attempts, elapsed) = (0, None);
+        let op = None;
+        let status = None;
+        let code = None;
+        let request_id = None;
+        let source = None;
+        let attempts = 0;
+        let elapsed = None;
         let what = what.into();
         let mark = Mark::None;
         Error(Box::new(Inner {
@@ -254,7 +259,8 @@ impl fmt::Display for Error {
         }
         match self.0.elapsed {
             Some(elapsed) if self.shows_effort() => {
-                let (n, ms) = (self.0.attempts, elapsed.as_millis());
+                let n = self.0.attempts;
+                let ms = elapsed.as_millis();
                 write!(f, " ({n} {} in {ms} ms)", if n == 1 { "attempt" } else { "attempts" })
             }
             _ => Ok(()),

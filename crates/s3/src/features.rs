@@ -139,7 +139,9 @@ mod tests {
 
     #[test]
     fn what_was_seen_is_forgotten() {
-        let (seen, now, time) = (LastSeen::never(), Instant::now(), Duration::from_secs(60));
+        let seen = LastSeen::never();
+        let now = Instant::now();
+        let time = Duration::from_secs(60);
         assert!(!seen.is_within(now, time));
         seen.note(now);
         assert!(seen.is_within(now, time) && seen.is_within(now + time / 2, time));
@@ -174,7 +176,8 @@ mod tests {
 
     #[test]
     fn operations_at_the_same_time_count_once() {
-        let (support, start) = (FeatureSupport::unsigned_bodies(), Instant::now());
+        let support = FeatureSupport::unsigned_bodies();
+        let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         // One bad node is met by all that are under way, and by what began before the first failed.
         (10..30).for_each(|ms| support.note_unsupported(at(9), at(ms)));

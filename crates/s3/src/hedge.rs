@@ -148,7 +148,9 @@ mod shuttle_tests {
         let clock = Arc::clone(&timer);
         servers.push(thread::spawn(move || clock.say(fires)));
         let asked = |wire: &Arc<Wire>| Asked(Some(Held(Arc::clone(wire))));
-        let (first, second, tick) = (asked(&wires[0]), asked(&wires[1]), asked(&timer));
+        let first = asked(&wires[0]);
+        let second = asked(&wires[1]);
+        let tick = asked(&timer);
         let (side, answer) =
             future::block_on(first_good(first, async { tick.await.good }, second, |answer| {
                 answer.good
@@ -209,7 +211,8 @@ mod shuttle_tests {
                 answer.good
             });
             {
-                let (mut racing, mut gone) = (pin!(racing), pin!(asked(&gone)));
+                let mut racing = pin!(racing);
+                let mut gone = pin!(asked(&gone));
                 future::block_on(poll_fn(|cx| {
                     let left = gone.as_mut().poll(cx).is_ready();
                     if left || racing.as_mut().poll(cx).is_ready() {

@@ -71,7 +71,7 @@ pub use http::{
     StaticResolver, SystemResolver,
 };
 pub use ops::{
-    DeleteError, Entry, Get, List, Object, Page, Put, Stored, Upload, Uploads,
+    DeleteError, Entry, Get, List, Multipart, Object, Page, Put, Stored, Upload, Uploads,
     try_for_each_concurrent,
 };
 

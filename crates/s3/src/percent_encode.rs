@@ -61,7 +61,8 @@ mod tests {
     use super::*;
 
     fn both(text: &str) -> (String, String) {
-        let (mut a, mut b) = (String::new(), String::new());
+        let mut a = String::new();
+        let mut b = String::new();
         path(&mut a, text);
         query(&mut b, text);
         (a, b)

@@ -80,7 +80,8 @@ impl<'a> Request<'a> {
 
     /// One without query, headers and body.
     pub fn new(method: &'static str, key: Option<&'a str>) -> Self {
-        let (signer, payload) = (Signer::Data, Payload::Hashed);
+        let signer = Signer::Data;
+        let payload = Payload::Hashed;
         Request {
             method,
             key,
@@ -273,7 +274,8 @@ mod tests {
             .region("us-east-1")
             .resolve()
             .unwrap();
-        let (key, meta) = ("\u{e9}".repeat(KEY_BYTES_MAX / 2), "m".repeat(2000));
+        let key = "\u{e9}".repeat(KEY_BYTES_MAX / 2);
+        let meta = "m".repeat(2000);
         for len in [1, 1500, 20_000] {
             let who = Credentials::temporary("AKID", "s", Some("t".repeat(len)), None);
             let signing = Signing {

@@ -14,7 +14,8 @@ impl Stamp {
     /// Of `seconds` since 1970 (those before it and after 9999 are clipped).
     pub fn of(seconds: i64) -> Self {
         let seconds = seconds.clamp(0, 253_402_300_799);
-        let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+        let days = seconds.div_euclid(86_400);
+        let rest = seconds.rem_euclid(86_400);
         let (year, month, day) = civil(days);
         let mut out = *b"00000000T000000Z";
         let parts = [
@@ -81,7 +82,9 @@ pub fn iso(text: &str) -> Option<i64> {
 
 fn seconds_of([year, month, day]: [i64; 3], clock: &str) -> Option<i64> {
     let mut parts = clock.splitn(3, ':').map(|part| part.parse::<i64>().ok());
-    let (hour, minute, second) = (parts.next()??, parts.next()??, parts.next()??);
+    let hour = parts.next()??;
+    let minute = parts.next()??;
+    let second = parts.next()??;
     let sane =
         (1970..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
     let sane =
@@ -92,7 +95,8 @@ fn seconds_of([year, month, day]: [i64; 3], clock: &str) -> Option<i64> {
 /// Days since 1970-01-01, counting years from March so that leap days come last.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let era = year.div_euclid(400);
+    let of_era = year.rem_euclid(400);
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
@@ -100,7 +104,8 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
 /// The inverse of [`days`].
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let era = days.div_euclid(146_097);
+    let of_era = days.rem_euclid(146_097);
     let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year + year / 4 - year / 100);
     let month = (5 * of_year + 2) / 153;

@@ -30,7 +30,8 @@ fn each_below(
     let text = std::str::from_utf8(body).map_err(|e| nonsense().with_source(e))?;
     let mut reader = Reader::from_str(text.trim_start());
     // Among other things the keys of a session.
-    let (mut path, mut inside) = (Vec::<String>::new(), Zeroizing::new(String::new()));
+    let mut path = Vec::<String>::new();
+    let mut inside = Zeroizing::new(String::new());
     let mut begun = false;
     loop {
         let event = reader.read_event().map_err(|e| nonsense().with_source(e))?;

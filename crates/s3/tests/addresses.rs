@@ -58,7 +58,8 @@ async fn connections_spread_over_all_addresses() {
 
 #[tokio::test]
 async fn when_all_addresses_moved_the_new_ones_are_found() {
-    let (old, new) = (server(|_| {}), server(|_| {}));
+    let old = server(|_| {});
+    let new = server(|_| {});
     let (client, names) = client_of(&[old.address()]);
     assert!(client.head_bucket().await.unwrap());
     *names.0.lock().unwrap() = vec![new.address()];

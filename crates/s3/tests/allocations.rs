@@ -56,7 +56,8 @@ fn no_frame_of_a_body_costs_an_allocation() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let memory = Memory::new();
-        let (mut small, mut large) = (memory.lease(SMALL), memory.lease(LARGE));
+        let mut small = memory.lease(SMALL);
+        let mut large = memory.lease(LARGE);
         let views = [memory.view(&pattern(SMALL)), memory.view(&pattern(LARGE))];
         for (what, client) in [
             ("HTTP/1.1", remote.client(false)),
@@ -102,7 +103,9 @@ fn futures_are_small() {
     let client = Client::new(config_of(
         BucketAddress::new("http://127.0.0.1:1").bucket("b").resolve().unwrap(),
     ));
-    let (mut lease, view, ways) = (memory.lease(SMALL), memory.view(b"x"), Get::default());
+    let mut lease = memory.lease(SMALL);
+    let view = memory.view(b"x");
+    let ways = Get::default();
     let sizes = [
         size_of_val(&client.head("k")),
         size_of_val(&client.put("k", &view, &Put::default())),

@@ -138,8 +138,11 @@ async fn an_upload_is_complete_when_its_own_document_says_so() {
     let long = format!("<Error><Code>{}</Code></Error>", "InternalError".repeat(12));
     for body in NO_ANSWERS.into_iter().chain(["   \n\n  ", "<ListBucketResult/>", &long]) {
         let (server, client, memory) = scene();
-        let (view, put) = (memory.view(&[1; 300]), Put::default().meta("facts", "f"));
-        let upload = async || client.put_multipart("k", &view, &put, (300, 1)).await;
+        let view = memory.view(&[1; 300]);
+        let put = Put::default().meta("facts", "f");
+        let upload = async || {
+            client.put_multipart("k", &view, &put, kvtier_s3::Multipart::new(300, 1)).await
+        };
         let instead = |done| Fault::Foreign(Foreign { done, ..Foreign::new(200, body) });
         let complete = |fault| Rule::next(fault).method("POST").containing("uploadId");
         // An older object of that length is not this one.
@@ -168,14 +171,20 @@ async fn what_the_store_refuses_with_200_is_refused() {
     let view = memory.view(&[1; 300]);
     for (code, kind) in [("AccessDenied", ErrorKind::Denied), ("InvalidPart", ErrorKind::Invalid)] {
         server.script(Rule::next(Fault::OkThenError(code)).method("POST").containing("uploadId"));
-        let error = client.put_multipart("k", &view, &Put::default(), (300, 1)).await.unwrap_err();
+        let error = client
+            .put_multipart("k", &view, &Put::default(), kvtier_s3::Multipart::new(300, 1))
+            .await
+            .unwrap_err();
         assert_eq!((error.kind(), error.code()), (kind, Some(code)), "{}", error.report());
     }
     server.script(
         Rule::next(Fault::OkThenError("PreconditionFailed")).method("POST").containing("uploadId"),
     );
     assert_eq!(
-        client.put_multipart("k", &view, &Put::if_absent(), (300, 1)).await.unwrap(),
+        client
+            .put_multipart("k", &view, &Put::if_absent(), kvtier_s3::Multipart::new(300, 1))
+            .await
+            .unwrap(),
         Stored::Present
     );
     server
@@ -206,7 +215,9 @@ async fn uploads_begin_and_buckets_are_listed_by_their_own_documents() {
             }
             server.heal();
             server.script(fault.method("POST").containing("uploads"));
-            let stored = client.put_multipart("new", &view, &Put::default(), (300, 1)).await;
+            let stored = client
+                .put_multipart("new", &view, &Put::default(), kvtier_s3::Multipart::new(300, 1))
+                .await;
             assert_eq!(stored.is_ok(), times == 1, "{body:?}");
             server.heal();
         }

@@ -91,7 +91,8 @@ async fn a_failure_before_the_deadline_is_reported_at_the_deadline() {
     let server = server(|_| {});
     server.script(Rule::next(Fault::Error(500, "InternalError")).times(1));
     server.script(Rule::next(Fault::Stall(Duration::from_secs(3600))).times(100));
-    let (deadline, memory) = (Duration::from_secs(500), Memory::new());
+    let deadline = Duration::from_secs(500);
+    let memory = Memory::new();
     let (client, mut lease, whole) =
         (client(&server).within(deadline), memory.lease(100), Get::default());
     let get = client.get("k", &mut lease, &whole);

@@ -47,7 +47,8 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let (home, server) = (tempfile::tempdir().unwrap(), server(|_| {}));
+        let home = tempfile::tempdir().unwrap();
+        let server = server(|_| {});
         std::fs::create_dir(home.path().join(".aws")).unwrap();
         let env = [
             ("HOME", home.path().to_str().unwrap()),
@@ -87,7 +88,8 @@ impl Scene {
         let ways: [Box<dyn std::io::Read + Send>; 2] =
             [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
         for way in ways {
-            let (lines, said) = (lines.clone(), Arc::clone(&said));
+            let lines = lines.clone();
+            let said = Arc::clone(&said);
             std::thread::spawn(move || {
                 for line in BufReader::new(way).lines().map_while(Result::ok) {
                     said.lock().unwrap().push_str(&(line.clone() + "\n"));
@@ -253,14 +255,17 @@ impl tracing::Subscriber for Logs {
 /// The time `seconds` from now, as AWS writes it.
 fn iso(seconds: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + seconds;
-    let (days, rest) = (now / 86_400, now % 86_400);
+    let days = now / 86_400;
+    let rest = now % 86_400;
     // By the days since 0000-03-01, as years of that kind have their odd day at the end.
     let z = days + 719_468;
-    let (era, doe) = (z / 146_097, z % 146_097);
+    let era = z / 146_097;
+    let doe = z % 146_097;
     let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
     let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
     let mp = (5 * doy + 2) / 153;
-    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
+    let day = doy - (153 * mp + 2) / 5 + 1;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
     let year = yoe + era * 400 + u64::from(month <= 2);
     format!(
         "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",

@@ -22,10 +22,12 @@ const LOADS: u32 = 20;
 /// Loads without a pause while `fault_script` runs, which gets the number of loads; each must come,
 /// right and soon. Returns how long the slowest took.
 async fn load_through(scene: &Scene, fault_script: impl AsyncFnOnce(Rc<Cell<u32>>)) -> Duration {
-    let (loads, slowest) = (Rc::new(Cell::new(0)), Cell::new(Duration::ZERO));
+    let loads = Rc::new(Cell::new(0));
+    let slowest = Cell::new(Duration::ZERO);
     let loading = async {
         loop {
-            let (mut lease, began) = (scene.memory.lease(LEN), Instant::now());
+            let mut lease = scene.memory.lease(LEN);
+            let began = Instant::now();
             let got = scene.client.get("k", &mut lease, &Get::default()).await;
             got.unwrap_or_else(|e| panic!("{e}: {:?}", scene.client.counts())).unwrap();
             assert!(lease.as_host().unwrap() == scene.bytes, "wrong bytes");
@@ -58,7 +60,8 @@ async fn again_and_again<F>(
 where
     F: Future<Output = Result<(), kvtier_s3::Error>>,
 {
-    let (began, kinds) = (Instant::now(), RefCell::new(Vec::new()));
+    let began = Instant::now();
+    let kinds = RefCell::new(Vec::new());
     let goes_on =
         || began.elapsed() < time || began.elapsed() < FAULT_MAX && !enough(&kinds.borrow());
     let hand = async || {

@@ -182,7 +182,8 @@ impl Provide for Slow {
 }
 
 fn slow(server: &Server, gives: bool) -> (Client, Arc<AtomicU64>, Arc<Semaphore>) {
-    let (asked, may) = (Arc::new(AtomicU64::new(0)), Arc::new(Semaphore::new(0)));
+    let asked = Arc::new(AtomicU64::new(0));
+    let may = Arc::new(Semaphore::new(0));
     let source = Arc::new(Slow { asked: Arc::clone(&asked), may: Arc::clone(&may), gives });
     (Client::new(Config::with_provider(endpoint(server, "bucket"), source)), asked, may)
 }

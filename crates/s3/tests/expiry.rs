@@ -121,7 +121,10 @@ async fn one_upload_in_parts_through_a_bad_node_does_not_have_all_bodies_hashed(
     let (server, client, memory) = scene();
     let view = memory.view(&pattern(4 * 5 * MIB));
     server.script(refuses_unsigned());
-    client.put_multipart("k", &view, &Put::default(), (5 * MIB, 4)).await.unwrap();
+    client
+        .put_multipart("k", &view, &Put::default(), kvtier_s3::Multipart::new(5 * MIB, 4))
+        .await
+        .unwrap();
     assert!(client.counts().unsigned_refused >= 1, "parts were sent again");
     server.heal();
     assert_eq!(put(&server, &client, &memory).await, (1, false));
@@ -131,7 +134,8 @@ async fn one_upload_in_parts_through_a_bad_node_does_not_have_all_bodies_hashed(
 async fn uploads_at_the_same_time_through_a_bad_node_count_once() {
     let (server, client, memory) = scene();
     server.script(refuses_unsigned());
-    let (view, how) = (&memory.view(b"body"), &Put::default());
+    let view = &memory.view(b"body");
+    let how = &Put::default();
     let (a, b, c, d) = tokio::join!(
         client.put("a", view, how),
         client.put("b", view, how),
@@ -165,7 +169,8 @@ async fn one_refusal_does_not_make_all_deletes_single() {
         assert!(client.delete_many(&["a", "b"]).await.unwrap().is_empty());
         server.seen()[before..].iter().map(|seen| seen.method.clone()).collect::<Vec<_>>()
     };
-    let (many, single) = (["POST"], ["DELETE", "DELETE"]);
+    let many = ["POST"];
+    let single = ["DELETE", "DELETE"];
     for refusal in [foreign(501, "<html>not here</html>"), foreign(405, ""), Fault::Html(501)] {
         server.script(Rule::next(refusal).method("POST"));
         assert_eq!(methods().await, [&many[..], &single].concat());

@@ -48,7 +48,8 @@ async fn data_is_signed_by_a_session_and_sessions_by_the_base_credentials() {
 
 #[tokio::test]
 async fn production_names_are_used_when_there_is_no_other_endpoint() {
-    let (server, memory) = (server(|setup| setup.bucket = BUCKET.into()), Memory::new());
+    let server = server(|setup| setup.bucket = BUCKET.into());
+    let memory = Memory::new();
     let host = format!("{BUCKET}.s3express-use1-az4.us-east-1.amazonaws.com");
     let client = at_aws(&server);
     assert_eq!(client.endpoint().provider(), Provider::Express);
@@ -97,7 +98,8 @@ async fn a_session_that_the_store_ends_early_costs_one_repetition() {
 async fn a_session_slower_than_every_caller_is_made_once_all_the_same() {
     let (server, client) = emulator();
     server.script(Rule::next(Fault::Stall(Duration::from_millis(250))).containing("session"));
-    let (hasty, begun) = (client.within(Duration::from_millis(50)), Instant::now());
+    let hasty = client.within(Duration::from_millis(50));
+    let begun = Instant::now();
     while hasty.list(&List::default(), None).await.is_err() {
         assert!(
             begun.elapsed() < Duration::from_secs(600),
@@ -117,7 +119,8 @@ async fn sessions_are_renewed_in_the_background_before_they_end() {
     server.script(Rule::next(Fault::Stall(Duration::from_secs(3))).containing("session"));
     // By the store's clock it is past 70 % of its life, and good for a while yet.
     server.step_clock(230);
-    let (mut meanwhile, start) = (0, Instant::now());
+    let mut meanwhile = 0;
+    let start = Instant::now();
     while server.sessions_made() < 2 {
         client.list(&List::default(), None).await.unwrap();
         meanwhile += 1;
@@ -147,7 +150,15 @@ async fn the_rules_of_directory_buckets_are_kept() {
         delete.header("content-md5").is_none() && delete.header("x-amz-checksum-crc32c").is_some()
     );
     let bytes = pattern(11 * MIB);
-    client.put_multipart("m", &memory.view(&bytes), &Put::default(), (5 * MIB, 2)).await.unwrap();
+    client
+        .put_multipart(
+            "m",
+            &memory.view(&bytes),
+            &Put::default(),
+            kvtier_s3::Multipart::new(5 * MIB, 2),
+        )
+        .await
+        .unwrap();
     assert_eq!(server.object("m").as_deref(), Some(&bytes));
 }
 
@@ -161,7 +172,8 @@ fn at_aws(server: &Server) -> Client {
 
 #[tokio::test]
 async fn directory_buckets_are_made_and_unmade_by_the_base_credentials_elsewhere() {
-    let (server, memory) = (server(|setup| setup.bucket = BUCKET.into()), Memory::new());
+    let server = server(|setup| setup.bucket = BUCKET.into());
+    let memory = Memory::new();
     for client in [at_aws(&server), Client::new(config_of(endpoint(&server, BUCKET)))] {
         client.create_bucket().await.unwrap();
         client.put("a/k", &memory.view(b"x"), &Put::default()).await.unwrap();
@@ -201,7 +213,8 @@ async fn a_directory_bucket_without_a_zone_in_its_name_cannot_be() {
 
 #[tokio::test]
 async fn a_reader_asks_for_no_more_than_reading() {
-    let (server, memory) = (server(|setup| setup.bucket = BUCKET.into()), Memory::new());
+    let server = server(|setup| setup.bucket = BUCKET.into());
+    let memory = Memory::new();
     server.put_object("k", vec![1; 10]);
     let mut config = config_of(endpoint(&server, BUCKET));
     config.read_only = true;
@@ -240,7 +253,8 @@ fn asked<'h>(method: &str, target: &str, header: impl Fn(&str) -> &'h str) -> As
 
 #[tokio::test]
 async fn requests_are_those_of_boto3() {
-    let (server, memory) = (server(|setup| setup.bucket = BUCKET.into()), Memory::new());
+    let server = server(|setup| setup.bucket = BUCKET.into());
+    let memory = Memory::new();
     let host = format!("{BUCKET}.s3express-use1-az4.us-east-1.amazonaws.com");
     let client = |read_only| {
         let mut config = config_of(BucketAddress::new(format!("http://{host}")).resolve().unwrap());
@@ -250,7 +264,8 @@ async fn requests_are_those_of_boto3() {
         Client::new(config)
     };
     let writer = client(false);
-    let (mut lease, mut part) = (memory.lease(13), memory.lease(5));
+    let mut lease = memory.lease(13);
+    let mut part = memory.lease(5);
     let hello = memory.view(b"hello express");
     writer.put("dir/obj 1", &hello, &Put::default()).await.unwrap();
     writer.get("dir/obj 1", &mut lease, &Get::default()).await.unwrap().unwrap();

@@ -210,7 +210,8 @@ async fn parts_of_a_store_that_ignores_ranges_are_asked_for_once() {
         assert!(lease.as_host().unwrap() == scene.bytes);
         // The parts that were given up with the first may still arrive there, so requests are
         // distinguished apart by their header.
-        let (seen, is_whole) = (scene.server.seen(), |range: Option<&str>| range.is_none());
+        let seen = scene.server.seen();
+        let is_whole = |range: Option<&str>| range.is_none();
         let whole =
             seen.iter().filter(|seen| seen.method == "GET" && is_whole(seen.header("range")));
         assert_eq!(whole.count(), n, "one request, of the whole object");
@@ -280,8 +281,10 @@ async fn a_slow_drip_is_waited_for_and_a_stall_is_not() {
     scene.server.script(Rule::next(Fault::Stall(ASLEEP)).times(100));
     let (start, deadline, step) =
         (tokio::time::Instant::now(), Duration::from_secs(400), Duration::from_secs(10));
-    let (client, mut lease) = (scene.client.within(deadline), scene.memory.lease(LEN));
-    let (whole, is_stuck) = (Get::default(), || scene.server.stalled() > 0);
+    let client = scene.client.within(deadline);
+    let mut lease = scene.memory.lease(LEN);
+    let whole = Get::default();
+    let is_stuck = || scene.server.stalled() > 0;
     let error = jumping(step, is_stuck, client.get("k", &mut lease, &whole)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     // No stall by itself, nor all repetitions of it.
@@ -297,7 +300,8 @@ async fn a_store_that_stalls_for_long_is_left_alone_and_back_within_two_seconds(
     let mut kinds = Vec::new();
     let start = Instant::now();
     while !kinds.contains(&ErrorKind::Unavailable) {
-        let (before, mut lease) = (scene.server.stalled(), scene.memory.lease(LEN));
+        let before = scene.server.stalled();
+        let mut lease = scene.memory.lease(LEN);
         let whole = Get::default();
         let get = hasty.get("k", &mut lease, &whole);
         kinds.push(
@@ -312,7 +316,8 @@ async fn a_store_that_stalls_for_long_is_left_alone_and_back_within_two_seconds(
     let counts = scene.client.counts();
     assert!(counts.breaker_opened >= 1 && counts.breaker_refused >= 1);
     scene.server.heal();
-    let (mut away, step) = (Duration::ZERO, Duration::from_millis(20));
+    let mut away = Duration::ZERO;
+    let step = Duration::from_millis(20);
     while hasty.get("k", &mut scene.memory.lease(LEN), &Get::default()).await.is_err() {
         assert!(away < Duration::from_secs(2), "still away: {:?}", scene.client.counts());
         jump(step).await;
@@ -444,7 +449,7 @@ fn server_bytes(scene: &Scene, key: &str) -> Vec<u8> {
 #[tokio::test]
 async fn multipart_uploads_are_finished_or_given_up() {
     let view = |scene: &Scene| scene.memory.view(&pattern(11 * MIB));
-    let parts = (5 * MIB, 2);
+    let parts = kvtier_s3::Multipart::new(5 * MIB, 2);
     // A success that carries an error, then a real one.
     let scene = Scene::of(LEN);
     scene.server.script(
@@ -498,7 +503,8 @@ async fn multipart_uploads_are_finished_or_given_up() {
     // Time enough to come that far.
     scene.server.script(Rule::next(Fault::Stall(ASLEEP)).method("PUT").containing("partNumber=3"));
     let hasty = scene.client.within(SOON);
-    let (large, put) = (view(&scene), Put::default());
+    let large = view(&scene);
+    let put = Put::default();
     let upload = hasty.put_multipart("x", &large, &put, parts);
     let error = jumping(SOON, || scene.server.stalled() > 0, upload).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
@@ -669,7 +675,8 @@ async fn hung_uploads_are_aborted_when_others_succeed() {
         config.deadline = PATIENT;
     });
     scene.server.script(Rule::next(Fault::Clog).times(1000));
-    let (view, put) = (scene.memory.view(&pattern(16 * MIB)), Put::default());
+    let view = scene.memory.view(&pattern(16 * MIB));
+    let put = Put::default();
     let clogged = async {
         let upload = async |key| scene.client.put(key, &view, &put).await.unwrap();
         tokio::join!(upload("a"), upload("b"), upload("c"));
@@ -708,7 +715,8 @@ async fn uploads_that_hang_leave_a_way_for_others() {
         .server
         .script(Rule::next(Fault::Stall(ASLEEP)).method("PUT").containing("hung").times(100));
     let view = scene.memory.view(&scene.bytes);
-    let (put, names) = (Put::default(), (0..15).map(|n| format!("hung-{n}")).collect::<Vec<_>>());
+    let put = Put::default();
+    let names = (0..15).map(|n| format!("hung-{n}")).collect::<Vec<_>>();
     let hanging = async {
         let mut all: Vec<_> =
             names.iter().map(|name| Box::pin(scene.client.put(name, &view, &put))).collect();

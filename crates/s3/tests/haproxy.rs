@@ -31,7 +31,8 @@ async fn every_operation_over_http2() {
 
 #[tokio::test]
 async fn faults_behind_it_are_repaired() {
-    let (server, memory) = (plain(), Memory::new());
+    let server = plain();
+    let memory = Memory::new();
     let Some(front) = Front::haproxy(&server, "alpn h2,http/1.1", 1 << 20) else { return };
     let bytes = pattern(300_000);
     server.put_object("k", bytes.clone());

@@ -63,11 +63,13 @@ async fn it_is_spoken_only_when_asked_for_and_chosen() {
 
 #[tokio::test]
 async fn every_byte_is_copied_once_and_counted() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     let client = client(&server);
     // More than all windows together.
     for len in [1, 65_536, 40 * MIB + 1] {
-        let (before, bytes) = (client.counts(), pattern(len));
+        let before = client.counts();
+        let bytes = pattern(len);
         client.put("k", &memory.view(&bytes), &Put::default()).await.unwrap();
         assert_eq!(client.counts().copied_http2_bytes - before.copied_http2_bytes, len as u64);
         get(&client, &memory, &bytes).await.unwrap();
@@ -79,12 +81,15 @@ async fn every_byte_is_copied_once_and_counted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_requests_share_a_few_connections() {
-    let (server, memory) = (server(|_| {}), Memory::new());
-    let (client, bytes) = (changed(&server, |config| config.requests_max = 64), pattern(LEN));
+    let server = server(|_| {});
+    let memory = Memory::new();
+    let client = changed(&server, |config| config.requests_max = 64);
+    let bytes = pattern(LEN);
     server.put_object("k", bytes.clone());
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..200 {
-        let (client, mut lease) = (client.clone(), memory.lease(LEN));
+        let client = client.clone();
+        let mut lease = memory.lease(LEN);
         tasks.spawn(async move {
             client.get("k", &mut lease, &Get::default()).await.unwrap().unwrap();
             lease
@@ -105,7 +110,9 @@ async fn many_requests_share_a_few_connections() {
 
 #[tokio::test]
 async fn a_refused_stream_is_sent_again_at_once() {
-    let (server, memory, bytes) = (server(|_| {}), Memory::new(), pattern(LEN));
+    let server = server(|_| {});
+    let memory = Memory::new();
+    let bytes = pattern(LEN);
     let client = client(&server);
     server.put_object("k", bytes.clone());
     get(&client, &memory, &bytes).await.unwrap();
@@ -127,7 +134,8 @@ async fn a_refused_stream_is_sent_again_at_once() {
 
 #[tokio::test]
 async fn bodies_that_end_early_or_late_are_no_success() {
-    let (memory, bytes) = (Memory::new(), pattern(LEN));
+    let memory = Memory::new();
+    let bytes = pattern(LEN);
     for fault in [
         Fault::EndEarly(0),
         Fault::EndEarly(LEN / 2),
@@ -152,7 +160,8 @@ async fn bodies_that_end_early_or_late_are_no_success() {
 
 #[tokio::test]
 async fn a_server_that_gives_no_window_is_a_timeout_and_no_hang() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     let client = changed(&server, |config| {
         (config.retries_max, config.stall_max) = (0, Duration::from_secs(1))
     });
@@ -173,7 +182,8 @@ async fn a_server_that_gives_no_window_is_a_timeout_and_no_hang() {
 async fn give_up(server: &kvtier_testkit::s3::Server, client: &Client, memory: &Memory) {
     let seen = server.seen().len();
     server.script(Rule::next(Fault::Drip(1000, Duration::from_millis(20))));
-    let (mut lease, whole) = (memory.lease(LEN), Get::default());
+    let mut lease = memory.lease(LEN);
+    let whole = Get::default();
     // A connection on which nothing was received may be dead, and would be given up as well.
     let begun = async {
         soon("the answer is on its way", || server.seen().len() > seen).await;
@@ -188,7 +198,9 @@ async fn give_up(server: &kvtier_testkit::s3::Server, client: &Client, memory: &
 
 #[tokio::test]
 async fn a_dropped_future_resets_its_stream() {
-    let (server, memory, bytes) = (server(|_| {}), Memory::new(), pattern(LEN));
+    let server = server(|_| {});
+    let memory = Memory::new();
+    let bytes = pattern(LEN);
     let client = client(&server);
     server.put_object("k", bytes.clone());
     for _ in 0..80 {
@@ -207,7 +219,9 @@ async fn a_dropped_future_resets_its_stream() {
 
 #[tokio::test]
 async fn a_dropped_future_spares_the_other_streams() {
-    let (server, memory, bytes) = (server(|_| {}), Memory::new(), pattern(LEN));
+    let server = server(|_| {});
+    let memory = Memory::new();
+    let bytes = pattern(LEN);
     let client = client(&server);
     server.put_object("k", bytes.clone());
     server.script(Rule::next(Fault::Drip(LEN / 10, Duration::from_millis(100))).times(8));
@@ -230,7 +244,9 @@ async fn a_dropped_future_spares_the_other_streams() {
 
 #[tokio::test]
 async fn a_connection_that_went_silent_is_not_used_again() {
-    let (server, memory, bytes) = (server(|_| {}), Memory::new(), pattern(LEN));
+    let server = server(|_| {});
+    let memory = Memory::new();
+    let bytes = pattern(LEN);
     let client = changed(&server, |config| config.stall_max = Duration::from_secs(3000));
     server.put_object("k", bytes.clone());
     get(&client, &memory, &bytes).await.unwrap();
@@ -243,7 +259,9 @@ async fn a_connection_that_went_silent_is_not_used_again() {
 
 #[tokio::test]
 async fn the_end_of_a_shared_connection_is_one_failure() {
-    let (server, memory, bytes) = (server(|_| {}), Memory::new(), pattern(LEN));
+    let server = server(|_| {});
+    let memory = Memory::new();
+    let bytes = pattern(LEN);
     let client = changed(&server, |config| (config.requests_max, config.retries_max) = (64, 5));
     server.put_object("k", bytes.clone());
     server.script(Rule::next(Fault::Drip(100_000, Duration::from_millis(50))).times(64));
@@ -371,7 +389,8 @@ async fn a_server_that_goes_away_finishes_what_it_began_and_gets_the_rest_again_
         },
     ]);
     let place = BucketAddress::new(format!("http://{address}")).bucket("bucket").resolve().unwrap();
-    let (client, memory) = (Client::new(config_of(place)), Memory::new());
+    let client = Client::new(config_of(place));
+    let memory = Memory::new();
     get(&client, &memory, b"0123456789").await.unwrap();
     assert_eq!((client.counts().retries_unprocessed, client.counts().retries), (1, 0));
     get(&client, &memory, b"0123456789").await.unwrap();
@@ -393,7 +412,8 @@ async fn a_server_that_wants_another_protocol_is_not_taken_for_one_that_ignores_
         wire.linger();
     }]);
     let place = BucketAddress::new(format!("http://{address}")).bucket("bucket").resolve().unwrap();
-    let (client, memory) = (Client::new(config_of(place)), Memory::new());
+    let client = Client::new(config_of(place));
+    let memory = Memory::new();
     for range in [0..10, 5..15] {
         let error = client.get("k", &mut memory.lease(10), &Get::range(range)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());

@@ -73,7 +73,8 @@ impl Scene {
     /// Gets without a pause by several hands until `change` has happened and each succeeded once
     /// more. Returns how long after the change the last of them did, and how many gets failed.
     async fn through(&self, change: impl FnOnce()) -> (Duration, usize) {
-        let (changed, failed) = (Cell::new(None::<Instant>), Cell::new(0));
+        let changed = Cell::new(None::<Instant>);
+        let failed = Cell::new(0);
         let hand = async || {
             loop {
                 let before = changed.get();
@@ -123,7 +124,8 @@ async fn a_name_that_moves_while_bodies_are_on_their_way() {
 
 /// How many bodies went on elsewhere.
 async fn resumed_where_a_name_moved() -> u64 {
-    let (old, new) = (Scene::server(), Scene::server());
+    let old = Scene::server();
+    let new = Scene::server();
     let scene = Scene::of(&old);
     old.script(Rule::next(Fault::Drip(LEN / 20, Duration::from_millis(20))).times(1000));
     let (took, failed) = scene
@@ -140,7 +142,8 @@ async fn resumed_where_a_name_moved() -> u64 {
 
 #[tokio::test]
 async fn a_name_that_moves_away_from_an_address_without_a_server() {
-    let (old, new) = (Scene::server(), Scene::server());
+    let old = Scene::server();
+    let new = Scene::server();
     let scene = Scene::with(&old, |config| config.stall_max = Duration::from_secs(1));
     // The old address still takes connections and requests.
     let (took, failed) = scene

@@ -11,7 +11,8 @@ use support::*;
 
 #[tokio::test]
 async fn objects_of_every_size_come_back_as_they_went() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     for checksum in [Checksum::None, Checksum::Crc32c, Checksum::Crc64Nvme, Checksum::Sha256] {
         let mut config = config(&server);
         config.checksum = checksum;
@@ -61,7 +62,8 @@ async fn objects_of_every_size_come_back_as_they_went() {
 
 #[tokio::test]
 async fn what_is_not_there_is_an_answer() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     let client = client(&server);
     assert!(client.get("none", &mut memory.lease(10), &Get::default()).await.unwrap().is_none());
     assert!(client.head("none").await.unwrap().is_none());
@@ -79,7 +81,8 @@ async fn what_is_not_there_is_an_answer() {
 
 #[tokio::test]
 async fn odd_keys_are_themselves() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     let client = client(&server);
     let long = "k".repeat(1024);
     let keys = [
@@ -124,8 +127,10 @@ async fn odd_keys_are_themselves() {
 
 #[tokio::test]
 async fn ranges_land_where_they_should() {
-    let (server, memory) = (server(|_| {}), Memory::new());
-    let (client, bytes) = (client(&server), pattern(100_000));
+    let server = server(|_| {});
+    let memory = Memory::new();
+    let client = client(&server);
+    let bytes = pattern(100_000);
     server.put_object("k", bytes.clone());
     let mut lease = memory.lease(1000);
     for start in [0, 1, 98_999, 99_000] {
@@ -149,7 +154,8 @@ async fn ranges_land_where_they_should() {
 
 #[tokio::test]
 async fn memory_of_another_length_is_refused_before_a_byte_lands() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     let client = client(&server);
     server.put_object("k", vec![7; 5000]);
     for len in [4999, 5001] {
@@ -169,8 +175,10 @@ async fn memory_of_another_length_is_refused_before_a_byte_lands() {
 
 #[tokio::test]
 async fn parallel_ranges_make_one_object_of_one_version() {
-    let (server, memory) = (server(|_| {}), Memory::new());
-    let (client, bytes) = (client(&server), pattern(5 * MIB + 3));
+    let server = server(|_| {});
+    let memory = Memory::new();
+    let client = client(&server);
+    let bytes = pattern(5 * MIB + 3);
     server.put_object("k", bytes.clone());
     let mut lease = memory.lease(bytes.len());
     let object = client.get_parallel("k", &mut lease, MIB, 4).await.unwrap().unwrap();
@@ -188,9 +196,11 @@ async fn parallel_ranges_make_one_object_of_one_version() {
 
 #[tokio::test]
 async fn versions_and_conditions_hold() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     let client = client(&server);
-    let (one, two) = (memory.view(b"one"), memory.view(b"two"));
+    let one = memory.view(b"one");
+    let two = memory.view(b"two");
     let Stored::New { etag: Some(etag) } = client.put("k", &one, &Put::if_absent()).await.unwrap()
     else {
         panic!()
@@ -215,7 +225,9 @@ async fn listings_are_paged_folded_and_prefixed() {
     server.put_object("b/e", Vec::new());
     let mut list = List::under("a/");
     list.page_max = 10;
-    let (mut keys, mut next, mut pages) = (Vec::new(), None::<String>, 0);
+    let mut keys = Vec::new();
+    let mut next = None::<String>;
+    let mut pages = 0;
     loop {
         let page = client.list(&list, next.as_deref()).await.unwrap();
         keys.extend(page.entries.iter().map(|entry| (entry.key.clone(), entry.bytes)));
@@ -245,7 +257,9 @@ async fn unfinished_uploads_are_listed_page_by_page_whatever_their_keys() {
         server.begin_upload(keys[n % keys.len()], 60);
     }
     server.begin_upload("other", 60);
-    let (mut seen, mut next, mut pages) = (std::collections::BTreeMap::new(), None, 0);
+    let mut seen = std::collections::BTreeMap::new();
+    let mut next = None;
+    let mut pages = 0;
     loop {
         let page = client.list_uploads("p/", next.as_ref()).await.unwrap();
         for upload in page.uploads {
@@ -298,13 +312,20 @@ async fn a_store_without_delete_objects_is_served_one_by_one() {
 
 #[tokio::test]
 async fn multipart_uploads_become_one_object() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     for checksum in [Checksum::None, Checksum::Crc32c, Checksum::Crc64Nvme, Checksum::Sha256] {
         let mut config = config(&server);
         config.checksum = checksum;
-        let (client, bytes) = (Client::new(config), pattern(12 * MIB));
+        let client = Client::new(config);
+        let bytes = pattern(12 * MIB);
         let stored = client
-            .put_multipart("k", &memory.view(&bytes), &Put::default().meta("a", "b"), (5 * MIB, 3))
+            .put_multipart(
+                "k",
+                &memory.view(&bytes),
+                &Put::default().meta("a", "b"),
+                kvtier_s3::Multipart::new(5 * MIB, 3),
+            )
             .await
             .unwrap();
         assert!(matches!(stored, Stored::New { etag: Some(_) }));
@@ -316,7 +337,8 @@ async fn multipart_uploads_become_one_object() {
 
 #[tokio::test]
 async fn uploads_name_their_storage_class() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     let mut config = config(&server);
     config.storage_class = Some("STANDARD_IA".into());
     let client = Client::new(config);
@@ -326,7 +348,10 @@ async fn uploads_name_their_storage_class() {
     plain.put("none", &body, &Put::default()).await.unwrap();
     client.put("of the client", &body, &Put::default().meta("a", "b")).await.unwrap();
     client.put("own", &body, &Put::default().storage_class("INTELLIGENT_TIERING")).await.unwrap();
-    client.put_multipart("parts", &large, &Put::default(), (5 * MIB, 2)).await.unwrap();
+    client
+        .put_multipart("parts", &large, &Put::default(), kvtier_s3::Multipart::new(5 * MIB, 2))
+        .await
+        .unwrap();
     let seen = server.seen();
     let of = |method: &str, target: &str| {
         let mut all =
@@ -392,7 +417,8 @@ async fn the_region_is_learned_once() {
 
 #[tokio::test]
 async fn a_store_that_wants_signed_bodies_gets_them_from_then_on() {
-    let (server, memory) = (server(|setup| setup.refuse_unsigned = true), Memory::new());
+    let server = server(|setup| setup.refuse_unsigned = true);
+    let memory = Memory::new();
     let client = client(&server);
     let view = memory.view(b"body");
     for n in 0..3 {
@@ -403,7 +429,8 @@ async fn a_store_that_wants_signed_bodies_gets_them_from_then_on() {
 
 #[tokio::test]
 async fn virtual_hosts_and_production_names_work_through_a_resolver_of_ones_own() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     let endpoint =
         BucketAddress::new("http://s3.us-east-1.amazonaws.com").bucket("bucket").resolve().unwrap();
     let mut config = config_of(endpoint);
@@ -422,14 +449,17 @@ async fn virtual_hosts_and_production_names_work_through_a_resolver_of_ones_own(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_at_once_share_few_connections() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     let mut config = config(&server);
     config.requests_max = 4;
-    let (client, bytes) = (Client::new(config), pattern(200_000));
+    let client = Client::new(config);
+    let bytes = pattern(200_000);
     server.put_object("k", bytes.clone());
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..64 {
-        let (client, mut lease) = (client.clone(), memory.lease(bytes.len()));
+        let client = client.clone();
+        let mut lease = memory.lease(bytes.len());
         tasks.spawn(async move {
             client.get("k", &mut lease, &Get::default()).await.unwrap().unwrap();
             lease

@@ -67,7 +67,8 @@ async fn end(client: &Client) {
         }
     }
     client.delete_bucket().await.unwrap();
-    let (counts, http2) = (client.counts(), var("S3_HTTP2").is_some_and(|http2| http2 != "off"));
+    let counts = client.counts();
+    let http2 = var("S3_HTTP2").is_some_and(|http2| http2 != "off");
     assert_eq!(
         (counts.connections_http2 > 0, counts.connections_http11 > 0),
         (http2, !http2),
@@ -115,7 +116,8 @@ async fn objects_ranges_versions_and_conditions() {
 
 /// A conditional PUT is what the provider's profile says.
 async fn conditional(client: &Client, memory: &Memory) {
-    let (one, two) = (memory.view(b"one"), memory.view(b"two"));
+    let one = memory.view(b"one");
+    let two = memory.view(b"two");
     client.put("c", &one, &Put::default()).await.unwrap();
     let second = client.put("c", &two, &Put::if_absent()).await;
     match client.endpoint().provider().conditional() {
@@ -176,7 +178,8 @@ async fn odd_keys_listings_and_deletes() {
     }
     let mut list = List::default();
     list.page_max = 5;
-    let (mut found, mut next) = (Vec::new(), None::<String>);
+    let mut found = Vec::new();
+    let mut next = None::<String>;
     loop {
         let page = client.list(&list, next.as_deref()).await.unwrap();
         found.extend(page.entries.into_iter().map(|entry| entry.key));
@@ -200,7 +203,12 @@ async fn multipart_uploads() {
     let (Some(client), memory) = (scene().await, Memory::new()) else { return };
     let bytes = pattern(11 * MIB);
     client
-        .put_multipart("m", &memory.view(&bytes), &Put::default().meta("a", "b"), (5 * MIB, 2))
+        .put_multipart(
+            "m",
+            &memory.view(&bytes),
+            &Put::default().meta("a", "b"),
+            kvtier_s3::Multipart::new(5 * MIB, 2),
+        )
         .await
         .unwrap();
     let mut lease = memory.lease(bytes.len());
@@ -208,8 +216,14 @@ async fn multipart_uploads() {
     assert!(lease.as_host().unwrap() == bytes && object.meta("a") == Some("b"));
     // Parts that are too small are found out at the end; whatever the store says, no upload is
     // left.
-    let small =
-        client.put_multipart("s", &memory.view(&bytes[..3000]), &Put::default(), (1000, 2)).await;
+    let small = client
+        .put_multipart(
+            "s",
+            &memory.view(&bytes[..3000]),
+            &Put::default(),
+            kvtier_s3::Multipart::new(1000, 2),
+        )
+        .await;
     println!("parts that are too small: {small:?}");
     for _ in 0..100 {
         if client.list_uploads("", None).await.unwrap().uploads.is_empty() {

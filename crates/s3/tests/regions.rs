@@ -86,7 +86,8 @@ async fn every_way_of_naming_the_region_is_understood() {
             .await
             .unwrap_or_else(|e| panic!("{way:?}: {e}"));
         client.put("l", &memory.view(b"x"), &Put::default()).await.unwrap();
-        let (seen, counts) = (server.seen(), client.counts());
+        let seen = server.seen();
+        let counts = client.counts();
         let status: Vec<u16> = seen.iter().map(|seen| seen.status).collect();
         assert_eq!(
             (&status[1..], counts.region_moves),
@@ -151,7 +152,8 @@ async fn no_other_host_is_followed() {
         );
     }
     // A store of one's own redirects no client to AWS.
-    let (own, memory) = (server(|_| {}), Memory::new());
+    let own = server(|_| {});
+    let memory = Memory::new();
     let location = "http://bucket.s3.eu-south-7.amazonaws.com/k";
     own.script(Rule::next(elsewhere(307, Some(("location", location)), "")).times(100));
     let error = client(&own).put("k", &memory.view(b"secret"), &Put::default()).await.unwrap_err();
@@ -200,7 +202,8 @@ async fn one_wrong_answer_is_survived_by_the_operation_that_gets_it() {
     }
     // At a store of one's own the region is a word that is signed, and any word is tried.
     for wrong in astray("zz-proxy-1") {
-        let (server, memory) = (server(|_| {}), Memory::new());
+        let server = server(|_| {});
+        let memory = Memory::new();
         let client = client(&server);
         server.script(Rule::next(wrong.clone()));
         client
@@ -262,7 +265,9 @@ async fn credentials_that_expire_at_a_region_that_is_not_proven_are_read_again()
         config.resolver = Box::new(Names(server.address(), Arc::default()));
         Client::new(config)
     };
-    let (make, client, memory) = (&client, client(), Memory::new());
+    let make = &client;
+    let client = client();
+    let memory = Memory::new();
     let sent = || elsewhere(301, Some(("x-amz-bucket-region", REGION)), "");
     server.script(Rule::next(sent()));
     server.script(Rule::next(Fault::Error(400, "ExpiredToken")));
@@ -272,7 +277,8 @@ async fn credentials_that_expire_at_a_region_that_is_not_proven_are_read_again()
         (2, 3, REGION)
     );
     // Where new ones do not help either it may be the region, and what it said is the error.
-    let (client, before) = (make(), server.seen().len());
+    let client = make();
+    let before = server.seen().len();
     for fault in
         [sent(), Fault::Error(400, "ExpiredToken"), Fault::Error(400, "ExpiredToken"), sent()]
     {
@@ -299,7 +305,8 @@ async fn a_region_that_cannot_be_reached_is_left() {
         }
     }
     config.resolver = Box::new(Two(server.address(), dead));
-    let (client, memory) = (Client::new(config), Memory::new());
+    let client = Client::new(config);
+    let memory = Memory::new();
     for wrong in astray("eu-west-3") {
         server.script(Rule::next(wrong));
         client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap();

@@ -31,7 +31,9 @@ async fn soak(client: &Client, memory: &Memory, bytes: usize) -> i64 {
     for _ in 0..3 {
         round(client, &mut leases, &view).await;
     }
-    let (base, before, mut stray) = (rss_kib(), client.counts(), 0);
+    let base = rss_kib();
+    let before = client.counts();
+    let mut stray = 0;
     let moved = |now: Counts| now.bytes_in + now.bytes_out - before.bytes_in - before.bytes_out;
     while moved(client.counts()) < bytes as u64 {
         round(client, &mut leases, &view).await;
@@ -42,7 +44,8 @@ async fn soak(client: &Client, memory: &Memory, bytes: usize) -> i64 {
 
 /// Two objects in, then one out and one in.
 async fn round(client: &Client, [one, two]: &mut [Lease; 2], view: &View) {
-    let (whole, put) = (Get::default(), Put::default());
+    let whole = Get::default();
+    let put = Put::default();
     let (first, second) = tokio::join!(client.get(KEY, one, &whole), client.get(KEY, two, &whole));
     assert!(first.unwrap().is_some() && second.unwrap().is_some());
     let (stored, third) = tokio::join!(client.put("put", view, &put), client.get(KEY, one, &whole));

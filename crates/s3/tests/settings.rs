@@ -56,7 +56,8 @@ async fn what_a_store_denies_or_lacks_is_said_and_no_failure() {
 #[tokio::test]
 async fn listings_report_the_stores_time() {
     let server = server(|setup| setup.clock_ahead_s = 1000);
-    let (client, memory) = (client(&server), Memory::new());
+    let client = client(&server);
+    let memory = Memory::new();
     client.put("a", &memory.view(b"x"), &Put::default()).await.unwrap();
     let page = client.list(&List::under(""), None).await.unwrap();
     let age = page.date.unwrap() - page.entries[0].modified;

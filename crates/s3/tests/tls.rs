@@ -13,7 +13,8 @@ use support::*;
 
 #[tokio::test]
 async fn bytes_under_tls_are_as_right_and_sessions_are_resumed() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     let front = Front::before(&server).await;
     let client = front.client(RootCerts::Pem(front.ca.clone().into_bytes()));
     for len in [0, 1, 16_384, 3 * MIB + 1] {
@@ -51,7 +52,8 @@ async fn a_survey_reports_what_the_server_would_choose() {
 
 #[tokio::test]
 async fn what_the_server_chooses_is_spoken() {
-    let (one, two) = (server(|_| {}), Server::start_http2(Default::default()).unwrap());
+    let one = server(|_| {});
+    let two = Server::start_http2(Default::default()).unwrap();
     for (server, protocols, http2) in
         [(&one, &[&b"http/1.1"[..]][..], 0), (&two, &[b"h2", b"http/1.1"], 1), (&one, &[], 0)]
     {
@@ -76,7 +78,8 @@ async fn what_the_server_chooses_is_spoken() {
 #[tokio::test]
 async fn unknown_certificates_are_denied_with_advice() {
     let server = server(|_| {});
-    let (front, other) = (Front::before(&server).await, Front::before(&server).await);
+    let front = Front::before(&server).await;
+    let other = Front::before(&server).await;
     let error =
         front.client(RootCerts::Pem(other.ca.clone().into_bytes())).head("k").await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Denied, false));
@@ -118,7 +121,8 @@ async fn tls_is_what_the_caller_makes_it() {
 
 #[tokio::test]
 async fn a_ca_bundle_that_is_replaced_is_read_again() {
-    let (server, dir) = (server(|_| {}), tempfile::tempdir().unwrap());
+    let server = server(|_| {});
+    let dir = tempfile::tempdir().unwrap();
     let mut front = Front::before(&server).await;
     let path = dir.path().join("ca.pem");
     std::fs::write(&path, &front.ca).unwrap();
@@ -143,7 +147,8 @@ async fn a_ca_bundle_that_is_replaced_is_read_again() {
 
 #[tokio::test]
 async fn a_ca_bundle_is_read_again_where_the_server_is_not_trusted() {
-    let (server, dir) = (server(|_| {}), tempfile::tempdir().unwrap());
+    let server = server(|_| {});
+    let dir = tempfile::tempdir().unwrap();
     let mut front = Front::before(&server).await;
     let path = dir.path().join("ca.pem");
     let then = std::time::SystemTime::now() - std::time::Duration::from_secs(60);

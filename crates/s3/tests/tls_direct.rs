@@ -28,7 +28,8 @@ fn before(front: &front::Front) -> Client {
 
 #[tokio::test]
 async fn bytes_are_as_right_and_sessions_are_resumed() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     let front = front::Front::before(&server).await;
     let client = before(&front);
     for len in [0, 1, 16_383, 16_384, 16_385, 3 * MIB + 1] {
@@ -47,9 +48,11 @@ async fn bytes_are_as_right_and_sessions_are_resumed() {
 
 #[tokio::test]
 async fn bodies_are_not_copied() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     let front = front::Front::before(&server).await;
-    let (client, bytes) = (before(&front), pattern(10 * MIB));
+    let client = before(&front);
+    let bytes = pattern(10 * MIB);
     server.put_object("k", bytes.clone());
     let mut lease = memory.lease(bytes.len());
     for _ in 0..4 {
@@ -85,7 +88,8 @@ async fn haproxy_is_understood() {
 
 #[tokio::test]
 async fn faults_are_repaired_and_nothing_leaks() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     let front = front::Front::before(&server).await;
     let bytes = pattern(300_000);
     server.put_object("k", bytes.clone());
@@ -108,7 +112,8 @@ async fn faults_are_repaired_and_nothing_leaks() {
 
 #[tokio::test]
 async fn a_body_that_is_longer_than_the_memory_stays_outside() {
-    let (server, memory) = (server(|_| {}), Memory::new());
+    let server = server(|_| {});
+    let memory = Memory::new();
     let front = front::Front::before(&server).await;
     server.put_object("k", pattern(100_000));
     let mut lease = memory.lease(99_999);
@@ -119,7 +124,8 @@ async fn a_body_that_is_longer_than_the_memory_stays_outside() {
 #[tokio::test]
 async fn unknown_certificates_are_denied() {
     let server = server(|_| {});
-    let (front, other) = (front::Front::before(&server).await, front::Front::before(&server).await);
+    let other = front::Front::before(&server).await;
+    let front = front::Front::before(&server).await;
     let mut config = config_of(
         BucketAddress::new(format!("https://{}", front.address))
             .bucket("bucket")

@@ -73,7 +73,8 @@ fn found(child: &Child, what: &[u8]) -> usize {
     let (maps, memory) =
         (format!("/proc/{}/maps", child.id()), format!("/proc/{}/mem", child.id()));
     let memory = File::open(memory).unwrap();
-    let (mut count, mut piece) = (0, vec![0; PIECE + what.len() - 1]);
+    let mut count = 0;
+    let mut piece = vec![0; PIECE + what.len() - 1];
     for line in fs::read_to_string(maps).unwrap().lines().filter(|line| line.contains(" rw")) {
         let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
         let (start, end) =
@@ -88,7 +89,8 @@ fn found(child: &Child, what: &[u8]) -> usize {
 
 #[test]
 fn nothing_is_left_of_them_in_memory() {
-    let (server, dir) = (server(|_| {}), tempfile::tempdir().unwrap());
+    let server = server(|_| {});
+    let dir = tempfile::tempdir().unwrap();
     let profile = dir.path().join("credentials");
     let text = format!(
         "[default]\naws_access_key_id = AKIDFILE\naws_secret_access_key = {}\n",

@@ -24,7 +24,7 @@ const HEADS: usize = 16;
 /// What is longer goes in parts.
 const PARTS_ABOVE_BYTES: usize = 64 << 20;
 /// The size of a part, and how many go at a time.
-const PARTS: (usize, usize) = (16 << 20, 4);
+const PARTS: kvtier::s3::Multipart = kvtier::s3::Multipart::new(16 << 20, 4);
 /// S3 takes no longer names.
 const NAME_BYTES_MAX: usize = 1024;
 

@@ -13,7 +13,7 @@ use kvtier_core::{Error, ErrorKind, Hint, Key, Op, Save, Saved, ShedReason, Slot
 use kvtier_index::ReserveRequest;
 use kvtier_key::{BlockSums, Digest, Facts};
 use kvtier_mem::View;
-use kvtier_s3::{Checksum, Client, Stored};
+use kvtier_s3::{Checksum, Client, Multipart, Stored};
 use tokio::time::Instant;
 
 use crate::ops::batch::{AdmissionOrder, PendingChunk, SaveBatch};
@@ -209,9 +209,8 @@ async fn store(
         add(&shared.counters.saves_in_parts, parts.into());
         let stored = match parts {
             true => {
-                client
-                    .put_multipart(name, body, &how, (transfer.part_bytes, transfer.parts_max))
-                    .await
+                let parts = Multipart::new(transfer.part_bytes, transfer.parts_max);
+                client.put_multipart(name, body, &how, parts).await
             }
             false => client.put(name, body, &how).await,
         };

@@ -157,10 +157,8 @@ impl CredentialCache {
             }
             Err(e) => {
                 let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                let (at, times) = (
-                    Instant::now(),
-                    failed.as_ref().map_or(0, |failed| failed.times).saturating_add(1),
-                );
+                let at = Instant::now();
+                let times = failed.as_ref().map_or(0, |failed| failed.times).saturating_add(1);
                 *failed =
                     Some(Failed { at, until: at + self.pause(times), times, error: e.clone() });
             }
@@ -172,7 +170,8 @@ impl CredentialCache {
     /// replacement that never worked and is not old: a store that refuses all of them is not
     /// cured by more.
     pub fn forget(&self, bad: &Credentials) {
-        let (mut cached, now) = (self.cached(), Instant::now());
+        let mut cached = self.cached();
+        let now = Instant::now();
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         let is_held = cached.as_ref().is_some_and(|cached| cached.credentials.is(bad));
         let is_after = |pause| dropped.is_none_or(|last| now.duration_since(last) >= pause);
@@ -276,8 +275,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_source_that_goes_on_failing_is_asked_less_and_less() {
-        let (cache, began) = (CredentialCache::new(BASE_PAUSE_MAX), Instant::now());
-        let (mut asked, mut refused) = (0, 0);
+        let cache = CredentialCache::new(BASE_PAUSE_MAX);
+        let began = Instant::now();
+        let mut asked = 0;
+        let mut refused = 0;
         while began.elapsed() < Duration::from_secs(100) {
             match cache.fetch_turn(|| 0).await {
                 Ok(FetchTurn::Fetch(guard)) => {
@@ -355,7 +356,8 @@ mod tests {
     #[test]
     fn only_what_is_still_held_is_forgotten() {
         let cache = CredentialCache::new(BASE_PAUSE_MAX);
-        let (old, new) = (lasting(300), lasting(300));
+        let old = lasting(300);
+        let new = lasting(300);
         cache.keep(0, new.clone());
         cache.forget(&old);
         assert!(matches!(cache.get(1), Cached::Valid(_)));

@@ -110,7 +110,10 @@ impl Inner {
 
 /// The credentials in a `CreateSessionResult`, whose elements come in any order.
 fn session_of(body: &[u8]) -> Result<Credentials, AttemptError> {
-    let (mut access, mut secret, mut token, mut end) = (None, None, None, None);
+    let mut access = None;
+    let mut secret = None;
+    let mut token = None;
+    let mut end = None;
     let read = response_check::document(body, "CreateSessionResult", |path, text| {
         let [.., within, field] = path else { return };
         match field.as_str() {
@@ -129,7 +132,8 @@ fn session_of(body: &[u8]) -> Result<Credentials, AttemptError> {
     read?;
     match (access, secret, token) {
         (Some(access), Some(mut secret), Some(mut token)) => {
-            let (secret, token) = (std::mem::take(&mut *secret), std::mem::take(&mut *token));
+            let secret = std::mem::take(&mut *secret);
+            let token = std::mem::take(&mut *token);
             Ok(Credentials::temporary(access, secret, Some(token), end))
         }
         _ => Err(no_sessions()),

@@ -54,7 +54,8 @@ impl Credentials {
         token: Option<String>,
         expires: Option<i64>,
     ) -> Self {
-        let (secret_key, token) = (Zeroizing::new(secret_key.into()), token.map(Zeroizing::new));
+        let secret_key = Zeroizing::new(secret_key.into());
+        let token = token.map(Zeroizing::new);
         Credentials(Arc::new(Secret {
             access_key: access_key.into(),
             secret_key,

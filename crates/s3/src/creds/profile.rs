@@ -50,7 +50,8 @@ pub(super) fn beyond_key_pair(text: &str, profile: &str) -> Option<String> {
 
 /// The last value of `wanted` in the sections of `profile`.
 fn value<'a>(text: &'a str, profile: &str, wanted: &str) -> Option<&'a str> {
-    let (mut inside, mut found) = (false, None);
+    let mut inside = false;
+    let mut found = None;
     for line in text.lines() {
         // An indented line belongs to a nested setting.
         if line.starts_with([' ', '\t']) || line.starts_with(['#', ';']) {

@@ -137,7 +137,8 @@ impl Sink<'_, '_> {
             Sink::Buffer(buffer) => {
                 let summed = buffer.sum.is_some() || buffer.observer.is_some();
                 let window = if summed { WINDOW_BYTES } else { usize::MAX };
-                let (start, space_total) = (buffer.filled, buffer.len);
+                let start = buffer.filled;
+                let space_total = buffer.len;
                 let piece = buffer.piece(start);
                 let len = want.min(piece.len()).min(window);
                 if len == 0 {
@@ -232,7 +233,8 @@ mod tests {
 
     #[test]
     fn pieces_are_filled_in_order_and_watched() {
-        let (mut memory, mut received) = ([0; 9], Recorder::default());
+        let mut memory = [0; 9];
+        let mut received = Recorder::default();
         let (first, rest) = memory.split_at_mut(3);
         let (none, rest) = rest.split_at_mut(0);
         let (second, guard) = rest.split_at_mut(4);

@@ -80,8 +80,10 @@ impl Conn {
     pub(super) fn new(stream: Stream, target: Arc<Target>) -> Box<Self> {
         let (out, path, read_buffer) =
             (Vec::with_capacity(1024).into(), String::with_capacity(128), ReadBuffer::new());
-        let (parked, idle_timeout) = (Instant::now(), IdleTimeout::new());
-        let (reused, spent) = (false, false);
+        let parked = Instant::now();
+        let idle_timeout = IdleTimeout::new();
+        let reused = false;
+        let spent = false;
         Box::new(Conn {
             stream,
             target,
@@ -213,7 +215,7 @@ impl Conn {
 
     /// Reads more into the buffer; an error at the end of the stream.
     async fn fill(&mut self, idle: Duration, doing: &'static str) -> Result<()> {
-        self.read_more(READ_BYTES, [&mut [], &mut []], (idle, doing)).await.map(drop)
+        self.read_more(READ_BYTES, [&mut [], &mut []], idle, doing).await.map(drop)
     }
 
     /// Reads at most `bytes` more into the buffer, and what comes behind them into `ahead_space`
@@ -222,7 +224,8 @@ impl Conn {
         &mut self,
         bytes: usize,
         [ahead_space, spare]: [&mut [u8]; 2],
-        (idle, doing): (Duration, &'static str),
+        idle: Duration,
+        doing: &'static str,
     ) -> Result<usize> {
         let Conn { stream, read_buffer, idle_timeout, .. } = self;
         let space = read_buffer.space(bytes);
@@ -256,10 +259,11 @@ impl Conn {
     ) -> Result<ResponseHead> {
         const DOING: &str = "waiting for the answer";
         // Space for one byte more than the expected response: if it stays empty, so is the socket.
-        let (mut spare, spared) = ([0], usize::from(self.fitted));
+        let mut spare = [0];
+        let spared = usize::from(self.fitted);
         let got = match self.usual {
             (usual, true) if self.read_buffer.is_empty() && !ahead_space.is_empty() => {
-                self.read_more(usual, [&mut *ahead_space, &mut spare[..spared]], (idle, DOING))
+                self.read_more(usual, [&mut *ahead_space, &mut spare[..spared]], idle, DOING)
                     .await?
             }
             _ => 0,

@@ -49,7 +49,8 @@ mod tests {
         let mut timeout = IdleTimeout::new();
         assert_eq!(timeout.wait(Duration::from_secs(1), |_| Poll::Ready(7)).await, Some(7));
         for millis in [100, 40, 150] {
-            let (start, idle) = (Instant::now(), Duration::from_millis(millis));
+            let start = Instant::now();
+            let idle = Duration::from_millis(millis);
             assert_eq!(timeout.wait(idle, |_| Poll::<()>::Pending).await, None);
             let waited = start.elapsed();
             assert!((idle..idle + Duration::from_millis(2)).contains(&waited), "{waited:?}");
@@ -70,7 +71,8 @@ mod tests {
             }
             Poll::<()>::Pending
         };
-        let (mut timeout, idle) = (IdleTimeout::new(), Duration::from_millis(50));
+        let mut timeout = IdleTimeout::new();
+        let idle = Duration::from_millis(50);
         let mut wait = std::pin::pin!(timeout.wait(idle, busy));
         let is_pending =
             std::future::poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx).is_pending())).await;

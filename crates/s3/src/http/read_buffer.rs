@@ -73,7 +73,9 @@ mod tests {
 
     #[test]
     fn it_gives_what_it_took_and_does_not_grow_with_what_it_gave() {
-        let (mut read_buffer, mut sent, mut seen) = (ReadBuffer::new(), 0u8, 0u8);
+        let mut read_buffer = ReadBuffer::new();
+        let mut sent = 0u8;
+        let mut seen = 0u8;
         for round in 0..10_000 {
             for _ in 0..round % 7 {
                 read_buffer.push(&[sent, sent.wrapping_add(1)]);

@@ -56,7 +56,10 @@ impl ResponseHead {
             };
         let status = response.code.unwrap_or(0);
         let mut closes = response.version == Some(0);
-        let (mut length, mut chunked, mut etag, mut encodings) = (None, false, None, 0);
+        let mut length = None;
+        let mut chunked = false;
+        let mut etag = None;
+        let mut encodings = 0;
         for header in response.headers.iter() {
             // One comparison for all others.
             if !matches!(header.name.len(), CONTENT_LENGTH | TRANSFER_ENCODING | CONNECTION | ETAG)
@@ -106,7 +109,8 @@ impl ResponseHead {
     /// in chunks does with its last.
     pub fn of(status: u16, fields: &http::HeaderMap, bodiless: bool) -> Result<ResponseHead> {
         let mut text = b"HTTP/2\n".to_vec();
-        let (mut length, mut etag) = (None, None);
+        let mut length = None;
+        let mut etag = None;
         for (name, value) in fields {
             if name == http::header::ETAG && etag.is_none() {
                 let start = text.len() + "etag: ".len();

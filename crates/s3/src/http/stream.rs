@@ -88,7 +88,8 @@ impl Stream {
     /// Whether an idle connection was closed by the server or holds unrequested bytes,
     /// half a record of them included. (TLS takes in tickets while it looks.)
     pub fn is_stale(&mut self) -> bool {
-        let (mut cx, mut space) = (Context::from_waker(Waker::noop()), [0]);
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut space = [0];
         // Not within the task's budget: when that is spent, every socket looks empty.
         let looked =
             pin!(unconstrained(poll_fn(|cx| self.poll_fill(cx, &mut space)))).poll(&mut cx);

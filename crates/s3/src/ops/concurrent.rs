@@ -50,7 +50,9 @@ mod tests {
 
     #[tokio::test]
     async fn all_run_and_never_too_many() {
-        let (now, most, done) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let now = Cell::new(0);
+        let most = Cell::new(0);
+        let done = Cell::new(0);
         let one = async |fail: bool| {
             now.set(now.get() + 1);
             most.set(most.get().max(now.get()));

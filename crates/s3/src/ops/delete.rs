@@ -36,7 +36,7 @@ impl Client {
     pub async fn delete(&self, key: &str) -> Result<()> {
         let request = Request::new("DELETE", Some(key));
         let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, response_check::deleted);
-        match self.run((Class::Delete, "delete"), asked).await {
+        match self.run(Class::Delete, "delete", asked).await {
             Err(e) if !is_missing(&e) => Err(e),
             _ => Ok(()),
         }
@@ -55,13 +55,14 @@ impl Client {
                 format!("at most {KEYS_MAX} keys can be deleted at once"),
             ));
         }
-        let (many, began) = (self.deletes_many(), Instant::now());
+        let many = self.deletes_many();
+        let began = Instant::now();
         let (expressible, inexpressible): (Vec<&str>, Vec<&str>) =
             keys.iter().map(AsRef::as_ref).partition(|key| many && xml::is_expressible(key));
         let mut refused = Vec::new();
         if !expressible.is_empty() {
             let is_ours = |refused: &DeleteError| expressible.contains(&refused.key.as_str());
-            match self.run((Class::Delete, "delete_many"), self.delete_batch(&expressible)).await {
+            match self.run(Class::Delete, "delete_many", self.delete_batch(&expressible)).await {
                 Ok(some) if some.iter().all(is_ours) => {
                     self.inner.bulk_delete.note_supported();
                     refused = some;
@@ -127,7 +128,8 @@ impl Client {
     async fn delete_each(&self, keys: &[&str]) -> Result<Vec<DeleteError>> {
         let refused = Mutex::new(Vec::new());
         let one = |key: &str| {
-            let (refused, key) = (&refused, key.to_owned());
+            let refused = &refused;
+            let key = key.to_owned();
             async move {
                 match self.delete(&key).await {
                     Err(e) if e.status().is_some() && !e.is_retryable() => {

@@ -77,7 +77,7 @@ impl Client {
         lease.assume_filled(0);
         let mut buffer = slot(host(lease)?, get)?;
         let got =
-            self.run((Class::Read, "get"), pin!(fetch(&self.inner, key, &mut buffer, get))).await?;
+            self.run(Class::Read, "get", pin!(fetch(&self.inner, key, &mut buffer, get))).await?;
         if let Some(object) = &got {
             lease.assume_filled(usize::try_from(object.len).unwrap_or(usize::MAX));
         }
@@ -94,7 +94,7 @@ impl Client {
         key: &str,
         buffer: &mut BodyBuffer<'_>,
     ) -> Result<Option<Object>> {
-        self.run((Class::Read, "get"), pin!(fetch(&self.inner, key, buffer, &Get::at_most()))).await
+        self.run(Class::Read, "get", pin!(fetch(&self.inner, key, buffer, &Get::at_most()))).await
     }
 }
 

@@ -136,7 +136,8 @@ fn length(head: &ResponseHead) -> Result<Option<u64>, Error> {
 fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
     let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;
-    let (first, last) = (digits(first)?, digits(last)?);
+    let first = digits(first)?;
+    let last = digits(last)?;
     let total = if total == "*" { None } else { Some(digits(total)?) };
     (first <= last && last < u64::MAX).then_some((first, last, total))
 }

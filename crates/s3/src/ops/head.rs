@@ -65,7 +65,7 @@ impl Client {
         let mode = [("x-amz-checksum-mode", "ENABLED")];
         let headers = if self.inner.config.checksum == Checksum::None { &[][..] } else { &mode };
         let request = Request { headers, ..Request::new("HEAD", Some(key)) };
-        let answer = self.run((Class::Read, "head"), pin!(self.inner.ask(&request, 0))).await;
+        let answer = self.run(Class::Read, "head", pin!(self.inner.ask(&request, 0))).await;
         match answer {
             Ok(answer) => {
                 let len = answer.head.length.unwrap_or(0);

@@ -123,7 +123,7 @@ impl Client {
                 if self.inner.listings.is_cycle(step) { Err(Error::endless()) } else { Ok(page) }
             })
         };
-        self.run((Class::Control, "list"), asked).await
+        self.run(Class::Control, "list", asked).await
     }
 
     /// One page of the unfinished uploads under a prefix; `next` is that of the page before.
@@ -157,7 +157,7 @@ impl Client {
                 if self.inner.listings.is_cycle(step) { Err(Error::endless()) } else { Ok(page) }
             })
         };
-        self.run((Class::Control, "list_uploads"), asked).await
+        self.run(Class::Control, "list_uploads", asked).await
     }
 }
 
@@ -179,8 +179,12 @@ fn decode<'a>(texts: impl IntoIterator<Item = &'a mut String>) -> bool {
 }
 
 pub(super) fn page(body: &[u8]) -> Result<Page, AttemptError> {
-    let (mut page, mut entry) = (Page::default(), Entry::default());
-    let (mut truncated, mut encoded, mut sized, mut bad) = (false, false, false, false);
+    let mut page = Page::default();
+    let mut entry = Entry::default();
+    let mut truncated = false;
+    let mut encoded = false;
+    let mut sized = false;
+    let mut bad = false;
     response_check::document(body, "ListBucketResult", |path, text| match path {
         [_, contents, field] if contents == "Contents" => match field.as_str() {
             "Key" => text.clone_into(&mut entry.key),
@@ -217,8 +221,11 @@ pub(super) fn page(body: &[u8]) -> Result<Page, AttemptError> {
 }
 
 pub(super) fn uploads(body: &[u8]) -> Result<Uploads, AttemptError> {
-    let (mut found, mut upload) = (Uploads::default(), Upload::default());
-    let (mut truncated, mut encoded, mut nameless) = (false, false, false);
+    let mut found = Uploads::default();
+    let mut upload = Upload::default();
+    let mut truncated = false;
+    let mut encoded = false;
+    let mut nameless = false;
     let mut next = (String::new(), String::new());
     response_check::document(body, "ListMultipartUploadsResult", |path, text| match path {
         [_, one, field] if one == "Upload" => match field.as_str() {

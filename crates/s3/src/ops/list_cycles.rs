@@ -112,8 +112,9 @@ mod tests {
 
     /// How many pages are read of a listing whose tokens, and whose contents, go round after
     /// `begin`, in a round of `len`.
-    fn pages(begin: u64, len: u64, (by_token, by_content): (bool, bool)) -> u64 {
-        let (listings, mut from) = (Listings::default(), None);
+    fn pages(begin: u64, len: u64, by_token: bool, by_content: bool) -> u64 {
+        let listings = Listings::default();
+        let mut from = None;
         let turned = |n: u64| if n < begin { n } else { begin + (n - begin) % len };
         for n in 0.. {
             let next = Some(if by_token { turned(n) } else { n });
@@ -136,7 +137,7 @@ mod tests {
         for begin in [0, 1, 2, 7, 100] {
             for len in [1, 2, 3, 5, 64, 100] {
                 for kind in [(true, false), (false, true), (true, true)] {
-                    let read = pages(begin, len, kind);
+                    let read = pages(begin, len, kind.0, kind.1);
                     assert!(read <= 3 * (begin + len) + 3, "{begin} {len} {kind:?}: {read}");
                 }
             }

@@ -18,6 +18,7 @@ pub use get::Get;
 pub use head::Object;
 pub use list::{Entry, List, Page, Upload, Uploads};
 pub use list_cycles::Listings;
+pub use multipart::Multipart;
 pub use put::{Put, Stored};
 
 use crate::error::{Error, ErrorKind};

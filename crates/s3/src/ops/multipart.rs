@@ -24,9 +24,25 @@ const CLOCK_SLACK_S: i64 = 2;
 /// The longest time that an abort may take. Uploads that remain are found by listing them.
 const ABORT_MAX: Duration = Duration::from_secs(10);
 
+/// How an upload is cut into parts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Multipart {
+    /// The length of each part in bytes; on most stores at least 5 MiB, except for the last.
+    pub part_bytes: usize,
+    /// The most parts that are sent at once.
+    pub width: usize,
+}
+
+impl Multipart {
+    /// Parts of `part_bytes`, at most `width` at once.
+    pub const fn new(part_bytes: usize, width: usize) -> Self {
+        Multipart { part_bytes, width }
+    }
+}
+
 impl Client {
-    /// Stores the view's bytes under `key` by several requests, `width` at once, each for
-    /// `part_bytes` (all but the last at least 5 MiB on most stores). After an error or a dropped
+    /// Stores the view's bytes under `key` by several requests, as `parts` says. After an error or a dropped
     /// future the upload is aborted, so its parts cost nothing.
     ///
     /// # Errors
@@ -36,17 +52,18 @@ impl Client {
         key: &str,
         body: &View,
         put: &Put,
-        (part_bytes, width): (usize, usize),
+        parts: Multipart,
     ) -> Result<Stored> {
+        let Multipart { part_bytes, width } = parts;
         let bytes = host(body)?;
         if part_bytes == 0 || bytes.is_empty() || bytes.len().div_ceil(part_bytes) > PARTS_MAX {
             let what =
                 "a multipart upload has 1 to 10000 parts: choose the part's size by the object's";
             return Err(Error::new(ErrorKind::Invalid, what));
         }
-        self.run((Class::Write, "put_multipart"), async {
+        self.run(Class::Write, "put_multipart", async {
             let created = create(&self.inner, key, put).await?;
-            let upload = Upload { inner: &self.inner, key, put, created, done: false };
+            let upload = OpenUpload { inner: &self.inner, key, put, created, done: false };
             let parts = upload.send(bytes, part_bytes, width).await?;
             let stored = upload.complete(&parts, bytes.len() as u64).await?;
             self.inner.counters.bytes_out.add(bytes.len() as u64);
@@ -57,7 +74,7 @@ impl Client {
 
     /// Aborts an unfinished upload. It is no error if the upload does not exist.
     pub async fn abort_upload(&self, key: &str, id: &str) -> Result<()> {
-        self.run((Class::Delete, "abort_upload"), abort(&self.inner, key, id)).await
+        self.run(Class::Delete, "abort_upload", abort(&self.inner, key, id)).await
     }
 }
 
@@ -104,7 +121,7 @@ async fn abort(inner: &Arc<Inner>, key: &str, id: &str) -> Result<()> {
 type Part = (String, Option<String>);
 
 /// An upload under way. Dropped before it is done, it is given up in the background.
-struct Upload<'a> {
+struct OpenUpload<'a> {
     inner: &'a Arc<Inner>,
     key: &'a str,
     put: &'a Put,
@@ -112,7 +129,7 @@ struct Upload<'a> {
     done: bool,
 }
 
-impl Upload<'_> {
+impl OpenUpload<'_> {
     async fn send(&self, bytes: &[u8], part_bytes: usize, width: usize) -> Result<Vec<Part>> {
         let count = bytes.len().div_ceil(part_bytes);
         let parts: Mutex<Vec<Part>> = Mutex::new(vec![Part::default(); count]);
@@ -129,7 +146,8 @@ impl Upload<'_> {
     }
 
     async fn part(&self, number: usize, bytes: &[u8]) -> Result<Part> {
-        let (sum, number) = (self.inner.config.checksum, number.to_string());
+        let sum = self.inner.config.checksum;
+        let number = number.to_string();
         let value = sum.of(bytes);
         let header = sum_header(sum, value.as_deref());
         let query = [("partNumber", number.as_str()), ("uploadId", self.created.id.as_str())];
@@ -151,7 +169,8 @@ impl Upload<'_> {
     async fn complete(mut self, parts: &[Part], bytes: u64) -> Result<Stored> {
         let body = manifest(parts, self.inner.config.checksum);
         let query = [("uploadId", self.created.id.as_str())];
-        let (condition, if_absent) = ([("if-none-match", "*")], self.put.if_absent);
+        let condition = [("if-none-match", "*")];
+        let if_absent = self.put.if_absent;
         let headers = if if_absent { &condition[..] } else { &[] };
         let request = Request {
             query: &query,
@@ -159,7 +178,8 @@ impl Upload<'_> {
             body: body.as_bytes(),
             ..Request::new("POST", Some(self.key))
         };
-        let (mut retries, mut repeated) = (RetryState::new(self.inner, Class::Write), false);
+        let mut retries = RetryState::new(self.inner, Class::Write);
+        let mut repeated = false;
         loop {
             let failure = match retries.attempt(&request, ANSWER_BYTES_MAX).await {
                 Ok(answer) => match completed(&answer.body) {
@@ -217,7 +237,7 @@ pub(super) fn completed(body: &[u8]) -> Result<Option<String>, AttemptError> {
     Ok(etag)
 }
 
-impl Drop for Upload<'_> {
+impl Drop for OpenUpload<'_> {
     fn drop(&mut self) {
         if self.done {
             return;

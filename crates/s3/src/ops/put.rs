@@ -111,7 +111,7 @@ impl Client {
             ..Request::new("PUT", Some(key))
         };
         let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, response_check::stored);
-        match self.run((Class::Write, "put"), pin!(asked)).await {
+        match self.run(Class::Write, "put", pin!(asked)).await {
             Ok(etag) => {
                 self.inner.counters.bytes_out.add(bytes.len() as u64);
                 Ok(Stored::New { etag: Some(etag) })

@@ -30,7 +30,8 @@ impl Client {
     ) -> Result<Option<Object>> {
         let began = Instant::now();
         lease.assume_filled(0);
-        let (len, memory) = (lease.len(), host(lease)?);
+        let len = lease.len();
+        let memory = host(lease)?;
         if part_bytes == 0 || len <= part_bytes || self.ignores_ranges() {
             return self.get(key, lease, &Get::default()).await;
         }
@@ -48,7 +49,7 @@ impl Client {
                 Err(e) => Err(e),
             }
         };
-        let got = self.run((Class::Read, "get"), pin!(work)).await?;
+        let got = self.run(Class::Read, "get", pin!(work)).await?;
         if got.is_some() {
             lease.assume_filled(len);
         }
@@ -64,7 +65,8 @@ impl Client {
         part_bytes: usize,
         width: usize,
     ) -> Result<Option<Object>> {
-        let (len, first) = (memory.len() as u64, Mutex::new(None::<Object>));
+        let len = memory.len() as u64;
+        let first = Mutex::new(None::<Object>);
         let parts = memory.chunks_mut(part_bytes).zip((0u64..).step_by(part_bytes)).map(
             |(memory, start)| {
                 let first = &first;

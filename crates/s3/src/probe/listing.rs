@@ -56,7 +56,9 @@ impl Asker<'_> {
 
     /// All names, and whether no page was longer than asked for.
     async fn names(&self, list: &List) -> Result<(Vec<String>, bool)> {
-        let (mut found, mut next, mut short) = (Vec::new(), None::<String>, true);
+        let mut found = Vec::new();
+        let mut next = None::<String>;
+        let mut short = true;
         for _ in 0..PAGES_MAX {
             let page = self.client.list(list, next.as_deref()).await?;
             short &= page.entries.len() <= PAGE as usize;

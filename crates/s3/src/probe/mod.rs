@@ -86,7 +86,7 @@ impl Client {
     /// trusted.
     pub async fn survey(&self) -> Result<Connection> {
         let destination = self.inner.destination();
-        self.run((Class::Control, "survey"), self.inner.pool.survey(&destination.target)).await
+        self.run(Class::Control, "survey", self.inner.pool.survey(&destination.target)).await
     }
 
     /// Tests what the store supports, with a few small objects under `prefix`, which ends in a
@@ -160,7 +160,7 @@ impl Asker<'_> {
     /// refuses them is one.
     async fn ask(&self, op: &'static str, request: &Request<'_>) -> Result<CollectedResponse> {
         self.client
-            .run((request.class(), op), answered(&self.client.inner, request, ANSWER_BYTES_MAX))
+            .run(request.class(), op, answered(&self.client.inner, request, ANSWER_BYTES_MAX))
             .await
     }
 
@@ -176,10 +176,7 @@ impl Asker<'_> {
     }
 
     async fn deletes_many(&self, key: &str) -> Result<bool> {
-        match self
-            .client
-            .run((Class::Delete, "delete_many"), self.client.delete_batch(&[key]))
-            .await
+        match self.client.run(Class::Delete, "delete_many", self.client.delete_batch(&[key])).await
         {
             Ok(refused) => Ok(refused.is_empty() && self.client.head(key).await?.is_none()),
             Err(e) if is_refusal(&e) => Ok(false),

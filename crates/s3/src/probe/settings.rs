@@ -100,7 +100,7 @@ impl Client {
 
     async fn ask_setting(&self, name: &str) -> Result<CollectedResponse> {
         let request = Request { query: &[(name, "")], ..Request::new("GET", None) };
-        self.run((Class::Control, "settings"), answered(&self.inner, &request, ANSWER_BYTES_MAX))
+        self.run(Class::Control, "settings", answered(&self.inner, &request, ANSWER_BYTES_MAX))
             .await
     }
 }
@@ -141,7 +141,8 @@ pub fn setting(body: &[u8], root: &str, field: &str) -> Setting {
 
 /// The rules in a `LifecycleConfiguration`.
 pub fn lifecycle(body: &[u8]) -> Lifecycle {
-    let (mut rules, mut rule) = (Vec::new(), Rule::default());
+    let mut rules = Vec::new();
+    let mut rule = Rule::default();
     let read = xml::each_in(body, "LifecycleConfiguration", |path, text| match path {
         [_, one] if one == "Rule" => rules.push(std::mem::take(&mut rule)),
         [_, one, rest @ ..] if one == "Rule" => rule.learn(rest, text.trim()),
@@ -257,10 +258,8 @@ impl Lifecycle {
 /// Every answer about settings.
 #[cfg(any(fuzzing, clippy))]
 pub fn fuzz_settings(body: &[u8]) {
-    let (versioning, object_lock) = (
-        setting(body, VERSIONING[0], VERSIONING[1]),
-        setting(body, OBJECT_LOCK[0], OBJECT_LOCK[1]),
-    );
+    let versioning = setting(body, VERSIONING[0], VERSIONING[1]);
+    let object_lock = setting(body, OBJECT_LOCK[0], OBJECT_LOCK[1]);
     drop(Settings { versioning, object_lock, lifecycle: lifecycle(body) }.caveats("p/"));
 }
 

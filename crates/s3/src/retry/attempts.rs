@@ -142,7 +142,8 @@ impl<'c> RetryState<'c> {
     pub fn succeeded(&self) {
         self.inner.budget.earn(self.pauses > 0);
         if self.tried.signed {
-            let (unsigned, now) = (&self.inner.unsigned_bodies, Instant::now());
+            let unsigned = &self.inner.unsigned_bodies;
+            let now = Instant::now();
             self.inner.counters.unsigned_refused.one();
             if self.tried.is_certain {
                 unsigned.note_refused(now)

@@ -175,7 +175,8 @@ mod tests {
 
     #[test]
     fn it_opens_probes_and_closes() {
-        let (breaker, counters) = (Breaker::new(Class::Read), Counters::default());
+        let breaker = Breaker::new(Class::Read);
+        let counters = Counters::default();
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         for _ in 0..FAILURES_TO_OPEN {
@@ -215,7 +216,8 @@ mod tests {
 
     #[test]
     fn classes_are_healthy_apart() {
-        let (breakers, counters) = (Breakers::new(), Counters::default());
+        let breakers = Breakers::new();
+        let counters = Counters::default();
         let now = Instant::now();
         for (at, class) in Class::ALL.into_iter().enumerate() {
             assert_eq!((class as usize, breakers.class(class).class), (at, class));
@@ -234,7 +236,8 @@ mod tests {
 
     #[test]
     fn it_never_latches() {
-        let (breaker, counters) = (Breaker::new(Class::Read), Counters::default());
+        let breaker = Breaker::new(Class::Read);
+        let counters = Counters::default();
         let mut now = Instant::now();
         for _ in 0..1000 {
             if breaker.admit(now, &counters).is_ok() {

@@ -47,7 +47,8 @@ mod tests {
 
     #[test]
     fn it_runs_dry_and_fills_up_again() {
-        let (budget, class) = (Budget::new(), Class::Read);
+        let budget = Budget::new();
+        let class = Class::Read;
         assert_eq!((0..1000).filter(|_| budget.spend(class, false)).count(), 100);
         assert!(!budget.spend(class, true));
         (0..10).for_each(|_| budget.earn(false));

@@ -149,7 +149,8 @@ impl ClassLimit {
     /// At most `max` (at least one) at any time.
     pub fn new(max: usize) -> Arc<Self> {
         let max = max.clamp(1, Semaphore::MAX_PERMITS);
-        let (last_progress, usual) = (Instant::now(), Duration::ZERO);
+        let last_progress = Instant::now();
+        let usual = Duration::ZERO;
         let state =
             State { limit: max, debt: 0, successes: 0, last_cut: None, last_progress, usual };
         let [gate, spare] = [max, 1].map(|places| Arc::new(Semaphore::new(places)));
@@ -258,7 +259,8 @@ mod tests {
 
     #[test]
     fn it_is_cut_grows_back_and_loses_no_permit() {
-        let (limit, counters) = (ClassLimit::new(16), Counters::default());
+        let limit = ClassLimit::new(16);
+        let counters = Counters::default();
         let start = Instant::now();
         let mut held: Vec<_> = (0..16).map(|_| limit.try_acquire().unwrap()).collect();
         assert!(limit.try_acquire().is_none());
@@ -285,7 +287,8 @@ mod tests {
 
     #[tokio::test]
     async fn classes_have_a_pace_of_their_own_and_one_number_together() {
-        let (limits, counters) = (ConcurrencyLimits::new(16), Counters::default());
+        let limits = ConcurrencyLimits::new(16);
+        let counters = Counters::default();
         let free = |class| std::iter::from_fn(|| limits.try_acquire(class)).collect::<Vec<_>>();
         for (class, places) in
             [(Class::Read, 16), (Class::Write, 15), (Class::Delete, 4), (Class::Control, 4)]
@@ -345,9 +348,11 @@ mod tests {
 
     #[test]
     fn a_store_that_stays_slow_is_not_cut_for_ever() {
-        let (limit, counters) = (ClassLimit::new(16), Counters::default());
+        let limit = ClassLimit::new(16);
+        let counters = Counters::default();
         assert_eq!(limit.silence_min(), SILENCE_UNKNOWN);
-        let (mut now, slow) = (Instant::now(), Duration::from_secs(2));
+        let mut now = Instant::now();
+        let slow = Duration::from_secs(2);
         (0..100).for_each(|_| limit.succeeded(now, Duration::from_millis(1), &counters));
         assert_eq!(limit.silence_min(), SILENCE_MIN);
         for _ in 0..40 {
@@ -364,7 +369,8 @@ mod tests {
 
     #[test]
     fn slow_first_bytes_cut_it_too() {
-        let (limit, counters) = (ClassLimit::new(16), Counters::default());
+        let limit = ClassLimit::new(16);
+        let counters = Counters::default();
         (0..10).for_each(|_| limit.succeeded(Instant::now(), Duration::from_millis(5), &counters));
         limit.succeeded(Instant::now(), Duration::from_secs(1), &counters);
         assert_eq!(limit.current(), 12);

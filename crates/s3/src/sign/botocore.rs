@@ -26,7 +26,8 @@ fn pairs(value: &Value) -> Vec<(&str, &str)> {
 
 /// What we make of a request of `sign.py`: path, query and headers by the client's own means.
 fn ours(case: &Value) -> String {
-    let (mut path, mut query) = (text(case, "prefix").to_owned(), String::new());
+    let mut path = text(case, "prefix").to_owned();
+    let mut query = String::new();
     percent_encode::path(&mut path, text(case, "key"));
     for (name, value) in pairs(&case["query"]) {
         if !query.is_empty() {
@@ -41,7 +42,8 @@ fn ours(case: &Value) -> String {
         (_, "") => EMPTY_SHA256.to_owned(),
         (_, body) => sha256_hex(body.as_bytes()),
     };
-    let (stamp, express) = (Stamp::of(case["at"].as_i64().unwrap()), case["express"] == true);
+    let stamp = Stamp::of(case["at"].as_i64().unwrap());
+    let express = case["express"] == true;
     let token_name = if express { "x-amz-s3session-token" } else { "x-amz-security-token" };
     let mut headers = Headers::default();
     let own = [

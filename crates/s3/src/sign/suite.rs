@@ -36,7 +36,8 @@ fn signature(canonical: &str, context: &Value) -> String {
     assert_eq!(names.join(";"), signed);
     let date = headers.as_slice().iter().find(|(name, _)| *name == "x-amz-date").unwrap().1;
     assert_eq!(date, "20150830T123600Z");
-    let (stamp, keys) = (Stamp::of(1_440_938_160), &context["credentials"]);
+    let stamp = Stamp::of(1_440_938_160);
+    let keys = &context["credentials"];
     assert_eq!(stamp.as_str(), date);
     let text = |name: &str| context[name].as_str().unwrap();
     let access_key = keys["access_key_id"].as_str().unwrap();

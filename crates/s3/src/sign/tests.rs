@@ -70,7 +70,8 @@ impl Case {
         percent_encode::path(&mut path, &text(rng, 60));
         let mut names: Vec<(String, String)> = Vec::new();
         for _ in 0..rng.usize(..4) {
-            let (mut name, mut value) = (String::new(), String::new());
+            let mut name = String::new();
+            let mut value = String::new();
             percent_encode::query(&mut name, &format!("q{}", text(rng, 6)));
             percent_encode::query(&mut value, &text(rng, 20));
             names.push((name, value));
@@ -126,7 +127,8 @@ impl Case {
             .chain(token)
             .chain(extra)
             .for_each(|(name, value)| assert!(headers.insert(name, value)));
-        let (path, query) = (self.path.as_str(), self.query.as_str());
+        let path = self.path.as_str();
+        let query = self.query.as_str();
         let parts =
             Parts { method: self.method, path, query, headers: &headers, payload: &self.payload };
         let mut out = Vec::new();

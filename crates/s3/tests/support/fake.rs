@@ -48,14 +48,16 @@ pub struct Fake {
 
 impl Fake {
     pub fn start(answer: impl Fn(&Asked, usize) -> (u16, String) + Send + Sync + 'static) -> Self {
-        let (listener, asked) = (TcpListener::bind("127.0.0.1:0").unwrap(), Arc::default());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let asked = Arc::default();
         let (address, answer): (_, Arc<Answer>) =
             (listener.local_addr().unwrap(), Arc::new(answer));
         let seen = Arc::clone(&asked);
         // It ends with the process.
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
-                let (answer, seen) = (Arc::clone(&answer), Arc::clone(&seen));
+                let answer = Arc::clone(&answer);
+                let seen = Arc::clone(&seen);
                 std::thread::spawn(move || converse(socket, &*answer, &seen));
             }
         });
@@ -72,7 +74,8 @@ impl Fake {
 }
 
 fn converse(socket: TcpStream, answer: &Answer, seen: &Mutex<Vec<Asked>>) -> Option<()> {
-    let (mut from, mut to) = (BufReader::new(socket.try_clone().ok()?), socket);
+    let mut from = BufReader::new(socket.try_clone().ok()?);
+    let mut to = socket;
     while let Some(asked) = Asked::read(&mut from) {
         let before = {
             let mut seen = seen.lock().unwrap();

@@ -30,10 +30,13 @@ impl Front {
     /// One that chooses among these protocols.
     pub async fn choosing(server: &Server, protocols: &[&[u8]]) -> Self {
         let (certified, acceptor) = certified(protocols);
-        let (acceptor, back) = (Arc::new(Mutex::new(acceptor)), server.address());
+        let acceptor = Arc::new(Mutex::new(acceptor));
+        let back = server.address();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, resumed) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
-        let (count, accepts) = (Arc::clone(&resumed), Arc::clone(&acceptor));
+        let address = listener.local_addr().unwrap();
+        let resumed = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&resumed);
+        let accepts = Arc::clone(&acceptor);
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let acceptor = accepts.lock().unwrap().clone();

@@ -152,7 +152,10 @@ pub async fn every_operation(client: &Client, server: &Server) {
         assert_eq!(client.head(KEY).await.unwrap().unwrap().len(), len as u64);
     }
     let bytes = pattern(12 * MIB);
-    client.put_multipart("m", &view(&bytes), &Put::default(), (5 * MIB, 3)).await.unwrap();
+    client
+        .put_multipart("m", &view(&bytes), &Put::default(), kvtier_s3::Multipart::new(5 * MIB, 3))
+        .await
+        .unwrap();
     let mut lease = memory.lease(bytes.len());
     client.get_parallel("m", &mut lease, MIB, 8).await.unwrap().unwrap();
     assert!(lease.as_host().unwrap() == bytes);

@@ -75,10 +75,8 @@ impl Drop for Remote {
 #[allow(clippy::print_stdout)]
 pub fn serve() {
     let Ok(sizes) = std::env::var(SERVE) else { return };
-    let (server, http2) = (
-        Server::start(Default::default()).unwrap(),
-        Server::start_http2(Default::default()).unwrap(),
-    );
+    let server = Server::start(Default::default()).unwrap();
+    let http2 = Server::start_http2(Default::default()).unwrap();
     for server in [&server, &http2] {
         sizes.split(' ').for_each(|size| server.put_object(size, pattern(size.parse().unwrap())));
     }
@@ -87,7 +85,8 @@ pub fn serve() {
     let front = runtime.block_on(Front::before(&server));
     let ca = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(ca.path(), &front.ca).unwrap();
-    let (tls, ca) = (front.address, ca.path().display());
+    let tls = front.address;
+    let ca = ca.path().display();
     println!("\n{READY}http://{} http://{} https://{tls} {ca}", server.address(), http2.address());
     drop(std::io::stdin().read(&mut [0]));
 }

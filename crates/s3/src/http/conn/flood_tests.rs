@@ -17,7 +17,8 @@ async fn ends<T>(work: impl Future<Output = T>) -> T {
 
 /// Sends `first`, and then `repeated` until the client has gone.
 fn flood(mut server: Server, first: &str, repeated: &str) {
-    let (first, repeated) = (first.to_owned(), repeated.repeat(1000));
+    let first = first.to_owned();
+    let repeated = repeated.repeat(1000);
     tokio::spawn(async move {
         drop(server.write_all(first.as_bytes()).await);
         while server.write_all(repeated.as_bytes()).await.is_ok() {}
@@ -78,7 +79,8 @@ async fn trailers_have_an_end() {
         conn.out = b"GET".to_vec().into();
         conn.send(&[], IDLE).await.unwrap();
         let head = conn.head(false, IDLE, &mut []).await.unwrap();
-        let (mut memory, mut text) = ([0], Vec::new());
+        let mut memory = [0];
+        let mut text = Vec::new();
         let mut buffer = BodyBuffer::new(&mut memory);
         let body = conn.body(head.framing, Sink::Buffer(&mut buffer), IDLE);
         let error = ends(body).await.unwrap_err();
@@ -98,8 +100,10 @@ async fn other_tasks_run_while_much_comes_in_little_pieces() {
     const LEN: usize = 100_000;
     for (mut conn, server) in connections().await {
         flood(server, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "1\r\nx\r\n");
-        let (turns, over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-        let (taken, ends) = (Arc::clone(&turns), Arc::clone(&over));
+        let turns = Arc::new(AtomicUsize::new(0));
+        let over = Arc::new(AtomicBool::new(false));
+        let taken = Arc::clone(&turns);
+        let ends = Arc::clone(&over);
         let beside = tokio::spawn(async move {
             while !ends.load(Ordering::Relaxed) {
                 taken.fetch_add(1, Ordering::Relaxed);

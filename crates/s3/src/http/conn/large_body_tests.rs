@@ -42,7 +42,8 @@ async fn the_reader_is_woken_for_many_segments_at_a_time() {
     for (mut conn, mut server) in connections().await {
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {LEN}\r\n\r\n");
         let (found, ()) = tokio::join!(head(&mut conn), write(&mut server, answer.as_bytes()));
-        let (mut memory, mut reads) = (vec![0; LEN], Reads::default());
+        let mut memory = vec![0; LEN];
+        let mut reads = Reads::default();
         let mut buffer = BodyBuffer::new(&mut memory).observed_by(&mut reads);
         let segments = async {
             for _ in 0..LEN / PIECE {

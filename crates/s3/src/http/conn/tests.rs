@@ -124,7 +124,8 @@ async fn an_object_may_be_larger_than_the_one_before() {
     let mut conn = serving(steps.to_vec()).await;
     for (step, answer) in steps.iter().enumerate() {
         // All that is read ahead is what the small one needs.
-        let (mut memory, len) = (vec![0xEE; LEN + GUARD], if *answer == small { 10 } else { LEN });
+        let mut memory = vec![0xEE; LEN + GUARD];
+        let len = if *answer == small { 10 } else { LEN };
         let mut buffer = BodyBuffer::new(&mut memory[..len]);
         conn.out = b"GET".to_vec().into();
         conn.send(&[], IDLE).await.unwrap();

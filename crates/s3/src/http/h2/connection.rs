@@ -69,9 +69,12 @@ impl Http2Connection {
             Error::new(ErrorKind::Io, format!("{target} broke off before HTTP/2 began"))
                 .with_source(e)
         })?;
-        let (closed, gone) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
-        let (ended, left) = (Arc::clone(&closed), Arc::clone(&gone));
-        let (notify_limit, notify_end) = (Arc::clone(&changed), Arc::clone(&changed));
+        let closed = Arc::new(AtomicBool::new(false));
+        let gone = Arc::new(Notify::new());
+        let ended = Arc::clone(&closed);
+        let left = Arc::clone(&gone);
+        let notify_limit = Arc::clone(&changed);
+        let notify_end = Arc::clone(&changed);
         let mut streams_max = connection.max_concurrent_send_streams();
         let mut drive = move |cx: &mut Context<'_>| {
             let ended = Pin::new(&mut connection).poll(cx).is_ready();

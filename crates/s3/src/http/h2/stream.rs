@@ -56,7 +56,8 @@ impl Http2Stream {
     /// The next request on `connection`.
     pub fn new(connection: Arc<Http2Connection>) -> Box<Self> {
         connection.enter();
-        let (reused, began) = (connection.has_served(), Instant::now());
+        let reused = connection.has_served();
+        let began = Instant::now();
         let (request, sender, answer, early, body, end) = Default::default();
         Box::new(Http2Stream {
             connection,

@@ -191,7 +191,8 @@ mod tests {
 
     #[test]
     fn bytes_go_from_piece_to_piece_and_no_further() {
-        let (mut first, mut second) = ([0; 3], [0; 2]);
+        let mut first = [0; 3];
+        let mut second = [0; 2];
         let mut space = PlaintextSpace::new([&mut first, &mut second]);
         let mut left = PlaintextLeft::default();
         left.push(b"12");
@@ -224,7 +225,8 @@ mod tests {
 
     #[test]
     fn large_memory_is_freed_again() {
-        let (mut left, mut memory) = (PlaintextLeft::default(), vec![0; 300_000]);
+        let mut left = PlaintextLeft::default();
+        let mut memory = vec![0; 300_000];
         left.push(&memory.clone());
         left.drain(&mut PlaintextSpace::new([&mut memory, &mut []]));
         assert!(left.bytes.capacity() <= LEFT_BYTES_KEPT, "{}", left.bytes.capacity());

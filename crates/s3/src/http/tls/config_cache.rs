@@ -47,7 +47,8 @@ impl TlsConfigCache {
     ///
     /// `Invalid` when nothing could ever be read.
     pub fn tls(&self) -> Result<Arc<Tls>> {
-        let (mut state, written) = (self.state(), self.written());
+        let mut state = self.state();
+        let written = self.written();
         match &state.tls {
             Some(tls) if written.is_none() || written == state.written => Ok(Arc::clone(tls)),
             Some(tls) => {

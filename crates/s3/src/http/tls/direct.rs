@@ -49,7 +49,8 @@ impl Kernel {
 
     /// Whether a provider with these suites gives keys away, as it must when we are to use them.
     pub fn is_open(suites: &[SupportedCipherSuite]) -> bool {
-        let (key, iv) = (|| AeadKey::from([0; 32]), || Iv::new([0; 12]));
+        let key = || AeadKey::from([0; 32]);
+        let iv = || Iv::new([0; 12]);
         suites
             .iter()
             .filter_map(SupportedCipherSuite::tls13)
@@ -103,7 +104,11 @@ impl Direct<Kernel> {
 impl<S: Secrets> Direct<S> {
     /// Opens with one and seals with the other; with the latter at most `sealed_max` records.
     pub fn new(secrets: S, opening: Keys, sealing: Keys, sealed_max: u64) -> Self {
-        let (message, quiet, owes_keys, ended, done) = (Vec::new(), 0, false, false, false);
+        let message = Vec::new();
+        let quiet = 0;
+        let owes_keys = false;
+        let ended = false;
+        let done = false;
         Direct { secrets, opening, sealing, sealed_max, message, quiet, owes_keys, ended, done }
     }
 

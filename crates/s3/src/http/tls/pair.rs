@@ -107,7 +107,8 @@ async fn connected(
     config: ServerConfig,
     bytes: Option<u32>,
 ) -> (Stream, TlsStream<TcpStream>) {
-    let (from, to) = (TcpSocket::new_v4().unwrap(), TcpSocket::new_v4().unwrap());
+    let from = TcpSocket::new_v4().unwrap();
+    let to = TcpSocket::new_v4().unwrap();
     if let Some(bytes) = bytes {
         from.set_send_buffer_size(bytes).unwrap();
         to.set_recv_buffer_size(bytes).unwrap();

@@ -12,7 +12,8 @@ const GUARD: u8 = 0x5A;
 
 /// The keys of a direction (0: the server seals, 1: the client does) after a number of changes.
 pub fn keys(direction: u8, generation: u8) -> Keys {
-    let (key, iv) = (AeadKey::from([direction + 1; 32]), Iv::new([generation; 12]));
+    let key = AeadKey::from([direction + 1; 32]);
+    let iv = Iv::new([generation; 12]);
     let secrets = match generation % 2 {
         0 => ConnectionTrafficSecrets::Aes256Gcm { key, iv },
         _ => ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv },
@@ -142,12 +143,16 @@ impl Client {
 /// them on the way, the caller gets what was sent, from its beginning, and nothing else. Whether
 /// all of it came.
 pub fn play(script: &[u8]) -> bool {
-    let (mut server, mut client, mut sent) = (Server::new(), Client::new(), Vec::new());
+    let mut server = Server::new();
+    let mut client = Client::new();
+    let mut sent = Vec::new();
     let mut script = script.iter().copied();
     let mut spoilt = false;
     while let Some(what) = script.next() {
         let mut next = || usize::from(script.next().unwrap_or(0));
-        let (len, seed, lens) = (next() << 8 | next(), next(), [next(), next() << 7 | 1]);
+        let len = next() << 8 | next();
+        let seed = next();
+        let lens = [next(), next() << 7 | 1];
         let start = server.bytes.len();
         let data: Vec<u8> = (0..len % (PLAIN_BYTES_MAX + 1)).map(|at| (at + seed) as u8).collect();
         match what % 8 {

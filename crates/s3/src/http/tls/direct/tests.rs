@@ -28,9 +28,12 @@ fn error(server: &Server) -> Error {
 
 /// The records that went out, opened.
 fn said(client: &mut Client, mut keys: Keys) -> Vec<(u8, Vec<u8>)> {
-    let (mut bytes, mut cx) = (Vec::new(), Context::from_waker(Waker::noop()));
+    let mut bytes = Vec::new();
+    let mut cx = Context::from_waker(Waker::noop());
     assert!(client.outgoing.poll_drain(&mut cx, &mut bytes).is_ready());
-    let (mut records, mut at, mut generation) = (Vec::new(), 0, 0);
+    let mut records = Vec::new();
+    let mut at = 0;
+    let mut generation = 0;
     while let Some(len) = record::first(&bytes[at..]).unwrap() {
         let (header, rest) = bytes[at..].split_at_mut(HEADER_BYTES);
         let (kind, payload) = keys.open_in_place(header, &mut rest[..len]).unwrap();
@@ -137,7 +140,8 @@ fn records_that_come_twice_or_not_at_all_are_refused() {
     let mut server = Server::new();
     server.record(APPLICATION_DATA, b"one").record(APPLICATION_DATA, b"two");
     let half = server.bytes.len() / 2;
-    let (one, two) = (server.bytes[..half].to_vec(), server.bytes[half..].to_vec());
+    let one = server.bytes[..half].to_vec();
+    let two = server.bytes[half..].to_vec();
     server.bytes = [&one[..], &one].concat();
     assert_eq!(client(&server).1, Err(Error::DecryptError));
     server.bytes = two;
@@ -276,7 +280,8 @@ fn a_server_that_only_says_nothing_is_given_up() {
 fn nothing_of_a_message_stays_in_the_callers_memory() {
     let mut server = Server::new();
     server.record(HANDSHAKE, &Server::message(NEW_SESSION_TICKET, &[7; 1000]));
-    let (mut memory, mut incoming) = ([1; 2000], Incoming::new(64 * 1024));
+    let mut memory = [1; 2000];
+    let mut incoming = Incoming::new(64 * 1024);
     let mut cx = Context::from_waker(Waker::noop());
     assert!(incoming.poll_fill(&mut cx, &mut &server.bytes[..]).is_ready());
     let mut client = Client::new();

@@ -29,7 +29,8 @@ impl Drop for Server {
 impl Server {
     fn start(arguments: &[&str]) -> Option<Self> {
         let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
-        let (dir, ca) = (tempfile::tempdir().unwrap(), certified.cert.pem());
+        let dir = tempfile::tempdir().unwrap();
+        let ca = certified.cert.pem();
         std::fs::write(
             dir.path().join("both.pem"),
             format!("{ca}{}", certified.signing_key.serialize_pem()),

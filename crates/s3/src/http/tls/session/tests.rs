@@ -53,7 +53,8 @@ async fn bytes_come_back_as_they_went() {
 async fn read(stream: &mut Stream, lens: [usize; 2], total: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < total {
-        let (mut one, mut two) = (vec![0; lens[0]], vec![0; lens[1]]);
+        let mut one = vec![0; lens[0]];
+        let mut two = vec![0; lens[1]];
         let got =
             poll_fn(|cx| stream.poll_read_pieces(cx, [&mut one, &mut two, &mut []])).await.unwrap();
         assert!(got > 0);
@@ -170,7 +171,8 @@ async fn what_came_before_an_error_is_delivered_before_it() {
     for direct in DIRECT {
         for space in [1, 4, 5, 6, 100] {
             let (mut client, _server) = spoilt(*direct, b"answer").await;
-            let (mut came, mut memory) = (Vec::new(), vec![0; space]);
+            let mut came = Vec::new();
+            let mut memory = vec![0; space];
             let error = loop {
                 match client.read(&mut memory).await {
                     Ok(got) => came.extend_from_slice(&memory[..got]),
@@ -212,7 +214,8 @@ async fn an_error_that_the_goodbye_meets_is_one_for_good() {
 #[tokio::test]
 async fn a_server_that_sends_nothing_but_tickets_is_given_up() {
     for direct in DIRECT {
-        let (mut client, mut memory) = (flooded(*direct, 40_000).await, [0]);
+        let mut client = flooded(*direct, 40_000).await;
+        let mut memory = [0];
         let read =
             tokio::time::timeout(std::time::Duration::from_secs(600), client.read(&mut memory))
                 .await;
