@@ -24,10 +24,10 @@ const ERROR_BODY_WAIT: Duration = Duration::from_secs(2);
 
 /// A store that gave its answers ids within this time gives them: an answer without one is not the
 /// store's.
-const NAMED_FOR: Duration = Duration::from_secs(60);
+const REQUEST_IDS_FOR: Duration = Duration::from_secs(60);
 /// Where a signed hash did not help, uploads that are refused are not sent once more with it for
 /// this long.
-const IN_VAIN_FOR: Duration = Duration::from_secs(60);
+const NO_RESIGN_FOR: Duration = Duration::from_secs(60);
 
 /// Whether to wait until fewer requests are in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -249,8 +249,10 @@ impl Inner {
             self.counters.clock_corrections.one();
         }
         let now = Instant::now();
-        if !self.named.is_within(now, NAMED_FOR / 6) && head.header("x-amz-request-id").is_some() {
-            self.named.note(now);
+        if !self.request_ids_seen.is_within(now, REQUEST_IDS_FOR / 6)
+            && head.header("x-amz-request-id").is_some()
+        {
+            self.request_ids_seen.note(now);
         }
         if head.is_success() && self.bucket_missing.load(Ordering::Relaxed) {
             self.bucket_missing.store(false, Ordering::Relaxed);
@@ -361,7 +363,9 @@ impl PendingResponse {
         let header = |name| head.header(name).map(str::to_owned);
         let request_id = header("x-amz-request-id");
         let now = Instant::now();
-        let silent = body.is_empty() && may_be_silent && !inner.named.is_within(now, NAMED_FOR);
+        let silent = body.is_empty()
+            && may_be_silent
+            && !inner.request_ids_seen.is_within(now, REQUEST_IDS_FOR);
         let foreign = document_error.code.is_none() && request_id.is_none() && !silent;
         // Where we are sent is followed only as far as it names a region of the same service.
         let elsewhere = || {
@@ -377,7 +381,7 @@ impl PendingResponse {
             retry_after: head.header("retry-after").and_then(|value| value.parse().ok()),
             request_id: request_id.or(document_error.request_id),
             foreign,
-            unsigned: unsigned && !inner.signed_in_vain.is_within(now, IN_VAIN_FOR),
+            unsigned: unsigned && !inner.signing_did_not_help.is_within(now, NO_RESIGN_FOR),
         });
         if failure.retry == RetryAction::RenewCredentials {
             inner.forget(&credentials, signer);

@@ -27,9 +27,8 @@ use crate::time::Instant;
 /// A client of one bucket. Clones share everything but the deadline.
 ///
 /// Every operation is a future on the caller's tokio runtime (with I/O and time enabled). Dropping
-/// one closes its connection (with HTTP/2: resets its stream); nothing goes on in the background
-/// but the renewal of credentials, the giving up of multipart uploads and, with HTTP/2, the
-/// connections.
+/// one closes its connection (with HTTP/2: resets its stream). Only the renewal of credentials, the
+/// abort of multipart uploads and HTTP/2 connections run in the background.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) inner: Arc<Inner>,
@@ -56,20 +55,19 @@ pub(crate) struct Inner {
     pub session: CredentialCache,
     /// Whether the store takes bodies whose hash is not signed.
     pub unsigned_bodies: FeatureSupport,
-    /// When an upload was last refused with its hash signed too, so that the hash was not the
-    /// reason.
-    pub signed_in_vain: LastSeen,
-    /// When an answer last had the store's id.
-    pub named: LastSeen,
-    /// Whether the store has a request that deletes many, where its provider does.
+    /// When an upload was last refused although its hash was signed.
+    pub signing_did_not_help: LastSeen,
+    /// When a response last had a request id of the store.
+    pub request_ids_seen: LastSeen,
+    /// Whether the store has the request that deletes many objects.
     pub bulk_delete: FeatureSupport,
     pub gets: AtomicU64,
     pub ranges: FeatureSupport,
-    /// The listings that are under way.
+    /// The listings in progress.
     pub listings: Listings,
-    /// The store said last that there is no such bucket.
+    /// The last response was that the bucket does not exist.
     pub bucket_missing: AtomicBool,
-    /// Wakes the requests that hang at an endpoint that is back, so that they are sent again.
+    /// Wakes requests that hang after the endpoint has recovered, so that they are sent again.
     pub recovered: Notify,
 }
 
@@ -113,8 +111,8 @@ impl Client {
             base: CredentialCache::new(BASE_PAUSE_MAX),
             session: CredentialCache::new(SESSION_PAUSE_MAX),
             unsigned_bodies: FeatureSupport::unsigned_bodies(),
-            signed_in_vain: LastSeen::never(),
-            named: LastSeen::never(),
+            signing_did_not_help: LastSeen::never(),
+            request_ids_seen: LastSeen::never(),
             bulk_delete: FeatureSupport::bulk_delete(),
             gets: AtomicU64::new(0),
             ranges: FeatureSupport::ranges(),

@@ -185,7 +185,7 @@ impl Error {
         self
     }
 
-    /// The error and all its causes in one line, for those who cannot be given the error itself.
+    /// The error and all its causes in one line, for logs and status texts.
     pub fn report(&self) -> String {
         let causes = std::iter::successors(std::error::Error::source(self), |e| e.source());
         causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))

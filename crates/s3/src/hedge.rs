@@ -1,25 +1,35 @@
 //! Hedged requests: a second request for the same bytes when the first is slow. Exactly one of them
 //! gets the caller's memory.
+//!
+//! Two responses that write into one memory would mix their bytes. So neither request holds the
+//! memory while both run: each only reads the head of its response. The first good head wins. Its
+//! side is returned by value, and the other future is dropped before that, which closes its
+//! connection. The caller then reads the body of the winner into the memory, with no other request
+//! alive. After the first byte there is no hedge: a body that breaks off is continued by a retry.
+//!
+//! A refusal does not win while the other request can still succeed. If both fail, the later
+//! failure is the result. If the caller drops the future, both connections close.
+//! `shuttle_tests` proves this for all orders of the events.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-/// Which of the two.
+/// The request whose response is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Winner {
-    /// The one that was sent at once.
+    /// The first request.
     Primary,
-    /// The one that was sent because the first was slow.
+    /// The second request, sent because the first was slow.
     Hedge,
 }
 
-/// Runs `first`. When `start` says so before it has answered, `second` runs beside it; the first
-/// `good` answer of the two wins, and if neither is good, the last. Until `start` speaks, `second`
-/// is not touched.
+/// Runs `first`. If `start` returns true before `first` is ready, `second` runs concurrently. The
+/// first `good` result wins; if neither is good, the last. `second` is not polled before `start` is
+/// ready.
 ///
-/// Neither holds the caller's memory: that goes to the winner afterwards. By then the other one is
-/// dropped, and its connection closed.
+/// Neither future holds the caller's memory: the winner gets it afterwards, when the other is
+/// dropped and its connection closed.
 pub async fn first_good<T>(
     first: impl Future<Output = T>,
     start: impl Future<Output = bool>,
@@ -33,7 +43,7 @@ pub async fn first_good<T>(
             && let Poll::Ready(answer) = future.poll(cx)
         {
             first.set(None);
-            // Before the hedge there is no other, and after its failure neither.
+            // No other request runs: the hedge has not started, or has failed.
             if good(&answer) || start.is_some() || second.is_none() {
                 return Poll::Ready((Winner::Primary, answer));
             }

@@ -1,5 +1,24 @@
-//! Things that expire: fetched by one caller at a time, finish_refresh in the background while the
-//! old one is still good, and kept as long as they are valid when renewing fails.
+//! Caches credentials that expire, and renews them before they do.
+//!
+//! [`CredentialCache::get`] answers every request, without a wait while credentials are valid:
+//!
+//! - `Valid`: use them.
+//! - `RefreshDue`: use them, and renew them in the background. The flag `renewing` goes to one
+//!   caller, until that caller reports the end by [`CredentialCache::finish_refresh`]. If the
+//!   renewal fails, the credentials stay in use, and another renewal is due a few seconds later.
+//! - `Empty`: fetch some. [`CredentialCache::fetch_turn`] passes an async mutex to one caller, so
+//!   one fetch runs at a time. Each waiter looks into the cache again after its wait, so it uses
+//!   what the caller before it fetched.
+//!
+//! A failed fetch must not be repeated by each of many waiters, one after the other. So its error
+//! is kept: a waiter that began to wait before the failure gets the error. After the second failure
+//! in a row all callers get it, until a pause has passed that doubles up to `pause_max`. No pause
+//! is longer, so a source that works again is used again.
+//!
+//! [`CredentialCache::forget`] drops credentials that the store refused, but only those that are
+//! still cached: a late refusal of older ones drops nothing. Credentials that never worked, or that
+//! were dropped just before, stay for a while. A store that refuses all credentials would otherwise
+//! cause a fetch with every request.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -58,8 +58,8 @@ impl Inner {
     }
 
     /// Drops what the store called expired.
-    pub fn forget(&self, who: &Credentials, signer: Signer) {
-        self.credential_cache(self.is_session(signer)).forget(who);
+    pub fn forget(&self, refused: &Credentials, signer: Signer) {
+        self.credential_cache(self.is_session(signer)).forget(refused);
     }
 
     fn is_session(&self, signer: Signer) -> bool {

@@ -12,7 +12,7 @@ struct Url<'a> {
     bucket: Option<&'a str>,
 }
 
-/// A host without the bucket, and whose it is.
+/// A host without the bucket, and its provider.
 struct ParsedHost {
     provider: Provider,
     host: String,

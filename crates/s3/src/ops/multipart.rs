@@ -42,8 +42,8 @@ impl Multipart {
 }
 
 impl Client {
-    /// Stores the view's bytes under `key` by several requests, as `parts` says. After an error or a dropped
-    /// future the upload is aborted, so its parts cost nothing.
+    /// Stores the view's bytes under `key` by several requests, as `parts` says. After an error or
+    /// a dropped future the upload is aborted, so its parts cost nothing.
     ///
     /// # Errors
     /// `Invalid` for no part or more than 10,000; others as [`Client::put`].

@@ -21,7 +21,7 @@ const RETRY_AFTER_MAX_S: u64 = 20;
 const MOVES_MAX: u32 = 4;
 
 impl Inner {
-    /// Sends a request whose answer is small, until it is answered or there is no more to try.
+    /// Sends a request with a small response, until it succeeds or the retries are over.
     pub fn ask(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -52,28 +52,28 @@ pub struct RetryState<'c> {
     tried: TriedOnce,
     /// The region that was followed last.
     region: Option<String>,
-    /// What it said, where the configured endpoint was asked again for that.
+    /// The error of that region, if the configured endpoint was asked again because of it.
     refused: Option<Error>,
 }
 
-/// What is tried once, and was.
+/// The remedies that are tried once per operation, and whether they were.
 #[derive(Debug, Default)]
 struct TriedOnce {
     stale: bool,
     unprocessed: bool,
     clock: bool,
     identity: bool,
-    /// The body's hash is signed, since it was refused without.
+    /// The body's hash is signed, since the store refused the request without.
     signed: bool,
-    /// And the store said that this is why.
+    /// The store named the missing hash as the reason.
     is_certain: bool,
     whole: bool,
-    /// A region was named that cannot be followed.
+    /// The store named a region that cannot be followed.
     astray: bool,
 }
 
 impl<'c> RetryState<'c> {
-    /// None yet, of requests of this class.
+    /// A new operation with requests of this class.
     pub fn new(inner: &'c Arc<Inner>, class: Class) -> Self {
         RetryState {
             inner,
@@ -153,7 +153,10 @@ impl<'c> RetryState<'c> {
         }
     }
 
-    /// Waits until there may be another attempt, or says that there is none.
+    /// Waits until the next attempt.
+    ///
+    /// # Errors
+    /// The failure, if no further attempt is allowed.
     pub async fn on_failure(&mut self, failure: AttemptError) -> Result<()> {
         let AttemptError { error, retry, endpoint_fault } = failure;
         self.record(&error, endpoint_fault);
@@ -227,15 +230,15 @@ impl<'c> RetryState<'c> {
         }
     }
 
-    /// Signing the body did not help: it was not the reason.
+    /// If signing the body did not help, the hash was not the reason.
     fn give_up(&self, error: Error) -> Error {
         if self.tried.signed && error.kind() == ErrorKind::Denied {
-            self.inner.signed_in_vain.note(Instant::now());
+            self.inner.signing_did_not_help.note(Instant::now());
         }
         error
     }
 
-    /// Full jitter: anything between nothing and twice as much as the last time.
+    /// Sleeps with full jitter: between zero and a bound that doubles with each retry.
     async fn pause(&mut self, error: Error, retry: &RetryAction) -> Result<()> {
         let Inner { config, counters, budget, .. } = &**self.inner;
         if self.pauses >= config.retries_max {

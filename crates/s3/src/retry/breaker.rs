@@ -1,3 +1,12 @@
+//! Circuit breakers: refuse requests at once while an endpoint fails.
+//!
+//! A breaker opens after [`FAILURES_TO_OPEN`] failures in a row and stays open for [`OPEN_MIN`].
+//! Then it admits one request as a probe. A success closes it. A failure opens it again, for twice
+//! as long, at most [`OPEN_MAX`]. A probe whose future was dropped reports nothing, so after
+//! [`PROBE_MAX`] another request becomes the probe: a breaker never stays open for ever.
+//!
+//! Each class of requests has a breaker of its own, since stores fail and throttle classes apart.
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 

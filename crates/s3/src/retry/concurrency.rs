@@ -1,5 +1,17 @@
-//! How many requests are in flight: grows by one a round of successes, is cut when the store asks
-//! to slow down.
+//! Limits the requests in flight, by additive increase and multiplicative decrease.
+//!
+//! Each class of requests has a limit of its own, and all classes share a total. A limit grows by
+//! one after as many successes as it has permits. It is cut to 6/8 when the store asks to slow down
+//! or responds far more slowly than usual, at most once in [`CUT_EVERY`], since one overload
+//! delays many responses.
+//!
+//! A cut cannot take back permits that requests hold. Those become a debt: a permit that is
+//! returned while there is a debt is forgotten instead. So permits, debt and limit always add up,
+//! and no permit is lost or created.
+//!
+//! Requests can hang until [`crate::Config::stall_max`]. If no request of a class has started or
+//! ended for [`HUNG_AFTER`], one more is allowed, so that the class notices a store that works
+//! again. Sessions and probes bypass the limits: other requests wait for them.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
