@@ -104,15 +104,15 @@ fn a_chunk_costs_one_request_a_few_allocations_and_no_copy() {
         })
     };
     let (save_small, save_large) = (saves(SMALL), saves(LARGE));
-    let told = format!(
+    let text = format!(
         "(allocations, bytes): loads {small:?} and {large:?}, saves {save_small:?} and {save_large:?}\n"
     );
-    std::io::stdout().write_all(told.as_bytes()).unwrap();
+    std::io::stdout().write_all(text.as_bytes()).unwrap();
     // Facts of a large chunk have 64 sums, of a small one 1.
-    assert!(large.0 <= small.0 + 4 && small.0 <= 40 && large.1 <= 16 << 10, "{told}");
+    assert!(large.0 <= small.0 + 4 && small.0 <= 40 && large.1 <= 16 << 10, "{text}");
     assert!(
         save_large.0 <= save_small.0 + 6 && save_small.0 <= 45 && save_large.1 <= 16 << 10,
-        "{told}"
+        "{text}"
     );
     assert_eq!(world.tier.status().counter("copied_bounce_bytes"), 0);
     let counts = world.tier.client().counts();

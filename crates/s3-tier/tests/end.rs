@@ -45,7 +45,7 @@ fn hands_over_although(marker: &'static str, takes: Duration) {
 }
 
 #[test]
-fn what_a_store_takes_slowly_at_the_end_is_told_all_the_same() {
+fn a_slow_store_still_gets_the_last_writes_of_a_shutdown() {
     hands_over_although("/journal/", Duration::from_millis(1500));
 }
 

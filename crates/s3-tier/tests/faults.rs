@@ -1,4 +1,4 @@
-//! Every script of trouble that the client is tried with, run through the tier: loads, saves,
+//! Every script of faults that the client is tried with, run through the tier: loads, saves,
 //! lookups and removes meanwhile. No byte is wrong, service is back within two seconds of its end,
 //! and index and bucket are of one mind after it.
 #![allow(clippy::unwrap_used)]
@@ -19,13 +19,13 @@ use support::{config_of, dead};
 
 const LEN: usize = 150_000;
 /// How long it lasts.
-const TROUBLE: Duration = Duration::from_millis(400);
+const SCRIPT_TIME: Duration = Duration::from_millis(400);
 /// How soon service must be back.
 const BACK: Duration = Duration::from_secs(2);
 /// Where this machine does something else meanwhile, it is a little later, though not each time.
 const BACK_LATE: Duration = Duration::from_secs(600);
 const TRIES: usize = 5;
-/// So many worlds at a time: mostly they wait.
+/// Worlds at a time: mostly they wait.
 const AT_ONCE: usize = 8;
 
 /// What goes wrong for a while.
@@ -99,10 +99,10 @@ fn is_right(done: &Done<Load, Loaded>, script: &Script) -> bool {
 }
 
 /// Whatever a tier is asked for, while nothing is right.
-fn trouble(world: &World, script: &Script) -> u64 {
+fn run_script(world: &World, script: &Script) -> u64 {
     let (begun, mut next) = (Instant::now(), 100);
     let key = |n| world.suite.key(n);
-    while begun.elapsed() < TROUBLE {
+    while begun.elapsed() < SCRIPT_TIME {
         if matches!(script, Script::Disconnects) {
             world.server.disconnect();
         }
@@ -144,7 +144,7 @@ fn run(script: &Script) -> Duration {
     if matches!(script, Script::Clock) {
         world.server.step_clock(3600);
     }
-    let met = trouble(&world, script);
+    let met = run_script(&world, script);
     world.server.heal();
     world.server.step_clock(0);
     let begun = Instant::now();
@@ -186,7 +186,7 @@ fn run(script: &Script) -> Duration {
 }
 
 #[test]
-fn every_script_of_trouble_costs_no_byte_and_service_is_back_within_two_seconds() {
+fn every_script_of_faults_costs_no_byte_and_service_is_back_within_two_seconds() {
     let soon = |script: &Script| {
         let backs: Vec<_> =
             (0..TRIES).map(|_| run(script)).take_while(|back| *back > BACK).collect();

@@ -20,13 +20,13 @@ fn hit(len: usize) -> Loaded {
 }
 
 #[test]
-fn what_lies_in_the_bucket_is_the_payload_and_its_facts() {
+fn an_object_is_the_payload_and_its_facts() {
     let world = World::new();
     let key = world.suite.key(1);
     assert_eq!(world.save(&key, LEN), Saved::Stored);
     let name = world.name(&key);
     assert_eq!(world.server.object(&name).unwrap().len(), LEN);
-    let head = world.runtime.block_on(world.stranger.head(&name)).unwrap().unwrap();
+    let head = world.runtime.block_on(world.outside.head(&name)).unwrap().unwrap();
     assert!(head.meta("kvtier").is_some());
     assert_eq!(world.load(&key, LEN), hit(LEN));
 }
@@ -98,7 +98,7 @@ fn damage_of_any_kind_is_a_miss_that_counts_until_the_next_save_writes_over_it()
         world.spoil(&world.name(&key), spoil);
         assert_eq!(world.load(&key, LEN), Loaded::Miss(MissReason::Corrupt), "{what}");
         assert_eq!(world.lookup(&key), Presence::Miss, "{what}: a suspect is a miss");
-        assert_eq!(world.used(), world.in_bucket(), "{what}: it counts as long as it lies there");
+        assert_eq!(world.used(), world.in_bucket(), "{what}: it counts while it is stored");
         let (saved, asked) = world.asked(|| world.save(&key, LEN));
         assert_eq!(saved, Saved::Stored, "{what}");
         assert!(
@@ -115,7 +115,7 @@ fn the_facts_of_another_key_are_corrupt() {
     let world = World::new();
     let [a, b] = [1, 2].map(|n| world.suite.key(n));
     world.suite.store(&[a.clone(), b.clone()], LEN);
-    let head = world.runtime.block_on(world.stranger.head(&world.name(&b))).unwrap().unwrap();
+    let head = world.runtime.block_on(world.outside.head(&world.name(&b))).unwrap().unwrap();
     let bytes = world.server.object(&world.name(&b)).unwrap();
     world.write(&world.name(&a), &bytes, head.meta("kvtier"));
     assert_eq!(world.load(&a, LEN), Loaded::Miss(MissReason::Corrupt), "swapped objects");
@@ -158,7 +158,7 @@ fn an_object_replaced_while_it_is_read_is_never_a_mixture() {
     let key = world.suite.key(1);
     world.save(&key, LEN);
     let name = world.name(&key);
-    // The connection breaks in the middle, and before the rest is asked for somebody writes another
+    // The connection breaks in the middle, and before the rest is asked for another program writes another
     // version.
     let of_it = |fault| Rule::next(fault).method("GET").containing(name.clone().leak());
     world
@@ -300,7 +300,7 @@ fn a_save_that_is_given_up_in_the_middle_leaves_index_and_bucket_of_one_mind() {
         world.server.object(&world.name(&key)).is_some()
     });
     world.suite.eventually("it is known to be there", || world.lookup(&key).is_hit());
-    world.suite.eventually("what lies there is counted", || world.used() == world.in_bucket());
+    world.suite.eventually("stored objects are counted", || world.used() == world.in_bucket());
     assert_ne!(world.save(&key, LEN), Saved::Shed(kvtier_core::ShedReason::Full));
     assert_eq!(world.load(&key, LEN), hit(LEN));
 }
@@ -528,13 +528,13 @@ fn a_storm_of_errors_gives_no_wrong_byte_and_service_is_back_within_two_seconds(
         }
         assert!(served, "{fault:?}: service is not back after {:?}", begun.elapsed());
         late += u32::from(begun.elapsed() > Duration::from_secs(2));
-        // A store that gave wrong bytes every time has condemned what it gave; it is saved anew.
+        // A store that gave wrong bytes every time has had its objects marked corrupt; it is saved anew.
         keys.iter().for_each(|key| {
             assert!(matches!(world.save(key, LEN), Saved::Stored | Saved::Present))
         });
         keys.iter().for_each(|key| assert_eq!(world.load(key, LEN), hit(LEN), "{fault:?}"));
     }
-    // `tier_faults.rs` looks at each by itself; here this machine may have done something else once
+    // `faults.rs` looks at each by itself; here this machine may have done something else once
     // or twice.
     assert!(late <= 3, "after {late} of them service was back late");
 }
@@ -562,7 +562,7 @@ fn held_keys_are_not_removed_and_stay_tracked() {
 }
 
 #[test]
-fn what_the_store_does_not_delete_stays_and_is_told() {
+fn what_the_store_does_not_delete_stays_and_is_reported() {
     let world = World::with(|config| config.with_prefix("locked"));
     let keys: Arc<[_]> = Arc::from([world.suite.key(1)]);
     world.suite.store(&keys, 1000);
@@ -694,7 +694,7 @@ fn only_names_that_are_chunks_are_taken_for_chunks() {
 }
 
 #[test]
-fn what_ranges_cannot_tell_is_read_in_one_piece() {
+fn an_object_that_ranges_cannot_load_is_read_in_one_piece() {
     let by_ranges = |mut config: kvtier_s3_tier::TierConfig| {
         (config.ranges_above_bytes, config.part_bytes) = (1, 5 << 20);
         config
@@ -706,7 +706,7 @@ fn what_ranges_cannot_tell_is_read_in_one_piece() {
     world.suite.store(&[shorter.clone(), longer.clone(), whole.clone()], len);
     assert_eq!(world.load(&whole, len), hit(len));
     assert_eq!(world.count("loads_in_ranges"), 1);
-    // Another node writes other lengths than this one knows.
+    // Another node writes other lengths than this one has seen.
     assert_eq!(other.save(&shorter, LEN), Saved::Stored);
     assert_eq!(world.load(&shorter, len), hit(LEN));
     assert_eq!(world.lookup(&shorter), Presence::Hit { len: LEN as u64 });

@@ -58,7 +58,7 @@ fn a_journal_that_is_read_late_brings_back_nothing_that_its_node_removed_since()
     world.server.heal();
     within(LONG, "so is the first", || world.count("merged") == 3);
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!((world.used(), world.count("discovered")), (LEN, 1));
+    assert_eq!((world.used(), world.count("added_externally")), (LEN, 1));
 }
 
 #[test]
@@ -72,11 +72,11 @@ fn a_journal_that_is_read_late_removes_nothing_that_was_saved_since() {
     world.server.heal();
     within(LONG, "so is the first", || world.count("merged") == 2);
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!((world.used(), world.count("vanished")), (LEN, 0));
+    assert_eq!((world.used(), world.count("deleted_externally")), (LEN, 0));
 }
 
 #[test]
-fn what_only_a_late_journal_tells_is_asked_of_the_bucket() {
+fn what_only_a_late_journal_reports_is_asked_of_the_bucket() {
     let world = listener();
     let (absent, present, other) = (world.suite.key(1), world.suite.key(2), world.suite.key(3));
     world.server.script(denied(FIRST));

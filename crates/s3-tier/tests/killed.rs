@@ -19,7 +19,7 @@ use support::tier::{PREFIX, World};
 const LEN: usize = 10_000;
 const CHUNKS: u64 = 60;
 const TERM: Duration = Duration::from_secs(5);
-/// What this machine may be late: the model of the lease knows the time itself, and that it is two
+/// What this machine may be late: the model of the lease has the exact time, and that it is two
 /// terms.
 const LATE: Duration = Duration::from_secs(300);
 const FLUSH: Duration = Duration::from_millis(300);
@@ -58,7 +58,7 @@ fn node() {
     for n in 0..10 {
         assert_eq!(suite.load(&suite.key(n), LEN), Loaded::Hit { len: LEN as u64 });
     }
-    // What is written after the first of these was written knows of all before it.
+    // What is written after the first of these was written contains all before it.
     for n in [900, 901] {
         let journaled = || {
             tier.status()

@@ -140,7 +140,7 @@ fn what_lmcache_wrote_is_served_at_exactly_its_length_and_counted() {
     let other = World::over(Arc::clone(&world.server), |config| {
         config.with_layout(Layout::LmcacheMp).with_namespace(namespace())
     });
-    assert_eq!(other.used(), LEN as u64, "listed, though nobody asked for it");
+    assert_eq!(other.used(), LEN as u64, "listed, without a request for it");
     assert_eq!(other.lookup(&key), Presence::Hit { len: LEN as u64 });
     assert_eq!(other.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
     assert_eq!(other.count("unverified"), 1);
@@ -219,7 +219,7 @@ fn names_of_three_fields_are_read_with_one_request_where_they_were_listed() {
 }
 
 #[test]
-fn names_of_three_fields_are_looked_for_without_a_listing_if_told_to() {
+fn names_of_three_fields_are_looked_for_without_a_listing_if_configured() {
     let world = World::with(|mut config| {
         config.old_names = true;
         config.with_layout(Layout::LmcacheMp).with_capacity(0)
@@ -299,7 +299,7 @@ fn partial_chunks_are_refused_where_the_namespace_says_so_and_where_the_first_sa
     assert_eq!(world.save(&a, 2000), Saved::Stored);
     assert_eq!(partial(&b, 1999).kind(), ErrorKind::Invalid);
     assert_eq!(world.save(&b, 2000), Saved::Stored);
-    // A longer one tells that the first was partial.
+    // A longer one shows that the first was partial.
     assert_eq!(world.save(&c, 2001), Saved::Stored);
     assert_eq!(partial(&a, 2000).kind(), ErrorKind::Invalid);
 }
@@ -320,7 +320,7 @@ fn objects_in_folders_are_no_chunks_of_the_in_process_mode() {
 }
 
 #[test]
-fn a_chunk_that_lies_there_under_both_names_goes_under_both() {
+fn a_chunk_with_both_names_is_deleted_under_both() {
     let writer = mp();
     let key = object_key("org/m", &[5; 8]);
     writer.save(&key, LEN);
@@ -376,7 +376,7 @@ fn an_object_that_is_damaged_under_one_of_two_names_is_no_error_and_spares_the_o
     for (damaged, whole) in [(&new, Some(&old)), (&old, Some(&new)), (&new, None), (&old, None)] {
         let world = mp();
         assert_eq!(world.save(&key, LEN), Saved::Stored);
-        let facts = world.runtime.block_on(world.stranger.head(&new)).unwrap().unwrap();
+        let facts = world.runtime.block_on(world.outside.head(&new)).unwrap().unwrap();
         let (bytes, facts) =
             (world.server.object(&new).unwrap().to_vec(), facts.meta("kvtier").map(str::to_owned));
         world.server.remove_object(&new);
@@ -403,7 +403,7 @@ fn an_object_that_is_damaged_under_one_of_two_names_is_no_error_and_spares_the_o
 }
 
 #[test]
-fn what_cannot_be_deleted_is_told_without_its_salt() {
+fn an_undeletable_object_is_reported_without_its_salt() {
     let world = mp();
     let id =
         ObjectKey::new("locked", KvRank(255), 0, ChunkHash::new(&[6; 32]), "hush-hush").unwrap();
@@ -411,12 +411,12 @@ fn what_cannot_be_deleted_is_told_without_its_salt() {
     assert_eq!(world.save(&key, LEN), Saved::Stored);
     let error =
         world.suite.tier.remove(&world.suite.ctx(), Arc::from([key.clone()])).wait().unwrap_err();
-    let told = format!("{error:?} {error} {:?}", world.status());
+    let text = format!("{error:?} {error} {:?}", world.status());
     assert!(
-        told.contains("does not delete") && told.contains(&key.digest().to_hex()[..8]),
-        "{told}"
+        text.contains("does not delete") && text.contains(&key.digest().to_hex()[..8]),
+        "{text}"
     );
-    assert!(!told.contains("hush"), "{told}");
+    assert!(!text.contains("hush"), "{text}");
 }
 
 #[test]
@@ -431,7 +431,7 @@ fn a_first_chunk_that_is_partial_does_not_keep_full_ones_out() {
     assert_eq!(
         world.save(&key(1), LEN / 2),
         Saved::Stored,
-        "nobody knows yet how long a full one is"
+        "the length of a full chunk is unknown"
     );
     assert_eq!(world.save(&key(2), LEN), Saved::Stored);
     let refused = world.suite.save_with(world.suite.save_op(&key(3), LEN / 2)).result.unwrap_err();
@@ -467,7 +467,7 @@ fn salts_are_tenants_of_one_bucket_and_counted_and_listed_from_the_start() {
         assert_eq!(world.save(&key(salt, n), LEN), Saved::Stored, "{salt}");
     }
     assert_eq!(world.lookup(&key("alice", 0)), Presence::Miss, "another's");
-    // What LMCache stored is its salt's too; the rest of the bucket is nobody's.
+    // What LMCache stored is its salt's too; the rest of the bucket has no tenant.
     world.server.put_object("kv/org/m@000000ff@0@ffffffff@alice", vec![7; LEN]);
     world.server.put_object("kv/readme.txt", vec![7; LEN]);
     let other = World::over(Arc::clone(&world.server), with);
@@ -502,7 +502,7 @@ fn spelled(id: &KeyId) -> String {
 }
 
 #[test]
-fn in_our_own_layout_a_bucket_cannot_tell_its_keys() {
+fn in_layout_kvtier_a_bucket_cannot_list_its_keys() {
     let world = World::new();
     let listed = world.tier.list_keys(&world.suite.ctx(), None).wait();
     assert_eq!(listed.unwrap_err().kind(), ErrorKind::Unsupported);

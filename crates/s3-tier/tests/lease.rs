@@ -1,4 +1,4 @@
-//! The eviction lease of a bucket whose node ends between its claim and the confirmation: nobody
+//! The eviction lease of a bucket whose node ends between its claim and the confirmation: no node
 //! waits a term for a node that ended in order.
 #![allow(clippy::unwrap_used)]
 

@@ -30,7 +30,7 @@ fn defect_1_a_get_never_overflows_its_destination_and_a_short_object_is_no_hit()
         let mut other = bytes.clone();
         other.resize(len, 7);
         world.server.put_object(&name, other);
-        // One region of memory: what a lease does not hold lies behind it.
+        // One region of memory: the bytes behind a lease are not its own.
         let (lease, guard) = world.suite.lease(2 * LEN + 64).split_at(LEN);
         let mut guard = guard;
         guard.as_host_mut().unwrap().fill(0x5A);
@@ -138,7 +138,7 @@ fn defect_8_models_that_differ_by_a_slash_never_share_an_object() {
     assert_eq!(
         world.try_load(&b, LEN).result.unwrap_err().kind(),
         ErrorKind::Invalid,
-        "told, not served"
+        "reported, not served"
     );
     // Another process, which met the other spelling first, is served nothing either.
     let other =

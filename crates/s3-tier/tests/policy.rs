@@ -1,4 +1,4 @@
-//! Who goes first in a tier with a cap: as the configured policy says, of what callers told it.
+//! The order of eviction in a tier with a cap: that of the configured policy, with the hints of callers.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -19,8 +19,8 @@ use support::tier::World;
 
 const LEN: usize = 10_000;
 
-/// A tier for so many chunks, full to the brim.
-fn room_for(chunks: usize, change: impl FnOnce(TierConfig) -> TierConfig) -> World {
+/// A full tier of this many chunks.
+fn full_tier(chunks: usize, change: impl FnOnce(TierConfig) -> TierConfig) -> World {
     World::with(|mut config| {
         (config.high_mark, config.sync.evictor) = (1.0, Evictor::Single);
         // Nothing is shed because this machine is slow.
@@ -58,7 +58,7 @@ fn save_with(world: &World, ctx: &Ctx, key: &Key) -> Saved {
 
 #[test]
 fn a_chain_that_is_longer_than_the_tier_keeps_its_beginning() {
-    let world = room_for(10, |config| config);
+    let world = full_tier(10, |config| config);
     assert_eq!(save_chain(&world, 0, 8), 8);
     assert_eq!((save_chain(&world, 8, 16), prefix(&world, 16)), (2, 10));
     assert_eq!(save_chain(&world, 16, 20), 0, "the one before is missing");
@@ -67,20 +67,20 @@ fn a_chain_that_is_longer_than_the_tier_keeps_its_beginning() {
 }
 
 #[test]
-fn a_lookup_tells_the_chain_to_saves_that_do_not() {
-    let world = room_for(4, |config| config);
+fn saves_without_a_chain_have_that_of_an_earlier_lookup() {
+    let world = full_tier(4, |config| config);
     assert_eq!(prefix(&world, 9), 0);
     let kept =
         (0..9).take_while(|n| world.save(&world.suite.key(*n), LEN) == Saved::Stored).count();
     assert_eq!((kept, prefix(&world, 9)), (4, 4));
-    // Of chunks that nobody asked for before, nothing is known but their age.
+    // Chunks that no request used before are ordered by age.
     assert_eq!(world.save(&world.suite.key(20), LEN), Saved::Stored);
     assert_eq!(prefix(&world, 9), 3, "the tail went, not the head");
 }
 
 #[test]
 fn a_chain_is_known_after_a_restart() {
-    let world = room_for(10, |config| config);
+    let world = full_tier(10, |config| config);
     assert_eq!(save_chain(&world, 0, 8), 8);
     world.tier.close().wait().unwrap();
     let server = Arc::clone(&world.server);
@@ -103,7 +103,7 @@ fn a_chain_is_known_after_a_restart() {
 
 #[test]
 fn hints_reach_the_policy() {
-    let world = room_for(3, |config| config);
+    let world = full_tier(3, |config| config);
     let mut keep = Hint::default();
     keep.retention = Some(Duration::from_secs(3600));
     assert_eq!(
@@ -118,14 +118,14 @@ fn hints_reach_the_policy() {
 #[test]
 fn the_policy_is_that_of_the_configuration() {
     for (policy, stays) in [(PolicyKind::Lru, true), (PolicyKind::Fifo, false)] {
-        let world = room_for(3, |config| config.with_policy(policy));
+        let world = full_tier(3, |config| config.with_policy(policy));
         (0..3).for_each(|n| assert_eq!(world.save(&world.suite.key(n), LEN), Saved::Stored));
         assert_eq!(world.load(&world.suite.key(0), LEN), Loaded::Hit { len: LEN as u64 });
         assert_eq!(world.save(&world.suite.key(3), LEN), Saved::Stored);
         assert_eq!(world.lookup(&world.suite.key(0)).is_hit(), stays, "{policy}");
         assert_eq!(world.lookup(&world.suite.key(1)).is_hit(), !stays, "{policy}");
     }
-    let world = room_for(3, |config| config.with_policy(PolicyKind::Noop));
+    let world = full_tier(3, |config| config.with_policy(PolicyKind::Noop));
     let saved: Vec<Saved> = (0..5).map(|n| world.save(&world.suite.key(n), LEN)).collect();
     assert_eq!(
         saved[2..],
@@ -143,13 +143,13 @@ fn used_by(world: &World, tenant: &str) -> u64 {
 }
 
 fn limited(config: TierConfig) -> TierConfig {
-    let quotas = Quotas::new().with("a", 5 * LEN as u64).with("nobody", 0);
+    let quotas = Quotas::new().with("a", 5 * LEN as u64).with("none", 0);
     config.with_policy(PolicyKind::IsolatedLru).with_quotas(quotas)
 }
 
 #[test]
 fn a_tenant_keeps_to_its_quota_and_spares_the_others() {
-    let world = room_for(20, |mut config| {
+    let world = full_tier(20, |mut config| {
         config.space_wait_max = Duration::from_secs(600);
         limited(config)
     });
@@ -167,12 +167,12 @@ fn a_tenant_keeps_to_its_quota_and_spares_the_others() {
     }
     assert!(world.lookup(&key_of("a", 11)).is_hit() && !world.lookup(&key_of("a", 0)).is_hit());
     assert_eq!(used_by(&world, "b"), 4 * LEN as u64);
-    assert_eq!(world.save(&key_of("nobody", 1), LEN), Saved::Shed(ShedReason::Quota));
+    assert_eq!(world.save(&key_of("none", 1), LEN), Saved::Shed(ShedReason::Quota));
 }
 
 #[test]
 fn a_tenant_does_not_grow_while_what_has_to_go_cannot_be_deleted() {
-    let world = room_for(40, |mut config| {
+    let world = full_tier(40, |mut config| {
         config.space_wait_max = Duration::from_millis(300);
         limited(config)
     });
@@ -203,11 +203,11 @@ fn a_tenant_does_not_grow_while_what_has_to_go_cannot_be_deleted() {
 
 #[test]
 fn a_quota_changes_at_run_time_whatever_the_policy() {
-    let world = room_for(40, |config| config);
+    let world = full_tier(40, |config| config);
     (0..6).for_each(|n| assert_eq!(world.save(&key_of("a", n), LEN), Saved::Stored));
     (0..4).for_each(|n| assert_eq!(world.save(&key_of("b", n), LEN), Saved::Stored));
     assert!(world.tier.set_quota("a", Some(3 * LEN as u64)));
-    world.suite.eventually("below the quota, and room for the next", || {
+    world.suite.eventually("below the quota, and space for the next", || {
         used_by(&world, "a") < 3 * LEN as u64
     });
     assert_eq!(world.save(&key_of("a", 6), LEN), Saved::Stored);
@@ -220,12 +220,12 @@ fn a_quota_changes_at_run_time_whatever_the_policy() {
         config.compat = Some(Compat { watermark: 0.8, ratio: 0.2 });
         config
     });
-    assert!(!theirs.tier.set_quota("a", Some(1)), "LMCache's way of evicting knows no tenants");
+    assert!(!theirs.tier.set_quota("a", Some(1)), "LMCache's eviction has no tenants");
 }
 
 #[test]
-fn a_node_that_deletes_nothing_keeps_to_quotas_and_the_evictor_makes_room_below_them() {
-    let other = room_for(20, |mut config| {
+fn a_node_that_deletes_nothing_keeps_to_quotas_and_the_evictor_frees_space_below_them() {
+    let other = full_tier(20, |mut config| {
         (config.sync.evictor, config.space_wait_max) = (Evictor::Never, Duration::from_millis(50));
         config.sync.journal_every = Duration::from_millis(100);
         limited(config)
@@ -234,20 +234,20 @@ fn a_node_that_deletes_nothing_keeps_to_quotas_and_the_evictor_makes_room_below_
     // One may stick out.
     assert_eq!(saved.iter().filter(|saved| **saved == Saved::Stored).count(), 6, "{saved:?}");
     assert_eq!(saved[8], Saved::Shed(ShedReason::Full));
-    assert_eq!(other.save(&key_of("nobody", 1), LEN), Saved::Shed(ShedReason::Quota));
+    assert_eq!(other.save(&key_of("none", 1), LEN), Saved::Shed(ShedReason::Quota));
     let evictor = World::over(Arc::clone(&other.server), |mut config| {
         config.sync.evictor = Evictor::Single;
         config.sync.journal_every = Duration::from_millis(100);
         limited(config.with_capacity(20 * LEN as u64))
     });
     // Whose chunks it lists it learns from the other's journal.
-    evictor.suite.eventually("room below the quota", || used_by(&evictor, "a") == 4 * LEN as u64);
+    evictor.suite.eventually("space below the quota", || used_by(&evictor, "a") == 4 * LEN as u64);
     assert_eq!(evictor.in_bucket(), 4 * LEN as u64);
 }
 
 #[test]
 fn a_set_that_is_not_whole_is_not_there() {
-    let world = room_for(20, |config| config);
+    let world = full_tier(20, |config| config);
     let keys: Vec<Key> = (0..3).map(|n| world.suite.key(n)).collect();
     let ops = keys.iter().map(|key| world.suite.save_op(key, LEN)).collect();
     let done = world.tier.save(&world.suite.ctx().with_atomic(), ops).wait();
@@ -267,7 +267,7 @@ fn a_set_that_is_not_whole_is_not_there() {
 #[test]
 fn one_of_a_set_is_a_miss_for_lookups_while_the_set_is_being_saved() {
     let stall = Duration::from_secs(3);
-    let world = room_for(20, |mut config| {
+    let world = full_tier(20, |mut config| {
         config.client.stall_max = 10 * stall;
         config
     });
@@ -298,7 +298,7 @@ fn one_of_a_set_is_a_miss_for_lookups_while_the_set_is_being_saved() {
 
 #[test]
 fn requests_are_counted_as_they_are_charged() {
-    let world = room_for(20, |config| config);
+    let world = full_tier(20, |config| config);
     let names =
         ["requests_put", "requests_list", "requests_get", "requests_head", "requests_delete"];
     let counts = || names.map(|name| world.count(name));

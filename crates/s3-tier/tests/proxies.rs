@@ -29,7 +29,7 @@ fn all(world: &World) -> Vec<Key> {
 }
 
 #[test]
-fn a_login_page_in_place_of_an_answer_is_a_network_error_and_condemns_nothing() {
+fn a_login_page_in_place_of_an_answer_is_a_network_error_and_marks_nothing_corrupt() {
     let world = asking(|config| config);
     let keys = all(&world);
     world.suite.store(&keys, LEN);
@@ -71,7 +71,7 @@ fn what_has_another_length_than_is_listed_and_no_facts_is_an_error_until_a_listi
     let (key, name) = (world.suite.key(1), world.name(&world.suite.key(1)));
     world.save(&key, LEN);
     let good = world.server.object(&name).unwrap().to_vec();
-    let facts = world.runtime.block_on(world.stranger.head(&name)).unwrap().unwrap();
+    let facts = world.runtime.block_on(world.outside.head(&name)).unwrap().unwrap();
     // A page with a version and a date, as a web server sends its files.
     world.write(&name, b"<html>please log in</html>", None);
     assert_eq!(world.try_load(&key, LEN).result.unwrap_err().kind(), ErrorKind::Io);
@@ -82,14 +82,14 @@ fn what_has_another_length_than_is_listed_and_no_facts_is_an_error_until_a_listi
     world.write(&name, &good, facts.meta("kvtier"));
     assert!(world.lookup(&key).is_hit());
     assert_eq!(world.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
-    // Somebody else did replace it: the listing says so, and it is what it is.
+    // Another program did replace it: the listing shows it.
     let listing = asking(quick);
     listing.save(&key, LEN);
     listing.write(&name, &[7; 5000], None);
     listing.suite.eventually("listed", || listing.used() == 5000);
     assert_eq!(listing.load(&key, LEN), Loaded::Miss(MissReason::Corrupt));
     assert_eq!(listing.lookup(&key), Presence::Miss);
-    // Of a suspect too a listing tells the length.
+    // A listing has the length of a suspect too.
     listing.write(&name, &[7; 6000], None);
     listing.suite.eventually("listed again", || listing.used() == 6000);
 }

@@ -62,7 +62,7 @@ fn make() -> Fixture {
         NEXT.fetch_add(1, Ordering::Relaxed)
     ));
     let of = |config: Config| {
-        // Where nodes cannot agree on who evicts, one is told to.
+        // Where nodes cannot agree on who evicts, one is configured to.
         let alone = !matches!(
             config.endpoint.provider().conditional(),
             Conditional::Honoured | Conditional::Unknown

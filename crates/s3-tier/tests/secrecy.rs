@@ -84,8 +84,8 @@ fn no_object_no_header_and_no_error_has_a_salt() {
     });
     server.script(Rule::next(Fault::Error(403, "AccessDenied")).times(50));
     let failed = world.try_load(&salted(SALT, 2), LEN);
-    let told = format!("{:?} {:?}", failed.result, world.status());
-    assert!(!told.contains("secret"), "{told}");
+    let text = format!("{:?} {:?}", failed.result, world.status());
+    assert!(!text.contains("secret"), "{text}");
     assert_eq!(traces(&server, SALT), [""; 0]);
     assert_eq!(used_by(&world, SALT), 4 * LEN as u64);
 }
@@ -103,10 +103,10 @@ fn salts_whose_digests_collide_in_32_bits_have_a_quota_each() {
         config.with_quotas(quotas())
     });
     (0..8).for_each(|n| assert_eq!(other.save(&salted(pair[0], n), LEN), Saved::Stored));
-    other.suite.eventually("it was told", || other.count("journaled") >= 8);
+    other.suite.eventually("it was written", || other.count("journaled") >= 8);
     let world = node(&server, |config| config.with_quotas(quotas()));
     for n in 0..30 {
-        world.suite.eventually("room", || world.save(&salted(pair[1], n), LEN) == Saved::Stored);
+        world.suite.eventually("space", || world.save(&salted(pair[1], n), LEN) == Saved::Stored);
     }
     let there = |salt: &str| {
         (0..30).filter(|n| server.object(&world.name(&salted(salt, *n))).is_some()).count()

@@ -18,7 +18,7 @@ const NODES: u64 = 4;
 #[test]
 fn nodes_that_start_on_an_empty_bucket_fill_it_once() {
     let server = plain_server();
-    // An interval as long as the whole test: without shares nobody hears of anybody before each has
+    // An interval as long as the whole test: without shares no node learns of others before each has
     // filled the bucket.
     let worlds: Vec<World> = (0..NODES)
         .map(|_| {

@@ -12,15 +12,15 @@ use kvtier_testkit::s3::{Fault, Rule};
 use support::tier::{World, timed};
 
 const LEN: usize = 10_000;
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(600);
-/// What does not wait for room takes no longer.
+const SPACE_WAIT_MAX: Duration = Duration::from_secs(600);
+/// What does not wait for space takes no longer.
 const AT_ONCE: Duration = Duration::from_secs(300);
 
 /// A tier for a hundred chunks.
 fn small() -> World {
     World::with(|mut config| {
         // Nothing is shed because this machine is slow.
-        config.space_wait_max = ROOM_WAIT_MAX;
+        config.space_wait_max = SPACE_WAIT_MAX;
         config.with_capacity(100 * LEN as u64)
     })
 }
@@ -280,7 +280,7 @@ fn too_many_bytes_in_flight_are_throttled_and_waited_for() {
 #[test]
 fn a_remove_takes_victims_over_that_wait_to_be_deleted() {
     let world = World::with(|mut config| {
-        (config.high_mark, config.batch_max, config.space_wait_max) = (1.0, 0.001, ROOM_WAIT_MAX);
+        (config.high_mark, config.batch_max, config.space_wait_max) = (1.0, 0.001, SPACE_WAIT_MAX);
         config.with_capacity(100 * LEN as u64)
     });
     let keys: Vec<Key> = (0..100).map(|n| world.suite.key(n)).collect();
@@ -302,7 +302,7 @@ fn a_remove_takes_victims_over_that_wait_to_be_deleted() {
         scope.spawn(move || save(200, LEN));
         world.suite.eventually("a victim is being deleted", || !leaving().is_empty());
         let first = leaving();
-        // More room is wanted than that: what goes for it waits until the first is deleted.
+        // More space is needed: the next victim waits until the first is deleted.
         scope.spawn(move || save(201, 3 * LEN));
         world.suite.eventually("others wait", || leaving().iter().any(|key| !first.contains(key)));
         let key = leaving().into_iter().find(|key| !first.contains(key)).unwrap();

@@ -20,7 +20,7 @@ use support::{config_of, endpoint, server};
 #[global_allocator]
 static MEMORY: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// A part of a snapshot has so many chunks at most.
+/// The most chunks in a part of a snapshot.
 const PART: usize = 65_536;
 
 fn chunks() -> usize {
@@ -32,7 +32,7 @@ fn live_bytes() -> usize {
     stats.bytes_allocated - stats.bytes_deallocated
 }
 
-/// A snapshot of so many chunks, as an evictor leaves it: the format is public, and this is it.
+/// A snapshot of this many chunks, as an evictor leaves it: the format is public, and this is it.
 fn leave_snapshot(server: &Server, chunks: usize) {
     let at_ms = 1_700_000_000_000u64;
     let mut manifest = format!("kvtier bucket snapshot\nformat: 1\nlayout: kvtier\nat: {at_ms}\n");
@@ -47,7 +47,7 @@ fn leave_snapshot(server: &Server, chunks: usize) {
         server.put_object(&format!("kv/.kvtier/snapshot/{at_ms:016x}-{number:04x}"), part);
         manifest.push_str(&format!("part: {at_ms:016x}-{number:04x} {}\n", some.len()));
     }
-    manifest.push_str("tenant: 7 somebody\n");
+    manifest.push_str("tenant: 7 alice\n");
     let crc = BlockSums::from_bytes(manifest.as_bytes()).whole();
     server.put_object(
         "kv/.kvtier/snapshot/current",
@@ -80,7 +80,7 @@ fn a_start_takes_seconds_and_a_chunk_takes_a_hundred_bytes() {
     }
     let took = begun.elapsed();
     // What was needed to read it is given back soon. What a tier has without any chunk counts too,
-    // and the table has room to grow in.
+    // and the table has space to grow.
     let (each, fixed) = (|| (live_bytes() - before) as f64 / chunks as f64, 4 << 20);
     let fits = || each() <= 100.0 + f64::from(fixed) / chunks as f64;
     let given_back = Instant::now();
@@ -89,7 +89,7 @@ fn a_start_takes_seconds_and_a_chunk_takes_a_hundred_bytes() {
     }
     writeln!(std::io::stderr(), "{chunks} chunks after {took:?}, {:.1} bytes each", each())
         .unwrap();
-    // Of a listing nothing is heard for minutes.
+    // No listing ends for minutes.
     assert!(took < Duration::from_secs(120), "{took:?}");
     assert!(fits(), "{} bytes a chunk", each());
     let usage = tier.usage();

@@ -1,5 +1,5 @@
-//! The truth of the bucket: what is in it whoever wrote it, in which order it was used, after a
-//! restart and beside other nodes.
+//! Synchronisation with the bucket: its content whichever program wrote it, and the order of use,
+//! after a restart and beside other nodes.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -72,7 +72,7 @@ fn objects_that_are_no_chunks_are_left_alone_and_not_counted() {
     for odd in
         ["kv/notes.txt", "kv/00/zz", "kv/.kvtier/lease/junk", "other/00/file", "kv/ab/.kvtier/x"]
     {
-        assert!(server.object(odd).is_some(), "{odd} is somebody else's");
+        assert!(server.object(odd).is_some(), "{odd} is foreign");
     }
 }
 
@@ -255,14 +255,14 @@ fn a_second_node_follows_and_both_know_what_the_other_does() {
     });
     second.suite.eventually("the second follows", || says(&second, "another node evicts"));
     for n in 0..100 {
-        // A node that does not evict is not stopped by what it has not heard yet, as long as there
-        // is room.
-        within(Duration::from_secs(180), "a save finds room", || {
+        // A node that does not evict is not stopped by journals that it has not read yet, as long as there
+        // is space.
+        within(Duration::from_secs(180), "a save finds space", || {
             second.save(&second.suite.key(n), LEN) == Saved::Stored
         });
     }
     within(Duration::from_secs(180), "the cap holds", || first.in_bucket() <= 49 * LEN as u64);
-    within(Duration::from_secs(180), "the second knows what was evicted", || {
+    within(Duration::from_secs(180), "the second learns what was evicted", || {
         second.used() == second.in_bucket()
     });
     assert!(first.count("evicted") > 40 && second.count("evicted") == 0);
@@ -270,7 +270,7 @@ fn a_second_node_follows_and_both_know_what_the_other_does() {
 
 /// Saves what the evictor keeps at least on a node that follows another, and then chunks of a tenth
 /// of what there may be.
-fn large_chunks_find_room(key: impl Fn(u64) -> Key, change: impl Fn(TierConfig) -> TierConfig) {
+fn large_chunks_find_space(key: impl Fn(u64) -> Key, change: impl Fn(TierConfig) -> TierConfig) {
     let (server, all) = (plain_server(), 100 * LEN as u64);
     let first = World::over(Arc::clone(&server), |config| change(quick(config)));
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
@@ -278,33 +278,33 @@ fn large_chunks_find_room(key: impl Fn(u64) -> Key, change: impl Fn(TierConfig) 
     second.suite.eventually("the second follows", || says(&second, "another node evicts"));
     (0..98).for_each(|n| assert_eq!(second.save(&key(n), LEN), Saved::Stored));
     for n in 100..103 {
-        within(Duration::from_secs(180), "a large chunk finds room", || {
+        within(Duration::from_secs(180), "a large chunk finds space", || {
             second.save(&key(n), 10 * LEN) != Saved::Shed(ShedReason::Full)
         });
         assert!(second.used() <= all + 10 * LEN as u64, "one at a time");
     }
-    within(Duration::from_secs(180), "the first makes room", || {
+    within(Duration::from_secs(180), "the first frees space", || {
         first.in_bucket() <= all - all / 50
     });
 }
 
 #[test]
-fn a_chunk_of_a_tenth_of_the_cap_finds_room_on_a_node_that_follows() {
+fn a_chunk_of_a_tenth_of_the_cap_finds_space_on_a_node_that_follows() {
     let suite = |n| Fixture::key_in(Namespace::new("suite", Default::default()), n);
-    large_chunks_find_room(suite, |config| config.with_capacity(100 * LEN as u64));
+    large_chunks_find_space(suite, |config| config.with_capacity(100 * LEN as u64));
 }
 
 #[test]
-fn a_chunk_of_a_tenth_of_its_tenants_quota_finds_room_on_a_node_that_follows() {
+fn a_chunk_of_a_tenth_of_its_tenants_quota_finds_space_on_a_node_that_follows() {
     let of_a = |n| Fixture::key_in(Namespace::new("a", Default::default()), n);
-    large_chunks_find_room(of_a, |config| {
+    large_chunks_find_space(of_a, |config| {
         config.with_quotas(Quotas::new().with("a", 100 * LEN as u64))
     });
 }
 
-/// A node that evicts, and one that follows it and hears of it by its journals alone, of which it
+/// A node that evicts, and one that follows it by its journals alone, of which it
 /// reads what is new every so often.
-fn leader_and_follower(server: &Arc<Server>, hears_every: Duration) -> (World, World) {
+fn leader_and_follower(server: &Arc<Server>, journal_every: Duration) -> (World, World) {
     let first = World::over(Arc::clone(server), |config| {
         let mut config = quick(config);
         // What is in a snapshot is deleted soon, and the second may be late.
@@ -315,7 +315,7 @@ fn leader_and_follower(server: &Arc<Server>, hears_every: Duration) -> (World, W
     let second = World::over(Arc::clone(server), |config| {
         let mut config = quick(config);
         (config.sync.sweep_every, config.sync.journal_every) =
-            (Duration::from_secs(600), hears_every);
+            (Duration::from_secs(600), journal_every);
         config
     });
     second.suite.eventually("the second has listed the bucket", || second.count("sweeps") == 1);
@@ -329,7 +329,7 @@ fn who_evicts_is_asked_again_when_the_first_answer_failed() {
     server.script(denied.method("GET").containing("/lease/").times(2));
     let (first, second) = leader_and_follower(&server, Duration::from_millis(200));
     assert_eq!(first.save(&first.suite.key(1), LEN), Saved::Stored);
-    within(Duration::from_secs(180), "the second hears of a save", || second.used() == LEN as u64);
+    within(Duration::from_secs(180), "the second learns of a save", || second.used() == LEN as u64);
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn journals_that_were_read_before_one_that_cannot_be_are_not_lost() {
         assert_eq!(first.save(&first.suite.key(n), LEN), Saved::Stored);
         std::thread::sleep(Duration::from_millis(300));
     }
-    within(Duration::from_secs(180), "the second hears of the first of them", || {
+    within(Duration::from_secs(180), "the second learns of the first of them", || {
         second.used() >= 2 * LEN as u64
     });
 }
@@ -359,7 +359,7 @@ fn listener(server: &Arc<Server>, every: Duration) -> World {
 }
 
 #[test]
-fn a_node_that_never_evicts_hears_of_what_others_do() {
+fn a_node_that_never_evicts_learns_what_others_do() {
     let server = plain_server();
     let node = |evictor| {
         World::over(Arc::clone(&server), |config| {
@@ -371,9 +371,9 @@ fn a_node_that_never_evicts_hears_of_what_others_do() {
     let (first, second) = (node(Evictor::Single), node(Evictor::Never));
     let keys: Vec<Key> = (0..5).map(|n| first.suite.key(n)).collect();
     keys.iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
-    within(Duration::from_secs(180), "it hears of saves", || second.used() == 5 * LEN as u64);
+    within(Duration::from_secs(180), "it learns of saves", || second.used() == 5 * LEN as u64);
     assert_eq!(first.suite.remove(&Arc::from(keys[..2].to_vec())).removed, 2);
-    within(Duration::from_secs(180), "it hears of deletes", || second.used() == 3 * LEN as u64);
+    within(Duration::from_secs(180), "it learns of deletes", || second.used() == 3 * LEN as u64);
 }
 
 #[test]
@@ -385,14 +385,14 @@ fn what_one_node_deleted_and_another_saved_again_at_once_is_counted_by_both() {
     second.suite.eventually("the second follows", || says(&second, "another node evicts"));
     let key = second.suite.key(1);
     assert_eq!(second.save(&key, LEN), Saved::Stored);
-    within(Duration::from_secs(180), "the first hears of it", || first.used() == LEN as u64);
-    let heard = || (first.count("merged"), second.count("merged"));
-    let before = heard();
+    within(Duration::from_secs(180), "the first learns of it", || first.used() == LEN as u64);
+    let merged = || (first.count("merged"), second.count("merged"));
+    let before = merged();
     assert_eq!(first.suite.remove(&Arc::from([key.clone()])).removed, 1);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(second.save(&key, LEN), Saved::Stored);
-    within(Duration::from_secs(180), "each hears of the other", || {
-        heard().0 > before.0 && heard().1 > before.1
+    within(Duration::from_secs(180), "each learns of the other", || {
+        merged().0 > before.0 && merged().1 > before.1
     });
     within(Duration::from_secs(180), "both count it", || {
         [first.used(), second.used()] == [LEN as u64; 2]
@@ -408,7 +408,7 @@ fn what_a_journal_leaves_open_is_asked_of_the_bucket() {
     let keys: Vec<Key> = (0..3).map(|n| world.suite.key(n)).collect();
     keys.iter().for_each(|key| assert_eq!(world.save(key, LEN), Saved::Stored));
     world.delete(&world.name(&keys[0]));
-    // A build that tells all of an interval under one time says that two of them went, perhaps
+    // A build that writes all of an interval with one time reports that two of them went, perhaps
     // before they were saved.
     let now_ms =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis()
@@ -442,7 +442,7 @@ fn one_odd_answer_to_a_claim_is_not_the_last_word() {
 }
 
 #[test]
-fn whose_the_chunks_are_is_known_to_nodes_that_only_heard_of_them_and_after_a_kill() {
+fn tenants_of_chunks_reach_nodes_that_only_read_journals_and_survive_a_kill() {
     let server = plain_server();
     let node = |evictor| {
         World::over(Arc::clone(&server), |config| {
@@ -462,22 +462,22 @@ fn whose_the_chunks_are_is_known_to_nodes_that_only_heard_of_them_and_after_a_ki
     }
     // Those two are still open.
     let after = node(Evictor::Never);
-    for heard in [&evictor, &after] {
+    for reader in [&evictor, &after] {
         let sums = || {
-            let mut sums: Vec<u64> = tenants(heard).into_iter().map(|(_, bytes)| bytes).collect();
+            let mut sums: Vec<u64> = tenants(reader).into_iter().map(|(_, bytes)| bytes).collect();
             sums.sort_unstable();
             sums
         };
-        heard
+        reader
             .suite
-            .eventually("two tenants are told apart", || sums() == [LEN as u64, 2 * LEN as u64]);
-        assert!(tenants(heard).iter().all(|(name, _)| name.starts_with('~')), "and have no names");
-        // A node that meets a tenant knows what it has in all.
-        heard.suite.eventually("each is who it is to the writer", || {
+            .eventually("two tenants are distinguished", || sums() == [LEN as u64, 2 * LEN as u64]);
+        assert!(tenants(reader).iter().all(|(name, _)| name.starts_with('~')), "and have no names");
+        // A node with a chunk of a tenant has its whole usage.
+        reader.suite.eventually("the tenants are those of the writer", || {
             for (tenant, n) in [("alice", 1), ("bob & co\n", 2)] {
-                heard.lookup(&key(tenant, n));
+                reader.lookup(&key(tenant, n));
             }
-            tenants(heard) == wanted
+            tenants(reader) == wanted
         });
     }
     assert_eq!(tenants(&writer), wanted);
@@ -485,7 +485,7 @@ fn whose_the_chunks_are_is_known_to_nodes_that_only_heard_of_them_and_after_a_ki
 }
 
 #[test]
-fn where_conditions_are_not_honoured_nobody_evicts_unless_one_is_told_to() {
+fn where_conditions_are_not_honoured_no_node_evicts_unless_configured_to() {
     let full = |world: &World| {
         for n in 0..40 {
             world.save(&world.suite.key(n), LEN);
@@ -539,7 +539,7 @@ fn what_makes_the_cap_a_fiction_is_said() {
     world.suite.eventually("versions", || says(&world, "versioning is on"));
     assert!(says(&world, "object lock is on"));
     let world = World::on(|setup| setup.hides_settings = true, |config| config);
-    world.suite.eventually("a store that does not tell", || {
+    world.suite.eventually("a store without an answer", || {
         says(&world, "the store does not tell whether it keeps")
     });
     assert_eq!(world.save(&world.suite.key(1), LEN), Saved::Stored);
@@ -553,7 +553,7 @@ fn suspects_and_names_that_others_deleted_are_not_kept() {
     let name = world.name(&keys[0]);
     world.spoil(&name, |bytes| bytes[1] ^= 1);
     assert!(matches!(world.load(&keys[0], LEN), Loaded::Miss(_)));
-    assert_eq!(world.used(), 3 * LEN as u64, "a suspect counts as long as it lies there");
+    assert_eq!(world.used(), 3 * LEN as u64, "a suspect counts while it is stored");
     let sweeps = world.count("sweeps");
     world.suite.eventually("two more listings", || world.count("sweeps") >= sweeps + 2);
     assert_eq!(world.used(), 3 * LEN as u64, "and it is listed");
@@ -562,7 +562,7 @@ fn suspects_and_names_that_others_deleted_are_not_kept() {
 }
 
 #[test]
-fn what_a_neighbour_saved_is_asked_for_before_it_counts_as_seen() {
+fn what_a_peer_saved_is_asked_for_before_it_counts_as_seen() {
     let server = plain_server();
     let slow = |mut config: TierConfig| {
         config.sync.journal_every = Duration::from_millis(200);
@@ -579,5 +579,5 @@ fn what_a_neighbour_saved_is_asked_for_before_it_counts_as_seen() {
     assert_eq!(other.save(&key, LEN), Saved::Stored);
     within(Duration::from_secs(180), "its journal is merged", || world.tier.usage().chunks == 1);
     server.remove_object(&other.name(&key));
-    assert_eq!(world.lookup(&key), Presence::Miss, "heard of, never seen");
+    assert_eq!(world.lookup(&key), Presence::Miss, "reported, never seen");
 }

@@ -1,5 +1,5 @@
-//! Who takes over the eviction of a bucket: what it knows of what other nodes used, and what it
-//! leaves alone.
+//! A node that takes over the eviction of a bucket: it has the uses of other nodes, and restores
+//! nothing that was evicted.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -15,7 +15,7 @@ use support::tier::{World, close, plain_server, quick, says, tenants, within};
 
 const LEN: usize = 10_000;
 
-/// A node of several on one bucket for so many chunks, which learns from journals and snapshots
+/// A node of several on one bucket of this many chunks, which learns from journals and snapshots
 /// alone.
 fn node_of_three(server: &Arc<Server>, evictor: Evictor, term: Duration) -> World {
     World::over(Arc::clone(server), |config| {
@@ -46,13 +46,13 @@ fn all_is_in_the_snapshot(evictor: &World, key: &Key) {
 }
 
 fn save_in_time(world: &World, n: u64) {
-    within(Duration::from_secs(180), "a save finds room", || {
+    within(Duration::from_secs(180), "a save finds space", || {
         world.save(&world.suite.key(n), LEN) == Saved::Stored
     });
 }
 
 #[test]
-fn who_takes_over_knows_what_third_nodes_used() {
+fn a_new_evictor_has_the_uses_of_third_nodes() {
     let (server, term) = (plain_server(), Duration::from_secs(4));
     let first = node_of_three(&server, Evictor::Lease, term);
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
@@ -78,7 +78,7 @@ fn who_takes_over_knows_what_third_nodes_used() {
 }
 
 #[test]
-fn who_takes_over_knows_whose_the_chunks_of_third_nodes_are() {
+fn a_new_evictor_has_the_tenants_of_chunks_of_third_nodes() {
     let server = plain_server();
     let node = |evictor| node_of_three(&server, evictor, Duration::from_secs(5));
     let key = |n| Fixture::key_in(Namespace::new("alice", Default::default()), n);
@@ -88,7 +88,7 @@ fn who_takes_over_knows_whose_the_chunks_of_third_nodes_are() {
     (0..5).for_each(|n| assert_eq!(third.save(&key(n), LEN), Saved::Stored));
     third.suite.eventually("the third wrote its journal", || third.count("journaled") >= 5);
     all_is_in_the_snapshot(&first, &key(0));
-    // It learns of the chunks by its first listing, which tells neither whose they are nor where in
+    // It learns of the chunks by its first listing, which shows neither their tenants nor where in
     // a chain; the snapshot that it starts with is hidden from it.
     server.script(
         Rule::next(Fault::Error(404, "NoSuchKey"))
@@ -100,7 +100,7 @@ fn who_takes_over_knows_whose_the_chunks_of_third_nodes_are() {
     second.suite.eventually("the second has listed the bucket", || second.tier.usage().chunks == 5);
     assert_eq!(tenants(&second), []);
     close(first);
-    within(Duration::from_secs(180), "the second knows whose they are", || {
+    within(Duration::from_secs(180), "the second has the tenants", || {
         let known = tenants(&second);
         says(&second, "this node evicts")
             && matches!(&known[..], [(_, bytes)] if *bytes == 5 * LEN as u64)
@@ -108,7 +108,7 @@ fn who_takes_over_knows_whose_the_chunks_of_third_nodes_are() {
 }
 
 #[test]
-fn a_journal_that_can_never_be_read_keeps_nobody_from_listing_and_snapshots() {
+fn a_journal_that_can_never_be_read_stops_no_listing_and_no_snapshot() {
     let server = plain_server();
     let writer = node_of_three(&server, Evictor::Never, Duration::from_secs(5));
     (0..3).for_each(|n| assert_eq!(writer.save(&writer.suite.key(n), LEN), Saved::Stored));
@@ -169,11 +169,11 @@ fn a_take_over_brings_back_nothing_that_went_and_counts_all_that_came() {
         "of the third it may have read"
     );
     close(first);
-    // While nobody evicts.
+    // While no node evicts.
     assert_eq!(second.suite.remove(&Arc::from([keys[3].clone()])).removed, 1);
     assert_eq!(second.save(&keys[30], LEN), Saved::Stored);
     within(Duration::from_secs(180), "the second evicts", || says(&second, "this node evicts"));
-    within(Duration::from_secs(180), "it knows all, and no more", || {
+    within(Duration::from_secs(180), "it has all, and no more", || {
         second.used() == 30 * LEN as u64
     });
     assert_eq!(second.in_bucket(), 30 * LEN as u64);
@@ -192,10 +192,10 @@ fn two_evictors_at_once_delete_at_most_one_batch_too_many() {
     };
     let (first, second) = (node(Evictor::Single), node(Evictor::Single));
     let batch = 30;
-    // Both know of a full bucket; then somebody else writes a batch too many at once, and both see
+    // Both know of a full bucket; then another program writes a batch too many at once, and both see
     // it.
     (0..95).for_each(|n| assert_eq!(first.save(&first.suite.key(n), LEN), Saved::Stored));
-    second.suite.eventually("the second knows", || second.used() == 95 * LEN as u64);
+    second.suite.eventually("the second has read it", || second.used() == 95 * LEN as u64);
     for n in 0..batch + 3 {
         first.write(&first.name(&first.suite.key(1000 + n)), &[1; LEN], None);
     }
@@ -207,7 +207,7 @@ fn two_evictors_at_once_delete_at_most_one_batch_too_many() {
 }
 
 #[test]
-fn a_save_that_waits_for_room_wakes_when_another_node_made_some() {
+fn a_save_that_waits_for_space_wakes_when_another_node_frees_some() {
     let (server, term) = (plain_server(), Duration::from_secs(30));
     let first = node_of_three(&server, Evictor::Lease, term);
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
@@ -221,8 +221,8 @@ fn a_save_that_waits_for_room_wakes_when_another_node_made_some() {
     second.suite.eventually("the second follows", || says(&second, "another node evicts"));
     let keys: Vec<Key> = (0..22).map(|n| second.suite.key(n)).collect();
     keys[..21].iter().for_each(|key| assert_eq!(second.save(key, LEN), Saved::Stored));
-    within(Duration::from_secs(180), "the first knows them", || first.used() == 21 * LEN as u64);
-    // So long after that the journal alone tells.
+    within(Duration::from_secs(180), "the first has read them", || first.used() == 21 * LEN as u64);
+    // So long after that only the journal shows it.
     std::thread::sleep(Duration::from_secs(7));
     let saved = std::thread::scope(|scope| {
         let save = scope.spawn(|| second.save(&keys[21], LEN));

@@ -124,6 +124,6 @@ mod tls {
 }
 
 #[test]
-fn what_is_heard_last_of_a_key_is_so() {
+fn the_last_event_of_a_key_matches_the_tier() {
     kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&fixture("bucket"));
 }

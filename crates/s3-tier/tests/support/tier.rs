@@ -15,11 +15,11 @@ use super::{config_of, endpoint, server};
 
 pub const PREFIX: &str = "kv";
 
-/// A server, a tier over it, and somebody else.
+/// A server, a tier over it, and another client.
 pub struct World {
     pub suite: Fixture,
     pub server: Arc<Server>,
-    pub stranger: Client,
+    pub outside: Client,
     pub runtime: Runtime,
     pub tier: Arc<S3Tier>,
 }
@@ -51,13 +51,13 @@ impl World {
         let tier = Arc::new(S3Tier::open(change(config)).unwrap());
         let mut suite = Fixture::new(kvtier_testkit::ModelTier::open(Default::default()).unwrap());
         suite.tier = Arc::clone(&tier) as Arc<_>;
-        let stranger = Client::new(config_of(endpoint(&server, "bucket")));
+        let outside = Client::new(config_of(endpoint(&server, "bucket")));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        let world = World { suite, server, stranger, runtime, tier };
+        let world = World { suite, server, outside, runtime, tier };
         let begun = Instant::now();
         while world.status().reasons.iter().any(|reason| reason.contains("listed")) {
             assert!(
@@ -83,7 +83,9 @@ impl World {
     }
 
     pub fn count(&self, name: &str) -> u64 {
-        self.status().counter(name)
+        let status = self.status();
+        assert!(status.counters.iter().any(|(known, _)| *known == name), "no counter {name}");
+        status.counter(name)
     }
 
     /// Bytes of all chunks in the bucket.
@@ -94,7 +96,7 @@ impl World {
     /// All objects under the prefix.
     pub fn objects(&self) -> Vec<(String, u64)> {
         let what = kvtier_s3::List::under(format!("{PREFIX}/"));
-        let page = self.runtime.block_on(self.stranger.list(&what, None)).unwrap();
+        let page = self.runtime.block_on(self.outside.list(&what, None)).unwrap();
         page.entries
             .into_iter()
             .filter(|e| !e.key.contains("/.kvtier/"))
@@ -108,25 +110,25 @@ impl World {
         format!("{PREFIX}/{}/{hex}", &hex[..2])
     }
 
-    /// Somebody changes the object; its metadata stays.
+    /// Another program changes the object; its metadata stays.
     pub fn spoil(&self, name: &str, spoil: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = self.server.object(name).unwrap().to_vec();
         spoil(&mut bytes);
-        let facts = self.runtime.block_on(self.stranger.head(name)).unwrap().unwrap();
+        let facts = self.runtime.block_on(self.outside.head(name)).unwrap().unwrap();
         self.write(name, &bytes, facts.meta("kvtier"));
     }
 
-    /// Somebody writes an object.
+    /// Another program writes an object.
     pub fn write(&self, name: &str, bytes: &[u8], facts: Option<&str>) {
         let mut lease = self.suite.lease(bytes.len());
         lease.write_at(0, bytes).unwrap();
         let put = facts.iter().fold(Put::default(), |put, facts| put.meta("kvtier", *facts));
-        self.runtime.block_on(self.stranger.put(name, &lease.freeze(), &put)).unwrap();
+        self.runtime.block_on(self.outside.put(name, &lease.freeze(), &put)).unwrap();
     }
 
-    /// Somebody deletes an object.
+    /// Another program deletes an object.
     pub fn delete(&self, name: &str) {
-        self.runtime.block_on(self.stranger.delete(name)).unwrap();
+        self.runtime.block_on(self.outside.delete(name)).unwrap();
     }
 
     /// What was asked of the server while `work` ran, but for what the tier does in the background.
