@@ -540,7 +540,7 @@ fn what_makes_the_cap_a_fiction_is_said() {
     assert!(says(&world, "object lock is on"));
     let world = World::on(|setup| setup.hides_settings = true, |config| config);
     world.suite.eventually("a store without an answer", || {
-        says(&world, "the store does not tell whether it keeps")
+        says(&world, "the store does not report whether it keeps")
     });
     assert_eq!(world.save(&world.suite.key(1), LEN), Saved::Stored);
 }
