@@ -190,7 +190,8 @@ mod tests {
 
     #[test]
     fn bytes_are_proven_or_the_damage_is_named() {
-        let (key, bytes) = (Digest::derive("chunk", b"1"), vec![7; 5000]);
+        let key = Digest::derive("chunk", b"1");
+        let bytes = vec![7; 5000];
         let name = format!("{}/{}", &key.to_hex()[..2], key.to_hex());
         let text = |key| {
             STANDARD.encode(

@@ -36,7 +36,8 @@ impl S3Tier {
             let what = "layout kvtier stores digests of keys and no keys; list keys of layout lmcache-mp or lmcache";
             return Ticket::ready(Err(Error::new(ErrorKind::Unsupported, what).with_op("list")));
         }
-        let (shared, deadline) = (self.shared.clone(), ctx.deadline);
+        let shared = self.shared.clone();
+        let deadline = ctx.deadline;
         let work = async move {
             let page = shared
                 .client

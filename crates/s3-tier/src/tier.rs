@@ -95,7 +95,8 @@ impl S3Tier {
     /// `Invalid` if it does not exist: until it does, saves and loads fail, and the status reports
     /// it. Other errors are those of the request.
     pub fn check(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
-        let (shared, deadline) = (Arc::clone(&self.shared), ctx.deadline.into());
+        let shared = Arc::clone(&self.shared);
+        let deadline = ctx.deadline.into();
         let work = async move { shared.check(deadline).await };
         self.ask(("check", ctx), work, |answer, checked| {
             answer.complete(checked);
@@ -235,7 +236,8 @@ impl Tier for S3Tier {
         let ticket = match lookup::from_memory(&self.shared, &keys, (mode, hold)) {
             Some(answer) => Ticket::ready(answer),
             None => {
-                let (shared, work) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
+                let shared = Arc::clone(&self.shared);
+                let work = Arc::clone(&self.shared);
                 let work = lookup::lookup(work, keys, (mode, hold), ctx.deadline.into());
                 self.ask(("lookup", ctx), work, move |answer, found| {
                     let hold = found.as_ref().ok().and_then(|found| found.hold);
@@ -280,7 +282,8 @@ impl Tier for S3Tier {
             return ticket;
         };
         let pending = self.shared.add_pending(ctx.chain, &ops);
-        let (orders, begun) = (AdmissionOrder::for_batch(ops.len()), Instant::now());
+        let orders = AdmissionOrder::for_batch(ops.len());
+        let begun = Instant::now();
         for (((op, slot), pending), order) in ops.into_iter().zip(slots).zip(pending).zip(orders) {
             let refusal = save::refusal(&op, self.bounce_bytes);
             if let Some((op, slot)) =
@@ -331,7 +334,8 @@ impl Tier for S3Tier {
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {
-        let (drained, shared) = (self.shared.gate.close(), Arc::clone(&self.shared));
+        let drained = self.shared.gate.close();
+        let shared = Arc::clone(&self.shared);
         let (answer, ticket) = kvtier_core::ticket();
         self.spawn(async move {
             let result = drained.await;

@@ -75,10 +75,12 @@ fn whether_puts_can_be_conditional_is_asked_until_it_is_known_and_one_refusal_do
         config.if_absent = true;
         config
     });
-    let (next, conditional) = (Cell::new(0), || world.count("conditional_puts"));
+    let next = Cell::new(0);
+    let conditional = || world.count("conditional_puts");
     let save = |refused: bool| {
         next.set(next.get() + 1);
-        let (key, before) = (world.suite.key(next.get()), conditional());
+        let key = world.suite.key(next.get());
+        let before = conditional();
         if refused {
             let name: &'static str = world.name(&key).leak();
             server.script(

@@ -79,7 +79,8 @@ fn a_chunk_costs_one_request_a_few_allocations_and_no_copy() {
     world.save(2, LARGE);
     let requests = || world.tier.client().counts().requests;
     let loads = |n, len| {
-        let (mut into, mut cost) = (Some(vec![world.suite.lease(len)]), u64::MAX);
+        let mut into = Some(vec![world.suite.lease(len)]);
+        let mut cost = u64::MAX;
         let allocated = fewest(|| {
             let before = requests();
             into = Some(world.load(n, into.take().unwrap()));
@@ -90,7 +91,8 @@ fn a_chunk_costs_one_request_a_few_allocations_and_no_copy() {
         allocated
     };
     loads(1, SMALL);
-    let (small, large) = (loads(1, SMALL), loads(2, LARGE));
+    let small = loads(1, SMALL);
+    let large = loads(2, LARGE);
     let mut next = 100;
     let mut saves = |len| {
         let view = world.suite.view(&world.suite.key(0), 0, len);
@@ -103,7 +105,8 @@ fn a_chunk_costs_one_request_a_few_allocations_and_no_copy() {
             ));
         })
     };
-    let (save_small, save_large) = (saves(SMALL), saves(LARGE));
+    let save_small = saves(SMALL);
+    let save_large = saves(LARGE);
     let text = format!(
         "(allocations, bytes): loads {small:?} and {large:?}, saves {save_small:?} and {save_large:?}\n"
     );

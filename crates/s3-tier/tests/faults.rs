@@ -100,7 +100,8 @@ fn is_right(done: &Done<Load, Loaded>, script: &Script) -> bool {
 
 /// Whatever a tier is asked for, while nothing is right.
 fn run_script(world: &World, script: &Script) -> u64 {
-    let (begun, mut next) = (Instant::now(), 100);
+    let begun = Instant::now();
+    let mut next = 100;
     let key = |n| world.suite.key(n);
     while begun.elapsed() < SCRIPT_TIME {
         if matches!(script, Script::Disconnects) {

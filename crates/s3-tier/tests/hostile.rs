@@ -137,7 +137,8 @@ fn a_corrupt_object_that_another_node_writes_anew_is_a_hit_again() {
         config.fresh_hit_max = Duration::ZERO;
         config
     });
-    let (key, name) = (world.suite.key(1), world.name(&world.suite.key(1)));
+    let key = world.suite.key(1);
+    let name = world.name(&world.suite.key(1));
     world.save(&key, LEN);
     let good = world.server.object(&name).unwrap().to_vec();
     world.spoil(&name, |bytes| bytes[0] ^= 1);
@@ -192,7 +193,8 @@ fn what_was_deleted_outside_our_sight_is_a_miss_and_forgotten() {
 
 #[test]
 fn what_another_node_wrote_is_found_and_counted() {
-    let (world, key) = (World::new(), World::new().suite.key(1));
+    let world = World::new();
+    let key = World::new().suite.key(1);
     let other = World::over(Arc::clone(&world.server), |config| config);
     assert_eq!(world.lookup(&key), Presence::Miss);
     other.save(&key, LEN);
@@ -266,7 +268,8 @@ fn a_lookup_that_waits_for_anothers_answer_ends_by_its_own_deadline() {
         config.ops_max = 2;
         config
     });
-    let (long, name) = (Ctx::within(Duration::from_secs(3000)), world.name(&world.suite.key(1)));
+    let long = Ctx::within(Duration::from_secs(3000));
+    let name = world.name(&world.suite.key(1));
     world.server.script(
         Rule::next(Fault::Stall(Duration::from_secs(3600))).method("HEAD").containing(name.leak()),
     );

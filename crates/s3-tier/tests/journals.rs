@@ -49,7 +49,8 @@ fn denied(name: &'static str) -> Rule {
 #[test]
 fn a_journal_that_is_read_late_brings_back_nothing_that_its_node_removed_since() {
     let world = listener();
-    let (gone, there) = (world.suite.key(1), world.suite.key(2));
+    let gone = world.suite.key(1);
+    let there = world.suite.key(2);
     world.server.script(denied(FIRST));
     write(&world.server, FIRST, Duration::ZERO, &[saved(&gone)]);
     write(&world.server, SECOND, Duration::ZERO, &[Record::Remove(*gone.digest()), saved(&there)]);
@@ -78,7 +79,9 @@ fn a_journal_that_is_read_late_removes_nothing_that_was_saved_since() {
 #[test]
 fn what_only_a_late_journal_reports_is_asked_of_the_bucket() {
     let world = listener();
-    let (absent, present, other) = (world.suite.key(1), world.suite.key(2), world.suite.key(3));
+    let absent = world.suite.key(1);
+    let present = world.suite.key(2);
+    let other = world.suite.key(3);
     world.server.script(denied(FIRST));
     write(&world.server, FIRST, Duration::ZERO, &[saved(&absent), saved(&present)]);
     write(&world.server, SECOND, Duration::ZERO, &[saved(&other)]);
@@ -115,7 +118,8 @@ fn a_journal_that_stays_damaged_is_said_and_holds_up_nothing() {
 #[test]
 fn a_save_from_before_a_listing_that_does_not_show_it_is_not_counted() {
     let world = listener();
-    let (old, new) = (world.suite.key(1), world.suite.key(2));
+    let old = world.suite.key(1);
+    let new = world.suite.key(2);
     write(&world.server, FIRST, Duration::from_secs(60), &[saved(&old)]);
     write(&world.server, SECOND, Duration::ZERO, &[saved(&new)]);
     within(LONG, "both are read", || world.count("merged") == 2);

@@ -48,7 +48,9 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 fn unquoted(path: &str) -> String {
-    let (mut out, bytes, mut at) = (Vec::new(), path.as_bytes(), 0);
+    let mut out = Vec::new();
+    let bytes = path.as_bytes();
+    let mut at = 0;
     while at < bytes.len() {
         let quoted = bytes[at] == b'%';
         out.push(if quoted {
@@ -63,7 +65,8 @@ fn unquoted(path: &str) -> String {
 
 #[test]
 fn objects_of_the_multi_process_mode_have_lmcaches_names() {
-    let (world, mut met) = (mp(), 0);
+    let world = mp();
+    let mut met = 0;
     for case in cases("object_keys") {
         let (fields, Some(ok)) = (&case["in"], case["out"].get("ok")) else { continue };
         let (Some(rank), Some(group)) =
@@ -72,8 +75,8 @@ fn objects_of_the_multi_process_mode_have_lmcaches_names() {
             continue;
         };
         let hash = ChunkHash::new(&hex(fields["chunk_hash_hex"].as_str().unwrap()));
-        let (model, salt) =
-            (fields["model_name"].as_str().unwrap(), fields["cache_salt"].as_str().unwrap());
+        let model = fields["model_name"].as_str().unwrap();
+        let salt = fields["cache_salt"].as_str().unwrap();
         let Ok(id) =
             ObjectKey::new(model, KvRank(rank), u32::try_from(group).unwrap_or(0), hash, salt)
         else {
@@ -343,10 +346,8 @@ fn a_chunk_that_was_known_by_its_older_name_is_found_by_the_newer() {
         config.with_layout(Layout::LmcacheMp).with_namespace(namespace())
     });
     let key = object_key("m", &[5; 32]);
-    let (old, new) = (
-        format!("kv/m@000000ff@{}", "05".repeat(32)),
-        format!("kv/m@000000ff@0@{}", "05".repeat(32)),
-    );
+    let old = format!("kv/m@000000ff@{}", "05".repeat(32));
+    let new = format!("kv/m@000000ff@0@{}", "05".repeat(32));
     world.save(&key, LEN);
     let bytes = world.server.object(&new).unwrap().to_vec();
     world.server.remove_object(&new);
@@ -369,16 +370,14 @@ fn a_chunk_that_was_known_by_its_older_name_is_found_by_the_newer() {
 #[test]
 fn an_object_that_is_damaged_under_one_of_two_names_is_no_error_and_spares_the_other() {
     let key = object_key("m", &[5; 32]);
-    let (old, new) = (
-        format!("kv/m@000000ff@{}", "05".repeat(32)),
-        format!("kv/m@000000ff@0@{}", "05".repeat(32)),
-    );
+    let old = format!("kv/m@000000ff@{}", "05".repeat(32));
+    let new = format!("kv/m@000000ff@0@{}", "05".repeat(32));
     for (damaged, whole) in [(&new, Some(&old)), (&old, Some(&new)), (&new, None), (&old, None)] {
         let world = mp();
         assert_eq!(world.save(&key, LEN), Saved::Stored);
         let facts = world.runtime.block_on(world.outside.head(&new)).unwrap().unwrap();
-        let (bytes, facts) =
-            (world.server.object(&new).unwrap().to_vec(), facts.meta("kvtier").map(str::to_owned));
+        let bytes = world.server.object(&new).unwrap().to_vec();
+        let facts = facts.meta("kvtier").map(str::to_owned);
         world.server.remove_object(&new);
         let mut spoilt = bytes.clone();
         spoilt[LEN / 2] ^= 1;

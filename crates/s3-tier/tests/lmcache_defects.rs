@@ -133,7 +133,8 @@ fn defect_8_models_that_differ_by_a_slash_never_share_an_object() {
     let key = |text: &str| {
         Key::new(world.suite.key(1).namespace().clone(), KeyId::from_engine_text(text).unwrap())
     };
-    let (a, b) = (key("org/m@1@0@ab@half"), key("org_m@1@0@ab@half"));
+    let a = key("org/m@1@0@ab@half");
+    let b = key("org_m@1@0@ab@half");
     assert_eq!(world.save(&a, LEN), Saved::Stored);
     assert_eq!(
         world.try_load(&b, LEN).result.unwrap_err().kind(),

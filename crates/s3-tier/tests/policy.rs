@@ -324,7 +324,8 @@ fn requests_are_counted_as_they_are_charged() {
     assert_eq!(moved(&|| assert_eq!(world.suite.remove(&keys).removed, 1)), [0, 0, 0, 0, 1]);
     let name = world.name(&key);
     assert_eq!(moved(&|| drop(world.server.object(&name))), [0; 5]);
-    let (before, key) = (world.count("retries"), world.suite.key(3));
+    let before = world.count("retries");
+    let key = world.suite.key(3);
     let name: &str = world.name(&key).leak();
     world
         .server

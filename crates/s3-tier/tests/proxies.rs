@@ -68,7 +68,8 @@ fn what_has_another_length_than_is_listed_and_no_facts_is_an_error_until_a_listi
         config.sync.sweep_every = Duration::from_secs(3600);
         config
     });
-    let (key, name) = (world.suite.key(1), world.name(&world.suite.key(1)));
+    let key = world.suite.key(1);
+    let name = world.name(&world.suite.key(1));
     world.save(&key, LEN);
     let good = world.server.object(&name).unwrap().to_vec();
     let facts = world.runtime.block_on(world.outside.head(&name)).unwrap().unwrap();

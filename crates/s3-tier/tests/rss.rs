@@ -56,13 +56,15 @@ fn memory_stays_where_it_was_over_gigabytes() {
     let tier = S3Tier::open(config).unwrap();
     let suite = Fixture::new(kvtier_testkit::ModelTier::open(Default::default()).unwrap());
     suite.eventually("the first listing", || tier.status().counter("sweeps") > 0);
-    let (mut n, mut moved) = (0, 0);
+    let mut n = 0;
+    let mut moved = 0;
     // What is needed once is there after the first rounds.
     while n < 6 * FITS {
         round(&tier, &suite, n);
         n += 1;
     }
-    let (base, mut stray) = (rss_kib(), 0);
+    let base = rss_kib();
+    let mut stray = 0;
     while moved < bytes {
         moved += round(&tier, &suite, n);
         n += 1;

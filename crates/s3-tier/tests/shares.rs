@@ -30,7 +30,8 @@ fn nodes_that_start_on_an_empty_bucket_fill_it_once() {
             })
         })
         .collect();
-    let (stop, most) = (AtomicBool::new(false), AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    let most = AtomicU64::new(0);
     let in_bucket =
         || server.keys("kv/").iter().filter(|name| !name.contains("/.kvtier/")).count() as u64;
     let kept = std::thread::scope(|scope| {
@@ -45,7 +46,8 @@ fn nodes_that_start_on_an_empty_bucket_fill_it_once() {
             .zip(0..)
             .map(|(world, node)| {
                 scope.spawn(move || {
-                    let (begun, mut kept) = (Instant::now(), 0);
+                    let begun = Instant::now();
+                    let mut kept = 0;
                     for n in 0..CAP_CHUNKS {
                         kept += u64::from(
                             world.save(&world.suite.key(node * 10_000 + n), LEN) == Saved::Stored,

@@ -79,9 +79,11 @@ fn a_node_that_never_writes_finds_what_another_saves_in_a_bucket_that_was_empty(
         for n in 100..104 {
             assert_eq!(reader.lookup(&key(layout, n)), Presence::Miss, "{layout}");
             assert_eq!(writer.save(&key(layout, n), LEN), Saved::Stored);
-            let (saved, before) = (Instant::now(), heads(&server));
+            let saved = Instant::now();
+            let before = heads(&server);
             within(PATIENCE, "the reader finds it", || reader.lookup(&key(layout, n)) == hit);
-            let (took, asked) = (saved.elapsed(), heads(&server) - before);
+            let took = saved.elapsed();
+            let asked = heads(&server) - before;
             // The miss is believed for its time and no longer, and then one question finds the
             // chunk.
             assert_eq!(asked, 1, "{layout}, capped: {capped}: found after {took:?}");
@@ -156,7 +158,8 @@ fn of_two_lookups_the_second_asks_itself_when_the_first_got_no_answer() {
     server.script(Rule::next(Fault::Error(403, "AccessDenied")).method("HEAD").times(1));
     let ctx = Ctx::within(PATIENCE);
     let lookup = || world.tier.lookup(&ctx, Arc::clone(&keys), Mode::Each, Hold::None);
-    let (first, second) = (lookup(), lookup());
+    let first = lookup();
+    let second = lookup();
     let failed = [first.wait().is_err(), second.wait().is_err()]
         .into_iter()
         .filter(|failed| *failed)

@@ -36,7 +36,8 @@ fn a_writer_at_full_speed_over_a_full_tier_never_stands_still_for_a_second() {
     world.server.script(
         Rule::next(Fault::Stall(Duration::from_millis(30))).method("POST").times(1_000_000),
     );
-    let (mut slow, mut longest) = (0, Duration::ZERO);
+    let mut slow = 0;
+    let mut longest = Duration::ZERO;
     let (_, asked) = world.asked(|| {
         for n in 0..600 {
             let key = world.suite.key(n);

@@ -41,7 +41,8 @@ fn leave_snapshot(server: &Server, chunks: usize) {
             |n: usize| Chunk::new(Digest::derive("test", &n.to_le_bytes()), 1 << 20, 1 << 20);
         let some: Vec<Chunk> =
             (first..chunks.min(first + PART)).map(|n| chunk(n).with_tenant(TenantId(7))).collect();
-        let (mut writer, mut part) = (SnapshotEncoder::new(at_ms), Vec::new());
+        let mut writer = SnapshotEncoder::new(at_ms);
+        let mut part = Vec::new();
         writer.write(&some, &mut part);
         writer.finish(&mut part);
         server.put_object(&format!("kv/.kvtier/snapshot/{at_ms:016x}-{number:04x}"), part);
@@ -81,7 +82,8 @@ fn a_start_takes_seconds_and_a_chunk_takes_a_hundred_bytes() {
     let took = begun.elapsed();
     // What was needed to read it is given back soon. What a tier has without any chunk counts too,
     // and the table has space to grow.
-    let (each, fixed) = (|| (live_bytes() - before) as f64 / chunks as f64, 4 << 20);
+    let each = || (live_bytes() - before) as f64 / chunks as f64;
+    let fixed = 4 << 20;
     let fits = || each() <= 100.0 + f64::from(fixed) / chunks as f64;
     let given_back = Instant::now();
     while !fits() && given_back.elapsed() < Duration::from_secs(120) {

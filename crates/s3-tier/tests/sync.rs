@@ -271,7 +271,8 @@ fn a_second_node_follows_and_both_know_what_the_other_does() {
 /// Saves what the evictor keeps at least on a node that follows another, and then chunks of a tenth
 /// of what there may be.
 fn large_chunks_find_space(key: impl Fn(u64) -> Key, change: impl Fn(TierConfig) -> TierConfig) {
-    let (server, all) = (plain_server(), 100 * LEN as u64);
+    let server = plain_server();
+    let all = 100 * LEN as u64;
     let first = World::over(Arc::clone(&server), |config| change(quick(config)));
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     let second = World::over(Arc::clone(&server), |config| change(quick(config)));
@@ -368,7 +369,8 @@ fn a_node_that_never_evicts_learns_what_others_do() {
             config
         })
     };
-    let (first, second) = (node(Evictor::Single), node(Evictor::Never));
+    let first = node(Evictor::Single);
+    let second = node(Evictor::Never);
     let keys: Vec<Key> = (0..5).map(|n| first.suite.key(n)).collect();
     keys.iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
     within(Duration::from_secs(180), "it learns of saves", || second.used() == 5 * LEN as u64);
@@ -455,7 +457,8 @@ fn tenants_of_chunks_reach_nodes_that_only_read_journals_and_survive_a_kill() {
         })
     };
     let key = |tenant: &str, n| Fixture::key_in(Namespace::new(tenant, Default::default()), n);
-    let (evictor, writer) = (node(Evictor::Single), node(Evictor::Never));
+    let evictor = node(Evictor::Single);
+    let writer = node(Evictor::Never);
     let wanted = vec![("alice".to_owned(), LEN as u64), ("bob & co\n".to_owned(), 2 * LEN as u64)];
     for (tenant, n) in [("alice", 1), ("bob & co\n", 2), ("bob & co\n", 3)] {
         assert_eq!(writer.save(&key(tenant, n), LEN), Saved::Stored);

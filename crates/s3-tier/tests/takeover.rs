@@ -53,15 +53,14 @@ fn save_in_time(world: &World, n: u64) {
 
 #[test]
 fn a_new_evictor_has_the_uses_of_third_nodes() {
-    let (server, term) = (plain_server(), Duration::from_secs(4));
+    let server = plain_server();
+    let term = Duration::from_secs(4);
     let first = node_of_three(&server, Evictor::Lease, term);
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     let keys: Vec<Key> = (0..90).map(|n| first.suite.key(n)).collect();
     keys.iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
-    let (second, third) = (
-        node_of_three(&server, Evictor::Lease, term),
-        node_of_three(&server, Evictor::Never, term),
-    );
+    let second = node_of_three(&server, Evictor::Lease, term);
+    let third = node_of_three(&server, Evictor::Never, term);
     keys[..10]
         .iter()
         .for_each(|key| assert_eq!(third.load(key, LEN), Loaded::Hit { len: LEN as u64 }));
@@ -152,15 +151,14 @@ fn a_snapshot_that_was_never_read_is_not_written_over_at_the_end() {
 
 #[test]
 fn a_take_over_brings_back_nothing_that_went_and_counts_all_that_came() {
-    let (server, term) = (plain_server(), Duration::from_secs(20));
+    let server = plain_server();
+    let term = Duration::from_secs(20);
     let first = node_of_three(&server, Evictor::Lease, term);
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     let keys: Vec<Key> = (0..31).map(|n| first.suite.key(n)).collect();
     keys[..20].iter().for_each(|key| assert_eq!(first.save(key, LEN), Saved::Stored));
-    let (second, third) = (
-        node_of_three(&server, Evictor::Lease, term),
-        node_of_three(&server, Evictor::Never, term),
-    );
+    let second = node_of_three(&server, Evictor::Lease, term);
+    let third = node_of_three(&server, Evictor::Never, term);
     keys[20..30].iter().for_each(|key| assert_eq!(third.save(key, LEN), Saved::Stored));
     within(Duration::from_secs(180), "the third says so", || third.count("journaled") >= 10);
     all_is_in_the_snapshot(&first, &keys[1]);
@@ -190,7 +188,8 @@ fn two_evictors_at_once_delete_at_most_one_batch_too_many() {
             config
         })
     };
-    let (first, second) = (node(Evictor::Single), node(Evictor::Single));
+    let first = node(Evictor::Single);
+    let second = node(Evictor::Single);
     let batch = 30;
     // Both know of a full bucket; then another program writes a batch too many at once, and both see
     // it.
@@ -208,7 +207,8 @@ fn two_evictors_at_once_delete_at_most_one_batch_too_many() {
 
 #[test]
 fn a_save_that_waits_for_space_wakes_when_another_node_frees_some() {
-    let (server, term) = (plain_server(), Duration::from_secs(30));
+    let server = plain_server();
+    let term = Duration::from_secs(30);
     let first = node_of_three(&server, Evictor::Lease, term);
     first.suite.eventually("the first evicts", || says(&first, "this node evicts"));
     // It takes part of the bucket for all there is.

@@ -115,7 +115,9 @@ mod tests {
 
     /// How often a store with this result is probed in a day.
     fn asked_in_a_day(answer: ProbeOutcome) -> u32 {
-        let (mut pauses, mut asked, mut at) = (ProbePauses(PAUSE_MIN), 0, Duration::ZERO);
+        let mut pauses = ProbePauses(PAUSE_MIN);
+        let mut asked = 0;
+        let mut at = Duration::ZERO;
         while at < Duration::from_secs(24 * 3600) {
             asked += 1;
             let Some(pause) = pauses.after(answer) else { break };

@@ -173,7 +173,8 @@ impl Candidate {
             return Ok(ConditionSupport::Honoured);
         }
         self.claim += 1;
-        let (name, sent_ms) = (shared.cluster.paths.lease(epoch), shared.now_ms());
+        let name = shared.cluster.paths.lease(epoch);
+        let sent_ms = shared.now_ms();
         let answer = match objects::put(&self.client, &name, self.object(), &Put::if_absent()).await
         {
             Ok(Stored::New { .. }) => match self.overwrites(&name).await {

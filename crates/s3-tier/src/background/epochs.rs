@@ -155,7 +155,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_object_that_stays_the_same_ages_by_this_nodes_clock() {
-        let (paths, mut unchanged) = (Paths::under(""), Unchanged::default());
+        let paths = Paths::under("");
+        let mut unchanged = Unchanged::default();
         let held = |epoch, modified| entry(paths.lease(epoch), modified, 80);
         let mut seen = |entry: &Entry, epoch| {
             unchanged.top(Some((epoch, entry)), Some(10)).unwrap().unchanged_ms

@@ -27,7 +27,8 @@ pub struct BucketUses {
 /// The bucket cannot be read. Objects that are damaged or too long are no error but
 /// [`unread`](BucketUses::unread).
 pub async fn last_uses(client: &Client, root: &str) -> kvtier_s3::Result<BucketUses> {
-    let (paths, mut found) = (Paths::under(root), BucketUses::default());
+    let paths = Paths::under(root);
+    let mut found = BucketUses::default();
     let manifest = found.get(client, &paths.snapshot(), manifest::BYTES_MAX).await?;
     let manifest = match manifest.as_deref().map(SnapshotManifest::decode) {
         Some(Ok(manifest)) => manifest,

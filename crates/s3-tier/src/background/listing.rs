@@ -198,7 +198,8 @@ impl BucketListing {
 
     /// After the last page: drops chunks that were not listed, and sorts unused ones by age.
     fn finish(&self, known_ms: Option<u64>) {
-        let (shared, mut from) = (&self.shared, Some(SlotCursor::default()));
+        let shared = &self.shared;
+        let mut from = Some(SlotCursor::default());
         while let Some(at) = from {
             let mut guard = shared.catalog();
             let catalog = &mut *guard;
@@ -225,7 +226,8 @@ impl BucketListing {
             from = next;
         }
         let order = {
-            let (mut guard, mut round) = (shared.catalog(), self.round());
+            let mut guard = shared.catalog();
+            let mut round = self.round();
             let catalog = &mut *guard;
             // Later listings discover what others wrote since, which is recent.
             if self.first {

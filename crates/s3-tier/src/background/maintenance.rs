@@ -108,7 +108,8 @@ fn hurried_pause(shared: &Shared) -> Duration {
 
 /// Lists the bucket repeatedly.
 async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
-    let (mut first, mut again) = (true, PAUSE);
+    let mut first = true;
+    let mut again = PAUSE;
     let every = shared.cluster.config.sweep_every;
     while !shared.gate.is_closed() {
         let mut listed = None;
@@ -135,7 +136,8 @@ async fn list(shared: Arc<Shared>, known_ms: Option<u64>) {
 
 /// Checks the bucket's settings until they are known, and aborts unfinished uploads every day.
 pub async fn rescan(shared: Arc<Shared>) {
-    let (mut known, mut pause) = (false, PAUSE);
+    let mut known = false;
+    let mut pause = PAUSE;
     while !shared.gate.is_closed() {
         if !known {
             known = record(&shared, "settings", bucket_settings::check(&shared).await);
@@ -415,7 +417,8 @@ impl Maintenance {
 
     /// Writes a snapshot, and deletes the journals that it contains.
     async fn snapshot(&mut self) -> kvtier_s3::Result<()> {
-        let (shared, known) = (Arc::clone(&self.shared), self.known());
+        let shared = Arc::clone(&self.shared);
+        let known = self.known();
         // Journals that are in no snapshot stay.
         let Some(at_ms) = snapshot::write(&shared).await? else { return Ok(()) };
         self.known_ms = Some(at_ms);

@@ -24,7 +24,10 @@ pub async fn put(client: &Client, name: &str, bytes: Vec<u8>, how: &Put) -> Resu
 
 /// The own objects in one directory, and the date of the answer.
 pub async fn list(client: &Client, directory: &str) -> Result<(Vec<Entry>, Option<i64>)> {
-    let (what, mut all, mut next, mut date) = (List::under(directory), Vec::new(), None, None);
+    let what = List::under(directory);
+    let mut all = Vec::new();
+    let mut next = None;
+    let mut date = None;
     for _ in 0..PAGES_MAX {
         let page = client.list(&what, next.as_deref()).await?;
         all.extend(page.entries);

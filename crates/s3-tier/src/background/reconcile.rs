@@ -134,7 +134,8 @@ impl Reconciliation {
         known_ms: Option<u64>,
     ) -> Vec<u32> {
         self.new.sort_unstable();
-        let (all, index) = (index.eviction_order(), &*index);
+        let all = index.eviction_order();
+        let index = &*index;
         let mut new = SlotSet::default();
         self.new.iter().for_each(|(_, slot)| new.add(*slot));
         let used = |slot: &u32| index.chunks_at(&[*slot]).any(|chunk| changed.has(&chunk.digest));
@@ -194,7 +195,8 @@ mod tests {
     }
 
     fn finish(round: &Reconciliation, index: &mut Index, changed: &ChangedKeys) -> Vec<Digest> {
-        let (mut gone, mut from) = (Vec::new(), Some(SlotCursor::default()));
+        let mut gone = Vec::new();
+        let mut from = Some(SlotCursor::default());
         while let Some(at) = from {
             let (some, next) = round.drop_unlisted(index, changed, (at, |_| false));
             gone.extend(some.iter().map(|entry| entry.chunk.digest));
@@ -240,7 +242,8 @@ mod tests {
     fn what_was_seen_a_moment_ago_stays_though_it_is_not_listed_yet() {
         let (mut index, changed) = index();
         (0..2).for_each(|n| know(&mut index, n));
-        let (round, young) = (Reconciliation::default(), index.get(&digest(1)).unwrap().slot);
+        let round = Reconciliation::default();
+        let young = index.get(&digest(1)).unwrap().slot;
         let (gone, _) = round.drop_unlisted(
             &mut index,
             &changed,

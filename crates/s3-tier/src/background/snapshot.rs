@@ -52,7 +52,9 @@ pub async fn write(shared: &Shared) -> kvtier_s3::Result<Option<u64>> {
         ..SnapshotManifest::default()
     };
     for (number, slots) in order.chunks(PART_CHUNKS).take(manifest::LINES_MAX).enumerate() {
-        let (mut writer, mut part, mut count) = (SnapshotEncoder::new(at_ms), Vec::new(), 0);
+        let mut writer = SnapshotEncoder::new(at_ms);
+        let mut part = Vec::new();
+        let mut count = 0;
         for some in slots.chunks(CHUNKS_PER_LOCK) {
             let chunks: Vec<Chunk> = shared.catalog().index.chunks_at(some).collect();
             count += chunks.len();
@@ -291,10 +293,8 @@ mod tests {
                 n,
             )
         };
-        let (listed, stored) = (
-            Chunk::new(digest, 5, 6),
-            Chunk::new(digest, 9, 9).with_tenant(TenantId(7)).with_place(place(3)),
-        );
+        let listed = Chunk::new(digest, 5, 6);
+        let stored = Chunk::new(digest, 9, 9).with_tenant(TenantId(7)).with_place(place(3));
         assert_eq!(
             completed(listed, &stored),
             listed.with_tenant(TenantId(7)).with_place(place(3))

@@ -35,7 +35,8 @@ pub async fn run(shared: Arc<Shared>) {
     }
     let wanted = shared.catalog().tenants.key_wanted();
     wanted.notified().await;
-    let (mut pause, mut again) = (PAUSE, shared.cluster.config.journal_every);
+    let mut pause = PAUSE;
+    let mut again = shared.cluster.config.journal_every;
     while !shared.gate.is_closed() {
         match tokio::time::timeout(WAIT_MAX, agree_on_key(&shared)).await {
             Ok(Ok(key)) => {

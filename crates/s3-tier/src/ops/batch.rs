@@ -116,7 +116,8 @@ impl Shared {
         let mut catalog = self.catalog();
         let (mut before, mut depth) = chain.map_or((None, 0), |chain| (chain.parent, chain.depth));
         let mut add = |op: &Save| {
-            let (key, tag) = (*op.key.digest(), DigestTag::from_digest(op.key.digest()));
+            let key = *op.key.digest();
+            let tag = DigestTag::from_digest(op.key.digest());
             let place = match chain {
                 Some(_) => ChainPlace::new(before.as_ref().map(DigestTag::from_digest), depth),
                 None => catalog.index.place_of(&op.key),

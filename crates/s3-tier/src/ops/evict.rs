@@ -345,7 +345,9 @@ async fn delete_singly(
 ) -> (HashSet<String>, Option<Error>) {
     let outcome = Mutex::new((HashSet::new(), None));
     let one = |(name, other): (&String, &Option<String>)| {
-        let (outcome, name, other) = (&outcome, name.clone(), other.clone());
+        let outcome = &outcome;
+        let name = name.clone();
+        let other = other.clone();
         async move {
             for part in [Some(&name), other.as_ref()].into_iter().flatten() {
                 let _permit = shared.scheduler.acquire(RequestKind::Delete).await;

@@ -59,7 +59,8 @@ fn clear(op: &mut Load) {
 }
 
 async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loaded, Error> {
-    let (name, digest) = (shared.name_of(&op.key)?, *op.key.digest());
+    let name = shared.name_of(&op.key)?;
+    let digest = *op.key.digest();
     // Also while it is being evicted.
     if shared.catalog().index.is_hidden(&digest) {
         return Ok(Loaded::Miss(MissReason::Absent));
@@ -94,7 +95,8 @@ async fn get(
         return Ok(Some(Loaded::Miss(MissReason::Length)));
     }
     let client = shared.client.until(deadline);
-    let (mut by_ranges, mut again) = (is_for_ranges(shared, op, memory_bytes), true);
+    let mut by_ranges = is_for_ranges(shared, op, memory_bytes);
+    let mut again = true;
     let read = loop {
         let (answer, mut read) = match by_ranges {
             true => ranges(shared, &client, op, name).await,
@@ -201,7 +203,8 @@ fn changed_in_transit(shared: &Shared, op: &Load, read: &ReadObject) -> Option<k
         .as_deref()
         .filter(|_| matches!(read.facts, Some(StoredFacts::Missing)) && read.intact)?;
     let known = shared.catalog().crc_of(op.key.digest(), etag)?;
-    let (mut pieces, mut left) = (Vec::new(), usize::try_from(read.len).unwrap_or(usize::MAX));
+    let mut pieces = Vec::new();
+    let mut left = usize::try_from(read.len).unwrap_or(usize::MAX);
     for bytes in op.into.iter().filter_map(Lease::as_host) {
         let here = left.min(bytes.len());
         pieces.push(&bytes[..here]);

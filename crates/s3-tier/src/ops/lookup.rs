@@ -33,7 +33,8 @@ pub fn from_memory(
 ) -> Option<Result<LookedUp, Error>> {
     let mut found = vec![Presence::Unknown; keys.len()];
     {
-        let (catalog, now_ms) = (shared.catalog(), shared.now_ms());
+        let catalog = shared.catalog();
+        let now_ms = shared.now_ms();
         for (key, presence) in keys.iter().zip(&mut found) {
             *presence = presence_of(catalog.known(key.digest(), now_ms)?);
             if how.0 == Mode::Prefix && !presence.is_hit() {
@@ -69,7 +70,8 @@ pub async fn lookup(
             match shared.known(keys[at].digest()).or_else(listed) {
                 Some(len) => found[at] = presence_of(len),
                 None => {
-                    let (shared, key) = (Arc::clone(&shared), keys[at].clone());
+                    let shared = Arc::clone(&shared);
+                    let key = keys[at].clone();
                     heads.spawn(async move { (at, head_once(&shared, &key, deadline).await) });
                 }
             }
@@ -182,7 +184,8 @@ async fn head_as(
 
 /// Whether a listing costs less than a HEAD for each key that is not fresh.
 fn is_for_a_list(shared: &Shared, keys: &[Key]) -> bool {
-    let (catalog, now_ms) = (shared.catalog(), shared.now_ms());
+    let catalog = shared.catalog();
+    let now_ms = shared.now_ms();
     let pages = catalog.index.usage().entries / PAGE_KEYS + 1;
     // Without a cap the size of the bucket is unknown.
     if shared.capacity_bytes.is_none() || !catalog.is_listed() || keys.len() <= PAGE_COST * pages {
@@ -214,7 +217,8 @@ async fn list(
         return Ok(HashMap::new());
     }
     add(&shared.counters.listed_lookups, 1);
-    let (what, client) = (List::under(shared.names.root()), shared.client.until(deadline));
+    let what = List::under(shared.names.root());
+    let client = shared.client.until(deadline);
     let (mut next, mut answers): (Option<String>, _) = (None, HashMap::new());
     for _page in 0..=keys.len() / PAGE_COST {
         let _permit = shared.scheduler.acquire(RequestKind::Lookup).await;
@@ -227,7 +231,8 @@ async fn list(
             if let Some((key, version, _flight)) = asked.remove(&entry.key)
                 && (shared.names.is_own() || shared.geometry.full(key) == Some(entry.bytes))
             {
-                let (name, etag) = (entry.key.as_str(), Some(entry.etag.as_str()));
+                let name = entry.key.as_str();
+                let etag = Some(entry.etag.as_str());
                 let hit = shared.record_found(
                     FoundObject { key, name, len: entry.bytes, etag, verified: false },
                     &version,
@@ -291,7 +296,8 @@ pub async fn remove(
     // Sorted, so that no two removes wait for each other.
     let mut digests: Vec<Digest> = keys.iter().map(|key| *key.digest()).collect();
     digests.sort_unstable_by_key(|digest| *digest.as_bytes());
-    let (mut counts, mut victims) = (Removed::default(), Vec::new());
+    let mut counts = Removed::default();
+    let mut victims = Vec::new();
     let mut last = None;
     for digest in digests {
         if last.replace(digest) == Some(digest) {

@@ -158,7 +158,8 @@ impl BodyObserver for StreamVerifier<'_> {
 
     fn received(&mut self, mut bytes: &[u8]) {
         let Some(StoredFacts::Valid(facts)) = &self.facts else { return };
-        let (len, block) = (facts.raw_len, BlockSums::block_bytes(facts.raw_len));
+        let len = facts.raw_len;
+        let block = BlockSums::block_bytes(facts.raw_len);
         while !bytes.is_empty() && self.fed < len {
             let index = self.fed / block;
             let end = ((index + 1) * block).min(len);
@@ -197,8 +198,8 @@ mod tests {
 
     #[test]
     fn only_the_exact_bytes_are_verified() {
-        let (key, bytes) =
-            (key(1), (0..300_001u32).map(|n| (n * 31 + n / 1000) as u8).collect::<Vec<_>>());
+        let key = key(1);
+        let bytes = (0..300_001u32).map(|n| (n * 31 + n / 1000) as u8).collect::<Vec<_>>();
         let facts =
             Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&bytes));
         let head = head(&to_metadata(&facts, None, Provider::Aws), bytes.len());
@@ -225,7 +226,8 @@ mod tests {
 
     #[test]
     fn headers_of_other_chunks_are_detected() {
-        let (mine, bytes) = (key(1), [7; 100]);
+        let mine = key(1);
+        let bytes = [7; 100];
         let facts = |key: &Key| {
             let facts = Facts::plain(
                 *key.digest(),
@@ -250,7 +252,8 @@ mod tests {
 
     #[test]
     fn facts_fit_the_short_fields_of_swift_and_come_back() {
-        let (key, bytes) = (key(1), vec![3; 64 * 65_536]);
+        let key = key(1);
+        let bytes = vec![3; 64 * 65_536];
         let facts =
             Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&bytes));
         let put = to_metadata(&facts, None, Provider::Swift);
@@ -296,7 +299,8 @@ mod tests {
 
     #[test]
     fn a_key_that_does_not_fit_beside_the_facts_is_left_out() {
-        let (key, bytes) = (key(1), vec![3; 64 * 65_536]);
+        let key = key(1);
+        let bytes = vec![3; 64 * 65_536];
         let facts =
             Facts::plain(*key.digest(), key.namespace().digest(), BlockSums::from_bytes(&bytes));
         let sum = |put: &Put| {

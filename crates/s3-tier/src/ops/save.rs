@@ -101,7 +101,8 @@ async fn reserve_space<'a>(
     (pending, of_many): (&PendingChunk, bool),
     (order, until): (&mut AdmissionOrder, Instant),
 ) -> Result<Result<SpaceReservation<'a>, Saved>, Error> {
-    let (digest, len) = (op.key.digest(), op.bytes());
+    let digest = op.key.digest();
+    let len = op.bytes();
     if let Some(refusal) = shared.geometry.refusal(&op.key, len) {
         return Err(refusal);
     }
@@ -126,7 +127,8 @@ async fn put(
     (space, pending): (SpaceReservation<'_>, &PendingChunk),
     of_many: bool,
 ) -> Result<Saved, Error> {
-    let (digest, len) = (op.key.digest(), op.bytes());
+    let digest = op.key.digest();
+    let len = op.bytes();
     let name = shared.names.format(&op.key)?;
     let _alone = shared.key_locks.write(digest).await;
     if is_present(shared, digest, len, of_many) {
@@ -191,7 +193,8 @@ async fn store(
     body: &View,
     (deadline, sums): (Instant, BlockSums),
 ) -> kvtier_s3::Result<Stored> {
-    let (transfer, began) = (&shared.transfer, Instant::now());
+    let transfer = &shared.transfer;
+    let began = Instant::now();
     let client = shared.client.until(deadline);
     let crc = (client.checksum() == Checksum::Crc32c).then(|| sums.whole());
     let facts = Facts::plain(*key.digest(), key.namespace().digest(), sums);
@@ -310,7 +313,8 @@ fn sums(shared: &Shared, from: &[View]) -> BlockSums {
 
 /// Why a save can never succeed here.
 pub fn refusal(op: &Save, bounce_bytes: u64) -> Option<Error> {
-    let (key, from) = (&op.key, &op.from);
+    let key = &op.key;
+    let from = &op.from;
     let invalid = |what: String| {
         Some(Error::new(ErrorKind::Invalid, what).with_op("save").with_key(*key.digest()))
     };

@@ -156,7 +156,8 @@ impl Catalog {
 
     /// The chunk's entry for the index, with its tenant and its position in the chain.
     pub fn chunk(&mut self, key: &Key, len: u64) -> Chunk {
-        let (tenant, place) = (self.tenant(key.namespace().tenant()), self.index.place_of(key));
+        let tenant = self.tenant(key.namespace().tenant());
+        let place = self.index.place_of(key);
         Chunk::new(*key.digest(), len, len).with_tenant(tenant).with_place(place)
     }
 
@@ -352,7 +353,9 @@ mod tests {
 
     #[test]
     fn a_reported_chunk_is_unseen_in_a_reused_slot_too() {
-        let (mut catalog, a, b) = (catalog(), chunk(1), chunk(2));
+        let mut catalog = catalog();
+        let a = chunk(1);
+        let b = chunk(2);
         let InsertOutcome::New(slot) = catalog.insert_unseen(a) else { panic!("new") };
         catalog.confirm(&a.digest, 1000);
         assert_eq!(catalog.known(&a.digest, 1000), Some(Some(10)));
@@ -363,7 +366,8 @@ mod tests {
 
     #[test]
     fn a_held_chunk_stays_fresh_unless_it_is_invalidated() {
-        let (mut catalog, a) = (catalog(), chunk(1));
+        let mut catalog = catalog();
+        let a = chunk(1);
         let _ = catalog.insert_unseen(a);
         catalog.index.hold(&[a.digest], u64::MAX).unwrap();
         assert_eq!(catalog.known(&a.digest, 500), None, "reported, and held");
@@ -376,7 +380,8 @@ mod tests {
     #[test]
     fn without_freshness_every_lookup_asks() {
         let index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
-        let (mut catalog, a) = (Catalog::new(index, (Duration::ZERO, Duration::ZERO)), chunk(1));
+        let mut catalog = Catalog::new(index, (Duration::ZERO, Duration::ZERO));
+        let a = chunk(1);
         let _ = catalog.insert_unseen(a);
         for now_ms in [0, 1, SEEN_STEP_MS, 10 * SEEN_STEP_MS] {
             catalog.confirm(&a.digest, now_ms);
@@ -386,7 +391,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_corrupt_object_is_checked_again_after_a_while() {
-        let (mut catalog, a) = (catalog(), chunk(1));
+        let mut catalog = catalog();
+        let a = chunk(1);
         let _ = catalog.insert_unseen(a);
         catalog.note_corrupt(&a.digest, Some("one"));
         assert!(catalog.is_corrupt(&a.digest, Some("one")) && catalog.is_corrupt(&a.digest, None));
@@ -399,7 +405,8 @@ mod tests {
 
     #[test]
     fn names_are_dropped_with_their_chunks() {
-        let (mut catalog, a) = (catalog(), chunk(1));
+        let mut catalog = catalog();
+        let a = chunk(1);
         catalog.note_name(&a.digest, "unknown");
         assert_eq!(catalog.names_len(), 0);
         let _ = catalog.insert_unseen(a);

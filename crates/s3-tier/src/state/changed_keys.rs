@@ -71,7 +71,8 @@ mod tests {
 
     #[test]
     fn keys_are_kept_while_a_listing_runs() {
-        let (mut changed, one) = (ChangedKeys::default(), digest(1));
+        let mut changed = ChangedKeys::default();
+        let one = digest(1);
         changed.note(one);
         assert!(!changed.has(&one), "no listing runs");
         changed.begin();

@@ -86,7 +86,8 @@ pub struct StatusNotes {
 impl ClusterState {
     /// For a bucket under this prefix, which is empty or ends in a slash.
     pub fn new(config: &TierConfig, root: &str) -> Self {
-        let (capped, config) = (config.capacity_bytes.is_some(), config.sync);
+        let capped = config.capacity_bytes.is_some();
+        let config = config.sync;
         ClusterState {
             config,
             paths: Paths::under(root),
@@ -142,8 +143,8 @@ impl ClusterState {
     /// cap and quota a little; by more only with one chunk at a time, since the evictor makes space
     /// for a large chunk only after it learned of it.
     pub fn reserve(&self, index: &mut Index, want: &ReserveRequest, limit: Option<u64>) -> Reserve {
-        let (usage, led) =
-            (index.usage(), self.holder().is_some() || self.config.evictor == Evictor::Never);
+        let usage = index.usage();
+        let led = self.holder().is_some() || self.config.evictor == Evictor::Never;
         let fits = |there: u64, reserved: u64, limit: u64| {
             let with = there.saturating_add(reserved).saturating_add(want.bytes);
             let little_over = if led { (limit as f64 * OVER) as u64 } else { limit };
@@ -240,7 +241,8 @@ fn node() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let plain = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };
     let host: String = host.trim().chars().take(64).map(plain).collect();
-    let (process, opened) = (std::process::id(), OPENED.fetch_add(1, Ordering::Relaxed));
+    let process = std::process::id();
+    let opened = OPENED.fetch_add(1, Ordering::Relaxed);
     format!(
         "{}.{process}.{}.{opened}.{:08x}",
         if host.is_empty() { "host" } else { &host },

@@ -224,7 +224,8 @@ mod tests {
     fn touches_are_merged_and_unwritten_records_wait() {
         let journal = NodeJournal::default();
         assert_eq!(journal.take(), None);
-        let (a, b) = (digest(1), digest(2));
+        let a = digest(1);
+        let b = digest(2);
         journal.note([Record::Touch(a), Record::Touch(b), Record::Remove(b), Record::Touch(a)]);
         let (number, records) = journal.take().unwrap();
         assert_eq!(

@@ -154,7 +154,9 @@ mod tests {
 
     #[tokio::test]
     async fn writers_exclude_each_other_and_readers_detect_them() {
-        let (locks, a, b) = (KeyLocks::default(), Digest([1; 32]), Digest([2; 32]));
+        let locks = KeyLocks::default();
+        let a = Digest([1; 32]);
+        let b = Digest([2; 32]);
         let before = locks.read(&a);
         assert!(before.is_current());
         let first = locks.write(&a).await;
@@ -176,7 +178,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_writer_that_stops_waiting_blocks_no_other() {
-        let (locks, a) = (KeyLocks::default(), Digest([1; 32]));
+        let locks = KeyLocks::default();
+        let a = Digest([1; 32]);
         let first = locks.write(&a).await;
         let mut gone = Box::pin(locks.write(&a));
         let mut stays = Box::pin(locks.write(&a));

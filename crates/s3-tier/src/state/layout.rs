@@ -132,7 +132,8 @@ impl ObjectNames {
 
     /// The key of this name in LMCache's layouts; `None` as for [`ObjectNames::parse_digest`].
     pub fn parse_key(&self, name: &str) -> Option<Key> {
-        let (namespace, id) = (self.namespace.get()?, self.parse_id(name)?);
+        let namespace = self.namespace.get()?;
+        let id = self.parse_id(name)?;
         Some(Key::new(namespace.for_key(&id), id))
     }
 

@@ -178,15 +178,18 @@ mod tests {
     async fn urgent_requests_go_first_and_no_kind_starves() {
         let scheduler = scheduler(1);
         let first = scheduler.acquire(RequestKind::Write).await;
-        let (order, done) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let done = Arc::new(AtomicUsize::new(0));
         let ask = [
             vec![RequestKind::Write, RequestKind::Delete, RequestKind::Lookup],
             vec![RequestKind::Read; 40],
         ]
         .concat();
         for kind in &ask {
-            let (scheduler, order, done, kind) =
-                (Arc::clone(&scheduler), Arc::clone(&order), Arc::clone(&done), *kind);
+            let scheduler = Arc::clone(&scheduler);
+            let order = Arc::clone(&order);
+            let done = Arc::clone(&done);
+            let kind = *kind;
             tokio::spawn(async move {
                 let permit = scheduler.acquire(kind).await;
                 order.lock().unwrap().push(kind);

@@ -162,7 +162,8 @@ mod tests {
 
     fn bytes_written(seed: u64) -> u64 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let (count, speed) = (rng.usize(2..9), CAP / rng.u64(20..200));
+        let count = rng.usize(2..9);
+        let speed = CAP / rng.u64(20..200);
         let new = |start| Node { start, known: vec![0; count], ..Node::default() };
         let mut nodes: Vec<Node> = (0..count).map(|_| new(rng.usize(0..20))).collect();
         for step in 0..2000 {

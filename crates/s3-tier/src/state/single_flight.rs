@@ -80,7 +80,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_second_lookup_waits_for_the_first_and_none_for_an_old_answer() {
-        let (heads, key) = (HeadRequests::default(), Digest([7; 32]));
+        let heads = HeadRequests::default();
+        let key = Digest([7; 32]);
         let HeadRole::Lead(first) = heads.join(&key) else { panic!("no request yet") };
         let HeadRole::Follow(second) = heads.join(&key) else { panic!("the first asks") };
         assert!(matches!(heads.join(&Digest([8; 32])), HeadRole::Lead(_)), "another key");
@@ -93,8 +94,8 @@ mod tests {
 
     #[test]
     fn of_two_lookups_of_the_same_keys_one_asks_for_all() {
-        let (heads, keys) =
-            (HeadRequests::default(), [Digest([1; 32]), Digest([2; 32]), Digest([3; 32])]);
+        let heads = HeadRequests::default();
+        let keys = [Digest([1; 32]), Digest([2; 32]), Digest([3; 32])];
         let first = heads.lead_all(&keys[..2]);
         let second = heads.lead_all(&keys);
         assert_eq!((first.len(), second.len()), (2, 1));

@@ -140,7 +140,8 @@ mod tests {
 
     #[test]
     fn limits_follow_the_key_and_identities_are_never_shared() {
-        let (mut tenants, mut index) = (TenantTable::default(), index());
+        let mut tenants = TenantTable::default();
+        let mut index = index();
         tenants.set_quota("alice", Some(10), &mut index);
         assert!(tenants.lacks_key("alice") && !tenants.lacks_key(""));
         assert_eq!((tenants.id("alice"), tenants.quota_of(TenantId::NONE)), (TenantId::NONE, None));

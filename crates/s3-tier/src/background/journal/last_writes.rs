@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn one_nodes_journal_is_in_order_and_two_are_compared_by_time() {
-        let (mut writes, chunk) = (LastWrites::default(), Digest([7; 32]));
+        let mut writes = LastWrites::default();
+        let chunk = Digest([7; 32]);
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         assert_eq!(
             writes.compare(&chunk, (&a, TimeRange::at(0), false)),
@@ -115,7 +116,8 @@ mod tests {
 
     #[test]
     fn an_object_that_is_read_late_undoes_no_later_write_of_its_node() {
-        let (mut writes, chunk) = (LastWrites::default(), Digest([7; 32]));
+        let mut writes = LastWrites::default();
+        let chunk = Digest([7; 32]);
         let (one, two): (Arc<str>, Arc<str>) = ("j/a/1".into(), "j/a/2".into());
         writes.note(chunk, (&two, TimeRange::at(0), false));
         assert_eq!(writes.compare(&chunk, (&one, TimeRange::at(100_000), true)), Newer::Other);
@@ -126,7 +128,8 @@ mod tests {
 
     #[test]
     fn it_is_bounded_and_forgets_the_oldest() {
-        let (mut writes, node) = (LastWrites::default(), Arc::from("a"));
+        let mut writes = LastWrites::default();
+        let node = Arc::from("a");
         let digest = |n: usize| Digest::derive("test", &n.to_le_bytes());
         (0..3 * CHUNKS_MAX).for_each(|n| writes.note(digest(n), (&node, TimeRange::at(0), true)));
         assert!(writes.young.len() + writes.old.len() <= CHUNKS_MAX);

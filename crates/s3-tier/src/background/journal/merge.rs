@@ -73,7 +73,9 @@ impl JournalMerger {
     /// The node's own journal is skipped: its index contains it.
     pub async fn merge(&mut self, shared: &Shared, directory: &str) -> kvtier_s3::Result<usize> {
         self.list(shared, directory).await?;
-        let (mut batches, mut failed, mut stuck) = (Vec::new(), None, None);
+        let mut batches = Vec::new();
+        let mut failed = None;
+        let mut stuck = None;
         for (name, read) in read_all(shared, self.names(shared, |known, _| !known)).await {
             // Objects of a node behind one that is held up are not applied.
             if stuck.as_deref() == Some(node_of(&name)) {
@@ -352,7 +354,8 @@ impl Apply<'_> {
     }
 
     fn inserted(&mut self, chunk: &Chunk, from: BatchSource<'_>) {
-        let (catalog, digest) = (&mut *self.catalog, chunk.digest);
+        let catalog = &mut *self.catalog;
+        let digest = chunk.digest;
         match catalog.index.get(&digest) {
             Some(entry) if entry.chunk.len == chunk.len => {
                 if from.late {
@@ -456,7 +459,8 @@ mod tests {
         sort_by_time(&mut all);
         let batches: Vec<(&str, u64)> =
             all.iter().map(|batch| (node_of(&batch.object), batch.to_ms)).collect();
-        let (a, b) = ("j/a", "j/b");
+        let a = "j/a";
+        let b = "j/b";
         assert_eq!(batches, [(a, 1000), (b, 3000), (a, 5000), (a, 5000), (b, 6000), (a, 7000)]);
         assert_eq!(all[2].records, [Record::Touch(Digest([1; 32]))], "of equals the first first");
     }

@@ -85,7 +85,8 @@ impl World {
         };
         let nodes = (0..nodes).map(|_| node(&mut rng)).collect::<Vec<_>>();
         let store_offset_ms = rng.u64(0..1 << 40);
-        let (events, store) = (BinaryHeap::new(), BTreeMap::new());
+        let events = BinaryHeap::new();
+        let store = BTreeMap::new();
         let mut world = World {
             rng,
             now_ms: 1,
@@ -240,7 +241,8 @@ fn seeds(some: u64) -> u64 {
 
 #[test]
 fn fault_seeds_two_never_act_at_once_whatever_their_clocks_and_the_network_do() {
-    let (mut acted, mut changed) = (0u64, 0u64);
+    let mut acted = 0u64;
+    let mut changed = 0u64;
     for seed in 0..seeds(300) {
         let mut world = World::new(seed, 2 + seed as usize % 4, [0, 2, 10, 30][seed as usize % 4]);
         let mut last = None;
@@ -254,7 +256,8 @@ fn fault_seeds_two_never_act_at_once_whatever_their_clocks_and_the_network_do() 
             if world.rng.u16(0..500) == 0 {
                 let node = world.rng.usize(0..world.nodes.len());
                 let claims = world.nodes[node].claims + 1000;
-                let (offset_ms, lease) = (world.rng.u64(0..1 << 40), EpochLease::new(TERM_MS));
+                let offset_ms = world.rng.u64(0..1 << 40);
+                let lease = EpochLease::new(TERM_MS);
                 let waits = world.nodes[node].waits + 1000;
                 world.nodes[node] = Node { lease, offset_ms, alive: true, claims, waits };
                 world.at(0, Event::Turn(node));
