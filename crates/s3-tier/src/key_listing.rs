@@ -52,7 +52,7 @@ impl S3Tier {
                 .collect();
             Ok(ListedKeys { keys, next: page.next })
         };
-        self.ask(("list", ctx), work, |answer, page| {
+        self.ask("list", ctx, work, |answer, page| {
             answer.complete(page);
         })
     }

@@ -20,7 +20,7 @@ use crate::background::{self, conditional_puts};
 use crate::ops::batch::{AdmissionOrder, SaveBatch};
 use crate::ops::{evict, load, lookup, save};
 use crate::state::counters::add;
-use crate::state::shared::Shared;
+use crate::state::shared::{Shared, SharedParts};
 
 /// The time limit of the last writes to the bucket: some requests in sequence, of which the last
 /// lets the next node evict at once and not after a term.
@@ -67,8 +67,11 @@ impl S3Tier {
         );
         let mut client = std::mem::replace(&mut config.client, spare);
         client.checksum = save::checksum_for_facts(client.checksum);
-        let shared =
-            Arc::new(Shared::new(&config, Client::new(client), (caps, index, gate, bounce?)));
+        let shared = Arc::new(Shared::new(
+            &config,
+            Client::new(client),
+            SharedParts { caps, index, gate, bounce: bounce? },
+        ));
         shared.catalog().set_quotas(&config.quotas);
         match config.compat.filter(|_| config.capacity_bytes.is_some()) {
             Some(compat) => runtime.spawn(evict::evict_by_the_second(Arc::clone(&shared), compat)),
@@ -98,7 +101,7 @@ impl S3Tier {
         let shared = Arc::clone(&self.shared);
         let deadline = ctx.deadline.into();
         let work = async move { shared.check(deadline).await };
-        self.ask(("check", ctx), work, |answer, checked| {
+        self.ask("check", ctx, work, |answer, checked| {
             answer.complete(checked);
         })
     }
@@ -157,7 +160,8 @@ impl S3Tier {
     /// to its end, because victims must be settled.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
-        (op, ctx): (&'static str, &Ctx),
+        op: &'static str,
+        ctx: &Ctx,
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
         reply: impl FnOnce(Reply<T>, Result<T, Error>) + Send + 'static,
     ) -> Ticket<Result<T, Error>> {
@@ -233,13 +237,13 @@ impl Tier for S3Tier {
             self.shared.catalog().index.learn_order(&keys);
         }
         self.shared.catalog().note_tenants(&keys);
-        let ticket = match lookup::from_memory(&self.shared, &keys, (mode, hold)) {
+        let ticket = match lookup::from_memory(&self.shared, &keys, mode, hold) {
             Some(answer) => Ticket::ready(answer),
             None => {
                 let shared = Arc::clone(&self.shared);
                 let work = Arc::clone(&self.shared);
-                let work = lookup::lookup(work, keys, (mode, hold), ctx.deadline.into());
-                self.ask(("lookup", ctx), work, move |answer, found| {
+                let work = lookup::lookup(work, keys, mode, hold, ctx.deadline.into());
+                self.ask("lookup", ctx, work, move |answer, found| {
                     let hold = found.as_ref().ok().and_then(|found| found.hold);
                     // A hold whose result was not delivered is released.
                     if !answer.complete(found)
@@ -299,7 +303,7 @@ impl Tier for S3Tier {
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
         let work = lookup::remove(Arc::clone(&self.shared), keys, ctx.deadline.into());
-        self.ask(("remove", ctx), work, |answer, removed| {
+        self.ask("remove", ctx, work, |answer, removed| {
             answer.complete(removed);
         })
     }

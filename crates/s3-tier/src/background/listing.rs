@@ -204,11 +204,8 @@ impl BucketListing {
             let mut guard = shared.catalog();
             let catalog = &mut *guard;
             let is_young = |slot: u32| catalog.seen.ms(slot) + LAG_MS > self.began_ms;
-            let (gone, next) = self.round().drop_unlisted(
-                &mut catalog.index,
-                &catalog.changed_keys,
-                (at, is_young),
-            );
+            let (gone, next) =
+                self.round().drop_unlisted(&mut catalog.index, &catalog.changed_keys, at, is_young);
             let mut vanished = 0;
             // Suspects were reported as gone before.
             for entry in gone.iter().filter(|entry| !catalog.index.is_suspect(&entry.chunk.digest))

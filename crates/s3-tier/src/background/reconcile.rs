@@ -108,7 +108,8 @@ impl Reconciliation {
         &self,
         index: &mut Index,
         changed: &ChangedKeys,
-        (from, is_young): (SlotCursor, impl Fn(u32) -> bool),
+        from: SlotCursor,
+        is_young: impl Fn(u32) -> bool,
     ) -> (Vec<IndexEntry>, Option<SlotCursor>) {
         let page = index.keys_page(from, CHUNKS_PER_LOCK);
         // Suspects too: what others quarantined takes no space any more.
@@ -198,7 +199,7 @@ mod tests {
         let mut gone = Vec::new();
         let mut from = Some(SlotCursor::default());
         while let Some(at) = from {
-            let (some, next) = round.drop_unlisted(index, changed, (at, |_| false));
+            let (some, next) = round.drop_unlisted(index, changed, at, |_| false);
             gone.extend(some.iter().map(|entry| entry.chunk.digest));
             from = next;
         }
@@ -244,11 +245,8 @@ mod tests {
         (0..2).for_each(|n| know(&mut index, n));
         let round = Reconciliation::default();
         let young = index.get(&digest(1)).unwrap().slot;
-        let (gone, _) = round.drop_unlisted(
-            &mut index,
-            &changed,
-            (SlotCursor::default(), |slot| slot == young),
-        );
+        let (gone, _) =
+            round.drop_unlisted(&mut index, &changed, SlotCursor::default(), |slot| slot == young);
         assert_eq!(gone.iter().map(|entry| entry.chunk.digest).collect::<Vec<_>>(), [digest(0)]);
     }
 

@@ -68,7 +68,7 @@ async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loade
     let version = shared.key_locks.read(&digest);
     let mut damaged = None;
     for name in std::iter::once(name.clone()).chain(shared.names_but(&op.key, &name)) {
-        match get(shared, op, (&name, &version), deadline).await? {
+        match get(shared, op, &name, &version, deadline).await? {
             None => {}
             // The object under another name may be good.
             Some(miss @ Loaded::Miss(_)) => damaged = damaged.or(Some(miss)),
@@ -87,7 +87,8 @@ async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loade
 async fn get(
     shared: &Shared,
     op: &mut Load,
-    (name, version): (&str, &ReadVersion<'_>),
+    name: &str,
+    version: &ReadVersion<'_>,
     deadline: Instant,
 ) -> Result<Option<Loaded>, Error> {
     let memory_bytes = op.into.iter().map(|lease| lease.len() as u64).sum::<u64>();

@@ -29,7 +29,8 @@ const PAGE_COST: usize = 8;
 pub fn from_memory(
     shared: &Shared,
     keys: &[Key],
-    how: (Mode, Hold),
+    mode: Mode,
+    hold_for: Hold,
 ) -> Option<Result<LookedUp, Error>> {
     let mut found = vec![Presence::Unknown; keys.len()];
     {
@@ -37,12 +38,12 @@ pub fn from_memory(
         let now_ms = shared.now_ms();
         for (key, presence) in keys.iter().zip(&mut found) {
             *presence = presence_of(catalog.known(key.digest(), now_ms)?);
-            if how.0 == Mode::Prefix && !presence.is_hit() {
+            if mode == Mode::Prefix && !presence.is_hit() {
                 break;
             }
         }
     }
-    Some(hold(shared, keys, found, how.1))
+    Some(hold(shared, keys, found, hold_for))
 }
 
 fn presence_of(len: Option<u64>) -> Presence {
@@ -54,7 +55,8 @@ fn presence_of(len: Option<u64>) -> Presence {
 pub async fn lookup(
     shared: Arc<Shared>,
     keys: Arc<[Key]>,
-    how: (Mode, Hold),
+    mode: Mode,
+    hold_for: Hold,
     deadline: Instant,
 ) -> Result<LookedUp, Error> {
     let listed = match is_for_a_list(&shared, &keys) {
@@ -75,7 +77,7 @@ pub async fn lookup(
                     heads.spawn(async move { (at, head_once(&shared, &key, deadline).await) });
                 }
             }
-            if how.0 == Mode::Prefix && found[at] == Presence::Miss {
+            if mode == Mode::Prefix && found[at] == Presence::Miss {
                 break;
             }
         }
@@ -83,11 +85,11 @@ pub async fn lookup(
             let Ok((at, presence)) = done else { continue };
             found[at] = presence?;
         }
-        if how.0 == Mode::Prefix && found[window].iter().any(|presence| !presence.is_hit()) {
+        if mode == Mode::Prefix && found[window].iter().any(|presence| !presence.is_hit()) {
             break;
         }
     }
-    hold(&shared, &keys, found, how.1)
+    hold(&shared, &keys, found, hold_for)
 }
 
 /// Sends a HEAD for one chunk, or waits for that of another lookup. If that one failed, sends its
@@ -124,7 +126,7 @@ pub async fn head(shared: &Shared, key: &Key, deadline: Instant) -> Result<Prese
     let version = shared.key_locks.read(key.digest());
     let mut damaged = false;
     for name in std::iter::once(name.clone()).chain(shared.names_but(key, &name)) {
-        match head_as(shared, key, (&name, &version), deadline).await? {
+        match head_as(shared, key, &name, &version, deadline).await? {
             None => {}
             // The object under another name may be good.
             Some(presence) if !presence.is_hit() => damaged = true,
@@ -143,7 +145,8 @@ pub async fn head(shared: &Shared, key: &Key, deadline: Instant) -> Result<Prese
 async fn head_as(
     shared: &Shared,
     key: &Key,
-    (name, version): (&str, &ReadVersion<'_>),
+    name: &str,
+    version: &ReadVersion<'_>,
     deadline: Instant,
 ) -> Result<Option<Presence>, Error> {
     let _permit = shared.scheduler.acquire(RequestKind::Lookup).await;
@@ -292,7 +295,7 @@ pub async fn remove(
     keys: Arc<[Key]>,
     deadline: Instant,
 ) -> Result<Removed, Error> {
-    lookup(Arc::clone(&shared), Arc::clone(&keys), (Mode::Each, Hold::None), deadline).await?;
+    lookup(Arc::clone(&shared), Arc::clone(&keys), Mode::Each, Hold::None, deadline).await?;
     // Sorted, so that no two removes wait for each other.
     let mut digests: Vec<Digest> = keys.iter().map(|key| *key.digest()).collect();
     digests.sort_unstable_by_key(|digest| *digest.as_bytes());

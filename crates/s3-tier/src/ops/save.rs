@@ -219,7 +219,7 @@ async fn store(
         };
         // An object that the store kept is checked: it is overwritten unless it is the chunk.
         let kept = how.if_absent && matches!(stored, Ok(Stored::Present));
-        if kept && !is_the_chunk(shared, &client, (key, name), body.len() as u64).await? {
+        if kept && !is_the_chunk(shared, &client, key, name, body.len() as u64).await? {
             how.if_absent = false;
             continue;
         }
@@ -242,7 +242,8 @@ async fn store(
 async fn is_the_chunk(
     shared: &Shared,
     client: &Client,
-    (key, name): (&Key, &str),
+    key: &Key,
+    name: &str,
     len: u64,
 ) -> kvtier_s3::Result<bool> {
     add(&shared.counters.heads, 1);

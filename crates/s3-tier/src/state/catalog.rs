@@ -88,7 +88,7 @@ impl Seen {
 
 impl Catalog {
     /// An empty catalog. Hits and misses stay fresh for these times.
-    pub fn new(index: Index, (fresh_hit_max, fresh_miss_max): (Duration, Duration)) -> Self {
+    pub fn new(index: Index, fresh_hit_max: Duration, fresh_miss_max: Duration) -> Self {
         Catalog {
             index,
             seen: Seen::default(),
@@ -344,7 +344,7 @@ mod tests {
 
     fn catalog() -> Catalog {
         let index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
-        Catalog::new(index, (Duration::from_secs(60), Duration::from_secs(1)))
+        Catalog::new(index, Duration::from_secs(60), Duration::from_secs(1))
     }
 
     fn chunk(n: u32) -> Chunk {
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn without_freshness_every_lookup_asks() {
         let index = Index::new(IndexConfig::new(u64::MAX), PolicyKind::Lru.build()).unwrap();
-        let mut catalog = Catalog::new(index, (Duration::ZERO, Duration::ZERO));
+        let mut catalog = Catalog::new(index, Duration::ZERO, Duration::ZERO);
         let a = chunk(1);
         let _ = catalog.insert_unseen(a);
         for now_ms in [0, 1, SEEN_STEP_MS, 10 * SEEN_STEP_MS] {

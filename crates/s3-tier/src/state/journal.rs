@@ -89,7 +89,7 @@ impl NodeJournal {
 
     /// The object's bytes. `at_ms` is now, in Unix milliseconds by the store's clock.
     pub fn encode(&self, at_ms: u64, records: &[TimedRecord]) -> Vec<u8> {
-        encode((at_ms, self.now_ms()), records)
+        encode(at_ms, self.now_ms(), records)
     }
 
     /// The object was written. Returns the number of an object beyond the maximum, to be deleted.
@@ -136,7 +136,7 @@ impl Unwritten {
 
 /// An object's bytes: a batch for each step with its own time. Now is `at_ms` for the store, and
 /// `now_ms` since the journal began.
-fn encode((at_ms, now_ms): (u64, u64), records: &[TimedRecord]) -> Vec<u8> {
+fn encode(at_ms: u64, now_ms: u64, records: &[TimedRecord]) -> Vec<u8> {
     let mut width = 1;
     while runs(records, width).count() > TIMES_MAX {
         width *= 2;
@@ -194,7 +194,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn records_have_their_times() {
         let records = [at(0, 1), at(0, 2), at(4, 3), at(120, 4)];
-        let bytes = encode((1_000_000, 30_500), &records);
+        let bytes = encode(1_000_000, 30_500, &records);
         let decoded: Vec<(u64, usize)> =
             format::decode(&bytes).map(|batch| (batch.at_ms, batch.records.len())).collect();
         assert_eq!(decoded, [(969_500, 2), (970_500, 1), (999_500, 1)]);
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn an_object_that_waited_for_hours_stays_below_the_maximum() {
         let records: Vec<TimedRecord> = (0..WAITING_MAX).map(|n| at(n, n)).collect();
-        let bytes = encode((1 << 40, 1 << 30), &records);
+        let bytes = encode(1 << 40, 1 << 30, &records);
         assert!(bytes.len() <= OBJECT_BYTES_MAX, "{}", bytes.len());
         let decoded: Vec<Record> = format::decode(&bytes).flat_map(|batch| batch.records).collect();
         assert!(

@@ -63,9 +63,18 @@ pub struct FoundObject<'a> {
     pub verified: bool,
 }
 
+/// The parts of [`Shared`] that are made before it.
+#[derive(Debug)]
+pub struct SharedParts {
+    pub caps: Caps,
+    pub index: Index,
+    pub gate: Gate,
+    pub bounce: Arena,
+}
+
 impl Shared {
-    pub fn new(config: &TierConfig, client: Client, parts: (Caps, Index, Gate, Arena)) -> Self {
-        let (caps, index, gate, bounce) = parts;
+    pub fn new(config: &TierConfig, client: Client, parts: SharedParts) -> Self {
+        let SharedParts { caps, index, gate, bounce } = parts;
         let names = ObjectNames::new(
             config.layout,
             &config.prefix,
@@ -91,7 +100,7 @@ impl Shared {
             heads: HeadRequests::default(),
             eviction_queue: EvictionQueue::default(),
             freed: Notify::new(),
-            catalog: Mutex::new(Catalog::new(index, (config.fresh_hit_max, config.fresh_miss_max))),
+            catalog: Mutex::new(Catalog::new(index, config.fresh_hit_max, config.fresh_miss_max)),
             listeners: Listeners::default(),
             began: Instant::now(),
             last_fault: Mutex::default(),

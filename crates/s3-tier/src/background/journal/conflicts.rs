@@ -67,7 +67,7 @@ async fn resolve_one(shared: &Shared, chunk: &Chunk, until: Instant) -> kvtier_s
         let _permit = shared.scheduler.acquire(RequestKind::Lookup).await;
         add(&shared.counters.heads, 1);
         match shared.client.until(until).head(name).await {
-            Ok(Some(object)) => return Ok(found(shared, chunk, (object.total(), &version))),
+            Ok(Some(object)) => return Ok(found(shared, chunk, object.total(), &version)),
             Ok(None) => {}
             Err(e) if e.is_retryable() => return Err(e),
             // Another attempt would fail too: the next listing decides.
@@ -93,7 +93,7 @@ fn names(shared: &Shared, digest: &Digest) -> Vec<String> {
 }
 
 /// The chunk exists with this length: it is counted.
-fn found(shared: &Shared, chunk: &Chunk, (len, version): (u64, &ReadVersion<'_>)) -> bool {
+fn found(shared: &Shared, chunk: &Chunk, len: u64, version: &ReadVersion<'_>) -> bool {
     let mut catalog = shared.catalog();
     if !version.is_current() {
         return false;

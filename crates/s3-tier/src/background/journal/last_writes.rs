@@ -44,7 +44,9 @@ impl LastWrites {
     pub fn compare(
         &self,
         digest: &Digest,
-        (object, when, there): (&Arc<str>, TimeRange, bool),
+        object: &Arc<str>,
+        when: TimeRange,
+        there: bool,
     ) -> Newer {
         match self.write(digest).filter(|write| write.there != there) {
             None => Newer::This,
@@ -57,7 +59,7 @@ impl LastWrites {
     }
 
     /// Enters a write, unless the table has a later one.
-    pub fn note(&mut self, digest: Digest, (object, when, there): (&Arc<str>, TimeRange, bool)) {
+    pub fn note(&mut self, digest: Digest, object: &Arc<str>, when: TimeRange, there: bool) {
         let is_older =
             |write: &LastWrite| !write.is_before(object).unwrap_or(write.when.to_ms <= when.to_ms);
         if self.write(&digest).is_some_and(is_older) {
@@ -89,28 +91,28 @@ mod tests {
         let chunk = Digest([7; 32]);
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         assert_eq!(
-            writes.compare(&chunk, (&a, TimeRange::at(0), false)),
+            writes.compare(&chunk, &a, TimeRange::at(0), false),
             Newer::This,
             "an empty table"
         );
-        writes.note(chunk, (&a, TimeRange::at(100_000), true));
-        assert_eq!(writes.compare(&chunk, (&a, TimeRange::at(100_000), false)), Newer::This);
-        assert_eq!(writes.compare(&chunk, (&b, TimeRange::at(101_000), false)), Newer::Unclear);
-        assert_eq!(writes.compare(&chunk, (&b, TimeRange::at(90_000), false)), Newer::Other);
-        assert_eq!(writes.compare(&chunk, (&b, TimeRange::at(110_000), false)), Newer::This);
+        writes.note(chunk, &a, TimeRange::at(100_000), true);
+        assert_eq!(writes.compare(&chunk, &a, TimeRange::at(100_000), false), Newer::This);
+        assert_eq!(writes.compare(&chunk, &b, TimeRange::at(101_000), false), Newer::Unclear);
+        assert_eq!(writes.compare(&chunk, &b, TimeRange::at(90_000), false), Newer::Other);
+        assert_eq!(writes.compare(&chunk, &b, TimeRange::at(110_000), false), Newer::This);
         assert_eq!(
-            writes.compare(&chunk, (&b, TimeRange::at(90_000), true)),
+            writes.compare(&chunk, &b, TimeRange::at(90_000), true),
             Newer::This,
             "it says the same"
         );
         assert_eq!(writes.gone(&chunk), None);
-        writes.note(chunk, (&b, TimeRange::at(90_000), false));
+        writes.note(chunk, &b, TimeRange::at(90_000), false);
         assert_eq!(
-            writes.compare(&chunk, (&b, TimeRange::at(90_000), false)),
+            writes.compare(&chunk, &b, TimeRange::at(90_000), false),
             Newer::Other,
             "the later write stays"
         );
-        writes.note(chunk, (&b, TimeRange::at(120_000), false));
+        writes.note(chunk, &b, TimeRange::at(120_000), false);
         assert_eq!(writes.gone(&chunk), Some(TimeRange::at(120_000)));
     }
 
@@ -119,11 +121,11 @@ mod tests {
         let mut writes = LastWrites::default();
         let chunk = Digest([7; 32]);
         let (one, two): (Arc<str>, Arc<str>) = ("j/a/1".into(), "j/a/2".into());
-        writes.note(chunk, (&two, TimeRange::at(0), false));
-        assert_eq!(writes.compare(&chunk, (&one, TimeRange::at(100_000), true)), Newer::Other);
-        writes.note(chunk, (&one, TimeRange::at(100_000), true));
+        writes.note(chunk, &two, TimeRange::at(0), false);
+        assert_eq!(writes.compare(&chunk, &one, TimeRange::at(100_000), true), Newer::Other);
+        writes.note(chunk, &one, TimeRange::at(100_000), true);
         assert_eq!(writes.gone(&chunk), Some(TimeRange::at(0)), "the later write stays");
-        assert_eq!(writes.compare(&chunk, (&two, TimeRange::at(0), true)), Newer::This);
+        assert_eq!(writes.compare(&chunk, &two, TimeRange::at(0), true), Newer::This);
     }
 
     #[test]
@@ -131,7 +133,7 @@ mod tests {
         let mut writes = LastWrites::default();
         let node = Arc::from("a");
         let digest = |n: usize| Digest::derive("test", &n.to_le_bytes());
-        (0..3 * CHUNKS_MAX).for_each(|n| writes.note(digest(n), (&node, TimeRange::at(0), true)));
+        (0..3 * CHUNKS_MAX).for_each(|n| writes.note(digest(n), &node, TimeRange::at(0), true));
         assert!(writes.young.len() + writes.old.len() <= CHUNKS_MAX);
         assert!(
             writes.write(&digest(3 * CHUNKS_MAX - 1)).is_some()

@@ -343,11 +343,11 @@ impl Apply<'_> {
             Record::Touch(digest) => self.catalog.index.touch_batch(&[*digest]),
             Record::Insert(chunk) => {
                 self.inserted(chunk, from);
-                self.merger.last_writes.note(chunk.digest, (from.object, from.when, true));
+                self.merger.last_writes.note(chunk.digest, from.object, from.when, true);
             }
             Record::Remove(digest) => {
                 self.removed(digest, from);
-                self.merger.last_writes.note(*digest, (from.object, from.when, false));
+                self.merger.last_writes.note(*digest, from.object, from.when, false);
             }
             _ => {}
         }
@@ -386,7 +386,7 @@ impl Apply<'_> {
             Newer::Other => Newer::Other,
             _ => Newer::This,
         };
-        let by_journal = self.merger.last_writes.compare(&digest, (from.object, from.when, true));
+        let by_journal = self.merger.last_writes.compare(&digest, from.object, from.when, true);
         match from.limit(absent.and(unlisted).and(by_journal)) {
             Newer::Other => {}
             Newer::Unclear => self.merger.conflicts.put(*chunk),
@@ -406,7 +406,7 @@ impl Apply<'_> {
             0 => Newer::This,
             ms => from.when.compare(&TimeRange::at(ms.cast_signed())),
         };
-        let by_journal = self.merger.last_writes.compare(digest, (from.object, from.when, false));
+        let by_journal = self.merger.last_writes.compare(digest, from.object, from.when, false);
         match from.limit(seen.and(by_journal)) {
             Newer::Other => {}
             Newer::Unclear => self.merger.conflicts.put(entry.chunk),
