@@ -88,7 +88,7 @@ pub const CYCLES: &[Cycle] = &[
     },
     Cycle {
         member: "disk",
-        files: 20,
+        files: 16,
         reason: "the layouts, the ledger and the state that all operations share name each other's types",
     },
     Cycle {
