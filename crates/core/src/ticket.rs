@@ -200,7 +200,7 @@ impl<T: Dropped> Drop for Completer<T> {
 }
 
 impl<T> Dropped for Result<T, Error> {
-    /// Callers do not see this value: a [`Batch`](crate::Batch) sends `Closed` for each of its ops.
+    /// The answer to a lookup, remove or flush whose worker ended without one.
     fn dropped() -> Self {
         Err(Error::new(ErrorKind::Closed, "the tier's worker ended without an answer"))
     }

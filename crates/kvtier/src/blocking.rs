@@ -15,6 +15,9 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a load is repeated because another caller saved the key with another length meanwhile.
 const LENGTH_CHANGES_MAX: usize = 8;
 
+/// The pause before a call that was refused is repeated.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
+
 /// How often a lookup is repeated because a tier below failed to answer it.
 const UNKNOWN_MAX: usize = 8;
 
@@ -52,7 +55,11 @@ pub trait Blocking: Tier {
         loop {
             let op = Save { key: key.clone(), from: vec![view.clone()] };
             match only(self.save(&ctx, vec![op]).wait())? {
-                Saved::Shed(ShedReason::Throttled) => self.ready(&ctx).wait()?,
+                Saved::Shed(ShedReason::Throttled) => {
+                    self.ready(&ctx).wait()?;
+                    // A tier may be at a limit that `ready` does not wait for.
+                    std::thread::sleep(RETRY_PAUSE);
+                }
                 answer => return Ok(answer),
             }
         }

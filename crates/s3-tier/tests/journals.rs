@@ -93,6 +93,18 @@ fn what_only_a_late_journal_reports_is_asked_of_the_bucket() {
 }
 
 #[test]
+fn a_journal_that_stays_unreadable_keeps_the_evictor_from_no_snapshot() {
+    let world = listener();
+    let key = world.suite.key(1);
+    world.server.script(denied(FIRST));
+    write(&world.server, FIRST, Duration::ZERO, &[saved(&world.suite.key(2))]);
+    write(&world.server, SECOND, Duration::ZERO, &[saved(&key)]);
+    within(LONG, "the second is read", || world.count("merged") == 1);
+    let is_current = |name: &String| name.ends_with("snapshot/current");
+    within(LONG, "a snapshot has it", || world.server.keys("kv/.kvtier/").iter().any(is_current));
+}
+
+#[test]
 fn a_journal_that_was_damaged_on_its_way_is_read_again() {
     let world = listener();
     let key = world.suite.key(1);

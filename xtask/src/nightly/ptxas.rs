@@ -14,7 +14,7 @@ use crate::workspace::{self, Package};
 
 const PACKAGE: &str = "nvidia-cuda-nvcc==13.5.37";
 const WHEEL: Venv = Venv { name: "ptxas", packages: &[PACKAGE], alone: true };
-const KERNEL: &str = "crates/gds/src/sums/crc32c.ptx";
+const KERNEL: &str = "crates/gds/src/checksum/crc32c.ptx";
 /// From the oldest that CUDA 13 supports.
 const GPUS: [&str; 7] = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"];
 

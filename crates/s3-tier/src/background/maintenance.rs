@@ -391,13 +391,15 @@ impl Maintenance {
 
     async fn merge(&mut self, directory: &str) {
         match self.merger.merge(&self.shared, directory).await {
-            Ok(records) => {
-                self.merged += records as u64;
+            Ok(merged) => {
+                self.merged += merged.records as u64;
                 self.shared.eviction_queue.notify();
                 if directory == self.shared.cluster.paths.journals() {
                     let every_s = self.shared.cluster.config.journal_every.as_secs().cast_signed();
                     self.nodes = self.merger.nodes(&self.shared, AGE_CUT_S + 3 * every_s);
                 }
+                // It may stay unreadable for long, and keeps no other work from its result.
+                merged.failed.into_iter().for_each(|e| drop(self.shared.error("journal", None, e)));
             }
             Err(e) => drop(self.shared.error("journal", None, e)),
         }

@@ -16,7 +16,8 @@
 //! When little is free, shares end: the evictor frees space then, and the others keep close to the
 //! cap by `ClusterState::reserve`.
 //!
-//! A simulation in the tests runs up to eight nodes that start together at full speed.
+//! A simulation in the tests runs up to eight nodes that start within a second of each other; each alone
+//! would fill the cap in 1 to 10 s.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -137,9 +138,9 @@ mod tests {
         );
     }
 
-    /// Nodes that start within a second on an empty bucket and write as fast as they can, up to
-    /// half of the cap in one step of 50 ms. In a round a node writes its journal and reads
-    /// those of the others.
+    /// Nodes that start within a second on an empty bucket. Each writes so fast that it alone would
+    /// fill the cap in 1 to 10 s. A step takes 50 ms. In a round a node writes its journal and
+    /// reads those of the others.
     #[test]
     fn several_nodes_that_start_on_an_empty_bucket_do_not_fill_it_several_times() {
         let most = (0..400).map(bytes_written).max();

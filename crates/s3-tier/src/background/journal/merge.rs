@@ -68,10 +68,22 @@ struct JournalBatch {
     records: Vec<Record>,
 }
 
+/// What one look at the journals did.
+#[derive(Debug)]
+pub struct Merged {
+    /// The number of records that were applied.
+    pub records: usize,
+    /// Why an object could not be read. The others were applied all the same.
+    pub failed: Option<kvtier_s3::Error>,
+}
+
 impl JournalMerger {
-    /// Applies the objects in `directory` that were not read before; returns the number of records.
-    /// The node's own journal is skipped: its index contains it.
-    pub async fn merge(&mut self, shared: &Shared, directory: &str) -> kvtier_s3::Result<usize> {
+    /// Applies the objects in `directory` that were not read before. The node's own journal is
+    /// skipped: its index contains it.
+    ///
+    /// # Errors
+    /// The directory cannot be listed.
+    pub async fn merge(&mut self, shared: &Shared, directory: &str) -> kvtier_s3::Result<Merged> {
         self.list(shared, directory).await?;
         let mut batches = Vec::new();
         let mut failed = None;
@@ -106,7 +118,7 @@ impl JournalMerger {
         sort_by_time(&mut batches);
         let count = self.apply(shared, &batches);
         add(&shared.counters.merged, count as u64);
-        failed.map_or(Ok(count), Err)
+        Ok(Merged { records: count, failed })
     }
 
     /// Applies the order of all uses since then (Unix milliseconds by the store's clock) again,
