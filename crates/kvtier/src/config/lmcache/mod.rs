@@ -14,8 +14,10 @@
 mod adapter;
 mod engine;
 
+pub(crate) use adapter::Dialect;
+#[cfg(feature = "s3")]
+pub(crate) use adapter::Fields;
 pub use adapter::{Adapter, Field};
-pub(crate) use adapter::{Dialect, Fields};
 pub use engine::{
     EffectiveSetting, Inputs, LmcacheConfig, Note, PlannedTiers, SettingEffect, SettingSource,
 };
