@@ -4,10 +4,11 @@
 //! the file names the process that locked it. Where that certainly runs no more, the next process
 //! puts a new file in the place of the locked one. All of this happens under the registration lock
 //! and with the file that has the name at that moment, so that two processes never lead over two
-//! files, and none reads the name of the leader before.
+//! files, and none reads the name of the leader before. A leader whose file was deleted resigns.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::data_dir::{DataDir, Process, draft_name, internal_files, open_rw};
@@ -34,6 +35,12 @@ impl Leadership {
 
     /// Tries to lead, unless another process does. Returns whether this process leads.
     pub fn lead(&mut self, data_dir: &DataDir) -> io::Result<bool> {
+        if !self.has_name() {
+            // Peers lock the file that has the name. The lock of another file proves nothing: a
+            // child of the previous leader may keep it.
+            self.resign();
+            self.file = open_rw(&self.path)?;
+        }
         if self.leads || !self.may_be_free() {
             return Ok(self.leads);
         }
@@ -48,6 +55,18 @@ impl Leadership {
             let _ = self.file.unlock();
         }
         is_free || is_leader_gone(&self.path)
+    }
+
+    /// Whether the open file still has its name.
+    fn has_name(&self) -> bool {
+        let found = fs::symlink_metadata(&self.path);
+        found.is_ok_and(|found| self.file.metadata().is_ok_and(|ours| ours.ino() == found.ino()))
+    }
+
+    /// Unlocked, not only closed: a child that this process forked has the file open too.
+    fn resign(&mut self) {
+        self.leads = false;
+        let _ = self.file.unlock();
     }
 
     /// Takes the file's lock if it is free, or a new file's. The registration lock is held.
@@ -86,10 +105,9 @@ impl Leadership {
 }
 
 impl Drop for Leadership {
-    /// Unlocked, not only closed: a child that this process forked has the file open too.
     fn drop(&mut self) {
         if self.leads {
-            let _ = self.file.unlock();
+            self.resign();
         }
     }
 }
@@ -158,11 +176,25 @@ mod tests {
         }
         let kept = locked_by(&own, &gone());
         assert!(a.lead(&data_dir).unwrap() && !b.lead(&data_dir).unwrap());
-        // The child of the one before ends, too. Its file has the name no more.
+        // The child of the one before lives on, with the file that had the name.
+        drop(a);
+        assert!(b.lead(&data_dir).unwrap());
+        let mut c = Leadership::open(&own).unwrap();
         kept.unlock().unwrap();
-        assert!(!b.lead(&data_dir).unwrap());
+        assert!(!c.lead(&data_dir).unwrap() && b.lead(&data_dir).unwrap());
         let files = fs::read_dir(data_dir.staging().unwrap().path()).unwrap().count();
         assert_eq!(files, 1, "only `alive` is left");
+    }
+
+    #[test]
+    fn one_leads_in_the_end_when_the_file_is_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        let [mut a, mut b] = [(); 2].map(|()| Leadership::open(&data_dir.own()).unwrap());
+        assert!(a.lead(&data_dir).unwrap());
+        fs::remove_file(data_dir.own().join("evictor")).unwrap();
+        assert!(b.lead(&data_dir).unwrap());
+        assert!(!a.lead(&data_dir).unwrap() && b.lead(&data_dir).unwrap());
     }
 
     #[test]
