@@ -72,15 +72,11 @@ impl Leadership {
     /// Takes the file's lock if it is free, or a new file's. The registration lock is held.
     fn take(&mut self, data_dir: &DataDir) -> io::Result<()> {
         self.file = open_rw(&self.path)?;
-        if self.file.try_lock().is_ok() {
-            // Before peers read the name of the previous leader.
-            write_name(&mut self.file)?;
-        } else if is_leader_gone(&self.path) {
+        self.leads = lock_and_write(&mut self.file, write_name)?;
+        if !self.leads && is_leader_gone(&self.path) {
             self.file = self.replace(data_dir)?;
-        } else {
-            return Ok(());
+            self.leads = true;
         }
-        self.leads = true;
         Ok(())
     }
 
@@ -106,10 +102,25 @@ impl Leadership {
 
 impl Drop for Leadership {
     fn drop(&mut self) {
-        if self.leads {
-            self.resign();
-        }
+        self.resign();
     }
+}
+
+/// Locks the file and writes this process's name, before peers read that of the previous leader.
+/// Returns `false` where another process has the lock. A file without a name stays unlocked: its
+/// lock would keep peers from leading, and they could not find out whether its owner is gone.
+fn lock_and_write(
+    file: &mut File,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> io::Result<bool> {
+    if file.try_lock().is_err() {
+        return Ok(false);
+    }
+    if let Err(e) = write(file) {
+        let _ = file.unlock();
+        return Err(e);
+    }
+    Ok(true)
 }
 
 fn write_name(file: &mut File) -> io::Result<()> {
@@ -184,6 +195,18 @@ mod tests {
         assert!(!c.lead(&data_dir).unwrap() && b.lead(&data_dir).unwrap());
         let files = fs::read_dir(data_dir.staging().unwrap().path()).unwrap().count();
         assert_eq!(files, 1, "only `alive` is left");
+    }
+
+    #[test]
+    fn a_process_that_cannot_write_its_name_leaves_the_file_unlocked() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path(), None).unwrap();
+        let mut file = open_rw(&data_dir.own().join("evictor")).unwrap();
+        let full = lock_and_write(&mut file, |_| Err(io::ErrorKind::StorageFull.into()));
+        assert_eq!(full.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        let mut other = Leadership::open(&data_dir.own()).unwrap();
+        assert!(other.lead(&data_dir).unwrap());
+        assert!(!lock_and_write(&mut file, write_name).unwrap());
     }
 
     #[test]
