@@ -62,9 +62,10 @@ pub struct BufferedLoad<M: Mover> {
     pub shared: Arc<Shared<M>>,
     pub workers: Workers,
     pub key: Key,
-    pub slot: LoadSlot,
     pub buffers: LoadBuffers,
     pub parts: Vec<Part>,
+    /// The last field: where the load is dropped, `Closed` is answered after its memory is released.
+    pub slot: LoadSlot,
 }
 
 impl<M: Mover> LoadOp<M> {
@@ -261,12 +262,14 @@ struct Reading<M: Mover> {
     shared: Arc<Shared<M>>,
     workers: Workers,
     key: Key,
-    slot: LoadSlot,
     reading: readers::Reading,
     buffers: LoadBuffers,
     found: LoadFile,
     /// Checksums of the bytes that arrived.
     sums: Arc<Mutex<PieceSums>>,
+    /// The last field: where the load is dropped, `Closed` is answered after its memory and its
+    /// reader are released.
+    slot: LoadSlot,
 }
 
 impl<M: Mover> Reading<M> {

@@ -46,12 +46,13 @@ pub struct SaveRequest<M: Mover> {
     pub shared: Arc<Shared<M>>,
     pub workers: Workers,
     pub op: Save,
-    pub slot: Slot<Save, Saved>,
     pub pending: PendingChunk<M>,
     /// The batch that it is part of.
     pub batch: Arc<SaveBatch<M>>,
     /// The tensor that a full chunk of the batch is, where the caller states it.
     pub shape: Option<Arc<ChunkShape>>,
+    /// The last field, as in [`Saving`].
+    pub slot: Slot<Save, Saved>,
 }
 
 /// A save under way; see the [module](self).

@@ -375,3 +375,58 @@ fn a_link_that_takes_the_place_of_a_shard_is_found_and_costs_what_is_behind_it()
     assert_eq!(fs::read_dir(moved).unwrap().count(), 1);
     drop(disk);
 }
+
+/// Hands its transfers over, so that a test drops them.
+#[derive(Debug)]
+struct HandsOver(std::sync::mpsc::SyncSender<(Transfer, Finish)>);
+
+impl Mover for HandsOver {
+    fn submit(&self, transfer: Transfer, done: Finish) -> Result<(), Refused> {
+        self.0.send((transfer, done)).unwrap();
+        Ok(())
+    }
+
+    fn close(&self) {}
+
+    fn describe(&self) -> String {
+        "hands over".into()
+    }
+}
+
+#[test]
+fn a_load_that_the_mover_drops_is_answered_after_its_memory_and_its_reader_are_released() {
+    let ns = Arc::new(Namespace::new("t", Digest::default()));
+    let foreign = Key::new(Arc::clone(&ns), Layout::LmcacheMp.key_of(FOREIGN[0].1).unwrap());
+    for (layout, key) in [(Layout::Kvtier, key(1)), (Layout::LmcacheMp, foreign)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = DiskConfig::new(dir.path(), 1 << 20);
+        (config.layout, config.namespace) = (layout, Some(Arc::clone(key.namespace())));
+        let (sender, transfers) = std::sync::mpsc::sync_channel(1);
+        let disk = Disk::open(config, HandsOver(sender)).unwrap();
+        match layout {
+            Layout::Kvtier => write(dir.path(), &key),
+            _ => fs::write(dir.path().join(FOREIGN[0].1), [7; LEN]).unwrap(),
+        }
+        let arena = kvtier_mem::Arena::new(kvtier_mem::ArenaConfig::heap(1 << 16)).unwrap();
+        // The second is no part of the transfer.
+        let into = [4096, LEN - 4096].map(|bytes| arena.lease(bytes).unwrap()).into();
+        let ctx = Ctx::within(std::time::Duration::from_secs(600));
+        let ticket = disk.load(&ctx, vec![Load { key: key.clone(), into }]);
+        let (transfer, done) = transfers.recv().unwrap();
+        assert!(disk.shared.readers.has(key.digest()));
+        let (shared, digest) = (Arc::clone(&disk.shared), *key.digest());
+        let (sender, seen) = std::sync::mpsc::sync_channel(1);
+        let ticket = ticket.inspect(move |_| {
+            let is_free = [&arena, &shared.tails].map(|arena| {
+                let stats = arena.stats();
+                stats.free == stats.capacity
+            });
+            sender.send((shared.readers.has(&digest), is_free)).unwrap();
+        });
+        drop(transfer);
+        drop(done);
+        let error = ticket.wait().remove(0).result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed, "{layout}");
+        assert_eq!(seen.recv().unwrap(), (false, [true, true]), "{layout}");
+    }
+}

@@ -254,7 +254,6 @@ struct ForeignRead<M: Mover> {
     shared: Arc<Shared<M>>,
     workers: Workers,
     key: Key,
-    slot: LoadSlot,
     reading: readers::Reading,
     buffers: LoadBuffers,
     /// The page with the payload's end, read already.
@@ -265,6 +264,9 @@ struct ForeignRead<M: Mover> {
     tail: io::Result<usize>,
     /// Checksums of the bytes that arrived.
     sums: Arc<Mutex<PieceSums>>,
+    /// The last field: where the load is dropped, `Closed` is answered after its memory and its
+    /// reader are released.
+    slot: LoadSlot,
 }
 
 impl<M: Mover> ForeignRead<M> {
