@@ -143,8 +143,16 @@ pub fn make_private(own: &Path) {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// The directories that this thread synced.
+    pub static SYNCED: std::cell::RefCell<Vec<PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
 /// Syncs a directory's names to the device, where the file system can.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    SYNCED.with_borrow_mut(|synced| synced.push(dir.to_owned()));
     match File::open(dir)?.sync_all() {
         Err(e) if matches!(e.kind(), Io::InvalidInput | Io::Unsupported) => Ok(()),
         other => other,

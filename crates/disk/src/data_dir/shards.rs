@@ -1,7 +1,11 @@
-//! The 256 directories of the layout's chunks. Each is a directory of this file system: a link in
-//! its place is not followed, wherever it leads. It is renamed to `.kvtier/<name>.damaged`, and what
-//! it leads to is left alone. Chunks are published by renames, which do not reach other file
-//! systems, and a medium that is removed would take a part of the chunks with it.
+//! The 256 directories of the layout's chunks. Each is a directory of this file system. A link in
+//! its place is renamed to `.kvtier/<name>.damaged`, wherever it leads: when the directory is opened,
+//! and within seconds while a tier has it open. Until then the link is followed. What it leads to is
+//! left alone. Chunks are published by renames, which do not reach other file systems, and a medium
+//! that is removed would take a part of the chunks with it.
+//!
+//! The name of each new shard is synced: `durability` syncs a chunk's name in its shard, not the
+//! shard's own.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -19,7 +23,8 @@ pub fn make_shards(root: &Path, own: &Path) -> io::Result<Vec<String>> {
     let (mut damage, mut is_new) = (Vec::new(), false);
     for shard in 0..=255 {
         let shard = name::shard(root, shard);
-        is_new |= !shard.is_dir();
+        // A link is replaced, also one that leads to a directory.
+        is_new |= !fs::symlink_metadata(&shard).is_ok_and(|meta| meta.is_dir());
         damage.extend(internal_files::make_dir(own, &shard)?);
     }
     if is_new {
@@ -71,6 +76,7 @@ impl DataDir {
                 }
                 self.with_registration_lock(|| self.repair_shard(&folder))
             }
+            Ok(()) if self.foreign.is_none() => internal_files::sync_dir(&self.root),
             other => other,
         }
     }
@@ -80,6 +86,51 @@ impl DataDir {
         internal_files::make_dir(&self.own(), shard)?
             .into_iter()
             .for_each(|found| self.note_damage(found));
-        Ok(())
+        internal_files::sync_dir(&self.root)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use internal_files::SYNCED;
+
+    /// Whether the call syncs the names in `root`.
+    fn syncs(root: &Path, call: impl FnOnce()) -> bool {
+        SYNCED.take();
+        call();
+        SYNCED.take().iter().any(|dir| dir == root)
+    }
+
+    #[test]
+    fn the_name_of_each_new_shard_is_synced() {
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let root = dir.path();
+        let data_dir = DataDir::open(root, None).unwrap();
+        let digest = Digest::derive("test", b"");
+        let shard = data_dir.folder(&digest);
+        let damage = |to: Option<&Path>| {
+            fs::remove_dir(&shard).unwrap();
+            to.into_iter().for_each(|to| symlink(to, &shard).unwrap());
+        };
+        let nowhere = root.join("nowhere");
+        for to in [None, Some(elsewhere.path()), Some(&nowhere)] {
+            damage(to);
+            let make = || drop(make_shards(root, &data_dir.own()).unwrap());
+            assert!(syncs(root, make), "at open: {to:?}");
+            assert!(!syncs(root, make), "nothing is new");
+        }
+        for to in [elsewhere.path(), &nowhere] {
+            damage(Some(to));
+            let repair = || assert!(data_dir.repair_shards().unwrap());
+            assert!(syncs(root, repair), "repair: {to:?}");
+        }
+        for to in [None, Some(nowhere.as_path())] {
+            damage(to);
+            assert!(syncs(root, || data_dir.make_folder(&digest).unwrap()), "for a save: {to:?}");
+            assert!(shard.is_dir() && !shard.is_symlink());
+        }
     }
 }
