@@ -57,3 +57,13 @@ fn find(dir: &Path, name: &str) -> io::Result<Option<PathBuf>> {
     }
     Ok(None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_where_the_step_reads_it() {
+        assert!(root().join(KERNEL).is_file(), "{KERNEL}");
+    }
+}
