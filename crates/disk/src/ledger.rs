@@ -17,19 +17,22 @@
 //! 4. *A death releases what it proves.* Liveness is the kernel's lock on the staging directory's
 //!    `alive`. Unfinished files of a dead process that have a length were granted: they are
 //!    unlinked, then released. A claim that it had no time to allocate is released by a recount.
-//! 5. *A recount counts too much rather than too little.* It holds the lock, so that no claim is granted
-//!    meanwhile, and counts each unfinished file by the larger of its stated and its real length,
-//!    then each file with a name, then the quarantine. A file that is renamed while the directory
-//!    is read is counted where it is seen first; what a pass misses because it moved behind the
-//!    reader is found by the next, until a pass finds nothing new (`data_dir/byte_count.rs`). Threads of
-//!    the own process stand still meanwhile (`ledger_check.rs`).
+//! 5. *A recount counts too much rather than too little.* It holds the lock, so that no claim is
+//!    granted meanwhile, and counts each unfinished file by the larger of its stated and its real
+//!    length, then each file with a name, then the quarantine. A file that is renamed while the
+//!    directory is read is counted where it is seen first; what a pass misses because it moved
+//!    behind the reader is found by the next, until a pass finds nothing new
+//!    (`data_dir/byte_count.rs`). Threads of the own process stand still meanwhile
+//!    (`ledger_check.rs`).
 //! 6. *A release from before a recount does not count.* Each recount begins a generation, which it
-//!    writes into the ledger before it counts the first file. A process notes the generation that it saw last before it unlinks; if the ledger has another when it
-//!    releases, the recount may have missed the file already, and the release is dropped. That
-//!    leaves the total too high at worst, which is noticed (`may_be_high`), and recounted.
-//! 7. *A file found gone is released once.* The process that deleted it releases it. A process alone in the
-//!    directory may do so for a process that died between the two, and only if no other process has
-//!    changed the total since the recount that matched its index: each change has a number.
+//!    writes into the ledger before it counts the first file. A process notes the generation that
+//!    it saw last before it unlinks; if the ledger has another when it releases, the recount may
+//!    have missed the file already, and the release is dropped. That leaves the total too high at
+//!    worst, which is noticed (`may_be_high`), and recounted.
+//! 7. *A file found gone is released once.* The process that deleted it releases it. A process
+//!    alone in the directory may do so for a process that died between the two, and only if no
+//!    other process has changed the total since the recount that matched its index: each change has
+//!    a number.
 //! 8. *What cannot be read is not zero.* A ledger that is missing, cut, zeroed, torn or of another
 //!    version fails its checksum: nothing is granted before it is recounted. An error of the file,
 //!    or a lock that another process keeps, grants nothing either, except bytes that this process

@@ -213,7 +213,7 @@ impl Storage for Process {
     }
 }
 
-/// A tier's side of the protocol, as `room.rs`, `save.rs` and `ledger_check.rs` have it.
+/// A tier's side of the protocol, as `space.rs`, `save.rs` and `ledger_check.rs` have it.
 struct Tier {
     process: Process,
     ledger: Ledger<Process>,
