@@ -66,6 +66,29 @@ fn credentials_in_an_endpoint_are_in_no_message() {
 }
 
 #[test]
+fn a_ca_bundle_that_cannot_be_used_is_refused_when_the_tier_opens() {
+    let dir = tempfile::tempdir().unwrap();
+    let (text, empty) = (dir.path().join("text.pem"), dir.path().join("empty.pem"));
+    std::fs::write(&text, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+        .unwrap();
+    std::fs::write(&empty, "").unwrap();
+    for (path, cause) in [
+        (dir.path().to_owned(), "cannot be read"),
+        (dir.path().join("absent.pem"), "cannot be read"),
+        (text, "is not a PEM file of certificates"),
+        (empty, "holds no certificate"),
+    ] {
+        let bundle = path.to_str().unwrap();
+        let said = s3_refused(&format!(
+            r#""s3_endpoint":"https://host","bucket":"b","s3_region":"r","ca_bundle":{bundle:?}"#
+        ));
+        for part in ["ca_bundle cannot be used", bundle, cause] {
+            assert!(said.contains(part), "{bundle}: {said}");
+        }
+    }
+}
+
+#[test]
 fn a_file_whose_settings_name_no_storage_in_effect_is_refused() {
     for harmless in [
         "enable_pd: false",

@@ -166,3 +166,32 @@ async fn a_ca_bundle_is_read_again_where_the_server_is_not_trusted() {
     assert!(client.head_bucket().await.unwrap());
     assert_eq!(client.counts().retries, 0, "no operation had to be repeated");
 }
+
+#[tokio::test]
+async fn all_operations_that_dial_while_an_authority_changes_succeed() {
+    let server = server(|_| {});
+    let dir = tempfile::tempdir().unwrap();
+    let mut front = Front::before(&server).await;
+    let path = dir.path().join("ca.pem");
+    let then = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    let write = |ca: &str| {
+        std::fs::write(&path, ca).unwrap();
+        std::fs::File::options().append(true).open(&path).unwrap().set_modified(then).unwrap();
+    };
+    write(&front.ca);
+    let client = front.client(RootCerts::PemFile(path.clone()));
+    assert!(client.head_bucket().await.unwrap());
+    front.rotate();
+    write(&front.ca);
+    server.disconnect();
+    let mut operations = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let client = client.clone();
+        operations.spawn(async move { client.head_bucket().await });
+    }
+    for found in operations.join_all().await {
+        assert!(found.unwrap());
+    }
+    assert_eq!(client.counts().retries, 0, "no operation had to be repeated");
+    assert!(front.refused.load(Ordering::SeqCst) > 1, "several used the old authority");
+}

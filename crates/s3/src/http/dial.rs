@@ -1,8 +1,10 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use super::dns::{DnsCache, Resolve};
@@ -97,12 +99,14 @@ impl Dialer {
         let addresses = self.addresses(target).await?;
         let mut last = no_address(target);
         for address in addresses.into_iter().take(TRIES_MAX) {
-            let mut dialed = timeout(self.connect_max, self.dial(target, address)).await;
+            let used = self.tls_for(target)?;
+            let mut dialed = self.dial(target, address, used.as_deref()).await;
             // The server's certificate may be of a new authority.
-            if matches!(&dialed, Ok(Err(e)) if e.kind() == ErrorKind::Denied)
-                && self.tls.reread(Instant::now())
+            if let Some(used) = &used
+                && matches!(&dialed, Ok(Err(e)) if e.kind() == ErrorKind::Denied)
+                && self.tls.refresh(used, Instant::now())
             {
-                dialed = timeout(self.connect_max, self.dial(target, address)).await;
+                dialed = self.dial(target, address, self.tls_for(target)?.as_deref()).await;
             }
             match dialed {
                 Ok(Ok(stream)) => return Ok(stream),
@@ -160,12 +164,26 @@ impl Dialer {
         }
     }
 
-    async fn dial(&self, target: &Target, address: SocketAddr) -> Result<Stream> {
-        let tcp = socket(target, address).await?;
-        match target.tls {
-            true => self.tls.tls()?.connect(&target.host, tcp).await,
-            false => Ok(Stream::Plain(tcp)),
-        }
+    /// The TLS configuration of a new connection with `target`, if it is reached over TLS.
+    fn tls_for(&self, target: &Target) -> Result<Option<Arc<Tls>>> {
+        target.tls.then(|| self.tls.tls()).transpose()
+    }
+
+    /// One attempt, of `connect_max` at most.
+    async fn dial(
+        &self,
+        target: &Target,
+        address: SocketAddr,
+        tls: Option<&Tls>,
+    ) -> Result<Result<Stream>, Elapsed> {
+        let attempt = async {
+            let tcp = socket(target, address).await?;
+            match tls {
+                Some(tls) => tls.connect(&target.host, tcp).await,
+                None => Ok(Stream::Plain(tcp)),
+            }
+        };
+        timeout(self.connect_max, attempt).await
     }
 
     fn silent(&self, target: &Target, address: SocketAddr) -> Error {

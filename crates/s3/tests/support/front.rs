@@ -19,6 +19,8 @@ pub struct Front {
     pub address: SocketAddr,
     pub ca: String,
     pub resumed: Arc<AtomicUsize>,
+    /// Handshakes that failed.
+    pub refused: Arc<AtomicUsize>,
     acceptor: Arc<Mutex<TlsAcceptor>>,
 }
 
@@ -35,15 +37,16 @@ impl Front {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let resumed = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&resumed);
+        let refused = Arc::new(AtomicUsize::new(0));
+        let counts = Counts { resumed: Arc::clone(&resumed), refused: Arc::clone(&refused) };
         let accepts = Arc::clone(&acceptor);
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let acceptor = accepts.lock().unwrap().clone();
-                tokio::spawn(relay(socket, back, acceptor, Arc::clone(&count)));
+                tokio::spawn(relay(socket, back, acceptor, counts.clone()));
             }
         });
-        Front { address, ca: certified, resumed, acceptor }
+        Front { address, ca: certified, resumed, refused, acceptor }
     }
 
     /// From now on with a certificate of another authority.
@@ -83,15 +86,19 @@ fn certified(protocols: &[&[u8]]) -> (String, TlsAcceptor) {
     (certified.cert.pem(), TlsAcceptor::from(Arc::new(config)))
 }
 
-async fn relay(
-    socket: TcpStream,
-    back: SocketAddr,
-    acceptor: TlsAcceptor,
+#[derive(Clone)]
+struct Counts {
     resumed: Arc<AtomicUsize>,
-) {
-    let Ok(mut tls) = acceptor.accept(socket).await else { return };
+    refused: Arc<AtomicUsize>,
+}
+
+async fn relay(socket: TcpStream, back: SocketAddr, acceptor: TlsAcceptor, counts: Counts) {
+    let Ok(mut tls) = acceptor.accept(socket).await else {
+        counts.refused.fetch_add(1, Ordering::SeqCst);
+        return;
+    };
     if tls.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed) {
-        resumed.fetch_add(1, Ordering::SeqCst);
+        counts.resumed.fetch_add(1, Ordering::SeqCst);
     }
     let mut back = TcpStream::connect(back).await.unwrap();
     drop(tokio::io::copy_bidirectional(&mut tls, &mut back).await);

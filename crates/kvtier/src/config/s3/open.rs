@@ -84,9 +84,8 @@ impl S3Spec {
         (config.requests_max, config.deadline) = (self.requests_max, self.deadline);
         config.checksum = self.checksum.unwrap_or(config.checksum);
         if let Some(path) = &self.ca_bundle {
-            std::fs::metadata(path)
-                .map_err(|e| self.invalid("ca_bundle cannot be read; check its path", e))?;
             config.root_certs = RootCerts::PemFile(path.clone());
+            config.root_certs.check().map_err(|e| self.invalid("ca_bundle cannot be used", e))?;
         }
         Ok(config)
     }

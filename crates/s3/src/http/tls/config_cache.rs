@@ -64,10 +64,14 @@ impl TlsConfigCache {
         }
     }
 
-    /// A server is not trusted: reads certificates again, unless that was just done. Whether there
-    /// may be others now.
-    pub fn reread(&self, now: Instant) -> bool {
+    /// A server is not trusted with the configuration `used`: reads certificates again, unless that
+    /// was just done. Whether another connection may be trusted now: several connections fail at
+    /// once with the same configuration, and the first of them replaces it for all.
+    pub fn refresh(&self, used: &Arc<Tls>, now: Instant) -> bool {
         let mut state = self.state();
+        if state.tls.as_ref().is_some_and(|tls| !Arc::ptr_eq(tls, used)) {
+            return true;
+        }
         let is_soon = state.reread.is_some_and(|last| now.duration_since(last) < REREAD_MIN);
         if is_soon || !matches!(self.root_certs, RootCerts::System | RootCerts::PemFile(_)) {
             return false;
@@ -115,14 +119,18 @@ mod tests {
         std::fs::write(&path, bundle()).unwrap();
         let first = current.tls().unwrap();
         assert!(Arc::ptr_eq(&first, &current.tls().unwrap()), "read once");
-        assert!(current.reread(now));
-        assert!(!Arc::ptr_eq(&first, &current.tls().unwrap()));
-        assert!(!current.reread(now + REREAD_MIN / 2), "so soon");
-        assert!(current.reread(now + REREAD_MIN));
+        assert!(current.refresh(&first, now));
+        let second = current.tls().unwrap();
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert!(current.refresh(&first, now), "another connection that used the first");
+        assert!(Arc::ptr_eq(&second, &current.tls().unwrap()), "nothing was read for it");
+        assert!(!current.refresh(&second, now + REREAD_MIN / 2), "so soon");
+        assert!(current.refresh(&second, now + REREAD_MIN));
+        let third = current.tls().unwrap();
         std::fs::write(&path, "nonsense").unwrap();
-        assert!(!current.reread(now + 2 * REREAD_MIN), "there is nothing new");
+        assert!(!current.refresh(&third, now + 2 * REREAD_MIN), "there is nothing new");
         assert!(current.tls().is_ok());
         let fixed = TlsConfigCache::new(RootCerts::Pem(bundle().into_bytes()), false, false);
-        assert!(!fixed.reread(now));
+        assert!(!fixed.refresh(&fixed.tls().unwrap(), now));
     }
 }

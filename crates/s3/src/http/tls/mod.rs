@@ -43,6 +43,17 @@ pub enum RootCerts {
     Custom(Arc<ClientConfig>),
 }
 
+impl RootCerts {
+    /// Reads the certificates, as the first connection does.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] when they cannot be read, are not PEM, or are none.
+    pub fn check(&self) -> Result<()> {
+        Tls::config(self).map(drop)
+    }
+}
+
 /// Makes TLS connections; sessions are resumed.
 pub struct Tls {
     config: Arc<ClientConfig>,
