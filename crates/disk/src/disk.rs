@@ -17,7 +17,7 @@ use crate::data_dir::{self, DataDir};
 use crate::geometry::{Geometry, agree_on_namespace};
 use crate::history::{self, Journal, Reader};
 use crate::layout::{self, Foreign, Sweeper, Verify};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, LedgerState};
 use crate::ledger_check::LedgerCheck;
 use crate::maintenance::{Maintenance, MaintenanceTasks};
 use crate::mover::Mover;
@@ -179,6 +179,7 @@ fn open_dir_state(
     let is_local = data_dir::is_local(data_dir.root()).map_err(&failed)?;
     // Before the listing: a chunk published meanwhile is in the log or in the listing.
     let changes = open_changes(&data_dir, is_local, &config.clock).map_err(&failed)?;
+    let listing = Listing::begin(&data_dir).map_err(&failed)?;
     let duplicate_bytes = list_into(&data_dir, index).map_err(&failed)?;
     let tenants = Tenants::open(&data_dir)?;
     // The bytes in a foreign layout are not counted yet; its sweep checks the cap.
@@ -195,17 +196,14 @@ fn open_dir_state(
             data_dir::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
         let (reader, damage) = history::restore(&own, index)?;
         damage.into_iter().for_each(|found| data_dir.note_damage(found));
-        // An empty ledger was just created by a process that opens the directory now.
-        let has_ledger = std::fs::metadata(own.join("ledger")).is_ok_and(|meta| meta.len() > 0);
-        if has_ledger && Ledger::peek(&own).is_ok_and(|total| total.is_none()) {
-            data_dir.note_damage(format!("{}/ledger is damaged; it is recounted", own.display()));
-        }
+        note_damaged_ledger(&data_dir);
         let ledger =
             if may_write { Ledger::open(&own, is_local)? } else { Ledger::detached(is_local) };
         let used = index.usage().used;
         let ledger_check = match may_write {
             true => {
-                count_at_start(&data_dir, &ledger, used + quarantine_bytes, duplicate_bytes > 0)?
+                let listing = listing.ended(used + quarantine_bytes, duplicate_bytes > 0);
+                count_at_start(&data_dir, &ledger, &listing)?
             }
             false => LedgerCheck::default(),
         };
@@ -234,18 +232,69 @@ fn open_dir_state(
     ))
 }
 
-/// Sets the ledger to the `listed` bytes, where no peer has the directory open. Where peers have it
-/// open the total stands, unless files were `changed` that they did not count.
+fn note_damaged_ledger(data_dir: &DataDir) {
+    let own = data_dir.own();
+    // An empty ledger was just created by a process that opens the directory now.
+    let has_ledger = std::fs::metadata(own.join("ledger")).is_ok_and(|meta| meta.len() > 0);
+    if has_ledger && Ledger::peek(&own).is_ok_and(|total| total.is_none()) {
+        data_dir.note_damage(format!("{}/ledger is damaged; it is recounted", own.display()));
+    }
+}
+
+/// The listing of the directory at the start, and whether it is all that is stored.
+///
+/// A process that was killed may publish files until it is gone, and leaves unfinished ones whose
+/// bytes are released when its staging directory is removed. Where there is one, or the ledger
+/// changed, the listing is not the whole: a total set to it would be too low.
+struct Listing {
+    /// No other process had a staging directory when it began.
+    was_alone: bool,
+    /// The ledger when it began. Who saves changes it first.
+    ledger: LedgerState,
+    bytes: u64,
+    /// Files were deleted that the ledger counts.
+    has_changed_files: bool,
+}
+
+impl Listing {
+    fn begin(data_dir: &DataDir) -> std::io::Result<Self> {
+        let was_alone = !data_dir.is_read_only()
+            && data_dir.with_registration_lock_at_open(|_| data_dir.has_only_own_staging())?;
+        let ledger = LedgerState::read(&data_dir.own())?;
+        Ok(Listing { was_alone, ledger, bytes: 0, has_changed_files: false })
+    }
+
+    fn ended(&self, bytes: u64, has_changed_files: bool) -> Self {
+        Listing { bytes, has_changed_files, ..*self }
+    }
+
+    /// Whether it is all that is stored. The caller holds the registration lock.
+    fn is_complete(&self, data_dir: &DataDir) -> std::io::Result<bool> {
+        Ok(self.was_alone
+            && data_dir.has_only_own_staging()?
+            && LedgerState::read(&data_dir.own())? == self.ledger)
+    }
+}
+
+/// Sets the ledger to the listed bytes, where no peer has the directory open; the directory is
+/// counted again if something may have been published since the listing began. Where peers have it
+/// open the total stands, unless files were changed that they did not count.
 fn count_at_start(
     data_dir: &DataDir,
     ledger: &Ledger,
-    listed: u64,
-    changed: bool,
+    listing: &Listing,
 ) -> std::io::Result<LedgerCheck> {
     let counted = data_dir.with_registration_lock_at_open(|alone| match alone {
-        true => ledger.recount(true, || Ok(listed)).map(|done| LedgerCheck::new(done, false)),
+        true => {
+            let is_complete = listing.is_complete(data_dir)?;
+            let count = || match is_complete {
+                true => Ok(listing.bytes),
+                false => data_dir.count().map(|census| census.bytes),
+            };
+            ledger.recount(true, count).map(|done| LedgerCheck::new(done, false))
+        }
         false => {
-            let changed = changed || data_dir.removed_stale.dirs > 0;
+            let changed = listing.has_changed_files || data_dir.removed_stale.dirs > 0;
             let count = || data_dir.count().map(|census| census.bytes);
             ledger.recount(changed, count).map(|_| LedgerCheck::new(None, true))
         }

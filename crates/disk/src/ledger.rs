@@ -184,11 +184,25 @@ impl Ledger<File> {
     /// What the ledger says, without opening it to write; `None` where there is none or it is
     /// damaged.
     pub fn peek(own: &Path) -> io::Result<Option<u64>> {
+        Ok(LedgerState::read(own)?.0.map(|contents| contents.total))
+    }
+}
+
+/// The ledger at one moment: two that are equal had no change between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LedgerState(Option<Contents>);
+
+impl LedgerState {
+    /// The present state, read without opening the ledger to write.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    pub fn read(own: &Path) -> io::Result<Self> {
         match internal_files::open_to_read(&own.join("ledger")) {
             Err(e) if e.kind() == io::ErrorKind::NotFound || internal_files::is_not_a_file(&e) => {
-                Ok(None)
+                Ok(LedgerState(None))
             }
-            file => Ok(read(&file?)?.map(|contents| contents.total)),
+            file => read(&file?).map(LedgerState),
         }
     }
 }

@@ -149,17 +149,16 @@ impl<M: Mover> Shared<M> {
     fn apply_listing(&self, listed: &[(Digest, u64)]) {
         let mut to_compare = Vec::new();
         for some in listed.chunks(ENTERED_AT_ONCE) {
-            let mut index = self.index();
+            let index = self.index();
             for (digest, len) in some.iter().copied() {
                 match index.known(&digest) {
                     _ if index.is_suspect(&digest) => to_compare.push((digest, len)),
                     _ if index.is_evicting(&digest) => {}
+                    // Published a moment ago, or by another program: then the ledger does not count
+                    // it. Or evicted since the listing: its file is looked for.
                     None => {
-                        // Published a moment ago, or written by another program: in that case the
-                        // ledger does not count it.
                         self.ledger_check.suspect();
-                        let _ = index.insert(Chunk::new(digest, len, name::file_len(len)));
-                        self.listeners.push(Event::Stored { key: digest, len });
+                        to_compare.push((digest, len));
                     }
                     Some(known) if known.chunk.len != len => to_compare.push((digest, len)),
                     Some(_) => {}

@@ -222,6 +222,12 @@ impl DataDir {
         self.root.join(".kvtier")
     }
 
+    /// Whether no other process has a staging directory, alive or dead. The caller holds the
+    /// registration lock.
+    pub fn has_only_own_staging(&self) -> io::Result<bool> {
+        Ok(staging::staging_dirs(&self.own().join("tmp"))?.len() <= 1)
+    }
+
     /// Removes the staging directories of processes that died since.
     pub fn remove_stale(&self) -> io::Result<RemovedStale> {
         let _registration = lock_registration(&self.own())?;
