@@ -12,7 +12,7 @@ use shuttle::sync::Mutex;
 use shuttle::thread;
 
 use super::*;
-use crate::data_dir::census;
+use crate::data_dir::byte_count;
 
 /// Keys and the bytes of their chunks.
 const KEYS: [u64; 3] = [1, 1, 2];
@@ -297,13 +297,13 @@ impl Tier {
     fn recount(&self, always: bool) -> io::Result<()> {
         let count = || {
             let others = !self.process.is_alone()?;
-            census::count(others, |seen| self.pass(seen))
+            byte_count::count(others, |seen| self.pass(seen))
         };
         self.ledger.recount(always, count).map(drop)
     }
 
     /// Unfinished files first, one staging directory after the other, then the chunks.
-    fn pass(&self, seen: &mut census::Seen) -> io::Result<()> {
+    fn pass(&self, seen: &mut byte_count::SeenFiles) -> io::Result<()> {
         for of in 0..=PROCESSES {
             let is_theirs = |place| matches!(place, Place::Draft { owner, .. } if owner == of);
             for (inode, file) in self.process.list(is_theirs)? {
