@@ -1,33 +1,32 @@
+mod start;
+
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use kvtier_core::{
-    Batch, Caps, Clock, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold,
-    HoldId, Key, KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Observe,
-    Op, Removed, Reply, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier,
-    Timekeeper, Usage,
+    Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key,
+    KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Observe, Op, Removed,
+    Reply, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
 };
-use kvtier_index::{Chunk, Index, IndexConfig, InsertOutcome, Quotas};
+use kvtier_index::{Index, IndexConfig, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
 
 use crate::batch::SaveBatch;
-use crate::changes::ChangeLog;
 use crate::counters::add;
-use crate::data_dir::{self, DataDir};
-use crate::geometry::{Geometry, agree_on_namespace};
-use crate::history::{self, Journal, Reader};
-use crate::layout::{self, Foreign, Sweeper, Verify};
-use crate::ledger::{Ledger, LedgerState};
-use crate::ledger_check::LedgerCheck;
+use crate::data_dir::DataDir;
+use crate::layout::{Foreign, Sweeper};
 use crate::maintenance::{Maintenance, MaintenanceTasks};
 use crate::mover::Mover;
-use crate::name::{self, PAGE};
+use crate::name::PAGE;
 use crate::pool::{Lane, Pool};
-use crate::shared::{DirState, Shared};
+use crate::shared::Shared;
 use crate::syncer::Syncer;
-use crate::tenants::Tenants;
 use crate::workers::Workers;
 use crate::{DiskConfig, load, lookup, save};
+use start::{
+    foreign_of, free_min, list_known, measure_cap, open_dir_state, refuse_reserve,
+    refuse_without_facts,
+};
 
 /// A tier in a directory, over a [`Mover`].
 #[derive(Debug)]
@@ -160,260 +159,6 @@ impl<M: Mover> Disk<M> {
         }
         None
     }
-}
-
-/// Enters the listed chunks into the index, in the journaled order of use, and opens the directory's
-/// other files.
-fn open_dir_state(
-    data_dir: DataDir,
-    config: &DiskConfig,
-    index: &mut Index,
-) -> Result<(DirState, Reader), Error> {
-    let what = format!("cannot read {}", data_dir.root().display());
-    let failed = move |e: std::io::Error| {
-        Error::new(crate::kind_of(&e), what.clone())
-            .with_cause(e, "check its permissions and free space")
-    };
-    let own = data_dir.own();
-    data_dir.join(config.capacity_bytes, config.shrink)?;
-    let is_local = data_dir::is_local(data_dir.root()).map_err(&failed)?;
-    // Before the listing: a chunk published meanwhile is in the log or in the listing.
-    let changes = open_changes(&data_dir, is_local, &config.clock).map_err(&failed)?;
-    let listing = Listing::begin(&data_dir).map_err(&failed)?;
-    let duplicate_bytes = list_into(&data_dir, index).map_err(&failed)?;
-    let tenants = Tenants::open(&data_dir)?;
-    // The bytes in a foreign layout are not counted yet; its sweep checks the cap.
-    let manifest = match data_dir.foreign() {
-        None => data_dir.agree_on_cap(config.capacity_bytes, index.usage().used, config.shrink)?,
-        Some(_) => data_dir.edit_manifest(data_dir::OPEN_WAIT_MAX, |_| Ok(()))?,
-    };
-    // A namespace that stands for many tenants is not noted: each tenant is, with its first save.
-    let one = config.namespace.iter().find(|ns| !ns.has_salts_as_tenants());
-    one.map_or(Ok(()), |ns| agree_on_namespace(&data_dir, &tenants, ns))?;
-    let mut open = || {
-        let may_write = !data_dir.is_read_only();
-        let quarantine_bytes =
-            data_dir::quarantine::list(&own)?.iter().map(|kept| kept.bytes).sum::<u64>();
-        let (reader, damage) = history::restore(&own, index)?;
-        damage.into_iter().for_each(|found| data_dir.note_damage(found));
-        note_damaged_ledger(&data_dir);
-        let ledger =
-            if may_write { Ledger::open(&own, is_local)? } else { Ledger::detached(is_local) };
-        let used = index.usage().used;
-        let ledger_check = match may_write {
-            true => {
-                let listing = listing.ended(used + quarantine_bytes, duplicate_bytes > 0);
-                count_at_start(&data_dir, &ledger, &listing)?
-            }
-            false => LedgerCheck::default(),
-        };
-        Ok((ledger, ledger_check, reader, quarantine_bytes))
-    };
-    let (ledger, ledger_check, reader, quarantine_bytes) = open().map_err(failed)?;
-    // Without a staging directory the journal is not written.
-    let journal = Journal::new(
-        &own,
-        data_dir.staging().as_ref().map_or("", |staging| staging.name()),
-        &config.clock,
-    );
-    let geometry = Geometry::new(&manifest);
-    Ok((
-        DirState {
-            data_dir,
-            ledger,
-            ledger_check,
-            journal,
-            changes,
-            tenants,
-            quarantine_bytes,
-            geometry,
-        },
-        reader,
-    ))
-}
-
-fn note_damaged_ledger(data_dir: &DataDir) {
-    let own = data_dir.own();
-    // An empty ledger was just created by a process that opens the directory now.
-    let has_ledger = std::fs::metadata(own.join("ledger")).is_ok_and(|meta| meta.len() > 0);
-    if has_ledger && Ledger::peek(&own).is_ok_and(|total| total.is_none()) {
-        data_dir.note_damage(format!("{}/ledger is damaged; it is recounted", own.display()));
-    }
-}
-
-/// The listing of the directory at the start, and whether it is all that is stored.
-///
-/// A process that was killed may publish files until it is gone, and leaves unfinished ones whose
-/// bytes are released when its staging directory is removed. Where there is one, or the ledger
-/// changed, the listing is not the whole: a total set to it would be too low.
-struct Listing {
-    /// No other process had a staging directory when it began.
-    was_alone: bool,
-    /// The ledger when it began. Who saves changes it first.
-    ledger: LedgerState,
-    bytes: u64,
-    /// Files were deleted that the ledger counts.
-    has_changed_files: bool,
-}
-
-impl Listing {
-    fn begin(data_dir: &DataDir) -> std::io::Result<Self> {
-        let was_alone = !data_dir.is_read_only()
-            && data_dir.with_registration_lock_at_open(|_| data_dir.has_only_own_staging())?;
-        let ledger = LedgerState::read(&data_dir.own())?;
-        Ok(Listing { was_alone, ledger, bytes: 0, has_changed_files: false })
-    }
-
-    fn ended(&self, bytes: u64, has_changed_files: bool) -> Self {
-        Listing { bytes, has_changed_files, ..*self }
-    }
-
-    /// Whether it is all that is stored. The caller holds the registration lock.
-    fn is_complete(&self, data_dir: &DataDir) -> std::io::Result<bool> {
-        Ok(self.was_alone
-            && data_dir.has_only_own_staging()?
-            && LedgerState::read(&data_dir.own())? == self.ledger)
-    }
-}
-
-/// Sets the ledger to the listed bytes, where no peer has the directory open; the directory is
-/// counted again if something may have been published since the listing began. Where peers have it
-/// open the total stands, unless files were changed that they did not count.
-fn count_at_start(
-    data_dir: &DataDir,
-    ledger: &Ledger,
-    listing: &Listing,
-) -> std::io::Result<LedgerCheck> {
-    let counted = data_dir.with_registration_lock_at_open(|alone| match alone {
-        true => {
-            let is_complete = listing.is_complete(data_dir)?;
-            let count = || match is_complete {
-                true => Ok(listing.bytes),
-                false => data_dir.count().map(|census| census.bytes),
-            };
-            ledger.recount(true, count).map(|done| LedgerCheck::new(done, false))
-        }
-        false => {
-            let changed = listing.has_changed_files || data_dir.removed_stale.dirs > 0;
-            let count = || data_dir.count().map(|census| census.bytes);
-            ledger.recount(changed, count).map(|_| LedgerCheck::new(None, true))
-        }
-    });
-    match counted.and_then(|ledger_check| ledger.fold().map(|()| ledger_check)) {
-        // A stopped process holds the lock: nothing is claimed before it is free.
-        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Ok(LedgerCheck::new(None, true)),
-        counted => counted,
-    }
-}
-
-/// Opens the change log, to be read from its present end on.
-fn open_changes(data_dir: &DataDir, is_local: bool, clock: &Clock) -> std::io::Result<ChangeLog> {
-    let own = data_dir.own();
-    if data_dir.foreign().is_none() && !data_dir.is_read_only() {
-        data_dir.with_registration_lock_at_open(|_| ChangeLog::create(&own, clock))?;
-    }
-    let changes = ChangeLog::open(&own, is_local, clock);
-    // A dead process may have published chunks without a record. The listing that follows finds
-    // them.
-    if data_dir.foreign().is_none() && data_dir.removed_stale.dirs > 0 {
-        changes.append_lost();
-        changes.settle(changes.missed());
-    }
-    Ok(changes)
-}
-
-/// Enters all stored chunks into the index. Of a chunk with files of two lengths, the newer stays.
-/// Returns the bytes of deleted files.
-fn list_into(data_dir: &DataDir, index: &mut Index) -> std::io::Result<u64> {
-    let (mut duplicates, mut bytes) = (Vec::new(), 0);
-    if data_dir.foreign().is_some() {
-        return Ok(0);
-    }
-    data_dir.list(|digest, len| {
-        match index.insert(Chunk::new(digest, len, name::file_len(len))) {
-            InsertOutcome::Replaced { old } if old.len != len => duplicates.push((digest, old.len)),
-            _ => {}
-        }
-    })?;
-    for (digest, other) in duplicates {
-        let Some(known) = index.get(&digest).map(|entry| entry.chunk.len) else { continue };
-        let kept = data_dir.keep_newer(&digest, known, other)?;
-        bytes += kept.gone_bytes;
-        let _ = index.insert(Chunk::new(digest, kept.len, name::file_len(kept.len)));
-    }
-    Ok(bytes)
-}
-
-/// The state of a foreign layout; `None` for layout `kvtier`.
-fn foreign_of(config: &DiskConfig) -> Option<Foreign> {
-    config.layout.is_foreign().then(|| Foreign::new(config))
-}
-
-/// Refuses a strict tier on a file system without attributes: it could not load its own saves.
-fn refuse_without_facts(data_dir: &DataDir) -> Result<(), Error> {
-    if data_dir.is_read_only()
-        || data_dir.foreign().is_none_or(|foreign| foreign.verify != Verify::Strict)
-    {
-        return Ok(());
-    }
-    let at = |e: std::io::Error| {
-        Error::new(crate::kind_of(&e), "cannot probe the file system").with_source(e)
-    };
-    if layout::probe_facts(&data_dir.own()).map_err(at)? {
-        return Ok(());
-    }
-    let what = format!(
-        "verify: strict needs a file system that keeps user attributes, for the facts; {} keeps none: choose another or verify: lenient",
-        data_dir.root().display()
-    );
-    Err(Error::new(ErrorKind::Unsupported, what))
-}
-
-/// Lists the names of a foreign layout, if the namespace of its chunks is configured. Returns
-/// whether they are listed.
-fn list_known<M: Mover>(shared: &Shared<M>) -> Result<bool, Error> {
-    let Some(foreign) = shared.data_dir.foreign().filter(|foreign| foreign.namespace().is_some())
-    else {
-        return Ok(false);
-    };
-    let what = || format!("cannot list {}", shared.data_dir.root().display());
-    shared
-        .list_foreign(foreign)
-        .map_err(|e| Error::new(crate::kind_of(&e), what()).with_source(e))?;
-    Ok(true)
-}
-
-/// Refuses a `free_min` that the empty file system does not have: it would evict every chunk.
-fn refuse_reserve(config: &DiskConfig) -> Result<(), Error> {
-    let Some(free_min) = config.free_min_bytes.filter(|bytes| *bytes > 0) else { return Ok(()) };
-    let all = file_system_bytes(config)?;
-    if free_min < all {
-        return Ok(());
-    }
-    let what = format!(
-        "free_min keeps {free_min} bytes free, the file system of {} has {all} in all: every chunk would be evicted; give a smaller free_min",
-        config.path.display()
-    );
-    Err(Error::new(ErrorKind::Invalid, what))
-}
-
-/// Converts a cap that is a share of the file system into bytes.
-fn measure_cap(config: &mut DiskConfig) -> Result<(), Error> {
-    let Some(share) = config.capacity_share.take() else { return Ok(()) };
-    config.capacity_bytes = (file_system_bytes(config)? as f64 * share) as u64;
-    config.check()
-}
-
-fn file_system_bytes(config: &DiskConfig) -> Result<u64, Error> {
-    let sizes = data_dir::sizes(&config.path).map_err(|e| {
-        let what = format!("cannot read the size of the file system of {}", config.path.display());
-        Error::new(crate::kind_of(&e), what).with_cause(e, "give the cap in bytes, and no free_min")
-    })?;
-    Ok(sizes.0)
-}
-
-fn free_min(path: &std::path::Path) -> std::io::Result<u64> {
-    Ok((data_dir::sizes(path)?.0 / 100).min(1 << 30))
 }
 
 impl<M: Mover> Shared<M> {

@@ -146,7 +146,7 @@ impl<M: Mover> Shared<M> {
     }
 
     /// Enters files that the index lacks.
-    fn apply_listing(&self, listed: &[(Digest, u64)]) {
+    pub fn apply_listing(&self, listed: &[(Digest, u64)]) {
         let mut to_compare = Vec::new();
         for some in listed.chunks(ENTERED_AT_ONCE) {
             let index = self.index();

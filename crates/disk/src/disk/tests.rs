@@ -8,9 +8,10 @@ use kvtier_index::journal::Record;
 use kvtier_key::{BlockSums, ChunkHash, Facts, KeyId, KvRank, ObjectKey};
 
 use super::*;
-use crate::Layout;
 use crate::inspect::{Directory, NewChunk};
+use crate::ledger::Ledger;
 use crate::mover::{Finish, Refused, Transfer};
+use crate::{Layout, history, name};
 
 const LEN: usize = 5000;
 
@@ -83,6 +84,34 @@ fn a_chunk_that_is_being_evicted_is_not_discovered() {
     ));
     assert_eq!(shared.find_on_disk(&key, Some(LEN as u64)), None);
     assert!(shared.index().is_evicting(key.digest()));
+}
+
+#[test]
+fn a_chunk_that_was_evicted_since_the_listing_is_not_entered_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path());
+    let gone = key(1);
+    let there = key(2);
+    write(dir.path(), &gone);
+    write(dir.path(), &there);
+    let shared = &disk.shared;
+    shared.follow_changes();
+    let mut listed = Vec::new();
+    shared.data_dir.list(|digest, len| listed.push((digest, len))).unwrap();
+    listed.sort_unstable();
+    let entry = match shared.index().begin_evict(gone.digest()) {
+        kvtier_index::RemoveOutcome::Gone(entry) => entry,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(shared.evict(vec![entry]), 1);
+    let total = || Ledger::peek(&shared.data_dir.own()).unwrap();
+    let before = total();
+    shared.apply_listing(&listed);
+    assert_eq!(shared.known_len(gone.digest()), None);
+    assert_eq!(shared.known_len(there.digest()), Some(LEN as u64));
+    // Entered again, it would be evicted again, and its bytes released twice.
+    let _ = shared.index().begin_evict(gone.digest());
+    assert_eq!((before, total()), (Some(12_288), Some(12_288)));
 }
 
 #[test]
