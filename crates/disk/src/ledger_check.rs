@@ -69,6 +69,14 @@ impl LedgerCheck {
         self.suspect.store(true, Ordering::Relaxed);
     }
 
+    /// Notes a file that the index lacked. Beside peers it is one of theirs, and counted. Without
+    /// any it is of another program, and the ledger may not count it.
+    pub fn found_unknown(&self) {
+        if !self.has_peers.load(Ordering::Relaxed) {
+            self.suspect();
+        }
+    }
+
     /// Notes that a peer removed the chunk, and released its bytes.
     pub fn explained(&self, digest: &Digest) {
         if self.has_peers.load(Ordering::Relaxed) {

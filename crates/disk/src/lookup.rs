@@ -161,12 +161,11 @@ impl<M: Mover> Shared<M> {
         deleted > 0
     }
 
-    /// Deletes the files of a foreign layout's chunk that the index lacks. Returns whether one
-    /// existed.
+    /// Deletes the files of a foreign layout's chunk that failed its checks and could not be
+    /// quarantined. Returns whether one existed. Other files that the index lacks are no chunks.
     fn delete_foreign(&self, foreign: &Foreign, digest: &Digest) -> bool {
         let _one = self.name(digest);
-        // Saved again meanwhile.
-        if self.index().is_known(digest) {
+        if !self.index().is_suspect(digest) {
             return false;
         }
         let _moving = self.ledger_check.moving();
@@ -197,6 +196,7 @@ impl<M: Mover> Shared<M> {
         match self.data_dir.delete(digest, len) {
             Ok(there) => {
                 if there {
+                    self.ledger_check.found_unknown();
                     self.uncount(self.data_dir.file_len(len), since);
                     self.append_change(Record::Remove(*digest));
                 }

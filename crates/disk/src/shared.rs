@@ -278,6 +278,7 @@ impl<M: Mover> Shared<M> {
             return None;
         }
         let _ = index.insert(self.chunk(key, len));
+        self.ledger_check.found_unknown();
         let hidden = index.is_hidden(key.digest());
         self.listeners.push(Event::Stored { key: *key.digest(), len });
         drop(index);

@@ -355,6 +355,34 @@ fn a_remove_deletes_what_failed_its_checks_and_stayed_in_layouts_of_lmcache() {
 }
 
 #[test]
+fn a_remove_leaves_a_file_under_a_keys_name_that_is_no_chunk() {
+    for (layout, name) in FOREIGN {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, key, path) = foreign(layout, name, dir.path());
+        fs::write(&path, "").unwrap();
+        let ctx = Ctx::within(std::time::Duration::from_secs(600));
+        assert_eq!(disk.remove(&ctx, [key].into()).wait().unwrap().absent, 1, "{layout}");
+        assert!(path.exists(), "{layout}");
+    }
+}
+
+#[test]
+fn a_file_that_another_program_put_there_is_counted_soon() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let disk = open(dir.path());
+    drop(open(other.path()));
+    write(other.path(), &key(1));
+    let path = |root| name::path(root, key(1).digest(), LEN as u64);
+    disk.shared.check_ledger();
+    disk.shared.check_ledger();
+    assert!(!disk.shared.is_ledger_suspect());
+    fs::copy(path(other.path()), path(dir.path())).unwrap();
+    assert!(disk.shared.find_on_disk(&key(1), Some(LEN as u64)).is_some());
+    assert!(disk.shared.is_ledger_suspect(), "no process counted it");
+}
+
+#[test]
 fn what_lmcache_writes_over_a_file_that_failed_its_checks_is_found() {
     for (layout, name) in &FOREIGN[..2] {
         let dir = tempfile::tempdir().unwrap();
