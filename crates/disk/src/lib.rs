@@ -41,6 +41,7 @@ mod save;
 mod scan_throttle;
 mod shared;
 mod space;
+mod submit;
 mod syncer;
 mod tenants;
 mod wait_queue;

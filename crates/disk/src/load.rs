@@ -33,6 +33,7 @@ use crate::name::{PAGE, file_len};
 use crate::pool::Lane;
 use crate::readers;
 use crate::shared::Shared;
+use crate::submit::{Submitted, submit};
 use crate::wait_queue::{QueueEntry, WaitToken};
 use crate::workers::Workers;
 
@@ -275,28 +276,11 @@ struct Reading<M: Mover> {
 impl<M: Mover> Reading<M> {
     fn submit(self, transfer: Transfer) {
         let shared = Arc::clone(&self.shared);
-        let ours = Arc::new(Mutex::new(Some(self)));
-        let held = Arc::clone(&ours);
-        let done = Box::new(move |moved: Moved| {
-            if let Some(load) = held.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                load.finish(moved);
-            }
-        });
-        if let Err(refused) = shared.mover.submit(transfer, done)
-            && let Some(load) = ours.lock().unwrap_or_else(PoisonError::into_inner).take()
-        {
-            load.refused(refused);
-        }
+        submit(&shared.mover, transfer, self);
     }
+}
 
-    /// The mover is full or closed.
-    fn refused(self, refused: Refused) {
-        let Transfer { file, parts, .. } = refused.transfer;
-        drop((self.reading, file));
-        let into = self.buffers.unpack(parts).leases;
-        finish_refused(self.slot, Load { key: self.key, into }, refused.closed);
-    }
-
+impl<M: Mover> Submitted for Reading<M> {
     /// Verifies the bytes, on the mover's thread.
     fn finish(self, moved: Moved) {
         let Reading { shared, workers, key, slot, reading, buffers, found, sums } = self;
@@ -321,6 +305,13 @@ impl<M: Mover> Reading<M> {
         drop((bounce, page_pair));
         let op = Load { key, into: leases };
         LoadOp { shared, workers, op, slot }.answer(loaded, found);
+    }
+
+    fn refused(self, refused: Refused) {
+        let Transfer { file, parts, .. } = refused.transfer;
+        drop((self.reading, file));
+        let into = self.buffers.unpack(parts).leases;
+        finish_refused(self.slot, Load { key: self.key, into }, refused.closed);
     }
 }
 

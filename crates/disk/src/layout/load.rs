@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use kvtier_core::{Load, MissReason};
 use kvtier_key::{BlockSums, Key, PieceSums};
@@ -27,6 +27,7 @@ use crate::mover::{Moved, Mover, Part, Refused, Transfer};
 use crate::name::PAGE;
 use crate::readers;
 use crate::shared::Shared;
+use crate::submit::{Submitted, submit};
 use crate::wait_queue::WaitToken;
 use crate::workers::Workers;
 
@@ -272,29 +273,11 @@ struct ForeignRead<M: Mover> {
 impl<M: Mover> ForeignRead<M> {
     fn submit(self, transfer: Transfer) {
         let shared = Arc::clone(&self.shared);
-        let ours = Arc::new(Mutex::new(Some(self)));
-        let held = Arc::clone(&ours);
-        let done = Box::new(move |moved: Moved| {
-            if let Some(load) = held.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                load.finish(moved);
-            }
-        });
-        if let Err(refused) = shared.mover.submit(transfer, done)
-            && let Some(load) = ours.lock().unwrap_or_else(PoisonError::into_inner).take()
-        {
-            load.refused(refused);
-        }
+        submit(&shared.mover, transfer, self);
     }
+}
 
-    /// The mover is full or closed.
-    fn refused(self, refused: Refused) {
-        let Transfer { file, mut parts, .. } = refused.transfer;
-        parts.extend(self.page);
-        let into = self.buffers.unpack(parts).leases;
-        drop((self.reading, file));
-        finish_refused(self.slot, Load { key: self.key, into }, refused.closed);
-    }
-
+impl<M: Mover> Submitted for ForeignRead<M> {
     /// Verifies the bytes, if there are facts, and answers.
     fn finish(self, moved: Moved) {
         let ForeignRead { shared, workers, key, slot, reading, buffers, page, found, .. } = self;
@@ -338,5 +321,13 @@ impl<M: Mover> ForeignRead<M> {
             return load.miss(MissReason::Length);
         }
         load.answer(loaded, found);
+    }
+
+    fn refused(self, refused: Refused) {
+        let Transfer { file, mut parts, .. } = refused.transfer;
+        parts.extend(self.page);
+        let into = self.buffers.unpack(parts).leases;
+        drop((self.reading, file));
+        finish_refused(self.slot, Load { key: self.key, into }, refused.closed);
     }
 }

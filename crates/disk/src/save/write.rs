@@ -1,6 +1,6 @@
 //! A save's file is written: bytes, padding, footer.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use kvtier_core::{Error, ErrorKind, Key, Saved, ShedReason};
 use kvtier_key::{BlockSums, Facts};
@@ -10,11 +10,12 @@ use super::{Saving, Unanswered};
 use crate::counters::add;
 use crate::footer;
 use crate::layout;
-use crate::mover::{Moved, Mover, Part, Transfer};
+use crate::mover::{Moved, Mover, Part, Refused, Transfer};
 use crate::name::PAGE;
 use crate::pool::Lane;
 use crate::shared::Shared;
 use crate::space::SpaceReservation;
+use crate::submit::{Submitted, submit};
 use crate::wait_queue::{QueueEntry, WaitToken};
 
 /// How often a save evicts for a device that is full while the file is written.
@@ -167,26 +168,7 @@ impl<M: Mover> Saving<M> {
 
     pub(super) fn submit(self, transfer: Transfer) {
         let shared = Arc::clone(&self.shared);
-        let pool = Arc::clone(&self.workers.pool);
-        let ours = Arc::new(Mutex::new(Some(self)));
-        let held = Arc::clone(&ours);
-        let done = Box::new(move |moved: Moved| {
-            // Publishing renames: not on the mover's thread.
-            if let Some(saving) = held.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                pool.push(Lane::Write, move || saving.publish(moved));
-            }
-        });
-        if let Err(refused) = shared.mover.submit(transfer, done)
-            && let Some(saving) = ours.lock().unwrap_or_else(PoisonError::into_inner).take()
-        {
-            drop(refused.transfer);
-            let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("save");
-            saving.end(if refused.closed {
-                Err(closed)
-            } else {
-                Ok(Saved::Shed(ShedReason::Throttled))
-            });
-        }
+        submit(&shared.mover, transfer, self);
     }
 
     /// Evicts for a device that is full. Returns whether to write again.
@@ -226,4 +208,18 @@ fn last_bytes(from: &[View], mut whole: usize) -> Vec<u8> {
         out.extend_from_slice(&view.as_ref()[skip..]);
     }
     out
+}
+
+impl<M: Mover> Submitted for Saving<M> {
+    /// Publishes on the pool: a rename may take long.
+    fn finish(self, moved: Moved) {
+        let pool = Arc::clone(&self.workers.pool);
+        pool.push(Lane::Write, move || self.publish(moved));
+    }
+
+    fn refused(self, refused: Refused) {
+        drop(refused.transfer);
+        let closed = Error::new(ErrorKind::Closed, "the tier is closed").with_op("save");
+        self.end(if refused.closed { Err(closed) } else { Ok(Saved::Shed(ShedReason::Throttled)) });
+    }
 }
