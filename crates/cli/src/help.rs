@@ -36,8 +36,8 @@ pub fn command() -> Command {
     finished(crate::Args::command().max_term_width(COLUMNS), "")
 }
 
-/// Adds examples. A number below zero is a value, not a flag: whoever writes `--turns -1` is told
-/// what `--turns` takes.
+/// Adds examples. A number below zero is a value, not a flag: the error for `--turns -1` says what
+/// `--turns` takes.
 fn finished(command: Command, path: &str) -> Command {
     let takes_values = |arg: &Arg| matches!(arg.get_action(), ArgAction::Set | ArgAction::Append);
     let mut command = command

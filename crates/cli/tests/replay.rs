@@ -126,8 +126,8 @@ fn replay(trace: &str, config: &Path) -> Value {
     json(&[&["replay", trace, "--config", config.to_str().unwrap()], &how[..]].concat())
 }
 
-/// What the simulator says a policy hits, the tier does, where one request is no large part of the
-/// cache: the tier is told of a request in batches, the simulator of all of it at once.
+/// The tier hits what the simulator predicts for a policy, if one request is a small part of the
+/// cache: the tier gets a request in batches, the simulator as a whole.
 #[test]
 fn the_simulator_and_the_host_tier_agree() {
     let dir = tempfile::tempdir().unwrap();

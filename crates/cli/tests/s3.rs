@@ -215,10 +215,10 @@ fn credentials_may_come_from_wherever_the_aws_sdks_look() {
         "--json",
     ]);
     let out = json(&command.env_clear().env("HOME", home.path()).output().unwrap());
-    let told = found(&out, "credentials").0;
+    let text = found(&out, "credentials").0;
     assert!(
-        told.starts_with("AKIDTEST, from the credential_process of a profile, good for another "),
-        "{told}"
+        text.starts_with("AKIDTEST, from the credential_process of a profile, good for another "),
+        "{text}"
     );
     let runs = std::fs::read_to_string(home.path().join("runs")).unwrap().lines().count();
     assert!(
@@ -452,7 +452,7 @@ fn without_credentials_no_instance_is_asked_and_the_next_step_is_said() {
                 .status
                 .success()
         );
-        assert!(metadata.accepted() > 0, "it is asked when told to");
+        assert!(metadata.accepted() > 0, "it is asked if the option is given");
     }
 }
 

@@ -122,7 +122,7 @@ impl World {
         self.orphans.insert((digest.0[0] - 1, digest.0[1] + 1));
     }
 
-    fn came(&mut self, (c, n): (u8, u8)) {
+    fn came(&mut self, c: u8, n: u8) {
         let before = n.checked_sub(1).map(|n| digest(c, n));
         let is_known = before.is_none_or(|before| {
             self.index.slot(&before).is_some()
@@ -149,7 +149,7 @@ impl World {
     }
 
     /// Claims space for a chunk until it is granted or refused.
-    fn begin(&mut self, (c, n, t): (u8, u8, u8)) {
+    fn begin(&mut self, c: u8, n: u8, t: u8) {
         let at = place(c, n);
         let expected = self.index.add_pending(DigestTag::from_digest(&digest(c, n)), at);
         let want = ReserveRequest::new(1).with_place(at).with_tenant(TenantId(t.into()));
@@ -163,7 +163,7 @@ impl World {
                 Reserve::Evict(victims) => {
                     assert!(!victims.is_empty());
                     if self.kind == PolicyKind::Default {
-                        self.own_beginning((c, n), &victims[0], &there);
+                        self.assert_keeps_own_prefix(c, n, &victims[0], &there);
                     }
                     self.given(&victims);
                     self.answer_all();
@@ -198,8 +198,8 @@ impl World {
         panic!("round and round");
     }
 
-    /// What went is none of those before the chunk, as far as the policy can see.
-    fn own_beginning(&self, (c, n): (u8, u8), victim: &IndexEntry, there: &[Chunk]) {
+    /// The victim is no earlier chunk of the new chunk's own chain, as far as the policy can see.
+    fn assert_keeps_own_prefix(&self, c: u8, n: u8, victim: &IndexEntry, there: &[Chunk]) {
         for m in (0..n).rev() {
             let one = digest(c, m);
             assert!(victim.chunk.digest != one, "{m} went for {n}");
@@ -222,7 +222,7 @@ impl World {
                     self.expected.push(tag);
                 }
             }
-            Op::Begin(c, n, t) => self.begin((c, n, t)),
+            Op::Begin(c, n, t) => self.begin(c, n, t),
             Op::Come(nth) => {
                 if let Some((reservation, c, n, t, expected)) = take(&mut self.reservations, nth) {
                     let chunk = Chunk::new(digest(c, n), 1, 1)
@@ -230,7 +230,7 @@ impl World {
                         .with_place(place(c, n));
                     self.leaving.retain(|leaving| *leaving != chunk.digest);
                     let _ = self.index.commit(reservation, chunk);
-                    self.came((c, n));
+                    self.came(c, n);
                     if expected {
                         self.index.remove_pending(DigestTag::from_digest(&digest(c, n)));
                     }
@@ -273,7 +273,7 @@ impl World {
                     .with_tenant(TenantId(t.into()))
                     .with_place(place(c, n));
                 let _ = self.index.insert(chunk);
-                self.came((c, n));
+                self.came(c, n);
             }
             Op::Hold(c, ns) => {
                 let chain: Vec<Digest> = ns.into_iter().map(|n| digest(c, n)).collect();

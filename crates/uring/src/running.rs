@@ -22,6 +22,14 @@ pub struct RunningJob {
     error: Option<Error>,
 }
 
+/// A range of one part of a job.
+#[derive(Clone, Copy, Debug)]
+pub struct PartRange {
+    pub part: usize,
+    pub offset: usize,
+    pub len: usize,
+}
+
 /// One request to the kernel: the memory is the job's, which the scheduler keeps until
 /// [`Scheduler::completed`](crate::scheduler::Scheduler::completed) gets this number.
 #[derive(Clone, Copy, Debug)]
@@ -95,13 +103,16 @@ impl RunningJob {
         self.failed() || self.next.0 >= self.job.parts.len()
     }
 
-    pub fn request(&self, number: u64, (part, offset, len): (usize, usize, usize)) -> PieceRequest {
+    pub fn request(&self, number: u64, range: PartRange) -> PieceRequest {
+        let PartRange { part, offset, len } = range;
         let (at, addr, _) = self.job.parts[part].range();
-        let (fd, read) = (self.job.file.as_raw_fd(), self.job.parts[part].is_read());
+        let fd = self.job.file.as_raw_fd();
+        let read = self.job.parts[part].is_read();
         PieceRequest { number, fd, read, at: at + offset as u64, addr: addr + offset, len }
     }
 
-    pub fn show(&self, number: u64, (part, offset, len): (usize, usize, usize)) -> Option<Show> {
+    pub fn show(&self, number: u64, range: PartRange) -> Option<Show> {
+        let PartRange { part, offset, len } = range;
         let watch = Arc::clone(self.watch.as_ref().filter(|_| self.error.is_none())?);
         let addr = self.job.parts[part].range().1 + offset;
         Some(Show { number, watch, part, offset, addr, len })

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::engine::EngineConfig;
 use crate::job::OnDone;
-use crate::running::{EndedJob, PieceRequest, RunningJob, Show};
+use crate::running::{EndedJob, PartRange, PieceRequest, RunningJob, Show};
 use crate::slab::GenerationSlab;
 use crate::stats::Counts;
 use crate::{Error, ErrorKind, Job, JobClass, RefusalReason, RefusedJob};
@@ -190,14 +190,14 @@ impl Scheduler {
             return NextStep::Nothing;
         };
         let Some(running) = self.jobs.get(piece.job) else { return NextStep::Nothing };
-        let request = running.request(number, (piece.part, piece.offset, piece.len));
+        let request = running.request(number, piece.range());
         let stopping = self.closed || running.failed();
         match piece.verdict(result, &request, stopping) {
             Verdict::Short => self.counts.short(),
             Verdict::Retry => self.counts.retry(),
             Verdict::Failed(e) => return self.end_piece(number, Some(e)),
             Verdict::Whole => {
-                return match running.show(number, (piece.part, piece.offset, piece.len)) {
+                return match running.show(number, piece.range()) {
                     Some(show) => NextStep::Show(show),
                     None => self.end_piece(number, None),
                 };
@@ -282,8 +282,7 @@ impl Scheduler {
 
     fn request(&mut self, number: u64) -> Option<PieceRequest> {
         let piece = self.pieces.get(number)?;
-        let (offset, len) = (piece.offset + piece.done, piece.len - piece.done);
-        Some(self.jobs.get(piece.job)?.request(number, (piece.part, offset, len)))
+        Some(self.jobs.get(piece.job)?.request(number, piece.remaining()))
     }
 
     fn end_piece(&mut self, number: u64, failed: Option<Error>) -> NextStep {
@@ -322,6 +321,16 @@ enum Verdict {
 }
 
 impl Piece {
+    fn range(&self) -> PartRange {
+        PartRange { part: self.part, offset: self.offset, len: self.len }
+    }
+
+    /// What the kernel has not done yet.
+    fn remaining(&self) -> PartRange {
+        let PartRange { part, offset, len } = self.range();
+        PartRange { part, offset: offset + self.done, len: len - self.done }
+    }
+
     fn verdict(&mut self, result: i32, whole: &PieceRequest, stopping: bool) -> Verdict {
         let left = self.len - self.done;
         match usize::try_from(result) {

@@ -66,8 +66,7 @@ pub fn run(args: &S3Args) -> Result<()> {
     crate::interrupt::watch()?;
     let runtime = runtime(args.threads)?;
     let (store, mut cells) = (args.store.find(&runtime)?, Vec::new());
-    // What is in nobody's way but takes space; a bucket that cannot be listed can be measured all
-    // the same.
+    // Objects of earlier runs only take space: the measurement goes on where they cannot be listed.
     if let Err(e) = reap::reap(&Client::new(store.config()).within(OP_MAX), &runtime) {
         eprintln!("kvtier: {e:#}");
     }

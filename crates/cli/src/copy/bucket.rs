@@ -43,7 +43,7 @@ pub fn objects(
                 continue;
             };
             let rest = chunk.name.strip_prefix(bucket.root()).unwrap_or(&chunk.name);
-            let told = match inspect::facts_of(&head) {
+            let stored = match inspect::facts_of(&head) {
                 Some(Ok(facts)) => identity(rest, &facts, inspect::canonical_of(&head))
                     .map(|identity| (identity, chunk.bytes, true)),
                 Some(Err(_)) => None,
@@ -57,7 +57,7 @@ pub fn objects(
                     }
                 },
             };
-            match told {
+            match stored {
                 Some((identity, len, proven)) => {
                     let at = Location::Object(chunk.name.clone());
                     found.push(SourceChunk {
@@ -118,7 +118,7 @@ fn unproven(rest: &str, trust: &UnverifiedChoice) -> ChunkIdentity {
     let ids = inspect::ids_of(rest);
     let spelled = ids
         .iter()
-        .find(|id| model(id).is_some_and(|model| trust.models.iter().any(|told| told == model)));
+        .find(|id| model(id).is_some_and(|model| trust.models.iter().any(|named| named == model)));
     let id =
         spelled.or_else(|| ids.first()).cloned().expect("called only for names that encode a key");
     Key::new(Arc::clone(&trust.namespace), id).into()

@@ -57,12 +57,12 @@ impl Files {
                 BadInput(format!("{} has layout {noted}, not {asked}", args.to.display())).into()
             );
         }
-        let told = args.target.bytes.as_deref().map(|text| {
+        let given = args.target.bytes.as_deref().map(|text| {
             kvtier::bytes::parse(text)
                 .ok_or_else(|| BadInput(format!("--bytes {text}: no size; write 100GiB, say")))
         });
-        let capacity = match (told.transpose()?, there.and_then(|there| there.capacity_bytes())) {
-            (Some(told), _) => told,
+        let capacity = match (given.transpose()?, there.and_then(|there| there.capacity_bytes())) {
+            (Some(given), _) => given,
             (None, Some(noted)) => noted,
             (None, None) => crate::space::of(&args.to)?.all,
         };

@@ -172,12 +172,11 @@ pub fn stat(args: &StatArgs) -> Result<()> {
         .iter()
         .map(|(name, bytes)| json!({ "name": name, "bytes": bytes }))
         .collect();
-    let strangers: Vec<_> =
-        sum.unknown.iter().map(|(path, _)| path.display().to_string()).collect();
+    let unknown: Vec<_> = sum.unknown.iter().map(|(path, _)| path.display().to_string()).collect();
     if args.json {
         let all = json!({
             "layout": sum.layout.name(), "chunks": sum.chunks, "bytes": sum.bytes, "payload_bytes": sum.payload_bytes, "ledger_bytes": sum.ledger_bytes,
-            "unfinished": sum.unfinished, "quarantine": quarantine, "quarantine_bytes": sum.quarantine_bytes, "capacity_bytes": sum.capacity_bytes, "strangers": strangers,
+            "unfinished": sum.unfinished, "quarantine": quarantine, "quarantine_bytes": sum.quarantine_bytes, "capacity_bytes": sum.capacity_bytes, "strangers": unknown,
             "living": sum.living, "dead": sum.dead, "snapshot": sum.snapshot,
         });
         return crate::out::line(&all.to_string());

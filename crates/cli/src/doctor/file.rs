@@ -134,7 +134,7 @@ fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
     let (all, free) = medium.bytes;
     let inodes = medium.inodes_free;
     let align = medium.direct_align;
-    let told =
+    let reported =
         align.map(|(memory, offset)| format!("memory {memory} bytes, offsets {offset} bytes"));
     let fits = align.is_none_or(|(memory, offset)| memory.max(offset) <= 4096);
     let counted = if inodes == 0 { "not counted".into() } else { inodes.to_string() };
@@ -154,7 +154,7 @@ fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
         ),
         judged(
             "alignment",
-            told.unwrap_or_else(|| "not told".into()),
+            reported.unwrap_or_else(|| "not reported".into()),
             fits,
             "direct I/O wants more than the 4096 bytes that chunks are padded to: it will not be used",
         ),

@@ -240,7 +240,7 @@ impl Found {
     }
 
     fn sums(&self) -> Finding {
-        let told = self.probe.sums.iter().map(|sum| {
+        let results = self.probe.sums.iter().map(|sum| {
             let makes = match (sum.verified, sum.returned) {
                 (true, true) => "verified and returned",
                 (true, false) => "verified",
@@ -250,7 +250,7 @@ impl Found {
             format!("{} {makes}", name(sum.checksum))
         });
         let none = self.probe.sums.iter().all(|sum| !sum.verified);
-        Finding::new("checksums", told.collect::<Vec<_>>().join(", ")).advising(
+        Finding::new("checksums", results.collect::<Vec<_>>().join(", ")).advising(
             none,
             "the store does not notice a body that was damaged on its way in: a load does",
         )
@@ -397,7 +397,8 @@ fn listing(listing: &Listing) -> Finding {
         (listing.folds, "folds at /", "does not fold"),
         (listing.any_prefix, "any prefix", "prefixes end in /"),
     ];
-    let told: Vec<&str> = traits.iter().map(|(so, yes, no)| if *so { *yes } else { *no }).collect();
+    let found: Vec<&str> =
+        traits.iter().map(|(so, yes, no)| if *so { *yes } else { *no }).collect();
     let advice = "what was just written is not listed: the tier's usage will be wrong";
-    Finding::new("listing", told.join(", ")).advising(!listing.complete, advice)
+    Finding::new("listing", found.join(", ")).advising(!listing.complete, advice)
 }

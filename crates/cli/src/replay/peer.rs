@@ -1,4 +1,4 @@
-//! A second process over the same directory that loads and verifies what it is told to.
+//! A second process over the same directory that loads and verifies the keys that it gets.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

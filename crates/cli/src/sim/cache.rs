@@ -16,8 +16,8 @@ pub struct Tier {
     pub mark: usize,
     /// The most victims at a time.
     pub batch: usize,
-    /// Whether the policy is told each block's place in its chain, and of each request's end. Else
-    /// it sees the order of lookups, and saves one by one.
+    /// Whether the policy gets each block's place in its chain, and each request's end. Otherwise
+    /// it gets the order of lookups, and single saves.
     pub chain_known: bool,
 }
 
