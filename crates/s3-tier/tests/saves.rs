@@ -1,0 +1,157 @@
+//! Saves that the bucket refuses, answers late or answers oddly, and saves that race.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvtier_core::{Ctx, ErrorKind, Loaded, MissReason, Saved};
+use kvtier_testkit::s3::{Fault, Rule};
+use support::tier::{World, within};
+
+const LEN: usize = 300_000;
+
+fn hit(len: usize) -> Loaded {
+    Loaded::Hit { len: len as u64 }
+}
+
+#[test]
+fn a_save_that_is_given_up_in_the_middle_leaves_index_and_bucket_of_one_mind() {
+    let world = World::new();
+    let key = world.suite.key(1);
+    // Carried out, but the answer comes too late.
+    let name = world.name(&key).leak();
+    world
+        .server
+        .script(Rule::next(Fault::Stall(Duration::from_secs(4))).method("PUT").containing(name));
+    let ctx = Ctx::within(Duration::from_secs(1));
+    let save =
+        world.suite.tier.save(&ctx, vec![world.suite.save_op(&key, LEN)]).wait().pop().unwrap();
+    assert_eq!(save.result.unwrap_err().kind(), ErrorKind::Timeout);
+    within(Duration::from_secs(180), "it was carried out", || {
+        world.server.object(&world.name(&key)).is_some()
+    });
+    world.suite.eventually("it is known to be there", || world.lookup(&key).is_hit());
+    world.suite.eventually("stored objects are counted", || world.used() == world.in_bucket());
+    assert_ne!(world.save(&key, LEN), Saved::Shed(kvtier_core::ShedReason::Full));
+    assert_eq!(world.load(&key, LEN), hit(LEN));
+}
+
+#[test]
+fn a_save_that_succeeded_unheard_is_found() {
+    let world = World::with(|mut config| {
+        config.client.retries_max = 0;
+        config
+    });
+    let key = world.suite.key(1);
+    // The tier itself writes other things meanwhile.
+    let name = world.name(&key).leak();
+    world.server.script(
+        Rule::next(Fault::DoneThenError(500, "InternalError")).method("PUT").containing(name),
+    );
+    let done = world.suite.save_with(world.suite.save_op(&key, LEN));
+    assert_eq!(done.result.unwrap_err().kind(), ErrorKind::Io);
+    world.suite.eventually("it is looked for and counted", || world.used() == LEN as u64);
+    assert_eq!(world.load(&key, LEN), hit(LEN));
+}
+
+#[test]
+fn a_precondition_that_fails_is_present_unless_the_key_is_suspect() {
+    let world = World::with(|mut config| {
+        config.if_absent = true;
+        config
+    });
+    world.suite.eventually("the probe found that it is honoured", || {
+        world.asked(|| world.save(&world.suite.key(fastrand::u64(100..)), 100)).1[0]
+            .header("if-none-match")
+            .is_some()
+    });
+    let key = world.suite.key(1);
+    let other = World::over(Arc::clone(&world.server), |config| config);
+    other.save(&key, LEN);
+    let (saved, asked) = world.asked(|| world.save(&key, LEN));
+    assert_eq!((saved, asked[0].status), (Saved::Present, 412));
+    assert_eq!(world.load(&key, LEN), hit(LEN));
+    world.spoil(&world.name(&key), |bytes| bytes[7] ^= 1);
+    assert_eq!(world.load(&key, LEN), Loaded::Miss(MissReason::Corrupt));
+    assert_eq!(world.save(&key, LEN), Saved::Stored, "a suspect is written over");
+    assert_eq!(world.load(&key, LEN), hit(LEN));
+}
+
+#[test]
+fn what_keeps_a_save_from_writing_is_looked_at_before_it_counts_as_the_chunk() {
+    let world = World::with(|mut config| {
+        config.if_absent = true;
+        config
+    });
+    world.suite.eventually("the probe found that it is honoured", || {
+        world.asked(|| world.save(&world.suite.key(fastrand::u64(100..)), 100)).1[0]
+            .header("if-none-match")
+            .is_some()
+    });
+    let [shorter, foreign, whole] = [1, 2, 3].map(|n| world.suite.key(n));
+    let other = World::over(Arc::clone(&world.server), |config| config);
+    other.save(&shorter, LEN / 2);
+    other.save(&whole, LEN);
+    world.server.put_object(&world.name(&foreign), vec![7; LEN]);
+    for key in [&shorter, &foreign] {
+        let (saved, asked) = world.asked(|| world.save(key, LEN));
+        let methods: Vec<_> =
+            asked.iter().map(|seen| (seen.method.as_str(), seen.status)).collect();
+        assert_eq!(
+            (saved, methods),
+            (Saved::Stored, vec![("PUT", 412), ("HEAD", 200), ("PUT", 200)])
+        );
+        assert!(asked[2].header("if-none-match").is_none(), "written over");
+        assert_eq!(world.load(key, LEN), hit(LEN));
+    }
+    let (saved, asked) = world.asked(|| world.save(&whole, LEN));
+    assert_eq!((saved, asked.len()), (Saved::Present, 2));
+    assert_eq!(world.used(), world.in_bucket());
+}
+
+#[test]
+fn where_conditions_are_not_honoured_none_are_sent() {
+    let world = World::on(
+        |setup| setup.overwrites = true,
+        |mut config| {
+            config.if_absent = true;
+            config
+        },
+    );
+    world.suite.eventually("the probe is over", || {
+        world
+            .server
+            .seen()
+            .iter()
+            .any(|seen| seen.method == "DELETE" && seen.target.contains("probe-"))
+    });
+    let (_, asked) = world.asked(|| world.save(&world.suite.key(1), LEN));
+    assert!(asked.iter().all(|seen| seen.header("if-none-match").is_none()));
+    assert!(world.objects().len() == 1, "the probe leaves nothing behind");
+}
+
+#[test]
+fn saves_and_removes_of_one_key_that_race_leave_index_and_bucket_of_one_mind() {
+    let world = World::new();
+    let keys: Vec<_> = (0..4).map(|n| world.suite.key(n)).collect();
+    for round in 0..15 {
+        std::thread::scope(|scope| {
+            for (n, key) in keys.iter().cycle().take(12).enumerate() {
+                let world = &world;
+                scope.spawn(move || match (n + round) % 3 {
+                    0 => drop(world.suite.remove(&Arc::from([key.clone()]))),
+                    1 => drop(world.load(key, 5000)),
+                    _ => drop(world.save(key, 5000)),
+                });
+            }
+        });
+        assert_eq!(world.used(), world.in_bucket(), "round {round}");
+        for key in &keys {
+            let there = world.server.object(&world.name(key)).is_some();
+            let known = world.lookup(key).is_hit();
+            assert_eq!(known, there, "round {round}");
+        }
+    }
+}
