@@ -100,7 +100,11 @@ impl Inner {
         if request.reads_an_object() && head.is_success() && !head.is_of_an_object() {
             return Err(not_the_stores(&head));
         }
-        self.learn(class, &head, sent_at);
+        // The check of a region asks another endpoint than operations do: its answer says nothing
+        // about theirs.
+        if !request.to_configured {
+            self.learn(class, &head, sent_at);
+        }
         if head.is_success() {
             self.destinations.confirm(&destination);
             credentials.note_worked();

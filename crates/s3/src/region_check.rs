@@ -47,7 +47,8 @@ impl Inner {
                 }
                 self.destinations.extend(learned, is_same, now);
             }
-            _ => self.destinations.extend(learned, false, now),
+            // Silence and errors say nothing of the region that works.
+            _ => self.destinations.extend(learned, true, now),
         }
     }
 }
