@@ -201,7 +201,7 @@ def refusals():
             ("mask", {"mask": object()}),
             ("stream is 0", {"stream": 0}),
             ("past their allocation", {"shape": (LEN + (1 << 20),)}),
-            ("no memory that the NVIDIA driver knows", {"data": (4096, False)}),
+            ("not memory of the NVIDIA driver", {"data": (4096, False)}),
             ("has no data", {"data": None}),
         ]:
             refused(tiers.save, what, [key(1)], [Array(memory, **more)])
