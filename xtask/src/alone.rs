@@ -10,7 +10,8 @@ use crate::workspace::Package;
 /// Builds the tests of these crates, one crate at a time. All of them are tried; those that fail
 /// are named.
 pub fn build<'a>(packages: impl IntoIterator<Item = &'a Package>) -> Result<usize> {
-    let (mut count, mut failed) = (0, Vec::new());
+    let mut count = 0;
+    let mut failed = Vec::new();
     for package in packages {
         let built = Cmd::new("cargo test --locked --no-run -p").arg(&package.name).run();
         if let Err(e) = built {

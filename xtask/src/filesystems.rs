@@ -24,7 +24,8 @@ struct Mount {
 /// Runs the tests on each kind; answers how many tests passed, and which kinds this machine
 /// refused, with the reason.
 pub fn run() -> Result<(Count, Vec<String>)> {
-    let (mut count, mut refused) = (Count::default(), Vec::new());
+    let mut count = Count::default();
+    let mut refused = Vec::new();
     for (kind, bytes, make) in KINDS {
         match Mount::new(kind, bytes, make) {
             Ok(mount) => {
@@ -57,7 +58,8 @@ impl Mount {
         let base = root().join("target/filesystems");
         let mount = Mount { point: base.join(kind), image: base.join(format!("{kind}.img")) };
         fs::create_dir_all(&mount.point).context("cannot make a mount point")?;
-        let (image, point) = (path(&mount.image), path(&mount.point));
+        let image = path(&mount.image);
+        let point = path(&mount.point);
         match make {
             None => Cmd::new("mount -t tmpfs -o")
                 .args([&format!("size={bytes}"), "tmpfs", point])

@@ -78,7 +78,8 @@ pub fn fuzz(target: &str, seconds: u64) -> Result<()> {
 }
 
 fn run_for(target: &str, seconds: u64, options: &[&str]) -> Result<()> {
-    let (corpus, seeds) = (format!("fuzz/corpus/{target}"), format!("fuzz/seeds/{target}"));
+    let corpus = format!("fuzz/corpus/{target}");
+    let seeds = format!("fuzz/seeds/{target}");
     std::fs::create_dir_all(&corpus).with_context(|| format!("cannot create {corpus}"))?;
     let cmd =
         Cmd::new("cargo +nightly fuzz run").args(options.iter().copied()).args([target, &corpus]);

@@ -147,7 +147,8 @@ struct Process {
 
 /// The process and all that it started, itself first.
 fn processes_of(pid: u32) -> Vec<Process> {
-    let (mut found, mut by_parent) = (Vec::new(), HashMap::<u32, Vec<Process>>::new());
+    let mut found = Vec::new();
+    let mut by_parent = HashMap::<u32, Vec<Process>>::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(own) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;

@@ -48,12 +48,14 @@ fn pack() -> Result<()> {
 fn split(built: &Path, folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let text = |path: &Path| path.display().to_string();
-    let (program, symbols) = (folder.join("kvtier"), folder.join("kvtier.debug"));
+    let program = folder.join("kvtier");
+    let symbols = folder.join("kvtier.debug");
     Cmd::new("objcopy --only-keep-debug").arg(text(built)).arg(text(&symbols)).run()?;
     let link = format!("--add-gnu-debuglink={}", symbols.display());
     Cmd::new("objcopy --strip-debug").arg(link).arg(text(built)).arg(text(&program)).run()?;
     let bytes = |path: &Path| Ok::<u64, anyhow::Error>(std::fs::metadata(path)?.len());
-    let (program_bytes, symbols_bytes) = (bytes(&program)?, bytes(&symbols)?);
+    let program_bytes = bytes(&program)?;
+    let symbols_bytes = bytes(&symbols)?;
     println!(
         "release: {} of {program_bytes} bytes, {} of {symbols_bytes} bytes",
         program.display(),

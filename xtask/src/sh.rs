@@ -146,7 +146,8 @@ impl Cmd {
 
     /// Runs the command quietly and gives back success and everything it printed.
     pub fn try_read(&self) -> Result<(bool, String)> {
-        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut out = Vec::new();
+        let mut err = Vec::new();
         let child = self.spawn(Stdio::piped, Stdio::piped)?;
         let ended =
             self.finish(child, &mut |bytes| out.extend_from_slice(bytes), &mut |bytes| {
@@ -182,9 +183,11 @@ impl Cmd {
     fn finish(&self, mut child: Child, out: Sink, err: Sink) -> Result<Ended> {
         let limits =
             Limits { cpu: Duration::from_secs(self.limit_s) * cores() as u32, still: self.still };
-        let (pid, seen) = (child.id(), &Seen::default());
+        let pid = child.id();
+        let seen = &Seen::default();
         thread::scope(|scope| {
-            let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+            let stdout = child.stdout.take();
+            let stderr = child.stderr.take();
             let watcher = scope.spawn(move || limit::watch(pid, limits, seen));
             let errors =
                 scope.spawn(move || stderr.map_or(Ok(()), |stderr| pump(stderr, seen, err)));

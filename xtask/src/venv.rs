@@ -31,7 +31,8 @@ pub const LMCACHE: Venv = Venv {
 pub fn make(wanted: &Venv) -> Result<PathBuf> {
     let home = workspace::target_dir().join("rivals").join(wanted.name);
     fs::create_dir_all(&home)?;
-    let (done, packages) = (home.join("installed"), wanted.packages.join(" "));
+    let done = home.join("installed");
+    let packages = wanted.packages.join(" ");
     if fs::read_to_string(&done).is_ok_and(|there| there == packages) {
         return Ok(home);
     }

@@ -27,7 +27,7 @@ fn main() {
     let is_selected =
         |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
     let mut rows: Vec<Row> =
-        all().into_iter().filter(|(name, _)| is_selected(name)).map(Row::new).collect();
+        all().into_iter().filter(|(name, _)| is_selected(name)).map(|(name, cache)| Row::new(name, cache)).collect();
     for round in 0..ROUNDS as u64 {
         rows.iter_mut().for_each(|row| row.hits(round));
         rows.iter_mut().for_each(|row| row.batches(round));
@@ -75,7 +75,7 @@ struct Row {
 
 impl Row {
     /// Fills the cache twice with different keys, so that all of its structures have their final size.
-    fn new((name, mut cache): (&'static str, Box<dyn Cache>)) -> Self {
+    fn new( name: &'static str, mut cache: Box<dyn Cache>) -> Self {
         let next = 2 * ENTRIES as u64;
         (0..next).for_each(|n| cache.insert(key(n)));
         let mut present: Vec<u64> = (0..next).map(key).filter(|key| cache.hit(*key)).collect();

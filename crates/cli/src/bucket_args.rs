@@ -127,7 +127,8 @@ impl BucketArgs {
         };
         let (signer, now, source) =
             runtime.block_on(signer(region, at_aws || self.instance_metadata))?;
-        let (access_key, expires) = (now.access_key().to_owned(), now.expires());
+        let access_key = now.access_key().to_owned();
+        let expires = now.expires();
         Ok(BucketAccess {
             endpoint,
             signer,

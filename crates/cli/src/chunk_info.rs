@@ -74,7 +74,8 @@ impl ChunkInfo {
             let sign = if used.is_exact { "" } else { ">" };
             format!("{sign}{}", ago(i64::try_from(used.at_ms / 1000).unwrap_or(i64::MAX)))
         });
-        let (tenant, model) = (known(&self.tenant), known(&self.model));
+        let tenant = known(&self.tenant);
+        let model = known(&self.model);
         format!("{bytes:>12} {age:>5} {used:>5} {tenant:<32} {model} {label}")
     }
 

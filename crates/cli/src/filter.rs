@@ -100,8 +100,10 @@ impl Glob {
     }
 
     fn matches(&self, name: &str) -> bool {
-        let (parts, name): (&[Part], Vec<char>) = (&self.0, name.chars().collect());
-        let (mut part, mut at) = (0, 0);
+        let parts: &[Part] = &self.0;
+        let name: Vec<char> = name.chars().collect();
+        let mut part = 0;
+        let mut at = 0;
         // The last star, and the end of the text that it matches.
         let mut star: Option<(usize, usize)> = None;
         while at < name.len() {
@@ -131,7 +133,8 @@ fn class(text: &str) -> Option<(Part, &str)> {
     let (negated, body) = text.strip_prefix(['!', '^']).map_or((false, text), |body| (true, body));
     let end = body.char_indices().skip(1).find(|(_, char)| *char == ']')?.0;
     let chars: Vec<char> = body[..end].chars().collect();
-    let (mut ranges, mut at) = (Vec::new(), 0);
+    let mut ranges = Vec::new();
+    let mut at = 0;
     while let Some(first) = chars.get(at) {
         match (chars.get(at + 1), chars.get(at + 2)) {
             (Some('-'), Some(last)) => {

@@ -161,8 +161,8 @@ fn sum(args: &Args) -> Result<Sum> {
     let geometry = geometry(args)?.with_tp(args.tp).with_chunk_tokens(args.chunk_size);
     let wrong =
         |e: kvtier::key::GeometryError| BadInput(format!("this model on {} workers: {e}", args.tp));
-    let (token, chunk) =
-        (geometry.token_bytes().map_err(wrong)?, geometry.chunk_bytes().map_err(wrong)?);
+    let token = geometry.token_bytes().map_err(wrong)?;
+    let chunk = geometry.chunk_bytes().map_err(wrong)?;
     let size = |flag: &str, text: &Option<String>, found: fn() -> Result<u64>| match text {
         Some(text) => crate::replay::size(flag, text).map_err(anyhow::Error::from),
         None => found(),

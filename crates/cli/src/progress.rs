@@ -79,7 +79,8 @@ impl Progress {
     }
 
     fn print(&self) {
-        let (done, total) = (self.bar.position(), self.bar.length().unwrap_or(0));
+        let done = self.bar.position();
+        let total = self.bar.length().unwrap_or(0);
         match self.unit {
             Unit::Bytes => {
                 let rate = format(self.bar.per_sec() as u64);

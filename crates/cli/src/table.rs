@@ -16,7 +16,8 @@ pub fn lines(head: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     let mut lines = Vec::new();
     let mut from = 1;
     while from < head.len() || lines.is_empty() {
-        let (mut to, mut used) = (from, widths[0]);
+        let mut to = from;
+        let mut used = widths[0];
         while to < head.len() && (to == from || used + GAP.len() + widths[to] <= COLUMNS) {
             used += GAP.len() + widths[to];
             to += 1;

@@ -89,7 +89,8 @@ impl Throughput {
         work: impl Fn(&T) -> Result<()> + Sync,
     ) -> Result<()> {
         let progress = Progress::start(Unit::Bytes, items.iter().map(&bytes).sum(), self.progress)?;
-        let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
+        let next = AtomicUsize::new(0);
+        let failed = Mutex::new(None);
         let one = |item: &T| {
             crate::interrupt::check()?;
             self.wait(bytes(item))?;

@@ -105,7 +105,9 @@ fn a_trace_is_written_in_the_form_that_its_name_says() {
         assert!(out.status.success(), "{}", text(&out));
         json(&["sim", &path(name), "--policy", "default,lru,optimum", "--json"])
     };
-    let (lines, binary, compressed) = (make("t.jsonl"), make("t.bin"), make("t.bin.zst"));
+    let lines = make("t.jsonl");
+    let binary = make("t.bin");
+    let compressed = make("t.bin.zst");
     assert_eq!(binary, lines);
     assert_eq!(compressed, lines);
     let len = |name: &str| fs::metadata(path(name)).unwrap().len();
@@ -217,7 +219,8 @@ fn web_server() -> String {
             std::thread::spawn(move || {
                 use std::io::{BufRead, BufReader, Read};
                 let mut reader = BufReader::new(stream.try_clone().unwrap());
-                let (mut line, mut len) = (String::new(), 0);
+                let mut line = String::new();
+                let mut len = 0;
                 while reader.read_line(&mut line).is_ok_and(|n| n > 2) {
                     let lower = line.to_ascii_lowercase();
                     len = lower

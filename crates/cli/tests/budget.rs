@@ -48,7 +48,8 @@ fn calls(op: &str, chunks: u64, dir: &Path) -> BTreeMap<String, i64> {
 /// What a chunk more costs, in calls by name.
 fn for_a_chunk(op: &str) -> impl Fn(&str) -> f64 {
     let dir = tempfile::tempdir().unwrap();
-    let (few, many) = (calls(op, 40, dir.path()), calls(op, 140, dir.path()));
+    let few = calls(op, 40, dir.path());
+    let many = calls(op, 140, dir.path());
     move |name| {
         let count = |calls: &BTreeMap<String, i64>| calls.get(name).copied().unwrap_or(0);
         (count(&many) - count(&few)) as f64 / 100.0

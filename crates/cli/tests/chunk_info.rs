@@ -51,8 +51,8 @@ impl Chunk {
 
 fn save(path: &Path, layout: Layout) {
     let config = FileConfig::new(path, 64 << 20).with_layout(layout);
-    let (tier, arena) =
-        (FileTier::open(config).unwrap(), Arena::new(ArenaConfig::heap(1 << 20)).unwrap());
+    let tier = FileTier::open(config).unwrap();
+    let arena = Arena::new(ArenaConfig::heap(1 << 20)).unwrap();
     for chunk in &CHUNKS {
         let mut lease = arena.lease(LEN as usize).unwrap();
         lease.write_at(0, &[chunk.number; LEN as usize]).unwrap();

@@ -141,7 +141,9 @@ const COUNTS: [&str; 5] = ["copied", "present", "unverified", "unsupported", "da
 fn a_bucket_of_lmcaches_goes_into_one_of_ours_and_through_a_file_into_another() {
     let server = filled("theirs", Layout::LmcacheMp);
     let all = u64::from(CHUNKS);
-    let (theirs, ours, third) = ("s3://bucket/theirs", "s3://bucket/ours", "s3://bucket/third");
+    let theirs = "s3://bucket/theirs";
+    let ours = "s3://bucket/ours";
+    let third = "s3://bucket/third";
     assert_eq!(
         tally(&server, &["migrate", theirs, ours, "--dry-run"], COUNTS),
         (0, [all, 0, 0, 0, 0])
@@ -179,7 +181,9 @@ fn chunks_go_between_buckets_and_directories() {
     let all = u64::from(CHUNKS);
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let (ours, mp, file) = (path("ours"), path("mp"), path("file"));
+    let ours = path("ours");
+    let mp = path("mp");
+    let file = path("file");
     assert_eq!(
         tally(&server, &["migrate", "s3://bucket/theirs", &ours, "--bytes", "1GiB"], COUNTS),
         (0, [all, 0, 0, 0, 0])
@@ -218,7 +222,8 @@ fn a_bucket_of_ours_goes_through_a_file_into_a_directory() {
         BucketAddress::new(server.url()).bucket("bucket").region("us-east-1").resolve().unwrap();
     let client =
         Client::new(Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key")));
-    let (old, payload) = (key(CHUNKS), bytes(CHUNKS));
+    let old = key(CHUNKS);
+    let payload = bytes(CHUNKS);
     let facts =
         Facts::plain(*old.digest(), old.namespace().digest(), BlockSums::from_bytes(&payload));
     let how = inspect::put_of(&facts, None, client.endpoint().provider());
@@ -228,7 +233,8 @@ fn a_bucket_of_ours_goes_through_a_file_into_a_directory() {
 
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let (file, into) = (path("file"), path("into"));
+    let file = path("file");
+    let into = path("into");
     let exported = tally(
         &server,
         &["export", "s3://bucket/ours", &file],
@@ -281,14 +287,16 @@ fn a_bucket_of_ours_goes_through_a_file_into_a_directory() {
 #[test]
 fn a_key_of_more_than_two_kilobytes_goes_through_a_file_between_directories_and_buckets() {
     assert!(key(LONG).canonical().len() > 2048);
-    let (server, dir) = (server(), tempfile::tempdir().unwrap());
+    let server = server();
+    let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
     Store::open(&server, "from", Layout::Kvtier).save(LONG);
     directory_of(&path("from"), LONG);
     for (number, (from, without_key)) in
         [("s3://bucket/from", 1), (path("from").as_str(), 0)].into_iter().enumerate()
     {
-        let (file, into) = (path(&format!("file-{number}")), path(&format!("into-{number}")));
+        let file = path(&format!("file-{number}"));
+        let into = path(&format!("into-{number}"));
         let exported =
             tally(&server, &["export", from, &file], ["copied", "unsupported", "without_key"]);
         assert_eq!(exported, (0, [1, 0, without_key]), "{from}");
@@ -315,14 +323,17 @@ fn a_chunk_that_a_file_holds_twice_is_copied_once_and_present_once() {
     let server = filled("ours", Layout::Kvtier);
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let (file, twice, into) = (path("file"), path("twice"), path("into"));
+    let file = path("file");
+    let twice = path("twice");
+    let into = path("into");
     let salted = key(0).digest().to_hex();
     assert_eq!(
         tally(&server, &["export", "s3://bucket/ours", &file, "--include", &salted], COUNTS).1[0],
         1
     );
     let archive = fs::read(&file).unwrap();
-    let (record, end) = (&archive[8..archive.len() - 20], &archive[archive.len() - 20..]);
+    let record = &archive[8..archive.len() - 20];
+    let end = &archive[archive.len() - 20..];
     let count = 2_u64.to_le_bytes();
     let sum = BlockSums::from_bytes(&count).whole().to_le_bytes();
     fs::write(&twice, [&archive[..8], record, record, &end[..8], &count, &sum].concat()).unwrap();

@@ -246,7 +246,8 @@ fn a_killed_doctor_leaves_nothing_that_is_in_the_way() {
 fn what_is_no_regular_file_is_damaged_and_nobody_waits_for_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = filled(dir.path());
-    let (to, chunk) = (dir.path().join("to"), files(&path).remove(0));
+    let to = dir.path().join("to");
+    let chunk = files(&path).remove(0);
     fs::remove_file(&chunk).unwrap();
     nix::unistd::mkfifo(&chunk, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let out = kvtier(&["verify", &path, "--json"]);

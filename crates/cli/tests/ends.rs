@@ -125,7 +125,8 @@ fn every_other_block_is_verified_by_the_second_process() {
         "1",
     ];
     let out = json(&[&args[..], &["--json"]].concat());
-    let (all, peer) = (out["loads"].as_f64().unwrap(), out["peer_loads"].as_f64().unwrap());
+    let all = out["loads"].as_f64().unwrap();
+    let peer = out["peer_loads"].as_f64().unwrap();
     assert!(all > 100.0 && (peer / all - 0.5).abs() < 0.1, "{peer} of {all}");
     // What the peer does not find yet is loaded here, so that some blocks are verified twice, and
     // none not at all.

@@ -122,7 +122,9 @@ fn files_below(dir: &Path, before: &str) -> BTreeMap<String, Vec<u8>> {
 fn a_directory_of_lmcaches_gds_backend_goes_into_ours_and_out_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let (theirs, ours, back) = (path("theirs"), path("ours"), path("back"));
+    let theirs = path("theirs");
+    let ours = path("ours");
+    let back = path("back");
     // Two chunks of 16 and of 3 tokens of 2 x 2 x 8 elements of 2 bytes.
     for (name, tokens) in [
         ("18/85/org%2Fm%401%400%401a2b3c4d5e6f7788%40bfloat16", 16),
@@ -168,7 +170,9 @@ fn chunks_go_from_layout_to_layout_and_back() {
     let dir = tempfile::tempdir().unwrap();
     let (theirs, before) = lmcache(dir.path());
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let (ours, copy, back) = (path("ours"), path("copy"), path("back"));
+    let ours = path("ours");
+    let copy = path("copy");
+    let back = path("back");
     let dry = kvtier(&["migrate", &theirs, &ours, "--unverified", "--dry-run"]);
     assert!(dry.status.success() && text(&dry).contains("would copy 3 chunks"), "{}", text(&dry));
     assert!(!Path::new(&ours).exists());
@@ -218,7 +222,9 @@ fn what_is_damaged_or_has_no_name_stays_behind() {
     let dir = tempfile::tempdir().unwrap();
     let (theirs, before) = lmcache(dir.path());
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let (ours, mp, other) = (path("ours"), path("mp"), path("other"));
+    let ours = path("ours");
+    let mp = path("mp");
+    let other = path("other");
     let migrate = |from: &str, to: &str, layout: &str| {
         kvtier(&["migrate", from, to, "--to-layout", layout, "--json", "--unverified"])
     };

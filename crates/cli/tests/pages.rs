@@ -281,7 +281,8 @@ fn every_page_is_replayed_without_a_wrong_byte() {
         if text.starts_with("LMCACHE_") {
             continue;
         }
-        let (name, cache) = (page.display().to_string(), tempfile::tempdir().unwrap());
+        let name = page.display().to_string();
+        let cache = tempfile::tempdir().unwrap();
         let server = (!text.contains("gds_path")).then(|| serve(&text));
         let text = match &server {
             Some(server) => moved(&text, server),

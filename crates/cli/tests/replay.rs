@@ -95,7 +95,8 @@ fn simulate(requests: &[Vec<u64>], caps: [usize; 2]) -> (usize, usize) {
     const AT_ONCE: usize = 16;
     let [mut memory, mut files] =
         caps.map(|cap| Lru { order: VecDeque::new(), held: Vec::new(), cap });
-    let (mut hits, mut blocks) = (0, 0);
+    let mut hits = 0;
+    let mut blocks = 0;
     for ids in requests {
         let prefix = ids.iter().take_while(|id| memory.has(id) || files.has(id)).count();
         (hits, blocks) = (hits + prefix, blocks + ids.len());
@@ -184,7 +185,8 @@ fn one_at_a_time_memory_over_files_hits_as_an_independent_simulation_does() {
     for (memory, files) in [(20, 60), (40, 200), (100, 500)] {
         let path = dir.path().join(format!("{files}"));
         // A block of 4096 bytes is a file of 8192: its footer has a page of its own.
-        let (memory_bytes, file_bytes) = (memory * 4096, files * 8192);
+        let memory_bytes = memory * 4096;
+        let file_bytes = files * 8192;
         let config = dir.path().join("both.json");
         let tiers = serde_json::json!({"tiers": [
             {"type": "host", "bytes": memory_bytes, "policy": "lru"},
@@ -193,8 +195,8 @@ fn one_at_a_time_memory_over_files_hits_as_an_independent_simulation_does() {
         fs::write(&config, tiers.to_string()).unwrap();
         let out = replay(&trace, &config);
         let (hits, blocks) = simulate(&requests, [memory, files]);
-        let (ratio, expected) =
-            (out["prefix_hit_ratio"].as_f64().unwrap(), hits as f64 / blocks as f64);
+        let ratio = out["prefix_hit_ratio"].as_f64().unwrap();
+        let expected = hits as f64 / blocks as f64;
         assert!(
             (ratio - expected).abs() < 0.01,
             "{memory} over {files}: {ratio}, the simulation says {expected}"
@@ -253,11 +255,15 @@ fn bad_input_says_what_where_and_what_to_do_and_ends_with_2() {
         header.iter().chain(&[0]).flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>(),
     )
     .unwrap();
-    let (zero, blank) = (path("none.bin"), path("blank.bin"));
+    let zero = path("none.bin");
+    let blank = path("blank.bin");
     fs::create_dir(path("mine")).unwrap();
     fs::write(path("mine/letter.txt"), "dear").unwrap();
-    let (bad, empty, cut, none, mine) =
-        (path("bad.jsonl"), path("empty.jsonl"), path("cut.bin"), path("none.jsonl"), path("mine"));
+    let bad = path("bad.jsonl");
+    let empty = path("empty.jsonl");
+    let cut = path("cut.bin");
+    let none = path("none.jsonl");
+    let mine = path("mine");
     let cases: [(&[&str], &[&str]); 10] = [
         (&[&zero], &["none.bin", "holds no request"]),
         (&[&blank], &["blank.bin", "request 1", "no block"]),

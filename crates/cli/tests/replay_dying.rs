@@ -69,8 +69,8 @@ impl World {
     /// Room for so many chunks in memory and in files. What is saved goes to both at once and to
     /// the bucket behind them.
     fn new(chunks: [u64; 2]) -> Self {
-        let (server, dir) =
-            (Server::start(Setup::default()).unwrap(), tempfile::tempdir().unwrap());
+        let server = Server::start(Setup::default()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let host = HostConfig::new(chunks[HOST] * COSTS[HOST]).with_policy(PolicyKind::Lru);
         let file = FileConfig::new(dir.path().join("kv"), chunks[FILE] * COSTS[FILE])
             .with_policy(PolicyKind::Lru);
@@ -114,14 +114,16 @@ impl World {
     /// One request: how far its prefix reaches, load that, save the rest.
     fn request(&self, ids: &[u64], tally: &Mutex<Tally>) {
         let keys: Arc<[Key]> = ids.iter().map(|id| self.key(*id)).collect();
-        let (ctx, held) = (Ctx::within(OP_MAX), Hold::For(OP_MAX + SLACK));
+        let ctx = Ctx::within(OP_MAX);
+        let held = Hold::For(OP_MAX + SLACK);
         let found =
             timed(tally, || self.stack.lookup(&ctx, Arc::clone(&keys), Mode::Prefix, held).wait());
         let found =
             found.map_err(|e| *tally.lock().unwrap().errors.entry(e.kind()).or_default() += 1).ok();
         let promised = found.as_ref().map_or(0, LookedUp::prefix_len);
         let loaded = self.load(&keys[..promised], tally);
-        let (parent, depth) = (loaded.checked_sub(1).map(|n| *keys[n].digest()), loaded as u32);
+        let parent = loaded.checked_sub(1).map(|n| *keys[n].digest());
+        let depth = loaded as u32;
         let ctx = Ctx::within(OP_MAX).with_class(Class::Write).with_chain(Chain { parent, depth });
         let ops = keys[loaded..].iter().map(|key| self.save_op(key)).collect();
         for done in timed(tally, || self.stack.save(&ctx, ops).wait()) {
@@ -161,8 +163,9 @@ impl World {
 
     /// Replays requests, some at once; what each tier served.
     fn replay(&self, what: &str, requests: &[Request]) -> [u64; 3] {
-        let (tally, next, before) =
-            (Mutex::new(Tally::default()), AtomicUsize::new(0), self.hits());
+        let tally = Mutex::new(Tally::default());
+        let next = AtomicUsize::new(0);
+        let before = self.hits();
         std::thread::scope(|scope| {
             for _ in 0..WORKERS {
                 scope.spawn(|| {
@@ -181,8 +184,9 @@ impl World {
 
     /// Replays these again and again until the tier that is back has served one of them.
     fn is_back(&self, what: &str, tier: usize, requests: &[Request]) {
-        let (begun, before, tally) =
-            (Instant::now(), self.hits()[tier], Mutex::new(Tally::default()));
+        let begun = Instant::now();
+        let before = self.hits()[tier];
+        let tally = Mutex::new(Tally::default());
         for request in requests.iter().cycle() {
             self.request(request, &tally);
             if self.hits()[tier] > before {
@@ -265,7 +269,8 @@ fn prove(what: &str, tally: &Tally) {
 /// The newest requests, from the newest on, that together have more chunks than memory holds and
 /// fewer than the files do.
 fn newest(requests: &[Request], host: u64) -> Vec<Request> {
-    let (mut chunks, mut some) = (HashSet::<u64>::new(), Vec::new());
+    let mut chunks = HashSet::<u64>::new();
+    let mut some = Vec::new();
     for request in requests.iter().rev() {
         chunks.extend(request);
         some.push(request.clone());
@@ -315,7 +320,8 @@ fn survives(name: &str, trace: &[Request]) {
 
     assert!(world.tiers.iter().all(|tier| tier.status().healthy));
     world.stack.close().wait().unwrap();
-    let (end, stats) = (Instant::now() + BACK + SLACK, || world.arena.stats());
+    let end = Instant::now() + BACK + SLACK;
+    let stats = || world.arena.stats();
     while stats().free != stats().capacity {
         assert!(Instant::now() < end, "{name}: memory is not home: {:?}", stats());
         std::thread::sleep(Duration::from_millis(2));
@@ -349,7 +355,8 @@ fn binary(file: fs::File, max: usize) -> Vec<Request> {
         file.read_exact(&mut bytes).unwrap();
         u32::from_le_bytes(bytes)
     };
-    let (count, _tokens) = (word() as usize, word());
+    let count = word() as usize;
+    let _tokens = word();
     let mut request = || {
         let [_time, _more_time, _session, _flags, blocks] = std::array::from_fn(|_| word());
         cut((0..blocks).map(|_| word().into()).collect())

@@ -88,7 +88,8 @@ fn the_page_on_s3_is_replayed_under_lmcaches_names() {
 #[test]
 fn the_page_on_gds_is_replayed_without_a_gpu_into_lmcaches_files() {
     let dir = tempfile::tempdir().unwrap();
-    let (config, cache) = (dir.path().join("lmcache.yaml"), dir.path().join("cache"));
+    let config = dir.path().join("lmcache.yaml");
+    let cache = dir.path().join("cache");
     std::fs::write(&config, GDS.replace("/mnt/gds/cache", &cache.display().to_string())).unwrap();
     let first = report(&replay(&config, None, &[]));
     assert_eq!(

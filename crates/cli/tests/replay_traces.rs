@@ -32,7 +32,7 @@ fn traces() -> Vec<PathBuf> {
 }
 
 /// Replays over a host tier that is too small and a bucket that is smaller than what is saved.
-fn replay(tier: &Value, (key, secret): (&str, &str)) {
+fn replay(tier: &Value, key: &str, secret: &str) {
     for trace in traces() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kv.json");
@@ -69,13 +69,13 @@ fn real_traces_on_the_express_emulator() {
     setup.bucket = "kv--use1-az4--x-s3".into();
     let server = Server::start(setup).unwrap();
     let tier = tier(&server.url(), "kv--use1-az4--x-s3", json!({"s3_enable_s3express": true}));
-    replay(&tier, ("AKIDTEST", "secret/test+key"));
+    replay(&tier, "AKIDTEST", "secret/test+key");
 }
 
 #[test]
 fn real_traces_on_a_server_in_memory() {
     let server = Server::start(Setup::default()).unwrap();
-    replay(&tier(&server.url(), "bucket", json!({})), ("AKIDTEST", "secret/test+key"));
+    replay(&tier(&server.url(), "bucket", json!({})), "AKIDTEST", "secret/test+key");
 }
 
 #[test]
@@ -88,5 +88,5 @@ fn real_traces_on_a_real_server() {
     // Where nodes cannot agree on who evicts, one is told to.
     let more = json!({"profile": profile, "evictor": "single"});
     let keys = (var("AWS_ACCESS_KEY_ID").unwrap(), var("AWS_SECRET_ACCESS_KEY").unwrap());
-    replay(&tier(&endpoint, &bucket, more), (&keys.0, &keys.1));
+    replay(&tier(&endpoint, &bucket, more), &keys.0, &keys.1);
 }

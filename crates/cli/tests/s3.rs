@@ -194,7 +194,8 @@ fn bad_arguments_and_refusals_end_with_code_2_and_no_secret() {
 fn credentials_may_come_from_wherever_the_aws_sdks_look() {
     let server = Server::start(Setup::default()).unwrap();
     let home = tempfile::tempdir().unwrap();
-    let (folder, script) = (home.path().join(".aws"), home.path().join("who"));
+    let folder = home.path().join(".aws");
+    let script = home.path().join("who");
     std::fs::create_dir(&folder).unwrap();
     let pair = format!(
         r#"{{"Version": 1, "AccessKeyId": "AKIDTEST", "SecretAccessKey": "{SECRET}", "SessionToken": "t", "Expiration": "2099-01-01T00:00:00Z"}}"#
@@ -359,7 +360,8 @@ fn doctor_names_what_a_poor_store_lacks_and_what_to_do() {
 
 #[test]
 fn doctor_on_s3_express() {
-    let (mut setup, bucket) = (Setup::default(), "kv--use1-az4--x-s3");
+    let mut setup = Setup::default();
+    let bucket = "kv--use1-az4--x-s3";
     setup.bucket = bucket.into();
     let server = Server::start(setup).unwrap();
     let out = kvtier_on(&server, bucket, SECRET, &format!("{LOOK} --region us-east-1 --json"));
@@ -435,8 +437,8 @@ fn without_credentials(server: &Server, words: &str, metadata: &str) -> Output {
 
 #[test]
 fn without_credentials_no_instance_is_asked_and_the_next_step_is_said() {
-    let (server, metadata) =
-        (Server::start(Setup::default()).unwrap(), Server::start(Setup::default()).unwrap());
+    let server = Server::start(Setup::default()).unwrap();
+    let metadata = Server::start(Setup::default()).unwrap();
     let out = without_credentials(&server, "bench s3", &metadata.url());
     let text = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(2), "{text}");
@@ -458,7 +460,8 @@ fn without_credentials_no_instance_is_asked_and_the_next_step_is_said() {
 
 #[test]
 fn a_bucket_that_does_not_exist_ends_a_replay_before_it_begins() {
-    let (server, dir) = (Server::start(Setup::default()).unwrap(), tempfile::tempdir().unwrap());
+    let server = Server::start(Setup::default()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tiers.json");
     let tier = |bucket: &str| {
         serde_json::json!({"tiers": [{

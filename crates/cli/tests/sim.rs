@@ -11,10 +11,10 @@ fn kvtier(args: &[&str]) -> Output {
 }
 
 fn generated(dir: &std::path::Path, kind: &str, seed: &str) -> String {
-    generate(dir, kind, (seed, "1500"))
+    generate(dir, kind, seed, "1500")
 }
 
-fn generate(dir: &std::path::Path, kind: &str, (seed, requests): (&str, &str)) -> String {
+fn generate(dir: &std::path::Path, kind: &str, seed: &str, requests: &str) -> String {
     let path = dir.join(format!("{kind}.{seed}.jsonl")).to_str().unwrap().to_owned();
     let made = kvtier(&["gen-trace", kind, "--requests", requests, "--seed", seed, "--out", &path]);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
@@ -119,7 +119,8 @@ fn the_numbers_are_what_they_were() {
         let whole =
             sim(&[&trace, "--policy", "lru,fifo,arc,sieve,default,optimum", "--sizes", "2%,20%"]);
         for cell in whole["cells"].as_array().unwrap() {
-            let (policy, size) = (cell["policy"].as_str().unwrap(), cell["size"].as_str().unwrap());
+            let policy = cell["policy"].as_str().unwrap();
+            let size = cell["size"].as_str().unwrap();
             let of = |name: &str| 100.0 * cell[name].as_f64().unwrap();
             lines.push(format!(
                 "{kind} {policy} {size} {:.3} {:.3}",
@@ -147,7 +148,8 @@ fn the_default_policy_is_no_worse_than_lru_on_every_generated_workload() {
         let trace = generated(dir.path(), kind, "3");
         let whole = sim(&[&trace, "--policy", "lru,default"]);
         for size in ["1%", "5%", "10%", "20%", "50%"] {
-            let (lru, ours) = (prefix(&whole, "lru", size), prefix(&whole, "default", size));
+            let lru = prefix(&whole, "lru", size);
+            let ours = prefix(&whole, "default", size);
             assert!(ours >= lru - 0.003, "{kind} at {size}: {ours} against {lru}");
         }
     }
@@ -159,10 +161,11 @@ fn the_default_policy_is_no_worse_than_lru_on_every_generated_workload() {
 fn where_only_recency_tells_the_default_policy_loses_little_to_it() {
     let dir = tempfile::tempdir().unwrap();
     for seed in ["1", "2", "3", "4", "6", "7", "9"] {
-        let trace = generate(dir.path(), "chat", (seed, "6000"));
+        let trace = generate(dir.path(), "chat", seed, "6000");
         let whole = sim(&[&trace, "--policy", "lru,default", "--sizes", "5%,10%,20%"]);
         for size in ["5%", "10%", "20%"] {
-            let (lru, ours) = (prefix(&whole, "lru", size), prefix(&whole, "default", size));
+            let lru = prefix(&whole, "lru", size);
+            let ours = prefix(&whole, "default", size);
             assert!(ours >= lru - 0.003, "seed {seed} at {size}: {ours} against {lru}");
         }
     }
@@ -187,10 +190,11 @@ fn on_long_generated_traces_the_default_policy_stays_within_0_3_points_of_lru() 
         runs.extend(["1", "2"].map(|seed| Run { kind: "agents", seed, requests: "30000" }));
     }
     for Run { kind, seed, requests } in runs {
-        let trace = generate(dir.path(), kind, (seed, requests));
+        let trace = generate(dir.path(), kind, seed, requests);
         let whole = sim(&[&trace, "--policy", "lru,default", "--sizes", "1%,2%,5%,10%"]);
         for size in ["1%", "2%", "5%", "10%"] {
-            let (lru, ours) = (prefix(&whole, "lru", size), prefix(&whole, "default", size));
+            let lru = prefix(&whole, "lru", size);
+            let ours = prefix(&whole, "default", size);
             assert!(
                 ours >= lru - 0.003,
                 "{requests} of {kind}, seed {seed}, at {size}: {ours} against {lru}"

@@ -20,7 +20,8 @@ impl Codec for Naive {
     }
 
     fn encode(&self, raw: &[u8], out: &mut [u8]) -> Result<usize, Error> {
-        let (needs, has) = (raw.len(), out.len());
+        let needs = raw.len();
+        let has = out.len();
         let out = out.get_mut(..needs);
         out.ok_or_else(|| {
             Error::new(

@@ -188,8 +188,10 @@ mod tests {
     #[test]
     fn a_manual_clock_moves_only_when_advanced() {
         let time = ManualClock::new();
-        let (clock, hour) = (time.clock(), Duration::from_secs(3600));
-        let (now, wall) = (clock.now(), clock.wall());
+        let clock = time.clock();
+        let hour = Duration::from_secs(3600);
+        let now = clock.now();
+        let wall = clock.wall();
         std::thread::sleep(Duration::from_millis(2));
         assert_eq!((clock.now(), clock.wall()), (now, wall));
         time.advance(hour);
@@ -201,8 +203,10 @@ mod tests {
 
     #[test]
     fn the_real_clock_is_the_machines() {
-        let (before, clock) = (Instant::now(), Clock::real());
-        let (now, wall_ms) = (clock.now(), clock.unix_ms());
+        let before = Instant::now();
+        let clock = Clock::real();
+        let now = clock.now();
+        let wall_ms = clock.unix_ms();
         assert!(before <= now && now <= Instant::now());
         assert!(wall_ms > 1_700_000_000_000);
         assert_eq!(
@@ -215,9 +219,11 @@ mod tests {
     #[test]
     fn a_thread_waits_until_the_clock_reaches_the_time() {
         let time = ManualClock::new();
-        let (clock, until) = (time.clock(), time.now() + Duration::from_secs(86_400));
+        let clock = time.clock();
+        let until = time.now() + Duration::from_secs(86_400);
         let waiter = std::thread::spawn(move || {
-            let (mutex, changed) = (Mutex::new(()), Condvar::new());
+            let mutex = Mutex::new(());
+            let changed = Condvar::new();
             let mut guard = mutex.lock().unwrap();
             while clock.now() < until {
                 guard = clock.wait_until(&changed, guard, until);

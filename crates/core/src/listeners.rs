@@ -135,13 +135,15 @@ mod tests {
 
     #[test]
     fn events_of_a_key_arrive_in_order_whichever_thread_delivers() {
-        let (listeners, recorder) = (Listeners::default(), Arc::new(Recorder::default()));
+        let listeners = Listeners::default();
+        let recorder = Arc::new(Recorder::default());
         listeners.add(recorder.clone());
         let there = Mutex::new([false; 3]);
         let flip = |n: usize| {
             let mut there = there.lock().unwrap();
             there[n] = !there[n];
-            let (key, len) = (key(n as u8), 1);
+            let key = key(n as u8);
+            let len = 1;
             listeners.push(if there[n] {
                 Event::Stored { key, len }
             } else {
@@ -180,7 +182,8 @@ mod tests {
 
     #[test]
     fn a_listener_that_calls_its_tier_receives_the_new_events_afterwards() {
-        let (listeners, caller) = (Arc::new(Listeners::default()), Arc::new(Caller::default()));
+        let listeners = Arc::new(Listeners::default());
+        let caller = Arc::new(Caller::default());
         listeners.push(Event::Touched { key: key(9) });
         caller.1.set(Arc::clone(&listeners)).unwrap();
         listeners.add(caller.clone());
@@ -207,7 +210,8 @@ mod tests {
 
     #[test]
     fn events_beyond_the_limit_are_counted_as_missed() {
-        let (listeners, hangs) = (Arc::new(Listeners::default()), Arc::new(Hangs::default()));
+        let listeners = Arc::new(Listeners::default());
+        let hangs = Arc::new(Hangs::default());
         listeners.add(hangs.clone());
         let hanging = hangs.0.lock().unwrap();
         let push = |n: usize| (0..n).for_each(|_| listeners.push(Event::Touched { key: key(1) }));
@@ -239,7 +243,8 @@ mod tests {
 
     #[test]
     fn a_listener_that_panics_does_not_stop_later_deliveries() {
-        let (listeners, recorder) = (Listeners::default(), Arc::new(Recorder::default()));
+        let listeners = Listeners::default();
+        let recorder = Arc::new(Recorder::default());
         listeners.add(recorder.clone());
         listeners.add(Arc::new(Panics));
         for n in 0..2 {

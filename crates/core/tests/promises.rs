@@ -93,7 +93,8 @@ fn cancel_is_seen_by_what_has_not_begun() {
 
 #[test]
 fn at_the_deadline_the_ticket_resolves_and_the_memory_returns_later() {
-    let (arena, time) = (arena(), ManualClock::new());
+    let arena = arena();
+    let time = ManualClock::new();
     let timers = Timekeeper::start_on(time.clock(), "test").unwrap();
     let gate = Gate::new(GateLimits::new(4, 1 << 20));
     let deadline = time.now() + Duration::from_millis(20);
@@ -163,11 +164,13 @@ fn after_a_refusal_ready_waits_until_another_op_has_ended() {
 
 #[test]
 fn waiters_end_at_their_deadline_and_when_the_gate_closes() {
-    let (gate, time) = (Gate::new(GateLimits::new(1, 100)), ManualClock::new());
+    let gate = Gate::new(GateLimits::new(1, 100));
+    let time = ManualClock::new();
     let timers = Timekeeper::start_on(time.clock(), "test").unwrap();
     let pass = gate.enter(1).unwrap();
     let soon = time.now() + Duration::from_millis(10);
-    let (late, closed) = (gate.ready(soon), gate.ready(far()));
+    let late = gate.ready(soon);
+    let closed = gate.ready(far());
     timers.schedule(soon, &gate.expiry());
     time.advance(Duration::from_millis(10));
     assert_eq!(late.wait().unwrap_err().kind(), ErrorKind::Timeout);
@@ -204,9 +207,11 @@ impl Expire for Log {
 fn the_timekeeper_calls_in_order_of_time_and_again_when_asked() {
     let time = ManualClock::new();
     let timers = Timekeeper::start_on(time.clock(), "test").unwrap();
-    let (began, ms) = (time.now(), Duration::from_millis);
+    let began = time.now();
+    let ms = Duration::from_millis;
     let again = Arc::new(Log(Mutex::default(), Some(ms(40))));
-    let (late, never) = (Arc::new(Log::default()), Arc::new(Log::default()));
+    let late = Arc::new(Log::default());
+    let never = Arc::new(Log::default());
     timers.schedule(began + ms(25), &(late.clone() as Arc<dyn Expire>));
     timers.schedule(began + ms(5), &(again.clone() as Arc<dyn Expire>));
     timers.schedule(began + ms(600_000), &(never.clone() as Arc<dyn Expire>));

@@ -55,7 +55,8 @@ fn a_dropped_completer_answers_closed() {
 #[test]
 fn a_dropped_ticket_loses_no_memory_and_close_waits_for_it() {
     explore(|| {
-        let (arena, gate) = (arena(), Gate::new(GateLimits::new(4, 1 << 20)));
+        let arena = arena();
+        let gate = Gate::new(GateLimits::new(4, 1 << 20));
         let (_, slots, ticket) = Batch::new(far(), vec![key(0), key(1)]);
         for (n, slot) in (0..2).zip(slots) {
             slot.attach(gate.enter(4096).unwrap());
@@ -73,7 +74,8 @@ fn cancel_races_the_worker_and_is_answered_either_way() {
     explore(|| {
         let arena = arena();
         let (_, mut slots, ticket) = Batch::new(far(), vec![key(0)]);
-        let (slot, op) = (slots.pop().unwrap(), load(&arena, 0));
+        let slot = slots.pop().unwrap();
+        let op = load(&arena, 0);
         let worker = thread::spawn(move || match slot.is_over() {
             Some(kind) => slot.finish(op, Err(Error::new(kind, "over"))),
             None => slot.finish(op, Ok(HIT)),
@@ -91,13 +93,15 @@ fn cancel_races_the_worker_and_is_answered_either_way() {
 #[test]
 fn a_deadline_that_races_completion_answers_once() {
     explore(|| {
-        let (arena, gate) = (arena(), Gate::new(GateLimits::new(4, 1 << 20)));
+        let arena = arena();
+        let gate = Gate::new(GateLimits::new(4, 1 << 20));
         let deadline = Instant::now();
         let (batch, slots, ticket) = Batch::new(deadline, vec![key(0), key(1)]);
         let expiry = batch.expiry();
         let clock = thread::spawn(move || expiry.expire(deadline));
         for (n, slot) in (0..2).zip(slots) {
-            let (op, gate) = (load(&arena, n), gate.clone());
+            let op = load(&arena, n);
+            let gate = gate.clone();
             thread::spawn(move || {
                 // The gate may be entered before or after the deadline.
                 slot.attach(gate.enter(4096).unwrap());
@@ -121,10 +125,12 @@ fn a_deadline_that_races_completion_answers_once() {
 #[test]
 fn stranded_memory_returns_and_the_gate_balances() {
     explore(|| {
-        let (arena, gate) = (arena(), Gate::new(GateLimits::new(1, 1 << 20)));
+        let arena = arena();
+        let gate = Gate::new(GateLimits::new(1, 1 << 20));
         let deadline = Instant::now();
         let (batch, mut slots, ticket) = Batch::<Load, Loaded>::new(deadline, vec![key(0)]);
-        let (slot, op) = (slots.pop().unwrap(), load(&arena, 0));
+        let slot = slots.pop().unwrap();
+        let op = load(&arena, 0);
         slot.attach(gate.enter(4096).unwrap());
         let expiry = batch.expiry();
         let clock = thread::spawn(move || expiry.expire(deadline));

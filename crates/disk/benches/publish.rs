@@ -32,7 +32,7 @@ fn main() {
     let mut times: Vec<Vec<(f64, f64)>> = vec![Vec::new(); ways.len()];
     for _ in 0..turns {
         for ((_, way, from_old), times) in ways.iter().zip(&mut times) {
-            times.push(turn(dir.path(), files, (*way, *from_old)));
+            times.push(turn(dir.path(), files, *way, *from_old));
         }
     }
     println!("| way | CPU µs | wall µs |");
@@ -51,12 +51,13 @@ type Way = fn(&Path, u64);
 
 /// (CPU, wall) microseconds a file of one turn in an empty directory, where the way finds what it
 /// needs.
-fn turn(dir: &Path, files: u64, (way, from_old): (Way, bool)) -> (f64, f64) {
+fn turn(dir: &Path, files: u64, way: Way, from_old: bool) -> (f64, f64) {
     let own = tempfile::tempdir_in(dir).unwrap();
     for n in (0..files).filter(|_| from_old) {
         make(&own.path().join(format!("old-{n}")));
     }
-    let (cpu, began) = (cpu_us(), Instant::now());
+    let cpu = cpu_us();
+    let began = Instant::now();
     (0..files).for_each(|n| way(own.path(), n));
     let wall = began.elapsed().as_secs_f64() * 1e6;
     ((cpu_us() - cpu) / files as f64, wall / files as f64)

@@ -220,7 +220,7 @@ impl<M: Mover> Tier for Disk<M> {
         // Many new records are read first, on another thread.
         if (is_complete || self.shared.asks_names())
             && let Some(answer) =
-                lookup::lookup(&self.shared, &keys, (mode, hold), |_| is_complete.then_some(None))
+                lookup::lookup(&self.shared, &keys, mode, hold, |_| is_complete.then_some(None))
         {
             return self.or_release(Ticket::ready(answer), hold);
         }

@@ -220,7 +220,7 @@ impl Directory {
         };
         let meta = file.metadata()?;
         let found = if self.layout.is_foreign() {
-            foreign::check((&mut file, &self.path(chunk)), self.layout, chunk, &mut |_| {})
+            foreign::check(&mut file, &self.path(chunk), self.layout, chunk, &mut |_| {})
         } else if meta.len() == file_len(chunk.len) {
             read_and_check(&mut file, chunk, &mut |_| {})
         } else {

@@ -13,7 +13,8 @@ use crate::shared::Shared;
 pub fn lookup<M: Mover>(
     shared: &Shared<M>,
     keys: &[Key],
-    (mode, hold): (Mode, Hold),
+    mode: Mode,
+    hold: Hold,
     ask: impl Fn(&Key) -> Option<Option<u64>>,
 ) -> Option<Result<LookedUp, Error>> {
     let mut found = vec![Presence::Unknown; keys.len()];
@@ -79,7 +80,7 @@ pub fn look<M: Mover>(
         true => None,
         false => Some(asks_names.then(|| shared.find_on_disk(key, None)).flatten()),
     };
-    let Some(found) = lookup(shared, keys, how, ask) else { return answer.give_up() };
+    let Some(found) = lookup(shared, keys, how.0, how.1, ask) else { return answer.give_up() };
     let hold = found.as_ref().ok().and_then(|found| found.hold);
     if !answer.complete(found)
         && let Some(hold) = hold

@@ -42,8 +42,10 @@ impl AsRef<[u8]> for Owner {
 
 impl Seen {
     fn new() -> Arc<Self> {
-        let (fails, open, files, memory) =
-            (Mutex::default(), Default::default(), Mutex::default(), Mutex::default());
+        let fails = Mutex::default();
+        let open = Default::default();
+        let files = Mutex::default();
+        let memory = Mutex::default();
         Arc::new(Seen { inner: Arc::new(BadDay::new(1, 0)), fails, open, files, memory })
     }
 

@@ -25,7 +25,8 @@ struct Gated {
 impl Mover for Gated {
     fn submit(&self, transfer: Transfer, done: Finish) -> Result<(), Refused> {
         self.submitted.send(()).unwrap();
-        let (inner, open) = (Arc::clone(&self.inner), Arc::clone(&self.open));
+        let inner = Arc::clone(&self.inner);
+        let open = Arc::clone(&self.open);
         std::thread::spawn(move || {
             let opened = open.0.lock().unwrap();
             drop(open.1.wait_while(opened, |open| !*open).unwrap());
@@ -58,7 +59,8 @@ fn a_save_that_was_given_up_does_not_appear_after_the_remove_that_followed() {
     for layout in [Layout::Kvtier, Layout::LmcacheMp] {
         let dir = tempfile::tempdir().unwrap();
         let open = Arc::<(Mutex<bool>, Condvar)>::default();
-        let (time, minute) = (ManualClock::new(), Duration::from_secs(60));
+        let time = ManualClock::new();
+        let minute = Duration::from_secs(60);
         let (submitted, submissions) = sync_channel(1);
         let mut config = DiskConfig::new(dir.path(), 1 << 20);
         (config.layout, config.clock) = (layout, time.clock());

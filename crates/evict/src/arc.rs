@@ -66,7 +66,8 @@ impl ArcPolicy {
 
     /// Whether a new chunk is among the ghosts. If so, T1 was too small or too large.
     fn remembered(&mut self, tag: u64) -> bool {
-        let (once, often) = (self.gone_once.len() as f64, self.gone_often.len() as f64);
+        let once = self.gone_once.len() as f64;
+        let often = self.gone_often.len() as f64;
         if self.gone_once.remove(tag) {
             self.once_wanted =
                 (self.once_wanted + (often / once).max(1.0)).min(self.capacity as f64);

@@ -75,7 +75,8 @@ impl Ghosts {
 
     fn remove_print(&mut self, print: u32) -> bool {
         let bucket = self.bucket(print);
-        let (mut before, mut at) = (NIL, self.buckets[bucket]);
+        let mut before = NIL;
+        let mut at = self.buckets[bucket];
         while at != NIL && self.ghosts[at].print != print {
             (before, at) = (at, self.ghosts[at].next);
         }

@@ -254,7 +254,8 @@ impl Policy for KvPolicy {
         }
         let class = match *hint {
             EvictionHint { retention_ms: Some(ms), .. } => {
-                let (nodes, until_ms) = (&self.nodes, self.now_ms.saturating_add(ms));
+                let nodes = &self.nodes;
+                let until_ms = self.now_ms.saturating_add(ms);
                 let is_kept = |slot| nodes.is_tracked(slot) && nodes[slot].class().is(RETAINED);
                 self.retained.keep(slot, until_ms, nodes.len(), is_kept);
                 RETAINED

@@ -41,7 +41,8 @@ impl PerTenant {
         tenant_of: impl Fn(u32) -> u32,
         is_pinned: impl Fn(u32) -> bool,
     ) -> Self {
-        let (mut slots, mut tenants) = (Slots::new(), BTreeMap::new());
+        let mut slots = Slots::new();
+        let mut tenants = BTreeMap::new();
         for of_one in policy.eviction_order().chunk_by(|a, b| tenant_of(*a) == tenant_of(*b)) {
             let tenant = tenant_of(of_one[0]);
             // Consecutive slots mostly have one tenant.

@@ -108,8 +108,10 @@ impl ReuseModel {
 
     /// The hit density of a chunk of this class and age.
     pub fn hit_density(&self, class: u8, age: u32) -> f32 {
-        let (density, at) = (&self.density[usize::from(class)], bucket(age));
-        let (begin, end) = (start(at), start(at + 1));
+        let density = &self.density[usize::from(class)];
+        let at = bucket(age);
+        let begin = start(at);
+        let end = start(at + 1);
         // A half octave is long. Interpolate, so that of two similar classes the older chunk is
         // evicted first within one too.
         let into = ((age as f32 - begin) / (end - begin)).clamp(0.0, 1.0);
@@ -213,7 +215,8 @@ impl Seen {
 
     /// How many reached each half octave. Those observed for a part of it count half.
     fn at_risk(&self) -> Curve {
-        let (mut at_risk, mut reached) = ([0.0; AGES], 0.0);
+        let mut at_risk = [0.0; AGES];
+        let mut reached = 0.0;
         for age in (0..AGES).rev() {
             let unsettled = self.lost[age] + self.watched[age];
             reached += self.returned[age] + unsettled;
@@ -226,7 +229,10 @@ impl Seen {
 /// For every age, the best ratio of expected returns to expected time over all moments of eviction.
 fn hit_densities(chances: &Curve) -> Curve {
     core::array::from_fn(|from| {
-        let (mut stays, mut returns, mut time, mut best) = (1.0f32, 0.0, 0.0, 0.0f32);
+        let mut stays = 1.0f32;
+        let mut returns = 0.0;
+        let mut time = 0.0;
+        let mut best = 0.0f32;
         for (age, chance) in chances.iter().copied().enumerate().skip(from) {
             returns += stays * chance;
             time += stays * (start(age + 1) - start(age)) * (1.0 - chance / 2.0);

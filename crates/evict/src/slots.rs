@@ -165,7 +165,8 @@ impl<T: Copy + Default> Slots<T> {
     pub fn unlink(&mut self, list: &mut SlotList, slot: u32) {
         debug_assert!(self.is_listed(slot));
         let node = self.node_mut(slot);
-        let (colder, hotter) = (node.colder, node.hotter);
+        let colder = node.colder;
+        let hotter = node.hotter;
         (node.colder, node.hotter) = (UNLISTED, NIL);
         match colder {
             NIL => list.coldest = hotter,

@@ -54,7 +54,8 @@ proptest! {
 
     #[test]
     fn lru_is_a_vector_ordered_by_last_use(ops in prop::collection::vec(op(), 1..200)) {
-        let (mut lru, mut model) = (PolicyKind::Lru.build(), Model::default());
+        let mut lru = PolicyKind::Lru.build();
+        let mut model = Model::default();
         for op in ops {
             match op {
                 Op::Insert(s) => { lru.insert(SlotInfo::new(s, 1)); model.move_to_hot(s) }
@@ -84,7 +85,8 @@ proptest! {
                 if around && !policy.tracks_tenants() {
                     policy = Box::new(PerTenant::around(policy, |_| 0, |_| false));
                 }
-                let (mut model, mut tenants) = (Model::default(), HashMap::new());
+                let mut model = Model::default();
+                let mut tenants = HashMap::new();
                 for (n, op) in (0..).zip(&ops) {
                     match *op {
                         // A slot that is inserted again may have another tenant.
@@ -121,7 +123,8 @@ proptest! {
     fn deferred_hits_have_no_visible_effect(ops in prop::collection::vec(op(), 1..200)) {
         let known = |s: u32| SlotInfo::new(s, 1).with_tag(u64::from(s) + 1).with_chain((!s.is_multiple_of(4)).then(|| s - 1), s % 4);
         for kind in PolicyKind::ALL {
-            let (mut single, mut at_once) = (kind.build(), kind.build());
+            let mut single = kind.build();
+            let mut at_once = kind.build();
             for op in &ops {
                 match *op {
                     Op::Touch(s) => { single.touch(s); at_once.touch_chain(&[s]) }

@@ -34,7 +34,8 @@ trait Naive {
 }
 
 fn agree(kind: PolicyKind, mut naive: impl Naive, ops: &[Op]) -> Result<(), TestCaseError> {
-    let (mut policy, mut there) = (kind.build(), [false; 24]);
+    let mut policy = kind.build();
+    let mut there = [false; 24];
     let tag = |slot: u32| u64::from(slot) + 1;
     for op in ops {
         match *op {

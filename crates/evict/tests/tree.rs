@@ -101,7 +101,8 @@ proptest! {
 
     #[test]
     fn leaves_go_before_their_parents_and_everything_can_go(ops in prop::collection::vec(op(), 1..200)) {
-        let (mut policy, mut tree) = (PolicyKind::Default.build(), Tree::default());
+        let mut policy = PolicyKind::Default.build();
+        let mut tree = Tree::default();
         for (time, op) in (0..).zip(ops) {
             policy.set_time(time * 100);
             match op {

@@ -139,7 +139,8 @@ unsafe extern "C" fn cuLaunchKernel(
 pub fn run(kernel: &Kernel, shape: (u32, u32), params: &[u64]) {
     RUNS.fetch_add(1, Ordering::Relaxed);
     let flip = u32::from(number::<u32>(WRONG).is_some());
-    if kernel.run(shape, params, &mut DeviceWords { known: Vec::new(), flip }).is_none() {
+    if kernel.run(shape.0, shape.1, params, &mut DeviceWords { known: Vec::new(), flip }).is_none()
+    {
         FAULTS.fetch_add(1, Ordering::Relaxed);
     }
 }

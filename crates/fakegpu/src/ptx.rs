@@ -95,7 +95,8 @@ impl Kernel {
     /// Runs all threads. `None` if one accessed unmapped memory or used a register that was not set.
     pub fn run(
         &self,
-        (blocks, threads): (u32, u32),
+        blocks: u32,
+        threads: u32,
         params: &[u64],
         words: &mut impl Words,
     ) -> Option<()> {
@@ -396,12 +397,12 @@ mod tests {
         let kernel = kernel(text).unwrap();
         assert_eq!((kernel.name.as_str(), &kernel.params[..]), ("k", &[8, 4][..]));
         let mut memory = Memory((0..16).map(|n| n * 0x111).collect());
-        kernel.run((2, 2), &[0, 3], &mut memory).unwrap();
+        kernel.run(2, 2, &[0, 3], &mut memory).unwrap();
         let sum =
             |n: u32| !(2 * (((n * 0x111) ^ ((n + 1) * 0x111)) + (((n + 2) * 0x111) >> 4 & 255)));
         assert_eq!([3, 7, 11, 15].map(|n| memory.0[n]), [sum(0), sum(4), sum(8), 15 * 0x111]);
-        assert_eq!(kernel.run((3, 2), &[0, 6], &mut memory), None, "memory that is not there");
-        assert_eq!(kernel.run((1, 1), &[4, 1], &mut memory), None, "a vector that is not aligned");
+        assert_eq!(kernel.run(3, 2, &[0, 6], &mut memory), None, "memory that is not there");
+        assert_eq!(kernel.run(1, 1, &[4, 1], &mut memory), None, "a vector that is not aligned");
     }
 
     #[test]
@@ -410,7 +411,7 @@ mod tests {
             ["mov.u32 %a, %b; ret;", "@%p bra END; END: ret;", "st.global.u32 [%at], 1; ret;"]
         {
             assert_eq!(
-                kernel(text).unwrap().run((1, 1), &[0, 0], &mut Memory(vec![0; 4])),
+                kernel(text).unwrap().run(1, 1, &[0, 0], &mut Memory(vec![0; 4])),
                 None,
                 "{text}"
             );

@@ -44,7 +44,8 @@ fn measure(files: u64) {
         let (listing, opening): (Vec<_>, Vec<_>) = (0..TURNS)
             .map(|_| (timed(drop_them, || list(dir.path())), timed(drop_them, || open(dir.path()))))
             .unzip();
-        let (listing, opening) = (median(listing), median(opening));
+        let listing = median(listing);
+        let opening = median(opening);
         let ratio = opening / listing;
         println!("| {files} | {caches} | {listing:.3} | {opening:.3} | {ratio:.2} | {entry} |");
     }

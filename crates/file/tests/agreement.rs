@@ -53,7 +53,8 @@ fn save_in(f: &Fixture, ns: &Namespace, n: u64, len: usize) -> Option<String> {
 #[test]
 fn who_has_another_geometry_is_refused_and_told_both_sides() {
     let dir = tempfile::tempdir().unwrap();
-    let (a, b) = (open(dir.path(), 50), open(dir.path(), 50));
+    let a = open(dir.path(), 50);
+    let b = open(dir.path(), 50);
     let ns = Namespace::new("a tenant", Digest([7; 32]));
     // What the first save of whole chunks teaches holds for all who share the directory, now and
     // after a restart.

@@ -225,7 +225,8 @@ fn each_damage(file: &str, path_in: fn(&Path) -> PathBuf, copy: &dyn Fn() -> tem
     for ((how, damage), is_replaced) in
         to_bytes.chain(IN_ITS_PLACE.iter().map(|damage| (damage, true)))
     {
-        let (dir, what) = (copy(), format!("{file}: {how}"));
+        let dir = copy();
+        let what = format!("{file}: {how}");
         let path = path_in(dir.path());
         if is_replaced {
             replace(&path, *damage)
@@ -262,8 +263,8 @@ fn each_damage(file: &str, path_in: fn(&Path) -> PathBuf, copy: &dyn Fn() -> tem
 
 #[test]
 fn no_damage_to_a_file_of_the_bookkeeping_keeps_a_directory_shut() {
-    let (own, copy): (fn(&Path, &str) -> PathBuf, _) =
-        (|dir, name| dir.join(".kvtier").join(name), copies());
+    let own: fn(&Path, &str) -> PathBuf = |dir, name| dir.join(".kvtier").join(name);
+    let copy = copies();
     let files: [(&str, fn(&Path) -> PathBuf); 5] = [
         ("tenant-key", |dir| dir.join(".kvtier/tenant-key")),
         ("snapshot", |dir| dir.join(".kvtier/snapshot")),
@@ -282,7 +283,8 @@ fn no_damage_to_a_file_of_the_bookkeeping_keeps_a_directory_shut() {
         .into_iter()
         .flat_map(|f| IN_ITS_PLACE.map(|d| (f, d)))
     {
-        let (dir, what) = (copy(), format!("{file}: {how}"));
+        let dir = copy();
+        let what = format!("{file}: {how}");
         let path = own(dir.path(), file);
         let _ = fs::remove_file(&path);
         damage(&path);
@@ -303,7 +305,8 @@ fn something_else_in_the_place_of_a_directory_is_renamed_away() {
     for (name, (how, damage)) in
         ["tmp", "quarantine", "journal"].into_iter().flat_map(|d| in_its_place.map(|how| (d, how)))
     {
-        let (dir, what) = (copy(), format!("{name}: {how}"));
+        let dir = copy();
+        let what = format!("{name}: {how}");
         let path = dir.path().join(".kvtier").join(name);
         replace(&path, damage);
         let tier = opens(dir.path(), &what);
@@ -335,7 +338,8 @@ fn moved_shard(f: &Fixture, dir: &Path, n: u64, to: &Path) -> PathBuf {
 
 #[test]
 fn a_link_in_the_place_of_a_shard_is_not_followed_and_what_it_leads_to_is_left_alone() {
-    let (dir, elsewhere) = (used(), tempfile::tempdir().unwrap());
+    let dir = used();
+    let elsewhere = tempfile::tempdir().unwrap();
     let moved = elsewhere.path().join("moved");
     let f = open(dir.path(), 20);
     let shard = moved_shard(&f, dir.path(), 0, &moved);
@@ -356,7 +360,8 @@ fn a_link_in_the_place_of_a_shard_is_not_followed_and_what_it_leads_to_is_left_a
 #[test]
 fn what_takes_the_place_of_a_shard_while_a_tier_runs_keeps_no_save_from_it() {
     for (how, damage) in IN_ITS_PLACE {
-        let (dir, elsewhere) = (used(), tempfile::tempdir().unwrap());
+        let dir = used();
+        let elsewhere = tempfile::tempdir().unwrap();
         let f = open(dir.path(), 20);
         let shard = moved_shard(&f, dir.path(), 0, &elsewhere.path().join("moved"));
         damage(&shard);

@@ -151,8 +151,9 @@ impl Drop for Process {
 fn the_worker() {
     let Ok(task) = std::env::var(WORKER) else { return };
     let words: Vec<&str> = task.splitn(4, ' ').collect();
-    let (layout, seed, dir) =
-        (words[1].parse().unwrap(), words[2].parse().unwrap(), Path::new(words[3]));
+    let layout = words[1].parse().unwrap();
+    let seed = words[2].parse().unwrap();
+    let dir = Path::new(words[3]);
     match words[0] {
         "claim" => claim_much(dir, layout),
         _ => save_at_random(dir, layout, seed),
@@ -170,12 +171,11 @@ fn save_at_random(dir: &Path, layout: Layout, seed: u64) {
     println!("\nsay open");
     std::thread::scope(|scope| {
         for thread in 0..3 {
-            let (tier, stop) = (&tier, &stop);
+            let tier = &tier;
+            let stop = &stop;
             scope.spawn(move || {
-                let (arena, mut seed) = (
-                    Arena::new(ArenaConfig::heap(4 << 20)).unwrap(),
-                    Seed::new(100 * seed + thread),
-                );
+                let arena = Arena::new(ArenaConfig::heap(4 << 20)).unwrap();
+                let mut seed = Seed::new(100 * seed + thread);
                 while !stop.load(Ordering::Relaxed) {
                     let n = seed.below(8 * CHUNKS);
                     match seed.below(10) {
@@ -265,7 +265,8 @@ fn never_past_the_cap(layout: Layout, seed: u64) {
     let start = |n| Process::start("save", dir.path(), layout, n);
     let mut all: Vec<Process> = (0..3).map(start).collect();
     let nightly = std::env::var_os("KVTIER_NIGHTLY").is_some();
-    let (looks, mut most) = (if nightly { 3000 } else { 150 }, 0);
+    let looks = if nightly { 3000 } else { 150 };
+    let mut most = 0;
     for look in 0..looks {
         std::thread::sleep(Duration::from_millis(5 + seed.below(20)));
         all.iter().for_each(Process::stop);
@@ -369,7 +370,8 @@ fn what_a_killed_process_had_claimed_is_free_at_once() {
 #[test]
 fn files_that_are_deleted_do_not_shrink_a_busy_cache() {
     for processes in [1, 2] {
-        let (dir, layout) = (tempfile::tempdir().unwrap(), Layout::Kvtier);
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::Kvtier;
         let mut all: Vec<_> =
             (0..processes).map(|n| Process::start("save", dir.path(), layout, n)).collect();
         let full = || common::files_bytes(dir.path()) >= cap(layout) * 9 / 10;

@@ -205,7 +205,8 @@ fn the_worker() {
     let next = AtomicU64::new(first);
     std::thread::scope(|scope| {
         for seed in 0..3 {
-            let (f, next) = (&f, &next);
+            let f = &f;
+            let next = &next;
             scope.spawn(move || {
                 let mut seed = Seed::new(seed);
                 loop {
@@ -234,7 +235,8 @@ fn say(word: &str) {
 
 /// Whether the chunk is a hit, which is proven byte by byte.
 fn loads(f: &Fixture, n: u64) -> bool {
-    let (key, len) = (f.key(n), len_of(n));
+    let key = f.key(n);
+    let len = len_of(n);
     let done = f.load_with(f.load_op(&key, len));
     let Ok(Loaded::Hit { len }) = done.result else { return false };
     f.verify(&key, &done.op.into, len);
@@ -243,8 +245,10 @@ fn loads(f: &Fixture, n: u64) -> bool {
 
 /// Crashes one file system again and again. Answers how often.
 fn life(disk: &Disk, usage: usize, seed: &mut Seed, crashes: u64) {
-    let (dir, how) = (disk.point.join("cache"), Use::ALL[usage]);
-    let (mut answered, mut first) = (BTreeSet::new(), 0);
+    let dir = disk.point.join("cache");
+    let how = Use::ALL[usage];
+    let mut answered = BTreeSet::new();
+    let mut first = 0;
     for crash in 0..crashes {
         let what = format!("{:?}, {how:?}, crash {crash}", disk.kind);
         let worker = Worker::start(&dir, usage, first);
@@ -291,7 +295,8 @@ fn a_crash_of_the_machine_shuts_no_directory_and_costs_no_durable_chunk() {
     let mut seed = Seed::new(number);
     let each = crashes.div_ceil(KINDS.len() as u64);
     for kind in KINDS {
-        let (mut left, mut usage) = (each, 0);
+        let mut left = each;
+        let mut usage = 0;
         while left > 0 {
             let disk = match run("xfs_io", &["-V"]).and_then(|()| Disk::new(kind)) {
                 Ok(disk) => disk,

@@ -74,7 +74,8 @@ fn put_from_outside(dir: &Path, len: usize) {
 #[test]
 fn of_two_lengths_of_one_key_the_newer_stays() {
     let dir = tempfile::tempdir().unwrap();
-    let (a, b) = (open(dir.path(), 8), open(dir.path(), 8));
+    let a = open(dir.path(), 8);
+    let b = open(dir.path(), 8);
     a.store(&a.keys(0..2), LEN);
     put_from_outside(dir.path(), LEN / 2);
     assert_eq!(files(dir.path()).len(), 4);
@@ -88,7 +89,8 @@ fn of_two_lengths_of_one_key_the_newer_stays() {
 
     // And whoever opens it does.
     let dir = tempfile::tempdir().unwrap();
-    let (a, b) = (open(dir.path(), 8), open(dir.path(), 8));
+    let a = open(dir.path(), 8);
+    let b = open(dir.path(), 8);
     put_from_outside(dir.path(), LEN / 2);
     std::thread::sleep(Duration::from_millis(20));
     a.store(&a.keys(0..2), LEN);
@@ -233,9 +235,11 @@ fn a_file_being_recycled_is_not_taken_for_damaged() {
                 assert_ne!(f.save(&f.key(seed.below(6)), LEN), Saved::Shed(ShedReason::Full));
             }
         });
-        let (end, late) =
-            (Instant::now() + Duration::from_secs(3), Instant::now() + Duration::from_secs(120));
-        let (mut fine, mut gone, mut damaged) = (0, 0, 0);
+        let end = Instant::now() + Duration::from_secs(3);
+        let late = Instant::now() + Duration::from_secs(120);
+        let mut fine = 0;
+        let mut gone = 0;
+        let mut damaged = 0;
         // A busy machine needs longer for as much.
         while Instant::now() < end || (Instant::now() < late && (fine <= 100 || gone <= 10)) {
             for chunk in outside.chunks().unwrap() {

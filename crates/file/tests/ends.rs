@@ -33,7 +33,8 @@ impl Listener for Owner {
 }
 
 fn owned(tier: FileTier) -> Arc<Owner> {
-    let (tier, owner) = (Arc::new(tier), Arc::new(Owner::default()));
+    let tier = Arc::new(tier);
+    let owner = Arc::new(Owner::default());
     tier.listen(Arc::clone(&owner) as Arc<dyn Listener>);
     *owner.tier.lock().unwrap() = Some(tier);
     owner

@@ -238,7 +238,8 @@ fn chunks_that_go_for_free_space_go_so_many_a_second() {
     );
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
     f.store(&f.keys(0..10), LEN);
-    let (began, second) = (time.now(), std::time::Duration::from_secs(1));
+    let began = time.now();
+    let second = std::time::Duration::from_secs(1);
     std::fs::write(mount.path().join("lost+found"), vec![1; 15 << 17]).unwrap();
     f.eventually("five chunks go", || {
         time.advance(second / 10);

@@ -59,7 +59,8 @@ fn what_is_no_file_under_a_chunks_name_is_out_of_the_way_and_stops_nobody() {
 #[test]
 fn a_chunk_that_one_found_damaged_and_another_saved_again_is_found() {
     let dir = tempfile::tempdir().unwrap();
-    let (x, y) = (open(dir.path()), open(dir.path()));
+    let x = open(dir.path());
+    let y = open(dir.path());
     let key = x.key(1);
     assert_eq!(x.save(&key, LEN), Saved::Stored);
     let mut bytes = fs::read(path(dir.path(), &key)).unwrap();
@@ -75,7 +76,8 @@ fn a_chunk_that_one_found_damaged_and_another_saved_again_is_found() {
 #[test]
 fn nobody_is_told_that_a_chunk_is_there_which_a_neighbour_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let (x, y) = (open(dir.path()), open(dir.path()));
+    let x = open(dir.path());
+    let y = open(dir.path());
     let key = x.key(1);
     assert_eq!((x.save(&key, LEN), x.save(&key, LEN)), (Saved::Stored, Saved::Present));
     // How long it is, y learns by loading it.

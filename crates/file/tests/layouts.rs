@@ -510,7 +510,8 @@ fn what_another_program_wrote_since_a_sweep_is_not_released_when_it_goes() {
         let ledger = fs::read(dir.path().join(".kvtier/ledger")).unwrap();
         u64::from_le_bytes(ledger[8..16].try_into().unwrap())
     };
-    let (ours, theirs) = (key(Layout::LmcacheMp, &name(1)), key(Layout::LmcacheMp, &name(2)));
+    let ours = key(Layout::LmcacheMp, &name(1));
+    let theirs = key(Layout::LmcacheMp, &name(2));
     let late = Instant::now() + Duration::from_secs(600);
     while it.tier.usage().used_bytes.is_none() {
         assert!(Instant::now() < late);
@@ -557,10 +558,11 @@ fn two_tiers_and_another_program_share_one_directory() {
                 .with_layout(Layout::LmcacheMp),
         )
     };
-    let (a, b) = (open(), open());
+    let a = open();
+    let b = open();
     let key = |n| key(Layout::LmcacheMp, &name(n));
-    let (end, late) =
-        (Instant::now() + Duration::from_secs(3), Instant::now() + Duration::from_secs(120));
+    let end = Instant::now() + Duration::from_secs(3);
+    let late = Instant::now() + Duration::from_secs(120);
     let work = |it: &Use, mut seed: u64| {
         let mut hits = 0;
         // A busy machine needs longer for as much.
@@ -568,7 +570,8 @@ fn two_tiers_and_another_program_share_one_directory() {
             seed = seed
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
-            let (n, m) = ((seed >> 33) % 60, (seed >> 40) % 60);
+            let n = (seed >> 33) % 60;
+            let m = (seed >> 40) % 60;
             let saved = it.save(&key(n), &bytes(n, 50_000));
             assert!(matches!(saved, Saved::Stored | Saved::Present | Saved::Shed(_)), "{saved:?}");
             let (loaded, got) = it.load(&key(m), 50_000);

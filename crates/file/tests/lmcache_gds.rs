@@ -242,10 +242,8 @@ fn what_we_write_is_what_lmcache_writes() {
         let axes: Vec<String> = header.shape.iter().map(u64::to_string).collect();
         let shape = format!("{} {}", axes.join("x"), header.format);
         let it = Use::with(dir.path(), |config| config.with_chunk_shape(shape.parse().unwrap()));
-        let (key, payload) = (
-            key_of(&format!("m@1@0@1234@{dtype}")),
-            bytes(9, header.payload_bytes().unwrap() as usize),
-        );
+        let key = key_of(&format!("m@1@0@1234@{dtype}"));
+        let payload = bytes(9, header.payload_bytes().unwrap() as usize);
         assert_eq!(it.save(&key, &payload), Saved::Stored);
         assert!(fs::read(it.path(&key)).unwrap() == [&whole[..], &payload].concat(), "{shape}");
         assert!(fs::read(beside(&it.path(&key))).unwrap() == *whole, "{shape}");
@@ -281,7 +279,8 @@ fn chunks_of_any_number_of_tokens_come_back_in_memory_of_any_alignment() {
     let dir = tempfile::tempdir().unwrap();
     let it = Use::with(dir.path(), |config| config.with_chunk_shape("1x1x9999x1".parse().unwrap()));
     for len in [1, 4095, 4096, 4097, 9999] {
-        let (key, payload) = (key_of(&format!("m@1@0@{len:x}@uint8")), bytes(len as u64, len));
+        let key = key_of(&format!("m@1@0@{len:x}@uint8"));
+        let payload = bytes(len as u64, len);
         assert_eq!(it.save(&key, &payload), Saved::Stored);
         assert_eq!(fs::metadata(it.path(&key)).unwrap().len(), (GDS_HEADER_BYTES + len) as u64);
         it.hits(&key, &payload);
@@ -292,7 +291,8 @@ fn chunks_of_any_number_of_tokens_come_back_in_memory_of_any_alignment() {
 fn without_facts_a_torn_file_and_headers_that_lie_are_corrupt() {
     let dir = tempfile::tempdir().unwrap();
     let other = header(&[2, 1, 32, 512]);
-    let (short, long) = (bytes(1, FULL - 1), bytes(1, FULL + 1));
+    let short = bytes(1, FULL - 1);
+    let long = bytes(1, FULL + 1);
     let offsets = with_offsets("0, 2048");
     let torn: [(&str, Vec<u8>, Vec<u8>, Vec<u8>); 8] = [
         ("offsets of another length than the shape's", offsets.clone(), bytes(1, FULL), offsets),

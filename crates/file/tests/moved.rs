@@ -54,7 +54,8 @@ fn a_directory_under_a_chunks_name_gives_way_to_the_chunk() {
 #[test]
 fn where_the_directory_is_moved_away_the_tier_goes_on_in_the_one_that_takes_its_place() {
     let base = tempfile::tempdir().unwrap();
-    let (dir, away) = (base.path().join("cache"), base.path().join("away"));
+    let dir = base.path().join("cache");
+    let away = base.path().join("away");
     let (tier, f) = tier_in(&dir);
     f.store(&f.keys(0..4), LEN);
     fs::rename(&dir, &away).unwrap();
@@ -93,7 +94,8 @@ fn where_the_directory_is_moved_away_the_tier_goes_on_in_the_one_that_takes_its_
 #[test]
 fn another_programs_directory_in_its_place_is_not_touched() {
     let base = tempfile::tempdir().unwrap();
-    let (dir, away) = (base.path().join("cache"), base.path().join("away"));
+    let dir = base.path().join("cache");
+    let away = base.path().join("away");
     let (tier, f) = tier_in(&dir);
     f.store(&f.keys(0..4), LEN);
     fs::rename(&dir, &away).unwrap();

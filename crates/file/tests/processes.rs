@@ -49,7 +49,8 @@ fn worker(dir: &Path, seed: u64) -> Child {
 fn the_worker() {
     let Ok(task) = std::env::var(WORKER) else { return };
     let (seed, dir) = task.split_once(' ').unwrap();
-    let (mut seed, f) = (Seed::new(seed.parse().unwrap()), open(Path::new(dir)));
+    let mut seed = Seed::new(seed.parse().unwrap());
+    let f = open(Path::new(dir));
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let stopped = std::sync::Arc::clone(&stop);
     std::thread::spawn(move || {
@@ -57,7 +58,8 @@ fn the_worker() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     println!("say open");
-    let (mut hits, mut stored) = (0, 0);
+    let mut hits = 0;
+    let mut stored = 0;
     let late = Instant::now() + LATE;
     // A busy machine needs longer for as much.
     while !stopped.load(std::sync::atomic::Ordering::Relaxed)
@@ -99,7 +101,8 @@ fn a_leader_that_is_killed_is_followed_though_its_child_keeps_its_locks() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
     let own = dir.path().join(".kvtier");
-    let (corner, evictor) = (own.join("tmp/host.1.1.0"), own.join("evictor"));
+    let corner = own.join("tmp/host.1.1.0");
+    let evictor = own.join("evictor");
     fs::create_dir(&corner).unwrap();
     let mut leader = Command::new("bash")
         .args(["-c", FORKS, "-"])
@@ -165,7 +168,8 @@ fn processes_that_are_killed_cost_no_byte_and_the_living_take_over() {
     let mut seed = Seed::new(7);
     let mut workers: Vec<Child> = (0..2).map(|n| worker(dir.path(), n)).collect();
     workers.iter_mut().for_each(|child| assert_eq!(hear(child), "open"));
-    let (mut most, mut kills) = (0, 0);
+    let mut most = 0;
+    let mut kills = 0;
     while Instant::now() < end || (kills <= long / 3 && Instant::now() < end + LATE) {
         let next = Instant::now() + Duration::from_millis(500 + seed.below(1000));
         while Instant::now() < next {

@@ -28,7 +28,8 @@ impl View {
     /// Read-only, unless mounting is refused here.
     fn of(dir: &Path) -> Option<Self> {
         let view = tempfile::tempdir().unwrap();
-        let (from, to) = (dir.to_str().unwrap(), view.path().to_str().unwrap());
+        let from = dir.to_str().unwrap();
+        let to = view.path().to_str().unwrap();
         let out = mount(&["--bind", from, to]);
         if !out.status.success() {
             eprintln!("NOT TRIED, cannot mount here: {}", String::from_utf8_lossy(&out.stderr));
@@ -176,9 +177,11 @@ fn a_file_system_that_turns_read_only_is_served_until_it_is_writable_again() {
 /// not show it.
 #[test]
 fn a_file_system_that_refuses_writes_after_an_error_is_served() {
-    let (image, at) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
+    let image = tempfile::NamedTempFile::new().unwrap();
+    let at = tempfile::tempdir().unwrap();
     image.as_file().set_len(64 << 20).unwrap();
-    let (from, to) = (image.path().to_str().unwrap(), at.path().to_str().unwrap());
+    let from = image.path().to_str().unwrap();
+    let to = at.path().to_str().unwrap();
     let made = Command::new("mkfs.ext4").args(["-q", "-O", "^has_journal", from]).status();
     if !made.is_ok_and(|status| status.success())
         || !mount(&["-o", "loop,errors=remount-ro", from, to]).status.success()

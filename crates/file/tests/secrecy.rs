@@ -30,7 +30,8 @@ fn salted(salt: &str, n: u64) -> Key {
 }
 
 fn all_files(dir: &Path) -> Vec<PathBuf> {
-    let (mut files, mut dirs) = (Vec::new(), vec![dir.to_owned()]);
+    let mut files = Vec::new();
+    let mut dirs = vec![dir.to_owned()];
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(dir).unwrap().flatten() {
             match entry.file_type().unwrap().is_dir() {

@@ -64,8 +64,9 @@ fn who_never_saved_finds_what_a_neighbour_saves_in_every_layout() {
     for layout in Layout::ALL {
         let dir = tempfile::tempdir().unwrap();
         // The reader came first, to an empty directory.
-        let (reader, late, writer) =
-            (open_as(dir.path(), layout), open_as(dir.path(), layout), open_as(dir.path(), layout));
+        let reader = open_as(dir.path(), layout);
+        let late = open_as(dir.path(), layout);
+        let writer = open_as(dir.path(), layout);
         assert!(
             lookup(&reader, &reader.keys(0..CHUNKS)).iter().all(|found| !found.is_hit()),
             "{layout}"
@@ -106,7 +107,8 @@ fn a_reader_follows_what_its_neighbour_evicts_and_removes() {
         f.tier = Arc::clone(&tier) as _;
         (tier, f)
     };
-    let ((_, writer), (tier, reader)) = (open(), open());
+    let (_, writer) = open();
+    let (tier, reader) = open();
     for n in 0..100 {
         assert_eq!(writer.save(&writer.key(n), LEN), Saved::Stored);
     }
@@ -138,8 +140,8 @@ fn of_two_who_save_one_key_with_two_lengths_the_later_is_found_by_both() {
 #[test]
 fn a_lookup_of_absent_keys_is_answered_in_the_call() {
     let dir = tempfile::tempdir().unwrap();
-    let (reader, writer) =
-        (open_as(dir.path(), Layout::Kvtier), open_as(dir.path(), Layout::Kvtier));
+    let reader = open_as(dir.path(), Layout::Kvtier);
+    let writer = open_as(dir.path(), Layout::Kvtier);
     for round in 0..10 {
         assert_eq!(writer.save(&writer.key(round), len_of(round)), Saved::Stored);
         let keys: Arc<[Key]> = reader.keys(0..1000);
@@ -199,7 +201,8 @@ fn without_the_log_what_others_deleted_is_forgotten() {
 /// names.
 #[test]
 fn what_a_killed_process_did_without_a_record_is_found() {
-    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
     let f = [(); 2].map(|()| Fixture::new(FileTier::open(config(dir.path(), 100)).unwrap()));
     let other = open_as(elsewhere.path(), Layout::Kvtier);
     assert_eq!(other.save(&other.key(0), len_of(0)), Saved::Stored);
@@ -253,7 +256,8 @@ fn fault_seeds_of_tiers_that_share_a_directory() {
         let dir = tempfile::tempdir().unwrap();
         let f = [(); 3].map(|()| Fixture::new(FileTier::open(config(dir.path(), 12)).unwrap()));
         for _ in 0..200 {
-            let (one, n) = (&f[random.below(3) as usize], random.below(30));
+            let one = &f[random.below(3) as usize];
+            let n = random.below(30);
             match random.below(20) {
                 0..11 => drop(one.save(&one.key(n), LEN - 5000 * random.below(2) as usize)),
                 11..13 => drop(one.tier.remove(&ctx(), one.keys([n])).wait().unwrap()),

@@ -215,7 +215,8 @@ fn the_cap_holds_and_the_oldest_go_first() {
 fn a_file_of_another_process_is_found_and_a_deleted_one_is_a_miss() {
     let dir = tempfile::tempdir().unwrap();
     let arena = Arena::new(ArenaConfig::heap(16 << 20)).unwrap();
-    let (ours, theirs) = (open(dir.path(), EngineKind::Auto), open(dir.path(), EngineKind::Auto));
+    let ours = open(dir.path(), EngineKind::Auto);
+    let theirs = open(dir.path(), EngineKind::Auto);
     save(&theirs, &arena, 1, 65_536);
     assert_eq!(load(&ours, &arena, 1, 65_536).1, content(1, 65_536));
     save(&theirs, &arena, 2, 65_536);
@@ -247,7 +248,8 @@ fn no_byte_is_copied_but_those_of_the_ledger() {
         ["copied_tail_bytes", "copied_bounce_bytes", "summed_save_bytes"]
             .map(|name| tier.status().counter(name))
     };
-    let (len, whole) = (300_001, 299_008);
+    let len = 300_001;
+    let whole = 299_008;
     save(&tier, &arena, 1, len);
     assert_eq!(
         counters(),

@@ -107,7 +107,8 @@ fn many_writers_of_one_tenant_keep_to_its_quota_while_chunks_go() {
     };
     std::thread::scope(|scope| {
         for writer in 0..4 {
-            let (f, used) = (&f, &used);
+            let f = &f;
+            let used = &used;
             scope.spawn(move || {
                 for n in 0..50 {
                     let saved = f.save(&f.key_of("a", 1000 * writer + n), LEN);
@@ -155,7 +156,8 @@ fn the_order_of_use_survives_a_death_but_for_the_last_moments() {
 
 #[test]
 fn the_order_of_use_survives_a_snapshot_whose_clock_was_ahead() {
-    let (dir, ahead) = (tempfile::tempdir().unwrap(), kvtier_core::ManualClock::new());
+    let dir = tempfile::tempdir().unwrap();
+    let ahead = kvtier_core::ManualClock::new();
     ahead.jump(Duration::from_secs(24 * 3600));
     let f = Fixture::new(FileTier::open(config(dir.path(), 10).with_clock(ahead.clock())).unwrap());
     f.store(&f.keys(0..6), LEN);
@@ -219,14 +221,16 @@ fn at_the_cap_victims_are_written_over() {
 fn two_neighbours_hold_one_cap_and_serve_no_wrong_byte() {
     let dir = tempfile::tempdir().unwrap();
     let chunks = 20;
-    let (a, b) = (open(dir.path(), chunks), open(dir.path(), chunks));
+    let a = open(dir.path(), chunks);
+    let b = open(dir.path(), chunks);
     let stop = AtomicBool::new(false);
     let long = if std::env::var_os("KVTIER_NIGHTLY").is_some() { 120 } else { 4 };
     let end = Instant::now() + Duration::from_secs(long);
     let late = end + Duration::from_secs(120);
     let work = |f: &Fixture, seed: u64| {
         let mut seed = kvtier_testkit::Seed::new(seed);
-        let (mut hits, mut stored) = (0, 0);
+        let mut hits = 0;
+        let mut stored = 0;
         // A busy machine needs longer for as much.
         while !stop.load(Ordering::Relaxed)
             || (Instant::now() < late && (hits <= 10 || stored <= 10))
@@ -305,7 +309,8 @@ fn what_a_killed_probe_left_is_swept_and_a_living_ones_is_not() {
 #[test]
 fn what_a_dead_neighbour_had_counted_is_counted_no_more_while_others_live() {
     let dir = tempfile::tempdir().unwrap();
-    let (f, other) = (open(dir.path(), 20), open(dir.path(), 20));
+    let f = open(dir.path(), 20);
+    let other = open(dir.path(), 20);
     f.store(&f.keys(0..4), LEN);
     // A process that was killed after it counted room for five chunks, and wrote one of them half.
     let tmp = dir.path().join(".kvtier/tmp");

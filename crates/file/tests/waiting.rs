@@ -123,7 +123,8 @@ fn when_several_find_the_ledger_wrong_at_once_all_get_the_room_and_all_of_it_is_
 
 #[test]
 fn saves_that_wait_for_room_end_at_their_deadline_and_get_what_is_freed() {
-    let (dir, time) = (tempfile::tempdir().unwrap(), ManualClock::new());
+    let dir = tempfile::tempdir().unwrap();
+    let time = ManualClock::new();
     let f = patient_on(&time.clock(), dir.path());
     let neighbour = Neighbour::writes(dir.path());
     let minute = Duration::from_secs(60);

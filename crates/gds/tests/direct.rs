@@ -125,7 +125,7 @@ fn a_file_replaced_by_another_process_during_an_unverified_load_is_no_hit() {
         assert_eq!(bench.save(&key, bench.chunk(&key, LEN)).result.unwrap(), Saved::Stored);
         let mut into = bench.arena.lease(LEN).unwrap();
         let hold = HeldStreams::new();
-        let event = set_later(&bench.gpu, &caller, (into.addr(), LEN));
+        let event = set_later(&bench.gpu, &caller, into.addr(), LEN);
         into.set_after(Some(event));
         let load = kvtier_core::Load { key: key.clone(), into: vec![into] };
         let ticket =

@@ -47,7 +47,8 @@ fn a_read_that_never_returns_ends_at_its_deadline_and_does_not_block_close() {
         drop(done);
         // The other threads of the executor continue.
         bench.prove(&key, LEN);
-        let (began, Bench { tier, arena, .. }) = (Instant::now(), bench);
+        let began = Instant::now();
+        let Bench { tier, arena, .. } = bench;
         drop(tier);
         assert!(began.elapsed() < Duration::from_secs(300), "{:?}", began.elapsed());
         assert!(arena.stats().free < before, "memory under a read that hangs is not reused");
@@ -69,7 +70,7 @@ fn events_are_polled_while_all_threads_are_busy() {
             assert_eq!(bench.save(key, bench.chunk(key, LEN)).result.unwrap(), Saved::Stored);
         }
         let mut into = bench.arena.lease(LEN).unwrap();
-        into.set_after(Some(set_later(&bench.gpu, &caller, (into.addr(), LEN))));
+        into.set_after(Some(set_later(&bench.gpu, &caller, into.addr(), LEN)));
         let load = Load { key: waiting.clone(), into: vec![into] };
         let ticket = bench.tier.load(&Ctx::within(Duration::from_secs(600)), vec![load]);
         let over = AtomicBool::new(false);

@@ -52,7 +52,7 @@ fn a_save_waits_for_the_event_before_its_memory() {
         let key = bench.key(1);
         let mut chunk = bench.arena.lease(LEN).unwrap();
         let hold = HeldStreams::new();
-        let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
+        let event = set_later(&bench.gpu, &caller, chunk.addr(), LEN);
         chunk.set_after(Some(event));
         chunk.assume_filled(LEN);
         let save = Save { key: key.clone(), from: vec![chunk.freeze()] };
@@ -84,7 +84,7 @@ fn a_short_load_waits_for_the_event_before_its_memory() {
             let key = bench.key(n);
             let mut into = bench.arena.lease(len).unwrap();
             assert_eq!(bench.save(&key, bench.chunk(&key, len)).result.unwrap(), Saved::Stored);
-            let event = set_later(&bench.gpu, &caller, (into.addr(), len));
+            let event = set_later(&bench.gpu, &caller, into.addr(), len);
             into.set_after(Some(event));
             let back = bench.load_into(&key, vec![into]).op.into.pop().unwrap();
             let mut bytes = vec![0; len];
@@ -112,7 +112,7 @@ fn a_deadline_does_not_wait_for_an_event_and_the_memory_is_returned() {
         let mut chunk = bench.arena.lease(LEN).unwrap();
         chunk.assume_filled(LEN);
         let hold = HeldStreams::new();
-        let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
+        let event = set_later(&bench.gpu, &caller, chunk.addr(), LEN);
         chunk.set_after(Some(event));
         let done = bench.save_within(Duration::from_millis(20), &key, chunk);
         assert_eq!(done.result.as_ref().unwrap_err().kind(), ErrorKind::Timeout);
@@ -144,7 +144,7 @@ fn closing_a_waiting_tier_returns_all_memory() {
         for n in 0..4 {
             let mut chunk = bench.arena.lease(LEN).unwrap();
             chunk.assume_filled(LEN);
-            let event = set_later(&bench.gpu, &caller, (chunk.addr(), LEN));
+            let event = set_later(&bench.gpu, &caller, chunk.addr(), LEN);
             chunk.set_after(Some(event));
             let save = Save { key: bench.key(n), from: vec![chunk.freeze()] };
             tickets.push(bench.tier.save(&Ctx::within(Duration::from_secs(600)), vec![save]));

@@ -110,8 +110,8 @@ impl Index {
             let Some(before) = before.filter(|before| before.digest() != key.digest()) else {
                 continue;
             };
-            let (tag, parent) =
-                (DigestTag::from_digest(key.digest()), DigestTag::from_digest(before.digest()));
+            let tag = DigestTag::from_digest(key.digest());
+            let parent = DigestTag::from_digest(before.digest());
             if let Some(slot) = self.find(key.digest()) {
                 self.slab[slot].learn_parent(parent, at as u32);
             } else {

@@ -102,7 +102,8 @@ impl Index {
         }
         self.expire_holds(now_ms);
         self.policy.set_time(now_ms);
-        let (all, ratio) = (self.policy.len(), compat.ratio.clamp(0.0, 1.0));
+        let all = self.policy.len();
+        let ratio = compat.ratio.clamp(0.0, 1.0);
         if ratio > 0.0 { ((all as f64 * ratio) as usize).max(all.min(1)) } else { 0 }
     }
 }

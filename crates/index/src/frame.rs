@@ -155,9 +155,12 @@ impl<'a> Frames<'a> {
             VERSION_1 => ChunkEncoding::Numbered,
             _ => return Some(Err(ReadEnd::Version { at: self.at, version })),
         };
-        let (flags, at_ms) = (u16::from_le_bytes(rest.array()?), rest.u64()?);
-        let (number, records, length, stored) =
-            (rest.u32()?, rest.u32()?, rest.u32()?, rest.u32()?);
+        let flags = u16::from_le_bytes(rest.array()?);
+        let at_ms = rest.u64()?;
+        let number = rest.u32()?;
+        let records = rest.u32()?;
+        let length = rest.u32()?;
+        let stored = rest.u32()?;
         let body = rest.take((length as usize).min(BODY_BYTES_MAX + 1))?;
         if body.len() > BODY_BYTES_MAX || crc(&header[..28], body) != stored {
             return None;
@@ -207,7 +210,8 @@ impl<'a> Fields<'a> {
 
     pub fn chunk(&mut self, form: ChunkEncoding) -> Option<Chunk> {
         let chunk = Chunk::new(self.digest()?, self.u64()?, self.u64()?);
-        let (parent, depth) = (DigestTag::from_u64(self.u64()?), self.u32()?);
+        let parent = DigestTag::from_u64(self.u64()?);
+        let depth = self.u32()?;
         let tenant = match form {
             ChunkEncoding::Digested => TenantId::from_bytes(self.array()?),
             ChunkEncoding::Numbered => self.u32().map(|_| TenantId::NONE)?,

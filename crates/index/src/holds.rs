@@ -244,7 +244,8 @@ fn take_each<T: Copy, K: Ord>(
     wanted.sort_unstable();
     // For each run of equal keys, at its first index, how many were used already.
     let mut used = vec![0usize; wanted.len()];
-    let (mut taken, mut others) = (Vec::with_capacity(wanted.len()), Vec::with_capacity(all.len()));
+    let mut taken = Vec::with_capacity(wanted.len());
+    let mut others = Vec::with_capacity(all.len());
     for item in all {
         let key = key(item);
         let first = wanted.partition_point(|other| *other < key);

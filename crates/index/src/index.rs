@@ -315,7 +315,8 @@ impl Index {
     /// None comes twice unless it was removed and saved again.
     pub fn keys_page(&self, cursor: SlotCursor, n: usize) -> ChunkPage {
         let stop = cursor.0.saturating_add(PAGE_SCAN_MAX).min(self.slab.end());
-        let (mut chunks, mut at) = (Vec::new(), cursor.0);
+        let mut chunks = Vec::new();
+        let mut at = cursor.0;
         while at < stop && chunks.len() < n {
             chunks.extend(self.chunk_at(at));
             at += 1;
@@ -398,7 +399,8 @@ impl Index {
     /// Removes an entry everywhere. The policy remembers it if it was evicted. Its slot is free
     /// once no hold refers to it.
     pub(crate) fn drop_entry(&mut self, slot: u32, end: RemovalCause) -> IndexEntry {
-        let (entry, state) = (self.slab.entry(slot), self.slab[slot].state);
+        let entry = self.slab.entry(slot);
+        let state = self.slab[slot].state;
         if state == State::Evicting {
             self.uncount_evicting(entry.chunk.tenant, entry.chunk.bytes);
         }

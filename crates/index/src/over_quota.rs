@@ -51,7 +51,8 @@ impl Index {
         if self.policy.victim().is_some_and(stands) {
             return None;
         }
-        let (slab, policy) = (&self.slab, &mut self.policy);
+        let slab = &self.slab;
+        let policy = &mut self.policy;
         above
             .by_excess
             .iter()
@@ -110,9 +111,11 @@ mod tests {
             let config = IndexConfig::new(100).with_high_mark(1.0);
             let mut index = Index::new(config, PolicyKind::Lru.build()).unwrap();
             index.set_fair_sharing(fair);
-            let (mut quotas, mut reservations) = (BTreeMap::new(), Vec::new());
+            let mut quotas = BTreeMap::new();
+            let mut reservations = Vec::new();
             for (op, key, tenant, bytes) in ops {
-                let (digest, id) = (Digest([key; 32]), TenantId(tenant));
+                let digest = Digest([key; 32]);
+                let id = TenantId(tenant);
                 let chunk = Chunk::new(digest, 1, bytes).with_tenant(id);
                 match op {
                     0 | 1 => if let Reserve::Granted(reservation) = index.reserve_for(0, &ReserveRequest::new(bytes).with_tenant(id)) {

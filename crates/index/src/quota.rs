@@ -313,7 +313,8 @@ impl Index {
     /// What its tenant's quota requires of a write that fits into the capacity. Victims are the
     /// tenant's own.
     pub(crate) fn above_quota(&mut self, request: &ReserveRequest) -> Option<Reserve> {
-        let (limit, tenant) = (self.quotas.limit(request.tenant)?, request.tenant);
+        let limit = self.quotas.limit(request.tenant)?;
+        let tenant = request.tenant;
         if request.bytes > limit {
             return Some(Reserve::Full(Refusal::Quota { bytes_max: limit }));
         }
@@ -350,7 +351,8 @@ impl Index {
     }
 
     fn victims_of(&mut self, tenant: TenantId, wanted: u64) -> Vec<IndexEntry> {
-        let (mut victims, mut freed) = (Vec::new(), 0);
+        let mut victims = Vec::new();
+        let mut freed = 0;
         while freed < wanted && victims.len() < VICTIMS_MAX {
             let Some(slot) = self.leftover_of(tenant).or_else(|| self.tenant_victim(tenant)) else {
                 break;

@@ -250,7 +250,8 @@ impl Index {
     pub fn evict_bytes(&mut self, now_ms: u64, wanted: u64) -> Vec<IndexEntry> {
         self.expire_holds(now_ms);
         self.policy.set_time(now_ms);
-        let (mut victims, mut freed) = (Vec::new(), 0);
+        let mut victims = Vec::new();
+        let mut freed = 0;
         while freed < wanted && victims.len() < VICTIMS_MAX {
             let Some(slot) = self.preferred_victim().or_else(|| self.policy.victim()) else {
                 break;

@@ -229,7 +229,8 @@ impl Index {
             .collect();
         let tenant = known.last().map_or(TenantId::NONE, |line| self.slab.tenant(line));
         let there = known.iter().filter(|line| line.state == State::Present).count();
-        let (going, was_whole) = (known.len() - there, there == distinct.len());
+        let going = known.len() - there;
+        let was_whole = there == distinct.len();
         let suspects = self.suspects.count(&distinct);
         let set =
             Set { members: distinct.into(), tenant, there, going, suspects, saving: 1, was_whole };

@@ -153,7 +153,8 @@ impl Slab {
 
     /// Takes the facts of `chunk`, as far as it has any.
     pub fn set(&mut self, slot: u32, chunk: &Chunk) {
-        let (old, new) = (self[slot].tenant, self.numbers.take(chunk.tenant));
+        let old = self[slot].tenant;
+        let new = self.numbers.take(chunk.tenant);
         self[slot].set(chunk, new);
         self.numbers.release(old);
     }

@@ -32,7 +32,8 @@ impl TenantNumbers {
         if tenant == TenantId::NONE {
             return 0;
         }
-        let (all, vacant) = (&mut self.all, &mut self.vacant);
+        let all = &mut self.all;
+        let vacant = &mut self.vacant;
         let number = *self.of.entry(tenant).or_insert_with(|| {
             let new = Numbered { tenant, slots: 0 };
             match vacant.pop() {

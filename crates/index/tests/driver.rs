@@ -265,7 +265,8 @@ fn a_suspect_is_a_miss_until_it_is_saved_again() {
 #[test]
 fn usage_is_kept_per_tenant() {
     let mut index = index(100);
-    let (a, b) = (TenantId(1), TenantId(2));
+    let a = TenantId(1);
+    let b = TenantId(2);
     for (n, tenant) in [(1, a), (2, a), (3, b)] {
         let _ = index.insert(Chunk::new(key(n), 8, 10).with_tenant(tenant));
     }
@@ -287,7 +288,8 @@ fn pages_list_every_chunk_once() {
         let _ = index.insert(Chunk::new(key(n), 1, 1));
     }
     assert!((0..200).step_by(3).all(|n| matches!(index.remove(&key(n)), RemoveOutcome::Gone(_))));
-    let (mut seen, mut cursor) = (Vec::new(), Some(SlotCursor::default()));
+    let mut seen = Vec::new();
+    let mut cursor = Some(SlotCursor::default());
     while let Some(from) = cursor {
         let page = index.keys_page(from, 7);
         assert!(page.chunks.len() <= 7);

@@ -59,7 +59,9 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let (c, n, t) = (0..3u8, 0..6u8, 0..3u8);
+    let c = 0..3u8;
+    let n = 0..6u8;
+    let t = 0..3u8;
     let cn = (c.clone(), n.clone());
     prop_oneof![
         2 => cn.clone().prop_map(|(c, n)| Op::Expect(c, n)),

@@ -37,7 +37,8 @@ fn small_snapshot() -> Vec<u8> {
 }
 
 fn encode_snapshot(at_ms: u64, pieces: &[Vec<Chunk>]) -> Vec<u8> {
-    let (mut bytes, mut writer) = (Vec::new(), snapshot::SnapshotEncoder::new(at_ms));
+    let mut bytes = Vec::new();
+    let mut writer = snapshot::SnapshotEncoder::new(at_ms);
     pieces.iter().for_each(|piece| writer.write(piece, &mut bytes));
     writer.finish(&mut bytes);
     bytes
@@ -60,10 +61,12 @@ fn read_snapshot(bytes: &[u8]) -> (Vec<Chunk>, ReadEnd) {
 /// The damaged bytes yield a prefix of what the whole ones do, and are not called clean.
 fn assert_damage_is_noticed(damaged: &[u8], journal: bool) {
     if journal {
-        let ((got, end), (whole, _)) = (read_journal(damaged), read_journal(&small_journal()));
+        let (got, end) = read_journal(damaged);
+        let (whole, _) = read_journal(&small_journal());
         assert!(whole.starts_with(&got) && got.len() < whole.len() && end != ReadEnd::Clean);
     } else {
-        let ((got, end), (whole, _)) = (read_snapshot(damaged), read_snapshot(&small_snapshot()));
+        let (got, end) = read_snapshot(damaged);
+        let (whole, _) = read_snapshot(&small_snapshot());
         assert!(whole.starts_with(&got) && end != ReadEnd::Clean);
     }
 }
@@ -195,10 +198,8 @@ fn a_later_version_is_named() {
 
 #[test]
 fn frames_of_another_snapshot_do_not_continue_this_one() {
-    let (old, new) = (
-        encode_snapshot(1, &[vec![chunk(1)], vec![chunk(2)]]),
-        encode_snapshot(2, &[vec![chunk(3)]]),
-    );
+    let old = encode_snapshot(1, &[vec![chunk(1)], vec![chunk(2)]]);
+    let new = encode_snapshot(2, &[vec![chunk(3)]]);
     let frame = 32 + 76;
     let spliced = [&new[..frame], &old[frame..]].concat();
     assert_eq!(read_snapshot(&spliced), (vec![chunk(3)], ReadEnd::Torn { at: frame }));

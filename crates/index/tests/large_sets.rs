@@ -31,7 +31,8 @@ fn whole() -> (Index, Vec<Digest>) {
 fn leftovers_of_a_set_are_evicted_in_one_pass_over_it() {
     let (mut index, members) = whole();
     assert!(matches!(index.remove(&members[0]), RemoveOutcome::Gone(_)));
-    let (begun, mut gone) = (Instant::now(), 1);
+    let begun = Instant::now();
+    let mut gone = 1;
     while gone < MEMBERS {
         let victims = index.evict_bytes(0, 256);
         assert!(victims.iter().all(|victim| index.finish_evict(&victim.chunk.digest)));

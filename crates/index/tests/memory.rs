@@ -25,7 +25,9 @@ fn an_entry_costs_at_most_100_bytes() {
     for kind in PolicyKind::ALL {
         let mut index = Index::new(IndexConfig::new(u64::MAX), kind.build()).unwrap();
         // The table is 7/8 full before it doubles, so it wastes most just after that.
-        let (doubled, million, last) = ((1 << 20) * 7 / 8 + 1, 1_000_000, (1 << 20) + 1);
+        let doubled = (1 << 20) * 7 / 8 + 1;
+        let million = 1_000_000;
+        let last = (1 << 20) + 1;
         for n in 0..last {
             assert!(matches!(
                 index.insert(Chunk::new(key(n), 1 << 20, 1 << 20)),

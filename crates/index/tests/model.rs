@@ -190,7 +190,8 @@ impl Model {
         self.expire();
         let over = (self.used() - self.leaving() + self.reserved + need).saturating_sub(HIGH);
         let wanted = over.min(BATCH.max(need));
-        let (mut victims, mut freed) = (Vec::new(), 0);
+        let mut victims = Vec::new();
+        let mut freed = 0;
         while freed < wanted && victims.len() < VICTIMS_MAX && !self.order.is_empty() {
             let key = self.order[0];
             freed += self.lives[&key].chunk.bytes;
@@ -390,7 +391,8 @@ impl Pair {
     }
 
     fn check(&mut self) {
-        let (usage, model) = (self.index.usage(), &self.model);
+        let usage = self.index.usage();
+        let model = &self.model;
         assert_eq!(
             (usage.used, usage.reserved, usage.evicting),
             (model.used(), model.reserved, model.leaving())

@@ -30,8 +30,9 @@ fn ordered(index: &mut Index) -> Vec<Chunk> {
 
 /// The least recent slots come first in the order, the most recent chunks in the snapshot.
 fn snapshot_of(index: &mut Index) -> Vec<u8> {
-    let (mut slots, mut bytes, mut writer) =
-        (index.eviction_order(), Vec::new(), snapshot::SnapshotEncoder::new(1));
+    let mut slots = index.eviction_order();
+    let mut bytes = Vec::new();
+    let mut writer = snapshot::SnapshotEncoder::new(1);
     slots.reverse();
     for slots in slots.chunks(16) {
         writer.write(&index.chunks_at(slots).collect::<Vec<_>>(), &mut bytes);

@@ -54,7 +54,7 @@ fn take<T>(of: &mut Vec<T>, nth: usize) -> Option<T> {
     (!of.is_empty()).then(|| of.swap_remove(nth % of.len()))
 }
 
-fn step(index: &mut Index, (saving, holds): (&mut Vec<SetId>, &mut Vec<HoldId>), op: Op) {
+fn step(index: &mut Index, saving: &mut Vec<SetId>, holds: &mut Vec<HoldId>, op: Op) {
     let chunk = |key: u8| Chunk::new(digest(key), 1, 1);
     let all = |keys: Vec<u8>| keys.into_iter().map(digest).collect::<Vec<Digest>>();
     match op {
@@ -108,9 +108,10 @@ proptest! {
     fn a_chunk_is_hidden_while_its_set_is_incomplete_or_suspect(ops in prop::collection::vec(op(), 1..100)) {
         let config = IndexConfig::new(1000).with_suspects_max(3);
         let mut index = Index::new(config, PolicyKind::Lru.build()).unwrap();
-        let (mut saving, mut holds) = (Vec::new(), Vec::new());
+        let mut saving = Vec::new();
+        let mut holds = Vec::new();
         for op in ops {
-            step(&mut index, (&mut saving, &mut holds), op);
+            step(&mut index, &mut saving, &mut holds, op);
             (0..KEYS).for_each(|key| check(&index, &digest(key)));
         }
     }

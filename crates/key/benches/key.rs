@@ -33,7 +33,8 @@ fn engine() -> CacheEngineKey {
 }
 
 fn names(c: &mut Criterion) {
-    let (object, engine) = (object(), engine());
+    let object = object();
+    let engine = engine();
     let mut group = c.benchmark_group("name");
     let native = object.native_name().unwrap();
     group.bench_function("native/format", |b| b.iter(|| black_box(&object).native_name()));

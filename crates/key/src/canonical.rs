@@ -85,8 +85,10 @@ impl<'a> Fields<'a> {
 
     fn object(&mut self) -> Result<KeyId, InvalidKey> {
         let mut fields = || {
-            let (model, rank) = (self.text()?, KvRank(i64::from_le_bytes(self.array()?)));
-            let (group, hash) = (u32::from_le_bytes(self.array()?), ChunkHash::new(self.bytes()?));
+            let model = self.text()?;
+            let rank = KvRank(i64::from_le_bytes(self.array()?));
+            let group = u32::from_le_bytes(self.array()?);
+            let hash = ChunkHash::new(self.bytes()?);
             Some((model, rank, group, hash, self.bytes()?))
         };
         let (model, rank, group, hash, salt) = fields().ok_or_else(torn)?;
@@ -105,7 +107,8 @@ impl<'a> Fields<'a> {
         let model = self.text()?;
         let [world, worker] =
             [i64::from_le_bytes(self.array()?), i64::from_le_bytes(self.array()?)];
-        let (kind, hash) = (self.take(1)?.first().copied()?, self.bytes()?);
+        let kind = self.take(1)?.first().copied()?;
+        let hash = self.bytes()?;
         let hash = match kind {
             0 | 1 => EngineHash::Int(PyInt::from_be_bytes(kind == 1, hash)?),
             2 => EngineHash::Bytes(ChunkHash::new(hash)),
@@ -161,7 +164,8 @@ mod tests {
         let mp = |salt: &str| {
             ObjectKey::new("org/m", KvRank(7), 1, ChunkHash::new(b"hash"), salt).unwrap().into()
         };
-        let (plain, salted) = (summary(mp("")), summary(mp("pepper")));
+        let plain = summary(mp(""));
+        let salted = summary(mp("pepper"));
         assert_eq!((&*plain.model, plain.salt_digest), ("org/m", None));
         assert_eq!(&*salted.model, "org/m");
         assert_eq!(

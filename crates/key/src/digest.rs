@@ -46,7 +46,8 @@ impl Digest {
 
 /// The value of a hexadecimal digit; 255 for anything else.
 const NIBBLES: [u8; 256] = {
-    let (mut table, mut n) = ([255; 256], 0);
+    let mut table = [255; 256];
+    let mut n = 0;
     while n < 16 {
         table[b"0123456789abcdef"[n] as usize] = n as u8;
         table[b"0123456789ABCDEF"[n] as usize] = n as u8;

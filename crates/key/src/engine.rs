@@ -80,7 +80,8 @@ impl CacheEngineKey {
     ) -> Result<Self, InvalidKey> {
         let mut list: Vec<Tag> = Vec::new();
         for (name, value) in tags {
-            let (name, value) = (name.as_ref(), value.as_ref());
+            let name = name.as_ref();
+            let value = value.as_ref();
             if name.len().max(value.len()) > TAG_BYTES_MAX {
                 return Err(InvalidKey::new(format!(
                     "a tag's name or value is longer than {TAG_BYTES_MAX} bytes"

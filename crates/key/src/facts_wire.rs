@@ -95,7 +95,9 @@ impl Facts {
 
 /// The fields of a record with a valid checksum; `None` when they contradict one another.
 fn fields(head: &[u8; HEAD_BYTES], crc_bytes: &[u8]) -> Option<Facts> {
-    let (stored_len, flags, depth) = (u64_at(head, 32), u16_at(head, 12), u32_at(head, 20));
+    let stored_len = u64_at(head, 32);
+    let flags = u16_at(head, 12);
+    let depth = u32_at(head, 20);
     let blocks = u32_at(head, 44) as usize;
     let mut crcs = [0; BLOCKS_MAX];
     let crcs = crcs.get_mut(..blocks)?;

@@ -112,7 +112,8 @@ impl PieceSums {
     /// Adds the bytes at `offset` of the chunk.
     pub fn piece(&mut self, offset: u64, bytes: &[u8]) {
         let block = BlockSums::block_bytes(self.len);
-        let (mut at, mut rest) = (offset, bytes);
+        let mut at = offset;
+        let mut rest = bytes;
         while !rest.is_empty() {
             let n = (block - at % block).min(rest.len() as u64);
             let (head, tail) = rest.split_at(n as usize);
@@ -132,7 +133,8 @@ impl PieceSums {
             return self.parts.extend([(0, 1, 0), (0, 1, 0)]);
         }
         let block = BlockSums::block_bytes(self.len);
-        let (mut at, mut rest) = (offset, crcs);
+        let mut at = offset;
+        let mut rest = crcs;
         while !rest.is_empty() {
             let n = ((block - at % block) / unit).min(rest.len() as u64);
             let (head, tail) = rest.split_at(n as usize);
@@ -195,7 +197,8 @@ mod tests {
         for (len, unit) in [(5 << 20, 2048), (300_000, 4096), (70_000, 65_536), (6000, 8)] {
             let bytes = &bytes[..len];
             let crcs: Vec<u32> = bytes.chunks_exact(unit).map(crc32c).collect();
-            let (cut, whole) = (crcs.len() / 3, crcs.len() * unit);
+            let cut = crcs.len() / 3;
+            let whole = crcs.len() * unit;
             let mut sums = PieceSums::new(len as u64);
             sums.piece(whole as u64, &bytes[whole..]);
             sums.units((cut * unit) as u64, unit as u64, &crcs[cut..]);

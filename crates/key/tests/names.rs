@@ -165,7 +165,8 @@ fn gds_files_are_in_the_directory_of_their_hash() {
 
 #[test]
 fn a_name_of_unknown_form_is_explained() {
-    let (o, e) = (object("org/m"), engine("org/m"));
+    let o = object("org/m");
+    let e = engine("org/m");
     let only = |name: &str| {
         let found = detect(name);
         assert_eq!(found.len(), 1, "{found:?}");

@@ -116,7 +116,8 @@ fn check_texts(key: &CacheEngineKey, theirs: &Value, given: &Value) {
 }
 
 fn check_names(key: &CacheEngineKey, theirs: &Value) {
-    let (whole, layer) = (KeyId::Engine(key.clone()), KeyId::Layer(key.layer(12)));
+    let whole = KeyId::Engine(key.clone());
+    let layer = KeyId::Layer(key.layer(12));
     let file = |form: NameForm| form.format_lossy(&whole);
     let in_folder = |name: Result<String, InvalidKey>, folder: &str, theirs: &Value| {
         let max = FILE_NAME_BYTES_MAX + folder.len();
@@ -174,10 +175,8 @@ fn check_gds(ours: Result<String, InvalidKey>, theirs: &Value) {
 }
 
 fn check_gds_sidecar(id: &KeyId, weka: bool) {
-    let (data, sidecar) = (
-        NameForm::Gds { weka, sidecar: false }.format_lossy(id),
-        NameForm::Gds { weka, sidecar: true }.format_lossy(id),
-    );
+    let data = NameForm::Gds { weka, sidecar: false }.format_lossy(id);
+    let sidecar = NameForm::Gds { weka, sidecar: true }.format_lossy(id);
     if let Ok(sidecar) = sidecar {
         assert_eq!(sidecar, data.unwrap() + ".metadata");
     }

@@ -52,7 +52,8 @@ fn check_back(header: &GdsHeader, theirs: &Value) {
 #[test]
 fn headers_are_written_byte_for_byte_and_read_back() {
     for case in cases("gds_metadata").iter().filter(|case| case["in"].get("shape").is_some()) {
-        let (ours, theirs) = (packed(&case["in"]), case["out"].get("ok"));
+        let ours = packed(&case["in"]);
+        let theirs = case["out"].get("ok");
         let (Some(ours), Some(theirs)) = (&ours, theirs) else {
             assert!(ours.is_none() && theirs.is_none(), "{case}");
             continue;

@@ -71,7 +71,8 @@ fn chains_are_lmcaches() {
 
 /// LMCache answers (first token, last token, hash) and the keys.
 fn check_engine(case: &Value, links: &[HashLink], theirs: &Value) {
-    let (cut, tokens) = (cut(case), tokens(case).len());
+    let cut = cut(case);
+    let tokens = tokens(case).len();
     let size = cut.chunk_tokens.get();
     let chunk = |(i, link): (usize, &HashLink)| {
         let from = cut.skip_tokens + i * size;

@@ -14,7 +14,8 @@ use kvtier::prelude::*;
 const CHUNK: usize = 64 << 10;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (memory, below) = (HostConfig::new(1 << 20), HostConfig::new(16 << 20).with_name("below"));
+    let memory = HostConfig::new(1 << 20);
+    let below = HostConfig::new(16 << 20).with_name("below");
     let tiers: Vec<Arc<dyn Tier>> =
         vec![Arc::new(HostTier::open(memory)?), Arc::new(HostTier::open(below)?)];
     let stack = Stack::new("stack", tiers)?;

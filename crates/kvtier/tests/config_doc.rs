@@ -12,7 +12,8 @@ use kvtier::config::settings::{self, BEGIN, END};
 fn the_document_is_the_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONFIG.md");
     let text = std::fs::read_to_string(path).unwrap();
-    let (begin, end) = (text.find(BEGIN).unwrap(), text.find(END).unwrap() + END.len());
+    let begin = text.find(BEGIN).unwrap();
+    let end = text.find(END).unwrap() + END.len();
     let wanted = settings::document();
     if std::env::var_os("KVTIER_WRITE_DOCS").is_some() {
         docs::write(path, &format!("{}{wanted}{}", &text[..begin], &text[end..]));
@@ -65,6 +66,7 @@ fn shown(form: &str, body: &str) -> usize {
 /// Reads the object of an adapter of LMCache's server.
 fn adapter(object: &str) {
     let adapters = Adapter::list(&[object], false).unwrap();
-    let (notes, tiers) = (adapters[0].notes(), adapters[0].tiers().unwrap());
+    let notes = adapters[0].notes();
+    let tiers = adapters[0].tiers().unwrap();
     assert!(notes.is_empty() && !tiers.is_empty(), "{object}");
 }

@@ -68,7 +68,8 @@ fn credentials_in_an_endpoint_are_in_no_message() {
 #[test]
 fn a_ca_bundle_that_cannot_be_used_is_refused_when_the_tier_opens() {
     let dir = tempfile::tempdir().unwrap();
-    let (text, empty) = (dir.path().join("text.pem"), dir.path().join("empty.pem"));
+    let text = dir.path().join("text.pem");
+    let empty = dir.path().join("empty.pem");
     std::fs::write(&text, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
         .unwrap();
     std::fs::write(&empty, "").unwrap();
@@ -234,7 +235,8 @@ fn only_tiers_of_one_list_have_an_order() {
             r#"{{"type":"plugin","module_path":"kvtier","class_name":"C","adapter_params":{params}}}"#
         )
     };
-    let (fs, host) = (r#"{"type":"fs","base_path":"/kv/a"}"#, r#"{"type":"host","bytes":1}"#);
+    let fs = r#"{"type":"fs","base_path":"/kv/a"}"#;
+    let host = r#"{"type":"host","bytes":1}"#;
     adapters(&[fs, &plugin(host)]).unwrap();
     let twice = adapters(&[fs, &plugin(&format!(r#"{{"tiers":[{host},{fs}]}}"#))]).unwrap_err();
     assert!(twice.starts_with("--l2-adapter") && twice.contains("tiers[1] ("), "{twice}");

@@ -45,7 +45,8 @@ fn story(number: u64) -> u64 {
         saved.is_ok() && loaded.is_ok_and(|loaded| loaded == Loaded::Hit { len: LEN as u64 })
     });
     f.tier.close().wait().unwrap();
-    let (met, arena) = (low.met(), f.arena.clone());
+    let met = low.met();
+    let arena = f.arena.clone();
     drop(f);
     drop(low);
     assert_eq!(arena.stats().free, arena.stats().capacity, "memory lost");

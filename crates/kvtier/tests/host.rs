@@ -43,8 +43,11 @@ impl Naive {
 
 /// Load, and save what missed, for chunks of `len(n)` bytes; every answer as the naive one's.
 fn agrees(capacity: u64, len: impl Fn(u64) -> usize) {
-    let (tier, arena) = (lru(capacity), arena());
-    let (mut naive, mut seed, mut hits) = (Naive(VecDeque::new(), capacity), 7, 0);
+    let tier = lru(capacity);
+    let arena = arena();
+    let mut naive = Naive(VecDeque::new(), capacity);
+    let mut seed = 7;
+    let mut hits = 0;
     for step in 0..4000 {
         // Two of three requests go to a few chunks.
         let n = if random(&mut seed).is_multiple_of(3) {
@@ -79,7 +82,8 @@ fn eviction_of_mixed_sizes_is_that_of_a_naive_lru_too() {
 
 #[test]
 fn by_lmcaches_letter_a_share_of_all_chunks_goes_once_a_second() {
-    let (arena, time) = (arena(), ManualClock::new());
+    let arena = arena();
+    let time = ManualClock::new();
     let config = HostConfig::new(40960)
         .with_policy(PolicyKind::Lru)
         .with_compat(LmcacheEviction::new().with(0.5, 0.6));
@@ -100,7 +104,8 @@ fn by_lmcaches_letter_a_share_of_all_chunks_goes_once_a_second() {
 #[test]
 fn below_a_high_mark_the_cap_is_not_used() {
     let config = HostConfig::new(10 * 4096).with_high_mark(0.5).with_name("low");
-    let (tier, arena) = (HostTier::open(config).unwrap(), arena());
+    let tier = HostTier::open(config).unwrap();
+    let arena = arena();
     (0..11).for_each(|n| assert_eq!(save(&tier, &arena, n, 4096), Saved::Stored));
     assert_eq!(tier.usage().used_bytes, Some(5 * 4096));
     assert_eq!(load(&tier, &arena, 10, 4096), hit(4096));
@@ -110,7 +115,8 @@ fn below_a_high_mark_the_cap_is_not_used() {
 #[test]
 fn a_chunk_of_the_tiers_own_arena_is_kept_where_it_lies_when_it_is_a_write() {
     let tier = host(4 << 20);
-    let (write, other) = (ctx().with_class(Class::Write), ctx());
+    let write = ctx().with_class(Class::Write);
+    let other = ctx();
     let here = view(tier.arena(), 1, LEN);
     let free = tier.arena().stats().free;
     let save = |ctx: &Ctx, n| {
@@ -127,7 +133,8 @@ fn a_chunk_of_the_tiers_own_arena_is_kept_where_it_lies_when_it_is_a_write() {
 
 #[test]
 fn mixed_sizes_in_a_full_arena_are_taken() {
-    let (tier, arena) = (host(4 << 20), arena());
+    let tier = host(4 << 20);
+    let arena = arena();
     // A comb of small chunks, every other one in use, then chunks that fit into no gap.
     (0..1024).for_each(|n| assert_eq!(save(&*tier, &arena, n, 4096), Saved::Stored));
     for n in 2000..2040 {
@@ -171,7 +178,8 @@ fn prefix(tier: &HostTier, n: u64) -> usize {
 
 #[test]
 fn a_chain_that_is_longer_than_the_tier_keeps_its_beginning() {
-    let (tier, arena) = (HostTier::open(HostConfig::new(10 * 4096)).unwrap(), arena());
+    let tier = HostTier::open(HostConfig::new(10 * 4096)).unwrap();
+    let arena = arena();
     assert_eq!(save_chain(&tier, &arena, 0, 8), 8);
     let done = save_chain(&tier, &arena, 8, 16);
     assert_eq!((done, prefix(&tier, 16)), (2, 10));
@@ -181,7 +189,8 @@ fn a_chain_that_is_longer_than_the_tier_keeps_its_beginning() {
 
 #[test]
 fn a_lookup_tells_the_chain_to_saves_that_do_not() {
-    let (tier, arena) = (HostTier::open(HostConfig::new(4 * 4096)).unwrap(), arena());
+    let tier = HostTier::open(HostConfig::new(4 * 4096)).unwrap();
+    let arena = arena();
     assert_eq!(prefix(&tier, 9), 0);
     let kept = (0..9).take_while(|n| save(&tier, &arena, *n, 4096) == Saved::Stored).count();
     assert_eq!((kept, prefix(&tier, 9)), (4, 4));
@@ -192,7 +201,8 @@ fn a_lookup_tells_the_chain_to_saves_that_do_not() {
 
 #[test]
 fn hints_reach_the_policy() {
-    let (tier, arena) = (HostTier::open(HostConfig::new(3 * 4096)).unwrap(), arena());
+    let tier = HostTier::open(HostConfig::new(3 * 4096)).unwrap();
+    let arena = arena();
     let hinted = |n, hint: Hint| {
         let op = Save { key: key(n), from: vec![view(&arena, n, 4096)] };
         let done = tier.save(&ctx().with_hint(hint), vec![op]).wait().remove(0);

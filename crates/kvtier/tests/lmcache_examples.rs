@@ -164,7 +164,9 @@ fn save(tier: &S3Tier, key: &Key, len: usize) -> Result<Saved, kvtier::core::Err
 /// Saves, looks up, loads, starts again and loads, removes.
 fn live(spec: &S3Spec, expected: &Expected) {
     let server = serve(spec, &expected.bucket, &expected.region);
-    let (tier, arena, key) = (open(spec, &server), arena(), chunk(spec.layout, 1));
+    let tier = open(spec, &server);
+    let arena = arena();
+    let key = chunk(spec.layout, 1);
     assert_eq!(save(&tier, &key, LEN).unwrap(), Saved::Stored);
     let is_there = || server.keys("").iter().any(|name| name.starts_with(&expected.names_begin));
     assert!(is_there(), "{:?}", server.keys(""));
@@ -312,7 +314,9 @@ fn every_page_of_a_gds_directory_is_read_and_serves_once_the_shape_is_stated() {
             "{refused}"
         );
         // Two layers, 16 tokens, 512 elements of two bytes: the caller of the save states it.
-        let (len, arena, key) = (2 * 2 * 16 * 512 * 2, arena(), chunk(Layout::Lmcache, 1));
+        let len = 2 * 2 * 16 * 512 * 2;
+        let arena = arena();
+        let key = chunk(Layout::Lmcache, 1);
         let save = |tier: &dyn Tier, key: &Key, ctx: &Ctx| {
             let op = Save { key: key.clone(), from: vec![common::view(&arena, 1, len)] };
             tier.save(ctx, vec![op]).wait().remove(0).result

@@ -147,7 +147,8 @@ fn a_strict_reading_is_the_same_or_says_what_is_wrong() {
         };
         match LmcacheConfig::read(&inputs(&case, false)) {
             Ok(config) => {
-                let (mut ours, theirs) = (changed(&config), &ok["changed_from_defaults"]);
+                let mut ours = changed(&config);
+                let theirs = &ok["changed_from_defaults"];
                 // KeyListing of earlier versions are read here, which LMCache drops.
                 let old = config.notes().iter().filter(|note| {
                     note.text.starts_with("an old name") && settings::old_name(&note.name).is_some()
@@ -232,7 +233,8 @@ fn adapters_are_read_as_lmcache_reads_them() {
             (None, Ok(_)) => panic!("LMCache refuses {arguments:?}"),
             (None, Err(e)) => {
                 let theirs = case["out"]["message"].as_str().unwrap();
-                let (ours, place) = (e.to_string(), theirs.find("--l2-adapter #").unwrap());
+                let ours = e.to_string();
+                let place = theirs.find("--l2-adapter #").unwrap();
                 assert!(ours.contains(&theirs[place..place + 15]), "{ours}\ninstead of\n{theirs}");
                 let field = settings::all()
                     .map(|key| key.name)

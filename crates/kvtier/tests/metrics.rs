@@ -116,14 +116,16 @@ fn a_stack_that_is_served_shows_what_happened() {
     assert!(!text.contains("\"tests\""), "the tenant's name, which may be a secret");
     // What promtool would check: every sample has a type, announced once and before it, and a
     // value.
-    let (mut types, mut samples) = (Vec::new(), 0);
+    let mut types = Vec::new();
+    let mut samples = 0;
     for line in text.split_once("\r\n\r\n").unwrap().1.lines() {
         if let Some(kind) = line.strip_prefix("# TYPE ") {
             let name = kind.split(' ').next().unwrap().to_owned();
             assert!(!types.contains(&name), "{name} is announced twice");
             types.push(name);
         } else if !line.starts_with('#') {
-            let (name, value) = (line.split('{').next().unwrap(), line.rsplit_once(' ').unwrap().1);
+            let name = line.split('{').next().unwrap();
+            let value = line.rsplit_once(' ').unwrap().1;
             let family = ["_bucket", "_sum", "_count"]
                 .iter()
                 .find_map(|end| name.strip_suffix(end))

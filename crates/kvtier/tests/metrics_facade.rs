@@ -104,7 +104,8 @@ fn every_number_is_recorded_under_its_name_and_labels() {
         dir.path()
     );
     let opened = kvtier::config::Config::from_json(&json, "x.json").unwrap().open().unwrap();
-    let (arena, writer) = (common::arena(), Writer::default());
+    let arena = common::arena();
+    let writer = Writer::default();
     (0..20).for_each(|n| _ = common::save(&*opened.top, &arena, n, 100_000));
     (0..20).for_each(|n| {
         assert_eq!(common::load(&*opened.top, &arena, n, 100_000), common::hit(100_000))

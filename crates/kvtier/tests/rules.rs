@@ -30,7 +30,8 @@ fn two_on(
     rule: Rule,
     config: impl Fn(StackConfig) -> StackConfig,
 ) -> Two {
-    let (top, low) = (host(top_bytes), Probe::over_on(clock.clone(), host(32 << 20)));
+    let top = host(top_bytes);
+    let low = Probe::over_on(clock.clone(), host(32 << 20));
     let config = config(StackConfig::new("two").with_clock(clock.clone()))
         .with(top.clone())
         .with_rule(low.clone(), rule);
@@ -158,7 +159,9 @@ fn a_spill_beyond_the_bound_is_lost_and_counted() {
 
 #[test]
 fn a_chunk_comes_up_when_it_was_found_often_enough() {
-    let (top, low, arena) = (host(4 << 20), host(8 << 20), arena());
+    let top = host(4 << 20);
+    let low = host(8 << 20);
+    let arena = arena();
     let rule = Rule::new().with_admit(Admit::AfterHits(3));
     let stack =
         Stack::open(StackConfig::new("s").with_rule(top.clone(), rule).with(low.clone())).unwrap();
@@ -172,7 +175,8 @@ fn a_chunk_comes_up_when_it_was_found_often_enough() {
         (1, 2)
     );
     let rule = Rule::new().with_admit(Admit::Never);
-    let (top, low) = (host(4 << 20), low);
+    let top = host(4 << 20);
+    let low = low;
     let stack = Stack::open(StackConfig::new("s").with_rule(top.clone(), rule).with(low)).unwrap();
     (0..3).for_each(|_| assert_eq!(load(&stack, &arena, 1, LEN), hit(LEN)));
     assert_eq!(top.usage().chunks, 0);
@@ -277,8 +281,10 @@ fn rules_that_cannot_be_are_refused_by_name() {
 
 #[test]
 fn a_tier_that_takes_longer_than_its_own_deadline_is_a_miss_there_and_the_one_below_is_asked() {
-    let (top, mid, low, arena) =
-        (host(4 << 20), Probe::over(host(4 << 20)), host(4 << 20), arena());
+    let top = host(4 << 20);
+    let mid = Probe::over(host(4 << 20));
+    let low = host(4 << 20);
+    let arena = arena();
     let own = Rule::new().with_deadline(Duration::from_millis(30)).with_admit(Admit::Never);
     let config = StackConfig::new("s").with(top).with_rule(mid.clone(), own).with(low.clone());
     let stack = Stack::open(config).unwrap();
@@ -291,8 +297,10 @@ fn a_tier_that_takes_longer_than_its_own_deadline_is_a_miss_there_and_the_one_be
 
 #[test]
 fn a_promotion_ends_at_the_deadline_of_the_tier_that_it_goes_to() {
-    let (top, mid, low, arena) =
-        (host(4 << 20), Probe::over(host(4 << 20)), host(4 << 20), arena());
+    let top = host(4 << 20);
+    let mid = Probe::over(host(4 << 20));
+    let low = host(4 << 20);
+    let arena = arena();
     let own = Rule::new().with_deadline(Duration::from_secs(30));
     let time = ManualClock::new();
     let config = StackConfig::new("s").with(top).with_rule(mid.clone(), own).with(low.clone());
@@ -427,7 +435,9 @@ impl kvtier::core::Listener for Blocks {
 
 #[test]
 fn what_a_stack_refuses_does_not_wait_for_its_thread() {
-    let (top, blocks, arena) = (host(4 << 20), Arc::new(Blocks::default()), arena());
+    let top = host(4 << 20);
+    let blocks = Arc::new(Blocks::default());
+    let arena = arena();
     assert_eq!(save(&*top, &arena, 1, LEN), Saved::Stored);
     top.listen(blocks.clone());
     let stack = Stack::new("one", vec![top]).unwrap();
@@ -442,7 +452,8 @@ fn what_a_stack_refuses_does_not_wait_for_its_thread() {
         let text = format!("{stack:?}");
         text.split_once("Executor(").unwrap().1.split_once(' ').unwrap().0.parse().unwrap()
     };
-    let (waiting, refused) = (loads(1024), loads(5000));
+    let waiting = loads(1024);
+    let refused = loads(5000);
     assert!(refused.iter().all(|ticket| ticket.is_done()) && open() <= 1025, "{}", open());
     drop(held);
     drop((first.wait(), waiting.into_iter().map(|ticket| ticket.wait()).collect::<Vec<_>>()));

@@ -58,16 +58,24 @@ fn request(stack: &Stack, arena: &Arena, seed: &mut Seed) -> u64 {
 #[test]
 fn memory_stays_flat_while_tiers_die_and_return() {
     let long = if std::env::var_os("KVTIER_NIGHTLY").is_some() { 600 } else { 2 };
-    let (top, low) = (host(8 << 20), Probe::over(host(32 << 20)));
+    let top = host(8 << 20);
+    let low = Probe::over(host(32 << 20));
     let config = StackConfig::new("soak").with_dirty_bytes_max(4 << 20).with(top.clone());
     let stack =
         Stack::open(config.with_rule(low.clone(), Rule::new().with_write(Write::Back))).unwrap();
-    let (arena, over, hits) = (arena(), AtomicBool::new(false), AtomicU64::new(0));
-    let (began, end) = (Instant::now(), Duration::from_secs(long));
-    let (mut after_start, mut most) = (0, 0);
+    let arena = arena();
+    let over = AtomicBool::new(false);
+    let hits = AtomicU64::new(0);
+    let began = Instant::now();
+    let end = Duration::from_secs(long);
+    let mut after_start = 0;
+    let mut most = 0;
     std::thread::scope(|scope| {
         for worker in 0..4 {
-            let (stack, arena, over, hits) = (&stack, &arena, &over, &hits);
+            let stack = &stack;
+            let arena = &arena;
+            let over = &over;
+            let hits = &hits;
             scope.spawn(move || {
                 let mut seed = Seed::new(worker);
                 while !over.load(Ordering::Relaxed) {

@@ -20,7 +20,8 @@ struct Two {
 }
 
 fn two() -> Two {
-    let (top, low) = (host(4 << 20), Probe::over(host(16 << 20)));
+    let top = host(4 << 20);
+    let low = Probe::over(host(16 << 20));
     let stack = Stack::new("two", vec![top.clone(), low.clone()]).unwrap();
     Two { top, low, stack, arena: arena() }
 }
@@ -105,7 +106,9 @@ fn a_set_comes_up_as_a_set_in_one_load_or_in_parts() {
 
 #[test]
 fn a_part_of_a_set_that_the_stack_did_not_let_in_is_missing_all_the_same() {
-    let (top, low, arena) = (host(8 << 20), Probe::over(host(16 << 20)), arena());
+    let top = host(8 << 20);
+    let low = Probe::over(host(16 << 20));
+    let arena = arena();
     let stack = Stack::new("two", vec![top, low.clone()]).unwrap();
     let op = |n: u64| Save { key: key(n), from: vec![view(&arena, n, 64)] };
     low.open_saves(false);
@@ -187,7 +190,9 @@ fn a_lower_tier_that_fails_does_not_fail_the_stack() {
 
 #[test]
 fn a_fast_tier_that_fails_is_passed_over_and_when_all_fail_it_is_said() {
-    let (top, low, arena) = (Probe::over(host(4 << 20)), Probe::over(host(4 << 20)), arena());
+    let top = Probe::over(host(4 << 20));
+    let low = Probe::over(host(4 << 20));
+    let arena = arena();
     let stack = Stack::new("two", vec![top.clone(), low.clone()]).unwrap();
     top.break_it();
     assert_eq!(save(&stack, &arena, 1, LEN), Saved::Stored);
@@ -240,8 +245,10 @@ fn a_prefix_may_lie_in_several_tiers_and_a_hold_is_kept_where_the_bytes_are() {
 
 #[test]
 fn a_lookup_says_which_tier_answers_for_which_key() {
-    let (top, low, last, arena) =
-        (host(4 << 20), Probe::over(host(4 << 20)), host(4 << 20), arena());
+    let top = host(4 << 20);
+    let low = Probe::over(host(4 << 20));
+    let last = host(4 << 20);
+    let arena = arena();
     let stack = Stack::new("three", vec![top.clone(), low.clone(), last.clone()]).unwrap();
     let all: [(&dyn Tier, &[u64]); 3] =
         [(&*top, &[0, 65]), (&*low, &[0, 1, 66]), (&*last, &[1, 2])];
@@ -277,7 +284,8 @@ fn a_lookup_says_which_tier_answers_for_which_key() {
 
 #[test]
 fn a_deadline_is_kept_while_a_tier_hangs_and_the_memory_comes_home() {
-    let (t, time) = (two(), ManualClock::new());
+    let t = two();
+    let time = ManualClock::new();
     let config =
         StackConfig::new("two").with_clock(time.clock()).with(t.top.clone()).with(t.low.clone());
     let stack = Stack::open(config).unwrap();
@@ -359,7 +367,9 @@ fn dropped_with_work_in_flight_it_answers_and_loses_no_memory() {
 #[test]
 fn a_limit_is_one_in_each_tier_that_has_any() {
     const COST: u64 = 102_400;
-    let (top, low, arena) = (host(4 << 20), host(16 << 20), arena());
+    let top = host(4 << 20);
+    let low = host(16 << 20);
+    let arena = arena();
     let stack =
         Stack::new("two", vec![top.clone(), Probe::over(host(4 << 20)), low.clone()]).unwrap();
     (0..5).for_each(|n| assert_eq!(save(&stack, &arena, n, LEN), Saved::Stored));
@@ -374,7 +384,10 @@ fn a_limit_is_one_in_each_tier_that_has_any() {
 
 #[test]
 fn a_stack_of_stacks_is_a_stack() {
-    let (a, b, c, arena) = (host(4 << 20), host(4 << 20), host(4 << 20), arena());
+    let a = host(4 << 20);
+    let b = host(4 << 20);
+    let c = host(4 << 20);
+    let arena = arena();
     let below = Arc::new(Stack::new("below", vec![b.clone(), c.clone()]).unwrap());
     let stack = Stack::new("all", vec![a.clone(), below]).unwrap();
     assert_eq!(save(&*c, &arena, 1, LEN), Saved::Stored);

@@ -73,14 +73,16 @@ struct World {
 }
 
 impl World {
-    fn new((top, middle, last): (Rule, Rule, Rule)) -> Self {
+    fn new(top: Rule, middle: Rule, last: Rule) -> Self {
         let spills = middle.write == Write::Spill;
         let hosts: Vec<_> = [3 * COST, 1 << 20, 4 << 20].map(host).into();
         let probe = Probe::over(hosts[1].clone());
         let config =
             StackConfig::new("s").with_rule(hosts[0].clone(), top).with_rule(probe.clone(), middle);
         let stack = Stack::open(config.with_rule(hosts[2].clone(), last)).unwrap();
-        let (there, unsure, holds) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        let there = BTreeSet::new();
+        let unsure = BTreeSet::new();
+        let holds = Vec::new();
         World {
             stack,
             middle: probe,
@@ -201,7 +203,8 @@ impl World {
         drop((stack, middle));
         assert_eq!(arena.stats().free, arena.stats().capacity, "memory of the caller is lost");
         for host in hosts {
-            let (stats, used) = (host.arena().stats(), host.usage().used_bytes.unwrap() as usize);
+            let stats = host.arena().stats();
+            let used = host.usage().used_bytes.unwrap() as usize;
             assert_eq!(stats.capacity - stats.free, used, "memory of {} is lost", host.caps().name);
         }
     }
@@ -212,7 +215,7 @@ proptest! {
 
     #[test]
     fn a_stack_of_any_rules_is_a_map(rules in rules(), ops in proptest::collection::vec(op(), 1..40)) {
-        let mut world = World::new(rules);
+        let mut world = World::new(rules.0, rules.1, rules.2);
         ops.into_iter().for_each(|op| world.step(op));
         world.end();
     }

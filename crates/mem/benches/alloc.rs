@@ -26,10 +26,12 @@ fn alone(c: &mut Criterion) {
     let slots = Arena::new(ArenaConfig::heap(CHUNKS * CHUNK).with_slots(CHUNK)).unwrap();
     let general = Arena::new(ArenaConfig::heap(CHUNKS * CHUNK)).unwrap();
     for (name, arena) in [("slots", &slots), ("general", &general)] {
-        let (mut kept, mut step): (Vec<_>, usize) = ((0..CHUNKS / 2).map(|_| None).collect(), 0);
+        let mut kept: Vec<_> = (0..CHUNKS / 2).map(|_| None).collect();
+        let mut step: usize = 0;
         group.bench_function(name, |b| b.iter(|| churn(arena, &mut kept, &mut step, CHUNK)));
     }
-    let (mut kept, mut step): (Vec<_>, usize) = ((0..CHUNKS / 2).map(|_| None).collect(), 0);
+    let mut kept: Vec<_> = (0..CHUNKS / 2).map(|_| None).collect();
+    let mut step: usize = 0;
     group.bench_function("general, mixed sizes", |b| {
         b.iter(|| {
             let len = 4096 << (step % 10);

@@ -26,7 +26,8 @@ impl Arena {
             let what = "only memory whose size is sealed can be passed on; make the arena with ArenaConfig::memfd";
             return Err(Error::new(ErrorKind::Unsupported, what));
         };
-        let (fds, greeting) = ([fd.as_raw_fd()], [IoSlice::new(&GREETING)]);
+        let fds = [fd.as_raw_fd()];
+        let greeting = [IoSlice::new(&GREETING)];
         let rights = [ControlMessage::ScmRights(&fds)];
         let sent = again(|| {
             sendmsg::<UnixAddr>(to.as_raw_fd(), &greeting, &rights, MsgFlags::MSG_NOSIGNAL, None)

@@ -89,7 +89,8 @@ impl Lease {
         let mut owner = Arc::new(owner);
         // The owner has its final address by now, so that bytes inside it have theirs.
         let bytes = Arc::get_mut(&mut owner).expect("the Arc is new").as_mut();
-        let (base, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
+        let base = NonNull::from(&mut *bytes).cast();
+        let len = bytes.len();
         // SAFETY: borrowed exclusively from the owner, who is not touched again until it is
         // dropped, after the last use; a slice is initialised.
         let mut lease = unsafe { Lease::from_raw(base, len, Place::Heap, None, owner) };
@@ -104,7 +105,8 @@ impl View {
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> View {
         let owner = Arc::new(owner);
         let bytes = (*owner).as_ref();
-        let (base, len) = (NonNull::from(bytes).cast(), bytes.len());
+        let base = NonNull::from(bytes).cast();
+        let len = bytes.len();
         // SAFETY: borrowed from the owner, who is not touched again until it is dropped, after the
         // last use; a slice is initialised. A lease promises more, that the bytes may be
         // written: this one goes into a read-only view, which only reads through it and never lets

@@ -228,11 +228,9 @@ fn waiters_for_memory_are_served_in_order() {
     let waker = Waker::from(Arc::clone(&woken));
     let mut cx = Context::from_waker(&waker);
     let all = arena.lease(2 * PAGE).unwrap();
-    let (mut first, mut second, mut third) = (
-        Box::pin(arena.lease_waiting(2 * PAGE)),
-        Box::pin(arena.lease_waiting(1)),
-        pin!(arena.lease_waiting(1)),
-    );
+    let mut first = Box::pin(arena.lease_waiting(2 * PAGE));
+    let mut second = Box::pin(arena.lease_waiting(1));
+    let mut third = pin!(arena.lease_waiting(1));
     assert!(first.as_mut().poll(&mut cx).is_pending());
     assert!(second.as_mut().poll(&mut cx).is_pending());
     assert!(third.as_mut().poll(&mut cx).is_pending());

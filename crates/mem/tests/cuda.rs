@@ -68,13 +68,15 @@ fn a_missing_gpu_is_invalid() {
 fn bytes_go_to_the_device_and_back_through_pinned_memory() {
     let body = || {
         let gpu = Gpu::open(0).unwrap();
-        let (stream, (host, mut device)) = (gpu.stream().unwrap(), filled(&gpu, 4 * MIB));
+        let stream = gpu.stream().unwrap();
+        let (host, mut device) = filled(&gpu, 4 * MIB);
         assert_eq!((host.place(), device.place()), (Place::Pinned, Place::Device(0)));
         assert!(device.as_host().is_none() && device.addr().is_multiple_of(4096));
         let seen = stream.upload(host.as_host().unwrap(), &mut device, 0, || 7).unwrap();
         assert_eq!((seen, device.init_len()), (7, 0), "the caller says what counts as filled");
         device.assume_filled(4 * MIB);
-        let (arena, view) = (pinned(&gpu, MIB), device.freeze());
+        let arena = pinned(&gpu, MIB);
+        let view = device.freeze();
         let mut back = arena.lease(MIB).unwrap();
         stream.download(&view.slice(MIB..3 * MIB), MIB, back.as_host_mut().unwrap()).unwrap();
         assert!(back.as_host_mut().unwrap()[..] == host.as_host().unwrap()[2 * MIB..3 * MIB]);
@@ -91,7 +93,8 @@ fn bytes_go_to_the_device_and_back_through_pinned_memory() {
 #[test]
 fn copies_outside_memory_or_to_another_gpu_are_invalid() {
     let body = || {
-        let (gpu, other) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
+        let gpu = Gpu::open(0).unwrap();
+        let other = Gpu::open(1).unwrap();
         let (host, mut device) = filled(&gpu, MIB);
         let bytes = host.as_host().unwrap();
         let kind = |stream: &GpuStream, device: &mut Lease, at| {
@@ -116,18 +119,20 @@ const COPY: &CStr =
 #[test]
 fn a_kernel_runs_on_its_own_gpu_and_no_other() {
     let body = || {
-        let (gpu, other) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
-        let (stream, (host, mut device)) = (gpu.stream().unwrap(), filled(&gpu, 4096));
+        let gpu = Gpu::open(0).unwrap();
+        let other = Gpu::open(1).unwrap();
+        let stream = gpu.stream().unwrap();
+        let (host, mut device) = filled(&gpu, 4096);
         upload(&stream, &host, &mut device);
         let kernel = gpu.kernel(COPY, c"copy").unwrap();
         let args = [device.addr() as u64 + 8, device.addr() as u64 + 1024];
         // SAFETY: two words of a lease.
-        unsafe { stream.launch(&kernel, (1, 1), &args) }.unwrap();
+        unsafe { stream.launch(&kernel, 1, 1, &args) }.unwrap();
         let mut back = [0; 4];
         stream.download_lease(&device, 1024, &mut back).unwrap();
         assert_eq!(back, host.as_host().unwrap()[8..12]);
         // SAFETY: it does not run.
-        let error = unsafe { other.stream().unwrap().launch(&kernel, (1, 1), &args) }.unwrap_err();
+        let error = unsafe { other.stream().unwrap().launch(&kernel, 1, 1, &args) }.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(gpu.kernel(COPY, c"paste").is_err() && gpu.kernel(c"no PTX", c"copy").is_err());
     };
@@ -142,11 +147,12 @@ fn a_kernel_runs_on_its_own_gpu_and_no_other() {
 fn a_kernel_that_accesses_invalid_memory_is_an_error_then_and_later() {
     let body = || {
         let gpu = Gpu::open(0).unwrap();
-        let (stream, (_, device)) = (gpu.stream().unwrap(), filled(&gpu, 4096));
+        let stream = gpu.stream().unwrap();
+        let (_, device) = filled(&gpu, 4096);
         let kernel = gpu.kernel(COPY, c"copy").unwrap();
         // SAFETY: none; the stand-in finds out.
-        let error = unsafe { stream.launch(&kernel, (1, 1), &[device.addr() as u64 + 4096, 0]) }
-            .unwrap_err();
+        let error =
+            unsafe { stream.launch(&kernel, 1, 1, &[device.addr() as u64 + 4096, 0]) }.unwrap_err();
         assert!(
             error.to_string().contains("cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
             "{error}"
@@ -204,7 +210,8 @@ fn memory_that_cannot_be_pinned_is_an_error_that_leaves_nothing() {
 fn a_failed_copy_is_an_error_with_the_drivers_message() {
     let body = || {
         let gpu = Gpu::open(0).unwrap();
-        let (stream, (host, mut device)) = (gpu.stream().unwrap(), filled(&gpu, MIB));
+        let stream = gpu.stream().unwrap();
+        let (host, mut device) = filled(&gpu, MIB);
         let error = stream.upload(host.as_host().unwrap(), &mut device, 0, || ()).unwrap_err();
         assert!(error.to_string().contains("CUDA_ERROR_INVALID_HANDLE (400)"), "{error}");
         upload(&stream, &host, &mut device);
@@ -222,7 +229,8 @@ fn a_failed_copy_is_an_error_with_the_drivers_message() {
 fn memory_is_released_only_after_the_copy_even_if_waiting_for_it_failed() {
     let body = || {
         let gpu = Gpu::open(0).unwrap();
-        let (stream, (host, mut device)) = (gpu.stream().unwrap(), filled(&gpu, 64 << 10));
+        let stream = gpu.stream().unwrap();
+        let (host, mut device) = filled(&gpu, 64 << 10);
         upload(&stream, &host, &mut device);
         let mut bytes = vec![0; 64 << 10];
         stream.download_lease(&device, 0, &mut bytes).unwrap_err();
@@ -244,9 +252,10 @@ fn memory_is_released_only_after_the_copy_even_if_waiting_for_it_failed() {
 fn foreign_tensors_keep_their_owner_and_their_event() {
     let body = || {
         let gpu = Gpu::open(0).unwrap();
-        let (stream, tensor) =
-            (gpu.stream().unwrap(), Arena::device(&gpu, MIB).unwrap().lease(MIB).unwrap());
-        let (addr, event) = (tensor.addr(), stream.event().unwrap());
+        let stream = gpu.stream().unwrap();
+        let tensor = Arena::device(&gpu, MIB).unwrap().lease(MIB).unwrap();
+        let addr = tensor.addr();
+        let event = stream.event().unwrap();
         // SAFETY: the tensor is the owner, and nothing else uses it.
         let lease = unsafe { Lease::from_device(addr, MIB, Some(event), tensor) }.unwrap();
         assert_eq!(
@@ -276,7 +285,8 @@ fn foreign_tensors_keep_their_owner_and_their_event() {
 fn set_later(gpu: &Gpu, lease: &Lease) -> GpuEvent {
     type Create = unsafe extern "C" fn(*mut usize, u32) -> i32;
     type Set = unsafe extern "C" fn(u64, u8, usize, usize) -> i32;
-    let (_entered, mut stream) = (gpu.enter().unwrap(), 0);
+    let _entered = gpu.enter().unwrap();
+    let mut stream = 0;
     // SAFETY: the stand-in's library, whose functions are declared so; the lease waits for the
     // event.
     unsafe {

@@ -122,7 +122,8 @@ fn an_owner_is_dropped_once_after_the_last_part() {
     assert_eq!(dropped.load(Ordering::SeqCst), 1);
 
     let view = View::from_owner(owned());
-    let (part, other) = (view.slice(0..1), view.clone());
+    let part = view.slice(0..1);
+    let other = view.clone();
     drop((view, other));
     assert_eq!(dropped.load(Ordering::SeqCst), 1);
     std::thread::spawn(move || drop(part)).join().unwrap();
@@ -152,7 +153,8 @@ proptest! {
         let mut lease = arena.lease(len).unwrap();
         lease.as_host_mut().unwrap().copy_from_slice(&bytes);
         lease.assume_filled(filled);
-        let (mut at, base) = (0, lease.addr());
+        let mut at = 0;
+        let base = lease.addr();
         let mut rest = Some(lease);
         for cut in cuts.into_iter().chain([usize::MAX]) {
             let (part, tail) = rest.take().unwrap().split_at(cut);

@@ -28,7 +28,8 @@ struct Replay {
 impl Replay {
     fn new(case: &Value) -> Self {
         let number = |v: &Value| v.as_u64().unwrap() as usize;
-        let (unit, ops) = (number(&case["in"]["align"]), case["ops"].as_array().unwrap());
+        let unit = number(&case["in"]["align"]);
+        let ops = case["ops"].as_array().unwrap();
         let start = number(&case["in"]["size"]).next_multiple_of(unit);
         let grown: Vec<usize> =
             ops.iter().filter(|op| op["op"] == "sbrk").map(|op| number(&op["heap"])).collect();
@@ -129,7 +130,9 @@ fn check_trace(op: &Value, unit: u64, live: &mut BTreeMap<u64, u64>) {
 #[test]
 fn the_incumbents_traces_are_placed_without_overlap() {
     let cases = load::cases("address_manager.json");
-    let (mut asked, mut theirs, mut ours) = (0, 0, 0);
+    let mut asked = 0;
+    let mut theirs = 0;
+    let mut ours = 0;
     for case in &cases {
         let mut replay = Replay::new(case);
         let mut live = BTreeMap::new();

@@ -36,8 +36,9 @@ pub async fn first_good<T>(
     second: impl Future<Output = T>,
     good: impl Fn(&T) -> bool,
 ) -> (Winner, T) {
-    let (mut first, mut start, mut second) =
-        (pin!(Some(first)), pin!(Some(start)), pin!(Some(second)));
+    let mut first = pin!(Some(first));
+    let mut start = pin!(Some(start));
+    let mut second = pin!(Some(second));
     poll_fn(|cx| {
         if let Some(future) = first.as_mut().as_pin_mut()
             && let Poll::Ready(answer) = future.poll(cx)
@@ -210,8 +211,9 @@ mod shuttle_tests {
     fn a_dropped_race_closes_both() {
         check(|| {
             let wires = [Arc::new(Wire::default()), Arc::new(Wire::default())];
-            let (one, two, gone) =
-                (Arc::clone(&wires[0]), Arc::clone(&wires[1]), Arc::new(Wire::default()));
+            let one = Arc::clone(&wires[0]);
+            let two = Arc::clone(&wires[1]);
+            let gone = Arc::new(Wire::default());
             let servers =
                 [thread::spawn(move || one.say(true)), thread::spawn(move || two.say(true))];
             let leaver = Arc::clone(&gone);

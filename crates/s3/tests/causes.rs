@@ -93,8 +93,9 @@ async fn a_failure_before_the_deadline_is_reported_at_the_deadline() {
     server.script(Rule::next(Fault::Stall(Duration::from_secs(3600))).times(100));
     let deadline = Duration::from_secs(500);
     let memory = Memory::new();
-    let (client, mut lease, whole) =
-        (client(&server).within(deadline), memory.lease(100), Get::default());
+    let client = client(&server).within(deadline);
+    let mut lease = memory.lease(100);
+    let whole = Get::default();
     let get = client.get("k", &mut lease, &whole);
     let error = jumping(deadline, || server.stalled() > 0, get).await.unwrap_err();
     assert_eq!((error.kind(), error.attempts()), (ErrorKind::Timeout, 2), "{}", error.report());

@@ -84,7 +84,8 @@ impl Scene {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let ((lines, from), said) = (sync_channel(64), Arc::new(Mutex::new(String::new())));
+        let (lines, from) = sync_channel(64);
+        let said = Arc::new(Mutex::new(String::new()));
         let ways: [Box<dyn std::io::Read + Send>; 2] =
             [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
         for way in ways {

@@ -21,7 +21,8 @@ fn emulator() -> (Server, Client) {
 
 #[tokio::test]
 async fn data_is_signed_by_a_session_and_sessions_by_the_base_credentials() {
-    let ((server, client), memory) = (emulator(), Memory::new());
+    let (server, client) = emulator();
+    let memory = Memory::new();
     let bytes = pattern(100_000);
     client.put("a/k", &memory.view(&bytes), &Put::default()).await.unwrap();
     let mut lease = memory.lease(bytes.len());
@@ -137,7 +138,8 @@ async fn sessions_are_renewed_in_the_background_before_they_end() {
 
 #[tokio::test]
 async fn the_rules_of_directory_buckets_are_kept() {
-    let ((server, client), memory) = (emulator(), Memory::new());
+    let (server, client) = emulator();
+    let memory = Memory::new();
     for n in 0..7 {
         client.put(&format!("p/{n}"), &memory.view(b"x"), &Put::default()).await.unwrap();
     }

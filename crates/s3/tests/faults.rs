@@ -279,8 +279,9 @@ async fn a_slow_drip_is_waited_for_and_a_stall_is_not() {
     assert_eq!(scene.client.counts().retries, 0, "it moved all the time");
     let before = scene.server.seen().len();
     scene.server.script(Rule::next(Fault::Stall(ASLEEP)).times(100));
-    let (start, deadline, step) =
-        (tokio::time::Instant::now(), Duration::from_secs(400), Duration::from_secs(10));
+    let start = tokio::time::Instant::now();
+    let deadline = Duration::from_secs(400);
+    let step = Duration::from_secs(10);
     let client = scene.client.within(deadline);
     let mut lease = scene.memory.lease(LEN);
     let whole = Get::default();

@@ -30,8 +30,8 @@ async fn get(client: &Client, memory: &Memory, bytes: &[u8]) -> Result<(), kvtie
 
 #[tokio::test]
 async fn it_is_spoken_only_when_asked_for_and_chosen() {
-    let (both, old) =
-        (server(|_| {}), kvtier_testkit::s3::Server::start(Default::default()).unwrap());
+    let both = server(|_| {});
+    let old = kvtier_testkit::s3::Server::start(Default::default()).unwrap();
     // Not asked for: the server speaks nothing else, and says so.
     let error = changed(&both, |config| {
         (config.http2, config.retries_max) = (Http2::Off, 0);

@@ -78,7 +78,8 @@ async fn every_way_of_naming_the_region_is_understood() {
         elsewhere(403, region, ""),
     ];
     for way in ways {
-        let ((server, client, names), memory) = (scene(), Memory::new());
+        let (server, client, names) = scene();
+        let memory = Memory::new();
         server.put_object("k", vec![7; 10]);
         server.script(Rule::next(way.clone()));
         client
@@ -137,7 +138,8 @@ async fn no_other_host_is_followed() {
         ),
     ];
     for lure in lures {
-        let ((server, client, names), memory) = (scene(), Memory::new());
+        let (server, client, names) = scene();
+        let memory = Memory::new();
         server.script(Rule::next(lure.clone()).times(100));
         let error = client.put("k", &memory.view(b"secret"), &Put::default()).await.unwrap_err();
         assert_eq!(
@@ -163,7 +165,8 @@ async fn no_other_host_is_followed() {
 
 #[tokio::test]
 async fn a_store_that_cannot_decide_is_not_followed_for_ever() {
-    let ((server, client, _), memory) = (scene(), Memory::new());
+    let (server, client, _) = scene();
+    let memory = Memory::new();
     for region in ["eu-west-1", "eu-west-2"].into_iter().cycle().take(20) {
         server.script(Rule::next(elsewhere(301, Some(("x-amz-bucket-region", region)), "")));
     }
@@ -220,7 +223,8 @@ async fn one_wrong_answer_is_survived_by_the_operation_that_gets_it() {
 
 #[tokio::test]
 async fn a_region_that_refuses_is_left_and_its_reason_is_the_error() {
-    let ((server, client, _), memory) = (scene(), Memory::new());
+    let (server, client, _) = scene();
+    let memory = Memory::new();
     let sent = || elsewhere(301, Some(("x-amz-bucket-region", REGION)), "");
     server.script(Rule::next(sent()));
     server.script(Rule::next(Fault::Error(403, "AccountProblem")));
@@ -291,7 +295,8 @@ async fn credentials_that_expire_at_a_region_that_is_not_proven_are_read_again()
 
 #[tokio::test]
 async fn a_region_that_cannot_be_reached_is_left() {
-    let (server, (dead, _kept)) = (server(|setup| setup.region = "us-east-1".into()), dead());
+    let server = server(|setup| setup.region = "us-east-1".into());
+    let (dead, _kept) = dead();
     let place =
         BucketAddress::new("http://s3.us-east-1.amazonaws.com").bucket("bucket").resolve().unwrap();
     let mut config = config_of(place);
@@ -322,7 +327,8 @@ async fn names_that_were_chosen_for_what_they_are_are_never_left() {
         "http://bucket.vpce-1a2b-3c4d.s3.us-east-1.vpce.amazonaws.com",
     ] {
         for wrong in astray("eu-west-3") {
-            let ((server, client, names), memory) = (scene_at(host, "us-east-1"), Memory::new());
+            let (server, client, names) = scene_at(host, "us-east-1");
+            let memory = Memory::new();
             server.script(Rule::next(wrong.clone()).times(9));
             let error = client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap_err();
             assert!(
@@ -349,7 +355,8 @@ async fn names_that_were_chosen_for_what_they_are_are_never_left() {
         ),
         ("http://s3-accelerate.amazonaws.com", "bucket.s3-accelerate.amazonaws.com"),
     ] {
-        let ((server, client, names), memory) = (scene_at(host, REGION), Memory::new());
+        let (server, client, names) = scene_at(host, REGION);
+        let memory = Memory::new();
         server.script(Rule::next(elsewhere(400, Some(("x-amz-bucket-region", REGION)), "")));
         client.put("k", &memory.view(b"x"), &Put::default()).await.unwrap();
         assert_eq!(names.1.lock().unwrap().last().map(String::as_str), Some(there));
@@ -359,7 +366,8 @@ async fn names_that_were_chosen_for_what_they_are_are_never_left() {
 /// A client that learned a region, ten minutes later; what the configured endpoint says then. Eight
 /// uploads at a time go to the learned region, each by one request, and one request asks.
 async fn expired(answer: Fault, region: &str) {
-    let ((server, client, _), memory) = (scene(), Memory::new());
+    let (server, client, _) = scene();
+    let memory = Memory::new();
     let view = memory.view(b"x");
     let put = async || client.put("k", &view, &Put::default()).await.unwrap();
     server.script(Rule::next(elsewhere(301, Some(("x-amz-bucket-region", REGION)), "")));

@@ -160,8 +160,8 @@ async fn hung_uploads_are_aborted_when_others_succeed() {
         tokio::join!(upload("a"), upload("b"), upload("c"));
     };
     let healing = async {
-        let (hasty, small) =
-            (scene.client.within(Duration::from_millis(100)), scene.memory.view(b"x"));
+        let hasty = scene.client.within(Duration::from_millis(100));
+        let small = scene.memory.view(b"x");
         let start = Instant::now();
         while scene.client.counts().breaker_opened == 0 {
             hasty.put("small", &small, &put).await.unwrap_err();

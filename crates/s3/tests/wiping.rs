@@ -18,12 +18,23 @@ const URL: &str = "KVTIER_S3_TEST_USES_SECRETS_AT";
 const PROFILE: &str = "KVTIER_S3_TEST_PROFILE";
 const HELD: &str = "the secrets are held";
 const GONE: &str = "the secrets are gone";
-/// A secret key, a session token, and the secret key of a profile: what they are made of, and how
-/// long they are.
-const SECRETS: [(u8, usize); 3] = [(3, 40), (5, 1500), (7, 40)];
+/// The seed and length of a secret.
+#[derive(Clone, Copy)]
+struct SecretText {
+    seed: u8,
+    len: usize,
+}
+
+/// A secret key, a session token, and the secret key of a profile.
+const SECRETS: [SecretText; 3] = [
+    SecretText { seed: 3, len: 40 },
+    SecretText { seed: 5, len: 1500 },
+    SecretText { seed: 7, len: 40 },
+];
 
 /// Text that no program holds before it makes it.
-fn secret((seed, len): (u8, usize)) -> String {
+fn secret(text: SecretText) -> String {
+    let SecretText { seed, len } = text;
     let mut text = String::with_capacity(len);
     let mut random = fastrand::Rng::with_seed(seed.into());
     (0..len).for_each(|_| text.push(random.alphanumeric()));
@@ -70,15 +81,15 @@ fn overwrite_the_stack() {
 /// How often `what` stands in what `child` may write to.
 fn found(child: &Child, what: &[u8]) -> usize {
     const PIECE: usize = 1 << 20;
-    let (maps, memory) =
-        (format!("/proc/{}/maps", child.id()), format!("/proc/{}/mem", child.id()));
+    let maps = format!("/proc/{}/maps", child.id());
+    let memory = format!("/proc/{}/mem", child.id());
     let memory = File::open(memory).unwrap();
     let mut count = 0;
     let mut piece = vec![0; PIECE + what.len() - 1];
     for line in fs::read_to_string(maps).unwrap().lines().filter(|line| line.contains(" rw")) {
         let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
-        let (start, end) =
-            (u64::from_str_radix(start, 16).unwrap(), u64::from_str_radix(end, 16).unwrap());
+        let start = u64::from_str_radix(start, 16).unwrap();
+        let end = u64::from_str_radix(end, 16).unwrap();
         for at in (start..end).step_by(PIECE) {
             let got = memory.read_at(&mut piece, at).unwrap_or(0);
             count += piece[..got].windows(what.len()).filter(|window| *window == what).count();

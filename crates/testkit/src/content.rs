@@ -59,7 +59,8 @@ impl Content {
     fn words(&self, offset: u64, len: usize, mut each: impl FnMut(usize, &[u8])) {
         let mut at = 0;
         while at < len {
-            let (index, skip) = ((offset + at as u64) / 8, (offset + at as u64) as usize % 8);
+            let index = (offset + at as u64) / 8;
+            let skip = (offset + at as u64) as usize % 8;
             let word = mix(self.0.wrapping_add(index.wrapping_mul(STEP))).to_le_bytes();
             let n = (8 - skip).min(len - at);
             each(at, &word[skip..skip + n]);

@@ -24,7 +24,8 @@ pub fn passes_everything_on(around: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>)
     let inner =
         Arc::new(Recorder { caps: Caps::new("recorder", 8, 1 << 20), calls: Mutex::default() });
     let tier = around(inner.clone());
-    let (ctx, key) = (Ctx::within(Duration::from_secs(600)), f.key(1));
+    let ctx = Ctx::within(Duration::from_secs(600));
+    let key = f.key(1);
     let keys: Arc<[Key]> = [key.clone()].into();
     assert_eq!(tier.caps().name, inner.caps.name, "caps is not passed on");
     drop(tier.lookup(&ctx, Arc::clone(&keys), Mode::Each, Hold::None).wait());

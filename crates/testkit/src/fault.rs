@@ -75,8 +75,8 @@ impl FaultTier {
     /// Faults over `inner`. Errors when the system gives no thread.
     pub fn new(inner: Arc<dyn Tier>, faults: Faults, seed: u64) -> std::io::Result<Self> {
         let seed = Mutex::new(Seed::new(seed));
-        let (gate, clock) =
-            (Gate::new(GateLimits::new(FAULTY_MAX, u64::MAX)), Timekeeper::start("fault")?);
+        let gate = Gate::new(GateLimits::new(FAULTY_MAX, u64::MAX));
+        let clock = Timekeeper::start("fault")?;
         Ok(FaultTier {
             inner,
             faults,
@@ -150,7 +150,8 @@ impl FaultTier {
             .collect();
         match self.gate.enter(0) {
             Ok(pass) => {
-                let (inner, expiry) = (Arc::clone(&self.inner), batch.expiry());
+                let inner = Arc::clone(&self.inner);
+                let expiry = batch.expiry();
                 let work = Work { inner, ctx: ctx.clone(), expiry, delay: self.faults.delay, pass };
                 thread::spawn(move || work.run(all));
             }
@@ -210,7 +211,9 @@ struct Work {
 
 impl Work {
     fn run<V: Verb>(self, all: Vec<(V, Slot<V, V::Answer>, Fate)>) {
-        let (mut ops, mut slots, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        let mut ops = Vec::new();
+        let mut slots = Vec::new();
+        let mut lost = Vec::new();
         if all.iter().any(|(_, _, fate)| *fate == Fate::Delayed) {
             thread::sleep(self.delay);
         }

@@ -109,7 +109,8 @@ impl ModelTier {
             match self.gate.enter(op.bytes()) {
                 Ok(pass) => {
                     slot.attach(pass);
-                    let (shared, delay) = (Arc::clone(&self.shared), self.delay);
+                    let shared = Arc::clone(&self.shared);
+                    let delay = self.delay;
                     self.queue.push(move || run(&shared, op, slot, delay, act));
                 }
                 Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled())),

@@ -43,7 +43,8 @@ pub(crate) fn mix(mut z: u64) -> u64 {
 pub fn for_each_seed(plain: u64, story: impl Fn(u64) -> u64 + Sync) -> u64 {
     let asked =
         std::env::var("KVTIER_SEEDS").ok().map(|n| n.parse().expect("KVTIER_SEEDS is a number"));
-    let (end, next) = (asked.unwrap_or(plain), AtomicU64::new(0));
+    let end = asked.unwrap_or(plain);
+    let next = AtomicU64::new(0);
     let tell = |seed| {
         catch_unwind(AssertUnwindSafe(|| story(seed)))
             .unwrap_or_else(|_| panic!("the story of seed {seed}"))

@@ -68,7 +68,9 @@ impl Store {
     }
 
     pub fn save(&mut self, key: &Key, bytes: Vec<u8>) -> Saved {
-        let (digest, len, now) = (*key.digest(), bytes.len() as u64, self.tick());
+        let digest = *key.digest();
+        let len = bytes.len() as u64;
+        let now = self.tick();
         if let Some(chunk) = self.chunks.get_mut(&digest).filter(|c| c.bytes.len() == bytes.len()) {
             chunk.touched = now;
             return Saved::Present;

@@ -272,11 +272,7 @@ fn shared(
 ) -> (Arc<Shared>, Arc<Counts>) {
     let counts = Arc::<Counts>::default();
     (
-        Arc::new(Shared::new(Scheduler::new(
-            config,
-            (pieces_max, unit_bytes),
-            Arc::clone(&counts),
-        ))),
+        Arc::new(Shared::new(Scheduler::new(config, pieces_max, unit_bytes, Arc::clone(&counts)))),
         counts,
     )
 }
@@ -335,7 +331,8 @@ mod tests {
         .unwrap();
         let arena = Arena::new(ArenaConfig::heap(1 << 20)).unwrap();
         let (reader, _writer) = std::io::pipe().unwrap();
-        let (file, (send, answers)) = (Arc::new(reader.into()), sync_channel(3));
+        let file = Arc::new(reader.into());
+        let (send, answers) = sync_channel(3);
         // The first waits at the kernel for bytes that never come, the others in the queue.
         for _ in 0..3 {
             let part = Part::Read { at: 0, into: arena.lease(4096).unwrap(), len: 4096 };

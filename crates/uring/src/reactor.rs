@@ -56,7 +56,9 @@ impl Reactor {
         let theirs = wake.try_clone().map_err(failed)?;
         let (commands, receiver) = sync_channel(COMMANDS_MAX);
         let (ready, started) = sync_channel(1);
-        let (config, shared, counts) = (config.clone(), Arc::clone(shared), Arc::clone(counts));
+        let config = config.clone();
+        let shared = Arc::clone(shared);
+        let counts = Arc::clone(counts);
         let run = move || {
             let ring = match build(&config) {
                 Ok((ring, how)) => {

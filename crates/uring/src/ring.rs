@@ -119,7 +119,8 @@ impl RingMemory {
     /// The kernel's form of a request, and whether it goes through pinned memory.
     pub fn entry(&self, request: &PieceRequest) -> (squeue::Entry, bool) {
         let PieceRequest { number, at, addr, .. } = *request;
-        let (fd, len) = (types::Fd(request.fd), request.len as u32);
+        let fd = types::Fd(request.fd);
+        let len = request.len as u32;
         let slot = self.slot(addr, request.len);
         let entry = match (request.read, slot) {
             (true, Some(slot)) => {

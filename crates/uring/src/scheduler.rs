@@ -80,7 +80,8 @@ impl Scheduler {
     /// This many pieces at once, each of this many bytes.
     pub fn new(
         config: &EngineConfig,
-        (pieces_max, unit_bytes): (usize, usize),
+        pieces_max: usize,
+        unit_bytes: usize,
         counts: Arc<Counts>,
     ) -> Self {
         Scheduler {
@@ -408,7 +409,7 @@ mod tests {
             job.class = class;
             sched.push(job, Box::new(|_| {})).unwrap();
         };
-        (Scheduler::new(&config, (4, 4096), Arc::default()), push)
+        (Scheduler::new(&config, 4, 4096, Arc::default()), push)
     }
 
     fn classes(sched: &mut Scheduler, pieces: usize) -> Vec<JobClass> {
@@ -457,7 +458,7 @@ mod tests {
     #[test]
     fn writes_are_long_where_no_read_waits_and_count_for_what_they_are() {
         let config = EngineConfig::default().with_piece_bytes(4096).with_write_bytes(3 * 4096);
-        let mut sched = Scheduler::new(&config, (4, 4096), Arc::default());
+        let mut sched = Scheduler::new(&config, 4, 4096, Arc::default());
         let file: Arc<std::os::fd::OwnedFd> = Arc::new(tempfile::tempfile().unwrap().into());
         let write = |pages: usize| {
             let from = kvtier_mem::View::from(vec![0; pages * 4096]);
@@ -468,7 +469,8 @@ mod tests {
         let mut next = |sched: &mut Scheduler| {
             sched.next(&mut ended).map(|request| (request.number, request.len / 4096))
         };
-        let (first, second) = (next(&mut sched).unwrap(), next(&mut sched).unwrap());
+        let first = next(&mut sched).unwrap();
+        let second = next(&mut sched).unwrap();
         assert_eq!((first.1, second.1, sched.inflight), (3, 1, 4), "as many as fit");
         assert!(next(&mut sched).is_none() && !sched.has_more());
         let _ = sched.completed(first.0, 3 * 4096);

@@ -17,7 +17,8 @@ pub struct Threads {
 impl Threads {
     pub fn start(shared: &Arc<Shared>, counts: &Arc<Counts>, threads: usize) -> io::Result<Self> {
         let spawn = |n| {
-            let (shared, counts) = (Arc::clone(shared), Arc::clone(counts));
+            let shared = Arc::clone(shared);
+            let counts = Arc::clone(counts);
             thread::Builder::new()
                 .name(format!("kvtier-io-{n}"))
                 .spawn(move || work(&shared, &counts))
@@ -73,7 +74,9 @@ fn work(shared: &Shared, counts: &Counts) {
 
 /// Moves one piece, or part of it; a negative error number as io_uring would give.
 fn transfer(request: &PieceRequest) -> i32 {
-    let (ptr, n, at) = (request.addr as *mut libc::c_void, request.len, request.at as libc::off_t);
+    let ptr = request.addr as *mut libc::c_void;
+    let n = request.len;
+    let at = request.at as libc::off_t;
     // SAFETY: `addr..addr + len` is memory of a lease or view that the schedule keeps until it
     // has its completion. Reads write only to leases, which are exclusive, and no
     // two pieces overlap.

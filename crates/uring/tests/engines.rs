@@ -111,16 +111,19 @@ fn all_home(arena: &Arena) {
 }
 
 fn bytes_read_back_from_many_threads(kind: EngineKind) {
-    let (engine, arena) = (engine(kind), arena(16 << 20));
+    let engine = engine(kind);
+    let arena = arena(16 << 20);
     let (_, file) = temp();
     std::thread::scope(|scope| {
         for thread in 0..8u64 {
-            let (engine, arena, file) = (engine.clone(), arena.clone(), Arc::clone(&file));
+            let engine = engine.clone();
+            let arena = arena.clone();
+            let file = Arc::clone(&file);
             scope.spawn(move || {
                 for round in 0..20u64 {
                     let len = 1 + (thread * 20 + round) as usize * 331 % (6 * PIECE);
-                    let (at, data) =
-                        ((thread * 20 + round) * 64 * 1024, bytes(thread * 1000 + round, len));
+                    let at = (thread * 20 + round) * 64 * 1024;
+                    let data = bytes(thread * 1000 + round, len);
                     let wrote = run(
                         &engine,
                         Job::write(Arc::clone(&file)).with_part(write_part(&arena, at, &data)),
@@ -189,7 +192,8 @@ fn odd_pieces_and_many_parts(kind: EngineKind) {
 }
 
 fn a_file_that_ends_early_is_a_short_read(kind: EngineKind) {
-    let (engine, arena) = (engine(kind), arena(1 << 20));
+    let engine = engine(kind);
+    let arena = arena(1 << 20);
     for len in [0, 100, PIECE, PIECE + 1, 3 * PIECE - 1] {
         let (plain, file) = temp();
         let data = bytes(3, len);
@@ -210,14 +214,16 @@ fn a_file_that_ends_early_is_a_short_read(kind: EngineKind) {
 }
 
 fn a_job_of_nothing_is_done(kind: EngineKind) {
-    let (engine, arena) = (engine(kind), arena(1 << 20));
+    let engine = engine(kind);
+    let arena = arena(1 << 20);
     let (_, file) = temp();
     assert_eq!(run(&engine, Job::read(Arc::clone(&file))).result.unwrap(), 0);
     assert_eq!(run(&engine, Job::read(file).with_part(read_part(&arena, 0, 0))).result.unwrap(), 0);
 }
 
 fn what_can_never_be_done_says_so(kind: EngineKind) {
-    let (engine, arena) = (engine(kind), arena(1 << 20));
+    let engine = engine(kind);
+    let arena = arena(1 << 20);
     let (_, file) = temp();
     let kind_of = |job| run(&engine, job).result.unwrap_err().kind();
     let long_read = Part::Read { at: 0, into: arena.lease(10).unwrap(), len: 11 };
@@ -241,7 +247,8 @@ fn what_can_never_be_done_says_so(kind: EngineKind) {
 }
 
 fn a_closed_engine_refuses(kind: EngineKind) {
-    let (engine, arena) = (engine(kind), arena(1 << 20));
+    let engine = engine(kind);
+    let arena = arena(1 << 20);
     let (_, file) = temp();
     engine.clone().close();
     engine.close();
@@ -286,7 +293,8 @@ fn a_full_queue_returns_the_job(kind: EngineKind) {
 }
 
 fn panics_of_callbacks_end_nothing(kind: EngineKind) {
-    let (engine, arena) = (Engine::new(config(kind).with_threads(2)).unwrap(), arena(1 << 20));
+    let engine = Engine::new(config(kind).with_threads(2)).unwrap();
+    let arena = arena(1 << 20);
     let (plain, file) = temp();
     plain.write_all_at(&bytes(1, 4 * PIECE), 0).unwrap();
     let job = || Job::read(Arc::clone(&file)).with_part(read_part(&arena, 0, 4 * PIECE));
@@ -335,7 +343,8 @@ fn dropping_the_engine_returns_all_memory(kind: EngineKind) {
 
 fn registered_or_not_the_bytes_are_the_same(kind: EngineKind) {
     let engine = engine(kind);
-    let (ours, foreign) = (arena(4 << 20), arena(4 << 20));
+    let ours = arena(4 << 20);
+    let foreign = arena(4 << 20);
     let registered = engine.register(&ours).unwrap();
     assert_eq!(registered.fixed, kind == EngineKind::Uring, "{}", registered.reason);
     assert_eq!(engine.register(&ours).unwrap().fixed, registered.fixed, "twice is once");
@@ -362,7 +371,8 @@ fn registered_or_not_the_bytes_are_the_same(kind: EngineKind) {
 }
 
 fn a_full_disk_is_reported(kind: EngineKind) {
-    let (engine, arena) = (engine(kind), arena(1 << 20));
+    let engine = engine(kind);
+    let arena = arena(1 << 20);
     let full = Arc::new(File::options().write(true).open("/dev/full").unwrap().into());
     let error =
         run(&engine, Job::write(full).with_part(write_part(&arena, 0, &bytes(1, 3 * PIECE))))
@@ -376,8 +386,8 @@ fn a_full_disk_is_reported(kind: EngineKind) {
 }
 
 fn a_blocked_file_does_not_block_the_end(kind: EngineKind) {
-    let (engine, arena) =
-        (Engine::new(config(kind).with_pieces_inflight(2)).unwrap(), arena(1 << 20));
+    let engine = Engine::new(config(kind).with_pieces_inflight(2)).unwrap();
+    let arena = arena(1 << 20);
     let (reader, mut writer) = std::io::pipe().unwrap();
     let file: Arc<OwnedFd> = Arc::new(reader.into());
     writer.write_all(b"not enough").unwrap();
@@ -409,8 +419,8 @@ fn callbacks_may_submit_and_close(kind: EngineKind) {
     plain.write_all_at(b"12345", 0).unwrap();
     let arena = arena(1 << 20);
     let (send, receive) = sync_channel(1);
-    let (inner, job) =
-        (engine.clone(), Job::read(Arc::clone(&file)).with_part(read_part(&arena, 0, 5)));
+    let inner = engine.clone();
+    let job = Job::read(Arc::clone(&file)).with_part(read_part(&arena, 0, 5));
     let first = move |_| {
         let again = inner.clone();
         let last = move |finished: Finished| {

@@ -34,8 +34,10 @@ fn every_job_is_answered_once_with_its_own_bytes() {
         let found = Arc::new(Mutex::new(Vec::new()));
         let callers: Vec<_> = (1..=2u8)
             .map(|me| {
-                let (engine, arena, file, found) =
-                    (engine.clone(), arena.clone(), Arc::clone(&file), Arc::clone(&found));
+                let engine = engine.clone();
+                let arena = arena.clone();
+                let file = Arc::clone(&file);
+                let found = Arc::clone(&found);
                 thread::spawn(move || {
                     let at = u64::from(me) * 2 * PAGE as u64;
                     let mut lease = arena.lease(2 * PAGE).unwrap();
@@ -85,7 +87,9 @@ fn closing_completes_every_job() {
         let file = Arc::new(tempfile::tempfile().unwrap().into());
         let answered = Arc::new(Mutex::new(0));
         let caller = {
-            let (engine, arena, answered) = (engine.clone(), arena.clone(), Arc::clone(&answered));
+            let engine = engine.clone();
+            let arena = arena.clone();
+            let answered = Arc::clone(&answered);
             thread::spawn(move || {
                 let mut taken = 0;
                 for n in 0..3u64 {

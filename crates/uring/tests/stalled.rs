@@ -23,7 +23,8 @@ struct Frozen<'a>(&'a Path);
 
 impl<'a> Frozen<'a> {
     fn mount(image: &Path, at: &'a Path) -> Option<Self> {
-        let (from, to) = (image.to_str()?, at.to_str()?);
+        let from = image.to_str()?;
+        let to = at.to_str()?;
         (can("mkfs.ext4", &["-q", from]) && can("mount", &["-o", "loop", from, to]))
             .then_some(Frozen(at))
     }
@@ -54,7 +55,8 @@ fn ticks(name: &str) -> u64 {
 
 #[test]
 fn an_engine_that_closes_over_a_stalled_device_waits_without_a_core() {
-    let (image, at) = (tempfile::NamedTempFile::new().unwrap(), tempfile::tempdir().unwrap());
+    let image = tempfile::NamedTempFile::new().unwrap();
+    let at = tempfile::tempdir().unwrap();
     image.as_file().set_len(64 << 20).unwrap();
     let Some(frozen) = Frozen::mount(image.path(), at.path()) else {
         return eprintln!("NOT TRIED, cannot make and mount a file system here");

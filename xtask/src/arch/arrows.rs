@@ -36,7 +36,8 @@ pub fn check(packages: &[Package]) -> Vec<Problem> {
 
 /// An arrow to another member.
 fn arrow(package: &Package, dep: &Dep, allowed: &[&str]) -> Option<Problem> {
-    let (from, to) = (package.short_name(), short_name_of(&dep.name));
+    let from = package.short_name();
+    let to = short_name_of(&dep.name);
     let in_tests = dep.kind == DepKind::Dev;
     if in_tests && to == "testkit" {
         let below = TESTED_WITHOUT_TESTKIT.contains(&from);

@@ -62,7 +62,8 @@ fn find(dir: &Path, name: &str) -> Option<PathBuf> {
 fn shim() -> Result<PathBuf> {
     let dir = workspace::target_dir().join("cufile");
     fs::create_dir_all(&dir)?;
-    let (source, built) = (dir.join("modules.c"), dir.join("libmodules.so"));
+    let source = dir.join("modules.c");
+    let built = dir.join("libmodules.so");
     fs::write(&source, SHIM)?;
     Cmd::new("cc -shared -fPIC -O1 -o").arg(text(&built)).arg(text(&source)).arg("-ldl").read()?;
     Ok(built)

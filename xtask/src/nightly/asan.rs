@@ -45,7 +45,8 @@ pub fn run(packages: &[Package]) -> Result<Outcome> {
 /// Builds the canary with the flags of the real run and wants it to die of its fault.
 fn prove_it_barks() -> Result<()> {
     fs::create_dir_all("target/asan").context("cannot create target/asan")?;
-    let (source, program) = ("target/asan/canary.rs", "target/asan/canary");
+    let source = "target/asan/canary.rs";
+    let program = "target/asan/canary";
     fs::write(source, CANARY).with_context(|| format!("cannot write {source}"))?;
     Cmd::new("rustc +nightly --target").args([TARGET, FLAGS, "-o", program, source]).run()?;
     let (passed, output) = Cmd::new(program).try_read()?;

@@ -54,7 +54,9 @@ pub fn wheel(_: &[Package]) -> Result<Outcome> {
 fn round_trip(home: &Path, base: &Path) -> Result<usize> {
     let script = home.join("lmcache_files.py");
     fs::write(&script, SCRIPT)?;
-    let (theirs, kept, ours) = (base.join("theirs"), base.join("kvtier"), base.join("ours"));
+    let theirs = base.join("theirs");
+    let kept = base.join("kvtier");
+    let ours = base.join("ours");
     let python = |mode: &str, dir: &Path| {
         let cmd =
             Cmd::new("").arg(venv::python(home).to_string_lossy()).arg(script.to_string_lossy());
@@ -88,7 +90,8 @@ fn kvtier(words: &[&str]) -> Result<()> {
 
 /// Every file of `theirs` is in `ours` with the same bytes; other files of `ours` are all in `.kvtier`.
 fn same_files(theirs: &Path, ours: &Path) -> Result<usize> {
-    let (expected, found) = (names(theirs)?, names(ours)?);
+    let expected = names(theirs)?;
+    let found = names(ours)?;
     ensure!(expected == found && !expected.is_empty(), "{expected:?} became {found:?}");
     for name in &expected {
         let read = |dir: &Path| {

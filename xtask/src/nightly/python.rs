@@ -52,7 +52,8 @@ pub fn valgrind(_: &[Package]) -> Result<Outcome> {
     if !Cmd::new("valgrind --version").works() {
         return Ok(Outcome::Skipped("valgrind is not installed (Debian package valgrind)".into()));
     }
-    let (python, module) = (wheel::python()?, wheel::stage("dev")?);
+    let python = wheel::python()?;
+    let module = wheel::stage("dev")?;
     let under =
         memcheck(&python).env("PYTHONPATH", format!("{}:crates/py/tests", module.display()));
     let (ended_well, said) = under.clone().args(["-c", CANARY]).try_read()?;

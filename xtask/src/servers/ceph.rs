@@ -28,7 +28,7 @@ pub fn start(dir: &Path) -> Result<Started> {
     for part in ["mon", "osd", "rgw"] {
         fs::create_dir(dir.join(part))?;
     }
-    fs::write(dir.join(CONF), conf(dir, &fsid, (port, monitor)))?;
+    fs::write(dir.join(CONF), conf(dir, &fsid, port, monitor))?;
     start_monitor(dir, &fsid, monitor)?;
     start_storage(dir)?;
     let user = ceph(dir, "radosgw-admin user create --uid=kvtier --display-name=kvtier");
@@ -45,14 +45,15 @@ pub fn start(dir: &Path) -> Result<Started> {
     ]);
     quiet(&bucket.arg(format!("http://127.0.0.1:{port}/{BUCKET}")))
         .context("cannot make the bucket")?;
-    let mut found = access(port, "ceph", REGION, USER);
+    let mut found = access(port, "ceph", REGION, USER.0, USER.1);
     found.push(("S3_VIRTUAL_HOST", DOMAIN.into()));
     Ok(Started::Up(found))
 }
 
 fn start_monitor(dir: &Path, fsid: &str, port: u16) -> Result<()> {
     let path = |name: &str| dir.join(name).to_string_lossy().into_owned();
-    let (keys, map) = (path("keyring"), path("monmap"));
+    let keys = path("keyring");
+    let map = path("monmap");
     quiet(
         &Cmd::new("ceph-authtool --create-keyring")
             .arg(&keys)
@@ -109,7 +110,7 @@ fn uuid() -> Result<String> {
         .to_owned())
 }
 
-fn conf(dir: &Path, fsid: &str, (port, monitor): (u16, u16)) -> String {
+fn conf(dir: &Path, fsid: &str, port: u16, monitor: u16) -> String {
     let dir = dir.display();
     // Without tcp_nodelay a small GET waits 40 ms for the kernel's timer. An admin socket's path
     // could be too long.

@@ -62,7 +62,8 @@ impl Front {
             url.and_then(|url| url.strip_prefix("http://")).context("a server on plain HTTP")?;
         certify(dir).context("no certificate")?;
         let [port] = ports()?;
-        let (config, both) = (dir.join("haproxy.cfg"), dir.join("both.pem"));
+        let config = dir.join("haproxy.cfg");
+        let both = dir.join("both.pem");
         fs::write(
             &both,
             [fs::read(dir.join("leaf.pem"))?, fs::read(dir.join("leaf.key"))?].concat(),

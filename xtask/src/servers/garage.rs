@@ -26,7 +26,7 @@ pub fn start(dir: &Path) -> Result<Started> {
         )));
     }
     let [port, rpc, admin] = process::ports()?;
-    fs::write(dir.join("garage.toml"), conf(dir, (port, rpc, admin)))?;
+    fs::write(dir.join("garage.toml"), conf(dir, port, rpc, admin))?;
     let command = &mut Command::new("garage");
     let command =
         command.arg("-c").arg(dir.join("garage.toml")).arg("server").env("RUST_LOG", "garage=warn");
@@ -41,7 +41,7 @@ pub fn start(dir: &Path) -> Result<Started> {
     quiet(&garage(dir, "bucket create").arg(BUCKET)).context("cannot make the bucket")?;
     quiet(&garage(dir, "bucket allow --read --write --owner").args([BUCKET, "--key", USER.0]))?;
     process::await_http(port, &mut server, dir)?;
-    let mut found = access(port, "garage", REGION, USER);
+    let mut found = access(port, "garage", REGION, USER.0, USER.1);
     found.push(("S3_VIRTUAL_HOST", DOMAIN.into()));
     Ok(Started::Up(found))
 }
@@ -53,7 +53,7 @@ fn garage(dir: &Path, line: &str) -> Cmd {
         .limit_s(300)
 }
 
-fn conf(dir: &Path, (port, rpc, admin): (u16, u16, u16)) -> String {
+fn conf(dir: &Path, port: u16, rpc: u16, admin: u16) -> String {
     let dir = dir.display();
     let secret = USER.1;
     format!(

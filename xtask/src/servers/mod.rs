@@ -125,7 +125,8 @@ pub fn run(args: &mut Args) -> Result<()> {
 /// Runs the S3 client's tests against each of `kinds`, on servers of its own, by each of `ways`;
 /// answers how many tests passed, and what this machine lacks, with the reason.
 pub fn test(kinds: &[Kind], ways: &[Way]) -> Result<(Count, Vec<String>)> {
-    let (mut count, mut absent) = (Count::default(), Vec::new());
+    let mut count = Count::default();
+    let mut absent = Vec::new();
     let lacks = if ways == [Way::Plain] { None } else { Front::lacks()? };
     let ways: Vec<Way> =
         ways.iter().copied().filter(|way| *way == Way::Plain || lacks.is_none()).collect();
@@ -182,7 +183,7 @@ fn lines(access: &Access) -> String {
 }
 
 /// What all servers say: where, the bucket and its region, who.
-fn access(port: u16, provider: &str, region: &str, (key, secret): (&str, &str)) -> Access {
+fn access(port: u16, provider: &str, region: &str, key: &str, secret: &str) -> Access {
     vec![
         ("S3_ENDPOINT", format!("http://127.0.0.1:{port}")),
         ("S3_BUCKET", BUCKET.into()),
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_shell_can_read_the_access() {
-        let text = lines(&access(7480, "ceph", "default", ("K", "s/+")));
+        let text = lines(&access(7480, "ceph", "default", "K", "s/+"));
         assert!(text.starts_with(
             "export S3_ENDPOINT='http://127.0.0.1:7480'\nexport S3_BUCKET='kvtier'\n"
         ));

@@ -43,7 +43,7 @@ pub fn start(place: &Path) -> Result<Started> {
     await_http(port, &mut server, place)?;
     let bucket = Cmd::new("curl -sSf -X PUT").arg(format!("http://127.0.0.1:{port}/{BUCKET}"));
     quiet(&bucket).context("cannot make the bucket")?;
-    let mut found = access(port, "other", "us-east-1", ("test", "test"));
+    let mut found = access(port, "other", "us-east-1", "test", "test");
     found.push(("S3_NO_SIGNATURES", "1".into()));
     Ok(Started::Up(found))
 }

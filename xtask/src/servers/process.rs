@@ -52,7 +52,8 @@ pub fn describe(pid: u32) -> Result<String> {
 /// Ends the server's processes.
 pub fn kill(dir: &Path) -> Result<()> {
     for (signal, end_max) in [("TERM", END_MAX), ("KILL", KILL_MAX)] {
-        let (began, pids) = (Instant::now(), ours(dir));
+        let began = Instant::now();
+        let pids = ours(dir);
         if pids.is_empty() {
             return Ok(());
         }

@@ -36,9 +36,9 @@ pub fn start(dir: &Path) -> Result<Started> {
     let me = Cmd::new("id -un").read()?.trim().to_owned();
     for (part, port) in PARTS.into_iter().zip([object, container, account]) {
         ring(dir, part, port)?;
-        fs::write(dir.join(format!("{part}-server.conf")), storage(dir, &me, (part, port)))?;
+        fs::write(dir.join(format!("{part}-server.conf")), storage(dir, &me, part, port))?;
     }
-    fs::write(dir.join("proxy-server.conf"), proxy(dir, &me, (port, memcached)))?;
+    fs::write(dir.join("proxy-server.conf"), proxy(dir, &me, port, memcached))?;
     let listens =
         ["-l", "127.0.0.1", "-p", &memcached.to_string(), "-U", "0", "-u", &me, "-m", "32"]
             .map(str::to_owned);
@@ -49,7 +49,7 @@ pub fn start(dir: &Path) -> Result<Started> {
     let mut front = server(dir, "proxy")?;
     await_http(port, &mut front, dir)?;
     make_bucket(port)?;
-    let mut found = access(port, "swift", REGION, USER);
+    let mut found = access(port, "swift", REGION, USER.0, USER.1);
     found.push(("S3_VIRTUAL_HOST", DOMAIN.into()));
     Ok(Started::Up(found))
 }
@@ -105,7 +105,7 @@ default = yes
 max_file_size = 5368709122
 ";
 
-fn storage(dir: &Path, user: &str, (part, port): (&str, u16)) -> String {
+fn storage(dir: &Path, user: &str, part: &str, port: u16) -> String {
     let dir = dir.display();
     format!(
         "[DEFAULT]
@@ -127,9 +127,10 @@ allow_versions = on
     )
 }
 
-fn proxy(dir: &Path, user: &str, (port, memcached): (u16, u16)) -> String {
+fn proxy(dir: &Path, user: &str, port: u16, memcached: u16) -> String {
     let dir = dir.display();
-    let (account, secret) = (USER.0.replace(':', "_"), USER.1);
+    let account = USER.0.replace(':', "_");
+    let secret = USER.1;
     format!(
         "[DEFAULT]
 bind_ip = 127.0.0.1

@@ -26,8 +26,9 @@ impl Count {
             let part = counts.split("; ").find(|part| part.ends_with(what))?;
             part.split(' ').next()?.parse().ok()
         };
-        let (passed, failed, ignored) =
-            (number(" passed")?, number(" failed")?, number(" ignored")?);
+        let passed = number(" passed")?;
+        let failed = number(" failed")?;
+        let ignored = number(" ignored")?;
         Some(Count { passed, failed, ignored })
     }
 }

@@ -41,11 +41,14 @@ fn build(cmd: &Cmd) -> Result<Vec<Program>> {
 }
 
 fn run_programs(programs: &[Program], args: &[&str], env: &[(&str, &str)]) -> Result<Count> {
-    let (queue, (done, results)) = (Mutex::new(programs.iter()), sync_channel(programs.len()));
-    let (mut count, mut failed) = (Count::default(), Vec::new());
+    let queue = Mutex::new(programs.iter());
+    let (done, results) = sync_channel(programs.len());
+    let mut count = Count::default();
+    let mut failed = Vec::new();
     thread::scope(|scope| -> Result<()> {
         for _ in 0..cores() {
-            let (queue, done) = (&queue, done.clone());
+            let queue = &queue;
+            let done = done.clone();
             scope.spawn(move || {
                 while let Some(program) =
                     { queue.lock().expect("no thread panics while it holds the lock").next() }

@@ -70,7 +70,8 @@ impl Rule {
 
 /// `cargo xtask tidy` with its options.
 pub fn command(args: &mut Args) -> Result<()> {
-    let (list, write) = (args.value("--words")?, args.flag("--write-words"));
+    let list = args.value("--words")?;
+    let write = args.flag("--write-words");
     args.end()?;
     if let Some(dir) = list {
         return vocabulary::list(&Tree::read()?, dir.trim_end_matches('/'));
@@ -84,7 +85,8 @@ pub fn command(args: &mut Args) -> Result<()> {
 
 /// Checks the working tree.
 pub fn run() -> Result<()> {
-    let (packages, tree) = (workspace::read()?, Tree::read()?);
+    let packages = workspace::read()?;
+    let tree = Tree::read()?;
     let sources = sources(&tree)?;
     println!("{}", sizes::summary(&sources));
     report("tidy", &check(&packages, &tree, &sources))

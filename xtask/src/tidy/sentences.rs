@@ -73,7 +73,8 @@ fn judge(path: &str, text: &str) -> Vec<Problem> {
 fn sentences(text: &str) -> Vec<Sentence> {
     let mut found = Vec::new();
     let mut block = String::new();
-    let (mut start, mut fenced) = (1, false);
+    let mut start = 1;
+    let mut fenced = false;
     for (line, number) in text.lines().zip(1..) {
         let trimmed = line.trim();
         let fence = trimmed.starts_with("```");

@@ -10,8 +10,11 @@ const LINES_MAX: usize = 700;
 /// What is wrong with the lengths of production files.
 pub fn check(sources: &[Source]) -> Vec<Problem> {
     let sizes = sorted(sources);
-    let mut problems: Vec<Problem> =
-        sizes.iter().filter(|(lines, _)| *lines > LINES_MAX).filter_map(too_long).collect();
+    let mut problems: Vec<Problem> = sizes
+        .iter()
+        .filter(|(lines, _)| *lines > LINES_MAX)
+        .filter_map(|(lines, source)| too_long(*lines, source))
+        .collect();
     for (name, share, max) in [("median", 50, MEDIAN_MAX), ("90th percentile", 90, P90_MAX)] {
         let lines = percentile(&sizes, share);
         if lines > max {
@@ -37,7 +40,8 @@ pub fn check(sources: &[Source]) -> Vec<Problem> {
 /// One line about the sizes, for people.
 pub fn summary(sources: &[Source]) -> String {
     let sizes = sorted(sources);
-    let (median, p90) = (percentile(&sizes, 50), percentile(&sizes, 90));
+    let median = percentile(&sizes, 50);
+    let p90 = percentile(&sizes, 90);
     let (longest, path) =
         sizes.last().map_or((0, "-"), |(lines, source)| (*lines, source.path.as_str()));
     format!(
@@ -55,7 +59,7 @@ fn sorted(sources: &[Source]) -> Vec<(usize, &Source)> {
     sizes
 }
 
-fn too_long((lines, source): &(usize, &Source)) -> Option<Problem> {
+fn too_long(lines: usize, source: &Source) -> Option<Problem> {
     let allowed = (1..=source.lines.len()).any(|line| source.allows(Rule::FileLines.name(), line));
     let what = format!("{lines} production lines, more than {LINES_MAX}");
     (!allowed).then(|| {

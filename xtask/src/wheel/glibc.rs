@@ -38,7 +38,9 @@ pub fn newest(file: &[u8]) -> Option<Glibc> {
 /// The names of all versions of symbols that the file needs, such as `GLIBC_2.17`, of all
 /// libraries.
 fn needs(file: &[u8]) -> Option<Vec<String>> {
-    let (table, entry, entries) = (u64_at(file, 0x28)?, u16_at(file, 0x3a)?, u16_at(file, 0x3c)?);
+    let table = u64_at(file, 0x28)?;
+    let entry = u16_at(file, 0x3a)?;
+    let entries = u16_at(file, 0x3c)?;
     let header = |n: u32| usize::try_from(n).ok()?.checked_mul(entry)?.checked_add(table);
     let sections = 0..u32::try_from(entries).ok()?;
     let Some(found) =
@@ -47,7 +49,8 @@ fn needs(file: &[u8]) -> Option<Vec<String>> {
         return Some(Vec::new());
     };
     let names = u64_at(file, header(u32_at(file, found + 0x28)?)? + 0x18)?;
-    let (mut library, mut all) = (u64_at(file, found + 0x18)?, Vec::new());
+    let mut library = u64_at(file, found + 0x18)?;
+    let mut all = Vec::new();
     for _ in 0..u32_at(file, found + 0x2c)? {
         let mut version = library.checked_add(usize32_at(file, library + 8)?)?;
         for _ in 0..u16_at(file, library + 2)? {
@@ -98,7 +101,8 @@ mod tests {
 
     /// An ELF file that has only a table of needed versions.
     fn elf(libraries: &[&[&str]]) -> Vec<u8> {
-        let (mut table, mut names) = (Vec::new(), vec![0]);
+        let mut table = Vec::new();
+        let mut names = vec![0];
         for (n, versions) in libraries.iter().enumerate() {
             let bytes = 16 + 16 * versions.len();
             let next = if n + 1 < libraries.len() { bytes } else { 0 };
@@ -109,7 +113,8 @@ mod tests {
                 names.extend([version.as_bytes(), &[0]].concat());
             }
         }
-        let (begin, sections) = (64, 64 + table.len() + names.len());
+        let begin = 64;
+        let sections = 64 + table.len() + names.len();
         let section = |kind: u32, offset: usize, link: u32, info: usize| {
             let mut header = vec![0; 64];
             header[4..8].copy_from_slice(&kind.to_le_bytes());

@@ -35,7 +35,8 @@ const LONG_TESTS_LIMIT_S: u64 = 2 * 60 * 60;
 /// Builds the module as the workspace stands, and runs its examples and its tests. Where NumPy
 /// cannot be had, its test is skipped, which the count shows.
 pub fn test() -> Result<Tests> {
-    let (module, python) = (stage("dev")?, python()?);
+    let module = stage("dev")?;
+    let python = python()?;
     for example in fs::read_dir(root().join("examples/python"))? {
         Cmd::new("")
             .arg(text(&python))
@@ -101,7 +102,8 @@ fn copy_sources(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        let (name, path) = (entry.file_name(), entry.path());
+        let name = entry.file_name();
+        let path = entry.path();
         if path.is_dir() {
             copy_sources(&path, &to.join(name))?;
         } else {

@@ -47,7 +47,8 @@ fn worker(args: &RunArgs, next: &AtomicU64, barrier: &Barrier) -> Result<Vec<f64
     };
     let ready = began();
     barrier.wait();
-    let ((tcp, mut memory), mut ms) = (ready?, Vec::new());
+    let (tcp, mut memory) = ready?;
+    let mut ms = Vec::new();
     loop {
         let n = next.fetch_add(1, Ordering::Relaxed);
         if n >= args.count {

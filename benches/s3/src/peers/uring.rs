@@ -56,7 +56,7 @@ async fn worker(
         }
         next.set(n + 1);
         let began = Instant::now();
-        (memory, head) = one(&tcp, args, n, (memory, head)).await?;
+        (memory, head) = one(&tcp, args, n, memory, head).await?;
         ms.borrow_mut().push(began.elapsed().as_secs_f64() * 1e3);
     }
 }
@@ -72,7 +72,7 @@ async fn begin(args: &RunArgs) -> Result<(TcpStream, Vec<u8>, Vec<u8>)> {
         }
         _ => crate::bytes::stream(args.size),
     };
-    let (memory, head) = one(&tcp, args, 0, (memory, vec![0; HEAD_MAX])).await?;
+    let (memory, head) = one(&tcp, args, 0, memory, vec![0; HEAD_MAX]).await?;
     Ok((tcp, memory, head))
 }
 
@@ -88,9 +88,7 @@ fn request(args: &RunArgs, key: &str) -> String {
 async fn one(
     tcp: &TcpStream,
     args: &RunArgs,
-    n: u64,
-    (mut memory, mut head): (Vec<u8>, Vec<u8>),
-) -> Result<(Vec<u8>, Vec<u8>)> {
+    n: u64, mut memory: Vec<u8>, mut head: Vec<u8>) -> Result<(Vec<u8>, Vec<u8>)> {
     let request = request(args, &args.key(n)).into_bytes();
     if args.op == Op::Put {
         memory[..request.len()].copy_from_slice(&request);

@@ -28,6 +28,13 @@ pub enum Op {
     Sum,
 }
 
+/// The size, concurrency and chunks of a cell.
+pub struct CellPlan {
+    pub size: usize,
+    pub concurrency: usize,
+    pub range: Range<u64>,
+}
+
 impl FromStr for Op {
     type Err = BadInput;
 
@@ -54,15 +61,15 @@ impl Op {
         matches!(self, Op::Put | Op::PutSummed)
     }
 
-    /// Does it with the chunks of `range`, so many at once; the time of each in ms.
+    /// Runs the operation on each chunk of a cell; the time of each in ms.
     pub fn run(
         self,
         tier: &FileTier,
         memory: &Memory,
-        (size, concurrency): (usize, usize),
-        range: Range<u64>,
+        cell: CellPlan,
         key: impl Fn(u64) -> Key + Sync,
     ) -> Result<Vec<f64>> {
+        let CellPlan { size, concurrency, range } = cell;
         match self {
             Op::Put => each(concurrency, range, |n| put(tier, memory, size, key(n))),
             Op::Get => each(concurrency, range, |n| get(tier, memory, size, key(n))),
@@ -152,7 +159,8 @@ pub fn each(
     range: Range<u64>,
     work: impl Fn(u64) -> Result<f64> + Sync,
 ) -> Result<Vec<f64>> {
-    let (next, times) = (AtomicU64::new(range.start), Mutex::new(Vec::new()));
+    let next = AtomicU64::new(range.start);
+    let times = Mutex::new(Vec::new());
     let thread = || -> Result<()> {
         loop {
             let n = next.fetch_add(1, Ordering::Relaxed);

@@ -51,7 +51,8 @@ pub fn run(args: &GdsArgs) -> Result<()> {
     (config.gpu, config.chunk_bytes, config.chunks) = (args.gpu, size, chunks as usize);
     config.rounds = usize::from(args.turns);
     for rate in measure(&config).map_err(crate::cannot_open)? {
-        let (out, into) = (rate.to_file_per_s / 1e6, rate.to_gpu_per_s / 1e6);
+        let out = rate.to_file_per_s / 1e6;
+        let into = rate.to_gpu_per_s / 1e6;
         let line = if args.json {
             let measured = |rate: f64| if rate > 0.0 { Value::from(rate) } else { Value::Null };
             json!({ "way": rate.data_path, "to_file_mb_per_s": measured(out), "to_gpu_mb_per_s": measured(into),

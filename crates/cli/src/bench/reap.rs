@@ -38,8 +38,10 @@ pub fn prefix() -> String {
 
 /// Removes the objects of runs that are dead. Answers how many there were.
 pub fn reap(client: &Client, runtime: &Runtime) -> Result<usize> {
-    let (mut runs, mut now) = (BTreeMap::<String, Run>::new(), None);
-    let (list, mut next) = (List::under(ROOT), None);
+    let mut runs = BTreeMap::<String, Run>::new();
+    let mut now = None;
+    let list = List::under(ROOT);
+    let mut next = None;
     loop {
         let page = runtime.block_on(client.list(&list, next.as_deref())).map_err(failed);
         let page =

@@ -65,7 +65,8 @@ pub fn run(args: &S3Args) -> Result<()> {
     let grid = grid(args)?;
     crate::interrupt::watch()?;
     let runtime = runtime(args.threads)?;
-    let (store, mut cells) = (args.store.find(&runtime)?, Vec::new());
+    let store = args.store.find(&runtime)?;
+    let mut cells = Vec::new();
     // Objects of earlier runs only take space: the measurement goes on where they cannot be listed.
     if let Err(e) = reap::reap(&Client::new(store.config()).within(OP_MAX), &runtime) {
         eprintln!("kvtier: {e:#}");
@@ -247,7 +248,8 @@ impl Cells<'_> {
         let mut measured =
             if op == "put" && !same_keys { self.put_new_keys()? } else { self.repeat(op)? };
         let count = measured.ms.len() as f64;
-        let (moves, gb) = (op != "head", count * size as f64 / 1e9);
+        let moves = op != "head";
+        let gb = count * size as f64 / 1e9;
         Ok(json!({
             "op": op, "size": size, "concurrency": concurrency, "ops": measured.ms.len(),
             "same_keys": (op == "put").then_some(same_keys),
@@ -315,7 +317,8 @@ impl Cells<'_> {
 impl Measured {
     /// Adds a pass, and the time that it takes.
     fn add(&mut self, pass: impl FnOnce() -> Result<Vec<f64>>) -> Result<()> {
-        let (began, cpu) = (Instant::now(), cpu_s());
+        let began = Instant::now();
+        let cpu = cpu_s();
         self.ms.extend(pass()?);
         self.wall_s += began.elapsed().as_secs_f64();
         self.cpu_s += cpu_s() - cpu;
@@ -327,7 +330,8 @@ impl Measured {
 async fn each(concurrency: usize, op: &str, job: &Arc<Job>) -> Result<Vec<f64>> {
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..concurrency {
-        let (job, op) = (Arc::clone(job), op.to_owned());
+        let job = Arc::clone(job);
+        let op = op.to_owned();
         tasks.spawn(async move {
             let mut times = Vec::new();
             loop {

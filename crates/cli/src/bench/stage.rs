@@ -13,7 +13,7 @@ use kvtier::{Observe, Tier};
 use serde_json::Value;
 
 use super::Plan;
-use super::cell::{Op, each, put};
+use super::cell::{CellPlan, Op, each, put};
 use super::memory::Memory;
 use crate::BadInput;
 use crate::json::json;
@@ -174,10 +174,13 @@ impl Stage {
         }
         self.warm_up(op)?;
         let before = self.tier.status();
-        let (began, cpu, system) = (std::time::Instant::now(), cpu_s(), system_s());
+        let began = std::time::Instant::now();
+        let cpu = cpu_s();
+        let system = system_s();
         let mut ms = self.all(op)?;
-        let (wall, cpu, system) =
-            (began.elapsed().as_secs_f64(), cpu_s() - cpu, system_s() - system);
+        let wall = began.elapsed().as_secs_f64();
+        let cpu = cpu_s() - cpu;
+        let system = system_s() - system;
         let gb = ms.len() as f64 * self.size as f64 / 1e9;
         let after = self.tier.status();
         let counted = |name| after.counter(name) - before.counter(name);
@@ -190,10 +193,14 @@ impl Stage {
         }))
     }
 
+    fn plan(&self, range: Range<u64>) -> CellPlan {
+        CellPlan { size: self.size, concurrency: self.concurrency, range }
+    }
+
     /// One operation on all chunks that it is for; the time of each in ms.
     fn all(&self, op: Op) -> Result<Vec<f64>> {
         let range = if op == Op::Get { self.count - self.kept..self.count } else { 0..self.count };
-        op.run(&self.tier, &self.memory, (self.size, self.concurrency), range, |n| self.key(n))
+        op.run(&self.tier, &self.memory, self.plan(range), |n| self.key(n))
     }
 
     /// Makes the directory full, where the case asks for that.
@@ -220,9 +227,7 @@ impl Stage {
             Op::Put | Op::PutSummed if self.case != Case::Fresh => return Ok(()),
             Op::Put | Op::PutSummed => self.count..self.count + self.warm_up,
         };
-        op.run(&self.tier, &self.memory, (self.size, self.concurrency), range.clone(), |n| {
-            self.key(n)
-        })?;
+        op.run(&self.tier, &self.memory, self.plan(range.clone()), |n| self.key(n))?;
         if op.is_put() { self.remove(range) } else { Ok(()) }
     }
 

@@ -42,7 +42,8 @@ pub fn infos(bucket: &Bucket, chunks: &[Chunk], how: Asking) -> Result<Vec<Chunk
         let mut heads = JoinSet::new();
         for (at, chunk) in chunks.iter().enumerate() {
             crate::interrupt::check()?;
-            let (client, name) = (bucket.client.clone(), chunk.name.clone());
+            let client = bucket.client.clone();
+            let name = chunk.name.clone();
             let permit = Arc::clone(&permits).acquire_owned().await?;
             heads.spawn(async move {
                 let object = client.head(&name).await.map_err(failed)?;

@@ -90,7 +90,8 @@ impl Bucket {
 
     fn contents(&self) -> Result<Contents> {
         let mut found = Contents { chunks: Vec::new(), own_bytes: 0, unknown: Vec::new() };
-        let (list, mut next) = (List::under(self.root.as_str()), None);
+        let list = List::under(self.root.as_str());
+        let mut next = None;
         loop {
             crate::interrupt::check()?;
             let page =
@@ -138,7 +139,8 @@ pub fn ls(bucket: &Bucket, long: bool, as_json: bool) -> Result<()> {
     }
     for (info, chunk) in info::infos(bucket, &chunks, info::Asking::default())?.iter().zip(&chunks)
     {
-        let (label, bytes) = (chunk.label.as_str(), chunk.bytes);
+        let label = chunk.label.as_str();
+        let bytes = chunk.bytes;
         crate::out::line(&if as_json {
             info.json(label, bytes).to_string()
         } else {
@@ -150,7 +152,8 @@ pub fn ls(bucket: &Bucket, long: bool, as_json: bool) -> Result<()> {
 
 /// Sums chunks up by model, tenant or namespace.
 pub fn stat_by(bucket: &Bucket, by: GroupBy, as_json: bool) -> Result<()> {
-    let (chunks, mut groups) = (bucket.chunks()?, Groups::new(by));
+    let chunks = bucket.chunks()?;
+    let mut groups = Groups::new(by);
     let asking = info::Asking { uses: by.needs_uses(), ..info::Asking::default() };
     let infos = info::infos(bucket, &chunks, asking)?;
     infos.iter().zip(&chunks).for_each(|(info, chunk)| groups.add(info, chunk.bytes));

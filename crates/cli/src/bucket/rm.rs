@@ -25,7 +25,8 @@ pub fn rm(bucket: &Bucket, choice: &Choice, pace: &ThroughputArgs, yes: bool) ->
     if !yes {
         return Ok(Outcome { chunks: chunks.len() as u64, bytes });
     }
-    let (batches, gone) = (batches(&chunks, &pace), AtomicU64::new(0));
+    let batches = batches(&chunks, &pace);
+    let gone = AtomicU64::new(0);
     let remove = |batch: &&[Chunk]| {
         let names: Vec<&str> = batch.iter().map(|chunk| chunk.name.as_str()).collect();
         let refused = bucket.runtime.block_on(bucket.client.delete_many(&names)).map_err(failed)?;
@@ -48,7 +49,8 @@ pub fn rm(bucket: &Bucket, choice: &Choice, pace: &ThroughputArgs, yes: bool) ->
 /// second.
 fn batches<'a>(chunks: &'a [Chunk], pace: &Throughput) -> Vec<&'a [Chunk]> {
     let bytes_max = pace.bytes_per_s().unwrap_or(u64::MAX);
-    let (mut batches, mut rest) = (Vec::new(), chunks);
+    let mut batches = Vec::new();
+    let mut rest = chunks;
     while !rest.is_empty() {
         let mut bytes = 0_u64;
         let fits = |chunk: &&Chunk| {

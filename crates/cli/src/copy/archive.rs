@@ -127,13 +127,15 @@ impl Reader {
     /// All chunks, by their heads. An archive that is cut or changed is bad input: export writes
     /// none.
     pub fn wanted(&self) -> Result<Vec<SourceChunk>> {
-        let (mut found, mut at) = (Vec::new(), MAGIC.len() as u64);
+        let mut found = Vec::new();
+        let mut at = MAGIC.len() as u64;
         while let Some((head, next)) = self.head(at, found.len())? {
             let (facts, key) = parse(&head).ok_or_else(|| self.damaged(found.len()))?;
             let canonical = (!key.is_empty()).then(|| key.to_vec());
             let identity =
                 ChunkIdentity::of(&facts, canonical, "the archive has only the digest of its key");
-            let (label, len) = (facts.key.to_hex(), facts.raw_len);
+            let label = facts.key.to_hex();
+            let len = facts.raw_len;
             found.push(SourceChunk {
                 label,
                 at: Location::Record(at),

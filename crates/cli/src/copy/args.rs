@@ -193,10 +193,8 @@ impl CopyArgs {
             return Err(BadInput(format!("{}: {what}", flow.display())));
         }
         let is_bucket = |path: &Path| path.to_str().is_some_and(|path| path.starts_with("s3://"));
-        let (from, to) = (
-            is_bucket(&self.from) && way != CopyMode::Import,
-            is_bucket(&self.to) && way != CopyMode::Export,
-        );
+        let from = is_bucket(&self.from) && way != CopyMode::Import;
+        let to = is_bucket(&self.to) && way != CopyMode::Export;
         let ElsewhereArgs { to_endpoint, to_region } = &self.elsewhere;
         let second = [("--to-endpoint", to_endpoint), ("--to-region", to_region)];
         if let Some((flag, _)) = second.into_iter().find(|(_, said)| said.is_some()).filter(|_| !to)

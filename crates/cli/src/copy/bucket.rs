@@ -78,7 +78,8 @@ pub fn objects(
 fn heads(bucket: &Bucket, some: &[Chunk]) -> Result<Vec<Option<Object>>> {
     let (client, runtime) = bucket.client();
     let asked = some.iter().map(|chunk| {
-        let (client, name) = (client.clone(), chunk.name.clone());
+        let client = client.clone();
+        let name = chunk.name.clone();
         runtime.spawn(async move { client.head(&name).await })
     });
     let asked: Vec<_> = asked.collect();
@@ -90,7 +91,8 @@ fn heads(bucket: &Bucket, some: &[Chunk]) -> Result<Vec<Option<Object>>> {
 
 /// The identity of an object with facts; `None` if the facts belong to another object.
 fn identity(rest: &str, facts: &Facts, canonical: Option<Vec<u8>>) -> Option<ChunkIdentity> {
-    let (digest, namespace) = (facts.key, facts.namespace);
+    let digest = facts.key;
+    let namespace = facts.namespace;
     let ids = inspect::ids_of(rest);
     if ids.is_empty() {
         let reason = "the bucket has only the digest of its key: a build before the header x-amz-meta-kvtier-key wrote it, or the key did not fit";

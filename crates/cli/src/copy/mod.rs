@@ -64,7 +64,7 @@ pub fn run(args: &CopyArgs, way: CopyMode) -> Result<bool> {
             tally.copied_bytes = wanted.iter().map(|one| one.len).sum();
         }
     }
-    tally.report(args, (&from.layout(), target.layout()))?;
+    tally.report(args, &from.layout(), target.layout())?;
     Ok(tally.is_whole())
 }
 

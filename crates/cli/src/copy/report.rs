@@ -46,7 +46,7 @@ impl Tally {
     }
 
     /// Says it.
-    pub fn report(&self, args: &CopyArgs, (from, to): (&str, &str)) -> Result<()> {
+    pub fn report(&self, args: &CopyArgs, from: &str, to: &str) -> Result<()> {
         if args.how.json {
             let all = json!({
                 "from_layout": from, "to_layout": to, "dry_run": args.how.dry_run, "copied": self.copied, "copied_bytes": self.copied_bytes,

@@ -49,7 +49,8 @@ impl ChunkIdentity {
     /// The identity of a chunk with facts, from at most the canonical form of its key; `reason` says
     /// why the medium does not have that.
     pub fn of(facts: &Facts, canonical: Option<Vec<u8>>, reason: &str) -> Self {
-        let (digest, namespace) = (facts.key, facts.namespace);
+        let digest = facts.key;
+        let namespace = facts.namespace;
         let canonical = canonical.filter(|bytes| Key::digest_of(&namespace, bytes) == digest);
         let key = canonical.as_ref().ok_or_else(|| reason.to_owned()).and_then(|bytes| {
             let id = KeyId::from_canonical(bytes).map_err(|e| e.to_string())?;
@@ -61,8 +62,9 @@ impl ChunkIdentity {
 
 impl From<Key> for ChunkIdentity {
     fn from(key: Key) -> Self {
-        let (digest, namespace, canonical) =
-            (*key.digest(), key.namespace().digest(), Some(key.canonical()));
+        let digest = *key.digest();
+        let namespace = key.namespace().digest();
+        let canonical = Some(key.canonical());
         ChunkIdentity { digest, namespace, key: Ok(key), canonical }
     }
 }

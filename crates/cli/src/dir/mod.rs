@@ -142,7 +142,8 @@ fn ls_long(dir: &Directory, chunks: &[ChunkName], args: &LsArgs) -> Result<()> {
         crate::out::line(LONG_HEAD)?;
     }
     for chunk in chunks {
-        let (info, label) = (reader.read(chunk)?, chunk.label());
+        let info = reader.read(chunk)?;
+        let label = chunk.label();
         let line = if args.json {
             info.json(&label, chunk.len).to_string()
         } else {

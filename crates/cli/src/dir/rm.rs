@@ -134,7 +134,8 @@ impl Outcome {
             let all = crate::json::json!({ "removed": args.yes, "chunks": self.chunks, "bytes": self.bytes });
             return crate::out::line(&all.to_string());
         }
-        let (chunks, bytes) = (self.chunks, format(self.bytes));
+        let chunks = self.chunks;
+        let bytes = format(self.bytes);
         crate::out::line(&match args.yes {
             true => format!("removed {chunks} chunks ({bytes})"),
             false => format!("would remove {chunks} chunks ({bytes}); add --yes to do it"),

@@ -33,7 +33,8 @@ const CHUNKS: u64 = 16;
 pub fn run(args: &FileArgs) -> Result<()> {
     super::exists(&args.path)?;
     let medium = Medium::probe(&args.path).map_err(crate::cannot_open)?;
-    let (mount, memlock) = (mount_of(&args.path), limit("Max locked memory"));
+    let mount = mount_of(&args.path);
+    let memlock = limit("Max locked memory");
     let rate = rate(&args.path)?;
     let mut findings = findings(&medium, &mount, &memlock);
     findings.push(engine(&rate));
@@ -50,7 +51,9 @@ pub fn run(args: &FileArgs) -> Result<()> {
         return crate::out::line(&all.to_string());
     }
     findings.iter().try_for_each(Finding::print)?;
-    let (put, get, size) = (rate.put_mb_per_s, rate.get_mb_per_s, format(CHUNK as u64));
+    let put = rate.put_mb_per_s;
+    let get = rate.get_mb_per_s;
+    let size = format(CHUNK as u64);
     let how =
         format!("({CHUNKS} chunks of {size}, 8 at once; `kvtier bench file` measures longer)");
     finding::print("rate", &format!("put {put:.0} MB/s, get {get:.0} MB/s {how}"))?;

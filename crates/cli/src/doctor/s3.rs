@@ -62,7 +62,8 @@ struct Rate {
 pub fn run(args: &S3Args) -> Result<()> {
     crate::interrupt::watch()?;
     let found = look(args)?;
-    let (findings, settings) = (found.findings(), found.settings());
+    let findings = found.findings();
+    let settings = found.settings();
     if args.json {
         return crate::out::line(&found.json(&findings, &settings).to_string());
     }
@@ -106,14 +107,15 @@ fn look(args: &S3Args) -> Result<Found> {
     for concurrency in measured {
         progress.add(1);
         progress.step(format!("measuring with {concurrency} requests in flight"));
-        let (mut cells, load) =
-            (Vec::new(), Load { ops: &ops, size, concurrency, gb: args.gb, same_keys: false });
+        let mut cells = Vec::new();
+        let load = Load { ops: &ops, size, concurrency, gb: args.gb, same_keys: false };
         measure(store.config(), &runtime, &load, &mut cells)?;
         rates.push(rate(&cells).context("a rate is missing")?);
     }
     progress.add(1);
     progress.finish();
-    let (endpoint, clock_offset_s) = (client.endpoint(), client.clock_offset());
+    let endpoint = client.endpoint();
+    let clock_offset_s = client.clock_offset();
     let signer = format!("{}, from {}{}", store.access_key, store.source, good_for(store.expires));
     let ca_bundle = args.store.ca_bundle().map(str::to_owned);
     Ok(Found { endpoint, signer, ca_bundle, connection, probe, clock_offset_s, rates })
@@ -257,7 +259,8 @@ impl Found {
     }
 
     fn conditional(&self) -> Finding {
-        let (found, usual) = (self.probe.conditional, self.endpoint.provider().conditional());
+        let found = self.probe.conditional;
+        let usual = self.endpoint.provider().conditional();
         let other = usual != Conditional::Unknown && usual != found;
         let makes = match found {
             Conditional::Honoured => "honoured",

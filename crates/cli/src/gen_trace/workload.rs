@@ -2,12 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::ops::RangeInclusive;
 
 use super::Kind;
 use crate::replay::trace::Random;
 
-/// The parameters of a workload. Sizes are in blocks, from the first to the second of each pair.
-#[derive(Clone, Copy, Debug)]
+/// The parameters of a workload. Sizes are in blocks.
+#[derive(Clone, Debug)]
 pub struct Shape {
     pub sessions_per_minute: f64,
     /// Mean requests of a conversation.
@@ -19,15 +20,15 @@ pub struct Shape {
     /// How many of a hundred requests are a person's; the others carry a tool's answer.
     pub person_percent: u64,
     pub prompts: usize,
-    pub prompt_blocks: (u64, u64),
+    pub prompt_blocks: RangeInclusive<u64>,
     /// What a request adds.
-    pub turn_blocks: (u64, u64),
+    pub turn_blocks: RangeInclusive<u64>,
     /// What the model's answer adds.
-    pub answer_blocks: (u64, u64),
+    pub answer_blocks: RangeInclusive<u64>,
     pub documents: usize,
-    pub document_blocks: (u64, u64),
+    pub document_blocks: RangeInclusive<u64>,
     /// Documents in a conversation's first request.
-    pub documents_each: (u64, u64),
+    pub documents_each: RangeInclusive<u64>,
 }
 
 impl Shape {
@@ -40,12 +41,12 @@ impl Shape {
             tool_seconds: 0.0,
             person_percent: 100,
             prompts: 16,
-            prompt_blocks: (1, 8),
-            turn_blocks: (1, 12),
-            answer_blocks: (1, 3),
+            prompt_blocks: 1..=8,
+            turn_blocks: 1..=12,
+            answer_blocks: 1..=3,
             documents: 0,
-            document_blocks: (1, 1),
-            documents_each: (0, 0),
+            document_blocks: 1..=1,
+            documents_each: 0..=0,
         };
         match kind {
             Kind::Chat => chat,
@@ -56,19 +57,19 @@ impl Shape {
                 tool_seconds: 6.0,
                 person_percent: 8,
                 prompts: 4,
-                prompt_blocks: (40, 80),
-                turn_blocks: (1, 16),
-                answer_blocks: (1, 4),
+                prompt_blocks: 40..=80,
+                turn_blocks: 1..=16,
+                answer_blocks: 1..=4,
                 ..chat
             },
             Kind::Rag => Shape {
                 turns: 1.3,
                 prompts: 4,
-                turn_blocks: (1, 2),
-                answer_blocks: (1, 2),
+                turn_blocks: 1..=2,
+                answer_blocks: 1..=2,
                 documents: 500,
-                document_blocks: (2, 16),
-                documents_each: (1, 4),
+                document_blocks: 2..=16,
+                documents_each: 1..=4,
                 ..chat
             },
         }
@@ -107,11 +108,14 @@ pub struct Workload {
 impl Workload {
     pub fn new(shape: Shape, seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let mut sizes = |n: usize, blocks| (0..n).map(|_| between(&mut random, blocks)).collect();
-        let prompts = sizes(shape.prompts, shape.prompt_blocks);
-        let documents = sizes(shape.documents, shape.document_blocks);
+        let mut sizes = |n: usize, blocks: &RangeInclusive<u64>| {
+            (0..n).map(|_| between(&mut random, blocks)).collect()
+        };
+        let prompts = sizes(shape.prompts, &shape.prompt_blocks);
+        let documents = sizes(shape.documents, &shape.document_blocks);
         let due = BinaryHeap::from([Reverse((0, 0))]);
-        let (shared, open) = (HashMap::new(), HashMap::new());
+        let shared = HashMap::new();
+        let open = HashMap::new();
         Workload {
             shape,
             random,
@@ -152,7 +156,7 @@ impl Workload {
         let prompt = self.popular(self.prompts.len());
         self.share(&mut chain, prompt as u64, self.prompts[prompt]);
         if !self.documents.is_empty() {
-            for _ in 0..between(&mut self.random, self.shape.documents_each) {
+            for _ in 0..between(&mut self.random, &self.shape.documents_each) {
                 let document = self.popular(self.documents.len());
                 self.share(
                     &mut chain,
@@ -188,9 +192,9 @@ impl Iterator for Workload {
             self.open.insert(session, chain);
         }
         let mut blocks = self.open.remove(&session)?;
-        let added = between(&mut self.random, self.shape.turn_blocks);
+        let added = between(&mut self.random, &self.shape.turn_blocks);
         self.fresh(&mut blocks, added);
-        let answer = between(&mut self.random, self.shape.answer_blocks);
+        let answer = between(&mut self.random, &self.shape.answer_blocks);
         let request = Request { time_ms, session, blocks: blocks.clone(), answer: answer as usize };
         if self.random.unit() > 1.0 / self.shape.turns.max(1.0) {
             self.fresh(&mut blocks, answer);
@@ -202,8 +206,8 @@ impl Iterator for Workload {
     }
 }
 
-fn between(random: &mut Random, (least, most): (u64, u64)) -> u64 {
-    least + random.below(most - least + 1)
+fn between(random: &mut Random, limits: &RangeInclusive<u64>) -> u64 {
+    limits.start() + random.below(limits.end() - limits.start() + 1)
 }
 
 #[cfg(test)]

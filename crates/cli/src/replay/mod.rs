@@ -147,7 +147,7 @@ pub fn run(args: Args) -> Result<bool> {
     };
     let outcome = run::replay(&trace.requests, job, peer)?;
     // A reader who had enough changes nothing of what follows.
-    let printed = report::print(&outcome, &opened, &meters, (&size, args.json));
+    let printed = report::print(&outcome, &opened, &meters, &size, args.json);
     opened.top.close().wait().context("cannot close the tiers")?;
     let failures = outcome.failures.max(meters.iter().map(|m| timed::take(m).errors).sum());
     if failures > 0 {

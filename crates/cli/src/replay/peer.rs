@@ -51,8 +51,8 @@ impl Peer {
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start the peer process")?;
-        let (ask, answers) =
-            (child.stdin.take(), child.stdout.take().context("the peer has no output")?);
+        let ask = child.stdin.take();
+        let answers = child.stdout.take().context("the peer has no output")?;
         Ok(Peer { child, ask, answers: BufReader::new(answers) })
     }
 

@@ -20,7 +20,8 @@ pub fn print(
     outcome: &Outcome,
     opened: &OpenTiers,
     meters: &[Arc<Mutex<TierStats>>],
-    (size, as_json): (&Size, bool),
+    size: &Size,
+    as_json: bool,
 ) -> Result<()> {
     let tiers: Vec<Value> = opened
         .tiers
@@ -28,7 +29,9 @@ pub fn print(
         .zip(meters)
         .zip(&outcome.found)
         .map(|((tier, meter), found)| {
-            let (mut m, status, usage) = (take(meter), tier.status(), tier.usage());
+            let mut m = take(meter);
+            let status = tier.status();
+            let usage = tier.usage();
             let gb = (m.bytes_loaded + m.bytes_saved) as f64 / 1e9;
             let cpu_s = m.calls_cpu_s + own_threads_cpu_s(&tier.caps().name, &status.reasons);
             json!({
@@ -142,7 +145,8 @@ fn text(outcome: &Outcome, tiers: &[Value], size: &Size, ratios: &Ratios) -> Vec
 /// A tier's cells.
 fn row(tier: &Value, wall_s: f64) -> Vec<String> {
     let number = |name: &str| tier[name].as_f64().unwrap_or(0.0);
-    let (saved, loaded) = (number("bytes_saved") / 1e9, number("bytes_loaded") / 1e9);
+    let saved = number("bytes_saved") / 1e9;
+    let loaded = number("bytes_loaded") / 1e9;
     vec![
         tier["name"].as_str().unwrap_or_default().to_owned(),
         tier["hits"].to_string(),

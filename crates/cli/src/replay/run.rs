@@ -115,13 +115,15 @@ fn in_process(hash: &Digest) -> CacheEngineKey {
     let hash = EngineHash::Int(
         PyInt::from_be_bytes(false, hash.as_bytes()).expect("a digest is a short number"),
     );
-    let (model, tags) = ("replay".into(), Arc::new([]));
+    let model = "replay".into();
+    let tags = Arc::new([]);
     CacheEngineKey { model, world_size: 1, worker_id: 0, hash, dtype: DType::UInt8, tags }
 }
 
 /// Replays `requests`, some of them at once.
 pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<Outcome> {
-    let (chunk, concurrency) = (job.chunk, job.concurrency);
+    let chunk = job.chunk;
+    let concurrency = job.concurrency;
     let slot = chunk.next_multiple_of(4096);
     let batch = (FLIGHT_BYTES_MAX / (concurrency * slot)).clamp(1, BATCH_MAX);
     let arena = Arena::new(ArenaConfig::huge(concurrency * batch * slot));
@@ -142,7 +144,9 @@ pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} requests {elapsed} (eta {eta})")
         .context("template")?;
     let bar = ProgressBar::new(requests.len() as u64).with_style(style);
-    let (began, cpu, next) = (Instant::now(), crate::usage::cpu_s(), AtomicUsize::new(0));
+    let began = Instant::now();
+    let cpu = crate::usage::cpu_s();
+    let next = AtomicUsize::new(0);
     let work = || -> Result<()> {
         while let Some(request) = requests.get(next.fetch_add(1, Ordering::Relaxed)) {
             if crate::interrupt::asked() {

@@ -139,8 +139,10 @@ pub fn kind_of(value: &Value) -> &'static str {
 }
 
 fn json_lines(file: impl BufRead, name: &str, max: usize) -> Result<Trace> {
-    let (mut requests, mut times_ms, mut sessions, mut block_tokens) =
-        (Vec::new(), Vec::new(), Vec::new(), None);
+    let mut requests = Vec::new();
+    let mut times_ms = Vec::new();
+    let mut sessions = Vec::new();
+    let mut block_tokens = None;
     for (n, line) in (1..).zip(file.lines()) {
         if requests.len() == max {
             break;
@@ -191,7 +193,9 @@ fn binary(mut file: impl Read, max: usize) -> Result<Trace> {
         )
         .into());
     }
-    let (mut requests, mut times_ms, mut sessions) = (Vec::new(), Vec::new(), Vec::new());
+    let mut requests = Vec::new();
+    let mut times_ms = Vec::new();
+    let mut sessions = Vec::new();
     for number in 1..=count.min(max) {
         let seconds = u64::from(word(&mut file)?) | u64::from(word(&mut file)?) << 32;
         times_ms.push((f64::from_bits(seconds) * 1000.0).round() as u64);

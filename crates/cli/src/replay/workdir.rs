@@ -67,7 +67,8 @@ impl WorkDir {
             }
             return Ok(config);
         }
-        let (host, file) = (size("--host-bytes", &args.host_bytes)?, args.file_cap()?);
+        let host = size("--host-bytes", &args.host_bytes)?;
+        let file = args.file_cap()?;
         let host = json!({"type": "host", "bytes": host});
         let files = json!({"type": "file", "path": ".", "bytes": file, "shrink": args.shrink});
         let mut config =

@@ -18,7 +18,8 @@ pub struct Blocks {
 impl Blocks {
     pub fn of(trace: &Trace) -> Self {
         let mut numbers: HashMap<u64, u32> = HashMap::new();
-        let (mut all, mut ends) = (Vec::new(), Vec::new());
+        let mut all = Vec::new();
+        let mut ends = Vec::new();
         for request in &trace.requests {
             for id in request {
                 let next = numbers.len() as u32;
@@ -68,7 +69,8 @@ impl Blocks {
     /// if it repeats at least half of that request.
     fn infer_sessions(&self) -> Vec<u32> {
         let mut last_user: Vec<Option<usize>> = vec![None; self.distinct];
-        let (mut sessions, mut next): (Vec<u32>, u32) = (Vec::new(), 0);
+        let mut sessions: Vec<u32> = Vec::new();
+        let mut next: u32 = 0;
         for request in 0..self.requests() {
             let chain = self.chain(request);
             let known =

@@ -15,7 +15,9 @@ pub fn run(blocks: &Blocks, capacity: usize) -> Hits {
     // When a block that is there is used next, +1; 0 = it is not there.
     let mut there = vec![0u32; blocks.distinct()];
     let mut order: BinaryHeap<(u32, u32, u32)> = BinaryHeap::new();
-    let (mut len, mut hits, mut at) = (0usize, Hits::default(), 0);
+    let mut len = 0usize;
+    let mut hits = Hits::default();
+    let mut at = 0;
     for request in 0..blocks.requests() {
         let chain = blocks.chain(request);
         hits.asked += chain.len() as u64;

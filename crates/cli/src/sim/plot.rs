@@ -34,7 +34,8 @@ impl Axis {
     }
 
     fn x(&self, blocks: usize) -> f64 {
-        let (width, margin) = (WIDTH - LEFT - RIGHT, 30.0);
+        let width = WIDTH - LEFT - RIGHT;
+        let margin = 30.0;
         if self.most <= self.least {
             return LEFT + width / 2.0;
         }
@@ -75,7 +76,7 @@ pub fn svg(title: &str, cells: &[Cell]) -> String {
             "<path d=\"M{end:.1} {from:.1} L{:.1} {at:.1}\" stroke=\"{color}\" stroke-width=\"0.7\"/>",
             WIDTH - RIGHT + 8.0
         );
-        text(&mut svg, (WIDTH - RIGHT + 12.0, at + 4.0), "start", color, name);
+        text(&mut svg, Point { x: WIDTH - RIGHT + 12.0, y: at + 4.0 }, "start", color, name);
     }
     svg.push_str("</svg>\n");
     svg
@@ -111,7 +112,7 @@ fn ticks(svg: &mut String, axis: &Axis, row: &[Cell]) {
     let mut free = f64::NEG_INFINITY;
     for (x, size) in sizes {
         if x >= free {
-            text(svg, (x, HEIGHT - BOTTOM + 20.0), "middle", "#333", size);
+            text(svg, Point { x, y: HEIGHT - BOTTOM + 20.0 }, "middle", "#333", size);
             free = x + TICK;
         }
     }
@@ -125,10 +126,10 @@ fn frame(svg: &mut String, title: &str, top: f64, y: impl Fn(f64) -> f64) {
          font-family=\"sans-serif\" font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>"
     );
     let title = format!("Prefix hit ratio by size of the cache: {title}");
-    text(svg, (LEFT, 28.0), "start", "#000", &title);
+    text(svg, Point { x: LEFT, y: 28.0 }, "start", "#000", &title);
     text(
         svg,
-        ((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 14.0),
+        Point { x: (LEFT + WIDTH - RIGHT) / 2.0, y: HEIGHT - 14.0 },
         "middle",
         "#333",
         "size: shares of the trace's distinct blocks, or blocks; logarithmic",
@@ -137,11 +138,24 @@ fn frame(svg: &mut String, title: &str, top: f64, y: impl Fn(f64) -> f64) {
         let at = y(f64::from(tenth) / 10.0);
         let _ =
             writeln!(svg, "<path d=\"M{LEFT} {at:.1} H{:.1}\" stroke=\"#ddd\"/>", WIDTH - RIGHT);
-        text(svg, (LEFT - 8.0, at + 4.0), "end", "#333", &format!("{} %", tenth * 10));
+        text(
+            svg,
+            Point { x: LEFT - 8.0, y: at + 4.0 },
+            "end",
+            "#333",
+            &format!("{} %", tenth * 10),
+        );
     }
 }
 
-fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, color: &str, words: &str) {
+/// Where a text stands.
+struct Point {
+    x: f64,
+    y: f64,
+}
+
+fn text(svg: &mut String, at: Point, anchor: &str, color: &str, words: &str) {
+    let Point { x, y } = at;
     let words = words.replace('&', "&amp;").replace('<', "&lt;");
     let _ = writeln!(
         svg,

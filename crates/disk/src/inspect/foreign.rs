@@ -23,7 +23,7 @@ pub fn walk(
     layout: Layout,
     mut each: impl FnMut(&Path, Option<fs::Metadata>, Option<ChunkName>),
 ) -> io::Result<()> {
-    entries(root, ("", layout.depth()), &mut |path, name, meta| {
+    entries(root, "", layout.depth(), &mut |path, name, meta| {
         let chunk =
             name.filter(|name| meta.is_file() && meta.len() > 0 && layout.key_of(name).is_some());
         match chunk {
@@ -46,7 +46,7 @@ pub fn walk(
 pub fn detect_layout(root: &Path) -> io::Result<Option<Layout>> {
     let depth = Layout::ALL.into_iter().map(Layout::depth).max().unwrap_or(0);
     let mut found = None;
-    entries(root, ("", depth), &mut |_, name, _| {
+    entries(root, "", depth, &mut |_, name, _| {
         let layout_of = |name| Layout::ALL.into_iter().find(|layout| layout.key_of(name).is_some());
         found = found.or_else(|| name.and_then(layout_of));
         // No error, but the end of the walk.
@@ -61,7 +61,7 @@ pub fn detect_layout(root: &Path) -> io::Result<Option<Layout>> {
 pub fn find_shape(root: &Path, layout: Layout) -> io::Result<Option<ChunkShape>> {
     let mut found = None;
     let mut looks = 0;
-    let walked = entries(root, ("", layout.depth()), &mut |path, name, _| {
+    let walked = entries(root, "", layout.depth(), &mut |path, name, _| {
         if name.is_some_and(|name| layout.key_of(name).is_some()) {
             looks += 1;
             let beside = headers::read_sidecar(path)?;
@@ -88,7 +88,7 @@ pub fn find_shape(root: &Path, layout: Layout) -> io::Result<Option<ChunkShape>>
 type Each<'a> = &'a mut dyn FnMut(&Path, Option<&str>, fs::Metadata) -> io::Result<()>;
 
 /// Every entry of a directory, and of those `depth` deep below it that have LMCache's names.
-fn entries(root: &Path, (dir, depth): (&str, usize), each: Each<'_>) -> io::Result<()> {
+fn entries(root: &Path, dir: &str, depth: usize, each: Each<'_>) -> io::Result<()> {
     for entry in fs::read_dir(root.join(dir))? {
         let entry = entry?;
         // Deleted meanwhile.
@@ -103,7 +103,7 @@ fn entries(root: &Path, (dir, depth): (&str, usize), each: Each<'_>) -> io::Resu
                     && meta.is_dir()
                     && is_head_of_hash(&entry.file_name().to_string_lossy()) =>
             {
-                match entries(root, (below, depth - 1), each) {
+                match entries(root, below, depth - 1, each) {
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                     other => other?,
                 }
@@ -154,7 +154,8 @@ pub fn facts(file: &File) -> io::Result<Result<Option<Facts>, Damage>> {
 /// Reads the whole file at `path` and checks it against its facts and headers. Passes each piece of
 /// the payload to `each`.
 pub fn check(
-    (file, path): (&mut File, &Path),
+    file: &mut File,
+    path: &Path,
     layout: Layout,
     chunk: &ChunkName,
     each: &mut dyn FnMut(&[u8]),

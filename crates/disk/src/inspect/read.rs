@@ -63,7 +63,7 @@ impl Directory {
         let mut payload = Vec::with_capacity(chunk.len as usize);
         let mut each = |piece: &[u8]| payload.extend_from_slice(piece);
         let found = if self.layout().is_foreign() {
-            foreign::check((&mut file, &self.path(chunk)), self.layout(), chunk, &mut each)
+            foreign::check(&mut file, &self.path(chunk), self.layout(), chunk, &mut each)
         } else if file.metadata()?.len() == file_len(chunk.len) {
             read_and_check(&mut file, chunk, &mut each)
         } else {

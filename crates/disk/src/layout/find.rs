@@ -72,7 +72,7 @@ impl<M: Mover> Shared<M> {
             Err(e) => return Err(e),
         };
         if foreign.layout.has_headers() {
-            return inspect_headers(foreign, key, (&path, bytes));
+            return inspect_headers(foreign, key, &path, bytes);
         }
         let len = match Known::at(&path) {
             Ok(Known::Unverified) => {
@@ -128,7 +128,8 @@ impl<M: Mover> Shared<M> {
 fn inspect_headers(
     foreign: &Foreign,
     key: &Key,
-    (path, bytes): (&Path, u64),
+    path: &Path,
+    bytes: u64,
 ) -> io::Result<Option<FoundChunk>> {
     let known = match Known::at(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -93,7 +93,8 @@ impl Mover for BadDay {
 impl State {
     fn fate(&self) -> Option<Fault> {
         let mut seed = self.seed.lock().unwrap();
-        let (fault, which) = (seed.below(1000) < self.per_mille, seed.below(6));
+        let fault = seed.below(1000) < self.per_mille;
+        let which = seed.below(6);
         if !fault || self.healed.load(Ordering::SeqCst) {
             return None;
         }

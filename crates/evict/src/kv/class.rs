@@ -104,7 +104,8 @@ impl LastRequest {
 
 /// A pause in octaves, against the time in which as many chunks are used as there are.
 pub(crate) fn gap_of(age: u32, residents: usize) -> u8 {
-    let (quarters, residents) = (4 * u64::from(age), residents as u64 + 1);
+    let quarters = 4 * u64::from(age);
+    let residents = residents as u64 + 1;
     // Compares, since a division takes longer.
     (0..6).map(|octave| u8::from(quarters >= residents << octave)).sum()
 }

@@ -42,7 +42,8 @@ impl KvPolicy {
             while left != 0 {
                 let at = word * 64 + left.trailing_zeros() as usize;
                 left &= left - 1;
-                let (weight, class) = (at / LIST_STRIDE, at % LIST_STRIDE);
+                let weight = at / LIST_STRIDE;
+                let class = at % LIST_STRIDE;
                 let stamp = self.nodes[self.lists[at].coldest].stamp;
                 let kept = class as u8 == RETAINED.index();
                 let worth =

@@ -99,7 +99,7 @@ impl Crc32cKernel {
         // SAFETY: the kernel has these four parameters. It reads `units` units at `from`, which are
         // inside `of`, and the tables, and writes one word per unit to `results`, a lease of this
         // call that is large enough. All are memory of the stream's GPU and outlive the call.
-        unsafe { stream.launch(&self.kernel, (units.div_ceil(THREADS), THREADS), &args) }?;
+        unsafe { stream.launch(&self.kernel, units.div_ceil(THREADS), THREADS, &args) }?;
         let mut bytes = vec![0; units as usize * CRC_BYTES];
         stream.download_lease(&results, 0, &mut bytes)?;
         Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())

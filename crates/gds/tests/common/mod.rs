@@ -173,23 +173,26 @@ pub fn clean(name: &str, fakes: &Fakes, body: impl FnOnce()) {
 type Create = unsafe extern "C" fn(*mut usize, u32) -> i32;
 type Set = unsafe extern "C" fn(u64, u8, usize, usize) -> i32;
 
+/// The driver as the caller loaded it, and a stream of the caller.
+pub struct ForeignStream {
+    library: libloading::Library,
+    stream: usize,
+}
+
 /// A stream of the caller, never destroyed, as those of PyTorch.
-pub fn foreign_stream(gpu: &Gpu) -> (libloading::Library, usize) {
+pub fn foreign_stream(gpu: &Gpu) -> ForeignStream {
     let _entered = gpu.enter().unwrap();
     let mut stream = 0;
     // SAFETY: the stand-in's library declares the function so.
     let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
     // SAFETY: as above, and `stream` is valid for a write.
     assert_eq!(unsafe { library.get::<Create>("cuStreamCreate").unwrap()(&mut stream, 0) }, 0);
-    (library, stream)
+    ForeignStream { library, stream }
 }
 
 /// Sets memory on the caller's stream without waiting; returns an event after that.
-pub fn set_later(
-    gpu: &Gpu,
-    (library, stream): &(libloading::Library, usize),
-    (addr, len): (usize, usize),
-) -> GpuEvent {
+pub fn set_later(gpu: &Gpu, caller: &ForeignStream, addr: usize, len: usize) -> GpuEvent {
+    let ForeignStream { library, stream } = caller;
     let _entered = gpu.enter().unwrap();
     // SAFETY: the memory belongs to a lease that waits for the event.
     let set = unsafe { library.get::<Set>("cuMemsetD8Async") }.unwrap();

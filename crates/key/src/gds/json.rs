@@ -81,7 +81,7 @@ impl Reader<'_> {
 
     fn map(&mut self, depth: usize) -> Option<Json> {
         let mut members = Vec::new();
-        self.several(("{", "}"), |reader| {
+        self.several("{", "}", |reader| {
             reader.blanks();
             let name = reader.text()?;
             reader.blanks();
@@ -94,7 +94,7 @@ impl Reader<'_> {
 
     fn list(&mut self, depth: usize) -> Option<Json> {
         let mut values = Vec::new();
-        self.several(("[", "]"), |reader| {
+        self.several("[", "]", |reader| {
             values.push(reader.value(depth + 1)?);
             Some(())
         })?;
@@ -104,7 +104,8 @@ impl Reader<'_> {
     /// What stands between two brackets, separated by commas.
     fn several(
         &mut self,
-        (open, close): (&str, &str),
+        open: &str,
+        close: &str,
         mut one: impl FnMut(&mut Self) -> Option<()>,
     ) -> Option<()> {
         if !self.takes(open) {

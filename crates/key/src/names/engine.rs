@@ -204,7 +204,8 @@ fn refused(text: &str, why: &str) -> InvalidKey {
 
 fn push_decimal(out: &mut String, number: i64) {
     let mut digits = [0; 20];
-    let (mut at, mut rest) = (digits.len(), number.unsigned_abs());
+    let mut at = digits.len();
+    let mut rest = number.unsigned_abs();
     while rest != 0 || at == digits.len() {
         at -= 1;
         digits[at] = b'0' + (rest % 10) as u8;

@@ -153,7 +153,9 @@ impl ConfigReader {
     }
 
     fn adapted(&self, adapters: Vec<Adapter>) -> Result<ParsedConfig, Error> {
-        let (mut config, mut settings, mut notes) = (Config::new(), Vec::new(), Vec::new());
+        let mut config = Config::new();
+        let mut settings = Vec::new();
+        let mut notes = Vec::new();
         for adapter in &adapters {
             let own = adapter.config()?;
             config.append(if own.lists.is_empty() { own.at(adapter.place()) } else { own });

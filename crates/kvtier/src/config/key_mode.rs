@@ -48,7 +48,8 @@ impl Config {
         for (at, mode) in modes {
             match found {
                 Some((first, other)) if other != mode => {
-                    let (other, mode) = (other.name(), mode.name());
+                    let other = other.name();
+                    let mode = mode.name();
                     let what = format!(
                         "tiers[{first}] has names for keys of LMCache's {other} mode and tiers[{at}] for those of its {mode} mode, \
                          so that no key can be saved to both; give them layouts of one mode, or layout kvtier"

@@ -60,7 +60,8 @@ impl Metered {
         times: fn(&Meter) -> &LatencyHistogram,
         ask: impl FnOnce(&dyn Tier) -> Ticket<T>,
     ) -> Ticket<T> {
-        let (began, meter) = (Instant::now(), Arc::clone(&self.meter));
+        let began = Instant::now();
+        let meter = Arc::clone(&self.meter);
         ask(&*self.inner).inspect(move |_| times(&meter).add(began.elapsed()))
     }
 }

@@ -70,7 +70,8 @@ pub fn samples(tiers: &[MonitoredTier]) -> Vec<Sample> {
 }
 
 fn of_tier(shown: &MonitoredTier) -> Vec<Sample> {
-    let (status, usage) = (shown.tier.status(), shown.tier.usage());
+    let status = shown.tier.status();
+    let usage = shown.tier.usage();
     let name = shown.tier.caps().name.to_string();
     let sample = |metric: &str, labels: &[(&'static str, String)], value: f64, is_counter: bool| {
         let labels =

@@ -52,7 +52,8 @@ impl Server {
     /// Listens at `address` (port 0: any free port) and serves the metrics of these tiers.
     pub fn start(address: impl ToSocketAddrs, tiers: Vec<MonitoredTier>) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
-        let (address, now) = (listener.local_addr()?, Arc::<Now>::default());
+        let address = listener.local_addr()?;
+        let now = Arc::<Now>::default();
         let theirs = Arc::clone(&now);
         let serve = move || {
             for client in listener.incoming() {
@@ -91,7 +92,9 @@ impl Drop for Server {
 
 /// Reads the head of a request, within bounds of length and time.
 fn read(mut client: &TcpStream) -> io::Result<String> {
-    let (began, mut head, mut piece) = (Instant::now(), Vec::new(), [0; 1024]);
+    let began = Instant::now();
+    let mut head = Vec::new();
+    let mut piece = [0; 1024];
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         client.set_read_timeout(Some(left_of(began)?))?;
         match client.read(&mut piece)? {

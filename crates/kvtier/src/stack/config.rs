@@ -29,7 +29,8 @@ pub struct StackConfig {
 impl StackConfig {
     /// A stack without tiers, with at most 256 MiB waiting to be written.
     pub fn new(name: &str) -> Self {
-        let (dirty_bytes_max, write_back_timeout) = (256 << 20, Duration::from_secs(10));
+        let dirty_bytes_max = 256 << 20;
+        let write_back_timeout = Duration::from_secs(10);
         StackConfig {
             name: name.into(),
             levels: Vec::new(),

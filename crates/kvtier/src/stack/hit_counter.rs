@@ -36,8 +36,8 @@ mod tests {
 
     #[test]
     fn hits_are_counted_and_forgotten_in_time() {
-        let (seen, key) =
-            (HitCounter::default(), |n: u64| Digest::derive("test", &n.to_le_bytes()));
+        let seen = HitCounter::default();
+        let key = |n: u64| Digest::derive("test", &n.to_le_bytes());
         assert_eq!([1, 2, 1].map(|n| seen.count(&key(n))), [1, 1, 2]);
         (10..10 + 3 * REMEMBERED_MIN as u64).for_each(|n| assert_eq!(seen.count(&key(n)), 1));
         assert_eq!(seen.count(&key(1)), 1);

@@ -83,7 +83,8 @@ impl Holds {
     /// Records a hold on these chunks that stands for these parts until `ttl` has passed. Returns
     /// the parts if there are too many holds.
     pub fn keep(&self, parts: Parts, keys: Vec<Digest>, ttl: Duration) -> Result<HoldId, Parts> {
-        let (mut state, now) = (self.lock(), self.clock.now());
+        let mut state = self.lock();
+        let now = self.clock.now();
         if state.all.len() >= state.purge_at.clamp(PURGE_MIN, HOLDS_MAX) {
             state.all.retain(|_, kept| kept.until > now);
             state.purge_at = 2 * state.all.len();

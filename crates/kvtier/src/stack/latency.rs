@@ -60,7 +60,9 @@ impl LatencyModel {
 
     /// Records that loads of `bytes` together took this long.
     pub fn record(&self, now: Instant, bytes: u64, took: Duration) {
-        let (x, y, mut state) = (bytes as f64, took.as_secs_f64(), self.state());
+        let x = bytes as f64;
+        let y = took.as_secs_f64();
+        let mut state = self.state();
         let old = state.sums.times(KEEP * state.decay(now));
         state.sums = Sums {
             n: old.n + 1.0,
@@ -203,7 +205,8 @@ mod tests {
 
     #[test]
     fn a_slow_tier_is_tried_again_whenever_the_next_load_comes() {
-        let (now, ms) = (Instant::now(), Duration::from_millis);
+        let now = Instant::now();
+        let ms = Duration::from_millis;
         let model = slow(now);
         assert!(
             model.is_faster_than_computing(now + ms(500), 1 << 20, 1e3),
@@ -220,7 +223,8 @@ mod tests {
     #[test]
     fn an_unused_tier_is_measured_again_and_a_faster_one_is_used_soon() {
         let now = Instant::now();
-        let (model, later) = (slow(now), now + 3 * HALF_LIFE);
+        let model = slow(now);
+        let later = now + 3 * HALF_LIFE;
         model.state().tried = later;
         assert!(model.is_faster_than_computing(later, 1 << 20, 1e9));
         (0..4).for_each(|_| model.record(later, 1 << 20, Duration::from_millis(1)));

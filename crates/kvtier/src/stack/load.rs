@@ -57,7 +57,8 @@ struct Promotion {
 /// ended, the rest.
 pub async fn load(stack: &Inner, ctx: &Ctx, admitted: Admitted<Load, Loaded>) {
     let batch = Batch { stack, ctx, keys: admitted.keys };
-    let (mut own, mut others) = (Vec::new(), Vec::new());
+    let mut own = Vec::new();
+    let mut others = Vec::new();
     for (at, op, slot) in admitted.ops {
         let begun = stack.flights.begin(op.key.digest());
         let pending = |flight| PendingLoad { at, op, slot, merge: LoadMerge::default(), flight };
@@ -99,13 +100,15 @@ impl Batch<'_> {
                 open.iter_mut().for_each(|f| f.merge.add(Ok(Loaded::Miss(MissReason::Slow))));
                 continue;
             }
-            let (ctx, began) = (self.ctx_for(at, &open), stack.time.now());
+            let ctx = self.ctx_for(at, &open);
+            let began = stack.time.now();
             let end = stack.before_deadline(self.ctx.deadline);
             let (ops, rest): (Vec<_>, Vec<_>) =
                 open.into_iter().map(|f| (f.op, (f.at, f.slot, f.merge, f.flight))).unzip();
             let answers = stack.tiers[at].load_waiting(&ctx, ops).await;
             stack.measure(at, &answers, stack.time.elapsed(began));
-            let (mut hits, mut next) = (Vec::new(), Vec::new());
+            let mut hits = Vec::new();
+            let mut next = Vec::new();
             for (Done { op, result }, (place, slot, mut merge, flight)) in
                 answers.into_iter().zip(rest)
             {
@@ -147,7 +150,8 @@ impl Batch<'_> {
 
     /// Promotes the hits of tier `at` to the tiers above, then answers them.
     async fn finish_hits(&self, at: usize, hits: Vec<(u64, PendingLoad)>) {
-        let (mut ops, mut rest) = (Vec::with_capacity(hits.len()), Vec::with_capacity(hits.len()));
+        let mut ops = Vec::with_capacity(hits.len());
+        let mut rest = Vec::with_capacity(hits.len());
         for (len, PendingLoad { at: place, op, slot, merge, flight }) in hits {
             add(&self.stack.counters.corrupt, u64::from(merge.is_corrupt()));
             let leases = op.into.len();

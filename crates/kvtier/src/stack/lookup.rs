@@ -23,7 +23,9 @@ impl Inner {
     ) -> Result<LookedUp, Error> {
         let mut found = vec![Presence::Miss; keys.len()];
         let mut tiers = vec![Bitmap::new(keys.len()); self.tiers.len()];
-        let (mut held, mut failed, mut answered) = (Parts::new(), None, keys.is_empty());
+        let mut held = Parts::new();
+        let mut failed = None;
+        let mut answered = keys.is_empty();
         for (at, tier) in self.tiers.iter().enumerate() {
             let missing: Vec<usize> = (0..keys.len()).filter(|i| !found[*i].is_hit()).collect();
             if missing.is_empty() {

@@ -249,7 +249,8 @@ impl Inner {
         for (at, tier) in self.tiers.iter().enumerate() {
             let Some(below) = plan::spill_below(&self.rules, at) else { continue };
             if !tier.spill_to(Spiller::new(self, below)) {
-                let (name, below) = (&tier.caps().name, &self.tiers[below].caps().name);
+                let name = &tier.caps().name;
+                let below = &self.tiers[below].caps().name;
                 let what = format!(
                     "{name} cannot pass evicted chunks to {below}; set write: through or back there"
                 );
@@ -312,7 +313,8 @@ impl Tier for Stack {
         if admitted.ops.is_empty() {
             return ticket;
         }
-        let (inner, ctx) = (Arc::clone(&self.inner), ctx.clone());
+        let inner = Arc::clone(&self.inner);
+        let ctx = ctx.clone();
         let since = self.clock.clock().now();
         self.executor.spawn(async move {
             inner.waited(since);
@@ -328,7 +330,8 @@ impl Tier for Stack {
         if admitted.ops.is_empty() {
             return ticket;
         }
-        let (inner, ctx) = (Arc::clone(&self.inner), ctx.clone());
+        let inner = Arc::clone(&self.inner);
+        let ctx = ctx.clone();
         let since = self.clock.clock().now();
         self.executor.spawn(async move {
             inner.waited(since);
@@ -376,7 +379,8 @@ impl Tier for Stack {
 
     fn close(&self) -> Ticket<Result<(), Error>> {
         let (answer, ticket) = ticket();
-        let (own, inner) = (self.gate.close(), Arc::clone(&self.inner));
+        let own = self.gate.close();
+        let inner = Arc::clone(&self.inner);
         self.executor.spawn(async move {
             let mut result = own.await;
             inner.flush().await;

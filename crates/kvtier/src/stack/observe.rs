@@ -9,7 +9,8 @@ use super::{Stack, Write};
 impl Stack {
     /// The bytes that wait to be written to lower tiers; `None` if every tier is written through.
     fn waiting(&self) -> Option<String> {
-        let (dirty, bytes) = (&self.inner.dirty, crate::bytes::format);
+        let dirty = &self.inner.dirty;
+        let bytes = crate::bytes::format;
         let may_wait = self.inner.rules.iter().any(|rule| rule.write != Write::Through);
         may_wait.then(|| {
             format!("{} of at most {} wait to be written", bytes(dirty.used()), bytes(dirty.max()))
@@ -20,7 +21,8 @@ impl Stack {
     fn speeds(&self) -> Vec<String> {
         let inner = &self.inner;
         let one = |(tier, model): (&Arc<dyn Tier>, &LatencyModel)| {
-            let (name, speed) = (&tier.caps().name, model.speed()?);
+            let name = &tier.caps().name;
+            let speed = model.speed()?;
             Some(match inner.computed_per_s.map(|rate| speed.break_even_bytes(rate)) {
                 None => format!("{name}: a load takes {speed}"),
                 Some(Some(bytes)) => {

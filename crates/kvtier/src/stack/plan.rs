@@ -264,8 +264,9 @@ mod tests {
             for (takers, may_defer) in (0..1u16 << rules.len())
                 .flat_map(|bits| [(Tiers(bits), true), (Tiers(bits), false)])
             {
-                let (mut plan, mut waited, mut later) =
-                    (SavePlan::new(), Tiers::default(), Tiers::default());
+                let mut plan = SavePlan::new();
+                let mut waited = Tiers::default();
+                let mut later = Tiers::default();
                 for step in 0.. {
                     assert!(step < 20, "the plan does not end");
                     match plan.next(&rules) {

@@ -15,9 +15,11 @@ impl Inner {
     /// The last tier's error, if a tier failed: it may still hold the chunk. The other tiers remove
     /// it all the same.
     pub async fn remove(&self, ctx: &Ctx, keys: &[Key]) -> Result<Removed, Error> {
-        let (mut counts, mut failed) = (Removed::default(), None);
+        let mut counts = Removed::default();
+        let mut failed = None;
         for key in keys {
-            let (mut removed, mut held) = (0, 0);
+            let mut removed = 0;
+            let mut held = 0;
             let _flight = self.begin_flight(ctx, key).await?;
             for tier in &self.tiers {
                 // The tier above may have evicted the chunk into this one meanwhile.

@@ -146,7 +146,8 @@ async fn retry_throttled(
     answers: Vec<Done<Save, Saved>>,
 ) -> Vec<Result<Saved, Error>> {
     let keys: Vec<Digest> = answers.iter().map(|done| *done.op.key().digest()).collect();
-    let (mut results, mut again) = (Vec::with_capacity(answers.len()), Vec::new());
+    let mut results = Vec::with_capacity(answers.len());
+    let mut again = Vec::new();
     for (at, Done { op, result }) in answers.into_iter().enumerate() {
         if matches!(result, Ok(Saved::Shed(ShedReason::Throttled))) {
             again.push((at, op));

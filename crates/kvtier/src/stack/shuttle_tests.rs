@@ -64,7 +64,8 @@ impl Tier for Slow {
     }
 
     fn load(&self, _: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
-        let (chunk, loads) = (Arc::clone(&self.chunk), Arc::clone(&self.loads));
+        let chunk = Arc::clone(&self.chunk);
+        let loads = Arc::clone(&self.loads);
         later(move || {
             *loads.lock().unwrap() += ops.len();
             let one = |mut op: Load| {
@@ -183,7 +184,8 @@ fn load(stack: &Stack) -> bool {
 #[test]
 fn of_several_loads_of_a_key_one_goes_below_and_all_are_served() {
     check(|| {
-        let (top, low) = (Slow::new(None), Slow::new(Some(view_of(b"a chunk"))));
+        let top = Slow::new(None);
+        let low = Slow::new(Some(view_of(b"a chunk")));
         let stack = Arc::new(Stack::new("s", vec![top.clone(), low.clone()]).unwrap());
         let loads: Vec<_> = (0..3)
             .map(|_| {
@@ -200,7 +202,8 @@ fn of_several_loads_of_a_key_one_goes_below_and_all_are_served() {
 #[test]
 fn what_is_removed_stays_away_whatever_loads_are_under_way() {
     check(|| {
-        let (top, low) = (Slow::new(None), Slow::new(Some(view_of(b"a chunk"))));
+        let top = Slow::new(None);
+        let low = Slow::new(Some(view_of(b"a chunk")));
         let stack = Arc::new(Stack::new("s", vec![top.clone(), low.clone()]).unwrap());
         let loads: Vec<_> = (0..2)
             .map(|_| {
@@ -218,7 +221,8 @@ fn what_is_removed_stays_away_whatever_loads_are_under_way() {
 #[test]
 fn what_is_written_behind_is_removed_too_and_waited_for_at_the_end() {
     check(|| {
-        let (top, low) = (Slow::new(None), Slow::new(None));
+        let top = Slow::new(None);
+        let low = Slow::new(None);
         let back = Rule::new().with_write(Write::Back);
         let stack =
             Stack::open(StackConfig::new("s").with(top.clone()).with_rule(low.clone(), back))

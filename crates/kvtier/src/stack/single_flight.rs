@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn the_first_runs_and_the_others_wait() {
-        let (flights, key) = (SingleFlight::default(), Digest([1; 32]));
+        let flights = SingleFlight::default();
+        let key = Digest([1; 32]);
         let flight = flights.begin(&key).unwrap();
         let waiting = flights.begin(&key).unwrap_err();
         assert!(!waiting.is_done());

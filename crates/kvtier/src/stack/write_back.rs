@@ -58,7 +58,8 @@ mod tests {
     #[test]
     fn there_is_never_more_than_the_bound_and_all_of_it_comes_back() {
         let dirty = DirtyBytes::new(10_000);
-        let (one, two) = (dirty.take(1).unwrap(), dirty.take(5000).unwrap());
+        let one = dirty.take(1).unwrap();
+        let two = dirty.take(5000).unwrap();
         assert!(dirty.take(1).is_none() && dirty.take(u64::MAX).is_none());
         drop(two);
         let three = dirty.take(5900).unwrap();

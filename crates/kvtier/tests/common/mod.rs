@@ -128,7 +128,10 @@ impl Probe {
         let switch = || Arc::new((Mutex::new(true), Condvar::new()));
         let (loads, broken, late, delay) = Default::default();
         let clock = Timekeeper::start_on(clock, "probe").unwrap();
-        let (gate, saves, answers, batches) = (switch(), switch(), switch(), Mutex::default());
+        let gate = switch();
+        let saves = switch();
+        let answers = switch();
+        let batches = Mutex::default();
         Arc::new(Probe { below, loads, broken, late, gate, saves, answers, batches, delay, clock })
     }
 
@@ -216,9 +219,11 @@ impl Tier for Probe {
         let (batch, slots, ticket) =
             Batch::<Load, Loaded>::new_on(self.clock.clock(), ctx.deadline, keys);
         self.clock.schedule(ctx.deadline, &batch.expiry());
-        let (below, gate, delay) =
-            (Arc::clone(&self.below), Arc::clone(&self.gate), self.delay.lock().unwrap().clone());
-        let (ctx, answers) = (ctx.clone(), Arc::clone(&self.answers));
+        let below = Arc::clone(&self.below);
+        let gate = Arc::clone(&self.gate);
+        let delay = self.delay.lock().unwrap().clone();
+        let ctx = ctx.clone();
+        let answers = Arc::clone(&self.answers);
         std::thread::spawn(move || {
             wait_for(&gate);
             if let Some(Delay { time, by }) = delay {
@@ -247,7 +252,9 @@ impl Tier for Probe {
             return self.below.save(ctx, ops);
         }
         let (completer, ticket) = ticket();
-        let (below, saves, ctx) = (Arc::clone(&self.below), Arc::clone(&self.saves), ctx.clone());
+        let below = Arc::clone(&self.below);
+        let saves = Arc::clone(&self.saves);
+        let ctx = ctx.clone();
         std::thread::spawn(move || {
             wait_for(&saves);
             completer.complete(below.save(&ctx, ops).wait());

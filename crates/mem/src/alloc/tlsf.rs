@@ -40,7 +40,8 @@ impl Tlsf {
     /// `pages` pages, all free.
     pub fn new(pages: u32) -> Self {
         let words = [0; LISTS.div_ceil(32)];
-        let (heads, free_pages) = (vec![NONE; LISTS].into_boxed_slice(), 0);
+        let heads = vec![NONE; LISTS].into_boxed_slice();
+        let free_pages = 0;
         let mut tlsf = Tlsf {
             runs: Vec::new(),
             spare: Vec::new(),
@@ -133,7 +134,8 @@ impl Tlsf {
         if list >= LISTS {
             return None;
         }
-        let (word, bit) = (list / 32, list as u32 % 32);
+        let word = list / 32;
+        let bit = list as u32 % 32;
         let here = self.words[word] & (u32::MAX << bit);
         if here != 0 {
             return Some(word * 32 + here.trailing_zeros() as usize);
@@ -264,7 +266,9 @@ mod tests {
         /// Against a map of what is taken: no overlap, no leak, all joined in the end, and what is said to be the largest can be taken.
         #[test]
         fn it_does_what_a_map_does(ops in prop::collection::vec((any::<bool>(), 1u32..40, any::<prop::sample::Index>()), 1..300)) {
-            let (mut tlsf, mut taken, all) = (Tlsf::new(257), BTreeMap::new(), 257);
+            let mut tlsf = Tlsf::new(257);
+            let mut taken = BTreeMap::new();
+            let all = 257;
             for (take, pages, which) in ops {
                 if take {
                     let free: u32 = all - taken.values().map(|(n, _)| n).sum::<u32>();

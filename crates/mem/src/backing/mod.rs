@@ -63,7 +63,8 @@ pub(crate) enum Backing {
 impl Backing {
     /// What the configuration asks for, zeroed.
     pub fn new(config: &ArenaConfig) -> Result<Self, Error> {
-        let (len, node) = (config.len()?, config.numa_node);
+        let len = config.len()?;
+        let node = config.numa_node;
         let backing = match config.kind {
             BackingKind::Heap if node.is_none() => Backing::Heap(Heap::new(len)?),
             BackingKind::Heap | BackingKind::Mapped => Backing::Mapped(Mapped::plain(len)?),

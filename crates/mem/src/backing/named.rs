@@ -99,7 +99,9 @@ pub(crate) fn open(name: &str) -> Result<File, Error> {
 /// Process and start time of the maker of a segment.
 pub(super) fn maker(name: &str, prefix: &str) -> Option<(u32, u64)> {
     let mut parts = name.strip_prefix(prefix)?.strip_prefix('.')?.split('.');
-    let (pid, start, n) = (parts.next()?, parts.next()?, parts.next()?);
+    let pid = parts.next()?;
+    let start = parts.next()?;
+    let n = parts.next()?;
     n.parse::<u64>().ok()?;
     if parts.next().is_some() {
         return None;

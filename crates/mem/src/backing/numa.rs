@@ -25,7 +25,9 @@ pub(crate) fn bind(map: &Mapped, node: Option<u32>) -> Result<(), Error> {
     mask[(node / WORD) as usize] |= 1 << (node % WORD);
     // The kernel reads one bit less than `maxnode` says.
     let bits = c_ulong::from(NODES_MAX) + 1;
-    let (base, len, flags) = (map.base(), map.len() as c_ulong, 0 as c_ulong);
+    let base = map.base();
+    let len = map.len() as c_ulong;
+    let flags = 0 as c_ulong;
     // SAFETY: the mask has as many bits as are read and outlives the call; the range is a
     // mapping's, page-aligned; no contents change.
     let done: c_long = unsafe {

@@ -22,7 +22,8 @@ mod tests {
 
     #[test]
     fn the_switch_of_the_size_goes_before_the_one_for_all() {
-        let (on, off) = (Some("always [madvise] never\n"), Some("always madvise [never]\n"));
+        let on = Some("always [madvise] never\n");
+        let off = Some("always madvise [never]\n");
         let inherit = Some("always [inherit] madvise never\n");
         assert!(
             is_on_by(None, None)

@@ -108,7 +108,8 @@ impl Api {
         match code {
             0 => Ok(()),
             OUT_OF_MEMORY => {
-                let (mut free, mut all) = (0, 0);
+                let mut free = 0;
+                let mut all = 0;
                 // SAFETY: both can be written; without a context it fails and they stay 0.
                 unsafe { (self.sizes)(&mut free, &mut all) };
                 let what = format!(

@@ -38,7 +38,8 @@ impl Gpu {
                 format!("no GPU {ordinal}: this process sees {count}; see CUDA_VISIBLE_DEVICES");
             return Err(Error::new(ErrorKind::Invalid, what));
         }
-        let (mut device, mut handle) = (0, 0);
+        let mut device = 0;
+        let mut handle = 0;
         // SAFETY: both can be written.
         unsafe {
             api.check((api.device)(&mut device, ordinal as i32), "cuDeviceGet")?;
@@ -49,7 +50,8 @@ impl Gpu {
 
     /// How many GPUs this process sees. `Unsupported` without a driver.
     pub fn count() -> Result<u32, Error> {
-        let (api, mut count) = (Api::get()?, 0);
+        let api = Api::get()?;
+        let mut count = 0;
         // SAFETY: `count` can be written.
         api.check(unsafe { (api.device_count)(&mut count) }, "cuDeviceGetCount")?;
         Ok(count.max(0) as u32)
@@ -85,7 +87,9 @@ impl Gpu {
     /// captured meanwhile, on any thread, is not disturbed: what is done here is no part
     /// of it.
     pub fn enter(&self) -> Result<Entered<'_>, Error> {
-        let (api, mut before, mut mode) = (self.api(), 0, RELAXED);
+        let api = self.api();
+        let mut before = 0;
+        let mut mode = RELAXED;
         // SAFETY: `before` and `mode` can be written; the context is kept by `self`, which the
         // guard borrows.
         unsafe {
@@ -109,12 +113,14 @@ impl Gpu {
     /// Checks that `addr..addr + len` is in one allocation on a device, and gives that device.
     pub(crate) fn of(addr: usize, len: usize) -> Result<Self, Error> {
         let invalid = |what: String| Error::new(ErrorKind::Invalid, what);
-        let (kind, ordinal): (u32, i32) = (attribute(KIND, addr)?, attribute(ORDINAL, addr)?);
+        let kind: u32 = attribute(KIND, addr)?;
+        let ordinal: i32 = attribute(ORDINAL, addr)?;
         if kind != ON_DEVICE {
             return Err(invalid(format!("{addr:#x} is no memory of a GPU's")));
         }
         let gpu = Gpu::open(ordinal.max(0) as u32)?;
-        let (start, size): (usize, usize) = (attribute(START, addr)?, attribute(SIZE, addr)?);
+        let start: usize = attribute(START, addr)?;
+        let size: usize = attribute(SIZE, addr)?;
         if addr.checked_add(len).is_none_or(|end| end > start.saturating_add(size)) {
             return Err(invalid(format!(
                 "{len} bytes at {addr:#x} reach past their allocation of {size} at {start:#x}"
@@ -136,7 +142,8 @@ impl Gpu {
 }
 
 fn attribute<T: Default>(which: i32, addr: usize) -> Result<T, Error> {
-    let (api, mut value) = (Api::get()?, T::default());
+    let api = Api::get()?;
+    let mut value = T::default();
     // SAFETY: callers ask for the type that the attribute has, so it fits; the address
     // is only looked up.
     let code = unsafe { (api.attribute)((&raw mut value).cast(), which, addr as u64) };

@@ -14,7 +14,9 @@ pub struct GpuKernel {
 impl Gpu {
     /// Compiles `ptx` and finds the function `name` in it. Nothing of it runs by that.
     pub fn kernel(&self, ptx: &CStr, name: &CStr) -> Result<GpuKernel, Error> {
-        let (api, _entered, mut module) = (self.api(), self.enter()?, 0);
+        let api = self.api();
+        let _entered = self.enter()?;
+        let mut module = 0;
         // SAFETY: `module` can be written, and the text ends with a zero byte.
         api.check(unsafe { (api.module)(&mut module, ptx.as_ptr()) }, "cuModuleLoadData")?;
         let mut kernel = GpuKernel { gpu: self.clone(), module, function: 0 };
@@ -36,7 +38,8 @@ impl GpuStream {
     pub unsafe fn launch(
         &self,
         kernel: &GpuKernel,
-        (blocks, threads): (u32, u32),
+        blocks: u32,
+        threads: u32,
         args: &[u64],
     ) -> Result<(), Error> {
         if kernel.gpu != *self.gpu() {
@@ -47,9 +50,11 @@ impl GpuStream {
         }
         let mut places: Vec<*const c_void> =
             args.iter().map(|arg| std::ptr::from_ref(arg).cast()).collect();
-        let (api, shape) = (self.gpu().api(), [blocks, 1, 1, threads, 1, 1]);
+        let api = self.gpu().api();
+        let shape = [blocks, 1, 1, threads, 1, 1];
         self.and_wait(|handle| {
-            let ([x, y, z, of_x, of_y, of_z], places) = (shape, places.as_mut_ptr());
+            let [x, y, z, of_x, of_y, of_z] = shape;
+            let places = places.as_mut_ptr();
             // SAFETY: the function is loaded as long as `kernel`; the driver copies the arguments
             // before it returns; the rest is the caller's promise, and the stream is
             // waited for before this returns.

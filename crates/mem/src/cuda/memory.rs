@@ -22,9 +22,11 @@ impl Pinned {
     /// The memory that a configuration asks for, there and pinned.
     pub fn new(config: &ArenaConfig, gpu: &Gpu) -> Result<Self, Error> {
         let memory = Box::new(Backing::new(&config.clone().with_prefault())?);
-        let (base, len) = (memory.base().addr().get(), memory.len());
+        let base = memory.base().addr().get();
+        let len = memory.len();
         let mut pinned = Pinned { gpu: gpu.clone(), starts: Vec::new(), memory };
-        let (api, _entered) = (gpu.api(), gpu.enter()?);
+        let api = gpu.api();
+        let _entered = gpu.enter()?;
         for (at, len) in pieces(base, len) {
             // SAFETY: the range is memory of ours, resident, and unpinned before it goes.
             let code = unsafe { (api.pin)(at, len, PORTABLE) };
@@ -71,7 +73,9 @@ impl DeviceMemory {
     /// `bytes` rounded up to whole pages, aligned to one.
     pub fn new(gpu: &Gpu, bytes: usize) -> Result<Self, Error> {
         let len = ArenaConfig::heap(bytes).len()?;
-        let (api, _entered, mut allocated) = (gpu.api(), gpu.enter()?, 0);
+        let api = gpu.api();
+        let _entered = gpu.enter()?;
+        let mut allocated = 0;
         // SAFETY: `allocated` can be written. One page more, because the driver aligns to less than
         // a page.
         api.check(unsafe { (api.alloc)(&mut allocated, len + PAGE) }, "cuMemAlloc")?;

@@ -32,7 +32,9 @@ struct Recorded {
 impl Gpu {
     /// A new stream.
     pub fn stream(&self) -> Result<GpuStream, Error> {
-        let (api, _entered, mut handle) = (self.api(), self.enter()?, 0);
+        let api = self.api();
+        let _entered = self.enter()?;
+        let mut handle = 0;
         // SAFETY: `handle` can be written.
         api.check(unsafe { (api.stream)(&mut handle, NON_BLOCKING) }, "cuStreamCreate")?;
         Ok(GpuStream { gpu: self.clone(), handle })
@@ -46,7 +48,10 @@ impl Gpu {
     /// `stream` is the driver's handle of a live stream of this GPU's primary context (0 is the
     /// default stream).
     pub unsafe fn event_after(&self, stream: usize) -> Result<GpuEvent, Error> {
-        let (api, _entered, mut handle, mut captures) = (self.api(), self.enter()?, 0, 0);
+        let api = self.api();
+        let _entered = self.enter()?;
+        let mut handle = 0;
+        let mut captures = 0;
         // SAFETY: the stream is live by the caller's promise, and the result fits.
         api.check(unsafe { (api.stream_captures)(stream, &mut captures) }, "cuStreamIsCapturing")?;
         if captures != 0 {
@@ -90,7 +95,8 @@ impl GpuStream {
 
     /// Work that is given to it from now on waits for `event`.
     pub fn wait_for(&self, event: &GpuEvent) -> Result<(), Error> {
-        let (api, _entered) = (self.gpu.api(), self.gpu.enter()?);
+        let api = self.gpu.api();
+        let _entered = self.gpu.enter()?;
         // SAFETY: both are alive; the driver keeps what it needs of the event.
         api.check(
             unsafe { (api.stream_wait_event)(self.handle, event.0.handle, 0) },
@@ -108,9 +114,15 @@ impl GpuStream {
         at: usize,
         meanwhile: impl FnOnce() -> T,
     ) -> Result<T, Error> {
-        let to = self.range(into.gpu(), (into.addr(), into.len()), (at, bytes.len()))?;
-        let (api, from) = (self.gpu.api(), bytes.as_ptr().addr());
-        self.copy((from, bytes.len()), meanwhile, |host, len| {
+        let to = self.range(
+            into.gpu(),
+            DeviceRange { addr: into.addr(), len: into.len() },
+            at,
+            bytes.len(),
+        )?;
+        let api = self.gpu.api();
+        let from = bytes.as_ptr().addr();
+        self.copy(from, bytes.len(), meanwhile, |host, len| {
             // SAFETY: the source is borrowed and the target, in bounds, exclusively so, until the
             // stream was waited for in `copy`.
             let code =
@@ -122,25 +134,27 @@ impl GpuStream {
     /// Copies bytes of device memory from `at` on into `into`, all of it. `Invalid` when there are
     /// not as many. Best into pinned memory.
     pub fn download(&self, from: &View, at: usize, into: &mut [u8]) -> Result<(), Error> {
-        self.download_raw(from.gpu(), (from.addr(), from.len()), at, into)
+        self.download_raw(from.gpu(), DeviceRange { addr: from.addr(), len: from.len() }, at, into)
     }
 
     /// The same from a lease, whatever of it counts as filled.
     pub fn download_lease(&self, from: &Lease, at: usize, into: &mut [u8]) -> Result<(), Error> {
-        self.download_raw(from.gpu(), (from.addr(), from.len()), at, into)
+        self.download_raw(from.gpu(), DeviceRange { addr: from.addr(), len: from.len() }, at, into)
     }
 
     fn download_raw(
         &self,
         gpu: Option<&Gpu>,
-        whole: (usize, usize),
+        whole: DeviceRange,
         at: usize,
         into: &mut [u8],
     ) -> Result<(), Error> {
-        let from = self.range(gpu, whole, (at, into.len()))?;
-        let (api, to) = (self.gpu.api(), into.as_mut_ptr().addr());
+        let from = self.range(gpu, whole, at, into.len())?;
+        let api = self.gpu.api();
+        let to = into.as_mut_ptr().addr();
         self.copy(
-            (to, into.len()),
+            to,
+            into.len(),
             || (),
             |host, len| {
                 // SAFETY: the source, in bounds, and the target, exclusively, are borrowed until
@@ -156,8 +170,9 @@ impl GpuStream {
     fn range(
         &self,
         gpu: Option<&Gpu>,
-        (addr, whole): (usize, usize),
-        (at, len): (usize, usize),
+        memory: DeviceRange,
+        at: usize,
+        len: usize,
     ) -> Result<usize, Error> {
         if gpu != Some(&self.gpu) {
             let what = format!(
@@ -166,20 +181,21 @@ impl GpuStream {
             );
             return Err(Error::new(ErrorKind::Invalid, what));
         }
-        if at.checked_add(len).is_none_or(|end| end > whole) {
+        if at.checked_add(len).is_none_or(|end| end > memory.len) {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("{len} bytes at {at} outside device memory of {whole}"),
+                format!("{len} bytes at {at} outside device memory of {}", memory.len),
             ));
         }
-        Ok(addr + at)
+        Ok(memory.addr + at)
     }
 
     /// Starts copies over a host range, piece by piece, does something else, and waits, whatever
     /// became of either.
     fn copy<T>(
         &self,
-        (host, len): (usize, usize),
+        host: usize,
+        len: usize,
         meanwhile: impl FnOnce() -> T,
         mut start: impl FnMut(usize, usize) -> Result<(), Error>,
     ) -> Result<T, Error> {
@@ -217,7 +233,13 @@ impl GpuStream {
     }
 }
 
-/// Waits for the stream before memory that it was given is let go, in a panic too.
+/// Device memory of one lease or view.
+struct DeviceRange {
+    addr: usize,
+    len: usize,
+}
+
+/// Waits for the stream before the memory of its copies is released, also in a panic.
 struct Waits<'a>(&'a GpuStream);
 
 impl Waits<'_> {

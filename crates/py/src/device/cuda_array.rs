@@ -26,8 +26,8 @@ pub fn memory(object: &Bound<'_, PyAny>, write: bool) -> PyResult<Option<DeviceM
     if get("mask")?.is_some() {
         return Err(wrong("it has a mask"));
     }
-    let (shape, kind): (Vec<i64>, String) =
-        (required("shape")?.extract()?, required("typestr")?.extract()?);
+    let shape: Vec<i64> = required("shape")?.extract()?;
+    let kind: String = required("typestr")?.extract()?;
     let element = kind.get(2..).and_then(|bytes| bytes.parse().ok()).filter(|bytes| *bytes > 0);
     let element: usize =
         element.ok_or_else(|| wrong(format!("its elements are of the type {kind:?}")))?;

@@ -78,8 +78,9 @@ pub struct Conn {
 impl Conn {
     /// Boxed, since it is handed on from step to step.
     pub(super) fn new(stream: Stream, target: Arc<Target>) -> Box<Self> {
-        let (out, path, read_buffer) =
-            (Vec::with_capacity(1024).into(), String::with_capacity(128), ReadBuffer::new());
+        let out = Vec::with_capacity(1024).into();
+        let path = String::with_capacity(128);
+        let read_buffer = ReadBuffer::new();
         let parked = Instant::now();
         let idle_timeout = IdleTimeout::new();
         let reused = false;

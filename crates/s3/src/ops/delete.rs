@@ -152,8 +152,10 @@ impl Client {
 /// The errors in a `DeleteResult`, whose status is a success. In quiet mode a store lists only
 /// errors.
 pub(super) fn refusals(body: &[u8]) -> Result<Vec<DeleteError>, AttemptError> {
-    let (mut refused, mut key, mut code, mut nameless) =
-        (Vec::new(), String::new(), String::new(), false);
+    let mut refused = Vec::new();
+    let mut key = String::new();
+    let mut code = String::new();
+    let mut nameless = false;
     response_check::document(body, "DeleteResult", |path, text| match path {
         [_, error, field] if error == "Error" => match field.as_str() {
             "Key" => text.clone_into(&mut key),

@@ -242,8 +242,9 @@ impl Drop for OpenUpload<'_> {
         if self.done {
             return;
         }
-        let (inner, key, id) =
-            (Arc::clone(self.inner), self.key.to_owned(), std::mem::take(&mut self.created.id));
+        let inner = Arc::clone(self.inner);
+        let key = self.key.to_owned();
+        let id = std::mem::take(&mut self.created.id);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 tokio::time::timeout(ABORT_MAX, abort(&inner, &key, &id)).await

@@ -32,8 +32,8 @@ impl Asker<'_> {
     async fn sum(&self, checksum: Checksum, bytes: &[u8]) -> Result<Sum> {
         let key = format!("{}{}", self.prefix, KEYS[0]);
         let name = checksum.header().unwrap_or_default();
-        let (right, wrong) =
-            (checksum.of(bytes).unwrap_or_default(), checksum.of(&bytes[1..]).unwrap_or_default());
+        let right = checksum.of(bytes).unwrap_or_default();
+        let wrong = checksum.of(&bytes[1..]).unwrap_or_default();
         let verified = match self.put(&key, bytes, &[(name, &wrong)]).await {
             Ok(_) => false,
             Err(e) if matches!(e.status(), Some(400..=499)) && e.kind() != ErrorKind::Denied => {

@@ -231,8 +231,8 @@ impl Settings {
 
 impl Rule {
     fn caveats(&self) -> impl Iterator<Item = String> {
-        let (id, under) =
-            (&self.id, if self.prefix.is_empty() { "all objects" } else { &self.prefix });
+        let id = &self.id;
+        let under = if self.prefix.is_empty() { "all objects" } else { &self.prefix };
         let expires = self
             .expires
             .then(|| format!("the lifecycle rule `{id}` deletes objects ({under}) by their age: chunks in use go too"));

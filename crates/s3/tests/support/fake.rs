@@ -50,8 +50,8 @@ impl Fake {
     pub fn start(answer: impl Fn(&Asked, usize) -> (u16, String) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let asked = Arc::default();
-        let (address, answer): (_, Arc<Answer>) =
-            (listener.local_addr().unwrap(), Arc::new(answer));
+        let address = listener.local_addr().unwrap();
+        let answer: Arc<Answer> = Arc::new(answer);
         let seen = Arc::clone(&asked);
         // It ends with the process.
         std::thread::spawn(move || {

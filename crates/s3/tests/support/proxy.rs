@@ -35,7 +35,7 @@ impl Front {
     /// haproxy before `server`, bound with these options, which lets uploads over HTTP/2 have a
     /// window of `window` bytes.
     pub fn haproxy(server: &Server, options: &str, window: usize) -> Option<Self> {
-        Self::start(("haproxy", "haproxy", &["-db", "-f"]), |dir, address| {
+        Self::start("haproxy", "haproxy", &["-db", "-f"], |dir, address| {
             format!(
                 "global\n  nbthread 1\n  tune.h2.initial-window-size {window}\n  tune.h2.max-concurrent-streams 32\n\
                  defaults\n  mode http\n  timeout connect 5s\n  timeout client 30s\n  timeout server 30s\n\
@@ -50,7 +50,7 @@ impl Front {
     /// answer says in its metadata which (`tls`), and whether the session was resumed
     /// (`reused`: `r`, else `.`).
     pub fn nginx(server: &Server, options: &str, versions: &str) -> Option<Self> {
-        Self::start(("nginx", "nginx-light", &["-c"]), |dir, address| {
+        Self::start("nginx", "nginx-light", &["-c"], |dir, address| {
             format!(
                 "daemon off; master_process off; pid {dir}/pid; error_log stderr warn;\n\
                  events {{ worker_connections 256; }}\n\
@@ -68,7 +68,9 @@ impl Front {
 
     /// Starts `program` with a configuration made for a directory and an address.
     fn start(
-        (program, package, arguments): (&str, &str, &[&str]),
+        program: &str,
+        package: &str,
+        arguments: &[&str],
         config: impl Fn(&str, SocketAddr) -> String,
     ) -> Option<Self> {
         if Command::new(program)

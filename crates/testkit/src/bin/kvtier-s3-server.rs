@@ -25,7 +25,8 @@ fn main() -> io::Result<()> {
         }
     }
     let server = Server::start(setup)?;
-    let (mut out, mut told) = (io::stdout().lock(), 0);
+    let mut out = io::stdout().lock();
+    let mut told = 0;
     writeln!(out, "{}", server.address())?;
     out.flush()?;
     for line in io::stdin().lock().lines() {

@@ -39,7 +39,8 @@ pub fn keys_do_not_mix(make: &dyn Fn() -> Fixture) {
 /// Tenants and layouts never see each other's chunks.
 pub fn the_same_id_in_another_namespace_is_another_key(make: &dyn Fn() -> Fixture) {
     let f = make();
-    let (mine, other) = (f.key_of("mine", 1), f.key_of("other", 1));
+    let mine = f.key_of("mine", 1);
+    let other = f.key_of("other", 1);
     let layout = f.key_within(Namespace::new("mine", Digest([1; 32])), 1);
     assert_eq!(f.save(&mine, LEN), Saved::Stored);
     if f.one_namespace {
@@ -93,7 +94,8 @@ pub fn a_chunk_of_the_wrong_length_is_invalid(make: &dyn Fn() -> Fixture) {
 pub fn a_partial_chunk_is_taken_where_it_may_be(make: &dyn Fn() -> Fixture) {
     let f = make();
     let ns = Namespace::new("partial", Digest::default()).with_chunk_bytes(0, 8192);
-    let (short, long) = (f.key_within(ns.clone(), 1), f.key_within(ns, 2));
+    let short = f.key_within(ns.clone(), 1);
+    let long = f.key_within(ns, 2);
     assert_eq!(f.save(&short, 5000), Saved::Stored);
     assert_eq!(f.load(&short, 8192), Loaded::Hit { len: 5000 });
     let done = f.save_with(f.save_op(&long, 8193));

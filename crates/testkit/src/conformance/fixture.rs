@@ -156,7 +156,8 @@ impl Fixture {
 
     /// The bytes `from..from + len` of the chunk `key`, frozen.
     pub fn view(&self, key: &Key, from: u64, len: usize) -> View {
-        let (mut lease, mut bytes) = (self.lease(len), vec![0; len]);
+        let mut lease = self.lease(len);
+        let mut bytes = vec![0; len];
         Content::of(key).write(from, &mut bytes);
         self.write(&mut lease, &bytes);
         lease.freeze()

@@ -43,7 +43,8 @@ pub fn pieces_of_any_length_join(make: &dyn Fn() -> Fixture) {
 }
 
 fn split(f: &Fixture, views: &[usize], leases: &[usize]) {
-    let (key, len) = (f.key(1), views.iter().sum::<usize>());
+    let key = f.key(1);
+    let len = views.iter().sum::<usize>();
     let mut at = 0;
     let cut = |n: &usize| {
         at += *n as u64;
@@ -108,7 +109,8 @@ pub fn leftovers_in_a_lease_do_not_count_after_a_miss(make: &dyn Fn() -> Fixture
 /// [`Caps::bounce`](kvtier_core::Caps) says so, else `Invalid`.
 pub fn unaligned_memory_moves_or_is_invalid(make: &dyn Fn() -> Fixture) {
     let f = make();
-    let (key, len) = (f.key(1), 10_000);
+    let key = f.key(1);
+    let len = 10_000;
     assert_eq!(f.save(&key, len), Saved::Stored);
     let (_, odd) = f.lease(len + 3).split_at(3);
     let done = f.load_with(Load { key: key.clone(), into: vec![odd] });
@@ -116,7 +118,8 @@ pub fn unaligned_memory_moves_or_is_invalid(make: &dyn Fn() -> Fixture) {
         assert_eq!(done.result.expect("a load"), Loaded::Hit { len: len as u64 });
         f.verify(&key, &done.op.into, len as u64);
         let other = f.key(2);
-        let (mut lease, mut bytes) = (f.lease(len + 3), vec![0; len + 3]);
+        let mut lease = f.lease(len + 3);
+        let mut bytes = vec![0; len + 3];
         crate::Content::of(&other).write(0, &mut bytes[3..]);
         f.write(&mut lease, &bytes);
         let from = vec![lease.freeze().slice(3..len + 3)];

@@ -25,7 +25,8 @@ pub fn usage_counts_what_is_there(make: &dyn Fn() -> Fixture) {
 }
 
 fn listing(tier: &dyn Tier, page: usize) -> Vec<(Digest, u64)> {
-    let (mut all, mut from) = (Vec::new(), Cursor::default());
+    let mut all = Vec::new();
+    let mut from = Cursor::default();
     for _ in 0..10_000 {
         let got = tier.keys(from, page);
         assert!(got.keys.len() <= page, "a page of {} where {page} were asked", got.keys.len());
@@ -76,7 +77,8 @@ pub fn stored_and_gone_are_heard(make: &dyn Fn() -> Fixture) {
     let f = make();
     let heard = Arc::new(Heard::default());
     f.tier.listen(heard.clone());
-    let (key, len) = (*f.key(0).digest(), LEN as u64);
+    let key = *f.key(0).digest();
+    let len = LEN as u64;
     f.store(&f.keys([0, 1]), LEN);
     f.remove(&f.keys([0]));
     f.store(&f.keys([0]), LEN);

@@ -144,7 +144,8 @@ impl Shared {
             false => return Err(Response::error(403, "InvalidAccessKeyId")),
         };
         let service = if express { "s3express" } else { "s3" };
-        let (region, refuse_unsigned) = (self.setup.region.as_str(), self.setup.refuse_unsigned);
+        let region = self.setup.region.as_str();
+        let refuse_unsigned = self.setup.refuse_unsigned;
         claim.check(
             request,
             body,

@@ -218,7 +218,8 @@ fn delete_many(store: &mut Store, request: &Request, body: &[u8], ways: &Ways) -
 
 fn list(store: &Store, request: &Request, ways: &Ways) -> Response {
     let of = |name: &str| request.query(name).unwrap_or_default();
-    let (prefix, delimiter) = (of("prefix"), of("delimiter"));
+    let prefix = of("prefix");
+    let delimiter = of("delimiter");
     if ways.express
         && ((!prefix.is_empty() && !prefix.ends_with('/')) || !of("start-after").is_empty())
     {
@@ -229,7 +230,10 @@ fn list(store: &Store, request: &Request, ways: &Ways) -> Response {
         .filter(|token| !token.is_empty())
         .map(|token| token.replacen("t+/=", "", 1));
     let after = after.unwrap_or_else(|| of("start-after"));
-    let (mut body, mut folded, mut count, mut last) = (String::new(), Vec::new(), 0, None);
+    let mut body = String::new();
+    let mut folded = Vec::new();
+    let mut count = 0;
+    let mut last = None;
     let mut keys =
         store.objects.iter().filter(|(key, _)| key.starts_with(&prefix) && **key > after);
     for (key, object) in keys.by_ref().take(max) {

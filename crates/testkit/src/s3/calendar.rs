@@ -37,9 +37,12 @@ fn date(mut days: i64) -> (i64, usize, i64) {
 
 /// `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub fn http(at: i64) -> String {
-    let ((year, month, day), rest) = (date(at / 86_400), at % 86_400);
+    let (year, month, day) = date(at / 86_400);
+    let rest = at % 86_400;
     let weekday = WEEKDAYS[usize::try_from(at / 86_400 % 7).unwrap_or(0)];
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    let hour = rest / 3600;
+    let minute = rest / 60 % 60;
+    let second = rest % 60;
     format!(
         "{weekday}, {day:02} {} {year} {hour:02}:{minute:02}:{second:02} GMT",
         MONTHS[month - 1]
@@ -48,7 +51,8 @@ pub fn http(at: i64) -> String {
 
 /// `1994-11-06T08:49:37.000Z`.
 pub fn iso(at: i64) -> String {
-    let ((year, month, day), rest) = (date(at / 86_400), at % 86_400);
+    let (year, month, day) = date(at / 86_400);
+    let rest = at % 86_400;
     format!(
         "{year}-{month:02}-{day:02}T{:02}:{:02}:{:02}.000Z",
         rest / 3600,

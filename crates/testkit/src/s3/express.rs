@@ -34,12 +34,10 @@ impl Sessions {
             return Response::error(400, "InvalidArgument");
         }
         self.made += 1;
-        let (access, secret) =
-            (format!("ASIASESSION{}", self.made), format!("session/secret+{}", self.made));
-        let (token, ends) = (
-            format!("token/{}=={}", self.made, "x".repeat(300)),
-            now + self.life_s.unwrap_or(SESSION_S),
-        );
+        let access = format!("ASIASESSION{}", self.made);
+        let secret = format!("session/secret+{}", self.made);
+        let token = format!("token/{}=={}", self.made, "x".repeat(300));
+        let ends = now + self.life_s.unwrap_or(SESSION_S);
         let body = format!(
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<CreateSessionResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Credentials>\
              <SessionToken>{token}</SessionToken><SecretAccessKey>{secret}</SecretAccessKey><AccessKeyId>{access}</AccessKeyId>\

@@ -143,7 +143,9 @@ impl Scene {
             self.hang_up();
             return Ok(());
         }
-        let (shared, asked, wrong) = (Arc::clone(&self.shared), request.clone(), fault.clone());
+        let shared = Arc::clone(&self.shared);
+        let asked = request.clone();
+        let wrong = fault.clone();
         let answered =
             tokio::task::spawn_blocking(move || shared.answer(&asked, body, wrong.as_ref())).await;
         let Ok(response) = answered else { return Ok(()) };
@@ -209,8 +211,8 @@ fn plain(parts: &http::request::Parts) -> Request {
     if let Some(authority) = parts.uri.authority() {
         headers.push(("host".into(), authority.as_str().to_owned()));
     }
-    let (path, query) =
-        (parts.uri.path().to_owned(), parts.uri.query().unwrap_or_default().to_owned());
+    let path = parts.uri.path().to_owned();
+    let query = parts.uri.query().unwrap_or_default().to_owned();
     Request { method: parts.method.as_str().to_owned(), path, query, headers }
 }
 

@@ -102,7 +102,8 @@ pub fn abort(store: &mut Store, id: &str) -> Response {
 /// page.
 pub fn list(store: &Store, request: &Request) -> Response {
     let of = |name: &str| request.query(name).unwrap_or_default();
-    let (prefix, after) = (of("prefix"), (of("key-marker"), of("upload-id-marker")));
+    let prefix = of("prefix");
+    let after = (of("key-marker"), of("upload-id-marker"));
     let max = of("max-uploads").parse().unwrap_or(PAGE_MAX).min(PAGE_MAX);
     let mut all: Vec<_> =
         store.uploads.iter().map(|(id, pending)| (&pending.key, id, pending.begun)).collect();
@@ -112,14 +113,17 @@ pub fn list(store: &Store, request: &Request) -> Response {
     let mut body =
         format!("<EncodingType>url</EncodingType><IsTruncated>{}</IsTruncated>", !more.is_empty());
     if let Some((key, id, _)) = page.last().filter(|_| !more.is_empty()) {
-        let (key, id) = (xml::url(key), xml::escape(id));
+        let key = xml::url(key);
+        let id = xml::escape(id);
         body.push_str(&format!(
             "<NextKeyMarker>{key}</NextKeyMarker><NextUploadIdMarker>{id}</NextUploadIdMarker>"
         ));
     }
     // As no store promises any other.
     for (key, id, begun) in page.iter().rev() {
-        let (key, id, begun) = (xml::url(key), xml::escape(id), calendar::iso(*begun));
+        let key = xml::url(key);
+        let id = xml::escape(id);
+        let begun = calendar::iso(*begun);
         body.push_str(&format!(
             "<Upload><Key>{key}</Key><UploadId>{id}</UploadId><Initiated>{begun}</Initiated></Upload>"
         ));

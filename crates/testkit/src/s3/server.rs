@@ -127,7 +127,8 @@ impl Server {
     fn listen(setup: Setup, http2: bool) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", setup.port))?;
         let address = listener.local_addr()?;
-        let (ahead_s, plain_uploads) = (setup.clock_ahead_s, setup.plain_uploads);
+        let ahead_s = setup.clock_ahead_s;
+        let plain_uploads = setup.plain_uploads;
         let shared = Arc::new(Shared {
             setup,
             http2,
@@ -235,7 +236,8 @@ impl Server {
     /// Begins a multipart upload so many seconds ago, as somebody does who never goes on.
     pub fn begin_upload(&self, key: &str, seconds_ago: i64) {
         let mut store = lock(&self.shared.store);
-        let (id, begun) = (store.upload_id(), store.now() - seconds_ago);
+        let id = store.upload_id();
+        let begun = store.now() - seconds_ago;
         store.uploads.insert(id, Pending { key: key.to_owned(), begun, ..Pending::default() });
     }
 

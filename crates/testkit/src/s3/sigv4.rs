@@ -35,10 +35,13 @@ impl<'a> Claim<'a> {
             text.split(", ").find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
         };
         let mut scope = field("Credential")?.split('/');
-        let (access_key, day, region, service) =
-            (scope.next()?, scope.next()?, scope.next()?, scope.next()?);
+        let access_key = scope.next()?;
+        let day = scope.next()?;
+        let region = scope.next()?;
+        let service = scope.next()?;
         (scope.next()? == "aws4_request").then_some(())?;
-        let (names, signature) = (field("SignedHeaders")?, field("Signature")?);
+        let names = field("SignedHeaders")?;
+        let signature = field("Signature")?;
         Some(Claim { access_key, day, region, service, names, signature })
     }
 

@@ -26,7 +26,8 @@ impl Request {
             return Ok(None);
         }
         let mut words = line.trim_end().split(' ');
-        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let method = words.next().unwrap_or_default();
+        let target = words.next().unwrap_or_default();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let mut request = Request {
             method: method.into(),
@@ -70,7 +71,9 @@ impl Request {
 
 /// Undoes percent-encoding.
 pub fn decode(text: &str) -> String {
-    let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
+    let bytes = text.as_bytes();
+    let mut out = Vec::new();
+    let mut at = 0;
     while at < bytes.len() {
         let escape = bytes.get(at + 1..at + 3).and_then(|hex| std::str::from_utf8(hex).ok());
         match escape.and_then(|hex| u8::from_str_radix(hex, 16).ok()).filter(|_| bytes[at] == b'%')

@@ -5,7 +5,8 @@ use super::wire::decode;
 /// The text of every `<name>` in `body`, unescaped.
 pub fn texts(body: &[u8], name: &str) -> Vec<String> {
     let body = String::from_utf8_lossy(body);
-    let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+    let open = format!("<{name}>");
+    let close = format!("</{name}>");
     let pieces = body.split(&open).skip(1);
     pieces.filter_map(|piece| piece.split(&close).next().map(unescape)).collect()
 }

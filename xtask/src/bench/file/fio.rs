@@ -27,8 +27,8 @@ fn turn(cell: &Cell, dir: &Path) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for block in blocks(cell.size) {
         for (rw, op) in [("write", "put"), ("read", "get"), ("write", "put recycled")] {
-            let text = job(cell, dir, (rw, block)).read()?;
-            samples.push(sample(&text, (rw, op), block)?);
+            let text = job(cell, dir, rw, block).read()?;
+            samples.push(sample(&text, rw, op, block)?);
         }
         std::fs::read_dir(dir)?.flatten().try_for_each(|file| std::fs::remove_file(file.path()))?;
     }
@@ -47,7 +47,7 @@ fn blocks(size: u64) -> Vec<u64> {
     blocks
 }
 
-fn job(cell: &Cell, dir: &Path, (rw, block): (&str, u64)) -> Cmd {
+fn job(cell: &Cell, dir: &Path, rw: &str, block: u64) -> Cmd {
     let Cell { size, inflight, chunks } = cell;
     let depth = ((inflight * size).min(INFLIGHT_BYTES) / block).max(1);
     let cmd = Cmd::new(
@@ -65,7 +65,7 @@ fn job(cell: &Cell, dir: &Path, (rw, block): (&str, u64)) -> Cmd {
     cmd.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
 }
 
-fn sample(text: &str, (rw, op): (&str, &str), block: u64) -> Result<Sample> {
+fn sample(text: &str, rw: &str, op: &str, block: u64) -> Result<Sample> {
     let out: Value = serde_json::from_str(text).context("fio printed no JSON")?;
     let job = &out["jobs"][0];
     let number = |v: &Value| v.as_f64().context("a number is missing in what fio printed");
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn what_fio_prints_is_read() {
         let text = r#"{"jobs":[{"usr_cpu":1.0,"sys_cpu":9.0,"job_runtime":500,"read":{"io_bytes":2000000000,"bw_bytes":4000000000}}]}"#;
-        let sample = sample(text, ("read", "get"), 4096).unwrap();
+        let sample = sample(text, "read", "get", 4096).unwrap();
         assert_eq!((sample.mb_per_s, sample.cpu_s_per_gb), (4000.0, 0.025));
     }
 }

@@ -14,7 +14,7 @@ pub fn print(plan: &Plan, samples: &Samples) {
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
     for cell in plan.cells() {
         ROWS.iter()
-            .filter_map(|(op, rival)| row(&cell, samples, (op, rival)))
+            .filter_map(|(op, rival)| row(&cell, samples, op, rival))
             .for_each(|row| println!("{row}"));
     }
     let rivals: Vec<String> =
@@ -34,7 +34,7 @@ pub fn print(plan: &Plan, samples: &Samples) {
     }
 }
 
-fn row(cell: &Cell, samples: &Samples, (op, rival): (&str, &str)) -> Option<String> {
+fn row(cell: &Cell, samples: &Samples, op: &str, rival: &str) -> Option<String> {
     let own = samples.best(cell, ours::NAME, op)?;
     let fio = samples.best(cell, "fio", rival)?;
     let sum = samples.best(cell, ours::NAME, "sum")?.cpu_s_per_gb;
@@ -43,7 +43,8 @@ fn row(cell: &Cell, samples: &Samples, (op, rival): (&str, &str)) -> Option<Stri
         "put" => samples.best(cell, ours::NAME, "put summed")?.cpu_s_per_gb,
         _ => (own.cpu_s_per_gb - sum).max(0.0),
     };
-    let (p50, p99) = (own.p50_ms.unwrap_or(f64::NAN), own.p99_ms.unwrap_or(f64::NAN));
+    let p50 = own.p50_ms.unwrap_or(f64::NAN);
+    let p99 = own.p99_ms.unwrap_or(f64::NAN);
     Some(format!(
         "| {} MiB | {} | {op} | {:.0} | {:.0} ({}) | {:.2} | {:.3} | {sum:.3} | {io:.3} | {:.3} | {p50:.2} | {p99:.2} | {:.1} |",
         cell.size as f64 / 1048576.0,
@@ -60,8 +61,8 @@ fn row(cell: &Cell, samples: &Samples, (op, rival): (&str, &str)) -> Option<Stri
 
 fn rival(cell: &Cell, samples: &Samples, who: &str) -> Option<String> {
     let part = |op: &str| {
-        let (own, theirs): (Sample, Sample) =
-            (samples.best(cell, ours::NAME, op)?, samples.best(cell, who, op)?);
+        let own: Sample = samples.best(cell, ours::NAME, op)?;
+        let theirs: Sample = samples.best(cell, who, op)?;
         let ratio = own.mb_per_s / theirs.mb_per_s;
         Some(format!("{:.0} | {:.3} | {ratio:.2}", theirs.mb_per_s, theirs.cpu_s_per_gb))
     };

@@ -62,7 +62,7 @@ pub fn run(args: &mut Args) -> Result<()> {
     }
     fs::create_dir_all(&plan.path)
         .with_context(|| format!("cannot make {}", plan.path.display()))?;
-    let samples = measure(&plan, &home, &module);
+    let samples = measure(&plan, &Python { home: &home, module: &module });
     let _ = fs::remove_dir_all(&plan.path);
     print(&plan, &samples?)
 }
@@ -73,7 +73,7 @@ impl Plan {
     }
 }
 
-fn measure(plan: &Plan, home: &Path, module: &Path) -> Result<Samples> {
+fn measure(plan: &Plan, python: &Python) -> Result<Samples> {
     let mut samples = Samples::new();
     for size in &plan.sizes {
         for turn in 0..plan.turns {
@@ -81,7 +81,7 @@ fn measure(plan: &Plan, home: &Path, module: &Path) -> Result<Samples> {
                 let kind = plan.kinds()[(turn as usize + place) % plan.kinds().len()];
                 let dir = plan.path.join(format!("{size}-{turn}-{place}"));
                 fs::create_dir(&dir)?;
-                let found = one(plan, (home, module), (*size, kind), &dir)
+                let found = one(plan, python, Cell { size: *size, kind }, &dir)
                     .with_context(|| format!("{kind}, {size} B"));
                 fs::remove_dir_all(&dir)?;
                 for sample in found? {
@@ -95,12 +95,20 @@ fn measure(plan: &Plan, home: &Path, module: &Path) -> Result<Samples> {
     Ok(samples)
 }
 
-fn one(
-    plan: &Plan,
-    (home, module): (&Path, &Path),
-    (size, kind): (u64, &str),
-    dir: &Path,
-) -> Result<Vec<Value>> {
+/// The folder of the virtual environment, and that of our module.
+struct Python<'a> {
+    home: &'a Path,
+    module: &'a Path,
+}
+
+struct Cell<'a> {
+    size: u64,
+    kind: &'a str,
+}
+
+fn one(plan: &Plan, python: &Python, cell: Cell, dir: &Path) -> Result<Vec<Value>> {
+    let Python { home, module } = *python;
+    let Cell { size, kind } = cell;
     let chunks = ((plan.gb * 1e9 / size as f64).ceil() as u64).next_multiple_of(BATCH);
     // The server has the last core to itself.
     let cmd = Cmd::new(if plan.server.is_some() { "taskset -c 0" } else { "" });

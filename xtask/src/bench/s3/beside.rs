@@ -48,7 +48,9 @@ pub fn print(plan: &Plan, results: &Results) {
 
 fn deletes(cell: &Cell, results: &Results) -> Option<String> {
     let of = |name| Some(results.median(cell, name, |s| s.mb_per_s)? * 1e6 / cell.size as f64);
-    let (ours, singly, theirs) = (of(TIER)?, of(CLIENT)?, of(LMCACHE));
+    let ours = of(TIER)?;
+    let singly = of(CLIENT)?;
+    let theirs = of(LMCACHE);
     let theirs =
         theirs.map_or("-".into(), |theirs| format!("{theirs:.0} ({:.0} times)", ours / theirs));
     Some(format!(
@@ -66,8 +68,10 @@ fn row(cell: &Cell, results: &Results) -> Option<String> {
         let found = results.median(cell, name, |sample| number(sample).unwrap_or(f64::NAN));
         found.filter(|value| !value.is_nan())
     };
-    let (ours, theirs) = (of(TIER, |s| s.cpu_s_per_gb)?, of(LMCACHE, |s| s.cpu_s_per_gb)?);
-    let (fast, slow) = (of(TIER, |s| s.mb_per_s)?, of(LMCACHE, |s| s.mb_per_s)?);
+    let ours = of(TIER, |s| s.cpu_s_per_gb)?;
+    let theirs = of(LMCACHE, |s| s.cpu_s_per_gb)?;
+    let fast = of(TIER, |s| s.mb_per_s)?;
+    let slow = of(LMCACHE, |s| s.mb_per_s)?;
     let added_max = ADDED_MAX.iter().find(|(op, _)| *op == cell.op)?.1;
     let added =
         of(CLIENT, |s| s.cpu_s_per_gb).map(|client| format!("{:+.3} ({added_max})", ours - client));

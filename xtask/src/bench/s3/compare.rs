@@ -30,8 +30,8 @@ fn row(cell: &Cell, ours: &str, names: &[String], results: &Results) -> Option<S
     let is_bare = cell.is_bare();
     let rate = |s: &Sample| if is_bare { s.mb_per_s * 1e6 / cell.size as f64 } else { s.mb_per_s };
     let cost = |s: &Sample| if is_bare { s.cpu_us_per_op } else { s.cpu_s_per_gb };
-    let (our_rate, our_cost) =
-        (results.median(cell, ours, rate)?, results.median(cell, ours, cost)?);
+    let our_rate = results.median(cell, ours, rate)?;
+    let our_cost = results.median(cell, ours, cost)?;
     let others = names.iter().filter(|name| !name.starts_with(OURS) && !name.starts_with("raw-"));
     let rates = others.clone().filter_map(|name| Some((results.median(cell, name, rate)?, name)));
     let costs = others.filter_map(|name| Some((results.median(cell, name, cost)?, name)));

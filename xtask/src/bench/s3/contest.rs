@@ -121,7 +121,8 @@ fn build(plan: &Plan, absent: &mut Vec<String>) -> Result<()> {
 
 fn sample(out: &Value, size: u64) -> Result<Sample> {
     let number = |name: &str| out[name].as_f64().with_context(|| format!("no {name} in {out}"));
-    let (ops, cpu) = (number("ops")?, number("user_s")? + number("system_s")?);
+    let ops = number("ops")?;
+    let cpu = number("user_s")? + number("system_s")?;
     let gb = ops * size as f64 / 1e9;
     Ok(Sample {
         mb_per_s: gb * 1e3 / number("seconds")?,

@@ -124,8 +124,8 @@ impl Plan {
         let peers = list("--peers")?;
         let mut with =
             |flag: &str, name: &str| args.flag(flag) || peers.iter().any(|peer| peer == name);
-        let (with_awscrt, with_mountpoint) =
-            (with("--with-awscrt", AWSCRT), with("--with-mountpoint", MOUNTPOINT));
+        let with_awscrt = with("--with-awscrt", AWSCRT);
+        let with_mountpoint = with("--with-mountpoint", MOUNTPOINT);
         let with_boto3 = with("--with-boto3", BOTO3);
         let gb = args.value("--gb")?.unwrap_or_else(|| preset.value("--gb").into());
         let plan = Plan {

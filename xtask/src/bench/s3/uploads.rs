@@ -7,7 +7,8 @@ use super::table::Results;
 /// Prints a row for each client: seconds for all uploads and CPU time, by uploads in flight.
 pub fn print(plan: &Plan, names: &[String], results: &Results) {
     let cells = plan.cells();
-    let (count, latency_ms) = (cells.first().map_or(0, |cell| cell.count), plan.preset.latency_ms);
+    let count = cells.first().map_or(0, |cell| cell.count);
+    let latency_ms = plan.preset.latency_ms;
     let head: String = cells.iter().map(heading).collect();
     println!(
         "\n{count} uploads to a server that answers each after {latency_ms} ms; connections are open before the clock starts:\n\n\

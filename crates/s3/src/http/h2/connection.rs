@@ -95,8 +95,9 @@ impl Http2Connection {
             notify_end.notify_waiters();
         });
         let (active, served, received_us) = Default::default();
-        let (born, retired, blamed) =
-            (Instant::now(), AtomicBool::new(false), AtomicBool::new(false));
+        let born = Instant::now();
+        let retired = AtomicBool::new(false);
+        let blamed = AtomicBool::new(false);
         let stock = Stock::default();
         Ok(Arc::new(Http2Connection {
             target,

@@ -112,8 +112,8 @@ mod tests {
     fn servers_that_are_not_trusted_have_certificates_read_again_now_and_then() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ca.pem");
-        let (current, now) =
-            (TlsConfigCache::new(RootCerts::PemFile(path.clone()), false, false), Instant::now());
+        let current = TlsConfigCache::new(RootCerts::PemFile(path.clone()), false, false);
+        let now = Instant::now();
         let error = current.tls().unwrap_err();
         assert!(error.to_string().contains("ca.pem"), "{error}");
         std::fs::write(&path, bundle()).unwrap();

@@ -60,11 +60,11 @@ impl Kernel {
 
 impl Secrets for Kernel {
     fn next_to_open(&mut self) -> Result<Keys, Error> {
-        self.0.update_rx_secret().and_then(Keys::new)
+        self.0.update_rx_secret().and_then(|(number, secrets)| Keys::new(number, secrets))
     }
 
     fn next_to_seal(&mut self) -> Result<Keys, Error> {
-        self.0.update_tx_secret().and_then(Keys::new)
+        self.0.update_tx_secret().and_then(|(number, secrets)| Keys::new(number, secrets))
     }
 
     fn ticket(&mut self, ticket: &[u8]) -> Result<(), Error> {
@@ -97,7 +97,12 @@ impl Direct<Kernel> {
         let suite = connection.negotiated_cipher_suite().and_then(|suite| suite.tls13());
         let sealed_max = suite.map_or(0, |suite| suite.common.confidentiality_limit);
         let (secrets, kernel) = connection.dangerous_into_kernel_connection()?;
-        Ok(Direct::new(Kernel(kernel), Keys::new(secrets.rx)?, Keys::new(secrets.tx)?, sealed_max))
+        Ok(Direct::new(
+            Kernel(kernel),
+            Keys::new(secrets.rx.0, secrets.rx.1)?,
+            Keys::new(secrets.tx.0, secrets.tx.1)?,
+            sealed_max,
+        ))
     }
 }
 

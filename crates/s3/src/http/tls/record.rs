@@ -47,7 +47,7 @@ pub fn first(bytes: &[u8]) -> Result<Option<usize>, Error> {
 impl Keys {
     /// From what a handshake or a key update left. Errors with `General` when the cipher is not one
     /// that we know.
-    pub fn new((number, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Self, Error> {
+    pub fn new(number: u64, secrets: ConnectionTrafficSecrets) -> Result<Self, Error> {
         let (algorithm, key, iv): (&Algorithm, _, _) = match secrets {
             ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
             ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),

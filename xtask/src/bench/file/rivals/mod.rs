@@ -44,7 +44,8 @@ const NIXL: Rival = Rival {
 
 /// Rivals that could be had, and why others could not.
 pub fn contenders(plan: &Plan) -> (Vec<Contender>, Vec<String>) {
-    let (mut found, mut absent) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
+    let mut absent = Vec::new();
     for (wanted, rival, flag) in
         [(plan.with_lmcache, LMCACHE, "--with-lmcache"), (plan.with_nixl, NIXL, "--with-nixl")]
     {
@@ -93,7 +94,8 @@ fn tempfile_in(home: &Path) -> Result<PathBuf> {
 }
 
 fn contender(rival: &Rival, home: &Path, kind: &'static str) -> Contender {
-    let (home, name) = (home.to_owned(), format!("{} {kind}", rival.name));
+    let home = home.to_owned();
+    let name = format!("{} {kind}", rival.name);
     Contender { name, run: Box::new(move |cell, dir| turn(&home, kind, cell, dir)) }
 }
 

@@ -13,8 +13,9 @@ pub(super) fn check(fields: &Fields, object: &[(String, Value)]) -> Result<(), S
     if !fields.is_on("persist_enabled") {
         return Err("persist_enabled must be true: what is written stays".into());
     }
-    let (slot, align, header) =
-        (fields.int("slot_bytes"), fields.int("block_align"), fields.int("header_bytes"));
+    let slot = fields.int("slot_bytes");
+    let align = fields.int("block_align");
+    let header = fields.int("header_bytes");
     if !align.cast_unsigned().is_power_of_two() {
         return Err(format!("block_align {align} is no power of 2"));
     }
@@ -24,7 +25,8 @@ pub(super) fn check(fields: &Fields, object: &[(String, Value)]) -> Result<(), S
     if slot <= header {
         return Err(format!("slot_bytes {slot} leaves no space after header_bytes {header}"));
     }
-    let (capacity, meta) = (fields.int("capacity_bytes"), fields.int("meta_total_bytes"));
+    let capacity = fields.int("capacity_bytes");
+    let meta = fields.int("meta_total_bytes");
     if capacity > 0 && capacity - meta < slot {
         return Err(format!(
             "capacity_bytes {capacity} leaves no space for a single slot after meta_total_bytes {meta}"

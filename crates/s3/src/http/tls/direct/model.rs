@@ -18,7 +18,7 @@ pub fn keys(direction: u8, generation: u8) -> Keys {
         0 => ConnectionTrafficSecrets::Aes256Gcm { key, iv },
         _ => ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv },
     };
-    Keys::new((0, secrets)).expect("a cipher that is known, and its key")
+    Keys::new(0, secrets).expect("a cipher that is known, and its key")
 }
 
 /// Keys one after the other, and the tickets that came.
