@@ -2,8 +2,9 @@
 //!
 //! Each admitted op holds a [`Pass`]. While its result is awaited, the op counts in `ops` and
 //! `bytes`. When its deadline passes and the medium still holds its memory, the pass is *stranded*:
-//! it leaves those two budgets and counts in `stranded_bytes`. So a slow medium does not block new
-//! work at once, but a medium that never returns memory does, when the stranded budget is full.
+//! it leaves those two budgets and counts in `stranded_ops` and `stranded_bytes`. So a slow medium
+//! does not block new work at once, but a medium that never returns memory does, when one of the
+//! stranded budgets is full. The one of ops bounds what small ops cost beside their bytes.
 //!
 //! Why no waiter is lost: `ready` appends to `waiters` under the lock under which every change of
 //! the counters happens, and every change that may free capacity takes all waiters out (`wake`).
@@ -34,16 +35,25 @@ pub struct GateLimits {
     pub ops_max: u32,
     /// Bytes in flight.
     pub bytes_max: u64,
-    /// Bytes of ops past their deadline whose memory the medium still holds.
+    /// Ops past their deadline whose memory the medium still holds.
+    pub stranded_ops_max: u32,
+    /// The bytes of these ops.
     pub stranded_bytes_max: u64,
     /// Callers that wait in [`Gate::ready`].
     pub waiters_max: usize,
 }
 
 impl GateLimits {
-    /// Limits on ops and bytes. As many bytes again may be stranded, and 1024 callers may wait.
+    /// Limits on ops and bytes. As many bytes again and four times as many ops may be stranded, and
+    /// 1024 callers may wait.
     pub fn new(ops_max: u32, bytes_max: u64) -> Self {
-        GateLimits { ops_max, bytes_max, stranded_bytes_max: bytes_max, waiters_max: 1024 }
+        GateLimits {
+            ops_max,
+            bytes_max,
+            stranded_ops_max: ops_max.saturating_mul(4),
+            stranded_bytes_max: bytes_max,
+            waiters_max: 1024,
+        }
     }
 }
 
@@ -55,7 +65,9 @@ pub struct GateStats {
     pub ops: u32,
     /// The bytes of these ops.
     pub bytes: u64,
-    /// Bytes of ops past their deadline whose memory the medium still holds.
+    /// Ops past their deadline whose memory the medium still holds.
+    pub stranded_ops: u32,
+    /// The bytes of these ops.
     pub stranded_bytes: u64,
     /// Ops refused so far.
     pub throttled: u64,
@@ -220,6 +232,7 @@ impl Inner {
         let now = &state.now;
         now.ops < self.limits.ops_max
             && (now.bytes == 0 || now.bytes.saturating_add(bytes) <= self.limits.bytes_max)
+            && now.stranded_ops < self.limits.stranded_ops_max
             && now.stranded_bytes < self.limits.stranded_bytes_max
     }
 }
@@ -274,6 +287,7 @@ impl Pass {
             self.share = Share::Stranded;
             state.now.ops -= 1;
             state.now.bytes -= self.bytes;
+            state.now.stranded_ops += 1;
             state.now.stranded_bytes += self.bytes;
             state.now.stranded_total += 1;
         }
@@ -288,7 +302,10 @@ impl Pass {
                 state.now.ops -= 1;
                 state.now.bytes -= self.bytes;
             }
-            Share::Stranded => state.now.stranded_bytes -= self.bytes,
+            Share::Stranded => {
+                state.now.stranded_ops -= 1;
+                state.now.stranded_bytes -= self.bytes;
+            }
             Share::Nothing => return,
         }
         let woken = self.gate.wake(&mut state);

@@ -137,6 +137,26 @@ fn a_full_stranded_budget_throttles_until_memory_returns() {
     assert_eq!((gate.stats().throttled, gate.stats().stranded_total), (1, 2));
 }
 
+/// Ops of no bytes or of one use memory too, as long as the medium has not answered.
+#[test]
+fn small_stranded_ops_are_bounded_by_their_number() {
+    let gate = Gate::new(GateLimits::new(8, 1 << 20));
+    let mut stranded = Vec::new();
+    while let Ok(mut pass) = gate.enter(stranded.len() as u64 % 2) {
+        pass.strand();
+        stranded.push(pass);
+        assert!(stranded.len() <= 32, "{:?}", gate.stats());
+    }
+    assert_eq!((gate.stats().stranded_ops, gate.stats().stranded_bytes), (32, 16));
+    let ready = gate.ready(far());
+    assert!(!ready.is_done());
+    stranded.pop();
+    ready.wait().unwrap();
+    drop(stranded);
+    assert_eq!((gate.stats().stranded_ops, gate.stats().stranded_bytes), (0, 0));
+    assert!(gate.enter(1).is_ok());
+}
+
 #[test]
 fn stranding_an_op_lets_waiters_in() {
     let gate = Gate::new(GateLimits::new(1, 1 << 20));
