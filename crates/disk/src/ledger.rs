@@ -70,7 +70,7 @@ const SUMMED: usize = 28;
 /// How long a change waits for the lock before it is put off. A process that has it may wait for a
 /// busy medium or for a processor; only one that is stopped keeps it longer.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
-/// How long the next changes wait, until the lock was free once.
+/// How long the next changes and recounts wait, until the lock was free once.
 const KEPT_WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// The file `.kvtier/ledger`, see the [module](self).
@@ -313,7 +313,7 @@ impl<S: Storage> Ledger<S> {
         let mut state = self.state();
         let state = &mut *state;
         let file = state.file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
-        file.lock_within(REGISTRATION_WAIT_MAX)?;
+        lock(file, &mut state.is_kept, REGISTRATION_WAIT_MAX)?;
         let done = read(file).and_then(|contents| {
             if contents.is_some() && !always {
                 return Ok(None);
@@ -343,6 +343,11 @@ impl<S: Storage> Ledger<S> {
         done
     }
 
+    /// Whether another process kept the lock at the last try. Then nothing can be recounted.
+    pub fn is_kept(&self) -> bool {
+        self.state().is_kept
+    }
+
     /// Whether a release was dropped since this was asked last, so that the total may be too high.
     pub fn may_be_high(&self) -> bool {
         self.dropped.swap(false, Ordering::AcqRel)
@@ -359,9 +364,7 @@ impl<S: Storage> Ledger<S> {
         change: impl FnOnce(&Found) -> Option<u64>,
     ) -> io::Result<bool> {
         let file = state.file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
-        let locked = file.lock_within(if state.is_kept { KEPT_WAIT_MAX } else { LOCK_WAIT_MAX });
-        state.is_kept = locked.is_err();
-        locked?;
+        lock(file, &mut state.is_kept, LOCK_WAIT_MAX)?;
         let changed = read(file).and_then(|contents| {
             let contents = contents.ok_or_else(damage)?;
             // A recount of another process begins at 0 again.
@@ -438,6 +441,14 @@ impl Pending {
         let removed = if is_stale { 0 } else { self.removed };
         (contents.total.saturating_add(self.added).saturating_sub(removed), is_stale)
     }
+}
+
+/// Locks the file. Where another process kept the lock at the last try, this one is short: threads
+/// wait for each other here, and each save would add a wait.
+fn lock(file: &impl Storage, is_kept: &mut bool, most: Duration) -> io::Result<()> {
+    let locked = file.lock_within(if *is_kept { KEPT_WAIT_MAX } else { most });
+    *is_kept = locked.is_err();
+    locked
 }
 
 /// A ledger that must be recounted.

@@ -272,6 +272,8 @@ impl<M: Mover> SpaceReservation<M> {
         match self.attempts.refused {
             1 => Ok(self.shared.remove_stale()),
             _ if self.shared.clock.now() < self.wait_until => Ok(false),
+            // Nothing can be recounted, and to read the directory is dear.
+            _ if self.shared.ledger.is_kept() => Err(ShedReason::Full.into()),
             _ if !std::mem::replace(&mut self.attempts.is_ledger_checked, true) => {
                 // Another thread may have done it before: in both cases there may be space now.
                 self.shared.check_ledger();

@@ -138,6 +138,44 @@ fn while_a_lock_is_kept_bytes_are_exchanged_and_none_are_added() {
     assert_eq!((total(dir.path()), claim(&b, 47).unwrap()), (53, Granted));
 }
 
+/// A file whose lock another process keeps, and how long it was waited for.
+#[derive(Debug, Default)]
+struct Kept(Mutex<Vec<Duration>>);
+
+impl Storage for Kept {
+    fn lock_within(&self, most: Duration) -> io::Result<()> {
+        self.0.lock().unwrap().push(most);
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn read(&self, _: &mut [u8]) -> io::Result<()> {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn write(&self, _: &[u8]) -> io::Result<()> {
+        panic!("it is not locked")
+    }
+}
+
+/// Threads wait for each other at the ledger, and each save that is shed may want a recount.
+#[test]
+fn a_lock_that_is_kept_is_waited_for_once() {
+    let ledger = Ledger::with_file(Some(Kept::default()), true);
+    assert!(!ledger.is_kept());
+    let recount = || ledger.recount(true, || panic!("it is not locked")).unwrap_err().kind();
+    assert_eq!((recount(), ledger.is_kept()), (io::ErrorKind::WouldBlock, true));
+    assert_eq!(
+        (ledger.claim(1, 100, &mut || true).unwrap(), recount()),
+        (Full, io::ErrorKind::WouldBlock)
+    );
+    let waits = ledger.state().file.as_ref().unwrap().0.lock().unwrap().clone();
+    assert_eq!(waits, [REGISTRATION_WAIT_MAX, KEPT_WAIT_MAX, KEPT_WAIT_MAX]);
+}
+
 /// The recount may have read the staging directory of the process already, and does not see the
 /// file that the process frees.
 #[test]
