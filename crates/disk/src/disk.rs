@@ -8,10 +8,10 @@ use kvtier_core::{
     KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Observe, Op, Removed,
     Reply, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
 };
-use kvtier_index::{Index, IndexConfig, Quotas};
+use kvtier_index::{ChainPlace, Index, IndexConfig, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
 
-use crate::batch::SaveBatch;
+use crate::batch::{SaveBatch, eviction_hint};
 use crate::counters::add;
 use crate::data_dir::DataDir;
 use crate::layout::{Foreign, Sweeper};
@@ -245,7 +245,8 @@ impl<M: Mover> Tier for Disk<M> {
         // All at once and before the answers, whose order varies: the head of a chain must stay
         // longer than its tail.
         self.shared.assign_tenants(ops.iter().map(|op| &op.key));
-        self.shared.used(&ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>(), &ctx.hint);
+        let chain: Vec<Digest> = ops.iter().map(|op| *op.key.digest()).collect();
+        self.shared.used(&chain, &eviction_hint(&ctx.hint));
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = load::refusal(&op, &self.shared.mover, self.shared.bounce_bytes)
                 .or_else(|| self.refusal(&op.key, "load"));
@@ -267,11 +268,17 @@ impl<M: Mover> Tier for Disk<M> {
             shed_all(&self.shared, ops.into_iter().zip(slots), ShedReason::ReadOnly);
             return ticket;
         }
-        let Ok(batch) = SaveBatch::new(&self.shared, ctx, &ops) else {
+        let set = ctx.atomic_set_of(&ops);
+        let keys = || ops.iter().map(|op| &op.key);
+        let batch =
+            SaveBatch::begin(&self.shared, keys(), set.as_deref(), eviction_hint(&ctx.hint));
+        let Ok(batch) = batch else {
             shed_all(&self.shared, ops.into_iter().zip(slots), ShedReason::IncompleteSets);
             return ticket;
         };
-        let pending = self.shared.add_pending(ctx.chain, &ops);
+        let first = ctx.chain.map(|chain| ChainPlace::after(chain.parent.as_ref(), chain.depth));
+        let pending = batch.add_pending(first, keys());
+        drop(batch);
         for ((op, slot), pending) in ops.into_iter().zip(slots).zip(pending) {
             let refusal =
                 save::refusal(&op.key, &op.from, &self.shared.mover, self.shared.bounce_bytes);
@@ -286,7 +293,6 @@ impl<M: Mover> Tier for Disk<M> {
                     op,
                     slot,
                     pending,
-                    batch: Arc::clone(&batch),
                     shape: ctx.shape.clone(),
                 };
                 self.workers.pool.push(Lane::Write, move || request.begin());

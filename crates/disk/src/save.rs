@@ -23,12 +23,13 @@ mod write;
 use std::io;
 use std::sync::Arc;
 
-use kvtier_core::{Error, ErrorKind, Hint, Key, Save, Saved, ShedReason, Slot};
+use kvtier_core::{Error, ErrorKind, Key, Save, Saved, ShedReason, Slot};
+use kvtier_evict::EvictionHint;
 use kvtier_index::ReserveRequest;
 use kvtier_key::{ChunkShape, Facts};
 use kvtier_mem::View;
 
-use crate::batch::{PendingChunk, SaveBatch};
+use crate::batch::PendingChunk;
 use crate::counters::add;
 use crate::data_dir::{DataDir, Draft};
 use crate::layout::Unshaped;
@@ -47,8 +48,6 @@ pub struct SaveRequest<M: Mover> {
     pub workers: Workers,
     pub op: Save,
     pub pending: PendingChunk<M>,
-    /// The batch that it is part of.
-    pub batch: Arc<SaveBatch<M>>,
     /// The tensor that a full chunk of the batch is, where the caller states it.
     pub shape: Option<Arc<ChunkShape>>,
     /// The last field, as in [`Saving`].
@@ -59,9 +58,8 @@ pub struct SaveRequest<M: Mover> {
 struct Saving<M: Mover> {
     shared: Arc<Shared<M>>,
     workers: Workers,
-    pending: PendingChunk<M>,
     /// Dropped before the answer is given.
-    _batch: Arc<SaveBatch<M>>,
+    pending: PendingChunk<M>,
     space: Option<SpaceReservation<M>>,
     /// The facts of a foreign layout's file, for its attribute.
     facts: Option<Facts>,
@@ -137,12 +135,12 @@ impl<M: Mover> SaveRequest<M> {
     fn answer_present(self) {
         let shared = self.shared;
         let digest = *self.op.key.digest();
-        if self.batch.has_many() {
+        if self.pending.batch().has_many() {
             shared.note_use(&[digest]);
         } else {
-            shared.used(&[digest], &Hint::default());
+            shared.used(&[digest], &EvictionHint::new());
         }
-        drop(self.batch);
+        drop(self.pending);
         add(&shared.counters.present, 1);
         self.slot.finish(self.op, Ok(Saved::Present));
     }
@@ -153,7 +151,7 @@ impl<M: Mover> SaveRequest<M> {
     }
 
     fn into_saving(self, len: u64, header: Option<Vec<u8>>) -> Saving<M> {
-        let SaveRequest { shared, workers, op, slot, pending, batch, .. } = self;
+        let SaveRequest { shared, workers, op, slot, pending, .. } = self;
         let size = size_of(&shared.data_dir, len);
         let request = ReserveRequest::new(size.claimed)
             .with_place(pending.place())
@@ -164,7 +162,6 @@ impl<M: Mover> SaveRequest<M> {
             shared,
             workers,
             pending,
-            _batch: batch,
             answer: Some(Unanswered { op, slot }),
             space: Some(space),
             facts: None,

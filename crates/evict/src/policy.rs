@@ -1,5 +1,6 @@
 use alloc::vec::Vec;
 use core::fmt::Debug;
+use core::time::Duration;
 
 /// Slots are numbered below this. Policies use the numbers above as markers.
 pub const SLOTS_MAX: u32 = u32::MAX - 16;
@@ -75,6 +76,23 @@ impl EvictionHint {
     /// A hint without content.
     pub fn new() -> Self {
         EvictionHint::default()
+    }
+
+    /// The hint of a caller who counts in durations. Times beyond the range of milliseconds are the
+    /// longest.
+    pub fn from_durations(
+        session_ended: bool,
+        priority: i8,
+        expected_return: Option<Duration>,
+        retention: Option<Duration>,
+    ) -> Self {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        EvictionHint {
+            session_ended,
+            expected_return_ms: expected_return.map(ms),
+            priority,
+            retention_ms: retention.map(ms),
+        }
     }
 
     /// Says that the conversation has ended.

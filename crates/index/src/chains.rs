@@ -41,6 +41,11 @@ impl ChainPlace {
         ChainPlace { parent, depth, explicit: true }
     }
 
+    /// The position of the first chunk of a batch: after `parent`, with `depth` chunks before it.
+    pub fn after(parent: Option<&Digest>, depth: u32) -> Self {
+        ChainPlace::new(parent.map(DigestTag::from_digest), depth)
+    }
+
     fn inferred(parent: DigestTag, depth: u32) -> Self {
         ChainPlace { parent: Some(parent), depth, explicit: false }
     }
@@ -127,6 +132,14 @@ impl Index {
     /// The position of an absent chunk, as learnt from lookups.
     pub fn place_of(&self, key: &Key) -> ChainPlace {
         self.chains.place(DigestTag::from_digest(key.digest())).unwrap_or_default()
+    }
+
+    /// The position of the next chunk of a batch: `next`, which then moves on to the chunk after it;
+    /// without one, as learnt from lookups.
+    pub fn place_in(&self, next: &mut Option<ChainPlace>, key: &Key) -> ChainPlace {
+        let Some(next) = next else { return self.place_of(key) };
+        let after = ChainPlace::after(Some(key.digest()), next.depth.saturating_add(1));
+        std::mem::replace(next, after)
     }
 
     /// A chunk is about to be saved at this position: its successors are no orphans until

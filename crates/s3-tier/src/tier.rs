@@ -9,7 +9,7 @@ use kvtier_core::{
     Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_evict::{Policy, PolicyKind};
-use kvtier_index::{Index, IndexConfig};
+use kvtier_index::{ChainPlace, Index, IndexConfig};
 use kvtier_mem::{Arena, ArenaConfig, BackingKind};
 use kvtier_s3::Client;
 use tokio::runtime::{Builder, Runtime};
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::TierConfig;
 use crate::background::{self, conditional_puts};
-use crate::ops::batch::{AdmissionOrder, SaveBatch};
+use crate::ops::batch::{AdmissionOrder, SaveBatch, eviction_hint};
 use crate::ops::{evict, load, lookup, save};
 use crate::state::counters::add;
 use crate::state::shared::{Shared, SharedParts};
@@ -264,7 +264,7 @@ impl Tier for S3Tier {
         // tail.
         let chain: Vec<_> = ops.iter().map(|op| *op.key.digest()).collect();
         ops.iter().for_each(|op| self.shared.catalog().set_tenant(&op.key));
-        self.shared.used(&chain, &ctx.hint);
+        self.shared.used(&chain, &eviction_hint(&ctx.hint));
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = load::refusal(&op);
             if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
@@ -277,7 +277,11 @@ impl Tier for S3Tier {
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
         let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
         self.clock.schedule(ctx.deadline, &batch.expiry());
-        let Ok(saves) = SaveBatch::new(&self.shared, ctx, &ops) else {
+        let set = ctx.atomic_set_of(&ops);
+        let keys = || ops.iter().map(|op| &op.key);
+        let saves =
+            SaveBatch::begin(&self.shared, keys(), set.as_deref(), eviction_hint(&ctx.hint));
+        let Ok(saves) = saves else {
             add(&self.shared.counters.shed, ops.len() as u64);
             let shed = |(op, slot): (Save, Slot<_, _>)| {
                 slot.finish(op, Ok(Saved::Shed(ShedReason::IncompleteSets)))
@@ -285,7 +289,9 @@ impl Tier for S3Tier {
             ops.into_iter().zip(slots).for_each(shed);
             return ticket;
         };
-        let pending = self.shared.add_pending(ctx.chain, &ops);
+        let first = ctx.chain.map(|chain| ChainPlace::after(chain.parent.as_ref(), chain.depth));
+        let pending = saves.add_pending(first, keys());
+        drop(saves);
         let orders = AdmissionOrder::for_batch(ops.len());
         let begun = Instant::now();
         for (((op, slot), pending), order) in ops.into_iter().zip(slots).zip(pending).zip(orders) {
@@ -293,8 +299,7 @@ impl Tier for S3Tier {
             if let Some((op, slot)) =
                 self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled))
             {
-                let queued =
-                    save::QueuedSave { op, slot, pending, batch: Arc::clone(&saves), order, begun };
+                let queued = save::QueuedSave { op, slot, pending, order, begun };
                 self.spawn(save::save(Arc::clone(&self.shared), queued));
             }
         }

@@ -261,12 +261,12 @@ fn a_use_of_what_is_not_there_is_not_written_down() {
     let dir = tempfile::tempdir().unwrap();
     let disk = open(dir.path());
     let journals = || fs::read_dir(dir.path().join(".kvtier/journal")).unwrap().count();
-    disk.shared.used(&[*key(1).digest()], &kvtier_core::Hint::default());
+    disk.shared.used(&[*key(1).digest()], &kvtier_evict::EvictionHint::new());
     disk.shared.journal.flush().unwrap();
     assert_eq!(journals(), 0);
     write(dir.path(), &key(1));
     disk.shared.follow_changes();
-    disk.shared.used(&[*key(1).digest(), *key(2).digest()], &kvtier_core::Hint::default());
+    disk.shared.used(&[*key(1).digest(), *key(2).digest()], &kvtier_evict::EvictionHint::new());
     disk.shared.journal.flush().unwrap();
     assert_eq!(
         history::Reader::new(&dir.path().join(".kvtier"), 0).read(None).unwrap(),

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kvtier_core::{Event, Listeners, OTHER_TENANTS, Spilled};
-use kvtier_evict::EvictionHint;
 use kvtier_index::{
     ChainPlace, Chunk, Index, IndexEntry, InsertOutcome, Quotas, Reservation, Reserve,
     ReserveRequest, TenantId,
@@ -76,15 +75,6 @@ impl Chunks {
     /// Whether the chunk is present with this length.
     pub fn is_present(&self, digest: &Digest, len: u64) -> bool {
         self.index.get(digest).is_some_and(|entry| entry.chunk.len == len)
-    }
-
-    /// Records that a request used these chunks, in the order of its chain, with the caller's
-    /// hint.
-    pub fn used(&mut self, now_ms: u64, chain: &[Digest], hint: &kvtier_core::Hint) {
-        self.index.touch_batch(chain);
-        if let Some(hint) = hint_of(hint) {
-            self.index.hint_batch(now_ms, chain, &hint);
-        }
     }
 
     /// Inserts a chunk into its reservation; `false` if the index has no free slot.
@@ -176,17 +166,4 @@ impl Chunks {
         let index = &self.index;
         self.tenants.id(name, |id| index.tenant_usage(id).entries > 0)
     }
-}
-
-/// Converts a caller's hint for the policies; `None` for the default.
-fn hint_of(given: &kvtier_core::Hint) -> Option<EvictionHint> {
-    if *given == kvtier_core::Hint::default() {
-        return None;
-    }
-    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let mut hint = EvictionHint::new().with_priority(given.priority);
-    hint.session_ended = given.session_ended;
-    (hint.expected_return_ms, hint.retention_ms) =
-        (given.expected_return.map(ms), given.retention.map(ms));
-    Some(hint)
 }

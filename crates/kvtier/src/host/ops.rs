@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kvtier_core::{
     Class, Ctx, Error, ErrorKind, Event, Load, Loaded, MissReason, Op, Save, Saved, ShedReason,
 };
-use kvtier_index::{ChainPlace, DigestTag, Refusal, Reservation, Reserve};
+use kvtier_evict::EvictionHint;
+use kvtier_index::{ChainPlace, Index, Refusal, Reservation, Reserve, SharedIndex};
 use kvtier_key::{Digest, Key};
 use kvtier_mem::View;
 
@@ -16,29 +17,36 @@ use super::copy::{copy_checked, sums_of};
 /// How often a save evicts chunks to defragment the arena before it is shed.
 const SPACE_ROUNDS_MAX: usize = 8;
 
+impl SharedIndex for HostTier {
+    fn with_index<R>(&self, work: impl FnOnce(&mut Index) -> R) -> R {
+        work(&mut self.chunks().index)
+    }
+
+    fn now_ms(&self) -> u64 {
+        HostTier::now_ms(self)
+    }
+}
+
 impl HostTier {
     /// Records that a batch used these chunks.
     pub(super) fn used(&self, ctx: &Ctx, chain: &[Digest]) {
-        self.chunks().used(self.now_ms(), chain, &ctx.hint);
+        self.chunks().index.touch_batch(chain);
+        let hint = &ctx.hint;
+        let hint = EvictionHint::from_durations(
+            hint.session_ended,
+            hint.priority,
+            hint.expected_return,
+            hint.retention,
+        );
+        self.hint(chain, &hint);
     }
 
     /// The places of the chunks of a batch of saves in their chains: from the context, else as learned
     /// from lookups.
     pub(super) fn places(&self, ctx: &Ctx, ops: &[Save]) -> Vec<ChainPlace> {
-        let Some(chain) = ctx.chain else {
-            let chunks = self.chunks();
-            return ops.iter().map(|op| chunks.index.place_of(&op.key)).collect();
-        };
-        let before =
-            std::iter::once(chain.parent).chain(ops.iter().map(|op| Some(*op.key.digest())));
-        let depths = (0..).map(|n| chain.depth.saturating_add(n));
-        before
-            .zip(depths)
-            .take(ops.len())
-            .map(|(parent, depth)| {
-                ChainPlace::new(parent.as_ref().map(DigestTag::from_digest), depth)
-            })
-            .collect()
+        let mut next = ctx.chain.map(|chain| ChainPlace::after(chain.parent.as_ref(), chain.depth));
+        let chunks = self.chunks();
+        ops.iter().map(|op| chunks.index.place_in(&mut next, &op.key)).collect()
     }
 
     pub(super) fn load_one(&self, op: &mut Load) -> Result<Loaded, Error> {

@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kvtier_core::{Error, ErrorKind, Hint, Key, Op, Save, Saved, ShedReason, Slot};
+use kvtier_core::{Error, ErrorKind, Key, Op, Save, Saved, ShedReason, Slot};
+use kvtier_evict::EvictionHint;
 use kvtier_index::ReserveRequest;
 use kvtier_key::{BlockSums, Digest, Facts};
 use kvtier_mem::View;
 use kvtier_s3::{Checksum, Client, Multipart, Stored};
 use tokio::time::Instant;
 
-use crate::ops::batch::{AdmissionOrder, PendingChunk, SaveBatch};
+use crate::ops::batch::{AdmissionOrder, PendingChunk};
 use crate::ops::evict::{SpaceReservation, reserve};
 use crate::ops::load::{ObjectState, ReadObject, classify};
 use crate::ops::lookup::head;
@@ -33,10 +34,8 @@ const OUTCOME_CHECK_MAX: Duration = Duration::from_secs(5);
 pub struct QueuedSave {
     pub op: Save,
     pub slot: Slot<Save, Saved>,
-    /// The chunk's position in its chain.
+    /// The chunk's position in its chain, and its batch.
     pub pending: PendingChunk,
-    /// Its batch.
-    pub batch: Arc<SaveBatch>,
     /// Its order in the batch.
     pub order: AdmissionOrder,
     /// When it was admitted.
@@ -45,7 +44,7 @@ pub struct QueuedSave {
 
 /// A save: reserves space, locks the key, sends one PUT.
 pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
-    let QueuedSave { op, slot, pending, batch, mut order, begun } = queued;
+    let QueuedSave { op, slot, pending, mut order, begun } = queued;
     let result = match slot.is_over() {
         Some(over) => Err(Error::new(over, "ended before it began").with_op("save")),
         None => {
@@ -54,19 +53,13 @@ pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
                 || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("save"));
             let until = deadline.min(begun + shared.transfer.space_wait_max);
             let work = async {
-                let space = match reserve_space(
-                    &shared,
-                    &op,
-                    (&pending, batch.has_many()),
-                    (&mut order, until),
-                )
-                .await?
-                {
+                let reserved = reserve_space(&shared, &op, &pending, (&mut order, until)).await?;
+                let space = match reserved {
                     Ok(space) => space,
                     Err(without) => return Ok(without),
                 };
                 order.done();
-                put(&shared, (&op, &slot), (space, &pending), batch.has_many()).await
+                put(&shared, (&op, &slot), (space, &pending)).await
             };
             tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| late())
         }
@@ -84,7 +77,7 @@ pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
     let key = unsettled.then(|| op.key.clone()).filter(|key| shared.known(key.digest()).is_none());
     // The batch's uses are recorded before its last result is delivered, and pending chunks are
     // removed before the next save asks for space.
-    drop((pending, batch));
+    drop(pending);
     drop(order);
     slot.finish(op, result);
     if let Some(key) = key
@@ -98,7 +91,7 @@ pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
 async fn reserve_space<'a>(
     shared: &'a Shared,
     op: &Save,
-    (pending, of_many): (&PendingChunk, bool),
+    pending: &PendingChunk,
     (order, until): (&mut AdmissionOrder, Instant),
 ) -> Result<Result<SpaceReservation<'a>, Saved>, Error> {
     let digest = op.key.digest();
@@ -106,7 +99,7 @@ async fn reserve_space<'a>(
     if let Some(refusal) = shared.geometry.refusal(&op.key, len) {
         return Err(refusal);
     }
-    if is_present(shared, digest, len, of_many) {
+    if is_present(shared, digest, len, pending) {
         return Ok(Err(Saved::Present));
     }
     let tenant = op.key.namespace().tenant();
@@ -125,13 +118,12 @@ async fn put(
     shared: &Shared,
     (op, slot): (&Save, &Slot<Save, Saved>),
     (space, pending): (SpaceReservation<'_>, &PendingChunk),
-    of_many: bool,
 ) -> Result<Saved, Error> {
     let digest = op.key.digest();
     let len = op.bytes();
     let name = shared.names.format(&op.key)?;
     let _alone = shared.key_locks.write(digest).await;
-    if is_present(shared, digest, len, of_many) {
+    if is_present(shared, digest, len, pending) {
         return Ok(Saved::Present);
     }
     let Some(body) = whole(shared, &op.from, len).await else {
@@ -176,11 +168,11 @@ fn entered(
 
 /// Whether the chunk is stored already, which counts as a use: in a batch at its end, but in the
 /// journal now.
-fn is_present(shared: &Shared, digest: &Digest, len: u64, of_many: bool) -> bool {
+fn is_present(shared: &Shared, digest: &Digest, len: u64, pending: &PendingChunk) -> bool {
     let present = shared.known(digest) == Some(Some(len));
-    match (present, of_many) {
+    match (present, pending.batch().has_many()) {
         (true, true) => shared.cluster.touched(&[*digest]),
-        (true, false) => shared.used(&[*digest], &Hint::default()),
+        (true, false) => shared.used(&[*digest], &EvictionHint::new()),
         (false, _) => {}
     }
     present
