@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::BadInput;
 
 /// Which chunks, by the names that `kvtier ls` prints.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilterArgs {
     /// Only chunks whose whole name, as `kvtier ls` prints it, matches: * is any text (also with
     /// slashes), ? one character, [a-f] one of these, [!a-f] none of these. May be given

@@ -87,7 +87,8 @@ enum Command {
     /// Removes chunks from a directory or bucket. Without --yes it only prints what it would remove.
     Rm(dir::RmArgs),
     /// Copies every chunk of a directory or bucket into another, of the same or another layout, and
-    /// verifies it. Chunks that the target already has stay.
+    /// verifies it. Chunks that the target already has stay. With one directory: upgrades it in place
+    /// from the format of an earlier build.
     Migrate(copy::MigrateArgs),
     /// Writes every chunk of a directory or bucket into one file, for `kvtier import`, and verifies
     /// it.
@@ -138,7 +139,7 @@ fn main() -> ExitCode {
         Command::Stat(args) => dir::stat(&args).map(|()| true),
         Command::Verify(args) => dir::verify(&args),
         Command::Rm(args) => dir::rm(&args).map(|()| true),
-        Command::Migrate(args) => copy::run(&args.into(), copy::CopyMode::Migrate),
+        Command::Migrate(args) => copy::migrate(args),
         Command::Export(args) => copy::run(&args.into(), copy::CopyMode::Export),
         Command::Import(args) => copy::run(&args.into(), copy::CopyMode::Import),
         Command::Key(args) => key::run(args),

@@ -15,7 +15,7 @@ const CONCURRENCY_MAX: usize = 1024;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Concurrency and bandwidth limit.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThroughputArgs {
     /// Chunks at once, 1 to 1024 (default: 8 with a bucket, else 1). In `rm` on a bucket requests
     /// at once, for up to 1,000 chunks each (default: 1).

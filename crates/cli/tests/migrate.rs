@@ -348,3 +348,60 @@ fn a_quarantine_is_made_where_no_tier_was() {
     let out = kvtier(&["migrate", &theirs, &copy, "--unverified", "--json"]);
     assert!(out.status.success(), "{}", text(&out));
 }
+
+/// The directory of format 2 of the file tier's tests.
+fn of_format_2(dir: &Path) -> String {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../file/tests/golden/format-2/kvtier");
+    let copy = dir.join("older");
+    assert!(Command::new("cp").arg("-a").args([&golden, &copy]).status().unwrap().success());
+    copy.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_directory_of_an_earlier_format_is_upgraded_in_place_and_readable_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = of_format_2(dir.path());
+    let copy = dir.path().join("copy").to_str().unwrap().to_owned();
+    for words in [&["stat", &path][..], &["verify", &path], &["migrate", &path, &copy]] {
+        assert!(kvtier(words).status.success(), "{words:?}");
+    }
+    for words in [&["rm", &path, "--all", "--yes"][..], &["migrate", &copy, &path]] {
+        let out = kvtier(words);
+        assert!(!out.status.success(), "{words:?}: {}", text(&out));
+        assert!(text(&out).contains(&format!("run `kvtier migrate {path}`")), "{}", text(&out));
+    }
+    assert_eq!(json_of(&kvtier(&["stat", &path, "--json"]))["chunks"], 6);
+    let formats = |words: &[&str]| {
+        let out = kvtier(&[&["migrate", &path, "--json"][..], words].concat());
+        assert!(out.status.success(), "{}", text(&out));
+        let done = json_of(&out);
+        assert_eq!(done["layout"], "kvtier");
+        (done["from_format"].as_u64().unwrap(), done["to_format"].as_u64().unwrap())
+    };
+    assert_eq!(formats(&["--dry-run"]), (2, 3));
+    assert_eq!(formats(&[]), (2, 3));
+    assert_eq!(formats(&[]), (3, 3));
+    assert_eq!(json_of(&kvtier(&["migrate", &copy, &path, "--json"]))["present"], 6);
+    assert!(kvtier(&["rm", &path, "--all", "--yes"]).status.success());
+}
+
+#[test]
+fn an_upgrade_takes_no_options_of_a_copy_and_no_bucket() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = of_format_2(dir.path());
+    for words in [&["--to-layout", "kvtier"][..], &["--include", "*"], &["--bwlimit", "1MiB"]] {
+        let out = kvtier(&[&["migrate", &path][..], words].concat());
+        assert_eq!(out.status.code(), Some(2));
+        assert!(text(&out).contains("name TO"), "{}", text(&out));
+    }
+    let out = kvtier(&["migrate", "s3://bucket/kv"]);
+    assert!(out.status.code() == Some(2) && text(&out).contains("needs no upgrade"));
+    let out = kvtier(&["migrate", dir.path().to_str().unwrap()]);
+    assert!(out.status.code() == Some(2) && text(&out).contains("no .kvtier/manifest"));
+    // A process has it open.
+    let alive = fs::read_dir(format!("{path}/.kvtier/tmp")).unwrap().next().unwrap().unwrap();
+    let held = fs::File::open(alive.path().join("alive")).unwrap();
+    held.lock().unwrap();
+    let out = kvtier(&["migrate", &path]);
+    assert!(out.status.code() == Some(2) && text(&out).contains("stop them"), "{}", text(&out));
+}

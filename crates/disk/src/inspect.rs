@@ -1,5 +1,7 @@
 //! Inspects a directory from outside, with or without open tiers. Reading registers no process and
-//! changes nothing; only [`Directory::remove`], [`Directory::quarantine`] and [`Writer`] do.
+//! changes nothing; only [`Directory::remove`], [`Directory::quarantine`], [`Writer`] and
+//! [`Upgrade::run`] do. A directory of an earlier format is read like any other; the first three
+//! refuse it.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind as Io, Read};
@@ -10,8 +12,8 @@ use kvtier_core::Error;
 use kvtier_index::journal::Record;
 use kvtier_key::{ChunkShape, Digest, Facts, Key, PieceSums};
 
-pub use crate::data_dir::Scratch;
-use crate::data_dir::{FileId, Manifest, kind_of, live_names, quarantine};
+use crate::data_dir::{FileId, Manifest, REGISTRATION_WAIT_MAX, kind_of, live_names, quarantine};
+pub use crate::data_dir::{Scratch, Upgrade};
 use crate::layout::Layout;
 use crate::ledger::Ledger;
 use crate::name::{self, PAGE, file_len};
@@ -312,8 +314,7 @@ impl Directory {
             return Ok(());
         }
         data_dir::internal_files::make_dirs(&own)?;
-        let registration = data_dir::open_rw(&own.join("door"))?;
-        registration.lock()?;
+        let _registration = data_dir::lock_registration_within(&own, REGISTRATION_WAIT_MAX)?;
         data_dir::manifest::agree(&self.root, &own, self.layout).map(drop).map_err(io::Error::other)
     }
 

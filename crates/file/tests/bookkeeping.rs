@@ -279,7 +279,7 @@ fn no_damage_to_a_file_of_the_bookkeeping_keeps_a_directory_shut() {
             files.map(|(file, path_in)| scope.spawn(move || each_damage(file, path_in, copy)));
         each.into_iter().for_each(|one| one.join().unwrap());
     });
-    for (file, (how, damage)) in ["door", "evictor", "manifest.new", "snapshot.new"]
+    for (file, (how, damage)) in ["lock", "evictor", "manifest.new", "snapshot.new"]
         .into_iter()
         .flat_map(|f| IN_ITS_PLACE.map(|d| (f, d)))
     {

@@ -129,18 +129,18 @@ fn a_save_that_failed_says_nothing_of_other_chunks() {
 }
 
 #[test]
-fn who_is_frozen_in_the_door_is_named_and_not_waited_for_for_ever() {
+fn a_process_that_is_stopped_with_the_lock_is_named_and_waited_for_a_limited_time() {
     let dir = tempfile::tempdir().unwrap();
     let f = open(dir.path());
-    let door = fs::File::open(dir.path().join(".kvtier/door")).unwrap();
-    door.lock().unwrap();
+    let lock = fs::File::open(dir.path().join(".kvtier/lock")).unwrap();
+    lock.lock().unwrap();
     let began = Instant::now();
     let e = FileTier::open(FileConfig::new(dir.path(), 100 << 20)).unwrap_err();
     let source = std::error::Error::source(&e).map(ToString::to_string).unwrap_or_default();
-    assert!(source.contains(".kvtier/door"), "{e}: {source}");
+    assert!(source.contains(".kvtier/lock"), "{e}: {source}");
     assert_eq!(f.save(&f.key(1), LEN), Saved::Stored, "beside it");
     drop(f);
     assert!(began.elapsed() < Duration::from_secs(600), "{:?}", began.elapsed());
-    door.unlock().unwrap();
+    lock.unlock().unwrap();
     open(dir.path());
 }

@@ -2,6 +2,8 @@
 //! right to mount; where that is refused the test says so and does nothing.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+mod common;
+
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -127,6 +129,28 @@ fn a_read_only_directory_is_served_and_written_again_when_it_can_be() {
         assert!(!is_read_only(&tier), "{layout}");
         assert_eq!((hits(&writer, 0..8), hits(&reader, 0..8)), (7, 7), "{layout}");
     }
+}
+
+/// Reading needs no lock, so a directory of an earlier format is served as long as it is read-only.
+/// Once it can be written, it is left alone until it is upgraded.
+#[test]
+fn a_directory_of_an_earlier_format_is_served_read_only_and_written_only_when_upgraded() {
+    let dir = common::golden_of_format_2("kvtier");
+    let Some(view) = View::of(dir.path()) else { return };
+    let (tier, f) = open(view.path(), Layout::Kvtier);
+    let is_hit = |n| matches!(f.load(&common::golden_key(n), 100), Loaded::Hit { .. });
+    assert!((0..common::GOLDEN_CHUNKS).all(is_hit));
+    assert_eq!(f.save(&f.key(1), LEN), Saved::Shed(ShedReason::ReadOnly));
+    view.remount("rw");
+    eventually("the status names the next step", || {
+        let reasons = tier.status().reasons;
+        assert_eq!(f.save(&f.key(1), LEN), Saved::Shed(ShedReason::ReadOnly), "{reasons:?}");
+        reasons.iter().any(|reason| reason.contains("kvtier migrate"))
+    });
+    assert!(!dir.path().join(".kvtier/lock").exists());
+    kvtier_disk::inspect::Upgrade::run(dir.path()).unwrap();
+    eventually("writable now", || f.save(&f.key(1), LEN) == Saved::Stored);
+    assert!((0..common::GOLDEN_CHUNKS).all(is_hit));
 }
 
 /// Another mount over the directory, which is read-only: what the tier has open can be written, and

@@ -123,12 +123,13 @@ fn names_that_an_earlier_build_left_are_replaced_when_a_writer_opens() {
     let text = fs::read_to_string(own.join("manifest")).unwrap();
     let word = text.split([' ', ':']).find(|word| word.starts_with('~')).unwrap().to_owned();
     let (text, _crc) = text.rsplit_once("crc: ").unwrap();
-    let before = text.replace("format: 2", "format: 1").replace(&word, "user-42%20secret%3Asalt");
+    let before = text.replace("format: 3", "format: 1").replace(&word, "user-42%20secret%3Asalt");
     fs::write(own.join("manifest"), before).unwrap();
     fs::write(own.join("tenants"), format!("{SALT}\nbob\n")).unwrap();
     [own.join("manifest"), own.join("tenants"), own.join("snapshot")]
         .iter()
         .for_each(|path| fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap());
+    kvtier_disk::inspect::Upgrade::run(dir.path()).unwrap();
     assert!(!files_with(dir.path(), SALT).is_empty());
     let f = open(dir.path(), 20);
     assert_eq!(files_with(dir.path(), SALT), NONE);

@@ -12,7 +12,7 @@ use crate::filter::FilterArgs;
 use crate::throughput::ThroughputArgs;
 
 /// What is said of the chunks that are read.
-#[derive(clap::Args, Default)]
+#[derive(clap::Args, Default, PartialEq, Eq)]
 pub struct FromArgs {
     /// The layout of FROM, where a directory's manifest does not say; of a bucket only chunks
     /// of this layout are taken.
@@ -42,7 +42,7 @@ pub struct FromArgs {
 }
 
 /// What is said of the place that chunks are written to.
-#[derive(clap::Args, Default)]
+#[derive(clap::Args, Default, PartialEq, Eq)]
 pub struct ToArgs {
     /// The layout of TO: kvtier, lmcache-mp, lmcache, lmcache-gds or lmcache-gds-weka.
     /// As a directory's manifest says, else kvtier.
@@ -59,7 +59,7 @@ pub struct ToArgs {
 }
 
 /// Where TO is, if FROM is elsewhere.
-#[derive(clap::Args, Default)]
+#[derive(clap::Args, Default, PartialEq, Eq)]
 pub struct ElsewhereArgs {
     /// The endpoint of TO, where it is not --endpoint.
     #[arg(long, help_heading = S3_OPTIONS)]
@@ -107,10 +107,13 @@ impl TargetArgs {
 /// `kvtier migrate`.
 #[derive(clap::Args)]
 pub struct MigrateArgs {
-    /// Where the chunks are: a directory or `s3://bucket/prefix`. Nothing there is changed.
+    /// Where the chunks are: a directory or `s3://bucket/prefix`. Nothing there is changed where TO is
+    /// given.
     from: PathBuf,
-    /// Where they go: a directory, which is made if it is not there, or `s3://bucket/prefix`.
-    to: PathBuf,
+    /// Where they go: a directory, which is made if it is not there, or `s3://bucket/prefix`. Without
+    /// it, the directory FROM is upgraded in place from the format of an earlier build; no process
+    /// may have it open then.
+    to: Option<PathBuf>,
     #[command(flatten)]
     source: FromArgs,
     #[command(flatten)]
@@ -155,10 +158,48 @@ pub struct CopyArgs {
     pub elsewhere: ElsewhereArgs,
 }
 
-impl From<MigrateArgs> for CopyArgs {
-    fn from(args: MigrateArgs) -> Self {
-        let MigrateArgs { from, to, source, target } = args;
-        target.with(from, to, source)
+/// What `kvtier migrate` does.
+pub enum Migration {
+    /// Copies the chunks elsewhere.
+    Copy(Box<CopyArgs>),
+    /// Upgrades a directory in place.
+    Upgrade(UpgradeArgs),
+}
+
+/// `kvtier migrate` without TO.
+pub struct UpgradeArgs {
+    pub path: PathBuf,
+    pub dry_run: bool,
+    pub json: bool,
+}
+
+impl MigrateArgs {
+    /// Which of the two is meant.
+    ///
+    /// # Errors
+    /// Options of a copy without TO.
+    pub fn migration(self) -> Result<Migration, BadInput> {
+        let MigrateArgs { from, to, source, target } = self;
+        let Some(to) = to else {
+            let TargetArgs { target, how, store, elsewhere } = target;
+            let has_copy_options = source != FromArgs::default()
+                || target != ToArgs::default()
+                || elsewhere != ElsewhereArgs::default()
+                || how.filter != FilterArgs::default()
+                || how.pace != ThroughputArgs::default()
+                || store.first_given().is_some();
+            if has_copy_options {
+                let what = "migrate: no TO: only --dry-run and --json have an effect on an upgrade in place; name TO, or leave the other \
+                            options out";
+                return Err(BadInput(what.into()));
+            }
+            return Ok(Migration::Upgrade(UpgradeArgs {
+                path: from,
+                dry_run: how.dry_run,
+                json: how.json,
+            }));
+        };
+        Ok(Migration::Copy(Box::new(target.with(from, to, source))))
     }
 }
 

@@ -8,12 +8,14 @@ mod directory;
 mod report;
 mod source;
 mod target;
+mod upgrade;
 
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 
 use crate::throughput::Throughput;
+use args::Migration;
 use report::Tally;
 use source::{Read, Source, SourceChunk};
 use target::{Outcome, Target};
@@ -32,6 +34,14 @@ pub enum CopyMode {
     Export,
     /// The file is read.
     Import,
+}
+
+/// `kvtier migrate`: copies, or upgrades a directory in place. Answers whether every chunk is there.
+pub fn migrate(args: MigrateArgs) -> Result<bool> {
+    match args.migration()? {
+        Migration::Copy(args) => run(&args, CopyMode::Migrate),
+        Migration::Upgrade(args) => upgrade::run(&args).map(|()| true),
+    }
 }
 
 /// Copies. Answers whether every chunk is now in TO.

@@ -115,6 +115,7 @@ pub const EXAMPLES: &[Example] = &[
             "kvtier migrate /mnt/nvme/kv s3://kv-cache/prod",
             "kvtier migrate /mnt/old /mnt/new --to-layout lmcache-mp --dry-run",
             "kvtier migrate /mnt/old s3://kv --concurrency 16 --bwlimit 100MB",
+            "kvtier migrate /mnt/nvme/kv",
         ],
     },
     Example { command: "export", lines: &["kvtier export s3://kv-cache/prod kv.archive"] },

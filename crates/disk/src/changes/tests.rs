@@ -475,7 +475,7 @@ fn the_first_segment_is_made_by_one_process_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let log = ChangeLog::open(dir.path(), is_local, &Clock::real());
         // Another process has found none, and is about to make one.
-        let registration = open_rw(&dir.path().join("door")).unwrap();
+        let registration = open_rw(&dir.path().join("lock")).unwrap();
         registration.lock().unwrap();
         log.append(record(0));
         assert_eq!(log.flush().unwrap_err().kind(), Io::WouldBlock);

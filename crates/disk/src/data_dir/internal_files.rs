@@ -38,9 +38,10 @@ use std::path::{Path, PathBuf};
 
 use super::ignore_existing;
 
-/// The files that have a fixed name, and the drafts that become one of them. `tenants` is of
-/// earlier builds.
-const FILES: [&str; 9] = [
+/// The files that have a fixed name, and the drafts that become one of them. `door` and `tenants`
+/// are of earlier builds.
+const FILES: [&str; 10] = [
+    "lock",
     "door",
     "manifest",
     "manifest.new",
@@ -333,13 +334,13 @@ mod tests {
             });
         }
         // What was put right since it was looked at stays.
-        fs::write(own.join("door"), "").unwrap();
+        fs::write(own.join("lock"), "").unwrap();
         let is_other = |kind: &FileType| !kind.is_file();
         assert_eq!(
-            clear_name(own, &own.join("door"), is_other, "was no regular file").unwrap(),
+            clear_name(own, &own.join("lock"), is_other, "was no regular file").unwrap(),
             None
         );
-        assert!(own.join("door").exists());
+        assert!(own.join("lock").exists());
     }
 
     #[test]

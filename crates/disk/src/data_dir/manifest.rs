@@ -11,10 +11,14 @@ use kvtier_core::{Error, ErrorKind};
 use kvtier_key::BlockSums;
 
 use super::scratch::is_scratch;
-use super::{internal_files, kind_of, layout_detection};
+use super::{earlier_lock, internal_files, kind_of, layout_detection};
 use crate::layout::Layout;
 
-const HEAD: &str = "kvtier directory\nformat: 2\n";
+/// The format of the directories that this build opens and makes.
+pub const FORMAT: u32 = 3;
+const HEAD: &str = "kvtier directory\nformat: 3\n";
+/// Format 2 differs by the registration lock's name alone: see [`upgrade`](super::upgrade).
+const HEAD_2: &str = "kvtier directory\nformat: 2\n";
 /// The head of the first builds, whose manifests have no checksum.
 const HEAD_1: &str = "kvtier directory\nformat: 1\n";
 /// The first bytes of every build's manifest.
@@ -36,8 +40,16 @@ pub struct Manifest {
 /// The state of a directory's manifest.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A manifest that this build reads.
+    /// A manifest of this build's format.
     Whole(Manifest),
+    /// A manifest of an earlier format. The chunks are the same: they can be read, and nothing is
+    /// changed before the directory is [upgraded](super::upgrade).
+    Older {
+        /// Its format.
+        format: u32,
+        /// Its other lines.
+        manifest: Manifest,
+    },
     /// There is no manifest.
     Nothing,
     /// The file is damaged: why.
@@ -60,8 +72,8 @@ impl Manifest {
         match read().or_else(|e| if internal_files::is_unreadable(&e) { read() } else { Err(e) }) {
             Ok(bytes) => Self::parse(&bytes).map_err(|format| {
                 let what = format!(
-                    "{} has format {format:?}, which a newer build of kvtier made; this build reads format 2: use that build, or another \
-                     directory",
+                    "{} has format {format:?}, which a newer build of kvtier made; this build reads formats 1 to {FORMAT}: use that build, or \
+                     another directory",
                     root.display()
                 );
                 Error::new(ErrorKind::Invalid, what)
@@ -89,7 +101,7 @@ impl Manifest {
     pub fn read(root: &Path, wanted: Layout) -> Result<Self, Error> {
         let layout = || layout_detection::layout_of(root, wanted).map_err(|e| cannot_list(root, e));
         match Manifest::find(root)? {
-            Found::Whole(manifest) => Ok(manifest),
+            Found::Whole(manifest) | Found::Older { manifest, .. } => Ok(manifest),
             Found::Damaged(why) => {
                 tracing::warn!("{}/.kvtier/manifest {why}", root.display());
                 Ok(Manifest { layout: layout()?.unwrap_or(wanted), ..Manifest::default() })
@@ -123,17 +135,22 @@ impl Manifest {
     fn parse(bytes: &[u8]) -> Result<Found, String> {
         let damaged = |why: &str| Ok(Found::Damaged(why.to_owned()));
         let Ok(text) = std::str::from_utf8(bytes) else { return damaged("is no text") };
-        if let Some(manifest) = text.strip_prefix(HEAD_1).and_then(Self::parse_lines) {
-            return Ok(Found::Whole(manifest));
+        let lines_after = |text: &str, head| text.strip_prefix(head).and_then(Self::parse_lines);
+        if let Some(manifest) = lines_after(text, HEAD_1) {
+            return Ok(Found::Older { format: 1, manifest });
         }
         let Some(body) = without_crc(text) else {
             return damaged("is damaged: its checksum is wrong");
         };
-        let lines = body.strip_prefix(HEAD);
-        match (lines.and_then(Self::parse_lines), body.strip_prefix(ANY_HEAD)) {
-            (Some(manifest), _) => Ok(Found::Whole(manifest)),
-            (None, Some(format)) => Err(format.lines().next().unwrap_or_default().to_owned()),
-            (None, None) => damaged("is another file"),
+        if let Some(manifest) = lines_after(body, HEAD) {
+            return Ok(Found::Whole(manifest));
+        }
+        if let Some(manifest) = lines_after(body, HEAD_2) {
+            return Ok(Found::Older { format: 2, manifest });
+        }
+        match body.strip_prefix(ANY_HEAD) {
+            Some(format) => Err(format.lines().next().unwrap_or_default().to_owned()),
+            None => damaged("is another file"),
         }
     }
 
@@ -235,6 +252,25 @@ pub fn refuse_foreign(root: &Path, own: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// The error for a directory of an earlier format.
+pub fn older(root: &Path, format: u32) -> Error {
+    let root = root.display();
+    let what = format!(
+        "{root} has format {format}, which an earlier build of kvtier made; this build uses format {FORMAT}: stop the processes that have \
+         the directory open, then run `kvtier migrate {root}`"
+    );
+    Error::new(ErrorKind::Invalid, what)
+}
+
+/// Refuses a directory of an earlier format, and one of a newer build. Reads and changes nothing
+/// else.
+pub fn refuse_other_formats(root: &Path) -> Result<(), Error> {
+    match Manifest::find(root)? {
+        Found::Older { format, .. } => Err(older(root, format)),
+        Found::Whole(_) | Found::Nothing | Found::Damaged(_) => Ok(()),
+    }
+}
+
 /// Checks the manifest against the `layout`, and writes one where it is missing. A damaged manifest
 /// is renamed and rebuilt: the chunks show the layout, the configuration the rest, and the next saves
 /// note the geometry again. The caller holds the registration lock. Returns a description of the
@@ -244,10 +280,17 @@ pub fn agree(root: &Path, own: &Path, layout: Layout) -> Result<Option<String>, 
     let fail = |e: io::Error| {
         Error::new(kind_of(&e), format!("cannot write {}", path.display())).with_source(e)
     };
-    let said = match Manifest::find(root)? {
+    let found = Manifest::find(root)?;
+    // Without a readable manifest the directory may be of an earlier build.
+    let _earlier = match &found {
+        Found::Nothing | Found::Damaged(_) => earlier_lock::exclude_earlier_builds(root, own)?,
+        Found::Whole(_) | Found::Older { .. } => None,
+    };
+    let said = match found {
         Found::Whole(manifest) => {
             return refuse_layout(root, manifest.layout, layout).map(|()| None);
         }
+        Found::Older { format, .. } => return Err(older(root, format)),
         Found::Nothing => None,
         Found::Damaged(why) => {
             let there =
@@ -283,7 +326,7 @@ mod tests {
 
     fn whole(text: &str) -> Option<Manifest> {
         match Manifest::parse(text.as_bytes()) {
-            Ok(Found::Whole(manifest)) => Some(manifest),
+            Ok(Found::Whole(manifest) | Found::Older { manifest, .. }) => Some(manifest),
             _ => None,
         }
     }
@@ -366,12 +409,12 @@ mod tests {
     fn what_is_whole_and_not_understood_is_of_another_build() {
         let text = |body: &str| with_crc(body.to_owned()).into_bytes();
         assert_eq!(
-            Manifest::parse(&text("kvtier directory\nformat: 3\nanything\n")),
-            Err("3".to_owned())
+            Manifest::parse(&text("kvtier directory\nformat: 4\nanything\n")),
+            Err("4".to_owned())
         );
         assert_eq!(
             Manifest::parse(&text(&format!("{HEAD}layout: kvtier\ncolour: red\n"))),
-            Err("2".to_owned())
+            Err("3".to_owned())
         );
         for other in ["", "kvtier", "\n", "a thesis\n", OURS.trim_end_matches("kvtier\n")] {
             assert!(matches!(Manifest::parse(other.as_bytes()), Ok(Found::Damaged(_))), "{other}");

@@ -4,7 +4,7 @@
 //! # The registration lock
 //!
 //! Processes come and go while others have the directory open. Whatever depends on which processes
-//! live happens under one lock, the file `.kvtier/door`: a process registers (creates its staging
+//! live happens under one lock, the file `.kvtier/lock`: a process registers (creates its staging
 //! directory), removes those of dead processes, writes the manifest, creates the change log, or acts
 //! because it is alone. Without the lock, one process could take a staging directory that is being
 //! created for an abandoned one.
@@ -15,8 +15,12 @@
 //!
 //! The lock is released by an explicit unlock, not only by closing the file: a child that this
 //! process forked meanwhile has the file open too.
+//!
+//! Earlier builds locked a file of another name. They refuse a directory of this build's format,
+//! and this build refuses theirs, before either registers: [`upgrade`].
 
 pub mod byte_count;
+mod earlier_lock;
 mod file_system;
 mod files;
 pub mod internal_files;
@@ -29,6 +33,7 @@ mod recovery;
 mod scratch;
 mod shards;
 mod staging;
+mod upgrade;
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind as Io};
@@ -48,11 +53,14 @@ pub use process::Process;
 pub use recovery::Recovered;
 pub use scratch::Scratch;
 pub use staging::{RemovedStale, StagingDir, draft_name, live_names};
+pub use upgrade::Upgrade;
 
 use self::manifest::Found;
 use self::shards::make_shards;
 use crate::layout::{Foreign, Layout};
 
+/// The registration lock's file below `.kvtier`.
+const LOCK: &str = "lock";
 /// How long a process waits for the registration lock.
 pub const REGISTRATION_WAIT_MAX: Duration = Duration::from_secs(3);
 /// The same when the directory is opened, which fails after that. Several processes may open it at
@@ -106,12 +114,15 @@ impl DataDir {
         if !layout.is_foreign() {
             manifest::refuse_foreign(root, &own)?;
         }
+        // Before anything is made or locked, and again under the lock.
+        manifest::refuse_other_formats(root)?;
         scratch::sweep(root);
         internal_files::make_own(&own).map_err(at("create", &own))?;
         let mut damage = repair_within(&own, OPEN_WAIT_MAX).map_err(at("create", &own))?;
         let registration =
-            lock_registration_within(&own, OPEN_WAIT_MAX).map_err(at("lock", &own.join("door")))?;
+            lock_registration_within(&own, OPEN_WAIT_MAX).map_err(at("lock", &own.join(LOCK)))?;
         damage.extend(manifest::agree(root, &own, layout)?);
+        earlier_lock::remove_earlier_lock(&own);
         let last_manifest = Manifest::read(root, layout)?;
         if !layout.is_foreign() {
             damage.extend(
@@ -319,6 +330,7 @@ impl DataDir {
     fn manifest_or_last(&self, own: &Path) -> Result<(Manifest, bool), Error> {
         let why = match Manifest::find(&self.root)? {
             Found::Whole(manifest) => return Ok((manifest, true)),
+            Found::Older { format, .. } => return Err(manifest::older(&self.root, format)),
             Found::Nothing => "was deleted".to_owned(),
             Found::Damaged(why) => why,
         };
@@ -367,9 +379,22 @@ fn repair_within(own: &Path, most: Duration) -> io::Result<Vec<String>> {
 }
 
 /// Registers a process that opens no tier: creates its staging directory.
+///
+/// # Errors
+/// Those of the file system, and `Other` for a directory of another format.
 pub fn register(own: &Path) -> io::Result<StagingDir> {
+    refuse_other_formats(own)?;
     let _registration = lock_registration(own)?;
+    refuse_other_formats(own)?;
     StagingDir::create(&own.join("tmp"))
+}
+
+/// Refuses the directory of this `.kvtier` if it has another format.
+///
+/// # Errors
+/// `Other`, and those of the file system.
+pub fn refuse_other_formats(own: &Path) -> io::Result<()> {
+    manifest::refuse_other_formats(own.parent().unwrap_or(own)).map_err(io::Error::other)
 }
 
 /// The kind of a failed system call's error.
@@ -399,8 +424,12 @@ fn lock_registration(own: &Path) -> io::Result<RegistrationLock> {
 
 /// The same, with a wait of at most `most`.
 pub fn lock_registration_within(own: &Path, most: Duration) -> io::Result<RegistrationLock> {
-    let path = own.join("door");
-    let registration = open_rw(&path)?;
+    lock_file_within(&own.join(LOCK), most)
+}
+
+/// Locks the file `path` in the same way, and creates it where it is missing.
+fn lock_file_within(path: &Path, most: Duration) -> io::Result<RegistrationLock> {
+    let registration = open_rw(path)?;
     lock_within(&registration, most).map_err(|e| match e.kind() {
         Io::WouldBlock => {
             let (path, most) = (path.display(), most.as_secs());
@@ -458,15 +487,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().join(".kvtier");
         internal_files::make_dirs(&own).unwrap();
-        std::fs::create_dir(own.join("door")).unwrap();
+        std::fs::create_dir(own.join("lock")).unwrap();
         let other = File::open(&own).unwrap();
         other.lock().unwrap();
         let e = repair_within(&own, Duration::from_millis(5)).unwrap_err();
-        assert_eq!((e.kind(), own.join("door").is_dir()), (Io::WouldBlock, true));
+        assert_eq!((e.kind(), own.join("lock").is_dir()), (Io::WouldBlock, true));
         other.unlock().unwrap();
         assert_eq!(repair_within(&own, Duration::from_millis(5)).unwrap().len(), 1);
         other.try_lock().unwrap();
-        assert!(!own.join("door").exists());
+        assert!(!own.join("lock").exists());
     }
 
     #[test]

@@ -38,11 +38,16 @@ impl DataDir {
             return Ok(Recovered::Nothing);
         }
         let root = if is_moved { Some(self.open_another()?) } else { None };
+        // A directory of an earlier format is served while it is read-only, and never written.
+        let refuse_other_formats =
+            || manifest::refuse_other_formats(&self.root).map_err(io::Error::other);
+        refuse_other_formats()?;
         internal_files::make_own(&own)?;
         repair_within(&own, REGISTRATION_WAIT_MAX)?
             .into_iter()
             .for_each(|found| self.note_damage(found));
         let _registration = lock_registration(&own)?;
+        refuse_other_formats()?;
         let last = self.last_manifest.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // A peer may have been faster.
         if !internal_files::exists(&own.join("manifest"))? {

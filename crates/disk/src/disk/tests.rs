@@ -243,7 +243,7 @@ fn who_goes_on_in_a_new_directory_waits_for_the_process_that_makes_its_log() {
     };
     segments().iter().for_each(|name| fs::remove_file(own.join(name)).unwrap());
     *disk.shared.restore_is_due.lock().unwrap() = true;
-    let registration = crate::data_dir::open_rw(&own.join("door")).unwrap();
+    let registration = crate::data_dir::open_rw(&own.join("lock")).unwrap();
     registration.lock().unwrap();
     std::thread::scope(|scope| {
         let restored = scope.spawn(|| disk.shared.restore_data_dir());

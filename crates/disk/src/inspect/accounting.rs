@@ -29,7 +29,12 @@ impl Accounting {
     /// Opens what there is below `.kvtier`. Where this process cannot be registered (a full device,
     /// say), a tier corrects the ledger for a file that it finds gone: then nothing is released
     /// or logged here, and the next change tries again.
+    ///
+    /// # Errors
+    /// Those of the file system, and `Other` for a directory of another format, which this build
+    /// must not change.
     pub fn open(own: &Path, is_foreign: bool) -> io::Result<Self> {
+        data_dir::refuse_other_formats(own)?;
         let ledger = Ledger::peek(own)?.map(|_| Ledger::open(own, true)).transpose()?;
         let registered = ledger.as_ref().and_then(|_| data_dir::register(own).ok());
         if ledger.is_some() && registered.is_none() {

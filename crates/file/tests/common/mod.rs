@@ -1,13 +1,15 @@
 //! Small directories, and looks into them.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
-use kvtier_core::{Loaded, MissReason, Observe};
+use kvtier_core::key::{ChunkHash, Digest, KeyId, KvRank, Namespace, ObjectKey};
+use kvtier_core::{Key, Loaded, MissReason, Observe};
 use kvtier_file::{FileConfig, FileTier};
 use kvtier_testkit::conformance::Fixture;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub const LEN: usize = 100_000;
@@ -101,4 +103,36 @@ pub fn set_ledger(dir: &Path, total: u64) {
     let sum = kvtier_core::key::BlockSums::from_bytes(&bytes).whole();
     file.write_all_at(&[&bytes[..], &sum.to_le_bytes()].concat(), 0).unwrap();
     file.unlock().unwrap();
+}
+
+/// The chunks of a golden directory: all are alice's but the last two, which are bob's.
+pub const GOLDEN_CHUNKS: u64 = 6;
+
+pub fn golden_key(n: u64) -> Key {
+    let salt = if n < GOLDEN_CHUNKS - 2 { "alice" } else { "bob" };
+    let hash = ChunkHash::new(&n.to_be_bytes());
+    let id = KeyId::from(ObjectKey::new("org/model", KvRank(0), 0, hash, salt).unwrap());
+    let all =
+        Arc::new(Namespace::new("", Digest([7; 32])).with_partial(false).with_salts_as_tenants());
+    Key::new(all.for_key(&id), id)
+}
+
+/// A copy of the directory of format 2 that the build before format 3 left when it was killed; see
+/// `old_format.rs`.
+pub fn golden_of_format_2(layout: &str) -> tempfile::TempDir {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-2").join(layout);
+    let copy = as_left_by_the_dead(&golden);
+    // Attributes of files are beside them.
+    for entry in fs::read_dir(copy.path()).unwrap().flatten() {
+        let facts = entry.path();
+        if facts.extension().is_some_and(|extension| extension == "facts") {
+            let hex = fs::read_to_string(&facts).unwrap();
+            let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+            let bytes: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(facts.with_extension(""), "user.kvtier", &bytes, flags).unwrap();
+            fs::remove_file(facts).unwrap();
+        }
+    }
+    copy
 }
