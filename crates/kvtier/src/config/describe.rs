@@ -2,8 +2,17 @@
 
 use kvtier_index::{LmcacheEviction, Quotas};
 
-use super::TierSpec;
+use super::{Config, TierSpec, native};
 use crate::bytes::format;
+
+impl Config {
+    /// What tier `at` is, fact by fact, and what is asked of it as a part of the stack.
+    pub fn facts(&self, at: usize) -> Vec<(&'static str, String)> {
+        let mut facts = self.named().get(at).map(TierSpec::facts).unwrap_or_default();
+        facts.extend(native::stack::describe(&self.rule(at)));
+        facts
+    }
+}
 
 impl TierSpec {
     /// Facts about the tier: `type`, `name`, `cap`, and those of its type. Secrets are left out.

@@ -10,7 +10,7 @@ use kvtier_file::{ChunkShape, Durability, EngineKind, FileConfig, FileTier, Layo
 use kvtier_index::{LmcacheEviction, Quotas};
 use serde::{Deserialize, Deserializer};
 
-use super::tiers;
+use super::deserialize;
 use super::value::Value;
 
 /// Files of a directory.
@@ -57,16 +57,16 @@ pub struct FileSpec {
     #[serde(default, deserialize_with = "size")]
     pub bounce: Option<u64>,
     /// The eviction policy; without it the default policy.
-    #[serde(default, deserialize_with = "tiers::policy")]
+    #[serde(default, deserialize_with = "deserialize::policy")]
     pub policy: Option<PolicyKind>,
     /// The quota of each tenant (cache salt).
-    #[serde(default, deserialize_with = "tiers::quotas")]
+    #[serde(default, deserialize_with = "deserialize::quotas")]
     pub quotas: Quotas,
     /// Whether a tenant's quota is also guaranteed to it.
     #[serde(default)]
     pub fair: bool,
     /// Emulates LMCache's eviction exactly: true, or its `watermark` and `ratio`.
-    #[serde(default, deserialize_with = "tiers::compat")]
+    #[serde(default, deserialize_with = "deserialize::compat")]
     pub compat: Option<LmcacheEviction>,
     /// The tier's name; the default is `file`.
     pub name: Option<String>,
@@ -171,7 +171,7 @@ pub(super) fn named<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display
 }
 
 pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    tiers::bytes(from).map(Some)
+    deserialize::bytes(from).map(Some)
 }
 
 pub(super) fn capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Capacity, D::Error> {
@@ -186,7 +186,7 @@ pub(super) fn capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Capacity, D
         (percent > 0.0 && percent <= 100.0).then_some(Capacity::Share(percent / 100.0))
     };
     let given_share = given.as_text().and_then(share);
-    given_share.or_else(|| tiers::size(&given).map(Capacity::Bytes)).ok_or_else(wrong)
+    given_share.or_else(|| deserialize::size(&given).map(Capacity::Bytes)).ok_or_else(wrong)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! ```
 
 mod describe;
-mod detect;
+mod deserialize;
 #[cfg(feature = "file")]
 mod file;
 #[cfg(feature = "gds")]
@@ -16,17 +16,18 @@ mod key_mode;
 pub mod lmcache;
 mod native;
 mod open;
+mod open_tiers;
+mod reader;
 mod s3;
 pub mod settings;
 #[cfg(feature = "file")]
-mod shape;
+mod shape_source;
+mod spec;
 mod suggest;
-mod tiers;
 mod validate;
 mod value;
 mod yaml;
 
-pub use detect::{ConfigFormat, ConfigReader, ParsedConfig};
 #[cfg(feature = "file")]
 pub use file::{Capacity, FileSpec};
 #[cfg(feature = "gds")]
@@ -34,12 +35,13 @@ pub use gds::{GdsSpec, GpuSpec};
 pub use key_listing::KeyListing;
 pub use key_mode::KeyMode;
 pub use lmcache::{Adapter, Field};
-pub use open::OpenTiers;
+pub use open_tiers::OpenTiers;
+pub use reader::{ConfigFormat, ConfigReader, ParsedConfig};
 #[cfg(feature = "s3")]
 pub use s3::S3Spec;
 #[cfg(feature = "file")]
-pub use shape::ShapeState;
-pub use tiers::{Config, TierSpec};
+pub use shape_source::ShapeState;
+pub use spec::{Config, TierSpec};
 pub use value::Value;
 
 /// The parsers, for the fuzzers: no input may make them panic.

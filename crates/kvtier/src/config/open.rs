@@ -1,91 +1,138 @@
-//! The running tiers of a configuration.
+//! Opens the tiers of a configuration.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use kvtier_core::{Error, Tier};
+use kvtier_core::{Error, ErrorKind, Tier};
 
-use super::{Config, KeyListing};
-use crate::metrics::MonitoredTier;
+use super::open_tiers::OpenTiers;
+use super::{Config, TierSpec};
+use crate::metrics::{Metered, MonitoredTier};
+use crate::{HostConfig, HostTier, Rule, Stack, StackConfig};
 
-/// The tiers of a configuration, running.
-#[derive(Debug)]
-pub struct OpenTiers {
-    /// All tiers as one.
-    pub top: Arc<dyn Tier>,
-    /// Each tier, fastest first.
-    pub tiers: Vec<Arc<dyn Tier>>,
-    pub(super) shown: Vec<MonitoredTier>,
-    #[cfg(feature = "file")]
-    pub(super) files: Vec<Arc<kvtier_file::FileTier>>,
-    #[cfg(feature = "gds")]
-    pub(super) gds: Vec<Arc<kvtier_gds::GdsTier>>,
-    #[cfg(feature = "s3")]
-    pub(super) s3: Vec<Arc<kvtier_s3_tier::S3Tier>>,
-    pub(super) config: Config,
+impl Config {
+    /// Opens the tiers.
+    pub fn open(&self) -> Result<OpenTiers, Error> {
+        self.open_with(|tier| tier)
+    }
+
+    /// Opens the tiers; `wrap` may put a decorator around each.
+    pub fn open_with(
+        &self,
+        wrap: impl Fn(Arc<dyn Tier>) -> Arc<dyn Tier>,
+    ) -> Result<OpenTiers, Error> {
+        self.check()?;
+        let mut started = TierHandles::default();
+        let mut shown = Vec::with_capacity(self.tiers.len() + 1);
+        let named = self.named();
+        let mut open = |spec| {
+            let (tier, meter) = Metered::wrap(started.open(spec)?);
+            shown.push(
+                MonitoredTier::new(Arc::clone(&tier)).with_meter(meter).with_prices(self.prices),
+            );
+            Ok(wrap(tier))
+        };
+        let tiers = named.iter().map(&mut open).collect::<Result<Vec<_>, Error>>()?;
+        let top: Arc<dyn Tier> = match tiers.as_slice() {
+            [] => {
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    "a configuration without a tier; add one",
+                ));
+            }
+            [one] if self.rule(0) == Rule::new() && self.computed_bytes_per_s.is_none() => {
+                Arc::clone(one)
+            }
+            many => {
+                let (stack, meter) = Metered::wrap(Arc::new(Stack::open(self.stack(many))?));
+                shown.push(MonitoredTier::new(Arc::clone(&stack)).with_meter(meter));
+                stack
+            }
+        };
+        Ok(OpenTiers {
+            top,
+            tiers,
+            shown,
+            #[cfg(feature = "file")]
+            files: started.files,
+            #[cfg(feature = "gds")]
+            gds: started.gds,
+            #[cfg(feature = "s3")]
+            s3: started.s3,
+            config: self.clone(),
+        })
+    }
+
+    pub(super) fn rule(&self, at: usize) -> Rule {
+        self.rules.get(at).copied().unwrap_or_default()
+    }
+
+    fn stack(&self, tiers: &[Arc<dyn Tier>]) -> StackConfig {
+        let mut stack = StackConfig::new(self.name.as_deref().unwrap_or("stack"));
+        for (at, tier) in tiers.iter().enumerate() {
+            stack = stack.with_rule(Arc::clone(tier), self.rule(at));
+        }
+        stack.dirty_bytes_max = self.dirty_bytes_max.unwrap_or(stack.dirty_bytes_max);
+        stack.computed_bytes_per_s = self.computed_bytes_per_s;
+        stack
+    }
 }
 
-impl OpenTiers {
-    /// The tiers and the stack over them, for metrics.
-    pub fn monitored(&self) -> &[MonitoredTier] {
-        &self.shown
-    }
-
-    /// Checks for at most this long that each bucket exists and can be used. Returns the problems that
-    /// it found, with a remedy: `Invalid` for a bucket that does not exist. The tiers retry by
-    /// themselves.
-    pub fn check(&self, time: Duration) -> Vec<Error> {
-        #[cfg(feature = "s3")]
-        {
-            let ctx = kvtier_core::Ctx::within(time);
-            let asked: Vec<_> = self.s3.iter().map(|s3| s3.check(&ctx)).collect();
-            asked.into_iter().filter_map(|asked| asked.wait().err()).collect()
-        }
-        #[cfg(not(feature = "s3"))]
-        {
-            let _ = time;
-            Vec::new()
-        }
-    }
-
-    /// Registers an arena's memory with the I/O engines of file tiers, which makes transfers to and
-    /// from it cheaper. It is optional. Returns the result for each file tier in words.
+/// The typed handles of opened tiers.
+#[derive(Default)]
+struct TierHandles {
     #[cfg(feature = "file")]
-    pub fn register(&self, arena: &kvtier_mem::Arena) -> Result<Vec<String>, Error> {
-        let one = |file: &Arc<kvtier_file::FileTier>| {
-            Ok(format!("{}: {}", file.caps().name, file.register(arena)?.reason))
-        };
-        let files = self.files.iter().map(one);
-        #[cfg(feature = "gds")]
-        let files = files.chain(
-            self.gds
-                .iter()
-                .map(|gds| Ok(format!("{}: {}", gds.caps().name, gds.register(arena)?.reason))),
-        );
-        files.collect()
-    }
-
-    /// Registers an arena on a GPU with cuFile, where a tier uses it. It is optional. Returns the
-    /// result for each GPU tier in words.
+    files: Vec<Arc<kvtier_file::FileTier>>,
     #[cfg(feature = "gds")]
-    pub fn register_gpu(&self, arena: &kvtier_mem::Arena) -> Vec<String> {
-        let one = |gds: &Arc<kvtier_gds::GdsTier>| {
-            let came = gds.register_gpu(arena);
-            format!("{}: {} bytes: {}", gds.caps().name, came.bytes, came.reason)
-        };
-        self.gds.iter().map(one).collect()
-    }
+    gds: Vec<Arc<kvtier_gds::GdsTier>>,
+    #[cfg(feature = "s3")]
+    s3: Vec<Arc<kvtier_s3_tier::S3Tier>>,
+}
 
-    /// Lists the keys of the slowest tier, which gets every chunk.
-    ///
-    /// # Errors
-    /// `Unsupported` if its medium has no keys, only digests of them.
-    pub fn list_keys(&self) -> Result<KeyListing, Error> {
-        let slowest = self.config.tiers.last();
-        #[cfg(feature = "s3")]
-        if let (Some(super::TierSpec::S3(_)), Some(tier)) = (slowest, self.s3.last()) {
-            return KeyListing::of_bucket(tier);
+impl TierHandles {
+    fn open(&mut self, spec: &TierSpec) -> Result<Arc<dyn Tier>, Error> {
+        match spec {
+            TierSpec::Host { bytes, name, policy, quotas, fair, compat } => {
+                let config = HostConfig::new(*bytes).with_policy(policy.unwrap_or_default());
+                let mut config = config.with_quotas(quotas.clone().with_fair(*fair));
+                if let Some(compat) = compat {
+                    config = config.with_compat(*compat);
+                }
+                config.name = name.clone().unwrap_or(config.name);
+                Ok(Arc::new(HostTier::open(config)?))
+            }
+            #[cfg(feature = "file")]
+            TierSpec::File(spec) => {
+                let file = Arc::new(spec.open()?);
+                self.files.push(Arc::clone(&file));
+                Ok(file)
+            }
+            #[cfg(feature = "gds")]
+            TierSpec::Gds(spec) => {
+                let gds = Arc::new(spec.open()?);
+                self.gds.push(Arc::clone(&gds));
+                Ok(gds)
+            }
+            #[cfg(feature = "s3")]
+            TierSpec::S3(spec) => {
+                let s3 = Arc::new(spec.open()?);
+                self.s3.push(Arc::clone(&s3));
+                Ok(s3)
+            }
         }
-        KeyListing::of(slowest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiers_of_the_same_name_are_renamed() {
+        let text = r#"{"tiers":[{"type":"host","bytes":1},{"type":"host","bytes":1,"name":"host-2"},{"type":"host","bytes":1}]}"#;
+        let config = Config::from_json(text, "x.json").unwrap();
+        let opened = config.open().unwrap();
+        let names: Vec<_> = opened.tiers.iter().map(|tier| tier.caps().name.to_string()).collect();
+        assert_eq!(names, ["host", "host-2", "host-3"]);
+        assert_eq!(config.facts(2)[1], ("name", "host-3".to_owned()));
     }
 }

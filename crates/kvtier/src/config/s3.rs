@@ -6,7 +6,7 @@ use super::TierSpec;
 use super::lmcache::Adapter;
 
 #[cfg(feature = "aws-config")]
-mod chain;
+mod lazy_chain;
 #[cfg(feature = "s3")]
 mod open;
 #[cfg(feature = "s3")]

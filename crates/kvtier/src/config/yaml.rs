@@ -7,7 +7,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
 use super::value::Value;
 
-mod scalar;
+mod plain_scalar;
 
 /// The most values of a document, those behind aliases counted as often as they are used.
 const VALUES_MAX: usize = 100_000;
@@ -168,7 +168,7 @@ fn name(key: Value) -> Result<String, String> {
 fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
     let Some(tag) = tag else {
         let plain = style == ScalarStyle::Plain;
-        return Ok(if plain { scalar::resolve(text) } else { Value::Text(text.to_owned()) });
+        return Ok(if plain { plain_scalar::resolve(text) } else { Value::Text(text.to_owned()) });
     };
     let wrong = || format!("{text:?} is no {tag}");
     match (tag.is_yaml_core_schema(), tag.suffix.as_str()) {
@@ -176,12 +176,12 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, St
         (_, "") => Ok(Value::Text(text.to_owned())),
         (true, "null") => Ok(Value::Null),
         (true, "bool") => {
-            Some(scalar::resolve(text)).filter(|v| v.as_bool().is_some()).ok_or_else(wrong)
+            Some(plain_scalar::resolve(text)).filter(|v| v.as_bool().is_some()).ok_or_else(wrong)
         }
         (true, "int") => {
-            Some(scalar::resolve(text)).filter(|v| v.as_int().is_some()).ok_or_else(wrong)
+            Some(plain_scalar::resolve(text)).filter(|v| v.as_int().is_some()).ok_or_else(wrong)
         }
-        (true, "float") => scalar::resolve(text).as_f64().map(Value::Float).ok_or_else(wrong),
+        (true, "float") => plain_scalar::resolve(text).as_f64().map(Value::Float).ok_or_else(wrong),
         _ => Err(format!("the tag {tag} is not known here")),
     }
 }

@@ -14,7 +14,7 @@ use kvtier_index::{
 use kvtier_key::{BlockSums, Digest, Key};
 use kvtier_mem::View;
 
-use super::tenants::Tenants;
+use super::tenant_names::Tenants;
 
 /// A chunk is charged in whole pages.
 pub const PAGE: u64 = 4096;

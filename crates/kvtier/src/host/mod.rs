@@ -1,11 +1,11 @@
 //! The host tier: chunks in memory. Every op completes before its call returns.
 
+mod checked_copy;
 mod chunks;
 mod config;
-mod copy;
 mod observe;
 mod ops;
-mod tenants;
+mod tenant_names;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

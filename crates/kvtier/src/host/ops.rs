@@ -11,8 +11,8 @@ use kvtier_key::{Digest, Key};
 use kvtier_mem::View;
 
 use super::HostTier;
+use super::checked_copy::{copy_checked, sums_of};
 use super::chunks::{Evicted, PAGE, Stored};
-use super::copy::{copy_checked, sums_of};
 
 /// How often a save evicts chunks to defragment the arena before it is shed.
 const SPACE_ROUNDS_MAX: usize = 8;

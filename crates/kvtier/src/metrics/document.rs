@@ -1,7 +1,7 @@
 //! Writes `docs/METRICS.md`.
 
-use super::prometheus::{OTHER, prometheus_name};
-use super::{Unit, all};
+use super::prometheus_name;
+use super::table::{OTHER, Unit, all};
 
 /// The whole page.
 pub fn markdown() -> String {

@@ -2,42 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::Arc;
 
-use kvtier_core::{Digest, Tier};
+use kvtier_core::Digest;
 
-use super::{Meter, Prices, all};
-
-/// A tier whose metrics are exported.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct MonitoredTier {
-    /// The tier.
-    pub tier: Arc<dyn Tier>,
-    /// The latency of its batches, if it is measured.
-    pub meter: Option<Arc<Meter>>,
-    /// Its prices.
-    pub prices: Prices,
-}
-
-impl MonitoredTier {
-    /// A tier without latencies and prices.
-    pub fn new(tier: Arc<dyn Tier>) -> Self {
-        MonitoredTier { tier, meter: None, prices: Prices::default() }
-    }
-
-    /// Adds the latency of its batches.
-    pub fn with_meter(mut self, meter: Arc<Meter>) -> Self {
-        self.meter = Some(meter);
-        self
-    }
-
-    /// Adds its prices.
-    pub fn with_prices(mut self, prices: Prices) -> Self {
-        self.prices = prices;
-        self
-    }
-}
+use super::table::{OTHER, TIMES, all};
+use super::{MonitoredTier, Prices};
 
 /// One value of one tier.
 #[derive(Clone, PartialEq, Debug)]
@@ -147,38 +116,6 @@ pub fn prometheus(tiers: &[MonitoredTier]) -> String {
     }
     out
 }
-
-/// The histogram of batch latencies.
-pub(super) const TIMES: &str = "kvtier_op_seconds";
-
-/// Metrics that are not counters of a tier: name, unit, meaning.
-pub(super) const OTHER: [(&str, &str, &str); 9] = [
-    ("kvtier_healthy", "1 or 0", "whether the tier accepts work"),
-    ("kvtier_chunks", "chunks", "chunks stored"),
-    ("kvtier_used_bytes", "bytes", "bytes stored, by any program or node; absent while unknown"),
-    ("kvtier_capacity_bytes", "bytes", "the cap; absent without a cap"),
-    (
-        "kvtier_tenant_used_bytes",
-        "bytes",
-        "bytes stored for one tenant (cache salt); label `tenant`: 32 digits of a digest of its name",
-    ),
-    (
-        "kvtier_cost_dollars_total",
-        "dollars",
-        "cost of requests and traffic by the price table; absent without one",
-    ),
-    (
-        "kvtier_lookup_keys_total",
-        "keys",
-        "keys whose lookup was answered with hit or miss; in a stack each tier is asked for the keys that the tiers above do not have; `lookup_keys` in `status()`",
-    ),
-    (
-        "kvtier_lookup_hits_total",
-        "keys",
-        "keys whose lookup was a hit; `lookup_hits` in `status()`",
-    ),
-    (TIMES, "seconds", "histogram: time of a batch from the call to the answer; label `op`"),
-];
 
 fn help(name: &str) -> String {
     if let Some((.., help)) = OTHER.iter().find(|(other, ..)| *other == name) {

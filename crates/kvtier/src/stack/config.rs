@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use kvtier_core::{Clock, Error, ErrorKind, Tier};
 
-use super::plan::{LEVELS_MAX, Rule, Write};
+use super::placement::LEVELS_MAX;
+use super::rules::{Rule, Write};
 
 /// The settings of a stack: its tiers, fastest first, and their rules.
 #[derive(Clone, Debug)]

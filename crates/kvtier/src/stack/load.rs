@@ -17,7 +17,7 @@ use kvtier_core::{
 use kvtier_mem::{Lease, View};
 
 use super::merge::LoadMerge;
-use super::plan::{self, Tiers};
+use super::placement::{self, Tiers};
 use super::single_flight::Flight;
 use super::{Admitted, Inner, add};
 
@@ -179,11 +179,11 @@ impl Batch<'_> {
     /// that a tier rejects is not offered again; the next load finds it below.
     async fn promote(&self, ops: Vec<Found>, from: usize) -> Vec<Load> {
         let stack = self.stack;
-        let counted = plan::counts_hits(&stack.rules, from);
+        let counted = placement::counts_hits(&stack.rules, from);
         let to = |found: &Found| {
             let hits = if counted { stack.hit_counter.count(found.op.key.digest()) } else { 1 };
             if found.may_promote {
-                plan::promote_to(&stack.rules, from, hits)
+                placement::promote_to(&stack.rules, from, hits)
             } else {
                 Tiers::default()
             }

@@ -1,6 +1,6 @@
 //! A stack: several tiers that act as one.
 //!
-//! [`plan`] decides without I/O which tiers get a chunk; `load` and `save` carry it out on one
+//! [`placement`] decides without I/O which tiers get a chunk; `load` and `save` carry it out on one
 //! thread ([`executor`]). Three rules keep a stack consistent:
 //!
 //! - Chunks move between tiers only within a flight of their key ([`single_flight`]). A remove takes
@@ -9,19 +9,21 @@
 //!   can be merged in time. An op that has passed its deadline is answered by the timekeeper; late
 //!   answers of tiers release their holds and memory.
 //! - Bytes in memory are bounded: batches by the gate, chunks that wait for lower tiers by
-//!   [`write_back`].
+//!   [`dirty_bytes`].
 
 mod config;
+mod dirty_bytes;
 mod executor;
 mod hit_counter;
 mod holds;
-mod latency;
+mod latency_model;
 mod load;
 mod lookup;
 mod merge;
 mod observe;
-mod plan;
+mod placement;
 mod remove;
+mod rules;
 mod save;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
@@ -41,14 +43,14 @@ use kvtier_core::{
 
 use crate::metrics::StackCounters;
 pub use config::StackConfig;
+use dirty_bytes::DirtyBytes;
 use executor::{Executor, Spawner};
 use hit_counter::HitCounter;
 use holds::{Holds, Rest};
-use latency::LatencyModel;
-pub use plan::{Admit, Rule, Write};
-use save::Spiller;
+use latency_model::LatencyModel;
+pub use rules::{Admit, Rule, Write};
 use single_flight::SingleFlight;
-use write_back::DirtyBytes;
+use write_back::Spiller;
 
 /// The most ops of a stack in flight.
 const OPS_MAX: u32 = 1024;
@@ -247,7 +249,7 @@ impl Inner {
     /// Connects each tier with [`Write::Spill`] to the tier above it.
     fn connect_spills(self: &Arc<Self>) -> Result<(), Error> {
         for (at, tier) in self.tiers.iter().enumerate() {
-            let Some(below) = plan::spill_below(&self.rules, at) else { continue };
+            let Some(below) = placement::spill_below(&self.rules, at) else { continue };
             if !tier.spill_to(Spiller::new(self, below)) {
                 let name = &tier.caps().name;
                 let below = &self.tiers[below].caps().name;

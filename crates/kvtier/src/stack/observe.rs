@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use kvtier_core::{Cursor, KeyPage, Listener, Observe, Status, Tier, Usage};
 
-use super::latency::LatencyModel;
-use super::plan;
+use super::latency_model::LatencyModel;
+use super::placement;
 use super::{Stack, Write};
 
 impl Stack {
@@ -42,7 +42,7 @@ impl Observe for Stack {
     /// The usage of the slowest tier, which gets every chunk. If it gets only evicted chunks, its
     /// usage plus that of the tiers that spill to it.
     fn usage(&self) -> Usage {
-        let below = plan::floor(&self.inner.rules);
+        let below = placement::floor(&self.inner.rules);
         self.inner.tiers[below..]
             .iter()
             .map(|tier| tier.usage())

@@ -1,23 +1,16 @@
 //! Saves: first to the tiers that the caller waits for, then to the others in the background.
-//!
-//! A chunk in the background is read from the tier above through a view, so that the caller's memory
-//! is returned with the answer. It holds a reservation of [`write_back`](super::write_back) and one
-//! flight per target tier, both released when it is dropped, also if the executor ends first.
+//! [`write_back`](super::write_back) does the latter.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 
 use kvtier_core::{
-    Class, Ctx, Digest, Done, Error, Key, Op, Save, Saved, ShedReason, Slot, Spill, Spilled,
-    Ticket, Tier, TierExt, View,
+    Ctx, Digest, Done, Error, Op, Save, Saved, ShedReason, Slot, Ticket, Tier, TierExt,
 };
 
-use super::executor::Spawner;
 use super::merge::better;
-use super::plan::{SavePlan, SaveStep, Tiers};
-use super::single_flight::Flight;
-use super::write_back::DirtyShare;
+use super::placement::{SavePlan, SaveStep, Tiers};
+use super::write_back::{Batch, WriteBack, run_write_back};
 use super::{Admitted, Inner, add};
 
 /// A save that is not answered yet.
@@ -28,34 +21,6 @@ struct PendingSave {
     slot: Slot<Save, Saved>,
     plan: SavePlan,
     best: Option<Result<Saved, Error>>,
-}
-
-/// A chunk to be written to lower tiers in the background.
-struct WriteBack {
-    /// Its index in the batch.
-    at: usize,
-    tiers: Tiers,
-    save: Save,
-    _share: DirtyShare,
-    /// One for each tier: dropping them wakes the removes of this key.
-    _flights: Vec<Flight>,
-}
-
-/// The context of a batch, and all of its keys.
-struct Batch {
-    ctx: Ctx,
-    keys: Vec<Digest>,
-}
-
-impl Batch {
-    fn new(ctx: &Ctx, keys: Vec<Digest>) -> Self {
-        Batch { ctx: ctx.clone(), keys }
-    }
-
-    /// The context for a tier that gets the chunks at these indices.
-    fn part(&self, places: &[usize]) -> Ctx {
-        self.ctx.for_part(&self.keys, places)
-    }
 }
 
 /// Saves a batch.
@@ -164,31 +129,6 @@ async fn retry_throttled(
     results
 }
 
-/// Writes chunks to lower tiers. Chunks that cannot be written are counted and dropped.
-async fn run_write_back(stack: Arc<Inner>, batch: Batch, chunks: Vec<WriteBack>) {
-    let all = chunks.iter().fold(Tiers::default(), |all, chunk| all.and(chunk.tiers));
-    for at in all.iter() {
-        let here = chunks.iter().filter(|chunk| chunk.tiers.iter().any(|tier| tier == at));
-        let copy = |chunk: &WriteBack| {
-            (chunk.at, Save { key: chunk.save.key.clone(), from: chunk.save.from.clone() })
-        };
-        let (places, saves): (Vec<usize>, Vec<Save>) = here.map(copy).unzip();
-        // Each tier has a deadline of its own, so that one that hangs does not delay the next.
-        let mut ctx = batch.part(&places).with_class(Class::Write);
-        ctx.deadline = Ctx::within_on(&stack.time, stack.write_back_timeout).deadline;
-        for done in stack.tiers[at].save_waiting(&ctx, saves).await {
-            match done.result {
-                Ok(Saved::Stored | Saved::Present) => add(&stack.counters.written_behind, 1),
-                Ok(_) => add(&stack.counters.writeback_dropped, 1),
-                Err(_) => {
-                    add(&stack.counters.writeback_dropped, 1);
-                    add(&stack.counters.tier_errors, 1);
-                }
-            }
-        }
-    }
-}
-
 impl Inner {
     /// Prepares to write a chunk of tier `from` to these tiers later. The inner `None` says that it
     /// is under way already, the outer one that it is impossible.
@@ -200,81 +140,5 @@ impl Inner {
     ) -> Option<Option<WriteBack>> {
         let view = self.tiers[from].peek(&saving.op.key)?;
         self.write_back_of(saving.at, saving.op.key.clone(), view, tiers)
-    }
-
-    fn write_back_of(
-        &self,
-        at: usize,
-        key: Key,
-        view: View,
-        tiers: Tiers,
-    ) -> Option<Option<WriteBack>> {
-        let share = self.dirty.take(view.len() as u64)?;
-        let begun = tiers
-            .iter()
-            .filter_map(|to| Some((to, self.write_backs[to].begin(key.digest()).ok()?)));
-        let (to, flights): (Vec<usize>, Vec<Flight>) = begun.unzip();
-        let tiers = to.into_iter().fold(Tiers::default(), |all, to| all.and(Tiers::only(to)));
-        let save = Save { key, from: vec![view] };
-        Some((!tiers.is_empty()).then_some(WriteBack {
-            at,
-            tiers,
-            save,
-            _share: share,
-            _flights: flights,
-        }))
-    }
-
-    /// Waits until no write of this key to a lower tier is under way.
-    pub async fn settled(&self, key: &Key) {
-        for flights in &self.write_backs {
-            if let Some(landed) = flights.wait_for(key.digest()) {
-                let _ = landed.await;
-            }
-        }
-    }
-}
-
-/// Writes the chunks that a tier evicts to the tier below it.
-#[derive(Debug)]
-pub struct Spiller {
-    stack: Weak<Inner>,
-    below: usize,
-}
-
-impl Spiller {
-    pub fn new(stack: &Arc<Inner>, below: usize) -> Arc<Self> {
-        Arc::new(Spiller { stack: Arc::downgrade(stack), below })
-    }
-}
-
-impl Spill for Spiller {
-    fn take(&self, victims: Vec<Spilled>) {
-        let Some(stack) = self.stack.upgrade() else { return };
-        let spawner: Spawner = stack.spawner.clone();
-        // They are no batch of a caller: only chunks of one set belong together.
-        for group in victims.chunk_by(|a, b| a.atomic_set.is_some() && a.atomic_set == b.atomic_set)
-        {
-            let mut ctx = Ctx::within(Duration::ZERO);
-            (ctx.atomic, ctx.atomic_set) =
-                (group[0].atomic_set.is_some(), group[0].atomic_set.clone());
-            let batch = Batch::new(&ctx, group.iter().map(|one| *one.key.digest()).collect());
-            let mut deferred = Vec::with_capacity(group.len());
-            for (at, one) in group.iter().enumerate() {
-                match stack.write_back_of(
-                    at,
-                    one.key.clone(),
-                    one.bytes.clone(),
-                    Tiers::only(self.below),
-                ) {
-                    Some(one) => deferred.extend(one),
-                    None => add(&stack.counters.writeback_dropped, 1),
-                }
-            }
-            add(&stack.counters.spilled, deferred.len() as u64);
-            if !deferred.is_empty() {
-                spawner.spawn(run_write_back(Arc::clone(&stack), batch, deferred));
-            }
-        }
     }
 }

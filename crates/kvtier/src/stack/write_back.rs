@@ -1,77 +1,150 @@
-//! Bounds the chunks that wait to be written to lower tiers.
+//! Write-back: chunks that are written to lower tiers in the background, after their save was
+//! answered or because the tier above evicts them.
+//!
+//! A chunk in the background is read from the tier above through a view, so that the caller's memory
+//! is returned with the answer. It holds a reservation of [`dirty_bytes`](super::dirty_bytes) and one
+//! flight per target tier, both released when it is dropped, also if the executor ends first.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-/// No chunk counts as less: a waiting chunk takes memory besides its bytes.
-const SHARE_MIN: u64 = 4096;
+use kvtier_core::{Class, Ctx, Digest, Key, Save, Saved, Spill, Spilled, TierExt, View};
 
-/// The most chunks that wait, however small they are.
-const CHUNKS_MAX: u64 = 4096;
+use super::dirty_bytes::DirtyShare;
+use super::executor::Spawner;
+use super::placement::Tiers;
+use super::single_flight::Flight;
+use super::{Inner, add};
 
-/// The bytes that wait, and their bound.
+/// A chunk to be written to lower tiers in the background.
+pub struct WriteBack {
+    /// Its index in the batch.
+    at: usize,
+    tiers: Tiers,
+    save: Save,
+    _share: DirtyShare,
+    /// One for each tier: dropping them wakes the removes of this key.
+    _flights: Vec<Flight>,
+}
+
+/// The context of a batch, and all of its keys.
+pub struct Batch {
+    ctx: Ctx,
+    keys: Vec<Digest>,
+}
+
+impl Batch {
+    pub fn new(ctx: &Ctx, keys: Vec<Digest>) -> Self {
+        Batch { ctx: ctx.clone(), keys }
+    }
+
+    /// The context for a tier that gets the chunks at these indices.
+    pub fn part(&self, places: &[usize]) -> Ctx {
+        self.ctx.for_part(&self.keys, places)
+    }
+}
+
+/// Writes chunks to lower tiers. Chunks that cannot be written are counted and dropped.
+pub async fn run_write_back(stack: Arc<Inner>, batch: Batch, chunks: Vec<WriteBack>) {
+    let all = chunks.iter().fold(Tiers::default(), |all, chunk| all.and(chunk.tiers));
+    for at in all.iter() {
+        let here = chunks.iter().filter(|chunk| chunk.tiers.iter().any(|tier| tier == at));
+        let copy = |chunk: &WriteBack| {
+            (chunk.at, Save { key: chunk.save.key.clone(), from: chunk.save.from.clone() })
+        };
+        let (places, saves): (Vec<usize>, Vec<Save>) = here.map(copy).unzip();
+        // Each tier has a deadline of its own, so that one that hangs does not delay the next.
+        let mut ctx = batch.part(&places).with_class(Class::Write);
+        ctx.deadline = Ctx::within_on(&stack.time, stack.write_back_timeout).deadline;
+        for done in stack.tiers[at].save_waiting(&ctx, saves).await {
+            match done.result {
+                Ok(Saved::Stored | Saved::Present) => add(&stack.counters.written_behind, 1),
+                Ok(_) => add(&stack.counters.writeback_dropped, 1),
+                Err(_) => {
+                    add(&stack.counters.writeback_dropped, 1);
+                    add(&stack.counters.tier_errors, 1);
+                }
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Prepares to write a chunk to these tiers later. The inner `None` says that it is under way
+    /// already, the outer one that too many bytes wait.
+    pub fn write_back_of(
+        &self,
+        at: usize,
+        key: Key,
+        view: View,
+        tiers: Tiers,
+    ) -> Option<Option<WriteBack>> {
+        let share = self.dirty.take(view.len() as u64)?;
+        let begun = tiers
+            .iter()
+            .filter_map(|to| Some((to, self.write_backs[to].begin(key.digest()).ok()?)));
+        let (to, flights): (Vec<usize>, Vec<Flight>) = begun.unzip();
+        let tiers = to.into_iter().fold(Tiers::default(), |all, to| all.and(Tiers::only(to)));
+        let save = Save { key, from: vec![view] };
+        Some((!tiers.is_empty()).then_some(WriteBack {
+            at,
+            tiers,
+            save,
+            _share: share,
+            _flights: flights,
+        }))
+    }
+
+    /// Waits until no write of this key to a lower tier is under way.
+    pub async fn settled(&self, key: &Key) {
+        for flights in &self.write_backs {
+            if let Some(landed) = flights.wait_for(key.digest()) {
+                let _ = landed.await;
+            }
+        }
+    }
+}
+
+/// Writes the chunks that a tier evicts to the tier below it.
 #[derive(Debug)]
-pub struct DirtyBytes {
-    max: u64,
-    used: AtomicU64,
+pub struct Spiller {
+    stack: Weak<Inner>,
+    below: usize,
 }
 
-/// A reserved part of the bound, released when dropped.
-#[derive(Debug)]
-pub struct DirtyShare {
-    of: Arc<DirtyBytes>,
-    bytes: u64,
-}
-
-impl DirtyBytes {
-    pub fn new(max: u64) -> Arc<Self> {
-        Arc::new(DirtyBytes { max, used: AtomicU64::new(0) })
-    }
-
-    /// Reserves `bytes`; `None` if that would exceed the bound.
-    pub fn take(self: &Arc<Self>, bytes: u64) -> Option<DirtyShare> {
-        let bytes = bytes.max(SHARE_MIN).max(self.max / CHUNKS_MAX);
-        let more = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.max);
-        self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-        Some(DirtyShare { of: Arc::clone(self), bytes })
-    }
-
-    pub fn used(&self) -> u64 {
-        self.used.load(Ordering::Acquire)
-    }
-
-    pub fn max(&self) -> u64 {
-        self.max
+impl Spiller {
+    pub fn new(stack: &Arc<Inner>, below: usize) -> Arc<Self> {
+        Arc::new(Spiller { stack: Arc::downgrade(stack), below })
     }
 }
 
-impl Drop for DirtyShare {
-    fn drop(&mut self) {
-        self.of.used.fetch_sub(self.bytes, Ordering::AcqRel);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn there_is_never_more_than_the_bound_and_all_of_it_comes_back() {
-        let dirty = DirtyBytes::new(10_000);
-        let one = dirty.take(1).unwrap();
-        let two = dirty.take(5000).unwrap();
-        assert!(dirty.take(1).is_none() && dirty.take(u64::MAX).is_none());
-        drop(two);
-        let three = dirty.take(5900).unwrap();
-        assert_eq!(dirty.used(), 4096 + 5900);
-        drop((one, three));
-        assert_eq!(dirty.used(), 0);
-    }
-
-    #[test]
-    fn chunks_of_one_byte_are_bounded_too() {
-        let dirty = DirtyBytes::new(256 << 20);
-        let shares: Vec<DirtyShare> = std::iter::from_fn(|| dirty.take(1)).take(100_000).collect();
-        assert_eq!(shares.len() as u64, CHUNKS_MAX);
+impl Spill for Spiller {
+    fn take(&self, victims: Vec<Spilled>) {
+        let Some(stack) = self.stack.upgrade() else { return };
+        let spawner: Spawner = stack.spawner.clone();
+        // They are no batch of a caller: only chunks of one set belong together.
+        for group in victims.chunk_by(|a, b| a.atomic_set.is_some() && a.atomic_set == b.atomic_set)
+        {
+            let mut ctx = Ctx::within(Duration::ZERO);
+            (ctx.atomic, ctx.atomic_set) =
+                (group[0].atomic_set.is_some(), group[0].atomic_set.clone());
+            let batch = Batch::new(&ctx, group.iter().map(|one| *one.key.digest()).collect());
+            let mut deferred = Vec::with_capacity(group.len());
+            for (at, one) in group.iter().enumerate() {
+                match stack.write_back_of(
+                    at,
+                    one.key.clone(),
+                    one.bytes.clone(),
+                    Tiers::only(self.below),
+                ) {
+                    Some(one) => deferred.extend(one),
+                    None => add(&stack.counters.writeback_dropped, 1),
+                }
+            }
+            add(&stack.counters.spilled, deferred.len() as u64);
+            if !deferred.is_empty() {
+                spawner.spawn(run_write_back(Arc::clone(&stack), batch, deferred));
+            }
+        }
     }
 }

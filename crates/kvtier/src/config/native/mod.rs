@@ -4,7 +4,7 @@ use kvtier_core::{Error, ErrorKind};
 use serde::Deserialize;
 
 use super::lmcache::{Adapter, Dialect};
-use super::settings::adapter::TYPES;
+use super::settings::lmcache_adapter::TYPES;
 use super::value::Value;
 use super::{Config, TierSpec, suggest, yaml};
 use crate::Rule;

@@ -1,9 +1,9 @@
 //! The table of all settings, from which docs/CONFIG.md is written and which `kvtier config explain`
 //! prints.
 
-pub(crate) mod adapter;
 mod document;
-mod engine;
+pub(crate) mod lmcache_adapter;
+mod lmcache_engine;
 mod native;
 
 use std::fmt;
@@ -143,9 +143,15 @@ const fn at(
 
 /// Every setting.
 pub fn all() -> impl Iterator<Item = &'static Setting> {
-    [engine::KEYS, engine::PORTING, engine::EXTRA, adapter::KEYS, native::KEYS]
-        .into_iter()
-        .flatten()
+    [
+        lmcache_engine::KEYS,
+        lmcache_engine::PORTING,
+        lmcache_engine::EXTRA,
+        lmcache_adapter::KEYS,
+        native::KEYS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// The settings below `extra_config`.
@@ -175,7 +181,7 @@ pub(crate) fn of_our_plugin(kind: &str) -> impl Iterator<Item = &'static str> {
 
 /// The settings of LMCache's file.
 pub(crate) fn of_engine() -> &'static [Setting] {
-    engine::KEYS
+    lmcache_engine::KEYS
 }
 
 /// The settings of this name or older name, in any form.
@@ -211,11 +217,11 @@ pub fn nearest(name: &str) -> Option<&'static str> {
 
 /// The current name of a setting of an earlier LMCache.
 pub fn old_name(name: &str) -> Option<&'static str> {
-    let pair = engine::OLD.iter().find(|(old, _)| *old == name);
+    let pair = lmcache_engine::OLD.iter().find(|(old, _)| *old == name);
     pair.map(|(_, new)| *new)
 }
 
-pub(crate) use engine::{ALIASES, DEPRECATED, NOT_SETTINGS};
+pub(crate) use lmcache_engine::{ALIASES, DEPRECATED, NOT_SETTINGS};
 
 impl Kind {
     /// The accepted values, in words.

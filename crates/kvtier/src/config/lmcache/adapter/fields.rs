@@ -1,8 +1,8 @@
 //! The fields of one object, checked against the table.
 
+use crate::config::deserialize::size;
 use crate::config::settings::{Kind, Setting};
 use crate::config::suggest;
-use crate::config::tiers::size;
 use crate::config::value::{Value, is_secret};
 
 /// A field, checked.

@@ -12,7 +12,7 @@ use kvtier_evict::PolicyKind;
 pub use fields::Field;
 pub(crate) use fields::Fields;
 
-use crate::config::settings::{Role, adapter};
+use crate::config::settings::{Role, lmcache_adapter};
 use crate::config::value::Value;
 use crate::config::{Config, TierSpec, native, suggest};
 
@@ -73,13 +73,13 @@ impl Adapter {
             None => {
                 return Err(invalid(format!(
                     "{place}: `type` is missing; known are {}",
-                    adapter::TYPES.join(", ")
+                    lmcache_adapter::TYPES.join(", ")
                 )));
             }
             Some(Value::Text(name)) => name.as_str(),
             Some(other) => return Err(invalid(format!("{place}: type takes a text, not {other}"))),
         };
-        let Some(kind) = adapter::TYPES.iter().find(|kind| **kind == name) else {
+        let Some(kind) = lmcache_adapter::TYPES.iter().find(|kind| **kind == name) else {
             return Err(unknown(name, place));
         };
         let place = format!("{place} ('{kind}')");
@@ -88,10 +88,10 @@ impl Adapter {
             object.iter().filter(|(name, _)| name != "type").cloned().collect();
         let optional: &[&str] =
             if dialect == Dialect::Native { &["s3_endpoint", "s3_region"] } else { &[] };
-        let fields = Fields::read(adapter::of(kind), &plain, optional).map_err(wrong)?;
+        let fields = Fields::read(lmcache_adapter::of(kind), &plain, optional).map_err(wrong)?;
         let eviction = fields.value("eviction").as_map();
         let eviction =
-            eviction.map(|map| Fields::read(adapter::of_eviction(), map, &[])).transpose();
+            eviction.map(|map| Fields::read(lmcache_adapter::of_eviction(), map, &[])).transpose();
         let eviction = eviction.map_err(|what| wrong(format!("eviction.{what}")))?;
         let read = Adapter { kind, place: place.clone(), dialect, fields, eviction };
         read.check(object).map_err(wrong)?;
@@ -267,10 +267,10 @@ fn temporary(path: Option<&str>) -> Result<(), String> {
 }
 
 fn unknown(name: &str, place: &str) -> Error {
-    if adapter::FOREIGN.contains(&name) {
+    if lmcache_adapter::FOREIGN.contains(&name) {
         let what = format!(
             "{place}: type {name:?} is a store of LMCache's that has no tier here; use it beside us, or one of {}",
-            adapter::TYPES.join(", ")
+            lmcache_adapter::TYPES.join(", ")
         );
         return Error::new(ErrorKind::Unsupported, what);
     }
@@ -279,11 +279,11 @@ fn unknown(name: &str, place: &str) -> Error {
             "{place}: type {name:?} is of kvtier's own form; write the object into a list under `tiers`"
         ));
     }
-    let names = adapter::TYPES.iter().chain(adapter::FOREIGN).copied();
+    let names = lmcache_adapter::TYPES.iter().chain(lmcache_adapter::FOREIGN).copied();
     let hint = suggest::hint(name, names);
     invalid(format!(
         "{place}: no adapter is of type {name:?}{hint}; known are {}",
-        adapter::TYPES.join(", ")
+        lmcache_adapter::TYPES.join(", ")
     ))
 }
 

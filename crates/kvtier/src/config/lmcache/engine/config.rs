@@ -4,10 +4,10 @@ use kvtier_core::{Error, ErrorKind};
 
 use super::convert::{convert, why_suspicious};
 use super::python::{self, Misfit};
-use super::{Inputs, check, plugins, porting, unknown};
+use super::{Inputs, check, plugins, storage_backend_form, unknown};
 use crate::config::settings::{self, Kind, Role, Setting};
 use crate::config::value::{Value, is_secret};
-use crate::config::{suggest, yaml};
+use crate::config::yaml;
 
 /// Where a setting's value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -216,31 +216,9 @@ impl LmcacheConfig {
         let source = self
             .setting("extra_config")
             .map_or(SettingSource::Default, |setting| setting.source.clone());
-        let extras: Vec<&str> = settings::all()
-            .filter(|key| key.section == settings::Section::Extra)
-            .map(|key| key.name)
-            .collect();
-        let is_bucket_setting = |name: &str| settings::of_bucket_url().any(|key| key.name == name);
-        let is_read = plugins::has_bucket(self);
-        let is_known = |name: &str| {
-            extras.contains(&name)
-                || is_bucket_setting(name)
-                || settings::old_name(name).is_some()
-                || name.contains('.')
-                || name.starts_with("nixl_")
-        };
         let map = self.value("extra_config").as_map().unwrap_or_default();
-        let texts = map.iter().filter_map(|(name, _)| {
-            let text = match is_known(name) {
-                false => format!("no storage setting is called that{}", suggest::hint(name, extras.iter().copied())),
-                true if is_read || extras.contains(&name.as_str()) || !is_bucket_setting(name) => return None,
-                true => "no effect: it is a setting of a bucket, and neither remote_url nor a plugin's url is an s3:// URL; a tier under \
-                         `tiers` has such settings itself"
-                    .to_owned(),
-            };
-            Some((format!("extra_config.{name}"), text))
-        });
-        for (key, text) in texts.collect::<Vec<_>>() {
+        let texts = unknown::of_extra_config(map, plugins::has_bucket(self));
+        for (key, text) in texts {
             self.note(&key, source.clone(), text);
         }
     }
@@ -297,7 +275,7 @@ impl SourceMerge {
         source: &SettingSource,
         inputs: &Inputs,
     ) -> Result<Vec<(String, Value)>, Error> {
-        let ported = porting::read(pairs, inputs.region());
+        let ported = storage_backend_form::read(pairs, inputs.region());
         let ported =
             ported.map_err(|what| Error::new(ErrorKind::Invalid, format!("{source}: {what}")))?;
         for (name, text) in ported.notes {
@@ -351,16 +329,9 @@ impl SourceMerge {
                 .iter()
                 .any(|other| name == *other || name.starts_with(&format!("{other}_")));
             if is_setting {
-                let hint = suggest::hint(
-                    &name.to_lowercase(),
-                    settings::of_engine().iter().map(|key| key.name),
-                );
                 let source = SettingSource::Variable(format!("LMCACHE_{name}"));
-                self.config.note(
-                    &name.to_lowercase(),
-                    source,
-                    format!("unknown, and ignored as LMCache does{hint}"),
-                );
+                let name = name.to_lowercase();
+                self.config.note(&name, source, unknown::of_variable(&name));
             }
         }
     }
@@ -368,12 +339,7 @@ impl SourceMerge {
     fn overrides(&mut self, inputs: &Inputs) {
         for (name, value) in &inputs.overrides {
             let Some(key) = settings::of_engine().iter().find(|key| key.name == name) else {
-                let hint = suggest::hint(name, settings::of_engine().iter().map(|key| key.name));
-                self.config.note(
-                    name,
-                    SettingSource::Override,
-                    format!("unknown, and ignored{hint}"),
-                );
+                self.config.note(name, SettingSource::Override, unknown::of_override(name));
                 continue;
             };
             let before = self.config.user_set.len();
@@ -416,24 +382,11 @@ impl SourceMerge {
                 self.suspicious(variable, &from, &what);
                 continue;
             }
-            let new = settings::ALIASES.iter().find(|(old, _)| *old == name).map(|(_, new)| *new);
-            let is_extra = || settings::of_extra().any(|key| key.name == name);
-            let hint = match new.or(settings::old_name(&name)) {
-                Some(new) => format!("; it is called {new} now"),
-                None if is_extra() => {
-                    format!("; it belongs under extra_config: write extra_config: {{{name}: ...}}")
-                }
-                None if name == "nixl_peer_port" => "; it is gone".into(),
-                // A file of kvtier's own form whose `tiers` is misspelled ends up here.
-                None => suggest::hint(
-                    &name,
-                    settings::of_engine().iter().map(|key| key.name).chain(["tiers"]),
-                ),
-            };
+            let hint = unknown::hint(&name);
             if matches!(from, SettingSource::File(_)) && unknown::names_storage(&name, &value) {
                 self.unknown_storage.push(format!("{name}{}", hint.replacen("; ", ", ", 1)));
             }
-            self.config.note(&name, from, format!("unknown, and ignored as LMCache does{hint}"));
+            self.config.note(&name, from, unknown::note(&hint));
         }
         resolved
     }

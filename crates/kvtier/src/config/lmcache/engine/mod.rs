@@ -5,10 +5,10 @@ mod config;
 mod convert;
 mod inputs;
 mod plugins;
-mod porting;
 mod python;
 mod remote;
 mod stack;
+mod storage_backend_form;
 mod unknown;
 #[cfg(feature = "gds")]
 mod weka;

@@ -5,18 +5,15 @@ use kvtier_evict::PolicyKind;
 use kvtier_index::Quotas;
 
 use super::config::{EffectiveSetting, LmcacheConfig, SettingSource};
-use super::{plugins, remote};
+use super::{plugins, remote, unknown};
 use crate::config::settings::{self, Role};
 use crate::config::value::{Value, is_secret};
-use crate::config::{Config, TierSpec, suggest};
+use crate::config::{Config, TierSpec};
 
 /// The setting below `extra_config` for the shape of a full chunk in the GPU tier: LMCache's own
 /// settings do not contain it.
 #[cfg(feature = "gds")]
 const GDS_SHAPE: &str = "kvtier.gds_shape";
-
-/// The prefix of kvtier's own settings below `extra_config`.
-const OURS: &str = "kvtier.";
 
 /// The tiers of an LMCache configuration, and the effect of each setting.
 #[derive(Clone, Debug)]
@@ -127,20 +124,11 @@ impl LmcacheConfig {
                 );
             }
         }
-        let known =
-            || settings::of_extra().map(|key| key.name).filter(|name| name.starts_with(OURS));
         let map = self.value("extra_config").as_map().unwrap_or_default();
-        let unknown = map
-            .iter()
-            .find(|(name, _)| name.starts_with(OURS) && !known().any(|known| known == name));
-        if let Some((name, _)) = unknown {
-            let hint = suggest::hint(name, known());
-            return Err(self.wrong(
-                "extra_config",
-                &format!("{name}: kvtier has no such setting{hint}; take it out"),
-            ));
+        match unknown::own_refusal(map) {
+            Some(what) => Err(self.wrong("extra_config", &what)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     pub(super) fn unsupported(&self, name: &str, what: &str) -> Error {

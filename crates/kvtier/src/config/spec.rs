@@ -1,23 +1,23 @@
-use std::collections::BTreeMap;
+//! A configuration: its tiers, fastest first, and the settings of the stack over them.
+
 use std::path::Path;
 use std::sync::Arc;
 
-use kvtier_core::{Error, ErrorKind, Namespace, Tier};
+use kvtier_core::{Error, ErrorKind, Namespace};
 use kvtier_evict::PolicyKind;
 use kvtier_index::{LmcacheEviction, Quotas};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 #[cfg(feature = "gds")]
 use super::GdsSpec;
+use super::deserialize::{bytes, compat, policy, quotas};
 use super::native;
-use super::open::OpenTiers;
 #[cfg(feature = "s3")]
 use super::s3::S3Spec;
-use super::value::Value;
 #[cfg(feature = "file")]
 use super::{Capacity, FileSpec};
-use crate::metrics::{Metered, MonitoredTier, Prices};
-use crate::{HostConfig, HostTier, Rule, Stack, StackConfig};
+use crate::Rule;
+use crate::metrics::Prices;
 
 /// A checked configuration.
 #[derive(Clone, Debug, Default)]
@@ -203,56 +203,9 @@ impl Config {
         Config::from_text(&text, &name)
     }
 
-    /// Opens the tiers; `wrap` may put a decorator around each.
-    pub fn open_with(
-        &self,
-        wrap: impl Fn(Arc<dyn Tier>) -> Arc<dyn Tier>,
-    ) -> Result<OpenTiers, Error> {
-        self.check()?;
-        let mut started = TierHandles::default();
-        let mut shown = Vec::with_capacity(self.tiers.len() + 1);
-        let named = self.named();
-        let mut open = |spec| {
-            let (tier, meter) = Metered::wrap(started.open(spec)?);
-            shown.push(
-                MonitoredTier::new(Arc::clone(&tier)).with_meter(meter).with_prices(self.prices),
-            );
-            Ok(wrap(tier))
-        };
-        let tiers = named.iter().map(&mut open).collect::<Result<Vec<_>, Error>>()?;
-        let top: Arc<dyn Tier> = match tiers.as_slice() {
-            [] => {
-                return Err(Error::new(
-                    ErrorKind::Invalid,
-                    "a configuration without a tier; add one",
-                ));
-            }
-            [one] if self.rule(0) == Rule::new() && self.computed_bytes_per_s.is_none() => {
-                Arc::clone(one)
-            }
-            many => {
-                let (stack, meter) = Metered::wrap(Arc::new(Stack::open(self.stack(many))?));
-                shown.push(MonitoredTier::new(Arc::clone(&stack)).with_meter(meter));
-                stack
-            }
-        };
-        Ok(OpenTiers {
-            top,
-            tiers,
-            shown,
-            #[cfg(feature = "file")]
-            files: started.files,
-            #[cfg(feature = "gds")]
-            gds: started.gds,
-            #[cfg(feature = "s3")]
-            s3: started.s3,
-            config: self.clone(),
-        })
-    }
-
     /// The tiers, each with a name of its own: of those that are called the same the second is
     /// `file-2`. Metrics distinguish tiers by name.
-    fn named(&self) -> Vec<TierSpec> {
+    pub(super) fn named(&self) -> Vec<TierSpec> {
         let mut tiers = self.tiers.clone();
         let mut taken: Vec<String> = self.tiers.iter().map(TierSpec::name).collect();
         for at in 1..tiers.len() {
@@ -265,32 +218,6 @@ impl Config {
             }
         }
         tiers
-    }
-
-    fn rule(&self, at: usize) -> Rule {
-        self.rules.get(at).copied().unwrap_or_default()
-    }
-
-    fn stack(&self, tiers: &[Arc<dyn Tier>]) -> StackConfig {
-        let mut stack = StackConfig::new(self.name.as_deref().unwrap_or("stack"));
-        for (at, tier) in tiers.iter().enumerate() {
-            stack = stack.with_rule(Arc::clone(tier), self.rule(at));
-        }
-        stack.dirty_bytes_max = self.dirty_bytes_max.unwrap_or(stack.dirty_bytes_max);
-        stack.computed_bytes_per_s = self.computed_bytes_per_s;
-        stack
-    }
-
-    /// What tier `at` is, fact by fact, and what is asked of it as a part of the stack.
-    pub fn facts(&self, at: usize) -> Vec<(&'static str, String)> {
-        let mut facts = self.named().get(at).map(TierSpec::facts).unwrap_or_default();
-        facts.extend(native::stack::describe(&self.rule(at)));
-        facts
-    }
-
-    /// Opens the tiers.
-    pub fn open(&self) -> Result<OpenTiers, Error> {
-        self.open_with(|tier| tier)
     }
 }
 
@@ -341,138 +268,9 @@ impl TierSpec {
     }
 }
 
-/// The typed handles of opened tiers.
-#[derive(Default)]
-struct TierHandles {
-    #[cfg(feature = "file")]
-    files: Vec<Arc<kvtier_file::FileTier>>,
-    #[cfg(feature = "gds")]
-    gds: Vec<Arc<kvtier_gds::GdsTier>>,
-    #[cfg(feature = "s3")]
-    s3: Vec<Arc<kvtier_s3_tier::S3Tier>>,
-}
-
-impl TierHandles {
-    fn open(&mut self, spec: &TierSpec) -> Result<Arc<dyn Tier>, Error> {
-        match spec {
-            TierSpec::Host { bytes, name, policy, quotas, fair, compat } => {
-                let config = HostConfig::new(*bytes).with_policy(policy.unwrap_or_default());
-                let mut config = config.with_quotas(quotas.clone().with_fair(*fair));
-                if let Some(compat) = compat {
-                    config = config.with_compat(*compat);
-                }
-                config.name = name.clone().unwrap_or(config.name);
-                Ok(Arc::new(HostTier::open(config)?))
-            }
-            #[cfg(feature = "file")]
-            TierSpec::File(spec) => {
-                let file = Arc::new(spec.open()?);
-                self.files.push(Arc::clone(&file));
-                Ok(file)
-            }
-            #[cfg(feature = "gds")]
-            TierSpec::Gds(spec) => {
-                let gds = Arc::new(spec.open()?);
-                self.gds.push(Arc::clone(&gds));
-                Ok(gds)
-            }
-            #[cfg(feature = "s3")]
-            TierSpec::S3(spec) => {
-                let s3 = Arc::new(spec.open()?);
-                self.s3.push(Arc::clone(&s3));
-                Ok(s3)
-            }
-        }
-    }
-}
-
-pub(super) fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PolicyKind>, D::Error> {
-    let word: Option<String> = Option::deserialize(from)?;
-    word.map(|word| word.parse().map_err(serde::de::Error::custom)).transpose()
-}
-
-/// A mapping of tenants to sizes; `*` is every other.
-pub(super) fn quotas<'de, D: Deserializer<'de>>(from: D) -> Result<Quotas, D::Error> {
-    let map: BTreeMap<String, serde_json::Value> = BTreeMap::deserialize(from)?;
-    let mut quotas = Quotas::new();
-    for (tenant, size) in map {
-        let size = bytes(size)
-            .map_err(|e| serde::de::Error::custom(format!("quotas: {tenant:?}: {e}")))?;
-        quotas = if tenant == "*" { quotas.with_others(size) } else { quotas.with(&tenant, size) };
-    }
-    Ok(quotas)
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Marks {
-    Usual(bool),
-    Given(Shares),
-}
-
-#[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Shares {
-    watermark: f64,
-    ratio: f64,
-}
-
-impl Default for Shares {
-    fn default() -> Self {
-        let LmcacheEviction { watermark, ratio, .. } = LmcacheEviction::new();
-        Shares { watermark, ratio }
-    }
-}
-
-/// Whether to evict as LMCache does, and at which marks.
-pub(super) fn compat<'de, D: Deserializer<'de>>(
-    from: D,
-) -> Result<Option<LmcacheEviction>, D::Error> {
-    let wrong =
-        || serde::de::Error::custom("compat is true, or {watermark, ratio}, shares from 0 to 1");
-    let Shares { watermark, ratio } = match Marks::deserialize(from).map_err(|_| wrong())? {
-        Marks::Usual(false) => return Ok(None),
-        Marks::Usual(true) => Shares::default(),
-        Marks::Given(shares) => shares,
-    };
-    let fits = |share: f64| (0.0..=1.0).contains(&share);
-    (fits(watermark) && fits(ratio))
-        .then_some(Some(LmcacheEviction::new().with(watermark, ratio)))
-        .ok_or_else(wrong)
-}
-
-/// A number of bytes, or a text that says one.
-pub(super) fn size(given: &Value) -> Option<u64> {
-    match given {
-        Value::Int(n) => u64::try_from(*n).ok(),
-        Value::Text(text) => crate::bytes::parse(text),
-        _ => None,
-    }
-}
-
-pub(super) fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-    let given = Value::from(serde_json::Value::deserialize(from)?);
-    let wrong = || {
-        serde::de::Error::custom(format!(
-            "{given} is no size; write a number of bytes or a text like \"512MiB\""
-        ))
-    };
-    size(&given).ok_or_else(wrong)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tiers_of_the_same_name_are_renamed() {
-        let text = r#"{"tiers":[{"type":"host","bytes":1},{"type":"host","bytes":1,"name":"host-2"},{"type":"host","bytes":1}]}"#;
-        let config = Config::from_json(text, "x.json").unwrap();
-        let opened = config.open().unwrap();
-        let names: Vec<_> = opened.tiers.iter().map(|tier| tier.caps().name.to_string()).collect();
-        assert_eq!(names, ["host", "host-2", "host-3"]);
-        assert_eq!(config.facts(2)[1], ("name", "host-3".to_owned()));
-    }
 
     #[test]
     fn a_configuration_is_read_and_wrong_ones_say_what_and_where() {
