@@ -121,7 +121,7 @@ fn advice(args: &Args, sum: &Sum) -> Vec<String> {
         lines.push("it does not fit; do one of these:".into());
         if sum.inflight_max() > 0 {
             lines.push(format!(
-                "  s3_num_io_threads: {}   (at most so many in flight)",
+                "  s3_num_io_threads: {}   (the most in flight)",
                 sum.inflight_max()
             ));
         }

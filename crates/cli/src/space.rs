@@ -1,4 +1,4 @@
-//! The room that a file system has.
+//! The space of a file system.
 
 use std::path::Path;
 

@@ -43,16 +43,16 @@ impl Found {
         found
     }
 
-    /// Prints it. `set_aside`: whether the damaged were moved; `None` where there is no such
+    /// Prints it. `quarantined`: whether the damaged were moved; `None` where there is no such
     /// choice. `next` says what becomes of them. Answers whether none is damaged.
-    pub fn print(&self, as_json: bool, set_aside: Option<bool>, next: &str) -> Result<bool> {
+    pub fn print(&self, as_json: bool, quarantined: Option<bool>, next: &str) -> Result<bool> {
         let Found { chunks, damaged, gone, unverified } = self;
         if as_json {
             let object = |one: &Damaged| json!({ "key": one.label, "bytes": one.bytes, "damage": one.damage });
             let list: Vec<_> = damaged.iter().map(object).collect();
             let mut all = json!({ "chunks": chunks, "gone": gone, "unverified": unverified, "damaged": list });
-            if let (Some(set_aside), Some(fields)) = (set_aside, all.as_object_mut()) {
-                fields.insert("set_aside".to_owned(), set_aside.into());
+            if let (Some(quarantined), Some(fields)) = (quarantined, all.as_object_mut()) {
+                fields.insert("set_aside".to_owned(), quarantined.into());
             }
             crate::out::line(&all.to_string())?;
             return Ok(damaged.is_empty());

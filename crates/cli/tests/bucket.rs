@@ -120,7 +120,7 @@ fn verify_finds_what_was_damaged() {
     let server = filled();
     let digest = chunks(&server).remove(0);
     let name = format!("kv/{}/{digest}", &digest[..2]);
-    // Stored anew by somebody else, the object has no facts any more.
+    // After a save by another program the object has no facts.
     server.put_object(&name, vec![0; 64 << 10]);
     let out = kvtier_on(&server, &["verify", "s3://bucket/kv", "--json"]);
     let all: Value = serde_json::from_str(&said(&out)).unwrap();
@@ -146,7 +146,7 @@ fn a_configurations_bucket_is_signed_by_whatever_the_aws_sdks_find() {
     let keys =
         json!({"Version": 1, "AccessKeyId": "AKIDTEST", "SecretAccessKey": "secret/test+key"});
     std::fs::write(path("keys.json"), keys.to_string()).unwrap();
-    // A program that prints them: only the SDKs' own chain knows what to make of that.
+    // A program that prints them: only the SDKs' own chain runs it.
     let profile =
         format!("[profile cluster]\ncredential_process = /bin/cat {}\n", path("keys.json"));
     std::fs::write(path("config"), profile).unwrap();

@@ -135,7 +135,7 @@ fn check_takes_adapters_and_our_own_forms() {
 }
 
 #[test]
-fn explain_knows_old_names_and_near_ones() {
+fn explain_accepts_old_and_similar_names() {
     let said = text(&kvtier(&["config", "explain", "cufile_buffer_size"], &[]).stdout);
     assert!(said.contains("gds_buffer_size (formerly cufile_buffer_size)"), "{said}");
     let said = text(&kvtier(&["config", "explain", "s3_num_io_threads"], &[]).stdout);
@@ -333,7 +333,7 @@ fn explain_says_what_is_in_force_where_a_setting_is_not_written() {
 }
 
 #[test]
-fn explain_knows_every_place() {
+fn explain_covers_every_section() {
     for (key, part) in [
         ("remote_storage_plugin.kvtier.fast.tiers", "the tiers of a kvtier plugin"),
         ("storage_plugin.kvtier.module_path", "in extra_config"),
@@ -350,7 +350,7 @@ fn explain_knows_every_place() {
 }
 
 #[test]
-fn what_a_plugin_asks_of_its_stack_counts_and_what_nobody_knows_is_said() {
+fn plugin_settings_of_the_stack_apply_and_unknown_ones_are_reported() {
     let plugin = |params: &str| {
         let object = format!(
             r#"{{"type":"plugin","module_path":"kvtier.lmcache","class_name":"X","adapter_params":{params}}}"#

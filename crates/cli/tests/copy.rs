@@ -398,7 +398,7 @@ fn what_is_damaged_or_unproven_stays_behind() {
 }
 
 #[test]
-fn a_flat_name_is_spelled_as_the_facts_prove_or_as_it_is_told() {
+fn a_flat_name_is_spelled_as_the_facts_prove_or_as_the_option_says() {
     let server = server();
     let engine = |model: &str| KeyId::from_engine_text(&format!("{model}@1@0@ab@half")).unwrap();
     let ns = Arc::new(Namespace::new("", Digest::default()));
@@ -412,7 +412,7 @@ fn a_flat_name_is_spelled_as_the_facts_prove_or_as_it_is_told() {
     let name = |key: &Key| format!("{}/{}", &key.digest().to_hex()[..2], key.digest());
     assert_eq!(tally(&server, &["migrate", "s3://bucket/flat", "s3://bucket/a"], COUNTS).1[0], 1);
     assert_eq!(server.keys("a/"), [format!("a/{}", name(&spelled))]);
-    // Without facts only we can be told.
+    // Without facts only an option can name the key.
     let flat = "flat/org_my_model@1@0@ab@half";
     server.put_object(flat, server.object(flat).unwrap().to_vec());
     let words =

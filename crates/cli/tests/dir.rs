@@ -47,7 +47,7 @@ fn files(root: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_lies_there_is_listed_summed_up_and_removed() {
+fn stored_chunks_are_listed_counted_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = filled(dir.path());
     let count = files(&path).len();
@@ -111,7 +111,7 @@ fn chunks_of_one_namespace_are_removed_and_others_stay() {
 }
 
 #[test]
-fn every_damage_is_found_and_set_aside() {
+fn every_damage_is_found_and_quarantined() {
     let dir = tempfile::tempdir().unwrap();
     let path = filled(dir.path());
     let fine = kvtier(&["verify", &path]);
@@ -142,13 +142,16 @@ fn every_damage_is_found_and_set_aside() {
     assert!(kvtier(&["verify", &path]).status.success());
     assert_eq!(json(&["stat", &path, "--json"])["quarantine"].as_array().unwrap().len(), 5);
     let stat = json(&["stat", &path, "--json"]);
-    let aside = stat["quarantine_bytes"].as_u64().unwrap();
+    let quarantined = stat["quarantine_bytes"].as_u64().unwrap();
     assert!(
-        aside > 0
+        quarantined > 0
             && text(&kvtier(&["stat", &path]))
                 .contains("quarantine   5 files that failed a check, ")
     );
-    assert_eq!(stat["bytes"].as_u64().unwrap() + aside, stat["ledger_bytes"].as_u64().unwrap());
+    assert_eq!(
+        stat["bytes"].as_u64().unwrap() + quarantined,
+        stat["ledger_bytes"].as_u64().unwrap()
+    );
 }
 
 #[test]
@@ -243,7 +246,7 @@ fn a_killed_doctor_leaves_nothing_that_is_in_the_way() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_damaged_and_nobody_waits_for_it() {
+fn what_is_no_regular_file_is_damaged_and_does_not_block() {
     let dir = tempfile::tempdir().unwrap();
     let path = filled(dir.path());
     let to = dir.path().join("to");
@@ -297,7 +300,7 @@ fn the_noted_cap_is_proposed_and_verifying_does_not_change_it() {
 }
 
 #[test]
-fn a_bench_without_room_is_refused_and_one_with_many_in_flight_is_not() {
+fn a_bench_without_space_is_refused_and_one_with_many_in_flight_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kv").to_str().unwrap().to_owned();
     let out = kvtier(&["bench", "file", "--path", &path, "--gb", "1000000"]);

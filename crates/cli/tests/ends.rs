@@ -220,7 +220,7 @@ fn listing(path: &str) -> String {
 }
 
 #[test]
-fn bench_and_a_verifying_replay_evict_nothing_of_a_cache_that_lies_there() {
+fn bench_and_a_verifying_replay_evict_nothing_of_an_existing_cache() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kv");
     let path = path.to_str().unwrap();
@@ -228,7 +228,7 @@ fn bench_and_a_verifying_replay_evict_nothing_of_a_cache_that_lies_there() {
     json(&replay);
     let before = listing(path);
     assert!(before.lines().count() > 50);
-    // Caps far below what lies there.
+    // Caps far below the stored bytes.
     let bench = ["bench", "file", "--path", path, "--gb", "0.001", "--size", "64KiB", "--json"];
     for case in ["fresh", "churning", "recycled"] {
         json(&[&bench[..], &["--case", case]].concat());

@@ -64,7 +64,7 @@ fn names_convert_there_and_back() {
 }
 
 #[test]
-fn an_in_process_key_and_a_file_of_our_own_are_told_apart() {
+fn an_in_process_key_and_a_file_of_our_own_are_distinguished() {
     let engine = one(&["mistral-7b@2@1@-1f@bfloat16@3@tier%gold"]);
     let key = &engine["readings"][0]["key"];
     assert_eq!((&key["mode"], &key["layer"]), (&json!("in-process"), &json!(3)));

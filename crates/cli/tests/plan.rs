@@ -44,7 +44,7 @@ fn a_plan_says_whether_it_fits_and_what_does() {
 }
 
 #[test]
-fn only_segments_that_nobody_uses_are_stale_and_they_go_when_told() {
+fn only_unused_segments_are_stale_and_are_removed_on_request() {
     let dir = tempfile::tempdir().unwrap();
     let old = SystemTime::now() - Duration::from_secs(3600);
     let make = |name: &str, modified: SystemTime| {
@@ -58,7 +58,7 @@ fn only_segments_that_nobody_uses_are_stale_and_they_go_when_told() {
     drop(make("my_shm_young", SystemTime::now()));
     drop(make("lmcache_l1_pool_4294967290", old));
     drop(make(&format!("lmcache_l1_pool_{}", std::process::id()), old));
-    drop(make("somebody_elses", old));
+    drop(make("of_another", old));
     let words = format!("doctor shm --json --dir {}", dir.path().display());
     let found = json(&kvtier(&words));
     let segments = found["segments"].as_array().unwrap();
@@ -77,7 +77,7 @@ fn only_segments_that_nobody_uses_are_stale_and_they_go_when_told() {
     assert!(dir.path().join("my_shm_stale").exists(), "nothing goes without --yes");
     json(&kvtier(&format!("{words} --yes")));
     assert_eq!(dir.path().join("my_shm_stale").exists(), !complete);
-    for kept in ["my_shm_used", "my_shm_young", "somebody_elses"] {
+    for kept in ["my_shm_used", "my_shm_young", "of_another"] {
         assert!(dir.path().join(kept).exists(), "{kept}");
     }
 }

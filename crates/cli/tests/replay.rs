@@ -88,7 +88,7 @@ impl Lru {
     }
 }
 
-/// Memory over files, of so many blocks each. A block in memory is not asked of the files; one
+/// Memory over files, with the given numbers of blocks. A block in memory is not asked of the files; one
 /// found in the files is taken into memory; a new one goes to both. Of what was loaded or saved at
 /// once, and of what a request held, the head becomes the most recent.
 fn simulate(requests: &[Vec<u64>], caps: [usize; 2]) -> (usize, usize) {

@@ -66,7 +66,7 @@ struct World {
 }
 
 impl World {
-    /// Room for so many chunks in memory and in files. What is saved goes to both at once and to
+    /// Space for the given numbers of chunks in memory and in files. What is saved goes to both at once and to
     /// the bucket behind them.
     fn new(chunks: [u64; 2]) -> Self {
         let server = Server::start(Setup::default()).unwrap();
@@ -106,7 +106,7 @@ impl World {
         [HOST, FILE, S3].map(|at| self.tiers[at].status().counter("hits"))
     }
 
-    /// What is saved lies in the bucket too, if that takes it.
+    /// A saved chunk is also in the bucket, if the bucket accepts it.
     fn flush(&self) {
         self.stack.flush(&Ctx::within(Duration::from_secs(60))).wait().unwrap();
     }
@@ -127,7 +127,7 @@ impl World {
         let ctx = Ctx::within(OP_MAX).with_class(Class::Write).with_chain(Chain { parent, depth });
         let ops = keys[loaded..].iter().map(|key| self.save_op(key)).collect();
         for done in timed(tally, || self.stack.save(&ctx, ops).wait()) {
-            hear(tally, &done.result);
+            count(tally, &done.result);
         }
         found.and_then(|found| found.hold).into_iter().for_each(|hold| self.stack.release(hold));
     }
@@ -141,7 +141,7 @@ impl World {
         let mut good = 0;
         for (at, done) in timed(tally, || self.stack.load(&ctx, ops).wait()).into_iter().enumerate()
         {
-            hear(tally, &done.result);
+            count(tally, &done.result);
             if let Ok(Loaded::Hit { len }) = done.result {
                 let bytes = done.op.into[0].as_host().unwrap();
                 let right = len == LEN as u64
@@ -248,7 +248,7 @@ fn timed<T>(tally: &Mutex<Tally>, op: impl FnOnce() -> T) -> T {
     answer
 }
 
-fn hear<T>(tally: &Mutex<Tally>, result: &Result<T, kvtier::core::Error>) {
+fn count<T>(tally: &Mutex<Tally>, result: &Result<T, kvtier::core::Error>) {
     if let Err(e) = result {
         *tally.lock().unwrap().errors.entry(e.kind()).or_default() += 1;
     }

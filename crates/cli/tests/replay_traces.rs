@@ -85,7 +85,7 @@ fn real_traces_on_a_real_server() {
         return;
     };
     let profile = var("S3_PROVIDER").unwrap_or_else(|| "other".into());
-    // Where nodes cannot agree on who evicts, one is told to.
+    // Where nodes cannot elect an evictor, the configuration names one.
     let more = json!({"profile": profile, "evictor": "single"});
     let keys = (var("AWS_ACCESS_KEY_ID").unwrap(), var("AWS_SECRET_ACCESS_KEY").unwrap());
     replay(&tier(&endpoint, &bucket, more), &keys.0, &keys.1);

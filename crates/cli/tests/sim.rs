@@ -158,7 +158,7 @@ fn the_default_policy_is_no_worse_than_lru_on_every_generated_workload() {
 /// Conversations that say nothing of their future: recency is all there is to learn, and what is
 /// learnt beside it is chance.
 #[test]
-fn where_only_recency_tells_the_default_policy_loses_little_to_it() {
+fn where_only_recency_predicts_use_the_default_policy_loses_little_to_lru() {
     let dir = tempfile::tempdir().unwrap();
     for seed in ["1", "2", "3", "4", "6", "7", "9"] {
         let trace = generate(dir.path(), "chat", seed, "6000");

@@ -2,7 +2,7 @@
 //! the tier takes.
 //!
 //! `cargo bench -p kvtier-disk --bench publish`: microseconds of CPU and of wall time a file of 1
-//! MiB, its room set aside, nothing written; medians of turns that alternate.
+//! MiB, its space reserved, nothing written; medians of turns that alternate.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Who hears an answer may act on it at once: by then the tier has let go of the chunk's file and
+//! A caller that receives an answer may act on it at once: by then the tier has let go of the chunk's file and
 //! of the memory that it was moved with.
 #![allow(clippy::unwrap_used)]
 
@@ -99,19 +99,19 @@ impl Mover for Watched {
 }
 
 /// The one answer, and whether all was let go when it was given: looked at on the thread that gives
-/// it, before anybody else hears it.
-fn heard<O, T>(seen: &Arc<Seen>, ticket: Ticket<Vec<Done<O, T>>>) -> (Done<O, T>, bool)
+/// it, before any other receiver.
+fn observed<O, T>(seen: &Arc<Seen>, ticket: Ticket<Vec<Done<O, T>>>) -> (Done<O, T>, bool)
 where
     O: Send + 'static,
     T: Send + 'static,
 {
-    let (tell, told) = sync_channel(1);
+    let (send, received) = sync_channel(1);
     let theirs = Arc::clone(seen);
-    let ticket = ticket.inspect(move |_| tell.send(theirs.is_let_go()).unwrap());
+    let ticket = ticket.inspect(move |_| send.send(theirs.is_let_go()).unwrap());
     seen.open(true);
     let done = ticket.wait().remove(0);
     seen.open(false);
-    (done, told.recv().unwrap())
+    (done, received.recv().unwrap())
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn when_an_answer_is_given_files_are_closed_and_memory_is_let_go() {
             kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
         )
         .with_one_namespace();
-        let save = |n| heard(&seen, disk.save(&f.ctx(), vec![f.save_op(&f.key(n), LEN)]));
-        let load = |n| heard(&seen, disk.load(&f.ctx(), vec![f.load_op(&f.key(n), LEN)]));
+        let save = |n| observed(&seen, disk.save(&f.ctx(), vec![f.save_op(&f.key(n), LEN)]));
+        let load = |n| observed(&seen, disk.load(&f.ctx(), vec![f.load_op(&f.key(n), LEN)]));
         let (done, let_go) = save(1);
         assert_eq!((done.result.unwrap(), let_go), (Saved::Stored, true), "{layout:?}");
         let (done, let_go) = load(1);

@@ -1,4 +1,4 @@
-//! A directory over a device that fails, tears and lies: never a wrong byte, every op answered,
+//! A directory over a device that fails, tears and loses writes: never a wrong byte, every op answered,
 //! every byte of memory home, and nothing unfinished left. Each seed is another story.
 #![allow(clippy::unwrap_used)]
 
@@ -79,8 +79,8 @@ fn bytes_below(dir: &Path) -> u64 {
     entries.map(|entry| bytes(&entry.path())).sum()
 }
 
-/// Everything that lies in the directory, in bytes; and what of it is unfinished.
-fn lies_there(dir: &Path) -> (u64, Vec<String>) {
+/// The bytes stored in the directory, and its unfinished files.
+fn stored(dir: &Path) -> (u64, Vec<String>) {
     let bytes = bytes_below(dir) + bytes_below(&dir.join(".kvtier/quarantine"));
     let mut drafts = vec![];
     for staging in std::fs::read_dir(dir.join(".kvtier/tmp")).unwrap().flatten() {
@@ -117,15 +117,19 @@ fn story(number: u64, layout: Layout) -> u64 {
         save.result.is_ok() && matches!(load.result, Ok(Loaded::Hit { .. }))
     });
     disk.close().wait().unwrap();
-    f.eventually("what lies there is known", || disk.usage().used_bytes.is_some());
+    f.eventually("the stored bytes are known", || disk.usage().used_bytes.is_some());
     let used = disk.usage().used_bytes.unwrap();
-    let (bytes, drafts) = lies_there(dir.path());
+    let (bytes, drafts) = stored(dir.path());
     assert_eq!(drafts, ["alive"], "unfinished files are left");
-    assert_eq!(bytes, used, "what lies there is what the index says");
+    assert_eq!(bytes, used, "the stored bytes equal those of the index");
     // In a foreign layout it is as right as the last sweep was quiet.
     if layout == Layout::Kvtier {
         let ledger = std::fs::read(dir.path().join(".kvtier/ledger")).unwrap();
-        assert_eq!(ledger[8..16], bytes.to_le_bytes(), "what the ledger says lies there");
+        assert_eq!(
+            ledger[8..16],
+            bytes.to_le_bytes(),
+            "the stored bytes equal those of the ledger"
+        );
     }
     assert!(bytes <= CAPACITY, "over the cap: {bytes}");
     drop(disk);

@@ -26,7 +26,7 @@ const HITS: usize = 32;
 const AGES: usize = 60;
 
 /// How much evidence some classes need before their own estimates count as much as the prior: in
-/// chunks of this many requests. The chunks of one request return together, so many returns may be
+/// chunks of this many requests. The chunks of one request return together, so a lot of returns may be
 /// few requests.
 #[derive(Clone, Copy, Debug)]
 struct PriorWeight {

@@ -1,5 +1,5 @@
 //! The default policy on prefix trees: leaves before their parents, nothing is left behind, hints
-//! are heard.
+//! take effect.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{HashMap, HashSet};

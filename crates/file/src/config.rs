@@ -47,9 +47,9 @@ impl FileConfig {
         self
     }
 
-    /// Says whose chunks these are and what they look like: a directory that was opened with
-    /// another geometry for the tenant is refused. Files of a foreign layout do not tell whose
-    /// they are; without this the first key does.
+    /// Sets the tenant and the geometry of the chunks. A directory that was opened with another
+    /// geometry for the tenant is refused. Files of a foreign layout do not name a tenant;
+    /// without this setting the first key names it.
     pub fn with_namespace(mut self, namespace: Arc<Namespace>) -> Self {
         self.disk.namespace = Some(namespace);
         self
@@ -86,8 +86,8 @@ impl FileConfig {
         self
     }
 
-    /// Says what tensor a full chunk is, for layouts whose files say it (`lmcache-gds`); without,
-    /// files that are there already tell.
+    /// Sets the tensor of a full chunk, for layouts whose files state it (`lmcache-gds`). Without
+    /// it, existing files supply the shape.
     pub fn with_chunk_shape(mut self, shape: ChunkShape) -> Self {
         self.disk.chunk_shape = Some(shape);
         self
@@ -137,9 +137,9 @@ impl FileConfig {
         self
     }
 
-    /// For tests: how long a save waits for room (1 s).
+    /// For tests: how long a save waits for space (1 s).
     #[doc(hidden)]
-    pub fn with_room_wait(mut self, longest: Duration) -> Self {
+    pub fn with_space_wait(mut self, longest: Duration) -> Self {
         self.disk.space_wait_max = longest;
         self
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use common::*;
 
 #[test]
-fn a_smaller_cap_deletes_nothing_unless_it_is_told_to() {
+fn a_smaller_cap_deletes_nothing_without_shrink() {
     let dir = tempfile::tempdir().unwrap();
     let f = open(dir.path(), 10);
     f.store(&f.keys(0..6), LEN);
@@ -51,7 +51,7 @@ fn save_in(f: &Fixture, ns: &Namespace, n: u64, len: usize) -> Option<String> {
 }
 
 #[test]
-fn who_has_another_geometry_is_refused_and_told_both_sides() {
+fn a_process_with_another_geometry_is_refused_and_the_error_names_both() {
     let dir = tempfile::tempdir().unwrap();
     let a = open(dir.path(), 50);
     let b = open(dir.path(), 50);
@@ -121,7 +121,7 @@ fn a_tier_that_says_its_namespace_opens_no_directory_of_another() {
 }
 
 #[test]
-fn neighbours_have_one_cap_unless_told_to_shrink() {
+fn peers_have_one_cap_without_shrink() {
     for layout in [kvtier_file::Layout::Kvtier, kvtier_file::Layout::LmcacheMp] {
         let dir = tempfile::tempdir().unwrap();
         let open = |chunks, shrink| {

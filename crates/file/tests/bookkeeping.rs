@@ -151,8 +151,8 @@ fn a_manifest_that_is_gone_is_rebuilt_from_the_chunks_and_not_without_any() {
     fs::remove_dir_all(dir.path().join(".kvtier")).unwrap();
     assert_eq!(Directory::open(dir.path()).unwrap().chunks().unwrap().len(), 6);
     drop(opens(dir.path(), "without `.kvtier`"));
-    // Beside anything else it stays somebody else's, and so do directories that only look like
-    // shards.
+    // With other files in it, it still belongs to another program, and so do directories that only
+    // look like shards.
     fs::remove_dir_all(dir.path().join(".kvtier")).unwrap();
     fs::write(dir.path().join("thesis.tex"), "years of work").unwrap();
     assert_eq!(FileTier::open(config(dir.path(), 20)).unwrap_err().kind(), ErrorKind::Invalid);
@@ -243,11 +243,11 @@ fn each_damage(file: &str, path_in: fn(&Path) -> PathBuf, copy: &dyn Fn() -> tem
         let tier = opens(dir.path(), &what);
         let reasons = tier.status().reasons;
         // What is empty or has lost nothing but names shows no damage.
-        let is_told = is_replaced
+        let is_reported = is_replaced
             || matches!(file, "snapshot" | "tenant-key")
             || (matches!(file, "journal" | "ledger") && *how != "empty");
         assert!(
-            !is_told || says(&tier, if is_replaced { ".damaged" } else { file }),
+            !is_reported || says(&tier, if is_replaced { ".damaged" } else { file }),
             "{what}: {reasons:?}"
         );
         drop(tier);
@@ -372,7 +372,7 @@ fn what_takes_the_place_of_a_shard_while_a_tier_runs_keeps_no_save_from_it() {
 }
 
 #[test]
-fn what_lies_among_journals_and_processes_and_is_none_stops_nobody() {
+fn unknown_files_among_journals_and_processes_stop_no_process() {
     let dir = left_by_the_dead();
     let own = dir.path().join(".kvtier");
     for (n, (_, damage)) in IN_ITS_PLACE.iter().enumerate() {

@@ -111,7 +111,7 @@ impl Process {
         );
     }
 
-    fn tell(&mut self) {
+    fn proceed(&mut self) {
         self.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
@@ -291,7 +291,7 @@ fn never_past_the_cap(layout: Layout, seed: u64) {
     all.iter().for_each(Process::go_on);
     eventually("the cap is used again", || bytes_there(dir.path()) > cap(layout) * 8 / 10);
     for process in &mut all {
-        process.tell();
+        process.proceed();
         process.says("end");
     }
 }
@@ -314,14 +314,15 @@ fn nor_in_a_layout_of_two_files_a_chunk() {
 /// A process that has claimed nearly all of the cap and written little of it.
 fn claimer(dir: &Path, layout: Layout) -> Process {
     let mut claimer = Process::start("claim", dir, layout, 0);
-    claimer.tell();
+    claimer.proceed();
     claimer.says("begun");
     eventually("most of it is claimed", || common::ledger(dir) >= cap(layout) * 8 / 10);
     claimer.stop();
     claimer
 }
 
-/// However long, and while another wants the room: it is evicted for, and the claims are not.
+/// However long it is stopped, and while another process needs the space: that process evicts
+/// chunks, and the claims stay.
 #[test]
 fn a_process_that_is_stopped_keeps_what_it_claimed() {
     for layout in [Layout::Kvtier, Layout::LmcacheMp] {
@@ -399,7 +400,7 @@ fn files_that_are_deleted_do_not_shrink_a_busy_cache() {
         );
         eventually("it is full again, under load", full);
         for process in &mut all {
-            process.tell();
+            process.proceed();
             process.says("end");
         }
     }

@@ -33,7 +33,7 @@ mod threads {
     kvtier_testkit::conformance!(make);
 }
 
-/// The layouts of other programs: their names have no place for a namespace, and each knows keys of
+/// The layouts of other programs: their names have no place for a namespace, and each has keys of
 /// one mode.
 fn foreign(layout: Layout) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
@@ -78,11 +78,11 @@ mod lmcache_gds {
 }
 
 #[test]
-fn what_is_heard_last_of_a_key_is_so() {
-    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&tier(
+fn the_last_event_of_a_key_matches_the_state() {
+    kvtier_testkit::conformance::observe::the_last_event_of_a_key_matches_the_state(&tier(
         EngineKind::Auto,
     ));
-    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&foreign(
+    kvtier_testkit::conformance::observe::the_last_event_of_a_key_matches_the_state(&foreign(
         Layout::Lmcache,
     ));
 }

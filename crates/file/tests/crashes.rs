@@ -23,14 +23,13 @@ use kvtier_testkit::conformance::Fixture;
 const WORKER: &str = "KVTIER_CRASH_WORKER";
 /// The smallest that mkfs.xfs makes.
 const IMAGE_BYTES: u64 = 310 << 20;
-/// Chunks that a worker saves at most, with those of all crashes of one file system less than it
-/// has room for.
+/// The most chunks that a worker saves; those of all crashes of one file system together fit it.
 const SAVES_MAX: u64 = 120;
 const CHUNK_BYTES_MAX: u64 = 150_000;
 /// The most crashes of one file system.
 const LIFE_MAX: u64 = 6;
 
-/// A file system, and the options that keep it from syncing what nobody asked it to.
+/// A file system, and the options that keep it from syncing without a request.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     make: &'static str,
@@ -164,7 +163,7 @@ impl Worker {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Room for all that it ever says.
+        // Space for all of its lines.
         let (send, said) = sync_channel(SAVES_MAX as usize + 1);
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         std::thread::spawn(move || {

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use common::*;
 
 /// A directory whose shards became read-only: saves are shed and not tried for ever, loads go on.
-/// Nobody is refused who is root, so a directory in the place of the victim's file stands in for
-/// one that cannot be deleted.
+/// Root is never refused, so a directory in the place of the victim's file stands in for a file
+/// that cannot be deleted.
 #[test]
 fn victims_that_cannot_be_deleted_shed_the_save() {
     let dir = tempfile::tempdir().unwrap();
@@ -70,7 +70,7 @@ fn put_from_outside(dir: &Path, len: usize) {
     set_ledger(dir, files_bytes(dir));
 }
 
-/// One key lies there with different lengths; file names carry the length.
+/// One key is stored with different lengths; file names carry the length.
 #[test]
 fn of_two_lengths_of_one_key_the_newer_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -79,15 +79,15 @@ fn of_two_lengths_of_one_key_the_newer_stays() {
     a.store(&a.keys(0..2), LEN);
     put_from_outside(dir.path(), LEN / 2);
     assert_eq!(files(dir.path()).len(), 4);
-    // When the directory is full, whoever looks around finds them.
+    // A scan of the full directory finds them.
     b.store(&b.keys(10..20), LEN);
-    let lies =
+    let exists_with =
         |n, len: usize| kvtier_disk::name::path(dir.path(), a.key(n).digest(), len as u64).exists();
-    assert!((0..2).all(|n| !lies(n, LEN)), "the older of two lengths");
+    assert!((0..2).all(|n| !exists_with(n, LEN)), "the older of two lengths");
     assert_eq!(ledger(dir.path()), files_bytes(dir.path()));
     drop((a, b));
 
-    // And whoever opens it does.
+    // Opening it finds them too.
     let dir = tempfile::tempdir().unwrap();
     let a = open(dir.path(), 8);
     let b = open(dir.path(), 8);
@@ -111,7 +111,7 @@ fn remove_deletes_the_files_of_every_length() {
     let f = open(dir.path(), 8);
     f.store(&f.keys(0..4), LEN);
     put_from_outside(dir.path(), LEN / 2);
-    // Of chunk 9, which nobody here met, only files are there.
+    // Of chunk 9, which this process never saved, only files exist.
     let path = |n, len: usize| kvtier_disk::name::path(dir.path(), f.key(n).digest(), len as u64);
     let copied = path(9, LEN / 3);
     fs::create_dir_all(copied.parent().unwrap()).unwrap();
@@ -196,22 +196,22 @@ fn the_quarantine_is_bounded_and_counted_and_the_first_to_go() {
     assert_eq!((ledger(dir.path()), other.usage().used_bytes), (3 * FILE, Some(3 * FILE)));
     drop(other);
     f.store(&f.keys(100..299), LEN);
-    assert_eq!(counter(&tier, "evicted"), 0, "the cap has room for 200");
+    assert_eq!(counter(&tier, "evicted"), 0, "the cap is 200 chunks");
     assert!(quarantine(dir.path()).is_empty());
     assert_eq!((ledger(dir.path()), tier.usage().used_bytes), (200 * FILE, Some(200 * FILE)));
 }
 
 #[test]
-fn set_aside_from_outside_the_quarantine_is_bounded_too() {
+fn a_quarantine_filled_from_outside_is_bounded_too() {
     let dir = tempfile::tempdir().unwrap();
     let f = open(dir.path(), 200);
     f.store(&f.keys(0..6), LEN);
     damage(&f, dir.path(), 0..5);
     drop(f);
     let outside = kvtier_file::inspect::Directory::open(dir.path()).unwrap();
-    let set_aside =
+    let quarantined =
         outside.chunks().unwrap().iter().filter(|chunk| outside.quarantine(chunk).unwrap()).count();
-    assert_eq!((set_aside, quarantine(dir.path())), (5, vec![FILE, FILE]));
+    assert_eq!((quarantined, quarantine(dir.path())), (5, vec![FILE, FILE]));
     assert_eq!((files_bytes(dir.path()), ledger(dir.path())), (FILE, 3 * FILE));
     assert_eq!(outside.summary().unwrap().quarantine_bytes, 2 * FILE);
     // It is registered as long as it may change chunks.

@@ -53,8 +53,8 @@ fn a_tier_that_ends_on_the_thread_that_keeps_its_directory_does_all_once_more() 
     f.eventually("it is dropped, and returns", || owner.is_over.load(Ordering::Acquire));
     assert_eq!(owner.thread.lock().unwrap().as_deref(), Some("file-maint"));
     f.eventually("the order of use is written", || dir.path().join(".kvtier/snapshot").exists());
-    let corners = || fs::read_dir(dir.path().join(".kvtier/tmp")).unwrap().count();
-    f.eventually("its staging directory goes", || corners() == 1);
+    let staging = || fs::read_dir(dir.path().join(".kvtier/tmp")).unwrap().count();
+    f.eventually("its staging directory goes", || staging() == 1);
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn chunks_go_before_the_medium_is_full() {
         text.split_whitespace().map(|number| number.parse::<u64>().unwrap()).product::<u64>()
     };
     assert!(free() > 3 << 19);
-    // Somebody else fills the file system.
+    // Another program fills the file system.
     std::fs::write(mount.path().join("lost+found"), vec![1; 5 << 18]).unwrap();
     assert!(free() < 1 << 20);
     f.eventually("some chunks go", || free() >= 1 << 20);
@@ -188,7 +188,7 @@ fn a_medium_that_others_fill_sheds_saves_serves_loads_and_comes_back() {
     let hog = mount.path().join(".kvtier/hog");
     std::fs::write(&hog, vec![1; 3 << 20]).unwrap();
     assert_eq!(f.save(&f.key(0), LEN), Saved::Stored);
-    // A chunk larger than all the room there is, even with everything of ours gone.
+    // A chunk larger than the free space, even with every chunk of ours evicted.
     assert_eq!(f.save(&f.key(1), SIZE / 2), Saved::Shed(ShedReason::DeviceFull));
     let held = f.hold(&f.keys([0]), std::time::Duration::from_secs(60));
     assert!(held.hold.is_none() || f.load(&f.key(0), LEN) == Loaded::Hit { len: LEN as u64 });
@@ -209,10 +209,11 @@ fn what_failed_a_check_goes_before_chunks_do() {
         std::fs::write(&path, bytes).unwrap();
         assert!(matches!(f.load(&f.key(n), LEN), Loaded::Miss(_)));
     }
-    let aside = || std::fs::read_dir(mount.path().join(".kvtier/quarantine")).unwrap().count();
-    assert_eq!(aside(), 10);
+    let quarantined =
+        || std::fs::read_dir(mount.path().join(".kvtier/quarantine")).unwrap().count();
+    assert_eq!(quarantined(), 10);
     let mut n = 100;
-    while aside() > 0 {
+    while quarantined() > 0 {
         assert_eq!(
             (f.save(&f.key(n), LEN), counter(&tier, "evicted")),
             (Saved::Stored, 0),
@@ -224,7 +225,7 @@ fn what_failed_a_check_goes_before_chunks_do() {
 }
 
 #[test]
-fn chunks_that_go_for_free_space_go_so_many_a_second() {
+fn evictions_for_free_space_are_limited_per_second() {
     let Some(mount) = Mount::new() else { return };
     let time = kvtier_core::ManualClock::new();
     let config = FileConfig::new(mount.path(), 1 << 30)

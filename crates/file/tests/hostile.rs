@@ -1,4 +1,4 @@
-//! What others do to a directory: pipes, links and damage under chunks' names, neighbours that
+//! What other programs do to a directory: pipes, links and damage under chunks' names, peers that
 //! delete and repair, locks that are kept.
 #![allow(clippy::unwrap_used)]
 
@@ -33,7 +33,7 @@ fn presence(f: &Fixture, key: &Key) -> Presence {
 }
 
 #[test]
-fn what_is_no_file_under_a_chunks_name_is_out_of_the_way_and_stops_nobody() {
+fn what_is_no_file_under_a_chunks_name_is_moved_and_blocks_no_process() {
     let dir = tempfile::tempdir().unwrap();
     let f = open(dir.path());
     f.store(&f.keys(0..4), LEN);
@@ -74,7 +74,7 @@ fn a_chunk_that_one_found_damaged_and_another_saved_again_is_found() {
 }
 
 #[test]
-fn nobody_is_told_that_a_chunk_is_there_which_a_neighbour_removed() {
+fn no_lookup_reports_a_chunk_that_a_peer_removed() {
     let dir = tempfile::tempdir().unwrap();
     let x = open(dir.path());
     let y = open(dir.path());
@@ -110,7 +110,7 @@ fn who_keeps_the_ledgers_lock_stops_neither_saves_nor_loads_nor_the_end() {
 fn a_save_that_failed_says_nothing_of_other_chunks() {
     let dir = tempfile::tempdir().unwrap();
     let f = Fixture::new(FileTier::open(FileConfig::new(dir.path(), 1 << 20)).unwrap());
-    // Whole chunks only, of a length that the first one tells.
+    // Whole chunks only, of the length of the first one.
     let ns =
         Arc::new(Namespace::new("whole", Digest::derive("test", b"layout")).with_partial(false));
     let key = |n: u64| {

@@ -53,8 +53,8 @@ impl Use {
         Ctx::within(Duration::from_secs(600))
     }
 
-    fn load(&self, key: &Key, room: usize) -> (Loaded, Vec<u8>) {
-        let into = vec![self.arena.lease(room).unwrap()];
+    fn load(&self, key: &Key, len: usize) -> (Loaded, Vec<u8>) {
+        let into = vec![self.arena.lease(len).unwrap()];
         let done =
             self.tier.load(&self.ctx(), vec![Load { key: key.clone(), into }]).wait().remove(0);
         (done.result.unwrap(), done.op.into[0].as_host().unwrap().to_vec())
@@ -176,8 +176,8 @@ fn what_lmcache_wrote_serves() {
         for (name, bytes) in &theirs {
             let key = key(layout, name);
             it.hits(&key, bytes);
-            // Nothing tells a chunk that lost its end from one that was never longer: only the
-            // exact length will do.
+            // A chunk that lost its end looks like one that was never longer: only the exact
+            // length is a hit.
             assert_eq!(it.load(&key, bytes.len() + 1).0, Loaded::Miss(MissReason::Length));
             if bytes.len() > 1 {
                 assert_eq!(it.load(&key, bytes.len() - 1).0, Loaded::Miss(MissReason::Length));
@@ -212,17 +212,17 @@ fn what_we_write_is_what_lmcache_writes() {
 fn files_that_are_no_chunks_of_the_layout_stay() {
     let dir = tempfile::tempdir().unwrap();
     let local_disk = cases().into_iter().filter(|(adapter, _)| adapter == "LocalDiskBackend");
-    let mut strangers: BTreeMap<_, _> = local_disk.flat_map(|(_, files)| files).collect();
-    strangers
+    let mut local_files: BTreeMap<_, _> = local_disk.flat_map(|(_, files)| files).collect();
+    local_files
         .extend([("x.data".into(), vec![1]), ("org-SEP-m@0x02010201@0@00.tmp".into(), vec![2])]);
-    strangers.iter().for_each(|(name, bytes)| fs::write(dir.path().join(name), bytes).unwrap());
+    local_files.iter().for_each(|(name, bytes)| fs::write(dir.path().join(name), bytes).unwrap());
     fs::create_dir(dir.path().join("tmp")).unwrap();
     let it = Use::open(config(dir.path(), Layout::LmcacheMp).with_namespace(ns()));
     it.eventually("swept", || it.tier.usage().used_bytes == Some(0));
     it.tier.remove(&it.ctx(), [key(Layout::LmcacheMp, &name(1))].into()).wait().unwrap();
     drop(it);
     assert!(
-        strangers.keys().all(|name| dir.path().join(name).exists())
+        local_files.keys().all(|name| dir.path().join(name).exists())
             && dir.path().join("tmp").exists()
     );
     let ours = FileTier::open(FileConfig::new(dir.path(), 1 << 30)).unwrap_err();
@@ -244,7 +244,7 @@ fn keys_without_a_name_and_other_namespaces_are_refused() {
     let other = Key::new(Arc::new(Namespace::new("other", Digest::default())), id);
     assert_eq!(refused(&other), ErrorKind::Invalid);
     drop(it);
-    // Facts tell another tier that the chunk is not its own; it stays for whose it is.
+    // The facts show another tier that the chunk is not its own; the chunk stays for its tenant.
     let it = Use::open(config(dir.path(), Layout::LmcacheMp));
     assert_eq!(it.find(&other), Presence::Miss);
     assert_eq!(it.load(&other, 3).0, Loaded::Miss(MissReason::Absent));
@@ -329,7 +329,7 @@ fn whole_page_writers_leave_zeros_and_nothing_else() {
         assert_eq!(it.load(&key, len).0, Loaded::Miss(MissReason::Length));
         assert!(dir.path().join(name(n)).exists(), "it may be fine for others");
     }
-    // Where the namespace knows the length, lookups say it.
+    // Where the namespace states the length, lookups report it.
     let ns = Arc::new(
         Namespace::new("", Digest::default()).with_chunk_bytes(0, 5000).with_partial(false),
     );
@@ -432,7 +432,7 @@ fn usage_and_cap_return_after_a_restart() {
     assert_eq!(
         it.save(&key(20), &bytes(20, 50_000)),
         Saved::Shed(ShedReason::Full),
-        "nothing goes unless told to"
+        "nothing is evicted by default"
     );
     assert_eq!(files(dir.path()).len(), 12);
     assert!(
@@ -460,7 +460,7 @@ fn usage_and_cap_return_after_a_restart() {
 }
 
 /// On this thread and those it starts, files of others are closed as they are to any user but root.
-fn as_nobody(dir: &Path) {
+fn as_unprivileged(dir: &Path) {
     if nix::unistd::geteuid().is_root() {
         std::os::unix::fs::chown(dir, Some(65534), None).unwrap();
         nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));
@@ -478,7 +478,7 @@ fn a_file_that_cannot_be_read_is_counted_and_stops_neither_sweep_nor_eviction() 
             std::os::unix::fs::PermissionsExt::from_mode(0o0),
         )
         .unwrap();
-        as_nobody(dir.path());
+        as_unprivileged(dir.path());
         let mut config = FileConfig::new(dir.path(), 5 * 50_000)
             .with_policy(kvtier_disk::PolicyKind::Lru)
             .with_layout(Layout::LmcacheMp)
@@ -528,15 +528,15 @@ fn what_another_program_wrote_since_a_sweep_is_not_released_when_it_goes() {
 }
 
 #[test]
-fn a_sweep_counts_what_the_neighbours_have_in_flight() {
+fn a_sweep_counts_unfinished_files_of_peers() {
     let dir = tempfile::tempdir().unwrap();
     drop(Use::open(config(dir.path(), Layout::LmcacheMp)));
-    // A living neighbour in the middle of a save.
-    let corner = dir.path().join(".kvtier/tmp/elsewhere.1.1.0");
-    fs::create_dir(&corner).unwrap();
-    let alive = fs::File::create(corner.join("alive")).unwrap();
+    // A living peer in the middle of a save.
+    let staging = dir.path().join(".kvtier/tmp/elsewhere.1.1.0");
+    fs::create_dir(&staging).unwrap();
+    let alive = fs::File::create(staging.join("alive")).unwrap();
     alive.lock().unwrap();
-    fs::write(corner.join("0"), [0; 7000]).unwrap();
+    fs::write(staging.join("0"), [0; 7000]).unwrap();
     fs::write(dir.path().join(name(1)), bytes(1, 5000)).unwrap();
     let ledger = || {
         let bytes = fs::read(dir.path().join(".kvtier/ledger")).unwrap();
@@ -544,7 +544,7 @@ fn a_sweep_counts_what_the_neighbours_have_in_flight() {
     };
     let it = Use::open(config(dir.path(), Layout::LmcacheMp).with_namespace(ns()));
     it.eventually("both are counted", || ledger() == 12_000);
-    fs::remove_file(corner.join("0")).unwrap();
+    fs::remove_file(staging.join("0")).unwrap();
     it.eventually("what was given up is not", || ledger() == 5000);
 }
 

@@ -97,8 +97,8 @@ impl Use {
         Ctx::within(Duration::from_secs(600))
     }
 
-    fn load(&self, key: &Key, room: usize) -> (Loaded, Vec<u8>) {
-        let into = vec![self.arena.lease(room).unwrap()];
+    fn load(&self, key: &Key, buffer: usize) -> (Loaded, Vec<u8>) {
+        let into = vec![self.arena.lease(buffer).unwrap()];
         let done =
             self.tier.load(&self.ctx(), vec![Load { key: key.clone(), into }]).wait().remove(0);
         (done.result.unwrap(), done.op.into[0].as_host().unwrap().to_vec())
@@ -128,8 +128,8 @@ impl Use {
     fn hits(&self, key: &Key, expected: &[u8]) {
         let len = expected.len() as u64;
         assert_eq!(self.find(key), Presence::Hit { len });
-        for room in [expected.len(), expected.len() + 5000] {
-            let (loaded, got) = self.load(key, room);
+        for buffer in [expected.len(), expected.len() + 5000] {
+            let (loaded, got) = self.load(key, buffer);
             assert_eq!(loaded, Loaded::Hit { len });
             assert!(got == expected, "a wrong byte");
         }
@@ -305,10 +305,10 @@ fn without_facts_a_torn_file_and_headers_that_lie_are_corrupt() {
         ("no header", vec![0; GDS_HEADER_BYTES], bytes(1, FULL), vec![0; GDS_HEADER_BYTES]),
     ];
     let it = Use::open(dir.path());
-    for (n, (what, head, payload, aside)) in torn.iter().enumerate() {
+    for (n, (what, head, payload, sidecar)) in torn.iter().enumerate() {
         let key = key(n as u64);
         put(dir.path(), &key, head, payload);
-        fs::write(beside(&it.path(&key)), aside).unwrap();
+        fs::write(beside(&it.path(&key)), sidecar).unwrap();
         assert_eq!(it.load(&key, 2 * FULL).0, Loaded::Miss(MissReason::Corrupt), "{what}");
         assert_eq!(it.find(&key), Presence::Miss, "{what}");
         assert!(
@@ -419,7 +419,7 @@ fn with_facts_every_byte_of_the_payload_is_proven() {
     file.set_len((GDS_HEADER_BYTES + FULL - 1) as u64).unwrap();
     it.misses(&key(9), MissReason::Corrupt);
     assert_eq!(it.counter("misses_corrupt"), places.len() as u64 + 1);
-    // Strict believes nothing without.
+    // Strict mode accepts nothing without checksums.
     put(dir.path(), &key(10), &full(), &bytes(1, FULL));
     drop(it);
     let it = Use::with(dir.path(), |config| {
@@ -438,7 +438,7 @@ fn a_shape_is_learned_from_what_is_there_and_without_one_nothing_is_saved() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("set `shape`"), "{error}");
     assert_eq!(it.tier.usage().used_bytes, Some(0), "nothing was made");
-    // A partial chunk of LMCache's tells as much as a whole one.
+    // A partial chunk of LMCache's states the shape as well as a whole one.
     put(dir.path(), &key(2), &header(&[2, 2, 3, 512]), &bytes(2, 3 * TOKEN));
     it.hits(&key(2), &bytes(2, 3 * TOKEN));
     assert_eq!(it.save(&key(1), &bytes(1, FULL)), Saved::Stored);
@@ -516,7 +516,7 @@ fn a_shape_given_with_a_save_makes_its_header_and_is_learned() {
         "{error}"
     );
     assert!(!it.path(&key(9)).exists());
-    // The caller of a save knows its tensor better than the configuration does.
+    // The tensor that the caller of a save passes wins over the configuration.
     let dir = tempfile::tempdir().unwrap();
     let it =
         Use::with(dir.path(), |config| config.with_chunk_shape("1x1x16x1024".parse().unwrap()));
@@ -569,7 +569,7 @@ fn cap_eviction_and_restart_count_both_files_and_every_hash() {
     assert_eq!(it.tier.usage().used_bytes, Some(10 * each));
     drop(it);
     fs::write(dir.path().join("77"), "a file, not a directory").unwrap();
-    fs::create_dir_all(dir.path().join("88/stranger")).unwrap();
+    fs::create_dir_all(dir.path().join("88/unknown")).unwrap();
     let capped = |chunks: u64| {
         Use::with(dir.path(), |_| {
             let fast = Duration::from_millis(20);
@@ -607,7 +607,7 @@ fn cap_eviction_and_restart_count_both_files_and_every_hash() {
     it.hits(&key(50), &bytes(5, FULL));
     it.tier.remove(&it.ctx(), [key(50)].into()).wait().unwrap();
     assert!(!it.path(&key(50)).exists() && !beside(&it.path(&key(50))).exists());
-    assert!(dir.path().join("77").exists() && dir.path().join("88/stranger").exists());
+    assert!(dir.path().join("77").exists() && dir.path().join("88/unknown").exists());
 }
 
 #[test]

@@ -19,7 +19,7 @@ const LEN: usize = 100_000;
 const FILE: u64 = 25 * 4096 + 4096;
 const CHUNKS: u64 = 20;
 const CAP: u64 = CHUNKS * FILE + FILE / 2;
-/// Three times as many keys as there is room for: every second save evicts.
+/// Three times as many keys as the cap holds: every second save evicts.
 const KEYS: u64 = 3 * CHUNKS;
 const WORKER: &str = "KVTIER_TEST_WORKER";
 /// Longer than any machine needs for what is waited for.
@@ -101,41 +101,43 @@ fn a_leader_that_is_killed_is_followed_though_its_child_keeps_its_locks() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
     let own = dir.path().join(".kvtier");
-    let corner = own.join("tmp/host.1.1.0");
+    let staging = own.join("tmp/host.1.1.0");
     let evictor = own.join("evictor");
-    fs::create_dir(&corner).unwrap();
+    fs::create_dir(&staging).unwrap();
     let mut leader = Command::new("bash")
         .args(["-c", FORKS, "-"])
-        .args([&corner.join("alive"), &evictor])
+        .args([&staging.join("alive"), &evictor])
         .process_group(0)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let group = Group(nix::unistd::Pid::from_raw(leader.id().cast_signed()));
-    assert_eq!(hear(&mut leader), "forked");
+    assert_eq!(next_line(&mut leader), "forked");
     let line = line_of(leader.id());
-    [corner.join("alive"), evictor.clone()].iter().for_each(|file| fs::write(file, &line).unwrap());
+    [staging.join("alive"), evictor.clone()]
+        .iter()
+        .for_each(|file| fs::write(file, &line).unwrap());
 
-    // It lives: nobody takes its place.
+    // It lives: no process takes its place.
     let f = open(dir.path());
     f.store(&f.keys(0..2), LEN);
     drop(f);
-    assert!(corner.exists() && fs::read_to_string(&evictor).unwrap() == line);
+    assert!(staging.exists() && fs::read_to_string(&evictor).unwrap() == line);
 
     leader.kill().unwrap();
     leader.wait().unwrap();
-    assert!(somebody_leads(dir.path()), "its child has the lock");
+    assert!(is_led(dir.path()), "its child has the lock");
     let f = open(dir.path());
-    assert!(!corner.exists(), "it is dead");
+    assert!(!staging.exists(), "it is dead");
     let ours = line_of(std::process::id());
     f.eventually("we lead", || fs::read_to_string(&evictor).is_ok_and(|by| by == ours));
-    assert!(somebody_leads(dir.path()));
+    assert!(is_led(dir.path()));
     drop(f);
-    assert!(!somebody_leads(dir.path()), "though the child still lives");
+    assert!(!is_led(dir.path()), "though the child still lives");
     drop(group);
 }
 
-fn hear(child: &mut Child) -> String {
+fn next_line(child: &mut Child) -> String {
     let out = child.stdout.as_mut().unwrap();
     let mut lines = BufReader::with_capacity(1, out).lines().map(Result::unwrap);
     lines
@@ -155,8 +157,8 @@ fn files_bytes(dir: &Path) -> u64 {
     files.filter_map(|file| file.metadata().ok()).map(|meta| meta.len()).sum()
 }
 
-/// Whether some process holds the lock of the one who merges journals and takes snapshots.
-fn somebody_leads(dir: &Path) -> bool {
+/// Whether a process holds the lock for merging journals and taking snapshots.
+fn is_led(dir: &Path) -> bool {
     File::open(dir.join(".kvtier/evictor")).is_ok_and(|file| file.try_lock().is_err())
 }
 
@@ -167,7 +169,7 @@ fn processes_that_are_killed_cost_no_byte_and_the_living_take_over() {
     let end = Instant::now() + Duration::from_secs(long);
     let mut seed = Seed::new(7);
     let mut workers: Vec<Child> = (0..2).map(|n| worker(dir.path(), n)).collect();
-    workers.iter_mut().for_each(|child| assert_eq!(hear(child), "open"));
+    workers.iter_mut().for_each(|child| assert_eq!(next_line(child), "open"));
     let mut most = 0;
     let mut kills = 0;
     while Instant::now() < end || (kills <= long / 3 && Instant::now() < end + LATE) {
@@ -184,17 +186,17 @@ fn processes_that_are_killed_cost_no_byte_and_the_living_take_over() {
         kills += 1;
         std::thread::sleep(Duration::from_millis(300));
         let late = Instant::now() + LATE;
-        while !somebody_leads(dir.path()) {
-            assert!(Instant::now() < late, "nobody took the dead one's place");
+        while !is_led(dir.path()) {
+            assert!(Instant::now() < late, "no process replaced the dead one");
             std::thread::sleep(Duration::from_millis(10));
         }
         workers[victim] = worker(dir.path(), 100 + kills);
-        assert_eq!(hear(&mut workers[victim]), "open");
+        assert_eq!(next_line(&mut workers[victim]), "open");
     }
     std::thread::sleep(Duration::from_secs(1));
     for mut child in workers {
         child.stdin.take().unwrap().write_all(b"\n").unwrap();
-        let said = hear(&mut child);
+        let said = next_line(&mut child);
         let (hits, stored) = said.split_once(' ').unwrap();
         assert!(child.wait().unwrap().success(), "a wrong byte, or a panic");
         assert!(hits.parse::<u64>().unwrap() > 10 && stored.parse::<u64>().unwrap() > 10, "{said}");
@@ -205,10 +207,10 @@ fn processes_that_are_killed_cost_no_byte_and_the_living_take_over() {
     );
     // What the dead left is found and counted anew by the next who is alone.
     drop(open(dir.path()));
-    let lies = files_bytes(dir.path());
-    assert_eq!(ledger(dir.path()), lies);
-    assert!((CHUNKS / 2 * FILE..=CAP).contains(&lies), "{lies} bytes lie there");
+    let on_disk = files_bytes(dir.path());
+    assert_eq!(ledger(dir.path()), on_disk);
+    assert!((CHUNKS / 2 * FILE..=CAP).contains(&on_disk), "{on_disk} bytes on disk");
     assert_eq!(fs::read_dir(dir.path().join(".kvtier/tmp")).unwrap().count(), 0);
-    let aside = fs::read_dir(dir.path().join(".kvtier/quarantine")).unwrap().count();
-    assert_eq!(aside, 0, "nothing that was published was damaged");
+    let quarantined = fs::read_dir(dir.path().join(".kvtier/quarantine")).unwrap().count();
+    assert_eq!(quarantined, 0, "nothing that was published was damaged");
 }

@@ -37,7 +37,7 @@ fn together(f: &Fixture, keys: &Arc<[Key]>, bad: &[usize]) -> Vec<Option<Saved>>
 }
 
 #[test]
-fn what_lies_there_of_a_set_that_is_not_whole_is_not_found_on_the_medium_either() {
+fn chunks_of_an_incomplete_set_are_not_found_on_the_medium_either() {
     for layout in [Layout::Kvtier, Layout::LmcacheMp] {
         let dir = tempfile::tempdir().unwrap();
         let f = fixture(dir.path(), layout);
@@ -94,7 +94,7 @@ fn a_chunk_that_is_held_stays_a_hit_when_a_set_is_declared_over_it() {
         .wait()
         .unwrap();
     assert_eq!(together(&f, &keys, &[1])[1], None);
-    assert!(!absent(&f, 1), "the reader was told that it stays");
+    assert!(!absent(&f, 1), "the hold was granted");
     f.tier.release(held.hold.unwrap());
     assert!(absent(&f, 1));
 }
@@ -105,8 +105,8 @@ fn when_too_much_of_sets_is_missing_more_are_shed_and_not_shown_alone() {
     let f = fixture(dir.path(), Layout::Kvtier);
     let many: Vec<_> =
         (0..1_u64 << 20).map(|n| kvtier_core::Digest::derive("test", &n.to_le_bytes())).collect();
-    // All that may be missing are but one, since this save waits for nobody else and its set is not
-    // forgotten while one of it is there.
+    // The most keys that may be missing, less one: this save waits for no other chunk, and its set
+    // is not forgotten while one chunk of it is stored.
     let ctx =
         f.ctx().with_atomic_set(many.iter().copied().skip(1).chain([*f.key(1).digest()]).collect());
     assert_eq!(

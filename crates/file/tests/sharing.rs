@@ -60,7 +60,7 @@ fn assert_all_found(reader: &Fixture, what: &str) {
 }
 
 #[test]
-fn who_never_saved_finds_what_a_neighbour_saves_in_every_layout() {
+fn a_process_that_never_saved_finds_what_a_peer_saves_in_every_layout() {
     for layout in Layout::ALL {
         let dir = tempfile::tempdir().unwrap();
         // The reader came first, to an empty directory.
@@ -74,7 +74,7 @@ fn who_never_saved_finds_what_a_neighbour_saves_in_every_layout() {
         save_all(&writer);
         assert_all_found(&reader, &layout.to_string());
         for n in 0..CHUNKS {
-            // The memory's length tells nothing of the chunk's.
+            // The memory's length is independent of the chunk's.
             let loaded = late.load(&late.key(n), 2 * len_of(n));
             assert_eq!(loaded, Loaded::Hit { len: len_of(n) as u64 }, "{layout}: without a lookup");
         }
@@ -89,7 +89,7 @@ fn the_writer() {
 }
 
 #[test]
-fn who_never_saved_finds_what_another_process_saved() {
+fn a_process_that_never_saved_finds_what_another_saved() {
     let dir = tempfile::tempdir().unwrap();
     let reader = open_as(dir.path(), Layout::Kvtier);
     let mut writer = Command::new(std::env::current_exe().unwrap());
@@ -99,7 +99,7 @@ fn who_never_saved_finds_what_another_process_saved() {
 }
 
 #[test]
-fn a_reader_follows_what_its_neighbour_evicts_and_removes() {
+fn a_reader_follows_what_its_peer_evicts_and_removes() {
     let dir = tempfile::tempdir().unwrap();
     let open = || {
         let tier = Arc::new(FileTier::open(config(dir.path(), 10)).unwrap());
@@ -221,7 +221,9 @@ fn what_a_killed_process_did_without_a_record_is_found() {
     std::fs::create_dir(&dead).unwrap();
     std::fs::write(dead.join("alive"), "").unwrap();
     for reader in &f {
-        reader.eventually("found by one who did not bury the dead, too", || is_hit(reader, 0));
+        reader.eventually("also found by a process that did not remove the dead one", || {
+            is_hit(reader, 0)
+        });
     }
 }
 

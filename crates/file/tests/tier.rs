@@ -53,8 +53,8 @@ fn save(tier: &FileTier, arena: &Arena, n: u32, len: usize) -> Saved {
     *done[0].result.as_ref().unwrap()
 }
 
-fn load(tier: &FileTier, arena: &Arena, n: u32, room: usize) -> (Loaded, Vec<u8>) {
-    let op = Load { key: key(n), into: vec![arena.lease(room).unwrap()] };
+fn load(tier: &FileTier, arena: &Arena, n: u32, len: usize) -> (Loaded, Vec<u8>) {
+    let op = Load { key: key(n), into: vec![arena.lease(len).unwrap()] };
     let mut done = tier.load(&ctx(), vec![op]).wait();
     let done = done.pop().unwrap();
     (done.result.unwrap(), done.op.into[0].as_host().unwrap().to_vec())
@@ -112,9 +112,9 @@ fn unaligned_and_split_memory_is_bounced_and_right() {
 }
 
 /// Damages one byte of every class of bytes a file has, and the file as a whole: each time a miss,
-/// counted, and the file set aside.
+/// counted, and the file quarantined.
 #[test]
-fn damage_of_any_kind_is_a_miss_and_the_file_is_set_aside() {
+fn damage_of_any_kind_is_a_miss_and_the_file_is_quarantined() {
     type Damage = Box<dyn Fn(&Path, &Path)>;
     let len = 300_001usize;
     let size = len.next_multiple_of(4096) as u64 + 4096;
@@ -189,8 +189,8 @@ fn damage_of_any_kind_is_a_miss_and_the_file_is_set_aside() {
         assert_eq!(tier.status().counter("misses_corrupt"), damages.len() as u64);
         tier.close().wait().unwrap();
         drop(tier);
-        let aside = fs::read_dir(dir.path().join(".kvtier/quarantine")).unwrap().count();
-        assert_eq!(aside, damages.len(), "every damaged file was set aside");
+        let quarantined = fs::read_dir(dir.path().join(".kvtier/quarantine")).unwrap().count();
+        assert_eq!(quarantined, damages.len(), "every damaged file is quarantined");
     }
 }
 

@@ -1,5 +1,5 @@
-//! What a directory knows of itself: the order of use and the cap hold across restarts, deaths and
-//! neighbours.
+//! The state that a directory keeps: the order of use and the cap hold across restarts, crashes and
+//! peers.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -49,7 +49,7 @@ fn whose_chunks_are_whose_survives_an_orderly_end_and_a_death() {
     let expected = [("a".to_owned(), 2), ("b".to_owned(), 1)];
     assert_eq!(tenants(&f), expected);
     // Within its interval the journal is written.
-    // Whoever did not meet a tenant cannot say its name, but tells it from others.
+    // A process that never opened a tenant has no name for it, but counts it separately.
     let with_a = |dir: &std::path::Path, policy| {
         let quotas = Quotas::new().with("a", 2 * FILE);
         Fixture::new(
@@ -218,7 +218,7 @@ fn at_the_cap_victims_are_written_over() {
 }
 
 #[test]
-fn two_neighbours_hold_one_cap_and_serve_no_wrong_byte() {
+fn two_peers_hold_one_cap_and_serve_no_wrong_byte() {
     let dir = tempfile::tempdir().unwrap();
     let chunks = 20;
     let a = open(dir.path(), chunks);
@@ -237,7 +237,7 @@ fn two_neighbours_hold_one_cap_and_serve_no_wrong_byte() {
         {
             let key = f.key(seed.below(60));
             stored += u64::from(f.save(&key, LEN) == Saved::Stored);
-            // Proves every byte of a hit; a miss must be an honest one, even while the neighbour
+            // Proves every byte of a hit; a miss must be an honest one, even while the peer
             // writes over the file.
             hits += u64::from(matches!(f.load(&f.key(seed.below(60)), LEN), Loaded::Hit { .. }));
         }
@@ -263,7 +263,7 @@ fn two_neighbours_hold_one_cap_and_serve_no_wrong_byte() {
         ledger(dir.path()) >= files_bytes(dir.path()),
         "it may count too much for a moment, and never too little"
     );
-    a.eventually("what both counted is what lies there", || {
+    a.eventually("what both counted equals the bytes on disk", || {
         ledger(dir.path()) == files_bytes(dir.path())
     });
     drop((a, b));
@@ -307,12 +307,12 @@ fn what_a_killed_probe_left_is_swept_and_a_living_ones_is_not() {
 }
 
 #[test]
-fn what_a_dead_neighbour_had_counted_is_counted_no_more_while_others_live() {
+fn what_a_dead_peer_had_reserved_is_released_while_others_live() {
     let dir = tempfile::tempdir().unwrap();
     let f = open(dir.path(), 20);
     let other = open(dir.path(), 20);
     f.store(&f.keys(0..4), LEN);
-    // A process that was killed after it counted room for five chunks, and wrote one of them half.
+    // A process that was killed after it reserved space for five chunks and wrote half of one.
     let tmp = dir.path().join(".kvtier/tmp");
     let living =
         fs::read_dir(&tmp).unwrap().next().unwrap().unwrap().file_name().into_string().unwrap();
@@ -348,9 +348,10 @@ fn what_a_crash_tore_is_counted_apart_from_damage() {
             file.set_modified(std::time::UNIX_EPOCH + written).unwrap();
         }
         if crashed {
-            let corner = dir.path().join(format!(".kvtier/tmp/host.7.{}.0", 1000 * (booted - 600)));
-            fs::create_dir(&corner).unwrap();
-            fs::write(corner.join("alive"), "").unwrap();
+            let staging =
+                dir.path().join(format!(".kvtier/tmp/host.7.{}.0", 1000 * (booted - 600)));
+            fs::create_dir(&staging).unwrap();
+            fs::write(staging.join("alive"), "").unwrap();
         }
         let tier = Arc::new(FileTier::open(config(dir.path(), 20)).unwrap());
         f = Fixture::new(
@@ -365,7 +366,7 @@ fn what_a_crash_tore_is_counted_apart_from_damage() {
     }
 }
 
-/// A process that is alone knows that no other has counted what is gone.
+/// A process that is alone releases the bytes of a missing file at once: no other counts them.
 #[test]
 fn a_file_that_is_found_deleted_is_counted_no_more_at_once() {
     let dir = tempfile::tempdir().unwrap();

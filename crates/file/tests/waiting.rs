@@ -1,5 +1,5 @@
-//! Saves that wait for room and ops that wait for the tier's own memory keep no thread: whoever
-//! asks beside them is answered in time.
+//! Saves that wait for space and ops that wait for the tier's own memory occupy no thread: other
+//! operations are answered in time.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -26,49 +26,48 @@ fn long() -> Ctx {
     Ctx::within(Duration::from_secs(300))
 }
 
-/// Another process that writes as much as there is room for: nothing of ours could be evicted for
-/// it.
-struct Neighbour<'a> {
+/// Another process that fills the cap, so that no chunk of ours can be evicted.
+struct Peer<'a> {
     dir: &'a Path,
-    corner: PathBuf,
+    staging: PathBuf,
     _alive: fs::File,
 }
 
-impl<'a> Neighbour<'a> {
+impl<'a> Peer<'a> {
     fn writes(dir: &'a Path) -> Self {
-        let corner = dir.join(".kvtier/tmp/elsewhere.1.1.0");
-        fs::create_dir(&corner).unwrap();
-        let alive = fs::File::create(corner.join("alive")).unwrap();
+        let staging = dir.join(".kvtier/tmp/elsewhere.1.1.0");
+        fs::create_dir(&staging).unwrap();
+        let alive = fs::File::create(staging.join("alive")).unwrap();
         alive.lock().unwrap();
-        fs::File::create(corner.join("0")).unwrap().set_len(CAP).unwrap();
+        fs::File::create(staging.join("0")).unwrap().set_len(CAP).unwrap();
         set_ledger(dir, CAP);
-        Neighbour { dir, corner, _alive: alive }
+        Peer { dir, staging, _alive: alive }
     }
 
     /// Gives up what it wrote.
     fn frees(&self) {
-        fs::remove_file(self.corner.join("0")).unwrap();
+        fs::remove_file(self.staging.join("0")).unwrap();
         set_ledger(self.dir, 0);
     }
 }
 
-/// A tier whose saves wait for room for longer than the machine may stand still.
+/// A tier whose saves wait for space longer than the machine may stand still.
 fn patient(dir: &Path) -> Fixture {
     patient_on(&Clock::real(), dir)
 }
 
 fn patient_on(clock: &Clock, dir: &Path) -> Fixture {
     let config = FileConfig::new(dir, CAP)
-        .with_room_wait(Duration::from_secs(300))
+        .with_space_wait(Duration::from_secs(300))
         .with_clock(clock.clone());
     Fixture::new(FileTier::open(config).unwrap())
 }
 
 #[test]
-fn beside_saves_that_wait_for_room_others_are_answered_at_once() {
+fn other_saves_are_answered_at_once_while_some_wait_for_space() {
     let dir = tempfile::tempdir().unwrap();
     let f = patient(dir.path());
-    let neighbour = Neighbour::writes(dir.path());
+    let peer = Peer::writes(dir.path());
     let saves = f.tier.save(&long(), (0..64).map(|n| f.save_op(&f.key(n), LEN)).collect());
     std::thread::sleep(Duration::from_millis(100));
     let keys: Arc<[_]> = (100..116).map(|n| f.key(n)).collect();
@@ -76,27 +75,27 @@ fn beside_saves_that_wait_for_room_others_are_answered_at_once() {
     assert!(found.found.iter().all(|p| *p == Presence::Miss));
     assert_eq!(f.tier.remove(&f.ctx(), keys).wait().unwrap().absent, 16);
     assert_eq!(f.load(&f.key(100), LEN), Loaded::Miss(kvtier_core::MissReason::Absent));
-    assert!(!saves.is_done(), "there was no room");
-    neighbour.frees();
+    assert!(!saves.is_done(), "no space was free");
+    peer.frees();
     assert!(saves.wait().iter().all(|done| *done.result.as_ref().unwrap() == Saved::Stored));
 }
 
-/// A neighbour stood still for so long that what it had counted was taken for a mistake; then it
-/// writes all the same.
+/// A peer stood still for so long that its reservation was released as stale; then it writes all
+/// the same.
 #[test]
 fn what_was_counted_in_vain_for_long_is_counted_once_it_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let f = Fixture::new(FileTier::open(FileConfig::new(dir.path(), CAP)).unwrap());
-    let neighbour = Neighbour::writes(dir.path());
-    fs::remove_file(neighbour.corner.join("0")).unwrap();
+    let peer = Peer::writes(dir.path());
+    fs::remove_file(peer.staging.join("0")).unwrap();
     assert_eq!(f.save(&f.key(1), LEN), Saved::Stored);
-    fs::File::create(neighbour.corner.join("0")).unwrap().set_len(CAP / 2).unwrap();
-    let lies = || files_bytes(dir.path()) + CAP / 2;
-    f.eventually("it is counted", || ledger(dir.path()) == lies());
+    fs::File::create(peer.staging.join("0")).unwrap().set_len(CAP / 2).unwrap();
+    let on_disk = || files_bytes(dir.path()) + CAP / 2;
+    f.eventually("it is counted", || ledger(dir.path()) == on_disk());
 }
 
 #[test]
-fn a_ledger_that_counts_what_nobody_writes_is_found_wrong_after_a_while() {
+fn a_ledger_that_counts_bytes_never_written_is_corrected_after_a_while() {
     let dir = tempfile::tempdir().unwrap();
     let f = Fixture::new(FileTier::open(FileConfig::new(dir.path(), CAP)).unwrap());
     set_ledger(dir.path(), CAP);
@@ -105,7 +104,7 @@ fn a_ledger_that_counts_what_nobody_writes_is_found_wrong_after_a_while() {
 }
 
 #[test]
-fn when_several_find_the_ledger_wrong_at_once_all_get_the_room_and_all_of_it_is_counted() {
+fn several_that_find_the_ledger_wrong_at_once_all_get_space_and_all_is_counted() {
     for _ in 0..3 {
         let dir = tempfile::tempdir().unwrap();
         let open = || Fixture::new(FileTier::open(FileConfig::new(dir.path(), CAP)).unwrap());
@@ -122,11 +121,11 @@ fn when_several_find_the_ledger_wrong_at_once_all_get_the_room_and_all_of_it_is_
 }
 
 #[test]
-fn saves_that_wait_for_room_end_at_their_deadline_and_get_what_is_freed() {
+fn saves_that_wait_for_space_end_at_their_deadline_and_get_what_is_freed() {
     let dir = tempfile::tempdir().unwrap();
     let time = ManualClock::new();
     let f = patient_on(&time.clock(), dir.path());
-    let neighbour = Neighbour::writes(dir.path());
+    let peer = Peer::writes(dir.path());
     let minute = Duration::from_secs(60);
     let late = f.tier.save(&Ctx::within_on(&time.clock(), minute), vec![f.save_op(&f.key(1), LEN)]);
     time.advance(minute - Duration::from_millis(1));
@@ -137,8 +136,8 @@ fn saves_that_wait_for_room_end_at_their_deadline_and_get_what_is_freed() {
     let save = f.tier.save(&Ctx::within_on(&time.clock(), minute), vec![f.save_op(&f.key(2), LEN)]);
     (0..50).for_each(|_| time.advance(Duration::from_millis(100)));
     assert!(!save.is_done());
-    neighbour.frees();
-    // Whoever waits looks again every now and then, and by its deadline at the latest.
+    peer.frees();
+    // A waiting save tries again every now and then, and by its deadline at the latest.
     f.eventually("it gets what is freed", || {
         time.advance(Duration::from_millis(1));
         save.is_done()
@@ -147,10 +146,10 @@ fn saves_that_wait_for_room_end_at_their_deadline_and_get_what_is_freed() {
 }
 
 #[test]
-fn a_tier_that_ends_answers_saves_that_wait_for_room() {
+fn a_tier_that_ends_answers_saves_that_wait_for_space() {
     let dir = tempfile::tempdir().unwrap();
     let f = patient(dir.path());
-    let _neighbour = Neighbour::writes(dir.path());
+    let _peer = Peer::writes(dir.path());
     let saves = f.tier.save(&long(), (0..8).map(|n| f.save_op(&f.key(n), LEN)).collect());
     std::thread::sleep(Duration::from_millis(50));
     drop(f);

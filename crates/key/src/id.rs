@@ -59,8 +59,8 @@ impl fmt::Debug for ChunkHash {
 pub struct KvRank(pub i64);
 
 impl KvRank {
-    /// Packs the four as LMCache does: 8 bits each and nothing masked, so values above 255 run into
-    /// their neighbours.
+    /// Packs the four as LMCache does: 8 bits each and nothing masked, so values above 255 change
+    /// the adjacent field.
     pub fn pack(world: i32, rank: i32, local_world: i32, local_rank: i32) -> Self {
         let [world, rank, local_world, local_rank] =
             [world, rank, local_world, local_rank].map(i64::from);

@@ -125,7 +125,7 @@ impl PieceSums {
 
     /// Adds bytes whose sums are known: the CRC32C of each of as many units of `unit` bytes as
     /// `crcs` has, contiguous from `offset` of the chunk. A unit is a power
-    /// of two of at most [`BLOCK_BYTES_MIN`], and `offset` a multiple of it, so that none lies in
+    /// of two of at most [`BLOCK_BYTES_MIN`], and `offset` a multiple of it, so that none falls in
     /// two blocks; whatever else is given is never equal to the sums of a chunk.
     pub fn units(&mut self, offset: u64, unit: u64, crcs: &[u32]) {
         if !unit.is_power_of_two() || unit > BLOCK_BYTES_MIN || !offset.is_multiple_of(unit) {

@@ -77,8 +77,8 @@ mod nested {
 }
 
 #[test]
-fn what_is_heard_last_of_a_key_is_so() {
-    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&{
+fn the_last_event_of_a_key_matches_the_state() {
+    kvtier_testkit::conformance::observe::the_last_event_of_a_key_matches_the_state(&{
         Fixture::new(HostTier::open(HostConfig::new(CAPACITY)).unwrap()).with_capacity(CAPACITY)
     });
 }

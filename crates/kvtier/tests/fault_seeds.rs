@@ -1,4 +1,4 @@
-//! A host tier over a tier that fails, stalls, loses and lies: never a wrong byte, every op
+//! A host tier over a tier that fails, stalls, loses ops and returns wrong bytes: never a wrong byte, every op
 //! answered by its deadline, every byte of memory home. Each seed is another story.
 #![allow(clippy::unwrap_used)]
 
@@ -83,7 +83,7 @@ fn step(f: &Fixture, ctx: &Ctx, seed: &mut Seed) {
                 }
             }
         }
-        // Nobody waits: what is under way ends by itself.
+        // No caller waits: what is under way ends by itself.
         6 => drop(f.tier.load(ctx, keys.iter().map(|key| f.load_op(key, LEN)).collect())),
         _ => {
             if let Ok(found) =

@@ -113,7 +113,7 @@ fn below_a_high_mark_the_cap_is_not_used() {
 }
 
 #[test]
-fn a_chunk_of_the_tiers_own_arena_is_kept_where_it_lies_when_it_is_a_write() {
+fn a_written_chunk_in_the_tiers_own_arena_is_kept_in_place() {
     let tier = host(4 << 20);
     let write = ctx().with_class(Class::Write);
     let other = ctx();
@@ -188,13 +188,13 @@ fn a_chain_that_is_longer_than_the_tier_keeps_its_beginning() {
 }
 
 #[test]
-fn a_lookup_tells_the_chain_to_saves_that_do_not() {
+fn a_lookup_supplies_the_chain_for_saves_without_one() {
     let tier = HostTier::open(HostConfig::new(4 * 4096)).unwrap();
     let arena = arena();
     assert_eq!(prefix(&tier, 9), 0);
     let kept = (0..9).take_while(|n| save(&tier, &arena, *n, 4096) == Saved::Stored).count();
     assert_eq!((kept, prefix(&tier, 9)), (4, 4));
-    // Of chunks that nobody asked for before, nothing is known but their age.
+    // Of chunks that were never requested, only the age is known.
     assert_eq!(save(&tier, &arena, 20, 4096), Saved::Stored);
     assert_eq!(prefix(&tier, 9), 3, "the tail went, not the head");
 }
@@ -259,7 +259,7 @@ fn quotas_hold_by_every_policy_and_change_at_run_time() {
 }
 
 #[test]
-fn where_quotas_are_fair_nobody_takes_the_part_of_another() {
+fn with_fair_quotas_no_tenant_takes_the_share_of_another() {
     const COST: u64 = 102_400;
     let arena = arena();
     for (policy, fair) in

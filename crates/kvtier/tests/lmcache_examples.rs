@@ -194,9 +194,9 @@ fn live(spec: &S3Spec, expected: &Expected) {
     }
     assert_eq!(look(&tier), Presence::Miss);
     let seen = server.seen();
-    let strangers =
+    let unsigned =
         seen.iter().filter(|request| request.header("host") != Some(&expected.host)).count();
-    assert_eq!((strangers, seen.iter().filter(|request| request.status == 403).count()), (0, 0));
+    assert_eq!((unsigned, seen.iter().filter(|request| request.status == 403).count()), (0, 0));
 }
 
 /// Where a page's bucket is, by its own text.
@@ -384,7 +384,7 @@ fn short_chunks_do_not_get_under_lmcaches_names_in_a_bucket() {
     let own = "extra_config: {s3_region: us-east-1, layout: kvtier}\n";
     let own = engine(&format!("{BASIC}{own}save_unfull_chunk: true\n")).unwrap();
     assert_eq!((own.layout, own.whole_chunks), (Layout::Kvtier, false));
-    // Where the configuration knows the length, even the first save has to have it.
+    // Where the configuration states the length, even the first save has to have it.
     let sized = format!("extra_config: {{s3_region: us-east-1, chunk_bytes: {LEN}}}\n");
     let spec = engine(&format!("{BASIC}{sized}")).unwrap();
     let server = serve(&spec, "your-bucket-name", "us-east-1");

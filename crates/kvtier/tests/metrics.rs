@@ -86,7 +86,7 @@ fn a_stack_that_is_served_shows_what_happened() {
         assert_eq!(common::load(&*opened.top, &arena, n, 100_000), common::hit(100_000))
     });
     assert_eq!(common::load(&*opened.top, &arena, 99, 100_000), common::ABSENT);
-    // The host tier has room for the newest ten; what it lacks is asked of the files.
+    // The host tier can hold the newest ten; what it lacks is asked of the files.
     let keys: Arc<[Key]> = (10..30).map(common::key).collect();
     let found = opened.top.lookup(&common::ctx(), keys, Mode::Each, Hold::None).wait().unwrap();
     assert_eq!(found.found.iter().filter(|found| found.is_hit()).count(), 10);
@@ -142,7 +142,7 @@ fn a_stack_that_is_served_shows_what_happened() {
 }
 
 #[test]
-fn the_server_ends_at_once_whoever_is_slow() {
+fn the_server_ends_at_once_even_with_slow_clients() {
     let server = metrics::Server::start("127.0.0.1:0", vec![]).unwrap();
     let mut slow = std::net::TcpStream::connect(server.address()).unwrap();
     write!(slow, "GET /met").unwrap();
@@ -160,7 +160,7 @@ fn the_server_ends_at_once_whoever_is_slow() {
 fn a_bucket_shows_the_counters_of_the_table() {
     use kvtier::s3::{BucketAddress, Config, Credentials};
     use kvtier::s3_tier::{S3Tier, TierConfig};
-    // Nobody listens there.
+    // No server listens on that port.
     let endpoint =
         BucketAddress::new("http://127.0.0.1:9").bucket("b").region("us-east-1").resolve().unwrap();
     let status = S3Tier::open(TierConfig::new(Config::new(endpoint, Credentials::new("a", "b"))))

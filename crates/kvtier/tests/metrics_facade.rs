@@ -87,7 +87,7 @@ impl Recorder for Writer {
     }
 }
 
-/// What a recorder holds after it was told of these tiers.
+/// What a recorder holds after it received the counts of these tiers.
 fn recorded(
     writer: &Writer,
     shown: &[MonitoredTier],
@@ -129,16 +129,16 @@ fn every_number_is_recorded_under_its_name_and_labels() {
             sample.labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())),
         );
         let book = if sample.is_counter { &counters } else { &gauges };
-        let told = book.get(&name);
+        let recorded = book.get(&name);
         // Time goes on between the two looks.
         assert!(
-            told.is_some() && value.is_none_or(|value| told == Some(&value)),
-            "{name}: {told:?}, not {value:?}"
+            recorded.is_some() && value.is_none_or(|value| recorded == Some(&value)),
+            "{name}: {recorded:?}, not {value:?}"
         );
     }
     assert!(counters.keys().all(|name| !name.contains("_seconds_total")), "{counters:?}");
 
-    // Counters are told whole each time, and do not add up.
+    // Counters are reported whole each time, and do not add up.
     (0..5).for_each(|n| {
         assert_eq!(common::load(&*opened.top, &arena, n, 100_000), common::hit(100_000))
     });

@@ -102,7 +102,7 @@ fn what_memory_gives_up_is_spilled_and_comes_back() {
     for n in 0..20 {
         assert_eq!(save(&t.stack, &t.arena, n, LEN), Saved::Stored);
     }
-    eventually("all that went lies below", || t.low.below.usage().chunks == 16);
+    eventually("all evicted chunks are below", || t.low.below.usage().chunks == 16);
     assert_eq!(t.top.usage().chunks, 4);
     for n in 0..20 {
         assert_eq!(load(&t.stack, &t.arena, n, LEN), hit(LEN), "chunk {n}");
@@ -154,7 +154,7 @@ fn a_spill_beyond_the_bound_is_lost_and_counted() {
         (1, 3)
     );
     t.low.open_saves(true);
-    eventually("the first that went lies below", || t.low.below.usage().chunks == 1);
+    eventually("the first evicted chunk is below", || t.low.below.usage().chunks == 1);
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn at_its_deadline_a_load_has_the_prefix_that_fast_tiers_hold() {
 }
 
 #[test]
-fn what_is_slower_than_computing_is_a_miss_and_the_break_even_is_told() {
+fn a_load_slower_than_computing_is_a_miss_and_the_break_even_is_reported() {
     // Below, 100 kB take 20 ms; computing them takes 10 ms, or with the other rate 10 s.
     for (rate, slow) in [(1e7, true), (1e4, false)] {
         let time = ManualClock::new();
@@ -254,7 +254,7 @@ fn what_is_slower_than_computing_is_a_miss_and_the_break_even_is_told() {
                 "a hold on what is not worth loading"
             );
         }
-        // Nobody waits for a prefetch.
+        // No caller waits for a prefetch.
         let op = Load { key: key(1), into: vec![t.arena.lease(LEN).unwrap()] };
         let done = t.stack.load(&ctx().with_class(Class::Prefetch), vec![op]).wait().remove(0);
         assert_eq!(done.result.unwrap(), hit(LEN));
@@ -312,7 +312,7 @@ fn a_promotion_ends_at_the_deadline_of_the_tier_that_it_goes_to() {
 }
 
 #[test]
-fn a_lower_tier_is_told_the_chain_and_the_set_of_what_it_gets_later() {
+fn a_lower_tier_receives_the_chain_and_the_set_with_a_later_write() {
     let t = two(4 << 20, back(), |c| c);
     let chain = Chain { parent: None, depth: 5 };
     let ops = |numbers: [u64; 2]| {
@@ -398,7 +398,7 @@ fn what_is_spilled_is_of_the_set_that_it_is_in_when_it_goes() {
     (10..20).for_each(|n| assert_eq!(save(&t.stack, &t.arena, n, LEN), Saved::Stored));
     t.stack.flush(&ctx()).wait().unwrap();
     let batches = t.low.batches();
-    let told = |n: u64| {
+    let returned = |n: u64| {
         let (got, _) = batches.iter().find(|(_, keys)| keys.contains(&key(n))).unwrap();
         assert_eq!(got.atomic, got.atomic_set.is_some());
         got.atomic_set
@@ -406,7 +406,7 @@ fn what_is_spilled_is_of_the_set_that_it_is_in_when_it_goes() {
             .map(|whole| (1..6).filter(|n| whole.contains(key(*n).digest())).collect::<Vec<_>>())
     };
     let expected = [Some(vec![1, 2]), Some(vec![1, 2]), None, Some(vec![4, 5]), Some(vec![4, 5])];
-    assert_eq!([1, 2, 3, 4, 5].map(told), expected);
+    assert_eq!([1, 2, 3, 4, 5].map(returned), expected);
 }
 
 #[test]

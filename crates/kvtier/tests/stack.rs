@@ -179,7 +179,7 @@ fn a_lower_tier_that_fails_does_not_fail_the_stack() {
     assert_eq!(
         found,
         [Presence::Hit { len: LEN as u64 }, Presence::Unknown],
-        "nobody can say that 3 is not there"
+        "no tier can say that 3 is absent"
     );
     // A remove that may have left something says so, and has removed what it could.
     assert_eq!(t.stack.remove(&ctx(), [key(1)].into()).wait().unwrap_err().kind(), ErrorKind::Io);
@@ -283,7 +283,7 @@ fn a_lookup_says_which_tier_answers_for_which_key() {
 }
 
 #[test]
-fn a_deadline_is_kept_while_a_tier_hangs_and_the_memory_comes_home() {
+fn a_deadline_is_kept_while_a_tier_hangs_and_the_memory_is_returned() {
     let t = two();
     let time = ManualClock::new();
     let config =
@@ -305,7 +305,7 @@ fn a_deadline_is_kept_while_a_tier_hangs_and_the_memory_comes_home() {
     drop(done);
     t.low.open_gate(true);
     stack.close().wait().unwrap();
-    // The tier lets go of the memory when it wakes up, which nobody waits for.
+    // The tier releases the memory when it wakes up; no caller waits for that.
     eventually("all memory is home", || t.arena.stats().free == free);
 }
 
@@ -378,7 +378,7 @@ fn a_limit_is_one_in_each_tier_that_has_any() {
     assert_eq!((top.usage().chunks, low.usage().chunks), (2, 2));
     assert!(
         !Stack::new("one", vec![Probe::over(host(4096))]).unwrap().set_quota("tests", Some(1)),
-        "it limits nobody"
+        "it limits no load"
     );
 }
 

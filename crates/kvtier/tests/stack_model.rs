@@ -1,6 +1,6 @@
-//! Stacks of every kind of rule against a map of what was saved: no hit that is not in it, no chunk
-//! that is lost though all have room below, no hold that does not hold, no wrong byte, and every
-//! byte of memory home in the end.
+//! Stacks of every kind of rule against a map of what was saved: no hit that is not in it, no
+//! chunk lost while the tiers below have space, no hold without effect, no wrong byte, and every
+//! byte of memory returned in the end.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -156,8 +156,8 @@ impl World {
     fn remove(&mut self, n: u64) {
         let held = self.holds.iter().any(|(_, held)| held.contains(&n));
         match self.stack.remove(&ctx(), [key(n)].into()).wait() {
-            // A copy that no hold knows of, in a tier that was not asked for it, may go; the chunk
-            // stays.
+            // A copy without a hold, in a tier that was not asked for it, may be removed; the
+            // chunk stays.
             Ok(answer) if held => {
                 assert!(answer.held == 1, "chunk {n} is held: {answer:?}");
                 self.unsure.insert(n);
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// Holds the prefix of so many chunks, as far as it reaches: then all of it loads.
+    /// Holds a prefix of `n` chunks, as far as it is stored: then all of it loads.
     fn hold(&mut self, n: u64) {
         let keys: Arc<[Key]> = (0..n).map(key).collect();
         let found = self

@@ -121,7 +121,7 @@ impl Attached {
         let at = self.range(of, 0)?;
         let owner = Arc::clone(&self.0) as Arc<dyn std::any::Any + Send + Sync>;
         // SAFETY: inside our mapping, which `owner` keeps, and the kernel zeroed when it was made;
-        // exclusive by the caller's promise. The length fits, because the range lies inside
+        // exclusive by the caller's promise. The length fits, because the range is inside
         // the mapping.
         Ok(unsafe {
             Lease::from_raw(at, of.len as usize, Place::Shm, Some(self.0.region.id), owner)

@@ -125,5 +125,7 @@ mod tls {
 
 #[test]
 fn the_last_event_of_a_key_matches_the_tier() {
-    kvtier_testkit::conformance::observe::what_is_heard_last_of_a_key_is_so(&fixture("bucket"));
+    kvtier_testkit::conformance::observe::the_last_event_of_a_key_matches_the_state(&fixture(
+        "bucket",
+    ));
 }

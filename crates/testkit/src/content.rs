@@ -12,7 +12,7 @@ pub struct Content(u64);
 /// Bytes that are not what they should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wrong {
-    /// Where in the chunk the first wrong byte lies.
+    /// The offset of the first wrong byte in the chunk.
     pub at: u64,
 }
 

@@ -11,7 +11,7 @@ use crate::ModelTier;
 use crate::conformance::Fixture;
 
 /// Proves that a tier around a tier passes everything on, the calls that have an answer by default
-/// too. Whoever adds a call to [`Tier`](kvtier_core::Tier) or [`Observe`](kvtier_core::Observe)
+/// too. An author of a new call to [`Tier`](kvtier_core::Tier) or [`Observe`](kvtier_core::Observe)
 /// adds it here, and no decorator can miss it.
 ///
 /// # Panics

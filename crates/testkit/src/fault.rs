@@ -29,7 +29,7 @@ pub struct Faults {
     pub failed: u16,
     /// The op is throttled.
     pub throttled: u16,
-    /// The op is lost: it gets no answer until its deadline, and its memory comes home a
+    /// The op is lost: it gets no answer until its deadline, and its memory is returned a
     /// [`delay`](Faults::delay) later.
     pub lost: u16,
     /// A load is a miss as if the medium held something else. A save is not concerned.
@@ -238,7 +238,7 @@ impl Work {
             // However late the clock's own thread is.
             self.expiry.expire(Instant::now());
         }
-        // The medium gives the memory back at last; nobody hears the answer.
+        // The medium returns the memory at last; no caller receives the answer.
         lost.into_iter().for_each(|(op, slot)| {
             slot.finish(op, Err(Error::new(ErrorKind::Timeout, "a lost op")))
         });

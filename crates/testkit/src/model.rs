@@ -151,7 +151,7 @@ fn run<O: Op, T: Send + 'static>(
     }
     std::thread::sleep(delay);
     let result = act(shared, &mut op);
-    shared.tell();
+    shared.notify();
     slot.finish(op, result);
 }
 
@@ -160,8 +160,8 @@ impl Shared {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells listeners what happened, without a lock.
-    fn tell(&self) {
+    /// Notifies listeners of what happened, without a lock.
+    fn notify(&self) {
         self.store().events.drain(..).for_each(|event| self.listeners.push(event));
         self.listeners.notify();
     }
@@ -257,7 +257,7 @@ impl Tier for ModelTier {
 
     fn remove(&self, ctx: &Ctx, keys: Arc<[Key]>) -> Ticket<Result<Removed, Error>> {
         let removed = self.refusal(ctx).map(|()| self.shared.store().remove(&keys));
-        self.shared.tell();
+        self.shared.notify();
         Ticket::ready(removed)
     }
 

@@ -45,14 +45,14 @@ pub fn for_each_seed(plain: u64, story: impl Fn(u64) -> u64 + Sync) -> u64 {
         std::env::var("KVTIER_SEEDS").ok().map(|n| n.parse().expect("KVTIER_SEEDS is a number"));
     let end = asked.unwrap_or(plain);
     let next = AtomicU64::new(0);
-    let tell = |seed| {
+    let print = |seed| {
         catch_unwind(AssertUnwindSafe(|| story(seed)))
             .unwrap_or_else(|_| panic!("the story of seed {seed}"))
     };
     let some = || {
         iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed))
             .take_while(|n| *n < end)
-            .map(tell)
+            .map(print)
             .sum::<u64>()
     };
     thread::scope(|scope| {

@@ -21,7 +21,7 @@ pub struct Store {
     holds: HashMap<HoldId, (Instant, Vec<Digest>)>,
     capacity: Option<u64>,
     clock: u64,
-    /// What happened and nobody has been told yet.
+    /// Events that listeners have not received yet.
     pub events: Vec<Event>,
 }
 

@@ -56,7 +56,7 @@ fn each_fault_is_what_it_says_and_ends_when_healed() {
 }
 
 #[test]
-fn a_lost_op_times_out_and_its_memory_comes_home_before_close_resolves() {
+fn a_lost_op_times_out_and_its_memory_is_returned_before_close_resolves() {
     let delay = Duration::from_millis(300);
     let (tier, f) = only(faults(|f| (f.lost, f.delay) = (1000, delay)));
     let ctx = Ctx::within(Duration::from_millis(30));

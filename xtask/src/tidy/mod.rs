@@ -143,8 +143,10 @@ mod tests {
 
     #[test]
     fn the_rules_come_together() {
-        let words =
-            (vocabulary::FILE, "[words]\ngnome = \"dwarf\"\n[allow]\n[budget]\nxtask = 1\n");
+        let words = (
+            vocabulary::FILE,
+            "[words]\ngnome = \"dwarf\"\n[frozen]\n[allow]\n[budget]\nxtask = 1\n",
+        );
         let good = Tree::of(&[
             ("crates/key/src/lib.rs", "#![forbid(unsafe_code)]\nfn a() {}\n"),
             ("docs/EMBEDDING.md", "`kvtier-key`"),

@@ -1,7 +1,7 @@
 //! Words that this project avoids, counted per directory against a budget that may only shrink.
 //!
-//! `xtask/words.toml` holds the words, each with what to write instead, the files that may use
-//! them, and the budgets. A word counts wherever people read it: in comments, documents, messages
+//! `xtask/words.toml` holds the words, each with what to write instead, the names that must stay,
+//! the files that may use all words, and the budgets. A word counts wherever people read it: in comments, documents, messages
 //! and names. `RetryState` and `retry_state` are two words each.
 
 use std::collections::BTreeMap;
@@ -25,6 +25,8 @@ const BUDGET: &str = "[budget]\n";
 struct Vocabulary {
     /// A word, or several in sequence, and what to write instead.
     words: Vec<(Vec<String>, String)>,
+    /// Names that users and other programs rely on; they do not count.
+    frozen: Vec<String>,
     /// Files that may use all words.
     allowed: Vec<String>,
     budget: BTreeMap<String, usize>,
@@ -114,6 +116,13 @@ impl Vocabulary {
             let instead = instead.as_str().with_context(|| format!("{word} wants a text"))?;
             words.push((word.split(' ').map(String::from).collect(), instead.to_owned()));
         }
+        let mut frozen = Vec::new();
+        for (name, reason) in table("frozen")? {
+            if reason.as_str().is_none_or(|reason| reason.len() < 10) {
+                bail!("{name} is frozen without a reason");
+            }
+            frozen.push(name.clone());
+        }
         let mut allowed = Vec::new();
         for (path, reason) in table("allow")? {
             if reason.as_str().is_none_or(|reason| reason.len() < 10) {
@@ -126,7 +135,7 @@ impl Vocabulary {
             let count = count.as_integer().and_then(|count| usize::try_from(count).ok());
             budget.insert(dir.clone(), count.with_context(|| format!("{dir} wants a number"))?);
         }
-        Ok(Vocabulary { words, allowed, budget })
+        Ok(Vocabulary { words, frozen, allowed, budget })
     }
 
     /// All uses by directory.
@@ -145,7 +154,11 @@ impl Vocabulary {
     }
 
     fn find(&self, path: &str, text: &str) -> Vec<Use> {
-        let found = split(text);
+        let mut text = text.to_owned();
+        for name in &self.frozen {
+            text = text.replace(name, " ");
+        }
+        let found = split(&text);
         let matches = |at: usize, words: &[String]| {
             words
                 .iter()
@@ -206,6 +219,7 @@ mod tests {
     use super::*;
 
     const WORDS: &str = "[words]\ngnome = \"dwarf\"\n\"so few\" = \"three\"\n\
+                         [frozen]\n\"--gnome-len\" = \"an option of the command\"\n\
                          [allow]\n\"docs/ALLOWED.md\" = \"it lists the words\"\n\
                          \"xtask/words.toml\" = \"is the list\"\n[budget]\n";
 
@@ -237,6 +251,19 @@ mod tests {
         for code in ["// gnomes", "fn genome() {}", "// so very few"] {
             assert_eq!(problems("", code), Vec::<String>::new(), "{code}");
         }
+    }
+
+    #[test]
+    fn a_frozen_name_does_not_count_and_the_word_in_another_name_does() {
+        assert_eq!(problems("", "// pass --gnome-len"), Vec::<String>::new());
+        assert_eq!(problems("", "// pass --gnome-height").len(), 1);
+    }
+
+    #[test]
+    fn a_frozen_name_wants_a_reason() {
+        let text = WORDS.replace("an option of the command", "yes");
+        let found = check(&Tree::of(&[(FILE, &text)]));
+        assert!(found[0].to_string().contains("without a reason"), "{}", found[0]);
     }
 
     #[test]

@@ -143,7 +143,7 @@ fn sum(memory: &Memory, size: usize) -> Result<f64> {
     Ok(ms)
 }
 
-/// The memory of a view that nobody else has any more.
+/// The memory of a view without other owners.
 fn give_view(memory: &Memory, view: View) {
     let lease: Option<Lease> = view.into_lease().ok();
     lease.into_iter().for_each(|lease| memory.give(lease));

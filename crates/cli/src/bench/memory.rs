@@ -7,7 +7,7 @@ use kvtier::mem::{Arena, ArenaConfig, Lease};
 /// More than a CPU caches: what comes round again has been forgotten by then.
 const COLD_BYTES: usize = 128 << 20;
 
-/// The chunks' memory, in huge pages, used in turn, so that each chunk lies in memory that the CPU
+/// The chunks' memory, in huge pages, used in turn, so that each chunk is in memory that the CPU
 /// has not seen for long: as one does that a GPU or a disk has just written.
 pub struct Memory {
     pub arena: Arena,
@@ -15,7 +15,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Room for `inflight` chunks of `size` bytes at least.
+    /// Space for at least `inflight` chunks of `size` bytes.
     pub fn new(size: usize, inflight: usize) -> Result<Self> {
         let slot = size.next_multiple_of(4096);
         let count = inflight.max(COLD_BYTES.div_ceil(slot));

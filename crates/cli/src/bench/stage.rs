@@ -25,7 +25,7 @@ const WARM_UP_ROUNDS: u64 = 2;
 /// What puts find in the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Case {
-    /// Room for all.
+    /// Space for all of them.
     Fresh,
     /// A full directory, of chunks of another length.
     Churning,
@@ -75,20 +75,20 @@ impl Need {
         Need { count, file, capacity, bytes: bytes.min(capacity) }
     }
 
-    /// Refuses what the file system has no room for: a tier that lives there too would let go of
-    /// its chunks for the bench's.
+    /// Refuses what the file system cannot hold: another tier on it would evict
+    /// its own chunks for those of the bench.
     pub fn check(&self, plan: &Plan) -> Result<()> {
         let space = crate::space::of(&plan.path)?;
-        let room = space.free.saturating_sub(space.reserve());
-        if self.bytes <= room {
+        let available = space.free.saturating_sub(space.reserve());
+        if self.bytes <= available {
             return Ok(());
         }
-        let fits = plan.gb * room as f64 / self.bytes as f64;
+        let fits = plan.gb * available as f64 / self.bytes as f64;
         let what = format!(
             "the bench writes {} to {}, whose file system has {} free beside the {} that stay so; --gb {:.3} fits",
             format(self.bytes),
             plan.path.display(),
-            format(room),
+            format(available),
             format(space.reserve()),
             (fits * 1e3 * 0.99).floor() / 1e3
         );
@@ -105,7 +105,7 @@ pub struct Stage {
     concurrency: usize,
     /// Chunks in a cell.
     count: u64,
-    /// Of those, the last so many are still there after a put of all.
+    /// Of those, the number that remains after a put of all.
     kept: u64,
     /// Chunks of the pass before a cell's clock starts.
     warm_up: u64,
@@ -118,7 +118,7 @@ impl Stage {
     pub fn new(plan: &Plan, size: usize, concurrency: usize) -> Result<Self> {
         let Need { count, file, capacity, .. } = Need::of(plan, size, concurrency);
         let fits = (capacity as f64 * 0.95 / file as f64) as u64;
-        // A directory of its own: the bench's cap must not cost a cache that lies here anything.
+        // A directory of its own: the bench's cap must not evict chunks of a cache in the same place.
         let scratch =
             std::fs::create_dir_all(&plan.path).and_then(|()| Scratch::new(&plan.path, "bench"));
         let scratch = scratch.map_err(|e| {

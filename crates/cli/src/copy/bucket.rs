@@ -28,7 +28,7 @@ const PARTS: kvtier::s3::Multipart = kvtier::s3::Multipart::new(16 << 20, 4);
 /// S3 takes no longer names.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// The chunks whose key their name or their facts tell.
+/// The chunks whose key is in their name or facts.
 pub fn objects(
     bucket: &Bucket,
     trust: &UnverifiedChoice,
@@ -139,8 +139,8 @@ fn model(id: &KeyId) -> Option<&str> {
 pub fn read(bucket: &Bucket, name: &str, len: u64) -> Result<Read> {
     let (client, runtime) = bucket.client();
     // Where a chunk without facts is cut, its object is longer by zeros.
-    let room = usize::try_from(len.next_multiple_of(4096))?;
-    let mut lease = Lease::from_owner(vec![0u8; room]);
+    let padded = usize::try_from(len.next_multiple_of(4096))?;
+    let mut lease = Lease::from_owner(vec![0u8; padded]);
     let got = match runtime.block_on(client.get(name, &mut lease, &Get::at_most())) {
         Ok(Some(object)) => object,
         Ok(None) => return Ok(Read::Gone),

@@ -136,11 +136,11 @@ impl Files {
         }
         let longest = missing.iter().map(|one| one.len).max().unwrap_or(1) as usize;
         let Some(tier) = tier else { return Ok((missing, None)) };
-        let room = longest.next_multiple_of(4096) + 4096;
+        let padded = longest.next_multiple_of(4096) + 4096;
         let workers = args.how.pace.workers(super::WORKERS)?.max(super::WORKERS);
         // Twice as much as the longest chunks take: wherever shorter ones of the other workers lie,
         // there is a place for one more. What is not touched is no memory.
-        let arena = Arena::new(ArenaConfig::heap(2 * workers * room))
+        let arena = Arena::new(ArenaConfig::heap(2 * workers * padded))
             .context("no memory for the chunks")?;
         Ok((
             missing,

@@ -40,8 +40,8 @@ pub struct ChunkIdentity {
     pub namespace: Digest,
     /// The key, if the medium has it; else why not.
     pub key: Result<Key, String>,
-    /// The key's canonical form, which has a salt as a digest only; `None` where the medium does
-    /// not tell it.
+    /// The key's canonical form, which has a salt as a digest only; `None` where the medium
+    /// does not have it.
     pub canonical: Option<Vec<u8>>,
 }
 

@@ -194,10 +194,10 @@ pub fn stat(args: &StatArgs) -> Result<()> {
             "ledger       {}",
             sum.ledger_bytes.map_or("none: the next start counts".to_owned(), format)
         ),
-        format!("open by      {}", or_nobody(&sum.living)),
+        format!("open by      {}", or_none(&sum.living)),
         format!(
             "ended badly  {} (the next start clears {} unfinished files)",
-            or_nobody(&sum.dead),
+            or_none(&sum.dead),
             sum.unfinished
         ),
         format!(
@@ -220,7 +220,7 @@ pub fn stat(args: &StatArgs) -> Result<()> {
     lines.iter().try_for_each(|line| crate::out::line(line))
 }
 
-fn or_nobody(names: &[String]) -> String {
+fn or_none(names: &[String]) -> String {
     if names.is_empty() { "no process".into() } else { names.join(", ") }
 }
 

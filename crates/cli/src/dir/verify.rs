@@ -17,8 +17,8 @@ pub struct VerifyArgs {
     #[command(flatten)]
     pace: ThroughputArgs,
     /// Move damaged files into quarantine, as a load that meets them does.
-    #[arg(long)]
-    set_aside: bool,
+    #[arg(long = "set-aside")]
+    quarantine: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -28,7 +28,7 @@ pub struct VerifyArgs {
 pub fn verify(args: &VerifyArgs) -> Result<bool> {
     let filter = args.filter.filter()?;
     if let Some(bucket) = args.at.bucket()? {
-        if args.set_aside {
+        if args.quarantine {
             let what = "--set-aside is for directories; in a bucket the next save writes over what is damaged";
             return Err(crate::BadInput(what.into()).into());
         }
@@ -63,12 +63,12 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
         Ok(())
     };
     pace.each(&chunks, |chunk| chunk.len, check)?;
-    if args.set_aside {
+    if args.quarantine {
         let damaged = to_move.into_inner().unwrap_or_else(PoisonError::into_inner);
         let moved = damaged.iter().try_for_each(|chunk| {
             // What is not there any more needs no space in quarantine.
             let moved = dir.quarantine(chunk).map(drop);
-            moved.with_context(|| format!("cannot set the file of {} aside", chunk.label()))
+            moved.with_context(|| format!("cannot quarantine the file of {}", chunk.label()))
         });
         let finished = dir.finish();
         moved?;
@@ -76,9 +76,9 @@ pub fn verify(args: &VerifyArgs) -> Result<bool> {
             "the damaged are in quarantine; open tiers find them missing when they load them",
         )?;
     }
-    let next = match args.set_aside {
+    let next = match args.quarantine {
         true => "; the damaged are in quarantine",
         false => "; loads of the damaged are misses; --set-aside moves them into quarantine",
     };
-    Found::finished(found).print(args.json, Some(args.set_aside), next)
+    Found::finished(found).print(args.json, Some(args.quarantine), next)
 }

@@ -89,7 +89,7 @@ fn settings(path: &Path, medium: &Medium, rate: &Rate) -> Vec<Chosen> {
     ]
 }
 
-/// The cap in bytes and why: what lies here already takes room that the cap covers.
+/// The cap in bytes and why: existing chunks take space that the cap covers.
 fn cap(path: &Path, free: u64) -> (u64, &'static str) {
     let guessed = || {
         Directory::detect_layout(path)
@@ -103,11 +103,11 @@ fn cap(path: &Path, free: u64) -> (u64, &'static str) {
     let share = (free + held) / 10 * 9;
     match sum.capacity_bytes {
         Some(noted) if noted <= share => {
-            (noted, "the cap that the directory notes, which its file system has room for")
+            (noted, "the cap that the directory notes, which its file system can hold")
         }
         _ if held > share => (
             share,
-            "nine tenths of what is free or ours: less than lies here, so set shrink to let chunks go",
+            "nine tenths of what is free or ours: less than is stored here, so set shrink to evict chunks",
         ),
         _ if held > 0 => {
             (share, "nine tenths of what is free or ours: the rest keeps the file system fast")
@@ -148,7 +148,7 @@ fn findings(medium: &Medium, mount: &str, memlock: &str) -> Vec<Finding> {
         able(
             "local",
             medium.local,
-            "processes learn of each other's writes once a second: leave room above the cap",
+            "processes learn of each other's writes once a second: leave space above the cap",
         ),
         able(
             "direct I/O",

@@ -16,7 +16,7 @@ pub struct GdsArgs {
     /// Which GPU.
     #[arg(long, default_value_t = 0)]
     gpu: u32,
-    /// Where libcufile lies, if not where packages and wheels put it.
+    /// The path of libcufile, if not where packages and wheels put it.
     #[arg(long, value_name = "FILE")]
     cufile_library: Option<PathBuf>,
     /// Print one JSON object.

@@ -49,7 +49,7 @@ struct Found {
     rates: Vec<Rate>,
 }
 
-/// How fast with so many requests in flight.
+/// The speed with a number of requests in flight.
 struct Rate {
     concurrency: u64,
     put_mb_per_s: f64,
@@ -155,7 +155,7 @@ impl Found {
     fn findings(&self) -> Vec<Finding> {
         let Found { endpoint, probe, .. } = self;
         let clock = match self.clock_offset_s {
-            // Stores tell whole seconds.
+            // Stores report whole seconds.
             -1..=1 => "the store's is ours, within a second or so".to_owned(),
             offset if offset < 0 => format!("the store's is {} s behind", -offset),
             offset => format!("the store's is {offset} s ahead"),
@@ -300,8 +300,7 @@ impl Found {
             all.push(("ca_bundle", json!(path), "it trusts the server's certificate".into()));
         }
         if probe.conditional != Conditional::Honoured {
-            let reason =
-                "the store cannot tell nodes who evicts: one node has single, all others never";
+            let reason = "the store has no conditional writes, so nodes cannot elect an evictor: one node has single, all others never";
             all.push(("evictor", json!("single"), reason.into()));
         }
         if let Some((rate, best)) = self.enough() {

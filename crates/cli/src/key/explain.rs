@@ -192,8 +192,8 @@ fn engine(key: &CacheEngineKey, layer: Option<i64>) -> Value {
     })
 }
 
-/// A file of our own layout: its name tells the key's digest and the length; the key itself stands
-/// in the file's footer.
+/// A file of our own layout: the name holds the key's digest and the length; the key itself is in the
+/// file's footer.
 fn own_file(name: &str) -> Option<Value> {
     let (digest, len) = name.rsplit('/').next()?.split_once('-')?;
     let hex = |text: &str| text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));

@@ -192,7 +192,7 @@ fn requests(args: &Args) -> Result<trace::Trace> {
     trace::read(path, args.requests.unwrap_or(usize::MAX))
 }
 
-/// Serves the metrics, if somebody asked for them.
+/// Serves the metrics, if an address is set.
 fn serve(address: Option<&str>, opened: &OpenTiers) -> Result<Option<Server>> {
     let Some(address) = address else { return Ok(None) };
     let server = Server::start(address, opened.monitored().to_vec());

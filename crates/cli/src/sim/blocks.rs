@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sessions_are_told_by_what_requests_repeat() {
+    fn sessions_are_recognized_by_repeated_blocks() {
         let requests =
             vec![vec![9, 1, 2], vec![9, 5, 6, 7], vec![9, 1, 2, 3], vec![9, 5, 6, 7, 8], vec![4]];
         let trace = Trace { times_ms: vec![0; 5], sessions: None, requests, block_tokens: 256 };

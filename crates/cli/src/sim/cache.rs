@@ -1,4 +1,4 @@
-//! One policy over a trace: what a tier of so many blocks would have hit.
+//! One policy over a trace: what a tier of a given size would have hit.
 
 use kvtier::evict::{Policy, PolicyKind, SlotInfo};
 
@@ -82,7 +82,7 @@ impl Cache {
             .collect()
     }
 
-    /// Looks a chain up and holds what is there of its prefix, saves the rest, and tells that all
+    /// Looks a chain up and holds the cached part of its prefix, saves the rest, and reports that all
     /// of it was used.
     fn request(&mut self, chain: &[u32], hits: &mut Hits) {
         let is_there = |block: &&u32| self.slot_of[**block as usize] != NOWHERE;
@@ -103,8 +103,7 @@ impl Cache {
         held.iter().rev().for_each(|slot| self.policy.unpin(*slot));
     }
 
-    /// Saves what is not there after the first `prefix` blocks, until the policy finds it not worth
-    /// the room.
+    /// Saves the missing blocks after the first `prefix`, until the policy rejects one.
     fn save(&mut self, chain: &[u32], prefix: usize) {
         let mut parent = prefix.checked_sub(1).map(|last| self.slot_of[chain[last] as usize]);
         for (depth, block) in (prefix as u32..).zip(&chain[prefix..]) {
@@ -116,7 +115,7 @@ impl Cache {
                 parent = Some(there);
                 continue;
             }
-            if self.len >= self.tier.capacity && !self.make_room(parent) {
+            if self.len >= self.tier.capacity && !self.make_space(parent) {
                 self.shed(&chain[depth as usize..]);
                 return;
             }
@@ -128,7 +127,7 @@ impl Cache {
         }
     }
 
-    /// Tells the policy what was not saved.
+    /// Reports to the policy what was not saved.
     fn shed(&mut self, rest: &[u32]) {
         let absent = rest.iter().filter(|block| self.slot_of[**block as usize] == NOWHERE);
         absent.for_each(|block| self.policy.shed(u64::from(*block) + 1));
@@ -146,7 +145,7 @@ impl Cache {
 
     /// Gives up a batch, at least one; `false` if nothing can go, or should for a block after
     /// `parent`.
-    fn make_room(&mut self, parent: Option<u32>) -> bool {
+    fn make_space(&mut self, parent: Option<u32>) -> bool {
         let wanted = (self.len + 1 - self.tier.mark.min(self.tier.capacity))
             .clamp(1, self.tier.batch.max(1));
         for done in 0..wanted {

@@ -1,4 +1,4 @@
-//! Hints as a caller would give them that knows the future more or less.
+//! Hints of callers that predict the future more or less well.
 
 use kvtier::evict::EvictionHint;
 

@@ -62,7 +62,7 @@ enum Row {
     Optimum,
 }
 
-/// The default policy where nobody tells it the chains.
+/// The default policy, without the chains.
 const UNCHAINED: &str = "default-unchained";
 const OPTIMUM: &str = "optimum";
 

@@ -1,4 +1,4 @@
-//! What the best policy would hit that knows the future (Belady's MIN).
+//! The hits of the best policy, which uses the future of the trace (Belady's MIN).
 
 use std::collections::BinaryHeap;
 
@@ -7,8 +7,8 @@ use super::cache::Hits;
 
 const NEVER: u32 = u32::MAX;
 
-/// The optimum for so many blocks: it gives up the block whose next use is furthest, of several the
-/// deepest, and need not take a block at all. A block is used no earlier than the one before it in
+/// The optimum for a number of blocks: it evicts the block whose next use is furthest, of several the
+/// deepest, and need not admit a block at all. A block is used no earlier than the one before it in
 /// its chain, so what it has of a request is a prefix: this is the optimum of prefix hits, too.
 pub fn run(blocks: &Blocks, capacity: usize) -> Hits {
     let next = next_uses(blocks);

@@ -51,8 +51,7 @@ pub fn as_left_by_the_dead(dir: &Path) -> tempfile::TempDir {
     copy
 }
 
-/// The same, once what is looked at of it `is_right`: what the living process has in mind lies
-/// there a moment later.
+/// The same, once the directory `is_right`: the living process writes its state a moment later.
 pub fn as_left_by_the_dead_at_last(
     dir: &Path,
     is_right: impl Fn(&Path) -> bool,
@@ -79,8 +78,8 @@ pub fn files_bytes(dir: &Path) -> u64 {
     files(dir).values().sum()
 }
 
-/// What all processes together say they have written and are writing; 0 while there is no ledger,
-/// because somebody makes it again.
+/// The bytes that all processes together have written and are writing; 0 while the ledger is
+/// missing, because a process recreates it.
 pub fn ledger(dir: &Path) -> u64 {
     loop {
         let Ok(bytes) = fs::read(dir.join(".kvtier/ledger")) else { return 0 };

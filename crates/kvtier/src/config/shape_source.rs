@@ -71,8 +71,7 @@ impl TierSpec {
 }
 
 impl Config {
-    /// Checks that every tier whose files state the shape of their chunks knows where that comes
-    /// from.
+    /// Checks that every tier whose files state the shape of their chunks has a source for it.
     ///
     /// # Errors
     /// `Invalid` for a tier whose shape is missing. It opens all the same: a caller that states the

@@ -204,7 +204,7 @@ impl Tier for HostTier {
         if !held {
             return ticket;
         }
-        // A hold whose answer is never taken is released by nobody else.
+        // No caller releases a hold whose answer is never taken.
         let chunks = Arc::downgrade(&self.chunks);
         ticket.undo_if_dropped(move |answer| {
             if let (Ok(LookedUp { hold: Some(hold), .. }), Some(chunks)) =

@@ -97,7 +97,7 @@ impl Tlsf {
         Some((page, run))
     }
 
-    /// Gives a run back, and joins it with free neighbours.
+    /// Gives a run back, and joins it with adjacent free runs.
     pub fn give(&mut self, run: u32) {
         let Run { left, right, .. } = self.runs[run as usize];
         let mut run = run;

@@ -26,11 +26,11 @@ fn main() -> io::Result<()> {
     }
     let server = Server::start(setup)?;
     let mut out = io::stdout().lock();
-    let mut told = 0;
+    let mut reported = 0;
     writeln!(out, "{}", server.address())?;
     out.flush()?;
     for line in io::stdin().lock().lines() {
-        for line in answer(&server, &line?, &mut told)? {
+        for line in answer(&server, &line?, &mut reported)? {
             writeln!(out, "{line}")?;
         }
         writeln!(out)?;
@@ -39,12 +39,12 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-fn answer(server: &Server, line: &str, told: &mut usize) -> io::Result<Vec<String>> {
+fn answer(server: &Server, line: &str, reported: &mut usize) -> io::Result<Vec<String>> {
     let number = |word: &str| word.parse::<u32>().map_err(io::Error::other);
     match line.split(' ').collect::<Vec<_>>()[..] {
         ["requests"] => {
-            let seen = server.seen().split_off(*told);
-            *told += seen.len();
+            let seen = server.seen().split_off(*reported);
+            *reported += seen.len();
             Ok(seen
                 .iter()
                 .map(|seen| format!("{} {} {}", seen.method, seen.target, seen.status))

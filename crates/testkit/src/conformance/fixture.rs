@@ -114,7 +114,7 @@ impl Fixture {
         Ctx::within(Duration::from_secs(600))
     }
 
-    /// Key number `n` of a namespace of `tenant` that knows no chunk sizes.
+    /// Key number `n` of a namespace of `tenant` without chunk sizes.
     pub fn key_of(&self, tenant: &str, n: u64) -> Key {
         self.key_within(Namespace::new(tenant, Digest::default()), n)
     }
@@ -151,7 +151,7 @@ impl Fixture {
 
     /// A lease of `len` bytes.
     pub fn lease(&self, len: usize) -> Lease {
-        self.arena.lease(len).expect("the suite's arena has room")
+        self.arena.lease(len).expect("the suite's arena has space")
     }
 
     /// The bytes `from..from + len` of the chunk `key`, frozen.
@@ -168,9 +168,9 @@ impl Fixture {
         Save { key: key.clone(), from: vec![self.view(key, 0, len)] }
     }
 
-    /// The op that loads the chunk `key` into one lease of `room` bytes.
-    pub fn load_op(&self, key: &Key, room: usize) -> Load {
-        Load { key: key.clone(), into: vec![self.lease(room)] }
+    /// The op that loads the chunk `key` into one lease of `len` bytes.
+    pub fn load_op(&self, key: &Key, len: usize) -> Load {
+        Load { key: key.clone(), into: vec![self.lease(len)] }
     }
 
     /// Saves one op.
@@ -193,9 +193,9 @@ impl Fixture {
         keys.iter().for_each(|key| assert_eq!(self.save(key, len), Saved::Stored));
     }
 
-    /// Loads the chunk `key` with room for `room` bytes and proves every byte of a hit.
-    pub fn load(&self, key: &Key, room: usize) -> Loaded {
-        let done = self.load_with(self.load_op(key, room));
+    /// Loads the chunk `key` into `len` bytes and proves every byte of a hit.
+    pub fn load(&self, key: &Key, len: usize) -> Loaded {
+        let done = self.load_with(self.load_op(key, len));
         let loaded = done.result.expect("a load");
         if let Loaded::Hit { len } = loaded {
             self.verify(key, &done.op.into, len);

@@ -25,7 +25,7 @@ pub fn a_hold_keeps_from_remove_until_released(make: &dyn Fn() -> Fixture) {
     assert_eq!(f.remove(&keys), Removed::new(1, 2, 0));
 }
 
-/// A hold that nobody releases ends by itself.
+/// A hold that is never released ends by itself.
 pub fn a_hold_expires(make: &dyn Fn() -> Fixture) {
     let f = make();
     let keys = f.keys([0]);
@@ -77,7 +77,7 @@ pub fn keys_of_a_hold_are_released_one_by_one(make: &dyn Fn() -> Fixture) {
     f.store(&keys, LEN);
     let hold = f.hold(&keys, LONG).hold.expect("a hold");
     f.tier.release_keys(hold, &[*keys[0].digest(), *f.key(9).digest()]);
-    assert_eq!(f.remove(&f.keys([0])), Removed::new(1, 0, 0), "nobody holds it any more");
+    assert_eq!(f.remove(&f.keys([0])), Removed::new(1, 0, 0), "it is not held any more");
     assert_eq!(f.remove(&f.keys([1, 2])), Removed::new(0, 0, 2));
     // Given back twice is given back once.
     f.tier.release_keys(hold, &[*keys[0].digest()]);
@@ -110,10 +110,10 @@ fn len_of(capacity: u64, n: u64) -> usize {
     (capacity / n / 4096 * 4096) as usize
 }
 
-/// Saves that must be taken, one at a time, as eviction makes room.
+/// Saves that must be taken, one at a time, as eviction frees space.
 fn press(f: &Fixture, keys: &[Key], len: usize) {
     for key in keys {
-        f.eventually("room for a chunk", || f.save(key, len) != Saved::Shed(ShedReason::Full));
+        f.eventually("space for a chunk", || f.save(key, len) != Saved::Shed(ShedReason::Full));
     }
 }
 

@@ -105,7 +105,7 @@ macro_rules! promises {
             time::too_much_is_throttled_and_never_blocks,
             observe::usage_counts_what_is_there,
             observe::pages_list_every_key_once,
-            observe::stored_and_gone_are_heard,
+            observe::stored_and_removed_are_reported,
             observe::status_says_whether_it_works,
             threads::threads_that_save_and_load_the_same_keys_see_whole_chunks,
             threads::threads_that_save_load_and_remove_never_see_a_wrong_byte,

@@ -65,7 +65,7 @@ fn split(f: &Fixture, views: &[usize], leases: &[usize]) {
     f.verify(&key, &done.op.into, len as u64);
 }
 
-/// Where there is more room than chunk, the answer and the leases' initialised lengths say how long
+/// Where the memory is longer than the chunk, the answer and the leases' initialised lengths say how long
 /// it is.
 pub fn longer_leases_are_filled_as_far_as_the_chunk_goes(make: &dyn Fn() -> Fixture) {
     let f = make();
@@ -78,7 +78,7 @@ pub fn longer_leases_are_filled_as_far_as_the_chunk_goes(make: &dyn Fn() -> Fixt
     f.verify(&f.key(1), &done.op.into, 5000);
 }
 
-/// Too little room is a miss, and not a byte behind the lease changes.
+/// Too short memory is a miss, and not a byte behind the lease changes.
 pub fn a_chunk_longer_than_the_leases_is_a_miss_and_writes_nothing_past_them(
     make: &dyn Fn() -> Fixture,
 ) {
@@ -86,13 +86,13 @@ pub fn a_chunk_longer_than_the_leases_is_a_miss_and_writes_nothing_past_them(
     assert_eq!(f.save(&f.key(1), 12_288), Saved::Stored);
     let mut both = f.lease(16_384);
     f.write(&mut both, &[0xa5; 16_384]);
-    let (room, behind) = both.split_at(8192);
-    let done = f.load_with(Load { key: f.key(1), into: vec![room] });
+    let (front, behind) = both.split_at(8192);
+    let done = f.load_with(Load { key: f.key(1), into: vec![front] });
     assert_eq!(done.result.expect("a load"), Loaded::Miss(MissReason::Length));
     assert_eq!((done.op.into.len(), done.op.into[0].init_len()), (1, 0));
     assert!(f.read(&behind).iter().all(|b| *b == 0xa5), "written past the lease");
     let none = f.load_with(Load { key: f.key(1), into: vec![] });
-    assert_eq!(none.result.expect("a load"), Loaded::Miss(MissReason::Length), "no room at all");
+    assert_eq!(none.result.expect("a load"), Loaded::Miss(MissReason::Length), "no memory at all");
 }
 
 /// After a miss the leases hold nothing, whatever they held before.

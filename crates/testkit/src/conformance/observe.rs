@@ -54,47 +54,49 @@ pub fn pages_list_every_key_once(make: &dyn Fn() -> Fixture) {
 }
 
 #[derive(Debug, Default)]
-struct Heard(Mutex<BTreeMap<Digest, Vec<Event>>>);
+struct Received(Mutex<BTreeMap<Digest, Vec<Event>>>);
 
-impl Listener for Heard {
+impl Listener for Received {
     fn on_events(&self, events: &[Event]) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for event in events {
             if let Event::Stored { key, .. } | Event::Gone { key, .. } = event {
-                // A listing of a shared medium may find, and tell of, what is being saved before
+                // A listing of a shared medium may find, and report, what is being saved before
                 // the save is done.
-                let told = all.entry(*key).or_default();
-                if told.last() != Some(event) {
-                    told.push(*event);
+                let events = all.entry(*key).or_default();
+                if events.last() != Some(event) {
+                    events.push(*event);
                 }
             }
         }
     }
 }
 
-/// Listeners hear, key by key and in order, what was stored and what is gone.
-pub fn stored_and_gone_are_heard(make: &dyn Fn() -> Fixture) {
+/// Listeners receive, key by key and in order, what was stored and what was removed.
+pub fn stored_and_removed_are_reported(make: &dyn Fn() -> Fixture) {
     let f = make();
-    let heard = Arc::new(Heard::default());
-    f.tier.listen(heard.clone());
+    let received = Arc::new(Received::default());
+    f.tier.listen(received.clone());
     let key = *f.key(0).digest();
     let len = LEN as u64;
     f.store(&f.keys([0, 1]), LEN);
     f.remove(&f.keys([0]));
     f.store(&f.keys([0]), LEN);
-    let of =
-        |n| heard.0.lock().unwrap_or_else(PoisonError::into_inner).get(f.key(n).digest()).cloned();
+    let of = |n| {
+        received.0.lock().unwrap_or_else(PoisonError::into_inner).get(f.key(n).digest()).cloned()
+    };
     let stored = Event::Stored { key, len };
     f.eventually("three events", || of(0).is_some_and(|events| events.len() >= 3));
     assert_eq!(of(0), Some(vec![stored, Event::Gone { key, len }, stored]));
     assert_eq!(of(1), Some(vec![Event::Stored { key: *f.key(1).digest(), len }]));
 }
 
-/// However many save and remove a key at once, what listeners hear of it last is how it is. No
-/// promise of every tier, so not in the suite: the tiers of a stack each tell of theirs.
-pub fn what_is_heard_last_of_a_key_is_so(f: &Fixture) {
-    let heard = Arc::new(Heard::default());
-    f.tier.listen(heard.clone());
+/// However many save and remove a key at once, the last event that listeners receive matches its
+/// state. Not every tier promises that, so it is not in the suite: each tier of a stack reports its
+/// own events.
+pub fn the_last_event_of_a_key_matches_the_state(f: &Fixture) {
+    let received = Arc::new(Received::default());
+    f.tier.listen(received.clone());
     std::thread::scope(|scope| {
         for n in 0..4 {
             scope.spawn(move || {
@@ -113,7 +115,7 @@ pub fn what_is_heard_last_of_a_key_is_so(f: &Fixture) {
     for n in 0..2 {
         let is_there = || f.lookup(&f.keys([n]), kvtier_core::Mode::Each)[0].is_hit();
         let last = || {
-            heard
+            received
                 .0
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -121,7 +123,7 @@ pub fn what_is_heard_last_of_a_key_is_so(f: &Fixture) {
                 .last()
                 .copied()
         };
-        f.eventually("what was heard last is so", || {
+        f.eventually("the last event matches", || {
             matches!(last(), Some(Event::Stored { .. })) == is_there()
         });
     }

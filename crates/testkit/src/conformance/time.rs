@@ -10,7 +10,7 @@ const LEN: usize = 9000;
 /// What "at once" may take on a machine that does much else.
 const SOON: Duration = Duration::from_secs(600);
 
-/// An op whose time is up is answered `Timeout` at once, and its memory comes home.
+/// An op whose time is up is answered `Timeout` at once, and its memory is returned.
 pub fn a_deadline_in_the_past_is_a_timeout_at_once(make: &dyn Fn() -> Fixture) {
     let f = make();
     f.store(&f.keys([0]), LEN);
@@ -107,7 +107,7 @@ pub fn closed_is_closed(make: &dyn Fn() -> Fixture) {
     assert!(!f.tier.status().healthy);
 }
 
-/// An idle tier is ready, also when nobody has asked it anything yet.
+/// An idle tier is ready, also before its first operation.
 pub fn ready_resolves(make: &dyn Fn() -> Fixture) {
     let f = make();
     f.tier.ready(&f.ctx()).wait().expect("ready");

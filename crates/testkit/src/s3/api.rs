@@ -25,7 +25,7 @@ pub struct Ways {
     pub object_lock: bool,
     /// What it answers when it is asked for its lifecycle rules.
     pub lifecycle: Option<String>,
-    /// Whether nobody may ask for its settings.
+    /// Whether reading its settings is forbidden.
     pub hides_settings: bool,
 }
 
@@ -180,7 +180,7 @@ pub fn sum_is_wrong(request: &Request, body: &[u8]) -> bool {
         STANDARD.encode(&crc_fast::checksum(algorithm, body).to_be_bytes()[8 - width..])
     };
     let differs = |name: &str, sum: &dyn Fn() -> String| {
-        request.header(name).is_some_and(|told| told != sum())
+        request.header(name).is_some_and(|declared| declared != sum())
     };
     differs("x-amz-checksum-crc32c", &|| crc(Crc32Iscsi, 4))
         || differs("x-amz-checksum-crc64nvme", &|| crc(Crc64Nvme, 8))

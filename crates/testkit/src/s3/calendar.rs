@@ -66,7 +66,7 @@ pub fn stamp(at: i64) -> String {
     iso(at).replace(['-', ':'], "").replace(".000", "")
 }
 
-/// Whether the stamp lies within `seconds` of `at`.
+/// Whether the stamp is within `seconds` of `at`.
 pub fn is_near(text: &str, at: i64, seconds: i64) -> bool {
     // Stamps sort as times do.
     (stamp(at - seconds)..=stamp(at + seconds)).contains(&text.to_owned())

@@ -61,7 +61,7 @@ impl Shared {
     fn reset(&self, socket: TcpStream) {
         let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
         let _ = nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::Linger, &at_once);
-        // It is closed when nobody holds it any more.
+        // It is closed when its last reference is dropped.
         let peer = socket.peer_addr().ok();
         lock(&self.sockets).retain(|other| other.peer_addr().ok() != peer);
     }

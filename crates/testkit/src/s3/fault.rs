@@ -8,7 +8,7 @@ pub enum Fault {
     Stall(Duration),
     /// An S3 error with this status and code.
     Error(u16, &'static str),
-    /// An S3 error with a `retry-after` of so many seconds.
+    /// An S3 error with a `retry-after` of this many seconds.
     SlowDown(u64),
     /// An error page of a proxy.
     Html(u16),
@@ -16,19 +16,19 @@ pub enum Fault {
     Early(u16, &'static str),
     /// The connection closes instead of an answer; nothing is done.
     Hangup,
-    /// The connection closes after so many bytes of the body.
+    /// The connection closes after this many bytes of the body.
     Cut(usize),
-    /// The connection is reset after so many bytes of the body. (HTTP/2: as `Cut`.)
+    /// The connection is reset after this many bytes of the body. (HTTP/2: as `Cut`.)
     Reset(usize),
     /// An error that sends the client elsewhere.
     Elsewhere(Elsewhere),
-    /// The body comes so many bytes at a time, with a pause between.
+    /// The body comes this many bytes at a time, with a pause between.
     Drip(usize, Duration),
-    /// So many bytes more than announced.
+    /// This many bytes more than announced.
     OverLong(usize),
-    /// The announced length is so many bytes less than the truth, and no more are sent.
+    /// The announced length is this many bytes less than the truth, and no more are sent.
     Shorter(usize),
-    /// The announced length is so many bytes more than the truth, all of them sent.
+    /// The announced length is this many bytes more than the truth, all of them sent.
     Longer(usize),
     /// One bit of the body is wrong.
     Flip,
@@ -49,7 +49,7 @@ pub enum Fault {
     Foreign(Foreign),
     /// The body comes in chunks.
     Chunked,
-    /// The body ends in good order after so many bytes, though more were announced. (HTTP/2 only;
+    /// The body ends in good order after this many bytes, though more were announced. (HTTP/2 only;
     /// as `Cut` otherwise.)
     EndEarly(usize),
     /// The stream is refused, unprocessed. (HTTP/2 only; as `Hangup` otherwise.)
@@ -126,7 +126,7 @@ impl Rule {
         self
     }
 
-    /// So many requests.
+    /// This many requests.
     pub fn times(mut self, times: u32) -> Self {
         self.times = times;
         self

@@ -199,7 +199,7 @@ impl Scene {
     }
 }
 
-/// The request as the server's other half knows it.
+/// The request in the form of the server's other half.
 fn plain(parts: &http::request::Parts) -> Request {
     let mut headers: Vec<(String, String)> = parts
         .headers
@@ -239,7 +239,7 @@ async fn push(
         stream.reserve_capacity(body.len());
         while stream.capacity() == 0 {
             match poll_fn(|cx| stream.poll_capacity(cx)).await {
-                Some(room) => drop(room?),
+                Some(granted) => drop(granted?),
                 None => return Ok(()),
             }
         }

@@ -40,7 +40,7 @@ pub struct Setup {
     pub object_lock: bool,
     /// Its lifecycle rules, in XML; it has none without.
     pub lifecycle: Option<String>,
-    /// Whether nobody may ask for its settings.
+    /// Whether reading its settings is forbidden.
     pub hides_settings: bool,
     /// Whether its uploads have names that need no encoding in a URL: aws-crt sends them as they
     /// come, and signs them otherwise.
@@ -227,13 +227,13 @@ impl Server {
             .collect()
     }
 
-    /// From now on an object was written so many seconds earlier; whether it is there.
+    /// From now on an object counts as written this many seconds earlier; whether it is there.
     pub fn backdate(&self, key: &str, seconds: i64) -> bool {
         let mut store = lock(&self.shared.store);
         store.objects.get_mut(key).map(|object| object.modified -= seconds).is_some()
     }
 
-    /// Begins a multipart upload so many seconds ago, as somebody does who never goes on.
+    /// Begins a multipart upload, dated this many seconds ago, which is never completed.
     pub fn begin_upload(&self, key: &str, seconds_ago: i64) {
         let mut store = lock(&self.shared.store);
         let id = store.upload_id();
@@ -263,7 +263,7 @@ impl Server {
             .for_each(|socket| drop(socket.shutdown(Shutdown::Both)));
     }
 
-    /// From now on its clock is so many seconds ahead of what the setup says.
+    /// From now on its clock is this many seconds ahead of the setup.
     pub fn step_clock(&self, seconds: i64) {
         self.shared.clock_step_s.store(seconds, Ordering::SeqCst);
     }

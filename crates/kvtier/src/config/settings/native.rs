@@ -10,7 +10,7 @@ const HOST: Section = Of("host");
 const FILE: Section = Of("file");
 const GDS: Section = Of("gds");
 
-const POLICY: &str = "the eviction policy: `default`, `lru`, `mru`, `fifo`, `lfu`, `arc`, `isolated-lru`, `noop` or another that `kvtier sim` knows";
+const POLICY: &str = "the eviction policy: `default`, `lru`, `mru`, `fifo`, `lfu`, `arc`, `isolated-lru`, `noop` or another that `kvtier sim` supports";
 
 const QUOTAS: &str = "the most bytes of each tenant (cache salt), as sizes by tenant, `*` for every other salt. Chunks without a salt, or with an unknown one, are the tenant of the empty name. Above its quota a tenant's own chunks are evicted, under every policy. When space is short chunks above a quota are evicted first; then the policy decides, `isolated-lru` for the tenant with the most bytes";
 

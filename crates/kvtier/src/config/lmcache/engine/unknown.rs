@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_mappings_tell_storage_from_the_rest() {
+    fn names_and_mappings_distinguish_storage_from_the_rest() {
         let one = Value::Int(1);
         for name in [
             "storage_backend",
