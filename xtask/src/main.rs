@@ -30,6 +30,7 @@ mod testing;
 mod tidy;
 mod tree;
 mod venv;
+mod vllm;
 mod wheel;
 mod workspace;
 
@@ -53,6 +54,8 @@ Usage: cargo xtask <step> [options]
                                      the file tier beside fio, and rivals, in the same minutes
   bench lmcache [--s3] [--path DIR] [--sizes 4MiB,10MiB,32MiB] [--turns 5] [--gb 1] [--json FILE]
                                      our adapters beside LMCache's own, inside LMCache, in turns
+  bench vllm [--s3] [--path DIR] [--sizes 256KiB,2MiB,32MiB] [--turns 7] [--gb 2] [--json FILE]
+                                     our tier beside vLLM's own secondary tiers, in turns
   bench s3 [--ops get,put,head] [--sizes 64KiB,1MiB,10MiB,32MiB] [--inflight 1,8,64] [--schemes http,https,h2] [--peers NAME,...]
            [--turns 5] [--gb 0.5] [--json FILE] [--with-lmcache] [--with-awscrt] [--with-boto3] [--with-mountpoint]
            [--table uploads|large-gets] [--realtime]

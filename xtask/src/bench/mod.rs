@@ -4,6 +4,7 @@ mod file;
 mod lmcache;
 mod machine;
 mod s3;
+mod vllm;
 
 use anyhow::{Result, bail};
 
@@ -22,9 +23,10 @@ pub fn run(args: &mut Args) -> Result<()> {
         Some("file") => return file::run(args),
         Some("lmcache") => return lmcache::run(args),
         Some("s3") => return s3::run(args),
+        Some("vllm") => return vllm::run(args),
         Some(other) => {
             bail!(
-                "no benchmark '{other}'; there are: file, lmcache, s3, or none for all criterion programs"
+                "no benchmark '{other}'; there are: file, lmcache, s3, vllm, or none for all criterion programs"
             )
         }
         None => {}

@@ -77,16 +77,8 @@ pub fn stage(profile: &str) -> Result<PathBuf> {
     let what =
         if profile == "dev" { &tests } else { "-p kvtier-py --features kvtier-py/lock-clock" };
     Cmd::new(&format!("cargo build --locked --lib --profile {profile} {what}")).run()?;
-    let package = workspace::target_dir().join("py/kvtier");
-    let _ = fs::remove_dir_all(&package);
-    copy_sources(&root().join("crates/py/python/kvtier"), &package)?;
-    fs::copy(
-        workspace::target_dir()
-            .join(if profile == "dev" { "debug" } else { profile })
-            .join("libkvtier_py.so"),
-        package.join("_native.abi3.so"),
-    )
-    .context("the built module")?;
+    let built = workspace::target_dir().join(if profile == "dev" { "debug" } else { profile });
+    put_module(&built, &workspace::target_dir().join("py"))?;
     if profile == "dev" {
         // Where `python -m kvtier` finds the command of packages that `pip install --target` put
         // into a folder.
@@ -96,6 +88,29 @@ pub fn stage(profile: &str) -> Result<PathBuf> {
             .context("the built command")?;
     }
     Ok(workspace::target_dir().join("py"))
+}
+
+/// The module of [`stage`] for release, but with no checksum computed or compared: it exists to
+/// measure what they cost. Gives back the folder to import from.
+pub fn stage_unchecked() -> Result<PathBuf> {
+    let target = workspace::target_dir().join("unchecked");
+    Cmd::new("cargo build --locked --lib --profile release -p kvtier-py")
+        .rustflags("--cfg kvtier_unchecked")
+        .env("CARGO_TARGET_DIR", target.to_string_lossy())
+        .run()?;
+    let folder = target.join("py");
+    put_module(&target.join("release"), &folder)?;
+    Ok(folder)
+}
+
+/// Puts the library that was built in `built` beside its Python files, into `folder`.
+fn put_module(built: &Path, folder: &Path) -> Result<()> {
+    let package = folder.join("kvtier");
+    let _ = fs::remove_dir_all(&package);
+    copy_sources(&root().join("crates/py/python/kvtier"), &package)?;
+    let library = built.join("libkvtier_py.so");
+    fs::copy(library, package.join("_native.abi3.so")).context("the built module")?;
+    Ok(())
 }
 
 fn copy_sources(from: &Path, to: &Path) -> Result<()> {

@@ -1,0 +1,140 @@
+//! `cargo xtask bench vllm`: our tier beside vLLM's own secondary tiers, each through its real
+//! class in a process of its own, in turns on the same directory; with `--s3`, at the S3 server in
+//! memory.
+
+mod table;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use self::table::Samples;
+use super::file::{MEASURE, bytes};
+use super::machine;
+use super::s3::Served;
+use crate::args::Args;
+use crate::sh::{Cmd, root};
+use crate::{venv, vllm, wheel};
+
+const DRIVER: &str = include_str!("tiers.py");
+/// Ours without checksums: what remains is the cost of moving alone.
+const UNCHECKED: &str = "kvtier-unchecked";
+/// Ours and vLLM's.
+const KINDS: &[&str] = &["kvtier", UNCHECKED, "fs", "kvcr"];
+/// The same over a bucket.
+const KINDS_S3: &[&str] = &["kvtier", "obj"];
+/// Memory of the rows: what is in flight at once.
+const REGION_BYTES: u64 = 512 << 20;
+const TURN_LIMIT_S: u64 = 10 * 60;
+
+struct Plan {
+    path: PathBuf,
+    /// The S3 server, in place of a directory.
+    server: Option<Served>,
+    sizes: Vec<u64>,
+    turns: u64,
+    gb: f64,
+    json: Option<String>,
+}
+
+/// Measures and prints; with `--json FILE` every sample is written there.
+pub fn run(args: &mut Args) -> Result<()> {
+    let sizes = args.value("--sizes")?.unwrap_or_else(|| "256KiB,2MiB,32MiB".into());
+    let base = args.value("--path")?.map_or_else(|| root().join("target"), PathBuf::from);
+    let gb = args.value("--gb")?.unwrap_or_else(|| "2".into());
+    let s3 = args.flag("--s3");
+    let mut plan = Plan {
+        server: None,
+        path: base.join(format!("kvtier-bench-vllm.{}", std::process::id())),
+        sizes: sizes.split(',').map(bytes).collect::<Result<_>>()?,
+        turns: args.number("--turns")?.unwrap_or(7).max(1),
+        gb: gb.parse().with_context(|| format!("--gb wants a number, not '{gb}'"))?,
+        json: args.value("--json")?,
+    };
+    args.end()?;
+    let home = vllm::environment()?;
+    let module = wheel::stage("release")?;
+    let unchecked = if s3 { module.clone() } else { wheel::stage_unchecked()? };
+    fs::write(home.join("measure.py"), MEASURE)?;
+    fs::write(home.join("tiers.py"), DRIVER)?;
+    if s3 {
+        plan.server = Some(Served::alone()?);
+    }
+    fs::create_dir_all(&plan.path)
+        .with_context(|| format!("cannot make {}", plan.path.display()))?;
+    let samples = measure(&plan, &Python { home: &home, module: &module, unchecked: &unchecked });
+    let _ = fs::remove_dir_all(&plan.path);
+    let samples = samples?;
+    let about = format!("medians of {} turns of {} GB each", plan.turns, plan.gb);
+    println!("\n{}; load {:.1}; {about}", machine::line(), machine::load());
+    table::print(&samples);
+    save(&plan, &samples)
+}
+
+/// The folder of the virtual environment, and those of our module, with and without checksums.
+struct Python<'a> {
+    home: &'a Path,
+    module: &'a Path,
+    unchecked: &'a Path,
+}
+
+struct Cell<'a> {
+    size: u64,
+    kind: &'a str,
+}
+
+fn measure(plan: &Plan, python: &Python) -> Result<Samples> {
+    let kinds = if plan.server.is_some() { KINDS_S3 } else { KINDS };
+    let mut kinds = kinds.to_vec();
+    let mut samples = Samples::default();
+    for size in &plan.sizes {
+        for turn in 0..plan.turns as usize {
+            // Another tier begins in each turn.
+            for place in 0..kinds.len() {
+                let kind = kinds[(turn + place) % kinds.len()];
+                let dir = plan.path.join(format!("{size}-{turn}-{place}"));
+                fs::create_dir(&dir)?;
+                let found = one(plan, python, Cell { size: *size, kind }, &dir);
+                fs::remove_dir_all(&dir)?;
+                match found {
+                    Ok(found) => samples.add(*size, kind, found),
+                    // Our own failure ends the benchmark; a rival may not run on this machine.
+                    Err(e) if kind.starts_with("kvtier") => return Err(e.context(kind)),
+                    Err(e) => samples.absent(kind, &e),
+                }
+            }
+            kinds.retain(|kind| !samples.is_absent(kind));
+        }
+        println!("{} KiB: done", size >> 10);
+    }
+    Ok(samples)
+}
+
+fn one(plan: &Plan, python: &Python, cell: Cell, dir: &Path) -> Result<Vec<Value>> {
+    let chunks = (plan.gb * 1e9 / cell.size as f64).ceil() as u64;
+    let rows = (REGION_BYTES / cell.size).min(64);
+    // The server has the last core to itself.
+    let cmd = Cmd::new(if plan.server.is_some() { "taskset -c 0" } else { "" });
+    let program = python.home.join("tiers.py");
+    let cmd = cmd.arg(venv::python(python.home).to_string_lossy()).arg(program.to_string_lossy());
+    let address =
+        plan.server.as_ref().map(|server| format!("http://127.0.0.1:{}", server.port("http")));
+    let place = address.unwrap_or_else(|| dir.to_string_lossy().into_owned());
+    let numbers = [cell.size, rows, chunks].map(|n| n.to_string());
+    let cmd = venv::quiet(cmd.arg(place).args(numbers).arg(cell.kind));
+    let module = if cell.kind == UNCHECKED { python.unchecked } else { python.module };
+    let cmd = cmd.env("PYTHONPATH", module.to_string_lossy());
+    let text = cmd.limit_s(TURN_LIMIT_S).read()?;
+    let line = text.lines().rev().find(|line| line.starts_with("[{"));
+    Ok(serde_json::from_str(line.context("the driver printed no samples")?)?)
+}
+
+fn save(plan: &Plan, samples: &Samples) -> Result<()> {
+    let Some(file) = &plan.json else { return Ok(()) };
+    let all = json!({
+        "machine": machine::line(), "turns": plan.turns, "gb": plan.gb, "samples": samples.json(),
+    });
+    fs::write(file, format!("{all:#}\n")).with_context(|| format!("cannot write {file}"))
+}
