@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::args::Args;
 use crate::sh::Cmd;
 use crate::testing;
+use crate::versions::CARGO_FUZZ;
 
 const SMOKE_S: u64 = 5;
 
@@ -41,7 +42,7 @@ pub fn targets() -> Result<Result<Vec<String>, String>> {
         return Ok(Err("no nightly toolchain (rustup toolchain install nightly)".into()));
     }
     if !Cmd::new("cargo +nightly fuzz --version").works() {
-        return Ok(Err("no cargo-fuzz (cargo install --locked cargo-fuzz@0.13.2)".into()));
+        return Ok(Err(format!("no cargo-fuzz (cargo install --locked cargo-fuzz@{CARGO_FUZZ})")));
     }
     let json =
         Cmd::new("cargo metadata --no-deps --format-version 1 --manifest-path fuzz/Cargo.toml")

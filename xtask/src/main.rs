@@ -13,24 +13,25 @@ mod arch;
 mod args;
 mod bench;
 mod ci;
-mod crashes;
 mod cufile;
 mod features;
 mod filesystems;
+mod fs_crashes;
 mod fuzz;
 mod gpu_check;
-mod limit;
-mod lmcache;
 mod nightly;
 mod release;
 mod servers;
 mod sh;
 mod shuttle;
+mod test_lmcache;
 mod testing;
 mod tidy;
 mod tree;
 mod venv;
+mod versions;
 mod vllm;
+mod watchdog;
 mod wheel;
 mod workspace;
 
@@ -93,7 +94,7 @@ fn run(args: &mut Args) -> Result<()> {
         Some("gpu-check") => gpu_check::run(args),
         Some("release") => release::run(args),
         Some("s3-server") => servers::run(args),
-        Some("test-lmcache") => lmcache::run(args),
+        Some("test-lmcache") => test_lmcache::run(args),
         Some("wheel") => wheel::run(args),
         Some("help" | "-h" | "--help") => {
             print!("{USAGE}");

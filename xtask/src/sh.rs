@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::limit::{self, Killed, Limits, STILL_MAX, Seen};
 use crate::testing::cores;
+use crate::watchdog::{self, Killed, Limits, STILL_MAX, Seen};
 
 /// The CPU time, on each core, that one command may use before it is killed, unless it asks for
 /// another limit.
@@ -188,7 +188,7 @@ impl Cmd {
         thread::scope(|scope| {
             let stdout = child.stdout.take();
             let stderr = child.stderr.take();
-            let watcher = scope.spawn(move || limit::watch(pid, limits, seen));
+            let watcher = scope.spawn(move || watchdog::watch(pid, limits, seen));
             let errors =
                 scope.spawn(move || stderr.map_or(Ok(()), |stderr| pump(stderr, seen, err)));
             let read = stdout.map_or(Ok(()), |stdout| pump(stdout, seen, out));

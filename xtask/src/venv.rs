@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::sh::Cmd;
-use crate::workspace;
+use crate::{versions, workspace};
 
 /// Installing takes gigabytes: LMCache wants all of torch.
 const INSTALL_LIMIT_S: u64 = 30 * 60;
@@ -21,11 +21,7 @@ pub struct Venv {
 }
 
 /// The incumbent, with its block device extension.
-pub const LMCACHE: Venv = Venv {
-    name: "lmcache",
-    packages: &["lmcache==0.5.6", "lmcache-rust-raw-block-io==0.5.7rc2"],
-    alone: false,
-};
+pub const LMCACHE: Venv = Venv { name: "lmcache", packages: versions::LMCACHE, alone: false };
 
 /// The environment's folder; made and filled if that was not done before.
 pub fn make(wanted: &Venv) -> Result<PathBuf> {

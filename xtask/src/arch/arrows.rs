@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::table::{ARROWS, LIBRARIES, TESTED_WITHOUT_TESTKIT};
+use super::rules::{ARROWS, LIBRARIES, TESTED_WITHOUT_TESTKIT};
 use crate::tidy::Problem;
 use crate::workspace::{Dep, DepKind, Package, short_name_of};
 
@@ -14,7 +14,7 @@ pub fn check(packages: &[Package]) -> Vec<Problem> {
     for package in packages {
         let Some((_, allowed)) = ARROWS.iter().find(|(member, _)| *member == package.short_name())
         else {
-            let fix = "add its row to xtask/src/arch/table.rs and its line to docs/ARCHITECTURE.md";
+            let fix = "add its row to xtask/src/arch/rules.rs and its line to docs/ARCHITECTURE.md";
             problems.push(problem(
                 package,
                 format!("{} has no place in the table of arrows", package.name),

@@ -3,7 +3,7 @@
 
 use proc_macro2::TokenTree;
 
-use super::table::ENVIRONMENT;
+use super::rules::ENVIRONMENT;
 use crate::tidy::Problem;
 use crate::tidy::source::{Role, Source, each_token, is_ident, is_path_separator};
 

@@ -3,9 +3,9 @@
 
 mod arrows;
 mod environment;
-mod graph;
 mod imports;
-mod table;
+mod indirect;
+mod rules;
 
 use anyhow::Result;
 
@@ -18,7 +18,7 @@ use crate::workspace;
 pub fn run() -> Result<()> {
     let mut problems = arrows::check(&workspace::read()?);
     let json = Cmd::new("cargo metadata --locked --all-features --format-version 1").read()?;
-    problems.extend(graph::check(&graph::Graph::parse(&serde_json::from_str(&json)?)?));
+    problems.extend(indirect::check(&indirect::Graph::parse(&serde_json::from_str(&json)?)?));
     let sources = tidy::sources(&Tree::read()?)?;
     problems.extend(sources.iter().flat_map(environment::check));
     problems.extend(imports::check(&sources));

@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use crate::args::Args;
 use crate::testing::Count;
 use crate::workspace::{self, Package};
+use steps::{STEPS, Step};
 
 /// What a step did.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,32 +29,6 @@ pub struct Run {
     /// All tests that any step ran.
     pub tests: Count,
 }
-
-struct Step {
-    name: &'static str,
-    run: fn(&mut Run) -> Result<Outcome>,
-}
-
-const STEPS: &[Step] = &[
-    Step { name: "fmt", run: steps::fmt },
-    Step { name: "tidy", run: steps::tidy },
-    Step { name: "arch", run: steps::arch },
-    Step { name: "deny", run: steps::deny },
-    Step { name: "clippy-all", run: steps::clippy_all },
-    Step { name: "test", run: steps::test },
-    Step { name: "doc", run: steps::doc },
-    Step { name: "features", run: steps::features },
-    Step { name: "alone", run: steps::alone },
-    Step { name: "examples", run: steps::examples },
-    Step { name: "fault-seeds", run: steps::fault_seeds },
-    Step { name: "filesystems", run: steps::filesystems },
-    Step { name: "crashes", run: steps::crashes },
-    Step { name: "real-servers", run: steps::real_servers },
-    Step { name: "cufile", run: steps::cufile },
-    Step { name: "python", run: steps::python },
-    Step { name: "shuttle", run: steps::shuttle },
-    Step { name: "fuzz", run: steps::fuzz },
-];
 
 struct Line {
     name: &'static str,

@@ -9,10 +9,39 @@ use super::{Outcome, Run};
 use crate::servers::{Kind, Way};
 use crate::sh::Cmd;
 use crate::testing::Count;
+use crate::versions::CARGO_DENY;
 use crate::{
-    alone, arch, crashes as machine_crashes, cufile, features, filesystems, fuzz, servers, shuttle,
-    testing, tidy, wheel, workspace,
+    alone, arch, cufile, features, filesystems, fs_crashes, fuzz, servers, shuttle, testing, tidy,
+    wheel, workspace,
 };
+
+/// A step of `cargo xtask ci`.
+pub struct Step {
+    pub name: &'static str,
+    pub run: fn(&mut Run) -> Result<Outcome>,
+}
+
+/// The steps, in their order.
+pub const STEPS: &[Step] = &[
+    Step { name: "fmt", run: fmt },
+    Step { name: "tidy", run: tidy },
+    Step { name: "arch", run: arch },
+    Step { name: "deny", run: deny },
+    Step { name: "clippy-all", run: clippy_all },
+    Step { name: "test", run: test },
+    Step { name: "doc", run: doc },
+    Step { name: "features", run: features },
+    Step { name: "alone", run: alone },
+    Step { name: "examples", run: examples },
+    Step { name: "fault-seeds", run: fault_seeds },
+    Step { name: "filesystems", run: filesystems },
+    Step { name: "crashes", run: crashes },
+    Step { name: "real-servers", run: real_servers },
+    Step { name: "cufile", run: cufile },
+    Step { name: "python", run: python },
+    Step { name: "shuttle", run: shuttle },
+    Step { name: "fuzz", run: fuzz },
+];
 
 /// The seeds that each fault schedule runs for every change.
 const FAULT_SEEDS: &str = "1000";
@@ -23,27 +52,27 @@ const CRASHES: u32 = 12;
 /// The longest that one example may take.
 const EXAMPLE_LIMIT_S: u64 = 600;
 
-pub fn fmt(_: &mut Run) -> Result<Outcome> {
+fn fmt(_: &mut Run) -> Result<Outcome> {
     Cmd::new("cargo fmt --all --check").run()?;
     Ok(Outcome::Passed)
 }
 
-pub fn tidy(_: &mut Run) -> Result<Outcome> {
+fn tidy(_: &mut Run) -> Result<Outcome> {
     tidy::run()?;
     Ok(Outcome::Passed)
 }
 
-pub fn arch(_: &mut Run) -> Result<Outcome> {
+fn arch(_: &mut Run) -> Result<Outcome> {
     arch::run()?;
     Ok(Outcome::Passed)
 }
 
 /// Licences, duplicates and sources. Advisories need a database that only a network can bring: they
 /// are checked where one is present.
-pub fn deny(_: &mut Run) -> Result<Outcome> {
+fn deny(_: &mut Run) -> Result<Outcome> {
     if !Cmd::new("cargo deny --version").works() {
         bail!(
-            "cargo-deny is missing: `cargo install --locked cargo-deny@0.20.2` builds it in a few minutes; .ci/run does so by itself"
+            "cargo-deny is missing: `cargo install --locked cargo-deny@{CARGO_DENY}` builds it in a few minutes; .ci/run does so by itself"
         );
     }
     Cmd::new("cargo fetch --locked").run()?;
@@ -62,7 +91,7 @@ fn has_advisories() -> bool {
     databases.is_some_and(|mut databases| databases.next().is_some())
 }
 
-pub fn clippy_all(_: &mut Run) -> Result<Outcome> {
+fn clippy_all(_: &mut Run) -> Result<Outcome> {
     Cmd::new(
         "cargo clippy --locked --workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config --all-targets -- -D warnings",
     )
@@ -76,7 +105,7 @@ fn workspace_tests() -> Cmd {
 }
 
 /// Unit tests, integration tests and doctests.
-pub fn test(run: &mut Run) -> Result<Outcome> {
+fn test(run: &mut Run) -> Result<Outcome> {
     let mut count = testing::run_at_once(&workspace_tests(), &[], &[])?;
     count += testing::run(&testing::workspace().arg("--doc"))?;
     if count.passed == 0 {
@@ -85,14 +114,14 @@ pub fn test(run: &mut Run) -> Result<Outcome> {
     Ok(tested(run, count))
 }
 
-pub fn doc(_: &mut Run) -> Result<Outcome> {
+fn doc(_: &mut Run) -> Result<Outcome> {
     Cmd::new("cargo doc --locked --workspace --no-deps")
         .env("RUSTDOCFLAGS", "-D warnings")
         .run()?;
     Ok(Outcome::Passed)
 }
 
-pub fn features(run: &mut Run) -> Result<Outcome> {
+fn features(run: &mut Run) -> Result<Outcome> {
     match features::check(&run.packages, 1)? {
         0 => Ok(Outcome::Skipped("no crate has features".into())),
         count => Ok(Outcome::Noted(format!("{count} combinations"))),
@@ -100,7 +129,7 @@ pub fn features(run: &mut Run) -> Result<Outcome> {
 }
 
 /// The tests of each crate that the change touches build alone.
-pub fn alone(run: &mut Run) -> Result<Outcome> {
+fn alone(run: &mut Run) -> Result<Outcome> {
     match alone::touched(&run.packages)? {
         Err(why) => Ok(Outcome::Skipped(why)),
         Ok(touched) if touched.is_empty() => {
@@ -112,7 +141,7 @@ pub fn alone(run: &mut Run) -> Result<Outcome> {
 
 /// The whole workspace is built at once, as `cargo test` does it: there is nothing left to build
 /// then.
-pub fn examples(run: &mut Run) -> Result<Outcome> {
+fn examples(run: &mut Run) -> Result<Outcome> {
     Cmd::new(
         "cargo build --locked --workspace --features kvtier-key/serde,kvtier-s3/tls-direct,kvtier/metrics,kvtier-cli/aws-config --examples",
     )
@@ -130,7 +159,7 @@ pub fn examples(run: &mut Run) -> Result<Outcome> {
 }
 
 /// The tests whose name contains `fault_seeds`, over many more seeds than in a plain `cargo test`.
-pub fn fault_seeds(run: &mut Run) -> Result<Outcome> {
+fn fault_seeds(run: &mut Run) -> Result<Outcome> {
     let count = testing::run_at_once(
         &workspace_tests(),
         &["fault_seeds"],
@@ -140,7 +169,7 @@ pub fn fault_seeds(run: &mut Run) -> Result<Outcome> {
 }
 
 /// The file tier on ext4, xfs and tmpfs, where this machine lets us mount them.
-pub fn filesystems(run: &mut Run) -> Result<Outcome> {
+fn filesystems(run: &mut Run) -> Result<Outcome> {
     let (count, refused) = filesystems::run()?;
     if count.passed == 0 {
         return Ok(Outcome::Skipped(refused.join("; ")));
@@ -154,8 +183,8 @@ pub fn filesystems(run: &mut Run) -> Result<Outcome> {
 }
 
 /// The file tier on file systems that lose what was not synced, at random moments.
-pub fn crashes(run: &mut Run) -> Result<Outcome> {
-    match machine_crashes::run(CRASHES)? {
+fn crashes(run: &mut Run) -> Result<Outcome> {
+    match fs_crashes::run(CRASHES)? {
         Ok(count) => {
             run.tests += count;
             Ok(Outcome::Noted(format!("{CRASHES} crashes")))
@@ -165,7 +194,7 @@ pub fn crashes(run: &mut Run) -> Result<Outcome> {
 }
 
 /// The S3 client against Ceph and Swift, where they are installed or can be.
-pub fn real_servers(run: &mut Run) -> Result<Outcome> {
+fn real_servers(run: &mut Run) -> Result<Outcome> {
     let (count, absent) = servers::test(&[Kind::Ceph, Kind::Swift], &Way::ALL)?;
     if count.passed == 0 {
         return Ok(Outcome::Skipped(absent.join("; ")));
@@ -179,7 +208,7 @@ pub fn real_servers(run: &mut Run) -> Result<Outcome> {
 }
 
 /// The GPU tier over NVIDIA's own libcufile, where its Python package can be had.
-pub fn cufile(run: &mut Run) -> Result<Outcome> {
+fn cufile(run: &mut Run) -> Result<Outcome> {
     match cufile::test()? {
         Ok(count) => Ok(tested(run, count)),
         Err(why) => Ok(Outcome::Skipped(why)),
@@ -187,18 +216,18 @@ pub fn cufile(run: &mut Run) -> Result<Outcome> {
 }
 
 /// The Python module under the contract of the program that loads it.
-pub fn python(run: &mut Run) -> Result<Outcome> {
+fn python(run: &mut Run) -> Result<Outcome> {
     let tests = wheel::test()?;
     run.tests += Count { passed: tests.passed, ..Count::default() };
     Ok(Outcome::Noted(tests.to_string()))
 }
 
-pub fn shuttle(run: &mut Run) -> Result<Outcome> {
+fn shuttle(run: &mut Run) -> Result<Outcome> {
     let count = shuttle::run(&run.packages, None)?;
     Ok(if count.passed == 0 { Outcome::Skipped("none yet".into()) } else { tested(run, count) })
 }
 
-pub fn fuzz(_: &mut Run) -> Result<Outcome> {
+fn fuzz(_: &mut Run) -> Result<Outcome> {
     match fuzz::targets()? {
         Err(why) => Ok(Outcome::Skipped(why)),
         Ok(targets) => {

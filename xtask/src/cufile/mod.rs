@@ -9,17 +9,17 @@ use anyhow::{Context, Result};
 use crate::sh::Cmd;
 use crate::testing::{self, Count};
 use crate::venv::{self, Venv};
+use crate::versions::CUFILE;
 use crate::workspace;
 
-const PACKAGE: &str = "nvidia-cufile==1.20.0.107";
-const WHEEL: Venv = Venv { name: "cufile", packages: &[PACKAGE], alone: true };
+const WHEEL: Venv = Venv { name: "cufile", packages: &[CUFILE], alone: true };
 const SHIM: &str = include_str!("modules.c");
 
 /// Runs the GPU tier's suite over it; or says why not.
 pub fn test() -> Result<Result<Count, String>> {
     let library = match library() {
         Ok(library) => library,
-        Err(e) => return Ok(Err(format!("the Python package {PACKAGE} cannot be had: {e:#}"))),
+        Err(e) => return Ok(Err(format!("the Python package {CUFILE} cannot be had: {e:#}"))),
     };
     let mut env = vec![("KVTIER_CUFILE", text(&library))];
     if !Path::new("/proc/modules").exists() {

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 
-use super::items::tested;
+use super::tested;
 use crate::ci::Outcome;
 use crate::sh::Cmd;
 use crate::testing::{self, Count};

@@ -2,14 +2,101 @@
 
 use anyhow::Result;
 
+use super::{asan, botocore, lmcache, ptxas, python, tested};
 use crate::args::Args;
 use crate::ci::Outcome;
 use crate::sh::Cmd;
 use crate::testing::{self, Count};
 use crate::workspace::Package;
-use crate::{
-    alone, bench, crashes as machine_crashes, fuzz as fuzzing, servers, shuttle as interleavings,
-};
+use crate::{alone, bench, fs_crashes, fuzz as fuzzing, servers, shuttle as interleavings};
+
+/// An item of the nightly list.
+pub struct Item {
+    pub name: &'static str,
+    pub what: &'static str,
+    pub run: fn(&[Package]) -> Result<Outcome>,
+}
+
+/// The items, in their order.
+pub const ITEMS: &[Item] = &[
+    Item {
+        name: "long-tests",
+        what: "all tests with KVTIER_NIGHTLY=1: soaks and long loops",
+        run: long_tests,
+    },
+    Item { name: "fault-seeds", what: "fault schedules over 10,000 seeds", run: fault_seeds },
+    Item {
+        name: "crashes",
+        what: "file systems that lose what was not synced, a thousand times",
+        run: crashes,
+    },
+    Item { name: "shuttle", what: "thread interleavings with KVTIER_NIGHTLY=1", run: shuttle },
+    Item {
+        name: "asan",
+        what: "AddressSanitizer on the crates with unsafe, with a canary",
+        run: asan::run,
+    },
+    Item {
+        name: "valgrind",
+        what: "memcheck on the allocators and arenas of kvtier-mem",
+        run: valgrind,
+    },
+    Item { name: "miri", what: "Miri on the crates that need no kernel", run: miri },
+    Item { name: "fuzz", what: "every fuzz target for 10 minutes", run: fuzz },
+    Item {
+        name: "real-servers",
+        what: "the S3 client on Ceph, Swift, Garage and moto: plain, TLS, HTTP/2",
+        run: real_servers,
+    },
+    Item {
+        name: "lmcache-files",
+        what: "the real LMCache reads our files and we read its",
+        run: lmcache::files,
+    },
+    Item {
+        name: "lmcache-bucket",
+        what: "the real LMCache's S3 adapter and our tier on one bucket",
+        run: lmcache::bucket,
+    },
+    Item {
+        name: "lmcache-wheel",
+        what: "the Python module inside the real LMCache",
+        run: lmcache::wheel,
+    },
+    Item {
+        name: "python",
+        what: "the Python module's tests with KVTIER_NIGHTLY=1",
+        run: python::long,
+    },
+    Item {
+        name: "wheel",
+        what: "the wheel for manylinux_2_28 with the command, installed and tested",
+        run: python::wheel,
+    },
+    Item {
+        name: "python-valgrind",
+        what: "memcheck on the Python module's tests, with a canary",
+        run: python::valgrind,
+    },
+    Item {
+        name: "botocore",
+        what: "the S3 client's signatures beside botocore's",
+        run: botocore::run,
+    },
+    Item {
+        name: "ptxas",
+        what: "NVIDIA's assembler takes the kernel that sums on the GPU",
+        run: ptxas::run,
+    },
+    Item {
+        name: "clippy-each",
+        what: "each crate is clean with its own features only",
+        run: clippy_each,
+    },
+    Item { name: "test-each", what: "the tests of each crate build alone", run: test_each },
+    Item { name: "features", what: "all pairs of features", run: features },
+    Item { name: "bench-smoke", what: "every benchmark once, unoptimised", run: bench_smoke },
+];
 
 /// The CPU time on each core that one night may spend on one item.
 const LIMIT_S: u64 = 4 * 60 * 60;
@@ -22,30 +109,30 @@ const CRASHES: u32 = 1000;
 
 const FUZZ_S: u64 = 600;
 
-pub fn long_tests(_: &[Package]) -> Result<Outcome> {
+fn long_tests(_: &[Package]) -> Result<Outcome> {
     let cmd = testing::workspace().args(["--release", "--no-fail-fast"]).env("KVTIER_NIGHTLY", "1");
     testing::run(&cmd.limit_s(LIMIT_S)).map(tested)
 }
 
-pub fn fault_seeds(_: &[Package]) -> Result<Outcome> {
+fn fault_seeds(_: &[Package]) -> Result<Outcome> {
     let cmd = testing::workspace().args(["--lib", "--bins", "--tests", "fault_seeds"]);
     testing::run(&cmd.env("KVTIER_SEEDS", "10000").limit_s(LIMIT_S)).map(tested)
 }
 
-pub fn crashes(_: &[Package]) -> Result<Outcome> {
-    Ok(match machine_crashes::run(CRASHES)? {
+fn crashes(_: &[Package]) -> Result<Outcome> {
+    Ok(match fs_crashes::run(CRASHES)? {
         Ok(_) => Outcome::Noted(format!("{CRASHES} crashes")),
         Err(why) => Outcome::Skipped(why),
     })
 }
 
-pub fn shuttle(packages: &[Package]) -> Result<Outcome> {
+fn shuttle(packages: &[Package]) -> Result<Outcome> {
     interleavings::run(packages, Some(LIMIT_S)).map(tested)
 }
 
 /// The tests of allocators, arenas and leases; those of memory shared between processes have
 /// nothing that memcheck could see.
-pub fn valgrind(packages: &[Package]) -> Result<Outcome> {
+fn valgrind(packages: &[Package]) -> Result<Outcome> {
     if !packages.iter().any(|package| package.short_name() == "mem") {
         return Ok(Outcome::Skipped("kvtier-mem is not there".into()));
     }
@@ -60,7 +147,7 @@ pub fn valgrind(packages: &[Package]) -> Result<Outcome> {
 }
 
 /// Each crate alone, so that no other crate's features hide what it lacks.
-pub fn clippy_each(packages: &[Package]) -> Result<Outcome> {
+fn clippy_each(packages: &[Package]) -> Result<Outcome> {
     for package in packages {
         Cmd::new("cargo clippy --locked -p")
             .arg(&package.name)
@@ -71,11 +158,11 @@ pub fn clippy_each(packages: &[Package]) -> Result<Outcome> {
 }
 
 /// The tests of each crate build without the features that others ask for.
-pub fn test_each(packages: &[Package]) -> Result<Outcome> {
+fn test_each(packages: &[Package]) -> Result<Outcome> {
     Ok(Outcome::Noted(format!("{} crates", alone::build(packages)?)))
 }
 
-pub fn miri(packages: &[Package]) -> Result<Outcome> {
+fn miri(packages: &[Package]) -> Result<Outcome> {
     if !Cmd::new("cargo +nightly miri --version").works() {
         return Ok(Outcome::Skipped(
             "no Miri on this machine (rustup +nightly component add miri rust-src)".into(),
@@ -90,7 +177,7 @@ pub fn miri(packages: &[Package]) -> Result<Outcome> {
     Ok(tested(count))
 }
 
-pub fn fuzz(_: &[Package]) -> Result<Outcome> {
+fn fuzz(_: &[Package]) -> Result<Outcome> {
     match fuzzing::targets()? {
         Err(why) => Ok(Outcome::Skipped(why)),
         Ok(targets) => {
@@ -100,7 +187,7 @@ pub fn fuzz(_: &[Package]) -> Result<Outcome> {
     }
 }
 
-pub fn real_servers(_: &[Package]) -> Result<Outcome> {
+fn real_servers(_: &[Package]) -> Result<Outcome> {
     let (count, absent) = servers::test(&servers::Kind::ALL, &servers::Way::ALL)?;
     let tests = format!("{} tests", count.passed);
     Ok(match (count.passed, absent.is_empty()) {
@@ -110,22 +197,15 @@ pub fn real_servers(_: &[Package]) -> Result<Outcome> {
     })
 }
 
-pub fn features(packages: &[Package]) -> Result<Outcome> {
+fn features(packages: &[Package]) -> Result<Outcome> {
     let count = crate::features::check(packages, 2)?;
     Ok(Outcome::Noted(format!("{count} combinations")))
 }
 
-pub fn bench_smoke(packages: &[Package]) -> Result<Outcome> {
+fn bench_smoke(packages: &[Package]) -> Result<Outcome> {
     if packages.iter().all(|package| package.targets_of("bench").next().is_none()) {
         return Ok(Outcome::Skipped("no benchmarks yet".into()));
     }
     bench::run(&mut Args::of(&["--smoke"]))?;
     Ok(Outcome::Passed)
-}
-
-pub fn tested(count: Count) -> Outcome {
-    match count.passed {
-        0 => Outcome::Skipped("no such tests yet".into()),
-        passed => Outcome::Noted(format!("{passed} tests")),
-    }
 }

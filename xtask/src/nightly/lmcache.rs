@@ -47,7 +47,7 @@ pub fn bucket(_: &[Package]) -> Result<Outcome> {
 
 /// LMCache runs our module as its storage.
 pub fn wheel(_: &[Package]) -> Result<Outcome> {
-    let tests = crate::lmcache::test(None)?;
+    let tests = crate::test_lmcache::test(None)?;
     Ok(Outcome::Noted(format!("{tests} under {}", venv::LMCACHE.packages[0])))
 }
 

@@ -15,105 +15,9 @@ use anyhow::{Result, bail};
 
 use crate::args::Args;
 use crate::ci::Outcome;
+use crate::testing::Count;
 use crate::workspace::{self, Package};
-
-struct Item {
-    name: &'static str,
-    what: &'static str,
-    run: fn(&[Package]) -> Result<Outcome>,
-}
-
-const ITEMS: &[Item] = &[
-    Item {
-        name: "long-tests",
-        what: "all tests with KVTIER_NIGHTLY=1: soaks and long loops",
-        run: items::long_tests,
-    },
-    Item {
-        name: "fault-seeds",
-        what: "fault schedules over 10,000 seeds",
-        run: items::fault_seeds,
-    },
-    Item {
-        name: "crashes",
-        what: "file systems that lose what was not synced, a thousand times",
-        run: items::crashes,
-    },
-    Item {
-        name: "shuttle",
-        what: "thread interleavings with KVTIER_NIGHTLY=1",
-        run: items::shuttle,
-    },
-    Item {
-        name: "asan",
-        what: "AddressSanitizer on the crates with unsafe, with a canary",
-        run: asan::run,
-    },
-    Item {
-        name: "valgrind",
-        what: "memcheck on the allocators and arenas of kvtier-mem",
-        run: items::valgrind,
-    },
-    Item { name: "miri", what: "Miri on the crates that need no kernel", run: items::miri },
-    Item { name: "fuzz", what: "every fuzz target for 10 minutes", run: items::fuzz },
-    Item {
-        name: "real-servers",
-        what: "the S3 client on Ceph, Swift, Garage and moto: plain, TLS, HTTP/2",
-        run: items::real_servers,
-    },
-    Item {
-        name: "lmcache-files",
-        what: "the real LMCache reads our files and we read its",
-        run: lmcache::files,
-    },
-    Item {
-        name: "lmcache-bucket",
-        what: "the real LMCache's S3 adapter and our tier on one bucket",
-        run: lmcache::bucket,
-    },
-    Item {
-        name: "lmcache-wheel",
-        what: "the Python module inside the real LMCache",
-        run: lmcache::wheel,
-    },
-    Item {
-        name: "python",
-        what: "the Python module's tests with KVTIER_NIGHTLY=1",
-        run: python::long,
-    },
-    Item {
-        name: "wheel",
-        what: "the wheel for manylinux_2_28 with the command, installed and tested",
-        run: python::wheel,
-    },
-    Item {
-        name: "python-valgrind",
-        what: "memcheck on the Python module's tests, with a canary",
-        run: python::valgrind,
-    },
-    Item {
-        name: "botocore",
-        what: "the S3 client's signatures beside botocore's",
-        run: botocore::run,
-    },
-    Item {
-        name: "ptxas",
-        what: "NVIDIA's assembler takes the kernel that sums on the GPU",
-        run: ptxas::run,
-    },
-    Item {
-        name: "clippy-each",
-        what: "each crate is clean with its own features only",
-        run: items::clippy_each,
-    },
-    Item { name: "test-each", what: "the tests of each crate build alone", run: items::test_each },
-    Item { name: "features", what: "all pairs of features", run: items::features },
-    Item {
-        name: "bench-smoke",
-        what: "every benchmark once, unoptimised",
-        run: items::bench_smoke,
-    },
-];
+use items::{ITEMS, Item};
 
 /// Runs all items, or one, and goes on past failures: a night is too long to lose to the first.
 pub fn run(args: &mut Args) -> Result<()> {
@@ -153,6 +57,14 @@ fn carry_out(item: &Item, packages: &[Package]) -> (String, bool) {
     let line = format!("{:<15} {:>7.1} s  {text}", item.name, start.elapsed().as_secs_f64());
     println!("--- {line}");
     (line, outcome.is_err())
+}
+
+/// The outcome of an item that runs tests.
+fn tested(count: Count) -> Outcome {
+    match count.passed {
+        0 => Outcome::Skipped("no such tests yet".into()),
+        passed => Outcome::Noted(format!("{passed} tests")),
+    }
 }
 
 #[cfg(test)]

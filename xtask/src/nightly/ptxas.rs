@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail};
 use crate::ci::Outcome;
 use crate::sh::{Cmd, root};
 use crate::venv::{self, Venv};
+use crate::versions::PTXAS;
 use crate::workspace::{self, Package};
 
-const PACKAGE: &str = "nvidia-cuda-nvcc==13.5.37";
-const WHEEL: Venv = Venv { name: "ptxas", packages: &[PACKAGE], alone: true };
+const WHEEL: Venv = Venv { name: "ptxas", packages: &[PTXAS], alone: true };
 const KERNEL: &str = "crates/gds/src/checksum/crc32c.ptx";
 /// From the oldest that CUDA 13 supports.
 const GPUS: [&str; 7] = ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"];
@@ -23,12 +23,12 @@ pub fn run(_: &[Package]) -> Result<Outcome> {
         Ok(home) => home,
         Err(e) => {
             return Ok(Outcome::Skipped(format!(
-                "the Python package {PACKAGE} cannot be had: {e:#}"
+                "the Python package {PTXAS} cannot be had: {e:#}"
             )));
         }
     };
     let ptxas =
-        find(&home.join("venv/lib"), "ptxas")?.with_context(|| format!("no ptxas in {PACKAGE}"))?;
+        find(&home.join("venv/lib"), "ptxas")?.with_context(|| format!("no ptxas in {PTXAS}"))?;
     fs::set_permissions(&ptxas, fs::Permissions::from_mode(0o755))?;
     let out = workspace::target_dir().join("crc32c.cubin");
     let text = |path: &Path| path.to_string_lossy().into_owned();
@@ -43,7 +43,7 @@ pub fn run(_: &[Package]) -> Result<Outcome> {
             bail!("for {gpu}: {said}");
         }
     }
-    Ok(Outcome::Noted(format!("{} kinds of GPU, {}", GPUS.len(), PACKAGE)))
+    Ok(Outcome::Noted(format!("{} kinds of GPU, {}", GPUS.len(), PTXAS)))
 }
 
 fn find(dir: &Path, name: &str) -> io::Result<Option<PathBuf>> {

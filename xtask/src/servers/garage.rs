@@ -10,19 +10,19 @@ use anyhow::{Context, Result};
 use super::process::{self, await_that, spawn};
 use super::{BUCKET, DOMAIN, Started, access, packages, quiet};
 use crate::sh::Cmd;
+use crate::versions::GARAGE;
 
 const REGION: &str = "garage";
 const USER: (&str, &str) = (
     "GK0123456789abcdef01234567",
     "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
 );
-const INSTALL: &str = "cargo install garage --version 2.5.0 --locked --no-default-features --features bundled-libs,lmdb,sqlite";
 
 /// Starts it in an empty directory, from the `garage` that the shell finds.
 pub fn start(dir: &Path) -> Result<Started> {
     if !packages::is_there("garage") {
         return Ok(Started::Absent(format!(
-            "no program garage; `{INSTALL}` takes about 45 minutes"
+            "no program garage; `cargo install garage --version {GARAGE} --locked --no-default-features --features bundled-libs,lmdb,sqlite` takes about 45 minutes"
         )));
     }
     let [port, rpc, admin] = process::ports()?;

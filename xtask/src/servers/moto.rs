@@ -8,8 +8,7 @@ use anyhow::{Context, Result};
 use super::process::{self, await_http, spawn};
 use super::{BUCKET, Started, access, dir, packages, quiet};
 use crate::sh::Cmd;
-
-const VERSION: &str = "5.2.1";
+use crate::versions::MOTO;
 
 /// Starts it, from a Python environment of its own that the first start makes.
 pub fn start(place: &Path) -> Result<Started> {
@@ -21,16 +20,14 @@ pub fn start(place: &Path) -> Result<Started> {
         }
         let made = Cmd::new("python3 -m venv").arg(venv.to_string_lossy()).try_read()?;
         let pip = Cmd::new(&venv.join("bin/pip").to_string_lossy()).args(["install", "-q"]);
-        let installed = made
-            .0
-            .then(|| pip.arg(format!("moto[server,s3]=={VERSION}")).try_read())
-            .transpose()?;
+        let installed =
+            made.0.then(|| pip.arg(format!("moto[server,s3]=={MOTO}")).try_read()).transpose()?;
         if !program.exists() {
             let said = installed.map_or(made.1, |(_, said)| said);
             let last =
                 said.lines().rev().find(|line| !line.is_empty()).unwrap_or_default().to_owned();
             return Ok(Started::Absent(format!(
-                "the Python package moto {VERSION} cannot be installed: {last}"
+                "the Python package moto {MOTO} cannot be installed: {last}"
             )));
         }
     }

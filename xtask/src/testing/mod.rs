@@ -1,13 +1,13 @@
 //! Running `cargo test` and knowing how many tests ran.
 
-mod programs;
+mod test_binaries;
 
 use std::ops::AddAssign;
 use std::thread;
 
 use anyhow::Result;
 
-pub use self::programs::{run_at_once, run_of};
+pub use self::test_binaries::{run_at_once, run_of};
 use crate::sh::Cmd;
 
 /// How many tests passed, failed and were left out, over all test programs of one command.

@@ -1,15 +1,15 @@
 //! `cargo xtask tidy`: the project's rules that neither rustfmt nor clippy checks.
 
 mod allow;
+mod avoided_words;
 mod crate_docs;
 mod functions;
 mod links;
 mod sentences;
 mod sizes;
 pub mod source;
+mod unfinished;
 mod unsafety;
-mod vocabulary;
-mod words;
 
 use std::fmt;
 
@@ -74,11 +74,11 @@ pub fn command(args: &mut Args) -> Result<()> {
     let write = args.flag("--write-words");
     args.end()?;
     if let Some(dir) = list {
-        return vocabulary::list(&Tree::read()?, dir.trim_end_matches('/'));
+        return avoided_words::list(&Tree::read()?, dir.trim_end_matches('/'));
     }
     if write {
-        let text = vocabulary::rewritten(&Tree::read()?)?;
-        std::fs::write(vocabulary::FILE, text)?;
+        let text = avoided_words::rewritten(&Tree::read()?)?;
+        std::fs::write(avoided_words::FILE, text)?;
     }
     run()
 }
@@ -125,12 +125,12 @@ fn check(packages: &[Package], tree: &Tree, sources: &[Source]) -> Vec<Problem> 
         problems.extend(allow::check(source));
         problems.extend(functions::check(source));
         problems.extend(unsafety::check(source));
-        problems.extend(words::check(source));
+        problems.extend(unfinished::check(source));
     }
     problems.extend(sizes::check(sources));
     problems.extend(unsafety::check_roots(packages, sources));
-    problems.extend(words::check_texts(tree));
-    problems.extend(vocabulary::check(tree));
+    problems.extend(unfinished::check_texts(tree));
+    problems.extend(avoided_words::check(tree));
     problems.extend(links::check(tree));
     problems.extend(sentences::check(tree));
     problems.extend(crate_docs::check(packages, tree));
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn the_rules_come_together() {
         let words = (
-            vocabulary::FILE,
+            avoided_words::FILE,
             "[words]\ngnome = \"dwarf\"\n[frozen]\n[allow]\n[budget]\nxtask = 1\n",
         );
         let good = Tree::of(&[

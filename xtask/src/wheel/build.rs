@@ -11,15 +11,10 @@ use super::{COMMAND, NUMPY, SERVER, run_tests, text};
 use crate::args::Args;
 use crate::sh::{Cmd, root};
 use crate::venv::{self, Venv};
-use crate::workspace;
+use crate::{versions, workspace};
 
-/// What builds a wheel and checks its types. Zig links against the glibc that we name, whatever the
-/// machine has.
-const BUILDER: Venv = Venv {
-    name: "wheel",
-    packages: &["maturin==1.9.6", "mypy==1.18.2", "ziglang==0.15.1", "cargo-zigbuild==0.24.0"],
-    alone: false,
-};
+/// What builds a wheel and checks its types.
+const BUILDER: Venv = Venv { name: "wheel", packages: versions::WHEEL_BUILDER, alone: false };
 /// The interpreter whose stable ABI has no buffer protocol yet.
 const OLD: &str = "python3.10";
 /// The folder from which maturin takes programs, as `crates/py/pyproject.toml` says.

@@ -6,11 +6,11 @@ use anyhow::Result;
 
 use super::plan::{AWSCRT, Plan};
 use crate::venv::{self, Venv};
+use crate::versions;
 
-/// The version that LMCache 0.5.6 installs today.
-const ENVIRONMENT: Venv = Venv { name: "awscrt", packages: &["awscrt==0.38.1"], alone: true };
+const ENVIRONMENT: Venv = Venv { name: "awscrt", packages: versions::AWSCRT, alone: true };
 /// Does what the Rust clients' program does, with the same arguments.
-const DRIVER: &str = include_str!("driver.py");
+const DRIVER: &str = include_str!("awscrt_driver.py");
 
 /// How to start it; nothing when it is not asked for or cannot be had.
 pub fn install(plan: &Plan, absent: &mut Vec<String>) -> Option<[String; 2]> {

@@ -6,8 +6,9 @@ use anyhow::Result;
 
 use super::plan::{BOTO3, Plan};
 use crate::venv::{self, Venv};
+use crate::versions;
 
-const ENVIRONMENT: Venv = Venv { name: "boto3", packages: &["boto3==1.44.5"], alone: false };
+const ENVIRONMENT: Venv = Venv { name: "boto3", packages: versions::BOTO3, alone: false };
 /// Does what the Rust clients' program does, with the same arguments.
 const DRIVER: &str = include_str!("boto3_driver.py");
 

@@ -5,16 +5,14 @@
 //! MB/s also say how fast the server's core is.
 
 mod awscrt;
-mod beside;
 mod boto3;
-mod compare;
 mod contest;
 mod lmcache;
 mod plan;
 mod preset;
+mod results;
 mod served;
-mod table;
-mod uploads;
+mod tables;
 
 use std::fs;
 
@@ -23,8 +21,8 @@ use serde_json::json;
 
 use self::contest::Contest;
 use self::plan::Plan;
+use self::results::Results;
 pub use self::served::Served;
-use self::table::Results;
 use super::machine;
 use crate::args::Args;
 
@@ -64,12 +62,12 @@ pub fn run(args: &mut Args) -> Result<()> {
     );
     contest.absent.iter().for_each(|why| println!("not measured: {why}"));
     if plan.preset.is_uploads() {
-        uploads::print(&plan, &contest.names, &results);
+        tables::uploads::print(&plan, &contest.names, &results);
         return Ok(());
     }
-    table::print(&plan, &contest.names, &results);
-    compare::print(&plan, &contest.names, &results);
-    beside::print(&plan, &results);
+    tables::clients::print(&plan, &contest.names, &results);
+    tables::rivals::print(&plan, &contest.names, &results);
+    tables::tier::print(&plan, &results);
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use super::plan::{Cell, Plan};
 use super::sample::Sample;
 use crate::sh::Cmd;
 use crate::venv::{self, Venv};
+use crate::versions;
 
 /// What measures all of them.
 pub const MEASURE: &str = include_str!("measure.py");
@@ -37,7 +38,7 @@ const LMCACHE: Rival = Rival {
 
 const NIXL: Rival = Rival {
     name: "NIXL",
-    venv: Venv { name: "nixl", packages: &["nixl-cu12==1.5.1", "numpy"], alone: true },
+    venv: Venv { name: "nixl", packages: versions::NIXL, alone: true },
     driver: include_str!("nixl_posix.py"),
     kinds: &["uring", "aio"],
 };

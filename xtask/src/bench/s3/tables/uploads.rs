@@ -1,8 +1,8 @@
 //! The table `uploads`: small objects over a server that answers late, where the time is that of
 //! the round trips.
 
-use super::plan::{Cell, Plan};
-use super::table::Results;
+use crate::bench::s3::plan::{Cell, Plan};
+use crate::bench::s3::results::Results;
 
 /// Prints a row for each client: seconds for all uploads and CPU time, by uploads in flight.
 pub fn print(plan: &Plan, names: &[String], results: &Results) {
@@ -28,7 +28,7 @@ fn heading(cell: &Cell) -> String {
 
 fn figures(cell: &Cell, name: &str, results: &Results) -> String {
     let mb = (cell.count * cell.size) as f64 / 1e6;
-    let found = |of: fn(&super::contest::Sample) -> f64| results.median(cell, name, of);
+    let found = |of: fn(&crate::bench::s3::contest::Sample) -> f64| results.median(cell, name, of);
     let Some((rate, cpu, p99)) = found(|s| s.mb_per_s)
         .zip(found(|s| s.cpu_s_per_gb))
         .zip(found(|s| s.p99_ms))
@@ -41,9 +41,9 @@ fn figures(cell: &Cell, name: &str, results: &Results) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::contest::Sample;
     use super::*;
     use crate::args::Args;
+    use crate::bench::s3::contest::Sample;
 
     #[test]
     fn seconds_are_those_of_all_uploads() {

@@ -1,8 +1,8 @@
 //! The tier beside LMCache's adapter and beside the bare client: what counts, and what was wanted.
 
-use super::contest::Sample;
-use super::plan::{Cell, LMCACHE, Plan, TIER};
-use super::table::Results;
+use crate::bench::s3::contest::Sample;
+use crate::bench::s3::plan::{Cell, LMCACHE, Plan, TIER};
+use crate::bench::s3::results::Results;
 
 /// Our client without a tier.
 const CLIENT: &str = "kvtier";

@@ -1,0 +1,21 @@
+//! The versions of all tools and rivals that the steps install, in one place. `.ci/run` installs
+//! cargo-deny and cargo-fuzz by itself, in the same versions.
+
+/// LMCache, with its block device extension.
+pub const LMCACHE: &[&str] = &["lmcache==0.5.6", "lmcache-rust-raw-block-io==0.5.7rc2"];
+/// The version of awscrt that LMCache 0.5.6 installs today.
+pub const AWSCRT: &[&str] = &["awscrt==0.38.1"];
+pub const BOTO3: &[&str] = &["boto3==1.44.5"];
+pub const NIXL: &[&str] = &["nixl-cu12==1.5.1", "numpy"];
+/// What builds a wheel and checks its types. Zig links against the glibc that we name, whatever the
+/// machine has.
+pub const WHEEL_BUILDER: &[&str] =
+    &["maturin==1.9.6", "mypy==1.18.2", "ziglang==0.15.1", "cargo-zigbuild==0.24.0"];
+/// NVIDIA's assembler.
+pub const PTXAS: &str = "nvidia-cuda-nvcc==13.5.37";
+/// NVIDIA's own libcufile.
+pub const CUFILE: &str = "nvidia-cufile==1.20.0.107";
+pub const MOTO: &str = "5.2.1";
+pub const GARAGE: &str = "2.5.0";
+pub const CARGO_DENY: &str = "0.20.2";
+pub const CARGO_FUZZ: &str = "0.13.2";
