@@ -9,7 +9,7 @@ use std::time::Duration;
 use kvtier_core::key::{ChunkHash, KeyId, KvRank, Namespace, ObjectKey};
 use kvtier_core::{ErrorKind, Hold, Key, Loaded, MissReason, Mode, Presence, Tier};
 use kvtier_s3_tier::{Layout, TierConfig};
-use kvtier_testkit::s3::{Fault, Rule};
+use kvtier_testkit::s3::{Fault, Foreign, Rule};
 use support::tier::{World, plain_server, quick};
 
 const LEN: usize = 100_000;
@@ -60,6 +60,46 @@ fn a_login_page_in_place_of_an_answer_is_a_network_error_and_marks_nothing_corru
         assert!(world.lookup(key).is_hit());
     }
     assert_eq!((world.count("corrupt_objects"), world.used()), (0, used));
+}
+
+/// With the headers of the object, its facts too, where it has any.
+#[test]
+fn an_answer_that_contradicts_itself_is_a_network_error_and_marks_nothing_corrupt() {
+    for layout in [Layout::Kvtier, Layout::LmcacheMp] {
+        let world = asking(|config| config.with_layout(layout));
+        let key = match layout {
+            Layout::Kvtier => world.suite.key(1),
+            _ => {
+                let id =
+                    ObjectKey::new("m", KvRank(0), 0, ChunkHash::new(&[1; 32]), "").unwrap().into();
+                Key::new(Namespace::new("t", Default::default()).into(), id)
+            }
+        };
+        world.save(&key, LEN);
+        let [(name, _)] = &world.objects()[..] else { panic!("one object") };
+        let object = world.runtime.block_on(world.outside.head(name)).unwrap().unwrap();
+        // In our own layout no facts are a verdict of their own.
+        let with_facts = if layout == Layout::Kvtier { &[true][..] } else { &[true, false] };
+        for with_facts in with_facts {
+            let header = |name: &'static str| (name, object.header(name).unwrap().to_owned());
+            let mut headers = vec![header("etag"), header("last-modified")];
+            headers.extend(with_facts.then(|| header("x-amz-meta-kvtier")));
+            // Not asked for, and of other bytes.
+            headers.push(("content-range", format!("bytes 7-{}/{}", LEN + 6, 2 * LEN)));
+            let mut answer = Foreign::new(206, vec![9; LEN]);
+            answer.headers = headers;
+            world.server.script(
+                Rule::next(Fault::Foreign(answer)).method("GET").containing("/kv/").times(100_000),
+            );
+            let done = world.try_load(&key, LEN);
+            let kind = done.result.as_ref().unwrap_err().kind();
+            assert!(matches!(kind, ErrorKind::Io | ErrorKind::Timeout), "{layout:?} {done:?}");
+            assert_eq!(world.count("corrupt_objects"), 0);
+            world.server.heal();
+            assert!(world.lookup(&key).is_hit(), "{layout:?}");
+            assert_eq!(world.load(&key, LEN), Loaded::Hit { len: LEN as u64 });
+        }
+    }
 }
 
 #[test]

@@ -75,6 +75,7 @@ enum Mark {
     IgnoredRange,
     Foreign,
     Endless,
+    WrongChecksum,
 }
 
 const _: () = assert!(size_of::<Error>() == size_of::<usize>());
@@ -172,6 +173,20 @@ impl Error {
     /// Whether a listing did not end: its pages came again.
     pub fn is_endless(&self) -> bool {
         self.0.mark == Mark::Endless
+    }
+
+    /// The whole body came, and fails the checksum that the store keeps for it.
+    pub(crate) fn wrong_checksum() -> Self {
+        let what = "the bytes do not have the checksum that the store keeps for them";
+        let mut error = Error::new(ErrorKind::Corrupt, what).retryable(true);
+        error.0.mark = Mark::WrongChecksum;
+        error
+    }
+
+    /// Whether a whole body failed the checksum that the store keeps for it. Other retryable errors
+    /// of kind [`ErrorKind::Corrupt`] concern the response, and say nothing of the object.
+    pub fn is_wrong_checksum(&self) -> bool {
+        self.0.mark == Mark::WrongChecksum
     }
 
     /// Whether it is [`Error::foreign`].

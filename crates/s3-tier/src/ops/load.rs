@@ -3,8 +3,8 @@
 //! A response is used only if it fits what is known of the object. Bytes that differ from the facts
 //! are read once more, in case the object was replaced during the read or damaged on the network. A
 //! response without facts is suspicious if its length differs from the listing, or its bytes from
-//! those that this version had: a proxy may have sent it. Then the load fails, and nothing is
-//! recorded.
+//! those that this version had: a proxy may have sent it. So is one that contradicts itself. Then the
+//! load fails, and nothing is recorded.
 
 use std::sync::Arc;
 
@@ -128,6 +128,10 @@ async fn get(
                 }
                 drop(answer);
             }
+            // The response contradicts itself: nothing is known of the object.
+            Err(e) if e.is_retryable() && !e.is_wrong_checksum() => {
+                return Err(shared.error("load", Some(&op.key), contradictory_response(e)));
+            }
             // Longer than the memory, or it fails the store's own checksum.
             Err(e) => {
                 read.intact = false;
@@ -194,6 +198,13 @@ pub fn suspicious_response(
     listed
         .filter(|len| *len != read.len)
         .map(|_| kvtier_s3::Error::new(kvtier_s3::ErrorKind::Io, what).retryable(true))
+}
+
+/// A response whose head, framing or range make no sense, as of a proxy before the store.
+fn contradictory_response(e: kvtier_s3::Error) -> kvtier_s3::Error {
+    let what =
+        "an answer that contradicts itself: check the endpoint and any proxy before the store";
+    kvtier_s3::Error::new(kvtier_s3::ErrorKind::Io, what).with_source(e)
 }
 
 /// Why bytes without facts are not the object's: this version had facts when this process wrote or

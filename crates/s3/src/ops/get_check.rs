@@ -113,11 +113,9 @@ impl GetProgress {
             )));
         }
         match (&self.sum, buffer.sum()) {
-            (Some((_, expected)), Some(sum)) if *expected != sum.value() => Err(Error::new(
-                ErrorKind::Corrupt,
-                "the bytes do not have the checksum that the store keeps for them",
-            )
-            .retryable(true)),
+            (Some((_, expected)), Some(sum)) if *expected != sum.value() => {
+                Err(Error::wrong_checksum())
+            }
             (Some(_), Some(_)) => Ok(true),
             _ => Ok(false),
         }
