@@ -21,7 +21,7 @@ fn forms() -> Vec<NameForm> {
     ];
     plain
         .into_iter()
-        .chain([NameForm::FsConnector, NameForm::LocalDisk])
+        .chain([NameForm::FsConnector, NameForm::LocalDisk, NameForm::VllmFs])
         .chain(gds)
         .chain(paths)
         .collect()

@@ -1,7 +1,8 @@
 //! Keys and namespaces of KV-cache chunks, and the checksums that verify their bytes.
 //!
 //! A [`Key`] names one chunk: a [`Namespace`] (tenant and geometry) and a [`KeyId`], one of
-//! LMCache's kinds of key. [`names`] writes and reads every name that LMCache gives a chunk,
+//! LMCache's kinds of key. [`names`] writes and reads every name that LMCache gives a chunk, and
+//! those of vLLM's `fs` tier ([`VllmRunConfig`]),
 //! [`hash`] chains token chunks to their hashes, [`Geometry`] and [`presets`] give the size of a
 //! chunk. [`BlockSums`] are the CRC32C of a chunk's blocks, and [`Facts`] the record that travels with
 //! a stored chunk so that a load can prove every byte. Nothing here does I/O.
@@ -28,6 +29,7 @@ mod geometry;
 pub mod hash;
 mod id;
 mod ipc;
+mod json;
 mod key;
 pub mod names;
 mod namespace;
@@ -39,6 +41,7 @@ mod python;
 mod serde_forms;
 mod small;
 mod sums;
+mod vllm;
 
 pub use canonical::KeySummary;
 pub use digest::Digest;
@@ -56,6 +59,7 @@ pub use key::Key;
 pub use namespace::Namespace;
 pub use pyint::{INT_BYTES_MAX, PyInt};
 pub use sums::{BLOCK_BYTES_MIN, BLOCKS_MAX, BlockSums, PieceSums};
+pub use vllm::VllmRunConfig;
 
 /// The examples of the README.
 #[cfg(doctest)]

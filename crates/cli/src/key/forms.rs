@@ -6,7 +6,7 @@ use crate::BadInput;
 
 /// The names of all forms, for help and errors.
 pub const ALL: &str = "mp-native, mp-3-field, mp-s3, mp-fs, mp-fs-native, mp-raw-block, text, s3, fs-connector, local-disk, gds, gds-sidecar, \
-                       gds-weka, gds-weka-sidecar; mp-s3 and s3 take a prefix: s3:PREFIX";
+                       gds-weka, gds-weka-sidecar, vllm-fs; mp-s3 and s3 take a prefix: s3:PREFIX";
 
 /// Every form, S3's without a prefix.
 pub fn all() -> Vec<NameForm> {
@@ -27,6 +27,7 @@ pub fn all() -> Vec<NameForm> {
         gds(false, true),
         gds(true, false),
         gds(true, true),
+        NameForm::VllmFs,
     ]
 }
 
@@ -50,6 +51,7 @@ pub fn name(form: &NameForm) -> String {
             ["gds", if *weka { "-weka" } else { "" }, if *sidecar { "-sidecar" } else { "" }]
                 .concat()
         }
+        NameForm::VllmFs => "vllm-fs".into(),
         other => format!("{other:?}"),
     }
 }

@@ -4,13 +4,12 @@
 //! KiB stand once more in a file beside it.
 
 mod format;
-mod json;
 
 use std::fmt;
 use std::str::FromStr;
 
+use crate::json::{self, Json};
 use crate::{DType, InvalidKey};
-use json::Json;
 
 pub use format::MemoryFormat;
 

@@ -19,10 +19,12 @@ pub fn detect(name: &str) -> Vec<(NameForm, Parsed)> {
     ];
     let gds = [(false, false), (false, true), (true, false), (true, true)];
     let gds = gds.map(|(weka, sidecar)| NameForm::Gds { weka, sidecar });
+    // Its directories are part of the name.
+    let dirs = name.rmatch_indices('/').nth(3).map_or(name, |(at, _)| &name[at + 1..]);
     let candidates = (in_file.into_iter().map(|form| (form, file)))
         .chain(gds.into_iter().map(|form| (form, name)))
         .chain(whole.into_iter().map(|form| (form, name)))
-        .chain([(s3_non_mp(name), name)]);
+        .chain([(s3_non_mp(name), name), (NameForm::VllmFs, dirs)]);
     let mut found: Vec<(NameForm, Parsed)> = candidates
         .filter_map(|(form, text)| form.parse(text).ok().map(|parsed| (form, parsed)))
         .collect();

@@ -45,6 +45,8 @@ pub enum NameForm {
         /// The metadata file beside the data file.
         sidecar: bool,
     },
+    /// vLLM: a file of the `fs` tier, with its three directories.
+    VllmFs,
 }
 
 /// What a name was read as.
@@ -156,6 +158,7 @@ impl NameForm {
             NameForm::Fs => key.fs_name(),
             NameForm::FsNative => key.fs_native_name(),
             NameForm::RawBlock => Ok(key.raw_block_name()),
+            NameForm::VllmFs => key.vllm_fs_name(),
             _ => Err(InvalidKey::new(
                 "a key of LMCache's multi-process mode has no name of this form",
             )),
@@ -188,6 +191,7 @@ impl NameForm {
             NameForm::FsNative => ObjectKey::from_fs_name(&name.replacen("@0x-", "@-0x", 1))
                 .map(|key| (key.into(), sep_loss())),
             NameForm::RawBlock => ObjectKey::from_raw_block_name(name).map(plain),
+            NameForm::VllmFs => ObjectKey::from_vllm_fs_name(name).map(plain),
             NameForm::Text => KeyId::from_engine_text(name).map(plain),
             NameForm::S3NonMp { prefix } => KeyId::from_engine_text(&object_name(prefix, name)?)
                 .map(|key| loses(key, '_', Loss::SlashAsUnderscore)),

@@ -1,5 +1,5 @@
 //! Every name that LMCache gives a chunk, on every medium: written as LMCache 0.5.6 writes it, read
-//! as it reads it.
+//! as it reads it. And those of vLLM's `fs` tier.
 //!
 //! [`NameForm`] is the entry point. The rules are methods of the keys: [`ObjectKey`](crate::ObjectKey) for the
 //! multi-process mode, [`CacheEngineKey`](crate::CacheEngineKey) and
@@ -12,9 +12,11 @@ mod detect;
 mod engine;
 mod form;
 mod mp;
+pub(crate) mod vllm;
 
 pub use detect::detect;
 pub use form::{Loss, NameForm, Parsed};
+pub use vllm::is_vllm_fs_dir;
 
 use crate::InvalidKey;
 

@@ -1,7 +1,9 @@
-//! As much of JSON as a header needs: all of it is read, and what no header means is one kind of
-//! value.
+//! As much of JSON as headers and configurations of Python programs need: all of it is read, and
+//! numbers that none of them has are one kind of value.
 
-/// The deepest nesting of values; a header's is three.
+use std::collections::BTreeMap;
+
+/// The deepest nesting of values; a header's is three, a configuration's four.
 const DEPTH_MAX: usize = 16;
 
 /// A value.
@@ -15,7 +17,11 @@ pub enum Json {
     List(Vec<Json>),
     /// Values by name, in order.
     Map(Vec<(String, Json)>),
-    /// Anything else.
+    /// A truth value.
+    Bool(bool),
+    /// Nothing.
+    Null,
+    /// Any other number.
     Other,
 }
 
@@ -71,12 +77,20 @@ impl Reader<'_> {
             b'"' => self.text().map(Json::Text),
             b'-' if self.left.starts_with("-I") => self.takes("-Infinity").then_some(Json::Other),
             b'-' | b'0'..=b'9' => self.number(),
-            // The last two are Python's.
-            _ => ["true", "false", "null", "NaN", "Infinity"]
-                .iter()
-                .any(|word| self.takes(word))
-                .then_some(Json::Other),
+            _ => self.word(),
         }
+    }
+
+    fn word(&mut self) -> Option<Json> {
+        let words = [
+            ("true", Json::Bool(true)),
+            ("false", Json::Bool(false)),
+            ("null", Json::Null),
+            // Python's.
+            ("NaN", Json::Other),
+            ("Infinity", Json::Other),
+        ];
+        words.into_iter().find(|(word, _)| self.takes(word)).map(|(_, value)| value)
     }
 
     fn map(&mut self, depth: usize) -> Option<Json> {
@@ -195,6 +209,83 @@ impl Reader<'_> {
         let hex = digits.bytes().all(|b| b.is_ascii_hexdigit());
         if hex { u16::from_str_radix(digits, 16).ok() } else { None }
     }
+}
+
+/// Writes a value as Python's `json.dumps` does with `sort_keys`: with `indent`, else with the
+/// separators `,` and `:`. `None` for a value that has an [`Other`](Json::Other) number.
+pub fn to_python(value: &Json, indent: Option<usize>) -> Option<String> {
+    let mut out = String::new();
+    push_value(&mut out, value, indent.map(|width| Indent { width, depth: 0 }))?;
+    Some(out)
+}
+
+/// How far a value is indented.
+#[derive(Clone, Copy)]
+struct Indent {
+    width: usize,
+    depth: usize,
+}
+
+impl Indent {
+    fn deeper(self) -> Self {
+        Indent { depth: self.depth + 1, ..self }
+    }
+
+    fn push_line(self, out: &mut String) {
+        out.push('\n');
+        out.extend(std::iter::repeat_n(' ', self.width * self.depth));
+    }
+}
+
+fn push_value(out: &mut String, value: &Json, indent: Option<Indent>) -> Option<()> {
+    match value {
+        Json::Number(n) => out.push_str(&n.to_string()),
+        Json::Text(text) => push_text(out, text),
+        Json::Bool(truth) => out.push_str(if *truth { "true" } else { "false" }),
+        Json::Null => out.push_str("null"),
+        Json::Other => return None,
+        Json::List(values) => {
+            push_several(out, ("[", "]"), values, indent, |out, value, indent| {
+                push_value(out, value, indent)
+            })?
+        }
+        Json::Map(members) => {
+            // Of several members with one name Python keeps the last.
+            let sorted: BTreeMap<&String, &Json> =
+                members.iter().map(|(name, value)| (name, value)).collect();
+            let sorted: Vec<_> = sorted.into_iter().collect();
+            push_several(out, ("{", "}"), &sorted, indent, |out, (name, value), indent| {
+                push_text(out, name);
+                out.push_str(if indent.is_some() { ": " } else { ":" });
+                push_value(out, value, indent)
+            })?;
+        }
+    }
+    Some(())
+}
+
+/// Writes what stands between two brackets.
+fn push_several<T>(
+    out: &mut String,
+    (open, close): (&str, &str),
+    all: &[T],
+    indent: Option<Indent>,
+    one: impl Fn(&mut String, &T, Option<Indent>) -> Option<()>,
+) -> Option<()> {
+    out.push_str(open);
+    let inner = indent.map(Indent::deeper);
+    for (n, item) in all.iter().enumerate() {
+        if n > 0 {
+            out.push(',');
+        }
+        inner.iter().for_each(|indent| indent.push_line(out));
+        one(out, item, inner)?;
+    }
+    if !all.is_empty() {
+        indent.iter().for_each(|indent| indent.push_line(out));
+    }
+    out.push_str(close);
+    Some(())
 }
 
 /// Writes a text as Python's `json.dumps` does, with nothing but ASCII.
