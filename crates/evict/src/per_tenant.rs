@@ -141,6 +141,11 @@ impl Policy for PerTenant {
         chain.iter().rev().for_each(|slot| self.renew(*slot));
     }
 
+    fn touch_request(&mut self, chain: &[u32], absent: usize) {
+        self.policy.touch_request(chain, absent);
+        chain.iter().rev().for_each(|slot| self.renew(*slot));
+    }
+
     fn hint(&mut self, slot: u32, hint: &EvictionHint) {
         self.policy.hint(slot, hint);
     }
@@ -161,6 +166,10 @@ impl Policy for PerTenant {
 
     fn forget(&mut self, tag: u64) {
         self.policy.forget(tag);
+    }
+
+    fn shed(&mut self, tag: u64) {
+        self.policy.shed(tag);
     }
 
     fn pin(&mut self, slot: u32) {
@@ -277,6 +286,32 @@ mod tests {
         );
         tenants.unpin(1);
         assert_eq!(tenants.eviction_order(), vec![2, 3, 4, 5, 0, 1]);
+    }
+
+    #[test]
+    fn the_policy_within_learns_what_it_would_alone() {
+        let mut alone = PolicyKind::Default.build();
+        let mut tenants = PerTenant::around(PolicyKind::Default.build(), |_| 0, |_| false);
+        fn use_of(policy: &mut dyn Policy) {
+            policy.set_time(7);
+            (0..4).for_each(|slot| policy.insert(entry(slot, 7)));
+            policy.reserve(entry(4, 8));
+            policy.touch(0);
+            policy.touch_chain(&[0, 1]);
+            policy.touch_request(&[0, 1, 2], 5);
+            policy.hint(3, &EvictionHint::new().with_session_ended());
+            [70, 71].into_iter().for_each(|tag| policy.shed(tag));
+            policy.forget(71);
+            policy.pin(0);
+            policy.unpin(0);
+            policy.begin_evict(1);
+            policy.evict(1, 72);
+            policy.remove(2);
+            policy.victim();
+        }
+        use_of(&mut *alone);
+        use_of(&mut tenants);
+        assert_eq!(alloc::format!("{alone:?}"), alloc::format!("{:?}", tenants.policy));
     }
 
     #[test]
