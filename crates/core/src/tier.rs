@@ -5,8 +5,8 @@ use kvtier_key::{Digest, Key};
 use kvtier_mem::View;
 
 use crate::{
-    Caps, Ctx, Done, Error, Hold, HoldId, Load, Loaded, LookedUp, Mode, Observe, Removed, Save,
-    Saved, Ticket,
+    Caps, Ctx, Done, Error, Hint, Hold, HoldId, Load, Loaded, LookedUp, Mode, Observe, Presence,
+    Removed, Save, Saved, Ticket,
 };
 
 /// One medium that stores chunks, or several that look like one. This is the contract for
@@ -184,6 +184,19 @@ pub trait Tier: Observe + fmt::Debug + Send + Sync + 'static {
         mode: Mode,
         hold: Hold,
     ) -> Ticket<Result<LookedUp, Error>>;
+
+    /// Finds which of `keys` are in the tier from what it has in memory, at once: without a request
+    /// and without waiting. `Unknown` where only the medium can tell; [`lookup`](Tier::lookup) asks
+    /// it. On a shared medium a hit may be outdated; its load is then a miss.
+    fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
+        vec![Presence::Unknown; keys.len()]
+    }
+
+    /// Counts one use of each chunk that was served from elsewhere, such as an engine's own memory,
+    /// for eviction. `keys` is in the order of their prefix chain. Unknown keys are ignored.
+    fn touch(&self, keys: &[Digest], hint: &Hint) {
+        let _ = (keys, hint);
+    }
 
     /// Loads chunks into the leases of the ops. A chunk that is missing, corrupt or of another
     /// length is a [`Loaded::Miss`].

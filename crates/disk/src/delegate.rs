@@ -6,8 +6,9 @@ macro_rules! tier_of_disk {
             use std::sync::Arc;
 
             use $crate::kvtier_core::{
-                Caps, Ctx, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load,
-                Loaded, LookedUp, Mode, Observe, Removed, Save, Saved, Status, Ticket, Tier, Usage,
+                Caps, Ctx, Cursor, Digest, Done, Error, Hint, Hold, HoldId, Key, KeyPage, Listener,
+                Load, Loaded, LookedUp, Mode, Observe, Presence, Removed, Save, Saved, Status,
+                Ticket, Tier, Usage,
             };
 
             impl Tier for $tier {
@@ -23,6 +24,14 @@ macro_rules! tier_of_disk {
                     hold: Hold,
                 ) -> Ticket<Result<LookedUp, Error>> {
                     self.0.lookup(ctx, keys, mode, hold)
+                }
+
+                fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
+                    self.0.lookup_in_memory(keys)
+                }
+
+                fn touch(&self, keys: &[Digest], hint: &Hint) {
+                    self.0.touch(keys, hint);
                 }
 
                 fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {

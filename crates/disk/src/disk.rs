@@ -4,9 +4,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use kvtier_core::{
-    Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key,
-    KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Observe, Op, Removed,
-    Reply, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
+    Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hint, Hold, HoldId,
+    Key, KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Observe, Op,
+    Presence, Removed, Reply, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier,
+    Timekeeper, Usage,
 };
 use kvtier_index::{ChainPlace, Index, IndexConfig, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
@@ -237,6 +238,24 @@ impl<M: Mover> Tier for Disk<M> {
             drop(pass);
         });
         self.or_release(ticket, hold)
+    }
+
+    fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
+        if self.shared.gate.is_closed() {
+            return vec![Presence::Unknown; keys.len()];
+        }
+        let absent = match self.shared.follow_few_changes() {
+            true => Presence::Miss,
+            false => Presence::Unknown,
+        };
+        let presence = |key: &Key| {
+            self.shared.known_len(key.digest()).map_or(absent, |len| Presence::Hit { len })
+        };
+        keys.iter().map(presence).collect()
+    }
+
+    fn touch(&self, keys: &[Digest], hint: &Hint) {
+        self.shared.used(keys, hint);
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{
-    Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key,
-    KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Removed, Reply, Save,
-    Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
+    Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hint, Hold, HoldId,
+    Key, KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Presence, Removed,
+    Reply, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_evict::{Policy, PolicyKind};
 use kvtier_index::{ChainPlace, Index, IndexConfig};
@@ -255,6 +255,17 @@ impl Tier for S3Tier {
             }
         };
         self.or_release(ticket, hold)
+    }
+
+    fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
+        if self.shared.gate.is_closed() {
+            return vec![Presence::Unknown; keys.len()];
+        }
+        lookup::without_asking(&self.shared, keys)
+    }
+
+    fn touch(&self, keys: &[Digest], hint: &Hint) {
+        self.shared.used(keys, hint);
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {

@@ -2,9 +2,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kvtier_core::{
-    Caps, Ctx, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded,
-    LookedUp, MissReason, Mode, Observe, Presence, Removed, Save, Saved, Spill, Spilled, Status,
-    Ticket, Tier, Usage, View,
+    Caps, Ctx, Cursor, Digest, Done, Error, Hint, Hold, HoldId, Key, KeyPage, Listener, Load,
+    Loaded, LookedUp, MissReason, Mode, Observe, Presence, Removed, Save, Saved, Spill, Spilled,
+    Status, Ticket, Tier, Usage, View,
 };
 
 use crate::ModelTier;
@@ -29,6 +29,9 @@ pub fn passes_everything_on(around: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>)
     let keys: Arc<[Key]> = [key.clone()].into();
     assert_eq!(tier.caps().name, inner.caps.name, "caps is not passed on");
     drop(tier.lookup(&ctx, Arc::clone(&keys), Mode::Each, Hold::None).wait());
+    let found = tier.lookup_in_memory(&keys);
+    assert_eq!(found, [Presence::Miss], "the answer to lookup_in_memory is not passed on");
+    tier.touch(&[*key.digest()], &Hint::default());
     drop(tier.load(&ctx, vec![f.load_op(&key, 1)]).wait());
     drop(tier.save(&ctx, vec![f.save_op(&key, 1)]).wait());
     drop(tier.remove(&ctx, keys).wait());
@@ -44,6 +47,8 @@ pub fn passes_everything_on(around: impl FnOnce(Arc<dyn Tier>) -> Arc<dyn Tier>)
     drop(tier.close().wait());
     let expected = [
         "lookup",
+        "lookup_in_memory",
+        "touch",
         "load",
         "save",
         "remove",
@@ -105,6 +110,15 @@ impl Tier for Recorder {
     ) -> Ticket<Result<LookedUp, Error>> {
         self.note("lookup");
         Ticket::ready(Ok(LookedUp::new(vec![Presence::Miss; keys.len()], None)))
+    }
+
+    fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
+        self.note("lookup_in_memory");
+        vec![Presence::Miss; keys.len()]
+    }
+
+    fn touch(&self, _: &[Digest], _: &Hint) {
+        self.note("touch");
     }
 
     fn load(&self, _: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {

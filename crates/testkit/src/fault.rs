@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use kvtier_core::{
     Batch, Caps, Completer, Ctx, Cursor, Digest, Done, Error, ErrorKind, Expire, Gate, GateLimits,
-    Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, MissReason, Mode, Observe, Op,
-    Pass, Presence, Removed, Save, Saved, ShedReason, Slot, Spill, Status, Ticket, Tier,
+    Hint, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded, LookedUp, MissReason, Mode, Observe,
+    Op, Pass, Presence, Removed, Save, Saved, ShedReason, Slot, Spill, Status, Ticket, Tier,
     Timekeeper, Usage, View, ticket,
 };
 
@@ -265,6 +265,14 @@ impl Tier for FaultTier {
             }
             Err(error) => Ticket::ready(Err(error)),
         }
+    }
+
+    fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
+        self.inner.lookup_in_memory(keys)
+    }
+
+    fn touch(&self, keys: &[Digest], hint: &Hint) {
+        self.inner.touch(keys, hint);
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kvtier_core::{
     Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, GateStats, Hold,
     HoldId, Key, KeyPage, Listener, Listeners, Load, Loaded, LookedUp, MissReason, Mode, Observe,
-    Op, Removed, Save, Saved, ShedReason, Slot, Status, Ticket, Tier, Timekeeper, Usage,
+    Op, Presence, Removed, Save, Saved, ShedReason, Slot, Status, Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_mem::{Lease, View};
 
@@ -245,6 +245,10 @@ impl Tier for ModelTier {
                 shared.store().release(hold);
             }
         })
+    }
+
+    fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
+        self.shared.store().lookup(keys, Mode::Each)
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {

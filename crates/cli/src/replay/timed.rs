@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use kvtier::Tier;
 use kvtier::core::{
-    Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Hold, HoldId, Key, KeyPage, Listener, Load,
-    Loaded, LookedUp, Mode, Observe, Op, Removed, Save, Saved, Spill, Status, Ticket, Usage, View,
+    Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Hint, Hold, HoldId, Key, KeyPage, Listener,
+    Load, Loaded, LookedUp, Mode, Observe, Op, Presence, Removed, Save, Saved, Spill, Status,
+    Ticket, Usage, View,
 };
 
 use crate::usage::thread_cpu_s;
@@ -95,6 +96,14 @@ impl Tier for Timed {
         hold: Hold,
     ) -> Ticket<Result<LookedUp, Error>> {
         self.call(|tier| tier.lookup(ctx, keys, mode, hold))
+    }
+
+    fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
+        self.call(|tier| tier.lookup_in_memory(keys))
+    }
+
+    fn touch(&self, keys: &[Digest], hint: &Hint) {
+        self.call(|tier| tier.touch(keys, hint));
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {

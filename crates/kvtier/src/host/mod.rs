@@ -215,6 +215,15 @@ impl Tier for HostTier {
         })
     }
 
+    fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
+        let found = self.find(keys, Mode::Each, Hold::None);
+        found.map_or_else(|_| vec![Presence::Unknown; keys.len()], |found| found.found)
+    }
+
+    fn touch(&self, keys: &[Digest], hint: &Hint) {
+        self.chunks().used(self.now_ms(), keys, hint);
+    }
+
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
         let one = |mut op: Load| {
             let result = self.gate(ctx).and_then(|()| self.load_one(&mut op));

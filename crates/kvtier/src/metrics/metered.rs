@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Caps, Ctx, Cursor, Digest, Done, Error, Hold, HoldId, Key, KeyPage, Listener, Load, Loaded,
-    LookedUp, Mode, Observe, Presence, Removed, Save, Saved, Spill, Status, Ticket, Tier, Usage,
-    View,
+    Caps, Ctx, Cursor, Digest, Done, Error, Hint, Hold, HoldId, Key, KeyPage, Listener, Load,
+    Loaded, LookedUp, Mode, Observe, Presence, Removed, Save, Saved, Spill, Status, Ticket, Tier,
+    Usage, View,
 };
 
 /// The upper ends of the buckets: powers of four from 16 µs to 17 s.
@@ -149,6 +149,16 @@ impl Tier for Metered {
         let ticket = self.timed(|meter| &meter.lookup, |tier| tier.lookup(ctx, keys, mode, hold));
         ticket
             .inspect(move |answer| answer.iter().for_each(|answer| meter.looked_up(&answer.found)))
+    }
+
+    fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
+        let found = self.inner.lookup_in_memory(keys);
+        self.meter.looked_up(&found);
+        found
+    }
+
+    fn touch(&self, keys: &[Digest], hint: &Hint) {
+        self.inner.touch(keys, hint);
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {

@@ -77,6 +77,20 @@ impl Inner {
         Ok(LookedUp::new(found, hold).with_tiers(tiers))
     }
 
+    /// What the tiers have in memory: a hit in one is a hit, and a key is a miss only if no tier
+    /// can have it.
+    pub fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
+        let mut found = vec![Presence::Miss; keys.len()];
+        for tier in &self.tiers {
+            for (found, here) in found.iter_mut().zip(tier.lookup_in_memory(keys)) {
+                if !found.is_hit() && here != Presence::Miss {
+                    *found = here;
+                }
+            }
+        }
+        found
+    }
+
     fn keep(
         &self,
         held: Parts,

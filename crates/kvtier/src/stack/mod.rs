@@ -36,9 +36,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Batch, Caps, Clock, Ctx, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hold, HoldId, Key,
-    Load, Loaded, LookedUp, Mode, Op, Pass, Removed, Reply, Save, Saved, ShedReason, Slot, Ticket,
-    Tier, Timekeeper, ticket,
+    Batch, Caps, Clock, Ctx, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hint, Hold, HoldId,
+    Key, Load, Loaded, LookedUp, Mode, Op, Pass, Presence, Removed, Reply, Save, Saved, ShedReason,
+    Slot, Ticket, Tier, Timekeeper, ticket,
 };
 
 use crate::metrics::StackCounters;
@@ -306,6 +306,14 @@ impl Tier for Stack {
                 inner.release(inner.holds.take(id));
             }
         })
+    }
+
+    fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
+        self.inner.lookup_in_memory(keys)
+    }
+
+    fn touch(&self, keys: &[Digest], hint: &Hint) {
+        self.inner.tiers.iter().for_each(|tier| tier.touch(keys, hint));
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {

@@ -46,6 +46,18 @@ pub fn from_memory(
     Some(hold(shared, keys, found, hold_for))
 }
 
+/// What the catalog says about each key. A chunk counts as there however long ago this node saw it:
+/// its load shows whether it still is, and costs the one request that asking would cost.
+pub fn without_asking(shared: &Shared, keys: &[Key]) -> Vec<Presence> {
+    let catalog = shared.catalog();
+    let now_ms = shared.now_ms();
+    let presence = |key: &Key| match catalog.index.get(key.digest()) {
+        Some(entry) => Presence::Hit { len: entry.chunk.len },
+        None => catalog.known(key.digest(), now_ms).map_or(Presence::Unknown, presence_of),
+    };
+    keys.iter().map(presence).collect()
+}
+
 fn presence_of(len: Option<u64>) -> Presence {
     len.map_or(Presence::Miss, |len| Presence::Hit { len })
 }

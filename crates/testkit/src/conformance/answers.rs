@@ -154,6 +154,24 @@ pub fn lookup_answers_each_key(make: &dyn Fn() -> Fixture) {
     assert_eq!(found, [HERE, Presence::Miss, HERE, HERE, Presence::Miss]);
 }
 
+/// What the tier has in memory never contradicts what it has: a saved chunk is no miss, and an absent
+/// one is no hit.
+pub fn a_lookup_in_memory_agrees(make: &dyn Fn() -> Fixture) {
+    let f = make();
+    f.store(&f.keys([0, 2]), LEN);
+    let keys = f.keys(0..4);
+    // A lookup that may ask the medium, so that a tier that keeps answers has them.
+    assert_eq!(f.lookup(&keys, Mode::Each), [HERE, Presence::Miss, HERE, Presence::Miss]);
+    for (at, found) in f.tier.lookup_in_memory(&keys).into_iter().enumerate() {
+        let allowed = if at % 2 == 0 { HERE } else { Presence::Miss };
+        assert!([allowed, Presence::Unknown].contains(&found), "key {at}: {found:?}");
+    }
+    f.tier.touch(&[*keys[0].digest(), *keys[1].digest()], &kvtier_core::Hint::default());
+    f.remove(&keys);
+    assert!(f.tier.lookup_in_memory(&keys).iter().all(|found| !found.is_hit()));
+    assert!(f.tier.lookup_in_memory(&[]).is_empty());
+}
+
 /// `Mode::Prefix` says how far the unbroken prefix reaches; nothing behind the first miss is called
 /// a miss that is here.
 pub fn lookup_of_a_prefix_ends_at_the_first_miss(make: &dyn Fn() -> Fixture) {

@@ -85,6 +85,7 @@ macro_rules! promises {
             answers::a_batch_is_answered_in_order,
             answers::empty_batches_are_answered,
             answers::lookup_answers_each_key,
+            answers::a_lookup_in_memory_agrees,
             answers::lookup_of_a_prefix_ends_at_the_first_miss,
             answers::removed_is_gone,
             holds::a_hold_keeps_from_remove_until_released,
