@@ -10,11 +10,12 @@
 //! later, and the [`Gate`] counts it as stranded until then.
 //!
 //! - To call a tier, start with [`Ctx`], [`Load`], [`Save`] and [`TierExt`].
-//! - To write a tier, start with the example of [`Tier`]; [`Gate`], [`Batch`], [`Reply`] and
-//!   [`Timekeeper`] implement limits, deadlines and completion.
+//! - To write a tier, start with the example of [`Tier`]; [`Admission`], [`Gate`],
+//!   [`Batch`], [`Reply`] and [`Timekeeper`] implement limits, deadlines and completion.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod admission;
 mod batch;
 mod bitmap;
 mod caps;
@@ -24,6 +25,7 @@ mod entropy;
 mod error;
 mod ext;
 mod gate;
+mod hold;
 mod listeners;
 mod observe;
 mod op;
@@ -33,6 +35,7 @@ mod ticket;
 mod tier;
 mod timekeeper;
 
+pub use admission::Admission;
 pub use batch::{Batch, Slot};
 pub use bitmap::Bitmap;
 pub use caps::Caps;

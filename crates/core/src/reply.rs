@@ -4,12 +4,15 @@ use std::time::Instant;
 
 use crate::sync::{Mutex, lock};
 use crate::timekeeper::Expire;
-use crate::{Clock, Completer, Error, ErrorKind, Ticket, ticket};
+use crate::{Clock, Completer, Error, ErrorKind, Pass, Ticket, ticket};
 
 /// The sending side of one lookup or remove: a tier keeps it until it has the result. If the
 /// deadline comes first, the [expiry](Reply::expiry) sends `Timeout`. If it is dropped, the caller
-/// gets `Closed`.
-pub struct Reply<T: Send + 'static>(Arc<Inner<T>>);
+/// gets `Closed`. It may own the op's share of the tier's gate, which it returns with the result.
+pub struct Reply<T: Send + 'static> {
+    inner: Arc<Inner<T>>,
+    pass: Option<Pass>,
+}
 
 struct Inner<T> {
     op: &'static str,
@@ -32,34 +35,41 @@ impl<T: Send + 'static> Reply<T> {
     ) -> (Self, Ticket<Result<T, Error>>) {
         let (completer, ticket) = ticket();
         let clock = clock.clone();
-        (
-            Reply(Arc::new(Inner { op, clock, deadline, completer: Mutex::new(Some(completer)) })),
-            ticket,
-        )
+        let completer = Mutex::new(Some(completer));
+        let inner = Arc::new(Inner { op, clock, deadline, completer });
+        (Reply { inner, pass: None }, ticket)
+    }
+
+    /// Ties the op's share of the gate to this reply.
+    pub fn attach(&mut self, pass: Pass) {
+        self.pass = Some(pass);
     }
 
     /// Register this with a [`Timekeeper`](crate::Timekeeper) for the deadline.
     pub fn expiry(&self) -> Arc<dyn Expire> {
-        self.0.clone()
+        self.inner.clone()
     }
 
     /// Whether the result is no longer awaited: the deadline passed, or the ticket was cancelled.
     pub fn is_over(&self) -> bool {
-        self.0.clock.now() >= self.0.deadline
-            || lock(&self.0.completer).as_ref().is_none_or(Completer::is_canceled)
+        self.inner.clock.now() >= self.inner.deadline
+            || lock(&self.inner.completer).as_ref().is_none_or(Completer::is_canceled)
     }
 
     /// Sends the result. Returns `false` if the deadline came first and the result was discarded.
-    pub fn complete(self, answer: Result<T, Error>) -> bool {
-        self.0.complete(answer)
+    pub fn complete(mut self, answer: Result<T, Error>) -> bool {
+        // The caller may use the capacity at once. `close` waits for the drop.
+        self.pass.iter_mut().for_each(Pass::release);
+        self.inner.complete(answer)
     }
 
     /// Sends `Timeout` or `Canceled` for an op that [is over](Reply::is_over).
     pub fn give_up(self) {
-        let late = self.0.clock.now() >= self.0.deadline;
+        let late = self.inner.clock.now() >= self.inner.deadline;
         let (kind, what) =
             if late { (ErrorKind::Timeout, LATE) } else { (ErrorKind::Canceled, "canceled") };
-        self.0.complete(Err(Error::new(kind, what).with_op(self.0.op)));
+        let error = Error::new(kind, what).with_op(self.inner.op);
+        self.complete(Err(error));
     }
 }
 
@@ -88,7 +98,7 @@ impl<T: Send> Expire for Inner<T> {
 
 impl<T: Send + 'static> fmt::Debug for Reply<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Reply({})", self.0.op)
+        write!(f, "Reply({})", self.inner.op)
     }
 }
 

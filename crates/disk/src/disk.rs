@@ -4,10 +4,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use kvtier_core::{
-    Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hint, Hold, HoldId,
-    Key, KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Observe, Op,
-    Presence, Removed, Reply, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier,
-    Timekeeper, Usage,
+    Admission, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, GateLimits, Hint, Hold, HoldId, Key,
+    KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Observe, Op, Presence, Removed,
+    Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_index::{ChainPlace, Index, IndexConfig, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};
@@ -33,6 +32,7 @@ use start::{
 #[derive(Debug)]
 pub struct Disk<M: Mover> {
     shared: Arc<Shared<M>>,
+    admission: Admission,
     workers: Workers,
     maintenance: Maintenance,
     sweeper: Option<Sweeper<M>>,
@@ -69,18 +69,18 @@ impl<M: Mover> Disk<M> {
         let mut index = index
             .map_err(|e| Error::new(ErrorKind::Invalid, "capacity out of range").with_source(e))?;
         let (dir_state, reader) = open_dir_state(data_dir, &config, &mut index)?;
-        let gate = Gate::new(GateLimits::new(config.ops_max, config.inflight_bytes_max));
+        let limits = GateLimits::new(config.ops_max, config.inflight_bytes_max);
         let mut caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
         caps.align = PAGE as usize;
         caps.bounce = config.bounce_bytes > 0;
         let clock = Timekeeper::start_on(config.clock.clone(), &config.name)
             .map_err(failed("cannot start a thread"))?;
+        let admission = Admission::new(Arc::clone(&caps.name), limits, Arc::new(clock));
         // Twice: an operation past its deadline may hold its pair while the next one is admitted.
         let tails = memory(2 * config.ops_max as usize * 2 * PAGE as usize)?;
         let bounce = memory(config.bounce_bytes)?;
         let (quotas, compat) = (config.quotas.clone(), config.compat);
-        let shared =
-            Arc::new(Shared::new(caps, &config, mover, dir_state, (index, gate, tails, bounce)));
+        let shared = Arc::new(Shared::new(caps, &config, mover, dir_state, (index, tails, bounce)));
         shared.limit(&quotas);
         shared.index().set_compat(compat);
         let listed = list_known(&shared)?;
@@ -90,8 +90,8 @@ impl<M: Mover> Disk<M> {
         let theirs = Arc::clone(&shared);
         let syncer = Syncer::start(&config.name, move || theirs.data_dir.sync_all());
         let syncer = syncer.map_err(failed("cannot start a thread"))?;
-        let workers =
-            Workers { pool: Arc::new(pool), syncer: Arc::new(syncer), clock: Arc::new(clock) };
+        let clock = Arc::clone(admission.timers());
+        let workers = Workers { pool: Arc::new(pool), syncer: Arc::new(syncer), clock };
         let sweeper =
             shared.data_dir.foreign().map(|_| Sweeper::start(&shared, config.sweep_every, listed));
         let sweeper = sweeper.transpose().map_err(failed("cannot start a thread"))?;
@@ -100,7 +100,7 @@ impl<M: Mover> Disk<M> {
             .and_then(|free| MaintenanceTasks::new(&shared, reader, config.flush_every, free));
         let maintenance =
             tasks.and_then(Maintenance::start).map_err(failed("cannot keep the directory"))?;
-        Ok(Disk { shared, workers, maintenance, sweeper })
+        Ok(Disk { shared, admission, workers, maintenance, sweeper })
     }
 
     /// The mover.
@@ -113,56 +113,14 @@ impl<M: Mover> Disk<M> {
         let refused = self.shared.data_dir.foreign()?.refusal(key)?;
         Some(refused.with_op(op).with_tier(self.shared.caps.name.clone()))
     }
-
-    /// Releases the hold of a lookup if its answer is never taken.
-    fn or_release(
-        &self,
-        ticket: Ticket<Result<LookedUp, Error>>,
-        hold: Hold,
-    ) -> Ticket<Result<LookedUp, Error>> {
-        if hold == Hold::None {
-            return ticket;
-        }
-        let shared = Arc::downgrade(&self.shared);
-        ticket.undo_if_dropped(move |answer| {
-            if let (Ok(LookedUp { hold: Some(id), .. }), Some(shared)) = (answer, shared.upgrade())
-            {
-                shared.index().release(kvtier_index::HoldId::from_u64(id.0));
-            }
-        })
-    }
-
-    /// Admits an operation, or answers it at once.
-    fn admit<O: Op, T: Send + 'static>(
-        &self,
-        op: O,
-        slot: Slot<O, T>,
-        refusal: Option<Error>,
-        throttled: T,
-    ) -> Option<(O, Slot<O, T>)> {
-        if let Some(error) = refusal {
-            slot.finish(op, Err(error.with_tier(self.shared.caps.name.clone())));
-            return None;
-        }
-        match self.shared.gate.enter(op.bytes()) {
-            Ok(pass) => {
-                slot.attach(pass);
-                return Some((op, slot));
-            }
-            Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled)),
-            Err(kind) => {
-                slot.finish(
-                    op,
-                    Err(Error::new(kind, "the tier is closed")
-                        .with_tier(self.shared.caps.name.clone())),
-                )
-            }
-        }
-        None
-    }
 }
 
 impl<M: Mover> Shared<M> {
+    /// Releases a hold.
+    pub fn release(&self, hold: HoldId) {
+        self.index().release(kvtier_index::HoldId::from_u64(hold.0));
+    }
+
     /// Sets the quotas of tenants.
     fn limit(&self, quotas: &Quotas) {
         self.index().set_fair_sharing(quotas.fair);
@@ -180,10 +138,6 @@ impl<M: Mover> Shared<M> {
             }
         }
     }
-}
-
-fn keys_of<O: Op>(ops: &[O]) -> Vec<Key> {
-    ops.iter().map(|op| op.key().clone()).collect()
 }
 
 /// Sheds all saves of a batch.
@@ -208,10 +162,8 @@ impl<M: Mover> Tier for Disk<M> {
         mode: Mode,
         hold: Hold,
     ) -> Ticket<Result<LookedUp, Error>> {
-        if self.shared.gate.is_closed() {
-            return Ticket::ready(Err(
-                Error::new(ErrorKind::Closed, "the tier is closed").with_op("lookup")
-            ));
+        if let Some(closed) = self.admission.closed("lookup") {
+            return Ticket::ready(Err(closed));
         }
         if let Some(refused) = keys.iter().find_map(|key| self.refusal(key, "lookup")) {
             return Ticket::ready(Err(refused));
@@ -223,25 +175,19 @@ impl<M: Mover> Tier for Disk<M> {
             && let Some(answer) =
                 lookup::lookup(&self.shared, &keys, mode, hold, |_| is_complete.then_some(None))
         {
-            return self.or_release(Ticket::ready(answer), hold);
+            return Ticket::ready(answer).release_if_dropped(hold, &self.shared, Shared::release);
         }
-        let Ok(pass) = self.shared.gate.enter(0) else {
-            return Ticket::ready(Err(
-                Error::new(ErrorKind::Throttled, "too much in flight").with_op("lookup")
-            ));
-        };
-        let (answer, ticket) = Reply::new_on(&self.shared.clock, "lookup", ctx.deadline);
-        self.workers.clock.schedule(ctx.deadline, &answer.expiry());
-        let shared = Arc::clone(&self.shared);
-        self.workers.pool.push(Lane::Read, move || {
-            lookup::look(&shared, &keys, (mode, hold), answer);
-            drop(pass);
-        });
-        self.or_release(ticket, hold)
+        let (reply, ticket) = self.admission.begin("lookup", ctx.deadline);
+        if let Some(reply) = reply {
+            let shared = Arc::clone(&self.shared);
+            let look = move || lookup::look(&shared, &keys, (mode, hold), reply);
+            self.workers.pool.push(Lane::Read, look);
+        }
+        ticket.release_if_dropped(hold, &self.shared, Shared::release)
     }
 
     fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
-        if self.shared.gate.is_closed() {
+        if self.admission.gate().is_closed() {
             return vec![Presence::Unknown; keys.len()];
         }
         let absent = match self.shared.follow_few_changes() {
@@ -255,12 +201,11 @@ impl<M: Mover> Tier for Disk<M> {
     }
 
     fn touch(&self, keys: &[Digest], hint: &Hint) {
-        self.shared.used(keys, hint);
+        self.shared.used(keys, &eviction_hint(hint));
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
-        let (batch, slots, ticket) = Batch::new_on(&self.shared.clock, ctx.deadline, keys_of(&ops));
-        self.workers.clock.schedule(ctx.deadline, &batch.expiry());
+        let (slots, ticket) = self.admission.batch(ctx.deadline, &ops);
         // All at once and before the answers, whose order varies: the head of a chain must stay
         // longer than its tail.
         self.shared.assign_tenants(ops.iter().map(|op| &op.key));
@@ -270,7 +215,8 @@ impl<M: Mover> Tier for Disk<M> {
             let refusal = load::refusal(&op, &self.shared.mover, self.shared.bounce_bytes)
                 .or_else(|| self.refusal(&op.key, "load"));
             let refusal = refusal.or_else(|| self.shared.misfit(&op.key, None));
-            if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
+            let admitted = self.admission.admit(op, slot, refusal, Loaded::Throttled);
+            if let Some((op, slot)) = admitted {
                 let shared = Arc::clone(&self.shared);
                 let workers = self.workers.clone();
                 let load = load::LoadOp { shared, workers, op, slot };
@@ -281,9 +227,8 @@ impl<M: Mover> Tier for Disk<M> {
     }
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
-        let (batch, slots, ticket) = Batch::new_on(&self.shared.clock, ctx.deadline, keys_of(&ops));
-        self.workers.clock.schedule(ctx.deadline, &batch.expiry());
-        if self.shared.data_dir.is_read_only() && !self.shared.gate.is_closed() {
+        let (slots, ticket) = self.admission.batch(ctx.deadline, &ops);
+        if self.shared.data_dir.is_read_only() && !self.admission.gate().is_closed() {
             shed_all(&self.shared, ops.into_iter().zip(slots), ShedReason::ReadOnly);
             return ticket;
         }
@@ -303,9 +248,8 @@ impl<M: Mover> Tier for Disk<M> {
                 save::refusal(&op.key, &op.from, &self.shared.mover, self.shared.bounce_bytes);
             let refusal = refusal.or_else(|| self.refusal(&op.key, "save"));
             let refusal = refusal.or_else(|| self.shared.misfit(&op.key, Some(op.bytes())));
-            if let Some((op, slot)) =
-                self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled))
-            {
+            let throttled = Saved::Shed(ShedReason::Throttled);
+            if let Some((op, slot)) = self.admission.admit(op, slot, refusal, throttled) {
                 let request = save::SaveRequest {
                     shared: Arc::clone(&self.shared),
                     workers: self.workers.clone(),
@@ -331,26 +275,16 @@ impl<M: Mover> Tier for Disk<M> {
             );
             return Ticket::ready(Err(Error::new(ErrorKind::Denied, what).with_op("remove")));
         }
-        let pass = match self.shared.gate.enter(0) {
-            Ok(pass) => pass,
-            Err(kind) => {
-                return Ticket::ready(Err(
-                    Error::new(kind, "the tier is closed or at its limit").with_op("remove")
-                ));
-            }
-        };
-        let (answer, ticket) = Reply::new_on(&self.shared.clock, "remove", ctx.deadline);
-        self.workers.clock.schedule(ctx.deadline, &answer.expiry());
-        let shared = Arc::clone(&self.shared);
-        self.workers.pool.push(Lane::Write, move || {
-            lookup::remove(&shared, &keys, answer);
-            drop(pass);
-        });
+        let (reply, ticket) = self.admission.begin("remove", ctx.deadline);
+        if let Some(reply) = reply {
+            let shared = Arc::clone(&self.shared);
+            self.workers.pool.push(Lane::Write, move || lookup::remove(&shared, &keys, reply));
+        }
         ticket
     }
 
     fn release(&self, hold: HoldId) {
-        self.shared.index().release(kvtier_index::HoldId::from_u64(hold.0));
+        self.shared.release(hold);
     }
 
     fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
@@ -358,9 +292,7 @@ impl<M: Mover> Tier for Disk<M> {
     }
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
-        let ticket = self.shared.gate.ready(ctx.deadline);
-        self.workers.clock.schedule(ctx.deadline, &self.shared.gate.expiry());
-        ticket
+        self.admission.ready(ctx.deadline)
     }
 
     fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
@@ -373,7 +305,7 @@ impl<M: Mover> Tier for Disk<M> {
     }
 
     fn close(&self) -> Ticket<Result<(), Error>> {
-        self.shared.gate.close()
+        self.admission.gate().close()
     }
 }
 
@@ -429,11 +361,11 @@ impl<M: Mover> Observe for Disk<M> {
         reasons.extend(self.shared.geometry.describe());
         let mut counters = self.shared.counters.all();
         counters.extend(self.shared.mover.counters());
-        let gate = self.shared.gate.stats();
+        let gate = self.admission.gate().stats();
         counters.extend([("queue_us", self.workers.pool.waited_us())]);
         counters.extend([("throttled", gate.throttled), ("stranded", gate.stranded_total)]);
-        let healthy =
-            !self.shared.gate.is_closed() && !self.shared.full_device.sheds(&self.shared.clock);
+        let healthy = !self.admission.gate().is_closed()
+            && !self.shared.full_device.sheds(&self.shared.clock);
         Status::new(healthy, reasons, counters)
     }
 }
@@ -442,7 +374,7 @@ impl<M: Mover> Drop for Disk<M> {
     /// Ends all operations: memory is returned, unfinished files are deleted, and callers get their
     /// results or `Closed`.
     fn drop(&mut self) {
-        drop(self.shared.gate.close());
+        drop(self.admission.gate().close());
         self.shared.space_queue.close();
         self.shared.memory_queue.close();
         self.shared.mover.close();

@@ -81,12 +81,7 @@ pub fn look<M: Mover>(
         false => Some(asks_names.then(|| shared.find_on_disk(key, None)).flatten()),
     };
     let Some(found) = lookup(shared, keys, how.0, how.1, ask) else { return answer.give_up() };
-    let hold = found.as_ref().ok().and_then(|found| found.hold);
-    if !answer.complete(found)
-        && let Some(hold) = hold
-    {
-        shared.index().release(kvtier_index::HoldId::from_u64(hold.0));
-    }
+    answer.complete_or_release(found, |hold| shared.release(hold));
 }
 
 /// Removes keys without holds, with their files of every length. Chunks of peers are removed too.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use kvtier_core::{Caps, Clock, Error, ErrorKind, Event, Gate, Key, Listeners};
+use kvtier_core::{Caps, Clock, Error, ErrorKind, Event, Key, Listeners};
 use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, Index};
 use kvtier_key::Digest;
@@ -54,7 +54,6 @@ pub struct Shared<M> {
     pub changes: ChangeLog,
     pub tenants: Tenants,
     pub mover: M,
-    pub gate: Gate,
     pub counters: Counters,
     /// Page pairs for [tail | footer], one for each operation.
     pub tails: Arena,
@@ -112,9 +111,9 @@ impl<M: Mover> Shared<M> {
         config: &DiskConfig,
         mover: M,
         dir_state: DirState,
-        parts: (Index, Gate, Arena, Arena),
+        parts: (Index, Arena, Arena),
     ) -> Self {
-        let (index, gate, tails, bounce) = parts;
+        let (index, tails, bounce) = parts;
         let DirState {
             data_dir,
             ledger,
@@ -138,7 +137,6 @@ impl<M: Mover> Shared<M> {
             changes,
             tenants,
             mover,
-            gate,
             counters: Counters::default(),
             tails,
             bounce,

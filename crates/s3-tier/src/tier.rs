@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{
-    Batch, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hint, Hold, HoldId,
-    Key, KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe, Op, Presence, Removed,
-    Reply, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
+    Admission, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, GateLimits, Hint, Hold, HoldId, Key,
+    KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe, Presence, Removed, Reply, Save, Saved,
+    ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_evict::{Policy, PolicyKind};
 use kvtier_index::{ChainPlace, Index, IndexConfig};
@@ -30,7 +30,7 @@ const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct S3Tier {
     pub(crate) shared: Arc<Shared>,
-    clock: Timekeeper,
+    admission: Admission,
     bounce_bytes: u64,
     runtime: Option<Runtime>,
 }
@@ -59,8 +59,10 @@ impl S3Tier {
         let bounce = bounce.map_err(|e| {
             Error::new(ErrorKind::Full, "no memory for the tier's buffers").with_source(e)
         });
-        let gate = Gate::new(GateLimits::new(config.ops_max, config.inflight_bytes_max));
         let caps = Caps::new(config.name.as_str(), config.ops_max, config.inflight_bytes_max);
+        let limits = GateLimits::new(config.ops_max, config.inflight_bytes_max);
+        let admission = Admission::new(Arc::clone(&caps.name), limits, Arc::new(clock));
+        let gate = admission.gate().clone();
         let spare = kvtier_s3::Config::new(
             config.client.endpoint.clone(),
             kvtier_s3::Credentials::new("", ""),
@@ -81,7 +83,7 @@ impl S3Tier {
         background::start(&shared, &runtime);
         Ok(S3Tier {
             shared,
-            clock,
+            admission,
             bounce_bytes: config.bounce_bytes as u64,
             runtime: Some(runtime),
         })
@@ -106,54 +108,10 @@ impl S3Tier {
         })
     }
 
-    /// Releases the hold of a lookup whose result is never taken.
-    fn or_release(
-        &self,
-        ticket: Ticket<Result<LookedUp, Error>>,
-        hold: Hold,
-    ) -> Ticket<Result<LookedUp, Error>> {
-        if hold == Hold::None {
-            return ticket;
-        }
-        let shared = Arc::downgrade(&self.shared);
-        ticket.undo_if_dropped(move |answer| {
-            if let (Ok(LookedUp { hold: Some(id), .. }), Some(shared)) = (answer, shared.upgrade())
-            {
-                shared.catalog().index.release(kvtier_index::HoldId::from_u64(id.0));
-            }
-        })
-    }
-
     fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
         if let Some(runtime) = &self.runtime {
             runtime.spawn(job);
         }
-    }
-
-    /// Admits an operation, or completes it at once.
-    fn admit<O: Op, T: Send + 'static>(
-        &self,
-        op: O,
-        slot: Slot<O, T>,
-        refusal: Option<Error>,
-        throttled: T,
-    ) -> Option<(O, Slot<O, T>)> {
-        let name = || self.shared.caps.name.clone();
-        if let Some(error) = refusal {
-            slot.finish(op, Err(error.with_tier(name())));
-            return None;
-        }
-        match self.shared.gate.enter(op.bytes()) {
-            Ok(pass) => {
-                slot.attach(pass);
-                return Some((op, slot));
-            }
-            Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled)),
-            Err(kind) => {
-                slot.finish(op, Err(Error::new(kind, "the tier is closed").with_tier(name())))
-            }
-        }
-        None
     }
 
     /// Runs a request about keys and passes its result to `reply`. Work past its deadline continues
@@ -165,25 +123,15 @@ impl S3Tier {
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
         reply: impl FnOnce(Reply<T>, Result<T, Error>) + Send + 'static,
     ) -> Ticket<Result<T, Error>> {
-        let (answer, ticket) = Reply::new(op, ctx.deadline);
-        match self.shared.gate.enter(0) {
-            Ok(pass) => {
-                self.clock.schedule(ctx.deadline, &answer.expiry());
-                self.spawn(async move {
-                    if answer.is_over() {
-                        return answer.give_up();
-                    }
-                    let result = work.await;
-                    drop(pass);
-                    reply(answer, result);
-                });
-            }
-            Err(kind) => {
-                let what = "the tier takes no more work now";
-                answer.complete(Err(Error::new(kind, what)
-                    .with_op(op)
-                    .with_tier(self.shared.caps.name.clone())));
-            }
+        let (answer, ticket) = self.admission.begin(op, ctx.deadline);
+        if let Some(answer) = answer {
+            self.spawn(async move {
+                if answer.is_over() {
+                    return answer.give_up();
+                }
+                let result = work.await;
+                reply(answer, result);
+            });
         }
         ticket
     }
@@ -212,10 +160,6 @@ fn policy(config: &TierConfig) -> Box<dyn Policy> {
     }
 }
 
-fn keys_of<O: Op>(ops: &[O]) -> Vec<Key> {
-    ops.iter().map(|op| op.key().clone()).collect()
-}
-
 impl Tier for S3Tier {
     fn caps(&self) -> &Caps {
         &self.shared.caps
@@ -228,10 +172,8 @@ impl Tier for S3Tier {
         mode: Mode,
         hold: Hold,
     ) -> Ticket<Result<LookedUp, Error>> {
-        if self.shared.gate.is_closed() {
-            return Ticket::ready(Err(
-                Error::new(ErrorKind::Closed, "the tier is closed").with_op("lookup")
-            ));
+        if let Some(closed) = self.admission.closed("lookup") {
+            return Ticket::ready(Err(closed));
         }
         if keys.len() > 1 {
             self.shared.catalog().index.learn_order(&keys);
@@ -244,17 +186,11 @@ impl Tier for S3Tier {
                 let work = Arc::clone(&self.shared);
                 let work = lookup::lookup(work, keys, mode, hold, ctx.deadline.into());
                 self.ask("lookup", ctx, work, move |answer, found| {
-                    let hold = found.as_ref().ok().and_then(|found| found.hold);
-                    // A hold whose result was not delivered is released.
-                    if !answer.complete(found)
-                        && let Some(hold) = hold
-                    {
-                        shared.catalog().index.release(kvtier_index::HoldId::from_u64(hold.0));
-                    }
+                    answer.complete_or_release(found, |hold| shared.release(hold));
                 })
             }
         };
-        self.or_release(ticket, hold)
+        ticket.release_if_dropped(hold, &self.shared, Shared::release)
     }
 
     fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
@@ -265,12 +201,11 @@ impl Tier for S3Tier {
     }
 
     fn touch(&self, keys: &[Digest], hint: &Hint) {
-        self.shared.used(keys, hint);
+        self.shared.used(keys, &eviction_hint(hint));
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
-        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
-        self.clock.schedule(ctx.deadline, &batch.expiry());
+        let (slots, ticket) = self.admission.batch(ctx.deadline, &ops);
         // The whole batch, and before the results: the head of a chain must stay longer than its
         // tail.
         let chain: Vec<_> = ops.iter().map(|op| *op.key.digest()).collect();
@@ -278,7 +213,8 @@ impl Tier for S3Tier {
         self.shared.used(&chain, &eviction_hint(&ctx.hint));
         for (op, slot) in ops.into_iter().zip(slots) {
             let refusal = load::refusal(&op);
-            if let Some((op, slot)) = self.admit(op, slot, refusal, Loaded::Throttled) {
+            let admitted = self.admission.admit(op, slot, refusal, Loaded::Throttled);
+            if let Some((op, slot)) = admitted {
                 self.spawn(load::load(Arc::clone(&self.shared), op, slot, ctx.class));
             }
         }
@@ -286,8 +222,7 @@ impl Tier for S3Tier {
     }
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
-        let (batch, slots, ticket) = Batch::new(ctx.deadline, keys_of(&ops));
-        self.clock.schedule(ctx.deadline, &batch.expiry());
+        let (slots, ticket) = self.admission.batch(ctx.deadline, &ops);
         let set = ctx.atomic_set_of(&ops);
         let keys = || ops.iter().map(|op| &op.key);
         let saves =
@@ -307,9 +242,8 @@ impl Tier for S3Tier {
         let begun = Instant::now();
         for (((op, slot), pending), order) in ops.into_iter().zip(slots).zip(pending).zip(orders) {
             let refusal = save::refusal(&op, self.bounce_bytes);
-            if let Some((op, slot)) =
-                self.admit(op, slot, refusal, Saved::Shed(ShedReason::Throttled))
-            {
+            let throttled = Saved::Shed(ShedReason::Throttled);
+            if let Some((op, slot)) = self.admission.admit(op, slot, refusal, throttled) {
                 let queued = save::QueuedSave { op, slot, pending, order, begun };
                 self.spawn(save::save(Arc::clone(&self.shared), queued));
             }
@@ -325,7 +259,7 @@ impl Tier for S3Tier {
     }
 
     fn release(&self, hold: HoldId) {
-        self.shared.catalog().index.release(kvtier_index::HoldId::from_u64(hold.0));
+        self.shared.release(hold);
     }
 
     fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
@@ -333,9 +267,7 @@ impl Tier for S3Tier {
     }
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
-        let ticket = self.shared.gate.ready(ctx.deadline);
-        self.clock.schedule(ctx.deadline, &self.shared.gate.expiry());
-        ticket
+        self.admission.ready(ctx.deadline)
     }
 
     fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {

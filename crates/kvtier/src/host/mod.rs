@@ -186,6 +186,10 @@ fn lock(chunks: &Mutex<Chunks>) -> MutexGuard<'_, Chunks> {
     chunks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn release_hold(chunks: &Mutex<Chunks>, hold: HoldId) {
+    lock(chunks).index.release(kvtier_index::HoldId::from_u64(hold.0));
+}
+
 impl Tier for HostTier {
     fn caps(&self) -> &Caps {
         &self.caps
@@ -200,19 +204,9 @@ impl Tier for HostTier {
     ) -> Ticket<Result<LookedUp, Error>> {
         let found = self.gate(ctx).and_then(|()| self.find(&keys, mode, hold));
         let held = found.as_ref().is_ok_and(|found| found.hold.is_some());
+        let hold = if held { hold } else { Hold::None };
         let ticket = Ticket::ready(found.map_err(|e| e.with_op("lookup")));
-        if !held {
-            return ticket;
-        }
-        // No caller releases a hold whose answer is never taken.
-        let chunks = Arc::downgrade(&self.chunks);
-        ticket.undo_if_dropped(move |answer| {
-            if let (Ok(LookedUp { hold: Some(hold), .. }), Some(chunks)) =
-                (answer, chunks.upgrade())
-            {
-                lock(&chunks).index.release(kvtier_index::HoldId::from_u64(hold.0));
-            }
-        })
+        ticket.release_if_dropped(hold, &self.chunks, release_hold)
     }
 
     fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
@@ -221,7 +215,7 @@ impl Tier for HostTier {
     }
 
     fn touch(&self, keys: &[Digest], hint: &Hint) {
-        self.chunks().used(self.now_ms(), keys, hint);
+        self.used(keys, hint);
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
@@ -230,7 +224,8 @@ impl Tier for HostTier {
             Done { result: result.map_err(|e| e.with_op("load").with_key(*op.key.digest())), op }
         };
         // In one call, because the head of a chain is kept longer than its tail.
-        self.used(ctx, &ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
+        let chain: Vec<_> = ops.iter().map(|op| *op.key.digest()).collect();
+        self.used(&chain, &ctx.hint);
         Ticket::ready(ops.into_iter().map(one).collect())
     }
 
@@ -254,7 +249,7 @@ impl Tier for HostTier {
         set.into_iter().for_each(|set| self.chunks().index.end_set(set));
         let is_one_more = matches!(done.as_slice(), [Done { result: Ok(Saved::Stored), .. }]);
         if !is_one_more || ctx.hint != Hint::default() {
-            self.used(ctx, &chain);
+            self.used(&chain, &ctx.hint);
         }
         Ticket::ready(done)
     }
@@ -266,7 +261,7 @@ impl Tier for HostTier {
     }
 
     fn release(&self, hold: HoldId) {
-        self.chunks().index.release(kvtier_index::HoldId::from_u64(hold.0));
+        release_hold(&self.chunks, hold);
     }
 
     fn release_keys(&self, hold: HoldId, keys: &[Digest]) {

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvtier_core::{
-    Class, Ctx, Error, ErrorKind, Event, Load, Loaded, MissReason, Op, Save, Saved, ShedReason,
+    Class, Ctx, Error, ErrorKind, Event, Hint, Load, Loaded, MissReason, Op, Save, Saved,
+    ShedReason,
 };
 use kvtier_evict::EvictionHint;
 use kvtier_index::{ChainPlace, Index, Refusal, Reservation, Reserve, SharedIndex};
@@ -29,9 +30,8 @@ impl SharedIndex for HostTier {
 
 impl HostTier {
     /// Records that a batch used these chunks.
-    pub(super) fn used(&self, ctx: &Ctx, chain: &[Digest]) {
+    pub(super) fn used(&self, chain: &[Digest], hint: &Hint) {
         self.chunks().index.touch_batch(chain);
-        let hint = &ctx.hint;
         let hint = EvictionHint::from_durations(
             hint.session_ended,
             hint.priority,

@@ -36,9 +36,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Batch, Caps, Clock, Ctx, Digest, Done, Error, ErrorKind, Gate, GateLimits, Hint, Hold, HoldId,
-    Key, Load, Loaded, LookedUp, Mode, Op, Pass, Presence, Removed, Reply, Save, Saved, ShedReason,
-    Slot, Ticket, Tier, Timekeeper, ticket,
+    Admission, Caps, Clock, Ctx, Digest, Done, Error, ErrorKind, GateLimits, Hint, Hold, HoldId, Key,
+    Load, Loaded, LookedUp, Mode, Op, Presence, Removed, Reply, Save, Saved, ShedReason, Slot, Ticket, Tier,
+    Timekeeper, ticket,
 };
 
 use crate::metrics::StackCounters;
@@ -68,10 +68,10 @@ const BYTES_MAX: u64 = 4 << 30;
 pub struct Stack {
     caps: Caps,
     inner: Arc<Inner>,
-    gate: Gate,
-    // Dropped before the clock, so that deadlines hold while it waits for open tasks.
+    // Dropped before the timers of the admission, so that deadlines hold while it waits for open
+    // tasks.
     executor: Executor,
-    clock: Timekeeper,
+    admission: Admission,
 }
 
 #[derive(Debug)]
@@ -142,13 +142,10 @@ impl Stack {
             counters: StackCounters::default(),
         });
         inner.connect_spills()?;
-        Ok(Stack {
-            caps,
-            inner,
-            gate: Gate::new(GateLimits::new(OPS_MAX, BYTES_MAX)),
-            executor,
-            clock: Timekeeper::start_on(clock, name).map_err(thread)?,
-        })
+        let timers = Timekeeper::start_on(clock, name).map_err(thread)?;
+        let limits = GateLimits::new(OPS_MAX, BYTES_MAX);
+        let admission = Admission::new(Arc::clone(&caps.name), limits, Arc::new(timers));
+        Ok(Stack { caps, inner, executor, admission })
     }
 
     /// Its tiers, fastest first.
@@ -178,25 +175,12 @@ impl Stack {
         T: Send + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
-        let (reply, ticket) = Reply::new_on(self.clock.clock(), op, deadline);
-        if reply.is_over() && !self.gate.is_closed() {
-            reply.give_up();
-            return ticket;
+        let (reply, ticket) = self.admission.begin(op, deadline);
+        match reply {
+            Some(reply) if reply.is_over() => reply.give_up(),
+            Some(reply) => self.executor.spawn(work(Arc::clone(&self.inner), reply)),
+            None => {}
         }
-        let pass: Pass = match self.gate.enter(0) {
-            Ok(pass) => pass,
-            Err(kind) => {
-                let error = Error::new(kind, "the stack does not accept this op now");
-                reply.complete(Err(error.with_op(op).with_tier(self.caps.name.clone())));
-                return ticket;
-            }
-        };
-        self.clock.schedule(deadline, &reply.expiry());
-        let work = work(Arc::clone(&self.inner), reply);
-        self.executor.spawn(async move {
-            work.await;
-            drop(pass);
-        });
         ticket
     }
 
@@ -210,16 +194,8 @@ impl Stack {
     ) -> Admitted<O, T> {
         let mut admitted = Admitted { keys: digests_of(&ops), ops: Vec::with_capacity(ops.len()) };
         for (at, (op, slot)) in ops.into_iter().zip(slots).enumerate() {
-            match self.gate.enter(op.bytes()) {
-                Ok(pass) => {
-                    slot.attach(pass);
-                    admitted.ops.push((at, op, slot));
-                }
-                Err(ErrorKind::Throttled) => slot.finish(op, Ok(throttled())),
-                Err(kind) => slot.finish(
-                    op,
-                    Err(Error::new(kind, "the stack is closed").with_tier(self.caps.name.clone())),
-                ),
+            if let Some((op, slot)) = self.admission.admit(op, slot, None, throttled()) {
+                admitted.ops.push((at, op, slot));
             }
         }
         admitted
@@ -235,6 +211,10 @@ struct Admitted<O: Op, T: Send + 'static> {
 }
 
 impl Inner {
+    fn release_hold(&self, id: HoldId) {
+        self.release(self.holds.take(id));
+    }
+
     async fn flush(&self) {
         while let Some(landed) = self.write_backs.iter().find_map(SingleFlight::any) {
             let _ = landed.await;
@@ -267,10 +247,6 @@ fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
 }
 
-fn keys_of<O: Op>(ops: &[O]) -> Vec<Key> {
-    ops.iter().map(|op| op.key().clone()).collect()
-}
-
 fn digests_of<O: Op>(ops: &[O]) -> Vec<Digest> {
     ops.iter().map(|op| *op.key().digest()).collect()
 }
@@ -291,21 +267,9 @@ impl Tier for Stack {
         let ctx = ctx.clone();
         let ticket = self.spawn("lookup", deadline, move |inner, reply| async move {
             let found = inner.lookup(&ctx, &keys, mode, hold).await;
-            let held = found.as_ref().ok().and_then(|found| found.hold);
-            // The caller does not get a late answer, so its hold is released here.
-            if let (false, Some(id)) = (reply.complete(found), held) {
-                inner.release(inner.holds.take(id));
-            }
+            reply.complete_or_release(found, |id| inner.release_hold(id));
         });
-        if hold == Hold::None {
-            return ticket;
-        }
-        let inner = Arc::downgrade(&self.inner);
-        ticket.undo_if_dropped(move |answer| {
-            if let (Ok(LookedUp { hold: Some(id), .. }), Some(inner)) = (answer, inner.upgrade()) {
-                inner.release(inner.holds.take(id));
-            }
-        })
+        ticket.release_if_dropped(hold, &self.inner, Inner::release_hold)
     }
 
     fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
@@ -317,15 +281,14 @@ impl Tier for Stack {
     }
 
     fn load(&self, ctx: &Ctx, ops: Vec<Load>) -> Ticket<Vec<Done<Load, Loaded>>> {
-        let (batch, slots, ticket) = Batch::new_on(self.clock.clock(), ctx.deadline, keys_of(&ops));
-        self.clock.schedule(ctx.deadline, &batch.expiry());
+        let (slots, ticket) = self.admission.batch(ctx.deadline, &ops);
         let admitted = self.admit(ops, slots, || Loaded::Throttled);
         if admitted.ops.is_empty() {
             return ticket;
         }
         let inner = Arc::clone(&self.inner);
         let ctx = ctx.clone();
-        let since = self.clock.clock().now();
+        let since = self.inner.time.now();
         self.executor.spawn(async move {
             inner.waited(since);
             load::load(&inner, &ctx, admitted).await;
@@ -334,15 +297,14 @@ impl Tier for Stack {
     }
 
     fn save(&self, ctx: &Ctx, ops: Vec<Save>) -> Ticket<Vec<Done<Save, Saved>>> {
-        let (batch, slots, ticket) = Batch::new_on(self.clock.clock(), ctx.deadline, keys_of(&ops));
-        self.clock.schedule(ctx.deadline, &batch.expiry());
+        let (slots, ticket) = self.admission.batch(ctx.deadline, &ops);
         let admitted = self.admit(ops, slots, || Saved::Shed(ShedReason::Throttled));
         if admitted.ops.is_empty() {
             return ticket;
         }
         let inner = Arc::clone(&self.inner);
         let ctx = ctx.clone();
-        let since = self.clock.clock().now();
+        let since = self.inner.time.now();
         self.executor.spawn(async move {
             inner.waited(since);
             save::save(&inner, &ctx, admitted).await;
@@ -359,7 +321,7 @@ impl Tier for Stack {
     }
 
     fn release(&self, hold: HoldId) {
-        self.inner.release(self.inner.holds.take(hold));
+        self.inner.release_hold(hold);
     }
 
     /// Releases them in each tier that holds some of them.
@@ -373,9 +335,7 @@ impl Tier for Stack {
     }
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {
-        let ticket = self.gate.ready(ctx.deadline);
-        self.clock.schedule(ctx.deadline, &self.gate.expiry());
-        ticket
+        self.admission.ready(ctx.deadline)
     }
 
     fn atomic_set_of(&self, key: &Key) -> Option<Arc<[Digest]>> {
@@ -389,7 +349,7 @@ impl Tier for Stack {
 
     fn close(&self) -> Ticket<Result<(), Error>> {
         let (answer, ticket) = ticket();
-        let own = self.gate.close();
+        let own = self.admission.gate().close();
         let inner = Arc::clone(&self.inner);
         self.executor.spawn(async move {
             let mut result = own.await;

@@ -73,10 +73,11 @@ impl Observe for Stack {
             .collect();
         reasons.extend(self.speeds());
         reasons.extend(self.waiting());
-        if self.gate.is_closed() {
+        let is_closed = self.admission.gate().is_closed();
+        if is_closed {
             reasons.insert(0, "it was closed".into());
         }
-        let healthy = !self.gate.is_closed() && all.iter().any(|(_, s)| s.healthy);
+        let healthy = !is_closed && all.iter().any(|(_, s)| s.healthy);
         Status::new(healthy, reasons, self.inner.counters.all())
     }
 }

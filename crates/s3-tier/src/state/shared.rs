@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, Key, Listeners};
+use kvtier_core::{Caps, Error, ErrorKind, Event, Gate, HoldId, Key, Listeners};
 use kvtier_index::{ChainPlace, Index, InsertOutcome, Reservation};
 use kvtier_key::Digest;
 use kvtier_mem::Arena;
@@ -109,6 +109,11 @@ impl Shared {
 
     pub fn catalog(&self) -> MutexGuard<'_, Catalog> {
         self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Releases a hold.
+    pub fn release(&self, hold: HoldId) {
+        self.catalog().index.release(kvtier_index::HoldId::from_u64(hold.0));
     }
 
     /// Milliseconds on the index's clock.
