@@ -125,6 +125,16 @@ impl Client {
     }
 
     /// The same client with another time limit for each operation.
+    ///
+    /// ```
+    /// # fn example(client: &kvtier_s3::Client) {
+    /// use std::time::Duration;
+    ///
+    /// // A prefetch may take longer; both share connections and limits.
+    /// let patient = client.within(Duration::from_secs(60));
+    /// # let _ = patient;
+    /// # }
+    /// ```
     pub fn within(&self, time: Duration) -> Self {
         Client { inner: Arc::clone(&self.inner), deadline: Deadline::After(time) }
     }
@@ -132,6 +142,18 @@ impl Client {
     /// The same client, whose operations end at this instant.
     pub fn until(&self, instant: impl Into<Instant>) -> Self {
         Client { inner: Arc::clone(&self.inner), deadline: Deadline::At(instant.into()) }
+    }
+
+    /// The same client with a deadline that starts now, for several requests that are one
+    /// operation to the caller.
+    pub(crate) fn with_fixed_deadline(&self) -> Self {
+        let deadline = match self.deadline {
+            Deadline::After(time) => {
+                Instant::now().checked_add(time).map_or(Deadline::After(time), Deadline::At)
+            }
+            at @ Deadline::At(_) => at,
+        };
+        Client { inner: Arc::clone(&self.inner), deadline }
     }
 
     /// The counters since the client was created.

@@ -1,6 +1,7 @@
 //! The operations on a bucket and its objects.
 
 mod bucket;
+mod bytes;
 mod concurrent;
 mod delete;
 mod get;
