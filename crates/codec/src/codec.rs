@@ -5,6 +5,23 @@ use kvtier_key::CodecId;
 use crate::{Error, ErrorKind, Lz4, Naive};
 
 /// Turns the raw payload of a chunk into the stored one and back. Stateless, and cheap to share.
+///
+/// ```
+/// use kvtier_codec::{Codec, by_id, by_name};
+///
+/// let codec = by_name("lz4")?;
+/// let raw = vec![7u8; 10_000];
+/// let mut stored = vec![0; codec.bound(raw.len())?];
+/// let len = codec.encode(&raw, &mut stored)?;
+/// assert!(len < raw.len());
+///
+/// // The facts of a chunk name its codec.
+/// let mut loaded = vec![0; raw.len()];
+/// by_id(codec.id())?.decode(&stored[..len], &mut loaded)?;
+/// assert_eq!(loaded, raw);
+/// assert!(codec.decode(&stored[..len - 1], &mut loaded).is_err(), "torn");
+/// # Ok::<(), kvtier_codec::Error>(())
+/// ```
 pub trait Codec: Debug + Send + Sync + 'static {
     /// What stands in the facts of chunks that it stored.
     fn id(&self) -> CodecId;

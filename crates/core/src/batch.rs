@@ -28,6 +28,20 @@ type Answers<O, T> = Vec<Done<O, T>>;
 /// A batch in flight. Each op gets a [`Slot`]. The ticket resolves when every slot is finished, or
 /// when the batch [expires](Expire::expire): then the unfinished ops get `Timeout`, and their
 /// memory returns when their slots finish.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// use kvtier_core::{Batch, Key, Load, Loaded, MissReason, Namespace};
+///
+/// let key = Key::from_name(&Namespace::from_name("model"), "chunk 0");
+/// let op = Load { key: key.clone(), into: vec![] };
+/// let (_batch, slots, ticket) =
+///     Batch::new(Instant::now() + Duration::from_secs(1), vec![key]);
+/// for slot in slots {
+///     slot.finish(Load { key: op.key.clone(), into: vec![] }, Ok(Loaded::Miss(MissReason::Absent)));
+/// }
+/// assert_eq!(ticket.wait().len(), 1);
+/// ```
 pub struct Batch<O: Op, T: Send + 'static>(Arc<Inner<O, T>>);
 
 struct Inner<O: Op, T: Send + 'static> {

@@ -1,6 +1,16 @@
 use std::fmt;
 
 /// A set of numbers below a fixed length: the keys of a lookup that a tier has, say.
+///
+/// ```
+/// use kvtier_core::Bitmap;
+///
+/// let mut hits = Bitmap::new(100);
+/// hits.insert(3);
+/// hits.insert(64);
+/// assert_eq!(hits.iter().collect::<Vec<_>>(), [3, 64]);
+/// assert!(hits.contains(64) && !hits.contains(4));
+/// ```
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Bitmap {
     words: Vec<u64>,

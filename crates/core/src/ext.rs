@@ -9,6 +9,27 @@ use crate::{
 };
 
 /// Conveniences for callers of any tier: single ops, and ops that wait while the tier is full.
+///
+/// ```
+/// use std::time::Duration;
+/// use kvtier_core::{Ctx, Key, Load, Loaded, Namespace, Save, Saved, Tier, TierExt, View};
+/// use kvtier_core::mem::Lease;
+///
+/// async fn round_trip(tier: &dyn Tier) -> Result<(), kvtier_core::Error> {
+///     let ctx = Ctx::within(Duration::from_secs(5));
+///     let key = Key::from_name(&Namespace::from_name("model"), "chunk 0");
+///     let from = vec![View::from_owner(vec![42; 4096])];
+///     let saved = tier.save_one(&ctx, Save { key: key.clone(), from }).await;
+///     assert_eq!(saved.result?, Saved::Stored);
+///
+///     // The lease travels with the op and comes back with the answer.
+///     let into = vec![Lease::from(vec![0; 4096])];
+///     let loaded = tier.load_one(&ctx, Load { key, into }).await;
+///     assert_eq!(loaded.result?, Loaded::Hit { len: 4096 });
+///     assert_eq!(loaded.op.into[0].as_host(), Some(&[42; 4096][..]));
+///     Ok(())
+/// }
+/// ```
 pub trait TierExt: Tier {
     /// Loads one chunk.
     fn load_one(&self, ctx: &Ctx, op: Load) -> impl Future<Output = Done<Load, Loaded>> + Send {

@@ -17,6 +17,28 @@ const WAITING_MAX: usize = 1 << 16;
 /// lock. Only one thread at a time delivers; another thread that calls `notify` meanwhile returns
 /// at once, because the delivering thread looks at the queue again before it stops. A listener may
 /// therefore call its tier, which may push further events, without a deadlock.
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+/// use kvtier_core::{Digest, Event, Listener, Listeners};
+///
+/// #[derive(Debug, Default)]
+/// struct Log(Mutex<Vec<Event>>);
+///
+/// impl Listener for Log {
+///     fn on_events(&self, events: &[Event]) {
+///         self.0.lock().unwrap().extend_from_slice(events);
+///     }
+/// }
+///
+/// let log = Arc::new(Log::default());
+/// let listeners = Listeners::default();
+/// listeners.add(log.clone());
+/// // A tier pushes under the lock that orders its changes, and notifies after it.
+/// listeners.push(Event::Stored { key: Digest::derive("example", b"chunk"), len: 4096 });
+/// listeners.notify();
+/// assert_eq!(log.0.lock().unwrap().len(), 1);
+/// ```
 #[derive(Default)]
 pub struct Listeners {
     state: Mutex<State>,

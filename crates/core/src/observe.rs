@@ -55,6 +55,15 @@ impl Usage {
     /// Used bytes divided by capacity; above 1 when the medium is over its capacity. This is
     /// LMCache's `get_usage()`. `None` (-1 there) without a capacity, with a capacity of 0, and
     /// while the used bytes are unknown.
+    ///
+    /// ```
+    /// use kvtier_core::Usage;
+    ///
+    /// let mut usage = Usage::default();
+    /// assert_eq!(usage.fraction(), None, "unlimited");
+    /// (usage.used_bytes, usage.capacity_bytes) = (Some(25), Some(100));
+    /// assert_eq!(usage.fraction(), Some(0.25));
+    /// ```
     pub fn fraction(&self) -> Option<f64> {
         let capacity = self.capacity_bytes.filter(|bytes| *bytes > 0)?;
         self.used_bytes.map(|used| used as f64 / capacity as f64)
@@ -150,6 +159,25 @@ pub enum Event {
 }
 
 /// Receives the events of a tier.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use kvtier_core::{Event, Listener};
+///
+/// /// Counts the bytes that leave a tier.
+/// #[derive(Debug, Default)]
+/// struct Evicted(AtomicU64);
+///
+/// impl Listener for Evicted {
+///     fn on_events(&self, events: &[Event]) {
+///         for event in events {
+///             if let Event::Gone { len, .. } = event {
+///                 self.0.fetch_add(*len, Ordering::Relaxed);
+///             }
+///         }
+///     }
+/// }
+/// ```
 pub trait Listener: fmt::Debug + Send + Sync {
     /// Receives events, each key's in the order of its changes; one call at a time. An event may
     /// arrive a moment after the operation that caused it was answered.

@@ -161,6 +161,15 @@ impl Presence {
 pub struct HoldId(pub u64);
 
 /// The result of a lookup.
+///
+/// ```
+/// use kvtier_core::{LookedUp, Presence};
+///
+/// let hit = Presence::Hit { len: 4096 };
+/// let answer = LookedUp::new(vec![hit, hit, Presence::Miss, hit], None);
+/// assert_eq!(answer.prefix_len(), 2);
+/// assert_eq!(answer.found.iter().filter(|found| found.is_hit()).count(), 3);
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LookedUp {

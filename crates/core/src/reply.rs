@@ -9,6 +9,21 @@ use crate::{Clock, Completer, Error, ErrorKind, Pass, Ticket, ticket};
 /// The sending side of one lookup or remove: a tier keeps it until it has the result. If the
 /// deadline comes first, the [expiry](Reply::expiry) sends `Timeout`. If it is dropped, the caller
 /// gets `Closed`. It may own the op's share of the tier's gate, which it returns with the result.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// use kvtier_core::{ErrorKind, LookedUp, Reply};
+///
+/// let soon = Instant::now() + Duration::from_secs(1);
+/// let (reply, ticket) = Reply::new("lookup", soon);
+/// std::thread::spawn(move || reply.complete(Ok(LookedUp::new(vec![], None))));
+/// assert!(ticket.wait().is_ok());
+///
+/// // A worker that fails drops its reply; the caller is answered all the same.
+/// let (reply, ticket) = Reply::<LookedUp>::new("lookup", soon);
+/// drop(reply);
+/// assert_eq!(ticket.wait().unwrap_err().kind(), ErrorKind::Closed);
+/// ```
 pub struct Reply<T: Send + 'static> {
     inner: Arc<Inner<T>>,
     pass: Option<Pass>,

@@ -26,6 +26,22 @@ pub trait Expire: Send + Sync {
 }
 
 /// The timers of a tier, on one thread. It keeps nothing alive: it refers weakly to the objects.
+///
+/// ```
+/// use std::time::Duration;
+/// use kvtier_core::{ErrorKind, ManualClock, Removed, Reply, Timekeeper};
+///
+/// let time = ManualClock::new();
+/// let timers = Timekeeper::start_on(time.clock(), "example")?;
+/// let deadline = time.now() + Duration::from_secs(5);
+/// let (reply, ticket) = Reply::<Removed>::new_on(&time.clock(), "remove", deadline);
+/// timers.schedule(deadline, &reply.expiry());
+///
+/// time.advance(Duration::from_secs(5)); // returns when all that is due is done
+/// assert_eq!(ticket.wait().unwrap_err().kind(), ErrorKind::Timeout);
+/// assert!(!reply.complete(Ok(Removed::new(1, 0, 0))), "too late");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Timekeeper {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,

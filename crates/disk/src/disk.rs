@@ -4,9 +4,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use kvtier_core::{
-    Admission, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, GateLimits, Hint, Hold, HoldId, Key,
-    KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Observe, Op, Presence, Removed,
-    Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
+    Admission, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, GateLimits, Hint, Hold, HoldId,
+    Key, KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, OTHER_TENANTS, Observe, Op,
+    Presence, Removed, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier,
+    Timekeeper, Usage,
 };
 use kvtier_index::{ChainPlace, Index, IndexConfig, Quotas};
 use kvtier_mem::{Arena, ArenaConfig};

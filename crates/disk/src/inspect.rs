@@ -38,6 +38,19 @@ const PIECE: usize = 1 << 20;
 const LOOKS_MAX: usize = 8;
 
 /// A kvtier directory.
+///
+/// ```no_run
+/// # use kvtier_disk::inspect::Directory;
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let dir = Directory::open("/mnt/nvme/kv")?;
+/// for chunk in dir.chunks()? {
+///     if let Err(damage) = dir.verify(&chunk)? {
+///         println!("{}: {damage:?}", chunk.label());
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Directory {
     root: PathBuf,

@@ -9,6 +9,15 @@ use crate::{
 };
 
 /// The policies, by name.
+///
+/// ```
+/// use kvtier_evict::PolicyKind;
+///
+/// let kind: PolicyKind = "lfu".parse().unwrap();
+/// assert_eq!((kind, kind.name()), (PolicyKind::Lfu, "lfu"));
+/// let error = "lifo".parse::<PolicyKind>().unwrap_err();
+/// assert!(error.to_string().contains("fifo"), "the error lists the names");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum PolicyKind {

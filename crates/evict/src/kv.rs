@@ -58,6 +58,16 @@ const REQUEST_CHUNKS: f32 = 16.0;
 /// request and the chunks which that request added. Or it is a hint of the caller, which counts as
 /// far as it proves true. A sample of the evicted chunks is remembered in a bounded table, so that
 /// the model does not depend on what was kept.
+///
+/// ```
+/// use kvtier_evict::{KvPolicy, Policy, SlotInfo};
+///
+/// let mut policy = KvPolicy::new();
+/// // A prompt of two chunks: the second is of no use without the first.
+/// policy.insert(SlotInfo::new(0, 4096));
+/// policy.insert(SlotInfo::new(1, 4096).with_chain(Some(0), 1));
+/// assert_eq!(policy.victim(), Some(1), "leaves before their parents");
+/// ```
 #[derive(Clone, Debug)]
 pub struct KvPolicy {
     nodes: Slots<TreeNode>,

@@ -59,6 +59,15 @@ impl SlotInfo {
 }
 
 /// What the caller expects of a chunk. All fields are optional; a policy may ignore them.
+///
+/// ```
+/// use kvtier_evict::EvictionHint;
+///
+/// // The user is typing: the conversation returns within half a minute.
+/// let soon = EvictionHint::new().with_expected_return_ms(30_000);
+/// let over = EvictionHint::new().with_session_ended();
+/// assert_ne!(soon, over);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct EvictionHint {

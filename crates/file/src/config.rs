@@ -9,6 +9,20 @@ use kvtier_disk::{
 use kvtier_uring::EngineKind;
 
 /// How to open a file tier.
+///
+/// ```
+/// use kvtier_file::{Durability, FileConfig, FileTier};
+/// # use kvtier_core::Tier;
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path();
+/// let config = FileConfig::new(path, 100 << 30) // 100 GiB
+///     .with_durability(Durability::None) // a cache may lose its last chunks in a power cut
+///     .with_name("nvme0");
+/// let tier = FileTier::open(config)?;
+/// assert_eq!(&*tier.caps().name, "nvme0");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct FileConfig {
     pub(crate) disk: DiskConfig,

@@ -24,6 +24,18 @@ impl FileTier {
 
     /// Registers an arena's memory with the engine, so that its leases move with less work.
     /// Without, everything works as well. Says what came of it.
+    ///
+    /// ```
+    /// use kvtier_core::mem::{Arena, ArenaConfig};
+    /// use kvtier_file::{FileConfig, FileTier};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// let tier = FileTier::open(FileConfig::new(dir.path(), 64 << 20))?;
+    /// let arena = Arena::new(ArenaConfig::huge(8 << 20))?;
+    /// let registered = tier.register(&arena)?;
+    /// println!("{}", registered.reason); // whether io_uring pinned the memory, and if not, why
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn register(&self, arena: &Arena) -> Result<Registered, Error> {
         let failed =
             |e| Error::new(ErrorKind::Io, "cannot register memory with the engine").with_source(e);

@@ -8,6 +8,15 @@ const CHECK_EVERY_MS: u64 = 1000;
 /// Eviction as LMCache 0.5.6 does it: once a second, if more than a share of the capacity is used,
 /// a share of all chunks is evicted at once, counted in chunks. A save that needs more evicts just
 /// in time, so the capacity is always kept.
+///
+/// ```
+/// use kvtier_index::LmcacheEviction;
+///
+/// // At 90 % a fifth of the chunks is evicted at once, as LMCache does.
+/// let compat = LmcacheEviction::new().with(0.9, 0.2);
+/// assert!(compat.check().is_ok());
+/// assert!(LmcacheEviction::new().with(-0.9, 0.2).check().is_err());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LmcacheEviction {

@@ -131,6 +131,21 @@ impl Index {
     /// them in the order of their chain. Keys that [`get`](Index::get) would not find are skipped;
     /// a hold on nothing is valid.
     ///
+    /// ```
+    /// # use kvtier_evict::PolicyKind;
+    /// # use kvtier_index::{Chunk, Index, IndexConfig, Reserve};
+    /// # use kvtier_key::Digest;
+    /// let mut index = Index::new(IndexConfig::new(4096).with_high_mark(1.0), PolicyKind::Lru.build())?;
+    /// let key = Digest::derive("example", b"chunk");
+    /// let _ = index.insert(Chunk::new(key, 4000, 4096));
+    ///
+    /// let hold = index.hold(&[key], 60_000)?; // until second 60
+    /// assert!(matches!(index.reserve(0, 4096), Reserve::Full(_)), "it cannot be evicted");
+    /// index.release(hold);
+    /// assert!(matches!(index.reserve(0, 4096), Reserve::Evict(_)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// When the maximum of holds or of held entries is reached.

@@ -60,6 +60,23 @@ pub fn snapshot_mark(at_ms: u64) -> u32 {
 }
 
 /// Appends `records` to `out`, as one batch for each 13,617 of them; none for none.
+///
+/// ```
+/// use kvtier_index::journal::{self, Record};
+/// use kvtier_key::Digest;
+///
+/// let used = Digest::derive("example", b"used");
+/// let gone = Digest::derive("example", b"gone");
+/// let records = [Record::Touch(used), Record::Remove(gone)];
+/// let mut file = Vec::new();
+/// journal::encode(1_790_000_000_000, &records, &mut file);
+/// journal::encode(1_790_000_005_000, &records[..1], &mut file);
+///
+/// // The second batch is torn: the first one is read, nothing is invented.
+/// let batches: Vec<_> = journal::decode(&file[..file.len() - 1]).collect();
+/// assert_eq!(batches.len(), 1);
+/// assert_eq!(batches[0].records, records);
+/// ```
 pub fn encode(at_ms: u64, records: &[Record], out: &mut Vec<u8>) {
     encode_after(0, at_ms, records, out);
 }

@@ -50,6 +50,14 @@ impl ReserveRequest {
 }
 
 /// The quotas of tenants, by name.
+///
+/// ```
+/// use kvtier_index::Quotas;
+///
+/// // Tenant a may hold 1 GiB, every other tenant 100 MiB; each keeps what its quota guarantees.
+/// let quotas = Quotas::new().with("a", 1 << 30).with_others(100 << 20).with_fair(true);
+/// assert!(!quotas.is_empty());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Quotas {

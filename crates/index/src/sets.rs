@@ -205,6 +205,21 @@ impl Index {
     /// a hit until it is released. Call [`end_set`](Self::end_set) when the saves have ended, in
     /// whatever way. `None` for fewer than two chunks. Sets do not outlive the index.
     ///
+    /// ```
+    /// # use kvtier_evict::PolicyKind;
+    /// # use kvtier_index::{Chunk, Index, IndexConfig};
+    /// # use kvtier_key::Digest;
+    /// let mut index = Index::new(IndexConfig::new(1 << 20), PolicyKind::Lru.build())?;
+    /// let keys = [1u8, 2].map(|n| Digest::derive("example", &[n]));
+    /// let set = index.declare_set(&keys)?.expect("two chunks");
+    /// let _ = index.insert(Chunk::new(keys[0], 4000, 4096));
+    /// assert!(index.get(&keys[0]).is_none(), "the second is missing");
+    /// let _ = index.insert(Chunk::new(keys[1], 4000, 4096));
+    /// assert!(index.get(&keys[0]).is_some() && index.get(&keys[1]).is_some());
+    /// index.end_set(set);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// When too many members of sets are [absent](crate::IndexConfig::missing_max).

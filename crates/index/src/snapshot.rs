@@ -15,6 +15,22 @@ const LAST: u16 = 1;
 pub const FRAME_CHUNKS_MAX: usize = BODY_BYTES_MAX / CHUNK_BYTES;
 
 /// Encodes a snapshot piece by piece.
+///
+/// ```
+/// use kvtier_index::{Chunk, snapshot};
+/// use kvtier_key::Digest;
+///
+/// let chunks = [1u8, 2].map(|n| Chunk::new(Digest::derive("example", &[n]), 1000, 4096));
+/// let mut bytes = Vec::new();
+/// let mut encoder = snapshot::SnapshotEncoder::new(1_790_000_000_000);
+/// encoder.write(&chunks, &mut bytes);
+/// encoder.finish(&mut bytes);
+///
+/// assert_eq!(snapshot::decode(&bytes).flatten().collect::<Vec<_>>(), chunks);
+/// // A torn snapshot yields the chunks before the tear, the most recent ones.
+/// let torn = snapshot::decode(&bytes[..bytes.len() - 1]);
+/// assert_eq!(torn.flatten().count(), 2);
+/// ```
 #[derive(Clone, Debug)]
 pub struct SnapshotEncoder {
     at_ms: u64,

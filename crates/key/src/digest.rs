@@ -1,6 +1,14 @@
 use std::fmt;
 
 /// 32 bytes of BLAKE3: the identity of a key, a namespace or a layout.
+///
+/// ```
+/// use kvtier_key::Digest;
+///
+/// let digest = Digest::derive("my cache v1", b"layout of llama-3-8b");
+/// assert_eq!(Digest::from_hex(&digest.to_hex()), Some(digest));
+/// assert_ne!(digest, Digest::derive("my cache v2", b"layout of llama-3-8b"));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Digest(pub [u8; 32]);
 

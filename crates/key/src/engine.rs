@@ -24,6 +24,15 @@ pub enum EngineHash {
 pub type Tag = (Arc<str>, Arc<str>);
 
 /// The key of LMCache's in-process mode.
+///
+/// ```
+/// use kvtier_key::CacheEngineKey;
+///
+/// let key = CacheEngineKey::from_text("llama@2@1@1f@bfloat16")?;
+/// assert_eq!(key.text(), "llama@2@1@1f@bfloat16");
+/// assert_eq!(key.split_layers(32).count(), 32);
+/// # Ok::<(), kvtier_key::InvalidKey>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(

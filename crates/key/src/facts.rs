@@ -10,6 +10,23 @@ pub const FACTS_BYTES_MAX: usize = 1024;
 pub struct CodecId(pub u16);
 
 /// What is known of one stored chunk; one format on all media.
+///
+/// ```
+/// use kvtier_key::{BlockSums, Facts, Key, Namespace};
+///
+/// let ns = Namespace::from_name("model");
+/// let key = Key::from_name(&ns, "chunk 0");
+/// let chunk = vec![42; 4096];
+/// let facts = Facts::plain(*key.digest(), ns.digest(), BlockSums::from_bytes(&chunk));
+///
+/// // A load decodes the record and compares what it read.
+/// let stored = facts.encode();
+/// let read = Facts::decode(&stored)?;
+/// assert_eq!((read.key, read.raw_len), (*key.digest(), 4096));
+/// assert_eq!(read.sums, BlockSums::from_bytes(&chunk));
+/// assert!(Facts::decode(&stored[1..]).is_err(), "torn");
+/// # Ok::<(), kvtier_key::FactsError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Facts {

@@ -13,6 +13,16 @@ pub struct Mla {
 }
 
 /// What a chunk of KV cache is made of: enough to say its size in bytes.
+///
+/// ```
+/// use kvtier_key::{DType, Geometry};
+///
+/// // Llama 3 8B: 32 layers, 8 heads of 128 elements, on two GPUs.
+/// let geometry = Geometry::heads(32, 8, 128).with_dtype(DType::BFloat16).with_tp(2);
+/// assert_eq!(geometry.rank_heads()?, 4);
+/// assert_eq!(geometry.chunk_bytes()?, 256 * geometry.token_bytes()?);
+/// # Ok::<(), kvtier_key::GeometryError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Geometry {

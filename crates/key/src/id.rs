@@ -74,6 +74,15 @@ impl KvRank {
 }
 
 /// The key of LMCache's multi-process mode. `Debug` does not show the salt.
+///
+/// ```
+/// use kvtier_key::{ChunkHash, KvRank, ObjectKey};
+///
+/// let key = ObjectKey::new("org/m", KvRank::pack(2, 1, 2, 1), 0, ChunkHash::new(&[0xab; 4]), "")?;
+/// assert_eq!(key.native_name()?, "org/m@02010201@0@abababab");
+/// assert_eq!(ObjectKey::from_native_name("org/m@02010201@0@abababab")?, key);
+/// # Ok::<(), kvtier_key::InvalidKey>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(

@@ -7,6 +7,22 @@ use crate::{ChunkHash, InvalidKey, KvRank, ObjectKey};
 pub const IPC_WORLD_MAX: i32 = 4096;
 
 /// What an engine asks LMCache's server for: chunks of one model, for one worker or for all.
+///
+/// ```
+/// use kvtier_key::{ChunkHash, IpcKey};
+///
+/// let request = IpcKey {
+///     model: "llama".into(),
+///     world_size: 2,
+///     worker_id: None, // both workers
+///     hashes: vec![ChunkHash::new(&[1; 32]), ChunkHash::new(&[2; 32])],
+///     groups: vec![0],
+///     salt: "".into(),
+/// };
+/// let keys = request.expand()?;
+/// assert_eq!((keys.len(), keys[0].len()), (1, 4));
+/// # Ok::<(), kvtier_key::InvalidKey>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpcKey {
     /// The model's name.

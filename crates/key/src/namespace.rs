@@ -5,6 +5,19 @@ use crate::{Digest, KeyId};
 
 /// The tenant and the geometry of a cache. A tier gets it when it opens; two namespaces never
 /// share a chunk. `Debug` does not show the tenant, which may be a cache salt.
+///
+/// ```
+/// use std::sync::Arc;
+/// use kvtier_key::hash::Algorithm;
+/// use kvtier_key::{Namespace, presets};
+///
+/// let geometry = presets::geometry("llama-3-8b")?;
+/// let layout = geometry.layout(Algorithm::Blake3, None);
+/// let ns = Namespace::new("tenant-a", layout).with_chunk_bytes(0, geometry.chunk_bytes()?);
+/// assert_ne!(ns.digest(), Namespace::new("tenant-b", layout).digest());
+/// assert_eq!(Arc::new(ns).chunk_bytes(0), Some(geometry.chunk_bytes()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(

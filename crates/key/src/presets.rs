@@ -87,6 +87,13 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// The geometry of the model `name`: bfloat16, chunks of 256 tokens, one rank. Case, an
 /// organisation before a `/` and an ending like `-instruct` make no difference.
+///
+/// ```
+/// let geometry = kvtier_key::presets::geometry("llama-3-8b")?;
+/// assert_eq!(geometry.token_bytes()?, 128 << 10);
+/// assert!(kvtier_key::presets::names().any(|name| name == "llama-3-8b"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn geometry(name: &str) -> Result<Geometry, UnknownPreset> {
     let plain = plain(name);
     let found = PRESETS.iter().find(|(known, _)| *known == plain);

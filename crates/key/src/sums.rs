@@ -11,6 +11,20 @@ pub const BLOCK_BYTES_MIN: u64 = 64 * 1024;
 
 /// CRC32C of each block of a chunk. The block size follows from the length alone: the smallest
 /// power of two, at least [`BLOCK_BYTES_MIN`], that gives at most [`BLOCKS_MAX`] blocks.
+///
+/// ```
+/// use kvtier_key::BlockSums;
+///
+/// let chunk = vec![7u8; 1 << 20];
+/// let sums = BlockSums::from_bytes(&chunk);
+/// assert_eq!(sums.len(), 1 << 20);
+/// // The same bytes in pieces, such as the parts of a scattered buffer.
+/// assert_eq!(BlockSums::from_pieces(chunk.chunks(1000)), sums);
+///
+/// let mut damaged = chunk;
+/// damaged[12345] ^= 1;
+/// assert_ne!(BlockSums::from_bytes(&damaged), sums);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockSums {
     len: u64,
@@ -99,6 +113,17 @@ fn shifted(crc: u32, bytes: u64) -> u32 {
 
 /// Sums of a chunk whose pieces arrive in any order: each piece may start and end anywhere, but no
 /// byte may come twice.
+///
+/// ```
+/// use kvtier_key::{BlockSums, PieceSums};
+///
+/// let chunk: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
+/// let mut sums = PieceSums::new(chunk.len() as u64);
+/// // Two ranges of a parallel download, the later one first.
+/// sums.piece(60_000, &chunk[60_000..]);
+/// sums.piece(0, &chunk[..60_000]);
+/// assert_eq!(sums.finish(), Some(BlockSums::from_bytes(&chunk)));
+/// ```
 #[derive(Clone, Debug)]
 pub struct PieceSums {
     len: u64,

@@ -3,6 +3,12 @@
 /// Parses a size in bytes: a number with an optional unit, in any case. `K`, `M`, `G`, `T`, `P`, also
 /// with a `B` (`GB`), are powers of 1000; with an `i` (`Gi`, `GiB`) powers of 1024. `None` for
 /// anything else, and for a number that does not fit.
+///
+/// ```
+/// assert_eq!(kvtier::bytes::parse("512MiB"), Some(512 << 20));
+/// assert_eq!(kvtier::bytes::parse("100 GB"), Some(100_000_000_000));
+/// assert_eq!(kvtier::bytes::parse("a lot"), None);
+/// ```
 pub fn parse(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

@@ -5,6 +5,18 @@ use crate::{BackingKind, Error, ErrorKind};
 const BYTES_MAX: usize = (u32::MAX as usize - 1024) * PAGE;
 
 /// How to make an arena.
+///
+/// ```
+/// use kvtier_mem::{Arena, ArenaConfig};
+///
+/// // Slots of one size suit chunks of one size: nothing fragments.
+/// let arena = Arena::new(ArenaConfig::huge(8 << 20).with_slots(1 << 20))?;
+/// let leases: Vec<_> = (0..8).map(|_| arena.lease(1 << 20)).collect::<Result<_, _>>()?;
+/// assert!(arena.lease(1).is_err(), "all slots are taken");
+/// drop(leases);
+/// println!("backed by {:?}", arena.backing());
+/// # Ok::<(), kvtier_mem::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ArenaConfig {

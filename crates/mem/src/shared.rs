@@ -9,6 +9,24 @@
 use crate::{Arena, Lease};
 
 /// The position of a lease in its arena, to send to another process.
+///
+/// ```
+/// use kvtier_mem::{Arena, ArenaConfig, Attached, Descriptor};
+///
+/// let arena = Arena::new(ArenaConfig::memfd(1 << 20))?;
+/// let mut lease = arena.lease(4096)?;
+/// lease.write_at(0, b"from process A")?;
+/// let view = lease.freeze();
+/// let message = arena.describe(&view).unwrap().to_bytes();
+///
+/// // Process B received the file descriptor and the message over a Unix socket.
+/// let attached = Attached::new(arena.fd().unwrap().try_clone_to_owned()?)?;
+/// let mut bytes = [0; 14];
+/// // SAFETY: process A keeps the view, so no process writes these bytes.
+/// unsafe { attached.read(Descriptor::from_bytes(message), &mut bytes) }?;
+/// assert_eq!(&bytes, b"from process A");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Descriptor {
     /// First byte, from the start of the arena's memory.

@@ -7,6 +7,15 @@ use crate::{Lease, Place, RegionId};
 
 /// A frozen lease, shared: cheap to clone and to slice, never changed. The memory returns when the
 /// last clone drops.
+///
+/// ```
+/// use kvtier_mem::View;
+///
+/// let view = View::from_owner(vec![1u8, 2, 3, 4]); // or a `Bytes`, a `&'static [u8]`, ...
+/// let tail = view.slice(2..4);
+/// drop(view);
+/// assert_eq!(tail.as_ref(), [3, 4], "the owner lives as long as its last view");
+/// ```
 #[derive(Clone)]
 pub struct View {
     frozen: Arc<Frozen>,

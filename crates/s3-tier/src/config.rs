@@ -83,6 +83,20 @@ pub struct Compat {
 }
 
 /// Configuration of a tier in a bucket. [`TierConfig::new`] sets defaults.
+///
+/// ```
+/// # let server = kvtier_testkit::s3::Server::start(Default::default())?;
+/// # let url = server.url();
+/// use kvtier_s3::{BucketAddress, Config, Credentials};
+/// use kvtier_s3_tier::{S3Tier, TierConfig};
+///
+/// let endpoint = BucketAddress::new(url).bucket("bucket").region("us-east-1").resolve()?;
+/// let client = Config::new(endpoint, Credentials::new("AKIDTEST", "secret/test+key"));
+/// let tier = S3Tier::open(TierConfig::new(client).with_prefix("kv").with_capacity(1 << 30))?;
+/// # use kvtier_core::Tier;
+/// # tier.close().wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TierConfig {

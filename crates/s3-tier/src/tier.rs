@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvtier_core::{
-    Admission, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, GateLimits, Hint, Hold, HoldId, Key,
-    KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe, Presence, Removed, Reply, Save, Saved,
-    ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
+    Admission, Caps, Ctx, Cursor, Digest, Done, Error, ErrorKind, GateLimits, Hint, Hold, HoldId,
+    Key, KeyInfo, KeyPage, Listener, Load, Loaded, LookedUp, Mode, Observe, Presence, Removed,
+    Reply, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_evict::{Policy, PolicyKind};
 use kvtier_index::{ChainPlace, Index, IndexConfig};

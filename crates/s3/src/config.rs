@@ -51,6 +51,20 @@ impl Hedge {
 }
 
 /// How a client behaves. Made with [`Config::new`]; every field has a sensible value then.
+///
+/// ```
+/// use std::time::Duration;
+/// use kvtier_s3::{BucketAddress, Checksum, Client, Config, Credentials};
+///
+/// let endpoint = BucketAddress::new("s3://kv-cache").region("eu-central-1").resolve()?;
+/// let mut config = Config::new(endpoint, Credentials::new("AKIAEXAMPLE", "secret"));
+/// config.checksum = Checksum::Crc32c;
+/// config.deadline = Duration::from_secs(5);
+/// config.requests_max = 64;
+/// let client = Client::new(config);
+/// assert_eq!(client.checksum(), Checksum::Crc32c);
+/// # Ok::<(), kvtier_s3::Error>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Config {

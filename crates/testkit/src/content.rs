@@ -6,6 +6,16 @@ use crate::seed::{STEP, mix};
 
 /// The bytes of one chunk, endless, derived from a number: any piece can be made or checked by
 /// itself.
+///
+/// ```
+/// use kvtier_testkit::Content;
+///
+/// let content = Content::new(7);
+/// let chunk = content.bytes(4096);
+/// // Any piece can be checked without the whole.
+/// assert!(content.check(1000, &chunk[1000..2000]).is_ok());
+/// assert!(content.check(1001, &chunk[1000..2000]).is_err());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Content(u64);
 

@@ -61,6 +61,21 @@ enum Fate {
 
 /// A tier whose ops meet faults, drawn from a seed in the order of submission. What meets none goes
 /// straight to the tier below.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use kvtier_testkit::conformance::Fixture;
+/// use kvtier_testkit::{FaultTier, Faults, ModelTier};
+///
+/// let model = Arc::new(ModelTier::open(Default::default())?);
+/// let faults = Faults::all(100, Duration::from_millis(1)); // each in one op of ten
+/// let tier = FaultTier::new(model, faults, 42)?;
+/// tier.heal(); // from here on no op fails
+/// let f = Fixture::new(tier);
+/// f.store(&f.keys(0..4), 4096);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct FaultTier {
     inner: Arc<dyn Tier>,
     faults: Faults,

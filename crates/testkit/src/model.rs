@@ -56,6 +56,17 @@ impl ModelConfig {
 
 /// The contract in memory, as plainly as it can be said: one worker thread, exact LRU, every list
 /// walked from end to end.
+///
+/// ```
+/// use kvtier_core::{Loaded, Saved};
+/// use kvtier_testkit::ModelTier;
+/// use kvtier_testkit::conformance::Fixture;
+///
+/// let f = Fixture::new(ModelTier::open(Default::default())?);
+/// assert_eq!(f.save(&f.key(1), 4096), Saved::Stored);
+/// assert_eq!(f.load(&f.key(1), 4096), Loaded::Hit { len: 4096 });
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct ModelTier {
     caps: Caps,
     gate: Gate,

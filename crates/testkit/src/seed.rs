@@ -3,6 +3,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::{iter, thread};
 
 /// A stream of numbers that is the same for the same seed, on every machine.
+///
+/// ```
+/// use kvtier_testkit::Seed;
+///
+/// let mut seed = Seed::new(7);
+/// let drawn: Vec<u64> = (0..3).map(|_| seed.below(10)).collect();
+/// let mut again = Seed::new(7);
+/// assert!(drawn.iter().all(|n| *n < 10 && *n == again.below(10)));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Seed(u64);
 

@@ -45,6 +45,18 @@ impl FromStr for EngineKind {
 }
 
 /// The settings of an engine. Every number is a maximum.
+///
+/// ```
+/// use kvtier_uring::{Engine, EngineConfig, EngineKind};
+///
+/// // `Auto` takes io_uring where the machine allows it; `reason` says why not.
+/// let engine = Engine::new(EngineConfig::default().with_pieces_inflight(32).with_threads(2))?;
+/// match engine.kind() {
+///     EngineKind::Uring => println!("io_uring"),
+///     other => println!("{other:?}: {}", engine.reason()),
+/// }
+/// # Ok::<(), kvtier_uring::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineConfig {
@@ -211,6 +223,28 @@ impl Engine {
     /// Registers an arena's memory with the kernel for the lifetime of the engine, which keeps the
     /// memory mapped as long. Leases of the arena then move with less work. If the kernel refuses
     /// (limit of locked memory), the arena works unregistered, and the result says so.
+    ///
+    /// ```
+    /// # use std::sync::{Arc, mpsc};
+    /// use kvtier_mem::{Arena, ArenaConfig};
+    /// use kvtier_uring::{Engine, EngineConfig, Job, Part};
+    ///
+    /// let arena = Arena::new(ArenaConfig::heap(1 << 20))?;
+    /// let engine = Engine::new(EngineConfig::default())?;
+    /// let registered = engine.register(&arena)?; // reads into the arena need no page pinning
+    /// # let path = std::env::temp_dir().join(format!("kvtier-register-{}", std::process::id()));
+    /// # std::fs::write(&path, [7; 4096])?;
+    /// # let file = Arc::new(std::fs::File::open(&path)?.into());
+    /// let (done, finished) = mpsc::channel();
+    /// let into = arena.lease(4096)?;
+    /// let job = Job::read(file).with_part(Part::Read { at: 0, into, len: 4096 });
+    /// let submitted = engine.submit(job, move |job| drop(done.send(job.result)));
+    /// assert!(submitted.is_ok());
+    /// assert_eq!(finished.recv()??, 4096);
+    /// drop(registered);
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///

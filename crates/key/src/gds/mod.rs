@@ -248,6 +248,18 @@ impl GdsHeader {
 }
 
 /// The tensor of a model's full chunk in LMCache's form, where no header gives it.
+///
+/// ```
+/// use kvtier_key::{ChunkShape, DType, GdsElement};
+///
+/// // Keys and values, layers, tokens, elements.
+/// let shape: ChunkShape = "2x32x256x1024".parse()?;
+/// assert_eq!(shape.to_string().parse::<ChunkShape>()?, shape);
+/// let bytes = 2 * 32 * 256 * 1024 * 2;
+/// let header = shape.header(GdsElement::of(DType::BFloat16).unwrap(), bytes);
+/// assert_eq!(header.and_then(|header| header.payload_bytes()), Some(bytes));
+/// # Ok::<(), kvtier_key::InvalidKey>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChunkShape {

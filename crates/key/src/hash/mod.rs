@@ -148,6 +148,22 @@ impl Chunking {
 }
 
 /// A chain of chunk hashes, and its latest hash.
+///
+/// ```
+/// use std::num::NonZeroUsize;
+/// use kvtier_key::hash::{Algorithm, Chunking, HashChain};
+///
+/// let tokens: Vec<u32> = (0..1000).collect();
+/// let cut = Chunking::full(NonZeroUsize::new(256).unwrap());
+/// let mut chain = HashChain::start(Algorithm::Blake3, None)?;
+/// let hashes = chain.chunks(&tokens, cut)?;
+/// assert_eq!(hashes.len(), 3, "the last 232 tokens are no full chunk");
+///
+/// // A prompt with the same first 512 tokens shares the first two hashes.
+/// let mut other = HashChain::start(Algorithm::Blake3, None)?;
+/// assert_eq!(other.chunks(&tokens[..512], cut)?, hashes[..2]);
+/// # Ok::<(), kvtier_key::hash::HashError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct HashChain {
     algorithm: Algorithm,

@@ -3,6 +3,19 @@ use kvtier_evict::PolicyKind;
 use kvtier_index::{LmcacheEviction, Quotas};
 
 /// The settings of a host tier.
+///
+/// ```
+/// use kvtier::evict::PolicyKind;
+/// use kvtier::{Blocking, HostConfig, HostTier, Key, Namespace, Quotas};
+///
+/// let quotas = Quotas::new().with("tenant-a", 1 << 20);
+/// let config = HostConfig::new(4 << 20).with_policy(PolicyKind::Lfu).with_quotas(quotas);
+/// let tier = HostTier::open(config)?;
+/// let key = Key::from_name(&Namespace::from_name("model"), "chunk 0");
+/// tier.save_bytes(&key, vec![42; 4096])?;
+/// assert!(tier.contains(&key)?);
+/// # Ok::<(), kvtier::core::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HostConfig {

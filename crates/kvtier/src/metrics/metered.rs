@@ -50,6 +50,18 @@ pub struct Metered {
 
 impl Metered {
     /// Wraps a tier; the second part holds the measurements.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use kvtier::metrics::Metered;
+    /// use kvtier::{Blocking, HostConfig, HostTier, Key, Namespace};
+    ///
+    /// let (tier, meter) = Metered::wrap(Arc::new(HostTier::open(HostConfig::new(1 << 20))?));
+    /// tier.save_bytes(&Key::from_name(&Namespace::from_name("model"), "a"), vec![1; 4096])?;
+    /// let saves = meter.ops().into_iter().find(|(op, _)| *op == "save").unwrap().1;
+    /// assert_eq!(saves.count(), 1);
+    /// # Ok::<(), kvtier::core::Error>(())
+    /// ```
     pub fn wrap(inner: Arc<dyn Tier>) -> (Arc<dyn Tier>, Arc<Meter>) {
         let meter = Arc::<Meter>::default();
         (Arc::new(Metered { inner, meter: Arc::clone(&meter) }), meter)

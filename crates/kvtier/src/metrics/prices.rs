@@ -1,4 +1,12 @@
 /// The prices of an object store in dollars. The default is 0: the operator sets them.
+///
+/// ```
+/// use kvtier::metrics::Prices;
+///
+/// // S3 Standard in dollars: 1000 PUTs cost 0.005, 1000 GETs 0.0004.
+/// let prices = Prices::new().with_requests(0.005, 0.0004);
+/// assert_eq!(prices.dollars(&[]), 0.0);
+/// ```
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct Prices {

@@ -94,6 +94,18 @@ pub fn tenant_label(name: &str) -> String {
 }
 
 /// These tiers' metrics as text in Prometheus' exposition format, version 0.0.4.
+///
+/// ```
+/// # #[cfg(feature = "config")] {
+/// use kvtier::config::Config;
+/// use kvtier::metrics::prometheus;
+///
+/// let stack = Config::new().with_host(16 << 20).open()?;
+/// let text = prometheus(stack.monitored());
+/// assert!(text.contains(r#"kvtier_hits_total{tier="host"} 0"#));
+/// # }
+/// # Ok::<(), kvtier::core::Error>(())
+/// ```
 pub fn prometheus(tiers: &[MonitoredTier]) -> String {
     let mut families: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
     samples(tiers)

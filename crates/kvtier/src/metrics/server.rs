@@ -18,6 +18,18 @@ const REQUEST_MAX: usize = 8 << 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `/metrics` until it is dropped: one client at a time, on a thread of its own.
+///
+/// ```
+/// # #[cfg(feature = "config")] {
+/// use kvtier::config::Config;
+/// use kvtier::metrics::Server;
+///
+/// let stack = Config::new().with_host(16 << 20).open()?;
+/// let server = Server::start("127.0.0.1:0", stack.monitored().to_vec())?;
+/// println!("http://{}/metrics", server.address());
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,

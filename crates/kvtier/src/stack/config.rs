@@ -7,6 +7,24 @@ use super::placement::LEVELS_MAX;
 use super::rules::{Rule, Write};
 
 /// The settings of a stack: its tiers, fastest first, and their rules.
+///
+/// ```
+/// use std::sync::Arc;
+/// use kvtier::{Blocking, HostConfig, HostTier, Key, Namespace, Rule, Stack, StackConfig, Write};
+///
+/// let memory = Arc::new(HostTier::open(HostConfig::new(1 << 20))?);
+/// let below = Arc::new(HostTier::open(HostConfig::new(16 << 20).with_name("below"))?);
+/// // Chunks reach the lower tier only when memory evicts them.
+/// let spill = Rule::new().with_write(Write::Spill);
+/// let stack = Stack::open(StackConfig::new("stack").with(memory).with_rule(below, spill))?;
+///
+/// let ns = Namespace::from_name("model");
+/// for n in 0..8u8 {
+///     stack.save_bytes(&Key::from_name(&ns, [n]), vec![n; 256 << 10])?;
+/// }
+/// assert_eq!(stack.load_bytes(&Key::from_name(&ns, [0]))?, Some(vec![0; 256 << 10]));
+/// # Ok::<(), kvtier::core::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StackConfig {

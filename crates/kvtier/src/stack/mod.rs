@@ -36,9 +36,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kvtier_core::{
-    Admission, Caps, Clock, Ctx, Digest, Done, Error, ErrorKind, GateLimits, Hint, Hold, HoldId, Key,
-    Load, Loaded, LookedUp, Mode, Op, Presence, Removed, Reply, Save, Saved, ShedReason, Slot, Ticket, Tier,
-    Timekeeper, ticket,
+    Admission, Caps, Clock, Ctx, Digest, Done, Error, ErrorKind, GateLimits, Hint, Hold, HoldId,
+    Key, Load, Loaded, LookedUp, Mode, Op, Presence, Removed, Reply, Save, Saved, ShedReason, Slot,
+    Ticket, Tier, Timekeeper, ticket,
 };
 
 use crate::metrics::StackCounters;
@@ -64,6 +64,21 @@ const BYTES_MAX: u64 = 4 << 30;
 /// Concurrent loads of one key read it from below once; the others wait and are served from above.
 /// A tier that fails counts as a miss. The stack answers with an error only if all tiers failed, at
 /// the caller's deadline, and for a remove. Dropping a stack waits for ops under way.
+///
+/// ```
+/// use std::sync::Arc;
+/// use kvtier::{Blocking, HostConfig, HostTier, Key, Namespace, Stack, Tier};
+///
+/// let fast = Arc::new(HostTier::open(HostConfig::new(1 << 20))?);
+/// let slow = Arc::new(HostTier::open(HostConfig::new(4 << 20).with_name("slow"))?);
+/// let stack = Stack::new("stack", vec![fast.clone() as Arc<dyn Tier>, slow.clone()])?;
+///
+/// let key = Key::from_name(&Namespace::from_name("model"), "chunk 0");
+/// slow.save_bytes(&key, vec![7; 4096])?;
+/// assert_eq!(stack.load_bytes(&key)?, Some(vec![7; 4096]));
+/// assert!(fast.contains(&key)?, "the hit was promoted");
+/// # Ok::<(), kvtier::core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Stack {
     caps: Caps,

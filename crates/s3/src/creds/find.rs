@@ -54,6 +54,19 @@ impl std::fmt::Display for Source {
 /// (`AWS_PROFILE`, `AWS_SHARED_CREDENTIALS_FILE`, `AWS_CONFIG_FILE`, or the usual places), asked of
 /// `lookup`; `None` when there are none.
 ///
+/// ```
+/// use kvtier_s3::creds;
+///
+/// let vars = |name: &str| match name {
+///     "AWS_ACCESS_KEY_ID" => Some("AKIAEXAMPLE".to_owned()),
+///     "AWS_SECRET_ACCESS_KEY" => Some("secret".to_owned()),
+///     _ => None, // std::env::var(name).ok()
+/// };
+/// let found = creds::find(vars)?.expect("two variables name a key pair");
+/// assert_eq!(found.access_key(), "AKIAEXAMPLE");
+/// # Ok::<(), kvtier_s3::Error>(())
+/// ```
+///
 /// # Errors
 /// `Unsupported` when the environment or the profile names a source that needs the feature
 /// `aws-config` (a role, a process, single sign-on, a web identity, a container's agent), or when

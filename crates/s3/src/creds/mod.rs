@@ -28,6 +28,15 @@ pub use profile::from_profile;
 
 /// A key pair, with a session token where it is temporary. Clones share it; the secrets are wiped
 /// when the last one drops.
+///
+/// ```
+/// use kvtier_s3::Credentials;
+///
+/// let lasting = Credentials::new("AKIAEXAMPLE", "secret");
+/// let session = Credentials::temporary("ASIAEXAMPLE", "secret", Some("token".into()), Some(1_790_000_000));
+/// assert_eq!((lasting.access_key(), lasting.expires()), ("AKIAEXAMPLE", None));
+/// assert!(!format!("{session:?}").contains("secret"), "`Debug` shows no secret");
+/// ```
 #[derive(Clone)]
 pub struct Credentials(Arc<Secret>);
 

@@ -23,6 +23,22 @@ pub enum Style {
 }
 
 /// The address of a bucket as configured. Fields that are `None` follow from the others.
+///
+/// ```
+/// use kvtier_s3::{BucketAddress, Style};
+///
+/// let aws = BucketAddress::new("s3://kv-cache").region("eu-central-1").resolve()?;
+/// assert_eq!((aws.bucket(), aws.region()), ("kv-cache", "eu-central-1"));
+///
+/// // A store of your own, with the bucket in the path.
+/// let own = BucketAddress::new("http://10.0.0.7:9000").bucket("kv").region("us-east-1");
+/// assert_eq!(own.style(Style::Path).resolve()?.bucket(), "kv");
+///
+/// // What is not set comes from AWS_REGION and the other variables.
+/// let from_env = BucketAddress::new("s3://kv-cache").or_env(|name| std::env::var(name).ok());
+/// # let _ = from_env;
+/// # Ok::<(), kvtier_s3::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct BucketAddress {

@@ -45,6 +45,25 @@ impl Client {
     /// Deletes up to 1000 objects with one request. Deletes them one by one where the store has no
     /// such request, and for keys that XML cannot express. Returns the keys that were not deleted.
     ///
+    /// ```
+    /// # let server = kvtier_testkit::s3::Server::start(Default::default())?;
+    /// # use kvtier_s3::{BucketAddress, Client, Config, Credentials};
+    /// # let address = BucketAddress::new(server.url()).bucket("bucket").region("us-east-1");
+    /// # let client = Client::new(Config::new(address.resolve()?, Credentials::new("AKIDTEST", "secret/test+key")));
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// use kvtier_s3::Put;
+    ///
+    /// for name in ["a", "b"] {
+    ///     client.put_bytes(name, b"x", &Put::default()).await?;
+    /// }
+    /// let refused = client.delete_many(&["a", "b", "absent"]).await?;
+    /// assert!(refused.is_empty(), "{refused:?}");
+    /// assert!(client.head("a").await?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `Invalid` for more than 1000 keys. For other errors, which keys were deleted is unknown: the
     /// call can be repeated.

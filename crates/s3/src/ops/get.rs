@@ -65,6 +65,32 @@ impl Client {
     /// is written outside the lease, whatever the store sends. After an error or a dropped future
     /// the lease counts as empty.
     ///
+    /// ```
+    /// # let server = kvtier_testkit::s3::Server::start(Default::default())?;
+    /// # use kvtier_s3::{BucketAddress, Client, Config, Credentials};
+    /// # let address = BucketAddress::new(server.url()).bucket("bucket").region("us-east-1");
+    /// # let client = Client::new(Config::new(address.resolve()?, Credentials::new("AKIDTEST", "secret/test+key")));
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// use kvtier_mem::{Arena, ArenaConfig};
+    /// use kvtier_s3::{Get, Put};
+    ///
+    /// client.put_bytes("chunk", b"key and value", &Put::default()).await?;
+    /// let arena = Arena::new(ArenaConfig::heap(1 << 20))?;
+    /// let mut lease = arena.lease(4096)?;
+    ///
+    /// // All of it, into longer memory.
+    /// let object = client.get("chunk", &mut lease, &Get::at_most()).await?.expect("a hit");
+    /// assert_eq!(lease.as_host().unwrap()[..object.len() as usize], b"key and value"[..]);
+    ///
+    /// // A part of it, of the same version.
+    /// let part = Get::range(8..13).if_match(object.etag().unwrap());
+    /// assert_eq!(client.get("chunk", &mut lease, &part).await?.unwrap().len(), 5);
+    /// assert_eq!(lease.as_host().unwrap()[..5], b"value"[..]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// - `Corrupt`: the object does not fit (see [`Get::exact`]), or its checksum is wrong. Treat
     ///   it as a miss.

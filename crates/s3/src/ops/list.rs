@@ -89,6 +89,34 @@ pub struct Uploads {
 impl Client {
     /// One page of a listing; `next` is that of the page before.
     ///
+    /// ```
+    /// # let server = kvtier_testkit::s3::Server::start(Default::default())?;
+    /// # use kvtier_s3::{BucketAddress, Client, Config, Credentials};
+    /// # let address = BucketAddress::new(server.url()).bucket("bucket").region("us-east-1");
+    /// # let client = Client::new(Config::new(address.resolve()?, Credentials::new("AKIDTEST", "secret/test+key")));
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// use kvtier_s3::{List, Put};
+    ///
+    /// for name in ["kv/a", "kv/b", "other"] {
+    ///     client.put_bytes(name, b"x", &Put::default()).await?;
+    /// }
+    /// let list = List::under("kv/");
+    /// let mut names = Vec::new();
+    /// let mut next = None;
+    /// loop {
+    ///     let page = client.list(&list, next.as_deref()).await?;
+    ///     names.extend(page.entries.into_iter().map(|entry| entry.key));
+    ///     next = page.next;
+    ///     if next.is_none() {
+    ///         break;
+    ///     }
+    /// }
+    /// assert_eq!(names, ["kv/a", "kv/b"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `Io` when the listing repeats earlier pages ([`Error::is_endless`]), `Invalid`
     /// for a prefix without a final slash on S3 Express, `NotFound` when the bucket does not exist.

@@ -45,6 +45,24 @@ impl Client {
     /// Stores the view's bytes under `key` by several requests, as `parts` says. After an error or
     /// a dropped future the upload is aborted, so its parts cost nothing.
     ///
+    /// ```
+    /// # let server = kvtier_testkit::s3::Server::start(Default::default())?;
+    /// # use kvtier_s3::{BucketAddress, Client, Config, Credentials};
+    /// # let address = BucketAddress::new(server.url()).bucket("bucket").region("us-east-1");
+    /// # let client = Client::new(Config::new(address.resolve()?, Credentials::new("AKIDTEST", "secret/test+key")));
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// use kvtier_mem::View;
+    /// use kvtier_s3::{Multipart, Put};
+    ///
+    /// let body = View::from_owner(vec![42; 12 << 20]);
+    /// let parts = Multipart::new(5 << 20, 4); // 5 MiB each, four at once
+    /// client.put_multipart("large", &body, &Put::default(), parts).await?;
+    /// assert_eq!(client.head("large").await?.unwrap().len(), 12 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `Invalid` for no part or more than 10,000; others as [`Client::put`].
     pub async fn put_multipart(

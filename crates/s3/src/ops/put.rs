@@ -77,6 +77,26 @@ pub enum Stored {
 impl Client {
     /// Stores the view's bytes under `key` with one request, straight from the view.
     ///
+    /// ```
+    /// # let server = kvtier_testkit::s3::Server::start(Default::default())?;
+    /// # use kvtier_s3::{BucketAddress, Client, Config, Credentials};
+    /// # let address = BucketAddress::new(server.url()).bucket("bucket").region("us-east-1");
+    /// # let client = Client::new(Config::new(address.resolve()?, Credentials::new("AKIDTEST", "secret/test+key")));
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// use kvtier_mem::View;
+    /// use kvtier_s3::{Put, Stored};
+    ///
+    /// let body = View::from_owner(vec![42; 4096]); // or a frozen lease of an arena
+    /// let put = Put::if_absent().meta("facts", "AbC1");
+    /// let first = client.put("chunk", &body, &put).await?;
+    /// assert!(matches!(first, Stored::New { .. }));
+    /// assert_eq!(client.put("chunk", &body, &put).await?, Stored::Present);
+    /// assert_eq!(client.head("chunk").await?.unwrap().meta("facts"), Some("AbC1"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// - `Invalid`: the view is device memory, or the key or metadata cannot be sent.
     /// - `Corrupt`: the store received other bytes than were sent, in every attempt.

@@ -18,6 +18,25 @@ impl Client {
     /// ranges, one request gets the whole object. After three such objects in a row, all objects
     /// are read that way for a minute.
     ///
+    /// ```
+    /// # let server = kvtier_testkit::s3::Server::start(Default::default())?;
+    /// # use kvtier_s3::{BucketAddress, Client, Config, Credentials};
+    /// # let address = BucketAddress::new(server.url()).bucket("bucket").region("us-east-1");
+    /// # let client = Client::new(Config::new(address.resolve()?, Credentials::new("AKIDTEST", "secret/test+key")));
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// use kvtier_mem::Lease;
+    /// use kvtier_s3::Put;
+    ///
+    /// client.put_bytes("large", vec![42; 3 << 20], &Put::default()).await?;
+    /// let mut lease = Lease::from(vec![0; 3 << 20]);
+    /// let object = client.get_parallel("large", &mut lease, 1 << 20, 3).await?.expect("a hit");
+    /// assert_eq!(object.total(), 3 << 20);
+    /// assert_eq!(lease.as_host().unwrap(), vec![42; 3 << 20]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `Conflict` when the object was replaced during the read, so that versions are never mixed;
     /// others as [`Client::get`].

@@ -92,6 +92,14 @@ impl Client {
     /// Tests what the store supports, with a few small objects under `prefix`, which ends in a
     /// slash and under which no other object may exist. The objects are removed.
     ///
+    /// ```no_run
+    /// # async fn example(client: &kvtier_s3::Client) -> kvtier_s3::Result<()> {
+    /// let found = client.probe("kvtier-probe/").await?;
+    /// println!("{found:?}"); // which checksums, conditions and ranges the store supports
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The first failure of a plain PUT, GET or DELETE; `Unsupported` when the endpoint returns
     /// other bytes than were stored.

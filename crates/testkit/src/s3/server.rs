@@ -91,6 +91,16 @@ impl Seen {
 }
 
 /// A running server; dropping it closes its port and its connections.
+///
+/// ```
+/// use kvtier_testkit::s3::{Fault, Rule, Server};
+///
+/// let server = Server::start(Default::default())?;
+/// server.put_object("a", vec![1, 2, 3]);
+/// server.script(Rule::next(Fault::Error(503, "SlowDown")).method("GET"));
+/// println!("{}/bucket fails its next GET", server.url());
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
