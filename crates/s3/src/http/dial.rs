@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::dns::{DnsCache, Resolve};
 use super::stream::Stream;
-use super::tls::{RootCerts, Tls, TlsConfigCache};
+use super::tls::{RootCerts, Tls, TlsConfigCache, TlsOptions};
 use crate::config::Http2;
 use crate::error::{Error, ErrorKind, Result};
 use crate::probe::Connection;
@@ -70,7 +70,8 @@ impl Dialer {
         http2: Http2,
         direct: bool,
     ) -> Self {
-        let tls = TlsConfigCache::new(root_certs, http2 != Http2::Off, direct);
+        let options = TlsOptions { root_certs, http2: http2 != Http2::Off, direct };
+        let tls = TlsConfigCache::new(options, connect_max);
         Dialer { dns: DnsCache::new(resolver), tls, connect_max, http2 }
     }
 
@@ -99,14 +100,15 @@ impl Dialer {
         let addresses = self.addresses(target).await?;
         let mut last = no_address(target);
         for address in addresses.into_iter().take(TRIES_MAX) {
-            let used = self.tls_for(target)?;
+            let used = self.tls_for(target).await?;
             let mut dialed = self.dial(target, address, used.as_deref()).await;
             // The server's certificate may be of a new authority.
             if let Some(used) = &used
                 && matches!(&dialed, Ok(Err(e)) if e.kind() == ErrorKind::Denied)
-                && self.tls.refresh(used, Instant::now())
+                && self.tls.refresh(used, Instant::now()).await
             {
-                dialed = self.dial(target, address, self.tls_for(target)?.as_deref()).await;
+                let tls = self.tls_for(target).await?;
+                dialed = self.dial(target, address, tls.as_deref()).await;
             }
             match dialed {
                 Ok(Ok(stream)) => return Ok(stream),
@@ -133,10 +135,7 @@ impl Dialer {
         let look = async {
             let tcp = socket(target, address).await?;
             match target.tls {
-                true => Tls::offering(self.tls.root_certs(), &[b"h2", b"http/1.1"])?
-                    .survey(&target.host, tcp)
-                    .await
-                    .map(Some),
+                true => self.offering_all().await?.survey(&target.host, tcp).await.map(Some),
                 false => Ok(None),
             }
         };
@@ -144,6 +143,15 @@ impl Dialer {
             .await
             .unwrap_or_else(|_| Err(self.silent(target, address)))?;
         Ok(Connection { address, addresses: addresses.len(), took: began.elapsed(), tls })
+    }
+
+    /// TLS that offers all protocols. The certificates' files may be on a mount that hangs.
+    async fn offering_all(&self) -> Result<Tls> {
+        let root_certs = self.tls.root_certs().clone();
+        let read = move || Tls::offering(&root_certs, &[b"h2", b"http/1.1"]);
+        let broke_off =
+            |e| Error::new(ErrorKind::Io, "the CA certificates were not read").with_source(e);
+        tokio::task::spawn_blocking(read).await.unwrap_or_else(|e| Err(broke_off(e)))
     }
 
     async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>> {
@@ -165,8 +173,8 @@ impl Dialer {
     }
 
     /// The TLS configuration of a new connection with `target`, if it is reached over TLS.
-    fn tls_for(&self, target: &Target) -> Result<Option<Arc<Tls>>> {
-        target.tls.then(|| self.tls.tls()).transpose()
+    async fn tls_for(&self, target: &Target) -> Result<Option<Arc<Tls>>> {
+        if target.tls { self.tls.tls().await.map(Some) } else { Ok(None) }
     }
 
     /// One attempt, of `connect_max` at most.

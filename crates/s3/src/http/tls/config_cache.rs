@@ -1,11 +1,18 @@
 //! The TLS configuration of now. Certificates change while a process lives: a bundle in a file is
 //! read again when it was written, and whatever is trusted when a server is not.
+//!
+//! Files are looked at on a thread of their own, by one look at a time, which is waited for no longer
+//! than `wait_max`: the file may be on a mount that hangs. While a look is under way, other
+//! connections use what was read before. No runtime waits for that thread when it ends.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::timeout;
+
 use super::{RootCerts, Tls};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::time::Instant;
 
 /// Because of a server that is not trusted, certificates are read again at most this often.
@@ -14,6 +21,14 @@ const REREAD_MIN: Duration = Duration::from_secs(10);
 /// What connections are made with.
 #[derive(Debug)]
 pub struct TlsConfigCache {
+    shared: Arc<Shared>,
+    /// Held while files are looked at.
+    looking: Arc<tokio::sync::Mutex<()>>,
+    wait_max: Duration,
+}
+
+#[derive(Debug)]
+struct Shared {
     root_certs: RootCerts,
     http2: bool,
     direct: bool,
@@ -29,15 +44,28 @@ struct State {
     reread: Option<Instant>,
 }
 
+/// How TLS connections are made.
+#[derive(Clone, Debug)]
+pub struct TlsOptions {
+    /// The certificates to accept.
+    pub root_certs: RootCerts,
+    /// Offer HTTP/2.
+    pub http2: bool,
+    /// Seal and open records ourselves.
+    pub direct: bool,
+}
+
 impl TlsConfigCache {
-    /// Nothing is read yet.
-    pub fn new(root_certs: RootCerts, http2: bool, direct: bool) -> Self {
-        TlsConfigCache { root_certs, http2, direct, state: Mutex::default() }
+    /// Nothing is read yet. Files are waited for `wait_max`.
+    pub fn new(options: TlsOptions, wait_max: Duration) -> Self {
+        let TlsOptions { root_certs, http2, direct } = options;
+        let shared = Arc::new(Shared { root_certs, http2, direct, state: Mutex::default() });
+        TlsConfigCache { shared, looking: Arc::default(), wait_max }
     }
 
     /// The configured root certificates.
     pub fn root_certs(&self) -> &RootCerts {
-        &self.root_certs
+        &self.shared.root_certs
     }
 
     /// For a new connection. A file that was written since it was read is read again; one that
@@ -45,21 +73,26 @@ impl TlsConfigCache {
     ///
     /// # Errors
     ///
-    /// `Invalid` when nothing could ever be read.
-    pub fn tls(&self) -> Result<Arc<Tls>> {
-        let mut state = self.state();
-        let written = self.written();
-        match &state.tls {
-            Some(tls) if written.is_none() || written == state.written => Ok(Arc::clone(tls)),
+    /// `Invalid` when nothing could ever be read, `Timeout` when that takes too long.
+    pub async fn tls(&self) -> Result<Arc<Tls>> {
+        let known = self.shared.state().tls.clone();
+        match known {
+            Some(tls) if !matches!(self.shared.root_certs, RootCerts::PemFile(_)) => Ok(tls),
+            None if !self.shared.is_in_files() => self.shared.read(),
             Some(tls) => {
-                let tls = self.make().unwrap_or_else(|_| Arc::clone(tls));
-                (state.tls, state.written) = (Some(Arc::clone(&tls)), written);
-                Ok(tls)
+                let Ok(turn) = Arc::clone(&self.looking).try_lock_owned() else { return Ok(tls) };
+                let looked = self.blocking(turn, Shared::look).await;
+                Ok(looked.and_then(|looked| looked.ok()).unwrap_or(tls))
             }
             None => {
-                let tls = self.make()?;
-                (state.tls, state.written) = (Some(Arc::clone(&tls)), written);
-                Ok(tls)
+                let first = async {
+                    let turn = Arc::clone(&self.looking).lock_owned().await;
+                    self.blocking(turn, Shared::look).await
+                };
+                timeout(self.wait_max, first).await.ok().flatten().unwrap_or_else(|| {
+                    let what = "the CA certificates could not be read in time: check the file system that they are on";
+                    Err(Error::new(ErrorKind::Timeout, what))
+                })
             }
         }
     }
@@ -67,27 +100,73 @@ impl TlsConfigCache {
     /// A server is not trusted with the configuration `used`: reads certificates again, unless that
     /// was just done. Whether another connection may be trusted now: several connections fail at
     /// once with the same configuration, and the first of them replaces it for all.
-    pub fn refresh(&self, used: &Arc<Tls>, now: Instant) -> bool {
-        let mut state = self.state();
-        if state.tls.as_ref().is_some_and(|tls| !Arc::ptr_eq(tls, used)) {
-            return true;
-        }
-        let is_soon = state.reread.is_some_and(|last| now.duration_since(last) < REREAD_MIN);
-        if is_soon || !matches!(self.root_certs, RootCerts::System | RootCerts::PemFile(_)) {
+    pub async fn refresh(&self, used: &Arc<Tls>, now: Instant) -> bool {
+        if !self.shared.is_in_files() {
             return false;
         }
-        state.reread = Some(now);
-        let written = self.written();
-        let made = self.make();
-        let is_new = made.is_ok();
-        if let Ok(tls) = made {
-            (state.tls, state.written) = (Some(tls), written);
+        let turn = timeout(self.wait_max, Arc::clone(&self.looking).lock_owned()).await;
+        let Ok(turn) = turn else { return false };
+        {
+            let mut state = self.shared.state();
+            if state.tls.as_ref().is_some_and(|tls| !Arc::ptr_eq(tls, used)) {
+                return true;
+            }
+            if state.reread.is_some_and(|last| now.duration_since(last) < REREAD_MIN) {
+                return false;
+            }
+            state.reread = Some(now);
         }
-        is_new
+        self.blocking(turn, |shared| shared.read().is_ok()).await.unwrap_or(false)
     }
 
-    fn make(&self) -> Result<Arc<Tls>> {
-        Tls::new(&self.root_certs, self.http2, self.direct).map(Arc::new)
+    /// Runs `work` where it may block, and waits `wait_max` for it. It keeps its turn to its end.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        turn: OwnedMutexGuard<()>,
+        work: impl FnOnce(&Shared) -> T + Send + 'static,
+    ) -> Option<T> {
+        let shared = Arc::clone(&self.shared);
+        let (send, done) = tokio::sync::oneshot::channel();
+        let look = move || {
+            let done = work(&shared);
+            drop(turn);
+            drop(send.send(done));
+        };
+        std::thread::Builder::new().name("s3-ca".into()).spawn(look).ok()?;
+        timeout(self.wait_max, done).await.ok()?.ok()
+    }
+}
+
+impl Shared {
+    /// What there is, read again where its file was written.
+    fn look(&self) -> Result<Arc<Tls>> {
+        let written = self.written();
+        let known = {
+            let state = self.state();
+            let is_current = written.is_none() || written == state.written;
+            state.tls.clone().map(|tls| (tls, is_current))
+        };
+        match known {
+            Some((tls, true)) => Ok(tls),
+            None => self.read(),
+            Some((tls, false)) => Ok(self.read().unwrap_or_else(|_| {
+                // It is not read again before it is written again.
+                self.state().written = written;
+                tls
+            })),
+        }
+    }
+
+    fn read(&self) -> Result<Arc<Tls>> {
+        let written = self.written();
+        let tls = Arc::new(Tls::new(&self.root_certs, self.http2, self.direct)?);
+        let mut state = self.state();
+        (state.tls, state.written) = (Some(Arc::clone(&tls)), written);
+        Ok(tls)
+    }
+
+    fn is_in_files(&self) -> bool {
+        matches!(self.root_certs, RootCerts::System | RootCerts::PemFile(_))
     }
 
     fn written(&self) -> Option<SystemTime> {
@@ -108,29 +187,70 @@ mod tests {
         rcgen::generate_simple_self_signed(vec!["s3.test".into()]).unwrap().cert.pem()
     }
 
-    #[test]
-    fn servers_that_are_not_trusted_have_certificates_read_again_now_and_then() {
+    fn cache(root_certs: RootCerts, wait_max: Duration) -> TlsConfigCache {
+        TlsConfigCache::new(TlsOptions { root_certs, http2: false, direct: false }, wait_max)
+    }
+
+    /// A file system that hangs, as a FIFO without a writer does.
+    #[tokio::test]
+    async fn a_bundle_that_cannot_be_read_in_time_holds_up_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ca.pem");
-        let current = TlsConfigCache::new(RootCerts::PemFile(path.clone()), false, false);
+        let wait_max = Duration::from_millis(50);
+        let hanging = |path: &std::path::Path| {
+            assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+        };
+        hanging(&path);
+        let never_read = cache(RootCerts::PemFile(path.clone()), wait_max);
+        for _ in 0..2 {
+            assert_eq!(never_read.tls().await.unwrap_err().kind(), ErrorKind::Timeout);
+        }
+        // Its reader hears of an end, so that the runtime does too.
+        drop(std::fs::OpenOptions::new().write(true).open(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, bundle()).unwrap();
+        let patient = Duration::from_secs(600);
+        let current = cache(RootCerts::PemFile(path.clone()), patient);
+        let first = current.tls().await.unwrap();
+        let current = TlsConfigCache { wait_max, ..current };
+        std::fs::remove_file(&path).unwrap();
+        hanging(&path);
+        for _ in 0..5 {
+            assert!(Arc::ptr_eq(&first, &current.tls().await.unwrap()), "what was read before");
+        }
+        assert!(!current.refresh(&first, Instant::now()).await, "a look is under way");
+        drop(std::fs::OpenOptions::new().write(true).open(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, bundle()).unwrap();
+        let current = TlsConfigCache { wait_max: patient, ..current };
+        assert!(current.refresh(&first, Instant::now()).await, "the look has ended");
+        assert!(!Arc::ptr_eq(&first, &current.tls().await.unwrap()));
+    }
+
+    #[tokio::test]
+    async fn servers_that_are_not_trusted_have_certificates_read_again_now_and_then() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ca.pem");
+        let patient = Duration::from_secs(600);
+        let current = cache(RootCerts::PemFile(path.clone()), patient);
         let now = Instant::now();
-        let error = current.tls().unwrap_err();
+        let error = current.tls().await.unwrap_err();
         assert!(error.to_string().contains("ca.pem"), "{error}");
         std::fs::write(&path, bundle()).unwrap();
-        let first = current.tls().unwrap();
-        assert!(Arc::ptr_eq(&first, &current.tls().unwrap()), "read once");
-        assert!(current.refresh(&first, now));
-        let second = current.tls().unwrap();
+        let first = current.tls().await.unwrap();
+        assert!(Arc::ptr_eq(&first, &current.tls().await.unwrap()), "read once");
+        assert!(current.refresh(&first, now).await);
+        let second = current.tls().await.unwrap();
         assert!(!Arc::ptr_eq(&first, &second));
-        assert!(current.refresh(&first, now), "another connection that used the first");
-        assert!(Arc::ptr_eq(&second, &current.tls().unwrap()), "nothing was read for it");
-        assert!(!current.refresh(&second, now + REREAD_MIN / 2), "so soon");
-        assert!(current.refresh(&second, now + REREAD_MIN));
-        let third = current.tls().unwrap();
+        assert!(current.refresh(&first, now).await, "another connection that used the first");
+        assert!(Arc::ptr_eq(&second, &current.tls().await.unwrap()), "nothing was read for it");
+        assert!(!current.refresh(&second, now + REREAD_MIN / 2).await, "so soon");
+        assert!(current.refresh(&second, now + REREAD_MIN).await);
+        let third = current.tls().await.unwrap();
         std::fs::write(&path, "nonsense").unwrap();
-        assert!(!current.refresh(&third, now + 2 * REREAD_MIN), "there is nothing new");
-        assert!(current.tls().is_ok());
-        let fixed = TlsConfigCache::new(RootCerts::Pem(bundle().into_bytes()), false, false);
-        assert!(!fixed.refresh(&fixed.tls().unwrap(), now));
+        assert!(!current.refresh(&third, now + 2 * REREAD_MIN).await, "there is nothing new");
+        assert!(current.tls().await.is_ok());
+        let fixed = cache(RootCerts::Pem(bundle().into_bytes()), patient);
+        assert!(!fixed.refresh(&fixed.tls().await.unwrap(), now).await);
     }
 }

@@ -19,7 +19,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 
-pub use self::config_cache::TlsConfigCache;
+pub use self::config_cache::{TlsConfigCache, TlsOptions};
 #[cfg(all(any(fuzzing, clippy), feature = "tls-direct"))]
 pub use self::direct::model::play as fuzz_records;
 pub use self::session::Session;
