@@ -69,7 +69,7 @@ impl Inner {
         ahead_space: &mut [u8],
     ) -> Result<PendingResponse, AttemptError> {
         let class = request.class();
-        let (credentials, permit) = self.admit(class, request.signer, queue).await?;
+        let (credentials, permit) = self.admit(request, queue).await?;
         op_context::request_sent();
         self.recheck_region();
         let destination = self.destination_for(request);
@@ -132,18 +132,23 @@ impl Inner {
         })
     }
 
-    /// Waits for the breaker, the credentials and a permit, in this order.
+    /// Waits for the breaker, the credentials and a permit, in this order. The check of a region
+    /// passes the breaker by: it is of another endpoint, and would be the probe that an operation
+    /// could have been.
     async fn admit(
         self: &Arc<Self>,
-        class: Class,
-        signer: Signer,
+        request: &Request<'_>,
         queue: QueueMode,
     ) -> Result<(Credentials, RequestPermit), AttemptError> {
-        let breaker = self.breakers.class(class);
-        let admission =
-            breaker.admit(Instant::now(), &self.counters).map_err(AttemptError::fatal)?;
+        let class = request.class();
+        let admission = if request.to_configured {
+            Admission::Usual
+        } else {
+            let breaker = self.breakers.class(class);
+            breaker.admit(Instant::now(), &self.counters).map_err(AttemptError::fatal)?
+        };
         // Before the permit: creating a session needs a permit of its own.
-        let credentials = self.identity(signer).await.map_err(AttemptError::fatal)?;
+        let credentials = self.identity(request.signer).await.map_err(AttemptError::fatal)?;
         let permit = match (admission, queue) {
             (Admission::Probe, _) => self.limits.bypass(class),
             (_, QueueMode::Wait) => self.limits.acquire(class).await,
@@ -465,4 +470,30 @@ fn broke(transport: &Transport, error: Error) -> AttemptError {
 
 fn no_permit() -> AttemptError {
     AttemptError::fatal(Error::new(ErrorKind::Throttled, "too many requests in flight"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Client;
+    use crate::config::Config;
+    use crate::endpoint::BucketAddress;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_check_of_a_region_leaves_the_probe_of_a_breaker_to_operations() {
+        let address = BucketAddress::new("http://127.0.0.1:1").bucket("b").region("r");
+        let credentials = Credentials::new("A", "s");
+        let inner = Client::new(Config::new(address.resolve().unwrap(), credentials)).inner;
+        let check = Request { to_configured: true, ..Request::new("HEAD", None) };
+        let breaker = inner.breakers.class(check.class());
+        while breaker.outage().is_none() {
+            let away = Error::new(ErrorKind::Io, "it is away");
+            breaker.failed(Instant::now(), &away, &inner.counters);
+        }
+        assert!(inner.admit(&check, QueueMode::Wait).await.is_ok(), "it asks another endpoint");
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(inner.admit(&check, QueueMode::Wait).await.is_ok());
+        let admission = breaker.admit(Instant::now(), &inner.counters).unwrap();
+        assert_eq!(admission, Admission::Probe);
+    }
 }
