@@ -107,7 +107,7 @@ impl Inner {
         }
         if head.is_success() {
             self.destinations.confirm(&destination);
-            credentials.note_worked();
+            self.note_worked(&credentials, request.signer);
             if unsigned {
                 self.unsigned_bodies.note_supported();
             }
@@ -392,8 +392,10 @@ impl PendingResponse {
             foreign,
             unsigned: unsigned && !inner.signing_did_not_help.is_within(now, NO_RESIGN_FOR),
         });
-        if failure.retry == RetryAction::RenewCredentials {
-            inner.forget(&credentials, signer);
+        if failure.error.code() == Some("SignatureDoesNotMatch") {
+            inner.note_refused(&credentials, signer, &failure.error);
+        } else if failure.retry == RetryAction::RenewCredentials {
+            inner.forget(&credentials, signer, &failure.error);
         } else if failure.retry == RetryAction::CorrectClock
             && inner.clock.learn(head.header("date"), true)
         {

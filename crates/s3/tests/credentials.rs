@@ -146,7 +146,38 @@ async fn a_store_that_calls_everything_expired_does_not_make_us_ask_all_the_time
     let times = asked_in_twenty_seconds(&client, &asked).await;
     assert!((2..6).contains(&times), "{times} times");
     server.heal();
+    jump(Duration::from_secs(1)).await;
     client.list(&List::default(), None).await.unwrap();
+}
+
+#[tokio::test]
+async fn callers_that_repeat_what_is_refused_send_few_requests() {
+    for code in ["ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"] {
+        let server = server(|_| {});
+        let (client, _) = client_of(&server, |_| Ok(lasting(3600)));
+        client.list(&List::default(), None).await.unwrap();
+        server.script(Rule::next(Fault::Error(403, code)).times(1_000_000));
+        let all = async || {
+            let mut callers = tokio::task::JoinSet::new();
+            for _ in 0..16 {
+                let client = client.clone();
+                callers.spawn(async move { client.list(&List::default(), None).await });
+            }
+            callers.join_all().await
+        };
+        for _ in 0..200 {
+            for refused in all().await {
+                assert_eq!(refused.unwrap_err().kind(), ErrorKind::Denied);
+            }
+            jump(Duration::from_millis(50)).await;
+        }
+        let sent = server.seen().len();
+        assert!((20..200).contains(&sent), "{code}: {sent} requests of 3,200 listings in 10 s");
+        server.heal();
+        jump(Duration::from_secs(1)).await;
+        client.list(&List::default(), None).await.unwrap();
+        assert!(all().await.iter().all(Result::is_ok), "{code}: nothing is left of it");
+    }
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@
 //! [`CredentialCache::forget`] drops credentials that the store refused, but only those that are
 //! still cached: a late refusal of older ones drops nothing. Credentials that never worked, or that
 //! were dropped just before, stay for a while. A store that refuses all credentials would otherwise
-//! cause a fetch with every request.
+//! cause a fetch with every request. Their requests are bounded by [`Refusals`].
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,6 +29,7 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::creds::Credentials;
+use crate::creds::refusals::Refusals;
 use crate::error::{Error, Result};
 use crate::time::Instant;
 
@@ -70,6 +71,7 @@ pub struct CredentialCache {
     guard: Arc<tokio::sync::Mutex<()>>,
     failed: Mutex<Option<Failed>>,
     renewing: AtomicBool,
+    refusals: Refusals,
 }
 
 /// A failed fetch. Callers that waited for it get its error instead of fetching one after the
@@ -118,7 +120,22 @@ impl CredentialCache {
     /// Nothing yet. Pauses between failures grow to `pause_max`.
     pub fn new(pause_max: Duration) -> Self {
         let (cached, dropped, guard, failed, renewing) = Default::default();
-        CredentialCache { pause_max, cached, dropped, guard, failed, renewing }
+        let refusals = Refusals::default();
+        CredentialCache { pause_max, cached, dropped, guard, failed, renewing, refusals }
+    }
+
+    /// Lets a request pass that these credentials sign.
+    ///
+    /// # Errors
+    /// The store's last refusal, if it refuses them again and again.
+    pub fn admit(&self) -> Result<()> {
+        self.refusals.admit(Instant::now())
+    }
+
+    /// A request that they signed was a success.
+    pub fn note_worked(&self, credentials: &Credentials) {
+        credentials.note_worked();
+        self.refusals.end();
     }
 
     /// What there is at `now` (the store's time in seconds since 1970). After `Due` the caller must
@@ -187,8 +204,8 @@ impl CredentialCache {
 
     /// Forgets what the store called expired, unless it was replaced meanwhile, or is itself a
     /// replacement that never worked and is not old: a store that refuses all of them is not
-    /// cured by more.
-    pub fn forget(&self, bad: &Credentials) {
+    /// cured by more. Those that stay count as refused.
+    pub fn forget(&self, bad: &Credentials, refusal: &Error) {
         let mut cached = self.cached();
         let now = Instant::now();
         let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -197,6 +214,15 @@ impl CredentialCache {
         // Whether they worked is asked only then, since the answer is taken.
         if is_held && is_after(DROP_PAUSE_MIN) && (bad.take_worked() || is_after(self.pause_max)) {
             (*cached, *dropped) = (None, Some(now));
+        } else if is_held {
+            self.refusals.note(now, refusal);
+        }
+    }
+
+    /// The store refused what these credentials signed.
+    pub fn note_refused(&self, refused: &Credentials, refusal: &Error) {
+        if self.cached().as_ref().is_some_and(|cached| cached.credentials.is(refused)) {
+            self.refusals.note(Instant::now(), refusal);
         }
     }
 
@@ -228,6 +254,7 @@ impl CredentialCache {
             (now + life * fastrand::i64(60..=70) / 100, now + life - MARGIN_S.min(life / 10))
         });
         *self.cached() = Some(CachedCredentials { credentials, renew_at, good_until });
+        self.refusals.renewed();
     }
 
     fn cached(&self) -> MutexGuard<'_, Option<CachedCredentials>> {
@@ -242,6 +269,10 @@ mod tests {
 
     fn lasting(until: i64) -> Credentials {
         Credentials::temporary("A", "s", None, Some(until))
+    }
+
+    fn refusal() -> Error {
+        Error::new(ErrorKind::Denied, "expired")
     }
 
     #[test]
@@ -318,10 +349,13 @@ mod tests {
             panic!("it is asked again all the same")
         };
         cache.finish_fetch(0, &Ok(lasting(300)), guard);
-        cache.forget(&match cache.get(1) {
-            Cached::Valid(credentials) => credentials,
-            _ => panic!("they are there"),
-        });
+        cache.forget(
+            &match cache.get(1) {
+                Cached::Valid(credentials) => credentials,
+                _ => panic!("they are there"),
+            },
+            &refusal(),
+        );
         for _ in 0..2 {
             let Ok(FetchTurn::Fetch(guard)) = cache.fetch_turn(|| 0).await else {
                 panic!("one failure is no reason to wait")
@@ -338,23 +372,23 @@ mod tests {
         for round in 0..3 {
             let cached = lasting(300);
             cache.keep(0, cached.clone());
-            cache.forget(&cached);
+            cache.forget(&cached, &refusal());
             assert!(matches!(cache.get(1), Cached::Empty), "the first time in a while, {round}");
             let next = lasting(300);
             cache.keep(0, next.clone());
-            cache.forget(&next);
+            cache.forget(&next, &refusal());
             assert!(
                 matches!(cache.get(1), Cached::Valid(_)),
                 "so soon that it is not the credentials, {round}"
             );
             next.note_worked();
-            cache.forget(&next);
+            cache.forget(&next, &refusal());
             assert!(
                 matches!(cache.get(1), Cached::Valid(_)),
                 "it worked, but was given just now, {round}"
             );
             tokio::time::advance(DROP_PAUSE_MIN).await;
-            cache.forget(&next);
+            cache.forget(&next, &refusal());
             assert!(
                 matches!(cache.get(1), Cached::Empty),
                 "it worked and has expired since, {round}"
@@ -378,9 +412,9 @@ mod tests {
         let old = lasting(300);
         let new = lasting(300);
         cache.keep(0, new.clone());
-        cache.forget(&old);
+        cache.forget(&old, &refusal());
         assert!(matches!(cache.get(1), Cached::Valid(_)));
-        cache.forget(&new);
+        cache.forget(&new, &refusal());
         assert!(matches!(cache.get(1), Cached::Empty));
     }
 }

@@ -25,7 +25,13 @@ impl Inner {
     pub async fn identity(self: &Arc<Self>, signer: Signer) -> Result<Credentials> {
         let session = self.is_session(signer);
         let cache = self.credential_cache(session);
-        match cache.get(self.clock.server()) {
+        let credentials = self.cached_or_fetched(session).await?;
+        cache.admit()?;
+        Ok(credentials)
+    }
+
+    async fn cached_or_fetched(self: &Arc<Self>, session: bool) -> Result<Credentials> {
+        match self.credential_cache(session).get(self.clock.server()) {
             Cached::Valid(credentials) => Ok(credentials),
             Cached::RefreshDue(credentials) => {
                 let inner = Arc::clone(self);
@@ -58,8 +64,18 @@ impl Inner {
     }
 
     /// Drops what the store called expired.
-    pub fn forget(&self, refused: &Credentials, signer: Signer) {
-        self.credential_cache(self.is_session(signer)).forget(refused);
+    pub fn forget(&self, refused: &Credentials, signer: Signer, refusal: &Error) {
+        self.credential_cache(self.is_session(signer)).forget(refused, refusal);
+    }
+
+    /// The store refused what they signed, and others would not help.
+    pub fn note_refused(&self, refused: &Credentials, signer: Signer, refusal: &Error) {
+        self.credential_cache(self.is_session(signer)).note_refused(refused, refusal);
+    }
+
+    /// A request with these credentials was a success.
+    pub fn note_worked(&self, credentials: &Credentials, signer: Signer) {
+        self.credential_cache(self.is_session(signer)).note_worked(credentials);
     }
 
     fn is_session(&self, signer: Signer) -> bool {

@@ -7,6 +7,7 @@ pub(crate) mod current;
 mod env;
 mod find;
 mod profile;
+mod refusals;
 
 use std::fmt;
 use std::future::Future;
