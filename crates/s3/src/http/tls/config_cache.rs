@@ -205,7 +205,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(never_read.tls().await.unwrap_err().kind(), ErrorKind::Timeout);
         }
-        // Its reader hears of an end, so that the runtime does too.
+        // The thread that reads it goes on, and ends.
         drop(std::fs::OpenOptions::new().write(true).open(&path).unwrap());
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, bundle()).unwrap();
