@@ -186,8 +186,8 @@ pub trait Tier: Observe + fmt::Debug + Send + Sync + 'static {
     ) -> Ticket<Result<LookedUp, Error>>;
 
     /// Finds which of `keys` are in the tier from what it has in memory, at once: without a request
-    /// and without waiting. `Unknown` where only the medium has the answer; [`lookup`](Tier::lookup) asks
-    /// it. On a shared medium a hit may be outdated; its load is then a miss.
+    /// and without waiting. `Unknown` where the medium must be asked, as [`lookup`](Tier::lookup)
+    /// does. On a shared medium a hit may be outdated; its load is then a miss.
     fn lookup_in_memory(&self, keys: &[Key]) -> Vec<Presence> {
         vec![Presence::Unknown; keys.len()]
     }

@@ -24,13 +24,13 @@ use std::time::{Duration, Instant};
 use kvtier::core::{Expire, Timekeeper};
 
 /// The buffers of one batch.
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 pub struct BatchBorrow(Arc<BorrowCount>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct BorrowCount(Mutex<BorrowState>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct BorrowState {
     ranges: usize,
     is_timed_out: bool,
@@ -42,6 +42,7 @@ struct BorrowState {
 pub struct ReturnTimer(OnceLock<Option<Timekeeper>>);
 
 /// One buffer of a batch. Dropped when the medium is done with it.
+#[derive(Debug)]
 pub struct BorrowedRange {
     borrow: Arc<BorrowCount>,
     reserved: Option<ReservedRange>,
@@ -52,6 +53,7 @@ pub struct BorrowedRange {
 pub struct LoadTargets(Mutex<BTreeMap<usize, usize>>);
 
 /// A range into which one load writes.
+#[derive(Debug)]
 struct ReservedRange {
     targets: Arc<LoadTargets>,
     start: usize,
@@ -78,6 +80,11 @@ impl BatchBorrow {
     fn add(&self, reserved: Option<ReservedRange>) -> BorrowedRange {
         lock(&self.0.0).ranges += 1;
         BorrowedRange { borrow: Arc::clone(&self.0), reserved }
+    }
+
+    /// Whether every buffer was returned.
+    pub fn is_returned(&self) -> bool {
+        lock(&self.0.0).ranges == 0
     }
 
     /// Resolves when every buffer was returned, or after `timeout`.

@@ -1,7 +1,7 @@
 //! Borrows Python's buffers for a tier, without a copy, until the medium is done with them.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use kvtier::{Lease, View};
 use pyo3::buffer::PyUntypedBuffer;
@@ -10,23 +10,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::borrow::{BatchBorrow, BorrowedRange, LoadTargets};
+use crate::borrower::Borrower;
 use crate::device;
-
-/// Buffers that a tier is done with. Releasing one needs the GIL, for which a tier's thread must
-/// never wait: the next thread with the GIL releases them.
-static RETURNED: Mutex<Vec<PyUntypedBuffer>> = Mutex::new(Vec::new());
+use crate::region::Range;
+use crate::returned;
 
 /// Releases the buffers and GPU objects that tiers are done with.
 pub fn release_returned(py: Python<'_>) {
-    let returned = std::mem::take(&mut *RETURNED.lock().unwrap_or_else(PoisonError::into_inner));
-    returned.into_iter().for_each(|buffer| buffer.release(py));
+    returned::release(py);
     device::release_returned(py);
-}
-
-/// Borrows the memory of one batch.
-pub struct Borrower<'a> {
-    borrow: BatchBorrow,
-    targets: &'a Arc<LoadTargets>,
 }
 
 /// The memory of each key of a batch.
@@ -49,26 +41,6 @@ struct HostBuffer {
 unsafe impl Send for HostBuffer {}
 // SAFETY: as above; a shared reference gives access to the bytes only.
 unsafe impl Sync for HostBuffer {}
-
-impl Borrower<'_> {
-    /// Borrows `bytes` bytes at an address.
-    ///
-    /// # Errors
-    /// `ValueError` while a load writes into them: the result of one of the two batches would
-    /// describe bytes of the other.
-    pub fn range(&self, address: usize, bytes: usize, write: bool) -> PyResult<BorrowedRange> {
-        let range = if write {
-            self.borrow.write(self.targets, address, bytes)
-        } else {
-            self.targets.is_free(address, bytes).then(|| self.borrow.read())
-        };
-        range.ok_or_else(|| {
-            PyValueError::new_err(
-                "another load is writing into this memory; wait for its end, or pass other memory",
-            )
-        })
-    }
-}
 
 impl HostBuffer {
     fn new(object: &Bound<'_, PyAny>, borrower: &Borrower<'_>, write: bool) -> PyResult<Self> {
@@ -107,9 +79,7 @@ impl AsMut<[u8]> for HostBuffer {
 
 impl Drop for HostBuffer {
     fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
-            RETURNED.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
-        }
+        self.buffer.take().into_iter().for_each(returned::release_later);
     }
 }
 
@@ -129,13 +99,13 @@ pub fn borrow_all<M>(
     if keys != bufs.len() {
         return Err(format!("{keys} keys and {} buffers: give one buffer a key", bufs.len()));
     }
-    let borrower = Borrower { borrow: BatchBorrow::default(), targets };
+    let borrower = Borrower::new(targets);
     let of_key = |object: &Bound<'_, PyAny>| match object.cast::<PyTuple>() {
         Ok(parts) => parts.iter().map(|part| borrow_one(&part, &borrower)).collect(),
         Err(_) => Ok(vec![borrow_one(object, &borrower)?]),
     };
     let memory = bufs.iter().map(of_key).collect::<PyResult<_>>().map_err(|e| e.to_string())?;
-    Ok(BorrowedMemory { memory, borrow: borrower.borrow })
+    Ok(BorrowedMemory { memory, borrow: borrower.into_borrow() })
 }
 
 /// The bytes of `object`, to be saved.
@@ -143,6 +113,9 @@ pub fn borrow_all<M>(
 /// # Errors
 /// `ValueError` or `BufferError` if it has no contiguous bytes, or a load writes into them.
 pub fn view(object: &Bound<'_, PyAny>, borrower: &Borrower<'_>) -> PyResult<View> {
+    if let Ok(range) = object.cast::<Range>() {
+        return range.get().view(borrower);
+    }
     if let Some(on_gpu) = device::view(object, borrower)? {
         return Ok(on_gpu);
     }
@@ -154,6 +127,9 @@ pub fn view(object: &Bound<'_, PyAny>, borrower: &Borrower<'_>) -> PyResult<View
 /// # Errors
 /// As for [`view`], and if it is read-only.
 pub fn lease(object: &Bound<'_, PyAny>, borrower: &Borrower<'_>) -> PyResult<Lease> {
+    if let Ok(range) = object.cast::<Range>() {
+        return range.get().lease(borrower);
+    }
     if let Some(on_gpu) = device::lease(object, borrower)? {
         return Ok(on_gpu);
     }

@@ -81,8 +81,19 @@ pub struct OpenOptions {
     pub mode: Option<LmcacheMode>,
     /// The address of the metrics server; `None` without one.
     pub metrics: Option<String>,
+    /// Whether the keys bring their namespace. Otherwise it is that of LMCache's multi-process mode.
+    pub namespace_from_keys: bool,
     /// Whether opening fails if the metrics server does. Otherwise the error is logged.
     pub needs_metrics: bool,
+}
+
+impl OpenOptions {
+    /// For an engine, whose keys are those of the multi-process mode in namespaces of its own.
+    pub fn for_engine(mut self) -> Self {
+        self.mode = Some(LmcacheMode::MultiProcess);
+        self.namespace_from_keys = true;
+        self
+    }
 }
 
 /// Tiers that were opened.
@@ -135,6 +146,7 @@ fn start(source: &TierSource, options: &OpenOptions) -> Result<StartedTiers, Err
     let mode = key_mode(&config, options.mode)?;
     let settings = StoreSettings { mode, shapes: shape_source(&config), ..options.store };
     let opened = match mode {
+        LmcacheMode::MultiProcess if options.namespace_from_keys => config.open(),
         LmcacheMode::MultiProcess => config
             .with_namespace(&Arc::new(Store::namespace_of("", &settings).with_salts_as_tenants()))
             .open(),
@@ -209,8 +221,13 @@ pub fn options(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<OpenOptions> {
         shapes: ShapeSource::Configured,
         chunk_bytes: None,
     };
-    let mut options =
-        OpenOptions { store: settings, mode: None, metrics: None, needs_metrics: true };
+    let mut options = OpenOptions {
+        store: settings,
+        mode: None,
+        metrics: None,
+        needs_metrics: true,
+        namespace_from_keys: false,
+    };
     let settings = &mut options.store;
     for (name, value) in keywords.into_iter().flatten() {
         match name.extract::<&str>()? {

@@ -17,6 +17,7 @@ use crate::wait::wait_until;
 const CLOSE_GRACE: Duration = Duration::from_secs(60);
 
 /// Open tiers, in the process that opened them.
+#[derive(Debug)]
 pub struct StoreHandle {
     store: DropWithoutGil<Arc<Store>>,
     /// The process that opened the tiers: their threads do not survive a fork.

@@ -3,14 +3,18 @@
 //! `Connector` is the client that LMCache's `native_plugin` loads. `Tiers` and `Queue` are the base
 //! of the package's own Python classes. Batches of saves, loads, lookups and removes go through a
 //! queue without waiting (`submission`, `completion`), or through a call that waits (`wait`). Memory
-//! is exchanged by Python's buffer protocol, without a copy (`buffer`, `device`, `borrow`).
+//! is exchanged by Python's buffer protocol, without a copy (`buffer`, `device`, `borrow`), or
+//! registered once and named by ranges (`region`). `EngineTiers` is the base of the adapters that
+//! run inside an inference engine (`engine`).
 
 mod borrow;
+mod borrower;
 mod buffer;
 mod completion;
 mod config;
 mod connector;
 mod device;
+mod engine;
 mod gil;
 mod handle;
 mod holds;
@@ -18,7 +22,9 @@ mod listing;
 mod log;
 mod name;
 mod ops;
+mod region;
 mod result;
+mod returned;
 mod shape;
 mod store;
 mod submission;
@@ -42,5 +48,9 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(device::is_on_gpu, module)?)?;
     #[cfg(feature = "lock-clock")]
     module.add_function(wrap_pyfunction!(gil::seconds_without_gil, module)?)?;
+    module.add_class::<region::Region>()?;
+    module.add_class::<region::Range>()?;
+    module.add_class::<engine::EngineTiers>()?;
+    module.add_class::<engine::EngineRequest>()?;
     module.add_class::<listing::Listing>()
 }

@@ -207,7 +207,8 @@ fn key_batch(result: &mut BatchResult, keys: Vec<ParsedKey>) -> KeyBatch {
     KeyBatch { at, keys: keys.into_iter().map(|(key, ())| key).collect() }
 }
 
-fn shed_error(reason: ShedReason) -> (ErrorKind, &'static str) {
+/// The kind and the text of a save that a tier did not accept.
+pub fn shed_error(reason: ShedReason) -> (ErrorKind, &'static str) {
     match reason {
         ShedReason::Full => {
             (ErrorKind::Full, "the tier is full: every chunk that could be evicted is held")

@@ -11,7 +11,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::buffer::{self, BorrowedMemory, Borrower};
+use crate::borrower::Borrower;
+use crate::buffer::{self, BorrowedMemory};
 use crate::completion::Completion;
 use crate::config;
 use crate::gil::without_gil;
@@ -184,7 +185,7 @@ impl Tiers {
 
     /// Registers host memory with the I/O engines, which then transfer to and from it with less work.
     /// It must stay mapped until `close`. Returns a text per tier with the outcome.
-    fn register(&self, py: Python<'_>, address: usize, bytes: usize) -> PyResult<Vec<String>> {
+    pub fn register(&self, py: Python<'_>, address: usize, bytes: usize) -> PyResult<Vec<String>> {
         self.0.check()?;
         let base = NonZeroUsize::new(address)
             .ok_or_else(|| PyValueError::new_err("memory at address 0"))?;
@@ -232,6 +233,11 @@ impl fmt::Debug for Tiers {
 }
 
 impl Tiers {
+    /// Tiers over a store that something else opened.
+    pub fn over(handle: StoreHandle) -> Self {
+        Tiers(handle)
+    }
+
     /// Without the GIL, since a batch may have thousands of names.
     fn parse_keys(&self, py: Python<'_>, keys: Vec<KeyName>) -> Vec<ParsedKey> {
         without_gil(py, || self.0.parse_keys(keys))

@@ -118,11 +118,6 @@ pub const CYCLES: &[Cycle] = &[
         reason: "views, leases and arenas release memory through each other",
     },
     Cycle {
-        member: "py",
-        files: 2,
-        reason: "a buffer may be device memory, which is read through buffers",
-    },
-    Cycle {
         member: "s3",
         files: 26,
         reason: "the client, its connections and its probes name the configuration and each other",

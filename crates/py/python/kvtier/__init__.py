@@ -1,6 +1,7 @@
 """The storage layer for the KV cache of LLM inference.
 
-``Store`` is for your own programs. ``kvtier.lmcache`` has the plugins for LMCache.
+``Store`` is for your own programs, and ``Queue`` for those that submit batches without waiting. ``kvtier.vllm`` is a tier of vLLM's KV offloading,
+and ``kvtier.lmcache`` has the plugins for LMCache.
 
 ``Connector`` is a client for LMCache's ``native_plugin``::
 
@@ -16,9 +17,24 @@ from . import _log, _native, _plugin_config, errors
 from ._native import __version__
 from ._shapes import Shape
 from .keys import EngineKey, Key
+from .queue import Completion, Queue, Region
 from .store import Status, Store, TierStatus, Usage
 
-__all__ = ["Connector", "EngineKey", "Key", "Shape", "Status", "Store", "TierStatus", "Usage", "__version__", "errors"]
+__all__ = [
+    "Completion",
+    "Connector",
+    "EngineKey",
+    "Key",
+    "Queue",
+    "Region",
+    "Shape",
+    "Status",
+    "Store",
+    "TierStatus",
+    "Usage",
+    "__version__",
+    "errors",
+]
 
 
 class Connector(_native.Connector):

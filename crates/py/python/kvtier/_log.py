@@ -20,6 +20,12 @@ def batch_error(what: str, error: Optional[tuple[str, str]]) -> None:
             logger.warning("%s: %s: %s", what, *error)
 
 
+def write(level: int, text: str, *args: object) -> None:
+    """Writes a line."""
+    with contextlib.suppress(Exception):
+        logger.log(level, text, *args)
+
+
 def opened(tiers: object) -> None:
     """Logs that tiers were opened."""
     with contextlib.suppress(Exception):
@@ -73,6 +79,16 @@ def follow_lmcache() -> None:
     from lmcache.logging import init_logger
 
     init_logger(logger.name)
+
+
+def follow_vllm() -> None:
+    """Gives the logger ``kvtier`` the handlers and the level of vLLM's. A configuration of the host stays as it is."""
+    vllm = logging.getLogger("vllm")
+    if _host_has_handlers() or not vllm.handlers:
+        return
+    for handler in vllm.handlers:
+        logger.addHandler(handler)
+    logger.setLevel(vllm.level)
 
 
 if not any(isinstance(handler, _Fallback) for handler in logger.handlers):

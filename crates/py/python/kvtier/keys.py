@@ -1,5 +1,6 @@
 """The names of chunks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -81,6 +82,13 @@ def text(key: AnyKey, is_engine: bool) -> str:
             "model@world_size@worker_id@hash@dtype, not a kvtier.Key"
         )
     raise TypeError(f"a key is a kvtier.Key, a kvtier.EngineKey or a text, not {type(key).__name__}")
+
+
+def texts(keys: Sequence[AnyKey], is_engine: bool) -> list[str]:
+    """The texts of a list of keys."""
+    if isinstance(keys, (str, bytes, Key, EngineKey)):
+        raise TypeError(f"keys are a list, not one {type(keys).__name__}: write [key]")
+    return [text(key, is_engine) for key in keys]
 
 
 def parse(name: str, is_engine: bool) -> AnyKey:

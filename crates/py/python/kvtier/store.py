@@ -46,6 +46,19 @@ class Status:
     tiers: list[TierStatus]
 
 
+def usage_of(tiers: _native.Tiers) -> Usage:
+    """The usage of open tiers."""
+    used, capacity, chunks, tenants = tiers.usage()
+    return Usage(used, capacity, chunks, {salt: used for salt, used, _ in tenants if used > 0})
+
+
+def status_of(tiers: _native.Tiers) -> Status:
+    """The status of open tiers."""
+    healthy, reasons, counters = tiers.status()
+    each = [TierStatus(**{**tier, "counters": dict(tier["counters"])}) for tier in tiers.tier_status()]
+    return Status(healthy, reasons, dict(counters), each)
+
+
 # Keys per page of a listing.
 PAGE = 1000
 
@@ -148,14 +161,11 @@ class Store:
 
     def usage(self) -> Usage:
         """The usage of the store, by all processes that share it."""
-        used, capacity, chunks, tenants = self._tiers.usage()
-        return Usage(used, capacity, chunks, {salt: used for salt, used, _ in tenants if used > 0})
+        return usage_of(self._tiers)
 
     def status(self) -> Status:
         """The status of the store and its tiers."""
-        healthy, reasons, counters = self._tiers.status()
-        tiers = [TierStatus(**{**tier, "counters": dict(tier["counters"])}) for tier in self._tiers.tier_status()]
-        return Status(healthy, reasons, dict(counters), tiers)
+        return status_of(self._tiers)
 
     @property
     def metrics_address(self) -> Optional[str]:
@@ -189,9 +199,7 @@ class Store:
         return f"<kvtier.Store over {self._tiers.name!r}>"
 
     def _names(self, keys: Sequence[AnyKey]) -> Names:
-        if isinstance(keys, (str, bytes, Key, EngineKey)):
-            raise TypeError(f"keys are a list, not one {type(keys).__name__}: write [key]")
-        return [_keys.text(key, self._is_engine) for key in keys]
+        return _keys.texts(keys, self._is_engine)
 
     def _batches(self, keys: Sequence[AnyKey], buffers: Sequence[Any], shape: Union[Shape, str, None]) -> Batches:
         """One batch per shape."""

@@ -1,0 +1,108 @@
+//! What was stored and removed, in the names of the engine.
+//!
+//! A tier reports digests. The log remembers the name of each chunk that this process stored or
+//! found. Events of other chunks are ignored.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kvtier::core::{Digest, Event, Listener};
+
+/// The most names that are remembered, and the most events that wait to be taken; older events are
+/// dropped and counted.
+const NAMES_MAX: usize = 1 << 20;
+const EVENTS_MAX: usize = 1 << 16;
+
+/// A chunk that was stored or removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkEvent {
+    pub is_removed: bool,
+    pub name: Box<[u8]>,
+}
+
+/// Collects the events of the tiers.
+#[derive(Debug, Default)]
+pub struct EventLog(Mutex<Log>);
+
+#[derive(Debug, Default)]
+struct Log {
+    names: HashMap<Digest, Name>,
+    events: VecDeque<ChunkEvent>,
+    dropped: u64,
+}
+
+#[derive(Debug)]
+struct Name {
+    name: Box<[u8]>,
+    is_stored: bool,
+}
+
+impl EventLog {
+    /// Remembers the name of a chunk that is about to be stored.
+    pub fn remember(&self, digest: Digest, name: &[u8]) {
+        self.lock().insert(digest, name, false);
+    }
+
+    /// Remembers the name of a chunk that was found, by any process.
+    pub fn found(&self, digest: Digest, name: &[u8]) {
+        self.lock().insert(digest, name, true);
+    }
+
+    /// The events since the last call, in their order, and how many were dropped.
+    pub fn take(&self) -> (Vec<ChunkEvent>, u64) {
+        let mut log = self.lock();
+        (std::mem::take(&mut log.events).into(), std::mem::take(&mut log.dropped))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Listener for EventLog {
+    fn on_events(&self, events: &[Event]) {
+        let mut log = self.lock();
+        for event in events {
+            match event {
+                Event::Stored { key, .. } => log.stored(key),
+                Event::Gone { key, .. } => log.gone(key),
+                Event::Missed { events } => log.dropped += events,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Log {
+    fn insert(&mut self, digest: Digest, name: &[u8], is_stored: bool) {
+        if self.names.len() >= NAMES_MAX {
+            self.names.retain(|_, name| name.is_stored);
+        }
+        if self.names.len() < NAMES_MAX {
+            self.names.entry(digest).or_insert_with(|| Name { name: name.into(), is_stored });
+        }
+    }
+
+    fn stored(&mut self, key: &Digest) {
+        let Some(entry) = self.names.get_mut(key) else { return };
+        entry.is_stored = true;
+        let name = entry.name.clone();
+        self.push(ChunkEvent { is_removed: false, name });
+    }
+
+    fn gone(&mut self, key: &Digest) {
+        // The name stays: a save that replaces the chunk may be under way.
+        let Some(entry) = self.names.get_mut(key).filter(|entry| entry.is_stored) else { return };
+        entry.is_stored = false;
+        let name = entry.name.clone();
+        self.push(ChunkEvent { is_removed: true, name });
+    }
+
+    fn push(&mut self, event: ChunkEvent) {
+        self.events.push_back(event);
+        if self.events.len() > EVENTS_MAX {
+            self.events.pop_front();
+            self.dropped += 1;
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Saves and loads of whole jobs.
+//!
+//! A job names many chunks and, for each, pieces of the registered region. Its chunks are grouped
+//! into runs, each a part of one prefix chain, so that eviction keeps a chunk longer than those that need it.
+//!
+//! When a job ends:
+//!
+//! - At the latest at its deadline, with the chunks that were transferred until then.
+//! - A load ends only when no medium can write into its memory any more, since the engine reuses the
+//!   memory at once. That is later than the deadline only where the kernel does not answer: a device
+//!   or mount that hangs. Until then all lookups are misses, so that no further request waits.
+//! - A save may end before the kernel has read its memory. If the engine then overwrites it, the
+//!   stored checksums do not match, and the chunk is a miss. `drain` waits for such saves too.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kvtier::core::{
+    Chain, Class, Ctx, Digest, ErrorKind, Hint, Key, Load, Loaded, Save, Saved, ShedReason, TierExt,
+};
+use kvtier::{Lease, View};
+
+use super::join::join_all;
+use crate::borrow::BatchBorrow;
+use crate::ops::shed_error;
+use crate::result::{BatchError, BatchResult};
+use crate::store::Store;
+
+/// One chunk of a job, with its memory.
+#[derive(Debug)]
+pub struct JobChunk<M> {
+    /// Its place in the job.
+    pub at: usize,
+    pub key: Key,
+    pub group: u32,
+    /// The number of chunks before it in its group of its request; `None` if unknown.
+    pub depth: Option<u32>,
+    pub memory: Vec<M>,
+}
+
+/// Consecutive chunks of one prefix chain, or chunks of unknown order.
+#[derive(Debug)]
+struct Run<M> {
+    chain: Option<Chain>,
+    chunks: Vec<JobChunk<M>>,
+}
+
+/// A job that ended.
+#[derive(Debug)]
+pub struct JobEnd {
+    /// The engine's number of it.
+    pub job: u64,
+    /// For each chunk whether it was transferred.
+    pub done: Vec<bool>,
+    pub error: Option<BatchError>,
+    pub took: Duration,
+    pub bytes: u64,
+    pub is_load: bool,
+    /// The digests of the chunks by place; `None` for an invalid key.
+    pub digests: Vec<Option<Digest>>,
+    /// The places of saves that failed without a decision of the tier: their chunks may appear later.
+    pub failed_saves: Vec<usize>,
+}
+
+/// The last chunk of each run that a request stored, by group and depth: the parents of the next
+/// runs.
+#[derive(Debug, Default)]
+pub struct ChainEnds(Mutex<HashMap<u32, ChainEnd>>);
+
+#[derive(Clone, Copy, Debug)]
+struct ChainEnd {
+    depth: u32,
+    digest: Digest,
+}
+
+impl ChainEnds {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, ChainEnd>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Splits the chunks of a job into runs, in the order of their chains.
+    fn runs<M>(&self, mut chunks: Vec<JobChunk<M>>) -> Vec<Run<M>> {
+        chunks.sort_by_key(|chunk| (chunk.group, chunk.depth));
+        let mut ends = self.lock();
+        let mut runs: Vec<Run<M>> = Vec::new();
+        let mut last: Option<(u32, Option<u32>)> = None;
+        for chunk in chunks {
+            let (group, depth) = (chunk.group, chunk.depth);
+            let continues = last.is_some_and(|(last_group, last_depth)| {
+                last_group == group && last_depth.map(|last| last.checked_add(1)) == depth.map(Some)
+            });
+            last = Some((group, depth));
+            if let Some(run) = runs.last_mut().filter(|_| continues) {
+                run.chunks.push(chunk);
+            } else {
+                let chain = depth.and_then(|depth| chain_at(ends.get(&group), depth));
+                runs.push(Run { chain, chunks: vec![chunk] });
+            }
+        }
+        for run in &runs {
+            if let Some((JobChunk { key, group, .. }, depth)) =
+                run.chunks.last().and_then(|chunk| Some((chunk, chunk.depth?)))
+            {
+                ends.insert(*group, ChainEnd { depth, digest: *key.digest() });
+            }
+        }
+        runs
+    }
+}
+
+/// The position of a run; `None` if its parent is unknown.
+fn chain_at(end: Option<&ChainEnd>, depth: u32) -> Option<Chain> {
+    if depth == 0 {
+        return Some(Chain { parent: None, depth });
+    }
+    end.filter(|end| end.depth + 1 == depth).map(|end| Chain { parent: Some(end.digest), depth })
+}
+
+/// What a job is submitted with, beside its chunks.
+pub struct JobStart {
+    pub job: u64,
+    pub hint: Hint,
+    /// One entry per chunk of the job: the reason why a key or its memory is invalid.
+    pub len: usize,
+    pub invalid: Option<String>,
+    pub borrow: BatchBorrow,
+    pub began: Instant,
+}
+
+/// The deadline and the priority of a job's operations, and what the engine expects of its chunks.
+fn ctx(store: &Store, start: &JobStart, class: Class, chain: Option<Chain>) -> Ctx {
+    let ctx = store.ctx(class).with_hint(start.hint);
+    chain.into_iter().fold(ctx, Ctx::with_chain)
+}
+
+impl JobEnd {
+    fn new<M>(start: &JobStart, chunks: &[JobChunk<M>], is_load: bool) -> Self {
+        let mut digests = vec![None; start.len];
+        chunks.iter().for_each(|chunk| digests[chunk.at] = Some(*chunk.key.digest()));
+        let invalid = |text: &String| BatchError { kind: ErrorKind::Invalid, text: text.clone() };
+        JobEnd {
+            job: start.job,
+            done: vec![false; start.len],
+            error: start.invalid.as_ref().map(invalid),
+            took: Duration::ZERO,
+            bytes: 0,
+            is_load,
+            digests,
+            failed_saves: Vec::new(),
+        }
+    }
+
+    /// Whether every chunk was transferred.
+    pub fn is_whole(&self) -> bool {
+        self.done.iter().all(|done| *done)
+    }
+
+    fn record(&mut self, result: BatchResult) {
+        if let (None, Some(error)) = (&self.error, result.error) {
+            self.error = Some(error);
+        }
+    }
+}
+
+/// Saves the chunks of a job.
+pub async fn save(
+    store: Arc<Store>,
+    start: JobStart,
+    ends: Arc<ChainEnds>,
+    chunks: Vec<JobChunk<View>>,
+) -> JobEnd {
+    let mut end = JobEnd::new(&start, &chunks, false);
+    let runs = ends.runs(chunks).into_iter().map(|run| save_run(&store, &start, run));
+    for (at, done) in join_all(runs.collect()).await.into_iter().flatten() {
+        let mut result = BatchResult::new(0);
+        match done.result {
+            Ok(Saved::Stored) => {
+                end.done[at] = true;
+                end.bytes += done.op.from.iter().map(|view| view.len() as u64).sum::<u64>();
+            }
+            // A chunk that the admission policy declines is no failure: later it is a miss.
+            Ok(Saved::Present | Saved::Shed(ShedReason::NotWorth)) => end.done[at] = true,
+            Ok(Saved::Shed(reason)) => {
+                let (kind, text) = shed_error(reason);
+                result.record(kind, text.into());
+            }
+            Ok(_) => result.record(ErrorKind::Full, "the chunk was not kept".into()),
+            Err(e) => {
+                end.failed_saves.push(at);
+                result.record_error(&e);
+            }
+        }
+        end.record(result);
+    }
+    end.took = start.began.elapsed();
+    end
+}
+
+type RunDone<O, T> = Vec<(usize, kvtier::core::Done<O, T>)>;
+
+async fn save_run(store: &Store, start: &JobStart, run: Run<View>) -> RunDone<Save, Saved> {
+    let places: Vec<usize> = run.chunks.iter().map(|chunk| chunk.at).collect();
+    let ops = run.chunks.into_iter().map(|chunk| Save { key: chunk.key, from: chunk.memory });
+    let ctx = ctx(store, start, Class::Write, run.chain);
+    places.into_iter().zip(store.tier().save_waiting(&ctx, ops.collect()).await).collect()
+}
+
+/// Loads the chunks of a job. Ends when its memory was returned.
+pub async fn load(
+    store: Arc<Store>,
+    start: JobStart,
+    ends: Arc<ChainEnds>,
+    chunks: Vec<JobChunk<Lease>>,
+) -> JobEnd {
+    let mut end = JobEnd::new(&start, &chunks, true);
+    let wanted: HashMap<usize, u64> = chunks
+        .iter()
+        .map(|chunk| (chunk.at, chunk.memory.iter().map(|lease| lease.len() as u64).sum()))
+        .collect();
+    let runs = ends.runs(chunks).into_iter().map(|run| load_run(&store, &start, run));
+    for (at, done) in join_all(runs.collect()).await.into_iter().flatten() {
+        let mut result = BatchResult::new(0);
+        match done.result {
+            Ok(Loaded::Hit { len }) if wanted.get(&at) == Some(&len) => {
+                end.done[at] = true;
+                end.bytes += len;
+            }
+            Ok(Loaded::Hit { len }) => {
+                let text = format!("the chunk {} has {len} bytes", done.op.key.digest());
+                result.record(ErrorKind::Invalid, text);
+            }
+            Ok(_) => {}
+            Err(e) => result.record_error(&e),
+        }
+        end.record(result);
+    }
+    start.borrow.returned(&store.return_timer, Duration::MAX).await;
+    end.took = start.began.elapsed();
+    end
+}
+
+async fn load_run(store: &Store, start: &JobStart, run: Run<Lease>) -> RunDone<Load, Loaded> {
+    let places: Vec<usize> = run.chunks.iter().map(|chunk| chunk.at).collect();
+    let ops = run.chunks.into_iter().map(|chunk| Load { key: chunk.key, into: chunk.memory });
+    let ctx = ctx(store, start, Class::Demand, run.chain);
+    places.into_iter().zip(store.tier().load_waiting(&ctx, ops.collect()).await).collect()
+}

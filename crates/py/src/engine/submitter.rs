@@ -1,0 +1,119 @@
+//! Starts work on a thread of its own, because naming and submitting the chunks of a job costs more
+//! than an engine's scheduler has time for.
+//!
+//! The thread polls the future of a job once, which submits its operations. Then it hands the future
+//! over to the [`Started`] that waits for it, which polls it again, and so registers its own waker.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The thread, which ends when this is dropped and its work is done.
+#[derive(Debug)]
+pub struct Submitter(Mutex<Sender<Work>>);
+
+/// A job that starts on the thread: a future.
+pub struct Started<T> {
+    handover: Arc<Handover<T>>,
+    running: Option<BoxFuture<T>>,
+}
+
+#[derive(Default)]
+struct Handover<T>(Mutex<State<T>>);
+
+struct State<T> {
+    started: Option<Progress<T>>,
+    waker: Option<Waker>,
+}
+
+/// A future that was polled once.
+enum Progress<T> {
+    Done(T),
+    Running(BoxFuture<T>),
+}
+
+impl<T> Default for State<T> {
+    fn default() -> Self {
+        State { started: None, waker: None }
+    }
+}
+
+impl Submitter {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn start() -> std::io::Result<Self> {
+        let (sender, work) = channel::<Work>();
+        let run = move || work.into_iter().for_each(|work| work());
+        thread::Builder::new().name("kvtier-engine".into()).spawn(run)?;
+        Ok(Submitter(Mutex::new(sender)))
+    }
+
+    /// Runs work on the thread, after all earlier work.
+    pub fn run(&self, work: impl FnOnce() + Send + 'static) {
+        // Fails only if the thread panicked, which the work of this crate does not.
+        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(Box::new(work));
+    }
+
+    /// Makes a future on the thread and polls it there for the first time.
+    pub fn future<T, F>(&self, make: impl FnOnce() -> F + Send + 'static) -> Started<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let handover = Arc::new(Handover(Mutex::default()));
+        let done = Arc::clone(&handover);
+        self.run(move || {
+            let mut future: BoxFuture<T> = Box::pin(make());
+            let progress = match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(output) => Progress::Done(output),
+                Poll::Pending => Progress::Running(future),
+            };
+            let waker = {
+                let mut state = done.lock();
+                state.started = Some(progress);
+                state.waker.take()
+            };
+            waker.into_iter().for_each(Waker::wake);
+        });
+        Started { handover, running: None }
+    }
+}
+
+impl<T> Handover<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Future for Started<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        if self.running.is_none() {
+            let mut state = self.handover.lock();
+            match state.started.take() {
+                Some(Progress::Done(output)) => return Poll::Ready(output),
+                Some(Progress::Running(future)) => {
+                    drop(state);
+                    self.running = Some(future);
+                }
+                None => {
+                    state.waker = Some(context.waker().clone());
+                    return Poll::Pending;
+                }
+            }
+        }
+        match &mut self.running {
+            Some(future) => future.as_mut().poll(context),
+            None => Poll::Pending,
+        }
+    }
+}
