@@ -25,12 +25,13 @@ mod servers;
 mod sh;
 mod shuttle;
 mod test_lmcache;
+mod test_vllm;
 mod testing;
 mod tidy;
 mod tree;
 mod venv;
 mod versions;
-mod vllm;
+mod vllm_venv;
 mod watchdog;
 mod wheel;
 mod workspace;
@@ -68,6 +69,7 @@ Usage: cargo xtask <step> [options]
   s3-server ceph|swift|garage|moto start|stop|status
                                      a real S3 server on loopback; prints how to reach it as lines for a shell
   test-lmcache [-k WORD]             the Python module inside the real LMCache, in an environment of its own
+  test-vllm [-k WORD]                the Python module's tier for vLLM under vLLM's own classes
   wheel [--no-test]                  the Python wheel, built and tested in an environment of its own; --no-test only builds it
 ";
 
@@ -95,6 +97,7 @@ fn run(args: &mut Args) -> Result<()> {
         Some("release") => release::run(args),
         Some("s3-server") => servers::run(args),
         Some("test-lmcache") => test_lmcache::run(args),
+        Some("test-vllm") => test_vllm::run(args),
         Some("wheel") => wheel::run(args),
         Some("help" | "-h" | "--help") => {
             print!("{USAGE}");

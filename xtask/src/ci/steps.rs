@@ -11,8 +11,8 @@ use crate::sh::Cmd;
 use crate::testing::Count;
 use crate::versions::CARGO_DENY;
 use crate::{
-    alone, arch, cufile, features, filesystems, fs_crashes, fuzz, servers, shuttle, testing, tidy,
-    wheel, workspace,
+    alone, arch, cufile, features, filesystems, fs_crashes, fuzz, servers, shuttle, test_vllm,
+    testing, tidy, wheel, workspace,
 };
 
 /// A step of `cargo xtask ci`.
@@ -39,6 +39,7 @@ pub const STEPS: &[Step] = &[
     Step { name: "real-servers", run: real_servers },
     Step { name: "cufile", run: cufile },
     Step { name: "python", run: python },
+    Step { name: "vllm-contract", run: vllm_contract },
     Step { name: "shuttle", run: shuttle },
     Step { name: "fuzz", run: fuzz },
 ];
@@ -220,6 +221,14 @@ fn python(run: &mut Run) -> Result<Outcome> {
     let tests = wheel::test()?;
     run.tests += Count { passed: tests.passed, ..Count::default() };
     Ok(Outcome::Noted(tests.to_string()))
+}
+
+/// The tier for vLLM under the real classes of the versions that it supports.
+fn vllm_contract(run: &mut Run) -> Result<Outcome> {
+    match test_vllm::contract(None)? {
+        Ok(passed) => Ok(tested(run, Count { passed, ..Count::default() })),
+        Err(why) => Ok(Outcome::Skipped(why)),
+    }
 }
 
 fn shuttle(run: &mut Run) -> Result<Outcome> {

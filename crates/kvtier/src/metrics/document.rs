@@ -22,7 +22,7 @@ pub fn markdown() -> String {
     for (name, unit, help) in OTHER {
         page += &format!("| `{name}` | {unit} | stable | {help} |\n");
     }
-    page
+    page + VLLM
 }
 
 const HEAD: &str = "\
@@ -51,4 +51,31 @@ Other metrics of every tier:
 
 | in Prometheus | unit | stability | meaning |
 |---|---|---|---|
+";
+
+/// What `crates/py/python/kvtier/vllm/_stats.py` reports; the contract tests compare them.
+const VLLM: &str = "
+Inside vLLM (`kvtier.vllm.KvtierTier`) these are in vLLM's own Prometheus output, with vLLM's labels beside those named here. `kvtier_tier` is the
+tier's name. Prometheus adds `_total` to counters. They are read from the tiers once a second. All are experimental.
+
+| in vLLM | kind | labels | meaning |
+|---|---|---|---|
+| `vllm:kvtier_lookups` | counter | `answer` | lookups of single chunks: `hit`, `miss`, `retry` while a bucket is asked, `failure` for a batch of lookups that a medium did not answer |
+| `vllm:kvtier_load_hits` | counter | `kvtier_tier` | chunks loaded, with verified bytes |
+| `vllm:kvtier_load_misses` | counter | `kvtier_tier`, `reason` | chunks that a load did not find: `absent`, `corrupt`, `length`, `unverified` |
+| `vllm:kvtier_loaded_bytes` | counter | `kvtier_tier` | bytes loaded |
+| `vllm:kvtier_stored_chunks` | counter | `kvtier_tier` | chunks stored |
+| `vllm:kvtier_stored_bytes` | counter | `kvtier_tier` | bytes stored |
+| `vllm:kvtier_shed_chunks` | counter | `kvtier_tier` | chunks not stored for lack of space |
+| `vllm:kvtier_evicted_chunks` | counter | `kvtier_tier` | chunks evicted to free space |
+| `vllm:kvtier_io_errors` | counter | `kvtier_tier` | transfers and system calls that failed |
+| `vllm:kvtier_stranded_operations` | counter | `kvtier_tier` | operations past their deadline whose memory the kernel still used |
+| `vllm:kvtier_job_seconds` | histogram | `direction` | duration of jobs from their submission to their end: `load`, `store` |
+| `vllm:kvtier_failed_jobs` | counter | `direction` | jobs that did not transfer all their chunks |
+| `vllm:kvtier_used_bytes` | gauge | `kvtier_tier` | bytes in use, by all processes that share the tier |
+| `vllm:kvtier_capacity_bytes` | gauge | `kvtier_tier` | the cap; absent without one |
+| `vllm:kvtier_healthy` | gauge | `kvtier_tier` | 1 if the tier works, else 0 |
+| `vllm:kvtier_ignored_params` | counter | | parameters and hints of requests that are unknown or invalid, and were ignored |
+| `vllm:kvtier_refused_requests` | counter | | requests whose tenant is invalid: they neither load nor store |
+| `vllm:kvtier_dropped_events` | counter | | KV events dropped because too many waited |
 ";

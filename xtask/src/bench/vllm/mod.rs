@@ -16,7 +16,7 @@ use super::machine;
 use super::s3::Served;
 use crate::args::Args;
 use crate::sh::{Cmd, root};
-use crate::{venv, vllm, wheel};
+use crate::{venv, vllm_venv, wheel};
 
 const DRIVER: &str = include_str!("tiers.py");
 /// Ours without checksums: what remains is the cost of moving alone.
@@ -54,7 +54,7 @@ pub fn run(args: &mut Args) -> Result<()> {
         json: args.value("--json")?,
     };
     args.end()?;
-    let home = vllm::environment()?;
+    let home = vllm_venv::environment()?;
     let module = wheel::stage("release")?;
     let unchecked = if s3 { module.clone() } else { wheel::stage_unchecked()? };
     fs::write(home.join("measure.py"), MEASURE)?;

@@ -9,7 +9,6 @@ use crate::sh::Cmd;
 use crate::venv::{self, Venv};
 use crate::versions;
 
-/// A community build of vLLM whose kernels run on CPUs.
 const VLLM: Venv = Venv { name: "vllm", packages: versions::VLLM, alone: true };
 /// Prints what the package says it needs, without what another line installs, and without what only
 /// models with pictures and sound need.

@@ -1,0 +1,139 @@
+"""kvtier's numbers in vLLM's own Prometheus output. docs/METRICS.md lists them."""
+
+import time
+from dataclasses import dataclass
+from typing import Any, Optional
+
+from vllm.v1.kv_offload.base import (
+    OffloadingCounterMetadata,
+    OffloadingGaugeMetadata,
+    OffloadingHistogramMetadata,
+    OffloadingMetricMetadata,
+)
+
+from .. import _native
+
+# The least seconds between two readings of the tiers, which vLLM asks for in every step.
+READ_SECONDS = 1.0
+# The label with the name of a tier of kvtier.
+TIER = "kvtier_tier"
+SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A counter of a tier, and its name in vLLM's output."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+PREFIX = "vllm:kvtier_"
+MISSES = f"{PREFIX}load_misses"
+MISSES_HELP = "Chunks that a load did not find, by reason: absent, corrupt, length, unverified or slow."
+COUNTERS = {
+    "hits": Counter(f"{PREFIX}load_hits", "Chunks loaded, with verified bytes."),
+    "misses_absent": Counter(MISSES, MISSES_HELP, ("absent",)),
+    "misses_corrupt": Counter(MISSES, MISSES_HELP, ("corrupt",)),
+    "misses_length": Counter(MISSES, MISSES_HELP, ("length",)),
+    "misses_unverified": Counter(MISSES, MISSES_HELP, ("unverified",)),
+    "loaded_bytes": Counter(f"{PREFIX}loaded_bytes", "Bytes loaded."),
+    "stored": Counter(f"{PREFIX}stored_chunks", "Chunks stored."),
+    "saved_bytes": Counter(f"{PREFIX}stored_bytes", "Bytes stored."),
+    "shed": Counter(f"{PREFIX}shed_chunks", "Chunks not stored for lack of space."),
+    "evicted": Counter(f"{PREFIX}evicted_chunks", "Chunks evicted to free space."),
+    "io_errors": Counter(f"{PREFIX}io_errors", "Transfers and system calls that failed."),
+    "stranded": Counter(f"{PREFIX}stranded_operations", "Operations past their deadline whose memory the kernel still used."),
+}
+LOOKUPS = f"{PREFIX}lookups"
+IGNORED = f"{PREFIX}ignored_params"
+REFUSED = f"{PREFIX}refused_requests"
+DROPPED = f"{PREFIX}dropped_events"
+JOB_SECONDS = f"{PREFIX}job_seconds"
+JOBS_FAILED = f"{PREFIX}failed_jobs"
+USED = f"{PREFIX}used_bytes"
+CAPACITY = f"{PREFIX}capacity_bytes"
+HEALTHY = f"{PREFIX}healthy"
+
+
+def definitions() -> dict[str, OffloadingMetricMetadata]:
+    """The metrics that a tier may emit."""
+    found: dict[str, OffloadingMetricMetadata] = {
+        counter.name: OffloadingCounterMetadata(counter.help, (TIER, *(("reason",) if counter.labels else ())))
+        for counter in COUNTERS.values()
+    }
+    found[LOOKUPS] = OffloadingCounterMetadata(
+        "Lookups of single chunks, by answer: hit, miss, retry while a bucket is asked, or failure for a batch of lookups that a medium "
+        "did not answer.",
+        ("answer",),
+    )
+    found[IGNORED] = OffloadingCounterMetadata("Unknown or invalid parameters of requests that were ignored.")
+    found[REFUSED] = OffloadingCounterMetadata("Requests whose tenant is invalid: they neither load nor store.")
+    found[DROPPED] = OffloadingCounterMetadata("KV events that were dropped because too many waited.")
+    found[JOB_SECONDS] = OffloadingHistogramMetadata(
+        "Duration of jobs from their submission to their end, by direction.", ("direction",), SECONDS_BUCKETS
+    )
+    found[JOBS_FAILED] = OffloadingCounterMetadata("Jobs that did not transfer all their chunks, by direction.", ("direction",))
+    found[USED] = OffloadingGaugeMetadata("Bytes in use, by all processes that share the tier.", (TIER,))
+    found[CAPACITY] = OffloadingGaugeMetadata("The cap of the tier.", (TIER,))
+    found[HEALTHY] = OffloadingGaugeMetadata("1 if the tier works, else 0.", (TIER,))
+    return found
+
+
+class Stats:
+    """Collects what changed since the last reading."""
+
+    def __init__(self, tiers: _native.Tiers, native: _native.EngineTiers) -> None:
+        self._tiers, self._native = tiers, native
+        self._last: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._pending: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._seconds: list[tuple[str, float]] = []
+        self._next_read = 0.0
+
+    def count(self, name: str, labels: tuple[str, ...] = (), by: int = 1) -> None:
+        """Counts an event of the adapter itself."""
+        if by:
+            self._pending[name, labels] = self._pending.get((name, labels), 0) + by
+
+    def job(self, direction: str, seconds: float, is_whole: bool) -> None:
+        """Records a job that ended."""
+        self._seconds.append((direction, seconds))
+        if not is_whole:
+            self.count(JOBS_FAILED, (direction,))
+
+    def take(self) -> Optional[Any]:
+        """The changes since the last call, as vLLM's stats; ``None`` if the last reading was just now."""
+        now = time.monotonic()
+        if now < self._next_read:
+            return None
+        self._next_read = now + READ_SECONDS
+        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+
+        stats = OffloadingConnectorStats()
+        for (name, labels), by in self._pending.items():
+            stats.increase_counter(name, by, labels)
+        for direction, seconds in self._seconds:
+            stats.observe_histogram(JOB_SECONDS, seconds, (direction,))
+        self._pending, self._seconds = {}, []
+        for answer, value in self._native.lookup_counts():
+            self._increase(stats, LOOKUPS, (answer,), value)
+        for tier in self._tiers.tier_status():
+            self._add_tier(stats, tier)
+        return stats
+
+    def _add_tier(self, stats: Any, tier: dict[str, Any]) -> None:
+        name = tier["name"]
+        for counter, value in tier["counters"]:
+            if known := COUNTERS.get(counter):
+                self._increase(stats, known.name, (name, *known.labels), value)
+        stats.set_gauge(HEALTHY, int(tier["healthy"]), (name,))
+        for gauge, field in ((USED, "used_bytes"), (CAPACITY, "capacity_bytes")):
+            if tier[field] is not None:
+                stats.set_gauge(gauge, tier[field], (name,))
+
+    def _increase(self, stats: Any, name: str, labels: tuple[str, ...], value: int) -> None:
+        by = value - self._last.get((name, labels), 0)
+        if by > 0:
+            self._last[name, labels] = value
+            stats.increase_counter(name, by, labels)
