@@ -121,6 +121,8 @@ impl<O: Op, T: Send + 'static> Completion<O, T> {
 impl<O: Op, T: Send + 'static> Inner<O, T> {
     /// Takes the results out: every slot is finished, or the deadline passed.
     fn answer(&self, state: &mut State<O, T>) -> Completion<O, T> {
+        // The one place that takes the completer, under the lock. Of a last slot and a deadline
+        // that come at the same time, one gets it.
         let Some(completer) = state.completer.take() else { return Completion(None) };
         let keys = std::mem::take(&mut state.keys);
         let done = std::mem::take(&mut state.done).into_iter().zip(keys).map(|(done, key)| {
@@ -146,6 +148,8 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
                 Done { result: Err(error.with_key(*key.digest())), op: O::bare(key) }
             }));
         } else {
+            // The batch was answered at its deadline. This op still owns its memory, which is
+            // dropped below, outside the lock.
             late = done;
         }
         let answer = if state.left == 0 { self.answer(&mut state) } else { Completion(None) };
@@ -169,6 +173,8 @@ impl<O: Op, T: Send + 'static> Expire for Inner<O, T> {
         if now < self.deadline {
             return Some(self.deadline);
         }
+        // Before the answer: a caller that sees the timeout and submits again must find the
+        // capacity of these ops free.
         let woken: Vec<_> = state.passes.iter_mut().flatten().map(Pass::mark_stranded).collect();
         let answer = self.answer(&mut state);
         drop(state);
@@ -190,6 +196,7 @@ impl<O: Op, T: Send + 'static> Slot<O, T> {
     /// counts as stranded after the deadline.
     pub fn attach(&self, mut pass: Pass) {
         let mut state = lock(&self.batch.state);
+        // The deadline passed before the pass was attached, so `expire` could not strand it.
         let woken = state.completer.is_none().then(|| pass.mark_stranded());
         let before = state.passes[self.index].replace(pass);
         drop(state);

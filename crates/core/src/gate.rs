@@ -150,6 +150,8 @@ impl Gate {
         if state.closed {
             return Err(ErrorKind::Closed);
         }
+        // `refused` is set under the same lock: a caller that then asks `ready` waits for a change
+        // instead of the capacity that was too small for it.
         if !self.0.has_capacity(&state, bytes) {
             state.now.throttled += 1;
             state.refused = true;
@@ -174,6 +176,8 @@ impl Gate {
         if state.closed {
             return Ticket::ready(Err(closed()));
         }
+        // One byte stands for any op. A caller with a larger one may be refused again, and then
+        // waits for the next change.
         if !state.refused && self.0.has_capacity(&state, 1) {
             return Ticket::ready(Ok(()));
         }
@@ -193,6 +197,8 @@ impl Gate {
     pub fn close(&self) -> Ticket<Result<(), Error>> {
         let mut state = lock(&self.0.state);
         state.closed = true;
+        // After `closed` is set, no further waiter can be added, so this takes all there will ever
+        // be.
         let waiters = std::mem::take(&mut state.waiters);
         let (completer, ticket) = ticket();
         if state.all == 0 {
@@ -240,6 +246,7 @@ impl Inner {
 impl Expire for Inner {
     fn expire(&self, now: Instant) -> Option<Instant> {
         let mut state = lock(&self.state);
+        // Taken under the lock and answered without it, as everywhere here.
         let late: Vec<_> = state.waiters.extract_if(.., |(deadline, _)| *deadline <= now).collect();
         let next = state.waiters.iter().map(|(deadline, _)| *deadline).min();
         drop(state);
@@ -319,6 +326,8 @@ impl Drop for Pass {
         self.release();
         let mut state = lock(&self.gate.state);
         state.all -= 1;
+        // The last pass after `close`. One that enters later is impossible, since `enter` checks
+        // `closed` under this lock.
         let idle = if state.all == 0 && state.closed {
             std::mem::take(&mut state.idle)
         } else {

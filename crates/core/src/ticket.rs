@@ -107,6 +107,8 @@ impl<T> Ticket<T> {
         let state = lock(&self.0.state);
         match &*state {
             State::Ready(answer) => look(answer),
+            // Added under the lock of the state, so a result that arrives at the same time either
+            // is seen above or finds the callback.
             _ => {
                 let mut looks = lock(&self.0.look);
                 *looks = Some(match looks.take() {
@@ -168,6 +170,8 @@ impl<T: Dropped> Completer<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
+        // The last of the two sides is gone, so the result can no longer be taken: if it is still
+        // here, what it grants was never used.
         let undo = lock(&self.undo).take();
         let state = std::mem::replace(&mut *lock(&self.state), State::Taken);
         if let (Some(undo), State::Ready(answer)) = (undo, state) {
@@ -180,6 +184,8 @@ impl<T> Shared<T> {
     fn complete(&self, answer: T) {
         let mut state = lock(&self.state);
         if let Some(look) = lock(&self.look).take() {
+            // Before the result becomes visible: a waiting thread must not act on it while the
+            // callback still looks.
             look(&answer);
         }
         let before = std::mem::replace(&mut *state, State::Ready(answer));

@@ -75,6 +75,8 @@ struct PendingSave {
 
 impl Chains {
     fn remember(&mut self, tag: DigestTag, place: ChainPlace) {
+        // Two generations instead of an order of use: no list to maintain, and at least the last
+        // `KNOWN_MIN` positions are always known.
         if self.young.len() >= KNOWN_MIN {
             self.old = std::mem::take(&mut self.young);
         }
@@ -152,6 +154,8 @@ impl Index {
         if has_capacity {
             let coming = self.chains.pending.entry(tag).or_default();
             coming.saves += 1;
+            // A second save of the same chunk may name another position. The count of successors
+            // follows the latest one, so each `follow` has exactly one `unfollow`.
             let before = std::mem::replace(&mut coming.before, place.parent);
             self.chains.unfollow(before);
             self.chains.follow(place.parent);
@@ -184,6 +188,7 @@ impl Index {
         if self.chains.pending.is_empty() {
             return None;
         }
+        // Taken, so that the successor is entered again only once.
         let early = self.chains.pending.get_mut(&DigestTag::from_digest(digest))?.early.take()?;
         self.find_tag(early)
     }

@@ -161,7 +161,10 @@ impl<'a> Frames<'a> {
         let records = rest.u32()?;
         let length = rest.u32()?;
         let stored = rest.u32()?;
+        // The length is not verified yet. The bound keeps a damaged one from a checksum over the
+        // whole file.
         let body = rest.take((length as usize).min(BODY_BYTES_MAX + 1))?;
+        // One checksum over header and records: a frame is accepted as a whole or not at all.
         if body.len() > BODY_BYTES_MAX || crc(&header[..28], body) != stored {
             return None;
         }

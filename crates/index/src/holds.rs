@@ -95,6 +95,8 @@ impl Holds {
     fn add(&mut self, hold: HeldSlots) -> u64 {
         let id = self.next;
         self.next += 1;
+        // A hold on nothing is never stored: it cannot be released late or expire, and costs
+        // nothing.
         if !hold.slots.is_empty() {
             self.held += hold.slots.len();
             self.by_time.insert((hold.until_ms, id));
@@ -153,7 +155,11 @@ impl Index {
         let slots: Vec<u32> =
             chain.iter().filter_map(|digest| self.get(digest)).map(|entry| entry.slot).collect();
         let named = slots.len();
+        // A set is a hit as a whole. If another member were evicted, the held ones would become
+        // misses with it.
         let slots = self.with_their_sets(slots);
+        // `count_up` last, because it is the only step that changes something, and it undoes itself
+        // if it fails.
         if !self.holds.has_capacity(slots.len()) || !self.count_up(&slots) {
             return Err(HoldsFull { holds: self.holds.len(), held: self.holds.held });
         }
@@ -175,6 +181,8 @@ impl Index {
         let Some(hold) = self.holds.by_id.get(&id.0) else { return };
         let slots = keys.iter().filter_map(|digest| self.find(digest)).collect();
         let (mut released, mut named) = take_each(hold.named(), slots, |slot| *slot);
+        // Slower, and rare: a key was named twice, or its chunk was forgotten and saved again in
+        // another slot since the hold began.
         if released.len() < keys.len() {
             // Chunks that vanished, or were saved again since, are held in their former slots.
             let found: Vec<Digest> = released.iter().map(|slot| self.slab[*slot].digest).collect();
@@ -184,6 +192,7 @@ impl Index {
             named = left;
         }
         let others = &hold.slots[hold.named..];
+        // Without sets nothing but the named slots can stay.
         let with_sets = !others.is_empty() || !self.sets.is_empty();
         let kept: Option<HashSet<u32>> =
             with_sets.then(|| self.with_their_sets(named.clone()).into_iter().collect());
@@ -195,6 +204,8 @@ impl Index {
             hold.slots = named;
             hold.slots.extend(stay);
         });
+        // Last, since it may free slots. Until here each slot is counted by this hold, so it cannot
+        // be reused.
         self.count_down(&freed);
     }
 
@@ -232,10 +243,14 @@ impl Index {
     }
 
     fn count_down(&mut self, slots: &[u32]) {
+        // From the end of the chain to its head: the policy gets the head last, as the most recent,
+        // so tails are evicted before heads.
         for slot in slots.iter().rev() {
             let row = &mut self.slab[*slot];
             row.holds -= 1;
             match (row.holds, row.state) {
+                // The chunk is gone since it was held. Its slot was kept, or a new chunk in it
+                // would have inherited the hold.
                 (0, State::Forgotten) => self.slab.remove(*slot),
                 (0, _) => {
                     self.policy.unpin(*slot);

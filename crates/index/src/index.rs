@@ -145,6 +145,7 @@ impl Index {
             });
         }
         match self.find(&chunk.digest) {
+            // A second save of a key keeps the slot, so holds on it hold the new bytes.
             Some(slot) => self.replace(slot, &chunk),
             None => self.add(&chunk),
         }
@@ -169,6 +170,8 @@ impl Index {
     /// longer suspect. A chunk that costs more than was claimed is entered too, since it is on the
     /// medium.
     pub fn commit(&mut self, reservation: Reservation, chunk: Chunk) -> InsertOutcome {
+        // The claim ends before the chunk counts. Both happen under the caller's lock, so no other
+        // save sees the space as free in between.
         self.cancel(reservation);
         self.clear_suspect(&chunk.digest);
         self.insert(chunk)
@@ -204,6 +207,7 @@ impl Index {
     /// Absent ones are skipped.
     pub fn touch_batch(&mut self, chain: &[Digest]) {
         match chain {
+            // The usual load of one chunk needs no list.
             [digest] => self.find(digest).into_iter().for_each(|slot| self.policy.touch(slot)),
             chain => {
                 let slots = self.find_all(chain);
@@ -223,6 +227,8 @@ impl Index {
                 .zip(&mut digests)
                 .map(|(slot, digest)| *slot = self.likely(digest))
                 .count();
+            // The result is not used. Without this the compiler would drop the reads, which are the
+            // purpose.
             core::hint::black_box(
                 some[..n]
                     .iter()
@@ -237,6 +243,7 @@ impl Index {
     /// Gives the policy the caller's hint for these chunks, at this time. Absent ones are skipped.
     pub fn hint_batch(&mut self, now_ms: u64, chain: &[Digest], hint: &EvictionHint) {
         self.policy.set_time(now_ms);
+        // Deepest first, as for a touch: what the policy sees last is the most recent.
         for slot in chain.iter().rev().filter_map(|digest| self.find(digest)).collect::<Vec<u32>>()
         {
             self.policy.hint(slot, hint);
@@ -271,6 +278,8 @@ impl Index {
     /// Marks the bytes of this key as corrupt: a miss until its next [`commit`](Self::commit). Its
     /// entry stays, counted and evictable, for media that cannot quarantine the bytes.
     pub fn mark_suspect(&mut self, digest: &Digest) {
+        // The list of suspects is bounded. One that falls out of it becomes an ordinary chunk
+        // again, whose next load verifies it anew.
         if let Some(forgotten) = self.suspects.insert(*digest) {
             self.sets.suspected(digest);
             forgotten.iter().for_each(|digest| self.sets.suspect_cleared(digest));
@@ -314,6 +323,8 @@ impl Index {
     /// Up to `n` of the present chunks. A chunk that comes or goes between pages may be missed.
     /// None comes twice unless it was removed and saved again.
     pub fn keys_page(&self, cursor: SlotCursor, n: usize) -> ChunkPage {
+        // A bound on the scan and not only on the result: a page of an almost empty index must not
+        // hold the caller's lock for long.
         let stop = cursor.0.saturating_add(PAGE_SCAN_MAX).min(self.slab.end());
         let mut chunks = Vec::new();
         let mut at = cursor.0;
@@ -363,6 +374,8 @@ impl Index {
                 self.slab.get(*slot).is_some_and(|row| row.digest == *digest)
             };
             let found =
+                // The likely slot is the one with the same tag. Two digests with one tag are
+                // possible, so the full digest decides.
                 likely.iter().zip(some).filter_map(|(slot, digest)| match is_it(slot, digest) {
                     true => Some(*slot),
                     false => self.find(digest),
@@ -381,6 +394,7 @@ impl Index {
     pub(crate) fn start_evicting(&mut self, slot: u32) -> IndexEntry {
         self.slab[slot].state = State::Evicting;
         let entry = self.slab.entry(slot);
+        // It still counts in `used`, and now also in `evicting`: see the module `reserve`.
         self.count_evicting(entry.chunk.tenant, entry.chunk.bytes);
         self.policy.begin_evict(slot);
         self.sets.left(&entry.chunk.digest, entry.chunk.tenant);
@@ -414,6 +428,8 @@ impl Index {
             RemovalCause::Evicted => self.policy.evict(slot, hash(&entry.chunk.digest)),
             RemovalCause::Removed => self.policy.remove(slot),
         }
+        // Compared by slot: the slab row is still there, but equal tags of other digests must not
+        // match.
         let found = self.table.find_entry(hash(&entry.chunk.digest), |s| *s == slot);
         found.expect("an entry that is there is in the table").remove();
         match entry.held {
@@ -432,6 +448,8 @@ impl Index {
         self.count(chunk);
         self.sets.entered(&chunk.digest, chunk.tenant);
         self.notify_policy(slot);
+        // A successor was committed first and has no parent in the policy. It is entered again now
+        // that its parent has a slot.
         if let Some(child) = self.take_early(&chunk.digest)
             && self.slab[child].state == State::Present
         {
@@ -456,6 +474,8 @@ impl Index {
         let chunk = self.slab.chunk(slot);
         let parent = chunk.parent.and_then(|tag| self.find_tag(tag));
         // A victim may be gone when the next save of it ends.
+        // A parent that is being deleted may be saved again under another slot. The link is then
+        // made when that save ends.
         let stays = parent.is_some_and(|slot| self.slab[slot].state != State::Evicting);
         if let (Some(before), false, false) = (chunk.parent, stays, self.policy.accepts_orphans()) {
             self.remember_early(&chunk.digest, before);

@@ -18,6 +18,8 @@ impl OverQuota {
     pub fn set_excess(&mut self, tenant: TenantId, excess: u64) {
         let before =
             if excess > 0 { self.of.insert(tenant, excess) } else { self.of.remove(&tenant) };
+        // The set is ordered by the excess, so a changed excess is a removal and an insert. `of`
+        // holds the old value, which the removal needs.
         if let Some(before) = before {
             self.by_excess.remove(&(before, tenant));
         }
@@ -48,6 +50,8 @@ impl Index {
             return None;
         }
         let stands = |slot: u32| above.of.contains_key(&self.slab.tenant(&self.slab[slot]));
+        // The policy would evict from a tenant above its share anyway. Its own choice is better
+        // than any by tenant, so it is kept.
         if self.policy.victim().is_some_and(stands) {
             return None;
         }

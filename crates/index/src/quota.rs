@@ -326,15 +326,20 @@ impl Index {
         if request.bytes > limit {
             return Some(Reserve::Full(Refusal::Quota { bytes_max: limit }));
         }
+        // Victims count here until they are deleted. A tenant is never above its quota on the
+        // medium, not even for a moment.
         if self.had_with(request) <= limit {
             return None;
         }
         let over = self.quota_excess(request);
+        // The victims that are being deleted make enough space for this write too.
         if over == 0 {
             return Some(Reserve::Busy);
         }
         match self.victims_of(tenant, over) {
             victims if !victims.is_empty() => Some(Reserve::Evict(victims)),
+            // All other chunks of the tenant are held. Those being deleted may still make space for
+            // a smaller write.
             _ if self.quotas.evicting.contains_key(&tenant) => Some(Reserve::Busy),
             _ => Some(Reserve::Full(Refusal::Held)),
         }
@@ -343,6 +348,8 @@ impl Index {
     /// How many bytes of its tenant must be evicted for a write, besides its victims.
     pub(crate) fn quota_excess(&self, request: &ReserveRequest) -> u64 {
         let Some(limit) = self.quotas.limit(request.tenant) else { return 0 };
+        // Here victims do not count, or every waiting write would choose further ones for the same
+        // excess.
         let leaving = self.quotas.evicting.get(&request.tenant).copied().unwrap_or(0);
         self.had_with(request).saturating_sub(leaving).saturating_sub(limit)
     }
@@ -362,6 +369,7 @@ impl Index {
         let mut victims = Vec::new();
         let mut freed = 0;
         while freed < wanted && victims.len() < VICTIMS_MAX {
+            // Leftovers of sets are misses anyway: to evict one costs no hit.
             let Some(slot) = self.leftover_of(tenant).or_else(|| self.tenant_victim(tenant)) else {
                 break;
             };

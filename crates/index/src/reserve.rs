@@ -108,6 +108,8 @@ impl Index {
         if bytes > bytes_max {
             return Reserve::Full(Refusal::TooLarge { bytes, bytes_max });
         }
+        // Victims still count in `used`. Their space is granted only after the medium has deleted
+        // them.
         if self.totals.used.saturating_add(self.totals.reserved).saturating_add(bytes)
             <= self.marks.capacity
         {
@@ -116,6 +118,8 @@ impl Index {
         }
         match self.victims(now_ms, bytes) {
             victims if !victims.is_empty() => Reserve::Evict(victims),
+            // Nothing more can be chosen, but some victims are not deleted yet. The save that chose
+            // them will call back, so this one need not be shed.
             _ if self.totals.evicting > 0 => Reserve::Busy,
             _ => Reserve::Full(Refusal::Held),
         }
@@ -130,12 +134,15 @@ impl Index {
         let bytes = request.bytes;
         let taken = self.totals.used.saturating_add(self.totals.reserved);
         let fits = taken.saturating_add(bytes) <= self.marks.capacity;
+        // Both calls cost time, and the usual save of a cache that is not full needs neither.
         if !fits || self.quotas.are_set() {
             // Expired holds must end before the policy is asked for a victim.
             self.expire_holds(now_ms);
             self.policy.set_time(now_ms);
         }
         if self.quotas.are_set() {
+            // The question of worth comes first. A refusal after victims were chosen would have
+            // evicted them for nothing.
             if self.quota_excess(request) > 0 && !self.is_worth_its_own(request) {
                 return self.not_worth(request);
             }
@@ -144,6 +151,9 @@ impl Index {
             }
         }
         // The request counts from here on, when tenants over their quota are compared.
+        // Charged before the reserve, and refunded if that grants nothing: while victims are
+        // chosen, the tenant of this write is as full as it would be afterwards. Otherwise a tenant
+        // at its share could push others out with each write.
         let reservation = self.charge_tenant(request);
         let answer = match fits || self.is_worth(request.place) {
             true => self.reserve(now_ms, bytes),
@@ -172,9 +182,13 @@ impl Index {
             return true;
         }
         // An inferred predecessor may be wrong.
+        // A chunk whose predecessor is missing cannot be loaded as part of a prefix. If the caller
+        // said so, it is worthless; if it was inferred, the inference may be at fault.
         let Ok(ancestor) = self.ancestor(place) else { return !place.explicit };
         match self.preferred_victim().or_else(|| self.policy.victim_for(ancestor)) {
             Some(victim) => self.may_go_for(victim, ancestor),
+            // No victim for this chunk although there are victims: all of them are worth more. No
+            // victim at all is a question of space, which `reserve` answers.
             None => self.policy.victim().is_none(),
         }
     }
@@ -239,9 +253,13 @@ impl Index {
     /// [`abort_evict`](Self::abort_evict) for each, whatever the deletion returned; otherwise their
     /// space is lost.
     pub fn victims(&mut self, now_ms: u64, need_bytes: u64) -> Vec<IndexEntry> {
+        // Chunks that will remain once the current victims are deleted. Victims that others already
+        // chose are not chosen twice.
         let staying =
             (self.totals.used - self.totals.evicting).saturating_add(self.totals.reserved);
         let over = staying.saturating_add(need_bytes).saturating_sub(self.marks.high);
+        // One batch at a time: a long list of victims would keep the lock, and most of them may be
+        // used again before they are needed.
         self.evict_bytes(now_ms, over.min(self.marks.batch.max(need_bytes)))
     }
 
@@ -252,6 +270,8 @@ impl Index {
         self.policy.set_time(now_ms);
         let mut victims = Vec::new();
         let mut freed = 0;
+        // Each chosen slot becomes a victim at once, so the policy never offers it again in this
+        // loop.
         while freed < wanted && victims.len() < VICTIMS_MAX {
             let Some(slot) = self.preferred_victim().or_else(|| self.policy.victim()) else {
                 break;
@@ -274,6 +294,8 @@ impl Index {
         let back = self.leaving(digest);
         if let Some(slot) = back {
             self.stop_evicting(slot);
+            // As the most recent. A chunk whose file cannot be deleted would otherwise be chosen
+            // again by the next save, and by the one after it.
             self.notify_policy(slot);
         }
         back.is_some()

@@ -94,6 +94,19 @@ impl Set {
     }
 }
 
+// Why the counters stay right: every change of a chunk's state in the index calls exactly one of
+// the methods below, and each goes through `change`, which keeps `missing` in step.
+//
+// - absent to present: `entered`; present to victim: `left`; victim to present: `returned`, which
+//   is `going - 1` and then `entered`.
+// - victim to absent: `gone`. Present to absent, as for a chunk that vanished: `left` and then
+//   `gone`.
+// - a suspect is counted apart from that, because a chunk can be corrupt and present at once.
+//
+// `leftovers` may name a set that has none any more. The search checks again, and drops such
+// entries, so an entry that is left behind costs one step and no wrong result. A missing entry
+// would matter: a leftover would stay until the policy finds it. So every event that can create one
+// inserts it: `left`, `released` and `end_set`.
 impl Sets {
     /// Whether no set is declared.
     pub fn is_empty(&self) -> bool {
@@ -119,6 +132,8 @@ impl Sets {
     /// are merely not saved yet.
     pub fn hides(&self, digest: &Digest, is_held: impl FnOnce() -> bool) -> bool {
         self.set(digest).is_some_and(|set| {
+            // A corrupt member hides the others even while they are held: the set can never be
+            // loaded as a whole.
             set.suspects > 0 || (!set.is_whole() && (set.was_whole || !is_held()))
         })
     }
@@ -140,6 +155,7 @@ impl Sets {
             set.there = (set.there + 1).min(set.members.len());
             set.was_whole |= set.is_whole();
         });
+        // The new chunk may be in front of the position that the search has reached.
         if let Some(passed) = came.and_then(|id| self.leftovers.get_mut(&(tenant, id))) {
             *passed = 0;
         }
@@ -153,6 +169,7 @@ impl Sets {
             set.there = set.there.saturating_sub(1);
             set.going += 1;
         });
+        // Only the first loss makes leftovers; for further ones the entry exists already.
         self.leftovers.extend(changed.filter(|_| was_whole).map(|id| ((tenant, id), 0)));
     }
 
@@ -232,6 +249,8 @@ impl Index {
         }
         if let Some(id) = self.sets.of.get(&distinct[0]).copied()
             && let Some(set) = self.sets.all.get_mut(&id)
+            // The same set again, by a second save of the same chunks: one more batch that may
+            // complete it.
             && *set.members == *distinct
         {
             set.saving += 1;
@@ -258,10 +277,13 @@ impl Index {
         let others: BTreeSet<u64> =
             set.members.iter().filter_map(|member| sets.of.get(member)).copied().collect();
         let freed: usize = others.iter().filter_map(|id| sets.all.get(id)).map(Set::missing).sum();
+        // Absent members have no entry that would bound them, so they are bounded here. An index
+        // with many entries may have as many absent members.
         if sets.missing - freed + set.missing() > self.missing_max.max(self.entries()) {
             return Err(SetsFull { missing: sets.missing });
         }
         let sets = &mut self.sets;
+        // A chunk is in one set at most. The newer declaration wins, since its saves are under way.
         others.into_iter().for_each(|id| sets.forget(id));
         let id = sets.next;
         sets.next += 1;
@@ -328,6 +350,8 @@ impl Index {
     }
 
     fn leftover_in(&mut self, range: impl RangeBounds<(TenantId, u64)> + Clone) -> Option<u32> {
+        // Each pass either returns a chunk, advances the position in one set, or removes an entry.
+        // So the search ends, and over its life it scans each member once per entry.
         'next: while let Some((&(tenant, id), &passed)) =
             self.sets.leftovers.range(range.clone()).next()
         {

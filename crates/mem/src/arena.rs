@@ -136,6 +136,7 @@ impl Arena {
 
     fn over(backing: Backing, slot_bytes: Option<usize>) -> Result<Self, Error> {
         let invalid = |what: String| Error::new(ErrorKind::Invalid, what);
+        // Page numbers have 32 bits, which halves the bookkeeping. 16 TiB are enough for one arena.
         let pages = u32::try_from(backing.len() / PAGE).map_err(|_| {
             invalid(format!("an arena of {} bytes is too large; make several", backing.len()))
         })?;
@@ -153,6 +154,7 @@ impl Arena {
         };
         let region =
             Region { id: RegionId::next(), addr: backing.base().addr().get(), len: backing.len() };
+        // All that can ever be leased. With slots, a remainder behind the last one can not.
         let capacity = allocator.free().pages as usize * PAGE;
         Ok(Arena(Arc::new(Inner {
             backing,
@@ -245,6 +247,9 @@ impl Arena {
 
     /// Counts memory that can never be freed, because another process may still use it.
     pub(crate) fn leak(&self, lease: Lease) {
+        // The other process was lent these bytes and did not return them, so it may still write. To
+        // lease them again could give a caller bytes that change under it. They stay taken for the
+        // life of the arena, and the statistics show them.
         self.0.lost.fetch_add(lease.len(), Ordering::Relaxed);
         std::mem::forget(lease);
     }
@@ -280,6 +285,8 @@ impl Arena {
         let run = self.0.allocator.take(pages)?;
         // SAFETY: the allocator gives runs inside the backing.
         let at = unsafe { self.0.backing.base().add(run.page as usize * PAGE) };
+        // From here on the run is returned by a drop alone. Nothing between the allocator and this
+        // line can fail or panic with the run lost.
         let owner = Arc::new(Taken { arena: Arc::clone(&self.0), run });
         // SAFETY: the run is exclusively ours until `owner` drops; the backing, zeroed or written when
         // it was made, lives as long.
@@ -300,6 +307,8 @@ struct Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
+        // First free, then wake: a task that was woken earlier would find nothing, and would sleep
+        // without another wake-up.
         self.arena.allocator.give(self.run);
         self.arena.queue.wake();
     }

@@ -61,6 +61,8 @@ impl Budget {
     /// `Full` with the free bytes, `Invalid` for more than the whole budget.
     pub fn acquire(&self, user: &'static str, bytes: u64) -> Result<Permit, Error> {
         self.check(bytes)?;
+        // Tasks that wait were here first. Without this check, many small requests could keep a
+        // large one waiting for ever.
         let attempt = || self.0.queue.is_empty().then(|| self.attempt(user, bytes)).flatten();
         attempt().ok_or_else(|| {
             let used = lock(&self.0.state).used;
@@ -114,6 +116,7 @@ impl Budget {
 
     fn attempt(&self, user: &'static str, bytes: u64) -> Option<Permit> {
         let mut state = lock(&self.0.state);
+        // Checked and added under one lock, so two requests cannot both take the last bytes.
         let used = state.used.checked_add(bytes).filter(|used| *used <= self.0.bytes_max)?;
         state.used = used;
         *state.by_use.entry(user).or_default() += bytes;
@@ -149,6 +152,7 @@ impl Permit {
     pub fn strand(&mut self) {
         if let Some(user) = self.user.take() {
             let mut state = lock(&self.budget.0.state);
+            // The total does not change: the memory is still in use, only not by this user.
             state.subtract(user, self.bytes);
             state.stranded += self.bytes;
         }

@@ -46,9 +46,13 @@ impl Attached {
     pub fn receive(from: &UnixStream) -> Result<Self, Error> {
         let mut greeting = [0; GREETING.len()];
         let (n, fds) = receive(from, &mut greeting).map_err(|e| failed("receive", e))?;
+        // All received descriptors are owned from here on, so those of a message that is refused
+        // are closed.
         let mut fds = fds.into_iter();
         match (n, fds.next(), fds.next()) {
             (0, ..) => Err(failed("receive", io::ErrorKind::UnexpectedEof.into())),
+            // Exactly one descriptor and the whole greeting. `new` checks the seals itself, since
+            // the sender may be any process.
             (_, Some(fd), None) if greeting == GREETING => Self::new(fd),
             _ => Err(Error::new(
                 ErrorKind::Invalid,

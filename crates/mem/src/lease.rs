@@ -150,6 +150,8 @@ impl Lease {
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let end =
             offset.checked_add(bytes.len()).filter(|end| *end <= self.len && offset <= self.init);
+        // A write behind the initialised prefix would leave a hole, and `init` can describe only a
+        // prefix: the hole would count as data.
         let (Some(end), init) = (end, self.init) else {
             let what = format!(
                 "write of {} bytes at {offset} outside a lease of {} bytes ({} initialised)",
@@ -186,6 +188,8 @@ impl Lease {
             device: self.device.clone(),
             owner: Arc::clone(&self.owner),
         };
+        // The two halves cover the lease without overlap, so each is exclusive. The memory returns
+        // when both are gone, because both hold the owner.
         let head = Lease { len: at, init: self.init.min(at), ..self };
         (head, tail)
     }

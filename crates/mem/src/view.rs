@@ -99,6 +99,8 @@ impl View {
     /// first range of this memory. `None` if a value of another range or type is stored.
     pub fn memo<T: Any + Send + Sync>(&self, compute: impl FnOnce() -> T) -> Option<&T> {
         let range = self.start..self.start + self.len;
+        // The range is stored with the value. Another slice of the same memory has other checksums,
+        // and must not get these.
         let (of, memo) = self.frozen.memo.get_or_init(|| (range.clone(), Box::new(compute())));
         (*of == range).then(|| memo.downcast_ref()).flatten()
     }
@@ -110,6 +112,8 @@ impl View {
             return Err(self);
         }
         let View { frozen, start, len } = self;
+        // The only reference, so no other view can read while the lease is written. A clone that is
+        // made at the same time on another thread needs a reference of its own, which then counts.
         match Arc::try_unwrap(frozen) {
             Ok(frozen) => Ok(frozen.lease),
             Err(frozen) => Err(View { frozen, start, len }),

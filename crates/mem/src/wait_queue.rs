@@ -40,6 +40,8 @@ impl WaitQueue {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return;
         }
+        // The waker is called without the lock: it is code of an executor, and may poll the task at
+        // once on this thread.
         let first = lock(&self.tasks).waiters.front().map(|(_, waker)| waker.clone());
         if let Some(waker) = first {
             waker.wake();
@@ -103,6 +105,8 @@ impl<T, F: FnMut() -> Option<T> + Unpin> Future for Wait<'_, F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let this = &mut *self;
+        // Not the first: an attempt would overtake. The waker is updated at every poll, because a
+        // task may move to another executor thread.
         if !this.queue.enqueue(&mut this.place, cx.waker()) {
             return Poll::Pending;
         }

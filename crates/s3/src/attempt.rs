@@ -57,6 +57,18 @@ pub struct CollectedResponse {
 }
 
 impl Inner {
+    // Why in this order:
+    //
+    // - The permit is held until the response is read or dropped, so the limit counts requests in
+    //   flight and not heads. An idle connection is taken only after the permit: taken before, it
+    //   would age while the request waits.
+    // - The signature is made as late as possible. It is valid for minutes, but the wait for a
+    //   permit has no such limit.
+    // - A response that no S3 store gives is refused before anything is learned from it: what a
+    //   proxy answers says nothing about the store. Only a success proves the region and the
+    //   credentials, since a refusal may come from any machine on the way.
+    // - A store cannot have stored a body that it has not received, so a success that comes early
+    //   is an error. Its connection still holds the rest of the body and is not used again.
     /// Sends a request and reads the head of its response. Dropping the future closes the
     /// connection. The body may begin in `ahead_space`: pass that to one request at a time only.
     ///
@@ -141,6 +153,8 @@ impl Inner {
         queue: QueueMode,
     ) -> Result<(Credentials, RequestPermit), AttemptError> {
         let class = request.class();
+        // The breaker comes first: while the endpoint fails, a request must end at once, and must
+        // not wait for credentials that the same endpoint may have to issue.
         let admission = if request.to_configured {
             Admission::Usual
         } else {
@@ -150,6 +164,8 @@ impl Inner {
         // Before the permit: creating a session needs a permit of its own.
         let credentials = self.identity(request.signer).await.map_err(AttemptError::fatal)?;
         let permit = match (admission, queue) {
+            // All permits may be held by requests that hang. The probe is the request that finds
+            // out whether they hang for good.
             (Admission::Probe, _) => self.limits.bypass(class),
             (_, QueueMode::Wait) => self.limits.acquire(class).await,
             (_, QueueMode::TryNow) => self.limits.try_acquire(class).ok_or_else(no_permit)?,
@@ -258,6 +274,8 @@ impl Inner {
             self.counters.clock_corrections.one();
         }
         let now = Instant::now();
+        // The note is renewed only now and then, or every response would write to memory that all
+        // threads share.
         if !self.request_ids_seen.is_within(now, REQUEST_IDS_FOR / 6)
             && head.header("x-amz-request-id").is_some()
         {
@@ -271,6 +289,8 @@ impl Inner {
                 self.counters.throttled.one();
                 self.limits.class(class).overloaded(now, &self.counters);
             }
+            // Neither a success nor an overload. The limit stays, and the breaker decides by
+            // `failed`.
             500.. => {}
             _ => {
                 self.limits.class(class).succeeded(
@@ -280,6 +300,8 @@ impl Inner {
                 );
             }
         }
+        // Any other status shows that the endpoint works, also a refusal. If it was away before,
+        // the requests that still wait on old connections are woken and sent again.
         if !matches!(head.status, 500 | 502 | 504)
             && self.breakers.class(class).succeeded(now, &self.counters)
         {
@@ -327,6 +349,8 @@ impl PendingResponse {
         buffer: &mut BodyBuffer<'_>,
     ) -> Result<ResponseHead, AttemptError> {
         let PendingResponse { head, mut transport, .. } = self;
+        // The buffer may hold bytes of an earlier attempt. Only those of this response count as
+        // received.
         let before = buffer.filled();
         let read = transport.body(head.framing, Sink::Buffer(buffer), inner.config.stall_max).await;
         inner.counters.bytes_in.add((buffer.filled() - before) as u64);
@@ -372,6 +396,8 @@ impl PendingResponse {
         let header = |name| head.header(name).map(str::to_owned);
         let request_id = header("x-amz-request-id");
         let now = Instant::now();
+        // A store that never sends ids may answer 404 with an empty body. If ids were seen lately,
+        // such an answer is not the store's, and no proof that the object is missing.
         let silent = body.is_empty()
             && may_be_silent
             && !inner.request_ids_seen.is_within(now, REQUEST_IDS_FOR);
@@ -392,6 +418,7 @@ impl PendingResponse {
             foreign,
             unsigned: unsigned && !inner.signing_did_not_help.is_within(now, NO_RESIGN_FOR),
         });
+        // Credentials are dropped before the retry, or the retry would use the same ones.
         if failure.error.code() == Some("SignatureDoesNotMatch") {
             inner.note_refused(&credentials, signer, &failure.error);
         } else if failure.retry == RetryAction::RenewCredentials {

@@ -78,6 +78,8 @@ impl Destinations {
     /// caller.
     pub fn recheck_due(&self, now: Instant) -> Option<Arc<Destination>> {
         let is_due = |learned: &Learned| now >= learned.recheck_at;
+        // The read lock is enough nearly always. Below, the check is repeated under the write lock,
+        // so one caller gets the task.
         if !self.read().as_ref().is_some_and(is_due) {
             return None;
         }
@@ -117,6 +119,7 @@ impl Destinations {
         }
         let recheck_at = now + LEARNED_FOR;
         let proven = AtomicBool::new(false);
+        // A move to the configured endpoint is the absence of a learned one.
         *self.write() = destination.is_learned.then(|| Learned {
             destination: Arc::new(destination),
             recheck_at,
@@ -166,6 +169,8 @@ impl Destinations {
             {
                 false
             }
+            // Compared by identity: a late failure at an older learned destination must not drop
+            // the present one.
             Some(current) => {
                 if Arc::ptr_eq(&current.destination, destination) {
                     *learned = None;

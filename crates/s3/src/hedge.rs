@@ -45,6 +45,8 @@ pub async fn first_good<T>(
         {
             first.set(None);
             // No other request runs: the hedge has not started, or has failed.
+            // With `start` still pending the hedge was never sent, so this result is all there will
+            // be. A refusal while the hedge runs is dropped: the hedge may still succeed.
             if good(&answer) || start.is_some() || second.is_none() {
                 return Poll::Ready((Winner::Primary, answer));
             }
@@ -53,6 +55,8 @@ pub async fn first_good<T>(
             && let Poll::Ready(started) = future.poll(cx)
         {
             start.set(None);
+            // The caller decided against a hedge. Without its future, a failure of the first
+            // request ends the wait above.
             if !started {
                 second.set(None);
             }

@@ -277,6 +277,8 @@ impl Engine {
         job: Job,
         done: impl FnOnce(Finished) + Send + 'static,
     ) -> Result<(), RefusedJob> {
+        // The lock is free again before the wake-up, so the woken thread does not wait for this
+        // one.
         self.0.shared.lock().push(job, Box::new(done))?;
         match &self.0.backend {
             Backend::Uring(reactor) => reactor.wake(),
@@ -324,8 +326,12 @@ impl Inner {
     }
 
     fn close(&self) {
+        // First the schedule refuses new jobs, then the threads are waited for. In the other order
+        // a caller could push a job that no thread serves.
         self.shared.close();
         match &self.backend {
+            // A callback that drops the last engine runs on the thread to be joined. It would wait
+            // for itself; the thread ends when the callback has returned.
             Backend::Uring(reactor) if self.on_own_thread() => reactor.wake(),
             Backend::Uring(reactor) => reactor.join(),
             Backend::Threads(threads) if !self.on_own_thread() => threads.join(),

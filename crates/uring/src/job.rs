@@ -135,6 +135,8 @@ impl Job {
                 _ if part.is_read() != reads => {
                     invalid("one job both reads and writes: make two of it".into())
                 }
+                // The last check before addresses go to the kernel. Everything behind it trusts
+                // these lengths.
                 _ if len > held => invalid(format!("a part of {len} bytes in memory of {held}")),
                 _ if at.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64) => {
                     invalid(format!("no file has {len} bytes at offset {at}"))

@@ -26,6 +26,22 @@ const CANCEL_AGAIN_MS: u32 = 20;
 /// The most commands that wait for the thread; further callers block.
 const COMMANDS_MAX: usize = 16;
 
+// How the thread sleeps, wakes and ends, and why memory stays valid:
+//
+// - Only the thread itself submits to its ring, so the ring needs no lock. Callers put jobs into
+//   the schedule and wake the thread; what else they want of it goes through `commands`.
+// - The thread sleeps inside the kernel until a completion arrives. An eventfd read is always armed
+//   in the ring, so a write to that eventfd is a completion too. A caller first pushes its job and
+//   then writes. The thread first consumes the completion, arms the read again, and then looks into
+//   the schedule. So a job pushed at any time is seen in this round or causes the next one.
+// - The order in `run` is: commands, arm, feed, enter, reap. `arm` comes before `feed` because a
+//   job pushed after `feed` must find an armed read.
+// - The engine ends in order only when no piece is in flight and the read of the eventfd has ended.
+//   Then the kernel holds no address of ours, and the ring, the buffer and the pinned memory go in
+//   this order.
+// - A thread that panics drops none of that (`ManuallyDrop`): the kernel may still write. The guard
+//   of the thread ends every job meanwhile, and leaks the memory of pieces in flight.
+
 /// The io_uring engine: one thread that builds its own ring, sleeps in it, and is woken by an
 /// eventfd read armed in it.
 #[derive(Debug)]
@@ -73,6 +89,8 @@ impl Reactor {
         let handle =
             std::thread::Builder::new().name("kvtier-uring".into()).spawn(run).map_err(failed)?;
         let died = |_| Error::new(ErrorKind::Closed, "the I/O thread died at its start");
+        // The ring is built on its own thread, since io_uring may be set up for a single issuer. So
+        // the result has to come back before the engine is handed out.
         let how = started.recv().map_err(died)??;
         let id = handle.thread().id();
         Ok((Reactor { wake, commands, id, handle: Mutex::new(Some(handle)) }, how))
@@ -84,6 +102,8 @@ impl Reactor {
     }
 
     pub fn command(&self, command: ReactorCommand) -> Result<(), Error> {
+        // First the command, then the wake-up, or the thread might look before the command is
+        // there.
         self.commands.send(command).map_err(|_| Error::closed())?;
         self.wake();
         Ok(())
@@ -180,6 +200,8 @@ impl<'a> Loop<'a> {
             if closed {
                 self.cancel_now_and_then();
             }
+            // Not the failure of one request, which a completion would report: the ring itself does
+            // not work. No later completion can be trusted to arrive, so every job ends now.
             if let Err(e) = self.enter(closed) {
                 tracing::error!("io_uring failed: {e}");
                 return self.shared.abandon();
@@ -214,12 +236,15 @@ impl<'a> Loop<'a> {
             let queue = self.kernel.ring.submission();
             queue.capacity() - queue.len()
         };
+        // The lock is taken once for all requests, and no system call happens under it.
         let mut ended = Vec::new();
         let requests: Vec<PieceRequest> = {
             let mut sched = self.shared.lock();
             std::iter::from_fn(|| sched.next(&mut ended)).take(free).collect()
         };
         for request in &requests {
+            // Whether the memory is registered is decided here and not when the job was submitted,
+            // since an arena may be registered at any time.
             let (entry, fixed) = self.kernel.pinned.entry(request);
             self.counts.request(fixed);
             // SAFETY: the piece's memory and file belong to a job that the schedule keeps until it
@@ -264,6 +289,8 @@ impl<'a> Loop<'a> {
     /// Asks the kernel to cancel its requests; disks ignore that, pipes do not. What finds no space is
     /// asked the next time.
     fn cancel_all(&mut self) {
+        // Only pieces are cancelled, and each by its own number. A cancel that comes too late finds
+        // no such request, because numbers are not reused.
         let inflight = self.shared.lock().inflight();
         for number in inflight {
             let cancel = opcode::AsyncCancel::new(number).build().user_data(CANCEL);
@@ -284,6 +311,8 @@ impl<'a> Loop<'a> {
         } else {
             ring.submit_and_wait(1)
         };
+        // Interrupted, out of memory for now, or the completion queue is full: what is submitted
+        // stays submitted, and the next round reaps and enters again.
         match entered {
             Err(e)
                 if !matches!(
@@ -298,6 +327,8 @@ impl<'a> Loop<'a> {
     }
 
     fn reap(&mut self) {
+        // Copied out first: `completed` runs callbacks, which may take long, and the kernel needs
+        // the space in its queue meanwhile.
         let completed: Vec<(u64, i32)> =
             self.kernel.ring.completion().map(|c| (c.user_data(), c.result())).collect();
         for (user_data, result) in completed {

@@ -68,8 +68,12 @@ impl RingMemory {
             .filter(|r| !self.regions.contains(&r.id))
             .collect::<Vec<_>>()
         {
+            // The kernel limits one registered range to 1 GiB, so a large arena becomes several.
             for start in (0..region.len).step_by(RANGE_BYTES_MAX) {
                 let len = RANGE_BYTES_MAX.min(region.len - start);
+                // What was pinned so far stays useful, and the rest moves unregistered. The arena
+                // is kept either way: the kernel's table refers to its pages until the ring is
+                // gone.
                 if let Err(why) = self.pin(ring, region.addr + start, len) {
                     self.arenas.push(arena);
                     let reason =
@@ -112,6 +116,8 @@ impl RingMemory {
     }
 
     fn slot(&self, addr: usize, len: usize) -> Option<u16> {
+        // A request across two ranges is not registered: the kernel accepts one slot for one
+        // request.
         let inside = |(start, n): &(usize, usize)| addr >= *start && addr + len <= start + n;
         self.ranges.iter().flatten().position(inside).map(|slot| slot as u16)
     }

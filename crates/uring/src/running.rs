@@ -76,6 +76,7 @@ impl RunningJob {
 
     /// A job reports its first error.
     pub fn fail(&mut self, error: Error) {
+        // Later errors are mostly consequences of the first, such as the cancelled rest of the job.
         self.error.get_or_insert(error);
     }
 
@@ -91,6 +92,7 @@ impl RunningJob {
             let len = self.job.parts.get(part)?.range().2;
             let n = piece_bytes.min(len - offset);
             self.next = if offset + n == len { (part + 1, 0) } else { (part, offset + n) };
+            // An empty part has no piece; it counts as moved.
             if n > 0 {
                 return Some((part, offset, n));
             }
@@ -113,6 +115,7 @@ impl RunningJob {
 
     pub fn show(&self, number: u64, range: PartRange) -> Option<Show> {
         let PartRange { part, offset, len } = range;
+        // The bytes of a job that failed are of no use to the watch, and may be incomplete.
         let watch = Arc::clone(self.watch.as_ref().filter(|_| self.error.is_none())?);
         let addr = self.job.parts[part].range().1 + offset;
         Some(Show { number, watch, part, offset, addr, len })
@@ -120,6 +123,7 @@ impl RunningJob {
 
     /// What the caller gets: its memory, filled as far as it was, and how it went.
     pub fn end(mut self) -> EndedJob {
+        // Bytes behind the last cut were never requested. Leases of parts behind it hold nothing.
         let (cut_part, cut_offset) = self.next;
         for (part, reach) in self.reach.iter_mut().enumerate() {
             let cut = if part < cut_part {

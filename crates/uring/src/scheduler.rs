@@ -140,7 +140,11 @@ impl Scheduler {
 
     /// The next request, if there is one. Jobs that end without another request go to `ended`.
     pub fn next(&mut self, ended: &mut Vec<EndedJob>) -> Option<PieceRequest> {
+        // Jobs that ended inside `close` could not be answered there: `close` runs under the lock
+        // of `Shared`, and an answer calls code of the caller. They go out with the next request.
         ended.append(&mut self.over);
+        // A piece to continue goes first, and without a new check of the limit: it already counts
+        // in `inflight`. To put it behind new pieces would only hold its memory for longer.
         if let Some(number) = self.again.pop_front() {
             return self.request(number);
         }
@@ -149,6 +153,8 @@ impl Scheduler {
             let job = *self.order(class).front()?;
             let piece_bytes = self.piece_bytes(class);
             let running = self.jobs.get(job)?;
+            // `queued` counts jobs that no piece was cut of. The limit on the queue is about
+            // waiting jobs, so a job leaves the count with its first piece and not with its last.
             let begins = !std::mem::replace(&mut running.begun, true);
             let cut = running.cut(piece_bytes);
             running.inflight += usize::from(cut.is_some());
@@ -157,6 +163,8 @@ impl Scheduler {
             if is_cut {
                 self.order(class).pop_front();
             }
+            // A job without bytes, or one that failed while it waited, has nothing to cut. It ends
+            // here unless earlier pieces of it are still in flight; then the last of those ends it.
             let Some((part, offset, len)) = cut else {
                 ended.extend(self.end_if_idle(job));
                 continue;
@@ -186,12 +194,16 @@ impl Scheduler {
     /// The kernel's result for a piece: done, partly done, interrupted, or failed (a negative error
     /// number).
     pub fn completed(&mut self, number: u64, result: i32) -> NextStep {
+        // The generation in the number is wrong: the piece ended before. Its memory may belong to
+        // another job by now, so nothing may be concluded from this completion.
         let Some(piece) = self.pieces.get(number) else {
             tracing::error!(number, "a completion for a piece that is not there");
             return NextStep::Nothing;
         };
         let Some(running) = self.jobs.get(piece.job) else { return NextStep::Nothing };
         let request = running.request(number, piece.range());
+        // A job that failed, or an engine that closes, gets no further requests. The result of this
+        // piece still counts: it is the proof that the kernel is done with the memory.
         let stopping = self.closed || running.failed();
         match piece.verdict(result, &request, stopping) {
             Verdict::Short => self.counts.short(),
@@ -204,6 +216,7 @@ impl Scheduler {
                 };
             }
         }
+        // The piece stays in flight: it keeps its units, and its job keeps the memory.
         self.again.push_back(number);
         NextStep::Nothing
     }
@@ -218,6 +231,9 @@ impl Scheduler {
     /// the others end now.
     pub fn close(&mut self) {
         self.closed = true;
+        // Jobs that wait for their first piece, and the rest of jobs of which pieces are in flight.
+        // The latter fail, but end only with the last completion: until then the kernel writes into
+        // their memory.
         let left: Vec<u64> = self.reads.drain(..).chain(self.writes.drain(..)).collect();
         for number in left {
             if let Some(running) = self.jobs.get(number) {
@@ -226,6 +242,7 @@ impl Scheduler {
             let ended = self.end_if_idle(number);
             self.over.extend(ended);
         }
+        // Pieces to continue are not with the kernel, so they can end at once.
         for number in std::mem::take(&mut self.again) {
             if let NextStep::Ended(ended) = self.end_piece(number, Some(Error::closed())) {
                 self.over.push(ended);
@@ -235,6 +252,9 @@ impl Scheduler {
 
     /// The engine is dead: leaks memory that the kernel may still use, and ends every job.
     pub fn abandon(&mut self) -> Vec<EndedJob> {
+        // The order matters. `close` ends every job that has nothing in flight, with its memory.
+        // What is left has pieces that the kernel may still work on: no completion will ever report
+        // their end, so their memory must not be freed.
         self.close();
         let left: Vec<RunningJob> =
             self.jobs.numbers().into_iter().filter_map(|n| self.jobs.remove(n)).collect();
@@ -245,6 +265,9 @@ impl Scheduler {
     /// pieces in flight.
     fn turn(&self) -> Option<JobClass> {
         let share = (self.pieces_max / (READS_IN_A_ROW as usize + 1)).max(1);
+        // Both conditions are needed. By turns alone, writes that take longer than reads would pile
+        // up until they fill the limit; the share bounds them. By the share alone, a stream of
+        // reads would leave none of it free.
         let owed = self.reads_in_a_row >= READS_IN_A_ROW && self.writes_inflight < share;
         match (self.reads.is_empty(), self.writes.is_empty()) {
             (true, true) => None,
@@ -257,6 +280,8 @@ impl Scheduler {
     /// longer than theirs.
     fn piece_bytes(&self, class: JobClass) -> usize {
         match class {
+            // A large write costs fewer requests, but the device works on it while a read waits. So
+            // writes are large only while no read waits.
             JobClass::Write if self.reads.is_empty() => self
                 .write_bytes
                 .min(self.unit_bytes.saturating_mul(self.pieces_max - self.inflight)),
@@ -288,12 +313,16 @@ impl Scheduler {
 
     fn end_piece(&mut self, number: u64, failed: Option<Error>) -> NextStep {
         let Some(piece) = self.pieces.remove(number) else { return NextStep::Nothing };
+        // First the units are released, then the job is looked up. A piece whose job is gone must
+        // not keep its share of the limit for ever.
         self.inflight -= piece.units;
         self.writes_inflight -= if piece.class == JobClass::Write { piece.units } else { 0 };
         let Some(running) = self.jobs.get(piece.job) else { return NextStep::Nothing };
         running.inflight -= 1;
         match failed {
             Some(e) => {
+                // A lease counts as filled up to its first gap. Bytes of this piece that did arrive
+                // are before the gap.
                 running.lost(piece.part, piece.offset + piece.done);
                 running.fail(e);
             }
@@ -335,8 +364,12 @@ impl Piece {
     fn verdict(&mut self, result: i32, whole: &PieceRequest, stopping: bool) -> Verdict {
         let left = self.len - self.done;
         match usize::try_from(result) {
+            // No progress is the end of the file for a read. To repeat the request would loop: it
+            // is never a short read that could be continued.
             Ok(0) if whole.read => Verdict::Failed(Error::short_read(0)),
             Ok(0) => Verdict::Failed(Error::new(ErrorKind::Io, "a write moved nothing")),
+            // The kernel does not do that. If it did, bytes behind the piece were overwritten, and
+            // the chunk must not pass as loaded.
             Ok(n) if n > left => Verdict::Failed(Error::new(
                 ErrorKind::Io,
                 "the kernel moved more than it was asked",
@@ -345,6 +378,8 @@ impl Piece {
                 self.done += n;
                 match (n == left, stopping) {
                     (true, _) => Verdict::Whole,
+                    // Part of the piece moved, and the rest will not be requested: the piece failed
+                    // as a whole.
                     (_, true) => Verdict::Failed(Error::closed()),
                     _ => Verdict::Short,
                 }
@@ -358,6 +393,8 @@ impl Piece {
         let what = if whole.read { "read failed" } else { "write failed" };
         let failed = Error::io(what, std::io::Error::from_raw_os_error(code));
         match code {
+            // Both mean that nothing happened. The limit is for a device or a filter that answers
+            // so for ever: the job then fails with the kernel's own error.
             libc::EINTR | libc::EAGAIN if self.retries < RETRIES_MAX => {
                 self.retries += 1;
                 Verdict::Retry

@@ -6,6 +6,10 @@ pub struct GenerationSlab<T> {
     empty: Vec<u32>,
 }
 
+// A number is `generation << 32 | place`. A place is reused at once, and its generation grows with
+// every removal, so two values that had the same place have different numbers. The generation wraps
+// after 2^31 uses of one place. A completion that late would need a request that stayed in the
+// kernel while two billion others went through the same place.
 impl<T> GenerationSlab<T> {
     pub fn new() -> Self {
         GenerationSlab { places: Vec::new(), empty: Vec::new() }

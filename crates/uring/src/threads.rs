@@ -25,6 +25,8 @@ impl Threads {
         };
         let started: io::Result<Vec<_>> = (0..threads).map(spawn).collect();
         // If one cannot start, the others end.
+        // Threads that did start would otherwise wait for a request of an engine that was never
+        // returned to a caller.
         let handles = started.inspect_err(|_| shared.close())?;
         Ok(Threads {
             ids: handles.iter().map(|h| h.thread().id()).collect(),
@@ -52,6 +54,8 @@ fn work(shared: &Shared, counts: &Counts) {
         let mut sched = shared.lock();
         let request = sched.next(&mut ended);
         let closed = sched.is_closed();
+        // The check for work and the wait happen under one lock, so a push between them cannot be
+        // missed.
         if request.is_none() && ended.is_empty() {
             if closed {
                 return;
@@ -60,7 +64,10 @@ fn work(shared: &Shared, counts: &Counts) {
             continue;
         }
         let more = sched.has_more();
+        // From here on the lock is free: the transfer blocks for as long as the device needs.
         drop(sched);
+        // One thread wakes the next, so that a burst of jobs reaches all threads although each push
+        // woke only one.
         if more {
             shared.notify_one();
         }

@@ -55,6 +55,8 @@ impl Allocator {
             Allocator::General(tlsf) => {
                 lock(tlsf).take(pages).map(|(page, handle)| Run { page, handle })
             }
+            // A shorter lease takes a whole slot: slots are for chunks that are all alike, where
+            // this loses nothing.
             Allocator::Slots(slab) if pages > slab.slot() => None,
             Allocator::Slots(slab) => slab.take().map(|n| Run { page: n * slab.slot(), handle: n }),
         }

@@ -36,6 +36,19 @@ pub(crate) struct Tlsf {
     free_pages: u32,
 }
 
+// Why a call takes few steps, and why no page is lost or leased twice:
+//
+// - The runs form a list in the order of memory (`left`, `right`) that covers all pages without
+//   gaps: `take` cuts a run in two, `give` joins adjacent ones, and nothing else changes it.
+// - A free run is in exactly one list by size, a taken one in none. `list` and `unlist` are the
+//   only places that change `free`, the lists, the bitmaps and `free_pages`, so these always agree.
+// - Two free runs are never adjacent, since `give` joins both sides at once. So the largest free
+//   run is as long as it can be, and fragmentation does not grow with time alone.
+// - A fit is found by two bitmap searches. Only where no list is sure to fit is one list searched:
+//   its runs differ in size by at most an eighth.
+//
+// The handle of a taken run is its index in `runs`. Indices are reused only after `join` has taken
+// the run out of the memory order, so a handle names the same run from `take` to `give`.
 impl Tlsf {
     /// `pages` pages, all free.
     pub fn new(pages: u32) -> Self {
@@ -76,6 +89,8 @@ impl Tlsf {
         let run = self.find(pages)?;
         self.unlist(run);
         let Run { page, pages: all, right, .. } = self.runs[run as usize];
+        // The front is leased and the rest stays free. The rest takes over the link to the right,
+        // so the memory order stays whole.
         if all > pages {
             let rest = Run {
                 page: page + pages,
@@ -101,6 +116,8 @@ impl Tlsf {
     pub fn give(&mut self, run: u32) {
         let Run { left, right, .. } = self.runs[run as usize];
         let mut run = run;
+        // To the right first: the number of this run then survives, and the join with the left one
+        // only has to know the final length.
         if right != NONE && self.runs[right as usize].free {
             self.unlist(right);
             self.join(run, right);
@@ -140,6 +157,8 @@ impl Tlsf {
         if here != 0 {
             return Some(word * 32 + here.trailing_zeros() as usize);
         }
+        // Higher lists hold longer runs, so the first set bit is the best fit among the lists that
+        // surely fit.
         let later = self.word_map & (u32::MAX << word) & !(1 << word);
         (later != 0)
             .then(|| later.trailing_zeros() as usize)

@@ -146,6 +146,8 @@ impl CredentialCache {
             return Cached::Empty;
         };
         let credentials = cached.credentials.clone();
+        // The flag decides which caller renews. No memory is ordered by it, since the credentials
+        // are under a mutex.
         match now >= cached.renew_at && !self.renewing.swap(true, Ordering::Relaxed) {
             true => Cached::RefreshDue(credentials),
             false => Cached::Valid(credentials),
@@ -157,6 +159,7 @@ impl CredentialCache {
         match result {
             Ok(credentials) => self.keep(now, credentials),
             Err(_) => {
+                // The old ones stay in use: they are valid for a while yet.
                 if let Some(cached) = self.cached().as_mut() {
                     cached.renew_at = now + fastrand::i64(PAUSE_S..=2 * PAUSE_S);
                 }
@@ -173,10 +176,13 @@ impl CredentialCache {
     pub async fn fetch_turn(&self, now: impl Fn() -> i64) -> Result<FetchTurn> {
         let since = Instant::now();
         let guard = Arc::clone(&self.guard).lock_owned().await;
+        // The caller before this one has fetched them.
         if let Cached::Valid(credentials) | Cached::RefreshDue(credentials) = self.peek(now()) {
             return Ok(FetchTurn::Use(credentials));
         }
         match &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
+            // It failed while this call waited, so this call would fail as well; or the source
+            // failed repeatedly, and its pause is not over.
             Some(failed) if failed.at >= since || Instant::now() < failed.until => {
                 Err(failed.error.clone())
             }
@@ -212,6 +218,8 @@ impl CredentialCache {
         let is_held = cached.as_ref().is_some_and(|cached| cached.credentials.is(bad));
         let is_after = |pause| dropped.is_none_or(|last| now.duration_since(last) >= pause);
         // Whether they worked is asked only then, since the answer is taken.
+        // All three, or the credentials stay. Replaced ones are not there to be dropped, and those
+        // that never worked would be replaced by the same.
         if is_held && is_after(DROP_PAUSE_MIN) && (bad.take_worked() || is_after(self.pause_max)) {
             (*cached, *dropped) = (None, Some(now));
         } else if is_held {

@@ -102,6 +102,7 @@ impl<'a> BodyBuffer<'a> {
 
     /// The next `len` bytes, of one piece, hold data.
     fn commit(&mut self, len: usize) {
+        // The bytes are read again right after they arrived, while they are in the cache.
         let start = self.filled;
         self.filled += len;
         if self.sum.is_none() && self.observer.is_none() {
@@ -162,6 +163,7 @@ impl Sink<'_, '_> {
     pub fn filled(&mut self, len: usize, of: usize) {
         match self {
             Sink::Buffer(buffer) => buffer.commit(len),
+            // `space` had extended the vector with zeros to read into.
             Sink::Text(text, _) => text.truncate(text.len() - (of - len)),
         }
     }

@@ -148,6 +148,7 @@ impl Conn {
             ];
             let Conn { stream, read_buffer, idle_timeout, .. } = self;
             match idle_timeout.wait(idle, |cx| poll_send(cx, stream, rest, read_buffer)).await {
+                // Everything is flushed, also what TLS had buffered.
                 Some(Ok(Some(0))) => return Ok(Sent::All),
                 Some(Ok(Some(bytes))) => sent += bytes,
                 Some(Ok(None)) if self.is_interim()? => {}
@@ -157,6 +158,9 @@ impl Conn {
                 }
                 Some(Err(e)) => {
                     self.spent = true;
+                    // A server that refuses an upload may close its side while we still send. The
+                    // write fails then, but its reason may already be in our receive buffer, and is
+                    // worth more than "connection reset".
                     return if self.early_response().await {
                         Ok(Sent::Early)
                     } else {
@@ -240,6 +244,7 @@ impl Conn {
                     .await
             }
         };
+        // Also after an error, so that the buffer never counts bytes that were not read.
         let count = got.as_ref().and_then(|got| got.as_ref().ok()).copied().unwrap_or(0);
         read_buffer.commit(count.min(bytes));
         match got {
@@ -263,6 +268,8 @@ impl Conn {
         let mut spare = [0];
         let spared = usize::from(self.fitted);
         let got = match self.usual {
+            // Heads of one store have the same length nearly always. Then the read stops exactly at
+            // the end of the head, and the body goes where the caller wants it without a copy.
             (usual, true) if self.read_buffer.is_empty() && !ahead_space.is_empty() => {
                 self.read_more(usual, [&mut *ahead_space, &mut spare[..spared]], idle, DOING)
                     .await?
@@ -275,6 +282,8 @@ impl Conn {
             let parsed = ResponseHead::parse(self.read_buffer.rest(), bodiless)?;
             if let Some((head, len)) = &parsed {
                 self.read_buffer.skip(*len);
+                // Only if the head ended exactly where it was expected to, and announces at least
+                // those bytes as its body.
                 if self.read_buffer.is_empty() && head.announces(behind) {
                     self.ahead = std::mem::take(&mut behind);
                 }
@@ -309,10 +318,13 @@ impl Conn {
         mut sink: Sink<'_, '_>,
         idle: Duration,
     ) -> Result<()> {
+        // Set before the first read: whatever ends this future early, an error or a drop, leaves a
+        // connection that is not used again.
         let spent = std::mem::replace(&mut self.spent, true);
         match framing {
             BodyFraming::Length(bytes) => self.take(bytes, &mut sink, idle).await?,
             BodyFraming::Chunked => self.chunks(&mut sink, idle).await?,
+            // The connection stays spent, since its end was the end of the body.
             BodyFraming::UntilClose => return self.rest(&mut sink, idle).await,
         }
         self.low_water.reset(&self.stream);
@@ -324,6 +336,8 @@ impl Conn {
     /// belong.
     async fn take(&mut self, mut left: u64, sink: &mut Sink<'_, '_>, idle: Duration) -> Result<()> {
         left -= self.ahead as u64;
+        // First the bytes that the read of the head already placed, then those in the buffer, then
+        // the socket: the order of the stream.
         sink.received(std::mem::take(&mut self.ahead))?;
         let here = self.read_buffer.rest().len().min(usize::try_from(left).unwrap_or(usize::MAX));
         sink.copy(&self.read_buffer.rest()[..here])?;
@@ -354,6 +368,8 @@ impl Conn {
                 0 => break,
                 size => self.take(size, sink, idle).await?,
             }
+            // The line end behind a chunk. Anything else means that the size was wrong, and all
+            // later sizes are, too.
             if !self.line(idle).await?.is_empty() {
                 return Err(nonsense("a chunk is longer than it said"));
             }
@@ -428,6 +444,8 @@ async fn read(
 ) -> Result<usize> {
     let whole = idle;
     let mut got = None;
+    // A kernel that does not wake at the mark must not look like a dead server. After half of the
+    // time the mark is taken away, and the rest of the wait is an ordinary one.
     if low_water.is_raised() {
         idle /= 2;
         got = idle_timeout.wait(idle, |cx| stream.poll_fill(cx, space)).await;
@@ -461,6 +479,8 @@ fn poll_send(
         [one, []] | [[], one] => Pin::new(&mut *stream).poll_write(cx, one).map(some),
         both => Pin::new(&mut *stream).poll_write_vectored(cx, &both.map(IoSlice::new)).map(some),
     };
+    // Only when the socket takes no more is it asked for bytes of the server. So a server that
+    // answers early is noticed exactly when sending makes no progress.
     if wrote.is_ready() {
         return wrote;
     }

@@ -100,6 +100,8 @@ impl Dialer {
         let addresses = self.addresses(target).await?;
         let mut last = no_address(target);
         for address in addresses.into_iter().take(TRIES_MAX) {
+            // Remembered, because another task may refresh the configuration meanwhile: only the
+            // one that failed is replaced.
             let used = self.tls_for(target).await?;
             let mut dialed = self.dial(target, address, used.as_deref()).await;
             // The server's certificate may be of a new authority.
@@ -112,10 +114,14 @@ impl Dialer {
             }
             match dialed {
                 Ok(Ok(stream)) => return Ok(stream),
+                // Such as a certificate that is not trusted: another address of the same name has
+                // the same.
                 Ok(Err(e)) if !e.is_retryable() => return Err(e),
                 Ok(Err(e)) => last = e,
                 Err(_) => last = self.silent(target, address),
             }
+            // The next connection starts with another address, and does not wait for this one
+            // again.
             self.dns.drop_address(&target.host, target.port, address);
         }
         Err(last)

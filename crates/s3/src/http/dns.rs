@@ -76,6 +76,8 @@ impl DnsCache {
         {
             return Ok(entry);
         }
+        // Without the lock. Several callers may resolve one name at a time, which costs a query and
+        // no consistency: each insert merges.
         match self.resolver.resolve(host, port).await {
             Ok(answer) if !answer.is_empty() => self.insert(host, port, &answer),
             Ok(_) => {
@@ -132,6 +134,8 @@ impl DnsCache {
         });
         entry.asked = now;
         let stale = std::mem::take(&mut entry.stale);
+        // Addresses of earlier answers stay for minutes. S3 names a few of many in each answer, and
+        // connections spread over all of them.
         entry.addresses.retain(|(address, addresses)| {
             !stale && addresses.elapsed() < KEEP_FOR && !answer.contains(address)
         });

@@ -48,11 +48,15 @@ impl Pool {
             return Some(Transport::Http2(stream));
         }
         let mut idle = self.idle();
+        // From the end, where the last used are: those are the likeliest to be alive. Whatever is
+        // not usable is dropped on the way, which closes it.
         while let Some(mut conn) = idle.pop() {
             let idle = now.saturating_duration_since(conn.parked);
             if conn.target == *target
                 && idle < self.idle_max
                 && conn.is_usable()
+                // One system call. It spares the request a round trip on a connection that the
+                // server has closed.
                 && !conn.is_stale()
             {
                 conn.reused = true;
@@ -103,6 +107,8 @@ impl Pool {
         let mut idle = self.idle();
         let old = idle
             .iter()
+            // The list is in the order of parking, so the old ones are in front. Here they are
+            // closed, since no timer does it.
             .take_while(|conn| now.saturating_duration_since(conn.parked) >= self.idle_max)
             .count();
         idle.drain(..old);

@@ -88,11 +88,15 @@ impl Stream {
     /// Whether an idle connection was closed by the server or holds unrequested bytes,
     /// half a record of them included. (TLS takes in tickets while it looks.)
     pub fn is_stale(&mut self) -> bool {
+        // Only a look. The waker of the task must not be registered for a connection that it does
+        // not wait for.
         let mut cx = Context::from_waker(Waker::noop());
         let mut space = [0];
         // Not within the task's budget: when that is spent, every socket looks empty.
         let looked =
             pin!(unconstrained(poll_fn(|cx| self.poll_fill(cx, &mut space)))).poll(&mut cx);
+        // Ready means the end, an error, or bytes that no request asked for. All three make the
+        // connection useless: the next response would be read behind those bytes.
         looked.is_ready() || matches!(self, Stream::Tls(tls) if tls.holds_sealed())
     }
 }

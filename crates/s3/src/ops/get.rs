@@ -100,6 +100,8 @@ impl Client {
     ///   are over.
     /// - `Invalid`: the lease is device memory, or the range does not fit.
     pub async fn get(&self, key: &str, lease: &mut Lease, get: &Get) -> Result<Option<Object>> {
+        // Until the read has succeeded the lease counts as empty, so bytes of a broken read are
+        // never taken for data.
         lease.assume_filled(0);
         let mut buffer = slot(host(lease)?, get)?;
         let got =

@@ -51,9 +51,13 @@ impl GetProgress {
         let at = self.start.unwrap_or(0) + buffer.filled() as u64;
         let (len, total) = match (head.status, asked) {
             (206, true) => self.partial(head, at)?,
+            // A cache before the store may do that. Its bytes would pass as a whole object that is
+            // too short.
             (206, false) => return Err(wrong("unexpected 206 Partial Content")),
             // A store that ignores ranges sends everything: that is right when everything was
             // wanted.
+            // The body starts at byte 0, and the next byte wanted is a later one. Written as it
+            // comes, it would be the right number of wrong bytes.
             (_, true) if at > 0 => return Err(Error::ignored_range()),
             (_, asked) => {
                 let len = length(head)?;
@@ -64,15 +68,20 @@ impl GetProgress {
             }
         };
         self.check_fits(len, buffer)?;
+        // Another length means another version, also where the store has no versions.
         if self.total.is_some() && total.is_some() && self.total != total {
             return Err(changed());
         }
         self.total = self.total.or(total);
         let etag = head.etag();
+        // A continuation. The bytes already received are of `self.etag`; bytes of another version
+        // must not be appended. Without any etag a continuation is never tried.
         if buffer.filled() > 0 {
             return if self.etag.as_deref() == etag { Ok(()) } else { Err(changed()) };
         }
         self.etag = etag.map(str::to_owned);
+        // The stored checksum is that of the whole object, so it can prove only a read of the
+        // whole.
         let whole = self.start.unwrap_or(0) == 0 && total.is_some() && total == len;
         let sum = if verify && whole { Checksum::returned(|name| head.header(name)) } else { None };
         buffer.restart(sum.and_then(|(sum, _)| Running::new(sum)));

@@ -238,6 +238,8 @@ pub(super) fn page(body: &[u8]) -> Result<Page, AttemptError> {
         [_, field] if field == "NextContinuationToken" => page.next = Some(text.to_owned()),
         _ => {}
     })?;
+    // A page that says it is not the last but names no next one is refused below. Taken as the
+    // last, it would make every later object look deleted.
     page.next = page.next.filter(|next| truncated && !next.is_empty());
     let texts = page.entries.iter_mut().map(|entry| &mut entry.key).chain(&mut page.prefixes);
     bad |= encoded && !decode(texts);

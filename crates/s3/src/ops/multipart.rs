@@ -81,6 +81,8 @@ impl Client {
         }
         self.run(Class::Write, "put_multipart", async {
             let created = create(&self.inner, key, put).await?;
+            // From here on a drop aborts the upload: after an error, a deadline, or a dropped
+            // future.
             let upload = OpenUpload { inner: &self.inner, key, put, created, done: false };
             let parts = upload.send(bytes, part_bytes, width).await?;
             let stored = upload.complete(&parts, bytes.len() as u64).await?;
@@ -150,6 +152,7 @@ struct OpenUpload<'a> {
 impl OpenUpload<'_> {
     async fn send(&self, bytes: &[u8], part_bytes: usize, width: usize) -> Result<Vec<Part>> {
         let count = bytes.len().div_ceil(part_bytes);
+        // By position, since the parts end in any order and the manifest must name them in order.
         let parts: Mutex<Vec<Part>> = Mutex::new(vec![Part::default(); count]);
         let sends = bytes.chunks(part_bytes).enumerate().map(|(at, bytes)| {
             let parts = &parts;
@@ -197,6 +200,8 @@ impl OpenUpload<'_> {
             ..Request::new("POST", Some(self.key))
         };
         let mut retries = RetryState::new(self.inner, Class::Write);
+        // Only a repeated request may find no upload because the first one succeeded. At the first
+        // attempt the same answer means that the upload is lost.
         let mut repeated = false;
         loop {
             let failure = match retries.attempt(&request, ANSWER_BYTES_MAX).await {
@@ -216,6 +221,8 @@ impl OpenUpload<'_> {
             }
             let may_be_done =
                 error.is_foreign() || (repeated && error.code() == Some("NoSuchUpload"));
+            // A wrong "stored" would lose a chunk that the index counts, and a wrong "failed" would
+            // upload it twice. So the object itself is asked for.
             if may_be_done && let Some(stored) = self.find(bytes).await? {
                 self.done = true;
                 return Ok(stored);
@@ -263,6 +270,8 @@ impl Drop for OpenUpload<'_> {
         let inner = Arc::clone(self.inner);
         let key = self.key.to_owned();
         let id = std::mem::take(&mut self.created.id);
+        // Without a runtime, as at the end of the process, nothing can be sent. The upload is then
+        // found by a later listing.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 tokio::time::timeout(ABORT_MAX, abort(&inner, &key, &id)).await

@@ -60,6 +60,8 @@ impl Client {
                     self.inner.ranges.note_supported();
                     Ok(first.map(|object| Object { len: len as u64, ..object }))
                 }
+                // All parts have ended or were dropped, so the memory is free for one read of the
+                // whole.
                 Err(e) if e.is_ignored_range() => {
                     self.inner.ranges.note_unsupported(began, Instant::now());
                     fetch(&self.inner, key, &mut BodyBuffer::new(memory), &Get::default()).await
@@ -96,10 +98,14 @@ impl Client {
                         .await?
                         .ok_or_else(missing)?;
                     let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+                    // Checked with the first part, before the others are awaited: the object does
+                    // not fill the memory.
                     if part.total != len {
                         let what = format!("the object has {} bytes, the memory {len}", part.total);
                         return Err(Error::new(ErrorKind::Corrupt, what));
                     }
+                    // Every part must be of the version of the first one that arrived. Without
+                    // etags two versions could not be distinguished, so that is a conflict, too.
                     match &mut *first {
                         Some(other) if other.etag() != part.etag() || part.etag().is_none() => {
                             Err(Error::new(

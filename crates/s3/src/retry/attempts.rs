@@ -101,6 +101,8 @@ impl<'c> RetryState<'c> {
                     continue;
                 }
             };
+            // A success whose body makes no sense counts as a failed attempt: the response came
+            // from something other than the store, or was cut.
             match response_check::read(answer, parse).await {
                 Ok(value) => {
                     self.succeeded();
@@ -140,6 +142,8 @@ impl<'c> RetryState<'c> {
 
     /// The operation succeeded.
     pub fn succeeded(&self) {
+        // A retry that helped is paid back, so that a store with rare failures never empties the
+        // budget.
         self.inner.budget.earn(self.pauses > 0);
         if self.tried.signed {
             let unsigned = &self.inner.unsigned_bodies;
@@ -162,6 +166,9 @@ impl<'c> RetryState<'c> {
         self.record(&error, endpoint_fault);
         match retry {
             RetryAction::Never => return Err(self.give_up(error)),
+            // Without a pause and without cost: the server closed an idle connection, and has not
+            // seen the request. Only the first time; a server that closes each new connection at
+            // once is a failing server.
             RetryAction::StaleConnection if !std::mem::replace(&mut self.tried.stale, true) => {
                 // The other idle connections were probably closed with it.
                 self.inner.pool.clear();
@@ -185,6 +192,7 @@ impl<'c> RetryState<'c> {
             {
                 return Err(self.refused.take().unwrap_or(error));
             }
+            // A limit, since two endpoints could send each request back and forth.
             RetryAction::Region(region) if self.moves < MOVES_MAX => {
                 self.moves += 1;
                 if let Err(e) = self.inner.follow(&region).await {
@@ -218,10 +226,12 @@ impl<'c> RetryState<'c> {
         let Inner { counters, breakers, limits, pool, .. } = &**self.inner;
         let now = Instant::now();
         op_context::request_failed(error);
+        // Silence is the strongest sign of overload: fewer requests at a time are tried next.
         if error.kind() == ErrorKind::Timeout {
             counters.timeouts.one();
             limits.class(self.class).overloaded(now, counters);
         }
+        // No response at all, so the name may lead to another address by now.
         if endpoint_fault && error.status().is_none() {
             pool.invalidate_dns(error.kind() == ErrorKind::Timeout);
         }
@@ -241,6 +251,8 @@ impl<'c> RetryState<'c> {
     /// Sleeps with full jitter: between zero and a bound that doubles with each retry.
     async fn pause(&mut self, error: Error, retry: &RetryAction) -> Result<()> {
         let Inner { config, counters, budget, .. } = &**self.inner;
+        // The limits are checked in this order, because the budget is shared: an operation that is
+        // over takes nothing from it.
         if self.pauses >= config.retries_max {
             return Err(error);
         }
@@ -248,6 +260,8 @@ impl<'c> RetryState<'c> {
             counters.retries_refused.one();
             return Err(error);
         }
+        // Exponential, with full jitter. Clients that failed together must not come back together,
+        // and the bound keeps the store's own `retry-after` in charge where it asks for more.
         let bound = PAUSE_BASE.saturating_mul(1 << self.pauses.min(16)).min(PAUSE_MAX);
         let asked = match retry {
             RetryAction::Backoff(Some(seconds)) => {

@@ -91,12 +91,15 @@ impl Breaker {
     /// Lets a request through, as a probe or as usual, or says why not.
     pub fn admit(&self, now: Instant, counters: &Counters) -> Result<Admission, Error> {
         let mut state = self.state();
+        // A probe whose future was dropped never reports. After `PROBE_MAX` the next request takes
+        // its place.
         let due = match state.open {
             None => return Ok(Admission::Usual),
             Some(OpenState::Until(until)) => now >= until,
             Some(OpenState::Probing(since)) => now.duration_since(since) >= PROBE_MAX,
         };
         if due {
+            // Set under the lock, so exactly one request becomes the probe.
             state.open = Some(OpenState::Probing(now));
             counters.breaker_probes.one();
             return Ok(Admission::Probe);
@@ -144,6 +147,8 @@ impl Breaker {
         if back {
             counters.breaker_closed.one();
         }
+        // Any success closes it, not only that of the probe: a request from before may be the first
+        // to return.
         (state.failures, state.pause, state.last_success) = (0, OPEN_MIN, Some(now));
         state.last_failure = None;
         back
@@ -157,6 +162,8 @@ impl Breaker {
         match state.open {
             None if state.failures < FAILURES_TO_OPEN => return,
             None => counters.breaker_opened.one(),
+            // A late failure of a request that was sent before the breaker opened. It must not
+            // extend the pause, or a burst of old failures would.
             Some(OpenState::Until(_)) => return,
             Some(OpenState::Probing(_)) => state.pause = (state.pause * 2).min(OPEN_MAX),
         }

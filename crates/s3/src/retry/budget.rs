@@ -26,6 +26,8 @@ impl Budget {
     /// Takes what a retry costs, if it is there.
     pub fn spend(&self, class: Class, timed_out: bool) -> bool {
         let cost = if timed_out { Budget::TIMEOUT } else { Budget::RETRY };
+        // A failed load costs the engine a recomputation, a failed save only a chunk. So half of
+        // the budget is out of reach for everything but loads.
         let floor = if class.serves_loads() { 0 } else { Budget::FOR_LOADS };
         let take = |left: u32| left.checked_sub(cost).filter(|left| *left >= floor);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
@@ -34,6 +36,8 @@ impl Budget {
     /// Gives a little back for a success, and what a retry cost if it helped.
     pub fn earn(&self, helped: bool) {
         let gain = if helped { Budget::RETRY } else { 1 };
+        // The budget is full nearly always. The check saves a write to a shared cache line with
+        // each success.
         if helped || self.0.load(Ordering::Relaxed) < Budget::TOKENS_MAX {
             let add = |left: u32| Some((left + gain).min(Budget::TOKENS_MAX));
             self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok();

@@ -84,12 +84,16 @@ impl ConcurrencyLimits {
         if class == Class::Session {
             return self.bypass(class);
         }
+        // The usual case allocates no timer. It overtakes no waiter: the semaphore serves waiters
+        // first.
         if let Some(permit) = self.try_acquire(class) {
             return permit;
         }
         let limit = self.class(class);
         let mut waiting = pin!(self.wait_for_permit(class));
         loop {
+            // In this order: a permit that is free is better than one beyond the limit. The timer
+            // only makes the loop look again whether the class hangs.
             tokio::select! {
                 biased;
                 permit = waiting.as_mut() => return permit,
@@ -104,6 +108,8 @@ impl ConcurrencyLimits {
     }
 
     async fn wait_for_permit(&self, class: Class) -> RequestPermit {
+        // First the class, then the total. In the other order, requests of a class at its limit
+        // would hold permits of the total while they wait, and other classes would stand still.
         let mut permit = self.class(class).acquire().await;
         permit.all = Arc::clone(&self.all).acquire_owned().await.ok();
         permit.limit.record_progress();
@@ -113,6 +119,8 @@ impl ConcurrencyLimits {
     /// A permit, if one is free.
     pub fn try_acquire(&self, class: Class) -> Option<RequestPermit> {
         let mut permit = self.class(class).try_acquire()?;
+        // If the total is reached, the permit of the class is dropped here, and goes to the next
+        // waiter of the class.
         permit.all = Some(Arc::clone(&self.all).try_acquire_owned().ok()?);
         permit.limit.record_progress();
         Some(permit)
@@ -207,6 +215,8 @@ impl ClassLimit {
         let is_slow = first_byte > SLOW_MIN && !slow.is_zero() && first_byte > slow;
         // What stays slow becomes usual in time, or it would be cut down to one request and never
         // grow back.
+        // A moving average over about 16 responses. A slow one counts for at most eight times the
+        // average, so a single stall does not hide the next ones.
         let counted =
             if slow.is_zero() { first_byte * 16 } else { state.usual * 15 + first_byte.min(slow) };
         state.usual = counted / 16;
@@ -218,6 +228,8 @@ impl ClassLimit {
         if state.successes >= state.limit && state.limit < self.max {
             state.successes = 0;
             state.limit += 1;
+            // The limit grows by one in both cases. With a debt, a permit that is still out stays
+            // valid instead of being forgotten later.
             match state.debt {
                 0 => self.gate.add_permits(1),
                 _ => state.debt -= 1,
@@ -228,11 +240,15 @@ impl ClassLimit {
     /// The store asks to slow down, or does not keep up.
     pub fn overloaded(&self, now: Instant, counters: &Counters) {
         let mut state = self.state();
+        // All requests in flight meet the same overload. Without this, the limit would fall to one
+        // for a single event.
         if state.last_cut.is_some_and(|last| now.duration_since(last) < CUT_EVERY) {
             return;
         }
         let limit = (state.limit * CUT_TO_EIGHTHS / 8).max(1);
         let cut = state.limit - limit;
+        // `forget_permits` takes the free ones and returns their number. The rest is in use, and is
+        // forgotten when it comes back.
         state.debt += cut - self.gate.forget_permits(cut);
         (state.limit, state.successes, state.last_cut) = (limit, 0, Some(now));
         counters.limit_cuts.one();
@@ -253,8 +269,11 @@ impl ClassLimit {
 
 impl Drop for RequestPermit {
     fn drop(&mut self) {
+        // Bypasses hold no permit of the class, so they change nothing here.
         let Some(permit) = self.permit.take() else { return };
         let mut state = self.limit.state();
+        // A waiter that got the permit of its class and was dropped before it had one of the total
+        // has sent nothing: that is no progress.
         if self.all.is_some() {
             state.last_progress = Instant::now();
         }

@@ -58,6 +58,8 @@ impl Http2Connections {
     /// is known what the server speaks.
     pub async fn pick(&self, target: &Arc<Target>, idle_max: Duration) -> Pick<'_> {
         loop {
+            // Created before the state is looked at, so that a change between the look and the wait
+            // is not missed.
             let changed = self.changed.notified();
             {
                 let mut state = self.state();

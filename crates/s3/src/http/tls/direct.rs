@@ -129,6 +129,7 @@ impl<S: Secrets> Direct<S> {
         let mut used = 0;
         let bytes = incoming.filled();
         while !self.ended && !space.next().is_empty() {
+            // Not a whole record yet: it stays in the buffer until the socket brings the rest.
             let Some(len) = record::first(&bytes[used..])? else { break };
             let (header, rest) = bytes[used..].split_at_mut(HEADER_BYTES);
             self.take(header, &mut rest[..len], space, left)?;
@@ -240,6 +241,7 @@ impl<S: Secrets> Direct<S> {
                         [1] => true,
                         _ => return Err(InvalidMessage::InvalidKeyUpdate.into()),
                     };
+                    // At once, since the next record is sealed with it.
                     self.opening = self.secrets.next_to_open()?;
                 }
                 _ => {
@@ -293,6 +295,8 @@ impl<S: Secrets> Direct<S> {
 
     /// Announces to the server that the next record is sealed with new keys.
     fn change_keys(&mut self, outgoing: &mut Outgoing) -> Result<(), Error> {
+        // Sealed with the old keys, and only then are they replaced: it announces that the next
+        // record is sealed with new ones.
         self.put(HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0], outgoing)?;
         self.sealing = self.secrets.next_to_seal()?;
         self.owes_keys = false;

@@ -138,11 +138,14 @@ impl Session {
         pieces: [&mut [u8]; 2],
     ) -> Poll<io::Result<usize>> {
         let mut space = PlaintextSpace::new(pieces);
+        // Bytes of an earlier record come first; they are in the order of the stream.
         self.wire.left.drain(&mut space);
         loop {
             let opened = self.open(cx, &mut space);
             self.copied += space.take_copied();
             let ended = match opened {
+                // With bytes in hand the error waits for the next call: a caller gets all that was
+                // proven, and then the reason why there is no more.
                 Err(e) if space.filled() == 0 => return Poll::Ready(Err(e)),
                 // What was proven before it counts: it may be the answer that says why.
                 Err(e) => {
@@ -194,6 +197,8 @@ impl Session {
         ready!(self.wire.poll_drain(cx))?;
         let mut done = 0;
         for piece in pieces {
+            // Whole pieces up to the limit. The number returned is of plain bytes, all of which are
+            // sealed, whether or not the socket took them.
             let piece = &piece[..piece.len().min(SEAL_BYTES - done)];
             if !piece.is_empty() {
                 self.seal(cx, piece)?;
