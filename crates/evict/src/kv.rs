@@ -2,7 +2,7 @@
 //!
 //! Slots are grouped into lists by class and weight; each list is in the order of last use. Within
 //! a class the hit density falls with age, so the coldest slot of each list is its best victim. A
-//! victim is the coldest slot with the lowest density over all lists ([`ranking`]), which takes
+//! victim is the coldest slot with the lowest density over all lists ([`victim`]), which takes
 //! time in the number of classes and not of slots.
 //!
 //! The policy evicts leaves of the prefix tree only, since a chunk without its predecessors is
@@ -24,28 +24,29 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use crate::deferred::Deferred;
-use crate::history::{Ghost, History};
-use crate::reuse_model::ReuseModel;
 use crate::slots::{NIL, SlotList, Slots};
 use crate::{EvictionHint, Policy, SlotInfo};
 
-mod class;
+mod ghost_sample;
 mod guard;
 mod learning;
 mod node;
-mod ranking;
 mod requests;
-mod retained;
+mod retention_deadlines;
+mod reuse_class;
+mod reuse_model;
 mod shadow;
 mod tree;
+mod victim;
 
-pub(crate) use class::ReuseClass;
-use class::{ENDED, LastRequest, RETAINED, Weight, hinted};
+use ghost_sample::{Ghost, History};
 use guard::Guard;
 use node::{CHILDREN_MAX, LIST_STRIDE, TreeNode};
-use retained::Retained;
+use retention_deadlines::Retained;
+use reuse_class::{ENDED, LastRequest, RETAINED, ReuseClass, Weight, hinted};
+use reuse_model::ReuseModel;
 
-const LISTS: usize = LIST_STRIDE * class::WEIGHTS;
+const LISTS: usize = LIST_STRIDE * reuse_class::WEIGHTS;
 
 /// The assumed chunks of a request before any was observed.
 const REQUEST_CHUNKS: f32 = 16.0;
@@ -277,7 +278,7 @@ impl Policy for KvPolicy {
         let class = class.with_hits(self.nodes[slot].class().hits());
         self.unlink(slot);
         if hint.priority != 0 {
-            self.nodes[slot].set_weight(class::prior(hint.priority));
+            self.nodes[slot].set_weight(reuse_class::prior(hint.priority));
         }
         self.nodes[slot].set_class(class);
         if !self.nodes[slot].is_pinned() {
@@ -294,7 +295,7 @@ impl Policy for KvPolicy {
                     slot,
                     ReuseClass::seen(
                         self.nodes[slot].class().hits(),
-                        LastRequest::new(class::NEW, 0),
+                        LastRequest::new(reuse_class::NEW, 0),
                     ),
                 );
             }
@@ -365,21 +366,7 @@ impl Policy for KvPolicy {
 
     fn victim(&mut self) -> Option<u32> {
         self.apply_hits();
-        let period = (self.nodes.len() / 8).max(4096) as u32;
-        if self.age(self.learnt_at) >= period {
-            self.learn();
-        }
-        while let Some(at) = self.cheap() {
-            let slot = self.lists[at].coldest;
-            if matches!(self.nodes[slot].children(), 0 | CHILDREN_MAX) {
-                return Some(slot);
-            }
-            self.unlink(slot);
-            self.nodes[slot].set_parked(true);
-            self.nodes.push_hottest(&mut self.parked, slot);
-        }
-        // All leaves are pinned: a hole is better than no space.
-        (self.parked.coldest != NIL).then_some(self.parked.coldest)
+        self.find_victim()
     }
 
     fn victim_for(&mut self, parent: Option<u32>) -> Option<u32> {
@@ -391,7 +378,7 @@ impl Policy for KvPolicy {
         self.apply_hits();
         let class = match self.take_ghost(tag) {
             Some(ghost) => self.returned(ghost),
-            None => ReuseClass::seen(0, LastRequest::new(class::NEW, usize::MAX)),
+            None => ReuseClass::seen(0, LastRequest::new(reuse_class::NEW, usize::MAX)),
         };
         if self.history.samples(tag) {
             self.guard.shed(self.now, self.history.weight());

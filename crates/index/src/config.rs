@@ -1,5 +1,8 @@
 use std::fmt;
 
+/// The most victims in one batch.
+pub const VICTIMS_MAX: usize = 1024;
+
 /// Limits of one index. [`Index::new`](crate::Index::new) checks them.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

@@ -13,9 +13,10 @@
 //! 32  records
 //! ```
 
-use kvtier_key::{BlockSums, Digest};
+use kvtier_key::BlockSums;
 
-use crate::{Chunk, DigestTag, TenantId};
+use crate::chunk_record::ChunkEncoding;
+use crate::fields::Fields;
 
 const VERSION: u16 = 2;
 /// Its records have 4 bytes that some other way of numbering tenants made: those are not followed.
@@ -24,12 +25,6 @@ pub(crate) const HEADER_BYTES: usize = 32;
 /// The most bytes of records that one frame has: what a reader may be made to look at before it
 /// finds a fault.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
-/// A chunk as a record: digest 32, length u64, bytes u64, parent's tag u64 (0 = none), depth u32,
-/// tenant 16 bytes (all 0: none).
-pub(crate) const CHUNK_BYTES: usize = 76;
-/// The same in version 1, whose tenants had 4 bytes.
-const CHUNK_BYTES_1: usize = 64;
-
 /// Where reading stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -66,25 +61,6 @@ pub(crate) struct Frame<'a> {
     pub records: u32,
     pub body: &'a [u8],
     pub form: ChunkEncoding,
-}
-
-/// How a chunk is spelled in a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ChunkEncoding {
-    /// Version 1: whose it is remains unknown.
-    Numbered,
-    /// Version 2.
-    Digested,
-}
-
-impl ChunkEncoding {
-    /// Bytes of a chunk.
-    pub fn chunk_bytes(self) -> usize {
-        match self {
-            ChunkEncoding::Numbered => CHUNK_BYTES_1,
-            ChunkEncoding::Digested => CHUNK_BYTES,
-        }
-    }
 }
 
 /// Appends a frame whose records `write` appends to the buffer; it answers how many.
@@ -169,57 +145,6 @@ impl<'a> Frames<'a> {
             return None;
         }
         Some(Ok(Frame { head: FrameHeader { magic, flags, at_ms, number }, records, body, form }))
-    }
-}
-
-/// Appends a chunk as a record of [`CHUNK_BYTES`].
-pub(crate) fn put_chunk(chunk: &Chunk, out: &mut Vec<u8>) {
-    out.extend_from_slice(chunk.digest.as_bytes());
-    out.extend_from_slice(&chunk.len.to_le_bytes());
-    out.extend_from_slice(&chunk.bytes.to_le_bytes());
-    out.extend_from_slice(&chunk.parent.map_or(0, DigestTag::as_u64).to_le_bytes());
-    out.extend_from_slice(&chunk.depth.to_le_bytes());
-    out.extend_from_slice(&chunk.tenant.to_bytes());
-}
-
-/// Takes little-endian fields from the front of bytes; `None` when they run out.
-#[derive(Debug)]
-pub(crate) struct Fields<'a>(pub &'a [u8]);
-
-impl<'a> Fields<'a> {
-    pub fn take(&mut self, n: usize) -> Option<&'a [u8]> {
-        let (head, rest) = self.0.split_at_checked(n)?;
-        self.0 = rest;
-        Some(head)
-    }
-
-    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*head)
-    }
-
-    pub fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    pub fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    pub fn digest(&mut self) -> Option<Digest> {
-        self.array().map(Digest)
-    }
-
-    pub fn chunk(&mut self, form: ChunkEncoding) -> Option<Chunk> {
-        let chunk = Chunk::new(self.digest()?, self.u64()?, self.u64()?);
-        let parent = DigestTag::from_u64(self.u64()?);
-        let depth = self.u32()?;
-        let tenant = match form {
-            ChunkEncoding::Digested => TenantId::from_bytes(self.array()?),
-            ChunkEncoding::Numbered => self.u32().map(|_| TenantId::NONE)?,
-        };
-        Some(Chunk { parent, depth, tenant, ..chunk })
     }
 }
 

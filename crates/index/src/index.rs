@@ -2,12 +2,12 @@ use hashbrown::HashTable;
 use kvtier_evict::{EvictionHint, Policy};
 use kvtier_key::Digest;
 
+use crate::atomic_sets::Sets;
 use crate::chains::Chains;
 use crate::compat::CompatState;
 use crate::config::Marks;
 use crate::holds::Holds;
 use crate::quota::Limits;
-use crate::sets::Sets;
 use crate::slab::{Row, Slab, State};
 use crate::suspects::Suspects;
 use crate::usage::UsageTotals;

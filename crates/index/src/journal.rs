@@ -10,9 +10,9 @@
 
 use kvtier_key::Digest;
 
-use crate::frame::{
-    self, BODY_BYTES_MAX, CHUNK_BYTES, ChunkEncoding, Fields, Frame, FrameHeader, Frames,
-};
+use crate::chunk_record::{CHUNK_BYTES, ChunkEncoding, put_chunk};
+use crate::fields::Fields;
+use crate::frame::{self, BODY_BYTES_MAX, Frame, FrameHeader, Frames};
 use crate::{Chunk, ReadEnd};
 
 const MAGIC: [u8; 4] = *b"KVTJ";
@@ -142,7 +142,7 @@ fn put(record: &Record, out: &mut Vec<u8>) {
         Record::Remove(digest) => (REMOVE, digest),
         Record::Insert(chunk) => {
             out.push(INSERT);
-            return frame::put_chunk(chunk, out);
+            return put_chunk(chunk, out);
         }
     };
     out.push(kind);

@@ -49,10 +49,14 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod atomic_sets;
 mod chains;
 mod chunk;
+mod chunk_record;
 mod compat;
 mod config;
+mod evict;
+mod fields;
 mod frame;
 mod holds;
 mod index;
@@ -62,27 +66,26 @@ mod over_quota;
 mod quota;
 mod reserve;
 mod save_batch;
-mod sets;
 mod slab;
 pub mod snapshot;
 mod suspects;
-mod tenant_key;
+mod tenant_id_key;
+mod tenant_names;
 mod tenant_numbers;
-mod tenants;
 mod usage;
 
+pub use atomic_sets::{SetId, SetsFull};
 pub use chains::ChainPlace;
 pub use chunk::{CHUNK_BYTES_LIMIT, Chunk, DigestTag, IndexEntry, TenantId};
 pub use compat::LmcacheEviction;
-pub use config::{IndexConfig, InvalidConfig};
+pub use config::{IndexConfig, InvalidConfig, VICTIMS_MAX};
 pub use frame::ReadEnd;
 pub use holds::{HoldId, HoldsFull};
 pub use index::{ChunkPage, Index, InsertOutcome, RemoveOutcome, SlotCursor};
 pub use last_use::{LastUse, LastUses};
 pub use quota::{Quotas, ReserveRequest};
-pub use reserve::{Refusal, Reservation, Reserve, VICTIMS_MAX};
+pub use reserve::{Refusal, Reservation, Reserve};
 pub use save_batch::{PendingChunk, SaveBatch, SharedIndex};
-pub use sets::{SetId, SetsFull};
-pub use tenant_key::TenantKey;
-pub use tenants::Tenants;
+pub use tenant_id_key::TenantKey;
+pub use tenant_names::Tenants;
 pub use usage::{IndexUsage, TenantTotals};

@@ -5,7 +5,9 @@
 //! u64, bytes u64, parent's tag u64 (0 = none), depth u32, tenant 16 bytes; in version 1, 4 that
 //! say nothing. It can be written in pieces: see [`SnapshotEncoder`].
 
-use crate::frame::{self, BODY_BYTES_MAX, CHUNK_BYTES, Fields, Frame, FrameHeader, Frames};
+use crate::chunk_record::{CHUNK_BYTES, put_chunk};
+use crate::fields::Fields;
+use crate::frame::{self, BODY_BYTES_MAX, Frame, FrameHeader, Frames};
 use crate::{Chunk, ReadEnd};
 
 const MAGIC: [u8; 4] = *b"KVTS";
@@ -60,7 +62,7 @@ impl SnapshotEncoder {
             FrameHeader { magic: MAGIC, flags, at_ms: self.at_ms, number: self.number },
             out,
             |out| {
-                chunks.iter().for_each(|chunk| frame::put_chunk(chunk, out));
+                chunks.iter().for_each(|chunk| put_chunk(chunk, out));
                 chunks.len() as u32
             },
         );

@@ -25,20 +25,24 @@
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod config;
 mod engine;
 mod error;
 mod job;
 mod reactor;
+mod registered;
 mod ring;
 mod running;
 mod scheduler;
-mod shared;
+mod shared_schedule;
 mod slab;
 mod stats;
 mod sync;
 mod threads;
 
-pub use engine::{Engine, EngineConfig, EngineKind, Registered};
+pub use config::{EngineConfig, EngineKind};
+pub use engine::Engine;
 pub use error::{Error, ErrorKind};
 pub use job::{Finished, Job, JobClass, Part, RefusalReason, RefusedJob, Watch};
+pub use registered::Registered;
 pub use stats::Stats;

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use io_uring::{IoUring, opcode, types};
 use kvtier_mem::Arena;
 
-use crate::engine::{EngineConfig, Registered};
+use crate::config::EngineConfig;
+use crate::registered::Registered;
 use crate::ring::{RingMemory, build};
 use crate::running::{EndedJob, PieceRequest};
-use crate::shared::{AbandonOnPanic, Shared};
+use crate::shared_schedule::{AbandonOnPanic, Shared};
 use crate::stats::Counts;
 use crate::{Error, ErrorKind};
 

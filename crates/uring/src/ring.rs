@@ -1,7 +1,8 @@
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use kvtier_mem::{Arena, RegionId};
 
-use crate::engine::{EngineConfig, Registered};
+use crate::config::EngineConfig;
+use crate::registered::Registered;
 use crate::running::PieceRequest;
 use crate::{Error, ErrorKind};
 

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use crate::engine::EngineConfig;
+use crate::config::EngineConfig;
 use crate::job::OnDone;
 use crate::running::{EndedJob, PartRange, PieceRequest, RunningJob, Show};
 use crate::slab::GenerationSlab;

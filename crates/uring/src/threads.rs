@@ -2,7 +2,7 @@ use std::io;
 use std::sync::{Arc, PoisonError};
 
 use crate::running::{EndedJob, PieceRequest};
-use crate::shared::{AbandonOnPanic, Shared};
+use crate::shared_schedule::{AbandonOnPanic, Shared};
 use crate::stats::Counts;
 use crate::sync::Mutex;
 use crate::sync::thread::{self, JoinHandle, ThreadId};

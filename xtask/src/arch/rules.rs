@@ -128,11 +128,6 @@ pub const CYCLES: &[Cycle] = &[
         reason: "the server's answers use the parts of uploads, and HTTP/2 the connection",
     },
     Cycle {
-        member: "uring",
-        files: 6,
-        reason: "the engine and its threads name each other's configuration",
-    },
-    Cycle {
         member: "xtask",
         files: 4,
         reason: "the sources of `tidy` and their exceptions name each other; `sh` limits what tests start",

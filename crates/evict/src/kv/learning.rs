@@ -1,9 +1,9 @@
 //! The sources of the reuse model: chunks that return, evicted chunks, and chunks being watched.
 
-use crate::history::Ghost;
-use crate::reuse_model::{Evidence, Watched};
+use super::ghost_sample::Ghost;
+use super::reuse_model::{Evidence, Watched};
 
-use super::class::{HITS_MAX, ReuseClass, gap_of};
+use super::reuse_class::{HITS_MAX, ReuseClass, gap_of};
 use super::{EvictedChunk, KvPolicy};
 
 /// The most chunks scanned at a time.

@@ -1,6 +1,6 @@
 use crate::slots::NIL;
 
-use super::class::ReuseClass;
+use super::reuse_class::ReuseClass;
 
 /// Lists of one weight.
 pub(crate) const LIST_STRIDE: usize = 192;

@@ -3,7 +3,7 @@
 use crate::SlotInfo;
 use crate::slots::NIL;
 
-use super::class::{self, HITS_MAX, LastRequest, RETAINED, ReuseClass, gap_of};
+use super::reuse_class::{self, HITS_MAX, LastRequest, RETAINED, ReuseClass, gap_of};
 use super::{KvPolicy, SaveRun};
 
 /// The mean covers about this many requests.
@@ -73,7 +73,7 @@ impl KvPolicy {
             }
             added += 1;
         }
-        LastRequest::new(class::NEW, added)
+        LastRequest::new(reuse_class::NEW, added)
     }
 
     /// The pause of the conversation that continues after this chunk. After a chunk with several
@@ -82,7 +82,7 @@ impl KvPolicy {
     pub(super) fn gap_since(&self, slot: u32, own: usize) -> u8 {
         let node = self.nodes[slot];
         if usize::from(node.children()) > 1 + own {
-            return class::NEW;
+            return reuse_class::NEW;
         }
         gap_of(self.age(node.stamp), self.nodes.len())
     }
@@ -96,7 +96,7 @@ impl KvPolicy {
         let gap = match parent {
             Some(parent) if goes_on => self.nodes[parent].class().last_request().gap(),
             Some(parent) => self.gap_since(parent, 0),
-            None => class::NEW,
+            None => reuse_class::NEW,
         };
         ReuseClass::seen(0, LastRequest::new(gap, self.run.chunks))
     }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
+use super::reuse_model::{Evidence, Watched};
 use super::*;
-use crate::reuse_model::{Evidence, Watched};
 
 /// Every slot's way up ends, and every parent counts its children.
 fn check(policy: &KvPolicy) -> Result<(), TestCaseError> {

@@ -1,19 +1,40 @@
-//! Finds the list whose coldest slot has the lowest hit density.
+//! Finds the next victim: the coldest slot of the list whose coldest slot has the lowest hit density,
+//! if no chunk in the cache comes after it. A slot that has children is parked.
 
 use super::KvPolicy;
-use super::class::{self, RETAINED};
-use super::node::LIST_STRIDE;
+use super::node::{CHILDREN_MAX, LIST_STRIDE};
+use super::reuse_class::{self, RETAINED};
+use crate::slots::NIL;
 
 /// One victim per this many chunks is taken without a new search for the cheapest list.
 const CHEAP_SHARE: usize = 1 << 16;
 
 impl KvPolicy {
+    /// The next victim, found among the leaves; the first parked slot where all leaves are pinned.
+    pub(super) fn find_victim(&mut self) -> Option<u32> {
+        let period = (self.nodes.len() / 8).max(4096) as u32;
+        if self.age(self.learnt_at) >= period {
+            self.learn();
+        }
+        while let Some(at) = self.cheap() {
+            let slot = self.lists[at].coldest;
+            if matches!(self.nodes[slot].children(), 0 | CHILDREN_MAX) {
+                return Some(slot);
+            }
+            self.unlink(slot);
+            self.nodes[slot].set_parked(true);
+            self.nodes.push_hottest(&mut self.parked, slot);
+        }
+        // All leaves are pinned: a hole is better than no space.
+        (self.parked.coldest != NIL).then_some(self.parked.coldest)
+    }
+
     /// The rank of a slot; among the coldest slots of all lists, the lowest is evicted first.
     pub(super) fn rank(&self, slot: u32) -> u64 {
         let node = self.nodes[slot];
         let age = self.age(node.stamp);
-        let worth =
-            self.returns.hit_density(node.class().index(), age) * class::factor(node.weight());
+        let worth = self.returns.hit_density(node.class().index(), age)
+            * reuse_class::factor(node.weight());
         // The bits of floats that are not negative are in the order of the floats, and their
         // highest is free.
         u64::from(node.class().is(RETAINED)) << 63
@@ -22,7 +43,7 @@ impl KvPolicy {
     }
 
     /// The list whose coldest slot has the lowest density, or had it a few victims ago.
-    pub(super) fn cheap(&mut self) -> Option<usize> {
+    fn cheap(&mut self) -> Option<usize> {
         let (at, left) = self.cheap;
         if left > 0 && !self.lists[at].is_empty() {
             return Some(at);
@@ -35,7 +56,7 @@ impl KvPolicy {
     }
 
     /// The list whose coldest slot has the lowest density.
-    pub(super) fn cheapest(&self) -> Option<usize> {
+    fn cheapest(&self) -> Option<usize> {
         let mut best = None;
         for (word, filled) in self.filled.iter().enumerate() {
             let mut left = *filled;
@@ -46,8 +67,8 @@ impl KvPolicy {
                 let class = at % LIST_STRIDE;
                 let stamp = self.nodes[self.lists[at].coldest].stamp;
                 let kept = class as u8 == RETAINED.index();
-                let worth =
-                    self.returns.hit_density(class as u8, self.age(stamp)) * class::factor(weight);
+                let worth = self.returns.hit_density(class as u8, self.age(stamp))
+                    * reuse_class::factor(weight);
                 let found = (kept, worth, u32::MAX - self.age(stamp), at);
                 if best.is_none_or(|best| found < best) {
                     best = Some(found);

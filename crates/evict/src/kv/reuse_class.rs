@@ -5,7 +5,7 @@ pub(crate) const HITS_MAX: u8 = 7;
 /// The pause of a conversation that is new.
 pub(crate) const NEW: u8 = 7;
 /// Classes of hits and pauses; hinted ones come after.
-const SEEN: u8 = crate::reuse_model::SEEN as u8;
+const SEEN: u8 = super::reuse_model::SEEN as u8;
 /// The class of chunks whose conversation has ended.
 pub(crate) const ENDED: ReuseClass = ReuseClass::hint(30);
 /// The class of chunks that are kept until a time: evicted only after all others.

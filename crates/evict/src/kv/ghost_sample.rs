@@ -3,8 +3,8 @@
 use alloc::boxed::Box;
 use alloc::vec;
 
+use super::reuse_class::ReuseClass;
 use crate::ghosts::hash;
-use crate::kv::ReuseClass;
 
 const WAYS: usize = 8;
 /// The smallest table: 512 KiB.

@@ -1,0 +1,78 @@
+//! Eviction: which chunks are evicted, and what becomes of a victim.
+//!
+//! A victim counts in `used` until the medium has deleted it (`finish_evict`): the space is not given
+//! to a save while the bytes are still there. Victims are misses from the moment they are chosen. A
+//! tier that fails to delete one calls `abort_evict`, and the chunk is present again.
+
+use kvtier_key::Digest;
+
+use crate::index::RemovalCause;
+use crate::slab::State;
+use crate::{Index, IndexEntry, VICTIMS_MAX};
+
+impl Index {
+    /// The chunks to evict so that `used`, `reserved` and `need_bytes` together stay below the high
+    /// mark. At most one batch; empty if nothing must be evicted or everything is held. Call it
+    /// with 0 after a commit.
+    ///
+    /// Victims are misses but still counted. Call [`finish_evict`](Self::finish_evict) or
+    /// [`abort_evict`](Self::abort_evict) for each, whatever the deletion returned; otherwise their
+    /// space is lost.
+    pub fn victims(&mut self, now_ms: u64, need_bytes: u64) -> Vec<IndexEntry> {
+        // Chunks that will remain once the current victims are deleted. Victims that others already
+        // chose are not chosen twice.
+        let staying =
+            (self.totals.used - self.totals.evicting).saturating_add(self.totals.reserved);
+        let over = staying.saturating_add(need_bytes).saturating_sub(self.marks.high);
+        // One batch at a time: a long list of victims would keep the lock, and most of them may be
+        // used again before they are needed.
+        self.evict_bytes(now_ms, over.min(self.marks.batch.max(need_bytes)))
+    }
+
+    /// Victims of at least `wanted` bytes, whatever the marks allow: the medium itself is short of
+    /// space.
+    pub fn evict_bytes(&mut self, now_ms: u64, wanted: u64) -> Vec<IndexEntry> {
+        self.expire_holds(now_ms);
+        self.policy.set_time(now_ms);
+        let mut victims = Vec::new();
+        let mut freed = 0;
+        // Each chosen slot becomes a victim at once, so the policy never offers it again in this
+        // loop.
+        while freed < wanted && victims.len() < VICTIMS_MAX {
+            let Some(slot) = self.preferred_victim().or_else(|| self.policy.victim()) else {
+                break;
+            };
+            let victim = self.start_evicting(slot);
+            freed += victim.chunk.bytes;
+            victims.push(victim);
+        }
+        victims
+    }
+
+    /// The victim is deleted. `false` if it is no victim: saved again meanwhile, or forgotten.
+    pub fn finish_evict(&mut self, digest: &Digest) -> bool {
+        self.leaving(digest).map(|slot| self.drop_entry(slot, RemovalCause::Evicted)).is_some()
+    }
+
+    /// The victim could not be deleted. It is present again, as the most recent, so that others are
+    /// tried first. `false` if it is no victim.
+    pub fn abort_evict(&mut self, digest: &Digest) -> bool {
+        let back = self.leaving(digest);
+        if let Some(slot) = back {
+            self.stop_evicting(slot);
+            // As the most recent. A chunk whose file cannot be deleted would otherwise be chosen
+            // again by the next save, and by the one after it.
+            self.notify_policy(slot);
+        }
+        back.is_some()
+    }
+
+    /// Whether the chunk is a victim that is not deleted yet.
+    pub fn is_evicting(&self, digest: &Digest) -> bool {
+        self.leaving(digest).is_some()
+    }
+
+    fn leaving(&self, digest: &Digest) -> Option<u32> {
+        self.find(digest).filter(|slot| self.slab[*slot].state == State::Evicting)
+    }
+}
