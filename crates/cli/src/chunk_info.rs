@@ -1,15 +1,12 @@
 //! What is known of a chunk besides its name and length, as far as its medium says. Salts are never
 //! shown, only digests of them.
 
-use std::collections::BTreeMap;
-
-use anyhow::Result;
 use kvtier::core::{Digest, Key};
 use kvtier::file::inspect::{LastUse, TenantId};
 use kvtier::key::KeySummary;
 use serde_json::Value;
 
-use crate::filter::{age_text, now_s};
+use crate::age::{age_text, now_s};
 use crate::json::json;
 
 /// How many digits of a salt's digest are shown: as many as a tenant has.
@@ -87,93 +84,15 @@ impl ChunkInfo {
             "used_s": self.used.map(|used| used.at_ms / 1000), "used_exact": self.used.map(|used| used.is_exact),
         })
     }
-
-    fn group(&self, by: GroupBy) -> Option<String> {
-        match by {
-            GroupBy::Model => self.model.clone(),
-            GroupBy::Tenant => self.tenant.clone(),
-            GroupBy::Namespace => self.namespace.map(|digest| digest.to_hex()),
-        }
-    }
 }
 
 fn dash() -> String {
     "-".to_owned()
 }
 
-fn known(text: &Option<String>) -> String {
+/// A text, or a dash where there is none.
+pub fn known(text: &Option<String>) -> String {
     text.clone().unwrap_or_else(dash)
-}
-
-/// What chunks are summed up by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum GroupBy {
-    /// The model.
-    Model,
-    /// The tenant: digits of the digest of the cache salt, or those of the tenant.
-    Tenant,
-    /// The namespace's digest.
-    Namespace,
-}
-
-impl GroupBy {
-    /// Whether the last uses matter: they have the tenant of a key without a salt.
-    pub fn needs_uses(self) -> bool {
-        self == GroupBy::Tenant
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            GroupBy::Model => "model",
-            GroupBy::Tenant => "tenant",
-            GroupBy::Namespace => "namespace",
-        }
-    }
-}
-
-/// The chunks of one model, tenant or namespace.
-#[derive(Clone, Debug, Default)]
-struct Group {
-    chunks: u64,
-    bytes: u64,
-}
-
-/// Chunks by model, tenant or namespace. Those of which it is not known are one group.
-#[derive(Debug)]
-pub struct Groups {
-    by: GroupBy,
-    groups: BTreeMap<Option<String>, Group>,
-}
-
-impl Groups {
-    /// No chunks yet.
-    pub fn new(by: GroupBy) -> Self {
-        Groups { by, groups: BTreeMap::new() }
-    }
-
-    /// Counts a chunk.
-    pub fn add(&mut self, info: &ChunkInfo, bytes: u64) {
-        let group = self.groups.entry(info.group(self.by)).or_default();
-        group.chunks += 1;
-        group.bytes += bytes;
-    }
-
-    /// Prints the groups, the largest first, as a table or as one JSON object.
-    pub fn print(&self, as_json: bool) -> Result<()> {
-        let mut groups: Vec<_> = self.groups.iter().collect();
-        groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.bytes));
-        if as_json {
-            let object = |(name, group): &(&Option<String>, &Group)| json!({ "name": name, "chunks": group.chunks, "bytes": group.bytes });
-            let all = json!({ "by": self.by.name(), "groups": groups.iter().map(object).collect::<Vec<_>>() });
-            return crate::out::line(&all.to_string());
-        }
-        let row = |(name, group): &(&Option<String>, &Group)| {
-            vec![known(name), group.chunks.to_string(), kvtier::bytes::format(group.bytes)]
-        };
-        let rows: Vec<_> = groups.iter().map(row).collect();
-        let lines = crate::table::lines(&[self.by.name(), "chunks", "bytes"], &rows);
-        lines.iter().try_for_each(|line| crate::out::line(line))
-    }
 }
 
 #[cfg(test)]
@@ -208,19 +127,5 @@ mod tests {
                 .iter()
                 .all(|name| json[name].is_null())
         );
-    }
-
-    #[test]
-    fn groups_are_summed_up() {
-        let mut groups = Groups::new(GroupBy::Model);
-        groups.add(&info(""), 5);
-        groups.add(&info("pepper"), 7);
-        groups.add(&ChunkInfo::default(), 1);
-        let found: Vec<_> = groups
-            .groups
-            .iter()
-            .map(|(name, group)| (name.clone(), group.chunks, group.bytes))
-            .collect();
-        assert_eq!(found, [(None, 1, 1), (Some("org/m".to_owned()), 2, 12)]);
     }
 }

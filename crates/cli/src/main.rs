@@ -6,9 +6,11 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod age;
 mod bench;
 mod bucket;
 mod bucket_args;
+mod chunk_groups;
 mod chunk_info;
 mod config;
 mod copy;
@@ -20,16 +22,20 @@ mod help;
 mod interrupt;
 mod json;
 mod key;
+mod location;
 mod log;
+mod ls;
 mod out;
+mod parallel;
 mod plan;
+mod process_usage;
 mod progress;
 mod replay;
+mod rm;
 mod sim;
 mod space;
+mod stat;
 mod table;
-mod throughput;
-mod usage;
 mod verify;
 
 use std::process::ExitCode;
@@ -78,14 +84,14 @@ enum Command {
     /// if they do not.
     Plan(plan::Args),
     /// Lists the chunks of a directory or bucket: digest, payload bytes, and their metadata.
-    Ls(dir::LsArgs),
+    Ls(ls::LsArgs),
     /// Summarizes a directory or bucket: chunks, bytes, processes that have it open, failed checks.
-    Stat(dir::StatArgs),
+    Stat(stat::StatArgs),
     /// Reads every chunk of a directory or bucket and checks every byte. Exit code 1 if any is
     /// corrupt.
-    Verify(dir::VerifyArgs),
+    Verify(verify::VerifyArgs),
     /// Removes chunks from a directory or bucket. Without --yes it only prints what it would remove.
-    Rm(dir::RmArgs),
+    Rm(rm::RmArgs),
     /// Copies every chunk of a directory or bucket into another, of the same or another layout, and
     /// verifies it. Chunks that the target already has stay. With one directory: upgrades it in place
     /// from the format of an earlier build.
@@ -135,10 +141,10 @@ fn main() -> ExitCode {
         Command::Doctor { command } => doctor::run(&command).map(|()| true),
         Command::Config { command } => config::run(&command),
         Command::Plan(args) => plan::run(&args),
-        Command::Ls(args) => dir::ls(&args).map(|()| true),
-        Command::Stat(args) => dir::stat(&args).map(|()| true),
-        Command::Verify(args) => dir::verify(&args),
-        Command::Rm(args) => dir::rm(&args).map(|()| true),
+        Command::Ls(args) => ls::ls(&args).map(|()| true),
+        Command::Stat(args) => stat::stat(&args).map(|()| true),
+        Command::Verify(args) => verify::verify(&args),
+        Command::Rm(args) => rm::rm(&args).map(|()| true),
         Command::Migrate(args) => copy::migrate(args),
         Command::Export(args) => copy::run(&args.into(), copy::CopyMode::Export),
         Command::Import(args) => copy::run(&args.into(), copy::CopyMode::Import),

@@ -1,73 +1,91 @@
-//! What `kvtier verify` finds and prints, of a directory or a bucket.
+//! `kvtier verify`: reads every chunk of a directory or bucket and checks every byte.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod bucket;
+mod report;
 
-use anyhow::Result;
+use std::sync::{Mutex, PoisonError};
 
-use crate::json::json;
+use anyhow::{Context, Result};
+use kvtier::file::inspect::{ChunkName, Damage};
 
-/// A chunk that is damaged.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Damaged {
-    /// What the chunk is called.
-    pub label: String,
-    /// Bytes of its payload.
-    pub bytes: u64,
-    /// What is wrong with it.
-    pub damage: String,
+use crate::dir::listed;
+use crate::filter::FilterArgs;
+use crate::location::Where;
+use crate::parallel::ThroughputArgs;
+use report::{Damaged, Found};
+
+/// `kvtier verify`.
+#[derive(clap::Args)]
+pub struct VerifyArgs {
+    #[command(flatten)]
+    at: Where,
+    #[command(flatten)]
+    filter: FilterArgs,
+    #[command(flatten)]
+    pace: ThroughputArgs,
+    /// Move damaged files into quarantine, as a load that meets them does.
+    #[arg(long = "set-aside")]
+    quarantine: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
 }
 
-/// What reading the chunks has shown.
-#[derive(Clone, Debug, Default)]
-pub struct Found {
-    /// Chunks that were to be read.
-    pub chunks: usize,
-    /// The damaged.
-    pub damaged: Vec<Damaged>,
-    /// Chunks that were deleted meanwhile.
-    pub gone: u64,
-    /// Chunks without facts.
-    pub unverified: u64,
-}
-
-impl Found {
-    /// For several threads.
-    pub fn lock(found: &Mutex<Found>) -> MutexGuard<'_, Found> {
-        found.lock().unwrap_or_else(PoisonError::into_inner)
+/// Reads chunks whole and checks every byte. Answers whether all are right.
+pub fn verify(args: &VerifyArgs) -> Result<bool> {
+    let filter = args.filter.filter()?;
+    if let Some(bucket) = args.at.bucket()? {
+        if args.quarantine {
+            let what = "--set-aside is for directories; in a bucket the next save writes over what is damaged";
+            return Err(crate::BadInput(what.into()).into());
+        }
+        return bucket::verify(&bucket, &filter, &args.pace, args.json);
     }
-
-    /// In order of names, when all threads have ended.
-    pub fn finished(found: Mutex<Found>) -> Self {
-        let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-        found.damaged.sort_unstable();
-        found
-    }
-
-    /// Prints it. `quarantined`: whether the damaged were moved; `None` where there is no such
-    /// choice. `next` says what becomes of them. Answers whether none is damaged.
-    pub fn print(&self, as_json: bool, quarantined: Option<bool>, next: &str) -> Result<bool> {
-        let Found { chunks, damaged, gone, unverified } = self;
-        if as_json {
-            let object = |one: &Damaged| json!({ "key": one.label, "bytes": one.bytes, "damage": one.damage });
-            let list: Vec<_> = damaged.iter().map(object).collect();
-            let mut all = json!({ "chunks": chunks, "gone": gone, "unverified": unverified, "damaged": list });
-            if let (Some(quarantined), Some(fields)) = (quarantined, all.as_object_mut()) {
-                fields.insert("set_aside".to_owned(), quarantined.into());
+    crate::interrupt::watch()?;
+    let pace = args.pace.checked(1)?;
+    let dir = args.at.directory()?;
+    let mut chunks = listed(&dir, &args.at.path)?;
+    chunks.retain(|chunk| filter.takes(&chunk.label()));
+    chunks.sort_unstable();
+    let found = Mutex::new(Found { chunks: chunks.len(), ..Found::default() });
+    let to_move = Mutex::new(Vec::new());
+    let check = |chunk: &ChunkName| {
+        let one = dir.verify(chunk);
+        let mut found = Found::lock(&found);
+        match one {
+            Ok(Ok(())) => {}
+            Ok(Err(Damage::Unverified)) => found.unverified += 1,
+            Ok(Err(damage)) => {
+                let damage = format!("{damage:?}").to_lowercase();
+                found.damaged.push(Damaged { label: chunk.label(), bytes: chunk.len, damage });
+                to_move.lock().unwrap_or_else(PoisonError::into_inner).push(chunk.clone());
             }
-            crate::out::line(&all.to_string())?;
-            return Ok(damaged.is_empty());
+            // A tier that has the directory open took it away meanwhile.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => found.gone += 1,
+            Err(e) => {
+                return Err(e)
+                    .with_context(|| format!("cannot read the file of {}", chunk.label()));
+            }
         }
-        for one in damaged {
-            crate::out::line(&format!("damaged {} ({})", one.label, one.damage))?;
-        }
-        let next = if damaged.is_empty() { "" } else { next };
-        let unproven = if *unverified > 0 {
-            format!(", {unverified} without facts, which nothing proves")
-        } else {
-            String::new()
-        };
-        let text = format!("{chunks} chunks, {} damaged{unproven}{next}", damaged.len());
-        crate::table::wrapped(&text, 2).iter().try_for_each(|line| crate::out::line(line))?;
-        Ok(damaged.is_empty())
+        Ok(())
+    };
+    pace.each(&chunks, |chunk| chunk.len, check)?;
+    if args.quarantine {
+        let damaged = to_move.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let moved = damaged.iter().try_for_each(|chunk| {
+            // What is not there any more needs no space in quarantine.
+            let moved = dir.quarantine(chunk).map(drop);
+            moved.with_context(|| format!("cannot quarantine the file of {}", chunk.label()))
+        });
+        let finished = dir.finish();
+        moved?;
+        finished.context(
+            "the damaged are in quarantine; open tiers find them missing when they load them",
+        )?;
     }
+    let next = match args.quarantine {
+        true => "; the damaged are in quarantine",
+        false => "; loads of the damaged are misses; --set-aside moves them into quarantine",
+    };
+    Found::finished(found).print(args.json, Some(args.quarantine), next)
 }

@@ -78,8 +78,8 @@ pub struct Cycle {
 pub const CYCLES: &[Cycle] = &[
     Cycle {
         member: "cli",
-        files: 12,
-        reason: "the commands of buckets and directories share `rm` and `copy` with each other",
+        files: 9,
+        reason: "the sources and targets of `copy` name each other",
     },
     Cycle {
         member: "codec",

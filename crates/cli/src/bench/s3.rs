@@ -15,7 +15,7 @@ use crate::BadInput;
 use crate::bucket_args::{BucketArgs, failed};
 use crate::interrupt::Interrupted;
 use crate::json::json;
-use crate::usage::{cpu_s, percentile, rss_mib};
+use crate::process_usage::{cpu_s, percentile, rss_mib};
 
 /// At most this many objects are in the bucket at a time, or as many as hold [`OBJECTS_BYTES_MAX`]
 /// if that is more, so that no store must hold everything that is moved.
@@ -403,7 +403,7 @@ impl Job {
 
 #[cfg(test)]
 mod tests {
-    use super::super::memory::page_faults;
+    use super::super::lease_ring::page_faults;
     use super::*;
 
     #[test]

@@ -1,28 +1,24 @@
-//! `kvtier ls|stat|verify|rm` on `s3://bucket/prefix`: a bucket looked at from outside.
+//! A bucket of an S3 tier, `s3://bucket/prefix`, seen from outside.
 
-mod info;
-mod rm;
-mod verify;
+mod chunk_infos;
 
 use anyhow::Result;
-use kvtier::bytes::format;
 use kvtier::s3::{Client, Entry, List};
 use kvtier::s3_tier::{Layout, inspect};
 use tokio::runtime::Runtime;
 
-pub use rm::rm;
-pub use verify::verify;
+pub use chunk_infos::{Asking, infos};
 
 use crate::bucket_args::{BucketArgs, failed};
-use crate::chunk_info::{GroupBy, Groups, LONG_HEAD};
-use crate::json::json;
 
 /// A bucket, and the prefix under which a tier's chunks are.
 pub struct Bucket {
-    client: Client,
-    runtime: Runtime,
+    /// The client.
+    pub client: Client,
+    /// The runtime it wants.
+    pub runtime: Runtime,
     /// Empty, or ending in a slash.
-    root: String,
+    pub root: String,
     layout: Option<Layout>,
 }
 
@@ -37,15 +33,17 @@ pub struct Chunk {
     pub bytes: u64,
     /// When it was written, in seconds since 1970 by the store's clock; `None` where the store did
     /// not say.
-    written_s: Option<i64>,
+    pub written_s: Option<i64>,
 }
 
 /// All objects under the prefix.
-struct Contents {
-    chunks: Vec<Chunk>,
+pub struct Contents {
+    /// The chunks.
+    pub chunks: Vec<Chunk>,
     /// What tiers keep for themselves.
-    own_bytes: u64,
-    unknown: Vec<Entry>,
+    pub own_bytes: u64,
+    /// Objects that no tier made.
+    pub unknown: Vec<Entry>,
 }
 
 impl Bucket {
@@ -88,7 +86,8 @@ impl Bucket {
         Ok(self.contents()?.chunks)
     }
 
-    fn contents(&self) -> Result<Contents> {
+    /// Lists all objects.
+    pub fn contents(&self) -> Result<Contents> {
         let mut found = Contents { chunks: Vec::new(), own_bytes: 0, unknown: Vec::new() };
         let list = List::under(self.root.as_str());
         let mut next = None;
@@ -119,64 +118,4 @@ impl Bucket {
             _ => found.unknown.push(entry),
         }
     }
-}
-
-/// Lists chunks: digest or name, and bytes; with `long` what else is known.
-pub fn ls(bucket: &Bucket, long: bool, as_json: bool) -> Result<()> {
-    let chunks = bucket.chunks()?;
-    if !long {
-        return chunks.iter().try_for_each(|chunk| {
-            let line = json!({ "key": chunk.label, "bytes": chunk.bytes }).to_string();
-            crate::out::line(&if as_json {
-                line
-            } else {
-                format!("{} {}", chunk.label, chunk.bytes)
-            })
-        });
-    }
-    if !as_json {
-        crate::out::line(LONG_HEAD)?;
-    }
-    for (info, chunk) in info::infos(bucket, &chunks, info::Asking::default())?.iter().zip(&chunks)
-    {
-        let label = chunk.label.as_str();
-        let bytes = chunk.bytes;
-        crate::out::line(&if as_json {
-            info.json(label, bytes).to_string()
-        } else {
-            info.line(label, bytes)
-        })?;
-    }
-    Ok(())
-}
-
-/// Sums chunks up by model, tenant or namespace.
-pub fn stat_by(bucket: &Bucket, by: GroupBy, as_json: bool) -> Result<()> {
-    let chunks = bucket.chunks()?;
-    let mut groups = Groups::new(by);
-    let asking = info::Asking { uses: by.needs_uses(), ..info::Asking::default() };
-    let infos = info::infos(bucket, &chunks, asking)?;
-    infos.iter().zip(&chunks).for_each(|(info, chunk)| groups.add(info, chunk.bytes));
-    groups.print(as_json)
-}
-
-/// Sums a bucket up.
-pub fn stat(bucket: &Bucket, as_json: bool) -> Result<()> {
-    let found = bucket.contents()?;
-    let bytes: u64 = found.chunks.iter().map(|chunk| chunk.bytes).sum();
-    let foreign: u64 = found.unknown.iter().map(|entry| entry.bytes).sum();
-    if as_json {
-        let all = json!({
-            "chunks": found.chunks.len(), "bytes": bytes, "own_bytes": found.own_bytes, "strangers": found.unknown.len(),
-            "strangers_bytes": foreign,
-        });
-        return crate::out::line(&all.to_string());
-    }
-    let lines = [
-        format!("bucket       {} under {:?}", bucket.client.endpoint(), bucket.root),
-        format!("chunks       {} in {}", found.chunks.len(), format(bytes)),
-        format!("kvtier's own {}", format(found.own_bytes)),
-        format!("unknown      {} objects, {}", found.unknown.len(), format(foreign)),
-    ];
-    lines.iter().try_for_each(|line| crate::out::line(line))
 }

@@ -9,7 +9,7 @@ use super::CopyMode;
 use crate::BadInput;
 use crate::bucket_args::{BucketArgs, S3_OPTIONS};
 use crate::filter::FilterArgs;
-use crate::throughput::ThroughputArgs;
+use crate::parallel::ThroughputArgs;
 
 /// What is said of the chunks that are read.
 #[derive(clap::Args, Default, PartialEq, Eq)]

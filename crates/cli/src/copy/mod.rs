@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 
-use crate::throughput::Throughput;
+use crate::parallel::Throughput;
 use args::Migration;
 use report::Tally;
 use source::{Read, Source, SourceChunk};

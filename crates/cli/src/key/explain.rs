@@ -7,7 +7,7 @@ use kvtier::core::key::names::{NameForm, detect};
 use kvtier::core::key::{CacheEngineKey, EngineHash, KeyId, KvRank};
 use serde_json::{Map, Value};
 
-use super::{file, forms};
+use super::{file_readings, forms};
 use crate::json::json;
 use crate::replay::trace::kind_of;
 
@@ -105,16 +105,16 @@ pub fn answer_argument(
     let text = argument.to_string_lossy();
     let forms = to.iter().map(|form| forms::parse(form)).collect::<Result<Vec<_>, _>>()?;
     // Where a form is asked for, the word is a name.
-    let Some(read) = from.map_or_else(|| file::read(argument, &forms), |_| None) else {
+    let Some(read) = from.map_or_else(|| file_readings::read(argument, &forms), |_| None) else {
         let mut answer = about(&text)?;
-        if from.is_none() && file::is_path(argument) && answer.get("error").is_some() {
+        if from.is_none() && file_readings::is_path(argument) && answer.get("error").is_some() {
             answer["error"] =
                 "no such file, and not the name of a chunk in any form; check the path".into();
         }
         return Ok(answer);
     };
     let mut readings = read.readings;
-    for tail in file::tails(Path::new(argument)) {
+    for tail in file_readings::tails(Path::new(argument)) {
         let named = about(&tail)?["readings"].as_array().cloned().unwrap_or_default();
         if !named.is_empty() {
             readings.extend(named);

@@ -1,7 +1,7 @@
 //! `kvtier key`: explains names of chunks, and converts between their forms.
 
 mod explain;
-mod file;
+mod file_readings;
 mod forms;
 
 use std::ffi::OsString;

@@ -1,11 +1,11 @@
 //! `kvtier replay`: the main job.
 
+mod block_size;
 mod content;
-mod model;
 pub mod peer;
 mod report;
 mod run;
-mod timed;
+mod timed_tier;
 pub mod trace;
 mod workdir;
 
@@ -16,7 +16,7 @@ use kvtier::config::{KeyMode, OpenTiers};
 use kvtier::file::inspect::Directory;
 use kvtier::metrics::Server;
 
-use self::model::Size;
+use self::block_size::Size;
 use self::workdir::WorkDir;
 use crate::BadInput;
 
@@ -120,7 +120,7 @@ pub fn run(args: Args) -> Result<bool> {
     let config = workdir.config(&args, size.chunk)?;
     let mode = config.key_mode().map_err(crate::cannot_open)?.unwrap_or(KeyMode::MultiProcess);
     let opened = config.open_with(|tier| {
-        let (timed, meter) = timed::Timed::wrap(tier);
+        let (timed, meter) = timed_tier::Timed::wrap(tier);
         cell.borrow_mut().push(meter);
         std::sync::Arc::new(timed)
     });
@@ -149,7 +149,7 @@ pub fn run(args: Args) -> Result<bool> {
     // A reader who had enough changes nothing of what follows.
     let printed = report::print(&outcome, &opened, &meters, &size, args.json);
     opened.top.close().wait().context("cannot close the tiers")?;
-    let failures = outcome.failures.max(meters.iter().map(|m| timed::take(m).errors).sum());
+    let failures = outcome.failures.max(meters.iter().map(|m| timed_tier::take(m).errors).sum());
     if failures > 0 {
         anyhow::bail!(
             "{failures} operations failed; the report's notes name the last one of each tier"

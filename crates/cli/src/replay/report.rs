@@ -6,11 +6,11 @@ use anyhow::Result;
 use kvtier::config::OpenTiers;
 use serde_json::Value;
 
-use super::model::Size;
+use super::block_size::Size;
 use super::run::Outcome;
-use super::timed::{TierStats, take};
+use super::timed_tier::{TierStats, take};
 use crate::json::json;
-use crate::usage::{percentile, threads_cpu_s};
+use crate::process_usage::{percentile, threads_cpu_s};
 
 /// What has to be moved before CPU time is said by GB.
 const PER_GB_BYTES_MIN: f64 = 10e6;
@@ -76,7 +76,7 @@ pub fn print(
         "wall_s": outcome.wall_s,
         "cpu_s": outcome.cpu_s,
         "cpu_s_per_gb": per_gb,
-        "rss_mib": crate::usage::rss_mib(),
+        "rss_mib": crate::process_usage::rss_mib(),
         "tiers": tiers,
     });
     if as_json {

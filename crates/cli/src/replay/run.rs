@@ -17,7 +17,7 @@ use kvtier::mem::{Arena, ArenaConfig, Lease};
 use kvtier::{Tier, TierExt};
 
 use super::peer::Peer;
-use super::timed::{self, TierStats};
+use super::timed_tier::{self, TierStats};
 use super::{content, trace::Request};
 use crate::BadInput;
 use crate::interrupt::Interrupted;
@@ -145,7 +145,7 @@ pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<
         .context("template")?;
     let bar = ProgressBar::new(requests.len() as u64).with_style(style);
     let began = Instant::now();
-    let cpu = crate::usage::cpu_s();
+    let cpu = crate::process_usage::cpu_s();
     let next = AtomicUsize::new(0);
     let work = || -> Result<()> {
         while let Some(request) = requests.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -153,7 +153,7 @@ pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<
                 return Err(Interrupted.into());
             }
             replay.request(request)?;
-            if let Some(what) = timed::fatal(replay.job.meters) {
+            if let Some(what) = timed_tier::fatal(replay.job.meters) {
                 return Err(BadInput(format!(
                     "{what}; free space or fix permissions, or use another --path"
                 ))
@@ -178,7 +178,7 @@ pub fn replay(requests: &[Request], job: Job<'_>, peer: Option<Peer>) -> Result<
         wrong_bytes: replay.wrong.into_inner(),
         failures: replay.failures.into_inner(),
         wall_s: began.elapsed().as_secs_f64(),
-        cpu_s: crate::usage::cpu_s() - cpu,
+        cpu_s: crate::process_usage::cpu_s() - cpu,
     })
 }
 

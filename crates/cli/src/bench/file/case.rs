@@ -13,11 +13,11 @@ use kvtier::{Observe, Tier};
 use serde_json::Value;
 
 use super::Plan;
-use super::cell::{CellPlan, Op, each, put};
-use super::memory::Memory;
+use super::chunk_ops::{CellPlan, Op, each, put};
 use crate::BadInput;
+use crate::bench::lease_ring::Memory;
 use crate::json::json;
-use crate::usage::{cpu_s, percentile, rss_mib, system_s};
+use crate::process_usage::{cpu_s, percentile, rss_mib, system_s};
 
 /// A warm-up pass has this many chunks for each in flight.
 const WARM_UP_ROUNDS: u64 = 2;

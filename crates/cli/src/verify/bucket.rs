@@ -5,11 +5,11 @@ use kvtier::mem::Lease;
 use kvtier::s3::Get;
 use kvtier::s3_tier::{Layout, inspect, inspect::Damage};
 
-use super::{Bucket, Chunk};
+use super::report::{Damaged, Found};
+use crate::bucket::{Bucket, Chunk};
 use crate::bucket_args::failed;
 use crate::filter::Filter;
-use crate::throughput::ThroughputArgs;
-use crate::verify::{Damaged, Found};
+use crate::parallel::ThroughputArgs;
 
 /// How many chunks are read at once where nothing else is said.
 const WORKERS: usize = 8;

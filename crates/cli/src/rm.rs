@@ -1,3 +1,7 @@
+//! `kvtier rm`: removes chunks from a directory or bucket.
+
+mod bucket;
+
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,13 +11,14 @@ use kvtier::core::Digest;
 use kvtier::file::Layout;
 use kvtier::file::inspect::{ChunkName, Directory};
 
-use super::{InfoReader, Where, listed, open, written_s};
 use crate::BadInput;
-use crate::bucket;
+use crate::age::{age, now_s};
 use crate::chunk_info::ChunkInfo;
-use crate::filter::{FilterArgs, age, now_s};
+use crate::dir::{InfoReader, listed, written_s};
+use crate::filter::FilterArgs;
+use crate::location::Where;
+use crate::parallel::ThroughputArgs;
 use crate::progress::{Progress, Unit};
-use crate::throughput::ThroughputArgs;
 
 /// `kvtier rm`.
 #[derive(clap::Args)]
@@ -150,7 +155,7 @@ pub fn rm(args: &RmArgs) -> Result<()> {
         return bucket::rm(&bucket, &choice, &args.pace, args.yes)?.print(args);
     }
     crate::interrupt::watch()?;
-    let dir = open(&args.at)?;
+    let dir = args.at.directory()?;
     let pace = args.pace.checked(1)?;
     let chosen = chosen(&dir, args, &choice)?;
     let bytes = chosen.iter().map(|chunk| chunk.len).sum();

@@ -2,11 +2,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 
-use super::info::{Asking, infos};
-use super::{Bucket, Chunk};
+use super::{Choice, Outcome};
+use crate::bucket::{Asking, Bucket, Chunk, infos};
 use crate::bucket_args::failed;
-use crate::dir::{Choice, Outcome};
-use crate::throughput::{Throughput, ThroughputArgs};
+use crate::parallel::{Throughput, ThroughputArgs};
 
 /// S3 takes no more at once.
 const BATCH: usize = 1000;

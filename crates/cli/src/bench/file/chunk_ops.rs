@@ -11,8 +11,8 @@ use kvtier::file::FileTier;
 use kvtier::key::BlockSums;
 use kvtier::mem::{Lease, View};
 
-use super::memory::Memory;
 use crate::BadInput;
+use crate::bench::lease_ring::Memory;
 use crate::interrupt::Interrupted;
 
 /// What a cell does with each chunk.

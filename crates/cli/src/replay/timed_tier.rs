@@ -10,7 +10,7 @@ use kvtier::core::{
     Ticket, Usage, View,
 };
 
-use crate::usage::thread_cpu_s;
+use crate::process_usage::thread_cpu_s;
 
 /// The measurements of one tier.
 #[derive(Clone, Debug, Default)]

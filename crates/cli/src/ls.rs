@@ -1,0 +1,93 @@
+//! `kvtier ls`: lists the chunks of a directory or bucket.
+
+use anyhow::Result;
+use kvtier::file::inspect::{ChunkName, Directory};
+
+use crate::bucket::{Asking, Bucket, infos};
+use crate::chunk_info::LONG_HEAD;
+use crate::dir::{InfoReader, listed};
+use crate::json::json;
+use crate::location::Where;
+
+/// `kvtier ls`.
+#[derive(clap::Args)]
+pub struct LsArgs {
+    #[command(flatten)]
+    at: Where,
+    /// Print bytes, age, last use, tenant and model before each name. `-` is what is not known,
+    /// `>2h` a use at least so long ago. Tenants are digits of a digest, of the cache salt
+    /// where there is one. Reads a footer, or asks for an object's metadata, for each chunk.
+    #[arg(long)]
+    long: bool,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lists chunks: digest, payload bytes.
+pub fn ls(args: &LsArgs) -> Result<()> {
+    if let Some(bucket) = args.at.bucket()? {
+        return ls_bucket(&bucket, args.long, args.json);
+    }
+    let dir = args.at.directory()?;
+    let mut chunks = listed(&dir, &args.at.path)?;
+    chunks.sort_unstable();
+    if args.long {
+        return ls_long(&dir, &chunks, args);
+    }
+    for chunk in chunks {
+        let line = if args.json {
+            json!({ "key": chunk.label(), "bytes": chunk.len }).to_string()
+        } else {
+            format!("{} {}", chunk.label(), chunk.len)
+        };
+        crate::out::line(&line)?;
+    }
+    Ok(())
+}
+
+fn ls_long(dir: &Directory, chunks: &[ChunkName], args: &LsArgs) -> Result<()> {
+    let reader = InfoReader::with_uses(dir, &args.at.path)?;
+    if !args.json {
+        crate::out::line(LONG_HEAD)?;
+    }
+    for chunk in chunks {
+        let info = reader.read(chunk)?;
+        let label = chunk.label();
+        let line = if args.json {
+            info.json(&label, chunk.len).to_string()
+        } else {
+            info.line(&label, chunk.len)
+        };
+        crate::out::line(&line)?;
+    }
+    Ok(())
+}
+
+/// Lists chunks: digest or name, and bytes; with `long` what else is known.
+fn ls_bucket(bucket: &Bucket, long: bool, as_json: bool) -> Result<()> {
+    let chunks = bucket.chunks()?;
+    if !long {
+        return chunks.iter().try_for_each(|chunk| {
+            let line = json!({ "key": chunk.label, "bytes": chunk.bytes }).to_string();
+            crate::out::line(&if as_json {
+                line
+            } else {
+                format!("{} {}", chunk.label, chunk.bytes)
+            })
+        });
+    }
+    if !as_json {
+        crate::out::line(LONG_HEAD)?;
+    }
+    for (info, chunk) in infos(bucket, &chunks, Asking::default())?.iter().zip(&chunks) {
+        let label = chunk.label.as_str();
+        let bytes = chunk.bytes;
+        crate::out::line(&if as_json {
+            info.json(label, bytes).to_string()
+        } else {
+            info.line(label, bytes)
+        })?;
+    }
+    Ok(())
+}

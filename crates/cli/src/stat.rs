@@ -1,0 +1,141 @@
+//! `kvtier stat`: sums up a directory or bucket.
+
+use anyhow::{Context, Result};
+use kvtier::bytes::format;
+use kvtier::file::inspect::Directory;
+
+use crate::bucket::{Asking, Bucket, infos};
+use crate::chunk_groups::{GroupBy, Groups};
+use crate::dir::{InfoReader, listed};
+use crate::json::json;
+use crate::location::Where;
+
+/// `kvtier stat`.
+#[derive(clap::Args)]
+pub struct StatArgs {
+    #[command(flatten)]
+    at: Where,
+    /// Print chunks and bytes of payload by this instead. Reads a footer, or asks for an object's
+    /// metadata, for each chunk.
+    #[arg(long, value_enum)]
+    by: Option<GroupBy>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Summarizes a directory.
+pub fn stat(args: &StatArgs) -> Result<()> {
+    if let Some(bucket) = args.at.bucket()? {
+        return match args.by {
+            Some(by) => stat_bucket_by(&bucket, by, args.json),
+            None => stat_bucket(&bucket, args.json),
+        };
+    }
+    if let Some(by) = args.by {
+        return stat_by(&args.at.directory()?, by, args);
+    }
+    let sum = args
+        .at
+        .directory()?
+        .summary()
+        .with_context(|| format!("cannot read {}", args.at.path.display()))?;
+    let quarantine: Vec<_> = sum
+        .quarantine
+        .iter()
+        .map(|(name, bytes)| json!({ "name": name, "bytes": bytes }))
+        .collect();
+    let unknown: Vec<_> = sum.unknown.iter().map(|(path, _)| path.display().to_string()).collect();
+    if args.json {
+        let all = json!({
+            "layout": sum.layout.name(), "chunks": sum.chunks, "bytes": sum.bytes, "payload_bytes": sum.payload_bytes, "ledger_bytes": sum.ledger_bytes,
+            "unfinished": sum.unfinished, "quarantine": quarantine, "quarantine_bytes": sum.quarantine_bytes, "capacity_bytes": sum.capacity_bytes, "strangers": unknown,
+            "living": sum.living, "dead": sum.dead, "snapshot": sum.snapshot,
+        });
+        return crate::out::line(&all.to_string());
+    }
+    let mut lines = vec![
+        format!("layout       {}", sum.layout),
+        format!(
+            "chunks       {} in {} of files ({} of payload)",
+            sum.chunks,
+            format(sum.bytes),
+            format(sum.payload_bytes)
+        ),
+        format!(
+            "ledger       {}",
+            sum.ledger_bytes.map_or("none: the next start counts".to_owned(), format)
+        ),
+        format!("open by      {}", or_none(&sum.living)),
+        format!(
+            "ended badly  {} (the next start clears {} unfinished files)",
+            or_none(&sum.dead),
+            sum.unfinished
+        ),
+        format!(
+            "order of use {}",
+            if sum.snapshot { "in a snapshot and journals" } else { "in journals only" }
+        ),
+        format!("cap          {}", sum.capacity_bytes.map_or("none noted".to_owned(), format)),
+        format!(
+            "quarantine   {} files that failed a check, {}",
+            sum.quarantine.len(),
+            format(sum.quarantine_bytes)
+        ),
+    ];
+    lines.extend(
+        sum.quarantine
+            .iter()
+            .map(|(name, bytes)| format!("             {name} ({})", format(*bytes))),
+    );
+    lines.extend(sum.unknown.iter().map(|(path, _)| format!("unknown      {}", path.display())));
+    lines.iter().try_for_each(|line| crate::out::line(line))
+}
+
+fn or_none(names: &[String]) -> String {
+    if names.is_empty() { "no process".into() } else { names.join(", ") }
+}
+
+fn stat_by(dir: &Directory, by: GroupBy, args: &StatArgs) -> Result<()> {
+    let reader = if by.needs_uses() {
+        InfoReader::with_uses(dir, &args.at.path)?
+    } else {
+        InfoReader::new(dir)
+    };
+    let mut groups = Groups::new(by);
+    for chunk in listed(dir, &args.at.path)? {
+        groups.add(&reader.read(&chunk)?, chunk.len);
+    }
+    groups.print(args.json)
+}
+
+/// Sums chunks up by model, tenant or namespace.
+fn stat_bucket_by(bucket: &Bucket, by: GroupBy, as_json: bool) -> Result<()> {
+    let chunks = bucket.chunks()?;
+    let mut groups = Groups::new(by);
+    let asking = Asking { uses: by.needs_uses(), ..Asking::default() };
+    let infos = infos(bucket, &chunks, asking)?;
+    infos.iter().zip(&chunks).for_each(|(info, chunk)| groups.add(info, chunk.bytes));
+    groups.print(as_json)
+}
+
+/// Sums a bucket up.
+fn stat_bucket(bucket: &Bucket, as_json: bool) -> Result<()> {
+    let found = bucket.contents()?;
+    let bytes: u64 = found.chunks.iter().map(|chunk| chunk.bytes).sum();
+    let foreign: u64 = found.unknown.iter().map(|entry| entry.bytes).sum();
+    if as_json {
+        let all = json!({
+            "chunks": found.chunks.len(), "bytes": bytes, "own_bytes": found.own_bytes, "strangers": found.unknown.len(),
+            "strangers_bytes": foreign,
+        });
+        return crate::out::line(&all.to_string());
+    }
+    let lines = [
+        format!("bucket       {} under {:?}", bucket.client.endpoint(), bucket.root),
+        format!("chunks       {} in {}", found.chunks.len(), format(bytes)),
+        format!("kvtier's own {}", format(found.own_bytes)),
+        format!("unknown      {} objects, {}", found.unknown.len(), format(foreign)),
+    ];
+    lines.iter().try_for_each(|line| crate::out::line(line))
+}
