@@ -33,7 +33,7 @@ mod wait;
 
 use pyo3::prelude::*;
 
-/// Storage tiers for the KV cache, for LMCache and for Python programs.
+/// Storage tiers for the KV cache, for vLLM, LMCache and Python programs.
 #[pymodule]
 #[pyo3(name = "_native")]
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
