@@ -6,7 +6,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -14,9 +14,12 @@ use std::thread;
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Work = Box<dyn FnOnce() + Send>;
 
+/// The most work that waits for the thread.
+const WAITING_MAX: usize = 256;
+
 /// The thread, which ends when this is dropped and its work is done.
 #[derive(Debug)]
-pub struct Submitter(Mutex<Sender<Work>>);
+pub struct Submitter(SyncSender<Work>);
 
 /// A job that starts on the thread: a future.
 pub struct Started<T> {
@@ -50,16 +53,19 @@ impl Submitter {
     /// # Errors
     /// The system has no thread left.
     pub fn start() -> std::io::Result<Self> {
-        let (sender, work) = channel::<Work>();
+        let (sender, work) = sync_channel::<Work>(WAITING_MAX);
         let run = move || work.into_iter().for_each(|work| work());
         thread::Builder::new().name("kvtier-engine".into()).spawn(run)?;
-        Ok(Submitter(Mutex::new(sender)))
+        Ok(Submitter(sender))
     }
 
-    /// Runs work on the thread, after all earlier work.
+    /// Runs work on the thread, after the work that waits there. Where too much waits, the caller
+    /// does it.
     pub fn run(&self, work: impl FnOnce() + Send + 'static) {
-        // Fails only if the thread panicked, which the work of this crate does not.
-        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(Box::new(work));
+        match self.0.try_send(Box::new(work)) {
+            Ok(()) => {}
+            Err(TrySendError::Full(work) | TrySendError::Disconnected(work)) => work(),
+        }
     }
 
     /// Makes a future on the thread and polls it there for the first time.
