@@ -130,7 +130,7 @@ struct RangeOwner {
 
 impl AsRef<[u8]> for RangeOwner {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the range lies in the exported memory (`Exported::range`), which stays at its
+        // SAFETY: the range is in the exported memory (`Exported::range`), which stays at its
         // address while `region` lives. The documentation forbids the owner to write into it
         // meanwhile; checksums detect a write.
         unsafe {
