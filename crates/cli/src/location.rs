@@ -14,7 +14,8 @@ use crate::{BadInput, dir};
 pub struct Where {
     /// The directory, or `s3://bucket/prefix`.
     pub path: PathBuf,
-    /// Its layout, where the manifest does not state it: lmcache-mp, lmcache or lmcache-gds.
+    /// Its layout, where the manifest does not state it: lmcache-mp, lmcache,
+    /// lmcache-gds or vllm-fs.
     /// In a bucket: only chunks of this layout.
     #[arg(long)]
     layout: Option<String>,

@@ -405,3 +405,45 @@ fn an_upgrade_takes_no_options_of_a_copy_and_no_bucket() {
     let out = kvtier(&["migrate", &path]);
     assert!(out.status.code() == Some(2) && text(&out).contains("stop them"), "{}", text(&out));
 }
+
+#[test]
+fn a_directory_of_vllm_is_listed_verified_and_copied_both_ways() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (theirs, ours, back) = (path("theirs"), path("ours"), path("back"));
+    let mut chunks = BTreeMap::new();
+    for case in load::cases("vllm_fs.json") {
+        for name in case["out"]["names"].as_array().unwrap() {
+            let name = name["name"].as_str().unwrap().to_owned();
+            let payload = name.bytes().cycle().take(4096).collect::<Vec<u8>>();
+            let file = Path::new(&theirs).join(&name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, &payload).unwrap();
+            chunks.insert(name, payload);
+        }
+        let config = Path::new(&theirs).join(case["out"]["config_path"].as_str().unwrap());
+        fs::create_dir_all(config.parent().unwrap()).unwrap();
+        fs::write(config, case["out"]["config"].as_str().unwrap()).unwrap();
+    }
+    let count = chunks.len();
+    let listed = kvtier(&["ls", &theirs]);
+    assert!(text(&listed).contains("layout vllm-fs"), "{}", text(&listed));
+    let stat = json_of(&kvtier(&["stat", &theirs, "--layout", "vllm-fs", "--json"]));
+    assert_eq!((&stat["chunks"], &stat["bytes"]), (&json!(count), &json!(4096 * count)));
+    assert_eq!(json_of(&kvtier(&["verify", &theirs, "--json"]))["unverified"], count);
+    let copy = |words: &[&str]| {
+        let out = kvtier(&[&["migrate"], words, &["--bytes", "1GiB", "--json"]].concat());
+        assert!(out.status.success(), "{}", text(&out));
+        json_of(&out)["copied"].clone()
+    };
+    assert_eq!(copy(&[&theirs, &ours, "--unverified", "--chunk-bytes", "4KiB"]), count);
+    assert_eq!(copy(&[&ours, &back, "--to-layout", "vllm-fs"]), count);
+    assert_eq!(files_below(Path::new(&back), ""), chunks);
+    let verified = json_of(&kvtier(&["verify", &back, "--json"]));
+    assert_eq!((&verified["unverified"], &verified["damaged"]), (&json!(0), &json!([])));
+    // A path explains the key, with facts and without.
+    for (name, root) in chunks.keys().zip([&theirs, &back].into_iter().cycle()) {
+        let explained = kvtier(&["key", &format!("{root}/{name}")]);
+        assert!(text(&explained).contains("vllm-fs"), "{}", text(&explained));
+    }
+}

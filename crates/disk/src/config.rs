@@ -6,7 +6,7 @@ use std::time::Duration;
 use kvtier_core::{Clock, Error, ErrorKind, Namespace};
 use kvtier_evict::PolicyKind;
 use kvtier_index::{LmcacheEviction, Quotas};
-use kvtier_key::ChunkShape;
+use kvtier_key::{ChunkShape, VllmRunConfig};
 
 use crate::layout::{Layout, Verify};
 
@@ -97,6 +97,10 @@ pub struct DiskConfig {
     /// The tensor of a full chunk, for layouts whose files state it. Without it, the shape in stored
     /// files is used for others of the same model and worker.
     pub chunk_shape: Option<ChunkShape>,
+    /// For layout `vllm-fs`: the configuration of the vLLM engine whose chunks these are. It is
+    /// written beside them as vLLM does; a directory with another one under its name is refused, and
+    /// so are keys of another one. Without it chunks of any are served, and none is written.
+    pub vllm_run_config: Option<Arc<VllmRunConfig>>,
     /// How often the files of a foreign layout, which others write and delete, are counted.
     pub sweep_every: Duration,
     /// How long a save waits for space that others free before it is shed. Tests set it longer than a
@@ -131,6 +135,7 @@ impl DiskConfig {
             layout: Layout::Kvtier,
             verify: Verify::Lenient,
             chunk_shape: None,
+            vllm_run_config: None,
             sweep_every: Duration::from_secs(60),
             space_wait_max: Duration::from_secs(1),
             clock: Clock::real(),
@@ -159,6 +164,12 @@ impl DiskConfig {
         if self.chunk_shape.is_some() && !self.layout.has_headers() {
             return bad(format!(
                 "files of layout {} do not say what shape a chunk has: leave `shape` out, or choose layout lmcache-gds",
+                self.layout
+            ));
+        }
+        if self.vllm_run_config.is_some() && self.layout != Layout::VllmFs {
+            return bad(format!(
+                "files of layout {} have no configuration of vLLM beside them: leave `vllm_run_config` out, or choose layout vllm-fs",
                 self.layout
             ));
         }

@@ -15,7 +15,7 @@ use kvtier_mem::{Arena, ArenaConfig};
 use crate::batch::{SaveBatch, eviction_hint};
 use crate::counters::add;
 use crate::data_dir::DataDir;
-use crate::layout::{Foreign, Sweeper};
+use crate::layout::{self, Foreign, Sweeper};
 use crate::maintenance::{Maintenance, MaintenanceTasks};
 use crate::mover::Mover;
 use crate::name::PAGE;
@@ -48,7 +48,13 @@ impl<M: Mover> Disk<M> {
     /// `Full` and `Io` for failures of the file system.
     pub fn open(mut config: DiskConfig, mover: M) -> Result<Self, Error> {
         config.check()?;
+        if let Some(run_config) = &config.vllm_run_config {
+            layout::find_run_config(&config.path, run_config)?;
+        }
         let data_dir = DataDir::open(&config.path, foreign_of(&config))?;
+        if let Some(run_config) = &config.vllm_run_config {
+            layout::agree_on_run_config(&data_dir, run_config)?;
+        }
         measure_cap(&mut config)?;
         refuse_reserve(&config)?;
         refuse_without_facts(&data_dir)?;

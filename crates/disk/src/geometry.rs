@@ -11,6 +11,7 @@ use kvtier_key::{KeyId, Namespace};
 
 use crate::data_dir::manifest::{Manifest, escape, unescape};
 use crate::data_dir::{DataDir, OPEN_WAIT_MAX, REGISTRATION_WAIT_MAX};
+use crate::layout::Foreign;
 use crate::tenants::{Tenants, is_word};
 
 /// The most kinds of chunks that one manifest notes; further kinds are not compared.
@@ -185,12 +186,16 @@ pub fn agree_on_namespace(
     let sizes = if sizes.is_empty() { "any".into() } else { sizes.join(",") };
     let ours = format!("{sizes} {}", partial_text(ns.allow_partial()));
     let tenant = format!("namespace {} ", tenants.word(ns.tenant()));
-    let name = format!("{tenant}{}", ns.layout().to_hex());
+    // Names of vLLM's files state the engine's configuration: each has a layout of its own.
+    let base = data_dir.foreign().and_then(Foreign::run_base);
+    let base = base.map_or(String::new(), |base| format!(" {}", escape(base)));
+    let name = format!("{tenant}{}{base}", ns.layout().to_hex());
     data_dir
         .edit_manifest(OPEN_WAIT_MAX, |manifest| {
             // Files of a foreign layout do not state the key's layout, so a tenant has only one.
             let same = |noted: &str| {
-                noted == name || (data_dir.foreign().is_some() && noted.starts_with(&tenant))
+                let of_tenant = noted.starts_with(&tenant) && noted.ends_with(&base);
+                noted == name || (data_dir.foreign().is_some() && of_tenant)
             };
             match manifest.agreed.iter().find(|(noted, _)| same(noted)) {
                 Some((noted, theirs)) if (noted, theirs) != (&name, &ours) => {

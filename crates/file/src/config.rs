@@ -2,6 +2,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kvtier_core::key::VllmRunConfig;
 use kvtier_core::{Clock, Namespace};
 use kvtier_disk::{
     ChunkShape, DiskConfig, Durability, Layout, LmcacheEviction, PolicyKind, Quotas, Verify,
@@ -104,6 +105,13 @@ impl FileConfig {
     /// it, existing files supply the shape.
     pub fn with_chunk_shape(mut self, shape: ChunkShape) -> Self {
         self.disk.chunk_shape = Some(shape);
+        self
+    }
+
+    /// For layout `vllm-fs`: sets the configuration of the vLLM engine whose chunks these are, which
+    /// is written beside them as vLLM does. A directory with another one is refused.
+    pub fn with_vllm_run_config(mut self, config: Arc<VllmRunConfig>) -> Self {
+        self.disk.vllm_run_config = Some(config);
         self
     }
 

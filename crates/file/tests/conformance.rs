@@ -44,7 +44,11 @@ fn foreign(layout: Layout) -> Fixture {
     }
     let tier = FileTier::open(config).unwrap();
     let fixture = Fixture::new(tier).with_capacity(CAPACITY).with_keep(dir).with_one_namespace();
-    if layout == Layout::LmcacheMp { fixture } else { fixture.with_engine_keys() }
+    match layout {
+        Layout::LmcacheMp => fixture,
+        Layout::VllmFs => fixture.with_vllm_keys(),
+        _ => fixture.with_engine_keys(),
+    }
 }
 
 mod lmcache_mp {
@@ -72,6 +76,16 @@ mod lmcache_gds {
 
     fn make() -> Fixture {
         foreign(Layout::LmcacheGds)
+    }
+
+    kvtier_testkit::conformance!(make);
+}
+
+mod vllm_fs {
+    use super::*;
+
+    fn make() -> Fixture {
+        foreign(Layout::VllmFs)
     }
 
     kvtier_testkit::conformance!(make);

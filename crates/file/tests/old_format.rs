@@ -109,7 +109,7 @@ fn a_golden_directory_of_format_2_is_refused_and_upgraded_with_all_its_chunks() 
 }
 
 #[test]
-fn a_directory_of_each_of_lmcaches_layouts_is_upgraded_in_place() {
+fn a_directory_of_each_foreign_layout_is_upgraded_in_place() {
     for layout in Layout::ALL.into_iter().filter(|layout| layout.is_foreign()) {
         let dir = tempfile::tempdir().unwrap();
         let open = || {
@@ -117,7 +117,11 @@ fn a_directory_of_each_of_lmcaches_layouts_is_upgraded_in_place() {
             let shape = "1x1x100x1".parse().unwrap();
             let config = if layout.has_headers() { config.with_chunk_shape(shape) } else { config };
             let f = Fixture::new(FileTier::open(config).unwrap());
-            if layout == Layout::LmcacheMp { f } else { f.with_engine_keys() }
+            match layout {
+                Layout::LmcacheMp => f,
+                Layout::VllmFs => f.with_vllm_keys(),
+                _ => f.with_engine_keys(),
+            }
         };
         let f = open();
         (0..CHUNKS).for_each(|n| assert_eq!(f.save(&f.key(n), LEN), Saved::Stored));

@@ -79,8 +79,11 @@ fn open(dir: &Path, layout: Layout) -> (Arc<FileTier>, Fixture) {
         kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
     );
     f.tier = Arc::clone(&tier) as Arc<dyn Tier>;
-    let f =
-        if matches!(layout, Layout::Kvtier | Layout::LmcacheMp) { f } else { f.with_engine_keys() };
+    let f = match layout {
+        Layout::Kvtier | Layout::LmcacheMp => f,
+        Layout::VllmFs => f.with_vllm_keys(),
+        _ => f.with_engine_keys(),
+    };
     (tier, f)
 }
 

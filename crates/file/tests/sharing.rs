@@ -31,7 +31,11 @@ fn open_as(dir: &Path, layout: Layout) -> Fixture {
         config = config.with_chunk_shape("1x1x65536x1".parse().unwrap());
     }
     let f = Fixture::new(FileTier::open(config).unwrap());
-    if matches!(layout, Layout::Kvtier | Layout::LmcacheMp) { f } else { f.with_engine_keys() }
+    match layout {
+        Layout::Kvtier | Layout::LmcacheMp => f,
+        Layout::VllmFs => f.with_vllm_keys(),
+        _ => f.with_engine_keys(),
+    }
 }
 
 fn ctx() -> Ctx {

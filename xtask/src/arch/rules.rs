@@ -76,11 +76,7 @@ pub struct Cycle {
 
 /// The crates that still have cycles of imports between their files.
 pub const CYCLES: &[Cycle] = &[
-    Cycle {
-        member: "cli",
-        files: 9,
-        reason: "the sources and targets of `copy` name each other",
-    },
+    Cycle { member: "cli", files: 9, reason: "the sources and targets of `copy` name each other" },
     Cycle {
         member: "codec",
         files: 3,

@@ -44,7 +44,7 @@ pub struct FromArgs {
 /// What is said of the place that chunks are written to.
 #[derive(clap::Args, Default, PartialEq, Eq)]
 pub struct ToArgs {
-    /// The layout of TO: kvtier, lmcache-mp, lmcache, lmcache-gds or lmcache-gds-weka.
+    /// The layout of TO: kvtier, lmcache-mp, lmcache, lmcache-gds, lmcache-gds-weka or vllm-fs.
     /// As a directory's manifest says, else kvtier.
     #[arg(long)]
     pub to_layout: Option<String>,

@@ -15,6 +15,9 @@ use super::explain;
 use crate::chunk_info::ChunkInfo;
 use crate::json::json;
 
+/// The most parts of a path that a chunk's name has: those of vLLM's files.
+const NAME_PARTS_MAX: usize = 4;
+
 /// What there is to say of the file at a path.
 pub struct FileReadings {
     /// One for each thing that the file holds.
@@ -147,5 +150,7 @@ fn gds_header(header: &GdsHeader, file_bytes: u64) -> Value {
 /// layouts put before it.
 pub fn tails(path: &Path) -> Vec<String> {
     let parts: Vec<&str> = path.iter().filter_map(OsStr::to_str).collect();
-    (1..=parts.len().min(3)).map(|count| parts[parts.len() - count..].join("/")).collect()
+    (1..=parts.len().min(NAME_PARTS_MAX))
+        .map(|count| parts[parts.len() - count..].join("/"))
+        .collect()
 }

@@ -17,6 +17,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::staging::draft_name;
 use super::{DataDir, StagingDir, internal_files};
+use crate::layout::Layout;
 use crate::name;
 
 /// Threads that list the shards concurrently.
@@ -139,6 +140,12 @@ impl DataDir {
                 Err(e)
             }
         }
+    }
+
+    /// Gives an unfinished file this path, in the place of an earlier file, and syncs the name.
+    pub fn publish_as(&self, draft: &Draft, path: &str) -> io::Result<()> {
+        renameat(draft.staging.dir(), draft.name.as_str(), self.dir(), path)?;
+        self.root.join(path).parent().map_or(Ok(()), internal_files::sync_dir)
     }
 
     /// Publishes an unfinished file as a chunk's sidecar, in the place of an earlier one.
@@ -393,14 +400,15 @@ impl DataDir {
     /// All file names of a foreign layout, relative to the root, in no order. Names that are not UTF-8
     /// are left out.
     pub fn foreign_names(&self, mut each: impl FnMut(&str) -> io::Result<()>) -> io::Result<()> {
-        self.names_below("", self.foreign().map_or(0, |foreign| foreign.layout.depth()), &mut each)
+        let layout = self.foreign().map_or(Layout::Kvtier, |foreign| foreign.layout);
+        self.names_below("", layout, &mut each)
     }
 
-    /// The names in a directory and `depth` directories deep below it.
+    /// The names in a directory and in those below it where the layout has files.
     fn names_below(
         &self,
         dir: &str,
-        depth: usize,
+        layout: Layout,
         each: &mut dyn FnMut(&str) -> io::Result<()>,
     ) -> io::Result<()> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -419,11 +427,11 @@ impl DataDir {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             let path = if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
-            if depth > 0 && is_head_of_hash(name) { below.push(path) } else { each(&path)? }
+            if layout.has_files_in(dir, name) { below.push(path) } else { each(&path)? }
         }
         // Closed before the next are opened.
         drop(listed);
-        below.iter().try_for_each(|dir| self.names_below(dir, depth - 1, each))
+        below.iter().try_for_each(|dir| self.names_below(dir, layout, each))
     }
 
     /// All chunks of layout `kvtier` by name, in no order, without opening a file. Several threads
@@ -489,11 +497,6 @@ impl DataDir {
         }
         Ok(found)
     }
-}
-
-/// Whether a directory's name may be the first characters of a hash.
-pub fn is_head_of_hash(name: &str) -> bool {
-    (1..=2).contains(&name.chars().count()) && !name.starts_with('.')
 }
 
 fn found_only<T>(there: io::Result<T>) -> io::Result<Option<T>> {

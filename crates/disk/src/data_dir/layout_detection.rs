@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind as Io};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use super::internal_files;
 use super::scratch::is_scratch;
-use super::{internal_files, is_head_of_hash};
 use crate::layout::Layout;
 use crate::name::{self, PAGE};
 use crate::{footer, kind_of};
@@ -78,7 +78,6 @@ fn has_chunk(root: &Path) -> io::Result<bool> {
 
 /// Whether a file has a name of this layout.
 fn has_name_of(root: &Path, dir: &str, layout: Layout) -> io::Result<bool> {
-    let depth = layout.depth() - dir.split('/').filter(|part| !part.is_empty()).count();
     let entries = match fs::read_dir(root.join(dir)) {
         Err(e) if !dir.is_empty() && kind_of(&e) != kvtier_core::ErrorKind::Denied => {
             return Ok(false);
@@ -89,8 +88,8 @@ fn has_name_of(root: &Path, dir: &str, layout: Layout) -> io::Result<bool> {
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         let path = if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
-        let fits = if depth > 0 {
-            is_head_of_hash(name) && has_name_of(root, &path, layout)?
+        let fits = if layout.has_files_in(dir, name) {
+            has_name_of(root, &path, layout)?
         } else {
             layout.key_of(&path).is_some()
         };

@@ -46,7 +46,7 @@ use std::time::{Duration, Instant};
 use kvtier_core::{Error, ErrorKind};
 
 pub use file_system::{is_local, is_read_only, sizes};
-pub use files::{Draft, FileId, is_full, is_head_of_hash};
+pub use files::{Draft, FileId, is_full};
 pub use internal_files::open_rw;
 pub use manifest::Manifest;
 pub use process::Process;

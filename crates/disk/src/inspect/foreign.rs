@@ -8,7 +8,6 @@ use std::sync::Arc;
 use kvtier_key::{ChunkShape, Digest, Facts, GdsHeader, Key, Namespace, PieceSums};
 
 use super::{ChunkName, Damage, PIECE};
-use crate::data_dir::is_head_of_hash;
 use crate::layout::Layout;
 use crate::layout::facts::Known;
 use crate::layout::headers::{self, ParsedHeader};
@@ -23,7 +22,7 @@ pub fn walk(
     layout: Layout,
     mut each: impl FnMut(&Path, Option<fs::Metadata>, Option<ChunkName>),
 ) -> io::Result<()> {
-    entries(root, "", layout.depth(), &mut |path, name, meta| {
+    entries(root, "", &[layout], &mut |path, name, meta| {
         let chunk =
             name.filter(|name| meta.is_file() && meta.len() > 0 && layout.key_of(name).is_some());
         match chunk {
@@ -35,7 +34,8 @@ pub fn walk(
                     Some(ChunkName { digest: Digest::default(), name: Some(name.into()), len }),
                 );
             }
-            None if name == Some(".kvtier") || is_beside_a_chunk(path, layout, name) => {}
+            None if name.is_some_and(|name| name == ".kvtier" || layout.is_config_dir(name)) => {}
+            None if is_beside_a_chunk(path, layout, name) => {}
             None => each(path, Some(meta), None),
         }
         Ok(())
@@ -44,9 +44,8 @@ pub fn walk(
 
 /// The layout of the first name that is any's.
 pub fn detect_layout(root: &Path) -> io::Result<Option<Layout>> {
-    let depth = Layout::ALL.into_iter().map(Layout::depth).max().unwrap_or(0);
     let mut found = None;
-    entries(root, "", depth, &mut |_, name, _| {
+    entries(root, "", &Layout::ALL, &mut |_, name, _| {
         let layout_of = |name| Layout::ALL.into_iter().find(|layout| layout.key_of(name).is_some());
         found = found.or_else(|| name.and_then(layout_of));
         // No error, but the end of the walk.
@@ -61,7 +60,7 @@ pub fn detect_layout(root: &Path) -> io::Result<Option<Layout>> {
 pub fn find_shape(root: &Path, layout: Layout) -> io::Result<Option<ChunkShape>> {
     let mut found = None;
     let mut looks = 0;
-    let walked = entries(root, "", layout.depth(), &mut |path, name, _| {
+    let walked = entries(root, "", &[layout], &mut |path, name, _| {
         if name.is_some_and(|name| layout.key_of(name).is_some()) {
             looks += 1;
             let beside = headers::read_sidecar(path)?;
@@ -87,28 +86,25 @@ pub fn find_shape(root: &Path, layout: Layout) -> io::Result<Option<ChunkShape>>
 /// Called with an entry: its path, the path relative to the root if it is UTF-8, and its metadata.
 type Each<'a> = &'a mut dyn FnMut(&Path, Option<&str>, fs::Metadata) -> io::Result<()>;
 
-/// Every entry of a directory, and of those `depth` deep below it that have LMCache's names.
-fn entries(root: &Path, dir: &str, depth: usize, each: Each<'_>) -> io::Result<()> {
+/// Every entry of a directory, and of those below it where one of the layouts has files.
+fn entries(root: &Path, dir: &str, layouts: &[Layout], each: Each<'_>) -> io::Result<()> {
     for entry in fs::read_dir(root.join(dir))? {
         let entry = entry?;
         // Deleted meanwhile.
         let Ok(meta) = entry.metadata() else { continue };
         let name = entry.file_name();
-        let name = name
-            .to_str()
-            .map(|name| if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") });
-        match name.as_deref() {
-            Some(below)
-                if depth > 0
-                    && meta.is_dir()
-                    && is_head_of_hash(&entry.file_name().to_string_lossy()) =>
-            {
-                match entries(root, below, depth - 1, each) {
-                    Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                    other => other?,
-                }
+        let Some(name) = name.to_str() else {
+            each(&entry.path(), None, meta)?;
+            continue;
+        };
+        let path = if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
+        if meta.is_dir() && layouts.iter().any(|layout| layout.has_files_in(dir, name)) {
+            match entries(root, &path, layouts, each) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                other => other?,
             }
-            name => each(&entry.path(), name, meta)?,
+        } else {
+            each(&entry.path(), Some(&path), meta)?;
         }
     }
     Ok(())

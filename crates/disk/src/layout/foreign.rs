@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 
 use kvtier_core::{Error, ErrorKind};
-use kvtier_key::{Digest, Key, Namespace};
+use kvtier_key::{Digest, Key, KeyId, Namespace, VllmRunConfig};
 
 use super::shapes::Shapes;
 use super::{Layout, Verify};
@@ -33,6 +33,8 @@ pub struct Foreign {
     without_facts: AtomicBool,
     /// The shapes of chunks, where files state them.
     pub(super) shapes: Shapes,
+    /// The configuration of the vLLM engine whose chunks these are, if only they are served.
+    run_config: Option<Arc<VllmRunConfig>>,
     /// Wakes the sweep.
     pub sweep_request: (Mutex<SweepRequest>, Condvar),
     /// One sweep at a time.
@@ -59,6 +61,7 @@ impl Foreign {
             agreed: AtomicBool::new(false),
             without_facts: AtomicBool::new(false),
             shapes: Shapes::new(config.chunk_shape.clone()),
+            run_config: config.vllm_run_config.clone(),
             sweep_request: Default::default(),
             sweeping: Mutex::default(),
         }
@@ -73,6 +76,15 @@ impl Foreign {
                 ErrorKind::Unsupported,
                 format!("layout {} has no name for the key: {e}", self.layout),
             );
+        }
+        if let Some(base) = self.run_base()
+            && !matches!(key.id(), KeyId::Object(id) if *id.model == *base)
+        {
+            let what = format!(
+                "this tier has chunks of the vLLM configuration {base}, and the key is of another one; use its base as the model, or \
+                 another vllm_run_config"
+            );
+            return refused(ErrorKind::Invalid, what);
         }
         let mut first = false;
         let ours = self.namespace.get_or_init(|| {
@@ -94,6 +106,11 @@ impl Foreign {
             if ours.tenant() == key.namespace().tenant() { "" } else { " and of another tenant" }
         );
         refused(ErrorKind::Invalid, what)
+    }
+
+    /// The base of the names, where the tier has chunks of one vLLM configuration.
+    pub fn run_base(&self) -> Option<&str> {
+        self.run_config.as_deref().map(VllmRunConfig::base)
     }
 
     /// The namespace of the chunks, once it is known.

@@ -12,12 +12,13 @@ pub mod headers;
 mod load;
 mod shapes;
 mod sweep;
+mod vllm;
 
 use std::fmt;
 use std::str::FromStr;
 
 use kvtier_core::{Error, ErrorKind};
-use kvtier_key::names::{Loss, NameForm, Parsed};
+use kvtier_key::names::{Loss, NameForm, Parsed, is_vllm_fs_dir};
 use kvtier_key::{GDS_HEADER_BYTES, InvalidKey, KeyId};
 
 pub use facts::{Verify, finish_file, probe_facts};
@@ -25,6 +26,7 @@ pub use foreign::Foreign;
 pub use load::{begin as begin_load, behind};
 pub use shapes::Unshaped;
 pub use sweep::Sweeper;
+pub use vllm::{agree_on_run_config, find_run_config};
 
 /// The layout of a directory's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -42,16 +44,19 @@ pub enum Layout {
     LmcacheGds,
     /// The same with the names that LMCache uses on Weka's file system.
     LmcacheGdsWeka,
+    /// Those of vLLM's `fs` tier.
+    VllmFs,
 }
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Layout; 5] = [
+    pub const ALL: [Layout; 6] = [
         Layout::Kvtier,
         Layout::LmcacheMp,
         Layout::Lmcache,
         Layout::LmcacheGds,
         Layout::LmcacheGdsWeka,
+        Layout::VllmFs,
     ];
 
     /// Its name in configurations and manifests.
@@ -62,6 +67,7 @@ impl Layout {
             Layout::Lmcache => "lmcache",
             Layout::LmcacheGds => "lmcache-gds",
             Layout::LmcacheGdsWeka => "lmcache-gds-weka",
+            Layout::VllmFs => "vllm-fs",
         }
     }
 
@@ -85,9 +91,20 @@ impl Layout {
         2 * self.head_bytes()
     }
 
-    /// How many directories deep a foreign layout's files are, at most.
-    pub(crate) fn depth(self) -> usize {
-        if self.has_headers() { 2 } else { 0 }
+    /// Whether a directory may have files of a foreign layout, by its `name` in the directory `dir`,
+    /// which is relative to the root.
+    pub(crate) fn has_files_in(self, dir: &str, name: &str) -> bool {
+        let depth = dir.split('/').filter(|part| !part.is_empty()).count();
+        match self {
+            Layout::LmcacheGds | Layout::LmcacheGdsWeka => depth < 2 && is_head_of_hash(name),
+            Layout::VllmFs => is_vllm_fs_dir(depth, name),
+            Layout::Kvtier | Layout::LmcacheMp | Layout::Lmcache => false,
+        }
+    }
+
+    /// Whether this is the name of a directory with vLLM's `config.json`, in a layout with such.
+    pub(crate) fn is_config_dir(self, name: &str) -> bool {
+        self == Layout::VllmFs && self.has_files_in("", &format!("{name}_r0"))
     }
 
     /// The name of the sidecar of this file; `None` in a layout without.
@@ -120,9 +137,15 @@ impl Layout {
             Layout::Lmcache => NameForm::FsConnector,
             Layout::LmcacheGds => NameForm::Gds { weka: false, sidecar: false },
             Layout::LmcacheGdsWeka => NameForm::Gds { weka: true, sidecar: false },
+            Layout::VllmFs => NameForm::VllmFs,
             _ => NameForm::Fs,
         }
     }
+}
+
+/// Whether a directory's name may be the first characters of a hash.
+fn is_head_of_hash(name: &str) -> bool {
+    (1..=2).contains(&name.chars().count()) && !name.starts_with('.')
 }
 
 impl fmt::Display for Layout {
@@ -137,7 +160,7 @@ impl FromStr for Layout {
     fn from_str(text: &str) -> Result<Self, Error> {
         Layout::ALL.into_iter().find(|layout| layout.name() == text).ok_or_else(|| {
             let what = format!(
-                "no layout is called {text:?}; choose kvtier, lmcache-mp, lmcache, lmcache-gds or lmcache-gds-weka"
+                "no layout is called {text:?}; choose kvtier, lmcache-mp, lmcache, lmcache-gds, lmcache-gds-weka or vllm-fs"
             );
             Error::new(ErrorKind::Invalid, what)
         })
@@ -171,6 +194,21 @@ mod tests {
             assert_eq!(Layout::Lmcache.key_of(other), None, "{other}");
         }
         assert_eq!(Layout::Kvtier.key_of(mp), None);
+    }
+
+    #[test]
+    fn files_of_vllm_are_in_the_directories_of_their_rank_and_hash() {
+        let name = "org_m_0123456789ab_r0/000/10_g0/0001020304.bin";
+        let id = Layout::VllmFs.key_of(name).unwrap();
+        assert_eq!(Layout::VllmFs.file_name(&id).unwrap(), name);
+        for other in [format!("x/{name}"), name.replace("r0", "r00"), format!("{name}_7.tmp")] {
+            assert_eq!(Layout::VllmFs.key_of(&other), None, "{other}");
+        }
+        let dirs = [("", "org_m_0123456789ab_r0"), ("x", "000"), ("x/y", "10_g0")];
+        assert!(dirs.iter().all(|(dir, name)| Layout::VllmFs.has_files_in(dir, name)));
+        assert!(
+            !Layout::VllmFs.has_files_in("", "00") && !Layout::VllmFs.has_files_in("x/y/z", "00")
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use kvtier_core::key::VllmRunConfig;
 use kvtier_core::{Error, ErrorKind, Namespace};
 use kvtier_evict::PolicyKind;
 use kvtier_file::{ChunkShape, Durability, EngineKind, FileConfig, FileTier, Layout, Verify};
@@ -28,8 +29,8 @@ pub struct FileSpec {
     /// directory is refused.
     #[serde(default)]
     pub shrink: bool,
-    /// The layout of the directory: `kvtier` (the default), `lmcache-mp`, `lmcache`, `lmcache-gds` or
-    /// `lmcache-gds-weka`.
+    /// The layout of the directory: `kvtier` (the default), `lmcache-mp`, `lmcache`, `lmcache-gds`,
+    /// `lmcache-gds-weka` or `vllm-fs`.
     #[serde(default, deserialize_with = "named")]
     pub layout: Option<Layout>,
     /// `lenient` (the default) or `strict`: whether chunks without checksums, in a foreign layout, are
@@ -41,6 +42,10 @@ pub struct FileSpec {
     /// it.
     #[serde(default, deserialize_with = "named")]
     pub shape: Option<ChunkShape>,
+    /// With layout `vllm-fs`: the configuration of the vLLM engine, as its `fs` tier writes it to
+    /// `config.json`. It is written beside the chunks, and a directory with another one is refused.
+    #[serde(default, deserialize_with = "run_config")]
+    pub vllm_run_config: Option<Arc<VllmRunConfig>>,
     /// `auto` (the default), `uring` or `threads`.
     #[serde(default, deserialize_with = "named")]
     pub engine: Option<EngineKind>,
@@ -90,6 +95,7 @@ impl FileSpec {
             layout: None,
             verify: None,
             shape: None,
+            vllm_run_config: None,
             engine: None,
             durability: None,
             free_min: None,
@@ -119,6 +125,9 @@ impl FileSpec {
         }
         if let Some(shape) = &self.shape {
             config = config.with_chunk_shape(shape.clone());
+        }
+        if let Some(run_config) = &self.vllm_run_config {
+            config = config.with_vllm_run_config(Arc::clone(run_config));
         }
         // Layout `kvtier` records the namespace itself.
         if let Some(namespace) =
@@ -174,6 +183,15 @@ pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D:
     deserialize::bytes(from).map(Some)
 }
 
+/// The configuration of a vLLM engine, as an object.
+pub(super) fn run_config<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Arc<VllmRunConfig>>, D::Error> {
+    let given: Option<serde_json::Value> = Option::deserialize(from)?;
+    let read = |fields: serde_json::Value| VllmRunConfig::from_json(&fields.to_string());
+    given.map(|fields| read(fields).map(Arc::new).map_err(serde::de::Error::custom)).transpose()
+}
+
 pub(super) fn capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Capacity, D::Error> {
     let given = Value::from(serde_json::Value::deserialize(from)?);
     let wrong = || {
@@ -214,6 +232,34 @@ mod tests {
                 e.contains("80%") && e.contains("x.json") && e.contains(&format!("{wrong} is no")),
                 "{wrong}: {e}"
             );
+        }
+    }
+
+    #[test]
+    fn the_configuration_of_vllm_is_an_object_for_its_layout() {
+        let read = |rest: &str| {
+            let text =
+                format!(r#"{{"tiers":[{{"type":"file","path":"/x","bytes":8192,{rest}}}]}}"#);
+            let config = Config::from_json(&text, "x.json").map_err(|e| e.to_string())?;
+            match &config.tiers[0] {
+                TierSpec::File(spec) => Ok(spec.clone()),
+                _ => panic!("a file tier"),
+            }
+        };
+        let fields = r#""vllm_run_config":{"model_name":"org/m","tp_size":1,"kv_cache_groups":[]}"#;
+        let spec = read(&format!(r#""layout":"vllm-fs",{fields}"#)).unwrap();
+        let run_config = spec.vllm_run_config.as_deref().unwrap();
+        assert_eq!((run_config.model(), run_config.base().len()), ("org/m", "org_m_".len() + 12));
+        let dir = tempfile::tempdir().unwrap();
+        let other = read(&format!(r#""layout":"lmcache-mp",{fields}"#)).unwrap();
+        let other = FileSpec { path: dir.path().into(), ..other };
+        assert!(other.open().unwrap_err().to_string().contains("leave `vllm_run_config` out"));
+        for (wrong, says) in
+            [("{}", "model_name"), (r#"{"model_name":"m","x":0.5}"#, "whole number")]
+        {
+            let e: String =
+                read(&format!(r#""layout":"vllm-fs","vllm_run_config":{wrong}"#)).unwrap_err();
+            assert!(e.contains(says) && e.contains("x.json"), "{wrong}: {e}");
         }
     }
 

@@ -64,7 +64,7 @@ impl Config {
 }
 
 impl TierSpec {
-    /// Whose keys its layout has names for; `None` for all.
+    /// The kind of keys that its layout has names for; `None` for all.
     fn key_mode(&self) -> Option<KeyMode> {
         match self {
             TierSpec::Host { .. } => None,
@@ -86,7 +86,7 @@ impl TierSpec {
 fn of_files(spec: &super::FileSpec) -> Option<KeyMode> {
     use kvtier_file::Layout;
     match spec.layout? {
-        Layout::LmcacheMp => Some(KeyMode::MultiProcess),
+        Layout::LmcacheMp | Layout::VllmFs => Some(KeyMode::MultiProcess),
         Layout::Lmcache | Layout::LmcacheGds | Layout::LmcacheGdsWeka => Some(KeyMode::InProcess),
         _ => None,
     }

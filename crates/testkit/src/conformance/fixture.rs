@@ -23,6 +23,8 @@ pub struct Fixture {
     pub capacity: Option<u64>,
     /// The keys are those of LMCache's in-process mode: the tier has no names for others.
     pub engine_keys: bool,
+    /// The keys are those of vLLM's `fs` tier: the tier has names for no others.
+    pub vllm_keys: bool,
     /// The tier has chunks of one namespace, that of the first key, and calls keys of others
     /// invalid.
     pub one_namespace: bool,
@@ -50,6 +52,7 @@ impl Fixture {
             arena,
             capacity: None,
             engine_keys: false,
+            vllm_keys: false,
             one_namespace: false,
             reach: None,
             keep: None,
@@ -65,6 +68,12 @@ impl Fixture {
     /// The same for a tier whose keys are those of LMCache's in-process mode.
     pub fn with_engine_keys(mut self) -> Self {
         self.engine_keys = true;
+        self
+    }
+
+    /// The same for a tier whose keys are those of vLLM's `fs` tier.
+    pub fn with_vllm_keys(mut self) -> Self {
+        self.vllm_keys = true;
         self
     }
 
@@ -131,6 +140,12 @@ impl Fixture {
 
     /// Key number `n` of a namespace, of the mode that the tier has names for.
     pub fn key_within(&self, ns: Namespace, n: u64) -> Key {
+        if self.vllm_keys {
+            let hash = Digest::derive("kvtier testkit chunk", &n.to_le_bytes());
+            let hash = ChunkHash::new(hash.as_bytes());
+            let id = ObjectKey::new("org_model_0123456789ab", KvRank(0), 0, hash, "");
+            return Key::new(Arc::new(ns), id.expect("a valid key").into());
+        }
         if !self.engine_keys {
             return Fixture::key_in(ns, n);
         }
