@@ -103,7 +103,11 @@ fn story(number: u64, layout: Layout) -> u64 {
     let f = Fixture::new(
         kvtier_testkit::ModelTier::open(kvtier_testkit::ModelConfig::default()).unwrap(),
     );
-    let f = if layout.has_headers() { f.with_engine_keys() } else { f };
+    let f = match layout {
+        Layout::VllmFs => f.with_vllm_keys(),
+        _ if layout.has_headers() => f.with_engine_keys(),
+        _ => f,
+    };
     let disk = open(dir.path(), layout, BadDay::new(number, 300));
     (0..16).for_each(|_| step(&disk, &f, &mut seed));
     let met = disk.mover().met();
@@ -172,5 +176,11 @@ fn fault_seeds_of_the_device_give_no_wrong_byte_in_a_foreign_layout() {
 #[test]
 fn fault_seeds_of_the_device_give_no_wrong_byte_in_a_layout_with_headers() {
     let met = kvtier_testkit::for_each_seed(50, |number| elsewhere(number, Layout::LmcacheGds));
+    assert!(met > 50, "too few faults to prove anything: {met}");
+}
+
+#[test]
+fn fault_seeds_of_the_device_give_no_wrong_byte_in_the_layout_of_vllm() {
+    let met = kvtier_testkit::for_each_seed(50, |number| elsewhere(number, Layout::VllmFs));
     assert!(met > 50, "too few faults to prove anything: {met}");
 }
