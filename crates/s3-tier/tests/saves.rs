@@ -155,3 +155,34 @@ fn saves_and_removes_of_one_key_that_race_leave_index_and_bucket_of_one_mind() {
         }
     }
 }
+
+#[test]
+fn saves_that_the_store_slows_down_leave_loads_their_pace() {
+    let world = World::with(|mut config| {
+        config.client.requests_max = 16;
+        config
+    });
+    let stored: Vec<_> = (0..12).map(|n| world.suite.key(n)).collect();
+    world.suite.store(&stored, 1000);
+    let put = |fault| Rule::next(fault).method("PUT").times(1_000_000);
+    let save = |from: u64, count: u64, time| {
+        let ops = (from..from + count).map(|n| world.suite.save_op(&world.suite.key(n), 1000));
+        world.suite.tier.save(&Ctx::within(time), ops.collect())
+    };
+    // 16 is cut to 1.
+    world.server.script(put(Fault::Error(503, "SlowDown")));
+    within(Duration::from_secs(120), "the pace of writes is cut", || {
+        let _ = save(100, 4, Duration::from_millis(300)).wait();
+        world.tier().client().writes_limit() == 1
+    });
+    world.server.heal();
+    let hangs = Duration::from_secs(30);
+    world.server.script(put(Fault::Stall(hangs)));
+    let _saves = save(200, 40, hangs);
+    within(Duration::from_secs(20), "a save hangs", || world.server.stalled() > 0);
+    world.server.script(Rule::next(Fault::Stall(hangs)).method("GET").times(1_000_000));
+    let ops = stored.iter().map(|key| world.suite.load_op(key, 1000)).collect();
+    let _loads = world.suite.tier.load(&Ctx::within(hangs), ops);
+    // The saves would leave them one.
+    within(Duration::from_secs(20), "the loads are under way", || world.server.stalled() >= 12);
+}

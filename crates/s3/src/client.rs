@@ -176,10 +176,25 @@ impl Client {
         self.inner.clock.offset()
     }
 
+    /// The most requests in flight, of all kinds together.
+    pub fn requests_max(&self) -> usize {
+        self.inner.config.requests_max.max(1)
+    }
+
     /// How many GETs and HEADs may be in flight now. Writes, deletes and listings have a pace of
     /// their own, which this does not follow.
     pub fn requests_limit(&self) -> usize {
         self.inner.limits.class(Class::Read).current()
+    }
+
+    /// How many PUTs and parts of uploads may be in flight now.
+    pub fn writes_limit(&self) -> usize {
+        self.inner.limits.class(Class::Write).current()
+    }
+
+    /// How many deletes may be in flight now.
+    pub fn deletes_limit(&self) -> usize {
+        self.inner.limits.class(Class::Delete).current()
     }
 
     /// Whether the store said last that there is no such bucket. One answer of the bucket ends

@@ -1,8 +1,13 @@
 //! The order in which requests are sent: loads before lookups before deletes before saves.
 //!
-//! The client limits the requests in flight. Above that limit requests wait here, in one queue for
-//! each kind. A released permit goes to the most urgent queue, except that a queue passed over
-//! `PASSED_MAX` times goes first: no kind starves. Saves and deletes never take the last
+//! The client limits the requests in flight, in total and by class: loads and lookups, saves,
+//! deletes. Above a limit requests wait here, in one queue for each kind, and not in the client,
+//! which has no order. So what waits for a class that the store slows down takes no permit from the
+//! others. Only one request beyond a class's limit is let through: it waits in the client, which
+//! sends it although the others hang.
+//!
+//! A released permit goes to the most urgent queue, except that a queue passed over `PASSED_MAX`
+//! times goes first: no kind starves. Saves and deletes together never take the last
 //! `RESERVED_PART`th of the permits, so that hanging ones do not block loads.
 //!
 //! A waiter that is dropped closes its channel; closed ones are skipped. A permit that was sent to
@@ -41,15 +46,36 @@ impl RequestKind {
         RequestKind::Write,
     ];
 
-    /// Whether no caller waits for its result.
-    fn is_deferrable(self) -> bool {
-        matches!(self, RequestKind::Delete | RequestKind::Write)
+    /// The client's class of its requests.
+    fn class(self) -> RequestClass {
+        match self {
+            RequestKind::Read | RequestKind::Lookup | RequestKind::Prefetch => RequestClass::Read,
+            RequestKind::Delete => RequestClass::Delete,
+            RequestKind::Write => RequestClass::Write,
+        }
     }
 
     /// The kind of a load.
     pub fn for_load(class: Class) -> Self {
         if class == Class::Demand { RequestKind::Read } else { RequestKind::Prefetch }
     }
+}
+
+/// Requests that the client limits together. No caller waits for deletes, nor soon for writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum RequestClass {
+    Read,
+    Delete,
+    Write,
+}
+
+/// The client's limits of requests in flight.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Of all requests.
+    total: usize,
+    /// Of one class, now.
+    class: usize,
 }
 
 /// Queues in front of the client, which has a limit of requests in flight.
@@ -61,9 +87,8 @@ pub struct RequestScheduler {
 
 #[derive(Debug, Default)]
 struct State {
-    running: usize,
-    /// Of these, saves and deletes.
-    running_deferrable: usize,
+    /// By class.
+    running: [usize; 3],
     queues: [VecDeque<oneshot::Sender<RequestPermit>>; RequestKind::COUNT],
     passed: [u32; RequestKind::COUNT],
 }
@@ -73,21 +98,18 @@ struct State {
 pub struct RequestPermit(Arc<RequestScheduler>, RequestKind);
 
 impl State {
-    /// Takes a permit of a kind, if there is one.
-    fn take(&mut self, kind: RequestKind, limit: usize) -> bool {
-        let deferrable = usize::from(kind.is_deferrable());
-        let left = (limit / RESERVED_PART).max(usize::from(limit > 1));
-        if self.running >= limit || (deferrable > 0 && self.running_deferrable + left >= limit) {
-            return false;
-        }
-        self.running += 1;
-        self.running_deferrable += deferrable;
-        true
-    }
-
-    fn release(&mut self, kind: RequestKind) {
-        self.running -= 1;
-        self.running_deferrable -= usize::from(kind.is_deferrable());
+    /// Takes a permit of a class, if there is one.
+    fn take(&mut self, class: RequestClass, limits: Limits) -> bool {
+        let [reads, deletes, writes] = self.running;
+        let reserved = (limits.total / RESERVED_PART).max(usize::from(limits.total > 1));
+        let leaves_reserve =
+            class == RequestClass::Read || deletes + writes + reserved < limits.total;
+        let running = &mut self.running[class as usize];
+        // Not `<`: one waits in the client.
+        let is_free = reads + deletes + writes < limits.total && *running <= limits.class;
+        let is_taken = is_free && leaves_reserve;
+        *running += usize::from(is_taken);
+        is_taken
     }
 }
 
@@ -102,7 +124,7 @@ impl RequestScheduler {
         let waiting = {
             let mut state = self.lock();
             if state.queues.iter().all(VecDeque::is_empty)
-                && state.take(kind, self.client.requests_limit())
+                && state.take(kind.class(), self.limits(kind.class()))
             {
                 return RequestPermit(Arc::clone(self), kind);
             }
@@ -128,7 +150,6 @@ impl RequestScheduler {
     }
 
     fn next(&self) -> Option<(oneshot::Sender<RequestPermit>, RequestKind)> {
-        let limit = self.client.requests_limit();
         let mut state = self.lock();
         state.queues.iter_mut().for_each(|queue| queue.retain(|waiter| !waiter.is_closed()));
         let waiting = state.queues.each_ref().map(|queue| !queue.is_empty());
@@ -140,12 +161,21 @@ impl RequestScheduler {
         };
         let kind = waiting_kinds(true)
             .chain(waiting_kinds(false))
-            .find(|kind| state.take(*kind, limit))?;
+            .find(|kind| state.take(kind.class(), self.limits(kind.class())))?;
         let others =
             RequestKind::ALL.into_iter().filter(|other| *other != kind && waiting[*other as usize]);
         others.for_each(|other| state.passed[other as usize] += 1);
         state.passed[kind as usize] = 0;
         state.queues[kind as usize].pop_front().map(|next| (next, kind))
+    }
+
+    fn limits(&self, class: RequestClass) -> Limits {
+        let class = match class {
+            RequestClass::Read => self.client.requests_limit(),
+            RequestClass::Delete => self.client.deletes_limit(),
+            RequestClass::Write => self.client.writes_limit(),
+        };
+        Limits { total: self.client.requests_max(), class }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -155,7 +185,7 @@ impl RequestScheduler {
 
 impl Drop for RequestPermit {
     fn drop(&mut self) {
-        self.0.lock().release(self.1);
+        self.0.lock().running[self.1.class() as usize] -= 1;
         self.0.dispatch();
     }
 }
@@ -217,7 +247,7 @@ mod tests {
             "it was served before all reads were: {}",
             at(RequestKind::Write)
         );
-        assert_eq!(scheduler.lock().running, 0);
+        assert_eq!(scheduler.lock().running, [0; 3]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -237,8 +267,9 @@ mod tests {
             }
             taken
         };
-        let mut hung = take(RequestKind::Write, 20).await;
-        hung.extend(take(RequestKind::Delete, 10).await);
+        // The client leaves deletes a quarter, and one more waits in it.
+        let mut hung = take(RequestKind::Delete, 9).await;
+        hung.extend(take(RequestKind::Write, 21).await);
         let mut next = Box::pin(scheduler.acquire(RequestKind::Write));
         let mut waits = |cx: &mut std::task::Context<'_>| {
             std::task::Poll::Ready(next.as_mut().poll(cx).is_pending())
@@ -249,8 +280,21 @@ mod tests {
         hung.pop();
         assert!(!std::future::poll_fn(&mut waits).await);
         drop((hung, next));
-        let state = scheduler.lock();
-        assert_eq!((state.running, state.running_deferrable), (0, 0));
+        assert_eq!(scheduler.lock().running, [0; 3]);
+    }
+
+    #[test]
+    fn what_waits_for_a_class_that_is_slowed_down_takes_no_permit_of_others() {
+        let permits = |state: &mut State, class, limit| {
+            (0..99).take_while(|_| state.take(class, Limits { total: 16, class: limit })).count()
+        };
+        let mut state = State::default();
+        assert_eq!(permits(&mut state, RequestClass::Write, 1), 2, "one of them in the client");
+        assert_eq!(permits(&mut state, RequestClass::Delete, 4), 5);
+        assert_eq!(permits(&mut state, RequestClass::Read, 16), 9);
+        let mut state = State::default();
+        assert_eq!(permits(&mut state, RequestClass::Read, 2), 3);
+        assert_eq!(permits(&mut state, RequestClass::Write, 15), 13, "slow loads leave the rest");
     }
 
     #[tokio::test(start_paused = true)]
@@ -267,6 +311,6 @@ mod tests {
         drop(first);
         drop(gone);
         drop(tokio::time::timeout(std::time::Duration::from_secs(600), stays).await.unwrap());
-        assert_eq!(scheduler.lock().running, 0);
+        assert_eq!(scheduler.lock().running, [0; 3]);
     }
 }
