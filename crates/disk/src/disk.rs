@@ -86,7 +86,8 @@ impl<M: Mover> Disk<M> {
         // Twice: an operation past its deadline may hold its pair while the next one is admitted.
         let tails = memory(2 * config.ops_max as usize * 2 * PAGE as usize)?;
         let bounce = memory(config.bounce_bytes)?;
-        let (quotas, compat) = (config.quotas.clone(), config.compat);
+        let quotas = config.quotas.clone();
+        let compat = config.compat;
         let shared = Arc::new(Shared::new(caps, &config, mover, dir_state, (index, tails, bounce)));
         shared.limit(&quotas);
         shared.index().set_compat(compat);

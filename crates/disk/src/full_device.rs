@@ -56,7 +56,8 @@ mod tests {
     #[test]
     fn it_is_reported_while_it_lasts_and_no_longer() {
         let time = ManualClock::new();
-        let (clock, full) = (time.clock(), FullDevice::default());
+        let clock = time.clock();
+        let full = FullDevice::default();
         assert!(full.describe(&clock).is_none() && !full.sheds(&clock));
         full.note_seen(&clock);
         assert!(full.describe(&clock).is_some() && !full.sheds(&clock));

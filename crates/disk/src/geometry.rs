@@ -91,7 +91,7 @@ impl Geometry {
         self.is_full.load(Ordering::Relaxed).then(too_many)
     }
 
-    /// Why a chunk does not fit this directory, as far as this process knows it without reading the
+    /// Why a chunk does not fit this directory, as far as this process can decide without reading the
     /// manifest. `len` is the length of a save.
     pub fn refusal(
         &self,
@@ -100,7 +100,8 @@ impl Geometry {
         key: &Key,
         len: Option<u64>,
     ) -> Option<Error> {
-        let (name, root) = (kind(key, tenants), data_dir.root());
+        let name = kind(key, tenants);
+        let root = data_dir.root();
         let known =
             self.known.read().unwrap_or_else(PoisonError::into_inner).get(&name).copied()?;
         match (known.and(Shape::of(key, len)), len) {
@@ -124,7 +125,8 @@ impl Geometry {
         key: &Key,
         len: u64,
     ) -> Result<(), Error> {
-        let (name, ours) = (kind(key, tenants), Shape::of(key, Some(len)));
+        let name = kind(key, tenants);
+        let ours = Shape::of(key, Some(len));
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&name).copied();
         if known.is_some_and(|known| known.and(ours) == Some(known)) {
             return Ok(());
@@ -135,7 +137,8 @@ impl Geometry {
             self.report_full();
             return Ok(());
         }
-        let (mut both, mut refused) = (ours, None);
+        let mut both = ours;
+        let mut refused = None;
         data_dir
             .edit_manifest(REGISTRATION_WAIT_MAX, |manifest| {
                 let noted = manifest.agreed.get(&name).and_then(|text| Shape::parse(text));

@@ -64,7 +64,7 @@ pub struct Directory {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct ChunkName {
-    /// The key's digest; zeros in a foreign layout, whose names tell the key but not the
+    /// The key's digest; zeros in a foreign layout, whose names contain the key but not the
     /// namespace.
     pub digest: Digest,
     /// The file's name in a foreign layout.
@@ -283,7 +283,8 @@ impl Directory {
     /// file is deleted. `false` when the file is missing or no longer damaged.
     /// [Finish](Self::finish) after the last call.
     pub fn quarantine(&self, chunk: &ChunkName) -> io::Result<bool> {
-        let (path, own) = (self.path(chunk), self.own());
+        let path = self.path(chunk);
+        let own = self.own();
         let seen = match self.examine(chunk) {
             Ok((_, Ok(()) | Err(Damage::Unverified))) => return Ok(false),
             Ok((seen, Err(_))) => seen,
@@ -291,7 +292,8 @@ impl Directory {
             Err(e) => return Err(e),
         };
         self.make_own()?;
-        let (staging, accounting) = (data_dir::register(&own)?, self.accounting()?);
+        let staging = data_dir::register(&own)?;
+        let accounting = self.accounting()?;
         let since = accounting.as_ref().and_then(|accounting| accounting.generation());
         let taken = staging.path().join(path.file_name().unwrap_or_default());
         match fs::rename(&path, &taken) {
@@ -418,8 +420,8 @@ impl Directory {
 
     /// The ledger and the change log; `None` where no tier ever opened the directory.
     fn accounting(&self) -> io::Result<Option<Arc<Accounting>>> {
-        let (own, mut kept) =
-            (self.own(), self.accounting.lock().unwrap_or_else(PoisonError::into_inner));
+        let own = self.own();
+        let mut kept = self.accounting.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.as_ref().is_none_or(|kept| !kept.is_current()) {
             *kept = if own.exists() {
                 Some(Accounting::open(&own, self.layout.is_foreign())?.into())
@@ -477,7 +479,8 @@ fn read_and_check(
     if facts.key != chunk.digest || facts.raw_len != chunk.len {
         return Ok(Err(Damage::Swapped));
     }
-    let (mut sums, mut at) = (PieceSums::new(chunk.len), 0);
+    let mut sums = PieceSums::new(chunk.len);
+    let mut at = 0;
     let mut piece = vec![0; PIECE];
     while at < chunk.len {
         let n = (chunk.len - at).min(PIECE as u64) as usize;

@@ -217,7 +217,8 @@ impl<S: Storage> Ledger<S> {
             is_shared: false,
             is_kept: false,
         };
-        let (generation, dropped) = (AtomicU64::new(0), AtomicBool::new(false));
+        let generation = AtomicU64::new(0);
+        let dropped = AtomicBool::new(false);
         Ledger { state: Mutex::new(state), exact, generation, dropped }
     }
 
@@ -404,7 +405,7 @@ impl<S: Storage> Ledger<S> {
 }
 
 impl<S: Storage> State<S> {
-    /// The total as far as this process can tell.
+    /// The total that this process expects.
     fn expected(&self) -> u64 {
         (self.known + self.pending.added).saturating_sub(self.pending.removed)
     }

@@ -32,7 +32,7 @@ const NOISE: u64 = 128;
 /// How many entries are compared with a count while the index is locked.
 const COMPARED_AT_ONCE: usize = 4096;
 
-/// Whether the ledger may be wrong, as far as this process can tell.
+/// Whether the ledger may be wrong, in the view of this process.
 #[derive(Debug, Default)]
 pub struct LedgerCheck {
     /// Held for reading while files get or lose names and the ledger follows. A recount takes it for
@@ -118,7 +118,8 @@ impl<M: Mover> Shared<M> {
             return;
         }
         if !self.ledger_check.has_peers.load(Ordering::Relaxed) {
-            let (matched, mut is_released) = (*lock(&self.ledger_check.matched), false);
+            let matched = *lock(&self.ledger_check.matched);
+            let mut is_released = false;
             let mut release = |since| {
                 self.ledger.release_found(bytes, since).map(|released| is_released = released)
             };
@@ -285,7 +286,8 @@ impl<M: Mover> Shared<M> {
         if chunk.len == other {
             return;
         }
-        let (_moving, since) = (self.ledger_check.moving(), self.ledger.generation());
+        let _moving = self.ledger_check.moving();
+        let since = self.ledger.generation();
         match self.data_dir.keep_newer(digest, chunk.len, other) {
             Ok(kept) => {
                 (chunk.len, chunk.bytes) = (kept.len, name::file_len(kept.len));

@@ -188,7 +188,8 @@ impl<M: Mover> Shared<M> {
         if self.index().known(digest).is_some_and(|entry| entry.chunk.len == len) {
             return false;
         }
-        let (_moving, since) = (self.ledger_check.moving(), self.ledger.generation());
+        let _moving = self.ledger_check.moving();
+        let since = self.ledger.generation();
         match self.data_dir.delete(digest, len) {
             Ok(there) => {
                 if there {

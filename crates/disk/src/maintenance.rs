@@ -195,8 +195,10 @@ impl<M: Mover> MaintenanceTasks<M> {
 
     /// Merges the journals of all processes and writes a snapshot of the order of use.
     fn snapshot(&mut self) -> io::Result<()> {
-        let (shared, at_ms) = (&self.shared, self.shared.clock.unix_ms());
-        let (own, staging) = (shared.data_dir.own(), shared.data_dir.staging()?);
+        let shared = &self.shared;
+        let at_ms = self.shared.clock.unix_ms();
+        let own = shared.data_dir.own();
+        let staging = shared.data_dir.staging()?;
         let name = staging.name();
         shared.journal.flush()?;
         let living: BTreeSet<String> = live_names(&own.join("tmp"))?;

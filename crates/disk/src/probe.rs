@@ -52,7 +52,8 @@ impl Medium {
     fn probe_in(scratch: &Path) -> io::Result<Self> {
         use nix::fcntl::{AT_FDCWD, FallocateFlags, RenameFlags, fallocate, renameat2};
         use std::os::unix::fs::OpenOptionsExt;
-        let (one, two) = (scratch.join("one"), scratch.join("two"));
+        let one = scratch.join("one");
+        let two = scratch.join("two");
         fs::write(&two, "two")?;
         let file = File::create(&one)?;
         let fallocates = fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).is_ok();

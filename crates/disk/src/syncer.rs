@@ -106,7 +106,8 @@ mod tests {
     fn many_operations_share_few_syncs_and_get_their_results() {
         let syncs = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&syncs);
-        let ((begin, begun), (go, wait)) = (sync_channel(1), sync_channel::<()>(1));
+        let (begin, begun) = sync_channel(1);
+        let (go, wait) = sync_channel::<()>(1);
         // The first takes until all the others wait.
         let slow = move || match count.fetch_add(1, Ordering::SeqCst) {
             0 => {

@@ -163,7 +163,8 @@ fn read(own: &Path) -> io::Result<TenantKey> {
 fn write(data_dir: &DataDir, key: &TenantKey, first: bool) -> io::Result<()> {
     let staging = data_dir.staging()?;
     // The ledger counts nothing for it, as its name says.
-    let (own, draft) = (data_dir.own(), staging.path().join(draft_name(staging.number(), 0)));
+    let own = data_dir.own();
+    let draft = staging.path().join(draft_name(staging.number(), 0));
     let _ = fs::remove_file(&draft);
     let mut file = internal_files::open(&draft, OpenOptions::new().write(true).create_new(true))?;
     file.write_all(key.encode().as_bytes())?;
@@ -185,7 +186,8 @@ impl<M: Mover> Shared<M> {
     /// Corrects the tenants of chunks in the index. A key belongs to one tenant, so each use of it
     /// shows the tenant, also where the stored one is unknown or was lost.
     pub fn assign_tenants<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
-        let (mut last, mut adopted) = (None, Vec::new());
+        let mut last = None;
+        let mut adopted = Vec::new();
         let keys: Vec<(&Key, TenantId)> = keys
             .filter(|key| !key.namespace().tenant().is_empty())
             .map(|key| {
@@ -230,8 +232,10 @@ mod tests {
 
     #[test]
     fn every_process_has_the_same_identities_and_another_directory_has_others() {
-        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let (first, second) = (open(dir.path()), open(dir.path()));
+        let dir = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        let first = open(dir.path());
+        let second = open(dir.path());
         assert_eq!(first.1.id("alice"), second.1.id("alice"));
         assert_ne!(first.1.id("alice"), open(other.path()).1.id("alice"));
         let key = dir.path().join(".kvtier").join(KEY);

@@ -17,7 +17,8 @@ fn unhex(hex: &Value) -> Vec<u8> {
 fn names_and_configurations_are_those_of_vllm() {
     let cases = load::cases("vllm_fs.json");
     for case in &cases {
-        let (given, out) = (&case["in"]["run_config"], &case["out"]);
+        let given = &case["in"]["run_config"];
+        let out = &case["out"];
         let config = match VllmRunConfig::from_json(&given.to_string()) {
             Ok(config) => config,
             Err(e) => panic!("{given}: {e}"),

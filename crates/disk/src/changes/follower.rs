@@ -82,7 +82,9 @@ impl Held {
         clock: &Clock,
         apply: &mut dyn FnMut(&Record),
     ) -> io::Result<Read> {
-        let (mut read, mut most, mut is_second_look) = (Read::default(), SLICE_BYTES, false);
+        let mut read = Read::default();
+        let mut most = SLICE_BYTES;
+        let mut is_second_look = false;
         let mut buffer = Vec::new();
         while self.read_to < len {
             let left = len - self.read_to;

@@ -92,7 +92,8 @@ fn nothing_is_missed_when_a_long_segment_is_followed_by_another() {
     let dir = tempfile::tempdir().unwrap();
     let [writer, other, reader] = [(); 3].map(|()| open(dir.path(), true));
     let first = newest(dir.path());
-    let (mut read_back, mut written) = (Vec::new(), Vec::new());
+    let mut read_back = Vec::new();
+    let mut written = Vec::new();
     for n in 0.. {
         let log = if n % 2 == 0 { &writer } else { &other };
         log.append(record(n));
@@ -346,9 +347,11 @@ impl World {
 fn fault_seeds_of_the_change_log() {
     let seeds =
         std::env::var("KVTIER_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
-    let (mut missed, mut exact) = (0, 0);
+    let mut missed = 0;
+    let mut exact = 0;
     for seed in 0..seeds {
-        let (is_local, has_faults) = (seed % 3 != 0, seed % 2 == 0);
+        let is_local = seed % 3 != 0;
+        let has_faults = seed % 2 == 0;
         let mut random = kvtier_testkit::Seed::new(seed);
         let dir = tempfile::tempdir().unwrap();
         let time = ManualClock::new();
@@ -391,7 +394,8 @@ fn fault_seeds_of_the_change_log() {
                 22 => time.advance(Duration::from_millis(random.below(1500))),
                 _ => {
                     let (log, index) = &mut readers[who];
-                    let (missed, position) = (log.missed(), log.position());
+                    let missed = log.missed();
+                    let position = log.position();
                     *index = world.list();
                     log.rewind(position);
                     log.settle(missed);
@@ -435,7 +439,8 @@ fn threads_that_race_for_each_new_segment_lose_nothing() {
             let mut index = BTreeSet::new();
             loop {
                 let is_last = done.load(Ordering::SeqCst);
-                let (missed, position) = (log.missed(), log.position());
+                let missed = log.missed();
+                let position = log.position();
                 if log.has_missed() {
                     index = world.list();
                     log.rewind(position);

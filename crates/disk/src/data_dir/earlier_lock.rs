@@ -36,7 +36,8 @@ pub fn lock_earlier_within(
     own: &Path,
     most: Duration,
 ) -> Result<RegistrationLock, Error> {
-    let (path, tmp) = (own.join(EARLIER_LOCK), own.join("tmp"));
+    let path = own.join(EARLIER_LOCK);
+    let tmp = own.join("tmp");
     let lock = lock_file_within(&path, most).map_err(|e| {
         Error::new(kind_of(&e), format!("cannot lock {}", path.display()))
             .with_cause(e, "stop the processes that have the directory open")

@@ -193,7 +193,9 @@ impl DataDir {
     /// Gives an unfinished file a chunk's name, in one step. Returns whether another file had that
     /// name until now.
     pub fn publish(&self, draft: &Draft, digest: &Digest, len: u64) -> io::Result<bool> {
-        let (staging, from, to) = (draft.staging.dir(), draft.name.as_str(), self.at(digest, len)?);
+        let staging = draft.staging.dir();
+        let from = draft.name.as_str();
+        let to = self.at(digest, len)?;
         let rename = |flags| renameat2(staging, from, self.dir(), to.as_str(), flags);
         self.publish_by(&rename, draft, digest, len)
     }
@@ -446,7 +448,8 @@ impl DataDir {
         let next = AtomicU16::new(0);
         std::thread::scope(|scope| {
             for _ in 0..LISTERS {
-                let (send, next) = (send.clone(), &next);
+                let send = send.clone();
+                let next = &next;
                 scope.spawn(move || {
                     let shard = || u8::try_from(next.fetch_add(1, Ordering::Relaxed)).ok();
                     while let Some(shard) = shard() {

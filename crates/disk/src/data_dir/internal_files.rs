@@ -108,7 +108,7 @@ pub fn is_unreadable(e: &io::Error) -> bool {
 /// Whether a usable file has this name.
 ///
 /// # Errors
-/// The file system cannot tell now.
+/// The error of the file system.
 pub fn exists(path: &Path) -> io::Result<bool> {
     match fs::metadata(path) {
         Ok(_) => Ok(true),
@@ -346,7 +346,8 @@ mod tests {
     #[test]
     fn a_link_in_the_place_of_a_directory_is_renamed_wherever_it_leads() {
         let dir = tempfile::tempdir().unwrap();
-        let (own, elsewhere) = (dir.path().join(".kvtier"), dir.path().join("elsewhere"));
+        let own = dir.path().join(".kvtier");
+        let elsewhere = dir.path().join("elsewhere");
         make_dirs(&own).unwrap();
         fs::create_dir(&elsewhere).unwrap();
         fs::write(elsewhere.join("file"), "").unwrap();

@@ -432,7 +432,8 @@ fn lock_file_within(path: &Path, most: Duration) -> io::Result<RegistrationLock>
     let registration = open_rw(path)?;
     lock_within(&registration, most).map_err(|e| match e.kind() {
         Io::WouldBlock => {
-            let (path, most) = (path.display(), most.as_secs());
+            let path = path.display();
+            let most = most.as_secs();
             io::Error::new(
                 Io::WouldBlock,
                 format!("another process keeps {path} locked for more than {most} s: find it with `fuser`"),
@@ -457,7 +458,8 @@ fn lock_by(
     elapsed: impl Fn() -> Duration,
     mut sleep: impl FnMut(Duration),
 ) -> io::Result<()> {
-    let (mut pause, mut paused) = (LOCK_PAUSE_MIN, Duration::ZERO);
+    let mut pause = LOCK_PAUSE_MIN;
+    let mut paused = Duration::ZERO;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(()),
@@ -501,12 +503,11 @@ mod tests {
     #[test]
     fn a_thread_that_did_not_run_has_not_waited_for_a_lock() {
         let dir = tempfile::tempdir().unwrap();
-        let (ours, theirs) = (
-            open_rw(&dir.path().join("lock")).unwrap(),
-            open_rw(&dir.path().join("lock")).unwrap(),
-        );
-        let (most, clock, pauses) =
-            (Duration::from_secs(1), Cell::new(Duration::ZERO), Cell::new(0));
+        let ours = open_rw(&dir.path().join("lock")).unwrap();
+        let theirs = open_rw(&dir.path().join("lock")).unwrap();
+        let most = Duration::from_secs(1);
+        let clock = Cell::new(Duration::ZERO);
+        let pauses = Cell::new(0);
         theirs.lock().unwrap();
         let passes = |time| clock.set(clock.get() + time);
         // Ten seconds pass at the first pause, and the lock is free at the third.

@@ -1,4 +1,4 @@
-//! Identifies a process across forks, containers and reboots, so that a peer can tell whether it
+//! Identifies a process across forks, containers and reboots, so that a peer can check whether it
 //! still runs.
 
 use std::fs;
@@ -53,8 +53,10 @@ impl Process {
     /// Parses such a line; `None` for any other.
     pub fn parse(line: &str) -> Option<Self> {
         let mut words = line.strip_prefix(HEAD)?.splitn(4, ' ');
-        let (pid, started_ticks) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let (namespaces, boot) = (words.next()?.to_owned(), words.next()?.to_owned());
+        let pid = words.next()?.parse().ok()?;
+        let started_ticks = words.next()?.parse().ok()?;
+        let namespaces = words.next()?.to_owned();
+        let boot = words.next()?.to_owned();
         Some(Process { pid, started_ticks, namespaces, boot })
     }
 

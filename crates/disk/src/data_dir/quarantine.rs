@@ -91,7 +91,8 @@ pub struct Cleared {
 /// deleted, the next is.
 pub fn trim(own: &Path, bytes_max: u64, now: SystemTime) -> io::Result<Cleared> {
     let all = list(own)?;
-    let (mut files, mut bytes) = (all.len(), all.iter().map(|kept| kept.bytes).sum::<u64>());
+    let mut files = all.len();
+    let mut bytes = all.iter().map(|kept| kept.bytes).sum::<u64>();
     let mut cleared = Cleared::default();
     for kept in all {
         let old = now.duration_since(kept.since).is_ok_and(|age| age > AGE_MAX);

@@ -20,7 +20,8 @@ use crate::name;
 /// Creates the shards, and syncs the names of new ones. Returns a sentence for each file in their
 /// place. The caller holds the registration lock.
 pub fn make_shards(root: &Path, own: &Path) -> io::Result<Vec<String>> {
-    let (mut damage, mut is_new) = (Vec::new(), false);
+    let mut damage = Vec::new();
+    let mut is_new = false;
     for shard in 0..=255 {
         let shard = name::shard(root, shard);
         // A link is replaced, also one that leads to a directory.
@@ -106,7 +107,8 @@ mod tests {
 
     #[test]
     fn the_name_of_each_new_shard_is_synced() {
-        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
         let root = dir.path();
         let data_dir = DataDir::open(root, None).unwrap();
         let digest = Digest::derive("test", b"");

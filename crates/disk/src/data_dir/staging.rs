@@ -9,7 +9,7 @@
 //!
 //! - A child that a process forked shares its locks, and keeps them when the process is killed.
 //!   Therefore `alive` also names the process by pid, start time, namespaces and boot id. A process
-//!   that certainly runs no more is dead, whoever holds the lock.
+//!   that certainly runs no more is dead, whichever process holds the lock.
 //! - On a file system that hosts share, locks may not reach other hosts. There the directory of
 //!   another host is stale only when its `alive` was not touched for a day.
 //!
@@ -71,7 +71,8 @@ impl StagingDir {
             alive.lock()?;
             alive.write_all_at(alive_text(None).as_bytes(), 0)?;
             let dir = File::open(&path)?.into();
-            let (next, is_abandoned) = (AtomicU64::new(0), AtomicBool::new(false));
+            let next = AtomicU64::new(0);
+            let is_abandoned = AtomicBool::new(false);
             return Ok(StagingDir { path, name, dir, alive, next, is_abandoned });
         }
     }
@@ -240,7 +241,8 @@ fn granted_bytes(staging: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for file in fs::read_dir(staging)? {
         let file = file?;
-        let (name, len) = (file.file_name(), file.metadata()?.len());
+        let name = file.file_name();
+        let len = file.metadata()?.len();
         if name != "alive" && len > 0 {
             bytes += name.to_str().and_then(claimed_by).unwrap_or(len);
         }

@@ -180,7 +180,8 @@ fn open_changes(data_dir: &DataDir, is_local: bool, clock: &Clock) -> std::io::R
 /// Enters all stored chunks into the index. Of a chunk with files of two lengths, the newer stays.
 /// Returns the bytes of deleted files.
 fn list_into(data_dir: &DataDir, index: &mut Index) -> std::io::Result<u64> {
-    let (mut duplicates, mut bytes) = (Vec::new(), 0);
+    let mut duplicates = Vec::new();
+    let mut bytes = 0;
     if data_dir.foreign().is_some() {
         return Ok(0);
     }

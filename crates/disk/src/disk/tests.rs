@@ -73,7 +73,8 @@ fn write(dir: &Path, key: &Key) {
 #[test]
 fn a_chunk_that_is_being_evicted_is_not_discovered() {
     let dir = tempfile::tempdir().unwrap();
-    let (disk, key) = (open(dir.path()), key(1));
+    let disk = open(dir.path());
+    let key = key(1);
     write(dir.path(), &key);
     let shared = &disk.shared;
     shared.follow_changes();
@@ -153,7 +154,8 @@ fn what_was_missed_is_no_miss_until_a_listing_succeeded() {
 fn a_log_that_cannot_be_read_is_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let disk = open(dir.path());
-    let (own, away) = (dir.path().join(".kvtier"), dir.path().join("lost+found"));
+    let own = dir.path().join(".kvtier");
+    let away = dir.path().join("lost+found");
     fs::rename(&own, &away).unwrap();
     fs::write(&own, "no directory").unwrap();
     for _ in 0..10 {
@@ -169,7 +171,8 @@ fn a_log_that_cannot_be_read_is_reported_once() {
 #[test]
 fn what_a_writer_could_not_note_is_found_by_a_listing() {
     let dir = tempfile::tempdir().unwrap();
-    let (disk, key) = (open(dir.path()), key(1));
+    let disk = open(dir.path());
+    let key = key(1);
     let obstacle = dir.path().join(format!(".kvtier/changes.{}", u64::MAX / 2));
     fs::create_dir(&obstacle).unwrap();
     write(dir.path(), &key);
@@ -184,13 +187,14 @@ fn what_a_writer_could_not_note_is_found_by_a_listing() {
 #[test]
 fn remove_deletes_the_files_of_a_key_that_is_distrusted() {
     let dir = tempfile::tempdir().unwrap();
-    let (disk, keys) = (open(dir.path()), [key(1), key(2)]);
+    let disk = open(dir.path());
+    let keys = [key(1), key(2)];
     let path = name::path(dir.path(), keys[0].digest(), LEN as u64);
     write(dir.path(), &keys[0]);
     let other = name::path(dir.path(), keys[0].digest(), 3);
     fs::hard_link(&path, &other).unwrap();
     let file = crate::data_dir::FileId::of(&fs::metadata(&path).unwrap());
-    // As where it cannot be set aside.
+    // As where it cannot be quarantined.
     disk.shared.mark_corrupt(keys[0].digest(), file);
     assert!(disk.shared.find_on_disk(&keys[0], Some(LEN as u64)).is_none());
     let remove = || {
@@ -276,7 +280,8 @@ fn a_use_of_what_is_not_there_is_not_written_down() {
 
 #[test]
 fn journals_of_one_who_does_not_lead_go_while_it_lives() {
-    let (dir, time) = (tempfile::tempdir().unwrap(), ManualClock::new());
+    let dir = tempfile::tempdir().unwrap();
+    let time = ManualClock::new();
     let own = dir.path().join(".kvtier");
     let leader = open_on(&time, dir.path());
     in_time(&time, "it leads", || {
@@ -309,7 +314,7 @@ fn journals_of_one_who_does_not_lead_go_while_it_lives() {
 }
 
 /// A tier over a directory of LMCache's whose own sweep found it empty, and a file that LMCache
-/// wrote since, with what lies beside it.
+/// wrote since, with its sidecar.
 fn foreign(layout: Layout, name: &str, dir: &Path) -> (Disk<Idle>, Key, std::path::PathBuf) {
     let ns = Arc::new(Namespace::new("t", Digest::default()));
     let mut config = DiskConfig::new(dir, 1 << 20);
@@ -343,7 +348,8 @@ fn a_remove_deletes_what_failed_its_checks_and_stayed_in_layouts_of_lmcache() {
     for (layout, name) in FOREIGN {
         let dir = tempfile::tempdir().unwrap();
         let (disk, key, path) = foreign(layout, name, dir.path());
-        let (shared, ctx) = (&disk.shared, Ctx::within(std::time::Duration::from_secs(600)));
+        let shared = &disk.shared;
+        let ctx = Ctx::within(std::time::Duration::from_secs(600));
         let file = shared.data_dir.find(key.digest(), 0).unwrap().unwrap();
         assert!(!shared.mark_corrupt(key.digest(), file), "{layout}: no sweep saw it");
         let remove = || disk.remove(&ctx, [key.clone()].into()).wait().unwrap();
@@ -399,7 +405,7 @@ fn what_lmcache_writes_over_a_file_that_failed_its_checks_is_found() {
 
 /// The ledger did not count it: nothing is released for it.
 #[test]
-fn a_file_that_lmcache_wrote_and_no_sweep_counted_leaves_the_total_alone_when_it_is_set_aside() {
+fn a_file_that_lmcache_wrote_and_no_sweep_counted_leaves_the_total_alone_when_it_is_quarantined() {
     let dir = tempfile::tempdir().unwrap();
     let (layout, name) = FOREIGN[0];
     let (disk, key, path) = foreign(layout, name, dir.path());
@@ -415,8 +421,10 @@ fn a_file_that_lmcache_wrote_and_no_sweep_counted_leaves_the_total_alone_when_it
 
 #[test]
 fn a_link_that_takes_the_place_of_a_shard_is_found_and_costs_what_is_behind_it() {
-    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let (time, key) = (ManualClock::new(), key(1));
+    let dir = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let time = ManualClock::new();
+    let key = key(1);
     let disk = open_on(&time, dir.path());
     write(dir.path(), &key);
     disk.shared.follow_changes();
@@ -471,7 +479,8 @@ fn a_load_that_the_mover_drops_is_answered_after_its_memory_and_its_reader_are_r
         let ticket = disk.load(&ctx, vec![Load { key: key.clone(), into }]);
         let (transfer, done) = transfers.recv().unwrap();
         assert!(disk.shared.readers.has(key.digest()));
-        let (shared, digest) = (Arc::clone(&disk.shared), *key.digest());
+        let shared = Arc::clone(&disk.shared);
+        let digest = *key.digest();
         let (sender, seen) = std::sync::mpsc::sync_channel(1);
         let ticket = ticket.inspect(move |_| {
             let is_free = [&arena, &shared.tails].map(|arena| {

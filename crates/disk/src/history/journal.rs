@@ -84,7 +84,8 @@ impl Journal {
     /// wall time.
     pub fn new(own: &Path, name: &str, clock: &Clock) -> Self {
         let (own, dir) = (own.to_owned(), own.join("journal"));
-        let (clock, name) = (clock.clone(), Mutex::new(name.to_owned()));
+        let clock = clock.clone();
+        let name = Mutex::new(name.to_owned());
         Journal { own, dir, clock, name, waiting: Mutex::default(), file: Mutex::default() }
     }
 
@@ -233,7 +234,8 @@ mod tests {
         fs::create_dir(own.path().join("journal")).unwrap();
         let journal = Journal::new(own.path(), "host.1.5.0", &Clock::real());
         let digest = |n: usize| Digest::derive("test", &n.to_le_bytes());
-        let (hot, last) = ([digest(0), digest(1)], digest(2));
+        let hot = [digest(0), digest(1)];
+        let last = digest(2);
         for round in 1..3 {
             (0..2 * WAITING_MAX).for_each(|n| journal.note([Record::Touch(hot[n % 2])]));
             journal.note([Record::Touch(last)]);

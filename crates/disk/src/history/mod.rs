@@ -49,7 +49,8 @@ pub fn history(own: &Path) -> io::Result<History> {
 
 /// When chunks were used last, by snapshot and journals.
 pub fn last_uses(own: &Path) -> io::Result<LastUses> {
-    let (snapshot, mut uses) = (snapshot::read(own), LastUses::default());
+    let snapshot = snapshot::read(own);
+    let mut uses = LastUses::default();
     uses.add_snapshot(snapshot.at_ms, &snapshot.chunks);
     Reader::new(own, snapshot.at_ms).batches(None)?.iter().for_each(|batch| uses.add_batch(batch));
     Ok(uses)

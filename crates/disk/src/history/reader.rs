@@ -59,8 +59,10 @@ impl Since {
 impl Reader {
     /// Reads what is not in the snapshot that was taken at `from_ms`.
     pub fn new(own: &Path, from_ms: u64) -> Self {
-        let (read, torn, unreadable, damage) =
-            (BTreeMap::new(), BTreeSet::new(), BTreeMap::new(), Vec::new());
+        let read = BTreeMap::new();
+        let torn = BTreeSet::new();
+        let unreadable = BTreeMap::new();
+        let damage = Vec::new();
         Reader { dir: own.join("journal"), from_ms, read, torn, unreadable, damage }
     }
 
@@ -73,7 +75,8 @@ impl Reader {
     /// The same, in the batches that were written together, each with its time. A journal that
     /// cannot be read costs what it has, and is tried again.
     pub fn batches(&mut self, but: Option<&str>) -> io::Result<Vec<RecordBatch>> {
-        let (mut batches, names) = (Vec::new(), names(&self.dir)?);
+        let mut batches = Vec::new();
+        let names = names(&self.dir)?;
         self.read.retain(|name, _| names.contains(name));
         self.torn.retain(|name| names.contains(name));
         self.unreadable.retain(|name, _| names.contains(name));
@@ -126,7 +129,8 @@ impl Reader {
     /// The new batches of one journal, as far as it is intact.
     fn read_one(&mut self, name: &str) -> io::Result<Vec<RecordBatch>> {
         let mut file = internal_files::open_to_read(&self.dir.join(name))?;
-        let (mut bytes, from) = (Vec::new(), self.read.get(name).map_or(0, |read| read.to));
+        let mut bytes = Vec::new();
+        let from = self.read.get(name).map_or(0, |read| read.to);
         file.seek(SeekFrom::Start(from))?;
         file.take(BYTES_MAX).read_to_end(&mut bytes)?;
         let mut journal = format::decode(&bytes);
@@ -147,7 +151,8 @@ impl Reader {
             }
             _ => bytes.len(),
         };
-        let (to, len) = (from + read as u64, from + bytes.len() as u64);
+        let to = from + read as u64;
+        let len = from + bytes.len() as u64;
         self.read.insert(name.to_owned(), Progress { to, len, ..Progress::default() });
         Ok(batches)
     }
@@ -347,7 +352,8 @@ mod tests {
             fs::write(own.path().join("journal").join(name), bytes).unwrap();
         };
         // The snapshot's clock was ahead by a day, and was set right after a batch that follows it.
-        let (now, ahead) = (1_790_000_000_000, 1_790_086_400_000);
+        let now = 1_790_000_000_000;
+        let ahead = 1_790_086_400_000;
         write("a.1.0.0.9", &[(0, now - 9, 1), (ahead, ahead + 5, 2)]);
         write("a.1.0.0.10", &[(ahead, now + 5, 3)]);
         // Of another process: one that it wrote before, and one after.

@@ -88,7 +88,8 @@ pub fn write(own: &Path, index: &Mutex<Index>, at_ms: u64) -> io::Result<()> {
     order.reverse();
     let draft = own.join("snapshot.new");
     let mut file = internal_files::create(&draft)?;
-    let (mut writer, mut bytes) = (SnapshotEncoder::new(at_ms), Vec::new());
+    let mut writer = SnapshotEncoder::new(at_ms);
+    let mut bytes = Vec::new();
     for slots in order.chunks(FRAME_CHUNKS_MAX) {
         let chunks: Vec<Chunk> = lock().chunks_at(slots).collect();
         writer.write(&chunks, &mut bytes);

@@ -214,7 +214,8 @@ mod tests {
     fn a_process_that_cannot_be_registered_leaves_the_ledger_to_the_tiers() {
         let dir = tempfile::tempdir().unwrap();
         let (directory, log) = directory(dir.path());
-        let (own, tmp) = (dir.path().join(".kvtier"), dir.path().join(".kvtier/tmp"));
+        let own = dir.path().join(".kvtier");
+        let tmp = dir.path().join(".kvtier/tmp");
         fs::remove_dir_all(&tmp).unwrap();
         fs::write(&tmp, "").unwrap();
         assert!(directory.remove(&named(0)).unwrap());
@@ -248,7 +249,8 @@ mod tests {
     fn a_chunk_is_written_also_where_the_log_cannot_be_and_its_record_follows() {
         let dir = tempfile::tempdir().unwrap();
         let (directory, log) = directory(dir.path());
-        let (writer, obstacle) = (directory.writer().unwrap(), obstruct(dir.path()));
+        let writer = directory.writer().unwrap();
+        let obstacle = obstruct(dir.path());
         let facts =
             Facts::plain(Digest([9; 32]), Digest::default(), BlockSums::from_bytes(&[9; 100]));
         assert!(

@@ -179,7 +179,9 @@ pub fn check(
         }
         file.seek(SeekFrom::Start(layout.head_bytes()))?;
     }
-    let (mut sums, mut at, mut piece) = (PieceSums::new(len), 0, vec![0; PIECE]);
+    let mut sums = PieceSums::new(len);
+    let mut at = 0;
+    let mut piece = vec![0; PIECE];
     while at < len {
         let n = (len - at).min(PIECE as u64) as usize;
         file.read_exact(&mut piece[..n])?;

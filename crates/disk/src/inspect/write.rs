@@ -71,7 +71,8 @@ impl Writer {
         }
         let page = footer::encode_parts(facts, canonical)
             .map_err(|_| invalid("the key is too long for a footer"))?;
-        let (len, bytes) = (facts.raw_len, file_len(facts.raw_len));
+        let len = facts.raw_len;
+        let bytes = file_len(facts.raw_len);
         let path = name::path(&self.directory.root, &facts.key, len);
         if path.exists() {
             return Ok(false);
@@ -156,7 +157,8 @@ mod tests {
         let directory = directory(dir.path());
         let writer = directory.writer().unwrap();
         for (canonical, len) in [(&b"canonical"[..], 5000), (b"", 4096)] {
-            let (payload, namespace) = (vec![7; len], Digest::default());
+            let payload = vec![7; len];
+            let namespace = Digest::default();
             let key = Key::digest_of(&namespace, canonical);
             let facts = Facts::plain(key, namespace, BlockSums::from_bytes(&payload));
             let chunk = NewChunk { facts: &facts, canonical, payload: &payload };

@@ -130,7 +130,9 @@ impl<M: Mover> Shared<M> {
     /// ledger.
     pub fn sweep(&self, foreign: &Foreign) -> io::Result<()> {
         let _one = foreign.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut seen, mut first_error, mut errors) = (HashSet::new(), None, 0_u64);
+        let mut seen = HashSet::new();
+        let mut first_error = None;
+        let mut errors = 0_u64;
         self.data_dir.foreign_names(|name| {
             let Some(key) = foreign.key_of(name) else { return Ok(()) };
             // A file that cannot be read must not end the sweep, and with it eviction.
@@ -208,7 +210,8 @@ impl<M: Mover> Shared<M> {
 
     /// Drops chunks that the sweep did not see, if their files are missing.
     fn forget_all_but(&self, seen: &HashSet<u64>) {
-        let (mut cursor, mut gone) = (Some(SlotCursor::default()), Vec::<Digest>::new());
+        let mut cursor = Some(SlotCursor::default());
+        let mut gone = Vec::<Digest>::new();
         while let Some(from) = cursor {
             let page = self.index().keys_page(from, PAGE_CHUNKS);
             let digests = page.chunks.iter().map(|chunk| chunk.digest);

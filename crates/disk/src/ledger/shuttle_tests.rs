@@ -1,6 +1,6 @@
 //! The protocol of the [module](super) against an adversary: a few processes that save, remove,
 //! evict, clear the dead and recount over one directory in memory, each of which may be killed
-//! before any of its steps. The scheduler stops them anywhere, for as long as it likes, and somebody
+//! before any of its steps. The scheduler stops them anywhere, for as long as it likes, and a test
 //! damages the ledger. The ledger is the real one; the lock, its bytes and the files are here.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ const STEPS_MAX: u64 = 40;
 /// Where a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// In the staging directory of a process; its name states so many bytes.
+    /// In the staging directory of a process; its name states that many bytes.
     Draft { owner: usize, stated: u64 },
     /// The chunk of a key.
     Chunk(usize),
@@ -122,7 +122,7 @@ impl Process {
         Process { id, world: Arc::clone(world), left: Arc::new(AtomicU64::new(steps)) }
     }
 
-    /// One step that nobody can divide. Fails from the moment on at which the process is killed, and
+    /// One indivisible step. Fails from the moment on at which the process is killed, and
     /// then does nothing any more: what a ledger does with such errors changes nothing either.
     fn step<T>(&self, act: impl FnOnce(&mut World) -> io::Result<T>) -> io::Result<T> {
         let mut world = self.world.lock().unwrap();
@@ -139,7 +139,7 @@ impl Process {
     }
 
     fn lock(&self, which: usize) -> io::Result<()> {
-        // Whoever waits gives up at some time; also at once.
+        // A process that waits gives up at some time, also at once.
         let tries = thread_rng().gen_range(1..4);
         for _ in 0..tries {
             let is_ours = self.step(|world| {
@@ -240,7 +240,8 @@ impl Tier {
     }
 
     fn save(&self, key: usize) -> io::Result<()> {
-        let (mut made, bytes) = (None, KEYS[key]);
+        let mut made = None;
+        let bytes = KEYS[key];
         let mut make = || {
             made = self.process.create(bytes).ok();
             made.is_some()

@@ -7,7 +7,8 @@ use super::*;
 use Claimed::{Damaged, Full, Granted};
 
 fn two(dir: &Path, exact: bool) -> (Ledger, Ledger) {
-    let (a, b) = (Ledger::open(dir, exact).unwrap(), Ledger::open(dir, exact).unwrap());
+    let a = Ledger::open(dir, exact).unwrap();
+    let b = Ledger::open(dir, exact).unwrap();
     a.recount(true, || Ok(10)).unwrap();
     b.fold().unwrap();
     (a, b)

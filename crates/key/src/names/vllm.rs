@@ -52,8 +52,8 @@ impl ObjectKey {
         let (model, rank) = dir.rsplit_once("_r").ok_or_else(no_name)?;
         let group = second.rsplit_once("_g").ok_or_else(no_name)?.1;
         let hash = file.strip_suffix(SUFFIX).and_then(unhex).ok_or_else(no_name)?;
-        let (rank, group) =
-            (decimal(rank).ok_or_else(no_name)?, decimal(group).ok_or_else(no_name)?);
+        let rank = decimal(rank).ok_or_else(no_name)?;
+        let group = decimal(group).ok_or_else(no_name)?;
         ObjectKey::new(model, KvRank(rank), group, ChunkHash::new(&hash), "")
     }
 }

@@ -20,7 +20,8 @@ pub fn sums_of(from: &[View]) -> BlockSums {
 /// Copies `all` to the leases and verifies the copy with `sums`. Returns `false` if it is not what
 /// was saved; the leases are empty then. They must be host memory and long enough.
 pub fn copy_checked(all: &[u8], sums: &BlockSums, into: &mut [Lease]) -> bool {
-    let (mut arrived, mut at) = (PieceSums::new(sums.len()), 0);
+    let mut arrived = PieceSums::new(sums.len());
+    let mut at = 0;
     for lease in into.iter_mut() {
         let n = lease.len().min(all.len() - at);
         let host = lease.as_host_mut().unwrap_or_default();

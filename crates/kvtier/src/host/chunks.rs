@@ -79,7 +79,8 @@ impl Chunks {
 
     /// Inserts a chunk into its reservation; `false` if the index has no free slot.
     pub fn insert(&mut self, reservation: Reservation, place: ChainPlace, stored: Stored) -> bool {
-        let (digest, len) = (*stored.key.digest(), stored.sums.len());
+        let digest = *stored.key.digest();
+        let len = stored.sums.len();
         let tenant = self.tenant(stored.key.namespace().tenant());
         let chunk =
             Chunk::new(digest, len, reservation.bytes()).with_tenant(tenant).with_place(place);
@@ -116,7 +117,8 @@ impl Chunks {
 
     /// Evicts what is above the high mark, and what LMCache's rules evict.
     pub fn evict_above_mark(&mut self, now_ms: u64) -> Evicted {
-        let (mut victims, mut evicted) = (self.index.victims(now_ms, 0), Evicted::default());
+        let mut victims = self.index.victims(now_ms, 0);
+        let mut evicted = Evicted::default();
         victims.extend(self.index.compat_victims(now_ms));
         while !victims.is_empty() {
             self.drop_all(&victims, &mut evicted);
@@ -129,8 +131,8 @@ impl Chunks {
     pub fn defragment(&mut self, now_ms: u64, bytes: u64) -> Evicted {
         let usage = self.index.usage();
         let below_cap = usage.capacity.saturating_sub(usage.used + usage.reserved);
-        let (victims, mut evicted) =
-            (self.index.victims(now_ms, below_cap.saturating_add(bytes)), Evicted::default());
+        let victims = self.index.victims(now_ms, below_cap.saturating_add(bytes));
+        let mut evicted = Evicted::default();
         self.drop_all(&victims, &mut evicted);
         evicted
     }

@@ -132,7 +132,8 @@ impl HostTier {
 
     fn find(&self, keys: &[Key], mode: Mode, hold: Hold) -> Result<LookedUp, Error> {
         let mut found = vec![Presence::Unknown; keys.len()];
-        let (mut chunks, mut hits) = (self.chunks(), Vec::new());
+        let mut chunks = self.chunks();
+        let mut hits = Vec::new();
         if keys.len() > 1 {
             chunks.index.prefetch(keys.iter().map(Key::digest));
         }
@@ -163,7 +164,8 @@ impl HostTier {
     }
 
     fn drop_keys(&self, keys: &[Key]) -> Removed {
-        let (mut counts, mut evicted) = (Removed::default(), Evicted::default());
+        let mut counts = Removed::default();
+        let mut evicted = Evicted::default();
         let mut chunks = self.chunks();
         chunks.index.expire_holds(self.now_ms());
         for key in keys {
@@ -235,8 +237,8 @@ impl Tier for HostTier {
             let result = self.gate(ctx).and_then(|()| self.save_one(ctx, &op, place));
             Done { result: result.map_err(|e| e.with_op("save").with_key(*op.key.digest())), op }
         };
-        let (places, chain) =
-            (self.places(ctx, &ops), ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>());
+        let places = self.places(ctx, &ops);
+        let chain = ops.iter().map(|op| *op.key.digest()).collect::<Vec<_>>();
         let set =
             match whole.as_ref().map_or(Ok(None), |whole| self.chunks().index.declare_set(whole)) {
                 Ok(set) => set,

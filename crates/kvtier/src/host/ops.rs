@@ -143,7 +143,8 @@ impl HostTier {
     /// How full the arena may be when evicted chunks are spilled: half of the memory beyond chunks and
     /// reservations stays free for the next chunks.
     fn spill_limit(&self) -> u64 {
-        let (capacity, usage) = (self.arena.stats().capacity as u64, self.chunks().index.usage());
+        let capacity = self.arena.stats().capacity as u64;
+        let usage = self.chunks().index.usage();
         usage.used + usage.reserved + capacity.saturating_sub(usage.capacity) / 2
     }
 
@@ -224,7 +225,8 @@ fn refusal(op: &Save, len: u64) -> Option<(ErrorKind, String)> {
             "the CPU cannot read this memory; use a tier that can".into(),
         ));
     }
-    let (full, ns) = (op.key.full_bytes()?, op.key.namespace());
+    let full = op.key.full_bytes()?;
+    let ns = op.key.namespace();
     (len > full || (len < full && !ns.allow_partial())).then(|| {
         let what = format!("the namespace has chunks of {full} bytes, this one has {len}");
         (ErrorKind::Invalid, format!("{what}; fix the layout or allow partial chunks"))

@@ -234,7 +234,8 @@ async fn list(
     add(&shared.counters.listed_lookups, 1);
     let what = List::under(shared.names.root());
     let client = shared.client.until(deadline);
-    let (mut next, mut answers): (Option<String>, _) = (None, HashMap::new());
+    let mut next: Option<String> = None;
+    let mut answers = HashMap::new();
     for _page in 0..=keys.len() / PAGE_COST {
         let _permit = shared.scheduler.acquire(RequestKind::Lookup).await;
         let page = client

@@ -24,7 +24,7 @@ use crate::ops::lookup::head;
 use crate::ops::metadata;
 use crate::state::counters::add;
 use crate::state::scheduler::RequestKind;
-use crate::state::shared::{Shared, enter};
+use crate::state::shared::{ObjectName, Shared, enter};
 
 /// The time limit of the HEAD after a save with an unknown outcome.
 const OUTCOME_CHECK_MAX: Duration = Duration::from_secs(5);
@@ -53,13 +53,13 @@ pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
                 || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("save"));
             let until = deadline.min(begun + shared.transfer.space_wait_max);
             let work = async {
-                let reserved = reserve_space(&shared, &op, &pending, (&mut order, until)).await?;
+                let reserved = reserve_space(&shared, &op, &pending, &mut order, until).await?;
                 let space = match reserved {
                     Ok(space) => space,
                     Err(without) => return Ok(without),
                 };
                 order.done();
-                put(&shared, (&op, &slot), (space, &pending)).await
+                put(&shared, &op, &slot, space, &pending).await
             };
             tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| late())
         }
@@ -92,7 +92,8 @@ async fn reserve_space<'a>(
     shared: &'a Shared,
     op: &Save,
     pending: &PendingChunk,
-    (order, until): (&mut AdmissionOrder, Instant),
+    order: &mut AdmissionOrder,
+    until: Instant,
 ) -> Result<Result<SpaceReservation<'a>, Saved>, Error> {
     let digest = op.key.digest();
     let len = op.bytes();
@@ -116,8 +117,10 @@ async fn reserve_space<'a>(
 
 async fn put(
     shared: &Shared,
-    (op, slot): (&Save, &Slot<Save, Saved>),
-    (space, pending): (SpaceReservation<'_>, &PendingChunk),
+    op: &Save,
+    slot: &Slot<Save, Saved>,
+    space: SpaceReservation<'_>,
+    pending: &PendingChunk,
 ) -> Result<Saved, Error> {
     let digest = op.key.digest();
     let len = op.bytes();
@@ -137,21 +140,32 @@ async fn put(
     let unanswered = InvalidateOnDrop(shared, digest);
     let sums = sums(shared, &op.from);
     let crc = sums.whole();
-    let stored = store(shared, (&op.key, &name), &body, (slot.deadline().into(), sums)).await;
+    let object = ObjectName { key: &op.key, name: &name };
+    let stored = store(shared, object, &body, slot.deadline().into(), sums).await;
     let stored = stored.map_err(|e| shared.error("save", Some(&op.key), e))?;
     std::mem::forget(unanswered);
-    entered(shared, (&op.key, &name), (len, space, pending), (stored, crc))
+    entered(shared, object, Written { len, stored, crc }, space, pending)
+}
+
+/// What a PUT wrote, and the store's answer.
+struct Written {
+    len: u64,
+    stored: Stored,
+    crc: u32,
 }
 
 fn entered(
     shared: &Shared,
-    (key, name): (&Key, &str),
-    (len, space, pending): (u64, SpaceReservation<'_>, &PendingChunk),
-    (stored, crc): (Stored, u32),
+    object: ObjectName<'_>,
+    written: Written,
+    space: SpaceReservation<'_>,
+    pending: &PendingChunk,
 ) -> Result<Saved, Error> {
+    let ObjectName { key, .. } = object;
+    let Written { len, stored, crc } = written;
     shared.geometry.learn(key, len);
     if let Some(space) = space.spend()
-        && !enter(shared, (key, name), len, (space, pending.place()))
+        && !enter(shared, object, len, space, pending.place())
     {
         return Ok(Saved::Shed(ShedReason::Full));
     }
@@ -181,10 +195,12 @@ fn is_present(shared: &Shared, digest: &Digest, len: u64, pending: &PendingChunk
 /// One PUT, or an upload in parts.
 async fn store(
     shared: &Shared,
-    (key, name): (&Key, &str),
+    object: ObjectName<'_>,
     body: &View,
-    (deadline, sums): (Instant, BlockSums),
+    deadline: Instant,
+    sums: BlockSums,
 ) -> kvtier_s3::Result<Stored> {
+    let ObjectName { key, name } = object;
     let transfer = &shared.transfer;
     let began = Instant::now();
     let client = shared.client.until(deadline);

@@ -317,13 +317,22 @@ impl Shared {
     }
 }
 
+/// A chunk and the name of its object.
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectName<'a> {
+    pub key: &'a Key,
+    pub name: &'a str,
+}
+
 /// Commits a reservation for a chunk that was written; `false` if the index refuses it.
 pub fn enter(
     shared: &Shared,
-    (key, name): (&Key, &str),
+    object: ObjectName<'_>,
     len: u64,
-    (space, place): (Reservation, ChainPlace),
+    space: Reservation,
+    place: ChainPlace,
 ) -> bool {
+    let ObjectName { key, name } = object;
     let mut catalog = shared.catalog();
     let chunk = catalog.chunk(key, len).with_place(place);
     let inserted = catalog.index.commit(space, chunk);

@@ -89,7 +89,8 @@ mod tests {
     fn one_nodes_journal_is_in_order_and_two_are_compared_by_time() {
         let mut writes = LastWrites::default();
         let chunk = Digest([7; 32]);
-        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        let a: Arc<str> = "a".into();
+        let b: Arc<str> = "b".into();
         assert_eq!(
             writes.compare(&chunk, &a, TimeRange::at(0), false),
             Newer::This,
@@ -120,7 +121,8 @@ mod tests {
     fn an_object_that_is_read_late_undoes_no_later_write_of_its_node() {
         let mut writes = LastWrites::default();
         let chunk = Digest([7; 32]);
-        let (one, two): (Arc<str>, Arc<str>) = ("j/a/1".into(), "j/a/2".into());
+        let one: Arc<str> = "j/a/1".into();
+        let two: Arc<str> = "j/a/2".into();
         writes.note(chunk, &two, TimeRange::at(0), false);
         assert_eq!(writes.compare(&chunk, &one, TimeRange::at(100_000), true), Newer::Other);
         writes.note(chunk, &one, TimeRange::at(100_000), true);
