@@ -242,10 +242,15 @@ impl<S: Storage> Ledger<S> {
         let mut state = self.state();
         let fit = |total: u64| total.checked_add(bytes).filter(|total| *total <= cap);
         if !self.exact {
+            // Without the lock, by the last known total. The cap then holds up to what peers write
+            // until the next exchange.
             let granted = fit(state.expected()).is_some() && make();
             state.pending.added += if granted { bytes } else { 0 };
             return Ok(if granted { Claimed::Granted } else { Claimed::Full });
         }
+        // The file is made under the lock and before the total is written. A death between the two
+        // leaves a file without a claim, which the next recount counts; the other order would leave
+        // a claim without a file.
         match self.change(&mut state, |found| fit(found.total).filter(|_| make())) {
             Ok(true) => Ok(Claimed::Granted),
             Ok(false) => Ok(Claimed::Full),
@@ -255,6 +260,7 @@ impl<S: Storage> Ledger<S> {
                 state.pending.added += bytes;
                 Ok(Claimed::Granted)
             }
+            // A stopped process holds the lock. The save is shed instead of blocked.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(Claimed::Full),
             Err(e) => Err(e),
         }
@@ -277,6 +283,8 @@ impl<S: Storage> Ledger<S> {
     /// since the recount of this one that began the generation `since`. Answers whether it did:
     /// otherwise the process that deleted the file may have released them.
     pub fn release_found(&self, bytes: u64, since: Generation) -> io::Result<bool> {
+        // Any change of a peer since then may be the release of this very file. Released twice, the
+        // total would be too low.
         let own = |found: &Found| !found.is_shared && found.generation == since.0;
         self.change(&mut self.state(), |found| {
             own(found).then(|| found.total.saturating_sub(bytes))
@@ -323,12 +331,17 @@ impl<S: Storage> Ledger<S> {
                 .map_or(0, |contents| contents.generation)
                 .max(self.generation.load(Ordering::Acquire));
             let mut next = Contents { total: 0, generation: next_generation(seen), changes: 0 };
+            // The new generation is written before the first file is counted. From here on every
+            // release that was noted in the old one is dropped, since the count may have missed its
+            // file already.
             if let Some(contents) = contents {
                 // Others see that it has begun: an exchange from before does not count.
                 next.total = state.pending.applied(contents).0;
                 write(file, next)?;
                 state.pending = Pending::default();
             }
+            // An error leaves the total before the recount with the new generation: too high at
+            // worst.
             next.total = count()?;
             write(file, next)?;
             let total = next.total;
@@ -379,6 +392,7 @@ impl<S: Storage> Ledger<S> {
                 is_shared: state.is_shared,
             });
             let mut next = Contents { total: wanted.unwrap_or(total), ..contents };
+            // Without a difference nothing is written, so an idle tier does not wake the device.
             if next != contents {
                 next.changes = next.changes.wrapping_add(1);
                 write(file, next)?;
@@ -427,6 +441,8 @@ impl Pending {
     /// Notes bytes that went in a generation. Generations grow: what went in an older one than
     /// another is dropped, which this answers.
     fn remove(&mut self, bytes: u64, generation: u64) -> bool {
+        // Bytes of an older generation were either counted by the recount or are gone; in both
+        // cases their release must not count.
         if generation < self.generation && self.removed > 0 {
             return true;
         }

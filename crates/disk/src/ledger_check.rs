@@ -119,6 +119,8 @@ impl<M: Mover> Shared<M> {
         }
         if !self.ledger_check.has_peers.load(Ordering::Relaxed) {
             let matched = *lock(&self.ledger_check.matched);
+            // Under the registration lock no peer can open the directory, so "alone" holds until
+            // the release is written.
             let mut is_released = false;
             let mut release = |since| {
                 self.ledger.release_found(bytes, since).map(|released| is_released = released)
@@ -184,6 +186,8 @@ impl<M: Mover> Shared<M> {
             return;
         }
         let own = self.data_dir.own();
+        // Twice the total and the directory between them. If both totals are equal, no process
+        // changed the ledger while the directory was read, and a difference is real.
         let look = || {
             let before = Ledger::peek(&own)?;
             let there = self.data_dir.count_once()?;
@@ -210,6 +214,8 @@ impl<M: Mover> Shared<M> {
     /// Counts the directory while no process is granted space: `always`, or only where the ledger is
     /// damaged.
     pub fn recount(&self, always: bool) -> io::Result<()> {
+        // Threads of this process stand still, so that no file of ours moves behind the reader.
+        // Those of peers wait for the ledger's lock.
         let still = self.ledger_check.motion.write().unwrap_or_else(PoisonError::into_inner);
         let mut chunks = Vec::new();
         let count = || {

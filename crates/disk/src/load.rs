@@ -85,16 +85,21 @@ impl<M: Mover> LoadOp<M> {
         if len > capacity {
             return self.miss(MissReason::Length);
         }
+        // Before the file is opened: from here on no save of this process writes over the file in
+        // place. An eviction may still delete it, which the open file survives.
         let reading = self.shared.readers.enter(*self.op.key.digest());
         match open(&self.shared, &self.op, len) {
             Ok((file, id, true)) => {
                 let found = LoadFile { len, named_len: len, id };
                 self.read(reading, file, found, token);
             }
+            // A torn or extended file. This load no longer reads it, so its space is free as soon
+            // as it is deleted.
             Ok((file, id, false)) => {
                 drop((reading, file));
                 self.miss_corrupt(len, id);
             }
+            // A peer evicted it. That is an ordinary miss, and the index learns it now.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 self.shared.forget_missing(self.op.key.digest(), len);
                 self.miss(MissReason::Absent);
@@ -112,6 +117,7 @@ impl<M: Mover> LoadOp<M> {
     fn find_len(&self, capacity: u64) -> Option<u64> {
         let shared = &self.shared;
         let digest = self.op.key.digest();
+        // The usual load needs neither the log of peers nor the directory.
         let known = shared.index().get(digest).map(|entry| entry.chunk.len);
         let known = known.or_else(|| {
             shared.follow_changes();
@@ -126,6 +132,8 @@ impl<M: Mover> LoadOp<M> {
         // This process may not read the file, while others may: the file stays, and the next save
         // of the chunk replaces it.
         if e.kind() == io::ErrorKind::PermissionDenied {
+            // The lock of the name: between the look and the mark no save of this process may
+            // publish another file.
             let name = shared.name(digest);
             match shared.data_dir.find(digest, len) {
                 Ok(Some(file)) => _ = shared.mark_corrupt(digest, file),
@@ -166,6 +174,8 @@ impl<M: Mover> LoadOp<M> {
     /// and begins again.
     pub fn take_buffers(self, len: u64, token: Option<WaitToken>) -> Option<BufferedLoad<M>> {
         let LoadOp { shared, workers, op: Load { key, into }, slot } = self;
+        // Read before the attempt, as for space: memory that returns in between ends the wait at
+        // once.
         let releases = Some(shared.memory_queue.releases());
         let planned = match shared.tails.lease(2 * PAGE as usize) {
             Ok(tail) => LoadBuffers::plan(into, len as usize, shared.bounce_memory(), tail),
@@ -195,6 +205,8 @@ impl<M: Mover> LoadOp<M> {
     /// place (`Ok(true)`). A file that failed its checks is quarantined.
     pub fn answer(mut self, loaded: io::Result<bool>, found: LoadFile) {
         let shared = &self.shared;
+        // The load's own memory is free by now. A load that waits for it must not wait for the
+        // answer of this one.
         shared.memory_queue.notify();
         if !matches!(loaded, Ok(true)) {
             self.op.into.iter_mut().for_each(|lease| lease.assume_filled(0));
@@ -207,6 +219,8 @@ impl<M: Mover> LoadOp<M> {
                 shared.listeners.notify();
                 self.slot.finish(self.op, Ok(Loaded::Hit { len: found.len }));
             }
+            // The device failed to read, which says nothing about the bytes: an error, and the file
+            // stays. A short file is damage.
             Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => {
                 let error =
                     shared.io_error("load", &self.op.key, "cannot read the chunk's file", e);
@@ -292,6 +306,8 @@ impl<M: Mover> Submitted for Reading<M> {
         let sums = if unseen { None } else { Some(take_sums(&sums)) };
         let bounce = bounce.filter(|_| is_bounced);
         let loaded = result.and_then(|_| {
+            // Bytes that were not checksummed are accepted only if the file was not replaced
+            // meanwhile: a recycled file has a footer of other bytes.
             let is_current = !unseen || shared.is_still(key.digest(), found.len, found.id);
             let page_pair = page_pair.as_ref().filter(|_| is_current);
             match page_pair.and_then(|pair| verify(&key, found.len, pair, sums)) {
@@ -391,6 +407,8 @@ pub fn copy_remaining<M: Mover>(
 /// but the checksums. Returns the payload's last partial page.
 fn verify<'a>(key: &Key, len: u64, pair: &'a Lease, sums: Option<PieceSums>) -> Option<&'a [u8]> {
     let pair = pair.as_host()?;
+    // The last partial page of the payload and the footer were read together, so one read serves
+    // both.
     let (padded, page) = pair.split_at_checked(pair.len().checked_sub(PAGE as usize)?)?;
     let (facts, name) = footer::decode(page).ok()?;
     let (tail, padding) = padded.split_at_checked((len % PAGE) as usize)?;
@@ -408,6 +426,8 @@ fn verify<'a>(key: &Key, len: u64, pair: &'a Lease, sums: Option<PieceSums>) -> 
         && (name.is_empty() || name == key.canonical())
         && facts.sums.len() == len
         && is_right
+        // The padding is not covered by the checksums of the payload, but a reader of the file must
+        // find it as it was written.
         && padding.iter().all(|b| *b == 0);
     is_same.then_some(tail)
 }

@@ -86,6 +86,8 @@ struct Unanswered {
 impl<M: Mover> SaveRequest<M> {
     /// Begins the save, unless the chunk is stored already or cannot be saved now.
     pub fn begin(self) {
+        // The pool may have been busy past the deadline. Nothing was reserved so far, so nothing
+        // has to be released.
         if let Some(over) = self.slot.is_over() {
             let error = Error::new(over, "ended before it began").with_op("save");
             return self.slot.finish(self.op, Err(error));
@@ -114,6 +116,8 @@ impl<M: Mover> SaveRequest<M> {
     fn is_present(&self, len: u64) -> bool {
         let shared = &self.shared;
         let digest = self.op.key.digest();
+        // A peer may have saved the chunk since. Its record costs a read of a log; without it the
+        // same bytes would be written twice.
         let known = shared.known_len(digest).or_else(|| match shared.data_dir.foreign() {
             Some(_) => shared.find_on_disk(&self.op.key, None),
             None => {
@@ -140,6 +144,7 @@ impl<M: Mover> SaveRequest<M> {
         } else {
             shared.used(&[digest], &EvictionHint::new());
         }
+        // Before the answer: the next save of the chain must not find this one still pending.
         drop(self.pending);
         add(&shared.counters.present, 1);
         self.slot.finish(self.op, Ok(Saved::Present));
@@ -190,6 +195,8 @@ impl<M: Mover> Saving<M> {
             return self.end(Err(error));
         }
         let queue = self.shared.space_queue.clone();
+        // The count is read before the attempt. Space that is released in between changes it, and
+        // the wait below then ends at once.
         let releases = (token.is_some() || queue.is_empty()).then(|| queue.releases());
         let reserved = match (&mut self.space, releases) {
             (Some(space), Some(_)) => space.reserve(),
@@ -203,6 +210,7 @@ impl<M: Mover> Saving<M> {
                 let entry = QueueEntry { token, releases };
                 workers.wait(&queue, entry, Lane::Write, move |token| self.reserve(Some(token)));
             }
+            // The token goes first, so that the next save in the queue tries while this one writes.
             Ok(ReserveOutcome::Reserved) => {
                 drop(token);
                 self.write(None);
@@ -239,6 +247,8 @@ impl<M: Mover> Saving<M> {
         if matches!(result, Ok(Saved::Shed(_))) {
             add(&self.shared.counters.shed, 1);
         }
+        // Taken out, so that the drop of all other fields comes before the answer: space, files,
+        // and the place in the chain.
         let answer = self.answer.take();
         drop(self);
         if let Some(Unanswered { op, slot }) = answer {
@@ -271,6 +281,7 @@ pub fn refusal(key: &Key, from: &[View], mover: &impl Mover, bounce_bytes: usize
             view.place()
         ));
     }
+    // Such a chunk is fetched into staging memory as a whole, before it is written.
     let far = from.iter().any(|v| !v.place().is_host());
     if far && len > mover.fetch_bytes_max() {
         let most = mover.fetch_bytes_max();

@@ -35,8 +35,8 @@ const COMMANDS_MAX: usize = 16;
 //   in the ring, so a write to that eventfd is a completion too. A caller first pushes its job and
 //   then writes. The thread first consumes the completion, arms the read again, and then looks into
 //   the schedule. So a job pushed at any time is seen in this round or causes the next one.
-// - The order in `run` is: commands, arm, feed, enter, reap. `arm` comes before `feed` because a
-//   job pushed after `feed` must find an armed read.
+// - The order in `run` is: commands, arm, feed, enter, reap. The thread sleeps
+//   in `enter`, and for a job pushed after `feed` only an armed read ends that sleep.
 // - The engine ends in order only when no piece is in flight and the read of the eventfd has ended.
 //   Then the kernel holds no address of ours, and the ring, the buffer and the pinned memory go in
 //   this order.

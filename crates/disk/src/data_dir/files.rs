@@ -223,6 +223,8 @@ impl DataDir {
         };
         let mut made_shard = false;
         loop {
+            // The usual case: the name is free, and one system call publishes the chunk. A reader
+            // finds no file or a complete one.
             match rename(RenameFlags::RENAME_NOREPLACE) {
                 Ok(()) => return Ok(false),
                 Err(nix::Error::EEXIST) => {}
@@ -389,6 +391,8 @@ impl DataDir {
     /// Where both are gone, returns `known`; a load then finds that it is missing.
     pub fn keep_newer(&self, digest: &Digest, known: u64, other: u64) -> io::Result<Kept> {
         let written = |len| Ok::<_, io::Error>(self.find(digest, len)?.map(|file| file.written));
+        // By the time of the last write, which is the same for both processes: each keeps the
+        // same file, so the chunk is not deleted under both of its lengths.
         let stays = if written(other)? > written(known)? { other } else { known };
         let goes = if stays == known { other } else { known };
         let gone_bytes = if !self.is_read_only() && self.delete(digest, goes)? {
@@ -447,6 +451,8 @@ impl DataDir {
         let (send, shards) = sync_channel(LISTERS);
         let next = AtomicU16::new(0);
         std::thread::scope(|scope| {
+            // Each thread takes the next shard when it is done with one, so a slow shard delays
+            // only one of them.
             for _ in 0..LISTERS {
                 let send = send.clone();
                 let next = &next;
@@ -459,6 +465,7 @@ impl DataDir {
                     }
                 });
             }
+            // The channel ends with the last thread, which ends the loop below.
             drop(send);
             for shard in shards {
                 shard?.into_iter().for_each(&mut each);

@@ -69,6 +69,8 @@ impl Manifest {
 
     /// The same, by `read`.
     fn find_by(root: &Path, mut read: impl FnMut() -> io::Result<Vec<u8>>) -> Result<Found, Error> {
+        // Once more after a media error: a device may deliver a sector at the second attempt, and a
+        // damaged manifest is replaced.
         match read().or_else(|e| if internal_files::is_unreadable(&e) { read() } else { Err(e) }) {
             Ok(bytes) => Self::parse(&bytes).map_err(|format| {
                 let what = format!(
@@ -136,6 +138,7 @@ impl Manifest {
         let damaged = |why: &str| Ok(Found::Damaged(why.to_owned()));
         let Ok(text) = std::str::from_utf8(bytes) else { return damaged("is no text") };
         let lines_after = |text: &str, head| text.strip_prefix(head).and_then(Self::parse_lines);
+        // First of all, because format 1 has no checksum.
         if let Some(manifest) = lines_after(text, HEAD_1) {
             return Ok(Found::Older { format: 1, manifest });
         }

@@ -46,6 +46,7 @@ pub async fn run(shared: &Arc<Shared>, first: bool, known_ms: Option<u64>) -> bo
     // counted.
     let tenant = if shared.names.has_tenants() { "of a name" } else { "" };
     shared.wait_for_tenant_key(tenant, Instant::now() + KEY_WAIT_MAX).await;
+    // Before the first request, so that no change is missed between it and the first page.
     shared.catalog().changed_keys.begin();
     let listing = BucketListing {
         shared: Arc::clone(shared),
@@ -105,6 +106,8 @@ impl BucketListing {
             return self.rest(&root, page.next).await;
         }
         let mut lists = JoinSet::new();
+        // One prefix for each first byte of a digest. Digests are uniform, so the parts have about
+        // the same length.
         for digits in 0..=255u8 {
             if lists.len() == WIDTH
                 && !lists.join_next().await.is_some_and(|done| done.unwrap_or(false))
@@ -141,6 +144,8 @@ impl BucketListing {
         let mut endless = 0;
         while !self.shared.gate.is_closed() && endless < ENDLESS_TRIES {
             self.wait_for_turn().await;
+            // The time of the request and not of the response: the page shows the bucket at some
+            // moment after this.
             let sent_ms = self.shared.now_ms();
             match self.shared.client.list(under, next).await {
                 Ok(page) => {
@@ -162,6 +167,8 @@ impl BucketListing {
             return;
         }
         let step = Duration::from_secs(1) / self.shared.cluster.config.listings_per_second_max;
+        // The lock is held while waiting. So the requests of all prefixes together keep the rate,
+        // in order.
         let mut next = self.pace.lock().await;
         tokio::time::sleep_until(*next).await;
         *next = Instant::now() + step;
@@ -199,6 +206,8 @@ impl BucketListing {
     /// After the last page: drops chunks that were not listed, and sorts unused ones by age.
     fn finish(&self, known_ms: Option<u64>) {
         let shared = &self.shared;
+        // Only a listing that reached its end gets here. A part of one would drop everything it did
+        // not reach.
         let mut from = Some(SlotCursor::default());
         while let Some(at) = from {
             let mut guard = shared.catalog();
@@ -233,6 +242,7 @@ impl BucketListing {
                 round.discovered()
             }
         };
+        // In parts, as everywhere: loads and saves need the catalog meanwhile.
         for slots in order.chunks(CHUNKS_PER_LOCK) {
             make_recent(&mut shared.catalog().index, slots);
         }

@@ -111,6 +111,8 @@ impl Reconciliation {
         from: SlotCursor,
         is_young: impl Fn(u32) -> bool,
     ) -> (Vec<IndexEntry>, Option<SlotCursor>) {
+        // A part at a time. Between the parts the lock is free, and keys that change meanwhile are
+        // in `changed`.
         let page = index.keys_page(from, CHUNKS_PER_LOCK);
         // Suspects too: what others quarantined takes no space any more.
         let unlisted = |index: &Index, digest: &Digest| {
@@ -141,6 +143,8 @@ impl Reconciliation {
         self.new.iter().for_each(|(_, slot)| new.add(*slot));
         let used = |slot: &u32| index.chunks_at(&[*slot]).any(|chunk| changed.has(&chunk.digest));
         let is_old = |at_s: u32| known_ms.is_some_and(|known| u64::from(at_s) * 1000 <= known);
+        // What was used during the listing stays the most recent, whatever the listing says about
+        // its age.
         let (last, before): (Vec<u32>, Vec<u32>) = all.into_iter().partition(used);
         let discovered = |old: bool| {
             self.new.iter().filter(move |(at_s, _)| is_old(*at_s) == old).map(|(_, slot)| *slot)

@@ -126,6 +126,8 @@ pub async fn read(
         if known_ms == Some(manifest.at_ms) {
             return Ok(Some(read));
         }
+        // The order before the merge. Chunks that the snapshot lacks are behind it afterwards, and
+        // a failed merge restores it.
         let before = shared.catalog().index.eviction_order();
         let mut merge = SnapshotMerge {
             last_writes,
@@ -204,6 +206,8 @@ impl SnapshotMerge<'_> {
         let chunks: Vec<Vec<Chunk>> = pieces.by_ref().collect();
         let all: Vec<&Chunk> = chunks.iter().flatten().collect();
         let mut restored = 0;
+        // From the least recent to the most recent, so that each insert is the most recent at its
+        // time.
         for some in all.rchunks(CHUNKS_PER_LOCK) {
             let mut catalog = shared.catalog();
             some.iter().rev().for_each(|chunk| {
@@ -270,6 +274,8 @@ async fn apply_parts(
             .await
             .map_err(|_| kvtier_s3::Error::new(kvtier_s3::ErrorKind::Io, "the tier is ending"))??;
         let Some(bytes) = bytes else { return Ok(Err(MissingPart)) };
+        // The next request is sent before this part is applied, so the network and the index work
+        // at the same time.
         ahead.extend(names.next().map(fetch));
         if !merge.apply_part(shared, &bytes) {
             ignored(shared, "a part is damaged or of a newer build".into());

@@ -67,7 +67,11 @@ pub async fn reserve<'a>(
     loop {
         let freed = shared.freed.notified();
         tokio::pin!(freed);
+        // Registered before the reservation is tried. A chunk that is deleted between the attempt
+        // and the wait would otherwise wake nothing.
         freed.as_mut().enable();
+        // Only the node with the lease deletes. Another one waits until the listing or the journal
+        // shows that space became free.
         let evicts = !shared.compat && shared.cluster.may_evict(shared.now_ms());
         let (asked, writing) = {
             let mut catalog = shared.catalog();
@@ -90,6 +94,8 @@ pub async fn reserve<'a>(
             Reserve::Granted(reservation) => {
                 return Ok(SpaceReservation { shared, reservation: Some(reservation) });
             }
+            // Handed to one task. It deletes up to a thousand with a request, so a lot of waiting
+            // saves cost one request together.
             Reserve::Evict(victims) => shared.eviction_queue.push(victims),
             Reserve::Full(Refusal::TooLarge { .. }) => return Err(ShedReason::TooLarge),
             Reserve::Full(Refusal::NotWorth) => return Err(ShedReason::NotWorth),
@@ -99,6 +105,8 @@ pub async fn reserve<'a>(
             Reserve::Busy => shared.eviction_queue.notify(),
             _ => return Err(ShedReason::Full),
         }
+        // Counted while this future lives: the task evicts for all that wait, and a dropped save
+        // counts no more.
         waiting.get_or_insert_with(|| WaitingSave::new(&shared.eviction_queue, *want));
         shared.cluster.request_exchange();
         if tokio::time::timeout_at(until, freed).await.is_err() {
@@ -221,9 +229,12 @@ fn forget_beyond(shared: &Shared, keys_max: usize) {
 async fn delete_victims(shared: &Shared, victims: Vec<IndexEntry>) -> (usize, Option<Error>) {
     let mut ours = Vec::with_capacity(victims.len());
     for victim in victims {
+        // Without waiting. A key in use is the wrong victim anyway, and the batch must not wait for
+        // a slow PUT.
         let guard = shared.key_locks.try_write(&victim.chunk.digest);
         let mut catalog = shared.catalog();
         match guard {
+            // Saved again since it was chosen: then it is no victim any more.
             Some(guard) if catalog.index.is_evicting(&victim.chunk.digest) => {
                 ours.push((victim, guard))
             }
@@ -253,6 +264,7 @@ pub async fn delete(
         }
     });
     let Ok(()) = try_for_each_concurrent(batches, BATCHES_MAX).await;
+    // The guards, before the waiters are woken: a save of the same key can then begin.
     drop(victims);
     shared.freed.notify_waiters();
     outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -300,6 +312,7 @@ async fn delete_batch(
         // same.
         if catalog.index.finish_evict(&digest) || catalog.index.forget(&digest).is_some() {
             catalog.note_changed(digest);
+            // Under the guard, so no save of the key is running that could make it present again.
             catalog.note_absent(digest);
             shared.cluster.removed(digest);
             if !suspect {

@@ -27,6 +27,7 @@ pub async fn load(shared: Arc<Shared>, mut op: Load, slot: Slot<Load, Loaded>, c
     let deadline = Instant::from_std(slot.deadline());
     let late = || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("load"));
     let work = async {
+        // The deadline covers the wait for a permit as well.
         let _permit = shared.scheduler.acquire(RequestKind::for_load(class)).await;
         match slot.is_over() {
             Some(over) => Err(Error::new(over, "ended before it began").with_op("load")),
@@ -65,6 +66,8 @@ async fn fill(shared: &Shared, op: &mut Load, deadline: Instant) -> Result<Loade
     if shared.catalog().index.is_hidden(&digest) {
         return Ok(Loaded::Miss(MissReason::Absent));
     }
+    // Before the request: what is learned from the response is entered only if no write of the key
+    // began since.
     let version = shared.key_locks.read(&digest);
     let mut damaged = None;
     for name in std::iter::once(name.clone()).chain(shared.names_but(&op.key, &name)) {
@@ -96,7 +99,10 @@ async fn get(
         return Ok(Some(Loaded::Miss(MissReason::Length)));
     }
     let client = shared.client.until(deadline);
+    // Ranges need the exact length in advance, since they are sent before any response.
     let mut by_ranges = is_for_ranges(shared, op, memory_bytes);
+    // One repetition for each load. A second failure of the same kind is no accident of the
+    // network.
     let mut again = true;
     let read = loop {
         let (answer, mut read) = match by_ranges {
@@ -116,6 +122,7 @@ async fn get(
             {
                 again = false
             }
+            // No response, or a refusal. It says nothing about the object, so nothing is recorded.
             Err(e) if e.kind() != kvtier_s3::ErrorKind::Corrupt => {
                 return Err(shared.error("load", Some(&op.key), e));
             }

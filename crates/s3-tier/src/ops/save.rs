@@ -51,6 +51,8 @@ pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
             let deadline = Instant::from_std(slot.deadline());
             let late =
                 || Err(Error::new(ErrorKind::Timeout, "the deadline passed").with_op("save"));
+            // A wait for space ends before the deadline, so that a caller with a long one is not
+            // blocked by a full bucket.
             let until = deadline.min(begun + shared.transfer.space_wait_max);
             let work = async {
                 let reserved = reserve_space(&shared, &op, &pending, &mut order, until).await?;
@@ -58,6 +60,8 @@ pub async fn save(shared: Arc<Shared>, queued: QueuedSave) {
                     Ok(space) => space,
                     Err(without) => return Ok(without),
                 };
+                // Saves of one batch reserve in the order of their chain, and write at once: only
+                // the reservation is ordered.
                 order.done();
                 put(&shared, &op, &slot, space, &pending).await
             };
@@ -125,6 +129,8 @@ async fn put(
     let digest = op.key.digest();
     let len = op.bytes();
     let name = shared.names.format(&op.key)?;
+    // Saves and deletes of one key one after the other. The check below is repeated, because
+    // another save of the key may have ended during the wait.
     let _alone = shared.key_locks.write(digest).await;
     if is_present(shared, digest, len, pending) {
         return Ok(Saved::Present);
@@ -132,6 +138,8 @@ async fn put(
     let Some(body) = whole(shared, &op.from, len).await else {
         return Ok(Saved::Shed(ShedReason::Throttled));
     };
+    // After the memory, which may take long: a permit that waits would keep a request from being
+    // sent.
     let _permit = shared.scheduler.acquire(RequestKind::Write).await;
     if let Some(over) = slot.is_over() {
         return Err(Error::new(over, "ended before it began").with_op("save"));
@@ -143,6 +151,7 @@ async fn put(
     let object = ObjectName { key: &op.key, name: &name };
     let stored = store(shared, object, &body, slot.deadline().into(), sums).await;
     let stored = stored.map_err(|e| shared.error("save", Some(&op.key), e))?;
+    // The answer arrived, so the state of the object is known.
     std::mem::forget(unanswered);
     entered(shared, object, Written { len, stored, crc }, space, pending)
 }
@@ -211,6 +220,8 @@ async fn store(
     let mut how = metadata::to_metadata(&facts, canonical.as_deref(), shared.transfer.provider);
     how.crc32c = crc;
     how.storage_class.clone_from(&transfer.storage_class);
+    // A chunk that another node stored meanwhile stays as it is: it may be in use. A suspect object
+    // must be overwritten, so its PUT is never conditional.
     let is_possible = transfer.if_absent.load(Ordering::Relaxed)
         && !transfer.conditions.is_unsupported(Instant::now());
     how.if_absent = is_possible && !shared.catalog().index.is_suspect(key.digest());
@@ -285,6 +296,7 @@ async fn whole(shared: &Shared, from: &[View], len: u64) -> Option<View> {
         return Some(one.clone());
     }
     let mut lease = loop {
+        // Created before the attempt, so that memory which returns in between is not missed.
         let freed = shared.freed.notified();
         match shared.bounce.lease(usize::try_from(len).ok()?) {
             Ok(lease) => break lease,
