@@ -1,6 +1,7 @@
 //! Parsers of names: no text makes one panic, and a name parsed as lossless is exactly the name of its key.
 #![no_main]
 
+use kvtier_key::VllmRunConfig;
 use kvtier_key::names::{NameForm, Parsed, detect};
 use libfuzzer_sys::fuzz_target;
 
@@ -36,6 +37,9 @@ fuzz_target!(|name: &str| {
             Ok(Parsed::Lossy { key, .. }) => drop(form.format_lossy(&key)),
             Err(_) => {}
         }
+    }
+    if let Ok(config) = VllmRunConfig::from_json(name) {
+        assert_eq!(VllmRunConfig::from_json(config.text()), Ok(config));
     }
     detect(name);
 });

@@ -74,8 +74,8 @@ impl Upgrade {
         Ok(Upgrade { layout: manifest.layout, from, to: FORMAT })
     }
 
-    /// Upgrades the directory; see the [module](self). One that has this build's format stays as it
-    /// is.
+    /// Upgrades the directory in place. One that has this build's format stays as it is. Killed or
+    /// powered off at any step, the directory has either format, and the next call finishes.
     ///
     /// # Errors
     /// `Invalid` where processes have the directory open and those of [`plan`](Self::plan), `Denied`

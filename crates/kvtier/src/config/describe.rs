@@ -72,6 +72,8 @@ fn file(spec: &super::FileSpec) -> Vec<(&'static str, String)> {
         ("verify", format!("{:?}", spec.verify.unwrap_or_default()).to_lowercase()),
     ];
     facts.extend(spec.shape_state().map(|state| ("shape", state.to_string())));
+    let run_config = spec.vllm_run_config.as_deref();
+    facts.extend(run_config.map(|config| ("base", config.base().to_owned())));
     facts.extend(limits(&spec.quotas, spec.fair));
     facts.extend(spec.compat.map(letter));
     facts

@@ -250,6 +250,8 @@ mod tests {
         let spec = read(&format!(r#""layout":"vllm-fs",{fields}"#)).unwrap();
         let run_config = spec.vllm_run_config.as_deref().unwrap();
         assert_eq!((run_config.model(), run_config.base().len()), ("org/m", "org_m_".len() + 12));
+        let facts = TierSpec::File(spec.clone()).facts();
+        assert!(facts.contains(&("base", run_config.base().to_owned())), "{facts:?}");
         let dir = tempfile::tempdir().unwrap();
         let other = read(&format!(r#""layout":"lmcache-mp",{fields}"#)).unwrap();
         let other = FileSpec { path: dir.path().into(), ..other };
