@@ -52,6 +52,17 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// The usage of a medium by this number of chunks, without tenants.
+    pub fn new(used_bytes: Option<u64>, capacity_bytes: Option<u64>, chunks: usize) -> Self {
+        Usage { used_bytes, capacity_bytes, chunks: chunks as u64, tenants: Vec::new() }
+    }
+
+    /// Adds the usage per tenant.
+    pub fn with_tenants(mut self, tenants: impl Iterator<Item = TenantUsage>) -> Self {
+        self.tenants = tenants.collect();
+        self
+    }
+
     /// Used bytes divided by capacity; above 1 when the medium is over its capacity. This is
     /// LMCache's `get_usage()`. `None` (-1 there) without a capacity, with a capacity of 0, and
     /// while the used bytes are unknown.
@@ -104,10 +115,25 @@ pub struct TenantUsage {
     pub chunks: u64,
 }
 
+impl TenantUsage {
+    /// The usage of a tenant by this number of chunks.
+    pub fn new(tenant: String, used_bytes: u64, chunks: usize) -> Self {
+        TenantUsage { tenant, used_bytes, chunks: chunks as u64 }
+    }
+}
+
 /// The start of a page of keys; valid only for the tier that returned it. The default is the start
 /// of the listing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(pub u64);
+
+impl Cursor {
+    /// The number of a slot, for tiers that list their slots. A number that no page of theirs
+    /// returned is past the end.
+    pub fn slot(self) -> u32 {
+        u32::try_from(self.0).unwrap_or(u32::MAX)
+    }
+}
 
 /// One key of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +151,13 @@ pub struct KeyPage {
     pub keys: Vec<KeyInfo>,
     /// The start of the next page; `None` at the end. A page before the end may be short or empty.
     pub next: Option<Cursor>,
+}
+
+impl KeyPage {
+    /// A page of a tier that lists its slots; `next` is the slot where the next page begins.
+    pub fn from_slots(keys: impl Iterator<Item = KeyInfo>, next: Option<u32>) -> Self {
+        KeyPage { keys: keys.collect(), next: next.map(|slot| Cursor(slot.into())) }
+    }
 }
 
 /// A change of a key.

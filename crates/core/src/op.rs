@@ -1,4 +1,6 @@
-use kvtier_key::Key;
+use std::collections::HashSet;
+
+use kvtier_key::{Digest, Key};
 use kvtier_mem::{Lease, View};
 
 use crate::{Bitmap, Error};
@@ -189,6 +191,27 @@ impl LookedUp {
         LookedUp { found, hold, tiers: Vec::new() }
     }
 
+    /// The digests of the keys that are hits.
+    pub fn hits(&self, keys: &[Key]) -> Vec<Digest> {
+        let mut hits = Vec::with_capacity(keys.len());
+        let found = keys.iter().zip(&self.found).filter(|(_, presence)| presence.is_hit());
+        hits.extend(found.map(|(key, _)| *key.digest()));
+        hits
+    }
+
+    /// Adds the hold on the hits. Those that are `gone` since are misses.
+    pub fn with_hold(mut self, hold: Option<HoldId>, keys: &[Key], gone: &[Digest]) -> Self {
+        self.hold = hold;
+        if !gone.is_empty() {
+            let gone: HashSet<&Digest> = gone.iter().collect();
+            let found = keys.iter().zip(&mut self.found);
+            found
+                .filter(|(key, presence)| presence.is_hit() && gone.contains(key.digest()))
+                .for_each(|(_, presence)| *presence = Presence::Miss);
+        }
+        self
+    }
+
     /// Adds the keys that each tier of a stack serves.
     pub fn with_tiers(mut self, tiers: Vec<Bitmap>) -> Self {
         self.tiers = tiers;
@@ -223,5 +246,26 @@ impl Removed {
     /// These counts.
     pub fn new(removed: usize, absent: usize, held: usize) -> Self {
         Removed { removed, absent, held }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtier_key::Namespace;
+
+    use super::*;
+
+    #[test]
+    fn a_hit_that_is_gone_when_it_is_held_is_a_miss() {
+        let namespace = Namespace::from_name("test");
+        let keys = ["a", "b", "c", "d"].map(|name| Key::from_name(&namespace, name));
+        let hit = Presence::Hit { len: 1 };
+        let found = LookedUp::new(vec![hit, Presence::Miss, hit, Presence::Unknown], None);
+        assert_eq!(found.hits(&keys), [*keys[0].digest(), *keys[2].digest()]);
+        let gone = [*keys[2].digest(), *keys[3].digest()];
+        let held = found.clone().with_hold(Some(HoldId(7)), &keys, &gone);
+        let expected = vec![hit, Presence::Miss, Presence::Miss, Presence::Unknown];
+        assert_eq!(held, LookedUp::new(expected, Some(HoldId(7))));
+        assert_eq!(found.clone().with_hold(None, &keys, &[]), found);
     }
 }

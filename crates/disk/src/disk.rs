@@ -9,7 +9,7 @@ use kvtier_core::{
     Presence, Removed, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier,
     Timekeeper, Usage,
 };
-use kvtier_index::{ChainPlace, Index, IndexConfig, Quotas};
+use kvtier_index::{ChainPlace, Chunk, Index, IndexConfig, Quotas, SlotCursor};
 use kvtier_mem::{Arena, ArenaConfig};
 
 use crate::batch::{SaveBatch, eviction_hint};
@@ -321,34 +321,20 @@ impl<M: Mover> Observe for Disk<M> {
     fn usage(&self) -> Usage {
         let index = self.shared.index();
         let all = index.usage();
-        let mut usage = Usage::default();
         let quarantine_bytes = self.shared.quarantine_bytes.load(Ordering::Relaxed);
         let is_counted = self.shared.data_dir.foreign().is_none_or(Foreign::is_swept);
-        usage.used_bytes = is_counted.then_some(all.used + quarantine_bytes);
-        usage.capacity_bytes = Some(all.capacity);
-        usage.chunks = all.entries as u64;
-        usage.tenants = index
-            .tenants()
-            .map(|(id, u)| TenantUsage {
-                tenant: self.shared.tenants.name(id),
-                used_bytes: u.bytes,
-                chunks: u.entries as u64,
-            })
-            .collect();
-        usage
+        let used = is_counted.then_some(all.used + quarantine_bytes);
+        let tenants = index.tenants().map(|(id, totals)| {
+            TenantUsage::new(self.shared.tenants.name(id), totals.bytes, totals.entries)
+        });
+        Usage::new(used, Some(all.capacity), all.entries).with_tenants(tenants)
     }
 
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
-        let page =
-            self.shared.index().keys_page(kvtier_index::SlotCursor::from_u32(from.0 as u32), max);
-        KeyPage {
-            keys: page
-                .chunks
-                .iter()
-                .map(|c| KeyInfo { key: c.digest, len: self.shared.reported_len(c) })
-                .collect(),
-            next: page.next.map(|cursor| Cursor(cursor.as_u32().into())),
-        }
+        let page = self.shared.index().keys_page(SlotCursor::from_u32(from.slot()), max);
+        let info =
+            |chunk: &Chunk| KeyInfo { key: chunk.digest, len: self.shared.reported_len(chunk) };
+        KeyPage::from_slots(page.chunks.iter().map(info), page.next.map(SlotCursor::as_u32))
     }
 
     fn listen(&self, listener: Arc<dyn Listener>) {

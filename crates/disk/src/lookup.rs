@@ -1,4 +1,4 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use kvtier_core::{Error, ErrorKind, Hold, HoldId, Key, LookedUp, Mode, Presence, Removed, Reply};
 use kvtier_index::journal::Record;
@@ -18,7 +18,6 @@ pub fn lookup<M: Mover>(
     ask: impl Fn(&Key) -> Option<Option<u64>>,
 ) -> Option<Result<LookedUp, Error>> {
     let mut found = vec![Presence::Unknown; keys.len()];
-    let mut hits: Vec<Digest> = Vec::with_capacity(keys.len());
     if keys.len() > 1 {
         shared.index().prefetch(keys.iter().map(Key::digest));
     }
@@ -29,41 +28,29 @@ pub fn lookup<M: Mover>(
             None => ask(key)?,
         };
         *presence = len.map_or(Presence::Miss, |len| Presence::Hit { len });
-        match len {
-            Some(_) => hits.push(*key.digest()),
-            None if mode == Mode::Prefix => break,
-            None => {}
+        if len.is_none() && mode == Mode::Prefix {
+            break;
         }
     }
     if keys.len() > 1 {
         shared.index().learn_order(keys);
     }
-    let hold = match hold {
-        Hold::For(ttl) if !hits.is_empty() => {
-            let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-            let until = shared.now_ms().saturating_add(ttl_ms);
-            let mut index = shared.index();
-            index.expire_holds(shared.now_ms());
-            // A chunk that was evicted between lookup and hold is a miss.
-            let gone: HashSet<Digest> =
-                hits.extract_if(.., |digest| index.get(digest).is_none()).collect();
-            for (_, presence) in
-                keys.iter().zip(&mut found).filter(|(key, _)| gone.contains(key.digest()))
-            {
-                *presence = Presence::Miss;
-            }
-            match index.hold(&hits, until) {
-                Ok(id) => Some(HoldId(id.as_u64())),
-                Err(full) => {
-                    return Some(Err(
-                        Error::new(ErrorKind::Throttled, "too many holds").with_source(full)
-                    ));
-                }
-            }
-        }
-        _ => None,
-    };
-    Some(Ok(LookedUp::new(found, hold)))
+    Some(hold_hits(shared, keys, LookedUp::new(found, None), hold))
+}
+
+/// Holds the hits of a lookup. A hit that was evicted since is a miss.
+fn hold_hits<M: Mover>(
+    shared: &Shared<M>,
+    keys: &[Key],
+    found: LookedUp,
+    hold: Hold,
+) -> Result<LookedUp, Error> {
+    let Hold::For(ttl) = hold else { return Ok(found) };
+    let held = shared.index().hold_hits(shared.now_ms(), ttl, &found.hits(keys));
+    let held =
+        held.map_err(|full| Error::new(ErrorKind::Throttled, "too many holds").with_source(full))?;
+    let id = held.id.map(|id| HoldId(id.as_u64()));
+    Ok(found.with_hold(id, keys, &held.gone))
 }
 
 /// Answers a lookup that must read the directory, or many records of peers. Releases the hold if the

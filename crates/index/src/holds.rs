@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
 use kvtier_key::Digest;
@@ -21,6 +22,16 @@ impl HoldId {
     pub fn from_u64(id: u64) -> Self {
         HoldId(id)
     }
+}
+
+/// The hold on the hits of a lookup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeldHits {
+    /// The hold; `None` where no hit is left.
+    pub id: Option<HoldId>,
+    /// The chunks that are no hits any more.
+    pub gone: Vec<Digest>,
 }
 
 /// No further hold is possible now.
@@ -152,8 +163,41 @@ impl Index {
     ///
     /// When the maximum of holds or of held entries is reached.
     pub fn hold(&mut self, chain: &[Digest], until_ms: u64) -> Result<HoldId, HoldsFull> {
-        let slots: Vec<u32> =
-            chain.iter().filter_map(|digest| self.get(digest)).map(|entry| entry.slot).collect();
+        let slots = self.slots_of(chain);
+        self.hold_slots(slots, until_ms)
+    }
+
+    /// Holds the hits of a lookup for `ttl` from now on, after the holds that expired have ended.
+    /// Give the hits in the order of their chain. Those that are gone since are returned.
+    ///
+    /// # Errors
+    ///
+    /// When the maximum of holds or of held entries is reached.
+    pub fn hold_hits(
+        &mut self,
+        now_ms: u64,
+        ttl: Duration,
+        hits: &[Digest],
+    ) -> Result<HeldHits, HoldsFull> {
+        self.expire_holds(now_ms);
+        let slots = self.slots_of(hits);
+        let mut gone = Vec::new();
+        if slots.len() < hits.len() {
+            gone.extend(hits.iter().filter(|digest| self.get(digest).is_none()));
+        }
+        if slots.is_empty() {
+            return Ok(HeldHits { id: None, gone });
+        }
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        let id = Some(self.hold_slots(slots, now_ms.saturating_add(ttl_ms))?);
+        Ok(HeldHits { id, gone })
+    }
+
+    fn slots_of(&self, chain: &[Digest]) -> Vec<u32> {
+        chain.iter().filter_map(|digest| self.get(digest)).map(|entry| entry.slot).collect()
+    }
+
+    fn hold_slots(&mut self, slots: Vec<u32>, until_ms: u64) -> Result<HoldId, HoldsFull> {
         let named = slots.len();
         // A set is a hit as a whole. If another member were evicted, the held ones would become
         // misses with it.

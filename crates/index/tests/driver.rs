@@ -1,6 +1,8 @@
 //! Saves, holds, victims and tenants, one promise a test.
 #![allow(clippy::unwrap_used)]
 
+use std::time::Duration;
+
 use kvtier_evict::PolicyKind;
 use kvtier_index::{
     CHUNK_BYTES_LIMIT, Chunk, HoldId, Index, IndexConfig, InsertOutcome, Refusal, RemoveOutcome,
@@ -131,6 +133,23 @@ fn keys_are_released_one_by_one_and_the_last_ends_the_hold() {
     assert_eq!((index.is_held(&key(2)), index.usage().holds), (false, 0));
     index.release_keys(hold, &[key(2)]);
     index.release(hold);
+}
+
+#[test]
+fn the_hits_of_a_lookup_are_held_for_a_time_unless_they_are_gone() {
+    let mut index = index(40);
+    [1, 2].into_iter().for_each(|n| assert!(save(&mut index, n).is_empty()));
+    let second = Duration::from_secs(1);
+    let held = index.hold_hits(500, second, &[key(1), key(7), key(2), key(8)]).unwrap();
+    assert_eq!(held.gone, [key(7), key(8)]);
+    assert_eq!((index.expire_holds(1499), index.is_held(&key(1))), (0, true));
+    let again = index.hold_hits(1500, second, &[key(1)]).unwrap();
+    assert!(again.gone.is_empty() && again.id != held.id);
+    assert_eq!((index.usage().holds, index.is_held(&key(2))), (1, false), "the first expired");
+    let none = index.hold_hits(1500, second, &[key(9)]).unwrap();
+    assert_eq!((none.id, none.gone), (None, vec![key(9)]));
+    let _ = index.hold_hits(1500, Duration::MAX, &[key(2)]).unwrap();
+    assert_eq!((index.expire_holds(u64::MAX - 1), index.is_held(&key(2))), (1, true), "for ever");
 }
 
 #[test]

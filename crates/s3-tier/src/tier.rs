@@ -9,7 +9,7 @@ use kvtier_core::{
     Reply, Save, Saved, ShedReason, Slot, Status, TenantUsage, Ticket, Tier, Timekeeper, Usage,
 };
 use kvtier_evict::{Policy, PolicyKind};
-use kvtier_index::{ChainPlace, Index, IndexConfig};
+use kvtier_index::{ChainPlace, Index, IndexConfig, SlotCursor};
 use kvtier_mem::{Arena, ArenaConfig, BackingKind};
 use kvtier_s3::Client;
 use tokio::runtime::{Builder, Runtime};
@@ -302,28 +302,20 @@ impl Observe for S3Tier {
     fn usage(&self) -> Usage {
         let catalog = self.shared.catalog();
         let all = catalog.index.usage();
-        let mut usage = Usage::default();
         // Without a cap the writes of others are not counted.
-        usage.used_bytes = self.shared.capacity_bytes.map(|_| all.used);
-        usage.capacity_bytes = self.shared.capacity_bytes;
-        usage.chunks = all.entries as u64;
-        let tenants = catalog.index.tenants().map(|(id, u)| TenantUsage {
-            tenant: catalog.tenant_name(id),
-            used_bytes: u.bytes,
-            chunks: u.entries as u64,
+        let used = self.shared.capacity_bytes.map(|_| all.used);
+        let tenants = catalog.index.tenants().map(|(id, totals)| {
+            TenantUsage::new(catalog.tenant_name(id), totals.bytes, totals.entries)
         });
-        usage.tenants = tenants.collect();
-        usage
+        Usage::new(used, self.shared.capacity_bytes, all.entries).with_tenants(tenants)
     }
 
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
         let catalog = self.shared.catalog();
-        let page = catalog.index.keys_page(kvtier_index::SlotCursor::from_u32(from.0 as u32), max);
+        let page = catalog.index.keys_page(SlotCursor::from_u32(from.slot()), max);
         let good = page.chunks.iter().filter(|chunk| !catalog.index.is_suspect(&chunk.digest));
-        KeyPage {
-            keys: good.map(|c| KeyInfo { key: c.digest, len: c.len }).collect(),
-            next: page.next.map(|cursor| Cursor(cursor.as_u32().into())),
-        }
+        let keys = good.map(|chunk| KeyInfo { key: chunk.digest, len: chunk.len });
+        KeyPage::from_slots(keys, page.next.map(SlotCursor::as_u32))
     }
 
     fn listen(&self, listener: Arc<dyn Listener>) {

@@ -133,34 +133,26 @@ impl HostTier {
     fn find(&self, keys: &[Key], mode: Mode, hold: Hold) -> Result<LookedUp, Error> {
         let mut found = vec![Presence::Unknown; keys.len()];
         let mut chunks = self.chunks();
-        let mut hits = Vec::new();
         if keys.len() > 1 {
             chunks.index.prefetch(keys.iter().map(Key::digest));
         }
         for (key, presence) in keys.iter().zip(&mut found) {
-            match chunks.index.get(key.digest()) {
-                Some(entry) => {
-                    *presence = Presence::Hit { len: entry.chunk.len };
-                    hits.push(*key.digest());
-                }
-                None => *presence = Presence::Miss,
-            }
+            *presence = match chunks.index.get(key.digest()) {
+                Some(entry) => Presence::Hit { len: entry.chunk.len },
+                None => Presence::Miss,
+            };
             if mode == Mode::Prefix && *presence == Presence::Miss {
                 break;
             }
         }
         chunks.index.learn_order(keys);
-        let Hold::For(ttl) = hold else { return Ok(LookedUp::new(found, None)) };
-        if hits.is_empty() {
-            return Ok(LookedUp::new(found, None));
-        }
-        let now = self.now_ms();
-        chunks.index.expire_holds(now);
-        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        match chunks.index.hold(&hits, now.saturating_add(ttl_ms)) {
-            Ok(id) => Ok(LookedUp::new(found, Some(HoldId(id.as_u64())))),
-            Err(full) => Err(self.error(ErrorKind::Throttled, "too many holds").with_source(full)),
-        }
+        let found = LookedUp::new(found, None);
+        let Hold::For(ttl) = hold else { return Ok(found) };
+        let held = chunks.index.hold_hits(self.now_ms(), ttl, &found.hits(keys));
+        let held = held
+            .map_err(|full| self.error(ErrorKind::Throttled, "too many holds").with_source(full))?;
+        let id = held.id.map(|id| HoldId(id.as_u64()));
+        Ok(found.with_hold(id, keys, &held.gone))
     }
 
     fn drop_keys(&self, keys: &[Key]) -> Removed {

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use kvtier_core::{Cursor, KeyInfo, KeyPage, Listener, Observe, Status, TenantUsage, Usage};
+use kvtier_index::SlotCursor;
 
 use super::HostTier;
 
@@ -8,26 +9,16 @@ impl Observe for HostTier {
     fn usage(&self) -> Usage {
         let chunks = self.chunks();
         let all = chunks.index.usage();
-        let mut usage = Usage::default();
-        usage.used_bytes = Some(all.used);
-        usage.capacity_bytes = Some(all.capacity);
-        usage.chunks = all.entries as u64;
-        let of = |(id, u): (_, kvtier_index::TenantTotals)| {
-            let tenant = chunks.tenant_name(id);
-            TenantUsage { tenant, used_bytes: u.bytes, chunks: u.entries as u64 }
-        };
-        usage.tenants = chunks.index.tenants().map(of).collect();
-        usage
+        let tenants = chunks.index.tenants().map(|(id, totals)| {
+            TenantUsage::new(chunks.tenant_name(id), totals.bytes, totals.entries)
+        });
+        Usage::new(Some(all.used), Some(all.capacity), all.entries).with_tenants(tenants)
     }
 
     fn keys(&self, from: Cursor, max: usize) -> KeyPage {
-        // A cursor that no page returned is past the end.
-        let from = u32::try_from(from.0).unwrap_or(u32::MAX);
-        let page = self.chunks().index.keys_page(kvtier_index::SlotCursor::from_u32(from), max);
-        KeyPage {
-            keys: page.chunks.iter().map(|c| KeyInfo { key: c.digest, len: c.len }).collect(),
-            next: page.next.map(|cursor| Cursor(cursor.as_u32().into())),
-        }
+        let page = self.chunks().index.keys_page(SlotCursor::from_u32(from.slot()), max);
+        let keys = page.chunks.iter().map(|chunk| KeyInfo { key: chunk.digest, len: chunk.len });
+        KeyPage::from_slots(keys, page.next.map(SlotCursor::as_u32))
     }
 
     fn listen(&self, listener: Arc<dyn Listener>) {

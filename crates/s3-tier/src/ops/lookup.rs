@@ -274,32 +274,20 @@ async fn list(
     Ok(answers)
 }
 
+/// Holds the hits of a lookup. A hit that was evicted since is a miss.
 fn hold(
     shared: &Shared,
     keys: &[Key],
-    mut found: Vec<Presence>,
+    found: Vec<Presence>,
     hold: Hold,
 ) -> Result<LookedUp, Error> {
-    let Hold::For(ttl) = hold else { return Ok(LookedUp::new(found, None)) };
-    let mut catalog = shared.catalog();
-    catalog.index.expire_holds(shared.now_ms());
-    let mut hits: Vec<Digest> = Vec::with_capacity(keys.len());
-    for (key, presence) in keys.iter().zip(&mut found) {
-        // A chunk that was evicted between the lookup and the hold is a miss.
-        match catalog.index.get(key.digest()) {
-            Some(_) if presence.is_hit() => hits.push(*key.digest()),
-            None if presence.is_hit() => *presence = Presence::Miss,
-            _ => {}
-        }
-    }
-    if hits.is_empty() {
-        return Ok(LookedUp::new(found, None));
-    }
-    let until = shared.now_ms().saturating_add(ttl.as_millis() as u64);
-    let id = catalog.index.hold(&hits, until);
-    let id =
-        id.map_err(|full| Error::new(ErrorKind::Throttled, "too many holds").with_source(full))?;
-    Ok(LookedUp::new(found, Some(HoldId(id.as_u64()))))
+    let found = LookedUp::new(found, None);
+    let Hold::For(ttl) = hold else { return Ok(found) };
+    let held = shared.catalog().index.hold_hits(shared.now_ms(), ttl, &found.hits(keys));
+    let held =
+        held.map_err(|full| Error::new(ErrorKind::Throttled, "too many holds").with_source(full))?;
+    let id = held.id.map(|id| HoldId(id.as_u64()));
+    Ok(found.with_hold(id, keys, &held.gone))
 }
 
 /// Removes keys that are not held, also those that other nodes wrote.

@@ -51,6 +51,10 @@ pub fn pages_list_every_key_once(make: &dyn Fn() -> Fixture) {
         all.sort_unstable();
         assert_eq!(all, expected, "pages of {page}");
     }
+    for past in [1 << 32, u64::MAX] {
+        let page = f.tier.keys(Cursor(past), 10);
+        assert!(page.keys.is_empty() && page.next.is_none(), "from {past}: {page:?}");
+    }
 }
 
 #[derive(Debug, Default)]
