@@ -1,12 +1,61 @@
-//! Parses the canonical form of a key, which is stored beside chunks.
+//! The canonical form of a key, which is hashed to its digest and stored beside chunks: written and
+//! read.
 
 use std::str;
 use std::sync::Arc;
 
 use crate::{
     CacheEngineKey, ChunkHash, DType, EngineHash, InvalidKey, KeyId, KvRank, LayerCacheEngineKey,
-    ObjectKey, PyInt,
+    Namespace, ObjectKey, PyInt,
 };
+
+/// Appends the canonical form. Each kind of id has a first byte of its own; fields follow in order, those of varying length
+/// after their length.
+pub(crate) fn encode(ns: &Namespace, id: &KeyId, out: &mut Vec<u8>) {
+    match id {
+        KeyId::Object(ObjectKey { model, rank, group, hash, salt }) => {
+            out.push(1);
+            field(out, model.as_bytes());
+            out.extend_from_slice(&rank.0.to_le_bytes());
+            out.extend_from_slice(&group.to_le_bytes());
+            field(out, hash.as_bytes());
+            let salted = blake3::keyed_hash(ns.digest().as_bytes(), salt.as_bytes());
+            field(out, if salt.is_empty() { &[] } else { salted.as_bytes() });
+        }
+        KeyId::Engine(key) => {
+            out.push(2);
+            encode_engine(key, out);
+        }
+        KeyId::Layer(LayerCacheEngineKey { key, layer }) => {
+            out.push(3);
+            encode_engine(key, out);
+            out.extend_from_slice(&layer.to_le_bytes());
+        }
+    }
+}
+
+fn encode_engine(key: &CacheEngineKey, out: &mut Vec<u8>) {
+    field(out, key.model.as_bytes());
+    out.extend_from_slice(&key.world_size.to_le_bytes());
+    out.extend_from_slice(&key.worker_id.to_le_bytes());
+    let (kind, bytes) = match &key.hash {
+        EngineHash::Int(hash) => (u8::from(hash.is_negative()), hash.magnitude()),
+        EngineHash::Bytes(hash) => (2, hash.as_bytes()),
+    };
+    out.push(kind);
+    field(out, bytes);
+    field(out, key.dtype.name().as_bytes());
+    out.extend_from_slice(&(key.tags.len() as u32).to_le_bytes());
+    for (name, value) in key.tags.iter() {
+        field(out, name.as_bytes());
+        field(out, value.as_bytes());
+    }
+}
+
+fn field(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
 
 impl KeyId {
     /// Reads what [`Key::canonical`](crate::Key::canonical) wrote. Errors: any other bytes; a key

@@ -2,7 +2,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::{CacheEngineKey, Digest, EngineHash, KeyId, LayerCacheEngineKey, Namespace, ObjectKey};
+use crate::{Digest, KeyId, Namespace, canonical};
 
 const DIGEST_CONTEXT: &str = "kvtier 2026 key v1";
 
@@ -24,7 +24,7 @@ impl Key {
     pub fn new(ns: Arc<Namespace>, id: KeyId) -> Self {
         let mut bytes = Vec::with_capacity(256);
         bytes.extend_from_slice(ns.digest().as_bytes());
-        canonical(&ns, &id, &mut bytes);
+        canonical::encode(&ns, &id, &mut bytes);
         let digest = Digest::derive(DIGEST_CONTEXT, &bytes);
         Key { ns, id: Arc::new(id), digest }
     }
@@ -65,57 +65,9 @@ impl Key {
     /// facts.
     pub fn canonical(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(256);
-        canonical(&self.ns, &self.id, &mut bytes);
+        canonical::encode(&self.ns, &self.id, &mut bytes);
         bytes
     }
-}
-
-/// Each kind of id has a first byte of its own; fields follow in order, those of varying length
-/// after their length.
-fn canonical(ns: &Namespace, id: &KeyId, out: &mut Vec<u8>) {
-    match id {
-        KeyId::Object(ObjectKey { model, rank, group, hash, salt }) => {
-            out.push(1);
-            field(out, model.as_bytes());
-            out.extend_from_slice(&rank.0.to_le_bytes());
-            out.extend_from_slice(&group.to_le_bytes());
-            field(out, hash.as_bytes());
-            let salted = blake3::keyed_hash(ns.digest().as_bytes(), salt.as_bytes());
-            field(out, if salt.is_empty() { &[] } else { salted.as_bytes() });
-        }
-        KeyId::Engine(key) => {
-            out.push(2);
-            canonical_engine(key, out);
-        }
-        KeyId::Layer(LayerCacheEngineKey { key, layer }) => {
-            out.push(3);
-            canonical_engine(key, out);
-            out.extend_from_slice(&layer.to_le_bytes());
-        }
-    }
-}
-
-fn canonical_engine(key: &CacheEngineKey, out: &mut Vec<u8>) {
-    field(out, key.model.as_bytes());
-    out.extend_from_slice(&key.world_size.to_le_bytes());
-    out.extend_from_slice(&key.worker_id.to_le_bytes());
-    let (kind, bytes) = match &key.hash {
-        EngineHash::Int(hash) => (u8::from(hash.is_negative()), hash.magnitude()),
-        EngineHash::Bytes(hash) => (2, hash.as_bytes()),
-    };
-    out.push(kind);
-    field(out, bytes);
-    field(out, key.dtype.name().as_bytes());
-    out.extend_from_slice(&(key.tags.len() as u32).to_le_bytes());
-    for (name, value) in key.tags.iter() {
-        field(out, name.as_bytes());
-        field(out, value.as_bytes());
-    }
-}
-
-fn field(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-    out.extend_from_slice(bytes);
 }
 
 impl PartialEq for Key {
@@ -141,7 +93,7 @@ impl fmt::Debug for Key {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ChunkHash, KvRank};
+    use crate::{ChunkHash, KvRank, ObjectKey};
 
     #[test]
     fn keys_without_a_group_have_the_declared_size_of_group_0() {

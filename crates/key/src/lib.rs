@@ -21,18 +21,20 @@
 mod canonical;
 mod digest;
 mod dtype;
-mod engine;
+mod engine_key;
 mod facts;
 mod facts_wire;
 mod gds;
 mod geometry;
 pub mod hash;
-mod id;
+mod invalid_key;
 mod ipc;
 mod json;
 mod key;
+mod key_id;
 pub mod names;
 mod namespace;
+mod object_key;
 mod plain;
 pub mod presets;
 mod pyint;
@@ -46,17 +48,20 @@ mod vllm;
 pub use canonical::KeySummary;
 pub use digest::Digest;
 pub use dtype::DType;
-pub use engine::{CacheEngineKey, EngineHash, LayerCacheEngineKey, TAG_BYTES_MAX, TAGS_MAX, Tag};
+pub use engine_key::{
+    CacheEngineKey, EngineHash, LayerCacheEngineKey, TAG_BYTES_MAX, TAGS_MAX, Tag,
+};
 pub use facts::{CodecId, FACTS_BYTES_MAX, Facts, FactsError};
 pub use gds::{ChunkShape, GDS_HEADER_BYTES, GdsElement, GdsHeader, GdsHeaderError, MemoryFormat};
 pub use geometry::{Geometry, GeometryError, Mla};
-pub use id::{
-    ChunkHash, HASH_BYTES_MAX, InvalidKey, KeyId, KvRank, MODEL_BYTES_MAX, ObjectKey,
-    SALT_CHARS_MAX,
-};
+pub use invalid_key::InvalidKey;
 pub use ipc::{IPC_WORLD_MAX, IpcKey};
 pub use key::Key;
+pub use key_id::KeyId;
 pub use namespace::Namespace;
+pub use object_key::{
+    ChunkHash, HASH_BYTES_MAX, KvRank, MODEL_BYTES_MAX, ObjectKey, SALT_CHARS_MAX,
+};
 pub use pyint::{INT_BYTES_MAX, PyInt};
 pub use sums::{BLOCK_BYTES_MIN, BLOCKS_MAX, BlockSums, PieceSums};
 pub use vllm::VllmRunConfig;

@@ -99,11 +99,6 @@ pub const CYCLES: &[Cycle] = &[
         reason: "parts of `Index` are written as methods of it, next to their types",
     },
     Cycle {
-        member: "key",
-        files: 2,
-        reason: "`KeyId` has `EngineKey`, which parses texts into `KeyId`",
-    },
-    Cycle {
         member: "kvtier",
         files: 11,
         reason: "the specifications of tiers and the readers of the configuration name each other",

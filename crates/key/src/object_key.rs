@@ -1,8 +1,10 @@
+//! The key of LMCache's multi-process mode, and its parts.
+
 use std::fmt;
 use std::sync::Arc;
 
+use crate::invalid_key::InvalidKey;
 use crate::small::SmallBytes;
-use crate::{CacheEngineKey, LayerCacheEngineKey};
 
 /// The longest model name in bytes.
 pub const MODEL_BYTES_MAX: usize = 512;
@@ -10,24 +12,6 @@ pub const MODEL_BYTES_MAX: usize = 512;
 pub const SALT_CHARS_MAX: usize = 128;
 /// The longest chunk hash in bytes.
 pub const HASH_BYTES_MAX: usize = 512;
-
-/// Why a key, or a name of one, cannot be: one line that says what and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InvalidKey(pub(crate) String);
-
-impl InvalidKey {
-    pub(crate) fn new(why: impl Into<String>) -> Self {
-        InvalidKey(why.into())
-    }
-}
-
-impl fmt::Display for InvalidKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for InvalidKey {}
 
 /// The hash that names a chunk and, through its chain, all tokens before it. Usually 32 bytes;
 /// these are kept inline.
@@ -172,36 +156,4 @@ pub(crate) fn check_hash(hash: &[u8]) -> Result<(), InvalidKey> {
         "chunk hash of {} bytes is longer than {HASH_BYTES_MAX}",
         hash.len()
     )))
-}
-
-/// What a key names, in the form its origin speaks.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-#[non_exhaustive]
-pub enum KeyId {
-    /// LMCache's multi-process mode, and our own.
-    Object(ObjectKey),
-    /// LMCache's in-process mode: all layers of a chunk.
-    Engine(CacheEngineKey),
-    /// LMCache's in-process mode: one layer of a chunk.
-    Layer(LayerCacheEngineKey),
-}
-
-impl From<ObjectKey> for KeyId {
-    fn from(key: ObjectKey) -> Self {
-        KeyId::Object(key)
-    }
-}
-
-impl From<CacheEngineKey> for KeyId {
-    fn from(key: CacheEngineKey) -> Self {
-        KeyId::Engine(key)
-    }
-}
-
-impl From<LayerCacheEngineKey> for KeyId {
-    fn from(key: LayerCacheEngineKey) -> Self {
-        KeyId::Layer(key)
-    }
 }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::id::{check_hash, check_model};
+use crate::object_key::{check_hash, check_model};
 use crate::{ChunkHash, DType, InvalidKey, PyInt};
 
 /// The most tags a key may have, and the most bytes in a tag's name or value.
