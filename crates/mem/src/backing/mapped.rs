@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
 use libc::{
-    MADV_HUGEPAGE, MADV_POPULATE_WRITE, MAP_ANONYMOUS, MAP_FAILED, MAP_HUGETLB, MAP_PRIVATE,
-    MAP_SHARED, PROT_READ, PROT_WRITE, c_int,
+    MADV_POPULATE_WRITE, MAP_ANONYMOUS, MAP_FAILED, MAP_HUGETLB, MAP_PRIVATE, MAP_SHARED,
+    PROT_READ, PROT_WRITE, c_int,
 };
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -65,8 +65,8 @@ impl Mapped {
         let start = map(whole, MAP_PRIVATE | MAP_ANONYMOUS, None).map_err(|e| no_memory(len, e))?;
         // SAFETY: the first aligned address is less than HUGE above the start of len + HUGE bytes.
         let base = unsafe { start.add(start.as_ptr().align_offset(HUGE)) };
-        // SAFETY: the range is inside our new mapping; advice changes no contents.
-        let advised = unsafe { libc::madvise(base.as_ptr().cast(), len, MADV_HUGEPAGE) } == 0;
+        // SAFETY: the range is inside our new mapping.
+        let advised = unsafe { thp::advise(base, len) };
         // The kernel takes the advice even where an operator has switched huge pages off.
         let kind = if advised && thp::is_on() {
             BackingKind::TransparentHuge

@@ -1,6 +1,18 @@
+//! Transparent huge pages: the advice to the kernel, and whether it follows it.
+
 use std::fs;
+use std::ptr::NonNull;
 
 const DIR: &str = "/sys/kernel/mm/transparent_hugepage";
+
+/// Asks the kernel for huge pages; `false` where it refuses.
+///
+/// # Safety
+/// The `len` bytes at `base` are a mapping of ours.
+pub(crate) unsafe fn advise(base: NonNull<u8>, len: usize) -> bool {
+    // SAFETY: the range is a mapping, as the caller promises; advice changes no contents.
+    unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) == 0 }
+}
 
 /// Whether this kernel gives huge pages on request; `true` if it does not say.
 pub(crate) fn is_on() -> bool {
