@@ -16,17 +16,16 @@
 
 pub mod conformance;
 mod content;
-mod decorator;
 mod fault;
 mod model;
-mod queue;
 pub mod s3;
 mod seed;
 mod store;
 pub mod strategies;
+mod worker_thread;
 
+pub use conformance::decorator::passes_everything_on;
 pub use content::{Content, Wrong};
-pub use decorator::passes_everything_on;
 pub use fault::{FaultTier, Faults};
 pub use model::{ModelConfig, ModelTier};
 pub use seed::{Seed, for_each_seed};

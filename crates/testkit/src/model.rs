@@ -9,8 +9,8 @@ use kvtier_core::{
 };
 use kvtier_mem::{Lease, View};
 
-use crate::queue::Queue;
 use crate::store::Store;
+use crate::worker_thread::Queue;
 
 /// How a model tier is to be.
 #[derive(Clone, Debug)]

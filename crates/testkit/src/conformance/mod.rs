@@ -14,6 +14,7 @@
 //! ```
 
 pub mod answers;
+pub(crate) mod decorator;
 mod fixture;
 pub mod holds;
 pub mod moves;

@@ -4,12 +4,12 @@
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use super::api::{self, Ways};
 use super::fault::Fault;
+use super::operations::{self, Ways};
 use super::server::{Seen, Setup, Shared, lock};
 use super::sigv4::{Claim, Rules};
 use super::wire::{Request, Response, decode};
-use super::{calendar, make};
+use super::{calendar, create_bucket};
 
 /// Whether a host is not one of production's names.
 fn is_local(host: &str) -> bool {
@@ -126,10 +126,10 @@ impl Shared {
             }
             Some("") if request.method == "PUT" => {
                 let wanted = if is_aws(host) { Some(self.setup.region.as_str()) } else { None };
-                make::bucket(&mut store, &bucket, wanted, &body)
+                create_bucket::bucket(&mut store, &bucket, wanted, &body)
             }
-            Some("") => api::bucket(&mut store, request, &body, ways),
-            Some(key) => api::object(&mut store, request, key, body, ways),
+            Some("") => operations::bucket(&mut store, request, &body, ways),
+            Some(key) => operations::object(&mut store, request, key, body, ways),
         }
     }
 

@@ -3,16 +3,16 @@
 //!
 //! Threads and blocking sockets only, so that what is tested is not what tests it.
 
-mod answer;
-mod api;
 mod calendar;
 mod connection;
+mod create_bucket;
+mod dispatch;
 mod express;
 mod fault;
 #[cfg(feature = "http2")]
 mod http2;
-mod make;
 mod multipart;
+mod operations;
 mod server;
 mod sigv4;
 mod store;

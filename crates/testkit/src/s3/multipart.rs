@@ -1,5 +1,5 @@
-use super::api::{kept_headers, sum_is_wrong};
 use super::calendar;
+use super::operations::{kept_headers, sum_is_wrong};
 use super::store::{Pending, Store, Stored};
 use super::wire::{Request, Response};
 use super::xml;
