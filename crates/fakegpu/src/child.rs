@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::report::REPORT;
-use crate::{cuda, cufile, faults, kernels, memory, streams};
+use crate::{cuda, cufile, faults, memory, modules, streams};
 
 /// Names the test that the child runs.
 const CHILD: &str = "FAKEGPU_CHILD";
@@ -84,7 +84,7 @@ impl Fakes {
 
     /// Makes kernels write wrong words.
     pub fn wrong_kernels(self) -> Self {
-        self.with(kernels::WRONG, "1".to_owned())
+        self.with(modules::WRONG, "1".to_owned())
     }
 
     /// The duration of each step of a stream.

@@ -57,7 +57,7 @@ macro_rules! fails {
         if $crate::cuda::CURRENT.get() == 0 {
             return $crate::cuda::INVALID_CONTEXT;
         }
-        if let Some(code) = $crate::kernels::context_error() {
+        if let Some(code) = $crate::modules::context_error() {
             return code;
         }
     };
@@ -270,7 +270,7 @@ extern "C" fn cuStreamSynchronize(stream: usize) -> c_int {
     fails!("cuStreamSynchronize" refused during capture);
     with(stream, |stream| {
         stream.wait();
-        crate::kernels::context_error().unwrap_or(OK)
+        crate::modules::context_error().unwrap_or(OK)
     })
 }
 

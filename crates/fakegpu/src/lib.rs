@@ -11,13 +11,13 @@
 mod capture;
 mod child;
 mod cuda;
-mod cuda_extra;
+mod cuda_for_cufile;
 mod cufile;
 mod events;
 mod faults;
 mod held_streams;
-mod kernels;
 mod memory;
+mod modules;
 mod ptx;
 mod report;
 mod streams;

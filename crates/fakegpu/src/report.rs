@@ -3,7 +3,7 @@
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use crate::{cuda, cufile, events, faults, kernels, memory, streams};
+use crate::{cuda, cufile, events, faults, memory, modules, streams};
 
 /// The path of the report.
 pub const REPORT: &str = "FAKEGPU_REPORT";
@@ -32,7 +32,7 @@ extern "C" fn write() {
         format!("leaked events {}", events::count()),
         format!("counted pageable_bytes {}", leaks.pageable_bytes),
     ];
-    lines.extend(kernels::lines());
+    lines.extend(modules::lines());
     lines.extend(cufile::lines());
     lines.extend(faults::calls().iter().map(|(symbol, calls)| format!("calls {symbol} {calls}")));
     let _ = std::fs::write(path, lines.join("\n"));
