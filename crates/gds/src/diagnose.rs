@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kvtier_mem::cuda::Gpu;
 
-use crate::cufile::{Driver, check_file_system, check_machine, probe, storage_of};
+use crate::cufile::{Driver, check_direct, check_file_system, check_machine, probe, storage_of};
 use crate::{CufileMode, GdsConfig};
 
 /// One step of the diagnosis.
@@ -78,15 +78,14 @@ fn check_all(config: &GdsConfig, ordinal: u32, steps: &mut Steps) -> Option<()> 
     )?;
     let driver = Driver::open(config.cufile_library.as_deref(), &gpu, config.open_timeout);
     let driver = steps.record("cuFile", driver.map(|driver| (driver, driver.describe())))?;
-    let direct = if driver.is_direct() || config.compat {
-        Ok(passed(if driver.is_direct() {
-            "yes"
-        } else {
-            "no, and used all the same, as configured"
-        }))
-    } else {
-        Err("no: in compatibility mode it is slower than pinned memory; load nvidia-fs, or enable PCI P2PDMA".into())
-    };
+    let direct =
+        check_direct(driver, config.compat).map_err(|why| format!("no: {why}")).map(|()| {
+            passed(if driver.is_direct() {
+                "yes"
+            } else {
+                "no, and used all the same, as configured"
+            })
+        });
     steps.record("direct", direct)?;
     let judged = storage_of(&config.system_root, dir, driver.targets()).judge(config.compat);
     let probed = judged

@@ -1,10 +1,13 @@
-//! Checks for known causes of a hang or failure, before the first call of cuFile.
+//! Whether cuFile can be used here: known causes of a hang or failure, before its first call, and
+//! whether its transfers are direct.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::sys::statfs::statfs;
+
+use super::Driver;
 
 /// File systems without cuFile support that are common in containers: magic number and name.
 const UNSUPPORTED: [(i64, &str); 6] = [
@@ -59,6 +62,19 @@ pub fn check_file_system(root: &Path, dir: &Path) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Checks that transfers are direct, or may be indirect (`compat`).
+///
+/// # Errors
+/// Why not, with the remedy.
+pub fn check_direct(driver: Driver, compat: bool) -> Result<(), &'static str> {
+    if driver.is_direct() || compat {
+        return Ok(());
+    }
+    Err(
+        "in compatibility mode it is slower than kvtier's pinned memory; for direct transfers load nvidia-fs, or enable PCI P2PDMA",
+    )
 }
 
 /// Checks that the devices of nvidia-fs exist and can be opened; in a container they may be listed

@@ -4,18 +4,18 @@
 //! known causes of a hang are checked, because a call that hangs blocks a thread for ever.
 
 mod api;
+mod availability;
 mod buffers;
 mod driver;
 mod error;
 mod file;
-mod prerequisites;
 mod probe;
 mod storage;
 
+pub use availability::{check_direct, check_file_system, check_machine, check_prerequisites};
 pub use buffers::BufferRegistry;
 pub use driver::{Driver, with_timeout};
 pub use error::CufileError;
 pub use file::{FileCache, RegisteredFile};
-pub use prerequisites::{check_file_system, check_machine, check_prerequisites};
 pub use probe::probe;
 pub use storage::storage_of;

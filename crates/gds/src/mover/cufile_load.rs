@@ -26,8 +26,8 @@ use super::load::{GpuLoad, PAGE, Piece};
 use crate::checksum::{ChecksumRange, Crc32cKernel, Crc32cKernels, RANGE_BYTES_MAX, UNIT_BYTES};
 use crate::config::{GdsConfig, Proof};
 use crate::cufile::{
-    BufferRegistry, CufileError, Driver, FileCache, RegisteredFile, check_prerequisites, probe,
-    storage_of,
+    BufferRegistry, CufileError, Driver, FileCache, RegisteredFile, check_direct,
+    check_prerequisites, probe, storage_of,
 };
 
 /// cuFile, for a directory in which it works.
@@ -68,15 +68,10 @@ impl CufileLoader {
     pub fn new(config: &GdsConfig, gpu: &Gpu) -> Result<Self, String> {
         check_prerequisites(&config.system_root, &config.disk.path)?;
         let driver = Driver::open(config.cufile_library.as_deref(), gpu, config.open_timeout)?;
-        if !driver.is_direct() && !config.compat {
-            return Err(format!(
-                "{}: it would run in compatibility mode, which is slower than kvtier's pinned memory; for direct transfers load nvidia-fs, \
-                 or enable PCI P2PDMA",
-                driver.describe()
-            ));
-        }
+        let named = |why: &str| format!("{}: {why}", driver.describe());
+        check_direct(driver, config.compat).map_err(named)?;
         let storage = storage_of(&config.system_root, &config.disk.path, driver.targets());
-        storage.judge(config.compat).map_err(|why| format!("{}: {why}", driver.describe()))?;
+        storage.judge(config.compat).map_err(|why| named(&why))?;
         probe(driver, gpu, &config.disk.path.join(".kvtier"), config.open_timeout)?;
         let kernels = Crc32cKernels::new(config.threads, config.open_timeout);
         if config.proof != Proof::Off {

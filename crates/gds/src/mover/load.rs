@@ -19,8 +19,8 @@ use super::MoverInner;
 use super::completion::TransferCompletion;
 use super::counters::add;
 use super::cufile_load::CufileProgress;
+use super::engine_jobs::{HostReads, io_error, take_host_parts};
 use super::executor::GpuExecutor;
-use super::host_io::{HostReads, io_error, take_host_parts};
 use super::pinned_memory::PinnedMemory;
 
 /// The alignment of direct I/O.
