@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use crate::client::Inner;
 use crate::creds::Credentials;
-use crate::destinations::Destination;
 use crate::error::{Error, ErrorKind};
 use crate::http::{
     BodyBuffer, BodyFraming, Opened, ResponseHead, Sent, Sink, StreamEnd, Transport,
 };
 use crate::op_context;
+use crate::region::Destination;
 use crate::request::{Payload, Request, Signer, Signing};
 use crate::retry::{Admission, AttemptError, Class, Refusal, RequestPermit, RetryAction, classify};
 use crate::time::{Instant, Stamp};

@@ -12,12 +12,12 @@ use tokio::io::AsyncWrite;
 use tokio::task::coop;
 use zeroize::Zeroizing;
 
-use super::body::Sink;
+use super::body_sink::Sink;
 use super::dial::Target;
-use super::idle_timeout::IdleTimeout;
 use super::low_water::LowWater;
 use super::read_buffer::{READ_BYTES, ReadBuffer};
 use super::response_head::{BodyFraming, HEAD_BYTES_MAX, ResponseHead};
+use super::stall_timeout::StallTimeout;
 use super::stream::Stream;
 use crate::error::{Error, ErrorKind, Result};
 use crate::time::Instant;
@@ -59,7 +59,7 @@ pub struct Conn {
     pub spent: bool,
     /// Body bytes that were copied because they came with the head.
     pub copied: u64,
-    idle_timeout: IdleTimeout,
+    stall_timeout: StallTimeout,
     low_water: LowWater,
     read_buffer: ReadBuffer,
     /// How long the head of the last answer with a bulk body was, and whether the one before was
@@ -82,7 +82,7 @@ impl Conn {
         let path = String::with_capacity(128);
         let read_buffer = ReadBuffer::new();
         let parked = Instant::now();
-        let idle_timeout = IdleTimeout::new();
+        let stall_timeout = StallTimeout::new();
         let reused = false;
         let spent = false;
         Box::new(Conn {
@@ -94,7 +94,7 @@ impl Conn {
             reused,
             spent,
             copied: 0,
-            idle_timeout,
+            stall_timeout,
             low_water: LowWater::new(),
             read_buffer,
             usual: (0, false),
@@ -146,8 +146,8 @@ impl Conn {
                 &self.out[sent.min(self.out.len())..],
                 &body[sent.saturating_sub(self.out.len())..],
             ];
-            let Conn { stream, read_buffer, idle_timeout, .. } = self;
-            match idle_timeout.wait(idle, |cx| poll_send(cx, stream, rest, read_buffer)).await {
+            let Conn { stream, read_buffer, stall_timeout, .. } = self;
+            match stall_timeout.wait(idle, |cx| poll_send(cx, stream, rest, read_buffer)).await {
                 // Everything is flushed, also what TLS had buffered.
                 Some(Ok(Some(0))) => return Ok(Sent::All),
                 Some(Ok(Some(bytes))) => sent += bytes,
@@ -232,12 +232,12 @@ impl Conn {
         idle: Duration,
         doing: &'static str,
     ) -> Result<usize> {
-        let Conn { stream, read_buffer, idle_timeout, .. } = self;
+        let Conn { stream, read_buffer, stall_timeout, .. } = self;
         let space = read_buffer.space(bytes);
         let got = match ahead_space.is_empty() {
-            true => idle_timeout.wait(idle, |cx| stream.poll_fill(cx, space)).await,
+            true => stall_timeout.wait(idle, |cx| stream.poll_fill(cx, space)).await,
             false => {
-                idle_timeout
+                stall_timeout
                     .wait(idle, |cx| {
                         stream.poll_read_pieces(cx, [&mut *space, &mut *ahead_space, &mut *spare])
                     })
@@ -348,8 +348,8 @@ impl Conn {
             self.low_water.set(&self.stream, left);
             let space = sink.space(usize::try_from(left).unwrap_or(usize::MAX))?;
             let len = space.len();
-            let Conn { stream, idle_timeout, low_water, .. } = self;
-            let got = read(stream, space, idle_timeout, low_water, idle).await;
+            let Conn { stream, stall_timeout, low_water, .. } = self;
+            let got = read(stream, space, stall_timeout, low_water, idle).await;
             sink.filled(*got.as_ref().unwrap_or(&0), len);
             match got? {
                 0 => return Err(short(left)),
@@ -412,8 +412,8 @@ impl Conn {
         loop {
             let space = sink.space(HEAD_BYTES_MAX)?;
             let len = space.len();
-            let Conn { stream, idle_timeout, low_water, .. } = self;
-            let got = read(stream, space, idle_timeout, low_water, idle).await;
+            let Conn { stream, stall_timeout, low_water, .. } = self;
+            let got = read(stream, space, stall_timeout, low_water, idle).await;
             sink.filled(*got.as_ref().unwrap_or(&0), len);
             if got? == 0 {
                 return Ok(());
@@ -438,7 +438,7 @@ impl fmt::Debug for Conn {
 async fn read(
     stream: &mut Stream,
     space: &mut [u8],
-    idle_timeout: &mut IdleTimeout,
+    stall_timeout: &mut StallTimeout,
     low_water: &mut LowWater,
     mut idle: Duration,
 ) -> Result<usize> {
@@ -448,13 +448,13 @@ async fn read(
     // time the mark is taken away, and the rest of the wait is an ordinary one.
     if low_water.is_raised() {
         idle /= 2;
-        got = idle_timeout.wait(idle, |cx| stream.poll_fill(cx, space)).await;
+        got = stall_timeout.wait(idle, |cx| stream.poll_fill(cx, space)).await;
         if got.is_none() {
             low_water.disable(stream);
         }
     }
     if got.is_none() {
-        got = idle_timeout.wait(idle, |cx| stream.poll_fill(cx, space)).await;
+        got = stall_timeout.wait(idle, |cx| stream.poll_fill(cx, space)).await;
     }
     match got {
         Some(got) => got.map_err(|e| broken("reading the body", e)),

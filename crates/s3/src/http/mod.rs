@@ -1,22 +1,22 @@
 //! HTTP/1.1 as S3 speaks it: a pool of connections whose bodies go from the socket straight into
 //! the caller's memory. And HTTP/2, where it is asked for and offered.
 
-mod body;
+mod body_sink;
 mod conn;
 mod dial;
 mod dns;
 mod h2;
-mod idle_timeout;
 mod low_water;
 mod pool;
 mod read_buffer;
 mod response_head;
+mod stall_timeout;
 mod stream;
 mod tls;
 mod transport;
 
-pub use body::BodyObserver;
-pub use body::{BodyBuffer, Sink};
+pub use body_sink::BodyObserver;
+pub use body_sink::{BodyBuffer, Sink};
 pub use conn::Sent;
 pub use dial::{Dialer, Target};
 pub use dns::{Resolve, Resolved, StaticResolver, SystemResolver};

@@ -11,11 +11,11 @@ use crate::time::Instant;
 /// How long a connection waits while nothing moves. One timer serves all its waits, and only when
 /// there is nothing to do but wait: to set it anew costs far less than to make another.
 #[derive(Debug)]
-pub struct IdleTimeout(Pin<Box<Sleep>>);
+pub struct StallTimeout(Pin<Box<Sleep>>);
 
-impl IdleTimeout {
+impl StallTimeout {
     pub fn new() -> Self {
-        IdleTimeout(Box::pin(sleep(Duration::ZERO)))
+        StallTimeout(Box::pin(sleep(Duration::ZERO)))
     }
 
     /// What `poll` has at last, or `None` when it has nothing for `idle`.
@@ -46,7 +46,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_wait_has_its_own_time() {
-        let mut timeout = IdleTimeout::new();
+        let mut timeout = StallTimeout::new();
         assert_eq!(timeout.wait(Duration::from_secs(1), |_| Poll::Ready(7)).await, Some(7));
         for millis in [100, 40, 150] {
             let start = Instant::now();
@@ -71,7 +71,7 @@ mod tests {
             }
             Poll::<()>::Pending
         };
-        let mut timeout = IdleTimeout::new();
+        let mut timeout = StallTimeout::new();
         let idle = Duration::from_millis(50);
         let mut wait = std::pin::pin!(timeout.wait(idle, busy));
         let is_pending =

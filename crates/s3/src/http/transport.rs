@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::body::Sink;
+use super::body_sink::Sink;
 use super::conn::{Conn, Sent};
 use super::h2::Http2Stream;
 use super::response_head::{BodyFraming, ResponseHead};

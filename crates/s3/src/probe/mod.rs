@@ -1,9 +1,9 @@
 //! Probes what a store supports. A profile has the usual features of a provider; a probe tests
 //! those of one store.
 
+mod bucket_settings;
 mod checksums;
 mod listing;
-mod settings;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::retry::Class;
 use crate::retry::RetryState;
 
 #[cfg(any(fuzzing, clippy))]
-pub use settings::fuzz_settings;
+pub use bucket_settings::fuzz_settings;
 
+pub use bucket_settings::{Lifecycle, Rule, Setting, Settings};
 pub use checksums::Sum;
 pub use listing::Listing;
-pub use settings::{Lifecycle, Rule, Setting, Settings};
 
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// The length of a probe's objects in bytes.

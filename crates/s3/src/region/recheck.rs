@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::attempt::QueueMode;
 use crate::client::Inner;
-use crate::destinations::Destination;
+use crate::region::Destination;
 use crate::request::Request;
 use crate::retry::{AttemptError, RetryAction};
 use crate::time::Instant;

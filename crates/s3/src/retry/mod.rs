@@ -3,18 +3,18 @@
 mod attempts;
 mod breaker;
 mod budget;
-mod class;
 mod classify;
 mod concurrency;
+mod request_class;
 
 use crate::error::Error;
 
 pub use attempts::RetryState;
 pub use breaker::{Admission, Breakers};
 pub use budget::Budget;
-pub use class::Class;
 pub use classify::{Refusal, classify};
 pub use concurrency::{ConcurrencyLimits, RequestPermit};
+pub use request_class::Class;
 
 /// How a failed attempt may be repeated.
 #[derive(Clone, PartialEq, Eq, Debug)]

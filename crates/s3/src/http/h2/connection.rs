@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::super::dial::Target;
 use super::super::response_head::HEAD_BYTES_MAX;
 use super::super::stream::Stream;
-use super::frame_buffer::{Piece, Stock};
+use super::send_buffers::{Piece, Stock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::time::Instant;
 

@@ -7,7 +7,7 @@
 
 mod connection;
 mod connections;
-mod frame_buffer;
+mod send_buffers;
 mod stream;
 
 pub use connections::{Http2Connections, Pick};

@@ -11,11 +11,11 @@ use http::Response;
 use tokio::task::coop;
 use tokio::time::timeout;
 
-use super::super::body::Sink;
+use super::super::body_sink::Sink;
 use super::super::conn::Sent;
 use super::super::response_head::{BodyFraming, ResponseHead};
 use super::connection::Http2Connection;
-use super::frame_buffer::{self, Piece};
+use super::send_buffers::{self, Piece};
 use crate::error::{Error, ErrorKind, Result};
 use crate::time::Instant;
 
@@ -117,7 +117,7 @@ impl Http2Stream {
                     Err(_) => return Err(self.stalled("the server takes no more bytes", idle)),
                 };
             let (piece, rest) =
-                left.split_at(capacity.min(left.len()).min(frame_buffer::BYTES_MAX));
+                left.split_at(capacity.min(left.len()).min(send_buffers::BYTES_MAX));
             let Some(sender) = &mut self.sender else { return Ok(Sent::Early) };
             let sent = sender.send_data(self.connection.stock.copy(piece), rest.is_empty());
             sent.map_err(|e| self.failed("sending", e))?;
@@ -146,7 +146,7 @@ impl Http2Stream {
             });
         }
         let Some(sender) = &mut self.sender else { return Poll::Ready(None) };
-        sender.reserve_capacity(left.min(frame_buffer::BYTES_MAX));
+        sender.reserve_capacity(left.min(send_buffers::BYTES_MAX));
         loop {
             match (sender.capacity(), std::task::ready!(sender.poll_capacity(cx))) {
                 (0, Some(Ok(0))) => {}
