@@ -3,7 +3,6 @@
 use anyhow::Result;
 
 use crate::args::Args;
-use crate::sh::Cmd;
 use crate::venv;
 use crate::wheel;
 
@@ -20,18 +19,12 @@ pub fn run(args: &mut Args) -> Result<()> {
 }
 
 /// Installs LMCache where that was not done before, builds the module and tests it there. None may
-/// be skipped.
+/// be skipped, but for those that need a GPU where there is none.
 pub fn test(only: Option<&str>) -> Result<wheel::Tests> {
     let home = venv::make(&venv::LMCACHE)?;
     let module = wheel::stage("dev")?;
     let python = venv::python(&home);
-    let cmd = Cmd::new("").arg(python.to_string_lossy()).args([
-        "-m",
-        "unittest",
-        "discover",
-        "-s",
-        "crates/py/tests/lmcache",
-    ]);
+    let cmd = wheel::discover(&python.to_string_lossy(), "crates/py/tests/lmcache");
     let cmd = wheel::with_stand_in(cmd);
     let cmd = only.into_iter().fold(cmd, |cmd, word| cmd.args(["-k", word]));
     wheel::unittest(venv::quiet(cmd.env("PYTHONPATH", module.to_string_lossy())).limit_s(LIMIT_S))?

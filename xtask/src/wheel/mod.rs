@@ -128,15 +128,14 @@ fn copy_sources(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The command line that runs all tests below a folder. It names each test, since the reason of a
+/// skipped one is in its line.
+pub fn discover(python: &str, folder: &str) -> Cmd {
+    Cmd::new("").arg(python).args(["-m", "unittest", "discover", "-v", "-s", folder])
+}
+
 fn run_tests(python: &Path, path: Option<&Path>, env: &[(&str, &str)]) -> Result<Tests> {
-    let cmd = Cmd::new("").arg(text(python)).args([
-        "-m",
-        "unittest",
-        "discover",
-        "-v",
-        "-s",
-        "crates/py/tests",
-    ]);
+    let cmd = discover(&text(python), "crates/py/tests");
     let cmd = path.iter().fold(cmd, |cmd, path| cmd.env("PYTHONPATH", text(path)));
     let cmd = with_stand_in(cmd);
     let cmd = env.iter().fold(cmd, |cmd, (name, value)| cmd.env(name, *value));
@@ -229,5 +228,21 @@ mod tests {
         let tests = fs::read_to_string(root().join("crates/py/tests/test_gpu.py")).unwrap();
         assert!(tests.contains(NO_GPU.trim_start_matches("skipped '").trim_end_matches('\'')));
         assert_eq!(Tests::read("Traceback"), None);
+    }
+
+    #[test]
+    fn a_run_says_why_a_test_was_skipped() {
+        let dir = std::env::temp_dir().join(format!("kvtier-xtask-skips-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let reason = NO_GPU.trim_start_matches("skipped ");
+        let tests = format!(
+            "import unittest\nclass Tests(unittest.TestCase):\n    def test_a(self): pass\n    \
+             @unittest.skip({reason})\n    def test_b(self): pass\n"
+        );
+        fs::write(dir.join("test_some.py"), tests).unwrap();
+        let (ok, said) = discover("python3", &text(&dir)).try_read().unwrap();
+        fs::remove_dir_all(&dir).unwrap();
+        let tests = Tests::read(&said).filter(|_| ok).unwrap();
+        assert_eq!(tests, Tests { passed: 1, skipped: 1, need_gpu: 1 }, "{said}");
     }
 }
