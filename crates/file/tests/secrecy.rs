@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use common::{FILE, LEN, config, open};
 use kvtier_core::key::{ChunkHash, Digest, KeyId, KvRank, Namespace, ObjectKey};
-use kvtier_core::{Key, Loaded, Saved};
+use kvtier_core::{Key, Loaded, ManualClock, Saved};
 use kvtier_disk::Quotas;
 use kvtier_file::FileTier;
 use kvtier_testkit::conformance::Fixture;
@@ -61,8 +61,8 @@ fn usage(f: &Fixture) -> BTreeMap<String, u64> {
 
 #[test]
 fn no_file_and_no_error_has_a_salt_and_what_is_in_kvtier_is_for_its_owner_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let quotas = || config(dir.path(), 20).with_quotas(Quotas::new().with(SALT, 10 * FILE));
+    let (dir, time) = (tempfile::tempdir().unwrap(), ManualClock::new());
+    let quotas = config(dir.path(), 20).with_quotas(Quotas::new().with(SALT, 10 * FILE));
     let check = |when: &str| {
         assert_eq!(files_with(dir.path(), SALT), NONE, "{when}");
         for path in all_files(&dir.path().join(".kvtier")) {
@@ -70,13 +70,14 @@ fn no_file_and_no_error_has_a_salt_and_what_is_in_kvtier_is_for_its_owner_alone(
             assert_eq!(mode & 0o077, 0, "{when}: {} has mode {mode:o}", path.display());
         }
     };
-    let f = Fixture::new(FileTier::open(quotas()).unwrap());
+    let f = Fixture::new(FileTier::open(quotas.with_clock(time.clock())).unwrap());
     (0..4).for_each(|n| assert_eq!(f.save(&salted(SALT, n), LEN), Saved::Stored));
     // One of another length: refused, and the error is another process' too.
     let error = f.save_with(f.save_op(&salted(SALT, 9), LEN / 2)).result.unwrap_err();
     assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
     assert!(matches!(f.load(&salted(SALT, 1), LEN), Loaded::Hit { .. }));
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    // What is written in the background is written.
+    time.advance(std::time::Duration::from_secs(60));
     check("while it is open");
     assert_eq!(usage(&f), [(SALT.to_owned(), 4)].into());
     drop(f);
