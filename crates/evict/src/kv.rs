@@ -88,6 +88,8 @@ pub struct KvPolicy {
     filled_last: u32,
     /// How many chunks of the current request are absent.
     absent: usize,
+    /// The last chunk of the current request; `NIL` where it is absent or the end is not known.
+    tail: u32,
     /// The mean number of chunks of recent requests.
     request_chunks: f32,
     /// Counts uses of chunks.
@@ -133,6 +135,7 @@ impl KvPolicy {
             run: SaveRun::default(),
             filled_last: NIL,
             absent: 0,
+            tail: NIL,
             request_chunks: REQUEST_CHUNKS,
             now: 0,
             now_ms: 0,
@@ -254,8 +257,9 @@ impl Policy for KvPolicy {
         self.apply_hits();
         self.nodes.prefetch(chain);
         self.absent = absent;
+        self.tail = chain.last().copied().filter(|_| absent == 0).unwrap_or(NIL);
         self.use_chain(chain);
-        self.absent = 0;
+        (self.absent, self.tail) = (0, NIL);
     }
 
     fn hint(&mut self, slot: u32, hint: &EvictionHint) {

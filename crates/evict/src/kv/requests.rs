@@ -41,9 +41,11 @@ impl KvPolicy {
             if node.parent == NIL && at > 0 {
                 self.attach(slot, chain[at - 1]);
             }
-            let kept = node.class().is(RETAINED);
-            let class =
-                if kept { node.class().with_hits(hits) } else { ReuseClass::seen(hits, request) };
+            let class = match node.class().is(RETAINED) {
+                true => node.class().with_hits(hits),
+                false if slot == self.tail && hits == 0 => class::TAIL,
+                false => ReuseClass::seen(hits, request),
+            };
             self.renew_at(slot, class, stamp);
         }
         self.guard.begin_request();

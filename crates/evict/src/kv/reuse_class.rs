@@ -6,6 +6,10 @@ pub(crate) const HITS_MAX: u8 = 7;
 pub(crate) const NEW: u8 = 7;
 /// Classes of hits and pauses; hinted ones come after.
 const SEEN: u8 = super::reuse_model::SEEN as u8;
+/// The class of new chunks that were the last of their request. Engines that save the last, partly
+/// filled block of a prompt never ask for it again: the next request has filled it.
+pub(crate) const TAIL: ReuseClass =
+    ReuseClass::hint((super::reuse_model::TAIL - super::reuse_model::SEEN) as u16);
 /// The class of chunks whose conversation has ended.
 pub(crate) const ENDED: ReuseClass = ReuseClass::hint(30);
 /// The class of chunks that are kept until a time: evicted only after all others.
@@ -113,7 +117,7 @@ pub(crate) fn gap_of(age: u32, residents: usize) -> u8 {
 /// The class of a chunk that is expected to return in this many milliseconds, in octaves from half
 /// a second to weeks.
 pub(crate) fn hinted(ms: u64) -> ReuseClass {
-    let octave = (u64::BITS - ms.leading_zeros()).clamp(9, 9 + 29);
+    let octave = (u64::BITS - ms.leading_zeros()).clamp(9, 9 + 28);
     ReuseClass::hint((octave - 9) as u16)
 }
 

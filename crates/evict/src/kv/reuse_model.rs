@@ -17,6 +17,8 @@ use core::ops::Range;
 pub(crate) const CLASSES: usize = 160;
 /// Classes below this are of hits and the last request. The others are of hinted returns.
 pub(crate) const SEEN: usize = 128;
+/// One of the others: new chunks that were the last of their request.
+pub(crate) const TAIL: usize = SEEN + 29;
 /// This many consecutive classes share the hits and the size of the last request. They differ in
 /// the pause before it.
 const SIZES: usize = 8;
@@ -66,7 +68,8 @@ pub(crate) struct Evidence {
     pub events_max: f32,
     /// The chunks of a request.
     pub request_chunks: f32,
-    /// The weight of the differences between classes: at 0 all classes are like the average.
+    /// The weight of the differences between classes: at 0 all classes but [`TAIL`] are like the
+    /// average.
     pub class_weight: f32,
 }
 
@@ -139,14 +142,15 @@ impl ReuseModel {
                 None => Prior { curve: &average, trust: trust(PriorWeight::HINT) },
             };
             let mut chances = self.chances(watched, class..class + 1, prior);
+            let class_weight = if class == TAIL { 1.0 } else { evidence.class_weight };
             for (chance, average) in chances.iter_mut().zip(&average) {
-                *chance = average + evidence.class_weight * (*chance - average);
+                *chance = average + class_weight * (*chance - average);
             }
             self.density[class] = hit_densities(&chances);
             // The oldest chunk of a class stands for all of it: a younger chunk of lower density
             // goes with the class. A density that seems to rise with age is mostly the return of
             // one request.
-            if class < SEEN {
+            if class < SEEN || class == TAIL {
                 (1..AGES).for_each(|age| {
                     self.density[class][age] =
                         self.density[class][age].min(self.density[class][age - 1])
@@ -329,6 +333,22 @@ mod tests {
         // Had the same chunks been two requests, it would be next to nothing.
         returns.learn(&Watched::new(), &Evidence { request_chunks: 200.0, ..EVIDENCE });
         assert!((1.0..1.2).contains(&ratio(&returns)), "{}", ratio(&returns));
+    }
+
+    #[test]
+    fn only_the_class_of_tails_keeps_its_own_density_at_weight_0() {
+        let mut returns = ReuseModel::new();
+        let tail = TAIL as u8;
+        (0..10_000).for_each(|_| returns.returned(1, 900, 1.0));
+        for class in [2, tail] {
+            (0..10_000).for_each(|_| returns.lost(class, 5000, 1.0));
+        }
+        returns.learn(&Watched::new(), &Evidence { class_weight: 0.0, ..EVIDENCE });
+        let density = |class| returns.hit_density(class, 10);
+        assert_eq!(density(1), density(2));
+        assert!(density(1) > 10.0 * density(tail), "{} and {}", density(1), density(tail));
+        let by_age: Vec<f32> = (0..4096).map(|age| returns.hit_density(tail, age)).collect();
+        assert!(by_age.is_sorted_by(|younger, older| older <= younger));
     }
 
     #[test]

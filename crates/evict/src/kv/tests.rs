@@ -120,3 +120,27 @@ fn chunks_whose_parents_are_a_ring_go_in_their_turn() {
     policy.insert(SlotInfo::new(2, 1));
     assert_eq!(policy.victim(), Some(1));
 }
+
+#[test]
+fn last_chunks_of_requests_go_first_where_they_never_return() {
+    // Requests of four chunks. A later one asks for the first three again, as where engines save
+    // the last, partly filled block of a prompt, which the next request has filled.
+    let mut policy = KvPolicy::new();
+    let chain = |n: u32| core::array::from_fn::<u32, 4, _>(|at| 4 * n + at as u32);
+    for n in 0..1000 {
+        for (depth, slot) in (0..).zip(chain(n)) {
+            let parent = (depth > 0).then(|| slot - 1);
+            policy.insert(SlotInfo::new(slot, 1).with_chain(parent, depth));
+        }
+        policy.touch_request(&chain(n), 0);
+        if let Some(before) = n.checked_sub(100) {
+            policy.touch_request(&chain(before)[..3], 0);
+        }
+    }
+    policy.victim();
+    // Of the last hundred requests nothing has been asked for again yet.
+    let order: Vec<u32> =
+        policy.eviction_order().into_iter().filter(|slot| *slot >= 4 * 900).collect();
+    let tails = order[..90].iter().filter(|slot| **slot % 4 == 3).count();
+    assert_eq!(tails, 90, "by recency each fourth would be the last chunk of its request");
+}
