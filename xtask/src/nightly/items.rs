@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{asan, botocore, lmcache, ptxas, python, tested};
+use super::{asan, botocore, lmcache, ptxas, python, tested, vllm};
 use crate::args::Args;
 use crate::ci::Outcome;
 use crate::sh::Cmd;
@@ -62,6 +62,11 @@ pub const ITEMS: &[Item] = &[
         name: "lmcache-wheel",
         what: "the Python module inside the real LMCache",
         run: lmcache::wheel,
+    },
+    Item {
+        name: "vllm",
+        what: "a real vLLM on the CPU with the Python module as its storage",
+        run: vllm::engine,
     },
     Item {
         name: "python",

@@ -43,7 +43,7 @@ impl KvPolicy {
             }
             let class = match node.class().is(RETAINED) {
                 true => node.class().with_hits(hits),
-                false if slot == self.tail && hits == 0 => class::TAIL,
+                false if slot == self.tail && hits == 0 => reuse_class::TAIL,
                 false => ReuseClass::seen(hits, request),
             };
             self.renew_at(slot, class, stamp);

@@ -16,7 +16,7 @@ use super::machine;
 use super::s3::Served;
 use crate::args::Args;
 use crate::sh::{Cmd, root};
-use crate::{venv, vllm_venv, wheel};
+use crate::{venv, versions, vllm_venv, wheel};
 
 const DRIVER: &str = include_str!("tiers.py");
 /// Ours without checksums: what remains is the cost of moving alone.
@@ -54,7 +54,8 @@ pub fn run(args: &mut Args) -> Result<()> {
         json: args.value("--json")?,
     };
     args.end()?;
-    let home = vllm_venv::environment()?;
+    let home = vllm_venv::make()?;
+    add_rivals(&home);
     let module = wheel::stage("release")?;
     let unchecked = if s3 { module.clone() } else { wheel::stage_unchecked()? };
     fs::write(home.join("measure.py"), MEASURE)?;
@@ -71,6 +72,16 @@ pub fn run(args: &mut Args) -> Result<()> {
     println!("\n{}; load {:.1}; {about}", machine::line(), machine::load());
     table::print(&samples);
     save(&plan, &samples)
+}
+
+/// Installs what vLLM's own tiers `obj` and `kvcr` import. One that does not install is left out of
+/// the tables, with the reason.
+fn add_rivals(home: &Path) {
+    let pip = Cmd::new("").arg(venv::python(home).to_string_lossy());
+    let pip = pip.args(["-m", "pip", "install", "--quiet", "--no-deps"]);
+    if let Err(e) = pip.args(versions::VLLM_TIERS.iter().copied()).read() {
+        println!("without {}: {e:#}", versions::VLLM_TIERS.join(" and "));
+    }
 }
 
 /// The folder of the virtual environment, and those of our module, with and without checksums.
