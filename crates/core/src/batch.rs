@@ -108,9 +108,9 @@ impl<O: Op, T: Send + 'static> Batch<O, T> {
 }
 
 /// Results taken out under the lock, to be sent after it is released.
-struct Completion<O: Op, T: Send + 'static>(Option<(Completer<Answers<O, T>>, Answers<O, T>)>);
+struct BatchResults<O: Op, T: Send + 'static>(Option<(Completer<Answers<O, T>>, Answers<O, T>)>);
 
-impl<O: Op, T: Send + 'static> Completion<O, T> {
+impl<O: Op, T: Send + 'static> BatchResults<O, T> {
     fn complete(self) {
         if let Some((completer, answer)) = self.0 {
             completer.complete(answer);
@@ -120,10 +120,10 @@ impl<O: Op, T: Send + 'static> Completion<O, T> {
 
 impl<O: Op, T: Send + 'static> Inner<O, T> {
     /// Takes the results out: every slot is finished, or the deadline passed.
-    fn answer(&self, state: &mut State<O, T>) -> Completion<O, T> {
+    fn answer(&self, state: &mut State<O, T>) -> BatchResults<O, T> {
         // The one place that takes the completer, under the lock. Of a last slot and a deadline
         // that come at the same time, one gets it.
-        let Some(completer) = state.completer.take() else { return Completion(None) };
+        let Some(completer) = state.completer.take() else { return BatchResults(None) };
         let keys = std::mem::take(&mut state.keys);
         let done = std::mem::take(&mut state.done).into_iter().zip(keys).map(|(done, key)| {
             done.unwrap_or_else(|| {
@@ -132,7 +132,7 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
                 Done { op: O::bare(key), result: Err(error) }
             })
         });
-        Completion(Some((completer, done.collect())))
+        BatchResults(Some((completer, done.collect())))
     }
 
     fn finish(&self, index: usize, done: Option<Done<O, T>>) {
@@ -152,7 +152,7 @@ impl<O: Op, T: Send + 'static> Inner<O, T> {
             // dropped below, outside the lock.
             late = done;
         }
-        let answer = if state.left == 0 { self.answer(&mut state) } else { Completion(None) };
+        let answer = if state.left == 0 { self.answer(&mut state) } else { BatchResults(None) };
         drop(state);
         // Outside the lock, in this order: return late memory, release the gate's capacity, wake
         // the waiter. Only then drop the pass: `close` promises that results that are not awaited,

@@ -49,14 +49,14 @@ pub struct Timekeeper {
 
 struct Shared {
     clock: Clock,
-    queue: Mutex<Queue>,
+    queue: Mutex<TimerQueue>,
     changed: Condvar,
     /// On a manual clock: a timer was carried out.
     carried_out: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
+struct TimerQueue {
     heap: BinaryHeap<Reverse<ScheduledExpiry>>,
     next: u64,
     /// The number of timers at which dead ones are next removed.
@@ -118,7 +118,7 @@ impl Timekeeper {
 /// With fewer timers, dead ones are not searched for.
 const TIMERS_MIN: usize = 256;
 
-impl Queue {
+impl TimerQueue {
     /// Whether the first timer is due, or its object is gone.
     fn is_due(&self, now: Instant) -> bool {
         self.heap.peek().is_some_and(|Reverse(first)| first.0 <= now || first.2.strong_count() == 0)
@@ -134,7 +134,7 @@ impl Queue {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Queue> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, TimerQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -161,9 +161,9 @@ impl Shared {
 
     fn fire<'a>(
         &'a self,
-        mut queue: std::sync::MutexGuard<'a, Queue>,
+        mut queue: std::sync::MutexGuard<'a, TimerQueue>,
         now: Instant,
-    ) -> std::sync::MutexGuard<'a, Queue> {
+    ) -> std::sync::MutexGuard<'a, TimerQueue> {
         let Some(Reverse(ScheduledExpiry(_, _, what))) = queue.heap.pop() else { return queue };
         queue.firing = true;
         drop(queue);

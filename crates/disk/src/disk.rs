@@ -19,7 +19,7 @@ use crate::layout::{self, Foreign, Sweeper};
 use crate::maintenance::{Maintenance, MaintenanceTasks};
 use crate::mover::Mover;
 use crate::name::PAGE;
-use crate::pool::{Lane, Pool};
+use crate::pool::{Lane, ThreadPool};
 use crate::shared::Shared;
 use crate::syncer::Syncer;
 use crate::workers::Workers;
@@ -93,8 +93,8 @@ impl<M: Mover> Disk<M> {
         shared.index().set_compat(compat);
         let listed = list_known(&shared)?;
         shared.evict_to_cap();
-        let pool =
-            Pool::start(&config.name, config.threads).map_err(failed("cannot start a thread"))?;
+        let pool = ThreadPool::start(&config.name, config.threads)
+            .map_err(failed("cannot start a thread"))?;
         let theirs = Arc::clone(&shared);
         let syncer = Syncer::start(&config.name, move || theirs.data_dir.sync_all());
         let syncer = syncer.map_err(failed("cannot start a thread"))?;
@@ -126,7 +126,7 @@ impl<M: Mover> Disk<M> {
 impl<M: Mover> Shared<M> {
     /// Releases a hold.
     pub fn release(&self, hold: HoldId) {
-        self.index().release(kvtier_index::HoldId::from_u64(hold.0));
+        self.index().release(kvtier_index::IndexHoldId::from_u64(hold.0));
     }
 
     /// Sets the quotas of tenants.
@@ -296,7 +296,7 @@ impl<M: Mover> Tier for Disk<M> {
     }
 
     fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
-        self.shared.index().release_keys(kvtier_index::HoldId::from_u64(hold.0), keys);
+        self.shared.index().release_keys(kvtier_index::IndexHoldId::from_u64(hold.0), keys);
     }
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {

@@ -89,7 +89,7 @@ pub struct Ledger<S = File> {
 struct State<S> {
     /// `None` while the directory has been read-only since it was opened: then nothing is granted.
     file: Option<S>,
-    pending: Pending,
+    pending: PendingChanges,
     /// The total that the file had last.
     known: u64,
     /// The number of the change that the file had last; `None` before it was read.
@@ -102,7 +102,7 @@ struct State<S> {
 
 /// Changes that are not in the file yet.
 #[derive(Debug, Default)]
-struct Pending {
+struct PendingChanges {
     added: u64,
     removed: u64,
     /// The generation in which `removed` was counted.
@@ -137,7 +137,7 @@ pub struct Recounted {
 
 /// What the file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Contents {
+struct LedgerContents {
     total: u64,
     generation: u64,
     /// How often the total was changed. Wraps around.
@@ -145,7 +145,7 @@ struct Contents {
 }
 
 /// What a change finds, with those that waited.
-struct Found {
+struct LedgerTotals {
     total: u64,
     generation: u64,
     /// Another process changed the total since the last recount of this one.
@@ -190,7 +190,7 @@ impl Ledger<File> {
 
 /// The ledger at one moment: two that are equal had no change between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LedgerState(Option<Contents>);
+pub struct LedgerState(Option<LedgerContents>);
 
 impl LedgerState {
     /// The present state, read without opening the ledger to write.
@@ -211,7 +211,7 @@ impl<S: Storage> Ledger<S> {
     fn with_file(file: Option<S>, exact: bool) -> Self {
         let state = State {
             file,
-            pending: Pending::default(),
+            pending: PendingChanges::default(),
             known: 0,
             changes: None,
             is_shared: false,
@@ -285,7 +285,7 @@ impl<S: Storage> Ledger<S> {
     pub fn release_found(&self, bytes: u64, since: Generation) -> io::Result<bool> {
         // Any change of a peer since then may be the release of this very file. Released twice, the
         // total would be too low.
-        let own = |found: &Found| !found.is_shared && found.generation == since.0;
+        let own = |found: &LedgerTotals| !found.is_shared && found.generation == since.0;
         self.change(&mut self.state(), |found| {
             own(found).then(|| found.total.saturating_sub(bytes))
         })
@@ -330,7 +330,8 @@ impl<S: Storage> Ledger<S> {
             let seen = contents
                 .map_or(0, |contents| contents.generation)
                 .max(self.generation.load(Ordering::Acquire));
-            let mut next = Contents { total: 0, generation: next_generation(seen), changes: 0 };
+            let mut next =
+                LedgerContents { total: 0, generation: next_generation(seen), changes: 0 };
             // The new generation is written before the first file is counted. From here on every
             // release that was noted in the old one is dropped, since the count may have missed its
             // file already.
@@ -338,7 +339,7 @@ impl<S: Storage> Ledger<S> {
                 // Others see that it has begun: an exchange from before does not count.
                 next.total = state.pending.applied(contents).0;
                 write(file, next)?;
-                state.pending = Pending::default();
+                state.pending = PendingChanges::default();
             }
             // An error leaves the total before the recount with the new generation: too high at
             // worst.
@@ -347,7 +348,7 @@ impl<S: Storage> Ledger<S> {
             let total = next.total;
             state.is_shared = false;
             // All pending bytes are stored, and were counted.
-            state.pending = Pending::default();
+            state.pending = PendingChanges::default();
             (state.known, state.changes) = (next.total, Some(next.changes));
             self.generation.store(next.generation, Ordering::Release);
             let before = contents.map(|contents| contents.total);
@@ -375,7 +376,7 @@ impl<S: Storage> Ledger<S> {
     fn change(
         &self,
         state: &mut State<S>,
-        change: impl FnOnce(&Found) -> Option<u64>,
+        change: impl FnOnce(&LedgerTotals) -> Option<u64>,
     ) -> io::Result<bool> {
         let file = state.file.as_ref().ok_or(io::ErrorKind::ReadOnlyFilesystem)?;
         lock(file, &mut state.is_kept, LOCK_WAIT_MAX)?;
@@ -386,12 +387,12 @@ impl<S: Storage> Ledger<S> {
                 && self.generation().0 == contents.generation;
             state.is_shared |= !is_own;
             let (total, is_stale) = state.pending.applied(contents);
-            let wanted = change(&Found {
+            let wanted = change(&LedgerTotals {
                 total,
                 generation: contents.generation,
                 is_shared: state.is_shared,
             });
-            let mut next = Contents { total: wanted.unwrap_or(total), ..contents };
+            let mut next = LedgerContents { total: wanted.unwrap_or(total), ..contents };
             // Without a difference nothing is written, so an idle tier does not wake the device.
             if next != contents {
                 next.changes = next.changes.wrapping_add(1);
@@ -400,7 +401,7 @@ impl<S: Storage> Ledger<S> {
             if is_stale {
                 self.dropped.store(true, Ordering::Release);
             }
-            state.pending = Pending::default();
+            state.pending = PendingChanges::default();
             (state.known, state.changes) = (next.total, Some(next.changes));
             self.generation.store(next.generation, Ordering::Release);
             Ok(wanted.is_some())
@@ -437,7 +438,7 @@ impl<S: Storage> State<S> {
     }
 }
 
-impl Pending {
+impl PendingChanges {
     /// Notes bytes that went in a generation. Generations grow: what went in an older one than
     /// another is dropped, which this answers.
     fn remove(&mut self, bytes: u64, generation: u64) -> bool {
@@ -453,7 +454,7 @@ impl Pending {
     }
 
     /// The total with these changes, and whether any had to be dropped.
-    fn applied(&self, contents: Contents) -> (u64, bool) {
+    fn applied(&self, contents: LedgerContents) -> (u64, bool) {
         let is_stale = self.removed > 0 && self.generation != contents.generation;
         let removed = if is_stale { 0 } else { self.removed };
         (contents.total.saturating_add(self.added).saturating_sub(removed), is_stale)
@@ -489,7 +490,7 @@ fn next_generation(seen: u64) -> u64 {
 
 /// What the file says; `None` for a ledger that was never written, is damaged or of another
 /// version.
-fn read(file: &impl Storage) -> io::Result<Option<Contents>> {
+fn read(file: &impl Storage) -> io::Result<Option<LedgerContents>> {
     let mut bytes = [0; BYTES];
     match file.read(&mut bytes) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -499,15 +500,15 @@ fn read(file: &impl Storage) -> io::Result<Option<Contents>> {
         bytes[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
     };
     let changes = u32::from_le_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]);
-    let contents = Contents { total: word(8), generation: word(16), changes };
+    let contents = LedgerContents { total: word(8), generation: word(16), changes };
     Ok((bytes == encode(contents)).then_some(contents))
 }
 
-fn write(file: &impl Storage, contents: Contents) -> io::Result<()> {
+fn write(file: &impl Storage, contents: LedgerContents) -> io::Result<()> {
     file.write(&encode(contents))
 }
 
-fn encode(contents: Contents) -> [u8; BYTES] {
+fn encode(contents: LedgerContents) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     bytes[..8].copy_from_slice(&MAGIC);
     bytes[8..16].copy_from_slice(&contents.total.to_le_bytes());

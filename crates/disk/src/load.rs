@@ -126,7 +126,7 @@ impl<M: Mover> LoadOp<M> {
         known.or_else(|| shared.find_on_disk(&self.op.key, Some(capacity)))
     }
 
-    fn on_open_failed(self, reading: readers::Reading, len: u64, e: io::Error) {
+    fn on_open_failed(self, reading: readers::ReadMark, len: u64, e: io::Error) {
         let shared = &self.shared;
         let digest = self.op.key.digest();
         // This process may not read the file, while others may: the file stays, and the next save
@@ -155,7 +155,7 @@ impl<M: Mover> LoadOp<M> {
 
     fn read(
         self,
-        reading: readers::Reading,
+        reading: readers::ReadMark,
         file: File,
         found: LoadFile,
         token: Option<WaitToken>,
@@ -277,7 +277,7 @@ struct Reading<M: Mover> {
     shared: Arc<Shared<M>>,
     workers: Workers,
     key: Key,
-    reading: readers::Reading,
+    reading: readers::ReadMark,
     buffers: LoadBuffers,
     found: LoadFile,
     /// Checksums of the bytes that arrived.

@@ -23,7 +23,7 @@ const READS_BEFORE_A_WRITE: u32 = 8;
 /// A few threads for blocking calls: open, allocate, rename, unlink. The tier's gate bounds the
 /// queue: each admitted operation has at most one job here. Reads go first, without starving
 /// writes.
-pub struct Pool {
+pub struct ThreadPool {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -50,7 +50,7 @@ struct Queue {
     closed: bool,
 }
 
-impl Pool {
+impl ThreadPool {
     pub fn start(name: &str, threads: usize) -> std::io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let spawn = |n| {
@@ -62,10 +62,10 @@ impl Pool {
                 .spawn(move || theirs.run(writes))
         };
         let threads = (0..threads).map(spawn).collect::<Result<Vec<_>, _>>()?;
-        Ok(Pool { shared, threads: Mutex::new(threads) })
+        Ok(ThreadPool { shared, threads: Mutex::new(threads) })
     }
 
-    /// Queues `job`. After [`close`](Pool::close) it is dropped, and with it the operation's slot,
+    /// Queues `job`. After [`close`](ThreadPool::close) it is dropped, and with it the operation's slot,
     /// which answers `Closed`.
     pub fn push(&self, lane: Lane, job: impl FnOnce() + Send + 'static) {
         let mut queue = self.shared.lock();
@@ -148,10 +148,10 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for Pool {
+impl fmt::Debug for ThreadPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let queue = self.shared.lock();
-        write!(f, "Pool({} reads, {} writes queued)", queue.reads.len(), queue.writes.len())
+        write!(f, "ThreadPool({} reads, {} writes queued)", queue.reads.len(), queue.writes.len())
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_read_passes_writes_that_are_stuck() {
-        let pool = Pool::start("test", 2).unwrap();
+        let pool = ThreadPool::start("test", 2).unwrap();
         let (go, wait) = sync_channel::<()>(1);
         pool.push(Lane::Write, move || {
             let _ = wait.recv();
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn reads_go_first_and_starve_no_write() {
-        let pool = Pool::start("test", 1).unwrap();
+        let pool = ThreadPool::start("test", 1).unwrap();
         let (sender, receiver) = sync_channel(100);
         let (go, wait) = sync_channel::<()>(1);
         let (began, begun) = sync_channel(100);

@@ -9,13 +9,13 @@ pub struct Readers(Mutex<HashMap<Digest, u32>>);
 
 /// Marks a chunk as being read, until it is dropped.
 #[derive(Debug)]
-pub struct Reading(Arc<Readers>, Digest);
+pub struct ReadMark(Arc<Readers>, Digest);
 
 impl Readers {
     /// Marks a chunk as being read.
-    pub fn enter(self: &Arc<Self>, digest: Digest) -> Reading {
+    pub fn enter(self: &Arc<Self>, digest: Digest) -> ReadMark {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(digest).or_default() += 1;
-        Reading(Arc::clone(self), digest)
+        ReadMark(Arc::clone(self), digest)
     }
 
     /// Whether a load reads the chunk now.
@@ -24,7 +24,7 @@ impl Readers {
     }
 }
 
-impl Drop for Reading {
+impl Drop for ReadMark {
     fn drop(&mut self) {
         let mut all = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = all.get_mut(&self.1) {

@@ -16,12 +16,12 @@ pub struct Syncer {
 
 #[derive(Default)]
 struct Shared {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingSync>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingSync {
     calls: Vec<AfterSync>,
     closed: bool,
 }
@@ -66,7 +66,7 @@ impl Syncer {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, WaitingSync> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

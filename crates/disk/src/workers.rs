@@ -2,14 +2,14 @@ use std::sync::Arc;
 
 use kvtier_core::Timekeeper;
 
-use crate::pool::{Lane, Pool};
+use crate::pool::{Lane, ThreadPool};
 use crate::syncer::Syncer;
 use crate::wait_queue::{QueueEntry, WaitQueue, WaitToken};
 
 /// The threads and the clock on which operations continue.
 #[derive(Clone, Debug)]
 pub struct Workers {
-    pub pool: Arc<Pool>,
+    pub pool: Arc<ThreadPool>,
     pub syncer: Arc<Syncer>,
     pub clock: Arc<Timekeeper>,
 }

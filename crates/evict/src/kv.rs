@@ -10,7 +10,7 @@
 //! its last child's eviction.
 //!
 //! The densities come from the [reuse model](ReuseModel). It learns from three sources: chunks that
-//! return while present, evicted chunks that return (a bounded [`History`] of ghosts), and chunks
+//! return while present, evicted chunks that return (a bounded [`ReuseHistory`] of ghosts), and chunks
 //! that are still being watched. The [guard] compares the policy with LRU all the time, and reduces
 //! the differences between classes when LRU is ahead.
 //!
@@ -39,7 +39,7 @@ mod shadow;
 mod tree;
 mod victim;
 
-use ghost_sample::{Ghost, History};
+use ghost_sample::{Ghost, ReuseHistory};
 use guard::Guard;
 use node::{CHILDREN_MAX, LIST_STRIDE, TreeNode};
 use retention_deadlines::Retained;
@@ -78,7 +78,7 @@ pub struct KvPolicy {
     filled: [u64; LISTS / 64],
     /// Slots that had children when they were the coldest.
     parked: SlotList,
-    history: History,
+    history: ReuseHistory,
     returns: ReuseModel,
     guard: Guard,
     weight: Weight,
@@ -127,7 +127,7 @@ impl KvPolicy {
             lists: Box::new([SlotList::EMPTY; LISTS]),
             filled: [0; LISTS / 64],
             parked: SlotList::EMPTY,
-            history: History::new(),
+            history: ReuseHistory::new(),
             returns: ReuseModel::new(),
             guard: Guard::new(),
             weight: Weight::default(),

@@ -1,6 +1,6 @@
 //! The record of a chunk in snapshots and journals.
 
-use crate::fields::Fields;
+use crate::fields::FieldReader;
 use crate::{Chunk, DigestTag, TenantId};
 
 /// A chunk as a record: digest 32, length u64, bytes u64, parent's tag u64 (0 = none), depth u32,
@@ -38,7 +38,7 @@ pub(crate) fn put_chunk(chunk: &Chunk, out: &mut Vec<u8>) {
     out.extend_from_slice(&chunk.tenant.to_bytes());
 }
 
-impl Fields<'_> {
+impl FieldReader<'_> {
     /// Takes a chunk.
     pub fn chunk(&mut self, form: ChunkEncoding) -> Option<Chunk> {
         let chunk = Chunk::new(self.digest()?, self.u64()?, self.u64()?);

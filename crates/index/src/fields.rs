@@ -2,9 +2,9 @@ use kvtier_key::Digest;
 
 /// Takes little-endian fields from the front of bytes; `None` when they run out.
 #[derive(Debug)]
-pub(crate) struct Fields<'a>(pub &'a [u8]);
+pub(crate) struct FieldReader<'a>(pub &'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> FieldReader<'a> {
     pub fn take(&mut self, n: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(n)?;
         self.0 = rest;

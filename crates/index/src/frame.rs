@@ -16,7 +16,7 @@
 use kvtier_key::BlockSums;
 
 use crate::chunk_record::ChunkEncoding;
-use crate::fields::Fields;
+use crate::fields::FieldReader;
 
 const VERSION: u16 = 2;
 /// Its records have 4 bytes that some other way of numbering tenants made: those are not followed.
@@ -109,7 +109,7 @@ impl<'a> Frames<'a> {
         if self.at == self.bytes.len() {
             return Err(ReadEnd::Clean);
         }
-        let mut rest = Fields(&self.bytes[self.at..]);
+        let mut rest = FieldReader(&self.bytes[self.at..]);
         self.frame(&mut rest).ok_or(self.torn())?
     }
 
@@ -119,7 +119,7 @@ impl<'a> Frames<'a> {
     }
 
     /// `None`: torn.
-    fn frame(&self, rest: &mut Fields<'a>) -> Option<Result<Frame<'a>, ReadEnd>> {
+    fn frame(&self, rest: &mut FieldReader<'a>) -> Option<Result<Frame<'a>, ReadEnd>> {
         let header = rest.0;
         let magic = rest.array()?;
         let version = u16::from_le_bytes(rest.array()?);

@@ -10,9 +10,9 @@ use crate::slab::State;
 
 /// A hold; unique in one index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HoldId(u64);
+pub struct IndexHoldId(u64);
 
-impl HoldId {
+impl IndexHoldId {
     /// Its number, for interfaces of another kind.
     pub fn as_u64(self) -> u64 {
         self.0
@@ -20,7 +20,7 @@ impl HoldId {
 
     /// The hold of this number. Releasing one that never existed is harmless.
     pub fn from_u64(id: u64) -> Self {
-        HoldId(id)
+        IndexHoldId(id)
     }
 }
 
@@ -29,7 +29,7 @@ impl HoldId {
 #[non_exhaustive]
 pub struct HeldHits {
     /// The hold; `None` where no hit is left.
-    pub id: Option<HoldId>,
+    pub id: Option<IndexHoldId>,
     /// The chunks that are no hits any more.
     pub gone: Vec<Digest>,
 }
@@ -162,7 +162,7 @@ impl Index {
     /// # Errors
     ///
     /// When the maximum of holds or of held entries is reached.
-    pub fn hold(&mut self, chain: &[Digest], until_ms: u64) -> Result<HoldId, HoldsFull> {
+    pub fn hold(&mut self, chain: &[Digest], until_ms: u64) -> Result<IndexHoldId, HoldsFull> {
         let slots = self.slots_of(chain);
         self.hold_slots(slots, until_ms)
     }
@@ -197,7 +197,7 @@ impl Index {
         chain.iter().filter_map(|digest| self.get(digest)).map(|entry| entry.slot).collect()
     }
 
-    fn hold_slots(&mut self, slots: Vec<u32>, until_ms: u64) -> Result<HoldId, HoldsFull> {
+    fn hold_slots(&mut self, slots: Vec<u32>, until_ms: u64) -> Result<IndexHoldId, HoldsFull> {
         let named = slots.len();
         // A set is a hit as a whole. If another member were evicted, the held ones would become
         // misses with it.
@@ -207,12 +207,12 @@ impl Index {
         if !self.holds.has_capacity(slots.len()) || !self.count_up(&slots) {
             return Err(HoldsFull { holds: self.holds.len(), held: self.holds.held });
         }
-        Ok(HoldId(self.holds.add(HeldSlots { until_ms, slots, named })))
+        Ok(IndexHoldId(self.holds.add(HeldSlots { until_ms, slots, named })))
     }
 
     /// Ends a hold. Chunks that no other hold protects may be evicted again, as most recent, the
     /// deepest first. Unknown, released and expired holds are ignored.
-    pub fn release(&mut self, id: HoldId) {
+    pub fn release(&mut self, id: IndexHoldId) {
         if let Some(hold) = self.holds.take(id.0) {
             self.count_down(&hold.slots);
         }
@@ -221,7 +221,7 @@ impl Index {
     /// Releases these keys of a hold, in the order of their chain. A key that was named twice must
     /// be released twice. The rest of a set stays held while the hold has one of its members.
     /// Ignores unknown holds like [`release`](Self::release). A hold ends with its last key.
-    pub fn release_keys(&mut self, id: HoldId, keys: &[Digest]) {
+    pub fn release_keys(&mut self, id: IndexHoldId, keys: &[Digest]) {
         let Some(hold) = self.holds.by_id.get(&id.0) else { return };
         let slots = keys.iter().filter_map(|digest| self.find(digest)).collect();
         let (mut released, mut named) = take_each(hold.named(), slots, |slot| *slot);
@@ -258,7 +258,7 @@ impl Index {
     pub fn expire_holds(&mut self, now_ms: u64) -> usize {
         let mut expired = 0;
         while let Some(id) = self.holds.expired(now_ms) {
-            self.release(HoldId(id));
+            self.release(IndexHoldId(id));
             expired += 1;
         }
         expired

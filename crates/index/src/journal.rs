@@ -11,7 +11,7 @@
 use kvtier_key::Digest;
 
 use crate::chunk_record::{CHUNK_BYTES, ChunkEncoding, put_chunk};
-use crate::fields::Fields;
+use crate::fields::FieldReader;
 use crate::frame::{self, BODY_BYTES_MAX, Frame, FrameHeader, Frames};
 use crate::{Chunk, ReadEnd};
 
@@ -155,13 +155,13 @@ fn records(frame: &Frame<'_>) -> Option<Vec<Record>> {
     if head.flags != 0 || !(1..=records_max(frame.form) as u32).contains(&frame.records) {
         return None;
     }
-    let mut fields = Fields(frame.body);
+    let mut fields = FieldReader(frame.body);
     let records: Option<Vec<Record>> =
         (0..frame.records).map(|_| record(&mut fields, frame.form)).collect();
     records.filter(|_| fields.0.is_empty())
 }
 
-fn record(fields: &mut Fields<'_>, form: ChunkEncoding) -> Option<Record> {
+fn record(fields: &mut FieldReader<'_>, form: ChunkEncoding) -> Option<Record> {
     match fields.array()? {
         [TOUCH] => fields.digest().map(Record::Touch),
         [REMOVE] => fields.digest().map(Record::Remove),

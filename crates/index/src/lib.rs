@@ -80,7 +80,7 @@ pub use chunk::{CHUNK_BYTES_LIMIT, Chunk, DigestTag, IndexEntry, TenantId};
 pub use compat::LmcacheEviction;
 pub use config::{IndexConfig, InvalidConfig, VICTIMS_MAX};
 pub use frame::ReadEnd;
-pub use holds::{HeldHits, HoldId, HoldsFull};
+pub use holds::{HeldHits, HoldsFull, IndexHoldId};
 pub use index::{ChunkPage, Index, InsertOutcome, RemoveOutcome, SlotCursor};
 pub use last_use::{LastUse, LastUses};
 pub use quota::{Quotas, ReserveRequest};

@@ -6,7 +6,7 @@
 //! say nothing. It can be written in pieces: see [`SnapshotEncoder`].
 
 use crate::chunk_record::{CHUNK_BYTES, put_chunk};
-use crate::fields::Fields;
+use crate::fields::FieldReader;
 use crate::frame::{self, BODY_BYTES_MAX, Frame, FrameHeader, Frames};
 use crate::{Chunk, ReadEnd};
 
@@ -143,6 +143,6 @@ fn chunks(frame: &Frame<'_>) -> Option<Vec<Chunk>> {
         LAST => frame.records == 0,
         _ => false,
     };
-    let mut fields = Fields(frame.body);
+    let mut fields = FieldReader(frame.body);
     (whole && counts_match).then(|| std::iter::from_fn(|| fields.chunk(frame.form)).collect())
 }

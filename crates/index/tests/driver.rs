@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use kvtier_evict::PolicyKind;
 use kvtier_index::{
-    CHUNK_BYTES_LIMIT, Chunk, HoldId, Index, IndexConfig, InsertOutcome, Refusal, RemoveOutcome,
-    Reserve, SlotCursor, TenantId,
+    CHUNK_BYTES_LIMIT, Chunk, Index, IndexConfig, IndexHoldId, InsertOutcome, Refusal,
+    RemoveOutcome, Reserve, SlotCursor, TenantId,
 };
 use kvtier_key::Digest;
 
@@ -110,7 +110,7 @@ fn held_chunks_stay_until_released_or_expired() {
         "the other one still holds it"
     );
     index.release(short);
-    index.release(HoldId::from_u64(77));
+    index.release(IndexHoldId::from_u64(77));
     assert!(index.is_held(&key(1)), "releasing what expired or never was changes nothing");
     let Reserve::Evict(victims) = index.reserve(90, 10) else { panic!("expired at 90") };
     assert_eq!(victims[0].chunk.digest, key(2));

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvtier_evict::PolicyKind;
 use kvtier_index::{
-    ChainPlace, Chunk, DigestTag, HoldId, Index, IndexConfig, IndexEntry, Refusal, Reservation,
-    Reserve, ReserveRequest, SetId, SlotCursor, TenantId,
+    ChainPlace, Chunk, DigestTag, Index, IndexConfig, IndexEntry, IndexHoldId, Refusal,
+    Reservation, Reserve, ReserveRequest, SetId, SlotCursor, TenantId,
 };
 use kvtier_key::Digest;
 use proptest::prelude::*;
@@ -96,7 +96,7 @@ struct World {
     /// What was claimed, for which chunk and tenant, and whether it was announced.
     reservations: Vec<(Reservation, u8, u8, u8, bool)>,
     leaving: Vec<Digest>,
-    holds: Vec<HoldId>,
+    holds: Vec<IndexHoldId>,
     sets: Vec<SetId>,
     expected: Vec<DigestTag>,
     /// Chunks that came without a known predecessor, or lost it since: the policy cannot

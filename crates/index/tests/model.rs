@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use kvtier_evict::PolicyKind;
 use kvtier_index::{
-    Chunk, HoldId, Index, IndexConfig, InsertOutcome, Refusal, RemoveOutcome, Reservation, Reserve,
-    TenantId, VICTIMS_MAX,
+    Chunk, Index, IndexConfig, IndexHoldId, InsertOutcome, Refusal, RemoveOutcome, Reservation,
+    Reserve, TenantId, VICTIMS_MAX,
 };
 use kvtier_key::Digest;
 use proptest::prelude::*;
@@ -315,7 +315,7 @@ impl Pair {
 
     fn release(&mut self, nth: usize) {
         if let Some(id) = self.nth_hold(nth) {
-            self.index.release(HoldId::from_u64(id));
+            self.index.release(IndexHoldId::from_u64(id));
             self.model.release(id);
         }
     }
@@ -323,7 +323,7 @@ impl Pair {
     fn release_keys(&mut self, nth: usize, keys: &[u8]) {
         if let Some(id) = self.nth_hold(nth) {
             self.index.release_keys(
-                HoldId::from_u64(id),
+                IndexHoldId::from_u64(id),
                 &keys.iter().copied().map(digest).collect::<Vec<_>>(),
             );
             self.model.release_keys(id, keys);

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use kvtier_evict::PolicyKind;
-use kvtier_index::{Chunk, HoldId, Index, IndexConfig, Reserve, SetId};
+use kvtier_index::{Chunk, Index, IndexConfig, IndexHoldId, Reserve, SetId};
 use kvtier_key::Digest;
 use proptest::prelude::*;
 
@@ -54,7 +54,7 @@ fn take<T>(of: &mut Vec<T>, nth: usize) -> Option<T> {
     (!of.is_empty()).then(|| of.swap_remove(nth % of.len()))
 }
 
-fn step(index: &mut Index, saving: &mut Vec<SetId>, holds: &mut Vec<HoldId>, op: Op) {
+fn step(index: &mut Index, saving: &mut Vec<SetId>, holds: &mut Vec<IndexHoldId>, op: Op) {
     let chunk = |key: u8| Chunk::new(digest(key), 1, 1);
     let all = |keys: Vec<u8>| keys.into_iter().map(digest).collect::<Vec<Digest>>();
     match op {

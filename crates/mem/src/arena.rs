@@ -8,7 +8,7 @@ use crate::alloc::{Allocator, PAGE, Run};
 use crate::backing::{Backing, BackingKind};
 #[cfg(feature = "cuda")]
 use crate::cuda::{DeviceMemory, Gpu, Pinned};
-use crate::foreign::Foreign;
+use crate::foreign::ForeignMemory;
 use crate::wait_queue::{Wait, WaitQueue};
 use crate::{
     ArenaConfig, Descriptor, Error, ErrorKind, Lease, Lent, Place, Region, RegionId, View,
@@ -103,7 +103,7 @@ impl Arena {
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         // SAFETY: the caller's promise.
-        Self::over(Backing::Foreign(unsafe { Foreign::new(base, len, place, owner) }), None)
+        Self::over(Backing::Foreign(unsafe { ForeignMemory::new(base, len, place, owner) }), None)
     }
 
     /// Like [`from_raw`](Arena::from_raw) for memory on a GPU: `len` bytes at `addr`, kept alive by
@@ -131,7 +131,7 @@ impl Arena {
         })?;
         let gpu = Gpu::of(addr, len)?;
         // SAFETY: the caller's promise.
-        Self::over(Backing::Foreign(unsafe { Foreign::on_gpu(base, len, gpu, owner) }), None)
+        Self::over(Backing::Foreign(unsafe { ForeignMemory::on_gpu(base, len, gpu, owner) }), None)
     }
 
     fn over(backing: Backing, slot_bytes: Option<usize>) -> Result<Self, Error> {

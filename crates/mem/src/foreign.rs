@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::{Lease, Place, View};
 
 /// Foreign memory as the backing of an arena.
-pub(crate) struct Foreign {
+pub(crate) struct ForeignMemory {
     base: NonNull<u8>,
     len: usize,
     place: Place,
@@ -18,11 +18,11 @@ pub(crate) struct Foreign {
 
 // SAFETY: the constructor's caller promised that the memory is exclusively ours until the owner
 // drops; the owner is Send + Sync.
-unsafe impl Send for Foreign {}
+unsafe impl Send for ForeignMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Foreign {}
+unsafe impl Sync for ForeignMemory {}
 
-impl Foreign {
+impl ForeignMemory {
     /// The range `base..base + len`, kept by `owner`.
     ///
     /// # Safety
@@ -33,7 +33,7 @@ impl Foreign {
         place: Place,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        Foreign {
+        ForeignMemory {
             base,
             len,
             place,
@@ -43,7 +43,7 @@ impl Foreign {
         }
     }
 
-    /// Like [`new`](Foreign::new) for memory on a GPU.
+    /// Like [`new`](ForeignMemory::new) for memory on a GPU.
     ///
     /// # Safety
     /// As for [`Lease::from_device`].
@@ -54,7 +54,13 @@ impl Foreign {
         gpu: crate::cuda::Gpu,
         owner: Arc<dyn Any + Send + Sync>,
     ) -> Self {
-        Foreign { base, len, place: Place::Device(gpu.ordinal()), gpu: Some(gpu), _owner: owner }
+        ForeignMemory {
+            base,
+            len,
+            place: Place::Device(gpu.ordinal()),
+            gpu: Some(gpu),
+            _owner: owner,
+        }
     }
 
     /// The GPU that holds it.
@@ -76,9 +82,9 @@ impl Foreign {
     }
 }
 
-impl std::fmt::Debug for Foreign {
+impl std::fmt::Debug for ForeignMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Foreign({} bytes, {:?})", self.len, self.place)
+        write!(f, "ForeignMemory({} bytes, {:?})", self.len, self.place)
     }
 }
 

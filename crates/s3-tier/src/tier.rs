@@ -263,7 +263,7 @@ impl Tier for S3Tier {
     }
 
     fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
-        self.shared.catalog().index.release_keys(kvtier_index::HoldId::from_u64(hold.0), keys);
+        self.shared.catalog().index.release_keys(kvtier_index::IndexHoldId::from_u64(hold.0), keys);
     }
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {

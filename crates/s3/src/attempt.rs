@@ -8,12 +8,14 @@ use crate::client::Inner;
 use crate::creds::Credentials;
 use crate::error::{Error, ErrorKind};
 use crate::http::{
-    BodyBuffer, BodyFraming, Opened, ResponseHead, Sent, Sink, StreamEnd, Transport,
+    BodyBuffer, BodyFraming, BodySink, Opened, ResponseHead, Sent, StreamEnd, Transport,
 };
 use crate::op_context;
 use crate::region::Destination;
 use crate::request::{Payload, Request, Signer, Signing};
-use crate::retry::{Admission, AttemptError, Class, Refusal, RequestPermit, RetryAction, classify};
+use crate::retry::{
+    Admission, AttemptError, RequestClass, RequestPermit, RetryAction, StoreRefusal, classify,
+};
 use crate::time::{Instant, Stamp};
 use crate::xml::ErrorDocument;
 
@@ -269,7 +271,7 @@ impl Inner {
 
     /// Learns what every response reveals, whatever its status: clock, request ids, throttling,
     /// health.
-    fn learn(&self, class: Class, head: &ResponseHead, sent_at: Instant) {
+    fn learn(&self, class: RequestClass, head: &ResponseHead, sent_at: Instant) {
         if self.clock.is_due() && self.clock.learn(head.header("date"), false) {
             self.counters.clock_corrections.one();
         }
@@ -332,7 +334,7 @@ impl PendingResponse {
         let PendingResponse { head, mut transport, .. } = self;
         let mut body = Vec::new();
         let read = transport
-            .body(head.framing, Sink::Text(&mut body, bytes_max), inner.config.stall_max)
+            .body(head.framing, BodySink::Text(&mut body, bytes_max), inner.config.stall_max)
             .await;
         if let Transport::Http1(conn) = &mut transport {
             conn.forget();
@@ -352,7 +354,8 @@ impl PendingResponse {
         // The buffer may hold bytes of an earlier attempt. Only those of this response count as
         // received.
         let before = buffer.filled();
-        let read = transport.body(head.framing, Sink::Buffer(buffer), inner.config.stall_max).await;
+        let read =
+            transport.body(head.framing, BodySink::Buffer(buffer), inner.config.stall_max).await;
         inner.counters.bytes_in.add((buffer.filled() - before) as u64);
         match &mut transport {
             Transport::Http1(conn) => {
@@ -382,7 +385,7 @@ impl PendingResponse {
         let patience = inner.config.stall_max.min(ERROR_BODY_WAIT);
         // A refusal that breaks off is still a refusal.
         if transport
-            .body(head.framing, Sink::Text(&mut body, ERROR_BODY_BYTES_MAX), patience)
+            .body(head.framing, BodySink::Text(&mut body, ERROR_BODY_BYTES_MAX), patience)
             .await
             .is_ok()
             && head.framing != BodyFraming::UntilClose
@@ -408,7 +411,7 @@ impl PendingResponse {
                 .endpoint
                 .region_at(document_error.endpoint.as_deref().or(head.header("location"))?)
         };
-        let failure = classify(Refusal {
+        let failure = classify(StoreRefusal {
             status: head.status,
             code: document_error.code,
             region: header("x-amz-bucket-region").or(document_error.region).or_else(elsewhere),

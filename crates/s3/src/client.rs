@@ -9,19 +9,19 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::checksum::Checksum;
-use crate::clock::Clock;
+use crate::clock::ServerClock;
 use crate::config::Config;
 use crate::counters::{Counters, Counts};
 use crate::creds::cache::{BASE_PAUSE_MAX, CredentialCache, SESSION_PAUSE_MAX};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::features::{FeatureSupport, LastSeen};
-use crate::http::{Dialer, Pool};
+use crate::http::{ConnectionPool, Dialer};
 use crate::op_context::{OP_CONTEXT, OpContext};
 use crate::ops::Listings;
 use crate::region::{Destination, Destinations};
 use crate::request::Request;
-use crate::retry::{Breakers, Budget, Class, ConcurrencyLimits};
+use crate::retry::{Breakers, ConcurrencyLimits, RequestClass, RetryBudget};
 use crate::time::Instant;
 
 /// A client of one bucket. Clones share everything but the deadline.
@@ -45,11 +45,11 @@ enum Deadline {
 pub(crate) struct Inner {
     pub config: Config,
     pub destinations: Destinations,
-    pub pool: Pool,
+    pub pool: ConnectionPool,
     pub limits: ConcurrencyLimits,
     pub breakers: Breakers,
-    pub budget: Budget,
-    pub clock: Clock,
+    pub budget: RetryBudget,
+    pub clock: ServerClock,
     pub counters: Counters,
     pub base: CredentialCache,
     pub session: CredentialCache,
@@ -102,11 +102,11 @@ impl Client {
         let deadline = Deadline::After(config.deadline);
         let inner = Inner {
             destinations: Destinations::new(config.endpoint.clone()),
-            pool: Pool::new(dialer, config.idle_max),
+            pool: ConnectionPool::new(dialer, config.idle_max),
             limits: ConcurrencyLimits::new(config.requests_max),
             breakers: Breakers::new(),
-            budget: Budget::new(),
-            clock: Clock::default(),
+            budget: RetryBudget::new(),
+            clock: ServerClock::default(),
             counters: Counters::default(),
             base: CredentialCache::new(BASE_PAUSE_MAX),
             session: CredentialCache::new(SESSION_PAUSE_MAX),
@@ -184,17 +184,17 @@ impl Client {
     /// How many GETs and HEADs may be in flight now. Writes, deletes and listings have a pace of
     /// their own, which this does not follow.
     pub fn requests_limit(&self) -> usize {
-        self.inner.limits.class(Class::Read).current()
+        self.inner.limits.class(RequestClass::Read).current()
     }
 
     /// How many PUTs and parts of uploads may be in flight now.
     pub fn writes_limit(&self) -> usize {
-        self.inner.limits.class(Class::Write).current()
+        self.inner.limits.class(RequestClass::Write).current()
     }
 
     /// How many deletes may be in flight now.
     pub fn deletes_limit(&self) -> usize {
-        self.inner.limits.class(Class::Delete).current()
+        self.inner.limits.class(RequestClass::Delete).current()
     }
 
     /// Whether the store said last that there is no such bucket. One answer of the bucket ends
@@ -218,7 +218,7 @@ impl Client {
     /// copied here.
     pub(crate) async fn run<T>(
         &self,
-        class: Class,
+        class: RequestClass,
         op: &'static str,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
@@ -250,7 +250,7 @@ impl Client {
         Err(error.with_op(op).with_attempts(attempts, start.elapsed()))
     }
 
-    fn out_of_time(&self, class: Class, start: Instant, context: OpContext) -> Error {
+    fn out_of_time(&self, class: RequestClass, start: Instant, context: OpContext) -> Error {
         let Inner { counters, breakers, pool, .. } = &*self.inner;
         let breaker = breakers.class(class);
         counters.deadlines.one();
@@ -274,7 +274,7 @@ impl Client {
     /// One sentence for each open breaker, with the last failure as the cause. Empty while the
     /// endpoint is healthy.
     pub fn outages(&self) -> Vec<String> {
-        Class::ALL
+        RequestClass::ALL
             .into_iter()
             .filter_map(|class| self.inner.breakers.class(class).outage())
             .collect()

@@ -11,13 +11,13 @@ const BELIEVE_MAX_S: i64 = 24 * 3600;
 
 /// Local time and how far the store's is from it, in seconds.
 #[derive(Debug, Default)]
-pub struct Clock {
+pub struct ServerClock {
     measured: AtomicI64,
     applied: AtomicI64,
     learned: AtomicI64,
 }
 
-impl Clock {
+impl ServerClock {
     /// The time to sign with, in seconds since 1970.
     pub fn signing(&self) -> i64 {
         unix_now() + self.applied.load(Ordering::Relaxed)
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn only_sane_and_large_offsets_are_applied() {
-        let clock = Clock::default();
+        let clock = ServerClock::default();
         assert!(!clock.learn(Some("nonsense"), true));
         assert!(!clock.learn(Some("Sun, 06 Nov 1994 08:49:37 GMT"), true), "a wild date");
         assert_eq!(clock.offset(), 0);

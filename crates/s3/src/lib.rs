@@ -77,7 +77,7 @@ pub use ops::{
 /// The parsers of server input, for the fuzzers: no input makes them panic.
 #[cfg(any(fuzzing, clippy))]
 pub mod fuzzing {
-    use crate::http::{BodyBuffer, ResponseHead, Sink};
+    use crate::http::{BodyBuffer, BodySink, ResponseHead};
 
     /// A response's head; what parses takes part in what a GET checks.
     pub fn head(bytes: &[u8]) {
@@ -138,7 +138,7 @@ pub mod fuzzing {
         let (mine, guard) = memory.split_at_mut(space);
         let mut buffer = BodyBuffer::new(mine);
         for piece in bytes.chunks(7) {
-            if Sink::Buffer(&mut buffer).copy(piece).is_err() {
+            if BodySink::Buffer(&mut buffer).copy(piece).is_err() {
                 break;
             }
         }

@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::head_writer::{HeadWriter, Http1Head, Http2Head, decimal, put};
 use crate::http::Transport;
 use crate::percent_encode;
-use crate::retry::Class;
+use crate::retry::RequestClass;
 use crate::sign::{EMPTY_SHA256, Headers, Parts, UNSIGNED, sha256_hex};
 use crate::time::Stamp;
 
@@ -96,13 +96,13 @@ impl<'a> Request<'a> {
     }
 
     /// What it is for.
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> RequestClass {
         match (self.method, self.key) {
-            ("GET" | "HEAD", Some(_)) => Class::Read,
-            ("DELETE", Some(_)) | ("POST", None) => Class::Delete,
-            (_, Some(_)) => Class::Write,
-            _ if self.query == [("session", "")] => Class::Session,
-            _ => Class::Control,
+            ("GET" | "HEAD", Some(_)) => RequestClass::Read,
+            ("DELETE", Some(_)) | ("POST", None) => RequestClass::Delete,
+            (_, Some(_)) => RequestClass::Write,
+            _ if self.query == [("session", "")] => RequestClass::Session,
+            _ => RequestClass::Control,
         }
     }
 
@@ -248,23 +248,23 @@ mod tests {
     fn what_requests_are_for() {
         let class = |method, key, query| Request { query, ..Request::new(method, key) }.class();
         for (method, query, is) in [
-            ("GET", &[][..], Class::Read),
-            ("HEAD", &[], Class::Read),
-            ("PUT", &[], Class::Write),
-            ("POST", &[("uploads", "")], Class::Write),
-            ("DELETE", &[], Class::Delete),
-            ("DELETE", &[("uploadId", "i")], Class::Delete),
+            ("GET", &[][..], RequestClass::Read),
+            ("HEAD", &[], RequestClass::Read),
+            ("PUT", &[], RequestClass::Write),
+            ("POST", &[("uploads", "")], RequestClass::Write),
+            ("DELETE", &[], RequestClass::Delete),
+            ("DELETE", &[("uploadId", "i")], RequestClass::Delete),
         ] {
             assert_eq!(class(method, Some("k"), query), is, "{method} {query:?}");
         }
         for (method, query, is) in [
-            ("GET", &[("session", "")], Class::Session),
-            ("GET", &[("list-type", "2")], Class::Control),
-            ("POST", &[("delete", "")], Class::Delete),
+            ("GET", &[("session", "")], RequestClass::Session),
+            ("GET", &[("list-type", "2")], RequestClass::Control),
+            ("POST", &[("delete", "")], RequestClass::Delete),
         ] {
             assert_eq!(class(method, None, query), is, "{method} {query:?}");
         }
-        assert_eq!(class("HEAD", None, &[]), Class::Control);
+        assert_eq!(class("HEAD", None, &[]), RequestClass::Control);
     }
 
     #[test]

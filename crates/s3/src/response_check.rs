@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use crate::attempt::CollectedResponse;
 use crate::error::{Error, ErrorKind};
 use crate::http::ResponseHead;
-use crate::retry::{AttemptError, Refusal, RetryAction, classify};
+use crate::retry::{AttemptError, RetryAction, StoreRefusal, classify};
 use crate::xml::{self, ErrorDocument};
 
 /// What an answer is read by.
@@ -102,7 +102,7 @@ fn document_error(body: &[u8]) -> Option<AttemptError> {
         "NotImplemented" | "MethodNotAllowed" => 501,
         _ => 500,
     };
-    let failure = classify(Refusal { status, code, request_id, ..Refusal::default() });
+    let failure = classify(StoreRefusal { status, code, request_id, ..StoreRefusal::default() });
     // The connection is well, and the store answers.
     Some(AttemptError { endpoint_fault: false, ..failure })
 }

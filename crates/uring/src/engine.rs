@@ -8,7 +8,7 @@ use crate::reactor::Reactor;
 use crate::registered::Registered;
 use crate::scheduler::Scheduler;
 use crate::shared_schedule::Shared;
-use crate::stats::Counts;
+use crate::stats::EngineCounts;
 use crate::threads::Threads;
 use crate::{Error, ErrorKind, Finished, Job, RefusedJob, Stats};
 
@@ -19,7 +19,7 @@ pub struct Engine(Arc<Inner>);
 
 struct Inner {
     shared: Arc<Shared>,
-    counts: Arc<Counts>,
+    counts: Arc<EngineCounts>,
     backend: Backend,
     reason: String,
 }
@@ -162,8 +162,8 @@ fn shared(
     config: &EngineConfig,
     pieces_max: usize,
     unit_bytes: usize,
-) -> (Arc<Shared>, Arc<Counts>) {
-    let counts = Arc::<Counts>::default();
+) -> (Arc<Shared>, Arc<EngineCounts>) {
+    let counts = Arc::<EngineCounts>::default();
     (
         Arc::new(Shared::new(Scheduler::new(config, pieces_max, unit_bytes, Arc::clone(&counts)))),
         counts,

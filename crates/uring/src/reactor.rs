@@ -15,7 +15,7 @@ use crate::registered::Registered;
 use crate::ring::{RingMemory, build};
 use crate::running::{EndedJob, PieceRequest};
 use crate::shared_schedule::{AbandonOnPanic, Shared};
-use crate::stats::Counts;
+use crate::stats::EngineCounts;
 use crate::{Error, ErrorKind};
 
 /// `user_data` of the read that wakes the thread, and of cancels; pieces have numbers without the
@@ -66,7 +66,7 @@ impl Reactor {
     pub fn start(
         config: &EngineConfig,
         shared: &Arc<Shared>,
-        counts: &Arc<Counts>,
+        counts: &Arc<EngineCounts>,
     ) -> Result<(Self, String), Error> {
         let failed = |e| Error::io("cannot start an I/O thread", e);
         let wake = eventfd().map_err(failed)?;
@@ -142,16 +142,16 @@ fn eventfd() -> io::Result<File> {
 
 /// What the kernel may use as long as it has requests. Let go of only at an orderly end: a thread
 /// that dies leaves it all as it is.
-struct Kernel {
+struct KernelState {
     ring: IoUring,
     wake_buf: Box<[u8; 8]>,
     pinned: RingMemory,
 }
 
 struct Loop<'a> {
-    kernel: ManuallyDrop<Kernel>,
+    kernel: ManuallyDrop<KernelState>,
     shared: &'a Shared,
-    counts: Arc<Counts>,
+    counts: Arc<EngineCounts>,
     wake: File,
     armed: bool,
     /// When the kernel was asked last to let go.
@@ -163,11 +163,12 @@ impl<'a> Loop<'a> {
     fn new(
         ring: IoUring,
         shared: &'a Shared,
-        counts: Arc<Counts>,
+        counts: Arc<EngineCounts>,
         wake: File,
         commands: Receiver<ReactorCommand>,
     ) -> Self {
-        let kernel = Kernel { ring, wake_buf: Box::new([0; 8]), pinned: RingMemory::default() };
+        let kernel =
+            KernelState { ring, wake_buf: Box::new([0; 8]), pinned: RingMemory::default() };
         Loop {
             kernel: ManuallyDrop::new(kernel),
             shared,
@@ -211,7 +212,8 @@ impl<'a> Loop<'a> {
         }
         // SAFETY: taken once, as the last thing; nothing is in flight, so the ring goes first and
         // its memory after it.
-        let Kernel { ring, wake_buf, pinned } = unsafe { ManuallyDrop::take(&mut self.kernel) };
+        let KernelState { ring, wake_buf, pinned } =
+            unsafe { ManuallyDrop::take(&mut self.kernel) };
         drop(ring);
         drop((wake_buf, pinned));
     }
@@ -220,7 +222,7 @@ impl<'a> Loop<'a> {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 ReactorCommand::Register(arena, reply) => {
-                    let Kernel { ring, pinned, .. } = &mut *self.kernel;
+                    let KernelState { ring, pinned, .. } = &mut *self.kernel;
                     let registered = pinned.add(ring, arena);
                     self.counts.registered(registered.bytes);
                     let _ = reply.send(registered);

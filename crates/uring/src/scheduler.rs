@@ -20,7 +20,7 @@ use crate::config::EngineConfig;
 use crate::job::OnDone;
 use crate::running::{EndedJob, PartRange, PieceRequest, RunningJob, Show};
 use crate::slab::GenerationSlab;
-use crate::stats::Counts;
+use crate::stats::EngineCounts;
 use crate::{Error, ErrorKind, Job, JobClass, RefusalReason, RefusedJob};
 
 /// How often one piece is requested again after an interruption.
@@ -51,7 +51,7 @@ pub struct Scheduler {
     write_bytes: usize,
     /// How many bytes count for one piece.
     unit_bytes: usize,
-    counts: Arc<Counts>,
+    counts: Arc<EngineCounts>,
 }
 
 struct Piece {
@@ -82,7 +82,7 @@ impl Scheduler {
         config: &EngineConfig,
         pieces_max: usize,
         unit_bytes: usize,
-        counts: Arc<Counts>,
+        counts: Arc<EngineCounts>,
     ) -> Self {
         Scheduler {
             jobs: GenerationSlab::new(),

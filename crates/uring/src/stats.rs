@@ -24,7 +24,7 @@ pub struct Stats {
 
 /// The counters behind [`Stats`].
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct EngineCounts {
     pieces: AtomicU64,
     bytes: AtomicU64,
     short_ios: AtomicU64,
@@ -34,7 +34,7 @@ pub struct Counts {
     registered_bytes: AtomicU64,
 }
 
-impl Counts {
+impl EngineCounts {
     pub fn piece(&self, bytes: usize) {
         self.pieces.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);

@@ -3,7 +3,7 @@ use std::sync::{Arc, PoisonError};
 
 use crate::running::{EndedJob, PieceRequest};
 use crate::shared_schedule::{AbandonOnPanic, Shared};
-use crate::stats::Counts;
+use crate::stats::EngineCounts;
 use crate::sync::Mutex;
 use crate::sync::thread::{self, JoinHandle, ThreadId};
 
@@ -15,7 +15,11 @@ pub struct Threads {
 }
 
 impl Threads {
-    pub fn start(shared: &Arc<Shared>, counts: &Arc<Counts>, threads: usize) -> io::Result<Self> {
+    pub fn start(
+        shared: &Arc<Shared>,
+        counts: &Arc<EngineCounts>,
+        threads: usize,
+    ) -> io::Result<Self> {
         let spawn = |n| {
             let shared = Arc::clone(shared);
             let counts = Arc::clone(counts);
@@ -47,7 +51,7 @@ impl Threads {
     }
 }
 
-fn work(shared: &Shared, counts: &Counts) {
+fn work(shared: &Shared, counts: &EngineCounts) {
     let _guard = AbandonOnPanic(shared);
     let mut ended = Vec::new();
     loop {

@@ -27,25 +27,25 @@ pub struct Journal {
     dir: PathBuf,
     clock: Clock,
     name: Mutex<String>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingRecords>,
     file: Mutex<Tail>,
 }
 
 /// What waits for a flush.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingRecords {
     records: Vec<Record>,
     /// The number of records at which superseded ones are dropped next.
     fold_at: usize,
 }
 
-impl Default for Waiting {
+impl Default for WaitingRecords {
     fn default() -> Self {
-        Waiting { records: Vec::new(), fold_at: FOLD_AT }
+        WaitingRecords { records: Vec::new(), fold_at: FOLD_AT }
     }
 }
 
-impl Waiting {
+impl WaitingRecords {
     fn note(&mut self, record: Record) {
         if self.records.len() >= self.fold_at {
             let mut kept = last_touches(self.records.drain(..));

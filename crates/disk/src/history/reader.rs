@@ -19,7 +19,7 @@ pub struct Reader {
     /// clock may have been ahead. 0 once all journals were read, since later batches are in no
     /// snapshot.
     from_ms: u64,
-    read: BTreeMap<String, Progress>,
+    read: BTreeMap<String, ReadProgress>,
     /// Journals with a torn end that were reported.
     torn: BTreeSet<String>,
     /// Journals that could not be read at the last try, and were reported. Only their batches after
@@ -31,7 +31,7 @@ pub struct Reader {
 
 /// How far a journal was read.
 #[derive(Clone, Copy, Debug, Default)]
-struct Progress {
+struct ReadProgress {
     /// It was intact up to here.
     to: u64,
     /// Its length then.
@@ -153,7 +153,7 @@ impl Reader {
         };
         let to = from + read as u64;
         let len = from + bytes.len() as u64;
-        self.read.insert(name.to_owned(), Progress { to, len, ..Progress::default() });
+        self.read.insert(name.to_owned(), ReadProgress { to, len, ..ReadProgress::default() });
         Ok(batches)
     }
 
@@ -200,7 +200,7 @@ impl Reader {
         for name in names(&self.dir)? {
             let is_old =
                 owner(&name) == ours.0 && number(&name).is_none_or(|number| number < ours.1);
-            let is_over = |read: &Progress| {
+            let is_over = |read: &ReadProgress| {
                 !read.is_awaited && (read.is_complete || !living.contains(owner(&name)))
             };
             if is_old || self.read.get(&name).is_some_and(is_over) {

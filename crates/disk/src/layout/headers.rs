@@ -15,7 +15,7 @@ use super::find::is_padded;
 
 /// Memory for one header, as direct I/O wants it.
 #[repr(align(4096))]
-struct Page([u8; GDS_HEADER_BYTES]);
+struct HeaderPage([u8; GDS_HEADER_BYTES]);
 
 /// The parsed headers of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub fn payload_of(header: &GdsHeader, file_bytes: u64) -> Option<u64> {
 /// Parses the headers of the open file at `path`, of `file_bytes` bytes.
 pub fn parse(file: &File, path: &Path, file_bytes: u64) -> io::Result<ParsedHeader> {
     let Some(beside) = read_sidecar(path)? else { return Ok(ParsedHeader::NoSidecar) };
-    let mut page = Page([0; GDS_HEADER_BYTES]);
+    let mut page = HeaderPage([0; GDS_HEADER_BYTES]);
     let got = match file.read_at(&mut page.0, 0) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => 0,
         other => other?,

@@ -188,7 +188,7 @@ fn unverified_len<M: Mover>(
 
 fn read<M: Mover>(
     load: LoadOp<M>,
-    reading: readers::Reading,
+    reading: readers::ReadMark,
     plan: ReadPlan,
     token: Option<WaitToken>,
 ) {
@@ -255,7 +255,7 @@ struct ForeignRead<M: Mover> {
     shared: Arc<Shared<M>>,
     workers: Workers,
     key: Key,
-    reading: readers::Reading,
+    reading: readers::ReadMark,
     buffers: LoadBuffers,
     /// The page with the payload's end, read already.
     page: Option<Part>,

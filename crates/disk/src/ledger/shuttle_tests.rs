@@ -82,7 +82,7 @@ impl World {
     }
 }
 
-fn contents(bytes: &[u8]) -> Option<Contents> {
+fn contents(bytes: &[u8]) -> Option<LedgerContents> {
     #[derive(Debug)]
     struct Bytes<'a>(&'a [u8]);
     impl Storage for Bytes<'_> {

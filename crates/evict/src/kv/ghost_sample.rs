@@ -36,7 +36,7 @@ impl HistoryBucket {
 /// The table: 8 bytes a ghost, in buckets of one cache line; a new ghost replaces the oldest of its
 /// bucket. With many chunks, only tags in the sample are remembered, and each stands for several.
 #[derive(Clone, Debug)]
-pub(crate) struct History {
+pub(crate) struct ReuseHistory {
     buckets: Box<[[HistoryBucket; WAYS]]>,
     /// One in 2^shift is remembered.
     shift: u32,
@@ -44,10 +44,10 @@ pub(crate) struct History {
     made_for: usize,
 }
 
-impl History {
+impl ReuseHistory {
     /// An empty table, without memory.
     pub fn new() -> Self {
-        History { buckets: Box::default(), shift: 0, made_for: 0 }
+        ReuseHistory { buckets: Box::default(), shift: 0, made_for: 0 }
     }
 
     /// The number of chunks that one ghost stands for.
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_ghost_is_taken_once() {
-        let mut history = History::new();
+        let mut history = ReuseHistory::new();
         assert_eq!(history.take(5), None);
         history.make(100);
         let ghost = |stamp| Ghost { stamp, class: ReuseClass::from_bits(0x1FF) };
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_oldest_ghost_is_replaced_and_memory_is_bounded() {
-        let mut history = History::new();
+        let mut history = ReuseHistory::new();
         history.make(10_000);
         for tag in 1..=1_000_000u32 {
             history.push(u64::from(tag), Ghost { stamp: tag, class: ReuseClass::default() });
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_large_table_samples() {
-        let mut history = History::new();
+        let mut history = ReuseHistory::new();
         history.make(1_000_000);
         for tag in 1..=1_000_000u32 {
             history.push(u64::from(tag), Ghost { stamp: tag, class: ReuseClass::default() });

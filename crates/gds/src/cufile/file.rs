@@ -29,7 +29,7 @@ pub struct GpuRange {
 }
 
 /// The rest of a transfer between a file offset and GPU memory.
-struct Transfer {
+struct CufileTransfer {
     at: u64,
     gpu: GpuRange,
 }
@@ -64,7 +64,7 @@ impl RegisteredFile {
         let read = self.driver.api().read;
         // SAFETY: the handle is registered; the rest is the caller's promise, and
         // `transfer_all` stays within the target.
-        self.transfer_all("cuFileRead", Transfer { at, gpu: to }, |at, to, len| unsafe {
+        self.transfer_all("cuFileRead", CufileTransfer { at, gpu: to }, |at, to, len| unsafe {
             read(self.handle, to.base, len, at, to.offset as i64)
         })
     }
@@ -79,7 +79,7 @@ impl RegisteredFile {
     pub unsafe fn write(&self, at: u64, from: GpuRange) -> Result<(), io::Error> {
         let write = self.driver.api().write;
         // SAFETY: as in `read`.
-        self.transfer_all("cuFileWrite", Transfer { at, gpu: from }, |at, from, len| unsafe {
+        self.transfer_all("cuFileWrite", CufileTransfer { at, gpu: from }, |at, from, len| unsafe {
             write(self.handle, from.base, len, at, from.offset as i64)
         })
     }
@@ -88,7 +88,7 @@ impl RegisteredFile {
     fn transfer_all(
         &self,
         call: &'static str,
-        Transfer { mut at, gpu: mut target }: Transfer,
+        CufileTransfer { mut at, gpu: mut target }: CufileTransfer,
         mut step: impl FnMut(i64, GpuRange, usize) -> isize,
     ) -> io::Result<()> {
         while target.len > 0 {

@@ -22,7 +22,7 @@ use kvtier_mem::cuda::Gpu;
 
 use super::counters::add;
 use super::executor::GpuExecutor;
-use super::load::{GpuLoad, PAGE, Piece};
+use super::load::{CopyPiece, GpuLoad, PAGE};
 use crate::checksum::{ChecksumRange, Crc32cKernel, Crc32cKernels, RANGE_BYTES_MAX, UNIT_BYTES};
 use crate::config::{GdsConfig, Proof};
 use crate::cufile::{
@@ -47,7 +47,7 @@ type SharedParts = Arc<Vec<Option<Part>>>;
 
 /// What cuFile has loaded, and what it has left.
 pub struct CufileProgress {
-    pub remaining: Vec<Piece>,
+    pub remaining: Vec<CopyPiece>,
     pub moved: u64,
     /// Some pieces were not verified, as configured.
     pub unverified: bool,
@@ -55,7 +55,7 @@ pub struct CufileProgress {
 
 impl CufileProgress {
     /// Nothing was loaded.
-    pub fn none(remaining: Vec<Piece>) -> Self {
+    pub fn none(remaining: Vec<CopyPiece>) -> Self {
         CufileProgress { remaining, moved: 0, unverified: false }
     }
 }
@@ -145,14 +145,14 @@ impl GpuLoad<'_> {
     pub async fn read_by_cufile(
         &mut self,
         cufile: &Arc<CufileLoader>,
-        pieces: Vec<Piece>,
+        pieces: Vec<CopyPiece>,
     ) -> io::Result<CufileProgress> {
         let gpu = self.executor.gpu();
-        let is_aligned = |piece: &Piece| {
+        let is_aligned = |piece: &CopyPiece| {
             let addr = gpu_address(&self.parts, piece, gpu);
             addr.is_some_and(|addr| (addr | piece.at | piece.len as u64).is_multiple_of(PAGE))
         };
-        let (aligned, mut remaining): (Vec<Piece>, Vec<Piece>) =
+        let (aligned, mut remaining): (Vec<CopyPiece>, Vec<CopyPiece>) =
             pieces.into_iter().partition(is_aligned);
         if aligned.is_empty() {
             return Ok(CufileProgress::none(remaining));
@@ -204,7 +204,7 @@ impl GpuLoad<'_> {
     }
 
     /// Verifies the pieces as configured; returns whether they stay unverified.
-    async fn verify(&mut self, cufile: &CufileLoader, arrived: Vec<Piece>) -> io::Result<bool> {
+    async fn verify(&mut self, cufile: &CufileLoader, arrived: Vec<CopyPiece>) -> io::Result<bool> {
         if self.verifiers.bytes.is_none() || arrived.is_empty() {
             return Ok(false);
         }
@@ -225,7 +225,7 @@ impl GpuLoad<'_> {
     }
 
     /// Computes the checksums of the pieces on the GPU. Returns the pieces for which that failed.
-    fn verify_on_gpu(&mut self, kernel: &Crc32cKernel, pieces: &[Piece]) -> Vec<Piece> {
+    fn verify_on_gpu(&mut self, kernel: &Crc32cKernel, pieces: &[CopyPiece]) -> Vec<CopyPiece> {
         let mut failed = Vec::new();
         let Some(verify) = &mut self.verifiers.checksums else { return pieces.to_vec() };
         for joined in join_adjacent(pieces) {
@@ -241,7 +241,7 @@ impl GpuLoad<'_> {
                         "cannot checksum {} bytes on the GPU, copying them back instead: {e}",
                         joined.len
                     );
-                    let within = |piece: &&Piece| {
+                    let within = |piece: &&CopyPiece| {
                         piece.part == joined.part
                             && (joined.offset..joined.offset + joined.len).contains(&piece.offset)
                     };
@@ -253,7 +253,7 @@ impl GpuLoad<'_> {
     }
 
     /// Copies the pieces back to pinned memory and verifies them there.
-    async fn verify_in_host_memory(&mut self, pieces: &[Piece]) -> io::Result<()> {
+    async fn verify_in_host_memory(&mut self, pieces: &[CopyPiece]) -> io::Result<()> {
         let Some(verify) = &mut self.verifiers.bytes else { return Ok(()) };
         if pieces.is_empty() {
             return Ok(());
@@ -280,7 +280,7 @@ fn io_source<'a>(e: &'a (dyn std::error::Error + Send + Sync + 'static)) -> Opti
 }
 
 /// The address of a piece; `None` if it is not on this GPU.
-fn gpu_address(parts: &[Option<Part>], piece: &Piece, gpu: &Gpu) -> Option<u64> {
+fn gpu_address(parts: &[Option<Part>], piece: &CopyPiece, gpu: &Gpu) -> Option<u64> {
     match parts.get(piece.part) {
         Some(Some(Part::Read { into, .. })) if into.gpu() == Some(gpu) => {
             Some((into.addr() + piece.offset) as u64)
@@ -295,7 +295,7 @@ struct PieceRead {
     cufile: Arc<CufileLoader>,
     file: Arc<RegisteredFile>,
     parts: SharedParts,
-    piece: Piece,
+    piece: CopyPiece,
 }
 
 impl PieceRead {
@@ -332,8 +332,8 @@ impl PieceRead {
 
 /// Joins adjacent pieces, up to the longest range that a GPU checksums at once, so that all of its
 /// processors have work.
-fn join_adjacent(pieces: &[Piece]) -> Vec<Piece> {
-    let mut ranges: Vec<Piece> = Vec::new();
+fn join_adjacent(pieces: &[CopyPiece]) -> Vec<CopyPiece> {
+    let mut ranges: Vec<CopyPiece> = Vec::new();
     for piece in pieces {
         match ranges.last_mut() {
             Some(last)
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn adjacent_pieces_are_checksummed_as_one_range() {
-        let piece = |part, offset, len| Piece { part, at: 7, offset, len };
+        let piece = |part, offset, len| CopyPiece { part, at: 7, offset, len };
         let pieces = [
             piece(0, 0, 100),
             piece(0, 100, 50),

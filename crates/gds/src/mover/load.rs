@@ -28,7 +28,7 @@ pub const PAGE: u64 = 4096;
 
 /// A range of one part that is read by one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct CopyPiece {
     /// Index of the part.
     pub part: usize,
     /// Offset in the file.
@@ -40,7 +40,7 @@ pub struct Piece {
 
 /// A piece that is read into a pinned buffer.
 struct PieceRead {
-    piece: Piece,
+    piece: CopyPiece,
     /// Offset of the piece in the buffer, since whole pages are read.
     skip: usize,
     read: Ticket<Result<Finished, Error>>,
@@ -125,7 +125,7 @@ impl GpuLoad<'_> {
     }
 
     /// Loads pieces through pinned memory. Returns the bytes moved.
-    async fn copy_through_pinned(&mut self, pieces: Vec<Piece>) -> io::Result<u64> {
+    async fn copy_through_pinned(&mut self, pieces: Vec<CopyPiece>) -> io::Result<u64> {
         let memory = self.inner.pinned(self.executor.gpu())?;
         let mut read_ahead = ReadAhead { pieces: pieces.into_iter(), reads: VecDeque::new() };
         let mut moved = 0;
@@ -160,7 +160,7 @@ impl GpuLoad<'_> {
 
 /// Pieces of a load, read ahead of their copies.
 struct ReadAhead {
-    pieces: std::vec::IntoIter<Piece>,
+    pieces: std::vec::IntoIter<CopyPiece>,
     reads: VecDeque<PieceRead>,
 }
 
@@ -191,7 +191,7 @@ impl ReadAhead {
 }
 
 /// Starts to read the pages that contain a piece.
-fn read(engine: &Engine, file: &Arc<OwnedFd>, piece: Piece, into: Lease) -> PieceRead {
+fn read(engine: &Engine, file: &Arc<OwnedFd>, piece: CopyPiece, into: Lease) -> PieceRead {
     let start = piece.at - piece.at % PAGE;
     let skip = (piece.at - start) as usize;
     let len = (skip + piece.len).next_multiple_of(PAGE as usize);
@@ -217,7 +217,7 @@ fn event_before(part: &Part) -> Option<kvtier_mem::cuda::GpuEvent> {
 }
 
 /// Cuts the GPU parts at multiples of `piece_bytes` of the file, in order.
-fn pieces(parts: &[Option<Part>], piece_bytes: u64) -> Vec<Piece> {
+fn pieces(parts: &[Option<Part>], piece_bytes: u64) -> Vec<CopyPiece> {
     let mut pieces = Vec::new();
     for (n, part) in parts.iter().enumerate() {
         let Some(Part::Read { at, len, .. }) = part else { continue };
@@ -225,7 +225,7 @@ fn pieces(parts: &[Option<Part>], piece_bytes: u64) -> Vec<Piece> {
         let mut position = *at;
         while position < end {
             let len = (end - position).min(piece_bytes - position % piece_bytes) as usize;
-            pieces.push(Piece { part: n, at: position, offset: (position - at) as usize, len });
+            pieces.push(CopyPiece { part: n, at: position, offset: (position - at) as usize, len });
             position += len as u64;
         }
     }
@@ -244,8 +244,8 @@ mod tests {
         let part = |at, len| Some(Part::Read { at, into: arena.lease(len).unwrap(), len });
         let parts = [part(0, 5000), part(5000, 20_000), None, part(25_000, 0), part(25_000, 8000)];
         let pieces = pieces(&parts, 8192);
-        assert_eq!(pieces[0], Piece { part: 0, at: 0, offset: 0, len: 5000 });
-        assert_eq!(pieces[1], Piece { part: 1, at: 5000, offset: 0, len: 3192 });
+        assert_eq!(pieces[0], CopyPiece { part: 0, at: 0, offset: 0, len: 5000 });
+        assert_eq!(pieces[1], CopyPiece { part: 1, at: 5000, offset: 0, len: 3192 });
         let mut at = 0;
         for piece in &pieces {
             assert_eq!(piece.at, at, "no gap");

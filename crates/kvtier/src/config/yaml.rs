@@ -40,7 +40,7 @@ pub(crate) fn parse(text: &str) -> Result<Document, String> {
 }
 
 /// A collection that is not finished, and its anchor.
-struct Open {
+struct OpenNode {
     anchor: usize,
     what: Unfinished,
 }
@@ -52,7 +52,7 @@ enum Unfinished {
 
 #[derive(Default)]
 struct Builder {
-    stack: Vec<Open>,
+    stack: Vec<OpenNode>,
     anchors: HashMap<usize, (Value, usize)>,
     values: usize,
     repeated: Vec<String>,
@@ -93,7 +93,7 @@ impl Builder {
         if self.stack.len() >= DEPTH_MAX {
             return Err(format!("nested deeper than {DEPTH_MAX}"));
         }
-        self.stack.push(Open { anchor, what });
+        self.stack.push(OpenNode { anchor, what });
         Ok(())
     }
 

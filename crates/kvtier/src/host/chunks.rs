@@ -30,7 +30,7 @@ pub struct Evicted {
 #[derive(Debug)]
 pub struct Chunks {
     pub index: Index,
-    bytes: HashMap<Digest, Stored>,
+    bytes: HashMap<Digest, StoredChunk>,
     tenants: Tenants,
     /// Get an event for each chunk stored, touched or gone.
     listeners: Arc<Listeners>,
@@ -38,7 +38,7 @@ pub struct Chunks {
 
 /// A chunk's bytes and their checksums.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct StoredChunk {
     pub key: Key,
     pub bytes: View,
     pub sums: BlockSums,
@@ -67,7 +67,7 @@ impl Chunks {
     }
 
     /// The chunk.
-    pub fn find(&self, digest: &Digest) -> Option<Stored> {
+    pub fn find(&self, digest: &Digest) -> Option<StoredChunk> {
         self.index.get(digest)?;
         self.bytes.get(digest).cloned()
     }
@@ -78,7 +78,12 @@ impl Chunks {
     }
 
     /// Inserts a chunk into its reservation; `false` if the index has no free slot.
-    pub fn insert(&mut self, reservation: Reservation, place: ChainPlace, stored: Stored) -> bool {
+    pub fn insert(
+        &mut self,
+        reservation: Reservation,
+        place: ChainPlace,
+        stored: StoredChunk,
+    ) -> bool {
         let digest = *stored.key.digest();
         let len = stored.sums.len();
         let tenant = self.tenant(stored.key.namespace().tenant());

@@ -181,7 +181,7 @@ fn lock(chunks: &Mutex<Chunks>) -> MutexGuard<'_, Chunks> {
 }
 
 fn release_hold(chunks: &Mutex<Chunks>, hold: HoldId) {
-    lock(chunks).index.release(kvtier_index::HoldId::from_u64(hold.0));
+    lock(chunks).index.release(kvtier_index::IndexHoldId::from_u64(hold.0));
 }
 
 impl Tier for HostTier {
@@ -259,7 +259,7 @@ impl Tier for HostTier {
     }
 
     fn release_keys(&self, hold: HoldId, keys: &[Digest]) {
-        self.chunks().index.release_keys(kvtier_index::HoldId::from_u64(hold.0), keys);
+        self.chunks().index.release_keys(kvtier_index::IndexHoldId::from_u64(hold.0), keys);
     }
 
     fn ready(&self, ctx: &Ctx) -> Ticket<Result<(), Error>> {

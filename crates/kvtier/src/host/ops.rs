@@ -13,7 +13,7 @@ use kvtier_mem::View;
 
 use super::HostTier;
 use super::checked_copy::{copy_checked, sums_of};
-use super::chunks::{Evicted, PAGE, Stored};
+use super::chunks::{Evicted, PAGE, StoredChunk};
 
 /// How often a save evicts chunks to defragment the arena before it is shed.
 const SPACE_ROUNDS_MAX: usize = 8;
@@ -99,7 +99,7 @@ impl HostTier {
         // Other tiers that save it from here reuse the checksums.
         let _ = bytes.memo(|| sums.clone());
         let mut chunks = self.chunks();
-        if !chunks.insert(reservation, place, Stored { key: op.key.clone(), bytes, sums }) {
+        if !chunks.insert(reservation, place, StoredChunk { key: op.key.clone(), bytes, sums }) {
             drop(chunks);
             return Ok(self.shed(ShedReason::Full));
         }

@@ -42,7 +42,7 @@ struct Sums {
 
 /// The time of a load: a delay, and a time per byte.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Speed {
+pub struct LoadSpeed {
     pub delay_s: f64,
     pub s_per_byte: f64,
 }
@@ -75,7 +75,7 @@ impl LatencyModel {
     }
 
     /// The speed of recent loads; `None` before enough were measured.
-    pub fn speed(&self) -> Option<Speed> {
+    pub fn speed(&self) -> Option<LoadSpeed> {
         let sums = self.state().sums;
         (sums.n >= MEASURED_MIN).then(|| sums.speed())
     }
@@ -115,9 +115,9 @@ impl Sums {
         }
     }
 
-    fn speed(self) -> Speed {
+    fn speed(self) -> LoadSpeed {
         let spread = self.n * self.bytes_squared - self.bytes * self.bytes;
-        let flat = Speed { delay_s: 0.0, s_per_byte: self.seconds / self.bytes.max(1.0) };
+        let flat = LoadSpeed { delay_s: 0.0, s_per_byte: self.seconds / self.bytes.max(1.0) };
         // Loads of one size do not separate delay and bandwidth.
         if spread <= 1e-3 * self.n * self.bytes_squared {
             return flat;
@@ -125,14 +125,14 @@ impl Sums {
         let s_per_byte = (self.n * self.product - self.bytes * self.seconds) / spread;
         let delay_s = (self.seconds - s_per_byte * self.bytes) / self.n;
         match (s_per_byte > 0.0, delay_s > 0.0) {
-            (true, true) => Speed { delay_s, s_per_byte },
+            (true, true) => LoadSpeed { delay_s, s_per_byte },
             (true, false) => flat,
-            (false, _) => Speed { delay_s: self.seconds / self.n, s_per_byte: 0.0 },
+            (false, _) => LoadSpeed { delay_s: self.seconds / self.n, s_per_byte: 0.0 },
         }
     }
 }
 
-impl Speed {
+impl LoadSpeed {
     pub fn takes_s(self, bytes: u64) -> f64 {
         self.delay_s + self.s_per_byte * bytes as f64
     }
@@ -145,7 +145,7 @@ impl Speed {
     }
 }
 
-impl fmt::Display for Speed {
+impl fmt::Display for LoadSpeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rate = if self.s_per_byte > 0.0 { 1.0 / self.s_per_byte } else { f64::INFINITY };
         match rate.is_finite() {

@@ -36,7 +36,7 @@ struct PendingLoad {
 }
 
 /// A load that hit.
-struct Found {
+struct FoundBelow {
     /// Its index in the batch.
     at: usize,
     op: Load,
@@ -56,7 +56,7 @@ struct Promotion {
 /// Loads a batch: first the keys that no other load is fetching, then, once those flights have
 /// ended, the rest.
 pub async fn load(stack: &Inner, ctx: &Ctx, admitted: Admitted<Load, Loaded>) {
-    let batch = Batch { stack, ctx, keys: admitted.keys };
+    let batch = LoadBatch { stack, ctx, keys: admitted.keys };
     let mut own = Vec::new();
     let mut others = Vec::new();
     for (at, op, slot) in admitted.ops {
@@ -80,13 +80,13 @@ pub async fn load(stack: &Inner, ctx: &Ctx, admitted: Admitted<Load, Loaded>) {
     batch.load_from_tiers(rest).await;
 }
 
-struct Batch<'a> {
+struct LoadBatch<'a> {
     stack: &'a Inner,
     ctx: &'a Ctx,
     keys: Vec<Digest>,
 }
 
-impl Batch<'_> {
+impl LoadBatch<'_> {
     /// Offers ops to tier after tier until one has the chunk.
     async fn load_from_tiers(&self, mut open: Vec<PendingLoad>) {
         let stack = self.stack;
@@ -155,7 +155,7 @@ impl Batch<'_> {
         for (len, PendingLoad { at: place, op, slot, merge, flight }) in hits {
             add(&self.stack.counters.corrupt, u64::from(merge.is_corrupt()));
             let leases = op.into.len();
-            ops.push(Found { at: place, may_promote: flight.is_some(), op });
+            ops.push(FoundBelow { at: place, may_promote: flight.is_some(), op });
             rest.push((len, leases, slot, flight));
         }
         let ops = self.promote(ops, at).await;
@@ -177,10 +177,10 @@ impl Batch<'_> {
     /// Saves chunks found in tier `from` to the tiers above that admit them, from the callers' own
     /// leases, and returns the leases. Chunks of an atomic set are saved as parts of it. A chunk
     /// that a tier rejects is not offered again; the next load finds it below.
-    async fn promote(&self, ops: Vec<Found>, from: usize) -> Vec<Load> {
+    async fn promote(&self, ops: Vec<FoundBelow>, from: usize) -> Vec<Load> {
         let stack = self.stack;
         let counted = placement::counts_hits(&stack.rules, from);
-        let to = |found: &Found| {
+        let to = |found: &FoundBelow| {
             let hits = if counted { stack.hit_counter.count(found.op.key.digest()) } else { 1 };
             if found.may_promote {
                 placement::promote_to(&stack.rules, from, hits)
@@ -194,7 +194,7 @@ impl Batch<'_> {
             add(&stack.counters.not_admitted, if from > 0 { ops.len() as u64 } else { 0 });
             return ops.into_iter().map(|found| found.op).collect();
         }
-        let frozen = |Found { at, op: Load { key, into }, .. }: Found| Promotion {
+        let frozen = |FoundBelow { at, op: Load { key, into }, .. }: FoundBelow| Promotion {
             at,
             set: stack.tiers[from].atomic_set_of(&key),
             key,

@@ -4,7 +4,7 @@
 mod slab;
 mod tlsf;
 
-use slab::Slab;
+use slab::SlotAllocator;
 use tlsf::Tlsf;
 
 use crate::sync::{Mutex, lock};
@@ -18,7 +18,7 @@ pub(crate) enum Allocator {
     /// Leases of any size.
     General(Mutex<Tlsf>),
     /// Slots of one size.
-    Slots(Slab),
+    Slots(SlotAllocator),
 }
 
 /// A run of pages that is taken.
@@ -46,7 +46,7 @@ impl Allocator {
 
     /// For as many slots of `slot` pages as `pages` pages hold.
     pub fn slots(pages: u32, slot: u32) -> Self {
-        Allocator::Slots(Slab::new(pages / slot, slot))
+        Allocator::Slots(SlotAllocator::new(pages / slot, slot))
     }
 
     /// Takes `pages` pages in a row; `None` when there is no such run.

@@ -5,7 +5,7 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// The head is [count of pops 32 | top + 1, or 0]: the count makes a head that was popped and
 /// pushed again in between (the ABA problem) a different one.
 #[derive(Debug)]
-pub(crate) struct Slab {
+pub(crate) struct SlotAllocator {
     head: AtomicU64,
     /// For a free slot, the number below it in the stack + 1, or 0.
     below: Box<[AtomicU32]>,
@@ -13,12 +13,12 @@ pub(crate) struct Slab {
     slot: u32,
 }
 
-impl Slab {
+impl SlotAllocator {
     /// `slots` slots of `slot` pages each, all free.
     pub fn new(slots: u32, slot: u32) -> Self {
         let below =
             (0..slots).map(|n| AtomicU32::new(if n + 1 < slots { n + 2 } else { 0 })).collect();
-        Slab {
+        SlotAllocator {
             head: AtomicU64::new(u64::from(slots > 0)),
             below,
             free: AtomicU32::new(slots),

@@ -10,7 +10,7 @@ const NONE: u32 = u32::MAX;
 
 /// A run of pages, free or taken.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct PageRun {
     page: u32,
     pages: u32,
     /// The runs before and after it in memory.
@@ -25,7 +25,7 @@ struct Run {
 /// The free and taken runs of an arena.
 #[derive(Debug)]
 pub(crate) struct Tlsf {
-    runs: Vec<Run>,
+    runs: Vec<PageRun>,
     /// Numbers in `runs` that are not in use.
     spare: Vec<u32>,
     heads: Box<[u32]>,
@@ -65,7 +65,7 @@ impl Tlsf {
             free_pages,
         };
         if pages > 0 {
-            let run = tlsf.add(Run {
+            let run = tlsf.add(PageRun {
                 page: 0,
                 pages,
                 left: NONE,
@@ -88,11 +88,11 @@ impl Tlsf {
     pub fn take(&mut self, pages: u32) -> Option<(u32, u32)> {
         let run = self.find(pages)?;
         self.unlist(run);
-        let Run { page, pages: all, right, .. } = self.runs[run as usize];
+        let PageRun { page, pages: all, right, .. } = self.runs[run as usize];
         // The front is leased and the rest stays free. The rest takes over the link to the right,
         // so the memory order stays whole.
         if all > pages {
-            let rest = Run {
+            let rest = PageRun {
                 page: page + pages,
                 pages: all - pages,
                 left: run,
@@ -114,7 +114,7 @@ impl Tlsf {
 
     /// Gives a run back, and joins it with adjacent free runs.
     pub fn give(&mut self, run: u32) {
-        let Run { left, right, .. } = self.runs[run as usize];
+        let PageRun { left, right, .. } = self.runs[run as usize];
         let mut run = run;
         // To the right first: the number of this run then survives, and the join with the left one
         // only has to know the final length.
@@ -194,7 +194,7 @@ impl Tlsf {
     }
 
     fn unlist(&mut self, run: u32) {
-        let Run { pages, prev, next, .. } = self.runs[run as usize];
+        let PageRun { pages, prev, next, .. } = self.runs[run as usize];
         self.runs[run as usize].free = false;
         let list = list_of(pages);
         match prev {
@@ -215,7 +215,7 @@ impl Tlsf {
 
     /// Makes `right`, the run behind `left`, a part of it.
     fn join(&mut self, left: u32, right: u32) {
-        let Run { pages, right: beyond, .. } = self.runs[right as usize];
+        let PageRun { pages, right: beyond, .. } = self.runs[right as usize];
         let joined = &mut self.runs[left as usize];
         joined.pages += pages;
         joined.right = beyond;
@@ -225,7 +225,7 @@ impl Tlsf {
         self.spare.push(right);
     }
 
-    fn add(&mut self, run: Run) -> u32 {
+    fn add(&mut self, run: PageRun) -> u32 {
         match self.spare.pop() {
             Some(spare) => {
                 self.runs[spare as usize] = run;

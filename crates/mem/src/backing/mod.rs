@@ -21,7 +21,7 @@ pub(crate) use named::open;
 use crate::Lease;
 #[cfg(feature = "cuda")]
 use crate::cuda::{DeviceMemory, Pinned};
-use crate::foreign::Foreign;
+use crate::foreign::ForeignMemory;
 use crate::{ArenaConfig, Error, ErrorKind, Place};
 
 /// The kind of memory of an arena.
@@ -53,7 +53,7 @@ pub(crate) enum Backing {
     Heap(Heap),
     Mapped(Mapped),
     Named(Named),
-    Foreign(Foreign),
+    Foreign(ForeignMemory),
     #[cfg(feature = "cuda")]
     Pinned(Pinned),
     #[cfg(feature = "cuda")]

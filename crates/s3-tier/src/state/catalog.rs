@@ -26,7 +26,7 @@ const SEEN_STEP_MS: u64 = 16;
 #[derive(Debug)]
 pub struct Catalog {
     pub index: Index,
-    pub seen: Seen,
+    pub seen: SeenTimes,
     absent: HashMap<Digest, Instant>,
     /// Versions of objects that failed their checks.
     corrupt: HashMap<Digest, Corrupt>,
@@ -62,9 +62,9 @@ struct WithFacts {
 
 /// When the chunk in each slot was last seen, in steps of the tier's clock; 0 means unseen.
 #[derive(Debug, Default)]
-pub struct Seen(Vec<u32>);
+pub struct SeenTimes(Vec<u32>);
 
-impl Seen {
+impl SeenTimes {
     /// When the slot's chunk was last seen, in milliseconds of the tier's clock; 0 if unseen.
     pub fn ms(&self, slot: u32) -> u64 {
         self.0.get(slot as usize).map_or(0, |seen| u64::from(*seen) * SEEN_STEP_MS)
@@ -91,7 +91,7 @@ impl Catalog {
     pub fn new(index: Index, fresh_hit_max: Duration, fresh_miss_max: Duration) -> Self {
         Catalog {
             index,
-            seen: Seen::default(),
+            seen: SeenTimes::default(),
             absent: HashMap::new(),
             corrupt: HashMap::new(),
             with_facts: Vec::new(),

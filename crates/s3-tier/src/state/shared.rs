@@ -113,7 +113,7 @@ impl Shared {
 
     /// Releases a hold.
     pub fn release(&self, hold: HoldId) {
-        self.catalog().index.release(kvtier_index::HoldId::from_u64(hold.0));
+        self.catalog().index.release(kvtier_index::IndexHoldId::from_u64(hold.0));
     }
 
     /// Milliseconds on the index's clock.

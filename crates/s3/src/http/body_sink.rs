@@ -123,19 +123,19 @@ impl<'a> BodyBuffer<'a> {
 
 /// What takes a body.
 #[derive(Debug)]
-pub enum Sink<'b, 'a> {
+pub enum BodySink<'b, 'a> {
     /// The caller's memory.
     Buffer(&'b mut BodyBuffer<'a>),
     /// A small body, at most that many bytes.
     Text(&'b mut Vec<u8>, usize),
 }
 
-impl Sink<'_, '_> {
-    /// Space for at most `want` bytes, which [`Sink::filled`] then commits. Errors with `Corrupt`
+impl BodySink<'_, '_> {
+    /// Space for at most `want` bytes, which [`BodySink::filled`] then commits. Errors with `Corrupt`
     /// when there is none.
     pub fn space(&mut self, want: usize) -> Result<&mut [u8]> {
         match self {
-            Sink::Buffer(buffer) => {
+            BodySink::Buffer(buffer) => {
                 let summed = buffer.sum.is_some() || buffer.observer.is_some();
                 let window = if summed { WINDOW_BYTES } else { usize::MAX };
                 let start = buffer.filled;
@@ -147,7 +147,7 @@ impl Sink<'_, '_> {
                 }
                 Ok(&mut piece[..len])
             }
-            Sink::Text(text, max) => {
+            BodySink::Text(text, max) => {
                 let start = text.len();
                 let len = want.min(STEP_BYTES).min(max.saturating_sub(start));
                 if len == 0 {
@@ -159,19 +159,19 @@ impl Sink<'_, '_> {
         }
     }
 
-    /// Says that the first `len` of the `of` bytes that [`Sink::space`] gave now hold data.
+    /// Says that the first `len` of the `of` bytes that [`BodySink::space`] gave now hold data.
     pub fn filled(&mut self, len: usize, of: usize) {
         match self {
-            Sink::Buffer(buffer) => buffer.commit(len),
+            BodySink::Buffer(buffer) => buffer.commit(len),
             // `space` had extended the vector with zeros to read into.
-            Sink::Text(text, _) => text.truncate(text.len() - (of - len)),
+            BodySink::Text(text, _) => text.truncate(text.len() - (of - len)),
         }
     }
 
     /// Says that the first `bytes` of [`BodyBuffer::next`] hold data already.
     pub fn received(&mut self, mut bytes: usize) -> Result<()> {
         while bytes > 0 {
-            if let Sink::Text(..) = self {
+            if let BodySink::Text(..) = self {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
                     "received bytes of an object in a response that has none",
@@ -213,8 +213,11 @@ mod tests {
         let mut memory = [0; 8];
         let (mine, guard) = memory.split_at_mut(5);
         let mut buffer = BodyBuffer::new(mine);
-        assert!(Sink::Buffer(&mut buffer).copy(b"123").is_ok());
-        assert_eq!(Sink::Buffer(&mut buffer).copy(b"4567").unwrap_err().kind(), ErrorKind::Corrupt);
+        assert!(BodySink::Buffer(&mut buffer).copy(b"123").is_ok());
+        assert_eq!(
+            BodySink::Buffer(&mut buffer).copy(b"4567").unwrap_err().kind(),
+            ErrorKind::Corrupt
+        );
         assert_eq!((buffer.filled(), buffer.remaining()), (5, 0));
         assert_eq!(guard, [0; 3]);
         assert_eq!(memory, *b"12345\0\0\0");
@@ -242,9 +245,9 @@ mod tests {
         let (second, guard) = rest.split_at_mut(4);
         let mut buffer = BodyBuffer::new(first).then(vec![none, second]).observed_by(&mut received);
         assert_eq!(buffer.remaining(), 7);
-        assert!(Sink::Buffer(&mut buffer).copy(b"12345").is_ok());
+        assert!(BodySink::Buffer(&mut buffer).copy(b"12345").is_ok());
         assert_eq!((buffer.filled(), buffer.remaining()), (5, 2));
-        assert!(Sink::Buffer(&mut buffer).copy(b"678").is_err());
+        assert!(BodySink::Buffer(&mut buffer).copy(b"678").is_err());
         assert_eq!(guard, [0; 2]);
         assert_eq!((&memory, &received.0[..]), (b"1234567\0\0", &b"1234567"[..]));
     }
@@ -252,7 +255,7 @@ mod tests {
     #[test]
     fn small_bodies_have_a_maximum() {
         let mut text = Vec::new();
-        let mut sink = Sink::Text(&mut text, 20_000);
+        let mut sink = BodySink::Text(&mut text, 20_000);
         assert!(sink.copy(&[1; 20_000]).is_ok());
         assert!(sink.copy(&[1]).is_err());
         assert_eq!(text.len(), 20_000);

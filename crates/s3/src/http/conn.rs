@@ -12,7 +12,7 @@ use tokio::io::AsyncWrite;
 use tokio::task::coop;
 use zeroize::Zeroizing;
 
-use super::body_sink::Sink;
+use super::body_sink::BodySink;
 use super::dial::Target;
 use super::low_water::LowWater;
 use super::read_buffer::{READ_BYTES, ReadBuffer};
@@ -315,7 +315,7 @@ impl Conn {
     pub async fn body(
         &mut self,
         framing: BodyFraming,
-        mut sink: Sink<'_, '_>,
+        mut sink: BodySink<'_, '_>,
         idle: Duration,
     ) -> Result<()> {
         // Set before the first read: whatever ends this future early, an error or a drop, leaves a
@@ -334,7 +334,12 @@ impl Conn {
 
     /// Exactly `left` bytes: first what came with the head, then from the socket to where they
     /// belong.
-    async fn take(&mut self, mut left: u64, sink: &mut Sink<'_, '_>, idle: Duration) -> Result<()> {
+    async fn take(
+        &mut self,
+        mut left: u64,
+        sink: &mut BodySink<'_, '_>,
+        idle: Duration,
+    ) -> Result<()> {
         left -= self.ahead as u64;
         // First the bytes that the read of the head already placed, then those in the buffer, then
         // the socket: the order of the stream.
@@ -361,7 +366,7 @@ impl Conn {
         Ok(())
     }
 
-    async fn chunks(&mut self, sink: &mut Sink<'_, '_>, idle: Duration) -> Result<()> {
+    async fn chunks(&mut self, sink: &mut BodySink<'_, '_>, idle: Duration) -> Result<()> {
         loop {
             let line = self.line(idle).await?;
             match hex(&line).ok_or_else(|| nonsense("a chunk has no size"))? {
@@ -406,7 +411,7 @@ impl Conn {
     }
 
     /// Everything until the server closes.
-    async fn rest(&mut self, sink: &mut Sink<'_, '_>, idle: Duration) -> Result<()> {
+    async fn rest(&mut self, sink: &mut BodySink<'_, '_>, idle: Duration) -> Result<()> {
         sink.copy(self.read_buffer.rest())?;
         self.read_buffer.clear();
         loop {

@@ -16,12 +16,12 @@ mod tls;
 mod transport;
 
 pub use body_sink::BodyObserver;
-pub use body_sink::{BodyBuffer, Sink};
+pub use body_sink::{BodyBuffer, BodySink};
 pub use conn::Sent;
 pub use dial::{Dialer, Target};
 pub use dns::{Resolve, Resolved, StaticResolver, SystemResolver};
 pub use h2::StreamEnd;
-pub use pool::{Opened, Pool};
+pub use pool::{ConnectionPool, Opened};
 pub use response_head::{BodyFraming, ResponseHead, digits};
 pub use tls::RootCerts;
 #[cfg(all(any(fuzzing, clippy), feature = "tls-direct"))]

@@ -26,18 +26,23 @@ type Idle = Vec<Box<Conn>>;
 /// Idle connections, the last used first: those at the bottom age until they are closed. There are
 /// never more than requests were once in flight, since a new one is opened only when none is idle.
 #[derive(Debug)]
-pub struct Pool {
+pub struct ConnectionPool {
     dialer: Dialer,
     idle: Mutex<Idle>,
     http2: Http2Connections,
     idle_max: Duration,
 }
 
-impl Pool {
+impl ConnectionPool {
     /// Connections are closed after `idle_max` without use, which should be less than the server's
     /// own limit.
     pub fn new(dialer: Dialer, idle_max: Duration) -> Self {
-        Pool { dialer, idle: Mutex::default(), http2: Http2Connections::default(), idle_max }
+        ConnectionPool {
+            dialer,
+            idle: Mutex::default(),
+            http2: Http2Connections::default(),
+            idle_max,
+        }
     }
 
     /// A transport over an idle or shared connection that looks alive.

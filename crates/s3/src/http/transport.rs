@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::body_sink::Sink;
+use super::body_sink::BodySink;
 use super::conn::{Conn, Sent};
 use super::h2::Http2Stream;
 use super::response_head::{BodyFraming, ResponseHead};
@@ -42,7 +42,7 @@ impl Transport {
     pub async fn body(
         &mut self,
         framing: BodyFraming,
-        sink: Sink<'_, '_>,
+        sink: BodySink<'_, '_>,
         idle: Duration,
     ) -> Result<()> {
         match self {

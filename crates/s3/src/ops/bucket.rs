@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::endpoint::{Endpoint, Provider};
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::{Request, Signer};
-use crate::retry::Class;
+use crate::retry::RequestClass;
 use crate::xml;
 
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -17,7 +17,11 @@ impl Client {
     /// store does not respond.
     pub async fn head_bucket(&self) -> Result<bool> {
         match self
-            .run(Class::Control, "head_bucket", self.inner.ask(&Request::new("HEAD", None), 0))
+            .run(
+                RequestClass::Control,
+                "head_bucket",
+                self.inner.ask(&Request::new("HEAD", None), 0),
+            )
             .await
         {
             Ok(_) => Ok(true),
@@ -39,7 +43,7 @@ impl Client {
         let body = wanted(&self.inner.destination().endpoint)?;
         let request = Request { body: body.as_bytes(), ..self.of_bucket("PUT") };
         match self
-            .run(Class::Control, "create_bucket", self.inner.ask(&request, ANSWER_BYTES_MAX))
+            .run(RequestClass::Control, "create_bucket", self.inner.ask(&request, ANSWER_BYTES_MAX))
             .await
         {
             Err(e) if e.code() != Some("BucketAlreadyOwnedByYou") => Err(e),
@@ -54,7 +58,7 @@ impl Client {
     pub async fn delete_bucket(&self) -> Result<()> {
         let request = self.of_bucket("DELETE");
         match self
-            .run(Class::Control, "delete_bucket", self.inner.ask(&request, ANSWER_BYTES_MAX))
+            .run(RequestClass::Control, "delete_bucket", self.inner.ask(&request, ANSWER_BYTES_MAX))
             .await
         {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(e),

@@ -7,7 +7,7 @@ use crate::client::{Client, Inner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
 use crate::response_check;
-use crate::retry::{AttemptError, Class};
+use crate::retry::{AttemptError, RequestClass};
 use crate::time::Instant;
 use crate::xml;
 
@@ -36,7 +36,7 @@ impl Client {
     pub async fn delete(&self, key: &str) -> Result<()> {
         let request = Request::new("DELETE", Some(key));
         let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, response_check::deleted);
-        match self.run(Class::Delete, "delete", asked).await {
+        match self.run(RequestClass::Delete, "delete", asked).await {
             Err(e) if !is_missing(&e) => Err(e),
             _ => Ok(()),
         }
@@ -81,7 +81,10 @@ impl Client {
         let mut refused = Vec::new();
         if !expressible.is_empty() {
             let is_ours = |refused: &DeleteError| expressible.contains(&refused.key.as_str());
-            match self.run(Class::Delete, "delete_many", self.delete_batch(&expressible)).await {
+            match self
+                .run(RequestClass::Delete, "delete_many", self.delete_batch(&expressible))
+                .await
+            {
                 Ok(some) if some.iter().all(is_ours) => {
                     self.inner.bulk_delete.note_supported();
                     refused = some;

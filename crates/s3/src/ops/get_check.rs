@@ -252,7 +252,7 @@ mod tests {
             is_whole: false,
         };
         progress.check(&head(200, "content-length: 10\r\netag: \"a\""), &mut buffer, true).unwrap();
-        crate::http::Sink::Buffer(&mut buffer).copy(b"1234").unwrap();
+        crate::http::BodySink::Buffer(&mut buffer).copy(b"1234").unwrap();
         assert_eq!(progress.range(&buffer).as_deref(), Some("bytes=4-9"));
         let rest = |etag: &str, total: u64| {
             head(

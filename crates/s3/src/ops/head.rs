@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::error::Result;
 use crate::http::ResponseHead;
 use crate::request::Request;
-use crate::retry::Class;
+use crate::retry::RequestClass;
 use crate::time::http_date;
 
 use super::is_missing;
@@ -65,7 +65,7 @@ impl Client {
         let mode = [("x-amz-checksum-mode", "ENABLED")];
         let headers = if self.inner.config.checksum == Checksum::None { &[][..] } else { &mode };
         let request = Request { headers, ..Request::new("HEAD", Some(key)) };
-        let answer = self.run(Class::Read, "head", pin!(self.inner.ask(&request, 0))).await;
+        let answer = self.run(RequestClass::Read, "head", pin!(self.inner.ask(&request, 0))).await;
         match answer {
             Ok(answer) => {
                 let len = answer.head.length.unwrap_or(0);

@@ -1,4 +1,4 @@
-use super::list_cycles::Step;
+use super::list_cycles::ListStep;
 use crate::client::Client;
 use crate::endpoint::Provider;
 use crate::error::{Error, ErrorKind, Result};
@@ -6,7 +6,7 @@ use crate::http::ResponseHead;
 use crate::percent_encode;
 use crate::request::Request;
 use crate::response_check;
-use crate::retry::{AttemptError, Class};
+use crate::retry::{AttemptError, RequestClass};
 use crate::time::{http_date, iso};
 use crate::xml;
 
@@ -147,11 +147,11 @@ impl Client {
                     names.chain(page.prefixes.iter().map(String::as_str)).collect();
                 let what = (&list.prefix, &list.start_after, &list.delimiter, list.page_max);
                 let content = (page.next.is_some() && !names.is_empty()).then_some(names);
-                let step = Step { what, from: next, next: page.next.as_deref(), content };
+                let step = ListStep { what, from: next, next: page.next.as_deref(), content };
                 if self.inner.listings.is_cycle(step) { Err(Error::endless()) } else { Ok(page) }
             })
         };
-        self.run(Class::Control, "list", asked).await
+        self.run(RequestClass::Control, "list", asked).await
     }
 
     /// One page of the unfinished uploads under a prefix; `next` is that of the page before.
@@ -176,7 +176,7 @@ impl Client {
             found.await.and_then(|page| {
                 let ids: Vec<&str> = page.uploads.iter().map(|upload| upload.id.as_str()).collect();
                 let content = (!ids.is_empty()).then_some(ids);
-                let step = Step {
+                let step = ListStep {
                     what: ("uploads", prefix),
                     from: next,
                     next: page.next.as_ref(),
@@ -185,7 +185,7 @@ impl Client {
                 if self.inner.listings.is_cycle(step) { Err(Error::endless()) } else { Ok(page) }
             })
         };
-        self.run(Class::Control, "list_uploads", asked).await
+        self.run(RequestClass::Control, "list_uploads", asked).await
     }
 }
 

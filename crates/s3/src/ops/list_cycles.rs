@@ -19,7 +19,7 @@ pub struct Listings {
 
 /// One step of a listing.
 #[derive(Clone, Copy, Debug)]
-pub struct Step<L, T, C> {
+pub struct ListStep<L, T, C> {
     /// What is listed.
     pub what: L,
     /// Where the page began; `None` for the first.
@@ -49,7 +49,7 @@ struct Brent {
 impl Listings {
     /// Follows a step; whether the listing came to where it was before. Then it is not followed
     /// further, so that the same step asked for again says so again.
-    pub fn is_cycle<L: Hash, T: Hash, C: Hash>(&self, step: Step<L, T, C>) -> bool {
+    pub fn is_cycle<L: Hash, T: Hash, C: Hash>(&self, step: ListStep<L, T, C>) -> bool {
         let place = |token: &T| self.hashes.hash_one((&step.what, token));
         let from = step.from.as_ref().map(place);
         let Some(next) = step.next.as_ref().map(place) else {
@@ -106,8 +106,8 @@ mod tests {
         from: Option<u64>,
         next: Option<u64>,
         content: Option<u64>,
-    ) -> Step<&'static str, u64, u64> {
-        Step { what: "all", from, next, content }
+    ) -> ListStep<&'static str, u64, u64> {
+        ListStep { what: "all", from, next, content }
     }
 
     /// How many pages are read of a listing whose tokens, and whose contents, go round after
@@ -167,7 +167,7 @@ mod tests {
     fn more_listings_than_are_followed_cost_no_more_memory() {
         let listings = Listings::default();
         for n in 0..10_000u64 {
-            assert!(!listings.is_cycle(Step {
+            assert!(!listings.is_cycle(ListStep {
                 what: n,
                 from: None,
                 next: Some(1),

@@ -12,7 +12,7 @@ use crate::http::ResponseHead;
 use crate::request::{Payload, Request};
 use crate::response_check;
 use crate::retry::RetryState;
-use crate::retry::{AttemptError, Class};
+use crate::retry::{AttemptError, RequestClass};
 use crate::time::http_date;
 use crate::xml;
 
@@ -79,7 +79,7 @@ impl Client {
                 "a multipart upload has 1 to 10000 parts: choose the part's size by the object's";
             return Err(Error::new(ErrorKind::Invalid, what));
         }
-        self.run(Class::Write, "put_multipart", async {
+        self.run(RequestClass::Write, "put_multipart", async {
             let created = create(&self.inner, key, put).await?;
             // From here on a drop aborts the upload: after an error, a deadline, or a dropped
             // future.
@@ -94,7 +94,7 @@ impl Client {
 
     /// Aborts an unfinished upload. It is no error if the upload does not exist.
     pub async fn abort_upload(&self, key: &str, id: &str) -> Result<()> {
-        self.run(Class::Delete, "abort_upload", abort(&self.inner, key, id)).await
+        self.run(RequestClass::Delete, "abort_upload", abort(&self.inner, key, id)).await
     }
 }
 
@@ -199,7 +199,7 @@ impl OpenUpload<'_> {
             body: body.as_bytes(),
             ..Request::new("POST", Some(self.key))
         };
-        let mut retries = RetryState::new(self.inner, Class::Write);
+        let mut retries = RetryState::new(self.inner, RequestClass::Write);
         // Only a repeated request may find no upload because the first one succeeded. At the first
         // attempt the same answer means that the upload is lost.
         let mut repeated = false;

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::{Payload, Request};
 use crate::response_check;
-use crate::retry::Class;
+use crate::retry::RequestClass;
 
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// The most metadata fields of one object.
@@ -110,7 +110,7 @@ impl Client {
             Some(crc) if sum == Checksum::Crc32c => Some(sum.written(crc.into())),
             _ => sum.of(bytes),
         };
-        let mut headers = Headers::default();
+        let mut headers = PutHeaders::default();
         if put.if_absent {
             headers.push("if-none-match", "*")?;
         }
@@ -131,7 +131,7 @@ impl Client {
             ..Request::new("PUT", Some(key))
         };
         let asked = self.inner.ask_for(&request, ANSWER_BYTES_MAX, response_check::stored);
-        match self.run(Class::Write, "put", pin!(asked)).await {
+        match self.run(RequestClass::Write, "put", pin!(asked)).await {
             Ok(etag) => {
                 self.inner.counters.bytes_out.add(bytes.len() as u64);
                 Ok(Stored::New { etag: Some(etag) })
@@ -157,12 +157,12 @@ pub fn host(view: &View) -> Result<&[u8]> {
 
 /// The few headers of an upload, on the stack.
 #[derive(Default)]
-struct Headers<'a> {
+struct PutHeaders<'a> {
     items: [(&'a str, &'a str); META_MAX + 3],
     len: usize,
 }
 
-impl<'a> Headers<'a> {
+impl<'a> PutHeaders<'a> {
     fn push(&mut self, name: &'a str, value: &'a str) -> Result<()> {
         let full = || {
             Error::new(

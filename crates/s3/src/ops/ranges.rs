@@ -9,7 +9,7 @@ use super::head::Object;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::BodyBuffer;
-use crate::retry::Class;
+use crate::retry::RequestClass;
 use crate::time::Instant;
 
 impl Client {
@@ -70,7 +70,7 @@ impl Client {
                 Err(e) => Err(e),
             }
         };
-        let got = self.run(Class::Read, "get", pin!(work)).await?;
+        let got = self.run(RequestClass::Read, "get", pin!(work)).await?;
         if got.is_some() {
             lease.assume_filled(len);
         }

@@ -6,7 +6,7 @@ use crate::attempt::CollectedResponse;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::Request;
-use crate::retry::Class;
+use crate::retry::RequestClass;
 use crate::xml;
 
 /// The documents that say it, and the element in them that does.
@@ -100,8 +100,12 @@ impl Client {
 
     async fn ask_setting(&self, name: &str) -> Result<CollectedResponse> {
         let request = Request { query: &[(name, "")], ..Request::new("GET", None) };
-        self.run(Class::Control, "settings", answered(&self.inner, &request, ANSWER_BYTES_MAX))
-            .await
+        self.run(
+            RequestClass::Control,
+            "settings",
+            answered(&self.inner, &request, ANSWER_BYTES_MAX),
+        )
+        .await
     }
 }
 

@@ -14,7 +14,7 @@ use crate::client::{Client, Inner};
 use crate::endpoint::Conditional;
 use crate::error::{Error, ErrorKind, Result};
 use crate::request::{Payload, Request};
-use crate::retry::Class;
+use crate::retry::RequestClass;
 use crate::retry::RetryState;
 
 #[cfg(any(fuzzing, clippy))]
@@ -86,7 +86,7 @@ impl Client {
     /// trusted.
     pub async fn survey(&self) -> Result<Connection> {
         let destination = self.inner.destination();
-        self.run(Class::Control, "survey", self.inner.pool.survey(&destination.target)).await
+        self.run(RequestClass::Control, "survey", self.inner.pool.survey(&destination.target)).await
     }
 
     /// Tests what the store supports, with a few small objects under `prefix`, which ends in a
@@ -184,7 +184,10 @@ impl Asker<'_> {
     }
 
     async fn deletes_many(&self, key: &str) -> Result<bool> {
-        match self.client.run(Class::Delete, "delete_many", self.client.delete_batch(&[key])).await
+        match self
+            .client
+            .run(RequestClass::Delete, "delete_many", self.client.delete_batch(&[key]))
+            .await
         {
             Ok(refused) => Ok(refused.is_empty() && self.client.head(key).await?.is_none()),
             Err(e) if is_refusal(&e) => Ok(false),

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::op_context;
 use crate::request::Request;
 use crate::response_check::{self, Parse};
-use crate::retry::{AttemptError, Class, RetryAction};
+use crate::retry::{AttemptError, RequestClass, RetryAction};
 use crate::time::Instant;
 
 const PAUSE_BASE: Duration = Duration::from_millis(50);
@@ -46,7 +46,7 @@ impl Inner {
 #[derive(Debug)]
 pub struct RetryState<'c> {
     inner: &'c Arc<Inner>,
-    class: Class,
+    class: RequestClass,
     pauses: u32,
     moves: u32,
     tried: TriedOnce,
@@ -74,7 +74,7 @@ struct TriedOnce {
 
 impl<'c> RetryState<'c> {
     /// A new operation with requests of this class.
-    pub fn new(inner: &'c Arc<Inner>, class: Class) -> Self {
+    pub fn new(inner: &'c Arc<Inner>, class: RequestClass) -> Self {
         RetryState {
             inner,
             class,

@@ -10,7 +10,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::Class;
+use super::RequestClass;
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
 use crate::time::Instant;
@@ -27,16 +27,16 @@ const PROBE_MAX: Duration = Duration::from_secs(1);
 
 /// The breakers of an endpoint, one for each class of requests.
 #[derive(Debug)]
-pub struct Breakers([Breaker; Class::ALL.len()]);
+pub struct Breakers([Breaker; RequestClass::ALL.len()]);
 
 impl Breakers {
     /// All closed.
     pub fn new() -> Self {
-        Breakers(Class::ALL.map(Breaker::new))
+        Breakers(RequestClass::ALL.map(Breaker::new))
     }
 
     /// That of a class.
-    pub fn class(&self, class: Class) -> &Breaker {
+    pub fn class(&self, class: RequestClass) -> &Breaker {
         &self.0[class as usize]
     }
 }
@@ -45,7 +45,7 @@ impl Breakers {
 /// recovered.
 #[derive(Debug)]
 pub struct Breaker {
-    class: Class,
+    class: RequestClass,
     state: Mutex<State>,
 }
 
@@ -77,7 +77,7 @@ enum OpenState {
 
 impl Breaker {
     /// A closed one.
-    pub fn new(class: Class) -> Self {
+    pub fn new(class: RequestClass) -> Self {
         let state = State {
             failures: 0,
             pause: OPEN_MIN,
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn it_opens_probes_and_closes() {
-        let breaker = Breaker::new(Class::Read);
+        let breaker = Breaker::new(RequestClass::Read);
         let counters = Counters::default();
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
@@ -235,16 +235,16 @@ mod tests {
         let breakers = Breakers::new();
         let counters = Counters::default();
         let now = Instant::now();
-        for (at, class) in Class::ALL.into_iter().enumerate() {
+        for (at, class) in RequestClass::ALL.into_iter().enumerate() {
             assert_eq!((class as usize, breakers.class(class).class), (at, class));
         }
         (0..FAILURES_TO_OPEN).for_each(|_| {
-            breakers.class(Class::Delete).failed(now, &cause(ErrorKind::Io), &counters)
+            breakers.class(RequestClass::Delete).failed(now, &cause(ErrorKind::Io), &counters)
         });
-        for class in Class::ALL {
+        for class in RequestClass::ALL {
             assert_eq!(
                 breakers.class(class).admit(now, &counters).is_ok(),
-                class != Class::Delete,
+                class != RequestClass::Delete,
                 "{class:?}"
             );
         }
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn it_never_latches() {
-        let breaker = Breaker::new(Class::Read);
+        let breaker = Breaker::new(RequestClass::Read);
         let counters = Counters::default();
         let mut now = Instant::now();
         for _ in 0..1000 {

@@ -1,13 +1,13 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::Class;
+use super::RequestClass;
 
 /// What all operations on one endpoint may spend on retries together, so that a storm of failures
 /// cannot become a storm of retries. Half of it is for loads alone.
 #[derive(Debug)]
-pub struct Budget(AtomicU32);
+pub struct RetryBudget(AtomicU32);
 
-impl Budget {
+impl RetryBudget {
     /// What there is at first and at most.
     const TOKENS_MAX: u32 = 500;
     /// What a retry costs.
@@ -20,26 +20,26 @@ impl Budget {
 
     /// A full one.
     pub fn new() -> Self {
-        Budget(AtomicU32::new(Budget::TOKENS_MAX))
+        RetryBudget(AtomicU32::new(RetryBudget::TOKENS_MAX))
     }
 
     /// Takes what a retry costs, if it is there.
-    pub fn spend(&self, class: Class, timed_out: bool) -> bool {
-        let cost = if timed_out { Budget::TIMEOUT } else { Budget::RETRY };
+    pub fn spend(&self, class: RequestClass, timed_out: bool) -> bool {
+        let cost = if timed_out { RetryBudget::TIMEOUT } else { RetryBudget::RETRY };
         // A failed load costs the engine a recomputation, a failed save only a chunk. So half of
         // the budget is out of reach for everything but loads.
-        let floor = if class.serves_loads() { 0 } else { Budget::FOR_LOADS };
+        let floor = if class.serves_loads() { 0 } else { RetryBudget::FOR_LOADS };
         let take = |left: u32| left.checked_sub(cost).filter(|left| *left >= floor);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 
     /// Gives a little back for a success, and what a retry cost if it helped.
     pub fn earn(&self, helped: bool) {
-        let gain = if helped { Budget::RETRY } else { 1 };
+        let gain = if helped { RetryBudget::RETRY } else { 1 };
         // The budget is full nearly always. The check saves a write to a shared cache line with
         // each success.
-        if helped || self.0.load(Ordering::Relaxed) < Budget::TOKENS_MAX {
-            let add = |left: u32| Some((left + gain).min(Budget::TOKENS_MAX));
+        if helped || self.0.load(Ordering::Relaxed) < RetryBudget::TOKENS_MAX {
+            let add = |left: u32| Some((left + gain).min(RetryBudget::TOKENS_MAX));
             self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok();
         }
     }
@@ -51,8 +51,8 @@ mod tests {
 
     #[test]
     fn it_runs_dry_and_fills_up_again() {
-        let budget = Budget::new();
-        let class = Class::Read;
+        let budget = RetryBudget::new();
+        let class = RequestClass::Read;
         assert_eq!((0..1000).filter(|_| budget.spend(class, false)).count(), 100);
         assert!(!budget.spend(class, true));
         (0..10).for_each(|_| budget.earn(false));
@@ -64,12 +64,12 @@ mod tests {
 
     #[test]
     fn others_leave_half_for_loads() {
-        let budget = Budget::new();
-        for class in [Class::Delete, Class::Write, Class::Control] {
+        let budget = RetryBudget::new();
+        for class in [RequestClass::Delete, RequestClass::Write, RequestClass::Control] {
             assert!((0..1000).filter(|_| budget.spend(class, false)).count() <= 50);
             assert!(!budget.spend(class, false));
         }
-        assert!(budget.spend(Class::Session, true));
-        assert_eq!((0..1000).filter(|_| budget.spend(Class::Read, false)).count(), 48);
+        assert!(budget.spend(RequestClass::Session, true));
+        assert_eq!((0..1000).filter(|_| budget.spend(RequestClass::Read, false)).count(), 48);
     }
 }

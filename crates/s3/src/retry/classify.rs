@@ -3,7 +3,7 @@ use crate::error::{Error, ErrorKind};
 
 /// An answer that is not a success.
 #[derive(Clone, Debug, Default)]
-pub struct Refusal<'a> {
+pub struct StoreRefusal<'a> {
     /// The HTTP status.
     pub status: u16,
     /// S3's code, where the body has one.
@@ -23,7 +23,7 @@ pub struct Refusal<'a> {
 }
 
 /// Decides on status and code, never on the message.
-pub fn classify(refusal: Refusal<'_>) -> AttemptError {
+pub fn classify(refusal: StoreRefusal<'_>) -> AttemptError {
     let code = refusal.code.clone().unwrap_or_default();
     let (kind, what, retry) = match (refusal.status, code.as_str()) {
         (_, "RequestTimeTooSkewed") => (
@@ -88,7 +88,7 @@ pub fn classify(refusal: Refusal<'_>) -> AttemptError {
 }
 
 /// Where the status says it all, and perhaps a region.
-fn plain(refusal: Refusal<'_>) -> AttemptError {
+fn plain(refusal: StoreRefusal<'_>) -> AttemptError {
     let elsewhere = refusal.region.clone().filter(|region| region != refusal.signed_for);
     if let Some(region) = elsewhere.filter(|_| matches!(refusal.status, 301 | 307 | 400 | 403)) {
         return finish(
@@ -116,7 +116,7 @@ fn plain(refusal: Refusal<'_>) -> AttemptError {
 }
 
 fn finish(
-    refusal: Refusal<'_>,
+    refusal: StoreRefusal<'_>,
     kind: ErrorKind,
     what: &'static str,
     retry: RetryAction,
@@ -134,7 +134,8 @@ mod tests {
 
     fn of(status: u16, code: &str) -> (ErrorKind, RetryAction) {
         let code = (!code.is_empty()).then(|| code.to_owned());
-        let failure = classify(Refusal { status, code, signed_for: "r", ..Refusal::default() });
+        let failure =
+            classify(StoreRefusal { status, code, signed_for: "r", ..StoreRefusal::default() });
         (failure.error.kind(), failure.retry)
     }
 
@@ -162,8 +163,12 @@ mod tests {
 
     #[test]
     fn a_404_that_is_not_the_stores_is_a_fault() {
-        let failure =
-            classify(Refusal { status: 404, foreign: true, signed_for: "r", ..Refusal::default() });
+        let failure = classify(StoreRefusal {
+            status: 404,
+            foreign: true,
+            signed_for: "r",
+            ..StoreRefusal::default()
+        });
         assert_eq!(
             (failure.error.kind(), failure.retry),
             (ErrorKind::Io, RetryAction::Backoff(None))
@@ -174,7 +179,8 @@ mod tests {
     fn a_region_is_followed_once_it_differs() {
         let of = |status, region: &str| {
             let region = Some(region.to_owned());
-            classify(Refusal { status, region, signed_for: "r", ..Refusal::default() }).retry
+            classify(StoreRefusal { status, region, signed_for: "r", ..StoreRefusal::default() })
+                .retry
         };
         assert_eq!(of(400, "eu"), RetryAction::Region("eu".into()));
         assert_eq!(of(301, "eu"), RetryAction::Region("eu".into()));

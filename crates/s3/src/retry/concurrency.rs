@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Class;
+use super::RequestClass;
 use crate::counters::Counters;
 use crate::time::Instant;
 
@@ -54,7 +54,7 @@ const WRITES_LEAVE: usize = 16;
 #[derive(Debug)]
 pub struct ConcurrencyLimits {
     all: Arc<Semaphore>,
-    classes: [Arc<ClassLimit>; Class::ALL.len()],
+    classes: [Arc<ClassLimit>; RequestClass::ALL.len()],
 }
 
 impl ConcurrencyLimits {
@@ -62,26 +62,26 @@ impl ConcurrencyLimits {
     pub fn new(max: usize) -> Self {
         let max = max.clamp(1, Semaphore::MAX_PERMITS);
         let of = |class| match class {
-            Class::Read => max,
-            Class::Write => max - max / WRITES_LEAVE,
-            Class::Delete | Class::Control => max.div_ceil(MINOR_SHARE),
-            Class::Session => 1,
+            RequestClass::Read => max,
+            RequestClass::Write => max - max / WRITES_LEAVE,
+            RequestClass::Delete | RequestClass::Control => max.div_ceil(MINOR_SHARE),
+            RequestClass::Session => 1,
         };
         ConcurrencyLimits {
             all: Arc::new(Semaphore::new(max)),
-            classes: Class::ALL.map(|class| ClassLimit::new(of(class))),
+            classes: RequestClass::ALL.map(|class| ClassLimit::new(of(class))),
         }
     }
 
     /// That of a class.
-    pub fn class(&self, class: Class) -> &Arc<ClassLimit> {
+    pub fn class(&self, class: RequestClass) -> &Arc<ClassLimit> {
         &self.classes[class as usize]
     }
 
     /// Waits for a permit. A session does not wait: only one is created at a time, and all other
     /// requests wait for it.
-    pub async fn acquire(&self, class: Class) -> RequestPermit {
-        if class == Class::Session {
+    pub async fn acquire(&self, class: RequestClass) -> RequestPermit {
+        if class == RequestClass::Session {
             return self.bypass(class);
         }
         // The usual case allocates no timer. It overtakes no waiter: the semaphore serves waiters
@@ -107,7 +107,7 @@ impl ConcurrencyLimits {
         }
     }
 
-    async fn wait_for_permit(&self, class: Class) -> RequestPermit {
+    async fn wait_for_permit(&self, class: RequestClass) -> RequestPermit {
         // First the class, then the total. In the other order, requests of a class at its limit
         // would hold permits of the total while they wait, and other classes would stand still.
         let mut permit = self.class(class).acquire().await;
@@ -117,7 +117,7 @@ impl ConcurrencyLimits {
     }
 
     /// A permit, if one is free.
-    pub fn try_acquire(&self, class: Class) -> Option<RequestPermit> {
+    pub fn try_acquire(&self, class: RequestClass) -> Option<RequestPermit> {
         let mut permit = self.class(class).try_acquire()?;
         // If the total is reached, the permit of the class is dropped here, and goes to the next
         // waiter of the class.
@@ -127,7 +127,7 @@ impl ConcurrencyLimits {
     }
 
     /// Leave beyond the limits, for the one request that looks whether the endpoint is back.
-    pub fn bypass(&self, class: Class) -> RequestPermit {
+    pub fn bypass(&self, class: RequestClass) -> RequestPermit {
         RequestPermit { limit: Arc::clone(self.class(class)), permit: None, all: None, spare: None }
     }
 }
@@ -321,23 +321,28 @@ mod tests {
         let limits = ConcurrencyLimits::new(16);
         let counters = Counters::default();
         let free = |class| std::iter::from_fn(|| limits.try_acquire(class)).collect::<Vec<_>>();
-        for (class, places) in
-            [(Class::Read, 16), (Class::Write, 15), (Class::Delete, 4), (Class::Control, 4)]
-        {
+        for (class, places) in [
+            (RequestClass::Read, 16),
+            (RequestClass::Write, 15),
+            (RequestClass::Delete, 4),
+            (RequestClass::Control, 4),
+        ] {
             assert_eq!(free(class).len(), places, "{class:?}");
         }
         for n in 0..20 {
-            limits.class(Class::Delete).overloaded(Instant::now() + CUT_EVERY * n, &counters);
+            limits
+                .class(RequestClass::Delete)
+                .overloaded(Instant::now() + CUT_EVERY * n, &counters);
         }
-        assert_eq!(free(Class::Delete).len(), 1);
-        assert_eq!(free(Class::Read).len(), 16, "loads are as fast as before");
-        let writes = free(Class::Write);
-        let loads = free(Class::Read);
-        assert_eq!((writes.len(), loads.len(), free(Class::Delete).len()), (15, 1, 0));
+        assert_eq!(free(RequestClass::Delete).len(), 1);
+        assert_eq!(free(RequestClass::Read).len(), 16, "loads are as fast as before");
+        let writes = free(RequestClass::Write);
+        let loads = free(RequestClass::Read);
+        assert_eq!((writes.len(), loads.len(), free(RequestClass::Delete).len()), (15, 1, 0));
         // Other requests may wait for a session, so a session waits for no permit.
-        limits.acquire(Class::Session).await;
+        limits.acquire(RequestClass::Session).await;
         drop((writes, loads));
-        assert_eq!(free(Class::Read).len(), 16, "no place is lost");
+        assert_eq!(free(RequestClass::Read).len(), 16, "no place is lost");
     }
 
     /// What it comes to without any wait.
@@ -349,21 +354,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn where_all_hang_one_more_goes_and_no_second() {
         let limits = ConcurrencyLimits::new(16);
-        let hung: Vec<_> = std::iter::from_fn(|| limits.try_acquire(Class::Write)).collect();
+        let hung: Vec<_> = std::iter::from_fn(|| limits.try_acquire(RequestClass::Write)).collect();
         let began = Instant::now();
-        let spare =
-            tokio::time::timeout(HUNG_AFTER * 20, limits.acquire(Class::Write)).await.unwrap();
+        let spare = tokio::time::timeout(HUNG_AFTER * 20, limits.acquire(RequestClass::Write))
+            .await
+            .unwrap();
         let waited = began.elapsed();
         assert!(
             (HUNG_AFTER..HUNG_AFTER * 2).contains(&waited),
             "before that they do not count as hanging: {waited:?}"
         );
-        let none = tokio::time::timeout(HUNG_AFTER * 2, limits.acquire(Class::Write)).await;
+        let none = tokio::time::timeout(HUNG_AFTER * 2, limits.acquire(RequestClass::Write)).await;
         assert!(none.is_err(), "there is only one");
         drop(spare);
         // One after the other, and at once: neither is there a second look at the clock.
-        let mut one = Box::pin(limits.acquire(Class::Write));
-        let mut two = Box::pin(limits.acquire(Class::Write));
+        let mut one = Box::pin(limits.acquire(RequestClass::Write));
+        let mut two = Box::pin(limits.acquire(RequestClass::Write));
         let std::task::Poll::Ready(first) = once(&mut one).await else {
             panic!("the one place is free")
         };
@@ -373,7 +379,7 @@ mod tests {
             panic!("it is free again")
         };
         drop((second, hung));
-        let free: Vec<_> = std::iter::from_fn(|| limits.try_acquire(Class::Write)).collect();
+        let free: Vec<_> = std::iter::from_fn(|| limits.try_acquire(RequestClass::Write)).collect();
         assert_eq!(free.len(), 15, "no place is lost");
     }
 

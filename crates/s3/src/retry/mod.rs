@@ -11,10 +11,10 @@ use crate::error::Error;
 
 pub use attempts::RetryState;
 pub use breaker::{Admission, Breakers};
-pub use budget::Budget;
-pub use classify::{Refusal, classify};
+pub use budget::RetryBudget;
+pub use classify::{StoreRefusal, classify};
 pub use concurrency::{ConcurrencyLimits, RequestPermit};
-pub use request_class::Class;
+pub use request_class::RequestClass;
 
 /// How a failed attempt may be repeated.
 #[derive(Clone, PartialEq, Eq, Debug)]

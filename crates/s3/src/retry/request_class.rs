@@ -1,7 +1,7 @@
 /// What a request is for. Stores throttle and fail these apart from each other, so each has a
 /// health and a pace of its own: deletes that fail say nothing against loads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Class {
+pub enum RequestClass {
     /// Objects and what is known of them.
     Read,
     /// Objects and their parts.
@@ -14,24 +14,29 @@ pub enum Class {
     Session,
 }
 
-impl Class {
+impl RequestClass {
     /// All of them, each at the place of its number.
-    pub const ALL: [Class; 5] =
-        [Class::Read, Class::Write, Class::Delete, Class::Control, Class::Session];
+    pub const ALL: [RequestClass; 5] = [
+        RequestClass::Read,
+        RequestClass::Write,
+        RequestClass::Delete,
+        RequestClass::Control,
+        RequestClass::Session,
+    ];
 
     /// What its requests are called.
     pub fn word(self) -> &'static str {
         match self {
-            Class::Read => "reads",
-            Class::Write => "writes",
-            Class::Delete => "deletes",
-            Class::Control => "listings and settings",
-            Class::Session => "sessions",
+            RequestClass::Read => "reads",
+            RequestClass::Write => "writes",
+            RequestClass::Delete => "deletes",
+            RequestClass::Control => "listings and settings",
+            RequestClass::Session => "sessions",
         }
     }
 
     /// Whether loads wait for it.
     pub fn serves_loads(self) -> bool {
-        matches!(self, Class::Read | Class::Session)
+        matches!(self, RequestClass::Read | RequestClass::Session)
     }
 }

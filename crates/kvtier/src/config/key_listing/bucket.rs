@@ -17,18 +17,22 @@ pub(super) struct BucketKeys {
     tier: Arc<S3Tier>,
     page: std::vec::IntoIter<(KeyId, u64)>,
     /// Where the next page begins; nothing behind the last.
-    next: Option<Next>,
+    next: Option<NextPage>,
 }
 
 #[derive(Debug)]
-enum Next {
+enum NextPage {
     First,
     Token(String),
 }
 
 impl BucketKeys {
     pub(super) fn new(tier: &Arc<S3Tier>) -> Self {
-        BucketKeys { tier: Arc::clone(tier), page: Vec::new().into_iter(), next: Some(Next::First) }
+        BucketKeys {
+            tier: Arc::clone(tier),
+            page: Vec::new().into_iter(),
+            next: Some(NextPage::First),
+        }
     }
 }
 
@@ -40,12 +44,12 @@ impl KeySource for BucketKeys {
         // A page that fails is asked for again by the next call.
         let token = match &self.next {
             None => return Ok(None),
-            Some(Next::First) => None,
-            Some(Next::Token(token)) => Some(token.clone()),
+            Some(NextPage::First) => None,
+            Some(NextPage::Token(token)) => Some(token.clone()),
         };
         let ctx = Ctx::within(PAGE_MAX).with_class(Class::Background);
         let page = self.tier.list_keys(&ctx, token).wait()?;
-        (self.page, self.next) = (page.keys.into_iter(), page.next.map(Next::Token));
+        (self.page, self.next) = (page.keys.into_iter(), page.next.map(NextPage::Token));
         Ok(Some(None))
     }
 }

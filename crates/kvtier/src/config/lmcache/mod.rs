@@ -14,9 +14,9 @@
 mod adapter;
 mod engine;
 
-pub(crate) use adapter::Dialect;
 #[cfg(feature = "s3")]
-pub(crate) use adapter::Fields;
+pub(crate) use adapter::AdapterFields;
+pub(crate) use adapter::Dialect;
 pub use adapter::{Adapter, Field};
 pub use engine::{
     EffectiveSetting, Inputs, LmcacheConfig, Note, PlannedTiers, SettingEffect, SettingSource,

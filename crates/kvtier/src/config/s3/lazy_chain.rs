@@ -7,19 +7,19 @@ use kvtier_s3::creds::{AwsChain, ChainConfig, Provide, Provided};
 
 /// The default chain, with or without the metadata service of the instance.
 #[derive(Debug)]
-pub(super) struct Chain {
+pub(super) struct CredentialChain {
     loaded: OnceLock<AwsChain>,
     instance_metadata: bool,
 }
 
-impl Chain {
+impl CredentialChain {
     /// Not loaded yet.
     pub fn new(instance_metadata: bool) -> Self {
-        Chain { loaded: OnceLock::new(), instance_metadata }
+        CredentialChain { loaded: OnceLock::new(), instance_metadata }
     }
 }
 
-impl Provide for Chain {
+impl Provide for CredentialChain {
     fn provide(&self) -> Provided<'_> {
         Box::pin(async move {
             if self.loaded.get().is_none() {

@@ -68,7 +68,7 @@ impl S3Spec {
         let endpoint = self.resolve()?;
         let instance_metadata =
             self.instance_metadata.unwrap_or_else(|| endpoint.provider().is_aws());
-        let chain = super::lazy_chain::Chain::new(instance_metadata);
+        let chain = super::lazy_chain::CredentialChain::new(instance_metadata);
         self.finish(Config::with_provider(endpoint, std::sync::Arc::new(chain)))
     }
 

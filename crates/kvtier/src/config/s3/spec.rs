@@ -8,7 +8,7 @@ use kvtier_index::Quotas;
 use kvtier_s3::{Checksum, Credentials, Http2, Provider, Style};
 use kvtier_s3_tier::{Compat, Evictor, Layout, TierConfig, Verify};
 
-use crate::config::lmcache::{Adapter, Dialect, Fields};
+use crate::config::lmcache::{Adapter, AdapterFields, Dialect};
 use crate::config::native::stack::size;
 use crate::config::value::Value;
 
@@ -227,7 +227,7 @@ fn express(said: Option<Provider>, place: &str) -> Result<Provider, Error> {
 }
 
 /// The least of what is written; the first has a default.
-pub(crate) fn requests_max(fields: &Fields) -> usize {
+pub(crate) fn requests_max(fields: &AdapterFields) -> usize {
     let given = ["s3_num_io_threads", "s3_max_io_concurrency", "s3_max_inflight_reqs"]
         .map(|name| fields.given(name)?.as_int());
     let least = given.into_iter().flatten().min().unwrap_or(64);

@@ -82,7 +82,7 @@ async fn trailers_have_an_end() {
         let mut memory = [0];
         let mut text = Vec::new();
         let mut buffer = BodyBuffer::new(&mut memory);
-        let body = conn.body(head.framing, Sink::Buffer(&mut buffer), IDLE);
+        let body = conn.body(head.framing, BodySink::Buffer(&mut buffer), IDLE);
         let error = ends(body).await.unwrap_err();
         assert!(
             error.kind() == ErrorKind::Corrupt && error.to_string().contains("trailers"),
@@ -90,7 +90,7 @@ async fn trailers_have_an_end() {
         );
         assert!(
             !conn.is_usable()
-                && conn.body(head.framing, Sink::Text(&mut text, 1), IDLE).await.is_err()
+                && conn.body(head.framing, BodySink::Text(&mut text, 1), IDLE).await.is_err()
         );
     }
 }
@@ -115,7 +115,7 @@ async fn other_tasks_run_while_much_comes_in_little_pieces() {
         let head = conn.head(false, IDLE, &mut []).await.unwrap();
         let mut memory = vec![0; LEN];
         let error = conn
-            .body(head.framing, Sink::Buffer(&mut BodyBuffer::new(&mut memory)), IDLE)
+            .body(head.framing, BodySink::Buffer(&mut BodyBuffer::new(&mut memory)), IDLE)
             .await
             .unwrap_err();
         assert!(error.to_string().contains("longer"), "{error}");

@@ -52,7 +52,7 @@ async fn the_reader_is_woken_for_many_segments_at_a_time() {
             }
         };
         let (read, ()) =
-            tokio::join!(conn.body(found.framing, Sink::Buffer(&mut buffer), IDLE), segments);
+            tokio::join!(conn.body(found.framing, BodySink::Buffer(&mut buffer), IDLE), segments);
         read.unwrap();
         assert!(reads.0 <= 40, "{} reads for {} segments", reads.0, LEN / PIECE);
         assert!(memory.iter().all(|byte| *byte == 7));
@@ -112,7 +112,7 @@ async fn a_slow_body_waits_once_for_more_bytes_however_many_chunks_it_has() {
         };
         let began = Instant::now();
         let (read, ()) =
-            tokio::join!(conn.body(found.framing, Sink::Buffer(&mut buffer), IDLE), pieces);
+            tokio::join!(conn.body(found.framing, BodySink::Buffer(&mut buffer), IDLE), pieces);
         read.unwrap();
         assert!(began.elapsed() < IDLE, "waited {:?}", began.elapsed());
         assert!(memory.iter().all(|byte| *byte == 7));
@@ -128,7 +128,7 @@ async fn few_bytes_are_read_before_their_body_counts_as_stopped() {
         let (count, mut landed) = watch::channel(0);
         let mut count = Landed(count);
         let mut buffer = BodyBuffer::new(&mut memory).observed_by(&mut count);
-        let body = conn.body(found.framing, Sink::Buffer(&mut buffer), IDLE);
+        let body = conn.body(found.framing, BodySink::Buffer(&mut buffer), IDLE);
         let pieces = async {
             write(&mut server, &[7; PIECE]).await;
             jump(IDLE / 2).await;

@@ -47,12 +47,12 @@ async fn get(conn: &mut Conn, memory: &mut [u8]) -> Result<(u16, u64)> {
     let head = conn.head(false, IDLE, buffer.next(usize::MAX)).await?;
     match head.is_success() {
         true => {
-            conn.body(head.framing, Sink::Buffer(&mut buffer), IDLE).await?;
+            conn.body(head.framing, BodySink::Buffer(&mut buffer), IDLE).await?;
             assert_eq!(buffer.filled(), LEN);
         }
         false => {
             let mut text = Vec::new();
-            conn.body(head.framing, Sink::Text(&mut text, LEN), IDLE).await?;
+            conn.body(head.framing, BodySink::Text(&mut text, LEN), IDLE).await?;
             assert_eq!(text, b"<Error/>");
         }
     }
@@ -130,7 +130,7 @@ async fn an_object_may_be_larger_than_the_one_before() {
         conn.out = b"GET".to_vec().into();
         conn.send(&[], IDLE).await.unwrap();
         let head = conn.head(false, IDLE, buffer.next(10)).await.unwrap();
-        conn.body(head.framing, Sink::Buffer(&mut buffer), IDLE).await.unwrap();
+        conn.body(head.framing, BodySink::Buffer(&mut buffer), IDLE).await.unwrap();
         let right = if *answer == small { b"0123456789".to_vec() } else { object() };
         assert!(
             memory[..len] == right && memory[len..].iter().all(|byte| *byte == 0xEE),

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::super::dial::Target;
 use super::super::response_head::HEAD_BYTES_MAX;
 use super::super::stream::Stream;
-use super::send_buffers::{Piece, Stock};
+use super::send_buffers::{FramePiece, Stock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::time::Instant;
 
@@ -32,7 +32,7 @@ const LINGER: Duration = Duration::from_secs(5);
 pub struct Http2Connection {
     /// Where it leads.
     pub target: Arc<Target>,
-    send: SendRequest<Piece>,
+    send: SendRequest<FramePiece>,
     /// What bodies are sent in.
     pub stock: Stock,
     born: Instant,
@@ -116,7 +116,7 @@ impl Http2Connection {
     }
 
     /// To send requests by.
-    pub fn sender(&self) -> SendRequest<Piece> {
+    pub fn sender(&self) -> SendRequest<FramePiece> {
         self.send.clone()
     }
 

@@ -9,7 +9,7 @@ pub const BYTES_MAX: usize = 256 << 10;
 const KEPT_MAX: usize = 8;
 
 /// A copy of a part of a body, on its way out. Once it is sent, another one takes its memory.
-pub struct Piece {
+pub struct FramePiece {
     bytes: Vec<u8>,
     sent: usize,
     stock: Stock,
@@ -21,10 +21,10 @@ pub struct Stock(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Stock {
     /// A piece that holds these.
-    pub fn copy(&self, bytes: &[u8]) -> Piece {
+    pub fn copy(&self, bytes: &[u8]) -> FramePiece {
         let mut memory = self.kept().pop().unwrap_or_default();
         memory.extend_from_slice(bytes);
-        Piece { bytes: memory, sent: 0, stock: self.clone() }
+        FramePiece { bytes: memory, sent: 0, stock: self.clone() }
     }
 
     fn kept(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
@@ -32,7 +32,7 @@ impl Stock {
     }
 }
 
-impl Buf for Piece {
+impl Buf for FramePiece {
     fn remaining(&self) -> usize {
         self.bytes.len() - self.sent
     }
@@ -47,7 +47,7 @@ impl Buf for Piece {
     }
 }
 
-impl Drop for Piece {
+impl Drop for FramePiece {
     fn drop(&mut self) {
         let mut memory = std::mem::take(&mut self.bytes);
         memory.clear();
@@ -58,9 +58,9 @@ impl Drop for Piece {
     }
 }
 
-impl fmt::Debug for Piece {
+impl fmt::Debug for FramePiece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Piece({} bytes)", self.remaining())
+        write!(f, "FramePiece({} bytes)", self.remaining())
     }
 }
 

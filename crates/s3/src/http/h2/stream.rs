@@ -11,11 +11,11 @@ use http::Response;
 use tokio::task::coop;
 use tokio::time::timeout;
 
-use super::super::body_sink::Sink;
+use super::super::body_sink::BodySink;
 use super::super::conn::Sent;
 use super::super::response_head::{BodyFraming, ResponseHead};
 use super::connection::Http2Connection;
-use super::send_buffers::{self, Piece};
+use super::send_buffers::{self, FramePiece};
 use crate::error::{Error, ErrorKind, Result};
 use crate::time::Instant;
 
@@ -27,7 +27,7 @@ pub struct Http2Stream {
     connection: Arc<Http2Connection>,
     /// The request under construction.
     pub request: Option<http::Request<()>>,
-    sender: Option<SendStream<Piece>>,
+    sender: Option<SendStream<FramePiece>>,
     answer: Option<ResponseFuture>,
     early: Option<ResponseResult>,
     body: Option<RecvStream>,
@@ -181,7 +181,7 @@ impl Http2Stream {
     pub async fn body(
         &mut self,
         framing: BodyFraming,
-        mut sink: Sink<'_, '_>,
+        mut sink: BodySink<'_, '_>,
         idle: Duration,
     ) -> Result<()> {
         let Some(mut body) = self.body.take() else { return Ok(()) };

@@ -11,7 +11,7 @@ use rustls::{
 
 use super::buffers::{Incoming, Outgoing, PlaintextLeft, PlaintextSpace};
 use super::record::{
-    self, ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES, Keys, MORE_BYTES, PLAIN_BYTES_MAX,
+    self, ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES, MORE_BYTES, PLAIN_BYTES_MAX, RecordKeys,
 };
 
 /// The longest message behind the handshake: that of a ticket.
@@ -28,15 +28,15 @@ const FATAL: u8 = 2;
 
 /// Who makes the next keys, and keeps tickets.
 pub trait Secrets {
-    fn next_to_open(&mut self) -> Result<Keys, Error>;
-    fn next_to_seal(&mut self) -> Result<Keys, Error>;
+    fn next_to_open(&mut self) -> Result<RecordKeys, Error>;
+    fn next_to_seal(&mut self) -> Result<RecordKeys, Error>;
     fn ticket(&mut self, ticket: &[u8]) -> Result<(), Error>;
 }
 
 /// What rustls keeps of a connection that it no longer carries.
-pub struct Kernel(KernelConnection<ClientConnectionData>);
+pub struct KernelSecrets(KernelConnection<ClientConnectionData>);
 
-impl Kernel {
+impl KernelSecrets {
     /// Whether we know how to seal and open what `connection` negotiated.
     pub fn suits(connection: &UnbufferedClientConnection) -> bool {
         const KNOWN: [CipherSuite; 3] = [
@@ -58,13 +58,13 @@ impl Kernel {
     }
 }
 
-impl Secrets for Kernel {
-    fn next_to_open(&mut self) -> Result<Keys, Error> {
-        self.0.update_rx_secret().and_then(|(number, secrets)| Keys::new(number, secrets))
+impl Secrets for KernelSecrets {
+    fn next_to_open(&mut self) -> Result<RecordKeys, Error> {
+        self.0.update_rx_secret().and_then(|(number, secrets)| RecordKeys::new(number, secrets))
     }
 
-    fn next_to_seal(&mut self) -> Result<Keys, Error> {
-        self.0.update_tx_secret().and_then(|(number, secrets)| Keys::new(number, secrets))
+    fn next_to_seal(&mut self) -> Result<RecordKeys, Error> {
+        self.0.update_tx_secret().and_then(|(number, secrets)| RecordKeys::new(number, secrets))
     }
 
     fn ticket(&mut self, ticket: &[u8]) -> Result<(), Error> {
@@ -75,8 +75,8 @@ impl Secrets for Kernel {
 /// The records of one connection.
 pub struct Direct<S> {
     secrets: S,
-    opening: Keys,
-    sealing: Keys,
+    opening: RecordKeys,
+    sealing: RecordKeys,
     /// With how many records the keys are worn out.
     sealed_max: u64,
     /// The beginning of a handshake message that is longer than a record.
@@ -91,16 +91,16 @@ pub struct Direct<S> {
     done: bool,
 }
 
-impl Direct<Kernel> {
+impl Direct<KernelSecrets> {
     /// Takes over `connection`, which has shaken hands and has seen no record since.
     pub fn over(connection: UnbufferedClientConnection) -> Result<Self, Error> {
         let suite = connection.negotiated_cipher_suite().and_then(|suite| suite.tls13());
         let sealed_max = suite.map_or(0, |suite| suite.common.confidentiality_limit);
         let (secrets, kernel) = connection.dangerous_into_kernel_connection()?;
         Ok(Direct::new(
-            Kernel(kernel),
-            Keys::new(secrets.rx.0, secrets.rx.1)?,
-            Keys::new(secrets.tx.0, secrets.tx.1)?,
+            KernelSecrets(kernel),
+            RecordKeys::new(secrets.rx.0, secrets.rx.1)?,
+            RecordKeys::new(secrets.tx.0, secrets.tx.1)?,
             sealed_max,
         ))
     }
@@ -108,7 +108,7 @@ impl Direct<Kernel> {
 
 impl<S: Secrets> Direct<S> {
     /// Opens with one and seals with the other; with the latter at most `sealed_max` records.
-    pub fn new(secrets: S, opening: Keys, sealing: Keys, sealed_max: u64) -> Self {
+    pub fn new(secrets: S, opening: RecordKeys, sealing: RecordKeys, sealed_max: u64) -> Self {
         let message = Vec::new();
         let quiet = 0;
         let owes_keys = false;

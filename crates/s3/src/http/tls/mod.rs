@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 pub use self::config_cache::{TlsConfigCache, TlsOptions};
 #[cfg(all(any(fuzzing, clippy), feature = "tls-direct"))]
 pub use self::direct::model::play as fuzz_records;
-pub use self::session::Session;
+pub use self::session::TlsSession;
 use super::stream::Stream;
 use crate::error::{Error, ErrorKind, Result};
 use crate::probe::Secured;
@@ -71,7 +71,7 @@ impl Tls {
         };
         if direct {
             #[cfg(feature = "tls-direct")]
-            if !direct::Kernel::is_open(&tls.config.crypto_provider().cipher_suites) {
+            if !direct::KernelSecrets::is_open(&tls.config.crypto_provider().cipher_suites) {
                 let what = "the TLS provider gives no keys away: set tls_direct to false, or take another provider";
                 return Err(Error::new(ErrorKind::Invalid, what));
             }
@@ -119,14 +119,14 @@ impl Tls {
         })
     }
 
-    async fn handshake(&self, host: &str, tcp: TcpStream) -> Result<Session> {
+    async fn handshake(&self, host: &str, tcp: TcpStream) -> Result<TlsSession> {
         let name = ServerName::try_from(host.to_owned());
         let name = name.map_err(|e| {
             Error::new(ErrorKind::Invalid, format!("{host} is no name for TLS")).with_source(e)
         })?;
-        let handshake = Session::connect(Arc::clone(&self.config), name, tcp).await;
+        let handshake = TlsSession::connect(Arc::clone(&self.config), name, tcp).await;
         let handshake =
-            if self.direct { handshake.and_then(Session::go_direct) } else { handshake };
+            if self.direct { handshake.and_then(TlsSession::go_direct) } else { handshake };
         handshake.map_err(|e| {
             let certificate = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
             let distrust = matches!(certificate, Some(rustls::Error::InvalidCertificate(_)));

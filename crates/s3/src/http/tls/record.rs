@@ -21,7 +21,7 @@ pub const HANDSHAKE: u8 = 22;
 pub const APPLICATION_DATA: u8 = 23;
 
 /// The keys of one direction.
-pub struct Keys {
+pub struct RecordKeys {
     key: LessSafeKey,
     iv: Iv,
     /// The number of the next record.
@@ -44,7 +44,7 @@ pub fn first(bytes: &[u8]) -> Result<Option<usize>, Error> {
     }
 }
 
-impl Keys {
+impl RecordKeys {
     /// From what a handshake or a key update left. Errors with `General` when the cipher is not one
     /// that we know.
     pub fn new(number: u64, secrets: ConnectionTrafficSecrets) -> Result<Self, Error> {
@@ -60,7 +60,7 @@ impl Keys {
             .get(..algorithm.key_len())
             .and_then(|key| UnboundKey::new(algorithm, key).ok());
         let key = key.ok_or_else(|| Error::General("a key of a wrong length".into()))?;
-        Ok(Keys { key: LessSafeKey::new(key), iv, number })
+        Ok(RecordKeys { key: LessSafeKey::new(key), iv, number })
     }
 
     /// Opens `sealed` into `out`, which is as long as that without the tag: the payload's type and

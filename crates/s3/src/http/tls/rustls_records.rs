@@ -26,7 +26,7 @@ pub struct RustlsRecords {
 }
 
 /// What comes after a step.
-pub enum Next {
+pub enum RecordStep {
     /// Another.
     Step,
     /// More bytes from the server.
@@ -54,7 +54,7 @@ impl RustlsRecords {
 
     /// One step with the first `shown` bytes of what came, and what comes next. Leaves behind how
     /// many of them are still shown.
-    pub fn step(&mut self, wire: &mut Wire, shown: &mut usize) -> Result<Next, Error> {
+    pub fn step(&mut self, wire: &mut Wire, shown: &mut usize) -> Result<RecordStep, Error> {
         let Wire { incoming, outgoing, left, .. } = wire;
         let (used, next) = self.process(
             &mut incoming.filled()[..*shown],
@@ -76,8 +76,8 @@ impl RustlsRecords {
             let (used, next) = self.process(incoming.filled(), take, outgoing, Send::Nothing);
             incoming.consume(used);
             match next? {
-                Next::Step => {}
-                Next::Bytes | Next::Ready | Next::End => break,
+                RecordStep::Step => {}
+                RecordStep::Bytes | RecordStep::Ready | RecordStep::End => break,
             }
         }
         Ok(self.ended)
@@ -100,9 +100,9 @@ impl RustlsRecords {
                 self.process(incoming.filled(), |bytes| left.push(bytes), outgoing, what());
             incoming.consume(used);
             match next? {
-                Next::Ready => return Ok(()),
-                Next::Step => {}
-                Next::Bytes | Next::End => {
+                RecordStep::Ready => return Ok(()),
+                RecordStep::Step => {}
+                RecordStep::Bytes | RecordStep::End => {
                     return Err(Error::General("nothing can be sent any more".into()));
                 }
             }
@@ -123,7 +123,7 @@ impl RustlsRecords {
         mut take: impl FnMut(&[u8]),
         outgoing: &mut Outgoing,
         say: Send<'_>,
-    ) -> (usize, Result<Next, Error>) {
+    ) -> (usize, Result<RecordStep, Error>) {
         let UnbufferedStatus { mut discard, state } = self.connection.process_tls_records(bytes);
         let next = match state {
             Ok(ConnectionState::ReadTraffic(mut records)) => loop {
@@ -133,28 +133,30 @@ impl RustlsRecords {
                         take(record.payload);
                     }
                     Some(Err(e)) => break Err(e),
-                    None => break Ok(Next::Step),
+                    None => break Ok(RecordStep::Step),
                 }
             },
             Ok(ConnectionState::EncodeTlsData(mut record)) => {
-                encode(&mut record, outgoing).map(|()| Next::Step)
+                encode(&mut record, outgoing).map(|()| RecordStep::Step)
             }
             Ok(ConnectionState::TransmitTlsData(sent)) => {
                 // It goes out before anything else does.
                 sent.done();
-                Ok(Next::Step)
+                Ok(RecordStep::Step)
             }
             Ok(ConnectionState::WriteTraffic(mut traffic)) => match say {
-                Send::Nothing => Ok(Next::Ready),
-                Send::Bytes(plain) => encrypt(&mut traffic, plain, outgoing).map(|()| Next::Ready),
-                Send::CloseNotify => end(&mut traffic, outgoing).map(|()| Next::Ready),
+                Send::Nothing => Ok(RecordStep::Ready),
+                Send::Bytes(plain) => {
+                    encrypt(&mut traffic, plain, outgoing).map(|()| RecordStep::Ready)
+                }
+                Send::CloseNotify => end(&mut traffic, outgoing).map(|()| RecordStep::Ready),
             },
-            Ok(ConnectionState::BlockedHandshake) => Ok(Next::Bytes),
+            Ok(ConnectionState::BlockedHandshake) => Ok(RecordStep::Bytes),
             Ok(ConnectionState::PeerClosed) => {
                 self.ended = true;
-                Ok(Next::Step)
+                Ok(RecordStep::Step)
             }
-            Ok(ConnectionState::Closed) => Ok(Next::End),
+            Ok(ConnectionState::Closed) => Ok(RecordStep::End),
             Ok(other) => {
                 Err(Error::General(format!("a state of rustls that no client has: {other:?}")))
             }

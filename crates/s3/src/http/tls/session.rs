@@ -16,8 +16,8 @@ use tokio::task::coop;
 
 use super::buffers::{Incoming, Outgoing, PlaintextLeft, PlaintextSpace};
 #[cfg(feature = "tls-direct")]
-use super::direct::{Direct, Kernel};
-use super::rustls_records::{Next, RustlsRecords};
+use super::direct::{Direct, KernelSecrets};
+use super::rustls_records::{RecordStep, RustlsRecords};
 
 /// What is read from a socket at a time: records of 16 KiB, that stay in the cache until they are
 /// opened. With less, a fast server makes us wait more often; with more nothing is gained.
@@ -34,7 +34,7 @@ const HEADER_BYTES: usize = 5;
 const RECORD_BYTES_MAX: usize = 16 * 1024 + 2048;
 
 /// A connection under TLS.
-pub struct Session {
+pub struct TlsSession {
     wire: Wire,
     records: Records,
     /// Whether nothing counts any more.
@@ -63,10 +63,10 @@ pub struct Negotiated {
 enum Records {
     RustlsRecords(Box<RustlsRecords>),
     #[cfg(feature = "tls-direct")]
-    Direct(Box<Direct<Kernel>>),
+    Direct(Box<Direct<KernelSecrets>>),
 }
 
-impl Session {
+impl TlsSession {
     /// Shakes hands with `name`.
     pub async fn connect(
         config: Arc<ClientConfig>,
@@ -82,7 +82,7 @@ impl Session {
             suite: connection.negotiated_cipher_suite().map(|suite| suite.suite()),
             alpn: connection.alpn_protocol().map(<[u8]>::to_vec),
         };
-        Ok(Session {
+        Ok(TlsSession {
             wire,
             records: Records::RustlsRecords(Box::new(library)),
             failed: false,
@@ -101,7 +101,7 @@ impl Session {
         #[cfg(feature = "tls-direct")]
         {
             self.records = match self.records {
-                Records::RustlsRecords(library) if Kernel::suits(&library.connection) => {
+                Records::RustlsRecords(library) if KernelSecrets::suits(&library.connection) => {
                     Records::Direct(Box::new(Direct::over(library.connection).map_err(broken)?))
                 }
                 other => other,
@@ -286,9 +286,9 @@ impl Session {
     }
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for TlsSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("negotiated", &self.negotiated).finish_non_exhaustive()
+        f.debug_struct("TlsSession").field("negotiated", &self.negotiated).finish_non_exhaustive()
     }
 }
 
@@ -325,9 +325,9 @@ impl Wire {
         loop {
             match library.step(self, &mut shown) {
                 Ok(_) if library.ended => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(Next::Step) => {}
-                Ok(Next::Ready) => return poll_fn(|cx| self.poll_drain(cx)).await,
-                Ok(Next::Bytes | Next::End) => {
+                Ok(RecordStep::Step) => {}
+                Ok(RecordStep::Ready) => return poll_fn(|cx| self.poll_drain(cx)).await,
+                Ok(RecordStep::Bytes | RecordStep::End) => {
                     poll_fn(|cx| self.poll_drain(cx)).await?;
                     shown += self.one_more(shown).await?;
                 }

@@ -19,12 +19,12 @@ pub struct Field {
 
 /// All fields of an object, and its unknown names.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Fields {
+pub(crate) struct AdapterFields {
     pub all: Vec<Field>,
     pub unknown: Vec<String>,
 }
 
-impl Fields {
+impl AdapterFields {
     /// Reads an object's fields by the table. What is required and missing is an error here, unless
     /// it is in `optional`.
     pub fn read(
@@ -49,7 +49,7 @@ impl Fields {
         let known = |name: &str| all.iter().any(|field: &Field| field.definition.name == name);
         let unknown =
             object.iter().map(|(name, _)| name.clone()).filter(|name| !known(name)).collect();
-        Ok(Fields { all, unknown })
+        Ok(AdapterFields { all, unknown })
     }
 
     pub fn value(&self, name: &str) -> &Value {

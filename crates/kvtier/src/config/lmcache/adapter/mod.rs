@@ -9,8 +9,8 @@ use kvtier_core::{Error, ErrorKind};
 #[cfg(any(feature = "file", feature = "s3"))]
 use kvtier_evict::PolicyKind;
 
+pub(crate) use fields::AdapterFields;
 pub use fields::Field;
-pub(crate) use fields::Fields;
 
 use crate::config::settings::{Role, lmcache_adapter};
 use crate::config::value::Value;
@@ -34,8 +34,8 @@ pub struct Adapter {
     kind: &'static str,
     place: String,
     dialect: Dialect,
-    fields: Fields,
-    eviction: Option<Fields>,
+    fields: AdapterFields,
+    eviction: Option<AdapterFields>,
 }
 
 impl Adapter {
@@ -88,10 +88,12 @@ impl Adapter {
             object.iter().filter(|(name, _)| name != "type").cloned().collect();
         let optional: &[&str] =
             if dialect == Dialect::Native { &["s3_endpoint", "s3_region"] } else { &[] };
-        let fields = Fields::read(lmcache_adapter::of(kind), &plain, optional).map_err(wrong)?;
+        let fields =
+            AdapterFields::read(lmcache_adapter::of(kind), &plain, optional).map_err(wrong)?;
         let eviction = fields.value("eviction").as_map();
-        let eviction =
-            eviction.map(|map| Fields::read(lmcache_adapter::of_eviction(), map, &[])).transpose();
+        let eviction = eviction
+            .map(|map| AdapterFields::read(lmcache_adapter::of_eviction(), map, &[]))
+            .transpose();
         let eviction = eviction.map_err(|what| wrong(format!("eviction.{what}")))?;
         let read = Adapter { kind, place: place.clone(), dialect, fields, eviction };
         read.check(object).map_err(wrong)?;
@@ -178,12 +180,12 @@ impl Adapter {
     }
 
     #[cfg(feature = "s3")]
-    pub(crate) fn parts(&self) -> (&Fields, &str) {
+    pub(crate) fn parts(&self) -> (&AdapterFields, &str) {
         (&self.fields, &self.place)
     }
 
     #[cfg(feature = "s3")]
-    pub(crate) fn eviction_fields(&self) -> Option<&Fields> {
+    pub(crate) fn eviction_fields(&self) -> Option<&AdapterFields> {
         self.eviction.as_ref()
     }
 
@@ -220,7 +222,7 @@ impl Adapter {
         }
     }
 
-    fn check_eviction(&self, eviction: &Fields) -> Result<(), String> {
+    fn check_eviction(&self, eviction: &AdapterFields) -> Result<(), String> {
         let policies = ["LRU", "ARC", "IsolatedLRU", "noop"];
         let policy = eviction.text("eviction_policy").unwrap_or_default();
         if !policies.contains(&policy) {

@@ -1,10 +1,10 @@
 //! LMCache's checks of a `raw_block` object. Files have neither slots nor blocks, but an object that
 //! LMCache rejects is rejected here too.
 
-use super::fields::Fields;
+use super::fields::AdapterFields;
 use crate::config::value::Value;
 
-pub(super) fn check(fields: &Fields, object: &[(String, Value)]) -> Result<(), String> {
+pub(super) fn check(fields: &AdapterFields, object: &[(String, Value)]) -> Result<(), String> {
     let given =
         |name: &str| object.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value);
     if given("per_tp_device_paths").is_some() {
@@ -38,7 +38,7 @@ pub(super) fn check(fields: &Fields, object: &[(String, Value)]) -> Result<(), S
     )
 }
 
-fn engine(fields: &Fields, old_switch: bool) -> Result<(), String> {
+fn engine(fields: &AdapterFields, old_switch: bool) -> Result<(), String> {
     let name = fields.text("io_engine").unwrap_or("posix").to_lowercase();
     if !matches!(name.as_str(), "posix" | "io_uring") {
         return Err(format!("io_engine {name:?} is neither posix nor io_uring"));

@@ -11,14 +11,14 @@ use super::*;
 const GUARD: u8 = 0x5A;
 
 /// The keys of a direction (0: the server seals, 1: the client does) after a number of changes.
-pub fn keys(direction: u8, generation: u8) -> Keys {
+pub fn keys(direction: u8, generation: u8) -> RecordKeys {
     let key = AeadKey::from([direction + 1; 32]);
     let iv = Iv::new([generation; 12]);
     let secrets = match generation % 2 {
         0 => ConnectionTrafficSecrets::Aes256Gcm { key, iv },
         _ => ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv },
     };
-    Keys::new(0, secrets).expect("a cipher that is known, and its key")
+    RecordKeys::new(0, secrets).expect("a cipher that is known, and its key")
 }
 
 /// Keys one after the other, and the tickets that came.
@@ -30,12 +30,12 @@ pub struct Ladder {
 }
 
 impl Secrets for Ladder {
-    fn next_to_open(&mut self) -> Result<Keys, Error> {
+    fn next_to_open(&mut self) -> Result<RecordKeys, Error> {
         self.opening = self.opening.wrapping_add(1);
         Ok(keys(0, self.opening))
     }
 
-    fn next_to_seal(&mut self) -> Result<Keys, Error> {
+    fn next_to_seal(&mut self) -> Result<RecordKeys, Error> {
         self.sealing = self.sealing.wrapping_add(1);
         Ok(keys(1, self.sealing))
     }
@@ -48,7 +48,7 @@ impl Secrets for Ladder {
 
 /// What seals.
 pub struct Server {
-    keys: Keys,
+    keys: RecordKeys,
     generation: u8,
     /// All that it sent.
     pub bytes: Vec<u8>,

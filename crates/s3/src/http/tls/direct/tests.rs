@@ -27,7 +27,7 @@ fn error(server: &Server) -> Error {
 }
 
 /// The records that went out, opened.
-fn said(client: &mut Client, mut keys: Keys) -> Vec<(u8, Vec<u8>)> {
+fn said(client: &mut Client, mut keys: RecordKeys) -> Vec<(u8, Vec<u8>)> {
     let mut bytes = Vec::new();
     let mut cx = Context::from_waker(Waker::noop());
     assert!(client.outgoing.poll_drain(&mut cx, &mut bytes).is_ready());
