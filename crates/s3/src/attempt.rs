@@ -84,17 +84,18 @@ impl Inner {
     ) -> Result<PendingResponse, AttemptError> {
         let class = request.class();
         let (credentials, permit) = self.admit(request, queue).await?;
-        op_context::request_sent();
-        self.recheck_region();
-        let destination = self.destination_for(request);
         let now = Instant::now();
+        op_context::request_sent(now);
+        self.recheck_region(now);
+        let destination = self.destination_for(request);
         let (mut transport, sent_at) = match self.pool.reuse(&destination.target, now) {
             Some(transport) => (transport, now),
             // Boxed, since this future is large and rare.
             None => (Box::pin(self.connect(&destination)).await?, Instant::now()),
         };
         let stamp = Stamp::of(self.clock.signing());
-        let sign_body = self.signs_bodies() || op_context::signs_bodies();
+        let sign_body =
+            request.payload == Payload::Bulk && (self.signs_bodies() || op_context::signs_bodies());
         let signing = Signing {
             endpoint: &destination.endpoint,
             credentials: &credentials,

@@ -62,10 +62,10 @@ pub fn mark_remedied(remedy: &RetryAction) -> bool {
 }
 
 /// A request is sent.
-pub fn request_sent() {
+pub fn request_sent(now: Instant) {
     let _ = OP_CONTEXT.try_with(|context| {
         let mut context = context.borrow_mut();
-        (context.attempts, context.sent_at) = (context.attempts + 1, Some(Instant::now()));
+        (context.attempts, context.sent_at) = (context.attempts + 1, Some(now));
     });
 }
 

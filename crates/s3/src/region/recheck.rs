@@ -16,8 +16,8 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 
 impl Inner {
     /// Asks for the region again, where that is due.
-    pub fn recheck_region(self: &Arc<Self>) {
-        let Some(learned) = self.destinations.recheck_due(Instant::now()) else { return };
+    pub fn recheck_region(self: &Arc<Self>, now: Instant) {
+        let Some(learned) = self.destinations.recheck_due(now) else { return };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let inner = Arc::clone(self);
             runtime.spawn(async move { inner.confirm(&learned).await });
