@@ -19,9 +19,9 @@ use crate::layout::{self, Foreign, Sweeper};
 use crate::maintenance::{Maintenance, MaintenanceTasks};
 use crate::mover::Mover;
 use crate::name::PAGE;
-use crate::pool::{Lane, ThreadPool};
 use crate::shared::Shared;
 use crate::syncer::Syncer;
+use crate::thread_pool::{Lane, ThreadPool};
 use crate::workers::Workers;
 use crate::{DiskConfig, load, lookup, save};
 use start::{

@@ -14,16 +14,16 @@ use kvtier_key::{ChunkShape, Digest, Facts, Key, PieceSums};
 
 use crate::data_dir::{FileId, Manifest, REGISTRATION_WAIT_MAX, kind_of, live_names, quarantine};
 pub use crate::data_dir::{Scratch, Upgrade};
+pub use crate::file_system_probe::Medium;
 use crate::layout::Layout;
 use crate::ledger::Ledger;
 use crate::name::{self, PAGE, file_len};
-pub use crate::probe::Medium;
 use crate::{data_dir, footer};
-use accounting::Accounting;
+use ledger_updates::Accounting;
 
-mod accounting;
 mod chunk_file;
 mod foreign;
+mod ledger_updates;
 mod read;
 mod write;
 
@@ -373,7 +373,7 @@ impl Directory {
     /// All bytes that a ledger counts.
     fn count(&self) -> io::Result<u64> {
         let mut bytes = quarantine::list(&self.own())?.iter().map(|kept| kept.bytes).sum();
-        data_dir::byte_count::drafts(&self.own().join("tmp"), &mut |_, claimed| bytes += claimed)?;
+        data_dir::usage_scan::drafts(&self.own().join("tmp"), &mut |_, claimed| bytes += claimed)?;
         self.walk(|_, _, named| bytes += named.map_or(0, |chunk| self.file_len(&chunk)))?;
         Ok(bytes)
     }

@@ -22,8 +22,8 @@
 //!    length, then each file with a name, then the quarantine. A file that is renamed while the
 //!    directory is read is counted where it is seen first; what a pass misses because it moved
 //!    behind the reader is found by the next, until a pass finds nothing new
-//!    (`data_dir/byte_count.rs`). Threads of the own process stand still meanwhile
-//!    (`ledger_check.rs`).
+//!    (`data_dir/usage_scan.rs`). Threads of the own process stand still meanwhile
+//!    (`ledger_recount.rs`).
 //! 6. *A release from before a recount does not count.* Each recount begins a generation, which it
 //!    writes into the ledger before it counts the first file. A process notes the generation that
 //!    it saw last before it unlinks; if the ledger has another when it releases, the recount may

@@ -8,42 +8,42 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod active_reads;
 mod batch;
 mod changes;
+mod chunk_lengths;
 mod config;
 mod counters;
 mod data_dir;
 mod delegate;
 mod disk;
 mod evict;
+mod file_system_probe;
 pub mod footer;
-mod full_device;
-mod geometry;
+mod full_device_status;
 mod history;
 pub mod inspect;
 mod layout;
 mod leadership;
 mod ledger;
-mod ledger_check;
+mod ledger_recount;
 mod load;
 mod load_buffers;
 mod lookup;
 mod maintenance;
 mod mover;
 pub mod name;
-mod pool;
-mod probe;
-mod quarantine;
-mod readers;
+mod quarantine_bytes;
 mod reconcile;
-mod restore;
+mod recreate;
 mod save;
 mod scan_throttle;
 mod shared;
 mod space;
 mod submit;
 mod syncer;
-mod tenants;
+mod tenant_key;
+mod thread_pool;
 mod wait_queue;
 mod workers;
 

@@ -23,6 +23,7 @@ use kvtier_core::{Error, ErrorKind, Event, Load, Loaded, MissReason, Slot};
 use kvtier_key::{BlockSums, Key, PieceSums};
 use kvtier_mem::Lease;
 
+use crate::active_reads;
 use crate::counters::add;
 use crate::data_dir::FileId;
 use crate::footer;
@@ -30,10 +31,9 @@ use crate::layout;
 use crate::load_buffers::{LoadBuffers, LoadMemory, NoBuffers, not_aligned, scatter};
 use crate::mover::{Moved, Mover, Part, Refused, Transfer};
 use crate::name::{PAGE, file_len};
-use crate::pool::Lane;
-use crate::readers;
 use crate::shared::Shared;
 use crate::submit::{Submitted, submit};
+use crate::thread_pool::Lane;
 use crate::wait_queue::{QueueEntry, WaitToken};
 use crate::workers::Workers;
 
@@ -126,7 +126,7 @@ impl<M: Mover> LoadOp<M> {
         known.or_else(|| shared.find_on_disk(&self.op.key, Some(capacity)))
     }
 
-    fn on_open_failed(self, reading: readers::ReadMark, len: u64, e: io::Error) {
+    fn on_open_failed(self, reading: active_reads::ReadMark, len: u64, e: io::Error) {
         let shared = &self.shared;
         let digest = self.op.key.digest();
         // This process may not read the file, while others may: the file stays, and the next save
@@ -155,7 +155,7 @@ impl<M: Mover> LoadOp<M> {
 
     fn read(
         self,
-        reading: readers::ReadMark,
+        reading: active_reads::ReadMark,
         file: File,
         found: LoadFile,
         token: Option<WaitToken>,
@@ -277,7 +277,7 @@ struct Reading<M: Mover> {
     shared: Arc<Shared<M>>,
     workers: Workers,
     key: Key,
-    reading: readers::ReadMark,
+    reading: active_reads::ReadMark,
     buffers: LoadBuffers,
     found: LoadFile,
     /// Checksums of the bytes that arrived.

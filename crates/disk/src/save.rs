@@ -36,9 +36,9 @@ use crate::layout::Unshaped;
 use crate::load_buffers::not_aligned;
 use crate::mover::Mover;
 use crate::name::PAGE;
-use crate::pool::Lane;
 use crate::shared::Shared;
 use crate::space::{FileSize, ReserveError, ReserveOutcome, SpaceReservation};
+use crate::thread_pool::Lane;
 use crate::wait_queue::{QueueEntry, WaitToken};
 use crate::workers::Workers;
 

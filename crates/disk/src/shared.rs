@@ -10,19 +10,19 @@ use kvtier_index::{Chunk, Index};
 use kvtier_key::Digest;
 use kvtier_mem::Arena;
 
+use crate::active_reads::Readers;
 use crate::changes::ChangeLog;
+use crate::chunk_lengths::Geometry;
 use crate::config::Durability;
 use crate::counters::{Counters, add};
 use crate::data_dir::{DataDir, FileId, kind_of};
-use crate::full_device::FullDevice;
-use crate::geometry::Geometry;
+use crate::full_device_status::FullDevice;
 use crate::history::Journal;
 use crate::ledger::Ledger;
-use crate::ledger_check::LedgerCheck;
+use crate::ledger_recount::LedgerCheck;
 use crate::load_buffers::BounceMemory;
-use crate::readers::Readers;
 use crate::scan_throttle::ScanThrottle;
-use crate::tenants::Tenants;
+use crate::tenant_key::Tenants;
 use crate::wait_queue::WaitQueue;
 use crate::{DiskConfig, Mover};
 

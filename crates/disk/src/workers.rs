@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use kvtier_core::Timekeeper;
 
-use crate::pool::{Lane, ThreadPool};
 use crate::syncer::Syncer;
+use crate::thread_pool::{Lane, ThreadPool};
 use crate::wait_queue::{QueueEntry, WaitQueue, WaitToken};
 
 /// The threads and the clock on which operations continue.

@@ -19,21 +19,21 @@
 //! Earlier builds locked a file of another name. They refuse a directory of this build's format,
 //! and this build refuses theirs, before either registers: [`upgrade`].
 
-pub mod byte_count;
+mod cap_agreement;
 mod earlier_lock;
 mod file_system;
 mod files;
 pub mod internal_files;
 mod layout_detection;
 pub mod manifest;
-mod peers;
-mod process;
+mod process_identity;
 pub mod quarantine;
-mod recovery;
+mod recreate;
 mod scratch;
 mod shards;
 mod staging;
 mod upgrade;
+pub mod usage_scan;
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind as Io};
@@ -49,8 +49,8 @@ pub use file_system::{is_local, is_read_only, sizes};
 pub use files::{Draft, FileId, is_full};
 pub use internal_files::open_rw;
 pub use manifest::Manifest;
-pub use process::Process;
-pub use recovery::Recovered;
+pub use process_identity::Process;
+pub use recreate::Recovered;
 pub use scratch::Scratch;
 pub use staging::{RemovedStale, StagingDir, draft_name, live_names};
 pub use upgrade::Upgrade;

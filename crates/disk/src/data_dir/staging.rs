@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use kvtier_core::Clock;
 
-use super::process::Process;
+use super::process_identity::Process;
 use super::{internal_files, is_local, open_rw};
 
 /// The staging directory of another host is stale when its heartbeat is older than this: locks may

@@ -6,16 +6,16 @@ use kvtier_index::{Chunk, Index, InsertOutcome};
 
 use crate::DiskConfig;
 use crate::changes::ChangeLog;
+use crate::chunk_lengths::{Geometry, agree_on_namespace};
 use crate::data_dir::{self, DataDir};
-use crate::geometry::{Geometry, agree_on_namespace};
 use crate::history::{self, Journal, Reader};
 use crate::layout::{self, Foreign, Verify};
 use crate::ledger::{Ledger, LedgerState};
-use crate::ledger_check::LedgerCheck;
+use crate::ledger_recount::LedgerCheck;
 use crate::mover::Mover;
 use crate::name;
 use crate::shared::{DirState, Shared};
-use crate::tenants::Tenants;
+use crate::tenant_key::Tenants;
 
 /// Enters the listed chunks into the index, in the journaled order of use, and opens the directory's
 /// other files.

@@ -9,8 +9,8 @@ use kvtier_key::{ChunkShape, Digest, Facts, GdsHeader, Key, Namespace, PieceSums
 
 use super::{ChunkName, Damage, PIECE};
 use crate::layout::Layout;
-use crate::layout::facts::Known;
 use crate::layout::headers::{self, ParsedHeader};
+use crate::layout::xattr_facts::Known;
 
 /// The most chunks whose headers are read to find a shape.
 const LOOKS_MAX: u32 = 1000;

@@ -7,7 +7,7 @@ use kvtier_index::Chunk;
 use kvtier_index::journal::Record;
 use kvtier_key::{BlockSums, Facts};
 
-use super::accounting::Accounting;
+use super::ledger_updates::Accounting;
 use super::{Directory, quarantine};
 use crate::data_dir::{self, StagingDir};
 use crate::ledger::Claimed;

@@ -13,10 +13,11 @@ use kvtier_core::{Load, MissReason};
 use kvtier_key::{BlockSums, Key, PieceSums};
 use kvtier_mem::Lease;
 
-use super::facts::{FactsOwner, Known, owner_of};
-use super::find::{FoundChunk, is_allowed, is_padded};
+use super::find_chunk::{FoundChunk, is_allowed, is_padded};
 use super::headers::{self, ParsedHeader};
+use super::xattr_facts::{FactsOwner, Known, owner_of};
 use super::{Foreign, Verify};
+use crate::active_reads;
 use crate::counters::add;
 use crate::data_dir::FileId;
 use crate::load::{
@@ -25,7 +26,6 @@ use crate::load::{
 use crate::load_buffers::{LoadBuffers, LoadMemory};
 use crate::mover::{Moved, Mover, Part, Refused, Transfer};
 use crate::name::PAGE;
-use crate::readers;
 use crate::shared::Shared;
 use crate::submit::{Submitted, submit};
 use crate::wait_queue::WaitToken;
@@ -188,7 +188,7 @@ fn unverified_len<M: Mover>(
 
 fn read<M: Mover>(
     load: LoadOp<M>,
-    reading: readers::ReadMark,
+    reading: active_reads::ReadMark,
     plan: ReadPlan,
     token: Option<WaitToken>,
 ) {
@@ -255,7 +255,7 @@ struct ForeignRead<M: Mover> {
     shared: Arc<Shared<M>>,
     workers: Workers,
     key: Key,
-    reading: readers::ReadMark,
+    reading: active_reads::ReadMark,
     buffers: LoadBuffers,
     /// The page with the payload's end, read already.
     page: Option<Part>,

@@ -3,16 +3,16 @@
 //!
 //! In a foreign layout a chunk's file is byte for byte what that program writes, under the name
 //! that it gives. The length of the file is data there: no padding, no footer. The facts, by which
-//! loads verify the bytes, are in an extended attribute; see [`facts`].
+//! loads verify the bytes, are in an extended attribute; see [`xattr_facts`].
 
-pub mod facts;
-mod find;
-mod foreign;
+mod find_chunk;
+mod foreign_state;
 pub mod headers;
 mod load;
 mod shapes;
 mod sweep;
 mod vllm;
+pub mod xattr_facts;
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,12 +21,12 @@ use kvtier_core::{Error, ErrorKind};
 use kvtier_key::names::{Loss, NameForm, Parsed, is_vllm_fs_dir};
 use kvtier_key::{GDS_HEADER_BYTES, InvalidKey, KeyId};
 
-pub use facts::{Verify, finish_file, probe_facts};
-pub use foreign::Foreign;
+pub use foreign_state::Foreign;
 pub use load::{begin as begin_load, behind};
 pub use shapes::Unshaped;
 pub use sweep::Sweeper;
 pub use vllm::{agree_on_run_config, find_run_config};
+pub use xattr_facts::{Verify, finish_file, probe_facts};
 
 /// The layout of a directory's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -13,7 +13,7 @@ use kvtier_index::{Chunk, DigestTag, SlotCursor};
 use kvtier_key::{Digest, Key};
 
 use super::Foreign;
-use super::find::FoundChunk;
+use super::find_chunk::FoundChunk;
 use crate::history;
 use crate::mover::Mover;
 use crate::shared::Shared;

@@ -12,7 +12,7 @@ use shuttle::sync::Mutex;
 use shuttle::thread;
 
 use super::*;
-use crate::data_dir::byte_count;
+use crate::data_dir::usage_scan;
 
 /// Keys and the bytes of their chunks.
 const KEYS: [u64; 3] = [1, 1, 2];
@@ -213,7 +213,7 @@ impl Storage for Process {
     }
 }
 
-/// A tier's side of the protocol, as `space.rs`, `save.rs` and `ledger_check.rs` have it.
+/// A tier's side of the protocol, as `space.rs`, `save.rs` and `ledger_recount.rs` have it.
 struct Tier {
     process: Process,
     ledger: Ledger<Process>,
@@ -298,13 +298,13 @@ impl Tier {
     fn recount(&self, always: bool) -> io::Result<()> {
         let count = || {
             let others = !self.process.is_alone()?;
-            byte_count::count(others, |seen| self.pass(seen))
+            usage_scan::count(others, |seen| self.pass(seen))
         };
         self.ledger.recount(always, count).map(drop)
     }
 
     /// Unfinished files first, one staging directory after the other, then the chunks.
-    fn pass(&self, seen: &mut byte_count::SeenFiles) -> io::Result<()> {
+    fn pass(&self, seen: &mut usage_scan::SeenFiles) -> io::Result<()> {
         for of in 0..=PROCESSES {
             let is_theirs = |place| matches!(place, Place::Draft { owner, .. } if owner == of);
             for (inode, file) in self.process.list(is_theirs)? {

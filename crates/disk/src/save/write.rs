@@ -12,10 +12,10 @@ use crate::footer;
 use crate::layout;
 use crate::mover::{Moved, Mover, Part, Refused, Transfer};
 use crate::name::PAGE;
-use crate::pool::Lane;
 use crate::shared::Shared;
 use crate::space::SpaceReservation;
 use crate::submit::{Submitted, submit};
+use crate::thread_pool::Lane;
 use crate::wait_queue::{QueueEntry, WaitToken};
 
 /// How often a save evicts for a device that is full while the file is written.

@@ -7,8 +7,8 @@ use kvtier_core::Event;
 use kvtier_index::Chunk;
 use kvtier_key::{Digest, GdsHeader, Key, Namespace};
 
-use super::facts::{FactsOwner, Known, owner_of};
 use super::headers::{self, payload_of};
+use super::xattr_facts::{FactsOwner, Known, owner_of};
 use super::{Foreign, Verify};
 use crate::mover::Mover;
 use crate::name::PAGE;

@@ -12,7 +12,7 @@ use kvtier_key::{KeyId, Namespace};
 use crate::data_dir::manifest::{Manifest, escape, unescape};
 use crate::data_dir::{DataDir, OPEN_WAIT_MAX, REGISTRATION_WAIT_MAX};
 use crate::layout::Foreign;
-use crate::tenants::{Tenants, is_word};
+use crate::tenant_key::{Tenants, is_word};
 
 /// The most kinds of chunks that one manifest notes; further kinds are not compared.
 const KINDS_MAX: usize = 4096;

@@ -12,8 +12,8 @@ use kvtier_core::{Error, Key, random_bytes};
 use kvtier_index::journal::Record;
 use kvtier_index::{Chunk, TenantId, TenantKey, Tenants as Known};
 
+use crate::chunk_lengths::hide_tenants;
 use crate::data_dir::{DataDir, OPEN_WAIT_MAX, draft_name, internal_files};
-use crate::geometry::hide_tenants;
 use crate::mover::Mover;
 use crate::shared::Shared;
 
