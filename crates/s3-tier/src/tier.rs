@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::TierConfig;
 use crate::background::{self, conditional_puts};
-use crate::ops::batch::{AdmissionOrder, SaveBatch, eviction_hint};
+use crate::ops::save_batch::{AdmissionOrder, SaveBatch, eviction_hint};
 use crate::ops::{evict, load, lookup, save};
 use crate::state::counters::add;
 use crate::state::shared::{Shared, SharedParts};

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use kvtier_s3::{Client, Entry, ErrorKind, Put, Stored};
 
-use crate::background::epochs::{Epochs, FREE, Unchanged};
+use crate::background::lease_listing::{Epochs, FREE, Unchanged};
 use crate::background::objects;
 use crate::state::lease::{ClaimOutcome, EpochLease, LeaseStep, Unreleased};
 use crate::state::shared::Shared;

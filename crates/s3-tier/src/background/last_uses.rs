@@ -3,9 +3,9 @@
 use kvtier_index::{LastUses, ReadEnd, journal, snapshot as format};
 use kvtier_s3::{Client, ErrorKind};
 
-use crate::background::manifest::SnapshotManifest;
 use crate::background::snapshot::PART_BYTES_MAX;
-use crate::background::{manifest, objects};
+use crate::background::snapshot_manifest::SnapshotManifest;
+use crate::background::{objects, snapshot_manifest};
 use crate::state::journal::OBJECT_BYTES_MAX;
 use crate::state::paths::Paths;
 
@@ -29,7 +29,7 @@ pub struct BucketUses {
 pub async fn last_uses(client: &Client, root: &str) -> kvtier_s3::Result<BucketUses> {
     let paths = Paths::under(root);
     let mut found = BucketUses::default();
-    let manifest = found.get(client, &paths.snapshot(), manifest::BYTES_MAX).await?;
+    let manifest = found.get(client, &paths.snapshot(), snapshot_manifest::BYTES_MAX).await?;
     let manifest = match manifest.as_deref().map(SnapshotManifest::decode) {
         Some(Ok(manifest)) => manifest,
         Some(Err(_)) => {

@@ -33,7 +33,7 @@ use tokio::time::Instant;
 use crate::background::journal::merge;
 use crate::background::journal::merge::JournalMerger;
 use crate::background::{
-    bucket_settings, election, listing, objects, snapshot, tenant_names, uploads,
+    bucket_settings, election, listing, objects, snapshot, tenant_key, uploads,
 };
 use crate::state::cluster::{ANY, FIRST};
 use crate::state::counters::add;
@@ -371,7 +371,7 @@ impl Maintenance {
             record(&shared, "snapshot", self.snapshot().await);
         }
         if leads && shared.cluster.may_name_tenants.load(Ordering::Relaxed) {
-            let removed = record(&shared, "tenants", tenant_names::remove_names(&shared).await);
+            let removed = record(&shared, "tenants", tenant_key::remove_names(&shared).await);
             shared.cluster.may_name_tenants.store(!removed, Ordering::Relaxed);
         }
     }

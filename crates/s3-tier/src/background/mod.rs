@@ -5,16 +5,16 @@
 pub mod bucket_settings;
 pub mod conditional_puts;
 pub mod election;
-pub mod epochs;
 pub mod journal;
 pub mod last_uses;
+pub mod lease_listing;
 pub mod listing;
 pub mod maintenance;
-pub mod manifest;
 pub mod objects;
 pub mod reconcile;
 pub mod snapshot;
-pub mod tenant_names;
+pub mod snapshot_manifest;
+pub mod tenant_key;
 pub mod uploads;
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::state::shared::Shared;
 pub fn start(shared: &Arc<Shared>, runtime: &Runtime) {
     runtime.spawn(maintenance::run(Arc::clone(shared)));
     runtime.spawn(maintenance::rescan(Arc::clone(shared)));
-    runtime.spawn(tenant_names::run(Arc::clone(shared)));
+    runtime.spawn(tenant_key::run(Arc::clone(shared)));
     if shared.cluster.capped && shared.cluster.config.evictor == Evictor::Lease {
         runtime.spawn(election::compete(Arc::clone(shared)));
     }
@@ -47,7 +47,7 @@ pub async fn shutdown(shared: &Arc<Shared>, time_max: Duration) {
 /// A manifest that decodes is unchanged when it is encoded and decoded again.
 #[cfg(any(fuzzing, clippy))]
 pub fn fuzz_manifest(bytes: &[u8]) {
-    if let Ok(manifest) = manifest::SnapshotManifest::decode(bytes) {
-        assert_eq!(manifest::SnapshotManifest::decode(&manifest.encode()), Ok(manifest));
+    if let Ok(manifest) = snapshot_manifest::SnapshotManifest::decode(bytes) {
+        assert_eq!(snapshot_manifest::SnapshotManifest::decode(&manifest.encode()), Ok(manifest));
     }
 }

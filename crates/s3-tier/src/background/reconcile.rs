@@ -11,7 +11,7 @@
 use kvtier_index::{Chunk, Index, IndexEntry, InsertOutcome, SlotCursor, TenantId};
 use kvtier_key::Digest;
 
-use crate::state::changed_keys::ChangedKeys;
+use crate::state::changed_during_listing::ChangedKeys;
 
 /// Entries that are processed while the catalog is locked once.
 pub const CHUNKS_PER_LOCK: usize = 4096;

@@ -25,9 +25,9 @@ use tokio::task::JoinHandle;
 
 use crate::background::journal::last_writes::LastWrites;
 use crate::background::journal::time_range::{Newer, TimeRange};
-use crate::background::manifest::SnapshotManifest;
 use crate::background::reconcile::{CHUNKS_PER_LOCK, SlotSet, make_recent};
-use crate::background::{manifest, objects};
+use crate::background::snapshot_manifest::SnapshotManifest;
+use crate::background::{objects, snapshot_manifest};
 use crate::state::catalog::Catalog;
 use crate::state::counters::add;
 use crate::state::shared::Shared;
@@ -51,7 +51,8 @@ pub async fn write(shared: &Shared) -> kvtier_s3::Result<Option<u64>> {
         at_ms,
         ..SnapshotManifest::default()
     };
-    for (number, slots) in order.chunks(PART_CHUNKS).take(manifest::LINES_MAX).enumerate() {
+    for (number, slots) in order.chunks(PART_CHUNKS).take(snapshot_manifest::LINES_MAX).enumerate()
+    {
         let mut writer = SnapshotEncoder::new(at_ms);
         let mut part = Vec::new();
         let mut count = 0;
@@ -108,9 +109,12 @@ pub async fn read(
     last_writes: &LastWrites,
 ) -> kvtier_s3::Result<Option<SnapshotInfo>> {
     for _ in 0..2 {
-        let Some(bytes) =
-            objects::get(&shared.client, &shared.cluster.paths.snapshot(), manifest::BYTES_MAX)
-                .await?
+        let Some(bytes) = objects::get(
+            &shared.client,
+            &shared.cluster.paths.snapshot(),
+            snapshot_manifest::BYTES_MAX,
+        )
+        .await?
         else {
             return Ok(None);
         };
@@ -121,8 +125,10 @@ pub async fn read(
             }
             Err(why) => return Ok(ignored(shared, why.to_string())),
         };
-        let read =
-            SnapshotInfo { at_ms: manifest.at_ms, names_tenants: manifest::names_tenants(&bytes) };
+        let read = SnapshotInfo {
+            at_ms: manifest.at_ms,
+            names_tenants: snapshot_manifest::names_tenants(&bytes),
+        };
         if known_ms == Some(manifest.at_ms) {
             return Ok(Some(read));
         }

@@ -13,10 +13,10 @@ use crate::ops::evict;
 use crate::ops::load::{ObjectState, ReadObject, classify, suspicious_response};
 use crate::ops::metadata::{self, StoredFacts};
 use crate::state::counters::add;
+use crate::state::head_requests::HeadRole;
 use crate::state::key_locks::ReadVersion;
 use crate::state::scheduler::RequestKind;
 use crate::state::shared::{FoundObject, Shared};
-use crate::state::single_flight::HeadRole;
 
 /// HEADs in flight.
 const HEADS_MAX: usize = 32;

@@ -1,8 +1,8 @@
 //! What callers wait for: loads, saves, lookups, removes, and the space that saves need.
 
-pub mod batch;
 pub mod evict;
 pub mod load;
 pub mod lookup;
 pub mod metadata;
 pub mod save;
+pub mod save_batch;

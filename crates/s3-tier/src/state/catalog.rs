@@ -10,7 +10,7 @@ use kvtier_index::{Chunk, Index, IndexEntry, InsertOutcome, Quotas, TenantId, Te
 use kvtier_key::Digest;
 use tokio::time::Instant;
 
-use crate::state::changed_keys::ChangedKeys;
+use crate::state::changed_during_listing::ChangedKeys;
 use crate::state::tenants::TenantTable;
 
 /// The most keys that are remembered as absent.

@@ -11,15 +11,15 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::state::catalog::Catalog;
+use crate::state::chunk_lengths::Geometry;
 use crate::state::cluster::ClusterState;
 use crate::state::counters::{Counters, add};
 use crate::state::eviction_queue::EvictionQueue;
-use crate::state::geometry::Geometry;
+use crate::state::head_requests::HeadRequests;
 use crate::state::key_locks::{KeyLocks, ReadVersion};
 use crate::state::layout::ObjectNames;
 use crate::state::scheduler::RequestScheduler;
-use crate::state::single_flight::HeadRequests;
-use crate::state::transfer::TransferSettings;
+use crate::state::transfer_settings::TransferSettings;
 use crate::{Layout, TierConfig, Verify};
 
 /// The state of a tier.

@@ -1,5 +1,5 @@
 //! The tenants of this node's chunks, and their quotas. In the bucket a tenant is a keyed digest of
-//! its name (its cache salt) and nothing else. `background/tenant_names.rs` reads and writes the
+//! its name (its cache salt) and nothing else. `background/tenant_key.rs` reads and writes the
 //! key when the first tenant occurs; this module applies it to the index.
 
 use std::collections::{BTreeSet, HashMap};
