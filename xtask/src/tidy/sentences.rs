@@ -13,6 +13,7 @@ const DOCUMENTS: &[&str] = &[
     "CONTRIBUTING.md",
     "README.md",
     "docs/ARCHITECTURE.md",
+    "docs/BENCHMARKS.md",
     "docs/CLI.md",
     "docs/CONFIG.md",
     "docs/EMBEDDING.md",
