@@ -21,7 +21,8 @@
 //!    granted meanwhile, and counts each unfinished file by the larger of its stated and its real
 //!    length, then each file with a name, then the quarantine. A file that is renamed while the
 //!    directory is read is counted where it is seen first; what a pass misses because it moved
-//!    behind the reader is found by the next, until a pass finds nothing new
+//!    behind the reader is found by the next, until a pass finds nothing new. One pass is enough
+//!    for a process that was alone before and after it, and to which none came meanwhile
 //!    (`data_dir/usage_scan.rs`). Threads of the own process stand still meanwhile
 //!    (`ledger_recount.rs`).
 //! 6. *A release from before a recount does not count.* Each recount begins a generation, which it

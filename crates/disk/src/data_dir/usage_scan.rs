@@ -51,10 +51,16 @@ impl DataDir {
     /// thread of this process moves files.
     pub fn count(&self) -> io::Result<ByteCount> {
         let mut counted = ByteCount::default();
-        let others = staging::live_names(&self.own().join("tmp"))?.len()
-            > usize::from(self.has_staging_dir());
-        counted.bytes = count(others, |seen| self.pass(seen, &mut counted))?;
+        counted.bytes = count(|| self.peers(), |seen| self.pass(seen, &mut counted))?;
         Ok(counted)
+    }
+
+    fn peers(&self) -> io::Result<Peers> {
+        let tmp = self.own().join("tmp");
+        // Each process makes a directory in there when it comes, and removes it when it goes.
+        let meta = fs::metadata(&tmp)?;
+        let any = staging::live_names(&tmp)?.len() > usize::from(self.has_staging_dir());
+        Ok(Peers { any, last_change: (meta.mtime(), meta.mtime_nsec()) })
     }
 
     /// Unfinished files first: one that is published meanwhile is seen before it moves.
@@ -81,17 +87,29 @@ impl DataDir {
     }
 }
 
-/// Counts the bytes of all files that `pass` finds. `others` may rename what is counted: a file that
-/// moved behind the reader is found by the next pass.
+/// The other processes that have the directory open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peers {
+    /// Whether there are any.
+    pub any: bool,
+    /// When one came or went last.
+    pub last_change: (i64, i64),
+}
+
+/// Counts the bytes of all files that `pass` finds. Other processes may rename what is counted: a
+/// file that moved behind the reader is found by the next pass. One pass is enough only if no other
+/// process had the directory open at any time of it, so `peers` is asked before and after it.
 pub fn count(
-    others: bool,
+    mut peers: impl FnMut() -> io::Result<Peers>,
     mut pass: impl FnMut(&mut SeenFiles) -> io::Result<()>,
 ) -> io::Result<u64> {
     let mut seen = SeenFiles::default();
+    let at_first = peers()?;
     for number in 0..PASSES_MAX {
         let before = seen.bytes;
         pass(&mut seen)?;
-        if !others || (number > 0 && seen.bytes == before) {
+        let was_alone = !at_first.any && number == 0 && peers()? == at_first;
+        if was_alone || (number > 0 && seen.bytes == before) {
             break;
         }
     }

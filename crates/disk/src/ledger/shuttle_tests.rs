@@ -183,8 +183,13 @@ impl Process {
         })
     }
 
-    fn is_alone(&self) -> io::Result<bool> {
-        self.step(|world| Ok(world.living.values().filter(|lives| **lives).count() == 1))
+    fn peers(&self) -> io::Result<usage_scan::Peers> {
+        self.step(|world| {
+            let living = world.living.values().filter(|lives| **lives).count();
+            // Each start and each end changes one of the two.
+            let last_change = (world.living.len() as i64, living as i64);
+            Ok(usage_scan::Peers { any: living > 1, last_change })
+        })
     }
 }
 
@@ -232,7 +237,7 @@ impl Tier {
             3 => self.remove(key),
             // As eviction does for a save: what cannot be released may be exchanged.
             4..7 => self.remove(1).and(self.save(0)),
-            7 => self.recycle(),
+            7 => self.recycle(0, 1),
             8 => self.remove_stale(),
             9 | 10 => self.recount(true),
             _ => self.ledger.fold(),
@@ -286,20 +291,17 @@ impl Tier {
     }
 
     /// Takes a victim's file for another chunk of the same length.
-    fn recycle(&self) -> io::Result<()> {
+    fn recycle(&self, victim: usize, key: usize) -> io::Result<()> {
         let taken = self.process.step(|world| {
-            let Some(there) = world.chunk(0) else { return Ok(None) };
-            let place = Place::Draft { owner: self.process.id, stated: KEYS[0] };
+            let Some(there) = world.chunk(victim) else { return Ok(None) };
+            let place = Place::Draft { owner: self.process.id, stated: KEYS[victim] };
             world.rename(there, place).map(|()| Some(there))
         })?;
-        taken.map_or(Ok(()), |draft| self.publish(draft, 1))
+        taken.map_or(Ok(()), |draft| self.publish(draft, key))
     }
 
     fn recount(&self, always: bool) -> io::Result<()> {
-        let count = || {
-            let others = !self.process.is_alone()?;
-            usage_scan::count(others, |seen| self.pass(seen))
-        };
+        let count = || usage_scan::count(|| self.process.peers(), |seen| self.pass(seen));
         self.ledger.recount(always, count).map(drop)
     }
 
@@ -389,10 +391,26 @@ fn an_eviction_beside_a_recount() {
     world.lock().unwrap().check();
 }
 
+/// A process that comes while another, alone until then, counts. It moves a file behind the reader,
+/// and may be gone before the count ends.
+fn a_start_beside_a_recount() {
+    let world = directory();
+    let recounts = Tier::open(Process::start(&world, 1, u64::MAX));
+    let other = thread::spawn(move || recounts.recount(true));
+    let starts = Tier::open(Process::start(&world, 2, u64::MAX));
+    starts.recycle(1, 0).unwrap();
+    if thread_rng().gen_range(0..2) == 0 {
+        world.lock().unwrap().kill(2);
+    }
+    drop(other.join().unwrap());
+    world.lock().unwrap().check();
+}
+
 #[test]
 fn the_total_is_never_too_low_and_the_bytes_never_pass_the_cap() {
     let runs = if std::env::var_os("KVTIER_NIGHTLY").is_some() { 200_000 } else { 3_000 };
     shuttle::check_random(lives_of_a_directory, runs);
     shuttle::check_pct(lives_of_a_directory, runs, 4);
     shuttle::check_pct(an_eviction_beside_a_recount, 4 * runs, 3);
+    shuttle::check_pct(a_start_beside_a_recount, runs, 3);
 }
