@@ -185,8 +185,10 @@ impl Shared {
 impl Timers for Shared {
     fn carry_out(&self) {
         let mut queue = self.lock();
-        self.changed.notify_one();
         while !queue.closed && (queue.firing || queue.is_due(self.clock.now())) {
+            // Each time: a timer may become due without a notice, when the object of an earlier one
+            // is dropped.
+            self.changed.notify_one();
             queue = self.carried_out.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }

@@ -293,3 +293,29 @@ fn a_ticket_with_its_result_is_done() {
     assert!(ticket.is_done());
     assert_eq!(ticket.wait().unwrap(), 1);
 }
+
+/// A timer whose object is dropped is due at once, without a notice to the thread that carries it
+/// out. `advance` waits for that thread, which must not wait for a notice meanwhile.
+#[test]
+fn a_clock_moves_on_while_the_objects_of_timers_are_dropped() {
+    struct Idle;
+    impl Expire for Idle {
+        fn expire(&self, _now: Instant) -> Option<Instant> {
+            None
+        }
+    }
+    let time = ManualClock::new();
+    let timers = Timekeeper::start_on(time.clock(), "test").unwrap();
+    let (drops, dropped) = std::sync::mpsc::sync_channel::<Arc<dyn Expire>>(64);
+    let dropper = std::thread::spawn(move || dropped.into_iter().for_each(drop));
+    for _ in 0..20_000 {
+        for _ in 0..4 {
+            let idle: Arc<dyn Expire> = Arc::new(Idle);
+            timers.schedule(time.now() + Duration::from_secs(3600), &idle);
+            drops.send(idle).unwrap();
+        }
+        time.advance(Duration::from_nanos(1));
+    }
+    drop(drops);
+    dropper.join().unwrap();
+}
