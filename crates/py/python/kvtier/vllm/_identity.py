@@ -74,9 +74,27 @@ def of_engine(offloading_spec: Any, chunk_bytes: int) -> Identity:
 def names_of_files(offloading_spec: Any) -> tuple[str, int]:
     """The name of this configuration and the rank in the files of vLLM's own ``fs`` tier: keys have the same, for people and for the layout of
     these files."""
-    mapper = import_module("vllm.v1.kv_offload.file_mapper").FileMapper
-    files = mapper.from_offloading_spec("", offloading_spec, offloading_spec.blocks_per_chunk, True)
+    files = file_mapper(offloading_spec)
     return str(files.base_path).lstrip("/"), int(files.rank)
+
+
+def with_run_config(tiers: Any, offloading_spec: Any) -> Any:
+    """The specs, with the fields of vLLM's ``config.json`` in those of layout ``vllm-fs`` that lack them."""
+    if not isinstance(tiers, list):
+        return tiers
+
+    def complete(tier: Any) -> Any:
+        if not isinstance(tier, dict) or tier.get("layout") != "vllm-fs":
+            return tier
+        return {"vllm_run_config": file_mapper(offloading_spec).get_run_config(), **tier}
+
+    return [complete(tier) for tier in tiers]
+
+
+def file_mapper(offloading_spec: Any) -> Any:
+    """What names the files of vLLM's own ``fs`` tier."""
+    mapper = import_module("vllm.v1.kv_offload.file_mapper").FileMapper
+    return mapper.from_offloading_spec("", offloading_spec, offloading_spec.blocks_per_chunk, True)
 
 
 def canonical_format(config: Any) -> Any:

@@ -68,6 +68,7 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
             raise ValueError(f"{WHERE}: enable_kv_events = {enable_kv_events!r}: write true or false")
         self.locality = _locality(locality)
         timeout_seconds = _engine.positive(WHERE, "timeout_seconds", timeout_seconds)
+        tiers = _identity.with_run_config(tiers, offloading_spec)
         self._core = _engine.Core(WHERE, tiers, config, timeout_seconds)
         self._native = self._core.native
         self._core.register(primary_kv_view)
