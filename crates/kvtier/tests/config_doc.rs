@@ -43,6 +43,12 @@ fn shown(form: &str, body: &str) -> usize {
     let own = body.lines().any(|line| line.starts_with("tiers:"));
     match form {
         "json" if body.contains("class_name") => adapter(body.trim()),
+        "json" if body.contains("KvtierTier") => {
+            // The object of vLLM, with our specs in it.
+            let object: serde_json::Value = serde_json::from_str(body).unwrap();
+            let text = serde_json::json!({ "tiers": object["tiers"] }).to_string();
+            drop(Config::from_text(&text, "x.json").unwrap());
+        }
         "json" | "toml" => drop(Config::from_text(body, &format!("x.{form}")).unwrap()),
         "yaml" if own => drop(Config::from_text(body, "x.yaml").unwrap()),
         "yaml" => {
