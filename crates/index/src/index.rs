@@ -473,7 +473,6 @@ impl Index {
     pub(crate) fn notify_policy(&mut self, slot: u32) {
         let chunk = self.slab.chunk(slot);
         let parent = chunk.parent.and_then(|tag| self.find_tag(tag));
-        // A victim may be gone when the next save of it ends.
         // A parent that is being deleted may be saved again under another slot. The link is then
         // made when that save ends.
         let stays = parent.is_some_and(|slot| self.slab[slot].state != State::Evicting);

@@ -173,7 +173,6 @@ impl Index {
         if self.policy.accepts_orphans() {
             return true;
         }
-        // An inferred predecessor may be wrong.
         // A chunk whose predecessor is missing cannot be loaded as part of a prefix. If the caller
         // said so, it is worthless; if it was inferred, the inference may be at fault.
         let Ok(ancestor) = self.ancestor(place) else { return !place.explicit };

@@ -109,8 +109,13 @@ impl Upgrade {
         let _lock =
             lock_registration_within(&own, most).map_err(failed("lock", &own.join(LOCK)))?;
         // Another process may have upgraded it meanwhile.
-        if let Found::Older { manifest, .. } = Manifest::find(root)? {
+        if let Found::Older { .. } = Manifest::find(root)? {
             let _earlier = lock_earlier_within(root, &own, most)?;
+            // Read under both locks: a process of an earlier build may have changed it while this
+            // one waited for its lock.
+            let Found::Older { manifest, .. } = Manifest::find(root)? else {
+                return Self::plan(root).map(|now| Upgrade { from: planned.from, ..now });
+            };
             manifest.write(&own).map_err(failed("write", &own.join("manifest")))?;
         }
         remove_earlier_lock(&own);

@@ -67,7 +67,7 @@ pub struct CredentialCache {
     cached: Mutex<Option<CachedCredentials>>,
     /// When credentials were last dropped because the store refused them.
     dropped: Mutex<Option<Instant>>,
-    /// CachedCredentials by the one that fetches while others wait.
+    /// Locked by the task that fetches, while others wait.
     guard: Arc<tokio::sync::Mutex<()>>,
     failed: Mutex<Option<Failed>>,
     renewing: AtomicBool,

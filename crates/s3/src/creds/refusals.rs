@@ -3,8 +3,11 @@
 //! The first [`FREE`] refusals in a row cost nothing: requests that were under way together are
 //! refused together. From then on one request passes in a pause, which doubles to [`PAUSE_MAX`];
 //! the others get the last refusal at once. A request that passes and is dropped reports nothing,
-//! so the pause begins when it passes: nothing lasts. A success ends it, and new credentials are
-//! tried at once.
+//! so the pause begins when it passes. A success ends it, and new credentials are tried at once.
+//!
+//! Nothing lasts without new refusals: where the credentials work again, a request that passes may
+//! get an answer that is neither success nor refusal, such as 404. After [`FORGOTTEN_AFTER`] without
+//! a refusal all requests pass, and the next refusal is the first in a row.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,6 +22,9 @@ const FREE: u32 = 16;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// The longest, so that credentials that work again are noticed soon.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Refusals that are this long ago count no more. While a store refuses, one request in
+/// [`PAUSE_MAX`] is refused again, so this is a store that does not.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 
 /// The refusals of the credentials of one cache.
 #[derive(Debug, Default)]
@@ -31,6 +37,8 @@ pub struct Refusals {
 #[derive(Debug, Default)]
 struct State {
     in_a_row: u32,
+    /// When the last one came.
+    noted: Option<Instant>,
     pause: Duration,
     /// No request passes before.
     until: Option<Instant>,
@@ -47,6 +55,7 @@ impl Refusals {
             return Ok(());
         }
         let mut state = self.state();
+        state.forget_old(now);
         match (state.until, &state.last) {
             (Some(until), Some(last)) if now < until => {
                 let what = "the store refuses the credentials; no request is sent for a moment";
@@ -64,6 +73,8 @@ impl Refusals {
     /// The store refused the credentials that are used now.
     pub fn note(&self, now: Instant, error: &Error) {
         let mut state = self.state();
+        state.forget_old(now);
+        state.noted = Some(now);
         state.in_a_row = state.in_a_row.saturating_add(1);
         state.last = Some(error.clone());
         if state.in_a_row >= FREE {
@@ -88,6 +99,14 @@ impl Refusals {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn forget_old(&mut self, now: Instant) {
+        if self.noted.is_some_and(|noted| now.saturating_duration_since(noted) > FORGOTTEN_AFTER) {
+            *self = State::default();
+        }
     }
 }
 
@@ -135,6 +154,21 @@ mod tests {
         for n in 1..10 {
             assert!(refusals.admit(now + n * PAUSE_MAX).is_ok(), "{n}");
         }
+    }
+
+    #[test]
+    fn answers_that_are_no_refusals_end_it_though_they_are_no_success() {
+        let refusals = Refusals::default();
+        let mut now = Instant::now();
+        (0..FREE).for_each(|_| refusals.note(now, &refusal()));
+        // From now on the store answers 404, which reports nothing.
+        for _ in 0..20 {
+            now += PAUSE_MAX;
+            let _ = refusals.admit(now);
+        }
+        assert!((0..100).all(|_| refusals.admit(now).is_ok()));
+        refusals.note(now, &refusal());
+        assert!(refusals.admit(now).is_ok(), "the first of a new row");
     }
 
     #[test]

@@ -242,7 +242,9 @@ impl<'c> RetryState<'c> {
 
     /// If signing the body did not help, the hash was not the reason.
     fn give_up(&self, error: Error) -> Error {
-        if self.tried.signed && error.kind() == ErrorKind::Denied {
+        // Without a status it is no answer: the client refused to send the request.
+        let is_answer = error.status().is_some();
+        if self.tried.signed && is_answer && error.kind() == ErrorKind::Denied {
             self.inner.signing_did_not_help.note(Instant::now());
         }
         error
