@@ -202,8 +202,13 @@ impl<M: Mover> Tier for Disk<M> {
             true => Presence::Miss,
             false => Presence::Unknown,
         };
-        let presence = |key: &Key| {
-            self.shared.known_len(key.digest()).map_or(absent, |len| Presence::Hit { len })
+        let foreign = self.shared.data_dir.foreign();
+        let presence = |key: &Key| match self.shared.known_len(key.digest()) {
+            Some(len) => Presence::Hit { len },
+            // The layout can hold no such key. A caller that asked the medium for it, together with
+            // other keys, would get an error for all of them.
+            None if foreign.is_some_and(|foreign| foreign.refusal(key).is_some()) => Presence::Miss,
+            None => absent,
         };
         keys.iter().map(presence).collect()
     }

@@ -78,6 +78,13 @@ class Files(Case):
         result, right = self.load(tier, range(2))
         self.assertEqual((result.success, sum(right)), (False, 1))
 
+    def test_a_request_with_a_tenant_is_computed_and_disturbs_no_other(self):
+        tier = self.ours()
+        self.store(tier, range(2))
+        with_tenant = self.request(tier, {"kvtier": {"tenant": "alice"}})
+        self.assertEqual(self.lookup(tier, range(2), with_tenant), [MISS] * 2)
+        self.assertEqual(self.settled(tier, range(4))[0], [HIT] * 2 + [MISS] * 2)
+
     def run_configs(self):
         """The content of each config.json, by its path below the directory."""
         found = {}

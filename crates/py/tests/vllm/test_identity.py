@@ -96,6 +96,17 @@ class Fields(Case):
             self.assertEqual(self.lookup(tier, [1]), [HIT], change)
             tier.shutdown()
 
+    def test_engines_with_other_weights_share_nothing(self):
+        tier = self.open(weights="revision 1")
+        self.store(tier, [1])
+        tier.shutdown()
+        for weights, found in (("revision 2", MISS), (None, MISS), ("revision 1", HIT)):
+            tier = self.open(weights=weights)
+            self.assertEqual(self.lookup(tier, [1]), [found], weights)
+            tier.shutdown()
+        with self.assertRaisesRegex(ValueError, "weights = 3"):
+            self.open(weights=3)
+
     def test_every_field_of_the_identity_was_changed(self):
         def paths(value, at=""):
             if isinstance(value, dict):
@@ -111,7 +122,7 @@ class Fields(Case):
             fields = flat(change)
             changed |= {name for name in base if fields[name] != base[name]}
         # The others have tests of their own above; the format and the engine's name are constants.
-        self.assertEqual(set(base) - changed, {"format", "engine", "engine_version", "chunk_bytes", "hash"})
+        self.assertEqual(set(base) - changed, {"format", "engine", "engine_version", "chunk_bytes", "hash", "weights"})
         sizes = set(base["parallel"])
         moved = {name for change in CHANGES.values() if isinstance(flat(change)["parallel"], dict) for name in sizes if flat(change)["parallel"][name] != base["parallel"][name]}
         self.assertEqual(moved, sizes)

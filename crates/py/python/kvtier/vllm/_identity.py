@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Optional
 
 from . import _versions
 
@@ -26,8 +26,9 @@ class Identity:
         return json.dumps(self.fields, sort_keys=True, separators=(",", ":"))
 
 
-def of_engine(offloading_spec: Any, chunk_bytes: int) -> Identity:
-    """The identity of an engine with this specification. Its hash seed is known only from the first request on."""
+def of_engine(offloading_spec: Any, chunk_bytes: int, weights: Optional[str] = None) -> Identity:
+    """The identity of an engine with this specification. Its hash seed is known only from the first request on. vLLM names the model and not its
+    weights: ``weights`` is the operator's name for them."""
     config = offloading_spec.config
     parallel = config.parallel
     blocks_per_chunk = offloading_spec.blocks_per_chunk
@@ -55,6 +56,7 @@ def of_engine(offloading_spec: Any, chunk_bytes: int) -> Identity:
         "engine": "vllm",
         "engine_version": ".".join(map(str, _versions.minor(_versions.vllm_version()))),
         "model": config.model.name,
+        "weights": weights,
         "dtype": str(config.model.dtype),
         "kv_layout": config.kv_cache_layout,
         "canonical": canonical_format(config),

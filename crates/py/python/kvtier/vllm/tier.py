@@ -23,7 +23,7 @@ from .. import __version__, _engine, _log
 from . import _identity, _stats
 from ._requests import Request, Requests, wishes
 
-PARAMS = ("tiers", "config", "timeout_seconds", "enable_kv_events", "locality", "backpressure")
+PARAMS = ("tiers", "config", "weights", "timeout_seconds", "enable_kv_events", "locality", "backpressure")
 WHERE = "kvtier.vllm.KvtierTier"
 # The native answers to a lookup, in order.
 RESULTS = (LookupResult.MISS, LookupResult.HIT, LookupResult.RETRY)
@@ -40,7 +40,8 @@ class Job:
 class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
     """A secondary tier of vLLM's ``TieringOffloadingSpec``.
 
-    ``tiers`` is a list of kvtier's specs, the fastest first; ``config`` is the path of a configuration file instead. A job ends at the latest after
+    ``tiers`` is a list of kvtier's specs, the fastest first; ``config`` is the path of a configuration file instead. ``weights`` names the model's
+    weights: engines with other weights do not share chunks. A job ends at the latest after
     ``timeout_seconds``, with the chunks that were transferred until then. With ``enable_kv_events`` the tier reports stored and removed chunks as
     vLLM's KV events. ``locality`` and ``backpressure`` are vLLM's.
     """
@@ -56,6 +57,7 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
         backpressure_detector: Any = None,
         tiers: Optional[list[dict[str, Any]]] = None,
         config: Optional[str] = None,
+        weights: Optional[str] = None,
         timeout_seconds: float = 30.0,
         enable_kv_events: bool = False,
         locality: Optional[str] = None,
@@ -66,6 +68,9 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
         _engine.check_params(WHERE, unknown, PARAMS)
         if not isinstance(enable_kv_events, bool):
             raise ValueError(f"{WHERE}: enable_kv_events = {enable_kv_events!r}: write true or false")
+        if weights is not None and not isinstance(weights, str):
+            raise ValueError(f"{WHERE}: weights = {weights!r}: write a text that names the model's weights, such as a revision")
+        self._weights = weights
         self.locality = _locality(locality)
         timeout_seconds = _engine.positive(WHERE, "timeout_seconds", timeout_seconds)
         tiers = _identity.with_run_config(tiers, offloading_spec)
@@ -133,7 +138,7 @@ class KvtierTier(SecondaryTierManager):  # type: ignore[misc]
 
     def _identify(self) -> None:
         """States the engine's configuration. The seed of its hashes is known only now."""
-        identity = _identity.of_engine(self._offloading_spec, self.block_size_bytes)
+        identity = _identity.of_engine(self._offloading_spec, self.block_size_bytes, self._weights)
         digest = self._native.identify(
             identity.model, identity.rank, list(identity.group_tokens), self.block_size_bytes, identity.text
         )
