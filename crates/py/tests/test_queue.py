@@ -120,6 +120,18 @@ class Batches(Case):
         # The lookup has no awaiter any more: its end is polled.
         self.assertEqual([end.results for end in queue.drain(60)], [[ROW]])
 
+    def test_an_end_that_will_never_come_is_not_awaited(self):
+        queue = self.open()
+        batch = queue.lookup(keys([1]))
+        queue.drain(60)
+
+        async def run(number):
+            return await asyncio.wait_for(queue.completed(number), 30)
+
+        for number in (batch, batch + 1):
+            with self.assertRaisesRegex(ValueError, "collected once"):
+                asyncio.run(run(number))
+
     def test_threads_collect_every_end_once(self):
         queue, memory = self.open(), self.memory()
         region = queue.register(memory)

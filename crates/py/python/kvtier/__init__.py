@@ -16,9 +16,10 @@ from typing import Any, Optional
 from . import _log, _native, _plugin_config, errors
 from ._native import __version__
 from ._shapes import Shape
+from ._status import Status, TierStatus, Usage
 from .keys import EngineKey, Key
 from .queue import Completion, Queue, Region
-from .store import Status, Store, TierStatus, Usage
+from .store import Store
 
 __all__ = [
     "Completion",

@@ -11,8 +11,8 @@ from typing import Any, Optional
 
 from . import _log, _native, errors, keys as _keys
 from ._shapes import Shape
+from ._status import WithStatus
 from .keys import AnyKey
-from .store import Status, Usage, status_of, usage_of
 
 Region = _native.Region
 # A range of a region, a buffer, or a tuple of these that together hold the chunk.
@@ -40,7 +40,7 @@ class Completion:
         return None not in self.results
 
 
-class Queue:
+class Queue(WithStatus):
     """Open tiers, the fastest first, for programs that submit batches and collect their ends: an inference engine, or an adapter for one.
 
     ``save``, ``load``, ``lookup`` and ``remove`` start a batch and return its number at once. The end of each batch is collected exactly once: by
@@ -68,6 +68,8 @@ class Queue:
         self._native = self._tiers.queue()
         self._is_engine = self._tiers.takes_engine_keys
         self._lock = threading.Lock()
+        # Batches whose ends were not taken from the native queue.
+        self._running: set[int] = set()
         self._ended: dict[int, Completion] = {}
         self._awaited: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Completion]]] = {}
         self._regions: list[Region] = []
@@ -84,19 +86,27 @@ class Queue:
 
     def save(self, keys: Sequence[AnyKey], memory: Sequence[Memory], *, shape: Optional[Shape] = None) -> int:
         """Starts to save each chunk under its key."""
-        return self._native.save(self._names(keys), list(memory), shape)
+        names = self._names(keys)
+        with self._lock:
+            return self._started(self._native.save(names, list(memory), shape))
 
     def load(self, keys: Sequence[AnyKey], memory: Sequence[Memory], *, prefetch: bool = False) -> int:
         """Starts to load each chunk into its memory, which may be longer; with ``prefetch``, at a lower priority."""
-        return self._native.load(self._names(keys), list(memory), exact=False, prefetch=prefetch)
+        names = self._names(keys)
+        with self._lock:
+            return self._started(self._native.load(names, list(memory), exact=False, prefetch=prefetch))
 
     def lookup(self, keys: Sequence[AnyKey], *, prefix: bool = False) -> int:
         """Starts to look the keys up. With ``prefix``, stops at the first miss."""
-        return self._native.lookup(self._names(keys), prefix=prefix)
+        names = self._names(keys)
+        with self._lock:
+            return self._started(self._native.lookup(names, prefix=prefix))
 
     def remove(self, keys: Sequence[AnyKey]) -> int:
         """Starts to remove chunks. A chunk that is held has no result."""
-        return self._native.remove(self._names(keys))
+        names = self._names(keys)
+        with self._lock:
+            return self._started(self._native.remove(names))
 
     @property
     def event_fd(self) -> int:
@@ -141,7 +151,10 @@ class Queue:
 
     async def completed(self, batch: int) -> Completion:
         """Waits in the running event loop for the end of one batch, and collects it. Cancelling the caller does not cancel the batch, which uses its
-        memory until ``pending`` no longer counts it; its end is then returned by ``poll``."""
+        memory until ``pending`` no longer counts it; its end is then returned by ``poll``.
+
+        :raises ValueError: for a batch that was collected, that another caller waits for, or that does not exist.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
         with self._lock:
@@ -149,6 +162,8 @@ class Queue:
             ended = self._ended.pop(batch, None)
             if ended is not None:
                 return ended
+            if batch not in self._running or batch in self._awaited:
+                raise ValueError(f"batch {batch} is not pending, or another caller waits for it: each end is collected once")
             self._awaited[batch] = (loop, future)
             # Replaces the former callback of this loop, if any.
             loop.add_reader(self._native.event_fd, self._on_readable)
@@ -161,19 +176,6 @@ class Queue:
             raise
         finally:
             self._stop_awaiting(batch, loop)
-
-    def usage(self) -> Usage:
-        """The usage of the tiers, by all processes that share them."""
-        return usage_of(self._tiers)
-
-    def status(self) -> Status:
-        """Health, counters and the status of each tier."""
-        return status_of(self._tiers)
-
-    @property
-    def metrics_address(self) -> Optional[str]:
-        """The address of the Prometheus endpoint as ``HOST:PORT``; ``None`` without one."""
-        return self._tiers.metrics_address
 
     def close(self) -> None:
         """Rejects new batches, waits until all have ended, and releases the registered memory. Their ends can still be polled."""
@@ -195,12 +197,18 @@ class Queue:
     def __repr__(self) -> str:
         return f"<kvtier.Queue over {self._tiers.name!r}>"
 
+    def _started(self, batch: int) -> int:
+        """Notes a batch. The caller holds the lock, so that its end is not collected before."""
+        self._running.add(batch)
+        return batch
+
     def _names(self, keys: Sequence[AnyKey]) -> list[str]:
         return _keys.texts(keys, self._is_engine)
 
     def _collect(self) -> None:
         """Takes the ends from the native queue. The caller holds the lock."""
         for batch, error, answers in self._native.poll():
+            self._running.discard(batch)
             results = [answer if answer >= 0 else None for answer in answers]
             completion = Completion(batch, results, errors.from_batch(error) if error is not None else None)
             awaited = self._awaited.pop(batch, None)

@@ -10,53 +10,8 @@ from typing import Any, Optional, Union
 from . import _cuda, _native, errors, keys as _keys
 from ._aio import AsyncQueue, BatchResult
 from ._shapes import Group, Shape, by_shape
+from ._status import WithStatus
 from .keys import AnyKey, EngineKey, Key
-
-
-@dataclass(frozen=True)
-class Usage:
-    """The usage of a store. ``None`` is an unknown value, or no cap."""
-
-    used_bytes: Optional[int]
-    capacity_bytes: Optional[int]
-    chunks: int
-    bytes_by_salt: dict[str, int]
-
-
-@dataclass(frozen=True)
-class TierStatus:
-    """The status of one tier: health, counters and usage. ``None`` is an unknown value, or no cap."""
-
-    name: str
-    healthy: bool
-    reasons: list[str]
-    counters: dict[str, int]
-    used_bytes: Optional[int]
-    capacity_bytes: Optional[int]
-    chunks: int
-
-
-@dataclass(frozen=True)
-class Status:
-    """The status of a store: health with reasons, counters, and the status of each tier, the fastest first."""
-
-    healthy: bool
-    reasons: list[str]
-    counters: dict[str, int]
-    tiers: list[TierStatus]
-
-
-def usage_of(tiers: _native.Tiers) -> Usage:
-    """The usage of open tiers."""
-    used, capacity, chunks, tenants = tiers.usage()
-    return Usage(used, capacity, chunks, {salt: used for salt, used, _ in tenants if used > 0})
-
-
-def status_of(tiers: _native.Tiers) -> Status:
-    """The status of open tiers."""
-    healthy, reasons, counters = tiers.status()
-    each = [TierStatus(**{**tier, "counters": dict(tier["counters"])}) for tier in tiers.tier_status()]
-    return Status(healthy, reasons, dict(counters), each)
 
 
 # Keys per page of a listing.
@@ -80,7 +35,7 @@ class _Batch:
 Batches = list[_Batch]
 
 
-class Store:
+class Store(WithStatus):
     """Open tiers, the fastest first, used as one.
 
     Every call takes a batch: keys, and a buffer for each. A buffer is an object with Python's buffer protocol, a NumPy array or a torch tensor.
@@ -158,19 +113,6 @@ class Store:
         """As ``remove``."""
         queue = self._async_queue()
         return [answer is not None for answer in _lengths(await queue.completion(queue.native.remove(self._names(keys))))]
-
-    def usage(self) -> Usage:
-        """The usage of the store, by all processes that share it."""
-        return usage_of(self._tiers)
-
-    def status(self) -> Status:
-        """The status of the store and its tiers."""
-        return status_of(self._tiers)
-
-    @property
-    def metrics_address(self) -> Optional[str]:
-        """The address of the Prometheus endpoint as ``HOST:PORT``; ``None`` without one."""
-        return self._tiers.metrics_address
 
     def list(self, *, model: Optional[str] = None) -> Iterator[tuple[AnyKey, int]]:
         """Lists the chunks of the slowest tier, which every save reaches: each key and its length in bytes, in no order.

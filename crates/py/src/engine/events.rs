@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvtier::core::{Digest, Event, Listener};
 
-/// The most names that are remembered, and the most events that wait to be taken; older events are
-/// dropped and counted.
+/// The most names that are remembered: the removal of a chunk with an older one is not reported.
+/// And the most events that wait to be taken; older events are dropped and counted.
 const NAMES_MAX: usize = 1 << 20;
 const EVENTS_MAX: usize = 1 << 16;
 
@@ -27,6 +27,8 @@ pub struct EventLog(Mutex<Log>);
 #[derive(Debug, Default)]
 struct Log {
     names: HashMap<Digest, Name>,
+    /// The digests of all names, the oldest first.
+    order: VecDeque<Digest>,
     events: VecDeque<ChunkEvent>,
     dropped: u64,
 }
@@ -75,11 +77,16 @@ impl Listener for EventLog {
 
 impl Log {
     fn insert(&mut self, digest: Digest, name: &[u8], is_stored: bool) {
-        if self.names.len() >= NAMES_MAX {
-            self.names.retain(|_, name| name.is_stored);
+        if let Some(known) = self.names.get_mut(&digest) {
+            known.is_stored |= is_stored;
+            return;
         }
-        if self.names.len() < NAMES_MAX {
-            self.names.entry(digest).or_insert_with(|| Name { name: name.into(), is_stored });
+        self.names.insert(digest, Name { name: name.into(), is_stored });
+        self.order.push_back(digest);
+        if self.order.len() > NAMES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.names.remove(&oldest);
         }
     }
 

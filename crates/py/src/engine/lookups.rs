@@ -5,12 +5,17 @@
 //! for all such keys in one batch in the background; the tier bounds its concurrency, and lists a
 //! bucket where that is cheaper. Later lookups of these keys find the answer.
 //!
-//! Nothing here lasts: the answer for an absent key expires after [`ANSWER_TTL`], and so is asked
-//! for at most once in that time. A medium that fails is not asked again for a pause that doubles up
-//! to [`PAUSE_MAX`]; meanwhile unknown keys are misses, which the engine computes.
+//! No key is answered `Retry` for ever. Keys are asked for in the order in which they came, so that
+//! the head of a prefix, which decides about the rest, is answered first. A key that waits longer
+//! than [`WAIT_MAX`] for its batch is a miss. An answer counts for [`ANSWER_TTL`], and longer where
+//! batches are slow or many keys wait: a request that needs many answers at once must get all of
+//! them before the first expires.
+//!
+//! A medium that fails is not asked again for a pause that doubles up to [`PAUSE_MAX`]; meanwhile
+//! unknown keys are misses, which the engine computes.
 //!
 //! A chunk that could not be loaded is a miss until it is stored again, whatever the index says:
-//! the engine would ask for it again and again otherwise.
+//! the engine would ask for it again and again otherwise. At most [`FAILED_MAX`] are remembered.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -18,8 +23,11 @@ use std::time::{Duration, Instant};
 
 use kvtier::core::{Class, Ctx, Digest, Error, Hold, Key, LookedUp, Mode, Presence, Ticket, Tier};
 
-/// How long the answer of a medium counts.
-pub const ANSWER_TTL: Duration = Duration::from_millis(500);
+/// How long the answer of a medium counts at least, and at most.
+const ANSWER_TTL: Duration = Duration::from_millis(500);
+const ANSWER_TTL_MAX: Duration = Duration::from_secs(10);
+/// The longest that a key waits for its batch.
+const WAIT_MAX: Duration = Duration::from_secs(2);
 /// The longest that a batch of lookups may take; then its keys are misses.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause after the first failure of a medium, and the longest one.
@@ -47,7 +55,7 @@ pub enum Answer {
 #[derive(Debug, Default)]
 pub struct Lookups {
     failed: FailedChunks,
-    waiting: HashMap<Digest, Key>,
+    waiting: WaitingKeys,
     batch: Option<PendingBatch>,
     answers: HashMap<Digest, MediumAnswer>,
     pause: Option<Pause>,
@@ -68,6 +76,7 @@ pub struct Counts {
 struct PendingBatch {
     keys: Arc<[Key]>,
     digests: HashSet<Digest>,
+    began: Instant,
     ticket: Ticket<Result<LookedUp, Error>>,
 }
 
@@ -85,22 +94,63 @@ struct Pause {
     length: Duration,
 }
 
-/// Chunks whose load failed, the oldest first.
+/// Keys that wait for the next batch, in the order in which they came.
+#[derive(Debug, Default)]
+struct WaitingKeys {
+    all: HashSet<Digest>,
+    order: VecDeque<WaitingKey>,
+}
+
+#[derive(Debug)]
+struct WaitingKey {
+    key: Key,
+    since: Instant,
+}
+
+impl WaitingKeys {
+    fn insert(&mut self, key: &Key, now: Instant) {
+        if self.all.insert(*key.digest()) {
+            self.order.push_back(WaitingKey { key: key.clone(), since: now });
+        }
+    }
+
+    /// The first key that came at `since_max` or before, or any first key without one.
+    fn pop(&mut self, since_max: Option<Instant>) -> Option<Key> {
+        let first = self.order.front()?;
+        if since_max.is_some_and(|since_max| first.since > since_max) {
+            return None;
+        }
+        let key = self.order.pop_front()?.key;
+        self.all.remove(key.digest());
+        Some(key)
+    }
+
+    fn clear(&mut self) {
+        self.all.clear();
+        self.order.clear();
+    }
+}
+
+/// Chunks whose load failed, with the number of their last failure.
 #[derive(Debug, Default)]
 struct FailedChunks {
-    all: HashSet<Digest>,
-    order: VecDeque<Digest>,
+    all: HashMap<Digest, u64>,
+    /// The oldest first. A chunk that was stored since, or failed again, is there with an old
+    /// number, which means nothing.
+    order: VecDeque<(u64, Digest)>,
+    failures: u64,
 }
 
 impl FailedChunks {
     fn insert(&mut self, digest: Digest) {
-        if !self.all.insert(digest) {
-            return;
-        }
-        self.order.push_back(digest);
+        self.failures += 1;
+        self.all.insert(digest, self.failures);
+        self.order.push_back((self.failures, digest));
         while self.all.len() > FAILED_MAX || self.order.len() > 2 * FAILED_MAX {
-            let Some(oldest) = self.order.pop_front() else { return };
-            self.all.remove(&oldest);
+            let Some((number, oldest)) = self.order.pop_front() else { return };
+            if self.all.get(&oldest) == Some(&number) {
+                self.all.remove(&oldest);
+            }
         }
     }
 }
@@ -119,7 +169,7 @@ impl Lookups {
     }
 
     fn answer(&mut self, tier: &dyn Tier, key: &Key) -> Answer {
-        if self.failed.all.contains(key.digest()) {
+        if self.failed.all.contains_key(key.digest()) {
             return Answer::Miss;
         }
         match tier.lookup_in_memory(std::slice::from_ref(key)).first() {
@@ -137,26 +187,44 @@ impl Lookups {
         if self.batch.as_ref().is_some_and(|batch| batch.digests.contains(digest)) {
             return Answer::Retry;
         }
-        if self.pause.is_some_and(|pause| now < pause.until) || self.waiting.len() >= WAITING_MAX {
+        if self.pause.is_some_and(|pause| now < pause.until)
+            || self.waiting.all.len() >= WAITING_MAX
+        {
             return Answer::Miss;
         }
-        self.waiting.entry(*digest).or_insert_with(|| key.clone());
+        self.waiting.insert(key, now);
         Answer::Retry
     }
 
     /// Asks the media for the keys that wait, unless a batch is under way. Returns whether one is.
     pub fn flush(&mut self, tier: &dyn Tier) -> bool {
         self.take_answers();
-        if self.batch.is_none() && !self.waiting.is_empty() {
-            let digests: HashSet<Digest> = self.waiting.keys().take(BATCH_MAX).copied().collect();
-            let keys = digests.iter().filter_map(|digest| self.waiting.remove(digest));
-            let keys: Arc<[Key]> = keys.collect();
+        self.end_long_waits(Instant::now());
+        if self.batch.is_none() && !self.waiting.order.is_empty() {
+            let keys: Arc<[Key]> =
+                std::iter::from_fn(|| self.waiting.pop(None)).take(BATCH_MAX).collect();
+            let digests = keys.iter().map(|key| *key.digest()).collect();
+            let began = Instant::now();
             let ctx = Ctx::within(LOOKUP_TIMEOUT).with_class(Class::Demand);
             let ticket = tier.lookup(&ctx, Arc::clone(&keys), Mode::Each, Hold::None);
-            self.batch = Some(PendingBatch { keys, digests, ticket });
+            self.batch = Some(PendingBatch { keys, digests, began, ticket });
             self.take_answers();
         }
         self.batch.is_some()
+    }
+
+    /// Keys that waited too long are misses.
+    fn end_long_waits(&mut self, now: Instant) {
+        let Some(since_max) = now.checked_sub(WAIT_MAX) else { return };
+        while let Some(key) = self.waiting.pop(Some(since_max)) {
+            self.answer_until(&key, false, now + ANSWER_TTL);
+        }
+    }
+
+    fn answer_until(&mut self, key: &Key, is_hit: bool, until: Instant) {
+        if self.answers.len() < ANSWERS_MAX {
+            self.answers.insert(*key.digest(), MediumAnswer { is_hit, until });
+        }
     }
 
     /// Records the answers of a batch that ended.
@@ -166,6 +234,10 @@ impl Lookups {
         if self.answers.len() + batch.keys.len() > ANSWERS_MAX {
             self.answers.retain(|_, answer| now < answer.until);
         }
+        // Until the keys that wait have their answers too, if their batches take as long.
+        let batches = 1 + (self.waiting.order.len() / BATCH_MAX) as u32;
+        let rest = 2 * batches * (now - batch.began);
+        let until = now + rest.clamp(ANSWER_TTL, ANSWER_TTL_MAX);
         let found = batch.ticket.wait();
         let is_answered = found.is_ok();
         let found = found.map(|found| found.found).unwrap_or_default();
@@ -173,10 +245,7 @@ impl Lookups {
         for (at, key) in batch.keys.iter().enumerate() {
             let found = found.get(at).copied().unwrap_or(Presence::Unknown);
             is_whole &= found != Presence::Unknown;
-            let answer = MediumAnswer { is_hit: found.is_hit(), until: now + ANSWER_TTL };
-            if self.answers.len() < ANSWERS_MAX {
-                self.answers.insert(*key.digest(), answer);
-            }
+            self.answer_until(key, found.is_hit(), until);
         }
         if is_whole {
             self.pause = None;

@@ -5,6 +5,7 @@
 //! over to the [`Started`] that waits for it, which polls it again, and so registers its own waker.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,7 +55,7 @@ impl Submitter {
     /// The system has no thread left.
     pub fn start() -> std::io::Result<Self> {
         let (sender, work) = sync_channel::<Work>(WAITING_MAX);
-        let run = move || work.into_iter().for_each(|work| work());
+        let run = move || work.into_iter().for_each(run_one);
         thread::Builder::new().name("kvtier-engine".into()).spawn(run)?;
         Ok(Submitter(sender))
     }
@@ -91,6 +92,13 @@ impl Submitter {
         });
         Started { handover, running: None }
     }
+}
+
+/// Runs one piece of work. Its panic must not end the thread, on which all later work depends. The
+/// job of such work never ends: a medium may still use its memory, and nothing says when it stops.
+fn run_one(work: Work) {
+    // The hook for panics has reported it.
+    let _ = catch_unwind(AssertUnwindSafe(work));
 }
 
 impl<T> Handover<T> {

@@ -65,6 +65,26 @@ class Bucket(Case):
         found, _ = self.settled(tier, range(3000), request, steps=20000)
         self.assertNotIn(RETRY, found)
 
+    def test_the_head_of_a_long_prefix_is_answered_first(self):
+        tier = self.open(tiers=[self.s3()])
+        request = self.request(tier)
+        self.lookup(tier, range(3000), request)
+        # One batch, and the keys that came first in it.
+        while RETRY in (found := self.lookup(tier, range(3000), request))[:1024]:
+            tier.on_schedule_end(STEP_END)
+            time.sleep(0.001)
+        self.assertEqual(found[:1024], [MISS] * 1024)
+        self.assertIn(RETRY, found[2048:])
+
+    def test_a_key_is_not_retried_for_ever(self):
+        tier = self.open(tiers=[self.s3()])
+        request = self.request(tier)
+        self.assertEqual(set(self.lookup(tier, range(3000), request)), {RETRY})
+        # No step for longer than a key may wait.
+        time.sleep(2.2)
+        tier.on_schedule_end(STEP_END)
+        self.assertEqual(set(self.lookup(tier, range(3000), request)), {MISS})
+
     def test_a_bucket_that_is_down_costs_misses_and_it_comes_back(self):
         tier = self.open(tiers=[self.s3()], timeout_seconds=1)
         self.store(tier, range(4))
