@@ -198,17 +198,27 @@ impl<M: Mover> Tier for Disk<M> {
         if self.admission.gate().is_closed() {
             return vec![Presence::Unknown; keys.len()];
         }
-        let absent = match self.shared.follow_few_changes() {
-            true => Presence::Miss,
-            false => Presence::Unknown,
-        };
         let foreign = self.shared.data_dir.foreign();
-        let presence = |key: &Key| match self.shared.known_len(key.digest()) {
-            Some(len) => Presence::Hit { len },
+        let known =
+            |key: &Key| self.shared.known_len(key.digest()).map(|len| Presence::Hit { len });
+        // Of what is in the index the change log could only say that it is gone, which its load
+        // shows too. It is read for keys that are absent: a peer may have stored them.
+        let mut is_complete = None;
+        let presence = |key: &Key| {
+            if let Some(hit) = known(key) {
+                return hit;
+            }
             // The layout can hold no such key. A caller that asked the medium for it, together with
             // other keys, would get an error for all of them.
-            None if foreign.is_some_and(|foreign| foreign.refusal(key).is_some()) => Presence::Miss,
-            None => absent,
+            if foreign.is_some_and(|foreign| foreign.refusal(key).is_some()) {
+                return Presence::Miss;
+            }
+            let absent = match *is_complete.get_or_insert_with(|| self.shared.follow_few_changes())
+            {
+                true => Presence::Miss,
+                false => Presence::Unknown,
+            };
+            known(key).unwrap_or(absent)
         };
         keys.iter().map(presence).collect()
     }

@@ -116,6 +116,19 @@ fn a_chunk_that_was_evicted_since_the_listing_is_not_entered_again() {
 }
 
 #[test]
+fn a_lookup_in_memory_reads_the_change_log_for_absent_keys_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path());
+    write(dir.path(), &key(1));
+    let there = Presence::Hit { len: LEN as u64 };
+    assert_eq!(disk.lookup_in_memory(&[key(1)]), [there]);
+    write(dir.path(), &key(2));
+    assert_eq!(disk.lookup_in_memory(&[key(1)]), [there]);
+    assert_eq!(disk.shared.known_len(key(2).digest()), None, "a hit read the log");
+    assert_eq!(disk.lookup_in_memory(&[key(1), key(2), key(3)]), [there, there, Presence::Miss]);
+}
+
+#[test]
 fn what_was_missed_is_no_miss_until_a_listing_succeeded() {
     let dir = tempfile::tempdir().unwrap();
     let disk = open(dir.path());
