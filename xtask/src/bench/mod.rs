@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: all criterion benchmarks of the workspace, or one tier beside its rivals.
 
+mod adapters;
 mod file;
 mod lmcache;
 mod machine;

@@ -5,17 +5,16 @@
 mod table;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result};
-use serde_json::{Value, json};
+use anyhow::Result;
+use serde_json::Value;
 
 use self::table::Samples;
-use super::file::{MEASURE, bytes};
-use super::machine;
-use super::s3::Served;
+use super::adapters::{AdapterPlan, Defaults, samples_of};
+use super::file::MEASURE;
 use crate::args::Args;
-use crate::sh::{Cmd, root};
+use crate::sh::Cmd;
 use crate::{venv, versions, vllm_venv, wheel};
 
 const DRIVER: &str = include_str!("tiers.py");
@@ -29,49 +28,24 @@ const KINDS_S3: &[&str] = &["kvtier", "obj"];
 const REGION_BYTES: u64 = 512 << 20;
 const TURN_LIMIT_S: u64 = 10 * 60;
 
-struct Plan {
-    path: PathBuf,
-    /// The S3 server, in place of a directory.
-    server: Option<Served>,
-    sizes: Vec<u64>,
-    turns: u64,
-    gb: f64,
-    json: Option<String>,
-}
+const DEFAULTS: Defaults = Defaults { name: "vllm", sizes: "256KiB,2MiB,32MiB", turns: 7, gb: "2" };
 
 /// Measures and prints; with `--json FILE` every sample is written there.
 pub fn run(args: &mut Args) -> Result<()> {
-    let sizes = args.value("--sizes")?.unwrap_or_else(|| "256KiB,2MiB,32MiB".into());
-    let base = args.value("--path")?.map_or_else(|| root().join("target"), PathBuf::from);
-    let gb = args.value("--gb")?.unwrap_or_else(|| "2".into());
-    let s3 = args.flag("--s3");
-    let mut plan = Plan {
-        server: None,
-        path: base.join(format!("kvtier-bench-vllm.{}", std::process::id())),
-        sizes: sizes.split(',').map(bytes).collect::<Result<_>>()?,
-        turns: args.number("--turns")?.unwrap_or(7).max(1),
-        gb: gb.parse().with_context(|| format!("--gb wants a number, not '{gb}'"))?,
-        json: args.value("--json")?,
-    };
-    args.end()?;
+    let mut plan = AdapterPlan::new(args, &DEFAULTS)?;
     let home = vllm_venv::make()?;
     add_rivals(&home);
     let module = wheel::stage("release")?;
-    let unchecked = if s3 { module.clone() } else { wheel::stage_unchecked()? };
+    let unchecked = if plan.is_s3 { module.clone() } else { wheel::stage_unchecked()? };
     fs::write(home.join("measure.py"), MEASURE)?;
     fs::write(home.join("tiers.py"), DRIVER)?;
-    if s3 {
-        plan.server = Some(Served::alone()?);
-    }
-    fs::create_dir_all(&plan.path)
-        .with_context(|| format!("cannot make {}", plan.path.display()))?;
+    plan.begin()?;
     let samples = measure(&plan, &Python { home: &home, module: &module, unchecked: &unchecked });
     let _ = fs::remove_dir_all(&plan.path);
     let samples = samples?;
-    let about = format!("medians of {} turns of {} GB each", plan.turns, plan.gb);
-    println!("\n{}; load {:.1}; {about}", machine::line(), machine::load());
+    plan.print_head();
     table::print(&samples);
-    save(&plan, &samples)
+    plan.save(samples.json())
 }
 
 /// Installs what vLLM's own tiers `obj` and `kvcr` import. One that does not install is left out of
@@ -96,8 +70,8 @@ struct Cell<'a> {
     kind: &'a str,
 }
 
-fn measure(plan: &Plan, python: &Python) -> Result<Samples> {
-    let kinds = if plan.server.is_some() { KINDS_S3 } else { KINDS };
+fn measure(plan: &AdapterPlan, python: &Python) -> Result<Samples> {
+    let kinds = if plan.is_s3 { KINDS_S3 } else { KINDS };
     let mut kinds = kinds.to_vec();
     let mut samples = Samples::default();
     for size in &plan.sizes {
@@ -123,29 +97,16 @@ fn measure(plan: &Plan, python: &Python) -> Result<Samples> {
     Ok(samples)
 }
 
-fn one(plan: &Plan, python: &Python, cell: Cell, dir: &Path) -> Result<Vec<Value>> {
+fn one(plan: &AdapterPlan, python: &Python, cell: Cell, dir: &Path) -> Result<Vec<Value>> {
     let chunks = (plan.gb * 1e9 / cell.size as f64).ceil() as u64;
     let rows = (REGION_BYTES / cell.size).min(64);
-    // The server has the last core to itself.
-    let cmd = Cmd::new(if plan.server.is_some() { "taskset -c 0" } else { "" });
+    let cmd = Cmd::new(plan.pinned());
     let program = python.home.join("tiers.py");
     let cmd = cmd.arg(venv::python(python.home).to_string_lossy()).arg(program.to_string_lossy());
-    let address =
-        plan.server.as_ref().map(|server| format!("http://127.0.0.1:{}", server.port("http")));
-    let place = address.unwrap_or_else(|| dir.to_string_lossy().into_owned());
     let numbers = [cell.size, rows, chunks].map(|n| n.to_string());
-    let cmd = venv::quiet(cmd.arg(place).args(numbers).arg(cell.kind));
+    let cmd = venv::quiet(cmd.arg(plan.place(dir)).args(numbers).arg(cell.kind));
     let module = if cell.kind == UNCHECKED { python.unchecked } else { python.module };
     let cmd = cmd.env("PYTHONPATH", module.to_string_lossy());
     let text = cmd.limit_s(TURN_LIMIT_S).read()?;
-    let line = text.lines().rev().find(|line| line.starts_with("[{"));
-    Ok(serde_json::from_str(line.context("the driver printed no samples")?)?)
-}
-
-fn save(plan: &Plan, samples: &Samples) -> Result<()> {
-    let Some(file) = &plan.json else { return Ok(()) };
-    let all = json!({
-        "machine": machine::line(), "turns": plan.turns, "gb": plan.gb, "samples": samples.json(),
-    });
-    fs::write(file, format!("{all:#}\n")).with_context(|| format!("cannot write {file}"))
+    samples_of(&text)
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::super::adapters::median;
+
 /// By size, operation and tier: what each turn gave. And the tiers that do not run here.
 #[derive(Default)]
 pub struct Samples {
@@ -99,12 +101,6 @@ pub fn print(samples: &Samples) {
 
 fn is_transfer(row: &Row) -> bool {
     matches!(row.op.as_str(), "store" | "load")
-}
-
-fn median(turns: &[Value], name: &str) -> f64 {
-    let mut values: Vec<f64> = turns.iter().filter_map(|turn| turn[name].as_f64()).collect();
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]
