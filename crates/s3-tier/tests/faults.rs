@@ -8,7 +8,7 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvtier_core::{Ctx, Done, Hold, Key, Load, Loaded, Mode, Observe, Saved};
+use kvtier_core::{Ctx, Done, ErrorKind, Hold, Key, Load, Loaded, Mode, Observe, Presence, Saved};
 use kvtier_s3::BucketAddress;
 use kvtier_s3_tier::{S3Tier, TierConfig};
 use kvtier_testkit::Content;
@@ -229,4 +229,31 @@ fn why_the_endpoint_is_not_asked_is_in_the_error_of_a_load_and_in_the_status() {
         }
     }
     panic!("the breaker refused no load");
+}
+
+#[test]
+fn a_lookup_answers_for_the_keys_that_the_store_answers_for() {
+    let world = World::with(|config| config.with_capacity(0));
+    let writer = World::over(Arc::clone(&world.server), |config| config);
+    writer.suite.store(&[writer.suite.key(0)], LEN);
+    let keys: Arc<[_]> = (0..3).map(|n| world.suite.key(n)).collect();
+    let fails = |n: u64| {
+        let name = world.name(&world.suite.key(n)).leak();
+        let rule = Rule::next(Fault::Error(403, "AccessDenied")).method("HEAD").containing(name);
+        world.server.script(rule.times(u32::MAX));
+    };
+    fails(1);
+    let lookup = |keys: &Arc<[_]>| {
+        let ctx = world.suite.ctx();
+        world.suite.tier.lookup(&ctx, Arc::clone(keys), Mode::Each, Hold::None).wait()
+    };
+    let found = lookup(&keys).unwrap().found;
+    assert!(found[0].is_hit(), "{found:?}");
+    assert_eq!(found[1..], [Presence::Unknown, Presence::Miss]);
+    // Without any answer it is an error, and so is a remove of what may be there.
+    assert_eq!(lookup(&Arc::from([world.suite.key(1)])).unwrap_err().kind(), ErrorKind::Denied);
+    let removed = world.suite.tier.remove(&world.suite.ctx(), Arc::clone(&keys)).wait();
+    assert_eq!(removed.unwrap_err().kind(), ErrorKind::Denied);
+    world.server.heal();
+    assert_eq!(lookup(&keys).unwrap().found[1], Presence::Miss);
 }

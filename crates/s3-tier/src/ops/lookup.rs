@@ -62,8 +62,8 @@ fn presence_of(len: Option<u64>) -> Presence {
     len.map_or(Presence::Miss, |len| Presence::Hit { len })
 }
 
-/// Answers a lookup with one listing if that is cheaper, else with a HEAD for each key that is not
-/// fresh.
+/// Answers a lookup. A key of which the store did not answer is unknown; without any answer the
+/// lookup fails.
 pub async fn lookup(
     shared: Arc<Shared>,
     keys: Arc<[Key]>,
@@ -71,10 +71,31 @@ pub async fn lookup(
     hold_for: Hold,
     deadline: Instant,
 ) -> Result<LookedUp, Error> {
-    let listed = match is_for_a_list(&shared, &keys) {
-        true => list(&shared, &keys, deadline).await?,
+    let Answers { found, error } = ask(&shared, &keys, mode, deadline).await?;
+    match error {
+        Some(error) if found.iter().all(|presence| *presence == Presence::Unknown) => Err(error),
+        _ => hold(&shared, &keys, found, hold_for),
+    }
+}
+
+/// What is known about each key, and the first error of a key that is unknown for it.
+struct Answers {
+    found: Vec<Presence>,
+    error: Option<Error>,
+}
+
+/// Asks with one listing if that is cheaper, else with a HEAD for each key that is not fresh.
+async fn ask(
+    shared: &Arc<Shared>,
+    keys: &[Key],
+    mode: Mode,
+    deadline: Instant,
+) -> Result<Answers, Error> {
+    let listed = match is_for_a_list(shared, keys) {
+        true => list(shared, keys, deadline).await?,
         false => HashMap::new(),
     };
+    let mut error = None;
     let mut found = vec![Presence::Unknown; keys.len()];
     for first in (0..keys.len()).step_by(HEADS_MAX) {
         let window = first..keys.len().min(first + HEADS_MAX);
@@ -84,7 +105,7 @@ pub async fn lookup(
             match shared.known(keys[at].digest()).or_else(listed) {
                 Some(len) => found[at] = presence_of(len),
                 None => {
-                    let shared = Arc::clone(&shared);
+                    let shared = Arc::clone(shared);
                     let key = keys[at].clone();
                     heads.spawn(async move { (at, head_once(&shared, &key, deadline).await) });
                 }
@@ -95,13 +116,16 @@ pub async fn lookup(
         }
         while let Some(done) = heads.join_next().await {
             let Ok((at, presence)) = done else { continue };
-            found[at] = presence?;
+            match presence {
+                Ok(presence) => found[at] = presence,
+                Err(e) => error = error.or(Some(e)),
+            }
         }
         if mode == Mode::Prefix && found[window].iter().any(|presence| !presence.is_hit()) {
             break;
         }
     }
-    hold(&shared, &keys, found, hold_for)
+    Ok(Answers { found, error })
 }
 
 /// Sends a HEAD for one chunk, or waits for that of another lookup. If that one failed, sends its
@@ -296,7 +320,10 @@ pub async fn remove(
     keys: Arc<[Key]>,
     deadline: Instant,
 ) -> Result<Removed, Error> {
-    lookup(Arc::clone(&shared), Arc::clone(&keys), Mode::Each, Hold::None, deadline).await?;
+    // A key that is unknown could be there: it is not said to be absent.
+    if let Some(error) = ask(&shared, &keys, Mode::Each, deadline).await?.error {
+        return Err(error);
+    }
     // Sorted, so that no two removes wait for each other.
     let mut digests: Vec<Digest> = keys.iter().map(|key| *key.digest()).collect();
     digests.sort_unstable_by_key(|digest| *digest.as_bytes());
